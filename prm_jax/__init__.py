@@ -1,0 +1,1 @@
+"""Process reward models in JAX: score every step of a reasoning chain."""

@@ -1,0 +1,106 @@
+"""A chain as token ids and step ends: the only place that knows separators.
+
+    prompt ids | step 0 ids, separator | step 1 ids, separator | ...
+
+`step_ends` are the indices at which the score of a step is read: the last id
+of its separator. Each step is tokenised by itself, so the ids of a step do not
+depend on its neighbours, and training, one-shot scoring and step-by-step
+search all see the same ids. Nothing downstream splits text again.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.errors import UserError
+
+
+class Encoding(NamedTuple):
+  """Token ids of a chain, whole steps only."""
+
+  tokens: np.ndarray  # [T] int32
+  step_ends: np.ndarray  # [P] int32, strictly increasing indices into tokens
+  prompt_length: int  # tokens before the first step
+
+
+@dataclasses.dataclass(frozen=True)
+class StepFormat:
+  """How a model reads a chain.
+
+  Attributes:
+    tokenizer: text to ids.
+    max_length: longest encoding in tokens.
+    prompt_prefix: ids before the problem.
+    prompt_suffix: ids between the problem and the first step.
+    separator: ids after every step; scores are read at the last of them.
+  """
+
+  tokenizer: tokenizer_lib.Tokenizer
+  max_length: int
+  prompt_prefix: tuple[int, ...] = (tokenizer_lib.BOS,)
+  prompt_suffix: tuple[int, ...] = (tokenizer_lib.PROBLEM_END,)
+  separator: tuple[int, ...] = (tokenizer_lib.STEP_END,)
+
+  def encode_prompt(self, problem: str) -> list[int]:
+    """Ids of everything before the first step."""
+    ids = self.tokenizer.encode(problem)
+    return [*self.prompt_prefix, *ids, *self.prompt_suffix]
+
+  def encode_step(self, step: str) -> list[int]:
+    """Ids of one step with its separator; the score is read at the last."""
+    ids = self.tokenizer.encode(step)
+    if not ids:
+      raise UserError(f'step {step!r} has no tokens; remove it')
+    return [*ids, *self.separator]
+
+  def encode(self, problem: str, steps: Sequence[str]) -> Encoding:
+    """Ids and step ends of a chain, cut after the last step that fits.
+
+    `len(encoding.step_ends) < len(steps)` says that it was cut.
+
+    Raises:
+      UserError: there are no steps, or not even the first one fits.
+    """
+    if not steps:
+      raise UserError('chain without steps: expected at least one')
+    tokens = self.encode_prompt(problem)
+    prompt_length = len(tokens)
+    step_ends = []
+    for step in steps:
+      ids = self.encode_step(step)
+      if len(tokens) + len(ids) > self.max_length:
+        if not step_ends:
+          raise UserError(
+            f'the problem ({prompt_length} tokens) and its first step '
+            f'({len(ids)} tokens) do not fit max_length={self.max_length}; '
+            'raise it, or leave this chain out'
+          )
+        break
+      tokens += ids
+      step_ends.append(len(tokens) - 1)
+    return Encoding(
+      np.asarray(tokens, np.int32),
+      np.asarray(step_ends, np.int32),
+      prompt_length,
+    )
+
+  def fingerprint(self) -> str:
+    """16 hex digits that change whenever ids or read-out could change."""
+    probe = 'mod 10 : 7 * 3 + 12'
+    parts = (
+      self.tokenizer.name,
+      self.tokenizer.vocab_size,
+      self.encode_prompt(probe),
+      self.encode_step(probe),
+    )
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def make_format(tokenizer: str, max_length: int) -> StepFormat:
+  """The project's own format over a built-in tokenizer."""
+  return StepFormat(tokenizer_lib.get_tokenizer(tokenizer), max_length)
