@@ -1,0 +1,34 @@
+"""The transformer and its step heads: pure functions over a plain dict.
+
+Flax Linen is used in this folder only. Everyone else calls `init_params`,
+`forward` and `step_logits` and sees nested dicts of arrays.
+
+The letters of every shape comment and einsum in this project:
+
+    B batch    T tokens    P steps     N heads      K key/value heads
+    H head dim D model     F ffn       V vocabulary S cached (prefix) tokens
+    L layers   C outputs of a head     G groups of rows that share a prefix
+"""
+
+from prm_jax.models.config import HeadConfig, TransformerConfig
+from prm_jax.models.heads import init_head, step_logits, step_probabilities
+from prm_jax.models.transformer import (
+  Prefix,
+  forward,
+  init_params,
+  lm_logits,
+  prefill,
+)
+
+__all__ = [
+  'HeadConfig',
+  'Prefix',
+  'TransformerConfig',
+  'forward',
+  'init_head',
+  'init_params',
+  'lm_logits',
+  'prefill',
+  'step_logits',
+  'step_probabilities',
+]

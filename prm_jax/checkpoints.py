@@ -1,0 +1,123 @@
+"""Saving and restoring, the only file that imports Orbax.
+
+A checkpoint holds three things: `params` (what scoring loads), `rest` (the
+optimizer and the counters) and `data` (the position of the input iterator).
+Saves run in the background and become visible by one rename, so a process
+that is killed leaves the checkpoint before it whole.
+"""
+
+import pathlib
+from typing import Any
+
+import jax
+from absl import logging as absl_logging
+from orbax.checkpoint import v1 as ocp
+
+from prm_jax.errors import UserError
+
+# Orbax tells the story of every save at INFO.
+absl_logging.set_verbosity(absl_logging.ERROR)
+
+
+class Checkpoints:
+  """The checkpoints of one run.
+
+  Args:
+    directory: where they live; made if absent.
+    keep: how many of the latest stay.
+    best: name of the metric by which the best one stays too, higher is
+      better; '' keeps none for its metric.
+  """
+
+  def __init__(self, directory: pathlib.Path, keep: int, best: str):
+    policies = ocp.training.preservation_policies
+    preserve = [policies.LatestN(keep)]
+    if best:
+      preserve.append(
+        policies.BestN(
+          get_metric_fn=lambda metrics: metrics[best],
+          n=1,
+          keep_checkpoints_without_metrics=False,
+        )
+      )
+    self._best = best
+    self._directory = directory
+    try:
+      self._checkpointer = ocp.training.Checkpointer(
+        directory.absolute(),
+        preservation_policy=policies.AnyPreservationPolicy(preserve),
+        cleanup_tmp_directories=True,
+      )
+    except (OSError, ValueError) as error:
+      raise UserError(
+        f'cannot open checkpoints in {directory}: {_first_line(error)}'
+      ) from error
+
+  @property
+  def latest(self) -> int | None:
+    """The last saved step, None if there is none."""
+    checkpoint = self._checkpointer.latest
+    return None if checkpoint is None else checkpoint.step
+
+  @property
+  def best(self) -> int | None:
+    """The saved step with the highest metric; the latest without metrics."""
+    rated = [
+      c for c in self._checkpointer.checkpoints if self._best and c.metrics
+    ]
+    if not rated:
+      return self.latest
+    return max(rated, key=lambda c: (c.metrics[self._best], c.step)).step
+
+  def save(
+    self, step: int, state: Any, data: Any, metrics: dict[str, float]
+  ) -> None:
+    """Starts saving a TrainState and the input's position; returns at once."""
+    rest = state._asdict()
+    params = rest.pop('params')
+    rest['key'] = jax.random.key_data(rest['key'])
+    self._checkpointer.save_checkpointables_async(
+      step,
+      {'params': params, 'rest': rest, 'data': data},
+      metrics=metrics or None,
+      force=True,
+    )
+
+  def restore(self, abstract_state: Any, data: Any) -> Any:
+    """The latest TrainState, placed as `abstract_state`; moves `data` there."""
+    rest = abstract_state._asdict()
+    params = rest.pop('params')
+    key = rest['key']
+    rest['key'] = jax.eval_shape(jax.random.key_data, key)
+    rest['key'] = jax.ShapeDtypeStruct(
+      rest['key'].shape, rest['key'].dtype, sharding=key.sharding
+    )
+    loaded = self._load(
+      self.latest, {'params': params, 'rest': rest, 'data': data}
+    )
+    restored = loaded['rest'] | {'params': loaded['params']}
+    restored['key'] = jax.random.wrap_key_data(restored['key'])
+    return type(abstract_state)(**restored)
+
+  def load_params(self, abstract_params: Any, step: int) -> Any:
+    """The parameters of one checkpoint, placed as `abstract_params`."""
+    return self._load(step, {'params': abstract_params})['params']
+
+  def _load(self, step: int | None, abstract: dict[str, Any]) -> dict[str, Any]:
+    try:
+      return self._checkpointer.load_checkpointables(step, abstract)
+    except Exception as error:  # Orbax and TensorStore raise many kinds
+      raise UserError(
+        f'checkpoint {self._directory / str(step)} cannot be restored: it is '
+        'damaged or of another model; delete that folder to go on from the '
+        f'one before it, or choose another workdir ({_first_line(error)})'
+      ) from error
+
+  def close(self) -> None:
+    """Waits until everything that was started is on disk."""
+    self._checkpointer.close()
+
+
+def _first_line(error: Exception) -> str:
+  lines = str(error).strip().splitlines() or [type(error).__name__]
+  return lines[0][:200]

@@ -1,0 +1,211 @@
+"""The training input: chains on disk to packed batches, by grain.
+
+    chains -> encode -> shuffle, this process's share -> pack -> batch
+
+Several chains share a row of `row_length` tokens; `segment_ids` keep them
+apart and positions restart with each. The iterator's state goes into the
+checkpoint, so a resumed run sees the very next batch.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import grain
+import numpy as np
+from grain import experimental as grain_experimental
+
+from prm_jax.chains import Chain
+from prm_jax.data.targets import TargetConfig, step_targets
+from prm_jax.encoding import StepFormat
+from prm_jax.errors import UserError
+
+# Rows that are filled at the same time; more of them leave less padding, at
+# the price of memory and of how far apart in the shuffle neighbours may be.
+PACKING_BINS = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Census:
+  """What a data set turned out to hold, counted before training.
+
+  Attributes:
+    usable: indices of chains that fit and teach something.
+    steps: labelled steps in them; tokens: all their tokens.
+    truncated: usable chains that were cut at a step boundary.
+    too_long: chains whose first step does not fit.
+    unlabelled: chains with nothing to learn from after the targets' masks.
+  """
+
+  usable: np.ndarray
+  steps: int
+  tokens: int
+  truncated: int
+  too_long: int
+  unlabelled: int
+
+  def summary(self) -> str:
+    total = len(self.usable) + self.too_long + self.unlabelled
+    return (
+      f'{len(self.usable):,} of {total:,} chains '
+      f'({self.truncated:,} truncated; left out: {self.too_long:,} too long, '
+      f'{self.unlabelled:,} with nothing to learn from), '
+      f'{self.steps:,} labelled steps, {self.tokens:,} tokens'
+    )
+
+
+def encode_example(
+  chain: Chain, fmt: StepFormat, targets: TargetConfig
+) -> dict[str, np.ndarray]:
+  """One chain as the arrays that are packed: tokens [T], per step [P]."""
+  encoding = fmt.encode(chain.problem, chain.steps)
+  values, weights, trials = step_targets(
+    chain, len(encoding.step_ends), targets
+  )
+  return {
+    'tokens': encoding.tokens,
+    'step_ends': encoding.step_ends,
+    'step_labels': values,
+    'step_weights': weights,
+    'step_trials': trials,
+  }
+
+
+def take_census(
+  chains: Sequence[Chain], fmt: StepFormat, targets: TargetConfig
+) -> Census:
+  """Encodes every chain once; raises UserError when none is usable."""
+  usable, steps, tokens = [], 0, 0
+  truncated = too_long = unlabelled = 0
+  for i in range(len(chains)):
+    chain = chains[i]
+    prompt = len(fmt.encode_prompt(chain.problem))
+    if prompt + len(fmt.encode_step(chain.steps[0])) > fmt.max_length:
+      too_long += 1
+      continue
+    example = encode_example(chain, fmt, targets)
+    if not example['step_weights'].any():
+      unlabelled += 1
+      continue
+    usable.append(i)
+    truncated += len(example['step_ends']) < len(chain.steps)
+    steps += int((example['step_weights'] > 0).sum())
+    tokens += len(example['tokens'])
+  census = Census(
+    np.asarray(usable, np.int64), steps, tokens, truncated, too_long, unlabelled
+  )
+  if not usable:
+    raise UserError(
+      f'no chain to train on: {census.summary()}; check the labels, '
+      'targets.* and data.max_length'
+    )
+  return census
+
+
+def _finish_row(row: dict[str, Any]) -> dict[str, np.ndarray]:
+  """Turns what the packer emits into the batch contract, for one row.
+
+  Step ends arrive relative to their chain; chain s starts where its segment
+  id first stands.
+  """
+  segments = row['tokens_segment_ids'].astype(np.int32)
+  chain_ids = row['step_ends_segment_ids'].astype(np.int32)
+  mask = chain_ids > 0
+  starts = np.searchsorted(
+    np.where(segments > 0, segments, np.iinfo(np.int32).max), chain_ids
+  )
+  return {
+    'tokens': row['tokens'],
+    'positions': row['tokens_positions'].astype(np.int32),
+    'segment_ids': segments,
+    'step_ends': np.where(mask, row['step_ends'] + starts, 0).astype(np.int32),
+    'step_mask': mask,
+    'step_labels': row['step_labels'],
+    'step_weights': row['step_weights'],
+    'step_trials': row['step_trials'],
+    'chain_ids': chain_ids,
+  }
+
+
+def _source_identity(chains: Sequence[Chain], usable: np.ndarray) -> str:
+  digest = hashlib.sha256(usable.tobytes())
+  digest.update(repr(chains[int(usable[0])]).encode())
+  return digest.hexdigest()[:16]
+
+
+class ChainSource:
+  """The usable chains, by index: what grain reads."""
+
+  def __init__(self, chains: Sequence[Chain], usable: np.ndarray):
+    self._chains, self._usable = chains, usable
+
+  def __len__(self) -> int:
+    return len(self._usable)
+
+  def __getitem__(self, index) -> Chain:
+    return self._chains[int(self._usable[int(index)])]
+
+  def __repr__(self) -> str:
+    # grain compares this when it restores an iterator's state.
+    return f'ChainSource({_source_identity(self._chains, self._usable)})'
+
+
+def make_batches(
+  chains: Sequence[Chain],
+  census: Census,
+  fmt: StepFormat,
+  targets: TargetConfig,
+  *,
+  batch_size: int,
+  row_length: int,
+  max_steps_per_row: int,
+  seed: int,
+  process_index: int = 0,
+  process_count: int = 1,
+  epochs: int | None = None,
+) -> grain.IterDataset:
+  """Batches of packed rows, endless unless `epochs` is given.
+
+  Args:
+    batch_size: rows over all processes; each yields its equal share.
+    row_length: tokens per row, at least `fmt.max_length`.
+    max_steps_per_row: step ends per row (P).
+
+  Returns:
+    A dataset of dicts in the batch contract: tokens, positions, segment_ids
+    [B, T] int32; step_ends, chain_ids [B, P] int32; step_mask [B, P] bool;
+    step_labels, step_weights, step_trials [B, P] float32.
+  """
+  if row_length < fmt.max_length:
+    raise UserError(
+      f'data.row_length={row_length} is shorter than '
+      f'data.max_length={fmt.max_length}; raise it'
+    )
+  if batch_size % process_count:
+    raise UserError(
+      f'data.batch_size={batch_size} does not divide over {process_count} '
+      'processes; make it a multiple'
+    )
+  source = ChainSource(chains, census.usable)
+  dataset = grain.MapDataset.source(source).seed(seed).shuffle()
+  if process_count > 1:
+    dataset = dataset[process_index::process_count]
+  dataset = dataset.repeat(epochs)
+  dataset = dataset.map(lambda chain: encode_example(chain, fmt, targets))
+  per_step = ('step_ends', 'step_labels', 'step_weights', 'step_trials')
+  packed = grain_experimental.BestFitPackIterDataset(
+    dataset.to_iter_dataset(),
+    length_struct={'tokens': row_length}
+    | dict.fromkeys(per_step, max_steps_per_row),
+    num_packing_bins=PACKING_BINS,
+    seed=seed,
+  )
+  return packed.map(_finish_row).batch(
+    batch_size // process_count, drop_remainder=epochs is None
+  )
+
+
+def fill(batch: dict[str, np.ndarray]) -> float:
+  """Share of tokens in a batch that are not padding."""
+  return float((batch['segment_ids'] > 0).mean())

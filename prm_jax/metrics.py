@@ -1,0 +1,124 @@
+"""Numbers that leave the loop: metrics.jsonl always, a live line to read.
+
+`metrics.jsonl` has one object a line with `step` in each. TensorBoard and
+Weights & Biases get the same numbers where the config asks for them and they
+are installed.
+"""
+
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+from prm_jax.errors import UserError
+
+
+def _cut_after(path: pathlib.Path, keep_through: int) -> None:
+  """Cuts what a run wrote after the checkpoint that it now goes on from."""
+  if not path.exists():
+    return
+  kept = []
+  for line in path.read_text().splitlines(keepends=True):
+    try:
+      step = json.loads(line)['step']
+    except (json.JSONDecodeError, KeyError):
+      break  # the line that a killed process was writing
+    if step <= keep_through:
+      kept.append(line)
+  cut = path.with_suffix('.jsonl.tmp')
+  cut.write_text(''.join(kept))
+  cut.replace(path)
+
+
+class MetricWriter:
+  """Appends metrics and shows progress.
+
+  Args:
+    workdir: where metrics.jsonl goes on.
+    start_step: the step to go on from; later lines of an earlier run go.
+    tensorboard: also write TensorBoard events (needs `tensorboardX`).
+    wandb_project: also log to this Weights & Biases project, '' for not.
+  """
+
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    start_step: int,
+    tensorboard: bool = False,
+    wandb_project: str = '',
+  ):
+    path = workdir / 'metrics.jsonl'
+    _cut_after(path, start_step)
+    self._file = path.open('a')
+    self._sinks = []
+    if tensorboard:
+      try:
+        import tensorboardX  # noqa: PLC0415
+      except ImportError as error:
+        raise UserError(
+          'metrics.tensorboard is set: pip install tensorboardX'
+        ) from error
+      board = tensorboardX.SummaryWriter(str(workdir / 'tensorboard'))
+      self._sinks.append(
+        lambda step, values: [
+          board.add_scalar(name, value, step) for name, value in values.items()
+        ]
+      )
+    if wandb_project:
+      try:
+        import wandb  # noqa: PLC0415
+      except ImportError as error:
+        raise UserError(
+          'metrics.wandb_project is set: pip install wandb'
+        ) from error
+      run = wandb.init(project=wandb_project, dir=str(workdir), resume='allow')
+      self._sinks.append(lambda step, values: run.log(values, step=step))
+
+  def write(self, step: int, values: dict[str, float]) -> None:
+    """One line of numbers, flushed."""
+    self._file.write(json.dumps({'step': step, **values}) + '\n')
+    self._file.flush()
+    for sink in self._sinks:
+      sink(step, values)
+
+  def close(self) -> None:
+    self._file.close()
+
+
+class Progress:
+  """The live line: step, loss, tokens per second, time left.
+
+  On a terminal it rewrites itself; elsewhere it prints about 20 lines a run.
+  """
+
+  def __init__(self, name: str, start_step: int, total_steps: int):
+    self._name, self._start, self._total = name, start_step, total_steps
+    self._began = time.monotonic()
+    self._live = sys.stderr.isatty()
+    self._every = max(1, total_steps // 20)
+    self._printed = start_step
+
+  def show(self, step: int, values: dict[str, Any]) -> None:
+    done, last = step - self._start, step == self._total
+    if not self._live and step - self._printed < self._every and not last:
+      return
+    self._printed = step
+    elapsed = time.monotonic() - self._began
+    left = (self._total - step) * elapsed / max(done, 1)
+    line = (
+      f'{self._name} step {step:,}/{self._total:,}  '
+      f'loss {values["loss"]:.4f}  '
+      f'{values["tokens_per_second"]:,.0f} tokens/s  '
+      f'{left // 60:.0f}:{left % 60:02.0f} left'
+    )
+    if self._live:
+      end = '\n' if last else ''
+      print(f'\r\x1b[2K{line}', end=end, file=sys.stderr, flush=True)
+    else:
+      print(line, file=sys.stderr, flush=True)
+
+  def break_line(self) -> None:
+    """Leaves the live line as it stands, so that other text can follow."""
+    if self._live:
+      print(file=sys.stderr)

@@ -1,0 +1,80 @@
+"""What a model is: the frozen values its functions are traced with."""
+
+import dataclasses
+
+from prm_jax.errors import UserError
+
+HEADS = {'logit': 1, 'two_class': 2, 'three_class': 3, 'regression': 1}
+REMAT_POLICIES = ('none', 'full', 'dots')
+DTYPES = ('float32', 'bfloat16')
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+  """A decoder of the Llama / Qwen2 shape.
+
+  Attributes:
+    dtype: what activations and matrix products are computed in; norms,
+      softmax and losses are always float32.
+    qkv_bias: biases on the query, key and value projections (Qwen2).
+    remat: which activations of a layer the backward pass recomputes:
+      'none' keeps all, 'full' keeps only the layer input, 'dots' keeps the
+      results of matrix products with weights.
+    scan_unroll: layers traced per step of the scan over layers; more is
+      faster to run (mostly on CPU) and slower to compile.
+  """
+
+  vocab_size: int
+  d_model: int
+  n_layers: int
+  n_heads: int
+  n_kv_heads: int
+  d_ff: int
+  head_dim: int = 0  # 0: d_model // n_heads
+  rope_theta: float = 10_000.0
+  norm_eps: float = 1e-6
+  qkv_bias: bool = False
+  tie_embeddings: bool = True
+  dtype: str = 'float32'
+  remat: str = 'none'
+  scan_unroll: int = 1
+
+  def __post_init__(self):
+    if self.head_dim == 0:
+      object.__setattr__(self, 'head_dim', self.d_model // self.n_heads)
+    for name in ('vocab_size', 'd_model', 'n_layers', 'n_heads', 'd_ff'):
+      if getattr(self, name) < 1:
+        raise UserError(f'model.{name}={getattr(self, name)}: expected >= 1')
+    if self.n_kv_heads < 1 or self.n_heads % self.n_kv_heads:
+      raise UserError(
+        f'model.n_kv_heads={self.n_kv_heads} must divide '
+        f'model.n_heads={self.n_heads}'
+      )
+    if self.head_dim < 2 or self.head_dim % 2:
+      raise UserError(
+        f'model.head_dim={self.head_dim}: rotary embeddings need an even '
+        'number; set it, or choose d_model and n_heads to give one'
+      )
+    if self.remat not in REMAT_POLICIES:
+      raise UserError(
+        f'model.remat={self.remat!r}: expected one of {REMAT_POLICIES}'
+      )
+    if self.dtype not in DTYPES:
+      raise UserError(f'model.dtype={self.dtype!r}: expected one of {DTYPES}')
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadConfig:
+  """What is read at the end of a step: see `heads.step_probabilities`."""
+
+  kind: str = 'logit'
+
+  def __post_init__(self):
+    if self.kind not in HEADS:
+      raise UserError(
+        f'head.kind={self.kind!r}: expected one of {", ".join(HEADS)}'
+      )
+
+  @property
+  def outputs(self) -> int:
+    return HEADS[self.kind]

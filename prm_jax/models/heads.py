@@ -1,0 +1,59 @@
+"""Step heads: the hidden state at each step's end to a probability.
+
+Only the P positions in `step_ends` are read, so nothing here is as large as
+the vocabulary or as long as the row.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from prm_jax.models.config import HeadConfig
+
+Params = dict[str, Any]
+
+
+def init_head(key: jax.Array, d_model: int, head: HeadConfig) -> Params:
+  """A linear read-out, float32: kernel [D, C], bias [C]."""
+  scale = d_model**-0.5
+  return {
+    'kernel': scale * jax.random.normal(key, (d_model, head.outputs)),
+    'bias': jnp.zeros(head.outputs),
+  }
+
+
+def step_logits(
+  params: Params,
+  hidden: jax.Array,  # [B, T, D]
+  step_ends: jax.Array,  # [B, P]; what padding points at is masked later
+) -> jax.Array:  # [B, P, C] float32
+  """The head's outputs at the end of each step."""
+  at_ends = jnp.take_along_axis(hidden, step_ends[:, :, None], axis=1)
+  at_ends = at_ends.astype(jnp.float32)
+  return (
+    jnp.einsum(
+      'BPD,DC->BPC',
+      at_ends,
+      params['kernel'],
+      precision=jax.lax.Precision.HIGHEST,
+    )
+    + params['bias']
+  )
+
+
+def step_probabilities(
+  logits: jax.Array,  # [B, P, C]
+  head: HeadConfig,
+) -> jax.Array:  # [B, P] in [0, 1]
+  """The probability that a step is right, read from the head's outputs.
+
+  logit: sigmoid. two_class (wrong, right): softmax, class 1. three_class
+  (wrong, neutral, right): 1 - P(wrong), as no error was made in a neutral
+  step. regression: the value itself, clipped to [0, 1].
+  """
+  if head.kind == 'logit':
+    return jax.nn.sigmoid(logits[..., 0])
+  if head.kind == 'regression':
+    return jnp.clip(logits[..., 0], 0.0, 1.0)
+  return jax.nn.softmax(logits)[..., 1:].sum(-1)

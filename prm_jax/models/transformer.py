@@ -1,0 +1,293 @@
+"""The decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+
+Rows may hold several chains: `segment_ids` (0 is padding) say which tokens may
+see each other. Rows may also share a `Prefix`: keys and values of a prompt
+that were computed once and that every row of its group attends to.
+
+Layers are stacked along a leading axis of every parameter and run by a scan,
+so compile time does not grow with depth. Names are Hugging Face's.
+"""
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from prm_jax.models.config import TransformerConfig
+from prm_jax.sharding import BATCH, constrain
+
+Params = dict[str, Any]
+MASKED = -1e30  # finite, so that a row of padding gives a number, not NaN
+
+
+class Prefix(NamedTuple):
+  """Keys and values of tokens that groups of rows share, read only."""
+
+  keys: jax.Array  # [L, G, S, K, H]
+  values: jax.Array  # [L, G, S, K, H]
+  mask: jax.Array  # [G, S] bool, False is padding
+
+
+def apply_rope(
+  x: jax.Array,  # [B, T, N, H]
+  positions: jax.Array,  # [B, T]
+  theta: float,
+) -> jax.Array:  # [B, T, N, H]
+  """Rotary position embedding (Su et al., 2021), in the half-split layout.
+
+  Pair (i, i + H/2) turns by position * theta^(-2i/H).
+  """
+  half = x.shape[-1] // 2
+  frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  angles = positions[:, :, None, None].astype(jnp.float32) * frequencies
+  sin, cos = jnp.sin(angles), jnp.cos(angles)
+  x1, x2 = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+  turned = jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], -1)
+  return turned.astype(x.dtype)
+
+
+def attention(
+  query: jax.Array,  # [B, T, N, H]
+  key: jax.Array,  # [B, T, K, H]
+  value: jax.Array,  # [B, T, K, H]
+  mask: jax.Array,  # [B, T, T] bool, True is visible
+  prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # see Prefix, no L
+) -> jax.Array:  # [B, T, N, H]
+  """Grouped-query attention over the row and the prefix it shares.
+
+  R query heads share a key head: N = K * R. The prefix is never copied per
+  row: its rows are folded into the query's row axis (B = G * E).
+  """
+  B, T, N, H = query.shape
+  K = key.shape[2]
+  query = query.reshape(B, T, K, N // K, H) * H**-0.5
+  scores = jnp.einsum(
+    'BTKRH,BUKH->BKRTU', query, key, preferred_element_type=jnp.float32
+  )
+  scores = jnp.where(mask[:, None, None], scores, MASKED)
+  if prefix is None:
+    weights = jax.nn.softmax(scores).astype(value.dtype)
+    out = jnp.einsum('BKRTU,BUKH->BTKRH', weights, value)
+    return out.reshape(B, T, N, H)
+
+  prefix_key, prefix_value, prefix_mask = prefix
+  G, S = prefix_mask.shape
+  grouped = query.reshape(G, B // G, T, K, N // K, H)
+  seen = jnp.einsum(
+    'GETKRH,GSKH->GEKRTS',
+    grouped,
+    prefix_key,
+    preferred_element_type=jnp.float32,
+  )
+  seen = jnp.where(prefix_mask[:, None, None, None, None], seen, MASKED)
+  seen = seen.reshape(B, K, N // K, T, S)
+  weights = jax.nn.softmax(jnp.concatenate([seen, scores], -1))
+  weights = weights.astype(value.dtype)
+  of_prefix = weights[..., :S].reshape(G, B // G, K, N // K, T, S)
+  out = jnp.einsum('BKRTU,BUKH->BTKRH', weights[..., S:], value)
+  out += jnp.einsum('GEKRTS,GSKH->GETKRH', of_prefix, prefix_value).reshape(
+    out.shape
+  )
+  return out.reshape(B, T, N, H)
+
+
+class RMSNorm(nn.Module):
+  """Root mean square norm (Zhang and Sennrich, 2019), computed in float32."""
+
+  eps: float
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., D]
+    scale = self.param('scale', nn.initializers.ones, x.shape[-1:])
+    x32 = x.astype(jnp.float32)
+    x32 *= jax.lax.rsqrt(jnp.mean(x32**2, -1, keepdims=True) + self.eps)
+    return (x32 * scale).astype(x.dtype)
+
+
+class Projection(nn.Module):
+  """A linear map over the last `inputs` axes to `shape`, bias optional."""
+
+  shape: tuple[int, ...]
+  dtype: str
+  inputs: int = 1
+  bias: bool = False
+  gain: float = 1.0
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    fan_in = x.shape[x.ndim - self.inputs :]
+    size = 1
+    for n in fan_in:
+      size *= n
+    kernel = self.param(
+      'kernel',
+      nn.initializers.normal(self.gain * size**-0.5),
+      (*fan_in, *self.shape),
+    )
+    out = jax.lax.dot_general(
+      x,
+      kernel.astype(self.dtype),
+      (
+        (tuple(range(x.ndim - self.inputs, x.ndim)), tuple(range(self.inputs))),
+        ((), ()),
+      ),
+    )
+    if self.bias:
+      bias = self.param('bias', nn.initializers.zeros, self.shape)
+      out += bias.astype(self.dtype)
+    return out
+
+
+class Attention(nn.Module):
+  """Self-attention; also hands out its keys and values for a prefix."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x, positions, mask, prefix):
+    c = self.config
+
+    def project(name, heads):
+      shape = (heads, c.head_dim)
+      return Projection(shape, c.dtype, bias=c.qkv_bias, name=name)(x)
+
+    query = apply_rope(project('q_proj', c.n_heads), positions, c.rope_theta)
+    key = apply_rope(project('k_proj', c.n_kv_heads), positions, c.rope_theta)
+    value = project('v_proj', c.n_kv_heads)
+    out = attention(query, key, value, mask, prefix)
+    gain = (2 * c.n_layers) ** -0.5  # keeps the residual stream near 1
+    out = Projection((c.d_model,), c.dtype, 2, gain=gain, name='o_proj')(out)
+    return out, (key, value)
+
+
+class Mlp(nn.Module):
+  """SwiGLU (Shazeer, 2020): down(silu(gate(x)) * up(x))."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:  # [B, T, D] -> [B, T, D]
+    c = self.config
+    gate = Projection((c.d_ff,), c.dtype, name='gate_proj')(x)
+    up = Projection((c.d_ff,), c.dtype, name='up_proj')(x)
+    gain = (2 * c.n_layers) ** -0.5
+    down = Projection((c.d_model,), c.dtype, gain=gain, name='down_proj')
+    return down(jax.nn.silu(gate) * up)
+
+
+class Block(nn.Module):
+  """One layer, in the form that scan wants: (carry, xs) -> (carry, ys)."""
+
+  config: TransformerConfig
+  keep_kv: bool
+
+  @nn.compact
+  def __call__(self, x, kv, positions, mask, prefix_mask):
+    c = self.config
+    prefix = None if kv is None else (*kv, prefix_mask)
+    normed = RMSNorm(c.norm_eps, name='input_layernorm')(x)
+    attended, new_kv = Attention(c, name='self_attn')(
+      normed, positions, mask, prefix
+    )
+    x = constrain(x + attended, BATCH, None, None)
+    normed = RMSNorm(c.norm_eps, name='post_attention_layernorm')(x)
+    x = constrain(x + Mlp(c, name='mlp')(normed), BATCH, None, None)
+    return x, new_kv if self.keep_kv else None
+
+
+def _remat(config: TransformerConfig):
+  if config.remat == 'none':
+    return Block
+  policy = None
+  if config.remat == 'dots':
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+  return nn.remat(Block, prevent_cse=False, policy=policy)
+
+
+class Transformer(nn.Module):
+  """Embedding, layers, final norm; the output embedding where untied."""
+
+  config: TransformerConfig
+  keep_kv: bool = False
+
+  @nn.compact
+  def __call__(self, tokens, positions, segment_ids, prefix):
+    c = self.config
+    embedding = self.param(
+      'embed_tokens', nn.initializers.normal(0.02), (c.vocab_size, c.d_model)
+    )
+    if not c.tie_embeddings:
+      self.param(
+        'lm_head',
+        nn.initializers.normal(c.d_model**-0.5),
+        (c.vocab_size, c.d_model),
+      )
+    x = embedding.astype(c.dtype)[tokens]
+    x = constrain(x, BATCH, None, None)
+    same = segment_ids[:, :, None] == segment_ids[:, None, :]
+    mask = same & jnp.tri(tokens.shape[1], dtype=bool)
+    layers = nn.scan(
+      _remat(c),
+      variable_axes={'params': 0},
+      split_rngs={'params': True},
+      in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
+      length=c.n_layers,
+      unroll=c.scan_unroll,
+    )(c, self.keep_kv, name='layers')
+    kv = None if prefix is None else (prefix.keys, prefix.values)
+    prefix_mask = None if prefix is None else prefix.mask
+    x, new_kv = layers(x, kv, positions, mask, prefix_mask)
+    return RMSNorm(c.norm_eps, name='norm')(x), new_kv
+
+
+def init_params(key: jax.Array, config: TransformerConfig) -> Params:
+  """Random float32 parameters; call it under jit."""
+  row = jnp.zeros((1, 2), jnp.int32)
+  variables = Transformer(config).init(key, row, row, row, None)
+  return variables['params']
+
+
+def forward(
+  params: Params,
+  config: TransformerConfig,
+  tokens: jax.Array,  # [B, T]
+  positions: jax.Array,  # [B, T] within the chain, prefix included
+  segment_ids: jax.Array,  # [B, T], 0 is padding
+  prefix: Prefix | None = None,  # its G must divide B; row b uses b // (B/G)
+) -> jax.Array:  # [B, T, D]
+  """Final hidden states, normed."""
+  hidden, _ = Transformer(config).apply(
+    {'params': params}, tokens, positions, segment_ids, prefix
+  )
+  return hidden
+
+
+def prefill(
+  params: Params,
+  config: TransformerConfig,
+  tokens: jax.Array,  # [G, S], padded on the right
+  mask: jax.Array,  # [G, S] bool
+) -> Prefix:
+  """Computes the prefix that rows of `forward` can share."""
+  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+  _, (keys, values) = Transformer(config, keep_kv=True).apply(
+    {'params': params}, tokens, positions, mask.astype(jnp.int32), None
+  )
+  return Prefix(keys, values, mask)
+
+
+def lm_logits(
+  params: Params,
+  config: TransformerConfig,
+  hidden: jax.Array,  # [B, T, D]
+) -> jax.Array:  # [B, T, V] float32
+  """Next-token logits."""
+  name = 'embed_tokens' if config.tie_embeddings else 'lm_head'
+  logits = jnp.einsum(
+    'BTD,VD->BTV',
+    hidden,
+    params[name].astype(config.dtype),
+    preferred_element_type=jnp.float32,
+  )
+  return constrain(logits, BATCH, None, 'model')

@@ -1,0 +1,124 @@
+"""The mesh, and where every array lives on it.
+
+Three axes: `replica` is data parallel across slices, `fsdp` splits the batch
+and the parameters, `model` is tensor parallel. RULES maps the path of a
+parameter (or of the optimizer moment that mirrors it) to a PartitionSpec; a
+path that no rule matches is an error, so a new layer cannot end up replicated
+by accident.
+"""
+
+import re
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from prm_jax.errors import UserError
+
+AXES = ('replica', 'fsdp', 'model')
+BATCH = ('replica', 'fsdp')  # what a batch axis is split over
+
+# First match wins. Stacked layers have a leading axis L, never split.
+RULES: tuple[tuple[str, P], ...] = (
+  (r'(embed_tokens|lm_head)$', P('model', 'fsdp')),  # [V, D]
+  (r'layers/self_attn/[qkv]_proj/kernel$', P(None, 'fsdp', 'model')),
+  (r'layers/self_attn/[qkv]_proj/bias$', P(None, 'model')),  # [L, N, H]
+  (r'layers/self_attn/o_proj/kernel$', P(None, 'model', None, 'fsdp')),
+  (r'layers/mlp/(gate|up)_proj/kernel$', P(None, 'fsdp', 'model')),
+  (r'layers/mlp/down_proj/kernel$', P(None, 'model', 'fsdp')),
+  (r'norm/scale$', P()),
+  (r'layernorm/scale$', P()),
+  (r'head/(kernel|bias)$', P()),
+  # What is not a parameter: counters of the optimizer and of the loop, keys.
+  (r'(^|/)(count|step|key|skipped|skipped_in_a_row)$', P()),
+)
+
+
+def make_mesh(shape: dict[str, int], devices=None) -> Mesh:
+  """A mesh over `devices` (all by default).
+
+  Args:
+    shape: size per axis of AXES; one of them may be -1: what is left.
+
+  Raises:
+    UserError: the sizes do not multiply to the number of devices.
+  """
+  devices = jax.devices() if devices is None else devices
+  sizes = [shape[axis] for axis in AXES]
+  fixed = int(np.prod([size for size in sizes if size != -1]))
+  if sizes.count(-1) == 1 and fixed > 0 and len(devices) % fixed == 0:
+    sizes[sizes.index(-1)] = len(devices) // fixed
+  if int(np.prod(sizes)) != len(devices) or min(sizes) < 1:
+    wanted = ', '.join(f'{a}={s}' for a, s in zip(AXES, sizes, strict=True))
+    raise UserError(
+      f'mesh {wanted} does not fit {len(devices)} devices; set '
+      '--config.mesh.* so that the product is that number (-1: the rest)'
+    )
+  return jax.make_mesh(
+    sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices
+  )
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+  """A tree path as 'a/b/c'."""
+  return jax.tree_util.keystr(path, simple=True, separator='/')
+
+
+def spec_for(name: str, shape: tuple[int, ...], mesh: Mesh) -> P:
+  """The first rule that matches, without axes that do not divide the shape.
+
+  An axis that does not divide (4 key heads over `model`=8) leaves that
+  dimension whole on every device of the axis.
+  """
+  for pattern, spec in RULES:
+    if re.search(pattern, name):
+      return P(
+        *(
+          axis if axis and shape[i] % mesh.shape[axis] == 0 else None
+          for i, axis in enumerate(spec)
+        )
+      )
+  raise ValueError(f'no sharding rule matches {name!r}; add one to RULES')
+
+
+def shardings(tree: Any, mesh: Mesh) -> Any:
+  """A NamedSharding for every leaf of `tree` (arrays or ShapeDtypeStructs)."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, leaf: NamedSharding(
+      mesh, spec_for(path_name(path), leaf.shape, mesh)
+    ),
+    tree,
+  )
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+  """Rows split over all data-parallel devices."""
+  return NamedSharding(mesh, P(BATCH))
+
+
+def constrain(x: jax.Array, *spec: Any) -> jax.Array:
+  """Pins an activation to the mesh that is set; no mesh, no change.
+
+  Axes that do not divide the dimension are dropped, as in `spec_for`.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty:
+    return x
+  sizes = [
+    int(
+      np.prod(
+        [
+          mesh.shape[a]
+          for a in ([axis] if isinstance(axis, str) else axis or ())
+        ]
+      )
+    )
+    for axis in spec
+  ]
+  fitted = [
+    axis if x.shape[i] % size == 0 else None
+    for i, (axis, size) in enumerate(zip(spec, sizes, strict=True))
+  ]
+  return jax.lax.with_sharding_constraint(x, P(*fitted))

@@ -1,0 +1,353 @@
+"""TrainState, the train step and the loop; PRM and ORM share all of it.
+
+The step is one jitted function of (state, batch), sharded by the rules in
+`sharding.py`, with its state donated. The loop feeds it, writes numbers,
+checkpoints and stops in good order on SIGTERM; evaluations are passed in.
+"""
+
+import dataclasses
+import pathlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from prm_jax import losses
+from prm_jax.checkpoints import Checkpoints
+from prm_jax.errors import UserError
+from prm_jax.metrics import MetricWriter, Progress
+from prm_jax.models import (
+  HeadConfig,
+  TransformerConfig,
+  forward,
+  init_head,
+  init_params,
+  lm_logits,
+  step_logits,
+)
+from prm_jax.sharding import batch_sharding, shardings
+
+Batch = dict[str, jax.Array]
+Evaluate = Callable[[Any], dict[str, float]]
+
+
+class Stopped(Exception):
+  """SIGTERM arrived; everything is saved."""
+
+
+class TrainState(NamedTuple):
+  """All that a step changes."""
+
+  step: jax.Array  # [] int32, updates tried so far
+  params: Any  # {'backbone': ..., 'head': ...}
+  opt_state: Any
+  key: jax.Array  # never changes; a step folds its number into it
+  skipped: jax.Array  # [] int32, steps whose loss or gradient was not finite
+  skipped_in_a_row: jax.Array  # [] int32
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+  """What is minimised: the step loss plus `lm_weight` times the LM loss.
+
+  Attributes:
+    name: one of losses.LOSSES.
+    lm_weight: next-token loss on the same tokens, per token; 0 is off.
+    margin: of the ranking loss.
+  """
+
+  name: str = 'bce'
+  lm_weight: float = 0.0
+  margin: float = 4.0
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopConfig:
+  """How long and how often.
+
+  Attributes:
+    microbatches: a batch is cut into so many parts, run one after another,
+      whose gradients add up to that of the whole.
+    checkpoint_every: steps between evaluations with a checkpoint.
+    keep: latest checkpoints that stay.
+    best_metric: evaluation metric whose best checkpoint stays, '' for none.
+    max_skipped_in_a_row: non-finite steps in a row that end the run.
+  """
+
+  steps: int
+  microbatches: int = 1
+  log_every: int = 20
+  checkpoint_every: int = 500
+  keep: int = 2
+  best_metric: str = ''
+  max_skipped_in_a_row: int = 10
+
+
+def make_init(
+  model: TransformerConfig,
+  head: HeadConfig,
+  optimizer: optax.GradientTransformation,
+) -> Callable[[jax.Array], TrainState]:
+  """A pure function from a key to the first state."""
+
+  def init(key: jax.Array) -> TrainState:
+    backbone_key, head_key, loop_key = jax.random.split(key, 3)
+    params = {
+      'backbone': init_params(backbone_key, model),
+      'head': init_head(head_key, model.d_model, head),
+    }
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(
+      zero, params, optimizer.init(params), loop_key, zero, zero
+    )
+
+  return init
+
+
+def init_state(init: Callable, mesh: Mesh, seed: int) -> TrainState:
+  """Makes the first state in place: no device ever holds more than its part."""
+  key = jax.random.key(seed)
+  placed = shardings(jax.eval_shape(init, key), mesh)
+  with jax.set_mesh(mesh):
+    return jax.jit(init, out_shardings=placed)(key)
+
+
+def abstract_state(init: Callable, mesh: Mesh) -> TrainState:
+  """Shapes, types and shardings of a state, without its values."""
+  shapes = jax.eval_shape(init, jax.random.key(0))
+  return jax.tree.map(
+    lambda leaf, placed: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=placed
+    ),
+    shapes,
+    shardings(shapes, mesh),
+  )
+
+
+def batch_loss(
+  params: Any,
+  batch: Batch,
+  step_norm: jax.Array,
+  lm_norm: jax.Array,
+  model: TransformerConfig,
+  head: HeadConfig,
+  loss: LossConfig,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+  """This batch's share of the loss, divided by the weights of the whole."""
+  hidden = forward(
+    params['backbone'],
+    model,
+    batch['tokens'],
+    batch['positions'],
+    batch['segment_ids'],
+  )
+  logits = step_logits(params['head'], hidden, batch['step_ends'])
+  values = losses.step_loss(loss.name, logits, batch, head, loss.margin)
+  weights = losses.step_loss_weights(loss.name, batch)
+  # where, not a product alone: what is masked may be infinite
+  step_loss = jnp.where(weights > 0, weights * values, 0.0).sum() / step_norm
+  if not loss.lm_weight:
+    return step_loss, {'loss': step_loss, 'step_loss': step_loss}
+  next_tokens, inside = losses.lm_targets(batch)
+  per_token = losses.lm_loss(
+    lm_logits(params['backbone'], model, hidden), next_tokens
+  )
+  lm_loss = (per_token * inside).sum() / lm_norm
+  total = step_loss + loss.lm_weight * lm_loss
+  return total, {'loss': total, 'step_loss': step_loss, 'lm_loss': lm_loss}
+
+
+def make_train_step(
+  model: TransformerConfig,
+  head: HeadConfig,
+  loss: LossConfig,
+  optimizer: optax.GradientTransformation,
+  schedule: optax.Schedule,
+  microbatches: int,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
+  """The pure train step; `compile_train_step` jits and shards it."""
+  grad_fn = jax.value_and_grad(batch_loss, has_aux=True)
+
+  def train_step(state: TrainState, batch: Batch):
+    step_norm = jnp.maximum(
+      losses.step_loss_weights(loss.name, batch).sum(), 1e-6
+    )
+    lm_norm = jnp.maximum(losses.lm_targets(batch)[1].sum(), 1.0)
+
+    def part(some: Batch):
+      (_, values), grads = grad_fn(
+        state.params, some, step_norm, lm_norm, model, head, loss
+      )
+      return values, grads
+
+    if microbatches == 1:
+      values, grads = part(batch)
+    else:
+      # Strided, so that each part stays spread over all devices.
+      parts = jax.tree.map(
+        lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1),
+        batch,
+      )
+      zeros = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype),
+        jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts)),
+      )
+
+      def add(total, some):
+        return jax.tree.map(jnp.add, total, part(some)), None
+
+      (values, grads), _ = jax.lax.scan(add, zeros, parts)
+
+    grad_norm = optax.tree.norm(grads)
+    finite = jnp.isfinite(values['loss']) & jnp.isfinite(grad_norm)
+
+    def update(_):
+      updates, opt_state = optimizer.update(
+        grads, state.opt_state, state.params
+      )
+      return optax.apply_updates(state.params, updates), opt_state
+
+    params, opt_state = jax.lax.cond(
+      finite, update, lambda _: (state.params, state.opt_state), None
+    )
+    new_state = TrainState(
+      step=state.step + 1,
+      params=params,
+      opt_state=opt_state,
+      key=state.key,
+      skipped=state.skipped + ~finite,
+      skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1),
+    )
+    metrics = values | {
+      'grad_norm': grad_norm,
+      'lr': schedule(state.step),
+      'skipped': new_state.skipped,
+      'skipped_in_a_row': new_state.skipped_in_a_row,
+    }
+    return new_state, metrics
+
+  return train_step
+
+
+def compile_train_step(
+  train_step: Callable, state: TrainState, mesh: Mesh
+) -> Callable:
+  """jit with explicit shardings in and out; the old state is donated."""
+  state_shardings = shardings(state, mesh)
+  return jax.jit(
+    train_step,
+    in_shardings=(state_shardings, batch_sharding(mesh)),
+    out_shardings=(state_shardings, None),
+    donate_argnums=0,
+  )
+
+
+def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> Batch:
+  """This process's rows as its part of the global batch."""
+  placed = batch_sharding(mesh)
+  return {
+    name: jax.make_array_from_process_local_data(placed, value)
+    for name, value in batch.items()
+  }
+
+
+class _StopSignal:
+  """Turns SIGTERM into a question that the loop can ask."""
+
+  def __enter__(self):
+    self.asked = False
+    self._before = signal.signal(signal.SIGTERM, self._ask)
+    return self
+
+  def _ask(self, *_):
+    self.asked = True
+
+  def __exit__(self, *_):
+    signal.signal(signal.SIGTERM, self._before)
+
+
+def _check_finite(
+  metrics: dict[str, Any],
+  batch: Mapping[str, np.ndarray],
+  step: int,
+  limit: int,
+  workdir: pathlib.Path,
+) -> None:
+  """Ends the run, with the batch on disk, after `limit` bad steps in a row."""
+  if int(metrics['skipped_in_a_row']) < limit:
+    return
+  path = workdir / f'not_finite_step_{step}.npz'
+  np.savez(path, **batch)
+  raise UserError(
+    f'loss or gradient not finite for {limit} steps in a row, up to step '
+    f'{step}; its batch is in {path}; lower optim.lr or optim.clip, or look '
+    'at that batch'
+  )
+
+
+def fit(
+  name: str,
+  config: LoopConfig,
+  step_fn: Callable,
+  state: TrainState,
+  data: Iterator[Mapping[str, np.ndarray]],
+  checkpoints: Checkpoints,
+  writer: MetricWriter,
+  evaluate: Evaluate,
+  mesh: Mesh,
+  workdir: pathlib.Path,
+) -> TrainState:
+  """Runs from the state's step to `config.steps`.
+
+  Args:
+    name: shown in the progress line.
+    step_fn: from `compile_train_step`.
+    data: the iterator whose position is saved with every checkpoint.
+    evaluate: params -> metrics, before every checkpoint.
+
+  Raises:
+    Stopped: after SIGTERM, with everything saved.
+    UserError: too many non-finite steps in a row.
+  """
+  start = int(state.step)
+  progress = Progress(name, start, config.steps)
+  tokens, since = 0, time.monotonic()
+  pending = None  # the step before, whose numbers are ready by now
+  with _StopSignal() as stop, jax.set_mesh(mesh):
+    for step in range(start + 1, config.steps + 1):
+      batch = next(data)
+      state, metrics = step_fn(state, put_batch(batch, mesh))
+      tokens += int((batch['segment_ids'] > 0).sum())
+      if pending:
+        _check_finite(*pending, config.max_skipped_in_a_row, workdir)
+      pending = (metrics, batch, step)
+
+      last = step == config.steps
+      if step % config.log_every == 0 or last:
+        values = {k: float(v) for k, v in metrics.items()}
+        now = time.monotonic()
+        values['tokens_per_second'] = (
+          tokens * jax.process_count() / (now - since)
+        )
+        tokens, since = 0, now
+        writer.write(step, values)
+        progress.show(step, values)
+      if step % config.checkpoint_every == 0 or last or stop.asked:
+        _check_finite(*pending, config.max_skipped_in_a_row, workdir)
+        rated = {}
+        if not stop.asked:
+          rated = evaluate(state.params)
+          writer.write(step, rated)
+        checkpoints.save(step, state, data, rated)
+        since = time.monotonic()
+      if stop.asked and not last:
+        progress.break_line()
+        checkpoints.close()
+        raise Stopped(f'{name} stopped at step {step:,}')
+  return state
