@@ -1,0 +1,187 @@
+"""Do the step scores rank right above wrong, and are they probabilities.
+
+Takes padded step scores and labels; a label >= 0.5 is a right step where a
+decision is needed (AUROC, accuracy) and stays a probability where one can be
+used (Brier, calibration error). Human labels often stop at the first error
+and what follows it is of another kind, so ranking and accuracy are also given
+up to and including the first error.
+"""
+
+import numpy as np
+
+from prm_jax.errors import UserError
+from prm_jax.evals import steps
+
+
+def auroc(scores: np.ndarray, right: np.ndarray) -> float | None:
+  """Probability that a right item scores above a wrong one, ties half.
+
+  Mann-Whitney: (sum of the right ones' ranks - R (R + 1) / 2) / (R W), with
+  the mean rank for equal scores.
+
+  Args:
+    scores: [S], higher means right.
+    right: [S] bool.
+
+  Returns:
+    A float in [0, 1]; None if all items are right or none is.
+  """
+  right = np.asarray(right, bool)
+  positives, negatives = int(right.sum()), int((~right).sum())
+  if not positives or not negatives:
+    return None
+  _, inverse, counts = np.unique(
+    scores, return_inverse=True, return_counts=True
+  )
+  mean_ranks = np.cumsum(counts) - (counts - 1) / 2
+  rank_sum = mean_ranks[inverse][right].sum()
+  surplus = rank_sum - positives * (positives + 1) / 2
+  return float(surplus / (positives * negatives))
+
+
+def step_auroc(
+  step_scores: np.ndarray,  # [M, P]
+  step_labels: np.ndarray,  # [M, P]
+  step_mask: np.ndarray,  # [M, P]
+) -> float | None:
+  """AUROC over all masked-in steps; None if a class is absent."""
+  scores, labels, mask = _check(step_scores, step_labels, step_mask)
+  return auroc(scores[mask], labels[mask] >= 0.5)
+
+
+def first_error_auc(
+  step_scores: np.ndarray,  # [M, P]
+  step_labels: np.ndarray,  # [M, P]
+  step_mask: np.ndarray,  # [M, P]
+) -> float | None:
+  """AUROC over the steps up to and including each chain's first error."""
+  scores, labels, mask = _check(step_scores, step_labels, step_mask)
+  kept = steps.until_first_error(labels, mask)
+  return auroc(scores[kept], labels[kept] >= 0.5)
+
+
+def accuracy_until_first_error(
+  step_scores: np.ndarray,  # [M, P]
+  step_labels: np.ndarray,  # [M, P]
+  step_mask: np.ndarray,  # [M, P]
+  threshold: float = 0.5,
+) -> float | None:
+  """Share of steps judged as labelled, up to and including the first error.
+
+  A step is judged right if its score is >= threshold. None without steps.
+  """
+  scores, labels, mask = _check(step_scores, step_labels, step_mask)
+  kept = steps.until_first_error(labels, mask)
+  agree = (scores[kept] >= threshold) == (labels[kept] >= 0.5)
+  return float(agree.mean()) if agree.size else None
+
+
+def brier(
+  step_scores: np.ndarray,  # [M, P] in [0, 1]
+  step_labels: np.ndarray,  # [M, P] in [0, 1]
+  step_mask: np.ndarray,  # [M, P]
+) -> float | None:
+  """Mean squared difference of score and label; None without steps."""
+  scores, labels, mask = _probabilities(step_scores, step_labels, step_mask)
+  errors = (scores - labels)[mask] ** 2
+  return float(errors.mean()) if errors.size else None
+
+
+def reliability(
+  step_scores: np.ndarray,  # [M, P] in [0, 1]
+  step_labels: np.ndarray,  # [M, P] in [0, 1]
+  step_mask: np.ndarray,  # [M, P]
+  bins: int = 15,
+) -> dict[str, list]:
+  """The reliability curve over equal-width bins of the score.
+
+  Bin b holds b / bins <= score < (b + 1) / bins; the last holds 1 as well.
+
+  Returns:
+    `low` and `high` edges, `score` and `accuracy` (the bin's mean score and
+    mean label, None where it is empty) and `count`, each a list of `bins`.
+  """
+  scores, labels, mask = _probabilities(step_scores, step_labels, step_mask)
+  scores, labels = scores[mask], labels[mask]
+  edges = np.arange(bins + 1) / bins
+  index = np.searchsorted(edges[1:-1], scores, side='right')
+  counts = np.bincount(index, minlength=bins)
+  sums = [np.bincount(index, v, minlength=bins) for v in (scores, labels)]
+  means = [
+    [float(s / c) if c else None for s, c in zip(total, counts, strict=True)]
+    for total in sums
+  ]
+  return {
+    'low': edges[:-1].tolist(),
+    'high': edges[1:].tolist(),
+    'score': means[0],
+    'accuracy': means[1],
+    'count': counts.tolist(),
+  }
+
+
+def ece(
+  step_scores: np.ndarray,  # [M, P] in [0, 1]
+  step_labels: np.ndarray,  # [M, P] in [0, 1]
+  step_mask: np.ndarray,  # [M, P]
+  bins: int = 15,
+) -> float | None:
+  """Expected calibration error (Guo et al., 2017, eq. 3); None without steps.
+
+  sum_b (n_b / S) |accuracy_b - score_b| over the bins of `reliability`.
+  """
+  return _ece(reliability(step_scores, step_labels, step_mask, bins))
+
+
+def _ece(curve: dict[str, list]) -> float | None:
+  total = sum(curve['count'])
+  if not total:
+    return None
+  gaps = [
+    count * abs(accuracy - score)
+    for count, accuracy, score in zip(
+      curve['count'], curve['accuracy'], curve['score'], strict=True
+    )
+    if count
+  ]
+  return sum(gaps) / total
+
+
+def calibration(
+  step_scores: np.ndarray,  # [M, P] in [0, 1]
+  step_labels: np.ndarray,  # [M, P] in [0, 1]
+  step_mask: np.ndarray,  # [M, P]
+  bins: int = 15,
+) -> dict[str, object]:
+  """All of the above in one dict, with the number of steps.
+
+  Raises:
+    UserError: shapes that differ, a score or a label outside [0, 1].
+  """
+  data = _probabilities(step_scores, step_labels, step_mask)
+  curve = reliability(*data, bins)
+  return {
+    'step_auroc': step_auroc(*data),
+    'first_error_auc': first_error_auc(*data),
+    'accuracy_until_first_error': accuracy_until_first_error(*data),
+    'ece': _ece(curve),
+    'brier': brier(*data),
+    'reliability': curve,
+    'count': sum(curve['count']),
+  }
+
+
+def _check(step_scores, step_labels, step_mask):
+  scores, mask = steps.check_scores(step_scores, step_mask)
+  return scores, steps.check_labels(step_labels, mask), mask
+
+
+def _probabilities(step_scores, step_labels, step_mask):
+  scores, labels, mask = _check(step_scores, step_labels, step_mask)
+  if (bad := np.argwhere((scores < 0) | (scores > 1))).size:
+    chain, step = bad[0]
+    raise UserError(
+      f'chain {chain}, step {step} scores {scores[chain, step]}: calibration '
+      'needs probabilities in [0, 1]; apply the sigmoid first'
+    )
+  return scores, labels, mask

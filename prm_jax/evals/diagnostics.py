@@ -1,0 +1,120 @@
+"""Warning signs in the scores that accuracy alone does not show.
+
+Takes step scores with the chain convention of the package. A reward model
+that has drifted to judging outcomes puts its minimum on the last step, one
+that counts steps correlates with their number, and one that reads the answer
+misses the right answer that was reached by a wrong process.
+"""
+
+import numpy as np
+
+from prm_jax.errors import UserError
+from prm_jax.evals import steps
+
+
+def minimum_at_last(
+  step_scores: np.ndarray,  # [M, P]
+  step_mask: np.ndarray,  # [M, P]
+) -> dict[str, float | int | None]:
+  """Share of chains whose lowest score is the last step's.
+
+  The sign of outcome drift in 'Lessons of Developing PRMs' (Zhang et al.,
+  2025). A last step that ties with k - 1 others counts 1 / k. Chains of one
+  step have no choice and are left out.
+
+  Returns:
+    `share`; `chance`, what a minimum at a random step gives, the mean of
+    1 / steps; `count` of chains. The shares are None without chains.
+  """
+  scores, mask = steps.check_scores(step_scores, step_mask)
+  longer = mask.sum(1) > 1
+  scores, mask = scores[longer], mask[longer]
+  count = len(scores)
+  if not count:
+    return {'share': None, 'chance': None, 'count': 0}
+  masked = np.where(mask, scores, np.inf)
+  lowest = masked == masked.min(1, keepdims=True)
+  last = mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
+  credit = lowest[np.arange(count), last] / lowest.sum(1)
+  return {
+    'share': float(credit.mean()),
+    'chance': float((1 / mask.sum(1)).mean()),
+    'count': count,
+  }
+
+
+def length_correlation(
+  chain_scores: np.ndarray,  # [M]
+  step_mask: np.ndarray,  # [M, P]
+) -> float | None:
+  """Pearson correlation of chain score and number of steps, in [-1, 1].
+
+  None where it is undefined: fewer than two chains, all scores equal or all
+  chains equally long.
+
+  Raises:
+    UserError: a score that is not finite (the chain is named).
+  """
+  scores = np.asarray(chain_scores, np.float64)
+  lengths = np.asarray(step_mask, bool).sum(1).astype(np.float64)
+  if scores.shape != lengths.shape:
+    raise UserError(
+      f'chain_scores {scores.shape} for {len(lengths)} chains: expected one '
+      'per chain'
+    )
+  if (bad := np.flatnonzero(~np.isfinite(scores))).size:
+    raise UserError(
+      f'chain {bad[0]} scores {scores[bad[0]]}: expected a finite number'
+    )
+  # Compared before centring: a mean rounds, and what it leaves of a constant
+  # would correlate with anything.
+  if len(scores) < 2 or not np.ptp(scores) or not np.ptp(lengths):
+    return None
+  # Scaled by their extent: squares of tiny differences underflow to 0.
+  scores = (scores - scores.mean()) / np.ptp(scores)
+  lengths = (lengths - lengths.mean()) / np.ptp(lengths)
+  norm = np.sqrt((scores @ scores) * (lengths @ lengths))
+  return float(np.clip(scores @ lengths / norm, -1, 1))
+
+
+def wrong_process_found(
+  step_scores: np.ndarray,  # [M, P]
+  step_mask: np.ndarray,  # [M, P]
+  labels: np.ndarray,  # [M]
+  outcomes: np.ndarray,  # [M]
+  threshold: float = 0.5,
+) -> dict[str, float | int | None]:
+  """Right answers by a wrong process: how many are found, at what price.
+
+  A chain is flagged if its lowest step score is < threshold. An outcome
+  reward model cannot tell the two kinds of chains apart.
+
+  Args:
+    step_scores: scores of every step.
+    step_mask: every step that exists.
+    labels: first wrong step, -1 for none.
+    outcomes: bool, was the final answer right.
+    threshold: chosen on other data, or 0.5.
+
+  Returns:
+    Among chains with the right answer: `found`, the share flagged of those
+    with a wrong step, and `false_flags`, of those without (None without such
+    chains), with `count_wrong_process` and `count_right_process`.
+  """
+  scores, mask = steps.check_scores(step_scores, step_mask)
+  labels = steps.check_first_errors(labels, mask)
+  outcomes = np.asarray(outcomes)
+  if outcomes.shape != labels.shape or outcomes.dtype != bool:
+    raise UserError(
+      f'outcomes {outcomes.shape} of {outcomes.dtype}: expected '
+      f'{len(labels)} True or False; leave out chains that nobody checked'
+    )
+  flagged = (mask & (scores < threshold)).any(1)
+  wrong = flagged[outcomes & (labels >= 0)]
+  right = flagged[outcomes & (labels < 0)]
+  return {
+    'found': float(wrong.mean()) if wrong.size else None,
+    'false_flags': float(right.mean()) if right.size else None,
+    'count_wrong_process': len(wrong),
+    'count_right_process': len(right),
+  }

@@ -1,0 +1,94 @@
+"""PRMBench (Song et al., 2025): is each step judged right or wrong.
+
+Takes scores and labels of every step and counts over all steps of a class of
+errors and over all classes (micro). The counting follows the reference
+implementation (ssmisya/PRMBench, `prmtest_classified`); where that reports
+-1, an F1 without a hit is 0 here and one with nothing to find is None.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from prm_jax.errors import UserError
+from prm_jax.evals import steps
+
+# The unmodified chains. The reference reports them as a class of their own
+# and leaves them out of the total.
+UNMODIFIED = 'correct'
+
+
+def _f1(hits: int, claimed: int, true: int) -> float | None:
+  """2 hits / (claimed + true); None without a true member to find."""
+  return float(2 * hits / (claimed + true)) if true else None
+
+
+def _counts(scores, labels, mask) -> dict[str, float | int | None]:
+  judged_right = mask & (scores > 0.5)
+  right = mask & (labels >= 0.5)
+  judged_wrong, wrong = mask & ~judged_right, mask & ~right
+  f1 = _f1((judged_right & right).sum(), judged_right.sum(), right.sum())
+  negative_f1 = _f1(
+    (judged_wrong & wrong).sum(), judged_wrong.sum(), wrong.sum()
+  )
+  with_error = wrong.any(1)
+  first = wrong[with_error] & (np.cumsum(wrong[with_error], axis=1) == 1)
+  found = judged_wrong[with_error][first]
+  both = f1 is not None and negative_f1 is not None
+  return {
+    'prm_score': 0.5 * f1 + 0.5 * negative_f1 if both else None,
+    'f1': f1,
+    'negative_f1': negative_f1,
+    'first_error_accuracy': float(found.mean()) if found.size else None,
+    'count_right': int(right.sum()),
+    'count_wrong': int(wrong.sum()),
+    'count_chains': int(mask.any(1).sum()),
+  }
+
+
+def prmbench(
+  step_scores: np.ndarray,  # [M, P]
+  step_labels: np.ndarray,  # [M, P]
+  step_mask: np.ndarray,  # [M, P]
+  classifications: Sequence[str],
+) -> dict[str, dict]:
+  """PRMScore and its parts, per class of errors and overall.
+
+  A step is judged right if its score is > 0.5, and is right if its label is
+  >= 0.5.
+
+  Args:
+    step_scores: in [0, 1].
+    step_labels: in [0, 1].
+    step_mask: steps whose label is known.
+    classifications: M class names; chains of class 'correct' count in their
+      own class only.
+
+  Returns:
+    'overall' -> numbers and 'by_class' -> {class: numbers}, with `f1` (right
+    steps are the positives), `negative_f1` (wrong ones are), `prm_score`
+    (their mean), `first_error_accuracy` (chains whose first wrong step is
+    judged wrong, whatever came before it; not ProcessBench's exact match) and
+    counts. A number without a step to count is None, and so is `prm_score`
+    then.
+
+  Raises:
+    UserError: shapes that differ, a score that is not finite or a label
+      outside [0, 1].
+  """
+  scores, mask = steps.check_scores(step_scores, step_mask)
+  labels = steps.check_labels(step_labels, mask)
+  classes = np.asarray(classifications, str)
+  if classes.shape != (len(mask),):
+    raise UserError(
+      f'{classes.size} classifications for {len(mask)} chains: expected one '
+      'per chain'
+    )
+
+  def of(rows):
+    return _counts(scores[rows], labels[rows], mask[rows])
+
+  return {
+    'overall': of(classes != UNMODIFIED),
+    'by_class': {str(c): of(classes == c) for c in np.unique(classes)},
+  }

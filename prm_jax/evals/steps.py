@@ -1,0 +1,128 @@
+"""Padded steps: made from ragged lists, and checked before a metric sees them.
+
+Stands at the entrance of every step-level evaluation; the two conventions for
+the mask are in the package's docstring.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from prm_jax.errors import UserError
+
+
+def pad(
+  rows: Sequence[Sequence[float | None]],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Ragged rows as a padded array.
+
+  Args:
+    rows: M rows of scores or labels, one number per step. None (an unknown
+      label) becomes NaN and stays in the mask; `mask & ~np.isnan(values)` is
+      the mask of known labels.
+
+  Returns:
+    values: [M, P] float64, 0 behind the padding.
+    mask: [M, P] bool, True where the row has a step.
+  """
+  lengths = np.array([len(row) for row in rows], np.int64)
+  mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
+  values = np.zeros(mask.shape)
+  for i, row in enumerate(rows):
+    values[i, : lengths[i]] = np.asarray(row, np.float64)
+  return values, mask
+
+
+def check_scores(
+  step_scores: np.ndarray,  # [M, P]
+  step_mask: np.ndarray,  # [M, P]
+) -> tuple[np.ndarray, np.ndarray]:
+  """Scores as float64, NaN-free behind the mask, and the mask as bool.
+
+  Float64 because a Python threshold compared with a float32 array is rounded
+  to float32 first, and could then fall on the other side of a score.
+
+  Raises:
+    UserError: the shapes differ, or a masked-in score is not finite.
+  """
+  scores = np.asarray(step_scores, np.float64)
+  mask = np.asarray(step_mask, bool)
+  if scores.ndim != 2 or scores.shape != mask.shape:
+    raise UserError(
+      f'step_scores {scores.shape} and step_mask {mask.shape}: expected the '
+      'same shape [chains, steps]; evals.steps.pad makes both from lists'
+    )
+  if (bad := np.argwhere(mask & ~np.isfinite(scores))).size:
+    chain, step = bad[0]
+    raise UserError(
+      f'chain {chain}, step {step} scores {scores[chain, step]}: expected a '
+      'finite number; find out why the model gave it'
+    )
+  return np.where(mask, scores, 0.0), mask
+
+
+def check_labels(
+  step_labels: np.ndarray,  # [M, P]
+  step_mask: np.ndarray,  # [M, P]
+) -> np.ndarray:
+  """Labels as float64, all in [0, 1] where the mask is True.
+
+  Raises:
+    UserError: the shapes differ, or a masked-in label is no probability (such
+      as the -100 of a loss mask, or PRM800K's rating -1).
+  """
+  labels = np.asarray(step_labels, np.float64)
+  if labels.shape != step_mask.shape:
+    raise UserError(
+      f'step_labels {labels.shape} and step_mask {step_mask.shape}: expected '
+      'the same shape [chains, steps]'
+    )
+  outside = ~((labels >= 0) & (labels <= 1))  # NaN is outside too
+  if (bad := np.argwhere(step_mask & outside)).size:
+    chain, step = bad[0]
+    raise UserError(
+      f'chain {chain}, step {step} has label {labels[chain, step]}: expected '
+      'a number in [0, 1]; set step_mask to False where it is unknown'
+    )
+  return np.where(step_mask, labels, 1.0)
+
+
+def check_first_errors(
+  labels: np.ndarray,  # [M]
+  step_mask: np.ndarray,  # [M, P]
+) -> np.ndarray:
+  """First-error indices as int64, each a step that its chain has, or -1.
+
+  Raises:
+    UserError: a chain has a hole in its mask or no step, or its label is past
+      its end or below -1.
+  """
+  firsts = np.asarray(labels)
+  if firsts.shape != step_mask.shape[:1] or firsts.dtype.kind not in 'iu':
+    raise UserError(
+      f'labels {firsts.shape} of {firsts.dtype}: expected '
+      f'{step_mask.shape[0]} whole numbers, one first error per chain'
+    )
+  lengths = step_mask.sum(1)
+  holes = (np.arange(step_mask.shape[1]) < lengths[:, None]) != step_mask
+  if (bad := np.flatnonzero(holes.any(1) | (lengths == 0))).size:
+    raise UserError(
+      f'step_mask of chain {bad[0]} has a hole or no step: expected True for '
+      'every step that exists, labelled or not'
+    )
+  if (bad := np.flatnonzero((firsts < -1) | (firsts >= lengths))).size:
+    raise UserError(
+      f'chain {bad[0]} has first error {firsts[bad[0]]} and '
+      f'{lengths[bad[0]]} steps: expected a 0-based step index, or -1'
+    )
+  return firsts.astype(np.int64)
+
+
+def until_first_error(
+  step_labels: np.ndarray,  # [M, P]
+  step_mask: np.ndarray,  # [M, P]
+) -> np.ndarray:  # [M, P]
+  """The mask cut after the first wrong step (label < 0.5), which stays in."""
+  wrong = step_mask & (step_labels < 0.5)
+  errors_before = np.cumsum(wrong, axis=1) - wrong
+  return step_mask & (errors_before == 0)

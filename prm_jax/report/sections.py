@@ -1,0 +1,267 @@
+"""Sections of a run's results: checked, named, drawn and put into words.
+
+Between the numbers that `evals` computed (`results.json`) and the template
+that shows them: each function takes one section as plain JSON types, refuses
+what does not have the documented form, and returns what the page needs.
+"""
+
+import datetime
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import markupsafe
+
+from prm_jax.errors import UserError
+from prm_jax.report import figures
+
+# Key in results -> name on the page, style in the style sheet. The order is
+# the order of the table; keys not listed come last under their own name.
+SERIES = {
+  'orm': ('ORM', 'orm'),
+  'majority': ('majority vote', 'vote'),
+  'weighted_vote': ('weighted vote', 'vote dashed'),
+  'random': ('random pick', 'reference'),
+  'oracle': ('oracle', 'reference dashed'),
+}
+NOTHING = '\N{EN DASH}'  # where there is nothing to measure
+NAMES = {
+  'ece': 'expected calibration error',
+  'brier': 'Brier score',
+  'auroc': 'AUROC',
+  'step_auroc': 'AUROC, steps',
+  'first_error_auc': 'first-error AUC',
+  'accuracy': 'step accuracy',
+  'accuracy_until_first_error': 'step accuracy, up to the first error',
+}
+
+
+def number(value: Any) -> bool:
+  """A JSON number: true and false are none, though Python says so."""
+  return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _fraction(value: Any, where: str) -> float:
+  """A fraction in [0, 1]; null and NaN say that there is nothing to measure."""
+  if value is None:
+    return math.nan
+  # A mean of ones may come out a rounding error above one.
+  if not number(value) or value < -1e-9 or value > 1 + 1e-9:
+    raise UserError(f'{where} is {value!r}: expected a fraction in [0, 1]')
+  return value if math.isnan(value) else min(max(float(value), 0.0), 1.0)
+
+
+def _list(section: Mapping[str, Any], name: str, where: str, length: int):
+  values = section.get(name)
+  if not isinstance(values, list) or length not in (-1, len(values)):
+    many = 'a list' if length < 0 else f'a list of {length}'
+    raise UserError(f'{where}.{name}: expected {many}')
+  return values
+
+
+def _pair(value: Any, where: str) -> tuple[float, float] | None:
+  if value is None:
+    return None
+  if not isinstance(value, list) or len(value) != 2:
+    raise UserError(f'{where} is {value!r}: expected [low, high]')
+  return _fraction(value[0], where), _fraction(value[1], where)
+
+
+def _percent(value: float) -> str:
+  return NOTHING if math.isnan(value) else f'{100 * value:.1f}'
+
+
+def _interval(pair: tuple[float, float] | None) -> str:
+  if pair is None or math.isnan(pair[0] + pair[1]):
+    return ''
+  return f'[{100 * pair[0]:.1f}, {100 * pair[1]:.1f}]'
+
+
+def quoted(value: float, pair: tuple[float, float] | None) -> str:
+  return f'{_percent(value)}% {_interval(pair)}'.rstrip()
+
+
+def _text(value: Any) -> str:
+  if value is None:
+    return NOTHING
+  if isinstance(value, float):
+    return f'{value:.6g}'
+  return value if isinstance(value, str) else json.dumps(value)
+
+
+def plain(section: Mapping[str, Any]) -> list[tuple[str, str]]:
+  """(name, text) rows of any nested plain values, names joined by dots."""
+  rows = []
+  for name, value in section.items():
+    if isinstance(value, Mapping):
+      rows += [(f'{name}.{below}', text) for below, text in plain(value)]
+    elif name == 'wall_seconds' and number(value):
+      clock = datetime.timedelta(seconds=round(value))
+      rows.append((name, f'{_text(value)} ({clock})'))
+    else:
+      rows.append((NAMES.get(name, name), _text(value)))
+  return rows
+
+
+def best_of_n(section: Mapping[str, Any], aggregate: str) -> dict[str, Any]:
+  """Figure, table and the last column's numbers of the best-of-N section."""
+  n = _list(section, 'n', 'best_of_n', -1)
+  if not n or any(not isinstance(v, int) or v < 1 for v in n):
+    raise UserError(f'best_of_n.n is {n!r}: expected whole numbers >= 1')
+  if sorted(set(n)) != n:
+    raise UserError(f'best_of_n.n is {n!r}: expected ascending numbers')
+  names = [name for name, v in section.items() if isinstance(v, Mapping)]
+  prms = [name for name in names if name.startswith('prm_')]
+  # Fixed before the numbers are seen: the best of several aggregations on
+  # the test problems would be a choice made on them.
+  lead = f'prm_{aggregate}' if f'prm_{aggregate}' in prms else None
+  lead = lead or (prms[0] if prms else None)
+  prms.sort(key=lambda name: name != lead)
+  rest = [name for name in names if name not in prms]
+  order = list(SERIES)
+  rest.sort(key=lambda v: order.index(v) if v in order else len(order))
+  series = []
+  for i, key in enumerate(prms + rest):
+    where = f'best_of_n.{key}'
+    values = section[key]
+    mean = [
+      _fraction(v, f'{where}.mean')
+      for v in _list(values, 'mean', where, len(n))
+    ]
+    bands = None
+    if values.get('ci95') is not None:
+      bands = [
+        _pair(v, f'{where}.ci95') or (math.nan, math.nan)
+        for v in _list(values, 'ci95', where, len(n))
+      ]
+    name, style = SERIES.get(key, (key.replace('_', ' '), 'other'))
+    if key in prms:
+      name = f'PRM ({key.removeprefix("prm_")})'
+      style = 'prm lead' if key == lead else f'prm alternative-{i}'
+    series.append(
+      {
+        'key': key,
+        'name': name,
+        'style': style,
+        'mean': mean,
+        'ci95': bands,
+        'band': key == lead or key in ('orm', 'majority'),
+        'cells': [
+          (_percent(m), _interval(b))
+          for m, b in zip(mean, bands or [None] * len(n), strict=True)
+        ],
+      }
+    )
+  label = f'Line chart of problems answered right against N, at N = {n[-1]}: '
+  label += ', '.join(f'{s["name"]} {_percent(s["mean"][-1])}%' for s in series)
+  notes = plain({k: v for k, v in section.items() if k not in (*names, 'n')})
+  return {
+    'n': n,
+    'lead': lead,
+    'series': series,
+    'figure': markupsafe.Markup(figures.best_of_n(n, series, label)),
+    'intervals': any(s['ci95'] for s in series),
+    'shaded': [s['name'] for s in series if s['band'] and s['ci95']],
+    'notes': notes,
+  }
+
+
+def localisation(section: Mapping[str, Any]) -> dict[str, Any]:
+  """Table rows: every dataset's PRM, then its trivial baselines."""
+  rows, notes = [], {}
+  for order, (dataset, values) in enumerate(section.items()):
+    if not isinstance(values, Mapping):
+      notes[dataset] = values
+      continue
+    where = f'localisation.{dataset}'
+    shared = {'dataset': dataset, 'order': order}
+    row = _found(values, where) | shared
+    rows.append(row | {'name': 'PRM', 'baseline': False})
+    baselines = values.get('baselines') or {}
+    if not isinstance(baselines, Mapping):
+      raise UserError(f'{where}.baselines: expected an object')
+    for name, baseline in baselines.items():
+      if not isinstance(baseline, Mapping):
+        raise UserError(f'{where}.baselines.{name}: expected an object')
+      row = _found(baseline, f'{where}.baselines.{name}') | shared
+      rows.append(row | {'name': name.replace('_', ' '), 'baseline': True})
+  return {'rows': rows, 'notes': plain(notes)}
+
+
+def _found(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+  if 'f1' not in values:
+    raise UserError(f'{where}: expected f1')
+  f1 = _fraction(values['f1'], f'{where}.f1')
+  pair = _pair(values.get('ci95'), f'{where}.ci95')
+  right, wrong = (
+    _percent(_fraction(values.get(name), f'{where}.{name}'))
+    for name in ('acc_correct', 'acc_error')
+  )
+  return {
+    'value': f1,
+    'f1': _percent(f1),
+    'interval': _interval(pair),
+    'acc_error': wrong,
+    'acc_correct': right,
+    'threshold': _text(values.get('threshold')),
+  }
+
+
+def wilson(accuracy: float, count: int) -> tuple[float, float]:
+  """95% score interval of a share (Wilson, 1927), trials independent."""
+  z = 1.959964
+  middle = accuracy + z * z / (2 * count)
+  spread = accuracy * (1 - accuracy) / count + z * z / (4 * count * count)
+  scale = 1 + z * z / count
+  half = z * math.sqrt(spread)
+  return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+
+
+def calibration(section: Mapping[str, Any]) -> dict[str, Any]:
+  """Summary numbers, and the reliability diagram where there are bins."""
+  bins = []
+  diagram = section.get('reliability') or {}
+  if diagram:
+    where = 'calibration.reliability'
+    if not isinstance(diagram, Mapping):
+      raise UserError(f'{where}: expected an object')
+    counts = _list(diagram, 'count', where, -1)
+    # `evals.calibration` calls the same column `score`.
+    column = 'mean_score' if 'mean_score' in diagram else 'score'
+    scores = _list(diagram, column, where, len(counts))
+    shares = _list(diagram, 'accuracy', where, len(counts))
+    for count, score, share in zip(counts, scores, shares, strict=True):
+      if not number(count) or count < 0:
+        raise UserError(f'{where}.count holds {count!r}: expected a count')
+      if count:
+        right = _fraction(share, f'{where}.accuracy')
+        mean = _fraction(score, f'{where}.mean_score')
+        if math.isnan(right + mean):
+          raise UserError(f'{where}: no number in a bin of {count} steps')
+        bins.append(
+          {
+            'count': int(count),
+            'score': mean,
+            'accuracy': right,
+            'interval': wilson(right, count),
+          }
+        )
+  figure = None
+  if bins:
+    label = 'Reliability diagram, mean score to share of right steps: '
+    label += ', '.join(
+      f'{b["score"]:.2f} to {b["accuracy"]:.2f} ({b["count"]} steps)'
+      for b in bins
+    )
+    figure = markupsafe.Markup(figures.reliability(bins, label))
+  numbers = {k: v for k, v in section.items() if k != 'reliability'}
+  return {
+    'rows': plain(numbers),
+    'ece': _fraction(section.get('ece'), 'calibration.ece'),
+    'figure': figure,
+    'bins': [
+      (f'{b["score"]:.3f}', f'{b["accuracy"]:.3f}', f'{b["count"]:,}')
+      for b in bins
+    ],
+  }

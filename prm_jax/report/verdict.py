@@ -1,0 +1,106 @@
+"""A run's numbers in a paragraph that someone outside the field can read.
+
+Works on the sections that `sections.py` checked and heads the page. It states
+what was measured, favourable or not, and never calls a difference real: two
+intervals that do not overlap are named as just that.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prm_jax.report.sections import quoted
+
+RIVALS = {
+  'majority': 'majority vote',
+  'weighted_vote': 'weighted vote',
+  'orm': 'the ORM',
+}
+
+
+def verdict(
+  best: Mapping[str, Any] | None,
+  found: Mapping[str, Any] | None,
+  calibrated: Mapping[str, Any] | None,
+) -> str:
+  """The paragraph; empty where no section is known.
+
+  Args:
+    best: what `sections.best_of_n` returned.
+    found: what `sections.localisation` returned.
+    calibrated: what `sections.calibration` returned.
+  """
+  sentences = _picking(best) if best else []
+  if found and found['rows']:
+    sentences.append(_finding(found['rows']))
+  if calibrated and not math.isnan(calibrated['ece']):
+    sentences.append(
+      'Read as probabilities, its step scores are off by '
+      f'{100 * calibrated["ece"]:.1f} points on average (expected calibration '
+      'error).'
+    )
+  # An interval is one word: no line ends inside it.
+  return re.sub(r', (?=[\d.]+\])', ',\N{NO-BREAK SPACE}', ' '.join(sentences))
+
+
+def _picking(best: Mapping[str, Any]) -> list[str]:
+  """Best-of-N at the largest N, the PRM beside its rivals."""
+  at = {}
+  for s in best['series']:
+    pair = s['ci95'][-1] if s['ci95'] else None
+    at[s['key']] = (s['name'], quoted(s['mean'][-1], pair), pair)
+  if best['lead'] is None:
+    return []
+  name, value, pair = at[best['lead']]
+  rivals = [key for key in RIVALS if key in at]
+  clauses = [
+    f'At N = {best["n"][-1]} the {name} picks a right answer for {value} of '
+    'problems'
+  ]
+  clauses += [f'{RIVALS[key]} {at[key][1]}' for key in rivals]
+  sentences = ['; '.join(clauses) + '.']
+  relations: dict[str, list[str]] = {}
+  for key in rivals:
+    if pair and at[key][2]:
+      how = _relation(pair, at[key][2])
+      relations.setdefault(how, []).append(RIVALS[key])
+  if relations:
+    said = [f'{how} {_joined(names)}' for how, names in relations.items()]
+    sentences.append(f'Its 95% interval {_joined(said)}.')
+  if 'random' in at and 'oracle' in at:
+    sentences.append(
+      f'A random pick gives {at["random"][1]}; a picker that never errs would '
+      f'reach {at["oracle"][1]}.'
+    )
+  return sentences
+
+
+def _relation(pair: tuple[float, float], other: tuple[float, float]) -> str:
+  if pair[0] > other[1]:
+    return 'lies above that of'
+  return 'lies below that of' if pair[1] < other[0] else 'overlaps that of'
+
+
+def _finding(rows: Sequence[Mapping[str, Any]]) -> str:
+  """F1 of error localisation by dataset, with its best trivial baseline."""
+  best: dict[str, Mapping[str, Any]] = {}
+  for row in rows:
+    known = best.get(row['dataset'], {'value': -1.0})
+    if row['baseline'] and row['value'] > known['value']:
+      best[row['dataset']] = row
+  parts = []
+  for row in rows:
+    if not row['baseline']:
+      top = best.get(row['dataset'])
+      beside = f' ({top["name"]}: {top["f1"]})' if top else ''
+      score = f'{row["f1"]} {row["interval"]}'.rstrip()
+      parts.append(f'{score} on {row["dataset"]}{beside}')
+  aside = '; in parentheses, the best trivial baseline' if best else ''
+  return f'It names the first wrong step with F1 {_joined(parts)}{aside}.'
+
+
+def _joined(parts: Sequence[str]) -> str:
+  """a, b and c."""
+  *most, last = parts
+  return f'{", ".join(most)} and {last}' if most else last
