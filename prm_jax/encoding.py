@@ -20,6 +20,10 @@ from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.errors import UserError
 
 
+class DoesNotFit(UserError):
+  """Not even the first step of a chain fits the window."""
+
+
 class Encoding(NamedTuple):
   """Token ids of a chain, whole steps only."""
 
@@ -64,29 +68,26 @@ class StepFormat:
     `len(encoding.step_ends) < len(steps)` says that it was cut.
 
     Raises:
-      UserError: there are no steps, or not even the first one fits.
+      DoesNotFit: not even the first step fits.
+      UserError: there are no steps, or the tokenizer refuses the text.
     """
     if not steps:
       raise UserError('chain without steps: expected at least one')
-    tokens = self.encode_prompt(problem)
-    prompt_length = len(tokens)
-    step_ends = []
-    for step in steps:
-      ids = self.encode_step(step)
-      if len(tokens) + len(ids) > self.max_length:
-        if not step_ends:
-          raise UserError(
-            f'the problem ({prompt_length} tokens) and its first step '
-            f'({len(ids)} tokens) do not fit max_length={self.max_length}; '
-            'raise it, or leave this chain out'
-          )
-        break
-      tokens += ids
-      step_ends.append(len(tokens) - 1)
+    prompt = self.encode_prompt(problem)
+    encoded = [self.encode_step(step) for step in steps]
+    ends = len(prompt) + np.cumsum([len(ids) for ids in encoded])
+    fitting = int((ends <= self.max_length).sum())
+    if not fitting:
+      raise DoesNotFit(
+        f'the problem ({len(prompt)} tokens) and its first step '
+        f'({len(encoded[0])} tokens) do not fit max_length={self.max_length}; '
+        'raise it, or leave this chain out'
+      )
+    tokens = prompt + [i for ids in encoded[:fitting] for i in ids]
     return Encoding(
       np.asarray(tokens, np.int32),
-      np.asarray(step_ends, np.int32),
-      prompt_length,
+      (ends[:fitting] - 1).astype(np.int32),
+      len(prompt),
     )
 
   def fingerprint(self) -> str:

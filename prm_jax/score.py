@@ -1,25 +1,21 @@
 """Step scores, chain scores, best-of-N.
 
-    problem, candidates -> ids -> packed rows (+ shared prompt) -> [N, P]
+    ids of candidates -> packed rows (+ the prompt they share) -> [N, P]
     scores -> aggregate -> the best candidate
 
-Candidates of one problem share the prompt: its keys and values are computed
-once. Their steps are packed into rows of a few fixed lengths, so a stream of
-odd lengths compiles a handful of programs and pads little.
+Pure functions that `Scorer` (scorer.py) jits. Candidates of one problem share
+the prompt: its keys and values are computed once. Their steps are packed into
+rows of a few fixed lengths, so a stream of odd lengths compiles a handful of
+programs and pads little.
 """
 
-import dataclasses
-import functools
-import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
-from prm_jax.encoding import StepFormat
 from prm_jax.errors import UserError
 from prm_jax.models import (
   HeadConfig,
@@ -30,14 +26,11 @@ from prm_jax.models import (
   step_logits,
   step_probabilities,
 )
-from prm_jax.sharding import batch_sharding
 
 AGGREGATES = ('min', 'prod', 'mean', 'sum', 'last', 'max')
 SMALLEST_BUCKET = 64
 # Tokens in one call; what is larger is scored in several.
 MAX_TOKENS_PER_CALL = 16_384
-# Real tokens in one call of score_many; the rest is room for packing's gaps.
-CALL_FILL = int(0.95 * MAX_TOKENS_PER_CALL)
 
 
 def aggregate(
@@ -200,154 +193,3 @@ def best_of_n(
   step_scores = jnp.where(layout.step_mask, scores[layout.slots], 0.0)
   chain_scores = aggregate(step_scores, layout.step_mask, how)
   return jnp.argmax(chain_scores), chain_scores, step_scores
-
-
-@dataclasses.dataclass
-class ScoringStats:
-  """What a Scorer did so far: shows padding and recompilation."""
-
-  programs: set[tuple] = dataclasses.field(default_factory=set)
-  tokens: int = 0  # real ones, prompts included
-  padded_tokens: int = 0  # all that were computed
-
-
-class Scorer:
-  """A trained PRM, ready to score: what `prm_jax.load` returns.
-
-  Attributes:
-    params: {'backbone', 'head'}, as trained.
-    model, head, format: what they mean.
-    stats: what was scored so far.
-  """
-
-  def __init__(
-    self,
-    params: Any,
-    model: TransformerConfig,
-    head: HeadConfig,
-    fmt: StepFormat,
-    mesh: Mesh,
-  ):
-    self.params, self.model, self.head, self.format = params, model, head, fmt
-    self.stats = ScoringStats()
-    self._mesh = mesh
-    self._row_multiple = mesh.shape['replica'] * mesh.shape['fsdp']
-    known = {'model': model, 'head': head}
-    self._row_scores = jax.jit(functools.partial(row_scores, **known))
-    self._best_of_n = jax.jit(
-      functools.partial(best_of_n, **known), static_argnames='how'
-    )
-
-  def score(self, problem: str, steps: Sequence[str]) -> np.ndarray:
-    """Probability in [0, 1] that each step is right, [P] float32."""
-    return self.score_many([(problem, steps)])[0]
-
-  def score_many(
-    self, chains: Sequence[tuple[str, Sequence[str]]]
-  ) -> list[np.ndarray]:
-    """`score` of many (problem, steps) pairs, packed together.
-
-    Raises:
-      UserError: a chain has no steps or does not fit the model's window.
-    """
-    encoded = [self._encode(problem, steps)[:2] for problem, steps in chains]
-    scores: list[Any] = [None] * len(encoded)
-    for group in _groups([len(tokens) for tokens, _ in encoded]):
-      members = [encoded[i] for i in group]
-      rows, layout = pack_rows(members, 0, self._row_multiple)
-      self._count(('score', *rows.tokens.shape), rows, 0, 0)
-      with jax.set_mesh(self._mesh):
-        flat = self._row_scores(self.params, self._put(rows), None)
-      flat = np.asarray(flat).reshape(-1)
-      for n, i in enumerate(group):
-        scores[i] = flat[layout.slots[n, layout.step_mask[n]]]
-    return scores
-
-  def best_of_n(
-    self,
-    problem: str,
-    candidates: Sequence[Sequence[str]],
-    aggregate: str = 'min',
-  ) -> tuple[int, np.ndarray, list[np.ndarray]]:
-    """Scores all candidates for one problem and picks the best.
-
-    Args:
-      candidates: N chains, each a sequence of steps.
-      aggregate: how step scores become a chain score, see `aggregate`.
-
-    Returns:
-      The index of the best candidate (the first of equals), the chain scores
-      [N], and the step scores of each candidate, [P] each.
-
-    Raises:
-      UserError: there are no candidates, one has no steps or does not fit, or
-        the aggregate is unknown.
-    """
-    if not candidates:
-      raise UserError('best_of_n without candidates: expected at least one')
-    ends = []
-    for steps in candidates:
-      tokens, step_ends, prompt_length = self._encode(problem, steps)
-      ends.append((tokens[prompt_length:], step_ends - prompt_length))
-    prompt = np.zeros((1, bucket(prompt_length, 16)), np.int32)
-    prompt[0, :prompt_length] = tokens[:prompt_length]
-    rows, layout = pack_rows(ends, prompt_length, self._row_multiple)
-    # Chains that fill the candidate axis up to its bucket repeat the last.
-    fill = bucket(len(ends), 1) - len(ends)
-    padded = Layout(*(np.pad(x, ((0, fill), (0, 0)), 'edge') for x in layout))
-    key = ('best_of_n', prompt.shape[1], *rows.tokens.shape, len(padded.slots))
-    self._count((*key, aggregate), rows, prompt_length, prompt.shape[1])
-    with jax.set_mesh(self._mesh):
-      best, chain_scores, step_scores = self._best_of_n(
-        self.params,
-        self._put(rows),
-        padded,
-        prompt,
-        np.int32(prompt_length),
-        how=aggregate,
-      )
-    step_scores = np.asarray(step_scores)
-    return (
-      int(best),
-      np.asarray(chain_scores)[: len(ends)],
-      [step_scores[n, layout.step_mask[n]] for n in range(len(ends))],
-    )
-
-  def _encode(
-    self, problem: str, steps: Sequence[str]
-  ) -> tuple[np.ndarray, np.ndarray, int]:
-    encoding = self.format.encode(problem, steps)
-    if len(encoding.step_ends) < len(steps):
-      raise UserError(
-        f'chain of {len(steps)} steps does not fit '
-        f'max_length={self.format.max_length}: only the first '
-        f'{len(encoding.step_ends)} do; shorten it, or use a model with a '
-        'longer window'
-      )
-    return encoding
-
-  def _put(self, rows: Rows) -> Rows:
-    return jax.device_put(rows, batch_sharding(self._mesh))
-
-  def _count(
-    self, program: tuple, rows: Rows, prompt_tokens: int, prompt_padded: int
-  ) -> None:
-    if program not in self.stats.programs:
-      logging.info('scoring compiles program %s', program)
-    self.stats.programs.add(program)
-    self.stats.tokens += int((rows.segment_ids > 0).sum()) + prompt_tokens
-    self.stats.padded_tokens += rows.tokens.size + prompt_padded
-
-
-def _groups(lengths: Sequence[int]) -> list[list[int]]:
-  """Indices in groups of one length bucket that fill one call each."""
-  groups: list[list[int]] = []
-  size, current = 0, 0
-  for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-    length = bucket(lengths[i])
-    if not groups or length != current or size + lengths[i] > CALL_FILL:
-      groups.append([])
-      size, current = 0, length
-    groups[-1].append(i)
-    size += lengths[i]
-  return groups

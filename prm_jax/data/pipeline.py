@@ -18,7 +18,7 @@ from grain import experimental as grain_experimental
 
 from prm_jax.chains import Chain
 from prm_jax.data.targets import TargetConfig, step_targets
-from prm_jax.encoding import StepFormat
+from prm_jax.encoding import DoesNotFit, StepFormat
 from prm_jax.errors import UserError
 
 # Rows that are filled at the same time; more of them leave less padding, at
@@ -80,11 +80,11 @@ def take_census(
   truncated = too_long = unlabelled = 0
   for i in range(len(chains)):
     chain = chains[i]
-    prompt = len(fmt.encode_prompt(chain.problem))
-    if prompt + len(fmt.encode_step(chain.steps[0])) > fmt.max_length:
+    try:
+      example = encode_example(chain, fmt, targets)
+    except DoesNotFit:
       too_long += 1
       continue
-    example = encode_example(chain, fmt, targets)
     if not example['step_weights'].any():
       unlabelled += 1
       continue
@@ -134,7 +134,7 @@ def _source_identity(chains: Sequence[Chain], usable: np.ndarray) -> str:
   return digest.hexdigest()[:16]
 
 
-class ChainSource:
+class UsableChains:
   """The usable chains, by index: what grain reads."""
 
   def __init__(self, chains: Sequence[Chain], usable: np.ndarray):
@@ -148,7 +148,7 @@ class ChainSource:
 
   def __repr__(self) -> str:
     # grain compares this when it restores an iterator's state.
-    return f'ChainSource({_source_identity(self._chains, self._usable)})'
+    return f'UsableChains({_source_identity(self._chains, self._usable)})'
 
 
 def make_batches(
@@ -187,7 +187,7 @@ def make_batches(
       f'data.batch_size={batch_size} does not divide over {process_count} '
       'processes; make it a multiple'
     )
-  source = ChainSource(chains, census.usable)
+  source = UsableChains(chains, census.usable)
   dataset = grain.MapDataset.source(source).seed(seed).shuffle()
   if process_count > 1:
     dataset = dataset[process_index::process_count]

@@ -1,0 +1,191 @@
+"""Train a process reward model and see what it is worth.
+
+    python -m prm_jax.main --config configs/prm_math.py --workdir /tmp/prm_math
+
+Trains a 0.6M-parameter PRM, and an outcome model with the same budget, on
+chains of the embedded arithmetic domain; evaluates best-of-N, first-error
+localisation and calibration; writes the report.
+
+Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
+
+    orm    outcome supervision: the label of the last step only
+    human  bytes from scratch on human step labels; needs the data files
+           (--config.data.root or PRM_JAX_DATA), evaluated on ProcessBench
+    tiny   seconds instead of minutes: to see that everything runs
+"""
+
+import ml_collections
+
+# Files of the `human` variant: (path below data.root, format of the reader).
+HUMAN_TRAIN = (
+  ('prm800k/prm800k_subset.jsonl', 'prm800k_flat'),
+  *(
+    (f'prmbench_train/prm800k_train_p1_first400_4o_{name}.jsonl', 'prmbench')
+    for name in (
+      'circular',
+      'confidence',
+      'counterfactual',
+      'deception',
+      'domain_inconsistency',
+      'missing_condition',
+      'redundency',
+      'step_contradiction',
+    )
+  ),
+  ('verify_then_generate/dataset.json', 'verify_then_generate'),
+)
+
+
+def base() -> ml_collections.ConfigDict:
+  config = ml_collections.ConfigDict()
+  config.task = 'prm'
+  config.name = 'PRM on modular arithmetic'
+  config.seed = 0
+  config.cpu_devices = 0  # 0: whatever JAX finds
+  config.mesh = dict(replica=1, fsdp=-1, model=1)
+  config.orm_baseline = True
+
+  operations = 5
+  chain_length = 8 * operations + 6  # exact: prompt 2K + 6, six a step
+  config.data = dict(
+    kind='arithmetic',
+    dir='',  # '': workdir/data
+    tokenizer='arithmetic',
+    max_length=chain_length,
+    row_length=chain_length,
+    max_steps_per_row=operations,
+    batch_size=32,
+    train_problems=8192,
+    train_samples=1,
+    dev_problems=128,
+    dev_samples=8,
+    test_problems=400,
+    test_samples=64,
+    arithmetic=dict(
+      modulus=10,
+      operations=operations,
+      wrong_facts=0.18,
+      use_wrong=0.75,
+      slip=0.03,
+      solver_seed=0,
+    ),
+  )
+  config.targets = dict(
+    supervision='process',
+    neutral='good',
+    after_first_error='mask',
+    hard_above=ml_collections.config_dict.placeholder(float),
+  )
+  config.model = dict(
+    d_model=128,
+    n_layers=3,  # 2 are too shallow for this domain
+    n_heads=4,
+    n_kv_heads=4,
+    head_dim=0,
+    d_ff=384,
+    rope_theta=10_000.0,
+    norm_eps=1e-6,
+    qkv_bias=False,
+    tie_embeddings=True,
+    dtype='float32',
+    remat='none',
+    scan_unroll=3,
+  )
+  config.head = dict(kind='logit')
+  # Without the language-model loss the PRM does not learn to calculate.
+  config.loss = dict(name='bce', lm_weight=1.0, margin=4.0)
+  config.optim = dict(
+    lr=1e-3,
+    warmup=100,
+    schedule='cosine',
+    b1=0.9,
+    b2=0.95,
+    weight_decay=0.01,
+    clip=1.0,
+  )
+  config.train = dict(
+    steps=1500,
+    microbatches=1,
+    log_every=20,
+    checkpoint_every=500,
+    keep=2,
+    best_metric='eval/auc',
+    max_skipped_in_a_row=10,
+  )
+  config.metrics = dict(tensorboard=False, wandb_project='')
+  config.evaluation = dict(
+    best_of_n='arithmetic',
+    ns=(1, 2, 4, 8, 16, 32, 64),
+    aggregates=('min', 'prod', 'mean', 'last'),
+    aggregate='min',  # the one the report leads with
+    resamples=2000,
+    shown_chains=12,
+  )
+  return config
+
+
+def human(config: ml_collections.ConfigDict) -> None:
+  config.name = 'Byte-level PRM on human step labels'
+  config.orm_baseline = False
+  config.data = dict(
+    kind='files',
+    dir='',
+    root='',  # '': the environment variable PRM_JAX_DATA
+    train=HUMAN_TRAIN,
+    evaluations=dict(
+      gsm8k=('processbench/gsm8k.json', 'processbench'),
+      math=('processbench/math.json', 'processbench'),
+    ),
+    decontaminate=('gsm8k/test.jsonl', 'math/math_500.jsonl'),
+    dev_share=0.1,
+    on_error='stop',
+    tokenizer='bytes',
+    max_length=1024,
+    row_length=1024,
+    max_steps_per_row=64,
+    batch_size=8,
+  )
+  config.model.update(d_model=192, n_heads=6, n_kv_heads=2, d_ff=512)
+  config.train.update(steps=800, checkpoint_every=200)
+  config.evaluation.update(best_of_n='', shown_chains=8)
+
+
+def tiny(config: ml_collections.ConfigDict) -> None:
+  config.name += ' (tiny)'
+  config.model.update(d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=64)
+  config.model.scan_unroll = 1
+  config.optim.warmup = 2
+  config.train.update(steps=6, log_every=2, checkpoint_every=3)
+  config.evaluation.resamples = 200
+  if config.data.kind == 'arithmetic':
+    config.data.update(
+      train_problems=128,
+      dev_problems=8,
+      dev_samples=4,
+      test_problems=8,
+      test_samples=8,
+      batch_size=8,
+    )
+  else:
+    config.data.update(max_length=512, row_length=512, batch_size=2)
+
+
+def get_config(arg: str = '') -> ml_collections.ConfigDict:
+  """The config with the variants in `arg` applied in order."""
+  config = base()
+  variants = {
+    'orm': lambda c: (
+      c.targets.update(supervision='outcome'),
+      c.update(orm_baseline=False, name='ORM on modular arithmetic'),
+    ),
+    'human': human,
+    'tiny': tiny,
+  }
+  for name in filter(None, arg.split(',')):
+    if name not in variants:
+      raise ValueError(
+        f'unknown variant {name!r} of configs/prm_math.py: expected '
+        f'{", ".join(variants)}'
+      )
+    variants[name](config)
+  return config.lock()

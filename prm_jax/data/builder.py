@@ -1,0 +1,331 @@
+"""Chains as a TFDS dataset in ArrayRecord files, and back.
+
+The last stage before training: readers, domains and label sources make chains,
+`build` writes them once, and grain reads them at random through `load`.
+TensorFlow is not imported, here or by what is imported here.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import operator
+import os
+import pathlib
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from prm_jax.chains import Chain, StepLabel
+from prm_jax.errors import UserError
+
+# Goes up when FEATURES change; older files are then built anew beside it.
+VERSION = '1.0.0'
+# Names are parts of file names that TFDS takes apart at hyphens.
+_NAME = re.compile(r'[A-Za-z]\w*', re.ASCII)
+
+_TEXTS = tfds.features.Tensor(shape=(None,), dtype=np.str_)
+_INTEGERS = tfds.features.Tensor(shape=(None,), dtype=np.int64)
+_FLAGS = tfds.features.Tensor(shape=(None,), dtype=np.bool_)
+
+FEATURES = tfds.features.FeaturesDict(
+  {
+    'problem': tfds.features.Text(),
+    'steps': tfds.features.Sequence(tfds.features.Text()),
+    'answer': tfds.features.Text(),
+    'has_answer': tfds.features.Scalar(np.bool_),
+    'outcome': tfds.features.Scalar(np.int64),  # 1 right, 0 wrong, -1 unknown
+    # One column per field of StepLabel, all [P]. Tensors and not a Sequence of
+    # dicts, which TFDS writes at half the speed.
+    'labels': {
+      # Decimal text, or 'null': TFDS narrows float64 to float32 in its files,
+      # and the shortest decimal of a float64 comes back exact.
+      'value': _TEXTS,
+      'source': _TEXTS,
+      'successes': _INTEGERS,  # -1 is None
+      'trials': _INTEGERS,  # -1 is None
+      'neutral': _FLAGS,
+    },
+    'meta': tfds.features.Text(),  # JSON
+  }
+)
+
+
+def fingerprint(chains: Iterable[Chain]) -> str:
+  """16 hex digits of the SHA-256 over the chains as canonical JSON, in order.
+
+  Raises:
+    UserError: a chain cannot be written as JSON and read back the same.
+  """
+  digest = hashlib.sha256()
+  for i, chain in enumerate(chains):
+    digest.update(_canonical(chain, i))
+  return digest.hexdigest()[:16]
+
+
+def _canonical(chain: Chain, i: int) -> bytes:
+  """One line of canonical JSON that reads back as the same chain."""
+  record = {
+    'problem': chain.problem,
+    'steps': chain.steps,
+    'answer': chain.answer,
+    'outcome': chain.outcome,
+    # Spelled out, at four times the speed of dataclasses.asdict.
+    'labels': [
+      (s.value, s.source, s.successes, s.trials, s.neutral)
+      for s in chain.labels
+    ],
+    'meta': dict(chain.meta),
+  }
+  try:
+    text = json.dumps(
+      record, ensure_ascii=False, allow_nan=False, sort_keys=True
+    )
+    line = f'{text}\n'.encode()
+    same = json.loads(text)['meta'] == record['meta']
+  except (TypeError, ValueError, RecursionError) as error:
+    raise UserError(
+      f'chain {i} ({_id(chain)}) cannot be written: {error}'
+    ) from None
+  if not same:
+    raise UserError(
+      f'chain {i} ({_id(chain)}) cannot be written: meta must have JSON types '
+      'only, without tuples and with text as keys'
+    )
+  for label in chain.labels:
+    counts = (label.successes or 0, label.trials or 0)
+    if not all(isinstance(n, int) and n < 2**63 for n in counts):
+      raise UserError(
+        f'chain {i} ({_id(chain)}) cannot be written: {label.successes} '
+        f'successes of {label.trials} trials are not 64-bit integers'
+      )
+  return line
+
+
+def _id(chain: Chain) -> str:
+  return repr(chain.meta.get('id', chain.problem[:40]))
+
+
+class Chains(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  """The one TFDS builder: any {split: chains} as ArrayRecord."""
+
+  VERSION = tfds.core.Version(VERSION)
+  # Nothing is downloaded. TFDS would look for checksums beside this file, with
+  # importlib_resources, which it does not install on Python 3.9 and later.
+  url_infos = None
+
+  def __init__(
+    self,
+    splits: Mapping[str, Sequence[Chain]],
+    metadata: Mapping[str, Any],
+    *,
+    data_dir: str,
+    name: str,
+  ):
+    self._chains = splits
+    self._metadata = metadata
+    self.name = name  # of the dataset, in place of the class's
+    super().__init__(data_dir=data_dir, file_format='array_record')
+
+  def _info(self) -> tfds.core.DatasetInfo:
+    return tfds.core.DatasetInfo(
+      builder=self,
+      description='Reasoning chains with step labels.',
+      features=FEATURES,
+      metadata=tfds.core.MetadataDict(self._metadata),
+      # Grain shuffles; on disk the chains keep the order they came in.
+      disable_shuffling=True,
+    )
+
+  def _split_generators(self, dl_manager) -> dict[str, Iterator]:
+    del dl_manager
+    return {
+      name: self._generate_examples(chains)
+      for name, chains in self._chains.items()
+    }
+
+  def _generate_examples(self, chains) -> Iterator[tuple[int, dict[str, Any]]]:
+    for i, chain in enumerate(chains):
+      yield i, _to_example(chain)
+
+
+def _or_minus_one(count: int | None) -> int:
+  return -1 if count is None else count
+
+
+def _to_example(chain: Chain) -> dict[str, Any]:
+  labels = chain.labels
+  return {
+    'problem': chain.problem,
+    'steps': list(chain.steps),
+    'answer': chain.answer or '',
+    'has_answer': chain.answer is not None,
+    'outcome': -1 if chain.outcome is None else int(chain.outcome),
+    'labels': {
+      'value': [json.dumps(label.value) for label in labels],
+      'source': [label.source for label in labels],
+      'successes': [_or_minus_one(label.successes) for label in labels],
+      'trials': [_or_minus_one(label.trials) for label in labels],
+      'neutral': [label.neutral for label in labels],
+    },
+    'meta': json.dumps(dict(chain.meta), ensure_ascii=False, allow_nan=False),
+  }
+
+
+def _from_example(example: Mapping[str, Any]) -> Chain:
+  labels = example['labels']
+  columns = (labels[name] for name in FEATURES['labels'])
+  outcome = int(example['outcome'])
+  return Chain(
+    problem=example['problem'].decode(),
+    steps=tuple(step.decode() for step in example['steps']),
+    answer=example['answer'].decode() if example['has_answer'] else None,
+    outcome=None if outcome == -1 else bool(outcome),
+    labels=tuple(
+      StepLabel(
+        value=json.loads(value),
+        source=source.decode(),
+        successes=None if successes == -1 else int(successes),
+        trials=None if trials == -1 else int(trials),
+        neutral=bool(neutral),
+      )
+      for value, source, successes, trials, neutral in zip(
+        *columns, strict=True
+      )
+    ),
+    meta=json.loads(example['meta']),
+  )
+
+
+def build(
+  data_dir: str | os.PathLike,
+  name: str,
+  splits: Mapping[str, Sequence[Chain]],
+) -> str:
+  """Writes the splits to `data_dir/name/VERSION`, once.
+
+  The folder appears under its name when it is complete, so an interrupted
+  build leaves nothing that can be loaded. Where the same chains are there
+  already nothing is written.
+
+  Args:
+    data_dir: root folder of the datasets; made where there is none.
+    name: of the dataset; letters, digits and `_`.
+    splits: the chains of each split, none of them empty.
+
+  Returns:
+    16 hex digits over the names of the splits and all their chains.
+
+  Raises:
+    UserError: a name, a split or a chain cannot be written, or other chains
+      are there under this name.
+  """
+  target = _folder(data_dir, name)
+  for split, chains in splits.items():
+    if not _NAME.fullmatch(split) or split == 'all':
+      raise UserError(
+        f"split name {split!r}: use letters, digits and _, and not 'all'"
+      )
+    if not len(chains):
+      raise UserError(f'split {split!r} has no chains; leave it out')
+  if not splits:
+    raise UserError(f'dataset {name!r} has no splits; name at least one')
+
+  prints = {split: fingerprint(chains) for split, chains in splits.items()}
+  digest = hashlib.sha256(
+    json.dumps(prints, sort_keys=True).encode()
+  ).hexdigest()[:16]
+  if not target.exists():
+    _write(data_dir, name, splits, {'fingerprint': digest, 'splits': prints})
+  there = _metadata(target)['fingerprint']
+  if there != digest:
+    raise UserError(
+      f'{target} holds other chains (fingerprint {there}, not {digest}); '
+      'choose another name, or delete the folder to build it anew'
+    )
+  return digest
+
+
+def _folder(data_dir: str | os.PathLike, name: str) -> pathlib.Path:
+  if not _NAME.fullmatch(name):
+    raise UserError(f'dataset name {name!r}: use letters, digits and _')
+  root = pathlib.Path(data_dir).expanduser().absolute()
+  return root / name / VERSION
+
+
+def _write(data_dir, name, splits, metadata) -> None:
+  target = _folder(data_dir, name)
+  # TFDS prints at every build and draws bars that our own progress line and
+  # logs cannot share a console with.
+  tfds.disable_progress_bar()
+  try:
+    with (
+      tempfile.TemporaryDirectory() as downloads,
+      contextlib.redirect_stdout(io.StringIO()),
+    ):
+      builder = Chains(
+        splits, metadata, data_dir=str(target.parents[1]), name=name
+      )
+      builder.download_and_prepare(download_dir=downloads)
+  except OSError as error:
+    # Another host of the same run may have finished first.
+    if not target.exists():
+      raise UserError(
+        f'{target}: cannot be written ({error.strerror or error}); make room '
+        'or choose another data_dir'
+      ) from error
+
+
+def _metadata(folder: pathlib.Path) -> dict[str, Any]:
+  try:
+    return json.loads((folder / 'metadata.json').read_text('utf-8'))
+  except (OSError, ValueError):
+    raise UserError(
+      f'{folder} is not a complete dataset; delete the folder and build it anew'
+    ) from None
+
+
+class ChainSource(Sequence[Chain]):
+  """A split on disk as a sequence of chains; a grain data source.
+
+  Attributes:
+    fingerprint: of these chains, as `fingerprint` computes it.
+  """
+
+  def __init__(self, folder: pathlib.Path, split: str, digest: str):
+    self.fingerprint = digest
+    self._label = f'{folder}:{split}'
+    builder = tfds.builder_from_directory(folder)
+    self._source = builder.as_data_source(split=split)
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def __getitem__(self, index: int) -> Chain:
+    i = range(len(self))[operator.index(index)]
+    return _from_example(self._source[i])
+
+  def __repr__(self) -> str:
+    # Grain writes it into checkpoints to tell one source from another.
+    return f'ChainSource({self._label}, {self.fingerprint})'
+
+
+def load(data_dir: str | os.PathLike, name: str, split: str) -> ChainSource:
+  """Random access to a split that `build` wrote.
+
+  Raises:
+    UserError: there is no such dataset or split.
+  """
+  folder = _folder(data_dir, name)
+  if not folder.exists():
+    raise UserError(f'{folder}: no such dataset; build it first')
+  prints = _metadata(folder)['splits']
+  if split not in prints:
+    raise UserError(
+      f'{folder} has no split {split!r}; expected one of {", ".join(prints)}'
+    )
+  return ChainSource(folder, split, prints[split])

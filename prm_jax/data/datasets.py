@@ -1,0 +1,166 @@
+"""From a config's data section to splits on disk: train, dev, evaluations.
+
+Two kinds: chains that a domain writes, with known truth, and files that a
+person brings. Either way the chains are decontaminated, split by problem and
+written once as ArrayRecord, and everything after reads that.
+"""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+from prm_jax.chains import Chain
+from prm_jax.data import builder, contamination
+from prm_jax.data.readers import read_chains
+from prm_jax.domains import arithmetic
+from prm_jax.errors import UserError
+
+Log = Callable[[str], None]
+DATA_VARIABLE = 'PRM_JAX_DATA'
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+  """What a job works on.
+
+  Attributes:
+    train: chains to learn from.
+    dev: chains of other problems, for thresholds and the best checkpoint.
+    evaluations: name -> chains to report on; training never saw their problems.
+    fingerprint: 16 hex digits over all of it.
+  """
+
+  train: Sequence[Chain]
+  dev: Sequence[Chain]
+  evaluations: Mapping[str, Sequence[Chain]]
+  fingerprint: str
+
+
+def arithmetic_splits(config: Mapping, seed: int) -> dict[str, list[Chain]]:
+  """One chain per training problem, several per dev and test problem.
+
+  All problems come from one draw without repetition, so no split can hold a
+  problem of another. Test problems come first: they stay the same when the
+  number of training chains changes.
+  """
+  domain = arithmetic.ArithmeticConfig(**config['arithmetic'])
+  solver = arithmetic.make_solver(domain)
+  counts = {
+    'test': (config['test_problems'], config['test_samples']),
+    'dev': (config['dev_problems'], config['dev_samples']),
+    'train': (config['train_problems'], config['train_samples']),
+  }
+  total = sum(problems for problems, _ in counts.values())
+  problems = arithmetic.sample_problems(domain, total, seed)
+  splits, start = {}, 0
+  for stream, (name, (count, samples)) in enumerate(counts.items()):
+    part = arithmetic.Problems(*(x[start : start + count] for x in problems))
+    results = arithmetic.sample_results(
+      solver, part, samples, seed * len(counts) + stream
+    )
+    splits[name] = arithmetic.to_chains(domain, part, results)
+    start += count
+  return splits
+
+
+def data_root(configured: str) -> pathlib.Path:
+  """The folder that relative paths of a config's files start from."""
+  root = configured or os.environ.get(DATA_VARIABLE, '')
+  if not root:
+    raise UserError(
+      'this config reads files: say where they are with --config.data.root=DIR '
+      f'or the environment variable {DATA_VARIABLE}'
+    )
+  return pathlib.Path(root).expanduser()
+
+
+def is_dev_problem(problem: str, share: float) -> bool:
+  """Splits by problem: the same text always falls the same way."""
+  digest = hashlib.sha256(contamination.normalise(problem).encode()).digest()
+  return int.from_bytes(digest[:8]) < share * 2**64
+
+
+def file_splits(
+  config: Mapping, quarantine_dir: pathlib.Path, log: Log
+) -> dict[str, list[Chain]]:
+  """Reads, decontaminates and splits the files of a config."""
+  root = data_root(config['root'])
+
+  def read(path: str, fmt: str) -> list[Chain]:
+    side = quarantine_dir / f'{path.replace("/", "_")}.quarantine.jsonl'
+    chains, summary = read_chains(
+      root / path, fmt, on_error=config['on_error'], quarantine_path=side
+    )
+    log(f'{path}: {summary}')
+    return chains
+
+  evaluations = {
+    f'eval_{name}': read(*source)
+    for name, source in config['evaluations'].items()
+  }
+  training = [chain for source in config['train'] for chain in read(*source)]
+  against = {
+    name: [chain.problem for chain in chains]
+    for name, chains in evaluations.items()
+  }
+  against |= {
+    path: contamination.read_problems(root / path)
+    for path in config['decontaminate']
+  }
+  kept, removed = contamination.remove_contaminated(training, against)
+  for name, count in removed.items():
+    log(
+      f'contamination: {count.chains:,} training chains of {count.problems:,} '
+      f'problems are in {name}, removed'
+    )
+  share = config['dev_share']
+  dev = [chain for chain in kept if is_dev_problem(chain.problem, share)]
+  train = [chain for chain in kept if not is_dev_problem(chain.problem, share)]
+  return {'train': train, 'dev': dev} | evaluations
+
+
+def load_dataset(
+  config: Mapping, seed: int, workdir: pathlib.Path, log: Log
+) -> Dataset:
+  """Makes or finds the splits of `config` and opens them.
+
+  Args:
+    config: the data section, with `kind` 'arithmetic' or 'files'.
+    seed: of everything that a domain draws.
+    workdir: ArrayRecord goes to workdir/data unless config['dir'] names
+      another folder, which several runs may share.
+  """
+  directory = pathlib.Path(config['dir'] or workdir / 'data')
+  if config['kind'] == 'arithmetic':
+    splits = arithmetic_splits(config, seed)
+    splits['eval_arithmetic'] = splits.pop('test')
+  elif config['kind'] == 'files':
+    splits = file_splits(config, workdir, log)
+  else:
+    raise UserError(
+      f'data.kind={config["kind"]!r}: expected arithmetic or files'
+    )
+  # The name carries the content, so that runs with other data never collide.
+  prints = {name: builder.fingerprint(part) for name, part in splits.items()}
+  digest = hashlib.sha256(repr(sorted(prints.items())).encode()).hexdigest()
+  name = f'{config["kind"]}_{digest[:16]}'
+  fingerprint = builder.build(directory, name, splits)
+  opened = {split: builder.load(directory, name, split) for split in splits}
+  return Dataset(
+    train=opened.pop('train'),
+    dev=opened.pop('dev'),
+    evaluations={
+      split.removeprefix('eval_'): chains for split, chains in opened.items()
+    },
+    fingerprint=fingerprint,
+  )
+
+
+def by_problem(chains: Sequence[Chain]) -> list[list[Chain]]:
+  """Chains grouped by problem text, in order of first appearance."""
+  groups: dict[str, list[Chain]] = {}
+  for chain in chains:
+    groups.setdefault(chain.problem, []).append(chain)
+  return list(groups.values())

@@ -1,0 +1,113 @@
+"""The command line: flags to devices to one job.
+
+    python -m prm_jax.main --config configs/prm_math.py --workdir /tmp/prm_math
+
+Any value of the config can be set: `--config.optim.lr=1e-4`. Variants follow
+the file after a colon: `--config configs/prm_math.py:tiny`. The same command
+goes on where an earlier one stopped.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+from typing import Any
+
+import jax
+from absl import flags
+from ml_collections import config_flags
+
+from prm_jax import manifest, prm_job
+from prm_jax.errors import UserError
+from prm_jax.train import Stopped
+
+TASKS = {'prm': prm_job.run}
+
+_CONFIG = config_flags.DEFINE_config_file(
+  'config', None, 'The job: a file of configs/, FILE.py or FILE.py:VARIANTS.'
+)
+_WORKDIR = flags.DEFINE_string(
+  'workdir', None, 'Folder for checkpoints, metrics, results and the report.'
+)
+
+
+def log(text: str) -> None:
+  print(text, flush=True)
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+  """absl's parser, with one clear line for what a person can mistype."""
+  try:
+    return flags.FLAGS(argv)
+  except flags.Error as error:
+    raise UserError(f'{error}; see --help') from None
+  except FileNotFoundError as error:
+    raise UserError(
+      f'config file {error.filename} does not exist; see configs/'
+    ) from None
+  except SyntaxError as error:
+    raise UserError(
+      f'config {error.filename}:{error.lineno}: {error.msg}'
+    ) from None
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
+    text = error.args[0] if error.args else type(error).__name__
+    raise UserError(
+      f'config: {" ".join(str(text).split())}; see the config file for what '
+      'can be set'
+    ) from None
+
+
+def prepare_jax(config: Any) -> None:
+  """Devices and the compilation cache, before the first computation."""
+  if config.cpu_devices:
+    jax.config.update('jax_platforms', 'cpu')
+    jax.config.update('jax_num_cpu_devices', config.cpu_devices)
+  if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
+    cache = pathlib.Path.home() / '.cache' / 'prm_jax' / 'xla'
+    jax.config.update('jax_compilation_cache_dir', str(cache))
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
+  jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
+
+def stop_at_once(*_: Any) -> None:
+  """SIGTERM outside training: nothing is half written, so just leave."""
+  raise Stopped('stopped before training')
+
+
+def main(argv: list[str]) -> None:
+  if len(argv) > 1:
+    raise UserError(f'unknown argument {argv[1]!r}; see --help')
+  config, workdir = _CONFIG.value, _WORKDIR.value
+  if config is None:
+    raise UserError('--config is missing: --config configs/prm_math.py')
+  if not workdir:
+    raise UserError('--workdir is missing: --workdir /tmp/prm_math')
+  if 'task' not in config or config.task not in TASKS:
+    raise UserError(
+      f'config.task is {config.get("task")!r}: expected one of '
+      f'{", ".join(TASKS)}'
+    )
+  signal.signal(signal.SIGTERM, stop_at_once)
+  prepare_jax(config)
+  folder = pathlib.Path(workdir).expanduser()
+  plain = config.to_dict()
+  manifest.claim_workdir(folder, plain)
+  TASKS[config.task](plain, folder, log)
+
+
+def run(argv: list[str]) -> None:
+  """Entry point: 0 when done or stopped in good order, 2 for a user's fault."""
+  try:
+    main(parse_flags(argv))
+  except Stopped as stopped:
+    log(f'{stopped}; the same command goes on from there')
+  except UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(2)
+  except KeyboardInterrupt:
+    print('interrupted; the same command goes on', file=sys.stderr)
+    sys.exit(130)
+
+
+if __name__ == '__main__':
+  run(sys.argv)

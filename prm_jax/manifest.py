@@ -1,0 +1,112 @@
+"""What a result was made with: versions, commit, seeds, command.
+
+Also the two files that guard a workdir: config.json is written once and a run
+with another config is refused, so that no result mixes two jobs.
+"""
+
+import importlib.metadata
+import json
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from prm_jax.errors import UserError
+
+PACKAGES = (
+  'prm_jax',
+  'jax',
+  'jaxlib',
+  'flax',
+  'optax',
+  'orbax-checkpoint',
+  'grain',
+  'tensorflow-datasets',
+  'numpy',
+)
+
+
+def git_commit() -> str | None:
+  """The commit of the package's checkout, '+' if it was changed since."""
+  here = pathlib.Path(__file__).parent
+  try:
+    answer = subprocess.run(
+      ['git', 'describe', '--always', '--dirty=+', '--abbrev=12'],
+      cwd=here,
+      capture_output=True,
+      text=True,
+      check=True,
+      timeout=10,
+    )
+  except (OSError, subprocess.SubprocessError):
+    return None  # installed without a checkout, or without git
+  return answer.stdout.strip()
+
+
+def describe(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Versions, commit, command, seeds and devices of this process."""
+  versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+  arguments = [a for a in sys.argv[1:] if not a.startswith('--workdir')]
+  devices = jax.devices()
+  return {
+    'command': shlex.join(['python', '-m', 'prm_jax.main', *arguments]),
+    'git_commit': git_commit(),
+    'seeds': {'seed': config['seed']},
+    'versions': versions | {'python': platform.python_version()},
+    'devices': f'{len(devices)} x {devices[0].device_kind}',
+  }
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes all or nothing."""
+  part = path.with_name(path.name + '.tmp')
+  part.write_text(json.dumps(value, indent=2, allow_nan=False) + '\n')
+  part.replace(path)
+
+
+def differences(ours: Any, theirs: Any, path: str = '') -> list[str]:
+  """Dotted names of the values in which two configs differ."""
+  if isinstance(ours, dict) and isinstance(theirs, dict):
+    names = sorted(set(ours) | set(theirs))
+    return [
+      found
+      for name in names
+      for found in differences(
+        ours.get(name), theirs.get(name), f'{path}.{name}' if path else name
+      )
+    ]
+  return [] if ours == theirs else [path]
+
+
+def claim_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Makes the workdir this config's own, or finds that it is.
+
+  Raises:
+    UserError: it belongs to another config, or cannot be written.
+  """
+  path = workdir / 'config.json'
+  plain = json.loads(json.dumps(config))
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+      write_json(path, plain)
+      return
+    there = json.loads(path.read_text())
+  except OSError as error:
+    raise UserError(
+      f'workdir {workdir}: {error.strerror}; choose one that can be written'
+    ) from None
+  except ValueError:
+    raise UserError(
+      f'{path} is not valid JSON; delete the workdir, or choose another'
+    ) from None
+  if different := differences(plain, there):
+    raise UserError(
+      f'workdir {workdir} belongs to another config (differs in '
+      f'{", ".join(different[:5])}); choose another --workdir, or delete it'
+    )

@@ -1,0 +1,242 @@
+"""A trained PRM as an object: text in, step scores out.
+
+`load` opens what a training run wrote; `Scorer` encodes text, calls the jitted
+functions of score.py and counts what they cost.
+"""
+
+import dataclasses
+import functools
+import json
+import logging
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from prm_jax import score as score_lib
+from prm_jax.checkpoints import Checkpoints
+from prm_jax.encoding import StepFormat, make_format
+from prm_jax.errors import UserError
+from prm_jax.models import (
+  HeadConfig,
+  TransformerConfig,
+  init_head,
+  init_params,
+)
+from prm_jax.score import Layout, Rows, bucket, pack_rows
+from prm_jax.sharding import batch_sharding, make_mesh, shardings
+
+# Real tokens in one call of score_many; the rest is room for packing's gaps.
+CALL_FILL = int(0.95 * score_lib.MAX_TOKENS_PER_CALL)
+
+
+@dataclasses.dataclass
+class ScoringStats:
+  """What a Scorer did so far: shows padding and recompilation."""
+
+  programs: set[tuple] = dataclasses.field(default_factory=set)
+  tokens: int = 0  # real ones, prompts included
+  padded_tokens: int = 0  # all that were computed
+
+
+class Scorer:
+  """A trained PRM, ready to score: what `prm_jax.load` returns.
+
+  Attributes:
+    params: {'backbone', 'head'}, as trained.
+    model, head, format: what they mean.
+    stats: what was scored so far.
+  """
+
+  def __init__(
+    self,
+    params: Any,
+    model: TransformerConfig,
+    head: HeadConfig,
+    fmt: StepFormat,
+    mesh: Mesh,
+  ):
+    self.params, self.model, self.head, self.format = params, model, head, fmt
+    self.stats = ScoringStats()
+    self._mesh = mesh
+    self._row_multiple = mesh.shape['replica'] * mesh.shape['fsdp']
+    known = {'model': model, 'head': head}
+    self._row_scores = jax.jit(functools.partial(score_lib.row_scores, **known))
+    self._best_of_n = jax.jit(
+      functools.partial(score_lib.best_of_n, **known), static_argnames='how'
+    )
+
+  def score(self, problem: str, steps: Sequence[str]) -> np.ndarray:
+    """Probability in [0, 1] that each step is right, [P] float32."""
+    return self.score_many([(problem, steps)])[0]
+
+  def score_many(
+    self, chains: Sequence[tuple[str, Sequence[str]]]
+  ) -> list[np.ndarray]:
+    """`score` of many (problem, steps) pairs, packed together.
+
+    Raises:
+      UserError: a chain has no steps or does not fit the model's window.
+    """
+    encoded = [self._encode(problem, steps)[:2] for problem, steps in chains]
+    scores: list[Any] = [None] * len(encoded)
+    for group in _groups([len(tokens) for tokens, _ in encoded]):
+      members = [encoded[i] for i in group]
+      rows, layout = pack_rows(members, 0, self._row_multiple)
+      self._count(('score', *rows.tokens.shape), rows, 0, 0)
+      with jax.set_mesh(self._mesh):
+        flat = self._row_scores(self.params, self._put(rows), None)
+      flat = np.asarray(flat).reshape(-1)
+      for n, i in enumerate(group):
+        scores[i] = flat[layout.slots[n, layout.step_mask[n]]]
+    return scores
+
+  def best_of_n(
+    self,
+    problem: str,
+    candidates: Sequence[Sequence[str]],
+    aggregate: str = 'min',
+  ) -> tuple[int, np.ndarray, list[np.ndarray]]:
+    """Scores all candidates for one problem and picks the best.
+
+    Args:
+      candidates: N chains, each a sequence of steps.
+      aggregate: how step scores become a chain score, see `aggregate`.
+
+    Returns:
+      The index of the best candidate (the first of equals), the chain scores
+      [N], and the step scores of each candidate, [P] each.
+
+    Raises:
+      UserError: there are no candidates, one has no steps or does not fit, or
+        the aggregate is unknown.
+    """
+    if not candidates:
+      raise UserError('best_of_n without candidates: expected at least one')
+    ends = []
+    for steps in candidates:
+      tokens, step_ends, prompt_length = self._encode(problem, steps)
+      ends.append((tokens[prompt_length:], step_ends - prompt_length))
+    prompt = np.zeros((1, bucket(prompt_length, 16)), np.int32)
+    prompt[0, :prompt_length] = tokens[:prompt_length]
+    rows, layout = pack_rows(ends, prompt_length, self._row_multiple)
+    # Chains that fill the candidate axis up to its bucket repeat the last.
+    fill = bucket(len(ends), 1) - len(ends)
+    padded = Layout(*(np.pad(x, ((0, fill), (0, 0)), 'edge') for x in layout))
+    key = ('best_of_n', prompt.shape[1], *rows.tokens.shape, len(padded.slots))
+    self._count((*key, aggregate), rows, prompt_length, prompt.shape[1])
+    with jax.set_mesh(self._mesh):
+      best, chain_scores, step_scores = self._best_of_n(
+        self.params,
+        self._put(rows),
+        padded,
+        prompt,
+        np.int32(prompt_length),
+        how=aggregate,
+      )
+    step_scores = np.asarray(step_scores)
+    return (
+      int(best),
+      np.asarray(chain_scores)[: len(ends)],
+      [step_scores[n, layout.step_mask[n]] for n in range(len(ends))],
+    )
+
+  def _encode(
+    self, problem: str, steps: Sequence[str]
+  ) -> tuple[np.ndarray, np.ndarray, int]:
+    encoding = self.format.encode(problem, steps)
+    if len(encoding.step_ends) < len(steps):
+      raise UserError(
+        f'chain of {len(steps)} steps does not fit '
+        f'max_length={self.format.max_length}: only the first '
+        f'{len(encoding.step_ends)} do; shorten it, or use a model with a '
+        'longer window'
+      )
+    return encoding
+
+  def _put(self, rows: Rows) -> Rows:
+    return jax.device_put(rows, batch_sharding(self._mesh))
+
+  def _count(
+    self, program: tuple, rows: Rows, prompt_tokens: int, prompt_padded: int
+  ) -> None:
+    if program not in self.stats.programs:
+      logging.info('scoring compiles program %s', program)
+    self.stats.programs.add(program)
+    self.stats.tokens += int((rows.segment_ids > 0).sum()) + prompt_tokens
+    self.stats.padded_tokens += rows.tokens.size + prompt_padded
+
+
+def _groups(lengths: Sequence[int]) -> list[list[int]]:
+  """Indices in groups of one length bucket that fill one call each."""
+  groups: list[list[int]] = []
+  size, current = 0, 0
+  for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+    length = bucket(lengths[i])
+    if not groups or length != current or size + lengths[i] > CALL_FILL:
+      groups.append([])
+      size, current = 0, length
+    groups[-1].append(i)
+    size += lengths[i]
+  return groups
+
+
+def load(path: str | pathlib.Path, step: int | None = None) -> Scorer:
+  """Opens the PRM that a run left in `path` (its workdir).
+
+  Args:
+    step: of the checkpoint; by default the best by the run's own metric, or
+      the last where it has none.
+
+  Raises:
+    UserError: there is no run, or its checkpoint is damaged.
+  """
+  workdir = pathlib.Path(path)
+  try:
+    config = json.loads((workdir / 'config.json').read_text())
+  except (OSError, ValueError) as error:
+    raise UserError(
+      f'{workdir} holds no readable config.json ({error}); expected the '
+      'workdir of a training run'
+    ) from None
+  fmt = make_format(config['data']['tokenizer'], config['data']['max_length'])
+  model = TransformerConfig(
+    vocab_size=fmt.tokenizer.vocab_size, **config['model']
+  )
+  head = HeadConfig(**config['head'])
+  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
+  directory = workdir / 'checkpoints'
+  if not directory.exists():
+    raise UserError(f'{directory} does not exist; train first')
+  checkpoints = Checkpoints(
+    directory, config['train']['keep'], config['train']['best_metric']
+  )
+  step = checkpoints.best if step is None else step
+  if step is None:
+    raise UserError(f'{directory} holds no checkpoint yet; train first')
+  params = checkpoints.load_params(abstract_params(model, head, mesh), step)
+  checkpoints.close()
+  return Scorer(params, model, head, fmt, mesh)
+
+
+def abstract_params(
+  model: TransformerConfig, head: HeadConfig, mesh: Mesh
+) -> Any:
+  """Shapes and shardings of {'backbone', 'head'}, without values."""
+  shapes = jax.eval_shape(
+    lambda key: {
+      'backbone': init_params(key, model),
+      'head': init_head(key, model.d_model, head),
+    },
+    jax.random.key(0),
+  )
+  return jax.tree.map(
+    lambda leaf, placed: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=placed
+    ),
+    shapes,
+    shardings(shapes, mesh),
+  )
