@@ -51,10 +51,9 @@ def git_commit() -> str | None:
 def describe(config: Mapping[str, Any]) -> dict[str, Any]:
   """Versions, commit, command, seeds and devices of this process."""
   versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-  arguments = [a for a in sys.argv[1:] if not a.startswith('--workdir')]
   devices = jax.devices()
   return {
-    'command': shlex.join(['python', '-m', 'prm_jax.main', *arguments]),
+    'command': shlex.join(['python', '-m', 'prm_jax.main', *sys.argv[1:]]),
     'git_commit': git_commit(),
     'seeds': {'seed': config['seed']},
     'versions': versions | {'python': platform.python_version()},

@@ -2,11 +2,12 @@
 
 `page.py` calls these with what it read from a run and puts the text into the
 page. The SVG holds no colour and no font: the page's style sheet gives both
-by class name, so one drawing serves light, dark, phone and print, and equal
-numbers give equal bytes. Lengths are user units of the viewBox (CSS pixels
+by class name (`STYLE`), so one drawing serves light, dark, phone and print, and
+equal numbers give equal bytes. Lengths are user units of the viewBox (CSS pixels
 when drawn at natural size), y pointing down.
 """
 
+import importlib.resources
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,13 @@ from xml.etree import ElementTree
 
 Scale = Callable[[float], float]
 Points = Sequence[tuple[float, float]]
+
+# Colours and strokes of every figure, and the page's palette.
+STYLE = (
+  importlib.resources.files('prm_jax.report')
+  .joinpath('figure.css')
+  .read_text('utf-8')
+)
 
 # One polyline of this many vertices is as fine as a screen can show; it keeps
 # a run of a million steps within tens of kilobytes.
@@ -130,6 +138,16 @@ def _svg(width: float, height: float, label: str, kind: str):
 
 def _text(svg: ElementTree.Element) -> str:
   return ElementTree.tostring(svg, encoding='unicode')
+
+
+def standalone(svg: str) -> str:
+  """A figure as a file of its own: with its style and a background."""
+  start, rest = svg.split('>', 1)
+  paper = '.figure { background: var(--paper); }'
+  return (
+    f'{start} xmlns="http://www.w3.org/2000/svg"><style>{STYLE}{paper}</style>'
+    f'{rest}\n'
+  )
 
 
 def _line(points: Points, sx: Scale, sy: Scale) -> str:

@@ -107,8 +107,10 @@ def render(
   best = best and sections.best_of_n(best, manifest.get('aggregate', 'min'))
   found = results.get('localisation')
   found = found and sections.localisation(found)
-  calibrated = results.get('calibration')
-  calibrated = calibrated and sections.calibration(calibrated)
+  calibrated = [
+    sections.calibration(name, values)
+    for name, values in (results.get('calibration') or {}).items()
+  ]
   others = [
     (
       name.replace('_', ' '),
@@ -132,10 +134,11 @@ def render(
   )
   return environment.from_string(source.read_text(encoding='utf-8')).render(
     title=title,
+    figure_css=markupsafe.Markup(figures.STYLE),
     verdict=verdict(best, found, calibrated),
     best=best,
     localisation=found,
-    calibration=calibrated,
+    calibrations=calibrated,
     others=others,
     training=training(curves),
     problems=problems,

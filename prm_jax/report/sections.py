@@ -218,25 +218,25 @@ def wilson(accuracy: float, count: int) -> tuple[float, float]:
   return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
-def calibration(section: Mapping[str, Any]) -> dict[str, Any]:
-  """Summary numbers, and the reliability diagram where there are bins."""
+def calibration(dataset: str, section: Mapping[str, Any]) -> dict[str, Any]:
+  """One data set's numbers, and its reliability diagram where it has bins."""
+  if not isinstance(section, Mapping):
+    raise UserError(f'calibration.{dataset}: expected an object')
   bins = []
   diagram = section.get('reliability') or {}
   if diagram:
-    where = 'calibration.reliability'
+    where = f'calibration.{dataset}.reliability'
     if not isinstance(diagram, Mapping):
       raise UserError(f'{where}: expected an object')
     counts = _list(diagram, 'count', where, -1)
-    # `evals.calibration` calls the same column `score`.
-    column = 'mean_score' if 'mean_score' in diagram else 'score'
-    scores = _list(diagram, column, where, len(counts))
+    scores = _list(diagram, 'score', where, len(counts))
     shares = _list(diagram, 'accuracy', where, len(counts))
     for count, score, share in zip(counts, scores, shares, strict=True):
       if not number(count) or count < 0:
         raise UserError(f'{where}.count holds {count!r}: expected a count')
       if count:
         right = _fraction(share, f'{where}.accuracy')
-        mean = _fraction(score, f'{where}.mean_score')
+        mean = _fraction(score, f'{where}.score')
         if math.isnan(right + mean):
           raise UserError(f'{where}: no number in a bin of {count} steps')
         bins.append(
@@ -257,8 +257,9 @@ def calibration(section: Mapping[str, Any]) -> dict[str, Any]:
     figure = markupsafe.Markup(figures.reliability(bins, label))
   numbers = {k: v for k, v in section.items() if k != 'reliability'}
   return {
+    'dataset': dataset,
     'rows': plain(numbers),
-    'ece': _fraction(section.get('ece'), 'calibration.ece'),
+    'ece': _fraction(section.get('ece'), f'calibration.{dataset}.ece'),
     'figure': figure,
     'bins': [
       (f'{b["score"]:.3f}', f'{b["accuracy"]:.3f}', f'{b["count"]:,}')

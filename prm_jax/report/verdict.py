@@ -22,23 +22,27 @@ RIVALS = {
 def verdict(
   best: Mapping[str, Any] | None,
   found: Mapping[str, Any] | None,
-  calibrated: Mapping[str, Any] | None,
+  calibrated: Sequence[Mapping[str, Any]],
 ) -> str:
   """The paragraph; empty where no section is known.
 
   Args:
     best: what `sections.best_of_n` returned.
     found: what `sections.localisation` returned.
-    calibrated: what `sections.calibration` returned.
+    calibrated: what `sections.calibration` returned, one per data set.
   """
   sentences = _picking(best) if best else []
   if found and found['rows']:
     sentences.append(_finding(found['rows']))
-  if calibrated and not math.isnan(calibrated['ece']):
+  off = [
+    f'{100 * one["ece"]:.1f} points on {one["dataset"]}'
+    for one in calibrated
+    if not math.isnan(one['ece'])
+  ]
+  if off:
     sentences.append(
       'Read as probabilities, its step scores are off by '
-      f'{100 * calibrated["ece"]:.1f} points on average (expected calibration '
-      'error).'
+      f'{" and ".join(off)} on average (expected calibration error).'
     )
   # An interval is one word: no line ends inside it.
   return re.sub(r', (?=[\d.]+\])', ',\N{NO-BREAK SPACE}', ' '.join(sentences))

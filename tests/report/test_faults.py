@@ -33,8 +33,10 @@ from tests.report.workdir import DOCUMENT, record, write
       'localisation.gsm8k',
     ),
     (
-      lambda d: d['results']['calibration']['reliability']['count'].pop(),
-      'calibration.reliability.mean_score',
+      lambda d: d['results']['calibration']['gsm8k']['reliability'][
+        'count'
+      ].pop(),
+      'calibration.gsm8k.reliability.score',
     ),
   ],
 )

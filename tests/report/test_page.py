@@ -279,7 +279,7 @@ def test_what_evals_returns_goes_in_unchanged(tmp_path):
   }
   found = {
     'best_of_n': best_of_n.curves(curves, [1, 3], 0, 50),
-    'calibration': calibration(scores, labels, mask),
+    'calibration': {'gsm8k': calibration(scores, labels, mask)},
     'localisation': localisation.processbench(
       {'gsm8k': (scores, mask, firsts)}
     )['transferred'],
@@ -288,7 +288,9 @@ def test_what_evals_returns_goes_in_unchanged(tmp_path):
   mean = found['best_of_n']['oracle']['mean'][-1]
   row = table(page.by_id('best-of-n').all('table')[0])[-1]
   assert row[-1].startswith(f'{100 * mean:.1f} [')
-  filled = [n for n in found['calibration']['reliability']['count'] if n]
+  filled = [
+    n for n in found['calibration']['gsm8k']['reliability']['count'] if n
+  ]
   bins = table(page.by_id('calibration').all('table')[1])[1:]
   assert [int(row[-1]) for row in bins] == filled
   f1 = found['localisation']['gsm8k']['f1']

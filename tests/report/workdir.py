@@ -44,12 +44,14 @@ DOCUMENT = {
       },
     },
     'calibration': {
-      'ece': 0.0312,
-      'auroc': 0.94,
-      'reliability': {
-        'mean_score': [0.1, None, 0.9],
-        'accuracy': [0.2, None, 0.85],
-        'count': [40, 0, 1200],
+      'gsm8k': {
+        'ece': 0.0312,
+        'step_auroc': 0.94,
+        'reliability': {
+          'score': [0.1, None, 0.9],
+          'accuracy': [0.2, None, 0.85],
+          'count': [40, 0, 1200],
+        },
       },
     },
     'diagnostics': {'min_is_last': 0.25, 'nested': {'deep': None}},

@@ -1,0 +1,124 @@
+"""Data that says where the errors are: ProcessBench, PRMBench and their kin.
+
+An index of the first error becomes labels: the steps before it are right, it
+is wrong, and what follows is unknown, because nobody judged it.
+"""
+
+from typing import Any
+
+from prm_jax.chains import Chain, StepLabel
+from prm_jax.data.readers import records
+from prm_jax.data.readers.records import Fields, Skip
+
+_RIGHT, _WRONG, _UNKNOWN = StepLabel(1.0), StepLabel(0.0), StepLabel(None)
+
+
+def _first_error_labels(first: int, count: int) -> tuple[StepLabel, ...]:
+  if first == -1:
+    return (_RIGHT,) * count
+  return (_RIGHT,) * first + (_WRONG,) + (_UNKNOWN,) * (count - first - 1)
+
+
+def read_processbench(record: Fields) -> list[Chain]:
+  """ProcessBench (Zheng et al., 2024): `label` is the first error, -1 none.
+
+  MR-GSM8K in the same fields is read by this function too.
+  """
+  steps = records.steps(record, 'steps')
+  first = records.integer(record, 'label', -1, len(steps) - 1)
+  return [
+    Chain(
+      records.text(record, 'problem'),
+      steps,
+      outcome=records.flag(record, 'final_answer_correct'),
+      labels=_first_error_labels(first, len(steps)),
+      meta=records.keep(record, 'id', 'generator'),
+    )
+  ]
+
+
+def read_verify_then_generate(record: Fields) -> list[Chain]:
+  """Wrong solutions whose first wrong step was marked by teachers.
+
+  The last element of a solution is its final answer. It stays a step, as in
+  some records it is the step that is marked.
+  """
+  name = 'student_incorrect_solution'
+  steps = records.steps(record, name)
+  first = records.integer(record, 'incorrect_index', 0, len(steps) - 1)
+  return [
+    Chain(
+      records.text(record, 'problem'),
+      steps,
+      answer=steps[-1],
+      outcome=False,
+      labels=_first_error_labels(first, len(steps)),
+      meta=records.keep(record, 'id', 'error_category'),
+    )
+  ]
+
+
+def read_prmbench(record: Fields) -> list[Chain] | Skip:
+  """PRMBench (Song et al., 2025): a right process with errors put into it.
+
+  `error_steps` counts from 1, and every other step is right; a record without
+  any (the class multi_solutions) is right throughout. Records that point past
+  the last step or have blank steps, by which the count is off, are skipped.
+  The errors are a language model's own account of what it changed: source
+  `judge`.
+  """
+  name = 'modified_process'
+  if _has_blank(record, name):
+    return Skip('blank step')
+  steps = records.steps(record, name)
+  # Up to any index: past the end is skipped, below 1 is a bad record.
+  wrong = {
+    records.integer({name: i}, name, 1, 2**31)
+    for name, i in _numbered(record, 'error_steps')
+  }
+  if wrong and max(wrong) > len(steps):
+    return Skip('error_steps past the last step')
+  labels = tuple(
+    StepLabel(0.0 if i in wrong else 1.0, 'judge')
+    for i in range(1, len(steps) + 1)
+  )
+  problem = records.text(record, 'modified_question')
+  return [Chain(problem, steps, labels=labels, meta=_prmbench_meta(record))]
+
+
+def read_prmbench_original(record: Fields) -> list[Chain] | Skip:
+  """The process before the errors were put in, right throughout.
+
+  The files of the error classes share their originals: read one of them, or
+  drop the repetitions by `group` in `meta`.
+  """
+  name = 'original_process'
+  if _has_blank(record, name):
+    return Skip('blank step')
+  steps = records.steps(record, name)
+  problem = records.text(record, 'original_question')
+  labels = (_RIGHT,) * len(steps)
+  return [Chain(problem, steps, labels=labels, meta=_prmbench_meta(record))]
+
+
+def _numbered(record: Fields, name: str) -> list[tuple[str, Any]]:
+  if record.get(name, ()) is None:
+    return []
+  listed = records.items(record, name)
+  return [(f'{name}[{i}]', value) for i, value in enumerate(listed)]
+
+
+def _has_blank(record: Fields, name: str) -> bool:
+  return any(
+    isinstance(step, str) and not step.strip()
+    for step in records.items(record, name)
+  )
+
+
+def _prmbench_meta(record: Fields) -> Fields:
+  """`group` is the id without its class: it must not be split across sets."""
+  meta = records.keep(record, 'classification')
+  if ids := records.keep(record, 'idx'):
+    prefix = f'{meta.get("classification", "")}_'
+    meta |= {'id': ids['idx'], 'group': str(ids['idx']).removeprefix(prefix)}
+  return meta

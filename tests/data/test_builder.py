@@ -1,0 +1,260 @@
+"""Chains come back from disk exactly, or the build says why they cannot."""
+
+import dataclasses
+import subprocess
+import sys
+import tempfile
+
+import grain
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prm_jax.chains import SOURCES, Chain, StepLabel
+from prm_jax.data import builder
+from prm_jax.errors import UserError
+
+FULL = Chain(
+  'Prøblem \U0001f600\n',
+  ('first', ' \x00second\x00'),
+  answer='',
+  outcome=False,
+  labels=(
+    StepLabel(0.1, 'rollout', 1, 10, False),
+    StepLabel(None, 'judge', neutral=True),
+  ),
+  meta={'id': 'a/1', 'deep': [{'é': None}, 1.5, True]},
+)
+BARE = Chain('p', ('s',))
+CHAINS = [FULL, BARE, dataclasses.replace(BARE, outcome=True, answer='7')]
+
+
+def test_round_trip_in_order(tmp_path):
+  builder.build(tmp_path, 'set', {'train': CHAINS * 20, 'test': CHAINS[::-1]})
+  train = builder.load(tmp_path, 'set', 'train')
+  test = builder.load(tmp_path, 'set', 'test')
+  assert list(train) == CHAINS * 20
+  assert list(test) == CHAINS[::-1]
+  assert (len(train), train[-1], train[1]) == (60, CHAINS[2], BARE)
+  with pytest.raises(IndexError):
+    train[60]
+  assert train.fingerprint == builder.fingerprint(CHAINS * 20)
+  assert train.fingerprint in repr(train)
+
+
+TEXT = st.text(st.characters(codec='utf-8'), max_size=6)
+STEP = TEXT.filter(lambda text: bool(text.strip()))
+COUNTS = st.integers(0, 2**63 - 1)
+JSON = st.recursive(
+  st.none() | st.booleans() | st.integers() | TEXT | st.floats(-1e9, 1e9),
+  lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner),
+  max_leaves=4,
+)
+
+
+@st.composite
+def step_labels(draw):
+  counts = sorted(draw(st.tuples(COUNTS, COUNTS)))
+  return StepLabel(
+    draw(st.none() | st.floats(0, 1)),
+    draw(st.sampled_from(SOURCES)),
+    *draw(st.sampled_from([(None, None), tuple(counts)])),
+    neutral=draw(st.booleans()),
+  )
+
+
+@st.composite
+def any_chain(draw):
+  steps = draw(st.lists(STEP, min_size=1, max_size=4))
+  labels = draw(st.just(()) | st.tuples(*[step_labels() for _ in steps]))
+  return Chain(
+    draw(STEP),
+    tuple(steps),
+    draw(st.none() | TEXT),
+    draw(st.none() | st.booleans()),
+    labels,
+    draw(st.dictionaries(TEXT, JSON, max_size=3)),
+  )
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(any_chain(), min_size=1, max_size=5))
+def test_any_chain_comes_back(chains):
+  with tempfile.TemporaryDirectory() as folder:
+    builder.build(folder, 'set', {'train': chains})
+    assert list(builder.load(folder, 'set', 'train')) == chains
+
+
+def test_grain_reads_it(tmp_path):
+  builder.build(tmp_path, 'set', {'train': CHAINS})
+  source = builder.load(tmp_path, 'set', 'train')
+  dataset = grain.MapDataset.source(source).map(lambda chain: chain.problem)
+  assert list(dataset) == [chain.problem for chain in CHAINS]
+
+
+def test_the_same_chains_are_not_built_again(tmp_path):
+  digest = builder.build(tmp_path, 'set', {'train': CHAINS})
+  files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
+  assert builder.build(tmp_path, 'set', {'train': list(CHAINS)}) == digest
+  assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob('*')} == files
+  for splits in ({'train': CHAINS[::-1]}, {'test': CHAINS}):
+    with pytest.raises(
+      UserError,
+      match=f'holds other chains.*not.*{digest}|fingerprint {digest}, not ',
+    ):
+      builder.build(tmp_path, 'set', splits)
+  assert list(builder.load(tmp_path, 'set', 'train')) == CHAINS
+
+
+class Interrupted(list):
+  """Chains of which the last is never read a second time."""
+
+  reads = 0
+
+  def __iter__(self):
+    self.reads += 1
+    for i in range(len(self)):
+      if self.reads == 2 and i == len(self) - 1:
+        raise KeyboardInterrupt
+      yield self[i]
+
+
+def test_an_interrupted_build_leaves_nothing_that_loads(tmp_path):
+  with pytest.raises(KeyboardInterrupt):
+    builder.build(tmp_path, 'set', {'train': Interrupted(CHAINS)})
+  with pytest.raises(UserError, match='no such dataset; build it first'):
+    builder.load(tmp_path, 'set', 'train')
+  assert not [path for path in tmp_path.rglob('*') if path.is_file()]
+  builder.build(tmp_path, 'set', {'train': CHAINS})
+  assert list(builder.load(tmp_path, 'set', 'train')) == CHAINS
+
+
+def test_a_killed_build_leaves_nothing_that_loads(tmp_path):
+  code = f"""
+import os
+from prm_jax.chains import Chain
+from prm_jax.data import builder
+class Killed(list):
+  reads = 0
+  def __iter__(self):
+    self.reads += 1
+    for i in range(len(self)):
+      if self.reads == 2 and i == 1:
+        os._exit(9)
+      yield self[i]
+chains = Killed([Chain('p', ('s',))] * 2)
+builder.build({str(tmp_path)!r}, 'set', {{'train': chains}})
+"""
+  done = subprocess.run([sys.executable, '-c', code], check=False)
+  assert done.returncode == 9
+  assert list(tmp_path.rglob('incomplete*'))
+  with pytest.raises(UserError, match='no such dataset'):
+    builder.load(tmp_path, 'set', 'train')
+  builder.build(tmp_path, 'set', {'train': CHAINS})
+  assert list(builder.load(tmp_path, 'set', 'train')) == CHAINS
+
+
+def test_tensorflow_is_not_imported_and_the_console_stays_clean(tmp_path):
+  code = f"""
+import sys
+from prm_jax.chains import Chain
+from prm_jax.data import builder
+builder.build({str(tmp_path)!r}, 'set', {{'train': [Chain('p', ('s',))]}})
+assert builder.load({str(tmp_path)!r}, 'set', 'train')[0].problem == 'p'
+print([name for name in sys.modules if name.split('.')[0] == 'tensorflow'])
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert (done.stdout, done.stderr) == ('[]\n', '')
+
+
+def test_the_fingerprint_sees_every_field():
+  seen = {builder.fingerprint([FULL])}
+  changes = {
+    'problem': 'q',
+    'steps': ('first', 'third'),
+    'answer': None,
+    'outcome': None,
+    'labels': (),
+    'meta': {},
+  }
+  assert changes.keys() == {f.name for f in dataclasses.fields(Chain)}
+  for name, value in changes.items():
+    changed = dataclasses.replace(FULL, **{name: value})
+    seen.add(builder.fingerprint([changed]))
+  label_changes = {
+    'value': 0.2,
+    'source': 'human',
+    'successes': 2,
+    'trials': 11,
+    'neutral': True,
+  }
+  fields = {f.name for f in dataclasses.fields(StepLabel)}
+  assert label_changes.keys() == fields
+  for name, value in label_changes.items():
+    label = dataclasses.replace(FULL.labels[0], **{name: value})
+    changed = dataclasses.replace(FULL, labels=(label, FULL.labels[1]))
+    seen.add(builder.fingerprint([changed]))
+  assert len(seen) == 1 + len(changes) + len(label_changes)
+  assert all(len(digest) == 16 for digest in seen)
+  assert builder.fingerprint([FULL, BARE]) != builder.fingerprint([BARE, FULL])
+
+
+def with_meta(**meta):
+  return dataclasses.replace(BARE, meta=meta)
+
+
+@pytest.mark.parametrize(
+  ('bad', 'message'),
+  [
+    (with_meta(x=(1, 2)), r"chain 1 \('p'\).*JSON types only"),
+    (with_meta(x=float('nan')), 'Out of range float'),
+    (with_meta(id='i', x={1}), r"chain 1 \('i'\).*not JSON serializable"),
+    (dataclasses.replace(BARE, problem='\ud800'), 'surrogates not allowed'),
+    (
+      dataclasses.replace(BARE, labels=(StepLabel(0.5, 'rollout', 1, 2**63),)),
+      'not 64-bit integers',
+    ),
+    (
+      dataclasses.replace(BARE, labels=(StepLabel(0.5, 'rollout', 0.5, 1),)),
+      'not 64-bit integers',
+    ),
+  ],
+)
+def test_chains_that_cannot_be_written(tmp_path, bad, message):
+  with pytest.raises(UserError, match=message):
+    builder.build(tmp_path, 'set', {'train': [FULL, bad]})
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ('name', 'splits', 'message'),
+  [
+    ('a-b', {'train': CHAINS}, "dataset name 'a-b'"),
+    ('../x', {'train': CHAINS}, "dataset name '../x'"),
+    ('set', {'all': CHAINS}, "split name 'all'"),
+    ('set', {'a b': CHAINS}, "split name 'a b'"),
+    ('set', {'train': CHAINS, 'test': []}, "split 'test' has no chains"),
+    ('set', {}, "dataset 'set' has no splits"),
+  ],
+)
+def test_names_and_splits(tmp_path, name, splits, message):
+  with pytest.raises(UserError, match=message):
+    builder.build(tmp_path, name, splits)
+
+
+def test_folders_that_are_no_datasets(tmp_path):
+  builder.build(tmp_path, 'set', {'train': CHAINS})
+  with pytest.raises(UserError, match="no split 'test'; expected one of train"):
+    builder.load(tmp_path, 'set', 'test')
+  (tmp_path / 'set' / builder.VERSION / 'metadata.json').unlink()
+  for act in (
+    lambda: builder.load(tmp_path, 'set', 'train'),
+    lambda: builder.build(tmp_path, 'set', {'train': CHAINS}),
+  ):
+    with pytest.raises(UserError, match='is not a complete dataset'):
+      act()
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(UserError, match='cannot be written'):
+    builder.build(tmp_path / 'file', 'set', {'train': CHAINS})

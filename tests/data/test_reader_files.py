@@ -1,0 +1,164 @@
+"""Every real file is read in full, and the counts are counted again here."""
+
+import json
+
+import pytest
+
+from prm_jax.data.readers import ReadSummary, read_chains
+from tests.data.shared_data import shared
+
+
+def lines(path):
+  return [json.loads(line) for line in path.read_text('utf-8').splitlines()]
+
+
+def test_prm800k_subset():
+  path = shared('prm800k/prm800k_subset.jsonl')
+  chains, summary = read_chains(path, 'prm800k_flat')
+  assert summary == ReadSummary(1339, 1339, 9377, {}, 0)
+  labels = [label for chain in chains for label in chain.labels]
+  assert sum(label.value == 0 for label in labels) == 1110
+  assert sum(label.neutral for label in labels) == 606
+  assert len({chain.problem for chain in chains}) == 216
+  assert sum(chain.answer is not None for chain in chains) == 252
+
+
+def test_raw_prm800k():
+  path = shared('format_samples/samples_prm800k.jsonl')
+  chains, summary = read_chains(path, 'prm800k')
+  # Alternatives by hand: record 1 has 1+5+1+1+1+5 ratings on 10 paths, record 2
+  # 10 on 4, record 3 11 on 7, record 4 13 on 7.
+  skipped = {'give_up': 1, 'initial screening': 1}
+  assert summary == ReadSummary(6, 28, 48, skipped, 0)
+  rated = [
+    completion['rating']
+    for record in lines(path)[:4]
+    for step in record['label']['steps']
+    for completion in step['completions']
+  ]
+  assert len(rated) == summary.ratings
+  wrong = sum(s.value == 0 for chain in chains for s in chain.labels)
+  assert wrong == rated.count(-1)
+  # Phase 2: the pre-generated solution up to its first error.
+  phase_2 = chains[10]
+  assert [s.value for s in phase_2.labels] == [1, 1, 1, 1, 1, 1, 0]
+  assert [s.neutral for s in phase_2.labels] == [i == 1 for i in range(7)]
+  first = lines(path)[1]['question']['pre_generated_steps']
+  assert list(phase_2.steps) == first[:7]
+
+
+def test_math_shepherd():
+  path = shared('format_samples/samples_math-shepherd.jsonl')
+  chains, summary = read_chains(path, 'math_shepherd')
+  assert summary == ReadSummary(7, 7, 25, {}, 0)
+  assert [len(chain.steps) for chain in chains] == [5, 3, 2, 5, 5, 2, 3]
+  answers = ['13520', '16000', '40', '900', '52', '2.2', '210']
+  assert [chain.answer for chain in chains] == answers
+  assert [chain.outcome for chain in chains] == [False] * 7
+  assert [s.value for s in chains[0].labels] == [1, 1, 1, 1, 0]
+  for chain, record in zip(chains, lines(path), strict=True):
+    signs = {1.0: '+', 0.0: '-'}
+    parts = [
+      f'{step} {signs[label.value]}'
+      for step, label in zip(chain.steps, chain.labels, strict=True)
+    ]
+    assert f'{chain.problem} ' + '\n'.join(parts) == record['label']
+
+
+def test_math_aps():
+  path = shared('format_samples/samples_math-aps.jsonl')
+  chains, summary = read_chains(path, 'math_aps')
+  # 90, 13 and 42 prefixes, one of each the bare question.
+  assert summary == ReadSummary(3, 134, 142, {}, 0)
+  for record in lines(path):
+    values = [entry['mc_value'] for entry in record['reasoning_steps'][1:]]
+    made = [
+      label.value
+      for chain in chains
+      if chain.problem == record['question']
+      for label in chain.labels
+      if label.value is not None
+    ]
+    assert sorted(made) == sorted(values)
+    assert record['reasoning_steps'][0]['solution_prefix'] == record['question']
+
+
+def nodes(tree):
+  yield tree
+  for child in tree['children']:
+    yield from nodes(child)
+
+
+def test_math_aps_tree():
+  path = shared('format_samples/samples_math-aps-tree.jsonl')
+  chains, summary = read_chains(path, 'math_aps_tree')
+  below = [
+    node
+    for record in lines(path)
+    for node in list(nodes(record['reasoning_steps']))[1:]
+  ]
+  leaves = [node for node in below if not node['children']]
+  assert summary == ReadSummary(3, len(leaves), len(below), {}, 0)
+  assert (len(leaves), len(below)) == (242, 254)
+  assert all(label.source == 'rollout' for c in chains for label in c.labels)
+
+
+@pytest.mark.parametrize(
+  ('name', 'records', 'right', 'ratings'),
+  [('gsm8k', 400, 193, 1568), ('math', 1000, 406, 4366)],
+)
+def test_processbench(name, records, right, ratings):
+  path = shared(f'processbench/{name}.json')
+  chains, summary = read_chains(path, 'processbench')
+  assert summary == ReadSummary(records, records, ratings, {}, 0)
+  without_error = [
+    all(label.value == 1 for label in chain.labels) for chain in chains
+  ]
+  assert sum(without_error) == right
+  raw = json.loads(path.read_text('utf-8'))
+  for chain, record in zip(chains, raw, strict=True):
+    values = [label.value for label in chain.labels]
+    first = record['label']
+    assert values.index(0) == first if first >= 0 else 0 not in values
+    assert chain.outcome is record['final_answer_correct']
+
+
+def test_verify_then_generate():
+  path = shared('verify_then_generate/dataset.json')
+  chains, summary = read_chains(path, 'verify_then_generate')
+  raw = json.loads(path.read_text('utf-8'))
+  ratings = sum(record['incorrect_index'] + 1 for record in raw)
+  assert summary == ReadSummary(1002, 1002, ratings, {}, 0)
+  for chain, record in zip(chains, raw, strict=True):
+    first = [label.value for label in chain.labels].index(0)
+    assert chain.steps[first] == record['incorrect_step'].strip()
+
+
+@pytest.mark.parametrize(
+  ('name', 'records', 'past_end', 'blank'),
+  [
+    ('circular', 401, 3, 0),
+    ('confidence', 400, 8, 1),
+    ('counterfactual', 401, 10, 0),
+    ('deception', 399, 12, 0),
+    ('domain_inconsistency', 400, 2, 0),
+    ('missing_condition', 400, 16, 0),
+    ('redundency', 401, 4, 0),
+    ('step_contradiction', 401, 2, 0),
+  ],
+)
+def test_prmbench(name, records, past_end, blank):
+  path = shared(f'prmbench_train/prm800k_train_p1_first400_4o_{name}.jsonl')
+  chains, summary = read_chains(path, 'prmbench')
+  assert summary.records == records
+  assert summary.skipped.get('error_steps past the last step') == past_end
+  assert summary.skipped.get('blank step', 0) == blank
+  assert len(chains) == records - past_end - blank
+  by_id = {record['idx']: record for record in lines(path)}
+  for chain in chains:
+    wrong = [i for i, s in enumerate(chain.labels, 1) if s.value == 0]
+    assert wrong == sorted(by_id[chain.meta['id']]['error_steps'])
+
+  originals, summary = read_chains(path, 'prmbench_original')
+  assert len(originals) == summary.chains == records - blank
+  assert all(s.value == 1 for chain in originals for s in chain.labels)
