@@ -92,6 +92,14 @@ class Chain:
         f'{len(self.labels)} labels for {len(self.steps)} steps: expected '
         'one per step, or none'
       )
+    if not isinstance(self.answer, str | None):
+      raise UserError(f'answer is {self.answer!r}: expected text or None')
+    if not isinstance(self.outcome, bool | None):
+      raise UserError(
+        f'outcome is {self.outcome!r}: expected true, false or None'
+      )
+    if not isinstance(self.meta, Mapping):
+      raise UserError(f'meta is {self.meta!r}: expected an object')
 
 
 def first_error(labels: Sequence[StepLabel]) -> int:
@@ -117,6 +125,8 @@ def from_dict(record: Mapping[str, Any]) -> Chain:
   Raises:
     UserError: a field is missing, unknown or of the wrong kind.
   """
+  if not isinstance(record, Mapping):
+    raise UserError(f'chain record is {record!r}: expected an object')
   known = {field.name for field in dataclasses.fields(Chain)}
   if unknown := sorted(set(record) - known):
     raise UserError(
@@ -126,10 +136,18 @@ def from_dict(record: Mapping[str, Any]) -> Chain:
   for name in ('problem', 'steps'):
     if name not in record:
       raise UserError(f'chain record without {name!r}')
+  labels = record.get('labels', ())
+  for name, value in (('steps', record['steps']), ('labels', labels)):
+    # A string is a sequence too: 'ab' must not become two steps.
+    if not isinstance(value, list | tuple):
+      raise UserError(f'{name} is {value!r}: expected a list')
   try:
-    labels = tuple(StepLabel(**label) for label in record.get('labels') or ())
     return Chain(
-      **dict(record) | {'steps': tuple(record['steps']), 'labels': labels}
+      **dict(record)
+      | {
+        'steps': tuple(record['steps']),
+        'labels': tuple(StepLabel(**label) for label in labels),
+      }
     )
   except TypeError as error:
     raise UserError(f'chain record of the wrong shape: {error}') from error

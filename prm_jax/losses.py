@@ -59,6 +59,25 @@ def mse(
   return (predictions - labels) ** 2
 
 
+def _log_rising(
+  x: jax.Array,  # [...] > 0
+  m: jax.Array,  # [...] >= 0
+) -> jax.Array:  # [...]
+  """log [Gamma(x + m) / Gamma(x)], exact to float32 for every x.
+
+  The two log-gammas agree in all their digits where x is large; there the
+  logarithm of the ratio comes from Stirling's series, term by term.
+  """
+  large = jnp.maximum(x, 16.0)
+  tail = 1.0 / (12.0 * (large + m)) - 1.0 / (12.0 * large)
+  stirling = (
+    (large - 0.5) * jnp.log1p(m / large) + m * (jnp.log(large + m) - 1.0) + tail
+  )
+  gamma = jax.scipy.special.gammaln
+  small = jnp.minimum(x, 16.0)
+  return jnp.where(x > 16.0, stirling, gamma(small + m) - gamma(small))
+
+
 def beta_binomial(
   logits: jax.Array,  # [B, P, 2]: log b and log a of Beta(a, b)
   successes: jax.Array,  # [B, P], n p where the label is a rate
@@ -74,9 +93,10 @@ def beta_binomial(
   # exp stays finite in float32; a prior of 3e6 pseudo-counts is a binomial.
   b, a = jnp.exp(jnp.clip(logits, -15.0, 15.0)).transpose(2, 0, 1)
   n, k = trials, successes
-  log_beta = jax.scipy.special.betaln
-  log_choose = -jnp.log1p(n) - log_beta(n - k + 1.0, k + 1.0)
-  return -(log_choose + log_beta(k + a, n - k + b) - log_beta(a, b))
+  log_choose = -jnp.log1p(n) - jax.scipy.special.betaln(n - k + 1.0, k + 1.0)
+  return (
+    _log_rising(a + b, n) - _log_rising(a, k) - _log_rising(b, n - k)
+  ) - log_choose
 
 
 def ranking(
@@ -113,6 +133,8 @@ def step_loss(
 ) -> jax.Array:  # [B, P]
   """The named loss at every step, not yet weighted."""
   labels = batch['step_labels']
+  # A masked step's logits may be infinite, and 0 times their derivative NaN.
+  logits = jnp.where(batch['step_weights'][..., None] > 0, logits, 0.0)
   if name == 'bce':
     return bce(logits, labels)
   if name == 'cross_entropy':

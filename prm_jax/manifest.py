@@ -89,7 +89,13 @@ def claim_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
     UserError: it belongs to another config, or cannot be written.
   """
   path = workdir / 'config.json'
-  plain = json.loads(json.dumps(config))
+  try:
+    plain = json.loads(json.dumps(config, allow_nan=False))
+  except ValueError:
+    raise UserError(
+      'the config holds inf or nan, which config.json cannot keep; set that '
+      'value to a finite number'
+    ) from None
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     if not path.exists():

@@ -19,13 +19,13 @@ def _cut_after(path: pathlib.Path, keep_through: int) -> None:
   if not path.exists():
     return
   kept = []
-  for line in path.read_text().splitlines(keepends=True):
+  for line in path.read_text().splitlines():
     try:
       step = json.loads(line)['step']
     except (json.JSONDecodeError, KeyError):
       break  # the line that a killed process was writing
     if step <= keep_through:
-      kept.append(line)
+      kept.append(line + '\n')
   cut = path.with_suffix('.jsonl.tmp')
   cut.write_text(''.join(kept))
   cut.replace(path)
@@ -105,12 +105,12 @@ class Progress:
       return
     self._printed = step
     elapsed = time.monotonic() - self._began
-    left = (self._total - step) * elapsed / max(done, 1)
+    left = round((self._total - step) * elapsed / max(done, 1))
     line = (
       f'{self._name} step {step:,}/{self._total:,}  '
       f'loss {values["loss"]:.4f}  '
       f'{values["tokens_per_second"]:,.0f} tokens/s  '
-      f'{left // 60:.0f}:{left % 60:02.0f} left'
+      f'{left // 60}:{left % 60:02} left'
     )
     if self._live:
       end = '\n' if last else ''

@@ -242,8 +242,7 @@ def evaluate_job(
       'value': value,
       'source': f'best F1 on {len(dataset.dev):,} dev chains',
     }
-  for name, lazy in dataset.evaluations.items():
-    chains = list(lazy)
+  for name, chains in dataset.evaluations.items():
     log(f'scoring {len(chains):,} chains of {name}')
     scores, unread = score_chains(prm, chains)
     headline = chain_scores(scores, wanted['aggregate'])

@@ -161,7 +161,7 @@ def row_scores(
     return step_probabilities(logits, head)
 
   B, T = rows.tokens.shape
-  parts = -(-B * T // MAX_TOKENS_PER_CALL)
+  parts = min(B, -(-B * T // MAX_TOKENS_PER_CALL))
   while B % parts:
     parts += 1
   if parts == 1:

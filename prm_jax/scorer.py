@@ -86,9 +86,9 @@ class Scorer:
     for group in _groups([len(tokens) for tokens, _ in encoded]):
       members = [encoded[i] for i in group]
       rows, layout = pack_rows(members, 0, self._row_multiple)
-      self._count(('score', *rows.tokens.shape), rows, 0, 0)
       with jax.set_mesh(self._mesh):
         flat = self._row_scores(self.params, self._put(rows), None)
+      self._count(('score', *rows.tokens.shape), rows, 0, 0)
       flat = np.asarray(flat).reshape(-1)
       for n, i in enumerate(group):
         scores[i] = flat[layout.slots[n, layout.step_mask[n]]]
@@ -127,7 +127,6 @@ class Scorer:
     fill = bucket(len(ends), 1) - len(ends)
     padded = Layout(*(np.pad(x, ((0, fill), (0, 0)), 'edge') for x in layout))
     key = ('best_of_n', prompt.shape[1], *rows.tokens.shape, len(padded.slots))
-    self._count((*key, aggregate), rows, prompt_length, prompt.shape[1])
     with jax.set_mesh(self._mesh):
       best, chain_scores, step_scores = self._best_of_n(
         self.params,
@@ -137,6 +136,7 @@ class Scorer:
         np.int32(prompt_length),
         how=aggregate,
       )
+    self._count((*key, aggregate), rows, prompt_length, prompt.shape[1])
     step_scores = np.asarray(step_scores)
     return (
       int(best),
@@ -164,7 +164,7 @@ class Scorer:
     self, program: tuple, rows: Rows, prompt_tokens: int, prompt_padded: int
   ) -> None:
     if program not in self.stats.programs:
-      logging.info('scoring compiles program %s', program)
+      logging.info('scoring compiled program %s', program)
     self.stats.programs.add(program)
     self.stats.tokens += int((rows.segment_ids > 0).sum()) + prompt_tokens
     self.stats.padded_tokens += rows.tokens.size + prompt_padded

@@ -24,6 +24,9 @@ from prm_jax.errors import UserError
 # Rows that are filled at the same time; more of them leave less padding, at
 # the price of memory and of how far apart in the shuffle neighbours may be.
 PACKING_BINS = 128
+# Encoding is light; grain's defaults (16 threads, 500 records ahead) spend more
+# on their own book-keeping than on the records.
+READING = grain.ReadOptions(num_threads=2, prefetch_buffer_size=16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Census:
     truncated: usable chains that were cut at a step boundary.
     too_long: chains whose first step does not fit.
     unlabelled: chains with nothing to learn from after the targets' masks.
+    longest: most steps in one usable chain.
   """
 
   usable: np.ndarray
@@ -44,6 +48,7 @@ class Census:
   truncated: int
   too_long: int
   unlabelled: int
+  longest: int
 
   def summary(self) -> str:
     total = len(self.usable) + self.too_long + self.unlabelled
@@ -77,7 +82,7 @@ def take_census(
 ) -> Census:
   """Encodes every chain once; raises UserError when none is usable."""
   usable, steps, tokens = [], 0, 0
-  truncated = too_long = unlabelled = 0
+  truncated = too_long = unlabelled = longest = 0
   for i in range(len(chains)):
     chain = chains[i]
     try:
@@ -92,8 +97,15 @@ def take_census(
     truncated += len(example['step_ends']) < len(chain.steps)
     steps += int((example['step_weights'] > 0).sum())
     tokens += len(example['tokens'])
+    longest = max(longest, len(example['step_ends']))
   census = Census(
-    np.asarray(usable, np.int64), steps, tokens, truncated, too_long, unlabelled
+    np.asarray(usable, np.int64),
+    steps,
+    tokens,
+    truncated,
+    too_long,
+    unlabelled,
+    longest,
   )
   if not usable:
     raise UserError(
@@ -182,6 +194,11 @@ def make_batches(
       f'data.row_length={row_length} is shorter than '
       f'data.max_length={fmt.max_length}; raise it'
     )
+  if max_steps_per_row < census.longest:
+    raise UserError(
+      f'data.max_steps_per_row={max_steps_per_row}, but a chain has '
+      f'{census.longest} steps; raise it'
+    )
   if batch_size % process_count:
     raise UserError(
       f'data.batch_size={batch_size} does not divide over {process_count} '
@@ -195,7 +212,7 @@ def make_batches(
   dataset = dataset.map(lambda chain: encode_example(chain, fmt, targets))
   per_step = ('step_ends', 'step_labels', 'step_weights', 'step_trials')
   packed = grain_experimental.BestFitPackIterDataset(
-    dataset.to_iter_dataset(),
+    dataset.to_iter_dataset(READING),
     length_struct={'tokens': row_length}
     | dict.fromkeys(per_step, max_steps_per_row),
     num_packing_bins=PACKING_BINS,

@@ -40,11 +40,12 @@ class TransformerConfig:
   scan_unroll: int = 1
 
   def __post_init__(self):
-    if self.head_dim == 0:
-      object.__setattr__(self, 'head_dim', self.d_model // self.n_heads)
-    for name in ('vocab_size', 'd_model', 'n_layers', 'n_heads', 'd_ff'):
+    positive = ('vocab_size', 'd_model', 'n_layers', 'n_heads', 'd_ff')
+    for name in (*positive, 'scan_unroll'):
       if getattr(self, name) < 1:
         raise UserError(f'model.{name}={getattr(self, name)}: expected >= 1')
+    if self.head_dim == 0:
+      object.__setattr__(self, 'head_dim', self.d_model // self.n_heads)
     if self.n_kv_heads < 1 or self.n_heads % self.n_kv_heads:
       raise UserError(
         f'model.n_kv_heads={self.n_kv_heads} must divide '

@@ -1,9 +1,9 @@
 """The report's figures: plain numbers in, inline SVG text out.
 
 `page.py` calls these with what it read from a run and puts the text into the
-page. The SVG holds no colour and no font: the page's style sheet gives both
-by class name (`STYLE`), so one drawing serves light, dark, phone and print, and
-equal numbers give equal bytes. Lengths are user units of the viewBox (CSS pixels
+page. The SVG holds no colour and no font: a style sheet (`STYLE`) gives both
+by class name, so one drawing serves light, dark, phone and print, and equal
+numbers give equal bytes. Lengths are user units of the viewBox (CSS pixels
 when drawn at natural size), y pointing down.
 """
 
