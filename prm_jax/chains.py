@@ -49,6 +49,8 @@ class StepLabel:
       raise UserError(
         f'label source {self.source!r}: expected one of {", ".join(SOURCES)}'
       )
+    if not isinstance(self.neutral, bool):
+      raise UserError(f'neutral is {self.neutral!r}: expected true or false')
     if (self.successes is None) != (self.trials is None):
       raise UserError('successes and trials come together or not at all')
     if self.trials is not None and not 0 <= self.successes <= self.trials:

@@ -6,6 +6,7 @@ Saves run in the background and become visible by one rename, so a process
 that is killed leaves the checkpoint before it whole.
 """
 
+import logging
 import pathlib
 from typing import Any
 
@@ -17,6 +18,10 @@ from prm_jax.errors import UserError
 
 # Orbax tells the story of every save at INFO.
 absl_logging.set_verbosity(absl_logging.ERROR)
+# A failed restore is told in one line, not once more for every array.
+logging.getLogger('asyncio').addFilter(
+  lambda record: 'coro=<async_deserialize()' not in record.getMessage()
+)
 
 
 class Checkpoints:
@@ -27,9 +32,12 @@ class Checkpoints:
     keep: how many of the latest stay.
     best: name of the metric by which the best one stays too, higher is
       better; '' keeps none for its metric.
+    writes: False only reads, beside a run that may be saving at this moment.
   """
 
-  def __init__(self, directory: pathlib.Path, keep: int, best: str):
+  def __init__(
+    self, directory: pathlib.Path, keep: int, best: str, writes: bool = True
+  ):
     policies = ocp.training.preservation_policies
     preserve = [policies.LatestN(keep)]
     if best:
@@ -46,11 +54,12 @@ class Checkpoints:
       self._checkpointer = ocp.training.Checkpointer(
         directory.absolute(),
         preservation_policy=policies.AnyPreservationPolicy(preserve),
-        cleanup_tmp_directories=True,
+        cleanup_tmp_directories=writes,
       )
     except (OSError, ValueError) as error:
       raise UserError(
-        f'cannot open checkpoints in {directory}: {_first_line(error)}'
+        f'cannot open checkpoints in {directory} ({_reason(error)}); make it '
+        'writable, or delete the checkpoint that is damaged'
       ) from error
 
   @property
@@ -79,7 +88,8 @@ class Checkpoints:
     self._checkpointer.save_checkpointables_async(
       step,
       {'params': params, 'rest': rest, 'data': data},
-      metrics=metrics or None,
+      # Without the best metric (one class only in dev) it is not rated.
+      metrics=metrics if self._best in metrics else None,
       force=True,
     )
 
@@ -110,7 +120,7 @@ class Checkpoints:
       raise UserError(
         f'checkpoint {self._directory / str(step)} cannot be restored: it is '
         'damaged or of another model; delete that folder to go on from the '
-        f'one before it, or choose another workdir ({_first_line(error)})'
+        f'one before it, or choose another workdir ({_reason(error)})'
       ) from error
 
   def close(self) -> None:
@@ -118,6 +128,9 @@ class Checkpoints:
     self._checkpointer.close()
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
+  """What lies behind an error of Orbax, in a line."""
+  while error.__cause__ is not None:
+    error = error.__cause__
   lines = str(error).strip().splitlines() or [type(error).__name__]
   return lines[0][:200]

@@ -38,19 +38,28 @@ def log(text: str) -> None:
 def parse_flags(argv: list[str]) -> list[str]:
   """absl's parser, with one clear line for what a person can mistype."""
   try:
-    return flags.FLAGS(argv)
+    rest = flags.FLAGS(argv)
+    # A file that cannot be read raises when it is first looked into.
+    _ = 'task' in (_CONFIG.value or ())
+    return rest
   except flags.Error as error:
-    raise UserError(f'{error}; see --help') from None
-  except FileNotFoundError as error:
+    # A config that raises is quoted with its traceback; the last line is it.
+    what, _, why = str(error).partition('Error whilst parsing config file:')
+    why = why.strip().rpartition('\n')[2]
+    raise UserError(f'{" ".join(f"{what}{why}".split())}; see --help') from None
+  except OSError as error:
+    why = str(error).rpartition('failure to load: ')[2].split('\n')[-1].strip()
     raise UserError(
-      f'config file {error.filename} does not exist; see configs/'
+      f'--config cannot be read: {why}; name one of configs/, as FILE.py or '
+      'FILE.py:VARIANTS'
     ) from None
   except SyntaxError as error:
-    raise UserError(
-      f'config {error.filename}:{error.lineno}: {error.msg}'
-    ) from None
-  except (AttributeError, KeyError, TypeError, ValueError) as error:
+    place = f' {error.filename}:{error.lineno}' if error.filename else ''
+    raise UserError(f'config{place}: {error.msg}; correct the file') from None
+  except (AttributeError, LookupError, TypeError, ValueError) as error:
     text = error.args[0] if error.args else type(error).__name__
+    if isinstance(text, KeyError):  # a misspelt name comes wrapped
+      text = text.args[0]
     raise UserError(
       f'config: {" ".join(str(text).split())}; see the config file for what '
       'can be set'
@@ -71,7 +80,17 @@ def prepare_jax(config: Any) -> None:
 
 def stop_at_once(*_: Any) -> None:
   """SIGTERM outside training: nothing is half written, so just leave."""
-  raise Stopped('stopped before training')
+  raise Stopped('stopped')
+
+
+def hide_late_reads(unraisable: Any) -> None:
+  """An unraisablehook without TensorStore's complaints on a failed restore.
+
+  Reads that end when Orbax has given up find its event loop closed, and each
+  prints a traceback around our one line.
+  """
+  if str(unraisable.exc_value) != 'Event loop is closed':
+    sys.__unraisablehook__(unraisable)
 
 
 def main(argv: list[str]) -> None:
@@ -91,12 +110,13 @@ def main(argv: list[str]) -> None:
   prepare_jax(config)
   folder = pathlib.Path(workdir).expanduser()
   plain = config.to_dict()
-  manifest.claim_workdir(folder, plain)
+  manifest.check_workdir(folder, plain)
   TASKS[config.task](plain, folder, log)
 
 
 def run(argv: list[str]) -> None:
   """Entry point: 0 when done or stopped in good order, 2 for a user's fault."""
+  sys.unraisablehook = hide_late_reads
   try:
     main(parse_flags(argv))
   except Stopped as stopped:

@@ -1,7 +1,8 @@
 """What a result was made with: versions, commit, seeds, command.
 
-Also the two files that guard a workdir: config.json is written once and a run
-with another config is refused, so that no result mixes two jobs.
+Also the two files that guard a workdir: config.json and data.json are written
+once, and a run with another config or with other data is refused, so that no
+result mixes two jobs.
 """
 
 import importlib.metadata
@@ -82,36 +83,65 @@ def differences(ours: Any, theirs: Any, path: str = '') -> list[str]:
   return [] if ours == theirs else [path]
 
 
-def claim_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Makes the workdir this config's own, or finds that it is.
+def check_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Finds that the workdir is this config's own or new; makes the folder.
 
   Raises:
     UserError: it belongs to another config, or cannot be written.
   """
-  path = workdir / 'config.json'
   try:
-    plain = json.loads(json.dumps(config, allow_nan=False))
+    ours = json.loads(json.dumps(config, allow_nan=False))
   except ValueError:
     raise UserError(
-      'the config holds inf or nan, which config.json cannot keep; set that '
-      'value to a finite number'
+      'the config holds inf or nan; give a finite number in its place'
     ) from None
+  path = workdir / 'config.json'
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-      write_json(path, plain)
-      return
-    there = json.loads(path.read_text())
+    there = json.loads(path.read_text()) if path.exists() else ours
   except OSError as error:
     raise UserError(
       f'workdir {workdir}: {error.strerror}; choose one that can be written'
     ) from None
   except ValueError:
+    there = None
+  if not isinstance(there, dict):
     raise UserError(
-      f'{path} is not valid JSON; delete the workdir, or choose another'
-    ) from None
-  if different := differences(plain, there):
+      f'{path} is not a config in JSON; delete the workdir, or choose another'
+    )
+  if different := differences(ours, there):
     raise UserError(
       f'workdir {workdir} belongs to another config (differs in '
       f'{", ".join(different[:5])}); choose another --workdir, or delete it'
+    )
+
+
+def claim_workdir(
+  workdir: pathlib.Path, config: Mapping[str, Any], data_fingerprint: str
+) -> None:
+  """Makes the workdir this config's and these data's own.
+
+  Called when the data is there: a run that fails before leaves the workdir
+  free for the corrected command.
+
+  Raises:
+    UserError: what is in the workdir was made from other data.
+  """
+  check_workdir(workdir, config)
+  ours = {'fingerprint': data_fingerprint}
+  path = workdir / 'data.json'
+  try:
+    for name, value in (('data.json', ours), ('config.json', config)):
+      if not (workdir / name).exists():
+        write_json(workdir / name, value)
+    there = path.read_text()
+  except OSError as error:
+    raise UserError(
+      f'workdir {workdir}: {error.strerror}; choose one that can be written'
+    ) from None
+  if data_fingerprint not in there:
+    raise UserError(
+      f'workdir {workdir} was begun with other data than there is now: see '
+      f'{path}, now {data_fingerprint}; bring back the files, or choose '
+      'another --workdir'
     )

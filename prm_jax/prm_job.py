@@ -16,24 +16,22 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from prm_jax import losses, manifest
+from prm_jax import manifest
 from prm_jax.chains import Chain, to_dict
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.pipeline import make_batches, take_census
 from prm_jax.data.targets import TargetConfig, step_targets
-from prm_jax.encoding import DoesNotFit, StepFormat, make_format
+from prm_jax.encoding import DoesNotFit
 from prm_jax.evals import calibration, suite
 from prm_jax.metrics import MetricWriter
-from prm_jax.models import HeadConfig, TransformerConfig
-from prm_jax.optim import OptimConfig, make_optimizer, make_schedule
+from prm_jax.optim import make_optimizer, make_schedule
 from prm_jax.report import write_report
 from prm_jax.score import aggregate
 from prm_jax.scorer import Scorer, abstract_params
+from prm_jax.settings import Settings, check_mesh, settings_of
 from prm_jax.sharding import make_mesh
 from prm_jax.train import (
-  LoopConfig,
-  LossConfig,
   abstract_state,
   compile_train_step,
   fit,
@@ -43,37 +41,6 @@ from prm_jax.train import (
 )
 
 Log = Callable[[str], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-  """The frozen values that a ConfigDict describes."""
-
-  format: StepFormat
-  model: TransformerConfig
-  head: HeadConfig
-  loss: LossConfig
-  optim: OptimConfig
-  loop: LoopConfig
-  targets: TargetConfig
-
-
-def settings_of(config: Mapping[str, Any]) -> Settings:
-  """Checks a config: every fault that can be seen without data is seen here."""
-  fmt = make_format(config['data']['tokenizer'], config['data']['max_length'])
-  settings = Settings(
-    format=fmt,
-    model=TransformerConfig(
-      vocab_size=fmt.tokenizer.vocab_size, **config['model']
-    ),
-    head=HeadConfig(**config['head']),
-    loss=LossConfig(**config['loss']),
-    optim=OptimConfig(**config['optim']),
-    loop=LoopConfig(**config['train']),
-    targets=TargetConfig(**config['targets']),
-  )
-  losses.check_loss(settings.loss.name, settings.head)
-  return settings
 
 
 def score_chains(
@@ -333,7 +300,9 @@ def run(config: Mapping[str, Any], workdir: pathlib.Path, log: Log) -> None:
   began = time.monotonic()
   settings = settings_of(config)
   mesh = make_mesh(config['mesh'])
+  check_mesh(config, mesh)
   dataset = load_dataset(config['data'], config['seed'], workdir, log)
+  manifest.claim_workdir(workdir, config, dataset.fingerprint)
   prm = train_model(
     'orm' if settings.targets.supervision == 'outcome' else 'prm',
     config,

@@ -31,6 +31,9 @@ from prm_jax.sharding import batch_sharding, make_mesh, shardings
 
 # Real tokens in one call of score_many; the rest is room for packing's gaps.
 CALL_FILL = int(0.95 * score_lib.MAX_TOKENS_PER_CALL)
+# The candidate axis only gathers scores: filling it up costs nothing and saves
+# programs.
+SMALLEST_CANDIDATES = 16
 
 
 @dataclasses.dataclass
@@ -120,11 +123,11 @@ class Scorer:
     for steps in candidates:
       tokens, step_ends, prompt_length = self._encode(problem, steps)
       ends.append((tokens[prompt_length:], step_ends - prompt_length))
-    prompt = np.zeros((1, bucket(prompt_length, 16)), np.int32)
+    prompt = np.zeros((1, bucket(prompt_length)), np.int32)
     prompt[0, :prompt_length] = tokens[:prompt_length]
     rows, layout = pack_rows(ends, prompt_length, self._row_multiple)
     # Chains that fill the candidate axis up to its bucket repeat the last.
-    fill = bucket(len(ends), 1) - len(ends)
+    fill = bucket(len(ends), SMALLEST_CANDIDATES) - len(ends)
     padded = Layout(*(np.pad(x, ((0, fill), (0, 0)), 'edge') for x in layout))
     key = ('best_of_n', prompt.shape[1], *rows.tokens.shape, len(padded.slots))
     with jax.set_mesh(self._mesh):
@@ -202,18 +205,24 @@ def load(path: str | pathlib.Path, step: int | None = None) -> Scorer:
       f'{workdir} holds no readable config.json ({error}); expected the '
       'workdir of a training run'
     ) from None
-  fmt = make_format(config['data']['tokenizer'], config['data']['max_length'])
-  model = TransformerConfig(
-    vocab_size=fmt.tokenizer.vocab_size, **config['model']
-  )
-  head = HeadConfig(**config['head'])
+  try:
+    data, train = config['data'], config['train']
+    fmt = make_format(data['tokenizer'], data['max_length'])
+    model = TransformerConfig(
+      vocab_size=fmt.tokenizer.vocab_size, **config['model']
+    )
+    head = HeadConfig(**config['head'])
+    keep, best = train['keep'], train['best_metric']
+  except (KeyError, TypeError) as error:
+    raise UserError(
+      f'{workdir}/config.json is not the config of a training run of this '
+      f'version ({type(error).__name__}: {error}); name its workdir'
+    ) from None
   mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
   directory = workdir / 'checkpoints'
   if not directory.exists():
     raise UserError(f'{directory} does not exist; train first')
-  checkpoints = Checkpoints(
-    directory, config['train']['keep'], config['train']['best_metric']
-  )
+  checkpoints = Checkpoints(directory, keep, best, writes=False)
   step = checkpoints.best if step is None else step
   if step is None:
     raise UserError(f'{directory} holds no checkpoint yet; train first')

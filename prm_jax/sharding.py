@@ -28,8 +28,7 @@ RULES: tuple[tuple[str, P], ...] = (
   (r'layers/self_attn/o_proj/kernel$', P(None, 'model', None, 'fsdp')),
   (r'layers/mlp/(gate|up)_proj/kernel$', P(None, 'fsdp', 'model')),
   (r'layers/mlp/down_proj/kernel$', P(None, 'model', 'fsdp')),
-  (r'norm/scale$', P()),
-  (r'layernorm/scale$', P()),
+  (r'norm/scale$', P()),  # input_layernorm and post_attention_layernorm too
   (r'head/(kernel|bias)$', P()),
   # What is not a parameter: counters of the optimizer and of the loop, keys.
   (r'(^|/)(count|step|key|skipped|skipped_in_a_row)$', P()),

@@ -37,8 +37,11 @@ Batch = dict[str, jax.Array]
 Evaluate = Callable[[Any], dict[str, float]]
 
 
-class Stopped(Exception):
-  """SIGTERM arrived; everything is saved."""
+class Stopped(BaseException):
+  """SIGTERM arrived; everything is saved.
+
+  Like KeyboardInterrupt no Exception: nothing that handles faults may catch it.
+  """
 
 
 class TrainState(NamedTuple):
@@ -338,15 +341,17 @@ def fit(
         tokens, since = 0, now
         writer.write(step, values)
         progress.show(step, values)
-      if step % config.checkpoint_every == 0 or last or stop.asked:
+      due = step % config.checkpoint_every == 0 or last
+      asked = stop.asked  # read once: what stops here is saved here
+      if due or asked:
         _check_finite(*pending, config.max_skipped_in_a_row, workdir)
         rated = {}
-        if not stop.asked:
+        if due:  # also when asked: a resumed run does not come back to it
           rated = evaluate(state.params)
           writer.write(step, rated)
         checkpoints.save(step, state, data, rated)
         since = time.monotonic()
-      if stop.asked and not last:
+      if asked:
         progress.break_line()
         checkpoints.close()
         raise Stopped(f'{name} stopped at step {step:,}')

@@ -3,8 +3,8 @@
     python experiments/prm_vs_orm/run.py --workdir /tmp/prm_vs_orm
 
 Each seed draws its own problems, misconceptions, chains and weights, and runs
-the main job; a run that is there already is not repeated. Writes results.json
-and figure.svg beside this file, and prints the table of the README.
+the main job; a run that is there already is not repeated. Writes results.json,
+figure.svg and the table of README.md beside this file.
 """
 
 import argparse
@@ -121,7 +121,12 @@ def main() -> None:
       figures.best_of_n(n, series, 'Best-of-N accuracy, mean of three seeds')
     )
   )
-  print(table(runs, n))
+  text = table(runs, n)
+  readme = args.output / 'README.md'
+  if readme.exists():
+    before, rest = readme.read_text().split('<!-- table -->\n')[0:3:2]
+    readme.write_text(f'{before}<!-- table -->\n{text}\n<!-- table -->\n{rest}')
+  print(text)
 
 
 if __name__ == '__main__':

@@ -125,6 +125,11 @@ def file_splits(
   share = config['dev_share']
   dev = [chain for chain in kept if is_dev_problem(chain.problem, share)]
   train = [chain for chain in kept if not is_dev_problem(chain.problem, share)]
+  if not train or not dev:
+    raise UserError(
+      f'data.dev_share={share} leaves {len(train):,} chains to train on and '
+      f'{len(dev):,} for dev; change it, or bring more problems'
+    )
   return Splits(train, dev, evaluations)
 
 

@@ -1,0 +1,121 @@
+"""From a PRM job's config to frozen values, checked as far as data allow.
+
+What stands here runs before anything is read, drawn or written: a fault in a
+config costs a second and not the training run before it is met.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from jax.sharding import Mesh
+
+from prm_jax import losses
+from prm_jax.data.targets import TargetConfig
+from prm_jax.encoding import StepFormat, make_format
+from prm_jax.errors import UserError
+from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.optim import OptimConfig
+from prm_jax.score import AGGREGATES
+from prm_jax.train import LoopConfig, LossConfig
+
+# What the evaluation during training gives, higher is better.
+BEST_METRICS = ('eval/auc', '')
+POSITIVE = {
+  'data': ('batch_size', 'max_length', 'row_length', 'max_steps_per_row'),
+  'train': (
+    'steps',
+    'microbatches',
+    'log_every',
+    'checkpoint_every',
+    'keep',
+    'max_skipped_in_a_row',
+  ),
+  'evaluation': ('resamples',),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """The frozen values that a ConfigDict describes."""
+
+  format: StepFormat
+  model: TransformerConfig
+  head: HeadConfig
+  loss: LossConfig
+  optim: OptimConfig
+  loop: LoopConfig
+  targets: TargetConfig
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+  """Checks a config: every fault that can be seen without data is seen here."""
+  fmt = make_format(config['data']['tokenizer'], config['data']['max_length'])
+  settings = Settings(
+    format=fmt,
+    model=TransformerConfig(
+      vocab_size=fmt.tokenizer.vocab_size, **config['model']
+    ),
+    head=HeadConfig(**config['head']),
+    loss=LossConfig(**config['loss']),
+    optim=OptimConfig(**config['optim']),
+    loop=LoopConfig(**config['train']),
+    targets=TargetConfig(**config['targets']),
+  )
+  losses.check_loss(settings.loss.name, settings.head)
+  for section, names in POSITIVE.items():
+    for name in names:
+      if config[section][name] < 1:
+        raise UserError(
+          f'{section}.{name}={config[section][name]}: expected >= 1'
+        )
+  _check_choice('train.best_metric', settings.loop.best_metric, BEST_METRICS)
+  _check_data(config['data'])
+  _check_evaluation(config)
+  return settings
+
+
+def check_mesh(config: Mapping[str, Any], mesh: Mesh) -> None:
+  """Raises UserError unless the batch divides over the mesh."""
+  size = config['data']['batch_size']
+  parts = config['train']['microbatches']
+  rows = mesh.shape['replica'] * mesh.shape['fsdp']
+  if size % (parts * rows):
+    raise UserError(
+      f'data.batch_size={size} does not divide into {parts} microbatches on '
+      f'replica x fsdp = {rows} devices; make it a multiple of {parts * rows}'
+    )
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+  if value not in choices:
+    shown = ', '.join(choice or "''" for choice in choices)
+    raise UserError(f'{name}={value!r}: expected one of {shown}')
+
+
+def _check_data(data: Mapping[str, Any]) -> None:
+  _check_choice('data.kind', data['kind'], ('arithmetic', 'files'))
+  if data['row_length'] < data['max_length']:
+    raise UserError(
+      f'data.row_length={data["row_length"]} is shorter than '
+      f'data.max_length={data["max_length"]}; raise it'
+    )
+
+
+def _check_evaluation(config: Mapping[str, Any]) -> None:
+  wanted = config['evaluation']
+  for how in wanted['aggregates']:
+    _check_choice('evaluation.aggregates', how, AGGREGATES)
+  # The headline is one of the curves, so that the vote can be weighted by it.
+  _check_choice(
+    'evaluation.aggregate', wanted['aggregate'], tuple(wanted['aggregates'])
+  )
+  names = tuple(config['data'].get('evaluations', ('arithmetic',)))
+  _check_choice('evaluation.best_of_n', wanted['best_of_n'], (*names, ''))
+  ns = tuple(wanted['ns'])
+  whole = all(type(n) is int and n > 0 for n in ns)
+  if not ns or not whole or any(a >= b for a, b in itertools.pairwise(ns)):
+    raise UserError(
+      f'evaluation.ns={ns}: expected ascending whole numbers from 1 up'
+    )

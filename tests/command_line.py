@@ -1,0 +1,93 @@
+"""The command line as tests use it: real processes, and many cheap ones.
+
+`run` and `start` are `python -m prm_jax.main` itself. `run_all` hands a list
+of command lines to one process (`forked_command_lines.py`) that imports the
+package once and forks for each of them.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TINY = '--config=configs/prm_math.py:tiny'
+SMALL = (
+  TINY,
+  '--config.orm_baseline=False',
+  '--config.data.dev_problems=4',
+  '--config.data.test_problems=4',
+  '--config.data.test_samples=4',
+  '--config.evaluation.ns=(1, 2, 4)',
+  '--config.evaluation.resamples=10',
+)
+# Long enough to be interrupted anywhere.
+LONG = (
+  *SMALL,
+  '--config.train.steps=60',
+  '--config.train.log_every=1',
+  '--config.train.checkpoint_every=4',
+)
+
+
+def start(*args: str, **env: str) -> subprocess.Popen:
+  """A command line in a process of its own, with its output in pipes."""
+  return subprocess.Popen(
+    [sys.executable, '-m', 'prm_jax.main', *args],
+    cwd=ROOT,
+    env=os.environ | env,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def run(*args: str, **env: str) -> subprocess.CompletedProcess:
+  process = start(*args, **env)
+  out, err = process.communicate(timeout=300)
+  return subprocess.CompletedProcess(args, process.returncode, out, err)
+
+
+def run_all(
+  command_lines: Sequence[Sequence[str]],
+) -> list[subprocess.CompletedProcess]:
+  """Each command line in a fork of one process that has imported prm_jax."""
+  driver = subprocess.run(
+    [sys.executable, '-m', 'tests.forked_command_lines'],
+    cwd=ROOT,
+    input=json.dumps([list(args) for args in command_lines]),
+    capture_output=True,
+    text=True,
+    timeout=600,
+    check=False,
+  )
+  assert driver.returncode == 0, driver.stderr
+  return [
+    subprocess.CompletedProcess(args, *result)
+    for args, result in zip(
+      command_lines, json.loads(driver.stdout), strict=True
+    )
+  ]
+
+
+def the_error(finished: subprocess.CompletedProcess) -> str:
+  """The one line that a user's fault is reported with; checks it is one."""
+  told = f'{finished.args}\n{finished.stdout}\n{finished.stderr}'
+  assert finished.returncode == 2, told
+  assert 'Traceback' not in finished.stdout + finished.stderr, told
+  others = [
+    line
+    for line in finished.stderr.splitlines()
+    if ' step ' not in line or ' tokens/s ' not in line  # the progress line
+  ]
+  assert len(others) == 1, told
+  assert others[0].startswith('error: '), told
+  return others[0]
+
+
+def copy_run(workdir: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
+  """A workdir that a test may damage."""
+  return pathlib.Path(shutil.copytree(workdir, to))

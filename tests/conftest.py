@@ -1,0 +1,37 @@
+"""What every test shares: the CPU, a compilation cache, one finished run."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+
+# Before JAX is imported, and inherited by every process that a test starts.
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+_SESSION_CACHE = None
+if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+  _SESSION_CACHE = tempfile.mkdtemp(prefix='prm_jax_xla_')
+  os.environ['JAX_COMPILATION_CACHE_DIR'] = _SESSION_CACHE
+os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.2'
+os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
+
+import pytest  # noqa: E402
+from absl import flags  # noqa: E402
+
+from tests import command_line  # noqa: E402
+
+# grain's workers read absl flags, which pytest does not parse.
+flags.FLAGS.mark_as_parsed()
+
+
+def pytest_unconfigure():
+  if _SESSION_CACHE:
+    shutil.rmtree(_SESSION_CACHE, ignore_errors=True)
+
+
+@pytest.fixture(scope='session')
+def finished(tmp_path_factory) -> pathlib.Path:
+  """The workdir of `command_line.LONG`, run from end to end. Copy it."""
+  workdir = tmp_path_factory.mktemp('finished') / 'run'
+  done = command_line.run(*command_line.LONG, f'--workdir={workdir}')
+  assert done.returncode == 0, done.stderr
+  return workdir

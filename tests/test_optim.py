@@ -1,0 +1,124 @@
+"""Schedules at worked points, AdamW against its recurrence in NumPy."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from prm_jax.errors import UserError
+from prm_jax.models import HeadConfig, TransformerConfig, init_head, init_params
+from prm_jax.optim import OptimConfig, decay_mask, make_optimizer, make_schedule
+from prm_jax.sharding import path_name
+
+
+def rates(steps, at, **config):
+  schedule = make_schedule(OptimConfig(lr=2.0, **config), steps)
+  return [float(schedule(step)) for step in at]
+
+
+def test_warmup_rises_in_equal_parts_from_its_first_step():
+  # From lr / 4 at step 0 to lr at step 4, then constant.
+  assert rates(
+    100, (0, 1, 2, 3, 4, 5, 99), warmup=4, schedule='constant'
+  ) == pytest.approx([0.5, 0.875, 1.25, 1.625, 2, 2, 2])
+
+
+def test_linear_decay_reaches_0_at_the_last_step():
+  assert rates(
+    14, (4, 5, 9, 13, 14), warmup=4, schedule='linear'
+  ) == pytest.approx([2, 1.8, 1, 0.2, 0], abs=1e-6)
+
+
+def test_cosine_decay():
+  # lr (1 + cos(pi t / 10)) / 2 for t steps after the warmup
+  expected = [1 + math.cos(math.pi * t / 10) for t in (0, 2, 5, 9, 10)]
+  assert rates(
+    14, (4, 6, 9, 13, 14), warmup=4, schedule='cosine'
+  ) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize('schedule', ['constant', 'linear', 'cosine'])
+def test_no_warmup_starts_at_the_peak(schedule):
+  assert rates(10, (0,), warmup=0, schedule=schedule) == [2.0]
+
+
+def test_a_warmup_longer_than_the_run_is_cut_to_it():
+  at = (0, 1, 2, 3)
+  assert rates(4, at, warmup=100) == pytest.approx(rates(4, at, warmup=4))
+
+
+def test_unknown_schedule():
+  with pytest.raises(UserError, match=r"optim.schedule='step': expected"):
+    OptimConfig(schedule='step')
+
+
+def test_decay_pulls_on_matrices_only():
+  model = TransformerConfig(11, 8, 2, 2, 1, 12, qkv_bias=True)
+  untied = TransformerConfig(11, 8, 2, 2, 1, 12, tie_embeddings=False)
+
+  def init(config):
+    key = jax.random.key(0)
+    return {
+      'backbone': init_params(key, config),
+      'head': init_head(key, config.d_model, HeadConfig()),
+    }
+
+  for config in (model, untied):
+    leaves = jax.tree_util.tree_leaves_with_path(
+      decay_mask(jax.eval_shape(lambda c=config: init(c)))
+    )
+    decays = {path_name(path): decays for path, decays in leaves}
+    left_out = {name for name, kept in decays.items() if not kept}
+    assert left_out == {
+      name for name in decays if name.endswith(('scale', 'bias'))
+    }
+    assert {'backbone/embed_tokens', 'head/kernel'} < set(decays) - left_out
+    assert len(left_out) == (7 if config.qkv_bias else 4)
+  assert decays['backbone/lm_head']
+
+
+def adamw_in_numpy(params, grads, lrs, config):
+  """Loshchilov and Hutter's algorithm 2, after clipping the global norm."""
+  first = {name: np.zeros_like(x) for name, x in params.items()}
+  second = {name: np.zeros_like(x) for name, x in params.items()}
+  for t, (grad, lr) in enumerate(zip(grads, lrs, strict=True), 1):
+    norm = math.sqrt(sum(float((g**2).sum()) for g in grad.values()))
+    scale = min(1.0, config.clip / norm)
+    for name in params:
+      g = grad[name] * scale
+      first[name] = config.b1 * first[name] + (1 - config.b1) * g
+      second[name] = config.b2 * second[name] + (1 - config.b2) * g**2
+      mean = first[name] / (1 - config.b1**t)
+      deviation = np.sqrt(second[name] / (1 - config.b2**t))
+      decay = config.weight_decay * params[name] if name == 'kernel' else 0.0
+      params[name] = params[name] - lr * (mean / (deviation + 1e-8) + decay)
+  return params
+
+
+def test_adamw_clips_decays_and_follows_the_schedule():
+  config = OptimConfig(
+    lr=0.1, warmup=2, schedule='linear', weight_decay=0.3, clip=1.0
+  )
+  rng = np.random.default_rng(0)
+  params = {'kernel': rng.normal(size=(3, 2)), 'bias': rng.normal(size=2)}
+  # Norms well below and well above the clip.
+  grads = [
+    {name: size * rng.normal(size=x.shape) for name, x in params.items()}
+    for size in (0.1, 30.0, 0.2, 5.0, 0.01)
+  ]
+  optimizer = make_optimizer(config, 5)
+  ours = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
+  state = optimizer.init(ours)
+  for grad in grads:
+    updates, state = optimizer.update(
+      jax.tree.map(jnp.asarray, grad), state, ours
+    )
+    ours = optax.apply_updates(ours, updates)
+  # 1/2, 3/4 and 1 of the peak, then 1/3 of it less at each step.
+  lrs = [0.05, 0.075, 0.1, 0.2 / 3, 0.1 / 3]
+  expected = adamw_in_numpy(params, grads, lrs, config)
+  for name, x in expected.items():
+    np.testing.assert_allclose(ours[name], x, rtol=2e-5)
