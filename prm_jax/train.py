@@ -229,7 +229,7 @@ def make_train_step(
     )
     metrics = values | {
       'grad_norm': grad_norm,
-      'lr': schedule(state.step),
+      'lr': schedule(state.step - state.skipped),  # as the optimizer counts
       'skipped': new_state.skipped,
       'skipped_in_a_row': new_state.skipped_in_a_row,
     }

@@ -16,6 +16,7 @@ from prm_jax.evals import (
   calibration,
   diagnostics,
   localisation,
+  prmbench,
   steps,
 )
 
@@ -60,7 +61,7 @@ def groups_of_equal_size(chains: Sequence[Chain]) -> list[list[int]]:
 def best_of_n_section(
   chains: Sequence[Chain],
   chain_scores: Mapping[str, np.ndarray],
-  vote_by: str,
+  vote_weights: np.ndarray,
   ns: Sequence[int],
   seed: int,
   resamples: int,
@@ -70,7 +71,7 @@ def best_of_n_section(
   Args:
     chains: several with an outcome per problem.
     chain_scores: method -> [M], higher is chosen.
-    vote_by: the method whose scores weigh the votes, '' for no such vote.
+    vote_weights: [M] >= 0, what a chain's vote counts in `weighted_vote`.
   """
   groups = np.array(groups_of_equal_size(chains))  # [Q, N]
   correct = np.array([bool(chain.outcome) for chain in chains])[groups]
@@ -81,10 +82,9 @@ def best_of_n_section(
     for name, scores in chain_scores.items()
   }
   methods['majority'] = best_of_n.majority_curve(correct, answers, ns, seed)
-  if vote_by:
-    methods['weighted_vote'] = best_of_n.weighted_vote_curve(
-      chain_scores[vote_by][groups], correct, answers, ns, seed
-    )
+  methods['weighted_vote'] = best_of_n.weighted_vote_curve(
+    vote_weights[groups], correct, answers, ns, seed
+  )
   methods['random'] = best_of_n.random_curve(correct, ns)
   methods['oracle'] = best_of_n.oracle_curve(correct, ns)
   return best_of_n.curves(methods, ns, seed, resamples)
@@ -125,6 +125,16 @@ def calibration_section(
   labels, known, _ = label_arrays(chains)
   known &= steps.until_first_error(labels, known)
   return calibration.calibration(values, labels, known)
+
+
+def prmbench_section(
+  chains: Sequence[Chain], scores: Sequence[np.ndarray]
+) -> dict[str, Any]:
+  """PRMBench's protocol, by the class of error that the record names."""
+  values, _ = steps.pad(scores)
+  labels, known, _ = label_arrays(chains)
+  classes = [chain.meta.get('classification', '') for chain in chains]
+  return prmbench.prmbench(values, labels, known, classes)
 
 
 def diagnostics_section(

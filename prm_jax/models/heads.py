@@ -56,4 +56,5 @@ def step_probabilities(
     return jax.nn.sigmoid(logits[..., 0])
   if head.kind == 'regression':
     return jnp.clip(logits[..., 0], 0.0, 1.0)
-  return jax.nn.softmax(logits)[..., 1:].sum(-1)
+  # Rounded probabilities of two classes can add up to a little more than 1.
+  return jnp.minimum(jax.nn.softmax(logits)[..., 1:].sum(-1), 1.0)

@@ -223,7 +223,8 @@ class Transformer(nn.Module):
         nn.initializers.normal(c.d_model**-0.5),
         (c.vocab_size, c.d_model),
       )
-    x = embedding.astype(c.dtype)[tokens]
+    table = constrain(embedding.astype(c.dtype), 'model', None)
+    x = table[tokens]
     x = constrain(x, BATCH, None, None)
     same = segment_ids[:, :, None] == segment_ids[:, None, :]
     mask = same & jnp.tri(tokens.shape[1], dtype=bool)

@@ -56,7 +56,8 @@ def test_step_logits_of_bfloat16_are_float32():
 
 def test_probabilities_by_hand():
   def read(kind, *outputs):
-    return float(step_probabilities(jnp.array([[outputs]]), HeadConfig(kind)))
+    logits = jnp.array([[outputs]])
+    return float(step_probabilities(logits, HeadConfig(kind))[0, 0])
 
   ln = math.log
   assert read('logit', ln(3)) == pytest.approx(0.75)
@@ -71,13 +72,13 @@ def test_probabilities_by_hand():
 
 
 @pytest.mark.parametrize('kind', HEADS)
-def test_probabilities_are_in_range_and_shaped(kind):
-  logits = 20 * jax.random.normal(jax.random.key(0), (3, 50, HEADS[kind]))
+def test_probabilities_never_leave_their_range(kind):
+  """Not by a rounding either: evaluations refuse a score of 1.0000001."""
+  logits = 4 * jax.random.normal(jax.random.key(0), (100, 5000, HEADS[kind]))
   actual = np.asarray(step_probabilities(logits, HeadConfig(kind)))
-  assert actual.shape == (3, 50)
+  assert actual.shape == (100, 5000)
   assert actual.min() >= 0
-  # Class probabilities are rounded before they are summed.
-  assert actual.max() <= 1 + 1e-6
+  assert actual.max() <= 1
 
 
 @pytest.mark.parametrize('kind', HEADS)

@@ -1,0 +1,174 @@
+"""Evaluates a PRM: a scorer and a data set to everything in results.json.
+
+Also what training asks between checkpoints (`dev_metrics`), and the choice of
+the chains that the report shows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from prm_jax.chains import Chain, to_dict
+from prm_jax.data.datasets import Dataset
+from prm_jax.data.targets import TargetConfig, step_targets
+from prm_jax.encoding import DoesNotFit
+from prm_jax.evals import calibration, suite
+from prm_jax.score import aggregate
+from prm_jax.scorer import Scorer
+
+Log = Callable[[str], None]
+
+
+def score_chains(
+  scorer: Scorer, chains: Sequence[Chain]
+) -> tuple[list[np.ndarray], int]:
+  """Step scores of chains, and how many steps did not fit the window.
+
+  Samples of one problem are scored together, sharing its prompt. A step that
+  does not fit is not judged: it gets the score 1, so that it is never flagged.
+  """
+  fitting, unread = [], 0
+  for chain in chains:
+    try:
+      fits = len(scorer.format.encode(chain.problem, chain.steps).step_ends)
+    except DoesNotFit:
+      fits = 0
+    fitting.append(fits)
+    unread += len(chain.steps) - fits
+
+  groups: dict[str, list[int]] = {}
+  for i, chain in enumerate(chains):
+    if fitting[i]:
+      groups.setdefault(chain.problem, []).append(i)
+  scores = [np.ones(len(chain.steps), np.float32) for chain in chains]
+  alone = [g[0] for g in groups.values() if len(g) == 1]
+  pairs = [(chains[i].problem, chains[i].steps[: fitting[i]]) for i in alone]
+  for i, read in zip(alone, scorer.score_many(pairs), strict=True):
+    scores[i][: fitting[i]] = read
+  for problem, members in groups.items():
+    if len(members) == 1:
+      continue
+    _, _, read = scorer.best_of_n(
+      problem, [chains[i].steps[: fitting[i]] for i in members]
+    )
+    for i, values in zip(members, read, strict=True):
+      scores[i][: fitting[i]] = values
+  return scores, unread
+
+
+def dev_metrics(
+  chains: Sequence[Chain], scores: Sequence[np.ndarray], targets: TargetConfig
+) -> dict[str, float]:
+  """How well the scores tell right from wrong, as the loss defines them."""
+  flat, right = [], []
+  for chain, values in zip(chains, scores, strict=True):
+    known = step_targets(chain, len(chain.steps), targets)
+    keep = known.weights > 0
+    flat.append(values[keep])
+    right.append(known.values[keep] > 0.5)
+  flat, right = np.concatenate(flat), np.concatenate(right)
+  auc = calibration.auroc(flat, right)
+  metrics = {'eval/brier': float(((flat - right) ** 2).mean())}
+  return metrics if auc is None else metrics | {'eval/auc': auc}
+
+
+def chain_scores(scores: Sequence[np.ndarray], how: str) -> np.ndarray:
+  """[M] chain scores of ragged step scores."""
+  width = max(len(values) for values in scores)
+  mask = np.arange(width) < np.array([len(v) for v in scores])[:, None]
+  padded = np.zeros(mask.shape, np.float32)
+  padded[mask] = np.concatenate(scores)
+  return np.asarray(aggregate(padded, mask, how))
+
+
+def evaluate(
+  config: Mapping[str, Any],
+  targets: TargetConfig,
+  dataset: Dataset,
+  prm: Scorer,
+  orm: Scorer | None,
+  log: Log,
+) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
+  """All sections of results.json, the threshold, and chains to look at."""
+  wanted, seed = config['evaluation'], config['seed']
+  process = targets.supervision == 'process'
+  results: dict[str, Any] = {}
+  threshold, shown = {'value': 0.5, 'source': 'fixed'}, []
+  if process:
+    scores, _ = score_chains(prm, dataset.dev)
+    value, position = suite.choose_on_dev(dataset.dev, scores)
+    threshold = {
+      'value': value,
+      'source': f'best F1 on {len(dataset.dev):,} dev chains',
+    }
+  for name, chains in dataset.evaluations.items():
+    log(f'scoring {len(chains):,} chains of {name}')
+    scores, unread = score_chains(prm, chains)
+    headline = chain_scores(scores, wanted['aggregate'])
+    if unread:
+      results.setdefault('unread_steps', {})[name] = unread
+    if name == wanted['best_of_n']:
+      methods = {
+        f'prm_{how}': chain_scores(scores, how) for how in wanted['aggregates']
+      }
+      if not process:
+        headline = chain_scores(scores, 'last')
+        methods = {'orm': headline}
+      if orm is not None:
+        of_orm, _ = score_chains(orm, chains)
+        methods['orm'] = chain_scores(of_orm, 'last')
+      results['best_of_n'] = suite.best_of_n_section(
+        chains,
+        methods,
+        # A vote's weight must not be negative: the product, not its logarithm.
+        np.exp(headline) if wanted['aggregate'] == 'prod' else headline,
+        wanted['ns'],
+        seed,
+        wanted['resamples'],
+      )
+    if process:
+      results.setdefault('localisation', {})[name] = suite.localisation_section(
+        chains, scores, threshold['value'], position, seed, wanted['resamples']
+      )
+      results.setdefault('calibration', {})[name] = suite.calibration_section(
+        chains, scores
+      )
+      results.setdefault('diagnostics', {})[name] = suite.diagnostics_section(
+        chains, scores, headline, threshold['value']
+      )
+      if chains[0].meta.get('dataset') == 'prmbench':
+        results.setdefault('prmbench', {})[name] = suite.prmbench_section(
+          chains, scores
+        )
+    shown += chains_to_show(chains, scores, headline, wanted['shown_chains'])
+  return results, threshold, shown
+
+
+def chains_to_show(
+  chains: Sequence[Chain],
+  scores: Sequence[np.ndarray],
+  headline: np.ndarray,
+  count: int,
+) -> list[dict[str, Any]]:
+  """The best and the worst scored chain of each of the first problems."""
+  groups: dict[str, list[int]] = {}
+  for i, chain in enumerate(chains):
+    groups.setdefault(chain.problem, []).append(i)
+  records = []
+  for members in groups.values():
+    if len(records) >= count:
+      break
+    best = max(members, key=lambda i: headline[i])
+    worst = min(members, key=lambda i: headline[i])
+    for i in dict.fromkeys((best, worst)):
+      record = to_dict(chains[i])
+      record['scores'] = [round(float(s), 4) for s in scores[i]]
+      if len(members) > 1:
+        record['chosen'] = i == best
+        record['note'] = (
+          f'{"highest" if i == best else "lowest"} score of '
+          f'{len(members)} samples'
+        )
+      records.append(record)
+  return records

@@ -1,0 +1,281 @@
+"""Packed batches against the encodings of their chains, one by one."""
+
+import collections
+import itertools
+
+import numpy as np
+import pytest
+
+from prm_jax.chains import Chain, StepLabel
+from prm_jax.data.pipeline import (
+  encode_example,
+  fill,
+  make_batches,
+  take_census,
+)
+from prm_jax.data.targets import TargetConfig
+from prm_jax.encoding import make_format
+from prm_jax.errors import UserError
+from prm_jax.tokenizer import STEP_END
+
+FORMAT = make_format('bytes', 48)
+TARGETS = TargetConfig(after_first_error='keep')
+SHAPES = dict(row_length=64, max_steps_per_row=12, seed=0)
+UNKNOWN = StepLabel(None)
+
+
+def some_chains(count, seed=0):
+  """Chains of odd lengths; the problem's number makes each unlike others."""
+  rng = np.random.default_rng(seed)
+  chains = []
+  for i in range(count):
+    steps = tuple('x' * n for n in rng.integers(1, 8, rng.integers(1, 5)))
+    labels = []
+    for _ in steps:
+      trials = int(rng.integers(1, 9))
+      successes = int(rng.integers(0, trials + 1))
+      known = StepLabel(successes / trials, 'rollout', successes, trials)
+      labels.append(known if rng.random() < 0.8 else UNKNOWN)
+    labels[0] = StepLabel(1.0)
+    chains.append(Chain(f'{i}', steps, labels=tuple(labels)))
+  return chains
+
+
+CHAINS = some_chains(150)
+
+
+def batches_of(chains, batch_size=4, epochs=1, fmt=FORMAT, **more):
+  census = take_census(chains, fmt, TARGETS)
+  return make_batches(
+    chains,
+    census,
+    fmt,
+    TARGETS,
+    batch_size=batch_size,
+    epochs=epochs,
+    **SHAPES | more,
+  )
+
+
+def unpacked(batch):
+  """Every chain of a batch as what encode_example would have given."""
+  for b, s in itertools.product(range(len(batch['tokens'])), range(1, 65)):
+    inside = batch['segment_ids'][b] == s
+    mine = batch['chain_ids'][b] == s
+    assert inside.any() == mine.any()
+    if not inside.any():
+      continue
+    start = int(np.argmax(inside))
+    assert inside[start : start + inside.sum()].all()
+    np.testing.assert_array_equal(
+      batch['positions'][b, inside], np.arange(inside.sum())
+    )
+    per_step = ('step_labels', 'step_weights', 'step_trials')
+    yield {
+      'tokens': batch['tokens'][b, inside],
+      'step_ends': batch['step_ends'][b, mine] - start,
+    } | {name: batch[name][b, mine] for name in per_step}
+
+
+def problem_of(example):
+  end = example['tokens'].tolist().index(3)
+  return FORMAT.tokenizer.decode(example['tokens'][:end])
+
+
+def problems_in(batches):
+  return collections.Counter(
+    problem_of(example) for batch in batches for example in unpacked(batch)
+  )
+
+
+def assert_equal(ours, theirs):
+  assert ours.keys() == theirs.keys()
+  for name in ours:
+    np.testing.assert_array_equal(ours[name], theirs[name], name)
+
+
+def test_an_epoch_holds_every_chain_once_and_in_line():
+  by_problem = {chain.problem: chain for chain in CHAINS}
+  seen = collections.Counter()
+  for batch in batches_of(CHAINS):
+    for example in unpacked(batch):
+      problem = problem_of(example)
+      seen[problem] += 1
+      expected = encode_example(by_problem[problem], FORMAT, TARGETS)
+      assert_equal(example, expected)
+  assert seen == collections.Counter(by_problem.keys())
+
+
+def test_the_batch_contract():
+  batches = list(batches_of(CHAINS, batch_size=4))
+  for batch in batches:
+    rows = len(batch['tokens'])
+    assert rows == 4 or batch is batches[-1]
+    for name in ('tokens', 'positions', 'segment_ids'):
+      assert batch[name].shape == (rows, 64)
+      assert batch[name].dtype == np.int32
+    for name in ('step_ends', 'chain_ids'):
+      assert batch[name].shape == (rows, 12)
+      assert batch[name].dtype == np.int32
+    for name in ('step_labels', 'step_weights', 'step_trials'):
+      assert batch[name].shape == (rows, 12)
+      assert batch[name].dtype == np.float32
+    mask = batch['step_mask']
+    assert mask.dtype == np.bool_
+    assert not batch['step_weights'][~mask].any()
+    assert not batch['tokens'][batch['segment_ids'] == 0].any()
+    # Where a score is read there stands a separator, and nowhere else.
+    ends = np.zeros(batch['tokens'].shape, bool)
+    rows_of = np.nonzero(mask)[0]
+    ends[rows_of, batch['step_ends'][mask]] = True
+    np.testing.assert_array_equal(ends, batch['tokens'] == STEP_END)
+
+
+def test_packing_pays():
+  batches = list(batches_of(CHAINS))
+  tokens = take_census(CHAINS, FORMAT, TARGETS).tokens
+  real = sum(int((b['segment_ids'] > 0).sum()) for b in batches)
+  assert real == tokens
+  assert real / sum(b['tokens'].size for b in batches) > 0.85
+  assert max(batch['chain_ids'].max() for batch in batches) > 2
+  assert fill({'segment_ids': np.array([[1, 1, 2, 0]])}) == 0.75
+
+
+def test_epochs_differ_in_order_and_not_in_content():
+  once, twice = batches_of(CHAINS), batches_of(CHAINS, epochs=2)
+  assert problems_in(twice) == problems_in(once) + problems_in(once)
+  order = [problem_of(x) for b in twice for x in unpacked(b)]
+  assert order[:20] != order[len(CHAINS) : len(CHAINS) + 20]
+
+
+def test_the_seed_decides_the_order():
+  first, again, other = (
+    next(iter(batches_of(CHAINS, seed=seed))) for seed in (1, 1, 2)
+  )
+  assert_equal(first, again)
+  assert (first['tokens'] != other['tokens']).any()
+
+
+def test_two_processes_share_an_epoch():
+  parts = [
+    list(batches_of(CHAINS, process_index=i, process_count=2)) for i in (0, 1)
+  ]
+  for part in parts:
+    assert {len(batch['tokens']) for batch in part[:-1]} == {2}
+  first, second = map(problems_in, parts)
+  assert not first & second
+  assert first + second == problems_in(batches_of(CHAINS))
+  # Later epochs too, although each draws another order.
+  counts = [
+    problems_in(batches_of(CHAINS, process_index=i, process_count=2, epochs=3))
+    for i in (0, 1)
+  ]
+  assert set((counts[0] + counts[1]).values()) == {3}
+
+
+@pytest.mark.parametrize('consumed', [0, 7, 70])
+def test_a_restored_iterator_gives_the_same_next_batches(consumed):
+  """Within the bins that are being emitted, and past their end."""
+  dataset = batches_of(CHAINS, batch_size=2, epochs=None)
+  iterator = iter(dataset)
+  for _ in range(consumed):
+    next(iterator)
+  state = iterator.get_state()
+  expected = [next(iterator) for _ in range(5)]
+
+  fresh = iter(batches_of(CHAINS, batch_size=2, epochs=None))
+  fresh.set_state(state)
+  for batch in expected:
+    assert_equal(next(fresh), batch)
+  # And in an iterator that is somewhere else.
+  iterator.set_state(state)
+  assert_equal(next(iterator), expected[0])
+
+
+def test_endless_batches_are_whole():
+  batches = itertools.islice(batches_of(CHAINS[:30], epochs=None), 20)
+  assert {len(batch['tokens']) for batch in batches} == {4}
+
+
+def known(*values):
+  return tuple(StepLabel(value) for value in values)
+
+
+def test_census():
+  fmt = make_format('bytes', 10)  # <bos> p <problem_end>, then 7 tokens
+  chains = [
+    Chain('p', ('aa', 'bbb'), labels=known(1.0, 0.0)),  # 3 + 3 + 4: fits
+    Chain('p', ('aa', 'bbbb'), labels=known(1.0, 0.0)),  # cut after a step
+    Chain('p', ('aaaaaaa',), labels=known(1.0)),  # too long
+    Chain('p', ('a', 'b')),  # no labels
+    Chain('p', ('a', 'b'), labels=(UNKNOWN, UNKNOWN)),
+    Chain('p', ('aa', 'bbbb'), labels=(UNKNOWN, *known(1.0))),  # cut away
+    Chain('p', ('a', 'b', 'c'), labels=(UNKNOWN, *known(0.5, 1.0))),
+  ]
+  census = take_census(chains, fmt, TargetConfig())
+  np.testing.assert_array_equal(census.usable, [0, 1, 6])
+  assert census.steps == 2 + 1 + 2
+  assert census.tokens == 10 + 6 + 9
+  assert census.truncated == 1
+  assert census.too_long == 1
+  assert census.unlabelled == 3
+  assert census.longest == 3
+  assert census.summary() == (
+    '3 of 7 chains (1 truncated; left out: 1 too long, 3 with nothing to '
+    'learn from), 5 labelled steps, 25 tokens'
+  )
+
+
+def test_what_the_census_leaves_out_is_never_drawn():
+  chains = some_chains(30)
+  chains[3] = Chain('blank', ('a',), labels=(UNKNOWN,))
+  chains[8] = Chain('long', ('a' * 60,), labels=known(1.0))
+  census = take_census(chains, FORMAT, TARGETS)
+  assert (census.unlabelled, census.too_long) == (1, 1)
+  drawn = problems_in(batches_of(chains))
+  assert drawn == collections.Counter(
+    chain.problem for i, chain in enumerate(chains) if i not in (3, 8)
+  )
+
+
+def test_a_truncated_chain_keeps_its_first_steps():
+  chain = Chain('p', ('a' * 20, 'b' * 20, 'cccc'), labels=known(1.0, 0.0, 1.0))
+  (batch,) = batches_of([chain], batch_size=1)
+  (example,) = unpacked(batch)
+  np.testing.assert_array_equal(example['step_labels'], [1.0, 0.0])
+  np.testing.assert_array_equal(example['step_ends'], [23, 44])
+
+
+def test_nothing_to_train_on():
+  chains = [
+    Chain('p', ('a',)),
+    Chain('p', ('a' * 99,), labels=known(1.0)),
+    Chain('p', ('a',), labels=(UNKNOWN,)),
+  ]
+  with pytest.raises(
+    UserError,
+    match=r'no chain to train on: 0 of 3 .* 1 too long, 2 with nothing',
+  ):
+    take_census(chains, FORMAT, TARGETS)
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    (
+      {'row_length': 47},
+      'data.row_length=47 is shorter than data.max_length=48',
+    ),
+    (
+      {'max_steps_per_row': 3},
+      r'data.max_steps_per_row=3, but a chain has 4 steps',
+    ),
+    (
+      {'batch_size': 3, 'process_count': 2},
+      'data.batch_size=3 does not divide over 2 processes',
+    ),
+  ],
+)
+def test_shapes_that_cannot_work(change, message):
+  with pytest.raises(UserError, match=message):
+    batches_of(CHAINS, **change)

@@ -1,0 +1,258 @@
+"""Aggregates by hand, packing as a property, parts equal to the whole."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prm_jax import score
+from prm_jax.errors import UserError
+from prm_jax.models import (
+  HeadConfig,
+  TransformerConfig,
+  forward,
+  init_head,
+  init_params,
+  prefill,
+  step_logits,
+  step_probabilities,
+)
+from prm_jax.score import AGGREGATES, aggregate, bucket, pack_rows, row_bucket
+
+SCORES = np.array([[0.5, 0.25, 0.9, 0.1], [0.4, 0.8, 0.0, 0.7]], np.float32)
+MASK = np.array([[True, True, True, False], [True, False, False, True]])
+
+
+@pytest.mark.parametrize(
+  ('how', 'expected'),
+  [
+    ('min', [0.25, 0.4]),
+    ('max', [0.9, 0.7]),
+    ('sum', [1.65, 1.1]),
+    ('mean', [0.55, 0.55]),
+    ('last', [0.9, 0.7]),
+    ('prod', [math.log(0.1125), math.log(0.28)]),
+  ],
+)
+def test_aggregate_by_hand(how, expected):
+  actual = aggregate(SCORES, MASK, how)
+  np.testing.assert_allclose(actual, expected, rtol=1e-6)
+  # Any number of leading axes, none included; what is masked is not read.
+  np.testing.assert_allclose(
+    aggregate(SCORES[0], MASK[0], how), expected[0], rtol=1e-6
+  )
+  np.testing.assert_allclose(
+    aggregate(SCORES[:, None], MASK[:, None], how)[:, 0], expected, rtol=1e-6
+  )
+  garbage = np.where(MASK, SCORES, np.nan)
+  np.testing.assert_array_equal(aggregate(garbage, MASK, how), actual)
+
+
+@pytest.mark.parametrize('how', AGGREGATES)
+def test_one_step_is_its_own_aggregate(how):
+  actual = aggregate(np.array([0.3, 0.9]), np.array([True, False]), how)
+  expected = math.log(0.3) if how == 'prod' else 0.3
+  np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+def test_the_product_of_a_long_chain_does_not_underflow():
+  scores = np.full((2, 300), 0.3)
+  scores[1, 7] = 0.29
+  assert np.prod(scores.astype(np.float32), axis=1).tolist() == [0.0, 0.0]
+  logs = aggregate(scores, np.ones((2, 300), bool), 'prod')
+  expected = [300 * math.log(0.3), 299 * math.log(0.3) + math.log(0.29)]
+  np.testing.assert_allclose(logs, expected, rtol=1e-6)
+  assert logs[0] > logs[1]
+
+
+def test_scores_of_exactly_0():
+  scores = np.array([[0.0, 1.0], [0.0, 0.5], [0.0, 0.0], [1e-30, 1.0]])
+  mask = np.ones(scores.shape, bool)
+  logs = np.asarray(aggregate(scores, mask, 'prod'))
+  # Finite, and in the order of what else is known of the chain.
+  assert np.isfinite(logs).all()
+  assert logs[3] > logs[0] > logs[1] > logs[2]
+  for how in ('min', 'last', 'mean', 'sum', 'max'):
+    np.testing.assert_allclose(aggregate(scores[2], mask[2], how), 0.0)
+
+
+def test_unknown_aggregate():
+  with pytest.raises(UserError, match="unknown aggregate 'median': expected"):
+    aggregate(SCORES, MASK, 'median')
+
+
+def test_buckets_by_hand():
+  assert [bucket(n) for n in (1, 64, 65, 128, 129)] == [64, 64, 128, 128, 256]
+  assert [bucket(n, 1) for n in (1, 2, 3, 5, 8, 9)] == [1, 2, 4, 8, 8, 16]
+  rows = [row_bucket(n, 1) for n in (1, 2, 3, 4, 5, 6, 7, 9, 12, 13)]
+  assert rows == [1, 2, 3, 4, 6, 6, 8, 12, 12, 16]
+  # On eight devices everything is a multiple of eight.
+  assert [row_bucket(n, 8) for n in (1, 8, 9, 25, 33)] == [8, 8, 16, 32, 48]
+
+
+@given(st.integers(1, 10_000), st.sampled_from([1, 2, 3, 8]))
+def test_row_buckets_waste_at_most_a_third(rows, multiple):
+  padded = row_bucket(rows, multiple)
+  assert padded % multiple == 0
+  needed = -(-rows // multiple) * multiple
+  assert rows <= padded < 1.5 * needed
+  assert (padded - needed) / padded <= 1 / 3
+
+
+@st.composite
+def candidates(draw):
+  """(tokens, step_ends) pairs; no token is in two of them, none is 0."""
+  made, token = [], 1
+  for lengths in draw(
+    st.lists(
+      st.lists(st.integers(2, 40), min_size=1, max_size=6),
+      min_size=1,
+      max_size=12,
+    )
+  ):
+    tokens = np.arange(token, token + sum(lengths), dtype=np.int32)
+    made.append((tokens, np.cumsum(lengths).astype(np.int32) - 1))
+    token += len(tokens)
+  return made
+
+
+@settings(deadline=None)
+@given(candidates(), st.integers(0, 50), st.sampled_from([1, 3, 8]))
+def test_pack_rows_loses_and_mixes_nothing(made, first_position, multiple):
+  rows, layout = pack_rows(made, first_position, multiple)
+  B, T = rows.tokens.shape
+  P = rows.step_ends.shape[1]
+  assert B % multiple == 0
+  assert bucket(max(len(tokens) for tokens, _ in made)) == T
+  for array in (*rows, layout.slots):
+    assert array.dtype == np.int32
+
+  used, segments = np.zeros((B, T), bool), set()
+  for i, (tokens, step_ends) in enumerate(made):
+    mask = layout.step_mask[i]
+    assert mask[: len(step_ends)].all()
+    assert mask.sum() == len(step_ends)
+    row_of, step_of = np.divmod(layout.slots[i, mask], P)
+    b = row_of[0]
+    assert (row_of == b).all()
+    # Every step is found by its slot: at its own last token.
+    at = rows.step_ends[b, step_of]
+    np.testing.assert_array_equal(rows.tokens[b, at], tokens[step_ends])
+    start = at[-1] + 1 - len(tokens)
+    inside = slice(start, at[-1] + 1)
+    np.testing.assert_array_equal(rows.tokens[b, inside], tokens)
+    np.testing.assert_array_equal(
+      rows.positions[b, inside], first_position + np.arange(len(tokens))
+    )
+    (segment,) = set(rows.segment_ids[b, inside].tolist())
+    assert segment > 0
+    assert (b, segment) not in segments
+    segments.add((b, segment))
+    assert not used[b, inside].any()
+    used[b, inside] = True
+  np.testing.assert_array_equal(used, rows.segment_ids > 0)
+  np.testing.assert_array_equal(used, rows.tokens > 0)
+  # No two chains share a slot.
+  slots = layout.slots[layout.step_mask]
+  assert len(set(slots.tolist())) == len(slots)
+
+
+@given(candidates())
+@settings(deadline=None)
+def test_no_two_rows_could_be_one(made):
+  """First fit leaves at most one row that is not more than half full."""
+  rows, _ = pack_rows(made, 0, 1)
+  filled = (rows.segment_ids > 0).sum(1)
+  filled = np.sort(filled[filled > 0])
+  assert len(filled) < 2 or filled[0] + filled[1] > rows.tokens.shape[1]
+
+
+MODEL = TransformerConfig(50, 16, 1, 2, 1, 16)
+HEAD = HeadConfig('two_class')
+
+
+@functools.cache
+def params():
+  def init(key):
+    return {
+      'backbone': init_params(key, MODEL),
+      'head': init_head(key, MODEL.d_model, HEAD),
+    }
+
+  return jax.jit(init)(jax.random.key(0))
+
+
+def some_rows(count, seed=0):
+  """`count` rows of 64 tokens, one candidate each."""
+  rng = np.random.default_rng(seed)
+  made = []
+  for length in rng.integers(40, 65, count):
+    tokens = rng.integers(1, 50, length).astype(np.int32)
+    made.append((tokens, np.array([length // 2, length - 1], np.int32)))
+  return pack_rows(made, 0, 1)
+
+
+def scores_of(rows, prefix=None):
+  run = functools.partial(score.row_scores, model=MODEL, head=HEAD)
+  return np.asarray(jax.jit(run)(params(), rows, prefix))
+
+
+def test_row_scores_are_the_head_at_every_step_end():
+  rows, layout = some_rows(3)
+  actual = scores_of(rows)
+  run = jax.jit(forward, static_argnums=1)
+  hidden = run(params()['backbone'], MODEL, *rows[:3])
+  expected = step_probabilities(
+    step_logits(params()['head'], hidden, rows.step_ends), HEAD
+  )
+  np.testing.assert_allclose(actual, expected, atol=1e-6)
+  assert np.ptp(actual.reshape(-1)[layout.slots[layout.step_mask]]) > 0.05
+
+
+@pytest.mark.parametrize(
+  'tokens', [64, 2 * 64, 3 * 64 + 1], ids=['6 parts', '3 parts', '2 parts']
+)
+def test_parts_are_the_whole(monkeypatch, tokens):
+  rows, layout = some_rows(6)
+  assert rows.tokens.shape == (6, 64)
+  real = layout.slots[layout.step_mask]
+  expected = scores_of(rows).reshape(-1)[real]
+  assert len(set(expected.tolist())) == 12
+  monkeypatch.setattr(score, 'MAX_TOKENS_PER_CALL', tokens)
+  actual = scores_of(rows).reshape(-1)[real]
+  np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+def test_parts_share_the_prompt(monkeypatch):
+  rows, layout = some_rows(4)
+  rows = rows._replace(positions=rows.positions + 5)
+  prompt = np.arange(1, 6, dtype=np.int32)[None]
+  mask = np.ones((1, 5), bool)
+  fill = jax.jit(prefill, static_argnums=1)
+  prefix = fill(params()['backbone'], MODEL, prompt, mask)
+  real = layout.slots[layout.step_mask]
+  expected = scores_of(rows, prefix).reshape(-1)[real]
+  monkeypatch.setattr(score, 'MAX_TOKENS_PER_CALL', 2 * 64)
+  actual = scores_of(rows, prefix).reshape(-1)[real]
+  np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+def test_a_row_longer_than_a_call_is_scored_all_the_same(monkeypatch):
+  rows, _ = some_rows(3)
+  expected = scores_of(rows)
+  monkeypatch.setattr(score, 'MAX_TOKENS_PER_CALL', 16)
+  np.testing.assert_allclose(scores_of(rows), expected, atol=1e-6)
+
+
+def test_parts_of_a_prime_number_of_rows(monkeypatch):
+  """They can be cut evenly into single rows only."""
+  rows, _ = some_rows(5)
+  rows = jax.tree.map(lambda x: jnp.asarray(x[:5]), rows)
+  expected = scores_of(rows)
+  monkeypatch.setattr(score, 'MAX_TOKENS_PER_CALL', 3 * 64)
+  np.testing.assert_allclose(scores_of(rows), expected, atol=1e-6)
