@@ -104,10 +104,10 @@ def base() -> ml_collections.ConfigDict:
     clip=1.0,
   )
   config.train = dict(
-    steps=1500,
+    steps=1200,
     microbatches=1,
     log_every=20,
-    checkpoint_every=500,
+    checkpoint_every=400,
     keep=2,
     best_metric='eval/auc',
     max_skipped_in_a_row=10,
