@@ -132,5 +132,5 @@ def _reason(error: BaseException) -> str:
   """What lies behind an error of Orbax, in a line."""
   while error.__cause__ is not None:
     error = error.__cause__
-  lines = str(error).strip().splitlines() or [type(error).__name__]
-  return lines[0][:200]
+  lines = str(error).strip().splitlines() or ['']
+  return f'{type(error).__name__}: {lines[0][:200]}'

@@ -91,3 +91,12 @@ def the_error(finished: subprocess.CompletedProcess) -> str:
 def copy_run(workdir: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
   """A workdir that a test may damage."""
   return pathlib.Path(shutil.copytree(workdir, to))
+
+
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
+  """Every file below a folder, to see that nothing was touched."""
+  return {
+    str(path.relative_to(folder)): path.read_bytes()
+    for path in sorted(folder.rglob('*'))
+    if path.is_file()
+  }

@@ -27,9 +27,7 @@ TEXTS = [
 def train(mesh, microbatches: int) -> tuple[dict, dict]:
   """The final parameters, and what is reported."""
   state = init_state(tiny_training.init, mesh, seed=0)
-  step = compile_train_step(
-    tiny_training.train_step(microbatches), state, mesh
-  )
+  step = compile_train_step(tiny_training.train_step(microbatches), state, mesh)
   losses = []
   with jax.set_mesh(mesh):
     for i in range(STEPS):
@@ -50,9 +48,7 @@ def train(mesh, microbatches: int) -> tuple[dict, dict]:
 def score(params, mesh) -> list[float]:
   """Step scores of some chains, packed and with a shared prompt."""
   fmt = make_format('arithmetic', 46)
-  scorer = Scorer(
-    params, tiny_training.MODEL, tiny_training.HEAD, fmt, mesh
-  )
+  scorer = Scorer(params, tiny_training.MODEL, tiny_training.HEAD, fmt, mesh)
   together = scorer.best_of_n(TEXTS[0][0], [steps for _, steps in TEXTS])
   return np.concatenate([*scorer.score_many(TEXTS), *together[2]]).tolist()
 

@@ -1,5 +1,6 @@
 """Every loss against arithmetic written out here, in float64 Python."""
 
+import functools
 import math
 
 import jax
@@ -13,6 +14,7 @@ from prm_jax.models import HeadConfig
 from prm_jax.models.config import HEADS
 
 LN2 = math.log(2)
+beta_binomial = jax.jit(losses.beta_binomial)
 # One head for every loss, and one more where a loss reads two.
 PAIRS = [
   (name, kind) for name, kinds in losses.HEADS_OF_LOSS.items() for kind in kinds
@@ -99,42 +101,52 @@ def beta_binomial_by_products(log_a, log_b, k, n):
 
 
 def counts(log_a, log_b, n):
-  """Logits [1, n + 1, 2] and all k of n trials."""
-  logits = jnp.broadcast_to(jnp.array([log_b, log_a]), (1, n + 1, 2))
-  return logits, row(*range(n + 1)), jnp.full((1, n + 1), float(n))
+  """Logits [1, 65, 2] and all k of n trials, the last one repeated."""
+  logits = jnp.broadcast_to(jnp.array([log_b, log_a]), (1, 65, 2))
+  k = np.minimum(np.arange(65.0), n)
+  return logits, row(*k), jnp.full((1, 65), float(n))
+
+
+def of_all_counts(log_a, log_b, n):
+  """The loss [n + 1] of every k of n trials."""
+  return beta_binomial(*counts(log_a, log_b, n))[0, : n + 1]
 
 
 def test_beta_binomial_of_a_flat_prior_is_uniform():
   # a = b = 1: every k of n is as likely, 1 / (n + 1)
-  close(losses.beta_binomial(*counts(0, 0, 8)), [[math.log(9)] * 9])
+  close(of_all_counts(0, 0, 8), [math.log(9)] * 9)
 
 
 @pytest.mark.parametrize('log_a', [-3.0, 0.0, 1.0, 2.5])
 @pytest.mark.parametrize('log_b', [-1.0, 0.5, 4.0])
 def test_beta_binomial_is_its_formula(log_a, log_b):
-  actual = losses.beta_binomial(*counts(log_a, log_b, 16))
+  actual = of_all_counts(log_a, log_b, 16)
   expected = [beta_binomial_by_lgamma(log_a, log_b, k, 16) for k in range(17)]
-  close(actual, [expected], atol=3e-5)
+  close(actual, expected, atol=3e-5)
 
 
 @pytest.mark.parametrize('log_b', [-15.0, 0.0, 2.7, 2.8, 6.0, 10.0, 15.0])
 @pytest.mark.parametrize('n', [1, 16, 64])
 def test_beta_binomial_sums_to_1(log_b, n):
   """Also where a + b is large and the log-gammas have no digits left."""
-  nll = losses.beta_binomial(*counts(log_b - 0.5, log_b, n))
+  nll = of_all_counts(log_b - 0.5, log_b, n)
   close(jnp.exp(-nll).sum(), 1.0, rtol=1e-4)
+
+
+slope_at_5 = jax.jit(
+  jax.grad(lambda x, k, n: losses.beta_binomial(x, k, n)[0, 5])
+)
 
 
 @pytest.mark.parametrize('log_a', [2.0, 2.8, 5.0, 10.0, 14.9])
 def test_beta_binomial_with_large_counts(log_a):
   log_b, n = log_a - 0.5, 16
-  logits, k, trials = counts(log_a, log_b, n)
   close(
-    losses.beta_binomial(logits, k, trials),
-    [[beta_binomial_by_products(log_a, log_b, i, n) for i in range(n + 1)]],
+    of_all_counts(log_a, log_b, n),
+    [beta_binomial_by_products(log_a, log_b, k, n) for k in range(n + 1)],
     atol=5e-5,
   )
-  slope = jax.grad(lambda x: losses.beta_binomial(x, k, trials)[0, 5])(logits)
+  slope = slope_at_5(*counts(log_a, log_b, n))
   step = 1e-5
   expected = [
     (
@@ -150,9 +162,9 @@ def test_beta_binomial_with_large_counts(log_a):
 def test_a_sure_beta_binomial_is_a_binomial():
   p, n = 0.25, 8
   total = 14.0
-  nll = losses.beta_binomial(*counts(total + math.log(p / (1 - p)), total, n))
+  nll = of_all_counts(total + math.log(p / (1 - p)), total, n)
   binomial = [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
-  close(jnp.exp(-nll), [binomial], rtol=1e-4)
+  close(jnp.exp(-nll), binomial, rtol=1e-4)
 
 
 def test_beta_binomial_reads_a_rate_as_counts():
@@ -248,8 +260,10 @@ def packed_batch():
   }
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.value_and_grad, argnums=2)
 def weighted(name, head, logits, batch):
-  """The sum that training divides by the weights of the batch."""
+  """The sum that training divides by the weights of the batch, its slope."""
   values = losses.step_loss(name, logits, batch, head, 4.0)
   weights = losses.step_loss_weights(name, batch)
   return jnp.where(weights > 0, weights * values, 0.0).sum()
@@ -262,7 +276,7 @@ def test_a_masked_step_changes_nothing(name, kind, garbage):
   batch, head = packed_batch(), HeadConfig(kind)
   masked = batch['step_weights'] == 0
   logits = jax.random.normal(jax.random.key(0), (1, 10, HEADS[kind]))
-  expected = jax.value_and_grad(weighted, argnums=2)(name, head, logits, batch)
+  expected = weighted(name, head, logits, batch)
   assert abs(float(expected[0])) > 0.1
   assert float(jnp.abs(expected[1]).max()) > 1e-3
 
@@ -272,9 +286,7 @@ def test_a_masked_step_changes_nothing(name, kind, garbage):
       masked, 1 - batch['step_labels'], batch['step_labels']
     )
   }
-  actual = jax.value_and_grad(weighted, argnums=2)(
-    name, head, touched, relabelled
-  )
+  actual = weighted(name, head, touched, relabelled)
   np.testing.assert_array_equal(actual[0], expected[0])
   np.testing.assert_array_equal(actual[1], expected[1])
   assert not np.asarray(actual[1])[np.asarray(masked)].any()
@@ -285,22 +297,22 @@ def test_each_loss_falls_when_a_right_step_scores_higher(name, kind):
   batch = packed_batch() | {'step_labels': row(*[1.0, 0.0] * 5)}
   head = HeadConfig(kind)
   logits = jnp.zeros((1, 10, HEADS[kind]))
-  slope = jax.grad(weighted, argnums=2)(name, head, logits, batch)[0, 4, -1]
-  assert slope < 0
+  _, slope = weighted(name, head, logits, batch)
+  assert slope[0, 4, -1] < 0
 
 
 def test_lm_targets_stop_at_segment_borders_and_padding():
   batch = {
-    'tokens': jnp.array([[5, 6, 7, 8, 9, 0], [1, 2, 3, 4, 5, 6]]),
-    'segment_ids': jnp.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1]]),
+    'tokens': jnp.array([[5, 6, 7, 8, 9, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7, 8]]),
+    'segment_ids': jnp.array([[1, 1, 1, 2, 2, 0, 0, 0], [1] * 8]),
   }
   next_tokens, inside = losses.lm_targets(batch)
-  close(inside, [[1, 1, 0, 1, 0, 0], [1, 1, 1, 1, 1, 0]])
+  close(inside, [[1, 1, 0, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 0]])
   read = [
     np.asarray(ids)[np.asarray(keep) > 0].tolist()
     for ids, keep in zip(next_tokens, inside, strict=True)
   ]
-  assert read == [[6, 7, 9], [2, 3, 4, 5, 6]]
+  assert read == [[6, 7, 9], [2, 3, 4, 5, 6, 7, 8]]
 
 
 def test_lm_targets_of_a_full_row_do_not_wrap_around():

@@ -16,13 +16,13 @@ from prm_jax.models import (
   HeadConfig,
   TransformerConfig,
   forward,
-  init_head,
-  init_params,
   prefill,
   step_logits,
   step_probabilities,
 )
 from prm_jax.score import AGGREGATES, aggregate, bucket, pack_rows, row_bucket
+from prm_jax.scorer import abstract_params
+from prm_jax.sharding import make_mesh
 
 SCORES = np.array([[0.5, 0.25, 0.9, 0.1], [0.4, 0.8, 0.0, 0.7]], np.float32)
 MASK = np.array([[True, True, True, False], [True, False, False, True]])
@@ -162,6 +162,20 @@ def test_pack_rows_loses_and_mixes_nothing(made, first_position, multiple):
   assert len(set(slots.tolist())) == len(slots)
 
 
+def test_the_longest_are_packed_first():
+  """44 + 20 and 40 + 24 fill two rows; in the order given it takes three."""
+  made = [
+    (np.ones(n, np.int32), np.array([n - 1], np.int32))
+    for n in (20, 40, 44, 24)
+  ]
+  rows, layout = pack_rows(made, 0, 1)
+  np.testing.assert_array_equal(rows.segment_ids > 0, np.ones((2, 64), bool))
+  slots = layout.slots[layout.step_mask]
+  np.testing.assert_array_equal(
+    rows.step_ends.reshape(-1)[slots], [63, 39, 43, 63]
+  )
+
+
 @given(candidates())
 @settings(deadline=None)
 def test_no_two_rows_could_be_one(made):
@@ -178,13 +192,12 @@ HEAD = HeadConfig('two_class')
 
 @functools.cache
 def params():
-  def init(key):
-    return {
-      'backbone': init_params(key, MODEL),
-      'head': init_head(key, MODEL.d_model, HEAD),
-    }
-
-  return jax.jit(init)(jax.random.key(0))
+  rng = np.random.default_rng(0)
+  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
+  return jax.tree.map(
+    lambda x: jnp.asarray(0.5 * rng.normal(size=x.shape), jnp.float32),
+    abstract_params(MODEL, HEAD, mesh),
+  )
 
 
 def some_rows(count, seed=0):
@@ -202,9 +215,15 @@ def scores_of(rows, prefix=None):
   return np.asarray(jax.jit(run)(params(), rows, prefix))
 
 
+@functools.cache
+def whole_scores():
+  """Six rows in one part."""
+  return scores_of(some_rows(6)[0])
+
+
 def test_row_scores_are_the_head_at_every_step_end():
-  rows, layout = some_rows(3)
-  actual = scores_of(rows)
+  rows, layout = some_rows(6)
+  actual = whole_scores()
   run = jax.jit(forward, static_argnums=1)
   hidden = run(params()['backbone'], MODEL, *rows[:3])
   expected = step_probabilities(
@@ -215,16 +234,21 @@ def test_row_scores_are_the_head_at_every_step_end():
 
 
 @pytest.mark.parametrize(
-  'tokens', [64, 2 * 64, 3 * 64 + 1], ids=['6 parts', '3 parts', '2 parts']
+  ('count', 'limit'),
+  [
+    (6, 2 * 64),  # three parts of two
+    (6, 3 * 64 + 1),  # two parts of three
+    (5, 3 * 64),  # a prime number of rows: only one by one
+    (3, 16),  # a row alone is longer than a call may be
+  ],
 )
-def test_parts_are_the_whole(monkeypatch, tokens):
-  rows, layout = some_rows(6)
+def test_parts_are_the_whole(monkeypatch, count, limit):
+  rows, _ = some_rows(6)
   assert rows.tokens.shape == (6, 64)
-  real = layout.slots[layout.step_mask]
-  expected = scores_of(rows).reshape(-1)[real]
-  assert len(set(expected.tolist())) == 12
-  monkeypatch.setattr(score, 'MAX_TOKENS_PER_CALL', tokens)
-  actual = scores_of(rows).reshape(-1)[real]
+  expected = whole_scores()[:count]
+  assert len(np.unique(expected[:, :2])) == 2 * count
+  monkeypatch.setattr(score, 'MAX_TOKENS_PER_CALL', limit)
+  actual = scores_of(jax.tree.map(lambda x: x[:count], rows))
   np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
@@ -240,19 +264,3 @@ def test_parts_share_the_prompt(monkeypatch):
   monkeypatch.setattr(score, 'MAX_TOKENS_PER_CALL', 2 * 64)
   actual = scores_of(rows, prefix).reshape(-1)[real]
   np.testing.assert_allclose(actual, expected, atol=1e-6)
-
-
-def test_a_row_longer_than_a_call_is_scored_all_the_same(monkeypatch):
-  rows, _ = some_rows(3)
-  expected = scores_of(rows)
-  monkeypatch.setattr(score, 'MAX_TOKENS_PER_CALL', 16)
-  np.testing.assert_allclose(scores_of(rows), expected, atol=1e-6)
-
-
-def test_parts_of_a_prime_number_of_rows(monkeypatch):
-  """They can be cut evenly into single rows only."""
-  rows, _ = some_rows(5)
-  rows = jax.tree.map(lambda x: jnp.asarray(x[:5]), rows)
-  expected = scores_of(rows)
-  monkeypatch.setattr(score, 'MAX_TOKENS_PER_CALL', 3 * 64)
-  np.testing.assert_allclose(scores_of(rows), expected, atol=1e-6)

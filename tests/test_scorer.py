@@ -81,7 +81,7 @@ def test_a_stream_of_odd_lengths_compiles_few_programs():
       assert len(scorer.score(problem, steps)) == len(steps)
       tokens += len(FORMAT.encode(problem, steps).tokens)
       continue
-    candidates = [some_steps(rng) for _ in range(rng.integers(1, 7))]
+    candidates = [some_steps(rng) for _ in range(rng.integers(1, 5))]
     _, chain_scores, _ = scorer.best_of_n(problem, candidates)
     assert len(chain_scores) == len(candidates)
     prompt = len(FORMAT.encode_prompt(problem))
@@ -99,6 +99,10 @@ def test_the_programs_that_are_counted_are_those_that_exist():
   scorer.best_of_n(PROBLEM, [['a'], ['b', 'c']])
   compiled = [f._cache_size() for f in (scorer._row_scores, scorer._best_of_n)]
   assert min(compiled) > 0
+  assert sum(compiled) == len(scorer.stats.programs)
+  # How many candidates share a row makes no new program.
+  for count in (1, 3, 5, 16):
+    scorer.best_of_n(PROBLEM, [['a']] * count)
   assert sum(compiled) == len(scorer.stats.programs)
 
 

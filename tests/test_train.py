@@ -1,6 +1,7 @@
 """The train step and the loop: meshes, microbatches, non-finite steps."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -27,6 +28,7 @@ from prm_jax.train import (
 )
 from tests import tiny_training
 from tests.command_line import ROOT
+from tests.tiny_training import COMPILE_FAST
 
 ONE, MESHES = '1,1,1,1', ('2,4,1,1', '1,4,2,1', '2,2,2,2')
 
@@ -38,6 +40,8 @@ def on_devices():
     [sys.executable, '-m', 'tests.run_on_devices', ONE, *MESHES],
     cwd=ROOT,
     capture_output=True,
+    env=os.environ
+    | {'XLA_FLAGS': ' '.join(f'--{k}={v}' for k, v in COMPILE_FAST.items())},
     text=True,
     timeout=600,
     check=False,
@@ -121,7 +125,8 @@ def test_microbatches_add_up_to_the_batch(loss):
     jax.random.key(0)
   )
   updates, metrics = {}, {}
-  for parts in (1, 2, 4):
+  counts = (1, 2, 4) if loss == 'bce' else (1, 2)
+  for parts in counts:
     step = make_train_step(
       tiny_training.MODEL,
       HeadConfig(),
@@ -130,14 +135,13 @@ def test_microbatches_add_up_to_the_batch(loss):
       optax.constant_schedule(1.0),
       parts,
     )
-    after, metrics[parts] = jax.jit(step)(state, tiny_training.batch(1))
+    step = jax.jit(step, compiler_options=COMPILE_FAST)
+    after, metrics[parts] = step(state, tiny_training.batch(1))
     updates[parts] = jax.tree.map(np.subtract, after.params, state.params)
-  # Means of 100 to 300 terms in float32, each rounded at 6e-8 of its size.
-  for parts in (2, 4):
-    for a, b in zip(
-      jax.tree.leaves(updates[1]), jax.tree.leaves(updates[parts]), strict=True
-    ):
-      np.testing.assert_allclose(b, a, rtol=0, atol=1e-6 * np.abs(a).max())
+  # float32 rounds at 6e-8; a wrong weight of a part is off by a tenth.
+  for parts in counts[1:]:
+    apart = optax.tree.norm(optax.tree.sub(updates[parts], updates[1]))
+    assert apart < 1e-6 * optax.tree.norm(updates[1])
     for name in ('loss', 'step_loss', 'lm_loss', 'grad_norm'):
       np.testing.assert_allclose(
         metrics[parts][name], metrics[1][name], rtol=1e-6
@@ -148,7 +152,7 @@ BAD = {'nan': np.nan, 'inf': np.inf}
 
 
 def batches(bad_steps: tuple[int, ...], kind: str, steps: int) -> list[dict]:
-  """One batch per step; those of `bad_steps` have one label that is no number."""
+  """One batch per step; in those of `bad_steps` one label is no number."""
   made = [tiny_training.batch(i) for i in range(1, steps + 1)]
   for step in bad_steps:
     labelled = np.argwhere(made[step - 1]['step_weights'] > 0)
@@ -164,7 +168,7 @@ def one_device():
 
 
 def run_fit(one_device, data: list[dict], limit: int, workdir):
-  """fit on these batches; returns the states after each step, as saved."""
+  """fit on these batches: the first state, the parameters after each step."""
   mesh, step_fn = one_device
   state = init_state(tiny_training.init, mesh, seed=0)
   start = jax.tree.map(np.array, state._replace(key=0))
@@ -177,7 +181,11 @@ def run_fit(one_device, data: list[dict], limit: int, workdir):
     keep=len(data),
     max_skipped_in_a_row=limit,
   )
-  evaluate = lambda params: rated.append(jax.tree.map(np.array, params)) or {}
+
+  def evaluate(params):
+    rated.append(jax.tree.map(np.array, params))
+    return {}
+
   writer = MetricWriter(workdir, 0)
   iterator = iter(grain.MapDataset.source(data).to_iter_dataset())
   try:

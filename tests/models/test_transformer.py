@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +51,8 @@ def params_of(config):
   return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
+# What runs once on tiny arrays spends all its time in the compiler.
+QUICK = {'xla_backend_optimization_level': 0}
 run = jax.jit(forward, static_argnums=1)
 fill = jax.jit(prefill, static_argnums=1)
 
@@ -208,10 +211,10 @@ def test_padding_changes_nothing():
 
 def test_later_tokens_never_change_earlier_states():
   """Exactly: a masked weight is 0, not small."""
-  tokens, positions, segment_ids = alone(some_tokens((2, 12)))
+  tokens, positions, segment_ids = alone(some_tokens((3, 14)))
   params = params_of(CONFIG)
   before = np.asarray(run(params, CONFIG, tokens, positions, segment_ids))
-  for t in (1, 6, 11):
+  for t in (1, 6, 13):
     changed = tokens.copy()
     changed[:, t:] = (changed[:, t:] + 1) % CONFIG.vocab_size
     after = np.asarray(run(params, CONFIG, changed, positions, segment_ids))
@@ -219,21 +222,31 @@ def test_later_tokens_never_change_earlier_states():
     assert (after[:, t:] != before[:, t:]).all(-1).all()
 
 
-@pytest.mark.parametrize('variant', ['base', 'bias'])
-def test_a_prefix_and_the_rest_are_the_whole(variant):
-  """Three prompts of unequal length, padded, shared by two rows each."""
-  config = VARIANTS[variant]
+# Three prompts of unequal length, padded; two rows share each.
+LENGTHS = np.array([4, 7, 1])
+PROMPT_MASK = np.arange(8) < LENGTHS[:, None]
+
+
+def run_with_prefix(prompts, rows, positions, segment_ids):
+  config = VARIANTS['bias']
   params = params_of(config)
-  lengths, T = (4, 7, 1), 5
-  prompts = some_tokens((3, 8), 3)
-  mask = np.arange(8) < np.array(lengths)[:, None]
-  prefix = fill(params, config, prompts, mask)
-  rows = some_tokens((6, T), 4)
-  starts = np.repeat(lengths, 2)[:, None]
-  positions = (starts + np.arange(T)).astype(np.int32)
-  actual = run(params, config, rows, positions, np.ones_like(rows), prefix)
+  prefix = fill(params, config, prompts, PROMPT_MASK)
+  return run(params, config, rows, positions, segment_ids, prefix)
+
+
+def going_on(rows):
+  """Positions of rows that go on from their prompts."""
+  starts = np.repeat(LENGTHS, 2)[:, None]
+  return (starts + np.arange(rows.shape[1])).astype(np.int32)
+
+
+def test_a_prefix_and_the_rest_are_the_whole():
+  config = VARIANTS['bias']
+  params = params_of(config)
+  prompts, rows = some_tokens((3, 8), 3), some_tokens((6, 5), 4)
+  actual = run_with_prefix(prompts, rows, going_on(rows), np.ones_like(rows))
   for b, row in enumerate(rows):
-    length = lengths[b // 2]
+    length = LENGTHS[b // 2]
     whole = alone(np.concatenate([prompts[b // 2, :length], row])[None])
     expected = forward_in_numpy(params, config, *whole)[0, length:]
     np.testing.assert_allclose(actual[b], expected, rtol=0, atol=1e-5)
@@ -244,42 +257,32 @@ def test_a_prefix_and_the_rest_are_the_whole(variant):
 
 
 def test_what_pads_a_prefix_changes_nothing():
-  params = params_of(CONFIG)
-  prompts = some_tokens((2, 8), 5)
-  mask = np.arange(8) < np.array([[5], [3]])
-  other = np.where(mask, prompts, some_tokens((2, 8), 6))
+  prompts, rows = some_tokens((3, 8), 5), some_tokens((6, 5), 6)
+  other = np.where(PROMPT_MASK, prompts, some_tokens((3, 8), 7))
   assert (other != prompts).any()
-  rows = some_tokens((2, 4), 7)
-  positions = np.array([[5], [3]], np.int32) + np.arange(4, dtype=np.int32)
-  states = [
-    run(
-      params,
-      CONFIG,
-      rows,
-      positions,
-      np.ones_like(rows),
-      fill(params, CONFIG, tokens, mask),
-    )
-    for tokens in (prompts, other)
-  ]
-  np.testing.assert_array_equal(*states)
+  rest = (rows, going_on(rows), np.ones_like(rows))
+  np.testing.assert_array_equal(
+    run_with_prefix(prompts, *rest), run_with_prefix(other, *rest)
+  )
 
 
 def test_packed_candidates_share_a_prefix():
   """Two candidates in one row see the prompt, and not each other."""
-  params = params_of(CONFIG)
-  prompt, row = some_tokens((1, 4), 8), some_tokens((1, 6), 9)
-  prefix = fill(params, CONFIG, prompt, np.ones((1, 4), bool))
-  positions = np.array([[4, 5, 6, 4, 5, 6]], np.int32)
-  segment_ids = np.array([[1, 1, 1, 2, 2, 2]], np.int32)
-  actual = run(params, CONFIG, row, positions, segment_ids, prefix)
-  for part in (slice(0, 3), slice(3, 6)):
-    whole = np.concatenate([prompt, row[:, part]], axis=1)
-    expected = forward_in_numpy(params, CONFIG, *alone(whole))[:, 4:]
-    np.testing.assert_allclose(actual[:, part], expected, atol=1e-5)
+  config = VARIANTS['bias']
+  params = params_of(config)
+  prompts, rows = some_tokens((3, 8), 8), some_tokens((6, 5), 9)
+  positions = going_on(rows)
+  positions[:, 3:] -= 3
+  segment_ids = np.broadcast_to(np.int32([1, 1, 1, 2, 2]), (6, 5))
+  actual = run_with_prefix(prompts, rows, positions, segment_ids)
+  for b, part in itertools.product(range(6), (slice(0, 3), slice(3, 5))):
+    length = LENGTHS[b // 2]
+    whole = np.concatenate([prompts[b // 2, :length], rows[b, part]])[None]
+    expected = forward_in_numpy(params, config, *alone(whole))[0, length:]
+    np.testing.assert_allclose(actual[b, part], expected, rtol=0, atol=1e-5)
 
 
-@functools.partial(jax.jit, static_argnums=1)
+@functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
 def loss_and_gradients(params, config):
   def loss(params):
     hidden = forward(params, config, *packed_rows())
@@ -355,7 +358,7 @@ def test_initial_parameters():
   config = dataclasses.replace(
     CONFIG, d_model=64, n_layers=3, qkv_bias=True, tie_embeddings=False
   )
-  init = jax.jit(init_params, static_argnums=1)
+  init = jax.jit(init_params, static_argnums=1, compiler_options=QUICK)
   params = init(jax.random.key(0), config)
   attention = params['layers']['self_attn']
   assert attention['q_proj']['kernel'].shape == (3, 64, 4, 6)

@@ -1,0 +1,120 @@
+"""Rotary positions and attention: within a row, and to a prefix it shares."""
+
+import jax
+import jax.numpy as jnp
+
+MASKED = -1e30  # finite, so that a row of padding gives a number, not NaN
+# Queries per block of attention: small blocks skip more, many compile longer.
+SMALLEST_BLOCK = 128
+MOST_BLOCKS = 8
+
+
+def apply_rope(
+  x: jax.Array,  # [B, T, N, H]
+  positions: jax.Array,  # [B, T]
+  theta: float,
+) -> jax.Array:  # [B, T, N, H]
+  """Rotary position embedding (Su et al., 2021), in the half-split layout.
+
+  Pair (i, i + H/2) turns by position * theta^(-2i/H).
+  """
+  half = x.shape[-1] // 2
+  frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  angles = positions[:, :, None, None].astype(jnp.float32) * frequencies
+  sin, cos = jnp.sin(angles), jnp.cos(angles)
+  x1, x2 = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+  turned = jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], -1)
+  return turned.astype(x.dtype)
+
+
+def attention(
+  query: jax.Array,  # [B, T, N, H]
+  key: jax.Array,  # [B, T, K, H]
+  value: jax.Array,  # [B, T, K, H]
+  segment_ids: jax.Array,  # [B, T]
+  prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # see Prefix, no L
+) -> jax.Array:  # [B, T, N, H]
+  """Causal grouped-query attention within segments and to the shared prefix.
+
+  Queries go block by block against the keys up to their block's end: half of
+  the scores are never computed, and with one block's scores kept at a time
+  (the backward pass makes them again) memory grows with T, not with T^2.
+  """
+  B, T, N, H = query.shape
+  K = key.shape[2]
+  query = query.reshape(B, T, K, N // K, H) * H**-0.5
+  query = query.transpose(0, 2, 3, 1, 4)  # [B, K, R, T, H]
+  key, value = key.swapaxes(1, 2), value.swapaxes(1, 2)  # [B, K, T, H]
+  if prefix is not None:
+    prefix = prefix[0].swapaxes(1, 2), prefix[1].swapaxes(1, 2), prefix[2]
+  size = max(SMALLEST_BLOCK, -(-T // MOST_BLOCKS))
+  attend = attend_block if size >= T else jax.checkpoint(attend_block)
+  blocks = []
+  for start in range(0, T, size):
+    end = min(start + size, T)
+    same = segment_ids[:, start:end, None] == segment_ids[:, None, :end]
+    causal = jnp.arange(start, end)[:, None] >= jnp.arange(end)
+    blocks.append(
+      attend(
+        query[:, :, :, start:end],
+        key[:, :, :end],
+        value[:, :, :end],
+        same & causal,
+        prefix,
+      )
+    )
+  out = jnp.concatenate(blocks, axis=3)
+  return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H)
+
+
+def attend_block(
+  query: jax.Array,  # [B, K, R, T, H], scaled; R query heads share a key head
+  key: jax.Array,  # [B, K, U, H]
+  value: jax.Array,  # [B, K, U, H]
+  mask: jax.Array,  # [B, T, U] bool, True is visible
+  prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # [G, K, S, H] x 2
+) -> jax.Array:  # [B, K, R, T, H]
+  """Softmax attention of some queries over keys and a prefix.
+
+  The prefix is never copied per row: the E rows of a group are an axis of the
+  query instead (B = G * E).
+  """
+  B, K, R, T, H = query.shape
+  scores = jnp.einsum(
+    'BKRTH,BKUH->BKRTU', query, key, preferred_element_type=jnp.float32
+  )
+  scores = jnp.where(mask[:, None, None], scores, MASKED)
+  highest = scores.max(-1, keepdims=True)
+  if prefix is not None:
+    prefix_key, prefix_value, prefix_mask = prefix
+    G, S = prefix_mask.shape
+    seen = jnp.einsum(
+      'GEKRTH,GKSH->GEKRTS',
+      query.reshape(G, B // G, K, R, T, H),
+      prefix_key,
+      preferred_element_type=jnp.float32,
+    )
+    seen = jnp.where(prefix_mask[:, None, None, None, None], seen, MASKED)
+    seen = seen.reshape(B, K, R, T, S)
+    highest = jnp.maximum(highest, seen.max(-1, keepdims=True))
+  # Softmax by hand: it is divided by its sum after the product with the
+  # values, which is smaller than the scores.
+  highest = jax.lax.stop_gradient(highest)
+  weights = jnp.exp(scores - highest)
+  total = weights.sum(-1, keepdims=True)
+  out = jnp.einsum(
+    'BKRTU,BKUH->BKRTH',
+    weights.astype(value.dtype),
+    value,
+    preferred_element_type=jnp.float32,
+  )
+  if prefix is not None:
+    weights = jnp.exp(seen - highest)
+    total += weights.sum(-1, keepdims=True)
+    out += jnp.einsum(
+      'GEKRTS,GKSH->GEKRTH',
+      weights.astype(value.dtype).reshape(G, B // G, K, R, T, S),
+      prefix_value,
+      preferred_element_type=jnp.float32,
+    ).reshape(out.shape)
+  return (out / total).astype(value.dtype)

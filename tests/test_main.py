@@ -1,0 +1,272 @@
+"""What a person can get wrong at the command line: one line each, exit code 2.
+
+Most go through `run_all`, forks of one process that has the package imported;
+a few through `python -m prm_jax.main` itself. Faults of data files are in
+`test_main_files.py`, of checkpoints in `test_checkpoints.py`.
+"""
+
+import json
+import re
+
+import pytest
+
+import prm_jax
+from prm_jax.errors import UserError
+from tests import command_line
+from tests.command_line import (
+  LONG,
+  SMALL,
+  TINY,
+  contents,
+  copy_run,
+  run,
+  run_all,
+  the_error,
+)
+
+HUMAN = '--config=configs/prm_math.py:human,tiny'
+NO_CONFIG = 'module .* has no attribute .get_config.*see the config file'
+
+# name -> (arguments; {tmp} is a folder of the test, what the line has to say).
+# A workdir of its own is added where none is given.
+BEFORE_PARSING = {
+  'no config': (['{work}'], '--config is missing.*configs/prm_math.py'),
+  'no such config': (['--config=nope.py', '{work}'], "No such file.*'nope.py'"),
+  'config is a folder': (['--config=configs', '{work}'], 'directory.*FILE.py'),
+  'config is nothing': (['--config=', '{work}'], 'empty string.*FILE.py'),
+  'empty config': (['--config={tmp}/empty.py', '{work}'], NO_CONFIG),
+  'config without get_config': (['--config={tmp}/x.py', '{work}'], NO_CONFIG),
+  'syntax error': (['--config={tmp}/syntax.py', '{work}'], 'syntax.py:2: '),
+  'unknown variant': (
+    ['--config=configs/prm_math.py:tyni', '{work}'],
+    "unknown variant 'tyni'.*expected orm, human, tiny",
+  ),
+  'misspelt value': (
+    [TINY, '--config.optim.lrr=1', '{work}'],
+    'lrr.*Did you mean "lr"',
+  ),
+  'misspelt section': (
+    [TINY, '--config.optm.lr=1', '{work}'],
+    'optm.*Did you mean "optim"',
+  ),
+  'text for a number': (
+    [TINY, '--config.optim.lr=abc', '{work}'],
+    '--config.optim.lr=abc: could not convert',
+  ),
+  'fraction for a whole number': (
+    [TINY, '--config.train.steps=2.5', '{work}'],
+    '--config.train.steps=2.5: invalid literal',
+  ),
+  'value for a section': ([TINY, '--config.optim=3', '{work}'], 'optim=3'),
+  'index into a tuple': (
+    [TINY, '--config.evaluation.ns[0]=1', '{work}'],
+    r'evaluation.ns\[0\]',
+  ),
+  'misspelt flag': (
+    [TINY, '--wrokdir=x', '{work}'],
+    "'wrokdir'. Did you mean: workdir",
+  ),
+  'loose argument': ([TINY, 'extra', '{work}'], "unknown argument 'extra'"),
+  'no workdir': ([TINY], '--workdir is missing'),
+  'workdir is nothing': ([TINY, '--workdir='], '--workdir is missing'),
+  'workdir without value': ([TINY, '--workdir'], 'Missing value.*--workdir'),
+  'workdir is a file': (
+    [TINY, '--workdir={tmp}/file'],
+    'workdir .*/file: File exists; choose one that can be written',
+  ),
+  'workdir below a file': (
+    [TINY, '--workdir={tmp}/file/run'],
+    'workdir .*/file/run: Not a directory; choose one',
+  ),
+  # Where not even root may make a folder.
+  'workdir not writable': (
+    [TINY, '--workdir=/proc/prm_jax'],
+    'workdir /proc/prm_jax: .*; choose one that can be written',
+  ),
+  'corrupt config.json': (
+    [TINY, '--workdir={tmp}/corrupt'],
+    'corrupt/config.json is not a config in JSON; delete the workdir',
+  ),
+  'config.json of something else': (
+    [TINY, '--workdir={tmp}/foreign'],
+    'foreign/config.json is not a config in JSON',
+  ),
+  'files without a root': ([HUMAN, '{work}'], 'data.root=DIR.*PRM_JAX_DATA'),
+  'root that is not there': (
+    [HUMAN, '--config.data.root={tmp}/nowhere', '{work}'],
+    'nowhere/.*cannot be read .No such file',
+  ),
+}
+# Overrides that a config takes and a run refuses, before it makes any data.
+REFUSED = {
+  'task=rl': "config.task is 'rl': expected one of prm",
+  'seed=-1': 'seed=-1',
+  'mesh.model=3': 'mesh .*model=3 does not fit 1 devices; set --config.mesh',
+  'mesh.model=0': 'mesh .*model=0 does not fit 1 devices',
+  'loss.name=cross_entropy': 'cross_entropy.*head.kind=.logit.*two_class',
+  'loss.name=bec': "loss.name='bec': expected one of bce, ",
+  'head.kind=foo': "head.kind='foo': expected one of logit, ",
+  'data.tokenizer=gpt': "tokenizer 'gpt': expected one of arithmetic, bytes",
+  'data.kind=foo': "data.kind='foo': expected one of arithmetic, files",
+  'data.row_length=10': 'data.row_length=10 .* data.max_length=46',
+  'data.batch_size=0': 'data.batch_size=0: expected >= 1',
+  'data.max_steps_per_row=0': 'max_steps_per_row=0: expected >= 1',
+  'model.remat=foo': "model.remat='foo': expected one of",
+  'model.n_kv_heads=3': 'model.n_kv_heads=3 must divide',
+  'optim.schedule=foo': "optim.schedule='foo': expected one of constant, ",
+  'optim.clip=inf': 'config holds inf or nan',
+  'targets.supervision=foo': "supervision='foo': expected one of process, ",
+  'targets.neutral=foo': "targets.neutral='foo': expected one of good, ",
+  'train.steps=0': 'train.steps=0: expected >= 1',
+  'train.checkpoint_every=0': 'train.checkpoint_every=0: expected >= 1',
+  'train.keep=0': 'train.keep=0: expected >= 1',
+  'train.best_metric=eval/acu': 'best_metric=.eval/acu.: expected .*eval/auc',
+  'train.microbatches=3': 'batch_size=8 .* 3 microbatches .* multiple of 3',
+  'evaluation.aggregate=foo': "evaluation.aggregate='foo': expected one of min",
+  'evaluation.aggregates=foo': "evaluation.aggregates='foo': expected one of",
+  'evaluation.best_of_n=foo': "best_of_n='foo': expected one of arithmetic",
+  'evaluation.ns=0': 'evaluation.ns=.*: expected ascending',
+}
+
+
+@pytest.fixture(scope='module')
+def faults(tmp_path_factory):
+  """Runs them all: name -> (finished process, its workdir's files)."""
+  tmp = tmp_path_factory.mktemp('faults')
+  (tmp / 'empty.py').write_text('')
+  (tmp / 'x.py').write_text('x = 1\n')
+  (tmp / 'syntax.py').write_text('x = 1\ndef get_config(:\n')
+  (tmp / 'file').write_text('mine')
+  for name, text in (('corrupt', '{"task": '), ('foreign', '[1, 2]')):
+    (tmp / name).mkdir()
+    (tmp / name / 'config.json').write_text(text)
+  before = contents(tmp)
+  cases = {name: arguments for name, (arguments, _) in BEFORE_PARSING.items()}
+  cases |= {name: [*SMALL, f'--config.{name}', '{work}'] for name in REFUSED}
+  workdirs = {name: tmp / f'work{i}' for i, name in enumerate(cases)}
+  ran = run_all(
+    [
+      [a.format(tmp=tmp, work=f'--workdir={workdirs[name]}') for a in arguments]
+      for name, arguments in cases.items()
+    ]
+  )
+  assert contents(tmp) == before  # no file was made, changed or removed
+  return dict(zip(cases, ran, strict=True))
+
+
+@pytest.mark.parametrize('name', BEFORE_PARSING)
+def test_a_fault_in_the_command(faults, name):
+  assert re.search(BEFORE_PARSING[name][1], the_error(faults[name]))
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_a_value_is_refused_before_data_is_made(faults, name):
+  assert re.search(REFUSED[name], the_error(faults[name]))
+  assert not faults[name].stdout
+
+
+def test_a_batch_that_does_not_divide_over_devices(tmp_path):
+  (refused,) = run_all(
+    [[*SMALL, '--config.cpu_devices=3', f'--workdir={tmp_path}']]
+  )
+  assert 'replica x fsdp = 3 devices; make it a multiple of 3' in the_error(
+    refused
+  )
+
+
+def test_really_from_the_command_line(tmp_path):
+  """That the forks above behave as the command does."""
+  line = the_error(run('--config.optim.lrr=1', TINY, f'--workdir={tmp_path}'))
+  assert 'Did you mean "lr"' in line
+  line = the_error(run(TINY, '--config.optim.lr=abc', f'--workdir={tmp_path}'))
+  assert '--config.optim.lr=abc' in line
+  line = the_error(run())
+  assert line.startswith('error: --config is missing')
+  assert not list(tmp_path.iterdir())
+
+
+def test_the_workdir_of_another_config_is_left_alone(finished, tmp_path):
+  workdir = copy_run(finished, tmp_path / 'run')
+  before = contents(workdir)
+  line = the_error(
+    run(
+      *LONG,
+      '--config.optim.lr=0.5',
+      '--config.train.keep=3',
+      f'--workdir={workdir}',
+    )
+  )
+  assert f'{workdir} belongs to another config' in line
+  assert '(differs in optim.lr, train.keep)' in line
+  assert contents(workdir) == before
+
+
+def test_a_fault_leaves_the_workdir_free_for_the_corrected_command(tmp_path):
+  workdir = f'--workdir={tmp_path}'
+  short = (*SMALL, '--config.train.steps=2', workdir)
+  wrong, right = run_all([[*short, '--config.model.remat=foo'], short])
+  assert 'model.remat' in the_error(wrong)
+  assert right.returncode == 0, right.stderr
+  config = json.loads((tmp_path / 'config.json').read_text())
+  assert config['model']['remat'] == 'none'
+
+
+def test_no_usable_chain_is_told_with_the_census(tmp_path):
+  (refused,) = run_all(
+    [[*SMALL, '--config.data.max_length=4', f'--workdir={tmp_path}']]
+  )
+  assert '0 of 128 chains' in the_error(refused)
+  assert '128 too long' in the_error(refused)
+  assert not (tmp_path / 'metrics.jsonl').exists()
+
+
+def test_help_names_the_flags():
+  told = command_line.run('--help')
+  assert told.returncode in (0, 1)  # absl's own
+  assert '--config' in told.stdout
+  assert '--workdir' in told.stdout
+  assert 'Traceback' not in told.stdout + told.stderr
+
+
+@pytest.fixture
+def broken_workdirs(finished, tmp_path):
+  """Folders that hold no trained model, and what has to be said of them."""
+  good = json.loads((finished / 'config.json').read_text())
+  configs = {
+    'corrupt': '{"data"',
+    'list': '[]',
+    'other': json.dumps({'data': {}}),
+    'newer': json.dumps(good | {'head': {'kind': 'logit', 'bias': 1}}),
+    'untrained': json.dumps(good),
+    'emptied': json.dumps(good),
+  }
+  for name, text in configs.items():
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'config.json').write_text(text)
+  (tmp_path / 'emptied' / 'checkpoints').mkdir()
+  (tmp_path / 'nothing').mkdir()
+  (tmp_path / 'file').write_text('')
+  return tmp_path
+
+
+@pytest.mark.parametrize(
+  ('name', 'said'),
+  [
+    ('nowhere', 'no readable config.json .*expected the workdir'),
+    ('nothing', 'no readable config.json .*expected the workdir'),
+    ('file', 'no readable config.json .*expected the workdir'),
+    ('corrupt', 'no readable config.json .*expected the workdir'),
+    ('list', 'not the config of a training run'),
+    ('other', 'not the config of a training run'),
+    ('newer', 'not the config of a training run'),
+    ('untrained', 'checkpoints does not exist; train first'),
+    ('emptied', 'holds no checkpoint yet; train first'),
+  ],
+)
+def test_load_names_what_is_missing(broken_workdirs, name, said):
+  before = contents(broken_workdirs)
+  with pytest.raises(UserError, match=said) as raised:
+    prm_jax.load(broken_workdirs / name)
+  assert str(broken_workdirs / name) in str(raised.value)
+  assert '\n' not in str(raised.value)
+  assert contents(broken_workdirs) == before
