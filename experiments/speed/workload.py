@@ -117,8 +117,7 @@ def make_workload(warmup_steps: int) -> dict:
     'gsm8k': gsm8k_candidates(root, fmt),
     'prm800k': prm800k_candidates(root, fmt),
   }
-  for task in tasks.values():
-    task |= describe(task, fmt)
+  tasks = {k: task | describe(task, fmt) for k, task in tasks.items()}
   train = training_chains(root, fmt)
   return {
     'shape': SHAPE,
@@ -129,5 +128,3 @@ def make_workload(warmup_steps: int) -> dict:
     ],
     'score': tasks,
   }
-
-

@@ -1,0 +1,98 @@
+"""A byte-level PRM from scratch on human labels, on ProcessBench.
+
+    python experiments/human_labels/run.py --workdir /tmp/human --data-root DIR
+
+Runs the main job (or finds it done) and writes results.json and the table of
+README.md beside this file.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+from prm_jax import manifest
+
+HERE = pathlib.Path(__file__).parent
+CONFIG = HERE.parents[1] / 'configs' / 'prm_math.py'
+ROWS = {
+  'all_right': 'every step right',
+  'first_step': 'first step wrong',
+  'position': 'step position, chosen on dev',
+  'random': 'uniform guess',
+}
+
+
+def table(results: dict) -> str:
+  """Markdown: F1 with its interval beside what needs no model."""
+  lines = [
+    '| set | scorer | F1 | 95% interval | acc, error | acc, correct |',
+    '| --- | --- | --- | --- | --- | --- |',
+  ]
+  for name, found in results['localisation'].items():
+    low, high = found['ci95']
+    rows = [('PRM', found, f'{100 * low:.1f} to {100 * high:.1f}')]
+    rows += [(text, found['baselines'][key], '') for key, text in ROWS.items()]
+    for who, row, interval in rows:
+      cells = ' | '.join(
+        '' if row[key] is None else f'{100 * row[key]:.1f}'
+        for key in ('acc_error', 'acc_correct')
+      )
+      f1 = f'{100 * row["f1"]:.1f}'
+      lines.append(f'| {name} | {who} | {f1} | {interval} | {cells} |')
+  return '\n'.join(lines)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--workdir', type=pathlib.Path, required=True)
+  parser.add_argument('--data-root', required=True)
+  args = parser.parse_args()
+  path = args.workdir / 'results.json'
+  if not path.exists():
+    subprocess.run(
+      [
+        sys.executable,
+        '-m',
+        'prm_jax.main',
+        f'--config={CONFIG}:human',
+        f'--workdir={args.workdir}',
+        f'--config.data.root={args.data_root}',
+      ],
+      check=True,
+    )
+  document = json.loads(path.read_text())
+  about = document['manifest']
+  about['command'] = (
+    'python -m prm_jax.main --config configs/prm_math.py:human '
+    '--workdir DIR --config.data.root=DATA'
+  )
+  manifest.write_json(HERE / 'results.json', document)
+  seconds = about['wall_seconds']
+  calibration = document['results']['calibration']
+  notes = [
+    f'Threshold {about["threshold"]["value"]:.3f}, '
+    f'{about["threshold"]["source"]}; {seconds / 60:.1f} minutes.',
+    'Area under the ROC of steps up to the first error: '
+    + ', '.join(
+      f'{values["first_error_auc"]:.3f} ({name})'
+      for name, values in calibration.items()
+    )
+    + '.',
+    'Steps beyond the window, never flagged: '
+    + ', '.join(
+      f'{count:,} ({name})'
+      for name, count in document['results'].get('unread_steps', {}).items()
+    )
+    + '.',
+  ]
+  text = table(document['results']) + '\n\n' + '\n'.join(notes)
+  readme = HERE / 'README.md'
+  before, _, after = readme.read_text().split('<!-- table -->\n')
+  readme.write_text(f'{before}<!-- table -->\n{text}\n<!-- table -->\n{after}')
+  print(text)
+
+
+if __name__ == '__main__':
+  main()
