@@ -117,6 +117,9 @@ def main(argv: list[str]) -> None:
 def run(argv: list[str]) -> None:
   """Entry point: 0 when done or stopped in good order, 2 for a user's fault."""
   sys.unraisablehook = hide_late_reads
+  if {'--help', '-h'} & set(argv[1:]):
+    print(f'{__doc__}\n{flags.FLAGS.main_module_help()}')
+    return
   try:
     main(parse_flags(argv))
   except Stopped as stopped:

@@ -172,8 +172,6 @@ DAMAGE = (
 )
 
 
-# Reads that TensorStore ends after Orbax gave up; main.py hides them.
-@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_damage_is_one_line_and_nothing_is_lost(
   finished, first_state, tmp_path
 ):
@@ -201,7 +199,7 @@ def test_damage_is_one_line_and_nothing_is_lost(
     assert contents(workdir) == was, workdir
   assert 'is not compatible with the stored shape' in the_error(ran[-1])
   with pytest.raises(UserError, match='60 cannot be restored'):
-    prm_jax.load(workdirs[0], step=60)
+    prm_jax.load(workdirs[DAMAGE.index(delete_metadata)], step=60)
 
 
 def test_the_cure_it_names_works(finished, tmp_path):

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from prm_jax.models.attention import apply_rope, attention
 from prm_jax.models.config import TransformerConfig
 from prm_jax.sharding import BATCH, constrain
 
 Params = dict[str, Any]
+PROJECTION = 'projection'  # what remat calls the result of a Projection
 
 
 class Prefix(NamedTuple):
@@ -98,6 +100,7 @@ class Projection(nn.Module):
       (*fan_in, *self.shape),
     )
     out = linear(x, kernel.astype(self.dtype), self.inputs)
+    out = checkpoint_name(out, PROJECTION)
     if self.bias:
       bias = self.param('bias', nn.initializers.zeros, self.shape)
       out += bias.astype(self.dtype)
@@ -166,7 +169,8 @@ def _remat(config: TransformerConfig):
     return Block
   policy = None
   if config.remat == 'dots':
-    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    # By name: a policy cannot see the product inside of a custom_vjp.
+    policy = jax.checkpoint_policies.save_only_these_names(PROJECTION)
   return nn.remat(Block, prevent_cse=False, policy=policy)
 
 

@@ -1,0 +1,129 @@
+"""The decoder once more, in plain NumPy and float64, and rows to run it on.
+
+Loops over rows, heads and tokens: slow, and readable beside the papers.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from prm_jax.models import TransformerConfig, forward, init_params
+from prm_jax.sharding import path_name
+
+CONFIG = TransformerConfig(
+  vocab_size=23,
+  d_model=16,
+  n_layers=2,
+  n_heads=4,
+  n_kv_heads=2,
+  d_ff=24,
+  head_dim=6,  # not d_model // n_heads, as in some published models
+)
+VARIANTS = {
+  'base': CONFIG,
+  'bias': dataclasses.replace(CONFIG, qkv_bias=True, rope_theta=500.0),
+  'untied': dataclasses.replace(CONFIG, tie_embeddings=False, n_kv_heads=1),
+  'all heads': dataclasses.replace(CONFIG, n_kv_heads=4, norm_eps=1e-2),
+}
+
+
+@functools.cache
+def params_of(config):
+  """Random values in the shapes of init_params: no bias 0, no scale 1."""
+  rng = np.random.default_rng(0)
+
+  def draw(path, shape):
+    mean = 1.0 if path_name(path).endswith('scale') else 0.0
+    return jnp.asarray(mean + 0.3 * rng.normal(size=shape.shape), jnp.float32)
+
+  init = functools.partial(init_params, config=config)
+  shapes = jax.eval_shape(init, jax.random.key(0))
+  return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+run = jax.jit(forward, static_argnums=1)
+
+
+def some_tokens(shape, seed=1):
+  rng = np.random.default_rng(seed)
+  return rng.integers(0, CONFIG.vocab_size, shape).astype(np.int32)
+
+
+def alone(tokens):
+  """Positions and segment ids of rows that hold one chain each."""
+  positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
+  return tokens, positions.astype(np.int32), np.ones_like(tokens)
+
+
+def norm_in_numpy(x, scale, eps):
+  return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * scale
+
+
+def rope_in_numpy(x, position, theta):
+  """x [H] of one token: pair (i, i + H/2) is a complex number that turns."""
+  half = len(x) // 2
+  angles = position / theta ** (np.arange(half) / half)
+  turned = (x[:half] + 1j * x[half:]) * np.exp(1j * angles)
+  return np.concatenate([turned.real, turned.imag])
+
+
+def attend_in_numpy(params, x, positions, segments, config):
+  """x [T, D] of one row -> [T, D]."""
+
+  def project(name):
+    out = np.einsum('td,dnh->tnh', x, params[name]['kernel'])
+    return out + params[name].get('bias', 0.0)
+
+  query, key, value = map(project, ('q_proj', 'k_proj', 'v_proj'))
+  for heads in (query, key):
+    for t, position in enumerate(positions):
+      for n in range(heads.shape[1]):
+        heads[t, n] = rope_in_numpy(heads[t, n], position, config.rope_theta)
+  out = np.zeros_like(query)
+  for t in range(len(x)):
+    seen = [u for u in range(t + 1) if segments[u] == segments[t]]
+    for n in range(config.n_heads):
+      k = n // (config.n_heads // config.n_kv_heads)
+      logits = key[seen, k] @ query[t, n] / np.sqrt(config.head_dim)
+      weights = np.exp(logits - logits.max())
+      out[t, n] = weights @ value[seen, k] / weights.sum()
+  return np.einsum('tnh,nhd->td', out, params['o_proj']['kernel'])
+
+
+def forward_in_numpy(params, config, tokens, positions, segment_ids):
+  params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+  rows = []
+  for row, position, segments in zip(
+    tokens, positions, segment_ids, strict=True
+  ):
+    x = params['embed_tokens'][row]
+    for i in range(config.n_layers):
+      layer = jax.tree.map(lambda leaf, i=i: leaf[i], params['layers'])
+      scale = layer['input_layernorm']['scale']
+      normed = norm_in_numpy(x, scale, config.norm_eps)
+      x = x + attend_in_numpy(
+        layer['self_attn'], normed, position, segments, config
+      )
+      scale = layer['post_attention_layernorm']['scale']
+      normed = norm_in_numpy(x, scale, config.norm_eps)
+      gate = normed @ layer['mlp']['gate_proj']['kernel']
+      up = normed @ layer['mlp']['up_proj']['kernel']
+      silu = gate / (1 + np.exp(-gate))
+      x = x + (silu * up) @ layer['mlp']['down_proj']['kernel']
+    rows.append(norm_in_numpy(x, params['norm']['scale'], config.norm_eps))
+  return np.stack(rows)
+
+
+def packed_rows():
+  """Two rows of two chains and one of a single chain, padding at the end."""
+  tokens = some_tokens((3, 14))
+  segment_ids = np.array(
+    [[1] * 5 + [2] * 7 + [0] * 2, [1] * 7 + [2] * 7, [1] * 5 + [0] * 9],
+    np.int32,
+  )
+  starts = np.array([[0] * 5 + [5] * 9, [0] * 7 + [7] * 7, [0] * 14])
+  positions = (np.arange(14) - starts).astype(np.int32)
+  return tokens, positions, segment_ids

@@ -1,0 +1,117 @@
+"""Blockwise attention against plain softmax attention, with its gradients.
+
+Rows here are longer than a block, which those of test_transformer.py are not.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax.models.attention import SMALLEST_BLOCK, attention
+from prm_jax.models.transformer import linear
+
+B, G, N, K, H, S = 4, 2, 4, 2, 6, 9
+T = 2 * SMALLEST_BLOCK + 44  # two whole blocks and a part of one
+PREFIX_MASK = np.arange(S) < np.array([[9], [4]])
+
+
+def arrays(*shapes, seed=0):
+  rng = np.random.default_rng(seed)
+  return [jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes]
+
+
+def some_inputs():
+  """Query, key, value; keys and values of the prefix."""
+  return arrays(
+    (B, T, N, H), (B, T, K, H), (B, T, K, H), (G, S, K, H), (G, S, K, H)
+  )
+
+
+def some_segments():
+  """Chains that begin and end inside of blocks, one of them in all three."""
+  segment_ids = np.ones((B, T), np.int32)
+  segment_ids[1, 50:] = 2
+  segment_ids[1, 290:] = 0
+  segment_ids[2, 128:] = 2
+  segment_ids[2, 200:] = 3
+  segment_ids[3, 5:] = 0
+  return segment_ids
+
+
+def plain_attention(query, key, value, segment_ids, prefix):
+  """All scores at once, the prefix copied to every row in front of its keys."""
+  visible = segment_ids[:, :, None] == segment_ids[:, None, :]
+  visible &= np.tril(np.ones((T, T), bool))
+  if prefix is not None:
+    keys, values, mask = (jnp.repeat(x, B // G, axis=0) for x in prefix)
+    key = jnp.concatenate([keys, key], axis=1)
+    value = jnp.concatenate([values, value], axis=1)
+    mask = jnp.broadcast_to(mask[:, None], (B, T, S))
+    visible = jnp.concatenate([mask, visible], axis=2)
+  key, value = (jnp.repeat(x, N // K, axis=2) for x in (key, value))
+  scores = jnp.einsum('BTNH,BUNH->BNTU', query, key) / H**0.5
+  scores = jnp.where(visible[:, None], scores, -jnp.inf)
+  return jnp.einsum('BNTU,BUNH->BTNH', jax.nn.softmax(scores), value)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def value_and_gradients(attend, with_prefix, inputs):
+  def loss(inputs):
+    query, key, value, *prefix = inputs
+    prefix = (*prefix, PREFIX_MASK) if with_prefix else None
+    out = attend(query, key, value, some_segments(), prefix)
+    return jnp.sin(out).sum(), out
+
+  (_, out), gradients = jax.value_and_grad(loss, has_aux=True)(inputs)
+  return out, gradients
+
+
+@pytest.mark.parametrize('with_prefix', [False, True])
+def test_blocks_are_the_whole(with_prefix):
+  inputs = some_inputs()
+  out, gradients = value_and_gradients(attention, with_prefix, inputs)
+  expected = value_and_gradients(plain_attention, with_prefix, inputs)
+  np.testing.assert_allclose(out, expected[0], atol=1e-5)
+  for ours, theirs in zip(gradients, expected[1], strict=True):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
+    # Keys of the prefix included, where there is one.
+    assert with_prefix == bool(jnp.abs(gradients[-1]).max() > 0.1)
+
+
+def test_later_blocks_never_change_earlier_ones():
+  query, key, value, *_ = some_inputs()
+  attend = jax.jit(attention, static_argnames='prefix')
+  before = attend(query, key, value, some_segments(), prefix=None)
+  for t in (127, 128, 299):
+    changed = (x.at[:, t:].add(1.0) for x in (query, key, value))
+    after = attend(*changed, some_segments(), prefix=None)
+    np.testing.assert_array_equal(after[:, :t], before[:, :t])
+    assert (after[:, t:] != before[:, t:]).all()
+
+
+@pytest.mark.parametrize(
+  ('x', 'kernel', 'inputs', 'einsum'),
+  [
+    ((2, 3, 4), (4, 5), 1, 'abc,cd->abd'),
+    ((2, 3, 4), (4, 5, 6), 1, 'abc,cde->abde'),
+    ((2, 3, 4, 5), (4, 5, 6), 2, 'abcd,cde->abe'),
+  ],
+)
+def test_a_linear_map_and_its_written_out_gradients(x, kernel, inputs, einsum):
+  x, kernel = arrays(x, kernel)
+
+  def loss(product):
+    return lambda x, kernel: jnp.sin(product(x, kernel)).sum()
+
+  ours = loss(lambda x, kernel: linear(x, kernel, inputs))
+  theirs = loss(lambda x, kernel: jnp.einsum(einsum, x, kernel))
+  actual, expected = (
+    jax.value_and_grad(f, (0, 1))(x, kernel) for f in (ours, theirs)
+  )
+  np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)
+  for gradient, other in zip(actual[1], expected[1], strict=True):
+    assert gradient.shape == other.shape
+    np.testing.assert_allclose(gradient, other, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,141 @@
+"""What training needs of the decoder: its start, slopes, memory, bfloat16."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax.models import forward, init_params, lm_logits, prefill
+from tests.models.plain_transformer import (
+  CONFIG,
+  alone,
+  forward_in_numpy,
+  packed_rows,
+  params_of,
+  run,
+)
+
+# What runs once on tiny arrays spends all its time in the compiler.
+QUICK = {'xla_backend_optimization_level': 0}
+
+
+@functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
+def loss_and_gradients(params, config):
+  def loss(params):
+    hidden = forward(params, config, *packed_rows())
+    return jnp.sin(lm_logits(params, config, hidden)).mean()
+
+  return jax.value_and_grad(loss)(params)
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    {'remat': 'full'},
+    {'remat': 'dots', 'scan_unroll': 2},
+  ],
+)
+def test_memory_and_speed_settings_change_no_number(change):
+  params = params_of(CONFIG)
+  loss, gradients = loss_and_gradients(params, CONFIG)
+  other = loss_and_gradients(params, dataclasses.replace(CONFIG, **change))
+  np.testing.assert_allclose(other[0], loss, rtol=1e-6)
+  scale = max(float(jnp.abs(g).max()) for g in jax.tree.leaves(gradients))
+  assert all(jnp.abs(g).max() > 0 for g in jax.tree.leaves(gradients))
+  for ours, theirs in zip(
+    jax.tree.leaves(other[1]), jax.tree.leaves(gradients), strict=True
+  ):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * scale)
+
+
+def test_gradients_are_slopes_of_the_plain_implementation():
+  """Of every parameter, along a random direction, in float64."""
+  params = params_of(CONFIG)
+  _, gradients = loss_and_gradients(params, CONFIG)
+  leaves, tree = jax.tree.flatten(params)
+  leaves = [np.asarray(x, np.float64) for x in leaves]
+
+  def loss(changed):
+    params = jax.tree.unflatten(tree, changed)
+    hidden = forward_in_numpy(params, CONFIG, *packed_rows())
+    return np.sin(hidden @ params['embed_tokens'].T).mean()
+
+  rng = np.random.default_rng(3)
+  for i, gradient in enumerate(jax.tree.leaves(gradients)):
+    direction = 1e-5 * rng.normal(size=gradient.shape)
+    above, below = list(leaves), list(leaves)
+    above[i], below[i] = leaves[i] + direction, leaves[i] - direction
+    slope = (loss(above) - loss(below)) / 2
+    expected = float((np.asarray(gradient, np.float64) * direction).sum())
+    norm = float(np.linalg.norm(gradient)) * 1e-5
+    np.testing.assert_allclose(slope, expected, rtol=0, atol=1e-3 * norm)
+
+
+def saved_bytes(config):
+  """What the backward pass is handed, parameters included."""
+
+  def pullback(params):
+    loss = lambda p: forward(p, config, *packed_rows()).sum()  # noqa: E731
+    return jax.vjp(loss, params)[1]
+
+  kept = jax.tree.leaves(jax.eval_shape(pullback, params_of(config)))
+  return sum(x.size * x.dtype.itemsize for x in kept)
+
+
+def test_remat_keeps_less_for_the_backward_pass():
+  none, dots, full = (
+    saved_bytes(dataclasses.replace(CONFIG, remat=remat))
+    for remat in ('none', 'dots', 'full')
+  )
+  assert full < dots < none
+
+
+def test_bfloat16_is_near_float32():
+  half = dataclasses.replace(CONFIG, dtype='bfloat16')
+  params = params_of(CONFIG)
+  inputs = packed_rows()
+  real = inputs[2] > 0
+  exact = np.asarray(run(params, CONFIG, *inputs))[real]
+  hidden = run(params, half, *inputs)
+  assert hidden.dtype == jnp.bfloat16
+  assert lm_logits(params, half, hidden).dtype == jnp.float32
+  difference = np.asarray(hidden, np.float32)[real] - exact
+  # 8 bits of mantissa, some ten roundings one after another.
+  error = np.sqrt((difference**2).mean() / (exact**2).mean())
+  assert 1e-4 < error < 10 * 2**-8
+
+  prefix = jax.jit(prefill, static_argnums=1)(
+    params, half, inputs[0][:, :4], np.ones((3, 4), bool)
+  )
+  assert prefix.keys.dtype == jnp.bfloat16
+  rest = [x[:, 4:9] for x in alone(inputs[0])]
+  difference = (
+    np.asarray(run(params, half, *rest, prefix), np.float32)
+    - np.asarray(run(params, CONFIG, *alone(inputs[0])))[:, 4:9]
+  )
+  assert np.sqrt((difference**2).mean() / (exact**2).mean()) < 10 * 2**-8
+
+
+def test_initial_parameters():
+  config = dataclasses.replace(
+    CONFIG, d_model=64, n_layers=3, qkv_bias=True, tie_embeddings=False
+  )
+  init = jax.jit(init_params, static_argnums=1, compiler_options=QUICK)
+  params = init(jax.random.key(0), config)
+  attention = params['layers']['self_attn']
+  assert attention['q_proj']['kernel'].shape == (3, 64, 4, 6)
+  assert attention['k_proj']['bias'].shape == (3, 2, 6)
+  assert attention['o_proj']['kernel'].shape == (3, 4, 6, 64)
+  assert params['lm_head'].shape == params['embed_tokens'].shape == (23, 64)
+  assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype('float32')}
+  # Fan-in 64; the output projection's 24, less by sqrt(2 L).
+  np.testing.assert_allclose(attention['q_proj']['kernel'].std(), 1 / 8, 0.1)
+  std = attention['o_proj']['kernel'].std()
+  np.testing.assert_allclose(std, 1 / np.sqrt(24 * 6), 0.1)
+  layers = attention['q_proj']['kernel']
+  assert (layers[0] != layers[1]).all()
+  again = init(jax.random.key(0), config)
+  jax.tree.map(np.testing.assert_array_equal, params, again)
