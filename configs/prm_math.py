@@ -32,6 +32,11 @@ HUMAN_TRAIN = (
       'step_contradiction',
     )
   ),
+  # The originals, once: right chains, which the files above have few of.
+  (
+    'prmbench_train/prm800k_train_p1_first400_4o_circular.jsonl',
+    'prmbench_original',
+  ),
   ('verify_then_generate/dataset.json', 'verify_then_generate'),
 )
 
@@ -131,16 +136,7 @@ def human(config: ml_collections.ConfigDict) -> None:
     kind='files',
     dir='',
     root='',  # '': the environment variable PRM_JAX_DATA
-    # PRMBench's errors are a language model's: only its originals, once, as
-    # the right chains that the dev threshold would otherwise lack.
-    train=(
-      ('prm800k/prm800k_subset.jsonl', 'prm800k_flat'),
-      ('verify_then_generate/dataset.json', 'verify_then_generate'),
-      (
-        'prmbench_train/prm800k_train_p1_first400_4o_circular.jsonl',
-        'prmbench_original',
-      ),
-    ),
+    train=HUMAN_TRAIN,
     evaluations=dict(
       gsm8k=('processbench/gsm8k.json', 'processbench'),
       math=('processbench/math.json', 'processbench'),
@@ -159,7 +155,7 @@ def human(config: ml_collections.ConfigDict) -> None:
   # Attention weights dominate at 2,048 bytes on a CPU: one head, half the time.
   config.model.update(n_heads=1, n_kv_heads=1)
   config.optim.warmup = 20
-  config.train.update(steps=200, checkpoint_every=100)
+  config.train.update(steps=400, checkpoint_every=100)
   config.evaluation.update(best_of_n='', shown_chains=8)
 
 

@@ -8,6 +8,7 @@ each.
 """
 
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -36,6 +37,7 @@ def run_as_process(args: list[str], out: BinaryIO, err: BinaryIO) -> None:
 
 
 def fork(args: list[str]) -> tuple[int, str, str]:
+  """Runs one command line; its exit code, stdout and stderr."""
   with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
     process = os.fork()
     if not process:
@@ -49,4 +51,7 @@ def fork(args: list[str]) -> tuple[int, str, str]:
 
 
 if __name__ == '__main__':
-  json.dump([fork(args) for args in json.load(sys.stdin)], sys.stdout)
+  # Forks of forks, so that the threads that wait are not copied into them.
+  command_lines = json.load(sys.stdin)
+  with multiprocessing.get_context('fork').Pool(os.cpu_count()) as pool:
+    json.dump(pool.map(fork, command_lines, chunksize=1), sys.stdout)

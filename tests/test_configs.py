@@ -1,6 +1,7 @@
 """Every variant of every config runs from the command line in its tiny form."""
 
 import ast
+import concurrent.futures
 import json
 import math
 import pathlib
@@ -28,15 +29,26 @@ def run_variant(variant: str, workdir: pathlib.Path, *args: str) -> str:
 
 
 @pytest.fixture(scope='module')
-def tiny(tmp_path_factory):
-  workdir = tmp_path_factory.mktemp('tiny')
-  return workdir, run_variant('tiny', workdir)
+def variants(tmp_path_factory):
+  """Both at the same time: variant -> its workdir and what it said."""
+  folder = tmp_path_factory.mktemp('variants')
+  names = ('tiny', 'orm,tiny')
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    outputs = pool.map(lambda name: run_variant(name, folder / name), names)
+    return {
+      name: (folder / name, output)
+      for name, output in zip(names, outputs, strict=True)
+    }
 
 
 @pytest.fixture(scope='module')
-def tiny_orm(tmp_path_factory):
-  workdir = tmp_path_factory.mktemp('orm')
-  return workdir, run_variant('orm,tiny', workdir)
+def tiny(variants):
+  return variants['tiny']
+
+
+@pytest.fixture(scope='module')
+def tiny_orm(variants):
+  return variants['orm,tiny']
 
 
 def read(workdir: pathlib.Path) -> dict:

@@ -33,84 +33,20 @@ from tests.tiny_training import COMPILE_FAST
 ONE, MESHES = '1,1,1,1', ('2,4,1,1', '1,4,2,1', '2,2,2,2')
 
 
-@pytest.fixture(scope='module')
-def on_devices():
-  """Losses, shards and scores on one device and on three meshes of eight."""
-  ran = subprocess.run(
+@pytest.fixture(scope='module', autouse=True)
+def devices_process():
+  """Starts at once, and is done when the tests below need it."""
+  flags = ' '.join(f'--{k}={v}' for k, v in COMPILE_FAST.items())
+  with subprocess.Popen(
     [sys.executable, '-m', 'tests.run_on_devices', ONE, *MESHES],
     cwd=ROOT,
-    capture_output=True,
-    env=os.environ
-    | {'XLA_FLAGS': ' '.join(f'--{k}={v}' for k, v in COMPILE_FAST.items())},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    env=os.environ | {'XLA_FLAGS': flags},
     text=True,
-    timeout=600,
-    check=False,
-  )
-  assert ran.returncode == 0, ran.stderr
-  return json.loads(ran.stdout), ran.stderr
-
-
-@pytest.mark.parametrize('mesh', MESHES)
-def test_eight_devices_give_the_losses_of_one(on_devices, mesh):
-  results, _ = on_devices
-  losses = results[ONE]['losses']
-  np.testing.assert_allclose(results[mesh]['losses'], losses, atol=1e-5, rtol=0)
-  assert len(set(losses)) == len(losses)  # it did train
-
-
-def test_eight_devices_give_the_scores_of_one(on_devices):
-  results, _ = on_devices
-  scores = results[ONE]['scores']
-  np.testing.assert_allclose(
-    results[MESHES[-1]]['scores'], scores, atol=1e-5, rtol=0
-  )
-  assert 0 < min(scores) < max(scores) < 1
-
-
-# V 110, L 2, D 32, F 64, N 4, K 2, H 8: what one device holds of each.
-SHARD_SHAPES = {
-  '2,4,1,1': {
-    'embed_tokens': [110, 8],
-    'q_proj/kernel': [2, 8, 4, 8],
-    'k_proj/kernel': [2, 8, 2, 8],
-    'o_proj/kernel': [2, 4, 8, 8],
-    'gate_proj/kernel': [2, 8, 64],
-    'down_proj/kernel': [2, 64, 8],
-  },
-  '1,4,2,1': {
-    'embed_tokens': [55, 8],
-    'q_proj/kernel': [2, 8, 2, 8],
-    'k_proj/kernel': [2, 8, 1, 8],
-    'o_proj/kernel': [2, 2, 8, 8],
-    'gate_proj/kernel': [2, 8, 32],
-    'down_proj/kernel': [2, 32, 8],
-  },
-  '2,2,2,2': {
-    'embed_tokens': [55, 16],
-    'q_proj/kernel': [2, 16, 2, 8],
-    'k_proj/kernel': [2, 16, 1, 8],
-    'o_proj/kernel': [2, 2, 8, 16],
-    'gate_proj/kernel': [2, 16, 32],
-    'down_proj/kernel': [2, 32, 16],
-  },
-}
-
-
-@pytest.mark.parametrize('mesh', MESHES)
-def test_parameters_and_moments_are_split(on_devices, mesh):
-  shards = on_devices[0][mesh]['shards']
-  for name, part in SHARD_SHAPES[mesh].items():
-    arrays = [path for path in shards if path.endswith(name)]
-    assert len(arrays) == 3  # the parameter, and AdamW's mu and nu
-    for path in arrays:
-      assert shards[path][1] == [part] * 8, path
-  whole = sum(np.prod(shape) for shape, _ in shards.values())
-  held = sum(np.prod(parts[0]) for _, parts in shards.values())
-  assert held < whole / 3  # norms and the head are on every device
-
-
-def test_no_activation_is_copied_to_every_device(on_devices):
-  assert 'rematerialization' not in on_devices[1]
+  ) as process:
+    yield process
+    process.kill()
 
 
 @pytest.mark.parametrize('loss', ['bce', 'ranking'])
@@ -121,9 +57,8 @@ def test_microbatches_add_up_to_the_batch(loss):
   by its size and would blow up rounding where a gradient is all but 0.
   """
   sgd = optax.sgd(1.0)
-  state = jax.jit(make_init(tiny_training.MODEL, HeadConfig(), sgd))(
-    jax.random.key(0)
-  )
+  init = make_init(tiny_training.MODEL, HeadConfig(), sgd)
+  state = jax.jit(init, compiler_options=COMPILE_FAST)(jax.random.key(0))
   updates, metrics = {}, {}
   counts = (1, 2, 4) if loss == 'bce' else (1, 2)
   for parts in counts:
@@ -272,3 +207,74 @@ def test_too_many_skipped_steps_end_the_run(one_device, kind, tmp_path):
   assert sorted(kept) == sorted(data[5])
   for name, value in data[5].items():
     np.testing.assert_array_equal(kept[name], value, err_msg=name)
+
+
+@pytest.fixture(scope='module')
+def on_devices(devices_process):
+  """Losses, shards and scores on one device and on three meshes of eight."""
+  out, err = devices_process.communicate(timeout=600)
+  assert devices_process.returncode == 0, err
+  return json.loads(out), err
+
+
+@pytest.mark.parametrize('mesh', MESHES)
+def test_eight_devices_give_the_losses_of_one(on_devices, mesh):
+  results, _ = on_devices
+  losses = results[ONE]['losses']
+  np.testing.assert_allclose(results[mesh]['losses'], losses, atol=1e-5, rtol=0)
+  assert len(set(losses)) == len(losses)  # it did train
+
+
+def test_eight_devices_give_the_scores_of_one(on_devices):
+  results, _ = on_devices
+  scores = results[ONE]['scores']
+  np.testing.assert_allclose(
+    results[MESHES[-1]]['scores'], scores, atol=1e-5, rtol=0
+  )
+  assert 0 < min(scores) < max(scores) < 1
+
+
+# V 110, L 2, D 32, F 64, N 4, K 2, H 8: what one device holds of each.
+SHARD_SHAPES = {
+  '2,4,1,1': {
+    'embed_tokens': [110, 8],
+    'q_proj/kernel': [2, 8, 4, 8],
+    'k_proj/kernel': [2, 8, 2, 8],
+    'o_proj/kernel': [2, 4, 8, 8],
+    'gate_proj/kernel': [2, 8, 64],
+    'down_proj/kernel': [2, 64, 8],
+  },
+  '1,4,2,1': {
+    'embed_tokens': [55, 8],
+    'q_proj/kernel': [2, 8, 2, 8],
+    'k_proj/kernel': [2, 8, 1, 8],
+    'o_proj/kernel': [2, 2, 8, 8],
+    'gate_proj/kernel': [2, 8, 32],
+    'down_proj/kernel': [2, 32, 8],
+  },
+  '2,2,2,2': {
+    'embed_tokens': [55, 16],
+    'q_proj/kernel': [2, 16, 2, 8],
+    'k_proj/kernel': [2, 16, 1, 8],
+    'o_proj/kernel': [2, 2, 8, 16],
+    'gate_proj/kernel': [2, 16, 32],
+    'down_proj/kernel': [2, 32, 16],
+  },
+}
+
+
+@pytest.mark.parametrize('mesh', MESHES)
+def test_parameters_and_moments_are_split(on_devices, mesh):
+  shards = on_devices[0][mesh]['shards']
+  for name, part in SHARD_SHAPES[mesh].items():
+    arrays = [path for path in shards if path.endswith(name)]
+    assert len(arrays) == 3  # the parameter, and AdamW's mu and nu
+    for path in arrays:
+      assert shards[path][1] == [part] * 8, path
+  whole = sum(np.prod(shape) for shape, _ in shards.values())
+  held = sum(np.prod(parts[0]) for _, parts in shards.values())
+  assert held < whole / 3  # norms and the head are on every device
+
+
+def test_no_activation_is_copied_to_every_device(on_devices):
+  assert 'rematerialization' not in on_devices[1]

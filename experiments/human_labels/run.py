@@ -15,7 +15,6 @@ import sys
 from prm_jax import manifest
 
 HERE = pathlib.Path(__file__).parent
-CONFIG = HERE.parents[1] / 'configs' / 'prm_math.py'
 ROWS = {
   'all_right': 'every step right',
   'first_step': 'first step wrong',
@@ -47,7 +46,7 @@ def table(results: dict) -> str:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--workdir', type=pathlib.Path, required=True)
-  parser.add_argument('--data-root', required=True)
+  parser.add_argument('--data-root', type=pathlib.Path, required=True)
   args = parser.parse_args()
   path = args.workdir / 'results.json'
   if not path.exists():
@@ -56,11 +55,12 @@ def main() -> None:
         sys.executable,
         '-m',
         'prm_jax.main',
-        f'--config={CONFIG}:human',
-        f'--workdir={args.workdir}',
-        f'--config.data.root={args.data_root}',
+        '--config=configs/prm_math.py:human',
+        f'--workdir={args.workdir.absolute()}',
+        f'--config.data.root={args.data_root.absolute()}',
       ],
       check=True,
+      cwd=HERE.parents[1],
     )
   document = json.loads(path.read_text())
   about = document['manifest']

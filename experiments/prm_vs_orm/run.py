@@ -39,10 +39,10 @@ METHODS = {
 
 def run_seed(seed: int, workdir: pathlib.Path, variant: str) -> dict:
   """The results of one seed, trained here unless it is done."""
-  folder = workdir / f'seed_{seed}'
+  folder = workdir.absolute() / f'seed_{seed}'
   results = folder / 'results.json'
   if not results.exists():
-    config = ROOT / 'configs' / 'prm_math.py'
+    config = 'configs/prm_math.py'
     subprocess.run(
       [
         sys.executable,
@@ -54,8 +54,14 @@ def run_seed(seed: int, workdir: pathlib.Path, variant: str) -> dict:
         f'--config.data.arithmetic.solver_seed={seed}',
       ],
       check=True,
+      cwd=ROOT,
     )
-  return json.loads(results.read_text())
+  document = json.loads(results.read_text())
+  document['manifest']['command'] = (
+    'python -m prm_jax.main --config configs/prm_math.py --workdir DIR '
+    f'--config.seed={seed} --config.data.arithmetic.solver_seed={seed}'
+  )
+  return document
 
 
 def table(runs: dict[str, dict], n: list[int]) -> str:

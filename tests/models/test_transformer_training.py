@@ -135,6 +135,10 @@ def test_initial_parameters():
   np.testing.assert_allclose(attention['q_proj']['kernel'].std(), 1 / 8, 0.1)
   std = attention['o_proj']['kernel'].std()
   np.testing.assert_allclose(std, 1 / np.sqrt(24 * 6), 0.1)
+  np.testing.assert_allclose(params['embed_tokens'].std(), 0.02, 0.1)
+  np.testing.assert_allclose(params['lm_head'].std(), 1 / 8, 0.1)
+  assert not attention['v_proj']['bias'].any()
+  assert (params['layers']['input_layernorm']['scale'] == 1).all()
   layers = attention['q_proj']['kernel']
   assert (layers[0] != layers[1]).all()
   again = init(jax.random.key(0), config)
