@@ -18,6 +18,9 @@ from prm_jax.score import aggregate
 from prm_jax.scorer import Scorer
 
 Log = Callable[[str], None]
+# Samples of a problem from which reading its prompt once beats packing them
+# with other problems' (fewer would also compile programs for odd sizes).
+WORTH_SHARING = 8
 
 
 def score_chains(
@@ -42,12 +45,12 @@ def score_chains(
     if fitting[i]:
       groups.setdefault(chain.problem, []).append(i)
   scores = [np.ones(len(chain.steps), np.float32) for chain in chains]
-  alone = [g[0] for g in groups.values() if len(g) == 1]
+  alone = [i for g in groups.values() if len(g) < WORTH_SHARING for i in g]
   pairs = [(chains[i].problem, chains[i].steps[: fitting[i]]) for i in alone]
   for i, read in zip(alone, scorer.score_many(pairs), strict=True):
     scores[i][: fitting[i]] = read
   for problem, members in groups.items():
-    if len(members) == 1:
+    if len(members) < WORTH_SHARING:
       continue
     _, _, read = scorer.best_of_n(
       problem, [chains[i].steps[: fitting[i]] for i in members]
