@@ -155,7 +155,7 @@ def human(config: ml_collections.ConfigDict) -> None:
   # Attention weights dominate at 2,048 bytes on a CPU: one head, half the time.
   config.model.update(n_heads=1, n_kv_heads=1)
   config.optim.warmup = 20
-  config.train.update(steps=400, checkpoint_every=100)
+  config.train.update(steps=200, checkpoint_every=100)
   config.evaluation.update(best_of_n='', shown_chains=8)
 
 
