@@ -25,6 +25,7 @@ def run_variant(variant: str, workdir: pathlib.Path, *args: str) -> str:
     f'--config=configs/prm_math.py:{variant}', f'--workdir={workdir}', *args
   )
   assert done.returncode == 0, done.stderr
+  assert 'report: ' in done.stdout, done.stdout
   return done.stdout
 
 
