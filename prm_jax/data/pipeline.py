@@ -159,7 +159,7 @@ class UsableChains:
     return self._chains[int(self._usable[int(index)])]
 
   def __repr__(self) -> str:
-    # grain compares this when it restores an iterator's state.
+    # What grain shows where it names its source.
     return f'UsableChains({_source_identity(self._chains, self._usable)})'
 
 
