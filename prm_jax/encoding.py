@@ -36,31 +36,52 @@ class Encoding(NamedTuple):
 class StepFormat:
   """How a model reads a chain.
 
+  The defaults are our own format over a built-in tokenizer; a published model
+  brings its own (published.py).
+
   Attributes:
     tokenizer: text to ids.
     max_length: longest encoding in tokens.
     prompt_prefix: ids before the problem.
+    prompt_template: text with `{problem}` in it, special tokens included, that
+      is tokenised as one; '' is the problem alone.
     prompt_suffix: ids between the problem and the first step.
+    first_lead: text before the first step, tokenised with it.
+    turn: ids before every later step.
+    next_lead: text before every later step, tokenised with it.
     separator: ids after every step; scores are read at the last of them.
   """
 
   tokenizer: tokenizer_lib.Tokenizer
   max_length: int
   prompt_prefix: tuple[int, ...] = (tokenizer_lib.BOS,)
+  prompt_template: str = ''
   prompt_suffix: tuple[int, ...] = (tokenizer_lib.PROBLEM_END,)
+  first_lead: str = ''
+  turn: tuple[int, ...] = ()
+  next_lead: str = ''
   separator: tuple[int, ...] = (tokenizer_lib.STEP_END,)
 
   def encode_prompt(self, problem: str) -> list[int]:
     """Ids of everything before the first step."""
-    ids = self.tokenizer.encode(problem)
+    if self.prompt_template:
+      text = self.prompt_template.replace('{problem}', problem)
+      ids = self.tokenizer.encode_template(text)
+    else:
+      ids = self.tokenizer.encode(problem)
     return [*self.prompt_prefix, *ids, *self.prompt_suffix]
 
-  def encode_step(self, step: str) -> list[int]:
-    """Ids of one step with its separator; the score is read at the last."""
-    ids = self.tokenizer.encode(step)
-    if not ids:
+  def encode_step(self, step: str, first: bool) -> list[int]:
+    """Ids of one step with its separator; the score is read at the last.
+
+    Args:
+      first: whether it is the first step of its chain.
+    """
+    if not self.tokenizer.encode(step):
       raise UserError(f'step {step!r} has no tokens; remove it')
-    return [*ids, *self.separator]
+    lead = self.first_lead if first else self.next_lead
+    ids = self.tokenizer.encode(lead + step)
+    return [*(() if first else self.turn), *ids, *self.separator]
 
   def encode(self, problem: str, steps: Sequence[str]) -> Encoding:
     """Ids and step ends of a chain, cut after the last step that fits.
@@ -74,7 +95,7 @@ class StepFormat:
     if not steps:
       raise UserError('chain without steps: expected at least one')
     prompt = self.encode_prompt(problem)
-    encoded = [self.encode_step(step) for step in steps]
+    encoded = [self.encode_step(step, i == 0) for i, step in enumerate(steps)]
     ends = len(prompt) + np.cumsum([len(ids) for ids in encoded])
     fitting = int((ends <= self.max_length).sum())
     if not fitting:
@@ -97,11 +118,38 @@ class StepFormat:
       self.tokenizer.name,
       self.tokenizer.vocab_size,
       self.encode_prompt(probe),
-      self.encode_step(probe),
+      self.encode_step(probe, True),
+      self.encode_step(probe, False),
     )
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def make_format(tokenizer: str, max_length: int) -> StepFormat:
-  """The project's own format over a built-in tokenizer."""
-  return StepFormat(tokenizer_lib.get_tokenizer(tokenizer), max_length)
+def make_format(
+  tokenizer: str, max_length: int, separator: str = ''
+) -> StepFormat:
+  """The project's own format over any tokenizer.
+
+  Args:
+    tokenizer: a built-in one's name, or a folder with tokenizer.json.
+    separator: the token that ends problem and steps, one id; '' where the
+      tokenizer is built in and has its own.
+
+  Raises:
+    UserError: the tokenizer has no such token, or there is none to take.
+  """
+  opened = tokenizer_lib.get_tokenizer(tokenizer)
+  if isinstance(opened, tokenizer_lib.HuggingFaceTokenizer):
+    end = opened.id_of(separator)
+    return StepFormat(
+      opened,
+      max_length,
+      prompt_prefix=opened.first_ids,
+      prompt_suffix=(end,),
+      separator=(end,),
+    )
+  if separator:
+    raise UserError(
+      f'data.separator={separator!r}: the {tokenizer} tokenizer has its own; '
+      "leave it ''"
+    )
+  return StepFormat(opened, max_length)

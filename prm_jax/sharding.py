@@ -29,7 +29,7 @@ RULES: tuple[tuple[str, P], ...] = (
   (r'layers/mlp/(gate|up)_proj/kernel$', P(None, 'fsdp', 'model')),
   (r'layers/mlp/down_proj/kernel$', P(None, 'model', 'fsdp')),
   (r'norm/scale$', P()),  # input_layernorm and post_attention_layernorm too
-  (r'head/(kernel|bias)$', P()),
+  (r'head/(hidden_)?(kernel|bias)$', P()),
   # What is not a parameter: counters of the optimizer and of the loop, keys.
   (r'(^|/)(count|step|key|skipped|skipped_in_a_row)$', P()),
 )

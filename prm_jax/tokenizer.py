@@ -1,11 +1,16 @@
 """Text to token ids and back.
 
 Two built-in tokenizers share the same four special ids, which no text can
-produce: the words of the arithmetic domain, and plain UTF-8 bytes.
+produce: the words of the arithmetic domain, and plain UTF-8 bytes. Language
+models bring a `tokenizer.json`.
 """
 
+import hashlib
+import pathlib
 from collections.abc import Sequence
 from typing import Protocol
+
+import tokenizers
 
 from prm_jax.errors import UserError
 
@@ -21,6 +26,8 @@ class Tokenizer(Protocol):
   vocab_size: int
 
   def encode(self, text: str) -> list[int]: ...
+
+  def encode_template(self, text: str) -> list[int]: ...
 
   def decode(self, ids: Sequence[int]) -> str: ...
 
@@ -45,6 +52,8 @@ class ArithmeticTokenizer:
         '(0 to 99, + - * = mod :); use tokenizer "bytes" for other text'
       ) from None
 
+  encode_template = encode
+
   def decode(self, ids: Sequence[int]) -> str:
     words = SPECIALS + self._WORDS
     return ' '.join(words[i] for i in ids if i != PAD)
@@ -65,18 +74,84 @@ class ByteTokenizer:
         'and has no UTF-8 form; remove it'
       ) from None
 
+  encode_template = encode
+
   def decode(self, ids: Sequence[int]) -> str:
     data = bytes(i - len(SPECIALS) for i in ids if i >= len(SPECIALS))
     return data.decode(errors='replace')
+
+
+class HuggingFaceTokenizer:
+  """A `tokenizer.json`, read by the `tokenizers` library.
+
+  Attributes:
+    first_ids: what the tokenizer itself puts before a text, such as <s>.
+
+  Raises:
+    UserError: there is no such file, or it is damaged.
+  """
+
+  def __init__(self, directory: pathlib.Path):
+    path = directory / 'tokenizer.json'
+    try:
+      text = path.read_text(encoding='utf-8')
+      # Two of them: the second takes what looks like a special token as text.
+      self._special = tokenizers.Tokenizer.from_str(text)
+      self._plain = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception
+      raise UserError(
+        f'tokenizer {path} cannot be read ({error}); expected a tokenizer.json '
+        "of the 'tokenizers' library"
+      ) from None
+    self._plain.encode_special_tokens = True
+    for each in (self._special, self._plain):
+      each.no_padding()
+      each.no_truncation()
+    self.json = text
+    self.name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    self.vocab_size = self._special.get_vocab_size()
+    with_specials = self._special.encode('a').ids
+    alone = self.encode_template('a')
+    self.first_ids = tuple(with_specials[: with_specials.index(alone[0])])
+    # SentencePiece puts a blank before every text; a step is no new text.
+    inside = self.encode_template('\na')[len(self.encode_template('\n')) :]
+    self._anchor = '' if inside == alone else '\n'
+
+  def id_of(self, token: str) -> int:
+    """The id of one token; a UserError where there is none."""
+    found = self._special.token_to_id(token)
+    if found is None:
+      raise UserError(
+        f'the tokenizer has no token {token!r}; set data.separator to one that '
+        'it has, best a special one'
+      )
+    return found
+
+  def encode(self, text: str) -> list[int]:
+    """Ids of text inside a chain; none of them is a special token."""
+    encode = self._plain.encode
+    anchor = encode(self._anchor, add_special_tokens=False).ids
+    ids = encode(self._anchor + text, add_special_tokens=False).ids
+    return ids[len(anchor) :]
+
+  def encode_template(self, text: str) -> list[int]:
+    """Ids of the beginning of a chain, special tokens read as such."""
+    return self._special.encode(text, add_special_tokens=False).ids
+
+  def decode(self, ids: Sequence[int]) -> str:
+    return self._special.decode(list(ids), skip_special_tokens=False)
 
 
 BUILT_IN = {'arithmetic': ArithmeticTokenizer, 'bytes': ByteTokenizer}
 
 
 def get_tokenizer(name: str) -> Tokenizer:
-  """The built-in tokenizer called `name`."""
-  if name not in BUILT_IN:
+  """The built-in tokenizer called `name`, or that of a folder."""
+  if name in BUILT_IN:
+    return BUILT_IN[name]()
+  if not pathlib.Path(name).is_dir():
     raise UserError(
-      f'unknown tokenizer {name!r}: expected one of {", ".join(BUILT_IN)}'
+      f'unknown tokenizer {name!r}: expected {", ".join(BUILT_IN)}, or a '
+      'folder with tokenizer.json'
     )
-  return BUILT_IN[name]()
+  return HuggingFaceTokenizer(pathlib.Path(name))

@@ -45,7 +45,7 @@ def by_path(tree):
   return {path_name(path): leaf for path, leaf in leaves}
 
 
-EVERYTHING = dict(tie_embeddings=False, qkv_bias=True)
+EVERYTHING = dict(tie_embeddings=False, qkv_bias=True, qk_norm=True)
 
 
 @pytest.mark.parametrize('model', [{}, EVERYTHING])
@@ -63,7 +63,7 @@ def test_every_leaf_of_a_state_has_a_rule(model, kind):
 def test_moments_live_where_their_parameter_lives():
   specs = by_path(shardings(state_shapes(**EVERYTHING), MESH))
   params = [name for name in specs if name.startswith('params/')]
-  assert len(params) == 17
+  assert len(params) == 19
   for name in params:
     tail = name.removeprefix('params/')
     moments = [other for other in specs if re.search(f'/[mn]u/{tail}$', other)]

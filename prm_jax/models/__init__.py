@@ -10,21 +10,32 @@ The letters of every shape comment and einsum in this project:
     L layers   C outputs of a head     G groups of rows that share a prefix
 """
 
-from prm_jax.models.config import HeadConfig, TransformerConfig
+from prm_jax.models.config import (
+  HeadConfig,
+  RopeScaling,
+  TransformerConfig,
+)
 from prm_jax.models.heads import init_head, step_logits, step_probabilities
 from prm_jax.models.transformer import (
+  Cache,
   Prefix,
+  decode,
   forward,
+  init_cache,
   init_params,
   lm_logits,
   prefill,
 )
 
 __all__ = [
+  'Cache',
   'HeadConfig',
   'Prefix',
+  'RopeScaling',
   'TransformerConfig',
+  'decode',
   'forward',
+  'init_cache',
   'init_head',
   'init_params',
   'lm_logits',

@@ -1,7 +1,11 @@
-"""Rotary positions and attention: within a row, and to a prefix it shares."""
+"""Rotary positions and attention: within a row, to a prefix, to a cache."""
+
+import math
 
 import jax
 import jax.numpy as jnp
+
+from prm_jax.models.config import RopeScaling
 
 MASKED = -1e30  # finite, so that a row of padding gives a number, not NaN
 # Queries per block of attention: small blocks skip more, many compile longer.
@@ -13,18 +17,32 @@ def apply_rope(
   x: jax.Array,  # [B, T, N, H]
   positions: jax.Array,  # [B, T]
   theta: float,
+  scaling: RopeScaling | None = None,
 ) -> jax.Array:  # [B, T, N, H]
   """Rotary position embedding (Su et al., 2021), in the half-split layout.
 
-  Pair (i, i + H/2) turns by position * theta^(-2i/H).
+  Pair (i, i + H/2) turns by position * theta^(-2i/H), unless it is scaled.
   """
   half = x.shape[-1] // 2
   frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  if scaling is not None:
+    frequencies = scale_frequencies(frequencies, scaling)
   angles = positions[:, :, None, None].astype(jnp.float32) * frequencies
   sin, cos = jnp.sin(angles), jnp.cos(angles)
   x1, x2 = jnp.split(x.astype(jnp.float32), 2, axis=-1)
   turned = jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], -1)
   return turned.astype(x.dtype)
+
+
+def scale_frequencies(
+  frequencies: jax.Array,  # [H / 2] radians per token
+  scaling: RopeScaling,
+) -> jax.Array:  # [H / 2]
+  """Llama 3's frequencies (Grattafiori et al., 2024): see RopeScaling."""
+  turns = scaling.original_length * frequencies / (2 * math.pi)
+  low, high = scaling.low_freq_factor, scaling.high_freq_factor
+  kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
+  return frequencies * (kept + (1.0 - kept) / scaling.factor)
 
 
 def attention(
@@ -65,6 +83,27 @@ def attention(
     )
   out = jnp.concatenate(blocks, axis=3)
   return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H)
+
+
+def cached_attention(
+  query: jax.Array,  # [B, T, N, H]
+  key: jax.Array,  # [B, S, K, H], entry s belongs to position s
+  value: jax.Array,  # [B, S, K, H]
+  positions: jax.Array,  # [B, T]
+) -> jax.Array:  # [B, T, N, H]
+  """Attention of new tokens over a cache that already holds their own keys."""
+  B, T, N, H = query.shape
+  K = key.shape[2]
+  query = query.reshape(B, T, K, N // K, H) * H**-0.5
+  scores = jnp.einsum(
+    'BTKRH,BSKH->BKRTS', query, key, preferred_element_type=jnp.float32
+  )
+  visible = jnp.arange(key.shape[1]) <= positions[:, :, None]  # [B, T, S]
+  weights = jax.nn.softmax(
+    jnp.where(visible[:, None, None], scores, MASKED), axis=-1
+  )
+  out = jnp.einsum('BKRTS,BSKH->BTKRH', weights.astype(value.dtype), value)
+  return out.reshape(B, T, N, H)
 
 
 def attend_block(

@@ -10,10 +10,38 @@ DTYPES = ('float32', 'bfloat16')
 
 
 @dataclasses.dataclass(frozen=True)
+class RopeScaling:
+  """Llama 3's stretch of rotary positions beyond the length of pre-training.
+
+  Pairs that turn fewer than `low_freq_factor` times within `original_length`
+  tokens turn `factor` times slower, those beyond `high_freq_factor` as before,
+  and those between are interpolated.
+  """
+
+  factor: float
+  low_freq_factor: float
+  high_freq_factor: float
+  original_length: int
+
+  def __post_init__(self):
+    for name in ('factor', 'low_freq_factor', 'original_length'):
+      if getattr(self, name) <= 0:
+        raise UserError(
+          f'model.rope_scaling.{name}={getattr(self, name)}: expected > 0'
+        )
+    if self.high_freq_factor <= self.low_freq_factor:
+      raise UserError(
+        f'model.rope_scaling.high_freq_factor={self.high_freq_factor} must '
+        f'be above low_freq_factor={self.low_freq_factor}'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-  """A decoder of the Llama / Qwen2 shape.
+  """A decoder of the Llama, Mistral, Qwen2 or Qwen3 shape.
 
   Attributes:
+    qk_norm: an RMSNorm over each query and key head (Qwen3).
     dtype: what activations and matrix products are computed in; norms,
       softmax and losses are always float32.
     qkv_bias: biases on the query, key and value projections (Qwen2).
@@ -32,8 +60,10 @@ class TransformerConfig:
   d_ff: int
   head_dim: int = 0  # 0: d_model // n_heads
   rope_theta: float = 10_000.0
+  rope_scaling: RopeScaling | None = None
   norm_eps: float = 1e-6
   qkv_bias: bool = False
+  qk_norm: bool = False
   tie_embeddings: bool = True
   dtype: str = 'float32'
   remat: str = 'none'
@@ -66,11 +96,18 @@ class TransformerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
-  """What is read at the end of a step: see `heads.step_probabilities`."""
+  """What is read at the end of a step: see `heads.step_probabilities`.
+
+  Attributes:
+    hidden: width of a ReLU layer before the outputs; 0 is a linear read-out.
+  """
 
   kind: str = 'logit'
+  hidden: int = 0
 
   def __post_init__(self):
+    if self.hidden < 0:
+      raise UserError(f'head.hidden={self.hidden}: expected >= 0')
     if self.kind not in HEADS:
       raise UserError(
         f'head.kind={self.kind!r}: expected one of {", ".join(HEADS)}'

@@ -15,12 +15,32 @@ Params = dict[str, Any]
 
 
 def init_head(key: jax.Array, d_model: int, head: HeadConfig) -> Params:
-  """A linear read-out, float32: kernel [D, C], bias [C]."""
-  scale = d_model**-0.5
+  """A read-out, float32: kernel [D, C], bias [C].
+
+  With a hidden layer of width M: hidden_kernel [D, M], hidden_bias [M] first,
+  and kernel [M, C].
+  """
+  if not head.hidden:
+    return {
+      'kernel': _normal(key, (d_model, head.outputs)),
+      'bias': jnp.zeros(head.outputs),
+    }
+  hidden_key, key = jax.random.split(key)
   return {
-    'kernel': scale * jax.random.normal(key, (d_model, head.outputs)),
+    'hidden_kernel': _normal(hidden_key, (d_model, head.hidden)),
+    'hidden_bias': jnp.zeros(head.hidden),
+    'kernel': _normal(key, (head.hidden, head.outputs)),
     'bias': jnp.zeros(head.outputs),
   }
+
+
+def _normal(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+  return shape[0] ** -0.5 * jax.random.normal(key, shape)
+
+
+def _affine(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+  highest = jax.lax.Precision.HIGHEST
+  return jnp.einsum('BPD,DC->BPC', x, kernel, precision=highest) + bias
 
 
 def step_logits(
@@ -30,16 +50,10 @@ def step_logits(
 ) -> jax.Array:  # [B, P, C] float32
   """The head's outputs at the end of each step."""
   at_ends = jnp.take_along_axis(hidden, step_ends[:, :, None], axis=1)
-  at_ends = at_ends.astype(jnp.float32)
-  return (
-    jnp.einsum(
-      'BPD,DC->BPC',
-      at_ends,
-      params['kernel'],
-      precision=jax.lax.Precision.HIGHEST,
-    )
-    + params['bias']
-  )
+  x = at_ends.astype(jnp.float32)
+  if 'hidden_kernel' in params:
+    x = jax.nn.relu(_affine(x, params['hidden_kernel'], params['hidden_bias']))
+  return _affine(x, params['kernel'], params['bias'])
 
 
 def step_probabilities(

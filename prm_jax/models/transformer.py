@@ -2,7 +2,8 @@
 
 Rows may hold several chains: `segment_ids` (0 is padding) say which tokens may
 see each other. Rows may also share a `Prefix`: keys and values of a prompt
-that were computed once and that every row of its group attends to.
+that were computed once and that every row of its group attends to. Or they
+grow: `decode` reads some tokens at a time and keeps all before in a `Cache`.
 
 Layers are stacked along a leading axis of every parameter and run by a scan,
 so compile time does not grow with depth. Names are Hugging Face's.
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from prm_jax.models.attention import apply_rope, attention
+from prm_jax.models.attention import apply_rope, attention, cached_attention
 from prm_jax.models.config import TransformerConfig
 from prm_jax.sharding import BATCH, constrain
 
@@ -30,6 +31,13 @@ class Prefix(NamedTuple):
   keys: jax.Array  # [L, G, S, K, H]
   values: jax.Array  # [L, G, S, K, H]
   mask: jax.Array  # [G, S] bool, False is padding
+
+
+class Cache(NamedTuple):
+  """Keys and values of what rows have read so far, by position."""
+
+  keys: jax.Array  # [L, B, S, K, H]
+  values: jax.Array  # [L, B, S, K, H]
 
 
 class RMSNorm(nn.Module):
@@ -108,22 +116,38 @@ class Projection(nn.Module):
 
 
 class Attention(nn.Module):
-  """Self-attention; also hands out its keys and values for a prefix."""
+  """Self-attention; also hands out its keys and values.
+
+  `kv` are those of a prefix whose mask is given, or without a mask those of a
+  cache, which come back with the new ones written at their positions.
+  """
 
   config: TransformerConfig
 
   @nn.compact
-  def __call__(self, x, positions, segment_ids, prefix):
+  def __call__(self, x, kv, positions, segment_ids, prefix_mask):
     c = self.config
 
     def project(name, heads):
       shape = (heads, c.head_dim)
       return Projection(shape, c.dtype, bias=c.qkv_bias, name=name)(x)
 
-    query = apply_rope(project('q_proj', c.n_heads), positions, c.rope_theta)
-    key = apply_rope(project('k_proj', c.n_kv_heads), positions, c.rope_theta)
+    def rotate(name, heads):
+      heads = project(f'{name}_proj', heads)
+      if c.qk_norm:
+        heads = RMSNorm(c.norm_eps, name=f'{name}_norm')(heads)
+      return apply_rope(heads, positions, c.rope_theta, c.rope_scaling)
+
+    query, key = rotate('q', c.n_heads), rotate('k', c.n_kv_heads)
     value = project('v_proj', c.n_kv_heads)
-    out = attention(query, key, value, segment_ids, prefix)
+    if kv is not None and prefix_mask is None:
+      rows = jnp.arange(x.shape[0])[:, None]
+      key = kv[0].at[rows, positions].set(key)
+      value = kv[1].at[rows, positions].set(value)
+      out = cached_attention(query, key, value, positions)
+    else:
+      prefix = None if kv is None else (*kv, prefix_mask)
+      out = attention(query, key, value, segment_ids, prefix)
     gain = (2 * c.n_layers) ** -0.5  # keeps the residual stream near 1
     out = Projection((c.d_model,), c.dtype, 2, gain=gain, name='o_proj')(out)
     return out, (key, value)
@@ -153,10 +177,9 @@ class Block(nn.Module):
   @nn.compact
   def __call__(self, x, kv, positions, segment_ids, prefix_mask):
     c = self.config
-    prefix = None if kv is None else (*kv, prefix_mask)
     normed = RMSNorm(c.norm_eps, name='input_layernorm')(x)
     attended, new_kv = Attention(c, name='self_attn')(
-      normed, positions, segment_ids, prefix
+      normed, kv, positions, segment_ids, prefix_mask
     )
     x = constrain(x + attended, BATCH, None, None)
     normed = RMSNorm(c.norm_eps, name='post_attention_layernorm')(x)
@@ -181,7 +204,7 @@ class Transformer(nn.Module):
   keep_kv: bool = False
 
   @nn.compact
-  def __call__(self, tokens, positions, segment_ids, prefix):
+  def __call__(self, tokens, positions, segment_ids, kv, prefix_mask):
     c = self.config
     embedding = self.param(
       'embed_tokens', nn.initializers.normal(0.02), (c.vocab_size, c.d_model)
@@ -203,8 +226,6 @@ class Transformer(nn.Module):
       length=c.n_layers,
       unroll=c.scan_unroll,
     )(c, self.keep_kv, name='layers')
-    kv = None if prefix is None else (prefix.keys, prefix.values)
-    prefix_mask = None if prefix is None else prefix.mask
     x, new_kv = layers(x, kv, positions, segment_ids, prefix_mask)
     return RMSNorm(c.norm_eps, name='norm')(x), new_kv
 
@@ -212,7 +233,7 @@ class Transformer(nn.Module):
 def init_params(key: jax.Array, config: TransformerConfig) -> Params:
   """Random float32 parameters; call it under jit."""
   row = jnp.zeros((1, 2), jnp.int32)
-  variables = Transformer(config).init(key, row, row, row, None)
+  variables = Transformer(config).init(key, row, row, row, None, None)
   return variables['params']
 
 
@@ -225,8 +246,10 @@ def forward(
   prefix: Prefix | None = None,  # its G must divide B; row b uses b // (B/G)
 ) -> jax.Array:  # [B, T, D]
   """Final hidden states, normed."""
+  kv = None if prefix is None else (prefix.keys, prefix.values)
+  mask = None if prefix is None else prefix.mask
   hidden, _ = Transformer(config).apply(
-    {'params': params}, tokens, positions, segment_ids, prefix
+    {'params': params}, tokens, positions, segment_ids, kv, mask
   )
   return hidden
 
@@ -240,9 +263,33 @@ def prefill(
   """Computes the prefix that rows of `forward` can share."""
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   _, (keys, values) = Transformer(config, keep_kv=True).apply(
-    {'params': params}, tokens, positions, mask.astype(jnp.int32), None
+    {'params': params}, tokens, positions, mask.astype(jnp.int32), None, None
   )
   return Prefix(keys, values, mask)
+
+
+def init_cache(config: TransformerConfig, rows: int, length: int) -> Cache:
+  """An empty cache for positions 0 to `length` - 1."""
+  shape = (config.n_layers, rows, length, config.n_kv_heads, config.head_dim)
+  return Cache(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
+
+
+def decode(
+  params: Params,
+  config: TransformerConfig,
+  tokens: jax.Array,  # [B, T] the next tokens of each row
+  positions: jax.Array,  # [B, T]; what lies at or beyond S is not kept
+  cache: Cache,
+) -> tuple[jax.Array, Cache]:  # [B, T, D]
+  """Final hidden states of some more tokens; one chain a row.
+
+  A row sees its own positions only, so a row that starts again at 0 needs no
+  clean cache.
+  """
+  hidden, (keys, values) = Transformer(config, keep_kv=True).apply(
+    {'params': params}, tokens, positions, None, cache, None
+  )
+  return hidden, Cache(keys, values)
 
 
 def lm_logits(

@@ -10,7 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from prm_jax.models import TransformerConfig, forward, init_params
+from prm_jax.models import (
+  RopeScaling,
+  TransformerConfig,
+  forward,
+  init_params,
+)
 from prm_jax.sharding import path_name
 
 CONFIG = TransformerConfig(
@@ -26,6 +31,11 @@ VARIANTS = {
   'base': CONFIG,
   'bias': dataclasses.replace(CONFIG, qkv_bias=True, rope_theta=500.0),
   'untied': dataclasses.replace(CONFIG, tie_embeddings=False, n_kv_heads=1),
+  'qk norm': dataclasses.replace(CONFIG, qk_norm=True),
+  # Of three pairs one turns as before, one between, one four times slower.
+  'scaled rope': dataclasses.replace(
+    CONFIG, rope_theta=100.0, rope_scaling=RopeScaling(4.0, 1.0, 4.0, 64)
+  ),
   'all heads': dataclasses.replace(CONFIG, n_kv_heads=4, norm_eps=1e-2),
 }
 
@@ -62,10 +72,30 @@ def norm_in_numpy(x, scale, eps):
   return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * scale
 
 
-def rope_in_numpy(x, position, theta):
+def scaled_in_numpy(frequency, scaling):
+  """Llama 3's rule, case by case, in wavelengths (tokens per turn)."""
+  wavelength = 2 * np.pi / frequency
+  longest = scaling.original_length / scaling.low_freq_factor
+  shortest = scaling.original_length / scaling.high_freq_factor
+  if wavelength < shortest:
+    return frequency
+  if wavelength > longest:
+    return frequency / scaling.factor
+  smooth = (scaling.original_length / wavelength - scaling.low_freq_factor) / (
+    scaling.high_freq_factor - scaling.low_freq_factor
+  )
+  return (1 - smooth) * frequency / scaling.factor + smooth * frequency
+
+
+def rope_in_numpy(x, position, config):
   """x [H] of one token: pair (i, i + H/2) is a complex number that turns."""
   half = len(x) // 2
-  angles = position / theta ** (np.arange(half) / half)
+  frequencies = config.rope_theta ** -(np.arange(half) / half)
+  if config.rope_scaling is not None:
+    frequencies = np.array(
+      [scaled_in_numpy(f, config.rope_scaling) for f in frequencies]
+    )
+  angles = position * frequencies
   turned = (x[:half] + 1j * x[half:]) * np.exp(1j * angles)
   return np.concatenate([turned.real, turned.imag])
 
@@ -78,10 +108,12 @@ def attend_in_numpy(params, x, positions, segments, config):
     return out + params[name].get('bias', 0.0)
 
   query, key, value = map(project, ('q_proj', 'k_proj', 'v_proj'))
-  for heads in (query, key):
+  for name, heads in (('q_norm', query), ('k_norm', key)):
+    if config.qk_norm:
+      heads[:] = norm_in_numpy(heads, params[name]['scale'], config.norm_eps)
     for t, position in enumerate(positions):
       for n in range(heads.shape[1]):
-        heads[t, n] = rope_in_numpy(heads[t, n], position, config.rope_theta)
+        heads[t, n] = rope_in_numpy(heads[t, n], position, config)
   out = np.zeros_like(query)
   for t in range(len(x)):
     seen = [u for u in range(t + 1) if segments[u] == segments[t]]

@@ -28,6 +28,34 @@ def test_step_logits_read_at_step_ends():
   np.testing.assert_allclose(actual, [[[112], [156]], [[191], [191]]])
 
 
+def test_a_hidden_layer_by_hand():
+  # relu(h_0 - 2, 3 - h_0) at h_0 = 5 and 1: (3, 0) and (0, 2)
+  params = {
+    'hidden_kernel': jnp.array([[1.0, -1.0]]),
+    'hidden_bias': jnp.array([-2.0, 3.0]),
+    'kernel': jnp.array([[10.0], [1.0]]),
+    'bias': jnp.array([0.5]),
+  }
+  hidden = jnp.array([[[5.0], [1.0]]])
+  actual = step_logits(params, hidden, jnp.array([[0, 1]]))
+  np.testing.assert_allclose(actual, [[[30.5], [2.5]]])
+
+
+def test_a_hidden_layer_is_part_of_a_new_head():
+  head = HeadConfig('two_class', hidden=7)
+  params = init_head(jax.random.key(0), 5, head)
+  shapes = {name: leaf.shape for name, leaf in params.items()}
+  assert shapes == {
+    'hidden_kernel': (5, 7),
+    'hidden_bias': (7,),
+    'kernel': (7, 2),
+    'bias': (2,),
+  }
+  assert jnp.abs(params['kernel']).min() > 0
+  with pytest.raises(UserError, match=r'head\.hidden=-1'):
+    HeadConfig(hidden=-1)
+
+
 @pytest.mark.parametrize('kind', HEADS)
 def test_step_logits_are_a_linear_map(kind):
   rng = np.random.default_rng(0)

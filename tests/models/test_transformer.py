@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.models import lm_logits, prefill
+from prm_jax.models import decode, init_cache, lm_logits, prefill
 from prm_jax.models.attention import apply_rope
 from tests.models.plain_transformer import (
   CONFIG,
@@ -21,6 +21,7 @@ from tests.models.plain_transformer import (
 )
 
 fill = jax.jit(prefill, static_argnums=1)
+read_on = jax.jit(decode, static_argnums=1)
 
 
 @pytest.mark.parametrize('variant', VARIANTS)
@@ -161,3 +162,37 @@ def test_packed_candidates_share_a_prefix():
     whole = np.concatenate([prompts[b // 2, :length], rows[b, part]])[None]
     expected = forward_in_numpy(params, config, *alone(whole))[0, length:]
     np.testing.assert_allclose(actual[b, part], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+@pytest.mark.parametrize('chunks', [(14,), (1,) * 14, (5, 1, 1, 7)])
+def test_cached_decoding_is_the_whole_forward(variant, chunks):
+  """In one go, a token at a time, and mixed; the cache is longer than that."""
+  config = VARIANTS[variant]
+  params = params_of(config)
+  tokens, positions, segment_ids = alone(some_tokens((3, 14), 11))
+  expected = forward_in_numpy(params, config, tokens, positions, segment_ids)
+  cache = init_cache(config, 3, 17)
+  start = 0
+  for size in chunks:
+    now = slice(start, start + size)
+    hidden, cache = read_on(
+      params, config, tokens[:, now], positions[:, now], cache
+    )
+    np.testing.assert_allclose(hidden, expected[:, now], rtol=0, atol=1e-5)
+    start += size
+
+
+def test_rows_of_a_cache_go_on_from_where_they_are():
+  """Rows of unequal length, one of which begins anew over old entries."""
+  params = params_of(CONFIG)
+  tokens, positions, segment_ids = alone(some_tokens((2, 9), 12))
+  expected = forward_in_numpy(params, CONFIG, tokens, positions, segment_ids)
+  cache = init_cache(CONFIG, 2, 9)
+  _, cache = read_on(params, CONFIG, tokens[:, :6], positions[:, :6], cache)
+  # Row 0 goes on at 6, row 1 starts again with its own first tokens.
+  mixed = np.stack([tokens[0, 6:], tokens[1, :3]])
+  at = np.stack([positions[0, 6:], positions[1, :3]])
+  hidden, _ = read_on(params, CONFIG, mixed, at, cache)
+  np.testing.assert_allclose(hidden[0], expected[0, 6:], rtol=0, atol=1e-5)
+  np.testing.assert_allclose(hidden[1], expected[1, :3], rtol=0, atol=1e-5)
