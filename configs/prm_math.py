@@ -39,6 +39,15 @@ HUMAN_TRAIN = (
   ),
   ('verify_then_generate/dataset.json', 'verify_then_generate'),
 )
+LORA_TARGETS = (
+  'q_proj',
+  'k_proj',
+  'v_proj',
+  'o_proj',
+  'gate_proj',
+  'up_proj',
+  'down_proj',
+)
 
 
 def base() -> ml_collections.ConfigDict:
@@ -56,6 +65,7 @@ def base() -> ml_collections.ConfigDict:
     kind='arithmetic',
     dir='',  # '': workdir/data
     tokenizer='arithmetic',
+    separator='',  # the tokenizer's own
     max_length=chain_length,
     row_length=chain_length,
     max_steps_per_row=operations,
@@ -81,6 +91,7 @@ def base() -> ml_collections.ConfigDict:
     after_first_error='mask',
     hard_above=ml_collections.config_dict.placeholder(float),
   )
+  config.base = ''  # a pretrained backbone; '': this one, from scratch
   config.model = dict(
     d_model=128,
     n_layers=3,  # 2 are too shallow for this domain
@@ -96,7 +107,9 @@ def base() -> ml_collections.ConfigDict:
     remat='none',
     scan_unroll=3,
   )
-  config.head = dict(kind='logit')
+  config.head = dict(kind='logit', hidden=0)
+  # rank 0: the backbone itself is trained
+  config.lora = dict(rank=0, alpha=16.0, targets=LORA_TARGETS)
   # Without the language-model loss the PRM does not learn to calculate.
   config.loss = dict(name='bce', lm_weight=1.0, margin=4.0)
   config.optim = dict(
@@ -109,8 +122,9 @@ def base() -> ml_collections.ConfigDict:
     clip=1.0,
   )
   config.train = dict(
-    steps=1200,
+    steps=1600,
     microbatches=1,
+    head_only_steps=0,
     log_every=20,
     checkpoint_every=400,
     keep=2,
@@ -145,6 +159,7 @@ def human(config: ml_collections.ConfigDict) -> None:
     dev_share=0.15,
     on_error='stop',
     tokenizer='bytes',
+    separator='',
     # 1,024 leaves a third of the steps of gsm8k and half of math's unread;
     # 2,048 leaves 1% and 14%.
     max_length=2048,

@@ -50,6 +50,8 @@ class StepFormat:
     turn: ids before every later step.
     next_lead: text before every later step, tokenised with it.
     separator: ids after every step; scores are read at the last of them.
+    strip: whether blanks around a step and before the problem are dropped, as
+      by chat templates that trim.
   """
 
   tokenizer: tokenizer_lib.Tokenizer
@@ -61,9 +63,12 @@ class StepFormat:
   turn: tuple[int, ...] = ()
   next_lead: str = ''
   separator: tuple[int, ...] = (tokenizer_lib.STEP_END,)
+  strip: bool = False
 
   def encode_prompt(self, problem: str) -> list[int]:
     """Ids of everything before the first step."""
+    if self.strip:
+      problem = problem.lstrip()
     if self.prompt_template:
       text = self.prompt_template.replace('{problem}', problem)
       ids = self.tokenizer.encode_template(text)
@@ -77,6 +82,8 @@ class StepFormat:
     Args:
       first: whether it is the first step of its chain.
     """
+    if self.strip:
+      step = step.strip()
     if not self.tokenizer.encode(step):
       raise UserError(f'step {step!r} has no tokens; remove it')
     lead = self.first_lead if first else self.next_lead
@@ -120,36 +127,38 @@ class StepFormat:
       self.encode_prompt(probe),
       self.encode_step(probe, True),
       self.encode_step(probe, False),
+      self.strip,
     )
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def make_format(
-  tokenizer: str, max_length: int, separator: str = ''
+  tokenizer: str | tokenizer_lib.HuggingFaceTokenizer,
+  max_length: int,
+  separator: str = '',
 ) -> StepFormat:
   """The project's own format over any tokenizer.
 
   Args:
-    tokenizer: a built-in one's name, or a folder with tokenizer.json.
+    tokenizer: a built-in one's name, or a language model's.
     separator: the token that ends problem and steps, one id; '' where the
       tokenizer is built in and has its own.
 
   Raises:
-    UserError: the tokenizer has no such token, or there is none to take.
+    UserError: the tokenizer has no such token, or needs none.
   """
-  opened = tokenizer_lib.get_tokenizer(tokenizer)
-  if isinstance(opened, tokenizer_lib.HuggingFaceTokenizer):
-    end = opened.id_of(separator)
-    return StepFormat(
-      opened,
-      max_length,
-      prompt_prefix=opened.first_ids,
-      prompt_suffix=(end,),
-      separator=(end,),
-    )
-  if separator:
-    raise UserError(
-      f'data.separator={separator!r}: the {tokenizer} tokenizer has its own; '
-      "leave it ''"
-    )
-  return StepFormat(opened, max_length)
+  if isinstance(tokenizer, str):
+    if separator:
+      raise UserError(
+        f'data.separator={separator!r}: the tokenizer {tokenizer!r} has its '
+        "own; set it to ''"
+      )
+    return StepFormat(tokenizer_lib.get_tokenizer(tokenizer), max_length)
+  end = tokenizer.id_of(separator)
+  return StepFormat(
+    tokenizer,
+    max_length,
+    prompt_prefix=tokenizer.first_ids,
+    prompt_suffix=(end,),
+    separator=(end,),
+  )

@@ -12,7 +12,7 @@ from prm_jax.sharding import path_name
 
 SCHEDULES = ('constant', 'linear', 'cosine')
 # Weight decay pulls on matrices, not on norms and biases.
-DECAYED = re.compile(r'(kernel|embed_tokens|lm_head)$')
+DECAYED = re.compile(r'(kernel|embed_tokens|lm_head|/a|/b)$')
 
 
 @dataclasses.dataclass(frozen=True)

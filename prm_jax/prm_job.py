@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from prm_jax import manifest
+from prm_jax import loading, manifest
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.pipeline import make_batches, take_census
@@ -23,17 +23,15 @@ from prm_jax.evals import prm as prm_evaluation
 from prm_jax.metrics import MetricWriter
 from prm_jax.optim import make_optimizer, make_schedule
 from prm_jax.report import write_report
-from prm_jax.scorer import Scorer, abstract_params
+from prm_jax.scorer import Scorer
 from prm_jax.settings import Settings, check_mesh, settings_of
 from prm_jax.sharding import make_mesh
 from prm_jax.train import (
-  abstract_state,
   compile_train_step,
   fit,
-  init_state,
-  make_init,
   make_train_step,
 )
+from prm_jax.train_state import abstract_state, init_state, make_init
 
 Log = Callable[[str], None]
 
@@ -49,15 +47,16 @@ def train_model(
 ) -> Scorer:
   """Trains, or goes on from the last checkpoint, and opens the best one."""
   workdir.mkdir(parents=True, exist_ok=True)
-  loop, data = settings.loop, config['data']
+  loop, data, described = settings.loop, config['data'], settings.described
+  loading.write_description(workdir, described)
   log(f'{name}: counting what the {len(dataset.train):,} chains teach')
-  census = take_census(dataset.train, settings.format, settings.targets)
+  census = take_census(dataset.train, described.format, settings.targets)
   log(f'{name}: {census.summary()}')
   batches = iter(
     make_batches(
       dataset.train,
       census,
-      settings.format,
+      described.format,
       settings.targets,
       batch_size=data['batch_size'],
       row_length=data['row_length'],
@@ -69,34 +68,41 @@ def train_model(
   )
 
   optimizer = make_optimizer(settings.optim, loop.steps)
-  init = make_init(settings.model, settings.head, optimizer)
+  init = make_init(described.model, described.head, optimizer, described.lora)
   checkpoints = Checkpoints(
     workdir / 'checkpoints', loop.keep, loop.best_metric
   )
   if checkpoints.latest is None:
-    state = init_state(init, mesh, config['seed'])
+    backbone = None if settings.base is None else settings.base.load(mesh)
+    state = init_state(init, mesh, config['seed'], backbone)
   else:
     state = checkpoints.restore(abstract_state(init, mesh), batches)
     log(f'{name}: going on from step {checkpoints.latest:,}')
   step_fn = compile_train_step(
     make_train_step(
-      settings.model,
-      settings.head,
+      described.model,
+      described.head,
       settings.loss,
       optimizer,
       make_schedule(settings.optim, loop.steps),
       loop.microbatches,
+      described.lora,
+      loop.head_only_steps,
     ),
     state,
     mesh,
   )
 
   scorer = Scorer(
-    state.params, settings.model, settings.head, settings.format, mesh
+    described.scored(state.params),
+    described.model,
+    described.head,
+    described.format,
+    mesh,
   )
 
   def evaluate(params: Any) -> dict[str, float]:
-    scorer.params = params
+    scorer.params = described.scored(params)
     scores, _ = prm_evaluation.score_chains(scorer, dataset.dev)
     return prm_evaluation.dev_metrics(dataset.dev, scores, settings.targets)
 
@@ -116,9 +122,10 @@ def train_model(
   writer.close()
   checkpoints.close()
   log(f'{name}: best checkpoint is step {checkpoints.best:,}')
-  scorer.params = checkpoints.load_params(
-    abstract_params(settings.model, settings.head, mesh), checkpoints.best
+  best = checkpoints.load_params(
+    described.abstract_params(mesh), checkpoints.best
   )
+  scorer.params = described.scored(best)
   return scorer
 
 
@@ -182,7 +189,7 @@ def run(config: Mapping[str, Any], workdir: pathlib.Path, log: Log) -> None:
     'name': config['name'],
     'aggregate': config['evaluation']['aggregate'],
     'data_fingerprint': dataset.fingerprint,
-    'encoding_fingerprint': settings.format.fingerprint(),
+    'encoding_fingerprint': settings.described.format.fingerprint(),
     'threshold': threshold,
     'wall_seconds': round(time.monotonic() - began, 1),
   }

@@ -1,14 +1,12 @@
 """A trained PRM as an object: text in, step scores out.
 
-`load` opens what a training run wrote; `Scorer` encodes text, calls the jitted
-functions of score.py and counts what they cost.
+`Scorer` encodes text, calls the jitted functions of score.py and counts what
+they cost; loading.py makes one of what a training run wrote.
 """
 
 import dataclasses
 import functools
-import json
 import logging
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,17 +15,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from prm_jax import score as score_lib
-from prm_jax.checkpoints import Checkpoints
-from prm_jax.encoding import StepFormat, make_format
+from prm_jax.encoding import StepFormat
 from prm_jax.errors import UserError
-from prm_jax.models import (
-  HeadConfig,
-  TransformerConfig,
-  init_head,
-  init_params,
-)
+from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.score import Layout, Rows, bucket, pack_rows
-from prm_jax.sharding import batch_sharding, make_mesh, shardings
+from prm_jax.sharding import batch_sharding
 
 # Real tokens in one call of score_many; the rest is room for packing's gaps.
 CALL_FILL = int(0.95 * score_lib.MAX_TOKENS_PER_CALL)
@@ -185,67 +177,3 @@ def _groups(lengths: Sequence[int]) -> list[list[int]]:
     groups[-1].append(i)
     size += lengths[i]
   return groups
-
-
-def load(path: str | pathlib.Path, step: int | None = None) -> Scorer:
-  """Opens the PRM that a run left in `path` (its workdir).
-
-  Args:
-    step: of the checkpoint; by default the best by the run's own metric, or
-      the last where it has none.
-
-  Raises:
-    UserError: there is no run, or its checkpoint is damaged.
-  """
-  workdir = pathlib.Path(path)
-  try:
-    config = json.loads((workdir / 'config.json').read_text())
-  except (OSError, ValueError) as error:
-    raise UserError(
-      f'{workdir} holds no readable config.json ({error}); expected the '
-      'workdir of a training run'
-    ) from None
-  try:
-    data, train = config['data'], config['train']
-    fmt = make_format(data['tokenizer'], data['max_length'])
-    model = TransformerConfig(
-      vocab_size=fmt.tokenizer.vocab_size, **config['model']
-    )
-    head = HeadConfig(**config['head'])
-    keep, best = train['keep'], train['best_metric']
-  except (KeyError, TypeError) as error:
-    raise UserError(
-      f'{workdir}/config.json is not the config of a training run of this '
-      f'version ({type(error).__name__}: {error}); name its workdir'
-    ) from None
-  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
-  directory = workdir / 'checkpoints'
-  if not directory.exists():
-    raise UserError(f'{directory} does not exist; train first')
-  checkpoints = Checkpoints(directory, keep, best, writes=False)
-  step = checkpoints.best if step is None else step
-  if step is None:
-    raise UserError(f'{directory} holds no checkpoint yet; train first')
-  params = checkpoints.load_params(abstract_params(model, head, mesh), step)
-  checkpoints.close()
-  return Scorer(params, model, head, fmt, mesh)
-
-
-def abstract_params(
-  model: TransformerConfig, head: HeadConfig, mesh: Mesh
-) -> Any:
-  """Shapes and shardings of {'backbone', 'head'}, without values."""
-  shapes = jax.eval_shape(
-    lambda key: {
-      'backbone': init_params(key, model),
-      'head': init_head(key, model.d_model, head),
-    },
-    jax.random.key(0),
-  )
-  return jax.tree.map(
-    lambda leaf, placed: jax.ShapeDtypeStruct(
-      leaf.shape, leaf.dtype, sharding=placed
-    ),
-    shapes,
-    shardings(shapes, mesh),
-  )

@@ -13,10 +13,12 @@ from jax.sharding import Mesh
 
 from prm_jax import losses
 from prm_jax.data.targets import TargetConfig
-from prm_jax.encoding import StepFormat, make_format
+from prm_jax.encoding import make_format
 from prm_jax.errors import UserError
-from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.loading import ModelDescription
+from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
 from prm_jax.optim import OptimConfig
+from prm_jax.pretrained import Pretrained, open_pretrained
 from prm_jax.score import AGGREGATES
 from prm_jax.train import LoopConfig, LossConfig
 
@@ -38,11 +40,14 @@ POSITIVE = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """The frozen values that a ConfigDict describes."""
+  """The frozen values that a ConfigDict describes.
 
-  format: StepFormat
-  model: TransformerConfig
-  head: HeadConfig
+  Attributes:
+    base: what the backbone starts from; None: random.
+  """
+
+  described: ModelDescription
+  base: Pretrained | None
   loss: LossConfig
   optim: OptimConfig
   loop: LoopConfig
@@ -51,19 +56,17 @@ class Settings:
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
   """Checks a config: every fault that can be seen without data is seen here."""
-  fmt = make_format(config['data']['tokenizer'], config['data']['max_length'])
+  head = HeadConfig(**config['head'])
+  base = open_pretrained(config['base']) if config['base'] else None
   settings = Settings(
-    format=fmt,
-    model=TransformerConfig(
-      vocab_size=fmt.tokenizer.vocab_size, **config['model']
-    ),
-    head=HeadConfig(**config['head']),
+    described=_describe(config, base, head),
+    base=base,
     loss=LossConfig(**config['loss']),
     optim=OptimConfig(**config['optim']),
     loop=LoopConfig(**config['train']),
     targets=TargetConfig(**config['targets']),
   )
-  losses.check_loss(settings.loss.name, settings.head)
+  losses.check_loss(settings.loss.name, head)
   for section, names in POSITIVE.items():
     for name in names:
       if config[section][name] < 1:
@@ -74,6 +77,42 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
   _check_data(config['data'])
   _check_evaluation(config)
   return settings
+
+
+def _describe(
+  config: Mapping[str, Any], base: Pretrained | None, head: HeadConfig
+) -> ModelDescription:
+  """The model of a config: its own, or that of its base."""
+  data, lora = config['data'], LoraConfig(**config['lora'])
+  if base is None:
+    if lora.rank:
+      raise UserError(
+        f'lora.rank={lora.rank} needs a backbone that was trained: set base, '
+        'or lora.rank=0'
+      )
+    fmt = make_format(data['tokenizer'], data['max_length'], data['separator'])
+    model = TransformerConfig(
+      vocab_size=fmt.tokenizer.vocab_size, **config['model']
+    )
+    return ModelDescription(model, head, lora, fmt, data['separator'])
+  if data['max_length'] > base.longest:
+    raise UserError(
+      f'data.max_length={data["max_length"]} is beyond the {base.longest} '
+      f'tokens of {config["base"]}; lower it'
+    )
+  if base.tokenizer.vocab_size > base.model.vocab_size:
+    raise UserError(
+      f'the tokenizer of {config["base"]} has {base.tokenizer.vocab_size} '
+      f'tokens, its embedding {base.model.vocab_size}; they do not belong '
+      'together'
+    )
+  return ModelDescription(
+    dataclasses.replace(base.model, **config['model']),
+    head,
+    lora,
+    make_format(base.tokenizer, data['max_length'], data['separator']),
+    data['separator'],
+  )
 
 
 def check_mesh(config: Mapping[str, Any], mesh: Mesh) -> None:

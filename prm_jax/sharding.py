@@ -28,6 +28,15 @@ RULES: tuple[tuple[str, P], ...] = (
   (r'layers/self_attn/o_proj/kernel$', P(None, 'model', None, 'fsdp')),
   (r'layers/mlp/(gate|up)_proj/kernel$', P(None, 'fsdp', 'model')),
   (r'layers/mlp/down_proj/kernel$', P(None, 'model', 'fsdp')),
+  # Adapters: A [L, ..., r] like the kernel's inputs, B [L, r, ...] outputs.
+  (r'self_attn/[qkv]_proj/a$', P(None, 'fsdp')),
+  (r'self_attn/[qkv]_proj/b$', P(None, None, 'model')),
+  (r'self_attn/o_proj/a$', P(None, 'model')),
+  (r'self_attn/o_proj/b$', P(None, None, 'fsdp')),
+  (r'mlp/(gate|up)_proj/a$', P(None, 'fsdp')),
+  (r'mlp/(gate|up)_proj/b$', P(None, None, 'model')),
+  (r'mlp/down_proj/a$', P(None, 'model')),
+  (r'mlp/down_proj/b$', P(None, None, 'fsdp')),
   (r'norm/scale$', P()),  # input_layernorm and post_attention_layernorm too
   (r'head/(hidden_)?(kernel|bias)$', P()),
   # What is not a parameter: counters of the optimizer and of the loop, keys.

@@ -5,6 +5,7 @@ produce: the words of the arithmetic domain, and plain UTF-8 bytes. Language
 models bring a `tokenizer.json`.
 """
 
+import copy
 import hashlib
 import pathlib
 from collections.abc import Sequence
@@ -82,26 +83,29 @@ class ByteTokenizer:
 
 
 class HuggingFaceTokenizer:
-  """A `tokenizer.json`, read by the `tokenizers` library.
+  """The text of a `tokenizer.json`, read by the `tokenizers` library.
 
   Attributes:
+    json: that text.
     first_ids: what the tokenizer itself puts before a text, such as <s>.
+    specials: the special tokens as they are written.
+
+  Args:
+    where: where the text comes from, for the error message.
 
   Raises:
-    UserError: there is no such file, or it is damaged.
+    UserError: the text is no tokenizer.
   """
 
-  def __init__(self, directory: pathlib.Path):
-    path = directory / 'tokenizer.json'
+  def __init__(self, text: str, where: str):
     try:
-      text = path.read_text(encoding='utf-8')
       # Two of them: the second takes what looks like a special token as text.
       self._special = tokenizers.Tokenizer.from_str(text)
       self._plain = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception
       raise UserError(
-        f'tokenizer {path} cannot be read ({error}); expected a tokenizer.json '
-        "of the 'tokenizers' library"
+        f'{where} is not a tokenizer ({error}); expected a tokenizer.json of '
+        "the 'tokenizers' library"
       ) from None
     self._plain.encode_special_tokens = True
     for each in (self._special, self._plain):
@@ -110,12 +114,20 @@ class HuggingFaceTokenizer:
     self.json = text
     self.name = hashlib.sha256(text.encode()).hexdigest()[:16]
     self.vocab_size = self._special.get_vocab_size()
+    added = self._special.get_added_tokens_decoder().values()
+    self.specials = tuple(token.content for token in added if token.special)
     with_specials = self._special.encode('a').ids
     alone = self.encode_template('a')
     self.first_ids = tuple(with_specials[: with_specials.index(alone[0])])
     # SentencePiece puts a blank before every text; a step is no new text.
     inside = self.encode_template('\na')[len(self.encode_template('\n')) :]
     self._anchor = '' if inside == alone else '\n'
+
+  def alone(self) -> 'HuggingFaceTokenizer':
+    """The same, but `encode` takes each text as a text of its own."""
+    other = copy.copy(self)
+    other._anchor = ''
+    return other
 
   def id_of(self, token: str) -> int:
     """The id of one token; a UserError where there is none."""
@@ -145,13 +157,22 @@ class HuggingFaceTokenizer:
 BUILT_IN = {'arithmetic': ArithmeticTokenizer, 'bytes': ByteTokenizer}
 
 
-def get_tokenizer(name: str) -> Tokenizer:
-  """The built-in tokenizer called `name`, or that of a folder."""
-  if name in BUILT_IN:
-    return BUILT_IN[name]()
-  if not pathlib.Path(name).is_dir():
+def read_tokenizer(directory: pathlib.Path) -> HuggingFaceTokenizer:
+  """The tokenizer.json of a folder; a UserError where there is none."""
+  path = directory / 'tokenizer.json'
+  try:
+    text = path.read_text(encoding='utf-8')
+  except (OSError, UnicodeDecodeError) as error:
     raise UserError(
-      f'unknown tokenizer {name!r}: expected {", ".join(BUILT_IN)}, or a '
-      'folder with tokenizer.json'
+      f'{path} cannot be read ({error}); name a folder with a tokenizer.json'
+    ) from None
+  return HuggingFaceTokenizer(text, str(path))
+
+
+def get_tokenizer(name: str) -> Tokenizer:
+  """The built-in tokenizer called `name`."""
+  if name not in BUILT_IN:
+    raise UserError(
+      f'unknown tokenizer {name!r}: expected one of {", ".join(BUILT_IN)}'
     )
-  return HuggingFaceTokenizer(pathlib.Path(name))
+  return BUILT_IN[name]()

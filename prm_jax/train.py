@@ -1,4 +1,4 @@
-"""TrainState, the train step and the loop; PRM and ORM share all of it.
+"""The train step and the loop; PRM and ORM share all of it.
 
 The step is one jitted function of (state, batch), sharded by the rules in
 `sharding.py`, with its state donated. The loop feeds it, writes numbers,
@@ -10,7 +10,7 @@ import pathlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,14 +24,15 @@ from prm_jax.errors import UserError
 from prm_jax.metrics import MetricWriter, Progress
 from prm_jax.models import (
   HeadConfig,
+  LoraConfig,
   TransformerConfig,
   forward,
-  init_head,
-  init_params,
   lm_logits,
+  merge,
   step_logits,
 )
 from prm_jax.sharding import batch_sharding, shardings
+from prm_jax.train_state import NO_LORA, TrainState, trained_parts
 
 Batch = dict[str, jax.Array]
 Evaluate = Callable[[Any], dict[str, float]]
@@ -42,17 +43,6 @@ class Stopped(BaseException):
 
   Like KeyboardInterrupt no Exception: nothing that handles faults may catch it.
   """
-
-
-class TrainState(NamedTuple):
-  """All that a step changes."""
-
-  step: jax.Array  # [] int32, updates tried so far
-  params: Any  # {'backbone': ..., 'head': ...}
-  opt_state: Any
-  key: jax.Array  # never changes; a step folds its number into it
-  skipped: jax.Array  # [] int32, steps whose loss or gradient was not finite
-  skipped_in_a_row: jax.Array  # [] int32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +67,8 @@ class LoopConfig:
   Attributes:
     microbatches: a batch is cut into so many parts, run one after another,
       whose gradients add up to that of the whole.
+    head_only_steps: the backbone waits for so many steps while a new head
+      learns, so that its first random gradients do no harm.
     checkpoint_every: steps between evaluations with a checkpoint.
     keep: latest checkpoints that stay.
     best_metric: evaluation metric whose best checkpoint stays, '' for none.
@@ -85,52 +77,12 @@ class LoopConfig:
 
   steps: int
   microbatches: int = 1
+  head_only_steps: int = 0
   log_every: int = 20
   checkpoint_every: int = 500
   keep: int = 2
   best_metric: str = ''
   max_skipped_in_a_row: int = 10
-
-
-def make_init(
-  model: TransformerConfig,
-  head: HeadConfig,
-  optimizer: optax.GradientTransformation,
-) -> Callable[[jax.Array], TrainState]:
-  """A pure function from a key to the first state."""
-
-  def init(key: jax.Array) -> TrainState:
-    backbone_key, head_key, loop_key = jax.random.split(key, 3)
-    params = {
-      'backbone': init_params(backbone_key, model),
-      'head': init_head(head_key, model.d_model, head),
-    }
-    zero = jnp.zeros((), jnp.int32)
-    return TrainState(
-      zero, params, optimizer.init(params), loop_key, zero, zero
-    )
-
-  return init
-
-
-def init_state(init: Callable, mesh: Mesh, seed: int) -> TrainState:
-  """Makes the first state in place: no device ever holds more than its part."""
-  key = jax.random.key(seed)
-  placed = shardings(jax.eval_shape(init, key), mesh)
-  with jax.set_mesh(mesh):
-    return jax.jit(init, out_shardings=placed)(key)
-
-
-def abstract_state(init: Callable, mesh: Mesh) -> TrainState:
-  """Shapes, types and shardings of a state, without its values."""
-  shapes = jax.eval_shape(init, jax.random.key(0))
-  return jax.tree.map(
-    lambda leaf, placed: jax.ShapeDtypeStruct(
-      leaf.shape, leaf.dtype, sharding=placed
-    ),
-    shapes,
-    shardings(shapes, mesh),
-  )
 
 
 def batch_loss(
@@ -141,10 +93,14 @@ def batch_loss(
   model: TransformerConfig,
   head: HeadConfig,
   loss: LossConfig,
+  lora: LoraConfig,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """This batch's share of the loss, divided by the weights of the whole."""
+  backbone = params['backbone']
+  if lora.rank:
+    backbone = merge(backbone, params['lora'], lora)
   hidden = forward(
-    params['backbone'],
+    backbone,
     model,
     batch['tokens'],
     batch['positions'],
@@ -158,9 +114,7 @@ def batch_loss(
   if not loss.lm_weight:
     return step_loss, {'loss': step_loss, 'step_loss': step_loss}
   next_tokens, inside = losses.lm_targets(batch)
-  per_token = losses.lm_loss(
-    lm_logits(params['backbone'], model, hidden), next_tokens
-  )
+  per_token = losses.lm_loss(lm_logits(backbone, model, hidden), next_tokens)
   lm_loss = (per_token * inside).sum() / lm_norm
   total = step_loss + loss.lm_weight * lm_loss
   return total, {'loss': total, 'step_loss': step_loss, 'lm_loss': lm_loss}
@@ -173,20 +127,41 @@ def make_train_step(
   optimizer: optax.GradientTransformation,
   schedule: optax.Schedule,
   microbatches: int,
+  lora: LoraConfig = NO_LORA,
+  head_only_steps: int = 0,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
-  """The pure train step; `compile_train_step` jits and shards it."""
-  grad_fn = jax.value_and_grad(batch_loss, has_aux=True)
+  """The pure train step; `compile_train_step` jits and shards it.
+
+  The optimizer sees what `trained_parts` names and nothing else.
+  """
+
+  def loss_of(trained: Any, frozen: Any, *rest: Any):
+    return batch_loss(frozen | trained, *rest, model, head, loss, lora)
+
+  grad_fn = jax.value_and_grad(loss_of, has_aux=True)
+
+  def only_head(tree: Any, step: jax.Array) -> Any:
+    """Zeros for all but the head while the others wait."""
+    if not head_only_steps:
+      return tree
+    return {
+      name: part
+      if name == 'head'
+      else jax.tree.map(lambda x: jnp.where(step < head_only_steps, 0, x), part)
+      for name, part in tree.items()
+    }
 
   def train_step(state: TrainState, batch: Batch):
+    names = trained_parts(lora)
+    trained = {name: state.params[name] for name in names}
+    frozen = {k: v for k, v in state.params.items() if k not in names}
     step_norm = jnp.maximum(
       losses.step_loss_weights(loss.name, batch).sum(), 1e-6
     )
     lm_norm = jnp.maximum(losses.lm_targets(batch)[1].sum(), 1.0)
 
     def part(some: Batch):
-      (_, values), grads = grad_fn(
-        state.params, some, step_norm, lm_norm, model, head, loss
-      )
+      (_, values), grads = grad_fn(trained, frozen, some, step_norm, lm_norm)
       return values, grads
 
     if microbatches == 1:
@@ -207,21 +182,22 @@ def make_train_step(
 
       (values, grads), _ = jax.lax.scan(add, zeros, parts)
 
+    grads = only_head(grads, state.step)
     grad_norm = optax.tree.norm(grads)
     finite = jnp.isfinite(values['loss']) & jnp.isfinite(grad_norm)
 
     def update(_):
-      updates, opt_state = optimizer.update(
-        grads, state.opt_state, state.params
-      )
-      return optax.apply_updates(state.params, updates), opt_state
+      updates, opt_state = optimizer.update(grads, state.opt_state, trained)
+      # Weight decay moves parameters too that have no gradient.
+      updates = only_head(updates, state.step)
+      return optax.apply_updates(trained, updates), opt_state
 
-    params, opt_state = jax.lax.cond(
-      finite, update, lambda _: (state.params, state.opt_state), None
+    moved, opt_state = jax.lax.cond(
+      finite, update, lambda _: (trained, state.opt_state), None
     )
     new_state = TrainState(
       step=state.step + 1,
-      params=params,
+      params=frozen | moved,
       opt_state=opt_state,
       key=state.key,
       skipped=state.skipped + ~finite,

@@ -14,7 +14,8 @@ import numpy as np
 from prm_jax.encoding import make_format
 from prm_jax.scorer import Scorer
 from prm_jax.sharding import make_mesh, path_name
-from prm_jax.train import compile_train_step, init_state, put_batch
+from prm_jax.train import compile_train_step, put_batch
+from prm_jax.train_state import init_state
 from tests import tiny_training
 
 STEPS = 5

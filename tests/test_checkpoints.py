@@ -13,7 +13,7 @@ import prm_jax
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.errors import UserError
 from prm_jax.sharding import make_mesh
-from prm_jax.train import abstract_state, init_state
+from prm_jax.train_state import abstract_state, init_state
 from tests import command_line, tiny_training
 from tests.command_line import LONG, contents, copy_run, the_error
 

@@ -27,16 +27,29 @@ LAYERS = (
     'verify',
   },
   {'models'},
-  {'data', 'domains', 'generate', 'losses', 'score', 'scorer'},
+  {
+    'chat_template',
+    'data',
+    'domains',
+    'generate',
+    'loading',
+    'losses',
+    'pretrained',
+    'published',
+    'published_formats',
+    'score',
+    'scorer',
+    'train_state',
+  },
   {'labels', 'search', 'train'},
   {'rl'},
   {'evals'},
   {'report'},
-  {'aot', 'main', 'prm_job', 'settings'},
+  {'aot', 'export', 'main', 'prm_job', 'settings'},
 )
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 # What the package itself hands out at its front door: `prm_jax.load`.
-FRONT_DOOR = {'scorer'}
+FRONT_DOOR = {'loading', 'scorer'}
 NOWHERE = {'clu', 'pickle', 'tensorflow', 'torch', 'transformers', 'dill'}
 
 

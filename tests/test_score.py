@@ -21,8 +21,7 @@ from prm_jax.models import (
   step_probabilities,
 )
 from prm_jax.score import AGGREGATES, aggregate, bucket, pack_rows, row_bucket
-from prm_jax.scorer import abstract_params
-from prm_jax.sharding import make_mesh
+from prm_jax.train_state import make_params
 
 SCORES = np.array([[0.5, 0.25, 0.9, 0.1], [0.4, 0.8, 0.0, 0.7]], np.float32)
 MASK = np.array([[True, True, True, False], [True, False, False, True]])
@@ -193,10 +192,11 @@ HEAD = HeadConfig('two_class')
 @functools.cache
 def params():
   rng = np.random.default_rng(0)
-  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
+  shapes = jax.eval_shape(
+    lambda key: make_params(key, MODEL, HEAD), jax.random.key(0)
+  )
   return jax.tree.map(
-    lambda x: jnp.asarray(0.5 * rng.normal(size=x.shape), jnp.float32),
-    abstract_params(MODEL, HEAD, mesh),
+    lambda x: jnp.asarray(0.5 * rng.normal(size=x.shape), jnp.float32), shapes
   )
 
 

@@ -10,6 +10,7 @@ import pytest
 from prm_jax import scorer as scorer_lib
 from prm_jax.encoding import DoesNotFit, make_format
 from prm_jax.errors import UserError
+from prm_jax.loading import load
 from prm_jax.models import (
   HeadConfig,
   TransformerConfig,
@@ -18,8 +19,9 @@ from prm_jax.models import (
   step_probabilities,
 )
 from prm_jax.score import aggregate
-from prm_jax.scorer import Scorer, abstract_params, load
+from prm_jax.scorer import Scorer
 from prm_jax.sharding import make_mesh
+from prm_jax.train_state import make_params
 
 FORMAT = make_format('bytes', 128)
 MODEL = TransformerConfig(FORMAT.tokenizer.vocab_size, 16, 2, 2, 1, 16)
@@ -35,9 +37,11 @@ def the_scorer():
   Its parameters are large enough for scores all over (0, 1).
   """
   rng = np.random.default_rng(0)
+  shapes = jax.eval_shape(
+    lambda key: make_params(key, MODEL, HEAD), jax.random.key(0)
+  )
   params = jax.tree.map(
-    lambda x: jnp.asarray(0.7 * rng.normal(size=x.shape), jnp.float32),
-    abstract_params(MODEL, HEAD, MESH),
+    lambda x: jnp.asarray(0.7 * rng.normal(size=x.shape), jnp.float32), shapes
   )
   return Scorer(params, MODEL, HEAD, FORMAT, MESH)
 
@@ -250,5 +254,8 @@ def test_load_without_a_run(tmp_path):
   with pytest.raises(UserError, match=r'holds no readable config\.json'):
     load(tmp_path / 'nowhere')
   (tmp_path / 'config.json').write_text('{"seed": 0}')
-  with pytest.raises(UserError, match='not the config of a training run'):
+  with pytest.raises(UserError, match=r'holds no readable model\.json'):
+    load(tmp_path)
+  (tmp_path / 'model.json').write_text('{"format": {"tokenizer": "bytes"}}')
+  with pytest.raises(UserError, match='does not describe a model'):
     load(tmp_path)

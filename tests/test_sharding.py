@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.errors import UserError
-from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
 from prm_jax.models.config import HEADS
 from prm_jax.optim import OptimConfig, make_optimizer
 from prm_jax.sharding import (
@@ -27,16 +27,16 @@ from prm_jax.sharding import (
   shardings,
   spec_for,
 )
-from prm_jax.train import make_init
+from prm_jax.train_state import NO_LORA, make_init
 
 MESH = AbstractMesh((2, 4, 2), AXES, axis_types=(AxisType.Auto,) * 3)
 
 
-def state_shapes(kind='logit', **model):
+def state_shapes(kind='logit', lora=NO_LORA, **model):
   """The shapes of a whole TrainState, axes that all divide by MESH."""
   config = TransformerConfig(64, 32, 2, 4, 2, 48, **model)
   optimizer = make_optimizer(OptimConfig(), 10)
-  init = make_init(config, HeadConfig(kind), optimizer)
+  init = make_init(config, HeadConfig(kind), optimizer, lora)
   return jax.eval_shape(init, jax.random.key(0))
 
 
@@ -74,6 +74,7 @@ def test_moments_live_where_their_parameter_lives():
 
 def test_every_rule_is_the_first_to_match_something():
   names = by_path(state_shapes(**EVERYTHING))
+  names |= by_path(state_shapes(lora=LoraConfig(rank=4)))
   first = {
     next(i for i, (pattern, _) in enumerate(RULES) if re.search(pattern, name))
     for name in names

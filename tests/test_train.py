@@ -22,10 +22,9 @@ from prm_jax.train import (
   LossConfig,
   compile_train_step,
   fit,
-  init_state,
-  make_init,
   make_train_step,
 )
+from prm_jax.train_state import init_state, make_init
 from tests import tiny_training
 from tests.command_line import ROOT
 from tests.tiny_training import COMPILE_FAST

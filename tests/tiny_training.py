@@ -6,7 +6,8 @@ import optax
 
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.optim import OptimConfig, make_optimizer, make_schedule
-from prm_jax.train import LossConfig, make_init, make_train_step
+from prm_jax.train import LossConfig, make_train_step
+from prm_jax.train_state import make_init
 
 VOCAB, ROWS, LENGTH, STEPS_PER_ROW = 110, 16, 24, 6
 MODEL = TransformerConfig(
@@ -55,8 +56,7 @@ def optimizer() -> optax.GradientTransformation:
   return make_optimizer(OPTIM, TOTAL_STEPS)
 
 
-def init(key: jax.Array):
-  return make_init(MODEL, HEAD, optimizer())(key)
+init = make_init(MODEL, HEAD, make_optimizer(OPTIM, TOTAL_STEPS))
 
 
 def train_step(microbatches: int = 1):

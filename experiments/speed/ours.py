@@ -32,11 +32,10 @@ from prm_jax.sharding import make_mesh
 from prm_jax.train import (
   LossConfig,
   compile_train_step,
-  init_state,
-  make_init,
   make_train_step,
   put_batch,
 )
+from prm_jax.train_state import init_state, make_init
 
 HEAD = HeadConfig('two_class')
 MESH = {'replica': 1, 'fsdp': -1, 'model': 1}

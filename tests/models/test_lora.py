@@ -1,0 +1,103 @@
+"""Adapters by hand: what they add, where, and what they leave alone."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax.errors import UserError
+from prm_jax.models import LoraConfig, init_lora, merge
+from prm_jax.models.lora import TARGETS
+from tests.models.plain_transformer import VARIANTS, alone, params_of, run
+from tests.models.plain_transformer import some_tokens as tokens_of
+
+CONFIG = VARIANTS['bias']
+LORA = LoraConfig(rank=3, alpha=6.0)
+
+
+@functools.cache
+def adapters(lora=LORA):
+  return init_lora(jax.random.key(0), params_of(CONFIG), lora)
+
+
+def filled(tree, seed=0):
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), tree
+  )
+
+
+def test_new_adapters_change_nothing():
+  backbone = params_of(CONFIG)
+  merged = merge(backbone, adapters(), LORA)
+  jax.tree.map(np.testing.assert_array_equal, merged, backbone)
+  layers = adapters()['layers']
+  for name, (room, _) in TARGETS.items():
+    assert jnp.abs(layers[room][name]['a']).max() > 0
+
+
+def test_merged_kernels_by_loops():
+  """W + (6 / 3) A B, layer by layer, as matrices."""
+  backbone, lora = params_of(CONFIG), filled(adapters())
+  merged = merge(backbone, lora, LORA)
+  for name, (room, inputs) in TARGETS.items():
+    kernel = np.asarray(backbone['layers'][room][name]['kernel'])
+    for i in range(CONFIG.n_layers):
+      rows = int(np.prod(kernel.shape[1 : 1 + inputs]))
+      a = np.asarray(lora['layers'][room][name]['a'][i]).reshape(rows, 3)
+      b = np.asarray(lora['layers'][room][name]['b'][i]).reshape(3, -1)
+      expected = kernel[i] + 2.0 * (a @ b).reshape(kernel.shape[1:])
+      actual = merged['layers'][room][name]['kernel'][i]
+      np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+    if CONFIG.qkv_bias and name in ('q_proj', 'k_proj', 'v_proj'):
+      bias = merged['layers'][room][name]['bias']
+      assert bias is backbone['layers'][room][name]['bias']
+
+
+def test_only_the_named_projections_have_adapters():
+  some = dataclasses.replace(LORA, targets=('v_proj', 'down_proj'))
+  lora = adapters(some)
+  assert {k: set(v) for k, v in lora['layers'].items()} == {
+    'self_attn': {'v_proj'},
+    'mlp': {'down_proj'},
+  }
+  backbone = params_of(CONFIG)
+  merged = merge(backbone, filled(lora), some)
+  for name, (room, _) in TARGETS.items():
+    before = backbone['layers'][room][name]['kernel']
+    changed = (merged['layers'][room][name]['kernel'] != before).any()
+    assert changed == (name in some.targets)
+
+
+def test_a_merged_backbone_runs_like_the_sum_of_both_paths():
+  """x W' is x W + s (x A) B: checked through the whole model's output."""
+  backbone, lora = params_of(CONFIG), filled(adapters(), 1)
+  lora = jax.tree.map(lambda x: 0.1 * x, lora)
+  inputs = alone(tokens_of((2, 9), 3))
+  plain = run(backbone, CONFIG, *inputs)
+  merged = run(merge(backbone, lora, LORA), CONFIG, *inputs)
+  assert jnp.abs(merged - plain).max() > 0.1
+  back = jax.tree.map(lambda x: x, lora)
+  for room in back['layers'].values():
+    for adapter in room.values():
+      adapter['b'] = -adapter['b']
+  undone = merge(merge(backbone, lora, LORA), back, LORA)
+  np.testing.assert_allclose(
+    run(undone, CONFIG, *inputs), plain, rtol=0, atol=1e-4
+  )
+
+
+@pytest.mark.parametrize(
+  ('values', 'message'),
+  [
+    (dict(rank=-1), r'lora\.rank=-1'),
+    (dict(rank=2, targets=('q_proj', 'gate')), "unknown 'gate'"),
+    (dict(rank=2, targets=()), 'is empty'),
+  ],
+)
+def test_refusals(values, message):
+  with pytest.raises(UserError, match=message):
+    LoraConfig(**values)

@@ -1,0 +1,72 @@
+"""A run's model in Hugging Face's files gives the run's own scores."""
+
+import jax
+import numpy as np
+import pytest
+
+from prm_jax import export, loading
+from prm_jax.errors import UserError
+from prm_jax.models import HeadConfig, init_head, step_logits
+from prm_jax.models.architectures import read_architecture
+from prm_jax.models.heads import step_probabilities
+from prm_jax.models.safetensors_files import TensorFiles
+from prm_jax.models.weights import HEAD_TENSORS, load_backbone, load_head
+from prm_jax.scorer import Scorer
+from prm_jax.sharding import make_mesh
+from tests.models.published_configs import write_published
+
+CHAINS = [('mod 10 : 1 + 2', ['1 + 2 = 3']), ('mod 10 : 3 * 4', ['3 * 4 = 1'])]
+TWO_CLASS = HeadConfig('two_class')
+
+
+def test_a_run_goes_out_with_its_scores(finished, tmp_path, capsys):
+  arguments = ['--from', str(finished), '--to', str(tmp_path / 'out')]
+  export.main([*arguments, '--layout', 'token_classification'])
+  assert 'token_classification; no tokenizer, it is' in capsys.readouterr().out
+  run = loading.load(finished)
+  config, longest = read_architecture(tmp_path / 'out')
+  assert longest == run.format.max_length
+  files = TensorFiles(tmp_path / 'out')
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+  names = tuple(HEAD_TENSORS['token_classification'].values())
+  params = {
+    'backbone': load_backbone(files, config, mesh, also=names),
+    'head': load_head(files, 'token_classification'),
+  }
+  read_back = Scorer(params, config, TWO_CLASS, run.format, mesh)
+  for ours, expected in zip(
+    read_back.score_many(CHAINS), run.score_many(CHAINS), strict=True
+  ):
+    assert np.abs(ours - expected).max() < 1e-6
+
+
+def test_a_logit_as_two_classes():
+  head = HeadConfig('logit', hidden=5)
+  params = init_head(jax.random.key(0), 8, head)
+  params['bias'] += 0.7
+  hidden = jax.random.normal(jax.random.key(1), (2, 3, 8))
+  ends = np.array([[0, 2], [1, 2]])
+  expected = step_probabilities(step_logits(params, hidden, ends), head)
+  two = export.two_classes(params, head)
+  found = step_probabilities(step_logits(two, hidden, ends), TWO_CLASS)
+  assert two['kernel'].shape == (5, 2)
+  assert np.abs(found - expected).max() < 1e-6
+  assert export.two_classes(two, TWO_CLASS) is two
+  with pytest.raises(UserError, match=r"head.kind='regression' is not stored"):
+    export.two_classes(params, HeadConfig('regression'))
+
+
+def test_a_base_model_has_no_head(tmp_path, capsys):
+  folder = str(write_published(tmp_path / 'in', 'qwen3'))
+  arguments = ['--from', folder, '--to', str(tmp_path / 'out')]
+  for wrong in (
+    ['--layout', 'token_classification'],
+    ['--layout', 'lm', '--step', '3'],
+  ):
+    with pytest.raises(SystemExit) as stop:
+      export.main([*arguments, *wrong])
+    assert stop.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f'error: {folder} is no workdir of a run')
+    assert printed.count('\n') == 1
+  assert not (tmp_path / 'out').exists()
