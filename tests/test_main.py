@@ -110,7 +110,7 @@ REFUSED = {
   'loss.name=bec': "loss.name='bec': expected one of bce, ",
   'head.kind=foo': "head.kind='foo': expected one of logit, ",
   'data.tokenizer=gpt': "tokenizer 'gpt': expected one of arithmetic, bytes",
-  'data.kind=foo': "data.kind='foo': expected one of arithmetic, files",
+  'data.kind=foo': "data.kind='foo': expected one of arithmetic, words, files",
   'data.row_length=10': 'data.row_length=10 .* data.max_length=46',
   'data.batch_size=0': 'data.batch_size=0: expected >= 1',
   'data.max_steps_per_row=0': 'max_steps_per_row=0: expected >= 1',

@@ -135,6 +135,22 @@ def test_math_shepherd_with_a_blank_before_the_tag(formats):
   assert ids_of(fmt, 'How many? ', ['One.']) != theirs
 
 
+@pytest.mark.parametrize(('problem', 'steps'), AWKWARD + BLANKS)
+def test_trl_over_sentencepiece(formats, tmp_path, problem, steps):
+  """TRL's steps are texts of their own there, each with its first blank."""
+  write_model('math_shepherd', tmp_path)
+  _, tokenizer = formats['math_shepherd']
+  fmt = make_published_format(
+    'trl', tmp_path, read_tokenizer(tmp_path), 4096, separator='\n'
+  )
+  expected = [tokenizer.token_to_id('<s>')]
+  expected += tokenizer.encode(problem, add_special_tokens=False).ids
+  for step in steps:
+    for text in (step, '\n'):
+      expected += tokenizer.encode(text, add_special_tokens=False).ids
+  assert ids_of(fmt, problem, steps) == expected
+
+
 @pytest.mark.parametrize(
   ('style', 'forged'),
   [

@@ -1,6 +1,5 @@
 """A model and batches so small that a train step compiles in a second."""
 
-import jax
 import numpy as np
 import optax
 

@@ -1,8 +1,8 @@
 """From a config's data section to splits on disk: train, dev, evaluations.
 
-Two kinds: chains that a domain writes, with known truth, and files that a
-person brings. Either way the chains are decontaminated, split by problem and
-written once as ArrayRecord, and everything after reads that.
+Chains that a domain writes, with known truth, or files that a person brings.
+Either way the chains are decontaminated, split by problem and written once as
+ArrayRecord, and everything after reads that.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from prm_jax.chains import Chain
 from prm_jax.data import builder, contamination
 from prm_jax.data.readers import read_chains
-from prm_jax.domains import arithmetic
+from prm_jax.domains import arithmetic, words
 from prm_jax.errors import UserError
 
 Log = Callable[[str], None]
@@ -73,6 +73,18 @@ def arithmetic_splits(config: Mapping, seed: int) -> Splits:
   return Splits(splits['train'], splits['dev'], {'arithmetic': splits['test']})
 
 
+def words_splits(config: Mapping, seed: int) -> Splits:
+  """Training and dev problems of the same templates, tests of unseen ones."""
+  known = words.WordsConfig(**config['words'])
+  unseen = dataclasses.replace(known, templates='held_out')
+  dev = config['dev_problems']
+  chains = words.make_chains(known, dev + config['train_problems'], seed)
+  tests = words.make_chains(
+    unseen, config['test_problems'], seed, config['test_samples']
+  )
+  return Splits(chains[dev:], chains[:dev], {'words': tests})
+
+
 def data_root(configured: str) -> pathlib.Path:
   """The folder that relative paths of a config's files start from."""
   root = configured or os.environ.get(DATA_VARIABLE, '')
@@ -91,7 +103,7 @@ def is_dev_problem(problem: str, share: float) -> bool:
 
 
 def file_splits(
-  config: Mapping, quarantine_dir: pathlib.Path, log: Log
+  config: Mapping, seed: int, quarantine_dir: pathlib.Path, log: Log
 ) -> Splits:
   """Reads, decontaminates and splits the files of a config."""
   root = data_root(config['root'])
@@ -108,6 +120,10 @@ def file_splits(
     name: read(*source) for name, source in config['evaluations'].items()
   }
   training = [chain for source in config['train'] for chain in read(*source)]
+  if config['words_problems']:
+    training += words.make_chains(
+      words.WordsConfig(), config['words_problems'], seed
+    )
   against = {
     name: [chain.problem for chain in chains]
     for name, chains in evaluations.items()
@@ -139,7 +155,7 @@ def load_dataset(
   """Makes or finds the splits of `config` and opens them.
 
   Args:
-    config: the data section, with `kind` 'arithmetic' or 'files'.
+    config: the data section, with `kind` 'arithmetic', 'words' or 'files'.
     seed: of everything that a domain draws.
     workdir: ArrayRecord goes to workdir/data unless config['dir'] names
       another folder, which several runs may share.
@@ -148,10 +164,12 @@ def load_dataset(
   if config['kind'] == 'arithmetic':
     splits = arithmetic_splits(config, seed)
   elif config['kind'] == 'files':
-    splits = file_splits(config, workdir, log)
+    splits = file_splits(config, seed, workdir, log)
+  elif config['kind'] == 'words':
+    splits = words_splits(config, seed)
   else:
     raise UserError(
-      f'data.kind={config["kind"]!r}: expected arithmetic or files'
+      f'data.kind={config["kind"]!r}: expected arithmetic, words or files'
     )
   learned = {'train': splits.train, 'dev': splits.dev}
   # The name carries the content, so that runs with other data never collide.

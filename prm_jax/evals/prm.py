@@ -85,6 +85,14 @@ def chain_scores(scores: Sequence[np.ndarray], how: str) -> np.ndarray:
   return np.asarray(aggregate(padded, mask, how))
 
 
+def first_problems(chains: Sequence[Chain], count: int) -> Sequence[Chain]:
+  """The chains of the first `count` problems, all of them for 0."""
+  if not count:
+    return chains
+  kept = list(dict.fromkeys(chain.problem for chain in chains))[:count]
+  return [chain for chain in chains if chain.problem in kept]
+
+
 def evaluate(
   config: Mapping[str, Any],
   targets: TargetConfig,
@@ -105,7 +113,8 @@ def evaluate(
       'value': value,
       'source': f'best F1 on {len(dataset.dev):,} dev chains',
     }
-  for name, chains in dataset.evaluations.items():
+  for name, every_chain in dataset.evaluations.items():
+    chains = first_problems(every_chain, wanted['max_problems'])
     log(f'scoring {len(chains):,} chains of {name}')
     scores, unread = score_chains(prm, chains)
     headline = chain_scores(scores, wanted['aggregate'])
@@ -130,7 +139,7 @@ def evaluate(
         seed,
         wanted['resamples'],
       )
-    if process:
+    if process and any(chain.labels for chain in chains):
       results.setdefault('localisation', {})[name] = suite.localisation_section(
         chains, scores, threshold['value'], position, seed, wanted['resamples']
       )

@@ -30,6 +30,15 @@ LAYOUTS = {
   'token_classification': 'TokenClassification',
   'process_reward_model': 'ProcessRewardModel',
 }
+# Architectures with a head of their own and no output embedding.
+HEADED = (
+  'ForTokenClassification',
+  'ForSequenceClassification',
+  'ForProcessRewardModel',
+  'ForRewardModel',
+  'ForPrmModel',
+)
+LARGEST = 10**12  # beyond any number of a model, and far from overflow
 # Keys that change what is computed, with the one value that we compute.
 FIXED = {
   'hidden_act': 'silu',
@@ -61,7 +70,7 @@ class _Fields:
       value = default
     kinds = (int,) if kind is int else (int, float)
     right = isinstance(value, kinds) and not isinstance(value, bool)
-    if not right or not 0 < value < float('inf'):
+    if not right or not 0 < value <= LARGEST:
       what = 'a positive integer' if kind is int else 'a positive number'
       raise self.refuse(key, value, what)
     return kind(value)
@@ -83,8 +92,8 @@ def read_architecture(
 ) -> tuple[TransformerConfig, int]:
   """What a folder's config.json describes.
 
-  The family is that of `model_type`; a model without an output embedding (its
-  architecture is not ...ForCausalLM) reads as `tie_embeddings=True`.
+  The family is that of `model_type`; a model whose architecture is HEADED has
+  no output embedding and reads as `tie_embeddings=True`.
 
   Args:
     directory: of a Llama (with the rope scaling of Llama 3), Mistral, Qwen2 or
@@ -140,19 +149,20 @@ def read_architecture(
     qkv_bias=family == 'qwen2',
     qk_norm=family == 'qwen3',
     tie_embeddings=(
-      fields.flag('tie_word_embeddings', False) or not _predicts_tokens(fields)
+      fields.flag('tie_word_embeddings', False) or _has_head(fields)
     ),
   )
   return config, _longest(fields, family, config.n_layers)
 
 
-def _predicts_tokens(fields: _Fields) -> bool:
+def _has_head(fields: _Fields) -> bool:
+  """Whether steps or texts are classified, in place of the next token."""
   names = fields.values.get('architectures')
   if names is None:
-    return True
+    return False
   if not isinstance(names, list) or len(names) != 1:
     raise fields.refuse('architectures', names, 'a list of one name')
-  return str(names[0]).endswith('ForCausalLM')
+  return str(names[0]).endswith(HEADED)
 
 
 def _rope(fields: _Fields) -> tuple[float, RopeScaling | None]:

@@ -164,8 +164,8 @@ class TensorFiles:
   def _check_tensor(self, name: str, shape: tuple[int, ...] | None) -> None:
     if name not in self.shapes:
       raise UserError(
-        f'{self.directory} has no tensor {name!r}, which its config.json '
-        'calls for; download the model again, or correct config.json'
+        f'{self.directory} has no tensor {name!r}, which is part of such a '
+        'model; download it again, or correct its config.json'
       )
     if shape is not None and self.shapes[name] != tuple(shape):
       raise UserError(

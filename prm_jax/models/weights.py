@@ -173,6 +173,12 @@ def load_backbone(
   """
   if dtype not in DTYPES:
     raise UserError(f'dtype {dtype!r}: expected one of {", ".join(DTYPES)}')
+  if config.n_layers > len(files.shapes):  # before a name is made for each
+    raise UserError(
+      f'{files.directory}: {len(files.shapes)} tensors are too few for the '
+      f'num_hidden_layers={config.n_layers} of config.json; the two are of '
+      'different models'
+    )
   tied = ('lm_head.weight',) if config.tie_embeddings else ()
   files.check(
     expected_shapes(config) | dict.fromkeys(also), ignored=IGNORED + tied

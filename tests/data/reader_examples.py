@@ -74,6 +74,14 @@ EXAMPLES = {
     'final_answer_correct': False,
     'label': 1,
   },
+  'solution_pool': {
+    'idx': 7,
+    'question': 'P',
+    'candidates': [
+      {'source': 's', 'text': 'a\n\n b \n', 'answer': '4', 'correct': True},
+      {'source': 't', 'text': 'c', 'answer': '5', 'correct': False},
+    ],
+  },
   'verify_then_generate': {
     'problem': 'P',
     'student_incorrect_solution': ['a', 'b', ' 4'],

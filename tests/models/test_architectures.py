@@ -227,6 +227,20 @@ def test_the_first_name_of_the_kind_of_scaling(tmp_path):
   assert read(tmp_path, values)[0].rope_scaling.original_length == 256
 
 
+@pytest.mark.parametrize(
+  ('architecture', 'tied'),
+  [
+    ('LlamaForCausalLM', False),
+    ('LlamaForAnythingElse', False),
+    ('LlamaForTokenClassification', True),
+    ('Qwen2ForProcessRewardModel', True),
+  ],
+)
+def test_a_head_replaces_the_output_embedding(architecture, tied, tmp_path):
+  values = changed('llama3', architectures=[architecture])
+  assert read(tmp_path, values)[0].tie_embeddings is tied
+
+
 SLIDING = {'use_sliding_window': True, 'sliding_window': 16}
 
 
@@ -284,6 +298,8 @@ def test_the_longest_sequence(family, changes, longest, tmp_path):
     ('qwen2', {'hidden_size': 32.0}, 'hidden_size=32.0'),
     ('qwen2', {'vocab_size': True}, 'vocab_size=True'),
     ('qwen2', {'vocab_size': 0}, 'vocab_size=0'),
+    ('qwen2', {'vocab_size': 10**13}, 'vocab_size=1000'),
+    ('qwen2', {'rms_norm_eps': 10**400}, 'rms_norm_eps=1000'),
     ('qwen2', {'num_hidden_layers': -3}, 'num_hidden_layers=-3'),
     ('qwen2', {'intermediate_size': ...}, 'intermediate_size=None'),
     ('qwen2', {'rms_norm_eps': float('nan')}, 'rms_norm_eps=nan'),

@@ -234,7 +234,7 @@ CHANGES = {
 @pytest.mark.parametrize(
   ('change', 'message'),
   [
-    ('missing', f"has no tensor '{DOWN}', which its config.json calls for"),
+    ('missing', f"has no tensor '{DOWN}', which is part of such a model"),
     ('extra', r"model.safetensors: tensor 'model.layers.3.x.weight' \(of 1"),
     ('head', "tensor 'score.weight'.*belongs to no part of the model"),
     ('shape', rf"'{DOWN}' has shape \[48, 32\], but config.json makes it \[32"),
@@ -259,6 +259,14 @@ def test_a_claimed_tensor_that_is_missing(tmp_path):
     load(folder, also=('v_head.summary.weight',))
   with pytest.raises(UserError, match=r"no tensor 'v_head.summary.weight'"):
     TensorFiles(folder).read('v_head.summary.weight')
+
+
+def test_more_layers_than_memory_has_names_for(tmp_path):
+  folder = write_published(tmp_path, 'qwen2')
+  config = CONFIGS['qwen2'] | {'num_hidden_layers': 10**12}
+  (folder / 'config.json').write_text(json.dumps(config))
+  with pytest.raises(UserError, match='38 tensors are too few for the num_hid'):
+    load(folder)
 
 
 def test_an_unknown_dtype(tmp_path):

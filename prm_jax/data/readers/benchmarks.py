@@ -37,6 +37,24 @@ def read_processbench(record: Fields) -> list[Chain]:
   ]
 
 
+def read_solution_pool(record: Fields) -> list[Chain]:
+  """Several models' solutions of a problem, their answers checked.
+
+  The pool for best-of-N: steps are the lines of a solution, without labels.
+  """
+  problem = records.text(record, 'question')
+  return [
+    Chain(
+      problem,
+      records.lines(candidate, 'text'),
+      answer=records.text(candidate, 'answer'),
+      outcome=records.flag(candidate, 'correct'),
+      meta={'generator': records.text(candidate, 'source')},
+    )
+    for candidate in records.items(record, 'candidates')
+  ]
+
+
 def read_verify_then_generate(record: Fields) -> list[Chain]:
   """Wrong solutions whose first wrong step was marked by teachers.
 

@@ -194,6 +194,12 @@ def text(record: Any, name: str) -> str:
   return value.strip()
 
 
+def lines(record: Any, name: str) -> tuple[str, ...]:
+  """The non-blank lines of a text, without the white space around them."""
+  split = (line.strip() for line in text(record, name).splitlines())
+  return tuple(line for line in split if line)
+
+
 def items(record: Any, name: str) -> list[Any]:
   """A list, possibly empty."""
   value = field(record, name)
