@@ -294,7 +294,7 @@ def tiny(config: ml_collections.ConfigDict) -> None:
   config.model.scan_unroll = 1
   config.optim.warmup = 2
   config.train.update(steps=6, log_every=2, checkpoint_every=3)
-  config.evaluation.resamples = 200
+  config.evaluation.update(resamples=200, max_problems=16)
   if config.data.kind == 'arithmetic':
     config.data.update(
       train_problems=128,

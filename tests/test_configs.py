@@ -15,6 +15,14 @@ from tests import command_line
 from tests.command_line import ROOT
 from tests.data.shared_data import shared
 
+VARIANTS_RUN = ('human', 'lora', 'orm', 'words')
+BASES = (
+  'llama3_8b',
+  'qwen2_5_72b',
+  'qwen2_5_math_1_5b',
+  'qwen2_5_math_7b',
+  'smollm2',
+)
 CHAIN = ('mod 10 : 7 * 3 + 4', ['7 * 3 = 1', '1 + 4 = 5'])
 CANDIDATES = [CHAIN[1], ['7 * 3 = 2', '2 + 4 = 6'], ['7 * 3 = 1', '1 + 4 = 3']]
 PROSE = ('What is 7 times 3, plus 4?', ['7 times 3 is 21.', '21 + 4 = 25.'])
@@ -221,6 +229,26 @@ def test_tiny_human(tmp_path):
   assert scores[chosen] == scores.max()
 
 
+@pytest.mark.slow  # five times the files of test_tiny_human
+@pytest.mark.parametrize('base', BASES)
+def test_tiny_bases(base, tmp_path):
+  """All but the weights, which tiny replaces: data, pool, evaluation, page."""
+  root = shared('processbench/gsm8k.json').parent.parent
+  run_variant(f'{base},lora,tiny', tmp_path, f'--config.data.root={root}')
+  results = read(tmp_path)['results']
+  assert {'gsm8k', 'math'} == results['localisation'].keys()
+  assert results['best_of_n']['n'] == [1, 2, 3, 4, 5, 6]
+  assert len(results['best_of_n']['prm_min']['mean']) == 6
+
+
+def test_tiny_words(tmp_path):
+  pytest.importorskip('reasoning_gym', reason="needs 'prm_jax[words]'")
+  run_variant('words,tiny', tmp_path)
+  results = read(tmp_path)['results']
+  assert results['localisation'].keys() == {'words'}
+  assert results['best_of_n']['n'] == [1, 2, 4]
+
+
 def test_every_variant_is_tried_here():
   """A new variant, or a new config, has to be added to this file."""
   assert [p.name for p in (ROOT / 'configs').glob('*.py')] == ['prm_math.py']
@@ -233,6 +261,6 @@ def test_every_variant_is_tried_here():
     and getattr(node.targets[0], 'id', '') == 'variants'
   )
   variants = [key.value for key in table.keys]
-  assert sorted(variants) == ['human', 'orm', 'tiny']
+  assert sorted(variants) == sorted([*VARIANTS_RUN, *BASES, 'tiny'])
   for name in variants:
     assert f'\n    {name}  ' in docstring
