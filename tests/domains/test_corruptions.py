@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from prm_jax.domains import corruptions
+from prm_jax.domains import corruptions, equations
 
 STEPS = (
   'His sister has 13 - 10 = 3 books.',
@@ -25,7 +25,7 @@ LINKS = corruptions.Links(
 
 
 def planted(kind, seed):
-  solution = corruptions.parse(STEPS)
+  solution = equations.parse(STEPS)
   rng = np.random.default_rng(seed)
   found = corruptions.plant(solution, LINKS, kind, QUESTION, rng)
   return solution, found, corruptions.render(solution, found)
@@ -57,21 +57,21 @@ def integers(text):
   ],
 )
 def test_equations_are_found_and_evaluated(text, values):
-  solution = corruptions.parse((text,))
+  solution = equations.parse((text,))
   found = [
     (
-      corruptions.evaluate(solution, e, solution.values, {}),
+      equations.evaluate(solution, e, solution.values, {}),
       solution.values[e.result],
     )
     for e in solution.equations
   ]
   assert found == values
-  assert corruptions.consistent(solution) == all(a == b for a, b in values)
+  assert equations.consistent(solution) == all(a == b for a, b in values)
   assert ''.join(solution.steps[0]) == text
 
 
 def test_division_by_zero_is_inconsistent():
-  assert not corruptions.consistent(corruptions.parse(('5 / 0 = 5',)))
+  assert not equations.consistent(equations.parse(('5 / 0 = 5',)))
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_division_by_zero_is_inconsistent():
   ],
 )
 def test_numbers_keep_their_style(value, like, text):
-  assert corruptions.number_text(value, like) == text
-  assert corruptions.numbers(text) == [value]
+  assert equations.number_text(value, like) == text
+  assert equations.numbers(text) == [value]
 
 
 @pytest.mark.parametrize('seed', range(8))
@@ -123,8 +123,8 @@ def test_the_second_of_two_errors_restores_the_answer(seed):
   assert steps[4] == 'The answer is 56.'
   bad = {
     i
-    for i, e in enumerate(corruptions.parse(steps).equations)
-    if corruptions.evaluate(solution, e, found.values, {})
+    for i, e in enumerate(equations.parse(steps).equations)
+    if equations.evaluate(solution, e, found.values, {})
     != found.values[e.result]
   }
   assert bad == {first, last}
@@ -145,13 +145,13 @@ def test_a_wrong_operator_calculates_with_what_it_shows():
 
 def test_a_new_operator_does_not_change_what_binds_first():
   # (2 * 3) * 4, the first sign made a plus, would read as 2 + (3 * 4).
-  solution = corruptions.parse(('It is 2 * 3 * 4 = 24.', 'The answer is 24.'))
+  solution = equations.parse(('It is 2 * 3 * 4 = 24.', 'The answer is 24.'))
   links = corruptions.Links({4: 3}, frozenset({4}))
   for seed in range(20):
     rng = np.random.default_rng(seed)
     found = corruptions.plant(solution, links, 'wrong_operator', [], rng)
     text = corruptions.render(solution, found)
-    assert corruptions.consistent(corruptions.parse(text))
+    assert equations.consistent(equations.parse(text))
 
 
 def test_a_skipped_step_leaves_its_operand_in_the_next():
@@ -193,7 +193,7 @@ def test_operands_are_taken_from_elsewhere_or_miswritten():
 
 
 def test_a_solution_that_offers_no_error_gives_none():
-  solution = corruptions.parse(('There are 5.', 'The answer is 5.'))
+  solution = equations.parse(('There are 5.', 'The answer is 5.'))
   links = corruptions.Links({1: 0}, frozenset({1}))
   for kind in corruptions.KINDS:
     rng = np.random.default_rng(0)

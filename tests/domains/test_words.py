@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 from prm_jax import chains as chains_lib
-from prm_jax.domains import corruptions, words
+from prm_jax.domains import corruptions, word_templates, words
 from prm_jax.errors import UserError
 
 needs_package = pytest.mark.skipif(
@@ -59,7 +59,7 @@ def in_floats(node):
   return float(node.value)
 
 
-def equations(step):
+def equations_of(step):
   """(left, right) of each equation, by Python's own parser and in floats."""
   text = re.sub(r'(?<=\d),(?=\d{3})', '', step)
   text = re.sub(r'/[a-zA-Z]+', '', text)
@@ -98,7 +98,7 @@ def false_steps(chain):
   return [
     i
     for i, step in enumerate(chain.steps)
-    if any(abs(a - b) > 1e-9 * abs(b) for a, b in equations(step))
+    if any(abs(a - b) > 1e-9 * abs(b) for a, b in equations_of(step))
   ]
 
 
@@ -138,7 +138,7 @@ def test_every_kind_comes_up_in_every_template_that_offers_it(wrong):
     for kind in found.kinds
   }
   assert offered <= seen
-  held_out = {t in words.HELD_OUT for t, _ in seen}
+  held_out = {t in word_templates.HELD_OUT for t, _ in seen}
   assert held_out == {config.templates == 'held_out'}
   # About equally often: within a fifth of the mean.
   counts = collections.Counter(c.meta['kind'] for c, _ in pairs)
@@ -155,7 +155,7 @@ def test_equations_of_right_chains_hold(wrong):
     assert right.meta['kind'] == 'right' and right.meta['error_steps'] == []
     assert {label.value for label in right.labels} == {1.0}
     assert right.steps[-1] == f'The answer is {right.answer}.'
-    found += sum(len(list(equations(step))) for step in right.steps)
+    found += sum(len(list(equations_of(step))) for step in right.steps)
     total += sum(len(re.findall(r'=|\bequals\b', step)) for step in right.steps)
   # The reading above is not blind: it sees nearly every equals sign.
   assert found > 0.95 * total
@@ -207,7 +207,7 @@ def test_outcomes_match_the_answers(wrong):
     if chain.meta['error_steps'] == [len(chain.steps) - 1]:
       assert kind == 'skipped_step'
       continue
-    *_, (_, result) = (e for s in chain.steps for e in equations(s))
+    *_, (_, result) = (e for s in chain.steps for e in equations_of(s))
     percent = abs(result * 100 - float(chain.answer)) < 1e-6
     assert percent or abs(result - float(chain.answer)) < 1e-6
 
@@ -219,14 +219,14 @@ def test_a_wrong_result_replaces_the_right_one_wherever_it_is_repeated(wrong):
     if chain.meta['kind'] != 'wrong_result':
       continue
     at = chain.meta['error_steps'][0]
-    pairs = list(equations(right.steps[at]))
+    pairs = list(equations_of(right.steps[at]))
     if len(pairs) != 1 or pairs[0][1] < 100:
       continue
     text = f'{pairs[0][1]:g}'
     pattern = rf'(?<![\d.,]){re.escape(text)}(?![\d]|[.,]\d)'
     if re.search(pattern, ' '.join([right.problem, *right.steps[:at]])):
       continue
-    results = [b for s in right.steps for _, b in equations(s)]
+    results = [b for s in right.steps for _, b in equations_of(s)]
     if results.count(pairs[0][1]) > 1:
       continue
     # A big number that is no other number of the chain is this result.
@@ -296,8 +296,8 @@ def test_seeds(seed, group):
 def test_a_missing_package_is_named_with_its_cure(monkeypatch):
   for name in ('', '.arithmetic', '.arithmetic.gsm_symbolic'):
     monkeypatch.setitem(sys.modules, f'reasoning_gym{name}', None)
-  words._generators.cache_clear()
-  words.template.cache_clear()
+  word_templates._generators.cache_clear()
+  word_templates.template.cache_clear()
   with pytest.raises(UserError, match=r"pip install 'prm_jax\[words\]'"):
     words.make_chains(words.WordsConfig(), 1, seed=0)
 

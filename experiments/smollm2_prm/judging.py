@@ -1,0 +1,159 @@
+"""Step scores of every row to ProcessBench's numbers, all by the same rule.
+
+One threshold per row, the one with the highest F1 on dev, used unchanged on
+the sets that are reported; every row is paired with the reference row.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from prm_jax.chains import Chain, first_error
+from prm_jax.evals import localisation, steps
+
+DEV = 'dev'
+REFERENCE = 'digit_likelihood'
+LENGTH_RULE = 'chain_length'
+
+Scores = Mapping[str, Sequence[np.ndarray]]  # set -> step scores of each chain
+
+
+class Part(NamedTuple):
+  """A set of chains with what every row needs of them."""
+
+  chains: list[Chain]
+  mask: np.ndarray  # [M, P] bool
+  first: np.ndarray  # [M] first errors
+
+
+def make_part(chains: Sequence[Chain]) -> Part:
+  """The chains with their steps and first errors as arrays."""
+  _, mask = steps.pad([[0.0] * len(chain.steps) for chain in chains])
+  first = np.array([first_error(chain.labels) for chain in chains])
+  return Part(list(chains), mask, first)
+
+
+def length_guess(
+  mask: np.ndarray,  # [M, P]
+  shortest: int,
+  position: int,
+) -> np.ndarray:  # [M]
+  """Step `position` for chains of `shortest` steps or more, -1 for others."""
+  return np.where(mask.sum(1) >= shortest, position, -1)
+
+
+def choose_length_rule(part: Part) -> tuple[int, int]:
+  """The (shortest, position) of `length_guess` with the highest F1.
+
+  The first of equals: the rule that flags most.
+  """
+  longest = part.mask.shape[1]
+  rules = [(m, k) for m in range(1, longest + 1) for k in range(m)]
+  f1 = [
+    localisation.localisation(length_guess(part.mask, *rule), part.first)['f1']
+    for rule in rules
+  ]
+  return rules[int(np.argmax(f1))]
+
+
+def together(probabilities: Scores, likelihoods: Scores) -> Scores:
+  """The sum of a head's logits and of log-likelihoods, each in units of its
+  standard deviation over the steps of dev."""
+  bounded = {
+    name: [np.clip(np.asarray(x, np.float64), 1e-6, 1 - 1e-6) for x in values]
+    for name, values in probabilities.items()
+  }
+  logits = {
+    name: [np.log(x / (1 - x)) for x in values]
+    for name, values in bounded.items()
+  }
+  first, second = (np.hstack(x[DEV]).std() for x in (logits, likelihoods))
+  return {
+    name: [
+      a / first + b / second
+      for a, b in zip(logits[name], likelihoods[name], strict=True)
+    ]
+    for name in logits
+  }
+
+
+def judge(
+  predicted: np.ndarray,  # [M]
+  reference: np.ndarray,  # [M]
+  first: np.ndarray,  # [M]
+  seed: int,
+  resamples: int,
+) -> dict[str, Any]:
+  """ProcessBench's numbers of one row and its lead over the reference."""
+  result = localisation.localisation(predicted, first)
+  _, *interval = localisation.f1_ci(predicted, first, seed, resamples)
+  lead, *lead_interval = localisation.f1_difference_ci(
+    predicted, reference, first, seed, resamples
+  )
+  return result | {
+    'ci95': interval,
+    f'minus_{REFERENCE}': {'difference': lead, 'ci95': lead_interval},
+  }
+
+
+def compare(
+  scores: Mapping[str, Scores],
+  parts: Mapping[str, Part],
+  seed: int,
+  resamples: int,
+) -> dict[str, dict[str, dict[str, Any]]]:
+  """All rows on all sets.
+
+  Args:
+    scores: row -> `Scores`, with those of REFERENCE, higher is more right.
+    parts: set -> chains, with DEV.
+
+  Returns:
+    set -> row -> numbers. `threshold` is chosen on DEV; `upper_bound` is the
+    best threshold of the set itself. LENGTH_RULE has no scores: its threshold
+    is a number of steps.
+  """
+  shortest, position = choose_length_rule(parts[DEV])
+  predicted = {
+    LENGTH_RULE: {
+      name: length_guess(part.mask, shortest, position)
+      for name, part in parts.items()
+    }
+  }
+  rule = {'threshold': shortest, 'position': position}
+  about: dict[str, dict[str, dict]] = {
+    LENGTH_RULE: {name: rule for name in parts}
+  }
+  for row, by_set in scores.items():
+    values = {name: steps.pad(by_set[name])[0] for name in parts}
+    best = {
+      name: localisation.choose_threshold(values[name], part.mask, part.first)
+      for name, part in parts.items()
+    }
+    threshold = best[DEV][0]
+    predicted[row] = {
+      name: localisation.predict_first_error(values[name], part.mask, threshold)
+      for name, part in parts.items()
+    }
+    about[row] = {
+      name: {
+        'threshold': threshold,
+        'upper_bound': {'threshold': best[name][0], 'f1': best[name][1]},
+      }
+      for name in parts
+    }
+  return {
+    name: {
+      row: judge(
+        predicted[row][name],
+        predicted[REFERENCE][name],
+        part.first,
+        seed,
+        resamples,
+      )
+      | about[row][name]
+      for row in predicted
+    }
+    for name, part in parts.items()
+  }

@@ -1,0 +1,162 @@
+"""What an untrained backbone thinks of a chain: a log-probability per token.
+
+    chains -> packed rows -> the cache on disk -> one step score per rule
+
+Every score that needs no training is made from these, so they are computed
+once and kept; an interrupted run goes on at the row where it stopped.
+"""
+
+import functools
+import hashlib
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from prm_jax.chains import Chain
+from prm_jax.encoding import DoesNotFit, Encoding, StepFormat
+from prm_jax.models import TransformerConfig, forward, lm_logits
+from prm_jax.score import pack_rows
+
+ROWS_AT_ONCE = 4
+# Positions of a row whose logits exist at a time: 4 x 128 x 49,152 floats are
+# 100 MB, all of a call would be 800.
+POSITIONS_AT_ONCE = 128
+# Of a step that does not fit the window: no log-probability is higher, so it
+# is never flagged.
+UNREAD = 0.0
+DIGITS = '0123456789'
+
+
+def token_logprobs(
+  backbone: Any,
+  tokens: jax.Array,  # [B, T]
+  positions: jax.Array,  # [B, T]
+  segment_ids: jax.Array,  # [B, T]
+  model: TransformerConfig,
+) -> jax.Array:  # [B, T] float32
+  """log p(token t | tokens of its segment before it), 0 for the first one."""
+  hidden = forward(backbone, model, tokens, positions, segment_ids)
+  B, T = tokens.shape
+  count = min(T, POSITIONS_AT_ONCE)
+
+  def some(part: tuple[jax.Array, jax.Array]) -> jax.Array:
+    states, following = part
+    logits = lm_logits(backbone, model, states)
+    chosen = jnp.take_along_axis(logits, following[..., None], -1)[..., 0]
+    return chosen - jax.nn.logsumexp(logits, -1)
+
+  following = jnp.roll(tokens, -1, 1)
+  parts = jax.tree.map(
+    lambda x: x.reshape(B, T // count, count, *x.shape[2:]).swapaxes(0, 1),
+    (hidden, following),
+  )
+  found = jax.lax.map(some, parts).swapaxes(0, 1).reshape(B, T)
+  return jnp.where(positions > 0, jnp.roll(found, 1, 1), 0.0)
+
+
+def encode(chain: Chain, fmt: StepFormat) -> Encoding | None:
+  """The chain in the model's own format, None where no step fits."""
+  try:
+    return fmt.encode(chain.problem, chain.steps)
+  except DoesNotFit:
+    return None
+
+
+def key_of(encoding: Encoding) -> str:
+  return hashlib.sha256(encoding.tokens.tobytes()).hexdigest()[:24]
+
+
+def _write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+  """Writes all or nothing."""
+  part = path.with_suffix('.part.npz')
+  np.savez(part, **arrays)
+  os.replace(part, path)
+
+
+def read_or_compute(
+  encodings: Sequence[Encoding],
+  path: pathlib.Path,
+  load_backbone: Callable[[], Any],
+  model: TransformerConfig,
+  log: Callable[[str], None],
+) -> dict[str, np.ndarray]:
+  """Log-probabilities [T] by `key_of`, those not in the file computed now.
+
+  Args:
+    path: an .npz that grows with every few rows; belongs to one backbone,
+      format and dtype.
+    load_backbone: called only if something is missing.
+  """
+  known: dict[str, np.ndarray] = {}
+  if path.exists():
+    with np.load(path) as file:
+      known = dict(file)
+  missing = list({key_of(e): e for e in encodings}.items())
+  missing = [(key, e) for key, e in missing if key not in known]
+  if not missing:
+    return known
+  backbone = load_backbone()
+  compute = jax.jit(functools.partial(token_logprobs, model=model))
+  pairs = [(e.tokens, e.step_ends) for _, e in missing]
+  rows, layout = pack_rows(pairs, 0, ROWS_AT_ONCE)
+  firsts = rows.step_ends.reshape(-1)[layout.slots[:, 0]]
+  row_of = layout.slots[:, 0] // rows.step_ends.shape[1]
+  total = sum(len(tokens) for tokens, _ in pairs)
+  done = 0
+  for b in range(0, int(row_of.max()) + 1, ROWS_AT_ONCE):
+    part = [x[b : b + ROWS_AT_ONCE] for x in rows[:3]]
+    found = np.asarray(compute(backbone, *part))
+    for n in np.flatnonzero((row_of >= b) & (row_of < b + ROWS_AT_ONCE)):
+      key, encoding = missing[n]
+      start = firsts[n] - encoding.step_ends[0]
+      end = start + len(encoding.tokens)
+      known[key] = found[row_of[n] - b, start:end]
+      done += len(encoding.tokens)
+    _write(path, known)
+    log(f'{path.stem}: {done:,} of {total:,} tokens')
+  return known
+
+
+def digit_tokens(fmt: StepFormat) -> np.ndarray:  # [V] bool
+  """Which tokens have a digit in them."""
+  ids = range(fmt.tokenizer.vocab_size)
+  return np.array(
+    [any(c in DIGITS for c in fmt.tokenizer.decode([i])) for i in ids]
+  )
+
+
+def step_scores(
+  chain: Chain,
+  encoding: Encoding | None,
+  logprobs: Mapping[str, np.ndarray],
+  is_digit: np.ndarray,  # [V] bool
+  separator: int,
+) -> dict[str, np.ndarray]:
+  """Step scores [P] of each rule, from the tokens of the step alone.
+
+  The separator is the format's and not the step's: it is left out.
+
+  Args:
+    separator: how many tokens it has.
+  """
+  scores = {
+    name: np.full(len(chain.steps), UNREAD)
+    for name in ('digits', 'mean', 'minimum')
+  }
+  if encoding is None:
+    return scores
+  values = logprobs[key_of(encoding)].astype(np.float64)
+  start = encoding.prompt_length
+  for p, end in enumerate(encoding.step_ends):
+    own = slice(start, end + 1 - separator)
+    step = values[own]
+    scores['digits'][p] = step[is_digit[encoding.tokens[own]]].sum()
+    scores['mean'][p] = step.mean()
+    scores['minimum'][p] = step.min()
+    start = end + 1
+  return scores

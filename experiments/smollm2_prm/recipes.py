@@ -1,0 +1,104 @@
+"""The training runs of this experiment, each a call of the main command."""
+
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+import prm_jax
+from prm_jax.chains import Chain
+from prm_jax.errors import UserError
+from prm_jax.evals.prm import score_chains
+
+ROOT = pathlib.Path(__file__).parents[2]
+CONFIG = 'configs/prm_math.py'
+# name -> (variant of the config, overrides, what the table says)
+RECIPES: dict[str, tuple[str, tuple[str, ...], str]] = {
+  'full': ('smollm2', (), 'full fine-tuning'),
+  'lora': ('smollm2,lora', (), 'LoRA of rank 16'),
+  'lm_loss': (
+    'smollm2',
+    ('--config.loss.lm_weight=0.1',),
+    'full fine-tuning, LM loss at 0.1',
+  ),
+  'head_first': (
+    'smollm2',
+    ('--config.train.head_only_steps=20',),
+    'head alone for 20 steps, then all',
+  ),
+  'words': (
+    'smollm2',
+    ('--config.data.words_problems=4096',),
+    'full fine-tuning, with 4,096 planted word problems',
+  ),
+}
+
+
+def arguments(name: str, extra: Sequence[str]) -> list[str]:
+  """What follows `python -m prm_jax.main`, the workdir excepted."""
+  variant, overrides, _ = RECIPES[name]
+  return [f'--config={CONFIG}:{variant}', *overrides, *extra]
+
+
+def train(
+  name: str, workdir: pathlib.Path, data: pathlib.Path, extra: Sequence[str]
+) -> None:
+  """Runs a recipe in workdir/name, or goes on with it."""
+  subprocess.run(
+    [
+      sys.executable,
+      '-m',
+      'prm_jax.main',
+      *arguments(name, extra),
+      f'--workdir={(workdir / name).absolute()}',
+      f'--config.data.dir={data.absolute()}',
+    ],
+    check=True,
+    cwd=ROOT,
+  )
+
+
+def finished(workdir: pathlib.Path) -> list[str]:
+  """The recipes whose run is there and complete."""
+  return [
+    name for name in RECIPES if (workdir / name / 'results.json').exists()
+  ]
+
+
+def read(name: str, workdir: pathlib.Path) -> dict:
+  """results.json of a finished run."""
+  return json.loads((workdir / name / 'results.json').read_text())
+
+
+class TrainedScores:
+  """Step scores of one finished run, kept beside it.
+
+  The checkpoint is opened only for chains that were not scored before.
+  """
+
+  def __init__(self, name: str, workdir: pathlib.Path):
+    self._folder = workdir / name
+    self._scorer = None
+
+  def score(
+    self, name: str, chains: Sequence[Chain], fingerprint: str
+  ) -> list[np.ndarray]:
+    """Step scores [P] of chains in [0, 1]; 1 beyond the window.
+
+    Args:
+      fingerprint: of exactly these chains.
+    """
+    path = self._folder / f'scores_{name}_{fingerprint}.npz'
+    if not path.exists():
+      if self._scorer is None:
+        self._scorer = prm_jax.load(self._folder)
+      scores, _ = score_chains(self._scorer, chains)
+      np.savez(path, lengths=[len(s) for s in scores], flat=np.hstack(scores))
+    with np.load(path) as file:
+      lengths, flat = file['lengths'], file['flat']
+    if lengths.tolist() != [len(chain.steps) for chain in chains]:
+      raise UserError(f'{path} is of other chains; delete it')
+    return np.split(flat, np.cumsum(lengths)[:-1])
