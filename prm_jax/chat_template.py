@@ -70,7 +70,7 @@ def chat_renderer(
       return template.render(
         messages=messages, add_generation_prompt=False, **given
       )
-    except (jinja2.TemplateError, TypeError) as error:
+    except Exception as error:  # a template is a program: any error can come
       raise UserError(
         f'{directory}: the chat template cannot be used ({error}); take the '
         "one of the model's own folder"
@@ -109,9 +109,15 @@ def _tokenizer_config(directory: pathlib.Path) -> dict:
 def _source(directory: pathlib.Path) -> str:
   path = directory / 'chat_template.jinja'
   if path.is_file():
-    return path.read_text(encoding='utf-8')
+    try:
+      return path.read_text(encoding='utf-8')
+    except (OSError, UnicodeDecodeError) as error:
+      raise UserError(
+        f"{path} cannot be read ({error}); take the one of the model's folder"
+      ) from None
   found = _tokenizer_config(directory).get('chat_template') or ''
   if isinstance(found, list):  # several, by name
-    named = {each.get('name'): each.get('template') for each in found}
-    found = named.get('default') or ''
+    named = [each for each in found if isinstance(each, dict)]
+    defaults = [e.get('template') for e in named if e.get('name') == 'default']
+    found = defaults[0] if defaults else ''
   return found

@@ -18,12 +18,13 @@ import jax
 import jax.numpy as jnp
 
 from prm_jax.errors import UserError
-from prm_jax.loading import load
+from prm_jax.loading import load, read_description
 from prm_jax.models import HeadConfig
 from prm_jax.models.architectures import LAYOUTS
 from prm_jax.models.config import DTYPES
 from prm_jax.models.publish import save_model
 from prm_jax.pretrained import open_pretrained
+from prm_jax.published import write_format
 from prm_jax.sharding import make_mesh
 from prm_jax.tokenizer import HuggingFaceTokenizer
 
@@ -70,12 +71,13 @@ def export(
   Raises:
     UserError: there is no such model, or it does not fit the layout.
   """
-  head = None
+  head, separator = None, ''
   if (pathlib.Path(source) / 'model.json').is_file():
     scorer = load(source, step)
     backbone, config = scorer.params['backbone'], scorer.model
     tokenizer, longest = scorer.format.tokenizer, scorer.format.max_length
     if layout != 'lm':
+      separator = read_description(pathlib.Path(source)).separator
       head = two_classes(scorer.params['head'], scorer.head)
   else:
     if layout != 'lm' or step is not None:
@@ -92,11 +94,17 @@ def export(
       path = pathlib.Path(folder) / 'tokenizer.json'
       path.write_text(tokenizer.json, encoding='utf-8')
     save_model(
-      *(to, backbone, config, layout, head),
+      to,
+      backbone,
+      config,
+      layout,
+      head,
       tokenizer_from=folder if has_file else None,
       max_length=longest,
       dtype=dtype,
     )
+  if separator:
+    write_format(pathlib.Path(to), separator)
   count = sum(leaf.size for leaf in jax.tree.leaves(backbone))
   beside = 'tokenizer.json' if has_file else 'no tokenizer, it is built in here'
   return f'{to}: {count:,} parameters of the backbone, {layout}; {beside}'

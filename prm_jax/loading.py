@@ -5,9 +5,7 @@ what its parameters mean, so that it can be moved and opened anywhere.
 """
 
 import dataclasses
-import json
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -24,7 +22,7 @@ from prm_jax.models import (
   TransformerConfig,
   merge,
 )
-from prm_jax.models.safetensors_files import HUB
+from prm_jax.models.safetensors_files import HUB, read_json
 from prm_jax.published import open_published
 from prm_jax.scorer import Scorer
 from prm_jax.sharding import make_mesh
@@ -38,6 +36,7 @@ class ModelDescription:
 
   Attributes:
     separator: of the format, '' where the tokenizer has its own.
+    best_metric: by which the best checkpoint is found, '' for the latest.
   """
 
   model: TransformerConfig
@@ -45,6 +44,7 @@ class ModelDescription:
   lora: LoraConfig
   format: StepFormat
   separator: str = ''
+  best_metric: str = ''
 
   def abstract_params(self, mesh: Mesh) -> Any:
     """Shapes and shardings of the parameters as trained, without values."""
@@ -84,6 +84,7 @@ def write_description(
         'max_length': fmt.max_length,
         'separator': description.separator,
       },
+      'best_metric': description.best_metric,
     },
   )
 
@@ -91,7 +92,7 @@ def write_description(
 def read_description(workdir: pathlib.Path) -> ModelDescription:
   """What write_description wrote; a UserError where it is not that."""
   path = workdir / 'model.json'
-  said = _read_json(path, workdir)
+  said = read_json(path)
   try:
     fmt, model = said['format'], dict(said['model'])
     if scaling := model['rope_scaling']:
@@ -105,6 +106,7 @@ def read_description(workdir: pathlib.Path) -> ModelDescription:
       LoraConfig(**said['lora']),
       make_format(tokenizer, fmt['max_length'], fmt['separator']),
       fmt['separator'],
+      said['best_metric'],
     )
   except (KeyError, TypeError) as error:
     raise UserError(
@@ -113,18 +115,11 @@ def read_description(workdir: pathlib.Path) -> ModelDescription:
     ) from None
 
 
-def _read_json(path: pathlib.Path, workdir: pathlib.Path) -> Mapping[str, Any]:
-  try:
-    return json.loads(path.read_text())
-  except (OSError, ValueError) as error:
-    raise UserError(
-      f'{workdir} holds no readable {path.name} ({error}); expected the '
-      'workdir of a training run'
-    ) from None
-
-
 def load(
-  path: str | pathlib.Path, step: int | None = None, style: str = ''
+  path: str | pathlib.Path,
+  step: int | None = None,
+  style: str = '',
+  **options: Any,
 ) -> Scorer:
   """Opens the PRM that a run left in `path` (its workdir), or a published one.
 
@@ -134,33 +129,42 @@ def load(
     step: of a run's checkpoint; by default the best by the run's own metric,
       or the last where it has none.
     style: of a published PRM that does not tell, one of `published.STYLES`.
+    **options: more of `published.open_published`.
 
   Raises:
     UserError: there is neither, or its checkpoint is damaged.
   """
   workdir = pathlib.Path(path)
   on_hub = str(path).startswith(HUB)
-  config = {} if on_hub else _read_json(workdir / 'config.json', workdir)
-  # Every published config.json has it, and none of ours.
-  if on_hub or 'model_type' in config:
+  if on_hub or not (workdir / 'model.json').is_file():
+    if not on_hub and not (workdir / 'config.json').is_file():
+      raise UserError(
+        f'{workdir} holds neither the model.json of a training run nor the '
+        'config.json of a published PRM; name a folder that does'
+      )
+    if (workdir / 'checkpoints').is_dir():
+      raise UserError(
+        f'{workdir} has checkpoints and no model.json, which tells what they '
+        'are; it is of an earlier version: train again'
+      )
     if step is not None:
       raise UserError(
-        f'{path} is a published model without steps; leave it out'
+        f'{path} is no run with a model.json, so it has no step {step}; leave '
+        'it out, or name the workdir of a training run'
       )
-    return open_published(path, style)
-  if style:
-    raise UserError(f'{workdir} is a training run, no {style!r}; leave it out')
-  train = config.get('train', {})
+    return open_published(path, style, **options)
+  if style or options:
+    given = ', '.join(filter(None, [style and 'style', *options]))
+    raise UserError(
+      f'{workdir} is a training run, without {given}; leave it out'
+    )
   described = read_description(workdir)
   mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
   directory = workdir / 'checkpoints'
   if not directory.exists():
     raise UserError(f'{directory} does not exist; train first')
   checkpoints = Checkpoints(
-    directory,
-    train.get('keep', 1),
-    train.get('best_metric', ''),
-    writes=False,
+    directory, keep=1, best=described.best_metric, writes=False
   )
   step = checkpoints.best if step is None else step
   if step is None:

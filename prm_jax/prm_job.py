@@ -19,6 +19,7 @@ from prm_jax import loading, manifest
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.pipeline import make_batches, take_census
+from prm_jax.errors import UserError
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.metrics import MetricWriter
 from prm_jax.optim import make_optimizer, make_schedule
@@ -48,6 +49,8 @@ def train_model(
   """Trains, or goes on from the last checkpoint, and opens the best one."""
   workdir.mkdir(parents=True, exist_ok=True)
   loop, data, described = settings.loop, config['data'], settings.described
+  if (workdir / 'model.json').exists():
+    _check_same_ids(workdir, described)
   loading.write_description(workdir, described)
   log(f'{name}: counting what the {len(dataset.train):,} chains teach')
   census = take_census(dataset.train, described.format, settings.targets)
@@ -94,7 +97,7 @@ def train_model(
   )
 
   scorer = Scorer(
-    described.scored(state.params),
+    None,  # set when it scores: merged adapters are a backbone of their own
     described.model,
     described.head,
     described.format,
@@ -104,6 +107,7 @@ def train_model(
   def evaluate(params: Any) -> dict[str, float]:
     scorer.params = described.scored(params)
     scores, _ = prm_evaluation.score_chains(scorer, dataset.dev)
+    scorer.params = None
     return prm_evaluation.dev_metrics(dataset.dev, scores, settings.targets)
 
   writer = MetricWriter(workdir, int(state.step), **config['metrics'])
@@ -127,6 +131,18 @@ def train_model(
   )
   scorer.params = described.scored(best)
   return scorer
+
+
+def _check_same_ids(
+  workdir: pathlib.Path, described: loading.ModelDescription
+) -> None:
+  """Raises UserError when a base's tokenizer is another than at the start."""
+  before = loading.read_description(workdir).format.fingerprint()
+  if before != described.format.fingerprint():
+    raise UserError(
+      f'{workdir} was begun with another tokenizer than the base has now; '
+      'bring back that base, or choose another --workdir'
+    )
 
 
 def print_table(results: Mapping[str, Any], log: Log) -> None:

@@ -9,16 +9,21 @@ models that judge by their next token become two-class heads: only the rows of
 """
 
 import dataclasses
+import json
 import pathlib
 
 import jax
 import numpy as np
 
-from prm_jax.encoding import StepFormat
+from prm_jax.encoding import StepFormat, make_format
 from prm_jax.errors import UserError
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.models.architectures import read_architecture
-from prm_jax.models.safetensors_files import TensorFiles, resolve
+from prm_jax.models.safetensors_files import (
+  TensorFiles,
+  read_json,
+  resolve,
+)
 from prm_jax.models.weights import load_backbone
 from prm_jax.published_formats import make_published_format, verdict_ids
 from prm_jax.scorer import Scorer
@@ -31,6 +36,8 @@ HEADS = {
   'skywork': 'v_head.summary.weight',
   'trl': 'score.weight',
 }
+# What `export` leaves beside a model that was trained here.
+OWN_FORMAT = 'prm_jax_format.json'
 LM_STYLES = ('math_shepherd', 'rlhflow')
 STYLES = (*HEADS, *LM_STYLES)
 ASK_FOR_STYLE = 'give style=' + ' or '.join(map(repr, LM_STYLES))
@@ -64,9 +71,12 @@ def open_published(
   files = TensorFiles(directory)
   style = _style(files, style)
   tokenizer = read_tokenizer(directory)
-  fmt = make_published_format(
-    style, directory, tokenizer, min(longest, max_length), separator
-  )
+  longest = min(longest, max_length)
+  if (directory / OWN_FORMAT).is_file():
+    own = read_json(directory / OWN_FORMAT).get('separator')
+    fmt = make_format(tokenizer, longest, str(own))
+  else:
+    fmt = make_published_format(style, directory, tokenizer, longest, separator)
   _check_vocabulary(fmt, architecture, directory)
   also: tuple[str, ...] = ()
   if style in LM_STYLES:
@@ -88,6 +98,12 @@ def open_published(
     fmt,
     mesh,
   )
+
+
+def write_format(directory: pathlib.Path, separator: str) -> None:
+  """Notes in a folder that its PRM reads our own format; see encoding.py."""
+  text = json.dumps({'separator': separator})
+  (directory / OWN_FORMAT).write_text(text + '\n', encoding='utf-8')
 
 
 def _style(files: TensorFiles, style: str) -> str:

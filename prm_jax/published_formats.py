@@ -192,7 +192,7 @@ def trl_format(
   return StepFormat(
     tokenizer.alone(),
     UNSET,
-    prompt_prefix=() if bos is None else (tokenizer.id_of(bos),),
+    prompt_prefix=() if bos is None else (_id_of(bos, tokenizer, directory),),
     prompt_template='{problem}',
     prompt_suffix=(),
     separator=ends,

@@ -24,6 +24,8 @@ from prm_jax.train import LoopConfig, LossConfig
 
 # What the evaluation during training gives, higher is better.
 BEST_METRICS = ('eval/auc', '')
+# All that a config says of a model that is a pretrained one.
+COMPUTED = {'dtype', 'remat', 'scan_unroll'}
 POSITIVE = {
   'data': ('batch_size', 'max_length', 'row_length', 'max_steps_per_row'),
   'train': (
@@ -73,6 +75,11 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
         raise UserError(
           f'{section}.{name}={config[section][name]}: expected >= 1'
         )
+  if not 0 <= settings.loop.head_only_steps < settings.loop.steps:
+    raise UserError(
+      f'train.head_only_steps={settings.loop.head_only_steps}: expected 0 to '
+      f'below train.steps={settings.loop.steps}'
+    )
   _check_choice('train.best_metric', settings.loop.best_metric, BEST_METRICS)
   _check_data(config['data'])
   _check_evaluation(config)
@@ -84,17 +91,34 @@ def _describe(
 ) -> ModelDescription:
   """The model of a config: its own, or that of its base."""
   data, lora = config['data'], LoraConfig(**config['lora'])
+  best_metric = config['train']['best_metric']
   if base is None:
     if lora.rank:
       raise UserError(
         f'lora.rank={lora.rank} needs a backbone that was trained: set base, '
         'or lora.rank=0'
       )
+    if missing := sorted({'d_model', 'n_layers'} - set(config['model'])):
+      raise UserError(
+        f"base='' leaves model.{missing[0]} open; take a variant from scratch"
+      )
     fmt = make_format(data['tokenizer'], data['max_length'], data['separator'])
     model = TransformerConfig(
       vocab_size=fmt.tokenizer.vocab_size, **config['model']
     )
-    return ModelDescription(model, head, lora, fmt, data['separator'])
+    return ModelDescription(
+      model, head, lora, fmt, data['separator'], best_metric
+    )
+  if extra := sorted(set(config['model']) - COMPUTED):
+    raise UserError(
+      f'base={config["base"]!r} brings its own model.{extra[0]}; start from a '
+      'variant with a base, such as :smollm2, and set --config.base there'
+    )
+  if data['tokenizer']:
+    raise UserError(
+      f'data.tokenizer={data["tokenizer"]!r}: {config["base"]} brings its own; '
+      "set it to ''"
+    )
   if data['max_length'] > base.longest:
     raise UserError(
       f'data.max_length={data["max_length"]} is beyond the {base.longest} '
@@ -112,6 +136,7 @@ def _describe(
     lora,
     make_format(base.tokenizer, data['max_length'], data['separator']),
     data['separator'],
+    best_metric,
   )
 
 

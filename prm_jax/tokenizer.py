@@ -102,6 +102,7 @@ class HuggingFaceTokenizer:
       # Two of them: the second takes what looks like a special token as text.
       self._special = tokenizers.Tokenizer.from_str(text)
       self._plain = tokenizers.Tokenizer.from_str(text)
+      self._special.encode('a')
     except Exception as error:  # the library raises bare Exception
       raise UserError(
         f'{where} is not a tokenizer ({error}); expected a tokenizer.json of '
@@ -118,6 +119,11 @@ class HuggingFaceTokenizer:
     self.specials = tuple(token.content for token in added if token.special)
     with_specials = self._special.encode('a').ids
     alone = self.encode_template('a')
+    if not alone:
+      raise UserError(
+        f"{where}: the tokenizer has no token for 'a'; take that of a language "
+        'model'
+      )
     self.first_ids = tuple(with_specials[: with_specials.index(alone[0])])
     # SentencePiece puts a blank before every text; a step is no new text.
     inside = self.encode_template('\na')[len(self.encode_template('\n')) :]
@@ -142,6 +148,11 @@ class HuggingFaceTokenizer:
   def encode(self, text: str) -> list[int]:
     """Ids of text inside a chain; none of them is a special token."""
     encode = self._plain.encode
+    if any('\ud800' <= c <= '\udfff' for c in text):
+      raise UserError(
+        'text holds half a surrogate pair, which is no Unicode character and '
+        'has no tokens; remove it'
+      )
     anchor = encode(self._anchor, add_special_tokens=False).ids
     ids = encode(self._anchor + text, add_special_tokens=False).ids
     return ids[len(anchor) :]

@@ -156,6 +156,6 @@ def test_sum_of_signals_is_in_units_of_their_spread_on_dev(module):
     name: [1 / (1 + np.exp(-x)) for x in values]
     for name, values in logits.items()
   }
-  both = judging.together(probabilities, logs)
+  both = judging.add_signals(probabilities, logs)
   np.testing.assert_allclose(both['dev'][0], [-1 - 2, 1 + 0])
   np.testing.assert_allclose(both['test'][0], [2 - 1])

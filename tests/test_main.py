@@ -38,7 +38,7 @@ BEFORE_PARSING = {
   'syntax error': (['--config={tmp}/syntax.py', '{work}'], 'syntax.py:2: '),
   'unknown variant': (
     ['--config=configs/prm_math.py:tyni', '{work}'],
-    "unknown variant 'tyni'.*expected orm, human, tiny",
+    "unknown variant 'tyni'.*expected orm, words, human, .*, tiny",
   ),
   'misspelt value': (
     [TINY, '--config.optim.lrr=1', '{work}'],
@@ -238,19 +238,21 @@ def test_help_names_the_flags():
 @pytest.fixture
 def broken_workdirs(finished, tmp_path):
   """Folders that hold no trained model, and what has to be said of them."""
-  good = json.loads((finished / 'config.json').read_text())
-  configs = {
+  good = json.loads((finished / 'model.json').read_text())
+  described = {
     'corrupt': '{"data"',
     'list': '[]',
-    'other': json.dumps({'data': {}}),
+    'other': json.dumps({'format': {}}),
     'newer': json.dumps(good | {'head': {'kind': 'logit', 'bias': 1}}),
     'untrained': json.dumps(good),
     'emptied': json.dumps(good),
   }
-  for name, text in configs.items():
+  for name, text in described.items():
     (tmp_path / name).mkdir()
-    (tmp_path / name / 'config.json').write_text(text)
+    (tmp_path / name / 'model.json').write_text(text)
   (tmp_path / 'emptied' / 'checkpoints').mkdir()
+  (tmp_path / 'older' / 'checkpoints').mkdir(parents=True)
+  (tmp_path / 'older' / 'config.json').write_text('{}')
   (tmp_path / 'nothing').mkdir()
   (tmp_path / 'file').write_text('')
   return tmp_path
@@ -259,13 +261,14 @@ def broken_workdirs(finished, tmp_path):
 @pytest.mark.parametrize(
   ('name', 'said'),
   [
-    ('nowhere', 'no readable config.json .*expected the workdir'),
-    ('nothing', 'no readable config.json .*expected the workdir'),
-    ('file', 'no readable config.json .*expected the workdir'),
-    ('corrupt', 'no readable config.json .*expected the workdir'),
-    ('list', 'not the config of a training run'),
-    ('other', 'not the config of a training run'),
-    ('newer', 'not the config of a training run'),
+    ('nowhere', 'holds neither the model.json .* name a folder'),
+    ('nothing', 'holds neither the model.json .* name a folder'),
+    ('file', 'holds neither the model.json .* name a folder'),
+    ('corrupt', 'model.json is no JSON'),
+    ('list', 'model.json holds a JSON list'),
+    ('other', 'does not describe a model of this version'),
+    ('newer', 'does not describe a model of this version'),
+    ('older', 'of an earlier version: train again'),
     ('untrained', 'checkpoints does not exist; train first'),
     ('emptied', 'holds no checkpoint yet; train first'),
   ],

@@ -259,11 +259,11 @@ def test_ids_beyond_the_embedding_are_refused(tmp_path):
 
 
 def test_step_and_style_where_they_mean_nothing(folders, tmp_path):
-  with pytest.raises(UserError, match='published model without steps'):
+  with pytest.raises(UserError, match='so it has no step 3'):
     prm_jax.load(folders / 'trl', step=3)
-  write_json(tmp_path / 'config.json', {'train': {}})  # as a run leaves it
-  with pytest.raises(UserError, match="training run, no 'trl'"):
-    prm_jax.load(tmp_path, style='trl')
+  write_json(tmp_path / 'model.json', {})  # as a run leaves one
+  with pytest.raises(UserError, match='training run, without style, dtype'):
+    prm_jax.load(tmp_path, style='trl', dtype='bfloat16')
 
 
 def test_a_name_on_the_hub_is_no_workdir():

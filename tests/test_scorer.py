@@ -251,11 +251,8 @@ def test_a_problem_that_does_not_fit():
 
 
 def test_load_without_a_run(tmp_path):
-  with pytest.raises(UserError, match=r'holds no readable config\.json'):
+  with pytest.raises(UserError, match=r'holds neither the model\.json'):
     load(tmp_path / 'nowhere')
-  (tmp_path / 'config.json').write_text('{"seed": 0}')
-  with pytest.raises(UserError, match=r'holds no readable model\.json'):
-    load(tmp_path)
   (tmp_path / 'model.json').write_text('{"format": {"tokenizer": "bytes"}}')
   with pytest.raises(UserError, match='does not describe a model'):
     load(tmp_path)

@@ -57,7 +57,7 @@ def choose_length_rule(part: Part) -> tuple[int, int]:
   return rules[int(np.argmax(f1))]
 
 
-def together(probabilities: Scores, likelihoods: Scores) -> Scores:
+def add_signals(probabilities: Scores, likelihoods: Scores) -> Scores:
   """The sum of a head's logits and of log-likelihoods, each in units of its
   standard deviation over the steps of dev."""
   bounded = {

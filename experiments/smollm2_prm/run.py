@@ -20,8 +20,15 @@ from typing import Any
 import likelihood
 import numpy as np
 import recipes
-from judging import DEV, LENGTH_RULE, REFERENCE, Part, compare, make_part
-from judging import together as sum_of
+from judging import (
+  DEV,
+  LENGTH_RULE,
+  REFERENCE,
+  Part,
+  add_signals,
+  compare,
+  make_part,
+)
 
 from prm_jax import manifest
 from prm_jax.chains import Chain
@@ -233,7 +240,7 @@ def main() -> None:
       name: trained.score(name, part.chains, builder.fingerprint(part.chains))
       for name, part in parts.items()
     }
-    scores[recipe + AND_DIGITS] = sum_of(scores[recipe], scores[REFERENCE])
+    scores[recipe + AND_DIGITS] = add_signals(scores[recipe], scores[REFERENCE])
 
   found = compare(scores, parts, config['seed'], RESAMPLES)
   found = {

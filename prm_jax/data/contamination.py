@@ -2,7 +2,8 @@
 
 Stands between the readers and the builder. Problems are compared by their
 normalised text, so copies that differ in layout only are found; paraphrases
-and changed numbers are not.
+and changed numbers are not. Problems that a template makes are compared by
+their wording: names and numbers change in them, the sentences do not.
 """
 
 import os
@@ -28,6 +29,10 @@ _POINT = re.compile(r'(?<!\d)[.,:]|[.,:](?!\d)')
 _SENTENCE = re.compile('[;?\'"`\u00b4\u2018-\u201f]')
 _DASH = re.compile('[\u2010-\u2015\u2212]')
 _FIELDS = ('problem', 'question', 'original_question', 'modified_question')
+
+
+# Share of four-word runs from which two problems are of one template.
+SAME_WORDING = 0.35
 
 
 class Removed(NamedTuple):
@@ -89,6 +94,25 @@ def remove_contaminated(
     if problem not in dirty
   ]
   return kept, removed
+
+
+def _wording(text: str) -> set[tuple[str, ...]]:
+  """The runs of four words of a text, numbers left out."""
+  words = re.findall(r'[^\W\d_]+', text.casefold())
+  return set(zip(words, words[1:], words[2:], words[3:], strict=False))
+
+
+def same_wording(text: str, others: Iterable[str]) -> bool:
+  """Whether a text shares the wording of one of the others.
+
+  True from SAME_WORDING of the four-word runs of the shorter one on.
+  """
+  ours = _wording(text)
+  for theirs in map(_wording, others):
+    shorter = min(len(ours), len(theirs))
+    if shorter and len(ours & theirs) > SAME_WORDING * shorter:
+      return True
+  return False
 
 
 def read_problems(path: str | os.PathLike) -> list[str]:

@@ -102,6 +102,30 @@ def is_dev_problem(problem: str, share: float) -> bool:
   return int.from_bytes(digest[:8]) < share * 2**64
 
 
+def _unevaluated_words(
+  count: int, seed: int, against: Mapping[str, Sequence[str]], log: Log
+) -> list[Chain]:
+  """Word problems, without the templates that an evaluation problem is of.
+
+  The templates were made from problems of GSM8K's test set.
+  """
+  chains = words.make_chains(words.WordsConfig(), count, seed)
+  one_each = {chain.meta['template']: chain.problem for chain in chains}
+  evaluated = {text for texts in against.values() for text in texts}
+  known = {
+    template
+    for template, problem in one_each.items()
+    if contamination.same_wording(problem, evaluated)
+  }
+  kept = [chain for chain in chains if chain.meta['template'] not in known]
+  log(
+    f'contamination: {len(known)} of {len(one_each)} word templates have the '
+    f'wording of an evaluation problem, {len(chains) - len(kept):,} chains '
+    'removed'
+  )
+  return kept
+
+
 def file_splits(
   config: Mapping, seed: int, quarantine_dir: pathlib.Path, log: Log
 ) -> Splits:
@@ -120,10 +144,6 @@ def file_splits(
     name: read(*source) for name, source in config['evaluations'].items()
   }
   training = [chain for source in config['train'] for chain in read(*source)]
-  if config['words_problems']:
-    training += words.make_chains(
-      words.WordsConfig(), config['words_problems'], seed
-    )
   against = {
     name: [chain.problem for chain in chains]
     for name, chains in evaluations.items()
@@ -132,6 +152,8 @@ def file_splits(
     path: contamination.read_problems(root / path)
     for path in config['decontaminate']
   }
+  if config['words_problems']:
+    training += _unevaluated_words(config['words_problems'], seed, against, log)
   kept, removed = contamination.remove_contaminated(training, against)
   for name, count in removed.items():
     log(

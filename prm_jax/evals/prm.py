@@ -89,7 +89,7 @@ def first_problems(chains: Sequence[Chain], count: int) -> Sequence[Chain]:
   """The chains of the first `count` problems, all of them for 0."""
   if not count:
     return chains
-  kept = list(dict.fromkeys(chain.problem for chain in chains))[:count]
+  kept = set(list(dict.fromkeys(chain.problem for chain in chains))[:count])
   return [chain for chain in chains if chain.problem in kept]
 
 

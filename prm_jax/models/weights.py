@@ -148,6 +148,16 @@ def abstract_params(config: TransformerConfig, dtype: str) -> Params:
   )
 
 
+def check_backbone(
+  files: TensorFiles, config: TransformerConfig, also: tuple[str, ...] = ()
+) -> None:
+  """Raises UserError unless the files hold the model, and `also`, no more."""
+  tied = ('lm_head.weight',) if config.tie_embeddings else ()
+  files.check(
+    expected_shapes(config) | dict.fromkeys(also), ignored=IGNORED + tied
+  )
+
+
 def load_backbone(
   files: TensorFiles,
   config: TransformerConfig,
@@ -179,10 +189,7 @@ def load_backbone(
       f'num_hidden_layers={config.n_layers} of config.json; the two are of '
       'different models'
     )
-  tied = ('lm_head.weight',) if config.tie_embeddings else ()
-  files.check(
-    expected_shapes(config) | dict.fromkeys(also), ignored=IGNORED + tied
-  )
+  check_backbone(files, config, also)
   abstract = abstract_params(config, dtype)
   shapes, places = flatten(abstract), flatten(shardings(abstract, mesh))
   loaded = {}

@@ -1,0 +1,149 @@
+"""A job that starts from a language model: trained, opened, exported."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+import prm_jax
+from prm_jax import export, loading
+from prm_jax.checkpoints import Checkpoints
+from prm_jax.pretrained import open_pretrained
+from prm_jax.sharding import make_mesh, path_name
+from tests.command_line import run, run_all, the_error
+from tests.files_job import bench_records, write_job
+from tests.published_models import write_model
+
+CHANGE = """config.base = {base!r}
+  config.model = ml_collections.ConfigDict(
+    dict(dtype='float32', remat='none', scan_unroll=1)
+  )
+  config.data.update(tokenizer='', separator='<|eot_id|>')
+  config.data.update(max_length=128, row_length=128)
+  config.head.kind = 'two_class'
+  config.loss.update(name='cross_entropy', lm_weight=0.0)
+  {more}"""
+LORA = 'config.lora.update(rank=2); config.train.head_only_steps = 1'
+CHAINS = [(r['problem'], r['steps']) for r in bench_records()]
+
+
+@pytest.fixture(scope='module')
+def base(tmp_path_factory) -> pathlib.Path:
+  """A small random Llama with a tokenizer of the real construction."""
+  folder = tmp_path_factory.mktemp('base')
+  write_model('rlhflow', folder)
+  return folder
+
+
+def job(folder, base, more='pass'):
+  folder.mkdir()
+  return write_job(folder, CHANGE.format(base=str(base), more=more))
+
+
+@pytest.fixture(scope='module')
+def trained(base, tmp_path_factory):
+  """Name -> workdir of a finished run: the whole model, and adapters."""
+  root = tmp_path_factory.mktemp('trained')
+  jobs = {
+    'whole': job(root / 'whole', base),
+    'lora': job(root / 'lora', base, LORA),
+  }
+  for name, done in zip(jobs, run_all(list(jobs.values())), strict=True):
+    assert done.returncode == 0, (name, done.stderr)
+  return {name: root / name / 'run' for name in jobs}
+
+
+def leaves(tree):
+  found = jax.tree_util.tree_leaves_with_path(tree)
+  return {path_name(path): np.asarray(leaf) for path, leaf in found}
+
+
+def trained_params(workdir):
+  described = loading.read_description(workdir)
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+  checkpoints = Checkpoints(workdir / 'checkpoints', 2, '', writes=False)
+  return checkpoints.load_params(
+    described.abstract_params(mesh), checkpoints.latest
+  )
+
+
+def test_adapters_are_trained_and_the_base_is_kept(base, trained):
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+  before = leaves(open_pretrained(str(base)).load(mesh))
+  kept = trained_params(trained['lora'])
+  after = leaves(kept['backbone'])
+  assert before.keys() == after.keys()
+  for name, value in before.items():
+    np.testing.assert_array_equal(after[name], value)
+  assert any(np.abs(x).max() > 0 for x in leaves(kept['lora']).values())
+  whole = leaves(trained_params(trained['whole'])['backbone'])
+  assert (whole['embed_tokens'] != before['embed_tokens']).any()
+
+
+@pytest.mark.parametrize('name', ['whole', 'lora'])
+def test_a_run_opens_without_its_base(trained, name, tmp_path):
+  """model.json and tokenizer.json are all that is needed, anywhere."""
+  moved = tmp_path / 'moved'
+  (trained[name]).rename(moved)
+  try:
+    scores = prm_jax.load(moved).score_many(CHAINS)
+  finally:
+    moved.rename(trained[name])
+  shown = [
+    json.loads(line)
+    for line in (trained[name] / 'chains.jsonl').read_text().splitlines()
+  ]
+  by_problem = {p: s for (p, _), s in zip(CHAINS, scores, strict=True)}
+  for record in shown:
+    apart = by_problem[record['problem']] - np.array(record['scores'])
+    assert np.abs(apart).max() < 1e-4  # written with four digits
+
+
+@pytest.mark.parametrize('name', ['whole', 'lora'])
+def test_an_export_opens_with_the_scores_of_the_run(trained, name, tmp_path):
+  """Its own separator and prompt, not those of the layout it went out in."""
+  to = tmp_path / 'out'
+  export.export(str(trained[name]), to, 'token_classification')
+  expected = prm_jax.load(trained[name]).score_many(CHAINS)
+  found = prm_jax.load(to).score_many(CHAINS)
+  for ours, theirs in zip(found, expected, strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  (to / 'prm_jax_format.json').unlink()
+  other = prm_jax.load(to).score_many(CHAINS)
+  assert max(abs(a - b).max() for a, b in zip(other, expected, strict=True)) > (
+    1e-3
+  )
+
+
+REFUSED = {
+  "config.data.separator = '<none>'": "no token '<none>'",
+  "config.data.tokenizer = 'bytes'": 'brings its own; set it',
+  'config.data.update(max_length=9999, row_length=9999)': 'is beyond the',
+  'config.model.d_model = 8': 'brings its own model.d_model',
+  'config.train.head_only_steps = 6': 'head_only_steps=6: expected 0 to',
+  "config.base = ''": "base='' leaves model.d_model open",
+}
+
+
+def test_configs_that_do_not_fit_the_base(base, tmp_path):
+  jobs = [
+    job(tmp_path / str(i), base, change) for i, change in enumerate(REFUSED)
+  ]
+  for refused, said in zip(run_all(jobs), REFUSED.values(), strict=True):
+    assert said in the_error(refused)
+
+
+def test_another_tokenizer_on_resume(base, trained, tmp_path):
+  """New ids would mean something else to the old parameters."""
+  changed = tmp_path / 'run'
+  arguments = job(tmp_path / 'job', base)
+  done = run(*arguments)
+  assert done.returncode == 0, done.stderr
+  changed = tmp_path / 'job' / 'run' / 'tokenizer.json'
+  tokenizer = json.loads(changed.read_text())
+  vocab = tokenizer['model']['vocab']
+  vocab['a'], vocab['b'] = vocab['b'], vocab['a']
+  changed.write_text(json.dumps(tokenizer))
+  assert 'begun with another tokenizer' in the_error(run(*arguments))
