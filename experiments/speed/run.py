@@ -187,7 +187,7 @@ def main() -> None:
   parser.add_argument('--rounds', type=int, default=3)
   parser.add_argument('--steps', type=int, default=8, help='timed, per run')
   parser.add_argument('--warmup-steps', type=int, default=3)
-  parser.add_argument('--rows', type=int, default=8, help='ours, per batch')
+  parser.add_argument('--rows', type=int, default=4, help='ours, per batch')
   parser.add_argument('--row-length', type=int, default=1024)
   parser.add_argument('--batch-size', type=int, default=8, help='of TRL')
   args = parser.parse_args()
