@@ -156,7 +156,7 @@ def base() -> ml_collections.ConfigDict:
     aggregates=('min', 'prod', 'mean', 'last'),
     aggregate='min',  # the one the report leads with
     resamples=2000,
-    max_problems=0,  # of each evaluation; 0: all of them
+    max_problems=0,  # of each evaluation, evenly spaced; 0: all of them
     shown_chains=12,
   )
   return config

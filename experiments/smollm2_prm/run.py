@@ -13,7 +13,6 @@ import argparse
 import importlib.util
 import pathlib
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -195,7 +194,6 @@ def log(text: str) -> None:
 
 def main() -> None:
   args, extra = parse()
-  began = time.monotonic()
   data_folder = (args.workdir / 'data').absolute()
   for name in args.train:
     recipes.train(name, args.workdir, data_folder, extra)
@@ -260,7 +258,6 @@ def main() -> None:
       'threshold_source': f'best F1 on {counts[DEV]["chains"]} natural chains '
       f'of {counts[DEV]["problems"]} held-out training problems',
       'sets': counts,
-      'wall_seconds': round(time.monotonic() - began, 1),
       'runs': {name: run['manifest'] for name, run in runs.items()},
     },
     'results': {

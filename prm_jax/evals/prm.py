@@ -85,11 +85,15 @@ def chain_scores(scores: Sequence[np.ndarray], how: str) -> np.ndarray:
   return np.asarray(aggregate(padded, mask, how))
 
 
-def first_problems(chains: Sequence[Chain], count: int) -> Sequence[Chain]:
-  """The chains of the first `count` problems, all of them for 0."""
-  if not count:
+def some_problems(chains: Sequence[Chain], count: int) -> Sequence[Chain]:
+  """The chains of `count` problems, all of them for 0.
+
+  Evenly spaced: benchmark files are sorted by outcome.
+  """
+  problems = list(dict.fromkeys(chain.problem for chain in chains))
+  if not 0 < count < len(problems):
     return chains
-  kept = set(list(dict.fromkeys(chain.problem for chain in chains))[:count])
+  kept = {problems[i * len(problems) // count] for i in range(count)}
   return [chain for chain in chains if chain.problem in kept]
 
 
@@ -114,7 +118,7 @@ def evaluate(
       'source': f'best F1 on {len(dataset.dev):,} dev chains',
     }
   for name, every_chain in dataset.evaluations.items():
-    chains = first_problems(every_chain, wanted['max_problems'])
+    chains = some_problems(every_chain, wanted['max_problems'])
     log(f'scoring {len(chains):,} chains of {name}')
     scores, unread = score_chains(prm, chains)
     headline = chain_scores(scores, wanted['aggregate'])
