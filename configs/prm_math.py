@@ -156,6 +156,7 @@ def base() -> ml_collections.ConfigDict:
     aggregates=('min', 'prod', 'mean', 'last'),
     aggregate='min',  # the one the report leads with
     resamples=2000,
+    max_dev_problems=0,  # read at every checkpoint; the threshold reads all
     max_problems=0,  # of each evaluation, evenly spaced; 0: all of them
     shown_chains=12,
   )
@@ -249,6 +250,8 @@ def smollm2(config: ml_collections.ConfigDict) -> None:
   set_base(config, 'smollm2', 'Ċ')  # how byte-level BPE spells a line's end
   config.model.update(dtype='float32', remat='none')
   config.data.update(batch_size=4)
+  # Whole sets take longer to read than the training takes.
+  config.evaluation.update(max_dev_problems=40, max_problems=250)
   config.optim.lr = 1e-4
   config.train.update(steps=100, checkpoint_every=50)
 

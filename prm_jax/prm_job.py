@@ -104,11 +104,15 @@ def train_model(
     mesh,
   )
 
+  dev = prm_evaluation.some_problems(
+    dataset.dev, config['evaluation']['max_dev_problems']
+  )
+
   def evaluate(params: Any) -> dict[str, float]:
     scorer.params = described.scored(params)
-    scores, _ = prm_evaluation.score_chains(scorer, dataset.dev)
+    scores, _ = prm_evaluation.score_chains(scorer, dev)
     scorer.params = None
-    return prm_evaluation.dev_metrics(dataset.dev, scores, settings.targets)
+    return prm_evaluation.dev_metrics(dev, scores, settings.targets)
 
   writer = MetricWriter(workdir, int(state.step), **config['metrics'])
   state = fit(

@@ -169,11 +169,11 @@ def _check_data(data: Mapping[str, Any]) -> None:
 
 def _check_evaluation(config: Mapping[str, Any]) -> None:
   wanted = config['evaluation']
-  if wanted['max_problems'] < 0:
-    raise UserError(
-      f'evaluation.max_problems={wanted["max_problems"]}: expected >= 0 '
-      '(0: all)'
-    )
+  for name in ('max_problems', 'max_dev_problems'):
+    if wanted[name] < 0:
+      raise UserError(
+        f'evaluation.{name}={wanted[name]}: expected >= 0 (0: all)'
+      )
   for how in wanted['aggregates']:
     _check_choice('evaluation.aggregates', how, AGGREGATES)
   # The headline is one of the curves, so that the vote can be weighted by it.
