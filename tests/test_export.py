@@ -10,10 +10,10 @@ from prm_jax.models import HeadConfig, init_head, step_logits
 from prm_jax.models.architectures import read_architecture
 from prm_jax.models.heads import step_probabilities
 from prm_jax.models.safetensors_files import TensorFiles
-from prm_jax.models.weights import HEAD_TENSORS, load_backbone, load_head
+from prm_jax.models.weights import HEAD_TENSORS, load_backbone
 from prm_jax.scorer import Scorer
 from prm_jax.sharding import make_mesh
-from tests.models.published_configs import write_published
+from tests.models.published_configs import read_head, write_published
 
 CHAINS = [('mod 10 : 1 + 2', ['1 + 2 = 3']), ('mod 10 : 3 * 4', ['3 * 4 = 1'])]
 TWO_CLASS = HeadConfig('two_class')
@@ -31,7 +31,7 @@ def test_a_run_goes_out_with_its_scores(finished, tmp_path, capsys):
   names = tuple(HEAD_TENSORS['token_classification'].values())
   params = {
     'backbone': load_backbone(files, config, mesh, also=names),
-    'head': load_head(files, 'token_classification'),
+    'head': read_head(files, 'token_classification'),
   }
   read_back = Scorer(params, config, TWO_CLASS, run.format, mesh)
   for ours, expected in zip(

@@ -202,24 +202,6 @@ def load_backbone(
   return _nest(loaded)
 
 
-def load_head(files: TensorFiles, layout: str) -> Params:
-  """The head of a layout, float32, as `init_head` makes them.
-
-  Name its tensors, HEAD_TENSORS[layout].values(), as `also` of the backbone.
-
-  Raises:
-    UserError: one of them is missing, or the layout is none of HEAD_TENSORS.
-  """
-  if layout not in HEAD_TENSORS:
-    raise UserError(
-      f'layout {layout!r}: expected one of {", ".join(HEAD_TENSORS)}'
-    )
-  return {
-    ours: jax.numpy.asarray(files.read(theirs).T)
-    for ours, theirs in HEAD_TENSORS[layout].items()
-  }
-
-
 def _reader(files, tensor, config, shape, dtype):
   """A function from an index into our parameter to its values in the files."""
   names, sizes = names_of(tensor, config), sizes_of(config)

@@ -150,3 +150,21 @@ def write_published(directory: pathlib.Path, family: str) -> pathlib.Path:
   """One of CONFIGS with its random weights."""
   config = CONFIGS[family]
   return write_model(directory, config, random_tensors(shapes(config)))
+
+
+# Heads as their authors name them: our name -> theirs, stored transposed.
+HEADS = {
+  'lm': {},
+  'token_classification': {'kernel': 'score.weight', 'bias': 'score.bias'},
+  'process_reward_model': {
+    'hidden_kernel': 'score.0.weight',
+    'hidden_bias': 'score.0.bias',
+    'kernel': 'score.2.weight',
+    'bias': 'score.2.bias',
+  },
+}
+
+
+def read_head(files, layout: str) -> dict[str, np.ndarray]:
+  """The head in opened TensorFiles, as our `step_logits` takes it."""
+  return {ours: files.read(name).T for ours, name in HEADS[layout].items()}

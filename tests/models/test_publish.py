@@ -14,11 +14,12 @@ from prm_jax.models import HeadConfig, RopeScaling, TransformerConfig
 from prm_jax.models.architectures import read_architecture
 from prm_jax.models.publish import save_model
 from prm_jax.models.safetensors_files import INDEX, SINGLE, TensorFiles
-from prm_jax.models.weights import HEAD_TENSORS, load_backbone, load_head
+from prm_jax.models.weights import HEAD_TENSORS, load_backbone
 from prm_jax.sharding import make_mesh
 from tests.models.published_configs import (
   CONFIGS,
   random_tensors,
+  read_head,
   shapes,
   write_published,
 )
@@ -101,7 +102,7 @@ def test_what_is_saved_comes_back(layout, config, shard_bytes, tmp_path):
   files = TensorFiles(folder)
   names = tuple(HEAD_TENSORS[layout].values())
   assert same(load_backbone(files, found, a_mesh(), also=names), params)
-  assert same(load_head(files, layout), head or {})
+  assert same(read_head(files, layout), head or {})
   stored = list(folder.glob('*.safetensors'))
   assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
   assert (folder / SINGLE).exists() == (shard_bytes == 10**9)
