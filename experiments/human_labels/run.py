@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 from prm_jax import manifest
+from prm_jax.report import readme_table
 
 HERE = pathlib.Path(__file__).parent
 ROWS = {
@@ -88,9 +89,7 @@ def main() -> None:
     + '.',
   ]
   text = table(document['results']) + '\n\n' + '\n'.join(notes)
-  readme = HERE / 'README.md'
-  before, _, after = readme.read_text().split('<!-- table -->\n')
-  readme.write_text(f'{before}<!-- table -->\n{text}\n<!-- table -->\n{after}')
+  readme_table.fill(HERE / 'README.md', text)
   print(text)
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 from prm_jax import manifest
-from prm_jax.report import figures
+from prm_jax.report import figures, readme_table
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -130,8 +130,7 @@ def main() -> None:
   text = table(runs, n)
   readme = args.output / 'README.md'
   if readme.exists():
-    before, rest = readme.read_text().split('<!-- table -->\n')[0:3:2]
-    readme.write_text(f'{before}<!-- table -->\n{text}\n<!-- table -->\n{rest}')
+    readme_table.fill(readme, text)
   print(text)
 
 

@@ -34,6 +34,7 @@ from prm_jax.chains import Chain
 from prm_jax.data import builder
 from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.errors import UserError
+from prm_jax.report import readme_table
 from prm_jax.settings import Settings, settings_of
 from prm_jax.sharding import make_mesh
 
@@ -274,10 +275,7 @@ def main() -> None:
   text = f'{table(found)}\n\n{notes(document)}'
   readme = args.output / 'README.md'
   if readme.exists():
-    before, _, after = readme.read_text().split('<!-- table -->\n')
-    readme.write_text(
-      f'{before}<!-- table -->\n{text}\n<!-- table -->\n{after}'
-    )
+    readme_table.fill(readme, text)
   print(text)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import workload as workload_lib
 
 from prm_jax import manifest
+from prm_jax.report import readme_table
 
 HERE = pathlib.Path(__file__).parent
 # TRL's two ways to draw a batch; batch sizes to choose its best from.
@@ -237,9 +238,7 @@ def main() -> None:
     },
   )
   text = table(results)
-  readme = HERE / 'README.md'
-  before, _, after = readme.read_text().split('<!-- table -->\n')
-  readme.write_text(f'{before}<!-- table -->\n{text}\n<!-- table -->\n{after}')
+  readme_table.fill(HERE / 'README.md', text)
   print(text)
 
 
