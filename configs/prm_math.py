@@ -125,7 +125,7 @@ def base() -> ml_collections.ConfigDict:
     remat='none',
     scan_unroll=3,
   )
-  config.head = dict(kind='logit', hidden=0)
+  config.head = dict(kind='logit', hidden=0, likelihood=False)
   # rank 0: the backbone itself is trained
   config.lora = dict(rank=0, alpha=16.0, targets=LORA_TARGETS)
   # Without the language-model loss the PRM does not learn to calculate.

@@ -9,6 +9,7 @@ search all see the same ids. Nothing downstream splits text again.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -117,6 +118,23 @@ class StepFormat:
       (ends[:fitting] - 1).astype(np.int32),
       len(prompt),
     )
+
+  @functools.cached_property
+  def _has_digit(self) -> np.ndarray:  # [V] bool
+    decode = self.tokenizer.decode
+    ids = range(self.tokenizer.vocab_size)
+    return np.array([any(map(str.isdecimal, decode([i]))) for i in ids])
+
+  def number_tokens(self, encoding: Encoding) -> np.ndarray:  # [T] bool
+    """The tokens of steps that have a digit in them.
+
+    Not the first token of a step: what came before it may be read elsewhere,
+    as a prompt that many candidates share is.
+    """
+    numbers = self._has_digit[encoding.tokens]
+    numbers[: encoding.prompt_length + 1] = False
+    numbers[encoding.step_ends[:-1] + 1] = False
+    return numbers
 
   def fingerprint(self) -> str:
     """16 hex digits that change whenever ids or read-out could change."""

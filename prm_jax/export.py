@@ -39,6 +39,11 @@ def two_classes(params: Params, head: HeadConfig) -> Params:
   Raises:
     UserError: the head is of another kind, and two logits do not hold it.
   """
+  if head.likelihood:
+    raise UserError(
+      'head.likelihood reads more than hidden states, which no layout of two '
+      'classes stores; export the backbone as layout lm'
+    )
   if head.kind == 'two_class':
     return params
   if head.kind != 'logit':

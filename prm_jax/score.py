@@ -22,6 +22,7 @@ from prm_jax.models import (
   Prefix,
   TransformerConfig,
   forward,
+  number_likelihood,
   prefill,
   step_logits,
   step_probabilities,
@@ -75,6 +76,7 @@ class Rows(NamedTuple):
   positions: jax.Array  # [B, T] int32, going on from the prompt
   segment_ids: jax.Array  # [B, T] int32, 0 is padding
   step_ends: jax.Array  # [B, P] int32
+  numbers: jax.Array  # [B, T] bool, see `StepFormat.number_tokens`
 
 
 class Layout(NamedTuple):
@@ -100,16 +102,16 @@ def row_bucket(rows: int, multiple: int) -> int:
 
 
 def pack_rows(
-  candidates: Sequence[tuple[np.ndarray, np.ndarray]],
+  candidates: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
   first_position: int,
   row_multiple: int,
 ) -> tuple[Rows, Layout]:
-  """First-fit-decreasing packing of (tokens [T], step_ends [P]) pairs.
+  """First-fit-decreasing packing of (tokens [T], step_ends [P], numbers [T]).
 
   The row length is the bucket of the longest candidate; P is half of it, as a
   step has at least two tokens: one of its own and its separator.
   """
-  lengths = [len(tokens) for tokens, _ in candidates]
+  lengths = [len(tokens) for tokens, _, _ in candidates]
   T = bucket(max(lengths))
   members: list[list[int]] = []
   room: list[int] = []
@@ -124,17 +126,20 @@ def pack_rows(
 
   B, P, N = row_bucket(len(room), row_multiple), T // 2, len(candidates)
   rows = Rows(
-    *(np.zeros((B, T), np.int32) for _ in range(3)), np.zeros((B, P), np.int32)
+    *(np.zeros((B, T), np.int32) for _ in range(3)),
+    np.zeros((B, P), np.int32),
+    np.zeros((B, T), bool),
   )
   layout = Layout(np.zeros((N, P), np.int32), np.zeros((N, P), bool))
   for b, indices in enumerate(members):
     start = step = 0
     for segment, i in enumerate(indices, 1):
-      tokens, step_ends = candidates[i]
+      tokens, step_ends, numbers = candidates[i]
       end, steps = start + len(tokens), len(step_ends)
       rows.tokens[b, start:end] = tokens
       rows.positions[b, start:end] = first_position + np.arange(len(tokens))
       rows.segment_ids[b, start:end] = segment
+      rows.numbers[b, start:end] = numbers
       rows.step_ends[b, step : step + steps] = start + step_ends
       layout.slots[i, :steps] = b * P + step + np.arange(steps)
       layout.step_mask[i, :steps] = True
@@ -156,8 +161,14 @@ def row_scores(
   """
 
   def one_part(part: Rows) -> jax.Array:
-    hidden = forward(params['backbone'], model, *part[:3], prefix)
-    logits = step_logits(params['head'], hidden, part.step_ends)
+    backbone = params['backbone']
+    hidden = forward(backbone, model, *part[:3], prefix)
+    likelihood = None
+    if head.likelihood:
+      likelihood = number_likelihood(
+        backbone, model, hidden, part.tokens, part.numbers, part.step_ends
+      )
+    logits = step_logits(params['head'], hidden, part.step_ends, likelihood)
     return step_probabilities(logits, head)
 
   B, T = rows.tokens.shape

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from prm_jax import score as score_lib
-from prm_jax.encoding import StepFormat
+from prm_jax.encoding import Encoding, StepFormat
 from prm_jax.errors import UserError
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.score import Layout, Rows, bucket, pack_rows
@@ -76,9 +76,12 @@ class Scorer:
     Raises:
       UserError: a chain has no steps or does not fit the model's window.
     """
-    encoded = [self._encode(problem, steps)[:2] for problem, steps in chains]
+    encoded = [
+      (e.tokens, e.step_ends, self.format.number_tokens(e))
+      for e in (self._encode(problem, steps) for problem, steps in chains)
+    ]
     scores: list[Any] = [None] * len(encoded)
-    for group in _groups([len(tokens) for tokens, _ in encoded]):
+    for group in _groups([len(tokens) for tokens, _, _ in encoded]):
       members = [encoded[i] for i in group]
       rows, layout = pack_rows(members, 0, self._row_multiple)
       with jax.set_mesh(self._mesh):
@@ -113,8 +116,16 @@ class Scorer:
       raise UserError('best_of_n without candidates: expected at least one')
     ends = []
     for steps in candidates:
-      tokens, step_ends, prompt_length = self._encode(problem, steps)
-      ends.append((tokens[prompt_length:], step_ends - prompt_length))
+      encoding = self._encode(problem, steps)
+      tokens, step_ends, prompt_length = encoding
+      numbers = self.format.number_tokens(encoding)
+      ends.append(
+        (
+          tokens[prompt_length:],
+          step_ends - prompt_length,
+          numbers[prompt_length:],
+        )
+      )
     prompt = np.zeros((1, bucket(prompt_length)), np.int32)
     prompt[0, :prompt_length] = tokens[:prompt_length]
     rows, layout = pack_rows(ends, prompt_length, self._row_multiple)
@@ -139,9 +150,7 @@ class Scorer:
       [step_scores[n, layout.step_mask[n]] for n in range(len(ends))],
     )
 
-  def _encode(
-    self, problem: str, steps: Sequence[str]
-  ) -> tuple[np.ndarray, np.ndarray, int]:
+  def _encode(self, problem: str, steps: Sequence[str]) -> Encoding:
     encoding = self.format.encode(problem, steps)
     if len(encoding.step_ends) < len(steps):
       raise UserError(

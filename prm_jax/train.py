@@ -29,6 +29,7 @@ from prm_jax.models import (
   forward,
   lm_logits,
   merge,
+  number_likelihood,
   step_logits,
 )
 from prm_jax.sharding import batch_sharding, shardings
@@ -106,7 +107,17 @@ def batch_loss(
     batch['positions'],
     batch['segment_ids'],
   )
-  logits = step_logits(params['head'], hidden, batch['step_ends'])
+  likelihood = None
+  if head.likelihood:
+    likelihood = number_likelihood(
+      backbone,
+      model,
+      hidden,
+      batch['tokens'],
+      batch['numbers'],
+      batch['step_ends'],
+    )
+  logits = step_logits(params['head'], hidden, batch['step_ends'], likelihood)
   values = losses.step_loss(loss.name, logits, batch, head, loss.margin)
   weights = losses.step_loss_weights(loss.name, batch)
   # where, not a product alone: what is masked may be infinite

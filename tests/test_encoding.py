@@ -26,6 +26,14 @@ def test_worked_example():
   assert encoding.prompt_length == 8
 
 
+def test_number_tokens_are_of_steps_and_never_the_first_of_one():
+  fmt = make_format('arithmetic', 32)
+  encoding = fmt.encode('mod 10 : 7 * 3', ['7 * 3 = 1', '1 + 12 = 3'])
+  marked = np.flatnonzero(fmt.number_tokens(encoding))
+  assert fmt.tokenizer.decode(encoding.tokens[marked]) == '3 1 12 3'
+  np.testing.assert_array_equal(marked, [10, 12, 16, 18])
+
+
 @given(st.text(st.characters(codec='utf-8'), max_size=12), STEPS)
 def test_steps_come_back_whole(problem, steps):
   fmt = make_format('bytes', 4096)

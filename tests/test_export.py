@@ -54,6 +54,8 @@ def test_a_logit_as_two_classes():
   assert export.two_classes(two, TWO_CLASS) is two
   with pytest.raises(UserError, match=r"head.kind='regression' is not stored"):
     export.two_classes(params, HeadConfig('regression'))
+  with pytest.raises(UserError, match=r'head.likelihood reads more'):
+    export.two_classes(params, HeadConfig(likelihood=True))
 
 
 def test_a_base_model_has_no_head(tmp_path, capsys):

@@ -105,7 +105,7 @@ def test_row_buckets_waste_at_most_a_third(rows, multiple):
 
 @st.composite
 def candidates(draw):
-  """(tokens, step_ends) pairs; no token is in two of them, none is 0."""
+  """(tokens, step_ends, numbers); no token is in two of them, none is 0."""
   made, token = [], 1
   for lengths in draw(
     st.lists(
@@ -115,7 +115,8 @@ def candidates(draw):
     )
   ):
     tokens = np.arange(token, token + sum(lengths), dtype=np.int32)
-    made.append((tokens, np.cumsum(lengths).astype(np.int32) - 1))
+    step_ends = np.cumsum(lengths).astype(np.int32) - 1
+    made.append((tokens, step_ends, tokens % 3 == 0))
     token += len(tokens)
   return made
 
@@ -127,12 +128,13 @@ def test_pack_rows_loses_and_mixes_nothing(made, first_position, multiple):
   B, T = rows.tokens.shape
   P = rows.step_ends.shape[1]
   assert B % multiple == 0
-  assert bucket(max(len(tokens) for tokens, _ in made)) == T
-  for array in (*rows, layout.slots):
+  assert bucket(max(len(tokens) for tokens, *_ in made)) == T
+  assert rows.numbers.dtype == bool
+  for array in (*rows[:4], layout.slots):
     assert array.dtype == np.int32
 
   used, segments = np.zeros((B, T), bool), set()
-  for i, (tokens, step_ends) in enumerate(made):
+  for i, (tokens, step_ends, numbers) in enumerate(made):
     mask = layout.step_mask[i]
     assert mask[: len(step_ends)].all()
     assert mask.sum() == len(step_ends)
@@ -145,6 +147,7 @@ def test_pack_rows_loses_and_mixes_nothing(made, first_position, multiple):
     start = at[-1] + 1 - len(tokens)
     inside = slice(start, at[-1] + 1)
     np.testing.assert_array_equal(rows.tokens[b, inside], tokens)
+    np.testing.assert_array_equal(rows.numbers[b, inside], numbers)
     np.testing.assert_array_equal(
       rows.positions[b, inside], first_position + np.arange(len(tokens))
     )
@@ -164,7 +167,7 @@ def test_pack_rows_loses_and_mixes_nothing(made, first_position, multiple):
 def test_the_longest_are_packed_first():
   """44 + 20 and 40 + 24 fill two rows; in the order given it takes three."""
   made = [
-    (np.ones(n, np.int32), np.array([n - 1], np.int32))
+    (np.ones(n, np.int32), np.array([n - 1], np.int32), np.zeros(n, bool))
     for n in (20, 40, 44, 24)
   ]
   rows, layout = pack_rows(made, 0, 1)
@@ -206,7 +209,8 @@ def some_rows(count, seed=0):
   made = []
   for length in rng.integers(40, 65, count):
     tokens = rng.integers(1, 50, length).astype(np.int32)
-    made.append((tokens, np.array([length // 2, length - 1], np.int32)))
+    step_ends = np.array([length // 2, length - 1], np.int32)
+    made.append((tokens, step_ends, np.zeros(length, bool)))
   return pack_rows(made, 0, 1)
 
 

@@ -127,6 +127,24 @@ def test_three_ways_to_the_same_scores_in_the_order_given():
   assert flat.max() > 0.7
 
 
+def test_a_head_with_likelihood_scores_alike_in_all_ways():
+  """What it reads does not depend on packing or on the shared prompt."""
+  head = HeadConfig('two_class', likelihood=True)
+  params = make_params(jax.random.key(0), MODEL, head)
+  params['backbone'] = the_scorer().params['backbone']
+  scorer = Scorer(params, MODEL, head, FORMAT, MESH)
+  candidates = [['2 * 3 = 6', '77 + 1 = 78'], ['no number'], ['so 123 is it']]
+  many = scorer.score_many([(PROBLEM, steps) for steps in candidates])
+  _, _, shared = scorer.best_of_n(PROBLEM, candidates)
+  for i, steps in enumerate(candidates):
+    alone = scorer.score(PROBLEM, steps)
+    np.testing.assert_allclose(many[i], alone, atol=1e-5)
+    np.testing.assert_allclose(shared[i], alone, atol=1e-5)
+  # A step that says no number has nothing against it.
+  np.testing.assert_allclose(many[1], 1 / (1 + np.exp(-3.0)), atol=1e-6)
+  assert many[0][1] < many[0][0] < many[1][0]
+
+
 def test_score_many_of_many_problems_and_calls(monkeypatch):
   """Length buckets and several calls are put back in order."""
   monkeypatch.setattr(scorer_lib, 'CALL_FILL', 200)

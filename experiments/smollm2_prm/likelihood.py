@@ -14,49 +14,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from prm_jax.chains import Chain
 from prm_jax.encoding import DoesNotFit, Encoding, StepFormat
-from prm_jax.models import TransformerConfig, forward, lm_logits
-from prm_jax.score import pack_rows
+from prm_jax.models import TransformerConfig, forward, token_logprobs
+from prm_jax.score import Rows, pack_rows
 
 ROWS_AT_ONCE = 4
-# Positions of a row whose logits exist at a time: 4 x 128 x 49,152 floats are
-# 100 MB, all of a call would be 800.
-POSITIONS_AT_ONCE = 128
 # Of a step that does not fit the window: no log-probability is higher, so it
 # is never flagged.
 UNREAD = 0.0
 DIGITS = '0123456789'
 
 
-def token_logprobs(
-  backbone: Any,
-  tokens: jax.Array,  # [B, T]
-  positions: jax.Array,  # [B, T]
-  segment_ids: jax.Array,  # [B, T]
-  model: TransformerConfig,
+def row_logprobs(
+  backbone: Any, rows: Rows, model: TransformerConfig
 ) -> jax.Array:  # [B, T] float32
   """log p(token t | tokens of its segment before it), 0 for the first one."""
-  hidden = forward(backbone, model, tokens, positions, segment_ids)
-  B, T = tokens.shape
-  count = min(T, POSITIONS_AT_ONCE)
-
-  def some(part: tuple[jax.Array, jax.Array]) -> jax.Array:
-    states, following = part
-    logits = lm_logits(backbone, model, states)
-    chosen = jnp.take_along_axis(logits, following[..., None], -1)[..., 0]
-    return chosen - jax.nn.logsumexp(logits, -1)
-
-  following = jnp.roll(tokens, -1, 1)
-  parts = jax.tree.map(
-    lambda x: x.reshape(B, T // count, count, *x.shape[2:]).swapaxes(0, 1),
-    (hidden, following),
+  hidden = forward(backbone, model, *rows[:3])
+  return token_logprobs(
+    backbone, model, hidden, rows.tokens, rows.positions > 0
   )
-  found = jax.lax.map(some, parts).swapaxes(0, 1).reshape(B, T)
-  return jnp.where(positions > 0, jnp.roll(found, 1, 1), 0.0)
 
 
 def encode(chain: Chain, fmt: StepFormat) -> Encoding | None:
@@ -101,16 +80,18 @@ def read_or_compute(
   if not missing:
     return known
   backbone = load_backbone()
-  compute = jax.jit(functools.partial(token_logprobs, model=model))
-  pairs = [(e.tokens, e.step_ends) for _, e in missing]
-  rows, layout = pack_rows(pairs, 0, ROWS_AT_ONCE)
+  compute = jax.jit(functools.partial(row_logprobs, model=model))
+  unmarked = [
+    (e.tokens, e.step_ends, np.zeros(len(e.tokens), bool)) for _, e in missing
+  ]
+  rows, layout = pack_rows(unmarked, 0, ROWS_AT_ONCE)
   firsts = rows.step_ends.reshape(-1)[layout.slots[:, 0]]
   row_of = layout.slots[:, 0] // rows.step_ends.shape[1]
-  total = sum(len(tokens) for tokens, _ in pairs)
+  total = sum(len(e.tokens) for _, e in missing)
   done = 0
   for b in range(0, int(row_of.max()) + 1, ROWS_AT_ONCE):
-    part = [x[b : b + ROWS_AT_ONCE] for x in rows[:3]]
-    found = np.asarray(compute(backbone, *part))
+    part = Rows(*(x[b : b + ROWS_AT_ONCE] for x in rows))
+    found = np.asarray(compute(backbone, part))
     for n in np.flatnonzero((row_of >= b) & (row_of < b + ROWS_AT_ONCE)):
       key, encoding = missing[n]
       start = firsts[n] - encoding.step_ends[0]

@@ -63,13 +63,14 @@ class Census:
 def encode_example(
   chain: Chain, fmt: StepFormat, targets: TargetConfig
 ) -> dict[str, np.ndarray]:
-  """One chain as the arrays that are packed: tokens [T], per step [P]."""
+  """One chain as the arrays that are packed: per token [T], per step [P]."""
   encoding = fmt.encode(chain.problem, chain.steps)
   values, weights, trials = step_targets(
     chain, len(encoding.step_ends), targets
   )
   return {
     'tokens': encoding.tokens,
+    'numbers': fmt.number_tokens(encoding),
     'step_ends': encoding.step_ends,
     'step_labels': values,
     'step_weights': weights,
@@ -129,6 +130,7 @@ def _finish_row(row: dict[str, Any]) -> dict[str, np.ndarray]:
   )
   return {
     'tokens': row['tokens'],
+    'numbers': row['numbers'],
     'positions': row['tokens_positions'].astype(np.int32),
     'segment_ids': segments,
     'step_ends': np.where(mask, row['step_ends'] + starts, 0).astype(np.int32),
@@ -186,8 +188,9 @@ def make_batches(
 
   Returns:
     A dataset of dicts in the batch contract: tokens, positions, segment_ids
-    [B, T] int32; step_ends, chain_ids [B, P] int32; step_mask [B, P] bool;
-    step_labels, step_weights, step_trials [B, P] float32.
+    [B, T] int32; numbers [B, T] bool; step_ends, chain_ids [B, P] int32;
+    step_mask [B, P] bool; step_labels, step_weights, step_trials [B, P]
+    float32.
   """
   if row_length < fmt.max_length:
     raise UserError(
@@ -213,7 +216,7 @@ def make_batches(
   per_step = ('step_ends', 'step_labels', 'step_weights', 'step_trials')
   packed = grain_experimental.BestFitPackIterDataset(
     dataset.to_iter_dataset(READING),
-    length_struct={'tokens': row_length}
+    length_struct=dict.fromkeys(('tokens', 'numbers'), row_length)
     | dict.fromkeys(per_step, max_steps_per_row),
     num_packing_bins=PACKING_BINS,
     seed=seed,

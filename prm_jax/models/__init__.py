@@ -16,6 +16,7 @@ from prm_jax.models.config import (
   TransformerConfig,
 )
 from prm_jax.models.heads import init_head, step_logits, step_probabilities
+from prm_jax.models.likelihood import number_likelihood, token_logprobs
 from prm_jax.models.lora import LoraConfig, init_lora, merge
 from prm_jax.models.transformer import (
   Cache,
@@ -43,7 +44,9 @@ __all__ = [
   'init_params',
   'lm_logits',
   'merge',
+  'number_likelihood',
   'prefill',
   'step_logits',
   'step_probabilities',
+  'token_logprobs',
 ]

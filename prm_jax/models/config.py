@@ -100,10 +100,14 @@ class HeadConfig:
 
   Attributes:
     hidden: width of a ReLU layer before the outputs; 0 is a linear read-out.
+    likelihood: whether the probabilities that the backbone itself gives to a
+      step's numbers are inputs too (`likelihood.number_likelihood`). The head
+      then starts as a rule on them alone, and learns from there.
   """
 
   kind: str = 'logit'
   hidden: int = 0
+  likelihood: bool = False
 
   def __post_init__(self):
     if self.hidden < 0:
@@ -111,6 +115,11 @@ class HeadConfig:
     if self.kind not in HEADS:
       raise UserError(
         f'head.kind={self.kind!r}: expected one of {", ".join(HEADS)}'
+      )
+    if self.likelihood and self.kind == 'regression':
+      raise UserError(
+        'head.likelihood gives log-odds, which head.kind=regression does not '
+        'read; use logit, two_class or three_class'
       )
 
   @property

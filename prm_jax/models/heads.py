@@ -14,23 +14,34 @@ from prm_jax.models.config import HeadConfig
 Params = dict[str, Any]
 
 
+# What a head with likelihood starts as: the log-odds that a step is right are
+# FIRST_BIAS + FIRST_WEIGHT * the sum of its numbers' log-probabilities.
+FIRST_BIAS, FIRST_WEIGHT = 3.0, 0.5
+
+
 def init_head(key: jax.Array, d_model: int, head: HeadConfig) -> Params:
   """A read-out, float32: kernel [D, C], bias [C].
 
   With a hidden layer of width M: hidden_kernel [D, M], hidden_bias [M] first,
-  and kernel [M, C].
+  and kernel [M, C]. With likelihood: likelihood_kernel [3, C] too, and what
+  reads the hidden state starts at 0.
   """
-  if not head.hidden:
-    return {
-      'kernel': _normal(key, (d_model, head.outputs)),
-      'bias': jnp.zeros(head.outputs),
-    }
-  hidden_key, key = jax.random.split(key)
-  return {
-    'hidden_kernel': _normal(hidden_key, (d_model, head.hidden)),
-    'hidden_bias': jnp.zeros(head.hidden),
-    'kernel': _normal(key, (head.hidden, head.outputs)),
-    'bias': jnp.zeros(head.outputs),
+  params = {}
+  inputs = d_model
+  if head.hidden:
+    hidden_key, key = jax.random.split(key)
+    params['hidden_kernel'] = _normal(hidden_key, (d_model, head.hidden))
+    params['hidden_bias'] = jnp.zeros(head.hidden)
+    inputs = head.hidden
+  if not head.likelihood:
+    kernel = _normal(key, (inputs, head.outputs))
+    return params | {'kernel': kernel, 'bias': jnp.zeros(head.outputs)}
+  # The wrong class comes first; a logit is that of the right one.
+  right = jnp.zeros(head.outputs).at[0].set(1.0 if head.outputs == 1 else -1.0)
+  return params | {
+    'kernel': jnp.zeros((inputs, head.outputs)),
+    'bias': FIRST_BIAS * right,
+    'likelihood_kernel': jnp.array([[FIRST_WEIGHT], [0.0], [0.0]]) * right,
   }
 
 
@@ -47,13 +58,17 @@ def step_logits(
   params: Params,
   hidden: jax.Array,  # [B, T, D]
   step_ends: jax.Array,  # [B, P]; what padding points at is masked later
+  likelihood: jax.Array | None = None,  # [B, P, 3] for a head that reads it
 ) -> jax.Array:  # [B, P, C] float32
   """The head's outputs at the end of each step."""
   at_ends = jnp.take_along_axis(hidden, step_ends[:, :, None], axis=1)
   x = at_ends.astype(jnp.float32)
   if 'hidden_kernel' in params:
     x = jax.nn.relu(_affine(x, params['hidden_kernel'], params['hidden_bias']))
-  return _affine(x, params['kernel'], params['bias'])
+  logits = _affine(x, params['kernel'], params['bias'])
+  if likelihood is None:
+    return logits
+  return _affine(likelihood, params['likelihood_kernel'], logits)
 
 
 def step_probabilities(

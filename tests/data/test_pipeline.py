@@ -73,6 +73,7 @@ def unpacked(batch):
     per_step = ('step_labels', 'step_weights', 'step_trials')
     yield {
       'tokens': batch['tokens'][b, inside],
+      'numbers': batch['numbers'][b, inside],
       'step_ends': batch['step_ends'][b, mine] - start,
     } | {name: batch[name][b, mine] for name in per_step}
 
@@ -114,6 +115,8 @@ def test_the_batch_contract():
     for name in ('tokens', 'positions', 'segment_ids'):
       assert batch[name].shape == (rows, 64)
       assert batch[name].dtype == np.int32
+    assert batch['numbers'].shape == (rows, 64)
+    assert batch['numbers'].dtype == np.bool_
     for name in ('step_ends', 'chain_ids'):
       assert batch[name].shape == (rows, 12)
       assert batch[name].dtype == np.int32

@@ -1,0 +1,129 @@
+"""Log-probabilities of chosen tokens against those of all, and their use."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax.errors import UserError
+from prm_jax.models import (
+  HeadConfig,
+  TransformerConfig,
+  init_head,
+  init_params,
+  lm_logits,
+  number_likelihood,
+  step_logits,
+  step_probabilities,
+  token_logprobs,
+)
+from prm_jax.models.likelihood import TOKENS_AT_ONCE
+
+B, T, D = 3, 2 * TOKENS_AT_ONCE + 9, 16
+MODEL = TransformerConfig(30, D, 1, 2, 1, 16, tie_embeddings=False)
+
+
+def some_inputs():
+  """hidden [B, T, D], tokens [B, T]."""
+  rng = np.random.default_rng(0)
+  hidden = jnp.asarray(rng.normal(size=(B, T, D)), jnp.float32)
+  return hidden, jnp.asarray(rng.integers(0, 30, (B, T)), jnp.int32)
+
+
+@functools.cache
+def backbone():
+  return init_params(jax.random.key(0), MODEL)
+
+
+def all_logprobs(params, hidden, tokens):
+  """[B, T - 1]: of every token but the first."""
+  logprobs = jax.nn.log_softmax(lm_logits(params, MODEL, hidden))
+  return jnp.take_along_axis(logprobs[:, :-1], tokens[:, 1:, None], -1)[..., 0]
+
+
+def wanted_tokens(share):
+  rng = np.random.default_rng(1)
+  wanted = rng.random((B, T)) < share
+  wanted[:, 0] = False
+  wanted[1] = False  # a row that wants none
+  return jnp.asarray(wanted)
+
+
+@pytest.mark.parametrize('share', [0.0, 0.1, 0.6, 1.0])
+def test_chosen_log_probabilities_are_those_of_all(share):
+  hidden, tokens = some_inputs()
+  wanted = wanted_tokens(share)
+  actual = token_logprobs(backbone(), MODEL, hidden, tokens, wanted)
+  expected = np.zeros((B, T))
+  expected[:, 1:] = all_logprobs(backbone(), hidden, tokens)
+  np.testing.assert_allclose(actual, expected * np.asarray(wanted), atol=1e-5)
+
+
+def test_their_gradient_is_that_of_all():
+  hidden, tokens = some_inputs()
+  wanted = wanted_tokens(0.5)
+  weights = jnp.asarray(np.random.default_rng(2).normal(size=(B, T)))
+
+  def chosen(params, hidden):
+    values = token_logprobs(params, MODEL, hidden, tokens, wanted)
+    return (weights * values).sum()
+
+  def plain(params, hidden):
+    values = all_logprobs(params, hidden, tokens)
+    return ((weights * wanted)[:, 1:] * values).sum()
+
+  ours = jax.jit(jax.grad(chosen, (0, 1)))(backbone(), hidden)
+  theirs = jax.jit(jax.grad(plain, (0, 1)))(backbone(), hidden)
+  assert jnp.abs(theirs[0]['lm_head']).max() > 0.1
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), ours, theirs
+  )
+
+
+def test_the_numbers_of_a_step_by_hand():
+  hidden, tokens = some_inputs()
+  numbers = np.zeros((B, T), bool)
+  # Row 0: a prompt of 4 tokens; steps end at 9, 70 and 80. Row 2 begins with a
+  # step, as candidates of a shared prompt do.
+  numbers[0, [5, 9, 12, 40, 70]] = True
+  numbers[2, [1, 2]] = True
+  step_ends = jnp.array([[9, 70, 80, 0], [0, 0, 0, 0], [2, 5, 0, 0]])
+  actual = np.asarray(
+    number_likelihood(
+      backbone(), MODEL, hidden, tokens, jnp.asarray(numbers), step_ends
+    )
+  )
+  of = np.zeros((B, T))
+  of[:, 1:] = all_logprobs(backbone(), hidden, tokens)
+  expected = np.zeros((B, 4, 3))
+  for row, step, places in (
+    (0, 0, [5, 9]),
+    (0, 1, [12, 40, 70]),
+    (2, 0, [1, 2]),
+  ):
+    values = of[row, places]
+    expected[row, step] = values.sum(), values.min(), len(places)
+  np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('kind', ['logit', 'two_class', 'three_class'])
+@pytest.mark.parametrize('hidden', [0, 5])
+def test_a_new_head_is_a_rule_on_the_sum(kind, hidden):
+  head = HeadConfig(kind, hidden, likelihood=True)
+  params = init_head(jax.random.key(0), D, head)
+  sums = np.array([[0.0, -6.0, -20.0]])
+  likelihood = jnp.asarray(np.stack([sums, sums / 2, sums * 0 + 3], -1))
+  states, _ = some_inputs()
+  logits = step_logits(params, states[:1], jnp.array([[1, 5, 9]]), likelihood)
+  actual = step_probabilities(logits, head)
+  # Three classes: the log-odds are of each other class against wrong.
+  others = 2 if kind == 'three_class' else 1
+  expected = 1 / (1 + np.exp(-(3 + 0.5 * sums)) / others)
+  np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+def test_a_value_cannot_start_from_log_odds():
+  with pytest.raises(UserError, match=r'head\.likelihood gives log-odds'):
+    HeadConfig('regression', likelihood=True)
