@@ -199,6 +199,7 @@ def human(config: ml_collections.ConfigDict) -> None:
     ),
     decontaminate=('gsm8k/test.jsonl', 'math/math_500.jsonl'),
     dev_share=0.15,
+    worked_answers='',  # a file as GSM8K's; errors are planted in half of them
     words_problems=0,  # chains of the words domain, added to the training files
     on_error='stop',
     tokenizer='bytes',

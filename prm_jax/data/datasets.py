@@ -12,10 +12,10 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from prm_jax.chains import Chain
+from prm_jax.chains import Chain, first_error
 from prm_jax.data import builder, contamination
 from prm_jax.data.readers import read_chains
-from prm_jax.domains import arithmetic, words
+from prm_jax.domains import arithmetic, words, worked_answers
 from prm_jax.errors import UserError
 
 Log = Callable[[str], None]
@@ -152,6 +152,12 @@ def file_splits(
     path: contamination.read_problems(root / path)
     for path in config['decontaminate']
   }
+  if config['worked_answers']:
+    worked = read(config['worked_answers'], 'gsm8k')
+    planted = worked_answers.plant_errors(worked, seed)
+    wrong = sum(first_error(chain.labels) >= 0 for chain in planted)
+    log(f'planted errors in {wrong:,} of {len(planted):,} worked answers')
+    training += planted
   if config['words_problems']:
     training += _unevaluated_words(config['words_problems'], seed, against, log)
   kept, removed = contamination.remove_contaminated(training, against)

@@ -3,32 +3,29 @@
 Stands beside `arithmetic` in front of the pipeline, and makes chains of
 sentences instead of symbols. Problems and right solutions come from the 100
 GSM-Symbolic templates (Mirzadeh et al., 2024) that the package reasoning-gym
-carries (`word_templates`); `corruptions` plants the errors and carries them on.
+carries (`word_templates`); errors are planted in some, and carried on.
 
     reasoning-gym -> question, worked answer -> equations.parse -> Solution
-      -> corruptions.plant, where the chain is to be wrong -> Chain
+      -> planting.chain_with_errors -> Chain
 
     problem  A kid has 13 books. His sister has 10 fewer books than he has. ...
     step 0   His sister has 13 - 10 = 3 books.
     step 1   Together, they have 13 + 3 = 16 books.
     step 2   The answer is 16.
 
-Labels say what is true of the problem. Up to the first error steps are 1.
-From there a step that says anything false, be it calculated or carried on, is
-0, and one that is true is unknown: it is right by itself, and stands in a
-chain that has gone wrong. A repeated step is no error: it is 1, `neutral`.
+Labels are those of `planting`.
 """
 
 import dataclasses
 
 import numpy as np
 
-from prm_jax.chains import Chain, StepLabel
-from prm_jax.domains import corruptions, equations
+from prm_jax.chains import Chain
+from prm_jax.domains import corruptions
+from prm_jax.domains.planting import chain_with_errors
 from prm_jax.domains.word_templates import (
   CHAIN_STREAM,
   MAX_DRAWS,
-  Problem,
   Template,
   generator,
   sample_problem,
@@ -36,14 +33,6 @@ from prm_jax.domains.word_templates import (
   template_indices,
 )
 from prm_jax.errors import UserError
-
-_RIGHT = StepLabel(1.0, source='verifier')
-
-_WRONG = StepLabel(0.0, source='verifier')
-
-_UNKNOWN = StepLabel(None, source='verifier')
-
-_REPEATED = StepLabel(1.0, source='verifier', neutral=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +127,25 @@ def make_chains(
     rng = generator(seed, CHAIN_STREAM, draws)
     problem = sample_problem(int(rng.choice(list(offers))), rng)
     kinds = offers[problem.template]
-    written = [_chain(config, problem, kinds, s, rng) for s in range(samples)]
+    written = [
+      chain_with_errors(
+        problem.question,
+        problem.solution,
+        problem.links,
+        kinds,
+        config.error_share,
+        config.repeat_share,
+        {
+          'id': f'{problem.question} # {sample}',
+          'dataset': 'words',
+          'problem_id': problem.question,
+          'generator': f'gsm_symbolic_{problem.template}',
+          'template': problem.template,
+        },
+        rng,
+      )
+      for sample in range(samples)
+    ]
     draws += 1
     if problem.question not in seen and all(written):
       seen.add(problem.question)
@@ -149,59 +156,3 @@ def make_chains(
         'lower the count'
       )
   return chains
-
-
-def _chain(
-  config: WordsConfig,
-  problem: Problem,
-  kinds: list[str],
-  sample: int,
-  rng: np.random.Generator,
-) -> Chain | None:
-  """One attempt at a problem; None if it offers none of the kinds."""
-  solution = problem.solution
-  steps = [''.join(step) for step in solution.steps]
-  labels = [_RIGHT] * len(steps)
-  errors, kind = [], 'right'
-  answer = solution.text(-1)
-  if rng.random() < config.error_share:
-    question = equations.numbers(problem.question)
-    for kind in (kinds[k] for k in rng.permutation(len(kinds))):
-      planted = corruptions.plant(solution, problem.links, kind, question, rng)
-      if planted:
-        break
-    else:
-      return None
-    wrong = planted.differing(solution)
-    labels = [
-      _WRONG if s in wrong else _RIGHT if s < min(wrong) else _UNKNOWN
-      for s in range(len(steps))
-      if s != planted.dropped
-    ]
-    steps = corruptions.render(solution, planted)
-    gap = len(solution.steps) if planted.dropped is None else planted.dropped
-    errors = [s - (s > gap) for s in planted.steps]
-    answer = equations.number_text(planted.values[-1], answer)
-  elif rng.random() < config.repeat_share:
-    kind = 'repeated_step'
-    again = int(rng.integers(len(steps) - 1))
-    # At once or later, but before the answer.
-    at = int(rng.integers(again + 1, len(steps)))
-    steps.insert(at, steps[again])
-    labels.insert(at, _REPEATED)
-  return Chain(
-    problem=problem.question,
-    steps=tuple(steps),
-    answer=answer,
-    outcome=equations.numbers(answer) == [solution.values[-1]],
-    labels=tuple(labels),
-    meta={
-      'id': f'{problem.question} # {sample}',
-      'dataset': 'words',
-      'problem_id': problem.question,
-      'generator': f'gsm_symbolic_{problem.template}',
-      'template': problem.template,
-      'kind': kind,
-      'error_steps': errors,
-    },
-  )

@@ -74,6 +74,10 @@ EXAMPLES = {
     'final_answer_correct': False,
     'label': 1,
   },
+  'gsm8k': {
+    'question': 'P',
+    'answer': 'So 48/2 = <<48/2=24>>24.\n\nThen 24+1=<<24+1=25>>25. \n#### 25',
+  },
   'solution_pool': {
     'idx': 7,
     'question': 'P',

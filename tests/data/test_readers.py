@@ -30,6 +30,19 @@ def test_every_format_has_an_example():
   assert EXAMPLES.keys() == READERS.keys()
 
 
+def test_gsm8k_loses_its_marks():
+  (chain,) = read('gsm8k')
+  assert chain.steps == ('So 48/2 = 24.', 'Then 24+1=25.')
+  assert (chain.answer, chain.outcome) == ('25', True)
+  assert chain.labels == (RIGHT, RIGHT)
+
+
+@pytest.mark.parametrize('answer', ['#### 25', 'no answer', 'a\n25'])
+def test_gsm8k_without_its_answer_is_refused(answer):
+  with pytest.raises(UserError, match="'answer' is no worked answer"):
+    read('gsm8k', answer=answer)
+
+
 def test_prm800k_expands_the_prefix_tree():
   end = 'E\n\n# Answer\n\n7'
   chains = read('prm800k')

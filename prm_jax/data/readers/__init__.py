@@ -30,6 +30,7 @@ READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
   'prmbench_original': benchmarks.read_prmbench_original,
   'processbench': benchmarks.read_processbench,
   'mr_gsm8k': benchmarks.read_processbench,
+  'gsm8k': benchmarks.read_gsm8k,
   'solution_pool': benchmarks.read_solution_pool,
   'verify_then_generate': benchmarks.read_verify_then_generate,
   'math_aps': trees.read_math_aps,

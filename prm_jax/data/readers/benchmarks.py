@@ -4,11 +4,13 @@ An index of the first error becomes labels: the steps before it are right, it
 is wrong, and what follows is unknown, because nobody judged it.
 """
 
+import re
 from typing import Any
 
 from prm_jax.chains import Chain, StepLabel
 from prm_jax.data.readers import records
 from prm_jax.data.readers.records import Fields, Skip
+from prm_jax.errors import UserError
 
 _RIGHT, _WRONG, _UNKNOWN = StepLabel(1.0), StepLabel(0.0), StepLabel(None)
 
@@ -52,6 +54,29 @@ def read_solution_pool(record: Fields) -> list[Chain]:
       meta={'generator': records.text(candidate, 'source')},
     )
     for candidate in records.items(record, 'candidates')
+  ]
+
+
+def read_gsm8k(record: Fields) -> list[Chain]:
+  """GSM8K (Cobbe et al., 2021): worked answers, right throughout.
+
+  Steps are the lines, without the calculator's marks `<<48/2=24>>`; the last
+  line, `#### 72`, is the answer and no step.
+  """
+  *steps, last = records.lines(record, 'answer') or ('',)
+  if not steps or not last.startswith('####'):
+    raise UserError(
+      "'answer' is no worked answer: expected lines of text and '#### 72' "
+      'at the end'
+    )
+  return [
+    Chain(
+      records.text(record, 'question'),
+      tuple(re.sub(r'<<[^<>]*>>', '', step) for step in steps),
+      answer=last.removeprefix('####').strip(),
+      outcome=True,
+      labels=(_RIGHT,) * len(steps),
+    )
   ]
 
 
