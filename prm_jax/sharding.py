@@ -38,7 +38,7 @@ RULES: tuple[tuple[str, P], ...] = (
   (r'mlp/down_proj/a$', P(None, 'model')),
   (r'mlp/down_proj/b$', P(None, None, 'fsdp')),
   (r'norm/scale$', P()),  # input_layernorm and post_attention_layernorm too
-  (r'head/(hidden_)?(kernel|bias)$', P()),
+  (r'head/(hidden_|likelihood_)?(kernel|bias)$', P()),
   # What is not a parameter: counters of the optimizer and of the loop, keys.
   (r'(^|/)(count|step|key|skipped|skipped_in_a_row)$', P()),
 )

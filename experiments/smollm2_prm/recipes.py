@@ -17,22 +17,36 @@ ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = 'configs/prm_math.py'
 # name -> (variant of the config, overrides, what the table says)
 RECIPES: dict[str, tuple[str, tuple[str, ...], str]] = {
-  'full': ('smollm2', (), 'full fine-tuning'),
-  'lora': ('smollm2,lora', (), 'LoRA of rank 16'),
+  'likelihood': (
+    'smollm2',
+    (),
+    'head that reads the likelihood too; planted errors added',
+  ),
+  'likelihood_human': (
+    'smollm2',
+    ('--config.data.worked_answers=',),
+    'the same on human labels alone',
+  ),
+  'head': (
+    'smollm2',
+    ('--config.head.likelihood=False',),
+    'head on the hidden state alone; planted errors added',
+  ),
+  'head_human': (
+    'smollm2',
+    ('--config.head.likelihood=False', '--config.data.worked_answers='),
+    'head on the hidden state alone, human labels alone',
+  ),
+  'lora': ('smollm2,lora', (), 'as the first, but LoRA of rank 16'),
   'lm_loss': (
     'smollm2',
     ('--config.loss.lm_weight=0.1',),
-    'full fine-tuning, LM loss at 0.1',
-  ),
-  'head_first': (
-    'smollm2',
-    ('--config.train.head_only_steps=20',),
-    'head alone for 20 steps, then all',
+    'as the first, with the LM loss at 0.1',
   ),
   'words': (
     'smollm2',
     ('--config.data.words_problems=4096',),
-    'full fine-tuning, with 4,096 planted word problems',
+    'as the first, with 4,096 planted word problems',
   ),
 }
 

@@ -1,6 +1,6 @@
 """A real PRM from SmolLM2-135M, next to what its backbone knows untrained.
 
-    python experiments/smollm2_prm/run.py --workdir DIR [--train full lora]
+    python experiments/smollm2_prm/run.py --workdir DIR [--train likelihood head]
 
 Scores ProcessBench with rules that need no model, with the log-probabilities
 of the untrained backbone, and with every recipe whose training run is in the
@@ -70,6 +70,7 @@ def base_config(data_folder: pathlib.Path) -> dict[str, Any]:
   spec.loader.exec_module(module)
   config = module.get_config('smollm2').to_dict()
   config['data']['dir'] = str(data_folder)
+  config['model']['dtype'] = 'float32'  # of the rows that need no training
   return config
 
 
