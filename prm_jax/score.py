@@ -92,13 +92,28 @@ def bucket(length: int, smallest: int = SMALLEST_BUCKET) -> int:
 
 
 def row_bucket(rows: int, multiple: int) -> int:
-  """`rows` rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24 ... times `multiple`.
+  """`rows` rounded up to 1, 2, 3, 4, 5, 6, 7, 8, 10, 12 ... times `multiple`.
 
-  Finer than powers of two: at most a third of the rows is padding.
+  Four sizes to each power of two: at most a fifth of the rows is padding.
   """
   needed = -(-rows // multiple)
-  power = bucket(needed, 1)
-  return multiple * (power * 3 // 4 if needed <= power * 3 // 4 else power)
+  quarter = max(1, bucket(needed, 1) // 8)
+  return multiple * quarter * -(-needed // quarter)
+
+
+def first_fit(lengths: Sequence[int], T: int) -> list[list[int]]:
+  """First-fit-decreasing: the indices that each row of T tokens holds."""
+  members: list[list[int]] = []
+  room: list[int] = []
+  for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+    row = next((r for r, left in enumerate(room) if left >= lengths[i]), None)
+    if row is None:
+      row = len(room)
+      members.append([])
+      room.append(T)
+    members[row].append(i)
+    room[row] -= lengths[i]
+  return members
 
 
 def pack_rows(
@@ -108,23 +123,18 @@ def pack_rows(
 ) -> tuple[Rows, Layout]:
   """First-fit-decreasing packing of (tokens [T], step_ends [P], numbers [T]).
 
-  The row length is the bucket of the longest candidate; P is half of it, as a
-  step has at least two tokens: one of its own and its separator.
+  The row length is the bucket of the longest candidate, or twice that where it
+  pads less; P is half of it, as a step has at least two tokens: one of its own
+  and its separator.
   """
   lengths = [len(tokens) for tokens, _, _ in candidates]
-  T = bucket(max(lengths))
-  members: list[list[int]] = []
-  room: list[int] = []
-  for i in sorted(range(len(candidates)), key=lambda i: -lengths[i]):
-    row = next((r for r, left in enumerate(room) if left >= lengths[i]), None)
-    if row is None:
-      row = len(room)
-      members.append([])
-      room.append(T)
-    members[row].append(i)
-    room[row] -= lengths[i]
-
-  B, P, N = row_bucket(len(room), row_multiple), T // 2, len(candidates)
+  shortest = bucket(max(lengths))
+  packings = {T: first_fit(lengths, T) for T in (shortest, 2 * shortest)}
+  B, T = min(
+    ((row_bucket(len(packings[T]), row_multiple), T) for T in packings),
+    key=lambda shape: shape[0] * shape[1],
+  )
+  members, P, N = packings[T], T // 2, len(candidates)
   rows = Rows(
     *(np.zeros((B, T), np.int32) for _ in range(3)),
     np.zeros((B, P), np.int32),

@@ -8,6 +8,7 @@ by accident.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -106,14 +107,12 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, P(BATCH))
 
 
-def constrain(x: jax.Array, *spec: Any) -> jax.Array:
-  """Pins an activation to the mesh that is set; no mesh, no change.
+def fitting_axes(shape: Sequence[int], spec: Sequence[Any]) -> list[Any]:
+  """The axes of `spec` on the mesh that is set, None where they do not divide.
 
-  Axes that do not divide the dimension are dropped, as in `spec_for`.
+  The same as `spec_for` does with parameters.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty:
-    return x
   sizes = [
     int(
       np.prod(
@@ -125,8 +124,17 @@ def constrain(x: jax.Array, *spec: Any) -> jax.Array:
     )
     for axis in spec
   ]
-  fitted = [
-    axis if x.shape[i] % size == 0 else None
+  return [
+    axis if shape[i] % size == 0 else None
     for i, (axis, size) in enumerate(zip(spec, sizes, strict=True))
   ]
-  return jax.lax.with_sharding_constraint(x, P(*fitted))
+
+
+def constrain(x: jax.Array, *spec: Any) -> jax.Array:
+  """Pins an activation to the mesh that is set; no mesh, no change.
+
+  Axes that do not divide the dimension are dropped, as in `spec_for`.
+  """
+  if jax.sharding.get_abstract_mesh().empty:
+    return x
+  return jax.lax.with_sharding_constraint(x, P(*fitting_axes(x.shape, spec)))

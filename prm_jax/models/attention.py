@@ -6,11 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from prm_jax.models.config import RopeScaling
-
-MASKED = -1e30  # finite, so that a row of padding gives a number, not NaN
-# Queries per block of attention: small blocks skip more, many compile longer.
-SMALLEST_BLOCK = 128
-MOST_BLOCKS = 8
+from prm_jax.models.packed_attention import BLOCK, MASKED, packed_attention
 
 
 def apply_rope(
@@ -54,34 +50,25 @@ def attention(
 ) -> jax.Array:  # [B, T, N, H]
   """Causal grouped-query attention within segments and to the shared prefix.
 
-  Queries go block by block against the keys up to their block's end: half of
-  the scores are never computed, and with one block's scores kept at a time
-  (the backward pass makes them again) memory grows with T, not with T^2.
+  Short rows are one block of scores each; see `packed_attention` for the others
+  and for what it relies on.
   """
   B, T, N, H = query.shape
   K = key.shape[2]
   query = query.reshape(B, T, K, N // K, H) * H**-0.5
-  query = query.transpose(0, 2, 3, 1, 4)  # [B, K, R, T, H]
-  key, value = key.swapaxes(1, 2), value.swapaxes(1, 2)  # [B, K, T, H]
+  if T > BLOCK:
+    out = packed_attention(query, key, value, segment_ids, prefix)
+    return out.reshape(B, T, N, H)
   if prefix is not None:
     prefix = prefix[0].swapaxes(1, 2), prefix[1].swapaxes(1, 2), prefix[2]
-  size = max(SMALLEST_BLOCK, -(-T // MOST_BLOCKS))
-  attend = attend_block if size >= T else jax.checkpoint(attend_block)
-  blocks = []
-  for start in range(0, T, size):
-    end = min(start + size, T)
-    same = segment_ids[:, start:end, None] == segment_ids[:, None, :end]
-    causal = jnp.arange(start, end)[:, None] >= jnp.arange(end)
-    blocks.append(
-      attend(
-        query[:, :, :, start:end],
-        key[:, :, :end],
-        value[:, :, :end],
-        same & causal,
-        prefix,
-      )
-    )
-  out = jnp.concatenate(blocks, axis=3)
+  same = segment_ids[:, :, None] == segment_ids[:, None]
+  out = attend_block(
+    query.transpose(0, 2, 3, 1, 4),  # [B, K, R, T, H]
+    key.swapaxes(1, 2),
+    value.swapaxes(1, 2),
+    same & jnp.tril(jnp.ones((T, T), bool)),
+    prefix,
+  )
   return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H)
 
 

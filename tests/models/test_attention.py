@@ -4,17 +4,21 @@ Rows here are longer than a block, which those of test_transformer.py are not.
 """
 
 import functools
+import json
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.models.attention import SMALLEST_BLOCK, attention
+from prm_jax.models.attention import attention
+from prm_jax.models.packed_attention import BLOCK
 from prm_jax.models.transformer import linear
 
 B, G, N, K, H, S = 4, 2, 4, 2, 6, 9
-T = 2 * SMALLEST_BLOCK + 44  # two whole blocks and a part of one
+T = 2 * BLOCK + 44  # two whole blocks and a part of one
 PREFIX_MASK = np.arange(S) < np.array([[9], [4]])
 
 
@@ -62,7 +66,10 @@ def value_and_gradients(attend, with_prefix, inputs):
   def loss(inputs):
     query, key, value, *prefix = inputs
     prefix = (*prefix, PREFIX_MASK) if with_prefix else None
-    out = attend(query, key, value, some_segments(), prefix)
+    segment_ids = some_segments()
+    out = attend(query, key, value, segment_ids, prefix)
+    # What stands at padding means nothing.
+    out = jnp.where((segment_ids > 0)[:, :, None, None], out, 0.0)
     return jnp.sin(out).sum(), out
 
   (_, out), gradients = jax.value_and_grad(loss, has_aux=True)(inputs)
@@ -90,6 +97,54 @@ def test_later_blocks_never_change_earlier_ones():
     after = attend(*changed, some_segments(), prefix=None)
     np.testing.assert_array_equal(after[:, :t], before[:, :t])
     assert (after[:, t:] != before[:, t:]).all()
+
+
+def test_eight_devices_attend_to_their_own_rows_and_heads():
+  # REPLICA,FSDP,MODEL: the 2 key heads divide over the first mesh only.
+  meshes = ('2,2,2', '1,2,4')
+  done = subprocess.run(
+    [sys.executable, '-m', 'tests.models.attention_on_devices', *meshes],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  results = json.loads(done.stdout)
+  for mesh in meshes:
+    assert results[mesh]['difference'] < 1e-5
+  assert results[meshes[0]]['collectives'] == []
+
+
+def test_bfloat16_scores_and_softmax_are_float32():
+  """As near to float32 as rounding of inputs, weights and result allows."""
+  inputs = [x.astype(jnp.bfloat16) for x in some_inputs()]
+  exact = [x.astype(jnp.float32) for x in inputs]
+  out, gradients = value_and_gradients(attention, True, inputs)
+  expected = value_and_gradients(plain_attention, True, exact)
+  pairs = zip([out, *gradients], [expected[0], *expected[1]], strict=True)
+  for ours, theirs in pairs:
+    assert ours.dtype == jnp.bfloat16
+    error = jnp.abs(ours.astype(jnp.float32) - theirs)
+    # 8 bits: three roundings of half a unit each in what is summed.
+    assert error.max() < 3 * 2.0**-8 * jnp.abs(theirs).max()
+
+
+@pytest.mark.parametrize('rows', ['padding', 'one chain', 'many'])
+def test_rows_of_every_packing_are_finite_and_the_same_bits_again(rows):
+  segment_ids = {
+    'padding': np.zeros((B, T), np.int32),
+    'one chain': np.ones((B, T), np.int32),
+    'many': 1 + np.tile(np.arange(T, dtype=np.int32), (B, 1)),
+  }[rows]
+  query, key, value, *_ = some_inputs()
+  attend = jax.jit(attention, static_argnames='prefix')
+  out = attend(query, key, value, segment_ids, prefix=None)
+  assert np.isfinite(np.asarray(out)).all()
+  if rows == 'many':  # of one token: each sees itself
+    alone = jnp.repeat(value, N // K, axis=2)
+    np.testing.assert_allclose(out, alone, rtol=1e-6)
+  again = attend(query, key, value, segment_ids, prefix=None)
+  np.testing.assert_array_equal(out, again)
 
 
 @pytest.mark.parametrize(

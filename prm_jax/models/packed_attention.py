@@ -1,0 +1,227 @@
+"""Attention over long packed rows, of the blocks that are visible alone.
+
+A row of several chains is mostly pairs of tokens that may not see each other.
+Queries go block by block over the key blocks between the start of their
+chains and themselves, keeping a running softmax (Milakov and Gimelshein, 2018;
+Dao et al., 2022), and the gradient goes the same way again. Bounds of the loops
+are data, so one compiled program serves rows of any packing, and memory grows
+with T, not with T^2.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from prm_jax.sharding import BATCH, fitting_axes
+
+MASKED = -1e30  # finite, so that a row of padding gives a number, not NaN
+BLOCK = 128  # tokens
+
+# One row's prefix: keys and values [K, S, H], mask [1, S].
+RowPrefix = tuple[jax.Array, jax.Array, jax.Array] | None
+
+
+def packed_attention(
+  query: jax.Array,  # [B, T, K, R, H], scaled; R query heads share a key head
+  key: jax.Array,  # [B, T, K, H]
+  value: jax.Array,  # [B, T, K, H]
+  segment_ids: jax.Array,  # [B, T]
+  prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # see Prefix, no L
+) -> jax.Array:  # [B, T, K, R, H]
+  """Causal attention within segments and to the prefix; see the module.
+
+  Relies on this of segment_ids: tokens with the same number stand together,
+  and only padding follows padding. At padding the result is finite and
+  otherwise means nothing. On a mesh each device goes over its own rows and
+  heads.
+  """
+  B, T, K = key.shape[:3]
+  blocks = -(-T // BLOCK)
+
+  def cut(x: jax.Array) -> jax.Array:  # [B, T, ...] -> [B, n, BLOCK, ...]
+    after = [(0, 0), (0, blocks * BLOCK - T)] + [(0, 0)] * (x.ndim - 2)
+    return jnp.pad(x, after).reshape(B, blocks, BLOCK, *x.shape[2:])
+
+  rows = (
+    cut(query).transpose(0, 1, 3, 4, 2, 5),  # [B, n, K, R, BLOCK, H]
+    cut(key).swapaxes(2, 3),  # [B, n, K, BLOCK, H]
+    cut(value).swapaxes(2, 3),
+    cut(segment_ids),
+  )
+  shared = ()
+  if prefix is not None:
+    keys, values, mask = prefix
+    rows += (jnp.arange(B) // (B // len(mask)),)  # the group of each row
+    mask = jnp.expand_dims(mask, 1)
+    shared = (keys.swapaxes(1, 2), values.swapaxes(1, 2), mask)
+  attend = _attend_rows
+  mesh = jax.sharding.get_abstract_mesh()
+  if not mesh.empty:
+    batch, heads = fitting_axes((B, K), (BATCH, 'model'))
+    split = P(batch, None, heads)
+    whole = P(None, heads)
+    attend = jax.shard_map(
+      attend,
+      in_specs=(
+        (split, split, split, *(P(batch),) * (len(rows) - 3)),
+        (whole, whole, P())[: len(shared)],
+      ),
+      out_specs=split,
+      # Nothing is summed over devices in here; the check does not know loops
+      # with a gradient of their own.
+      check_vma=False,
+    )
+  out = attend(rows, shared).transpose(0, 1, 4, 2, 3, 5)
+  return out.reshape(B, blocks * BLOCK, *query.shape[2:])[:, :T]
+
+
+def _attend_rows(rows, shared):
+  """One row after another: each has bounds of its own."""
+
+  def one(row):
+    if not shared:
+      return _attend_row(*row, None)
+    *row, group = row
+    return _attend_row(*row, tuple(x[group] for x in shared))
+
+  return jax.lax.map(one, rows)
+
+
+def _first_blocks(segments: jax.Array) -> jax.Array:  # [n, BLOCK] -> [n]
+  """The first key block that a block of queries sees.
+
+  It holds the start of the chain that the block's first token belongs to; all
+  later ones begin behind it. Blocks of padding see themselves only.
+  """
+  flat, firsts = segments.reshape(-1), segments[:, 0]
+  starts = jnp.argmax(flat == firsts[:, None], axis=1) // segments.shape[1]
+  return jnp.where(firsts > 0, starts, jnp.arange(len(firsts)))
+
+
+def _visible(segments: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
+  """Which keys of block j the queries of block i see: [BLOCK, BLOCK] bool."""
+  at = jnp.arange(segments.shape[1])
+  causal = (i > j) | (at[:, None] >= at)
+  return (segments[i][:, None] == segments[j]) & causal
+
+
+def _scores(query, key, visible):
+  """[K, R, U, H], [K, V, H], [U or 1, V] -> [K, R, U, V] float32."""
+  scores = jnp.einsum(
+    'KRUH,KVH->KRUV', query, key, preferred_element_type=jnp.float32
+  )
+  return jnp.where(visible, scores, MASKED)
+
+
+def _see(state, query, key, value, visible):
+  """Takes some more keys into the running softmax."""
+  highest, total, out = state
+  scores = _scores(query, key, visible)
+  higher = jnp.maximum(highest, scores.max(-1, keepdims=True))
+  weights, kept = jnp.exp(scores - higher), jnp.exp(highest - higher)
+  total = total * kept + weights.sum(-1, keepdims=True)
+  out = out * kept + jnp.einsum(
+    'KRUV,KVH->KRUH',
+    weights.astype(value.dtype),
+    value,
+    preferred_element_type=jnp.float32,
+  )
+  return higher, total, out
+
+
+def _gradients(query, key, value, visible, saved):
+  """Gradients of `_see`'s part of the result, float32: query, key, value."""
+  normaliser, grad, mean = saved
+  dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+  weights = jnp.exp(_scores(query, key, visible) - normaliser)
+  to_value = dot('KRUV,KRUH->KVH', weights.astype(value.dtype), grad)
+  to_weights = dot('KRUH,KVH->KRUV', grad, value)
+  to_scores = (weights * (to_weights - mean)).astype(value.dtype)
+  to_query = dot('KRUV,KVH->KRUH', to_scores, key)
+  to_key = dot('KRUV,KRUH->KVH', to_scores, query)
+  return to_query, to_key, to_value
+
+
+@jax.custom_vjp
+def _attend_row(
+  query: jax.Array,  # [n, K, R, BLOCK, H]
+  key: jax.Array,  # [n, K, BLOCK, H]
+  value: jax.Array,  # [n, K, BLOCK, H]
+  segments: jax.Array,  # [n, BLOCK]
+  prefix: RowPrefix,
+) -> jax.Array:  # [n, K, R, BLOCK, H]
+  return _forward(query, key, value, segments, prefix)[0]
+
+
+def _forward(query, key, value, segments, prefix):
+  heads = query.shape[1:-1]
+  nothing = (
+    jnp.full((*heads, 1), MASKED),
+    jnp.zeros((*heads, 1)),
+    jnp.zeros(query.shape[1:]),
+  )
+
+  def one_block(block):
+    i, first, q = block
+
+    def see(j, state):
+      return _see(state, q, key[j], value[j], _visible(segments, i, j))
+
+    state = nothing if prefix is None else _see(nothing, q, *prefix)
+    highest, total, out = jax.lax.fori_loop(first, i + 1, see, state)
+    return (out / total).astype(value.dtype), highest + jnp.log(total)
+
+  order = jnp.arange(len(query))
+  out, normaliser = jax.lax.map(
+    one_block, (order, _first_blocks(segments), query)
+  )
+  return out, (query, key, value, segments, prefix, out, normaliser)
+
+
+def _backward(saved, grad):
+  query, key, value, segments, prefix, out, normaliser = saved
+  mean = jnp.sum(grad.astype(jnp.float32) * out, -1, keepdims=True)
+
+  def add(total, j, x):
+    return jax.lax.dynamic_update_index_in_dim(total, total[j] + x, j, 0)
+
+  def one_block(totals, block):
+    i, first, q, *saved = block
+
+    def see(j, totals):
+      to_query, to_key, to_value = totals
+      more = _gradients(q, key[j], value[j], _visible(segments, i, j), saved)
+      return (
+        to_query + more[0],
+        add(to_key, j, more[1]),
+        add(to_value, j, more[2]),
+      )
+
+    to_key, to_value, to_prefix = totals
+    to_query = jnp.zeros(q.shape)
+    if prefix is not None:
+      to_query, *more = _gradients(q, *prefix, saved)
+      to_prefix = jax.tree.map(jnp.add, to_prefix, more)
+    to_query, to_key, to_value = jax.lax.fori_loop(
+      first, i + 1, see, (to_query, to_key, to_value)
+    )
+    return (to_key, to_value, to_prefix), to_query.astype(q.dtype)
+
+  def zeros(*arrays):
+    return [jnp.zeros(x.shape) for x in arrays]
+
+  order = jnp.arange(len(query))
+  (to_key, to_value, to_prefix), to_query = jax.lax.scan(
+    one_block,
+    (*zeros(key, value), None if prefix is None else zeros(*prefix[:2])),
+    (order, _first_blocks(segments), query, normaliser, grad, mean),
+  )
+  if prefix is not None:
+    to_prefix = (*(x.astype(key.dtype) for x in to_prefix), None)
+  to_key, to_value = to_key.astype(key.dtype), to_value.astype(value.dtype)
+  return to_query, to_key, to_value, None, to_prefix
+
+
+_attend_row.defvjp(_forward, _backward)
