@@ -105,7 +105,9 @@ def test_row_buckets_waste_at_most_a_fifth(rows, multiple):
 
 def test_rows_are_twice_as_long_where_that_pads_less():
   def shape(*lengths):
-    steps = [(np.arange(n), np.array([n - 1])) for n in lengths]
+    steps = [
+      (np.arange(n), np.array([n - 1]), np.zeros(n, bool)) for n in lengths
+    ]
     return pack_rows(steps, 0, 1)[0].tokens.shape
 
   assert shape(40, 40, 40) == (1, 128)

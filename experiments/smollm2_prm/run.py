@@ -1,6 +1,6 @@
 """A real PRM from SmolLM2-135M, next to what its backbone knows untrained.
 
-    python experiments/smollm2_prm/run.py --workdir DIR [--train likelihood head]
+    python experiments/smollm2_prm/run.py --workdir DIR [--train likelihood]
 
 Scores ProcessBench with rules that need no model, with the log-probabilities
 of the untrained backbone, and with every recipe whose training run is in the
