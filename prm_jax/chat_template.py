@@ -41,7 +41,7 @@ def chat_renderer(
   Raises:
     UserError: there is none, it is no template, or it refuses the turns.
   """
-  source = _source(directory) or fallback
+  source = read_chat_template(directory) or fallback
   if not source:
     raise UserError(
       f'{directory} has no chat template; copy chat_template.jinja or '
@@ -106,7 +106,8 @@ def _tokenizer_config(directory: pathlib.Path) -> dict:
   return read_json(path) if path.is_file() else {}
 
 
-def _source(directory: pathlib.Path) -> str:
+def read_chat_template(directory: pathlib.Path) -> str:
+  """The Jinja text of a model's folder, '' where it has none."""
   path = directory / 'chat_template.jinja'
   if path.is_file():
     try:

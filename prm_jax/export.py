@@ -76,7 +76,7 @@ def export(
   Raises:
     UserError: there is no such model, or it does not fit the layout.
   """
-  head, separator = None, ''
+  head, separator, chat_template = None, '', ''
   if (pathlib.Path(source) / 'model.json').is_file():
     scorer = load(source, step)
     backbone, config = scorer.params['backbone'], scorer.model
@@ -92,12 +92,16 @@ def export(
       )
     base = open_pretrained(source)
     config, tokenizer, longest = base.model, base.tokenizer, base.longest
+    chat_template = base.chat_template
     backbone = base.load(make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}))
   with tempfile.TemporaryDirectory() as folder:
     has_file = isinstance(tokenizer, HuggingFaceTokenizer)
     if has_file:
       path = pathlib.Path(folder) / 'tokenizer.json'
       path.write_text(tokenizer.json, encoding='utf-8')
+    if chat_template:
+      path = pathlib.Path(folder) / 'chat_template.jinja'
+      path.write_text(chat_template, encoding='utf-8')
     save_model(
       to,
       backbone,

@@ -11,6 +11,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from prm_jax.chat_template import read_chat_template
 from prm_jax.models import TransformerConfig
 from prm_jax.models.architectures import read_architecture
 from prm_jax.models.gguf_file import read_gguf, smollm2_path
@@ -27,12 +28,14 @@ class Pretrained:
 
   Attributes:
     longest: tokens up to which it is the model that was trained.
+    chat_template: Jinja text, '' where it has none.
     load: mesh -> float32 parameters of the backbone, placed on it.
   """
 
   model: TransformerConfig
   longest: int
   tokenizer: HuggingFaceTokenizer
+  chat_template: str
   load: Callable[[Mesh], Any]
 
 
@@ -54,6 +57,7 @@ def open_pretrained(name: str) -> Pretrained:
       opened.config,
       opened.longest,
       HuggingFaceTokenizer(opened.tokenizer_json, str(path)),
+      opened.chat_template,
       opened.load,
     )
   directory = resolve(name)
@@ -64,5 +68,6 @@ def open_pretrained(name: str) -> Pretrained:
     model,
     longest,
     read_tokenizer(directory),
+    read_chat_template(directory),
     lambda mesh: load_backbone(files, model, mesh),
   )

@@ -11,9 +11,11 @@ from prm_jax.models.architectures import read_architecture
 from prm_jax.models.heads import step_probabilities
 from prm_jax.models.safetensors_files import TensorFiles
 from prm_jax.models.weights import HEAD_TENSORS, load_backbone
+from prm_jax.pretrained import open_pretrained
 from prm_jax.scorer import Scorer
 from prm_jax.sharding import make_mesh
 from tests.models.published_configs import read_head, write_published
+from tests.published_models import write_model
 
 CHAINS = [('mod 10 : 1 + 2', ['1 + 2 = 3']), ('mod 10 : 3 * 4', ['3 * 4 = 1'])]
 TWO_CLASS = HeadConfig('two_class')
@@ -72,3 +74,17 @@ def test_a_base_model_has_no_head(tmp_path, capsys):
     assert printed.startswith(f'error: {folder} is no workdir of a run')
     assert printed.count('\n') == 1
   assert not (tmp_path / 'out').exists()
+
+
+def test_a_base_model_goes_out_with_its_chat_template(tmp_path):
+  folder = tmp_path / 'in'
+  write_model('rlhflow', folder)
+  base = open_pretrained(str(folder))
+  assert '{%' in base.chat_template
+  export.export(str(folder), tmp_path / 'with', 'lm')
+  again = open_pretrained(str(tmp_path / 'with'))
+  assert again.chat_template == base.chat_template
+  assert again.tokenizer.json == base.tokenizer.json
+  (folder / 'tokenizer_config.json').unlink()
+  export.export(str(folder), tmp_path / 'without', 'lm')
+  assert not (tmp_path / 'without' / 'chat_template.jinja').exists()

@@ -10,6 +10,7 @@ import pytest
 import prm_jax
 from prm_jax import export, loading
 from prm_jax.checkpoints import Checkpoints
+from prm_jax.errors import UserError
 from prm_jax.pretrained import open_pretrained
 from prm_jax.sharding import make_mesh, path_name
 from tests.command_line import run, run_all, the_error
@@ -26,6 +27,7 @@ CHANGE = """config.base = {base!r}
   config.loss.update(name='cross_entropy', lm_weight=0.0)
   {more}"""
 LORA = 'config.lora.update(rank=2); config.train.head_only_steps = 1'
+LIKELIHOOD = 'config.head.likelihood = True'
 CHAINS = [(r['problem'], r['steps']) for r in bench_records()]
 
 
@@ -44,11 +46,12 @@ def job(folder, base, more='pass'):
 
 @pytest.fixture(scope='module')
 def trained(base, tmp_path_factory):
-  """Name -> workdir of a finished run: the whole model, and adapters."""
+  """Name -> workdir of a finished run: whole model, adapters, likelihood."""
   root = tmp_path_factory.mktemp('trained')
   jobs = {
     'whole': job(root / 'whole', base),
     'lora': job(root / 'lora', base, LORA),
+    'likelihood': job(root / 'likelihood', base, LIKELIHOOD),
   }
   for name, done in zip(jobs, run_all(list(jobs.values())), strict=True):
     assert done.returncode == 0, (name, done.stderr)
@@ -82,7 +85,7 @@ def test_adapters_are_trained_and_the_base_is_kept(base, trained):
   assert (whole['embed_tokens'] != before['embed_tokens']).any()
 
 
-@pytest.mark.parametrize('name', ['whole', 'lora'])
+@pytest.mark.parametrize('name', ['whole', 'lora', 'likelihood'])
 def test_a_run_opens_without_its_base(trained, name, tmp_path):
   """model.json and tokenizer.json are all that is needed, anywhere."""
   moved = tmp_path / 'moved'
@@ -115,6 +118,18 @@ def test_an_export_opens_with_the_scores_of_the_run(trained, name, tmp_path):
   assert max(abs(a - b).max() for a, b in zip(other, expected, strict=True)) > (
     1e-3
   )
+
+
+def test_a_head_with_likelihood_is_trained_and_not_exported(trained, tmp_path):
+  workdir = trained['likelihood']
+  after = leaves(trained_params(workdir)['head'])
+  assert after['likelihood_kernel'].shape == (3, 2)
+  # The first weight moved from -1/2, the others from 0.
+  assert (after['likelihood_kernel'][:, 0] != [-0.5, 0, 0]).all()
+  assert np.abs(after['kernel']).min() > 0
+  with pytest.raises(UserError, match='reads more than hidden states'):
+    export.export(str(workdir), tmp_path / 'out', 'token_classification')
+  assert not (tmp_path / 'out').exists()
 
 
 REFUSED = {

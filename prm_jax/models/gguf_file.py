@@ -153,13 +153,14 @@ class GgufModel:
   Attributes:
     config: computes in float32; `dataclasses.replace` it for bfloat16.
     longest: positions that the model was trained for.
-    chat_template: Jinja text; render it in a sandbox only.
+    chat_template: Jinja text, '' where the file has none; render it in a
+      sandbox only.
   """
 
   file: GgufFile
   config: TransformerConfig
   longest: int
-  chat_template: str | None
+  chat_template: str
 
   @property
   def tokenizer_json(self) -> str:
@@ -228,8 +229,8 @@ def read_gguf(path: pathlib.Path | str) -> GgufModel:
         f'{what} has shape {list(file.tensors[name].shape)}, but the metadata '
         f'gives {list(expected[name])}; the file is damaged'
       )
-  template = file.metadata.get('tokenizer.chat_template')
-  if not isinstance(template, str | None):
+  template = file.metadata.get('tokenizer.chat_template', '')
+  if not isinstance(template, str):
     raise UserError(f'{file.path}: tokenizer.chat_template is not a text')
   return GgufModel(file, config, longest, template)
 
