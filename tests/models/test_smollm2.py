@@ -113,6 +113,16 @@ def test_text_is_as_likely_as_to_transformers(opened):
   np.testing.assert_allclose(nats, REFERENCE_NATS, atol=1e-3)
 
 
+def test_its_most_quoted_sentence_is_known_by_heart(opened):
+  """Wrong weights or positions give several nats on text that is known."""
+  model, params, tokenizer = opened
+  start = DECLARATION.index('We hold these truths')
+  sentence = DECLARATION[start : DECLARATION.index('.', start) + 1]
+  assert sentence.endswith('the pursuit of Happiness.')
+  ids = tokenizer.encode(sentence)
+  assert nats_per_token(params, model.config, ids) < 1.0
+
+
 @pytest.mark.slow  # for what it says more than the float32 one
 def test_bfloat16_is_close(opened):
   model, params, tokenizer = opened
