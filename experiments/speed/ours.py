@@ -4,29 +4,34 @@ Runs in the Python that has prm_jax. Prints one line of JSON.
 
     train    pipeline, transfer and train step, as train.fit runs them
     score    Scorer.best_of_n, text in, step scores out
-    weights  writes the parameters that score uses under Hugging Face names
-    peak     a 2048-cube matrix product
+    weights  the parameters that score uses, as transformers reads them
+    peak     a 2048-cube matrix product, in each dtype
 """
 
 import argparse
+import dataclasses
 import hashlib
 import json
+import os
 import time
 
 import jax
 import numpy as np
+import workload as workload_lib
 
 from prm_jax.chains import Chain, StepLabel
 from prm_jax.data.pipeline import fill, make_batches, take_census
 from prm_jax.data.targets import TargetConfig
-from prm_jax.encoding import StepFormat, make_format
+from prm_jax.encoding import StepFormat
 from prm_jax.models import (
   HeadConfig,
   TransformerConfig,
   init_head,
   init_params,
 )
+from prm_jax.models.publish import save_model
 from prm_jax.optim import OptimConfig, make_optimizer, make_schedule
+from prm_jax.pretrained import open_pretrained
 from prm_jax.scorer import Scorer
 from prm_jax.sharding import make_mesh
 from prm_jax.train import (
@@ -38,23 +43,32 @@ from prm_jax.train import (
 from prm_jax.train_state import init_state, make_init
 
 HEAD = HeadConfig('two_class')
+# run.py --clock: seconds, or seconds of CPU where the cores are shared.
+now = {'wall': time.perf_counter, 'cpu': time.process_time}[
+  os.environ.get('SPEED_CLOCK', 'wall')
+]
 MESH = {'replica': 1, 'fsdp': -1, 'model': 1}
 
 
-def make_config(shape: dict) -> tuple[TransformerConfig, StepFormat]:
-  fmt = make_format('bytes', shape['max_length'])
-  names = ('d_model', 'n_layers', 'n_heads', 'n_kv_heads', 'd_ff', 'norm_eps')
+def make_config(model: str, dtype: str) -> tuple[TransformerConfig, StepFormat]:
+  fmt = workload_lib.make_format_of(model)
+  if model != 'small':
+    return dataclasses.replace(open_pretrained(model).model, dtype=dtype), fmt
+  shape = workload_lib.SMALL
   config = TransformerConfig(
     vocab_size=fmt.tokenizer.vocab_size,
     scan_unroll=shape['n_layers'],
-    **{name: shape[name] for name in names},
+    dtype=dtype,
+    **{name: size for name, size in shape.items() if name != 'vocab_size'},
   )
   return config, fmt
 
 
-def train(workload: dict, rows: int, row_length: int, steps: int) -> dict:
+def train(
+  workload: dict, dtype: str, rows: int, row_length: int, steps: int
+) -> dict:
   """Real tokens per second of the train loop after the warm-up steps."""
-  config, fmt = make_config(workload['shape'])
+  config, fmt = make_config(workload['model'], dtype)
   chains = [
     Chain(
       chain['problem'],
@@ -83,7 +97,7 @@ def train(workload: dict, rows: int, row_length: int, steps: int) -> dict:
   optim = OptimConfig(lr=1e-3, warmup=0, schedule='linear', b2=0.999)
   optimizer = make_optimizer(optim, warmup + steps)
   state = init_state(make_init(config, HEAD, optimizer), mesh, 0)
-  parameters = sum(x.size for x in jax.tree.leaves(state.params))
+  parameters = matmul_parameters(state.params)
   step_fn = compile_train_step(
     make_train_step(
       config,
@@ -103,19 +117,17 @@ def train(workload: dict, rows: int, row_length: int, steps: int) -> dict:
       state, metrics = step_fn(state, put_batch(batch, mesh))
       if step + 1 == warmup:
         jax.block_until_ready(state)
-        since, cpu_since = time.perf_counter(), time.process_time()
+        since = now()
       elif step >= warmup:
         tokens += int((batch['segment_ids'] > 0).sum())
         fills.append(fill(batch))
     jax.block_until_ready(state)
-  seconds = time.perf_counter() - since
-  cpu_seconds = time.process_time() - cpu_since
+  seconds = now() - since
   digest = hashlib.sha256()
   for chain in chains:
     digest.update(fmt.encode(chain.problem, chain.steps).tokens.tobytes())
   return {
     'tokens_per_second': tokens / seconds,
-    'tokens_per_cpu_second': tokens / cpu_seconds,
     'tokens': tokens,
     'seconds': seconds,
     'fill': float(np.mean(fills)),
@@ -125,88 +137,89 @@ def train(workload: dict, rows: int, row_length: int, steps: int) -> dict:
   }
 
 
-def make_params(config: TransformerConfig) -> dict:
-  """The random weights that both sides score with."""
-
-  def init(key):
-    backbone, head = jax.random.split(key)
-    return {
-      'backbone': init_params(backbone, config),
-      # Wider than at the start of training, so that scores spread over [0, 1].
-      'head': jax.tree.map(
-        lambda x: 4.0 * x, init_head(head, config.d_model, HEAD)
-      ),
-    }
-
-  return jax.jit(init)(jax.random.key(0))
+def matmul_parameters(params: dict) -> int:
+  """All but the embedding, which is looked up."""
+  total = sum(x.size for x in jax.tree.leaves(params))
+  return total - params['backbone']['embed_tokens'].size
 
 
-def save_weights(workload: dict, path: str) -> dict:
-  """Parameters by the names of LlamaForTokenClassification."""
-  config, _ = make_config(workload['shape'])
-  params = jax.tree.map(np.asarray, make_params(config))
-  backbone, head = params['backbone'], params['head']
-  named = {
-    'model.embed_tokens.weight': backbone['embed_tokens'],
-    'model.norm.weight': backbone['norm']['scale'],
-    'score.weight': head['kernel'].T,
-    'score.bias': head['bias'],
-  }
-  stacked = backbone['layers']
-  for n in range(config.n_layers):
-    prefix = f'model.layers.{n}'
-    for norm in ('input_layernorm', 'post_attention_layernorm'):
-      named[f'{prefix}.{norm}.weight'] = stacked[norm]['scale'][n]
-    for part, outputs in (('self_attn', 'qkvo'), ('mlp', ())):
-      for name, leaf in stacked[part].items():
-        kernel = leaf['kernel'][n]
-        if outputs and name != 'o_proj':  # [D, N, H]
-          kernel = kernel.reshape(config.d_model, -1)
-        elif name == 'o_proj':  # [N, H, D]
-          kernel = kernel.reshape(-1, config.d_model)
-        named[f'{prefix}.{part}.{name}.weight'] = kernel.T
-  np.savez(path, **{k: np.ascontiguousarray(v) for k, v in named.items()})
+def make_params(model: str, config: TransformerConfig) -> dict:
+  """The weights that both sides score with; the head is random."""
+  backbone, head = jax.random.split(jax.random.key(0))
+  if model == 'small':
+    params = jax.jit(init_params, static_argnums=1)(backbone, config)
+  else:
+    params = open_pretrained(model).load(make_mesh(MESH))
+  # So wide that scores spread over [0, 1].
+  width = 4.0 if model == 'small' else 0.5
+  head = jax.tree.map(
+    lambda x: width * x, init_head(head, config.d_model, HEAD)
+  )
+  return {'backbone': params, 'head': head}
+
+
+def save_weights(model: str, directory: str) -> dict:
+  """The folder that AutoModelForTokenClassification opens."""
+  config, _ = make_config(model, 'float32')
+  params = make_params(model, config)
+  save_model(
+    directory,
+    params['backbone'],
+    config,
+    'token_classification',
+    params['head'],
+    max_length=workload_lib.MAX_LENGTH,
+  )
   return {}
 
 
-def score(workload: dict, name: str, repeats: int) -> dict:
+def score(workload: dict, dtype: str, name: str, repeats: int) -> dict:
   """Candidates per second of Scorer.best_of_n."""
-  config, fmt = make_config(workload['shape'])
-  scorer = Scorer(make_params(config), config, HEAD, fmt, make_mesh(MESH))
+  config, fmt = make_config(workload['model'], dtype)
+  params = make_params(workload['model'], config)
+  parameters = matmul_parameters(params)
+  params['backbone'] = jax.tree.map(
+    lambda x: x.astype(dtype), params['backbone']
+  )
+  scorer = Scorer(params, config, HEAD, fmt, make_mesh(MESH))
   task = workload['score'][name]
   scorer.best_of_n(task['problem'], task['candidates'])
-  times, cpu_times = [], []
+  times = []
   for _ in range(repeats):
-    since, cpu_since = time.perf_counter(), time.process_time()
+    since = now()
     _, _, scores = scorer.best_of_n(task['problem'], task['candidates'])
-    times.append(time.perf_counter() - since)
-    cpu_times.append(time.process_time() - cpu_since)
+    times.append(now() - since)
   return {
     'candidates_per_second': [len(scores) / t for t in times],
-    'candidates_per_cpu_second': [len(scores) / t for t in cpu_times],
     'scores': [s.tolist() for s in scores],
     'fill': scorer.stats.tokens / scorer.stats.padded_tokens,
+    # The prompt once, as it is computed.
+    'tokens': scorer.stats.tokens // (repeats + 1),
+    'parameters': parameters,
   }
 
 
 def peak() -> dict:
-  """Best of several 2048-cube float32 products, in GFLOP/s."""
-  n = 2048
-  a = jax.random.normal(jax.random.key(0), (n, n))
-  product = jax.jit(lambda x: x @ x)
-  product(a).block_until_ready()
-  times = []
-  for _ in range(12):
-    since = time.perf_counter()
+  """Best of several 2048-cube products in GFLOP/s, by dtype."""
+  n, rates = 2048, {}
+  for dtype in ('float32', 'bfloat16'):
+    a = jax.random.normal(jax.random.key(0), (n, n), dtype)
+    product = jax.jit(lambda x: x @ x)
     product(a).block_until_ready()
-    times.append(time.perf_counter() - since)
-  return {'gflops': 2e-9 * n**3 / min(times)}
+    times = []
+    for _ in range(12):
+      since = now()
+      product(a).block_until_ready()
+      times.append(now() - since)
+    rates[dtype] = 2e-9 * n**3 / min(times)
+  return rates
 
 
 def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument('what', choices=('train', 'score', 'weights', 'peak'))
   parser.add_argument('--workload')
+  parser.add_argument('--dtype', default='float32')
   parser.add_argument('--rows', type=int)
   parser.add_argument('--row-length', type=int)
   parser.add_argument('--steps', type=int)
@@ -219,13 +232,14 @@ def main() -> None:
     with open(args.workload) as file:
       workload = json.load(file)
   if args.what == 'train':
-    result = train(workload, args.rows, args.row_length, args.steps)
+    result = train(workload, args.dtype, args.rows, args.row_length, args.steps)
   elif args.what == 'score':
-    result = score(workload, args.task, args.repeats)
+    result = score(workload, args.dtype, args.task, args.repeats)
   elif args.what == 'weights':
-    result = save_weights(workload, args.weights)
+    result = save_weights(workload['model'], args.weights)
   else:
-    result = peak()
+    result = {}
+  result['peak_gflops'] = peak()
   result['versions'] = {
     name: __import__(name).__version__ for name in ('jax', 'flax', 'grain')
   }

@@ -4,8 +4,8 @@
 
 PYTHON is the interpreter of an environment with torch, transformers and
 trl==1.12.0. Both sides run in processes of their own, in turn (A B A B ...), on
-the same real chains with the same parameter count in float32. Writes
-results.json and the table of README.md beside this file.
+the same real chains with the same parameters. Writes results.json and the table
+of README.md beside this file; `--models` measures some and keeps the others.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import workload as workload_lib
@@ -24,15 +25,20 @@ from prm_jax import manifest
 from prm_jax.report import readme_table
 
 HERE = pathlib.Path(__file__).parent
-# TRL's two ways to draw a batch; batch sizes to choose its best from.
+COMMAND = 'python experiments/speed/run.py --parity-python PYTHON'
+MODELS = ('small', 'smollm2')
+DTYPES = {'small': ('float32',), 'smollm2': ('float32', 'bfloat16')}
+# TRL's two ways to draw a batch; batch sizes to choose their best from.
 SAMPLINGS = ('random', 'group_by_length')
-SIZES = (8, 16, 32, 64)
+SIZES = {'small': (8, 16, 32, 64), 'smollm2': (4, 8)}
+Run = Callable[..., dict]
 
 
-def worker(python: str, script: str, *arguments: str) -> dict:
+def worker(clock: str, python: str, script: str, *arguments: str) -> dict:
   """Runs one worker and reads the line of JSON it ends with."""
   done = subprocess.run(
     [python, str(HERE / script), *arguments],
+    env=os.environ | {'SPEED_CLOCK': clock},
     capture_output=True,
     text=True,
     check=False,
@@ -42,204 +48,304 @@ def worker(python: str, script: str, *arguments: str) -> dict:
   return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def spread(values: list[float]) -> dict[str, float]:
+def spread(values: Sequence[float]) -> dict:
   return {
     'median': statistics.median(values),
     'min': min(values),
     'max': max(values),
-    'runs': len(values),
+    'values': list(values),
   }
 
 
-def compare_training(ours, theirs, work, args) -> dict:
-  """Real tokens per second, in turn, with the ratio run by run."""
-  mine, other = [], {sampling: [] for sampling in SAMPLINGS}
+def share_of_peak(runs: list[dict], dtype: str, flops: int) -> float:
+  """Of what the same process reached in a matrix product.
+
+  Args:
+    runs: with 'tokens_per_second', real ones.
+    flops: per parameter of a matrix product and real token.
+  """
+  return statistics.median(
+    1e-9
+    * flops
+    * run['parameters']
+    * run['tokens_per_second']
+    / run['peak_gflops'][dtype]
+    for run in runs
+  )
+
+
+def compare(what, dtype, unit, flops, mine, other) -> dict:
+  """One row: `unit` is the key of the rate in both sides' runs."""
+  rates = [[run[unit] for run in runs] for runs in (mine, other)]
+  sides = {'ours': mine, 'theirs': other}
+  return {
+    'what': what,
+    'dtype': dtype,
+    'unit': unit,
+    'ours': spread(rates[0]),
+    'theirs': spread(rates[1]),
+    'ratio': spread([a / b for a, b in zip(*rates, strict=True)]),
+    'share_of_peak': {
+      side: share_of_peak(runs, dtype, flops) for side, runs in sides.items()
+    },
+    'peak_gflops': {
+      side: statistics.median(run['peak_gflops'][dtype] for run in runs)
+      for side, runs in sides.items()
+    },
+    'fill': {side: runs[0].get('fill') for side, runs in sides.items()},
+  }
+
+
+def better_of(rows: list[dict]) -> dict:
+  """The row of both sides' better dtype, from rows of one thing."""
+  best = {
+    side: max(rows, key=lambda row: row[side]['median'])
+    for side in ('ours', 'theirs')
+  }
+  pairs = zip(
+    best['ours']['ours']['values'],
+    best['theirs']['theirs']['values'],
+    strict=True,
+  )
+  return {
+    'what': rows[0]['what'],
+    'dtype': 'better of both',
+    'unit': rows[0]['unit'],
+    **{side: row[side] for side, row in best.items()},
+    'ratio': spread([a / b for a, b in pairs]),
+    'better': {side: row['dtype'] for side, row in best.items()},
+    'share_of_peak': {
+      side: row['share_of_peak'][side] for side, row in best.items()
+    },
+  }
+
+
+def compare_training(model: str, ours: Run, theirs: Run, args) -> list[dict]:
+  """Real tokens per second, in turn."""
+  ways = SAMPLINGS if model == 'small' else DTYPES[model]
+  rows = args.rows if model == 'small' else args.rows // 2
+  mine, other = {way: [] for way in ways}, {way: [] for way in ways}
   for turn in range(args.rounds):
-    mine.append(
-      ours(
-        'train',
-        f'--workload={work}',
-        f'--rows={args.rows}',
-        f'--row-length={args.row_length}',
-        f'--steps={args.steps}',
-      )
-    )
-    for sampling in SAMPLINGS:
-      other[sampling].append(
-        theirs(
+    for way in ways:
+      dtype = way if way in DTYPES[model] else 'float32'
+      if model == 'small' and way != SAMPLINGS[0]:
+        run = mine[SAMPLINGS[0]][-1]  # TRL's samplings share our run
+      else:
+        run = ours(
           'train',
-          f'--workload={work}',
-          f'--batch-size={args.batch_size}',
-          f'--sampling={sampling}',
+          f'--dtype={dtype}',
+          f'--rows={rows}',
+          f'--row-length={args.row_length}',
           f'--steps={args.steps}',
         )
-      )
-      assert other[sampling][-1]['ids_sha256'] == mine[0]['ids_sha256']
-    print(f'training, round {turn + 1} of {args.rounds} done', flush=True)
-  result = {
-    'ours': spread([run['tokens_per_second'] for run in mine]),
-    'parameters': {
-      'ours': mine[0]['parameters'],
-      'theirs': other['random'][0]['parameters'],
-    },
-    'fill': {'ours': mine[0]['fill']},
-  }
-  for sampling, runs in other.items():
-    result[sampling] = spread([run['tokens_per_second'] for run in runs])
-    result['fill'][sampling] = runs[0]['fill']
-    result[f'ratio_to_{sampling}'] = spread(
-      [
-        a['tokens_per_second'] / b['tokens_per_second']
-        for a, b in zip(mine, runs, strict=True)
-      ]
+      mine[way].append(run)
+      if model == 'small':
+        what, how = 'train', (f'--batch-size={2 * rows}', f'--sampling={way}')
+      else:
+        what = 'step'
+        how = f'--dtype={way}', f'--batch-tokens={rows * args.row_length}'
+      other[way].append(theirs(what, f'--steps={args.steps}', *how))
+      if model == 'small':  # TRL made its own token ids
+        assert other[way][-1]['ids_sha256'] == run['ids_sha256']
+    print(
+      f'training {model}, round {turn + 1} of {args.rounds} done', flush=True
     )
-  return result
+  return [
+    compare(
+      f'training, TRL `{way}`' if model == 'small' else 'training',
+      way if way in DTYPES[model] else 'float32',
+      'tokens_per_second',
+      6,
+      mine[way],
+      other[way],
+    )
+    for way in ways
+  ]
 
 
-def compare_scoring(ours, theirs, work, weights, tasks, args) -> dict:
+def compare_scoring(
+  model: str, ours: Run, theirs: Run, tasks: dict, args
+) -> list[dict]:
   """Candidates per second at equal scores, transformers at its best size."""
-  result = {}
-  for task in tasks:
-    ratios, mine, other, worst, best_sizes = [], [], [], 0.0, []
-    for turn in range(args.rounds):
-      a = ours('score', f'--workload={work}', f'--task={task}', '--repeats=3')
-      b = theirs(
-        'score',
-        f'--workload={work}',
-        f'--task={task}',
-        f'--weights={weights}',
-        '--repeats=2',
-        '--sizes',
-        *map(str, SIZES),
-      )
-      worst = max(
-        worst,
+  cases = [(task, dtype) for task in tasks for dtype in DTYPES[model]]
+  mine, other = ({case: [] for case in cases} for _ in range(2))
+  worst = dict.fromkeys(cases, 0.0)
+  repeats = 2 if model == 'small' else 1
+  for turn in range(args.rounds):
+    for case in cases:
+      how = f'--task={case[0]}', f'--dtype={case[1]}', f'--repeats={repeats}'
+      a = ours('score', *how)
+      b = theirs('score', *how, '--sizes', *map(str, SIZES[model]))
+      worst[case] = max(
+        worst[case],
         *(
           float(np.abs(np.subtract(x, y)).max())
           for x, y in zip(a['scores'], b['scores'], strict=True)
         ),
       )
-      rates = {
-        size: statistics.median(values)
-        for size, values in b['candidates_per_second'].items()
-      }
-      best = max(rates, key=rates.get)
-      best_sizes.append(int(best))
-      mine.append(statistics.median(a['candidates_per_second']))
-      other.append(rates[best])
-      ratios.append(mine[-1] / other[-1])
-      print(
-        f'scoring {task}, round {turn + 1} of {args.rounds} done', flush=True
-      )
-    result[task] = {
-      'ours': spread(mine),
-      'theirs': spread(other),
-      'their_best_batch_size': best_sizes,
-      'ratio': spread(ratios),
-      'largest_score_difference': worst,
+      for run in (a, b):
+        rates = run['candidates_per_second']
+        run['candidates_per_second'] = statistics.median(rates)
+        # As many as each side computes: the prompt once, or every time.
+        per_candidate = run['tokens'] / len(run['scores'])
+        run['tokens_per_second'] = run['candidates_per_second'] * per_candidate
+      mine[case].append(a)
+      other[case].append(b)
+    print(
+      f'scoring {model}, round {turn + 1} of {args.rounds} done', flush=True
+    )
+  return [
+    compare(
+      f'scoring, {case[0]}',
+      case[1],
+      'candidates_per_second',
+      2,
+      mine[case],
+      other[case],
+    )
+    | {
+      'largest_score_difference': worst[case],
+      'their_best_batch_size': [run['best_size'] for run in other[case]],
+      'tokens_per_second': {
+        side: spread([run['tokens_per_second'] for run in runs[case]])
+        for side, runs in (('ours', mine), ('theirs', other))
+      },
     }
-  return result
+    for case in cases
+  ]
 
 
-def table(results: dict) -> str:
-  train = results['training']
+def measure(model: str, args: argparse.Namespace) -> dict:
+  """All rows of one model, and what they were measured on."""
+  threads = len(os.sched_getaffinity(0))
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / 'workload.json'
+    weights = pathlib.Path(folder) / 'weights'
+    made = workload_lib.make_workload(model, args.warmup_steps)
+    path.write_text(json.dumps(made))
+
+    def ours(what: str, *arguments: str) -> dict:
+      return worker(
+        args.clock,
+        sys.executable,
+        'ours.py',
+        what,
+        f'--workload={path}',
+        *arguments,
+      )
+
+    def theirs(what: str, *arguments: str) -> dict:
+      return worker(
+        args.clock,
+        args.parity_python,
+        'theirs.py',
+        what,
+        f'--threads={threads}',
+        f'--workload={path}',
+        f'--weights={weights}',
+        *arguments,
+      )
+
+    versions = [
+      ours('weights', f'--weights={weights}')['versions'],
+      theirs('peak')['versions'],
+    ]
+    rows = compare_training(model, ours, theirs, args)
+    rows += compare_scoring(model, ours, theirs, made['score'], args)
+  for what in dict.fromkeys(row['what'] for row in rows):
+    same = [row for row in rows if row['what'] == what]
+    if len(same) > 1:
+      rows.append(better_of(same))
+  keep = ('clock', 'rounds', 'steps', 'warmup_steps', 'rows', 'row_length')
+  return {
+    'arguments': {name: getattr(args, name) for name in keep},
+    'threads': threads,
+    'versions': versions[0] | versions[1],
+    'git_commit': manifest.git_commit(),
+    'workload': {
+      name: {key: task[key] for key in ('prompt_tokens', 'lengths')}
+      for name, task in made['score'].items()
+    },
+    'rows': rows,
+  }
+
+
+def table(results: dict[str, dict]) -> str:
   lines = [
-    '| what | ours | theirs | ratio [min, max] |',
-    '| --- | --- | --- | --- |',
+    '| model | what | dtype | ours | theirs | ratio [min, max] '
+    '| share of peak, ours | theirs |',
+    '| --- | --- | --- | --- | --- | --- | --- | --- |',
   ]
-  for sampling in SAMPLINGS:
-    ratio = train[f'ratio_to_{sampling}']
-    lines.append(
-      f'| training, real tokens/s, TRL `{sampling}` '
-      f'| {train["ours"]["median"]:,.0f} | {train[sampling]["median"]:,.0f} '
-      f'| {ratio["median"]:.2f} [{ratio["min"]:.2f}, {ratio["max"]:.2f}] |'
+  notes = []
+  for model, found in results.items():
+    for row in found['rows']:
+      ratio, share = row['ratio'], row['share_of_peak']
+      digits = 0 if row['unit'] == 'tokens_per_second' else 1
+      unit = 'tokens/s' if digits == 0 else 'candidates/s'
+      lines.append(
+        f'| {model} | {row["what"]}, {unit} | {row["dtype"]} '
+        f'| {row["ours"]["median"]:,.{digits}f} '
+        f'| {row["theirs"]["median"]:,.{digits}f} '
+        f'| {ratio["median"]:.2f} [{ratio["min"]:.2f}, {ratio["max"]:.2f}] '
+        f'| {100 * share["ours"]:.0f}% | {100 * share["theirs"]:.0f}% |'
+      )
+    for name, task in found['workload'].items():
+      low, middle, high = np.percentile(task['lengths'], (0, 50, 100))
+      notes.append(
+        f'- {model}, {name}: {len(task["lengths"])} candidates after a prompt '
+        f'of {task["prompt_tokens"]} tokens; {low:.0f} to {high:.0f} tokens '
+        f'with it, median {middle:.0f}.'
+      )
+    for row in found['rows']:
+      if 'largest_score_difference' in row:
+        notes.append(
+          f'- {model}, {row["what"]}, {row["dtype"]}: largest difference of a '
+          f'step score {row["largest_score_difference"]:.1e}; '
+          f'{row["tokens_per_second"]["ours"]["median"]:,.0f} (ours) and '
+          f'{row["tokens_per_second"]["theirs"]["median"]:,.0f} (theirs) real '
+          'tokens/s.'
+        )
+      elif 'peak_gflops' in row:
+        peak, filled = row['peak_gflops'], row['fill']
+        notes.append(
+          f'- {model}, {row["what"]}, {row["dtype"]}: non-padding tokens '
+          f'{100 * filled["ours"]:.0f}% (ours), {100 * filled["theirs"]:.0f}% '
+          f'(theirs); matmul peak {peak["ours"]:.0f} (ours) and '
+          f'{peak["theirs"]:.0f} (theirs) GFLOP/s.'
+        )
+    notes.append(
+      f'- {model}: {found["threads"]} thread(s), seconds of '
+      f'{found["arguments"]["clock"]} time, '
+      f'{found["arguments"]["rounds"]} rounds, '
+      f'{found["arguments"]["steps"]} steps.'
     )
-  for task, found in results['scoring'].items():
-    ratio = found['ratio']
-    lines.append(
-      f'| scoring 64 candidates, {task}, candidates/s '
-      f'| {found["ours"]["median"]:.1f} | {found["theirs"]["median"]:.1f} '
-      f'| {ratio["median"]:.2f} [{ratio["min"]:.2f}, {ratio["max"]:.2f}] |'
-    )
-  peak, share = results['peak_gflops'], results['share_of_peak']
-  lines += [
-    '',
-    '| share of the float32 matmul peak | ours | theirs |',
-    '| --- | --- | --- |',
-    f'| peak, 2048 cube, GFLOP/s | {peak["ours"]:.0f} | {peak["theirs"]:.0f} |',
-    f'| training, 6 FLOPs per parameter and real token | '
-    f'{100 * share["ours"]:.0f}% | {100 * share["theirs"]:.0f}% |',
-    '',
-    'Largest difference of a step score: '
-    + ', '.join(
-      f'{found["largest_score_difference"]:.1e} ({task})'
-      for task, found in results['scoring'].items()
-    )
-    + '. Non-padding tokens in training: '
-    + ', '.join(f'{100 * v:.0f}% ({k})' for k, v in train['fill'].items())
-    + '.',
-  ]
-  return '\n'.join(lines)
+  return '\n'.join([*lines, '', *notes])
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--parity-python', required=True)
+  parser.add_argument('--models', nargs='+', choices=MODELS, default=MODELS)
+  parser.add_argument(
+    '--clock',
+    choices=('wall', 'cpu'),
+    default='wall',
+    help='cpu where other work shares the cores',
+  )
   parser.add_argument('--rounds', type=int, default=3)
   parser.add_argument('--steps', type=int, default=8, help='timed, per run')
   parser.add_argument('--warmup-steps', type=int, default=3)
   parser.add_argument('--rows', type=int, default=4, help='ours, per batch')
   parser.add_argument('--row-length', type=int, default=1024)
-  parser.add_argument('--batch-size', type=int, default=8, help='of TRL')
   args = parser.parse_args()
-  threads = os.cpu_count()
-
-  def ours(*arguments: str) -> dict:
-    return worker(sys.executable, 'ours.py', *arguments)
-
-  def theirs(what: str, *arguments: str) -> dict:
-    python = args.parity_python
-    return worker(python, 'theirs.py', what, f'--threads={threads}', *arguments)
-
-  with tempfile.TemporaryDirectory() as folder:
-    work = pathlib.Path(folder) / 'workload.json'
-    weights = pathlib.Path(folder) / 'weights.npz'
-    made = workload_lib.make_workload(args.warmup_steps)
-    work.write_text(json.dumps(made))
-    ours('weights', f'--workload={work}', f'--weights={weights}')
-    peaks = {'ours': ours('peak'), 'theirs': theirs('peak')}
-    results = {
-      'scoring': compare_scoring(
-        ours, theirs, work, weights, list(made['score']), args
-      ),
-      'training': compare_training(ours, theirs, work, args),
-      'peak_gflops': {side: run['gflops'] for side, run in peaks.items()},
-    }
-  best = max(SAMPLINGS, key=lambda s: results['training'][s]['median'])
-  parameters = results['training']['parameters']
-  results['share_of_peak'] = {
-    side: 6e-9
-    * parameters[side]
-    * results['training'][key]['median']
-    / peaks[side]['gflops']
-    for side, key in (('ours', 'ours'), ('theirs', best))
-  }
-  manifest.write_json(
-    HERE / 'results.json',
-    {
-      'command': 'python experiments/speed/run.py --parity-python PYTHON',
-      'arguments': {
-        k: v for k, v in vars(args).items() if k != 'parity_python'
-      },
-      'shape': workload_lib.SHAPE,
-      'versions': peaks['ours']['versions'] | peaks['theirs']['versions'],
-      'git_commit': manifest.git_commit(),
-      'results': results,
-    },
-  )
-  text = table(results)
-  readme_table.fill(HERE / 'README.md', text)
-  print(text)
+  kept = HERE / 'results.json'
+  results = json.loads(kept.read_text()).get('models', {})
+  for model in args.models:
+    results[model] = measure(model, args)
+    in_order = {name: results[name] for name in MODELS if name in results}
+    manifest.write_json(kept, {'command': COMMAND, 'models': in_order})
+    readme_table.fill(HERE / 'README.md', table(in_order))
+  print(table(in_order))
 
 
 if __name__ == '__main__':

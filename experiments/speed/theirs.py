@@ -4,13 +4,15 @@ Runs in an environment that has torch, transformers and trl (run.py's
 `--parity-python`) and does not import prm_jax. Prints one line of JSON.
 
     train  PRMTrainer.train() as it is, timed from a callback
+    step   forward, backward and AdamW on batches of like lengths, no trainer
     score  batches of padded candidates through AutoModelForTokenClassification
-    peak   a 2048-cube matrix product
+    peak   a 2048-cube matrix product, in each dtype
 """
 
 import argparse
 import hashlib
 import json
+import os
 import tempfile
 import time
 
@@ -22,6 +24,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import DataCollatorForTokenClassification, TrainerCallback
 from trl.experimental.prm import PRMConfig, PRMTrainer
 
+# run.py --clock: seconds, or seconds of CPU where the cores are shared.
+now = {'wall': time.perf_counter, 'cpu': time.process_time}[
+  os.environ.get('SPEED_CLOCK', 'wall')
+]
 STEP_END, PROBLEM_END = '<step_end>', '<problem_end>'
 SPECIALS = ('<pad>', '<bos>', STEP_END, PROBLEM_END)  # ids 0 to 3, as ours
 
@@ -46,37 +52,28 @@ def byte_tokenizer() -> transformers.PreTrainedTokenizerFast:
   )
 
 
-def make_model(shape: dict) -> transformers.PreTrainedModel:
-  """A Llama-shaped token classifier with random float32 weights."""
-  config = transformers.LlamaConfig(
-    vocab_size=shape['vocab_size'],
-    hidden_size=shape['d_model'],
-    num_hidden_layers=shape['n_layers'],
-    num_attention_heads=shape['n_heads'],
-    num_key_value_heads=shape['n_kv_heads'],
-    intermediate_size=shape['d_ff'],
-    max_position_embeddings=shape['max_length'],
-    rms_norm_eps=shape['norm_eps'],
-    rope_parameters={'rope_type': 'default', 'rope_theta': 10_000.0},
-    num_labels=2,
-    pad_token_id=0,
-    bos_token_id=1,
-    classifier_dropout=0.0,
+def open_model(
+  folder: str, dtype: str = 'float32'
+) -> transformers.PreTrainedModel:
+  """The token classifier that our side wrote."""
+  config = transformers.AutoConfig.from_pretrained(folder)
+  config.classifier_dropout = 0.0
+  return transformers.AutoModelForTokenClassification.from_pretrained(
+    folder,
+    config=config,
+    dtype=getattr(torch, dtype),
     attn_implementation='sdpa',
-    dtype=torch.float32,
   )
-  return transformers.AutoModelForTokenClassification.from_config(config)
 
 
 class Timer(TrainerCallback):
-  """Wall and CPU time at the end of every optimizer step."""
+  """The time at the end of every optimizer step."""
 
   def __init__(self):
-    self.ends, self.cpu_ends = [], []
+    self.ends = []
 
   def on_step_end(self, args, state, control, **kwargs):
-    self.ends.append(time.perf_counter())
-    self.cpu_ends.append(time.process_time())
+    self.ends.append(now())
 
 
 class CountingCollator(DataCollatorForTokenClassification):
@@ -90,9 +87,11 @@ class CountingCollator(DataCollatorForTokenClassification):
     return batch
 
 
-def train(workload: dict, batch_size: int, sampling: str, steps: int) -> dict:
+def train(
+  workload: dict, folder: str, batch_size: int, sampling: str, steps: int
+) -> dict:
   """Real tokens per second of PRMTrainer.train() after the warm-up steps."""
-  tokenizer, shape = byte_tokenizer(), workload['shape']
+  tokenizer = byte_tokenizer()
   torch.manual_seed(0)
   dataset = Dataset.from_list(
     [
@@ -108,13 +107,13 @@ def train(workload: dict, batch_size: int, sampling: str, steps: int) -> dict:
   collator = CountingCollator(tokenizer)
   collator.counts = []
   timer = Timer()
-  model = make_model(shape)
+  model = open_model(folder)
   with tempfile.TemporaryDirectory() as out:
     trainer = PRMTrainer(
       model=model,
       args=PRMConfig(
         output_dir=out,
-        max_length=shape['max_length'],
+        max_length=workload['max_length'],
         step_separator=STEP_END,
         per_device_train_batch_size=batch_size,
         train_sampling_strategy=sampling,
@@ -146,112 +145,174 @@ def train(workload: dict, batch_size: int, sampling: str, steps: int) -> dict:
   counts = np.asarray(collator.counts[warmup : warmup + steps])
   first, last = warmup - 1, warmup + steps - 1
   seconds = timer.ends[last] - timer.ends[first]
-  cpu_seconds = timer.cpu_ends[last] - timer.cpu_ends[first]
   return {
     'tokens_per_second': float(counts[:, 0].sum() / seconds),
-    'tokens_per_cpu_second': float(counts[:, 0].sum() / cpu_seconds),
     'tokens': int(counts[:, 0].sum()),
     'seconds': seconds,
     'fill': float(counts[:, 0].sum() / counts[:, 1].sum()),
-    'parameters': sum(p.numel() for p in model.parameters()),
+    'parameters': matmul_parameters(model),
     'ids_sha256': digest.hexdigest(),
   }
 
 
-def load_weights(model: transformers.PreTrainedModel, path: str) -> None:
-  """Our parameters by Hugging Face name; every one of them must be there."""
-  state = {
-    name: torch.from_numpy(array) for name, array in np.load(path).items()
+def matmul_parameters(model: transformers.PreTrainedModel) -> int:
+  """All but the embedding, which is looked up."""
+  total = sum(p.numel() for p in model.parameters())
+  return total - model.get_input_embeddings().weight.numel()
+
+
+def padded(chains: list[dict]) -> dict[str, torch.Tensor]:
+  """input_ids and attention_mask of chains, padded on the right."""
+  tokens = [torch.tensor(chain['tokens']) for chain in chains]
+  pad = torch.nn.utils.rnn.pad_sequence
+  return {
+    'input_ids': pad(tokens, batch_first=True),
+    'attention_mask': pad([torch.ones_like(t) for t in tokens], True),
   }
-  model.load_state_dict(state, strict=True)
+
+
+def step(
+  workload: dict, folder: str, dtype: str, batch_tokens: int, steps: int
+) -> dict:
+  """Real tokens per second of training steps after the warm-up steps.
+
+  Batches are chains next to each other in length, as many as have at most
+  `batch_tokens` padded tokens; bfloat16 is autocast over float32 weights.
+  """
+  chains = sorted(workload['train'], key=lambda c: len(c['tokens']))
+  batches = [[]]
+  for chain in chains:
+    if (len(batches[-1]) + 1) * len(chain['tokens']) > batch_tokens:
+      batches.append([])
+    batches[-1].append(chain)
+  warmup = workload['warmup_steps']
+  # Short and long ones in turn: evenly over the lengths, by tokens.
+  chosen = np.linspace(0, len(batches) - 1, warmup + steps + 2).astype(int)[
+    1:-1
+  ]
+  chosen = np.random.default_rng(0).permutation(chosen)
+  model = open_model(folder).train()
+  optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+  tokens = computed = 0
+  for n, which in enumerate(chosen):
+    if n == warmup:
+      since = now()
+    batch = padded(batches[which])
+    labels = torch.full_like(batch['input_ids'], -100)
+    for row, chain in enumerate(batches[which]):
+      labels[row, chain['step_ends']] = torch.tensor(chain['labels']).long()
+    with torch.autocast('cpu', torch.bfloat16, enabled=dtype == 'bfloat16'):
+      loss = model(**batch, labels=labels).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if n >= warmup:
+      tokens += int(batch['attention_mask'].sum())
+      computed += batch['attention_mask'].numel()
+  return {
+    'tokens_per_second': tokens / (now() - since),
+    'fill': tokens / computed,
+    'parameters': matmul_parameters(model),
+    'loss': float(loss.detach()),
+  }
 
 
 def score(
-  workload: dict, name: str, weights: str, sizes: list[int], repeats: int
+  workload: dict,
+  folder: str,
+  dtype: str,
+  name: str,
+  sizes: list[int],
+  repeats: int,
 ) -> dict:
-  """Candidates per second at each batch size, text in, step scores out."""
-  tokenizer = byte_tokenizer()
-  model = make_model(workload['shape']).eval()
-  load_weights(model, weights)
-  task = workload['score'][name]
-  separator = tokenizer.convert_tokens_to_ids(STEP_END)
-  texts = [
-    '<bos>' + task['problem'] + PROBLEM_END + ''.join(s + STEP_END for s in c)
-    for c in task['candidates']
-  ]
+  """Candidates per second at the best batch size, ids in, scores out."""
+  model = open_model(folder, dtype).eval()
+  chains = workload['score'][name]['encoded']
+  order = sorted(range(len(chains)), key=lambda i: len(chains[i]['tokens']))
 
-  def run(size: int) -> list[list[float]]:
-    encoded = tokenizer(texts, add_special_tokens=False)['input_ids']
-    order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))
-    scores = [[]] * len(encoded)
+  def run(size: int, order: list[int]) -> list[list[float]]:
+    scores = [[]] * len(chains)
     for start in range(0, len(order), size):
       members = order[start : start + size]
-      batch = tokenizer.pad(
-        {'input_ids': [encoded[i] for i in members]}, return_tensors='pt'
-      )
-      right = model(**batch).logits.softmax(-1)[..., 1]
+      batch = padded([chains[i] for i in members])
+      right = model(**batch).logits.float().softmax(-1)[..., 1]
       for row, i in enumerate(members):
-        ends = batch['input_ids'][row] == separator
-        scores[i] = right[row][ends].tolist()
+        scores[i] = right[row][chains[i]['step_ends']].tolist()
     return scores
 
-  rates, cpu_rates = {}, {}
+  # At least two batches of the largest size, to find the best one.
+  some = order[:: max(1, len(order) // (2 * max(sizes)))]
   with torch.inference_mode():
+    run(sizes[0], some[-sizes[0] :])
+    trials = {}
     for size in sizes:
-      run(size)
-      times, cpu_times = [], []
-      for _ in range(repeats):
-        since, cpu_since = time.perf_counter(), time.process_time()
-        scores = run(size)
-        times.append(time.perf_counter() - since)
-        cpu_times.append(time.process_time() - cpu_since)
-      rates[size] = [len(texts) / t for t in times]
-      cpu_rates[size] = [len(texts) / t for t in cpu_times]
+      since = now()
+      run(size, some)
+      trials[size] = now() - since
+    best, times = min(trials, key=trials.get), []
+    for _ in range(repeats):
+      since = now()
+      scores = run(best, order)
+      times.append(now() - since)
   return {
-    'candidates_per_second': rates,
-    'candidates_per_cpu_second': cpu_rates,
+    'candidates_per_second': [len(chains) / t for t in times],
+    'best_size': best,
     'scores': scores,
+    'tokens': sum(len(chain['tokens']) for chain in chains),
+    'parameters': matmul_parameters(model),
   }
 
 
 def peak() -> dict:
-  """Best of several 2048-cube float32 products, in GFLOP/s."""
-  a, n = torch.randn(2048, 2048), 2048
-  times = []
-  for _ in range(12):
-    since = time.perf_counter()
-    torch.mm(a, a)
-    times.append(time.perf_counter() - since)
-  return {'gflops': 2e-9 * n**3 / min(times)}
+  """Best of several 2048-cube products in GFLOP/s, by dtype."""
+  n, rates = 2048, {}
+  for dtype in ('float32', 'bfloat16'):
+    a = torch.randn(n, n, dtype=getattr(torch, dtype))
+    times = []
+    for _ in range(12):
+      since = now()
+      torch.mm(a, a)
+      times.append(now() - since)
+    rates[dtype] = 2e-9 * n**3 / min(times)
+  return rates
 
 
 def main() -> None:
   parser = argparse.ArgumentParser()
-  parser.add_argument('what', choices=('train', 'score', 'peak'))
+  parser.add_argument('what', choices=('train', 'step', 'score', 'peak'))
   parser.add_argument('--workload')
   parser.add_argument('--threads', type=int, required=True)
+  parser.add_argument('--weights')
+  parser.add_argument('--dtype', default='float32')
   parser.add_argument('--batch-size', type=int)
+  parser.add_argument('--batch-tokens', type=int)
   parser.add_argument('--sampling', default='random')
   parser.add_argument('--steps', type=int)
   parser.add_argument('--task')
-  parser.add_argument('--weights')
   parser.add_argument('--sizes', type=int, nargs='+')
   parser.add_argument('--repeats', type=int, default=1)
   args = parser.parse_args()
   torch.set_num_threads(args.threads)
   disable_progress_bars()
   transformers.logging.set_verbosity_error()
-  if args.what == 'peak':
-    result = peak()
-  else:
+  transformers.utils.logging.disable_progress_bar()
+  workload, result = {}, {}
+  if args.workload:
     with open(args.workload) as file:
       workload = json.load(file)
-    if args.what == 'train':
-      result = train(workload, args.batch_size, args.sampling, args.steps)
-    else:
-      result = score(
-        workload, args.task, args.weights, args.sizes, args.repeats
-      )
+  if args.what == 'train':
+    result = train(
+      workload, args.weights, args.batch_size, args.sampling, args.steps
+    )
+  elif args.what == 'step':
+    result = step(
+      workload, args.weights, args.dtype, args.batch_tokens, args.steps
+    )
+  elif args.what == 'score':
+    result = score(
+      workload, args.weights, args.dtype, args.task, args.sizes, args.repeats
+    )
+  result['peak_gflops'] = peak()
   result['versions'] = {
     name: __import__(name).__version__
     for name in ('torch', 'transformers', 'trl')

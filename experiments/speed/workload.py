@@ -1,4 +1,4 @@
-"""What run.py measures: the model's shape, the chains, the candidates.
+"""What run.py measures: the models, the chains, the candidates.
 
 Both sides read the same JSON file. Steps that do not fit the window are left
 out here, so that neither side truncates and both see the same tokens.
@@ -7,12 +7,15 @@ out here, so that neither side truncates and both see the same tokens.
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from prm_jax.data.readers import read_chains
 from prm_jax.encoding import DoesNotFit, StepFormat, make_format
+from prm_jax.pretrained import open_pretrained
 
-SHAPE = {
+MAX_LENGTH = 1024
+# Random weights over bytes, in the shape of a Llama.
+SMALL = {
   'vocab_size': 260,
   'd_model': 256,
   'n_layers': 6,
@@ -20,9 +23,9 @@ SHAPE = {
   'n_kv_heads': 8,
   'd_ff': 1024,
   'norm_eps': 1e-6,
-  'max_length': 1024,
 }
 CANDIDATES = 64
+PROMPT_TOKENS = 200  # of the problem that SmolLM2 scores, as near as there is
 
 
 def data_root() -> pathlib.Path:
@@ -50,6 +53,13 @@ def training_chains(root: pathlib.Path, fmt: StepFormat) -> list[dict]:
       }
     )
   return records
+
+
+def make_format_of(model: str) -> StepFormat:
+  """Bytes for the small model, lines of text for SmolLM2."""
+  if model == 'small':
+    return make_format('bytes', MAX_LENGTH)
+  return make_format(open_pretrained(model).tokenizer, MAX_LENGTH, 'Ċ')
 
 
 def median_problem(problems: Sequence[str]) -> int:
@@ -85,11 +95,15 @@ def prm800k_candidates(root: pathlib.Path, fmt: StepFormat) -> dict:
   return {'problem': problem, 'candidates': candidates}
 
 
-def gsm8k_candidates(root: pathlib.Path, fmt: StepFormat) -> dict:
+def gsm8k_candidates(
+  root: pathlib.Path,
+  fmt: StepFormat,
+  choose: Callable[[Sequence[str]], int] = median_problem,
+) -> dict:
   """A GSM8K problem: its own six solutions, then those of other problems."""
   path = root / 'best_of_n' / 'gsm8k_test_pool.jsonl'
   rows = [json.loads(line) for line in path.read_text().splitlines()]
-  chosen = median_problem([row['question'] for row in rows])
+  chosen = choose([row['question'] for row in rows])
   rows = [rows[chosen], *rows[:chosen], *rows[chosen + 1 :]]
   solutions = [
     [line for line in c['text'].splitlines() if line.strip()]
@@ -101,30 +115,52 @@ def gsm8k_candidates(root: pathlib.Path, fmt: StepFormat) -> dict:
   return {'problem': problem, 'candidates': candidates}
 
 
+def encode(chain: dict, fmt: StepFormat) -> dict:
+  """Ids and step ends, which the other side is handed."""
+  tokens, step_ends, _ = fmt.encode(chain['problem'], chain['steps'])
+  return {'tokens': tokens.tolist(), 'step_ends': step_ends.tolist()}
+
+
 def describe(task: dict, fmt: StepFormat) -> dict:
-  """Lengths of a scoring task in tokens."""
-  encoded = [fmt.encode(task['problem'], steps) for steps in task['candidates']]
-  return {
-    'prompt_tokens': encoded[0].prompt_length,
-    'lengths': [len(e.tokens) for e in encoded],
+  """A scoring task with its ids and their lengths in tokens."""
+  encoded = [
+    encode({'problem': task['problem'], 'steps': steps}, fmt)
+    for steps in task['candidates']
+  ]
+  return task | {
+    'encoded': encoded,
+    'prompt_tokens': len(fmt.encode_prompt(task['problem'])),
+    'lengths': [len(chain['tokens']) for chain in encoded],
   }
 
 
-def make_workload(warmup_steps: int) -> dict:
-  root = data_root()
-  fmt = make_format('bytes', SHAPE['max_length'])
-  tasks = {
-    'gsm8k': gsm8k_candidates(root, fmt),
-    'prm800k': prm800k_candidates(root, fmt),
-  }
-  tasks = {k: task | describe(task, fmt) for k, task in tasks.items()}
-  train = training_chains(root, fmt)
+def make_workload(model: str, warmup_steps: int) -> dict:
+  """All that both sides read.
+
+  Args:
+    model: 'small' or 'smollm2'.
+  """
+  root, fmt = data_root(), make_format_of(model)
+
+  def nearest(problems: Sequence[str]) -> int:
+    lengths = [len(fmt.encode_prompt(problem)) for problem in problems]
+    return min(
+      range(len(lengths)), key=lambda i: abs(lengths[i] - PROMPT_TOKENS)
+    )
+
+  if model == 'small':
+    tasks = {
+      'gsm8k': gsm8k_candidates(root, fmt),
+      'prm800k': prm800k_candidates(root, fmt),
+    }
+  else:
+    tasks = {'gsm8k': gsm8k_candidates(root, fmt, nearest)}
   return {
-    'shape': SHAPE,
+    'model': model,
+    'max_length': MAX_LENGTH,
     'warmup_steps': warmup_steps,
-    'train': train,
-    'train_lengths': [
-      len(fmt.encode(c['problem'], c['steps']).tokens) for c in train
+    'train': [
+      chain | encode(chain, fmt) for chain in training_chains(root, fmt)
     ],
-    'score': tasks,
+    'score': {name: describe(task, fmt) for name, task in tasks.items()},
   }
