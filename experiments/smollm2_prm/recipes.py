@@ -75,16 +75,25 @@ def train(
   )
 
 
-def finished(workdir: pathlib.Path) -> list[str]:
-  """The recipes whose run is there and complete."""
-  return [
-    name for name in RECIPES if (workdir / name / 'results.json').exists()
-  ]
+def trained(workdir: pathlib.Path) -> list[str]:
+  """The recipes whose run has its last checkpoint."""
+
+  def done(folder: pathlib.Path) -> bool:
+    if not (folder / 'config.json').exists():
+      return False
+    steps = json.loads((folder / 'config.json').read_text())['train']['steps']
+    return (folder / 'checkpoints' / str(steps)).is_dir()
+
+  return [name for name in RECIPES if done(workdir / name)]
 
 
 def read(name: str, workdir: pathlib.Path) -> dict:
-  """results.json of a finished run."""
-  return json.loads((workdir / name / 'results.json').read_text())
+  """results.json of a run; without its own evaluation, its config alone."""
+  folder = workdir / name
+  if (folder / 'results.json').exists():
+    return json.loads((folder / 'results.json').read_text())
+  config = json.loads((folder / 'config.json').read_text())
+  return {'manifest': {'config': config}, 'results': {}}
 
 
 class TrainedScores:

@@ -232,7 +232,7 @@ def main() -> None:
 
   runs = {
     name: recipes.read(name, args.workdir)
-    for name in recipes.finished(args.workdir)
+    for name in recipes.trained(args.workdir)
   }
   for recipe in runs:
     trained = recipes.TrainedScores(recipe, args.workdir)
