@@ -121,4 +121,9 @@ def read_chat_template(directory: pathlib.Path) -> str:
     named = [each for each in found if isinstance(each, dict)]
     defaults = [e.get('template') for e in named if e.get('name') == 'default']
     found = defaults[0] if defaults else ''
+  if not isinstance(found, str):
+    raise UserError(
+      f'{directory}: chat_template of tokenizer_config.json is no text; take '
+      "the one of the model's own folder"
+    )
   return found

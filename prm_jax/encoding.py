@@ -120,10 +120,12 @@ class StepFormat:
     )
 
   @functools.cached_property
-  def _has_digit(self) -> np.ndarray:  # [V] bool
-    decode = self.tokenizer.decode
-    ids = range(self.tokenizer.vocab_size)
-    return np.array([any(map(str.isdecimal, decode([i]))) for i in ids])
+  def digit_tokens(self) -> frozenset[int]:
+    """The ids of tokens that have a digit in them, separators excepted."""
+    text = self.tokenizer.decode
+    ids = set(range(self.tokenizer.vocab_size))
+    ids -= {*self.separator, *self.turn, *self.prompt_suffix}
+    return frozenset(i for i in ids if any(map(str.isdecimal, text([i]))))
 
   def number_tokens(self, encoding: Encoding) -> np.ndarray:  # [T] bool
     """The tokens of steps that have a digit in them.
@@ -131,7 +133,7 @@ class StepFormat:
     Not the first token of a step: what came before it may be read elsewhere,
     as a prompt that many candidates share is.
     """
-    numbers = self._has_digit[encoding.tokens]
+    numbers = np.isin(encoding.tokens, [*self.digit_tokens])
     numbers[: encoding.prompt_length + 1] = False
     numbers[encoding.step_ends[:-1] + 1] = False
     return numbers

@@ -37,12 +37,14 @@ def two_classes(params: Params, head: HeadConfig) -> Params:
   A logit z is the two logits (0, z): softmax(0, z)[1] = sigmoid(z).
 
   Raises:
-    UserError: the head is of another kind, and two logits do not hold it.
+    UserError: the head is of another kind, or reads likelihoods, and two
+      logits do not hold it.
   """
   if head.likelihood:
     raise UserError(
       'head.likelihood reads more than hidden states, which no layout of two '
-      'classes stores; export the backbone as layout lm'
+      'classes stores; export the backbone as layout lm, or train with '
+      'head.likelihood=False'
     )
   if head.kind == 'two_class':
     return params
@@ -92,7 +94,7 @@ def export(
       )
     base = open_pretrained(source)
     config, tokenizer, longest = base.model, base.tokenizer, base.longest
-    chat_template = base.chat_template
+    chat_template = base.read_chat_template()
     backbone = base.load(make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}))
   with tempfile.TemporaryDirectory() as folder:
     has_file = isinstance(tokenizer, HuggingFaceTokenizer)

@@ -28,14 +28,14 @@ class Pretrained:
 
   Attributes:
     longest: tokens up to which it is the model that was trained.
-    chat_template: Jinja text, '' where it has none.
+    read_chat_template: gives Jinja text, '' where the model has none.
     load: mesh -> float32 parameters of the backbone, placed on it.
   """
 
   model: TransformerConfig
   longest: int
   tokenizer: HuggingFaceTokenizer
-  chat_template: str
+  read_chat_template: Callable[[], str]
   load: Callable[[Mesh], Any]
 
 
@@ -57,7 +57,7 @@ def open_pretrained(name: str) -> Pretrained:
       opened.config,
       opened.longest,
       HuggingFaceTokenizer(opened.tokenizer_json, str(path)),
-      opened.chat_template,
+      lambda: opened.chat_template,
       opened.load,
     )
   directory = resolve(name)
@@ -68,6 +68,6 @@ def open_pretrained(name: str) -> Pretrained:
     model,
     longest,
     read_tokenizer(directory),
-    read_chat_template(directory),
+    lambda: read_chat_template(directory),
     lambda mesh: load_backbone(files, model, mesh),
   )

@@ -27,6 +27,7 @@ from prm_jax.models import (
   step_logits,
   step_probabilities,
 )
+from prm_jax.sharding import batch_shards
 
 AGGREGATES = ('min', 'prod', 'mean', 'sum', 'last', 'max')
 SMALLEST_BUCKET = 64
@@ -182,8 +183,11 @@ def row_scores(
     return step_probabilities(logits, head)
 
   B, T = rows.tokens.shape
-  parts = min(B, -(-B * T // MAX_TOKENS_PER_CALL))
-  while B % parts:
+  shards = batch_shards()
+  shards = shards if B % shards == 0 else 1
+  each = B // shards  # rows on a device
+  parts = min(each, -(-B * T // MAX_TOKENS_PER_CALL))
+  while each % parts:
     parts += 1
   if parts == 1:
     return one_part(rows)

@@ -130,6 +130,12 @@ def fitting_axes(shape: Sequence[int], spec: Sequence[Any]) -> list[Any]:
   ]
 
 
+def batch_shards() -> int:
+  """Over how many devices the mesh that is set splits a batch axis."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return 1 if mesh.empty else int(np.prod([mesh.shape[a] for a in BATCH]))
+
+
 def constrain(x: jax.Array, *spec: Any) -> jax.Array:
   """Pins an activation to the mesh that is set; no mesh, no change.
 

@@ -114,7 +114,8 @@ class HuggingFaceTokenizer:
       each.no_truncation()
     self.json = text
     self.name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    self.vocab_size = self._special.get_vocab_size()
+    # Ids may have gaps.
+    self.vocab_size = 1 + max(self._special.get_vocab().values())
     added = self._special.get_added_tokens_decoder().values()
     self.specials = tuple(token.content for token in added if token.special)
     with_specials = self._special.encode('a').ids

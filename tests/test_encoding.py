@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from prm_jax.encoding import make_format
 from prm_jax.errors import UserError
+from prm_jax.tokenizer import HuggingFaceTokenizer
 
 STEPS = st.lists(
   st.text(st.characters(codec='utf-8'), min_size=1, max_size=12),
@@ -32,6 +34,18 @@ def test_number_tokens_are_of_steps_and_never_the_first_of_one():
   marked = np.flatnonzero(fmt.number_tokens(encoding))
   assert fmt.tokenizer.decode(encoding.tokens[marked]) == '3 1 12 3'
   np.testing.assert_array_equal(marked, [10, 12, 16, 18])
+
+
+def test_a_separator_with_a_digit_is_no_number():
+  words = {'<step_0>': 0, 'a': 1, '7': 2, '3b': 9}  # with a gap
+  made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, '<step_0>'))
+  made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+  made.add_special_tokens(['<step_0>'])
+  tokenizer = HuggingFaceTokenizer(made.to_str(), 'a test')
+  fmt = make_format(tokenizer, 32, '<step_0>')
+  encoding = fmt.encode('7', ['a 7 3b', 'a a'])
+  assert encoding.tokens.tolist() == [2, 0, 1, 2, 9, 0, 1, 1, 0]
+  assert np.flatnonzero(fmt.number_tokens(encoding)).tolist() == [3, 4]
 
 
 @given(st.text(st.characters(codec='utf-8'), max_size=12), STEPS)

@@ -104,7 +104,7 @@ def test_step_scores_by_hand(module):
     chain,
     encoding,
     {likelihood.key_of(encoding): values},
-    likelihood.digit_tokens(fmt),
+    fmt.digit_tokens,
     len(fmt.separator),
   )
   assert scores['digits'].tolist() == [-4, 0, -17, 0]

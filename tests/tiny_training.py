@@ -12,7 +12,7 @@ VOCAB, ROWS, LENGTH, STEPS_PER_ROW = 110, 16, 24, 6
 MODEL = TransformerConfig(
   vocab_size=VOCAB, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=64
 )
-HEAD = HeadConfig()
+HEAD = HeadConfig(likelihood=True)
 LOSS = LossConfig(lm_weight=1.0)
 OPTIM = OptimConfig(lr=3e-3, warmup=2)
 # What runs once need not run fast: a third of the time to compile.
@@ -42,6 +42,7 @@ def batch(seed: int, rows: int = ROWS) -> dict[str, np.ndarray]:
     ).astype(np.int32),
     'positions': np.where(at < cut, at, at - cut).astype(np.int32),
     'segment_ids': segments,
+    'numbers': (np.arange(rows)[:, None] + at) % 3 == 1,
     'step_ends': step_ends,
     'step_mask': np.ones((rows, P), bool),
     'step_labels': rng.integers(0, 2, (rows, P)).astype(np.float32) * mask,

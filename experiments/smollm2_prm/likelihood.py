@@ -103,19 +103,11 @@ def read_or_compute(
   return known
 
 
-def digit_tokens(fmt: StepFormat) -> np.ndarray:  # [V] bool
-  """Which tokens have a digit in them."""
-  ids = range(fmt.tokenizer.vocab_size)
-  return np.array(
-    [any(c in DIGITS for c in fmt.tokenizer.decode([i])) for i in ids]
-  )
-
-
 def step_scores(
   chain: Chain,
   encoding: Encoding | None,
   logprobs: Mapping[str, np.ndarray],
-  is_digit: np.ndarray,  # [V] bool
+  digit_tokens: frozenset[int],  # ids
   separator: int,
 ) -> dict[str, np.ndarray]:
   """Step scores [P] of each rule, from the tokens of the step alone.
@@ -132,11 +124,12 @@ def step_scores(
   if encoding is None:
     return scores
   values = logprobs[key_of(encoding)].astype(np.float64)
+  is_digit = np.isin(encoding.tokens, [*digit_tokens])
   start = encoding.prompt_length
   for p, end in enumerate(encoding.step_ends):
     own = slice(start, end + 1 - separator)
     step = values[own]
-    scores['digits'][p] = step[is_digit[encoding.tokens[own]]].sum()
+    scores['digits'][p] = step[is_digit[own]].sum()
     scores['mean'][p] = step.mean()
     scores['minimum'][p] = step.min()
     start = end + 1

@@ -71,6 +71,7 @@ def base_config(data_folder: pathlib.Path) -> dict[str, Any]:
   config = module.get_config('smollm2').to_dict()
   config['data']['dir'] = str(data_folder)
   config['model']['dtype'] = 'float32'  # of the rows that need no training
+  config['data']['worked_answers'] = ''  # they only train
   return config
 
 
@@ -100,9 +101,10 @@ def untrained_scores(
     model,
     log,
   )
-  is_digit = likelihood.digit_tokens(fmt)
   of_chains = [
-    likelihood.step_scores(chain, encoding, known, is_digit, len(fmt.separator))
+    likelihood.step_scores(
+      chain, encoding, known, fmt.digit_tokens, len(fmt.separator)
+    )
     for chain, encoding in zip(chains, encodings, strict=True)
   ]
   scores = {
@@ -255,7 +257,7 @@ def main() -> None:
       'command': f'python experiments/smollm2_prm/run.py --workdir DIR {flags}',
       'data_fingerprint': dataset.fingerprint,
       'encoding_fingerprint': fmt.fingerprint(),
-      'dtype': dtype,
+      'dtype_untrained': dtype,
       'window': fmt.max_length,
       'threshold_source': f'best F1 on {counts[DEV]["chains"]} natural chains '
       f'of {counts[DEV]["problems"]} held-out training problems',

@@ -156,7 +156,15 @@ def file_splits(
     worked = read(config['worked_answers'], 'gsm8k')
     planted = worked_answers.plant_errors(worked, seed)
     wrong = sum(first_error(chain.labels) >= 0 for chain in planted)
-    log(f'planted errors in {wrong:,} of {len(planted):,} worked answers')
+    log(
+      f'planted errors in {wrong:,} of {len(planted):,} worked answers; '
+      f'{len(worked) - len(planted):,} others cannot be calculated'
+    )
+    if not planted:
+      raise UserError(
+        f'data.worked_answers={config["worked_answers"]!r} has no answer whose '
+        "equations can be calculated; name a file as GSM8K's, or ''"
+      )
     training += planted
   if config['words_problems']:
     training += _unevaluated_words(config['words_problems'], seed, against, log)

@@ -1,7 +1,7 @@
 """Worked solutions as equations over numbers, in exact arithmetic.
 
-Stands behind a domain whose chains are sentences (`words`): it finds the
-equations in the text.
+Stands behind chains that are sentences (`words`, `worked_answers`): it finds
+the equations in the text.
 
     parse       sentences -> Solution: numbers, and equations over them
     consistent  do all equations hold as written?
@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 # Units stand between a number and the next operator ('19 skeins per pair of
-# leg warmers + 4'); no template has more words than this.
+# leg warmers + 4'); no template of `words` has more words than this.
 MAX_UNIT_WORDS = 7
 
 _TOKEN = re.compile(

@@ -1,13 +1,13 @@
 """Errors planted in worked answers that somebody wrote, such as GSM8K's.
 
     right chains (reader 'gsm8k') -> equations.parse -> Solution
-      -> planting.chain_with_errors -> chains with exact labels
+      -> planting.chain_with_errors -> chains with labels
 
 Where the words domain compares many texts of a template to see where a number
 comes from, one text is all there is here: a number that was a result before
 is taken to repeat it, one that the question gives to be copied from there.
-Where that is mistaken, a number after the error is false or true by accident;
-labels up to the first error do not depend on it.
+Where that is mistaken, a number after the error is false or true by accident:
+labels are exact up to the first error, and not to be trusted after it.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ def plant_errors(
   """Chains with an error in about `error_share` of them, the others as right.
 
   A step that states the answer is added. Left out are answers without an
-  equation, with one that does not hold as written, whose equations do not
-  give the answer, or that offer no place for an error.
+  equation, with one that does not hold as written, or whose equations do not
+  give the answer; and, where an error is wanted, that offer no place for it.
 
   Args:
     chains: right ones, with their answers.

@@ -102,7 +102,8 @@ class HeadConfig:
     hidden: width of a ReLU layer before the outputs; 0 is a linear read-out.
     likelihood: whether the probabilities that the backbone itself gives to a
       step's numbers are inputs too (`likelihood.number_likelihood`). The head
-      then starts as a rule on them alone, and learns from there.
+      then starts as a rule on them alone, and learns from there: for
+      backbones that are language models already.
   """
 
   kind: str = 'logit'

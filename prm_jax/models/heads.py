@@ -58,7 +58,7 @@ def step_logits(
   params: Params,
   hidden: jax.Array,  # [B, T, D]
   step_ends: jax.Array,  # [B, P]; what padding points at is masked later
-  likelihood: jax.Array | None = None,  # [B, P, 3] for a head that reads it
+  likelihood: jax.Array | None = None,  # [B, P, 3], if the head reads it
 ) -> jax.Array:  # [B, P, C] float32
   """The head's outputs at the end of each step."""
   at_ends = jnp.take_along_axis(hidden, step_ends[:, :, None], axis=1)
@@ -66,7 +66,7 @@ def step_logits(
   if 'hidden_kernel' in params:
     x = jax.nn.relu(_affine(x, params['hidden_kernel'], params['hidden_bias']))
   logits = _affine(x, params['kernel'], params['bias'])
-  if likelihood is None:
+  if 'likelihood_kernel' not in params:
     return logits
   return _affine(likelihood, params['likelihood_kernel'], logits)
 

@@ -28,7 +28,8 @@ def token_logprobs(
   """log p(token t | the tokens of its segment before it).
 
   Wanted tokens go first, so many at a time, and what no row wants costs
-  nothing. The backward pass makes the logits again.
+  nothing in the forward pass. The backward pass makes the logits again, and
+  adds up a gradient of the output embedding per part, wanted or not.
   """
   B, T = tokens.shape
   size = min(T, TOKENS_AT_ONCE)

@@ -35,7 +35,7 @@ def packed_attention(
   Relies on this of segment_ids: tokens with the same number stand together,
   and only padding follows padding. At padding the result is finite and
   otherwise means nothing. On a mesh each device goes over its own rows and
-  heads.
+  heads, one row after another; heads that do not divide are computed by all.
   """
   B, T, K = key.shape[:3]
   blocks = -(-T // BLOCK)

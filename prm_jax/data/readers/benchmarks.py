@@ -63,7 +63,9 @@ def read_gsm8k(record: Fields) -> list[Chain]:
   Steps are the lines, without the calculator's marks `<<48/2=24>>`; the last
   line, `#### 72`, is the answer and no step.
   """
-  *steps, last = records.lines(record, 'answer') or ('',)
+  *lines, last = records.lines(record, 'answer') or ('',)
+  steps = [re.sub(r'<<[^<>]*>>', '', line).strip() for line in lines]
+  steps = [step for step in steps if step]
   if not steps or not last.startswith('####'):
     raise UserError(
       "'answer' is no worked answer: expected lines of text and '#### 72' "
@@ -72,7 +74,7 @@ def read_gsm8k(record: Fields) -> list[Chain]:
   return [
     Chain(
       records.text(record, 'question'),
-      tuple(re.sub(r'<<[^<>]*>>', '', step) for step in steps),
+      tuple(steps),
       answer=last.removeprefix('####').strip(),
       outcome=True,
       labels=(_RIGHT,) * len(steps),
