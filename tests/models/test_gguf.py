@@ -227,7 +227,7 @@ def test_the_tokenizer_is_the_files(tmp_path):
   keys = {'tokenizer.ggml.add_bos_token': True}
   model = read_gguf(write(tmp_path / 'm.gguf', keys=keys))
   tokenizer = HuggingFaceTokenizer(model.tokenizer_json, 'a test')
-  assert tokenizer.vocab_size == len(TOKENS) - 1  # without the padding
+  assert tokenizer.vocab_size == len(TOKENS)  # the padding is a gap in it
   assert tokenizer.first_ids == (SPECIAL,)
   assert tokenizer.encode('ab 12') == [TOKENS.index('ab'), BLANK, 1, 2]
   assert tokenizer.encode_template('<|s|>a<tool>') == [SPECIAL, 10, TOOL]
