@@ -12,8 +12,9 @@ import pytest
 import prm_jax
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.errors import UserError
+from prm_jax.models import HeadConfig
 from prm_jax.sharding import make_mesh
-from prm_jax.train_state import abstract_state, init_state
+from prm_jax.train_state import abstract_state, init_state, make_init
 from tests import command_line, tiny_training
 from tests.command_line import LONG, contents, copy_run, the_error
 
@@ -172,13 +173,14 @@ DAMAGE = (
 )
 
 
-def test_damage_is_one_line_and_nothing_is_lost(
-  finished, first_state, tmp_path
-):
+def test_damage_is_one_line_and_nothing_is_lost(finished, mesh, tmp_path):
   def foreign(step: pathlib.Path) -> None:
     """Another model: 4 heads of 8 where this one has 2 of 16."""
+    init = make_init(
+      tiny_training.MODEL, HeadConfig(), tiny_training.optimizer()
+    )
     checkpoints = Checkpoints(tmp_path / 'other', 1, '')
-    checkpoints.save(60, first_state, numbers(), {})
+    checkpoints.save(60, init_state(init, mesh, seed=3), numbers(), {})
     checkpoints.close()
     for part in ('params', 'rest'):
       shutil.rmtree(step / part)
