@@ -2,8 +2,10 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +14,7 @@ import prm_jax
 from prm_jax.chains import Chain
 from prm_jax.errors import UserError
 from prm_jax.evals.prm import score_chains
+from prm_jax.report import write_report
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = 'configs/prm_math.py'
@@ -88,12 +91,34 @@ def trained(workdir: pathlib.Path) -> list[str]:
 
 
 def read(name: str, workdir: pathlib.Path) -> dict:
-  """results.json of a run; without its own evaluation, its config alone."""
-  folder = workdir / name
-  if (folder / 'results.json').exists():
-    return json.loads((folder / 'results.json').read_text())
-  config = json.loads((folder / 'config.json').read_text())
-  return {'manifest': {'config': config}, 'results': {}}
+  """Manifest and results of a run, empty where it did not evaluate itself.
+
+  Its command is the one of this experiment: folders differ from place to place.
+  """
+  path = workdir / name / 'results.json'
+  if not path.exists():
+    return {'manifest': {}, 'results': {}}
+  run = json.loads(path.read_text())
+  run['manifest']['command'] = (
+    f'python experiments/smollm2_prm/run.py --workdir DIR --train {name}'
+  )
+  return run
+
+
+def write_report_without_chains(
+  name: str, workdir: pathlib.Path, output: pathlib.Path
+) -> None:
+  """A run's report.html, but for the chains, which are other people's data."""
+  run = read(name, workdir)
+  if not run['results']:
+    raise UserError(
+      f'{workdir / name} has no results.json to report; let --train {name} end'
+    )
+  with tempfile.TemporaryDirectory() as folder:
+    part = pathlib.Path(folder)
+    (part / 'results.json').write_text(json.dumps(run))
+    shutil.copy(workdir / name / 'metrics.jsonl', part)
+    shutil.copy(write_report(part), output / 'report.html')
 
 
 class TrainedScores:

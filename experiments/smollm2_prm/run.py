@@ -181,6 +181,9 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
   parser.add_argument(
     '--train', nargs='*', default=[], choices=[*recipes.RECIPES]
   )
+  parser.add_argument(
+    '--report', choices=[*recipes.RECIPES], help='write its report.html, too'
+  )
   for name, count in (('gsm8k', 0), ('math', 250), (DEV, 0)):
     parser.add_argument(
       f'--{name}', type=int, default=count, help='chains, evenly spaced; 0: all'
@@ -275,6 +278,8 @@ def main() -> None:
     },
   }
   manifest.write_json(args.output / 'results.json', document)
+  if args.report:
+    recipes.write_report_without_chains(args.report, args.workdir, args.output)
   text = f'{table(found)}\n\n{notes(document)}'
   readme = args.output / 'README.md'
   if readme.exists():
