@@ -122,7 +122,7 @@ def write_report_without_chains(
 
 
 class TrainedScores:
-  """Step scores of one finished run, kept beside it.
+  """Step scores of one trained run, kept beside it.
 
   The checkpoint is opened only for chains that were not scored before.
   """
