@@ -136,6 +136,15 @@ def batch_shards() -> int:
   return 1 if mesh.empty else int(np.prod([mesh.shape[a] for a in BATCH]))
 
 
+def platform() -> str:
+  """What is compiled for: 'cpu', 'gpu' or 'tpu'.
+
+  The mesh that is set says it; its devices need not be here (aot.py).
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  return jax.default_backend() if mesh.empty else mesh.abstract_device.platform
+
+
 def constrain(x: jax.Array, *spec: Any) -> jax.Array:
   """Pins an activation to the mesh that is set; no mesh, no change.
 

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 
 from prm_jax.models.config import RopeScaling
 from prm_jax.models.packed_attention import BLOCK, MASKED, packed_attention
+from prm_jax.models.tpu_attention import LANES, splash_attention
+from prm_jax.sharding import platform
 
 
 def apply_rope(
@@ -56,6 +58,8 @@ def attention(
   B, T, N, H = query.shape
   K = key.shape[2]
   query = query.reshape(B, T, K, N // K, H) * H**-0.5
+  if platform() == 'tpu' and T % LANES == 0 and prefix is None:
+    return splash_attention(query, key, value, segment_ids).reshape(B, T, N, H)
   if T > BLOCK:
     out = packed_attention(query, key, value, segment_ids, prefix)
     return out.reshape(B, T, N, H)

@@ -1,0 +1,74 @@
+"""Attention over packed rows on TPU: the splash kernel of Pallas.
+
+The counterpart of `packed_attention`, which is for everything else. Both give
+the same numbers; this one keeps scores on the chip's own memory.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import splash_attention as splash
+from jax.sharding import PartitionSpec as P
+
+from prm_jax.sharding import BATCH, fitting_axes
+
+LANES = 128  # rows and heads have to be multiples of it
+LARGEST_BLOCK = 512  # tokens; larger ones do not fit the chip's memory
+
+
+def splash_attention(
+  query: jax.Array,  # [B, T, K, R, H], scaled; R query heads share a key head
+  key: jax.Array,  # [B, T, K, H]
+  value: jax.Array,  # [B, T, K, H]
+  segment_ids: jax.Array,  # [B, T]
+  interpret: bool = False,
+) -> jax.Array:  # [B, T, K, R, H]
+  """Causal attention within segments; T is a multiple of LANES.
+
+  On a mesh each device goes over its own rows and heads.
+
+  Args:
+    interpret: computes the kernel without a TPU, slowly.
+  """
+  B, _, K, _, H = query.shape
+
+  def widen(x: jax.Array) -> jax.Array:
+    missing = -H % LANES
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
+
+  def attend(query, key, value, segment_ids):
+    b, T, k, R = query.shape[:4]
+    block = max(n for n in (128, 256, LARGEST_BLOCK) if T % n == 0)
+    kernel = splash.make_splash_mha(
+      splash.MultiHeadMask([splash.CausalMask((T, T))] * (k * R)),
+      block_sizes=splash.BlockSizes(
+        block_q=block,
+        block_kv=block,
+        block_kv_compute=block,
+        block_q_dkv=block,
+        block_kv_dkv=block,
+        block_kv_dkv_compute=block,
+        block_q_dq=block,
+        block_kv_dq=block,
+      ),
+      head_shards=1,
+      q_seq_shards=1,
+      interpret=interpret,
+    )
+    out = jax.vmap(kernel)(
+      widen(query).reshape(b, T, k * R, -1).swapaxes(1, 2),
+      widen(key).swapaxes(1, 2),
+      widen(value).swapaxes(1, 2),
+      splash.SegmentIds(segment_ids, segment_ids),
+    )
+    return out.swapaxes(1, 2).reshape(b, T, k, R, -1)[..., :H]
+
+  if not jax.sharding.get_abstract_mesh().empty:
+    batch, heads = fitting_axes((B, K), (BATCH, 'model'))
+    split = P(batch, None, heads)
+    attend = jax.shard_map(
+      attend,
+      in_specs=(split, split, split, P(batch)),
+      out_specs=split,
+      check_vma=False,  # the kernel does not say what varies
+    )
+  return attend(query, key, value, segment_ids)

@@ -1,0 +1,46 @@
+"""The TPU's kernel, interpreted, against the attention of other platforms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax.models.packed_attention import packed_attention
+from prm_jax.models.tpu_attention import splash_attention
+
+B, T, K, R, H = 2, 256, 2, 2, 64
+
+
+def some_inputs():
+  rng = np.random.default_rng(0)
+  shapes = (B, T, K, R, H), (B, T, K, H), (B, T, K, H)
+  query, key, value = (
+    jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes
+  )
+  segment_ids = np.ones((B, T), np.int32)
+  segment_ids[0, 100:] = 2
+  segment_ids[0, 230:] = 0
+  segment_ids[1, 130:] = 2
+  segment_ids[1, 140:] = 3
+  return (query * H**-0.5, key, value), jnp.asarray(segment_ids)
+
+
+@pytest.mark.slow  # a minute of interpretation
+def test_the_kernel_gives_what_packed_attention_gives():
+  inputs, segment_ids = some_inputs()
+
+  def run(attend):
+    def loss(inputs):
+      out = attend(*inputs)
+      out = jnp.where((segment_ids > 0)[..., None, None, None], out, 0.0)
+      return jnp.sin(out).sum(), out
+
+    (_, out), gradients = jax.value_and_grad(loss, has_aux=True)(inputs)
+    return out, gradients
+
+  out, gradients = run(lambda *x: splash_attention(*x, segment_ids, True))
+  expected = run(lambda *x: packed_attention(*x, segment_ids, None))
+  np.testing.assert_allclose(out, expected[0], atol=1e-5)
+  for ours, theirs in zip(gradients, expected[1], strict=True):
+    assert jnp.abs(theirs).max() > 0.1
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
