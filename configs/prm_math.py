@@ -110,6 +110,8 @@ def base() -> ml_collections.ConfigDict:
     after_first_error='mask',
     hard_above=ml_collections.config_dict.placeholder(float),
   )
+  # What prm_jax.aot compiles for, and the architecture of a base on the hub.
+  config.aot = dict(topology='', model=ml_collections.ConfigDict())
   config.base = ''  # a pretrained backbone; '': this one, from scratch
   config.model = dict(
     d_model=128,
@@ -262,12 +264,38 @@ def smollm2(config: ml_collections.ConfigDict) -> None:
   config.train.update(steps=80, checkpoint_every=40, best_metric='')
 
 
+QWEN2_5 = dict(qkv_bias=True, n_layers=28, head_dim=128)
+
+
 def qwen2_5_math_1_5b(config: ml_collections.ConfigDict) -> None:
   set_base(config, 'hf://Qwen/Qwen2.5-Math-1.5B', '<|fim_pad|>')
+  config.aot.topology = 'v5e:4x4'
+  config.aot.model = ml_collections.ConfigDict(
+    QWEN2_5
+    | dict(
+      vocab_size=151_936,
+      d_model=1536,
+      n_heads=12,
+      n_kv_heads=2,
+      d_ff=8960,
+    )
+  )
 
 
 def qwen2_5_math_7b(config: ml_collections.ConfigDict) -> None:
   set_base(config, 'hf://Qwen/Qwen2.5-Math-7B', '<|fim_pad|>')
+  config.aot.topology = 'v5e:16x16'
+  config.aot.model = ml_collections.ConfigDict(
+    QWEN2_5
+    | dict(
+      vocab_size=152_064,
+      d_model=3584,
+      n_heads=28,
+      n_kv_heads=4,
+      d_ff=18_944,
+      tie_embeddings=False,
+    )
+  )
   config.mesh.update(fsdp=64, model=4)
   config.data.batch_size = 256
 
@@ -276,12 +304,37 @@ def llama3_8b(config: ml_collections.ConfigDict) -> None:
   set_base(
     config, 'hf://meta-llama/Llama-3.1-8B', '<|reserved_special_token_0|>'
   )
+  config.aot.topology = 'v5e:16x16'
+  config.aot.model = ml_collections.ConfigDict(
+    dict(
+      vocab_size=128_256,
+      d_model=4096,
+      n_layers=32,
+      n_heads=32,
+      n_kv_heads=8,
+      d_ff=14_336,
+      tie_embeddings=False,
+    )
+  )
   config.mesh.update(fsdp=64, model=4)
   config.data.batch_size = 256
 
 
 def qwen2_5_72b(config: ml_collections.ConfigDict) -> None:
   set_base(config, 'hf://Qwen/Qwen2.5-Math-72B', '<|fim_pad|>')
+  config.aot.topology = 'v5p:8x8x8'
+  config.aot.model = ml_collections.ConfigDict(
+    QWEN2_5
+    | dict(
+      vocab_size=152_064,
+      d_model=8192,
+      n_layers=80,
+      n_heads=64,
+      n_kv_heads=8,
+      d_ff=29_568,
+      tie_embeddings=False,
+    )
+  )
   config.mesh.update(fsdp=64, model=8)
   config.data.batch_size = 256
 

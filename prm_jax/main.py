@@ -23,7 +23,7 @@ from prm_jax.train import Stopped
 
 TASKS = {'prm': prm_job.run}
 
-_CONFIG = config_flags.DEFINE_config_file(
+CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'The job: a file of configs/, FILE.py or FILE.py:VARIANTS.'
 )
 _WORKDIR = flags.DEFINE_string(
@@ -40,7 +40,7 @@ def parse_flags(argv: list[str]) -> list[str]:
   try:
     rest = flags.FLAGS(argv)
     # A file that cannot be read raises when it is first looked into.
-    _ = 'task' in (_CONFIG.value or ())
+    _ = 'task' in (CONFIG.value or ())
     return rest
   except flags.Error as error:
     # A config that raises is quoted with its traceback; the last line is it.
@@ -96,7 +96,7 @@ def hide_late_reads(unraisable: Any) -> None:
 def main(argv: list[str]) -> None:
   if len(argv) > 1:
     raise UserError(f'unknown argument {argv[1]!r}; see --help')
-  config, workdir = _CONFIG.value, _WORKDIR.value
+  config, workdir = CONFIG.value, _WORKDIR.value
   if config is None:
     raise UserError('--config is missing: --config configs/prm_math.py')
   if not workdir:

@@ -17,6 +17,7 @@ LAYERS = (
   {
     'chains',
     'checkpoints',
+    'collectives',
     'encoding',
     'errors',
     'manifest',
@@ -24,6 +25,7 @@ LAYERS = (
     'optim',
     'sharding',
     'tokenizer',
+    'tpu_chips',
     'verify',
   },
   {'models'},
