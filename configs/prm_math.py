@@ -296,7 +296,7 @@ def qwen2_5_math_7b(config: ml_collections.ConfigDict) -> None:
       tie_embeddings=False,
     )
   )
-  config.mesh.update(fsdp=64, model=4)
+  config.mesh.model = 4
   config.data.batch_size = 256
 
 
@@ -316,7 +316,7 @@ def llama3_8b(config: ml_collections.ConfigDict) -> None:
       tie_embeddings=False,
     )
   )
-  config.mesh.update(fsdp=64, model=4)
+  config.mesh.model = 4
   config.data.batch_size = 256
 
 
@@ -335,7 +335,7 @@ def qwen2_5_72b(config: ml_collections.ConfigDict) -> None:
       tie_embeddings=False,
     )
   )
-  config.mesh.update(fsdp=64, model=8)
+  config.mesh.model = 8
   config.data.batch_size = 256
 
 

@@ -8,12 +8,14 @@ compiler (pip install 'jax[tpu]'). It says what they need of each chip's memory
 and how long they take at least; exit code 1 when they do not fit.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,13 +26,14 @@ from jax.sharding import Mesh
 
 from prm_jax import main as command_line
 from prm_jax import manifest, score
-from prm_jax.collectives import read_collectives
+from prm_jax.compiled.chips import Chip, chip_of
+from prm_jax.compiled.program import read_program
+from prm_jax.compiled.work import Count, count_work
 from prm_jax.errors import UserError
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.optim import OptimConfig, make_optimizer, make_schedule
 from prm_jax.settings import check_mesh, settings_of
 from prm_jax.sharding import batch_sharding, make_mesh
-from prm_jax.tpu_chips import Chip, chip_of
 from prm_jax.train import LossConfig, compile_train_step, make_train_step
 from prm_jax.train_state import LoraConfig, abstract_state, make_init
 
@@ -53,7 +56,8 @@ def open_topology(name: str) -> list[jax.Device]:
   os.environ['TPU_SKIP_MDS_QUERY'] = '1'  # no TPU host is asked what it is
   jax.config.update('jax_platforms', 'cpu')
   try:
-    found = topologies.get_topology_desc(platform='tpu', topology_name=name)
+    with captured_stderr():
+      found = topologies.get_topology_desc(platform='tpu', topology_name=name)
   except Exception as error:  # XLA raises kinds of its own
     text = ' '.join(str(error).split())
     if 'libtpu' in text:
@@ -73,10 +77,9 @@ def model_of(config: Mapping[str, Any]) -> TransformerConfig:
   return settings_of(config).described.model
 
 
-def lower_train(
-  config: Mapping[str, Any], model: TransformerConfig, mesh: Mesh
-) -> jax.stages.Lowered:
+def lower_train(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
   """The train step of `prm_job`, on shapes."""
+  model = model_of(config)
   head, lora = HeadConfig(**config['head']), LoraConfig(**config['lora'])
   optim, steps = OptimConfig(**config['optim']), config['train']['steps']
   optimizer = make_optimizer(optim, steps)
@@ -120,10 +123,9 @@ def abstract_batch(
   )
 
 
-def lower_score(
-  config: Mapping[str, Any], model: TransformerConfig, mesh: Mesh
-) -> jax.stages.Lowered:
+def lower_score(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
   """`score.row_scores` of as many rows as a training batch has."""
+  model = model_of(config)
   head = HeadConfig(**config['head'])
   optimizer = make_optimizer(OptimConfig(**config['optim']), 1)
   params = abstract_state(make_init(model, head, optimizer), mesh).params
@@ -138,47 +140,13 @@ def lower_score(
 PROGRAMS = {'train': lower_train, 'score': lower_score}
 
 
-@dataclasses.dataclass(frozen=True)
-class Count:
-  """Work of one program on one device, all layers counted."""
-
-  flops: float
-  hbm_bytes: float
-  collectives: Mapping[str, float]  # kind -> bytes sent
-
-  def times(self, chip: Chip) -> dict[str, float]:
-    """Least seconds of each resource, used alone at its published rate."""
-    return {
-      'compute': self.flops / chip.flops,
-      'hbm': self.hbm_bytes / chip.hbm_rate,
-      'interconnect': sum(self.collectives.values()) / chip.ici_rate,
-    }
-
-
-def count_layers(one: Count, two: Count, layers: int) -> Count:
-  """A program of `layers` from those of one and of two: linear in layers."""
-
-  def along(a: float, b: float) -> float:
-    return a + (layers - 1) * (b - a)
-
-  kinds = sorted({*one.collectives, *two.collectives})
-  return Count(
-    along(one.flops, two.flops),
-    along(one.hbm_bytes, two.hbm_bytes),
-    {
-      kind: along(one.collectives.get(kind, 0), two.collectives.get(kind, 0))
-      for kind in kinds
-    },
-  )
-
-
-def count(compiled: jax.stages.Compiled, devices: int) -> Count:
-  """What the compiler counts, loops once: for programs without any."""
-  cost = compiled.cost_analysis()
-  sent: dict[str, float] = {}
-  for item in read_collectives(compiled.as_text(), devices):
-    sent[item.kind] = sent.get(item.kind, 0.0) + item.sent
-  return Count(cost['flops'], cost['bytes accessed'], sent)
+def times(count: Count, chip: Chip) -> dict[str, float]:
+  """Least seconds of each resource, used alone at its published rate."""
+  return {
+    'compute': count.flops / chip.flops,
+    'hbm': count.memory_bytes / chip.hbm_rate,
+    'interconnect': sum(count.sent_bytes.values()) / chip.ici_rate,
+  }
 
 
 def useful_flops(
@@ -215,121 +183,156 @@ def memory_of(compiled: jax.stages.Compiled) -> dict[str, float]:
   return parts | {'total': sum(parts.values())}
 
 
-def compile_fitting(lowered: jax.stages.Lowered) -> Any:
-  """The compiled program, or the compiler's words on why it does not fit."""
-  try:
-    return lowered.compile()
-  except jax.errors.JaxRuntimeError as error:
-    text = ' '.join(str(error).split())
-    if 'RESOURCE_EXHAUSTED' not in text:
-      raise
-    return text[:300]
+@contextlib.contextmanager
+def captured_stderr() -> Iterator[list[str]]:
+  """Takes what the compiler says; it writes to the file descriptor itself."""
+  said: list[str] = []
+  sys.stderr.flush()
+  with tempfile.TemporaryFile() as file:
+    stderr = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+      yield said
+    finally:
+      os.dup2(stderr, 2)
+      os.close(stderr)
+      file.seek(0)
+      said += file.read().decode(errors='replace').splitlines()
 
 
-def smaller_changes(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-  """Changes that save memory, the cheapest first: flags -> the config."""
-  changes = {}
-  remat = config['model']['remat']
-  for policy in ('dots', 'full')[('none', 'dots', 'full').index(remat) :]:
-    changed = {**config, 'model': {**config['model'], 'remat': policy}}
-    changes[f'--config.model.remat={policy}'] = changed
+def compile_program(
+  lowered: jax.stages.Lowered,
+) -> tuple[jax.stages.Compiled | None, list[str]]:
+  """The compiled program, None where it needs too much; what was said."""
+  with captured_stderr() as said:
+    try:
+      return lowered.compile(), said
+    except jax.errors.JaxRuntimeError as error:
+      if 'RESOURCE_EXHAUSTED' not in str(error):
+        raise
+      return None, [' '.join(str(error).split())]
+
+
+def smaller_changes(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+  """Changes that save memory, the cheapest first: names -> values.
+
+  Recomputation costs a third more work, smaller parts of a batch and wider
+  tensor parallelism more traffic.
+  """
+  policies = ('none', 'dots', 'full')
+  for remat in policies[policies.index(config['model']['remat']) + 1 :]:
+    yield {'model.remat': remat}
+  fullest = (
+    {} if config['model']['remat'] == 'full' else {'model.remat': 'full'}
+  )
   parts, rows = config['train']['microbatches'], config['data']['batch_size']
-  fullest = {**config['model'], 'remat': 'full'}
   while rows % (2 * parts) == 0:
     parts *= 2
-    train = {**config['train'], 'microbatches': parts}
-    flag = f'--config.train.microbatches={parts}'
-    if remat != 'full':
-      flag = f'--config.model.remat=full {flag}'
-    changes[flag] = {**config, 'model': fullest, 'train': train}
-  return changes
+    yield fullest | {'train.microbatches': parts}
+  model = config['mesh']['model']
+  while model < 16:
+    model *= 2
+    yield fullest | {'mesh.model': model, 'mesh.fsdp': -1}
+
+
+def with_changes(
+  config: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+  """A config with some dotted names set."""
+  changed = {**config}
+  for name, value in changes.items():
+    section, key = name.split('.')
+    changed[section] = {**changed[section], key: value}
+  return changed
+
+
+def find_cure(
+  config: Mapping[str, Any], devices: Sequence[jax.Device], chip: Chip
+) -> str | None:
+  """Flags of the smallest change with which the train step fits."""
+  for changes in smaller_changes(config):
+    changed = with_changes(config, changes)
+    flags_text = ' '.join(f'--config.{k}={v}' for k, v in changes.items())
+    try:
+      mesh = make_mesh(changed['mesh'], devices)
+      check_mesh(changed, mesh)
+    except UserError:
+      continue  # this split is not possible here; the next may be
+    compiled, _ = compile_program(lower_train(changed, mesh))
+    fits = compiled and memory_of(compiled)['total'] <= chip.hbm_bytes
+    command_line.log(f'  with {flags_text}: {"fits" if fits else "no"}')
+    if fits:
+      return flags_text
+  return None
 
 
 def describe(
-  name: str,
-  config: Mapping[str, Any],
-  model: TransformerConfig,
-  mesh: Mesh,
-  chip: Chip,
+  name: str, config: Mapping[str, Any], mesh: Mesh, chip: Chip
 ) -> dict[str, Any]:
   """One program: memory, work, times and the bound that follows."""
   began = time.monotonic()
-  compiled = compile_fitting(PROGRAMS[name](config, model, mesh))
+  compiled, said = compile_program(PROGRAMS[name](config, mesh))
+  if compiled is None:
+    return {'fits': False, 'compiler': said[-1][:300]}
   seconds = time.monotonic() - began
-  if isinstance(compiled, str):
-    return {'fits': False, 'compiler': compiled}
   memory = memory_of(compiled)
-  # Loops are counted once, so layers and parts are taken out of theirs.
-  parts = config['train']['microbatches'] if name == 'train' else 1
-  rows = config['data']['batch_size'] // parts
-  part = {
-    **config,
-    'data': {**config['data'], 'batch_size': rows},
-    'train': {**config['train'], 'microbatches': 1},
-  }
-  counts = [
-    count(
-      PROGRAMS[name](
-        part, dataclasses.replace(model, n_layers=n, scan_unroll=n), mesh
-      ).compile(),
-      mesh.size,
-    )
-    for n in (1, 2)
-  ]
-  work = count_layers(*counts, model.n_layers)
+  work = count_work(read_program(compiled.as_text()), mesh.size)
+  model = model_of(config)
   products, attention = useful_flops(name, config, model)
-  # The attention kernel is not counted by the compiler; its backward pass
-  # makes the scores again, as does recomputation.
-  again = {'train': 4 / 3 if model.remat != 'full' else 5 / 3, 'score': 1}
-  work = Count(
-    parts * work.flops + again[name] * attention / mesh.size,
-    parts * work.hbm_bytes,
-    {kind: parts * sent for kind, sent in work.collectives.items()},
-  )
-  times = work.times(chip)
+  # Kernels cannot be seen into. The products of splash's two backward kernels
+  # are 7 to the 2 of its forward, as both make the scores again.
+  forward = 2 if name == 'train' and model.remat == 'full' else 1
+  units = 2 * forward + (7 if name == 'train' else 0)
+  share = units / (6 if name == 'train' else 2)
+  work.flops += share * attention / mesh.size
+  seconds_at_least = times(work, chip)
   useful = (products + attention) / mesh.size
   return {
     'fits': memory['total'] <= chip.hbm_bytes,
     'memory_bytes': memory,
     'flops': work.flops,
     'useful_flops': useful,
-    'hbm_bytes': work.hbm_bytes,
-    'sent_bytes': work.collectives,
-    'seconds_at_least': times,
-    'mfu_at_most': useful / chip.flops / max(times.values()),
+    'hbm_bytes': work.memory_bytes,
+    'sent_bytes': work.sent_bytes,
+    'largest_gather_bytes': work.largest_gather,
+    'unknown_loops': work.unknown_loops,
+    'seconds_at_least': seconds_at_least,
+    'mfu_at_most': useful / chip.flops / max(seconds_at_least.values()),
+    # Arrays that the devices exchange whole; there should be none.
+    'rematerialized': [x for x in said if 'full rematerialization' in x],
     'compile_seconds': round(seconds, 1),
   }
 
 
-def table(name: str, found: Mapping[str, Any], chip: Chip) -> str:
+def table(found: Mapping[str, Any], chip: Chip) -> str:
   """A few lines for the console."""
   if 'memory_bytes' not in found:
-    return f'{name}: does not fit: {found["compiler"]}'
-  memory = ', '.join(
-    f'{part} {size / GB:.2f}' for part, size in found['memory_bytes'].items()
-  )
-  sent = ', '.join(
-    f'{kind} {size / GB:.2f}' for kind, size in found['sent_bytes'].items()
-  )
-  times = ', '.join(
-    f'{part} {1e3 * s:.0f}' for part, s in found['seconds_at_least'].items()
-  )
-  return '\n'.join(
-    (
-      f'{name}: {"fits" if found["fits"] else "DOES NOT FIT"}, compiled in '
-      f'{found["compile_seconds"]:.0f} s',
-      f'  GB of {chip.hbm_bytes / GB:.0f} a chip: {memory}',
-      f'  TFLOP a chip: {found["flops"] / 1e12:.1f}, of them needed '
-      f'{found["useful_flops"] / 1e12:.1f}',
-      f'  GB sent a chip: {sent or "nothing"}',
-      f'  milliseconds at least: {times}',
-      f'  MFU at most {100 * found["mfu_at_most"]:.0f}%',
+    return f'does not fit: {found["compiler"]}'
+
+  def row(values: Mapping[str, float], unit: float, digits: int) -> str:
+    return ', '.join(f'{k} {v / unit:.{digits}f}' for k, v in values.items())
+
+  lines = [
+    f'{"fits" if found["fits"] else "DOES NOT FIT"}, compiled in '
+    f'{found["compile_seconds"]:.0f} s',
+    f'GB of {chip.hbm_bytes / GB:.0f} a chip: '
+    f'{row(found["memory_bytes"], GB, 2)}',
+    f'TFLOP a chip: {found["flops"] / 1e12:.1f}, of them needed '
+    f'{found["useful_flops"] / 1e12:.1f}',
+    f'GB sent a chip: {row(found["sent_bytes"], GB, 2) or "nothing"}; gathered '
+    f'at once {found["largest_gather_bytes"] / GB:.2f}',
+    f'milliseconds at least: {row(found["seconds_at_least"], 1e-3, 0)}',
+    f'MFU at most {100 * found["mfu_at_most"]:.0f}%',
+  ]
+  if found['unknown_loops']:
+    lines.append(
+      f'loops of unknown length, counted once: {found["unknown_loops"]}'
     )
-  )
+  return '\n  '.join([*lines, *found['rematerialized']])
 
 
 def main(argv: list[str]) -> int:
-  """Entry point: 0 where all fits, 1 where not, 2 for a user's fault."""
+  """0 where all fits, 1 where not."""
   command_line.parse_flags(argv)
   config = command_line.CONFIG.value
   if config is None:
@@ -338,34 +341,32 @@ def main(argv: list[str]) -> int:
   topology = _TOPOLOGY.value or config['aot']['topology']
   if not topology:
     raise UserError('--topology is missing: --topology v5e:4x4')
+  output = pathlib.Path(_OUTPUT.value).expanduser() if _OUTPUT.value else None
+  if output and not output.parent.is_dir():
+    raise UserError(f'--output: there is no folder {output.parent}; make it')
   devices = open_topology(topology)
   chip = chip_of(devices[0].device_kind)
   mesh = make_mesh(config['mesh'], devices)
   check_mesh(config, mesh)
-  model = model_of(config)
-  command_line.log(f'{len(devices)} x {chip.name} ({topology})')
+  sizes = ', '.join(f'{axis} {size}' for axis, size in mesh.shape.items())
+  command_line.log(f'{len(devices)} x {chip.name} ({topology}): {sizes}')
   found = {}
   for name in PROGRAMS:
-    found[name] = describe(name, config, model, mesh, chip)
-    command_line.log(table(name, found[name], chip))
+    found[name] = describe(name, config, mesh, chip)
+    command_line.log(f'{name}: {table(found[name], chip)}')
   cure = None
   if not found['train']['fits']:
-    for flag, changed in smaller_changes(config).items():
-      changed_model = dataclasses.replace(
-        model, remat=changed['model']['remat']
-      )
-      check_mesh(changed, mesh)
-      if describe('train', changed, changed_model, mesh, chip)['fits']:
-        cure = flag
-        break
+    command_line.log('looking for what makes the train step fit')
+    cure = find_cure(config, devices, chip)
     command_line.log(f'train fits with {cure or "more chips only"}')
-  if _OUTPUT.value:
+  if output:
     manifest.write_json(
-      pathlib.Path(_OUTPUT.value),
+      output,
       {
-        'manifest': manifest.describe(config),
+        'manifest': manifest.describe(config, 'prm_jax.aot'),
         'topology': topology,
         'chips': len(devices),
+        'mesh': dict(mesh.shape),
         'chip': dataclasses.asdict(chip),
         'programs': found,
         'fits_with': cure,
@@ -375,6 +376,9 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == '__main__':
+  if {'--help', '-h'} & set(sys.argv[1:]):
+    print(f'{__doc__}\n{flags.FLAGS.main_module_help()}')
+    sys.exit(0)
   try:
     sys.exit(main(sys.argv))
   except UserError as error:

@@ -49,12 +49,14 @@ def git_commit() -> str | None:
   return answer.stdout.strip()
 
 
-def describe(config: Mapping[str, Any]) -> dict[str, Any]:
+def describe(
+  config: Mapping[str, Any], module: str = 'prm_jax.main'
+) -> dict[str, Any]:
   """Versions, commit, command, seeds and devices of this process."""
   versions = {name: importlib.metadata.version(name) for name in PACKAGES}
   devices = jax.devices()
   return {
-    'command': shlex.join(['python', '-m', 'prm_jax.main', *sys.argv[1:]]),
+    'command': shlex.join(['python', '-m', module, *sys.argv[1:]]),
     'git_commit': git_commit(),
     'seeds': {'seed': config['seed']},
     'versions': versions | {'python': platform.python_version()},

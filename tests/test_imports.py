@@ -17,7 +17,7 @@ LAYERS = (
   {
     'chains',
     'checkpoints',
-    'collectives',
+    'compiled',
     'encoding',
     'errors',
     'manifest',
@@ -25,7 +25,6 @@ LAYERS = (
     'optim',
     'sharding',
     'tokenizer',
-    'tpu_chips',
     'verify',
   },
   {'models'},
