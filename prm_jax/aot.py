@@ -10,6 +10,7 @@ and how long they take at least; exit code 1 when they do not fit.
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import pathlib
 import sys
@@ -53,15 +54,17 @@ def open_topology(name: str) -> list[jax.Device]:
   Raises:
     UserError: libtpu is missing, or knows no such slice.
   """
+  if importlib.util.find_spec('libtpu') is None:
+    raise UserError("libtpu is missing: pip install 'jax[tpu]'")
   os.environ['TPU_SKIP_MDS_QUERY'] = '1'  # no TPU host is asked what it is
+  # The lock is for chips, of which none is used.
+  os.environ['ALLOW_MULTIPLE_LIBTPU_LOAD'] = '1'
   jax.config.update('jax_platforms', 'cpu')
   try:
     with captured_stderr():
       found = topologies.get_topology_desc(platform='tpu', topology_name=name)
   except Exception as error:  # XLA raises kinds of its own
     text = ' '.join(str(error).split())
-    if 'libtpu' in text:
-      raise UserError("libtpu is missing: pip install 'jax[tpu]'") from None
     raise UserError(
       f'topology {name!r} is unknown ({text[:200]}); name one such as v5e:4x4 '
       'or v5p:2x2x2'
@@ -367,6 +370,7 @@ def main(argv: list[str]) -> int:
         'topology': topology,
         'chips': len(devices),
         'mesh': dict(mesh.shape),
+        'tokens': config['data']['batch_size'] * config['data']['row_length'],
         'chip': dataclasses.asdict(chip),
         'programs': found,
         'fits_with': cure,
