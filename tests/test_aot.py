@@ -1,5 +1,6 @@
 """What aot counts, by hand; the compiler itself where libtpu is installed."""
 
+import dataclasses
 import importlib.util
 import json
 import subprocess
@@ -7,12 +8,14 @@ import sys
 
 import pytest
 
+from configs import prm_math as configs
 from prm_jax import aot
 from prm_jax.compiled.chips import CHIPS, chip_of
 from prm_jax.compiled.work import Count
 from prm_jax.errors import UserError
 from prm_jax.models import TransformerConfig
 from tests.command_line import ROOT
+from tests.models.test_architectures import PUBLISHED
 
 HAS_TPU_COMPILER = importlib.util.find_spec('libtpu') is not None
 needs_compiler = pytest.mark.skipif(
@@ -50,6 +53,26 @@ def test_useful_flops_by_hand():
   assert attention == 2 * 6 * 2 * (2 * 2 * 4) * 3
   both = aot.useful_flops('train', config, model)
   assert both == (3 * products, 3 * attention)
+
+
+@pytest.mark.parametrize(
+  ('variant', 'published'),
+  [
+    ('qwen2_5_math_7b', 'Qwen2.5-Math-PRM-7B'),
+    ('llama3_8b', 'Llama-3.1-8B'),
+  ],
+)
+def test_a_real_size_is_the_published_one(variant, published):
+  config = configs.get_config(variant).to_dict()
+  ours = aot.model_of(config)
+  theirs = PUBLISHED[published][1]
+  # Positions cost the same, however scaled; a PRM has no output embedding.
+  same = ('rope_theta', 'rope_scaling', 'norm_eps', 'dtype', 'remat')
+  same += ('tie_embeddings',) * (variant == 'qwen2_5_math_7b')
+  assert (
+    dataclasses.replace(ours, **{name: getattr(theirs, name) for name in same})
+    == theirs
+  )
 
 
 def test_a_chip_without_figures_is_named():
