@@ -41,6 +41,9 @@ from prm_jax.train_state import LoraConfig, abstract_state, make_init
 _TOPOLOGY = flags.DEFINE_string(
   'topology', '', "Chips, such as v5e:16x16; by default the config's own."
 )
+_SLICES = flags.DEFINE_integer(
+  'slices', 1, 'So many such slices, joined by the data center network.'
+)
 _OUTPUT = flags.DEFINE_string('output', '', 'A JSON file to write, too.')
 
 GB = 1e9
@@ -48,8 +51,8 @@ GB = 1e9
 PER_STEP = ('step_labels', 'step_weights', 'step_trials')
 
 
-def open_topology(name: str) -> list[jax.Device]:
-  """The devices of a TPU slice that is not here.
+def open_topology(name: str, slices: int = 1) -> list[jax.Device]:
+  """The devices of TPU slices that are not here.
 
   Raises:
     UserError: libtpu is missing, or knows no such slice.
@@ -62,7 +65,9 @@ def open_topology(name: str) -> list[jax.Device]:
   jax.config.update('jax_platforms', 'cpu')
   try:
     with captured_stderr():
-      found = topologies.get_topology_desc(platform='tpu', topology_name=name)
+      found = topologies.get_topology_desc(
+        platform='tpu', topology_name=name, num_slices=slices
+      )
   except Exception as error:  # XLA raises kinds of its own
     text = ' '.join(str(error).split())
     raise UserError(
@@ -347,12 +352,13 @@ def main(argv: list[str]) -> int:
   output = pathlib.Path(_OUTPUT.value).expanduser() if _OUTPUT.value else None
   if output and not output.parent.is_dir():
     raise UserError(f'--output: there is no folder {output.parent}; make it')
-  devices = open_topology(topology)
+  devices = open_topology(topology, _SLICES.value)
   chip = chip_of(devices[0].device_kind)
   mesh = make_mesh(config['mesh'], devices)
   check_mesh(config, mesh)
+  shape = f'{_SLICES.value} x ' * (_SLICES.value > 1) + topology
   sizes = ', '.join(f'{axis} {size}' for axis, size in mesh.shape.items())
-  command_line.log(f'{len(devices)} x {chip.name} ({topology}): {sizes}')
+  command_line.log(f'{len(devices)} x {chip.name} ({shape}): {sizes}')
   found = {}
   for name in PROGRAMS:
     found[name] = describe(name, config, mesh, chip)
@@ -368,6 +374,7 @@ def main(argv: list[str]) -> int:
       {
         'manifest': manifest.describe(config, 'prm_jax.aot'),
         'topology': topology,
+        'slices': _SLICES.value,
         'chips': len(devices),
         'mesh': dict(mesh.shape),
         'tokens': config['data']['batch_size'] * config['data']['row_length'],

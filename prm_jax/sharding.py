@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -52,7 +53,8 @@ def make_mesh(shape: dict[str, int], devices=None) -> Mesh:
     shape: size per axis of AXES; one of them may be -1: what is left.
 
   Raises:
-    UserError: the sizes do not multiply to the number of devices.
+    UserError: the sizes do not multiply to the number of devices, or replica
+      does not to the slices.
   """
   devices = jax.devices() if devices is None else devices
   sizes = [shape[axis] for axis in AXES]
@@ -65,8 +67,28 @@ def make_mesh(shape: dict[str, int], devices=None) -> Mesh:
       f'mesh {wanted} does not fit {len(devices)} devices; set '
       '--config.mesh.* so that the product is that number (-1: the rest)'
     )
-  return jax.make_mesh(
-    sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices
+  return Mesh(
+    _place(sizes, devices), AXES, axis_types=(AxisType.Auto,) * len(AXES)
+  )
+
+
+def _place(sizes: list[int], devices: Sequence[jax.Device]) -> np.ndarray:
+  """Devices by mesh position, neighbours in a mesh axis near each other."""
+  if devices[0].platform != 'tpu':
+    return np.array(devices).reshape(sizes)
+  slices = len({getattr(device, 'slice_index', 0) for device in devices})
+  replica, *inside = sizes
+  if replica % slices:
+    raise UserError(
+      f'mesh.replica={replica} does not divide over {slices} slices; only '
+      'replica goes across them: make it a multiple'
+    )
+  # A torus of 8 x 8 x 8 has an axis of 4 only when its own are split.
+  split = {'allow_split_physical_axes': True}
+  if slices == 1:
+    return mesh_utils.create_device_mesh(sizes, devices, **split)
+  return mesh_utils.create_hybrid_device_mesh(
+    (replica // slices, *inside), (slices, 1, 1), devices, **split
   )
 
 

@@ -14,6 +14,7 @@ from prm_jax.compiled.chips import CHIPS, chip_of
 from prm_jax.compiled.work import Count
 from prm_jax.errors import UserError
 from prm_jax.models import TransformerConfig
+from prm_jax.sharding import make_mesh
 from tests.command_line import ROOT
 from tests.models.test_architectures import PUBLISHED
 
@@ -76,7 +77,7 @@ def test_a_real_size_is_the_published_one(variant, published):
 
 
 def test_a_chip_without_figures_is_named():
-  with pytest.raises(UserError, match=r"'TPU v1': expected .* v4, v5e"):
+  with pytest.raises(UserError, match=r"'TPU v1': expected .* v5e, v5p"):
     chip_of('TPU v1')
 
 
@@ -188,3 +189,20 @@ def test_without_the_compiler_it_says_what_to_install():
   assert done.stderr.splitlines()[-1].startswith(
     "error: libtpu is missing: pip install 'jax[tpu]'"
   )
+
+
+@needs_compiler
+def test_only_replica_goes_across_slices():
+  done = run(
+    '--config=configs/prm_math.py:human,tiny',
+    '--topology=v5e:2x2',
+    '--slices=2',
+    '--config.data.batch_size=8',
+  )
+  assert done.returncode == 2
+  assert 'mesh.replica=1 does not divide over 2 slices' in done.stderr
+  devices = aot.open_topology('v5e:2x2', 2)
+  mesh = make_mesh({'replica': 2, 'fsdp': -1, 'model': 1}, devices)
+  assert mesh.shape == {'replica': 2, 'fsdp': 4, 'model': 1}
+  for slice_index, row in enumerate(mesh.devices):
+    assert {device.slice_index for device in row.flat} == {slice_index}

@@ -28,7 +28,6 @@ class Chip:
 # By the `device_kind` of JAX. Links are published in Gbit/s per chip.
 _DOCS = 'https://cloud.google.com/tpu/docs'
 CHIPS = {
-  'TPU v4': Chip('v4', 275e12, 32e9, 1228e9, 2400e9 / 8, f'{_DOCS}/v4'),
   'TPU v5 lite': Chip('v5e', 197e12, 16e9, 819e9, 1600e9 / 8, f'{_DOCS}/v5e'),
   'TPU v5': Chip('v5p', 459e12, 95e9, 2765e9, 4800e9 / 8, f'{_DOCS}/v5p'),
   'TPU v6 lite': Chip('v6e', 918e12, 32e9, 1640e9, 3584e9 / 8, f'{_DOCS}/v6e'),
