@@ -134,6 +134,7 @@ def base() -> ml_collections.ConfigDict:
   # Without the language-model loss the PRM does not learn to calculate.
   config.loss = dict(name='bce', lm_weight=1.0, margin=4.0)
   config.optim = dict(
+    name='adamw',  # 'adafactor': a third of its memory
     lr=1e-3,
     warmup=100,
     schedule='cosine',
@@ -141,6 +142,7 @@ def base() -> ml_collections.ConfigDict:
     b2=0.95,
     weight_decay=0.01,
     clip=1.0,
+    moments='float32',
   )
   config.train = dict(
     steps=1600,

@@ -117,6 +117,8 @@ REFUSED = {
   'model.remat=foo': "model.remat='foo': expected one of",
   'model.n_kv_heads=3': 'model.n_kv_heads=3 must divide',
   'optim.schedule=foo': "optim.schedule='foo': expected one of constant, ",
+  'optim.name=foo': "optim.name='foo': expected one of adamw, adafactor",
+  'optim.moments=foo': "optim.moments='foo': expected one of float32, ",
   'optim.clip=inf': 'config holds inf or nan',
   'targets.supervision=foo': "supervision='foo': expected one of process, ",
   'targets.neutral=foo': "targets.neutral='foo': expected one of good, ",
