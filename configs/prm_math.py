@@ -125,6 +125,7 @@ def base() -> ml_collections.ConfigDict:
     qkv_bias=False,
     tie_embeddings=True,
     dtype='float32',
+    param_dtype='float32',  # 'bfloat16': a float32 master where it is trained
     remat='none',
     scan_unroll=3,
   )
@@ -231,7 +232,7 @@ def set_base(
   config.name = f'PRM from {name} on human step labels'
   config.base = name
   config.model = ml_collections.ConfigDict(
-    dict(dtype='bfloat16', remat='full', scan_unroll=1)
+    dict(dtype='bfloat16', param_dtype='float32', remat='full', scan_unroll=1)
   )
   config.data.update(
     tokenizer='',  # that of the base

@@ -5,6 +5,7 @@ config costs a second and not the training run before it is met.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +26,7 @@ from prm_jax.train import LoopConfig, LossConfig
 # What the evaluation during training gives, higher is better.
 BEST_METRICS = ('eval/auc', '')
 # All that a config says of a model that is a pretrained one.
-COMPUTED = {'dtype', 'remat', 'scan_unroll'}
+COMPUTED = {'dtype', 'param_dtype', 'remat', 'scan_unroll'}
 POSITIVE = {
   'data': ('batch_size', 'max_length', 'row_length', 'max_steps_per_row'),
   'train': (
@@ -60,8 +61,13 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
   """Checks a config: every fault that can be seen without data is seen here."""
   head = HeadConfig(**config['head'])
   base = open_pretrained(config['base']) if config['base'] else None
+  described = _describe(config, base, head)
+  if base is not None and described.lora.rank:
+    # No master is made of what stays, so float32 is never needed.
+    load = functools.partial(base.load, dtype=described.model.param_dtype)
+    base = dataclasses.replace(base, load=load)
   settings = Settings(
-    described=_describe(config, base, head),
+    described=described,
     base=base,
     loss=LossConfig(**config['loss']),
     optim=OptimConfig(**config['optim']),

@@ -33,7 +33,13 @@ from prm_jax.models import (
   step_logits,
 )
 from prm_jax.sharding import batch_sharding, shardings
-from prm_jax.train_state import NO_LORA, TrainState, trained_parts
+from prm_jax.train_state import (
+  NO_LORA,
+  TrainState,
+  join_master,
+  split_master,
+  trained_parts,
+)
 
 Batch = dict[str, jax.Array]
 Evaluate = Callable[[Any], dict[str, float]]
@@ -143,7 +149,7 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
   """The pure train step; `compile_train_step` jits and shards it.
 
-  The optimizer sees what `trained_parts` names and nothing else.
+  The optimizer sees what `trained_parts` names and nothing else, in float32.
   """
 
   def loss_of(trained: Any, frozen: Any, *rest: Any):
@@ -161,6 +167,9 @@ def make_train_step(
       else jax.tree.map(lambda x: jnp.where(step < head_only_steps, 0, x), part)
       for name, part in tree.items()
     }
+
+  def in_float32(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
   def train_step(state: TrainState, batch: Batch):
     names = trained_parts(lora)
@@ -183,8 +192,9 @@ def make_train_step(
         lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1),
         batch,
       )
+      # float32: of bfloat16 parameters a part's gradients are bfloat16.
       zeros = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype),
+        lambda x: jnp.zeros(x.shape, jnp.float32),
         jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts)),
       )
 
@@ -194,14 +204,16 @@ def make_train_step(
       (values, grads), _ = jax.lax.scan(add, zeros, parts)
 
     grads = only_head(grads, state.step)
-    grad_norm = optax.tree.norm(grads)
+    grad_norm = optax.tree.norm(in_float32(grads))
     finite = jnp.isfinite(values['loss']) & jnp.isfinite(grad_norm)
 
     def update(_):
-      updates, opt_state = optimizer.update(grads, state.opt_state, trained)
+      exact, opt_state = join_master(trained, state.opt_state)
+      updates, opt_state = optimizer.update(in_float32(grads), opt_state, exact)
       # Weight decay moves parameters too that have no gradient.
       updates = only_head(updates, state.step)
-      return optax.apply_updates(trained, updates), opt_state
+      exact = optax.apply_updates(exact, updates)
+      return split_master(exact, opt_state, model)
 
     moved, opt_state = jax.lax.cond(
       finite, update, lambda _: (trained, state.opt_state), None

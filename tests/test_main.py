@@ -115,6 +115,7 @@ REFUSED = {
   'data.batch_size=0': 'data.batch_size=0: expected >= 1',
   'data.max_steps_per_row=0': 'max_steps_per_row=0: expected >= 1',
   'model.remat=foo': "model.remat='foo': expected one of",
+  'model.param_dtype=foo': "model.param_dtype='foo': expected one of",
   'model.n_kv_heads=3': 'model.n_kv_heads=3 must divide',
   'optim.schedule=foo': "optim.schedule='foo': expected one of constant, ",
   'optim.name=foo': "optim.name='foo': expected one of adamw, adafactor",
