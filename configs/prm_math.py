@@ -155,6 +155,8 @@ def base() -> ml_collections.ConfigDict:
     best_metric='eval/auc',
     max_skipped_in_a_row=10,
   )
+  # Steps that are recorded for XProf, in workdir/profile; 0 steps: none.
+  config.profile = dict(first_step=0, steps=0)
   config.metrics = dict(tensorboard=False, wandb_project='')
   config.evaluation = dict(
     best_of_n='arithmetic',

@@ -126,6 +126,7 @@ def train_model(
     evaluate,
     mesh,
     workdir,
+    settings.profile,
   )
   writer.close()
   checkpoints.close()

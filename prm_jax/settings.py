@@ -20,6 +20,7 @@ from prm_jax.loading import ModelDescription
 from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
 from prm_jax.optim import OptimConfig
 from prm_jax.pretrained import Pretrained, open_pretrained
+from prm_jax.profiling import ProfileConfig
 from prm_jax.score import AGGREGATES
 from prm_jax.train import LoopConfig, LossConfig
 
@@ -55,6 +56,7 @@ class Settings:
   optim: OptimConfig
   loop: LoopConfig
   targets: TargetConfig
+  profile: ProfileConfig
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
@@ -73,6 +75,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     optim=OptimConfig(**config['optim']),
     loop=LoopConfig(**config['train']),
     targets=TargetConfig(**config['targets']),
+    profile=ProfileConfig(**config['profile']),
   )
   losses.check_loss(settings.loss.name, head)
   for section, names in POSITIVE.items():
@@ -86,6 +89,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
       f'train.head_only_steps={settings.loop.head_only_steps}: expected 0 to '
       f'below train.steps={settings.loop.steps}'
     )
+  settings.profile.check(settings.loop.steps)
   _check_choice('train.best_metric', settings.loop.best_metric, BEST_METRICS)
   _check_data(config['data'])
   _check_evaluation(config)

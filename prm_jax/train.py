@@ -32,6 +32,7 @@ from prm_jax.models import (
   number_likelihood,
   step_logits,
 )
+from prm_jax.profiling import Profile, ProfileConfig
 from prm_jax.sharding import batch_sharding, shardings
 from prm_jax.train_state import (
   NO_LORA,
@@ -43,6 +44,7 @@ from prm_jax.train_state import (
 
 Batch = dict[str, jax.Array]
 Evaluate = Callable[[Any], dict[str, float]]
+NO_PROFILE = ProfileConfig()
 
 
 class Stopped(BaseException):
@@ -304,6 +306,7 @@ def fit(
   evaluate: Evaluate,
   mesh: Mesh,
   workdir: pathlib.Path,
+  profile: ProfileConfig = NO_PROFILE,
 ) -> TrainState:
   """Runs from the state's step to `config.steps`.
 
@@ -312,6 +315,7 @@ def fit(
     step_fn: from `compile_train_step`.
     data: the iterator whose position is saved with every checkpoint.
     evaluate: params -> metrics, before every checkpoint.
+    profile: steps that are recorded, in workdir/profile.
 
   Raises:
     Stopped: after SIGTERM, with everything saved.
@@ -321,10 +325,13 @@ def fit(
   progress = Progress(name, start, config.steps)
   tokens, since = 0, time.monotonic()
   pending = None  # the step before, whose numbers are ready by now
-  with _StopSignal() as stop, jax.set_mesh(mesh):
+  recorder = Profile(profile, workdir / 'profile', progress.break_line)
+  with _StopSignal() as stop, recorder, jax.set_mesh(mesh):
     for step in range(start + 1, config.steps + 1):
       batch = next(data)
-      state, metrics = step_fn(state, put_batch(batch, mesh))
+      state, metrics = recorder.run(
+        step, step_fn, state, put_batch(batch, mesh)
+      )
       tokens += int((batch['segment_ids'] > 0).sum())
       if pending:
         _check_finite(*pending, config.max_skipped_in_a_row, workdir)

@@ -128,6 +128,8 @@ REFUSED = {
   'train.keep=0': 'train.keep=0: expected >= 1',
   'train.best_metric=eval/acu': 'best_metric=.eval/acu.: expected .*eval/auc',
   'train.microbatches=3': 'batch_size=8 .* 3 microbatches .* multiple of 3',
+  'profile.steps=3': 'first_step=0, profile.steps=3: .* train.steps=6; 2 is',
+  'profile.steps=-1': 'profile.steps=-1: expected >= 0',
   'evaluation.aggregate=foo': "evaluation.aggregate='foo': expected one of min",
   'evaluation.aggregates=foo': "evaluation.aggregates='foo': expected one of",
   'evaluation.best_of_n=foo': "best_of_n='foo': expected one of arithmetic",
