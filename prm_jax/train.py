@@ -38,8 +38,9 @@ from prm_jax.train_state import (
   NO_LORA,
   TrainState,
   join_master,
+  join_params,
   split_master,
-  trained_parts,
+  split_params,
 )
 
 Batch = dict[str, jax.Array]
@@ -151,11 +152,12 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
   """The pure train step; `compile_train_step` jits and shards it.
 
-  The optimizer sees what `trained_parts` names and nothing else, in float32.
+  The optimizer sees what `split_params` calls trained, in float32.
   """
 
   def loss_of(trained: Any, frozen: Any, *rest: Any):
-    return batch_loss(frozen | trained, *rest, model, head, loss, lora)
+    params = join_params(trained, frozen)
+    return batch_loss(params, *rest, model, head, loss, lora)
 
   grad_fn = jax.value_and_grad(loss_of, has_aux=True)
 
@@ -174,9 +176,9 @@ def make_train_step(
     return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
   def train_step(state: TrainState, batch: Batch):
-    names = trained_parts(lora)
-    trained = {name: state.params[name] for name in names}
-    frozen = {k: v for k, v in state.params.items() if k not in names}
+    trained, frozen = split_params(
+      state.params, head, lora, lm_loss=loss.lm_weight > 0
+    )
     step_norm = jnp.maximum(
       losses.step_loss_weights(loss.name, batch).sum(), 1e-6
     )
@@ -222,7 +224,7 @@ def make_train_step(
     )
     new_state = TrainState(
       step=state.step + 1,
-      params=frozen | moved,
+      params=join_params(moved, frozen),
       opt_state=opt_state,
       key=state.key,
       skipped=state.skipped + ~finite,

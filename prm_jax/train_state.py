@@ -48,9 +48,32 @@ class WithMaster(NamedTuple):
   optimizer: Any
 
 
-def trained_parts(lora: LoraConfig) -> tuple[str, ...]:
-  """Names of the parameters that the optimizer moves."""
-  return ('head', 'lora') if lora.rank else ('backbone', 'head')
+def split_params(
+  params: Any, head: HeadConfig, lora: LoraConfig, lm_loss: bool
+) -> tuple[Any, Any]:
+  """The parameters that the optimizer moves, and those that stay.
+
+  With adapters the backbone stays. So does an output embedding that neither
+  the language-model loss nor the head reads: without a gradient it would have
+  moments, and decay.
+  """
+  names = ('head', 'lora') if lora.rank else ('backbone', 'head')
+  trained = {name: params[name] for name in names}
+  frozen = {k: v for k, v in params.items() if k not in names}
+  unread = not lm_loss and not head.likelihood
+  if unread and 'lm_head' in trained.get('backbone', {}):
+    backbone = dict(trained['backbone'])
+    frozen['backbone'] = {'lm_head': backbone.pop('lm_head')}
+    trained['backbone'] = backbone
+  return trained, frozen
+
+
+def join_params(trained: Any, frozen: Any) -> Any:
+  """Undoes `split_params`."""
+  return {
+    name: frozen.get(name, {}) | trained.get(name, {})
+    for name in trained | frozen
+  }
 
 
 def make_params(
@@ -107,13 +130,18 @@ def make_init(
   head: HeadConfig,
   optimizer: optax.GradientTransformation,
   lora: LoraConfig = NO_LORA,
+  lm_loss: bool = True,
 ) -> Callable[..., TrainState]:
-  """A pure function from a key, and a backbone if there is one, to a state."""
+  """A pure function from a key, and a backbone if there is one, to a state.
+
+  Args:
+    lm_loss: whether the loss has a language-model part; see `split_params`.
+  """
 
   def init(key: jax.Array, backbone: Any = None) -> TrainState:
     params_key, loop_key = jax.random.split(key)
     params = make_params(params_key, model, head, lora, backbone)
-    trained = {name: params[name] for name in trained_parts(lora)}
+    trained, _ = split_params(params, head, lora, lm_loss)
     _, opt_state = split_master(trained, optimizer.init(trained), model)
     zero = jnp.zeros((), jnp.int32)
     return TrainState(
