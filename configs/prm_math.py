@@ -125,6 +125,7 @@ def base() -> ml_collections.ConfigDict:
     qkv_bias=False,
     tie_embeddings=True,
     dtype='float32',
+    param_dtype='float32',  # 'bfloat16': a float32 master where it is trained
     remat='none',
     scan_unroll=3,
   )
@@ -134,6 +135,7 @@ def base() -> ml_collections.ConfigDict:
   # Without the language-model loss the PRM does not learn to calculate.
   config.loss = dict(name='bce', lm_weight=1.0, margin=4.0)
   config.optim = dict(
+    name='adamw',  # 'adafactor': a third of its memory
     lr=1e-3,
     warmup=100,
     schedule='cosine',
@@ -141,6 +143,7 @@ def base() -> ml_collections.ConfigDict:
     b2=0.95,
     weight_decay=0.01,
     clip=1.0,
+    moments='float32',
   )
   config.train = dict(
     steps=1600,
@@ -152,6 +155,8 @@ def base() -> ml_collections.ConfigDict:
     best_metric='eval/auc',
     max_skipped_in_a_row=10,
   )
+  # Steps that are recorded for XProf, in workdir/profile; 0 steps: none.
+  config.profile = dict(first_step=0, steps=0)
   config.metrics = dict(tensorboard=False, wandb_project='')
   config.evaluation = dict(
     best_of_n='arithmetic',
@@ -229,7 +234,7 @@ def set_base(
   config.name = f'PRM from {name} on human step labels'
   config.base = name
   config.model = ml_collections.ConfigDict(
-    dict(dtype='bfloat16', remat='full', scan_unroll=1)
+    dict(dtype='bfloat16', param_dtype='float32', remat='full', scan_unroll=1)
   )
   config.data.update(
     tokenizer='',  # that of the base

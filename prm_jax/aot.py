@@ -90,12 +90,13 @@ def lower_train(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
   model = model_of(config)
   head, lora = HeadConfig(**config['head']), LoraConfig(**config['lora'])
   optim, steps = OptimConfig(**config['optim']), config['train']['steps']
-  optimizer = make_optimizer(optim, steps)
-  state = abstract_state(make_init(model, head, optimizer, lora), mesh)
+  optimizer, loss = make_optimizer(optim, steps), LossConfig(**config['loss'])
+  init = make_init(model, head, optimizer, lora, lm_loss=loss.lm_weight > 0)
+  state = abstract_state(init, mesh)
   step = make_train_step(
     model,
     head,
-    LossConfig(**config['loss']),
+    loss,
     optimizer,
     make_schedule(optim, steps),
     config['train']['microbatches'],

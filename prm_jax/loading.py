@@ -27,7 +27,7 @@ from prm_jax.published import open_published
 from prm_jax.scorer import Scorer
 from prm_jax.sharding import make_mesh
 from prm_jax.tokenizer import HuggingFaceTokenizer, read_tokenizer
-from prm_jax.train_state import make_params, placed_shapes
+from prm_jax.train_state import make_params, placed_shapes, stored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,9 @@ class ModelDescription:
   def abstract_params(self, mesh: Mesh) -> Any:
     """Shapes and shardings of the parameters as trained, without values."""
     shapes = jax.eval_shape(
-      lambda key: make_params(key, self.model, self.head, self.lora),
+      lambda key: stored(
+        make_params(key, self.model, self.head, self.lora), self.model
+      ),
       jax.random.key(0),
     )
     return placed_shapes(shapes, mesh)

@@ -5,11 +5,10 @@
 """
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
-
-from jax.sharding import Mesh
 
 from prm_jax.chat_template import read_chat_template
 from prm_jax.models import TransformerConfig
@@ -29,14 +28,15 @@ class Pretrained:
   Attributes:
     longest: tokens up to which it is the model that was trained.
     read_chat_template: gives Jinja text, '' where the model has none.
-    load: mesh -> float32 parameters of the backbone, placed on it.
+    load: mesh -> parameters of the backbone, placed on it; float32, or the
+      `dtype` that it is given.
   """
 
   model: TransformerConfig
   longest: int
   tokenizer: HuggingFaceTokenizer
   read_chat_template: Callable[[], str]
-  load: Callable[[Mesh], Any]
+  load: Callable[..., Any]
 
 
 def open_pretrained(name: str) -> Pretrained:
@@ -69,5 +69,5 @@ def open_pretrained(name: str) -> Pretrained:
     longest,
     read_tokenizer(directory),
     lambda: read_chat_template(directory),
-    lambda mesh: load_backbone(files, model, mesh),
+    functools.partial(load_backbone, files, model),
   )

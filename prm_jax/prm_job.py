@@ -71,7 +71,13 @@ def train_model(
   )
 
   optimizer = make_optimizer(settings.optim, loop.steps)
-  init = make_init(described.model, described.head, optimizer, described.lora)
+  init = make_init(
+    described.model,
+    described.head,
+    optimizer,
+    described.lora,
+    lm_loss=settings.loss.lm_weight > 0,
+  )
   checkpoints = Checkpoints(
     workdir / 'checkpoints', loop.keep, loop.best_metric
   )
@@ -126,6 +132,7 @@ def train_model(
     evaluate,
     mesh,
     workdir,
+    settings.profile,
   )
   writer.close()
   checkpoints.close()

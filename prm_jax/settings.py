@@ -5,6 +5,7 @@ config costs a second and not the training run before it is met.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping
 from typing import Any
@@ -19,13 +20,14 @@ from prm_jax.loading import ModelDescription
 from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
 from prm_jax.optim import OptimConfig
 from prm_jax.pretrained import Pretrained, open_pretrained
+from prm_jax.profiling import ProfileConfig
 from prm_jax.score import AGGREGATES
 from prm_jax.train import LoopConfig, LossConfig
 
 # What the evaluation during training gives, higher is better.
 BEST_METRICS = ('eval/auc', '')
 # All that a config says of a model that is a pretrained one.
-COMPUTED = {'dtype', 'remat', 'scan_unroll'}
+COMPUTED = {'dtype', 'param_dtype', 'remat', 'scan_unroll'}
 POSITIVE = {
   'data': ('batch_size', 'max_length', 'row_length', 'max_steps_per_row'),
   'train': (
@@ -54,19 +56,26 @@ class Settings:
   optim: OptimConfig
   loop: LoopConfig
   targets: TargetConfig
+  profile: ProfileConfig
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
   """Checks a config: every fault that can be seen without data is seen here."""
   head = HeadConfig(**config['head'])
   base = open_pretrained(config['base']) if config['base'] else None
+  described = _describe(config, base, head)
+  if base is not None and described.lora.rank:
+    # No master is made of what stays, so float32 is never needed.
+    load = functools.partial(base.load, dtype=described.model.param_dtype)
+    base = dataclasses.replace(base, load=load)
   settings = Settings(
-    described=_describe(config, base, head),
+    described=described,
     base=base,
     loss=LossConfig(**config['loss']),
     optim=OptimConfig(**config['optim']),
     loop=LoopConfig(**config['train']),
     targets=TargetConfig(**config['targets']),
+    profile=ProfileConfig(**config['profile']),
   )
   losses.check_loss(settings.loss.name, head)
   for section, names in POSITIVE.items():
@@ -80,6 +89,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
       f'train.head_only_steps={settings.loop.head_only_steps}: expected 0 to '
       f'below train.steps={settings.loop.steps}'
     )
+  settings.profile.check(settings.loop.steps)
   _check_choice('train.best_metric', settings.loop.best_metric, BEST_METRICS)
   _check_data(config['data'])
   _check_evaluation(config)

@@ -24,6 +24,9 @@ BATCH = ('replica', 'fsdp')  # what a batch axis is split over
 
 # First match wins. Stacked layers have a leading axis L, never split.
 RULES: tuple[tuple[str, P], ...] = (
+  # Adafactor's means over rows and columns, and moments of what has no two
+  # long sides: a thousandth of the parameters, of other shapes than theirs.
+  (r'/(v_row|v_col|v)/', P()),
   (r'(embed_tokens|lm_head)$', P('model', 'fsdp')),  # [V, D]
   (r'layers/self_attn/[qkv]_proj/kernel$', P(None, 'fsdp', 'model')),
   (r'layers/self_attn/[qkv]_proj/bias$', P(None, 'model')),  # [L, N, H]

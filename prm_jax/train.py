@@ -32,11 +32,20 @@ from prm_jax.models import (
   number_likelihood,
   step_logits,
 )
+from prm_jax.profiling import Profile, ProfileConfig
 from prm_jax.sharding import batch_sharding, shardings
-from prm_jax.train_state import NO_LORA, TrainState, trained_parts
+from prm_jax.train_state import (
+  NO_LORA,
+  TrainState,
+  join_master,
+  join_params,
+  split_master,
+  split_params,
+)
 
 Batch = dict[str, jax.Array]
 Evaluate = Callable[[Any], dict[str, float]]
+NO_PROFILE = ProfileConfig()
 
 
 class Stopped(BaseException):
@@ -143,11 +152,12 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
   """The pure train step; `compile_train_step` jits and shards it.
 
-  The optimizer sees what `trained_parts` names and nothing else.
+  The optimizer sees what `split_params` calls trained, in float32.
   """
 
   def loss_of(trained: Any, frozen: Any, *rest: Any):
-    return batch_loss(frozen | trained, *rest, model, head, loss, lora)
+    params = join_params(trained, frozen)
+    return batch_loss(params, *rest, model, head, loss, lora)
 
   grad_fn = jax.value_and_grad(loss_of, has_aux=True)
 
@@ -162,10 +172,13 @@ def make_train_step(
       for name, part in tree.items()
     }
 
+  def in_float32(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
+
   def train_step(state: TrainState, batch: Batch):
-    names = trained_parts(lora)
-    trained = {name: state.params[name] for name in names}
-    frozen = {k: v for k, v in state.params.items() if k not in names}
+    trained, frozen = split_params(
+      state.params, head, lora, lm_loss=loss.lm_weight > 0
+    )
     step_norm = jnp.maximum(
       losses.step_loss_weights(loss.name, batch).sum(), 1e-6
     )
@@ -183,8 +196,9 @@ def make_train_step(
         lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1),
         batch,
       )
+      # float32: of bfloat16 parameters a part's gradients are bfloat16.
       zeros = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype),
+        lambda x: jnp.zeros(x.shape, jnp.float32),
         jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts)),
       )
 
@@ -194,21 +208,23 @@ def make_train_step(
       (values, grads), _ = jax.lax.scan(add, zeros, parts)
 
     grads = only_head(grads, state.step)
-    grad_norm = optax.tree.norm(grads)
+    grad_norm = optax.tree.norm(in_float32(grads))
     finite = jnp.isfinite(values['loss']) & jnp.isfinite(grad_norm)
 
     def update(_):
-      updates, opt_state = optimizer.update(grads, state.opt_state, trained)
+      exact, opt_state = join_master(trained, state.opt_state)
+      updates, opt_state = optimizer.update(in_float32(grads), opt_state, exact)
       # Weight decay moves parameters too that have no gradient.
       updates = only_head(updates, state.step)
-      return optax.apply_updates(trained, updates), opt_state
+      exact = optax.apply_updates(exact, updates)
+      return split_master(exact, opt_state, model)
 
     moved, opt_state = jax.lax.cond(
       finite, update, lambda _: (trained, state.opt_state), None
     )
     new_state = TrainState(
       step=state.step + 1,
-      params=frozen | moved,
+      params=join_params(moved, frozen),
       opt_state=opt_state,
       key=state.key,
       skipped=state.skipped + ~finite,
@@ -292,6 +308,7 @@ def fit(
   evaluate: Evaluate,
   mesh: Mesh,
   workdir: pathlib.Path,
+  profile: ProfileConfig = NO_PROFILE,
 ) -> TrainState:
   """Runs from the state's step to `config.steps`.
 
@@ -300,6 +317,7 @@ def fit(
     step_fn: from `compile_train_step`.
     data: the iterator whose position is saved with every checkpoint.
     evaluate: params -> metrics, before every checkpoint.
+    profile: steps that are recorded, in workdir/profile.
 
   Raises:
     Stopped: after SIGTERM, with everything saved.
@@ -309,10 +327,13 @@ def fit(
   progress = Progress(name, start, config.steps)
   tokens, since = 0, time.monotonic()
   pending = None  # the step before, whose numbers are ready by now
-  with _StopSignal() as stop, jax.set_mesh(mesh):
+  recorder = Profile(profile, workdir / 'profile', progress.break_line)
+  with _StopSignal() as stop, recorder, jax.set_mesh(mesh):
     for step in range(start + 1, config.steps + 1):
       batch = next(data)
-      state, metrics = step_fn(state, put_batch(batch, mesh))
+      state, metrics = recorder.run(
+        step, step_fn, state, put_batch(batch, mesh)
+      )
       tokens += int((batch['segment_ids'] > 0).sum())
       if pending:
         _check_finite(*pending, config.max_skipped_in_a_row, workdir)

@@ -30,15 +30,50 @@ class TrainState(NamedTuple):
 
   step: jax.Array  # [] int32, updates tried so far
   params: Any  # {'backbone': ..., 'head': ...}, with LoRA {'lora': ...} too
-  opt_state: Any  # of the trained parts only
+  opt_state: Any  # of the trained parts only; WithMaster where there is one
   key: jax.Array  # never changes; a step folds its number into it
   skipped: jax.Array  # [] int32, steps whose loss or gradient was not finite
   skipped_in_a_row: jax.Array  # [] int32
 
 
-def trained_parts(lora: LoraConfig) -> tuple[str, ...]:
-  """Names of the parameters that the optimizer moves."""
-  return ('head', 'lora') if lora.rank else ('backbone', 'head')
+class WithMaster(NamedTuple):
+  """The optimizer's state of a backbone that is kept in bfloat16.
+
+  Updates add up in the master, of which the parameters are the rounded copy:
+  most are smaller than half of a bfloat16's last bit (1/256 of its value) and
+  would be lost one by one (Micikevicius et al., 2018, section 3.1).
+  """
+
+  backbone: Any  # the master, float32
+  optimizer: Any
+
+
+def split_params(
+  params: Any, head: HeadConfig, lora: LoraConfig, lm_loss: bool
+) -> tuple[Any, Any]:
+  """The parameters that the optimizer moves, and those that stay.
+
+  With adapters the backbone stays. So does an output embedding that neither
+  the language-model loss nor the head reads: without a gradient it would have
+  moments, and decay.
+  """
+  names = ('head', 'lora') if lora.rank else ('backbone', 'head')
+  trained = {name: params[name] for name in names}
+  frozen = {k: v for k, v in params.items() if k not in names}
+  unread = not lm_loss and not head.likelihood
+  if unread and 'lm_head' in trained.get('backbone', {}):
+    backbone = dict(trained['backbone'])
+    frozen['backbone'] = {'lm_head': backbone.pop('lm_head')}
+    trained['backbone'] = backbone
+  return trained, frozen
+
+
+def join_params(trained: Any, frozen: Any) -> Any:
+  """Undoes `split_params`."""
+  return {
+    name: frozen.get(name, {}) | trained.get(name, {})
+    for name in trained | frozen
+  }
 
 
 def make_params(
@@ -48,7 +83,7 @@ def make_params(
   lora: LoraConfig = NO_LORA,
   backbone: Any = None,
 ) -> Any:
-  """First parameters; the backbone is random unless one is given."""
+  """First parameters, float32; the backbone is random unless one is given."""
   backbone_key, head_key, lora_key = jax.random.split(key, 3)
   if backbone is None:
     backbone = init_params(backbone_key, model)
@@ -61,21 +96,56 @@ def make_params(
   return params
 
 
+def stored(params: Any, model: TransformerConfig) -> Any:
+  """Parameters in what they are kept in: see `param_dtype`."""
+  if 'backbone' not in params:
+    return params
+  dtype = model.param_dtype
+  rounded = jax.tree.map(lambda x: x.astype(dtype), params['backbone'])
+  return params | {'backbone': rounded}
+
+
+def split_master(
+  trained: Any, opt_state: Any, model: TransformerConfig
+) -> tuple[Any, Any]:
+  """Trained parameters in float32 -> as they are kept, and what keeps them.
+
+  Args:
+    opt_state: the optimizer's own.
+  """
+  if model.param_dtype == 'float32' or 'backbone' not in trained:
+    return trained, opt_state
+  return stored(trained, model), WithMaster(trained['backbone'], opt_state)
+
+
+def join_master(trained: Any, opt_state: Any) -> tuple[Any, Any]:
+  """Undoes `split_master`."""
+  if not isinstance(opt_state, WithMaster):
+    return trained, opt_state
+  return trained | {'backbone': opt_state.backbone}, opt_state.optimizer
+
+
 def make_init(
   model: TransformerConfig,
   head: HeadConfig,
   optimizer: optax.GradientTransformation,
   lora: LoraConfig = NO_LORA,
+  lm_loss: bool = True,
 ) -> Callable[..., TrainState]:
-  """A pure function from a key, and a backbone if there is one, to a state."""
+  """A pure function from a key, and a backbone if there is one, to a state.
+
+  Args:
+    lm_loss: whether the loss has a language-model part; see `split_params`.
+  """
 
   def init(key: jax.Array, backbone: Any = None) -> TrainState:
     params_key, loop_key = jax.random.split(key)
     params = make_params(params_key, model, head, lora, backbone)
-    trained = {name: params[name] for name in trained_parts(lora)}
+    trained, _ = split_params(params, head, lora, lm_loss)
+    _, opt_state = split_master(trained, optimizer.init(trained), model)
     zero = jnp.zeros((), jnp.int32)
     return TrainState(
-      zero, params, optimizer.init(trained), loop_key, zero, zero
+      zero, stored(params, model), opt_state, loop_key, zero, zero
     )
 
   return init
@@ -87,7 +157,8 @@ def init_state(
   """Makes the first state in place: no device ever holds more than its part.
 
   Args:
-    backbone: pretrained parameters on the mesh, given away; None: random.
+    backbone: pretrained parameters on the mesh, given away; None: random. A
+      master is what is given, so that nothing is rounded on the way to it.
   """
   key = jax.random.key(seed)
   placed = shardings(jax.eval_shape(init, key, backbone), mesh)

@@ -23,6 +23,7 @@ LAYERS = (
     'manifest',
     'metrics',
     'optim',
+    'profiling',
     'sharding',
     'tokenizer',
     'verify',

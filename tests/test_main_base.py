@@ -27,7 +27,9 @@ CHANGE = """config.base = {base!r}
   config.loss.update(name='cross_entropy', lm_weight=0.0)
   {more}"""
 LORA = 'config.lora.update(rank=2); config.train.head_only_steps = 1'
+BFLOAT16 = "config.model.param_dtype = 'bfloat16'"
 LIKELIHOOD = 'config.head.likelihood = True'
+JOBS = ('whole', 'lora', 'bfloat16', 'both')
 CHAINS = [(r['problem'], r['steps']) for r in bench_records()]
 
 
@@ -46,12 +48,14 @@ def job(folder, base, more='pass'):
 
 @pytest.fixture(scope='module')
 def trained(base, tmp_path_factory):
-  """Name -> workdir of a finished run: whole model, adapters, likelihood."""
+  """Name -> workdir of a finished run: JOBS, and a head with likelihood."""
   root = tmp_path_factory.mktemp('trained')
   jobs = {
     'whole': job(root / 'whole', base),
     'lora': job(root / 'lora', base, LORA),
     'likelihood': job(root / 'likelihood', base, LIKELIHOOD),
+    'bfloat16': job(root / 'bfloat16', base, BFLOAT16),
+    'both': job(root / 'both', base, f'{BFLOAT16}; {LORA}'),
   }
   for name, done in zip(jobs, run_all(list(jobs.values())), strict=True):
     assert done.returncode == 0, (name, done.stderr)
@@ -85,7 +89,20 @@ def test_adapters_are_trained_and_the_base_is_kept(base, trained):
   assert (whole['embed_tokens'] != before['embed_tokens']).any()
 
 
-@pytest.mark.parametrize('name', ['whole', 'lora', 'likelihood'])
+def test_a_base_in_bfloat16(base, trained):
+  """Adapters leave it as it was read; its own training moves it."""
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+  before = leaves(open_pretrained(str(base)).load(mesh, dtype='bfloat16'))
+  for name in ('both', 'bfloat16'):
+    params = trained_params(trained[name])
+    after = leaves(params['backbone'])
+    assert {x.dtype.name for x in after.values()} == {'bfloat16'}
+    assert params['head']['kernel'].dtype == 'float32'
+    same = [(after[at] == x).all() for at, x in before.items()]
+    assert all(same) if name == 'both' else not all(same)
+
+
+@pytest.mark.parametrize('name', [*JOBS, 'likelihood'])
 def test_a_run_opens_without_its_base(trained, name, tmp_path):
   """model.json and tokenizer.json are all that is needed, anywhere."""
   moved = tmp_path / 'moved'
@@ -104,7 +121,7 @@ def test_a_run_opens_without_its_base(trained, name, tmp_path):
     assert np.abs(apart).max() < 1e-4  # written with four digits
 
 
-@pytest.mark.parametrize('name', ['whole', 'lora'])
+@pytest.mark.parametrize('name', JOBS)
 def test_an_export_opens_with_the_scores_of_the_run(trained, name, tmp_path):
   """Its own separator and prompt, not those of the layout it went out in."""
   to = tmp_path / 'out'

@@ -1,4 +1,4 @@
-"""Schedules at worked points, AdamW against its recurrence in NumPy."""
+"""Schedules at worked points, the optimizers against NumPy, their memory."""
 
 import math
 
@@ -53,6 +53,22 @@ def test_a_warmup_longer_than_the_run_is_cut_to_it():
 def test_unknown_schedule():
   with pytest.raises(UserError, match=r"optim.schedule='step': expected"):
     OptimConfig(schedule='step')
+
+
+@pytest.mark.parametrize(
+  ('wrong', 'said'),
+  [
+    (dict(name='adam'), "optim.name='adam': expected one of adamw, adafactor"),
+    (dict(moments='int8'), "optim.moments='int8': expected one of float32, "),
+    (
+      dict(name='adafactor', moments='bfloat16'),
+      "optim.moments='bfloat16' is for optim.name=adamw",
+    ),
+  ],
+)
+def test_unknown_optimizer(wrong, said):
+  with pytest.raises(UserError, match=said):
+    OptimConfig(**wrong)
 
 
 def test_decay_pulls_on_matrices_only():
@@ -122,3 +138,104 @@ def test_adamw_clips_decays_and_follows_the_schedule():
   expected = adamw_in_numpy(params, grads, lrs, config)
   for name, x in expected.items():
     np.testing.assert_allclose(ours[name], x, rtol=2e-5)
+
+
+def adafactor_in_numpy(params, grads, lrs, config):
+  """Shazeer and Stern's algorithms 4 and 5 for each layer's matrix or vector.
+
+  As in OptimConfig: the learning rate is given, and scales the decay.
+
+  Args:
+    params: name -> its layers.
+  """
+  rows, columns, second = {}, {}, {}
+  for t, (grad, lr) in enumerate(zip(grads, lrs, strict=True), 1):
+    norm = math.sqrt(sum(float((g**2).sum()) for x in grad.values() for g in x))
+    scale = min(1.0, config.clip / norm)
+    old = 1 - t**-0.8  # 0 at first: nothing was seen yet
+    for name, layers in params.items():
+      for i, x in enumerate(layers):
+        at = name, i
+        g = grad[name][i] * scale
+        square = g**2 + 1e-30
+        if x.ndim == 2:
+          mean = square.mean(1), square.mean(0)
+          rows[at] = old * rows.get(at, 0.0) + (1 - old) * mean[0]
+          columns[at] = old * columns.get(at, 0.0) + (1 - old) * mean[1]
+          v = np.outer(rows[at], columns[at]) / rows[at].mean()
+        else:
+          second[at] = old * second.get(at, 0.0) + (1 - old) * square
+          v = second[at]
+        u = g / np.sqrt(v)
+        u /= max(1.0, math.sqrt((u**2).mean()))
+        decay = config.weight_decay * x if x.ndim == 2 else 0.0
+        layers[i] = x - lr * (u + decay)
+  return params
+
+
+def test_adafactor_goes_by_the_matrices_of_each_layer():
+  config = OptimConfig(
+    'adafactor', lr=0.1, warmup=0, schedule='constant', weight_decay=0.3
+  )
+  # Two heads of 64 are one side of 128.
+  shapes = {
+    'q_proj/kernel': (130, 2, 64),
+    'o_proj/kernel': (2, 64, 130),
+    'norm/scale': (130,),
+  }
+  sides = {'q_proj/kernel': (130, 128), 'o_proj/kernel': (128, 130)}
+  rng = np.random.default_rng(0)
+
+  def draw(sizes):
+    """Two layers each, unequally large, as are rows and columns."""
+    return {
+      name: [
+        size * rng.normal(size=shape) * rng.lognormal(size=shape)
+        for size in sizes
+      ]
+      for name, shape in shapes.items()
+    }
+
+  params = draw((1.0, 1.0))
+  grads = [draw(sizes) for sizes in ((0.1, 3.0), (2.0, 0.1), (1e-3, 1e-4))]
+
+  def stacked(layers):
+    flat = {name: np.stack(x).astype(np.float32) for name, x in layers.items()}
+    tree = {'layers': {}}
+    for name, x in flat.items():
+      room, leaf = name.split('/')
+      tree['layers'][room] = {leaf: jnp.asarray(x)}
+    return tree
+
+  def by_matrix(layers):
+    return {
+      name: [x.reshape(sides.get(name, x.shape)) for x in layers[name]]
+      for name in shapes
+    }
+
+  optimizer = make_optimizer(config, 3)
+  ours = stacked(params)
+  state = optimizer.init(ours)
+  for grad in grads:
+    updates, state = optimizer.update(stacked(grad), state, ours)
+    ours = optax.apply_updates(ours, updates)
+  expected = adafactor_in_numpy(
+    by_matrix(params), [by_matrix(g) for g in grads], [0.1] * 3, config
+  )
+  for name, layers in expected.items():
+    room, leaf = name.split('/')
+    mine = np.asarray(ours['layers'][room][leaf])
+    np.testing.assert_allclose(
+      mine.reshape(2, *layers[0].shape), np.stack(layers), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_a_first_moment_in_bfloat16():
+  params = {'kernel': jnp.ones((3, 2))}
+  state = make_optimizer(OptimConfig(moments='bfloat16'), 2).init(params)
+  dtypes = {
+    path_name(path).split('/')[-2]: leaf.dtype
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+    if leaf.ndim
+  }
+  assert dtypes == {'mu': jnp.bfloat16, 'nu': jnp.float32}

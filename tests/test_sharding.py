@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from prm_jax.errors import UserError
 from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
 from prm_jax.models.config import HEADS
-from prm_jax.optim import OptimConfig, make_optimizer
+from prm_jax.optim import OPTIMIZERS, OptimConfig, make_optimizer
 from prm_jax.sharding import (
   AXES,
   BATCH,
@@ -32,10 +32,10 @@ from prm_jax.train_state import NO_LORA, make_init
 MESH = AbstractMesh((2, 4, 2), AXES, axis_types=(AxisType.Auto,) * 3)
 
 
-def state_shapes(kind='logit', lora=NO_LORA, **model):
+def state_shapes(kind='logit', lora=NO_LORA, optim='adamw', **model):
   """The shapes of a whole TrainState, axes that all divide by MESH."""
   config = TransformerConfig(64, 32, 2, 4, 2, 48, **model)
-  optimizer = make_optimizer(OptimConfig(), 10)
+  optimizer = make_optimizer(OptimConfig(optim), 10)
   init = make_init(config, HeadConfig(kind), optimizer, lora)
   return jax.eval_shape(init, jax.random.key(0))
 
@@ -48,10 +48,11 @@ def by_path(tree):
 EVERYTHING = dict(tie_embeddings=False, qkv_bias=True, qk_norm=True)
 
 
+@pytest.mark.parametrize('optim', OPTIMIZERS)
 @pytest.mark.parametrize('model', [{}, EVERYTHING])
 @pytest.mark.parametrize('kind', HEADS)
-def test_every_leaf_of_a_state_has_a_rule(model, kind):
-  shapes = state_shapes(kind, **model)
+def test_every_leaf_of_a_state_has_a_rule(model, kind, optim):
+  shapes = state_shapes(kind, optim=optim, **model)
   specs = by_path(shardings(shapes, MESH))
   assert specs.keys() == by_path(shapes).keys()
   for name, leaf in by_path(shapes).items():
@@ -75,6 +76,7 @@ def test_moments_live_where_their_parameter_lives():
 def test_every_rule_is_the_first_to_match_something():
   names = by_path(state_shapes(**EVERYTHING))
   names |= by_path(state_shapes(lora=LoraConfig(rank=4)))
+  names |= by_path(state_shapes(optim='adafactor'))
   first = {
     next(i for i, (pattern, _) in enumerate(RULES) if re.search(pattern, name))
     for name in names

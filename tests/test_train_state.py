@@ -1,5 +1,7 @@
 """What is trained and what stays: adapters, and a head that goes first."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -8,7 +10,14 @@ from prm_jax.models import HeadConfig, LoraConfig
 from prm_jax.optim import OptimConfig, make_optimizer, make_schedule
 from prm_jax.sharding import make_mesh, path_name
 from prm_jax.train import LossConfig, make_train_step
-from prm_jax.train_state import NO_LORA, init_state, make_init, trained_parts
+from prm_jax.train_state import (
+  NO_LORA,
+  init_state,
+  join_params,
+  make_init,
+  make_params,
+  split_params,
+)
 from tests import tiny_training
 from tests.tiny_training import COMPILE_FAST
 
@@ -91,9 +100,48 @@ def test_a_given_backbone_is_where_training_starts():
     assert jax.tree.structure(state) == jax.tree.structure(random)
 
 
+UNTIED = dataclasses.replace(tiny_training.MODEL, tie_embeddings=False)
+
+
 @pytest.mark.parametrize(
-  ('lora', 'parts'),
-  [(NO_LORA, ('backbone', 'head')), (LORA, ('head', 'lora'))],
+  ('lm_weight', 'likelihood', 'param_dtype', 'stays'),
+  [
+    (0.0, False, 'float32', True),
+    (0.0, False, 'bfloat16', True),
+    (0.5, False, 'float32', False),
+    (0.0, True, 'float32', False),
+  ],
 )
-def test_trained_parts(lora, parts):
-  assert trained_parts(lora) == parts
+def test_an_output_embedding_that_is_not_read_stays(
+  lm_weight, likelihood, param_dtype, stays
+):
+  """Without moments and without decay."""
+  model = dataclasses.replace(UNTIED, param_dtype=param_dtype)
+  head, optimizer = HeadConfig(likelihood=likelihood), make_optimizer(OPTIM, 2)
+  init = make_init(model, head, optimizer, lm_loss=lm_weight > 0)
+  schedule = make_schedule(OPTIM, 2)
+  loss = LossConfig(lm_weight=lm_weight)
+  step = make_train_step(model, head, loss, optimizer, schedule, 1)
+  state = jax.jit(init, compiler_options=COMPILE_FAST)(jax.random.key(0))
+  after, _ = jax.jit(step, compiler_options=COMPILE_FAST)(
+    state, tiny_training.batch(0)
+  )
+  names = moved(state.params, after.params)
+  assert ('backbone/lm_head' not in names) == stays
+  assert 'backbone/embed_tokens' in names
+  assert jax.tree.structure(state) == jax.tree.structure(after)
+  kept = jax.tree_util.tree_leaves_with_path(state.opt_state)
+  assert any('lm_head' in path_name(path) for path, _ in kept) != stays
+
+
+@pytest.mark.parametrize('lora', [NO_LORA, LORA])
+@pytest.mark.parametrize('lm_loss', [True, False])
+def test_parts_join_to_what_was_split(lora, lm_loss):
+  params = jax.eval_shape(
+    lambda key: make_params(key, UNTIED, HeadConfig(), lora), jax.random.key(0)
+  )
+  trained, frozen = split_params(params, HeadConfig(), lora, lm_loss)
+  assert set(trained) == (
+    {'head', 'lora'} if lora.rank else {'backbone', 'head'}
+  )
+  assert join_params(trained, frozen) == params

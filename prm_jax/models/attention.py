@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from prm_jax.models.config import RopeScaling
+from prm_jax.models.gpu_attention import cudnn_attention, is_fused
 from prm_jax.models.packed_attention import BLOCK, MASKED, packed_attention
 from prm_jax.models.tpu_attention import LANES, splash_attention
 from prm_jax.sharding import platform
@@ -60,6 +61,8 @@ def attention(
   query = query.reshape(B, T, K, N // K, H) * H**-0.5
   if platform() == 'tpu' and T % LANES == 0 and prefix is None:
     return splash_attention(query, key, value, segment_ids).reshape(B, T, N, H)
+  if platform() == 'gpu' and is_fused(query) and prefix is None:
+    return cudnn_attention(query, key, value, segment_ids).reshape(B, T, N, H)
   if T > BLOCK:
     out = packed_attention(query, key, value, segment_ids, prefix)
     return out.reshape(B, T, N, H)

@@ -44,6 +44,10 @@ class TransformerConfig:
     qk_norm: an RMSNorm over each query and key head (Qwen3).
     dtype: what activations and matrix products are computed in; norms,
       softmax and losses are always float32.
+    param_dtype: what the backbone is kept in, norm scales too, as published
+      models are; heads and adapters are always float32. With 'bfloat16' a
+      trained backbone has a float32 master beside it (train_state.WithMaster)
+      and one that stays, under adapters, takes half the memory.
     qkv_bias: biases on the query, key and value projections (Qwen2).
     remat: which activations of a layer the backward pass recomputes:
       'none' keeps all, 'full' keeps only the layer input, 'dots' keeps the
@@ -66,6 +70,7 @@ class TransformerConfig:
   qk_norm: bool = False
   tie_embeddings: bool = True
   dtype: str = 'float32'
+  param_dtype: str = 'float32'
   remat: str = 'none'
   scan_unroll: int = 1
 
@@ -90,8 +95,11 @@ class TransformerConfig:
       raise UserError(
         f'model.remat={self.remat!r}: expected one of {REMAT_POLICIES}'
       )
-    if self.dtype not in DTYPES:
-      raise UserError(f'model.dtype={self.dtype!r}: expected one of {DTYPES}')
+    for name in ('dtype', 'param_dtype'):
+      if getattr(self, name) not in DTYPES:
+        raise UserError(
+          f'model.{name}={getattr(self, name)!r}: expected one of {DTYPES}'
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,6 +86,7 @@ def merge(backbone: Params, lora: Params, config: LoraConfig) -> Params:
         adapter['a'], adapter['b']
       )
       kernel = projection['kernel']
-      change = (config.alpha / config.rank * product).astype(kernel.dtype)
-      layers[room][name] = projection | {'kernel': kernel + change}
+      # Added before it is rounded: most of a change is below bfloat16's steps.
+      merged = kernel + config.alpha / config.rank * product
+      layers[room][name] = projection | {'kernel': merged.astype(kernel.dtype)}
   return backbone | {'layers': layers}
