@@ -264,7 +264,7 @@ def find_cure(
     flags_text = ' '.join(f'--config.{k}={v}' for k, v in changes.items())
     try:
       mesh = make_mesh(changed['mesh'], devices)
-      check_mesh(changed, mesh)
+      check_mesh(changed, model_of(changed), mesh)
     except UserError:
       continue  # this split is not possible here; the next may be
     compiled, _ = compile_program(lower_train(changed, mesh))
@@ -356,7 +356,7 @@ def main(argv: list[str]) -> int:
   devices = open_topology(topology, _SLICES.value)
   chip = chip_of(devices[0].device_kind)
   mesh = make_mesh(config['mesh'], devices)
-  check_mesh(config, mesh)
+  check_mesh(config, model_of(config), mesh)
   shape = f'{_SLICES.value} x ' * (_SLICES.value > 1) + topology
   sizes = ', '.join(f'{axis} {size}' for axis, size in mesh.shape.items())
   command_line.log(f'{len(devices)} x {chip.name} ({shape}): {sizes}')

@@ -185,7 +185,7 @@ def run(config: Mapping[str, Any], workdir: pathlib.Path, log: Log) -> None:
   began = time.monotonic()
   settings = settings_of(config)
   mesh = make_mesh(config['mesh'])
-  check_mesh(config, mesh)
+  check_mesh(config, settings.described.model, mesh)
   dataset = load_dataset(config['data'], config['seed'], workdir, log)
   manifest.claim_workdir(workdir, config, dataset.fingerprint)
   prm = train_model(

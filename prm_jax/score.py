@@ -27,7 +27,7 @@ from prm_jax.models import (
   step_logits,
   step_probabilities,
 )
-from prm_jax.sharding import batch_shards
+from prm_jax.sharding import BATCH, axis_size
 
 AGGREGATES = ('min', 'prod', 'mean', 'sum', 'last', 'max')
 SMALLEST_BUCKET = 64
@@ -183,7 +183,7 @@ def row_scores(
     return step_probabilities(logits, head)
 
   B, T = rows.tokens.shape
-  shards = batch_shards()
+  shards = axis_size(*BATCH)
   shards = shards if B % shards == 0 else 1
   each = B // shards  # rows on a device
   parts = min(each, -(-B * T // MAX_TOKENS_PER_CALL))

@@ -150,8 +150,17 @@ def _describe(
   )
 
 
-def check_mesh(config: Mapping[str, Any], mesh: Mesh) -> None:
-  """Raises UserError unless the batch divides over the mesh."""
+def check_mesh(
+  config: Mapping[str, Any], model: TransformerConfig, mesh: Mesh
+) -> None:
+  """Raises UserError unless batch and heads divide over the mesh."""
+  wide = mesh.shape['model']
+  if model.n_heads % wide:
+    fits = [n for n in range(1, model.n_heads + 1) if not model.n_heads % n]
+    raise UserError(
+      f'model.n_heads={model.n_heads} does not divide over mesh.model={wide} '
+      f'devices; set it to one of {", ".join(map(str, fits))}'
+    )
   size = config['data']['batch_size']
   parts = config['train']['microbatches']
   rows = mesh.shape['replica'] * mesh.shape['fsdp']

@@ -7,6 +7,7 @@ path that no rule matches is an error, so a new layer cannot end up replicated
 by accident.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -137,16 +138,8 @@ def fitting_axes(shape: Sequence[int], spec: Sequence[Any]) -> list[Any]:
 
   The same as `spec_for` does with parameters.
   """
-  mesh = jax.sharding.get_abstract_mesh()
   sizes = [
-    int(
-      np.prod(
-        [
-          mesh.shape[a]
-          for a in ([axis] if isinstance(axis, str) else axis or ())
-        ]
-      )
-    )
+    axis_size(*([axis] if isinstance(axis, str) else axis or ()))
     for axis in spec
   ]
   return [
@@ -155,10 +148,10 @@ def fitting_axes(shape: Sequence[int], spec: Sequence[Any]) -> list[Any]:
   ]
 
 
-def batch_shards() -> int:
-  """Over how many devices the mesh that is set splits a batch axis."""
+def axis_size(*axes: str) -> int:
+  """Over how many devices these axes of the mesh that is set go."""
   mesh = jax.sharding.get_abstract_mesh()
-  return 1 if mesh.empty else int(np.prod([mesh.shape[a] for a in BATCH]))
+  return 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in axes)
 
 
 def platform() -> str:

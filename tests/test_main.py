@@ -94,6 +94,14 @@ BEFORE_PARSING = {
     [TINY, '--workdir={tmp}/foreign'],
     'foreign/config.json is not a config in JSON',
   ),
+  'heads over too many devices': (
+    [TINY, '--config.cpu_devices=4', '--config.mesh.model=4', '{work}'],
+    'model.n_heads=2 does not divide over mesh.model=4 .* one of 1, 2',
+  ),
+  'batch over an odd number of devices': (
+    [TINY, '--config.cpu_devices=3', '{work}'],
+    'batch_size=8 does not divide .* fsdp = 3 devices; make it a multiple of 3',
+  ),
   'files without a root': ([HUMAN, '{work}'], 'data.root=DIR.*PRM_JAX_DATA'),
   'root that is not there': (
     [HUMAN, '--config.data.root={tmp}/nowhere', '{work}'],

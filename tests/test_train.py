@@ -29,7 +29,7 @@ from tests import tiny_training
 from tests.command_line import ROOT
 from tests.tiny_training import COMPILE_FAST
 
-ONE, MESHES = '1,1,1,1', ('2,4,1,1', '1,4,2,1', '2,2,2,2')
+ONE, MESHES = '1,1,1,1', ('2,4,1,1', '1,4,2,1', '2,2,2,2', '1,2,4,1')
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -258,6 +258,15 @@ SHARD_SHAPES = {
     'o_proj/kernel': [2, 2, 8, 16],
     'gate_proj/kernel': [2, 16, 32],
     'down_proj/kernel': [2, 32, 16],
+  },
+  # 110 tokens and 2 key heads do not divide by 4.
+  '1,2,4,1': {
+    'embed_tokens': [110, 16],
+    'q_proj/kernel': [2, 16, 1, 8],
+    'k_proj/kernel': [2, 16, 2, 8],
+    'o_proj/kernel': [2, 1, 8, 16],
+    'gate_proj/kernel': [2, 16, 16],
+    'down_proj/kernel': [2, 16, 16],
   },
 }
 

@@ -1,5 +1,6 @@
 """Rotary positions and attention: within a row, to a prefix, to a cache."""
 
+import functools
 import math
 
 import jax
@@ -9,7 +10,7 @@ from prm_jax.models.config import RopeScaling
 from prm_jax.models.gpu_attention import cudnn_attention, is_fused
 from prm_jax.models.packed_attention import BLOCK, MASKED, packed_attention
 from prm_jax.models.tpu_attention import LANES, splash_attention
-from prm_jax.sharding import platform
+from prm_jax.sharding import axis_size, platform
 
 
 def apply_rope(
@@ -58,6 +59,13 @@ def attention(
   """
   B, T, N, H = query.shape
   K = key.shape[2]
+  # Each device of `model` gets whole key heads: some are there twice then.
+  spread = math.lcm(K, axis_size('model'))
+  if spread > K and N % spread == 0:
+    repeat = functools.partial(jnp.repeat, repeats=spread // K, axis=-2)
+    key, value, K = repeat(key), repeat(value), spread
+    if prefix is not None:
+      prefix = repeat(prefix[0]), repeat(prefix[1]), prefix[2]
   query = query.reshape(B, T, K, N // K, H) * H**-0.5
   if platform() == 'tpu' and T % LANES == 0 and prefix is None:
     return splash_attention(query, key, value, segment_ids).reshape(B, T, N, H)
