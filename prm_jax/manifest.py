@@ -23,7 +23,7 @@ import jax
 from prm_jax import processes
 from prm_jax.errors import UserError
 
-SHARED_SECONDS = 20
+SHARED_SECONDS = 10
 PACKAGES = (
   'prm_jax',
   'jax',
@@ -100,7 +100,7 @@ def check_same_config(config: Mapping[str, Any]) -> None:
   others = [i for i, theirs in enumerate(said) if theirs != said[0]]
   different = differences(said[0], said[others[0]])
   shown = ', '.join(
-    f'{name} ({_value(said[0], name)!r} and {_value(said[others[0]], name)!r})'
+    f'{name} ({_value(said[0], name)} and {_value(said[others[0]], name)})'
     for name in different[:3]
   )
   more = f' and {len(different) - 3} more' if len(different) > 3 else ''
@@ -110,11 +110,12 @@ def check_same_config(config: Mapping[str, Any]) -> None:
   )
 
 
-def _value(config: Any, name: str) -> Any:
-  """What stands under a dotted name, None where there is nothing."""
+def _value(config: Any, name: str) -> str:
+  """What stands under a dotted name, cut; None where there is nothing."""
   for part in name.split('.'):
     config = config.get(part) if isinstance(config, dict) else None
-  return config
+  text = repr(config)
+  return text if len(text) <= 40 else f'{text[:37]}...'
 
 
 def check_shared(workdir: pathlib.Path) -> None:

@@ -140,8 +140,11 @@ def last_state(workdir: pathlib.Path) -> dict:
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', UserWarning)  # no shardings are asked for
     state = ocp.load_checkpointables(folder, {'params': None, 'rest': None})
-  data = (folder / 'data' / 'process_0-of-1.json').read_text()
-  return jax.tree.map(np.asarray, state) | {'data': json.loads(data)}
+  data = {
+    path.name: json.loads(path.read_text())
+    for path in (folder / 'data').glob('shard_*.json')
+  }
+  return jax.tree.map(np.asarray, state) | {'data': data}
 
 
 def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:

@@ -51,14 +51,20 @@ def share_of_process(mesh: Mesh, batch_size: int, shards: int) -> Share:
     UserError: the rows do not divide into so many shards, or a shard's rows
       are on several processes.
   """
-  rows: dict[int, set[int]] = {}  # by process
+  rows: dict[int, set[int]] = {}
   held = batch_sharding(mesh).devices_indices_map((batch_size,))
   for device, (part,) in held.items():
-    rows.setdefault(device.process_index, set()).update(
-      range(*part.indices(batch_size))
-    )
-  readers = {frozenset(part) for part in rows.values()}
-  count = shards or len(readers)
+    here = rows.setdefault(device.process_index, set())
+    here.update(range(*part.indices(batch_size)))
+  return share_of_rows(rows, jax.process_index(), batch_size, shards)
+
+
+def share_of_rows(
+  rows: Mapping[int, set[int]], here: int, batch_size: int, shards: int
+) -> Share:
+  """`share_of_process` of process `here`, from the rows of every process."""
+  readers = len({frozenset(part) for part in rows.values()})
+  count = shards or readers
   if count < 0 or batch_size % count:
     raise UserError(
       f'data.batch_size={batch_size} does not divide into data.shards={count}; '
@@ -68,12 +74,11 @@ def share_of_process(mesh: Mesh, batch_size: int, shards: int) -> Share:
   own = {
     process: {row // length for row in part} for process, part in rows.items()
   }
-  if any(len(part) != len(own[p]) * length for p, part in rows.items()):
+  if any(len(own[p]) * length != len(part) for p, part in rows.items()):
     raise UserError(
-      f'data.shards={count} do not divide over {len(readers)} processes that '
-      f'read different rows; make it a multiple of {len(readers)}'
+      f'data.shards={count} do not divide over {readers} processes that read '
+      f'different rows; make it a multiple of {readers}'
     )
-  here = jax.process_index()
   before = set().union(*(own[p] for p in own if p < here))
   return Share(
     count, tuple(sorted(own[here])), tuple(sorted(own[here] - before))
