@@ -20,6 +20,8 @@ import pytest
 
 from tests.command_line import ROOT, SMALL, TINY, run_all, start, the_error
 from tests.test_resume import (
+  Moment,
+  just_saved,
   last_state,
   logged_step,
   metric_lines,
@@ -176,14 +178,18 @@ def test_every_process_reads_the_same_scores(steps):
   np.testing.assert_allclose(first, steps['8'][0]['scores'], rtol=1e-5)
 
 
+def logged(step: int) -> Moment:
+  return lambda workdir: logged_step(workdir) >= step
+
+
 def interrupt(
-  workdir: pathlib.Path, victim: int, how: signal.Signals, at: int
+  workdir: pathlib.Path, victim: int, how: signal.Signals, moment: Moment
 ) -> list[subprocess.CompletedProcess]:
-  """Signals one of two processes when a step has been logged."""
+  """Signals one of two processes at the moment."""
   processes = start_job(*[(*JOB, f'--workdir={workdir}')] * 2)
   try:
     end = time.monotonic() + 200
-    while logged_step(workdir) < at and time.monotonic() < end:
+    while not moment(workdir) and time.monotonic() < end:
       assert all(process.poll() is None for process in processes)
       time.sleep(0.005)
     processes[victim].send_signal(how)
@@ -250,7 +256,7 @@ def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
 
 def test_stopped_and_killed_and_resumed(uninterrupted, tmp_path):
   """SIGTERM to one stops both in good order; SIGKILL of one ends the other."""
-  stopped = interrupt(tmp_path, victim=1, how=signal.SIGTERM, at=2)
+  stopped = interrupt(tmp_path, victim=1, how=signal.SIGTERM, moment=logged(2))
   step = saved_steps(tmp_path)[-1]
   assert step >= 3  # no multiple of 4 is needed
   for process in stopped:
@@ -260,7 +266,7 @@ def test_stopped_and_killed_and_resumed(uninterrupted, tmp_path):
   assert line in stopped[0].stdout
 
   survivor, victim = interrupt(
-    tmp_path, victim=1, how=signal.SIGKILL, at=step + 5
+    tmp_path, victim=1, how=signal.SIGKILL, moment=just_saved(step)
   )
   assert victim.returncode == -signal.SIGKILL
   check_survivor(survivor)
@@ -275,57 +281,52 @@ def test_stopped_and_killed_and_resumed(uninterrupted, tmp_path):
 @pytest.mark.slow
 def test_process_0_is_killed(uninterrupted, tmp_path):
   """With it goes what the others are told by."""
-  victim, survivor = interrupt(tmp_path, victim=0, how=signal.SIGKILL, at=6)
+  victim, survivor = interrupt(
+    tmp_path, victim=0, how=signal.SIGKILL, moment=logged(6)
+  )
   assert victim.returncode == -signal.SIGKILL
   check_survivor(survivor)
   finish(tmp_path)
   assert_same_run(tmp_path, uninterrupted)
 
 
-def fault_of(finished: subprocess.CompletedProcess, process: int) -> str:
-  line = the_error(finished)
-  before = f'error: process {process} of 2: '
-  assert line.startswith(before), line
-  return line.removeprefix(before)
+def test_faults_that_all_processes_tell(tmp_path):
+  """Each in one line, at the same time, before anything is written."""
+  (tmp_path / 'foreign').mkdir()
+  (tmp_path / 'foreign' / 'config.json').write_text('{}')
 
+  def at(folder, *more):
+    return (TINY, f'--workdir={tmp_path}/{folder}', *more)
 
-def test_configs_that_differ(tmp_path):
+  foreign = f'workdir {tmp_path}/foreign belongs to another config'
+  apart = f'--workdir of process 1 is not the folder {tmp_path}/a of process 0'
+  differ = (
+    'the configs of process 0 and process 1 differ in data.batch_size (8 and '
+    '16), optim.lr (0.001 and 0.5); start all processes with the same --config'
+  )
+  shards = (
+    'data.shards=1 do not divide over 2 processes that read different rows; '
+    'make it a multiple of 2'
+  )
   other = ('--config.optim.lr=0.5', '--config.data.batch_size=16')
-  done = ends(
-    start_job(
-      (TINY, f'--workdir={tmp_path}/run'),
-      (TINY, f'--workdir={tmp_path}/run', *other),
-    )
-  )
-  for i, process in enumerate(done):
-    assert fault_of(process, i) == (
-      'the configs of process 0 and process 1 differ in data.batch_size (8 and '
-      '16), optim.lr (0.001 and 0.5); start all processes with the same '
-      '--config'
-    )
-  assert not (tmp_path / 'run').exists()
-
-
-def test_what_one_process_finds_stops_the_other(tmp_path):
-  """Process 0 refuses a workdir; a workdir that is not shared is refused."""
-  (tmp_path / 'config.json').write_text('{}')
-  done = ends(start_job(*[(TINY, f'--workdir={tmp_path}')] * 2))
-  assert 'belongs to another config' in fault_of(done[0], 0)
-  assert fault_of(done[1], 1).startswith(
-    f'process 0 stopped: workdir {tmp_path} belongs to another config'
-  )
-
-
-def test_a_workdir_that_is_not_shared(tmp_path):
-  done = ends(
-    start_job(
-      (TINY, f'--workdir={tmp_path}/a'), (TINY, f'--workdir={tmp_path}/b')
-    )
-  )
-  for i, process in enumerate(done):
-    assert fault_of(process, i).startswith(
-      '--workdir of process 1 is not the folder'
-    )
+  jobs = [
+    (at('differ'), at('differ', *other), differ, differ),
+    (at('foreign'), at('foreign'), foreign, f'process 0 stopped: {foreign}'),
+    (at('a'), at('b'), apart, apart.replace('/a of', '/b of')),
+    (*[at('one', '--config.data.shards=1')] * 2, shards, shards),
+  ]
+  command_lines = [
+    (*args, *flags)
+    for job in jobs
+    for args, flags in zip(job[:2], flags_of(2), strict=True)
+  ]
+  ran = run_all(command_lines, together=True)
+  for number, job in enumerate(jobs):
+    for i, expected in enumerate(job[2:]):
+      line = the_error(ran[2 * number + i])
+      assert line.startswith(f'error: process {i} of 2: {expected}'), line
+  for folder in ('differ', 'one'):
+    assert not list(tmp_path.glob(f'{folder}/*'))
 
 
 def test_nobody_answers(tmp_path):
@@ -335,21 +336,17 @@ def test_nobody_answers(tmp_path):
     'processes.JOIN_SECONDS = 2; main.run(sys.argv)'
   )
   port = free_port()
-  processes = [
-    subprocess.Popen(
-      [
-        *(sys.executable, '-c', script, TINY, f'--workdir={tmp_path}/run'),
-        *(f'--coordinator=127.0.0.1:{port}', '--processes=3'),
-        f'--process={i}',
-      ],
-      cwd=ROOT,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
-    for i in (1,)
-  ]
-  (alone,) = ends(processes, timeout=60)
+  process = subprocess.Popen(
+    [
+      *(sys.executable, '-c', script, TINY, f'--workdir={tmp_path}/run'),
+      *(f'--coordinator=127.0.0.1:{port}', '--processes=3', '--process=1'),
+    ],
+    cwd=ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  (alone,) = ends([process], timeout=60)
   assert the_error(alone) == (
     f'error: process 1: nobody answers at 127.0.0.1:{port}, where process 0 '
     'should be after 2 s; start all of them with the same command, each with '
