@@ -89,6 +89,10 @@ def base() -> ml_collections.ConfigDict:
     row_length=chain_length,
     max_steps_per_row=operations,
     batch_size=32,
+    # Into how many parts the chains are split, each read by one process; 0: as
+    # many as there are processes. The batches depend on it, so a run whose
+    # number of processes may change names a multiple of all of them.
+    shards=0,
     train_problems=8192,
     train_samples=1,
     dev_problems=128,
@@ -188,6 +192,7 @@ def words(config: ml_collections.ConfigDict) -> None:
     row_length=1024,
     max_steps_per_row=64,
     batch_size=8,
+    shards=0,
   )
   config.train.update(steps=400, checkpoint_every=200)
   config.evaluation.update(best_of_n='words', ns=(1, 2, 4, 8))
@@ -218,6 +223,7 @@ def human(config: ml_collections.ConfigDict) -> None:
     row_length=2048,
     max_steps_per_row=128,
     batch_size=2,
+    shards=0,
   )
   # Attention weights dominate at 2,048 bytes on a CPU: one head, half the time.
   config.model.update(n_heads=1, n_kv_heads=1)
@@ -274,6 +280,7 @@ QWEN2_5 = dict(qkv_bias=True, n_layers=28, head_dim=128)
 
 def qwen2_5_math_1_5b(config: ml_collections.ConfigDict) -> None:
   set_base(config, 'hf://Qwen/Qwen2.5-Math-1.5B', '<|fim_pad|>')
+  config.data.shards = 16
   config.aot.topology = 'v5e:4x4'
   config.aot.model = ml_collections.ConfigDict(
     QWEN2_5
@@ -302,7 +309,7 @@ def qwen2_5_math_7b(config: ml_collections.ConfigDict) -> None:
     )
   )
   config.mesh.model = 4
-  config.data.batch_size = 256
+  config.data.update(batch_size=256, shards=128)
 
 
 def llama3_8b(config: ml_collections.ConfigDict) -> None:
@@ -322,7 +329,7 @@ def llama3_8b(config: ml_collections.ConfigDict) -> None:
     )
   )
   config.mesh.model = 4
-  config.data.batch_size = 256
+  config.data.update(batch_size=256, shards=128)
 
 
 def qwen2_5_72b(config: ml_collections.ConfigDict) -> None:
@@ -341,7 +348,7 @@ def qwen2_5_72b(config: ml_collections.ConfigDict) -> None:
     )
   )
   config.mesh.model = 8
-  config.data.batch_size = 256
+  config.data.update(batch_size=256, shards=128)
 
 
 def lora(config: ml_collections.ConfigDict) -> None:
@@ -362,6 +369,7 @@ def tiny(config: ml_collections.ConfigDict) -> None:
     config.data.update(tokenizer='bytes', separator='')
   config.model.update(d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=64)
   config.model.scan_unroll = 1
+  config.data.shards = 0
   config.optim.warmup = 2
   config.train.update(steps=6, log_every=2, checkpoint_every=3)
   config.evaluation.update(resamples=200, max_problems=16)

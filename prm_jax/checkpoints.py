@@ -14,6 +14,7 @@ import jax
 from absl import logging as absl_logging
 from orbax.checkpoint import v1 as ocp
 
+from prm_jax import processes
 from prm_jax.errors import UserError
 
 # Orbax tells the story of every save at INFO.
@@ -57,6 +58,8 @@ class Checkpoints:
         cleanup_tmp_directories=writes,
       )
     except (OSError, ValueError) as error:
+      if processes.is_loss(error):
+        raise
       raise UserError(
         f'cannot open checkpoints in {directory} ({_reason(error)}); make it '
         'writable, or delete the checkpoint that is damaged'
@@ -117,6 +120,12 @@ class Checkpoints:
     try:
       return self._checkpointer.load_checkpointables(step, abstract)
     except Exception as error:  # Orbax and TensorStore raise many kinds
+      if processes.is_loss(error):
+        raise  # nothing is wrong with the checkpoint
+      if isinstance(error, UserError):
+        raise UserError(
+          f'checkpoint {self._directory / str(step)}: {error}'
+        ) from error
       raise UserError(
         f'checkpoint {self._directory / str(step)} cannot be restored: it is '
         'damaged or of another model; delete that folder to go on from the '

@@ -5,21 +5,25 @@
 Any value of the config can be set: `--config.optim.lr=1e-4`. Variants follow
 the file after a colon: `--config configs/prm_math.py:tiny`. The same command
 goes on where an earlier one stopped.
+
+On several hosts run it on every host; where JAX does not find the others by
+itself (Cloud TPU, GKE, SLURM), with --coordinator, --processes and --process.
 """
 
 import os
 import pathlib
 import signal
 import sys
+import traceback
 from typing import Any
 
 import jax
 from absl import flags
 from ml_collections import config_flags
 
-from prm_jax import manifest, prm_job
+from prm_jax import manifest, prm_job, processes
 from prm_jax.errors import UserError
-from prm_jax.train import Stopped
+from prm_jax.stopping import Stopped
 
 TASKS = {'prm': prm_job.run}
 
@@ -29,10 +33,21 @@ CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Folder for checkpoints, metrics, results and the report.'
 )
+_COORDINATOR = flags.DEFINE_string(
+  'coordinator', None, 'HOST:PORT of process 0, where there are several.'
+)
+_PROCESSES = flags.DEFINE_integer(
+  'processes', None, 'How many processes run this job; 1 looks for no others.'
+)
+_PROCESS = flags.DEFINE_integer(
+  'process', None, 'Number of this process, 0 to --processes - 1.'
+)
 
 
 def log(text: str) -> None:
-  print(text, flush=True)
+  """Process 0 talks for all."""
+  if processes.is_first():
+    print(text, flush=True)
 
 
 def parse_flags(argv: list[str]) -> list[str]:
@@ -108,14 +123,22 @@ def main(argv: list[str]) -> None:
     )
   signal.signal(signal.SIGTERM, stop_at_once)
   prepare_jax(config)
+  processes.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
   folder = pathlib.Path(workdir).expanduser()
   plain = config.to_dict()
-  manifest.check_workdir(folder, plain)
+  manifest.check_same_config(plain)
+  processes.first_alone(
+    'workdir', lambda: manifest.check_workdir(folder, plain)
+  )
+  manifest.check_shared(folder)
   TASKS[config.task](plain, folder, log)
 
 
 def run(argv: list[str]) -> None:
-  """Entry point: 0 when done or stopped in good order, 2 for a user's fault."""
+  """Entry point: 0 when done or stopped in good order, 2 for a user's fault.
+
+  1 for what is nobody's fault here: another process was lost, or a defect.
+  """
   sys.unraisablehook = hide_late_reads
   if {'--help', '-h'} & set(argv[1:]):
     print(f'{__doc__}\n{flags.FLAGS.main_module_help()}')
@@ -124,12 +147,28 @@ def run(argv: list[str]) -> None:
     main(parse_flags(argv))
   except Stopped as stopped:
     log(f'{stopped}; the same command goes on from there')
+    end(str(stopped), 0)
   except UserError as error:
-    print(f'error: {error}', file=sys.stderr)
-    sys.exit(2)
+    print(f'error: {processes.name()}{error}', file=sys.stderr, flush=True)
+    end(str(error), 2)
   except KeyboardInterrupt:
     print('interrupted; the same command goes on', file=sys.stderr)
-    sys.exit(130)
+    end('interrupted', 130)
+  except Exception as error:
+    if processes.count() == 1:
+      raise
+    if not processes.is_loss(error):
+      traceback.print_exc()
+      end(f'{type(error).__name__}, see its traceback', 1)
+    processes.stop(f'error: {processes.name()}{processes.told(error)}', 1)
+
+
+def end(why: str, code: int) -> None:
+  """Exits; the other processes are told why."""
+  if not processes.leave(why):
+    processes.stop('', code)
+  if code:
+    sys.exit(code)
 
 
 if __name__ == '__main__':

@@ -5,20 +5,25 @@ once, and a run with another config or with other data is refused, so that no
 result mixes two jobs.
 """
 
+import hashlib
 import importlib.metadata
 import json
 import pathlib
 import platform
+import secrets
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 
+from prm_jax import processes
 from prm_jax.errors import UserError
 
+SHARED_SECONDS = 10
 PACKAGES = (
   'prm_jax',
   'jax',
@@ -61,6 +66,7 @@ def describe(
     'seeds': {'seed': config['seed']},
     'versions': versions | {'python': platform.python_version()},
     'devices': f'{len(devices)} x {devices[0].device_kind}',
+    'processes': processes.count(),
   }
 
 
@@ -83,6 +89,60 @@ def differences(ours: Any, theirs: Any, path: str = '') -> list[str]:
       )
     ]
   return [] if ours == theirs else [path]
+
+
+def check_same_config(config: Mapping[str, Any]) -> None:
+  """Raises UserError, in every process, where their configs differ."""
+  text = json.dumps(config, sort_keys=True)
+  digest = hashlib.sha256(text.encode()).hexdigest()
+  # Configs are long and there may be hundreds: first only their digests.
+  if len(set(processes.exchange('digest', digest))) == 1:
+    return
+  said = [json.loads(it) for it in processes.exchange('config', text)]
+  others = [i for i, theirs in enumerate(said) if theirs != said[0]]
+  different = differences(said[0], said[others[0]])
+  shown = ', '.join(
+    f'{name} ({_value(said[0], name)} and {_value(said[others[0]], name)})'
+    for name in different[:3]
+  )
+  more = f' and {len(different) - 3} more' if len(different) > 3 else ''
+  raise UserError(
+    f'the configs of process 0 and process {others[0]} differ in '
+    f'{shown}{more}; start all processes with the same --config'
+  )
+
+
+def _value(config: Any, name: str) -> str:
+  """What stands under a dotted name, cut; None where there is nothing."""
+  for part in name.split('.'):
+    config = config.get(part) if isinstance(config, dict) else None
+  text = repr(config)
+  return text if len(text) <= 40 else f'{text[:37]}...'
+
+
+def check_shared(workdir: pathlib.Path) -> None:
+  """Finds that the workdir is one folder for all processes.
+
+  Raises:
+    UserError: another process does not see what process 0 wrote there.
+  """
+  if processes.count() == 1:
+    return
+  token = processes.exchange('token', secrets.token_hex(8))[0]
+  path = workdir / f'.shared-{token}'
+  processes.first_alone('shared', path.touch)
+  # Network file systems show a new file to other hosts with some delay.
+  end = time.monotonic() + SHARED_SECONDS
+  while not (there := path.exists()) and time.monotonic() < end:
+    time.sleep(0.2)
+  saw = processes.exchange('saw', 'yes' if there else 'no')
+  if processes.is_first():
+    path.unlink()
+  if 'no' in saw:
+    raise UserError(
+      f'--workdir of process {saw.index("no")} is not the folder {workdir} of '
+      'process 0; name one that all processes share'
+    )
 
 
 def check_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:

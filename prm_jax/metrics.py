@@ -39,6 +39,7 @@ class MetricWriter:
     start_step: the step to go on from; later lines of an earlier run go.
     tensorboard: also write TensorBoard events (needs `tensorboardX`).
     wandb_project: also log to this Weights & Biases project, '' for not.
+    writes: False keeps silent, beside the process that does write.
   """
 
   def __init__(
@@ -47,11 +48,15 @@ class MetricWriter:
     start_step: int,
     tensorboard: bool = False,
     wandb_project: str = '',
+    writes: bool = True,
   ):
+    self._sinks = []
+    self._file = None
+    if not writes:
+      return
     path = workdir / 'metrics.jsonl'
     _cut_after(path, start_step)
     self._file = path.open('a')
-    self._sinks = []
     if tensorboard:
       try:
         import tensorboardX  # noqa: PLC0415
@@ -77,29 +82,37 @@ class MetricWriter:
 
   def write(self, step: int, values: dict[str, float]) -> None:
     """One line of numbers, flushed."""
-    self._file.write(json.dumps({'step': step, **values}) + '\n')
-    self._file.flush()
+    if self._file:
+      self._file.write(json.dumps({'step': step, **values}) + '\n')
+      self._file.flush()
     for sink in self._sinks:
       sink(step, values)
 
   def close(self) -> None:
-    self._file.close()
+    if self._file:
+      self._file.close()
 
 
 class Progress:
   """The live line: step, loss, tokens per second, time left.
 
   On a terminal it rewrites itself; elsewhere it prints about 20 lines a run.
+  Not `shown`, it says nothing.
   """
 
-  def __init__(self, name: str, start_step: int, total_steps: int):
+  def __init__(
+    self, name: str, start_step: int, total_steps: int, shown: bool = True
+  ):
+    self._shown = shown
     self._name, self._start, self._total = name, start_step, total_steps
     self._began = time.monotonic()
-    self._live = sys.stderr.isatty()
+    self._live = shown and sys.stderr.isatty()
     self._every = max(1, total_steps // 20)
     self._printed = start_step
 
   def show(self, step: int, values: dict[str, Any]) -> None:
+    if not self._shown:
+      return
     done, last = step - self._start, step == self._total
     if not self._live and step - self._printed < self._every and not last:
       return

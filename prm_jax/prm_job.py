@@ -1,6 +1,7 @@
 """The PRM job, end to end: data, training, evaluation, results, report.
 
-What `main.py` runs for `config.task = 'prm'`. With `config.orm_baseline` an
+What `main.py` runs for `config.task = 'prm'`, in every process of the job; what
+is written process 0 writes alone. With `config.orm_baseline` an
 outcome model with the same budget is trained on the same chains, differing in
 `targets.supervision` alone, and stands beside the PRM in the results.
 """
@@ -9,16 +10,16 @@ import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
-from prm_jax import loading, manifest
+from prm_jax import loading, manifest, processes
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.pipeline import make_batches, take_census
+from prm_jax.data.shards import Share, share_of_process
 from prm_jax.errors import UserError
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.metrics import MetricWriter
@@ -43,15 +44,13 @@ def train_model(
   settings: Settings,
   dataset: Dataset,
   mesh: Mesh,
+  share: Share,
   workdir: pathlib.Path,
   log: Log,
 ) -> Scorer:
   """Trains, or goes on from the last checkpoint, and opens the best one."""
-  workdir.mkdir(parents=True, exist_ok=True)
   loop, data, described = settings.loop, config['data'], settings.described
-  if (workdir / 'model.json').exists():
-    _check_same_ids(workdir, described)
-  loading.write_description(workdir, described)
+  processes.first_alone('model', lambda: _describe(workdir, described))
   log(f'{name}: counting what the {len(dataset.train):,} chains teach')
   census = take_census(dataset.train, described.format, settings.targets)
   log(f'{name}: {census.summary()}')
@@ -65,8 +64,7 @@ def train_model(
       row_length=data['row_length'],
       max_steps_per_row=data['max_steps_per_row'],
       seed=config['seed'],
-      process_index=jax.process_index(),
-      process_count=jax.process_count(),
+      share=share,
     )
   )
 
@@ -120,7 +118,12 @@ def train_model(
     scorer.params = None
     return prm_evaluation.dev_metrics(dev, scores, settings.targets)
 
-  writer = MetricWriter(workdir, int(state.step), **config['metrics'])
+  writer = MetricWriter(
+    workdir,
+    int(state.step),
+    **config['metrics'],
+    writes=processes.is_first(),
+  )
   state = fit(
     name,
     loop,
@@ -144,16 +147,19 @@ def train_model(
   return scorer
 
 
-def _check_same_ids(
+def _describe(
   workdir: pathlib.Path, described: loading.ModelDescription
 ) -> None:
-  """Raises UserError when a base's tokenizer is another than at the start."""
-  before = loading.read_description(workdir).format.fingerprint()
-  if before != described.format.fingerprint():
-    raise UserError(
-      f'{workdir} was begun with another tokenizer than the base has now; '
-      'bring back that base, or choose another --workdir'
-    )
+  """Writes model.json; UserError when the base's tokenizer is another now."""
+  workdir.mkdir(parents=True, exist_ok=True)
+  if (workdir / 'model.json').exists():
+    before = loading.read_description(workdir).format.fingerprint()
+    if before != described.format.fingerprint():
+      raise UserError(
+        f'{workdir} was begun with another tokenizer than the base has now; '
+        'bring back that base, or choose another --workdir'
+      )
+  loading.write_description(workdir, described)
 
 
 def print_table(results: Mapping[str, Any], log: Log) -> None:
@@ -186,14 +192,25 @@ def run(config: Mapping[str, Any], workdir: pathlib.Path, log: Log) -> None:
   settings = settings_of(config)
   mesh = make_mesh(config['mesh'])
   check_mesh(config, settings.described.model, mesh)
-  dataset = load_dataset(config['data'], config['seed'], workdir, log)
-  manifest.claim_workdir(workdir, config, dataset.fingerprint)
+  data = config['data']
+  share = share_of_process(mesh, data['batch_size'], data['shards'])
+  dataset = load_dataset(data, config['seed'], workdir, log)
+  processes.check_same(
+    'the fingerprint of the data',
+    dataset.fingerprint,
+    'give all of them the same files',
+  )
+  processes.first_alone(
+    'claim',
+    lambda: manifest.claim_workdir(workdir, config, dataset.fingerprint),
+  )
   prm = train_model(
     'orm' if settings.targets.supervision == 'outcome' else 'prm',
     config,
     settings,
     dataset,
     mesh,
+    share,
     workdir,
     log,
   )
@@ -206,6 +223,7 @@ def run(config: Mapping[str, Any], workdir: pathlib.Path, log: Log) -> None:
       dataclasses.replace(settings, targets=outcome),
       dataset,
       mesh,
+      share,
       workdir / 'orm',
       log,
     )
@@ -220,12 +238,25 @@ def run(config: Mapping[str, Any], workdir: pathlib.Path, log: Log) -> None:
     'threshold': threshold,
     'wall_seconds': round(time.monotonic() - began, 1),
   }
-  manifest.write_json(
-    workdir / 'results.json', {'manifest': about, 'results': results}
+  processes.first_alone(
+    'results',
+    lambda: _write_results(
+      workdir, {'manifest': about, 'results': results}, shown, log
+    ),
   )
+
+
+def _write_results(
+  workdir: pathlib.Path,
+  found: Mapping[str, Any],
+  shown: Sequence[Mapping[str, Any]],
+  log: Log,
+) -> None:
+  """results.json, the chains that are shown, the table and the report."""
+  manifest.write_json(workdir / 'results.json', found)
   lines = ''.join(
     json.dumps(record, ensure_ascii=False) + '\n' for record in shown
   )
   (workdir / 'chains.jsonl').write_text(lines, encoding='utf-8')
-  print_table(results, log)
+  print_table(found['results'], log)
   log(f'report: {write_report(workdir)}')

@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from prm_jax import score as score_lib
 from prm_jax.encoding import Encoding, StepFormat
@@ -59,9 +60,15 @@ class Scorer:
     self._mesh = mesh
     self._row_multiple = mesh.shape['replica'] * mesh.shape['fsdp']
     known = {'model': model, 'head': head}
-    self._row_scores = jax.jit(functools.partial(score_lib.row_scores, **known))
+    # Whole on every device, so that every process can read all scores.
+    whole = NamedSharding(mesh, P())
+    self._row_scores = jax.jit(
+      functools.partial(score_lib.row_scores, **known), out_shardings=whole
+    )
     self._best_of_n = jax.jit(
-      functools.partial(score_lib.best_of_n, **known), static_argnames='how'
+      functools.partial(score_lib.best_of_n, **known),
+      static_argnames='how',
+      out_shardings=whole,
     )
 
   def score(self, problem: str, steps: Sequence[str]) -> np.ndarray:
@@ -162,7 +169,14 @@ class Scorer:
     return encoding
 
   def _put(self, rows: Rows) -> Rows:
-    return jax.device_put(rows, batch_sharding(self._mesh))
+    """Rows that every process has, each device's part on that device."""
+    placed = batch_sharding(self._mesh)
+    return jax.tree.map(
+      lambda rows: jax.make_array_from_callback(
+        rows.shape, placed, rows.__getitem__
+      ),
+      rows,
+    )
 
   def _count(
     self, program: tuple, rows: Rows, prompt_tokens: int, prompt_padded: int

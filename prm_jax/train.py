@@ -7,7 +7,6 @@ checkpoints and stops in good order on SIGTERM; evaluations are passed in.
 
 import dataclasses
 import pathlib
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from prm_jax import losses
+from prm_jax import losses, processes
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.errors import UserError
 from prm_jax.metrics import MetricWriter, Progress
@@ -34,6 +33,7 @@ from prm_jax.models import (
 )
 from prm_jax.profiling import Profile, ProfileConfig
 from prm_jax.sharding import batch_sharding, shardings
+from prm_jax.stopping import Stopped, StopSignal
 from prm_jax.train_state import (
   NO_LORA,
   TrainState,
@@ -46,13 +46,6 @@ from prm_jax.train_state import (
 Batch = dict[str, jax.Array]
 Evaluate = Callable[[Any], dict[str, float]]
 NO_PROFILE = ProfileConfig()
-
-
-class Stopped(BaseException):
-  """SIGTERM arrived; everything is saved.
-
-  Like KeyboardInterrupt no Exception: nothing that handles faults may catch it.
-  """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,27 +248,12 @@ def compile_train_step(
 
 
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> Batch:
-  """This process's rows as its part of the global batch."""
+  """This process's rows, in their order, as its part of the global batch."""
   placed = batch_sharding(mesh)
   return {
     name: jax.make_array_from_process_local_data(placed, value)
     for name, value in batch.items()
   }
-
-
-class _StopSignal:
-  """Turns SIGTERM into a question that the loop can ask."""
-
-  def __enter__(self):
-    self.asked = False
-    self._before = signal.signal(signal.SIGTERM, self._ask)
-    return self
-
-  def _ask(self, *_):
-    self.asked = True
-
-  def __exit__(self, *_):
-    signal.signal(signal.SIGTERM, self._before)
 
 
 def _check_finite(
@@ -288,7 +266,8 @@ def _check_finite(
   """Ends the run, with the batch on disk, after `limit` bad steps in a row."""
   if int(metrics['skipped_in_a_row']) < limit:
     return
-  path = workdir / f'not_finite_step_{step}.npz'
+  process = f'_process_{processes.index()}' if processes.count() > 1 else ''
+  path = workdir / f'not_finite_step_{step}{process}.npz'
   np.savez(path, **batch)
   raise UserError(
     f'loss or gradient not finite for {limit} steps in a row, up to step '
@@ -324,17 +303,18 @@ def fit(
     UserError: too many non-finite steps in a row.
   """
   start = int(state.step)
-  progress = Progress(name, start, config.steps)
+  progress = Progress(name, start, config.steps, processes.is_first())
   tokens, since = 0, time.monotonic()
   pending = None  # the step before, whose numbers are ready by now
   recorder = Profile(profile, workdir / 'profile', progress.break_line)
-  with _StopSignal() as stop, recorder, jax.set_mesh(mesh):
+  with StopSignal(mesh) as stop, recorder, jax.set_mesh(mesh):
     for step in range(start + 1, config.steps + 1):
       batch = next(data)
-      state, metrics = recorder.run(
-        step, step_fn, state, put_batch(batch, mesh)
-      )
-      tokens += int((batch['segment_ids'] > 0).sum())
+      placed = put_batch(batch, mesh)
+      state, metrics = recorder.run(step, step_fn, state, placed)
+      # Of all processes, as far as one can tell from its own rows.
+      share = len(batch['tokens']) / len(placed['tokens'])
+      tokens += (batch['segment_ids'] > 0).sum() / share
       if pending:
         _check_finite(*pending, config.max_skipped_in_a_row, workdir)
       pending = (metrics, batch, step)
@@ -343,14 +323,12 @@ def fit(
       if step % config.log_every == 0 or last:
         values = {k: float(v) for k, v in metrics.items()}
         now = time.monotonic()
-        values['tokens_per_second'] = (
-          tokens * jax.process_count() / (now - since)
-        )
+        values['tokens_per_second'] = float(tokens / (now - since))
         tokens, since = 0, now
         writer.write(step, values)
         progress.show(step, values)
       due = step % config.checkpoint_every == 0 or last
-      asked = stop.asked  # read once: what stops here is saved here
+      asked = stop.agreed()  # once: what stops here is saved here
       if due or asked:
         _check_finite(*pending, config.max_skipped_in_a_row, workdir)
         rated = {}

@@ -53,12 +53,20 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess:
 
 def run_all(
   command_lines: Sequence[Sequence[str]],
+  together: bool = False,
 ) -> list[subprocess.CompletedProcess]:
-  """Each command line in a fork of one process that has imported prm_jax."""
+  """Each command line in a fork of one process that has imported prm_jax.
+
+  Args:
+    together: all at the same time, as the processes of a job must be.
+  """
   # Where a person keeps data must not cure the command lines that name none.
   env = {k: v for k, v in os.environ.items() if k != 'PRM_JAX_DATA'}
   driver = subprocess.run(
-    [sys.executable, '-m', 'tests.forked_command_lines'],
+    [
+      *(sys.executable, '-m', 'tests.forked_command_lines'),
+      *([str(len(command_lines))] if together else []),
+    ],
     cwd=ROOT,
     env=env,
     input=json.dumps([list(args) for args in command_lines]),

@@ -4,7 +4,8 @@ Importing JAX takes seconds and a fault that is found at once milliseconds. The
 import is shared, nothing else: flags, devices and exit code are the fork's own.
 
 stdin: JSON, a list of argument lists. stdout: JSON, [code, stdout, stderr] of
-each.
+each. An argument says how many run at a time, by default one a core; what waits
+for each other must.
 """
 
 import json
@@ -53,5 +54,6 @@ def fork(args: list[str]) -> tuple[int, str, str]:
 if __name__ == '__main__':
   # Forks of forks, so that the threads that wait are not copied into them.
   command_lines = json.load(sys.stdin)
-  with multiprocessing.get_context('fork').Pool(os.cpu_count()) as pool:
+  at_a_time = int(sys.argv[1]) if len(sys.argv) > 1 else os.cpu_count()
+  with multiprocessing.get_context('fork').Pool(at_a_time) as pool:
     json.dump(pool.map(fork, command_lines, chunksize=1), sys.stdout)

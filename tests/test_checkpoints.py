@@ -144,11 +144,11 @@ def delete_metadata(step: pathlib.Path) -> None:
 
 
 def delete_position(step: pathlib.Path) -> None:
-  (step / 'data' / 'process_0-of-1.json').unlink()
+  (step / 'data' / 'shard_0-of-1.json').unlink()
 
 
 def cut_position(step: pathlib.Path) -> None:
-  path = step / 'data' / 'process_0-of-1.json'
+  path = step / 'data' / 'shard_0-of-1.json'
   path.write_text(path.read_text()[:30])
 
 

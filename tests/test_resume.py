@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import time
-import warnings
 from collections.abc import Callable
 
 import jax
@@ -137,11 +136,19 @@ def finish(workdir: pathlib.Path) -> subprocess.CompletedProcess:
 def last_state(workdir: pathlib.Path) -> dict:
   """All arrays of the last checkpoint, and where the input stood."""
   folder = workdir / 'checkpoints' / str(saved_steps(workdir)[-1])
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore', UserWarning)  # no shardings are asked for
-    state = ocp.load_checkpointables(folder, {'params': None, 'rest': None})
-  data = (folder / 'data' / 'process_0-of-1.json').read_text()
-  return jax.tree.map(np.asarray, state) | {'data': json.loads(data)}
+  saved = ocp.checkpointables_metadata(folder).metadata
+  # On one device, wherever it was saved from.
+  here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  shapes = jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here),
+    {name: saved[name] for name in ('params', 'rest')},
+  )
+  state = ocp.load_checkpointables(folder, shapes)
+  data = {
+    path.name: json.loads(path.read_text())
+    for path in (folder / 'data').glob('shard_*.json')
+  }
+  return jax.tree.map(np.asarray, state) | {'data': data}
 
 
 def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:

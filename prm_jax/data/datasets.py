@@ -9,9 +9,11 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from prm_jax import processes
 from prm_jax.chains import Chain, first_error
 from prm_jax.data import builder, contamination
 from prm_jax.data.readers import read_chains
@@ -200,7 +202,10 @@ def load_dataset(
   if config['kind'] == 'arithmetic':
     splits = arithmetic_splits(config, seed)
   elif config['kind'] == 'files':
-    splits = file_splits(config, seed, workdir, log)
+    with tempfile.TemporaryDirectory() as elsewhere:
+      # Bad records are set aside by process 0 only.
+      aside = workdir if processes.is_first() else pathlib.Path(elsewhere)
+      splits = file_splits(config, seed, aside, log)
   elif config['kind'] == 'words':
     splits = words_splits(config, seed)
   else:
@@ -210,7 +215,7 @@ def load_dataset(
   learned = {'train': splits.train, 'dev': splits.dev}
   # The name carries the content, so that runs with other data never collide.
   name = f'{config["kind"]}_{_fingerprint(learned)}'
-  builder.build(directory, name, learned)
+  processes.first_alone('data', lambda: builder.build(directory, name, learned))
   opened = {split: builder.load(directory, name, split) for split in learned}
   return Dataset(
     **{

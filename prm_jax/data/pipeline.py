@@ -1,10 +1,10 @@
 """The training input: chains on disk to packed batches, by grain.
 
-    chains -> encode -> shuffle, this process's share -> pack -> batch
+    chains -> encode -> shuffle, split into shards -> pack -> batch
 
 Several chains share a row of `row_length` tokens; `segment_ids` keep them
 apart and positions restart with each. The iterator's state goes into the
-checkpoint, so a resumed run sees the very next batch.
+checkpoint, so a resumed run sees the very next batch (`shards`).
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ import numpy as np
 from grain import experimental as grain_experimental
 
 from prm_jax.chains import Chain
+from prm_jax.data.shards import ShardedBatches, Share
 from prm_jax.data.targets import TargetConfig, step_targets
 from prm_jax.encoding import DoesNotFit, StepFormat
 from prm_jax.errors import UserError
@@ -27,6 +28,7 @@ PACKING_BINS = 128
 # Encoding is light; grain's defaults (16 threads, 500 records ahead) spend more
 # on their own book-keeping than on the records.
 READING = grain.ReadOptions(num_threads=2, prefetch_buffer_size=16)
+ALONE = Share()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,19 +177,20 @@ def make_batches(
   row_length: int,
   max_steps_per_row: int,
   seed: int,
-  process_index: int = 0,
-  process_count: int = 1,
+  share: Share = ALONE,
   epochs: int | None = None,
-) -> grain.IterDataset:
+) -> ShardedBatches:
   """Batches of packed rows, endless unless `epochs` is given.
 
   Args:
-    batch_size: rows over all processes; each yields its equal share.
+    batch_size: rows over all processes.
     row_length: tokens per row, at least `fmt.max_length`.
     max_steps_per_row: step ends per row (P).
+    share: the shards that are read here, each an equal part of a batch. Shard s
+      of S has every S-th chain of the shuffled ones.
 
   Returns:
-    A dataset of dicts in the batch contract: tokens, positions, segment_ids
+    An iterable of dicts in the batch contract: tokens, positions, segment_ids
     [B, T] int32; numbers [B, T] bool; step_ends, chain_ids [B, P] int32;
     step_mask [B, P] bool; step_labels, step_weights, step_trials [B, P]
     float32.
@@ -202,28 +205,33 @@ def make_batches(
       f'data.max_steps_per_row={max_steps_per_row}, but a chain has '
       f'{census.longest} steps; raise it'
     )
-  if batch_size % process_count:
+  if len(census.usable) < share.shards:
     raise UserError(
-      f'data.batch_size={batch_size} does not divide over {process_count} '
-      'processes; make it a multiple'
+      f'{len(census.usable):,} usable chains cannot be split into '
+      f'data.shards={share.shards}; lower it, or bring more chains'
     )
   source = UsableChains(chains, census.usable)
-  dataset = grain.MapDataset.source(source).seed(seed).shuffle()
-  if process_count > 1:
-    dataset = dataset[process_index::process_count]
-  dataset = dataset.repeat(epochs)
-  dataset = dataset.map(lambda chain: encode_example(chain, fmt, targets))
+  shuffled = grain.MapDataset.source(source).seed(seed).shuffle()
   per_step = ('step_ends', 'step_labels', 'step_weights', 'step_trials')
-  packed = grain_experimental.BestFitPackIterDataset(
-    dataset.to_iter_dataset(READING),
-    length_struct=dict.fromkeys(('tokens', 'numbers'), row_length)
-    | dict.fromkeys(per_step, max_steps_per_row),
-    num_packing_bins=PACKING_BINS,
-    seed=seed,
-  )
-  return packed.map(_finish_row).batch(
-    batch_size // process_count, drop_remainder=epochs is None
-  )
+
+  def batches_of(shard: int) -> grain.IterDataset:
+    dataset = shuffled
+    if share.shards > 1:
+      dataset = dataset[shard :: share.shards]
+    dataset = dataset.repeat(epochs)
+    dataset = dataset.map(lambda chain: encode_example(chain, fmt, targets))
+    packed = grain_experimental.BestFitPackIterDataset(
+      dataset.to_iter_dataset(READING),
+      length_struct=dict.fromkeys(('tokens', 'numbers'), row_length)
+      | dict.fromkeys(per_step, max_steps_per_row),
+      num_packing_bins=PACKING_BINS,
+      seed=seed,
+    )
+    return packed.map(_finish_row).batch(
+      batch_size // share.shards, drop_remainder=epochs is None
+    )
+
+  return ShardedBatches([batches_of(shard) for shard in share.own], share)
 
 
 def fill(batch: dict[str, np.ndarray]) -> float:

@@ -1,5 +1,6 @@
 """Packed batches against the encodings of their chains, one by one."""
 
+import asyncio
 import collections
 import itertools
 
@@ -13,6 +14,7 @@ from prm_jax.data.pipeline import (
   make_batches,
   take_census,
 )
+from prm_jax.data.shards import Share, share_of_rows
 from prm_jax.data.targets import TargetConfig
 from prm_jax.encoding import make_format
 from prm_jax.errors import UserError
@@ -171,21 +173,107 @@ def test_the_seed_decides_the_order():
   assert len(common) < len(neighbours(first)) / 4
 
 
-def test_two_processes_share_an_epoch():
-  parts = [
-    list(batches_of(CHAINS, process_index=i, process_count=2)) for i in (0, 1)
-  ]
-  for part in parts:
-    assert {len(batch['tokens']) for batch in part[:-1]} == {2}
-  first, second = map(problems_in, parts)
-  assert not first & second
-  assert first + second == problems_in(batches_of(CHAINS))
+def of_shards(*own, shards=4, **more):
+  """The batches of a process that reads these shards."""
+  return batches_of(CHAINS, share=Share(shards, own, own), **more)
+
+
+@pytest.mark.parametrize(
+  'processes', [[(0, 1, 2, 3)], [(0, 1), (2, 3)], [(0,), (1,), (2,), (3,)]]
+)
+def test_processes_share_an_epoch(processes):
+  parts = [list(of_shards(*own)) for own in processes]
+  for own, part in zip(processes, parts, strict=True):
+    assert {len(batch['tokens']) for batch in part[:-1]} == {len(own)}
+  once = problems_in(batches_of(CHAINS))
+  assert set(once.values()) == {1}
+  assert sum(map(problems_in, parts), collections.Counter()) == once
   # Later epochs too, although each draws another order.
-  counts = [
-    problems_in(batches_of(CHAINS, process_index=i, process_count=2, epochs=3))
-    for i in (0, 1)
+  later = [problems_in(of_shards(*own, epochs=3)) for own in processes]
+  assert set(sum(later, collections.Counter()).values()) == {3}
+
+
+def test_any_number_of_processes_reads_the_same_batches():
+  """Rows in shard order, so that process after process they are the batch."""
+  streams = [
+    iter(of_shards(*own, epochs=None, batch_size=8))
+    for own in ((0, 1, 2, 3), (0, 1), (2, 3), (0,), (1,), (2,), (3,))
   ]
-  assert set((counts[0] + counts[1]).values()) == {3}
+  for _ in range(30):
+    whole, *parts = map(next, streams)
+    for of_some in (parts[:2], parts[2:]):
+      joined = {
+        name: np.concatenate([part[name] for part in of_some]) for name in whole
+      }
+      assert_equal(joined, whole)
+
+
+def test_another_number_of_processes_goes_on(tmp_path):
+  """What two processes saved, one and four read: the very next batch."""
+
+  class Made:
+    """A folder that is there, as Orbax hands it out."""
+
+    async def await_creation(self):
+      return tmp_path
+
+  async def both(awaitable):
+    await (await awaitable)
+
+  def stream(*own):
+    return iter(of_shards(*own, epochs=None, batch_size=8))
+
+  pair = stream(0, 1), stream(2, 3)
+  for part in pair:
+    for _ in range(9):
+      next(part)
+    asyncio.run(both(part.save(Made())))
+  assert sorted(path.name for path in tmp_path.iterdir()) == [
+    f'shard_{i}-of-4.json' for i in range(4)
+  ]
+  whole, quarter = stream(0, 1, 2, 3), stream(2)
+  for part in (whole, quarter):
+    asyncio.run(both(part.load(tmp_path)))
+  expected = np.concatenate([next(part)['tokens'] for part in pair])
+  np.testing.assert_array_equal(next(whole)['tokens'], expected)
+  np.testing.assert_array_equal(next(quarter)['tokens'], expected[4:6])
+  halves = iter(of_shards(0, 1, shards=2))
+  with pytest.raises(UserError, match=r'in 4 shards up to this .* now in 2; '):
+    asyncio.run(both(halves.load(tmp_path)))
+
+
+ROWS = {0: {0, 1, 2, 3}, 1: {4, 5, 6, 7}}
+
+
+@pytest.mark.parametrize(
+  ('rows', 'shards', 'here', 'expected'),
+  [
+    (ROWS, 0, 0, Share(2, (0,), (0,))),
+    (ROWS, 0, 1, Share(2, (1,), (1,))),
+    (ROWS, 8, 1, Share(8, (4, 5, 6, 7), (4, 5, 6, 7))),
+    # A mesh whose order is not that of the processes.
+    ({0: {0, 1, 6, 7}, 1: {2, 3, 4, 5}}, 4, 0, Share(4, (0, 3), (0, 3))),
+    # 0 and 1 are one in tensor parallelism, and so are 2 and 3.
+    (ROWS | {2: ROWS[1], 1: ROWS[0], 3: ROWS[1]}, 0, 1, Share(2, (0,), ())),
+    (ROWS | {2: ROWS[1], 1: ROWS[0], 3: ROWS[1]}, 0, 2, Share(2, (1,), (1,))),
+  ],
+)
+def test_a_process_reads_the_rows_of_its_devices(rows, shards, here, expected):
+  assert share_of_rows(rows, here, 8, shards) == expected
+
+
+@pytest.mark.parametrize(
+  ('rows', 'shards', 'message'),
+  [
+    (ROWS, 3, 'data.batch_size=8 does not divide into data.shards=3'),
+    (ROWS, -1, 'does not divide into data.shards=-1'),
+    (ROWS, 1, 'data.shards=1 .* over 2 processes .* make it a multiple of 2'),
+    ({0: {*range(5)}, 1: {5, 6, 7}}, 4, 'data.shards=4 .* over 2 processes'),
+  ],
+)
+def test_shards_that_cannot_be_read(rows, shards, message):
+  with pytest.raises(UserError, match=message):
+    share_of_rows(rows, 0, 8, shards)
 
 
 @pytest.mark.parametrize('consumed', [0, 7, 70])
@@ -286,8 +374,8 @@ def test_nothing_to_train_on():
       r'data.max_steps_per_row=3, but a chain has 4 steps',
     ),
     (
-      {'batch_size': 3, 'process_count': 2},
-      'data.batch_size=3 does not divide over 2 processes',
+      {'share': Share(151, (0,), (0,)), 'batch_size': 151},
+      '150 usable chains cannot be split into data.shards=151',
     ),
   ],
 )
