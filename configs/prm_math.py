@@ -90,8 +90,8 @@ def base() -> ml_collections.ConfigDict:
     max_steps_per_row=operations,
     batch_size=32,
     # Into how many parts the chains are split, each read by one process; 0: as
-    # many as there are processes. The batches depend on it, so a run whose
-    # number of processes may change names a multiple of all of them.
+    # few as can be. The batches depend on it, so a run whose number of
+    # processes may change names a multiple of all of them.
     shards=0,
     train_problems=8192,
     train_samples=1,

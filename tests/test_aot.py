@@ -12,6 +12,7 @@ from configs import prm_math as configs
 from prm_jax import aot
 from prm_jax.compiled.chips import CHIPS, chip_of
 from prm_jax.compiled.work import Count
+from prm_jax.data.shards import rows_of_processes, share_of_rows
 from prm_jax.errors import UserError
 from prm_jax.models import TransformerConfig
 from prm_jax.sharding import make_mesh
@@ -206,3 +207,29 @@ def test_only_replica_goes_across_slices():
   assert mesh.shape == {'replica': 2, 'fsdp': 4, 'model': 1}
   for slice_index, row in enumerate(mesh.devices):
     assert {device.slice_index for device in row.flat} == {slice_index}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+  'variant',
+  [
+    'qwen2_5_math_1_5b',
+    'qwen2_5_math_7b',
+    'llama3_8b',
+    'qwen2_5_72b',
+  ],
+)
+def test_every_row_is_read_once_on_the_topology_of_a_config(variant):
+  config = configs.get_config(variant).to_dict()
+  devices = aot.open_topology(config['aot']['topology'])
+  mesh = make_mesh(config['mesh'], devices)
+  batch_size = config['data']['batch_size']
+  rows = rows_of_processes(mesh, batch_size)
+  assert set().union(*rows.values()) == set(range(batch_size))
+  for shards in (config['data']['shards'], 0):
+    saved = [
+      shard
+      for process in rows
+      for shard in share_of_rows(rows, process, batch_size, shards).saved
+    ]
+    assert sorted(saved) == list(range(len(saved)))

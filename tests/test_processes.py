@@ -305,8 +305,8 @@ def test_faults_that_all_processes_tell(tmp_path):
     '16), optim.lr (0.001 and 0.5); start all processes with the same --config'
   )
   shards = (
-    'data.shards=1 do not divide over 2 processes that read different rows; '
-    'make it a multiple of 2'
+    'data.shards=1 does not divide the 8 rows of data.batch_size so that each '
+    'is read by one process; set it to one of 2, 4, 8, or to 0: 2'
   )
   other = ('--config.optim.lr=0.5', '--config.data.batch_size=16')
   jobs = [

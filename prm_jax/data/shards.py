@@ -45,43 +45,61 @@ def share_of_process(mesh: Mesh, batch_size: int, shards: int) -> Share:
 
   Args:
     batch_size: rows over all processes.
-    shards: 0 makes as many as there are processes that read different rows.
+    shards: 0 makes as few as can be.
 
   Raises:
     UserError: the rows do not divide into so many shards, or a shard's rows
       are on several processes.
+  """
+  return share_of_rows(
+    rows_of_processes(mesh, batch_size), jax.process_index(), batch_size, shards
+  )
+
+
+def rows_of_processes(mesh: Mesh, batch_size: int) -> dict[int, set[int]]:
+  """Which rows of a batch each process's devices hold.
+
+  Not in order, and not each once: a mesh follows the wires between chips, and
+  processes that share tensor parallelism hold the same rows.
   """
   rows: dict[int, set[int]] = {}
   held = batch_sharding(mesh).devices_indices_map((batch_size,))
   for device, (part,) in held.items():
     here = rows.setdefault(device.process_index, set())
     here.update(range(*part.indices(batch_size)))
-  return share_of_rows(rows, jax.process_index(), batch_size, shards)
+  return rows
 
 
 def share_of_rows(
   rows: Mapping[int, set[int]], here: int, batch_size: int, shards: int
 ) -> Share:
   """`share_of_process` of process `here`, from the rows of every process."""
-  readers = len({frozenset(part) for part in rows.values()})
-  count = shards or readers
-  if count < 0 or batch_size % count:
+  fitting = [
+    count
+    for count in range(1, batch_size + 1)
+    if _fits(rows, batch_size, count)
+  ]
+  if shards and shards not in fitting:
     raise UserError(
-      f'data.batch_size={batch_size} does not divide into data.shards={count}; '
-      'make it a multiple'
+      f'data.shards={shards} does not divide the {batch_size} rows of '
+      f'data.batch_size so that each is read by one process; set it to one of '
+      f'{", ".join(map(str, fitting))}, or to 0: {fitting[0]}'
     )
+  count = shards or fitting[0]
   length = batch_size // count
-  own = {
-    process: {row // length for row in part} for process, part in rows.items()
+  own = {row // length for row in rows[here]}
+  before = {
+    row // length for p, part in rows.items() if p < here for row in part
   }
-  if any(len(own[p]) * length != len(part) for p, part in rows.items()):
-    raise UserError(
-      f'data.shards={count} do not divide over {readers} processes that read '
-      f'different rows; make it a multiple of {readers}'
-    )
-  before = set().union(*(own[p] for p in own if p < here))
-  return Share(
-    count, tuple(sorted(own[here])), tuple(sorted(own[here] - before))
+  return Share(count, tuple(sorted(own)), tuple(sorted(own - before)))
+
+
+def _fits(rows: Mapping[int, set[int]], batch_size: int, count: int) -> bool:
+  """Whether no shard's rows are partly on a process and partly not."""
+  length = batch_size // count
+  return batch_size % count == 0 and all(
+    len({row // length for row in part}) * length == len(part)
+    for part in rows.values()
   )
 
 

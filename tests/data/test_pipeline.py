@@ -265,10 +265,10 @@ def test_a_process_reads_the_rows_of_its_devices(rows, shards, here, expected):
 @pytest.mark.parametrize(
   ('rows', 'shards', 'message'),
   [
-    (ROWS, 3, 'data.batch_size=8 does not divide into data.shards=3'),
-    (ROWS, -1, 'does not divide into data.shards=-1'),
-    (ROWS, 1, 'data.shards=1 .* over 2 processes .* make it a multiple of 2'),
-    ({0: {*range(5)}, 1: {5, 6, 7}}, 4, 'data.shards=4 .* over 2 processes'),
+    (ROWS, 3, 'data.shards=3 .* the 8 rows .* one of 2, 4, 8, or to 0: 2'),
+    (ROWS, -1, 'data.shards=-1 does not divide'),
+    (ROWS, 1, 'data.shards=1 .* set it to one of 2, 4, 8, or to 0: 2'),
+    ({0: {*range(5)}, 1: {5, 6, 7}}, 4, 'data.shards=4 .* set it to one of 8'),
   ],
 )
 def test_shards_that_cannot_be_read(rows, shards, message):
