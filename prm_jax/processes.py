@@ -271,6 +271,8 @@ def leave(why: str) -> bool:
     global_state.client.key_value_set(f'{_LEFT}/{index()}', why)
     while time.monotonic() < end:
       if len(global_state.client.key_value_dir_get(_LEFT)) == count():
+        # A barrier, so that process 0 does not go before all have seen this.
+        jax.distributed.shutdown()
         return True
       time.sleep(0.1)
   except jax.errors.JaxRuntimeError as error:
