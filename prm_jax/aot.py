@@ -8,13 +8,9 @@ compiler (pip install 'jax[tpu]'). It says what they need of each chip's memory
 and how long they take at least; exit code 1 when they do not fit.
 """
 
-import contextlib
 import dataclasses
-import importlib.util
-import os
 import pathlib
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,12 +18,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from absl import flags
-from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from prm_jax import main as command_line
 from prm_jax import manifest, score
 from prm_jax.compiled.chips import Chip, chip_of
+from prm_jax.compiled.compiler import (
+  compile_program,
+  memory_of,
+  open_topology,
+)
 from prm_jax.compiled.program import read_program
 from prm_jax.compiled.work import Count, count_work
 from prm_jax.errors import UserError
@@ -49,32 +49,6 @@ _OUTPUT = flags.DEFINE_string('output', '', 'A JSON file to write, too.')
 GB = 1e9
 # Of the state's dtype and shape only these matter to a bound.
 PER_STEP = ('step_labels', 'step_weights', 'step_trials')
-
-
-def open_topology(name: str, slices: int = 1) -> list[jax.Device]:
-  """The devices of TPU slices that are not here.
-
-  Raises:
-    UserError: libtpu is missing, or knows no such slice.
-  """
-  if importlib.util.find_spec('libtpu') is None:
-    raise UserError("libtpu is missing: pip install 'jax[tpu]'")
-  os.environ['TPU_SKIP_MDS_QUERY'] = '1'  # no TPU host is asked what it is
-  # The lock is for chips, of which none is used.
-  os.environ['ALLOW_MULTIPLE_LIBTPU_LOAD'] = '1'
-  jax.config.update('jax_platforms', 'cpu')
-  try:
-    with captured_stderr():
-      found = topologies.get_topology_desc(
-        platform='tpu', topology_name=name, num_slices=slices
-      )
-  except Exception as error:  # XLA raises kinds of its own
-    text = ' '.join(str(error).split())
-    raise UserError(
-      f'topology {name!r} is unknown ({text[:200]}); name one such as v5e:4x4 '
-      'or v5p:2x2x2'
-    ) from None
-  return found.devices
 
 
 def model_of(config: Mapping[str, Any]) -> TransformerConfig:
@@ -178,48 +152,6 @@ def useful_flops(
     passes * 4 * B * pairs * model.head_dim * model.n_heads * model.n_layers
   )
   return products, attention
-
-
-def memory_of(compiled: jax.stages.Compiled) -> dict[str, float]:
-  """Bytes on one device; outputs that take over an input's place count once."""
-  found = compiled.memory_analysis()
-  parts = {
-    'arguments': found.argument_size_in_bytes,
-    'outputs': found.output_size_in_bytes - found.alias_size_in_bytes,
-    'temporaries': found.temp_size_in_bytes,
-    'code': found.generated_code_size_in_bytes,
-  }
-  return parts | {'total': sum(parts.values())}
-
-
-@contextlib.contextmanager
-def captured_stderr() -> Iterator[list[str]]:
-  """Takes what the compiler says; it writes to the file descriptor itself."""
-  said: list[str] = []
-  sys.stderr.flush()
-  with tempfile.TemporaryFile() as file:
-    stderr = os.dup(2)
-    os.dup2(file.fileno(), 2)
-    try:
-      yield said
-    finally:
-      os.dup2(stderr, 2)
-      os.close(stderr)
-      file.seek(0)
-      said += file.read().decode(errors='replace').splitlines()
-
-
-def compile_program(
-  lowered: jax.stages.Lowered,
-) -> tuple[jax.stages.Compiled | None, list[str]]:
-  """The compiled program, None where it needs too much; what was said."""
-  with captured_stderr() as said:
-    try:
-      return lowered.compile(), said
-    except jax.errors.JaxRuntimeError as error:
-      if 'RESOURCE_EXHAUSTED' not in str(error):
-        raise
-      return None, [' '.join(str(error).split())]
 
 
 def smaller_changes(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -360,6 +292,11 @@ def main(argv: list[str]) -> int:
   shape = f'{_SLICES.value} x ' * (_SLICES.value > 1) + topology
   sizes = ', '.join(f'{axis} {size}' for axis, size in mesh.shape.items())
   command_line.log(f'{len(devices)} x {chip.name} ({shape}): {sizes}')
+  command_line.log(
+    f'  a chip: {chip.flops / 1e12:.0f} TFLOP/s, {chip.hbm_bytes / GB:.0f} GB at '
+    f'{chip.hbm_rate / GB:,.0f} GB/s, links {chip.ici_rate / GB:.0f} GB/s '
+    f'({chip.source})'
+  )
   found = {}
   for name in PROGRAMS:
     found[name] = describe(name, config, mesh, chip)

@@ -11,6 +11,7 @@ import pytest
 from configs import prm_math as configs
 from prm_jax import aot
 from prm_jax.compiled.chips import CHIPS, chip_of
+from prm_jax.compiled.compiler import open_topology
 from prm_jax.compiled.work import Count
 from prm_jax.data.shards import rows_of_processes, share_of_rows
 from prm_jax.errors import UserError
@@ -202,7 +203,7 @@ def test_only_replica_goes_across_slices():
   )
   assert done.returncode == 2
   assert 'mesh.replica=1 does not divide over 2 slices' in done.stderr
-  devices = aot.open_topology('v5e:2x2', 2)
+  devices = open_topology('v5e:2x2', 2)
   mesh = make_mesh({'replica': 2, 'fsdp': -1, 'model': 1}, devices)
   assert mesh.shape == {'replica': 2, 'fsdp': 4, 'model': 1}
   for slice_index, row in enumerate(mesh.devices):
@@ -221,7 +222,7 @@ def test_only_replica_goes_across_slices():
 )
 def test_every_row_is_read_once_on_the_topology_of_a_config(variant):
   config = configs.get_config(variant).to_dict()
-  devices = aot.open_topology(config['aot']['topology'])
+  devices = open_topology(config['aot']['topology'])
   mesh = make_mesh(config['mesh'], devices)
   batch_size = config['data']['batch_size']
   rows = rows_of_processes(mesh, batch_size)
