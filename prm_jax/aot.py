@@ -293,8 +293,8 @@ def main(argv: list[str]) -> int:
   sizes = ', '.join(f'{axis} {size}' for axis, size in mesh.shape.items())
   command_line.log(f'{len(devices)} x {chip.name} ({shape}): {sizes}')
   command_line.log(
-    f'  a chip: {chip.flops / 1e12:.0f} TFLOP/s, {chip.hbm_bytes / GB:.0f} GB at '
-    f'{chip.hbm_rate / GB:,.0f} GB/s, links {chip.ici_rate / GB:.0f} GB/s '
+    f'  a chip: {chip.flops / 1e12:.0f} TFLOP/s, {chip.hbm_bytes / GB:.0f} GB '
+    f'at {chip.hbm_rate / GB:,.0f} GB/s, links {chip.ici_rate / GB:.0f} GB/s '
     f'({chip.source})'
   )
   found = {}
