@@ -18,7 +18,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from absl import flags
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from prm_jax import main as command_line
 from prm_jax import manifest, score
@@ -31,12 +32,13 @@ from prm_jax.compiled.compiler import (
 from prm_jax.compiled.program import read_program
 from prm_jax.compiled.work import Count, count_work
 from prm_jax.errors import UserError
-from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig, merge
+from prm_jax.models.tpu_attention import LANES
 from prm_jax.optim import OptimConfig, make_optimizer, make_schedule
-from prm_jax.settings import check_mesh, settings_of
+from prm_jax.settings import check_mesh, check_values, settings_of
 from prm_jax.sharding import batch_sharding, make_mesh
 from prm_jax.train import LossConfig, compile_train_step, make_train_step
-from prm_jax.train_state import LoraConfig, abstract_state, make_init
+from prm_jax.train_state import TrainState, abstract_state, make_init
 
 _TOPOLOGY = flags.DEFINE_string(
   'topology', '', "Chips, such as v5e:16x16; by default the config's own."
@@ -47,6 +49,7 @@ _SLICES = flags.DEFINE_integer(
 _OUTPUT = flags.DEFINE_string('output', '', 'A JSON file to write, too.')
 
 GB = 1e9
+KERNEL = 'tpu_custom_call'  # what a Pallas kernel is in a program's text
 # Of the state's dtype and shape only these matter to a bound.
 PER_STEP = ('step_labels', 'step_weights', 'step_trials')
 
@@ -59,22 +62,33 @@ def model_of(config: Mapping[str, Any]) -> TransformerConfig:
   return settings_of(config).described.model
 
 
+def train_state_of(config: Mapping[str, Any], mesh: Mesh) -> TrainState:
+  """The state that `prm_job` trains, without values."""
+  optimizer = make_optimizer(
+    OptimConfig(**config['optim']), config['train']['steps']
+  )
+  init = make_init(
+    model_of(config),
+    HeadConfig(**config['head']),
+    optimizer,
+    LoraConfig(**config['lora']),
+    lm_loss=config['loss']['lm_weight'] > 0,
+  )
+  return abstract_state(init, mesh)
+
+
 def lower_train(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
   """The train step of `prm_job`, on shapes."""
-  model = model_of(config)
-  head, lora = HeadConfig(**config['head']), LoraConfig(**config['lora'])
   optim, steps = OptimConfig(**config['optim']), config['train']['steps']
-  optimizer, loss = make_optimizer(optim, steps), LossConfig(**config['loss'])
-  init = make_init(model, head, optimizer, lora, lm_loss=loss.lm_weight > 0)
-  state = abstract_state(init, mesh)
+  state = train_state_of(config, mesh)
   step = make_train_step(
-    model,
-    head,
-    loss,
-    optimizer,
+    model_of(config),
+    HeadConfig(**config['head']),
+    LossConfig(**config['loss']),
+    make_optimizer(optim, steps),
     make_schedule(optim, steps),
     config['train']['microbatches'],
-    lora,
+    LoraConfig(**config['lora']),
     config['train']['head_only_steps'],
   )
   with jax.set_mesh(mesh):
@@ -107,17 +121,27 @@ def abstract_batch(
 
 
 def lower_score(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
-  """`score.row_scores` of as many rows as a training batch has."""
+  """`score.row_scores` of as many rows as a training batch has.
+
+  As in an evaluation during training, with the optimizer's state on the chip.
+  """
   model = model_of(config)
-  head = HeadConfig(**config['head'])
-  optimizer = make_optimizer(OptimConfig(**config['optim']), 1)
-  params = abstract_state(make_init(model, head, optimizer), mesh).params
+  head, lora = HeadConfig(**config['head']), LoraConfig(**config['lora'])
+  state = train_state_of(config, mesh)
   batch = abstract_batch(config, mesh)
   rows = score.Rows(*(batch[name] for name in score.Rows._fields))
+
+  def step_scores(state: TrainState, rows: score.Rows) -> jax.Array:
+    params = state.params
+    if lora.rank:
+      merged = merge(params['backbone'], params['lora'], lora)
+      params = params | {'backbone': merged}
+    return score.row_scores(params, rows, None, model, head)
+
   with jax.set_mesh(mesh):
     return jax.jit(
-      lambda params, rows: score.row_scores(params, rows, None, model, head)
-    ).lower(params, rows)
+      step_scores, keep_unused=True, out_shardings=NamedSharding(mesh, P())
+    ).lower(state, rows)
 
 
 PROGRAMS = {'train': lower_train, 'score': lower_score}
@@ -152,6 +176,24 @@ def useful_flops(
     passes * 4 * B * pairs * model.head_dim * model.n_heads * model.n_layers
   )
   return products, attention
+
+
+def kernel_flops(
+  name: str, model: TransformerConfig, attention: float
+) -> float:
+  """FLOPs of the attention kernels of a step, which cannot be seen into.
+
+  To the 2 products of the forward kernel the two of the gradient have 7, as
+  both make the scores again. With activations that are not kept forward runs
+  twice. Heads are padded to LANES.
+
+  Args:
+    attention: from `useful_flops`: 2 products, of a train step 6.
+  """
+  forward = 1 if name == 'score' or model.remat == 'none' else 2
+  products, needed = (2 * forward + 7, 6) if name == 'train' else (2, 2)
+  wide = -(-model.head_dim // LANES) * LANES / model.head_dim
+  return attention * products / needed * wide
 
 
 def smaller_changes(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -217,15 +259,12 @@ def describe(
     return {'fits': False, 'compiler': said[-1][:300]}
   seconds = time.monotonic() - began
   memory = memory_of(compiled)
-  work = count_work(read_program(compiled.as_text()), mesh.size)
+  text = compiled.as_text()
+  work = count_work(read_program(text), mesh.size)
   model = model_of(config)
   products, attention = useful_flops(name, config, model)
-  # Kernels cannot be seen into. The products of splash's two backward kernels
-  # are 7 to the 2 of its forward, as both make the scores again.
-  forward = 2 if name == 'train' and model.remat == 'full' else 1
-  units = 2 * forward + (7 if name == 'train' else 0)
-  share = units / (6 if name == 'train' else 2)
-  work.flops += share * attention / mesh.size
+  if KERNEL in text:
+    work.flops += kernel_flops(name, model, attention) / mesh.size
   seconds_at_least = times(work, chip)
   useful = (products + attention) / mesh.size
   return {
@@ -274,11 +313,14 @@ def table(found: Mapping[str, Any], chip: Chip) -> str:
 
 def main(argv: list[str]) -> int:
   """0 where all fits, 1 where not."""
-  command_line.parse_flags(argv)
+  rest = command_line.parse_flags(argv)
+  if len(rest) > 1:
+    raise UserError(f'unknown argument {rest[1]!r}; see --help')
   config = command_line.CONFIG.value
   if config is None:
     raise UserError('--config is missing: --config configs/prm_math.py')
   config = config.to_dict()
+  check_values(config)
   topology = _TOPOLOGY.value or config['aot']['topology']
   if not topology:
     raise UserError('--topology is missing: --topology v5e:4x4')
@@ -297,6 +339,10 @@ def main(argv: list[str]) -> int:
     f'at {chip.hbm_rate / GB:,.0f} GB/s, links {chip.ici_rate / GB:.0f} GB/s '
     f'({chip.source})'
   )
+  if _SLICES.value > 1:
+    command_line.log(
+      '  what is sent between slices is timed at that rate too: it takes longer'
+    )
   found = {}
   for name in PROGRAMS:
     found[name] = describe(name, config, mesh, chip)

@@ -7,14 +7,13 @@ that is killed leaves the checkpoint before it whole.
 """
 
 import logging
-import pathlib
 from typing import Any
 
 import jax
 from absl import logging as absl_logging
 from orbax.checkpoint import v1 as ocp
 
-from prm_jax import processes
+from prm_jax import paths, processes
 from prm_jax.errors import UserError
 
 # Orbax tells the story of every save at INFO.
@@ -37,7 +36,7 @@ class Checkpoints:
   """
 
   def __init__(
-    self, directory: pathlib.Path, keep: int, best: str, writes: bool = True
+    self, directory: paths.Path, keep: int, best: str, writes: bool = True
   ):
     policies = ocp.training.preservation_policies
     preserve = [policies.LatestN(keep)]
@@ -51,14 +50,19 @@ class Checkpoints:
       )
     self._best = best
     self._directory = directory
+    remote = paths.is_remote(directory)
     try:
       self._checkpointer = ocp.training.Checkpointer(
-        directory.absolute(),
+        # A gs:// path is absolute, and `absolute` would put it on the disk.
+        directory if remote else directory.absolute(),
         preservation_policy=policies.AnyPreservationPolicy(preserve),
         cleanup_tmp_directories=writes,
       )
-    except (OSError, ValueError) as error:
+    except Exception as error:
       if processes.is_loss(error):
+        raise
+      # At gs:// each of Google's libraries raises its own.
+      if not remote and not isinstance(error, OSError | ValueError):
         raise
       raise UserError(
         f'cannot open checkpoints in {directory} ({_reason(error)}); make it '

@@ -17,12 +17,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from prm_jax import paths
 from prm_jax.errors import UserError
 from prm_jax.loading import load, read_description
 from prm_jax.models import HeadConfig
 from prm_jax.models.architectures import LAYOUTS
 from prm_jax.models.config import DTYPES
 from prm_jax.models.publish import save_model
+from prm_jax.models.safetensors_files import HUB
 from prm_jax.pretrained import open_pretrained
 from prm_jax.published import write_format
 from prm_jax.sharding import make_mesh
@@ -79,12 +81,13 @@ def export(
     UserError: there is no such model, or it does not fit the layout.
   """
   head, separator, chat_template = None, '', ''
-  if (pathlib.Path(source) / 'model.json').is_file():
+  paths.check_local(to, 'an exported model')
+  if not source.startswith(HUB) and _is_run(paths.open_path(source)):
     scorer = load(source, step)
     backbone, config = scorer.params['backbone'], scorer.model
     tokenizer, longest = scorer.format.tokenizer, scorer.format.max_length
     if layout != 'lm':
-      separator = read_description(pathlib.Path(source)).separator
+      separator = read_description(paths.open_path(source)).separator
       head = two_classes(scorer.params['head'], scorer.head)
   else:
     if layout != 'lm' or step is not None:
@@ -119,6 +122,11 @@ def export(
   count = sum(leaf.size for leaf in jax.tree.leaves(backbone))
   beside = 'tokenizer.json' if has_file else 'no tokenizer, it is built in here'
   return f'{to}: {count:,} parameters of the backbone, {layout}; {beside}'
+
+
+def _is_run(folder: paths.Path) -> bool:
+  with paths.told_in_a_line(folder):
+    return (folder / 'model.json').is_file()
 
 
 def main(argv: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from prm_jax import manifest
+from prm_jax import manifest, paths
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.encoding import StepFormat, make_format
 from prm_jax.errors import UserError
@@ -67,14 +67,14 @@ class ModelDescription:
 
 
 def write_description(
-  workdir: pathlib.Path, description: ModelDescription
+  workdir: paths.Path, description: ModelDescription
 ) -> None:
   """Writes model.json and, where it is not built in, tokenizer.json."""
   fmt = description.format
   name = fmt.tokenizer.name
   if isinstance(fmt.tokenizer, HuggingFaceTokenizer):
     name = 'tokenizer.json'
-    (workdir / name).write_text(fmt.tokenizer.json, encoding='utf-8')
+    paths.write_text(workdir / name, fmt.tokenizer.json)
   manifest.write_json(
     workdir / 'model.json',
     {
@@ -91,7 +91,7 @@ def write_description(
   )
 
 
-def read_description(workdir: pathlib.Path) -> ModelDescription:
+def read_description(workdir: paths.Path) -> ModelDescription:
   """What write_description wrote; a UserError where it is not that."""
   path = workdir / 'model.json'
   said = read_json(path)
@@ -117,6 +117,14 @@ def read_description(workdir: pathlib.Path) -> ModelDescription:
     ) from None
 
 
+def _check_no_step(path: str | pathlib.Path, step: int | None) -> None:
+  if step is not None:
+    raise UserError(
+      f'{path} is no run with a model.json, so it has no step {step}; leave '
+      'it out, or name the workdir of a training run'
+    )
+
+
 def load(
   path: str | pathlib.Path,
   step: int | None = None,
@@ -126,8 +134,8 @@ def load(
   """Opens the PRM that a run left in `path` (its workdir), or a published one.
 
   Args:
-    path: a workdir, or what `published.open_published` takes: the folder of a
-      published PRM, 'hf://owner/name'.
+    path: a workdir, on disk or at gs://, or what `published.open_published`
+      takes: the folder of a published PRM, 'hf://owner/name'.
     step: of a run's checkpoint; by default the best by the run's own metric,
       or the last where it has none.
     style: of a published PRM that does not tell, one of `published.STYLES`.
@@ -136,10 +144,14 @@ def load(
   Raises:
     UserError: there is neither, or its checkpoint is damaged.
   """
-  workdir = pathlib.Path(path)
-  on_hub = str(path).startswith(HUB)
-  if on_hub or not (workdir / 'model.json').is_file():
-    if not on_hub and not (workdir / 'config.json').is_file():
+  if str(path).startswith(HUB):
+    _check_no_step(path, step)
+    return open_published(path, style, **options)
+  workdir = paths.open_path(path)
+  with paths.told_in_a_line(workdir):
+    is_run = (workdir / 'model.json').is_file()
+  if not is_run:
+    if not (workdir / 'config.json').is_file():
       raise UserError(
         f'{workdir} holds neither the model.json of a training run nor the '
         'config.json of a published PRM; name a folder that does'
@@ -149,11 +161,7 @@ def load(
         f'{workdir} has checkpoints and no model.json, which tells what they '
         'are; it is of an earlier version: train again'
       )
-    if step is not None:
-      raise UserError(
-        f'{path} is no run with a model.json, so it has no step {step}; leave '
-        'it out, or name the workdir of a training run'
-      )
+    _check_no_step(path, step)
     return open_published(path, style, **options)
   if style or options:
     given = ', '.join(filter(None, [style and 'style', *options]))

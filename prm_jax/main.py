@@ -11,7 +11,6 @@ itself (Cloud TPU, GKE, SLURM), with --coordinator, --processes and --process.
 """
 
 import os
-import pathlib
 import signal
 import sys
 import traceback
@@ -21,7 +20,7 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
-from prm_jax import manifest, prm_job, processes
+from prm_jax import manifest, paths, prm_job, processes
 from prm_jax.errors import UserError
 from prm_jax.stopping import Stopped
 
@@ -31,7 +30,7 @@ CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'The job: a file of configs/, FILE.py or FILE.py:VARIANTS.'
 )
 _WORKDIR = flags.DEFINE_string(
-  'workdir', None, 'Folder for checkpoints, metrics, results and the report.'
+  'workdir', None, 'Folder, or gs://BUCKET/FOLDER, for all that the run writes.'
 )
 _COORDINATOR = flags.DEFINE_string(
   'coordinator', None, 'HOST:PORT of process 0, where there are several.'
@@ -87,8 +86,8 @@ def prepare_jax(config: Any) -> None:
     jax.config.update('jax_platforms', 'cpu')
     jax.config.update('jax_num_cpu_devices', config.cpu_devices)
   if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
-    cache = pathlib.Path.home() / '.cache' / 'prm_jax' / 'xla'
-    jax.config.update('jax_compilation_cache_dir', str(cache))
+    cache = str(paths.machine_folder('xla'))
+    jax.config.update('jax_compilation_cache_dir', cache)
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 
@@ -121,10 +120,10 @@ def main(argv: list[str]) -> None:
       f'config.task is {config.get("task")!r}: expected one of '
       f'{", ".join(TASKS)}'
     )
+  folder = paths.open_path(workdir).expanduser()
   signal.signal(signal.SIGTERM, stop_at_once)
   prepare_jax(config)
   processes.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
-  folder = pathlib.Path(workdir).expanduser()
   plain = config.to_dict()
   manifest.check_same_config(plain)
   processes.first_alone(

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from prm_jax import processes
+from prm_jax import paths, processes
 from prm_jax.errors import UserError
 
 SHARED_SECONDS = 10
@@ -70,11 +70,9 @@ def describe(
   }
 
 
-def write_json(path: pathlib.Path, value: Any) -> None:
+def write_json(path: paths.Path, value: Any) -> None:
   """Writes all or nothing."""
-  part = path.with_name(path.name + '.tmp')
-  part.write_text(json.dumps(value, indent=2, allow_nan=False) + '\n')
-  part.replace(path)
+  paths.write_text(path, json.dumps(value, indent=2, allow_nan=False) + '\n')
 
 
 def differences(ours: Any, theirs: Any, path: str = '') -> list[str]:
@@ -120,7 +118,7 @@ def _value(config: Any, name: str) -> str:
   return text if len(text) <= 40 else f'{text[:37]}...'
 
 
-def check_shared(workdir: pathlib.Path) -> None:
+def check_shared(workdir: paths.Path) -> None:
   """Finds that the workdir is one folder for all processes.
 
   Raises:
@@ -145,7 +143,7 @@ def check_shared(workdir: pathlib.Path) -> None:
     )
 
 
-def check_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+def check_workdir(workdir: paths.Path, config: Mapping[str, Any]) -> None:
   """Finds that the workdir is this config's own or new; makes the folder.
 
   Raises:
@@ -159,7 +157,7 @@ def check_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
     ) from None
   path = workdir / 'config.json'
   try:
-    workdir.mkdir(parents=True, exist_ok=True)
+    paths.make_folder(workdir)
     there = json.loads(path.read_text()) if path.exists() else ours
   except OSError as error:
     raise UserError(
@@ -179,7 +177,7 @@ def check_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 
 def claim_workdir(
-  workdir: pathlib.Path, config: Mapping[str, Any], data_fingerprint: str
+  workdir: paths.Path, config: Mapping[str, Any], data_fingerprint: str
 ) -> None:
   """Makes the workdir this config's and these data's own.
 

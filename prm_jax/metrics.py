@@ -6,15 +6,19 @@ are installed.
 """
 
 import json
+import math
 import pathlib
 import sys
 import time
 from typing import Any
 
+from prm_jax import paths
 from prm_jax.errors import UserError
 
+REWRITE_SECONDS = 30
 
-def _cut_after(path: pathlib.Path, keep_through: int) -> None:
+
+def _cut_after(path: paths.Path, keep_through: int) -> None:
   """Cuts what a run wrote after the checkpoint that it now goes on from."""
   if not path.exists():
     return
@@ -26,9 +30,51 @@ def _cut_after(path: pathlib.Path, keep_through: int) -> None:
       break  # the line that a killed process was writing
     if step <= keep_through:
       kept.append(line + '\n')
-  cut = path.with_suffix('.jsonl.tmp')
-  cut.write_text(''.join(kept))
-  cut.replace(path)
+  paths.write_text(path, ''.join(kept))
+
+
+class _ObjectLines:
+  """A text file at gs://, where objects are written whole and never appended.
+
+  The lines are kept here and written all again: at most every REWRITE_SECONDS,
+  or a run would wait for the network at every line, and when asked.
+  """
+
+  def __init__(self, path: paths.Path):
+    self._path = path
+    self._text = path.read_text() if path.exists() else ''
+    self._unwritten, self._written_at = False, -math.inf
+
+  def append(self, line: str) -> None:
+    self._text += line
+    self._unwritten = True
+    if time.monotonic() - self._written_at > REWRITE_SECONDS:
+      self.flush()
+
+  def flush(self) -> None:
+    if self._unwritten:
+      paths.write_text(self._path, self._text)
+      self._unwritten, self._written_at = False, time.monotonic()
+
+  def close(self) -> None:
+    self.flush()
+
+
+class _DiskLines:
+  """A text file on disk; a line is there as soon as it is appended."""
+
+  def __init__(self, path: pathlib.Path):
+    self._file = path.open('a')
+
+  def append(self, line: str) -> None:
+    self._file.write(line)
+    self._file.flush()
+
+  def flush(self) -> None:
+    """Nothing waits."""
+
+  def close(self) -> None:
+    self._file.close()
 
 
 class MetricWriter:
@@ -44,19 +90,20 @@ class MetricWriter:
 
   def __init__(
     self,
-    workdir: pathlib.Path,
+    workdir: paths.Path,
     start_step: int,
     tensorboard: bool = False,
     wandb_project: str = '',
     writes: bool = True,
   ):
     self._sinks = []
-    self._file = None
+    self._lines = None
     if not writes:
       return
     path = workdir / 'metrics.jsonl'
     _cut_after(path, start_step)
-    self._file = path.open('a')
+    remote = paths.is_remote(path)
+    self._lines = _ObjectLines(path) if remote else _DiskLines(path)
     if tensorboard:
       try:
         import tensorboardX  # noqa: PLC0415
@@ -77,20 +124,26 @@ class MetricWriter:
         raise UserError(
           'metrics.wandb_project is set: pip install wandb'
         ) from error
-      run = wandb.init(project=wandb_project, dir=str(workdir), resume='allow')
+      local = paths.machine_folder('wandb') if remote else workdir
+      local.mkdir(parents=True, exist_ok=True)
+      run = wandb.init(project=wandb_project, dir=str(local), resume='allow')
       self._sinks.append(lambda step, values: run.log(values, step=step))
 
   def write(self, step: int, values: dict[str, float]) -> None:
-    """One line of numbers, flushed."""
-    if self._file:
-      self._file.write(json.dumps({'step': step, **values}) + '\n')
-      self._file.flush()
+    """One line of numbers."""
+    if self._lines:
+      self._lines.append(json.dumps({'step': step, **values}) + '\n')
     for sink in self._sinks:
       sink(step, values)
 
+  def flush(self) -> None:
+    """Nothing is lost of what was written when this returns."""
+    if self._lines:
+      self._lines.flush()
+
   def close(self) -> None:
-    if self._file:
-      self._file.close()
+    if self._lines:
+      self._lines.close()
 
 
 class Progress:

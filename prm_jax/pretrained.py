@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from prm_jax import paths
 from prm_jax.chat_template import read_chat_template
 from prm_jax.models import TransformerConfig
 from prm_jax.models.architectures import read_architecture
@@ -50,6 +51,7 @@ def open_pretrained(name: str) -> Pretrained:
   Raises:
     UserError: there is no such model, or not one that is computed here.
   """
+  paths.check_local(name, 'a base model')
   if name == SMOLLM2 or name.endswith('.gguf'):
     path = smollm2_path() if name == SMOLLM2 else pathlib.Path(name)
     opened = read_gguf(path)

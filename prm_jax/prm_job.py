@@ -6,16 +6,16 @@ outcome model with the same budget is trained on the same chains, differing in
 `targets.supervision` alone, and stands beside the PRM in the results.
 """
 
+import contextlib
 import dataclasses
 import json
-import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax.sharding import Mesh
 
-from prm_jax import loading, manifest, processes
+from prm_jax import loading, manifest, paths, processes
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.pipeline import make_batches, take_census
@@ -45,7 +45,7 @@ def train_model(
   dataset: Dataset,
   mesh: Mesh,
   share: Share,
-  workdir: pathlib.Path,
+  workdir: paths.Path,
   log: Log,
 ) -> Scorer:
   """Trains, or goes on from the last checkpoint, and opens the best one."""
@@ -124,20 +124,20 @@ def train_model(
     **config['metrics'],
     writes=processes.is_first(),
   )
-  state = fit(
-    name,
-    loop,
-    step_fn,
-    state,
-    batches,
-    checkpoints,
-    writer,
-    evaluate,
-    mesh,
-    workdir,
-    settings.profile,
-  )
-  writer.close()
+  with contextlib.closing(writer):
+    state = fit(
+      name,
+      loop,
+      step_fn,
+      state,
+      batches,
+      checkpoints,
+      writer,
+      evaluate,
+      mesh,
+      workdir,
+      settings.profile,
+    )
   checkpoints.close()
   log(f'{name}: best checkpoint is step {checkpoints.best:,}')
   best = checkpoints.load_params(
@@ -147,11 +147,9 @@ def train_model(
   return scorer
 
 
-def _describe(
-  workdir: pathlib.Path, described: loading.ModelDescription
-) -> None:
+def _describe(workdir: paths.Path, described: loading.ModelDescription) -> None:
   """Writes model.json; UserError when the base's tokenizer is another now."""
-  workdir.mkdir(parents=True, exist_ok=True)
+  paths.make_folder(workdir)
   if (workdir / 'model.json').exists():
     before = loading.read_description(workdir).format.fingerprint()
     if before != described.format.fingerprint():
@@ -186,7 +184,7 @@ def print_table(results: Mapping[str, Any], log: Log) -> None:
   log('')
 
 
-def run(config: Mapping[str, Any], workdir: pathlib.Path, log: Log) -> None:
+def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
   settings = settings_of(config)
@@ -247,7 +245,7 @@ def run(config: Mapping[str, Any], workdir: pathlib.Path, log: Log) -> None:
 
 
 def _write_results(
-  workdir: pathlib.Path,
+  workdir: paths.Path,
   found: Mapping[str, Any],
   shown: Sequence[Mapping[str, Any]],
   log: Log,
@@ -257,6 +255,6 @@ def _write_results(
   lines = ''.join(
     json.dumps(record, ensure_ascii=False) + '\n' for record in shown
   )
-  (workdir / 'chains.jsonl').write_text(lines, encoding='utf-8')
+  paths.write_text(workdir / 'chains.jsonl', lines)
   print_table(found['results'], log)
   log(f'report: {write_report(workdir)}')

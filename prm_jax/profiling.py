@@ -5,12 +5,12 @@ config names for XProf.
 """
 
 import dataclasses
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from prm_jax import paths
 from prm_jax.errors import UserError
 
 
@@ -56,7 +56,7 @@ class Profile:
   def __init__(
     self,
     config: ProfileConfig,
-    folder: pathlib.Path,
+    folder: paths.Path,
     before_text: Callable[[], None],
   ):
     self._config, self._folder = config, folder

@@ -77,23 +77,29 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     targets=TargetConfig(**config['targets']),
     profile=ProfileConfig(**config['profile']),
   )
-  losses.check_loss(settings.loss.name, head)
+  check_values(config)
+  return settings
+
+
+def check_values(config: Mapping[str, Any]) -> None:
+  """Checks what can be seen in a config alone, without its base."""
+  losses.check_loss(config['loss']['name'], HeadConfig(**config['head']))
   for section, names in POSITIVE.items():
     for name in names:
       if config[section][name] < 1:
         raise UserError(
           f'{section}.{name}={config[section][name]}: expected >= 1'
         )
-  if not 0 <= settings.loop.head_only_steps < settings.loop.steps:
+  train = config['train']
+  if not 0 <= train['head_only_steps'] < train['steps']:
     raise UserError(
-      f'train.head_only_steps={settings.loop.head_only_steps}: expected 0 to '
-      f'below train.steps={settings.loop.steps}'
+      f'train.head_only_steps={train["head_only_steps"]}: expected 0 to '
+      f'below train.steps={train["steps"]}'
     )
-  settings.profile.check(settings.loop.steps)
-  _check_choice('train.best_metric', settings.loop.best_metric, BEST_METRICS)
+  ProfileConfig(**config['profile']).check(train['steps'])
+  _check_choice('train.best_metric', train['best_metric'], BEST_METRICS)
   _check_data(config['data'])
   _check_evaluation(config)
-  return settings
 
 
 def _describe(
@@ -156,7 +162,11 @@ def check_mesh(
   """Raises UserError unless batch and heads divide over the mesh."""
   wide = mesh.shape['model']
   if model.n_heads % wide:
-    fits = [n for n in range(1, model.n_heads + 1) if not model.n_heads % n]
+    fits = [
+      n
+      for n in range(1, model.n_heads + 1)
+      if not model.n_heads % n and not mesh.size % n
+    ]
     raise UserError(
       f'model.n_heads={model.n_heads} does not divide over mesh.model={wide} '
       f'devices; set it to one of {", ".join(map(str, fits))}'

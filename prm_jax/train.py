@@ -6,7 +6,7 @@ checkpoints and stops in good order on SIGTERM; evaluations are passed in.
 """
 
 import dataclasses
-import pathlib
+import io
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from prm_jax import losses, processes
+from prm_jax import losses, paths, processes
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.errors import UserError
 from prm_jax.metrics import MetricWriter, Progress
@@ -261,14 +261,16 @@ def _check_finite(
   batch: Mapping[str, np.ndarray],
   step: int,
   limit: int,
-  workdir: pathlib.Path,
+  workdir: paths.Path,
 ) -> None:
   """Ends the run, with the batch on disk, after `limit` bad steps in a row."""
   if int(metrics['skipped_in_a_row']) < limit:
     return
   process = f'_process_{processes.index()}' if processes.count() > 1 else ''
   path = workdir / f'not_finite_step_{step}{process}.npz'
-  np.savez(path, **batch)
+  file = io.BytesIO()
+  np.savez(file, **batch)
+  path.write_bytes(file.getvalue())
   raise UserError(
     f'loss or gradient not finite for {limit} steps in a row, up to step '
     f'{step}; its batch is in {path}; lower optim.lr or optim.clip, or look '
@@ -286,7 +288,7 @@ def fit(
   writer: MetricWriter,
   evaluate: Evaluate,
   mesh: Mesh,
-  workdir: pathlib.Path,
+  workdir: paths.Path,
   profile: ProfileConfig = NO_PROFILE,
 ) -> TrainState:
   """Runs from the state's step to `config.steps`.
@@ -335,6 +337,8 @@ def fit(
         if due:  # also when asked: a resumed run does not come back to it
           rated = evaluate(state.params)
           writer.write(step, rated)
+        # A run that goes on from there has the numbers up to there.
+        writer.flush()
         checkpoints.save(step, state, data, rated)
         since = time.monotonic()
       if asked:

@@ -23,6 +23,7 @@ LAYERS = (
     'manifest',
     'metrics',
     'optim',
+    'paths',
     'profiling',
     'processes',
     'sharding',

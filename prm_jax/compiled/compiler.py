@@ -22,6 +22,8 @@ def open_topology(name: str, slices: int = 1) -> list[jax.Device]:
   if importlib.util.find_spec('libtpu') is None:
     raise UserError("libtpu is missing: pip install 'jax[tpu]'")
   os.environ['TPU_SKIP_MDS_QUERY'] = '1'  # no TPU host is asked what it is
+  # Its warnings go to stderr, not to files in /tmp.
+  os.environ.setdefault('TPU_STDERR_LOG_LEVEL', '0')
   # The lock is for chips, of which none is used.
   os.environ['ALLOW_MULTIPLE_LIBTPU_LOAD'] = '1'
   jax.config.update('jax_platforms', 'cpu')

@@ -35,11 +35,16 @@ COLLECTIVES = (
   'all-to-all',
   'collective-permute',
 )
+# TPU's reduce-scatter is a fusion with this name, of an all-reduce and the
+# slice of its result that a device keeps.
+SCATTERING = 'all-reduce-scatter'
 # In fusions: a collective that goes on beside it is counted where it begins.
 PASSED_ON = {*COLLECTIVES, 'parameter', 'custom-call'}
 # They name or pass on what is there already.
 _FREE = {
+  'async-start',
   'bitcast',
+  'call',
   'conditional',
   'constant',
   'get-tuple-element',
@@ -98,6 +103,8 @@ def _count(
       total.flops += times * _product_flops(made, here)
     kind = made.kind.removesuffix('-start')
     if kind in COLLECTIVES and _first_piece(made, channels, fused):
+      if name.startswith(SCATTERING):
+        kind = 'reduce-scatter'
       sent, gathered = _collective(made, kind, devices)
       total.sent_bytes[kind] = total.sent_bytes.get(kind, 0.0) + times * sent
       total.largest_gather = max(total.largest_gather, gathered)
@@ -232,21 +239,27 @@ def _collective(
   Gathering or scattering passes on all but the own part; a reduction to all
   is a scattering one and a gathering one (Patarasuk and Yuan, 2009).
   """
-  # The start of an operation has its operands in front of its results.
-  arrays = made.arrays
-  if made.kind.endswith('-start') and kind != 'all-reduce':
-    arrays = arrays[1:2]
-  size = sum(array.size for array in arrays)
+  size = sum(array.size for array in _results(made))
   group = _group_size(made.text, devices)
   others = (group - 1) / group
+  if kind == 'reduce-scatter' and made.kind == kind:
+    size *= group  # its result is one part
   ring = {
     'all-gather': others,
     'all-reduce': 2 * others,
-    'reduce-scatter': group - 1,  # of a result that is one part
+    'reduce-scatter': others,
     'all-to-all': others,
     'collective-permute': 1.0,
   }
   return size * ring[kind], size if kind == 'all-gather' else 0.0
+
+
+def _results(made: Instruction) -> tuple[Array, ...]:
+  """What a collective makes; its start has the operands in front of that."""
+  if not made.kind.endswith('-start') or made.kind == 'all-reduce-start':
+    return made.arrays
+  count = len(made.operands)
+  return made.arrays[count : 2 * count]
 
 
 def _memory_bytes(
@@ -264,11 +277,11 @@ def _memory_bytes(
     for array in here[name].arrays[:1]
   ]
   reads = [array.size if array.in_memory else 0.0 for array in arrays]
-  writes = [a.size for a in made.arrays if a.in_memory]
   if made.kind in ('copy-start', 'slice-start'):
-    # (result, operand, ...): what is copied is as large as the result.
-    size = made.arrays[0].size
-    return size * (made.arrays[0].in_memory + arrays[0].in_memory)
+    # (result, operand, ..) of a copy, and (operand, result, ..) of a slice.
+    result = made.arrays[made.kind == 'slice-start']
+    return result.size * (result.in_memory + arrays[0].in_memory)
+  writes = [array.size for array in _results(made) if array.in_memory]
   if made.kind in ('dynamic-slice', 'gather', 'slice'):
     return sum(writes) + (sum(a.size for a in made.arrays) if reads[0] else 0)
   if made.kind == 'dynamic-update-slice':
@@ -311,6 +324,9 @@ def _read(name: str, user: Instruction, inside: Computation) -> float:
   """How much of an array one of its users inside of a fusion needs."""
   if user.kind in PASSED_ON or user.kind == 'tuple':
     return 0.0
+  if user.kind == 'bitcast':
+    later = [u for u in inside.values() if user.name in u.operands]
+    return sum(_read(user.name, u, inside) for u in later)
   if user.operands[0] == name:
     if user.kind in ('dynamic-slice', 'gather', 'slice'):
       return user.arrays[0].size

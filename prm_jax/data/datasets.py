@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from prm_jax import processes
+from prm_jax import paths, processes
 from prm_jax.chains import Chain, first_error
 from prm_jax.data import builder, contamination
 from prm_jax.data.readers import read_chains
@@ -87,7 +87,7 @@ def words_splits(config: Mapping, seed: int) -> Splits:
   return Splits(chains[dev:], chains[:dev], {'words': tests})
 
 
-def data_root(configured: str) -> pathlib.Path:
+def data_root(configured: str) -> paths.Path:
   """The folder that relative paths of a config's files start from."""
   root = configured or os.environ.get(DATA_VARIABLE, '')
   if not root:
@@ -95,7 +95,7 @@ def data_root(configured: str) -> pathlib.Path:
       'this config reads files: say where they are with --config.data.root=DIR '
       f'or the environment variable {DATA_VARIABLE}'
     )
-  return pathlib.Path(root).expanduser()
+  return paths.open_path(root).expanduser()
 
 
 def is_dev_problem(problem: str, share: float) -> bool:
@@ -129,7 +129,7 @@ def _unevaluated_words(
 
 
 def file_splits(
-  config: Mapping, seed: int, quarantine_dir: pathlib.Path, log: Log
+  config: Mapping, seed: int, quarantine_dir: paths.Path, log: Log
 ) -> Splits:
   """Reads, decontaminates and splits the files of a config."""
   root = data_root(config['root'])
@@ -187,8 +187,21 @@ def file_splits(
   return Splits(train, dev, evaluations)
 
 
+def _built_folder(
+  configured: str, workdir: paths.Path
+) -> tuple[pathlib.Path, bool]:
+  """Where ArrayRecord goes, and whether each process has to write it there.
+
+  Records are read at random, which ArrayRecord does from a disk only.
+  """
+  paths.check_local(configured, 'what data.dir names')
+  if configured or not paths.is_remote(workdir):
+    return pathlib.Path(configured or workdir / 'data'), False
+  return paths.machine_folder('data'), True
+
+
 def load_dataset(
-  config: Mapping, seed: int, workdir: pathlib.Path, log: Log
+  config: Mapping, seed: int, workdir: paths.Path, log: Log
 ) -> Dataset:
   """Makes or finds the splits of `config` and opens them.
 
@@ -196,9 +209,10 @@ def load_dataset(
     config: the data section, with `kind` 'arithmetic', 'words' or 'files'.
     seed: of everything that a domain draws.
     workdir: ArrayRecord goes to workdir/data unless config['dir'] names
-      another folder, which several runs may share.
+      another folder, which several runs may share. With a workdir at gs://
+      every machine writes a copy of its own, where all of its runs find it.
   """
-  directory = pathlib.Path(config['dir'] or workdir / 'data')
+  directory, everywhere = _built_folder(config['dir'], workdir)
   if config['kind'] == 'arithmetic':
     splits = arithmetic_splits(config, seed)
   elif config['kind'] == 'files':
@@ -215,7 +229,13 @@ def load_dataset(
   learned = {'train': splits.train, 'dev': splits.dev}
   # The name carries the content, so that runs with other data never collide.
   name = f'{config["kind"]}_{_fingerprint(learned)}'
-  processes.first_alone('data', lambda: builder.build(directory, name, learned))
+  if everywhere:
+    builder.build(directory, name, learned)
+    processes.wait_for_all('data')
+  else:
+    processes.first_alone(
+      'data', lambda: builder.build(directory, name, learned)
+    )
   opened = {split: builder.load(directory, name, split) for split in learned}
   return Dataset(
     **{

@@ -13,6 +13,7 @@ import huggingface_hub
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from prm_jax import paths
 from prm_jax.errors import UserError
 
 HUB = 'hf://'
@@ -33,6 +34,7 @@ def resolve(path: str | pathlib.Path) -> pathlib.Path:
   Raises:
     UserError: no such folder, or it can be had neither here nor there.
   """
+  paths.check_local(path, 'a model')
   if not str(path).startswith(HUB):
     folder = pathlib.Path(path)
     if not folder.is_dir():

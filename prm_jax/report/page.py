@@ -11,14 +11,13 @@ import importlib.resources
 import itertools
 import json
 import math
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
 import markupsafe
 
-from prm_jax import chains
+from prm_jax import chains, paths
 from prm_jax.errors import UserError
 from prm_jax.report import figures, sections
 from prm_jax.report.verdict import verdict
@@ -29,7 +28,7 @@ SMOOTHING = 0.02  # share of the run that a loss curve averages over
 LOSSES = ('loss', 'step_loss', 'lm_loss')
 
 
-def write_report(workdir: pathlib.Path) -> pathlib.Path:
+def write_report(workdir: paths.Path) -> paths.Path:
   """Writes `workdir/report.html` and returns its path.
 
   Args:
@@ -37,7 +36,7 @@ def write_report(workdir: pathlib.Path) -> pathlib.Path:
   Raises:
     UserError: `results.json` is missing, or a file is malformed.
   """
-  workdir = pathlib.Path(workdir)
+  workdir = paths.open_path(workdir)
   path = workdir / 'results.json'
   if not path.is_file():
     raise UserError(f'{path}: no such file; evaluate the run, then report it')
@@ -163,14 +162,14 @@ def _object(text: bytes, where: object) -> dict[str, Any]:
   return value
 
 
-def _records(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _records(path: paths.Path) -> Iterator[tuple[str, dict[str, Any]]]:
   with path.open('rb') as lines:
     for number, line in enumerate(lines, 1):
       if line.strip():
         yield f'{path}:{number}', _object(line, f'{path}:{number}')
 
 
-def read_metrics(path: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
+def read_metrics(path: paths.Path) -> dict[str, list[tuple[int, float]]]:
   """Metric name -> (step, value) pairs, ascending in step.
 
   A step that was logged twice (a resumed run) counts as logged last; null is
@@ -188,7 +187,7 @@ def read_metrics(path: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
   return {name: sorted(values.items()) for name, values in logged.items()}
 
 
-def read_chains(path: pathlib.Path) -> tuple[list, int]:
+def read_chains(path: paths.Path) -> tuple[list, int]:
   """The first MAX_CHAINS (chain, extra fields) of a file, and how many it has.
 
   Raises:

@@ -118,6 +118,53 @@ def test_what_a_ring_sends():
   assert work.largest_gather == 480
 
 
+def test_a_start_has_its_operands_in_front():
+  work = work_of(
+    [
+      '%p = f32[30]{0} parameter(0)',
+      '%q = f32[10]{0} parameter(1)',
+      '%s = ((f32[30]{0}, f32[10]{0}), (f32[120]{0}, f32[40]{0})) '
+      'all-gather-start(%p, %q), replica_groups=[64,4]<=[256]',
+    ]
+  )
+  assert work.sent_bytes == {'all-gather': 640 * 3 / 4}
+  assert work.memory_bytes == 160 + 640
+
+
+def test_a_reduce_scatter_as_a_tpu_writes_it():
+  fused = """
+%all-reduce-scatter.7 (x: f32[120]) -> f32[30] {
+  %x = f32[120]{0} parameter(0)
+  %i = s32[]{:S(6)} constant(0)
+  %sum = f32[120]{0} all-reduce(%x), channel_id=1, replica_groups=[64,4]<=[256]
+  ROOT %part = f32[30]{0} dynamic-slice(%sum, %i)
+}
+"""
+  work = work_of(
+    [
+      '%y = f32[120]{0} parameter(0)',
+      'ROOT %f = f32[30]{0} fusion(%y), kind=kCustom, '
+      'calls=%all-reduce-scatter.7',
+    ],
+    fused,
+  )
+  assert work.sent_bytes == {'reduce-scatter': 480 * 3 / 4}
+
+
+def test_copies_between_memories():
+  work = work_of(
+    [
+      '%y = f32[28,100]{1,0} parameter(0)',
+      '%s = ((f32[28,100]{1,0}), f32[1,100]{1,0:S(1)}, s32[]{:S(2)}) '
+      'slice-start(%y), slice={[0:1], [0:100]}',
+      '%d = f32[1,100]{1,0:S(1)} slice-done(%s)',
+      '%c = (f32[1,100]{1,0}, f32[1,100]{1,0:S(1)}, u32[]{:S(2)}) '
+      'copy-start(%d)',
+    ]
+  )
+  assert work.memory_bytes == 400 + 400
+
+
 def test_a_collective_spread_over_fusions_counts_once():
   pieces = '\n'.join(
     f'%piece.{i} (a: f32[8]) -> f32[64] {{\n'
@@ -143,7 +190,8 @@ def test_a_fusion_moves_what_it_slices():
   %stack = f32[28,100]{1,0} parameter(0)
   %i = s32[] parameter(1)
   %row = f32[1,100]{1,0:S(1)} parameter(2)
-  %old = f32[1,100]{1,0} dynamic-slice(%stack, %i, %i)
+  %same = f32[28,100]{1,0} bitcast(%stack)
+  %old = f32[1,100]{1,0} dynamic-slice(%same, %i, %i)
   %sum = f32[1,100]{1,0} add(%old, %row)
   %new = f32[28,100]{1,0} dynamic-update-slice(%stack, %sum, %i, %i)
   ROOT %t = (f32[28,100]{1,0}, f32[1,100]{1,0}) tuple(%new, %sum)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from prm_jax import paths
 from prm_jax.chains import SOURCES, Chain
 from prm_jax.data.readers import benchmarks, prm800k, stepwise_text, trees
 from prm_jax.data.readers import records as records_lib
@@ -147,7 +148,8 @@ def _check_arguments(path, fmt, on_error, quarantine_path, source):
       raise UserError(
         "on_error='quarantine' needs quarantine_path, the file for bad records"
       )
-    if pathlib.Path(quarantine_path).resolve() == pathlib.Path(path).resolve():
+    ours, theirs = (paths.open_path(p) for p in (quarantine_path, path))
+    if ours.resolve() == theirs.resolve():
       raise UserError(
         f'{quarantine_path}: is the file being read; name another file as '
         'quarantine_path'
@@ -197,7 +199,7 @@ def _write_quarantine(
   path: str | os.PathLike,
   rows: list[dict[str, Any]],
 ) -> None:
-  target = pathlib.Path(quarantine_path)
+  target = paths.open_path(quarantine_path)
   try:
     kept = []
     if target.exists():
@@ -206,9 +208,7 @@ def _write_quarantine(
           kept.append(line)
     # ASCII, so that bytes that are not UTF-8 come through as they were.
     lines = [*kept, *map(json.dumps, rows)]
-    partial = target.with_name(f'{target.name}.partial')
-    partial.write_text(''.join(f'{line}\n' for line in lines), 'utf-8')
-    partial.replace(target)
+    paths.write_text(target, ''.join(f'{line}\n' for line in lines))
   except OSError as error:
     raise UserError(
       f'{target}: cannot be written ({error.strerror}); name a writable file '

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from prm_jax import paths
 from prm_jax.errors import UserError
 
 Fields = dict[str, Any]
@@ -45,7 +46,9 @@ def iterate(path: str | os.PathLike) -> Iterator[Record]:
       `value` of its record instead, so that reading can go on.
   """
   try:
-    file = open(path, 'rb')  # noqa: SIM115
+    file = paths.open_bytes(path)
+  except UserError:
+    raise
   except (OSError, ValueError) as error:
     why = getattr(error, 'strerror', None) or error
     raise UserError(
