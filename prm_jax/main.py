@@ -129,7 +129,7 @@ def main(argv: list[str]) -> None:
   processes.first_alone(
     'workdir', lambda: manifest.check_workdir(folder, plain)
   )
-  manifest.check_shared(folder)
+  manifest.check_shared(folder, '--workdir')
   TASKS[config.task](plain, folder, log)
 
 

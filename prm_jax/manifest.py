@@ -118,8 +118,11 @@ def _value(config: Any, name: str) -> str:
   return text if len(text) <= 40 else f'{text[:37]}...'
 
 
-def check_shared(workdir: paths.Path) -> None:
-  """Finds that the workdir is one folder for all processes.
+def check_shared(folder: paths.Path, flag: str) -> None:
+  """Finds that a folder is one for all processes.
+
+  Args:
+    flag: what names it.
 
   Raises:
     UserError: another process does not see what process 0 wrote there.
@@ -127,8 +130,8 @@ def check_shared(workdir: paths.Path) -> None:
   if processes.count() == 1:
     return
   token = processes.exchange('token', secrets.token_hex(8))[0]
-  path = workdir / f'.shared-{token}'
-  processes.first_alone('shared', path.touch)
+  path = folder / f'.shared-{token}'
+  processes.first_alone('shared', lambda: _touch(path, flag))
   # Network file systems show a new file to other hosts with some delay.
   end = time.monotonic() + SHARED_SECONDS
   while not (there := path.exists()) and time.monotonic() < end:
@@ -138,9 +141,19 @@ def check_shared(workdir: paths.Path) -> None:
     path.unlink()
   if 'no' in saw:
     raise UserError(
-      f'--workdir of process {saw.index("no")} is not the folder {workdir} of '
+      f'{flag} of process {saw.index("no")} is not the folder {folder} of '
       'process 0; name one that all processes share'
     )
+
+
+def _touch(path: paths.Path, flag: str) -> None:
+  try:
+    paths.make_folder(path.parent)
+    path.touch()
+  except OSError as error:
+    raise UserError(
+      f'{flag} {path.parent}: {error.strerror}; choose one that can be written'
+    ) from None
 
 
 def check_workdir(workdir: paths.Path, config: Mapping[str, Any]) -> None:

@@ -79,6 +79,11 @@ def train_model(
   checkpoints = Checkpoints(
     workdir / 'checkpoints', loop.keep, loop.best_metric
   )
+  processes.check_same(
+    'the last checkpoint',
+    str(checkpoints.latest),
+    'wait until the file system shows the same to all, and start them again',
+  )
   if checkpoints.latest is None:
     backbone = None if settings.base is None else settings.base.load(mesh)
     state = init_state(init, mesh, config['seed'], backbone)
@@ -193,11 +198,6 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   data = config['data']
   share = share_of_process(mesh, data['batch_size'], data['shards'])
   dataset = load_dataset(data, config['seed'], workdir, log)
-  processes.check_same(
-    'the fingerprint of the data',
-    dataset.fingerprint,
-    'give all of them the same files',
-  )
   processes.first_alone(
     'claim',
     lambda: manifest.claim_workdir(workdir, config, dataset.fingerprint),

@@ -36,6 +36,7 @@ HEARTBEAT_SECONDS = 40
 LEAVE_SECONDS = 5
 POLL_MILLISECONDS = 1000
 _LEFT = 'prm_jax/left'
+_GONE = 'prm_jax/gone'  # who has ended without the others
 # What gloo, NCCL and the coordination service say when a peer is gone.
 _LOST = (
   'Gloo',
@@ -163,7 +164,7 @@ def _give_up(
 ) -> NoReturn:
   """Ends this process, whose main thread is waiting for the others."""
   who = '' if process is None else f'process {process}: '
-  what = 'not all processes of the job have joined'
+  what = 'not all processes of the job have joined, each with its own number,'
   if coordinator and process:
     host, _, port = coordinator.rpartition(':')
     try:
@@ -266,15 +267,16 @@ def leave(why: str) -> bool:
   """
   if count() == 1:
     return True
-  end = time.monotonic() + LEAVE_SECONDS
+  store, end = global_state.client, time.monotonic() + LEAVE_SECONDS
   try:
-    global_state.client.key_value_set(f'{_LEFT}/{index()}', why)
+    store.key_value_set(f'{_LEFT}/{index()}', why)
     while time.monotonic() < end:
-      if len(global_state.client.key_value_dir_get(_LEFT)) == count():
-        # A barrier, so that process 0 does not go before all have seen this.
-        jax.distributed.shutdown()
+      if store.key_value_dir_get(_GONE):
+        return False  # one could not wait: nobody may wait for it
+      if len(store.key_value_dir_get(_LEFT)) == count():
         return True
       time.sleep(0.1)
+    store.key_value_set(f'{_GONE}/{index()}', why)
   except jax.errors.JaxRuntimeError as error:
     if not is_loss(error):  # process 0 is gone, and there is nobody to tell
       raise
@@ -300,6 +302,6 @@ def told(error: BaseException) -> str:
   except jax.errors.JaxRuntimeError:  # it was process 0, with the store
     gone = ''
   if not gone:
-    reason = str(error).splitlines()[0][:120]
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
     gone = f'lost another process ({reason})'
   return f'{gone}; start all of them again with the same command'

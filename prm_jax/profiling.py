@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from prm_jax import paths
+from prm_jax import paths, processes
 from prm_jax.errors import UserError
 
 
@@ -59,7 +59,12 @@ class Profile:
     folder: paths.Path,
     before_text: Callable[[], None],
   ):
-    self._config, self._folder = config, folder
+    # XProf names a file by its host, of which there may be fewer.
+    several = processes.count() > 1
+    self._config = config
+    self._folder = (
+      folder / f'process_{processes.index()}' if several else folder
+    )
     self._before_text = before_text
     self._recording = False
 
@@ -90,7 +95,7 @@ class Profile:
   def _write(self) -> None:
     jax.profiler.stop_trace()
     self._recording = False
-    if jax.process_index() == 0:
+    if processes.is_first():
       self._before_text()
       print(
         f'profile: {self._folder}; open it with: pip install xprof && '

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from prm_jax import paths, processes
+from prm_jax import manifest, paths, processes
 from prm_jax.chains import Chain, first_error
 from prm_jax.data import builder, contamination
 from prm_jax.data.readers import read_chains
@@ -209,7 +209,8 @@ def load_dataset(
     config: the data section, with `kind` 'arithmetic', 'words' or 'files'.
     seed: of everything that a domain draws.
     workdir: ArrayRecord goes to workdir/data unless config['dir'] names
-      another folder, which several runs may share. With a workdir at gs://
+      another folder, which several runs may share and all processes see. With a
+      workdir at gs://
       every machine writes a copy of its own, where all of its runs find it.
   """
   directory, everywhere = _built_folder(config['dir'], workdir)
@@ -229,10 +230,17 @@ def load_dataset(
   learned = {'train': splits.train, 'dev': splits.dev}
   # The name carries the content, so that runs with other data never collide.
   name = f'{config["kind"]}_{_fingerprint(learned)}'
+  fingerprint = _fingerprint(learned | splits.evaluations)
+  processes.check_same(
+    'the fingerprint of the data',
+    fingerprint,
+    'give all of them the same files',
+  )
   if everywhere:
     builder.build(directory, name, learned)
     processes.wait_for_all('data')
   else:
+    manifest.check_shared(directory, 'data.dir')
     processes.first_alone(
       'data', lambda: builder.build(directory, name, learned)
     )
@@ -243,7 +251,7 @@ def load_dataset(
       for split, chains in opened.items()
     },
     evaluations=splits.evaluations,
-    fingerprint=_fingerprint(learned | splits.evaluations),
+    fingerprint=fingerprint,
   )
 
 

@@ -1,11 +1,12 @@
 """Attention over packed rows on NVIDIA GPUs: cuDNN's fused kernel.
 
 The counterpart of `packed_attention` and `tpu_attention`. Chains of a row are
-kept apart by a mask, the one way that works on all of these GPUs: cuDNN's own
+kept apart by a mask, the one way that works from Ampere on: cuDNN's own
 packing needs a Hopper, and JAX has it in no public function (the private one of
 jax 0.10 reads wrong keys where heads share them; jax-ml/jax#39521).
 """
 
+import re
 from typing import Literal
 
 import jax
@@ -15,6 +16,8 @@ from jax.sharding import PartitionSpec as P
 from prm_jax.sharding import BATCH, fitting_axes
 
 LARGEST_HEAD = 128  # of the GPUs before Hopper
+LONGEST = 8192  # tokens in a row; the mask of longer ones takes gigabytes
+OLDEST = 8.0  # compute capability of Ampere, the first with this kernel
 
 
 def is_fused(query: jax.Array) -> bool:
@@ -25,7 +28,16 @@ def is_fused(query: jax.Array) -> bool:
   """
   T, H = query.shape[1], query.shape[-1]
   half = query.dtype in (jnp.bfloat16, jnp.float16)
-  return half and T % 2 == 0 and H % 8 == 0 and H <= LARGEST_HEAD
+  fits = T % 2 == 0 and T <= LONGEST and H % 8 == 0 and H <= LARGEST_HEAD
+  return half and fits and _has_kernel(jax.local_devices()[0])
+
+
+def _has_kernel(device: jax.Device) -> bool:
+  """Whether this GPU has it; of a program that is compiled elsewhere, yes."""
+  if device.platform != 'gpu':
+    return True
+  version = re.fullmatch(r'\d+\.\d+', str(device.compute_capability))
+  return bool(version) and float(version[0]) >= OLDEST  # AMD's are names
 
 
 def cudnn_attention(
