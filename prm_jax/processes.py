@@ -33,7 +33,7 @@ JOIN_SECONDS = 60
 CLUSTER_JOIN_SECONDS = 300
 # JAX's own watch over hosts that vanish without closing a connection.
 HEARTBEAT_SECONDS = 40
-LEAVE_SECONDS = 5
+LEAVE_SECONDS = 20
 POLL_MILLISECONDS = 1000
 _LEFT = 'prm_jax/left'
 _GONE = 'prm_jax/gone'  # who has ended without the others
