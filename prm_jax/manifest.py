@@ -163,6 +163,8 @@ def check_workdir(workdir: paths.Path, config: Mapping[str, Any]) -> None:
     raise UserError(
       f'workdir {workdir}: {error.strerror}; choose one that can be written'
     ) from None
+  except UserError:
+    raise
   except ValueError:
     there = None
   if not isinstance(there, dict):
