@@ -131,8 +131,9 @@ def check_shared(workdir: paths.Path) -> None:
   processes.first_alone('shared', path.touch)
   # Network file systems show a new file to other hosts with some delay.
   end = time.monotonic() + SHARED_SECONDS
-  while not (there := path.exists()) and time.monotonic() < end:
-    time.sleep(0.2)
+  with paths.told_in_a_line(path):
+    while not (there := path.exists()) and time.monotonic() < end:
+      time.sleep(0.2)
   saw = processes.exchange('saw', 'yes' if there else 'no')
   if processes.is_first():
     path.unlink()
