@@ -82,7 +82,7 @@ def base() -> ml_collections.ConfigDict:
   chain_length = 8 * operations + 6  # exact: prompt 2K + 6, six a step
   config.data = dict(
     kind='arithmetic',
-    dir='',  # '': workdir/data
+    dir='',  # '': workdir/data; of a workdir at gs://, this machine's cache
     tokenizer='arithmetic',
     separator='',  # the tokenizer's own
     max_length=chain_length,

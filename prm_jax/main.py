@@ -30,7 +30,9 @@ CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'The job: a file of configs/, FILE.py or FILE.py:VARIANTS.'
 )
 _WORKDIR = flags.DEFINE_string(
-  'workdir', None, 'Folder, or gs://BUCKET/FOLDER, for all that the run writes.'
+  'workdir',
+  None,
+  'Folder for checkpoints, metrics, results, report; or gs://BUCKET/FOLDER.',
 )
 _COORDINATOR = flags.DEFINE_string(
   'coordinator', None, 'HOST:PORT of process 0, where there are several.'

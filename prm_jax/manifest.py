@@ -134,8 +134,9 @@ def check_shared(folder: paths.Path, flag: str) -> None:
   processes.first_alone('shared', lambda: _touch(path, flag))
   # Network file systems show a new file to other hosts with some delay.
   end = time.monotonic() + SHARED_SECONDS
-  while not (there := path.exists()) and time.monotonic() < end:
-    time.sleep(0.2)
+  with paths.told_in_a_line(path):
+    while not (there := path.exists()) and time.monotonic() < end:
+      time.sleep(0.2)
   saw = processes.exchange('saw', 'yes' if there else 'no')
   if processes.is_first():
     path.unlink()
@@ -176,6 +177,8 @@ def check_workdir(workdir: paths.Path, config: Mapping[str, Any]) -> None:
     raise UserError(
       f'workdir {workdir}: {error.strerror}; choose one that can be written'
     ) from None
+  except UserError:
+    raise
   except ValueError:
     there = None
   if not isinstance(there, dict):

@@ -112,7 +112,7 @@ def make_folder(path: Path) -> None:
   probe = path / '.may_write'
   with told_in_a_line(path):
     probe.write_text('')
-    probe.unlink()
+    probe.unlink(missing_ok=True)  # another run may be looking, too
 
 
 def write_text(path: Path, text: str) -> None:

