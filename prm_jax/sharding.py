@@ -9,7 +9,7 @@ by accident.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -146,6 +146,27 @@ def fitting_axes(shape: Sequence[int], spec: Sequence[Any]) -> list[Any]:
     axis if shape[i] % size == 0 else None
     for i, (axis, size) in enumerate(zip(spec, sizes, strict=True))
   ]
+
+
+def over_rows_and_heads(
+  attend: Callable[..., jax.Array], rows: int, heads: int
+) -> Callable[..., jax.Array]:
+  """An attention kernel that each device of the mesh runs on its own part.
+
+  Args:
+    attend: of query, key and value [B, T, K, ...] and segment_ids [B, T].
+    rows, heads: B and K. What does not divide is computed by all.
+  """
+  if jax.sharding.get_abstract_mesh().empty:
+    return attend
+  batch, axis = fitting_axes((rows, heads), (BATCH, 'model'))
+  split = P(batch, None, axis)
+  return jax.shard_map(
+    attend,
+    in_specs=(split, split, split, P(batch)),
+    out_specs=split,
+    check_vma=False,  # kernels do not say what varies
+  )
 
 
 def axis_size(*axes: str) -> int:

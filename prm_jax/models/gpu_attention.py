@@ -11,9 +11,8 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
-from prm_jax.sharding import BATCH, fitting_axes
+from prm_jax.sharding import over_rows_and_heads
 
 LARGEST_HEAD = 128  # of the GPUs before Hopper
 LONGEST = 8192  # tokens in a row; the mask of longer ones takes gigabytes
@@ -72,15 +71,5 @@ def cudnn_attention(
     )
     return out.reshape(query.shape)
 
-  if not jax.sharding.get_abstract_mesh().empty:
-    batch, heads = fitting_axes(
-      (query.shape[0], query.shape[2]), (BATCH, 'model')
-    )
-    split = P(batch, None, heads)
-    attend = jax.shard_map(
-      attend,
-      in_specs=(split, split, split, P(batch)),
-      out_specs=split,
-      check_vma=False,  # the kernel does not say what varies
-    )
+  attend = over_rows_and_heads(attend, query.shape[0], query.shape[2])
   return attend(query, key, value, segment_ids)

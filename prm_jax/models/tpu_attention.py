@@ -7,9 +7,8 @@ the same numbers; this one keeps scores on the chip's own memory.
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
-from jax.sharding import PartitionSpec as P
 
-from prm_jax.sharding import BATCH, fitting_axes
+from prm_jax.sharding import over_rows_and_heads
 
 LANES = 128  # rows and heads have to be multiples of it
 LARGEST_BLOCK = 512  # tokens; larger ones do not fit the chip's memory
@@ -62,13 +61,5 @@ def splash_attention(
     )
     return out.swapaxes(1, 2).reshape(b, T, k, R, -1)[..., :H]
 
-  if not jax.sharding.get_abstract_mesh().empty:
-    batch, heads = fitting_axes((B, K), (BATCH, 'model'))
-    split = P(batch, None, heads)
-    attend = jax.shard_map(
-      attend,
-      in_specs=(split, split, split, P(batch)),
-      out_specs=split,
-      check_vma=False,  # the kernel does not say what varies
-    )
+  attend = over_rows_and_heads(attend, B, K)
   return attend(query, key, value, segment_ids)
