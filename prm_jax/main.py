@@ -25,6 +25,7 @@ from prm_jax.errors import UserError
 from prm_jax.stopping import Stopped
 
 TASKS = {'prm': prm_job.run}
+DONE = 'done'
 
 CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'The job: a file of configs/, FILE.py or FILE.py:VARIANTS.'
@@ -146,6 +147,7 @@ def run(argv: list[str]) -> None:
     return
   try:
     main(parse_flags(argv))
+    end(DONE, 0)
   except Stopped as stopped:
     log(f'{stopped}; the same command goes on from there')
     end(str(stopped), 0)
@@ -166,7 +168,9 @@ def run(argv: list[str]) -> None:
 
 def end(why: str, code: int) -> None:
   """Exits; the other processes are told why."""
-  if not processes.leave(why):
+  if processes.count() > 1:
+    # Process 0 may be writing results when the others are done.
+    processes.leave(why, patient=why == DONE)
     processes.stop('', code)
   if code:
     sys.exit(code)

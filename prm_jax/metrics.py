@@ -96,7 +96,7 @@ class MetricWriter:
     wandb_project: str = '',
     writes: bool = True,
   ):
-    self._sinks = []
+    self._sinks, self._closers = [], []
     self._lines = None
     if not writes:
       return
@@ -112,6 +112,7 @@ class MetricWriter:
           'metrics.tensorboard is set: pip install tensorboardX'
         ) from error
       board = tensorboardX.SummaryWriter(str(workdir / 'tensorboard'))
+      self._closers.append(board.close)
       self._sinks.append(
         lambda step, values: [
           board.add_scalar(name, value, step) for name, value in values.items()
@@ -128,6 +129,7 @@ class MetricWriter:
       local.mkdir(parents=True, exist_ok=True)
       run = wandb.init(project=wandb_project, dir=str(local), resume='allow')
       self._sinks.append(lambda step, values: run.log(values, step=step))
+      self._closers.append(run.finish)
 
   def write(self, step: int, values: dict[str, float]) -> None:
     """One line of numbers."""
@@ -144,6 +146,8 @@ class MetricWriter:
   def close(self) -> None:
     if self._lines:
       self._lines.close()
+    for close in self._closers:
+      close()
 
 
 class Progress:

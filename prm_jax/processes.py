@@ -11,6 +11,7 @@ through the devices: who waits there can still be told that another left.
 
 import itertools
 import json
+import math
 import os
 import socket
 import sys
@@ -36,7 +37,7 @@ HEARTBEAT_SECONDS = 40
 LEAVE_SECONDS = 20
 POLL_MILLISECONDS = 1000
 _LEFT = 'prm_jax/left'
-_GONE = 'prm_jax/gone'  # who has ended without the others
+_GONE = 'prm_jax/gone'  # who ends with its next instruction
 # What gloo, NCCL and the coordination service say when a peer is gone.
 _LOST = (
   'Gloo',
@@ -260,27 +261,37 @@ def departed() -> str:
   return f'process {number} stopped: {by_number[number]}'
 
 
-def leave(why: str) -> bool:
-  """Tells the others that this process stops; whether all of them do, too.
+def leave(why: str, patient: bool = False) -> None:
+  """Tells the others that this process ends, and waits until they do, too.
 
-  Gives them LEAVE_SECONDS to see it: with process 0 the store goes.
+  What follows is `stop`: JAX's own end is a race, in which process 0, and the
+  store with it, may be gone before another has stopped listening to it and is
+  then ended from C++.
+
+  Args:
+    patient: waits while all live, and not only for LEAVE_SECONDS.
   """
   if count() == 1:
-    return True
-  store, end = global_state.client, time.monotonic() + LEAVE_SECONDS
+    return
+  store = global_state.client
+
+  def wait_for(key: str, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while len(store.key_value_dir_get(key)) < count() and (
+      time.monotonic() < end
+    ):
+      time.sleep(0.1)
+
   try:
     store.key_value_set(f'{_LEFT}/{index()}', why)
-    while time.monotonic() < end:
-      if store.key_value_dir_get(_GONE):
-        return False  # one could not wait: nobody may wait for it
-      if len(store.key_value_dir_get(_LEFT)) == count():
-        return True
-      time.sleep(0.1)
+    wait_for(_LEFT, math.inf if patient else LEAVE_SECONDS)
     store.key_value_set(f'{_GONE}/{index()}', why)
+    if is_first():
+      wait_for(_GONE, LEAVE_SECONDS)
+      time.sleep(0.2)  # between a process's last word and its end
   except jax.errors.JaxRuntimeError as error:
     if not is_loss(error):  # process 0 is gone, and there is nobody to tell
       raise
-  return False
 
 
 def is_loss(error: BaseException) -> bool:
