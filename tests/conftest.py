@@ -5,6 +5,8 @@ import pathlib
 import shutil
 import tempfile
 
+import hypothesis
+
 # Before JAX is imported, and inherited by every process that a test starts.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 _SESSION_CACHE = None
@@ -35,3 +37,8 @@ def finished(tmp_path_factory) -> pathlib.Path:
   done = command_line.run(*command_line.LONG, f'--workdir={workdir}')
   assert done.returncode == 0, done.stderr
   return workdir
+
+
+# An example's time says how busy the machine is: two files run side by side.
+hypothesis.settings.register_profile('any_machine', deadline=None)
+hypothesis.settings.load_profile('any_machine')
