@@ -6,17 +6,18 @@ import json
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from configs import prm_math as configs
 from prm_jax import aot
 from prm_jax.compiled.chips import CHIPS, chip_of
-from prm_jax.compiled.compiler import open_topology
+from prm_jax.compiled.compiler import compile_program, open_topology
 from prm_jax.compiled.work import Count
 from prm_jax.data.shards import rows_of_processes, share_of_rows
 from prm_jax.errors import UserError
 from prm_jax.models import TransformerConfig
-from prm_jax.sharding import make_mesh
+from prm_jax.sharding import batch_sharding, make_mesh
 from tests.command_line import ROOT
 from tests.models.test_architectures import PUBLISHED
 
@@ -129,6 +130,17 @@ def test_a_tiny_config_compiles_for_four_chips(tmp_path):
   sent = written['programs']['train']['sent_bytes']
   assert sent['all-gather'] > 0
   assert sent['all-reduce'] > 0
+
+
+@needs_compiler
+def test_the_compilers_warnings_are_read():
+  """Or `rematerialized` would be empty whatever the compiler had to say."""
+  devices = open_topology('v5e:2x2')
+  mesh = make_mesh({'replica': 1, 'fsdp': 2, 'model': 2}, devices)
+  x = jax.ShapeDtypeStruct((8, 8), 'float32', sharding=batch_sharding(mesh))
+  compiled, said = compile_program(jax.jit(lambda x: x @ x).lower(x))
+  assert compiled is not None
+  assert any('spmd_partitioner' in line for line in said)
 
 
 @needs_compiler

@@ -1,6 +1,6 @@
 """What training needs of TPU pods, from the real compiler, without a pod.
 
-    pip install 'jax[tpu]'
+    pip install -e '.[tpu,experiments]'
     python experiments/scaling/run.py --workdir /tmp/scaling
 
 Compiles the train and the scoring step of every real-size config for the
