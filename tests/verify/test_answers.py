@@ -27,12 +27,15 @@ def test_the_table_is_large_and_has_both_kinds():
 
 
 def test_pairs():
-  wrong = {
-    (a, b)
-    for sign, a, b in PAIRS
-    for x, y in ((a, b), (b, a))
-    if equal(x, y, SECONDS) != (sign == '=')
-  }
+  """math-verify alone: 184 right of 296, and 270 where told all is LaTeX."""
+  wrong = set()
+  for sign, a, b in PAIRS:
+    verdict = compare(a, b, SECONDS)
+    backwards = verdict  # what took too long does so the other way round
+    if verdict.how != 'time limit':
+      backwards = compare(b, a, SECONDS)
+    if {verdict.equal, backwards.equal} != {sign == '='}:
+      wrong.add((a, b))
   assert wrong == MISSED
 
 
@@ -68,7 +71,12 @@ def test_the_child_can_be_closed_and_starts_again():
 
 
 def test_gsm8k_pool():
-  """Stored verdicts compare numbers; every difference was looked at."""
+  """The stored verdicts compare extracted numbers: ours are the same.
+
+  On what the solutions themselves say after "A:" or "The answer is", 7,724 of
+  7,730 agree; the six ("520 - 480 = 40." for 40) are right, and their stored
+  answers took the first number.
+  """
   differ, count = [], 0
   for line in (
     shared('best_of_n/gsm8k_test_pool.jsonl').read_text().splitlines()
