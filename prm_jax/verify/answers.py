@@ -46,6 +46,7 @@ _PLAIN = (
 )
 _DELIMITERS = (('$$', '$$'), ('$', '$'), ('\\(', '\\)'), ('\\[', '\\]'))
 _MONEY = {'$': 'dollar', '€': 'euro', '£': 'pound', '¥': 'yen', '¢': 'cent'}
+_SCALES = {'thousand': 10**3, 'million': 10**6, 'billion': 10**9, 'dozen': 12}
 # Units that people write together with the number; other letters are algebra.
 _GLUED = frozenset(
   (
@@ -103,7 +104,7 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
   [1, 2] nor {1, 2}.
 
   Args:
-    seconds: wall time that math-verify may take for the pair.
+    seconds: wall time for the pair; after it, they are not equal.
 
   Raises:
     UserError: math-verify is needed and not installed.
@@ -118,6 +119,8 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
 
 
 def _compare(a: str, b: str, deadline: float, depth: int) -> Verdict:
+  if time.monotonic() > deadline:
+    raise symbolic.TimedOut
   if not a or not b:
     return Verdict(False, 'text')
   (name_a, a), (name_b, b) = _peel(a), _peel(b)
@@ -141,9 +144,8 @@ def _compare_parts(a: str, b: str, deadline: float, depth: int) -> Verdict:
     return Verdict(_same_parts(*parts, deadline, depth), 'parts')
   if any(parts) and (quantity(a) or quantity(b)):
     return Verdict(False, 'parts')
-  left = deadline - time.monotonic()
-  if left <= 0:
-    raise symbolic.TimedOut
+  # Always a little: the reading before it took almost none.
+  left = max(deadline - time.monotonic(), 0.01)
   same = symbolic.WORKER.equal(_latex(a), _latex(b), left)
   return Verdict(same, 'math-verify')
 
@@ -173,6 +175,10 @@ def quantity(text: str) -> Quantity | None:
     exact = expressions.value(_POWER_OF_TEN.sub(r'*10^(\1)', value))
   except expressions.Unreadable:
     return None
+  for name, factor in _SCALES.items():
+    if name in unit.split(' '):
+      exact *= factor
+      unit = ' '.join(word for word in unit.split(' ') if word != name)
   return Quantity(exact, '%' if value.endswith('%') else _one(unit))
 
 
@@ -187,7 +193,8 @@ def _same_quantity(a: Quantity, b: Quantity) -> bool:
   percents = [a.unit, b.unit].count('%')
   if percents == 1:
     percent, other = (a, b) if a.unit == '%' else (b, a)
-    return other.value in (percent.value, percent.value * 100)
+    alike = other.value in (percent.value, percent.value * 100)
+    return alike and not other.unit
   units_agree = a.unit == b.unit or not (a.unit and b.unit)
   return a.value == b.value and units_agree
 
@@ -279,6 +286,7 @@ def _latex(text: str) -> str:
 def _clean(text: str) -> str:
   """The answer itself: no box, no dollar signs around it, one spelling."""
   text = ' '.join(_unboxed(text).split())
+  text = re.sub(r'^\*\*(.*)\*\*$', r'\1', text)  # bold
   for opening, closing in _DELIMITERS:
     size = len(opening) + len(closing)
     if len(text) > size and text.startswith(opening) and text.endswith(closing):
