@@ -51,6 +51,8 @@ class StepFormat:
     turn: ids before every later step.
     next_lead: text before every later step, tokenised with it.
     separator: ids after every step; scores are read at the last of them.
+    end: the id with which a policy ends a chain, after its last separator; None
+      where the format is a reward model's only.
     strip: whether blanks around a step and before the problem are dropped, as
       by chat templates that trim.
   """
@@ -64,6 +66,7 @@ class StepFormat:
   turn: tuple[int, ...] = ()
   next_lead: str = ''
   separator: tuple[int, ...] = (tokenizer_lib.STEP_END,)
+  end: int | None = None
   strip: bool = False
 
   def encode_prompt(self, problem: str) -> list[int]:
@@ -156,6 +159,7 @@ def make_format(
   tokenizer: str | tokenizer_lib.HuggingFaceTokenizer,
   max_length: int,
   separator: str = '',
+  end: str = '',
 ) -> StepFormat:
   """The project's own format over any tokenizer.
 
@@ -168,17 +172,27 @@ def make_format(
     UserError: the tokenizer has no such token, or needs none.
   """
   if isinstance(tokenizer, str):
-    if separator:
-      raise UserError(
-        f'data.separator={separator!r}: the tokenizer {tokenizer!r} has its '
-        "own; set it to ''"
-      )
-    return StepFormat(tokenizer_lib.get_tokenizer(tokenizer), max_length)
-  end = tokenizer.id_of(separator)
+    for name, given in (('separator', separator), ('end', end)):
+      if given:
+        raise UserError(
+          f'data.{name}={given!r}: the tokenizer {tokenizer!r} has its own; '
+          "set it to ''"
+        )
+    return StepFormat(
+      tokenizer_lib.get_tokenizer(tokenizer),
+      max_length,
+      end=tokenizer_lib.PROBLEM_END,
+    )
+  step_end = tokenizer.id_of(separator)
+  if end and tokenizer.id_of(end) == step_end:
+    raise UserError(
+      f'data.end={end!r} is data.separator, too; choose another token'
+    )
   return StepFormat(
     tokenizer,
     max_length,
     prompt_prefix=tokenizer.first_ids,
-    prompt_suffix=(end,),
-    separator=(end,),
+    prompt_suffix=(step_end,),
+    separator=(step_end,),
+    end=tokenizer.id_of(end) if end else None,
   )

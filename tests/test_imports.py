@@ -24,6 +24,7 @@ LAYERS = (
     'metrics',
     'optim',
     'paths',
+    'policy',
     'profiling',
     'processes',
     'sharding',
@@ -36,7 +37,9 @@ LAYERS = (
     'chat_template',
     'data',
     'domains',
+    'endpoint',
     'generate',
+    'generator',
     'loading',
     'losses',
     'pretrained',
@@ -50,7 +53,16 @@ LAYERS = (
   {'rl'},
   {'evals'},
   {'report'},
-  {'aot', 'export', 'main', 'prm_job', 'settings'},
+  {
+    'aot',
+    'export',
+    'label_job',
+    'main',
+    'policy_job',
+    'prm_job',
+    'sample_job',
+    'settings',
+  },
 )
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 # What the package itself hands out at its front door: `prm_jax.load`.

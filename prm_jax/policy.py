@@ -1,0 +1,115 @@
+"""What goes on with a chain: the contract of policies and of those who ask.
+
+    Request: a chain so far, and how many ways to go on
+      -> Policy.complete -> Completions, whole steps only
+
+Sampling jobs, label sources and search ask; a trained model (`generate.py`), a
+server (`endpoint.py`) and the arithmetic domain's own solver answer. A judge is
+asked in words instead, with Questions.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Request(NamedTuple):
+  """Completions that are wanted of one chain.
+
+  Attributes:
+    problem: as in Chain.
+    steps: those written so far; () asks for the chain from its beginning.
+    key: what the randomness is drawn from, with the policy's seed and the
+      number of the sample: the same three give the same completion, in
+      whatever company. Two requests with equal keys are the same request.
+    samples: how many completions.
+    first: number of the first of them: asking for 0 to 7 and later for 8 to 15
+      is asking for 16 at once.
+    max_steps: steps after which a completion stops; 0: at the chain's end.
+  """
+
+  problem: str
+  steps: tuple[str, ...]
+  key: str
+  samples: int
+  first: int = 0
+  max_steps: int = 0
+
+
+class Completion(NamedTuple):
+  """One way to go on.
+
+  Attributes:
+    steps: whole steps written after the request's, none of them blank; () where
+      nothing whole was written.
+    finished: whether the policy ended the chain; False where it was stopped by
+      a limit.
+    tokens: written, a last step that was cut off included.
+    prompt_tokens: read for it alone; 0 where another completion had read them.
+    logprob: of all written tokens under the policy at temperature 1; NaN where
+      the policy does not say.
+  """
+
+  steps: tuple[str, ...]
+  finished: bool
+  tokens: int
+  prompt_tokens: int
+  logprob: float
+
+
+class Question(NamedTuple):
+  """Something to ask a chat model; `key`, `samples`, `first` as in Request."""
+
+  text: str
+  key: str
+  samples: int
+  first: int = 0
+
+
+class Reply(NamedTuple):
+  """What a chat model said."""
+
+  text: str
+  tokens: int
+  prompt_tokens: int
+
+
+class Policy(Protocol):
+  """Proposes steps.
+
+  Attributes:
+    name: says which policy it is and how it samples: equal names give equal
+      completions. Part of what a resumed job has to agree on.
+  """
+
+  name: str
+
+  def complete(
+    self, requests: Sequence[Request]
+  ) -> list[list[Completion | None]]:
+    """`samples` completions of each request, in order.
+
+    None is a completion that could not be had: a server that failed beyond
+    all retries. What is asked together is computed together: ask for much.
+    """
+    ...
+
+
+class Judge(Protocol):
+  """Answers questions."""
+
+  name: str
+
+  def ask(self, questions: Sequence[Question]) -> list[list[Reply | None]]:
+    """`samples` replies to each question; None as in `Policy.complete`."""
+    ...
+
+
+def sample_seed(seed: int, key: str, sample: int) -> int:
+  """A 64-bit number for one sample: the same on every machine, in every order.
+
+  Args:
+    seed: of the job; key, sample: of the Request.
+  """
+  digest = hashlib.sha256(f'{seed}/{sample}/{key}'.encode()).digest()
+  return int.from_bytes(digest[:8])
