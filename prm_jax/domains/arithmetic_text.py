@@ -39,7 +39,7 @@ def read_problem(text: str) -> Written:
   match = _PROBLEM.fullmatch(text)
   if match is None:
     raise UserError(
-      f'{text[:60]!r} is no problem of the arithmetic domain; expected one like '
+      f'{text[:60]!r} is no problem of the arithmetic domain; expected e.g. '
       "'mod 10 : 7 * 3 + 4'"
     )
   modulus, start, rest = match.groups()

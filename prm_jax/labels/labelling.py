@@ -1,0 +1,55 @@
+"""What a label source is: a coroutine that labels one chain.
+
+It yields what it wants a policy or a judge to say, is sent the answers, and
+returns the chain with its labels. The driver runs many of them together, so
+that what they ask at the same time is computed together. A source's labels
+depend on its chain and its configuration only, never on other chains.
+"""
+
+import functools
+from collections.abc import Generator, Sequence
+
+from prm_jax.chains import Chain
+from prm_jax.domains import arithmetic_text
+from prm_jax.policy import Completion, Question, Reply, Request
+from prm_jax.verify import answers
+from prm_jax.verify.final_answer import final_answer
+
+Asked = Sequence[Request] | Sequence[Question]
+Answers = list[list[Completion | None]] | list[list[Reply | None]]
+Labelling = Generator[Asked, Answers, Chain]
+
+
+class CannotLabel(Exception):
+  """This chain cannot be labelled; the others can. One line says why."""
+
+
+def truth_of(chain: Chain) -> str:
+  """The right answer of a chain's problem.
+
+  It stands in `meta['truth']`; the arithmetic domain's problems have theirs in
+  themselves; a chain whose outcome is right has it as its own.
+
+  Raises:
+    CannotLabel: nobody knows it.
+  """
+  if 'truth' in chain.meta:
+    return str(chain.meta['truth'])
+  if arithmetic_text.is_problem(chain.problem):
+    return arithmetic_text.true_answer(chain.problem)
+  if chain.outcome and chain.answer is not None:
+    return chain.answer
+  raise CannotLabel(
+    "the right answer is not known: no 'truth' in meta and no right outcome"
+  )
+
+
+@functools.lru_cache(maxsize=100_000)
+def _same(answer: str, truth: str) -> bool:
+  return answers.equal(answer, truth)
+
+
+def ends_right(steps: Sequence[str], truth: str) -> bool:
+  """Does the last step state the right answer?"""
+  answer = final_answer(steps) if steps else None
+  return answer is not None and _same(answer, truth)
