@@ -1,0 +1,347 @@
+"""What labels without humans are worth, on a domain that knows the truth.
+
+    python experiments/label_sources/run.py --workdir /tmp/label_sources
+
+Every source labels chains of the arithmetic domain; a PRM is trained on each
+kind of label, with equal chains and with equal tokens sampled, three seeds; and
+on chains that active selection chose. What is there already is not made again.
+Writes results.json and the tables of README.md beside this file.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import tables
+
+from prm_jax import chains as chains_lib
+from prm_jax import manifest
+from prm_jax.domains import arithmetic_text
+from prm_jax.report import readme_table
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parents[1]
+COMMAND = 'python experiments/label_sources/run.py --workdir DIR'
+SEEDS = (0, 1, 2)
+POOL = 16_384  # chains that every source is given, one a problem
+CHAINS = 4_096  # that a PRM is trained on, with equal chains
+# With equal tokens: what rollouts need for so many.
+ROLLOUT_CHAINS = 1_024
+OTHER_SOLVER = 100  # added to the seed: another policy, with other errors
+ACTIVE = {'problems': 512, 'samples': 64, 'budgets': (1, 2, 4, 8)}
+# Labels -> (the job they come from, the PRM's flags). What a label says of a
+# chain's worth is kept after an error, too; what it says of a step is not.
+VALUES = ('--config.targets.after_first_error=keep',)
+LABELS = {
+  'verifier': ('verifier', ()),
+  'rollouts, soft': ('rollouts', VALUES),
+  'rollouts, hard': ('rollouts', ('--config.targets.hard_above=0.5',)),
+  'rollouts, threshold 0': ('rollouts', ('--config.targets.hard_above=0.0',)),
+  'rollouts, Beta-Binomial': (
+    'rollouts',
+    (
+      *VALUES,
+      '--config.loss.name=beta_binomial',
+      '--config.head.kind=two_class',
+    ),
+  ),
+  'OmegaPRM': ('omega', ('--config.targets.hard_above=0.0',)),
+  'corruption': ('corruption', ()),
+  'consensus': ('consensus', ('--config.targets.hard_above=0.0',)),
+}
+# How a label is made hard, to count how often it finds the first error.
+THRESHOLDS = {'rollouts, soft': None, 'rollouts, Beta-Binomial': None} | {
+  name: 0.0
+  for name in (
+    'verifier',
+    'rollouts, threshold 0',
+    'OmegaPRM',
+    'corruption',
+    'consensus',
+  )
+}
+THRESHOLDS['rollouts, hard'] = 0.5
+
+
+class Runner:
+  """Runs command lines, each on a core of its own."""
+
+  def __init__(self, workdir: pathlib.Path, jobs: int, variant: str):
+    self.workdir, self.variant = workdir.absolute(), variant
+    self._cores = sorted(getattr(os, 'sched_getaffinity', lambda _: {0})(0))
+    self._jobs = jobs
+    self._pool = concurrent.futures.ThreadPoolExecutor(jobs)
+    self._free = list(range(jobs))
+
+  def main(self, config: str, folder: str, *flags: str) -> pathlib.Path:
+    """One job of prm_jax.main, unless its results are there; its workdir."""
+    path = self.workdir / folder
+    if (path / 'results.json').exists():
+      return path
+    name = ','.join(filter(None, (config, self.variant)))
+    name = name if ':' in name else name.replace(',', ':', 1)
+    slot = self._free.pop()
+    if self._jobs > 1 and hasattr(os, 'sched_setaffinity'):
+      # Of this thread; the child inherits it.
+      os.sched_setaffinity(0, {self._cores[slot % len(self._cores)]})
+    try:
+      done = subprocess.run(
+        [
+          sys.executable,
+          '-m',
+          'prm_jax.main',
+          f'--config=configs/{name}',
+          f'--workdir={path}',
+          *flags,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+      )
+    finally:
+      self._free.append(slot)
+    if done.returncode:
+      raise SystemExit(f'error: {folder}: {done.stderr.strip()[-2000:]}')
+    print(f'{folder}: done', flush=True)
+    return path
+
+  def all(self, calls: Sequence[tuple]) -> list[pathlib.Path]:
+    """Several jobs, side by side."""
+    return list(self._pool.map(lambda call: self.main(*call), calls))
+
+
+def domain_flags(seed: int, section: str) -> list[str]:
+  return [
+    f'--config.seed={seed}',
+    f'--config.{section}.arithmetic.solver_seed={seed}',
+  ]
+
+
+def label_all(runner: Runner, seed: int) -> dict[str, pathlib.Path]:
+  """Every source's labels of the same chains."""
+  pool = [
+    *domain_flags(seed, 'chains'),
+    f'--config.chains.train_problems={POOL}',
+  ]
+  solver = '--config.policy.solver.solver_seed'
+  folders = {
+    name: f'seed_{seed}/labels_{name}'
+    for name in ('verifier', 'corruption', 'rollouts', 'omega', 'other')
+  }
+  asks = {
+    'verifier': ('verifier', ()),
+    'corruption': ('corruption', ()),
+    'rollouts': ('rollouts', (f'{solver}={seed}',)),
+    'omega': ('omega', (f'{solver}={seed}',)),
+    'other': ('rollouts', (f'{solver}={seed + OTHER_SOLVER}',)),
+  }
+  paths = runner.all(
+    [
+      (f'label_math.py:{variant}', folders[name], *pool, *flags)
+      for name, (variant, flags) in asks.items()
+    ]
+  )
+  found = dict(zip(asks, paths, strict=True))
+  found['consensus'] = runner.main(
+    'label_math.py:consensus',
+    f'seed_{seed}/labels_consensus',
+    f'--config.seed={seed}',
+    f'--config.chains.workdir={found["rollouts"]}',
+    f'--config.agrees_with={found["other"]}',
+  )
+  return found
+
+
+def read_labels(folder: pathlib.Path) -> list[chains_lib.Chain]:
+  lines = (folder / 'chains.jsonl').read_text().splitlines()
+  return [chains_lib.from_dict(json.loads(line)) for line in lines]
+
+
+def claimed_error(chain: chains_lib.Chain, above: float) -> int:
+  """The first step that its label, made hard, calls wrong; -1: none."""
+  for i, label in enumerate(chain.labels):
+    if label.value is not None and label.value <= above:
+      return i
+  return -1
+
+
+def accuracy(chains: Sequence[chains_lib.Chain], above: float) -> float:
+  """Share of chains whose labels have the true first error."""
+  right = 0
+  for chain in chains:
+    steps = arithmetic_text.check_steps(chain.problem, chain.steps)
+    truth = steps.index(False) if False in steps else -1
+    right += claimed_error(chain, above) == truth
+  return right / len(chains)
+
+
+def written_tokens(chain: chains_lib.Chain) -> int:
+  """What its policy wrote: words, separators, the end."""
+  return sum(len(step.split()) + 1 for step in chain.steps) + 1
+
+
+def describe_labels(folders: dict[str, pathlib.Path]) -> dict[str, dict]:
+  """What each source took and how often it is right."""
+  ledgers = {
+    name: json.loads((folder / 'ledger.json').read_text())
+    for name, folder in folders.items()
+  }
+  found = {}
+  for name, (job, _) in LABELS.items():
+    chains = read_labels(folders[job])
+    each = written_tokens(chains[0])
+    tokens = POOL * each + ledgers[job]['tokens']
+    if job == 'consensus':  # both of its sources were asked about all chains
+      tokens += ledgers['rollouts']['tokens'] + ledgers['other']['tokens']
+    above = THRESHOLDS[name]
+    found[name] = {
+      'labelled': len(chains),
+      'tokens_per_chain': tokens / len(chains),
+      'accuracy': None if above is None else accuracy(chains, above),
+      'ledger': ledgers[job],
+    }
+  found['consensus']['accuracy_of_other'] = accuracy(
+    read_labels(folders['other']), 0.0
+  )
+  return found
+
+
+def train_flags(seed: int, labels: pathlib.Path, chains: int) -> list[str]:
+  return [
+    *domain_flags(seed, 'data'),
+    '--config.orm_baseline=False',
+    f'--config.data.labels={labels}',
+    f'--config.data.first_labels={chains}',
+    '--config.data.test_problems=128',
+    '--config.train.steps=600',
+    '--config.train.checkpoint_every=600',
+  ]
+
+
+def train_calls(
+  seed: int, folders: dict[str, pathlib.Path], labels: dict[str, dict]
+) -> dict[tuple[str, str], tuple]:
+  """A PRM for every kind of label and every budget."""
+  budget = ROLLOUT_CHAINS * labels['rollouts, hard']['tokens_per_chain']
+  calls = {}
+  for name, (job, flags) in LABELS.items():
+    has = labels[name]
+    wanted = {
+      'equal chains': CHAINS,
+      'equal tokens': int(budget / has['tokens_per_chain']),
+    }
+    for kind, many in wanted.items():
+      has[kind] = chains = min(many, has['labelled'])
+      slug = f'{name}_{kind}'.replace(', ', '_').replace(' ', '_')
+      calls[kind, name] = (
+        'prm_math.py',
+        f'seed_{seed}/prm_{slug}',
+        *train_flags(seed, folders[job], chains),
+        *flags,
+      )
+  return calls
+
+
+def active_calls(runner: Runner, seed: int) -> dict[tuple[str, int], tuple]:
+  """PRMs on the most convincing wrong answers, and on as many others."""
+  sampled = runner.main(
+    'sample_math.py',
+    f'seed_{seed}/samples',
+    *domain_flags(seed, 'problems'),
+    f'--config.policy.solver.solver_seed={seed}',
+    f'--config.problems.train_problems={ACTIVE["problems"]}',
+    f'--config.samples={ACTIVE["samples"]}',
+  )
+  one_each = runner.main(
+    'label_math.py:active',
+    f'seed_{seed}/active_one_each',
+    f'--config.seed={seed}',
+    f'--config.chains.workdir={sampled}',
+    '--config.active.method=random',
+    '--config.active.budget=1',
+  )
+  selector = runner.main(
+    'prm_math.py',
+    f'seed_{seed}/selector',
+    *train_flags(seed, one_each, 0),
+  )
+  calls = {}
+  for budget in ACTIVE['budgets']:
+    for method in ('active', 'random'):
+      labels = runner.main(
+        'label_math.py:active',
+        f'seed_{seed}/active_{method}_{budget}',
+        f'--config.seed={seed}',
+        f'--config.chains.workdir={sampled}',
+        f'--config.prm={selector}',
+        f'--config.active.method={method}',
+        f'--config.active.budget={budget}',
+      )
+      calls[method, budget] = (
+        'prm_math.py',
+        f'seed_{seed}/prm_active_{method}_{budget}',
+        *train_flags(seed, labels, 0),
+      )
+  return calls
+
+
+def read_run(folder: pathlib.Path) -> dict:
+  """What a trained PRM is judged by."""
+  document = json.loads((folder / 'results.json').read_text())
+  results = document['results']
+  curves = results['best_of_n']
+  at = curves['n'].index(max(curves['n']))
+  return {
+    'best_of_64': {
+      name: {'mean': curve['mean'][at], 'ci95': curve['ci95'][at]}
+      for name, curve in curves.items()
+      if name != 'n'
+    },
+    'localisation': results['localisation']['arithmetic'],
+    'manifest': document['manifest'],
+  }
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--workdir', type=pathlib.Path, required=True)
+  parser.add_argument('--jobs', type=int, default=2, help='side by side')
+  parser.add_argument('--variant', default='', help='tiny: to see it run')
+  parser.add_argument('--seeds', type=int, nargs='+', default=SEEDS)
+  parser.add_argument('--output', type=pathlib.Path, default=HERE)
+  args = parser.parse_args()
+  runner = Runner(args.workdir, args.jobs, args.variant)
+
+  labels, runs = {}, {}
+  for seed in args.seeds:
+    folders = label_all(runner, seed)
+    labels[seed] = describe_labels(folders)
+    calls = train_calls(seed, folders, labels[seed])
+    calls |= active_calls(runner, seed)
+    trained = runner.all(list(calls.values()))
+    runs[seed] = {
+      f'{kind}: {name}': read_run(folder)
+      for (kind, name), folder in zip(calls, trained, strict=True)
+    }
+  found = {
+    'command': COMMAND,
+    'manifest': manifest.describe({'seeds': list(args.seeds)}, COMMAND),
+    'labels': {str(seed): value for seed, value in labels.items()},
+    'runs': {str(seed): value for seed, value in runs.items()},
+  }
+  manifest.write_json(args.output / 'results.json', found)
+  text = tables.render(found, LABELS, ACTIVE['budgets'])
+  readme = args.output / 'README.md'
+  if readme.exists():
+    readme_table.fill(readme, text)
+  print(text)
+
+
+if __name__ == '__main__':
+  main()
