@@ -117,11 +117,17 @@ def test_a_chain_that_states_its_answer_gets_no_second_statement(end):
     assert len(found.steps) == 4
 
 
-def test_a_right_chain_says_its_answer_too():
-  assert label(BOOKS, right_share=1).steps == (
-    *BOOKS.steps,
-    'The answer is 32.',
-  )
+@pytest.mark.parametrize('end', ['', ' Their price is $32.'])
+def test_an_answer_beside_its_equation_is_stated_again(end):
+  """Or it would be gone with the step, where that is skipped."""
+  steps = (*BOOKS.steps[:2], BOOKS.steps[2] + end)
+  chain = dataclasses.replace(BOOKS, steps=steps)
+  kept = label(chain, right_share=1)
+  assert kept.steps == (*steps, 'The answer is 32.')
+  for seed in range(20):
+    found = label(chain, kinds=['skipped_step'], right_share=0, seed=seed)
+    assert found.steps[-1] == f'The answer is {found.answer}.'
+    assert found.answer != '32'
 
 
 MOD = 'mod 10 : 7 * 0 + 0 * 0'
