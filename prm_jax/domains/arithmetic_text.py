@@ -62,6 +62,12 @@ def true_answer(problem: str) -> str:
   return str(value)
 
 
+def result_of(step: str) -> int | None:
+  """The result that a step states; None where it has not a step's form."""
+  match = _STEP.fullmatch(step)
+  return int(match[4]) if match else None
+
+
 def check_steps(problem: str, steps: Sequence[str]) -> list[bool]:
   """Is each step right, as `arithmetic.step_correct` says it of results?
 
