@@ -45,6 +45,8 @@ LAYERS = (
     'pretrained',
     'published',
     'published_formats',
+    'remote',
+    'replies',
     'score',
     'scorer',
     'train_state',
