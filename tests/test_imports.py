@@ -49,7 +49,7 @@ LAYERS = (
     'scorer',
     'train_state',
   },
-  {'labels', 'search', 'train'},
+  {'labels', 'objective', 'search', 'train'},
   {'rl'},
   {'evals'},
   {'report'},
@@ -62,6 +62,7 @@ LAYERS = (
     'prm_job',
     'sample_job',
     'settings',
+    'training',
   },
 )
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
