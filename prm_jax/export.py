@@ -90,7 +90,7 @@ def export(
       raise UserError(
         f'{source} holds a policy, which has no head; use --layout lm'
       )
-    params, _ = open_checkpoint(workdir, described, step)
+    params, _, _ = open_checkpoint(workdir, described, step)
     backbone, config = params['backbone'], described.model
     tokenizer, longest = described.format.tokenizer, described.format.max_length
     if described.head is None:

@@ -5,6 +5,7 @@ what its parameters mean, so that it can be moved and opened anywhere.
 """
 
 import dataclasses
+import hashlib
 import pathlib
 from typing import Any
 
@@ -15,6 +16,8 @@ from prm_jax import manifest, paths
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.encoding import StepFormat, make_format
 from prm_jax.errors import UserError
+from prm_jax.generate import SamplingConfig
+from prm_jax.generator import Generator
 from prm_jax.models import (
   HeadConfig,
   LoraConfig,
@@ -136,8 +139,8 @@ def _check_no_step(path: str | pathlib.Path, step: int | None) -> None:
 
 def open_checkpoint(
   workdir: paths.Path, described: ModelDescription, step: int | None = None
-) -> tuple[Any, Mesh]:
-  """The parameters of a run, adapters merged, and the mesh they are on.
+) -> tuple[Any, Mesh, int]:
+  """The parameters of a run, adapters merged, their mesh, and their step.
 
   Args:
     step: of a checkpoint; by default the best by the run's own metric, or the
@@ -158,7 +161,7 @@ def open_checkpoint(
     raise UserError(f'{directory} holds no checkpoint yet; train first')
   params = checkpoints.load_params(described.abstract_params(mesh), step)
   checkpoints.close()
-  return described.merged(params), mesh
+  return described.merged(params), mesh, step
 
 
 def load(
@@ -210,5 +213,58 @@ def load(
       f'{workdir} holds a policy, which scores nothing; name the workdir of a '
       'reward model, or open it with prm_jax.loading.load_policy'
     )
-  params, mesh = open_checkpoint(workdir, described, step)
+  params, mesh, _ = open_checkpoint(workdir, described, step)
   return Scorer(params, described.model, described.head, described.format, mesh)
+
+
+def load_policy(
+  path: str | pathlib.Path,
+  sampling: SamplingConfig,
+  step: int | None = None,
+  seed: int = 0,
+) -> Generator:
+  """Opens the policy that a run left in `path` (its workdir), ready to write.
+
+  Args:
+    path: a workdir, on disk or at gs://.
+    step: of a checkpoint; by default the best by the run's own metric.
+    seed: of all samples, see `policy.sample_seed`.
+
+  Raises:
+    UserError: there is no policy, or its checkpoint is damaged.
+  """
+  workdir = paths.open_path(path)
+  with paths.told_in_a_line(workdir):
+    is_run = (workdir / 'model.json').is_file()
+  if not is_run:
+    raise UserError(
+      f'{workdir} holds no model.json of a training run; name the workdir of a '
+      'policy, as configs/policy_math.py trains one'
+    )
+  described = read_description(workdir)
+  if described.head is not None:
+    raise UserError(
+      f'{workdir} holds a reward model, which writes nothing; name the workdir '
+      'of a policy, or open it with prm_jax.load'
+    )
+  params, mesh, step = open_checkpoint(workdir, described, step)
+  return Generator(
+    params['backbone'],
+    described.model,
+    described.format,
+    mesh,
+    sampling,
+    seed,
+    policy_name(workdir, step),
+  )
+
+
+def policy_name(workdir: paths.Path, step: int) -> str:
+  """Says which parameters a run had at a step, wherever its workdir is now.
+
+  Config and data determine them; hashing the arrays would read them twice.
+  """
+  files = ('model.json', 'config.json', 'data.json')
+  texts = [(workdir / name).read_text() for name in files]
+  digest = hashlib.sha256('\n'.join(texts).encode()).hexdigest()[:12]
+  return f'{digest}@{step}'

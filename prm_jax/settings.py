@@ -16,6 +16,7 @@ from prm_jax import losses
 from prm_jax.data.targets import TargetConfig
 from prm_jax.encoding import make_format
 from prm_jax.errors import UserError
+from prm_jax.generate import SamplingConfig
 from prm_jax.loading import ModelDescription
 from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
 from prm_jax.objective import POLICY_LOSS, LossConfig
@@ -49,6 +50,7 @@ class Settings:
 
   Attributes:
     base: what the backbone starts from; None: random.
+    sampling: how a policy is sampled; None of a reward model.
   """
 
   described: ModelDescription
@@ -58,6 +60,7 @@ class Settings:
   loop: LoopConfig
   targets: TargetConfig
   profile: ProfileConfig
+  sampling: SamplingConfig | None
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
@@ -81,6 +84,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     loop=LoopConfig(**config['train']),
     targets=targets_of(config),
     profile=ProfileConfig(**config['profile']),
+    sampling=sampling_of(config),
   )
   check_values(config)
   return settings
@@ -107,6 +111,12 @@ def targets_of(config: Mapping[str, Any]) -> TargetConfig:
       'outcome; configs/policy_math.py trains a policy'
     )
   return targets
+
+
+def sampling_of(config: Mapping[str, Any]) -> SamplingConfig | None:
+  if config['task'] != 'policy':
+    return None
+  return SamplingConfig(**config['sampling'])
 
 
 def check_values(config: Mapping[str, Any]) -> None:
@@ -205,9 +215,15 @@ def check_mesh(
       f'model.n_heads={model.n_heads} does not divide over mesh.model={wide} '
       f'devices; set it to one of {", ".join(map(str, fits))}'
     )
+  rows = mesh.shape['replica'] * mesh.shape['fsdp']
+  sampling = sampling_of(config)
+  if sampling and sampling.slots % rows:
+    raise UserError(
+      f'sampling.slots={sampling.slots} does not divide over replica x fsdp = '
+      f'{rows} devices; make it a multiple of {rows}'
+    )
   size = config['data']['batch_size']
   parts = config['train']['microbatches']
-  rows = mesh.shape['replica'] * mesh.shape['fsdp']
   if size % (parts * rows):
     raise UserError(
       f'data.batch_size={size} does not divide into {parts} microbatches on '
