@@ -34,6 +34,7 @@ LAYERS = (
   },
   {'models'},
   {
+    'batching',
     'chat_template',
     'data',
     'domains',
