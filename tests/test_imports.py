@@ -34,6 +34,7 @@ LAYERS = (
   },
   {'models'},
   {
+    'batching',
     'chat_template',
     'data',
     'domains',
@@ -51,7 +52,7 @@ LAYERS = (
     'scorer',
     'train_state',
   },
-  {'labels', 'search', 'train'},
+  {'labels', 'objective', 'search', 'train'},
   {'rl'},
   {'evals'},
   {'report'},
@@ -64,6 +65,7 @@ LAYERS = (
     'prm_job',
     'sample_job',
     'settings',
+    'training',
   },
 )
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}

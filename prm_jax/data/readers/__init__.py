@@ -32,6 +32,7 @@ READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
   'processbench': benchmarks.read_processbench,
   'mr_gsm8k': benchmarks.read_processbench,
   'gsm8k': benchmarks.read_gsm8k,
+  'gsm8k_stated': benchmarks.read_gsm8k_stated,
   'solution_pool': benchmarks.read_solution_pool,
   'verify_then_generate': benchmarks.read_verify_then_generate,
   'math_aps': trees.read_math_aps,
