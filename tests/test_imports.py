@@ -61,6 +61,7 @@ LAYERS = (
     'export',
     'label_job',
     'main',
+    'policies',
     'policy_job',
     'prm_job',
     'sample_job',

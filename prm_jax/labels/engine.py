@@ -3,7 +3,8 @@
 Between a job (`label_job`, `sample_job`), which says what an item is and what
 becomes of the chains, and the driver. Items are shared out over processes, what
 is finished stands in their journals, and the same command does the rest: items
-that were never begun, were lost with a process, or failed for want of an answer.
+that were never begun, went down with a process, or failed for want of an
+answer.
 """
 
 import hashlib
@@ -105,6 +106,8 @@ def run(
   processes.first_alone(
     'claim', lambda: manifest.claim_workdir(workdir, config, data)
   )
+  # By all at the same time: the first look at the devices is a meeting.
+  about = {**manifest.describe(config), 'name': config['name'], **job.about}
   folder = workdir / 'journal'
   text = json.dumps(config, sort_keys=True)
   identity = {
@@ -134,7 +137,7 @@ def run(
   processes.first_alone(
     'results',
     lambda: _write_results(
-      job, config, workdir, list(journal.read(folder, identity)), log
+      job, config, workdir, about, list(journal.read(folder, identity)), log
     ),
   )
 
@@ -169,6 +172,7 @@ def _write_results(
   job: Job,
   config: Mapping[str, Any],
   workdir: pathlib.Path,
+  about: Mapping[str, Any],
   written: Sequence[Ended],
   log: Log,
 ) -> None:
@@ -200,7 +204,6 @@ def _write_results(
       f'{workdir / "ledger.json"} for the reasons'
     )
   dataset = chain_sets.write(workdir, job.kind, chains)
-  about = {**manifest.describe(config), 'name': config['name'], **job.about}
   manifest.write_json(
     path, {'manifest': about, 'dataset': dataset, 'results': told}
   )
