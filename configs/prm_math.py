@@ -17,6 +17,9 @@ Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
     tiny   seconds instead of minutes, a small random model in place of a base:
            to see that everything runs
 
+Any of them trains on the chains of a labelling job (configs/label_math.py) in
+place of its own, with --config.data.labels=WORKDIR; dev and test chains stay.
+
 Pretrained backbones, trained and evaluated on the data of `human` and on
 best-of-6 over a pool of GSM8K solutions:
 
@@ -83,6 +86,7 @@ def base() -> ml_collections.ConfigDict:
   config.data = dict(
     kind='arithmetic',
     dir='',  # '': workdir/data; of a workdir at gs://, this machine's cache
+    labels='',  # the --workdir of a labelling job: its chains are trained on
     tokenizer='arithmetic',
     separator='',  # the tokenizer's own
     max_length=chain_length,
@@ -181,6 +185,7 @@ def words(config: ml_collections.ConfigDict) -> None:
   config.data = dict(
     kind='words',
     dir='',
+    labels='',
     words=dict(error_share=0.5, repeat_share=0.05),
     train_problems=8192,
     dev_problems=512,
@@ -204,6 +209,7 @@ def human(config: ml_collections.ConfigDict) -> None:
   config.data = dict(
     kind='files',
     dir='',
+    labels='',
     root='',  # '': the environment variable PRM_JAX_DATA
     train=HUMAN_TRAIN,
     evaluations=dict(

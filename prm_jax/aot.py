@@ -116,7 +116,8 @@ def abstract_batch(
     {name: of(T, jnp.int32) for name in tokens}
     | {name: of(P, jnp.int32) for name in ('step_ends', 'chain_ids')}
     | {name: of(P, jnp.float32) for name in PER_STEP}
-    | {'numbers': of(T, jnp.bool_), 'step_mask': of(P, jnp.bool_)}
+    | {name: of(T, jnp.bool_) for name in ('numbers', 'lm_mask')}
+    | {'step_mask': of(P, jnp.bool_)}
   )
 
 

@@ -122,6 +122,27 @@ class StepFormat:
       len(prompt),
     )
 
+  def encode_with_end(self, problem: str, steps: Sequence[str]) -> Encoding:
+    """`encode` of what a policy writes: after the last step the end.
+
+    A chain that was cut, or leaves no room for the end, has none: it does not
+    end there.
+
+    Raises:
+      UserError: as `encode`, or the format has no end.
+    """
+    if self.end is None:
+      raise UserError(
+        "the format has no end of a chain, which a policy's needs; set "
+        'data.end to a token of its tokenizer'
+      )
+    encoding = self.encode(problem, steps)
+    whole = len(encoding.step_ends) == len(steps)
+    if not whole or len(encoding.tokens) == self.max_length:
+      return encoding
+    tokens = np.append(encoding.tokens, np.int32(self.end))
+    return encoding._replace(tokens=tokens)
+
   @functools.cached_property
   def digit_tokens(self) -> frozenset[int]:
     """The ids of tokens that have a digit in them, separators excepted."""

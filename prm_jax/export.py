@@ -3,7 +3,8 @@
     python -m prm_jax.export --from /tmp/prm_math --to /tmp/prm_math_hf \\
       --layout token_classification
 
-A run goes out with its best checkpoint, adapters merged. A base model (a
+A run goes out with its best checkpoint, adapters merged; a policy as layout lm,
+with the token that it ends on in generation_config.json. A base model (a
 folder, hf://OWNER/NAME, a .gguf file or smollm2) goes out as layout lm.
 """
 
@@ -17,9 +18,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from prm_jax import paths
+from prm_jax import manifest, paths
 from prm_jax.errors import UserError
-from prm_jax.loading import load, read_description
+from prm_jax.loading import open_checkpoint, read_description
 from prm_jax.models import HeadConfig
 from prm_jax.models.architectures import LAYOUTS
 from prm_jax.models.config import DTYPES
@@ -80,15 +81,23 @@ def export(
   Raises:
     UserError: there is no such model, or it does not fit the layout.
   """
-  head, separator, chat_template = None, '', ''
+  head, separator, end, chat_template = None, '', None, ''
   paths.check_local(to, 'an exported model')
   if not source.startswith(HUB) and _is_run(paths.open_path(source)):
-    scorer = load(source, step)
-    backbone, config = scorer.params['backbone'], scorer.model
-    tokenizer, longest = scorer.format.tokenizer, scorer.format.max_length
+    workdir = paths.open_path(source)
+    described = read_description(workdir)
+    if layout != 'lm' and described.head is None:
+      raise UserError(
+        f'{source} holds a policy, which has no head; use --layout lm'
+      )
+    params, _, _ = open_checkpoint(workdir, described, step)
+    backbone, config = params['backbone'], described.model
+    tokenizer, longest = described.format.tokenizer, described.format.max_length
+    if described.head is None:
+      end = described.format.end
     if layout != 'lm':
-      separator = read_description(paths.open_path(source)).separator
-      head = two_classes(scorer.params['head'], scorer.head)
+      separator = described.separator
+      head = two_classes(params['head'], described.head)
   else:
     if layout != 'lm' or step is not None:
       raise UserError(
@@ -119,6 +128,10 @@ def export(
     )
   if separator:
     write_format(pathlib.Path(to), separator)
+  if end is not None:
+    # What transformers' generate reads.
+    stops = {'eos_token_id': end}
+    manifest.write_json(pathlib.Path(to) / 'generation_config.json', stops)
   count = sum(leaf.size for leaf in jax.tree.leaves(backbone))
   beside = 'tokenizer.json' if has_file else 'no tokenizer, it is built in here'
   return f'{to}: {count:,} parameters of the backbone, {layout}; {beside}'

@@ -1,10 +1,11 @@
-"""Opening a PRM: what a training run wrote, to a Scorer.
+"""Opening a training run: a PRM to a Scorer, a policy to a Generator.
 
 A workdir says in model.json, beside the tokenizer where it is not built in,
 what its parameters mean, so that it can be moved and opened anywhere.
 """
 
 import dataclasses
+import hashlib
 import pathlib
 from typing import Any
 
@@ -15,6 +16,8 @@ from prm_jax import manifest, paths
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.encoding import StepFormat, make_format
 from prm_jax.errors import UserError
+from prm_jax.generate import SamplingConfig
+from prm_jax.generator import Generator
 from prm_jax.models import (
   HeadConfig,
   LoraConfig,
@@ -35,15 +38,17 @@ class ModelDescription:
   """All that is needed to read parameters.
 
   Attributes:
-    separator: of the format, '' where the tokenizer has its own.
+    head: None of a policy, which has none.
+    separator, end: of the format, '' where the tokenizer has its own.
     best_metric: by which the best checkpoint is found, '' for the latest.
   """
 
   model: TransformerConfig
-  head: HeadConfig
+  head: HeadConfig | None
   lora: LoraConfig
   format: StepFormat
   separator: str = ''
+  end: str = ''
   best_metric: str = ''
 
   def abstract_params(self, mesh: Mesh) -> Any:
@@ -56,14 +61,18 @@ class ModelDescription:
     )
     return placed_shapes(shapes, mesh)
 
-  def scored(self, params: Any) -> Any:
-    """Parameters as trained -> {'backbone', 'head'}, adapters merged."""
+  def merged(self, params: Any) -> Any:
+    """Parameters as trained -> {'backbone', 'head'}, adapters merged.
+
+    A policy's are {'backbone'}.
+    """
     if not self.lora.rank:
       return params
-    merged = jax.jit(merge, static_argnums=2)(
+    backbone = jax.jit(merge, static_argnums=2)(
       params['backbone'], params['lora'], self.lora
     )
-    return {'backbone': merged, 'head': params['head']}
+    kept = {name: part for name, part in params.items() if name != 'lora'}
+    return kept | {'backbone': backbone}
 
 
 def write_description(
@@ -79,12 +88,13 @@ def write_description(
     workdir / 'model.json',
     {
       'model': dataclasses.asdict(description.model),
-      'head': dataclasses.asdict(description.head),
+      'head': description.head and dataclasses.asdict(description.head),
       'lora': dataclasses.asdict(description.lora),
       'format': {
         'tokenizer': name,
         'max_length': fmt.max_length,
         'separator': description.separator,
+        'end': description.end,
       },
       'best_metric': description.best_metric,
     },
@@ -100,14 +110,16 @@ def read_description(workdir: paths.Path) -> ModelDescription:
     if scaling := model['rope_scaling']:
       model['rope_scaling'] = RopeScaling(**scaling)
     tokenizer = fmt['tokenizer']
+    end = fmt.get('end', '')  # runs before there were policies have none
     if tokenizer == 'tokenizer.json':
       tokenizer = read_tokenizer(workdir)
     return ModelDescription(
       TransformerConfig(**model),
-      HeadConfig(**said['head']),
+      said['head'] and HeadConfig(**said['head']),
       LoraConfig(**said['lora']),
-      make_format(tokenizer, fmt['max_length'], fmt['separator']),
+      make_format(tokenizer, fmt['max_length'], fmt['separator'], end),
       fmt['separator'],
+      end,
       said['best_metric'],
     )
   except (KeyError, TypeError) as error:
@@ -123,6 +135,33 @@ def _check_no_step(path: str | pathlib.Path, step: int | None) -> None:
       f'{path} is no run with a model.json, so it has no step {step}; leave '
       'it out, or name the workdir of a training run'
     )
+
+
+def open_checkpoint(
+  workdir: paths.Path, described: ModelDescription, step: int | None = None
+) -> tuple[Any, Mesh, int]:
+  """The parameters of a run, adapters merged, their mesh, and their step.
+
+  Args:
+    step: of a checkpoint; by default the best by the run's own metric, or the
+      last where it has none.
+
+  Raises:
+    UserError: there is no checkpoint, or it is damaged.
+  """
+  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
+  directory = workdir / 'checkpoints'
+  if not directory.exists():
+    raise UserError(f'{directory} does not exist; train first')
+  checkpoints = Checkpoints(
+    directory, keep=1, best=described.best_metric, writes=False
+  )
+  step = checkpoints.best if step is None else step
+  if step is None:
+    raise UserError(f'{directory} holds no checkpoint yet; train first')
+  params = checkpoints.load_params(described.abstract_params(mesh), step)
+  checkpoints.close()
+  return described.merged(params), mesh, step
 
 
 def load(
@@ -169,22 +208,63 @@ def load(
       f'{workdir} is a training run, without {given}; leave it out'
     )
   described = read_description(workdir)
-  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
-  directory = workdir / 'checkpoints'
-  if not directory.exists():
-    raise UserError(f'{directory} does not exist; train first')
-  checkpoints = Checkpoints(
-    directory, keep=1, best=described.best_metric, writes=False
-  )
-  step = checkpoints.best if step is None else step
-  if step is None:
-    raise UserError(f'{directory} holds no checkpoint yet; train first')
-  params = checkpoints.load_params(described.abstract_params(mesh), step)
-  checkpoints.close()
-  return Scorer(
-    described.scored(params),
+  if described.head is None:
+    raise UserError(
+      f'{workdir} holds a policy, which scores nothing; name the workdir of a '
+      'reward model, or open it with prm_jax.loading.load_policy'
+    )
+  params, mesh, _ = open_checkpoint(workdir, described, step)
+  return Scorer(params, described.model, described.head, described.format, mesh)
+
+
+def load_policy(
+  path: str | pathlib.Path,
+  sampling: SamplingConfig,
+  step: int | None = None,
+  seed: int = 0,
+) -> Generator:
+  """Opens the policy that a run left in `path` (its workdir), ready to write.
+
+  Args:
+    path: a workdir, on disk or at gs://.
+    step: of a checkpoint; by default the best by the run's own metric.
+    seed: of all samples, see `policy.sample_seed`.
+
+  Raises:
+    UserError: there is no policy, or its checkpoint is damaged.
+  """
+  workdir = paths.open_path(path)
+  with paths.told_in_a_line(workdir):
+    is_run = (workdir / 'model.json').is_file()
+  if not is_run:
+    raise UserError(
+      f'{workdir} holds no model.json of a training run; name the workdir of a '
+      'policy, as configs/policy_math.py trains one'
+    )
+  described = read_description(workdir)
+  if described.head is not None:
+    raise UserError(
+      f'{workdir} holds a reward model, which writes nothing; name the workdir '
+      'of a policy, or open it with prm_jax.load'
+    )
+  params, mesh, step = open_checkpoint(workdir, described, step)
+  return Generator(
+    params['backbone'],
     described.model,
-    described.head,
     described.format,
     mesh,
+    sampling,
+    seed,
+    policy_name(workdir, step),
   )
+
+
+def policy_name(workdir: paths.Path, step: int) -> str:
+  """Says which parameters a run had at a step, wherever its workdir is now.
+
+  Config and data determine them; hashing the arrays would read them twice.
+  """
+  files = ('model.json', 'config.json', 'data.json')
+  texts = [(workdir / name).read_text() for name in files]
+  digest = hashlib.sha256('\n'.join(texts).encode()).hexdigest()[:12]
+  return f'{digest}@{step}'

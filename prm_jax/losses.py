@@ -168,10 +168,14 @@ def step_loss_weights(name: str, batch: Batch) -> jax.Array:  # [B, P]
 
 
 def lm_targets(batch: Batch) -> tuple[jax.Array, jax.Array]:
-  """Next tokens [B, T] and which of them [B, T] belong to the same chain."""
+  """Next tokens [B, T], and which of them [B, T] a model is to predict.
+
+  Those of the batch's `lm_mask` that follow a token of the same chain.
+  """
   tokens, segments = batch['tokens'], batch['segment_ids']
   next_tokens = jnp.roll(tokens, -1, axis=1)
   inside = (segments == jnp.roll(segments, -1, axis=1)) & (segments > 0)
+  inside &= jnp.roll(batch['lm_mask'], -1, axis=1)
   last = jnp.arange(tokens.shape[1]) == tokens.shape[1] - 1
   return next_tokens, (inside & ~last).astype(jnp.float32)
 

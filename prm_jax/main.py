@@ -20,11 +20,24 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
-from prm_jax import manifest, paths, prm_job, processes
+from prm_jax import (
+  label_job,
+  manifest,
+  paths,
+  policy_job,
+  prm_job,
+  processes,
+  sample_job,
+)
 from prm_jax.errors import UserError
 from prm_jax.stopping import Stopped
 
-TASKS = {'prm': prm_job.run}
+TASKS = {
+  'prm': prm_job.run,
+  'policy': policy_job.run,
+  'label': label_job.run,
+  'sample': sample_job.run,
+}
 DONE = 'done'
 
 CONFIG = config_flags.DEFINE_config_file(

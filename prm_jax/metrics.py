@@ -150,45 +150,61 @@ class MetricWriter:
       close()
 
 
-class Progress:
-  """The live line: step, loss, tokens per second, time left.
+class LiveLine:
+  """A line that says how far a job is; on a terminal it rewrites itself.
 
-  On a terminal it rewrites itself; elsewhere it prints about 20 lines a run.
-  Not `shown`, it says nothing.
+  Args:
+    shown: False says nothing, beside the process that does.
+  """
+
+  def __init__(self, shown: bool = True):
+    self._shown = shown
+    self.live = shown and sys.stderr.isatty()
+
+  def write(self, line: str, last: bool = False) -> None:
+    """Shows a line in place of the one before, which the last one ends."""
+    if self.live:
+      end = '\n' if last else ''
+      print(f'\r\x1b[2K{line}', end=end, file=sys.stderr, flush=True)
+    elif self._shown:
+      print(line, file=sys.stderr, flush=True)
+
+  def break_line(self) -> None:
+    """Leaves the live line as it stands, so that other text can follow."""
+    if self.live:
+      print(file=sys.stderr)
+
+
+def time_left(done: int, left: int, began: float) -> str:
+  """`m:ss left`, from time.monotonic() when nothing was done."""
+  seconds = round(left * (time.monotonic() - began) / max(done, 1))
+  return f'{seconds // 60}:{seconds % 60:02} left'
+
+
+class Progress(LiveLine):
+  """The live line of training: step, loss, tokens per second, time left.
+
+  Not on a terminal it prints about 20 lines a run.
   """
 
   def __init__(
     self, name: str, start_step: int, total_steps: int, shown: bool = True
   ):
-    self._shown = shown
+    super().__init__(shown)
     self._name, self._start, self._total = name, start_step, total_steps
     self._began = time.monotonic()
-    self._live = shown and sys.stderr.isatty()
     self._every = max(1, total_steps // 20)
     self._printed = start_step
 
   def show(self, step: int, values: dict[str, Any]) -> None:
-    if not self._shown:
-      return
-    done, last = step - self._start, step == self._total
-    if not self._live and step - self._printed < self._every and not last:
+    last = step == self._total
+    if not self.live and step - self._printed < self._every and not last:
       return
     self._printed = step
-    elapsed = time.monotonic() - self._began
-    left = round((self._total - step) * elapsed / max(done, 1))
-    line = (
+    left = time_left(step - self._start, self._total - step, self._began)
+    self.write(
       f'{self._name} step {step:,}/{self._total:,}  '
       f'loss {values["loss"]:.4f}  '
-      f'{values["tokens_per_second"]:,.0f} tokens/s  '
-      f'{left // 60}:{left % 60:02} left'
+      f'{values["tokens_per_second"]:,.0f} tokens/s  {left}',
+      last,
     )
-    if self._live:
-      end = '\n' if last else ''
-      print(f'\r\x1b[2K{line}', end=end, file=sys.stderr, flush=True)
-    else:
-      print(line, file=sys.stderr, flush=True)
-
-  def break_line(self) -> None:
-    """Leaves the live line as it stands, so that other text can follow."""
-    if self._live:
-      print(file=sys.stderr)

@@ -1,4 +1,4 @@
-"""From a PRM job's config to frozen values, checked as far as data allow.
+"""From a training job's config to frozen values, checked as far as data allow.
 
 What stands here runs before anything is read, drawn or written: a fault in a
 config costs a second and not the training run before it is met.
@@ -16,16 +16,18 @@ from prm_jax import losses
 from prm_jax.data.targets import TargetConfig
 from prm_jax.encoding import make_format
 from prm_jax.errors import UserError
+from prm_jax.generate import SamplingConfig
 from prm_jax.loading import ModelDescription
 from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
+from prm_jax.objective import POLICY_LOSS, LossConfig
 from prm_jax.optim import OptimConfig
 from prm_jax.pretrained import Pretrained, open_pretrained
 from prm_jax.profiling import ProfileConfig
 from prm_jax.score import AGGREGATES
-from prm_jax.train import LoopConfig, LossConfig
+from prm_jax.train import LoopConfig
 
 # What the evaluation during training gives, higher is better.
-BEST_METRICS = ('eval/auc', '')
+BEST_METRICS = {'prm': ('eval/auc', ''), 'policy': ('eval/log_likelihood', '')}
 # All that a config says of a model that is a pretrained one.
 COMPUTED = {'dtype', 'param_dtype', 'remat', 'scan_unroll'}
 POSITIVE = {
@@ -48,6 +50,7 @@ class Settings:
 
   Attributes:
     base: what the backbone starts from; None: random.
+    sampling: how a policy is sampled; None of a reward model.
   """
 
   described: ModelDescription
@@ -57,13 +60,18 @@ class Settings:
   loop: LoopConfig
   targets: TargetConfig
   profile: ProfileConfig
+  sampling: SamplingConfig | None
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
   """Checks a config: every fault that can be seen without data is seen here."""
-  head = HeadConfig(**config['head'])
   base = open_pretrained(config['base']) if config['base'] else None
-  described = _describe(config, base, head)
+  described = _describe(config, base, head_of(config))
+  if described.head is None and described.format.end is None:
+    raise UserError(
+      "data.end='': a policy ends its chains with a token of their own; set it "
+      'to one of the tokenizer, best a special one'
+    )
   if base is not None and described.lora.rank:
     # No master is made of what stays, so float32 is never needed.
     load = functools.partial(base.load, dtype=described.model.param_dtype)
@@ -71,19 +79,51 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
   settings = Settings(
     described=described,
     base=base,
-    loss=LossConfig(**config['loss']),
+    loss=loss_of(config),
     optim=OptimConfig(**config['optim']),
     loop=LoopConfig(**config['train']),
-    targets=TargetConfig(**config['targets']),
+    targets=targets_of(config),
     profile=ProfileConfig(**config['profile']),
+    sampling=sampling_of(config),
   )
   check_values(config)
   return settings
 
 
+def head_of(config: Mapping[str, Any]) -> HeadConfig | None:
+  """The head of a reward model; a policy has none."""
+  return None if config['task'] == 'policy' else HeadConfig(**config['head'])
+
+
+def loss_of(config: Mapping[str, Any]) -> LossConfig:
+  if config['task'] == 'policy':
+    return POLICY_LOSS
+  return LossConfig(**config['loss'])
+
+
+def targets_of(config: Mapping[str, Any]) -> TargetConfig:
+  if config['task'] == 'policy':
+    return TargetConfig(supervision='completion')
+  targets = TargetConfig(**config['targets'])
+  if targets.supervision == 'completion':
+    raise UserError(
+      "targets.supervision='completion' is for policies: expected process or "
+      'outcome; configs/policy_math.py trains a policy'
+    )
+  return targets
+
+
+def sampling_of(config: Mapping[str, Any]) -> SamplingConfig | None:
+  if config['task'] != 'policy':
+    return None
+  return SamplingConfig(**config['sampling'])
+
+
 def check_values(config: Mapping[str, Any]) -> None:
   """Checks what can be seen in a config alone, without its base."""
-  losses.check_loss(config['loss']['name'], HeadConfig(**config['head']))
+  task, head = config['task'], head_of(config)
+  if head is not None:
+    losses.check_loss(config['loss']['name'], head)
   for section, names in POSITIVE.items():
     for name in names:
       if config[section][name] < 1:
@@ -91,23 +131,24 @@ def check_values(config: Mapping[str, Any]) -> None:
           f'{section}.{name}={config[section][name]}: expected >= 1'
         )
   train = config['train']
-  if not 0 <= train['head_only_steps'] < train['steps']:
+  waiting = train.get('head_only_steps', 0)
+  if not 0 <= waiting < train['steps']:
     raise UserError(
-      f'train.head_only_steps={train["head_only_steps"]}: expected 0 to '
-      f'below train.steps={train["steps"]}'
+      f'train.head_only_steps={waiting}: expected 0 to below '
+      f'train.steps={train["steps"]}'
     )
   ProfileConfig(**config['profile']).check(train['steps'])
-  _check_choice('train.best_metric', train['best_metric'], BEST_METRICS)
+  _check_choice('train.best_metric', train['best_metric'], BEST_METRICS[task])
   _check_data(config['data'])
   _check_evaluation(config)
 
 
 def _describe(
-  config: Mapping[str, Any], base: Pretrained | None, head: HeadConfig
+  config: Mapping[str, Any], base: Pretrained | None, head: HeadConfig | None
 ) -> ModelDescription:
   """The model of a config: its own, or that of its base."""
   data, lora = config['data'], LoraConfig(**config['lora'])
-  best_metric = config['train']['best_metric']
+  best_metric, end = config['train']['best_metric'], data.get('end', '')
   if base is None:
     if lora.rank:
       raise UserError(
@@ -118,12 +159,14 @@ def _describe(
       raise UserError(
         f"base='' leaves model.{missing[0]} open; take a variant from scratch"
       )
-    fmt = make_format(data['tokenizer'], data['max_length'], data['separator'])
+    fmt = make_format(
+      data['tokenizer'], data['max_length'], data['separator'], end
+    )
     model = TransformerConfig(
       vocab_size=fmt.tokenizer.vocab_size, **config['model']
     )
     return ModelDescription(
-      model, head, lora, fmt, data['separator'], best_metric
+      model, head, lora, fmt, data['separator'], end, best_metric
     )
   if extra := sorted(set(config['model']) - COMPUTED):
     raise UserError(
@@ -150,8 +193,9 @@ def _describe(
     dataclasses.replace(base.model, **config['model']),
     head,
     lora,
-    make_format(base.tokenizer, data['max_length'], data['separator']),
+    make_format(base.tokenizer, data['max_length'], data['separator'], end),
     data['separator'],
+    end,
     best_metric,
   )
 
@@ -171,9 +215,15 @@ def check_mesh(
       f'model.n_heads={model.n_heads} does not divide over mesh.model={wide} '
       f'devices; set it to one of {", ".join(map(str, fits))}'
     )
+  rows = mesh.shape['replica'] * mesh.shape['fsdp']
+  sampling = sampling_of(config)
+  if sampling and sampling.slots % rows:
+    raise UserError(
+      f'sampling.slots={sampling.slots} does not divide over replica x fsdp = '
+      f'{rows} devices; make it a multiple of {rows}'
+    )
   size = config['data']['batch_size']
   parts = config['train']['microbatches']
-  rows = mesh.shape['replica'] * mesh.shape['fsdp']
   if size % (parts * rows):
     raise UserError(
       f'data.batch_size={size} does not divide into {parts} microbatches on '
@@ -203,6 +253,19 @@ def _check_evaluation(config: Mapping[str, Any]) -> None:
       raise UserError(
         f'evaluation.{name}={wanted[name]}: expected >= 0 (0: all)'
       )
+  ns = tuple(wanted['ns'])
+  whole = all(type(n) is int and n > 0 for n in ns)
+  if not ns or not whole or any(a >= b for a, b in itertools.pairwise(ns)):
+    raise UserError(
+      f'evaluation.ns={ns}: expected ascending whole numbers from 1 up'
+    )
+  if config['task'] == 'policy':
+    if wanted['samples'] < ns[-1]:
+      raise UserError(
+        f'evaluation.samples={wanted["samples"]}: expected at least the '
+        f'{ns[-1]} of evaluation.ns'
+      )
+    return
   for how in wanted['aggregates']:
     _check_choice('evaluation.aggregates', how, AGGREGATES)
   # The headline is one of the curves, so that the vote can be weighted by it.
@@ -212,9 +275,3 @@ def _check_evaluation(config: Mapping[str, Any]) -> None:
   data = config['data']
   names = tuple(data.get('evaluations', (data['kind'],)))
   _check_choice('evaluation.best_of_n', wanted['best_of_n'], (*names, ''))
-  ns = tuple(wanted['ns'])
-  whole = all(type(n) is int and n > 0 for n in ns)
-  if not ns or not whole or any(a >= b for a, b in itertools.pairwise(ns)):
-    raise UserError(
-      f'evaluation.ns={ns}: expected ascending whole numbers from 1 up'
-    )

@@ -1,11 +1,14 @@
-"""SIGTERM during training: asked of one process, done by all at one step.
+"""SIGTERM during a job: noted, and obeyed where nothing is half done.
 
-Saving a checkpoint takes all processes, so all must stop after the same step.
-Each step they vote on their devices, and look at the vote of the step before,
-which is there by then.
+In training it is asked of one process and done by all at one step. Saving a
+checkpoint takes all processes, so all must stop after the same step. Each step
+they vote on their devices, and look at the vote of the step before, which is
+there by then.
 """
 
+import contextlib
 import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -23,6 +26,27 @@ class Stopped(BaseException):
 
   Like KeyboardInterrupt no Exception: nothing that handles faults may catch it.
   """
+
+
+@contextlib.contextmanager
+def noted(number: signal.Signals) -> Iterator[Callable[[], bool]]:
+  """Within it the signal only makes what is given here return True.
+
+  Raises:
+    Stopped: at the second signal, wherever the program is.
+  """
+  arrived = []
+
+  def note(*_: Any) -> None:
+    if arrived:
+      raise Stopped('stopped at once')
+    arrived.append(True)
+
+  before = signal.signal(number, note)
+  try:
+    yield lambda: bool(arrived)
+  finally:
+    signal.signal(number, before)
 
 
 class StopSignal:

@@ -1,4 +1,4 @@
-"""The train step and the loop; PRM and ORM share all of it.
+"""The train step and the loop; PRM, ORM and policy share all of it.
 
 The step is one jitted function of (state, batch), sharded by the rules in
 `sharding.py`, with its state donated. The loop feeds it, writes numbers,
@@ -17,20 +17,12 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from prm_jax import losses, paths, processes
+from prm_jax import paths, processes
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.errors import UserError
 from prm_jax.metrics import MetricWriter, Progress
-from prm_jax.models import (
-  HeadConfig,
-  LoraConfig,
-  TransformerConfig,
-  forward,
-  lm_logits,
-  merge,
-  number_likelihood,
-  step_logits,
-)
+from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
+from prm_jax.objective import Batch, LossConfig, batch_loss, norms
 from prm_jax.profiling import Profile, ProfileConfig
 from prm_jax.sharding import batch_sharding, shardings
 from prm_jax.stopping import Stopped, StopSignal
@@ -43,24 +35,8 @@ from prm_jax.train_state import (
   split_params,
 )
 
-Batch = dict[str, jax.Array]
 Evaluate = Callable[[Any], dict[str, float]]
 NO_PROFILE = ProfileConfig()
-
-
-@dataclasses.dataclass(frozen=True)
-class LossConfig:
-  """What is minimised: the step loss plus `lm_weight` times the LM loss.
-
-  Attributes:
-    name: one of losses.LOSSES.
-    lm_weight: next-token loss on the same tokens, per token; 0 is off.
-    margin: of the ranking loss.
-  """
-
-  name: str = 'bce'
-  lm_weight: float = 0.0
-  margin: float = 4.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,54 +64,9 @@ class LoopConfig:
   max_skipped_in_a_row: int = 10
 
 
-def batch_loss(
-  params: Any,
-  batch: Batch,
-  step_norm: jax.Array,
-  lm_norm: jax.Array,
-  model: TransformerConfig,
-  head: HeadConfig,
-  loss: LossConfig,
-  lora: LoraConfig,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """This batch's share of the loss, divided by the weights of the whole."""
-  backbone = params['backbone']
-  if lora.rank:
-    backbone = merge(backbone, params['lora'], lora)
-  hidden = forward(
-    backbone,
-    model,
-    batch['tokens'],
-    batch['positions'],
-    batch['segment_ids'],
-  )
-  likelihood = None
-  if head.likelihood:
-    likelihood = number_likelihood(
-      backbone,
-      model,
-      hidden,
-      batch['tokens'],
-      batch['numbers'],
-      batch['step_ends'],
-    )
-  logits = step_logits(params['head'], hidden, batch['step_ends'], likelihood)
-  values = losses.step_loss(loss.name, logits, batch, head, loss.margin)
-  weights = losses.step_loss_weights(loss.name, batch)
-  # where, not a product alone: what is masked may be infinite
-  step_loss = jnp.where(weights > 0, weights * values, 0.0).sum() / step_norm
-  if not loss.lm_weight:
-    return step_loss, {'loss': step_loss, 'step_loss': step_loss}
-  next_tokens, inside = losses.lm_targets(batch)
-  per_token = losses.lm_loss(lm_logits(backbone, model, hidden), next_tokens)
-  lm_loss = (per_token * inside).sum() / lm_norm
-  total = step_loss + loss.lm_weight * lm_loss
-  return total, {'loss': total, 'step_loss': step_loss, 'lm_loss': lm_loss}
-
-
 def make_train_step(
   model: TransformerConfig,
-  head: HeadConfig,
+  head: HeadConfig | None,
   loss: LossConfig,
   optimizer: optax.GradientTransformation,
   schedule: optax.Schedule,
@@ -172,10 +103,7 @@ def make_train_step(
     trained, frozen = split_params(
       state.params, head, lora, lm_loss=loss.lm_weight > 0
     )
-    step_norm = jnp.maximum(
-      losses.step_loss_weights(loss.name, batch).sum(), 1e-6
-    )
-    lm_norm = jnp.maximum(losses.lm_targets(batch)[1].sum(), 1.0)
+    step_norm, lm_norm = norms(batch, loss)
 
     def part(some: Batch):
       (_, values), grads = grad_fn(trained, frozen, some, step_norm, lm_norm)

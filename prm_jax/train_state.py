@@ -29,7 +29,7 @@ class TrainState(NamedTuple):
   """All that a step changes."""
 
   step: jax.Array  # [] int32, updates tried so far
-  params: Any  # {'backbone': ..., 'head': ...}, with LoRA {'lora': ...} too
+  params: Any  # {'backbone'}, 'head' of a reward model, 'lora' of adapters
   opt_state: Any  # of the trained parts only; WithMaster where there is one
   key: jax.Array  # never changes; a step folds its number into it
   skipped: jax.Array  # [] int32, steps whose loss or gradient was not finite
@@ -49,18 +49,18 @@ class WithMaster(NamedTuple):
 
 
 def split_params(
-  params: Any, head: HeadConfig, lora: LoraConfig, lm_loss: bool
+  params: Any, head: HeadConfig | None, lora: LoraConfig, lm_loss: bool
 ) -> tuple[Any, Any]:
   """The parameters that the optimizer moves, and those that stay.
 
-  With adapters the backbone stays. So does an output embedding that neither
-  the language-model loss nor the head reads: without a gradient it would have
-  moments, and decay.
+  A policy has no head. With adapters the backbone stays. So does an output
+  embedding that neither the language-model loss nor the head reads: without a
+  gradient it would have moments, and decay.
   """
   names = ('head', 'lora') if lora.rank else ('backbone', 'head')
-  trained = {name: params[name] for name in names}
+  trained = {name: params[name] for name in names if name in params}
   frozen = {k: v for k, v in params.items() if k not in names}
-  unread = not lm_loss and not head.likelihood
+  unread = not lm_loss and not (head and head.likelihood)
   if unread and 'lm_head' in trained.get('backbone', {}):
     backbone = dict(trained['backbone'])
     frozen['backbone'] = {'lm_head': backbone.pop('lm_head')}
@@ -79,18 +79,21 @@ def join_params(trained: Any, frozen: Any) -> Any:
 def make_params(
   key: jax.Array,
   model: TransformerConfig,
-  head: HeadConfig,
+  head: HeadConfig | None,
   lora: LoraConfig = NO_LORA,
   backbone: Any = None,
 ) -> Any:
-  """First parameters, float32; the backbone is random unless one is given."""
+  """First parameters, float32; the backbone is random unless one is given.
+
+  Args:
+    head: None for a policy, which has none.
+  """
   backbone_key, head_key, lora_key = jax.random.split(key, 3)
   if backbone is None:
     backbone = init_params(backbone_key, model)
-  params = {
-    'backbone': backbone,
-    'head': init_head(head_key, model.d_model, head),
-  }
+  params = {'backbone': backbone}
+  if head is not None:
+    params['head'] = init_head(head_key, model.d_model, head)
   if lora.rank:
     params['lora'] = init_lora(lora_key, backbone, lora)
   return params
@@ -127,7 +130,7 @@ def join_master(trained: Any, opt_state: Any) -> tuple[Any, Any]:
 
 def make_init(
   model: TransformerConfig,
-  head: HeadConfig,
+  head: HeadConfig | None,
   optimizer: optax.GradientTransformation,
   lora: LoraConfig = NO_LORA,
   lm_loss: bool = True,

@@ -305,6 +305,7 @@ def test_lm_targets_stop_at_segment_borders_and_padding():
   batch = {
     'tokens': jnp.array([[5, 6, 7, 8, 9, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7, 8]]),
     'segment_ids': jnp.array([[1, 1, 1, 2, 2, 0, 0, 0], [1] * 8]),
+    'lm_mask': jnp.ones((2, 8), bool),
   }
   next_tokens, inside = losses.lm_targets(batch)
   close(inside, [[1, 1, 0, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 0]])
@@ -317,7 +318,18 @@ def test_lm_targets_stop_at_segment_borders_and_padding():
 
 def test_lm_targets_of_a_full_row_do_not_wrap_around():
   batch = {'tokens': jnp.array([[4, 5]]), 'segment_ids': jnp.array([[1, 1]])}
+  batch['lm_mask'] = jnp.ones((1, 2), bool)
   close(losses.lm_targets(batch)[1], [[1, 0]])
+
+
+def test_lm_targets_leave_out_what_the_mask_leaves_out():
+  batch = {
+    'tokens': jnp.array([[4, 5, 6, 7, 8, 9]]),
+    'segment_ids': jnp.array([[1, 1, 1, 2, 2, 2]]),
+    # The second chain's first token has nothing before it to predict it from.
+    'lm_mask': jnp.array([[False, False, True, True, False, True]]),
+  }
+  close(losses.lm_targets(batch)[1], [[0, 1, 0, 0, 1, 0]])
 
 
 def test_lm_loss_by_hand():

@@ -42,6 +42,7 @@ def batch(seed: int, rows: int = ROWS) -> dict[str, np.ndarray]:
     ).astype(np.int32),
     'positions': np.where(at < cut, at, at - cut).astype(np.int32),
     'segment_ids': segments,
+    'lm_mask': np.ones((rows, T), bool),
     'numbers': (np.arange(rows)[:, None] + at) % 3 == 1,
     'step_ends': step_ends,
     'step_mask': np.ones((rows, P), bool),

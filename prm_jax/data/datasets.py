@@ -5,17 +5,18 @@ Either way the chains are decontaminated, split by problem and written once as
 ArrayRecord, and everything after reads that.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from prm_jax import manifest, paths, processes
 from prm_jax.chains import Chain, first_error
-from prm_jax.data import builder, contamination
+from prm_jax.data import builder, chain_sets, contamination
 from prm_jax.data.readers import read_chains
 from prm_jax.domains import arithmetic, words, worked_answers
 from prm_jax.errors import UserError
@@ -87,15 +88,39 @@ def words_splits(config: Mapping, seed: int) -> Splits:
   return Splits(chains[dev:], chains[:dev], {'words': tests})
 
 
-def data_root(configured: str) -> paths.Path:
+def data_root(configured: str, flag: str = 'data.root') -> paths.Path:
   """The folder that relative paths of a config's files start from."""
   root = configured or os.environ.get(DATA_VARIABLE, '')
   if not root:
     raise UserError(
-      'this config reads files: say where they are with --config.data.root=DIR '
+      f'this config reads files: say where they are with --config.{flag}=DIR '
       f'or the environment variable {DATA_VARIABLE}'
     )
   return paths.open_path(root).expanduser()
+
+
+def read_file(
+  root: paths.Path,
+  path: str,
+  fmt: str,
+  on_error: str,
+  aside: paths.Path,
+  log: Log,
+) -> list[Chain]:
+  """The chains of a file below root; bad records go to the folder aside."""
+  side = aside / f'{path.replace("/", "_")}.quarantine.jsonl'
+  chains, summary = read_chains(
+    root / path, fmt, on_error=on_error, quarantine_path=side
+  )
+  log(f'{path}: {summary}')
+  return chains
+
+
+@contextlib.contextmanager
+def folder_aside(workdir: paths.Path) -> Iterator[paths.Path]:
+  """Where bad records go: process 0 alone keeps them."""
+  with tempfile.TemporaryDirectory() as elsewhere:
+    yield workdir if processes.is_first() else pathlib.Path(elsewhere)
 
 
 def is_dev_problem(problem: str, share: float) -> bool:
@@ -135,12 +160,7 @@ def file_splits(
   root = data_root(config['root'])
 
   def read(path: str, fmt: str) -> list[Chain]:
-    side = quarantine_dir / f'{path.replace("/", "_")}.quarantine.jsonl'
-    chains, summary = read_chains(
-      root / path, fmt, on_error=config['on_error'], quarantine_path=side
-    )
-    log(f'{path}: {summary}')
-    return chains
+    return read_file(root, path, fmt, config['on_error'], quarantine_dir, log)
 
   evaluations = {
     name: read(*source) for name, source in config['evaluations'].items()
@@ -187,6 +207,33 @@ def file_splits(
   return Splits(train, dev, evaluations)
 
 
+def labelled_chains(config: Mapping, splits: Splits, log: Log) -> list[Chain]:
+  """The chains of a labelling job, to train on in place of a config's own.
+
+  Raises:
+    UserError: there are none, or all are of problems to be tested on.
+  """
+  labelled = chain_sets.read(config['labels'], 'data.labels')
+  against = {'dev': splits.dev} | splits.evaluations
+  kept, removed = contamination.remove_contaminated(
+    labelled,
+    {name: {chain.problem for chain in them} for name, them in against.items()},
+  )
+  for name, count in removed.items():
+    if count.chains:
+      log(
+        f'WARNING: {count.chains:,} chains of {config["labels"]}, of '
+        f'{count.problems:,} problems, are in {name}, removed'
+      )
+  log(f'{len(kept):,} chains of {config["labels"]} to train on')
+  if not kept:
+    raise UserError(
+      f'data.labels={config["labels"]!r}: all {len(labelled):,} chains are of '
+      'dev or test problems; label chains of training problems'
+    )
+  return kept
+
+
 def _built_folder(
   configured: str, workdir: paths.Path
 ) -> tuple[pathlib.Path, bool]:
@@ -206,7 +253,8 @@ def load_dataset(
   """Makes or finds the splits of `config` and opens them.
 
   Args:
-    config: the data section, with `kind` 'arithmetic', 'words' or 'files'.
+    config: the data section, with `kind` 'arithmetic', 'words' or 'files';
+      `labels` names a job whose chains are trained on in place of its own.
     seed: of everything that a domain draws.
     workdir: ArrayRecord goes to workdir/data unless config['dir'] names
       another folder, which several runs may share and all processes see. With a
@@ -217,9 +265,7 @@ def load_dataset(
   if config['kind'] == 'arithmetic':
     splits = arithmetic_splits(config, seed)
   elif config['kind'] == 'files':
-    with tempfile.TemporaryDirectory() as elsewhere:
-      # Bad records are set aside by process 0 only.
-      aside = workdir if processes.is_first() else pathlib.Path(elsewhere)
+    with folder_aside(workdir) as aside:
       splits = file_splits(config, seed, aside, log)
   elif config['kind'] == 'words':
     splits = words_splits(config, seed)
@@ -227,6 +273,8 @@ def load_dataset(
     raise UserError(
       f'data.kind={config["kind"]!r}: expected arithmetic, words or files'
     )
+  if config['labels']:
+    splits = splits._replace(train=labelled_chains(config, splits, log))
   learned = {'train': splits.train, 'dev': splits.dev}
   # The name carries the content, so that runs with other data never collide.
   name = f'{config["kind"]}_{_fingerprint(learned)}'

@@ -37,7 +37,7 @@ class Census:
 
   Attributes:
     usable: indices of chains that fit and teach something.
-    steps: labelled steps in them; tokens: all their tokens.
+    steps: those of their steps that teach; tokens: all their tokens.
     truncated: usable chains that were cut at a step boundary.
     too_long: chains whose first step does not fit.
     unlabelled: chains with nothing to learn from after the targets' masks.
@@ -58,21 +58,30 @@ class Census:
       f'{len(self.usable):,} of {total:,} chains '
       f'({self.truncated:,} truncated; left out: {self.too_long:,} too long, '
       f'{self.unlabelled:,} with nothing to learn from), '
-      f'{self.steps:,} labelled steps, {self.tokens:,} tokens'
+      f'{self.steps:,} steps to learn from, {self.tokens:,} tokens'
     )
 
 
 def encode_example(
   chain: Chain, fmt: StepFormat, targets: TargetConfig
 ) -> dict[str, np.ndarray]:
-  """One chain as the arrays that are packed: per token [T], per step [P]."""
-  encoding = fmt.encode(chain.problem, chain.steps)
+  """One chain as the arrays that are packed: per token [T], per step [P].
+
+  `lm_mask` is True at the tokens that a language-model loss predicts: those of
+  the whole chain for a reward model, what follows the problem for a policy.
+  """
+  completion = targets.supervision == 'completion'
+  encode = fmt.encode_with_end if completion else fmt.encode
+  encoding = encode(chain.problem, chain.steps)
+  lm_mask = np.ones(len(encoding.tokens), bool)
+  lm_mask[: encoding.prompt_length if completion else 0] = False
   values, weights, trials = step_targets(
     chain, len(encoding.step_ends), targets
   )
   return {
     'tokens': encoding.tokens,
     'numbers': fmt.number_tokens(encoding),
+    'lm_mask': lm_mask,
     'step_ends': encoding.step_ends,
     'step_labels': values,
     'step_weights': weights,
@@ -133,6 +142,7 @@ def _finish_row(row: dict[str, Any]) -> dict[str, np.ndarray]:
   return {
     'tokens': row['tokens'],
     'numbers': row['numbers'],
+    'lm_mask': row['lm_mask'],
     'positions': row['tokens_positions'].astype(np.int32),
     'segment_ids': segments,
     'step_ends': np.where(mask, row['step_ends'] + starts, 0).astype(np.int32),
@@ -191,9 +201,9 @@ def make_batches(
 
   Returns:
     An iterable of dicts in the batch contract: tokens, positions, segment_ids
-    [B, T] int32; numbers [B, T] bool; step_ends, chain_ids [B, P] int32;
-    step_mask [B, P] bool; step_labels, step_weights, step_trials [B, P]
-    float32.
+    [B, T] int32; numbers, lm_mask [B, T] bool; step_ends, chain_ids [B, P]
+    int32; step_mask [B, P] bool; step_labels, step_weights, step_trials
+    [B, P] float32.
   """
   if row_length < fmt.max_length:
     raise UserError(
@@ -212,6 +222,7 @@ def make_batches(
     )
   source = UsableChains(chains, census.usable)
   shuffled = grain.MapDataset.source(source).seed(seed).shuffle()
+  per_token = ('tokens', 'numbers', 'lm_mask')
   per_step = ('step_ends', 'step_labels', 'step_weights', 'step_trials')
 
   def batches_of(shard: int) -> grain.IterDataset:
@@ -222,7 +233,7 @@ def make_batches(
     dataset = dataset.map(lambda chain: encode_example(chain, fmt, targets))
     packed = grain_experimental.BestFitPackIterDataset(
       dataset.to_iter_dataset(READING),
-      length_struct=dict.fromkeys(('tokens', 'numbers'), row_length)
+      length_struct=dict.fromkeys(per_token, row_length)
       | dict.fromkeys(per_step, max_steps_per_row),
       num_packing_bins=PACKING_BINS,
       seed=seed,

@@ -15,7 +15,7 @@ from prm_jax.chains import Chain
 from prm_jax.errors import UserError
 
 CHOICES = {
-  'supervision': ('process', 'outcome'),
+  'supervision': ('process', 'outcome', 'completion'),
   'neutral': ('good', 'bad', 'ignore', 'half'),
   'after_first_error': ('mask', 'bad', 'keep'),
 }
@@ -27,7 +27,8 @@ class TargetConfig:
 
   Attributes:
     supervision: 'process' reads the label of every step; 'outcome' reads the
-      chain's outcome at its last step only (an ORM).
+      chain's outcome at its last step only (an ORM); 'completion' reads none:
+      every step is itself the target, and the end of the chain (a policy).
     neutral: what a neutral step is: good (1), bad (0), half (1/2, the middle
       class of a three-class head), or ignored.
     after_first_error: 'mask' (a human who stopped there said nothing of what
@@ -67,6 +68,8 @@ def step_targets(chain: Chain, steps: int, config: TargetConfig) -> Targets:
   values = np.zeros(steps, np.float32)
   weights = np.zeros(steps, np.float32)
   trials = np.zeros(steps, np.float32)
+  if config.supervision == 'completion':
+    return Targets(values, np.ones(steps, np.float32), trials)
   if config.supervision == 'outcome':
     if chain.outcome is not None and steps == len(chain.steps):
       values[-1], weights[-1] = float(chain.outcome), 1.0

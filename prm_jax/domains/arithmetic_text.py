@@ -62,6 +62,29 @@ def true_answer(problem: str) -> str:
   return str(value)
 
 
+def result_of(step: str) -> int | None:
+  """The result that a step states; None where it has not a step's form."""
+  match = _STEP.fullmatch(step)
+  return int(match[4]) if match else None
+
+
+def read_results(problem: str, steps: Sequence[str]) -> list[int] | None:
+  """The result of each step of a rightly formed chain, right or wrong.
+
+  None where it is not: every operation of the problem has to stand in its place
+  once, on the result before it.
+  """
+  written = read_problem(problem)
+  matches = [_STEP.fullmatch(step) for step in steps]
+  if len(matches) != len(written.parts) or not all(matches):
+    return None
+  results = [int(match[4]) for match in matches]
+  states = [written.start, *results]
+  stated = [(int(match[1]), match[2], int(match[3])) for match in matches]
+  asked = [(states[i], *part) for i, part in enumerate(written.parts)]
+  return results if stated == asked else None
+
+
 def check_steps(problem: str, steps: Sequence[str]) -> list[bool]:
   """Is each step right, as `arithmetic.step_correct` says it of results?
 

@@ -19,6 +19,11 @@ from prm_jax.domains import corruptions, equations
 from prm_jax.domains.planting import chain_with_errors
 
 
+def answer_step(answer: str) -> str:
+  """A last step that states the answer."""
+  return f'The answer is {answer}.'
+
+
 def plant_errors(
   chains: Sequence[Chain],
   seed: int,
@@ -37,7 +42,7 @@ def plant_errors(
   """
   planted = []
   for i, chain in enumerate(chains):
-    steps = (*chain.steps, f'The answer is {chain.answer}.')
+    steps = (*chain.steps, answer_step(chain.answer))
     solution = equations.parse(steps)
     if not solution.equations or not equations.consistent(solution):
       continue

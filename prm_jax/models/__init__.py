@@ -27,6 +27,7 @@ from prm_jax.models.transformer import (
   init_params,
   lm_logits,
   prefill,
+  unstack_layers,
 )
 
 __all__ = [
@@ -49,4 +50,5 @@ __all__ = [
   'step_logits',
   'step_probabilities',
   'token_logprobs',
+  'unstack_layers',
 ]

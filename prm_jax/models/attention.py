@@ -89,22 +89,22 @@ def attention(
 
 def cached_attention(
   query: jax.Array,  # [B, T, N, H]
-  key: jax.Array,  # [B, S, K, H], entry s belongs to position s
-  value: jax.Array,  # [B, S, K, H]
+  key: jax.Array,  # [B, K, H, S], entry s belongs to position s
+  value: jax.Array,  # [B, K, S, H]
   positions: jax.Array,  # [B, T]
 ) -> jax.Array:  # [B, T, N, H]
   """Attention of new tokens over a cache that already holds their own keys."""
   B, T, N, H = query.shape
-  K = key.shape[2]
+  K = key.shape[1]
   query = query.reshape(B, T, K, N // K, H) * H**-0.5
   scores = jnp.einsum(
-    'BTKRH,BSKH->BKRTS', query, key, preferred_element_type=jnp.float32
+    'BTKRH,BKHS->BKRTS', query, key, preferred_element_type=jnp.float32
   )
-  visible = jnp.arange(key.shape[1]) <= positions[:, :, None]  # [B, T, S]
+  visible = jnp.arange(key.shape[3]) <= positions[:, :, None]  # [B, T, S]
   weights = jax.nn.softmax(
     jnp.where(visible[:, None, None], scores, MASKED), axis=-1
   )
-  out = jnp.einsum('BKRTS,BSKH->BTKRH', weights.astype(value.dtype), value)
+  out = jnp.einsum('BKRTS,BKSH->BTKRH', weights.astype(value.dtype), value)
   return out.reshape(B, T, N, H)
 
 

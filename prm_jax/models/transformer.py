@@ -6,7 +6,8 @@ that were computed once and that every row of its group attends to. Or they
 grow: `decode` reads some tokens at a time and keeps all before in a `Cache`.
 
 Layers are stacked along a leading axis of every parameter and run by a scan,
-so compile time does not grow with depth. Names are Hugging Face's.
+so compile time does not grow with depth; `decode` alone takes them apart.
+Names are Hugging Face's.
 """
 
 import functools
@@ -34,10 +35,14 @@ class Prefix(NamedTuple):
 
 
 class Cache(NamedTuple):
-  """Keys and values of what rows have read so far, by position."""
+  """Keys and values of what rows have read so far, by position.
 
-  keys: jax.Array  # [L, B, S, K, H]
-  values: jax.Array  # [L, B, S, K, H]
+  An array per layer, so that a new entry is written in place; and in the
+  order in which the products of one token with all before it read them.
+  """
+
+  keys: tuple[jax.Array, ...]  # L of [B, K, H, S]
+  values: tuple[jax.Array, ...]  # L of [B, K, S, H]
 
 
 class RMSNorm(nn.Module):
@@ -142,8 +147,10 @@ class Attention(nn.Module):
     value = project('v_proj', c.n_kv_heads)
     if kv is not None and prefix_mask is None:
       rows = jnp.arange(x.shape[0])[:, None]
-      key = kv[0].at[rows, positions].set(key)
-      value = kv[1].at[rows, positions].set(value)
+      key = kv[0].at[rows, :, :, positions].set(key)
+      value = kv[1].at[rows, :, positions].set(value)
+      key = constrain(key, BATCH, 'model')
+      value = constrain(value, BATCH, 'model')
       out = cached_attention(query, key, value, positions)
     else:
       prefix = None if kv is None else (*kv, prefix_mask)
@@ -268,14 +275,39 @@ def prefill(
   return Prefix(keys, values, mask)
 
 
+def unstack_layers(params: Params, config: TransformerConfig) -> Params:
+  """The form of parameters that `decode` reads; call it once, under jit.
+
+  A loop over tokens reads every weight at each of them: what a scan over layers
+  would slice, and what would be cast to the dtype of the products, is copied
+  here instead.
+  """
+
+  def cast(path, leaf):
+    is_norm = path[-1].key == 'scale'
+    return leaf if is_norm else leaf.astype(config.dtype)
+
+  def layer(i):
+    return jax.tree.map(lambda leaf: leaf[i], params['layers'])
+
+  params = jax.tree.map_with_path(cast, params)
+  return params | {'layers': tuple(map(layer, range(config.n_layers)))}
+
+
 def init_cache(config: TransformerConfig, rows: int, length: int) -> Cache:
   """An empty cache for positions 0 to `length` - 1."""
-  shape = (config.n_layers, rows, length, config.n_kv_heads, config.head_dim)
-  return Cache(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
+  key = rows, config.n_kv_heads, config.head_dim, length
+  value = rows, config.n_kv_heads, length, config.head_dim
+  return Cache(
+    *(
+      tuple(jnp.zeros(shape, config.dtype) for _ in range(config.n_layers))
+      for shape in (key, value)
+    )
+  )
 
 
 def decode(
-  params: Params,
+  params: Params,  # from `unstack_layers`
   config: TransformerConfig,
   tokens: jax.Array,  # [B, T] the next tokens of each row
   positions: jax.Array,  # [B, T]; what lies at or beyond S is not kept
@@ -286,10 +318,14 @@ def decode(
   A row sees its own positions only, so a row that starts again at 0 needs no
   clean cache.
   """
-  hidden, (keys, values) = Transformer(config, keep_kv=True).apply(
-    {'params': params}, tokens, positions, None, cache, None
-  )
-  return hidden, Cache(keys, values)
+  table = constrain(params['embed_tokens'], 'model', None)
+  x = constrain(table[tokens], BATCH, None, None)
+  block, new = Block(config, keep_kv=True), []
+  for layer, *kv in zip(params['layers'], *cache, strict=True):
+    x, new_kv = block.apply({'params': layer}, x, kv, positions, None, None)
+    new.append(new_kv)
+  x = RMSNorm(config.norm_eps).apply({'params': params['norm']}, x)
+  return x, Cache(*zip(*new, strict=True))
 
 
 def lm_logits(

@@ -126,6 +126,7 @@ EXAMPLES = {
 }
 EXAMPLES['prmbench_original'] = EXAMPLES['prmbench']
 EXAMPLES['mr_gsm8k'] = EXAMPLES['processbench']
+EXAMPLES['gsm8k_stated'] = EXAMPLES['gsm8k']
 
 
 def phase_2():

@@ -76,6 +76,7 @@ def unpacked(batch):
     yield {
       'tokens': batch['tokens'][b, inside],
       'numbers': batch['numbers'][b, inside],
+      'lm_mask': batch['lm_mask'][b, inside],
       'step_ends': batch['step_ends'][b, mine] - start,
     } | {name: batch[name][b, mine] for name in per_step}
 
@@ -117,8 +118,9 @@ def test_the_batch_contract():
     for name in ('tokens', 'positions', 'segment_ids'):
       assert batch[name].shape == (rows, 64)
       assert batch[name].dtype == np.int32
-    assert batch['numbers'].shape == (rows, 64)
-    assert batch['numbers'].dtype == np.bool_
+    for name in ('numbers', 'lm_mask'):
+      assert batch[name].shape == (rows, 64)
+      assert batch[name].dtype == np.bool_
     for name in ('step_ends', 'chain_ids'):
       assert batch[name].shape == (rows, 12)
       assert batch[name].dtype == np.int32
@@ -325,7 +327,7 @@ def test_census():
   assert census.longest == 3
   assert census.summary() == (
     '3 of 7 chains (1 truncated; left out: 1 too long, 3 with nothing to '
-    'learn from), 5 labelled steps, 25 tokens'
+    'learn from), 5 steps to learn from, 25 tokens'
   )
 
 

@@ -37,6 +37,14 @@ def test_gsm8k_loses_its_marks():
   assert chain.labels == (RIGHT, RIGHT)
 
 
+def test_gsm8k_states_its_answer_for_a_policy():
+  (chain,) = read('gsm8k_stated')
+  (bare,) = read('gsm8k')
+  assert chain.steps == (*bare.steps, 'The answer is 25.')
+  assert chain.labels == (RIGHT,) * 3
+  assert (chain.answer, chain.outcome) == ('25', True)
+
+
 @pytest.mark.parametrize('answer', ['#### 25', 'no answer', 'a\n25'])
 def test_gsm8k_without_its_answer_is_refused(answer):
   with pytest.raises(UserError, match="'answer' is no worked answer"):

@@ -10,7 +10,13 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from prm_jax.errors import UserError
-from prm_jax.models import decode, forward, init_cache, lm_logits
+from prm_jax.models import (
+  decode,
+  forward,
+  init_cache,
+  lm_logits,
+  unstack_layers,
+)
 from prm_jax.models.gguf_file import read_gguf, smollm2_path
 from prm_jax.tokenizer import HuggingFaceTokenizer
 
@@ -143,6 +149,7 @@ def greedy(model, params, ids, most):
     return lm_logits(params, config, hidden[:, -1:]).argmax(), cache
 
   cache = init_cache(config, 1, len(ids) + most)
+  params = unstack_layers(params, config)
   out, new, at = [], list(ids), 0
   while len(out) < most and end not in out:
     positions = jnp.arange(at, at + len(new))[None]

@@ -7,7 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.models import decode, init_cache, lm_logits, prefill
+from prm_jax.models import (
+  decode,
+  init_cache,
+  lm_logits,
+  prefill,
+  unstack_layers,
+)
 from prm_jax.models.attention import apply_rope
 from tests.models.plain_transformer import (
   CONFIG,
@@ -173,11 +179,12 @@ def test_cached_decoding_is_the_whole_forward(variant, chunks):
   tokens, positions, segment_ids = alone(some_tokens((3, 14), 11))
   expected = forward_in_numpy(params, config, tokens, positions, segment_ids)
   cache = init_cache(config, 3, 17)
+  unstacked = unstack_layers(params, config)
   start = 0
   for size in chunks:
     now = slice(start, start + size)
     hidden, cache = read_on(
-      params, config, tokens[:, now], positions[:, now], cache
+      unstacked, config, tokens[:, now], positions[:, now], cache
     )
     np.testing.assert_allclose(hidden, expected[:, now], rtol=0, atol=1e-5)
     start += size
@@ -189,6 +196,7 @@ def test_rows_of_a_cache_go_on_from_where_they_are():
   tokens, positions, segment_ids = alone(some_tokens((2, 9), 12))
   expected = forward_in_numpy(params, CONFIG, tokens, positions, segment_ids)
   cache = init_cache(CONFIG, 2, 9)
+  params = unstack_layers(params, CONFIG)
   _, cache = read_on(params, CONFIG, tokens[:, :6], positions[:, :6], cache)
   # Row 0 goes on at 6, row 1 starts again with its own first tokens.
   mixed = np.stack([tokens[0, 6:], tokens[1, :3]])

@@ -66,7 +66,7 @@ def cached_logits(params, config):
   cache = models.init_cache(config, rows, length)
   # Where the next one will be, or it compiles twice.
   cache = jax.device_put(cache, params['norm']['scale'].sharding)
-  found = []
+  found, params = [], models.unstack_layers(params, config)
   for start in range(0, length, AT_A_TIME):
     tokens = TOKENS[:, start : start + AT_A_TIME]
     logits, cache = read_on(params, config, tokens, start, cache)

@@ -97,6 +97,7 @@ def test_cached_decode_is_their_cached_decode(family, tmp_path):
       torch.from_numpy(TOKENS[:, 20:]), past_key_values=first.past_key_values
     )
   cache = models.init_cache(config, *TOKENS.shape)
+  params = models.unstack_layers(params, config)
   for tokens, begin, expected in (
     (TOKENS[:, :20], 0, first.logits),
     (TOKENS[:, 20:], 20, last.logits),

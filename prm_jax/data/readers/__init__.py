@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from prm_jax import paths
-from prm_jax.chains import SOURCES, Chain
+from prm_jax.chains import SOURCES, Chain, from_dict
 from prm_jax.data.readers import benchmarks, prm800k, stepwise_text, trees
 from prm_jax.data.readers import records as records_lib
 from prm_jax.data.readers.records import Fields, Record, Skip
 from prm_jax.errors import UserError
 
 READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
+  'chains': lambda record: [from_dict(record)],  # chains.jsonl, our own
   'prm800k': prm800k.read_prm800k,
   'prm800k_flat': prm800k.read_prm800k_flat,
   'math_shepherd': stepwise_text.read_math_shepherd,
@@ -32,6 +33,7 @@ READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
   'processbench': benchmarks.read_processbench,
   'mr_gsm8k': benchmarks.read_processbench,
   'gsm8k': benchmarks.read_gsm8k,
+  'gsm8k_stated': benchmarks.read_gsm8k_stated,
   'solution_pool': benchmarks.read_solution_pool,
   'verify_then_generate': benchmarks.read_verify_then_generate,
   'math_aps': trees.read_math_aps,

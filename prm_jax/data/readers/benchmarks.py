@@ -4,12 +4,14 @@ An index of the first error becomes labels: the steps before it are right, it
 is wrong, and what follows is unknown, because nobody judged it.
 """
 
+import dataclasses
 import re
 from typing import Any
 
 from prm_jax.chains import Chain, StepLabel
 from prm_jax.data.readers import records
 from prm_jax.data.readers.records import Fields, Skip
+from prm_jax.domains.worked_answers import answer_step
 from prm_jax.errors import UserError
 
 _RIGHT, _WRONG, _UNKNOWN = StepLabel(1.0), StepLabel(0.0), StepLabel(None)
@@ -78,6 +80,18 @@ def read_gsm8k(record: Fields) -> list[Chain]:
       answer=last.removeprefix('####').strip(),
       outcome=True,
       labels=(_RIGHT,) * len(steps),
+    )
+  ]
+
+
+def read_gsm8k_stated(record: Fields) -> list[Chain]:
+  """GSM8K for a policy: a last step states the answer."""
+  (chain,) = read_gsm8k(record)
+  return [
+    dataclasses.replace(
+      chain,
+      steps=(*chain.steps, answer_step(chain.answer)),
+      labels=(*chain.labels, _RIGHT),
     )
   ]
 

@@ -1,0 +1,185 @@
+"""Label chains without people.
+
+    python -m prm_jax.main --config configs/label_math.py:verifier \
+      --workdir /tmp/labels
+
+Chains in, the same chains with step labels out, in WORKDIR/data; WORKDIR/
+ledger.json says what they cost. The same command goes on where an earlier one
+stopped, and tries again what failed. Train on them with
+
+    python -m prm_jax.main --config configs/prm_math.py \
+      --config.data.labels=/tmp/labels --workdir /tmp/prm_on_labels
+
+By default the chains are the training chains of configs/prm_math.py;
+--config.chains.kind=workdir --config.chains.workdir=WORKDIR takes those of a
+sampling (configs/sample_math.py) or labelling job, --config.chains.kind=files
+those of files in any format that is read (chains: our own chains.jsonl).
+
+Variants, comma separated, as in `configs/label_math.py:rollouts,tiny`:
+
+    verifier    an exact calculator; unit tests, for code
+    rollouts    Math-Shepherd: how often a policy ends right from each step
+    omega       OmegaPRM: the first error by binary search with rollouts
+    judge       a language model names the first wrong step; needs a server:
+                --config.policy.endpoint.base_url and .model
+    corruption  right chains, an error planted in half of them
+    consensus   no new labels: the chains of chains.workdir whose labels agree
+                with those of the labelling job agrees_with
+    active      the most convincing wrong answers of chains.workdir, a sampling
+                job, by the PRM in prm; labelled by the verifier, or by the
+                source of a variant before it
+    tiny        a few chains: to see that everything runs
+"""
+
+import ml_collections
+
+
+def base() -> ml_collections.ConfigDict:
+  config = ml_collections.ConfigDict()
+  config.task = 'label'
+  config.name = 'Labels'
+  config.seed = 0
+  config.cpu_devices = 0  # 0: whatever JAX finds
+  config.chains = dict(
+    kind='arithmetic',
+    workdir='',
+    root='',  # of files; '': the environment variable PRM_JAX_DATA
+    files=(('gsm8k/train.jsonl', 'gsm8k'),),  # (path, format of the reader)
+    on_error='stop',
+    # As in configs/prm_math.py: equal numbers give its training chains.
+    train_problems=8192,
+    train_samples=1,
+    dev_problems=128,
+    dev_samples=8,
+    test_problems=400,
+    test_samples=64,
+    arithmetic=dict(
+      modulus=10,
+      operations=5,
+      wrong_facts=0.18,
+      use_wrong=0.75,
+      slip=0.03,
+      solver_seed=0,
+    ),
+  )
+  config.select = ''
+  config.source = 'verifier'
+  config.concurrent = 512  # chains that a process has in flight
+  config.price = dict(tokens=0.0, prompt_tokens=0.0)  # US dollars a million
+  config.policy = dict(
+    kind='solver',  # or workdir; or endpoint, an OpenAI-compatible server
+    solver=config.chains.arithmetic.to_dict(),
+    workdir='',  # of a policy that was trained
+    sampling=dict(
+      temperature=1.0,
+      top_k=0,
+      top_p=1.0,
+      min_p=0.0,
+      slots=64,
+      max_tokens=256,
+    ),
+    cache='',  # a folder where a server's answers are kept
+    endpoint=dict(
+      base_url='',
+      model='',
+      api_key_variable='',
+      concurrency=16,
+      timeout=300.0,
+      attempts=6,
+      max_failed_in_a_row=32,
+      api='chat',
+      temperature=1.0,
+      top_p=1.0,
+      max_tokens=1024,
+      send_seed=True,
+      extra=ml_collections.ConfigDict(),
+    ),
+  )
+  config.verifier = dict(unchecked='unknown')
+  config.rollouts = dict(
+    samples=8,
+    round_size=0,
+    threshold=0.5,
+    delta=0.05,
+    stop_after_first_zero=False,
+  )
+  config.omega = dict(
+    samples=8,
+    round_size=0,
+    threshold=0.0,
+    delta=0.05,
+    unvisited='implied',
+    searches=0,
+    alpha=0.5,
+    beta=0.9,
+    length=500,
+    c_puct=0.125,
+  )
+  config.judge = dict(samples=1)
+  config.corruption = dict(
+    kinds=('operand', 'operator', 'result', 'copied_number', 'skipped_step'),
+    right_share=0.5,
+    seed=0,
+  )
+  config.consensus = dict(first='first', second='second', hard_above=0.0)
+  config.agrees_with = ''
+  config.active = dict(
+    budget=8,
+    method='active',
+    aggregate='prod',
+    wrong_share=0.8,
+    batch_size=1024,
+    seed=0,
+  )
+  config.prm = ''
+  return config
+
+
+def judge(config: ml_collections.ConfigDict) -> None:
+  set_source(config, 'judge')
+  config.policy.kind = 'endpoint'
+
+
+def consensus(config: ml_collections.ConfigDict) -> None:
+  config.chains.kind = 'workdir'
+  config.update(name='Labels that agree', select='consensus', source='given')
+
+
+def active(config: ml_collections.ConfigDict) -> None:
+  config.chains.kind = 'workdir'
+  config.name += ' of the most convincing wrong answers'
+  config.select = 'active'
+
+
+def tiny(config: ml_collections.ConfigDict) -> None:
+  config.name += ' (tiny)'
+  config.chains.update(train_problems=128, dev_problems=8, test_problems=8)
+  config.rollouts.samples = 2
+  config.omega.samples = 2
+
+
+def set_source(config: ml_collections.ConfigDict, name: str) -> None:
+  config.update(name=f'Labels by {name}', source=name)
+
+
+def get_config(arg: str = '') -> ml_collections.ConfigDict:
+  """The config with the variants in `arg` applied in order."""
+  config = base()
+  variants = {
+    'verifier': lambda c: set_source(c, 'verifier'),
+    'rollouts': lambda c: set_source(c, 'rollouts'),
+    'omega': lambda c: set_source(c, 'omega'),
+    'judge': judge,
+    'corruption': lambda c: set_source(c, 'corruption'),
+    'consensus': consensus,
+    'active': active,
+    'tiny': tiny,
+  }
+  for name in filter(None, arg.split(',')):
+    if name not in variants:
+      raise ValueError(
+        f'unknown variant {name!r} of configs/label_math.py: expected '
+        f'{", ".join(variants)}'
+      )
+    variants[name](config)
+  return config.lock()

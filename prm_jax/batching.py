@@ -1,0 +1,334 @@
+"""Continuous batching: ids in, sampled ids out, slots kept full.
+
+    jobs -> groups that share a prompt -> prompts read in batches
+      -> a slot per job, refilled as its chain ends -> tokens of every job
+
+The host's side of generate.py: it decides which programs run, on which of a
+few sizes. `Generator` stands above it and speaks text.
+"""
+
+import collections
+import dataclasses
+import functools
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from prm_jax import generate
+from prm_jax.errors import UserError
+from prm_jax.generate import SamplingConfig, Slots, Stops
+from prm_jax.models import (
+  Cache,
+  TransformerConfig,
+  init_cache,
+  unstack_layers,
+)
+from prm_jax.sharding import BATCH, fitting_axes, shardings
+
+CHUNK = 32  # tokens of every slot between two looks of the host
+REFILL = 8  # a chunk ends early once one in so many slots can be refilled
+PROMPT_TOKENS = 4096  # that are read in one call, padding included
+SMALLEST_BUCKET = 32
+NO_LIMIT = 2**30
+
+
+class Job(NamedTuple):
+  """One sample to write.
+
+  Attributes:
+    ids: what it goes on from, one at least.
+    seed: 64 bits, all that its randomness comes from.
+    max_steps: separators after which it stops; 0: at the chain's end.
+  """
+
+  ids: tuple[int, ...]
+  seed: int
+  max_steps: int = 0
+
+
+class Written(NamedTuple):
+  """One sample."""
+
+  tokens: np.ndarray  # [T] int32, what ended it included
+  logprobs: np.ndarray  # [T] float32 of the model: no temperature, no filter
+  prompt_tokens: int  # read for it alone; 0 where another job's are shared
+
+
+@dataclasses.dataclass
+class SamplingStats:
+  """What a Writer did so far."""
+
+  programs: set[tuple] = dataclasses.field(default_factory=set)
+  tokens: int = 0  # written
+  prompt_tokens: int = 0  # read
+  slot_steps: int = 0  # computed: tokens / slot_steps of them were in use
+  seconds: float = 0.0
+
+
+class Group(NamedTuple):
+  """Jobs whose ids are all the beginning of one prompt."""
+
+  prompt: tuple[int, ...]
+  jobs: list[int]
+
+
+def group_jobs(jobs: Sequence[Job]) -> list[Group]:
+  """Groups, the longest prompts first; the first job has the whole prompt."""
+  groups: list[Group] = []
+  # What begins with x comes right after x, so before it in descending order.
+  for i in sorted(range(len(jobs)), key=lambda i: (jobs[i].ids, -i))[::-1]:
+    ids = jobs[i].ids
+    if not groups or groups[-1].prompt[: len(ids)] != ids:
+      groups.append(Group(ids, []))
+    groups[-1].jobs.append(i)
+  return sorted(groups, key=lambda group: -len(group.prompt))
+
+
+def bucket(size: int, smallest: int = 1) -> int:
+  """The power of two at or above `size`, `smallest` at least."""
+  return max(smallest, 1 << (size - 1).bit_length())
+
+
+def decoding_shardings(
+  params: Any, config: TransformerConfig, mesh: Mesh
+) -> Any:
+  """Where the unstacked form of stacked parameters lives.
+
+  Split over `model` only: split over `fsdp` too, they would have to be gathered
+  for every token.
+  """
+
+  def of(placed: NamedSharding, skip: int) -> NamedSharding:
+    spec = [None if axis == 'fsdp' else axis for axis in placed.spec]
+    return NamedSharding(mesh, P(*spec[skip:]))
+
+  placed = shardings(params, mesh)
+  layer = jax.tree.map(lambda s: of(s, 1), placed.pop('layers'))
+  others = jax.tree.map(lambda s: of(s, 0), placed)
+  return others | {'layers': (layer,) * config.n_layers}
+
+
+def cache_sharding(
+  config: TransformerConfig, rows: int, mesh: Mesh
+) -> NamedSharding:
+  """Rows over the data-parallel devices, key heads over `model`."""
+  with jax.set_mesh(mesh):
+    spec = fitting_axes((rows, config.n_kv_heads), (BATCH, 'model'))
+  return NamedSharding(mesh, P(*spec))
+
+
+class Writer:
+  """Writes jobs with one model, many at once.
+
+  Args:
+    params: of a backbone, as `init_params` gives them. Kept in another form.
+    max_length: of prompt and what is written together, in tokens.
+
+  Attributes:
+    stats: what was written so far.
+
+  Raises:
+    UserError: the slots do not divide over the mesh.
+  """
+
+  def __init__(
+    self,
+    params: Any,
+    config: TransformerConfig,
+    mesh: Mesh,
+    sampling: SamplingConfig,
+    stops: Stops,
+    max_length: int,
+  ):
+    rows, B = mesh.shape['replica'] * mesh.shape['fsdp'], sampling.slots
+    if B % rows:
+      raise UserError(
+        f'sampling.slots={B} does not divide over replica x fsdp = {rows} '
+        f'devices; make it a multiple of {rows}'
+      )
+    self.stats = SamplingStats()
+    self._mesh, self.sampling, self.longest = mesh, sampling, max_length
+    params = jax.jit(
+      unstack_layers,
+      static_argnums=1,
+      out_shardings=decoding_shardings(params, config, mesh),
+    )(params, config)
+    # Tokens are whole on every device, so that every process can read all.
+    whole, split = NamedSharding(mesh, P()), cache_sharding(config, B, mesh)
+    chunk = functools.partial(
+      generate.sample_chunk,
+      config=config,
+      sampling=sampling,
+      stops=stops,
+      length=CHUNK,
+    )
+    jit = functools.partial(jax.jit, out_shardings=split)
+    self._programs = {
+      'init': jit(functools.partial(init_cache, config, B), static_argnums=0),
+      'read': functools.partial(
+        jax.jit(functools.partial(generate.read_prompts, config=config)),
+        params,
+      ),
+      'insert': jit(generate.insert, donate_argnums=0),
+      'resize': jit(generate.resize, static_argnums=1),
+      'chunk': functools.partial(
+        jax.jit(
+          chunk,
+          donate_argnums=2,
+          out_shardings=(whole, whole, whole, split),
+        ),
+        params,
+      ),
+    }
+
+  def write(self, jobs: Sequence[Job]) -> list[Written]:
+    """Every job's sample, in order.
+
+    A job whose ids leave no room in `max_length` has no tokens.
+    """
+    began = time.monotonic()
+    nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    found = [Written(*nothing, 0)] * len(jobs)
+    fitting = [i for i, job in enumerate(jobs) if self.room(job) > 0]
+    with jax.set_mesh(self._mesh):
+      for n, written in _Run(self, [jobs[i] for i in fitting]).results():
+        found[fitting[n]] = written
+    self.stats.tokens += sum(len(each.tokens) for each in found)
+    self.stats.prompt_tokens += sum(each.prompt_tokens for each in found)
+    self.stats.seconds += time.monotonic() - began
+    return found
+
+  def room(self, job: Job) -> int:
+    """Tokens that may be written after the job's ids; not above 0: none."""
+    return min(self.sampling.max_tokens, self.longest - len(job.ids))
+
+  def call(self, name: str, sizes: tuple[int, ...], *arguments: Any) -> Any:
+    """Runs a program and counts the sizes that it was compiled for."""
+    if (name, *sizes) not in self.stats.programs:
+      logging.info('sampling compiles program %s %s', name, sizes)
+    self.stats.programs.add((name, *sizes))
+    return self._programs[name](*arguments)
+
+
+class _Run:
+  """What changes during one `Writer.write`."""
+
+  def __init__(self, writer: Writer, jobs: Sequence[Job]):
+    self.writer, self.jobs = writer, jobs
+    groups = group_jobs(jobs)
+    self.paid = {group.jobs[0]: len(group.prompt) for group in groups}
+    self.groups = collections.deque(groups)
+    # Jobs whose prompt was read, each with its row among the latest prompts.
+    self.ready: collections.deque[tuple[int, int]] = collections.deque()
+    self.prompts: Cache | None = None
+    self.cache: Cache | None = None
+    self.length = 0  # of the cache
+    B = writer.sampling.slots
+    self.slots = Slots(
+      *(np.zeros(B, np.int32) for _ in range(4)), np.zeros((B, 2), np.uint32)
+    )
+    self.holders = np.full(B, -1)  # the job in every slot
+    self.parts: dict[int, list] = collections.defaultdict(list)
+
+  def results(self) -> Iterator[tuple[int, Written]]:
+    """Index and sample of every job, as they end."""
+    while self.refill():
+      yield from self.chunk()
+
+  def refill(self) -> bool:
+    """Gives free slots to jobs; whether any slot is in use."""
+    free, copies = np.flatnonzero(self.holders < 0), []
+    while len(free) and (self.ready or self.groups):
+      if not self.ready:
+        self.read_prompts()
+      taken, free = np.split(free, [len(self.ready)])
+      rows = []
+      for slot in taken:
+        row, job = self.ready.popleft()
+        rows.append(row)
+        self.begin(slot, job)
+      copies.append((self.prompts, rows, taken))
+    if (self.holders < 0).all():
+      return False
+    self.fit_cache()
+    for prompts, rows, taken in copies:
+      self.insert(prompts, rows, taken)
+    return True
+
+  def read_prompts(self) -> None:
+    """Reads the next prompts: enough for all slots, or what one call takes."""
+    T = bucket(len(self.groups[0].prompt) - 1, SMALLEST_BUCKET)
+    taken: list[Group] = []
+    while self.groups and len(self.ready) < self.writer.sampling.slots:
+      if taken and bucket(len(taken) + 1) * T > PROMPT_TOKENS:
+        break
+      group = self.groups.popleft()
+      self.ready.extend((len(taken), job) for job in group.jobs)
+      taken.append(group)
+    tokens = np.zeros((bucket(len(taken)), T), np.int32)
+    for row, group in enumerate(taken):
+      # The last token of all is read in its slot.
+      tokens[row, : len(group.prompt) - 1] = group.prompt[:-1]
+    self.prompts = self.writer.call('read', tokens.shape, tokens)
+
+  def begin(self, slot: int, index: int) -> None:
+    """Puts a job in a slot."""
+    job, slots = self.jobs[index], self.slots
+    slots.token[slot] = job.ids[-1]
+    slots.position[slot] = len(job.ids) - 1
+    slots.tokens_left[slot] = self.writer.room(job)
+    slots.steps_left[slot] = job.max_steps or NO_LIMIT
+    slots.key[slot] = divmod(job.seed, 1 << 32)
+    self.holders[slot] = index
+
+  def fit_cache(self) -> None:
+    """Makes the cache as long as the next chunk needs it, in powers of two."""
+    most = np.minimum(self.slots.tokens_left, CHUNK)
+    needed = (self.slots.position + most)[self.holders >= 0].max()
+    length = min(bucket(int(needed), SMALLEST_BUCKET), self.writer.longest)
+    if self.cache is None:
+      self.cache = self.writer.call('init', (length,), length)
+    elif length != self.length:
+      sizes = self.length, length
+      self.cache = self.writer.call('resize', sizes, self.cache, length)
+    self.length = length
+
+  def insert(self, prompts: Cache, rows: list[int], taken: np.ndarray) -> None:
+    fill = [0] * (len(self.holders) - len(rows))
+    sizes = (self.length, *prompts.keys[0].shape[::3])
+    self.cache = self.writer.call(
+      'insert',
+      sizes,
+      self.cache,
+      prompts,
+      np.int32(rows + fill),
+      np.int32([*taken, *fill]),
+      np.int32(len(rows)),
+    )
+
+  def chunk(self) -> Iterator[tuple[int, Written]]:
+    """Writes some tokens in every slot; yields what ended."""
+    B = len(self.holders)
+    waiting = self.ready or self.groups
+    enough = max(1, B // REFILL) if waiting else B
+    tokens, logprobs, slots, self.cache = self.writer.call(
+      'chunk', (self.length,), self.slots, self.cache, np.int32(enough)
+    )
+    self.slots = Slots(*map(np.array, slots))
+    tokens, logprobs = np.asarray(tokens), np.asarray(logprobs)
+    self.writer.stats.slot_steps += B * int((tokens >= 0).any(0).sum())
+    for slot in np.flatnonzero(self.holders >= 0):
+      now = tokens[slot] >= 0
+      job = int(self.holders[slot])
+      self.parts[job].append((tokens[slot, now], logprobs[slot, now]))
+      if self.slots.tokens_left[slot] == 0:
+        self.holders[slot] = -1
+        ids, logs = zip(*self.parts.pop(job), strict=True)
+        paid = self.paid.get(job, 0)
+        yield job, Written(np.concatenate(ids), np.concatenate(logs), paid)

@@ -1,0 +1,154 @@
+"""The transformer as a Policy: requests in, whole steps out.
+
+`Generator` encodes requests, has a `Writer` (batching.py) sample what follows
+and turns the ids back into steps.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from prm_jax.batching import Job, SamplingStats, Writer, Written
+from prm_jax.encoding import StepFormat
+from prm_jax.errors import UserError
+from prm_jax.generate import SamplingConfig, Stops
+from prm_jax.models import TransformerConfig
+from prm_jax.policy import Completion, Request, sample_seed
+from prm_jax.tokenizer import SPECIALS, HuggingFaceTokenizer
+
+
+class Generator:
+  """A trained language model, ready to write: a `policy.Policy`.
+
+  Args:
+    params: of its backbone, as `init_params` gives them. They are kept in
+      another form: what is given may be deleted.
+    fmt: a policy's format: an end, and one separator id.
+    seed: of all samples, see `policy.sample_seed`.
+    name: which policy it is; how it samples is added.
+
+  Attributes:
+    name: see `policy.Policy`.
+
+  Raises:
+    UserError: the format is no policy's, or the slots do not divide over the
+      mesh.
+  """
+
+  def __init__(
+    self,
+    params: Any,
+    model: TransformerConfig,
+    fmt: StepFormat,
+    mesh: Mesh,
+    sampling: SamplingConfig,
+    seed: int = 0,
+    name: str = 'policy',
+  ):
+    if fmt.end is None or len(fmt.separator) != 1:
+      raise UserError(
+        f'{name} cannot write chains: its format has the separator ids '
+        f'{fmt.separator} and the end {fmt.end}; expected one id each, so '
+        'take a model that was trained as a policy'
+      )
+    self.format = fmt
+    self._seed, self._special = seed, _special_ids(fmt)
+    self._stops = Stops(fmt.separator[0], fmt.end)
+    self._writer = Writer(
+      params, model, mesh, sampling, self._stops, fmt.max_length
+    )
+    values = dataclasses.asdict(sampling) | {'seed': seed}
+    del values['slots']  # changes no sample
+    self.name = ','.join([name, *(f'{k}={v}' for k, v in values.items())])
+
+  @property
+  def stats(self) -> SamplingStats:
+    """What was written so far."""
+    return self._writer.stats
+
+  def complete(self, requests: Sequence[Request]) -> list[list[Completion]]:
+    """See `policy.Policy`: `samples` completions of each request.
+
+    A request that leaves no room in the window gets completions without
+    tokens. A blank step, or one with special tokens in it, ends a completion
+    unfinished, before that step.
+    """
+    jobs = []
+    for request in requests:
+      ids = self.encode(request)
+      numbers = range(request.first, request.first + request.samples)
+      jobs += [
+        Job(ids, sample_seed(self._seed, request.key, n), request.max_steps)
+        for n in numbers
+      ]
+    written = iter(self.write(jobs))
+    return [
+      [self._completion(next(written)) for _ in range(request.samples)]
+      for request in requests
+    ]
+
+  def encode(self, request: Request) -> tuple[int, ...]:
+    """The ids that a request's completions go on from."""
+    ids = self.format.encode_prompt(request.problem)
+    for i, step in enumerate(request.steps):
+      ids += self.format.encode_step(step, i == 0)
+    return tuple(ids)
+
+  def write(self, jobs: Sequence[Job]) -> list[Written]:
+    """Samples as ids, with the log-probability of each."""
+    return self._writer.write(jobs)
+
+  def _completion(self, written: Written) -> Completion:
+    steps, finished = self._read_steps(written.tokens.tolist())
+    return Completion(
+      steps,
+      finished,
+      len(written.tokens),
+      written.prompt_tokens,
+      float(written.logprobs.sum(dtype=np.float64)),
+    )
+
+  def _read_steps(self, tokens: list[int]) -> tuple[tuple[str, ...], bool]:
+    """Whole steps, and whether the chain was ended after them.
+
+    A last step that is ended by the end alone is whole, too: models that were
+    not trained here write no separator there.
+    """
+    steps: list[str] = []
+    ids: list[int] = []
+    for token in tokens:
+      ended = token == self._stops.end
+      if ended and not ids:
+        return tuple(steps), True
+      if not ended and token != self._stops.separator:
+        ids.append(token)
+        continue
+      text = self._text(ids)
+      if not text:
+        break
+      steps.append(text)
+      if ended:
+        return tuple(steps), True
+      ids = []
+    return tuple(steps), False
+
+  def _text(self, ids: list[int]) -> str:
+    """The text of a step; '' where it is blank or has special tokens."""
+    if self._special.intersection(ids):
+      return ''
+    decode = self.format.tokenizer.decode
+    text = decode(ids)
+    if self._stops.separator not in self._special:
+      # A separator that is text, as a line feed is, may be in other tokens.
+      text = text.replace(decode([self._stops.separator]), ' ')
+    return text.strip()
+
+
+def _special_ids(fmt: StepFormat) -> frozenset[int]:
+  tokenizer = fmt.tokenizer
+  if isinstance(tokenizer, HuggingFaceTokenizer):
+    return frozenset(map(tokenizer.id_of, tokenizer.specials))
+  return frozenset(range(len(SPECIALS)))

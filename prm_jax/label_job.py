@@ -1,0 +1,205 @@
+"""The labelling job: chains in, the same chains with step labels out.
+
+    chains -> selection, where one is named -> source -> WORKDIR/data
+
+What `main.py` runs for `config.task = 'label'`, in every process of the job.
+`labels/engine.py` runs and resumes it; here stands where chains come from, and
+by name who selects and who labels them.
+"""
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from prm_jax import loading, paths, policies
+from prm_jax.chains import Chain
+from prm_jax.data import builder, chain_sets
+from prm_jax.data.datasets import (
+  arithmetic_splits,
+  data_root,
+  folder_aside,
+  read_file,
+)
+from prm_jax.errors import UserError
+from prm_jax.labels import (
+  active,
+  consensus,
+  corruption,
+  engine,
+  judge,
+  rollouts,
+  verifier,
+)
+from prm_jax.labels.driver import alone
+from prm_jax.labels.journal import Ended
+from prm_jax.labels.labelling import Labelling
+
+Log = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenConfig:
+  """Nothing is to be said of labels that are there."""
+
+
+def given(chain: Chain, config: GivenConfig) -> Labelling:
+  """The labels that a chain comes with."""
+  del config
+  yield from ()
+  return chain
+
+
+class Source(NamedTuple):
+  """How chains are labelled.
+
+  Attributes:
+    label: the coroutine for one chain.
+    config: of the values of its section.
+    asks: 'policy', 'judge' or '' for nobody.
+  """
+
+  label: Callable[[Chain, Any], Labelling]
+  config: type
+  asks: str = ''
+
+
+SOURCES = {
+  'verifier': Source(verifier.label, verifier.VerifierConfig),
+  'rollouts': Source(rollouts.label, rollouts.RolloutConfig, 'policy'),
+  'judge': Source(judge.label, judge.JudgeConfig, 'judge'),
+  'corruption': Source(corruption.label, corruption.CorruptionConfig),
+  'given': Source(given, GivenConfig),
+}
+CHAINS = ('arithmetic', 'files', 'workdir')
+
+
+def select_active(
+  chains: Sequence[Chain], config: Mapping[str, Any]
+) -> tuple[list[Chain], dict[str, Any]]:
+  """The most convincing wrong answers; see `labels/active.py`."""
+  wanted = active.ActiveConfig(**config['active'])
+  prm = None
+  if wanted.method == 'active':
+    if not config['prm']:
+      raise UserError(
+        "select='active' scores chains with a PRM; name it with --config.prm"
+      )
+    prm = loading.load(config['prm'])
+  selected, report = active.select(chains, wanted, prm)
+  return selected, report._asdict()
+
+
+def select_consensus(
+  chains: Sequence[Chain], config: Mapping[str, Any]
+) -> tuple[list[Chain], dict[str, Any]]:
+  """Those that another labelling job agrees on; see `labels/consensus.py`."""
+  others = chain_sets.read(config['agrees_with'], 'agrees_with')
+  kept, report = consensus.consensus(
+    chains, others, consensus.ConsensusConfig(**config['consensus'])
+  )
+  told = {
+    name: {**each._asdict(), 'share': each.share}
+    for name, each in report._asdict().items()
+    if name != 'unpaired'
+  }
+  return kept, told | {'unpaired': report.unpaired}
+
+
+SELECTIONS = {'active': select_active, 'consensus': select_consensus}
+
+
+def check(config: Mapping[str, Any]) -> None:
+  """Raises UserError for all that can be seen before anything is read."""
+  engine.check(config)
+  chains = config['chains']
+  for name, value, choices in (
+    ('source', config['source'], SOURCES),
+    ('select', config['select'], ('', *SELECTIONS)),
+    ('chains.kind', chains['kind'], CHAINS),
+  ):
+    if value not in choices:
+      shown = ', '.join(choice or "''" for choice in choices)
+      raise UserError(f'{name}={value!r}: expected one of {shown}')
+  if asks := SOURCES[config['source']].asks:
+    policies.check(config['policy'], asks)
+
+
+def read_all(
+  config: Mapping[str, Any], seed: int, workdir: paths.Path, log: Log
+) -> list[Chain]:
+  """The chains that a config names.
+
+  Sources draw by `meta['id']`: where several chains have the same, all but the
+  first get a number after it.
+
+  Args:
+    config: the chains section.
+    seed: of what the arithmetic domain draws.
+  """
+  if config['kind'] == 'arithmetic':
+    chains = arithmetic_splits(config, seed).train
+  elif config['kind'] == 'workdir':
+    chains = chain_sets.read(config['workdir'], 'chains.workdir')
+  else:
+    root = data_root(config['root'], 'chains.root')
+    with folder_aside(workdir) as aside:
+      chains = [
+        chain
+        for path, fmt in config['files']
+        for chain in read_file(root, path, fmt, config['on_error'], aside, log)
+      ]
+  if not chains:
+    raise UserError('there are no chains to label; name some in chains.files')
+  seen: Counter[str] = Counter()
+  distinct = []
+  for chain in chains:
+    name = chain.meta['id']
+    seen[name] += 1
+    again = f'{name} ({seen[name]})' if seen[name] > 1 else name
+    meta = {**chain.meta, 'id': again}
+    distinct.append(dataclasses.replace(chain, meta=meta))
+  return distinct
+
+
+def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
+  """Runs or resumes the whole job; every output is in `workdir`."""
+  check(config)
+  paths.check_local(workdir, 'the workdir of a labelling job')
+  name, seed = config['source'], config['seed']
+  source = SOURCES[name]
+  settings = source.config(**config.get(name, {}))
+  # A server is both a policy and a judge.
+  asked = policies.open_policy(config['policy'], seed) if source.asks else None
+  chains = read_all(config['chains'], seed, workdir, log)
+  selected = {}
+  if config['select']:
+    chains, report = SELECTIONS[config['select']](chains, config)
+    selected = {config['select']: report}
+    log(f'{config["select"]}: {json.dumps(report)}')
+
+  def counts(items: Mapping[int, Ended]) -> dict[str, Any]:
+    labelled = [chain for ended in items.values() for chain in ended.chains]
+    values = [step.value for chain in labelled for step in chain.labels]
+    return {
+      'chains': len(chains),
+      'labelled': len(labelled),
+      'labels': sum(value is not None for value in values),
+      **selected,
+    }
+
+  job = engine.Job(
+    name=f'labels by {name}',
+    kind='labels',
+    about={
+      'data_fingerprint': builder.fingerprint(chains),
+      'source': name,
+      'policy': asked.name if asked else '',
+    },
+    count=len(chains),
+    start=lambda i: alone(source.label(chains[i], settings)),
+    counts=counts,
+    **({source.asks: asked} if source.asks else {}),
+  )
+  engine.run(job, config, workdir, log)

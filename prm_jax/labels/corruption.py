@@ -1,0 +1,186 @@
+"""Labels by construction: right chains with one error planted in half of them.
+
+    right chain -> domains/arithmetic_corruptions, or domains/corruptions by way
+    of planting -> a chain whose first error is known
+
+Asks no policy. Labels are 1 before the error and 0 at it. After it, a step that
+says anything false is 0 and one that is true unknown: in text that somebody
+wrote, they are not to be trusted from there (see `worked_answers`).
+"""
+
+import dataclasses
+import re
+
+import numpy as np
+
+from prm_jax.chains import Chain, StepLabel, first_error
+from prm_jax.domains import (
+  arithmetic_corruptions,
+  arithmetic_text,
+  corruptions,
+  equations,
+  planting,
+)
+from prm_jax.domains.worked_answers import infer_links
+from prm_jax.errors import UserError
+from prm_jax.labels.labelling import CannotLabel, Labelling, truth_of
+from prm_jax.policy import sample_seed
+
+# Our kinds, with their names in `domains.corruptions`.
+KINDS = {
+  'operand': 'wrong_operand',
+  'operator': 'wrong_operator',
+  'result': 'wrong_result',
+  'copied_number': 'copied_number',
+  'skipped_step': 'skipped_step',
+}
+# What people write stays far below; reading costs the square of it and more.
+MAX_TEXT = 3_000
+MAX_STEP = 800
+MAX_PARENTHESES = 100
+_LONG_NUMBER = re.compile(r'[\d,.]{60}')
+_RIGHT = StepLabel(1.0, source='verifier')
+_WRONG = StepLabel(0.0, source='verifier')
+
+
+@dataclasses.dataclass(frozen=True)
+class CorruptionConfig:
+  """Which errors, and in how many chains.
+
+  Attributes:
+    kinds: of errors, from KINDS; equally likely where a chain offers all.
+    right_share: probability that a chain is kept as it is.
+    seed: of everything; a chain's error depends on it and on the chain's id.
+  """
+
+  kinds: tuple[str, ...] = tuple(KINDS)
+  right_share: float = 0.5
+  seed: int = 0
+
+  def __post_init__(self):
+    # Configs give lists; a tuple keeps the dataclass hashable.
+    object.__setattr__(self, 'kinds', tuple(self.kinds))
+    if not self.kinds or set(self.kinds) - set(KINDS):
+      raise UserError(
+        f'corruption.kinds={self.kinds!r}: expected one or more of '
+        f'{", ".join(KINDS)}'
+      )
+    share = self.right_share
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+      raise UserError(
+        f'corruption.right_share={share!r}: expected a probability in [0, 1]'
+      )
+    if not isinstance(self.seed, int) or self.seed < 0:
+      raise UserError(
+        f'corruption.seed={self.seed!r}: expected a whole number from 0 up'
+      )
+
+
+def label(chain: Chain, config: CorruptionConfig) -> Labelling:
+  """Plants an error in one right chain, or keeps it; yields nothing.
+
+  Chains that stay right are among those that offer a place for an error, or
+  having none would give them away.
+
+  Returns:
+    A chain with labels, its answer and outcome those of its steps. `meta` says
+    more: `kind` ('right' or the error's), `error_steps`, the index of the step
+    that the error was planted in ([] where there is none), and `truth`.
+
+  Raises:
+    CannotLabel: the chain is not right, or no error can be planted in it.
+  """
+  yield from ()
+  if not chain.outcome:
+    raise CannotLabel('only right chains are corrupted: this one is not')
+  if first_error(chain.labels) >= 0:
+    raise CannotLabel('the answer is right, but a step is labelled wrong')
+  # A wrong chain does not say it any more; rollouts from it ask.
+  meta = {**chain.meta, 'truth': truth_of(chain)}
+  chain = dataclasses.replace(chain, meta=meta)
+  key = str(chain.meta.get('id', chain.problem))
+  rng = np.random.default_rng(sample_seed(config.seed, key, 0))
+  keep = rng.random() < config.right_share
+  if arithmetic_text.is_problem(chain.problem):
+    return _arithmetic(chain, config, keep, rng)
+  return _text(chain, config, keep, rng)
+
+
+def _arithmetic(
+  chain: Chain, config: CorruptionConfig, keep: bool, rng: np.random.Generator
+) -> Chain:
+  """A chain of the arithmetic domain, an error in it or not."""
+  if chain.steps != arithmetic_corruptions.right_steps(chain.problem):
+    raise CannotLabel('the answer is right, but not all steps are')
+  for kind in rng.permutation(config.kinds).tolist():
+    planted = arithmetic_corruptions.plant(chain.problem, kind, rng)
+    if planted is None:
+      continue
+    if keep:
+      return _right(chain, chain.steps)
+    wrong = len(planted.steps) - planted.error
+    return dataclasses.replace(
+      chain,
+      steps=planted.steps,
+      answer=planted.answer,
+      outcome=False,
+      labels=(_RIGHT,) * planted.error + (_WRONG,) * wrong,
+      meta={**chain.meta, 'kind': kind, 'error_steps': [planted.error]},
+    )
+  raise CannotLabel('it offers no place for an error')
+
+
+def _text(
+  chain: Chain, config: CorruptionConfig, keep: bool, rng: np.random.Generator
+) -> Chain:
+  """A chain of sentences, an error in it or not."""
+  solution, links = _read(chain)
+  kinds = {KINDS[kind]: kind for kind in config.kinds}
+  made = planting.chain_with_errors(
+    chain.problem, solution, links, list(kinds), 1.0, 0.0, chain.meta, rng
+  )
+  if made is None:
+    raise CannotLabel('it offers no place for an error')
+  if keep:
+    return _right(chain, tuple(''.join(step) for step in solution.steps))
+  kind = kinds[made.meta['kind']]
+  return dataclasses.replace(made, meta={**made.meta, 'kind': kind})
+
+
+def _read(chain: Chain) -> tuple[equations.Solution, corruptions.Links]:
+  """The solution and links of a chain whose last step only states its answer.
+
+  A chain that ends otherwise gets such a step.
+  """
+  text = ' '.join(chain.steps)
+  if (
+    len(text) > MAX_TEXT
+    or max(map(len, chain.steps)) > MAX_STEP
+    or text.count('(') > MAX_PARENTHESES
+    or _LONG_NUMBER.search(f'{chain.problem} {text} {chain.answer}')
+  ):
+    raise CannotLabel('it is too long or too nested for a worked answer')
+  answer = tuple(equations.numbers(chain.answer or ''))
+  if len(answer) != 1 or '-' in chain.answer:
+    raise CannotLabel('its answer is not one number above 0')
+  stated = f'The answer is {chain.answer}.'
+  for steps in (chain.steps, (*chain.steps, stated)):
+    solution = equations.parse(steps)
+    links = infer_links(equations.numbers(chain.problem), solution)
+    repeated = len(solution.values) - 1 in links.source
+    # An equation there could be skipped, and the answer with it.
+    alone = all(e.step < len(steps) - 1 for e in solution.equations)
+    if alone and repeated and solution.values[-1:] == answer:
+      if not equations.consistent(solution):
+        raise CannotLabel('one of its equations does not hold as written')
+      return solution, links
+  raise CannotLabel('its equations do not give its answer')
+
+
+def _right(chain: Chain, steps: tuple[str, ...]) -> Chain:
+  return dataclasses.replace(
+    chain,
+    steps=steps,
+    labels=(_RIGHT,) * len(steps),
+    meta={**chain.meta, 'kind': 'right', 'error_steps': []},
+  )

@@ -1,0 +1,150 @@
+"""Runs many label coroutines, and asks the policy for all of them together.
+
+Between the label sources (`labelling.py`), which think of one chain each, and
+a policy that is fast when much is asked at once. In rounds: all that wait are
+gathered, the policy and the judge are asked once, the answers go back.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+
+from prm_jax.chains import Chain
+from prm_jax.errors import UserError
+from prm_jax.labels.journal import Cost, Ended
+from prm_jax.labels.labelling import Answers, Asked, CannotLabel, Labelling
+from prm_jax.policy import Judge, Policy, Question
+
+# An item's work: like a Labelling, of any number of chains.
+Work = Generator[Asked, Answers, Sequence[Chain]]
+
+
+def alone(labelling: Labelling) -> Work:
+  """The work of labelling one chain."""
+  chain = yield from labelling
+  return (chain,)
+
+
+@dataclasses.dataclass
+class _Flight:
+  """Work that has begun.
+
+  Attributes:
+    asked: what it waits for.
+  """
+
+  index: int
+  work: Work
+  asked: Asked
+  cost: Cost
+
+  def go_on(self, answers: Answers | None) -> Ended | None:
+    """Sends answers (None at first); what came of it, where it ended."""
+    if answers is not None:
+      self._count(answers)
+    try:
+      self.asked = self.work.send(answers)
+    except StopIteration as end:
+      return Ended(self.index, tuple(end.value), '', self.cost)
+    except CannotLabel as error:
+      reason = ' '.join(str(error).split())
+      return Ended(self.index, (), reason or 'no reason given', self.cost)
+    except Exception as error:
+      error.add_note(f'while working on item {self.index} of the job')
+      raise
+    return None
+
+  def _count(self, answers: Answers) -> None:
+    said = [it for several in answers for it in several if it is not None]
+    calls = sum(map(len, answers))
+    self.cost = Cost(
+      self.cost.tokens + sum(it.tokens for it in said),
+      self.cost.prompt_tokens + sum(it.prompt_tokens for it in said),
+      self.cost.calls + calls,
+      self.cost.lost + calls - len(said),
+    )
+
+
+def drive(
+  indices: Iterable[int],
+  start: Callable[[int], Work],
+  policy: Policy | None,
+  judge: Judge | None,
+  concurrent: int,
+  between: Callable[[], None] = lambda: None,
+) -> Iterator[Ended]:
+  """Does the work of every item; gives each as it ends.
+
+  What comes of an item depends on its own work and the answers to it only: not
+  on `concurrent`, on the order, or on what else is in flight.
+
+  Args:
+    indices: numbers of the items.
+    start: makes an item's work.
+    policy, judge: who answers; None where nobody asks.
+    concurrent: how many items are in flight at most.
+    between: called before each round of asking; what it raises ends it all.
+
+  Raises:
+    UserError: nobody is there to answer, or the policy gave up.
+    Exception: a defect of the work, with a note that names the item.
+  """
+  open_items = iter(indices)
+  flying: list[_Flight] = []
+  before = time.monotonic()
+
+  def timed(ended: Ended) -> Ended:
+    nonlocal before
+    seconds, before = time.monotonic() - before, time.monotonic()
+    cost = ended.cost._replace(seconds=round(seconds, 6))
+    return ended._replace(cost=cost)
+
+  while True:
+    while len(flying) < concurrent and (
+      (index := next(open_items, None)) is not None
+    ):
+      flight = _Flight(index, start(index), (), Cost())
+      if ended := flight.go_on(None):
+        yield timed(ended)
+      else:
+        flying.append(flight)
+    if not flying:
+      return
+    between()
+    answers = _ask_together([f.asked for f in flying], policy, judge)
+    still = []
+    for flight, its_answers in zip(flying, answers, strict=True):
+      if ended := flight.go_on(its_answers):
+        yield timed(ended)
+      else:
+        still.append(flight)
+    flying = still
+
+
+def _ask_together(
+  asked: Sequence[Asked], policy: Policy | None, judge: Judge | None
+) -> list[Answers]:
+  """One call of each; what was asked together is answered together."""
+  flat = [it for several in asked for it in several]
+  questions = [it for it in flat if isinstance(it, Question)]
+  requests = [it for it in flat if not isinstance(it, Question)]
+  if requests and policy is None:
+    raise UserError(
+      'this source asks a policy and there is none; set --config.policy.kind'
+    )
+  if questions and judge is None:
+    raise UserError(
+      'this source asks a judge and there is none; set --config.judge'
+    )
+  replies = iter(judge.ask(questions) if questions else ())
+  completions = iter(policy.complete(requests) if requests else ())
+  answers = [
+    [
+      next(replies if isinstance(it, Question) else completions)
+      for it in several
+    ]
+    for several in asked
+  ]
+  # Fewer have failed in `next`; more would be another's.
+  assert next(replies, None) is next(completions, None) is None
+  return answers

@@ -1,0 +1,180 @@
+"""What a job has finished, one line an item, so that it can be killed anywhere.
+
+Between the driver, which finishes items, and what is written when all are done.
+Every process of a job appends to a file of its own and reads those of all, so a
+job may go on with another number of processes.
+
+    {"job": {"config": "9f...", "input": "03...", "policy": "..."}}
+    {"index": 7, "chains": [...], "failed": "", "cost": [91, 12, 8, 0, 0.02]}
+
+Of an item that failed and was tried again the last line counts, and the costs
+of all.
+"""
+
+import fcntl
+import json
+import os
+import pathlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from prm_jax import chains as chains_lib
+from prm_jax.chains import Chain
+from prm_jax.errors import UserError
+
+# A line survives its process when it is written, and its machine when it is
+# synced.
+SYNC_SECONDS = 1.0
+
+
+class Cost(NamedTuple):
+  """What an item took.
+
+  Attributes:
+    tokens: written by a policy or judge.
+    prompt_tokens: read by it.
+    calls: completions and replies asked for.
+    lost: of them could not be had.
+    seconds: since this process finished its item before; their sum is the time
+      that was spent on finished items.
+  """
+
+  tokens: int = 0
+  prompt_tokens: int = 0
+  calls: int = 0
+  lost: int = 0
+  seconds: float = 0.0
+
+
+class Ended(NamedTuple):
+  """An item that came to its end.
+
+  Attributes:
+    index: its number in the job.
+    chains: what came of it; none where it failed.
+    failed: why, in a line; '' where it did not.
+  """
+
+  index: int
+  chains: tuple[Chain, ...]
+  failed: str
+  cost: Cost
+
+  @property
+  def open(self) -> bool:
+    """Whether it failed and may not the next time: answers could not be had.
+
+    With all answers the same comes of it whenever it is tried.
+    """
+    return bool(self.failed and self.cost.lost)
+
+
+class Journal:
+  """One process's file, open for more; to be used as a context manager.
+
+  Raises:
+    UserError: it is another job's, damaged, or being written by another
+      process.
+  """
+
+  def __init__(self, path: pathlib.Path, job: Mapping[str, str]):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    self._file = path.open('a+b')
+    try:
+      # Held until the process ends, however it does.
+      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise UserError(
+        f'{path} is being written by another process; let it end, or give each '
+        'process of one job its own --process'
+      ) from None
+    self._file.truncate(len(_whole_lines(path)))
+    if not _lines(path, job):
+      self._append({'job': dict(job)})
+    self._synced = time.monotonic()
+
+  def write(self, ended: Ended) -> None:
+    """Appends an item."""
+    self._append(
+      {
+        'index': ended.index,
+        'chains': [chains_lib.to_dict(chain) for chain in ended.chains],
+        'failed': ended.failed,
+        'cost': ended.cost,
+      }
+    )
+    if time.monotonic() - self._synced > SYNC_SECONDS:
+      os.fsync(self._file.fileno())
+      self._synced = time.monotonic()
+
+  def _append(self, record: Mapping) -> None:
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    self._file.write(f'{text}\n'.encode())
+    self._file.flush()
+
+  def __enter__(self) -> 'Journal':
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    os.fsync(self._file.fileno())
+    self._file.close()
+
+
+def _whole_lines(path: pathlib.Path) -> bytes:
+  """What stands before the line that a killed process was writing."""
+  read = path.read_bytes()
+  return read[: read.rfind(b'\n') + 1]
+
+
+def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[dict]:
+  """The records of a file; [] where it has not even a first line."""
+  records = []
+  for i, line in enumerate(_whole_lines(path).splitlines(), 1):
+    try:
+      record = json.loads(line)
+      record['job' if i == 1 else 'index']
+    except (ValueError, KeyError, TypeError):
+      raise UserError(
+        f'{path}:{i}: is no line of a journal; delete this line and its item '
+        'is done anew, or the file and all of them are'
+      ) from None
+    records.append(record)
+  if records:
+    there = records[0]['job']
+    different = [
+      name for name in {**job, **there} if job.get(name) != there.get(name)
+    ]
+    if different:
+      name = different[0]
+      raise UserError(
+        f'{path} is of another job: its {name} is {there.get(name)}, not '
+        f'{job.get(name)}; bring that back, or choose another --workdir'
+      )
+  return records
+
+
+def read(folder: pathlib.Path, job: Mapping[str, str]) -> Iterator[Ended]:
+  """Every line of every process, in no order that means anything but theirs.
+
+  Raises:
+    UserError: a file is another job's, or damaged.
+  """
+  for path in sorted(folder.glob('*.jsonl')):
+    for record in _lines(path, job)[1:]:
+      yield Ended(
+        record['index'],
+        tuple(map(chains_lib.from_dict, record['chains'])),
+        record['failed'],
+        Cost(*record['cost']),
+      )
+
+
+def latest(all_ended: Iterable[Ended]) -> dict[int, Ended]:
+  """What became of each item, in their order; a success outdoes failures."""
+  found: dict[int, Ended] = {}
+  for ended in all_ended:
+    before = found.get(ended.index)
+    if before is None or before.failed:
+      found[ended.index] = ended
+  return dict(sorted(found.items()))

@@ -1,0 +1,161 @@
+"""Labels by what can be checked exactly: arithmetic, equations, unit tests.
+
+    mod-m chains          arithmetic_text.check_steps
+    code (meta['tests'])  the tests after the program so far, in verify/sandbox
+    other text            the equations in a step, verify/calculator
+
+Asks no policy. Each step is judged by itself: a step of text that calculates
+rightly from a wrong number is right, and the loss masks what follows an error.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prm_jax.chains import Chain, StepLabel
+from prm_jax.domains import arithmetic_text
+from prm_jax.errors import UserError
+from prm_jax.labels.labelling import CannotLabel, Labelling
+from prm_jax.verify import calculator, sandbox
+
+Verdict = bool | None  # None: nothing is known of the step
+
+_LABELS = {
+  True: StepLabel(1.0, source='verifier'),
+  False: StepLabel(0.0, source='verifier'),
+  None: StepLabel(None, source='verifier'),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifierConfig:
+  """What the verifier makes of a step, and what a program may use.
+
+  Attributes:
+    unchecked: a step of text without an equation to check is 'unknown' (None)
+      or 'right' (1).
+    limits: `sandbox.Limits`, or its fields by name.
+  """
+
+  unchecked: str = 'unknown'
+  limits: sandbox.Limits | Mapping[str, Any] = dataclasses.field(
+    default_factory=sandbox.Limits
+  )
+
+  def __post_init__(self):
+    if self.unchecked not in ('unknown', 'right'):
+      raise UserError(
+        f'verifier.unchecked={self.unchecked!r}: expected unknown or right'
+      )
+    if not isinstance(self.limits, sandbox.Limits):
+      known = [field.name for field in dataclasses.fields(sandbox.Limits)]
+      if unknown := sorted(set(self.limits) - set(known)):
+        raise UserError(
+          f'verifier.limits.{unknown[0]}: expected one of {", ".join(known)}'
+        )
+      # Configs give mappings; a dataclass keeps this one hashable.
+      object.__setattr__(self, 'limits', sandbox.Limits(**self.limits))
+    for name, value in dataclasses.asdict(self.limits).items():
+      whole = isinstance(value, int) or name == 'wall_seconds'
+      if not (isinstance(value, int | float) and whole and value > 0):
+        raise UserError(
+          f'verifier.limits.{name}={value!r}: expected a '
+          f'{"" if name == "wall_seconds" else "whole "}number above 0'
+        )
+
+
+def label(chain: Chain, config: VerifierConfig) -> Labelling:
+  """Labels one chain; yields nothing.
+
+  A chain of code is the program that its steps make, one below the other.
+  `meta['tests']` is source that runs after the whole of it, or a list with one
+  source per step (None: no test), run after the program up to there.
+
+  Returns:
+    The chain with `meta['verifier']`, how many steps were {'right', 'wrong',
+    'unchecked'}. Code has also `meta['sandbox']`, the sandbox's outcome per
+    step (None: not run), and, where it had no outcome, whether it passed.
+
+  Raises:
+    CannotLabel: no step of a text has an equation to check, or the tests are
+      none.
+    UserError: code, and this machine has no sandbox.
+  """
+  yield from ()
+  outcome, more = chain.outcome, {}
+  if 'tests' in chain.meta:
+    tests = _tests(chain)
+    verdicts, ended = check_program(chain.steps, tests, config.limits)
+    more = {'sandbox': ended}
+    failed = any(e is not None and e != 'passed' for e in ended)
+    if outcome is None and (failed or tests[-1]):
+      outcome = not failed
+  elif arithmetic_text.is_problem(chain.problem):
+    verdicts = arithmetic_text.check_steps(chain.problem, chain.steps)
+  else:
+    verdicts = [calculator.check_step(step) for step in chain.steps]
+    if set(verdicts) == {None}:
+      raise CannotLabel('no step states an equation that can be checked')
+  counts = {
+    'right': verdicts.count(True),
+    'wrong': verdicts.count(False),
+    'unchecked': verdicts.count(None),
+  }
+  if not more and config.unchecked == 'right':
+    verdicts = [verdict is not False for verdict in verdicts]
+  return dataclasses.replace(
+    chain,
+    outcome=outcome,
+    labels=tuple(_LABELS[verdict] for verdict in verdicts),
+    meta={**chain.meta, 'verifier': counts, **more},
+  )
+
+
+def check_program(
+  steps: Sequence[str],
+  tests: Sequence[str | None],
+  limits: sandbox.Limits,
+) -> tuple[list[Verdict], list[str | None]]:
+  """Verdicts on the steps of a program, and what became of each test.
+
+  A test that passes says that the program up to there is right, untested steps
+  included. One that fails says that an error stands after the last that passed:
+  in its own step where no other lies between, else nobody knows in which. What
+  follows is not run, for it contains the error.
+
+  Args:
+    tests: one per step, run after the steps up to its own; None or '': none.
+
+  Returns:
+    One verdict and one of `sandbox.OUTCOMES` (None: not run) per step.
+  """
+  verdicts: list[Verdict] = []
+  ended: list[str | None] = [None] * len(steps)
+  for p, test in enumerate(tests):
+    if not test:
+      continue
+    ended[p] = sandbox.run('\n'.join(steps[: p + 1]), test, limits).outcome
+    if ended[p] == 'passed':
+      verdicts = [True] * (p + 1)
+      continue
+    if len(verdicts) == p:
+      verdicts.append(False)
+    break
+  return verdicts + [None] * (len(steps) - len(verdicts)), ended
+
+
+def _tests(chain: Chain) -> list[str | None]:
+  """The tests of a chain of code, one per step."""
+  tests = chain.meta['tests']
+  if isinstance(tests, str):
+    tests = [None] * (len(chain.steps) - 1) + [tests]
+  if (
+    not isinstance(tests, list | tuple)
+    or len(tests) != len(chain.steps)
+    or not all(isinstance(test, str | None) for test in tests)
+    or not any(tests)
+  ):
+    raise CannotLabel(
+      "meta['tests'] is no test: expected source, or one source per step"
+    )
+  return list(tests)

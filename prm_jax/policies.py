@@ -1,0 +1,69 @@
+"""From a config's `policy` section to a Policy or Judge, for jobs that ask one.
+
+The section has `kind` and, for each kind, what it needs; what it asks for is
+the same in every job.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prm_jax import loading
+from prm_jax.domains.arithmetic import ArithmeticConfig
+from prm_jax.domains.solver_policy import SolverPolicy
+from prm_jax.endpoint import Endpoint, EndpointConfig
+from prm_jax.errors import UserError
+from prm_jax.generate import SamplingConfig
+from prm_jax.policy import Policy
+
+
+def open_solver(config: Mapping[str, Any], seed: int) -> SolverPolicy:
+  """The solver of the arithmetic domain."""
+  return SolverPolicy(ArithmeticConfig(**config['solver']), seed)
+
+
+def open_workdir(config: Mapping[str, Any], seed: int) -> Policy:
+  """A trained model."""
+  if not config['workdir']:
+    raise UserError(
+      'policy.workdir is empty; name the --workdir of a trained policy '
+      '(configs/policy_math.py)'
+    )
+  sampling = SamplingConfig(**config['sampling'])
+  return loading.load_policy(config['workdir'], sampling, seed=seed)
+
+
+def open_endpoint(config: Mapping[str, Any], seed: int) -> Endpoint:
+  """A server, which is a Policy and a Judge."""
+  settings = EndpointConfig(**config['endpoint'], seed=seed)
+  return Endpoint(settings, config['cache'] or None)
+
+
+KINDS = {
+  'solver': open_solver,
+  'workdir': open_workdir,
+  'endpoint': open_endpoint,
+}
+
+
+def check(config: Mapping[str, Any], asks: str = 'policy') -> None:
+  """Raises UserError for what can be seen without opening anything.
+
+  Args:
+    asks: 'policy', or 'judge', which only a server is.
+  """
+  kinds = list(KINDS) if asks == 'policy' else ['endpoint']
+  if config['kind'] not in kinds:
+    raise UserError(
+      f'policy.kind={config["kind"]!r}: as a {asks} expected one of '
+      f'{", ".join(kinds)}'
+    )
+
+
+def open_policy(config: Mapping[str, Any], seed: int) -> Policy:
+  """The policy that a config describes.
+
+  Args:
+    config: the policy section.
+    seed: of its samples.
+  """
+  return KINDS[config['kind']](config, seed)

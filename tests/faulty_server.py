@@ -1,0 +1,168 @@
+"""An OpenAI-compatible server on loopback that fails as it is told to.
+
+It knows no language: it counts requests, and repeats what it is asked. What
+goes wrong is real: sockets that stay silent, bodies that break off.
+"""
+
+import contextlib
+import http.server
+import json
+import sys
+import threading
+import time
+
+# A reply that would be right, for faults that spoil it on its way.
+USAGE = {'prompt_tokens': 7, 'completion_tokens': 5, 'total_tokens': 12}
+
+
+def echo(body):
+  """Two steps that tell prompt and seed, so that no reply can be another's."""
+  if 'messages' in body:
+    said = body['messages'][-1]['content']
+  else:
+    said = body['prompt']
+  return f'I read {said.strip()!r}\n\n#### {body.get("seed")}\n'
+
+
+def reply(text, finish='stop', usage=USAGE):
+  choice = {
+    'index': 0,
+    'message': {'role': 'assistant', 'content': text},
+    'text': text,
+    'finish_reason': finish,
+  }
+  return {'id': '1', 'choices': [choice], 'usage': usage}
+
+
+class FaultyServer(http.server.ThreadingHTTPServer):
+  """Attributes:
+  fault: given the body and how often it came before, what to do: None to
+    answer, a number for a status, (status, headers, text), a dict as the
+    JSON of the reply, or one of FAULTS.
+  asked: bodies in the order in which they came, `heads` their headers,
+    `times` when.
+  answered: replies that went out whole.
+  most: requests that were under way at once, at most.
+  """
+
+  daemon_threads = True
+  request_queue_size = 64
+
+  def __init__(self):
+    super().__init__(('127.0.0.1', 0), _Handler)
+    self.fault = lambda body, before: None
+    self.asked, self.heads, self.times = [], [], []
+    self.answered, self.most, self._now = 0, 0, 0
+    self.pause = 0.0
+    self.lock = threading.Lock()
+    self.stopping = threading.Event()
+
+  @property
+  def url(self):
+    return f'http://127.0.0.1:{self.server_port}/v1'
+
+  @contextlib.contextmanager
+  def counted(self, body, headers):
+    with self.lock:
+      before = self.asked.count(body)
+      self.asked.append(body)
+      self.heads.append(headers)
+      self.times.append(time.monotonic())
+      self._now += 1
+      self.most = max(self.most, self._now)
+    yield before
+    with self.lock:
+      self._now -= 1
+
+  def handle_error(self, request, client_address):
+    # Clients that hang up are what half of the tests are about.
+    if not isinstance(sys.exc_info()[1], ConnectionError):
+      super().handle_error(request, client_address)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+  def log_message(self, *_):
+    pass
+
+  def do_POST(self):
+    server = self.server
+    body = json.loads(self.rfile.read(int(self.headers['Content-Length'])))
+    with server.counted(body, self.headers) as before:
+      time.sleep(server.pause)
+      fault = server.fault(body, before)
+    if isinstance(fault, str):
+      FAULTS[fault](self, json.dumps(reply(echo(body))).encode())
+      return
+    status, headers, text = 200, {}, None
+    if isinstance(fault, int):
+      status, text = fault, '{"error": {"message": "as it was told"}}'
+    elif isinstance(fault, tuple):
+      status, headers, text = fault
+    elif isinstance(fault, dict):
+      text = json.dumps(fault)
+    self.send(text or json.dumps(reply(echo(body))), status, headers)
+    with server.lock:
+      server.answered += status == 200
+
+  def send(self, text, status=200, headers=()):
+    data = text if isinstance(text, bytes) else text.encode()
+    self.start(len(data), status, headers)
+    self.wfile.write(data)
+
+  def start(self, length, status=200, headers=()):
+    self.send_response(status)
+    self.send_header('Content-Type', 'application/json')
+    if length is not None:
+      self.send_header('Content-Length', str(length))
+    for name, value in dict(headers).items():
+      self.send_header(name, value)
+    self.end_headers()
+
+
+def _hang(handler, data):
+  handler.server.stopping.wait(20)
+
+
+def _drip(handler, data):
+  """A byte now and then: no single wait is long, all together never end."""
+  handler.start(10_000)
+  while not handler.server.stopping.wait(0.05):
+    handler.wfile.write(b' ')
+
+
+def _cut(handler, data):
+  handler.start(len(data))
+  handler.wfile.write(data[: len(data) // 2])
+
+
+def _cut_unseen(handler, data):
+  """Without a length, the end of the connection is the end of the body."""
+  handler.start(None)
+  handler.wfile.write(data[: len(data) // 2])
+
+
+def _silence(handler, data):
+  """Hangs up without a word."""
+
+
+FAULTS = {
+  'hang': _hang,
+  'drip': _drip,
+  'cut': _cut,
+  'cut unseen': _cut_unseen,
+  'silence': _silence,
+}
+
+
+@contextlib.contextmanager
+def serving():
+  """A server that runs while the block does."""
+  with FaultyServer() as server:
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+      yield server
+    finally:
+      server.stopping.set()
+      server.shutdown()
+      thread.join()

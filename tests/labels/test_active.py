@@ -1,0 +1,162 @@
+"""Active selection: worked by hand, and with a real Scorer."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from prm_jax.chains import Chain
+from prm_jax.errors import UserError
+from prm_jax.labels.active import ActiveConfig, chain_scores, select
+from prm_jax.score import aggregate
+from tests.test_scorer import the_scorer
+
+
+class Written:
+  """A PRM that believes the number at the end of each step."""
+
+  def score_many(self, chains):
+    return [
+      np.array([float(step.split()[-1]) for step in steps], np.float32)
+      for _, steps in chains
+    ]
+
+
+def sample(problem, outcome, *scores):
+  steps = tuple(f'so {score}' for score in scores)
+  return Chain(problem, steps, '1', outcome, meta={'id': f'{problem}{scores}'})
+
+
+# By product: 0.9, 0.8, 0.72, 0.5, 0.3, 0.2 and 0.1, alternately named.
+CHAINS = [
+  sample('p', True, 0.9),
+  sample('p', False, 0.1),
+  sample('q', True, 0.4),
+  sample('p', False, 0.9, 0.8),
+  sample('p', False, 0.5),
+  sample('p', True, 0.8),
+  sample('q', False, 0.2),
+  sample('p', False, 0.3),
+  sample('p', False, 0.2),
+]
+
+
+def chosen(config, chains=CHAINS, scorer=None):
+  selected, report = select(chains, config, scorer or Written())
+  return [CHAINS.index(plain(c)) for c in selected], selected, report
+
+
+def plain(chain):
+  return Chain(
+    chain.problem,
+    chain.steps,
+    chain.answer,
+    chain.outcome,
+    meta={'id': chain.meta['id']},
+  )
+
+
+def test_wrong_answers_first_then_what_remains():
+  order, selected, report = chosen(ActiveConfig(budget=5))
+  # p: four wrong ones (0.72, 0.5, 0.3, 0.2), then the best of what remains.
+  assert order == [3, 4, 7, 8, 0, 6, 2]
+  assert [c.meta['active']['rank'] for c in selected] == [0, 1, 2, 3, 4, 0, 1]
+  assert {c.meta['active']['method'] for c in selected} == {'active'}
+  product = np.exp([c.meta['active']['score'] for c in selected])
+  np.testing.assert_allclose(
+    product, [0.72, 0.5, 0.3, 0.2, 0.9, 0.2, 0.4], rtol=1e-6
+  )
+  assert report == (2, 9, 7, 5, 1)
+
+
+@pytest.mark.parametrize(
+  ('config', 'order'),
+  [
+    ({'budget': 1}, [3, 6]),
+    ({'budget': 2}, [3, 4, 6, 2]),  # 1.6 of 2 is 2
+    ({'budget': 3}, [3, 4, 0, 6, 2]),  # 2.4 of 3 is 2
+    ({'budget': 3, 'wrong_share': 0.0}, [0, 5, 3, 2, 6]),
+    ({'budget': 2, 'aggregate': 'sum'}, [3, 4, 6, 2]),
+    ({'budget': 1, 'aggregate': 'max', 'wrong_share': 0}, [0, 2]),
+    ({'budget': 9}, [3, 4, 7, 8, 1, 0, 5, 6, 2]),
+  ],
+)
+def test_by_hand(config, order):
+  assert chosen(ActiveConfig(**config))[0] == order
+
+
+def test_no_wrong_answers_leave_their_places_to_the_others():
+  chains = [c for c in CHAINS if c.outcome]
+  order, _, report = chosen(ActiveConfig(budget=2), chains)
+  assert order == [0, 5, 2]
+  assert report == (2, 3, 3, 0, 1)
+
+
+def test_the_random_baseline_has_the_same_budget():
+  counts = collections.Counter()
+  for seed in range(400):
+    config = ActiveConfig(budget=3, method='random', seed=seed)
+    selected, report = select(CHAINS, config, None)
+    assert select(CHAINS, config, None)[0] == selected
+    assert report[:3] == (2, 9, 5)
+    order = [CHAINS.index(plain(c)) for c in selected]
+    assert len(set(order)) == 5
+    assert {c.meta['active']['score'] for c in selected} == {None}
+    counts.update(order[:3])
+  # Each of the seven of p is expected 171 times; four deviations are 40.
+  assert set(counts) == {0, 1, 3, 4, 5, 7, 8}
+  assert all(abs(n - 1200 / 7) < 40 for n in counts.values())
+
+
+def test_ties_go_to_the_first():
+  same = [sample('p', False, 0.5), sample('p', False, 0.5, 1.0)]
+  selected, _ = select(same, ActiveConfig(budget=1), Written())
+  assert plain(selected[0]) == same[0]
+
+
+@pytest.mark.parametrize('batch_size', [3, 1024])
+def test_scores_are_the_scorers(batch_size):
+  rng, scorer = np.random.default_rng(0), the_scorer()
+  chains = [
+    sample(f'problem {n % 4}', bool(n % 3), *rng.integers(100, size=1 + n % 5))
+    for n in range(14)
+  ]
+  config = ActiveConfig(budget=2, batch_size=batch_size, aggregate='mean')
+  scores = chain_scores(chains, config, scorer)
+  for chain, found in zip(chains, scores, strict=True):
+    steps = scorer.score(chain.problem, chain.steps)
+    alone = aggregate(steps, np.ones(len(steps), bool), 'mean')
+    np.testing.assert_allclose(found, alone, atol=1e-5)
+  selected, report = select(chains, config, scorer)
+  assert report == (4, 14, 8, report.wrong, 0)
+  for problem in range(4):
+    wrong = [
+      n for n, c in enumerate(chains) if n % 4 == problem and not c.outcome
+    ]
+    best = max(wrong, key=lambda n: scores[n])
+    assert chains[best] in [plain(c) for c in selected]
+
+
+def test_what_cannot_be_selected_from():
+  with pytest.raises(UserError, match=r"chain 'p\(0.5,\)' has no outcome"):
+    select([sample('p', None, 0.5)], ActiveConfig(), Written())
+  with pytest.raises(UserError, match="method='active' needs a trained PRM"):
+    select(CHAINS, ActiveConfig(), None)
+  with pytest.raises(UserError, match='no chains to select from'):
+    select([], ActiveConfig(), Written())
+
+
+@pytest.mark.parametrize(
+  ('fields', 'message'),
+  [
+    ({'budget': 0}, r'active.budget=0: expected >= 1'),
+    ({'batch_size': 0.5}, r'active.batch_size=0.5: expected >= 1'),
+    ({'method': 'best'}, r"active.method='best': expected one of active, r"),
+    ({'aggregate': 'median'}, r"active.aggregate='median': expected one of"),
+    ({'wrong_share': 2}, r'active.wrong_share=2: expected a number in'),
+    ({'seed': -1}, r'active.seed=-1: expected a whole number'),
+  ],
+)
+def test_configs_check_themselves(fields, message):
+  with pytest.raises(UserError, match=message):
+    ActiveConfig(**fields)

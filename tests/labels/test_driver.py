@@ -1,0 +1,172 @@
+"""The driver: who is asked what together, what ends how, what it costs."""
+
+import random
+
+import pytest
+
+from prm_jax.chains import Chain, StepLabel
+from prm_jax.domains.arithmetic import ArithmeticConfig
+from prm_jax.domains.solver_policy import SolverPolicy
+from prm_jax.errors import UserError
+from prm_jax.labels.driver import alone, drive
+from prm_jax.labels.journal import Cost
+from prm_jax.labels.labelling import CannotLabel, ends_right
+from prm_jax.policy import Question, Reply, Request
+
+SOLVER = SolverPolicy(ArithmeticConfig())
+PROBLEMS = [f'mod 10 : {i} + 4 * {i} - 7' for i in range(10)]
+
+
+class Counting:
+  """The solver, remembering what was asked of it together.
+
+  Every `loses`-th request cannot be answered.
+  """
+
+  name = 'counting'
+
+  def __init__(self, loses=0):
+    self.rounds, self.loses, self.count = [], loses, 0
+
+  def complete(self, requests):
+    self.rounds.append(len(requests))
+    answers = SOLVER.complete(requests)
+    for i in range(len(requests)):
+      self.count += 1
+      if self.loses and self.count % self.loses == 0:
+        answers[i] = [None] * len(answers[i])
+    return answers
+
+
+class Parrot:
+  """Repeats every question."""
+
+  name = 'parrot'
+
+  def ask(self, questions):
+    return [[Reply(q.text, 5, 7)] * q.samples for q in questions]
+
+
+def work(index, rounds=None):
+  """Writes a chain step by step, each drawn from three; labels by its value.
+
+  A value is the share of the three that the solver ends right with.
+  """
+  problem = PROBLEMS[index]
+  steps, labels = (), []
+  while len(steps) < (rounds or 3):
+    first, second = yield [
+      Request(problem, steps, f'{index}/{len(steps)}/a', 1, max_steps=1),
+      Request(problem, steps, f'{index}/{len(steps)}/b', 3),
+    ]
+    if first[0] is None:
+      raise CannotLabel('nobody\nanswers')
+    wins = sum(ends_right(steps + done.steps, '4') for done in second if done)
+    labels.append(StepLabel(wins / 3, 'rollout', wins, 3))
+    steps += first[0].steps
+  return Chain(problem, steps, labels=tuple(labels))
+
+
+def outcome(count=10, policy=None, concurrent=3, indices=None):
+  ends = drive(
+    range(count) if indices is None else indices,
+    lambda i: alone(work(i, 1 + i % 3)),
+    policy or Counting(),
+    None,
+    concurrent,
+  )
+  return {e.index: e._replace(cost=e.cost._replace(seconds=0)) for e in ends}
+
+
+def test_company_and_order_change_nothing():
+  expected = outcome(concurrent=1)
+  assert len(expected) == 10
+  order = list(range(10))
+  for concurrent in (2, 3, 7, 100):
+    random.Random(concurrent).shuffle(order)
+    assert outcome(concurrent=concurrent, indices=order) == expected
+
+
+def test_what_waits_together_is_asked_together():
+  policy = Counting()
+  outcome(9, policy, concurrent=9)
+  # Of nine items three need one round, three need two and three need three.
+  assert policy.rounds == [18, 12, 6]
+  policy = Counting()
+  outcome(4, policy, concurrent=2)
+  # Items 0 and 1; then 2 in the place of 0, then 3 in that of 1, of one round.
+  assert policy.rounds == [4, 4, 4, 2]
+
+
+def test_costs_are_each_items_own():
+  ended = outcome(concurrent=4)[1]
+  # Two rounds of one step (six tokens) and three whole completions.
+  written = sum(
+    completion.tokens
+    for request in (
+      Request(PROBLEMS[1], (), '1/0/a', 1, max_steps=1),
+      Request(PROBLEMS[1], (), '1/0/b', 3),
+      Request(PROBLEMS[1], ended.chains[0].steps[:1], '1/1/a', 1, max_steps=1),
+      Request(PROBLEMS[1], ended.chains[0].steps[:1], '1/1/b', 3),
+    )
+    for completion in SOLVER.complete([request])[0]
+  )
+  assert ended.cost.tokens == written > 0
+  assert ended.cost.calls == 8
+  assert ended.cost.lost == 0
+
+
+def test_what_fails_fails_alone():
+  found = outcome(policy=Counting(loses=5), concurrent=2)
+  assert len(found) == 10
+  failed = [e for e in found.values() if e.failed]
+  assert failed
+  for each in failed:
+    assert each.failed == 'nobody answers'
+    assert each.cost.lost >= 1
+    assert each.open and not each.chains
+  whole = outcome()
+  for i, each in found.items():
+    if not each.cost.lost:
+      assert each == whole[i]
+
+
+def test_a_defect_is_told_with_its_item():
+  def broken(index):
+    yield [Request(PROBLEMS[index], (), 'k', 1)]
+    raise ZeroDivisionError(index)
+
+  with pytest.raises(ZeroDivisionError) as raised:
+    list(drive([3], broken, SOLVER, None, 4))
+  assert raised.value.__notes__ == ['while working on item 3 of the job']
+
+
+def test_work_that_asks_nothing_ends_without_a_policy():
+  def given(index):
+    yield from ()
+    return [Chain(PROBLEMS[index], ('a',))] * index
+
+  ends = list(drive(range(3), given, None, None, 2))
+  assert [len(e.chains) for e in ends] == [0, 1, 2]
+  assert {e.cost._replace(seconds=0) for e in ends} == {Cost()}
+
+
+def test_questions_and_requests_in_one_round():
+  def asks(index):
+    if index:
+      ((reply, _),) = yield [Question(f'q{index}', f'{index}', 2)]
+      return [Chain(reply.text, ('a',))]
+    ((done,), (reply,)) = yield [
+      Request(PROBLEMS[0], (), 'k', 1),
+      Question('mixed', 'k', 1),
+    ]
+    return [Chain(reply.text, done.steps)]
+
+  ends = list(drive(range(3), asks, SOLVER, Parrot(), 8))
+  assert [e.chains[0].problem for e in ends] == ['mixed', 'q1', 'q2']
+  assert [e.cost.calls for e in ends] == [2, 2, 2]
+  assert (ends[1].cost.tokens, ends[1].cost.prompt_tokens) == (10, 14)
+  with pytest.raises(UserError, match='asks a judge and there is none'):
+    list(drive([1], asks, SOLVER, None, 8))
+  with pytest.raises(UserError, match='asks a policy and there is none'):
+    list(drive([0], asks, None, Parrot(), 8))

@@ -1,0 +1,334 @@
+"""Servers that fail: bounded, counted, told, and the rest goes on."""
+
+import datetime
+import email.utils
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip('openai', reason='openai is not installed')
+
+from prm_jax.endpoint import Endpoint, EndpointConfig
+from prm_jax.errors import UserError
+from prm_jax.policy import Request
+from prm_jax.remote import retry_after
+from tests.faulty_server import USAGE, reply, serving
+
+GOOD, BAD = Request('good', (), 'good', 1), Request('bad', (), 'bad', 1)
+
+
+@pytest.fixture
+def server():
+  with serving() as server:
+    yield server
+
+
+def endpoint_for(server, cache=None, **changes):
+  values = {
+    'base_url': server.url,
+    'model': 'parrot',
+    'system': '',
+    'timeout': 0.4,
+    'attempts': 3,
+    'backoff': 0.01,
+  }
+  return Endpoint(EndpointConfig(**values | changes), cache)
+
+
+def problem_of(body):
+  return body['messages'][0]['content']
+
+
+FAULTS = [
+  (500, 'status 500'),
+  (503, 'status 503'),
+  (408, 'status 408'),
+  (429, 'status 429'),
+  ('hang', 'timeout'),
+  ('drip', 'timeout'),
+  ('cut', 'connection'),
+  ('silence', 'connection'),
+  ('cut unseen', 'malformed JSON'),
+  ((200, {}, '<html>502 Bad Gateway</html>'), 'malformed JSON'),
+  ((200, {}, '{"choices": [{"message": '), 'malformed JSON'),
+  ((200, {}, b'\xff\xfe\x00'), 'malformed JSON'),
+  ((200, {}, '[' * 100_000), 'malformed JSON'),
+  ((200, {}, 'null'), 'no choices'),
+  ({'choices': [], 'usage': USAGE}, 'no choices'),
+  ({'choices': [{'message': None}]}, 'no choices'),
+  ({'choices': [{'message': {'content': 7}}]}, 'no choices'),
+  ({'error': {'message': 'overloaded'}}, 'no choices'),
+]
+
+
+@pytest.mark.parametrize(('fault', 'reason'), FAULTS, ids=str)
+def test_a_passing_fault_is_asked_again(server, fault, reason):
+  server.fault = lambda body, before: fault if before < 2 else None
+  endpoint = endpoint_for(server)
+  [[completion]] = endpoint.complete([GOOD])
+  assert completion.steps[0] == "I read 'good'"
+  assert endpoint.usage.retried == {reason: 2}
+  assert endpoint.usage.failed == {}
+  assert endpoint.usage.calls == len(server.asked) == 3
+  assert endpoint.usage.tokens == 5
+
+
+@pytest.mark.parametrize(('fault', 'reason'), FAULTS, ids=str)
+def test_a_lasting_fault_is_given_up_and_the_rest_goes_on(
+  server, fault, reason
+):
+  server.fault = lambda body, _: fault if problem_of(body) == 'bad' else None
+  endpoint = endpoint_for(server, concurrency=1)
+  answers = endpoint.complete([GOOD, BAD, GOOD._replace(samples=2)])
+  assert answers[1] == [None]
+  assert [completion.finished for completion in answers[2]] == [True, True]
+  assert endpoint.usage.failed == {reason: 1}
+  assert endpoint.usage.retried == {reason: 2}
+  assert [problem_of(body) for body in server.asked].count('bad') == 3
+
+
+def test_the_server_says_when_to_come_again(server):
+  told = (429, {'Retry-After': '0.5'}, '{}')
+  server.fault = lambda body, before: None if before else told
+  [[completion]] = endpoint_for(server).complete([GOOD])
+  assert completion.finished
+  assert server.times[1] - server.times[0] >= 0.5
+
+
+def test_longer_than_we_wait_is_given_up_at_once(server):
+  server.fault = lambda body, _: (503, {'Retry-After': '60'}, '{}')
+  endpoint = endpoint_for(server, max_wait=1.0)
+  assert endpoint.complete([GOOD]) == [[None]]
+  assert endpoint.usage.failed == {'status 503': 1}
+  assert len(server.asked) == 1
+
+
+def test_waits_grow(server):
+  server.fault = lambda body, _: 500
+  endpoint = endpoint_for(server, backoff=0.1, attempts=4, max_wait=0.2)
+  assert endpoint.complete([GOOD]) == [[None]]
+  first, second, third = (
+    b - a for a, b in zip(server.times, server.times[1:], strict=False)
+  )
+  assert first >= 0.05
+  assert second >= 0.1
+  # 0.4 doubled, shortened to 0.2, and at least half of that.
+  assert third >= 0.1
+
+
+def test_retry_after():
+  later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=30)
+  date = email.utils.format_datetime(later, usegmt=True)
+  assert 28 < retry_after({'retry-after': date}) <= 30
+  assert retry_after({'retry-after': '2.5'}) == 2.5
+  old = 'Wed, 21 Oct 2015 07:28:00 GMT'
+  for text in ('-1', 'nan', 'soon', '', old):
+    assert retry_after({'retry-after': text}) == 0
+  assert retry_after({}) == 0
+
+
+@pytest.mark.parametrize(
+  ('status', 'said', 'cure'),
+  [
+    (401, 'bad key sk-secret', 'see to the key in PARROT_KEY'),
+    (403, 'not yours', 'see to the key in PARROT_KEY'),
+    (404, 'no model parrot', 'endpoint.model'),
+    (400, 'what is top_k', 'endpoint.extra'),
+    (422, 'Unexpected fields', 'endpoint.extra'),
+  ],
+)
+def test_what_will_never_do_stops_the_job(
+  server, monkeypatch, status, said, cure
+):
+  monkeypatch.setenv('PARROT_KEY', 'sk-secret')
+  text = f'{{"error": {{"message": "{said}\\nLine two."}}}}'
+  server.fault = lambda body, _: (status, {}, text)
+  endpoint = endpoint_for(server, concurrency=2, api_key_variable='PARROT_KEY')
+  with pytest.raises(UserError) as error:
+    endpoint.complete([GOOD._replace(samples=50)])
+  told = str(error.value)
+  assert f'{server.url}: refused model' in told
+  assert f'status {status}' in told
+  assert said.partition(' ')[0] in told
+  assert cure in told
+  assert 'sk-secret' not in told
+  assert '\n' not in told
+  # No more than were under way.
+  assert len(server.asked) <= 2
+  assert server.heads[0]['Authorization'] == 'Bearer sk-secret'
+
+
+def test_an_empty_account_stops_the_job(server):
+  text = '{"error": {"message": "pay", "code": "insufficient_quota"}}'
+  server.fault = lambda body, _: (429, {}, text)
+  with pytest.raises(UserError, match='429: pay; see to the account'):
+    endpoint_for(server).complete([GOOD])
+  assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+  ('status', 'error'),
+  [
+    (400, '{"message": "too long", "code": "context_length_exceeded"}'),
+    (400, '{"message": "maximum context length is 8192 tokens"}'),
+    (400, '{"message": "no", "code": "content_filter"}'),
+    (413, '{"message": "no"}'),
+  ],
+)
+def test_what_is_wrong_with_one_request_stops_no_other(server, status, error):
+  text = f'{{"error": {error}}}'
+  server.fault = lambda body, _: (
+    (status, {}, text) if problem_of(body) == 'bad' else None
+  )
+  endpoint = endpoint_for(server)
+  [[bad], [good]] = endpoint.complete([BAD, GOOD])
+  assert bad is None
+  assert good.finished
+  assert endpoint.usage.failed == {f'refused with status {status}': 1}
+  assert len(server.asked) == 2
+
+
+def test_no_one_elses_key_is_sent(server, monkeypatch):
+  monkeypatch.setenv('OPENAI_API_KEY', 'sk-theirs')
+  endpoint_for(server).complete([GOOD])
+  assert not any('sk-theirs' in head for head in server.heads[0].values())
+
+
+def test_a_server_that_is_gone_stops_the_job():
+  with serving() as server:
+    pass
+  endpoint = endpoint_for(
+    server, attempts=2, max_failed_in_a_row=5, concurrency=1
+  )
+  with pytest.raises(UserError, match=r'5 calls in a row failed, the last wit'):
+    endpoint.complete([GOOD._replace(samples=100)])
+  assert endpoint.usage.failed == {'connection': 5}
+  assert endpoint.usage.calls == 2 * 5
+
+
+def test_failures_in_a_row_are_in_a_row(server):
+  server.fault = lambda body, _: 500 if problem_of(body) == 'bad' else None
+  endpoint = endpoint_for(
+    server, concurrency=1, attempts=1, max_failed_in_a_row=2
+  )
+  answers = endpoint.complete([BAD, GOOD] * 4)
+  assert [completion is None for [completion] in answers] == [True, False] * 4
+  assert endpoint.usage.failed == {'status 500': 4}
+
+
+def test_no_more_at_once_than_allowed(server):
+  server.pause = 0.05
+  endpoint_for(server, concurrency=3, timeout=10).complete(
+    [GOOD._replace(samples=12)]
+  )
+  assert len(server.asked) == 12
+  assert server.most == 3
+
+
+def test_tokens_and_money(server):
+  counts = {'prompt_tokens': 1000, 'completion_tokens': 200}
+  server.fault = lambda body, _: reply(
+    'x', usage=counts if problem_of(body) == 'good' else None
+  )
+  endpoint = endpoint_for(server, price=10.0, prompt_price=2.5)
+  endpoint.complete([GOOD._replace(samples=4), BAD])
+  usage = endpoint.usage
+  assert (usage.tokens, usage.prompt_tokens) == (800, 4000)
+  assert usage.uncounted == 1
+  assert usage.cost == pytest.approx(4 * (200 * 10 + 1000 * 2.5) / 1e6)
+
+
+def test_what_is_on_disk_is_not_asked_again(server, tmp_path):
+  first = endpoint_for(server, tmp_path).complete([GOOD, BAD])
+  again = endpoint_for(server, tmp_path)
+  assert again.complete([GOOD, BAD])[0][0][:4] == first[0][0][:4]
+  assert again.usage.cached == 2
+  assert again.usage.calls == again.usage.tokens == again.usage.cost == 0
+  assert len(server.asked) == 2
+  # Two more samples of the same request.
+  more = again.complete([GOOD._replace(samples=3)])
+  assert more[0][0][:4] == first[0][0][:4]
+  assert len(server.asked) == 4
+  for change in ({'seed': 1}, {'temperature': 0.0}, {'model': 'rook'}):
+    before = len(server.asked)
+    endpoint_for(server, tmp_path, **change).complete([GOOD])
+    assert len(server.asked) == before + 1
+  # Another key is another draw, even where the server gets no seed.
+  before = len(server.asked)
+  seedless = endpoint_for(server, tmp_path, send_seed=False)
+  seedless.complete([GOOD, GOOD._replace(key='other')])
+  seedless.complete([GOOD, GOOD._replace(key='other')])
+  assert len(server.asked) == before + 2
+  # The same model may answer somewhere else.
+  with serving() as elsewhere:
+    endpoint_for(elsewhere, tmp_path).complete([GOOD])
+    assert not elsewhere.asked
+
+
+def test_failures_are_not_kept(server, tmp_path):
+  server.fault = lambda body, _: 500
+  assert endpoint_for(server, tmp_path).complete([GOOD]) == [[None]]
+  server.fault = lambda body, _: None
+  [[completion]] = endpoint_for(server, tmp_path).complete([GOOD])
+  assert completion.finished
+
+
+@pytest.mark.parametrize(
+  'spoil',
+  [
+    lambda data: b'',
+    lambda data: data[: len(data) // 2],
+    lambda data: b'\xff' + data,
+    lambda data: b'[]',
+    lambda data: data.replace(b'"tokens": 5', b'"tokens": "5"'),
+    lambda data: data.replace(b'"good"', b'"gold"'),
+  ],
+)
+def test_a_spoilt_entry_is_asked_for_again(server, tmp_path, spoil):
+  [first] = endpoint_for(server, tmp_path).complete([GOOD])
+  [entry] = tmp_path.rglob('*.json')
+  whole = entry.read_bytes()
+  entry.write_bytes(spoil(whole))
+  assert entry.read_bytes() != whole
+  endpoint = endpoint_for(server, tmp_path)
+  [second] = endpoint.complete([GOOD])
+  assert second[0][:4] == first[0][:4]
+  assert endpoint.usage.corrupt == 1
+  assert endpoint.usage.cached == 0
+  assert entry.read_bytes() == whole
+
+
+KILLED = """
+import sys
+from prm_jax.endpoint import Endpoint, EndpointConfig
+from prm_jax.policy import Request
+config = EndpointConfig(sys.argv[1], 'parrot', system='', concurrency=2)
+Endpoint(config, sys.argv[2]).complete([Request('good', (), 'good', 40)])
+"""
+
+
+def test_a_killed_process_has_paid_for_what_it_got(server, tmp_path):
+  server.pause = 0.05
+  command = [sys.executable, '-c', KILLED, server.url, str(tmp_path)]
+  with subprocess.Popen(command) as process:
+    limit = time.monotonic() + 60
+    while server.answered < 10 and time.monotonic() < limit:
+      time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+  assert 10 <= server.answered < 40
+  # What was under way when it died came to nothing.
+  kept = len(list(tmp_path.rglob('*.json')))
+  assert kept >= server.answered - 2
+  server.pause = 0.0
+  before = len(server.asked)
+  endpoint = endpoint_for(server, tmp_path)
+  [samples] = endpoint.complete([GOOD._replace(samples=40)])
+  assert len(server.asked) - before == 40 - kept
+  assert endpoint.usage.cached == kept
+  seeds = [body['seed'] for body in server.asked]
+  assert len(set(seeds)) == 40
+  steps = {completion.steps for completion in samples}
+  assert steps == {("I read 'good'", f'#### {seed}') for seed in seeds}
