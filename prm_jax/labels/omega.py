@@ -33,7 +33,8 @@ class OmegaConfig(rollouts.Sampling):
     unvisited: what steps are whose prefixes were not rolled out: 'implied' (1
       before the first error, 0 from it on) or 'unknown'. Soft labels want the
       latter: a value of 1 beside neighbours of 0.4 is another scale.
-    searches: chains that `tree` adds, at most.
+    searches: chains that `tree` adds, at most. Early stopping leaves it fewer
+      wrong rollouts to choose from.
     alpha, beta, length: of Q; `length` is L, in words.
     c_puct: of U.
   """
@@ -112,7 +113,9 @@ def tree(
 
   then searches r for its first error, which adds the prefixes that it rolls
   out. The tree starts with k rollouts from the problem. It ends when no pair
-  is left. The added chains have `meta['id']` with '/omega/' and their number.
+  is left, and leaves out what the policy fails at. The added chains have the
+  chain's meta, with '/omega/' and their number in `id` and no `generator`: the
+  policy wrote their ends.
 
   Raises:
     CannotLabel: as `label`.
@@ -131,12 +134,17 @@ def tree(
     steps = (*state.steps, *rollout)
     if any(steps == each.steps for each in chains):
       continue
+    try:
+      error = yield from _first_error(
+        chain, steps, len(state.steps), states, truth, config
+      )
+    except CannotLabel:
+      # The chains found before cost rollouts; this one is not of them.
+      continue
     meta = dict(chain.meta) | {'id': f'{chain.meta["id"]}/omega/{len(chains)}'}
+    meta.pop('generator', None)
     found = Chain(chain.problem, steps, final_answer(steps), False, meta=meta)
-    error = yield from _first_error(
-      chain, steps, len(state.steps), states, truth, config
-    )
-    chains.append(_labelled(found, states, error, config))
+    chains.append(_labelled(found, error, states, truth, config))
   return tuple(chains)
 
 
@@ -166,13 +174,11 @@ def select(
 
 def _label(chain: Chain, states: Tree, config: OmegaConfig) -> Labelling:
   truth = labelling.truth_of(chain)
-  outcome = rollouts.outcome_label(chain, truth, config.samples)
-  error = len(chain.steps)
-  if not outcome.value:
-    error = yield from _first_error(
-      chain, chain.steps, 0, states, truth, config
-    )
-  return _labelled(chain, states, error, config)
+  steps = chain.steps
+  error = len(steps)
+  if not rollouts.outcome_label(chain, truth, config.samples).value:
+    error = yield from _first_error(chain, steps, 0, states, truth, config)
+  return _labelled(chain, error, states, truth, config)
 
 
 def _first_error(
@@ -233,21 +239,17 @@ def _visit(
 
 
 def _labelled(
-  chain: Chain, states: Tree, error: int, config: OmegaConfig
+  chain: Chain, error: int, states: Tree, truth: str, config: OmegaConfig
 ) -> Chain:
   """The chain with its labels; `error` is its length where there is none."""
   labels = []
   for i in range(len(chain.steps)):
-    value = None
-    if config.unvisited == 'implied':
-      value = float(i < error)
-    step = StepLabel(value, 'rollout')
+    implied = float(i < error) if config.unvisited == 'implied' else None
+    step = StepLabel(implied, 'rollout')
     visited = states.get(chain.steps[: i + 1])
     # Another chain's search may have visited it and have been of another mind.
     if visited and (visited.label.value > config.threshold) == (i < error):
       step = visited.label
     labels.append(step)
-  right = error == len(chain.steps)
-  trials = config.samples
-  labels[-1] = StepLabel(float(right), 'rollout', trials * right, trials)
+  labels[-1] = rollouts.outcome_label(chain, truth, config.samples)
   return dataclasses.replace(chain, labels=tuple(labels))
