@@ -92,25 +92,26 @@ def test_the_tree_gives_more_chains_and_rolls_no_prefix_out_twice():
   assert hit / added > 0.8
 
 
-def test_the_tree_of_a_right_chain_searches_the_wrong_rollouts():
-  completer = dataclasses.replace(DEFAULT, use_wrong=0.3, slip=0.05)
-  problem = 'mod 10 : 7 * 3 + 4'
-  steps = ('7 * 3 = 1', '1 + 4 = 5')
-  chain = Chain(problem, steps, '5', True, meta={'id': 'x'})
-  config = OmegaConfig(samples=32, searches=2)
-  [found], _ = run([omega.tree(chain, config)], SolverPolicy(completer))
-  assert [each.value for each in found[0].labels][1] == 1
-  assert len(found) == 3
-  for other in found[1:]:
-    right = arithmetic_text.check_steps(problem, other.steps)
-    assert error_of(other, config) == right.index(False)
+def test_the_tree_of_a_right_chain_searches_every_wrong_rollout_once():
+  completer = dataclasses.replace(DEFAULT, slip=0.5)
+  chain = Chain('mod 10 : 7 * 3', ('7 * 3 = 1',), '1', True, meta={'id': 'x'})
+  config = OmegaConfig(samples=32, searches=99)
+  policy = SolverPolicy(completer)
+  [found], [[[request]]] = run([omega.tree(chain, config)], policy)
+  [rollouts] = policy.complete([request])
+  wrong = {each.steps for each in rollouts} - {chain.steps}
+  assert len(wrong) > 5
+  assert [each.value for each in found[0].labels] == [1]
+  assert {each.steps for each in found[1:]} == wrong
+  assert len(found) == 1 + len(wrong)
+  assert all(each.labels[0].value == 0 for each in found[1:])
 
 
 def test_rollouts_that_a_limit_cut_off_are_not_searched():
   class Cut:
     def complete(self, requests):
       right = Completion(('1 + 1 = 2',), True, 6, 0, 0.0)
-      cut = Completion(('1 + 1 = 3',), False, 6, 0, 0.0)
+      cut = Completion(('1 + 1 = 4',), False, 6, 0, 0.0)
       return [[right, cut] for _ in requests]
 
   chain = Chain(
