@@ -87,6 +87,7 @@ def base() -> ml_collections.ConfigDict:
     kind='arithmetic',
     dir='',  # '': workdir/data; of a workdir at gs://, this machine's cache
     labels='',  # the --workdir of a labelling job: its chains are trained on
+    first_labels=0,  # of them only the first so many; 0: all
     tokenizer='arithmetic',
     separator='',  # the tokenizer's own
     max_length=chain_length,
@@ -186,6 +187,7 @@ def words(config: ml_collections.ConfigDict) -> None:
     kind='words',
     dir='',
     labels='',
+    first_labels=0,
     words=dict(error_share=0.5, repeat_share=0.05),
     train_problems=8192,
     dev_problems=512,
@@ -210,6 +212,7 @@ def human(config: ml_collections.ConfigDict) -> None:
     kind='files',
     dir='',
     labels='',
+    first_labels=0,
     root='',  # '': the environment variable PRM_JAX_DATA
     train=HUMAN_TRAIN,
     evaluations=dict(
