@@ -161,6 +161,25 @@ def test_what_will_never_do_stops_the_job(
   assert server.heads[0]['Authorization'] == 'Bearer sk-secret'
 
 
+@pytest.mark.parametrize(
+  ('text', 'shown'),
+  [
+    ('{"detail": "context: no field top_q"}', 'context: no field top_q'),
+    ('<html>\n<h1>Nothing\n here</h1>', '<h1>Nothing here</h1>; see to'),
+    ('', 'status 404: ; see to'),
+    ('word ' * 10_000, 'word word'),
+  ],
+)
+def test_a_refusal_in_any_form_is_one_line(server, text, shown):
+  status = 422 if 'detail' in text else 404
+  server.fault = lambda body, _: (status, {}, text or b' ')
+  with pytest.raises(UserError) as error:
+    endpoint_for(server).complete([GOOD])
+  assert shown in str(error.value)
+  assert '\n' not in str(error.value)
+  assert len(str(error.value)) < 600
+
+
 def test_an_empty_account_stops_the_job(server):
   text = '{"error": {"message": "pay", "code": "insufficient_quota"}}'
   server.fault = lambda body, _: (429, {}, text)
