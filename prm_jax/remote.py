@@ -156,8 +156,13 @@ class Server:
 
   @property
   def usage(self) -> Usage:
-    corrupt = self._cache.corrupt if self._cache else 0
-    return dataclasses.replace(self._usage, corrupt=corrupt)
+    """A copy, JSON types only."""
+    return dataclasses.replace(
+      self._usage,
+      corrupt=self._cache.corrupt if self._cache else 0,
+      retried=dict(self._usage.retried),
+      failed=dict(self._usage.failed),
+    )
 
   def answers(self, calls: Sequence[Call]) -> list[Answer | None]:
     """The answers in order; None where every attempt failed.
