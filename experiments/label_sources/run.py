@@ -32,7 +32,10 @@ POOL = 16_384  # chains that every source is given, one a problem
 CHAINS = 4_096  # that a PRM is trained on, with equal chains
 # With equal tokens: what rollouts need for so many.
 ROLLOUT_CHAINS = 1_024
-OTHER_SOLVER = 100  # added to the seed: another policy, with other errors
+# Who completes chains for the labels: the solver that wrote them, believing its
+# wrong facts less often; for the consensus another one, with other facts.
+COMPLETER = {'use_wrong': 0.3, 'slip': 0.01}
+OTHER_SOLVER = 100  # added to the seed
 ACTIVE = {'problems': 512, 'samples': 64, 'budgets': (1, 2, 4, 8)}
 # Labels -> (the job they come from, the PRM's flags). What a label says of a
 # chain's worth is kept after an error, too; what it says of a step is not.
@@ -54,6 +57,12 @@ LABELS = {
   'corruption': ('corruption', ()),
   'consensus': ('consensus', ('--config.targets.hard_above=0.0',)),
 }
+# Labels that no PRM is trained on: to see what the completer is worth.
+ONLY_COUNTED = {
+  'rollouts by another completer, threshold 0': 'other',
+  'rollouts by the solver itself, threshold 0': 'rollouts_own',
+  'OmegaPRM by the solver itself': 'omega_own',
+}
 # How a label is made hard, to count how often it finds the first error.
 THRESHOLDS = {'rollouts, soft': None, 'rollouts, Beta-Binomial': None} | {
   name: 0.0
@@ -63,6 +72,7 @@ THRESHOLDS = {'rollouts, soft': None, 'rollouts, Beta-Binomial': None} | {
     'OmegaPRM',
     'corruption',
     'consensus',
+    *ONLY_COUNTED,
   )
 }
 THRESHOLDS['rollouts, hard'] = 0.5
@@ -129,22 +139,27 @@ def label_all(runner: Runner, seed: int) -> dict[str, pathlib.Path]:
     *domain_flags(seed, 'chains'),
     f'--config.chains.train_problems={POOL}',
   ]
-  solver = '--config.policy.solver.solver_seed'
-  folders = {
-    name: f'seed_{seed}/labels_{name}'
-    for name in ('verifier', 'corruption', 'rollouts', 'omega', 'other')
-  }
+
+  def completer(solver_seed: int, **changes: float) -> list[str]:
+    values = {'solver_seed': solver_seed, **changes}
+    return [f'--config.policy.solver.{k}={v}' for k, v in values.items()]
+
+  # A rollout that ends right decides at threshold 0: no more are needed.
+  one_by_one = '--config.omega.round_size=1'
+  better = completer(seed, **COMPLETER)
   asks = {
-    'verifier': ('verifier', ()),
-    'corruption': ('corruption', ()),
-    'rollouts': ('rollouts', (f'{solver}={seed}',)),
-    'omega': ('omega', (f'{solver}={seed}',)),
-    'other': ('rollouts', (f'{solver}={seed + OTHER_SOLVER}',)),
+    'verifier': ('verifier',),
+    'corruption': ('corruption',),
+    'rollouts': ('rollouts', *better),
+    'omega': ('omega', *better, one_by_one),
+    'other': ('rollouts', *completer(seed + OTHER_SOLVER, **COMPLETER)),
+    'rollouts_own': ('rollouts', *completer(seed)),
+    'omega_own': ('omega', *completer(seed), one_by_one),
   }
   paths = runner.all(
     [
-      (f'label_math.py:{variant}', folders[name], *pool, *flags)
-      for name, (variant, flags) in asks.items()
+      (f'label_math.py:{variant}', f'seed_{seed}/labels_{name}', *pool, *flags)
+      for name, (variant, *flags) in asks.items()
     ]
   )
   found = dict(zip(asks, paths, strict=True))
@@ -193,7 +208,8 @@ def describe_labels(folders: dict[str, pathlib.Path]) -> dict[str, dict]:
     for name, folder in folders.items()
   }
   found = {}
-  for name, (job, _) in LABELS.items():
+  jobs = {name: job for name, (job, _) in LABELS.items()} | ONLY_COUNTED
+  for name, job in jobs.items():
     chains = read_labels(folders[job])
     each = written_tokens(chains[0])
     tokens = POOL * each + ledgers[job]['tokens']
@@ -206,9 +222,6 @@ def describe_labels(folders: dict[str, pathlib.Path]) -> dict[str, dict]:
       'accuracy': None if above is None else accuracy(chains, above),
       'ledger': ledgers[job],
     }
-  found['consensus']['accuracy_of_other'] = accuracy(
-    read_labels(folders['other']), 0.0
-  )
   return found
 
 

@@ -25,13 +25,13 @@ def percent(values: Sequence[float]) -> str:
   return f'{100 * mean(values):.1f} ({each})'
 
 
-def label_table(labels: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
+def label_table(labels: Sequence[dict[str, Any]]) -> str:
   lines = [
     '| labels | first error right, % of chains | chains labelled | tokens '
     'sampled per chain |',
     '| --- | --- | --- | --- |',
   ]
-  for name in names:
+  for name in labels[0]:
     rows = [seed[name] for seed in labels]
     known = rows[0]['accuracy'] is not None
     right = percent([row['accuracy'] for row in rows]) if known else 'soft'
@@ -39,8 +39,6 @@ def label_table(labels: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
       f'| {name} | {right} | {mean([row["labelled"] for row in rows]):,.0f} | '
       f'{mean([row["tokens_per_chain"] for row in rows]):,.0f} |'
     )
-  other = [seed['consensus']['accuracy_of_other'] for seed in labels]
-  lines.append(f'| the second source of the consensus | {percent(other)} | | |')
   return '\n'.join(lines)
 
 
@@ -141,7 +139,7 @@ def render(
   labels, runs = list(found['labels'].values()), list(found['runs'].values())
   return '\n\n'.join(
     [
-      label_table(labels, names),
+      label_table(labels),
       *(
         run_table(labels, runs, names, kind)
         for kind in ('equal chains', 'equal tokens')
