@@ -23,7 +23,7 @@ from prm_jax.domains import (
 )
 from prm_jax.domains.worked_answers import infer_links
 from prm_jax.errors import UserError
-from prm_jax.labels.labelling import CannotLabel, Labelling
+from prm_jax.labels.labelling import CannotLabel, Labelling, truth_of
 from prm_jax.policy import sample_seed
 
 # Our kinds, with their names in `domains.corruptions`.
@@ -84,8 +84,8 @@ def label(chain: Chain, config: CorruptionConfig) -> Labelling:
 
   Returns:
     A chain with labels, its answer and outcome those of its steps. `meta` says
-    more: `kind` ('right' or the error's) and `error_steps`, the index of the
-    step that the error was planted in ([] where there is none).
+    more: `kind` ('right' or the error's), `error_steps`, the index of the step
+    that the error was planted in ([] where there is none), and `truth`.
 
   Raises:
     CannotLabel: the chain is not right, or no error can be planted in it.
@@ -95,6 +95,9 @@ def label(chain: Chain, config: CorruptionConfig) -> Labelling:
     raise CannotLabel('only right chains are corrupted: this one is not')
   if first_error(chain.labels) >= 0:
     raise CannotLabel('the answer is right, but a step is labelled wrong')
+  # A wrong chain does not say it any more; rollouts from it ask.
+  meta = {**chain.meta, 'truth': truth_of(chain)}
+  chain = dataclasses.replace(chain, meta=meta)
   key = str(chain.meta.get('id', chain.problem))
   rng = np.random.default_rng(sample_seed(config.seed, key, 0))
   keep = rng.random() < config.right_share

@@ -54,6 +54,7 @@ def test_arithmetic_chains():
     kind = found.meta['kind']
     kinds[kind] += 1
     assert found.meta['id'] == chain.meta['id']
+    assert found.meta['truth'] == chain.answer
     check = arithmetic_text.check_steps(found.problem, found.steps)
     if kind == 'right':
       assert found.steps == chain.steps
@@ -139,7 +140,8 @@ MOD = 'mod 10 : 7 * 0 + 0 * 0'
     ({'outcome': None}, 'only right chains'),
     ({'outcome': False}, 'only right chains'),
     ({'labels': (StepLabel(1.0), StepLabel(0.0), StepLabel(1.0))}, 'a step is'),
-    ({'answer': None}, 'not one number'),
+    ({'answer': None}, 'the right answer is not known'),
+    ({'answer': None, 'meta': {'truth': '32'}}, 'not one number'),
     ({'answer': '-32'}, 'not one number'),
     ({'answer': '1/2'}, 'not one number'),
     ({'answer': '33'}, 'do not give its answer'),
