@@ -27,10 +27,11 @@ class Sampling:
     samples: k, the most that any prefix gets.
     round_size: rollouts of a prefix between two looks at them, to stop early
       where the counts decide; 0 asks for all k at once.
-    threshold: a prefix is right if rollouts from it succeed more often. Decides
-      when to stop early, in [0, 1).
-    delta: stop where the posterior probability that the rate is above the
-      threshold leaves [delta, 1 - delta]; in (0, 0.5).
+    threshold: a prefix is right if rollouts from it succeed more often; in
+      [0, 1).
+    delta: stop where the posterior probability of the side of the threshold on
+      which successes / trials lies is above 1 - delta; in (0, 0.5). At
+      threshold 0 that is the first success.
   """
 
   samples: int = 8
@@ -190,9 +191,9 @@ def probability_above(threshold: float, successes: int, trials: int) -> float:
 
 
 def _decided(rollouts: Sequence[Rollout], config: Sampling) -> bool:
-  successes = sum(each.right for each in rollouts)
-  if config.threshold == 0:
-    # Every rate is above 0; the question is whether any rollout succeeds.
-    return successes > 0
-  above = probability_above(config.threshold, successes, len(rollouts))
-  return not config.delta <= above <= 1 - config.delta
+  successes, trials = sum(each.right for each in rollouts), len(rollouts)
+  above = probability_above(config.threshold, successes, trials)
+  # The rate must agree: near 0 or 1 it is the prior that is so sure.
+  if successes > config.threshold * trials:
+    return above > 1 - config.delta
+  return above < config.delta

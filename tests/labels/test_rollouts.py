@@ -175,6 +175,16 @@ def test_early_stopping_is_cheaper_and_its_soft_labels_are_biased():
   assert (soft - value)[middle].mean() < -0.03
 
 
+def test_the_prior_alone_decides_nothing():
+  # P(rate > .01) is .98 after one failure: that says nothing of the rate.
+  chains, _ = sampled(20)
+  config = RolloutConfig(samples=6, round_size=1, threshold=0.01, delta=0.1)
+  found, _ = labelled(chains, config)
+  label = [each for chain in found for each in chain.labels[:-1]]
+  assert {each.trials for each in label if each.successes == 0} == {6}
+  assert any(each.trials < 6 for each in label)
+
+
 def test_threshold_zero_stops_at_the_first_success():
   chains, _ = sampled(100)
   all_at_once = RolloutConfig(samples=8, threshold=0.0)

@@ -1,0 +1,252 @@
+"""OmegaPRM's search for the first error, against exact values."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from prm_jax.chains import Chain, StepLabel, first_error
+from prm_jax.data.targets import TargetConfig, step_targets
+from prm_jax.domains import arithmetic
+from prm_jax.domains.solver_policy import SolverPolicy
+from prm_jax.errors import UserError
+from prm_jax.labels import omega, rollouts
+from prm_jax.labels.labelling import CannotLabel
+from prm_jax.labels.omega import OmegaConfig
+from prm_jax.labels.rollouts import RolloutConfig
+from tests.labels.run_labellings import rollouts as asked_for
+from tests.labels.run_labellings import run
+
+DEFAULT = arithmetic.ArithmeticConfig()
+# Long chains in a domain where errors seldom cancel: 97 is a prime, and a
+# wrong result hits the right one once in 97 times.
+LONG = arithmetic.ArithmeticConfig(modulus=97, operations=16)
+# Hard labels at the threshold of the search, nothing masked.
+HARD = TargetConfig(after_first_error='keep', hard_above=0.0)
+
+
+def never_wrong(domain):
+  return dataclasses.replace(domain, wrong_facts=0, slip=0)
+
+
+def stronger(domain):
+  """The same beliefs, used a tenth of the time."""
+  return dataclasses.replace(domain, use_wrong=0.1, slip=0.005)
+
+
+def wrong_chains(domain, count, samples=2, seed=0, completer=None):
+  """Wrong chains, and the completer's exact value after each step."""
+  transitions = arithmetic.make_solver(domain)
+  problems = arithmetic.sample_problems(domain, count, seed)
+  results = arithmetic.sample_results(transitions, problems, samples, seed)
+  values = arithmetic.prefix_values(
+    arithmetic.make_solver(completer or domain), problems, domain.modulus
+  )
+  exact = arithmetic.chain_values(values, results)
+  chains = arithmetic.to_chains(domain, problems, results)
+  wrong = [i for i, chain in enumerate(chains) if not chain.outcome]
+  exact = exact.reshape(len(chains), -1)[wrong]
+  return [chains[i] for i in wrong], exact
+
+
+def search(chains, completer, config):
+  """Chains with labels (or CannotLabel) and the rounds that each asked."""
+  return run(
+    [omega.label(chain, config) for chain in chains],
+    SolverPolicy(completer, seed=1),
+  )
+
+
+def error_of(found, config):
+  """The first error that was found; None where the chain was given up."""
+  if isinstance(found, CannotLabel):
+    return None
+  values = [each.value for each in found.labels]
+  return next(i for i, v in enumerate(values) if v <= config.threshold)
+
+
+def errors_of(found, config):
+  return [error_of(each, config) for each in found]
+
+
+def share_found(errors, true):
+  return np.mean([a == b for a, b in zip(errors, true, strict=True)])
+
+
+def first_wrong(chains):
+  """The first step that calculates wrongly, of each chain."""
+  return [first_error(chain.labels) for chain in chains]
+
+
+def test_one_sure_rollout_a_prefix_finds_exactly_where_the_answer_is_lost():
+  # A completer that is never wrong has values 0 and 1 only, so the search is
+  # plain bisection and can be checked chain by chain.
+  completer = never_wrong(DEFAULT)
+  chains, exact = wrong_chains(DEFAULT, 500, completer=completer)
+  assert set(np.unique(exact)) == {0, 1}
+  config = OmegaConfig(samples=1)
+  found, asked = search(chains, completer, config)
+  errors = errors_of(found, config)
+  lost_once = 0
+  for error, values, rounds in zip(errors, exact, asked, strict=True):
+    before = values[error - 1] if error else 1.0
+    assert (before, values[error]) == (1, 0)
+    if (np.diff(values) <= 0).all():
+      lost_once += 1
+      assert error == values.argmin()
+    # ceil(log2(5)) prefixes, and the bare problem where none succeeded.
+    assert asked_for(rounds) <= 3 + (error == 0)
+  assert lost_once > 300
+
+
+@pytest.mark.parametrize(
+  ('domain', 'completer', 'config', 'missed'),
+  [
+    # The paper's parameters.
+    (LONG, never_wrong(LONG), OmegaConfig(), 0.01),
+    (LONG, stronger(LONG), OmegaConfig(), 0.05),
+    # Five steps are too few for bisection alone to save two thirds of the
+    # rollouts; stopping at the first success does, with the same errors found.
+    (DEFAULT, stronger(DEFAULT), OmegaConfig(round_size=1), 0.05),
+    # A wrong prefix seldom has a rate above 0.3, but often one success of 8.
+    (
+      DEFAULT,
+      stronger(DEFAULT),
+      OmegaConfig(threshold=0.3, round_size=1, delta=0.1),
+      0.02,
+    ),
+  ],
+)
+def test_first_errors_are_found_for_a_third_of_the_rollouts(
+  domain, completer, config, missed
+):
+  chains, exact = wrong_chains(
+    domain, 600, seed=4, completer=never_wrong(domain)
+  )
+  found, asked = search(chains, completer, config)
+  errors = errors_of(found, config)
+  # What outcomes can show is where the answer is lost: before this step who
+  # never errs would end right, after it not.
+  held = np.pad(exact, ((0, 0), (1, 0)), constant_values=1)
+  lost = held[:, :-1] > exact
+  at_loss = [
+    error is not None and row[error]
+    for error, row in zip(errors, lost, strict=True)
+  ]
+  assert np.mean(at_loss) >= 0.95
+  # It is not the first wrong calculation where that one is cancelled by what
+  # follows: a product with 0 or, modulo 10, with 2 or 5, or another error.
+  true = first_wrong(chains)
+  visible = share_found(lost.argmax(1), true)
+  assert 0.92 < visible < 0.99
+  assert share_found(errors, true) >= visible - missed
+  # k from the end of every step but the last, whose outcome is known.
+  exhaustive = len(chains) * config.samples * (domain.operations - 1)
+  assert sum(map(asked_for, asked)) <= exhaustive / 3
+
+
+def test_a_policy_that_errs_itself_finds_what_all_its_rollouts_find():
+  # The default domain's own solver: a right prefix can fail 8 times, a wrong
+  # one succeed by errors that cancel. The search loses nothing against k
+  # rollouts from every step; both are far from the truth.
+  chains, _ = wrong_chains(DEFAULT, 1000, seed=5)
+  config = OmegaConfig()
+  found, _ = search(chains, DEFAULT, config)
+  whole, _ = run(
+    [rollouts.label(chain, RolloutConfig()) for chain in chains],
+    SolverPolicy(DEFAULT, seed=2),
+  )
+  hard = [step_targets(chain, 5, HARD).values.argmin() for chain in whole]
+  by_search = share_found(errors_of(found, config), first_wrong(chains))
+  by_all = share_found(hard, first_wrong(chains))
+  assert abs(by_search - by_all) < 4 * math.sqrt(0.5 / len(chains))
+  assert 0.5 < by_search < 0.75
+
+
+def test_what_the_labels_are():
+  chains, _ = wrong_chains(LONG, 100)
+  config = OmegaConfig()
+  found, asked = search(chains, stronger(LONG), config)
+  for before, chain, rounds in zip(chains, found, asked, strict=True):
+    error = error_of(chain, config)
+    visited = {len(each[0].steps) - 1 for each in rounds}
+    for i, step in enumerate(chain.labels):
+      assert step.source == 'rollout'
+      if i == 15:
+        assert (step.successes, step.trials) == (0, 8)
+      elif i in visited:
+        assert step.trials == 8
+        assert step.value == step.successes / 8
+        assert (step.value > 0) == (i < error)
+      else:
+        assert (step.value, step.trials) == (float(i < error), None)
+    values = step_targets(chain, 16, HARD).values
+    assert (values == (np.arange(16) < error)).all()
+    assert dataclasses.replace(chain, labels=before.labels) == before
+  unknown = dataclasses.replace(config, unvisited='unknown')
+  sparse, _ = search(chains, stronger(LONG), unknown)
+  for full, chain in zip(found, sparse, strict=True):
+    for one, other in zip(full.labels, chain.labels, strict=True):
+      assert other == (one if one.trials else StepLabel(None, 'rollout'))
+
+
+def test_a_right_chain_takes_no_rollouts():
+  chain = Chain('1 + 1?', ('a', '1 + 1 = 2'), '2', True, meta={'id': 'x'})
+  [found], [rounds] = run(
+    [omega.label(chain, OmegaConfig())], SolverPolicy(DEFAULT)
+  )
+  assert [each.value for each in found.labels] == [1, 1]
+  assert found.labels[1].trials == 8
+  assert not rounds
+
+
+def test_early_stopping_decides_as_all_rollouts_do():
+  # At the paper's threshold one success decides; the same samples are drawn.
+  chains, _ = wrong_chains(DEFAULT, 200)
+  config = OmegaConfig()
+  all_at_once, asked = search(chains, DEFAULT, config)
+  one_by_one, fewer = search(chains, DEFAULT, OmegaConfig(round_size=1))
+  assert errors_of(all_at_once, config) == errors_of(one_by_one, config)
+  used = sum(map(asked_for, asked))
+  assert sum(map(asked_for, fewer)) < 0.75 * used
+
+
+def test_a_problem_that_the_policy_cannot_solve():
+  # It believes every fact wrongly and always acts on it.
+  hopeless = arithmetic.ArithmeticConfig(wrong_facts=1, use_wrong=1, slip=0)
+  chains, _ = wrong_chains(hopeless, 50)
+  found, _ = search(chains, hopeless, OmegaConfig())
+  hard = [str(each) for each in found if isinstance(each, CannotLabel)]
+  assert len(hard) > 20
+  assert all('0 of 8 rollouts from the problem itself' in each for each in hard)
+
+
+def test_a_policy_that_fails():
+  class Failing:
+    def complete(self, requests):
+      return [[None] * each.samples for each in requests]
+
+  chains, _ = wrong_chains(DEFAULT, 3)
+  found, _ = run(
+    [omega.label(chain, OmegaConfig()) for chain in chains], Failing()
+  )
+  assert all(isinstance(each, CannotLabel) for each in found)
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'expected'),
+  [
+    ('samples', 0, '>= 1'),
+    ('threshold', -0.1, 'a number in'),
+    ('unvisited', 'right', 'one of implied, unknown'),
+    ('searches', -1, '>= 0'),
+    ('alpha', 0, 'a number in'),
+    ('beta', 1.5, 'a number in'),
+    ('length', 0, '>= 1'),
+    ('c_puct', -1, '>= 0'),
+  ],
+)
+def test_configs_check_themselves(name, value, expected):
+  with pytest.raises(UserError, match=rf'omega.{name}={value!r}: .*{expected}'):
+    OmegaConfig(**{name: value})

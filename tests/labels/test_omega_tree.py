@@ -1,0 +1,144 @@
+"""OmegaPRM's tree: what it searches next, and the chains that come of it."""
+
+import dataclasses
+
+import numpy as np
+
+from prm_jax.chains import Chain, StepLabel
+from prm_jax.data.targets import step_targets
+from prm_jax.domains import arithmetic_text
+from prm_jax.domains.solver_policy import SolverPolicy
+from prm_jax.labels import omega
+from prm_jax.labels.labelling import CannotLabel
+from prm_jax.labels.omega import OmegaConfig, State
+from prm_jax.policy import Completion
+from tests.labels.run_labellings import run
+from tests.labels.test_omega import (
+  DEFAULT,
+  HARD,
+  LONG,
+  error_of,
+  stronger,
+  wrong_chains,
+)
+
+
+def state(successes, wrong, visits=0):
+  label = StepLabel(successes / 8, 'rollout', successes, 8)
+  return State((), label, wrong, visits)
+
+
+def test_select_by_hand():
+  # Q(s, r) + U(s) with alpha .5, beta .9, L 500, c .125, sum N = 4:
+  #   MC 6/8, 2 words, N 3: .5^.25 * .9^.004 + .125 * 2 / 4 = .90304
+  #   MC 4/8, 2 words, N 1: .5^.5 * .9^.004 + .125 * 2 / 2 = .83181
+  #   MC 4/8, 2 words, N 0: .5^.5 * .9^.004 + .125 * 2 / 1 = .95681
+  #   MC 6/8, 900 words, N 0: .5^.25 * .9^1.8 + .125 * 2 / 1 = .94564
+  short, long = ('two words',), ('word ' * 900,)
+  seldom = state(4, [short])
+  states = [
+    state(6, [short], visits=3),
+    state(4, [short], visits=1),
+    state(6, [long]),
+    seldom,
+    state(8, [short]),  # no error can be seen from here
+    state(0, [short]),
+  ]
+  assert omega.select(states, OmegaConfig()) == (seldom, short)
+  assert omega.select(states[:3], OmegaConfig()) == (states[2], long)
+  assert omega.select(states[:2], OmegaConfig()) == (states[0], short)
+  assert omega.select(states[4:], OmegaConfig()) is None
+  # At a threshold of a half only MC above it can be searched.
+  assert omega.select([seldom], OmegaConfig(threshold=0.5)) is None
+  # A convincing rollout first, then the shorter of two.
+  both = state(6, [('five words and no more',), short])
+  assert omega.select([both, seldom], OmegaConfig(c_puct=0)) == (both, short)
+
+
+def test_the_tree_gives_more_chains_and_rolls_no_prefix_out_twice():
+  chains, _ = wrong_chains(LONG, 20)
+  completer = dataclasses.replace(LONG, use_wrong=0.3, slip=0.01)
+  config = OmegaConfig(searches=6)
+  trees, asked = run(
+    [omega.tree(chain, config) for chain in chains], SolverPolicy(completer)
+  )
+  again, _ = run([omega.tree(chains[0], config)], SolverPolicy(completer))
+  assert again[0] == trees[0]
+  [alone], _ = run(
+    [omega.tree(chains[0], OmegaConfig())], SolverPolicy(completer)
+  )
+  assert [each.steps for each in alone] == [chains[0].steps]
+  added, hit = 0, 0
+  for chain, grown, rounds in zip(chains, trees, asked, strict=True):
+    if isinstance(grown, CannotLabel):
+      continue
+    requests = [each for (each,) in rounds]
+    assert requests[0].steps == ()
+    assert len({each.key for each in requests}) == len(requests)
+    assert len({each.steps for each in requests}) == len(requests)
+    assert grown[0].steps == chain.steps
+    assert len({each.steps for each in grown}) == len(grown) <= 7
+    assert len({each.meta['id'] for each in grown}) == len(grown)
+    for other in grown[1:]:
+      added += 1
+      error = error_of(other, config)
+      values = step_targets(other, 16, HARD).values
+      assert (values == (np.arange(16) < error)).all()
+      assert other.outcome is False and other.problem == chain.problem
+      assert other.answer == other.steps[-1].split()[-1]
+      right = arithmetic_text.check_steps(other.problem, other.steps)
+      hit += right.index(False) == error
+  assert added > 80
+  assert hit / added > 0.8
+
+
+def test_the_tree_of_a_right_chain_searches_every_wrong_rollout_once():
+  completer = dataclasses.replace(DEFAULT, slip=0.5)
+  chain = Chain('mod 10 : 7 * 3', ('7 * 3 = 1',), '1', True, meta={'id': 'x'})
+  config = OmegaConfig(samples=32, searches=99)
+  policy = SolverPolicy(completer)
+  [found], [[[request]]] = run([omega.tree(chain, config)], policy)
+  [rollouts] = policy.complete([request])
+  wrong = {each.steps for each in rollouts} - {chain.steps}
+  assert len(wrong) > 5
+  assert [each.value for each in found[0].labels] == [1]
+  assert {each.steps for each in found[1:]} == wrong
+  assert len(found) == 1 + len(wrong)
+  assert all(each.labels[0].value == 0 for each in found[1:])
+
+
+def test_rollouts_that_a_limit_cut_off_are_not_searched():
+  class Cut:
+    def complete(self, requests):
+      right = Completion(('1 + 1 = 2',), True, 6, 0, 0.0)
+      cut = Completion(('1 + 1 = 4',), False, 6, 0, 0.0)
+      return [[right, cut] for _ in requests]
+
+  chain = Chain(
+    '1 + 1?', ('1 + 1 = 3',), '3', False, meta=dict(id='x', truth=2)
+  )
+  config = OmegaConfig(samples=2, searches=3)
+  [found], [rounds] = run([omega.tree(chain, config)], Cut())
+  assert len(found) == 1 and len(rounds) == 1
+  assert found[0].labels[0].value == 0
+
+
+def test_a_policy_that_fails_later_keeps_what_was_found():
+  class FailsLater:
+    asked = 0
+
+    def complete(self, requests):
+      self.asked += len(requests)
+      if self.asked > 5:  # the problem, and log2 of 16 steps
+        return [[None] * each.samples for each in requests]
+      return SolverPolicy(stronger(LONG), seed=1).complete(requests)
+
+  [chain, *_], _ = wrong_chains(LONG, 3)
+  config = OmegaConfig(searches=9)
+  [found], [rounds] = run([omega.tree(chain, config)], FailsLater())
+  [whole], _ = run(
+    [omega.tree(chain, config)], SolverPolicy(stronger(LONG), seed=1)
+  )
+  assert len(rounds) > 5
+  assert 1 <= len(found) < len(whole)
+  assert found == whole[: len(found)]
