@@ -21,6 +21,8 @@ from prm_jax.remote import Server, ServerConfig, Usage
 from prm_jax.replies import Answer, Call
 
 APIS = ('chat', 'completions')
+# OpenAI's word, and those of servers that are compatible in all but this.
+_FINISHED = ('stop', 'eos', 'eos_token', 'end')
 # What `extra` may not say, as it is said elsewhere or breaks a promise.
 _OWN_FIELDS = ('messages', 'model', 'n', 'prompt', 'seed', 'stop', 'stream')
 _SYSTEM = (
@@ -33,11 +35,11 @@ _SYSTEM = (
 class EndpointConfig(ServerConfig):
   """A model on a server, and how it is asked.
 
-  A chat gets `system`, `prompt` and the steps so far as the beginning of the
-  assistant's message. Whether it goes on with that message or writes a new one
-  is the server's business; vLLM goes on with
-  `extra={'continue_final_message': True, 'add_generation_prompt': False}`. The
-  completions API gets the same as one text.
+  A chat gets `system`, `prompt` and the steps so far as an assistant's message.
+  Whether the model goes on with that message or begins a new one is up to the
+  server: llama.cpp goes on, `transformers serve` begins a new one, vLLM goes
+  on with `extra_after_steps={'continue_final_message': True,
+  'add_generation_prompt': False}`. The completions API gets all as one text.
 
   Attributes:
     api: chat or completions.
@@ -46,10 +48,12 @@ class EndpointConfig(ServerConfig):
     separator: what stands between steps, in prompts and in completions.
     temperature: 0 is greedy.
     top_p: 1 is all.
-    max_tokens: of one completion; 0 leaves it to the server.
+    max_tokens: of one completion; 0 leaves it to the server, or to
+      `extra={'max_completion_tokens': 1024}`.
     seed: of all samples; a server may ignore it.
     send_seed: False for servers that refuse seeds.
-    extra: more fields of the request, such as {'top_k': 20}.
+    extra: more fields of every request, such as {'top_k': 20}.
+    extra_after_steps: more fields of those that have steps already.
   """
 
   api: str = 'chat'
@@ -62,6 +66,7 @@ class EndpointConfig(ServerConfig):
   seed: int = 0
   send_seed: bool = True
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  extra_after_steps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     super().__post_init__()
@@ -82,11 +87,22 @@ class EndpointConfig(ServerConfig):
     ):
       if not low <= (value := getattr(self, name)) <= high:
         raise UserError(f'endpoint.{name}={value}: expected {low} to {high}')
-    for name in _OWN_FIELDS:
-      if name in self.extra:
-        raise UserError(
-          f'endpoint.extra has {name!r}, which is said otherwise; take it out'
-        )
+    for name in ('extra', 'extra_after_steps'):
+      _check_extra(f'endpoint.{name}', getattr(self, name))
+
+
+def _check_extra(name: str, extra: Mapping[str, Any]) -> None:
+  try:
+    json.dumps(dict(extra))
+  except TypeError as error:
+    raise UserError(
+      f'{name}={extra}: expected JSON types only: {error}'
+    ) from error
+  for field in _OWN_FIELDS:
+    if field in extra:
+      raise UserError(
+        f'{name} has {field!r}, which is said otherwise; take it out'
+      )
 
 
 class Endpoint:
@@ -168,8 +184,8 @@ class Endpoint:
     body = {
       'model': config.model,
       'temperature': config.temperature,
-      **opening,
       **config.extra,
+      **opening,
     }
     if config.top_p < 1:
       body['top_p'] = config.top_p
@@ -190,15 +206,14 @@ class Endpoint:
     config = self._config
     prompt = config.prompt.replace('{problem}', request.problem)
     written = ''.join(step + config.separator for step in request.steps)
+    extra = config.extra_after_steps if request.steps else {}
     if config.api == 'completions':
       system = f'{config.system}\n\n' if config.system else ''
-      return {'prompt': f'{system}{prompt}{config.separator}{written}'}
+      text = f'{system}{prompt}{config.separator}{written}'
+      return {'prompt': text, **extra}
     said = (('system', config.system), ('user', prompt), ('assistant', written))
-    return {
-      'messages': [
-        {'role': role, 'content': text} for role, text in said if text
-      ]
-    }
+    messages = [{'role': role, 'content': text} for role, text in said if text]
+    return {'messages': messages, **extra}
 
   def _completion(
     self, answer: Answer | None, max_steps: int
@@ -206,7 +221,10 @@ class Endpoint:
     if answer is None:
       return None
     steps, finished = split_steps(
-      answer.text, self._config.separator, answer.finish == 'stop', max_steps
+      answer.text,
+      self._config.separator,
+      answer.finish in _FINISHED,
+      max_steps,
     )
     return Completion(
       steps, finished, answer.tokens, answer.prompt_tokens, float('nan')

@@ -156,8 +156,13 @@ class Server:
 
   @property
   def usage(self) -> Usage:
-    corrupt = self._cache.corrupt if self._cache else 0
-    return dataclasses.replace(self._usage, corrupt=corrupt)
+    """A copy, JSON types only."""
+    return dataclasses.replace(
+      self._usage,
+      corrupt=self._cache.corrupt if self._cache else 0,
+      retried=dict(self._usage.retried),
+      failed=dict(self._usage.failed),
+    )
 
   def answers(self, calls: Sequence[Call]) -> list[Answer | None]:
     """The answers in order; None where every attempt failed.
@@ -273,10 +278,11 @@ class Server:
   def _refusal(self, error) -> Exception:
     """What a status other than 200 means: for this call, or for the job."""
     config, status = self._config, error.status_code
-    said = error.message
-    if isinstance(error.body, Mapping):
-      said = error.body.get('message', said)
-    said = ' '.join(str(said).split())
+    # Not every server has OpenAI's form, in which the client finds a message.
+    said = error.response.text
+    if isinstance(error.body, Mapping) and 'message' in error.body:
+      said = str(error.body['message'])
+    said = ' '.join(said.split())
     if self._key:
       # Some servers quote it.
       said = said.replace(self._key, '***')
@@ -284,8 +290,8 @@ class Server:
     if (status in _PASSING or status >= 500) and not quota:
       return _Failure(f'status {status}', retry_after(error.response.headers))
     reasons = f'{error.code} {said}'.lower()
-    own = status in (400, 422) and any(w in reasons for w in _ITS_OWN_FAULT)
-    if own or status == 413:
+    own = any(word in reasons for word in _ITS_OWN_FAULT)
+    if status == 413 or (status == 400 and own):
       return _Failure(f'refused with status {status}', final=True)
     cure = 'see what it says, and endpoint.extra'
     if status in (401, 403):

@@ -48,7 +48,12 @@ def test_completions_come_in_the_order_of_the_requests(server):
 
 def test_what_a_chat_is_sent(server):
   config = config_for(
-    server, temperature=0.5, top_p=0.9, max_tokens=64, extra={'top_k': 20}
+    server,
+    temperature=0.5,
+    top_p=0.9,
+    max_tokens=64,
+    extra={'top_k': 20},
+    extra_after_steps={'continue_final_message': True},
   )
   request = Request('3 + 4?', ('3 + 4 = 7', 'so 7'), 'sum', 1, first=5)
   Endpoint(config).complete([request])
@@ -64,10 +69,14 @@ def test_what_a_chat_is_sent(server):
       'top_p': 0.9,
       'max_tokens': 64,
       'top_k': 20,
+      'continue_final_message': True,
       'seed': sample_seed(0, 'sum', 5) >> 33,
     }
   ]
   assert 0 <= server.asked[0]['seed'] < 2**31
+  Endpoint(config).complete([request._replace(steps=())])
+  assert len(server.asked[1]['messages']) == 2
+  assert 'continue_final_message' not in server.asked[1]
 
 
 def test_what_the_completions_api_is_sent(server):
@@ -116,6 +125,7 @@ def test_steps_of_replies_that_are_cut(server):
     'e': ('one\ntwo\n', 'length', (('one', 'two'), False)),
     'f': ('one', 'content_filter', ((), False)),
     'g': (None, 'length', ((), False)),
+    'i': ('one\ntwo', 'eos_token', (('one', 'two'), True)),
     'h': ('half \ud83d of one', 'stop', (('half ? of one',), True)),
   }
   server.fault = lambda body, _: reply(
@@ -199,6 +209,8 @@ def test_names_say_what_changes_completions(server):
     ({'top_p': 0}, 'top_p=0: expected'),
     ({'max_tokens': -1}, 'max_tokens=-1: expected 0 to'),
     ({'extra': {'stream': True}}, "extra has 'stream'"),
+    ({'extra': {'top_k': {1, 2}}}, 'expected JSON types only'),
+    ({'extra_after_steps': {'n': 2}}, "extra_after_steps has 'n'"),
   ],
 )
 def test_configs_check_themselves(change, told):

@@ -1,7 +1,9 @@
 """Servers that fail: bounded, counted, told, and the rest goes on."""
 
+import dataclasses
 import datetime
 import email.utils
+import json
 import signal
 import subprocess
 import sys
@@ -31,11 +33,15 @@ def endpoint_for(server, cache=None, **changes):
     'base_url': server.url,
     'model': 'parrot',
     'system': '',
-    'timeout': 0.4,
     'attempts': 3,
     'backoff': 0.01,
   }
   return Endpoint(EndpointConfig(**values | changes), cache)
+
+
+def timeout_for(reason):
+  """Seconds; those that must run out are short."""
+  return 0.8 if reason == 'timeout' else 60.0
 
 
 def problem_of(body):
@@ -67,7 +73,7 @@ FAULTS = [
 @pytest.mark.parametrize(('fault', 'reason'), FAULTS, ids=str)
 def test_a_passing_fault_is_asked_again(server, fault, reason):
   server.fault = lambda body, before: fault if before < 2 else None
-  endpoint = endpoint_for(server)
+  endpoint = endpoint_for(server, timeout=timeout_for(reason))
   [[completion]] = endpoint.complete([GOOD])
   assert completion.steps[0] == "I read 'good'"
   assert endpoint.usage.retried == {reason: 2}
@@ -81,7 +87,7 @@ def test_a_lasting_fault_is_given_up_and_the_rest_goes_on(
   server, fault, reason
 ):
   server.fault = lambda body, _: fault if problem_of(body) == 'bad' else None
-  endpoint = endpoint_for(server, concurrency=1)
+  endpoint = endpoint_for(server, concurrency=1, timeout=timeout_for(reason))
   answers = endpoint.complete([GOOD, BAD, GOOD._replace(samples=2)])
   assert answers[1] == [None]
   assert [completion.finished for completion in answers[2]] == [True, True]
@@ -161,6 +167,25 @@ def test_what_will_never_do_stops_the_job(
   assert server.heads[0]['Authorization'] == 'Bearer sk-secret'
 
 
+@pytest.mark.parametrize(
+  ('text', 'shown'),
+  [
+    ('{"detail": "context: no field top_q"}', 'context: no field top_q'),
+    ('<html>\n<h1>Nothing\n here</h1>', '<h1>Nothing here</h1>; see to'),
+    ('', 'status 404: ; see to'),
+    ('word ' * 10_000, 'word word'),
+  ],
+)
+def test_a_refusal_in_any_form_is_one_line(server, text, shown):
+  status = 422 if 'detail' in text else 404
+  server.fault = lambda body, _: (status, {}, text or b' ')
+  with pytest.raises(UserError) as error:
+    endpoint_for(server).complete([GOOD])
+  assert shown in str(error.value)
+  assert '\n' not in str(error.value)
+  assert len(str(error.value)) < 600
+
+
 def test_an_empty_account_stops_the_job(server):
   text = '{"error": {"message": "pay", "code": "insufficient_quota"}}'
   server.fault = lambda body, _: (429, {}, text)
@@ -220,10 +245,8 @@ def test_failures_in_a_row_are_in_a_row(server):
 
 
 def test_no_more_at_once_than_allowed(server):
-  server.pause = 0.05
-  endpoint_for(server, concurrency=3, timeout=10).complete(
-    [GOOD._replace(samples=12)]
-  )
+  server.pause = 0.1
+  endpoint_for(server, concurrency=3).complete([GOOD._replace(samples=12)])
   assert len(server.asked) == 12
   assert server.most == 3
 
@@ -238,6 +261,7 @@ def test_tokens_and_money(server):
   usage = endpoint.usage
   assert (usage.tokens, usage.prompt_tokens) == (800, 4000)
   assert usage.uncounted == 1
+  assert json.loads(json.dumps(dataclasses.asdict(usage)))['calls'] == 5
   assert usage.cost == pytest.approx(4 * (200 * 10 + 1000 * 2.5) / 1e6)
 
 
@@ -318,6 +342,8 @@ def test_a_killed_process_has_paid_for_what_it_got(server, tmp_path):
     while server.answered < 10 and time.monotonic() < limit:
       time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
+  # The server has yet to notice.
+  time.sleep(0.5)
   assert 10 <= server.answered < 40
   # What was under way when it died came to nothing.
   kept = len(list(tmp_path.rglob('*.json')))
