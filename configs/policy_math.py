@@ -50,14 +50,14 @@ def base() -> ml_collections.ConfigDict:
     max_length=chain_length,
     row_length=4 * chain_length,
     max_steps_per_row=4 * operations,
-    batch_size=16,
+    batch_size=8,
     shards=0,  # as in configs/prm_math.py
     train_problems=8192,
-    train_samples=8,
+    train_samples=2,
     dev_problems=128,
     dev_samples=8,
     test_problems=400,
-    test_samples=64,
+    test_samples=16,  # as many as evaluation.samples, to compare with
     arithmetic=dict(
       modulus=10,
       operations=operations,
@@ -100,10 +100,10 @@ def base() -> ml_collections.ConfigDict:
     moments='float32',
   )
   config.train = dict(
-    steps=1000,
+    steps=600,
     microbatches=1,
     log_every=20,
-    checkpoint_every=250,
+    checkpoint_every=200,
     keep=2,
     best_metric='eval/log_likelihood',
     max_skipped_in_a_row=10,

@@ -32,12 +32,18 @@ from prm_jax.compiled.compiler import (
 from prm_jax.compiled.program import read_program
 from prm_jax.compiled.work import Count, count_work
 from prm_jax.errors import UserError
-from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig, merge
+from prm_jax.models import LoraConfig, TransformerConfig, merge
 from prm_jax.models.tpu_attention import LANES
 from prm_jax.optim import OptimConfig, make_optimizer, make_schedule
-from prm_jax.settings import check_mesh, check_values, settings_of
+from prm_jax.settings import (
+  check_mesh,
+  check_values,
+  head_of,
+  loss_of,
+  settings_of,
+)
 from prm_jax.sharding import batch_sharding, make_mesh
-from prm_jax.train import LossConfig, compile_train_step, make_train_step
+from prm_jax.train import compile_train_step, make_train_step
 from prm_jax.train_state import TrainState, abstract_state, make_init
 
 _TOPOLOGY = flags.DEFINE_string(
@@ -69,10 +75,10 @@ def train_state_of(config: Mapping[str, Any], mesh: Mesh) -> TrainState:
   )
   init = make_init(
     model_of(config),
-    HeadConfig(**config['head']),
+    head_of(config),
     optimizer,
     LoraConfig(**config['lora']),
-    lm_loss=config['loss']['lm_weight'] > 0,
+    lm_loss=loss_of(config).lm_weight > 0,
   )
   return abstract_state(init, mesh)
 
@@ -83,13 +89,13 @@ def lower_train(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
   state = train_state_of(config, mesh)
   step = make_train_step(
     model_of(config),
-    HeadConfig(**config['head']),
-    LossConfig(**config['loss']),
+    head_of(config),
+    loss_of(config),
     make_optimizer(optim, steps),
     make_schedule(optim, steps),
     config['train']['microbatches'],
     LoraConfig(**config['lora']),
-    config['train']['head_only_steps'],
+    config['train'].get('head_only_steps', 0),
   )
   with jax.set_mesh(mesh):
     return compile_train_step(step, state, mesh).lower(
@@ -127,7 +133,7 @@ def lower_score(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
   As in an evaluation during training, with the optimizer's state on the chip.
   """
   model = model_of(config)
-  head, lora = HeadConfig(**config['head']), LoraConfig(**config['lora'])
+  head, lora = head_of(config), LoraConfig(**config['lora'])
   state = train_state_of(config, mesh)
   batch = abstract_batch(config, mesh)
   rows = score.Rows(*(batch[name] for name in score.Rows._fields))
@@ -146,6 +152,8 @@ def lower_score(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
 
 
 PROGRAMS = {'train': lower_train, 'score': lower_score}
+# Of them, what the job of a task runs.
+PROGRAMS_OF = {'prm': ('train', 'score'), 'policy': ('train',)}
 
 
 def times(count: Count, chip: Chip) -> dict[str, float]:
@@ -345,7 +353,7 @@ def main(argv: list[str]) -> int:
       '  what is sent between slices is timed at that rate too: it takes longer'
     )
   found = {}
-  for name in PROGRAMS:
+  for name in PROGRAMS_OF[config['task']]:
     found[name] = describe(name, config, mesh, chip)
     command_line.log(f'{name}: {table(found[name], chip)}')
   cure = None

@@ -28,6 +28,8 @@ from prm_jax.train import LoopConfig
 
 # What the evaluation during training gives, higher is better.
 BEST_METRICS = {'prm': ('eval/auc', ''), 'policy': ('eval/log_likelihood', '')}
+# What only the configs of a task have.
+SECTIONS = {'prm': ('head', 'loss', 'targets'), 'policy': ('sampling',)}
 # All that a config says of a model that is a pretrained one.
 COMPUTED = {'dtype', 'param_dtype', 'remat', 'scan_unroll'}
 POSITIVE = {
@@ -65,6 +67,7 @@ class Settings:
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
   """Checks a config: every fault that can be seen without data is seen here."""
+  _check_task(config)
   base = open_pretrained(config['base']) if config['base'] else None
   described = _describe(config, base, head_of(config))
   if described.head is None and described.format.end is None:
@@ -119,8 +122,20 @@ def sampling_of(config: Mapping[str, Any]) -> SamplingConfig | None:
   return SamplingConfig(**config['sampling'])
 
 
+def _check_task(config: Mapping[str, Any]) -> None:
+  """Raises UserError where a config is made for another task than its own."""
+  for name in SECTIONS[config['task']]:
+    if name not in config:
+      raise UserError(
+        f'config.task={config["task"]!r} reads config.{name}, which this file '
+        'does not have: configs/prm_math.py trains reward models, '
+        'configs/policy_math.py policies'
+      )
+
+
 def check_values(config: Mapping[str, Any]) -> None:
   """Checks what can be seen in a config alone, without its base."""
+  _check_task(config)
   task, head = config['task'], head_of(config)
   if head is not None:
     losses.check_loss(config['loss']['name'], head)

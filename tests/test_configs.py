@@ -15,7 +15,6 @@ from tests import command_line
 from tests.command_line import ROOT
 from tests.data.shared_data import shared
 
-VARIANTS_RUN = ('human', 'lora', 'orm', 'words')
 BASES = (
   'llama3_8b',
   'qwen2_5_72b',
@@ -23,6 +22,11 @@ BASES = (
   'qwen2_5_math_7b',
   'smollm2',
 )
+# Config -> its variants but `tiny`, and those of them that bring a base.
+VARIANTS = {
+  'prm_math': (('human', 'lora', 'orm', 'words'), BASES),
+  'policy_math': (('lora',), ('qwen2_5_math_7b', 'smollm2')),
+}
 CHAIN = ('mod 10 : 7 * 3 + 4', ['7 * 3 = 1', '1 + 4 = 5'])
 CANDIDATES = [CHAIN[1], ['7 * 3 = 2', '2 + 4 = 6'], ['7 * 3 = 1', '1 + 4 = 3']]
 PROSE = ('What is 7 times 3, plus 4?', ['7 times 3 is 21.', '21 + 4 = 25.'])
@@ -249,10 +253,42 @@ def test_tiny_words(tmp_path):
   assert results['best_of_n']['n'] == [1, 2, 4]
 
 
-def test_every_variant_is_tried_here():
-  """A new variant, or a new config, has to be added to this file."""
-  assert [p.name for p in (ROOT / 'configs').glob('*.py')] == ['prm_math.py']
-  tree = ast.parse((ROOT / 'configs' / 'prm_math.py').read_text())
+@pytest.mark.slow  # reads all of GSM8K three times
+@pytest.mark.parametrize('base', VARIANTS['policy_math'][1])
+def test_tiny_policies_of_bases(base, tmp_path):
+  root = shared('gsm8k/train.jsonl').parent.parent
+  done = command_line.run(
+    f'--config=configs/policy_math.py:{base},lora,tiny',
+    f'--workdir={tmp_path}',
+    f'--config.data.root={root}',
+  )
+  assert done.returncode == 0, done.stderr
+  found = read(tmp_path)['results']['sampling']['gsm8k']['policy']
+  assert (found['problems'], found['samples']) == (4, 4)
+
+
+def test_tiny_policy(tmp_path):
+  done = command_line.run(
+    '--config=configs/policy_math.py:tiny', f'--workdir={tmp_path}'
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'results: ' in done.stdout
+  assert read(tmp_path)['results']['sampling']['arithmetic'].keys() == {
+    'policy',
+    'data',
+  }
+
+
+def test_every_config_is_tried_here():
+  """A new config has to be added to this file."""
+  names = {path.stem for path in (ROOT / 'configs').glob('*.py')}
+  assert names == VARIANTS.keys()
+
+
+@pytest.mark.parametrize('config', VARIANTS)
+def test_every_variant_is_tried_here(config):
+  """A new variant has to be added to this file."""
+  tree = ast.parse((ROOT / 'configs' / f'{config}.py').read_text())
   docstring = ast.get_docstring(tree)
   (table,) = (
     node.value
@@ -261,6 +297,7 @@ def test_every_variant_is_tried_here():
     and getattr(node.targets[0], 'id', '') == 'variants'
   )
   variants = [key.value for key in table.keys]
-  assert sorted(variants) == sorted([*VARIANTS_RUN, *BASES, 'tiny'])
+  plain, bases = VARIANTS[config]
+  assert sorted(variants) == sorted([*plain, *bases, 'tiny'])
   for name in variants:
     assert f'\n    {name}  ' in docstring

@@ -1,5 +1,7 @@
 """Encoding: ids, step ends and truncation never fall out of line."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tokenizers
@@ -26,6 +28,35 @@ def test_worked_example():
   )
   np.testing.assert_array_equal(encoding.step_ends, [13, 19])
   assert encoding.prompt_length == 8
+
+
+def test_a_policy_ends_its_chain():
+  fmt = make_format('arithmetic', 21)
+  problem, steps = 'mod 10 : 7 * 3', ['7 * 3 = 1', '1 + 1 = 2']
+  ended = fmt.encode_with_end(problem, steps)
+  assert fmt.tokenizer.decode(ended.tokens).endswith(
+    '2 <step_end> <problem_end>'
+  )
+  bare = fmt.encode(problem, steps)
+  np.testing.assert_array_equal(ended.tokens[:-1], bare.tokens)
+  np.testing.assert_array_equal(ended.step_ends, bare.step_ends)
+  assert ended.tokens.dtype == bare.tokens.dtype
+
+
+@pytest.mark.parametrize('max_length', [20, 19])
+def test_a_chain_that_was_cut_or_leaves_no_room_has_no_end(max_length):
+  fmt = make_format('arithmetic', max_length)
+  problem, steps = 'mod 10 : 7 * 3', ['7 * 3 = 1', '1 + 1 = 2']
+  np.testing.assert_array_equal(
+    fmt.encode_with_end(problem, steps).tokens,
+    fmt.encode(problem, steps).tokens,
+  )
+
+
+def test_a_format_without_an_end_is_no_policy_s():
+  fmt = dataclasses.replace(make_format('bytes', 9), end=None)
+  with pytest.raises(UserError, match=r'set data\.end'):
+    fmt.encode_with_end('a', ['b'])
 
 
 def test_number_tokens_are_of_steps_and_never_the_first_of_one():

@@ -72,7 +72,7 @@ def read_results(problem: str, steps: Sequence[str]) -> list[int] | None:
   """The result of each step of a rightly formed chain, right or wrong.
 
   None where it is not: every operation of the problem has to stand in its place
-  once, on the result before it.
+  once, on the result before it, and give a number of the domain.
   """
   written = read_problem(problem)
   matches = [_STEP.fullmatch(step) for step in steps]
@@ -82,7 +82,8 @@ def read_results(problem: str, steps: Sequence[str]) -> list[int] | None:
   states = [written.start, *results]
   stated = [(int(match[1]), match[2], int(match[3])) for match in matches]
   asked = [(states[i], *part) for i, part in enumerate(written.parts)]
-  return results if stated == asked else None
+  inside = all(result < written.modulus for result in results)
+  return results if inside and stated == asked else None
 
 
 def check_steps(problem: str, steps: Sequence[str]) -> list[bool]:

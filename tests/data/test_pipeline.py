@@ -110,6 +110,17 @@ def test_an_epoch_holds_every_chain_once_and_in_line():
   assert seen == collections.Counter(by_problem.keys())
 
 
+def test_a_policy_learns_what_follows_the_problem():
+  chain = Chain('ab', ('c', 'de'), labels=(StepLabel(1.0), StepLabel(0.0)))
+  of_policy = encode_example(chain, FORMAT, TargetConfig('completion'))
+  of_reward = encode_example(chain, FORMAT, TARGETS)
+  # <bos> a b <problem_end> | c <step_end> | d e <step_end> | <problem_end>
+  assert of_policy['lm_mask'].tolist() == [False] * 4 + [True] * 6
+  assert of_policy['tokens'][-1] == FORMAT.end
+  assert of_reward['lm_mask'].tolist() == [True] * 9
+  np.testing.assert_array_equal(of_policy['tokens'][:-1], of_reward['tokens'])
+
+
 def test_the_batch_contract():
   batches = list(batches_of(CHAINS, batch_size=4))
   for batch in batches:

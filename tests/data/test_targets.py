@@ -50,6 +50,13 @@ def test_neutral(neutral, expected):
   assert read(chain, neutral=neutral) == expected
 
 
+def test_a_completion_teaches_without_labels():
+  bare = Chain('p', ('a', 'b', 'c'))
+  for chain in (bare, chain_of(WRONG, UNKNOWN, RIGHT)):
+    weights = step_targets(chain, 2, TargetConfig('completion')).weights
+    assert weights.tolist() == [1.0, 1.0]
+
+
 def test_neutral_bad_with_what_follows_kept():
   chain = chain_of(RIGHT, NEUTRAL, RIGHT, WRONG)
   config = dict(neutral='bad', after_first_error='keep')

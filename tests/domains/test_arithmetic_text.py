@@ -36,6 +36,31 @@ def test_steps_that_no_solver_writes(steps, right):
   assert arithmetic_text.check_steps('mod 10 : 7 * 3 + 4', steps) == right
 
 
+def test_the_results_of_a_chain_are_read_back():
+  problems = arithmetic.sample_problems(CONFIG, 50, seed=0)
+  solver = arithmetic.make_solver(CONFIG)
+  results = arithmetic.sample_results(solver, problems, 1, seed=1)
+  chains = arithmetic.to_chains(CONFIG, problems, results)
+  for chain, written in zip(chains, results[:, 0].tolist(), strict=True):
+    assert arithmetic_text.read_results(chain.problem, chain.steps) == written
+
+
+@pytest.mark.parametrize(
+  'steps',
+  [
+    [],
+    ['7 * 3 = 2'],  # one is missing
+    ['7 * 3 = 2', '2 + 4 = 6', '6 + 0 = 6'],
+    ['7 * 3 = 2', '3 + 4 = 7'],  # takes up what is not there
+    ['7 * 3 = 2', '2 + 5 = 7'],
+    ['7 * 3 = 2', '2 + 4 = 10'],  # not below the modulus
+    ['7 * 3 = 2', 'so 2 + 4 = 6'],
+  ],
+)
+def test_a_chain_that_is_not_rightly_formed_has_no_results(steps):
+  assert arithmetic_text.read_results('mod 10 : 7 * 3 + 4', steps) is None
+
+
 @pytest.mark.parametrize(
   'text', ['7 * 3', 'mod 10 : 7', 'mod 10 : 7 * 3 +', 'mod 10 : 7 / 3', '٣']
 )
