@@ -43,6 +43,7 @@ SAMPLE = '--config=configs/sample_math.py'
 JOBS = {
   'verifier': (f'{LABEL}verifier', *chains(2000)),
   'rollouts': (f'{LABEL}rollouts', *chains(600)),
+  'omega': (f'{LABEL}omega', *chains(600)),
   'corruption': (f'{LABEL}corruption', *chains(2000)),
   'consensus': (
     f'{LABEL}consensus',
@@ -200,7 +201,7 @@ def test_the_journal_of_a_killed_job_may_end_in_half_a_line(folders, tmp_path):
 
 
 def test_the_ledger_counts_what_the_chains_hold(folders):
-  for name in ('verifier', 'rollouts', 'corruption'):
+  for name in ('verifier', 'rollouts', 'omega', 'corruption'):
     ledger = found(folders[name])['ledger']
     lines = found(folders[name])['chains'].splitlines()
     values = [s['value'] for line in lines for s in json.loads(line)['labels']]
