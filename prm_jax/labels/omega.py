@@ -92,6 +92,12 @@ def label(chain: Chain, config: OmegaConfig) -> Labelling:
   Where `config.threshold` is t, `targets.hard_above=t` makes labels of the
   values that agree with the search.
 
+  Outcomes show where an answer is lost, not where a step is wrong: an error
+  that a later one cancels passes for right. And rollouts are as good as their
+  policy: in the arithmetic domain the solver that wrote the chains finds 62% of
+  the first wrong steps, one that errs a tenth as often 93% (threshold 0) and
+  95% (threshold 0.3), of the 96% that outcomes can show.
+
   Raises:
     CannotLabel: the right answer is not known, the policy failed, or no prefix
       of a wrong chain succeeds, the bare problem included: the problem is too

@@ -91,7 +91,8 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
 
   All completions of a finished chain are the chain itself: the last step has
   k successes of k, or none, without a rollout. Completions that could not be
-  had are no trials; a step that has none is unknown (None, 0 of 0).
+  had are no trials; a step that has none is unknown (None, 0 of 0). Samples are
+  keyed by `meta['id']` and the step.
 
   Raises:
     CannotLabel: the right answer is not known, or no completion was had.
