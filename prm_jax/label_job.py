@@ -29,10 +29,11 @@ from prm_jax.labels import (
   corruption,
   engine,
   judge,
+  omega,
   rollouts,
   verifier,
 )
-from prm_jax.labels.driver import alone
+from prm_jax.labels.driver import Work, alone
 from prm_jax.labels.journal import Ended
 from prm_jax.labels.labelling import Labelling
 
@@ -55,22 +56,37 @@ class Source(NamedTuple):
   """How chains are labelled.
 
   Attributes:
-    label: the coroutine for one chain.
+    work: of one chain; most give it back with labels, alone.
     config: of the values of its section.
     asks: 'policy', 'judge' or '' for nobody.
   """
 
-  label: Callable[[Chain, Any], Labelling]
+  work: Callable[[Chain, Any], Work]
   config: type
   asks: str = ''
 
 
+def each(
+  label: Callable[[Chain, Any], Labelling],
+) -> Callable[[Chain, Any], Work]:
+  """The work of a source that labels a chain and makes no others."""
+  return lambda chain, config: alone(label(chain, config))
+
+
+def search(chain: Chain, config: omega.OmegaConfig) -> Work:
+  """OmegaPRM: the chain, and those that its tree adds where one is wanted."""
+  if not config.searches:  # a right chain costs nothing then
+    return alone(omega.label(chain, config))
+  return omega.tree(chain, config)
+
+
 SOURCES = {
-  'verifier': Source(verifier.label, verifier.VerifierConfig),
-  'rollouts': Source(rollouts.label, rollouts.RolloutConfig, 'policy'),
-  'judge': Source(judge.label, judge.JudgeConfig, 'judge'),
-  'corruption': Source(corruption.label, corruption.CorruptionConfig),
-  'given': Source(given, GivenConfig),
+  'verifier': Source(each(verifier.label), verifier.VerifierConfig),
+  'rollouts': Source(each(rollouts.label), rollouts.RolloutConfig, 'policy'),
+  'omega': Source(search, omega.OmegaConfig, 'policy'),
+  'judge': Source(each(judge.label), judge.JudgeConfig, 'judge'),
+  'corruption': Source(each(corruption.label), corruption.CorruptionConfig),
+  'given': Source(each(given), GivenConfig),
 }
 CHAINS = ('arithmetic', 'files', 'workdir')
 
@@ -198,7 +214,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
       'policy': asked.name if asked else '',
     },
     count=len(chains),
-    start=lambda i: alone(source.label(chains[i], settings)),
+    start=lambda i: source.work(chains[i], settings),
     counts=counts,
     **({source.asks: asked} if source.asks else {}),
   )

@@ -26,6 +26,15 @@ BASES = (
 VARIANTS = {
   'prm_math': (('human', 'lora', 'orm', 'words'), BASES),
   'policy_math': (('lora',), ('qwen2_5_math_7b', 'smollm2')),
+  # Run by tests/test_label_job.py.
+  'label_math': (
+    (
+      *('verifier', 'rollouts', 'omega', 'judge', 'corruption'),
+      *('consensus', 'active'),
+    ),
+    (),
+  ),
+  'sample_math': (('gsm8k',), ()),
 }
 CHAIN = ('mod 10 : 7 * 3 + 4', ['7 * 3 = 1', '1 + 4 = 5'])
 CANDIDATES = [CHAIN[1], ['7 * 3 = 2', '2 + 4 = 6'], ['7 * 3 = 1', '1 + 4 = 3']]

@@ -280,7 +280,7 @@ def load_dataset(
     raise UserError(
       f'data.kind={config["kind"]!r}: expected arithmetic, words or files'
     )
-  if config['labels']:
+  if config.get('labels'):  # policies learn from other chains
     splits = splits._replace(train=labelled_chains(config, splits, log))
   learned = {'train': splits.train, 'dev': splits.dev}
   # The name carries the content, so that runs with other data never collide.
