@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import email.utils
+import itertools
 import json
 import signal
 import subprocess
@@ -114,15 +115,20 @@ def test_longer_than_we_wait_is_given_up_at_once(server):
 
 def test_waits_grow(server):
   server.fault = lambda body, _: 500
-  endpoint = endpoint_for(server, backoff=0.1, attempts=4, max_wait=0.2)
+  endpoint = endpoint_for(server, backoff=0.05, attempts=6)
   assert endpoint.complete([GOOD]) == [[None]]
-  first, second, third = (
-    b - a for a, b in zip(server.times, server.times[1:], strict=False)
-  )
-  assert first >= 0.05
-  assert second >= 0.1
-  # 0.4 doubled, shortened to 0.2, and at least half of that.
-  assert third >= 0.1
+  waits = [b - a for a, b in itertools.pairwise(server.times)]
+  for n, wait in enumerate(waits):
+    assert wait >= 0.05 * 2**n / 2
+  assert len(waits) == 5
+
+
+def test_waits_do_not_grow_forever(server):
+  server.fault = lambda body, _: 500
+  endpoint = endpoint_for(server, backoff=0.01, attempts=13, max_wait=0.02)
+  assert endpoint.complete([GOOD]) == [[None]]
+  # Doubled to the end, they would be 20 seconds at least.
+  assert server.times[-1] - server.times[0] < 20
 
 
 def test_retry_after():
