@@ -5,7 +5,7 @@
 
 Chains in, the same chains with step labels out, in WORKDIR/data; WORKDIR/
 ledger.json says what they cost. The same command goes on where an earlier one
-stopped, and tries again what failed. Train on them with
+stopped, and tries again what lacked answers. Train on them with
 
     python -m prm_jax.main --config configs/prm_math.py \
       --config.data.labels=/tmp/labels --workdir /tmp/prm_on_labels

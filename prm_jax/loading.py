@@ -7,6 +7,7 @@ what its parameters mean, so that it can be moved and opened anywhere.
 import dataclasses
 import hashlib
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -138,18 +139,22 @@ def _check_no_step(path: str | pathlib.Path, step: int | None) -> None:
 
 
 def open_checkpoint(
-  workdir: paths.Path, described: ModelDescription, step: int | None = None
+  workdir: paths.Path,
+  described: ModelDescription,
+  step: int | None = None,
+  devices: Sequence[jax.Device] | None = None,
 ) -> tuple[Any, Mesh, int]:
   """The parameters of a run, adapters merged, their mesh, and their step.
 
   Args:
     step: of a checkpoint; by default the best by the run's own metric, or the
       last where it has none.
+    devices: to hold them; by default all of all processes.
 
   Raises:
     UserError: there is no checkpoint, or it is damaged.
   """
-  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
+  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}, devices)
   directory = workdir / 'checkpoints'
   if not directory.exists():
     raise UserError(f'{directory} does not exist; train first')
@@ -222,6 +227,7 @@ def load_policy(
   sampling: SamplingConfig,
   step: int | None = None,
   seed: int = 0,
+  devices: Sequence[jax.Device] | None = None,
 ) -> Generator:
   """Opens the policy that a run left in `path` (its workdir), ready to write.
 
@@ -229,6 +235,8 @@ def load_policy(
     path: a workdir, on disk or at gs://.
     step: of a checkpoint; by default the best by the run's own metric.
     seed: of all samples, see `policy.sample_seed`.
+    devices: it writes on; by default all, and all processes have to ask it the
+      same. With its own devices each may ask what it likes.
 
   Raises:
     UserError: there is no policy, or its checkpoint is damaged.
@@ -247,7 +255,7 @@ def load_policy(
       f'{workdir} holds a reward model, which writes nothing; name the workdir '
       'of a policy, or open it with prm_jax.load'
     )
-  params, mesh, step = open_checkpoint(workdir, described, step)
+  params, mesh, step = open_checkpoint(workdir, described, step, devices)
   return Generator(
     params['backbone'],
     described.model,

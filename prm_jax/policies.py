@@ -7,6 +7,8 @@ the same in every job.
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+
 from prm_jax import loading
 from prm_jax.domains.arithmetic import ArithmeticConfig
 from prm_jax.domains.solver_policy import SolverPolicy
@@ -29,7 +31,10 @@ def open_workdir(config: Mapping[str, Any], seed: int) -> Policy:
       '(configs/policy_math.py)'
     )
   sampling = SamplingConfig(**config['sampling'])
-  return loading.load_policy(config['workdir'], sampling, seed=seed)
+  # Each process has a copy, as each asks what its own items want.
+  return loading.load_policy(
+    config['workdir'], sampling, seed=seed, devices=jax.local_devices()
+  )
 
 
 def open_endpoint(config: Mapping[str, Any], seed: int) -> Endpoint:

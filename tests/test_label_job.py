@@ -16,6 +16,7 @@ from prm_jax.domains import arithmetic_text
 from prm_jax.labels.consensus import claimed_error
 from tests.command_line import SMALL, contents, run_all, the_error
 from tests.data.shared_data import shared
+from tests.test_processes import flags_of
 
 LABEL = '--config=configs/label_math.py:'
 SAMPLE = '--config=configs/sample_math.py:tiny'
@@ -25,7 +26,14 @@ FIRST = {
   'rollouts': [f'{LABEL}rollouts,tiny'],
   'omega': [f'{LABEL}omega,tiny', '--config.omega.searches=2'],
   'corruption': [f'{LABEL}corruption,tiny'],
+  'policy': ['--config=configs/policy_math.py:tiny'],
 }
+MODEL = (
+  '--config.policy.kind=workdir',
+  '--config.policy.workdir={tmp}/policy',
+  # Untrained as it is, it would write to the window's end.
+  '--config.policy.sampling.max_tokens=12',
+)
 THEN = {
   'consensus': [
     f'{LABEL}consensus,tiny',
@@ -42,6 +50,13 @@ THEN = {
     f'{LABEL}verifier,tiny',
     '--config.chains.kind=workdir',
     '--config.chains.workdir={tmp}/sample',
+  ],
+  'sample of a model': [SAMPLE, *MODEL],
+  'rollouts of a model': [
+    f'{LABEL}rollouts,tiny',
+    *MODEL,
+    '--config.chains.train_problems=8',
+    '--config.rollouts.samples=1',
   ],
   'prm': [*SMALL, '--config.data.labels={tmp}/rollouts'],
 }
@@ -154,6 +169,40 @@ def test_samples_are_checked_and_in_order(jobs):
   # The problems that a PRM of equal numbers trains on.
   labelled = [chain.problem for chain in chains_of(jobs, 'verifier')]
   assert [chain.problem for chain in chains[::4]] == labelled[:16]
+
+
+def test_a_trained_model_writes_and_values(jobs):
+  ledger = ledger_of(jobs, 'sample of a model')
+  assert ledger['chains'] + ledger['without_a_step'] == 64 == ledger['calls']
+  assert ledger['tokens'] <= 64 * 12
+  chains = chains_of(jobs, 'sample of a model')
+  assert 0 < len(chains) == ledger['chains']
+  for chain in chains:
+    if not chain.meta['finished']:
+      assert not chain.outcome and chain.answer is None
+  for chain in chains_of(jobs, 'rollouts of a model'):
+    assert [step.trials for step in chain.labels] == [1] * 5
+
+
+def test_each_process_asks_its_own_copy_of_a_model(jobs, tmp_path):
+  alone = jobs['sample of a model'][0]
+  arguments = [
+    argument.format(tmp=alone.parent) for argument in (SAMPLE, *MODEL)
+  ]
+  together = run_all(
+    [[*arguments, f'--workdir={tmp_path}', *flags] for flags in flags_of(2)],
+    together=True,
+  )
+  assert [done.returncode for done in together] == [0, 0], together
+  ledgers = []
+  for folder in (alone, tmp_path):
+    ledgers.append(json.loads((folder / 'ledger.json').read_text()))
+    del ledgers[-1]['seconds']
+  assert ledgers[0] == ledgers[1]
+  lines = [
+    (folder / 'chains.jsonl').read_bytes() for folder in (alone, tmp_path)
+  ]
+  assert lines[0] == lines[1]
 
 
 def test_our_own_lines_are_a_format(jobs, tmp_path):

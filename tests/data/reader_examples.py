@@ -124,6 +124,23 @@ EXAMPLES = {
     },
   },
 }
+EXAMPLES['chains'] = {
+  'problem': 'P',
+  'steps': ['A', 'B'],
+  'answer': '42',
+  'outcome': True,
+  'labels': [
+    {
+      'value': 0.75,
+      'source': 'rollout',
+      'successes': 6,
+      'trials': 8,
+      'neutral': False,
+    },
+    {'value': None, 'source': 'human'},
+  ],
+  'meta': {'dataset': 'arithmetic'},
+}
 EXAMPLES['prmbench_original'] = EXAMPLES['prmbench']
 EXAMPLES['mr_gsm8k'] = EXAMPLES['processbench']
 EXAMPLES['gsm8k_stated'] = EXAMPLES['gsm8k']

@@ -22,7 +22,6 @@ from prm_jax.data.readers.records import Fields, Record, Skip
 from prm_jax.errors import UserError
 
 READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
-  'chains': lambda record: [from_dict(record)],  # chains.jsonl, our own
   'prm800k': prm800k.read_prm800k,
   'prm800k_flat': prm800k.read_prm800k_flat,
   'math_shepherd': stepwise_text.read_math_shepherd,
@@ -38,6 +37,7 @@ READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
   'verify_then_generate': benchmarks.read_verify_then_generate,
   'math_aps': trees.read_math_aps,
   'math_aps_tree': trees.read_math_aps_tree,
+  'chains': lambda record: [from_dict(record)],  # our own chains.jsonl
 }
 
 
