@@ -124,11 +124,13 @@ def sampling_of(config: Mapping[str, Any]) -> SamplingConfig | None:
 
 def _check_task(config: Mapping[str, Any]) -> None:
   """Raises UserError where a config is made for another task than its own."""
-  for name in SECTIONS[config['task']]:
+  task = config['task']
+  _check_choice('config.task', task, tuple(SECTIONS))
+  for name in SECTIONS[task]:
     if name not in config:
       raise UserError(
-        f'config.task={config["task"]!r} reads config.{name}, which this file '
-        'does not have: configs/prm_math.py trains reward models, '
+        f'config.task={task!r} reads config.{name}, which this file does not '
+        'have: configs/prm_math.py trains reward models, '
         'configs/policy_math.py policies'
       )
 
