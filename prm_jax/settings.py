@@ -99,12 +99,14 @@ def head_of(config: Mapping[str, Any]) -> HeadConfig | None:
 
 
 def loss_of(config: Mapping[str, Any]) -> LossConfig:
+  """What is minimised."""
   if config['task'] == 'policy':
     return POLICY_LOSS
   return LossConfig(**config['loss'])
 
 
 def targets_of(config: Mapping[str, Any]) -> TargetConfig:
+  """What is learned of a chain: its labels, or the chain itself."""
   if config['task'] == 'policy':
     return TargetConfig(supervision='completion')
   targets = TargetConfig(**config['targets'])
@@ -117,6 +119,7 @@ def targets_of(config: Mapping[str, Any]) -> TargetConfig:
 
 
 def sampling_of(config: Mapping[str, Any]) -> SamplingConfig | None:
+  """How a policy is sampled; None of a reward model."""
   if config['task'] != 'policy':
     return None
   return SamplingConfig(**config['sampling'])

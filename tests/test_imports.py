@@ -56,6 +56,7 @@ LAYERS = (
   {'report'},
   {
     'aot',
+    'aot_programs',
     'export',
     'label_job',
     'main',
