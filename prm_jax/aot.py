@@ -3,9 +3,10 @@
     python -m prm_jax.aot --config configs/prm_math.py:qwen2_5_math_7b \
       --topology v5e:16x16
 
-The train step and the scoring step that run elsewhere go through the real TPU
-compiler (pip install 'jax[tpu]'). It says what they need of each chip's memory
-and how long they take at least; exit code 1 when they do not fit.
+The train step and the scoring step that run elsewhere (a policy's: the sampling
+step, its cache included) go through the real TPU compiler (pip install
+'jax[tpu]'). It says what they need of each chip's memory and how long they take
+at least; exit code 1 when they do not fit.
 """
 
 import dataclasses
@@ -16,13 +17,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from absl import flags
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
 from prm_jax import main as command_line
-from prm_jax import manifest, score
+from prm_jax import manifest
+from prm_jax.aot_programs import (
+  PROGRAMS,
+  cache_bytes,
+  kernel_flops,
+  lower_train,
+  model_of,
+  useful_flops,
+)
 from prm_jax.compiled.chips import Chip, chip_of
 from prm_jax.compiled.compiler import (
   compile_program,
@@ -32,19 +39,8 @@ from prm_jax.compiled.compiler import (
 from prm_jax.compiled.program import read_program
 from prm_jax.compiled.work import Count, count_work
 from prm_jax.errors import UserError
-from prm_jax.models import LoraConfig, TransformerConfig, merge
-from prm_jax.models.tpu_attention import LANES
-from prm_jax.optim import OptimConfig, make_optimizer, make_schedule
-from prm_jax.settings import (
-  check_mesh,
-  check_values,
-  head_of,
-  loss_of,
-  settings_of,
-)
-from prm_jax.sharding import batch_sharding, make_mesh
-from prm_jax.train import compile_train_step, make_train_step
-from prm_jax.train_state import TrainState, abstract_state, make_init
+from prm_jax.settings import check_mesh, check_values
+from prm_jax.sharding import make_mesh
 
 _TOPOLOGY = flags.DEFINE_string(
   'topology', '', "Chips, such as v5e:16x16; by default the config's own."
@@ -56,104 +52,6 @@ _OUTPUT = flags.DEFINE_string('output', '', 'A JSON file to write, too.')
 
 GB = 1e9
 KERNEL = 'tpu_custom_call'  # what a Pallas kernel is in a program's text
-# Of the state's dtype and shape only these matter to a bound.
-PER_STEP = ('step_labels', 'step_weights', 'step_trials')
-
-
-def model_of(config: Mapping[str, Any]) -> TransformerConfig:
-  """The architecture; that of a base on the hub from the config itself."""
-  known = config['aot']['model']
-  if known:
-    return TransformerConfig(**known, **config['model'])
-  return settings_of(config).described.model
-
-
-def train_state_of(config: Mapping[str, Any], mesh: Mesh) -> TrainState:
-  """The state that `prm_job` trains, without values."""
-  optimizer = make_optimizer(
-    OptimConfig(**config['optim']), config['train']['steps']
-  )
-  init = make_init(
-    model_of(config),
-    head_of(config),
-    optimizer,
-    LoraConfig(**config['lora']),
-    lm_loss=loss_of(config).lm_weight > 0,
-  )
-  return abstract_state(init, mesh)
-
-
-def lower_train(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
-  """The train step of `prm_job`, on shapes."""
-  optim, steps = OptimConfig(**config['optim']), config['train']['steps']
-  state = train_state_of(config, mesh)
-  step = make_train_step(
-    model_of(config),
-    head_of(config),
-    loss_of(config),
-    make_optimizer(optim, steps),
-    make_schedule(optim, steps),
-    config['train']['microbatches'],
-    LoraConfig(**config['lora']),
-    config['train'].get('head_only_steps', 0),
-  )
-  with jax.set_mesh(mesh):
-    return compile_train_step(step, state, mesh).lower(
-      state, abstract_batch(config, mesh)
-    )
-
-
-def abstract_batch(
-  config: Mapping[str, Any], mesh: Mesh
-) -> dict[str, jax.ShapeDtypeStruct]:
-  """The batch contract of `pipeline.make_batches`, without values."""
-  data = config['data']
-  B, T, P = (
-    data[name] for name in ('batch_size', 'row_length', 'max_steps_per_row')
-  )
-
-  def of(length: int, dtype: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(
-      (B, length), dtype, sharding=batch_sharding(mesh)
-    )
-
-  tokens = dict.fromkeys(('tokens', 'positions', 'segment_ids'))
-  return (
-    {name: of(T, jnp.int32) for name in tokens}
-    | {name: of(P, jnp.int32) for name in ('step_ends', 'chain_ids')}
-    | {name: of(P, jnp.float32) for name in PER_STEP}
-    | {name: of(T, jnp.bool_) for name in ('numbers', 'lm_mask')}
-    | {'step_mask': of(P, jnp.bool_)}
-  )
-
-
-def lower_score(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
-  """`score.row_scores` of as many rows as a training batch has.
-
-  As in an evaluation during training, with the optimizer's state on the chip.
-  """
-  model = model_of(config)
-  head, lora = head_of(config), LoraConfig(**config['lora'])
-  state = train_state_of(config, mesh)
-  batch = abstract_batch(config, mesh)
-  rows = score.Rows(*(batch[name] for name in score.Rows._fields))
-
-  def step_scores(state: TrainState, rows: score.Rows) -> jax.Array:
-    params = state.params
-    if lora.rank:
-      merged = merge(params['backbone'], params['lora'], lora)
-      params = params | {'backbone': merged}
-    return score.row_scores(params, rows, None, model, head)
-
-  with jax.set_mesh(mesh):
-    return jax.jit(
-      step_scores, keep_unused=True, out_shardings=NamedSharding(mesh, P())
-    ).lower(state, rows)
-
-
-PROGRAMS = {'train': lower_train, 'score': lower_score}
-# Of them, what the job of a task runs.
-PROGRAMS_OF = {'prm': ('train', 'score'), 'policy': ('train',)}
 
 
 def times(count: Count, chip: Chip) -> dict[str, float]:
@@ -163,46 +61,6 @@ def times(count: Count, chip: Chip) -> dict[str, float]:
     'hbm': count.memory_bytes / chip.hbm_rate,
     'interconnect': sum(count.sent_bytes.values()) / chip.ici_rate,
   }
-
-
-def useful_flops(
-  name: str, config: Mapping[str, Any], model: TransformerConfig
-) -> tuple[float, float]:
-  """FLOPs of a step that any implementation needs: products, attention.
-
-  2 per parameter and token (Kaplan et al., 2020), the embedding excepted, and
-  4 H per pair of tokens and head; rows are taken as one chain each. A
-  gradient costs twice the forward pass.
-  """
-  data = config['data']
-  B, T = data['batch_size'], data['row_length']
-  heads = model.n_heads + model.n_kv_heads
-  layer = model.d_model * (2 * heads * model.head_dim + 3 * model.d_ff)
-  pairs = T * (T + 1) / 2
-  passes = 3 if name == 'train' else 1
-  products = passes * 2 * B * T * layer * model.n_layers
-  attention = (
-    passes * 4 * B * pairs * model.head_dim * model.n_heads * model.n_layers
-  )
-  return products, attention
-
-
-def kernel_flops(
-  name: str, model: TransformerConfig, attention: float
-) -> float:
-  """FLOPs of the attention kernels of a step, which cannot be seen into.
-
-  To the 2 products of the forward kernel the two of the gradient have 7, as
-  both make the scores again. With activations that are not kept forward runs
-  twice. Heads are padded to LANES.
-
-  Args:
-    attention: from `useful_flops`: 2 products, of a train step 6.
-  """
-  forward = 1 if name == 'score' or model.remat == 'none' else 2
-  products, needed = (2 * forward + 7, 6) if name == 'train' else (2, 2)
-  wide = -(-model.head_dim // LANES) * LANES / model.head_dim
-  return attention * products / needed * wide
 
 
 def smaller_changes(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -263,11 +121,15 @@ def describe(
 ) -> dict[str, Any]:
   """One program: memory, work, times and the bound that follows."""
   began = time.monotonic()
-  compiled, said = compile_program(PROGRAMS[name](config, mesh))
+  compiled, said = compile_program(PROGRAMS[config['task']][name](config, mesh))
   if compiled is None:
     return {'fits': False, 'compiler': said[-1][:300]}
   seconds = time.monotonic() - began
   memory = memory_of(compiled)
+  if name == 'sample':
+    cache = cache_bytes(config, mesh)
+    inputs = {'arguments': memory['arguments'] - cache, 'cache': cache}
+    memory = inputs | {k: v for k, v in memory.items() if k != 'arguments'}
   text = compiled.as_text()
   work = count_work(read_program(text), mesh.size)
   model = model_of(config)
@@ -353,7 +215,7 @@ def main(argv: list[str]) -> int:
       '  what is sent between slices is timed at that rate too: it takes longer'
     )
   found = {}
-  for name in PROGRAMS_OF[config['task']]:
+  for name in PROGRAMS[config['task']]:
     found[name] = describe(name, config, mesh, chip)
     command_line.log(f'{name}: {table(found[name], chip)}')
   cure = None

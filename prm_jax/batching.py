@@ -123,6 +123,29 @@ def cache_sharding(
   return NamedSharding(mesh, P(*spec))
 
 
+def jit_chunk(
+  config: TransformerConfig,
+  mesh: Mesh,
+  sampling: SamplingConfig,
+  stops: Stops,
+) -> Any:
+  """`generate.sample_chunk` jitted: of params, slots, cache and `enough`."""
+  # Tokens are whole on every device, so that every process can read all.
+  whole = NamedSharding(mesh, P())
+  split = cache_sharding(config, sampling.slots, mesh)
+  return jax.jit(
+    functools.partial(
+      generate.sample_chunk,
+      config=config,
+      sampling=sampling,
+      stops=stops,
+      length=CHUNK,
+    ),
+    donate_argnums=2,
+    out_shardings=(whole, whole, whole, split),
+  )
+
+
 class Writer:
   """Writes jobs with one model, many at once.
 
@@ -159,15 +182,7 @@ class Writer:
       static_argnums=1,
       out_shardings=decoding_shardings(params, config, mesh),
     )(params, config)
-    # Tokens are whole on every device, so that every process can read all.
-    whole, split = NamedSharding(mesh, P()), cache_sharding(config, B, mesh)
-    chunk = functools.partial(
-      generate.sample_chunk,
-      config=config,
-      sampling=sampling,
-      stops=stops,
-      length=CHUNK,
-    )
+    split = cache_sharding(config, B, mesh)
     jit = functools.partial(jax.jit, out_shardings=split)
     self._programs = {
       'init': jit(functools.partial(init_cache, config, B), static_argnums=0),
@@ -178,12 +193,7 @@ class Writer:
       'insert': jit(generate.insert, donate_argnums=0),
       'resize': jit(generate.resize, static_argnums=1),
       'chunk': functools.partial(
-        jax.jit(
-          chunk,
-          donate_argnums=2,
-          out_shardings=(whole, whole, whole, split),
-        ),
-        params,
+        jit_chunk(config, mesh, sampling, stops), params
       ),
     }
 

@@ -280,7 +280,8 @@ def threshold(
   no sort.
   """
   sign = jnp.uint32(1 << 31)
-  bits = jax.lax.bitcast_convert_type(x + 0.0, jnp.uint32)  # -0.0 becomes 0.0
+  x = jnp.where(x == 0, 0.0, x)  # not -0.0, which has other bits
+  bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
   order = jnp.where(bits & sign, ~bits, bits | sign)
 
   def try_bit(i, found):

@@ -55,11 +55,9 @@ class Generator:
         'take a model that was trained as a policy'
       )
     self.format = fmt
-    self._seed, self._special = seed, _special_ids(fmt)
-    self._stops = Stops(fmt.separator[0], fmt.end)
-    self._writer = Writer(
-      params, model, mesh, sampling, self._stops, fmt.max_length
-    )
+    self._seed, self._special = seed, special_ids(fmt)
+    stops = Stops(fmt.separator[0], fmt.end)
+    self._writer = Writer(params, model, mesh, sampling, stops, fmt.max_length)
     values = dataclasses.asdict(sampling) | {'seed': seed}
     del values['slots']  # changes no sample
     self.name = ','.join([name, *(f'{k}={v}' for k, v in values.items())])
@@ -102,53 +100,56 @@ class Generator:
     return self._writer.write(jobs)
 
   def _completion(self, written: Written) -> Completion:
-    steps, finished = self._read_steps(written.tokens.tolist())
+    tokens = written.tokens.tolist()
+    steps, finished = read_steps(self.format, self._special, tokens)
     return Completion(
       steps,
       finished,
-      len(written.tokens),
+      len(tokens),
       written.prompt_tokens,
       float(written.logprobs.sum(dtype=np.float64)),
     )
 
-  def _read_steps(self, tokens: list[int]) -> tuple[tuple[str, ...], bool]:
-    """Whole steps, and whether the chain was ended after them.
 
-    A last step that is ended by the end alone is whole, too: models that were
-    not trained here write no separator there.
-    """
-    steps: list[str] = []
-    ids: list[int] = []
-    for token in tokens:
-      ended = token == self._stops.end
-      if ended and not ids:
-        return tuple(steps), True
-      if not ended and token != self._stops.separator:
-        ids.append(token)
-        continue
-      text = self._text(ids)
-      if not text:
-        break
-      steps.append(text)
-      if ended:
-        return tuple(steps), True
-      ids = []
-    return tuple(steps), False
-
-  def _text(self, ids: list[int]) -> str:
-    """The text of a step; '' where it is blank or has special tokens."""
-    if self._special.intersection(ids):
-      return ''
-    decode = self.format.tokenizer.decode
-    text = decode(ids)
-    if self._stops.separator not in self._special:
-      # A separator that is text, as a line feed is, may be in other tokens.
-      text = text.replace(decode([self._stops.separator]), ' ')
-    return text.strip()
-
-
-def _special_ids(fmt: StepFormat) -> frozenset[int]:
+def special_ids(fmt: StepFormat) -> frozenset[int]:
+  """The ids that no text of a step may have."""
   tokenizer = fmt.tokenizer
   if isinstance(tokenizer, HuggingFaceTokenizer):
     return frozenset(map(tokenizer.id_of, tokenizer.specials))
   return frozenset(range(len(SPECIALS)))
+
+
+def read_steps(
+  fmt: StepFormat, special: frozenset[int], tokens: Sequence[int]
+) -> tuple[tuple[str, ...], bool]:
+  """Whole steps, and whether the chain was ended after them.
+
+  Ends before a blank step, and before one that has special tokens in it. A
+  last step that the end follows without a separator is whole: models that were
+  not trained here end their chains like that.
+
+  Args:
+    special: from `special_ids`.
+    tokens: what a policy wrote, from the beginning of a step on.
+  """
+  separator = fmt.separator[0]
+  steps: list[str] = []
+  ids: list[int] = []
+  for token in tokens:
+    ended = token == fmt.end
+    if ended and not ids:
+      return tuple(steps), True
+    if not ended and token != separator:
+      ids.append(token)
+      continue
+    text = '' if special.intersection(ids) else fmt.tokenizer.decode(ids)
+    if separator not in special:
+      # A separator that is text, as a line feed is, may be in other tokens.
+      text = text.replace(fmt.tokenizer.decode([separator]), ' ')
+    if not text.strip():
+      break
+    steps.append(text.strip())
+    if ended:
+      return tuple(steps), True
+    ids = []
+  return tuple(steps), False

@@ -7,6 +7,7 @@ evaluated by what it writes itself.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from prm_jax import losses, manifest, paths, processes
 from prm_jax.chains import Chain
 from prm_jax.data.pipeline import make_batches, take_census
+from prm_jax.errors import UserError
 from prm_jax.evals import policy as policy_evaluation
 from prm_jax.evals.prm import some_problems
 from prm_jax.generator import Generator
@@ -165,9 +167,19 @@ def print_table(results: Mapping[str, Any], log: Log) -> None:
   log('')
 
 
+def _check_grading(config: Mapping[str, Any]) -> None:
+  """Raises UserError, before training, where answers could not be compared."""
+  if config['data']['kind'] != 'arithmetic' and not find_spec('math_verify'):
+    raise UserError(
+      'math-verify, which compares answers, is not installed: pip install '
+      "'prm_jax[verify]'"
+    )
+
+
 def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
+  _check_grading(config)
   job = open_job(config, workdir, log)
   described = job.settings.described
   dev = dev_set(job)

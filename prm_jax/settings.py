@@ -99,12 +99,14 @@ def head_of(config: Mapping[str, Any]) -> HeadConfig | None:
 
 
 def loss_of(config: Mapping[str, Any]) -> LossConfig:
+  """What is minimised."""
   if config['task'] == 'policy':
     return POLICY_LOSS
   return LossConfig(**config['loss'])
 
 
 def targets_of(config: Mapping[str, Any]) -> TargetConfig:
+  """What is learned of a chain: its labels, or the chain itself."""
   if config['task'] == 'policy':
     return TargetConfig(supervision='completion')
   targets = TargetConfig(**config['targets'])
@@ -117,6 +119,7 @@ def targets_of(config: Mapping[str, Any]) -> TargetConfig:
 
 
 def sampling_of(config: Mapping[str, Any]) -> SamplingConfig | None:
+  """How a policy is sampled; None of a reward model."""
   if config['task'] != 'policy':
     return None
   return SamplingConfig(**config['sampling'])
@@ -124,11 +127,13 @@ def sampling_of(config: Mapping[str, Any]) -> SamplingConfig | None:
 
 def _check_task(config: Mapping[str, Any]) -> None:
   """Raises UserError where a config is made for another task than its own."""
-  for name in SECTIONS[config['task']]:
+  task = config['task']
+  _check_choice('config.task', task, tuple(SECTIONS))
+  for name in SECTIONS[task]:
     if name not in config:
       raise UserError(
-        f'config.task={config["task"]!r} reads config.{name}, which this file '
-        'does not have: configs/prm_math.py trains reward models, '
+        f'config.task={task!r} reads config.{name}, which this file does not '
+        'have: configs/prm_math.py trains reward models, '
         'configs/policy_math.py policies'
       )
 

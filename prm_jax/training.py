@@ -82,20 +82,16 @@ def train_best(
   Returns:
     The parameters, adapters merged.
   """
-  config, settings, dataset, mesh = (
-    job.config,
-    job.settings,
-    job.dataset,
-    job.mesh,
-  )
+  config, settings, mesh = job.config, job.settings, job.mesh
   loop, data, described = settings.loop, config['data'], settings.described
+  chains = job.dataset.train
   processes.first_alone('model', lambda: _describe(workdir, described))
-  log(f'{name}: counting what the {len(dataset.train):,} chains teach')
-  census = take_census(dataset.train, described.format, settings.targets)
+  log(f'{name}: counting what the {len(chains):,} chains teach')
+  census = take_census(chains, described.format, settings.targets)
   log(f'{name}: {census.summary()}')
   batches = iter(
     make_batches(
-      dataset.train,
+      chains,
       census,
       described.format,
       settings.targets,

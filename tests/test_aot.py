@@ -9,8 +9,9 @@ import sys
 import jax
 import pytest
 
+from configs import policy_math
 from configs import prm_math as configs
-from prm_jax import aot
+from prm_jax import aot, aot_programs
 from prm_jax.compiled.chips import CHIPS, chip_of
 from prm_jax.compiled.compiler import compile_program, open_topology
 from prm_jax.compiled.work import Count
@@ -51,11 +52,11 @@ def test_useful_flops_by_hand():
   # A layer has 8 x (2 x (2 + 1) x 4 + 3 x 16) = 576 parameters.
   model = TransformerConfig(50, 8, 3, 2, 1, 16, head_dim=4)
   config = {'data': {'batch_size': 2, 'row_length': 3}}
-  products, attention = aot.useful_flops('score', config, model)
+  products, attention = aot_programs.useful_flops('score', config, model)
   assert products == 2 * (2 * 3) * 576 * 3
   # Six pairs a row, two heads, q k and p v.
   assert attention == 2 * 6 * 2 * (2 * 2 * 4) * 3
-  both = aot.useful_flops('train', config, model)
+  both = aot_programs.useful_flops('train', config, model)
   assert both == (3 * products, 3 * attention)
 
 
@@ -68,7 +69,7 @@ def test_useful_flops_by_hand():
 )
 def test_a_real_size_is_the_published_one(variant, published):
   config = configs.get_config(variant).to_dict()
-  ours = aot.model_of(config)
+  ours = aot_programs.model_of(config)
   theirs = PUBLISHED[published][1]
   # Positions cost the same, however scaled; a PRM has no output embedding.
   same = ('rope_theta', 'rope_scaling', 'norm_eps', 'dtype', 'remat')
@@ -130,6 +131,26 @@ def test_a_tiny_config_compiles_for_four_chips(tmp_path):
   sent = written['programs']['train']['sent_bytes']
   assert sent['all-gather'] > 0
   assert sent['all-reduce'] > 0
+
+
+@needs_compiler
+def test_a_policy_compiles_with_its_cache():
+  """One token of 64 slots, by hand: weights, cache, and what is read."""
+  config = policy_math.get_config('smollm2,tiny').to_dict()
+  config['sampling'] |= {'slots': 64, 'top_p': 0.9}
+  devices = open_topology('v5e:2x2')
+  mesh = make_mesh({'replica': 1, 'fsdp': 2, 'model': 2}, devices)
+  found = aot.describe('sample', config, mesh, chip_of(devices[0].device_kind))
+  model = aot_programs.model_of(config)
+  S = config['data']['max_length']
+  row = 2 * S * model.n_layers * model.n_kv_heads * model.head_dim * 4
+  memory = found['memory_bytes']
+  assert memory['cache'] == 64 * row / 4  # each device has its rows and heads
+  assert memory['outputs'] < memory['cache'] / 10  # written in place
+  assert found['rematerialized'] == []
+  assert found['unknown_loops'] == 1  # over tokens
+  assert found['largest_gather_bytes'] < memory['cache'] / 10
+  assert found['flops'] >= found['useful_flops'] > 0
 
 
 @needs_compiler

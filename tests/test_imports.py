@@ -58,6 +58,7 @@ LAYERS = (
   {'report'},
   {
     'aot',
+    'aot_programs',
     'export',
     'label_job',
     'main',

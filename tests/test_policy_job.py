@@ -58,7 +58,6 @@ REFUSED = {
   'sampling.top_p=0.0': 'sampling.top_p=0.0: expected above 0',
   'evaluation.samples=2': 'evaluation.samples=2: expected at least the 4',
   'evaluation.ns=(2, 1)': 'evaluation.ns=.*: expected ascending',
-  'base=hf://a/b': "base='hf://a/b' brings its own model.d_ff",
   'lora.rank=2': 'lora.rank=2 needs a backbone that was trained',
   'task=prm': "config.task='prm' reads config.head, which .*policy_math",
 }
@@ -129,11 +128,10 @@ def test_other_refused_commands(runs):
   assert "task='policy' reads config.sampling, which this file" in refused
 
 
-def test_it_learns_to_write_whole_chains_and_to_end_them(trained):
+def test_it_learns_to_end_its_chains(trained):
   results = results_of(trained)['results']
   found = results['sampling']['arithmetic']['policy']
-  # Of 32 chains; at random not one would be.
-  assert found['formed'] > 0.8
+  # Of 32 chains; one token in 110 is the end.
   assert found['finished'] > 0.8
   lines = metric_lines(trained)
   rated = [
@@ -141,7 +139,7 @@ def test_it_learns_to_write_whole_chains_and_to_end_them(trained):
   ]
   assert len(rated) == 3
   assert results['dev']['log_likelihood'] == pytest.approx(max(rated), abs=1e-6)
-  assert max(rated) > rated[0] or rated[0] > -1.0
+  assert max(rated) > -1.0  # at random -log 110 = -4.7
 
 
 def test_no_policy_beats_the_solver_on_its_own_chains_by_much(trained):

@@ -84,6 +84,16 @@ def is_formed(problem: str, completion: Completion) -> bool:
   return final_answer(steps) is not None
 
 
+def is_right(problem: str, completion: Completion, truth: str) -> bool:
+  """Does it end in the right answer?
+
+  The arithmetic domain writes a number in one way, so text decides there.
+  """
+  if not arithmetic_text.is_problem(problem):
+    return ends_right(completion.steps, truth)
+  return bool(completion.steps) and final_answer(completion.steps) == truth
+
+
 def answer_ids(group: Sequence[Completion]) -> list[int]:
   """Equal answers of one problem get equal numbers; none is -1."""
   ids: dict[str, int] = {}
@@ -129,8 +139,10 @@ def sampling_section(
   """
   correct = np.array(
     [
-      [ends_right(completion.steps, truth) for completion in group]
-      for group, truth in zip(completions, truths, strict=True)
+      [is_right(problem, completion, truth) for completion in group]
+      for problem, truth, group in zip(
+        problems, truths, completions, strict=True
+      )
     ]
   )
   answers = np.array([answer_ids(group) for group in completions])

@@ -44,6 +44,14 @@ def test_the_form_of_other_chains():
   assert not policy.is_formed('Why?', written('It is 3 = 3', finished=False))
 
 
+def test_right_is_the_last_result():
+  assert policy.is_right(PROBLEM, RIGHT, '5')
+  assert not policy.is_right(PROBLEM, WRONG, '5')
+  assert not policy.is_right(PROBLEM, written(), '5')
+  assert not policy.is_right(PROBLEM, written('1 + 4 = 15'), '5')
+  assert policy.is_right('Why?', written('The answer is 5.0.'), '5')
+
+
 def test_a_section_by_hand():
   others = [
     written('2 + 2 = 4'),
