@@ -45,11 +45,13 @@ class Job(NamedTuple):
     ids: what it goes on from, one at least.
     seed: 64 bits, all that its randomness comes from.
     max_steps: separators after which it stops; 0: at the chain's end.
+    max_tokens: to write; 0: as many as the SamplingConfig says.
   """
 
   ids: tuple[int, ...]
   seed: int
   max_steps: int = 0
+  max_tokens: int = 0
 
 
 class Written(NamedTuple):
@@ -216,7 +218,8 @@ class Writer:
 
   def room(self, job: Job) -> int:
     """Tokens that may be written after the job's ids; not above 0: none."""
-    return min(self.sampling.max_tokens, self.longest - len(job.ids))
+    most = job.max_tokens or self.sampling.max_tokens
+    return min(most, self.longest - len(job.ids))
 
   def call(self, name: str, sizes: tuple[int, ...], *arguments: Any) -> Any:
     """Runs a program and counts the sizes that it was compiled for."""
