@@ -97,6 +97,13 @@ def bucket(size: int, smallest: int = 1) -> int:
   return max(smallest, 1 << (size - 1).bit_length())
 
 
+def cache_bucket(size: int) -> int:
+  """As `bucket`, and the sizes halfway between: attention reads all of it."""
+  above = bucket(size, SMALLEST_BUCKET)
+  half = 3 * above // 4
+  return half if half >= max(size, SMALLEST_BUCKET) else above
+
+
 def decoding_shardings(
   params: Any, config: TransformerConfig, mesh: Mesh
 ) -> Any:
@@ -301,10 +308,10 @@ class _Run:
     self.holders[slot] = index
 
   def fit_cache(self) -> None:
-    """Makes the cache as long as the next chunk needs it, in powers of two."""
+    """Makes the cache as long as the next chunk needs it."""
     most = np.minimum(self.slots.tokens_left, CHUNK)
     needed = (self.slots.position + most)[self.holders >= 0].max()
-    length = min(bucket(int(needed), SMALLEST_BUCKET), self.writer.longest)
+    length = min(cache_bucket(int(needed)), self.writer.longest)
     if self.cache is None:
       self.cache = self.writer.call('init', (length,), length)
     elif length != self.length:

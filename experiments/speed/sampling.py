@@ -49,8 +49,7 @@ MODELS = {
 
 
 def arithmetic_task(prompts: int) -> list[dict]:
-  """Problems of 3 to 8 operations; chains of a step each, now and then one
-  more or less."""
+  """Problems of 3 to 8 operations; a step for each, or one more or less."""
   fmt, rng = make_format('arithmetic', 128), random.Random(0)
   batches = []
   for _ in range(prompts):
