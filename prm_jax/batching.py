@@ -45,11 +45,13 @@ class Job(NamedTuple):
     ids: what it goes on from, one at least.
     seed: 64 bits, all that its randomness comes from.
     max_steps: separators after which it stops; 0: at the chain's end.
+    max_tokens: to write; 0: as many as the SamplingConfig says.
   """
 
   ids: tuple[int, ...]
   seed: int
   max_steps: int = 0
+  max_tokens: int = 0
 
 
 class Written(NamedTuple):
@@ -93,6 +95,13 @@ def group_jobs(jobs: Sequence[Job]) -> list[Group]:
 def bucket(size: int, smallest: int = 1) -> int:
   """The power of two at or above `size`, `smallest` at least."""
   return max(smallest, 1 << (size - 1).bit_length())
+
+
+def cache_bucket(size: int) -> int:
+  """As `bucket`, and the sizes halfway between: attention reads all of it."""
+  above = bucket(size, SMALLEST_BUCKET)
+  half = 3 * above // 4
+  return half if half >= max(size, SMALLEST_BUCKET) else above
 
 
 def decoding_shardings(
@@ -216,7 +225,8 @@ class Writer:
 
   def room(self, job: Job) -> int:
     """Tokens that may be written after the job's ids; not above 0: none."""
-    return min(self.sampling.max_tokens, self.longest - len(job.ids))
+    most = job.max_tokens or self.sampling.max_tokens
+    return min(most, self.longest - len(job.ids))
 
   def call(self, name: str, sizes: tuple[int, ...], *arguments: Any) -> Any:
     """Runs a program and counts the sizes that it was compiled for."""
@@ -298,10 +308,10 @@ class _Run:
     self.holders[slot] = index
 
   def fit_cache(self) -> None:
-    """Makes the cache as long as the next chunk needs it, in powers of two."""
+    """Makes the cache as long as the next chunk needs it."""
     most = np.minimum(self.slots.tokens_left, CHUNK)
     needed = (self.slots.position + most)[self.holders >= 0].max()
-    length = min(bucket(int(needed), SMALLEST_BUCKET), self.writer.longest)
+    length = min(cache_bucket(int(needed)), self.writer.longest)
     if self.cache is None:
       self.cache = self.writer.call('init', (length,), length)
     elif length != self.length:

@@ -141,12 +141,12 @@ def test_programs_are_few():
     writer.write(
       [Job((5,) * int(rng.integers(1, 190)), n * 100 + k) for k in range(count)]
     )
-  # Caches of 32, 64, 128 and 200; prompts of 32 to 256 in batches of 1 to 4.
+  # Caches of 32, 48, 64, 96, 128, 192 and 200; prompts of 32 to 256, by 1 to 4.
   names = [name for name, *_ in writer.stats.programs]
-  assert names.count('chunk') <= 4
-  assert names.count('resize') <= 12
+  assert names.count('chunk') <= 7
+  assert names.count('resize') <= 7 * 6
   assert names.count('read') <= 4 * 3
-  assert names.count('insert') <= 4 * 4 * 3
+  assert names.count('insert') <= 7 * 4 * 3
 
 
 def test_prompts_of_several_pieces(monkeypatch):

@@ -146,9 +146,13 @@ class Attention(nn.Module):
     query, key = rotate('q', c.n_heads), rotate('k', c.n_kv_heads)
     value = project('v_proj', c.n_kv_heads)
     if kv is not None and prefix_mask is None:
-      rows = jnp.arange(x.shape[0])[:, None]
-      key = kv[0].at[rows, :, :, positions].set(key)
-      value = kv[1].at[rows, :, positions].set(value)
+      # By row, so that devices write their own rows and exchange nothing.
+      key = jax.vmap(lambda old, at, new: old.at[:, :, at].set(new))(
+        kv[0], positions, key.transpose(0, 2, 3, 1)
+      )
+      value = jax.vmap(lambda old, at, new: old.at[:, at].set(new))(
+        kv[1], positions, value.swapaxes(1, 2)
+      )
       key = constrain(key, BATCH, 'model')
       value = constrain(value, BATCH, 'model')
       out = cached_attention(query, key, value, positions)
