@@ -36,7 +36,7 @@ ROLLOUT_CHAINS = 1_024
 # wrong facts less often; for the consensus another one, with other facts.
 COMPLETER = {'use_wrong': 0.3, 'slip': 0.01}
 OTHER_SOLVER = 100  # added to the seed
-ACTIVE = {'problems': 512, 'samples': 64, 'budgets': (1, 2, 4, 8)}
+ACTIVE = {'problems': 512, 'samples': 16, 'budgets': (1, 2, 4)}
 # Labels -> (the job they come from, the PRM's flags). What a label says of a
 # chain's worth is kept after an error, too; what it says of a step is not.
 VALUES = ('--config.targets.after_first_error=keep',)
@@ -231,7 +231,7 @@ def train_flags(seed: int, labels: pathlib.Path, chains: int) -> list[str]:
     '--config.orm_baseline=False',
     f'--config.data.labels={labels}',
     f'--config.data.first_labels={chains}',
-    '--config.data.test_problems=128',
+    '--config.data.test_problems=100',
     '--config.train.steps=600',
     '--config.train.checkpoint_every=600',
   ]
@@ -284,10 +284,10 @@ def active_calls(runner: Runner, seed: int) -> dict[tuple[str, int], tuple]:
     f'seed_{seed}/selector',
     *train_flags(seed, one_each, 0),
   )
-  calls = {}
-  for budget in ACTIVE['budgets']:
-    for method in ('active', 'random'):
-      labels = runner.main(
+  asked = [(m, b) for b in ACTIVE['budgets'] for m in ('active', 'random')]
+  labelled = runner.all(
+    [
+      (
         'label_math.py:active',
         f'seed_{seed}/active_{method}_{budget}',
         f'--config.seed={seed}',
@@ -296,12 +296,17 @@ def active_calls(runner: Runner, seed: int) -> dict[tuple[str, int], tuple]:
         f'--config.active.method={method}',
         f'--config.active.budget={budget}',
       )
-      calls[method, budget] = (
-        'prm_math.py',
-        f'seed_{seed}/prm_active_{method}_{budget}',
-        *train_flags(seed, labels, 0),
-      )
-  return calls
+      for method, budget in asked
+    ]
+  )
+  return {
+    (method, budget): (
+      'prm_math.py',
+      f'seed_{seed}/prm_active_{method}_{budget}',
+      *train_flags(seed, labels, 0),
+    )
+    for (method, budget), labels in zip(asked, labelled, strict=True)
+  }
 
 
 def read_run(folder: pathlib.Path) -> dict:
