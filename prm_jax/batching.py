@@ -29,6 +29,7 @@ from prm_jax.models import (
   init_cache,
   unstack_layers,
 )
+from prm_jax.score import bucket
 from prm_jax.sharding import BATCH, fitting_axes, shardings
 
 CHUNK = 32  # tokens of every slot between two looks of the host
@@ -92,13 +93,8 @@ def group_jobs(jobs: Sequence[Job]) -> list[Group]:
   return sorted(groups, key=lambda group: -len(group.prompt))
 
 
-def bucket(size: int, smallest: int = 1) -> int:
-  """The power of two at or above `size`, `smallest` at least."""
-  return max(smallest, 1 << (size - 1).bit_length())
-
-
 def cache_bucket(size: int) -> int:
-  """As `bucket`, and the sizes halfway between: attention reads all of it."""
+  """Powers of two and what lies halfway between: attention reads all of it."""
   above = bucket(size, SMALLEST_BUCKET)
   half = 3 * above // 4
   return half if half >= max(size, SMALLEST_BUCKET) else above
@@ -286,12 +282,12 @@ class _Run:
     T = bucket(len(self.groups[0].prompt) - 1, SMALLEST_BUCKET)
     taken: list[Group] = []
     while self.groups and len(self.ready) < self.writer.sampling.slots:
-      if taken and bucket(len(taken) + 1) * T > PROMPT_TOKENS:
+      if taken and bucket(len(taken) + 1, 1) * T > PROMPT_TOKENS:
         break
       group = self.groups.popleft()
       self.ready.extend((len(taken), job) for job in group.jobs)
       taken.append(group)
-    tokens = np.zeros((bucket(len(taken)), T), np.int32)
+    tokens = np.zeros((bucket(len(taken), 1), T), np.int32)
     for row, group in enumerate(taken):
       # The last token of all is read in its slot.
       tokens[row, : len(group.prompt) - 1] = group.prompt[:-1]
