@@ -18,10 +18,9 @@ import sys
 from collections.abc import Sequence
 
 import tables
+from counting import accuracy, read_labels, written_tokens
 
-from prm_jax import chains as chains_lib
 from prm_jax import manifest
-from prm_jax.domains import arithmetic_text
 from prm_jax.report import readme_table
 
 HERE = pathlib.Path(__file__).parent
@@ -31,12 +30,12 @@ SEEDS = (0, 1, 2)
 POOL = 16_384  # chains that every source is given, one a problem
 CHAINS = 4_096  # that a PRM is trained on, with equal chains
 # With equal tokens: what rollouts need for so many.
-ROLLOUT_CHAINS = 1_024
+ROLLOUT_CHAINS = 768
 # Who completes chains for the labels: the solver that wrote them, believing its
 # wrong facts less often; for the consensus another one, with other facts.
 COMPLETER = {'use_wrong': 0.3, 'slip': 0.01}
 OTHER_SOLVER = 100  # added to the seed
-ACTIVE = {'problems': 512, 'samples': 16, 'budgets': (1, 2, 4)}
+ACTIVE = {'problems': 256, 'samples': 64, 'budgets': (5, 10, 20)}
 # Labels -> (the job they come from, the PRM's flags). What a label says of a
 # chain's worth is kept after an error, too; what it says of a step is not.
 VALUES = ('--config.targets.after_first_error=keep',)
@@ -149,7 +148,7 @@ def label_all(runner: Runner, seed: int) -> dict[str, pathlib.Path]:
   better = completer(seed, **COMPLETER)
   asks = {
     'verifier': ('verifier',),
-    'corruption': ('corruption',),
+    'corruption': ('corruption', f'--config.corruption.seed={seed}'),
     'rollouts': ('rollouts', *better),
     'omega': ('omega', *better, one_by_one),
     'other': ('rollouts', *completer(seed + OTHER_SOLVER, **COMPLETER)),
@@ -173,46 +172,18 @@ def label_all(runner: Runner, seed: int) -> dict[str, pathlib.Path]:
   return found
 
 
-def read_labels(folder: pathlib.Path) -> list[chains_lib.Chain]:
-  lines = (folder / 'chains.jsonl').read_text().splitlines()
-  return [chains_lib.from_dict(json.loads(line)) for line in lines]
-
-
-def claimed_error(chain: chains_lib.Chain, above: float) -> int:
-  """The first step that its label, made hard, calls wrong; -1: none."""
-  for i, label in enumerate(chain.labels):
-    if label.value is not None and label.value <= above:
-      return i
-  return -1
-
-
-def accuracy(chains: Sequence[chains_lib.Chain], above: float) -> float:
-  """Share of chains whose labels have the true first error."""
-  right = 0
-  for chain in chains:
-    steps = arithmetic_text.check_steps(chain.problem, chain.steps)
-    truth = steps.index(False) if False in steps else -1
-    right += claimed_error(chain, above) == truth
-  return right / len(chains)
-
-
-def written_tokens(chain: chains_lib.Chain) -> int:
-  """What its policy wrote: words, separators, the end."""
-  return sum(len(step.split()) + 1 for step in chain.steps) + 1
-
-
 def describe_labels(folders: dict[str, pathlib.Path]) -> dict[str, dict]:
   """What each source took and how often it is right."""
   ledgers = {
     name: json.loads((folder / 'ledger.json').read_text())
     for name, folder in folders.items()
   }
+  pool = written_tokens(read_labels(folders['verifier']))
   found = {}
   jobs = {name: job for name, (job, _) in LABELS.items()} | ONLY_COUNTED
   for name, job in jobs.items():
     chains = read_labels(folders[job])
-    each = written_tokens(chains[0])
-    tokens = POOL * each + ledgers[job]['tokens']
+    tokens = pool + ledgers[job]['tokens']
     if job == 'consensus':  # both of its sources were asked about all chains
       tokens += ledgers['rollouts']['tokens'] + ledgers['other']['tokens']
     above = THRESHOLDS[name]
@@ -278,6 +249,7 @@ def active_calls(runner: Runner, seed: int) -> dict[tuple[str, int], tuple]:
     f'--config.chains.workdir={sampled}',
     '--config.active.method=random',
     '--config.active.budget=1',
+    f'--config.active.seed={seed}',
   )
   selector = runner.main(
     'prm_math.py',
@@ -295,6 +267,7 @@ def active_calls(runner: Runner, seed: int) -> dict[tuple[str, int], tuple]:
         f'--config.prm={selector}',
         f'--config.active.method={method}',
         f'--config.active.budget={budget}',
+        f'--config.active.seed={seed}',
       )
       for method, budget in asked
     ]

@@ -1,0 +1,30 @@
+"""How often labels are right, on a domain that knows it, and what they took."""
+
+import json
+import pathlib
+from collections.abc import Sequence
+
+from prm_jax import chains as chains_lib
+from prm_jax.domains import arithmetic_text
+from prm_jax.labels.consensus import claimed_error
+
+
+def read_labels(folder: pathlib.Path) -> list[chains_lib.Chain]:
+  lines = (folder / 'chains.jsonl').read_text().splitlines()
+  return [chains_lib.from_dict(json.loads(line)) for line in lines]
+
+
+def accuracy(chains: Sequence[chains_lib.Chain], above: float) -> float:
+  """Share of chains whose labels have the true first error."""
+  right = 0
+  for chain in chains:
+    steps = arithmetic_text.check_steps(chain.problem, chain.steps)
+    truth = steps.index(False) if False in steps else -1
+    right += claimed_error(chain, above) == truth
+  return right / len(chains)
+
+
+def written_tokens(chains: Sequence[chains_lib.Chain]) -> int:
+  """What the solver wrote: words, separators, ends."""
+  words = sum(len(step.split()) + 1 for it in chains for step in it.steps)
+  return words + len(chains)
