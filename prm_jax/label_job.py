@@ -147,8 +147,7 @@ def read_all(
 ) -> list[Chain]:
   """The chains that a config names.
 
-  Sources draw by `meta['id']`: where several chains have the same, all but the
-  first get a number after it.
+  Sources draw by `meta['id']`: no two chains have the same.
 
   Args:
     config: the chains section.
@@ -168,13 +167,25 @@ def read_all(
       ]
   if not chains:
     raise UserError('there are no chains to label; name some in chains.files')
-  seen: Counter[str] = Counter()
+  return with_distinct_ids(chains)
+
+
+def with_distinct_ids(chains: Sequence[Chain]) -> list[Chain]:
+  """The chains; a number after all but the first of those with one id."""
+  taken = {chain.meta['id'] for chain in chains}
+  seen: set[str] = set()
+  numbers: Counter[str] = Counter()
   distinct = []
   for chain in chains:
-    name = chain.meta['id']
-    seen[name] += 1
-    again = f'{name} ({seen[name]})' if seen[name] > 1 else name
-    meta = {**chain.meta, 'id': again}
+    name = unique = chain.meta['id']
+    if name in seen:
+      # A numbered name may be another chain's own.
+      while unique in taken:
+        numbers[name] += 1
+        unique = f'{name} ({numbers[name] + 1})'
+      taken.add(unique)
+    seen.add(name)
+    meta = {**chain.meta, 'id': unique}
     distinct.append(dataclasses.replace(chain, meta=meta))
   return distinct
 

@@ -9,10 +9,11 @@ import re
 
 import pytest
 
-from prm_jax.chains import from_dict
+from prm_jax.chains import Chain, from_dict
 from prm_jax.data import chain_sets
 from prm_jax.data.readers import read_chains
 from prm_jax.domains import arithmetic_text
+from prm_jax.label_job import with_distinct_ids
 from prm_jax.labels.consensus import claimed_error
 from tests.command_line import SMALL, contents, run_all, the_error
 from tests.data.shared_data import shared
@@ -371,6 +372,22 @@ def test_a_bad_problem_file_is_told_with_its_line(tmp_path):
     ]
   )
   assert re.search(r"p.jsonl:2: .*'answer'", the_error(refused))
+
+
+@pytest.mark.parametrize(
+  ('ids', 'expected'),
+  [
+    (('x', 'x', 'y', 'x'), ['x', 'x (2)', 'y', 'x (3)']),
+    (('x', 'x (2)', 'x', 'x (2)'), ['x', 'x (2)', 'x (3)', 'x (2) (2)']),
+    (('x', 'x', 'x (2)'), ['x', 'x (3)', 'x (2)']),
+  ],
+)
+def test_no_two_chains_have_one_id(ids, expected):
+  chains = [Chain('p', ('a',), meta={'id': name}) for name in ids]
+  distinct = with_distinct_ids(chains)
+  assert [chain.meta['id'] for chain in distinct] == expected
+  # Once distinct, they stay as they are.
+  assert with_distinct_ids(distinct) == distinct
 
 
 def test_another_config_or_other_chains_are_refused(jobs, tmp_path):

@@ -134,7 +134,8 @@ def _ask_together(
     )
   if questions and judge is None:
     raise UserError(
-      'this source asks a judge and there is none; set --config.judge'
+      'this source asks a judge and there is none; set '
+      '--config.policy.kind=endpoint'
     )
   replies = iter(judge.ask(questions) if questions else ())
   completions = iter(policy.complete(requests) if requests else ())
