@@ -39,10 +39,13 @@ class EndpointConfig(ServerConfig):
   Whether the model goes on with that message or begins a new one is up to the
   server: llama.cpp goes on, `transformers serve` begins a new one, vLLM goes
   on with `extra_after_steps={'continue_final_message': True,
-  'add_generation_prompt': False}`. The completions API gets all as one text.
+  'add_generation_prompt': False}`. A new one is no rollout of the steps, so a
+  chat with steps takes `continues` or `extra_after_steps`. The completions API
+  gets all as one text and goes on wherever it is.
 
   Attributes:
     api: chat or completions.
+    continues: the server of a chat goes on with the steps by itself.
     system: said before everything else; '': nothing.
     prompt: text with `{problem}` in it.
     separator: what stands between steps, in prompts and in completions.
@@ -57,6 +60,7 @@ class EndpointConfig(ServerConfig):
   """
 
   api: str = 'chat'
+  continues: bool = False
   system: str = _SYSTEM
   prompt: str = '{problem}'
   separator: str = '\n'
@@ -138,7 +142,7 @@ class Endpoint:
 
   @property
   def usage(self) -> Usage:
-    """Calls, tokens, money and failures of this process so far."""
+    """Calls, tokens and failures of this process so far."""
     return self._server.usage
 
   def complete(
@@ -151,8 +155,22 @@ class Endpoint:
     the steps cut off included.
 
     Raises:
-      UserError: the server refuses every request, or fails again and again.
+      UserError: the server refuses every request, or fails again and again; or
+        it may begin anew where it is to go on with steps.
     """
+    config = self._config
+    goes_on = config.continues or config.extra_after_steps
+    if (
+      config.api == 'chat'
+      and not goes_on
+      and any(request.steps for request in requests)
+    ):
+      raise UserError(
+        "endpoint.api='chat' may begin anew after the steps of a chain: set "
+        'endpoint.api=completions, endpoint.continues=True (llama.cpp) or '
+        'endpoint.extra_after_steps=\'{"continue_final_message": true, '
+        '"add_generation_prompt": false}\' (vLLM)'
+      )
     answers = self._ask_all(requests, map(self._opening, requests))
     return [
       [self._completion(answer, request.max_steps) for answer in samples]

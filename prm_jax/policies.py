@@ -4,6 +4,7 @@ The section has `kind` and, for each kind, what it needs; what it asks for is
 the same in every job.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,8 +40,24 @@ def open_workdir(config: Mapping[str, Any], seed: int) -> Policy:
 
 def open_endpoint(config: Mapping[str, Any], seed: int) -> Endpoint:
   """A server, which is a Policy and a Judge."""
-  settings = EndpointConfig(**config['endpoint'], seed=seed)
+  given = dict(config['endpoint'])
+  for name in ('extra', 'extra_after_steps'):
+    given[name] = _read_object(f'policy.endpoint.{name}', given[name])
+  settings = EndpointConfig(**given, seed=seed)
   return Endpoint(settings, config['cache'] or None)
+
+
+def _read_object(flag: str, text: str) -> dict[str, Any]:
+  """What a flag says: the command line sets only fields that are there."""
+  try:
+    value = json.loads(text)
+  except ValueError:
+    value = None
+  if not isinstance(value, dict):
+    raise UserError(
+      f'{flag}={text!r}: expected a JSON object, such as \'{{"top_k": 20}}\''
+    )
+  return value
 
 
 KINDS = {
