@@ -43,8 +43,6 @@ class ServerConfig:
     max_wait: seconds; longer waits are shortened to it, and where the server
       itself asks for a longer one (Retry-After) the call is given up.
     max_failed_in_a_row: calls given up, one after another, that stop the job.
-    price: of a million written tokens, in any currency.
-    prompt_price: of a million prompt tokens.
   """
 
   base_url: str = ''
@@ -56,8 +54,6 @@ class ServerConfig:
   backoff: float = 1.0
   max_wait: float = 60.0
   max_failed_in_a_row: int = 32
-  price: float = 0.0
-  prompt_price: float = 0.0
 
   def __post_init__(self):
     if not self.base_url.startswith(('http://', 'https://')):
@@ -70,7 +66,7 @@ class ServerConfig:
     for name in ('concurrency', 'attempts', 'max_failed_in_a_row'):
       if (value := getattr(self, name)) < 1:
         raise UserError(f'endpoint.{name}={value}: expected >= 1')
-    for name in ('backoff', 'max_wait', 'price', 'prompt_price'):
+    for name in ('backoff', 'max_wait'):
       if not 0 <= (value := getattr(self, name)) < math.inf:
         raise UserError(f'endpoint.{name}={value}: expected >= 0')
     if not 0 < self.timeout < math.inf:
@@ -79,7 +75,7 @@ class ServerConfig:
 
 @dataclasses.dataclass
 class Usage:
-  """What this process asked, got and paid for.
+  """What this process asked and got.
 
   Attributes:
     calls: requests sent, those that failed included.
@@ -88,7 +84,6 @@ class Usage:
     tokens: written, in the answers fetched.
     prompt_tokens: read, likewise.
     uncounted: answers fetched that came without a count of their tokens.
-    cost: of the tokens at the config's prices.
     retried: attempts that failed and were followed by another, by reason.
     failed: calls given up, by reason.
   """
@@ -99,7 +94,6 @@ class Usage:
   tokens: int = 0
   prompt_tokens: int = 0
   uncounted: int = 0
-  cost: float = 0.0
   retried: dict[str, int] = dataclasses.field(
     default_factory=collections.Counter
   )
@@ -235,9 +229,6 @@ class Server:
     usage.tokens += answer.tokens
     usage.prompt_tokens += answer.prompt_tokens
     usage.uncounted += not answer.prompt_tokens
-    paid = answer.tokens * config.price
-    paid += answer.prompt_tokens * config.prompt_price
-    usage.cost += paid / 1e6
     if self._cache:
       self._cache.write(call, answer)
     return answer
