@@ -7,7 +7,6 @@ that were never begun, went down with a process, or failed for want of an
 answer.
 """
 
-import hashlib
 import json
 import pathlib
 import signal
@@ -109,12 +108,8 @@ def run(
   # By all at the same time: the first look at the devices is a meeting.
   about = {**manifest.describe(config), 'name': config['name'], **job.about}
   folder = workdir / 'journal'
-  text = json.dumps(config, sort_keys=True)
-  identity = {
-    'config': hashlib.sha256(text.encode()).hexdigest()[:16],
-    'input': data,
-    'policy': job.about['policy'],
-  }
+  # The config is the workdir's own, and some of it may change.
+  identity = {'input': data, 'policy': job.about['policy']}
   before = list(journal.read(folder, identity))
   tried = journal.latest(before)
   done = {i for i, ended in tried.items() if not ended.open}

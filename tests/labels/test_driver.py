@@ -166,7 +166,9 @@ def test_questions_and_requests_in_one_round():
   assert [e.chains[0].problem for e in ends] == ['mixed', 'q1', 'q2']
   assert [e.cost.calls for e in ends] == [2, 2, 2]
   assert (ends[1].cost.tokens, ends[1].cost.prompt_tokens) == (10, 14)
-  with pytest.raises(UserError, match='none; set --config.policy.kind=endpoint'):
+  with pytest.raises(
+    UserError, match=r'none; set --config\.policy\.kind=endpoint'
+  ):
     list(drive([1], asks, SOLVER, None, 8))
   with pytest.raises(UserError, match='asks a policy and there is none'):
     list(drive([0], asks, None, Parrot(), 8))

@@ -107,6 +107,18 @@ def test_results_that_were_not_written_are(tmp_path):
   )
 
 
+def test_a_job_goes_on_with_more_in_flight_and_at_another_price(tmp_path):
+  _, ledger, _ = run(tmp_path, Counting(loses=9))
+  price = {'tokens': 1.0, 'prompt_tokens': 0.0}
+  again = Counting()
+  config = CONFIG | {'concurrent': 64, 'price': price}
+  dataset, ledger, _ = run(tmp_path, again, config)
+  assert ledger['labelled'] == 9
+  assert ledger['money'] > 0
+  assert len(again.rounds) == 1
+  assert dataset == run(tmp_path / 'whole', Counting())[0]
+
+
 def test_another_policy_does_not_go_on(tmp_path):
   run(tmp_path, Counting())
   other = Counting()
