@@ -78,7 +78,7 @@ def base() -> ml_collections.ConfigDict:
       slots=64,
       max_tokens=256,
     ),
-    cache='',  # a folder where a server's answers are kept
+    cache='',  # where a server's answers are kept; '': WORKDIR/replies
     endpoint=dict(
       base_url='',
       model='',

@@ -113,7 +113,7 @@ class Endpoint:
   """A Policy and a Judge (`policy.py`) at a server."""
 
   def __init__(
-    self, config: EndpointConfig, cache: str | pathlib.Path | None = None
+    self, config: EndpointConfig, cache: str | paths.Path | None = None
   ):
     """Sends nothing yet.
 

@@ -198,7 +198,9 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   source = SOURCES[name]
   settings = source.config(**config.get(name, {}))
   # A server is both a policy and a judge.
-  asked = policies.open_policy(config['policy'], seed) if source.asks else None
+  asked = None
+  if source.asks:
+    asked = policies.open_policy(config['policy'], seed, workdir)
   chains = read_all(config['chains'], seed, workdir, log)
   selected = {}
   if config['select']:
@@ -227,6 +229,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
     count=len(chains),
     start=lambda i: source.work(chains[i], settings),
     counts=counts,
+    at_once=policies.at_once(config['policy']),
     **({source.asks: asked} if source.asks else {}),
   )
   engine.run(job, config, workdir, log)

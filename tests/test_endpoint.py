@@ -105,7 +105,7 @@ def test_configs_name_every_setting():
   assert limits == dataclasses.asdict(Limits())
 
 
-def test_extra_fields_are_json_on_the_command_line(server):
+def test_extra_fields_are_json_on_the_command_line(server, tmp_path):
   policy = label_math.get_config().policy.to_dict()
   policy['endpoint'] |= {
     'base_url': server.url,
@@ -114,13 +114,13 @@ def test_extra_fields_are_json_on_the_command_line(server):
     'extra_after_steps': '{"continue_final_message": true}',
   }
   request = Request('3 + 4?', ('3 + 4 = 7',), 'sum', 1)
-  open_endpoint(policy, 0).complete([request])
+  open_endpoint(policy, 0, tmp_path).complete([request])
   assert server.asked[0]['top_k'] == 20
   assert server.asked[0]['continue_final_message'] is True
   for text in ('top_k=20', '[1]'):
     policy['endpoint']['extra'] = text
     with pytest.raises(UserError, match=r'endpoint\.extra=.*JSON object'):
-      open_endpoint(policy, 0)
+      open_endpoint(policy, 0, tmp_path)
 
 
 def test_what_the_completions_api_is_sent(server):

@@ -2,10 +2,13 @@
 
 Between the label sources (`labelling.py`), which think of one chain each, and
 a policy that is fast when much is asked at once. In rounds: all that wait are
-gathered, the policy and the judge are asked once, the answers go back.
+gathered, the policy and the judge are asked once, the answers go back. A round
+is bounded, for between two of them the job is seen to: what ended is written
+down, and SIGTERM heard.
 """
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
@@ -15,6 +18,8 @@ from prm_jax.labels.journal import Cost, Ended
 from prm_jax.labels.labelling import Answers, Asked, CannotLabel, Labelling
 from prm_jax.policy import Judge, Policy, Question
 
+# Of a policy that answers within seconds whatever it is asked.
+AT_ONCE = 4096
 # An item's work: like a Labelling, of any number of chains.
 Work = Generator[Asked, Answers, Sequence[Chain]]
 
@@ -37,6 +42,11 @@ class _Flight:
   work: Work
   asked: Asked
   cost: Cost
+
+  @property
+  def samples(self) -> int:
+    """How many it waits for."""
+    return sum(each.samples for each in self.asked)
 
   def go_on(self, answers: Answers | None) -> Ended | None:
     """Sends answers (None at first); what came of it, where it ended."""
@@ -72,11 +82,12 @@ def drive(
   judge: Judge | None,
   concurrent: int,
   between: Callable[[], None] = lambda: None,
+  at_once: int = AT_ONCE,
 ) -> Iterator[Ended]:
   """Does the work of every item; gives each as it ends.
 
   What comes of an item depends on its own work and the answers to it only: not
-  on `concurrent`, on the order, or on what else is in flight.
+  on `concurrent` or `at_once`, on the order, or on what else is in flight.
 
   Args:
     indices: numbers of the items.
@@ -84,6 +95,8 @@ def drive(
     policy, judge: who answers; None where nobody asks.
     concurrent: how many items are in flight at most.
     between: called before each round of asking; what it raises ends it all.
+    at_once: samples that a round asks for at most, but for one item that wants
+      more.
 
   Raises:
     UserError: nobody is there to answer, or the policy gave up.
@@ -111,14 +124,18 @@ def drive(
     if not flying:
       return
     between()
-    answers = _ask_together([f.asked for f in flying], policy, judge)
+    # The oldest first, so that items end and few are lost half done.
+    wanted = itertools.accumulate(flight.samples for flight in flying)
+    fitting = sum(total <= at_once for total in wanted)
+    asking, waiting = flying[: fitting or 1], flying[fitting or 1 :]
+    answers = _ask_together([f.asked for f in asking], policy, judge)
     still = []
-    for flight, its_answers in zip(flying, answers, strict=True):
+    for flight, its_answers in zip(asking, answers, strict=True):
       if ended := flight.go_on(its_answers):
         yield timed(ended)
       else:
         still.append(flight)
-    flying = still
+    flying = still + waiting
 
 
 def _ask_together(

@@ -19,7 +19,7 @@ from prm_jax import manifest, processes
 from prm_jax.data import chain_sets
 from prm_jax.errors import UserError
 from prm_jax.labels import journal
-from prm_jax.labels.driver import Work, drive
+from prm_jax.labels.driver import AT_ONCE, Work, drive
 from prm_jax.labels.journal import Cost, Ended, Journal
 from prm_jax.metrics import LiveLine, time_left
 from prm_jax.policy import Judge, Policy
@@ -55,6 +55,7 @@ class Job(NamedTuple):
     start: an item's number -> its work.
     counts: what came of each item -> what ledger.json says of the chains.
     policy, judge: who answers the work; None where it asks nothing.
+    at_once: samples that are asked for between two looks at the job.
   """
 
   name: str
@@ -65,6 +66,7 @@ class Job(NamedTuple):
   counts: Callable[[Mapping[int, Ended]], Mapping[str, Any]]
   policy: Policy | None = None
   judge: Judge | None = None
+  at_once: int = AT_ONCE
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -156,7 +158,13 @@ def _work(
 
   with noted(signal.SIGTERM) as asked:
     for ended in drive(
-      mine, job.start, job.policy, job.judge, config['concurrent'], look_up
+      mine,
+      job.start,
+      job.policy,
+      job.judge,
+      config['concurrent'],
+      look_up,
+      job.at_once,
     ):
       lines.write(ended)
       progress.show(ended)

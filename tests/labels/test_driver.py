@@ -67,13 +67,14 @@ def work(index, rounds=None):
   return Chain(problem, steps, labels=tuple(labels))
 
 
-def outcome(count=10, policy=None, concurrent=3, indices=None):
+def outcome(count=10, policy=None, concurrent=3, indices=None, **limits):
   ends = drive(
     range(count) if indices is None else indices,
     lambda i: alone(work(i, 1 + i % 3)),
     policy or Counting(),
     None,
     concurrent,
+    **limits,
   )
   return {e.index: e._replace(cost=e.cost._replace(seconds=0)) for e in ends}
 
@@ -96,6 +97,40 @@ def test_what_waits_together_is_asked_together():
   outcome(4, policy, concurrent=2)
   # Items 0 and 1; then 2 in the place of 0, then 3 in that of 1, of one round.
   assert policy.rounds == [4, 4, 4, 2]
+
+
+def test_a_round_is_bounded():
+  """In samples: each item wants four of two requests."""
+  rounds = []
+
+  class Bounded(Counting):
+    def complete(self, requests):
+      rounds.append(sum(request.samples for request in requests))
+      return super().complete(requests)
+
+  looks = []
+  ends = drive(
+    range(9),
+    lambda i: alone(work(i, 1 + i % 3)),
+    Bounded(),
+    None,
+    9,
+    lambda: looks.append(len(rounds)),
+    at_once=10,
+  )
+  order = [e.index for e in ends]
+  assert max(rounds) == 8 and sum(rounds) == 4 * (3 * 1 + 3 * 2 + 3 * 3)
+  # Somebody looks before each of them.
+  assert looks == list(range(len(rounds)))
+  # The first that begin are the first that end.
+  assert sorted(order[:4]) == [0, 1, 2, 3]
+  assert outcome(concurrent=9) == outcome(concurrent=9, at_once=10)
+  # One that wants more is alone.
+  rounds.clear()
+  list(
+    drive([0, 1], lambda i: alone(work(i, 1)), Bounded(), None, 2, at_once=1)
+  )
+  assert rounds == [4, 4]
 
 
 def test_costs_are_each_items_own():
