@@ -17,8 +17,9 @@ from typing import Any
 from prm_jax import paths
 from prm_jax.errors import UserError
 from prm_jax.policy import Completion, Question, Reply, Request, sample_seed
-from prm_jax.remote import Server, ServerConfig, Usage
+from prm_jax.remote import Server, ServerConfig
 from prm_jax.replies import Answer, Call
+from prm_jax.usage import Usage
 
 APIS = ('chat', 'completions')
 # OpenAI's word, and those of servers that are compatible in all but this.
@@ -113,13 +114,17 @@ class Endpoint:
   """A Policy and a Judge (`policy.py`) at a server."""
 
   def __init__(
-    self, config: EndpointConfig, cache: str | paths.Path | None = None
+    self,
+    config: EndpointConfig,
+    cache: str | paths.Path | None = None,
+    log: pathlib.Path | None = None,
   ):
     """Sends nothing yet.
 
     Args:
       cache: folder on a disk where answers are kept; processes, jobs and
         servers may share it. None: none are kept.
+      log: file that usage is added to, see `usage.py`.
 
     Raises:
       UserError: no openai package, no key, or a folder that cannot be made.
@@ -128,7 +133,7 @@ class Endpoint:
       paths.check_local(cache, 'the cache of replies')
       cache = pathlib.Path(cache)
     self._config = config
-    self._server = Server(config, cache)
+    self._server = Server(config, cache, log)
     limits = {field.name for field in dataclasses.fields(ServerConfig)}
     asked = {
       name: dict(value) if isinstance(value, Mapping) else value

@@ -10,12 +10,13 @@ from typing import Any
 
 import jax
 
-from prm_jax import loading, paths
+from prm_jax import loading, paths, processes
 from prm_jax.domains.arithmetic import ArithmeticConfig
 from prm_jax.domains.solver_policy import SolverPolicy
 from prm_jax.endpoint import Endpoint, EndpointConfig
 from prm_jax.errors import UserError
 from prm_jax.generate import SamplingConfig
+from prm_jax.labels import engine
 from prm_jax.labels.driver import AT_ONCE
 from prm_jax.policy import Policy
 
@@ -60,7 +61,8 @@ def open_endpoint(
   for name in ('extra', 'extra_after_steps'):
     given[name] = _read_object(f'policy.endpoint.{name}', given[name])
   settings = EndpointConfig(**given, seed=seed)
-  return Endpoint(settings, config['cache'] or workdir / 'replies')
+  log = workdir / engine.USAGE / f'process-{processes.index()}.jsonl'
+  return Endpoint(settings, config['cache'] or workdir / 'replies', log)
 
 
 def _read_object(flag: str, text: str) -> dict[str, Any]:

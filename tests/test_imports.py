@@ -51,6 +51,7 @@ LAYERS = (
     'score',
     'scorer',
     'train_state',
+    'usage',
   },
   {'labels', 'objective', 'search', 'train'},
   {'rl'},

@@ -14,10 +14,12 @@ import pytest
 
 pytest.importorskip('openai', reason='openai is not installed')
 
+from prm_jax import usage
 from prm_jax.endpoint import Endpoint, EndpointConfig
 from prm_jax.errors import UserError
 from prm_jax.policy import Request
 from prm_jax.remote import retry_after
+from prm_jax.usage import Usage
 from tests.faulty_server import USAGE, reply, serving
 
 GOOD, BAD = Request('good', (), 'good', 1), Request('bad', (), 'bad', 1)
@@ -29,7 +31,7 @@ def server():
     yield server
 
 
-def endpoint_for(server, cache=None, **changes):
+def endpoint_for(server, cache=None, log=None, **changes):
   values = {
     'base_url': server.url,
     'model': 'parrot',
@@ -37,7 +39,7 @@ def endpoint_for(server, cache=None, **changes):
     'attempts': 3,
     'backoff': 0.01,
   }
-  return Endpoint(EndpointConfig(**values | changes), cache)
+  return Endpoint(EndpointConfig(**values | changes), cache, log)
 
 
 def timeout_for(reason):
@@ -295,6 +297,36 @@ def test_what_is_on_disk_is_not_asked_again(server, tmp_path):
   with serving() as elsewhere:
     endpoint_for(elsewhere, tmp_path).complete([GOOD])
     assert not elsewhere.asked
+
+
+def test_the_log_counts_what_was_paid_and_the_cache_is_free(server, tmp_path):
+  cache, logs = tmp_path / 'cache', tmp_path / 'usage'
+  server.fault = lambda body, before: (
+    500 if problem_of(body) == 'bad' and before < 4 else None
+  )
+
+  def run(name, *requests):
+    endpoint = endpoint_for(server, cache, log=logs / name)
+    endpoint.complete(requests)
+    return endpoint.usage
+
+  first = run('process-0.jsonl', GOOD._replace(samples=2), BAD)
+  assert (first.calls, first.cached, first.tokens) == (5, 0, 10)
+  second = run('process-0.jsonl', GOOD._replace(samples=2), BAD)
+  assert (second.calls, second.cached, second.tokens) == (2, 2, 5)
+  assert usage.read(logs) == Usage(
+    calls=7,
+    cached=2,
+    tokens=15,
+    prompt_tokens=21,
+    retried={'status 500': 3},
+    failed={'status 500': 1},
+  )
+  # A refusal that stops everything is a call, too.
+  server.fault = lambda body, _: 404
+  with pytest.raises(UserError, match='status 404'):
+    run('process-1.jsonl', GOOD._replace(key='other'))
+  assert usage.read(logs).calls == 8
 
 
 def test_failures_are_not_kept(server, tmp_path):

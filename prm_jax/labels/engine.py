@@ -7,6 +7,7 @@ that were never begun, went down with a process, or failed for want of an
 answer.
 """
 
+import dataclasses
 import json
 import pathlib
 import signal
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prm_jax import manifest, processes
+from prm_jax import manifest, processes, usage
 from prm_jax.data import chain_sets
 from prm_jax.errors import UserError
 from prm_jax.labels import journal
@@ -24,10 +25,12 @@ from prm_jax.labels.journal import Cost, Ended, Journal
 from prm_jax.metrics import LiveLine, time_left
 from prm_jax.policy import Judge, Policy
 from prm_jax.stopping import Stopped, noted
+from prm_jax.usage import Usage
 
 Log = Callable[[str], None]
 LOOK_SECONDS = 1.0  # between two looks at the other processes
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
+USAGE = 'usage'  # folder of a workdir, as `usage.read` takes it
 
 
 class Price(NamedTuple):
@@ -36,9 +39,9 @@ class Price(NamedTuple):
   tokens: float = 0.0
   prompt_tokens: float = 0.0
 
-  def of(self, cost: Cost) -> float:
+  def of(self, used: Cost | Usage) -> float:
     """US dollars."""
-    paid = self.tokens * cost.tokens + self.prompt_tokens * cost.prompt_tokens
+    paid = self.tokens * used.tokens + self.prompt_tokens * used.prompt_tokens
     return paid / 1e6
 
 
@@ -191,8 +194,13 @@ def _write_results(
     **job.counts(items),
     'failed': dict(failed.most_common()),
     **spent._asdict(),
-    'money': Price(**config['price']).of(spent),
   }
+  paid: Cost | Usage = spent
+  if (workdir / USAGE).exists():
+    # An item that is tried again gets most answers from disk, for nothing.
+    paid = usage.read(workdir / USAGE)
+    told['server'] = dataclasses.asdict(paid)
+  told['money'] = Price(**config['price']).of(paid)
   path = workdir / 'results.json'
   if path.exists() and json.loads(path.read_text())['results'] == told:
     log(f'{job.name}: all is done; the results are in {workdir}')
