@@ -29,6 +29,7 @@ from prm_jax.usage import Usage
 
 Log = Callable[[str], None]
 LOOK_SECONDS = 1.0  # between two looks at the other processes
+REASONS = 10  # why items failed, the most frequent; the ledger has all
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
 USAGE = 'usage'  # folder of a workdir, as `usage.read` takes it
 
@@ -190,9 +191,11 @@ def _write_results(
   # Failures and earlier attempts were paid for, too.
   spent = total([ended.cost for ended in written])
   failed = Counter(ended.failed for ended in items.values() if ended.failed)
+  partly = sum(e.cost.lost > 0 and not e.failed for e in items.values())
   told = {
     **job.counts(items),
     'failed': dict(failed.most_common()),
+    'partly_answered': partly,
     **spent._asdict(),
   }
   paid: Cost | Usage = spent
@@ -206,7 +209,7 @@ def _write_results(
     log(f'{job.name}: all is done; the results are in {workdir}')
     return
   manifest.write_json(workdir / 'ledger.json', told)
-  for reason, count in told['failed'].items():
+  for reason, count in failed.most_common(REASONS):
     log(f'{job.name}: {count:,} failed: {reason}')
   chains = [chain for ended in items.values() for chain in ended.chains]
   if not chains:
@@ -218,6 +221,8 @@ def _write_results(
   manifest.write_json(
     path, {'manifest': about, 'dataset': dataset, 'results': told}
   )
+  if partly:
+    log(f'{job.name}: {partly:,} done without some of the answers they wanted')
   again = ''
   if count := sum(ended.open for ended in items.values()):
     again = f'; the same command tries again {count:,} that lacked answers'

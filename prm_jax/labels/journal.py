@@ -65,7 +65,9 @@ class Ended(NamedTuple):
   def open(self) -> bool:
     """Whether it failed and may not the next time: answers could not be had.
 
-    With all answers the same comes of it whenever it is tried.
+    With all answers the same comes of it whenever it is tried. What was done
+    without some of its answers stays as it is, and the ledger says how many
+    are: a server may refuse one call of an item for ever.
     """
     return bool(self.failed and self.cost.lost)
 
