@@ -10,13 +10,20 @@ down, and SIGTERM heard.
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+  Callable,
+  Generator,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 
 from prm_jax.chains import Chain
 from prm_jax.errors import UserError
 from prm_jax.labels.journal import Cost, Ended
 from prm_jax.labels.labelling import Answers, Asked, CannotLabel, Labelling
-from prm_jax.policy import Judge, Policy, Question
+from prm_jax.policy import CannotAsk, Judge, Policy, Question, Request
 
 # Of a policy that answers within seconds whatever it is asked.
 AT_ONCE = 4096
@@ -48,12 +55,14 @@ class _Flight:
     """How many it waits for."""
     return sum(each.samples for each in self.asked)
 
-  def go_on(self, answers: Answers | None) -> Ended | None:
+  def go_on(self, answers: Answers | CannotLabel | None) -> Ended | None:
     """Sends answers (None at first); what came of it, where it ended."""
-    if answers is not None:
-      self._count(answers)
     try:
-      self.asked = self.work.send(answers)
+      if isinstance(answers, CannotLabel):
+        self.asked = self.work.throw(answers)
+      else:
+        self._count(answers or [])
+        self.asked = self.work.send(answers)
     except StopIteration as end:
       return Ended(self.index, tuple(end.value), '', self.cost)
     except CannotLabel as error:
@@ -128,14 +137,26 @@ def drive(
     wanted = itertools.accumulate(flight.samples for flight in flying)
     fitting = sum(total <= at_once for total in wanted)
     asking, waiting = flying[: fitting or 1], flying[fitting or 1 :]
-    answers = _ask_together([f.asked for f in asking], policy, judge)
     still = []
-    for flight, its_answers in zip(asking, answers, strict=True):
-      if ended := flight.go_on(its_answers):
-        yield timed(ended)
-      else:
+    try:
+      said = _ask_together([f.asked for f in asking], policy, judge)
+    except CannotAsk as error:
+      # The others ask again, without those.
+      said = [_refusal(flight.asked, error.requests) for flight in asking]
+    for flight, answers in zip(asking, said, strict=True):
+      if answers is None or not (ended := flight.go_on(answers)):
         still.append(flight)
+      else:
+        yield timed(ended)
     flying = still + waiting
+
+
+def _refusal(
+  asked: Asked, refused: Mapping[Request, str]
+) -> CannotLabel | None:
+  """Why an item cannot go on; None where all that it asked can be asked."""
+  reasons = [refused[each] for each in asked if each in refused]
+  return CannotLabel(reasons[0]) if reasons else None
 
 
 def _ask_together(
@@ -154,8 +175,8 @@ def _ask_together(
       'this source asks a judge and there is none; set '
       '--config.policy.kind=endpoint'
     )
-  replies = iter(judge.ask(questions) if questions else ())
   completions = iter(policy.complete(requests) if requests else ())
+  replies = iter(judge.ask(questions) if questions else ())
   answers = [
     [
       next(replies if isinstance(it, Question) else completions)

@@ -11,7 +11,7 @@ from prm_jax.errors import UserError
 from prm_jax.labels.driver import alone, drive
 from prm_jax.labels.journal import Cost
 from prm_jax.labels.labelling import CannotLabel, ends_right
-from prm_jax.policy import Question, Reply, Request
+from prm_jax.policy import CannotAsk, Question, Reply, Request
 
 SOLVER = SolverPolicy(ArithmeticConfig())
 PROBLEMS = [f'mod 10 : {i} + 4 * {i} - 7' for i in range(10)]
@@ -164,6 +164,44 @@ def test_what_fails_fails_alone():
   for i, each in found.items():
     if not each.cost.lost:
       assert each == whole[i]
+
+
+def test_what_cannot_be_asked_fails_alone():
+  class Refusing(Counting):
+    def complete(self, requests):
+      refused = {r: f'no {r.key}' for r in requests if r.key.endswith('1/b')}
+      if refused:
+        raise CannotAsk(refused)
+      return super().complete(requests)
+
+  # Items ask for /0/, then for /1/ where they have two steps, then for /2/.
+  found, whole = outcome(policy=Refusing(), concurrent=4), outcome()
+  for i, each in found.items():
+    if i % 3:
+      assert each.failed == f'no {i}/1/b'
+      # It is the same whenever it is tried.
+      assert not each.open and not each.chains
+      assert each.cost.calls == 4
+    else:
+      assert each == whole[i]
+
+
+def test_work_may_go_on_without_what_cannot_be_asked():
+  class Refusing(Counting):
+    def complete(self, requests):
+      if refused := {r: 'no' for r in requests if r.key == 'k'}:
+        raise CannotAsk(refused)
+      return super().complete(requests)
+
+  def patient(index):
+    try:
+      yield [Request(PROBLEMS[index], (), 'k', 1)]
+    except CannotLabel:
+      ((done,),) = yield [Request(PROBLEMS[index], (), 'other', 1)]
+    return [Chain(PROBLEMS[index], done.steps)]
+
+  (ended,) = drive([0], patient, Refusing(), None, 1)
+  assert len(ended.chains) == 1 and not ended.failed
 
 
 def test_a_defect_is_told_with_its_item():
