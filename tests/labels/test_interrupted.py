@@ -39,6 +39,12 @@ def problems(count: int) -> tuple[str, ...]:
 
 
 SAMPLE = '--config=configs/sample_math.py'
+MODEL = (
+  '--config.policy.kind=workdir',
+  '--config.policy.workdir={policy}',
+  # Untrained as it is, it would write to the window's end.
+  '--config.policy.sampling.max_tokens=12',
+)
 # Every source, with as many items as keep it busy for a while.
 JOBS = {
   'verifier': (f'{LABEL}verifier', *chains(2000)),
@@ -56,21 +62,37 @@ JOBS = {
     '--config.active.method=random',
     '--config.concurrent=20',
   ),
+  'active by a PRM': (
+    f'{LABEL}rollouts,active',
+    '--config.chains.workdir={sampled}',
+    '--config.prm={prm}',
+    '--config.concurrent=20',
+  ),
   'sample': (SAMPLE, *problems(200)),
+  'sample of a model': (SAMPLE, *problems(60), *MODEL),
+  'rollouts of a model': (
+    f'{LABEL}rollouts',
+    *chains(60),
+    *MODEL,
+    '--config.rollouts.samples=2',
+    '--config.concurrent=4',
+  ),
 }
 # What the jobs above begin with.
 BEFORE = {
   'labelled': (f'{LABEL}verifier', *chains(600)),
   'labelled_otherwise': (f'{LABEL}rollouts', *chains(600)),
   'sampled': (SAMPLE, *problems(80)),
+  'policy': ('--config=configs/policy_math.py:tiny',),
 }
 
 
 @pytest.fixture(scope='module')
-def folders(tmp_path_factory) -> dict[str, pathlib.Path]:
+def folders(tmp_path_factory, finished) -> dict[str, pathlib.Path]:
   """Workdirs of jobs that were never interrupted."""
   tmp = tmp_path_factory.mktemp('jobs')
   folders = {name: tmp / name for name in (*BEFORE, *JOBS)}
+  folders['prm'] = finished
   for jobs in (BEFORE, JOBS):
     lines = [[*of(jobs[name], folders), work(folders[name])] for name in jobs]
     for done in run_all(lines):
