@@ -4,7 +4,7 @@
 
 What `main.py` runs for `config.task = 'label'`, in every process of the job.
 `labels/engine.py` runs and resumes it; here stands where chains come from, and
-by name who selects and who labels them.
+by name who labels them.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prm_jax import loading, paths, policies
+from prm_jax import paths, policies
 from prm_jax.chains import Chain
 from prm_jax.data import builder, chain_sets
 from prm_jax.data.datasets import (
@@ -24,8 +24,6 @@ from prm_jax.data.datasets import (
 )
 from prm_jax.errors import UserError
 from prm_jax.labels import (
-  active,
-  consensus,
   corruption,
   engine,
   judge,
@@ -36,6 +34,7 @@ from prm_jax.labels import (
 from prm_jax.labels.driver import Work, alone
 from prm_jax.labels.journal import Ended
 from prm_jax.labels.labelling import Labelling
+from prm_jax.selections import SELECTIONS
 
 Log = Callable[[str], None]
 
@@ -89,41 +88,6 @@ SOURCES = {
   'given': Source(each(given), GivenConfig),
 }
 CHAINS = ('arithmetic', 'files', 'workdir')
-
-
-def select_active(
-  chains: Sequence[Chain], config: Mapping[str, Any]
-) -> tuple[list[Chain], dict[str, Any]]:
-  """The most convincing wrong answers; see `labels/active.py`."""
-  wanted = active.ActiveConfig(**config['active'])
-  prm = None
-  if wanted.method == 'active':
-    if not config['prm']:
-      raise UserError(
-        "select='active' scores chains with a PRM; name it with --config.prm"
-      )
-    prm = loading.load(config['prm'])
-  selected, report = active.select(chains, wanted, prm)
-  return selected, report._asdict()
-
-
-def select_consensus(
-  chains: Sequence[Chain], config: Mapping[str, Any]
-) -> tuple[list[Chain], dict[str, Any]]:
-  """Those that another labelling job agrees on; see `labels/consensus.py`."""
-  others = chain_sets.read(config['agrees_with'], 'agrees_with')
-  kept, report = consensus.consensus(
-    chains, others, consensus.ConsensusConfig(**config['consensus'])
-  )
-  told = {
-    name: {**each._asdict(), 'share': each.share}
-    for name, each in report._asdict().items()
-    if name != 'unpaired'
-  }
-  return kept, told | {'unpaired': report.unpaired}
-
-
-SELECTIONS = {'active': select_active, 'consensus': select_consensus}
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -204,7 +168,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   chains = read_all(config['chains'], seed, workdir, log)
   selected = {}
   if config['select']:
-    chains, report = SELECTIONS[config['select']](chains, config)
+    chains, report = SELECTIONS[config['select']](chains, config, workdir)
     selected = {config['select']: report}
     log(f'{config["select"]}: {json.dumps(report)}')
 

@@ -67,6 +67,7 @@ LAYERS = (
     'policy_job',
     'prm_job',
     'sample_job',
+    'selections',
     'settings',
     'training',
   },
