@@ -142,7 +142,8 @@ def base() -> ml_collections.ConfigDict:
     right_share=0.5,
     seed=0,
   )
-  config.consensus = dict(first='first', second='second', hard_above=0.0)
+  # Names of the two sources; '': what their jobs say.
+  config.consensus = dict(first='', second='', hard_above=0.0)
   config.agrees_with = ''
   config.active = dict(
     budget=8,

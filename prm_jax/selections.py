@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prm_jax import loading, manifest, processes
+from prm_jax import loading, manifest, paths, processes
 from prm_jax.chains import Chain
 from prm_jax.data import builder, chain_sets
 from prm_jax.errors import UserError
@@ -74,8 +74,16 @@ def by_consensus(
   """Those that another labelling job agrees on; see `labels/consensus.py`."""
   del workdir
   others = chain_sets.read(config['agrees_with'], 'agrees_with')
+  given = dict(config['consensus'])
+  ours = config['chains']
+  of_ours = ours['workdir'] if ours['kind'] == 'workdir' else ''
+  first = given['first'] or source_of(of_ours, 'first')
+  second = given['second'] or source_of(config['agrees_with'], 'second')
+  if second == first and not given['second']:
+    second += ' of agrees_with'  # of another policy, or with other settings
+  wanted = given | {'first': first, 'second': second}
   kept, report = consensus.consensus(
-    chains, others, consensus.ConsensusConfig(**config['consensus'])
+    chains, others, consensus.ConsensusConfig(**wanted)
   )
   told = {
     name: {**each._asdict(), 'share': each.share}
@@ -83,6 +91,19 @@ def by_consensus(
     if name != 'unpaired'
   }
   return kept, told | {'unpaired': report.unpaired}
+
+
+def source_of(workdir: str, unknown: str) -> str:
+  """Who labelled the chains of a job; what is unknown where nobody says.
+
+  Args:
+    workdir: of the job; '' where the chains are of none.
+  """
+  if not workdir:
+    return unknown
+  folder = paths.open_path(workdir).expanduser()
+  said = json.loads((folder / 'results.json').read_text())['manifest']
+  return said.get('source', unknown)
 
 
 SELECTIONS = {'active': by_active, 'consensus': by_consensus}

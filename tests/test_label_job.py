@@ -137,6 +137,8 @@ def test_consensus_keeps_what_both_claim(jobs):
   kept = chains_of(jobs, 'consensus')
   assert [chain.meta['id'] for chain in kept] == expected
   assert 0 < len(kept) < 128
+  for chain in kept:
+    assert chain.meta['consensus'] == ['verifier', 'rollouts']
   told = ledger_of(jobs, 'consensus')['consensus']['all']
   assert told == {'chains': 128, 'kept': len(kept), 'share': len(kept) / 128}
 
@@ -321,7 +323,10 @@ REFUSED = {
     'policy.kind=solver': "policy.kind='solver': as a judge expected one of e",
   },
   'corruption': {'corruption.kinds=foo': 'corruption.kinds=.*foo.*: expected'},
-  'consensus': {'agrees_with=x': "chains.workdir='' holds no results.json"},
+  'consensus': {
+    'agrees_with=x': "chains.workdir='' holds no results.json",
+    'chains.kind=arithmetic': "agrees_with='' holds no results.json",
+  },
   'active': {
     'chains.kind=arithmetic': "select='active' scores chains with a PRM; name",
   },

@@ -1,4 +1,4 @@
-"""What a PRM selected is selected once."""
+"""What a PRM selected is selected once; who agrees is told by name."""
 
 import json
 import shutil
@@ -7,8 +7,10 @@ import pytest
 
 from configs.label_math import get_config
 from prm_jax import label_job
+from prm_jax.chains import Chain, StepLabel
+from prm_jax.data import chain_sets
 from prm_jax.errors import UserError
-from prm_jax.selections import by_active
+from prm_jax.selections import by_active, by_consensus
 
 
 @pytest.fixture
@@ -47,6 +49,31 @@ def test_a_job_that_goes_on_needs_no_prm(config, tmp_path):
   with pytest.raises(UserError, match='was made of other chains than'):
     by_active(chains[:-1], config, workdir)
   assert by_active(chains, config, workdir) == (selected, report)
+
+
+def test_sources_have_the_names_of_their_jobs(tmp_path):
+  jobs = {'a': 'rollouts', 'b': 'rollouts', 'c': 'judge'}
+  chains = [
+    Chain('p', ('s',), labels=(StepLabel(1.0, 'human'),), meta={'id': 'x'})
+  ]
+  for name, source in jobs.items():
+    dataset = chain_sets.write(tmp_path / name, 'labels', chains)
+    results = {'manifest': {'source': source}, 'dataset': dataset}
+    (tmp_path / name / 'results.json').write_text(json.dumps(results))
+
+  def names(other, **changes):
+    config = get_config('consensus').to_dict()
+    config['chains']['workdir'] = str(tmp_path / 'a')
+    config['agrees_with'] = str(tmp_path / other)
+    config['consensus'] |= changes
+    ((chain,), _) = by_consensus(chains, config, tmp_path)
+    return chain.meta['consensus']
+
+  assert names('c') == ['rollouts', 'judge']
+  assert names('b') == ['rollouts', 'rollouts of agrees_with']
+  assert names('b', first='x', second='y') == ['x', 'y']
+  with pytest.raises(UserError, match=r"second='x' is consensus\.first too"):
+    names('b', first='x', second='x')
 
 
 def test_scores_are_no_part_of_the_chains(config, tmp_path):
