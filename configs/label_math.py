@@ -78,7 +78,7 @@ def base() -> ml_collections.ConfigDict:
       slots=64,
       max_tokens=256,
     ),
-    cache='',  # a folder where a server's answers are kept
+    cache='',  # where a server's answers are kept; '': WORKDIR/replies
     endpoint=dict(
       base_url='',
       model='',
@@ -86,16 +86,37 @@ def base() -> ml_collections.ConfigDict:
       concurrency=16,
       timeout=300.0,
       attempts=6,
+      backoff=1.0,  # seconds, doubled with each attempt
+      max_wait=60.0,
       max_failed_in_a_row=32,
-      api='chat',
+      api='chat',  # or completions
+      continues=False,  # a chat's server goes on with the steps it is sent
+      system=(
+        'Solve the problem step by step, one step a line and no blank lines. '
+        'The last line is "#### " and then the final answer alone.'
+      ),
+      prompt='{problem}',
+      separator='\n',
       temperature=1.0,
       top_p=1.0,
       max_tokens=1024,
       send_seed=True,
-      extra=ml_collections.ConfigDict(),
+      extra='{}',  # JSON: more fields of every request
+      extra_after_steps='{}',  # and of those that have steps already
     ),
   )
-  config.verifier = dict(unchecked='unknown')
+  config.verifier = dict(
+    unchecked='unknown',
+    limits=dict(  # of a program under its unit tests
+      wall_seconds=10.0,
+      cpu_seconds=10,
+      memory_bytes=512 << 20,
+      disk_bytes=16 << 20,
+      processes=16,
+      files=128,
+      output_bytes=64 << 10,
+    ),
+  )
   config.rollouts = dict(
     samples=8,
     round_size=0,
@@ -121,7 +142,8 @@ def base() -> ml_collections.ConfigDict:
     right_share=0.5,
     seed=0,
   )
-  config.consensus = dict(first='first', second='second', hard_above=0.0)
+  # Names of the two sources; '': what their jobs say.
+  config.consensus = dict(first='', second='', hard_above=0.0)
   config.agrees_with = ''
   config.active = dict(
     budget=8,

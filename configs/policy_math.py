@@ -113,7 +113,7 @@ def base() -> ml_collections.ConfigDict:
   # Steps that are recorded for XProf, in workdir/profile; 0 steps: none.
   config.profile = dict(first_step=0, steps=0)
   config.metrics = dict(tensorboard=False, wandb_project='')
-  # How chains are drawn from the policy, here and wherever its workdir is used.
+  # How its evaluation samples it; jobs that ask it later have their own.
   config.sampling = dict(
     slots=64,
     temperature=1.0,

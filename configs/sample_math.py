@@ -57,7 +57,7 @@ def base() -> ml_collections.ConfigDict:
       slots=64,
       max_tokens=256,
     ),
-    cache='',  # a folder where a server's answers are kept
+    cache='',  # where a server's answers are kept; '': WORKDIR/replies
     endpoint=dict(
       base_url='',
       model='',
@@ -65,13 +65,23 @@ def base() -> ml_collections.ConfigDict:
       concurrency=16,
       timeout=300.0,
       attempts=6,
+      backoff=1.0,  # seconds, doubled with each attempt
+      max_wait=60.0,
       max_failed_in_a_row=32,
-      api='chat',
+      api='chat',  # or completions
+      continues=False,  # a chat's server goes on with the steps it is sent
+      system=(
+        'Solve the problem step by step, one step a line and no blank lines. '
+        'The last line is "#### " and then the final answer alone.'
+      ),
+      prompt='{problem}',
+      separator='\n',
       temperature=1.0,
       top_p=1.0,
       max_tokens=1024,
       send_seed=True,
-      extra=ml_collections.ConfigDict(),
+      extra='{}',  # JSON: more fields of every request
+      extra_after_steps='{}',  # and of those that have steps already
     ),
   )
   config.concurrent = 64  # problems that a process has in flight

@@ -17,8 +17,9 @@ from typing import Any
 from prm_jax import paths
 from prm_jax.errors import UserError
 from prm_jax.policy import Completion, Question, Reply, Request, sample_seed
-from prm_jax.remote import Server, ServerConfig, Usage
+from prm_jax.remote import Server, ServerConfig
 from prm_jax.replies import Answer, Call
+from prm_jax.usage import Usage
 
 APIS = ('chat', 'completions')
 # OpenAI's word, and those of servers that are compatible in all but this.
@@ -39,10 +40,13 @@ class EndpointConfig(ServerConfig):
   Whether the model goes on with that message or begins a new one is up to the
   server: llama.cpp goes on, `transformers serve` begins a new one, vLLM goes
   on with `extra_after_steps={'continue_final_message': True,
-  'add_generation_prompt': False}`. The completions API gets all as one text.
+  'add_generation_prompt': False}`. A new one is no rollout of the steps, so a
+  chat with steps takes `continues` or `extra_after_steps`. The completions API
+  gets all as one text and goes on wherever it is.
 
   Attributes:
     api: chat or completions.
+    continues: the server of a chat goes on with the steps by itself.
     system: said before everything else; '': nothing.
     prompt: text with `{problem}` in it.
     separator: what stands between steps, in prompts and in completions.
@@ -57,6 +61,7 @@ class EndpointConfig(ServerConfig):
   """
 
   api: str = 'chat'
+  continues: bool = False
   system: str = _SYSTEM
   prompt: str = '{problem}'
   separator: str = '\n'
@@ -109,13 +114,17 @@ class Endpoint:
   """A Policy and a Judge (`policy.py`) at a server."""
 
   def __init__(
-    self, config: EndpointConfig, cache: str | pathlib.Path | None = None
+    self,
+    config: EndpointConfig,
+    cache: str | paths.Path | None = None,
+    log: pathlib.Path | None = None,
   ):
     """Sends nothing yet.
 
     Args:
       cache: folder on a disk where answers are kept; processes, jobs and
         servers may share it. None: none are kept.
+      log: file that usage is added to, see `usage.py`.
 
     Raises:
       UserError: no openai package, no key, or a folder that cannot be made.
@@ -124,7 +133,7 @@ class Endpoint:
       paths.check_local(cache, 'the cache of replies')
       cache = pathlib.Path(cache)
     self._config = config
-    self._server = Server(config, cache)
+    self._server = Server(config, cache, log)
     limits = {field.name for field in dataclasses.fields(ServerConfig)}
     asked = {
       name: dict(value) if isinstance(value, Mapping) else value
@@ -138,7 +147,7 @@ class Endpoint:
 
   @property
   def usage(self) -> Usage:
-    """Calls, tokens, money and failures of this process so far."""
+    """Calls, tokens and failures of this process so far."""
     return self._server.usage
 
   def complete(
@@ -151,8 +160,22 @@ class Endpoint:
     the steps cut off included.
 
     Raises:
-      UserError: the server refuses every request, or fails again and again.
+      UserError: the server refuses every request, or fails again and again; or
+        it may begin anew where it is to go on with steps.
     """
+    config = self._config
+    goes_on = config.continues or config.extra_after_steps
+    if (
+      config.api == 'chat'
+      and not goes_on
+      and any(request.steps for request in requests)
+    ):
+      raise UserError(
+        "endpoint.api='chat' may begin anew after the steps of a chain: set "
+        'endpoint.api=completions, endpoint.continues=True (llama.cpp) or '
+        'endpoint.extra_after_steps=\'{"continue_final_message": true, '
+        '"add_generation_prompt": false}\' (vLLM)'
+      )
     answers = self._ask_all(requests, map(self._opening, requests))
     return [
       [self._completion(answer, request.max_steps) for answer in samples]

@@ -16,7 +16,7 @@ from prm_jax.encoding import StepFormat
 from prm_jax.errors import UserError
 from prm_jax.generate import SamplingConfig, Stops
 from prm_jax.models import TransformerConfig
-from prm_jax.policy import Completion, Request, sample_seed
+from prm_jax.policy import CannotAsk, Completion, Request, sample_seed
 from prm_jax.tokenizer import SPECIALS, HuggingFaceTokenizer
 
 
@@ -73,10 +73,20 @@ class Generator:
     A request that leaves no room in the window gets completions without
     tokens. A blank step, or one with special tokens in it, ends a completion
     unfinished, before that step.
+
+    Raises:
+      CannotAsk: the tokenizer has no tokens for some.
     """
-    jobs = []
+    encoded, refused = [], {}
     for request in requests:
-      ids = self.encode(request)
+      try:
+        encoded.append(self.encode(request))
+      except UserError as error:
+        refused[request] = str(error)
+    if refused:
+      raise CannotAsk(refused)
+    jobs = []
+    for request, ids in zip(requests, encoded, strict=True):
       numbers = range(request.first, request.first + request.samples)
       jobs += [
         Job(ids, sample_seed(self._seed, request.key, n), request.max_steps)

@@ -4,7 +4,7 @@
 
 What `main.py` runs for `config.task = 'label'`, in every process of the job.
 `labels/engine.py` runs and resumes it; here stands where chains come from, and
-by name who selects and who labels them.
+by name who labels them.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prm_jax import loading, paths, policies
+from prm_jax import paths, policies
 from prm_jax.chains import Chain
 from prm_jax.data import builder, chain_sets
 from prm_jax.data.datasets import (
@@ -24,8 +24,6 @@ from prm_jax.data.datasets import (
 )
 from prm_jax.errors import UserError
 from prm_jax.labels import (
-  active,
-  consensus,
   corruption,
   engine,
   judge,
@@ -36,6 +34,7 @@ from prm_jax.labels import (
 from prm_jax.labels.driver import Work, alone
 from prm_jax.labels.journal import Ended
 from prm_jax.labels.labelling import Labelling
+from prm_jax.selections import SELECTIONS
 
 Log = Callable[[str], None]
 
@@ -91,41 +90,6 @@ SOURCES = {
 CHAINS = ('arithmetic', 'files', 'workdir')
 
 
-def select_active(
-  chains: Sequence[Chain], config: Mapping[str, Any]
-) -> tuple[list[Chain], dict[str, Any]]:
-  """The most convincing wrong answers; see `labels/active.py`."""
-  wanted = active.ActiveConfig(**config['active'])
-  prm = None
-  if wanted.method == 'active':
-    if not config['prm']:
-      raise UserError(
-        "select='active' scores chains with a PRM; name it with --config.prm"
-      )
-    prm = loading.load(config['prm'])
-  selected, report = active.select(chains, wanted, prm)
-  return selected, report._asdict()
-
-
-def select_consensus(
-  chains: Sequence[Chain], config: Mapping[str, Any]
-) -> tuple[list[Chain], dict[str, Any]]:
-  """Those that another labelling job agrees on; see `labels/consensus.py`."""
-  others = chain_sets.read(config['agrees_with'], 'agrees_with')
-  kept, report = consensus.consensus(
-    chains, others, consensus.ConsensusConfig(**config['consensus'])
-  )
-  told = {
-    name: {**each._asdict(), 'share': each.share}
-    for name, each in report._asdict().items()
-    if name != 'unpaired'
-  }
-  return kept, told | {'unpaired': report.unpaired}
-
-
-SELECTIONS = {'active': select_active, 'consensus': select_consensus}
-
-
 def check(config: Mapping[str, Any]) -> None:
   """Raises UserError for all that can be seen before anything is read."""
   engine.check(config)
@@ -147,8 +111,7 @@ def read_all(
 ) -> list[Chain]:
   """The chains that a config names.
 
-  Sources draw by `meta['id']`: where several chains have the same, all but the
-  first get a number after it.
+  Sources draw by `meta['id']`: no two chains have the same.
 
   Args:
     config: the chains section.
@@ -168,13 +131,25 @@ def read_all(
       ]
   if not chains:
     raise UserError('there are no chains to label; name some in chains.files')
-  seen: Counter[str] = Counter()
+  return with_distinct_ids(chains)
+
+
+def with_distinct_ids(chains: Sequence[Chain]) -> list[Chain]:
+  """The chains; a number after all but the first of those with one id."""
+  taken = {chain.meta['id'] for chain in chains}
+  seen: set[str] = set()
+  numbers: Counter[str] = Counter()
   distinct = []
   for chain in chains:
-    name = chain.meta['id']
-    seen[name] += 1
-    again = f'{name} ({seen[name]})' if seen[name] > 1 else name
-    meta = {**chain.meta, 'id': again}
+    name = unique = chain.meta['id']
+    if name in seen:
+      # A numbered name may be another chain's own.
+      while unique in taken:
+        numbers[name] += 1
+        unique = f'{name} ({numbers[name] + 1})'
+      taken.add(unique)
+    seen.add(name)
+    meta = {**chain.meta, 'id': unique}
     distinct.append(dataclasses.replace(chain, meta=meta))
   return distinct
 
@@ -187,11 +162,13 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   source = SOURCES[name]
   settings = source.config(**config.get(name, {}))
   # A server is both a policy and a judge.
-  asked = policies.open_policy(config['policy'], seed) if source.asks else None
+  asked = None
+  if source.asks:
+    asked = policies.open_policy(config['policy'], seed, workdir)
   chains = read_all(config['chains'], seed, workdir, log)
   selected = {}
   if config['select']:
-    chains, report = SELECTIONS[config['select']](chains, config)
+    chains, report = SELECTIONS[config['select']](chains, config, workdir)
     selected = {config['select']: report}
     log(f'{config["select"]}: {json.dumps(report)}')
 
@@ -216,6 +193,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
     count=len(chains),
     start=lambda i: source.work(chains[i], settings),
     counts=counts,
+    at_once=policies.at_once(config['policy']),
     **({source.asks: asked} if source.asks else {}),
   )
   engine.run(job, config, workdir, log)

@@ -24,6 +24,28 @@ from prm_jax import paths, processes
 from prm_jax.errors import UserError
 
 SHARED_SECONDS = 10
+# What a workdir's job may go on with other values of: how fast it is done, by
+# which server and at what price, not what comes of it.
+FREE = (
+  'concurrent',
+  'price',
+  'active.batch_size',
+  'policy.cache',
+  'policy.sampling.slots',
+  *(
+    f'policy.endpoint.{name}'
+    for name in (
+      'base_url',
+      'api_key_variable',
+      'concurrency',
+      'timeout',
+      'attempts',
+      'backoff',
+      'max_wait',
+      'max_failed_in_a_row',
+    )
+  ),
+)
 PACKAGES = (
   'prm_jax',
   'jax',
@@ -160,6 +182,8 @@ def _touch(path: paths.Path, flag: str) -> None:
 def check_workdir(workdir: paths.Path, config: Mapping[str, Any]) -> None:
   """Finds that the workdir is this config's own or new; makes the folder.
 
+  What is FREE may differ.
+
   Raises:
     UserError: it belongs to another config, or cannot be written.
   """
@@ -185,7 +209,12 @@ def check_workdir(workdir: paths.Path, config: Mapping[str, Any]) -> None:
     raise UserError(
       f'{path} is not a config in JSON; delete the workdir, or choose another'
     )
-  if different := differences(ours, there):
+  different = [
+    name
+    for name in differences(ours, there)
+    if not any(f'{name}.'.startswith(f'{free}.') for free in FREE)
+  ]
+  if different:
     raise UserError(
       f'workdir {workdir} belongs to another config (differs in '
       f'{", ".join(different[:5])}); choose another --workdir, or delete it'

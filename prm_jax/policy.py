@@ -9,8 +9,10 @@ asked in words instead, with Questions.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
+
+from prm_jax.errors import UserError
 
 
 class Request(NamedTuple):
@@ -57,6 +59,18 @@ class Completion(NamedTuple):
   logprob: float
 
 
+class CannotAsk(UserError):
+  """Some of the requests can be put to no policy of this kind.
+
+  Attributes:
+    requests: those, and why.
+  """
+
+  def __init__(self, requests: Mapping[Request, str]):
+    super().__init__(next(iter(requests.values())))
+    self.requests = requests
+
+
 class Question(NamedTuple):
   """Something to ask a chat model; `key`, `samples`, `first` as in Request."""
 
@@ -91,6 +105,9 @@ class Policy(Protocol):
 
     None is a completion that could not be had: a server that failed beyond
     all retries. What is asked together is computed together: ask for much.
+
+    Raises:
+      CannotAsk: some requests can never be answered; nothing was computed.
     """
     ...
 

@@ -6,7 +6,6 @@
 """
 
 import asyncio
-import collections
 import concurrent.futures
 import dataclasses
 import email.utils
@@ -20,6 +19,7 @@ from typing import Any
 
 from prm_jax.errors import UserError
 from prm_jax.replies import Answer, BrokenReply, Call, ReplyCache, read_answer
+from prm_jax.usage import Usage, UsageLog
 
 # Statuses below 500 that another attempt may change.
 _PASSING = (408, 409, 425, 429)
@@ -43,8 +43,6 @@ class ServerConfig:
     max_wait: seconds; longer waits are shortened to it, and where the server
       itself asks for a longer one (Retry-After) the call is given up.
     max_failed_in_a_row: calls given up, one after another, that stop the job.
-    price: of a million written tokens, in any currency.
-    prompt_price: of a million prompt tokens.
   """
 
   base_url: str = ''
@@ -56,8 +54,6 @@ class ServerConfig:
   backoff: float = 1.0
   max_wait: float = 60.0
   max_failed_in_a_row: int = 32
-  price: float = 0.0
-  prompt_price: float = 0.0
 
   def __post_init__(self):
     if not self.base_url.startswith(('http://', 'https://')):
@@ -70,42 +66,11 @@ class ServerConfig:
     for name in ('concurrency', 'attempts', 'max_failed_in_a_row'):
       if (value := getattr(self, name)) < 1:
         raise UserError(f'endpoint.{name}={value}: expected >= 1')
-    for name in ('backoff', 'max_wait', 'price', 'prompt_price'):
+    for name in ('backoff', 'max_wait'):
       if not 0 <= (value := getattr(self, name)) < math.inf:
         raise UserError(f'endpoint.{name}={value}: expected >= 0')
     if not 0 < self.timeout < math.inf:
       raise UserError(f'endpoint.timeout={self.timeout}: expected seconds > 0')
-
-
-@dataclasses.dataclass
-class Usage:
-  """What this process asked, got and paid for.
-
-  Attributes:
-    calls: requests sent, those that failed included.
-    cached: answers that were on disk.
-    corrupt: entries on disk that could not be read and were asked for again.
-    tokens: written, in the answers fetched.
-    prompt_tokens: read, likewise.
-    uncounted: answers fetched that came without a count of their tokens.
-    cost: of the tokens at the config's prices.
-    retried: attempts that failed and were followed by another, by reason.
-    failed: calls given up, by reason.
-  """
-
-  calls: int = 0
-  cached: int = 0
-  corrupt: int = 0
-  tokens: int = 0
-  prompt_tokens: int = 0
-  uncounted: int = 0
-  cost: float = 0.0
-  retried: dict[str, int] = dataclasses.field(
-    default_factory=collections.Counter
-  )
-  failed: dict[str, int] = dataclasses.field(
-    default_factory=collections.Counter
-  )
 
 
 class _Failure(Exception):
@@ -124,11 +89,17 @@ class _Failure(Exception):
 class Server:
   """A server, its answers on disk, and what was used of it."""
 
-  def __init__(self, config: ServerConfig, cache: pathlib.Path | None):
+  def __init__(
+    self,
+    config: ServerConfig,
+    cache: pathlib.Path | None,
+    log: pathlib.Path | None,
+  ):
     """Sends nothing yet.
 
     Args:
       cache: folder of answers; None: none are kept.
+      log: file that usage is added to; None: it is counted here only.
 
     Raises:
       UserError: no openai package, no key, or a folder that cannot be made.
@@ -151,18 +122,13 @@ class Server:
           f"environment; export {variable}=KEY, or set the config's to ''"
         )
     self._cache = None if cache is None else ReplyCache(cache)
-    self._usage = Usage()
+    self._log = UsageLog(log)
     self._failed_in_a_row = 0
 
   @property
   def usage(self) -> Usage:
-    """A copy, JSON types only."""
-    return dataclasses.replace(
-      self._usage,
-      corrupt=self._cache.corrupt if self._cache else 0,
-      retried=dict(self._usage.retried),
-      failed=dict(self._usage.failed),
-    )
+    """Of this process."""
+    return self._log.total
 
   def answers(self, calls: Sequence[Call]) -> list[Answer | None]:
     """The answers in order; None where every attempt failed.
@@ -171,9 +137,12 @@ class Server:
       UserError: the server refuses what it would always refuse, or one call
         after another fails.
     """
+    corrupt = self._cache.corrupt if self._cache else 0
     answers = [self._cache and self._cache.read(call) for call in calls]
     missing = [i for i, answer in enumerate(answers) if answer is None]
-    self._usage.cached += len(calls) - len(missing)
+    if self._cache:
+      corrupt = self._cache.corrupt - corrupt
+      self._log.add(Usage(cached=len(calls) - len(missing), corrupt=corrupt))
     fetched = self._fetch([calls[i] for i in missing]) if missing else []
     for i, answer in zip(missing, fetched, strict=True):
       answers[i] = answer
@@ -215,7 +184,20 @@ class Server:
     return answers
 
   async def _answer(self, client, call: Call) -> Answer | None:
-    config, usage = self._config, self._usage
+    usage = Usage()
+    try:
+      answer = await self._answer_counted(client, call, usage)
+    finally:
+      # Before it is kept: what is on disk was counted.
+      self._log.add(usage)
+    if answer and self._cache:
+      self._cache.write(call, answer)
+    return answer
+
+  async def _answer_counted(
+    self, client, call: Call, usage: Usage
+  ) -> Answer | None:
+    config = self._config
     wait = config.backoff
     for attempt in range(1, config.attempts + 1):
       usage.calls += 1
@@ -225,25 +207,20 @@ class Server:
       except _Failure as failure:
         too_long = failure.wait > config.max_wait
         if failure.final or too_long or attempt == config.attempts:
+          usage.failed[failure.reason] = 1
           self._give_up(failure)
           return None
-        usage.retried[failure.reason] += 1
+        again = usage.retried.get(failure.reason, 0) + 1
+        usage.retried[failure.reason] = again
         pause = min(wait, config.max_wait) * random.uniform(0.5, 1.0)
         await asyncio.sleep(max(pause, failure.wait))
         wait *= 2
     self._failed_in_a_row = 0
-    usage.tokens += answer.tokens
-    usage.prompt_tokens += answer.prompt_tokens
-    usage.uncounted += not answer.prompt_tokens
-    paid = answer.tokens * config.price
-    paid += answer.prompt_tokens * config.prompt_price
-    usage.cost += paid / 1e6
-    if self._cache:
-      self._cache.write(call, answer)
+    usage.tokens, usage.prompt_tokens = answer.tokens, answer.prompt_tokens
+    usage.uncounted = int(not answer.prompt_tokens)
     return answer
 
   def _give_up(self, failure: _Failure) -> None:
-    self._usage.failed[failure.reason] += 1
     # A server that says no to one call is there for the others.
     self._failed_in_a_row = 0 if failure.final else self._failed_in_a_row + 1
     if self._failed_in_a_row >= self._config.max_failed_in_a_row:

@@ -162,7 +162,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   check(config)
   paths.check_local(workdir, 'the workdir of a sampling job')
   seed, samples = config['seed'], config['samples']
-  policy = policies.open_policy(config['policy'], seed)
+  policy = policies.open_policy(config['policy'], seed, workdir)
   problems = read_problems(config['problems'], seed)
 
   def counts(items: Mapping[int, Ended]) -> dict[str, Any]:
@@ -188,5 +188,6 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
     start=lambda i: sample(problems[i], samples, policy.name),
     counts=counts,
     policy=policy,
+    at_once=policies.at_once(config['policy']),
   )
   engine.run(job, config, workdir, log)

@@ -1,6 +1,7 @@
 """What is asked of a server, and what is made of its replies."""
 
 import asyncio
+import dataclasses
 import math
 import sys
 
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip('openai', reason='openai is not installed')
 
+from configs import label_math, sample_math
 from prm_jax.endpoint import Endpoint, EndpointConfig, split_steps
 from prm_jax.errors import UserError
+from prm_jax.policies import open_endpoint
 from prm_jax.policy import Question, Reply, Request, sample_seed
+from prm_jax.verify.sandbox import Limits
 from tests.faulty_server import echo, reply, serving
 
 SUM = Request('3 + 4?', (), 'sum', 2)
@@ -77,6 +81,46 @@ def test_what_a_chat_is_sent(server):
   Endpoint(config).complete([request._replace(steps=())])
   assert len(server.asked[1]['messages']) == 2
   assert 'continue_final_message' not in server.asked[1]
+
+
+def test_a_chat_that_may_begin_anew_gets_no_steps(server):
+  request = Request('3 + 4?', ('3 + 4 = 7',), 'sum', 1)
+  with pytest.raises(UserError, match=r"api='chat' may begin anew.*completion"):
+    Endpoint(config_for(server)).complete([SUM, request])
+  assert not server.asked
+  for change in ({'continues': True}, {'api': 'completions'}):
+    [[done]] = Endpoint(config_for(server, **change)).complete([request])
+    assert done.finished
+
+
+def test_configs_name_every_setting():
+  """The command line sets only what a config has."""
+  fields = dataclasses.asdict(EndpointConfig('http://localhost/v1', 'm'))
+  del fields['seed']  # the job's own
+  fields |= {'base_url': '', 'model': '', 'extra': '{}'}
+  fields['extra_after_steps'] = '{}'
+  for config in (label_math.get_config(), sample_math.get_config()):
+    assert config.policy.endpoint.to_dict() == fields
+  limits = label_math.get_config().verifier.limits.to_dict()
+  assert limits == dataclasses.asdict(Limits())
+
+
+def test_extra_fields_are_json_on_the_command_line(server, tmp_path):
+  policy = label_math.get_config().policy.to_dict()
+  policy['endpoint'] |= {
+    'base_url': server.url,
+    'model': 'parrot',
+    'extra': '{"top_k": 20}',
+    'extra_after_steps': '{"continue_final_message": true}',
+  }
+  request = Request('3 + 4?', ('3 + 4 = 7',), 'sum', 1)
+  open_endpoint(policy, 0, tmp_path).complete([request])
+  assert server.asked[0]['top_k'] == 20
+  assert server.asked[0]['continue_final_message'] is True
+  for text in ('top_k=20', '[1]'):
+    policy['endpoint']['extra'] = text
+    with pytest.raises(UserError, match=r'endpoint\.extra=.*JSON object'):
+      open_endpoint(policy, 0, tmp_path)
 
 
 def test_what_the_completions_api_is_sent(server):
@@ -179,7 +223,7 @@ def test_names_say_what_changes_completions(server):
   name = Endpoint(config_for(server)).name
   assert name == Endpoint(config_for(server)).name
   assert name.startswith('parrot chat ')
-  same = {'base_url': 'http://elsewhere/v1', 'concurrency': 1, 'price': 2.0}
+  same = {'base_url': 'http://elsewhere/v1', 'concurrency': 1, 'attempts': 2}
   assert Endpoint(config_for(server, **same)).name == name
   for change in (
     {'temperature': 0.5},
@@ -204,7 +248,7 @@ def test_names_say_what_changes_completions(server):
     ({'attempts': 0}, 'attempts=0: expected >= 1'),
     ({'timeout': 0}, 'timeout=0: expected seconds > 0'),
     ({'backoff': -1}, 'backoff=-1: expected >= 0'),
-    ({'price': math.nan}, 'price=nan: expected >= 0'),
+    ({'max_wait': math.nan}, 'max_wait=nan: expected >= 0'),
     ({'temperature': -1}, 'temperature=-1: expected 0 to 100'),
     ({'top_p': 0}, 'top_p=0: expected'),
     ({'max_tokens': -1}, 'max_tokens=-1: expected 0 to'),

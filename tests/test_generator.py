@@ -16,7 +16,7 @@ from prm_jax.errors import UserError
 from prm_jax.generate import SamplingConfig
 from prm_jax.generator import Generator, read_steps, special_ids
 from prm_jax.models import TransformerConfig, init_params
-from prm_jax.policy import Request
+from prm_jax.policy import CannotAsk, Request
 from prm_jax.tokenizer import (
   BOS,
   PAD,
@@ -66,6 +66,14 @@ def generator():
 def test_steps_of_ids(ids, steps, finished):
   found = read_steps(FORMAT, special_ids(FORMAT), ids)
   assert found == (('1 + 2 = 3',) * steps, finished)
+
+
+def test_what_has_no_tokens_cannot_be_asked(generator):
+  good = Request(PROBLEM, (), 'good', 1)
+  bad = Request(PROBLEM, ('7 times 3 = 1',), 'bad', 1)
+  with pytest.raises(CannotAsk, match="'times' is not a word") as raised:
+    generator.complete([good, bad])
+  assert raised.value.requests.keys() == {bad}
 
 
 def lines_of_text():

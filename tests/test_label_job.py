@@ -9,10 +9,11 @@ import re
 
 import pytest
 
-from prm_jax.chains import from_dict
+from prm_jax.chains import Chain, from_dict
 from prm_jax.data import chain_sets
 from prm_jax.data.readers import read_chains
 from prm_jax.domains import arithmetic_text
+from prm_jax.label_job import with_distinct_ids
 from prm_jax.labels.consensus import claimed_error
 from tests.command_line import SMALL, contents, run_all, the_error
 from tests.data.shared_data import shared
@@ -136,6 +137,8 @@ def test_consensus_keeps_what_both_claim(jobs):
   kept = chains_of(jobs, 'consensus')
   assert [chain.meta['id'] for chain in kept] == expected
   assert 0 < len(kept) < 128
+  for chain in kept:
+    assert chain.meta['consensus'] == ['verifier', 'rollouts']
   told = ledger_of(jobs, 'consensus')['consensus']['all']
   assert told == {'chains': 128, 'kept': len(kept), 'share': len(kept) / 128}
 
@@ -144,7 +147,9 @@ def test_active_selects_and_the_source_labels(jobs):
   chains = chains_of(jobs, 'active')
   assert len(chains) == 2 * 16
   assert ledger_of(jobs, 'active')['active']['selected'] == 32
-  assert all(chain.meta['active']['score'] <= 0 for chain in chains)
+  path = jobs['active'][0] / 'selection.json'
+  scores = json.loads(path.read_text())['scores']
+  assert len(scores) == 32 and max(scores) <= 0
   assert all(chain.labels for chain in chains)
   wrong = sum(not chain.outcome for chain in chains)
   every = chains_of(jobs, 'sample')
@@ -318,7 +323,10 @@ REFUSED = {
     'policy.kind=solver': "policy.kind='solver': as a judge expected one of e",
   },
   'corruption': {'corruption.kinds=foo': 'corruption.kinds=.*foo.*: expected'},
-  'consensus': {'agrees_with=x': "chains.workdir='' holds no results.json"},
+  'consensus': {
+    'agrees_with=x': "chains.workdir='' holds no results.json",
+    'chains.kind=arithmetic': "agrees_with='' holds no results.json",
+  },
   'active': {
     'chains.kind=arithmetic': "select='active' scores chains with a PRM; name",
   },
@@ -371,6 +379,22 @@ def test_a_bad_problem_file_is_told_with_its_line(tmp_path):
     ]
   )
   assert re.search(r"p.jsonl:2: .*'answer'", the_error(refused))
+
+
+@pytest.mark.parametrize(
+  ('ids', 'expected'),
+  [
+    (('x', 'x', 'y', 'x'), ['x', 'x (2)', 'y', 'x (3)']),
+    (('x', 'x (2)', 'x', 'x (2)'), ['x', 'x (2)', 'x (3)', 'x (2) (2)']),
+    (('x', 'x', 'x (2)'), ['x', 'x (3)', 'x (2)']),
+  ],
+)
+def test_no_two_chains_have_one_id(ids, expected):
+  chains = [Chain('p', ('a',), meta={'id': name}) for name in ids]
+  distinct = with_distinct_ids(chains)
+  assert [chain.meta['id'] for chain in distinct] == expected
+  # Once distinct, they stay as they are.
+  assert with_distinct_ids(distinct) == distinct
 
 
 def test_another_config_or_other_chains_are_refused(jobs, tmp_path):

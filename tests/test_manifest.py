@@ -9,6 +9,7 @@ import sys
 import jax
 import pytest
 
+from configs import label_math
 from prm_jax import manifest
 from prm_jax.errors import UserError
 
@@ -66,6 +67,31 @@ def test_write_json_is_all_or_nothing(tmp_path):
 )
 def test_differences(ours, theirs, names):
   assert manifest.differences(ours, theirs) == names
+
+
+def test_a_job_may_go_on_faster_and_at_another_server(tmp_path):
+  config = label_math.get_config('rollouts').to_dict()
+  manifest.claim_workdir(tmp_path, config, 'abc')
+  endpoint = config['policy']['endpoint']
+  changes = {'base_url': 'http://b/v1', 'timeout': 1.0, 'attempts': 9}
+  policy = config['policy'] | {'endpoint': endpoint | changes, 'cache': '/c'}
+  faster = {'concurrent': 64, 'price': {'tokens': 1.0}, 'policy': policy}
+  manifest.claim_workdir(tmp_path, config | faster, 'abc')
+  for name, value in (('model', 'm'), ('temperature', 0.0)):
+    other = config['policy'] | {'endpoint': endpoint | {name: value}}
+    with pytest.raises(UserError, match=rf'policy\.endpoint\.{name}\)'):
+      manifest.check_workdir(tmp_path, config | {'policy': other})
+  # A name that only begins like one of them is another.
+  with pytest.raises(UserError, match='concurrently'):
+    manifest.check_workdir(tmp_path, config | {'concurrently': 1})
+
+
+def test_every_value_that_may_change_is_one_of_the_config():
+  config = label_math.get_config().to_dict()
+  for name in manifest.FREE:
+    value = config
+    for part in name.split('.'):
+      value = value[part]
 
 
 def test_a_workdir_takes_one_config_again_and_again(tmp_path):

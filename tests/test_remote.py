@@ -14,10 +14,12 @@ import pytest
 
 pytest.importorskip('openai', reason='openai is not installed')
 
+from prm_jax import usage
 from prm_jax.endpoint import Endpoint, EndpointConfig
 from prm_jax.errors import UserError
 from prm_jax.policy import Request
 from prm_jax.remote import retry_after
+from prm_jax.usage import Usage
 from tests.faulty_server import USAGE, reply, serving
 
 GOOD, BAD = Request('good', (), 'good', 1), Request('bad', (), 'bad', 1)
@@ -29,7 +31,7 @@ def server():
     yield server
 
 
-def endpoint_for(server, cache=None, **changes):
+def endpoint_for(server, cache=None, log=None, **changes):
   values = {
     'base_url': server.url,
     'model': 'parrot',
@@ -37,7 +39,7 @@ def endpoint_for(server, cache=None, **changes):
     'attempts': 3,
     'backoff': 0.01,
   }
-  return Endpoint(EndpointConfig(**values | changes), cache)
+  return Endpoint(EndpointConfig(**values | changes), cache, log)
 
 
 def timeout_for(reason):
@@ -257,18 +259,17 @@ def test_no_more_at_once_than_allowed(server):
   assert server.most == 3
 
 
-def test_tokens_and_money(server):
+def test_tokens(server):
   counts = {'prompt_tokens': 1000, 'completion_tokens': 200}
   server.fault = lambda body, _: reply(
     'x', usage=counts if problem_of(body) == 'good' else None
   )
-  endpoint = endpoint_for(server, price=10.0, prompt_price=2.5)
+  endpoint = endpoint_for(server)
   endpoint.complete([GOOD._replace(samples=4), BAD])
   usage = endpoint.usage
   assert (usage.tokens, usage.prompt_tokens) == (800, 4000)
   assert usage.uncounted == 1
   assert json.loads(json.dumps(dataclasses.asdict(usage)))['calls'] == 5
-  assert usage.cost == pytest.approx(4 * (200 * 10 + 1000 * 2.5) / 1e6)
 
 
 def test_what_is_on_disk_is_not_asked_again(server, tmp_path):
@@ -276,7 +277,7 @@ def test_what_is_on_disk_is_not_asked_again(server, tmp_path):
   again = endpoint_for(server, tmp_path)
   assert again.complete([GOOD, BAD])[0][0][:4] == first[0][0][:4]
   assert again.usage.cached == 2
-  assert again.usage.calls == again.usage.tokens == again.usage.cost == 0
+  assert again.usage.calls == again.usage.tokens == 0
   assert len(server.asked) == 2
   # Two more samples of the same request.
   more = again.complete([GOOD._replace(samples=3)])
@@ -296,6 +297,36 @@ def test_what_is_on_disk_is_not_asked_again(server, tmp_path):
   with serving() as elsewhere:
     endpoint_for(elsewhere, tmp_path).complete([GOOD])
     assert not elsewhere.asked
+
+
+def test_the_log_counts_what_was_paid_and_the_cache_is_free(server, tmp_path):
+  cache, logs = tmp_path / 'cache', tmp_path / 'usage'
+  server.fault = lambda body, before: (
+    500 if problem_of(body) == 'bad' and before < 4 else None
+  )
+
+  def run(name, *requests):
+    endpoint = endpoint_for(server, cache, log=logs / name)
+    endpoint.complete(requests)
+    return endpoint.usage
+
+  first = run('process-0.jsonl', GOOD._replace(samples=2), BAD)
+  assert (first.calls, first.cached, first.tokens) == (5, 0, 10)
+  second = run('process-0.jsonl', GOOD._replace(samples=2), BAD)
+  assert (second.calls, second.cached, second.tokens) == (2, 2, 5)
+  assert usage.read(logs) == Usage(
+    calls=7,
+    cached=2,
+    tokens=15,
+    prompt_tokens=21,
+    retried={'status 500': 3},
+    failed={'status 500': 1},
+  )
+  # A refusal that stops everything is a call, too.
+  server.fault = lambda body, _: 404
+  with pytest.raises(UserError, match='status 404'):
+    run('process-1.jsonl', GOOD._replace(key='other'))
+  assert usage.read(logs).calls == 8
 
 
 def test_failures_are_not_kept(server, tmp_path):

@@ -9,6 +9,7 @@ step scores. Labels are another source's business.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -74,6 +75,20 @@ class ActiveConfig:
       )
 
 
+class Selection(NamedTuple):
+  """The selected chains, problem by problem in the order of their first chains,
+  and in the order in which they were selected.
+
+  Attributes:
+    indices: into the chains that were selected from.
+    scores: of the selected, of `score.aggregate`, for 'prod' sums of
+      logarithms; [] for 'random'.
+  """
+
+  indices: list[int]
+  scores: list[float]
+
+
 class Report(NamedTuple):
   """What was selected.
 
@@ -94,19 +109,13 @@ class Report(NamedTuple):
 
 def select(
   chains: Sequence[Chain], config: ActiveConfig, scorer: ScoresSteps | None
-) -> tuple[list[Chain], Report]:
+) -> tuple[Selection, Report]:
   """Selects the chains to label.
 
   Args:
     chains: samples with outcomes, in any order; those with equal problems
       belong together.
     scorer: a trained PRM; 'random' asks none.
-
-  Returns:
-    The selected chains, problem by problem in the order of their first chains,
-    and in the order in which they were selected. `meta['active']` has method,
-    rank (0 is the problem's first), and score (of `score.aggregate`, for 'prod'
-    a sum of logarithms; None for 'random').
 
   Raises:
     UserError: no chains, one has no outcome, or 'active' without a scorer.
@@ -126,7 +135,7 @@ def select(
     if scorer is None:
       raise UserError("active.method='active' needs a trained PRM: name one")
     scores = chain_scores(chains, config, scorer)
-  selected = []
+  selected: list[int] = []
   for problem, members in problems.items():
     if scores is None:
       seed = sample_seed(config.seed, problem, 0)
@@ -134,27 +143,33 @@ def select(
       order = order[: config.budget]
     else:
       order = most_convincing(members, scores, chains, config)
-    selected += [
-      dataclasses.replace(
-        chains[i],
-        meta={
-          **chains[i].meta,
-          'active': {
-            'method': config.method,
-            'rank': rank,
-            'score': None if scores is None else float(scores[i]),
-          },
-        },
-      )
-      for rank, i in enumerate(order)
-    ]
-  return selected, Report(
+    selected += order
+  found = [] if scores is None else [float(scores[i]) for i in selected]
+  return Selection(selected, found), Report(
     problems=len(problems),
     chains=len(chains),
     selected=len(selected),
-    wrong=sum(not chain.outcome for chain in selected),
+    wrong=sum(not chains[i].outcome for i in selected),
     short=sum(len(m) < config.budget for m in problems.values()),
   )
+
+
+def take(
+  chains: Sequence[Chain], indices: Sequence[int], config: ActiveConfig
+) -> list[Chain]:
+  """The selected chains, with method and rank in `meta['active']`.
+
+  The rank of a problem's first is 0. Scores stay out of it: they differ in the
+  last digits from machine to machine, and these chains are a job's input.
+  """
+  ranks: Counter[str] = Counter()
+  selected = []
+  for i in indices:
+    about = {'method': config.method, 'rank': ranks[chains[i].problem]}
+    ranks[chains[i].problem] += 1
+    meta = {**chains[i].meta, 'active': about}
+    selected.append(dataclasses.replace(chains[i], meta=meta))
+  return selected
 
 
 def most_convincing(

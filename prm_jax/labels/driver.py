@@ -2,19 +2,31 @@
 
 Between the label sources (`labelling.py`), which think of one chain each, and
 a policy that is fast when much is asked at once. In rounds: all that wait are
-gathered, the policy and the judge are asked once, the answers go back.
+gathered, the policy and the judge are asked once, the answers go back. A round
+is bounded, for between two of them the job is seen to: what ended is written
+down, and SIGTERM heard.
 """
 
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+  Callable,
+  Generator,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 
 from prm_jax.chains import Chain
 from prm_jax.errors import UserError
 from prm_jax.labels.journal import Cost, Ended
 from prm_jax.labels.labelling import Answers, Asked, CannotLabel, Labelling
-from prm_jax.policy import Judge, Policy, Question
+from prm_jax.policy import CannotAsk, Judge, Policy, Question, Request
 
+# Of a policy that answers within seconds whatever it is asked.
+AT_ONCE = 4096
 # An item's work: like a Labelling, of any number of chains.
 Work = Generator[Asked, Answers, Sequence[Chain]]
 
@@ -38,12 +50,19 @@ class _Flight:
   asked: Asked
   cost: Cost
 
-  def go_on(self, answers: Answers | None) -> Ended | None:
+  @property
+  def samples(self) -> int:
+    """How many it waits for."""
+    return sum(each.samples for each in self.asked)
+
+  def go_on(self, answers: Answers | CannotLabel | None) -> Ended | None:
     """Sends answers (None at first); what came of it, where it ended."""
-    if answers is not None:
-      self._count(answers)
     try:
-      self.asked = self.work.send(answers)
+      if isinstance(answers, CannotLabel):
+        self.asked = self.work.throw(answers)
+      else:
+        self._count(answers or [])
+        self.asked = self.work.send(answers)
     except StopIteration as end:
       return Ended(self.index, tuple(end.value), '', self.cost)
     except CannotLabel as error:
@@ -72,11 +91,12 @@ def drive(
   judge: Judge | None,
   concurrent: int,
   between: Callable[[], None] = lambda: None,
+  at_once: int = AT_ONCE,
 ) -> Iterator[Ended]:
   """Does the work of every item; gives each as it ends.
 
   What comes of an item depends on its own work and the answers to it only: not
-  on `concurrent`, on the order, or on what else is in flight.
+  on `concurrent` or `at_once`, on the order, or on what else is in flight.
 
   Args:
     indices: numbers of the items.
@@ -84,6 +104,8 @@ def drive(
     policy, judge: who answers; None where nobody asks.
     concurrent: how many items are in flight at most.
     between: called before each round of asking; what it raises ends it all.
+    at_once: samples that a round asks for at most, but for one item that wants
+      more.
 
   Raises:
     UserError: nobody is there to answer, or the policy gave up.
@@ -111,14 +133,30 @@ def drive(
     if not flying:
       return
     between()
-    answers = _ask_together([f.asked for f in flying], policy, judge)
+    # The oldest first, so that items end and few are lost half done.
+    wanted = itertools.accumulate(flight.samples for flight in flying)
+    fitting = sum(total <= at_once for total in wanted)
+    asking, waiting = flying[: fitting or 1], flying[fitting or 1 :]
     still = []
-    for flight, its_answers in zip(flying, answers, strict=True):
-      if ended := flight.go_on(its_answers):
-        yield timed(ended)
-      else:
+    try:
+      said = _ask_together([f.asked for f in asking], policy, judge)
+    except CannotAsk as error:
+      # The others ask again, without those.
+      said = [_refusal(flight.asked, error.requests) for flight in asking]
+    for flight, answers in zip(asking, said, strict=True):
+      if answers is None or not (ended := flight.go_on(answers)):
         still.append(flight)
-    flying = still
+      else:
+        yield timed(ended)
+    flying = still + waiting
+
+
+def _refusal(
+  asked: Asked, refused: Mapping[Request, str]
+) -> CannotLabel | None:
+  """Why an item cannot go on; None where all that it asked can be asked."""
+  reasons = [refused[each] for each in asked if each in refused]
+  return CannotLabel(reasons[0]) if reasons else None
 
 
 def _ask_together(
@@ -134,10 +172,11 @@ def _ask_together(
     )
   if questions and judge is None:
     raise UserError(
-      'this source asks a judge and there is none; set --config.judge'
+      'this source asks a judge and there is none; set '
+      '--config.policy.kind=endpoint'
     )
-  replies = iter(judge.ask(questions) if questions else ())
   completions = iter(policy.complete(requests) if requests else ())
+  replies = iter(judge.ask(questions) if questions else ())
   answers = [
     [
       next(replies if isinstance(it, Question) else completions)

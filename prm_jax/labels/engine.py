@@ -7,7 +7,7 @@ that were never begun, went down with a process, or failed for want of an
 answer.
 """
 
-import hashlib
+import dataclasses
 import json
 import pathlib
 import signal
@@ -16,19 +16,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prm_jax import manifest, processes
+from prm_jax import manifest, processes, usage
 from prm_jax.data import chain_sets
 from prm_jax.errors import UserError
 from prm_jax.labels import journal
-from prm_jax.labels.driver import Work, drive
+from prm_jax.labels.driver import AT_ONCE, Work, drive
 from prm_jax.labels.journal import Cost, Ended, Journal
 from prm_jax.metrics import LiveLine, time_left
 from prm_jax.policy import Judge, Policy
 from prm_jax.stopping import Stopped, noted
+from prm_jax.usage import Usage
 
 Log = Callable[[str], None]
 LOOK_SECONDS = 1.0  # between two looks at the other processes
+REASONS = 10  # why items failed, the most frequent; the ledger has all
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
+USAGE = 'usage'  # folder of a workdir, as `usage.read` takes it
 
 
 class Price(NamedTuple):
@@ -37,9 +40,9 @@ class Price(NamedTuple):
   tokens: float = 0.0
   prompt_tokens: float = 0.0
 
-  def of(self, cost: Cost) -> float:
+  def of(self, used: Cost | Usage) -> float:
     """US dollars."""
-    paid = self.tokens * cost.tokens + self.prompt_tokens * cost.prompt_tokens
+    paid = self.tokens * used.tokens + self.prompt_tokens * used.prompt_tokens
     return paid / 1e6
 
 
@@ -56,6 +59,7 @@ class Job(NamedTuple):
     start: an item's number -> its work.
     counts: what came of each item -> what ledger.json says of the chains.
     policy, judge: who answers the work; None where it asks nothing.
+    at_once: samples that are asked for between two looks at the job.
   """
 
   name: str
@@ -66,6 +70,7 @@ class Job(NamedTuple):
   counts: Callable[[Mapping[int, Ended]], Mapping[str, Any]]
   policy: Policy | None = None
   judge: Judge | None = None
+  at_once: int = AT_ONCE
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -109,12 +114,8 @@ def run(
   # By all at the same time: the first look at the devices is a meeting.
   about = {**manifest.describe(config), 'name': config['name'], **job.about}
   folder = workdir / 'journal'
-  text = json.dumps(config, sort_keys=True)
-  identity = {
-    'config': hashlib.sha256(text.encode()).hexdigest()[:16],
-    'input': data,
-    'policy': job.about['policy'],
-  }
+  # The config is the workdir's own, and some of it may change.
+  identity = {'input': data, 'policy': job.about['policy']}
   before = list(journal.read(folder, identity))
   tried = journal.latest(before)
   done = {i for i, ended in tried.items() if not ended.open}
@@ -161,7 +162,13 @@ def _work(
 
   with noted(signal.SIGTERM) as asked:
     for ended in drive(
-      mine, job.start, job.policy, job.judge, config['concurrent'], look_up
+      mine,
+      job.start,
+      job.policy,
+      job.judge,
+      config['concurrent'],
+      look_up,
+      job.at_once,
     ):
       lines.write(ended)
       progress.show(ended)
@@ -184,18 +191,25 @@ def _write_results(
   # Failures and earlier attempts were paid for, too.
   spent = total([ended.cost for ended in written])
   failed = Counter(ended.failed for ended in items.values() if ended.failed)
+  partly = sum(e.cost.lost > 0 and not e.failed for e in items.values())
   told = {
     **job.counts(items),
     'failed': dict(failed.most_common()),
+    'partly_answered': partly,
     **spent._asdict(),
-    'money': Price(**config['price']).of(spent),
   }
+  paid: Cost | Usage = spent
+  if (workdir / USAGE).exists():
+    # An item that is tried again gets most answers from disk, for nothing.
+    paid = usage.read(workdir / USAGE)
+    told['server'] = dataclasses.asdict(paid)
+  told['money'] = Price(**config['price']).of(paid)
   path = workdir / 'results.json'
   if path.exists() and json.loads(path.read_text())['results'] == told:
     log(f'{job.name}: all is done; the results are in {workdir}')
     return
   manifest.write_json(workdir / 'ledger.json', told)
-  for reason, count in told['failed'].items():
+  for reason, count in failed.most_common(REASONS):
     log(f'{job.name}: {count:,} failed: {reason}')
   chains = [chain for ended in items.values() for chain in ended.chains]
   if not chains:
@@ -207,6 +221,8 @@ def _write_results(
   manifest.write_json(
     path, {'manifest': about, 'dataset': dataset, 'results': told}
   )
+  if partly:
+    log(f'{job.name}: {partly:,} done without some of the answers they wanted')
   again = ''
   if count := sum(ended.open for ended in items.values()):
     again = f'; the same command tries again {count:,} that lacked answers'

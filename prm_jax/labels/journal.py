@@ -4,7 +4,7 @@ Between the driver, which finishes items, and what is written when all are done.
 Every process of a job appends to a file of its own and reads those of all, so a
 job may go on with another number of processes.
 
-    {"job": {"config": "9f...", "input": "03...", "policy": "..."}}
+    {"job": {"input": "03...", "policy": "..."}}
     {"index": 7, "chains": [...], "failed": "", "cost": [91, 12, 8, 0, 0.02]}
 
 Of an item that failed and was tried again the last line counts, and the costs
@@ -65,7 +65,9 @@ class Ended(NamedTuple):
   def open(self) -> bool:
     """Whether it failed and may not the next time: answers could not be had.
 
-    With all answers the same comes of it whenever it is tried.
+    With all answers the same comes of it whenever it is tried. What was done
+    without some of its answers stays as it is, and the ledger says how many
+    are: a server may refuse one call of an item for ever.
     """
     return bool(self.failed and self.cost.lost)
 

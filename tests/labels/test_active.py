@@ -7,7 +7,7 @@ import pytest
 
 from prm_jax.chains import Chain
 from prm_jax.errors import UserError
-from prm_jax.labels.active import ActiveConfig, chain_scores, select
+from prm_jax.labels.active import ActiveConfig, chain_scores, select, take
 from prm_jax.score import aggregate
 from tests.test_scorer import the_scorer
 
@@ -42,8 +42,9 @@ CHAINS = [
 
 
 def chosen(config, chains=CHAINS, scorer=None):
-  selected, report = select(chains, config, scorer or Written())
-  return [CHAINS.index(plain(c)) for c in selected], selected, report
+  selection, report = select(chains, config, scorer or Written())
+  order = [CHAINS.index(chains[i]) for i in selection.indices]
+  return order, selection, report
 
 
 def plain(chain):
@@ -57,14 +58,16 @@ def plain(chain):
 
 
 def test_wrong_answers_first_then_what_remains():
-  order, selected, report = chosen(ActiveConfig(budget=5))
+  config = ActiveConfig(budget=5)
+  order, selection, report = chosen(config)
+  selected = take(CHAINS, selection.indices, config)
+  assert [plain(c) for c in selected] == [CHAINS[i] for i in order]
   # p: four wrong ones (0.72, 0.5, 0.3, 0.2), then the best of what remains.
   assert order == [3, 4, 7, 8, 0, 6, 2]
   assert [c.meta['active']['rank'] for c in selected] == [0, 1, 2, 3, 4, 0, 1]
   assert {c.meta['active']['method'] for c in selected} == {'active'}
-  product = np.exp([c.meta['active']['score'] for c in selected])
   np.testing.assert_allclose(
-    product, [0.72, 0.5, 0.3, 0.2, 0.9, 0.2, 0.4], rtol=1e-6
+    np.exp(selection.scores), [0.72, 0.5, 0.3, 0.2, 0.9, 0.2, 0.4], rtol=1e-6
   )
   assert report == (2, 9, 7, 5, 1)
 
@@ -96,12 +99,11 @@ def test_the_random_baseline_has_the_same_budget():
   counts = collections.Counter()
   for seed in range(400):
     config = ActiveConfig(budget=3, method='random', seed=seed)
-    selected, report = select(CHAINS, config, None)
-    assert select(CHAINS, config, None)[0] == selected
+    (order, scores), report = select(CHAINS, config, None)
+    assert select(CHAINS, config, None)[0] == (order, scores)
     assert report[:3] == (2, 9, 5)
-    order = [CHAINS.index(plain(c)) for c in selected]
     assert len(set(order)) == 5
-    assert {c.meta['active']['score'] for c in selected} == {None}
+    assert not scores
     counts.update(order[:3])
   # Each of the seven of p is expected 171 times; four deviations are 40.
   assert set(counts) == {0, 1, 3, 4, 5, 7, 8}
@@ -110,8 +112,8 @@ def test_the_random_baseline_has_the_same_budget():
 
 def test_ties_go_to_the_first():
   same = [sample('p', False, 0.5), sample('p', False, 0.5, 1.0)]
-  selected, _ = select(same, ActiveConfig(budget=1), Written())
-  assert plain(selected[0]) == same[0]
+  selection, _ = select(same, ActiveConfig(budget=1), Written())
+  assert selection.indices == [0]
 
 
 @pytest.mark.parametrize('batch_size', [3, 1024])
@@ -127,14 +129,14 @@ def test_scores_are_the_scorers(batch_size):
     steps = scorer.score(chain.problem, chain.steps)
     alone = aggregate(steps, np.ones(len(steps), bool), 'mean')
     np.testing.assert_allclose(found, alone, atol=1e-5)
-  selected, report = select(chains, config, scorer)
+  selection, report = select(chains, config, scorer)
   assert report == (4, 14, 8, report.wrong, 0)
   for problem in range(4):
     wrong = [
       n for n, c in enumerate(chains) if n % 4 == problem and not c.outcome
     ]
     best = max(wrong, key=lambda n: scores[n])
-    assert chains[best] in [plain(c) for c in selected]
+    assert best in selection.indices
 
 
 def test_what_cannot_be_selected_from():

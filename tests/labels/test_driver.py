@@ -11,7 +11,7 @@ from prm_jax.errors import UserError
 from prm_jax.labels.driver import alone, drive
 from prm_jax.labels.journal import Cost
 from prm_jax.labels.labelling import CannotLabel, ends_right
-from prm_jax.policy import Question, Reply, Request
+from prm_jax.policy import CannotAsk, Question, Reply, Request
 
 SOLVER = SolverPolicy(ArithmeticConfig())
 PROBLEMS = [f'mod 10 : {i} + 4 * {i} - 7' for i in range(10)]
@@ -67,13 +67,14 @@ def work(index, rounds=None):
   return Chain(problem, steps, labels=tuple(labels))
 
 
-def outcome(count=10, policy=None, concurrent=3, indices=None):
+def outcome(count=10, policy=None, concurrent=3, indices=None, **limits):
   ends = drive(
     range(count) if indices is None else indices,
     lambda i: alone(work(i, 1 + i % 3)),
     policy or Counting(),
     None,
     concurrent,
+    **limits,
   )
   return {e.index: e._replace(cost=e.cost._replace(seconds=0)) for e in ends}
 
@@ -96,6 +97,40 @@ def test_what_waits_together_is_asked_together():
   outcome(4, policy, concurrent=2)
   # Items 0 and 1; then 2 in the place of 0, then 3 in that of 1, of one round.
   assert policy.rounds == [4, 4, 4, 2]
+
+
+def test_a_round_is_bounded():
+  """In samples: each item wants four of two requests."""
+  rounds = []
+
+  class Bounded(Counting):
+    def complete(self, requests):
+      rounds.append(sum(request.samples for request in requests))
+      return super().complete(requests)
+
+  looks = []
+  ends = drive(
+    range(9),
+    lambda i: alone(work(i, 1 + i % 3)),
+    Bounded(),
+    None,
+    9,
+    lambda: looks.append(len(rounds)),
+    at_once=10,
+  )
+  order = [e.index for e in ends]
+  assert max(rounds) == 8 and sum(rounds) == 4 * (3 * 1 + 3 * 2 + 3 * 3)
+  # Somebody looks before each of them.
+  assert looks == list(range(len(rounds)))
+  # The first that begin are the first that end.
+  assert sorted(order[:4]) == [0, 1, 2, 3]
+  assert outcome(concurrent=9) == outcome(concurrent=9, at_once=10)
+  # One that wants more is alone.
+  rounds.clear()
+  list(
+    drive([0, 1], lambda i: alone(work(i, 1)), Bounded(), None, 2, at_once=1)
+  )
+  assert rounds == [4, 4]
 
 
 def test_costs_are_each_items_own():
@@ -129,6 +164,44 @@ def test_what_fails_fails_alone():
   for i, each in found.items():
     if not each.cost.lost:
       assert each == whole[i]
+
+
+def test_what_cannot_be_asked_fails_alone():
+  class Refusing(Counting):
+    def complete(self, requests):
+      refused = {r: f'no {r.key}' for r in requests if r.key.endswith('1/b')}
+      if refused:
+        raise CannotAsk(refused)
+      return super().complete(requests)
+
+  # Items ask for /0/, then for /1/ where they have two steps, then for /2/.
+  found, whole = outcome(policy=Refusing(), concurrent=4), outcome()
+  for i, each in found.items():
+    if i % 3:
+      assert each.failed == f'no {i}/1/b'
+      # It is the same whenever it is tried.
+      assert not each.open and not each.chains
+      assert each.cost.calls == 4
+    else:
+      assert each == whole[i]
+
+
+def test_work_may_go_on_without_what_cannot_be_asked():
+  class Refusing(Counting):
+    def complete(self, requests):
+      if refused := {r: 'no' for r in requests if r.key == 'k'}:
+        raise CannotAsk(refused)
+      return super().complete(requests)
+
+  def patient(index):
+    try:
+      yield [Request(PROBLEMS[index], (), 'k', 1)]
+    except CannotLabel:
+      ((done,),) = yield [Request(PROBLEMS[index], (), 'other', 1)]
+    return [Chain(PROBLEMS[index], done.steps)]
+
+  (ended,) = drive([0], patient, Refusing(), None, 1)
+  assert len(ended.chains) == 1 and not ended.failed
 
 
 def test_a_defect_is_told_with_its_item():
@@ -166,7 +239,9 @@ def test_questions_and_requests_in_one_round():
   assert [e.chains[0].problem for e in ends] == ['mixed', 'q1', 'q2']
   assert [e.cost.calls for e in ends] == [2, 2, 2]
   assert (ends[1].cost.tokens, ends[1].cost.prompt_tokens) == (10, 14)
-  with pytest.raises(UserError, match='asks a judge and there is none'):
+  with pytest.raises(
+    UserError, match=r'none; set --config\.policy\.kind=endpoint'
+  ):
     list(drive([1], asks, SOLVER, None, 8))
   with pytest.raises(UserError, match='asks a policy and there is none'):
     list(drive([0], asks, None, Parrot(), 8))

@@ -82,6 +82,25 @@ def test_what_lacked_answers_is_tried_again_and_nothing_else(tmp_path):
   assert [c.meta['id'] for c in left] == list('012456789')
 
 
+def test_what_was_done_without_some_answers_is_counted(tmp_path):
+  config = rollouts.RolloutConfig(2)
+  changes = {'start': lambda i: alone(rollouts.label(CHAINS[i], config))}
+  _, ledger, said = run(tmp_path, Counting(loses=9), **changes)
+  # Of twenty requests two were lost, each of another chain.
+  assert (ledger['labelled'], ledger['lost']) == (10, 4)
+  assert ledger['partly_answered'] == 2
+  assert not ledger['failed']
+  assert 'labels: 2 done without some of the answers they wanted' in said
+  # That is how they stay.
+  again = Counting()
+  _, ledger, said = run(tmp_path, again, **changes)
+  assert not again.rounds
+  assert ledger['partly_answered'] == 2
+  assert 'all is done' in said[0]
+  _, ledger, _ = run(tmp_path / 'whole', Counting(), **changes)
+  assert ledger['partly_answered'] == 0
+
+
 def test_when_all_is_done_nothing_is_asked_or_written(tmp_path):
   run(tmp_path, Counting())
   before = contents(tmp_path)
@@ -105,6 +124,18 @@ def test_results_that_were_not_written_are(tmp_path):
   assert (
     json.loads((tmp_path / 'results.json').read_text())['dataset'] == dataset
   )
+
+
+def test_a_job_goes_on_with_more_in_flight_and_at_another_price(tmp_path):
+  _, ledger, _ = run(tmp_path, Counting(loses=9))
+  price = {'tokens': 1.0, 'prompt_tokens': 0.0}
+  again = Counting()
+  config = CONFIG | {'concurrent': 64, 'price': price}
+  dataset, ledger, _ = run(tmp_path, again, config)
+  assert ledger['labelled'] == 9
+  assert ledger['money'] > 0
+  assert len(again.rounds) == 1
+  assert dataset == run(tmp_path / 'whole', Counting())[0]
 
 
 def test_another_policy_does_not_go_on(tmp_path):
