@@ -185,10 +185,19 @@ def probability_above(threshold: float, successes: int, trials: int) -> float:
   P(Binomial(n + 1, threshold) <= successes), with n the trials.
   """
   n = trials + 1
-  return sum(
-    math.comb(n, i) * threshold**i * (1 - threshold) ** (n - i)
+  if not threshold:
+    return 1.0
+  # By logarithms: binomial coefficients of a thousand trials are no floats.
+  log_right, log_wrong = math.log(threshold), math.log1p(-threshold)
+  logs = [
+    math.lgamma(n + 1)
+    - math.lgamma(i + 1)
+    - math.lgamma(n - i + 1)
+    + i * log_right
+    + (n - i) * log_wrong
     for i in range(successes + 1)
-  )
+  ]
+  return min(1.0, math.fsum(map(math.exp, logs)))
 
 
 def _decided(rollouts: Sequence[Rollout], config: Sampling) -> bool:

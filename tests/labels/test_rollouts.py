@@ -116,6 +116,15 @@ def test_probability_above_is_the_beta_tail():
     assert found == pytest.approx(exact, abs=1e-5)
 
 
+@pytest.mark.parametrize('trials', [1_200, 100_000])
+def test_probability_above_of_many_trials(trials):
+  half = trials // 2
+  assert rollouts.probability_above(0.5, half, trials) == pytest.approx(0.5)
+  assert rollouts.probability_above(0.0, 0, trials) == 1
+  assert rollouts.probability_above(0.9, trials, trials) == pytest.approx(1)
+  assert rollouts.probability_above(0.9, half, trials) == pytest.approx(0)
+
+
 def stopped_distribution(value, config):
   """P(successes, trials) at the end of early stopping, by enumeration."""
   going, ended, drawn = {0: 1.0}, {}, 0
