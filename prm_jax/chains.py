@@ -104,10 +104,14 @@ class Chain:
       raise UserError(f'meta is {self.meta!r}: expected an object')
 
 
-def first_error(labels: Sequence[StepLabel]) -> int:
-  """Index of the first step labelled more wrong than right, -1 if none is."""
+def first_error(labels: Sequence[StepLabel], hard_above: float = 0.5) -> int:
+  """Index of the first step that its label calls wrong, -1 if none is.
+
+  Args:
+    hard_above: right is what is above it, as in `targets.hard_above`.
+  """
   for i, label in enumerate(labels):
-    if label.value is not None and label.value < 0.5:
+    if label.value is not None and label.value <= hard_above:
       return i
   return -1
 

@@ -178,21 +178,13 @@ def read_labels(folder: pathlib.Path) -> list[chains_lib.Chain]:
   return [chains_lib.from_dict(json.loads(line)) for line in lines]
 
 
-def claimed_error(chain: chains_lib.Chain, above: float) -> int:
-  """The first step that its label, made hard, calls wrong; -1: none."""
-  for i, label in enumerate(chain.labels):
-    if label.value is not None and label.value <= above:
-      return i
-  return -1
-
-
 def accuracy(chains: Sequence[chains_lib.Chain], above: float) -> float:
   """Share of chains whose labels have the true first error."""
   right = 0
   for chain in chains:
     steps = arithmetic_text.check_steps(chain.problem, chain.steps)
     truth = steps.index(False) if False in steps else -1
-    right += claimed_error(chain, above) == truth
+    right += chains_lib.first_error(chain.labels, above) == truth
   return right / len(chains)
 
 
