@@ -107,6 +107,7 @@ def test_rollouts_keep_their_counts(jobs):
   ledger = ledger_of(jobs, 'rollouts')
   assert ledger['calls'] == 128 * 4 * 2
   assert ledger['labels'] == 128 * 5
+  assert ledger['unfinished_rollouts'] == ledger['unknown_rollouts'] == 0
 
 
 def test_the_tree_adds_chains(jobs):
@@ -181,7 +182,10 @@ def test_a_trained_model_writes_and_values(jobs):
     if not chain.meta['finished']:
       assert not chain.outcome and chain.answer is None
   for chain in chains_of(jobs, 'rollouts of a model'):
-    assert [step.trials for step in chain.labels] == [1] * 5
+    trials = [step.trials for step in chain.labels]
+    # Where 4 steps are written there may be no room for the fifth.
+    assert trials[:3] == [1] * 3 and set(trials) <= {0, 1}
+    assert chain.meta['rollouts']['unknown'] == trials.count(0)
 
 
 def test_each_process_asks_its_own_copy_of_a_model(jobs, tmp_path):
