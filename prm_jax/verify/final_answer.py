@@ -12,7 +12,7 @@ _STATED = (
 )
 # Where a sentence ends, or goes on with its reason. "Dr. Smith" does not end.
 _END = re.compile(
-  r'(?<!\bMr)(?<!\bMs)(?<!\bMrs)(?<!\bDr)(?<!\bSt)[.!]\s+(?=[A-Z])'
+  r'(?<!\bMr)(?<!\bMs)(?<!\bMrs)(?<!\bDr)(?<!\bSt)[.]\s+(?=[A-Z])'
   r'|[,;]?\s+\(?(?:because|since)\b'
   r'|[,;]\s+(?:as|so|which|therefore|thus|hence)\b'
 )
