@@ -14,7 +14,7 @@ and, for what the labels are, with these flags too:
 
     verifier, judge, corruption
                 none: a step is 1 or 0, and what follows the first 0 is masked
-    rollouts    hard: --config.targets.hard_above=0 (any rollout succeeded) or
+    rollouts    hard: --config.targets.hard_above=0.0 (any rollout succeeded) or
                 0.5; soft: --config.targets.after_first_error=keep, for 0 of 8
                 may be bad luck; of counts: the same, with
                 --config.loss.name=beta_binomial --config.head.kind=two_class

@@ -94,7 +94,11 @@ CHAINS = ('arithmetic', 'files', 'workdir')
 def select_active(
   chains: Sequence[Chain], config: Mapping[str, Any]
 ) -> tuple[list[Chain], dict[str, Any]]:
-  """The most convincing wrong answers; see `labels/active.py`."""
+  """The most convincing wrong answers; see `labels/active.py`.
+
+  A sampling job knows no outcome of an answer that it could not compare in
+  time; such chains are left out.
+  """
   wanted = active.ActiveConfig(**config['active'])
   prm = None
   if wanted.method == 'active':
@@ -103,8 +107,10 @@ def select_active(
         "select='active' scores chains with a PRM; name it with --config.prm"
       )
     prm = loading.load(config['prm'])
-  selected, report = active.select(chains, wanted, prm)
-  return selected, report._asdict()
+  checked = [chain for chain in chains if chain.outcome is not None]
+  selected, report = active.select(checked or chains, wanted, prm)
+  unchecked = {'unchecked': len(chains) - len(checked)}
+  return selected, report._asdict() | unchecked
 
 
 def select_consensus(

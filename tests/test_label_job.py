@@ -9,10 +9,12 @@ import re
 
 import pytest
 
-from prm_jax.chains import from_dict
+from prm_jax import label_job
+from prm_jax.chains import Chain, from_dict
 from prm_jax.data import chain_sets
 from prm_jax.data.readers import read_chains
 from prm_jax.domains import arithmetic_text
+from prm_jax.errors import UserError
 from prm_jax.labels.consensus import claimed_error
 from tests.command_line import SMALL, contents, run_all, the_error
 from tests.data.shared_data import shared
@@ -139,6 +141,20 @@ def test_consensus_keeps_what_both_claim(jobs):
   assert 0 < len(kept) < 128
   told = ledger_of(jobs, 'consensus')['consensus']['all']
   assert told == {'chains': 128, 'kept': len(kept), 'share': len(kept) / 128}
+
+
+def test_active_leaves_out_what_nobody_checked():
+  outcomes = [True, False, None, False]
+  chains = [
+    Chain('p?', ('s',), '1', outcome, meta={'id': f'{i}'})
+    for i, outcome in enumerate(outcomes)
+  ]
+  config = {'active': {'method': 'random'}}
+  selected, report = label_job.select_active(chains, config)
+  assert {chain.meta['id'] for chain in selected} == {'0', '1', '3'}
+  assert report['unchecked'] == 1
+  with pytest.raises(UserError, match='no outcome'):
+    label_job.select_active(chains[2:3], config)
 
 
 def test_active_selects_and_the_source_labels(jobs):
