@@ -10,6 +10,18 @@ stopped, and tries again what lacked answers. Train on them with
     python -m prm_jax.main --config configs/prm_math.py \
       --config.data.labels=/tmp/labels --workdir /tmp/prm_on_labels
 
+and, for what the labels are, with these flags too:
+
+    verifier, judge, corruption
+                none: a step is 1 or 0, and what follows the first 0 is masked
+    rollouts    hard: --config.targets.hard_above=0.0 (any rollout succeeded) or
+                0.5; soft: --config.targets.after_first_error=keep, for 0 of 8
+                may be bad luck; of counts: the same, with
+                --config.loss.name=beta_binomial --config.head.kind=two_class
+    omega       --config.targets.hard_above=T, where omega.threshold was T
+    consensus   those of the source whose labels it keeps; hard_above that of
+                consensus.hard_above
+
 By default the chains are the training chains of configs/prm_math.py;
 --config.chains.kind=workdir --config.chains.workdir=WORKDIR takes those of a
 sampling (configs/sample_math.py) or labelling job, --config.chains.kind=files

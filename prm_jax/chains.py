@@ -104,10 +104,19 @@ class Chain:
       raise UserError(f'meta is {self.meta!r}: expected an object')
 
 
-def first_error(labels: Sequence[StepLabel]) -> int:
-  """Index of the first step labelled more wrong than right, -1 if none is."""
+def first_error(
+  labels: Sequence[StepLabel], hard_above: float | None = None
+) -> int:
+  """Index of the first step that its label calls wrong, -1 if none is.
+
+  Args:
+    hard_above: wrong is what is not above it, as in `targets.hard_above`; None:
+      what is more wrong than right, below 1/2, as everywhere in `evals`.
+  """
   for i, label in enumerate(labels):
-    if label.value is not None and label.value < 0.5:
+    if label.value is None:
+      continue
+    if label.value < 0.5 if hard_above is None else label.value <= hard_above:
       return i
   return -1
 

@@ -70,9 +70,9 @@ class Generator:
   def complete(self, requests: Sequence[Request]) -> list[list[Completion]]:
     """See `policy.Policy`: `samples` completions of each request.
 
-    A request that leaves no room in the window gets completions without
-    tokens. A blank step, or one with special tokens in it, ends a completion
-    unfinished, before that step.
+    Where the window has no room for a whole step, completions say `no_room`. A
+    blank step, or one with special tokens in it, ends a completion unfinished,
+    before that step.
 
     Raises:
       CannotAsk: the tokenizer has no tokens for some.
@@ -112,12 +112,17 @@ class Generator:
   def _completion(self, written: Written) -> Completion:
     tokens = written.tokens.tolist()
     steps, finished = read_steps(self.format, self._special, tokens)
+    stops = {self.format.separator[0], self.format.end}
+    # Neither stopped nor as long as it might be: the window cut it.
+    most = self._writer.sampling.max_tokens
+    no_room = len(tokens) < most and stops.isdisjoint(tokens)
     return Completion(
       steps,
       finished,
       len(tokens),
       written.prompt_tokens,
       float(written.logprobs.sum(dtype=np.float64)),
+      no_room,
     )
 
 

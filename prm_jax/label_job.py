@@ -175,10 +175,18 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   def counts(items: Mapping[int, Ended]) -> dict[str, Any]:
     labelled = [chain for ended in items.values() for chain in ended.chains]
     values = [step.value for chain in labelled for step in chain.labels]
+    cut = {}
+    if source.asks == 'policy':
+      tallies = [chain.meta.get('rollouts', {}) for chain in labelled]
+      cut = {
+        f'{name}_rollouts': sum(tally.get(name, 0) for tally in tallies)
+        for name in rollouts.tally(())
+      }
     return {
       'chains': len(chains),
       'labelled': len(labelled),
       'labels': sum(value is not None for value in values),
+      **cut,
       **selected,
     }
 

@@ -50,6 +50,8 @@ class Completion(NamedTuple):
     prompt_tokens: read for it alone; 0 where another completion had read them.
     logprob: of all written tokens under the policy at temperature 1; NaN where
       the policy does not say.
+    no_room: the policy's window ended within the first step (or before it), so
+      that this says nothing of the request's steps. It is unfinished, too.
   """
 
   steps: tuple[str, ...]
@@ -57,6 +59,7 @@ class Completion(NamedTuple):
   tokens: int
   prompt_tokens: int
   logprob: float
+  no_room: bool = False
 
 
 class CannotAsk(UserError):

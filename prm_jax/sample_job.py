@@ -21,7 +21,7 @@ from prm_jax.errors import UserError
 from prm_jax.labels import engine
 from prm_jax.labels.driver import Work
 from prm_jax.labels.journal import Ended
-from prm_jax.labels.labelling import CannotLabel, ends_right
+from prm_jax.labels.labelling import CannotLabel, is_right
 from prm_jax.policy import Request
 from prm_jax.verify.final_answer import final_answer
 
@@ -109,7 +109,8 @@ def fingerprint(problems: Sequence[Problem]) -> str:
 def sample(problem: Problem, samples: int, generator: str) -> Work:
   """The samples of one problem, in order; what has no whole step is left out.
 
-  A chain that did not come to its end has no answer and is wrong.
+  A chain that did not come to its end has no answer and is wrong. The outcome
+  of one whose answer could not be compared in time is None.
 
   Args:
     generator: the policy's name.
@@ -126,7 +127,7 @@ def sample(problem: Problem, samples: int, generator: str) -> Work:
       problem.text,
       written.steps,
       answer=final_answer(written.steps) if written.finished else None,
-      outcome=written.finished and ends_right(written.steps, problem.truth),
+      outcome=is_right(problem.text, written, problem.truth),
       meta={
         'id': f'{problem.id} # {i}',
         'problem_id': problem.id,
@@ -174,6 +175,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
       'chains': len(chains),
       'right': sum(bool(chain.outcome) for chain in chains),
       'unfinished': sum(not chain.meta['finished'] for chain in chains),
+      'unchecked': sum(chain.outcome is None for chain in chains),
       'without_a_step': samples * len(sampled) - len(chains),
     }
 

@@ -25,16 +25,21 @@ def by_active(
 ) -> Selected:
   """The most convincing wrong answers; see `labels/active.py`.
 
-  A PRM's choice stands in selection.json, with the scores.
+  A PRM's choice stands in selection.json, with the scores. Chains whose outcome
+  is not known, as answers could not be compared in time, are left out.
 
   Raises:
     UserError: no PRM is named, or the selection that a job began with is of
       other chains.
   """
   wanted = active.ActiveConfig(**config['active'])
+  checked = [chain for chain in chains if chain.outcome is not None]
+  unchecked = {'unchecked': len(chains) - len(checked)}
+  chains = checked or chains  # of none at all, `active` says what is wrong
   if wanted.method != 'active':
     selection, report = active.select(chains, wanted, None)
-    return active.take(chains, selection.indices, wanted), report._asdict()
+    taken = active.take(chains, selection.indices, wanted)
+    return taken, report._asdict() | unchecked
   if not config['prm']:
     raise UserError(
       "select='active' scores chains with a PRM; name it with --config.prm"
@@ -61,7 +66,7 @@ def by_active(
       'made_of': made_of,
       'indices': selection.indices,
       'scores': selection.scores,
-      'report': report._asdict(),
+      'report': report._asdict() | unchecked,
     }
     processes.first_alone('select', lambda: manifest.write_json(path, found))
   there = json.loads(path.read_text())

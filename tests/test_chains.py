@@ -164,4 +164,6 @@ def test_first_error():
   right, wrong, unknown = StepLabel(0.5), StepLabel(0.49), StepLabel(None)
   assert first_error([right, unknown, wrong, wrong]) == 2
   assert first_error([right, unknown]) == -1
+  assert first_error([right, wrong, StepLabel(0.0)], hard_above=0.0) == 2
+  assert first_error([unknown, right, wrong], hard_above=0.5) == 1
   assert first_error([]) == -1

@@ -118,6 +118,23 @@ def test_bytes_that_are_no_text_are_read():
   assert (steps, finished) == (('\ufffd',), True)
 
 
+def test_a_window_that_ends_within_the_first_step_is_no_room(generator):
+  # Not even a token fits behind the last of these.
+  steps = ('1 + 2 = 3',) * 6
+  seen = set()
+  for i in range(len(steps) + 1):
+    request = Request(PROBLEM, steps[:i], f'{i}', 32)
+    room = FORMAT.max_length - len(generator.encode(request))
+    [found] = generator.complete([request])
+    for each in found:
+      assert not each.no_room or (not each.steps and not each.finished)
+      assert not each.no_room or each.tokens == max(0, room)
+      # What reached the sampling's own limit is a failure of the policy.
+      assert not each.no_room or each.tokens < SAMPLING.max_tokens
+      seen.add(each.no_room)
+  assert all(each.no_room for each in found) and seen == {True, False}
+
+
 def test_completions_are_what_was_written(generator):
   requests = [
     Request(PROBLEM, (), 'a', 6),

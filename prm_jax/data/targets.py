@@ -33,6 +33,9 @@ class TargetConfig:
       class of a three-class head), or ignored.
     after_first_error: 'mask' (a human who stopped there said nothing of what
       follows), 'bad' (a chain with an error stays wrong), or 'keep' as given.
+      An error is a value of exactly 0, hardened where `hard_above` says so. A
+      soft label of 0.3 is no verdict: what follows it stays. Of rollouts, 0 of
+      8 are one, and may be bad luck; soft labels of theirs want 'keep'.
     hard_above: None keeps soft labels; else a label is 1 if it is above this
       number (0 is the field's "any rollout succeeded"), and 0 if not.
   """
@@ -90,5 +93,5 @@ def step_targets(chain: Chain, steps: int, config: TargetConfig) -> Targets:
     if value is None:
       continue
     values[i], weights[i], trials[i] = value, 1.0, label.trials or 0
-    wrong = wrong or value < 0.5
+    wrong = wrong or value == 0
   return Targets(values, weights, trials)

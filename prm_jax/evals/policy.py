@@ -18,7 +18,12 @@ from prm_jax.chains import Chain
 from prm_jax.domains import arithmetic, arithmetic_text
 from prm_jax.errors import UserError
 from prm_jax.evals import best_of_n, bootstrap
-from prm_jax.labels.labelling import CannotLabel, ends_right, truth_of
+from prm_jax.labels.labelling import (
+  CannotLabel,
+  is_right,
+  same_answer,
+  truth_of,
+)
 from prm_jax.policy import Completion, Policy, Request
 from prm_jax.verify.final_answer import final_answer
 
@@ -84,24 +89,32 @@ def is_formed(problem: str, completion: Completion) -> bool:
   return final_answer(steps) is not None
 
 
-def is_right(problem: str, completion: Completion, truth: str) -> bool:
-  """Does it end in the right answer?
+def answer_ids(
+  problem: str, answers: Sequence[str | None], correct: Sequence[bool]
+) -> list[int]:
+  """Equal answers of one problem get equal numbers; none is -1.
 
-  The arithmetic domain writes a number in one way, so text decides there.
+  Right ones are all equal, however they are written, and no wrong one equals
+  them: 50% is both 1/2 and 50, and one of the two is wrong.
   """
-  if not arithmetic_text.is_problem(problem):
-    return ends_right(completion.steps, truth)
-  return bool(completion.steps) and final_answer(completion.steps) == truth
+  ids: dict[tuple[str, bool], int] = {}
+  for key in zip(answers, correct, strict=True):
+    answer, right = key
+    if answer is None or key in ids:
+      continue
+    equal = (
+      number
+      for (other, also), number in ids.items()
+      if right == also and (right or same_answer(problem, answer, other))
+    )
+    ids[key] = next(equal, len(ids))
+  return [ids.get(key, -1) for key in zip(answers, correct, strict=True)]
 
 
-def answer_ids(group: Sequence[Completion]) -> list[int]:
-  """Equal answers of one problem get equal numbers; none is -1."""
-  ids: dict[str, int] = {}
-  answers = [final_answer(c.steps) if c.steps else None for c in group]
-  return [
-    -1 if answer is None else ids.setdefault(answer, len(ids))
-    for answer in answers
-  ]
+def answer_of(completion: Completion) -> str | None:
+  """What a chain says the answer is; None where it did not come to its end."""
+  ended = completion.finished and completion.steps
+  return final_answer(completion.steps) if ended else None
 
 
 def agreement_in_error(
@@ -132,6 +145,8 @@ def sampling_section(
 ) -> dict[str, Any]:
   """What N samples of each of Q problems are worth.
 
+  An answer that could not be compared in time counts as wrong.
+
   Returns:
     accuracy with its interval; `pass` and `majority` by n, exact and resampled;
     the shares of chains that are rightly formed and that ended; the share of
@@ -139,13 +154,20 @@ def sampling_section(
   """
   correct = np.array(
     [
-      [is_right(problem, completion, truth) for completion in group]
+      [bool(is_right(problem, completion, truth)) for completion in group]
       for problem, truth, group in zip(
         problems, truths, completions, strict=True
       )
     ]
   )
-  answers = np.array([answer_ids(group) for group in completions])
+  answers = np.array(
+    [
+      answer_ids(problem, list(map(answer_of, group)), right)
+      for problem, group, right in zip(
+        problems, completions, correct, strict=True
+      )
+    ]
+  )
   formed = [
     is_formed(problem, completion)
     for problem, group in zip(problems, completions, strict=True)

@@ -19,6 +19,7 @@ from prm_jax.evals import (
   prmbench,
   steps,
 )
+from prm_jax.evals.policy import answer_ids
 
 ScoreGroup = Callable[[str, Sequence[Sequence[str]]], Sequence[np.ndarray]]
 
@@ -32,15 +33,6 @@ def label_arrays(
   )
   first = np.array([first_error(chain.labels) for chain in chains])
   return np.nan_to_num(values), exists & ~np.isnan(values), first
-
-
-def answer_ids(group: Sequence[Chain]) -> list[int]:
-  """Equal answers of one problem get equal numbers; none is -1."""
-  ids: dict[str, int] = {}
-  return [
-    -1 if chain.answer is None else ids.setdefault(chain.answer, len(ids))
-    for chain in group
-  ]
 
 
 def groups_of_equal_size(chains: Sequence[Chain]) -> list[list[int]]:
@@ -75,7 +67,14 @@ def best_of_n_section(
   """
   groups = np.array(groups_of_equal_size(chains))  # [Q, N]
   correct = np.array([bool(chain.outcome) for chain in chains])[groups]
-  answers = np.array([answer_ids([chains[i] for i in g]) for g in groups])
+  answers = np.array(
+    [
+      answer_ids(
+        chains[group[0]].problem, [chains[i].answer for i in group], right
+      )
+      for group, right in zip(groups, correct, strict=True)
+    ]
+  )
   ns = [n for n in ns if n <= groups.shape[1]]
   methods = {
     name: best_of_n.best_of_n_curve(scores[groups], correct, ns)

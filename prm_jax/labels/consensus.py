@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from prm_jax.chains import Chain
+from prm_jax.chains import Chain, first_error
 from prm_jax.errors import UserError
 
 
@@ -79,14 +79,11 @@ def claimed_error(chain: Chain, hard_above: float) -> int | None:
     Its index; -1: no step is wrong; None: no claim, for the label of a step
     that would have to be right is unknown.
   """
-  if not chain.labels:
+  error = first_error(chain.labels, hard_above)
+  before = chain.labels if error < 0 else chain.labels[:error]
+  if not chain.labels or any(step.value is None for step in before):
     return None
-  for p, step in enumerate(chain.labels):
-    if step.value is None:
-      return None
-    if step.value <= hard_above:
-      return p
-  return -1
+  return error
 
 
 def agree(first: Chain, second: Chain, config: ConsensusConfig) -> bool:

@@ -3,9 +3,10 @@
     right chain -> domains/arithmetic_corruptions, or domains/corruptions by way
     of planting -> a chain whose first error is known
 
-Asks no policy. Labels are 1 before the error and 0 at it. After it, a step that
-says anything false is 0 and one that is true unknown: in text that somebody
-wrote, they are not to be trusted from there (see `worked_answers`).
+Asks no policy. Labels are 1 before the error and 0 at it. After it, all are 0
+in the arithmetic domain, where each step goes on from the result before it. In
+text that somebody wrote a step that says anything false is 0 and one that is
+true unknown: it may or may not go on from the error (see `worked_answers`).
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ from prm_jax.domains import (
   equations,
   planting,
 )
-from prm_jax.domains.worked_answers import infer_links
+from prm_jax.domains.worked_answers import answer_step, infer_links
 from prm_jax.errors import UserError
 from prm_jax.labels.labelling import CannotLabel, Labelling, truth_of
 from prm_jax.policy import sample_seed
@@ -163,8 +164,7 @@ def _read(chain: Chain) -> tuple[equations.Solution, corruptions.Links]:
   answer = tuple(equations.numbers(chain.answer or ''))
   if len(answer) != 1 or '-' in chain.answer:
     raise CannotLabel('its answer is not one number above 0')
-  stated = f'The answer is {chain.answer}.'
-  for steps in (chain.steps, (*chain.steps, stated)):
+  for steps in (chain.steps, (*chain.steps, answer_step(chain.answer))):
     solution = equations.parse(steps)
     links = infer_links(equations.numbers(chain.problem), solution)
     repeated = len(solution.values) - 1 in links.source

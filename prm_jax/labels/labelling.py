@@ -44,12 +44,52 @@ def truth_of(chain: Chain) -> str:
   )
 
 
+class _Undecided(Exception):
+  """Raised, not returned: what is raised is not cached."""
+
+
 @functools.lru_cache(maxsize=100_000)
-def _same(answer: str, truth: str) -> bool:
-  return answers.equal(answer, truth)
+def _equal(answer: str, other: str) -> bool:
+  verdict = answers.compare(answer, other)
+  if verdict.how == 'time limit':
+    raise _Undecided
+  return verdict.equal
 
 
-def ends_right(steps: Sequence[str], truth: str) -> bool:
-  """Does the last step state the right answer?"""
+def same_answer(problem: str, answer: str, other: str) -> bool | None:
+  """Are two answers to a problem the same? None: not found out in time.
+
+  The arithmetic domain writes a number in one way, so text decides there.
+  """
+  if answer == other or arithmetic_text.is_problem(problem):
+    return answer == other
+  try:
+    return _equal(answer, other)
+  except _Undecided:
+    return None
+
+
+def ends_right(problem: str, steps: Sequence[str], truth: str) -> bool | None:
+  """Does the last step state the right answer? None: not found out in time."""
   answer = final_answer(steps) if steps else None
-  return answer is not None and _same(answer, truth)
+  return answer is not None and same_answer(problem, answer, truth)
+
+
+def is_right(
+  problem: str,
+  completion: Completion,
+  truth: str,
+  before: tuple[str, ...] = (),
+) -> bool | None:
+  """Does a completion end its chain, and with the right answer?
+
+  What a limit cut off may state the right number on its way, and is wrong.
+
+  Args:
+    before: the steps of its request.
+
+  Returns:
+    None where the answer could not be compared in time: nobody knows.
+  """
+  steps = (*before, *completion.steps)
+  return completion.finished and ends_right(problem, steps, truth)

@@ -65,15 +65,18 @@ class State:
   """A prefix that was rolled out: a node of the tree.
 
   Attributes:
-    label: with successes and trials; its value is MC(s).
+    label: with successes and trials; its value is MC(s), None where there were
+      no trials.
     wrong: rollouts that ended with a wrong answer and were not searched yet.
     visits: N(s), how often a rollout of it was chosen.
+    tally: see `rollouts.tally`.
   """
 
   steps: tuple[str, ...]
   label: StepLabel
   wrong: list[tuple[str, ...]]
   visits: int = 0
+  tally: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 # Keyed by the prefix, so that what was rolled out once never is again.
@@ -98,12 +101,15 @@ def label(chain: Chain, config: OmegaConfig) -> Labelling:
   the first wrong steps, one that errs a tenth as often 93% (threshold 0) and
   95% (threshold 0.3), of the 96% that outcomes can show.
 
+  `meta['rollouts']` has the sums of `rollouts.tally`.
+
   Raises:
     CannotLabel: the right answer is not known, the policy failed, or no prefix
       of a wrong chain succeeds, the bare problem included: the problem is too
       hard for this policy, and where the error lies cannot be seen.
   """
-  return (yield from _label(chain, {}, config))
+  states: Tree = {}
+  return _tallied((yield from _label(chain, states, config)), states)
 
 
 def tree(
@@ -121,7 +127,7 @@ def tree(
   out. The tree starts with k rollouts from the problem. It ends when no pair
   is left, and leaves out what the policy fails at. The added chains have the
   chain's meta, with '/omega/' and their number in `id` and no `generator`: the
-  policy wrote their ends.
+  policy wrote their ends. The first chain's `meta['rollouts']` is of all.
 
   Raises:
     CannotLabel: as `label`.
@@ -148,10 +154,11 @@ def tree(
       # The chains found before cost rollouts; this one is not of them.
       continue
     meta = dict(chain.meta) | {'id': f'{chain.meta["id"]}/omega/{len(chains)}'}
-    meta.pop('generator', None)
+    for name in ('generator', 'rollouts'):
+      meta.pop(name, None)
     found = Chain(chain.problem, steps, final_answer(steps), False, meta=meta)
     chains.append(_labelled(found, error, states, truth, config))
-  return tuple(chains)
+  return (_tallied(chains[0], states), *chains[1:])
 
 
 def select(
@@ -165,7 +172,7 @@ def select(
   best, chosen = -math.inf, None
   for state in states:
     value = state.label.value
-    if not config.threshold < value < 1:
+    if value is None or not config.threshold < value < 1:
       continue
     exploration = config.c_puct * total / (1 + state.visits)
     for rollout in state.wrong:
@@ -233,15 +240,27 @@ def _visit(
     [had] = yield from rollouts.sample(
       chain.problem, [prefix], [key], truth, config
     )
-    if not had:
-      raise CannotLabel(
-        f'the policy gave no completion after {len(prefix)} steps'
-      )
-    wrong = [each.steps for each in had if each.finished and not each.right]
+    wrong = [
+      each.steps for each in had if each.finished and each.right is False
+    ]
     # Equal ones would be searched to the same end.
     wrong = [steps for steps in dict.fromkeys(wrong) if steps]
-    states[prefix] = State(prefix, rollouts.count(had), wrong)
+    # Also where the policy failed: the next prefix needs a key of its own.
+    label, tally = rollouts.count(had), rollouts.tally(had)
+    states[prefix] = State(prefix, label, wrong, tally=tally)
+  if not states[prefix].label.trials:
+    raise CannotLabel(
+      f'the policy gave no completion after {len(prefix)} steps'
+    )
   return states[prefix]
+
+
+def _tallied(chain: Chain, states: Tree) -> Chain:
+  """The chain, with the tallies of all states in its meta."""
+  sums = rollouts.tally(())
+  for state in states.values():
+    sums = {name: count + state.tally[name] for name, count in sums.items()}
+  return dataclasses.replace(chain, meta={**chain.meta, 'rollouts': sums})
 
 
 def _labelled(
@@ -254,7 +273,8 @@ def _labelled(
     step = StepLabel(implied, 'rollout')
     visited = states.get(chain.steps[: i + 1])
     # Another chain's search may have visited it and have been of another mind.
-    if visited and (visited.label.value > config.threshold) == (i < error):
+    value = visited and visited.label.value
+    if value is not None and (value > config.threshold) == (i < error):
       step = visited.label
     labels.append(step)
   labels[-1] = rollouts.outcome_label(chain, truth, config.samples)

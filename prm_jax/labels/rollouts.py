@@ -71,13 +71,13 @@ class Rollout(NamedTuple):
   Attributes:
     steps: those after the prefix.
     finished: as in Completion.
-    right: finished, with the right answer. What a limit cut off may state that
-      number on its way.
+    right: as `labelling.is_right` has it. None is no trial: it could not be
+      had, there was no room for a step, or nobody knows.
   """
 
   steps: tuple[str, ...]
   finished: bool
-  right: bool
+  right: bool | None
 
 
 def label(chain: Chain, config: RolloutConfig) -> Labelling:
@@ -91,7 +91,9 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
 
   All completions of a finished chain are the chain itself: the last step has
   k successes of k, or none, without a rollout. Completions that could not be
-  had are no trials; a step that has none is unknown (None, 0 of 0). Samples are
+  had, or had no room for a step, are no trials; a step that has none is unknown
+  (None, 0 of 0). Those that a limit cut off later are trials that failed: give
+  the policy room. `meta['rollouts']` counts both, see `tally`. Samples are
   keyed by `meta['id']` and the step.
 
   Raises:
@@ -104,6 +106,7 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
   else:
     groups = [list(range(last))]
   labels = [StepLabel(None, 'rollout')] * len(chain.steps)
+  drawn: list[Rollout] = []
   for group in groups:
     had = yield from sample(
       chain.problem,
@@ -114,12 +117,15 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
     )
     for i, rollouts in zip(group, had, strict=True):
       labels[i] = count(rollouts)
+      drawn += rollouts
     if config.stop_after_first_zero and labels[group[0]].value == 0:
-      return dataclasses.replace(chain, labels=tuple(labels))
-  if last and not any(each.trials for each in labels):
-    raise CannotLabel('the policy gave no completion of any step')
-  labels[last] = outcome_label(chain, truth, config.samples)
-  return dataclasses.replace(chain, labels=tuple(labels))
+      break
+  else:
+    if last and not any(each.trials for each in labels):
+      raise CannotLabel('the policy gave no completion of any step')
+    labels[last] = outcome_label(chain, truth, config.samples)
+  meta = {**chain.meta, 'rollouts': tally(drawn)}
+  return dataclasses.replace(chain, labels=tuple(labels), meta=meta)
 
 
 def sample(
@@ -135,7 +141,7 @@ def sample(
     keys: of the requests, one for each prefix.
 
   Returns:
-    For each prefix those that could be had, in the order of their numbers.
+    For each prefix its rollouts, in the order of their numbers.
   """
   had: list[list[Rollout]] = [[] for _ in prefixes]
   still = list(range(len(prefixes)))
@@ -147,14 +153,14 @@ def sample(
     ]
     for i, completions in zip(still, answers, strict=True):
       had[i] += [
-        Rollout(
+        Rollout((), False, None)
+        if each is None or each.no_room
+        else Rollout(
           each.steps,
           each.finished,
-          each.finished
-          and labelling.ends_right((*prefixes[i], *each.steps), truth),
+          labelling.is_right(problem, each, truth, prefixes[i]),
         )
         for each in completions
-        if each is not None
       ]
     drawn += size
     if config.round_size:
@@ -164,16 +170,36 @@ def sample(
 
 def count(rollouts: Sequence[Rollout]) -> StepLabel:
   """The label of the step that some rollouts start after."""
-  successes, trials = sum(each.right for each in rollouts), len(rollouts)
+  trials = sum(each.right is not None for each in rollouts)
+  successes = sum(bool(each.right) for each in rollouts)
   value = successes / trials if trials else None
   return StepLabel(value, 'rollout', successes, trials)
 
 
+def tally(rollouts: Sequence[Rollout]) -> dict[str, int]:
+  """What counts of successes do not show.
+
+  Returns:
+    `unfinished`: failures that a limit cut off; `unknown`: no trials at all.
+  """
+  known = [each for each in rollouts if each.right is not None]
+  return {
+    'unfinished': sum(not each.finished for each in known),
+    'unknown': len(rollouts) - len(known),
+  }
+
+
 def outcome_label(chain: Chain, truth: str, trials: int) -> StepLabel:
-  """The label of a chain's last step: its outcome, found out if unknown."""
+  """The label of a chain's last step: its outcome, found out if unknown.
+
+  Raises:
+    CannotLabel: it takes too long to find out.
+  """
   right = chain.outcome
   if right is None:
-    right = labelling.ends_right(chain.steps, truth)
+    right = labelling.ends_right(chain.problem, chain.steps, truth)
+  if right is None:
+    raise CannotLabel('its answer could not be compared with the right one')
   return StepLabel(float(right), 'rollout', trials * right, trials)
 
 
@@ -185,14 +211,24 @@ def probability_above(threshold: float, successes: int, trials: int) -> float:
   P(Binomial(n + 1, threshold) <= successes), with n the trials.
   """
   n = trials + 1
-  return sum(
-    math.comb(n, i) * threshold**i * (1 - threshold) ** (n - i)
+  if not threshold:
+    return 1.0
+  # By logarithms: binomial coefficients of a thousand trials are no floats.
+  log_right, log_wrong = math.log(threshold), math.log1p(-threshold)
+  logs = [
+    math.lgamma(n + 1)
+    - math.lgamma(i + 1)
+    - math.lgamma(n - i + 1)
+    + i * log_right
+    + (n - i) * log_wrong
     for i in range(successes + 1)
-  )
+  ]
+  return min(1.0, math.fsum(map(math.exp, logs)))
 
 
 def _decided(rollouts: Sequence[Rollout], config: Sampling) -> bool:
-  successes, trials = sum(each.right for each in rollouts), len(rollouts)
+  label = count(rollouts)
+  successes, trials = label.successes, label.trials
   above = probability_above(config.threshold, successes, trials)
   # The rate must agree: near 0 or 1 it is the prior that is so sure.
   if successes > config.threshold * trials:

@@ -11,7 +11,7 @@ import time
 from fractions import Fraction
 from typing import NamedTuple
 
-from prm_jax.verify import expressions, symbolic
+from prm_jax.verify import expressions, symbolic, units
 
 # Longer answers are equal to nothing but themselves.
 MAX_TEXT = 2_000
@@ -45,7 +45,6 @@ _PLAIN = (
   (r'\*', r'\\cdot '),
 )
 _DELIMITERS = (('$$', '$$'), ('$', '$'), ('\\(', '\\)'), ('\\[', '\\]'))
-_MONEY = {'$': 'dollar', '€': 'euro', '£': 'pound', '¥': 'yen', '¢': 'cent'}
 _SCALES = {'thousand': 10**3, 'million': 10**6, 'billion': 10**9, 'dozen': 12}
 # Units that people write together with the number; other letters are algebra.
 _GLUED = frozenset(
@@ -83,7 +82,7 @@ class Verdict(NamedTuple):
 
 
 class Quantity(NamedTuple):
-  """A number with its unit: '' for none, % where it was written with one."""
+  """A number and its unit, as `units.canonical` has it: '' for none, or %."""
 
   value: Fraction
   unit: str
@@ -100,8 +99,8 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
   The content of the last \\boxed counts where there is one. Numbers are
   compared exactly: 1/3 is not 0.33. 50% equals both 1/2 and 50, which a
   question for a percentage allows. A unit may be missing on one side, not
-  differ; none is converted. A list without brackets is a set; (1, 2) is neither
-  [1, 2] nor {1, 2}.
+  differ, but for its spelling; none is converted. A list without brackets is a
+  set; (1, 2) is neither [1, 2] nor {1, 2}.
 
   Args:
     seconds: wall time for the pair; after it, they are not equal.
@@ -157,9 +156,7 @@ def quantity(text: str) -> Quantity | None:
     return None
   value, unit = match['value'], (match['unit'] or '').strip(' .').lower()
   glued = unit and not match['gap']
-  if unit in _FUNCTIONS or (
-    glued and unit not in _GLUED and match['gap'] == ''
-  ):
+  if unit in _FUNCTIONS or (glued and unit.replace('.', '') not in _GLUED):
     return None
   if len(unit) == 1 and unit not in 'mglsh':
     return None
@@ -168,7 +165,7 @@ def quantity(text: str) -> Quantity | None:
     return None
   if money:
     value = value.replace(money.group(), '', 1)
-    unit = ' '.join([_MONEY[money.group()], unit]).strip()
+    unit = ' '.join([units.MONEY[money.group()], unit]).strip()
   if unit == 'percent':
     value, unit = f'{value}%', ''
   try:
@@ -179,14 +176,7 @@ def quantity(text: str) -> Quantity | None:
     if name in unit.split(' '):
       exact *= factor
       unit = ' '.join(word for word in unit.split(' ') if word != name)
-  return Quantity(exact, '%' if value.endswith('%') else _one(unit))
-
-
-def _one(unit: str) -> str:
-  """The singular of the unit's first word: what units are compared by."""
-  word = unit.partition(' ')[0]
-  word = {'feet': 'foot', 'people': 'person', 'inches': 'inch'}.get(word, word)
-  return word[:-1] if word.endswith('s') and len(word) > 2 else word
+  return Quantity(exact, '%' if value.endswith('%') else units.canonical(unit))
 
 
 def _same_quantity(a: Quantity, b: Quantity) -> bool:
@@ -195,8 +185,7 @@ def _same_quantity(a: Quantity, b: Quantity) -> bool:
     percent, other = (a, b) if a.unit == '%' else (b, a)
     alike = other.value in (percent.value, percent.value * 100)
     return alike and not other.unit
-  units_agree = a.unit == b.unit or not (a.unit and b.unit)
-  return a.value == b.value and units_agree
+  return a.value == b.value and units.agree(a.unit, b.unit)
 
 
 def _same_parts(a, b, deadline: float, depth: int) -> bool:

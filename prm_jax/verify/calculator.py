@@ -33,8 +33,14 @@ _WORKING = _words(
   'squared cube cubed root per mod modulo remainder than from one two three '
   'four five six seven eight nine ten eleven twelve twenty hundred thousand '
   'million billion trillion dozen dozens k to about approximately almost '
-  'nearly roughly around sin cos tan log ln sqrt gcd lcm base'
+  'nearly roughly around sin cos tan log ln sqrt gcd lcm base arcsin arccos '
+  'arctan exp abs floor ceil ceiling phi choose factorial'
 )
+# Anywhere beside an equation: 10/4 = 3 holds for who rounds.
+_ROUNDING = _words(
+  'round rounds rounded rounding floor ceil ceiling truncate truncated nearest'
+)
+_WHOLE = _words('whole full complete')
 # What comes between two clauses is no unit of the number before it.
 _CLAUSE = _words(
   'then so and if because since but while when which that is are was were be '
@@ -153,7 +159,8 @@ def _equation(
     or any(t.text == 'of' for t in second)
     or hundredfold  # "9 / 21 * 100% = 42.857"
     or len(set(kinds)) < len(kinds)
-    or bool(units & _WORKING)
+    or bool(units & (_WORKING | _WHOLE))
+    or any(t.text.lower() in _ROUNDING for t in [*left, *right])
   )
   return Equation(*written, holds or (None if doubtful else False))
 
@@ -255,6 +262,9 @@ def _last_expression(
   if not expression:
     return [], False, units
   sure = not before or _is_border(before[-1])
+  if before and expression[0].kind == 'open' and before[-1].kind == 'word':
+    # "floor(7/2)": whatever stands directly before "(" may be a function.
+    sure &= before[-1].start + len(before[-1].text) < expression[0].start
   # "3 and 4 + 5", "14, 400 / 80"
   if len(before) > 1 and before[-1].text.lower() in ('and', ','):
     sure &= before[-2].kind != 'number'

@@ -83,9 +83,16 @@ def test_after_the_first_error(after, expected):
   assert read(chain, after_first_error=after) == expected
 
 
-def test_a_soft_label_of_a_half_is_no_error():
-  chain = chain_of(StepLabel(0.5), StepLabel(0.49), RIGHT)
-  assert read(chain) == [0.5, 0.49, NOTHING]
+@pytest.mark.parametrize('after', ['mask', 'bad', 'keep'])
+def test_a_soft_label_is_no_verdict(after):
+  chain = chain_of(rollout(3, 8), StepLabel(0.01), RIGHT)
+  assert read(chain, after_first_error=after) == [0.375, 0.01, 1]
+
+
+def test_no_rollout_succeeded_is_an_error():
+  chain = chain_of(rollout(3, 8), rollout(0, 8), RIGHT)
+  assert read(chain) == [0.375, 0, NOTHING]
+  assert read(chain, after_first_error='bad') == [0.375, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -106,13 +113,14 @@ def test_hard_labels(hard_above, expected):
 
 
 def test_hardening_comes_before_the_first_error():
-  chain = chain_of(rollout(2, 8), rollout(1, 8))
-  assert read(chain) == [0.25, NOTHING]
+  chain = chain_of(rollout(2, 8), rollout(6, 8))
+  assert read(chain) == [0.25, 0.75]
+  assert read(chain, hard_above=0.25) == [0, NOTHING]
   assert read(chain, hard_above=0.0) == [1, 1]
 
 
 def test_trials_go_with_what_is_learned():
-  chain = chain_of(RIGHT, rollout(6, 8), rollout(1, 4), rollout(3, 4))
+  chain = chain_of(RIGHT, rollout(6, 8), rollout(0, 4), rollout(3, 4))
   targets = step_targets(chain, 4, TargetConfig())
   np.testing.assert_array_equal(targets.trials, [0, 8, 4, 0])
   np.testing.assert_array_equal(targets.weights, [1, 1, 1, 0])

@@ -50,6 +50,20 @@ def test_right_is_the_last_result():
   assert not policy.is_right(PROBLEM, written(), '5')
   assert not policy.is_right(PROBLEM, written('1 + 4 = 15'), '5')
   assert policy.is_right('Why?', written('The answer is 5.0.'), '5')
+  # It may have gone on.
+  assert not policy.is_right(PROBLEM, RIGHT._replace(finished=False), '5')
+
+
+def test_equal_answers_vote_together():
+  said = ['18', '$18', None, '17', '18.00', '17.0', '16', 'seventeen']
+  right = [True, True, False, False, True, False, False, False]
+  ids = policy.answer_ids('How many?', said, right)
+  assert ids[0] == ids[1] == ids[4] and ids[3] == ids[5] and ids[2] == -1
+  assert len(set(ids)) == 5
+  # 50% equals both; the one that is right is the other's opponent.
+  assert len(set(policy.answer_ids('?', ['50%', '1/2'], [True, False]))) == 2
+  assert policy.answer_of(RIGHT) == '5'
+  assert policy.answer_of(RIGHT._replace(finished=False)) is None
 
 
 def test_a_section_by_hand():

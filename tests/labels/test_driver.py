@@ -10,7 +10,7 @@ from prm_jax.domains.solver_policy import SolverPolicy
 from prm_jax.errors import UserError
 from prm_jax.labels.driver import alone, drive
 from prm_jax.labels.journal import Cost
-from prm_jax.labels.labelling import CannotLabel, ends_right
+from prm_jax.labels.labelling import CannotLabel, is_right
 from prm_jax.policy import CannotAsk, Question, Reply, Request
 
 SOLVER = SolverPolicy(ArithmeticConfig())
@@ -61,7 +61,7 @@ def work(index, rounds=None):
     ]
     if first[0] is None:
       raise CannotLabel('nobody\nanswers')
-    wins = sum(ends_right(steps + done.steps, '4') for done in second if done)
+    wins = sum(is_right(problem, done, '4', steps) for done in second if done)
     labels.append(StepLabel(wins / 3, 'rollout', wins, 3))
     steps += first[0].steps
   return Chain(problem, steps, labels=tuple(labels))

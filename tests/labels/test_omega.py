@@ -183,7 +183,10 @@ def test_what_the_labels_are():
         assert (step.value, step.trials) == (float(i < error), None)
     values = step_targets(chain, 16, HARD).values
     assert (values == (np.arange(16) < error)).all()
-    assert dataclasses.replace(chain, labels=before.labels) == before
+    assert chain.meta['rollouts'] == {'unfinished': 0, 'unknown': 0}
+    assert chain == dataclasses.replace(
+      before, labels=chain.labels, meta=chain.meta
+    )
   unknown = dataclasses.replace(config, unvisited='unknown')
   sparse, _ = search(chains, stronger(LONG), unknown)
   for full, chain in zip(found, sparse, strict=True):

@@ -121,6 +121,7 @@ def test_rollouts_that_a_limit_cut_off_are_not_searched():
   [found], [rounds] = run([omega.tree(chain, config)], Cut())
   assert len(found) == 1 and len(rounds) == 1
   assert found[0].labels[0].value == 0
+  assert found[0].meta['rollouts'] == {'unfinished': 1, 'unknown': 0}
 
 
 def test_a_policy_that_fails_later_keeps_what_was_found():
@@ -141,4 +142,10 @@ def test_a_policy_that_fails_later_keeps_what_was_found():
   )
   assert len(rounds) > 5
   assert 1 <= len(found) < len(whole)
+  # Only what was lost is counted as well, in the first.
+  assert found[0].meta.pop('rollouts')['unknown'] > 0
+  assert whole[0].meta.pop('rollouts') == {'unfinished': 0, 'unknown': 0}
   assert found == whole[: len(found)]
+  # Equal keys are one request: no two prefixes may have one.
+  keys = [request.key for [request] in rounds]
+  assert len(set(keys)) == len(keys)

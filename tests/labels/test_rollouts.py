@@ -11,10 +11,11 @@ from prm_jax.data.targets import TargetConfig, step_targets
 from prm_jax.domains import arithmetic
 from prm_jax.domains.solver_policy import SolverPolicy
 from prm_jax.errors import UserError
-from prm_jax.labels import rollouts
+from prm_jax.labels import labelling, rollouts
 from prm_jax.labels.labelling import CannotLabel
 from prm_jax.labels.rollouts import RolloutConfig
 from prm_jax.policy import Completion
+from prm_jax.verify import answers
 from tests.labels.run_labellings import rollouts as asked_for
 from tests.labels.run_labellings import run
 
@@ -99,7 +100,8 @@ def test_the_last_step_has_the_outcome_and_takes_no_rollouts():
     assert [len(request.steps) for request in rounds[0]] == [1, 2, 3, 4]
     assert asked_for(rounds) == 16
     assert {each.source for each in after.labels} == {'rollout'}
-    assert dataclasses.replace(after, labels=chain.labels) == chain
+    meta = {**chain.meta, 'rollouts': {'unfinished': 0, 'unknown': 0}}
+    assert after == dataclasses.replace(chain, labels=after.labels, meta=meta)
   # An outcome that nobody checked is found out from the last step.
   unknown = [dataclasses.replace(chain, outcome=None) for chain in chains]
   again, _ = labelled(unknown, RolloutConfig(samples=4))
@@ -114,6 +116,15 @@ def test_probability_above_is_the_beta_tail():
     exact = density[rate > threshold].sum() / density.sum()
     found = rollouts.probability_above(threshold, successes, trials)
     assert found == pytest.approx(exact, abs=1e-5)
+
+
+@pytest.mark.parametrize('trials', [1_200, 100_000])
+def test_probability_above_of_many_trials(trials):
+  half = trials // 2
+  assert rollouts.probability_above(0.5, half, trials) == pytest.approx(0.5)
+  assert rollouts.probability_above(0.0, 0, trials) == 1
+  assert rollouts.probability_above(0.9, trials, trials) == pytest.approx(1)
+  assert rollouts.probability_above(0.9, half, trials) == pytest.approx(0)
 
 
 def stopped_distribution(value, config):
@@ -241,6 +252,7 @@ def test_completions_that_could_not_be_had():
   for chain in found:
     assert [each.trials for each in chain.labels] == [4, 0, 4, 4, 8]
     assert chain.labels[1].value is None
+    assert chain.meta['rollouts'] == {'unfinished': 0, 'unknown': 8 + 3 * 4}
   nothing, _ = labelled(
     chains, RolloutConfig(), Failing(lambda request, i: False)
   )
@@ -274,6 +286,48 @@ def test_what_a_limit_cut_off_is_not_right():
   )
   [found], _ = labelled([chain], RolloutConfig(samples=4), policy)
   assert (found.labels[0].successes, found.labels[0].trials) == (1, 4)
+  assert found.meta['rollouts'] == {'unfinished': 2, 'unknown': 0}
+
+
+def test_what_had_no_room_is_no_trial():
+  chain = Chain('2 + 3?', ('a', '5'), meta={'id': 'sum', 'truth': '5'})
+  policy = Recorded(
+    Completion(('#### 5',), True, 6, 0, 0.0),
+    Completion((), False, 0, 0, 0.0, no_room=True),
+  )
+  [found], _ = labelled([chain], RolloutConfig(samples=2), policy)
+  assert (found.labels[0].successes, found.labels[0].trials) == (1, 1)
+  assert found.meta['rollouts'] == {'unfinished': 0, 'unknown': 1}
+
+
+def test_an_answer_that_takes_too_long_is_no_trial(monkeypatch):
+  pytest.importorskip('math_verify')
+  asked, real = [], answers.compare
+
+  def compare(answer, other, seconds=0.0):
+    asked.append(answer)
+    return real(answer, other, 0.2)
+
+  monkeypatch.setattr(labelling.answers, 'compare', compare)
+  hostile = '9^{9^{9^9}}'
+  chain = Chain(
+    'x?', ('a', 'b'), outcome=True, meta={'id': 'x', 'truth': '9^{9^9}'}
+  )
+  policy = Recorded(
+    Completion(('The answer is $9^{9^9}$',), True, 6, 0, 0.0),
+    Completion((f'The answer is ${hostile}$',), True, 6, 0, 0.0),
+  )
+  for times in (1, 2):
+    [found], _ = labelled([chain], RolloutConfig(samples=2), policy)
+    assert (found.labels[0].successes, found.labels[0].trials) == (1, 1)
+    assert found.meta['rollouts'] == {'unfinished': 0, 'unknown': 1}
+    # Nothing that was not found out is remembered.
+    assert sum(hostile in answer for answer in asked) == times
+  unknown = dataclasses.replace(
+    chain, steps=('a', f'The answer is ${hostile}$'), outcome=None
+  )
+  [error], _ = labelled([unknown], RolloutConfig(samples=2), policy)
+  assert 'could not be compared' in str(error)
 
 
 def test_a_chain_without_a_known_answer_cannot_be_labelled():

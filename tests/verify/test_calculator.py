@@ -16,6 +16,7 @@ from tests.data.shared_data import shared
 HOLDS = """
 10/3 = 3.33
 10/3 = 3.3333
+10/4 = 2.5 rounded up = 3
 20/3 = 6.7
 1/8 = 0.13
 -10/3 = -3.33
@@ -71,6 +72,7 @@ Step 1: 3 * 4 = 13
 (3 + 4 = 8)
 1 1/2 + 1/2 = 3
 0.1 + 0.2 = 0.31
+She pays (3 + 4) = 8 dollars
 """
 NOTHING_TO_CHECK = """
 
@@ -99,6 +101,23 @@ sqrt(16) + 1 = 5
 2^(1/2) = 1.41
 a_1 + 3 = 4
 1,00 + 1 = 2
+floor(7/2) = 3
+floor (7/2) = 3
+So ceil(7/2) = 4.
+round(10/4) = 3
+round (10/4) = 3
+abs(3-5) = 2
+exp(2-2) = 1
+arcsin(1/2) = 30
+phi(3*4) = 4
+\\lfloor 7/2 \\rfloor = 3
+floor(7/2) + 1 = 4
+<<floor(7/2)=3>>
+10 choose 3 * 2 = 240
+2.5 + 0 rounded up = 3
+7/2 = 4 (rounded up)
+Rounding up, he needs 7/2 = 4 boxes.
+7/2 = 3 full weeks
 """
 
 

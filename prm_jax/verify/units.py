@@ -1,0 +1,102 @@
+"""Spellings of one unit: 5 km and 5 kilometers, 10 a.m. and 10 am, $ and USD.
+
+`answers.py` compares the units of two numbers by what stands here. Nothing is
+converted: a kilometer is not a thousand meters.
+"""
+
+import re
+
+MONEY = {'$': 'dollar', '€': 'euro', '£': 'sterling', '¥': 'yen', '¢': 'cent'}
+# One unit a line. What stands first is no more right than the others.
+_TABLE = """
+kilometer kilometre km kms
+meter metre m
+centimeter centimetre cm cms
+millimeter millimetre mm
+mile mi
+yard yd yds
+foot feet ft
+inch in
+kilogram kilo kg kgs
+gram gramme g
+milligram mg
+pound
+lb lbs
+ounce oz
+liter litre l
+milliliter millilitre ml
+gallon gal
+hour hr hrs h
+minute min mins
+second sec secs s
+mph
+kph kmh km/h
+dollar usd buck
+euro eur
+sterling gbp
+person people
+child children
+man men
+woman women
+tooth teeth
+mouse mice
+goose geese
+leaf leaves
+loaf loaves
+half halves
+shelf shelves
+knife knives
+"""
+_CANONICAL = {
+  spelling: line.split()[0]
+  for line in _TABLE.strip().splitlines()
+  for spelling in line.split()
+}
+# Pounds are a weight or money.
+_TWO_MEANINGS = ({'pound', 'lb'}, {'pound', 'sterling'})
+_PHRASES = (
+  (r'\.', ''),
+  (r'^([ap]) m$', r'\1m'),
+  (r'^(?:miles?|mi) ?(?:per|an|/) ?(?:hour|hr|h)$', 'mph'),
+  (r'^(?:kilomet(?:er|re)s?|km) ?(?:per|an|/) ?(?:hour|hr|h)$', 'kph'),
+)
+_POWERS = {'square': '^2', 'sq': '^2', 'cubic': '^3', 'cu': '^3'}
+# Plural and singular come to the same, which need not be a word.
+_ENDINGS = (
+  (re.compile(r'(?:ies?|y)$'), 'y'),
+  (re.compile(r'(x|ch|sh|ss|us|z|o)es?$'), r'\1'),
+  (re.compile(r'(?<![su])s$'), ''),
+)
+
+
+def canonical(unit: str) -> str:
+  """What all spellings of a unit have in common; of a phrase, its first word.
+
+  Args:
+    unit: as written behind a number, in lower case; '' for none.
+  """
+  for pattern, replacement in _PHRASES:
+    unit = re.sub(pattern, replacement, unit)
+  word, _, rest = unit.partition(' ')
+  if word in _POWERS and rest:
+    return canonical(rest) + _POWERS[word]
+  word, caret, power = word.partition('^')
+  # "3 in all" are no inches.
+  if not (word == 'in' and rest):
+    word = _CANONICAL.get(word) or _CANONICAL.get(_stem(word)) or _stem(word)
+  return word + caret + power
+
+
+def agree(one: str, other: str) -> bool:
+  """Are two units, as `canonical` gives them, the same, or one missing?"""
+  same = one == other or {one, other} in _TWO_MEANINGS
+  return same or not (one and other)
+
+
+def _stem(word: str) -> str:
+  if len(word) > 2:
+    for pattern, replacement in _ENDINGS:
+      stem, found = pattern.subn(replacement, word)
+      if found:
+        return stem
+  return word
