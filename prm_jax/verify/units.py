@@ -31,6 +31,7 @@ minute min mins
 second sec secs s
 mph
 kph kmh km/h
+m/s
 dollar usd buck
 euro eur
 sterling gbp
@@ -59,6 +60,7 @@ _PHRASES = (
   (r'^([ap]) m$', r'\1m'),
   (r'^(?:miles?|mi) ?(?:per|an|/) ?(?:hour|hr|h)$', 'mph'),
   (r'^(?:kilomet(?:er|re)s?|km) ?(?:per|an|/) ?(?:hour|hr|h)$', 'kph'),
+  (r'^(?:met(?:er|re)s?|m) ?(?:per|a|/) ?(?:second|sec|s)$', 'm/s'),
 )
 _POWERS = {'square': '^2', 'sq': '^2', 'cubic': '^3', 'cu': '^3'}
 # Plural and singular come to the same, which need not be a word.
