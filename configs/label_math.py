@@ -5,7 +5,9 @@
 
 Chains in, the same chains with step labels out, in WORKDIR/data; WORKDIR/
 ledger.json says what they cost. The same command goes on where an earlier one
-stopped, and tries again what lacked answers. Train on them with
+stopped, and tries again what failed for want of answers; what was labelled
+without some of them stays and is counted. concurrent, price and where a server
+is may change on the way. Train on them with
 
     python -m prm_jax.main --config configs/prm_math.py \
       --config.data.labels=/tmp/labels --workdir /tmp/prm_on_labels
@@ -22,7 +24,11 @@ and, for what the labels are, with these flags too:
     consensus   those of the source whose labels it keeps; hard_above that of
                 consensus.hard_above
 
-By default the chains are the training chains of configs/prm_math.py;
+By default the chains are the 8,192 training chains of configs/prm_math.py, and
+each of these takes half a minute or less on two cores: verifier labels all of
+them; rollouts, too, with 262,144 completions of the solver that wrote them;
+omega 7,663 with 84,624 (the others are too hard for it); corruption 3,417, the
+right ones; consensus keeps 72% of what rollouts and verifier labelled.
 --config.chains.kind=workdir --config.chains.workdir=WORKDIR takes those of a
 sampling (configs/sample_math.py) or labelling job, --config.chains.kind=files
 those of files in any format that is read (chains: our own chains.jsonl).
@@ -33,7 +39,8 @@ Variants, comma separated, as in `configs/label_math.py:rollouts,tiny`:
     rollouts    Math-Shepherd: how often a policy ends right from each step
     omega       OmegaPRM: the first error by binary search with rollouts
     judge       a language model names the first wrong step; needs a server:
-                --config.policy.endpoint.base_url and .model
+                --config.policy.endpoint.base_url and .model; its answers are
+                kept in WORKDIR/replies, and WORKDIR/usage says what it gave
     corruption  right chains, an error planted in half of them
     consensus   no new labels: the chains of chains.workdir whose labels agree
                 with those of the labelling job agrees_with

@@ -10,6 +10,9 @@ the chains, problem by problem, WORKDIR/chains.jsonl the same to read, and
 WORKDIR/ledger.json says what they took. The same command goes on where an
 earlier one stopped.
 
+Without a policy the solver that wrote the training chains is asked: 65,536
+chains, 50% of them right, in half a minute on two cores.
+
 Variants, comma separated, as in `configs/sample_math.py:gsm8k,tiny`:
 
     gsm8k  problems of gsm8k/train.jsonl below --config.problems.root or
