@@ -150,6 +150,19 @@ class Endpoint:
     """Calls, tokens and failures of this process so far."""
     return self._server.usage
 
+  def check_goes_on(self) -> None:
+    """Raises UserError where the server may begin anew after some steps."""
+    config = self._config
+    if config.api == 'chat' and not (
+      config.continues or config.extra_after_steps
+    ):
+      raise UserError(
+        "endpoint.api='chat' may begin anew after the steps of a chain: set "
+        'endpoint.api=completions, endpoint.continues=True (llama.cpp) or '
+        'endpoint.extra_after_steps=\'{"continue_final_message": true, '
+        '"add_generation_prompt": false}\' (vLLM)'
+      )
+
   def complete(
     self, requests: Sequence[Request]
   ) -> list[list[Completion | None]]:
@@ -163,19 +176,8 @@ class Endpoint:
       UserError: the server refuses every request, or fails again and again; or
         it may begin anew where it is to go on with steps.
     """
-    config = self._config
-    goes_on = config.continues or config.extra_after_steps
-    if (
-      config.api == 'chat'
-      and not goes_on
-      and any(request.steps for request in requests)
-    ):
-      raise UserError(
-        "endpoint.api='chat' may begin anew after the steps of a chain: set "
-        'endpoint.api=completions, endpoint.continues=True (llama.cpp) or '
-        'endpoint.extra_after_steps=\'{"continue_final_message": true, '
-        '"add_generation_prompt": false}\' (vLLM)'
-      )
+    if any(request.steps for request in requests):
+      self.check_goes_on()
     answers = self._ask_all(requests, map(self._opening, requests))
     return [
       [self._completion(answer, request.max_steps) for answer in samples]

@@ -22,6 +22,7 @@ from prm_jax.data.datasets import (
   folder_aside,
   read_file,
 )
+from prm_jax.endpoint import Endpoint
 from prm_jax.errors import UserError
 from prm_jax.labels import (
   corruption,
@@ -165,6 +166,9 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   asked = None
   if source.asks:
     asked = policies.open_policy(config['policy'], seed, workdir)
+  if source.asks == 'policy' and isinstance(asked, Endpoint):
+    # Before the workdir is this config's own.
+    asked.check_goes_on()
   chains = read_all(config['chains'], seed, workdir, log)
   selected = {}
   if config['select']:

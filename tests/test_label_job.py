@@ -384,6 +384,21 @@ def test_a_bad_command_is_one_line(refused, job, change):
   assert re.search(REFUSED[job][change], the_error(refused[0][job, change]))
 
 
+def test_a_chat_that_may_begin_anew_leaves_the_workdir_free(tmp_path):
+  pytest.importorskip('openai', reason='openai is not installed')
+  asked = [
+    FIRST['rollouts'][0],
+    '--config.policy.kind=endpoint',
+    '--config.policy.endpoint.base_url=http://127.0.0.1:9/v1',
+    '--config.policy.endpoint.model=m',
+    '--config.policy.endpoint.extra={"top_k": 20}',
+    f'--workdir={tmp_path}',
+  ]
+  (refused,) = run_all([asked])
+  assert "api='chat' may begin anew" in the_error(refused)
+  assert not (tmp_path / 'config.json').exists()
+
+
 def test_a_bad_problem_file_is_told_with_its_line(tmp_path):
   (tmp_path / 'p.jsonl').write_text(
     '{"problem": "1 + 1?", "answer": "2"}\n{"problem": "1 + 2?"}\n'
