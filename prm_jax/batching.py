@@ -317,7 +317,7 @@ class _Run:
 
   def insert(self, prompts: Cache, rows: list[int], taken: np.ndarray) -> None:
     fill = [0] * (len(self.holders) - len(rows))
-    sizes = (self.length, *prompts.keys[0].shape[::3])
+    sizes = (self.length, *prompts.keys[0].shape[::2])
     self.cache = self.writer.call(
       'insert',
       sizes,

@@ -129,15 +129,11 @@ def insert(
 def resize(cache: Cache, length: int) -> Cache:
   """The same cache for positions 0 to `length` - 1."""
 
-  def of(x: jax.Array, axis: int) -> jax.Array:
-    missing = max(0, length - x.shape[axis])
-    widths = [(0, missing if i == axis else 0) for i in range(x.ndim)]
-    return jax.lax.slice_in_dim(jnp.pad(x, widths), 0, length, axis=axis)
+  def of(x: jax.Array) -> jax.Array:  # [B, K, S, H]
+    missing = max(0, length - x.shape[2])
+    return jnp.pad(x, ((0, 0), (0, 0), (0, missing), (0, 0)))[:, :, :length]
 
-  return Cache(
-    tuple(of(key, 3) for key in cache.keys),
-    tuple(of(value, 2) for value in cache.values),
-  )
+  return jax.tree.map(of, cache)
 
 
 def sample_chunk(

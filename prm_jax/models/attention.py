@@ -89,7 +89,7 @@ def attention(
 
 def cached_attention(
   query: jax.Array,  # [B, T, N, H]
-  key: jax.Array,  # [B, K, H, S], entry s belongs to position s
+  key: jax.Array,  # [B, K, S, H], entry s belongs to position s
   value: jax.Array,  # [B, K, S, H]
   positions: jax.Array,  # [B, T]
 ) -> jax.Array:  # [B, T, N, H]
@@ -98,9 +98,9 @@ def cached_attention(
   K = key.shape[1]
   query = query.reshape(B, T, K, N // K, H) * H**-0.5
   scores = jnp.einsum(
-    'BTKRH,BKHS->BKRTS', query, key, preferred_element_type=jnp.float32
+    'BTKRH,BKSH->BKRTS', query, key, preferred_element_type=jnp.float32
   )
-  visible = jnp.arange(key.shape[3]) <= positions[:, :, None]  # [B, T, S]
+  visible = jnp.arange(key.shape[2]) <= positions[:, :, None]  # [B, T, S]
   weights = jax.nn.softmax(
     jnp.where(visible[:, None, None], scores, MASKED), axis=-1
   )
