@@ -264,6 +264,12 @@ def _check_data(data: Mapping[str, Any]) -> None:
       f'data.row_length={data["row_length"]} is shorter than '
       f'data.max_length={data["max_length"]}; raise it'
     )
+  first = data.get('first_labels', 0)  # a policy learns from no labels
+  if first < 0 or (first and not data['labels']):
+    raise UserError(
+      f'data.first_labels={first} with data.labels={data["labels"]!r}: set '
+      'data.labels to the job whose first so many chains are meant'
+    )
 
 
 def _check_evaluation(config: Mapping[str, Any]) -> None:

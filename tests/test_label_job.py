@@ -278,13 +278,23 @@ def test_tested_problems_are_taken_out_and_told(jobs, tmp_path):
   ]
   (made,) = run_all([labels])
   assert made.returncode == 0, made.stderr
-  (done,) = run_all([train])
+  some = [*train, '--config.data.first_labels=100']
+  more = [*train, '--config.data.first_labels=137']
+  done, refused = run_all([some, more])
   assert done.returncode == 0, done.stderr
   # Four test problems and four of dev there; the first four are left out here.
   assert re.search(
     'WARNING: 4 chains of .*, of 4 problems, are in dev', done.stdout
   )
-  assert '136 chains' in done.stdout
+  assert '\n100 chains of' in done.stdout
+  assert 'data.first_labels=137, but' in the_error(refused)
+  assert 'has 136 chains to train on' in the_error(refused)
+
+
+def test_so_many_labels_of_nothing(tmp_path):
+  wanted = [*SMALL, f'--workdir={tmp_path}', '--config.data.first_labels=9']
+  (refused,) = run_all([wanted])
+  assert "data.first_labels=9 with data.labels=''" in the_error(refused)
 
 
 def test_all_labels_of_tested_problems(tmp_path):

@@ -225,20 +225,19 @@ def labelled_chains(config: Mapping, splits: Splits, log: Log) -> list[Chain]:
         f'WARNING: {count.chains:,} chains of {config["labels"]}, of '
         f'{count.problems:,} problems, are in {name}, removed'
       )
+  if not kept:
+    raise UserError(
+      f'data.labels={config["labels"]!r}: all {len(labelled):,} chains are of '
+      'dev or test problems; label chains of training problems'
+    )
   wanted = config['first_labels'] or len(kept)
   if wanted > len(kept):
     raise UserError(
       f'data.first_labels={wanted}, but {config["labels"]} has {len(kept):,} '
       'chains to train on; lower it, or label more'
     )
-  kept = kept[:wanted]
-  log(f'{len(kept):,} chains of {config["labels"]} to train on')
-  if not kept:
-    raise UserError(
-      f'data.labels={config["labels"]!r}: all {len(labelled):,} chains are of '
-      'dev or test problems; label chains of training problems'
-    )
-  return kept
+  log(f'{wanted:,} chains of {config["labels"]} to train on')
+  return kept[:wanted]
 
 
 def _built_folder(
