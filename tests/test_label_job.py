@@ -21,6 +21,8 @@ from tests.command_line import SMALL, contents, run_all, the_error
 from tests.data.shared_data import shared
 from tests.test_processes import flags_of
 
+pytestmark = pytest.mark.job
+
 LABEL = '--config=configs/label_math.py:'
 SAMPLE = '--config=configs/sample_math.py:tiny'
 FIRST = {

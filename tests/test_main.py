@@ -23,6 +23,8 @@ from tests.command_line import (
   the_error,
 )
 
+pytestmark = pytest.mark.job
+
 HUMAN = '--config=configs/prm_math.py:human,tiny'
 NO_CONFIG = 'module .* has no attribute .get_config.*see the config file'
 

@@ -11,6 +11,8 @@ import prm_jax
 from tests.command_line import contents, copy_run, run, run_all, the_error
 from tests.files_job import bench_records, train_records, write_job, write_lines
 
+pytestmark = pytest.mark.job
+
 
 @pytest.fixture(scope='module')
 def files_run(tmp_path_factory):

@@ -29,6 +29,8 @@ from tests.files_job import write_lines
 from tests.published_models import write_model
 from tests.test_resume import last_state, metric_lines, saved_steps
 
+pytestmark = pytest.mark.job
+
 TINY = '--config=configs/policy_math.py:tiny'
 # A domain that is learned in seconds: 3 m^2 facts of one step, mistakes of its
 # solver included. `mod 3 : 2 * 2 = 1`

@@ -29,6 +29,8 @@ from tests.test_resume import (
 )
 from tests.tiny_training import COMPILE_FAST
 
+pytestmark = pytest.mark.job
+
 FAST = {
   'XLA_FLAGS': ' '.join(
     f'--{name}={str(value).lower()}' for name, value in COMPILE_FAST.items()

@@ -22,6 +22,8 @@ from orbax.checkpoint import v1 as ocp
 from tests import command_line
 from tests.command_line import LONG
 
+pytestmark = pytest.mark.job
+
 Moment = Callable[[pathlib.Path], bool]
 IN_PROGRESS = '.orbax-checkpoint-tmp'
 

@@ -16,6 +16,8 @@ from tests import command_line
 from tests.command_line import contents, run_all
 from tests.test_processes import flags_of
 
+pytestmark = pytest.mark.job
+
 LABEL = '--config=configs/label_math.py:'
 
 

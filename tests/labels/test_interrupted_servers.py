@@ -23,6 +23,8 @@ from tests.labels.test_interrupted import (
   work,
 )
 
+pytestmark = pytest.mark.job
+
 # Asks the server of the test.
 JUDGE = (
   f'{LABEL}judge',
