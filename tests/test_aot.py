@@ -138,6 +138,7 @@ def test_a_policy_compiles_with_its_cache():
   """One token of 64 slots, by hand: weights, cache, and what is read."""
   config = policy_math.get_config('smollm2,tiny').to_dict()
   config['sampling'] |= {'slots': 64, 'top_p': 0.9}
+  config['model'] |= {'n_heads': 4, 'n_kv_heads': 2}
   devices = open_topology('v5e:2x2')
   mesh = make_mesh({'replica': 1, 'fsdp': 2, 'model': 2}, devices)
   found = aot.describe('sample', config, mesh, chip_of(devices[0].device_kind))
