@@ -1,0 +1,1 @@
+"""Step labels without people; `labelling.py` says what a source is."""
