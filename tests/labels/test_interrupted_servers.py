@@ -5,6 +5,7 @@ import json
 import pathlib
 import signal
 import time
+from collections import defaultdict
 
 import pytest
 
@@ -82,19 +83,27 @@ def test_a_killed_judge_and_one_that_fails(tmp_path):
     assert len(server.asked) - asked == 600 - kept
     assert found(folder) == expected
 
-    # Every fifth is never answered, and then it is.
+    # Both replies of every tenth chain and one of others are never had, and
+    # then they are.
     folder = tmp_path / 'failing'
-    fails = {json.dumps(body) for body in server.asked[:600:5]}
+    replies = defaultdict(list)
+    for body in server.asked[:600]:
+      replies[json.dumps(body['messages'])].append(json.dumps(body))
+    pairs = [sorted(replies[question]) for question in sorted(replies)]
+    assert [len(pair) for pair in pairs] == [2] * 300
+    fails = {it for pair in pairs[::10] for it in pair}
+    fails |= {first for first, _ in pairs[5::10]}
     server.fault = lambda body, before: (
       500 if json.dumps(body) in fails else verdict(body, before)
     )
     (first,) = run_all([[*arguments, work(folder)]])
     assert first.returncode == 0, first.stderr
     ledger = found(folder)['ledger']
-    assert ledger['lost'] == 120
-    assert server_of(folder)['failed'] == {'status 500': 120}
+    assert ledger['lost'] == 90
+    assert server_of(folder)['failed'] == {'status 500': 90}
     # Items that one of two replies decided stay; the others are open.
-    wanting = 120 - ledger['partly_answered']
+    assert ledger['partly_answered'] == 30
+    wanting = 60
     server.fault, asked = verdict, len(server.asked)
     (second,) = run_all([[*arguments, work(folder)]])
     assert second.returncode == 0, second.stderr
@@ -106,7 +115,7 @@ def test_a_killed_judge_and_one_that_fails(tmp_path):
     assert len(server.asked) - asked == wanting
     paid = server_of(folder)
     assert paid['calls'] == 600 + wanting
-    assert paid['tokens'] == USAGE['completion_tokens'] * (480 + wanting)
+    assert paid['tokens'] == USAGE['completion_tokens'] * (510 + wanting)
     dollars = paid['tokens'] * 2e-6 + paid['prompt_tokens'] * 1e-6
     assert ledger_of(folder)['money'] == pytest.approx(dollars, rel=1e-12)
 
