@@ -11,7 +11,7 @@ WORKDIR/ledger.json says what they took. The same command goes on where an
 earlier one stopped.
 
 On a CPU set --config.cpu_devices to the number of cores: the slots are split
-between them, half as fast again on two (experiments/speed/SAMPLING.md).
+between them (experiments/speed/SAMPLING.md).
 
 Without a policy the solver that wrote the training chains is asked: 65,536
 chains, 50% of them right, in half a minute on two cores.

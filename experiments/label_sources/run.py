@@ -36,52 +36,42 @@ ROLLOUT_CHAINS = 768
 COMPLETER = {'use_wrong': 0.3, 'slip': 0.01}
 OTHER_SOLVER = 100  # added to the seed
 ACTIVE = {'problems': 256, 'samples': 64, 'budgets': (5, 10, 20)}
-# Labels -> (the job they come from, the PRM's flags). What a label says of a
-# chain's worth is kept after an error, too; what it says of a step is not.
+# Labels -> (the job they come from, the value above which a step is right, the
+# PRM's flags); None: soft labels are no verdicts. Of a chain's worth labels say
+# something after an error, too; of a step they do not.
 VALUES = ('--config.targets.after_first_error=keep',)
+ANY = ('--config.targets.hard_above=0.0',)
 LABELS = {
-  'verifier': ('verifier', ()),
-  'rollouts, soft': ('rollouts', VALUES),
-  'rollouts, hard': ('rollouts', ('--config.targets.hard_above=0.5',)),
-  'rollouts, threshold 0': ('rollouts', ('--config.targets.hard_above=0.0',)),
+  'verifier': ('verifier', 0.0, ()),
+  'rollouts, soft': ('rollouts', None, VALUES),
+  'rollouts, hard': ('rollouts', 0.5, ('--config.targets.hard_above=0.5',)),
+  'rollouts, threshold 0': ('rollouts', 0.0, ANY),
   'rollouts, Beta-Binomial': (
     'rollouts',
+    None,
     (
       *VALUES,
       '--config.loss.name=beta_binomial',
       '--config.head.kind=two_class',
     ),
   ),
-  'OmegaPRM': ('omega', ('--config.targets.hard_above=0.0',)),
-  'corruption': ('corruption', ()),
-  'consensus': ('consensus', ('--config.targets.hard_above=0.0',)),
+  'OmegaPRM': ('omega', 0.0, ANY),
+  'corruption': ('corruption', 0.0, ()),
+  'consensus': ('consensus', 0.0, ANY),
 }
 # Labels that no PRM is trained on: to see what the completer is worth.
 ONLY_COUNTED = {
-  'rollouts by another completer, threshold 0': 'other',
-  'rollouts by the solver itself, threshold 0': 'rollouts_own',
-  'OmegaPRM by the solver itself': 'omega_own',
+  'rollouts by another completer, threshold 0': ('other', 0.0, ()),
+  'rollouts by the solver itself, threshold 0': ('rollouts_own', 0.0, ()),
+  'OmegaPRM by the solver itself': ('omega_own', 0.0, ()),
 }
-# How a label is made hard, to count how often it finds the first error.
-THRESHOLDS = {'rollouts, soft': None, 'rollouts, Beta-Binomial': None} | {
-  name: 0.0
-  for name in (
-    'verifier',
-    'rollouts, threshold 0',
-    'OmegaPRM',
-    'corruption',
-    'consensus',
-    *ONLY_COUNTED,
-  )
-}
-THRESHOLDS['rollouts, hard'] = 0.5
 
 
 class Runner:
   """Runs command lines, each on a core of its own."""
 
-  def __init__(self, workdir: pathlib.Path, jobs: int, variant: str):
-    self.workdir, self.variant = workdir.absolute(), variant
+  def __init__(self, workdir: pathlib.Path, jobs: int):
+    self.workdir = workdir.absolute()
     self._cores = sorted(getattr(os, 'sched_getaffinity', lambda _: {0})(0))
     self._jobs = jobs
     self._pool = concurrent.futures.ThreadPoolExecutor(jobs)
@@ -92,8 +82,6 @@ class Runner:
     path = self.workdir / folder
     if (path / 'results.json').exists():
       return path
-    name = ','.join(filter(None, (config, self.variant)))
-    name = name if ':' in name else name.replace(',', ':', 1)
     slot = self._free.pop()
     if self._jobs > 1 and hasattr(os, 'sched_setaffinity'):
       # Of this thread; the child inherits it.
@@ -104,7 +92,7 @@ class Runner:
           sys.executable,
           '-m',
           'prm_jax.main',
-          f'--config=configs/{name}',
+          f'--config=configs/{config}',
           f'--workdir={path}',
           *flags,
         ],
@@ -180,13 +168,11 @@ def describe_labels(folders: dict[str, pathlib.Path]) -> dict[str, dict]:
   }
   pool = written_tokens(read_labels(folders['verifier']))
   found = {}
-  jobs = {name: job for name, (job, _) in LABELS.items()} | ONLY_COUNTED
-  for name, job in jobs.items():
+  for name, (job, above, _) in (LABELS | ONLY_COUNTED).items():
     chains = read_labels(folders[job])
     tokens = pool + ledgers[job]['tokens']
     if job == 'consensus':  # both of its sources were asked about all chains
       tokens += ledgers['rollouts']['tokens'] + ledgers['other']['tokens']
-    above = THRESHOLDS[name]
     found[name] = {
       'labelled': len(chains),
       'tokens_per_chain': tokens / len(chains),
@@ -214,7 +200,7 @@ def train_calls(
   """A PRM for every kind of label and every budget."""
   budget = ROLLOUT_CHAINS * labels['rollouts, hard']['tokens_per_chain']
   calls = {}
-  for name, (job, flags) in LABELS.items():
+  for name, (job, _, flags) in LABELS.items():
     has = labels[name]
     wanted = {
       'equal chains': CHAINS,
@@ -303,11 +289,10 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--workdir', type=pathlib.Path, required=True)
   parser.add_argument('--jobs', type=int, default=2, help='side by side')
-  parser.add_argument('--variant', default='', help='tiny: to see it run')
   parser.add_argument('--seeds', type=int, nargs='+', default=SEEDS)
   parser.add_argument('--output', type=pathlib.Path, default=HERE)
   args = parser.parse_args()
-  runner = Runner(args.workdir, args.jobs, args.variant)
+  runner = Runner(args.workdir, args.jobs)
 
   labels, runs = {}, {}
   for seed in args.seeds:
