@@ -26,7 +26,8 @@ class SolverPolicy:
   It goes on from whatever result the last step states, right or wrong, and
   ends the chain when all operations are done; `config.operations` is not read.
   Where the last step states no result it writes nothing. A stated number
-  counts modulo m.
+  counts modulo m. Each step has its own draw, so a sample that goes on after
+  its own first steps goes on as it would have without a stop.
 
   Args:
     config: the domain, with the solver's beliefs.
@@ -67,6 +68,7 @@ class SolverPolicy:
     texts, logprobs = self._write(
       np.array([state for state, _ in todo], np.int64)[owner],
       [parts for _, parts in todo],
+      np.array([len(r.steps) for r in requests], np.uint64)[owner],
       owner,
       seeds,
     )
@@ -115,6 +117,7 @@ class SolverPolicy:
     self,
     state: np.ndarray,  # [C] the number that the first step restates
     parts: list[tuple[tuple[str, int], ...]],  # of each request
+    before: np.ndarray,  # [C] uint64, steps that are written
     owner: np.ndarray,  # [C] index into parts
     seeds: np.ndarray,  # [C] uint64
   ) -> tuple[np.ndarray, np.ndarray]:  # [C, K] steps as text, [C]
@@ -133,7 +136,7 @@ class SolverPolicy:
     for k in range(steps):
       op, operand = ops[owner, k], operands[owner, k]
       fact = (op * m + state % m) * m + operand % m
-      uniform = uniforms(seeds, k)
+      uniform = uniforms(seeds, before + np.uint64(k))
       result = np.zeros(len(owner), np.int64)
       for threshold in self._thresholds:
         result += threshold[fact] <= uniform
@@ -147,7 +150,7 @@ class SolverPolicy:
 
 def uniforms(
   seeds: np.ndarray,  # [C] uint64
-  draw: int,
+  draw: np.ndarray,  # [C] uint64
 ) -> np.ndarray:  # [C] float64 in [0, 1)
   """Output `draw` of splitmix64 for each seed (Steele et al., 2014).
 
@@ -156,7 +159,7 @@ def uniforms(
   which others are asked for.
   """
   # uint64 arithmetic wraps, as the algorithm wants it to.
-  z = seeds + np.uint64((int(_GOLDEN) * (draw + 1)) % 2**64)
+  z = seeds + _GOLDEN * (draw + np.uint64(1))
   z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
   z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
   z ^= z >> np.uint64(31)

@@ -69,7 +69,9 @@ def test_draws_are_uniform_and_independent():
   seeds = np.array([sample_seed(0, 'key', i) for i in range(n)], np.uint64)
   # Seeds in a row, too: what a hash that is not one would fail on.
   for these in (seeds, np.arange(n, dtype=np.uint64)):
-    draws = np.stack([uniforms(these, k) for k in range(6)])
+    draws = np.stack(
+      [uniforms(these, np.full(n, k, np.uint64)) for k in range(6)]
+    )
     assert draws.min() >= 0 and draws.max() < 1
     binned = (draws * cells).astype(int)
     for row in binned:
@@ -88,7 +90,21 @@ def test_splitmix64_gives_its_published_numbers():
   published = (6457827717110365317, 3203168211198807973, 9817491932198370423)
   seeds = np.array([1234567], np.uint64)
   for k, number in enumerate(published):
-    assert uniforms(seeds, k)[0] == (number >> 11) * 2.0**-53
+    assert (
+      uniforms(seeds, np.array([k], np.uint64))[0] == (number >> 11) * 2.0**-53
+    )
+
+
+def test_a_sample_goes_on_as_if_it_had_not_stopped():
+  policy = SolverPolicy(SMALL, seed=3)
+  [whole] = policy.complete([Request(PROBLEM, (), 'key', 20)])
+  for number, completion in enumerate(whole):
+    steps = ()
+    while len(steps) < len(completion.steps):
+      asked = Request(PROBLEM, steps, 'key', 1, number, 1)
+      [[one]] = policy.complete([asked])
+      steps += one.steps
+    assert steps == completion.steps
 
 
 def test_a_sample_depends_on_its_own_key_only():
