@@ -3,7 +3,7 @@
     chains -> selection, where one is named -> source -> WORKDIR/data
 
 What `main.py` runs for `config.task = 'label'`, in every process of the job.
-`labels/engine.py` runs and resumes it; here stands where chains come from, and
+`rounds/engine.py` runs and resumes it; here stands where chains come from, and
 by name who labels them.
 """
 
@@ -26,15 +26,15 @@ from prm_jax.endpoint import Endpoint
 from prm_jax.errors import UserError
 from prm_jax.labels import (
   corruption,
-  engine,
   judge,
   omega,
   rollouts,
   verifier,
 )
-from prm_jax.labels.driver import Work, alone
-from prm_jax.labels.journal import Ended
-from prm_jax.labels.labelling import Labelling
+from prm_jax.labels.labelling import Labelling, alone
+from prm_jax.rounds import engine
+from prm_jax.rounds.driver import Models, Work
+from prm_jax.rounds.journal import Ended
 from prm_jax.selections import SELECTIONS
 
 Log = Callable[[str], None]
@@ -206,6 +206,6 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
     start=lambda i: source.work(chains[i], settings),
     counts=counts,
     at_once=policies.at_once(config['policy']),
-    **({source.asks: asked} if source.asks else {}),
+    models=Models(**({source.asks: asked} if source.asks else {})),
   )
   engine.run(job, config, workdir, log)

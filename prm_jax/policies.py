@@ -16,9 +16,9 @@ from prm_jax.domains.solver_policy import SolverPolicy
 from prm_jax.endpoint import Endpoint, EndpointConfig
 from prm_jax.errors import UserError
 from prm_jax.generate import SamplingConfig
-from prm_jax.labels import engine
-from prm_jax.labels.driver import AT_ONCE
 from prm_jax.policy import Policy
+from prm_jax.rounds import engine
+from prm_jax.rounds.driver import AT_ONCE
 
 CALLS_A_CONNECTION = 8
 SAMPLES_A_SLOT = 16

@@ -2,10 +2,11 @@
 
     Request: a chain so far, and how many ways to go on
       -> Policy.complete -> Completions, whole steps only
+    Scoring: a chain so far -> StepScorer.score -> Scored, a score for each step
 
 Sampling jobs, label sources and search ask; a trained model (`generate.py`), a
 server (`endpoint.py`) and the arithmetic domain's own solver answer. A judge is
-asked in words instead, with Questions.
+asked in words instead, with Questions. Search asks a PRM for scores.
 """
 
 import hashlib
@@ -52,6 +53,8 @@ class Completion(NamedTuple):
       the policy does not say.
     no_room: the policy's window ended within the first step (or before it), so
       that this says nothing of the request's steps. It is unfinished, too.
+    flops: floating point operations of the model for `tokens` and
+      `prompt_tokens`; 0 where nobody knows.
   """
 
   steps: tuple[str, ...]
@@ -60,6 +63,7 @@ class Completion(NamedTuple):
   prompt_tokens: int
   logprob: float
   no_room: bool = False
+  flops: float = 0.0
 
 
 class CannotAsk(UserError):
@@ -111,6 +115,56 @@ class Policy(Protocol):
 
     Raises:
       CannotAsk: some requests can never be answered; nothing was computed.
+    """
+    ...
+
+
+class Scoring(NamedTuple):
+  """A chain so far whose steps are to be scored.
+
+  Attributes:
+    problem: as in Chain.
+    steps: one at least.
+  """
+
+  problem: str
+  steps: tuple[str, ...]
+
+  @property
+  def samples(self) -> int:
+    """Counted as one of what a round asks for."""
+    return 1
+
+
+class Scored(NamedTuple):
+  """What a PRM says of a chain so far.
+
+  Attributes:
+    scores: of each step, in [0, 1]: the probability that it is right. NaN where
+      the model is broken. () where the steps do not fit the PRM's window.
+    tokens: that the PRM read for it alone; those that it had read before, for
+      this chain or another, are not among them.
+    flops: of the PRM for them; 0 where nobody knows.
+  """
+
+  scores: tuple[float, ...]
+  tokens: int
+  flops: float = 0.0
+
+
+class StepScorer(Protocol):
+  """Scores steps of chains that grow.
+
+  Attributes:
+    name: says which PRM it is, as a policy's.
+  """
+
+  name: str
+
+  def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
+    """One answer, in a list, to each request, in order.
+
+    The score of a step does not depend on what follows it.
     """
     ...
 

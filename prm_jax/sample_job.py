@@ -3,7 +3,7 @@
     problems -> policy -> chains, the final answer checked -> WORKDIR/data
 
 What `main.py` runs for `config.task = 'sample'`, in every process of the job.
-`labels/engine.py` runs and resumes it: an item is a problem with all its
+`rounds/engine.py` runs and resumes it: an item is a problem with all its
 samples.
 """
 
@@ -18,11 +18,11 @@ from prm_jax.data.datasets import arithmetic_splits, data_root
 from prm_jax.data.readers import records
 from prm_jax.domains import arithmetic_text
 from prm_jax.errors import UserError
-from prm_jax.labels import engine
-from prm_jax.labels.driver import Work
-from prm_jax.labels.journal import Ended
-from prm_jax.labels.labelling import CannotLabel, is_right
+from prm_jax.labels.labelling import is_right
 from prm_jax.policy import Request
+from prm_jax.rounds import engine
+from prm_jax.rounds.driver import CannotDo, Models, Work
+from prm_jax.rounds.journal import Ended
 from prm_jax.verify.final_answer import final_answer
 
 Log = Callable[[str], None]
@@ -116,12 +116,12 @@ def sample(problem: Problem, samples: int, generator: str) -> Work:
     generator: the policy's name.
 
   Raises:
-    CannotLabel: some could not be had.
+    CannotDo: some could not be had.
   """
   request = Request(problem.text, (), f'{problem.id}/samples', samples)
   (completions,) = yield [request]
   if lost := sum(completion is None for completion in completions):
-    raise CannotLabel(f'{lost} of {samples} completions could not be had')
+    raise CannotDo(f'{lost} of {samples} completions could not be had')
   return [
     Chain(
       problem.text,
@@ -189,7 +189,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
     count=len(problems),
     start=lambda i: sample(problems[i], samples, policy.name),
     counts=counts,
-    policy=policy,
+    models=Models(policy=policy),
     at_once=policies.at_once(config['policy']),
   )
   engine.run(job, config, workdir, log)

@@ -53,7 +53,7 @@ LAYERS = (
     'train_state',
     'usage',
   },
-  {'labels', 'objective', 'search', 'train'},
+  {'labels', 'objective', 'rounds', 'search', 'train'},
   {'rl'},
   {'evals'},
   {'report'},

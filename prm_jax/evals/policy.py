@@ -18,13 +18,9 @@ from prm_jax.chains import Chain
 from prm_jax.domains import arithmetic, arithmetic_text
 from prm_jax.errors import UserError
 from prm_jax.evals import best_of_n, bootstrap
-from prm_jax.labels.labelling import (
-  CannotLabel,
-  is_right,
-  same_answer,
-  truth_of,
-)
+from prm_jax.labels.labelling import is_right, same_answer, truth_of
 from prm_jax.policy import Completion, Policy, Request
+from prm_jax.rounds.driver import CannotDo
 from prm_jax.verify.final_answer import final_answer
 
 
@@ -42,7 +38,7 @@ def known_answers(
   truths: dict[str, str] = {}
   for chain in chains:
     if chain.problem not in truths:
-      with contextlib.suppress(CannotLabel):
+      with contextlib.suppress(CannotDo):
         truths[chain.problem] = truth_of(chain)
   if not truths:
     raise UserError(

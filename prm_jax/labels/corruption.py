@@ -24,8 +24,9 @@ from prm_jax.domains import (
 )
 from prm_jax.domains.worked_answers import answer_step, infer_links
 from prm_jax.errors import UserError
-from prm_jax.labels.labelling import CannotLabel, Labelling, truth_of
+from prm_jax.labels.labelling import Labelling, truth_of
 from prm_jax.policy import sample_seed
+from prm_jax.rounds.driver import CannotDo
 
 # Our kinds, with their names in `domains.corruptions`.
 KINDS = {
@@ -89,13 +90,13 @@ def label(chain: Chain, config: CorruptionConfig) -> Labelling:
     that the error was planted in ([] where there is none), and `truth`.
 
   Raises:
-    CannotLabel: the chain is not right, or no error can be planted in it.
+    CannotDo: the chain is not right, or no error can be planted in it.
   """
   yield from ()
   if not chain.outcome:
-    raise CannotLabel('only right chains are corrupted: this one is not')
+    raise CannotDo('only right chains are corrupted: this one is not')
   if first_error(chain.labels) >= 0:
-    raise CannotLabel('the answer is right, but a step is labelled wrong')
+    raise CannotDo('the answer is right, but a step is labelled wrong')
   # A wrong chain does not say it any more; rollouts from it ask.
   meta = {**chain.meta, 'truth': truth_of(chain)}
   chain = dataclasses.replace(chain, meta=meta)
@@ -112,7 +113,7 @@ def _arithmetic(
 ) -> Chain:
   """A chain of the arithmetic domain, an error in it or not."""
   if chain.steps != arithmetic_corruptions.right_steps(chain.problem):
-    raise CannotLabel('the answer is right, but not all steps are')
+    raise CannotDo('the answer is right, but not all steps are')
   for kind in rng.permutation(config.kinds).tolist():
     planted = arithmetic_corruptions.plant(chain.problem, kind, rng)
     if planted is None:
@@ -128,7 +129,7 @@ def _arithmetic(
       labels=(_RIGHT,) * planted.error + (_WRONG,) * wrong,
       meta={**chain.meta, 'kind': kind, 'error_steps': [planted.error]},
     )
-  raise CannotLabel('it offers no place for an error')
+  raise CannotDo('it offers no place for an error')
 
 
 def _text(
@@ -141,7 +142,7 @@ def _text(
     chain.problem, solution, links, list(kinds), 1.0, 0.0, chain.meta, rng
   )
   if made is None:
-    raise CannotLabel('it offers no place for an error')
+    raise CannotDo('it offers no place for an error')
   if keep:
     return _right(chain, tuple(''.join(step) for step in solution.steps))
   kind = kinds[made.meta['kind']]
@@ -160,10 +161,10 @@ def _read(chain: Chain) -> tuple[equations.Solution, corruptions.Links]:
     or text.count('(') > MAX_PARENTHESES
     or _LONG_NUMBER.search(f'{chain.problem} {text} {chain.answer}')
   ):
-    raise CannotLabel('it is too long or too nested for a worked answer')
+    raise CannotDo('it is too long or too nested for a worked answer')
   answer = tuple(equations.numbers(chain.answer or ''))
   if len(answer) != 1 or '-' in chain.answer:
-    raise CannotLabel('its answer is not one number above 0')
+    raise CannotDo('its answer is not one number above 0')
   for steps in (chain.steps, (*chain.steps, answer_step(chain.answer))):
     solution = equations.parse(steps)
     links = infer_links(equations.numbers(chain.problem), solution)
@@ -172,9 +173,9 @@ def _read(chain: Chain) -> tuple[equations.Solution, corruptions.Links]:
     alone = all(e.step < len(steps) - 1 for e in solution.equations)
     if alone and repeated and solution.values[-1:] == answer:
       if not equations.consistent(solution):
-        raise CannotLabel('one of its equations does not hold as written')
+        raise CannotDo('one of its equations does not hold as written')
       return solution, links
-  raise CannotLabel('its equations do not give its answer')
+  raise CannotDo('its equations do not give its answer')
 
 
 def _right(chain: Chain, steps: tuple[str, ...]) -> Chain:

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 from prm_jax.chains import Chain, StepLabel
 from prm_jax.errors import UserError
-from prm_jax.labels.labelling import CannotLabel, Labelling
+from prm_jax.labels.labelling import Labelling
 from prm_jax.policy import Question
+from prm_jax.rounds.driver import CannotDo
 
 _QUESTION = r"""Check the solution of a math problem, step by step.
 
@@ -62,7 +63,7 @@ def label(chain: Chain, config: JudgeConfig) -> Labelling:
   majority: a coin's label would be taken for a judge's.
 
   Raises:
-    CannotLabel: no reply could be read, or the vote is tied.
+    CannotDo: no reply could be read, or the vote is tied.
   """
   text = question(chain.problem, chain.steps)
   # Equal chains are one request: their text is all that a judge sees.
@@ -77,14 +78,14 @@ def label(chain: Chain, config: JudgeConfig) -> Labelling:
   unparseable = said.count(None)
   failed = len(replies) - len(said)
   if not votes:
-    raise CannotLabel(
+    raise CannotDo(
       f'judge: no index in any of {len(replies)} replies: {unparseable} '
       f'unparseable, {failed} failed'
     )
   (first, most), *others = votes.most_common()
   if others and others[0][1] == most:
     shown = ', '.join(f'{n} for {i}' for i, n in sorted(votes.items()))
-    raise CannotLabel(f'judge: the vote is tied: {shown}')
+    raise CannotDo(f'judge: the vote is tied: {shown}')
   record = {
     'votes': {str(index): n for index, n in sorted(votes.items())},
     'unparseable': unparseable,

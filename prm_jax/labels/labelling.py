@@ -11,17 +11,18 @@ from collections.abc import Generator, Sequence
 
 from prm_jax.chains import Chain
 from prm_jax.domains import arithmetic_text
-from prm_jax.policy import Completion, Question, Reply, Request
+from prm_jax.policy import Completion
+from prm_jax.rounds.driver import Answers, Asked, CannotDo, Work
 from prm_jax.verify import answers
 from prm_jax.verify.final_answer import final_answer
 
-Asked = Sequence[Request] | Sequence[Question]
-Answers = list[list[Completion | None]] | list[list[Reply | None]]
 Labelling = Generator[Asked, Answers, Chain]
 
 
-class CannotLabel(Exception):
-  """This chain cannot be labelled; the others can. One line says why."""
+def alone(labelling: Labelling) -> Work:
+  """The work of labelling one chain."""
+  chain = yield from labelling
+  return (chain,)
 
 
 def truth_of(chain: Chain) -> str:
@@ -31,7 +32,7 @@ def truth_of(chain: Chain) -> str:
   themselves; a chain whose outcome is right has it as its own.
 
   Raises:
-    CannotLabel: nobody knows it.
+    CannotDo: nobody knows it.
   """
   if 'truth' in chain.meta:
     return str(chain.meta['truth'])
@@ -39,7 +40,7 @@ def truth_of(chain: Chain) -> str:
     return arithmetic_text.true_answer(chain.problem)
   if chain.outcome and chain.answer is not None:
     return chain.answer
-  raise CannotLabel(
+  raise CannotDo(
     "the right answer is not known: no 'truth' in meta and no right outcome"
   )
 

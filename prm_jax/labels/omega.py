@@ -15,7 +15,8 @@ from typing import ClassVar
 
 from prm_jax.chains import Chain, StepLabel
 from prm_jax.labels import labelling, rollouts
-from prm_jax.labels.labelling import Answers, Asked, CannotLabel, Labelling
+from prm_jax.labels.labelling import Labelling
+from prm_jax.rounds.driver import Answers, Asked, CannotDo
 from prm_jax.verify.final_answer import final_answer
 
 UNVISITED = ('implied', 'unknown')
@@ -104,7 +105,7 @@ def label(chain: Chain, config: OmegaConfig) -> Labelling:
   `meta['rollouts']` has the sums of `rollouts.tally`.
 
   Raises:
-    CannotLabel: the right answer is not known, the policy failed, or no prefix
+    CannotDo: the right answer is not known, the policy failed, or no prefix
       of a wrong chain succeeds, the bare problem included: the problem is too
       hard for this policy, and where the error lies cannot be seen.
   """
@@ -130,7 +131,7 @@ def tree(
   policy wrote their ends. The first chain's `meta['rollouts']` is of all.
 
   Raises:
-    CannotLabel: as `label`.
+    CannotDo: as `label`.
   """
   states: Tree = {}
   truth = labelling.truth_of(chain)
@@ -150,7 +151,7 @@ def tree(
       error = yield from _first_error(
         chain, steps, len(state.steps), states, truth, config
       )
-    except CannotLabel:
+    except CannotDo:
       # The chains found before cost rollouts; this one is not of them.
       continue
     meta = dict(chain.meta) | {'id': f'{chain.meta["id"]}/omega/{len(chains)}'}
@@ -220,7 +221,7 @@ def _first_error(
     # Nothing has succeeded yet: is it the first step, or the policy?
     state = yield from _visit(chain, (), states, truth, config)
     if state.label.value <= config.threshold:
-      raise CannotLabel(
+      raise CannotDo(
         f'{state.label.successes} of {state.label.trials} rollouts from the '
         'problem itself end right: too hard for this policy'
       )
@@ -249,9 +250,7 @@ def _visit(
     label, tally = rollouts.count(had), rollouts.tally(had)
     states[prefix] = State(prefix, label, wrong, tally=tally)
   if not states[prefix].label.trials:
-    raise CannotLabel(
-      f'the policy gave no completion after {len(prefix)} steps'
-    )
+    raise CannotDo(f'the policy gave no completion after {len(prefix)} steps')
   return states[prefix]
 
 

@@ -15,8 +15,9 @@ from typing import ClassVar, NamedTuple
 from prm_jax.chains import Chain, StepLabel
 from prm_jax.errors import UserError
 from prm_jax.labels import labelling
-from prm_jax.labels.labelling import Answers, Asked, CannotLabel, Labelling
+from prm_jax.labels.labelling import Labelling
 from prm_jax.policy import Request
+from prm_jax.rounds.driver import Answers, Asked, CannotDo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +98,7 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
   keyed by `meta['id']` and the step.
 
   Raises:
-    CannotLabel: the right answer is not known, or no completion was had.
+    CannotDo: the right answer is not known, or no completion was had.
   """
   truth = labelling.truth_of(chain)
   last = len(chain.steps) - 1
@@ -122,7 +123,7 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
       break
   else:
     if last and not any(each.trials for each in labels):
-      raise CannotLabel('the policy gave no completion of any step')
+      raise CannotDo('the policy gave no completion of any step')
     labels[last] = outcome_label(chain, truth, config.samples)
   meta = {**chain.meta, 'rollouts': tally(drawn)}
   return dataclasses.replace(chain, labels=tuple(labels), meta=meta)
@@ -193,13 +194,13 @@ def outcome_label(chain: Chain, truth: str, trials: int) -> StepLabel:
   """The label of a chain's last step: its outcome, found out if unknown.
 
   Raises:
-    CannotLabel: it takes too long to find out.
+    CannotDo: it takes too long to find out.
   """
   right = chain.outcome
   if right is None:
     right = labelling.ends_right(chain.problem, chain.steps, truth)
   if right is None:
-    raise CannotLabel('its answer could not be compared with the right one')
+    raise CannotDo('its answer could not be compared with the right one')
   return StepLabel(float(right), 'rollout', trials * right, trials)
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from prm_jax.chains import Chain, StepLabel
 from prm_jax.domains import arithmetic_text
 from prm_jax.errors import UserError
-from prm_jax.labels.labelling import CannotLabel, Labelling
+from prm_jax.labels.labelling import Labelling
+from prm_jax.rounds.driver import CannotDo
 from prm_jax.verify import calculator, sandbox
 
 Verdict = bool | None  # None: nothing is known of the step
@@ -77,7 +78,7 @@ def label(chain: Chain, config: VerifierConfig) -> Labelling:
     step (None: not run), and, where it had no outcome, whether it passed.
 
   Raises:
-    CannotLabel: no step of a text has an equation to check, or the tests are
+    CannotDo: no step of a text has an equation to check, or the tests are
       none.
     UserError: code, and this machine has no sandbox.
   """
@@ -95,7 +96,7 @@ def label(chain: Chain, config: VerifierConfig) -> Labelling:
   else:
     verdicts = [calculator.check_step(step) for step in chain.steps]
     if set(verdicts) == {None}:
-      raise CannotLabel('no step states an equation that can be checked')
+      raise CannotDo('no step states an equation that can be checked')
   counts = {
     'right': verdicts.count(True),
     'wrong': verdicts.count(False),
@@ -155,7 +156,7 @@ def _tests(chain: Chain) -> list[str | None]:
     or not all(isinstance(test, str | None) for test in tests)
     or not any(tests)
   ):
-    raise CannotLabel(
+    raise CannotDo(
       "meta['tests'] is no test: expected source, or one source per step"
     )
   return list(tests)

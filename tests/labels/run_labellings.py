@@ -1,10 +1,10 @@
 """Runs label coroutines together against a policy, all in memory."""
 
-from prm_jax.labels.labelling import CannotLabel
+from prm_jax.rounds.driver import CannotDo
 
 
 def run(labellings, policy):
-  """What each coroutine returned (or the CannotLabel), and what it asked.
+  """What each coroutine returned (or the CannotDo), and what it asked.
 
   The requests of a labelling are a list of rounds, each a list of requests.
   """
@@ -19,7 +19,7 @@ def run(labellings, policy):
         waiting.append(i)
       except StopIteration as stop:
         results[i] = stop.value
-      except CannotLabel as error:
+      except CannotDo as error:
         results[i] = error
     flat = [request for i in waiting for request in asked[i][-1]]
     said = iter(policy.complete(flat))

@@ -13,7 +13,7 @@ from prm_jax.domains.arithmetic_corruptions import right_steps
 from prm_jax.errors import UserError
 from prm_jax.labels import corruption
 from prm_jax.labels.corruption import KINDS, CorruptionConfig
-from prm_jax.labels.labelling import CannotLabel
+from prm_jax.rounds.driver import CannotDo
 from prm_jax.verify.calculator import check_step
 from tests.data.shared_data import shared
 from tests.labels.silent_labelling import result
@@ -154,7 +154,7 @@ MOD = 'mod 10 : 7 * 0 + 0 * 0'
   ],
 )
 def test_what_cannot_be_corrupted(change, reason):
-  with pytest.raises(CannotLabel, match=reason):
+  with pytest.raises(CannotDo, match=reason):
     label(dataclasses.replace(BOOKS, **change))
 
 
@@ -162,7 +162,7 @@ def test_a_problem_without_a_place_for_the_kind():
   chain = Chain(MOD, right_steps(MOD), '0', True)
   # Kept as right, it would be known by having no place for an error.
   for share in (0, 1):
-    with pytest.raises(CannotLabel, match='no place'):
+    with pytest.raises(CannotDo, match='no place'):
       label(chain, kinds=['skipped_step'], right_share=share)
 
 
@@ -172,7 +172,7 @@ def test_gsm8k_worked_answers():
   for chain in chains:
     try:
       found = label(chain)
-    except CannotLabel:
+    except CannotDo:
       kinds['not corrupted'] += 1
       continue
     kinds[found.meta['kind']] += 1

@@ -8,8 +8,8 @@ from prm_jax.chains import Chain, first_error
 from prm_jax.errors import UserError
 from prm_jax.labels import judge
 from prm_jax.labels.judge import JudgeConfig
-from prm_jax.labels.labelling import CannotLabel
 from prm_jax.policy import Question, Reply
+from prm_jax.rounds.driver import CannotDo
 
 CHAIN = Chain(
   problem='What is 3 + 4 * 2? {last}',
@@ -110,19 +110,15 @@ def test_the_majority_of_what_can_be_read():
 
 def test_a_tie_is_no_majority():
   boxes = [r'\boxed{1}', r'\boxed{-1}', r'\boxed{-1}', r'\boxed{1}']
-  with pytest.raises(CannotLabel, match='tied: 2 for -1, 1 for 0, 2 for 1'):
+  with pytest.raises(CannotDo, match='tied: 2 for -1, 1 for 0, 2 for 1'):
     label([*boxes, r'\boxed{0}'])
   assert values(label([*boxes, r'\boxed{1}'])) == [1.0, 0.0, None]
 
 
 def test_nothing_to_read_is_no_label():
-  with pytest.raises(
-    CannotLabel, match='of 3 replies: 2 unparseable, 1 failed'
-  ):
+  with pytest.raises(CannotDo, match='of 3 replies: 2 unparseable, 1 failed'):
     label(['yes', None, r'\boxed{7}'])
-  with pytest.raises(
-    CannotLabel, match='of 1 replies: 0 unparseable, 1 failed'
-  ):
+  with pytest.raises(CannotDo, match='of 1 replies: 0 unparseable, 1 failed'):
     label([None])
 
 

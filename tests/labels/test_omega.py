@@ -12,9 +12,9 @@ from prm_jax.domains import arithmetic
 from prm_jax.domains.solver_policy import SolverPolicy
 from prm_jax.errors import UserError
 from prm_jax.labels import omega, rollouts
-from prm_jax.labels.labelling import CannotLabel
 from prm_jax.labels.omega import OmegaConfig
 from prm_jax.labels.rollouts import RolloutConfig
+from prm_jax.rounds.driver import CannotDo
 from tests.labels.run_labellings import rollouts as asked_for
 from tests.labels.run_labellings import run
 
@@ -51,7 +51,7 @@ def wrong_chains(domain, count, samples=2, seed=0, completer=None):
 
 
 def search(chains, completer, config):
-  """Chains with labels (or CannotLabel) and the rounds that each asked."""
+  """Chains with labels (or CannotDo) and the rounds that each asked."""
   return run(
     [omega.label(chain, config) for chain in chains],
     SolverPolicy(completer, seed=1),
@@ -60,7 +60,7 @@ def search(chains, completer, config):
 
 def error_of(found, config):
   """The first error that was found; None where the chain was given up."""
-  if isinstance(found, CannotLabel):
+  if isinstance(found, CannotDo):
     return None
   values = [each.value for each in found.labels]
   return next(i for i, v in enumerate(values) if v <= config.threshold)
@@ -220,7 +220,7 @@ def test_a_problem_that_the_policy_cannot_solve():
   hopeless = arithmetic.ArithmeticConfig(wrong_facts=1, use_wrong=1, slip=0)
   chains, _ = wrong_chains(hopeless, 50)
   found, _ = search(chains, hopeless, OmegaConfig())
-  hard = [str(each) for each in found if isinstance(each, CannotLabel)]
+  hard = [str(each) for each in found if isinstance(each, CannotDo)]
   assert len(hard) > 20
   assert all('0 of 8 rollouts from the problem itself' in each for each in hard)
 
@@ -234,7 +234,7 @@ def test_a_policy_that_fails():
   found, _ = run(
     [omega.label(chain, OmegaConfig()) for chain in chains], Failing()
   )
-  assert all(isinstance(each, CannotLabel) for each in found)
+  assert all(isinstance(each, CannotDo) for each in found)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from prm_jax.data.targets import step_targets
 from prm_jax.domains import arithmetic_text
 from prm_jax.domains.solver_policy import SolverPolicy
 from prm_jax.labels import omega
-from prm_jax.labels.labelling import CannotLabel
 from prm_jax.labels.omega import OmegaConfig, State
 from prm_jax.policy import Completion
+from prm_jax.rounds.driver import CannotDo
 from tests.labels.run_labellings import run
 from tests.labels.test_omega import (
   DEFAULT,
@@ -70,7 +70,7 @@ def test_the_tree_gives_more_chains_and_rolls_no_prefix_out_twice():
   assert [each.steps for each in alone] == [chains[0].steps]
   added, hit = 0, 0
   for chain, grown, rounds in zip(chains, trees, asked, strict=True):
-    if isinstance(grown, CannotLabel):
+    if isinstance(grown, CannotDo):
       continue
     requests = [each for (each,) in rounds]
     assert requests[0].steps == ()

@@ -12,9 +12,9 @@ from prm_jax.domains import arithmetic
 from prm_jax.domains.solver_policy import SolverPolicy
 from prm_jax.errors import UserError
 from prm_jax.labels import labelling, rollouts
-from prm_jax.labels.labelling import CannotLabel
 from prm_jax.labels.rollouts import RolloutConfig
 from prm_jax.policy import Completion
+from prm_jax.rounds.driver import CannotDo
 from prm_jax.verify import answers
 from tests.labels.run_labellings import rollouts as asked_for
 from tests.labels.run_labellings import run
@@ -256,7 +256,7 @@ def test_completions_that_could_not_be_had():
   nothing, _ = labelled(
     chains, RolloutConfig(), Failing(lambda request, i: False)
   )
-  assert all(isinstance(each, CannotLabel) for each in nothing)
+  assert all(isinstance(each, CannotDo) for each in nothing)
 
 
 class Recorded:
@@ -333,7 +333,7 @@ def test_an_answer_that_takes_too_long_is_no_trial(monkeypatch):
 def test_a_chain_without_a_known_answer_cannot_be_labelled():
   chain = Chain('Why?', ('so', 'thus'), meta={'id': 'x'})
   [error], _ = labelled([chain], RolloutConfig())
-  assert isinstance(error, CannotLabel)
+  assert isinstance(error, CannotDo)
 
 
 def test_a_chain_of_one_step_takes_no_rollouts():

@@ -12,8 +12,8 @@ from prm_jax.data.readers import read_chains
 from prm_jax.domains import arithmetic
 from prm_jax.errors import UserError
 from prm_jax.labels import verifier
-from prm_jax.labels.labelling import CannotLabel
 from prm_jax.labels.verifier import VerifierConfig
+from prm_jax.rounds.driver import CannotDo
 from tests.data.shared_data import shared
 from tests.labels.silent_labelling import result
 from tests.verify.test_sandbox import REFUSED
@@ -66,7 +66,7 @@ def test_text_by_its_equations():
 @pytest.mark.parametrize('unchecked', ['unknown', 'right'])
 def test_text_without_an_equation_gets_no_labels(unchecked):
   chain = Chain('How many books?', ('Three.', 'The answer is 3.'), '3', True)
-  with pytest.raises(CannotLabel, match='no step states an equation'):
+  with pytest.raises(CannotDo, match='no step states an equation'):
     labelled(chain, unchecked=unchecked)
 
 
@@ -78,7 +78,7 @@ def test_gsm8k_worked_answers_are_right():
   for chain in read_chains(shared('gsm8k/test.jsonl'), 'gsm8k')[0]:
     try:
       counts.update(labelled(chain).meta['verifier'])
-    except CannotLabel:
+    except CannotDo:
       counts['chains without equations'] += 1
   assert counts['wrong'] <= 3
   assert counts['right'] > 3700
@@ -185,7 +185,7 @@ def test_hostile_programs_are_bounded_and_the_rest_goes_on():
 
 @pytest.mark.parametrize('tests', [3, '', ['1'], ['1', 2], [None, ''], None])
 def test_what_is_no_test(tests):
-  with pytest.raises(CannotLabel, match='is no test'):
+  with pytest.raises(CannotDo, match='is no test'):
     labelled(code(('x = 1', 'y = 2'), tests))
 
 

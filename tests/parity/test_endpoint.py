@@ -22,8 +22,8 @@ from prm_jax.endpoint import Endpoint, EndpointConfig, split_steps  # noqa: E402
 from prm_jax.errors import UserError  # noqa: E402
 from prm_jax.export import export  # noqa: E402
 from prm_jax.labels import judge  # noqa: E402
-from prm_jax.labels.labelling import CannotLabel  # noqa: E402
 from prm_jax.policy import Question, Request  # noqa: E402
+from prm_jax.rounds.driver import CannotDo  # noqa: E402
 from tests.models.test_smollm2 import greedy, opened  # noqa: E402, F401
 
 FRANCE = 'What is the capital of France?'
@@ -142,7 +142,7 @@ def test_a_judge(server, opened):  # noqa: F811
   replies = endpoint.ask(asked)
   index = judge.parse(replies[0][0].text, 2)
   if index is None:
-    with pytest.raises(CannotLabel, match='1 unparseable, 0 failed'):
+    with pytest.raises(CannotDo, match='1 unparseable, 0 failed'):
       labelling.send(replies)
   else:
     with pytest.raises(StopIteration) as stop:

@@ -1,10 +1,10 @@
-"""Runs many label coroutines, and asks the policy for all of them together.
+"""Runs many coroutines, and asks the models for all of them together.
 
-Between the label sources (`labelling.py`), which think of one chain each, and
-a policy that is fast when much is asked at once. In rounds: all that wait are
-gathered, the policy and the judge are asked once, the answers go back. A round
-is bounded, for between two of them the job is seen to: what ended is written
-down, and SIGTERM heard.
+Between work that thinks of one item each (a chain to label, a problem to
+search) and models that are fast when much is asked at once. In rounds: all that
+wait are gathered, each model is asked once, the answers go back. A round is
+bounded, for between two of them the job is seen to: what ended is written down,
+and SIGTERM heard.
 """
 
 import dataclasses
@@ -18,23 +18,42 @@ from collections.abc import (
   Mapping,
   Sequence,
 )
+from typing import NamedTuple
 
 from prm_jax.chains import Chain
 from prm_jax.errors import UserError
-from prm_jax.labels.journal import Cost, Ended
-from prm_jax.labels.labelling import Answers, Asked, CannotLabel, Labelling
-from prm_jax.policy import CannotAsk, Judge, Policy, Question, Request
+from prm_jax.policy import (
+  CannotAsk,
+  Completion,
+  Judge,
+  Policy,
+  Question,
+  Reply,
+  Request,
+  Scored,
+  Scoring,
+  StepScorer,
+)
+from prm_jax.rounds.journal import Cost, Ended
 
 # Of a policy that answers within seconds whatever it is asked.
 AT_ONCE = 4096
-# An item's work: like a Labelling, of any number of chains.
+Asked = Sequence[Request | Question | Scoring]
+Answers = list[list[Completion | None] | list[Reply | None] | list[Scored]]
+# An item's work: asks until it can give chains.
 Work = Generator[Asked, Answers, Sequence[Chain]]
 
 
-def alone(labelling: Labelling) -> Work:
-  """The work of labelling one chain."""
-  chain = yield from labelling
-  return (chain,)
+class CannotDo(Exception):
+  """Nothing can come of this item; of the others it can. One line says why."""
+
+
+class Models(NamedTuple):
+  """Who answers; None where nobody asks."""
+
+  policy: Policy | None = None
+  judge: Judge | None = None
+  prm: StepScorer | None = None
 
 
 @dataclasses.dataclass
@@ -55,17 +74,17 @@ class _Flight:
     """How many it waits for."""
     return sum(each.samples for each in self.asked)
 
-  def go_on(self, answers: Answers | CannotLabel | None) -> Ended | None:
+  def go_on(self, answers: Answers | CannotDo | None) -> Ended | None:
     """Sends answers (None at first); what came of it, where it ended."""
     try:
-      if isinstance(answers, CannotLabel):
+      if isinstance(answers, CannotDo):
         self.asked = self.work.throw(answers)
       else:
         self._count(answers or [])
         self.asked = self.work.send(answers)
     except StopIteration as end:
       return Ended(self.index, tuple(end.value), '', self.cost)
-    except CannotLabel as error:
+    except CannotDo as error:
       reason = ' '.join(str(error).split())
       return Ended(self.index, (), reason or 'no reason given', self.cost)
     except Exception as error:
@@ -74,21 +93,23 @@ class _Flight:
     return None
 
   def _count(self, answers: Answers) -> None:
-    said = [it for several in answers for it in several if it is not None]
-    calls = sum(map(len, answers))
+    flat = [it for several in answers for it in several]
+    scored = [it for it in flat if isinstance(it, Scored)]
+    calls = len(flat) - len(scored)
+    said = [it for it in flat if isinstance(it, Completion | Reply)]
     self.cost = Cost(
       self.cost.tokens + sum(it.tokens for it in said),
       self.cost.prompt_tokens + sum(it.prompt_tokens for it in said),
       self.cost.calls + calls,
       self.cost.lost + calls - len(said),
+      scored_tokens=self.cost.scored_tokens + sum(it.tokens for it in scored),
     )
 
 
 def drive(
   indices: Iterable[int],
   start: Callable[[int], Work],
-  policy: Policy | None,
-  judge: Judge | None,
+  models: Models,
   concurrent: int,
   between: Callable[[], None] = lambda: None,
   at_once: int = AT_ONCE,
@@ -101,7 +122,7 @@ def drive(
   Args:
     indices: numbers of the items.
     start: makes an item's work.
-    policy, judge: who answers; None where nobody asks.
+    models: who answers.
     concurrent: how many items are in flight at most.
     between: called before each round of asking; what it raises ends it all.
     at_once: samples that a round asks for at most, but for one item that wants
@@ -139,7 +160,7 @@ def drive(
     asking, waiting = flying[: fitting or 1], flying[fitting or 1 :]
     still = []
     try:
-      said = _ask_together([f.asked for f in asking], policy, judge)
+      said = _ask_together([f.asked for f in asking], models)
     except CannotAsk as error:
       # The others ask again, without those.
       said = [_refusal(flight.asked, error.requests) for flight in asking]
@@ -151,39 +172,29 @@ def drive(
     flying = still + waiting
 
 
-def _refusal(
-  asked: Asked, refused: Mapping[Request, str]
-) -> CannotLabel | None:
+def _refusal(asked: Asked, refused: Mapping[Request, str]) -> CannotDo | None:
   """Why an item cannot go on; None where all that it asked can be asked."""
   reasons = [refused[each] for each in asked if each in refused]
-  return CannotLabel(reasons[0]) if reasons else None
+  return CannotDo(reasons[0]) if reasons else None
 
 
-def _ask_together(
-  asked: Sequence[Asked], policy: Policy | None, judge: Judge | None
-) -> list[Answers]:
-  """One call of each; what was asked together is answered together."""
+def _ask_together(asked: Sequence[Asked], models: Models) -> list[Answers]:
+  """One call of each model; what was asked together is answered together."""
   flat = [it for several in asked for it in several]
-  questions = [it for it in flat if isinstance(it, Question)]
-  requests = [it for it in flat if not isinstance(it, Question)]
-  if requests and policy is None:
-    raise UserError(
-      'this source asks a policy and there is none; set --config.policy.kind'
-    )
-  if questions and judge is None:
-    raise UserError(
-      'this source asks a judge and there is none; set '
-      '--config.policy.kind=endpoint'
-    )
-  completions = iter(policy.complete(requests) if requests else ())
-  replies = iter(judge.ask(questions) if questions else ())
-  answers = [
-    [
-      next(replies if isinstance(it, Question) else completions)
-      for it in several
-    ]
-    for several in asked
-  ]
+  said: dict[type, Iterator] = {}
+  for kind, name, ask, cure in (
+    (Request, 'policy', 'complete', 'policy.kind'),
+    (Question, 'judge', 'ask', 'policy.kind=endpoint'),
+    (Scoring, 'prm', 'score', 'prm'),
+  ):
+    these = [it for it in flat if isinstance(it, kind)]
+    model = getattr(models, name)
+    if these and model is None:
+      raise UserError(
+        f'this job asks a {name} and there is none; set --config.{cure}'
+      )
+    said[kind] = iter(getattr(model, ask)(these) if these else ())
+  answers = [[next(said[type(it)]) for it in several] for several in asked]
   # Fewer have failed in `next`; more would be another's.
-  assert next(replies, None) is next(completions, None) is None
+  assert all(next(left, None) is None for left in said.values())
   return answers

@@ -8,10 +8,10 @@ from prm_jax.chains import Chain, StepLabel
 from prm_jax.domains.arithmetic import ArithmeticConfig
 from prm_jax.domains.solver_policy import SolverPolicy
 from prm_jax.errors import UserError
-from prm_jax.labels.driver import alone, drive
-from prm_jax.labels.journal import Cost
-from prm_jax.labels.labelling import CannotLabel, is_right
+from prm_jax.labels.labelling import alone, is_right
 from prm_jax.policy import CannotAsk, Question, Reply, Request
+from prm_jax.rounds.driver import CannotDo, Models, drive
+from prm_jax.rounds.journal import Cost
 
 SOLVER = SolverPolicy(ArithmeticConfig())
 PROBLEMS = [f'mod 10 : {i} + 4 * {i} - 7' for i in range(10)]
@@ -60,7 +60,7 @@ def work(index, rounds=None):
       Request(problem, steps, f'{index}/{len(steps)}/b', 3),
     ]
     if first[0] is None:
-      raise CannotLabel('nobody\nanswers')
+      raise CannotDo('nobody\nanswers')
     wins = sum(is_right(problem, done, '4', steps) for done in second if done)
     labels.append(StepLabel(wins / 3, 'rollout', wins, 3))
     steps += first[0].steps
@@ -71,8 +71,7 @@ def outcome(count=10, policy=None, concurrent=3, indices=None, **limits):
   ends = drive(
     range(count) if indices is None else indices,
     lambda i: alone(work(i, 1 + i % 3)),
-    policy or Counting(),
-    None,
+    Models(policy or Counting()),
     concurrent,
     **limits,
   )
@@ -112,8 +111,7 @@ def test_a_round_is_bounded():
   ends = drive(
     range(9),
     lambda i: alone(work(i, 1 + i % 3)),
-    Bounded(),
-    None,
+    Models(Bounded()),
     9,
     lambda: looks.append(len(rounds)),
     at_once=10,
@@ -128,7 +126,7 @@ def test_a_round_is_bounded():
   # One that wants more is alone.
   rounds.clear()
   list(
-    drive([0, 1], lambda i: alone(work(i, 1)), Bounded(), None, 2, at_once=1)
+    drive([0, 1], lambda i: alone(work(i, 1)), Models(Bounded()), 2, at_once=1)
   )
   assert rounds == [4, 4]
 
@@ -196,11 +194,11 @@ def test_work_may_go_on_without_what_cannot_be_asked():
   def patient(index):
     try:
       yield [Request(PROBLEMS[index], (), 'k', 1)]
-    except CannotLabel:
+    except CannotDo:
       ((done,),) = yield [Request(PROBLEMS[index], (), 'other', 1)]
     return [Chain(PROBLEMS[index], done.steps)]
 
-  (ended,) = drive([0], patient, Refusing(), None, 1)
+  (ended,) = drive([0], patient, Models(Refusing()), 1)
   assert len(ended.chains) == 1 and not ended.failed
 
 
@@ -210,7 +208,7 @@ def test_a_defect_is_told_with_its_item():
     raise ZeroDivisionError(index)
 
   with pytest.raises(ZeroDivisionError) as raised:
-    list(drive([3], broken, SOLVER, None, 4))
+    list(drive([3], broken, Models(SOLVER), 4))
   assert raised.value.__notes__ == ['while working on item 3 of the job']
 
 
@@ -219,7 +217,7 @@ def test_work_that_asks_nothing_ends_without_a_policy():
     yield from ()
     return [Chain(PROBLEMS[index], ('a',))] * index
 
-  ends = list(drive(range(3), given, None, None, 2))
+  ends = list(drive(range(3), given, Models(), 2))
   assert [len(e.chains) for e in ends] == [0, 1, 2]
   assert {e.cost._replace(seconds=0) for e in ends} == {Cost()}
 
@@ -235,13 +233,13 @@ def test_questions_and_requests_in_one_round():
     ]
     return [Chain(reply.text, done.steps)]
 
-  ends = list(drive(range(3), asks, SOLVER, Parrot(), 8))
+  ends = list(drive(range(3), asks, Models(SOLVER, Parrot()), 8))
   assert [e.chains[0].problem for e in ends] == ['mixed', 'q1', 'q2']
   assert [e.cost.calls for e in ends] == [2, 2, 2]
   assert (ends[1].cost.tokens, ends[1].cost.prompt_tokens) == (10, 14)
   with pytest.raises(
     UserError, match=r'none; set --config\.policy\.kind=endpoint'
   ):
-    list(drive([1], asks, SOLVER, None, 8))
+    list(drive([1], asks, Models(SOLVER), 8))
   with pytest.raises(UserError, match='asks a policy and there is none'):
-    list(drive([0], asks, None, Parrot(), 8))
+    list(drive([0], asks, Models(None, Parrot()), 8))

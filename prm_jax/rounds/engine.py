@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 from prm_jax import manifest, processes, usage
 from prm_jax.data import chain_sets
 from prm_jax.errors import UserError
-from prm_jax.labels import journal
-from prm_jax.labels.driver import AT_ONCE, Work, drive
-from prm_jax.labels.journal import Cost, Ended, Journal
 from prm_jax.metrics import LiveLine, time_left
-from prm_jax.policy import Judge, Policy
+from prm_jax.rounds import journal
+from prm_jax.rounds.driver import AT_ONCE, Models, Work, drive
+from prm_jax.rounds.journal import Cost, Ended, Journal
 from prm_jax.stopping import Stopped, noted
 from prm_jax.usage import Usage
 
@@ -58,7 +57,7 @@ class Job(NamedTuple):
     count: how many items there are.
     start: an item's number -> its work.
     counts: what came of each item -> what ledger.json says of the chains.
-    policy, judge: who answers the work; None where it asks nothing.
+    models: who answers the work.
     at_once: samples that are asked for between two looks at the job.
   """
 
@@ -68,8 +67,7 @@ class Job(NamedTuple):
   count: int
   start: Callable[[int], Work]
   counts: Callable[[Mapping[int, Ended]], Mapping[str, Any]]
-  policy: Policy | None = None
-  judge: Judge | None = None
+  models: Models = Models()
   at_once: int = AT_ONCE
 
 
@@ -164,8 +162,7 @@ def _work(
     for ended in drive(
       mine,
       job.start,
-      job.policy,
-      job.judge,
+      job.models,
       config['concurrent'],
       look_up,
       job.at_once,

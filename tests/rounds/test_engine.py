@@ -8,11 +8,12 @@ from configs.label_math import get_config
 from prm_jax.chains import Chain
 from prm_jax.data import chain_sets
 from prm_jax.errors import UserError
-from prm_jax.labels import engine, rollouts
-from prm_jax.labels.driver import alone
-from prm_jax.labels.labelling import CannotLabel
+from prm_jax.labels import rollouts
+from prm_jax.labels.labelling import alone
+from prm_jax.rounds import engine
+from prm_jax.rounds.driver import CannotDo, Models
 from tests.command_line import contents
-from tests.labels.test_driver import PROBLEMS, Counting
+from tests.rounds.test_driver import PROBLEMS, Counting
 
 CHAINS = [
   Chain(problem, ('0 + 4 = 4', '4 * 1 = 4', '4 - 7 = 7'), meta={'id': str(i)})
@@ -25,9 +26,9 @@ def label(chain):
   """Rollouts that want every answer."""
   labelled = yield from rollouts.label(chain, rollouts.RolloutConfig(2))
   if any(step.trials == 0 for step in labelled.labels):
-    raise CannotLabel('some rollouts could not be had')
+    raise CannotDo('some rollouts could not be had')
   if chain.meta['id'] == '3':
-    raise CannotLabel('it is the fourth')
+    raise CannotDo('it is the fourth')
   return labelled
 
 
@@ -41,7 +42,7 @@ def run(workdir, policy, config=CONFIG, **changes):
     counts=lambda items: {
       'labelled': sum(not e.failed for e in items.values())
     },
-    policy=policy,
+    models=Models(policy=policy),
   )
   said = []
   engine.run(job._replace(**changes), config, workdir, said.append)
@@ -157,7 +158,7 @@ def test_money_is_tokens_times_price(tmp_path):
 def test_not_one_chain_is_an_error_that_names_the_ledger(tmp_path):
   def never(index):
     yield from ()
-    raise CannotLabel(f'no, not {index % 2}')
+    raise CannotDo(f'no, not {index % 2}')
 
   with pytest.raises(UserError, match='not one chain came of 10 items; see'):
     run(tmp_path, Counting(), start=never)

@@ -38,6 +38,7 @@ class Cost(NamedTuple):
     lost: of them could not be had.
     seconds: since this process finished its item before; their sum is the time
       that was spent on finished items.
+    scored_tokens: read by a PRM.
   """
 
   tokens: int = 0
@@ -45,6 +46,7 @@ class Cost(NamedTuple):
   calls: int = 0
   lost: int = 0
   seconds: float = 0.0
+  scored_tokens: int = 0
 
 
 class Ended(NamedTuple):

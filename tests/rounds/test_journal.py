@@ -6,8 +6,8 @@ import pytest
 
 from prm_jax.chains import Chain, StepLabel
 from prm_jax.errors import UserError
-from prm_jax.labels import journal
-from prm_jax.labels.journal import Cost, Ended, Journal
+from prm_jax.rounds import journal
+from prm_jax.rounds.journal import Cost, Ended, Journal
 
 JOB = {'config': 'c1', 'input': 'i1', 'policy': 'p1'}
 

@@ -1,0 +1,1 @@
+"""Many items' work in rounds: asked for together, journalled, resumed."""
