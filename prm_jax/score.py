@@ -43,28 +43,30 @@ def aggregate(
   """Chain score from step scores.
 
   `prod` is returned as the sum of logarithms, which orders chains in the same
-  way and does not underflow on long ones; exp() of it is the product.
+  way and does not underflow on long ones; exp() of it is the product. NumPy
+  arrays are aggregated by NumPy: few numbers, of any shape, need no program.
 
   Raises:
     UserError: `how` is not in AGGREGATES.
   """
-  step_scores = jnp.asarray(step_scores, jnp.float32)
+  xp = np if isinstance(step_scores, np.ndarray) else jnp
+  step_scores = xp.asarray(step_scores, xp.float32)
   if how == 'min':
-    return jnp.where(step_mask, step_scores, jnp.inf).min(-1)
+    return xp.where(step_mask, step_scores, xp.inf).min(-1)
   if how == 'max':
-    return jnp.where(step_mask, step_scores, -jnp.inf).max(-1)
+    return xp.where(step_mask, step_scores, -xp.inf).max(-1)
   if how == 'prod':
     # A score of exactly 0 stays a very low one, so that ties keep an order.
-    logs = jnp.log(jnp.maximum(step_scores, jnp.finfo(jnp.float32).tiny))
-    return jnp.where(step_mask, logs, 0.0).sum(-1)
+    logs = xp.log(xp.maximum(step_scores, xp.finfo(xp.float32).tiny))
+    return xp.where(step_mask, logs, 0.0).sum(-1)
   if how == 'sum':
-    return jnp.where(step_mask, step_scores, 0.0).sum(-1)
+    return xp.where(step_mask, step_scores, 0.0).sum(-1)
   if how == 'mean':
-    total = jnp.where(step_mask, step_scores, 0.0).sum(-1)
-    return total / step_mask.sum(-1)
+    total = xp.where(step_mask, step_scores, 0.0).sum(-1)
+    return total / step_mask.sum(-1).astype(xp.float32)
   if how == 'last':
-    last = step_mask.shape[-1] - 1 - jnp.argmax(step_mask[..., ::-1], -1)
-    return jnp.take_along_axis(step_scores, last[..., None], -1)[..., 0]
+    last = step_mask.shape[-1] - 1 - xp.argmax(step_mask[..., ::-1], -1)
+    return xp.take_along_axis(step_scores, last[..., None], -1)[..., 0]
   raise UserError(
     f'unknown aggregate {how!r}: expected one of {", ".join(AGGREGATES)}'
   )

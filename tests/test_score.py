@@ -38,8 +38,10 @@ MASK = np.array([[True, True, True, False], [True, False, False, True]])
     ('prod', [math.log(0.1125), math.log(0.28)]),
   ],
 )
-def test_aggregate_by_hand(how, expected):
-  actual = aggregate(SCORES, MASK, how)
+@pytest.mark.parametrize('asarray', [np.asarray, jnp.asarray])
+def test_aggregate_by_hand(how, expected, asarray):
+  actual = aggregate(asarray(SCORES), MASK, how)
+  assert actual.dtype == np.float32
   np.testing.assert_allclose(actual, expected, rtol=1e-6)
   # Any number of leading axes, none included; what is masked is not read.
   np.testing.assert_allclose(

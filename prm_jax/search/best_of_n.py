@@ -1,0 +1,35 @@
+"""Whole chains, one of which is chosen: by its score, or by vote."""
+
+import dataclasses
+
+from prm_jax.errors import UserError
+from prm_jax.search.searching import Expand, Grow, SearchConfig
+from prm_jax.search.tree import ROOT, Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class BestOfNConfig:
+  """How many chains.
+
+  Attributes:
+    samples: N.
+    round_size: chains between two looks at the budget; 0: all N at once.
+  """
+
+  samples: int = 16
+  round_size: int = 0
+
+  def __post_init__(self):
+    if self.samples < 1:
+      raise UserError(f'best_of_n.samples={self.samples}: expected >= 1')
+    if self.round_size < 0:
+      raise UserError(f'best_of_n.round_size={self.round_size}: expected >= 0')
+
+
+def best_of_n(tree: Tree, config: BestOfNConfig, common: SearchConfig) -> Grow:
+  """N chains from the problem, each written in one go."""
+  del tree
+  size = config.round_size or config.samples
+  for begun in range(0, config.samples, size):
+    samples = min(size, config.samples - begun)
+    yield [Expand(ROOT, samples, 0)]

@@ -1,0 +1,94 @@
+"""How much a search may spend on a problem, and what it has spent."""
+
+import dataclasses
+import math
+import time
+
+from prm_jax.errors import UserError
+from prm_jax.policy import Completion, Scored
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+  """Limits for one problem; inf is none. It ends with the round that meets one.
+
+  Attributes:
+    samples: completions asked of the policy. The last round is cut to fit.
+    tokens: written by the policy.
+    flops: of policy and PRM together.
+    seconds: since the problem was begun, the others in flight included.
+  """
+
+  samples: float = math.inf
+  tokens: float = math.inf
+  flops: float = math.inf
+  seconds: float = math.inf
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if not value > 0:
+        raise UserError(
+          f'budget.{field.name}={value}: nothing can be spent; expected a '
+          'number above 0, or inf for no limit'
+        )
+
+
+@dataclasses.dataclass
+class Ledger:
+  """What one problem took.
+
+  Attributes:
+    samples: completions asked for.
+    tokens, prompt_tokens: written, read by the policy.
+    scored_tokens: read by the PRM.
+    policy_flops, prm_flops: floating point operations of each; 0: not known.
+    rounds: of proposing and scoring.
+    lost: completions that could not be had.
+    dead: chains that were given up, by reason.
+    seconds: from its beginning to its end, the others in flight included.
+  """
+
+  samples: int = 0
+  tokens: int = 0
+  prompt_tokens: int = 0
+  scored_tokens: int = 0
+  policy_flops: float = 0.0
+  prm_flops: float = 0.0
+  rounds: int = 0
+  lost: int = 0
+  dead: dict[str, int] = dataclasses.field(default_factory=dict)
+  seconds: float = 0.0
+  _began: float = dataclasses.field(default_factory=time.monotonic)
+
+  def wrote(self, completion: Completion) -> None:
+    """Counts what a policy wrote."""
+    self.tokens += completion.tokens
+    self.prompt_tokens += completion.prompt_tokens
+    self.policy_flops += completion.flops
+
+  def scored(self, scored: Scored) -> None:
+    """Counts what a PRM read."""
+    self.scored_tokens += scored.tokens
+    self.prm_flops += scored.flops
+
+  def died(self, reason: str) -> None:
+    """Counts a chain that was given up."""
+    self.dead[reason] = self.dead.get(reason, 0) + 1
+
+  def within(self, budget: Budget) -> bool:
+    """Whether another round may begin."""
+    self.seconds = time.monotonic() - self._began
+    return (
+      self.samples < budget.samples
+      and self.tokens < budget.tokens
+      and self.policy_flops + self.prm_flops < budget.flops
+      and self.seconds < budget.seconds
+    )
+
+  def to_dict(self) -> dict:
+    """JSON types only."""
+    self.seconds = time.monotonic() - self._began
+    fields = dataclasses.asdict(self)
+    del fields['_began']
+    return fields
