@@ -44,6 +44,9 @@ class SamplingConfig:
       al., 2024); 0: all.
     slots: chains that are written at once.
     max_tokens: of one completion.
+    kept: chains whose keys and values stay on the device from one call to the
+      next, the latest used: search goes on from them. They take as much memory
+      as so many slots of the longest length.
   """
 
   temperature: float = 1.0
@@ -52,6 +55,7 @@ class SamplingConfig:
   min_p: float = 0.0
   slots: int = 64
   max_tokens: int = 256
+  kept: int = 0
 
   def __post_init__(self):
     for name, right, expected in (
@@ -61,6 +65,7 @@ class SamplingConfig:
       ('min_p', 0 <= self.min_p < 1, '0 (all) to below 1'),
       ('slots', self.slots >= 1, '>= 1'),
       ('max_tokens', self.max_tokens >= 1, '>= 1'),
+      ('kept', self.kept >= 0, '>= 0'),
     ):
       if not right:
         raise UserError(

@@ -59,7 +59,8 @@ class Generator:
     stops = Stops(fmt.separator[0], fmt.end)
     self._writer = Writer(params, model, mesh, sampling, stops, fmt.max_length)
     values = dataclasses.asdict(sampling) | {'seed': seed}
-    del values['slots']  # changes no sample
+    for no_sample_depends_on in ('slots', 'kept'):
+      del values[no_sample_depends_on]
     self.name = ','.join([name, *(f'{k}={v}' for k, v in values.items())])
 
   @property

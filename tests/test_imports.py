@@ -51,6 +51,7 @@ LAYERS = (
     'score',
     'scorer',
     'train_state',
+    'tree_scorer',
     'usage',
   },
   {'labels', 'objective', 'rounds', 'search', 'train'},
