@@ -7,16 +7,13 @@ What `main.py` runs for `config.task = 'sample'`, in every process of the job.
 samples.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from prm_jax import paths, policies
 from prm_jax.chains import Chain
-from prm_jax.data.datasets import arithmetic_splits, data_root
-from prm_jax.data.readers import records
-from prm_jax.domains import arithmetic_text
+from prm_jax.data import problems as problems_lib
+from prm_jax.data.problems import Problem
 from prm_jax.errors import UserError
 from prm_jax.labels.labelling import is_right
 from prm_jax.policy import Request
@@ -26,84 +23,6 @@ from prm_jax.rounds.journal import Ended
 from prm_jax.verify.final_answer import final_answer
 
 Log = Callable[[str], None]
-KINDS = ('arithmetic', 'file')
-SPLITS = ('train', 'dev', 'test')
-
-
-class Problem(NamedTuple):
-  """Something to solve.
-
-  Attributes:
-    id: no other problem of the job has it.
-    truth: the right answer.
-  """
-
-  id: str
-  dataset: str
-  text: str
-  truth: str
-
-
-def read_problems(config: Mapping[str, Any], seed: int) -> list[Problem]:
-  """The problems that a config names, in order.
-
-  Args:
-    config: the problems section. A file has JSON lines, or one JSON array, with
-      `problem` or `question`, and `answer`: the answer itself or a worked one
-      that ends `#### 72`.
-    seed: of the draw of arithmetic problems: those of configs/prm_math.py.
-
-  Raises:
-    UserError: the file or one of its records is not so.
-  """
-  if config['kind'] == 'arithmetic':
-    ones = {f'{name}_samples': 1 for name in SPLITS}
-    splits = arithmetic_splits(config | ones, seed)
-    chosen = {
-      'train': splits.train,
-      'dev': splits.dev,
-      'test': splits.evaluations['arithmetic'],
-    }[config['split']]
-    return [
-      Problem(
-        chain.problem,
-        'arithmetic',
-        chain.problem,
-        arithmetic_text.true_answer(chain.problem),
-      )
-      for chain in chosen
-    ]
-  path = data_root(config['root'], 'problems.root') / config['path']
-  problems = []
-  for number, record in enumerate(records.iterate(path), 1):
-    try:
-      problems.append(_read(record, f'{path.stem}:{number}', path.stem))
-    except UserError as error:
-      raise UserError(
-        f'{path}:{record.line}: {error}; correct the record'
-      ) from None
-  if not problems:
-    raise UserError(f'{path}: has no records; expected JSON or JSON lines')
-  return problems
-
-
-def _read(record: records.Record, name: str, dataset: str) -> Problem:
-  if isinstance(record.value, UserError):
-    raise record.value
-  if not isinstance(record.value, dict):
-    raise UserError(f'{records.show(record.value)} where a JSON object belongs')
-  field = 'question' if 'question' in record.value else 'problem'
-  answer = records.text(record.value, 'answer')
-  truth = final_answer([answer]) if '####' in answer else answer
-  if not truth:
-    raise UserError("'answer' has nothing after ####")
-  return Problem(name, dataset, records.text(record.value, field), truth)
-
-
-def fingerprint(problems: Sequence[Problem]) -> str:
-  """16 hex digits over all of them, in order."""
-  text = json.dumps(problems, ensure_ascii=False)
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def sample(problem: Problem, samples: int, generator: str) -> Work:
@@ -147,13 +66,7 @@ def check(config: Mapping[str, Any]) -> None:
   """Raises UserError for all that can be seen before anything is read."""
   engine.check(config)
   policies.check(config['policy'])
-  problems = config['problems']
-  for name, choices in (('kind', KINDS), ('split', SPLITS)):
-    if problems[name] not in choices:
-      raise UserError(
-        f'problems.{name}={problems[name]!r}: expected one of '
-        f'{", ".join(choices)}'
-      )
+  problems_lib.check(config['problems'])
   if config['samples'] < 1:
     raise UserError(f'samples={config["samples"]}: expected >= 1')
 
@@ -164,7 +77,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   paths.check_local(workdir, 'the workdir of a sampling job')
   seed, samples = config['seed'], config['samples']
   policy = policies.open_policy(config['policy'], seed, workdir)
-  problems = read_problems(config['problems'], seed)
+  problems = problems_lib.read_problems(config['problems'], seed)
 
   def counts(items: Mapping[int, Ended]) -> dict[str, Any]:
     sampled = [ended for ended in items.values() if not ended.failed]
@@ -183,7 +96,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
     name='samples',
     kind='samples',
     about={
-      'data_fingerprint': fingerprint(problems),
+      'data_fingerprint': problems_lib.fingerprint(problems),
       'policy': policy.name,
     },
     count=len(problems),

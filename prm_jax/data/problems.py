@@ -1,0 +1,117 @@
+"""Problems with their right answers: what jobs sample and search.
+
+A config's problems section -> Problems, from the arithmetic domain or a file.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from prm_jax.data.datasets import arithmetic_splits, data_root
+from prm_jax.data.readers import records
+from prm_jax.domains import arithmetic_text
+from prm_jax.errors import UserError
+from prm_jax.verify.final_answer import final_answer
+
+KINDS = ('arithmetic', 'file')
+SPLITS = ('train', 'dev', 'test')
+# What a file may call the problem and its answer; the first that is there.
+TEXTS = ('question', 'problem', 'input')
+ANSWERS = ('answer', 'target')
+
+
+class Problem(NamedTuple):
+  """Something to solve.
+
+  Attributes:
+    id: no other problem of the job has it.
+    truth: the right answer.
+  """
+
+  id: str
+  dataset: str
+  text: str
+  truth: str
+
+
+def check(config: Mapping[str, Any]) -> None:
+  """Raises UserError for what a problems section says, before it is read."""
+  for name, choices in (('kind', KINDS), ('split', SPLITS)):
+    if config[name] not in choices:
+      raise UserError(
+        f'problems.{name}={config[name]!r}: expected one of '
+        f'{", ".join(choices)}'
+      )
+
+
+def read_problems(config: Mapping[str, Any], seed: int) -> list[Problem]:
+  """The problems that a config names, in order.
+
+  Args:
+    config: the problems section. A file has JSON lines, or one JSON array, with
+      `problem` (or `question`, `input`) and `answer` (or `target`): the answer
+      itself, a number, or a worked one that ends `#### 72`.
+    seed: of the draw of arithmetic problems: those of configs/prm_math.py.
+
+  Raises:
+    UserError: the file or one of its records is not so.
+  """
+  if config['kind'] == 'arithmetic':
+    ones = {f'{name}_samples': 1 for name in SPLITS}
+    splits = arithmetic_splits(config | ones, seed)
+    chosen = {
+      'train': splits.train,
+      'dev': splits.dev,
+      'test': splits.evaluations['arithmetic'],
+    }[config['split']]
+    return [
+      Problem(
+        chain.problem,
+        'arithmetic',
+        chain.problem,
+        arithmetic_text.true_answer(chain.problem),
+      )
+      for chain in chosen
+    ]
+  path = data_root(config['root'], 'problems.root') / config['path']
+  problems = []
+  for number, record in enumerate(records.iterate(path), 1):
+    try:
+      problems.append(_read(record, f'{path.stem}:{number}', path.stem))
+    except UserError as error:
+      raise UserError(
+        f'{path}:{record.line}: {error}; correct the record'
+      ) from None
+  if not problems:
+    raise UserError(f'{path}: has no records; expected JSON or JSON lines')
+  return problems
+
+
+def _read(record: records.Record, name: str, dataset: str) -> Problem:
+  if isinstance(record.value, UserError):
+    raise record.value
+  fields = record.value
+  if not isinstance(fields, dict):
+    raise UserError(f'{records.show(fields)} where a JSON object belongs')
+  text = next((field for field in TEXTS if field in fields), 'problem')
+  answer = next((field for field in ANSWERS if field in fields), 'answer')
+  truth = _truth(fields, answer)
+  return Problem(name, dataset, records.text(fields, text), truth)
+
+
+def _truth(fields: records.Fields, name: str) -> str:
+  value = fields.get(name)
+  if isinstance(value, int | float) and not isinstance(value, bool):
+    return f'{value:.12g}'  # 39.0 is 39
+  answer = records.text(fields, name)
+  truth = final_answer([answer]) if '####' in answer else answer
+  if not truth:
+    raise UserError(f'{name!r} has nothing after ####')
+  return truth
+
+
+def fingerprint(problems: Sequence[Problem]) -> str:
+  """16 hex digits over all of them, in order."""
+  text = json.dumps(problems, ensure_ascii=False)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
