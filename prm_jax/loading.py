@@ -173,6 +173,7 @@ def load(
   path: str | pathlib.Path,
   step: int | None = None,
   style: str = '',
+  devices: Sequence[jax.Device] | None = None,
   **options: Any,
 ) -> Scorer:
   """Opens the PRM that a run left in `path` (its workdir), or a published one.
@@ -183,6 +184,8 @@ def load(
     step: of a run's checkpoint; by default the best by the run's own metric,
       or the last where it has none.
     style: of a published PRM that does not tell, one of `published.STYLES`.
+    devices: it scores on; by default all, and all processes have to ask it the
+      same. With its own devices each may ask what it likes.
     **options: more of `published.open_published`.
 
   Raises:
@@ -190,7 +193,7 @@ def load(
   """
   if str(path).startswith(HUB):
     _check_no_step(path, step)
-    return open_published(path, style, **options)
+    return open_published(path, style, devices=devices, **options)
   workdir = paths.open_path(path)
   with paths.told_in_a_line(workdir):
     is_run = (workdir / 'model.json').is_file()
@@ -206,7 +209,7 @@ def load(
         'are; it is of an earlier version: train again'
       )
     _check_no_step(path, step)
-    return open_published(path, style, **options)
+    return open_published(path, style, devices=devices, **options)
   if style or options:
     given = ', '.join(filter(None, [style and 'style', *options]))
     raise UserError(
@@ -218,8 +221,15 @@ def load(
       f'{workdir} holds a policy, which scores nothing; name the workdir of a '
       'reward model, or open it with prm_jax.loading.load_policy'
     )
-  params, mesh, _ = open_checkpoint(workdir, described, step)
-  return Scorer(params, described.model, described.head, described.format, mesh)
+  params, mesh, step = open_checkpoint(workdir, described, step, devices)
+  return Scorer(
+    params,
+    described.model,
+    described.head,
+    described.format,
+    mesh,
+    run_name(workdir, step),
+  )
 
 
 def load_policy(
@@ -263,11 +273,11 @@ def load_policy(
     mesh,
     sampling,
     seed,
-    policy_name(workdir, step),
+    run_name(workdir, step),
   )
 
 
-def policy_name(workdir: paths.Path, step: int) -> str:
+def run_name(workdir: paths.Path, step: int) -> str:
   """Says which parameters a run had at a step, wherever its workdir is now.
 
   Config and data determine them; hashing the arrays would read them twice.

@@ -9,8 +9,10 @@ models that judge by their next token become two-class heads: only the rows of
 """
 
 import dataclasses
+import hashlib
 import json
 import pathlib
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -49,6 +51,7 @@ def open_published(
   max_length: int = 4096,
   separator: str = '\n',
   dtype: str = 'float32',
+  devices: Sequence[jax.Device] | None = None,
 ) -> Scorer:
   """Opens a published PRM; its scores are those of its authors' own code.
 
@@ -60,6 +63,7 @@ def open_published(
     max_length: longest chain in tokens, where the model reads as many.
     separator: what a 'trl' model was trained with after each step.
     dtype: of parameters and computation, 'float32' or 'bfloat16'.
+    devices: to hold them; by default all of all processes.
 
   Raises:
     UserError: the style is unknown, missing or not that of the weights; the
@@ -86,7 +90,7 @@ def open_published(
     head, params, also = _own_head(files, style, architecture.d_model)
   # The output embedding is not kept, so there is none to be untied.
   model = dataclasses.replace(architecture, tie_embeddings=True, dtype=dtype)
-  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
+  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}, devices)
   tree = {'head': params}
   return Scorer(
     {
@@ -97,7 +101,18 @@ def open_published(
     head,
     fmt,
     mesh,
+    _name(style, architecture, params),
   )
+
+
+def _name(
+  style: str, model: TransformerConfig, head: Mapping[str, np.ndarray]
+) -> str:
+  """Says which PRM it is, wherever its folder is: no two have one head."""
+  digest = hashlib.sha256(repr(model).encode())
+  for name in sorted(head):
+    digest.update(head[name].tobytes())
+  return f'{style} {digest.hexdigest()[:12]}'
 
 
 def write_format(directory: pathlib.Path, separator: str) -> None:

@@ -44,6 +44,7 @@ class Scorer:
   Attributes:
     params: {'backbone', 'head'}, as trained.
     model, head, format: what they mean.
+    name: says which PRM it is.
     stats: what was scored so far.
   """
 
@@ -54,7 +55,9 @@ class Scorer:
     head: HeadConfig,
     fmt: StepFormat,
     mesh: Mesh,
+    name: str = 'prm',
   ):
+    self.name = name
     self.params, self.model, self.head, self.format = params, model, head, fmt
     self.stats = ScoringStats()
     self._mesh = mesh
