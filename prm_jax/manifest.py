@@ -31,7 +31,9 @@ FREE = (
   'price',
   'active.batch_size',
   'policy.cache',
+  'policy.sampling.kept',
   'policy.sampling.slots',
+  'prm.rows',
   *(
     f'policy.endpoint.{name}'
     for name in (

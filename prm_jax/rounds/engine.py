@@ -1,10 +1,10 @@
 """Runs all items of a job, whatever happens to its processes.
 
-Between a job (`label_job`, `sample_job`), which says what an item is and what
-becomes of the chains, and the driver. Items are shared out over processes, what
-is finished stands in their journals, and the same command does the rest: items
-that were never begun, went down with a process, or failed for want of an
-answer.
+Between a job (`label_job`, `sample_job`, `search_job`), which says what an item
+is and what becomes of the chains, and the driver. Items are shared out over
+processes, what is finished stands in their journals, and the same command does
+the rest: items that were never begun, went down with a process, or failed for
+want of an answer.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prm_jax import manifest, processes, usage
+from prm_jax.chains import Chain
 from prm_jax.data import chain_sets
 from prm_jax.errors import UserError
 from prm_jax.metrics import LiveLine, time_left
@@ -30,6 +31,7 @@ Log = Callable[[str], None]
 LOOK_SECONDS = 1.0  # between two looks at the other processes
 REASONS = 10  # why items failed, the most frequent; the ledger has all
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
+MODELS = ('policy', 'prm')  # what a resumed job has to agree on
 USAGE = 'usage'  # folder of a workdir, as `usage.read` takes it
 
 
@@ -53,12 +55,14 @@ class Job(NamedTuple):
     kind: of the chains that come of it, as in `chain_sets.write`.
     about: what the manifest says of it, beside what it says of every job;
       `data_fingerprint` (of what the items are) and `policy` (the name of who
-      answers) are among it.
+      answers; `prm`, too, where one is asked) are among it.
     count: how many items there are.
     start: an item's number -> its work.
     counts: what came of each item -> what ledger.json says of the chains.
     models: who answers the work.
     at_once: samples that are asked for between two looks at the job.
+    chains: what came of an item -> those of its chains that are written.
+    also: writes to the workdir what else came of the items, before the results.
   """
 
   name: str
@@ -69,6 +73,10 @@ class Job(NamedTuple):
   counts: Callable[[Mapping[int, Ended]], Mapping[str, Any]]
   models: Models = Models()
   at_once: int = AT_ONCE
+  chains: Callable[[Ended], Sequence[Chain]] = lambda ended: ended.chains
+  also: Callable[[pathlib.Path, Mapping[int, Ended]], None] = (
+    lambda workdir, items: None
+  )
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -113,7 +121,8 @@ def run(
   about = {**manifest.describe(config), 'name': config['name'], **job.about}
   folder = workdir / 'journal'
   # The config is the workdir's own, and some of it may change.
-  identity = {'input': data, 'policy': job.about['policy']}
+  asked = {name: job.about[name] for name in MODELS if name in job.about}
+  identity = {'input': data, **asked}
   before = list(journal.read(folder, identity))
   tried = journal.latest(before)
   done = {i for i, ended in tried.items() if not ended.open}
@@ -208,13 +217,14 @@ def _write_results(
   manifest.write_json(workdir / 'ledger.json', told)
   for reason, count in failed.most_common(REASONS):
     log(f'{job.name}: {count:,} failed: {reason}')
-  chains = [chain for ended in items.values() for chain in ended.chains]
+  chains = [chain for ended in items.values() for chain in job.chains(ended)]
   if not chains:
     raise UserError(
       f'{job.name}: not one chain came of {len(items):,} items; see '
       f'{workdir / "ledger.json"} for the reasons'
     )
   dataset = chain_sets.write(workdir, job.kind, chains)
+  job.also(workdir, items)
   manifest.write_json(
     path, {'manifest': about, 'dataset': dataset, 'results': told}
   )
@@ -250,6 +260,8 @@ class _Progress(LiveLine):
       parts.append(f'{self._failed:,} failed')
     if self._cost.calls:
       parts += [f'{self._cost.calls:,} calls', f'{self._cost.tokens:,} tokens']
+    if self._cost.scored_tokens:
+      parts.append(f'{self._cost.scored_tokens:,} PRM tokens')
     if any(self._price):
       parts.append(f'${self._price.of(self._cost):,.2f}')
     left = self._count - self.done
