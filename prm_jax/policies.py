@@ -17,6 +17,7 @@ from prm_jax.endpoint import Endpoint, EndpointConfig
 from prm_jax.errors import UserError
 from prm_jax.generate import SamplingConfig
 from prm_jax.policy import Policy
+from prm_jax.recorded_policy import RecordedPolicy, open_recorded
 from prm_jax.rounds import engine
 from prm_jax.rounds.driver import AT_ONCE
 
@@ -78,10 +79,30 @@ def _read_object(flag: str, text: str) -> dict[str, Any]:
   return value
 
 
+def open_recording(
+  config: Mapping[str, Any], seed: int, workdir: paths.Path
+) -> RecordedPolicy:
+  """What a sampling job wrote."""
+  del seed, workdir
+  if not config['workdir']:
+    raise UserError(
+      'policy.workdir is empty; name the --workdir of a sampling job '
+      '(configs/sample_math.py)'
+    )
+  return open_recorded(config['workdir'], 'policy.workdir')
+
+
 KINDS = {
   'solver': open_solver,
   'workdir': open_workdir,
   'endpoint': open_endpoint,
+  'recorded': open_recording,
+}
+# Who can be asked as what. What labels and samples wants something new.
+ASKED_AS = {
+  'policy': ('solver', 'workdir', 'endpoint'),
+  'policy to search with': tuple(KINDS),
+  'judge': ('endpoint',),
 }
 
 
@@ -89,13 +110,12 @@ def check(config: Mapping[str, Any], asks: str = 'policy') -> None:
   """Raises UserError for what can be seen without opening anything.
 
   Args:
-    asks: 'policy', or 'judge', which only a server is.
+    asks: one of ASKED_AS.
   """
-  kinds = list(KINDS) if asks == 'policy' else ['endpoint']
-  if config['kind'] not in kinds:
+  if config['kind'] not in ASKED_AS[asks]:
     raise UserError(
       f'policy.kind={config["kind"]!r}: as a {asks} expected one of '
-      f'{", ".join(kinds)}'
+      f'{", ".join(ASKED_AS[asks])}'
     )
 
 

@@ -46,6 +46,7 @@ LAYERS = (
     'pretrained',
     'published',
     'published_formats',
+    'recorded_policy',
     'remote',
     'replies',
     'score',
@@ -68,8 +69,10 @@ LAYERS = (
     'policy_job',
     'prm_job',
     'sample_job',
+    'search_job',
     'selections',
     'settings',
+    'step_scorers',
     'training',
   },
 )

@@ -13,7 +13,7 @@ from prm_jax.errors import UserError
 from prm_jax.policy import Policy, StepScorer
 from prm_jax.rounds.driver import AT_ONCE, Models, drive
 from prm_jax.search.budget import Budget
-from prm_jax.search.methods import METHODS
+from prm_jax.search.methods import METHODS, check_models
 from prm_jax.search.searching import SearchConfig, Task, search
 from prm_jax.search.tree import Tree
 
@@ -67,6 +67,7 @@ def run(
   """
   if method not in METHODS:
     raise UserError(f'method={method!r}: expected one of {", ".join(METHODS)}')
+  check_models(method, policy, prm)
   chosen = METHODS[method]
   try:
     own = chosen.config(**(options or {}))

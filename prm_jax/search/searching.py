@@ -94,6 +94,11 @@ class Expand(NamedTuple):
 Grow = Generator[Sequence[Expand], list[list[int]], None]
 
 
+# What methods need a policy to do: to write chains from the problem on; to go
+# on with its own chains where it stopped; or to do so in several ways.
+NEEDS = ('chains', 'steps', 'branches')
+
+
 class Method(NamedTuple):
   """A way to search.
 
@@ -103,12 +108,14 @@ class Method(NamedTuple):
       are none, unfinished ones) and the problem: one of them.
     scores: whether the PRM is asked.
     config: of the values of the method's section.
+    needs: of a policy, one of NEEDS.
   """
 
   grow: Callable[[Tree, Any, SearchConfig], Grow]
   choose: Callable[[Tree, Sequence[int], Task], int]
   scores: bool
   config: type
+  needs: str = 'branches'
 
 
 def best(tree: Tree, candidates: Sequence[int], task: Task) -> int:
