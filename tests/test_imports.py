@@ -59,6 +59,7 @@ LAYERS = (
   {'evals'},
   {'report'},
   {
+    'abstain',
     'aot',
     'aot_programs',
     'export',
