@@ -60,6 +60,7 @@ LAYERS = (
   {'evals'},
   {'report'},
   {
+    'abstain',
     'aot',
     'aot_programs',
     'export',

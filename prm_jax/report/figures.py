@@ -114,7 +114,7 @@ def short(value: float) -> str:
   return f'{value:.4g}'
 
 
-def _add(parent: ElementTree.Element, tag: str, text: str = '', **attributes):
+def add(parent: ElementTree.Element, tag: str, text: str = '', **attributes):
   """A child element; numbers become user units, `class_` becomes `class`."""
   plain = {
     name.rstrip('_').replace('_', '-'): (
@@ -127,7 +127,7 @@ def _add(parent: ElementTree.Element, tag: str, text: str = '', **attributes):
   return child
 
 
-def _svg(width: float, height: float, label: str, kind: str):
+def svg_of(width: float, height: float, label: str, kind: str):
   """The outer element, with the text that a screen reader speaks."""
   view = f'0 0 {width} {height}'
   spoken = {'role': 'img', 'aria-label': label}
@@ -136,7 +136,7 @@ def _svg(width: float, height: float, label: str, kind: str):
   )
 
 
-def _text(svg: ElementTree.Element) -> str:
+def text_of(svg: ElementTree.Element) -> str:
   return ElementTree.tostring(svg, encoding='unicode')
 
 
@@ -150,7 +150,7 @@ def standalone(svg: str) -> str:
   )
 
 
-def _line(points: Points, sx: Scale, sy: Scale) -> str:
+def line_of(points: Points, sx: Scale, sy: Scale) -> str:
   """Path data; a value that is not finite breaks the line there."""
   data, pen = [], 'M'
   for x, y in points:
@@ -162,7 +162,7 @@ def _line(points: Points, sx: Scale, sy: Scale) -> str:
   return ''.join(data)
 
 
-def _axes(svg, box, sx, sy, x_ticks, y_ticks, names, drop=44):
+def axes(svg, box, sx, sy, x_ticks, y_ticks, names, drop=44):
   """Grid lines, numbers, and the names of the x and y axes.
 
   `box` is left, top, right, bottom; the x name sits `drop` below the plot.
@@ -170,18 +170,16 @@ def _axes(svg, box, sx, sy, x_ticks, y_ticks, names, drop=44):
   left, top, right, bottom = box
   for value, text in y_ticks:
     y = sy(value)
-    _add(svg, 'line', class_='grid', x1=left, x2=right, y1=y, y2=y)
-    _add(svg, 'text', text, class_='tick end', x=left - 7, y=y, dy='0.35em')
+    add(svg, 'line', class_='grid', x1=left, x2=right, y1=y, y2=y)
+    add(svg, 'text', text, class_='tick end', x=left - 7, y=y, dy='0.35em')
   for value, text in x_ticks:
     x = sx(value)
-    _add(svg, 'line', class_='axis', x1=x, x2=x, y1=bottom, y2=bottom + 4)
-    _add(
-      svg, 'text', text, class_='tick middle', x=x, y=bottom + 6, dy='0.95em'
-    )
-  _add(svg, 'line', class_='axis', x1=left, x2=right, y1=bottom, y2=bottom)
-  _add(svg, 'text', names[1], class_='name', x=0, y=top - 12)
+    add(svg, 'line', class_='axis', x1=x, x2=x, y1=bottom, y2=bottom + 4)
+    add(svg, 'text', text, class_='tick middle', x=x, y=bottom + 6, dy='0.95em')
+  add(svg, 'line', class_='axis', x1=left, x2=right, y1=bottom, y2=bottom)
+  add(svg, 'text', names[1], class_='name', x=0, y=top - 12)
   # Set to the right end: below the numbers, clear of them at any text size.
-  _add(svg, 'text', names[0], class_='name end', x=right, y=bottom + drop)
+  add(svg, 'text', names[0], class_='name end', x=right, y=bottom + drop)
 
 
 def _clip(svg, box):
@@ -192,7 +190,7 @@ def _clip(svg, box):
   left, top, right, bottom = box
   width, height = right - left, bottom - top
   view = f'{left} {top} {width} {height}'
-  return _add(
+  return add(
     svg, 'svg', x=left, y=top, width=width, height=height, viewBox=view
   )
 
@@ -210,7 +208,7 @@ def best_of_n(
       one per n), `ci95` (pairs, or None) and `band` (whether to shade it).
     label: the text alternative.
   """
-  svg = _svg(640, 420, label, 'wide')
+  svg = svg_of(640, 420, label, 'wide')
   box = left, top, right, bottom = 46, 30, 472, 366
   seen = [value for s in series for value in s['mean'] if math.isfinite(value)]
   seen += [
@@ -231,25 +229,28 @@ def best_of_n(
   x_ticks = [(value, short(value)) for value in n[:: math.ceil(len(n) / 9)]]
   y_ticks = [(v, f'{100 * v:.4g}') for v in nice_ticks(low, high, 8)]
   names = ('samples per problem, N', 'problems answered right, %')
-  _axes(svg, box, sx, sy, x_ticks, y_ticks, names)
+  axes(svg, box, sx, sy, x_ticks, y_ticks, names)
   for s in series:
     if s['band'] and s['ci95']:
       ends = list(zip(n, s['ci95'], strict=True))
       edge = [(x, hi) for x, (_, hi) in ends]
       edge += [(x, lo) for x, (lo, _) in reversed(ends)]
       if all(math.isfinite(y) for _, y in edge):
-        _add(
-          svg, 'path', class_=f'band {s["style"]}', d=_line(edge, sx, sy) + 'Z'
+        add(
+          svg,
+          'path',
+          class_=f'band {s["style"]}',
+          d=line_of(edge, sx, sy) + 'Z',
         )
   for s in reversed(series):  # the first line lies on top
     points = list(zip(n, s['mean'], strict=True))
-    _add(svg, 'path', class_=f'line {s["style"]}', d=_line(points, sx, sy))
+    add(svg, 'path', class_=f'line {s["style"]}', d=line_of(points, sx, sy))
     for x, y in points:
       if math.isfinite(y):
         dot = f'dot {s["style"]}'
-        _add(svg, 'circle', class_=dot, cx=sx(x), cy=sy(y), r=2.5)
+        add(svg, 'circle', class_=dot, cx=sx(x), cy=sy(y), r=2.5)
   _end_labels(svg, series, [s['mean'][-1] for s in series], sy, box)
-  return _text(svg)
+  return text_of(svg)
 
 
 def _end_labels(svg, series, values, sy, box):
@@ -261,9 +262,9 @@ def _end_labels(svg, series, values, sy, box):
   places = spread([y for _, y in named], LABEL_GAP, top, bottom)
   for (s, y), place in zip(named, places, strict=True):
     leader = f'M{right - 4} {y:.1f}L{right + 10} {place:.1f}'
-    _add(svg, 'path', class_=f'leader {s["style"]}', d=leader)
+    add(svg, 'path', class_=f'leader {s["style"]}', d=leader)
     at = {'class_': f'label {s["style"]}', 'x': right + 14, 'y': place}
-    _add(svg, 'text', s['name'], **at, dy='0.35em')
+    add(svg, 'text', s['name'], **at, dy='0.35em')
 
 
 def curves(
@@ -285,7 +286,7 @@ def curves(
   """
   size = (340, 200, 326, 32) if small else (640, 380, 572, 44)
   width, height, end, drop = size
-  svg = _svg(width, height, label, 'small' if small else 'wide')
+  svg = svg_of(width, height, label, 'small' if small else 'wide')
   box = left, top, right, bottom = 46, 30, end, height - drop - 8
   steps = [x for s in series for x, _ in s['points']]
   averages = [
@@ -308,18 +309,18 @@ def curves(
   x_ticks = nice_ticks(min(steps), max(steps), 4 if small else 6)
   x_ticks = [(v, short(v)) for v in x_ticks if v == int(v)]
   y_ticks = [(v, short(v)) for v in nice_ticks(low, high, 4 if small else 6)]
-  _axes(svg, box, sx, sy, x_ticks, y_ticks, names, drop)
+  axes(svg, box, sx, sy, x_ticks, y_ticks, names, drop)
   plot = _clip(svg, box)
   for s in series:
-    raw = _line(thin(s['points']), sx, sy)
-    _add(plot, 'path', class_=f'raw {s["style"]}', d=raw)
+    raw = line_of(thin(s['points']), sx, sy)
+    add(plot, 'path', class_=f'raw {s["style"]}', d=raw)
   for s, line in reversed(list(zip(series, averages, strict=True))):
     points = [(x, y) for (x, _), y in zip(s['points'], line, strict=True)]
-    d = _line(thin(points), sx, sy)
-    _add(plot, 'path', class_=f'line {s["style"]}', d=d)
+    d = line_of(thin(points), sx, sy)
+    add(plot, 'path', class_=f'line {s["style"]}', d=d)
   if not small:
     _end_labels(svg, series, [line[-1] for line in averages], sy, box)
-  return _text(svg)
+  return text_of(svg)
 
 
 def reliability(bins: Sequence[Mapping[str, Any]], label: str) -> str:
@@ -330,20 +331,20 @@ def reliability(bins: Sequence[Mapping[str, Any]], label: str) -> str:
       Bins without steps are left out by the caller.
     label: the text alternative.
   """
-  svg = _svg(336, 440, label, 'small')
+  svg = svg_of(336, 440, label, 'small')
   box = left, top, right, bottom = 46, 30, 326, 310
   sx, sy = linear(0, 1, left, right), linear(0, 1, bottom, top)
   ticks = [(i / 5, f'{20 * i}') for i in range(6)]
-  _axes(svg, box, sx, sy, [], ticks, ('', 'steps that are right, %'))
-  _add(svg, 'path', class_='diagonal', d=f'M{left} {bottom}L{right} {top}')
+  axes(svg, box, sx, sy, [], ticks, ('', 'steps that are right, %'))
+  add(svg, 'path', class_='diagonal', d=f'M{left} {bottom}L{right} {top}')
   for b in bins:
     x, (lo, hi) = sx(b['score']), b['interval']
-    _add(svg, 'line', class_='whisker prm', x1=x, x2=x, y1=sy(lo), y2=sy(hi))
+    add(svg, 'line', class_='whisker prm', x1=x, x2=x, y1=sy(lo), y2=sy(hi))
   points = [(b['score'], b['accuracy']) for b in bins]
-  _add(svg, 'path', class_='line prm', d=_line(points, sx, sy))
+  add(svg, 'path', class_='line prm', d=line_of(points, sx, sy))
   for b in bins:
     x, y = sx(b['score']), sy(b['accuracy'])
-    _add(svg, 'circle', class_='dot prm', cx=x, cy=y, r=3.5)
+    add(svg, 'circle', class_='dot prm', cx=x, cy=y, r=3.5)
   most = max((b['count'] for b in bins), default=1)
   base = 400
   counts = linear(0, most, base, 346)
@@ -351,11 +352,11 @@ def reliability(bins: Sequence[Mapping[str, Any]], label: str) -> str:
   under = (left, 346, right, base)
   x_ticks = [(i / 5, f'{i / 5:.1f}') for i in range(6)]
   y_ticks = [(0, '0'), (most, short(most))]
-  _axes(svg, under, sx, counts, x_ticks, y_ticks, ('mean score', 'steps'), 32)
+  axes(svg, under, sx, counts, x_ticks, y_ticks, ('mean score', 'steps'), 32)
   for b in bins:
     x, y = sx(b['score']) - 5, counts(b['count'])
-    bar = _add(
+    bar = add(
       svg, 'rect', class_='bar prm', x=x, y=y, width=10, height=base - y
     )
-    _add(bar, 'title', f'{b["count"]} steps at mean score {b["score"]:.2f}')
-  return _text(svg)
+    add(bar, 'title', f'{b["count"]} steps at mean score {b["score"]:.2f}')
+  return text_of(svg)

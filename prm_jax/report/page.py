@@ -11,7 +11,7 @@ import importlib.resources
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -19,11 +19,9 @@ import markupsafe
 
 from prm_jax import chains, paths
 from prm_jax.errors import UserError
-from prm_jax.report import figures, sections
+from prm_jax.report import chain_views, figures, files, sections
 from prm_jax.report.verdict import verdict
 
-MAX_CHAINS = 24
-MAX_CHARACTERS = 4000  # of one problem or step: a page is not a data file
 SMOOTHING = 0.02  # share of the run that a loss curve averages over
 LOSSES = ('loss', 'step_loss', 'lm_loss')
 
@@ -40,7 +38,7 @@ def write_report(workdir: paths.Path) -> paths.Path:
   path = workdir / 'results.json'
   if not path.is_file():
     raise UserError(f'{path}: no such file; evaluate the run, then report it')
-  document = _object(path.read_bytes(), path)
+  document = files.json_object(path.read_bytes(), path)
   for name in ('manifest', 'results'):
     if not isinstance(document.get(name), dict):
       raise UserError(f'{path}: expected an object under {name!r}')
@@ -48,14 +46,14 @@ def write_report(workdir: paths.Path) -> paths.Path:
   for name, style, folder in (('PRM', 'prm', '.'), ('ORM', 'orm', 'orm')):
     metrics = workdir / folder / 'metrics.jsonl'
     if metrics.is_file():
-      curves[name] = {'style': style, 'metrics': read_metrics(metrics)}
+      curves[name] = {'style': style, 'metrics': files.read_metrics(metrics)}
   shown, total = [], 0
   if (workdir / 'chains.jsonl').is_file():
-    shown, total = read_chains(workdir / 'chains.jsonl')
+    shown, total = chain_views.read_chains(workdir / 'chains.jsonl')
   config = ''
   if (workdir / 'config.json').is_file():
     config_path = workdir / 'config.json'
-    config = _object(config_path.read_bytes(), config_path)
+    config = files.json_object(config_path.read_bytes(), config_path)
     config = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
   manifest = document['manifest']
   try:
@@ -119,7 +117,7 @@ def render(
     if name not in known and value not in ({}, None)
   ]
   shown, total = shown_chains
-  records = [chain_view(chain, extra, cut) for chain, extra in shown]
+  records = [chain_views.chain_view(chain, extra, cut) for chain, extra in shown]
   problems = [
     (problem, list(group))
     for problem, group in itertools.groupby(records, lambda r: r['problem'])
@@ -150,134 +148,6 @@ def render(
     ),
     config=config,
   )
-
-
-def _object(text: bytes, where: object) -> dict[str, Any]:
-  try:
-    value = json.loads(text)
-  except ValueError as error:  # not JSON, or not UTF-8
-    raise UserError(f'{where}: not JSON ({error}); write it again') from error
-  if not isinstance(value, dict):
-    raise UserError(f'{where}: expected a JSON object')
-  return value
-
-
-def _records(path: paths.Path) -> Iterator[tuple[str, dict[str, Any]]]:
-  with path.open('rb') as lines:
-    for number, line in enumerate(lines, 1):
-      if line.strip():
-        yield f'{path}:{number}', _object(line, f'{path}:{number}')
-
-
-def read_metrics(path: paths.Path) -> dict[str, list[tuple[int, float]]]:
-  """Metric name -> (step, value) pairs, ascending in step.
-
-  A step that was logged twice (a resumed run) counts as logged last; null is
-  NaN.
-  """
-  logged: dict[str, dict[int, float]] = {}
-  for where, record in _records(path):
-    step = record.get('step')
-    if not isinstance(step, int):
-      raise UserError(f'{where}: expected a whole number under step')
-    for name, value in record.items():
-      if name != 'step' and (value is None or sections.number(value)):
-        number = math.nan if value is None else float(value)
-        logged.setdefault(name, {})[step] = number
-  return {name: sorted(values.items()) for name, values in logged.items()}
-
-
-def read_chains(path: paths.Path) -> tuple[list, int]:
-  """The first MAX_CHAINS (chain, extra fields) of a file, and how many it has.
-
-  Raises:
-    UserError: a record is no chain, or has not one score in [0, 1] per step.
-  """
-  shown, total = [], 0
-  for where, record in _records(path):
-    total += 1
-    if total > MAX_CHAINS:
-      continue
-    extra = {k: record.pop(k, None) for k in ('scores', 'chosen', 'note')}
-    try:
-      chain = chains.from_dict(record)
-    except UserError as error:
-      raise UserError(f'{where}: {error}') from error
-    known = isinstance(chain.answer, str | None)
-    known = known and chain.outcome in (True, False, None)
-    if not known or not isinstance(chain.meta, dict):
-      raise UserError(
-        f'{where}: expected text or null as answer, true, false or null as '
-        'outcome, an object as meta'
-      )
-    scores = extra['scores']
-    right = isinstance(scores, list) and len(scores) == len(chain.steps)
-    if not right or not all(sections.number(s) and 0 <= s <= 1 for s in scores):
-      raise UserError(
-        f'{where}: expected {len(chain.steps)} scores in [0, 1], one per step'
-      )
-    shown.append((chain, extra))
-  return shown, total
-
-
-def chain_view(
-  chain: chains.Chain, extra: Mapping[str, Any], cut: float
-) -> dict[str, Any]:
-  """A chain as the template shows it, steps counted from 1.
-
-  Args:
-    chain: with labels or without.
-    extra: `scores` in [0, 1], `chosen`, `note`.
-    cut: a step that scores below it is flagged; the first flag is shown.
-  """
-  scores = extra['scores']
-  error = chains.first_error(chain.labels)
-  flag = next((i for i, score in enumerate(scores) if score < cut), -1)
-  if not chain.labels:
-    truth = 'steps not labelled'
-  elif error >= 0:
-    truth = f'first error at step {error + 1}'
-  else:
-    truth = 'no step labelled wrong'
-  steps = []
-  for i, (text, score) in enumerate(zip(chain.steps, scores, strict=True)):
-    label = chain.labels[i] if chain.labels else None
-    rolled = label is not None and label.trials
-    steps.append(
-      {
-        'number': i + 1,
-        'text': _cropped(text),
-        'score': f'{score:.2f}',
-        'share': f'{100 * score:.0f}%',
-        'error': i == error,
-        'after': 0 <= error < i,
-        'flag': i == flag,
-        'rollouts': f'{label.successes} of {label.trials}' if rolled else '',
-      }
-    )
-  outcomes = {True: 'right', False: 'wrong', None: 'not checked'}
-  return {
-    'problem': _cropped(chain.problem),
-    'answer': 'none' if chain.answer is None else _cropped(chain.answer),
-    'outcome': outcomes[chain.outcome],
-    'chosen': bool(extra['chosen']),
-    'note': extra['note'] or '',
-    'origin': [
-      str(chain.meta[name])
-      for name in ('dataset', 'generator', 'id')
-      if name in chain.meta
-    ],
-    'truth': truth,
-    'flagged': f'flagged at step {flag + 1}' if flag >= 0 else 'none flagged',
-    'steps': steps,
-  }
-
-
-def _cropped(text: str) -> str:
-  more = len(text) - MAX_CHARACTERS
-  if more <= 0:
-    return text
-  return f'{text[:MAX_CHARACTERS]} … ({more:,} more characters)'
 
 
 def training(curves: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:

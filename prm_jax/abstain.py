@@ -1,0 +1,145 @@
+"""The command line that lets a search abstain where it is likely to be wrong.
+
+    python -m prm_jax.abstain --held_out WORKDIR --workdir WORKDIR --error 0.05
+
+Both are workdirs of search jobs that are done, of the same method, policy and
+PRM on two splits. The filter is chosen on the first (`evals/selective.py` says
+what is guaranteed), applied to the second and written there: abstain.json, and
+a section of report.html. Name the error rate that is wanted before looking at
+the errors of the tested problems: several tries are several chances.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from prm_jax import chains, manifest, paths, report
+from prm_jax.chains import Chain
+from prm_jax.errors import UserError
+from prm_jax.evals.abstain import abstain_section
+from prm_jax.evals.selective import CONFIDENCE
+
+# What two searches may differ in: the problems, and how fast they are done.
+MAY_DIFFER = ('name', 'problems', 'trees', *manifest.FREE)
+
+
+def read_search(workdir: str, flag: str) -> tuple[list[Chain], dict[str, Any]]:
+  """The chosen chains of a search job, and its config.
+
+  Raises:
+    UserError: no search job ended there.
+  """
+  folder = paths.open_path(workdir)
+  try:
+    config = json.loads((folder / 'config.json').read_bytes())
+    (folder / 'results.json').read_bytes()
+    lines = (folder / 'chains.jsonl').read_bytes().splitlines()
+  except (OSError, ValueError):
+    config, lines = {}, []
+  if config.get('task') != 'search':
+    raise UserError(
+      f'--{flag} {workdir}: no search job ended there; name the --workdir of '
+      'one that is done'
+    )
+  found = []
+  for number, line in enumerate(lines, 1):
+    try:
+      found.append(chains.from_dict(json.loads(line)))
+    except (UserError, ValueError) as error:
+      raise UserError(
+        f'{folder / "chains.jsonl"}:{number}: {error}; run the search again'
+      ) from None
+  return found, config
+
+
+def abstain(
+  held_out: str,
+  workdir: str,
+  error: float,
+  confidence: float = CONFIDENCE,
+  seed: int = 0,
+) -> dict[str, Any]:
+  """Chooses the filter on one search, applies it to another, writes both down.
+
+  Args:
+    held_out, workdir: of two search jobs.
+    error: the error rate among the answered that is wanted, in (0, 1).
+
+  Returns:
+    What `abstain_section` gives, which abstain.json holds beside the command.
+
+  Raises:
+    UserError: a workdir is not a search's, the two searched differently, or
+      what `abstain_section` refuses.
+  """
+  chosen, ours = read_search(held_out, 'held_out')
+  tested, theirs = read_search(workdir, 'workdir')
+  apart = [
+    name
+    for name in manifest.differences(ours, theirs)
+    if not any(f'{name}.'.startswith(f'{free}.') for free in MAY_DIFFER)
+  ]
+  if apart:
+    raise UserError(
+      f'--held_out and --workdir searched with another {apart[0]}: a filter is '
+      'good for the search that it was chosen on'
+    )
+  section = abstain_section(chosen, tested, error, confidence, seed)
+  folder = paths.open_path(workdir)
+  manifest.write_json(
+    folder / 'abstain.json',
+    {'manifest': {'held_out': held_out, 'seed': seed}, 'abstain': section},
+  )
+  report.write_report(folder)
+  return section
+
+
+def said(section: dict[str, Any]) -> str:
+  """The section in a line."""
+  tested = section['tested']
+  wanted = f'at most {section["wanted_error"]:.3g} wrong'
+  if section['threshold'] is None:
+    return (
+      f'abstain: nothing is answered: {section["tested_on"]} held-out problems '
+      f'do not show {wanted} at any threshold; search more of them, or accept '
+      'more errors'
+    )
+  line = (
+    f'abstain: {tested["answered"]:,} of {tested["problems"]:,} answered, from '
+    f'a chain score of {section["threshold"]:.6g} on, for {wanted}'
+  )
+  if tested.get('error') is not None:
+    low, high = tested['ci95']
+    line += (
+      f'; of these wrong: {tested["error"]:.3f} [{low:.3f}, {high:.3f}], of '
+      f'all {tested["error_of_all"]:.3f}'
+    )
+  return line
+
+
+def main(argv: Sequence[str]) -> None:
+  """Entry point: 0 when done, 2 for a user's fault."""
+  parser = argparse.ArgumentParser(
+    prog='prm_jax.abstain',
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('--held_out', required=True, help='a search to choose on')
+  parser.add_argument('--workdir', required=True, help='a search to filter')
+  parser.add_argument(
+    '--error', required=True, type=float, help='wanted among the answered'
+  )
+  parser.add_argument('--confidence', type=float, default=CONFIDENCE)
+  parser.add_argument('--seed', type=int, default=0, help='of the halves')
+  given = parser.parse_args(argv)
+  try:
+    print(said(abstain(**vars(given))))
+  except UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == '__main__':
+  main(sys.argv[1:])

@@ -1,0 +1,185 @@
+"""What a search found and what it took, and two searches beside each other.
+
+Takes the chosen chains of a search job, one for each problem, with what
+`Searching.chains` wrote into their `meta['search']`. A problem of which nothing
+came is as wrong as a wrong answer: leaving it out would reward giving up.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from prm_jax.chains import Chain
+from prm_jax.errors import UserError
+from prm_jax.evals import bootstrap
+
+# Of the ledger, in the order of the report.
+COSTS = (
+  'samples',
+  'rounds',
+  'tokens',
+  'prompt_tokens',
+  'scored_tokens',
+  'policy_flops',
+  'prm_flops',
+  'flops',
+  'seconds',
+)
+
+
+def search_section(
+  chosen: Sequence[Chain],
+  failed: Sequence[str] = (),
+  seed: int = 0,
+  resamples: int = 2000,
+) -> dict[str, Any]:
+  """The section `search` of results.json.
+
+  Args:
+    chosen: a chain for each problem that has one, its ledger in
+      `meta['search']`.
+    failed: why nothing came of the others, a reason for each.
+    seed, resamples: of the bootstrap over problems.
+
+  Returns:
+    `problems` and `failed`, counts; `accuracy`, mean with interval over all
+    problems, None where no right answer is known; `ended`, the share of all
+    problems whose chosen chain came to its end; `cost`, mean and interval of a
+    problem that did not fail, by COSTS (`flops` are both models'; 0 is not
+    known); `dead`, chains that were given up, by reason; `lost`, completions
+    that could not be had; `failures`, problems by reason.
+
+  Raises:
+    UserError: there is no problem, or a chain is not a search's chosen one.
+  """
+  if not chosen and not failed:
+    raise UserError('a search of no problems: expected at least one')
+  ledgers = [_ledger(chain) for chain in chosen]
+  right = [rightness(chain) for chain in chosen]
+  known = [value for value in right if value is not None]
+  # Without a chain nobody says whether the answer is known.
+  scored = [*known, *(0.0 for _ in failed)] if known else []
+  ended = [searched(chain)['ended'] for chain in chosen]
+  dead: Counter[str] = Counter()
+  for ledger in ledgers:
+    dead.update(ledger['dead'])
+  return {
+    'problems': len(chosen) + len(failed),
+    'failed': len(failed),
+    'answers_known': len(scored),
+    'accuracy': _mean(scored, seed, resamples) if scored else None,
+    'ended': sum(ended) / (len(chosen) + len(failed)),
+    'cost': {
+      name: _mean([_cost(ledger, name) for ledger in ledgers], seed, resamples)
+      for name in COSTS
+      if ledgers
+    },
+    'dead': dict(dead.most_common()),
+    'lost': sum(ledger['lost'] for ledger in ledgers),
+    'failures': dict(Counter(failed).most_common()),
+  }
+
+
+def rightness(chain: Chain) -> float | None:
+  """1 for a right answer, 0 for any other; None where the truth is not known.
+
+  An answer that could not be compared in time is not right.
+  """
+  if not chain.meta.get('truth') and chain.outcome is None:
+    return None
+  return float(bool(chain.outcome))
+
+
+def outcomes(
+  chosen: Sequence[Chain], failed: Sequence[str] = ()
+) -> dict[str, float]:
+  """Problem id -> 1 for right, 0 for wrong; only where the truth is known.
+
+  Args:
+    failed: ids of problems of which nothing came.
+  """
+  found = dict.fromkeys(failed, 0.0)
+  for chain in chosen:
+    right = rightness(chain)
+    if right is not None:
+      found[str(chain.meta['problem_id'])] = right
+  return found
+
+
+def compare(
+  ours: Mapping[str, float],
+  theirs: Mapping[str, float],
+  seed: int = 0,
+  resamples: int = 2000,
+) -> dict[str, Any]:
+  """Two searches of the same problems, paired.
+
+  Args:
+    ours, theirs: problem id -> accuracy in [0, 1], as `outcomes` gives it, or
+      means over seeds.
+
+  Returns:
+    `difference` of accuracy, ours - theirs, mean and interval; how many
+    problems are better done by `ours`, by `theirs`; `p_value` of the exact sign
+    test (McNemar, 1947) that neither is the more likely of the two.
+
+  Raises:
+    UserError: a problem is in one of them only.
+  """
+  if apart := sorted(set(ours) ^ set(theirs)):
+    raise UserError(
+      f'{len(apart)} problems are in one of two searches only, such as '
+      f'{apart[0][:60]!r}: compare searches of the same problems'
+    )
+  ids = sorted(ours)
+  a = np.array([ours[name] for name in ids])
+  b = np.array([theirs[name] for name in ids])
+  mean, low, high = bootstrap.paired_difference_ci(a, b, seed, resamples)
+  wins, losses = int((a > b).sum()), int((a < b).sum())
+  p_value = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1
+  return {
+    'problems': len(ids),
+    'difference': {'mean': mean, 'ci95': [low, high]},
+    'ours': wins,
+    'theirs': losses,
+    'p_value': float(p_value),
+  }
+
+
+def _mean(values: Sequence[float], seed: int, resamples: int) -> dict[str, Any]:
+  mean, low, high = bootstrap.mean_ci(np.array(values), seed, resamples)
+  return {'mean': mean, 'ci95': [low, high]}
+
+
+def searched(chain: Chain) -> Mapping[str, Any]:
+  """What the search says of a chain, see `Searching.chains`.
+
+  Raises:
+    UserError: the chain comes from elsewhere.
+  """
+  about = chain.meta.get('search')
+  if not isinstance(about, Mapping):
+    raise UserError(
+      f"chain {chain.meta.get('id')!r} has no meta['search']: expected the "
+      'chosen chains of a search job'
+    )
+  return about
+
+
+def _ledger(chain: Chain) -> Mapping[str, Any]:
+  about = searched(chain)
+  if 'ledger' not in about:
+    raise UserError(
+      f'chain {chain.meta.get("id")!r} has no ledger: expected the chosen '
+      'chain of its problem, not another that ended'
+    )
+  return about['ledger']
+
+
+def _cost(ledger: Mapping[str, Any], name: str) -> float:
+  if name == 'flops':
+    return ledger['policy_flops'] + ledger['prm_flops']
+  return ledger[name]

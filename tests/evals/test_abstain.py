@@ -1,0 +1,62 @@
+"""Searches through a filter: the section, its decisions, weakest steps."""
+
+import pytest
+
+from prm_jax.errors import UserError
+from prm_jax.evals import abstain
+from tests.evals.search_chains import chosen
+
+
+def searched(start, count, wrong_below=0.5, unknown=False):
+  """Problems whose first step scores p, and that are right where it is high."""
+  found = []
+  for i in range(count):
+    p = (i % 100 + 0.5) / 100
+    right = None if unknown else p > wrong_below
+    found.append(chosen(start + i, right, (0.99, p)))
+  return found
+
+
+def test_the_section_and_its_decisions():
+  tested = [*searched(1000, 200), chosen('cut', False, (0.99,), ended=False)]
+  got = abstain.abstain_section(searched(0, 400), tested, 0.1)
+  assert 0.4 < got['threshold'] <= 0.52
+  assert got['bound'] <= 0.1
+  about = got['tested']
+  assert about['problems'] == 201
+  decisions = got['problems']
+  assert about['answered'] == sum(each['answered'] for each in decisions)
+  shown = [each for each in decisions if each['answered']]
+  assert about['errors'] == sum(not each['outcome'] for each in shown)
+  assert about['error_of_all'] == pytest.approx(101 / 201)
+  assert min(each['probability'] for each in shown) >= got['probability']
+  assert shown[0]['weakest_step'] == {
+    'number': 2,
+    'text': 'step 1',
+    'score': shown[0]['chain_score'],
+  }
+  cut = decisions[-1]
+  assert not cut['answered'] and cut['chain_score'] is None
+  assert got['risk_coverage']['coverage'][-1] == pytest.approx(200 / 201)
+
+
+def test_tested_problems_need_no_right_answers():
+  got = abstain.abstain_section(
+    searched(0, 400), searched(1000, 100, unknown=True), 0.1
+  )
+  assert got['risk_coverage'] is None
+  assert 'error' not in got['tested'] and got['tested']['answered'] > 10
+
+
+def test_unscored_steps_have_no_weakest():
+  assert abstain.weakest_step(chosen('a', True, (None, None))) is None
+  first = abstain.weakest_step(chosen('a', True, (0.5, 0.2, 0.2)))
+  assert first['number'] == 2
+
+
+def test_refusals():
+  some = searched(0, 100)
+  with pytest.raises(UserError, match='100 problems are held out and tested'):
+    abstain.abstain_section(some, some, 0.1)
+  with pytest.raises(UserError, match="held-out problem '0' has no right"):
+    abstain.abstain_section(searched(0, 9, unknown=True), some, 0.1)

@@ -1,0 +1,81 @@
+"""What a search found and took, by hand."""
+
+import dataclasses
+
+import pytest
+
+from prm_jax.errors import UserError
+from prm_jax.evals import search
+from tests.evals.search_chains import chosen
+
+
+def test_the_section_by_hand():
+  chains = [
+    chosen('a', True, tokens=100, dead={'cut off': 2}),
+    chosen('b', False, tokens=300, dead={'cut off': 1, 'repeats itself': 4}),
+    chosen('c', False, ended=False, tokens=200, lost=3),
+  ]
+  got = search.search_section(chains, ['no step'], resamples=200)
+  assert got['problems'] == 4 and got['failed'] == 1
+  # The failed one is wrong, and did not end; its cost nobody knows.
+  assert got['accuracy']['mean'] == 1 / 4
+  assert got['answers_known'] == 4
+  assert got['ended'] == 2 / 4
+  assert got['cost']['tokens']['mean'] == 200
+  assert got['cost']['flops']['mean'] == 4e6
+  low, high = got['cost']['tokens']['ci95']
+  assert 100 <= low < 200 < high <= 300
+  assert list(got['dead'].items()) == [('repeats itself', 4), ('cut off', 3)]
+  assert got['lost'] == 3
+  assert got['failures'] == {'no step': 1}
+
+
+def test_answers_that_nobody_knows_are_no_errors():
+  got = search.search_section([chosen('a', None)], ['no step'])
+  assert got['accuracy'] is None and got['answers_known'] == 0
+  mixed = search.search_section([chosen('a', None), chosen('b', True)])
+  assert mixed['accuracy']['mean'] == 1 and mixed['answers_known'] == 1
+  # The truth is known, the comparison took too long: not right.
+  undecided = dataclasses.replace(chosen('a', True), outcome=None)
+  assert search.rightness(undecided) == 0
+
+
+def test_all_failed_is_a_section_too():
+  got = search.search_section([], ['a', 'b', 'b'])
+  assert got['failures'] == {'b': 2, 'a': 1}
+  assert got['cost'] == {} and got['ended'] == 0
+
+
+def test_chains_of_other_jobs_are_refused():
+  with pytest.raises(UserError, match='no problems'):
+    search.search_section([])
+  other = chosen('a')
+  del other.meta['search']['ledger']
+  with pytest.raises(UserError, match="chain 'a # 0' has no ledger"):
+    search.search_section([other])
+  del other.meta['search']
+  with pytest.raises(UserError, match=r"no meta\['search'\]"):
+    search.search_section([other])
+
+
+def test_pairing_by_hand():
+  ours = search.outcomes(
+    [chosen(n, right) for n, right in enumerate([1, 1, 1, 1, 0, 0])], ['x']
+  )
+  theirs = search.outcomes(
+    [chosen(n, right) for n, right in enumerate([1, 0, 0, 0, 0, 1])], ['x']
+  )
+  assert ours['x'] == 0 and ours['0'] == 1
+  got = search.compare(ours, theirs, resamples=400)
+  assert got['problems'] == 7
+  assert (got['ours'], got['theirs']) == (3, 1)
+  assert got['difference']['mean'] == pytest.approx(2 / 7)
+  # Of four that differ three or more to one side, either side: 2 (4 + 1) / 16.
+  assert got['p_value'] == pytest.approx(10 / 16)
+  swapped = search.compare(theirs, ours, resamples=400)
+  low, high = got['difference']['ci95']
+  assert swapped['difference']['ci95'] == pytest.approx([-high, -low], abs=0.15)
+  assert search.compare(ours, ours)['p_value'] == 1
+  del theirs['x']
+  with pytest.raises(UserError, match=r"1 problems are in one .* as 'x'"):
+    search.compare(ours, theirs)

@@ -1,0 +1,170 @@
+"""Selective prediction: closed forms, and the guarantee over many draws."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prm_jax.errors import UserError
+from prm_jax.evals import selective
+
+
+def binomial_cdf(k, n, p):
+  return sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1))
+
+
+@given(st.integers(0, 60), st.integers(1, 60), st.sampled_from([0.9, 0.95]))
+def test_bound_solves_its_own_equation(errors, more, confidence):
+  answered = errors + more
+  bound = selective.error_bound(errors, answered, confidence)
+  # At the bound as few errors come with probability 1 - confidence.
+  tail = binomial_cdf(errors, answered, bound)
+  assert tail == pytest.approx(1 - confidence, rel=1e-6)
+  none = selective.error_bound(0, answered, confidence)
+  assert none == pytest.approx(1 - (1 - confidence) ** (1 / answered))
+  assert selective.error_bound(more, more, confidence) == 1
+  assert selective.error_bound(0, 0, confidence) == 1
+
+
+def test_platt_finds_the_sigmoid_that_made_the_outcomes():
+  rng = np.random.default_rng(0)
+  scores = 1 / (1 + np.exp(-rng.normal(0, 2, 20_000)))
+  logits = np.log(scores / (1 - scores))
+  right = rng.random(20_000) < 1 / (1 + np.exp(-(0.5 * logits + 0.7)))
+  slope, offset, logit = selective.platt(scores, right)
+  # Standard errors from the Fisher information: 0.010 and 0.017.
+  assert logit
+  assert slope == pytest.approx(0.5, abs=0.05)
+  assert offset == pytest.approx(0.7, abs=0.085)
+
+
+def test_platt_satisfies_its_equations():
+  scores = np.array([0.1, 0.2, 0.6, 0.7, 0.9])
+  right = np.array([False, True, False, True, True])
+  slope, offset, _ = selective.platt(scores, right)
+  x = np.log(scores / (1 - scores))
+  targets = np.where(right, 4 / 5, 1 / 4)
+  off = 1 / (1 + np.exp(-(slope * x + offset))) - targets
+  assert slope > 0
+  assert [off.sum(), (off * x).sum()] == pytest.approx([0, 0], abs=1e-9)
+
+
+def test_platt_where_scores_say_nothing_or_the_contrary():
+  right = np.array([True, True, True, False])
+  base = np.mean([0.8, 0.8, 0.8, 1 / 3])  # Platt's targets
+  for scores in ([0.5] * 4, [0.1, 0.2, 0.3, 0.9]):
+    slope, offset, _ = selective.platt(np.array(scores), right)
+    assert slope == 0
+    assert offset == pytest.approx(math.log(base / (1 - base)))
+
+
+def test_log_products_are_taken_as_they_are():
+  rng = np.random.default_rng(0)
+  scores = -rng.exponential(2, 5000)
+  right = rng.random(5000) < 1 / (1 + np.exp(-(scores + 2)))
+  slope, offset, logit = selective.platt(scores, right)
+  assert not logit
+  assert (slope, offset) == pytest.approx((1, 2), abs=0.25)
+
+
+def calibrated(rng, count):
+  """P(right | score s) = s, s uniform: risk above t is (1 - t) / 2."""
+  scores = rng.random(count)
+  return scores, rng.random(count) < scores
+
+
+def test_the_guarantee_holds_over_many_draws():
+  draws, wanted, confidence = 3000, 0.2, 0.9
+  broken, coverage = 0, []
+  for seed in range(draws):
+    rng = np.random.default_rng(seed)
+    found = selective.choose(*calibrated(rng, 1000), wanted, confidence, seed)
+    if found.threshold is not None:
+      broken += (1 - found.threshold) / 2 > wanted
+      coverage.append(1 - found.threshold)
+  # At most a tenth; and a filter that never answered would be no filter.
+  allowed = draws * (1 - confidence)
+  assert broken <= allowed + 4 * math.sqrt(allowed * confidence)
+  assert broken > 0
+  assert len(coverage) > 0.9 * draws
+  # 0.4 of the problems can be answered at that risk.
+  assert 0.2 < np.mean(coverage) < 0.4
+
+
+def test_a_score_that_says_nothing_answers_nothing():
+  answered = 0
+  for seed in range(400):
+    rng = np.random.default_rng(seed)
+    scores, right = rng.random(300), rng.random(300) < 0.7
+    found = selective.choose(scores, right, 0.2, 0.95, seed)
+    answered += found.threshold is not None
+  # The risk is 0.3 everywhere: any threshold would break the promise.
+  assert answered <= 400 * 0.05 + 4 * math.sqrt(400 * 0.05 * 0.95)
+
+
+def test_perfect_scores_answer_all_that_is_right():
+  scores = np.repeat([0.9, 0.1], 400)
+  right = scores > 0.5
+  found = selective.choose(scores, right, 0.02)
+  assert found.threshold == 0.9
+  # With no error among n answers the bound is 1 - 0.05^(1 / n).
+  n = math.log(0.05) / math.log(1 - found.bound)
+  assert n == pytest.approx(round(n), abs=1e-6) and 160 < n < 240
+  likely = selective.probabilities(np.array([0.9, 0.1]), found)
+  assert likely[0] > 0.98 and likely[1] < 0.02
+  strict = selective.choose(scores, right, 0.001)
+  assert strict.threshold is None and strict.bound is None
+
+
+def test_what_has_no_answer_is_not_answered():
+  scores, right = calibrated(np.random.default_rng(0), 600)
+  scores[::3], right[::3] = -np.inf, False
+  found = selective.choose(scores, right, 0.3)
+  assert np.isfinite(found.threshold)
+  assert found.fitted_on < 300 == found.tested_on
+  curve = selective.risk_coverage(scores, right)
+  assert curve['coverage'][-1] == pytest.approx(2 / 3)
+  assert curve['risk'][-1] == pytest.approx(1 - right.sum() / 400)
+
+
+def test_risk_coverage_by_hand():
+  curve = selective.risk_coverage(
+    np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, False, True, False])
+  )
+  assert curve['coverage'] == [1 / 4, 3 / 4, 1]
+  assert curve['risk'] == pytest.approx([0, 1 / 3, 1 / 2])
+  # After one of the two equals half an error is expected.
+  expected = np.mean([0, 0.5 / 2, 1 / 3, 1 / 2])
+  assert curve['aurc'] == pytest.approx(expected)
+  assert curve['aurc_random'] == 1 / 2
+  assert curve['aurc_best'] == pytest.approx(np.mean([0, 0, 1 / 3, 1 / 2]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1))
+def test_aurc_lies_between_the_best_and_the_worst(items):
+  scores = np.array([score for score, _ in items], float)
+  right = np.array([yes for _, yes in items])
+  got = selective.risk_coverage(scores, right)
+  worst = selective.risk_coverage(1.0 - right, right)['aurc']
+  best = selective.risk_coverage(right.astype(float), right)['aurc']
+  assert got['aurc_best'] == pytest.approx(best)
+  assert best - 1e-9 <= got['aurc'] <= worst + 1e-9
+  level = selective.risk_coverage(np.zeros(len(right)), right)
+  assert level['aurc'] == pytest.approx(got['aurc_random'])
+
+
+def test_nothing_to_answer():
+  got = selective.risk_coverage(np.array([-np.inf]), np.array([False]))
+  assert got['coverage'] == [] and got['aurc'] is None
+
+
+def test_refusals():
+  scores, right = np.array([0.5, np.nan]), np.array([True, False])
+  with pytest.raises(UserError, match='problem 1 has the chain score nan'):
+    selective.choose(scores, right, 0.1)
+  with pytest.raises(UserError, match=r'error=1\.5: expected'):
+    selective.choose(np.zeros(9), np.zeros(9, bool), 1.5)
+  with pytest.raises(UserError, match='0 held-out problems with an answer'):
+    selective.choose(np.full(9, -np.inf), np.zeros(9, bool), 0.1)
