@@ -38,9 +38,16 @@ def read_chains(path: paths.Path) -> tuple[list, int]:
         f'{where}: expected text or null as answer, true, false or null as '
         'outcome, an object as meta'
       )
+    searched = chain.meta.get('search')
+    if extra['scores'] is None and isinstance(searched, Mapping):
+      extra |= {'scores': searched.get('scores')}
+      # A search may ask no PRM, or be ended before it is asked.
+      known = [s for s in extra['scores'] or () if s is not None]
+    else:
+      known = extra['scores']
     scores = extra['scores']
     right = isinstance(scores, list) and len(scores) == len(chain.steps)
-    if not right or not all(sections.number(s) and 0 <= s <= 1 for s in scores):
+    if not right or not all(sections.number(s) and 0 <= s <= 1 for s in known):
       raise UserError(
         f'{where}: expected {len(chain.steps)} scores in [0, 1], one per step'
       )
@@ -55,12 +62,15 @@ def chain_view(
 
   Args:
     chain: with labels or without.
-    extra: `scores` in [0, 1], `chosen`, `note`.
+    extra: `scores` in [0, 1] or None, `chosen`, `note`.
     cut: a step that scores below it is flagged; the first flag is shown.
   """
   scores = extra['scores']
   error = chains.first_error(chain.labels)
-  flag = next((i for i, score in enumerate(scores) if score < cut), -1)
+  flag = next(
+    (i for i, score in enumerate(scores) if score is not None and score < cut),
+    -1,
+  )
   if not chain.labels:
     truth = 'steps not labelled'
   elif error >= 0:
@@ -75,8 +85,8 @@ def chain_view(
       {
         'number': i + 1,
         'text': cropped(text),
-        'score': f'{score:.2f}',
-        'share': f'{100 * score:.0f}%',
+        'score': sections.NOTHING if score is None else f'{score:.2f}',
+        'share': '' if score is None else f'{100 * score:.0f}%',
         'error': i == error,
         'after': 0 <= error < i,
         'flag': i == flag,

@@ -1,13 +1,12 @@
 """A run's workdir -> one HTML page.
 
-Reads what the evaluation and the loop wrote (`results.json`, `metrics.jsonl`,
-`orm/metrics.jsonl`, `chains.jsonl`, `config.json`), turns it into sections of
-plain text and SVG, and renders them with `page.html.j2`. Everything that is
-not SVG from `figures.py` goes through jinja2's autoescape: problems and steps
-are a model's words and are trusted with nothing. Same files, same bytes.
+Reads what the jobs wrote (`results.json`, `metrics.jsonl`, `orm/metrics.jsonl`,
+`chains.jsonl`, `trees.jsonl`, `abstain.json`, `config.json`), turns it into
+sections of plain text and SVG, and renders them with `page.html.j2`. Everything
+that is not SVG from this package goes through jinja2's autoescape: problems and
+steps are a model's words and are trusted with nothing. Same files, same bytes.
 """
 
-import importlib.resources
 import itertools
 import json
 import math
@@ -19,7 +18,14 @@ import markupsafe
 
 from prm_jax import chains, paths
 from prm_jax.errors import UserError
-from prm_jax.report import chain_views, figures, files, sections
+from prm_jax.report import (
+  chain_views,
+  figures,
+  files,
+  search_sections,
+  sections,
+)
+from prm_jax.report import trees as tree_views
 from prm_jax.report.verdict import verdict
 
 SMOOTHING = 0.02  # share of the run that a loss curve averages over
@@ -50,6 +56,10 @@ def write_report(workdir: paths.Path) -> paths.Path:
   shown, total = [], 0
   if (workdir / 'chains.jsonl').is_file():
     shown, total = chain_views.read_chains(workdir / 'chains.jsonl')
+  trees, tree_count = [], 0
+  if (workdir / 'trees.jsonl').is_file():
+    trees, tree_count = tree_views.read_trees(workdir / 'trees.jsonl')
+  abstained = read_abstain(workdir / 'abstain.json')
   config = ''
   if (workdir / 'config.json').is_file():
     config_path = workdir / 'config.json'
@@ -64,6 +74,8 @@ def write_report(workdir: paths.Path) -> paths.Path:
       curves,
       (shown, total),
       config,
+      (trees, tree_count),
+      abstained,
     )
   except UserError as error:
     raise UserError(f'{path}: {error}') from error
@@ -80,6 +92,8 @@ def render(
   curves: Mapping[str, Mapping[str, Any]],
   shown_chains: tuple[Sequence[tuple[chains.Chain, dict]], int],
   config: str,
+  shown_trees: tuple[Sequence[Mapping[str, Any]], int] = ((), 0),
+  abstained: Mapping[str, Any] | None = None,
 ) -> str:
   """The page as text.
 
@@ -90,16 +104,20 @@ def render(
     curves: run name -> `style` and `metrics` (see `read_metrics`).
     shown_chains: chains with `scores`, `chosen`, `note`; how many there were.
     config: shown as it is, collapsed.
+    shown_trees: views of search trees (see `trees`); how many there were.
+    abstained: what `search_sections.abstain` gave; None where there is none.
   Raises:
     UserError: a section does not have the documented form.
   """
   threshold = manifest.get('threshold')
   cut = threshold.get('value') if isinstance(threshold, dict) else threshold
   cut = cut if sections.number(cut) else 0.5
-  known = ('best_of_n', 'localisation', 'calibration')
+  known = ('best_of_n', 'localisation', 'calibration', 'search')
   for name in known:
     if not isinstance(results.get(name) or {}, dict):
       raise UserError(f'{name}: expected an object')
+  searched = results.get('search')
+  searched = searched and search_sections.search(searched)
   best = results.get('best_of_n')
   best = best and sections.best_of_n(best, manifest.get('aggregate', 'min'))
   found = results.get('localisation')
@@ -108,31 +126,41 @@ def render(
     sections.calibration(name, values)
     for name, values in (results.get('calibration') or {}).items()
   ]
-  others = [
-    (
-      name.replace('_', ' '),
-      sections.plain(value if isinstance(value, dict) else {name: value}),
-    )
+  rest = {
+    name: value
     for name, value in results.items()
     if name not in known and value not in ({}, None)
+  }
+  others = [
+    (name.replace('_', ' '), sections.plain(value))
+    for name, value in rest.items()
+    if isinstance(value, dict)
   ]
+  if single := {k: v for k, v in rest.items() if not isinstance(v, dict)}:
+    others.append(('in all', sections.plain(single)))
   shown, total = shown_chains
-  records = [chain_views.chain_view(chain, extra, cut) for chain, extra in shown]
+  records = [
+    chain_views.chain_view(chain, extra, cut) for chain, extra in shown
+  ]
   problems = [
     (problem, list(group))
     for problem, group in itertools.groupby(records, lambda r: r['problem'])
   ]
-  source = importlib.resources.files(__package__) / 'page.html.j2'
   environment = jinja2.Environment(
+    loader=jinja2.PackageLoader('prm_jax', 'report'),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
   )
-  return environment.from_string(source.read_text(encoding='utf-8')).render(
+  return environment.get_template('page.html.j2').render(
     title=title,
     figure_css=markupsafe.Markup(figures.STYLE),
     verdict=verdict(best, found, calibrated),
+    search=searched,
+    abstain=abstained,
+    trees=shown_trees[0],
+    tree_count=shown_trees[1],
     best=best,
     localisation=found,
     calibrations=calibrated,
@@ -148,6 +176,23 @@ def render(
     ),
     config=config,
   )
+
+
+def read_abstain(path: paths.Path) -> dict[str, Any] | None:
+  """The view of a filter; None where none was chosen.
+
+  Raises:
+    UserError: the file is malformed.
+  """
+  if not path.is_file():
+    return None
+  section = files.json_object(path.read_bytes(), path).get('abstain')
+  try:
+    if not isinstance(section, dict):
+      raise UserError("expected an object under 'abstain'")
+    return search_sections.abstain(section)
+  except UserError as error:
+    raise UserError(f'{path}: {error}; run prm_jax.abstain again') from error
 
 
 def training(curves: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -117,7 +117,7 @@ def test_calibration_shows_filled_bins_with_counts(tmp_path):
 def test_unknown_sections_and_the_manifest_are_plain_tables(tmp_path):
   page = parse(write_report(write(tmp_path)))
   headings = [h.text for h in page.all('h2')]
-  assert 'Diagnostics' in headings and 'Speed' in headings
+  assert 'Diagnostics' in headings and 'In all' in headings
   rows = [row for t in page.all('table', 'plain') for row in table(t)]
   assert ['min_is_last', '0.25'] in rows
   assert ['nested.deep', '–'] in rows  # noqa: RUF001

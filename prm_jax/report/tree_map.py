@@ -1,0 +1,114 @@
+"""The map of a search tree: its shape at a glance, as inline SVG.
+
+Depth runs to the right, the chosen chain along the top. A box is a step,
+coloured by its score and with the score in it; it leads to the step's row in
+the page (`trees.py`), where its words are. Every pruned subtree is one box.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from prm_jax.report.figures import add, svg_of, text_of
+
+WIDTH, HEIGHT = 34, 18  # of a box
+COLUMN, ROW = 52, 24  # from one box to the next
+MARGIN = 6
+
+
+def draw(steps: Sequence[Any], shown: set[int], label: str, name: str) -> str:
+  """The SVG.
+
+  Args:
+    steps: `trees.Step`s, the root first.
+    shown: indices of those that are drawn, with all that lead to them.
+    label: the text alternative; the rows say the same in words.
+    name: the rows' ids are NAME-INDEX.
+  """
+  places, rows = _places(steps, shown)
+  columns = 1 + max(column for column, _ in places.values())
+  width = COLUMN * (columns - 1) + WIDTH + 2 * MARGIN
+  height = ROW * (rows - 1) + HEIGHT + 2 * MARGIN
+  svg = svg_of(width, height, label, 'map')
+  # Natural size, so that numbers stay readable; the page scrolls it.
+  svg.set('style', f'width: {width}px')
+  svg.set('role', 'group')
+  drawn = sorted(places, key=lambda i: steps[i].chosen)  # chosen ones on top
+  for i in drawn:
+    if i:
+      _edge(svg, places[steps[i].parent], places[i], _state(steps[i]))
+  for i in drawn:
+    _box(svg, steps[i], places[i], f'#{name}-{i}' if i else '')
+  return text_of(svg)
+
+
+def _places(
+  steps: Sequence[Any], shown: set[int]
+) -> tuple[dict[int, tuple[int, int]], int]:
+  """Column and row of every box, and how many rows there are.
+
+  The first child continues its parent's row, each other begins a new one.
+  """
+  places, row = {}, 0
+  stack = [(0, True)]
+  while stack:
+    i, first = stack.pop()
+    row += not first
+    places[i] = steps[i].number, row
+    if i and not steps[i].kept:
+      continue  # what follows is in its box
+    children = [c for c in steps[i].children if c in shown]
+    children.sort(
+      key=lambda c: (not steps[c].chosen, not steps[c].kept, -_height(steps[c]))
+    )
+    stack += [(c, n == 0) for n, c in enumerate(children)][::-1]
+  return places, row + 1
+
+
+def _height(step: Any) -> float:
+  return -1.0 if step.chain_score is None else step.chain_score
+
+
+def _state(step: Any) -> str:
+  return 'chosen' if step.chosen else 'kept' if step.kept else 'pruned'
+
+
+def _edge(svg, start, end, state):
+  (x0, y0), (x1, y1) = (_middle(place) for place in (start, end))
+  left, right = x0 + WIDTH / 2, x1 - WIDTH / 2
+  turn = (left + right) / 2
+  path = (
+    f'M{left} {y0}H{turn}V{y1}H{right}' if y0 != y1 else f'M{left} {y0}H{right}'
+  )
+  add(svg, 'path', class_=f'edge {state}', d=path)
+
+
+def _box(svg, step, place, link):
+  x, y = _middle(place)
+  if not link:
+    add(svg, 'circle', class_='root', cx=x, cy=y, r=5)
+    return
+  target = add(svg, 'a', href=link, class_=f'box {_state(step)}')
+  known = step.score is not None
+  if known:
+    target.set('style', f'--s:{100 * min(max(step.score, 0), 1):.0f}%')
+  number = f'{step.score:.2f}' if known else '?'
+  words = [f'step {step.number}', f'score {number}', _state(step)]
+  words += [f'{step.count} times'] * (step.count > 1)
+  words += [f'{step.size - 1} steps after it'] * (
+    not step.kept and step.size > 1
+  )
+  words += ['the chain ends here'] * bool(step.ended)
+  target.set('aria-label', ', '.join(words))
+  add(target, 'title', ', '.join(words))
+  box = {'x': x - WIDTH / 2, 'y': y - HEIGHT / 2}
+  radius = HEIGHT / 2 if step.ended else 3
+  add(target, 'rect', **box, width=WIDTH, height=HEIGHT, rx=radius)
+  add(target, 'text', number, class_='middle', x=x, y=y, dy='0.35em')
+
+
+def _middle(place: tuple[int, int]) -> tuple[float, float]:
+  column, row = place
+  return (
+    MARGIN + WIDTH / 2 + COLUMN * column,
+    MARGIN + HEIGHT / 2 + ROW * row,
+  )

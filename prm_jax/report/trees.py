@@ -1,0 +1,285 @@
+"""Search trees: from trees.jsonl to the rows and the map of the page.
+
+    {"id", "problem", "truth", "tree": Tree.to_dict(), "chosen": node, "method"}
+
+Steps with one text after the same steps are one step here, with a count. The
+chosen chain is a column of rows; what was proposed beside a step is indented
+below it, and what was pruned is folded. Of a large tree the most promising
+steps are shown and the others counted.
+"""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import markupsafe
+
+from prm_jax import paths
+from prm_jax.errors import UserError
+from prm_jax.report import files, sections, tree_map
+from prm_jax.report.chain_views import cropped
+from prm_jax.search.tree import ROOT, Tree
+from prm_jax.verify.final_answer import final_answer
+
+MAX_TREES = 12
+MAX_STEPS = 400  # of a tree: more is no picture, and would be a data file
+MAX_MAPPED = 120
+SMALLEST_FOLD = 3  # steps; fewer are read faster than opened
+
+
+@dataclasses.dataclass
+class Step:
+  """Nodes of one text after the same steps.
+
+  Attributes:
+    parent, children: indices of Steps; the root is 0, its own parent.
+    number: in its chain, from 1.
+    score, chain_score: of the first node that has one.
+    count: how many nodes.
+    ended: how many chains end here and may be chosen.
+    dead: why others were given up.
+    scratch: whether all were rolled out to look ahead only.
+    chosen: whether the chosen chain has it.
+    kept: whether a chain that ended, or the chosen one, has it; else it was
+      pruned.
+    size: Steps from here on, it included.
+  """
+
+  parent: int
+  text: str
+  number: int
+  score: float | None = None
+  chain_score: float | None = None
+  count: int = 0
+  tokens: int = 0
+  visits: int = 0
+  ended: int = 0
+  dead: Counter = dataclasses.field(default_factory=Counter)
+  scratch: bool = True
+  chosen: bool = False
+  kept: bool = False
+  size: int = 1
+  children: list[int] = dataclasses.field(default_factory=list)
+
+
+def read_trees(path: paths.Path) -> tuple[list[dict[str, Any]], int]:
+  """The views of the first MAX_TREES trees of a file, and how many it has.
+
+  Raises:
+    UserError: a line is not of the form above.
+  """
+  views, total = [], 0
+  for where, record in files.records(path):
+    total += 1
+    if total > MAX_TREES:
+      continue
+    try:
+      tree, chosen = _tree(record)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+      raise UserError(
+        f'{where}: is no search tree; expected id, problem, truth, method, '
+        'tree as Tree.to_dict gives it, and the index of the chosen node'
+      ) from None
+    views.append(tree_view(record, tree, chosen, f'tree-{total}'))
+  return views, total
+
+
+def _tree(record: Mapping[str, Any]) -> tuple[Tree, int]:
+  for name in ('problem', 'method'):
+    if not isinstance(record[name], str):
+      raise TypeError
+  tree = Tree.from_dict(record['tree'])
+  for i, node in enumerate(tree.nodes):
+    known = [s for s in (node.score, node.chain_score) if s is not None]
+    before = range(i) if i else (-1,)
+    if node.parent not in before or not isinstance(node.step, str):
+      raise ValueError
+    if not all(sections.number(s) and math.isfinite(s) for s in known):
+      raise ValueError
+    if not isinstance(node.dead, str):
+      raise TypeError
+  if record['chosen'] not in range(len(tree.nodes)):
+    raise ValueError
+  return tree, record['chosen']
+
+
+def merged(tree: Tree, chosen: int) -> list[Step]:
+  """The tree with equal siblings made one, parents before children."""
+  steps = [Step(ROOT, '', 0)]
+  place = {ROOT: ROOT}
+  known: dict[tuple[int, str], int] = {}
+  for i, node in enumerate(tree.nodes[1:], 1):
+    parent = place[node.parent]
+    at = parent
+    if node.step:
+      at = known.setdefault((parent, node.step), len(steps))
+      if at == len(steps):
+        steps.append(Step(parent, node.step, steps[parent].number + 1))
+        steps[parent].children.append(at)
+      steps[at].count += 1
+    place[i] = at
+    step = steps[at]
+    step.tokens += node.tokens
+    step.visits += node.visits
+    if step.score is None:
+      step.score = node.score
+    if step.chain_score is None:
+      step.chain_score = node.chain_score
+    step.scratch &= node.scratch
+    step.ended += node.ended and not node.dead and not node.scratch
+    if node.dead:
+      step.dead[node.dead] += 1
+  for i in tree.path(chosen):
+    steps[place[i]].chosen = True
+  for step in reversed(steps[1:]):
+    step.kept |= step.chosen or bool(step.ended)
+    steps[step.parent].kept |= step.kept
+    steps[step.parent].size += step.size
+  return steps
+
+
+def promise(step: Step) -> tuple:
+  """Sorts the chosen step first, then kept ones, then by chain score."""
+  score = -math.inf if step.chain_score is None else step.chain_score
+  return not step.chosen, not step.kept, step.scratch, -score
+
+
+def most_promising(steps: Sequence[Step], limit: int) -> set[int]:
+  """At most `limit` Steps with all that lead to them; the chosen ones for sure.
+
+  Whole chains are taken, so that nothing shown hangs in the air.
+  """
+  shown = {ROOT}
+  for i in sorted(range(1, len(steps)), key=lambda i: promise(steps[i])):
+    path, at = [], i
+    while at not in shown:
+      path.append(at)
+      at = steps[at].parent
+    if len(shown) + len(path) <= limit + 1 or steps[i].chosen:
+      shown.update(path)
+  return shown
+
+
+def tree_view(
+  record: Mapping[str, Any], tree: Tree, chosen: int, name: str
+) -> dict[str, Any]:
+  """A tree as the template shows it.
+
+  Args:
+    record: a line of trees.jsonl.
+    name: no other element of the page has an id that begins so.
+  """
+  steps = merged(tree, chosen)
+  shown = most_promising(steps, MAX_STEPS)
+  label = (
+    f'Map of a search tree of {len(steps) - 1:,} different steps; the chosen '
+    f'chain has {len(tree.path(chosen))}'
+  )
+  mapped = shown & most_promising(steps, MAX_MAPPED)
+  answer = final_answer(tree.steps(chosen)) if tree.path(chosen) else None
+  finished = tree.nodes[chosen].ended
+  return {
+    'id': cropped(str(record.get('id', ''))),
+    'problem': cropped(record['problem']),
+    'truth': cropped(str(record.get('truth') or '')),
+    'method': record['method'].replace('_', ' '),
+    'answer': cropped(answer) if finished and answer is not None else '',
+    'finished': finished,
+    'nodes': sum(bool(node.step) for node in tree.nodes),
+    'distinct': len(steps) - 1,
+    'hidden': len(steps) - len(shown),
+    'rows': list(_rows(steps, shown, ROOT, 0, name)),
+    'map': markupsafe.Markup(tree_map.draw(steps, mapped, label, name)),
+    'unmapped': len(steps) - len(mapped),
+  }
+
+
+def _rows(
+  steps: Sequence[Step],
+  shown: set[int],
+  at: int,
+  level: int,
+  name: str,
+  folded: bool = False,
+) -> Iterator[dict[str, Any]]:
+  """Rows of what follows a Step; the main line keeps its level.
+
+  Args:
+    folded: in a fold already, in which there is no other.
+  """
+  while True:
+    children = [i for i in steps[at].children if i in shown]
+    children.sort(key=lambda i: promise(steps[i]))
+    lost = sum(steps[i].size for i in steps[at].children if i not in shown)
+    main = None
+    if children and (steps[children[0]].kept or not steps[at].kept):
+      main = children.pop(0)
+      yield _row(steps[main], level, f'{name}-{main}')
+    for kept in (True, False):
+      beside = [i for i in children if steps[i].kept is kept]
+      small = sum(steps[i].size for i in beside) < SMALLEST_FOLD
+      if beside and (folded or small):
+        yield from _unfolded(steps, shown, beside, level + 1, name)
+      elif beside:
+        yield _fold(steps, shown, beside, level + 1, name)
+    if lost:
+      yield {'kind': 'more', 'level': level + 1, 'count': lost}
+    if main is None:
+      return
+    at = main
+
+
+def _unfolded(steps, shown, which, level, name) -> Iterator[dict[str, Any]]:
+  for i in which:
+    yield _row(steps[i], level, f'{name}-{i}')
+    yield from _rows(steps, shown, i, level, name, True)
+
+
+def _fold(steps, shown, which, level, name) -> dict[str, Any]:
+  heads = [steps[i] for i in which]
+  below = sum(step.size for step in heads) - len(heads)
+  words = [f'{len(heads):,} {"beside it" if heads[0].kept else "pruned"}']
+  if scores := [step.score for step in heads if step.score is not None]:
+    low, high = f'{min(scores):.2f}', f'{max(scores):.2f}'
+    words.append(f'scored {low}' + (f' to {high}' if low != high else ''))
+  if below:
+    words.append(f'with {below:,} step{"s" * (below > 1)} after')
+  return {
+    'kind': 'fold',
+    'level': level,
+    'words': ', '.join(words),
+    'rows': list(_unfolded(steps, shown, which, level, name)),
+  }
+
+
+def _row(step: Step, level: int, name: str) -> dict[str, Any]:
+  known = step.score is not None
+  facts = []
+  if step.chain_score is not None:
+    facts.append(f'chain score {step.chain_score:.4g}')
+  if step.count > 1:
+    facts.append(f'proposed {step.count} times')
+  if step.tokens:
+    facts.append(f'{step.tokens:,} tokens')
+  if step.visits:
+    facts.append(f'{step.visits:,} visits')
+  facts += [f'given up: {why} ({n})' for why, n in step.dead.most_common()]
+  if step.scratch:
+    facts.append('rolled out to look ahead')
+  state = 'chosen' if step.chosen else 'kept' if step.kept else 'pruned'
+  return {
+    'kind': 'step',
+    'id': name,
+    'level': level,
+    'number': step.number,
+    'text': cropped(step.text),
+    'score': f'{step.score:.2f}' if known else sections.NOTHING,
+    'share': f'{100 * min(max(step.score, 0), 1):.0f}%' if known else '',
+    'state': state,
+    'count': step.count,
+    'ended': bool(step.ended),
+    'dead': ', '.join(step.dead),
+    'facts': ' · '.join(facts),
+  }
