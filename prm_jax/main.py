@@ -28,6 +28,7 @@ from prm_jax import (
   prm_job,
   processes,
   sample_job,
+  search_job,
 )
 from prm_jax.errors import UserError
 from prm_jax.stopping import Stopped
@@ -37,6 +38,7 @@ TASKS = {
   'policy': policy_job.run,
   'label': label_job.run,
   'sample': sample_job.run,
+  'search': search_job.run,
 }
 DONE = 'done'
 

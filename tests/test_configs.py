@@ -37,6 +37,14 @@ VARIANTS = {
     (),
   ),
   'sample_math': (('gsm8k',), ()),
+  # Run by tests/test_search_job.py.
+  'search_math': (
+    (
+      *('best_of_n', 'majority', 'weighted_vote', 'beam', 'dvts', 'lookahead'),
+      *('rebase', 'mcts', 'refine', 'early_rejection', 'gsm8k', 'words'),
+    ),
+    (),
+  ),
 }
 CHAIN = ('mod 10 : 7 * 3 + 4', ['7 * 3 = 1', '1 + 4 = 5'])
 CANDIDATES = [CHAIN[1], ['7 * 3 = 2', '2 + 4 = 6'], ['7 * 3 = 1', '1 + 4 = 3']]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip('openai', reason='openai is not installed')
 
-from configs import label_math, sample_math
+from configs import label_math, sample_math, search_math
 from prm_jax.endpoint import Endpoint, EndpointConfig, split_steps
 from prm_jax.errors import UserError
 from prm_jax.policies import open_endpoint
@@ -99,7 +99,8 @@ def test_configs_name_every_setting():
   del fields['seed']  # the job's own
   fields |= {'base_url': '', 'model': '', 'extra': '{}'}
   fields['extra_after_steps'] = '{}'
-  for config in (label_math.get_config(), sample_math.get_config()):
+  for module in (label_math, sample_math, search_math):
+    config = module.get_config()
     assert config.policy.endpoint.to_dict() == fields
   limits = label_math.get_config().verifier.limits.to_dict()
   assert limits == dataclasses.asdict(Limits())

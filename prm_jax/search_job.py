@@ -1,0 +1,206 @@
+"""The search job: problems in, for each the chain that a search chose out.
+
+    problems -> policy and PRM, by a method of search/ -> WORKDIR: the chosen
+      chains in data and chains.jsonl, the trees in trees.jsonl, results, report
+
+What `main.py` runs for `config.task = 'search'`, in every process of the job.
+`rounds/engine.py` runs and resumes it: an item is a problem.
+"""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from prm_jax import paths, policies, processes, step_scorers
+from prm_jax.chains import Chain
+from prm_jax.data import problems as problems_lib
+from prm_jax.data.problems import Problem
+from prm_jax.errors import UserError
+from prm_jax.evals.search import search_section
+from prm_jax.policy import Policy, StepScorer
+from prm_jax.report import write_report
+from prm_jax.rounds import engine
+from prm_jax.rounds.driver import Models
+from prm_jax.rounds.journal import Ended
+from prm_jax.search.budget import Budget
+from prm_jax.search.methods import METHODS, check_models
+from prm_jax.search.searching import SearchConfig, Task, search
+
+Log = Callable[[str], None]
+TREES = 'trees.jsonl'
+
+
+class Wanted(NamedTuple):
+  """How every problem is searched.
+
+  Attributes:
+    method: its name.
+    own: of its config.
+  """
+
+  method: str
+  own: Any
+  common: SearchConfig
+  budget: Budget
+
+
+def read_wanted(config: Mapping[str, Any]) -> Wanted:
+  """What a config says of the search; raises UserError where it is wrong."""
+  name = config['method']
+  if name not in METHODS:
+    raise UserError(f'method={name!r}: expected one of {", ".join(METHODS)}')
+  # JSON has no inf: what is not said has no limit.
+  limits = {k: v for k, v in config['budget'].items() if v is not None}
+  own = METHODS[name].config(**config[name])
+  return Wanted(name, own, SearchConfig(**config['search']), Budget(**limits))
+
+
+def check(config: Mapping[str, Any]) -> Wanted:
+  """Raises UserError for all that can be seen before anything is read."""
+  engine.check(config)
+  policies.check(config['policy'], 'policy to search with')
+  problems_lib.check(config['problems'])
+  step_scorers.check(config['prm'])
+  for name in ('first', 'count'):
+    if config['problems'][name] < 0:
+      raise UserError(
+        f'problems.{name}={config["problems"][name]}: expected >= 0'
+      )
+  if config['trees'] < 0:
+    raise UserError(f'trees={config["trees"]}: expected >= 0 (0: all)')
+  kinds = config['policy']['kind'], config['prm']['kind']
+  if config['budget']['flops'] is not None and 'workdir' not in kinds:
+    raise UserError(
+      f'budget.flops={config["budget"]["flops"]:g} is never met: policy.kind='
+      f'{kinds[0]!r} and prm.kind={kinds[1]!r} do not say theirs; limit tokens '
+      'or samples'
+    )
+  return read_wanted(config)
+
+
+def read_problems(config: Mapping[str, Any], seed: int) -> list[Problem]:
+  """Those of the problems section that are to be searched."""
+  problems = problems_lib.read_problems(config, seed)
+  first, count = config['first'], config['count']
+  chosen = problems[first : first + count if count else None]
+  if not chosen:
+    raise UserError(
+      f'problems.first={first}, but there are {len(problems)} problems; '
+      'lower it'
+    )
+  return chosen
+
+
+def told(chain: Chain) -> Chain:
+  """A chosen chain as it is written: its tree stands in trees.jsonl.
+
+  Without seconds, which no two runs agree on.
+  """
+  about = dict(chain.meta['search'])
+  del about['tree']
+  about['ledger'] = {k: v for k, v in about['ledger'].items() if k != 'seconds'}
+  return dataclasses.replace(chain, meta={**chain.meta, 'search': about})
+
+
+def tree_line(chain: Chain, method: str) -> str:
+  """The line of trees.jsonl for a chosen chain."""
+  about = chain.meta['search']
+  record = {
+    'id': chain.meta['problem_id'],
+    'problem': chain.problem,
+    'truth': chain.meta['truth'],
+    'tree': about['tree'],
+    'chosen': about['node'],
+    'method': method,
+  }
+  return json.dumps(record, ensure_ascii=False, allow_nan=False) + '\n'
+
+
+def job_of(
+  config: Mapping[str, Any],
+  wanted: Wanted,
+  problems: Sequence[Problem],
+  policy: Policy,
+  prm: StepScorer | None,
+) -> engine.Job:
+  """What the engine is to do."""
+  method = METHODS[wanted.method]
+  asked = {'policy': policy.name} | ({'prm': prm.name} if prm else {})
+  name = ', '.join([wanted.method, *asked.values()])
+
+  def start(index: int):
+    each = problems[index]
+    task = Task(each.id, each.text, each.truth, each.dataset)
+    return search(
+      task, method, wanted.own, wanted.common, wanted.budget, 'search', name
+    )
+
+  def counts(items: Mapping[int, Ended]) -> dict[str, Any]:
+    found = [ended.chains[0] for ended in items.values() if not ended.failed]
+    failed = [ended.failed for ended in items.values() if ended.failed]
+    return {'search': search_section(found, failed, seed=config['seed'])}
+
+  def write_trees(workdir: pathlib.Path, items: Mapping[int, Ended]) -> None:
+    shown = list(items.values())[: config['trees'] or None]
+    lines = (
+      tree_line(ended.chains[0], wanted.method)
+      for ended in shown
+      if not ended.failed
+    )
+    paths.write_text(workdir / TREES, ''.join(lines))
+
+  return engine.Job(
+    name=f'search by {wanted.method}',
+    kind='search',
+    about={
+      'data_fingerprint': problems_lib.fingerprint(problems),
+      'method': wanted.method,
+      **asked,
+    },
+    count=len(problems),
+    start=start,
+    counts=counts,
+    models=Models(policy=policy, prm=prm),
+    at_once=policies.at_once(config['policy']),
+    chains=lambda ended: [told(chain) for chain in ended.chains[:1]],
+    also=write_trees,
+  )
+
+
+def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
+  """Runs or resumes the whole job; every output is in `workdir`."""
+  wanted = check(config)
+  paths.check_local(workdir, 'the workdir of a search job')
+  seed, prm = config['seed'], None
+  if METHODS[wanted.method].scores:
+    prm = step_scorers.open_scorer(config['prm'], config['policy']['solver'])
+  policy = policies.open_policy(config['policy'], seed, workdir)
+  # Before the workdir is this config's own.
+  check_models(wanted.method, policy, prm)
+  problems = read_problems(config['problems'], seed)
+  engine.run(
+    job_of(config, wanted, problems, policy, prm), config, workdir, log
+  )
+  processes.first_alone('report', lambda: _report(workdir, log))
+
+
+def _report(workdir: pathlib.Path, log: Log) -> None:
+  """The numbers that a run is judged by, for the console; and the page."""
+  document = json.loads((workdir / 'results.json').read_text())
+  found = document['results']['search']
+  method = document['manifest']['method']
+  if found['accuracy'] is not None:
+    low, high = found['accuracy']['ci95']
+    log(
+      f'{method}: {found["accuracy"]["mean"]:.1%} [{low:.1%}, {high:.1%}] of '
+      f'{found["problems"]:,} problems right'
+    )
+  if found['cost']:
+    cost = {name: each['mean'] for name, each in found['cost'].items()}
+    log(
+      f'{method}: a problem took {cost["tokens"]:,.0f} tokens, '
+      f'{cost["scored_tokens"]:,.0f} PRM tokens, {cost["flops"]:.3g} FLOPs'
+    )
+  log(f'report: {write_report(workdir)}')
