@@ -1,6 +1,6 @@
 """Killed in the middle and started again, a job ends as if nothing had been.
 
-Real processes and SIGKILL, for every label source and for sampling.
+Real processes and SIGKILL, for every label source, for sampling and search.
 """
 
 import json
@@ -37,6 +37,17 @@ def problems(count: int) -> tuple[str, ...]:
     '--config.problems.test_problems=1',
     '--config.samples=16',
     '--config.concurrent=2',
+  )
+
+
+def searched(method: str, count: int, *more: str) -> tuple[str, ...]:
+  return (
+    f'--config=configs/search_math.py:{method}',
+    '--config.problems.train_problems=1',
+    '--config.problems.dev_problems=1',
+    f'--config.problems.test_problems={count}',
+    '--config.concurrent=2',
+    *more,
   )
 
 
@@ -78,6 +89,23 @@ JOBS = {
     *MODEL,
     '--config.rollouts.samples=2',
     '--config.concurrent=4',
+  ),
+  'beam': searched('beam', 100),
+  'beam with models': searched(
+    'beam',
+    30,
+    *MODEL,
+    '--config.prm.kind=workdir',
+    '--config.prm.path={prm}',
+  ),
+  'best of recorded': searched(
+    'best_of_n',
+    80,
+    '--config.policy.kind=recorded',
+    '--config.policy.workdir={sampled}',
+    '--config.problems.split=train',
+    '--config.problems.train_problems=80',
+    '--config.problems.test_problems=1',
   ),
 }
 # What the jobs above begin with.
@@ -122,15 +150,19 @@ def found(workdir: pathlib.Path) -> dict:
   ledger = json.loads((workdir / 'ledger.json').read_text())
   assert results['results'] == ledger
   assert ledger.pop('seconds') > 0
+  if searching := ledger.get('search'):
+    assert searching['cost'].pop('seconds')['mean'] > 0
   # What was under way when a process died was asked for again.
   if ledger.pop('server', None):
     del ledger['money']
   stored = builder.fingerprint(chain_sets.read(str(workdir), 'workdir'))
   assert stored == results['dataset']['fingerprint']
+  trees = workdir / 'trees.jsonl'
   return {
     'dataset': results['dataset'],
     'ledger': ledger,
     'chains': (workdir / 'chains.jsonl').read_bytes(),
+    'trees': trees.read_bytes() if trees.exists() else b'',
   }
 
 

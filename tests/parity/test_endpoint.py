@@ -17,14 +17,21 @@ for package in ('torch', 'transformers', 'fastapi', 'uvicorn', 'openai'):
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: E402
 
+from prm_jax import search  # noqa: E402
 from prm_jax.chains import Chain  # noqa: E402
+from prm_jax.domains.arithmetic import ArithmeticConfig  # noqa: E402
+from prm_jax.domains.exact_scorer import ExactScorer  # noqa: E402
 from prm_jax.endpoint import Endpoint, EndpointConfig, split_steps  # noqa: E402
 from prm_jax.errors import UserError  # noqa: E402
 from prm_jax.export import export  # noqa: E402
 from prm_jax.labels import judge  # noqa: E402
-from prm_jax.policy import Question, Request  # noqa: E402
+from prm_jax.loading import load  # noqa: E402
+from prm_jax.policy import Question, Request, Scoring  # noqa: E402
 from prm_jax.rounds.driver import CannotDo  # noqa: E402
+from prm_jax.search.searching import SearchConfig, Task  # noqa: E402
+from prm_jax.tree_scorer import TreeScorer  # noqa: E402
 from tests.models.test_smollm2 import greedy, opened  # noqa: E402, F401
+from tests.published_models import write_model  # noqa: E402
 
 FRANCE = 'What is the capital of France?'
 SECONDS = 180  # for the server to start, on a machine that is busy
@@ -148,6 +155,62 @@ def test_a_judge(server, opened):  # noqa: F811
     with pytest.raises(StopIteration) as stop:
       labelling.send(replies)
     assert stop.value.value.labels == judge.labels_of(index, 2)
+
+
+@pytest.mark.parametrize('method', ['best_of_n', 'beam'])
+def test_a_search(server, opened, tmp_path, method):  # noqa: F811
+  """A server writes, a PRM of ours scores; asked again nothing is paid."""
+  write_model('rlhflow', tmp_path / 'prm')
+  prm = TreeScorer(load(tmp_path / 'prm', style='rlhflow'))
+  config = config_for(
+    server, opened, api='completions', temperature=0.0, max_tokens=24
+  )
+  tasks = [
+    Task('low', 'Count from 1 to 5.\n1\n2', '5'),
+    Task('high', 'Count from 11 to 15.\n11\n12', '15'),
+  ]
+
+  def searched():
+    endpoint = Endpoint(config, tmp_path / 'cache')
+    found = search.run(
+      tasks,
+      endpoint,
+      prm,
+      method,
+      {'samples': 2} | ({'width': 1} if method == 'beam' else {}),
+      SearchConfig(max_steps=3),
+    )
+    return {each.task.id: each for each in found}, endpoint.usage
+
+  found, usage = searched()
+  for each in found.values():
+    assert not each.failed, each.failed
+    ledger = each.ledger
+    # Two samples a round, fewer where a chain ended.
+    assert ledger['rounds'] <= (1 if method == 'best_of_n' else 3)
+    assert ledger['samples'] <= 2 * ledger['rounds']
+    assert ledger['tokens'] > 0 == ledger['lost']
+    (scored,), chosen = prm.score(
+      [Scoring(each.task.text, each.chosen.steps)]
+    ), each.chosen.meta['search']
+    if chosen['ended'] or method == 'beam':  # not scored where it was cut off
+      assert chosen['scores'] == pytest.approx(scored[0].scores, abs=1e-5)
+  assert found['low'].chosen.steps[:3] == ('3', '4', '5')
+  assert method == 'beam' or found['low'].chosen.meta['search']['ended']
+  assert usage.tokens == sum(each.ledger['tokens'] for each in found.values())
+  again, usage = searched()
+  assert usage.calls == 0 < usage.cached
+  for name, each in again.items():
+    assert each.chosen.steps == found[name].chosen.steps
+
+
+def test_a_search_that_a_chat_cannot_do(server, opened):  # noqa: F811
+  """This server's chats begin anew: nothing is spent to find that out."""
+  endpoint = Endpoint(config_for(server, opened))
+  task, prm = Task('sum', 'What is 2 + 2?'), ExactScorer(ArithmeticConfig())
+  with pytest.raises(UserError, match="api='chat' may begin anew"):
+    next(search.run([task], endpoint, prm, 'beam'))
+  assert endpoint.usage.calls == 0
 
 
 def test_what_a_real_server_refuses(server, opened):  # noqa: F811
