@@ -25,8 +25,9 @@ from prm_jax.rounds import engine
 from prm_jax.rounds.driver import Models
 from prm_jax.rounds.journal import Ended
 from prm_jax.search.budget import Budget
+from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.methods import METHODS, check_models
-from prm_jax.search.searching import SearchConfig, Task, search
+from prm_jax.search.searching import search
 
 Log = Callable[[str], None]
 TREES = 'trees.jsonl'

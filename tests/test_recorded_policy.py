@@ -13,8 +13,8 @@ from prm_jax.errors import UserError
 from prm_jax.policy import CannotAsk, Request
 from prm_jax.recorded_policy import RecordedPolicy
 from prm_jax.search import run
+from prm_jax.search.method import Task
 from prm_jax.search.methods import METHODS
-from prm_jax.search.searching import Task
 
 PROBLEM = 'mod 10 : 7 * 3 + 4'
 OTHER = 'mod 10 : 1 + 1 + 1'

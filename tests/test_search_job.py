@@ -21,8 +21,8 @@ from prm_jax.domains.exact_scorer import ExactScorer
 from prm_jax.policy import Scoring
 from prm_jax.score import aggregate
 from prm_jax.search.budget import Budget
+from prm_jax.search.method import SearchConfig
 from prm_jax.search.methods import METHODS
-from prm_jax.search.searching import SearchConfig
 from prm_jax.search.tree import Tree
 from tests.command_line import ROOT, contents, copy_run, run_all, the_error
 from tests.test_processes import flags_of

@@ -3,7 +3,7 @@
 import dataclasses
 
 from prm_jax.errors import UserError
-from prm_jax.search.searching import Expand, Grow, SearchConfig
+from prm_jax.search.method import Expand, Grow, SearchConfig
 from prm_jax.search.tree import ROOT, Tree
 
 

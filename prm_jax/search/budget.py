@@ -12,6 +12,8 @@ from prm_jax.policy import Completion, Scored
 class Budget:
   """Limits for one problem; inf is none. It ends with the round that meets one.
 
+  One round there always is.
+
   Attributes:
     samples: completions asked of the policy. The last round is cut to fit.
     tokens: written by the policy.
@@ -32,6 +34,8 @@ class Budget:
           f'budget.{field.name}={value}: nothing can be spent; expected a '
           'number above 0, or inf for no limit'
         )
+    if self.samples < 1:
+      raise UserError(f'budget.samples={self.samples}: expected >= 1')
 
 
 @dataclasses.dataclass
@@ -46,6 +50,8 @@ class Ledger:
     rounds: of proposing and scoring.
     lost: completions that could not be had.
     dead: chains that were given up, by reason.
+    stopped: what ended it before the method would have: the budget's limit by
+      its name, or why the policy could not be asked; '' where nothing did.
     seconds: from its beginning to its end, the others in flight included.
   """
 
@@ -58,6 +64,7 @@ class Ledger:
   rounds: int = 0
   lost: int = 0
   dead: dict[str, int] = dataclasses.field(default_factory=dict)
+  stopped: str = ''
   seconds: float = 0.0
   _began: float = dataclasses.field(default_factory=time.monotonic)
 
@@ -76,15 +83,27 @@ class Ledger:
     """Counts a chain that was given up."""
     self.dead[reason] = self.dead.get(reason, 0) + 1
 
-  def within(self, budget: Budget) -> bool:
-    """Whether another round may begin."""
+  def limit(self, budget: Budget) -> str:
+    """The name of the limit that is met; '' where another round may begin.
+
+    Raises:
+      UserError: the budget is in FLOPs, and nobody counts them.
+    """
     self.seconds = time.monotonic() - self._began
-    return (
-      self.samples < budget.samples
-      and self.tokens < budget.tokens
-      and self.policy_flops + self.prm_flops < budget.flops
-      and self.seconds < budget.seconds
-    )
+    flops = self.policy_flops + self.prm_flops
+    if self.tokens and not flops and math.isfinite(budget.flops):
+      raise UserError(
+        f'budget.flops={budget.flops:g}: neither this policy nor this PRM '
+        'counts its FLOPs; set budget.tokens or budget.samples instead'
+      )
+    spent = {
+      'samples': self.samples,
+      'tokens': self.tokens,
+      'flops': flops,
+      'seconds': self.seconds,
+    }
+    met = [name for name, it in spent.items() if it >= getattr(budget, name)]
+    return met[0] if met else ''
 
   def to_dict(self) -> dict:
     """JSON types only."""

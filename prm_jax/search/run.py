@@ -13,8 +13,9 @@ from prm_jax.errors import UserError
 from prm_jax.policy import Policy, StepScorer
 from prm_jax.rounds.driver import AT_ONCE, Models, drive
 from prm_jax.search.budget import Budget
+from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.methods import METHODS, check_models
-from prm_jax.search.searching import SearchConfig, Task, search
+from prm_jax.search.searching import search
 from prm_jax.search.tree import Tree
 
 
@@ -47,6 +48,7 @@ def run(
   config: SearchConfig | None = None,
   budget: Budget | None = None,
   key: str = '0',
+  trees: Mapping[str, Tree] | None = None,
   concurrent: int = 64,
   at_once: int = AT_ONCE,
 ) -> Iterator[Found]:
@@ -58,12 +60,15 @@ def run(
     options: of the method, as in its config's attributes.
     budget: of each problem; None: none, the method ends by itself.
     key: with each task's id what its search is drawn from.
+    trees: of earlier searches, by the id of their tasks: the search goes on
+      with a copy, and what it found counts. The ledger is of the new part.
     concurrent: problems that are searched side by side.
     at_once: samples that a round asks for at most.
 
   Raises:
     UserError: the method is not known, an option is wrong, or a model that is
-      asked is missing.
+      asked is missing, a tree is another problem's, or the method cannot do
+      with the aggregate.
   """
   if method not in METHODS:
     raise UserError(f'method={method!r}: expected one of {", ".join(METHODS)}')
@@ -78,7 +83,10 @@ def run(
   name = ', '.join(filter(None, [method, policy.name, prm_name]))
 
   def start(index: int):
-    return search(tasks[index], chosen, own, config, budget, key, name)
+    task, tree = tasks[index], None
+    if trees and task.id in trees:
+      tree = Tree.from_dict(trees[task.id].to_dict())
+    return search(task, chosen, own, config, budget, key, name, tree)
 
   models = Models(policy=policy, prm=prm)
   for ended in drive(

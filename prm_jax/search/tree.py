@@ -5,7 +5,7 @@ a step, the policy's word that the chain ends at its parent.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 ROOT = 0
@@ -40,7 +40,9 @@ class Node:
       counted at the last.
     logprob: as `Completion`'s, where tokens are counted.
     depth: steps from the problem to this one, it included.
-    drawn: samples asked for of what follows it.
+    drawn: samples asked for of what follows it; the first of a node with a
+      stream is the stream's own next step.
+    ahead: samples asked for to look ahead from it.
     visits, value: a method's own: how often it went this way, and what it
       thinks of it.
   """
@@ -57,6 +59,7 @@ class Node:
   logprob: float | None = None
   depth: int = 0
   drawn: int = 0
+  ahead: int = 0
   visits: int = 0
   value: float = 0.0
 
@@ -103,17 +106,43 @@ class Tree:
     """The scores of these steps."""
     return [self.nodes[i].score for i in self.path(index)]
 
-  def alive(self) -> list[int]:
-    """Nodes that may be gone on from or chosen; the root is none of them."""
+  def in_order(self) -> Iterator[int]:
+    """Every node, depth first.
+
+    Chains that are drawn one after the other and those that grow side by side
+    come in the same order, so that the first of equals is the same.
+    """
+    waiting = [ROOT]
+    while waiting:
+      index = waiting.pop()
+      yield index
+      waiting.extend(reversed(self.children[index]))
+
+  def alive(self, scratch: bool = False) -> list[int]:
+    """Nodes that may be gone on from or chosen, in order; never the root.
+
+    Args:
+      scratch: those that were rolled out to look ahead, instead.
+    """
     return [
       i
-      for i, node in enumerate(self.nodes)
-      if i != ROOT and not node.dead and not node.scratch
+      for i in self.in_order()
+      if i != ROOT
+      and not self.nodes[i].dead
+      and self.nodes[i].scratch == scratch
     ]
 
-  def ended(self) -> list[int]:
+  def ended(self, scratch: bool = False) -> list[int]:
     """Of these, where a chain ends."""
-    return [i for i in self.alive() if self.nodes[i].ended]
+    return [i for i in self.alive(scratch) if self.nodes[i].ended]
+
+  def live_children(self, index: int) -> list[int]:
+    """Those of a node that are alive, ended ones included."""
+    return [
+      i
+      for i in self.children[index]
+      if not self.nodes[i].dead and not self.nodes[i].scratch
+    ]
 
   def to_dict(self) -> dict[str, Any]:
     """JSON types only; `from_dict`'s inverse. Of nodes what is not default."""
@@ -126,9 +155,12 @@ class Tree:
   def from_dict(cls, record: Mapping[str, Any]) -> 'Tree':
     """A tree from `to_dict`'s form."""
     tree = cls(record['problem'])
-    tree.nodes[ROOT] = Node(**record['nodes'][ROOT])
-    for values in record['nodes'][1:]:
-      tree.add(Node(**values | {'stream': Stream(*values['stream'])}))
+    nodes = [Node(**values) for values in record['nodes']]
+    for node in nodes:
+      node.stream = node.stream and Stream(*node.stream)
+    tree.nodes[ROOT] = nodes[ROOT]
+    for node in nodes[1:]:
+      tree.add(node)
     return tree
 
 

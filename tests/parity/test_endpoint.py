@@ -28,7 +28,7 @@ from prm_jax.labels import judge  # noqa: E402
 from prm_jax.loading import load  # noqa: E402
 from prm_jax.policy import Question, Request, Scoring  # noqa: E402
 from prm_jax.rounds.driver import CannotDo  # noqa: E402
-from prm_jax.search.searching import SearchConfig, Task  # noqa: E402
+from prm_jax.search.method import SearchConfig, Task  # noqa: E402
 from prm_jax.tree_scorer import TreeScorer  # noqa: E402
 from tests.models.test_smollm2 import greedy, opened  # noqa: E402, F401
 from tests.published_models import write_model  # noqa: E402
@@ -190,9 +190,10 @@ def test_a_search(server, opened, tmp_path, method):  # noqa: F811
     assert ledger['rounds'] <= (1 if method == 'best_of_n' else 3)
     assert ledger['samples'] <= 2 * ledger['rounds']
     assert ledger['tokens'] > 0 == ledger['lost']
-    (scored,), chosen = prm.score(
-      [Scoring(each.task.text, each.chosen.steps)]
-    ), each.chosen.meta['search']
+    (scored,), chosen = (
+      prm.score([Scoring(each.task.text, each.chosen.steps)]),
+      each.chosen.meta['search'],
+    )
     if chosen['ended'] or method == 'beam':  # not scored where it was cut off
       assert chosen['scores'] == pytest.approx(scored[0].scores, abs=1e-5)
   assert found['low'].chosen.steps[:3] == ('3', '4', '5')
