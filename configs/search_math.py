@@ -13,7 +13,10 @@ accuracy with its interval, report.html all of it. The same command goes on
 where an earlier one stopped.
 
 Without a policy and a PRM the solver that wrote the training chains is asked,
-and what it is worth at every step: EXPECTED
+and a PRM that knows how often it ends right from where. Of the 400 problems
+majority finds 49% right; best_of_n and weighted_vote 91%; early_rejection the
+same with half the tokens; beam 99.5% with as many. Each takes 8 to 26 seconds
+on two cores.
 
 Variants, comma separated, as in `configs/search_math.py:beam,gsm8k,tiny`:
 
@@ -48,13 +51,13 @@ METHODS = dict(
   mcts=dict(
     simulations=64,
     width=4,
-    c_puct=1.0,
+    c_puct=0.125,
     leaves=4,
     prior='policy',
     rollouts=0,
   ),
   refine=dict(samples=4, rounds=4),
-  early_rejection=dict(samples=16),
+  early_rejection=dict(samples=16, width=4),
 )
 
 
@@ -65,7 +68,7 @@ def base() -> ml_collections.ConfigDict:
   config.seed = 0
   config.cpu_devices = 0  # 0: whatever JAX finds
   config.method = 'best_of_n'
-  config.search = dict(aggregate='min', max_steps=64, max_repeats=3)
+  config.search = dict(aggregate='min', max_steps=64, max_repeats=8)
   # Of a problem; the first that is reached ends it. Unset: no limit.
   unset = ml_collections.config_dict.placeholder
   config.budget = dict(

@@ -28,6 +28,7 @@ from prm_jax.search.budget import Budget
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.methods import METHODS, check_models
 from prm_jax.search.searching import search
+from prm_jax.search.tree import Tree
 
 Log = Callable[[str], None]
 TREES = 'trees.jsonl'
@@ -55,7 +56,10 @@ def read_wanted(config: Mapping[str, Any]) -> Wanted:
   # JSON has no inf: what is not said has no limit.
   limits = {k: v for k, v in config['budget'].items() if v is not None}
   own = METHODS[name].config(**config[name])
-  return Wanted(name, own, SearchConfig(**config['search']), Budget(**limits))
+  common = SearchConfig(**config['search'])
+  # A method says what it cannot do before it asks for anything.
+  next(METHODS[name].grow(Tree(''), own, common))
+  return Wanted(name, own, common, Budget(**limits))
 
 
 def check(config: Mapping[str, Any]) -> Wanted:
