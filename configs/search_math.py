@@ -145,6 +145,7 @@ def base() -> ml_collections.ConfigDict:
     rows=1024,  # chains whose keys and values stay on the device
     exact='value',  # that the solver ends right; or steps: that they are right
   )
+  config.go_on_from = ''  # the workdir of a search whose trees grow further
   config.trees = 0  # problems whose trees are written, the first; 0: all
   config.concurrent = 64  # problems that a process has in flight
   config.price = dict(tokens=0.0, prompt_tokens=0.0)  # US dollars a million

@@ -8,6 +8,7 @@ What `main.py` runs for `config.task = 'search'`, in every process of the job.
 """
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -123,10 +124,65 @@ def tree_line(chain: Chain, method: str) -> str:
   return json.dumps(record, ensure_ascii=False, allow_nan=False) + '\n'
 
 
+def read_trees(
+  workdir: str, problems: Sequence[Problem]
+) -> dict[str, dict[str, Any]]:
+  """Trees of an earlier search, by the ids of their problems, as dicts.
+
+  Args:
+    workdir: of that search; '': there was none.
+
+  Raises:
+    UserError: no search with trees of these problems ended there.
+  """
+  if not workdir:
+    return {}
+  path = paths.open_path(workdir).expanduser() / TREES
+  texts = {each.id: each.text for each in problems}
+  found = {}
+  try:
+    lines = path.read_text().splitlines()
+  except OSError as error:
+    raise UserError(
+      f'go_on_from={workdir!r}: {path}: {error.strerror}; name the --workdir '
+      'of a search that is done'
+    ) from None
+  for number, line in enumerate(lines, 1):
+    try:
+      record = json.loads(line)
+      name, tree = record['id'], record['tree']
+      Tree.from_dict(tree)
+    except (ValueError, LookupError, TypeError, AttributeError):
+      raise UserError(
+        f'{path}:{number}: is no line of a search; run that one again in an '
+        'empty --workdir'
+      ) from None
+    if texts.get(name) == tree['problem']:
+      found[name] = tree
+  if not found:
+    raise UserError(
+      f'go_on_from={workdir!r} has trees of none of the {len(problems)} '
+      'problems; name a search of the same ones'
+    )
+  return found
+
+
+def fingerprint(
+  problems: Sequence[Problem], trees: Mapping[str, dict[str, Any]]
+) -> str:
+  """16 hex digits over what is searched, and what was found of it before."""
+  alone = problems_lib.fingerprint(problems)
+  if not trees:
+    return alone
+  text = json.dumps([alone, trees], ensure_ascii=False, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def job_of(
   config: Mapping[str, Any],
   wanted: Wanted,
   problems: Sequence[Problem],
+  trees: Mapping[str, dict[str, Any]],
   policy: Policy,
   prm: StepScorer | None,
 ) -> engine.Job:
@@ -138,9 +194,8 @@ def job_of(
   def start(index: int):
     each = problems[index]
     task = Task(each.id, each.text, each.truth, each.dataset)
-    return search(
-      task, method, wanted.own, wanted.common, wanted.budget, 'search', name
-    )
+    kept = Tree.from_dict(trees[each.id]) if each.id in trees else None
+    return search(task, method, *wanted[1:], key='search', name=name, tree=kept)
 
   def counts(items: Mapping[int, Ended]) -> dict[str, Any]:
     found = [ended.chains[0] for ended in items.values() if not ended.failed]
@@ -160,7 +215,7 @@ def job_of(
     name=f'search by {wanted.method}',
     kind='search',
     about={
-      'data_fingerprint': problems_lib.fingerprint(problems),
+      'data_fingerprint': fingerprint(problems, trees),
       'method': wanted.method,
       **asked,
     },
@@ -185,9 +240,11 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   # Before the workdir is this config's own.
   check_models(wanted.method, policy, prm)
   problems = read_problems(config['problems'], seed)
-  engine.run(
-    job_of(config, wanted, problems, policy, prm), config, workdir, log
-  )
+  trees = read_trees(config['go_on_from'], problems)
+  if trees:
+    log(f'{len(trees):,} of {len(problems):,} problems were searched before')
+  job = job_of(config, wanted, problems, trees, policy, prm)
+  engine.run(job, config, workdir, log)
   processes.first_alone('report', lambda: _report(workdir, log))
 
 

@@ -61,6 +61,12 @@ THEN = {
     *RECORDED,
     '--config.best_of_n.samples=6',
   ],
+  'mcts at once': [f'{SEARCH}mcts,tiny', '--config.mcts.simulations=16'],
+  'mcts gone on with': [
+    f'{SEARCH}mcts,tiny',
+    '--config.go_on_from={tmp}/mcts',
+    '--config.concurrent=3',
+  ],
   'no PRM': [f'{SEARCH}majority,tiny', '--config.prm.kind=none'],
   'some': [
     f'{SEARCH}beam,tiny',
@@ -188,6 +194,55 @@ def test_some_of_the_problems_with_a_budget(jobs):
     assert chain.meta['search']['ledger']['samples'] == 6
     # Stopped on the way, and all the same an answer.
     assert not chain.meta['search']['ended']
+
+
+def visits_of(jobs, name) -> list[dict]:
+  """Of each problem: how often the search went to which steps."""
+  trees = [Tree.from_dict(told['tree']) for told in trees_of(jobs, name)]
+  return [
+    {
+      (tree.steps(i), node.stream): node.visits
+      for i, node in enumerate(tree.nodes)
+      if not node.scratch
+    }
+    for tree in trees
+  ]
+
+
+def test_a_kept_tree_is_gone_on_with(jobs):
+  """Eight simulations and eight more are sixteen."""
+  assert visits_of(jobs, 'mcts gone on with') == visits_of(jobs, 'mcts at once')
+  assert visits_of(jobs, 'mcts') != visits_of(jobs, 'mcts at once')
+  assert '8 of 8 problems were searched before' in jobs['mcts gone on with'][1]
+  # The ledger is of the new part.
+  took = [
+    read(jobs, name)['search']['cost']['samples']['mean']
+    for name in ('mcts gone on with', 'mcts at once')
+  ]
+  assert took[0] < took[1]
+
+
+def test_what_cannot_be_gone_on_with(jobs, tmp_path):
+  (tmp_path / 'half').mkdir()
+  (tmp_path / 'half' / 'trees.jsonl').write_text('{"id": "mod 10 : 1')
+  cases = {
+    'nothing': (tmp_path, 'trees.jsonl: No such file or directory; name the'),
+    'half': (tmp_path / 'half', 'trees.jsonl:1: is no line of a search; run'),
+    'others': (jobs['some'][0], 'has trees of none of the 2 problems; name a'),
+  }
+  ran = run_all(
+    [
+      [
+        f'{SEARCH}mcts,tiny',
+        f'--config.go_on_from={workdir}',
+        '--config.problems.count=2',
+        f'--workdir={tmp_path / name}-run',
+      ]
+      for name, (workdir, _) in cases.items()
+    ]
+  )
+  for done, (_, why) in zip(ran, cases.values(), strict=True):
+    assert why in the_error(done)
 
 
 def test_all_done_changes_nothing(jobs):

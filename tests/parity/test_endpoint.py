@@ -28,7 +28,8 @@ from prm_jax.labels import judge  # noqa: E402
 from prm_jax.loading import load  # noqa: E402
 from prm_jax.policy import Question, Request, Scoring  # noqa: E402
 from prm_jax.rounds.driver import CannotDo  # noqa: E402
-from prm_jax.search.method import SearchConfig, Task  # noqa: E402
+from prm_jax.search.budget import Budget  # noqa: E402
+from prm_jax.search.method import Task  # noqa: E402
 from prm_jax.tree_scorer import TreeScorer  # noqa: E402
 from tests.models.test_smollm2 import greedy, opened  # noqa: E402, F401
 from tests.published_models import write_model  # noqa: E402
@@ -165,10 +166,7 @@ def test_a_search(server, opened, tmp_path, method):  # noqa: F811
   config = config_for(
     server, opened, api='completions', temperature=0.0, max_tokens=24
   )
-  tasks = [
-    Task('low', 'Count from 1 to 5.\n1\n2', '5'),
-    Task('high', 'Count from 11 to 15.\n11\n12', '15'),
-  ]
+  tasks = [Task(n, f'Count from 1 to {n}.\n1\n2', n) for n in ('5', '4')]
 
   def searched():
     endpoint = Endpoint(config, tmp_path / 'cache')
@@ -178,7 +176,7 @@ def test_a_search(server, opened, tmp_path, method):  # noqa: F811
       prm,
       method,
       {'samples': 2} | ({'width': 1} if method == 'beam' else {}),
-      SearchConfig(max_steps=3),
+      budget=Budget(samples=6),
     )
     return {each.task.id: each for each in found}, endpoint.usage
 
@@ -186,18 +184,15 @@ def test_a_search(server, opened, tmp_path, method):  # noqa: F811
   for each in found.values():
     assert not each.failed, each.failed
     ledger = each.ledger
-    # Two samples a round, fewer where a chain ended.
-    assert ledger['rounds'] <= (1 if method == 'best_of_n' else 3)
-    assert ledger['samples'] <= 2 * ledger['rounds']
+    if method == 'best_of_n':
+      assert (ledger['rounds'], ledger['samples']) == (1, 2)
+    else:  # two beams, until they end or the budget does
+      assert ledger['samples'] == 6 or each.chosen.meta['search']['ended']
     assert ledger['tokens'] > 0 == ledger['lost']
-    (scored,), chosen = (
-      prm.score([Scoring(each.task.text, each.chosen.steps)]),
-      each.chosen.meta['search'],
-    )
-    if chosen['ended'] or method == 'beam':  # not scored where it was cut off
-      assert chosen['scores'] == pytest.approx(scored[0].scores, abs=1e-5)
-  assert found['low'].chosen.steps[:3] == ('3', '4', '5')
-  assert method == 'beam' or found['low'].chosen.meta['search']['ended']
+    about = each.chosen.meta['search']
+    [[scored]] = prm.score([Scoring(each.task.text, each.chosen.steps)])
+    assert about['scores'] == pytest.approx(scored.scores, abs=1e-5)
+  assert found['5'].chosen.steps[:3] == ('3', '4', '5')
   assert usage.tokens == sum(each.ledger['tokens'] for each in found.values())
   again, usage = searched()
   assert usage.calls == 0 < usage.cached
