@@ -1,6 +1,5 @@
 """A policy that writes a known tree, and a PRM that knows every score of it."""
 
-import itertools
 import random
 
 from prm_jax.policy import Completion, Scored
@@ -55,7 +54,7 @@ class Scripted:
 
   def step(self, before, branch):
     """The text of a step, and whether the chain ends with it."""
-    ends = len(before) + 1 == self.depth
+    ends = len(before) + 1 >= self.depth
     if self.uneven:
       ends |= drawn('ends', *before, branch) < 0.3
     return f'{len(before)}: x = {branch}', ends
@@ -129,7 +128,3 @@ def optimum(policy, seed):
     for p in range(1, len(steps) + 1):
       values[steps[:p]] = max(value, values.get(steps[:p], 0.0))
   return max(worth, key=worth.get), Table(values.__getitem__)
-
-
-def every(*axes):
-  return list(itertools.product(*axes))

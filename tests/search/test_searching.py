@@ -100,6 +100,15 @@ def test_a_search_that_is_cut_short_prefers_a_chain_that_ended():
   assert ends.chosen.meta['search']['ended'] and ends.ledger['samples'] == 8
 
 
+def test_an_end_that_was_only_looked_at_is_better_than_none():
+  options = {'samples': 4, 'width': 2, 'steps': 2}
+  found = search(
+    'lookahead', Scripted(2, 3), noise(0), options, budget=Budget(samples=8)
+  )
+  assert not found.tree.ended() and found.ledger['stopped'] == 'samples'
+  assert found.chosen.answer == '0' and len(found.chosen.steps) == 3
+
+
 @pytest.mark.parametrize('field', ['samples', 'tokens', 'flops', 'seconds'])
 @pytest.mark.parametrize('value', [0, -1, math.nan])
 def test_a_budget_of_nothing(field, value):
@@ -135,7 +144,7 @@ def test_the_ledger_adds_up():
 def test_unknown_names():
   with pytest.raises(UserError, match="method='beams': expected one of best_"):
     search('beams', Scripted(), noise(0))
-  with pytest.raises(UserError, match='options of beam: .*breadth'):
+  with pytest.raises(UserError, match=r'options of beam: .*breadth'):
     search('beam', Scripted(), noise(0), {'breadth': 3})
   with pytest.raises(UserError, match='asks a prm and there is none'):
     search('beam', Scripted(), None)

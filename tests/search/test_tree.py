@@ -1,5 +1,6 @@
 """The tree: paths, order, and what is written down of it."""
 
+import itertools
 import json
 
 from hypothesis import given
@@ -66,10 +67,10 @@ def test_order_and_paths(tree):
     assert place[node.parent] < place[i]
     assert node.depth == len(tree.path(i)) == len(tree.steps(i))
     path = tree.path(node.parent)
-    assert tree.path(i) == (path + [i] if node.step else path)
+    assert tree.path(i) == ([*path, i] if node.step else path)
   # Nothing of a subtree stands after its next sibling.
   for siblings in tree.children:
-    for left, right in zip(siblings, siblings[1:], strict=False):
+    for left, right in itertools.pairwise(siblings):
       under = [i for i in order if left in _line(tree, i)]
       assert max(place[i] for i in under) < place[right]
 
