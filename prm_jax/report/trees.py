@@ -63,6 +63,12 @@ class Step:
   size: int = 1
   children: list[int] = dataclasses.field(default_factory=list)
 
+  @property
+  def rank(self) -> tuple:
+    """Sorts the chosen step first, then kept ones, then by chain score."""
+    score = -math.inf if self.chain_score is None else self.chain_score
+    return not self.chosen, not self.kept, self.scratch, -score
+
 
 def read_trees(path: paths.Path) -> tuple[list[dict[str, Any]], int]:
   """The views of the first MAX_TREES trees of a file, and how many it has.
@@ -140,19 +146,13 @@ def merged(tree: Tree, chosen: int) -> list[Step]:
   return steps
 
 
-def promise(step: Step) -> tuple:
-  """Sorts the chosen step first, then kept ones, then by chain score."""
-  score = -math.inf if step.chain_score is None else step.chain_score
-  return not step.chosen, not step.kept, step.scratch, -score
-
-
 def most_promising(steps: Sequence[Step], limit: int) -> set[int]:
   """At most `limit` Steps with all that lead to them; the chosen ones for sure.
 
   Whole chains are taken, so that nothing shown hangs in the air.
   """
   shown = {ROOT}
-  for i in sorted(range(1, len(steps)), key=lambda i: promise(steps[i])):
+  for i in sorted(range(1, len(steps)), key=lambda i: steps[i].rank):
     path, at = [], i
     while at not in shown:
       path.append(at)
@@ -211,7 +211,7 @@ def _rows(
   """
   while True:
     children = [i for i in steps[at].children if i in shown]
-    children.sort(key=lambda i: promise(steps[i]))
+    children.sort(key=lambda i: steps[i].rank)
     lost = sum(steps[i].size for i in steps[at].children if i not in shown)
     main = None
     if children and (steps[children[0]].kept or not steps[at].kept):
