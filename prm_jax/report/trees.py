@@ -207,6 +207,7 @@ def _rows(
   """Rows of what follows a Step; the main line keeps its level.
 
   Args:
+    level: of indentation; in a fold, of that within it.
     folded: in a fold already, in which there is no other.
   """
   while True:
@@ -250,7 +251,7 @@ def _fold(steps, shown, which, level, name) -> dict[str, Any]:
     'kind': 'fold',
     'level': level,
     'words': ', '.join(words),
-    'rows': list(_unfolded(steps, shown, which, level, name)),
+    'rows': list(_unfolded(steps, shown, which, 0, name)),
   }
 
 

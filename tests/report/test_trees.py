@@ -92,9 +92,9 @@ def test_the_chosen_chain_is_a_column_and_the_rest_beside_it(tmp_path):
   section = page(tmp_path, record(small(), 4))
   assert rows(section) == [
     ('chosen', ['1', '0.90', 'one'], 0),
-    ('pruned', ['1', '0.20', 'won'], 1),
-    ('pruned', ['2', '0.10', 'tie'], 1),
-    ('pruned', ['2', '0.30', 'toy'], 2),
+    ('pruned', ['1', '0.20', 'won'], 0),  # in a fold
+    ('pruned', ['2', '0.10', 'tie'], 0),
+    ('pruned', ['2', '0.30', 'toy'], 1),
     ('chosen', ['2', '0.80', 'two'], 0),
     ('kept', ['2', '0.50', 'too'], 1),
     ('pruned', ['2', '0.40', 'tow'], 1),
