@@ -22,7 +22,7 @@ from prm_jax.evals.abstain import abstain_section
 from prm_jax.evals.selective import CONFIDENCE
 
 # What two searches may differ in: the problems, and how fast they are done.
-MAY_DIFFER = ('name', 'problems', 'trees', *manifest.FREE)
+MAY_DIFFER = ('name', 'problems', 'trees', 'cpu_devices', *manifest.FREE)
 
 
 def read_search(workdir: str, flag: str) -> tuple[list[Chain], dict[str, Any]]:

@@ -9,6 +9,7 @@ steps are shown and the others counted.
 """
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,11 +77,9 @@ def read_trees(path: paths.Path) -> tuple[list[dict[str, Any]], int]:
   Raises:
     UserError: a line is not of the form above.
   """
-  views, total = [], 0
-  for where, record in files.records(path):
-    total += 1
-    if total > MAX_TREES:
-      continue
+  views = []
+  # Trees may be large, and there may be one of every problem.
+  for where, record in itertools.islice(files.records(path), MAX_TREES):
     try:
       tree, chosen = _tree(record)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
@@ -88,8 +87,8 @@ def read_trees(path: paths.Path) -> tuple[list[dict[str, Any]], int]:
         f'{where}: is no search tree; expected id, problem, truth, method, '
         'tree as Tree.to_dict gives it, and the index of the chosen node'
       ) from None
-    views.append(tree_view(record, tree, chosen, f'tree-{total}'))
-  return views, total
+    views.append(tree_view(record, tree, chosen, f'tree-{len(views)}'))
+  return views, files.count(path)
 
 
 def _tree(record: Mapping[str, Any]) -> tuple[Tree, int]:
