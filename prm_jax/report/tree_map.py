@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prm_jax.report.figures import add, svg_of, text_of
+from prm_jax.report.sections import NOTHING
 
 WIDTH, HEIGHT = 34, 18  # of a box
 COLUMN, ROW = 52, 24  # from one box to the next
@@ -85,8 +86,9 @@ def _box(svg, step, place, link):
   known = step.score is not None
   if known:
     target.set('style', f'--s:{100 * min(max(step.score, 0), 1):.0f}%')
-  number = f'{step.score:.2f}' if known else '?'
-  words = [f'step {step.number}', f'score {number}', _state(step)]
+  number = f'{step.score:.2f}' if known else NOTHING
+  score = f'score {number}' if known else 'no score'
+  words = [f'step {step.number}', score, _state(step)]
   words += [f'{step.count} times'] * (step.count > 1)
   words += [f'{step.size - 1} steps after it'] * (
     not step.kept and step.size > 1

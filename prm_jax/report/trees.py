@@ -39,6 +39,7 @@ class Step:
     number: in its chain, from 1.
     score, chain_score: of the first node that has one.
     count: how many nodes.
+    value: sum over their visits of what the method thought of it.
     ended: how many chains end here and may be chosen.
     dead: why others were given up.
     scratch: whether all were rolled out to look ahead only.
@@ -56,6 +57,7 @@ class Step:
   count: int = 0
   tokens: int = 0
   visits: int = 0
+  value: float = 0.0
   ended: int = 0
   dead: Counter = dataclasses.field(default_factory=Counter)
   scratch: bool = True
@@ -128,12 +130,15 @@ def merged(tree: Tree, chosen: int) -> list[Step]:
     step = steps[at]
     step.tokens += node.tokens
     step.visits += node.visits
+    step.value += node.visits * node.value
     if step.score is None:
       step.score = node.score
     if step.chain_score is None:
       step.chain_score = node.chain_score
     step.scratch &= node.scratch
-    step.ended += node.ended and not node.dead and not node.scratch
+    # What was rolled out may be chosen where nothing else came to its end.
+    able = not node.dead and (not node.scratch or i == chosen)
+    step.ended += node.ended and able
     if node.dead:
       step.dead[node.dead] += 1
   for i in tree.path(chosen):
@@ -264,7 +269,8 @@ def _row(step: Step, level: int, name: str) -> dict[str, Any]:
   if step.tokens:
     facts.append(f'{step.tokens:,} tokens')
   if step.visits:
-    facts.append(f'{step.visits:,} visits')
+    mean = step.value / step.visits
+    facts.append(f'{step.visits:,} visits of mean value {mean:.3g}')
   facts += [f'given up: {why} ({n})' for why, n in step.dead.most_common()]
   if step.scratch:
     facts.append('rolled out to look ahead')

@@ -184,6 +184,23 @@ def test_what_the_prm_did_not_score_has_no_colour(tmp_path):
   assert 'style' not in section.all('svg')[0].all('a')[0].attributes
 
 
+def test_a_chain_that_was_rolled_out_may_be_the_chosen_one(tmp_path):
+  tree = grown(
+    (0, 'one', 0.5, {'visits': 3, 'value': 0.25}),
+    (0, 'one', 0.5, {'visits': 1, 'value': 0.75}),
+    (1, 'two', 0.5, {'scratch': True, 'ended': True}),
+    (1, 'too', 0.4, {'scratch': True, 'ended': True}),
+  )
+  section = page(tmp_path, record(tree, 3))
+  first, chosen, other = section.all('li', 'node')
+  assert 'chosen' in chosen.attributes['class']
+  assert chosen.all('span', 'badge')[0].text == 'end'
+  assert 'pruned' in other.attributes['class']
+  assert not other.all('span', 'badge')
+  # (3 * 0.25 + 0.75) / 4
+  assert '4 visits of mean value 0.375' in first.all('p', 'meta')[0].text
+
+
 def test_words_of_a_model_stay_words(tmp_path):
   evil = '</p></details><script>alert(1)</script>" onclick="x() & \ud800'
   tree = grown((0, evil, 0.5, {'dead': evil}), (0, 'b', 0.5))
