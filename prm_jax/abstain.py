@@ -88,9 +88,10 @@ def abstain(
     )
   section = abstain_section(chosen, tested, error, confidence, seed)
   folder = paths.open_path(workdir)
+  about = manifest.describe({'seed': seed}, 'prm_jax.abstain')
+  about |= {'held_out': held_out}
   manifest.write_json(
-    folder / 'abstain.json',
-    {'manifest': {'held_out': held_out, 'seed': seed}, 'abstain': section},
+    folder / 'abstain.json', {'manifest': about, 'abstain': section}
   )
   report.write_report(folder)
   return section

@@ -64,7 +64,10 @@ def abstain_section(
   shown = np.array([_score(chain) for chain in tested])
   lowest = np.inf if fitted.threshold is None else fitted.threshold
   answered = shown >= lowest
-  likely = selective.probabilities(shown, fitted)
+  # What has no answer has no probability either.
+  likely = selective.probabilities(
+    np.where(np.isfinite(shown), shown, 0.0), fitted
+  )
   right = [rightness(chain) for chain in tested]
   about: dict[str, Any] = {
     'problems': len(tested),

@@ -24,9 +24,10 @@ from prm_jax.report.chain_views import cropped
 from prm_jax.search.tree import ROOT, Tree
 from prm_jax.verify.final_answer import final_answer
 
-MAX_TREES = 12
-MAX_STEPS = 400  # of a tree: more is no picture, and would be a data file
+MAX_TREES = 8
+MAX_STEPS = 300  # of a tree: more is no picture, and would be a data file
 MAX_MAPPED = 120
+MAX_EXCERPT = 160  # characters: wider than the line that shows them
 SMALLEST_FOLD = 3  # steps; fewer are read faster than opened
 
 
@@ -280,12 +281,13 @@ def _row(step: Step, level: int, name: str) -> dict[str, Any]:
     'id': name,
     'level': level,
     'number': step.number,
+    'excerpt': step.text[:MAX_EXCERPT],
     'text': cropped(step.text),
     'score': f'{step.score:.2f}' if known else sections.NOTHING,
     'share': f'{100 * min(max(step.score, 0), 1):.0f}%' if known else '',
     'state': state,
     'count': step.count,
     'ended': bool(step.ended),
-    'dead': ', '.join(step.dead),
+    'dead': ', '.join(step.dead) if step.dead.total() == step.count else '',
     'facts': ' · '.join(facts),
   }
