@@ -133,7 +133,7 @@ def main(argv: Sequence[str]) -> None:
     '--error', required=True, type=float, help='wanted among the answered'
   )
   parser.add_argument('--confidence', type=float, default=CONFIDENCE)
-  parser.add_argument('--seed', type=int, default=0, help='of the halves')
+  parser.add_argument('--seed', type=int, default=0, help='of the split')
   given = parser.parse_args(argv)
   try:
     print(said(abstain(**vars(given))))

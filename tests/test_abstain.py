@@ -69,7 +69,7 @@ def test_it_writes_the_decisions_and_the_report(tmp_path, jobs, capsys):
 def test_nothing_is_answered_where_nothing_is_shown(jobs, capsys):
   run(jobs, '--error', '0.001')
   said = capsys.readouterr().out
-  assert 'nothing is answered: 200 held-out problems do not show' in said
+  assert 'nothing is answered: 300 held-out problems do not show' in said
 
 
 def test_faults_are_one_line(tmp_path, jobs, capsys):

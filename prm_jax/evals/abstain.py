@@ -30,7 +30,7 @@ def abstain_section(
   Args:
     held_out, tested: the chosen chain of each problem of two searches; a
       problem that failed has none, and is not answered.
-    seed: of the halves of the held-out problems.
+    seed: of the split of the held-out problems.
 
   Returns:
     `wanted_error`, `confidence`, the Filter's attributes; `probability`, the

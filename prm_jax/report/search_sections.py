@@ -105,7 +105,7 @@ def abstain(section: Mapping[str, Any]) -> dict[str, Any]:
       f'Answered is what has a chain score of {section["threshold"]:.4g} or '
       f'more, calibrated {section["probability"]:.2f}: '
       f'{answered:,} of {problems:,} problems. Chosen on '
-      f'{_count(section, "fitted_on", "abstain"):,} + '
+      f'{_count(section, "tried_on", "abstain"):,} + '
       f'{_count(section, "tested_on", "abstain"):,} held-out problems so that '
       f'with confidence {confidence:.3g} there are {promise}, in the long run '
       'over problems of their kind.'
