@@ -4,8 +4,13 @@ import json
 
 import pytest
 
+from prm_jax import search
+from prm_jax.domains.arithmetic import ArithmeticConfig
+from prm_jax.domains.exact_scorer import ExactScorer
+from prm_jax.domains.solver_policy import SolverPolicy
 from prm_jax.errors import UserError
 from prm_jax.report import tree_map, trees, write_report
+from prm_jax.search.run import Task
 from prm_jax.search.tree import Node, Stream, Tree
 from tests.report.workdir import parse, write
 
@@ -69,6 +74,26 @@ def rows(section):
     )
     for row in section.all('li', 'node')
   ]
+
+
+@pytest.mark.parametrize('method', ['best_of_n', 'beam'])
+def test_what_a_search_returns_goes_in_unchanged(tmp_path, method):
+  config = ArithmeticConfig(operations=3)
+  text = 'mod 10 : 7 * 3 + 4 - 2'
+  (found,) = search.run(
+    [Task(text, text, '3')], SolverPolicy(config), ExactScorer(config), method
+  )
+  about = found.chosen.meta['search']
+  section = page(tmp_path, record(found.tree, about['node'], problem=text))
+  chosen = [words for state, words, _ in rows(section) if state == 'chosen']
+  assert chosen == [
+    [str(number), f'{score:.2f}', step]
+    for number, (score, step) in enumerate(
+      zip(about['scores'], found.chosen.steps, strict=True), 1
+    )
+  ]
+  proposed = sum(bool(node.step) for node in found.tree.nodes)
+  assert f'{proposed} steps proposed' in section.text
 
 
 def test_equal_siblings_are_one_step():
