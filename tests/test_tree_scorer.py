@@ -98,7 +98,7 @@ def test_a_beam_reads_every_step_once():
 
 def test_a_stream_of_odd_requests_compiles_few_programs():
   scorer, trees = the_scorer(), TreeScorer(the_scorer(), rows=64)
-  for seed in range(20):
+  for seed in range(12):
     chains = some_chains(1 + seed % 5, seed)
     trees.score([Scoring(*chain) for chain in chains])
   # T of 8 to 128, S of 0 to 128, B of 1 to 16.
@@ -108,7 +108,7 @@ def test_a_stream_of_odd_requests_compiles_few_programs():
 
 @pytest.mark.parametrize('rows', [1, 3])
 def test_what_went_is_read_again(rows):
-  scorer, chains = the_scorer(), some_chains(25)
+  scorer, chains = the_scorer(), some_chains(16)
   trees = TreeScorer(scorer, rows)
   first = sum(check(scorer, trees, chains))
   assert first >= unique_tokens(FORMAT, chains) > rows * FORMAT.max_length
@@ -176,7 +176,7 @@ def test_a_broken_model_says_nan_and_others_are_unharmed():
   broken = Scoring(PROBLEM, ('a', '!', 'b'))
   for _ in range(3):
     ((found,),) = trees.score([broken])
-    assert np.isfinite(found.scores).tolist() == [True, False, False]
+    assert not np.isfinite(found.scores[1:]).any()
     for problem, steps in some_chains(4, 7):
       check(scorer, trees, [(problem, steps)])
 
