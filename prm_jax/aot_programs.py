@@ -15,7 +15,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax import score
-from prm_jax.batching import cache_sharding, decoding_shardings, jit_chunk
+from prm_jax.batching import jit_chunk
+from prm_jax.cache_shardings import cache_sharding, decoding_shardings
 from prm_jax.generate import Slots, Stops
 from prm_jax.models import (
   LoraConfig,

@@ -21,11 +21,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
+from prm_jax.cache_shardings import pool_sharding
 from prm_jax.models import Cache, Prefix, TransformerConfig
-from prm_jax.sharding import BATCH, constrain, fitting_axes
+from prm_jax.sharding import BATCH, constrain
 
 Ids = tuple[int, ...]
 
@@ -144,17 +144,6 @@ class PrefixStore:
     del self._order[oldest], oldest.before.after[oldest.ids]
     self._free.extend(oldest.slots[oldest.first :].tolist())
     return True
-
-
-def pool_sharding(config: TransformerConfig, mesh: Mesh) -> NamedSharding:
-  """Key heads over `model`; otherwise whole on every device.
-
-  A chain may go on in any row, so on any device: to gather is local then, and
-  what is sent is the new tokens alone.
-  """
-  with jax.set_mesh(mesh):
-    (heads,) = fitting_axes((config.n_kv_heads,), ('model',))
-  return NamedSharding(mesh, P(None, None, heads))
 
 
 def init_pool(config: TransformerConfig, slots: int) -> Pool:
