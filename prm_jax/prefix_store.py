@@ -86,7 +86,8 @@ class PrefixStore:
   def clear(self) -> None:
     """Forgets all."""
     self.root = Piece(None, (), np.zeros(0, np.int32))
-    self.pool: Pool = self._init()
+    self.pool = None  # there may be no room for two
+    self.pool = self._init()
     self._free = list(range(self.slots))
     # The latest used last, and what is before a piece later than the piece: the
     # first of all is one that nothing follows.

@@ -38,6 +38,7 @@ COMMAND = 'python experiments/speed/tree_search.py'
 # It always slips, to any of 96 results: the leaves of a beam are different.
 DOMAIN = ArithmeticConfig(modulus=97, operations=10, slip=1.0)
 SAMPLES, WIDTH = 64, 4
+WARMUP = 3  # rounds that compile
 MAX_LENGTH = 8 * DOMAIN.operations + 6  # exact
 MODELS = {  # random weights
   'arithmetic': dict(d_model=128, n_layers=3, n_heads=4, d_ff=384),
@@ -108,14 +109,14 @@ def unique_tokens(fmt, asked: Sequence[Scoring]) -> int:
   return sum(sizes.values())
 
 
-def search(tasks: Sequence[Task], prm, now) -> tuple[float, list]:
+def search(tasks: Sequence[Task], policy, prm, now) -> tuple[float, list]:
   """Seconds of a beam search side by side, and what was found."""
   options = {'samples': SAMPLES, 'width': WIDTH}
   began = now()
   found = list(
     run(
       tasks,
-      SolverPolicy(DOMAIN),
+      policy,
       prm,
       'beam',
       options,
@@ -131,20 +132,21 @@ def compare(name: str, side_by_side: int, args) -> dict:
   devices = math.gcd(SAMPLES, len(jax.devices()))
   scorer = make_scorer(name, devices)
   trees = TreeScorer(scorer, args.rows)
+  policy = SolverPolicy(DOMAIN)
   sides = {'tree': trees, 'whole': WholeTexts(scorer)}
-  tasks = make_tasks(side_by_side * (args.rounds + 1))
+  tasks = make_tasks(side_by_side * (args.rounds + WARMUP))
   searches = {side: [] for side in sides}
   scoring = {side: [] for side in sides}
   read, unique, asked, apart = [], [], [], 0.0
-  for n in range(args.rounds + 1):
+  for n in range(args.rounds + WARMUP):
     part = tasks[n * side_by_side : (n + 1) * side_by_side]
     chosen = {}
     for side in [*sides] if n % 2 else [*sides][::-1]:
       watched = Watched(sides[side], now)
       tokens = trees.stats.tokens
-      seconds, found = search(part, watched, now)
+      seconds, found = search(part, policy, watched, now)
       chosen[side] = [each.chosen.steps for each in found]
-      if not n:  # that one compiled
+      if n < WARMUP:
         continue
       searches[side].append(seconds)
       scoring[side].append(watched.seconds)
@@ -170,7 +172,7 @@ def compare(name: str, side_by_side: int, args) -> dict:
     'chains_scored': asked,
     'tokens_read': read,
     'unique_tokens': unique,
-    'other_choices': apart / (args.rounds + 1),
+    'other_choices': apart / (args.rounds + WARMUP),
     'programs': sorted(map(list, trees.stats.programs)),
     'clock': args.clock,
     'cores': len(os.sched_getaffinity(0)),
