@@ -141,13 +141,16 @@ def test_the_ledger_adds_up():
   assert ledger.limit(Budget(seconds=1e-9)) == 'seconds'
 
 
-def test_unknown_names():
+def test_what_no_search_can_be():
   with pytest.raises(UserError, match="method='beams': expected one of best_"):
     search('beams', Scripted(), noise(0))
   with pytest.raises(UserError, match=r'options of beam: .*breadth'):
     search('beam', Scripted(), noise(0), {'breadth': 3})
   with pytest.raises(UserError, match='asks a prm and there is none'):
     search('beam', Scripted(), None)
+  with pytest.raises(UserError, match="2 tasks have the id '5'"):
+    list(run([*TASKS, TASKS[5]], SolverPolicy(DOMAIN), method='majority'))
+  assert list(run([], SolverPolicy(DOMAIN), method='majority')) == []
   for name in ('max_steps', 'max_repeats'):
     with pytest.raises(UserError, match=rf'search\.{name}=0: expected >= 1'):
       SearchConfig(**{name: 0})
