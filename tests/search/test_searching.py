@@ -100,6 +100,15 @@ def test_a_search_that_is_cut_short_prefers_a_chain_that_ended():
   assert ends.chosen.meta['search']['ended'] and ends.ledger['samples'] == 8
 
 
+@pytest.mark.parametrize('most', [5, 6, 7, 9])
+def test_the_last_round_is_cut_to_the_samples_that_are_left(most):
+  budget, options = Budget(samples=most), {'samples': 4, 'width': 2}
+  policy = Scripted(2, 9)
+  found = search('beam', policy, noise(0), options, budget=budget)
+  asked = [r for each in policy.asked for r in each]
+  assert found.ledger['samples'] == sum(r.samples for r in asked) == most
+
+
 def test_an_end_that_was_only_looked_at_is_better_than_none():
   options = {'samples': 4, 'width': 2, 'steps': 2}
   found = search(
