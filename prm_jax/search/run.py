@@ -5,6 +5,7 @@
 `search_job.py` does the same resumably, from a config.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -66,9 +67,9 @@ def run(
     at_once: samples that a round asks for at most.
 
   Raises:
-    UserError: the method is not known, an option is wrong, or a model that is
-      asked is missing, a tree is another problem's, or the method cannot do
-      with the aggregate.
+    UserError: the method is not known, an option is wrong, two tasks have one
+      id, a model that is asked is missing, a tree is another problem's, or the
+      method cannot do with the aggregate.
   """
   if method not in METHODS:
     raise UserError(f'method={method!r}: expected one of {", ".join(METHODS)}')
@@ -78,6 +79,12 @@ def run(
     own = chosen.config(**(options or {}))
   except TypeError as error:
     raise UserError(f'options of {method}: {error}') from None
+  for name, count in Counter(task.id for task in tasks).most_common(1):
+    if count > 1:
+      raise UserError(
+        f'{count} tasks have the id {name!r}, and would be searched with the '
+        'same draws; give each its own'
+      )
   config, budget = config or SearchConfig(), budget or Budget()
   prm_name = prm.name if prm and chosen.scores else ''
   name = ', '.join(filter(None, [method, policy.name, prm_name]))

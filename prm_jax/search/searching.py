@@ -174,10 +174,11 @@ class Searching:
       return 'cut off'
     if self.tree.nodes[at].depth > self._config.max_steps:
       return 'too many steps'
-    runs = itertools.groupby(self.tree.steps(at))
-    if max(len(list(run)) for _, run in runs) > self._config.max_repeats:
-      return 'repeats itself'
-    return ''
+    steps, most = self.tree.steps(at), self._config.max_repeats
+    if len(steps) - len(set(steps)) < most:  # hardly any, and quickly seen
+      return ''
+    longest = max(len(list(run)) for _, run in itertools.groupby(steps))
+    return 'repeats itself' if longest > most else ''
 
   def _score(self, new: Sequence[int]) -> Generator[Asked, Answers, None]:
     """Asks the PRM for the steps that have no score yet."""

@@ -179,6 +179,28 @@ def test_early_rejection_says_what_it_dropped():
   assert found.ledger['tokens'] == 10 * (4 + 1 + 2)
 
 
+class SixOrNine(Scripted):
+  """Chain 0 has six steps, chain 1 goes on for three more."""
+
+  def step(self, before, branch):
+    chain = int(before[0][-1]) if before else branch
+    return f'{len(before)}: x = {branch}', len(before) + 1 == 6 + 3 * chain
+
+
+def test_sums_of_logarithms_may_rise_by_their_rounding():
+  """Three times log(1) = 0 more, and the float32 sum is another."""
+  scores = [0.4412, 0.9214, 0.0492, 0.7254, 0.6078, 0.0394, 1.0, 1.0, 1.0]
+  prm = Table(lambda steps: scores[len(steps) - 1])
+  options = {'samples': 2}
+  whole = search('best_of_n', SixOrNine(2), prm, options, 'prod')
+  six, nine = sorted(whole.chains, key=lambda chain: len(chain.steps))
+  worth = [c.meta['search']['chain_score'] for c in (six, nine)]
+  assert worth[0] < worth[1] < worth[0] + 1e-5
+  assert whole.chosen.steps == nine.steps
+  early = search('early_rejection', SixOrNine(2), prm, options, 'prod')
+  assert early.chosen.steps == nine.steps
+
+
 @pytest.mark.parametrize('aggregate', ['mean', 'last', 'sum', 'max'])
 def test_what_may_rise_cannot_be_rejected_early(aggregate):
   with pytest.raises(UserError, match=rf"'{aggregate}': may rise .* min, prod"):
