@@ -15,14 +15,17 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax import score
-from prm_jax.batching import cache_sharding, decoding_shardings, jit_chunk
+from prm_jax.batching import jit_chunk
+from prm_jax.cache_shardings import cache_sharding, decoding_shardings
 from prm_jax.generate import Slots, Stops
 from prm_jax.models import (
   LoraConfig,
   TransformerConfig,
+  attention_flops,
   init_cache,
   init_params,
   merge,
+  product_flops,
   unstack_layers,
 )
 from prm_jax.models.tpu_attention import LANES
@@ -191,25 +194,17 @@ def useful_flops(
 ) -> tuple[float, float]:
   """FLOPs of a step that any implementation needs: products, attention.
 
-  2 per parameter and token (Kaplan et al., 2020), the embedding excepted, and
-  4 H per pair of tokens and head; rows are taken as one chain each. A
-  gradient costs twice the forward pass.
+  Rows are taken as one chain each. A gradient costs twice the forward pass.
   """
   data = config['data']
   B, T = data['batch_size'], data['row_length']
-  pairs = T * (T + 1) / 2
+  pairs, logits = B * T * (T + 1) / 2, 0
   if name == 'sample':  # one token that sees a full cache, and its logits
-    B, T, pairs = sampling_of(config).slots, 1, data['max_length']
-  heads = model.n_heads + model.n_kv_heads
-  layer = model.d_model * (2 * heads * model.head_dim + 3 * model.d_ff)
+    B, T = sampling_of(config).slots, 1
+    pairs, logits = B * data['max_length'], B
   passes = 3 if name == 'train' else 1
-  products = passes * 2 * B * T * layer * model.n_layers
-  if name == 'sample':
-    products += 2 * B * model.d_model * model.vocab_size
-  attention = (
-    passes * 4 * B * pairs * model.head_dim * model.n_heads * model.n_layers
-  )
-  return products, attention
+  products = passes * product_flops(model, B * T, logits)
+  return products, passes * attention_flops(model, pairs)
 
 
 def kernel_flops(

@@ -21,8 +21,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax import generate
+from prm_jax.cache_shardings import cache_sharding, decoding_shardings
 from prm_jax.errors import UserError
 from prm_jax.generate import SamplingConfig, Slots, Stops
+from prm_jax.kept_chains import KeptChains
 from prm_jax.models import (
   Cache,
   TransformerConfig,
@@ -30,7 +32,6 @@ from prm_jax.models import (
   unstack_layers,
 )
 from prm_jax.score import bucket
-from prm_jax.sharding import BATCH, fitting_axes, shardings
 
 CHUNK = 32  # tokens of every slot between two looks of the host
 REFILL = 8  # a chunk ends early once one in so many slots can be refilled
@@ -61,6 +62,7 @@ class Written(NamedTuple):
   tokens: np.ndarray  # [T] int32, what ended it included
   logprobs: np.ndarray  # [T] float32 of the model: no temperature, no filter
   prompt_tokens: int  # read for it alone; 0 where another job's are shared
+  kept: int = 0  # before them, of a chain that was read or written earlier
 
 
 @dataclasses.dataclass
@@ -98,34 +100,6 @@ def cache_bucket(size: int) -> int:
   above = bucket(size, SMALLEST_BUCKET)
   half = 3 * above // 4
   return half if half >= max(size, SMALLEST_BUCKET) else above
-
-
-def decoding_shardings(
-  params: Any, config: TransformerConfig, mesh: Mesh
-) -> Any:
-  """Where the unstacked form of stacked parameters lives.
-
-  Split over `model` only: split over `fsdp` too, they would have to be gathered
-  for every token.
-  """
-
-  def of(placed: NamedSharding, skip: int) -> NamedSharding:
-    spec = [None if axis == 'fsdp' else axis for axis in placed.spec]
-    return NamedSharding(mesh, P(*spec[skip:]))
-
-  placed = shardings(params, mesh)
-  layer = jax.tree.map(lambda s: of(s, 1), placed.pop('layers'))
-  others = jax.tree.map(lambda s: of(s, 0), placed)
-  return others | {'layers': (layer,) * config.n_layers}
-
-
-def cache_sharding(
-  config: TransformerConfig, rows: int, mesh: Mesh
-) -> NamedSharding:
-  """Rows over the data-parallel devices, key heads over `model`."""
-  with jax.set_mesh(mesh):
-    spec = fitting_axes((rows, config.n_kv_heads), (BATCH, 'model'))
-  return NamedSharding(mesh, P(*spec))
 
 
 def jit_chunk(
@@ -189,18 +163,27 @@ class Writer:
     )(params, config)
     split = cache_sharding(config, B, mesh)
     jit = functools.partial(jax.jit, out_shardings=split)
+    read_on = jax.jit(
+      functools.partial(generate.read_on, config=config), donate_argnums=3
+    )
     self._programs = {
       'init': jit(functools.partial(init_cache, config, B), static_argnums=0),
       'read': functools.partial(
         jax.jit(functools.partial(generate.read_prompts, config=config)),
         params,
       ),
+      'read_on': functools.partial(read_on, params),
       'insert': jit(generate.insert, donate_argnums=0),
       'resize': jit(generate.resize, static_argnums=1),
       'chunk': functools.partial(
         jit_chunk(config, mesh, sampling, stops), params
       ),
     }
+    self.kept: KeptChains | None = None
+    if sampling.kept:
+      kept = sampling.kept * max_length
+      self.kept = KeptChains(config, mesh, stops, kept, self.call)
+      self._programs |= self.kept.programs
 
   def write(self, jobs: Sequence[Job]) -> list[Written]:
     """Every job's sample, in order.
@@ -238,7 +221,8 @@ class _Run:
   def __init__(self, writer: Writer, jobs: Sequence[Job]):
     self.writer, self.jobs = writer, jobs
     groups = group_jobs(jobs)
-    self.paid = {group.jobs[0]: len(group.prompt) for group in groups}
+    # Of a job that its prompt is read for: tokens of it, and those before.
+    self.paid = {group.jobs[0]: (len(group.prompt), 0) for group in groups}
     self.groups = collections.deque(groups)
     # Jobs whose prompt was read, each with its row among the latest prompts.
     self.ready: collections.deque[tuple[int, int]] = collections.deque()
@@ -287,6 +271,14 @@ class _Run:
       group = self.groups.popleft()
       self.ready.extend((len(taken), job) for job in group.jobs)
       taken.append(group)
+    if self.writer.kept:
+      read = self.writer.kept.read([group.prompt for group in taken])
+      self.prompts, known = read
+      for group, n in zip(taken, known, strict=True):
+        # The last token of all is read with what is written.
+        new = len(group.prompt) - n
+        self.paid[group.jobs[0]] = (0 if n and new == 1 else new), n
+      return
     tokens = np.zeros((bucket(len(taken), 1), T), np.int32)
     for row, group in enumerate(taken):
       # The last token of all is read in its slot.
@@ -339,12 +331,16 @@ class _Run:
     self.slots = Slots(*map(np.array, slots))
     tokens, logprobs = np.asarray(tokens), np.asarray(logprobs)
     self.writer.stats.slot_steps += B * int((tokens >= 0).any(0).sum())
+    ended, chains = [], []
     for slot in np.flatnonzero(self.holders >= 0):
       now = tokens[slot] >= 0
       job = int(self.holders[slot])
       self.parts[job].append((tokens[slot, now], logprobs[slot, now]))
       if self.slots.tokens_left[slot] == 0:
         self.holders[slot] = -1
-        ids, logs = zip(*self.parts.pop(job), strict=True)
-        paid = self.paid.get(job, 0)
-        yield job, Written(np.concatenate(ids), np.concatenate(logs), paid)
+        ids, logs = map(np.concatenate, zip(*self.parts.pop(job), strict=True))
+        ended.append((job, Written(ids, logs, *self.paid.get(job, (0, 0)))))
+        chains.append((slot, (*self.jobs[job].ids, *ids.tolist())))
+    if self.writer.kept:
+      self.writer.kept.write(self.cache, chains)
+    yield from ended

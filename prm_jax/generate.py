@@ -97,14 +97,28 @@ def read_prompts(
 ) -> Cache:
   """Keys and values of prompts, some tokens at a time."""
   G, T = tokens.shape
+  first = jnp.zeros(G, jnp.int32)
+  return read_on(params, tokens, first, init_cache(config, G, T), config)
+
+
+def read_on(
+  params: Any,  # from `unstack_layers`
+  tokens: jax.Array,  # [G, T] as of `read_prompts`
+  first: jax.Array,  # [G] positions; what is before them is in the cache
+  cache: Cache,
+  config: TransformerConfig,
+) -> Cache:
+  """`read_prompts` of what follows tokens that were read before."""
+  T = tokens.shape[1]
   size = min(T, PIECE)
 
   def read(i, cache):
-    piece = jax.lax.dynamic_slice_in_dim(tokens, i * size, size, 1)
-    positions = jnp.broadcast_to(i * size + jnp.arange(size), (G, size))
+    at = i * size
+    piece = jax.lax.dynamic_slice_in_dim(tokens, at, size, 1)
+    positions = first[:, None] + at + jnp.arange(size)
     return decode(params, config, piece, positions, cache)[1]
 
-  return jax.lax.fori_loop(0, T // size, read, init_cache(config, G, T))
+  return jax.lax.fori_loop(0, T // size, read, cache)
 
 
 def insert(

@@ -15,7 +15,7 @@ from prm_jax.batching import Job, SamplingStats, Writer, Written
 from prm_jax.encoding import StepFormat
 from prm_jax.errors import UserError
 from prm_jax.generate import SamplingConfig, Stops
-from prm_jax.models import TransformerConfig
+from prm_jax.models import TransformerConfig, chain_flops
 from prm_jax.policy import CannotAsk, Completion, Request, sample_seed
 from prm_jax.tokenizer import SPECIALS, HuggingFaceTokenizer
 
@@ -56,6 +56,7 @@ class Generator:
       )
     self.format = fmt
     self._seed, self._special = seed, special_ids(fmt)
+    self._model = model
     stops = Stops(fmt.separator[0], fmt.end)
     self._writer = Writer(params, model, mesh, sampling, stops, fmt.max_length)
     values = dataclasses.asdict(sampling) | {'seed': seed}
@@ -93,9 +94,9 @@ class Generator:
         Job(ids, sample_seed(self._seed, request.key, n), request.max_steps)
         for n in numbers
       ]
-    written = iter(self.write(jobs))
+    done = iter(zip(jobs, self.write(jobs), strict=True))
     return [
-      [self._completion(next(written)) for _ in range(request.samples)]
+      [self._completion(*next(done)) for _ in range(request.samples)]
       for request in requests
     ]
 
@@ -110,7 +111,7 @@ class Generator:
     """Samples as ids, with the log-probability of each."""
     return self._writer.write(jobs)
 
-  def _completion(self, written: Written) -> Completion:
+  def _completion(self, job: Job, written: Written) -> Completion:
     tokens = written.tokens.tolist()
     steps, finished = read_steps(self.format, self._special, tokens)
     stops = {self.format.separator[0], self.format.end}
@@ -124,7 +125,23 @@ class Generator:
       written.prompt_tokens,
       float(written.logprobs.sum(dtype=np.float64)),
       no_room,
+      writing_flops(self._model, len(job.ids), written),
     )
+
+
+def writing_flops(
+  model: TransformerConfig, length: int, written: Written
+) -> float:
+  """FLOPs of a sample after `length` ids, and of reading these for it.
+
+  A token is written by reading the one before it, up to its logits; the rest of
+  a prompt is read without them.
+  """
+  n, last = len(written.tokens), length - 1
+  flops = chain_flops(model, last, n, n)
+  if written.prompt_tokens:
+    flops += chain_flops(model, written.kept, last - written.kept)
+  return flops
 
 
 def special_ids(fmt: StepFormat) -> frozenset[int]:

@@ -160,6 +160,28 @@ def pack_rows(
   return rows, layout
 
 
+def read_out(
+  params: Any,
+  hidden: jax.Array,  # [B, T, D] of the rows
+  rows: Rows,
+  model: TransformerConfig,
+  head: HeadConfig,
+) -> jax.Array:  # [B, P] in [0, 1]
+  """The probability that a step is right, at every step end."""
+  likelihood = None
+  if head.likelihood:
+    likelihood = number_likelihood(
+      params['backbone'],
+      model,
+      hidden,
+      rows.tokens,
+      rows.numbers,
+      rows.step_ends,
+    )
+  logits = step_logits(params['head'], hidden, rows.step_ends, likelihood)
+  return step_probabilities(logits, head)
+
+
 def row_scores(
   params: Any,
   rows: Rows,
@@ -174,15 +196,8 @@ def row_scores(
   """
 
   def one_part(part: Rows) -> jax.Array:
-    backbone = params['backbone']
-    hidden = forward(backbone, model, *part[:3], prefix)
-    likelihood = None
-    if head.likelihood:
-      likelihood = number_likelihood(
-        backbone, model, hidden, part.tokens, part.numbers, part.step_ends
-      )
-    logits = step_logits(params['head'], hidden, part.step_ends, likelihood)
-    return step_probabilities(logits, head)
+    hidden = forward(params['backbone'], model, *part[:3], prefix)
+    return read_out(params, hidden, part, model, head)
 
   B, T = rows.tokens.shape
   shards = axis_size(*BATCH)

@@ -45,6 +45,7 @@ class Scorer:
     params: {'backbone', 'head'}, as trained.
     model, head, format: what they mean.
     name: says which PRM it is.
+    mesh: where they are.
     stats: what was scored so far.
   """
 
@@ -60,7 +61,7 @@ class Scorer:
     self.name = name
     self.params, self.model, self.head, self.format = params, model, head, fmt
     self.stats = ScoringStats()
-    self._mesh = mesh
+    self.mesh = mesh
     self._row_multiple = mesh.shape['replica'] * mesh.shape['fsdp']
     known = {'model': model, 'head': head}
     # Whole on every device, so that every process can read all scores.
@@ -94,7 +95,7 @@ class Scorer:
     for group in _groups([len(tokens) for tokens, _, _ in encoded]):
       members = [encoded[i] for i in group]
       rows, layout = pack_rows(members, 0, self._row_multiple)
-      with jax.set_mesh(self._mesh):
+      with jax.set_mesh(self.mesh):
         flat = self._row_scores(self.params, self._put(rows), None)
       self._count(('score', *rows.tokens.shape), rows, 0, 0)
       flat = np.asarray(flat).reshape(-1)
@@ -143,7 +144,7 @@ class Scorer:
     fill = bucket(len(ends), SMALLEST_CANDIDATES) - len(ends)
     padded = Layout(*(np.pad(x, ((0, fill), (0, 0)), 'edge') for x in layout))
     key = ('best_of_n', prompt.shape[1], *rows.tokens.shape, len(padded.slots))
-    with jax.set_mesh(self._mesh):
+    with jax.set_mesh(self.mesh):
       best, chain_scores, step_scores = self._best_of_n(
         self.params,
         self._put(rows),
@@ -173,7 +174,7 @@ class Scorer:
 
   def _put(self, rows: Rows) -> Rows:
     """Rows that every process has, each device's part on that device."""
-    placed = batch_sharding(self._mesh)
+    placed = batch_sharding(self.mesh)
     return jax.tree.map(
       lambda rows: jax.make_array_from_callback(
         rows.shape, placed, rows.__getitem__

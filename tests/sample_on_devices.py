@@ -4,6 +4,7 @@ stdout: JSON, per mesh 'REPLICA,FSDP,MODEL' its `tokens`, `logprobs`, the
 shapes of the `cache` on the first device and those that are `gathered`.
 """
 
+import dataclasses
 import json
 import re
 import sys
@@ -11,7 +12,8 @@ import sys
 import jax
 import numpy as np
 
-from prm_jax.batching import cache_sharding, decoding_shardings, jit_chunk
+from prm_jax.batching import Job, jit_chunk
+from prm_jax.cache_shardings import cache_sharding, decoding_shardings
 from prm_jax.generate import SamplingConfig, Slots
 from prm_jax.models import TransformerConfig, init_cache, unstack_layers
 from prm_jax.sharding import make_mesh
@@ -25,8 +27,19 @@ MESHES = ((1, 1, 1), (2, 2, 2), (1, 8, 1), (1, 2, 4))
 
 
 def sample(mesh) -> dict:
-  writer = make_writer(SAMPLING, MODEL, mesh)
-  written = writer.write(some_jobs(20, MODEL))
+  """Of some jobs, and of chains that go on from what is kept of them."""
+  sampling = dataclasses.replace(SAMPLING, kept=6)
+  writer = make_writer(sampling, MODEL, mesh)
+  jobs = [
+    job._replace(ids=(*job.ids, STOPS.separator))
+    for job in some_jobs(20, MODEL)
+  ]
+  written = writer.write(jobs)
+  longer = [
+    Job((*job.ids, *w.tokens[:-1].tolist(), STOPS.separator), n)
+    for n, (job, w) in enumerate(zip(jobs, written, strict=True))
+  ]
+  written += writer.write(longer)
   return {
     'tokens': [w.tokens.tolist() for w in written],
     'logprobs': np.concatenate([w.logprobs for w in written]).tolist(),

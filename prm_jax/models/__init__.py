@@ -15,6 +15,7 @@ from prm_jax.models.config import (
   RopeScaling,
   TransformerConfig,
 )
+from prm_jax.models.flops import attention_flops, chain_flops, product_flops
 from prm_jax.models.heads import init_head, step_logits, step_probabilities
 from prm_jax.models.likelihood import number_likelihood, token_logprobs
 from prm_jax.models.lora import LoraConfig, init_lora, merge
@@ -22,6 +23,7 @@ from prm_jax.models.transformer import (
   Cache,
   Prefix,
   decode,
+  extend,
   forward,
   init_cache,
   init_params,
@@ -37,7 +39,10 @@ __all__ = [
   'Prefix',
   'RopeScaling',
   'TransformerConfig',
+  'attention_flops',
+  'chain_flops',
   'decode',
+  'extend',
   'forward',
   'init_cache',
   'init_head',
@@ -47,6 +52,7 @@ __all__ = [
   'merge',
   'number_likelihood',
   'prefill',
+  'product_flops',
   'step_logits',
   'step_probabilities',
   'token_logprobs',

@@ -10,20 +10,18 @@ so compile time does not grow with depth; `decode` alone takes them apart.
 Names are Hugging Face's.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 
 from prm_jax.models.attention import apply_rope, attention, cached_attention
 from prm_jax.models.config import TransformerConfig
+from prm_jax.models.layers import PROJECTION, Projection, RMSNorm
 from prm_jax.sharding import BATCH, constrain
 
 Params = dict[str, Any]
-PROJECTION = 'projection'  # what remat calls the result of a Projection
 
 
 class Prefix(NamedTuple):
@@ -44,81 +42,6 @@ class Cache(NamedTuple):
 
   keys: tuple[jax.Array, ...]  # L of [B, K, S, H]
   values: tuple[jax.Array, ...]  # L of [B, K, S, H]
-
-
-class RMSNorm(nn.Module):
-  """Root mean square norm (Zhang and Sennrich, 2019), computed in float32."""
-
-  eps: float
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., D]
-    scale = self.param('scale', nn.initializers.ones, x.shape[-1:])
-    x32 = x.astype(jnp.float32)
-    x32 *= jax.lax.rsqrt(jnp.mean(x32**2, -1, keepdims=True) + self.eps)
-    return (x32 * scale).astype(x.dtype)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def linear(
-  x: jax.Array,  # [..., *inputs]
-  kernel: jax.Array,  # [*inputs, *outputs]
-  inputs: int,
-) -> jax.Array:  # [..., *outputs]
-  """Contracts the last `inputs` axes of x with the first of the kernel.
-
-  The gradients are those of the product. They are written out because the
-  kernel's, as derived by JAX, is the transpose of the product below: a fifth
-  of a training step on CPU.
-  """
-  axes = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
-  return jax.lax.dot_general(x, kernel, (axes, ((), ())))
-
-
-def _linear_forward(x, kernel, inputs):
-  return linear(x, kernel, inputs), (x, kernel)
-
-
-def _linear_backward(inputs, saved, grad):
-  x, kernel = saved
-  rows = tuple(range(x.ndim - inputs))
-  outputs = tuple(range(len(rows), grad.ndim))
-  back = (outputs, tuple(range(inputs, kernel.ndim))), ((), ())
-  return (
-    jax.lax.dot_general(grad, kernel, back),
-    jax.lax.dot_general(x, grad, ((rows, rows), ((), ()))),
-  )
-
-
-linear.defvjp(_linear_forward, _linear_backward)
-
-
-class Projection(nn.Module):
-  """A linear map over the last `inputs` axes to `shape`, bias optional."""
-
-  shape: tuple[int, ...]
-  dtype: str
-  inputs: int = 1
-  bias: bool = False
-  gain: float = 1.0
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    fan_in = x.shape[x.ndim - self.inputs :]
-    size = 1
-    for n in fan_in:
-      size *= n
-    kernel = self.param(
-      'kernel',
-      nn.initializers.normal(self.gain * size**-0.5),
-      (*fan_in, *self.shape),
-    )
-    out = linear(x, kernel.astype(self.dtype), self.inputs)
-    out = checkpoint_name(out, PROJECTION)
-    if self.bias:
-      bias = self.param('bias', nn.initializers.zeros, self.shape)
-      out += bias.astype(self.dtype)
-    return out
 
 
 class Attention(nn.Module):
@@ -263,6 +186,23 @@ def forward(
   return hidden
 
 
+def extend(
+  params: Params,
+  config: TransformerConfig,
+  tokens: jax.Array,  # [B, T]
+  positions: jax.Array,  # [B, T] within the chain, prefix included
+  segment_ids: jax.Array,  # [B, T], 0 is padding
+  prefix: Prefix | None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """`forward`, and the keys and values of these tokens: 2 x [L, B, T, K, H]."""
+  kv = None if prefix is None else (prefix.keys, prefix.values)
+  mask = None if prefix is None else prefix.mask
+  hidden, (keys, values) = Transformer(config, keep_kv=True).apply(
+    {'params': params}, tokens, positions, segment_ids, kv, mask
+  )
+  return hidden, keys, values
+
+
 def prefill(
   params: Params,
   config: TransformerConfig,
@@ -271,10 +211,9 @@ def prefill(
 ) -> Prefix:
   """Computes the prefix that rows of `forward` can share."""
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-  _, (keys, values) = Transformer(config, keep_kv=True).apply(
-    {'params': params}, tokens, positions, mask.astype(jnp.int32), None, None
-  )
-  return Prefix(keys, values, mask)
+  segments = mask.astype(jnp.int32)
+  _, *kv = extend(params, config, tokens, positions, segments, None)
+  return Prefix(*kv, mask)
 
 
 def unstack_layers(params: Params, config: TransformerConfig) -> Params:

@@ -1,0 +1,85 @@
+"""What the layers of the transformer are made of: norm and linear map."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+PROJECTION = 'projection'  # what remat calls the result of a Projection
+
+
+class RMSNorm(nn.Module):
+  """Root mean square norm (Zhang and Sennrich, 2019), computed in float32."""
+
+  eps: float
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., D]
+    scale = self.param('scale', nn.initializers.ones, x.shape[-1:])
+    x32 = x.astype(jnp.float32)
+    x32 *= jax.lax.rsqrt(jnp.mean(x32**2, -1, keepdims=True) + self.eps)
+    return (x32 * scale).astype(x.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def linear(
+  x: jax.Array,  # [..., *inputs]
+  kernel: jax.Array,  # [*inputs, *outputs]
+  inputs: int,
+) -> jax.Array:  # [..., *outputs]
+  """Contracts the last `inputs` axes of x with the first of the kernel.
+
+  The gradients are those of the product. They are written out because the
+  kernel's, as derived by JAX, is the transpose of the product below: a fifth
+  of a training step on CPU.
+  """
+  axes = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
+  return jax.lax.dot_general(x, kernel, (axes, ((), ())))
+
+
+def _linear_forward(x, kernel, inputs):
+  return linear(x, kernel, inputs), (x, kernel)
+
+
+def _linear_backward(inputs, saved, grad):
+  x, kernel = saved
+  rows = tuple(range(x.ndim - inputs))
+  outputs = tuple(range(len(rows), grad.ndim))
+  back = (outputs, tuple(range(inputs, kernel.ndim))), ((), ())
+  return (
+    jax.lax.dot_general(grad, kernel, back),
+    jax.lax.dot_general(x, grad, ((rows, rows), ((), ()))),
+  )
+
+
+linear.defvjp(_linear_forward, _linear_backward)
+
+
+class Projection(nn.Module):
+  """A linear map over the last `inputs` axes to `shape`, bias optional."""
+
+  shape: tuple[int, ...]
+  dtype: str
+  inputs: int = 1
+  bias: bool = False
+  gain: float = 1.0
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    fan_in = x.shape[x.ndim - self.inputs :]
+    size = 1
+    for n in fan_in:
+      size *= n
+    kernel = self.param(
+      'kernel',
+      nn.initializers.normal(self.gain * size**-0.5),
+      (*fan_in, *self.shape),
+    )
+    out = linear(x, kernel.astype(self.dtype), self.inputs)
+    out = checkpoint_name(out, PROJECTION)
+    if self.bias:
+      bias = self.param('bias', nn.initializers.zeros, self.shape)
+      out += bias.astype(self.dtype)
+    return out
