@@ -22,7 +22,7 @@ from prm_jax.evals.abstain import abstain_section
 from prm_jax.evals.selective import CONFIDENCE
 
 # What two searches may differ in: the problems, and how fast they are done.
-MAY_DIFFER = ('name', 'problems', 'trees', *manifest.FREE)
+MAY_DIFFER = ('name', 'problems', 'trees', 'cpu_devices', *manifest.FREE)
 
 
 def read_search(workdir: str, flag: str) -> tuple[list[Chain], dict[str, Any]]:
@@ -88,9 +88,10 @@ def abstain(
     )
   section = abstain_section(chosen, tested, error, confidence, seed)
   folder = paths.open_path(workdir)
+  about = manifest.describe({'seed': seed}, 'prm_jax.abstain')
+  about |= {'held_out': held_out}
   manifest.write_json(
-    folder / 'abstain.json',
-    {'manifest': {'held_out': held_out, 'seed': seed}, 'abstain': section},
+    folder / 'abstain.json', {'manifest': about, 'abstain': section}
   )
   report.write_report(folder)
   return section
@@ -132,7 +133,7 @@ def main(argv: Sequence[str]) -> None:
     '--error', required=True, type=float, help='wanted among the answered'
   )
   parser.add_argument('--confidence', type=float, default=CONFIDENCE)
-  parser.add_argument('--seed', type=int, default=0, help='of the halves')
+  parser.add_argument('--seed', type=int, default=0, help='of the split')
   given = parser.parse_args(argv)
   try:
     print(said(abstain(**vars(given))))

@@ -30,7 +30,7 @@ def abstain_section(
   Args:
     held_out, tested: the chosen chain of each problem of two searches; a
       problem that failed has none, and is not answered.
-    seed: of the halves of the held-out problems.
+    seed: of the split of the held-out problems.
 
   Returns:
     `wanted_error`, `confidence`, the Filter's attributes; `probability`, the
@@ -64,7 +64,10 @@ def abstain_section(
   shown = np.array([_score(chain) for chain in tested])
   lowest = np.inf if fitted.threshold is None else fitted.threshold
   answered = shown >= lowest
-  likely = selective.probabilities(shown, fitted)
+  # What has no answer has no probability either.
+  likely = selective.probabilities(
+    np.where(np.isfinite(shown), shown, 0.0), fitted
+  )
   right = [rightness(chain) for chain in tested]
   about: dict[str, Any] = {
     'problems': len(tested),

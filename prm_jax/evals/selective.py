@@ -1,7 +1,7 @@
 """Selective prediction: answer where the score is high, abstain elsewhere.
 
-    held-out scores and outcomes -> a half: Platt scaling, thresholds to try
-                                 -> the other half: the lowest that is safe
+    held-out scores and outcomes -> Platt scaling: the chance of being right
+      -> a quarter: thresholds to try -> the others: the lowest that is safe
 
 What is guaranteed. With probability `confidence` over the held-out problems,
 at most `wanted_error` of the answered are wrong, in the long run over problems
@@ -10,7 +10,8 @@ tested ones may do worse by chance. Clopper and Pearson's test (1934) is done at
 one threshold after another, from strict to loose, until the first that fails,
 so that trying many costs nothing: fixed sequence testing (Angelopoulos et al.,
 2021, 'Learn then Test'). The thresholds and the one to begin at come from the
-half that is not tested on.
+quarter that is not tested on. The calibrated probability is told and decides
+nothing: it rises with the score.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,8 @@ class Filter(NamedTuple):
     threshold: the lowest chain score that is answered; None: nothing is.
     bound: of the error rate among the answered, at the confidence asked for, at
       the threshold; None where there is none.
-    fitted_on, tested_on: held-out problems of each half.
+    tried_on, tested_on: held-out problems that said where to begin, and those
+      that the promise rests on.
   """
 
   slope: float
@@ -44,7 +46,7 @@ class Filter(NamedTuple):
   logit: bool
   threshold: float | None
   bound: float | None
-  fitted_on: int
+  tried_on: int
   tested_on: int
 
 
@@ -59,7 +61,7 @@ def error_bound(
   1 - confidence. 1 where nothing was answered.
   """
   right = np.asarray(answered) - errors
-  bound = special.betaincinv(errors + 1.0, np.maximum(right, 1), confidence)
+  bound = special.betaincinv(errors + 1.0, np.maximum(right, 1e-9), confidence)
   return np.where(right > 0, bound, 1.0)
 
 
@@ -123,7 +125,7 @@ def choose(
   """The filter that answers most, among those that are shown to be safe.
 
   Args:
-    seed: of the halves.
+    seed: of which problems are the quarter.
 
   Raises:
     UserError: an error rate or a confidence not in (0, 1), a NaN, or too few
@@ -133,25 +135,26 @@ def choose(
   for name, value in (('error', wanted_error), ('confidence', confidence)):
     if not 0 < value < 1:
       raise UserError(f'{name}={value}: expected a number between 0 and 1')
+  has = np.isfinite(scores)
   order = np.random.default_rng(seed).permutation(len(scores))
-  fit, test = order[::2], order[1::2]
-  fit = fit[np.isfinite(scores[fit])]
-  if len(fit) < 2 or not len(test):
+  tried, tested = np.split(order, [len(scores) // 4])
+  if not has[tried].any():
     raise UserError(
-      f'{np.isfinite(scores).sum()} held-out problems with an answer: expected '
-      'hundreds; search more problems of the held-out split'
+      f'{has.sum()} of {len(scores)} held-out problems with an answer: '
+      'expected hundreds; search more problems of the held-out split'
     )
-  slope, offset, logit = platt(scores[fit], right[fit])
-  thresholds = np.unique(scores[fit])[::-1]
-  # The most promising of the half that is not tested on.
-  looked = _bounds(scores[fit], right[fit], thresholds, confidence)
-  sequence = thresholds[len(looked) - 1 - np.argmin(looked[::-1]) :]
-  bounds = _bounds(scores[test], right[test], sequence, confidence)
+  slope, offset, logit = platt(scores[has], right[has])
+  thresholds = np.unique(scores[tried][has[tried]])[::-1]
+  # Begin where as many problems as will be tested are the likeliest to pass.
+  scale = len(tested) / len(tried)
+  likely = _bounds(scores[tried], right[tried], thresholds, confidence, scale)
+  sequence = thresholds[len(likely) - 1 - np.argmin(likely[::-1]) :]
+  bounds = _bounds(scores[tested], right[tested], sequence, confidence)
   passed = int(np.argmin(np.append(bounds <= wanted_error, False)))
   threshold, bound = None, None
   if passed:
     threshold, bound = float(sequence[passed - 1]), float(bounds[passed - 1])
-  return Filter(slope, offset, logit, threshold, bound, len(fit), len(test))
+  return Filter(slope, offset, logit, threshold, bound, len(tried), len(tested))
 
 
 def risk_coverage(
@@ -198,13 +201,18 @@ def _bounds(
   right: np.ndarray,  # [Q]
   thresholds: np.ndarray,  # [T]
   confidence: float,
+  scale: float = 1.0,
 ) -> np.ndarray:  # [T]
-  """`error_bound` of the problems that each threshold answers."""
+  """`error_bound` of the problems that each threshold answers.
+
+  Args:
+    scale: how many times as many problems there will be.
+  """
   answered, errors = (
     len(kept) - np.searchsorted(np.sort(kept), thresholds)
     for kept in (scores, scores[~right])
   )
-  return error_bound(errors, answered, confidence)
+  return error_bound(scale * errors, scale * answered, confidence)
 
 
 def _inputs(scores: np.ndarray, logit: bool) -> np.ndarray:

@@ -104,9 +104,10 @@ def abstain(section: Mapping[str, Any]) -> dict[str, Any]:
     said = (
       f'Answered is what has a chain score of {section["threshold"]:.4g} or '
       f'more, calibrated {section["probability"]:.2f}: '
-      f'{answered:,} of {problems:,} problems. Chosen on '
-      f'{_count(section, "fitted_on", "abstain"):,} + '
-      f'{_count(section, "tested_on", "abstain"):,} held-out problems so that '
+      f'{answered:,} of {problems:,} problems. '
+      f'{_count(section, "tried_on", "abstain"):,} held-out problems proposed '
+      f'thresholds, {_count(section, "tested_on", "abstain"):,} others showed '
+      f'for this one that '
       f'with confidence {confidence:.3g} there are {promise}, in the long run '
       'over problems of their kind.'
     )

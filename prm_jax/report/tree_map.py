@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prm_jax.report.figures import add, svg_of, text_of
+from prm_jax.report.sections import NOTHING
 
 WIDTH, HEIGHT = 34, 18  # of a box
 COLUMN, ROW = 52, 24  # from one box to the next
@@ -24,7 +25,7 @@ def draw(steps: Sequence[Any], shown: set[int], label: str, name: str) -> str:
     label: the text alternative; the rows say the same in words.
     name: the rows' ids are NAME-INDEX.
   """
-  places, rows = _places(steps, shown)
+  places, rows = layout(steps, shown)
   columns = 1 + max(column for column, _ in places.values())
   width = COLUMN * (columns - 1) + WIDTH + 2 * MARGIN
   height = ROW * (rows - 1) + HEIGHT + 2 * MARGIN
@@ -41,7 +42,7 @@ def draw(steps: Sequence[Any], shown: set[int], label: str, name: str) -> str:
   return text_of(svg)
 
 
-def _places(
+def layout(
   steps: Sequence[Any], shown: set[int]
 ) -> tuple[dict[int, tuple[int, int]], int]:
   """Column and row of every box, and how many rows there are.
@@ -57,15 +58,9 @@ def _places(
     if i and not steps[i].kept:
       continue  # what follows is in its box
     children = [c for c in steps[i].children if c in shown]
-    children.sort(
-      key=lambda c: (not steps[c].chosen, not steps[c].kept, -_height(steps[c]))
-    )
+    children.sort(key=lambda c: steps[c].rank)
     stack += [(c, n == 0) for n, c in enumerate(children)][::-1]
   return places, row + 1
-
-
-def _height(step: Any) -> float:
-  return -1.0 if step.chain_score is None else step.chain_score
 
 
 def _state(step: Any) -> str:
@@ -91,8 +86,9 @@ def _box(svg, step, place, link):
   known = step.score is not None
   if known:
     target.set('style', f'--s:{100 * min(max(step.score, 0), 1):.0f}%')
-  number = f'{step.score:.2f}' if known else '?'
-  words = [f'step {step.number}', f'score {number}', _state(step)]
+  number = f'{step.score:.2f}' if known else NOTHING
+  score = f'score {number}' if known else 'no score'
+  words = [f'step {step.number}', score, _state(step)]
   words += [f'{step.count} times'] * (step.count > 1)
   words += [f'{step.size - 1} steps after it'] * (
     not step.kept and step.size > 1

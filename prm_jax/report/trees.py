@@ -9,6 +9,7 @@ steps are shown and the others counted.
 """
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +24,10 @@ from prm_jax.report.chain_views import cropped
 from prm_jax.search.tree import ROOT, Tree
 from prm_jax.verify.final_answer import final_answer
 
-MAX_TREES = 12
-MAX_STEPS = 400  # of a tree: more is no picture, and would be a data file
+MAX_TREES = 8
+MAX_STEPS = 300  # of a tree: more is no picture, and would be a data file
 MAX_MAPPED = 120
+MAX_EXCERPT = 160  # characters: wider than the line that shows them
 SMALLEST_FOLD = 3  # steps; fewer are read faster than opened
 
 
@@ -38,6 +40,7 @@ class Step:
     number: in its chain, from 1.
     score, chain_score: of the first node that has one.
     count: how many nodes.
+    value: sum over their visits of what the method thought of it.
     ended: how many chains end here and may be chosen.
     dead: why others were given up.
     scratch: whether all were rolled out to look ahead only.
@@ -55,6 +58,7 @@ class Step:
   count: int = 0
   tokens: int = 0
   visits: int = 0
+  value: float = 0.0
   ended: int = 0
   dead: Counter = dataclasses.field(default_factory=Counter)
   scratch: bool = True
@@ -63,6 +67,12 @@ class Step:
   size: int = 1
   children: list[int] = dataclasses.field(default_factory=list)
 
+  @property
+  def rank(self) -> tuple:
+    """Sorts the chosen step first, then kept ones, then by chain score."""
+    score = -math.inf if self.chain_score is None else self.chain_score
+    return not self.chosen, not self.kept, self.scratch, -score
+
 
 def read_trees(path: paths.Path) -> tuple[list[dict[str, Any]], int]:
   """The views of the first MAX_TREES trees of a file, and how many it has.
@@ -70,11 +80,9 @@ def read_trees(path: paths.Path) -> tuple[list[dict[str, Any]], int]:
   Raises:
     UserError: a line is not of the form above.
   """
-  views, total = [], 0
-  for where, record in files.records(path):
-    total += 1
-    if total > MAX_TREES:
-      continue
+  views = []
+  # Trees may be large, and there may be one of every problem.
+  for where, record in itertools.islice(files.records(path), MAX_TREES):
     try:
       tree, chosen = _tree(record)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
@@ -82,8 +90,8 @@ def read_trees(path: paths.Path) -> tuple[list[dict[str, Any]], int]:
         f'{where}: is no search tree; expected id, problem, truth, method, '
         'tree as Tree.to_dict gives it, and the index of the chosen node'
       ) from None
-    views.append(tree_view(record, tree, chosen, f'tree-{total}'))
-  return views, total
+    views.append(tree_view(record, tree, chosen, f'tree-{len(views)}'))
+  return views, files.count(path)
 
 
 def _tree(record: Mapping[str, Any]) -> tuple[Tree, int]:
@@ -123,12 +131,15 @@ def merged(tree: Tree, chosen: int) -> list[Step]:
     step = steps[at]
     step.tokens += node.tokens
     step.visits += node.visits
+    step.value += node.visits * node.value
     if step.score is None:
       step.score = node.score
     if step.chain_score is None:
       step.chain_score = node.chain_score
     step.scratch &= node.scratch
-    step.ended += node.ended and not node.dead and not node.scratch
+    # What was rolled out may be chosen where nothing else came to its end.
+    able = not node.dead and (not node.scratch or i == chosen)
+    step.ended += node.ended and able
     if node.dead:
       step.dead[node.dead] += 1
   for i in tree.path(chosen):
@@ -140,19 +151,13 @@ def merged(tree: Tree, chosen: int) -> list[Step]:
   return steps
 
 
-def promise(step: Step) -> tuple:
-  """Sorts the chosen step first, then kept ones, then by chain score."""
-  score = -math.inf if step.chain_score is None else step.chain_score
-  return not step.chosen, not step.kept, step.scratch, -score
-
-
 def most_promising(steps: Sequence[Step], limit: int) -> set[int]:
   """At most `limit` Steps with all that lead to them; the chosen ones for sure.
 
   Whole chains are taken, so that nothing shown hangs in the air.
   """
   shown = {ROOT}
-  for i in sorted(range(1, len(steps)), key=lambda i: promise(steps[i])):
+  for i in sorted(range(1, len(steps)), key=lambda i: steps[i].rank):
     path, at = [], i
     while at not in shown:
       path.append(at)
@@ -207,11 +212,12 @@ def _rows(
   """Rows of what follows a Step; the main line keeps its level.
 
   Args:
+    level: of indentation; in a fold, of that within it.
     folded: in a fold already, in which there is no other.
   """
   while True:
     children = [i for i in steps[at].children if i in shown]
-    children.sort(key=lambda i: promise(steps[i]))
+    children.sort(key=lambda i: steps[i].rank)
     lost = sum(steps[i].size for i in steps[at].children if i not in shown)
     main = None
     if children and (steps[children[0]].kept or not steps[at].kept):
@@ -250,7 +256,7 @@ def _fold(steps, shown, which, level, name) -> dict[str, Any]:
     'kind': 'fold',
     'level': level,
     'words': ', '.join(words),
-    'rows': list(_unfolded(steps, shown, which, level, name)),
+    'rows': list(_unfolded(steps, shown, which, 0, name)),
   }
 
 
@@ -264,7 +270,8 @@ def _row(step: Step, level: int, name: str) -> dict[str, Any]:
   if step.tokens:
     facts.append(f'{step.tokens:,} tokens')
   if step.visits:
-    facts.append(f'{step.visits:,} visits')
+    mean = step.value / step.visits
+    facts.append(f'{step.visits:,} visits of mean value {mean:.3g}')
   facts += [f'given up: {why} ({n})' for why, n in step.dead.most_common()]
   if step.scratch:
     facts.append('rolled out to look ahead')
@@ -274,12 +281,13 @@ def _row(step: Step, level: int, name: str) -> dict[str, Any]:
     'id': name,
     'level': level,
     'number': step.number,
+    'excerpt': step.text[:MAX_EXCERPT],
     'text': cropped(step.text),
     'score': f'{step.score:.2f}' if known else sections.NOTHING,
     'share': f'{100 * min(max(step.score, 0), 1):.0f}%' if known else '',
     'state': state,
     'count': step.count,
     'ended': bool(step.ended),
-    'dead': ', '.join(step.dead),
+    'dead': ', '.join(step.dead) if step.dead.total() == step.count else '',
     'facts': ' · '.join(facts),
   }

@@ -30,6 +30,13 @@ def test_the_section_by_hand():
   assert got['failures'] == {'no step': 1}
 
 
+def test_written_chains_say_no_seconds():
+  quiet = [chosen('a'), chosen('b')]
+  del quiet[1].meta['search']['ledger']['seconds']
+  got = search.search_section(quiet)
+  assert tuple(got['cost']) == search.COSTS[:-1]
+
+
 def test_answers_that_nobody_knows_are_no_errors():
   got = search.search_section([chosen('a', None)], ['no step'])
   assert got['accuracy'] is None and got['answers_known'] == 0

@@ -1,0 +1,87 @@
+"""The command line of the filter, on workdirs as search jobs leave them."""
+
+import json
+
+import pytest
+
+from prm_jax import abstain, chains
+from tests.evals.search_chains import chosen
+from tests.report.workdir import parse
+
+
+def search_job(folder, start, count, **config):
+  folder.mkdir()
+  config = {'task': 'search', 'method': 'beam', 'problems': start} | config
+  (folder / 'config.json').write_text(json.dumps(config))
+  (folder / 'results.json').write_text('{"manifest": {}, "results": {}}')
+  lines = [
+    chosen(start + i, i % 100 > 40, (0.999, (i % 100 + 0.5) / 100))
+    for i in range(count)
+  ]
+  (folder / 'chains.jsonl').write_text(
+    ''.join(json.dumps(chains.to_dict(chain)) + '\n' for chain in lines)
+  )
+  return str(folder)
+
+
+@pytest.fixture
+def jobs(tmp_path):
+  return {
+    'held_out': search_job(tmp_path / 'dev', 0, 400),
+    'workdir': search_job(tmp_path / 'test', 1000, 100),
+  }
+
+
+def run(jobs, *more):
+  paths = [f'--{name}={folder}' for name, folder in jobs.items()]
+  abstain.main([*paths, *more])
+
+
+def refused(capsys, jobs, *more):
+  with pytest.raises(SystemExit) as ended:
+    run(jobs, *more)
+  assert ended.value.code == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  return line
+
+
+def test_it_writes_the_decisions_and_the_report(tmp_path, jobs, capsys):
+  run(jobs, '--error', '0.1')
+  said = capsys.readouterr().out
+  written = json.loads((tmp_path / 'test' / 'abstain.json').read_text())
+  section = written['abstain']
+  answered = [each for each in section['problems'] if each['answered']]
+  assert f'{len(answered)} of 100 answered' in said and '\n' not in said[:-1]
+  # All that score above 0.41 are right, and nothing below is.
+  assert 55 <= len(answered) <= 65
+  assert section['tested']['error'] <= 0.1 < section['tested']['error_of_all']
+  assert all(each['weakest_step']['number'] == 2 for each in answered)
+  assert written['manifest']['held_out'] == jobs['held_out']
+  page = parse(tmp_path / 'test' / 'report.html')
+  assert page.by_id('abstain')
+  assert not (tmp_path / 'dev' / 'report.html').exists()
+  # The same command again gives the same.
+  before = (tmp_path / 'test' / 'abstain.json').read_bytes()
+  run(jobs, '--error', '0.1')
+  assert (tmp_path / 'test' / 'abstain.json').read_bytes() == before
+
+
+def test_nothing_is_answered_where_nothing_is_shown(jobs, capsys):
+  run(jobs, '--error', '0.001')
+  said = capsys.readouterr().out
+  assert 'nothing is answered: 300 held-out problems do not show' in said
+
+
+def test_faults_are_one_line(tmp_path, jobs, capsys):
+  line = refused(capsys, jobs, '--error', '2')
+  assert line == 'error: error=2.0: expected a number between 0 and 1'
+  line = refused(capsys, jobs | {'held_out': str(tmp_path)}, '--error', '0.1')
+  assert line.startswith(f'error: --held_out {tmp_path}: no search job ended')
+  other = search_job(tmp_path / 'dvts', 0, 40, method='dvts')
+  line = refused(capsys, jobs | {'held_out': other}, '--error', '0.1')
+  assert 'searched with another method' in line
+  line = refused(capsys, jobs | {'held_out': jobs['workdir']}, '--error', '0.1')
+  assert '100 problems are held out and tested' in line
+  (tmp_path / 'test' / 'chains.jsonl').write_text('{"steps": []}\n')
+  line = refused(capsys, jobs, '--error', '0.1')
+  assert "chains.jsonl:1: chain record without 'problem'" in line
