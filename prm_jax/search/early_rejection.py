@@ -25,7 +25,7 @@ class EarlyRejectionConfig:
   """
 
   samples: int = 16
-  width: int = 4
+  width: int = 2
 
   def __post_init__(self):
     for name in ('samples', 'width'):

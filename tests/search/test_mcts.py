@@ -1,0 +1,187 @@
+"""Monte Carlo tree search: where it goes, what it goes on from."""
+
+import math
+
+import pytest
+
+from prm_jax.domains.arithmetic import ArithmeticConfig
+from prm_jax.domains.exact_scorer import ExactScorer
+from prm_jax.domains.solver_policy import SolverPolicy
+from prm_jax.errors import UserError
+from prm_jax.search import run
+from prm_jax.search.mcts import MctsConfig, priors
+from prm_jax.search.method import SearchConfig, Task
+from prm_jax.search.tree import ROOT, Node, Tree
+from tests.search.scripted import (
+  Scripted,
+  Table,
+  by_id,
+  live,
+  noise,
+  optimum,
+  search,
+)
+
+DOMAIN = ArithmeticConfig()
+TASKS = [
+  Task(str(i), f'mod 10 : {i} * 7 + {i} - 4 * 3', truth='1') for i in range(4)
+]
+
+
+def shares(found):
+  """Of the visits of the first steps."""
+  tree = found.tree
+  visits = {
+    tree.nodes[i].step: tree.nodes[i].visits for i in tree.live_children(ROOT)
+  }
+  assert sum(visits.values()) == tree.nodes[ROOT].visits
+  return {step: n / sum(visits.values()) for step, n in visits.items()}
+
+
+@pytest.mark.parametrize('seed', [0, 1, 4])
+@pytest.mark.parametrize('leaves', [1, 4])
+def test_visits_converge_to_the_best_branch(seed, leaves):
+  """Trees whose best branch is better than the next by 0.04 to 0.07.
+
+  A branch that is worse by d is visited c P sqrt(N) / d times of N, and what is
+  found late in the best one needs some visits to raise its mean.
+  """
+  best, prm = optimum(Scripted(branching=3, depth=4), seed)
+  last = 0.0
+  for simulations in (64, 256, 1024, 4096):
+    options = {'simulations': simulations, 'leaves': leaves, 'c_puct': 0.5}
+    found = search('mcts', Scripted(3, 4), prm, options | {'width': 3}, 'last')
+    assert found.chosen.steps == best or simulations < 256
+    assert shares(found)[best[0]] > last
+    last = shares(found)[best[0]]
+  assert last > 0.95
+
+
+def test_a_tree_with_equal_branches_is_visited_evenly():
+  options = {'simulations': 300, 'width': 3}
+  found = search('mcts', Scripted(), Table(lambda steps: 0.5), options, 'last')
+  assert all(abs(each - 1 / 3) < 0.01 for each in shares(found).values())
+
+
+def test_puct_by_hand():
+  """Two simulations of one leaf each; c = 1, uniform priors of 1/2."""
+
+  def score(steps):
+    return {
+      ('0: x = 0',): 0.6,
+      ('0: x = 1',): 0.5,
+      ('0: x = 0', '1: x = 0'): 0.1,
+      ('0: x = 0', '1: x = 1'): 0.2,
+      ('0: x = 1', '1: x = 0'): 0.7,
+    }.get(steps, 0.3)
+
+  found = search(
+    'mcts',
+    Scripted(branching=2, depth=3),
+    Table(score),
+    {'simulations': 2, 'width': 2, 'c_puct': 1.0, 'leaves': 1},
+    'last',
+  )
+  tree = found.tree
+  first, second = tree.live_children(ROOT)
+  # First branch 0, by 0.6 + 0.5 > 0.5 + 0.5; it is worth its best child's 0.2.
+  # Then 0.2 + sqrt(2) / 2 / 2 = 0.55 < 0.5 + sqrt(2) / 2 = 1.21.
+  told = [(tree.nodes[i].visits, tree.nodes[i].value) for i in (first, second)]
+  assert told == [(1, pytest.approx(0.2)), (1, pytest.approx(0.7))]
+  assert tree.nodes[ROOT].value == pytest.approx((0.2 + 0.7) / 2)
+
+
+def test_priors():
+  tree = Tree('p')
+  logs = [math.log(0.5), math.log(0.3), math.log(0.1)]
+  siblings = [tree.add(Node(ROOT, 's', logprob=each)) for each in logs]
+  expected = pytest.approx([0.5 / 0.9, 0.3 / 0.9, 0.1 / 0.9])
+  assert priors(tree, siblings, 'policy') == expected
+  assert priors(tree, siblings, 'uniform') == [1 / 3] * 3
+  # One that the policy does not tell makes all equal.
+  siblings.append(tree.add(Node(ROOT, 's')))
+  assert priors(tree, siblings, 'policy') == [1 / 4] * 4
+
+
+def test_leaves_of_a_round_are_expanded_together():
+  policy = Scripted(branching=4, depth=4)
+  flat = Table(lambda steps: 0.5)
+  options = {'simulations': 4, 'leaves': 4}
+  search('mcts', policy, flat, options, 'last')
+  assert {r.steps[-1] for r in policy.asked[1]} == {
+    f'0: x = {branch}' for branch in range(4)
+  }
+
+
+@pytest.mark.parametrize('rollouts', [0, 2])
+def test_a_kept_tree_is_gone_on_with(rollouts):
+  config = SearchConfig(aggregate='last')
+
+  def go(simulations, trees=None):
+    options = {'simulations': simulations, 'rollouts': rollouts}
+    models = SolverPolicy(DOMAIN), ExactScorer(DOMAIN)
+    return by_id(run(TASKS, *models, 'mcts', options, config, trees=trees))
+
+  half = go(32)
+  kept = {name: found.tree for name, found in half.items()}
+  before = {name: tree.to_dict() for name, tree in kept.items()}
+  both, whole = go(32, kept), go(64)
+  for name, found in whole.items():
+    assert live(both[name]) == live(found)
+    assert both[name].tree.nodes[ROOT].visits == 64
+    assert live(half[name]) != live(found)
+    # The ledger is of the new part, and what was given stays as it was.
+    assert both[name].ledger['samples'] < found.ledger['samples']
+    assert kept[name].to_dict() == before[name]
+
+
+def test_a_tree_of_another_method_or_problem():
+  kept = {'task': search('majority', Scripted(), None).tree}
+  found = search('beam', Scripted(), noise(0), trees=kept)
+  # The chains of the vote were scored, and are among the beams' now.
+  assert all(c.meta['search']['chain_score'] is not None for c in found.chains)
+  assert len(found.chains) > 16
+  kept = {'task': Tree('another problem')}
+  with pytest.raises(UserError, match=r"'task' is of another one, 'another "):
+    search('mcts', Scripted(), noise(0), trees=kept)
+
+
+def test_rollouts_are_judged_by_the_prm_alone():
+  options = {'simulations': 12, 'rollouts': 2, 'leaves': 2}
+  trees = [
+    search('mcts', Scripted(), noise(2), options, key='k').tree.to_dict()
+    for _ in range(2)
+  ]
+  assert trees[0] == trees[1]
+  found = search('mcts', Scripted(), noise(2), options, key='k')
+  tree = found.tree
+  finished = [node for node in tree.nodes if node.scratch and node.ended]
+  assert finished and all(node.chain_score is not None for node in finished)
+  # They may be chosen: none of the tree's own chains is better.
+  own = [tree.nodes[i].chain_score for i in tree.ended()]
+  best = max([node.chain_score for node in finished] + own)
+  assert found.chosen.meta['search']['chain_score'] == best
+
+
+def test_without_an_end_in_the_tree_the_most_visited_path_is_written():
+  options = {'simulations': 4, 'width': 2}
+  found = search('mcts', Scripted(2, 30), noise(0), options)
+  assert not found.tree.ended() and found.chosen.meta['search']['ended']
+  assert len(found.chosen.steps) == 30
+
+
+@pytest.mark.parametrize(
+  ('values', 'message'),
+  [
+    ({'simulations': 0}, r'mcts\.simulations=0: expected >= 1'),
+    ({'width': 0}, r'mcts\.width=0: expected >= 1'),
+    ({'c_puct': -1.0}, r'mcts\.c_puct=-1\.0: expected >= 0'),
+    ({'c_puct': math.nan}, r'mcts\.c_puct=nan: '),
+    ({'leaves': 0}, r'mcts\.leaves=0: '),
+    ({'rollouts': -1}, r'mcts\.rollouts=-1: '),
+    ({'prior': 'flat'}, r"mcts\.prior='flat': expected one of policy, uniform"),
+  ],
+)
+def test_what_cannot_be(values, message):
+  with pytest.raises(UserError, match=message):
+    MctsConfig(**values)

@@ -1,0 +1,106 @@
+"""The tree: paths, order, and what is written down of it."""
+
+import itertools
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prm_jax.search.tree import ROOT, Node, Stream, Tree
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def trees(draw):
+  tree = Tree(draw(st.text()))
+  tree.nodes[ROOT].drawn = draw(st.integers(0, 9))
+  for size in range(draw(st.integers(0, 12))):
+    tree.add(
+      Node(
+        parent=draw(st.integers(0, size)),
+        step=draw(st.sampled_from(['', 'a', 'so x = 1', 'é\n"'])),
+        stream=draw(
+          st.none() | st.builds(Stream, st.text(), st.integers(0, 99))
+        ),
+        ended=draw(st.booleans()),
+        dead=draw(st.sampled_from(['', 'cut off'])),
+        scratch=draw(st.booleans()),
+        score=draw(st.none() | st.floats(0, 1)),
+        chain_score=draw(st.none() | NUMBERS),
+        tokens=draw(st.integers(0, 99)),
+        logprob=draw(st.none() | NUMBERS),
+        drawn=draw(st.integers(0, 9)),
+        ahead=draw(st.integers(0, 9)),
+        visits=draw(st.integers(0, 9)),
+        value=draw(NUMBERS),
+      )
+    )
+  return tree
+
+
+@given(trees())
+def test_what_is_written_is_read_again(tree):
+  text = json.dumps(tree.to_dict(), allow_nan=False)
+  again = Tree.from_dict(json.loads(text))
+  assert again.problem == tree.problem
+  assert again.nodes == tree.nodes
+  assert again.children == tree.children
+  assert all(
+    node.stream is None or isinstance(node.stream, Stream)
+    for node in again.nodes
+  )
+  # A copy: what is done to one is not done to the other.
+  again.add(Node(ROOT, 'more'))
+  assert len(again.nodes) == len(tree.nodes) + 1
+
+
+@given(trees())
+def test_order_and_paths(tree):
+  order = list(tree.in_order())
+  assert sorted(order) == list(range(len(tree.nodes))) and order[0] == ROOT
+  place = {i: n for n, i in enumerate(order)}
+  for i, node in enumerate(tree.nodes):
+    assert tree.children[i] == sorted(tree.children[i], key=place.get)
+    if i == ROOT:
+      continue
+    assert place[node.parent] < place[i]
+    assert node.depth == len(tree.path(i)) == len(tree.steps(i))
+    path = tree.path(node.parent)
+    assert tree.path(i) == ([*path, i] if node.step else path)
+  # Nothing of a subtree stands after its next sibling.
+  for siblings in tree.children:
+    for left, right in itertools.pairwise(siblings):
+      under = [i for i in order if left in _line(tree, i)]
+      assert max(place[i] for i in under) < place[right]
+
+
+def _line(tree, index):
+  line = [index]
+  while line[-1] != ROOT:
+    line.append(tree.nodes[line[-1]].parent)
+  return line
+
+
+def test_who_may_be_chosen():
+  tree = Tree('p')
+  first = tree.add(Node(ROOT, 'a'))
+  tree.add(Node(ROOT, 'b', dead='cut off', ended=True))
+  third = tree.add(Node(ROOT, 'c', ended=True))
+  end = tree.add(Node(first, '', ended=True))
+  looked = tree.add(Node(third, 'd', scratch=True, ended=True))
+  assert tree.alive() == [first, end, third]
+  assert tree.ended() == [end, third]
+  assert tree.ended(scratch=True) == [looked]
+  assert tree.live_children(ROOT) == [first, third]
+  assert tree.live_children(third) == []
+  assert tree.steps(end) == ('a',) and tree.scores(end) == [None]
+
+
+def test_only_what_is_not_default_is_written():
+  tree = Tree('p')
+  tree.add(Node(ROOT, 'a', Stream('k', 3), score=0.5))
+  assert tree.to_dict()['nodes'] == [
+    {'parent': -1},
+    {'parent': 0, 'step': 'a', 'stream': ['k', 3], 'score': 0.5, 'depth': 1},
+  ]

@@ -1,0 +1,200 @@
+"""Methods that choose among whole chains: votes, refine, early rejection."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prm_jax.errors import UserError
+from prm_jax.policy import Completion
+from prm_jax.search.best_of_n import BestOfNConfig
+from prm_jax.search.early_rejection import EarlyRejectionConfig
+from prm_jax.search.method import SearchConfig
+from prm_jax.search.refine import RefineConfig
+from prm_jax.search.tree import ROOT, Node, Tree
+from prm_jax.search.vote import by_answer, majority, weighted_vote
+from tests.search.scripted import Scripted, Table, drawn, noise, search
+
+
+def voters(*chains):
+  """A tree of one-step chains, (answer, chain score) each."""
+  tree = Tree('what is it?')
+  for answer, score in chains:
+    step = f'so the answer is {answer}' if answer else 'who knows'
+    tree.add(Node(ROOT, step, ended=True, chain_score=score))
+  return tree
+
+
+def vote(choose, *chains, aggregate='min'):
+  tree = voters(*chains)
+  config = SearchConfig(aggregate=aggregate)
+  return choose(tree, tree.ended(), config) - 1
+
+
+def test_the_majority():
+  assert vote(majority, ('1', 0.9), ('2', 0.1), ('2', 0.2)) == 1
+  # Of equally frequent ones what came first, whatever the PRM would say.
+  chains = [('1', 0.1), ('2', 0.9), ('2', 0.9), ('1', None)]
+  assert vote(majority, *chains) == 0
+  # What states no answer does not vote, however many they are.
+  assert vote(majority, *[(None, 0.9)] * 3, ('7', None)) == 3
+  assert vote(majority, *[(None, 0.9)] * 3) == 0
+
+
+def test_answers_are_equal_by_what_they_mean():
+  tree = voters(('0.5', 1), ('2', 1), ('1/2', 1), (None, 1), ('$0.50', 1))
+  assert by_answer(tree, tree.ended()) == [[1, 3, 5], [2]]
+  chains = [('2', 0.8), ('0.5', 0.3), ('1/2', 0.4), ('2', 0.0)]
+  assert vote(weighted_vote, *chains) == 0
+  assert vote(weighted_vote, *chains, ('50/100', 0.2)) == 2
+
+
+def test_the_weighted_vote():
+  chains = [('1', 0.5), ('2', 0.3), ('2', 0.4), ('3', 0.6)]
+  assert vote(weighted_vote, *chains) == 2
+  assert vote(weighted_vote, ('1', 0.5), ('2', 0.5)) == 0
+  assert vote(weighted_vote, (None, 0.9), (None, 0.95)) == 1
+  # Logarithms of products: exp(-1) > 2 exp(-2), and 2 exp(-1.5) > exp(-1).
+  logs = [('1', -1.0), ('2', -2.0), ('2', -2.0)]
+  assert vote(weighted_vote, *logs, aggregate='prod') == 0
+  logs = [('1', -1.0), ('2', -1.5), ('2', -1.5)]
+  assert vote(weighted_vote, *logs, aggregate='prod') == 1
+  # Products too small for a float64.
+  logs = [(answer, score - 2000) for answer, score in logs]
+  assert vote(weighted_vote, *logs, aggregate='prod') == 1
+
+
+def test_votes_have_the_chains_of_best_of_n():
+  found = {
+    method: search(method, Scripted(5, 3), noise(1), {'samples': 10})
+    for method in ('best_of_n', 'majority', 'weighted_vote')
+  }
+  sets = [{chain.steps for chain in each.chains} for each in found.values()]
+  assert sets[0] == sets[1] == sets[2]
+  # Chains end with branch 0: they agree, and the best one is chosen.
+  best = found['best_of_n'].chosen.steps
+  assert found['weighted_vote'].chosen.steps == best
+  assert found['majority'].ledger['scored_tokens'] == 0
+  assert found['majority'].chosen.steps[0] == '0: x = 0'
+  # A majority needs no PRM.
+  assert search('majority', Scripted(), None).chosen.answer == '0'
+
+
+class Reviser(Scripted):
+  """Writes a chain whose step scores its text has; knows how often it did."""
+
+  def one(self, request, number):
+    self.written = getattr(self, 'written', -1) + 1
+    steps = tuple(
+      f'{self.written}/{p} = {drawn(self.written, p):.3f}'
+      for p in range(len(request.steps), self.depth)
+    )
+    return Completion(steps, True, len(steps), 0, -1.0)
+
+
+def stated(steps):
+  return float(steps[-1].split(' = ')[1])
+
+
+@pytest.mark.parametrize('aggregate', ['min', 'prod', 'mean'])
+def test_refine_writes_again_from_the_weakest_step(aggregate):
+  policy, rounds = Reviser(depth=5), 6
+  options = {'samples': 3, 'rounds': rounds}
+  found = search('refine', policy, Table(stated), options, aggregate)
+  assert found.ledger['samples'] == 3 * (1 + rounds)
+  assert len(found.chains) == 3 * (1 + rounds)
+  score = {
+    chain.steps: chain.meta['search']['chain_score'] for chain in found.chains
+  }
+  # Played back: which chain each round went on from, and what came of it.
+  by_number = {int(s[-1].split('/')[0]): s for s in score}
+  chains = [by_number[n] for n in range(3)]
+  for number, asked in enumerate(policy.asked[1:]):
+    for n, request in enumerate(asked):
+      scores = [stated((step,)) for step in chains[n]]
+      assert request.steps == chains[n][: scores.index(min(scores))]
+      assert request.max_steps == 0 and request.samples == 1
+      new = by_number[3 + 3 * number + n]
+      assert new[: len(request.steps)] == request.steps
+      if score[new] > score[chains[n]]:
+        chains[n] = new
+  assert len(policy.asked) == 1 + rounds
+  assert found.chosen.steps == max(chains, key=score.get)
+  assert score[found.chosen.steps] > max(score[by_number[n]] for n in range(3))
+
+
+def test_refine_never_asks_for_what_stands_there():
+  """The first sample after a node of a whole chain would be the chain again."""
+  policy = Scripted(branching=4, depth=3)
+  search('refine', policy, noise(0), {'samples': 2, 'rounds': 3})
+  drawn_before = set()
+  for request in (r for asked in policy.asked for r in asked):
+    for n in range(request.samples):
+      sample = (request.key, request.first + n)
+      assert sample not in drawn_before
+      drawn_before.add(sample)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+  seed=st.integers(0, 10_000),
+  samples=st.integers(1, 12),
+  width=st.integers(1, 12),
+  aggregate=st.sampled_from(['min', 'prod']),
+  digits=st.sampled_from([0, 1, 9]),  # with few of them there are ties
+)
+def test_early_rejection_chooses_as_best_of_n(
+  seed, samples, width, aggregate, digits
+):
+  prm = Table(lambda steps: round(drawn(seed, steps), digits))
+
+  def chosen(method, **options):
+    policy = Scripted(samples, 12, uneven=True)
+    return search(method, policy, prm, options, aggregate)
+
+  whole = chosen('best_of_n', samples=samples)
+  early = chosen('early_rejection', samples=samples, width=width)
+  assert early.chosen.steps == whole.chosen.steps
+  for key in ('scores', 'chain_score'):
+    assert early.chosen.meta['search'][key] == whole.chosen.meta['search'][key]
+  assert early.ledger['tokens'] <= whole.ledger['tokens']
+  # A chain ends or is dropped, and only an open one saves tokens.
+  dropped = sum(early.ledger['dead'].values())
+  assert dropped + len(early.chains) == samples
+  saved = whole.ledger['tokens'] - early.ledger['tokens']
+  assert (saved > 0) == (dropped > 0)
+
+
+def test_early_rejection_says_what_it_dropped():
+  def score(steps):  # chain 0 is good; 1 is bad at once, 2 one step later
+    first = int(steps[0][-1])
+    return (0.8, 0.1, 0.9 if len(steps) == 1 else 0.2)[first]
+
+  options = {'samples': 3, 'width': 1}
+  found = search('early_rejection', Scripted(3, 4), Table(score), options)
+  assert found.ledger['dead'] == {
+    'rejected at step 1': 1,
+    'rejected at step 2': 1,
+  }
+  assert [chain.steps[0] for chain in found.chains] == ['0: x = 0']
+  assert found.ledger['tokens'] == 10 * (4 + 1 + 2)
+
+
+@pytest.mark.parametrize('aggregate', ['mean', 'last', 'sum', 'max'])
+def test_what_may_rise_cannot_be_rejected_early(aggregate):
+  with pytest.raises(UserError, match=rf"'{aggregate}': may rise .* min, prod"):
+    search('early_rejection', Scripted(), noise(0), aggregate=aggregate)
+
+
+@pytest.mark.parametrize(
+  ('make', 'message'),
+  [
+    (lambda: BestOfNConfig(0), r'best_of_n\.samples=0: '),
+    (lambda: RefineConfig(0), r'refine\.samples=0: '),
+    (lambda: RefineConfig(rounds=-1), r'refine\.rounds=-1: '),
+    (lambda: EarlyRejectionConfig(0), r'early_rejection\.samples=0: '),
+    (lambda: EarlyRejectionConfig(width=0), r'early_rejection\.width=0: '),
+  ],
+)
+def test_what_cannot_be(make, message):
+  with pytest.raises(UserError, match=message):
+    make()
