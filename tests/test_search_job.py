@@ -52,9 +52,12 @@ FIRST = {
     '--config.samples=6',
   ],
 }
+# Whole chains, with a PRM and without; beams; a tree.
+WITH_MODELS = ('best_of_n', 'majority', 'beam', 'mcts')
 THEN = {
   **{
-    f'{name} of models': [f'{SEARCH}{name},tiny', *MODELS] for name in METHODS
+    f'{name} of models': [f'{SEARCH}{name},tiny', *MODELS]
+    for name in WITH_MODELS
   },
   'recorded': [
     f'{SEARCH}best_of_n,tiny',
@@ -113,7 +116,7 @@ def trees_of(jobs, name) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-  'name', [*METHODS, *(f'{name} of models' for name in METHODS)]
+  'name', [*METHODS, *(f'{name} of models' for name in WITH_MODELS)]
 )
 def test_what_is_written_fits_together(jobs, name):
   chains, ledger = chains_of(jobs, name), read(jobs, name)
@@ -144,7 +147,7 @@ def test_what_is_written_fits_together(jobs, name):
   assert '] of 8 problems right' in jobs[name][1]
 
 
-@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('name', WITH_MODELS)
 def test_manifests_say_who_was_asked(jobs, name):
   manifest = read(jobs, f'{name} of models', 'results.json')['manifest']
   assert manifest['method'] == name
@@ -290,6 +293,7 @@ def test_another_prm_in_the_same_place_is_refused(jobs, tmp_path, finished):
   arguments.append(f'--workdir={tmp_path / "run"}')
   (done,) = run_all([arguments])
   assert done.returncode == 0, done.stderr
+  assert re.search('[1-9][0-9]* PRM tokens', done.stderr)
   config = prm / 'config.json'
   config.write_text(config.read_text().replace('"seed": 0', '"seed": 1'))
   (refused,) = run_all([arguments])
