@@ -25,6 +25,7 @@ from prm_jax.search.method import SearchConfig
 from prm_jax.search.methods import METHODS
 from prm_jax.search.tree import Tree
 from tests.command_line import ROOT, contents, copy_run, run_all, the_error
+from tests.data.shared_data import shared
 from tests.test_processes import flags_of
 
 pytestmark = pytest.mark.job
@@ -408,6 +409,24 @@ def test_models_in_the_wrong_place(jobs, tmp_path, finished):
   assert '8 failed: 6 chains of this problem are recorded and 7' in few.stdout
   # Nothing of the refused stands in the way of the corrected command.
   assert not (tmp_path / 'branches' / 'config.json').exists()
+
+
+@pytest.mark.parametrize('variant', ['gsm8k', 'words'])
+def test_problems_of_files_are_read(tmp_path, variant):
+  root = shared('gsm8k/test.jsonl').parent.parent
+  (refused,) = run_all(
+    [
+      [
+        f'{SEARCH}beam,{variant},tiny',
+        '--config.policy.kind=solver',
+        '--config.prm.kind=exact',
+        f'--config.problems.root={root}',
+        f'--workdir={tmp_path}',
+      ]
+    ]
+  )
+  # Read they are, and the solver of arithmetic says that they are not its own.
+  assert 'is no problem of the arithmetic domain' in the_error(refused)
 
 
 def test_a_chat_that_may_begin_anew(tmp_path):
