@@ -57,7 +57,7 @@ METHODS = dict(
     rollouts=0,
   ),
   refine=dict(samples=4, rounds=4),
-  early_rejection=dict(samples=16, width=4),
+  early_rejection=dict(samples=16, width=2),
 )
 
 

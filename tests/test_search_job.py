@@ -25,6 +25,8 @@ from prm_jax.search.method import SearchConfig
 from prm_jax.search.methods import METHODS
 from prm_jax.search.tree import Tree
 from tests.command_line import ROOT, contents, copy_run, run_all, the_error
+from tests.data.shared_data import shared
+from tests.labels.test_interrupted import trees_of
 from tests.test_processes import flags_of
 
 pytestmark = pytest.mark.job
@@ -52,9 +54,12 @@ FIRST = {
     '--config.samples=6',
   ],
 }
+# Whole chains, with a PRM and without; beams; a tree.
+WITH_MODELS = ('best_of_n', 'majority', 'beam', 'mcts')
 THEN = {
   **{
-    f'{name} of models': [f'{SEARCH}{name},tiny', *MODELS] for name in METHODS
+    f'{name} of models': [f'{SEARCH}{name},tiny', *MODELS]
+    for name in WITH_MODELS
   },
   'recorded': [
     f'{SEARCH}best_of_n,tiny',
@@ -107,13 +112,13 @@ def read(jobs, name, file='ledger.json'):
   return json.loads((jobs[name][0] / file).read_text())
 
 
-def trees_of(jobs, name) -> list[dict]:
+def trees_in(jobs, name) -> list[dict]:
   lines = (jobs[name][0] / 'trees.jsonl').read_text().splitlines()
   return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize(
-  'name', [*METHODS, *(f'{name} of models' for name in METHODS)]
+  'name', [*METHODS, *(f'{name} of models' for name in WITH_MODELS)]
 )
 def test_what_is_written_fits_together(jobs, name):
   chains, ledger = chains_of(jobs, name), read(jobs, name)
@@ -130,7 +135,7 @@ def test_what_is_written_fits_together(jobs, name):
       ('scored_tokens', 'scored_tokens'),
     ):
       assert ledger[ours] == sum(each[theirs] for each in took)
-  for chain, told in zip(chains, trees_of(jobs, name), strict=True):
+  for chain, told in zip(chains, trees_in(jobs, name), strict=True):
     assert told['id'] == chain.meta['problem_id']
     assert told['truth'] == chain.meta['truth']
     assert told['method'] == name.split()[0]
@@ -144,7 +149,7 @@ def test_what_is_written_fits_together(jobs, name):
   assert '] of 8 problems right' in jobs[name][1]
 
 
-@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('name', WITH_MODELS)
 def test_manifests_say_who_was_asked(jobs, name):
   manifest = read(jobs, f'{name} of models', 'results.json')['manifest']
   assert manifest['method'] == name
@@ -189,7 +194,7 @@ def test_some_of_the_problems_with_a_budget(jobs):
   every = [chain.problem for chain in chains_of(jobs, 'beam')]
   some = chains_of(jobs, 'some')
   assert [chain.problem for chain in some] == every[2:5]
-  assert [tree['problem'] for tree in trees_of(jobs, 'some')] == every[2:3]
+  assert [tree['problem'] for tree in trees_in(jobs, 'some')] == every[2:3]
   for chain in some:
     assert chain.meta['search']['ledger']['samples'] == 6
     # Stopped on the way, and all the same an answer.
@@ -198,7 +203,7 @@ def test_some_of_the_problems_with_a_budget(jobs):
 
 def visits_of(jobs, name) -> list[dict]:
   """Of each problem: how often the search went to which steps."""
-  trees = [Tree.from_dict(told['tree']) for told in trees_of(jobs, name)]
+  trees = [Tree.from_dict(told['tree']) for told in trees_in(jobs, name)]
   return [
     {
       (tree.steps(i), node.stream): node.visits
@@ -265,8 +270,9 @@ def test_two_processes_find_what_one_does(jobs, tmp_path, finished):
     together=True,
   )
   assert [done.returncode for done in together] == [0, 0], together
-  for name in ('chains.jsonl', 'trees.jsonl'):
-    assert (tmp_path / name).read_bytes() == (alone / name).read_bytes()
+  (ours, scores), (theirs, expected) = trees_of(tmp_path), trees_of(alone)
+  assert ours == theirs
+  assert scores == pytest.approx(expected, abs=1e-5)
 
 
 def test_another_config_is_refused(jobs):
@@ -290,6 +296,7 @@ def test_another_prm_in_the_same_place_is_refused(jobs, tmp_path, finished):
   arguments.append(f'--workdir={tmp_path / "run"}')
   (done,) = run_all([arguments])
   assert done.returncode == 0, done.stderr
+  assert re.search('[1-9][0-9]* PRM tokens', done.stderr)
   config = prm / 'config.json'
   config.write_text(config.read_text().replace('"seed": 0', '"seed": 1'))
   (refused,) = run_all([arguments])
@@ -404,6 +411,24 @@ def test_models_in_the_wrong_place(jobs, tmp_path, finished):
   assert '8 failed: 6 chains of this problem are recorded and 7' in few.stdout
   # Nothing of the refused stands in the way of the corrected command.
   assert not (tmp_path / 'branches' / 'config.json').exists()
+
+
+@pytest.mark.parametrize('variant', ['gsm8k', 'words'])
+def test_problems_of_files_are_read(tmp_path, variant):
+  root = shared('gsm8k/test.jsonl').parent.parent
+  (refused,) = run_all(
+    [
+      [
+        f'{SEARCH}beam,{variant},tiny',
+        '--config.policy.kind=solver',
+        '--config.prm.kind=exact',
+        f'--config.problems.root={root}',
+        f'--workdir={tmp_path}',
+      ]
+    ]
+  )
+  # Read they are, and the solver of arithmetic says that they are not its own.
+  assert 'is no problem of the arithmetic domain' in the_error(refused)
 
 
 def test_a_chat_that_may_begin_anew(tmp_path):
