@@ -3,8 +3,8 @@
     prompts -> what is kept of each is gathered, the rest is read
     chains that end -> their slots' keys and values -> the PrefixStore
 
-A chain goes on at the token that ended a step (or the prompt), which is read
-again with whatever follows it: pieces begin with such a token.
+The token that ended a step (or the prompt) was written but not read yet: it is
+read with what goes on from there, so pieces begin with such a token.
 """
 
 import itertools
@@ -39,6 +39,9 @@ class KeptChains:
   Args:
     slots: tokens that are kept, the latest used.
     call: runs a program of the Writer by name, for some sizes.
+
+  Attributes:
+    programs: those that the Writer has for this, by name.
   """
 
   def __init__(

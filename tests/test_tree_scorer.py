@@ -204,17 +204,13 @@ def test_published_formats(style, tmp_path):
   scorer = open_published(tmp_path, style if own else '', max_length=256)
   steps = ('Step 1: Let 2 + 3 = 5.', ' so the answer is 5', 'é = 12 eggs')
   chains = [
-    (problem, (*steps[:n], last))
+    (problem, (*steps[:n], '10 + 2 = 12'))
     for problem in ('Janet sells 3 eggs per day.', 'How many ducks?')
     for n in range(4)
-    for last in ('10 + 2 = 12', 'the final answer')
   ]
-  together = TreeScorer(scorer)
-  tokens = sum(check(scorer, together, chains))
+  trees = TreeScorer(scorer, rows=8)
+  tokens = sum(check(scorer, trees, chains[:2]) + check(scorer, trees, chains))
   assert tokens == unique_tokens(scorer.format, chains)
-  one_by_one = TreeScorer(scorer, rows=2)
-  for chain in chains:
-    check(scorer, one_by_one, [chain])
 
 
 def test_waves_by_hand():

@@ -212,7 +212,7 @@ def main() -> None:
   parser.add_argument('--models', nargs='+', choices=MODELS, default=[*MODELS])
   parser.add_argument('--clock', choices=('wall', 'cpu'), default='wall')
   parser.add_argument('--rounds', type=int, default=7)
-  parser.add_argument('--problems', type=int, nargs='+', default=[1, 16])
+  parser.add_argument('--problems', type=int, nargs='+', default=[1, 4])
   parser.add_argument('--rows', type=int, default=1024)
   parser.add_argument('--devices', type=int, default=1)
   args = parser.parse_args()
