@@ -1,6 +1,6 @@
 """What labels without humans are worth, on a domain that knows the truth.
 
-    python experiments/label_sources/run.py --workdir /tmp/label_sources
+    python -m experiments.label_sources.run --workdir /tmp/label_sources
 
 Every source labels chains of the arithmetic domain; a PRM is trained on each
 kind of label, with equal chains and with equal tokens sampled, three seeds; and
@@ -9,23 +9,21 @@ Writes results.json and the tables of README.md beside this file.
 """
 
 import argparse
-import concurrent.futures
 import json
-import os
 import pathlib
-import subprocess
-import sys
-from collections.abc import Sequence
 
-import tables
-from counting import accuracy, read_labels, written_tokens
-
+from experiments.label_sources import tables
+from experiments.label_sources.counting import (
+  accuracy,
+  read_labels,
+  written_tokens,
+)
+from experiments.runner import Runner
 from prm_jax import manifest
 from prm_jax.report import readme_table
 
 HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parents[1]
-COMMAND = 'python experiments/label_sources/run.py --workdir DIR'
+COMMAND = 'python -m experiments.label_sources.run --workdir DIR'
 SEEDS = (0, 1, 2)
 POOL = 16_384  # chains that every source is given, one a problem
 CHAINS = 4_096  # that a PRM is trained on, with equal chains
@@ -67,52 +65,6 @@ ONLY_COUNTED = {
 }
 
 
-class Runner:
-  """Runs command lines, each on a core of its own."""
-
-  def __init__(self, workdir: pathlib.Path, jobs: int):
-    self.workdir = workdir.absolute()
-    self._cores = sorted(getattr(os, 'sched_getaffinity', lambda _: {0})(0))
-    self._jobs = jobs
-    self._pool = concurrent.futures.ThreadPoolExecutor(jobs)
-    self._free = list(range(jobs))
-
-  def main(self, config: str, folder: str, *flags: str) -> pathlib.Path:
-    """One job of prm_jax.main, unless its results are there; its workdir."""
-    path = self.workdir / folder
-    if (path / 'results.json').exists():
-      return path
-    slot = self._free.pop()
-    if self._jobs > 1 and hasattr(os, 'sched_setaffinity'):
-      # Of this thread; the child inherits it.
-      os.sched_setaffinity(0, {self._cores[slot % len(self._cores)]})
-    try:
-      done = subprocess.run(
-        [
-          sys.executable,
-          '-m',
-          'prm_jax.main',
-          f'--config=configs/{config}',
-          f'--workdir={path}',
-          *flags,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-      )
-    finally:
-      self._free.append(slot)
-    if done.returncode:
-      raise SystemExit(f'error: {folder}: {done.stderr.strip()[-2000:]}')
-    print(f'{folder}: done', flush=True)
-    return path
-
-  def all(self, calls: Sequence[tuple]) -> list[pathlib.Path]:
-    """Several jobs, side by side."""
-    return list(self._pool.map(lambda call: self.main(*call), calls))
-
-
 def domain_flags(seed: int, section: str) -> list[str]:
   return [
     f'--config.seed={seed}',
@@ -144,10 +96,11 @@ def label_all(runner: Runner, seed: int) -> dict[str, pathlib.Path]:
     'omega_own': ('omega', *completer(seed), one_by_one),
   }
   paths = runner.all(
+    runner.main,
     [
       (f'label_math.py:{variant}', f'seed_{seed}/labels_{name}', *pool, *flags)
       for name, (variant, *flags) in asks.items()
-    ]
+    ],
   )
   found = dict(zip(asks, paths, strict=True))
   found['consensus'] = runner.main(
@@ -244,6 +197,7 @@ def active_calls(runner: Runner, seed: int) -> dict[tuple[str, int], tuple]:
   )
   asked = [(m, b) for b in ACTIVE['budgets'] for m in ('active', 'random')]
   labelled = runner.all(
+    runner.main,
     [
       (
         'label_math.py:active',
@@ -256,7 +210,7 @@ def active_calls(runner: Runner, seed: int) -> dict[tuple[str, int], tuple]:
         f'--config.active.seed={seed}',
       )
       for method, budget in asked
-    ]
+    ],
   )
   return {
     (method, budget): (
@@ -300,7 +254,7 @@ def main() -> None:
     labels[seed] = describe_labels(folders)
     calls = train_calls(seed, folders, labels[seed])
     calls |= active_calls(runner, seed)
-    trained = runner.all(list(calls.values()))
+    trained = runner.all(runner.main, list(calls.values()))
     runs[seed] = {
       f'{kind}: {name}': read_run(folder)
       for (kind, name), folder in zip(calls, trained, strict=True)

@@ -1,0 +1,167 @@
+"""Accuracy against compute for every method of search.
+
+    pip install -e '.[experiments]'
+    python -m experiments.test_time_compute.run --workdir /tmp/test_time_compute
+
+For each seed and difficulty of the arithmetic domain: a policy is trained and
+sampled, its chains are labelled by the verifier, a PRM and an ORM are trained
+on them, and every method searches the same test problems (`searches.py`). What
+is there already is not made again. Writes results.json, figure.svg and the
+tables of README.md beside this file.
+"""
+
+import argparse
+import json
+import pathlib
+from collections.abc import Sequence
+
+from experiments.runner import Runner
+from experiments.test_time_compute import figure, tables
+from prm_jax import manifest
+from prm_jax.report import readme_table
+
+HERE = pathlib.Path(__file__).parent
+COMMAND = 'python -m experiments.test_time_compute.run --workdir DIR'
+SEEDS = (0, 1, 2)
+# Operations of a problem: 50%, 35% and 20% of the solver's chains are right.
+OPERATIONS = (5, 8, 12)
+ROW = 188  # tokens of a packed row, about
+
+
+def domain_flags(seed: int, operations: int, section: str) -> list[str]:
+  return [
+    f'--config.seed={seed}',
+    f'--config.{section}.arithmetic.solver_seed={seed}',
+    f'--config.{section}.arithmetic.operations={operations}',
+  ]
+
+
+def row_flags(chain: int, operations: int) -> list[str]:
+  """Windows for chains of another length than the config's."""
+  many = max(1, ROW // chain)
+  return [
+    f'--config.data.max_length={chain}',
+    f'--config.data.row_length={many * chain}',
+    f'--config.data.max_steps_per_row={many * operations}',
+  ]
+
+
+def train(
+  runner: Runner, seed: int, operations: int, quick: bool
+) -> tuple[pathlib.Path, pathlib.Path, pathlib.Path]:
+  """The workdirs of a policy, of a PRM on its chains, of one on the solver's.
+
+  The latter has seen no chain that is not rightly formed.
+  """
+  folder = f'seed_{seed}/operations_{operations}'
+  few = ['--config.train.steps=40'] if quick else []
+  policy = runner.main(
+    'policy_math.py',
+    f'{folder}/policy',
+    *domain_flags(seed, operations, 'data'),
+    *row_flags(8 * operations + 7, operations),
+    '--config.data.test_problems=200',
+    *few,
+  )
+  samples = runner.main(
+    'sample_math.py',
+    f'{folder}/samples',
+    *domain_flags(seed, operations, 'problems'),
+    '--config.problems.test_problems=200',
+    f'--config.problems.train_problems={64 if quick else 4096}',
+    '--config.samples=4',
+    '--config.policy.kind=workdir',
+    f'--config.policy.workdir={policy}',
+  )
+  labels = runner.main(
+    'label_math.py:verifier',
+    f'{folder}/labels',
+    f'--config.seed={seed}',
+    '--config.chains.kind=workdir',
+    f'--config.chains.workdir={samples}',
+  )
+  reward = [
+    *domain_flags(seed, operations, 'data'),
+    *row_flags(8 * operations + 6, operations),
+    '--config.data.batch_size=8',
+    '--config.data.test_problems=200',
+    '--config.data.test_samples=16',
+    '--config.evaluation.ns=1,4,16',
+    *few,
+  ]
+  prm = runner.main(
+    'prm_math.py', f'{folder}/prm', *reward, f'--config.data.labels={labels}'
+  )
+  by_solver = runner.main(
+    'prm_math.py',
+    f'{folder}/prm_of_solver',
+    *reward,
+    '--config.orm_baseline=False',
+  )
+  return policy, prm, by_solver
+
+
+def search(
+  runner: Runner, seed: int, operations: int, problems: int, quick: bool
+) -> dict:
+  """What `searches.py` found for one seed and difficulty."""
+  policy, prm, by_solver = train(runner, seed, operations, quick)
+  path = runner.workdir / f'seed_{seed}/operations_{operations}/searches.json'
+  runner.run(
+    f'seed_{seed}/operations_{operations}/searches',
+    '-m',
+    'experiments.test_time_compute.searches',
+    f'--policy={policy}',
+    f'--prm={prm}',
+    f'--prm-of-solver={by_solver}',
+    f'--problems={problems}',
+    f'--seed={seed}',
+    f'--output={path}',
+  )
+  return json.loads(path.read_text())
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--workdir', type=pathlib.Path, required=True)
+  parser.add_argument('--jobs', type=int, default=2, help='side by side')
+  parser.add_argument('--seeds', type=int, nargs='+', default=SEEDS)
+  parser.add_argument('--operations', type=int, nargs='+', default=OPERATIONS)
+  parser.add_argument('--problems', type=int, default=200, help='of each test')
+  parser.add_argument(
+    '--quick', action='store_true', help='to see that it runs'
+  )
+  parser.add_argument('--output', type=pathlib.Path, default=HERE)
+  args = parser.parse_args()
+  runner = Runner(args.workdir, args.jobs)
+  pairs = [(s, k) for s in args.seeds for k in args.operations]
+  calls = [(runner, s, k, args.problems, args.quick) for s, k in pairs]
+  searched = dict(zip(pairs, runner.all(search, calls), strict=True))
+  write(args.output, args.seeds, args.operations, searched)
+
+
+def write(
+  output: pathlib.Path,
+  seeds: Sequence[int],
+  operations: Sequence[int],
+  searched: dict[tuple[int, int], dict],
+) -> None:
+  """results.json, the figure and the README's tables."""
+  found = {
+    'command': COMMAND,
+    'manifest': manifest.describe({'seeds': list(seeds)}, COMMAND),
+    'results': {
+      str(k): tables.summarise([searched[seed, k] for seed in seeds])
+      for k in operations
+    },
+  }
+  manifest.write_json(output / 'results.json', found)
+  figure.draw(found['results'], output / 'figure.svg')
+  text = tables.render(found['results'])
+  if (output / 'README.md').exists():
+    readme_table.fill(output / 'README.md', text)
+  print(text)
+
+
+if __name__ == '__main__':
+  main()
