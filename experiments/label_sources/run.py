@@ -226,6 +226,7 @@ def read_run(folder: pathlib.Path) -> dict:
   """What a trained PRM is judged by."""
   document = json.loads((folder / 'results.json').read_text())
   results = document['results']
+  about = {k: v for k, v in document['manifest'].items() if k != 'command'}
   curves = results['best_of_n']
   at = curves['n'].index(max(curves['n']))
   return {
@@ -235,7 +236,7 @@ def read_run(folder: pathlib.Path) -> dict:
       if name != 'n'
     },
     'localisation': results['localisation']['arithmetic'],
-    'manifest': document['manifest'],
+    'manifest': about,
   }
 
 
@@ -261,7 +262,8 @@ def main() -> None:
     }
   found = {
     'command': COMMAND,
-    'manifest': manifest.describe({'seeds': list(args.seeds)}, COMMAND),
+    'git_commit': manifest.git_commit(),
+    'seeds': list(args.seeds),
     'labels': {str(seed): value for seed, value in labels.items()},
     'runs': {str(seed): value for seed, value in runs.items()},
   }

@@ -149,7 +149,8 @@ def write(
   """results.json, the figure and the README's tables."""
   found = {
     'command': COMMAND,
-    'manifest': manifest.describe({'seeds': list(seeds)}, COMMAND),
+    'git_commit': manifest.git_commit(),
+    'seeds': list(seeds),
     'results': {
       str(k): tables.summarise([searched[seed, k] for seed in seeds])
       for k in operations
