@@ -202,6 +202,11 @@ class Writer:
     self.stats.seconds += time.monotonic() - began
     return found
 
+  def forget(self) -> None:
+    """Keeps nothing of what was read and written so far."""
+    if self.kept:
+      self.kept.forget()
+
   def room(self, job: Job) -> int:
     """Tokens that may be written after the job's ids; not above 0: none."""
     most = job.max_tokens or self.sampling.max_tokens

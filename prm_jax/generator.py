@@ -69,6 +69,10 @@ class Generator:
     """What was written so far."""
     return self._writer.stats
 
+  def forget(self) -> None:
+    """Goes on from nothing that was kept: prompts are read again."""
+    self._writer.forget()
+
   def complete(self, requests: Sequence[Request]) -> list[list[Completion]]:
     """See `policy.Policy`: `samples` completions of each request.
 

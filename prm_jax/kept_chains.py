@@ -63,6 +63,10 @@ class KeptChains:
       ),
     }
 
+  def forget(self) -> None:
+    """Keeps nothing of what there was so far."""
+    self._store.clear()
+
   def read(self, prompts: Sequence[Ids]) -> tuple[Cache, list[int]]:
     """Keys and values of all but the last token of prompts, a row each.
 

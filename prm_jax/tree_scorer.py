@@ -105,6 +105,10 @@ class TreeScorer:
       ),
     }
 
+  def forget(self) -> None:
+    """Reads all again from now on: what one search read is not another's."""
+    self._store.clear()
+
   def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
     """See `policy.StepScorer`."""
     try:

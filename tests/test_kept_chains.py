@@ -67,6 +67,8 @@ def test_what_went_is_read_again():
   a, b = (Job((*[token] * 39, STOPS.separator), 0, 1) for token in (5, 6))
   read = [writer.write([job])[0].prompt_tokens for job in (a, a, b, b, a, a)]
   assert read == [40, 0, 40, 0, 40, 0]
+  writer.forget()
+  assert writer.write([a])[0].prompt_tokens == 40
 
 
 def test_every_prefix_that_ends_a_step_is_kept():

@@ -137,6 +137,10 @@ def test_tokens_and_flops_are_paid_once():
   assert [each.flops for each in found] == pytest.approx(
     [flops(0, prompt + a), flops(prompt + a, b), flops(prompt + a, c), 0]
   )
+  trees.forget()
+  assert [[s.tokens for s in each] for each in trees.score(asked[:1])] == [
+    [prompt + a]
+  ]
 
 
 def test_what_cannot_be_read_harms_nobody():

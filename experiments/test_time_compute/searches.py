@@ -11,17 +11,21 @@ import argparse
 import json
 import math
 import pathlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from prm_jax import loading, manifest, search
+from prm_jax import loading, manifest, paths, search
+from prm_jax.chains import Chain
 from prm_jax.data.problems import read_problems
 from prm_jax.evals import best_of_n, compute
 from prm_jax.evals.policy import answer_ids
 from prm_jax.generate import SamplingConfig
-from prm_jax.policy import Scoring
+from prm_jax.models import TransformerConfig, chain_flops
+from prm_jax.score import aggregate
+from prm_jax.scorer import Scorer
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.tree_scorer import TreeScorer
 
@@ -67,75 +71,129 @@ def ordered(
   return [by_id[task.id] for task in tasks]
 
 
-def best_of_n_curves(
-  found: Sequence[search.Found], orm: TreeScorer, seed: int
-) -> dict[str, Any]:
-  """PRM, ORM, both votes and chance for every n, from one pool of 64 chains.
+class Pool(NamedTuple):
+  """64 chains of every problem, as best-of-N wrote them.
 
-  Exact expectations over all n-subsets (votes are resampled); a chain costs
-  what the pool's chains cost in the mean, its problem read once.
+  A chain that did not come to its end is wrong, states no answer and has the
+  worst score. Arrays are [Q, N].
   """
-  N = NS[-1]
-  correct, answers, by_prm, by_orm, orm_flops = [], [], [], [], []
+
+  found: Sequence[search.Found]
+  ended: list[list[Chain]]
+  correct: np.ndarray
+  answers: np.ndarray
+
+
+def make_pool(found: Sequence[search.Found]) -> Pool:
+  ended, correct, answers = [], [], []
   for each in found:
-    chains = sorted(each.chains, key=lambda c: c.meta['search']['node'])
+    chains = [c for c in each.chains if c.meta['search']['ended']]
+    chains.sort(key=lambda chain: chain.meta['search']['node'])
     right = [bool(chain.outcome) for chain in chains]
-    missing = N - len(chains)  # did not end: wrong, and worst
     ids = answer_ids(each.task.text, [c.answer for c in chains], right)
+    missing = NS[-1] - len(chains)
+    ended.append(chains)
     correct.append(right + [False] * missing)
     answers.append(ids + [-1] * missing)
-    scores = [chain.meta['search']['chain_score'] for chain in chains]
-    by_prm.append(scores + [-math.inf] * missing)
-    scored = orm.score([Scoring(c.problem, c.steps) for c in chains])
-    by_orm.append([s.scores[-1] for (s,) in scored] + [-math.inf] * missing)
-    orm_flops.append(sum(s.flops for (s,) in scored))
-  correct, answers = np.array(correct), np.array(answers)
-  by_prm, by_orm = np.array(by_prm), np.array(by_orm)
+  return Pool(found, ended, np.array(correct), np.array(answers))
+
+
+def chain_scores(pool: Pool, scorer: Scorer, how: str) -> np.ndarray:  # [Q, N]
+  """Of ended chains by one reward model, of the others -inf."""
+  scores = np.full(pool.correct.shape, -np.inf)
+  for row, chains in zip(scores, pool.ended, strict=True):
+    said = scorer.score_many([(c.problem, c.steps) for c in chains])
+    row[: len(said)] = [
+      float(aggregate(np.asarray(s), np.ones(len(s), bool), how)) for s in said
+    ]
+  return scores
+
+
+def policy_flops(pool: Pool, model: TransformerConfig) -> np.ndarray:  # [Q, K]
+  """Of writing n of the chains; the problem is read once."""
+  rows = []
+  for each in pool.found:
+    reading = chain_flops(model, 0, each.ledger.get('prompt_tokens', 0))
+    writing = (each.ledger.get('policy_flops', 0) - reading) / NS[-1]
+    rows.append([reading + n * writing for n in NS])
+  return np.array(rows)
+
+
+def scorer_flops(pool: Pool, scorer: Scorer) -> np.ndarray:  # [Q, K]
+  """Expected FLOPs of scoring a random n of the chains, each step once.
+
+  A step that c of the N chains have in common (and all before it) is read with
+  probability 1 - C(N - c, n) / C(N, n).
+  """
+  N, fmt = NS[-1], scorer.format
+  rows = []
+  for chains in pool.ended:
+    first = len(fmt.encode_prompt(chains[0].problem)) if chains else 0
+    shared: Counter[tuple[str, ...]] = Counter()
+    for chain in chains:
+      shared.update(chain.steps[: p + 1] for p in range(len(chain.steps)))
+    row = np.full(len(NS), chain_flops(scorer.model, 0, first))
+    at = {(): first}
+    for steps, count in sorted(shared.items(), key=lambda item: len(item[0])):
+      size = len(fmt.encode_step(steps[-1], len(steps) == 1))
+      before = at[steps[:-1]]
+      at[steps] = before + size
+      seen = [1 - math.comb(N - count, n) / math.comb(N, n) for n in NS]
+      row += np.array(seen) * chain_flops(scorer.model, before, size)
+    rows.append(row)
+  return np.array(rows)
+
+
+def best_of_n_curves(
+  pool: Pool, prm: Scorer, orm: Scorer, model: TransformerConfig, seed: int
+) -> dict[str, Any]:
+  """PRM, ORM, both votes and the oracle for every n, from one pool.
+
+  Exact expectations over all n-subsets; votes are resampled.
+  """
+  by_prm = chain_scores(pool, prm, AGGREGATE)
+  by_orm = chain_scores(pool, orm, 'last')
+  correct, answers = pool.correct, pool.answers
+  nothing = np.zeros((len(correct), len(NS)))
+  scoring = scorer_flops(pool, prm)
   curves = {
-    'best of N, PRM': best_of_n.best_of_n_curve(by_prm, correct, NS),
-    'best of N, ORM': best_of_n.best_of_n_curve(by_orm, correct, NS),
-    'majority': best_of_n.majority_curve(correct, answers, NS, seed),
-    'weighted vote': best_of_n.weighted_vote_curve(
-      np.maximum(by_prm, 0.0), correct, answers, NS, seed
+    'best of N, PRM': (
+      best_of_n.best_of_n_curve(by_prm, correct, NS),
+      scoring,
     ),
-    'oracle': best_of_n.oracle_curve(correct, NS),
+    'best of N, ORM': (
+      best_of_n.best_of_n_curve(by_orm, correct, NS),
+      scorer_flops(pool, orm),
+    ),
+    'majority': (
+      best_of_n.majority_curve(correct, answers, NS, seed),
+      nothing,
+    ),
+    'weighted vote': (
+      best_of_n.weighted_vote_curve(
+        np.maximum(by_prm, 0.0), correct, answers, NS, seed
+      ),
+      scoring,
+    ),
+    'oracle': (best_of_n.oracle_curve(correct, NS), nothing),
   }
-  pool = point(found)
-  costs = {
-    'best of N, PRM': pool['prm_flops'],
-    'best of N, ORM': orm_flops,
-    'majority': [0.0] * len(found),
-    'weighted vote': pool['prm_flops'],
-    'oracle': [0.0] * len(found),
-  }
-  share = np.array(NS) / N
+  writing = policy_flops(pool, model)
+  tokens = (
+    np.array([each.ledger.get('tokens', 0) for each in pool.found]) / NS[-1]
+  )
   return {
     name: [
       {
         'n': n,
         'right': curve[:, k].tolist(),
-        'policy_flops': (np.array(pool['policy_flops']) * share[k]).tolist(),
-        'prm_flops': (np.array(costs[name]) * share[k]).tolist(),
-        'tokens': (np.array(pool['tokens']) * share[k]).tolist(),
+        'policy_flops': writing[:, k].tolist(),
+        'prm_flops': reading[:, k].tolist(),
+        'tokens': (n * tokens).tolist(),
       }
       for k, n in enumerate(NS)
     ]
-    for name, curve in curves.items()
+    for name, (curve, reading) in curves.items()
   }
-
-
-def over_optimisation(
-  found: Sequence[search.Found], prm: TreeScorer
-) -> dict[str, Any]:
-  """Best of n as n grows, by one PRM over a pool of chains."""
-  correct, scores = [], []
-  for each in found:
-    missing = NS[-1] - len(each.chains)
-    scored = prm.score([Scoring(c.problem, c.steps) for c in each.chains])
-    scores.append([min(s.scores) for (s,) in scored] + [-math.inf] * missing)
-    right = [bool(chain.outcome) for chain in each.chains]
-    correct.append(right + [False] * missing)
-  return compute.over_optimisation(np.array(scores), np.array(correct), NS)
 
 
 def main() -> None:
@@ -150,23 +208,27 @@ def main() -> None:
   parser.add_argument('--problems-file', default='', help='instead of the test')
   parser.add_argument('--slots', type=int, default=64)
   parser.add_argument('--at-once', type=int, default=4096)
+  parser.add_argument('--rows', type=int, default=1024, help='that are kept')
   parser.add_argument('--seed', type=int, default=0)
   args = parser.parse_args()
 
   tasks = read_tasks(args)
-  sampling = SamplingConfig(slots=args.slots, max_tokens=256, kept=1024)
+  sampling = SamplingConfig(slots=args.slots, max_tokens=256, kept=args.rows)
   policy = loading.load_policy(args.policy, sampling, seed=args.seed)
-  prm = TreeScorer(loading.load(args.prm), name='prm')
-  orm = TreeScorer(loading.load(f'{args.prm}/orm'), name='orm')
+  prm, orm = loading.load(args.prm), loading.load(f'{args.prm}/orm')
+  tree_scorer = TreeScorer(prm, args.rows)
   done = {}
   if args.output.exists():
     done = json.loads(args.output.read_text())
 
   def run(method: str, options: Mapping[str, Any]) -> list[search.Found]:
+    # What an earlier method had read would be free for this one.
+    policy.forget()
+    tree_scorer.forget()
     found = search.run(
       tasks,
       policy,
-      prm,
+      tree_scorer,
       method,
       options,
       SearchConfig(aggregate=AGGREGATE),
@@ -177,12 +239,17 @@ def main() -> None:
     return ordered(tasks, list(found))
 
   if 'majority' not in done:
-    pool = run('best_of_n', {'samples': NS[-1]})
-    done |= best_of_n_curves(pool, orm, args.seed)
-    naive = TreeScorer(loading.load(args.prm_of_solver), name='naive')
+    pool = make_pool(run('majority', {'samples': NS[-1]}))
+    model = loading.read_description(paths.open_path(args.policy)).model
+    done |= best_of_n_curves(pool, prm, orm, model, args.seed)
     done['_over_optimisation'] = {
-      "the policy's chains": over_optimisation(pool, prm),
-      "the solver's chains": over_optimisation(pool, naive),
+      name: compute.over_optimisation(
+        chain_scores(pool, scorer, AGGREGATE), pool.correct, NS
+      )
+      for name, scorer in (
+        ("the policy's chains", prm),
+        ("the solver's chains", loading.load(args.prm_of_solver)),
+      )
     }
     manifest.write_json(args.output, done)
   for method, points in POINTS.items():
