@@ -209,14 +209,17 @@ def exchange(what: str, text: str) -> list[str]:
 
 def _get(key: str) -> str:
   """Waits for a value as long as nobody leaves."""
+  gone = ''
   while True:
     try:
       return global_state.client.blocking_key_value_get(key, POLL_MILLISECONDS)
     except jax.errors.JaxRuntimeError as error:
       if 'DEADLINE_EXCEEDED' not in str(error):
         raise
-    if gone := departed():
+    # Who left may have said it just before: then there is an answer now.
+    if gone:
       raise UserError(gone)
+    gone = departed()
 
 
 def wait_for_all(what: str) -> None:

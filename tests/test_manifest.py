@@ -9,7 +9,7 @@ import sys
 import jax
 import pytest
 
-from configs import label_math
+from configs import label_math, search_math
 from prm_jax import manifest
 from prm_jax.errors import UserError
 
@@ -86,12 +86,17 @@ def test_a_job_may_go_on_faster_and_at_another_server(tmp_path):
     manifest.check_workdir(tmp_path, config | {'concurrently': 1})
 
 
-def test_every_value_that_may_change_is_one_of_the_config():
-  config = label_math.get_config().to_dict()
-  for name in manifest.FREE:
-    value = config
+def test_every_value_that_may_change_is_one_of_a_config():
+  def has(config, name):
     for part in name.split('.'):
-      value = value[part]
+      if part not in config:
+        return False
+      config = config[part]
+    return True
+
+  configs = [math.get_config().to_dict() for math in (label_math, search_math)]
+  for name in manifest.FREE:
+    assert any(has(config, name) for config in configs), name
 
 
 def test_a_workdir_takes_one_config_again_and_again(tmp_path):

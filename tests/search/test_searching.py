@@ -153,7 +153,7 @@ def test_what_no_search_can_be():
     search('beams', Scripted(), noise(0))
   with pytest.raises(UserError, match=r'options of beam: .*breadth'):
     search('beam', Scripted(), noise(0), {'breadth': 3})
-  with pytest.raises(UserError, match='asks a prm and there is none'):
+  with pytest.raises(UserError, match='asks a PRM and there is none'):
     search('beam', Scripted(), None)
   with pytest.raises(UserError, match="2 tasks have the id '5'"):
     list(run([*TASKS, TASKS[5]], SolverPolicy(DOMAIN), method='majority'))
