@@ -180,6 +180,43 @@ def test_a_broken_model_says_nan_and_others_are_unharmed():
       check(scorer, trees, [(problem, steps)])
 
 
+def test_a_nan_harms_only_what_follows_it():
+  """In whatever rows and runs it was read, and later on."""
+  scorer = make_scorer(broken=ord('!') + 4)
+  problems = ['two', 'x', 'broken!', 'p0', 'p1', 'p2']
+  steps = ['a', '!', 'so 17', '4!', 'is']
+  rng = np.random.default_rng(5)
+  chains = [
+    (
+      problems[rng.integers(len(problems))],
+      tuple(steps[i] for i in rng.integers(5, size=rng.integers(1, 4))),
+    )
+    for _ in range(40)
+  ]
+  expected = {}
+  for problem, each in chains:
+    texts = [problem, *each]
+    good = next((i for i, text in enumerate(texts) if '!' in text), len(texts))
+    whole = np.full(len(each), np.nan)
+    if good > 1:
+      whole[: good - 1] = scorer.score(problem, each[: good - 1])
+    expected[problem, each] = whole
+  assert 10 < sum(np.isnan(scores).any() for scores in expected.values()) < 30
+  fresh = TreeScorer(scorer)
+  for trees in (fresh, TreeScorer(scorer, rows=1)):
+    for _ in range(2):
+      for part in (chains[:20], chains[20:]):
+        answers = trees.score([Scoring(*chain) for chain in part])
+        for chain, (scored,) in zip(part, answers, strict=True):
+          np.testing.assert_allclose(
+            scored.scores, expected[chain], rtol=0, atol=1e-5
+          )
+  assert all(
+    scored.tokens == 0
+    for (scored,) in fresh.score([Scoring(*chain) for chain in chains])
+  )
+
+
 def test_after_a_failure_nothing_half_read_is_gone_on_from(monkeypatch):
   scorer, chains = the_scorer(), some_chains(6)
   trees = TreeScorer(scorer)
