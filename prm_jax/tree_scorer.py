@@ -76,7 +76,7 @@ class TreeScorer:
     stats: what was read so far.
 
   Raises:
-    UserError: rows is below 1.
+    UserError: rows is below 1, or more than half of the memory.
   """
 
   def __init__(self, scorer: Scorer, rows: int = 1024, name: str = 'prm'):
@@ -86,11 +86,17 @@ class TreeScorer:
     self._format, self._model = scorer.format, scorer.model
     self._likelihood, self._mesh = scorer.head.likelihood, scorer.mesh
     self._devices = scorer.mesh.shape['replica'] * scorer.mesh.shape['fsdp']
-    slots = rows * self._format.max_length
+    slots = prefix_store.slots_for(
+      self._model, self._mesh, rows, self._format.max_length, 'prm.rows'
+    )
     self._store = PrefixStore(self._model, self._mesh, slots)
     # The same texts come again with every round.
-    self._prompt_ids = functools.lru_cache(1 << 12)(self._encode_prompt)
-    self._step_ids = functools.lru_cache(1 << 16)(self._encode_step)
+    self._prompt_ids = functools.lru_cache(1 << 12)(
+      lambda problem: tuple(self._format.encode_prompt(problem))
+    )
+    self._step_ids = functools.lru_cache(1 << 16)(
+      lambda step, first: tuple(self._format.encode_step(step, first))
+    )
     kernels = (
       x.size for name, x in scorer.params['head'].items() if 'kernel' in name
     )
@@ -157,12 +163,6 @@ class TreeScorer:
       return []
     fits = sum(map(len, pieces)) <= self._format.max_length
     return pieces if fits and request.steps else []
-
-  def _encode_prompt(self, problem: str) -> Ids:
-    return tuple(self._format.encode_prompt(problem))
-
-  def _encode_step(self, step: str, first: bool) -> Ids:
-    return tuple(self._format.encode_step(step, first))
 
   def _flops(self, piece: Piece) -> float:
     logits = int(self._numbers(piece).sum())

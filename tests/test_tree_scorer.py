@@ -2,12 +2,14 @@
 
 import functools
 import json
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from prm_jax import prefix_store
 from prm_jax import tree_scorer as tree_scorer_lib
 from prm_jax.encoding import make_format
 from prm_jax.errors import UserError
@@ -268,6 +270,29 @@ def test_waves_by_hand():
 def test_no_rows_are_refused():
   with pytest.raises(UserError, match=r'rows=0 of prm: expected >= 1'):
     TreeScorer(the_scorer(), rows=0)
+
+
+def test_more_rows_than_there_is_memory_for_are_refused():
+  """Before anything is made of them; what is told to fit does."""
+  scorer = the_scorer()
+  with pytest.raises(UserError, match=r'prm\.rows=1000000000: .* GB') as told:
+    TreeScorer(scorer, rows=10**9)
+  assert '\n' not in str(told.value)
+  (fits,) = re.findall('lower it to ([0-9,]+) or less', str(told.value))
+  rows = int(fits.replace(',', ''))
+  sizes = scorer.model, scorer.mesh
+  slots = prefix_store.slots_for(*sizes, rows, FORMAT.max_length, 'prm.rows')
+  assert slots == rows * FORMAT.max_length
+  with pytest.raises(UserError, match=f'lower it to {fits} or less'):
+    prefix_store.slots_for(*sizes, rows + 1, FORMAT.max_length, 'prm.rows')
+
+
+def test_a_pool_takes_what_it_is_said_to():
+  scorer = the_scorer()
+  pool = TreeScorer(scorer, rows=3)._store.pool
+  taken = sum(x.addressable_shards[0].data.nbytes for x in pool)
+  slots = 3 * FORMAT.max_length
+  assert taken == prefix_store.pool_bytes(scorer.model, scorer.mesh, slots)
 
 
 def test_any_mesh_gives_the_same_scores():
