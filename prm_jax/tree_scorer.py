@@ -79,6 +79,8 @@ class TreeScorer:
     UserError: rows is below 1, or more than half of the memory.
   """
 
+  counts_flops = True
+
   def __init__(self, scorer: Scorer, rows: int = 1024, name: str = 'prm'):
     if rows < 1:
       raise UserError(f'rows={rows} of {name}: expected >= 1')
