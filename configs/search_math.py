@@ -69,7 +69,8 @@ def base() -> ml_collections.ConfigDict:
   config.cpu_devices = 0  # 0: whatever JAX finds
   config.method = 'best_of_n'
   config.search = dict(aggregate='min', max_steps=64, max_repeats=8)
-  # Of a problem; the first that is reached ends it. Unset: no limit.
+  # Of a problem; the first that is reached ends it. Unset: no limit. What a
+  # cache holds takes no FLOPs: like seconds they differ from run to run.
   unset = ml_collections.config_dict.placeholder
   config.budget = dict(
     samples=unset(int),

@@ -21,12 +21,23 @@ from prm_jax.errors import UserError
 from prm_jax.evals.abstain import abstain_section
 from prm_jax.evals.selective import CONFIDENCE
 
-# What two searches may differ in: the problems, and how fast they are done.
-MAY_DIFFER = ('name', 'problems', 'trees', 'cpu_devices', *manifest.FREE)
+# What two searches may differ in: which problems of their kind, and how fast
+# they are done.
+MAY_DIFFER = (
+  'name',
+  'problems.split',
+  'problems.first',
+  'problems.count',
+  'trees',
+  'cpu_devices',
+  *manifest.FREE,
+)
 
 
-def read_search(workdir: str, flag: str) -> tuple[list[Chain], dict[str, Any]]:
-  """The chosen chains of a search job, and its config.
+def read_search(
+  workdir: str, flag: str
+) -> tuple[list[Chain], dict[str, Any], int]:
+  """The chosen chains of a search job, its config, and how many failed.
 
   Raises:
     UserError: no search job ended there.
@@ -34,10 +45,11 @@ def read_search(workdir: str, flag: str) -> tuple[list[Chain], dict[str, Any]]:
   folder = paths.open_path(workdir)
   try:
     config = json.loads((folder / 'config.json').read_bytes())
-    (folder / 'results.json').read_bytes()
+    results = json.loads((folder / 'results.json').read_bytes())['results']
+    failed = results['search']['failed']
     lines = (folder / 'chains.jsonl').read_bytes().splitlines()
-  except (OSError, ValueError):
-    config, lines = {}, []
+  except (OSError, ValueError, LookupError, TypeError):
+    config, lines, failed = {}, [], 0
   if config.get('task') != 'search':
     raise UserError(
       f'--{flag} {workdir}: no search job ended there; name the --workdir of '
@@ -51,7 +63,7 @@ def read_search(workdir: str, flag: str) -> tuple[list[Chain], dict[str, Any]]:
       raise UserError(
         f'{folder / "chains.jsonl"}:{number}: {error}; run the search again'
       ) from None
-  return found, config
+  return found, config, failed
 
 
 def abstain(
@@ -74,19 +86,22 @@ def abstain(
     UserError: a workdir is not a search's, the two searched differently, or
       what `abstain_section` refuses.
   """
-  chosen, ours = read_search(held_out, 'held_out')
-  tested, theirs = read_search(workdir, 'workdir')
+  chosen, ours, _ = read_search(held_out, 'held_out')
+  tested, theirs, failed = read_search(workdir, 'workdir')
+  free = MAY_DIFFER
+  if ours['problems'].get('kind') == 'file':  # a split is a file of its own
+    free += ('problems.path',)
   apart = [
     name
     for name in manifest.differences(ours, theirs)
-    if not any(f'{name}.'.startswith(f'{free}.') for free in MAY_DIFFER)
+    if not any(f'{name}.'.startswith(f'{each}.') for each in free)
   ]
   if apart:
     raise UserError(
       f'--held_out and --workdir searched with another {apart[0]}: a filter is '
       'good for the search that it was chosen on'
     )
-  section = abstain_section(chosen, tested, error, confidence, seed)
+  section = abstain_section(chosen, tested, error, confidence, seed, failed)
   folder = paths.open_path(workdir)
   about = manifest.describe({'seed': seed}, 'prm_jax.abstain')
   about |= {'held_out': held_out}

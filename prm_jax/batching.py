@@ -31,6 +31,7 @@ from prm_jax.models import (
   init_cache,
   unstack_layers,
 )
+from prm_jax.prefix_store import slots_for
 from prm_jax.score import bucket
 
 CHUNK = 32  # tokens of every slot between two looks of the host
@@ -136,7 +137,8 @@ class Writer:
     stats: what was written so far.
 
   Raises:
-    UserError: the slots do not divide over the mesh.
+    UserError: the slots do not divide over the mesh, or what is to be kept is
+      more than half of the memory.
   """
 
   def __init__(
@@ -181,7 +183,7 @@ class Writer:
     }
     self.kept: KeptChains | None = None
     if sampling.kept:
-      kept = sampling.kept * max_length
+      kept = slots_for(config, mesh, sampling.kept, max_length, 'sampling.kept')
       self.kept = KeptChains(config, mesh, stops, kept, self.call)
       self._programs |= self.kept.programs
 

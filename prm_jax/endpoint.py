@@ -113,6 +113,8 @@ def _check_extra(name: str, extra: Mapping[str, Any]) -> None:
 class Endpoint:
   """A Policy and a Judge (`policy.py`) at a server."""
 
+  counts_flops = False
+
   def __init__(
     self,
     config: EndpointConfig,

@@ -38,6 +38,8 @@ class Generator:
       mesh.
   """
 
+  counts_flops = True
+
   def __init__(
     self,
     params: Any,

@@ -101,9 +101,11 @@ class Policy(Protocol):
   Attributes:
     name: says which policy it is and how it samples: equal names give equal
       completions. Part of what a resumed job has to agree on.
+    counts_flops: whether `Completion.flops` says anything.
   """
 
   name: str
+  counts_flops: bool
 
   def complete(
     self, requests: Sequence[Request]
@@ -157,9 +159,11 @@ class StepScorer(Protocol):
 
   Attributes:
     name: says which PRM it is, as a policy's.
+    counts_flops: whether `Scored.flops` says anything.
   """
 
   name: str
+  counts_flops: bool
 
   def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
     """One answer, in a list, to each request, in order.

@@ -14,7 +14,9 @@ store (`TreeScorer`, `Writer`).
 import collections
 import dataclasses
 import functools
+import logging
 import math
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from prm_jax.cache_shardings import pool_sharding
+from prm_jax.errors import UserError
 from prm_jax.models import Cache, Prefix, TransformerConfig
 from prm_jax.sharding import BATCH, constrain
 
@@ -149,8 +152,57 @@ class PrefixStore:
 
 def init_pool(config: TransformerConfig, slots: int) -> Pool:
   """Empty slots; zeros, for what is masked must still be finite."""
-  shape = config.n_layers, slots + 1, config.n_kv_heads, config.head_dim
+  shape = pool_shape(config, slots)
   return Pool(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
+
+
+def pool_shape(
+  config: TransformerConfig, slots: int
+) -> tuple[int, int, int, int]:
+  """Of a Pool's keys, and of its values."""
+  return config.n_layers, slots + 1, config.n_kv_heads, config.head_dim
+
+
+def pool_bytes(config: TransformerConfig, mesh: Mesh, slots: int) -> int:
+  """What a Pool takes of each device, in bytes."""
+  shape = pool_sharding(config, mesh).shard_shape(pool_shape(config, slots))
+  return 2 * math.prod(shape) * jnp.dtype(config.dtype).itemsize
+
+
+def slots_for(
+  config: TransformerConfig, mesh: Mesh, rows: int, length: int, flag: str
+) -> int:
+  """The slots of a store, where half of the memory has room for its Pool.
+
+  Args:
+    rows: chains that are kept.
+    length: of each, in tokens.
+    flag: the option that says how many rows.
+
+  Raises:
+    UserError: there is less room.
+  """
+  slots = rows * length
+  device, sharers = mesh.local_devices[0], 1
+  if device.platform == 'cpu':  # all of them have the host's memory
+    sharers = len(mesh.local_devices)
+    memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  else:  # not every device tells
+    memory = (device.memory_stats() or {}).get('bytes_limit', math.inf)
+  taken = sharers * pool_bytes(config, mesh, slots)
+  logging.info('%s=%d: a pool of %.3f GB', flag, rows, taken / 1e9)
+  if taken > memory / 2:
+    each = sharers * pool_bytes(config, mesh, 0)
+    fits = (int(memory / 2) // each - 1) // length
+    cure = f'lower it to {fits:,} or less'
+    if fits < 1:
+      cure = 'not one fits, take a smaller model or a shorter window'
+    raise UserError(
+      f'{flag}={rows}: keys and values of {rows:,} chains of {length:,} tokens '
+      f'take {taken / 1e9:,.1f} GB, more than half of the {memory / 1e9:,.1f} '
+      f'GB that there are; {cure}'
+    )
+  return slots
 
 
 def index_of(pieces: Sequence[Piece], rows: int, length: int) -> np.ndarray:

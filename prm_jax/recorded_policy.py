@@ -28,6 +28,8 @@ class RecordedPolicy:
     UserError: a chain does not say what it took, as those of sampling jobs do.
   """
 
+  counts_flops = False
+
   def __init__(self, chains: Sequence[Chain]):
     self._chains: dict[str, list[Chain]] = {}
     for chain in chains:

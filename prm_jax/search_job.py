@@ -10,6 +10,7 @@ What `main.py` runs for `config.task = 'search'`, in every process of the job.
 import dataclasses
 import hashlib
 import json
+import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -76,14 +77,16 @@ def check(config: Mapping[str, Any]) -> Wanted:
       )
   if config['trees'] < 0:
     raise UserError(f'trees={config["trees"]}: expected >= 0 (0: all)')
-  kinds = config['policy']['kind'], config['prm']['kind']
-  if config['budget']['flops'] is not None and 'workdir' not in kinds:
-    raise UserError(
-      f'budget.flops={config["budget"]["flops"]:g} is never met: policy.kind='
-      f'{kinds[0]!r} and prm.kind={kinds[1]!r} do not say theirs; limit tokens '
-      'or samples'
-    )
-  return read_wanted(config)
+  wanted = read_wanted(config)
+  asked = ('policy', 'prm') if METHODS[wanted.method].scores else ('policy',)
+  for side in asked:
+    kind = config[side]['kind']
+    if math.isfinite(wanted.budget.flops) and kind != 'workdir':
+      raise UserError(
+        f'budget.flops={wanted.budget.flops:g}: {side}.kind={kind!r} does not '
+        'say its FLOPs; set budget.tokens or budget.samples instead'
+      )
+  return wanted
 
 
 def read_problems(config: Mapping[str, Any], seed: int) -> list[Problem]:
@@ -151,6 +154,8 @@ def read_trees(
     try:
       record = json.loads(line)
       name, tree = record['id'], record['tree']
+      if not isinstance(name, str):
+        raise TypeError(name)
       Tree.from_dict(tree)
     except (ValueError, LookupError, TypeError, AttributeError):
       raise UserError(
@@ -195,7 +200,10 @@ def job_of(
     each = problems[index]
     task = Task(each.id, each.text, each.truth, each.dataset)
     kept = Tree.from_dict(trees[each.id]) if each.id in trees else None
-    return search(task, method, *wanted[1:], key='search', name=name, tree=kept)
+    found = yield from search(
+      task, method, *wanted[1:], key='search', name=name, tree=kept
+    )
+    return found[:1]  # the others stand in its tree
 
   def counts(items: Mapping[int, Ended]) -> dict[str, Any]:
     found = [ended.chains[0] for ended in items.values() if not ended.failed]
@@ -224,7 +232,7 @@ def job_of(
     counts=counts,
     models=Models(policy=policy, prm=prm),
     at_once=policies.at_once(config['policy']),
-    chains=lambda ended: [told(chain) for chain in ended.chains[:1]],
+    chains=lambda ended: [told(chain) for chain in ended.chains],
     also=write_trees,
   )
 
@@ -238,7 +246,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
     prm = step_scorers.open_scorer(config['prm'], config['policy']['solver'])
   policy = policies.open_policy(config['policy'], seed, workdir)
   # Before the workdir is this config's own.
-  check_models(wanted.method, policy, prm)
+  check_models(wanted.method, policy, prm, wanted.budget)
   problems = read_problems(config['problems'], seed)
   trees = read_trees(config['go_on_from'], problems)
   if trees:
@@ -261,8 +269,9 @@ def _report(workdir: pathlib.Path, log: Log) -> None:
     )
   if found['cost']:
     cost = {name: each['mean'] for name, each in found['cost'].items()}
+    flops = f', {cost["flops"]:.3g} FLOPs' if 'flops' in cost else ''
     log(
       f'{method}: a problem took {cost["tokens"]:,.0f} tokens, '
-      f'{cost["scored_tokens"]:,.0f} PRM tokens, {cost["flops"]:.3g} FLOPs'
+      f'{cost["scored_tokens"]:,.0f} PRM tokens{flops}'
     )
   log(f'report: {write_report(workdir)}')

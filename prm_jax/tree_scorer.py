@@ -6,13 +6,14 @@
 
 Every prompt and every step is read once, whoever asks for it and however often:
 siblings share what is before them, and a chain that grew is read from where it
-was. Its scores are those of `Scorer`.
+was. Its scores are those of `Scorer`; NaN comes of a broken step alone.
 """
 
 import collections
 import dataclasses
 import functools
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ SMALLEST_PREFIX = 32
 SMALLEST_ROW = 8
 # A longer row attends block by block and to a prefix that is gathered again.
 LONGEST_PACKED = 128
+Ends = list[tuple[int, int, Piece]]  # row and step of each piece's score
 
 
 @dataclasses.dataclass
@@ -74,8 +76,10 @@ class TreeScorer:
     stats: what was read so far.
 
   Raises:
-    UserError: rows is below 1.
+    UserError: rows is below 1, or more than half of the memory.
   """
+
+  counts_flops = True
 
   def __init__(self, scorer: Scorer, rows: int = 1024, name: str = 'prm'):
     if rows < 1:
@@ -84,11 +88,17 @@ class TreeScorer:
     self._format, self._model = scorer.format, scorer.model
     self._likelihood, self._mesh = scorer.head.likelihood, scorer.mesh
     self._devices = scorer.mesh.shape['replica'] * scorer.mesh.shape['fsdp']
-    slots = rows * self._format.max_length
+    slots = prefix_store.slots_for(
+      self._model, self._mesh, rows, self._format.max_length, 'prm.rows'
+    )
     self._store = PrefixStore(self._model, self._mesh, slots)
     # The same texts come again with every round.
-    self._prompt_ids = functools.lru_cache(1 << 12)(self._encode_prompt)
-    self._step_ids = functools.lru_cache(1 << 16)(self._encode_step)
+    self._prompt_ids = functools.lru_cache(1 << 12)(
+      lambda problem: tuple(self._format.encode_prompt(problem))
+    )
+    self._step_ids = functools.lru_cache(1 << 16)(
+      lambda step, first: tuple(self._format.encode_step(step, first))
+    )
     kernels = (
       x.size for name, x in scorer.params['head'].items() if 'kernel' in name
     )
@@ -160,22 +170,14 @@ class TreeScorer:
     fits = sum(map(len, pieces)) <= self._format.max_length
     return pieces if fits and request.steps else []
 
-  def _encode_prompt(self, problem: str) -> Ids:
-    return tuple(self._format.encode_prompt(problem))
-
-  def _encode_step(self, step: str, first: bool) -> Ids:
-    return tuple(self._format.encode_step(step, first))
-
   def _flops(self, piece: Piece) -> float:
     logits = int(self._numbers(piece).sum())
-    is_step = piece.before.before is not None
     backbone = chain_flops(self._model, piece.first, len(piece.ids), logits)
-    return backbone + self._head_flops * is_step
+    return backbone + self._head_flops * (piece.before.before is not None)
 
   def _numbers(self, piece: Piece) -> np.ndarray:  # [T] bool
     """As `StepFormat.number_tokens`, of one piece; none where nobody asks."""
-    is_step = piece.before.before is not None
-    if not (self._likelihood and is_step):
+    if not self._likelihood or piece.before.before is None:
       return np.zeros(len(piece.ids), bool)
     numbers = np.isin(piece.ids, [*self._format.digit_tokens])
     numbers[0] = False
@@ -183,21 +185,33 @@ class TreeScorer:
 
   def _read(self, new: Sequence[Piece]) -> None:
     """Reads pieces into the store and gives them their scores."""
+    if spoilt := self._read_rows(new):
+      # What is masked has weight 0, and 0 times NaN is NaN: one piece spoils
+      # its row. Alone, none spoils what does not follow it.
+      self._read_rows([piece for piece in new if piece in spoilt], alone=True)
+
+  def _read_rows(
+    self, new: Sequence[Piece], alone: bool = False
+  ) -> set[Piece]:  # those of rows in which a score is NaN
     said = []
-    for runs in waves_of(new):
+    for runs in waves_of(new, alone):
       for S, several in by_prefix(runs, self._format.max_length):
-        said += self._call_rows(S, several)
+        said += self._call_rows(S, several, alone)
+    spoilt: set[Piece] = set()
     # Only now does the host wait for the device.
-    for scores, ends in said:
+    for scores, ends, rows in said:
       values = np.asarray(scores)
       for row, step, piece in ends:
         piece.score = float(values[row, step])
+        if math.isnan(piece.score):
+          spoilt.update(each for run in rows[row] for each in run.pieces)
+    return spoilt
 
   def _call_rows(
-    self, S: int, runs: Sequence[Run]
-  ) -> Iterator[tuple[jax.Array, list[tuple[int, int, Piece]]]]:
-    """Reads runs whose prefixes fit S; scores, and where each piece's is."""
-    T, rows = pack_runs(runs, S, self._devices)
+    self, S: int, runs: Sequence[Run], alone: bool
+  ) -> Iterator[tuple[jax.Array, Ends, list[list[Run]]]]:
+    """Reads runs whose prefixes fit S; scores, where each is, and the rows."""
+    T, rows = pack_runs(runs, S, self._devices, alone)
     most = self._devices * max(
       1, MAX_TOKENS_PER_CALL // (self._devices * (S + T))
     )
@@ -218,11 +232,11 @@ class TreeScorer:
       )
       self.stats.tokens += int((arrays.segment_ids > 0).sum())
       self.stats.padded_tokens += B * T
-      yield scores, ends
+      yield scores, ends, part
 
   def _arrays(
     self, rows: Sequence[Sequence[Run]], B: int, T: int
-  ) -> tuple[Rows, np.ndarray, list[tuple[int, int, Piece]]]:
+  ) -> tuple[Rows, np.ndarray, Ends]:
     """Rows [B, T], the slot of every token [B * T], and the steps that end."""
     arrays = Rows(
       *(np.zeros((B, T), np.int32) for _ in range(3)),
@@ -273,19 +287,20 @@ def read_rows(
   return read_out(params, hidden, rows, model, head), *kv
 
 
-def waves_of(new: Sequence[Piece]) -> list[list[Run]]:
+def waves_of(new: Sequence[Piece], alone: bool = False) -> list[list[Run]]:
   """Runs, those that follow a new piece in a later wave than it.
 
   The first that follows a piece goes on in its run.
 
   Args:
     new: none before what it follows.
+    alone: each is a run of its own.
   """
   ends: dict[Piece, Run] = {}  # the last piece of each run
   wave: dict[Piece, int] = {}
   waves: list[list[Run]] = []
   for piece in new:
-    run = ends.pop(piece.before, None)
+    run = None if alone else ends.pop(piece.before, None)
     if run is None:
       run = Run(piece.before, wave.get(piece.before, -1) + 1)
       if run.wave == len(waves):
@@ -312,17 +327,19 @@ def rows_of_call(rows: int, devices: int) -> int:
 
 
 def pack_runs(
-  runs: Sequence[Run], S: int, devices: int
+  runs: Sequence[Run], S: int, devices: int, alone: bool = False
 ) -> tuple[int, list[list[Run]]]:
   """The row length T, and the runs of each row: all after the same piece.
 
   A row costs its T tokens and its prefix of S: runs are packed into the length
-  of the longest of them, or more where that costs less.
+  of the longest, or more where that costs less; `alone`, none is packed.
   """
   followers: dict[Piece, list[Run]] = collections.defaultdict(list)
   for run in runs:
     followers[run.before].append(run)
   shortest = bucket(max(run.length for run in runs), SMALLEST_ROW)
+  if alone:
+    return shortest, [[run] for run in runs]
   packings = {}
   for doublings in range(max(1, (LONGEST_PACKED // shortest).bit_length())):
     T = shortest << doublings

@@ -5,19 +5,23 @@ import json
 import pytest
 
 from prm_jax import abstain, chains
+from prm_jax.evals.search import search_section
 from tests.evals.search_chains import chosen
 from tests.report.workdir import parse
 
 
-def search_job(folder, start, count, **config):
+def search_job(folder, start, count, failed=0, problems=(), **config):
   folder.mkdir()
-  config = {'task': 'search', 'method': 'beam', 'problems': start} | config
+  problems = {'kind': 'arithmetic', 'first': start, **dict(problems)}
+  config = {'task': 'search', 'method': 'beam', 'problems': problems} | config
   (folder / 'config.json').write_text(json.dumps(config))
-  (folder / 'results.json').write_text('{"manifest": {}, "results": {}}')
   lines = [
     chosen(start + i, i % 100 > 40, (0.999, (i % 100 + 0.5) / 100))
     for i in range(count)
   ]
+  found = search_section(lines, ['no step'] * failed, resamples=20)
+  results = {'manifest': {}, 'results': {'search': found}}
+  (folder / 'results.json').write_text(json.dumps(results))
   (folder / 'chains.jsonl').write_text(
     ''.join(json.dumps(chains.to_dict(chain)) + '\n' for chain in lines)
   )
@@ -70,6 +74,41 @@ def test_nothing_is_answered_where_nothing_is_shown(jobs, capsys):
   run(jobs, '--error', '0.001')
   said = capsys.readouterr().out
   assert 'nothing is answered: 300 held-out problems do not show' in said
+
+
+def test_problems_that_failed_are_not_answered_and_wrong(tmp_path, jobs):
+  jobs['workdir'] = search_job(tmp_path / 'failing', 1000, 100, failed=60)
+  run(jobs, '--error', '0.1')
+  written = json.loads((tmp_path / 'failing' / 'abstain.json').read_text())
+  tested = written['abstain']['tested']
+  # Of the hundred that did not fail 41 are wrong.
+  assert tested['problems'] == 160
+  assert tested['error_of_all'] == pytest.approx((41 + 60) / 160)
+  curve = written['abstain']['risk_coverage']
+  assert curve['coverage'][-1] == pytest.approx(100 / 160)
+
+
+def test_held_out_problems_are_of_the_same_kind(tmp_path, jobs, capsys):
+  cases = {
+    'arithmetic.operations': {'arithmetic': {'operations': 9}},
+    'kind': {'kind': 'file', 'path': 'a.jsonl'},
+    'path': {'path': 'a.jsonl'},
+  }
+  for i, (name, problems) in enumerate(cases.items()):
+    other = search_job(tmp_path / str(i), 0, 400, problems=problems)
+    line = refused(capsys, jobs | {'held_out': other}, '--error', '0.1')
+    assert f'searched with another problems.{name.split(".")[0]}' in line
+  files = {
+    flag: search_job(
+      tmp_path / flag,
+      start,
+      400,
+      problems={'kind': 'file', 'path': f'{flag}.jsonl', 'split': flag},
+    )
+    for flag, start in (('held_out', 0), ('workdir', 1000))
+  }
+  run(files, '--error', '0.1')
+  assert 'of 400 answered' in capsys.readouterr().out
 
 
 def test_faults_are_one_line(tmp_path, jobs, capsys):

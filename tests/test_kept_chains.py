@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from prm_jax.batching import Job
+from prm_jax.errors import UserError
 from prm_jax.generate import SamplingConfig
 from prm_jax.generator import Generator, writing_flops
 from prm_jax.kept_chains import pieces_of
@@ -44,6 +45,11 @@ def grow(jobs, written, width=2):
     for k in range(width)
     if w.tokens[-1] == STOPS.separator and len(w.tokens) > 1
   ]
+
+
+def test_more_than_there_is_memory_for_is_refused():
+  with pytest.raises(UserError, match=r'sampling\.kept=1000000000: .* GB'):
+    kept(10**9)
 
 
 @pytest.mark.parametrize('rows', [1, 3, 64])

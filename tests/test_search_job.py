@@ -14,11 +14,16 @@ import pytest
 
 import prm_jax
 from configs import search_math
+from prm_jax import search_job
 from prm_jax.chains import Chain
 from prm_jax.data import chain_sets
+from prm_jax.data.problems import Problem
 from prm_jax.domains.arithmetic import ArithmeticConfig
 from prm_jax.domains.exact_scorer import ExactScorer
+from prm_jax.domains.solver_policy import SolverPolicy
+from prm_jax.errors import UserError
 from prm_jax.policy import Scoring
+from prm_jax.rounds.driver import drive
 from prm_jax.score import aggregate
 from prm_jax.search.budget import Budget
 from prm_jax.search.method import SearchConfig
@@ -227,6 +232,54 @@ def test_a_kept_tree_is_gone_on_with(jobs):
   assert took[0] < took[1]
 
 
+def test_one_chain_of_a_problem_is_kept():
+  """The others that ended stand in its tree, and in no journal."""
+  config = search_math.get_config('best_of_n,tiny').to_dict()
+  domain = ArithmeticConfig(**config['policy']['solver'])
+  job = search_job.job_of(
+    config,
+    search_job.check(config),
+    search_job.read_problems(config['problems'], config['seed'])[:2],
+    {},
+    SolverPolicy(domain),
+    ExactScorer(domain),
+  )
+  for ended in drive(range(2), job.start, job.models, 2):
+    (chain,) = ended.chains
+    tree = Tree.from_dict(chain.meta['search']['tree'])
+    assert len(tree.ended()) == 4
+
+
+def test_a_tree_whose_id_is_no_text(tmp_path):
+  tree = Tree('1 + 1').to_dict()
+  line = json.dumps({'id': [1], 'tree': tree})
+  (tmp_path / 'trees.jsonl').write_text(line + '\n')
+  with pytest.raises(UserError, match=r'trees\.jsonl:1: is no line of a sea'):
+    search_job.read_trees(str(tmp_path), [Problem('1', '', '1 + 1', '2')])
+
+
+@pytest.mark.parametrize(
+  ('method', 'policy', 'prm', 'side'),
+  [
+    ('beam', 'workdir', 'exact', 'prm'),
+    ('beam', 'recorded', 'workdir', 'policy'),
+    ('majority', 'solver', 'workdir', 'policy'),
+    ('majority', 'workdir', 'exact', None),
+    ('beam', 'workdir', 'workdir', None),
+  ],
+)
+def test_flops_that_a_side_does_not_count(method, policy, prm, side):
+  config = search_math.get_config(method).to_dict()
+  config['budget']['flops'] = 1e9
+  config['policy'] |= {'kind': policy, 'workdir': 'somewhere'}
+  config['prm'] |= {'kind': prm, 'path': 'somewhere'}
+  if side is None:
+    assert search_job.check(config).budget.flops == 1e9
+    return
+  with pytest.raises(UserError, match=rf'{side}\.kind=.* does not say its'):
+    search_job.check(config)
+
+
 def test_what_cannot_be_gone_on_with(jobs, tmp_path):
   (tmp_path / 'half').mkdir()
   (tmp_path / 'half' / 'trees.jsonl').write_text('{"id": "mod 10 : 1')
@@ -314,7 +367,7 @@ REFUSED = {
     'budget.tokens=-1': 'budget.tokens=-1: nothing can be spent',
     'budget.seconds=0': 'budget.seconds=0.*: nothing can be spent',
     'budget.seconds=nan': 'holds inf or nan',
-    'budget.flops=1e9': "budget.flops=1e.09 is never met: policy.kind='so",
+    'budget.flops=1e9': "flops=1e.09: policy.kind='solver' does not say its",
     'problems.kind=foo': "problems.kind='foo': expected one of arithmetic, fi",
     'problems.split=foo': "problems.split='foo': expected one of train, dev",
     'problems.first=-1': 'problems.first=-1: expected >= 0',

@@ -2,12 +2,14 @@
 
 import functools
 import json
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from prm_jax import prefix_store
 from prm_jax import tree_scorer as tree_scorer_lib
 from prm_jax.encoding import make_format
 from prm_jax.errors import UserError
@@ -184,6 +186,43 @@ def test_a_broken_model_says_nan_and_others_are_unharmed():
       check(scorer, trees, [(problem, steps)])
 
 
+def test_a_nan_harms_only_what_follows_it():
+  """In whatever rows and runs it was read, and later on."""
+  scorer = make_scorer(broken=ord('!') + 4)
+  problems = ['two', 'x', 'broken!', 'p0', 'p1', 'p2']
+  steps = ['a', '!', 'so 17', '4!', 'is']
+  rng = np.random.default_rng(5)
+  chains = [
+    (
+      problems[rng.integers(len(problems))],
+      tuple(steps[i] for i in rng.integers(5, size=rng.integers(1, 4))),
+    )
+    for _ in range(40)
+  ]
+  expected = {}
+  for problem, each in chains:
+    texts = [problem, *each]
+    good = next((i for i, text in enumerate(texts) if '!' in text), len(texts))
+    whole = np.full(len(each), np.nan)
+    if good > 1:
+      whole[: good - 1] = scorer.score(problem, each[: good - 1])
+    expected[problem, each] = whole
+  assert 10 < sum(np.isnan(scores).any() for scores in expected.values()) < 30
+  fresh = TreeScorer(scorer)
+  for trees in (fresh, TreeScorer(scorer, rows=1)):
+    for _ in range(2):
+      for part in (chains[:20], chains[20:]):
+        answers = trees.score([Scoring(*chain) for chain in part])
+        for chain, (scored,) in zip(part, answers, strict=True):
+          np.testing.assert_allclose(
+            scored.scores, expected[chain], rtol=0, atol=1e-5
+          )
+  assert all(
+    scored.tokens == 0
+    for (scored,) in fresh.score([Scoring(*chain) for chain in chains])
+  )
+
+
 def test_after_a_failure_nothing_half_read_is_gone_on_from(monkeypatch):
   scorer, chains = the_scorer(), some_chains(6)
   trees = TreeScorer(scorer)
@@ -235,6 +274,29 @@ def test_waves_by_hand():
 def test_no_rows_are_refused():
   with pytest.raises(UserError, match=r'rows=0 of prm: expected >= 1'):
     TreeScorer(the_scorer(), rows=0)
+
+
+def test_more_rows_than_there_is_memory_for_are_refused():
+  """Before anything is made of them; what is told to fit does."""
+  scorer = the_scorer()
+  with pytest.raises(UserError, match=r'prm\.rows=1000000000: .* GB') as told:
+    TreeScorer(scorer, rows=10**9)
+  assert '\n' not in str(told.value)
+  (fits,) = re.findall('lower it to ([0-9,]+) or less', str(told.value))
+  rows = int(fits.replace(',', ''))
+  sizes = scorer.model, scorer.mesh
+  slots = prefix_store.slots_for(*sizes, rows, FORMAT.max_length, 'prm.rows')
+  assert slots == rows * FORMAT.max_length
+  with pytest.raises(UserError, match=f'lower it to {fits} or less'):
+    prefix_store.slots_for(*sizes, rows + 1, FORMAT.max_length, 'prm.rows')
+
+
+def test_a_pool_takes_what_it_is_said_to():
+  scorer = the_scorer()
+  pool = TreeScorer(scorer, rows=3)._store.pool
+  taken = sum(x.addressable_shards[0].data.nbytes for x in pool)
+  slots = 3 * FORMAT.max_length
+  assert taken == prefix_store.pool_bytes(scorer.model, scorer.mesh, slots)
 
 
 def test_any_mesh_gives_the_same_scores():

@@ -50,6 +50,7 @@ class WholeTexts:
   """A `policy.StepScorer` that reads every chain from its beginning."""
 
   name = 'whole texts'
+  counts_flops = False
 
   def __init__(self, scorer: Scorer):
     self._scorer = scorer
@@ -66,6 +67,7 @@ class Watched:
 
   def __init__(self, scorer, now):
     self.name, self._scorer, self._now = scorer.name, scorer, now
+    self.counts_flops = scorer.counts_flops
     self.seconds, self.asked = 0.0, []
 
   def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:

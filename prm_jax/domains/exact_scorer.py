@@ -25,6 +25,8 @@ class ExactScorer:
       'steps': 1 for a right step, 0 for a wrong one, as the verifier has it.
   """
 
+  counts_flops = False
+
   def __init__(self, config: ArithmeticConfig, kind: str = 'value'):
     if kind not in KINDS:
       raise UserError(

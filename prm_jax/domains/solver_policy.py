@@ -34,6 +34,8 @@ class SolverPolicy:
     seed: of its samples.
   """
 
+  counts_flops = False
+
   def __init__(self, config: ArithmeticConfig, seed: int = 0):
     self.modulus = config.modulus
     self.seed = seed

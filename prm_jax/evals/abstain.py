@@ -24,22 +24,24 @@ def abstain_section(
   wanted_error: float,
   confidence: float = selective.CONFIDENCE,
   seed: int = 0,
+  failed: int = 0,
 ) -> dict[str, Any]:
   """Chooses a filter on held-out problems and applies it to the tested ones.
 
   Args:
-    held_out, tested: the chosen chain of each problem of two searches; a
-      problem that failed has none, and is not answered.
+    held_out, tested: the chosen chain of each problem of two searches.
     seed: of the split of the held-out problems.
+    failed: tested problems of which nothing came: not answered, and wrong where
+      all are answered. A held-out one would be answered at no threshold.
 
   Returns:
     `wanted_error`, `confidence`, the Filter's attributes; `probability`, the
     calibrated one at the threshold; `tested`: `problems`, `answered`, their
     `errors` and `error` with its exact 95% interval, `error_of_all`, without a
     filter; `risk_coverage` over the tested problems. What needs right answers
-    is None where some are not known. `problems`: for each tested one whether
-    it is `answered`, its answer and score, the calibrated probability that it
-    is right, and its weakest step.
+    is None where some are not known. `problems`: for each tested one that
+    did not fail whether it is `answered`, its answer and score, the calibrated
+    probability that it is right, and its weakest step.
 
   Raises:
     UserError: a held-out problem's right answer is not known, a problem is in
@@ -70,14 +72,16 @@ def abstain_section(
   )
   right = [rightness(chain) for chain in tested]
   about: dict[str, Any] = {
-    'problems': len(tested),
+    'problems': len(tested) + failed,
     'answered': int(answered.sum()),
   }
   curve = None
   if tested and None not in right:
-    wrong = ~np.array(right, bool)
-    about |= _errors(wrong[answered]) | {'error_of_all': float(wrong.mean())}
-    curve = selective.risk_coverage(shown, ~wrong)
+    about |= _errors(~np.array(right, bool)[answered])
+    every = np.array([*right, *(0.0 for _ in range(failed))], bool)
+    about['error_of_all'] = float(1 - every.mean())
+    scores = np.concatenate([shown, np.full(failed, -np.inf)])
+    curve = selective.risk_coverage(scores, every)
   at = None
   if fitted.threshold is not None:
     at = float(selective.probabilities(np.array([lowest]), fitted)[0])

@@ -48,9 +48,10 @@ def search_section(
     `problems` and `failed`, counts; `accuracy`, mean with interval over all
     problems, None where no right answer is known; `ended`, the share of all
     problems whose chosen chain came to its end; `cost`, mean and interval of a
-    problem that did not fail, by COSTS (`flops` are both models'; 0 is not
-    known); `dead`, chains that were given up, by reason; `lost`, completions
-    that could not be had; `failures`, problems by reason.
+    problem that did not fail, by COSTS (of a model 0 FLOPs are not known;
+    `flops`, of all that are asked, are there where all are known); `dead`,
+    chains that were given up, by reason; `lost`, completions that could not be
+    had; `failures`, problems by reason.
 
   Raises:
     UserError: there is no problem, or a chain is not a search's chosen one.
@@ -76,7 +77,12 @@ def search_section(
       name: _mean([_cost(ledger, name) for ledger in ledgers], seed, resamples)
       for name in COSTS
       # The chains that a job writes say no seconds: no two runs agree on them.
-      if ledgers and (name == 'flops' or all(name in each for each in ledgers))
+      if ledgers
+      and (
+        _flops_known(chosen)
+        if name == 'flops'
+        else all(name in each for each in ledgers)
+      )
     },
     'dead': dict(dead.most_common()),
     'lost': sum(ledger['lost'] for ledger in ledgers),
@@ -178,6 +184,16 @@ def _ledger(chain: Chain) -> Mapping[str, Any]:
       'chain of its problem, not another that ended'
     )
   return about['ledger']
+
+
+def _flops_known(chosen: Sequence[Chain]) -> bool:
+  """Whether all who were asked count theirs; a cache may leave some with 0."""
+  ledgers = [_ledger(chain) for chain in chosen]
+  scores = [score for chain in chosen for score in searched(chain)['scores']]
+  sides = ['policy_flops']
+  if any(score is not None for score in scores):
+    sides.append('prm_flops')
+  return all(any(each[side] for each in ledgers) for side in sides)
 
 
 def _cost(ledger: Mapping[str, Any], name: str) -> float:

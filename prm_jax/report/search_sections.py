@@ -23,7 +23,7 @@ COSTS = {
   'scored_tokens': 'tokens read by the PRM',
   'policy_flops': 'FLOPs of the policy',
   'prm_flops': 'FLOPs of the PRM',
-  'flops': 'FLOPs of both',
+  'flops': 'FLOPs of all models asked',
   'seconds': 'seconds, the others in flight included',
 }
 UNITS = ((1e18, 'E'), (1e15, 'P'), (1e12, 'T'), (1e9, 'G'), (1e6, 'M'))

@@ -1,5 +1,7 @@
 """The methods of search by name: what `config.method` can be."""
 
+import math
+
 from prm_jax.endpoint import Endpoint
 from prm_jax.errors import UserError
 from prm_jax.policy import Policy, StepScorer
@@ -13,6 +15,7 @@ from prm_jax.search.beam import (
   lookahead,
 )
 from prm_jax.search.best_of_n import BestOfNConfig, best_of_n
+from prm_jax.search.budget import Budget
 from prm_jax.search.early_rejection import EarlyRejectionConfig, early_rejection
 from prm_jax.search.mcts import MctsConfig, best_end, mcts
 from prm_jax.search.method import Method, best
@@ -38,12 +41,18 @@ METHODS = {
 }
 
 
-def check_models(name: str, policy: Policy, prm: StepScorer | None) -> None:
+def check_models(
+  name: str,
+  policy: Policy,
+  prm: StepScorer | None,
+  budget: Budget | None = None,
+) -> None:
   """Raises UserError where a method cannot work with these; asks nothing.
 
   Args:
     name: of the method, one of METHODS.
     prm: None: there is none.
+    budget: what a problem may take; None: no limits.
   """
   method = METHODS[name]
   if method.scores and prm is None:
@@ -51,6 +60,13 @@ def check_models(name: str, policy: Policy, prm: StepScorer | None) -> None:
       f'method={name!r} asks a PRM and there is none; name one (prm.kind), or '
       'take majority'
     )
+  if budget and math.isfinite(budget.flops):
+    for each in (policy, prm) if method.scores else (policy,):
+      if not each.counts_flops:
+        raise UserError(
+          f'budget.flops={budget.flops:g}: {each.name} does not say its FLOPs; '
+          'set budget.tokens or budget.samples instead'
+        )
   if isinstance(policy, Endpoint) and method.needs != 'chains':
     policy.check_goes_on()
   if isinstance(policy, RecordedPolicy) and method.needs == 'branches':

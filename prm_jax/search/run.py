@@ -68,12 +68,13 @@ def run(
 
   Raises:
     UserError: the method is not known, an option is wrong, two tasks have one
-      id, a model that is asked is missing, a tree is another problem's, or the
-      method cannot do with the aggregate.
+      id, a model that is asked is missing or does not count the FLOPs of a
+      budget in them, a tree is another problem's, or the method cannot do with
+      the aggregate.
   """
   if method not in METHODS:
     raise UserError(f'method={method!r}: expected one of {", ".join(METHODS)}')
-  check_models(method, policy, prm)
+  check_models(method, policy, prm, budget)
   chosen = METHODS[method]
   try:
     own = chosen.config(**(options or {}))

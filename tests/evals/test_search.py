@@ -37,6 +37,22 @@ def test_written_chains_say_no_seconds():
   assert tuple(got['cost']) == search.COSTS[:-1]
 
 
+def test_flops_of_all_are_said_where_all_are_known():
+  def cost(scores=(0.9,), **ledgers):
+    each = [
+      chosen(str(i), True, scores, policy_flops=policy, prm_flops=prm)
+      for i, (policy, prm) in enumerate(ledgers['flops'])
+    ]
+    return search.search_section(each)['cost']
+
+  assert 'flops' not in cost(flops=[(3e6, 0), (2e6, 0)])
+  assert 'flops' not in cost(flops=[(0, 1e6), (0, 1e6)])
+  # All of the second was read before.
+  assert cost(flops=[(3e6, 1e6), (2e6, 0)])['flops']['mean'] == 3e6
+  # Nobody asked a PRM.
+  assert cost((None,), flops=[(3e6, 0), (1e6, 0)])['flops']['mean'] == 2e6
+
+
 def test_answers_that_nobody_knows_are_no_errors():
   got = search.search_section([chosen('a', None)], ['no step'])
   assert got['accuracy'] is None and got['answers_known'] == 0

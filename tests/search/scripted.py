@@ -46,6 +46,7 @@ class Scripted:
   """
 
   name = 'scripted'
+  counts_flops = True
 
   def __init__(self, branching=3, depth=4, uneven=False, logprob=-1.0):
     self.branching, self.depth, self.uneven = branching, depth, uneven
@@ -94,6 +95,7 @@ class Table:
   """Scores that are a function of the steps so far."""
 
   name = 'table'
+  counts_flops = True  # it takes none
 
   def __init__(self, score):
     self._score = score

@@ -126,9 +126,27 @@ def test_a_budget_of_nothing(field, value):
 def test_budgets_that_cannot_be_kept():
   with pytest.raises(UserError, match=r'budget\.samples=0\.5: expected >= 1'):
     Budget(samples=0.5)
-  models = SolverPolicy(DOMAIN), ExactScorer(DOMAIN)
-  with pytest.raises(UserError, match=r'flops=1e\+06: neither .* counts its'):
-    list(run(TASKS, *models, 'beam', budget=Budget(flops=1e6)))
+  exact, known = ExactScorer(DOMAIN), Scripted(2, 3)
+  for models in ((SolverPolicy(DOMAIN), exact), (known, exact)):
+    with pytest.raises(UserError, match=r'flops=1e\+06: .* does not say its'):
+      list(run(TASKS, *models, 'beam', budget=Budget(flops=1e6)))
+  assert not known.asked
+  # Which PRM there is does not matter where none is asked.
+  list(run(TASKS, known, exact, 'majority', budget=Budget(flops=1e6)))
+
+
+def test_a_budget_in_flops_where_all_was_computed_before():
+  """Caches hold what is asked: the budget is not met, and nothing fails."""
+
+  class Cached(Scripted):
+    def one(self, request, number):
+      return super().one(request, number)._replace(flops=0.0)
+
+  options = {'samples': 4, 'width': 2}
+  found = search(
+    'beam', Cached(2, 4), noise(0), options, budget=Budget(flops=1.0)
+  )
+  assert found.chosen and not found.ledger['stopped']
 
 
 def test_the_ledger_adds_up():
