@@ -69,12 +69,15 @@ class Expand(NamedTuple):
       earlier one did: alone it is the chain that the policy would have written.
     max_steps: of each; 0: to the chain's end.
     scratch: they are looked at and then forgotten.
+    round_size: whole chains that are asked for between two looks at a budget of
+      tokens, FLOPs or seconds, which few of them may use up.
   """
 
   node: int
   samples: int
   max_steps: int = 1
   scratch: bool = False
+  round_size: int = 4
 
 
 # What a method is: it is given the tree, yields what it wants, and is sent, for

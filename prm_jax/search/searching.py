@@ -11,7 +11,8 @@ model. A problem's search depends on its own key only.
 
 import itertools
 import math
-from collections.abc import Generator, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,22 +69,28 @@ class Searching:
         yield from self._score(self.tree.alive())
       wanted = next(grow)
       while not limit:
-        self.ledger.rounds += 1
-        new = yield from self._propose(wanted)
-        if self._method.scores:
-          yield from self._score([i for several in new for i in several])
+        new: list[list[int]] = [[] for _ in wanted]
+        for n, part in enumerate(_rounds(wanted, self._budget)):
+          if n and (limit := self.ledger.limit(self._budget)):
+            break
+          self.ledger.rounds += 1
+          found = yield from self._propose([each for _, each in part])
+          if self._method.scores:
+            yield from self._score([i for several in found for i in several])
+          for (asker, _), several in zip(part, found, strict=True):
+            new[asker] += several
         wanted = grow.send(
           [[i for i in several if self._lives(i)] for several in new]
         )
-        limit = self.ledger.limit(self._budget)
+        limit = limit or self.ledger.limit(self._budget)
     except StopIteration:
-      pass
+      limit = limit or self.ledger.limit(self._budget, passed=True)
     except CannotDo as error:
       if not self.tree.alive():
         raise
       limit = ' '.join(str(error).split())
     grow.close()
-    self.ledger.stopped = limit
+    self.ledger.stopped = limit or self.ledger.stopped
     self._count_dead()
     if not self.tree.alive():
       reasons = ', '.join(f'{n} {why}' for why, n in self.ledger.dead.items())
@@ -105,6 +112,8 @@ class Searching:
     left = self._budget.samples - self.ledger.samples
     for n, each in enumerate(wanted):
       samples = int(min(each.samples, left))
+      if samples < each.samples:
+        self.ledger.stopped = 'samples'
       left -= samples
       for request in self._requests(each, samples):
         requests.append(request)
@@ -237,6 +246,34 @@ class Searching:
     """See `results.to_chains`."""
     chosen, ledger = self.chosen(), self.ledger.to_dict()
     return to_chains(self.tree, chosen, self.task, name, ledger)
+
+
+def _rounds(
+  wanted: Sequence[Expand], budget: Budget
+) -> Iterator[list[tuple[int, Expand]]]:
+  """What a method wants at once, in rounds between which the budget is seen to.
+
+  A step is cheap, and those of all leaves are asked for together. Whole chains
+  are not: where their number alone does not say what they cost, few at a time.
+
+  Yields:
+    (index into `wanted`, what is asked for of it).
+  """
+  whole = [
+    n
+    for n, each in enumerate(wanted)
+    if not each.max_steps
+    for _ in range(each.samples)
+  ]
+  if budget.counts_samples_only or not whole:
+    yield list(enumerate(wanted))
+    return
+  if steps := [(n, each) for n, each in enumerate(wanted) if each.max_steps]:
+    yield steps
+  size = wanted[whole[0]].round_size
+  for begun in range(0, len(whole), size):
+    asked = Counter(whole[begun : begun + size])
+    yield [(n, wanted[n]._replace(samples=asked[n])) for n in asked]
 
 
 def _nothing_in(completion: Completion, at: int) -> str:
