@@ -135,7 +135,7 @@ def _look_ahead(
   scores = _own_scores(tree, leaves)
   looking = [i for i in leaves if steps and not tree.nodes[i].ended]
   if looking:
-    rolled = yield [Expand(i, 1, steps, scratch=True) for i in looking]
+    rolled = yield [Expand(i, 1, steps, scratch='ahead') for i in looking]
     for i, ends in zip(looking, rolled, strict=True):
       for end in ends:
         scores[i] = tree.nodes[end].chain_score

@@ -141,7 +141,12 @@ class Searching:
     key = self._key
     if node.stream is not None:
       key = f'{node.stream.key}/{node.stream.number}@{node.depth}'
-    if each.scratch:  # what is looked at does not change what comes
+    # What is looked at does not change what comes, nor what is looked at in
+    # the end what is looked at by a search that goes on from there.
+    if each.scratch == 'last':
+      wanted = [(f'{key}/last', node.last, samples)]
+      node.last += samples
+    elif each.scratch:
       wanted = [(f'{key}/ahead', node.ahead, samples)]
       node.ahead += samples
     else:
@@ -168,7 +173,7 @@ class Searching:
     for step in completion.steps or ('',):
       if at != each.node:  # what follows in this stream stands here already
         tree.nodes[at].drawn = 1
-      at = tree.add(Node(at, step, stream, scratch=each.scratch))
+      at = tree.add(Node(at, step, stream, scratch=bool(each.scratch)))
     node = tree.nodes[at]
     node.ended, node.tokens = completion.finished, completion.tokens
     if math.isfinite(completion.logprob):
