@@ -54,7 +54,14 @@ class Searching:
     self._key = f'{key}/{task.id}'
     self.tree = tree or Tree(task.text)
     self.ledger = Ledger()
-    self._dead_before = {i for i, n in enumerate(self.tree.nodes) if n.dead}
+    nodes = self.tree.nodes
+    self._dead_before = {i for i, n in enumerate(nodes) if n.dead}
+    # An earlier search may have aggregated otherwise.
+    known = [i for i, n in enumerate(nodes) if n.chain_score is not None]
+    for i in known:
+      nodes[i].chain_score = None
+    for i in known:
+      self._aggregate(i)
 
   def run(self, method_config: Any) -> Generator[Asked, Answers, None]:
     """Grows the tree until the method or the budget ends it.

@@ -2,9 +2,12 @@
 
 import json
 import math
+import re
+import sys
 
 import pytest
 
+import prm_jax
 from prm_jax.domains.arithmetic import ArithmeticConfig
 from prm_jax.domains.exact_scorer import ExactScorer
 from prm_jax.domains.solver_policy import SolverPolicy
@@ -52,6 +55,26 @@ def test_company_changes_nothing(method):
   for task in TASKS[2:4]:
     assert go([task]) == {task.id: whole[task.id]}
   assert go(key='1') != whole
+
+
+def test_kept_chain_scores_are_aggregated_anew():
+  kept = {'task': search('best_of_n', Scripted(), noise(0), None, 'min').tree}
+  found = search('best_of_n', Scripted(), noise(0), None, 'mean', trees=kept)
+  for chain in found.chains:
+    about = chain.meta['search']
+    mean = sum(about['scores']) / len(about['scores'])
+    assert about['chain_score'] == pytest.approx(mean)
+  assert len(found.chains) == 32
+
+
+def test_the_example_of_the_module():
+  about = sys.modules['prm_jax.search.run'].__doc__  # its name is a function's
+  (code,) = re.findall('^    (found = .*)$', about, re.MULTILINE)
+  names = {'prm_jax': prm_jax, 'tasks': TASKS[:1]}
+  names |= {'policy': SolverPolicy(DOMAIN), 'prm': ExactScorer(DOMAIN)}
+  exec(code, names)
+  [found] = names['found']
+  assert found.chosen.steps
 
 
 def test_what_no_search_can_be():
