@@ -57,6 +57,8 @@ class Ledger:
     rounds: of proposing and scoring.
     lost: completions that could not be had.
     dead: chains that were given up, by reason.
+    saved_tokens: an estimate of what chains that were rejected early would have
+      gone on to write (`early_rejection.saved_tokens`); 0 of other methods.
     stopped: what ended it before the method would have: the budget's limit by
       its name, or why the policy could not be asked; '' where nothing did. Also
       a limit that was passed by the round that the method ended with.
@@ -72,6 +74,7 @@ class Ledger:
   rounds: int = 0
   lost: int = 0
   dead: dict[str, int] = dataclasses.field(default_factory=dict)
+  saved_tokens: int = 0
   stopped: str = ''
   seconds: float = 0.0
   _began: float = dataclasses.field(default_factory=time.monotonic)

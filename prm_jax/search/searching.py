@@ -23,6 +23,7 @@ from prm_jax.policy import Completion, Request, Scoring
 from prm_jax.rounds.driver import Answers, Asked, CannotDo, Work
 from prm_jax.score import aggregate
 from prm_jax.search.budget import Budget, Ledger
+from prm_jax.search.early_rejection import REJECTED, saved_tokens
 from prm_jax.search.method import Expand, Method, SearchConfig, Task
 from prm_jax.search.results import to_chains
 from prm_jax.search.tree import ROOT, Node, Stream, Tree
@@ -236,11 +237,14 @@ class Searching:
 
   def _count_dead(self) -> None:
     """Each chain that was given up once, where it was."""
-    nodes = self.tree.nodes
+    nodes, rejected = self.tree.nodes, []
     for i, node in enumerate(nodes):
       new = node.dead and not node.scratch and i not in self._dead_before
       if new and not nodes[node.parent].dead:
         self.ledger.died(node.dead)
+        if node.dead.startswith(REJECTED):
+          rejected.append(i)
+    self.ledger.saved_tokens = saved_tokens(self.tree, rejected)
 
   def chosen(self) -> int:
     """The node at which the chosen chain ends."""
