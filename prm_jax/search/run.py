@@ -71,7 +71,8 @@ def run(
   Raises:
     UserError: the method is not known, an option is wrong, two tasks have one
       id, a model that is asked is missing, a tree is another problem's, or the
-      method cannot do with the aggregate.
+      method cannot do with the aggregate. Where a model gives up on the way,
+      what was found of the problems in flight is given before.
   """
   if method not in METHODS:
     raise UserError(f'method={method!r}: expected one of {", ".join(METHODS)}')

@@ -236,6 +236,24 @@ def test_a_request_that_is_refused(method):
     assert later.ledger['stopped'] == 'no more of later'
 
 
+@pytest.mark.parametrize('method', ['beam', 'mcts', 'refine'])
+def test_when_the_policy_gives_up_the_best_so_far_is_given(method):
+  class GivesUp(Scripted):
+    def complete(self, requests):
+      if len(self.asked) == 2:
+        raise UserError('the server is gone')
+      return super().complete(requests)
+
+  tasks = [Task(name, name) for name in 'abcd']
+  found = []
+  with pytest.raises(UserError, match='the server is gone'):
+    for each in run(tasks, GivesUp(), noise(0), method, concurrent=3):
+      found.append(each)
+  assert [each.task.id for each in found] == list('abc')
+  for each in found:
+    assert each.chosen.steps and each.ledger['stopped'] == 'the server is gone'
+
+
 @pytest.mark.parametrize('method', [m for m in METHODS if METHODS[m].scores])
 def test_a_prm_that_fails_at_some_problems(method):
   class Faulty(Table):
