@@ -450,8 +450,9 @@ def test_models_in_the_wrong_place(jobs, tmp_path, finished):
     the_error(branches)
   )
   assert 'does not say its tokens' in the_error(other)
-  assert few.returncode == 2
-  assert '8 failed: 6 chains of this problem are recorded and 7' in few.stdout
+  # What is recorded is chosen from, and it is said that some is not.
+  assert few.returncode == 0, few.stderr
+  assert '8 done without some of the answers they wanted' in few.stdout
   # Nothing of the refused stands in the way of the corrected command.
   assert not (tmp_path / 'branches' / 'config.json').exists()
 
