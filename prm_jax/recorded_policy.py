@@ -2,11 +2,12 @@
 
 The chains of a sampling job -> RecordedPolicy.complete -> the same chains
 
-Nothing is computed: sample i of a problem is its i-th chain, and its tokens are
-those that it took when it was sampled.
+Nothing is computed: sample i of a problem is the chain with this number in its
+id, and its tokens are those that it took when it was sampled. A sampling job
+leaves out what has no step: these samples are lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prm_jax.chains import Chain
 from prm_jax.data import builder, chain_sets
@@ -22,7 +23,8 @@ class RecordedPolicy:
   took is told out step by step in proportion to its characters.
 
   Args:
-    chains: of a sampling job; problem by problem in the order of the samples.
+    chains: of a sampling job; problem by problem in the order of the samples,
+      whose numbers their ids end with ('... # 3'), or all are there.
 
   Raises:
     UserError: a chain does not say what it took, as those of sampling jobs do.
@@ -31,7 +33,7 @@ class RecordedPolicy:
   counts_flops = False
 
   def __init__(self, chains: Sequence[Chain]):
-    self._chains: dict[str, list[Chain]] = {}
+    self._chains: dict[str, dict[int, Chain]] = {}
     for chain in chains:
       if not {'tokens', 'finished'} <= chain.meta.keys():
         raise UserError(
@@ -39,15 +41,18 @@ class RecordedPolicy:
           'it is finished; replay the chains of a sampling job '
           '(configs/sample_math.py)'
         )
-      self._chains.setdefault(chain.problem, []).append(chain)
+      there = self._chains.setdefault(chain.problem, {})
+      there[_number(chain, there)] = chain
     self._begun: set[tuple[str, str]] = set()  # problem and key
     self.name = f'recorded chains {builder.fingerprint(chains)}'
 
-  def complete(self, requests: Sequence[Request]) -> list[list[Completion]]:
+  def complete(
+    self, requests: Sequence[Request]
+  ) -> list[list[Completion | None]]:
     """See `policy.Policy`.
 
     Raises:
-      CannotAsk: more chains of a problem are wanted than were recorded, or
+      CannotAsk: chains of a problem are wanted after its last recorded one, or
         another way to go on with one.
     """
     refused = {r: why for r in requests if (why := self._refusal(r))}
@@ -57,13 +62,16 @@ class RecordedPolicy:
       if not request.steps:
         self._begun.add((request.problem, request.key))
     return [
-      [self._replayed(chain, request) for chain in self._wanted(request)]
+      [
+        chain and self._replayed(chain, request)
+        for chain in self._wanted(request)
+      ]
       for request in requests
     ]
 
-  def _wanted(self, request: Request) -> list[Chain]:
-    there = self._chains.get(request.problem, [])
-    return there[request.first : request.first + request.samples]
+  def _wanted(self, request: Request) -> list[Chain | None]:
+    there = self._chains[request.problem]
+    return [there.get(request.first + i) for i in range(request.samples)]
 
   def _refusal(self, request: Request) -> str:
     """Why a request cannot be answered; '' where it can."""
@@ -71,7 +79,7 @@ class RecordedPolicy:
       return 'no chain of this problem is recorded'
     begun = (request.problem, request.key) in self._begun
     own = all(
-      chain.steps[: len(request.steps)] == request.steps
+      chain and chain.steps[: len(request.steps)] == request.steps
       for chain in self._wanted(request)
     )
     if request.steps and not (begun and own):
@@ -80,7 +88,7 @@ class RecordedPolicy:
         'search with a policy that writes'
       )
     there, wanted = self._chains[request.problem], request.first
-    if len(there) < wanted + request.samples:
+    if wanted > max(there):
       return (
         f'{len(there)} chains of this problem are recorded and '
         f'{wanted + request.samples} were asked for; sample more, or search '
@@ -102,6 +110,14 @@ class RecordedPolicy:
       0,
       float('nan'),
     )
+
+
+def _number(chain: Chain, there: Mapping[int, Chain]) -> int:
+  """Which of its problem's samples a chain is."""
+  _, mark, number = str(chain.meta.get('id')).rpartition(' # ')
+  n = int(number) if mark and number.isdecimal() else len(there)
+  # A second problem may have the same text.
+  return max(there) + 1 if n in there else n
 
 
 def _tokens_until(chain: Chain, steps: int) -> int:

@@ -172,6 +172,43 @@ def read_trees(
   return found
 
 
+def check_earlier(config: Mapping[str, Any], asked: Mapping[str, str]) -> None:
+  """Finds that the search that is gone on with was as this one.
+
+  Its scores, and what MCTS made of them, are kept: no others may be mixed in.
+
+  Args:
+    asked: the names of policy and PRM, by 'policy' and 'prm'.
+
+  Raises:
+    UserError: it had another seed, policy, PRM or aggregate, or is not done.
+  """
+  workdir = config['go_on_from']
+  folder = paths.open_path(workdir).expanduser()
+  try:
+    theirs = json.loads((folder / 'config.json').read_text())
+    manifest = json.loads((folder / 'results.json').read_text())['manifest']
+    pairs = [
+      ('seed', theirs['seed'], config['seed']),
+      ('policy', manifest['policy'], asked['policy']),
+    ]
+    if 'prm' in manifest:  # else there are no scores
+      ours = config['search']['aggregate']
+      pairs.append(('search.aggregate', theirs['search']['aggregate'], ours))
+      pairs.append(('prm', manifest['prm'], asked.get('prm', manifest['prm'])))
+  except (OSError, ValueError, LookupError, TypeError):
+    raise UserError(
+      f'go_on_from={workdir!r}: its config.json and results.json do not say '
+      'how it was searched; name the --workdir of a search that is done'
+    ) from None
+  for name, there, here in pairs:
+    if there != here:
+      raise UserError(
+        f'go_on_from={workdir!r}: its {name} is {there}, not {here}, and the '
+        'scores of both cannot be compared; search with the same, or anew'
+      )
+
+
 def fingerprint(
   problems: Sequence[Problem], trees: Mapping[str, dict[str, Any]]
 ) -> str:
@@ -181,6 +218,11 @@ def fingerprint(
     return alone
   text = json.dumps([alone, trees], ensure_ascii=False, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def named(policy: Policy, prm: StepScorer | None) -> dict[str, str]:
+  """The names of who is asked."""
+  return {'policy': policy.name} | ({'prm': prm.name} if prm else {})
 
 
 def job_of(
@@ -193,7 +235,7 @@ def job_of(
 ) -> engine.Job:
   """What the engine is to do."""
   method = METHODS[wanted.method]
-  asked = {'policy': policy.name} | ({'prm': prm.name} if prm else {})
+  asked = named(policy, prm)
   name = ', '.join([wanted.method, *asked.values()])
 
   def start(index: int):
@@ -248,6 +290,8 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   # Before the workdir is this config's own.
   check_models(wanted.method, policy, prm, wanted.budget)
   problems = read_problems(config['problems'], seed)
+  if config['go_on_from']:
+    check_earlier(config, named(policy, prm))
   trees = read_trees(config['go_on_from'], problems)
   if trees:
     log(f'{len(trees):,} of {len(problems):,} problems were searched before')

@@ -50,8 +50,9 @@ def search_section(
     problems whose chosen chain came to its end; `cost`, mean and interval of a
     problem that did not fail, by COSTS (of a model 0 FLOPs are not known;
     `flops`, of all that are asked, are there where all are known); `dead`,
-    chains that were given up, by reason; `lost`, completions that could not be
-    had; `failures`, problems by reason.
+    chains that were given up, by reason; `saved_tokens`, an estimate of what
+    those that were rejected early would have gone on to write; `lost`,
+    completions that could not be had; `failures`, problems by reason.
 
   Raises:
     UserError: there is no problem, or a chain is not a search's chosen one.
@@ -85,6 +86,8 @@ def search_section(
       )
     },
     'dead': dict(dead.most_common()),
+    # Ledgers that were written before it was counted have none.
+    'saved_tokens': sum(ledger.get('saved_tokens', 0) for ledger in ledgers),
     'lost': sum(ledger['lost'] for ledger in ledgers),
     'failures': dict(Counter(failed).most_common()),
   }

@@ -129,7 +129,8 @@ def drive(
       more.
 
   Raises:
-    UserError: nobody is there to answer, or the policy gave up.
+    UserError: nobody is there to answer, or a model gave up; first what is in
+      flight is told so by a CannotDo, and given as `interrupted`.
     Exception: a defect of the work, with a note that names the item.
   """
   open_items = iter(indices)
@@ -164,6 +165,12 @@ def drive(
     except CannotAsk as error:
       # The others ask again, without those.
       said = [_refusal(flight.asked, error.requests) for flight in asking]
+    except UserError as error:
+      # What they have found by now is an answer; a search has its best so far.
+      for flight in flying:
+        if ended := flight.go_on(CannotDo(str(error))):
+          yield timed(ended._replace(interrupted=True))
+      raise
     for flight, answers in zip(asking, said, strict=True):
       if answers is None or not (ended := flight.go_on(answers)):
         still.append(flight)

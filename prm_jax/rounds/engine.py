@@ -3,8 +3,8 @@
 Between a job (`label_job`, `sample_job`, `search_job`), which says what an item
 is and what becomes of the chains, and the driver. Items are shared out over
 processes, what is finished stands in their journals, and the same command does
-the rest: items that were never begun, went down with a process, or failed for
-want of an answer.
+the rest: items that were never begun, went down with a process, failed for want
+of an answer, or were in flight when a model gave up.
 """
 
 import dataclasses
@@ -108,7 +108,7 @@ def run(
   Raises:
     Stopped: by SIGTERM, between two rounds; all that ended is in the journal.
     UserError: the workdir is another job's or damaged, nothing came of any
-      item, or another process stopped.
+      item, another process stopped, or a model gave up.
   """
   data = job.about['data_fingerprint']
   processes.check_same(

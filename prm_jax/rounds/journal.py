@@ -7,8 +7,8 @@ job may go on with another number of processes.
     {"job": {"input": "03...", "policy": "..."}}
     {"index": 7, "chains": [...], "failed": "", "cost": [91, 12, 8, 0, 0.02]}
 
-Of an item that failed and was tried again the last line counts, and the costs
-of all.
+Of an item that failed, or was in flight when a model gave up ("interrupted":
+true), and was tried again the last line counts, and the costs of all.
 """
 
 import fcntl
@@ -56,22 +56,25 @@ class Ended(NamedTuple):
     index: its number in the job.
     chains: what came of it; none where it failed.
     failed: why, in a line; '' where it did not.
+    interrupted: whether it was brought to its end because a model gave up:
+      what came of it is the best so far.
   """
 
   index: int
   chains: tuple[Chain, ...]
   failed: str
   cost: Cost
+  interrupted: bool = False
 
   @property
   def open(self) -> bool:
-    """Whether it failed and may not the next time: answers could not be had.
+    """Whether more may come of it the next time: answers could not be had.
 
     With all answers the same comes of it whenever it is tried. What was done
     without some of its answers stays as it is, and the ledger says how many
     are: a server may refuse one call of an item for ever.
     """
-    return bool(self.failed and self.cost.lost)
+    return self.interrupted or bool(self.failed and self.cost.lost)
 
 
 class Journal:
@@ -106,6 +109,7 @@ class Journal:
         'chains': [chains_lib.to_dict(chain) for chain in ended.chains],
         'failed': ended.failed,
         'cost': ended.cost,
+        **({'interrupted': True} if ended.interrupted else {}),
       }
     )
     if time.monotonic() - self._synced > SYNC_SECONDS:
@@ -171,6 +175,7 @@ def read(folder: pathlib.Path, job: Mapping[str, str]) -> Iterator[Ended]:
         tuple(map(chains_lib.from_dict, record['chains'])),
         record['failed'],
         Cost(*record['cost']),
+        record.get('interrupted', False),
       )
 
 
@@ -179,6 +184,6 @@ def latest(all_ended: Iterable[Ended]) -> dict[int, Ended]:
   found: dict[int, Ended] = {}
   for ended in all_ended:
     before = found.get(ended.index)
-    if before is None or before.failed:
+    if before is None or before.failed or before.interrupted:
       found[ended.index] = ended
   return dict(sorted(found.items()))

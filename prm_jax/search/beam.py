@@ -99,16 +99,17 @@ def dvts(tree: Tree, config: DvtsConfig, common: SearchConfig) -> Grow:
 
   Diverse verifier tree search (Beeching et al., 2024): beams of one beam each,
   so that none takes the places of all. A tree whose best step ends the chain
-  is done.
+  is done, where a beam would go on with the next: its one place is taken.
   """
   del common
   new = yield [Expand(ROOT, config.width)] * (config.samples // config.width)
   while True:
-    kept = [
-      i
+    best = [
+      max(leaves, key=lambda i: tree.nodes[i].chain_score)
       for leaves in new
-      for i in _kept(tree, leaves, _own_scores(tree, leaves), 1)
+      if leaves
     ]
+    kept = [i for i in best if not tree.nodes[i].ended]
     if not kept:
       return
     new = yield [Expand(i, config.width) for i in kept]
@@ -124,18 +125,14 @@ def _check_beams(section: str, samples: int, width: int) -> None:
     )
 
 
-def _own_scores(tree: Tree, leaves: Sequence[int]) -> dict[int, float]:
-  return {i: tree.nodes[i].chain_score for i in leaves}
-
-
 def _look_ahead(
   tree: Tree, leaves: Sequence[int], steps: int
 ) -> Generator[list[Expand], list[list[int]], dict[int, float]]:
   """The scores of leaves, `steps` later."""
-  scores = _own_scores(tree, leaves)
+  scores = {i: tree.nodes[i].chain_score for i in leaves}
   looking = [i for i in leaves if steps and not tree.nodes[i].ended]
   if looking:
-    rolled = yield [Expand(i, 1, steps, scratch=True) for i in looking]
+    rolled = yield [Expand(i, 1, steps, scratch='ahead') for i in looking]
     for i, ends in zip(looking, rolled, strict=True):
       for end in ends:
         scores[i] = tree.nodes[end].chain_score
@@ -145,6 +142,6 @@ def _look_ahead(
 def _kept(
   tree: Tree, leaves: Sequence[int], scores: Mapping[int, float], count: int
 ) -> list[int]:
-  """The open ones among the `count` best, in the order in which they came."""
-  ranked = sorted(leaves, key=lambda i: -scores[i])
-  return [i for i in sorted(ranked[:count]) if not tree.nodes[i].ended]
+  """The `count` best of the open ones, in the order in which they came."""
+  still_open = [i for i in leaves if not tree.nodes[i].ended]
+  return sorted(sorted(still_open, key=lambda i: -scores[i])[:count])

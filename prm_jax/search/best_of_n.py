@@ -13,7 +13,8 @@ class BestOfNConfig:
 
   Attributes:
     samples: N.
-    round_size: chains between two looks at the budget; 0: all N at once.
+    round_size: chains between two looks at a budget of tokens, FLOPs or
+      seconds; 0: 4. Without such a budget it is all N at once.
   """
 
   samples: int = 16
@@ -28,8 +29,8 @@ class BestOfNConfig:
 
 def best_of_n(tree: Tree, config: BestOfNConfig, common: SearchConfig) -> Grow:
   """N chains from the problem, each written in one go."""
-  del tree
-  size = config.round_size or config.samples
-  for begun in range(0, config.samples, size):
-    samples = min(size, config.samples - begun)
-    yield [Expand(ROOT, samples, 0)]
+  del tree, common
+  whole = Expand(ROOT, config.samples, 0)
+  if config.round_size:
+    whole = whole._replace(round_size=config.round_size)
+  yield [whole]

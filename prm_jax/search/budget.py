@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import time
 
 from prm_jax.errors import UserError
@@ -12,7 +13,8 @@ from prm_jax.policy import Completion, Scored
 class Budget:
   """Limits for one problem; inf is none. It ends with the round that meets one.
 
-  One round there always is.
+  One round there always is. Where tokens, FLOPs or seconds are limited, whole
+  chains are written few to a round (`Expand.round_size`).
 
   Attributes:
     samples: completions asked of the policy. The last round is cut to fit.
@@ -39,6 +41,11 @@ class Budget:
     if self.samples < 1:
       raise UserError(f'budget.samples={self.samples}: expected >= 1')
 
+  @property
+  def counts_samples_only(self) -> bool:
+    """Whether it is known what a round spends of it before it is asked for."""
+    return min(self.tokens, self.flops, self.seconds) == math.inf
+
 
 @dataclasses.dataclass
 class Ledger:
@@ -52,8 +59,11 @@ class Ledger:
     rounds: of proposing and scoring.
     lost: completions that could not be had.
     dead: chains that were given up, by reason.
+    saved_tokens: an estimate of what chains that were rejected early would have
+      gone on to write (`early_rejection.saved_tokens`); 0 of other methods.
     stopped: what ended it before the method would have: the budget's limit by
-      its name, or why the policy could not be asked; '' where nothing did.
+      its name, or why the policy could not be asked; '' where nothing did. Also
+      a limit that was passed by the round that the method ended with.
     seconds: from its beginning to its end, the others in flight included.
   """
 
@@ -66,6 +76,7 @@ class Ledger:
   rounds: int = 0
   lost: int = 0
   dead: dict[str, int] = dataclasses.field(default_factory=dict)
+  saved_tokens: int = 0
   stopped: str = ''
   seconds: float = 0.0
   _began: float = dataclasses.field(default_factory=time.monotonic)
@@ -85,8 +96,12 @@ class Ledger:
     """Counts a chain that was given up."""
     self.dead[reason] = self.dead.get(reason, 0) + 1
 
-  def limit(self, budget: Budget) -> str:
-    """The name of the limit that is met; '' where another round may begin."""
+  def limit(self, budget: Budget, passed: bool = False) -> str:
+    """The name of the limit that is met; '' where another round may begin.
+
+    Args:
+      passed: that more was spent than it allows, instead.
+    """
     self.seconds = time.monotonic() - self._began
     spent = {
       'samples': self.samples,
@@ -94,7 +109,8 @@ class Ledger:
       'flops': self.policy_flops + self.prm_flops,
       'seconds': self.seconds,
     }
-    met = [name for name, it in spent.items() if it >= getattr(budget, name)]
+    reached = operator.gt if passed else operator.ge
+    met = [n for n, it in spent.items() if reached(it, getattr(budget, n))]
     return met[0] if met else ''
 
   def to_dict(self) -> dict:

@@ -102,7 +102,7 @@ def mcts(tree: Tree, config: MctsConfig, common: SearchConfig) -> Grow:
     done += len(walks)
   last = _most_visited(tree)
   if not tree.nodes[last].ended:
-    yield [Expand(last, config.width, 0, scratch=True)]
+    yield [Expand(last, config.width, 0, scratch='last')]
 
 
 def best_end(
@@ -168,7 +168,7 @@ def _evaluate(
   looked = [tree.nodes[i].ahead for i in growing]
   new = yield [
     *(Expand(i, config.width) for i in growing),
-    *(Expand(i, config.rollouts, 0, scratch=True) for i in growing),
+    *(Expand(i, config.rollouts, 0, scratch='ahead') for i in growing),
   ]
   children, rolled = new[: len(growing)], new[len(growing) :]
   for i, before, found, ends in zip(

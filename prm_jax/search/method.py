@@ -68,13 +68,17 @@ class Expand(NamedTuple):
     samples: how many. The first goes on with the node's own stream, where no
       earlier one did: alone it is the chain that the policy would have written.
     max_steps: of each; 0: to the chain's end.
-    scratch: they are looked at and then forgotten.
+    scratch: what they are looked at for, and then forgotten: 'ahead', or 'last'
+      when all else is done. Each has draws of its own. '': they are kept.
+    round_size: whole chains that are asked for between two looks at a budget of
+      tokens, FLOPs or seconds, which few of them may use up.
   """
 
   node: int
   samples: int
   max_steps: int = 1
-  scratch: bool = False
+  scratch: str = ''
+  round_size: int = 4
 
 
 # What a method is: it is given the tree, yields what it wants, and is sent, for

@@ -1,6 +1,6 @@
 """Search as a function: problems in, for each a chosen chain and its tree.
 
-    found = prm_jax.search.run(tasks, policy, prm, 'beam', seed=0)
+    found = prm_jax.search.run(tasks, policy, prm, 'beam', key='0')
 
 `search_job.py` does the same resumably, from a config.
 """
@@ -62,7 +62,9 @@ def run(
     budget: of each problem; None: none, the method ends by itself.
     key: with each task's id what its search is drawn from.
     trees: of earlier searches, by the id of their tasks: the search goes on
-      with a copy, and what it found counts. The ledger is of the new part.
+      with a copy, and what it found counts, with its scores: ask the same
+      policy and PRM. Chain scores are aggregated anew; the values of MCTS stay
+      what they were under the old aggregate. The ledger is of the new part.
     concurrent: problems that are searched side by side.
     at_once: samples that a round asks for at most.
 
@@ -70,7 +72,8 @@ def run(
     UserError: the method is not known, an option is wrong, two tasks have one
       id, a model that is asked is missing or does not count the FLOPs of a
       budget in them, a tree is another problem's, or the method cannot do with
-      the aggregate.
+      the aggregate. Where a model gives up on the way, what was found of the
+      problems in flight is given before.
   """
   if method not in METHODS:
     raise UserError(f'method={method!r}: expected one of {", ".join(METHODS)}')

@@ -11,7 +11,8 @@ model. A problem's search depends on its own key only.
 
 import itertools
 import math
-from collections.abc import Generator, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from prm_jax.policy import Completion, Request, Scoring
 from prm_jax.rounds.driver import Answers, Asked, CannotDo, Work
 from prm_jax.score import aggregate
 from prm_jax.search.budget import Budget, Ledger
+from prm_jax.search.early_rejection import REJECTED, saved_tokens
 from prm_jax.search.method import Expand, Method, SearchConfig, Task
 from prm_jax.search.results import to_chains
 from prm_jax.search.tree import ROOT, Node, Stream, Tree
@@ -53,7 +55,14 @@ class Searching:
     self._key = f'{key}/{task.id}'
     self.tree = tree or Tree(task.text)
     self.ledger = Ledger()
-    self._dead_before = {i for i, n in enumerate(self.tree.nodes) if n.dead}
+    nodes = self.tree.nodes
+    self._dead_before = {i for i, n in enumerate(nodes) if n.dead}
+    # An earlier search may have aggregated otherwise.
+    known = [i for i, n in enumerate(nodes) if n.chain_score is not None]
+    for i in known:
+      nodes[i].chain_score = None
+    for i in known:
+      self._aggregate(i)
 
   def run(self, method_config: Any) -> Generator[Asked, Answers, None]:
     """Grows the tree until the method or the budget ends it.
@@ -68,22 +77,28 @@ class Searching:
         yield from self._score(self.tree.alive())
       wanted = next(grow)
       while not limit:
-        self.ledger.rounds += 1
-        new = yield from self._propose(wanted)
-        if self._method.scores:
-          yield from self._score([i for several in new for i in several])
+        new: list[list[int]] = [[] for _ in wanted]
+        for n, part in enumerate(_rounds(wanted, self._budget)):
+          if n and (limit := self.ledger.limit(self._budget)):
+            break
+          self.ledger.rounds += 1
+          found = yield from self._propose([each for _, each in part])
+          if self._method.scores:
+            yield from self._score([i for several in found for i in several])
+          for (asker, _), several in zip(part, found, strict=True):
+            new[asker] += several
         wanted = grow.send(
           [[i for i in several if self._lives(i)] for several in new]
         )
-        limit = self.ledger.limit(self._budget)
+        limit = limit or self.ledger.limit(self._budget)
     except StopIteration:
-      pass
+      limit = limit or self.ledger.limit(self._budget, passed=True)
     except CannotDo as error:
       if not self.tree.alive():
         raise
       limit = ' '.join(str(error).split())
     grow.close()
-    self.ledger.stopped = limit
+    self.ledger.stopped = limit or self.ledger.stopped
     self._count_dead()
     if not self.tree.alive():
       reasons = ', '.join(f'{n} {why}' for why, n in self.ledger.dead.items())
@@ -105,6 +120,8 @@ class Searching:
     left = self._budget.samples - self.ledger.samples
     for n, each in enumerate(wanted):
       samples = int(min(each.samples, left))
+      if samples < each.samples:
+        self.ledger.stopped = 'samples'
       left -= samples
       for request in self._requests(each, samples):
         requests.append(request)
@@ -132,7 +149,12 @@ class Searching:
     key = self._key
     if node.stream is not None:
       key = f'{node.stream.key}/{node.stream.number}@{node.depth}'
-    if each.scratch:  # what is looked at does not change what comes
+    # What is looked at does not change what comes, nor what is looked at in
+    # the end what is looked at by a search that goes on from there.
+    if each.scratch == 'last':
+      wanted = [(f'{key}/last', node.last, samples)]
+      node.last += samples
+    elif each.scratch:
       wanted = [(f'{key}/ahead', node.ahead, samples)]
       node.ahead += samples
     else:
@@ -159,7 +181,7 @@ class Searching:
     for step in completion.steps or ('',):
       if at != each.node:  # what follows in this stream stands here already
         tree.nodes[at].drawn = 1
-      at = tree.add(Node(at, step, stream, scratch=each.scratch))
+      at = tree.add(Node(at, step, stream, scratch=bool(each.scratch)))
     node = tree.nodes[at]
     node.ended, node.tokens = completion.finished, completion.tokens
     if math.isfinite(completion.logprob):
@@ -215,11 +237,14 @@ class Searching:
 
   def _count_dead(self) -> None:
     """Each chain that was given up once, where it was."""
-    nodes = self.tree.nodes
+    nodes, rejected = self.tree.nodes, []
     for i, node in enumerate(nodes):
       new = node.dead and not node.scratch and i not in self._dead_before
       if new and not nodes[node.parent].dead:
         self.ledger.died(node.dead)
+        if node.dead.startswith(REJECTED):
+          rejected.append(i)
+    self.ledger.saved_tokens = saved_tokens(self.tree, rejected)
 
   def chosen(self) -> int:
     """The node at which the chosen chain ends."""
@@ -237,6 +262,34 @@ class Searching:
     """See `results.to_chains`."""
     chosen, ledger = self.chosen(), self.ledger.to_dict()
     return to_chains(self.tree, chosen, self.task, name, ledger)
+
+
+def _rounds(
+  wanted: Sequence[Expand], budget: Budget
+) -> Iterator[list[tuple[int, Expand]]]:
+  """What a method wants at once, in rounds between which the budget is seen to.
+
+  A step is cheap, and those of all leaves are asked for together. Whole chains
+  are not: where their number alone does not say what they cost, few at a time.
+
+  Yields:
+    (index into `wanted`, what is asked for of it).
+  """
+  whole = [
+    n
+    for n, each in enumerate(wanted)
+    if not each.max_steps
+    for _ in range(each.samples)
+  ]
+  if budget.counts_samples_only or not whole:
+    yield list(enumerate(wanted))
+    return
+  if steps := [(n, each) for n, each in enumerate(wanted) if each.max_steps]:
+    yield steps
+  size = wanted[whole[0]].round_size
+  for begun in range(0, len(whole), size):
+    asked = Counter(whole[begun : begun + size])
+    yield [(n, wanted[n]._replace(samples=asked[n])) for n in asked]
 
 
 def _nothing_in(completion: Completion, at: int) -> str:

@@ -42,7 +42,7 @@ class Node:
     depth: steps from the problem to this one, it included.
     drawn: samples asked for of what follows it; the first of a node with a
       stream is the stream's own next step.
-    ahead: samples asked for to look ahead from it.
+    ahead, last: samples asked for to look ahead from it; in the end.
     visits, value: a method's own: how often it went this way, and what it
       thinks of it.
   """
@@ -60,6 +60,7 @@ class Node:
   depth: int = 0
   drawn: int = 0
   ahead: int = 0
+  last: int = 0
   visits: int = 0
   value: float = 0.0
 

@@ -12,7 +12,13 @@ from tests.evals.search_chains import chosen
 def test_the_section_by_hand():
   chains = [
     chosen('a', True, tokens=100, dead={'cut off': 2}),
-    chosen('b', False, tokens=300, dead={'cut off': 1, 'repeats itself': 4}),
+    chosen(
+      'b',
+      False,
+      tokens=300,
+      saved_tokens=70,
+      dead={'cut off': 1, 'repeats itself': 4},
+    ),
     chosen('c', False, ended=False, tokens=200, lost=3),
   ]
   got = search.search_section(chains, ['no step'], resamples=200)
@@ -27,6 +33,7 @@ def test_the_section_by_hand():
   assert 100 <= low < 200 < high <= 300
   assert list(got['dead'].items()) == [('repeats itself', 4), ('cut off', 3)]
   assert got['lost'] == 3
+  assert got['saved_tokens'] == 70
   assert got['failures'] == {'no step': 1}
 
 

@@ -20,15 +20,18 @@ PROBLEMS = [f'mod 10 : {i} + 4 * {i} - 7' for i in range(10)]
 class Counting:
   """The solver, remembering what was asked of it together.
 
-  Every `loses`-th request cannot be answered.
+  Every `loses`-th request cannot be answered, and none after `gives_up` rounds.
   """
 
   name = 'counting'
 
-  def __init__(self, loses=0):
+  def __init__(self, loses=0, gives_up=0):
     self.rounds, self.loses, self.count = [], loses, 0
+    self.gives_up = gives_up
 
   def complete(self, requests):
+    if self.gives_up and len(self.rounds) == self.gives_up:
+      raise UserError('the server\nis gone')
     self.rounds.append(len(requests))
     answers = SOLVER.complete(requests)
     for i in range(len(requests)):
@@ -200,6 +203,38 @@ def test_work_may_go_on_without_what_cannot_be_asked():
 
   (ended,) = drive([0], patient, Models(Refusing()), 1)
   assert len(ended.chains) == 1 and not ended.failed
+
+
+def test_when_a_model_gives_up_what_is_in_flight_is_ended_first():
+  found = []
+
+  def keeping(index):
+    """Has its steps so far; item 1 wants them all, and item 2 asks again."""
+    steps = ()
+    for n in range(3):
+      try:
+        ((done,),) = yield [
+          Request(PROBLEMS[index], steps, f'{index}/{n}', 1, max_steps=1)
+        ]
+      except CannotDo:
+        if index == 1 or not steps:
+          raise
+        if index == 2:
+          yield [Request(PROBLEMS[index], (), 'again', 1)]
+        break
+      steps += done.steps
+    return [Chain(PROBLEMS[index], steps)]
+
+  ended = drive(range(9), keeping, Models(Counting(gives_up=2)), 4, at_once=3)
+  with pytest.raises(UserError, match='the server\nis gone'):
+    for each in ended:
+      found.append(each)
+  # Two rounds of three items; the fourth waited for its first.
+  assert [each.index for each in found] == [0, 1, 3]
+  assert [len(c.steps) for each in found for c in each.chains] == [2]
+  assert [each.failed for each in found] == ['', *['the server is gone'] * 2]
+  assert all(each.interrupted and each.open for each in found)
+  assert [each.cost.calls for each in found] == [2, 2, 0]
 
 
 def test_a_defect_is_told_with_its_item():

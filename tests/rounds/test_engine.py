@@ -83,6 +83,35 @@ def test_what_lacked_answers_is_tried_again_and_nothing_else(tmp_path):
   assert [c.meta['id'] for c in left] == list('012456789')
 
 
+def test_what_was_in_flight_when_a_model_gave_up_stays_open(tmp_path):
+  """Be it that something came of it."""
+
+  def patient(chain):
+    try:
+      return (yield from label(chain))
+    except CannotDo as error:
+      if 'is gone' not in str(error) or chain.meta['id'] == '4':
+        raise
+      return chain
+
+  changes = {'start': lambda i: alone(patient(CHAINS[i]))}
+  whole, expected, _ = run(tmp_path / 'whole', Counting(), **changes)
+  workdir = tmp_path / 'gone'
+  with pytest.raises(UserError, match='the server'):
+    run(workdir, Counting(gives_up=1), **changes)
+  assert not (workdir / 'results.json').exists()
+  lines = (workdir / 'journal' / 'process-0.jsonl').read_text().splitlines()
+  stopped = [line for line in map(json.loads, lines) if 'interrupted' in line]
+  assert {each['failed'] for each in stopped} == {'', 'the server is gone'}
+  done = len(lines) - 1 - len(stopped)
+  dataset, ledger, said = run(workdir, Counting(), **changes)
+  assert dataset == whole
+  assert ledger['failed'] == expected['failed']
+  assert ledger['labelled'] == expected['labelled']
+  again = f'{10 - done} of 10 to do, {len(stopped)} of them once more'
+  assert again in said[0]
+
+
 def test_what_was_done_without_some_answers_is_counted(tmp_path):
   config = rollouts.RolloutConfig(2)
   changes = {'start': lambda i: alone(rollouts.label(CHAINS[i], config))}

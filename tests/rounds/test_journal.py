@@ -41,6 +41,16 @@ def test_what_is_written_is_read_back(tmp_path):
   ]
 
 
+def test_what_was_interrupted_is_outdone_by_what_comes_later(tmp_path):
+  first = ended(0)._replace(interrupted=True)
+  write(tmp_path, first)
+  assert list(journal.read(tmp_path, JOB)) == [first]
+  assert first.open and not ended(0).open
+  for later in (ended(0), ended(0, 'no', 1)):
+    assert journal.latest([first, later]) == {0: later}
+    assert journal.latest([ended(0), later]) == {0: ended(0)}
+
+
 @pytest.mark.parametrize('cut', range(1, 60, 7))
 def test_a_torn_last_line_is_dropped_and_written_over(tmp_path, cut):
   path = tmp_path / 'process-0.jsonl'

@@ -62,12 +62,13 @@ def test_a_narrower_beam_misses_what_it_does_not_propose(seed):
 
 @pytest.mark.parametrize('seed', range(4))
 def test_methods_that_are_beam_search_in_a_corner(seed):
-  def tree(method, **options):
-    policy = Scripted(branching=3, depth=5, uneven=True)
+  def tree(method, uneven=True, **options):
+    policy = Scripted(branching=3, depth=5, uneven=uneven)
     return search(method, policy, noise(seed), options)
 
-  one = tree('beam', samples=4, width=4)
-  assert live(tree('dvts', samples=4, width=4)) == live(one)
+  # Where a chain ends before others a beam goes on: see below.
+  one = tree('beam', uneven=False, samples=4, width=4)
+  assert live(tree('dvts', uneven=False, samples=4, width=4)) == live(one)
   wide = tree('beam', samples=12, width=3)
   same = tree('lookahead', samples=12, width=3, steps=0)
   assert live(same) == live(wide)
@@ -102,6 +103,35 @@ def test_beams_of_uneven_length_that_do_not_branch_are_best_of_n():
       )
     ]
     assert chosen[0] == chosen[1]
+
+
+class EndsAtOne(Scripted):
+  """Branch 1 always ends the chain."""
+
+  def step(self, before, branch):
+    step, ends = super().step(before, branch)
+    return step, ends or branch == 1
+
+
+@pytest.mark.parametrize('method', ['beam', 'lookahead', 'dvts'])
+def test_a_chain_that_ended_leaves_its_place_to_the_next(method):
+  """It has the highest score each time, and there is one place."""
+  prm = Table(lambda steps: 0.9 if steps[-1].endswith('1') else 0.5)
+  options = {'samples': 3, 'width': 3}
+  found = search(method, EndsAtOne(3, 4), prm, options, 'last')
+  lengths = sorted(len(chain.steps) for chain in found.chains)
+  if method == 'dvts':  # whose trees end with their best step
+    assert lengths == [1]
+  else:
+    assert lengths == [1, 2, 3, 4, 4, 4]
+
+
+def test_open_chains_are_ranked_without_those_that_ended():
+  """Of 0, 1 and 2 in the first round 1 ends; both others fit the beam."""
+  prm = Table(lambda steps: 0.9 if steps[-1].endswith('1') else 0.5)
+  policy = EndsAtOne(3, 3)
+  search('beam', policy, prm, {'samples': 6, 'width': 3}, 'last')
+  assert {r.steps for r in policy.asked[1]} == {('0: x = 0',), ('0: x = 2',)}
 
 
 def test_looking_ahead_sees_a_trap():

@@ -24,7 +24,12 @@ from tests.search.scripted import (
 
 DOMAIN = ArithmeticConfig()
 TASKS = [
-  Task(str(i), f'mod 10 : {i} * 7 + {i} - 4 * 3', truth='1') for i in range(4)
+  Task(
+    str(i),
+    f'mod 10 : {i} * 7 + {i} - 4 * 3 + 5 * 2 - 1 * 6',
+    truth='1',
+  )
+  for i in range(6)
 ]
 
 
@@ -114,21 +119,24 @@ def test_leaves_of_a_round_are_expanded_together():
 
 
 @pytest.mark.parametrize('rollouts', [0, 2])
-def test_a_kept_tree_is_gone_on_with(rollouts):
+@pytest.mark.parametrize('simulations', [4, 8, 32])
+def test_a_kept_tree_is_gone_on_with(simulations, rollouts):
   config = SearchConfig(aggregate='last')
 
-  def go(simulations, trees=None):
-    options = {'simulations': simulations, 'rollouts': rollouts}
+  def go(count, trees=None):
+    options = {'simulations': count, 'rollouts': rollouts}
     models = SolverPolicy(DOMAIN), ExactScorer(DOMAIN)
     return by_id(run(TASKS, *models, 'mcts', options, config, trees=trees))
 
-  half = go(32)
+  half = go(simulations)
+  # Its most visited paths are written to their ends from where both go on.
+  assert any(node.last for f in half.values() for node in f.tree.nodes)
   kept = {name: found.tree for name, found in half.items()}
   before = {name: tree.to_dict() for name, tree in kept.items()}
-  both, whole = go(32, kept), go(64)
+  both, whole = go(simulations, kept), go(2 * simulations)
   for name, found in whole.items():
     assert live(both[name]) == live(found)
-    assert both[name].tree.nodes[ROOT].visits == 64
+    assert both[name].tree.nodes[ROOT].visits == 2 * simulations
     assert live(half[name]) != live(found)
     # The ledger is of the new part, and what was given stays as it was.
     assert both[name].ledger['samples'] < found.ledger['samples']

@@ -1,17 +1,19 @@
-"""What holds for all methods: company, budgets, and models that misbehave."""
+"""What holds for all methods: company, and models that misbehave."""
 
 import json
 import math
+import re
+import sys
 
 import pytest
 
+import prm_jax
 from prm_jax.domains.arithmetic import ArithmeticConfig
 from prm_jax.domains.exact_scorer import ExactScorer
 from prm_jax.domains.solver_policy import SolverPolicy
 from prm_jax.errors import UserError
 from prm_jax.policy import CannotAsk, Completion
 from prm_jax.search import run
-from prm_jax.search.budget import Budget, Ledger
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.methods import METHODS
 from prm_jax.search.tree import Tree
@@ -55,115 +57,24 @@ def test_company_changes_nothing(method):
   assert go(key='1') != whole
 
 
-@pytest.mark.parametrize('method', METHODS)
-@pytest.mark.parametrize(
-  ('limit', 'most'),
-  [('samples', 7), ('tokens', 55), ('flops', 5e3), ('seconds', 1e-9)],
-)
-def test_a_budget_ends_it_with_the_best_so_far(method, limit, most):
-  found = search(
-    method, Scripted(3, 6), noise(0), budget=Budget(**{limit: most})
-  )
-  whole = search(method, Scripted(3, 6), noise(0))
-  spent = found.ledger
-  assert not found.failed and found.chosen.steps
-  assert spent['samples'] <= whole.ledger['samples']
-  if limit == 'samples':
-    assert spent['samples'] <= most
-  if spent['rounds'] < whole.ledger['rounds']:
-    assert spent['stopped'] == limit
-  elif spent['samples'] == whole.ledger['samples']:  # it is one round long
-    assert spent['stopped'] == '' and told(found) == told(whole)
-  # Not a round more than the one that met it.
-  if limit in ('tokens', 'flops'):
-    scale = 1 if limit == 'tokens' else 1e2
-    policy, rounds = Scripted(3, 6), []
-    search(method, policy, noise(0), budget=Budget(**{limit: most}))
-    for asked in policy.asked:
-      said = Scripted(3, 6).complete(asked)
-      rounds.append(scale * sum(c.tokens for each in said for c in each))
-    assert sum(rounds[:-1]) < most
+def test_kept_chain_scores_are_aggregated_anew():
+  kept = {'task': search('best_of_n', Scripted(), noise(0), None, 'min').tree}
+  found = search('best_of_n', Scripted(), noise(0), None, 'mean', trees=kept)
+  for chain in found.chains:
+    about = chain.meta['search']
+    mean = sum(about['scores']) / len(about['scores'])
+    assert about['chain_score'] == pytest.approx(mean)
+  assert len(found.chains) == 32
 
 
-def test_a_search_that_is_cut_short_prefers_a_chain_that_ended():
-  budget = Budget(samples=8)
-  found = search(
-    'beam', Scripted(2, 9), noise(0), {'samples': 4}, budget=budget
-  )
-  assert not found.chosen.meta['search']['ended'] and not found.tree.ended()
-  assert found.chosen.answer is None and found.chosen.outcome is False
-  # The longest there is, and of these the best.
-  assert len(found.chosen.steps) == 2
-  ends = search('best_of_n', Scripted(2, 9), noise(0), budget=budget)
-  assert ends.chosen.meta['search']['ended'] and ends.ledger['samples'] == 8
-
-
-@pytest.mark.parametrize('most', [5, 6, 7, 9])
-def test_the_last_round_is_cut_to_the_samples_that_are_left(most):
-  budget, options = Budget(samples=most), {'samples': 4, 'width': 2}
-  policy = Scripted(2, 9)
-  found = search('beam', policy, noise(0), options, budget=budget)
-  asked = [r for each in policy.asked for r in each]
-  assert found.ledger['samples'] == sum(r.samples for r in asked) == most
-
-
-def test_an_end_that_was_only_looked_at_is_better_than_none():
-  options = {'samples': 4, 'width': 2, 'steps': 2}
-  found = search(
-    'lookahead', Scripted(2, 3), noise(0), options, budget=Budget(samples=8)
-  )
-  assert not found.tree.ended() and found.ledger['stopped'] == 'samples'
-  assert found.chosen.answer == '0' and len(found.chosen.steps) == 3
-
-
-@pytest.mark.parametrize('field', ['samples', 'tokens', 'flops', 'seconds'])
-@pytest.mark.parametrize('value', [0, -1, math.nan])
-def test_a_budget_of_nothing(field, value):
-  with pytest.raises(UserError, match=rf'budget\.{field}={value}: nothing can'):
-    Budget(**{field: value})
-
-
-def test_budgets_that_cannot_be_kept():
-  with pytest.raises(UserError, match=r'budget\.samples=0\.5: expected >= 1'):
-    Budget(samples=0.5)
-  exact, known = ExactScorer(DOMAIN), Scripted(2, 3)
-  for models in ((SolverPolicy(DOMAIN), exact), (known, exact)):
-    with pytest.raises(UserError, match=r'flops=1e\+06: .* does not say its'):
-      list(run(TASKS, *models, 'beam', budget=Budget(flops=1e6)))
-  assert not known.asked
-  # Which PRM there is does not matter where none is asked.
-  list(run(TASKS, known, exact, 'majority', budget=Budget(flops=1e6)))
-
-
-def test_a_budget_in_flops_where_all_was_computed_before():
-  """Caches hold what is asked: the budget is not met, and nothing fails."""
-
-  class Cached(Scripted):
-    def one(self, request, number):
-      return super().one(request, number)._replace(flops=0.0)
-
-  options = {'samples': 4, 'width': 2}
-  found = search(
-    'beam', Cached(2, 4), noise(0), options, budget=Budget(flops=1.0)
-  )
-  assert found.chosen and not found.ledger['stopped']
-
-
-def test_the_ledger_adds_up():
-  policy = Scripted(3, 4)
-  found = search('beam', policy, noise(0), {'samples': 6, 'width': 3})
-  asked = [r for each in policy.asked for r in each]
-  assert found.ledger['samples'] == sum(r.samples for r in asked)
-  assert found.ledger['rounds'] == len(policy.asked) == 4
-  nodes = found.tree.nodes
-  assert found.ledger['tokens'] == sum(node.tokens for node in nodes)
-  assert found.ledger['policy_flops'] == 100 * found.ledger['tokens']
-  json.dumps(found.ledger, allow_nan=False)
-  assert 0 < found.ledger['seconds'] < 60
-  ledger = Ledger(tokens=5)
-  assert ledger.limit(Budget(tokens=5)) == 'tokens'
-  assert ledger.limit(Budget(tokens=6)) == ''
-  assert ledger.limit(Budget(seconds=1e-9)) == 'seconds'
+def test_the_example_of_the_module():
+  about = sys.modules['prm_jax.search.run'].__doc__  # its name is a function's
+  (code,) = re.findall('^    (found = .*)$', about, re.MULTILINE)
+  names = {'prm_jax': prm_jax, 'tasks': TASKS[:1]}
+  names |= {'policy': SolverPolicy(DOMAIN), 'prm': ExactScorer(DOMAIN)}
+  exec(code, names)
+  [found] = names['found']
+  assert found.chosen.steps
 
 
 def test_what_no_search_can_be():
@@ -323,6 +234,24 @@ def test_a_request_that_is_refused(method):
   assert not later.failed and later.chosen.steps
   if later.ledger['samples'] < found['fine'].ledger['samples']:
     assert later.ledger['stopped'] == 'no more of later'
+
+
+@pytest.mark.parametrize('method', ['beam', 'mcts', 'refine'])
+def test_when_the_policy_gives_up_the_best_so_far_is_given(method):
+  class GivesUp(Scripted):
+    def complete(self, requests):
+      if len(self.asked) == 2:
+        raise UserError('the server is gone')
+      return super().complete(requests)
+
+  tasks = [Task(name, name) for name in 'abcd']
+  found = []
+  with pytest.raises(UserError, match='the server is gone'):
+    for each in run(tasks, GivesUp(), noise(0), method, concurrent=3):
+      found.append(each)
+  assert [each.task.id for each in found] == list('abc')
+  for each in found:
+    assert each.chosen.steps and each.ledger['stopped'] == 'the server is gone'
 
 
 @pytest.mark.parametrize('method', [m for m in METHODS if METHODS[m].scores])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prm_jax.errors import UserError
 from prm_jax.policy import Completion
 from prm_jax.search.best_of_n import BestOfNConfig
-from prm_jax.search.early_rejection import EarlyRejectionConfig
+from prm_jax.search.early_rejection import EarlyRejectionConfig, saved_tokens
 from prm_jax.search.method import SearchConfig
 from prm_jax.search.refine import RefineConfig
 from prm_jax.search.tree import ROOT, Node, Tree
@@ -177,6 +177,29 @@ def test_early_rejection_says_what_it_dropped():
   }
   assert [chain.steps[0] for chain in found.chains] == ['0: x = 0']
   assert found.ledger['tokens'] == 10 * (4 + 1 + 2)
+  # The chain that ended has four steps, of ten tokens each.
+  assert found.ledger['saved_tokens'] == 10 * ((4 - 1) + (4 - 2))
+  whole = search('best_of_n', Scripted(3, 4), Table(score), {'samples': 3})
+  saved = whole.ledger['tokens'] - found.ledger['tokens']
+  assert found.ledger['saved_tokens'] == saved  # for all are as long
+  assert whole.ledger['saved_tokens'] == 0
+
+
+def test_what_is_saved_is_estimated_from_the_chains_that_ended():
+  tree = Tree('p')
+  for tokens in ((4, 6), (10, 10, 10, 0)):  # the last says that it ends
+    at = ROOT
+    for p, n in enumerate(tokens):
+      at = tree.add(Node(at, '' if p == 3 else str(p), tokens=n))
+    tree.nodes[at].ended = True
+  early = tree.add(Node(ROOT, 'a', dead='rejected at step 1'))
+  late = ROOT
+  for p in range(4):
+    late = tree.add(Node(late, str(p)))
+  # 2.5 steps of 8 tokens: 1.5 are lacking of one, none of the other.
+  assert saved_tokens(tree, [early, late]) == 12
+  assert saved_tokens(tree, [late]) == saved_tokens(tree, []) == 0
+  assert saved_tokens(Tree('p'), []) == 0
 
 
 class SixOrNine(Scripted):
