@@ -177,7 +177,8 @@ def _work(
       job.at_once,
     ):
       lines.write(ended)
-      progress.show(ended)
+      if not ended.interrupted:  # it will be done once more
+        progress.show(ended)
       look_up()
 
 
