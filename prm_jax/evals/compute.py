@@ -1,9 +1,9 @@
 """Accuracy as a function of compute: for experiments with many searches.
 
 One method at K budgets is two arrays, compute and correctness of Q problems at
-each. What the figures and sentences of an experiment say is computed here:
-points with intervals, the compute that an accuracy takes, how much less of it
-one method takes than another, and whether a PRM is over-optimised.
+each. What the sentences of an experiment say is computed here: the compute that
+an accuracy takes, how much less of it one method takes than another, and
+whether a PRM is over-optimised.
 """
 
 from collections.abc import Sequence
@@ -13,32 +13,6 @@ import numpy as np
 
 from prm_jax.errors import UserError
 from prm_jax.evals import best_of_n, bootstrap
-
-
-def points(
-  compute: np.ndarray,  # [Q, K] FLOPs or tokens of a problem
-  correct: np.ndarray,  # [Q, K] in [0, 1]
-  seed: int = 0,
-  resamples: int = 2000,
-) -> list[dict[str, Any]]:
-  """Mean compute and accuracy of each budget, ascending in compute.
-
-  Returns:
-    K dicts: `compute`, `accuracy`, `ci95` over problems.
-
-  Raises:
-    UserError: shapes that differ, or a budget at which nothing was spent.
-  """
-  compute, correct = _check(compute, correct)
-  mean, low, high = bootstrap.mean_ci(correct, seed, resamples)
-  return [
-    {
-      'compute': float(compute[:, k].mean()),
-      'accuracy': mean[k],
-      'ci95': [low[k], high[k]],
-    }
-    for k in np.argsort(compute.mean(0), kind='stable')
-  ]
 
 
 def compute_to_reach(

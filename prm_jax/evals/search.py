@@ -1,4 +1,4 @@
-"""What a search found and what it took, and two searches beside each other.
+"""What a search found and what it took.
 
 Takes the chosen chains of a search job, one for each problem, with what
 `Searching.chains` wrote into their `meta['search']`. A problem of which nothing
@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from prm_jax.chains import Chain
 from prm_jax.errors import UserError
@@ -101,62 +100,6 @@ def rightness(chain: Chain) -> float | None:
   if not chain.meta.get('truth') and chain.outcome is None:
     return None
   return float(bool(chain.outcome))
-
-
-def outcomes(
-  chosen: Sequence[Chain], failed: Sequence[str] = ()
-) -> dict[str, float]:
-  """Problem id -> 1 for right, 0 for wrong; only where the truth is known.
-
-  Args:
-    failed: ids of problems of which nothing came.
-  """
-  found = dict.fromkeys(failed, 0.0)
-  for chain in chosen:
-    right = rightness(chain)
-    if right is not None:
-      found[str(chain.meta['problem_id'])] = right
-  return found
-
-
-def compare(
-  ours: Mapping[str, float],
-  theirs: Mapping[str, float],
-  seed: int = 0,
-  resamples: int = 2000,
-) -> dict[str, Any]:
-  """Two searches of the same problems, paired.
-
-  Args:
-    ours, theirs: problem id -> accuracy in [0, 1], as `outcomes` gives it, or
-      means over seeds.
-
-  Returns:
-    `difference` of accuracy, ours - theirs, mean and interval; how many
-    problems are better done by `ours`, by `theirs`; `p_value` of the exact sign
-    test (McNemar, 1947) that neither is the more likely of the two.
-
-  Raises:
-    UserError: a problem is in one of them only.
-  """
-  if apart := sorted(set(ours) ^ set(theirs)):
-    raise UserError(
-      f'{len(apart)} problems are in one of two searches only, such as '
-      f'{apart[0][:60]!r}: compare searches of the same problems'
-    )
-  ids = sorted(ours)
-  a = np.array([ours[name] for name in ids])
-  b = np.array([theirs[name] for name in ids])
-  mean, low, high = bootstrap.paired_difference_ci(a, b, seed, resamples)
-  wins, losses = int((a > b).sum()), int((a < b).sum())
-  p_value = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1
-  return {
-    'problems': len(ids),
-    'difference': {'mean': mean, 'ci95': [low, high]},
-    'ours': wins,
-    'theirs': losses,
-    'p_value': float(p_value),
-  }
 
 
 def _mean(values: Sequence[float], seed: int, resamples: int) -> dict[str, Any]:

@@ -7,15 +7,6 @@ from prm_jax.errors import UserError
 from prm_jax.evals import compute
 
 
-def test_points_are_ascending_means():
-  cost = np.array([[40.0, 10.0], [60.0, 10.0]])
-  right = np.array([[1.0, 0.0], [1.0, 1.0]])
-  first, second = compute.points(cost, right, resamples=100)
-  assert (first['compute'], first['accuracy']) == (10, 0.5)
-  assert (second['compute'], second['accuracy']) == (50, 1.0)
-  assert second['ci95'] == [1, 1] and first['ci95'][0] < first['ci95'][1]
-
-
 def test_compute_to_reach_is_linear_in_the_logarithm():
   cost, accuracy = [1.0, 100.0, 10_000.0], [0.2, 0.4, 0.8]
   assert compute.compute_to_reach(cost, accuracy, 0.3) == pytest.approx(10)
@@ -92,11 +83,11 @@ def test_noise_is_seldom_called_over_optimisation():
 def test_refusals():
   ones = np.ones((2, 2))
   with pytest.raises(UserError, match=r'same shape \[problems, budgets\]'):
-    compute.points(ones, np.ones((2, 3)))
+    compute.times_less((ones, np.ones((2, 3))), (ones, ones), 0.5)
   with pytest.raises(UserError, match='problem 0 at budget 1 took -1'):
-    compute.points(np.array([[1.0, -1.0]]), np.ones((1, 2)))
+    compute.times_less((ones, ones), (np.array([[1.0, -1.0]]), ones[:1]), 0.5)
   with pytest.raises(UserError, match='nothing was spent at budget 1'):
-    compute.points(np.array([[1.0, 0.0]]), np.ones((1, 2)))
+    compute.times_less((np.array([[1.0, 0.0]]), ones[:1]), (ones, ones), 0.5)
   with pytest.raises(UserError, match='2 and 3 problems'):
     compute.times_less((ones, ones), (np.ones((3, 2)), np.ones((3, 2))), 0.5)
   with pytest.raises(UserError, match='two ascending numbers'):

@@ -86,26 +86,3 @@ def test_chains_of_other_jobs_are_refused():
   del other.meta['search']
   with pytest.raises(UserError, match=r"no meta\['search'\]"):
     search.search_section([other])
-
-
-def test_pairing_by_hand():
-  ours = search.outcomes(
-    [chosen(n, right) for n, right in enumerate([1, 1, 1, 1, 0, 0])], ['x']
-  )
-  theirs = search.outcomes(
-    [chosen(n, right) for n, right in enumerate([1, 0, 0, 0, 0, 1])], ['x']
-  )
-  assert ours['x'] == 0 and ours['0'] == 1
-  got = search.compare(ours, theirs, resamples=400)
-  assert got['problems'] == 7
-  assert (got['ours'], got['theirs']) == (3, 1)
-  assert got['difference']['mean'] == pytest.approx(2 / 7)
-  # Of four that differ three or more to one side, either side: 2 (4 + 1) / 16.
-  assert got['p_value'] == pytest.approx(10 / 16)
-  swapped = search.compare(theirs, ours, resamples=400)
-  low, high = got['difference']['ci95']
-  assert swapped['difference']['ci95'] == pytest.approx([-high, -low], abs=0.15)
-  assert search.compare(ours, ours)['p_value'] == 1
-  del theirs['x']
-  with pytest.raises(UserError, match=r"1 problems are in one .* as 'x'"):
-    search.compare(ours, theirs)
