@@ -62,6 +62,12 @@ def search(section: Mapping[str, Any]) -> dict[str, Any]:
     sentences.append(
       f'The chosen chain came to its end for {quoted(ended, None)}.'
     )
+  saved = section.get('saved_tokens')
+  if number(saved) and saved:
+    sentences.append(
+      f'Chains that were rejected early would have been {amount(saved)} tokens '
+      'longer, by estimate.'
+    )
   costs = []
   for name, value in _object(section, 'cost', 'search').items():
     mean, (low, high) = _interval(value, f'search.cost.{name}')

@@ -30,6 +30,7 @@ from prm_jax.policy import Question, Request, Scoring  # noqa: E402
 from prm_jax.rounds.driver import CannotDo  # noqa: E402
 from prm_jax.search.budget import Budget  # noqa: E402
 from prm_jax.search.method import Task  # noqa: E402
+from prm_jax.search.methods import METHODS  # noqa: E402
 from prm_jax.tree_scorer import TreeScorer  # noqa: E402
 from tests.models.test_smollm2 import greedy, opened  # noqa: E402, F401
 from tests.published_models import write_model  # noqa: E402
@@ -158,7 +159,26 @@ def test_a_judge(server, opened):  # noqa: F811
     assert stop.value.value.labels == judge.labels_of(index, 2)
 
 
-@pytest.mark.parametrize('method', ['best_of_n', 'beam'])
+# Small ones: the server takes a second for a completion.
+SEARCHES = {
+  'best_of_n': {'samples': 2},
+  'majority': {'samples': 2},
+  'weighted_vote': {'samples': 2},
+  'beam': {'samples': 2, 'width': 1},
+  'dvts': {'samples': 4, 'width': 2},
+  'lookahead': {'samples': 2, 'width': 1, 'steps': 1},
+  'rebase': {'samples': 2},
+  'mcts': {'simulations': 3, 'width': 2},
+  'refine': {'samples': 1, 'rounds': 1},
+  'early_rejection': {'samples': 2},
+}
+
+
+def test_all_methods_are_searched():
+  assert SEARCHES.keys() == METHODS.keys()
+
+
+@pytest.mark.parametrize('method', SEARCHES)
 def test_a_search(server, opened, tmp_path, method):  # noqa: F811
   """A server writes, a PRM of ours scores; asked again nothing is paid."""
   write_model('rlhflow', tmp_path / 'prm')
@@ -171,12 +191,7 @@ def test_a_search(server, opened, tmp_path, method):  # noqa: F811
   def searched():
     endpoint = Endpoint(config, tmp_path / 'cache')
     found = search.run(
-      tasks,
-      endpoint,
-      prm,
-      method,
-      {'samples': 2} | ({'width': 1} if method == 'beam' else {}),
-      budget=Budget(samples=6),
+      tasks, endpoint, prm, method, SEARCHES[method], budget=Budget(samples=6)
     )
     return {each.task.id: each for each in found}, endpoint.usage
 
@@ -184,14 +199,17 @@ def test_a_search(server, opened, tmp_path, method):  # noqa: F811
   for each in found.values():
     assert not each.failed, each.failed
     ledger = each.ledger
-    if method == 'best_of_n':
+    if method in ('best_of_n', 'majority', 'weighted_vote'):
       assert (ledger['rounds'], ledger['samples']) == (1, 2)
-    else:  # two beams, until they end or the budget does
+    else:  # until it ends or the budget does
       assert ledger['samples'] == 6 or each.chosen.meta['search']['ended']
     assert ledger['tokens'] > 0 == ledger['lost']
     about = each.chosen.meta['search']
-    [[scored]] = prm.score([Scoring(each.task.text, each.chosen.steps)])
-    assert about['scores'] == pytest.approx(scored.scores, abs=1e-5)
+    if METHODS[method].scores:
+      [[scored]] = prm.score([Scoring(each.task.text, each.chosen.steps)])
+      assert about['scores'] == pytest.approx(scored.scores, abs=1e-5)
+    else:
+      assert ledger['scored_tokens'] == 0
   assert found['5'].chosen.steps[:3] == ('3', '4', '5')
   assert usage.tokens == sum(each.ledger['tokens'] for each in found.values())
   again, usage = searched()

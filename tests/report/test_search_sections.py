@@ -43,7 +43,15 @@ def test_what_evals_returns_is_shown(tmp_path):
   found = search_section(
     [
       chosen('a', True, dead={'cut <off>': 1200}, policy_flops=0, prm_flops=0),
-      chosen('b', False, ended=False, policy_flops=0, prm_flops=0, lost=2),
+      chosen(
+        'b',
+        False,
+        ended=False,
+        policy_flops=0,
+        prm_flops=0,
+        lost=2,
+        saved_tokens=1234,
+      ),
     ],
     ['no step'],
   )
@@ -53,6 +61,7 @@ def test_what_evals_returns_is_shown(tmp_path):
   assert said.startswith('The chosen answer is right for 33.3% [0.0, 100.0]')
   assert 'Nothing came of 1, which count as wrong.' in said
   assert 'The chosen chain came to its end for 33.3%.' in said
+  assert 'rejected early would have been 1,234 tokens longer' in said
   costs, dead, failures = section.all('table')
   rows = table(costs)
   assert ['tokens written by the policy', '100', '[100, 100]'] in rows
