@@ -62,7 +62,9 @@ class Runner:
     finally:
       self._free.append(slot)
     if done.returncode:
-      raise SystemExit(f'error: {name}: {done.stderr.strip()[-2000:]}')
+      # Now, too: what runs beside it may take hours.
+      print(f'{name}: failed: {done.stderr.strip()[-2000:]}', flush=True)
+      raise SystemExit(f'error: {name} failed')
     print(f'{name}: done', flush=True)
 
   def all(self, function: object, calls: Sequence[tuple]) -> list:

@@ -280,9 +280,14 @@ def load_policy(
 def run_name(workdir: paths.Path, step: int) -> str:
   """Says which parameters a run had at a step, wherever its workdir is now.
 
-  Config and data determine them; hashing the arrays would read them twice.
+  Config and data determine them; hashing the arrays would read them twice. The
+  baseline of a job lies in a folder of its workdir, which has these.
   """
-  files = ('model.json', 'config.json', 'data.json')
-  texts = [(workdir / name).read_text() for name in files]
+  texts = [(workdir / 'model.json').read_text()]
+  job = workdir
+  if not (workdir / 'config.json').exists():
+    job = workdir.parent
+    texts.append(workdir.name)
+  texts += [(job / name).read_text() for name in ('config.json', 'data.json')]
   digest = hashlib.sha256('\n'.join(texts).encode()).hexdigest()[:12]
   return f'{digest}@{step}'

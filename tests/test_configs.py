@@ -216,6 +216,10 @@ def test_the_two_models_of_a_run_differ(tiny):
   assert '6' in checkpoints
   curves = read(workdir)['results']['best_of_n']
   assert curves['orm']['mean'] != curves['prm_last']['mean']
+  # Both can be opened, and are not taken for each other.
+  prm, orm = prm_jax.load(workdir), prm_jax.load(workdir / 'orm')
+  assert prm.name != orm.name
+  assert not np.array_equal(prm.score(*CHAIN), orm.score(*CHAIN))
 
 
 def test_tiny_orm(tiny_orm):
