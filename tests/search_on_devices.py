@@ -1,7 +1,7 @@
 """Searches on meshes of CPU devices; a process of its own, as JAX asks.
 
-stdout: JSON, per mesh 'REPLICA,FSDP,MODEL', method and number of problems side
-by side: the `chosen` steps of each problem, and all steps of its `tree`.
+stdout: JSON, per mesh 'REPLICA,FSDP,MODEL' and number of problems side by side:
+the `chosen` steps of each problem, and all steps of its `tree`.
 """
 
 import json
@@ -32,10 +32,6 @@ MODEL = TransformerConfig(
   d_ff=24,
   tie_embeddings=False,
 )
-SEARCHES = {
-  'beam': {'samples': 8, 'width': 4},
-  'mcts': {'simulations': 6, 'width': 4},
-}
 TASKS = [
   Task(f'{n}{m}', f'mod 10 : {n} + {m} * 3', '')
   for n in (1, 2)
@@ -55,11 +51,12 @@ def make_generator(mesh) -> Generator:
   return Generator(params, MODEL, FORMAT, mesh, sampling, 0, 'tiny')
 
 
-def searched(mesh, method: str, side_by_side: int) -> dict:
+def searched(mesh, side_by_side: int) -> dict:
   policy = make_generator(mesh)
   prm = TreeScorer(make_scorer(mesh=mesh), rows=32)
+  options = {'samples': 8, 'width': 4}
   found = search.run(
-    TASKS, policy, prm, method, SEARCHES[method], concurrent=side_by_side
+    TASKS, policy, prm, 'beam', options, concurrent=side_by_side
   )
   found = sorted(found, key=lambda each: each.task.id)
   return {
@@ -76,8 +73,7 @@ if __name__ == '__main__':
   for sizes in MESHES:
     wanted = dict(zip(('replica', 'fsdp', 'model'), sizes, strict=True))
     mesh = make_mesh(wanted, jax.devices()[: int(np.prod(sizes))])
-    for method in SEARCHES:
-      for side_by_side in (len(TASKS), 2) if sizes == MESHES[0] else (3,):
-        name = f'{",".join(map(str, sizes))} {method} {side_by_side}'
-        results[name] = searched(mesh, method, side_by_side)
+    for side_by_side in (len(TASKS), 2) if mesh.size == 1 else (3,):
+      name = f'{",".join(map(str, sizes))} {side_by_side}'
+      results[name] = searched(mesh, side_by_side)
   json.dump(results, sys.stdout)

@@ -90,7 +90,12 @@ def train(
     *few,
   ]
   prm = runner.main(
-    'prm_math.py', f'{folder}/prm', *reward, f'--config.data.labels={labels}'
+    'prm_math.py',
+    f'{folder}/prm',
+    *reward,
+    # The policy's malformed chains have more and shorter steps.
+    '--config.data.max_steps_per_row=64',
+    f'--config.data.labels={labels}',
   )
   by_solver = runner.main(
     'prm_math.py',
