@@ -170,6 +170,7 @@ def test_a_run_is_exported(run, finished, tmp_path):
   assert ours == command_line.contents(tmp_path / 'theirs')
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_bucket(tmp_path):
   """With the data there, too; what is built of it is on this machine's disk."""
   config, _ = files_job.write_job(tmp_path)

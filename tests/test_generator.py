@@ -199,6 +199,7 @@ def test_a_reward_models_format_is_refused():
     Generator({}, MODEL, fmt, one_device(), SAMPLING)
 
 
+@pytest.mark.slow
 def test_any_mesh_writes_the_same():
   done = subprocess.run(
     [sys.executable, '-m', 'tests.sample_on_devices'],

@@ -17,7 +17,7 @@ from tests.command_line import run, run_all, the_error
 from tests.files_job import bench_records, write_job
 from tests.published_models import write_model
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.slow]
 
 CHANGE = """config.base = {base!r}
   config.model = ml_collections.ConfigDict(

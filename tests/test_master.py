@@ -151,6 +151,7 @@ def test_steps_below_the_last_bit_add_up():
   assert (kept[-1] != kept[0])[large].mean() > 0.5
 
 
+@pytest.mark.slow
 def test_losses_near_those_of_float32():
   optimizer = make_optimizer(OptimConfig(lr=3e-3, warmup=2), 12)
   batches = [tiny_training.batch(i % 2) for i in range(12)]

@@ -254,6 +254,7 @@ def get_config(arg=''):
 """
 
 
+@pytest.mark.slow
 def test_worked_answers_and_a_pretrained_base(tmp_path):
   """Adapters over a Llama whose tokenizer has separator and end."""
   base, root = tmp_path / 'base', tmp_path / 'data'

@@ -29,7 +29,7 @@ from tests.test_resume import (
 )
 from tests.tiny_training import COMPILE_FAST
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.slow]
 
 FAST = {
   'XLA_FLAGS': ' '.join(
@@ -280,7 +280,6 @@ def test_stopped_and_killed_and_resumed(uninterrupted, tmp_path):
   assert_same_run(tmp_path, uninterrupted)
 
 
-@pytest.mark.slow
 def test_process_0_is_killed(uninterrupted, tmp_path):
   """With it goes what the others are told by."""
   victim, survivor = interrupt(

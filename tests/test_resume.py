@@ -189,6 +189,7 @@ def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
   )
 
 
+@pytest.mark.slow
 def test_interrupted_in_every_way(finished, tmp_path):
   kill_mid_step(tmp_path)
   kill_mid_checkpoint(tmp_path)

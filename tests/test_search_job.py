@@ -355,6 +355,7 @@ def test_all_done_changes_nothing(jobs):
   assert contents(workdir) == before
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_does(jobs, tmp_path, finished):
   alone = jobs['beam of models'][0]
   arguments = [

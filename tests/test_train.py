@@ -216,6 +216,7 @@ def on_devices(devices_process):
   return json.loads(out), err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mesh', MESHES)
 def test_eight_devices_give_the_losses_of_one(on_devices, mesh):
   results, _ = on_devices
@@ -224,6 +225,7 @@ def test_eight_devices_give_the_losses_of_one(on_devices, mesh):
   assert len(set(losses)) == len(losses)  # it did train
 
 
+@pytest.mark.slow
 def test_eight_devices_give_the_scores_of_one(on_devices):
   results, _ = on_devices
   scores = results[ONE]['scores']
@@ -271,6 +273,7 @@ SHARD_SHAPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mesh', MESHES)
 def test_parameters_and_moments_are_split(on_devices, mesh):
   shards = on_devices[0][mesh]['shards']
@@ -284,5 +287,6 @@ def test_parameters_and_moments_are_split(on_devices, mesh):
   assert held < whole / 3  # norms and the head are on every device
 
 
+@pytest.mark.slow
 def test_no_activation_is_copied_to_every_device(on_devices):
   assert 'rematerialization' not in on_devices[1]

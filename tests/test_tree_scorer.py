@@ -107,6 +107,7 @@ def test_a_stream_of_odd_requests_compiles_few_programs():
   check(scorer, trees, some_chains(7, 100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rows', [1, 3])
 def test_what_went_is_read_again(rows):
   scorer, chains = the_scorer(), some_chains(16)
@@ -240,6 +241,7 @@ def test_after_a_failure_nothing_half_read_is_gone_on_from(monkeypatch):
 STYLES = ('qwen_prm', 'skywork', 'math_shepherd', 'rlhflow', 'trl')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('style', STYLES)
 def test_published_formats(style, tmp_path):
   write_model(style, tmp_path)
@@ -299,6 +301,7 @@ def test_a_pool_takes_what_it_is_said_to():
   assert taken == prefix_store.pool_bytes(scorer.model, scorer.mesh, slots)
 
 
+@pytest.mark.slow
 def test_any_mesh_gives_the_same_scores():
   done = subprocess.run(
     [sys.executable, '-m', 'tests.score_trees_on_devices'],

@@ -16,7 +16,7 @@ from tests import command_line
 from tests.command_line import contents, run_all
 from tests.test_processes import flags_of
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.slow]
 
 LABEL = '--config=configs/label_math.py:'
 

@@ -24,7 +24,7 @@ from tests.labels.test_interrupted import (
   work,
 )
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.slow]
 
 # Asks the server of the test.
 JUDGE = (

@@ -99,6 +99,7 @@ def test_later_blocks_never_change_earlier_ones():
     assert (after[:, t:] != before[:, t:]).all()
 
 
+@pytest.mark.slow
 def test_eight_devices_attend_to_their_own_rows_and_heads():
   # REPLICA,FSDP,MODEL: the 2 key heads divide over the first mesh only.
   meshes = ('2,2,2', '1,2,4')

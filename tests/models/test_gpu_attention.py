@@ -31,6 +31,7 @@ def heads(seed, B, T, K, R, H):
   ]
 
 
+@pytest.mark.slow
 def test_chains_of_a_row_are_kept_apart():
   """Three rows: of three chains and padding, of one, of two that fill it."""
   T = 200
