@@ -23,8 +23,10 @@ from prm_jax.report import readme_table
 HERE = pathlib.Path(__file__).parent
 COMMAND = 'python -m experiments.test_time_compute.run --workdir DIR'
 SEEDS = (0, 1, 2)
-# Operations of a problem: 50%, 35% and 20% of the solver's chains are right.
-OPERATIONS = (5, 8, 12)
+# Operations of a problem -> updates of its policy and of its reward models. In
+# longer problems the operand that is next is harder to find: with 600 updates a
+# policy of 8 operations guesses.
+OPERATIONS = {3: (600, 1600), 5: (600, 1600), 7: (1800, 3200)}
 ROW = 188  # tokens of a packed row, about
 
 
@@ -54,14 +56,15 @@ def train(
   The latter has seen no chain that is not rightly formed.
   """
   folder = f'seed_{seed}/operations_{operations}'
-  few = ['--config.train.steps=40'] if quick else []
+  updates = (40, 40) if quick else OPERATIONS[operations]
+  imitation, rewards = (f'--config.train.steps={n}' for n in updates)
   policy = runner.main(
     'policy_math.py',
     f'{folder}/policy',
     *domain_flags(seed, operations, 'data'),
     *row_flags(8 * operations + 7, operations),
     '--config.data.test_problems=200',
-    *few,
+    imitation,
   )
   samples = runner.main(
     'sample_math.py',
@@ -87,7 +90,7 @@ def train(
     '--config.data.test_problems=200',
     '--config.data.test_samples=16',
     '--config.evaluation.ns=1,4,16',
-    *few,
+    rewards,
   ]
   prm = runner.main(
     'prm_math.py',
@@ -131,7 +134,9 @@ def main() -> None:
   parser.add_argument('--workdir', type=pathlib.Path, required=True)
   parser.add_argument('--jobs', type=int, default=2, help='side by side')
   parser.add_argument('--seeds', type=int, nargs='+', default=SEEDS)
-  parser.add_argument('--operations', type=int, nargs='+', default=OPERATIONS)
+  parser.add_argument(
+    '--operations', type=int, nargs='+', choices=OPERATIONS, default=OPERATIONS
+  )
   parser.add_argument('--problems', type=int, default=200, help='of each test')
   parser.add_argument(
     '--quick', action='store_true', help='to see that it runs'
