@@ -32,6 +32,10 @@ from prm_jax.sharding import make_mesh
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = 'python experiments/speed/sampling.py --parity-python PYTHON'
+TASKS = {
+  'shared': '64 samples of each prompt',
+  'plain': '64 prompts of one length',
+}
 SAMPLES = 64  # of every prompt: the batch of transformers, our slots
 # Random weights: when a chain ends is part of the task, equal for both.
 MODELS = {
@@ -106,13 +110,14 @@ def ours(task: dict, clock: str) -> dict:
     for i, length in enumerate(batch['lengths']):
       ids = tuple(batch['prompts'][i // each])
       jobs.append(Job(ids, len(jobs), max_tokens=length))
+  window = max(len(job.ids) + job.max_tokens for job in jobs)
   writer = Writer(
     params,
     config,
     make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}),
-    SamplingConfig(slots=SAMPLES, max_tokens=1024),
+    SamplingConfig(slots=SAMPLES, max_tokens=window),
     Stops(-1, -1),  # no token ends a chain: the lengths are given
-    1024,
+    window,
   )
   del params
   writer.write(jobs)  # compiles
@@ -209,17 +214,20 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--parity-python')
   parser.add_argument('--models', nargs='+', choices=MODELS, default=[*MODELS])
+  parser.add_argument('--tasks', nargs='+', choices=TASKS, default=[*TASKS])
   parser.add_argument('--clock', choices=('wall', 'cpu'), default='wall')
   parser.add_argument('--rounds', type=int, default=3)
   parser.add_argument('--prompts', type=int, default=0, help='0: 16 or 4')
   parser.add_argument('--ours', help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.ours:
-    # A device a core, as `cpu_devices` in a config: XLA runs the small products
-    # of one step on a single core each. The slots are split between them.
-    devices = math.gcd(SAMPLES, len(os.sched_getaffinity(0)))
-    jax.config.update('jax_num_cpu_devices', devices)
     task = json.loads(pathlib.Path(args.ours).read_text())
+    if task['model'] == MODELS['arithmetic']:
+      # A device a core, as `cpu_devices` in a config: XLA runs the small
+      # products of one step on a single core each. The slots are split between
+      # them. Large ones are divided, and their weights are read once.
+      devices = math.gcd(SAMPLES, len(os.sched_getaffinity(0)))
+      jax.config.update('jax_num_cpu_devices', devices)
     print(json.dumps(ours(task, os.environ['SPEED_CLOCK'])))
     return
   if not args.parity_python:
@@ -227,15 +235,19 @@ def main() -> None:
   kept = HERE / 'sampling.json'
   rows = json.loads(kept.read_text())['rows'] if kept.exists() else []
   for model in args.models:
-    rows = [row for row in rows if row['model'] != model]
     make = arithmetic_task if model == 'arithmetic' else gsm8k_task
     prompts = args.prompts or (16 if model == 'arithmetic' else 4)
-    for what, batches in (
-      ('64 samples of each prompt', make(prompts)),
-      ('64 prompts of one length', plain_task(model)),
-    ):
-      rows.append(compare(model, what, batches, args))
-    rows.sort(key=lambda row: [*MODELS].index(row['model']))
+    for name in args.tasks:
+      what = TASKS[name]
+      batches = make(prompts) if name == 'shared' else plain_task(model)
+      others = [r for r in rows if (r['model'], r['what']) != (model, what)]
+      rows = [*others, compare(model, what, batches, args)]
+    rows.sort(
+      key=lambda row: (
+        [*MODELS].index(row['model']),
+        [*TASKS.values()].index(row['what']),
+      )
+    )
     manifest.write_json(kept, {'command': COMMAND, 'rows': rows})
     readme_table.fill(HERE / 'SAMPLING.md', table(rows))
 
