@@ -1,0 +1,1 @@
+"""Policies trained with per-step rewards."""

@@ -1,0 +1,117 @@
+"""Policy losses: one pure function each, over the tokens a policy wrote.
+
+log-probabilities now and when sampled, advantages -> a value per token
+  -> reduce -> a scalar
+"""
+
+import jax
+import jax.numpy as jnp
+
+from prm_jax.errors import UserError
+
+REDUCTIONS = ('token', 'sequence', 'constant')
+KL_ESTIMATORS = ('k1', 'k2', 'k3')
+
+
+def clipped(
+  logprobs: jax.Array,  # [B, T] of the sampled tokens, now
+  sampled_logprobs: jax.Array,  # [B, T] when they were sampled
+  advantages: jax.Array,  # [B, T]
+  low: float = 0.2,
+  high: float = 0.2,
+) -> tuple[jax.Array, jax.Array]:  # [B, T], [B, T] bool
+  """-min(rho A, clip(rho, 1 - low, 1 + high) A), rho = pi / pi_sampled.
+
+  PPO (Schulman et al., 2017); `high` above `low` is DAPO's clip-higher (Yu et
+  al., 2025). With advantages that no baseline was learnt for it is GRPO's.
+
+  Returns:
+    the loss, and where the clip took the gradient.
+  """
+  ratio = jnp.exp(logprobs - sampled_logprobs)
+  kept = jnp.clip(ratio, 1.0 - low, 1.0 + high)
+  loss = -jnp.minimum(ratio * advantages, kept * advantages)
+  cut = (kept * advantages) < (ratio * advantages)
+  return loss, cut
+
+
+def reinforce(
+  logprobs: jax.Array,  # [B, T]
+  advantages: jax.Array,  # [B, T]
+) -> jax.Array:  # [B, T]
+  """-A log pi (Williams, 1992): its gradient is the policy gradient."""
+  return -jax.lax.stop_gradient(advantages) * logprobs
+
+
+def value_loss(
+  values: jax.Array,  # [B, T]
+  old_values: jax.Array,  # [B, T] when sampled
+  returns: jax.Array,  # [B, T]
+  clip: float = 0.2,
+) -> jax.Array:  # [B, T]
+  """max((V - R)^2, (V_old + clip(V - V_old) - R)^2) / 2; clip 0: no clip."""
+  error = (values - returns) ** 2
+  if clip:
+    near = old_values + jnp.clip(values - old_values, -clip, clip)
+    error = jnp.maximum(error, (near - returns) ** 2)
+  return 0.5 * error
+
+
+def kl(
+  logprobs: jax.Array,  # [B, T] of the sampled tokens
+  reference: jax.Array,  # [B, T]
+  estimator: str = 'k3',
+) -> jax.Array:  # [B, T]
+  """Estimates of KL(pi || ref) from samples of pi (Schulman, 2020).
+
+  With d = log ref - log pi: k1 = -d, unbiased, of either sign; k2 = d^2 / 2;
+  k3 = exp(d) - 1 - d, unbiased and never negative.
+
+  Raises:
+    UserError: the estimator is none of KL_ESTIMATORS.
+  """
+  d = reference - logprobs
+  if estimator == 'k1':
+    return -d
+  if estimator == 'k2':
+    return 0.5 * d**2
+  if estimator == 'k3':
+    return jnp.expm1(d) - d
+  raise UserError(
+    f'kl.estimator={estimator!r}: expected one of {", ".join(KL_ESTIMATORS)}'
+  )
+
+
+def entropy(logits: jax.Array) -> jax.Array:  # [..., V] -> [...]
+  """-sum p log p of the next token's distribution, nats."""
+  log_p = jax.nn.log_softmax(logits)
+  return -(jnp.exp(log_p) * log_p).sum(-1)
+
+
+def reduce(
+  values: jax.Array,  # [B, T]
+  mask: jax.Array,  # [B, T] bool
+  how: str,
+  length: int = 0,
+) -> jax.Array:  # []
+  """Tokens to one number.
+
+  token: every token of the batch counts the same (DAPO). sequence: every chain
+  counts the same, its tokens share it (GRPO). constant: divided by B * length,
+  so that a token counts the same in every batch (Dr. GRPO).
+
+  Raises:
+    UserError: `how` is none of REDUCTIONS.
+  """
+  values = jnp.where(mask, values, 0.0)
+  if how == 'token':
+    return values.sum() / jnp.maximum(mask.sum(), 1)
+  if how == 'sequence':
+    each = values.sum(1) / jnp.maximum(mask.sum(1), 1)
+    # A chain without tokens has nothing to say; it does not count.
+    return each.sum() / jnp.maximum(mask.any(1).sum(), 1)
+  if how == 'constant':
+    return values.sum() / (values.shape[0] * length)
+  raise UserError(
+    f'loss.reduce={how!r}: expected one of {", ".join(REDUCTIONS)}'
+  )

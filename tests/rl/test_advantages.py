@@ -1,0 +1,97 @@
+"""Estimators by hand, and the scan against the plain recursion."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax.rl import advantages
+
+
+def test_rewards_to_go_by_hand():
+  rewards = jnp.array([[1.0, 2.0, 4.0], [0.0, 0.0, 1.0]])
+  np.testing.assert_allclose(
+    advantages.rewards_to_go(rewards), [[7, 6, 4], [1, 1, 1]]
+  )
+  np.testing.assert_allclose(
+    advantages.rewards_to_go(rewards, 0.5), [[3, 4, 4], [0.25, 0.5, 1]]
+  )
+
+
+def test_leave_one_out_by_hand():
+  returns = jnp.array([1.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+  np.testing.assert_allclose(
+    advantages.leave_one_out(returns, 3), [1, -0.5, -0.5, 0, 0, 0]
+  )
+  np.testing.assert_allclose(advantages.leave_one_out(returns, 1), returns)
+  # Independent of the sample itself: unbiased as a baseline.
+  changed = returns.at[0].set(9.0)
+  a, b = (advantages.leave_one_out(x, 3) for x in (returns, changed))
+  assert a[0] - returns[0] == b[0] - changed[0]
+
+
+def test_group_relative_by_hand():
+  returns = jnp.array([1.0, 0.0, 0.0, 1.0, 5.0, 5.0, 5.0, 5.0])
+  found = advantages.group_relative(returns, 4, eps=0.0)
+  # Deviation of (1, 0, 0, 1): sqrt(1 / 3); the equal group has 0 / 0 or 0.
+  np.testing.assert_allclose(
+    found[:4], 0.5 / np.sqrt(1 / 3) * np.array([1, -1, -1, 1]), rtol=1e-6
+  )
+  np.testing.assert_array_equal(
+    advantages.group_relative(returns, 4)[4:], np.zeros(4)
+  )
+  np.testing.assert_allclose(
+    advantages.group_relative(returns, 4, scale=False)[:4],
+    [0.5, -0.5, -0.5, 0.5],
+  )
+
+
+def test_process_relative_by_hand():
+  rewards = jnp.array([[1.0, 0.0], [0.0, 7.0]])
+  mask = jnp.array([[True, True], [True, False]])
+  found = advantages.process_relative(rewards, mask, 2, eps=0.0)
+  # Steps 1, 0, 0: mean 1/3, deviation sqrt(1/3).
+  expected = np.array([[2 / 3, -1 / 3], [-1 / 3, 0]]) / np.sqrt(1 / 3)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  equal = advantages.process_relative(jnp.ones((2, 2)), mask, 2)
+  np.testing.assert_array_equal(equal, np.zeros((2, 2)))
+
+
+def recursion(rewards, values, mask, discount, trace):
+  """Equation 16 of the paper, from the back."""
+  B, T = rewards.shape
+  found = np.zeros((B, T))
+  for b in range(B):
+    following, after = 0.0, 0.0
+    for t in reversed(range(T)):
+      if not mask[b, t]:
+        continue
+      delta = rewards[b, t] + discount * after - values[b, t]
+      following = delta + discount * trace * following
+      found[b, t], after = following, values[b, t]
+  return found
+
+
+@pytest.mark.parametrize(('discount', 'trace'), [(1, 1), (1, 0), (0.9, 0.95)])
+def test_generalised_is_the_recursion(discount, trace):
+  rng = np.random.default_rng(0)
+  rewards, values = rng.normal(size=(2, 5, 17)).astype(np.float32)
+  lengths, starts = rng.integers(1, 9, 5), rng.integers(0, 8, 5)
+  places = np.arange(17)
+  mask = (starts[:, None] <= places) & (places < (starts + lengths)[:, None])
+  rewards = np.where(mask, rewards, 0.0)
+  found, returns = advantages.generalised(
+    jnp.asarray(rewards),
+    jnp.asarray(values),
+    jnp.asarray(mask),
+    discount,
+    trace,
+  )
+  expected = recursion(rewards, values, mask, discount, trace)
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+  np.testing.assert_allclose(
+    returns, np.where(mask, expected + values, 0.0), atol=1e-5
+  )
+  if trace == 1 and discount == 1:
+    # The Monte Carlo return: no value is believed.
+    to_go = np.cumsum(rewards[:, ::-1], 1)[:, ::-1]
+    np.testing.assert_allclose(returns, np.where(mask, to_go, 0), atol=1e-5)
