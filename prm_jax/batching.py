@@ -39,6 +39,7 @@ REFILL = 8  # a chunk ends early once one in so many slots can be refilled
 PROMPT_TOKENS = 4096  # that are read in one call, padding included
 SMALLEST_BUCKET = 32
 NO_LIMIT = 2**30
+READS_PARAMS = frozenset({'read', 'read_on', 'chunk'})  # programs
 
 
 class Job(NamedTuple):
@@ -158,34 +159,34 @@ class Writer:
       )
     self.stats = SamplingStats()
     self._mesh, self.sampling, self.longest = mesh, sampling, max_length
-    params = jax.jit(
-      unstack_layers,
-      static_argnums=1,
+    self._unstack = jax.jit(
+      functools.partial(unstack_layers, config=config),
       out_shardings=decoding_shardings(params, config, mesh),
-    )(params, config)
+    )
     split = cache_sharding(config, B, mesh)
     jit = functools.partial(jax.jit, out_shardings=split)
-    read_on = jax.jit(
-      functools.partial(generate.read_on, config=config), donate_argnums=3
-    )
     self._programs = {
       'init': jit(functools.partial(init_cache, config, B), static_argnums=0),
-      'read': functools.partial(
-        jax.jit(functools.partial(generate.read_prompts, config=config)),
-        params,
+      'read': jax.jit(functools.partial(generate.read_prompts, config=config)),
+      'read_on': jax.jit(
+        functools.partial(generate.read_on, config=config), donate_argnums=3
       ),
-      'read_on': functools.partial(read_on, params),
       'insert': jit(generate.insert, donate_argnums=0),
       'resize': jit(generate.resize, static_argnums=1),
-      'chunk': functools.partial(
-        jit_chunk(config, mesh, sampling, stops), params
-      ),
+      'chunk': jit_chunk(config, mesh, sampling, stops),
     }
     self.kept: KeptChains | None = None
+    self.take(params)
     if sampling.kept:
       kept = slots_for(config, mesh, sampling.kept, max_length, 'sampling.kept')
       self.kept = KeptChains(config, mesh, stops, kept, self.call)
       self._programs |= self.kept.programs
+
+  def take(self, params: Any) -> None:
+    """Writes with these parameters from now on, as one of the same shapes."""
+    self.forget()
+    with jax.set_mesh(self._mesh):
+      self._params = self._unstack(params)
 
   def write(self, jobs: Sequence[Job]) -> list[Written]:
     """Every job's sample, in order.
@@ -219,6 +220,8 @@ class Writer:
     if (name, *sizes) not in self.stats.programs:
       logging.info('sampling compiles program %s %s', name, sizes)
     self.stats.programs.add((name, *sizes))
+    if name in READS_PARAMS:
+      arguments = (self._params, *arguments)
     return self._programs[name](*arguments)
 
 

@@ -75,6 +75,10 @@ class Generator:
     """Goes on from nothing that was kept: prompts are read again."""
     self._writer.forget()
 
+  def take(self, params: Any) -> None:
+    """Writes with these parameters of its backbone from now on."""
+    self._writer.take(params)
+
   def complete(self, requests: Sequence[Request]) -> list[list[Completion]]:
     """See `policy.Policy`: `samples` completions of each request.
 

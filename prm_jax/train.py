@@ -9,7 +9,7 @@ import dataclasses
 import io
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,6 +64,19 @@ class LoopConfig:
   max_skipped_in_a_row: int = 10
 
 
+class Objective(NamedTuple):
+  """What a step minimises, of a batch that may be run in parts.
+
+  Attributes:
+    norms: batch -> what the sums over its parts are divided by.
+    loss: (params, part, norms) -> the part's share of the loss, and of what
+      else is to be told (`loss` among it): shares add up to the whole's.
+  """
+
+  norms: Callable[[Batch], Any]
+  loss: Callable[[Any, Batch, Any], tuple[jax.Array, dict[str, jax.Array]]]
+
+
 def make_train_step(
   model: TransformerConfig,
   head: HeadConfig | None,
@@ -74,14 +87,44 @@ def make_train_step(
   lora: LoraConfig = NO_LORA,
   head_only_steps: int = 0,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
-  """The pure train step; `compile_train_step` jits and shards it.
+  """The train step of reward models, and of policies that imitate."""
 
-  The optimizer sees what `split_params` calls trained, in float32.
+  def loss_of(params: Any, batch: Batch, by: tuple[jax.Array, jax.Array]):
+    return batch_loss(params, batch, *by, model, head, loss, lora)
+
+  def split(params: Any) -> tuple[Any, Any]:
+    return split_params(params, head, lora, lm_loss=loss.lm_weight > 0)
+
+  return make_step(
+    Objective(lambda batch: norms(batch, loss), loss_of),
+    split,
+    model,
+    optimizer,
+    schedule,
+    microbatches,
+    head_only_steps,
+  )
+
+
+def make_step(
+  objective: Objective,
+  split: Callable[[Any], tuple[Any, Any]],
+  model: TransformerConfig,
+  optimizer: optax.GradientTransformation,
+  schedule: optax.Schedule,
+  microbatches: int,
+  head_only_steps: int = 0,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
+  """The pure step of an objective; `compile_train_step` jits and shards it.
+
+  Args:
+    split: parameters -> those that the optimizer moves, in float32, and those
+      that stay, as `split_params`.
+    model: says what the backbone is kept in.
   """
 
-  def loss_of(trained: Any, frozen: Any, *rest: Any):
-    params = join_params(trained, frozen)
-    return batch_loss(params, *rest, model, head, loss, lora)
+  def loss_of(trained: Any, frozen: Any, batch: Batch, by: Any):
+    return objective.loss(join_params(trained, frozen), batch, by)
 
   grad_fn = jax.value_and_grad(loss_of, has_aux=True)
 
@@ -100,13 +143,11 @@ def make_train_step(
     return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
   def train_step(state: TrainState, batch: Batch):
-    trained, frozen = split_params(
-      state.params, head, lora, lm_loss=loss.lm_weight > 0
-    )
-    step_norm, lm_norm = norms(batch, loss)
+    trained, frozen = split(state.params)
+    by = objective.norms(batch)
 
     def part(some: Batch):
-      (_, values), grads = grad_fn(trained, frozen, some, step_norm, lm_norm)
+      (_, values), grads = grad_fn(trained, frozen, some, by)
       return values, grads
 
     if microbatches == 1:

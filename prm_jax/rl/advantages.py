@@ -69,30 +69,76 @@ def group_relative(
   return centred.reshape(-1)
 
 
-def process_relative(
+def steps_leave_one_out(
   rewards: jax.Array,  # [B, P] of steps
-  step_mask: jax.Array,  # [B, P] bool
+  mask: jax.Array,  # [B, P] bool
   size: int,
+  by_position: bool,
+) -> jax.Array:  # [B, P]
+  """Each step's reward minus the mean of steps of the other chains.
+
+  `leave_one_out` for steps: all of theirs, or those at the same position. A
+  step that no other chain has one for has nothing to be compared with: 0.
+  """
+  sums, counts = _sums(rewards, mask, size, by_position)
+  others = sums.sum(1, keepdims=True) - sums
+  count = counts.sum(1, keepdims=True) - counts
+  centred = group(rewards, size) - others / jnp.maximum(count, 1)
+  centred = jnp.where(group(mask, size) & (count > 0), centred, 0.0)
+  return centred.reshape(rewards.shape)
+
+
+def steps_relative(
+  rewards: jax.Array,  # [B, P] of steps
+  mask: jax.Array,  # [B, P] bool
+  size: int,
+  by_position: bool = False,
   scale: bool = True,
   eps: float = 1e-4,
 ) -> jax.Array:  # [B, P]
-  """Step rewards relative to all of the group's (GRPO with process rewards).
+  """Step rewards relative to the group's (GRPO with process rewards).
 
-  Shao et al. (2024), section 4.1.3: every step's reward is normalised by mean
-  and deviation over the steps of all samples of the problem; the advantage of a
-  token is the sum of these from its step on (`rewards_to_go`). A step below the
-  mean costs whatever its sign was, so short chains are favoured where later
-  steps score lower than early ones.
+  Shao et al. (2024), section 4.1.3: a step's reward is normalised by mean and
+  deviation over the steps of all samples of the problem; the advantage of a
+  token is there the sum of these from its step on (`rewards_to_go`). A step
+  below the mean costs whatever its sign was, so that short chains are favoured
+  where later steps score lower than early ones. `by_position` takes the mean
+  over steps at the same position, which does not; the deviation from these
+  means is over all.
   """
-  grouped, mask = group(rewards, size), group(step_mask, size)
-  count = jnp.maximum(mask.sum((1, 2), keepdims=True), 1)
-  mean = jnp.where(mask, grouped, 0.0).sum((1, 2), keepdims=True) / count
-  centred = jnp.where(mask, grouped - mean, 0.0)
+  grouped, where = group(rewards, size), group(mask, size)
+  sums, counts = _sums(rewards, mask, size, by_position)
+  mean = sums.sum(1, keepdims=True)
+  mean /= jnp.maximum(counts.sum(1, keepdims=True), 1)
+  centred = jnp.where(where, grouped - mean, 0.0)
   if scale:
-    denominator = jnp.maximum(count - 1, 1)
-    variance = (centred**2).sum((1, 2), keepdims=True) / denominator
-    centred /= jnp.sqrt(variance) + eps
+    count = where.sum((1, 2), keepdims=True)
+    variance = (centred**2).sum((1, 2), keepdims=True)
+    centred /= jnp.sqrt(variance / jnp.maximum(count - 1, 1)) + eps
   return centred.reshape(rewards.shape)
+
+
+def _sums(
+  rewards: jax.Array, mask: jax.Array, size: int, by_position: bool
+) -> tuple[jax.Array, jax.Array]:  # [B / G, G, P or 1] each
+  """Sums and counts of each chain's steps, by position or of all."""
+  sums = group(jnp.where(mask, rewards, 0.0), size)
+  counts = group(mask, size)
+  if by_position:
+    return sums, counts
+  return sums.sum(2, keepdims=True), counts.sum(2, keepdims=True)
+
+
+def whitened(
+  values: jax.Array,  # [B, T]
+  mask: jax.Array,  # [B, T] bool
+  eps: float = 1e-8,
+) -> jax.Array:  # [B, T]
+  """Shifted and scaled to mean 0 and deviation 1 over what is masked in."""
+  count = jnp.maximum(mask.sum(), 1)
+  mean = jnp.where(mask, values, 0.0).sum() / count
+  centred = jnp.where(mask, values - mean, 0.0)
+  return centred * jax.lax.rsqrt((centred**2).sum() / count + eps)
 
 
 def generalised(

@@ -23,7 +23,9 @@ def clipped(
   """-min(rho A, clip(rho, 1 - low, 1 + high) A), rho = pi / pi_sampled.
 
   PPO (Schulman et al., 2017); `high` above `low` is DAPO's clip-higher (Yu et
-  al., 2025). With advantages that no baseline was learnt for it is GRPO's.
+  al., 2025). With advantages that no baseline was learnt for it is GRPO's. At
+  rho = 1, the first step on a batch, its gradient is REINFORCE's (Williams,
+  1992): that of -A log pi.
 
   Returns:
     the loss, and where the clip took the gradient.
@@ -33,14 +35,6 @@ def clipped(
   loss = -jnp.minimum(ratio * advantages, kept * advantages)
   cut = (kept * advantages) < (ratio * advantages)
   return loss, cut
-
-
-def reinforce(
-  logprobs: jax.Array,  # [B, T]
-  advantages: jax.Array,  # [B, T]
-) -> jax.Array:  # [B, T]
-  """-A log pi (Williams, 1992): its gradient is the policy gradient."""
-  return -jax.lax.stop_gradient(advantages) * logprobs
 
 
 def value_loss(
@@ -92,26 +86,26 @@ def reduce(
   values: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
   how: str,
-  length: int = 0,
+  tokens: jax.Array,  # [] that are masked in, of the whole batch
+  chains: jax.Array,  # [] with such tokens, of the whole batch
 ) -> jax.Array:  # []
-  """Tokens to one number.
+  """Tokens to one number: this part's share of a batch's.
 
   token: every token of the batch counts the same (DAPO). sequence: every chain
-  counts the same, its tokens share it (GRPO). constant: divided by B * length,
-  so that a token counts the same in every batch (Dr. GRPO).
+  counts the same, its tokens share it (GRPO). constant: divided by chains * T,
+  so that a token counts the same in every batch (Dr. GRPO). A chain without
+  tokens has nothing to say and does not count.
 
   Raises:
     UserError: `how` is none of REDUCTIONS.
   """
   values = jnp.where(mask, values, 0.0)
   if how == 'token':
-    return values.sum() / jnp.maximum(mask.sum(), 1)
+    return values.sum() / tokens
   if how == 'sequence':
-    each = values.sum(1) / jnp.maximum(mask.sum(1), 1)
-    # A chain without tokens has nothing to say; it does not count.
-    return each.sum() / jnp.maximum(mask.any(1).sum(), 1)
+    return (values.sum(1) / jnp.maximum(mask.sum(1), 1)).sum() / chains
   if how == 'constant':
-    return values.sum() / (values.shape[0] * length)
+    return values.sum() / (chains * values.shape[1])
   raise UserError(
     f'loss.reduce={how!r}: expected one of {", ".join(REDUCTIONS)}'
   )

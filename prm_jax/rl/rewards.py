@@ -193,18 +193,13 @@ def _shift_left(x: jax.Array) -> jax.Array:
   return jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], 1)
 
 
-def step_rewards(
+def process_rewards(
   scores: jax.Array,  # [B, P] in [0, 1]
   mask: jax.Array,  # [B, P] bool
-  outcomes: jax.Array,  # [B] in [0, 1]
   start: jax.Array,  # [B] value of the problem before any step
   config: RewardConfig,
 ) -> jax.Array:  # [B, P]
-  """The reward of every step, as the config wants it.
-
-  weight * form(scores - centre) / steps + outcome_weight * outcome. A chain
-  without steps is paid nothing: there is no place to pay it at.
-  """
+  """weight * form(scores - centre), by the steps of the chain if wanted."""
   centred, start = scores - config.centre, start - config.centre
   forms = {
     'raw': lambda: raw(centred, mask),
@@ -219,8 +214,22 @@ def step_rewards(
   process = forms[config.form]()
   if config.normalise == 'steps':
     process /= jnp.maximum(mask.sum(-1, keepdims=True), 1)
-  paid = config.weight * process
-  return paid + config.outcome_weight * outcome(outcomes, mask)
+  return config.weight * process
+
+
+def step_rewards(
+  scores: jax.Array,  # [B, P] in [0, 1]
+  mask: jax.Array,  # [B, P] bool
+  outcomes: jax.Array,  # [B] in [0, 1]
+  start: jax.Array,  # [B] value of the problem before any step
+  config: RewardConfig,
+) -> jax.Array:  # [B, P]
+  """The reward of every step: the process's, and the outcome at the last.
+
+  A chain without steps is paid nothing: there is no place to pay it at.
+  """
+  process = process_rewards(scores, mask, start, config)
+  return process + config.outcome_weight * outcome(outcomes, mask)
 
 
 def to_tokens(

@@ -45,15 +45,50 @@ def test_group_relative_by_hand():
   )
 
 
-def test_process_relative_by_hand():
-  rewards = jnp.array([[1.0, 0.0], [0.0, 7.0]])
-  mask = jnp.array([[True, True], [True, False]])
-  found = advantages.process_relative(rewards, mask, 2, eps=0.0)
+REWARDS = jnp.array([[1.0, 0.0], [0.0, 7.0]])
+MASK = jnp.array([[True, True], [True, False]])
+
+
+def test_steps_relative_by_hand():
+  found = advantages.steps_relative(REWARDS, MASK, 2, eps=0.0)
   # Steps 1, 0, 0: mean 1/3, deviation sqrt(1/3).
   expected = np.array([[2 / 3, -1 / 3], [-1 / 3, 0]]) / np.sqrt(1 / 3)
   np.testing.assert_allclose(found, expected, rtol=1e-6)
-  equal = advantages.process_relative(jnp.ones((2, 2)), mask, 2)
+  equal = advantages.steps_relative(jnp.ones((2, 2)), MASK, 2)
   np.testing.assert_array_equal(equal, np.zeros((2, 2)))
+
+
+def test_steps_relative_to_their_position_by_hand():
+  found = advantages.steps_relative(REWARDS, MASK, 2, True, scale=False)
+  # The second step stands alone.
+  np.testing.assert_allclose(found, [[0.5, 0], [-0.5, 0]])
+  scaled = advantages.steps_relative(REWARDS, MASK, 2, True, eps=0.0)
+  np.testing.assert_allclose(scaled, [[1, 0], [-1, 0]])
+
+
+def test_steps_leave_one_out_by_hand():
+  found = advantages.steps_leave_one_out(REWARDS, MASK, 2, False)
+  np.testing.assert_allclose(found, [[1, 0], [-0.5, 0]])
+  found = advantages.steps_leave_one_out(REWARDS, MASK, 2, True)
+  np.testing.assert_allclose(found, [[1, 0], [-1, 0]])
+  three = jnp.array([[3.0], [1.0], [2.0]])
+  found = advantages.steps_leave_one_out(
+    three, jnp.ones((3, 1), bool), 3, False
+  )
+  np.testing.assert_array_equal(
+    found[:, 0], advantages.leave_one_out(three[:, 0], 3)
+  )
+
+
+def test_whitened_by_hand():
+  values = jnp.array([[1.0, 3.0, 100.0]])
+  mask = jnp.array([[True, True, False]])
+  found = advantages.whitened(values, mask)
+  np.testing.assert_allclose(found, [[-1, 1, 0]], rtol=1e-6)
+  equal = advantages.whitened(jnp.full((1, 3), 5.0), mask)
+  np.testing.assert_array_equal(equal, np.zeros((1, 3)))
+  nothing = advantages.whitened(values, jnp.zeros((1, 3), bool))
+  np.testing.assert_array_equal(nothing, np.zeros((1, 3)))
 
 
 def recursion(rewards, values, mask, discount, trace):
