@@ -6,7 +6,7 @@ and turns the ids back into steps.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -18,6 +18,14 @@ from prm_jax.generate import SamplingConfig, Stops
 from prm_jax.models import TransformerConfig, chain_flops
 from prm_jax.policy import CannotAsk, Completion, Request, sample_seed
 from prm_jax.tokenizer import SPECIALS, HuggingFaceTokenizer
+
+
+class Sample(NamedTuple):
+  """A completion, and the ids that it was read from."""
+
+  ids: tuple[int, ...]  # what it goes on from
+  written: Written
+  completion: Completion
 
 
 class Generator:
@@ -89,6 +97,13 @@ class Generator:
     Raises:
       CannotAsk: the tokenizer has no tokens for some.
     """
+    return [
+      [sample.completion for sample in samples]
+      for samples in self.sample(requests)
+    ]
+
+  def sample(self, requests: Sequence[Request]) -> list[list[Sample]]:
+    """`complete`, with the ids of all."""
     encoded, refused = [], {}
     for request in requests:
       try:
@@ -104,10 +119,12 @@ class Generator:
         Job(ids, sample_seed(self._seed, request.key, n), request.max_steps)
         for n in numbers
       ]
-    done = iter(zip(jobs, self.write(jobs), strict=True))
+    done = (
+      Sample(job.ids, written, self._completion(job, written))
+      for job, written in zip(jobs, self.write(jobs), strict=True)
+    )
     return [
-      [self._completion(*next(done)) for _ in range(request.samples)]
-      for request in requests
+      [next(done) for _ in range(request.samples)] for request in requests
     ]
 
   def encode(self, request: Request) -> tuple[int, ...]:

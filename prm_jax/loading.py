@@ -4,6 +4,7 @@ A workdir says in model.json, beside the tokenizer where it is not built in,
 what its parameters mean, so that it can be moved and opened anywhere.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import pathlib
@@ -143,6 +144,7 @@ def open_checkpoint(
   described: ModelDescription,
   step: int | None = None,
   devices: Sequence[jax.Device] | None = None,
+  mesh: Mesh | None = None,
 ) -> tuple[Any, Mesh, int]:
   """The parameters of a run, adapters merged, their mesh, and their step.
 
@@ -150,23 +152,41 @@ def open_checkpoint(
     step: of a checkpoint; by default the best by the run's own metric, or the
       last where it has none.
     devices: to hold them; by default all of all processes.
+    mesh: to hold them, in place of one over the devices.
 
   Raises:
     UserError: there is no checkpoint, or it is damaged.
   """
-  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}, devices)
+  mesh = mesh or make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}, devices)
+  with contextlib.closing(_checkpoints(workdir, described)) as checkpoints:
+    step = _best(checkpoints, workdir) if step is None else step
+    params = checkpoints.load_params(described.abstract_params(mesh), step)
+  return described.merged(params), mesh, step
+
+
+def best_step(workdir: paths.Path, described: ModelDescription) -> int:
+  """The step of the checkpoint that `open_checkpoint` opens by default."""
+  with contextlib.closing(_checkpoints(workdir, described)) as checkpoints:
+    return _best(checkpoints, workdir)
+
+
+def _checkpoints(
+  workdir: paths.Path, described: ModelDescription
+) -> Checkpoints:
   directory = workdir / 'checkpoints'
   if not directory.exists():
     raise UserError(f'{directory} does not exist; train first')
-  checkpoints = Checkpoints(
+  return Checkpoints(
     directory, keep=1, best=described.best_metric, writes=False
   )
-  step = checkpoints.best if step is None else step
-  if step is None:
-    raise UserError(f'{directory} holds no checkpoint yet; train first')
-  params = checkpoints.load_params(described.abstract_params(mesh), step)
-  checkpoints.close()
-  return described.merged(params), mesh, step
+
+
+def _best(checkpoints: Checkpoints, workdir: paths.Path) -> int:
+  if checkpoints.best is None:
+    raise UserError(
+      f'{workdir / "checkpoints"} holds no checkpoint yet; train first'
+    )
+  return checkpoints.best
 
 
 def load(

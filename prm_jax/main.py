@@ -27,6 +27,7 @@ from prm_jax import (
   policy_job,
   prm_job,
   processes,
+  rl_job,
   sample_job,
   search_job,
 )
@@ -36,6 +37,7 @@ from prm_jax.stopping import Stopped
 TASKS = {
   'prm': prm_job.run,
   'policy': policy_job.run,
+  'rl': rl_job.run,
   'label': label_job.run,
   'sample': sample_job.run,
   'search': search_job.run,

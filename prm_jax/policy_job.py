@@ -167,9 +167,13 @@ def print_table(results: Mapping[str, Any], log: Log) -> None:
   log('')
 
 
-def _check_grading(config: Mapping[str, Any]) -> None:
-  """Raises UserError, before training, where answers could not be compared."""
-  if config['data']['kind'] != 'arithmetic' and not find_spec('math_verify'):
+def check_grading(kind: str) -> None:
+  """Raises UserError, before training, where answers could not be compared.
+
+  Args:
+    kind: of the data; the arithmetic domain's need no library.
+  """
+  if kind != 'arithmetic' and not find_spec('math_verify'):
     raise UserError(
       'math-verify, which compares answers, is not installed: pip install '
       "'prm_jax[verify]'"
@@ -179,7 +183,7 @@ def _check_grading(config: Mapping[str, Any]) -> None:
 def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
-  _check_grading(config)
+  check_grading(config['data']['kind'])
   job = open_job(config, workdir, log)
   described = job.settings.described
   dev = dev_set(job)

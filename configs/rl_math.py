@@ -1,0 +1,179 @@
+"""Train a policy with per-step rewards.
+
+    python -m prm_jax.main --config configs/rl_math.py:grpo \
+      --config.policy.workdir=/tmp/policy --config.prm.path=/tmp/prm_math \
+      --workdir /tmp/rl
+
+Goes on with the policy that configs/policy_math.py trained: groups of chains
+for the training problems, scored step by step by the PRM of
+configs/prm_math.py and at their end by the verifier. Held-out problems show
+verified accuracy beside the PRM's view all along: where the latter rises and
+the former falls, the run says that its reward is hacked, and keeps the chains.
+WORKDIR is a policy as any other: configs/sample_math.py, search_math.py and
+label_math.py take it.
+
+Variants, comma separated, as in `configs/rl_math.py:rloo,tiny`:
+
+    grpo     relative to the group's mean and deviation
+    rloo     with the mean of the others as baseline
+    ppo      with a value head, four minibatches twice
+    outcome  the verifier's word alone, without a PRM
+    exact    in place of a PRM exact step labels of the arithmetic domain
+    tiny     seconds instead of minutes: to see that everything runs
+"""
+
+import ml_collections
+
+
+def base() -> ml_collections.ConfigDict:
+  config = ml_collections.ConfigDict()
+  config.task = 'rl'
+  config.name = 'RL with step rewards on modular arithmetic'
+  config.seed = 0
+  config.cpu_devices = 0  # 0: whatever JAX finds
+  config.mesh = dict(replica=1, fsdp=-1, model=1)
+
+  config.policy = dict(workdir='')  # of the policy that is to be improved
+  # How it is computed; '' and -1: as it was trained.
+  config.model = dict(dtype='', param_dtype='', remat='', scan_unroll=-1)
+  config.lora = dict(
+    rank=0,  # the backbone itself is trained
+    alpha=16.0,
+    targets=(
+      'q_proj',
+      'k_proj',
+      'v_proj',
+      'o_proj',
+      'gate_proj',
+      'up_proj',
+      'down_proj',
+    ),
+  )
+  config.sampling = dict(slots=64, max_tokens=48)
+  config.prm = dict(
+    kind='workdir',  # or exact, of the arithmetic domain; or none
+    path='',  # of a trained PRM, or a published one: a folder, hf://owner/name
+    style='',  # of a published one that does not tell
+    rows=128,  # chains whose keys and values stay on the device
+    exact='steps',  # that a step is right; or value: that the solver ends right
+  )
+  config.reward = dict(
+    form='raw',
+    weight=1.0,
+    outcome_weight=1.0,
+    centre=0.0,
+    temperature=0.1,  # of min_form
+    threshold=0.5,  # of clip
+    discount=1.0,  # of potential
+    normalise='none',  # or steps
+    kl_weight=0.0,  # of the KL from the first policy, taken from the reward
+  )
+  config.advantage = dict(
+    estimator='grpo',
+    process='step',  # whom a step's reward is for: step, to_go, chain
+    baseline='position',  # what it is compared with; or group
+    scale=True,
+    discount=1.0,  # of gae
+    trace=0.95,
+  )
+  config.loss = dict(
+    clip_low=0.2,
+    clip_high=0.2,
+    reduce='token',
+    kl_weight=0.005,  # of the KL from the first policy, in the loss
+    kl_estimator='k3',
+    entropy_weight=0.0,
+    value_weight=0.5,
+    value_clip=0.2,
+  )
+  config.optim = dict(
+    name='adamw',
+    lr=2e-4,
+    warmup=5,
+    schedule='constant',
+    b1=0.9,
+    b2=0.95,
+    weight_decay=0.0,
+    clip=1.0,
+    moments='float32',
+  )
+  config.train = dict(
+    updates=300,
+    problems=8,  # of an update
+    samples=8,  # of each
+    epochs=1,
+    minibatches=1,
+    microbatches=1,
+    kl_stop=0.0,
+    log_every=1,
+    evaluate_every=20,
+    checkpoint_every=60,
+    keep=2,
+    max_skipped_in_a_row=10,
+  )
+  config.problems = dict(
+    kind='arithmetic',
+    root='',  # of files; '': the environment variable PRM_JAX_DATA
+    path='gsm8k/train.jsonl',
+    # As in configs/policy_math.py: equal numbers give its problems.
+    train_problems=8192,
+    dev_problems=128,
+    test_problems=400,
+    arithmetic=dict(
+      modulus=10,
+      operations=5,
+      wrong_facts=0.18,
+      use_wrong=0.75,
+      slip=0.03,
+      solver_seed=0,
+    ),
+  )
+  # While it trains, on the dev problems; and in the end, on the test problems.
+  config.held_out = dict(path='', problems=64, samples=4)
+  config.test = dict(path='gsm8k/test.jsonl', problems=0, samples=16)
+  config.evaluation = dict(ns=(1, 2, 4, 8, 16), resamples=2000)
+  config.alarm = dict(stop=False)  # a run whose reward is hacked ends there
+  config.metrics = dict(tensorboard=False, wandb_project='')
+  return config
+
+
+def ppo(config: ml_collections.ConfigDict) -> None:
+  config.advantage.estimator = 'gae'
+  config.train.update(epochs=2, minibatches=4)
+
+
+def outcome(config: ml_collections.ConfigDict) -> None:
+  config.prm.kind = 'none'
+  config.reward.update(form='outcome', weight=0.0)
+
+
+def tiny(config: ml_collections.ConfigDict) -> None:
+  config.name += ' (tiny)'
+  config.train.update(updates=4, problems=4, samples=4)
+  config.train.update(evaluate_every=2, checkpoint_every=2)
+  config.problems.update(train_problems=128, dev_problems=8, test_problems=8)
+  config.held_out.update(problems=8, samples=2)
+  config.test.update(problems=4, samples=4)
+  config.evaluation.update(ns=(1, 2, 4), resamples=200)
+  config.sampling.slots = 16
+
+
+def get_config(arg: str = '') -> ml_collections.ConfigDict:
+  """The config with the variants in `arg` applied in order."""
+  config = base()
+  variants = {
+    'grpo': lambda c: c.advantage.update(estimator='grpo'),
+    'rloo': lambda c: c.advantage.update(estimator='rloo'),
+    'ppo': ppo,
+    'outcome': outcome,
+    'exact': lambda c: c.prm.update(kind='exact'),
+    'tiny': tiny,
+  }
+  for name in filter(None, arg.split(',')):
+    if name not in variants:
+      raise ValueError(
+        f'unknown variant {name!r} of configs/rl_math.py: expected '
+        f'{", ".join(variants)}'
+      )
+    variants[name](config)
+  return config.lock()

@@ -1,0 +1,135 @@
+"""Looks at a policy while it learns: does its reward mean what it should?
+
+held-out problems -> chains -> accuracy, PRM scores -> evals/hacking.py
+  -> evaluations.jsonl, an alarm, the chains that tell
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from prm_jax import paths, processes
+from prm_jax.data.problems import Problem
+from prm_jax.errors import UserError
+from prm_jax.evals import hacking
+from prm_jax.generator import Generator
+from prm_jax.policy import StepScorer
+from prm_jax.rl import diagnostics, episodes
+
+Log = Callable[[str], None]
+LOOKS = 'evaluations.jsonl'
+SHOWN = 4  # chains of each look that are kept to be read
+
+
+class Watch:
+  """Looks at the policy on held-out problems, and rings where it cheats.
+
+  Every look is a line of evaluations.jsonl; those of a run that goes on from
+  an earlier update are cut.
+  """
+
+  def __init__(
+    self,
+    config: Mapping[str, Any],
+    policy: Generator,
+    prm: StepScorer | None,
+    problems: Sequence[Problem],
+    workdir: paths.Path,
+    from_update: int,
+    log: Log,
+  ):
+    self._config, self._workdir, self._log = config, workdir, log
+    self._policy, self._prm, self._problems = policy, prm, problems
+    self._path = workdir / LOOKS
+    self.lines = [
+      line for line in read_looks(self._path) if line['update'] <= from_update
+    ]
+
+  @property
+  def hacked(self) -> list[dict[str, Any]]:
+    """The looks that rang."""
+    return [line for line in self.lines if line['alarm']['hacked']]
+
+  def look(self, update: int) -> tuple[dict[str, float], bool]:
+    """Metrics of now; whether the run is to end."""
+    if hasattr(self._prm, 'forget'):
+      self._prm.forget()
+    samples = self._config['held_out']['samples']
+    found = episodes.gather(
+      self._policy, self._prm, self._problems, samples, 'held out'
+    )
+    per_problem = (len(self._problems), samples)
+    right = np.reshape([e.right for e in found], per_problem).mean(1)
+    score = np.reshape([lowest(e) for e in found], per_problem).mean(1)
+    told = diagnostics.of_chains(found)
+    looks = [
+      hacking.Look(
+        line['update'], np.array(line['right']), np.array(line['score'])
+      )
+      for line in self.lines
+    ]
+    looks.append(hacking.Look(update, right, score))
+    alarm = {'hacked': False}
+    if self._prm is not None:
+      alarm = hacking.hacking(looks, self._config['seed'])
+    self.lines.append(
+      {
+        'update': update,
+        'right': right.tolist(),
+        'score': score.tolist(),
+        'told': told,
+        'alarm': alarm,
+        'chains': shown(found, f'update {update}'),
+      }
+    )
+    if alarm['hacked']:
+      self._ring(update, alarm, found)
+    processes.first_alone('look', self._write)
+    rated = {f'eval/{name}': value for name, value in told.items()}
+    ends = alarm['hacked'] and self._config['alarm']['stop']
+    return rated | {'eval/hacked': float(alarm['hacked'])}, ends
+
+  def _ring(self, update: int, alarm: dict[str, Any], found: Sequence) -> None:
+    path = self._workdir / f'hacked_update_{update}.jsonl'
+    liked = [e for e in found if e.steps and not e.right]
+    liked.sort(key=lambda e: -lowest(e))
+    processes.first_alone(
+      'evidence',
+      lambda: diagnostics.write_episodes(path, liked, f'update {update}'),
+    )
+    self._log(
+      f'\nALARM: the reward is hacked. Since update {alarm["since"]} the PRM '
+      f'says {alarm["score"]["mean"]:+.3f} and the verifier '
+      f'{alarm["accuracy"]["mean"]:+.3f}; wrong chains that the PRM likes: '
+      f'{path}'
+    )
+
+  def _write(self) -> None:
+    lines = (json.dumps(line, ensure_ascii=False) for line in self.lines)
+    paths.write_text(self._path, ''.join(f'{line}\n' for line in lines))
+
+
+def lowest(episode: episodes.Episode) -> float:
+  """The PRM's view of a chain: its lowest score; 0 without one."""
+  finite = episode.scores[np.isfinite(episode.scores)]
+  return float(finite.min()) if len(finite) else 0.0
+
+
+def shown(found: Sequence[episodes.Episode], when: str) -> list[dict]:
+  """Some chains with their scores, the same problems at every look."""
+  step = max(1, len(found) // SHOWN)
+  return diagnostics.records([e for e in found[::step][:SHOWN]], when)
+
+
+def read_looks(path: paths.Path) -> list[dict[str, Any]]:
+  """What `Watch` wrote; nothing where there is no file yet."""
+  if not path.exists():
+    return []
+  try:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+  except ValueError as error:
+    raise UserError(
+      f'{path}: not JSON ({error}); choose another --workdir'
+    ) from None
