@@ -54,7 +54,6 @@ def base() -> ml_collections.ConfigDict:
     kind='workdir',  # or exact, of the arithmetic domain; or none
     path='',  # of a trained PRM, or a published one: a folder, hf://owner/name
     style='',  # of a published one that does not tell
-    rows=128,  # chains whose keys and values stay on the device
     exact='steps',  # that a step is right; or value: that the solver ends right
   )
   config.reward = dict(

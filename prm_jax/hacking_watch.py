@@ -54,8 +54,6 @@ class Watch:
 
   def look(self, update: int) -> tuple[dict[str, float], bool]:
     """Metrics of now; whether the run is to end."""
-    if hasattr(self._prm, 'forget'):
-      self._prm.forget()
     samples = self._config['held_out']['samples']
     found = episodes.gather(
       self._policy, self._prm, self._problems, samples, 'held out'

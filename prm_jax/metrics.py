@@ -10,6 +10,7 @@ import math
 import pathlib
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from prm_jax import paths
@@ -185,12 +186,21 @@ class Progress(LiveLine):
   """The live line of training: step, loss, tokens per second, time left.
 
   Not on a terminal it prints about 20 lines a run.
+
+  Args:
+    said: metrics that are shown in place of the loss.
   """
 
   def __init__(
-    self, name: str, start_step: int, total_steps: int, shown: bool = True
+    self,
+    name: str,
+    start_step: int,
+    total_steps: int,
+    shown: bool = True,
+    said: Sequence[str] = ('loss',),
   ):
     super().__init__(shown)
+    self._said = said
     self._name, self._start, self._total = name, start_step, total_steps
     self._began = time.monotonic()
     self._every = max(1, total_steps // 20)
@@ -202,9 +212,9 @@ class Progress(LiveLine):
       return
     self._printed = step
     left = time_left(step - self._start, self._total - step, self._began)
+    said = '  '.join(f'{name} {values[name]:.4f}' for name in self._said)
     self.write(
-      f'{self._name} step {step:,}/{self._total:,}  '
-      f'loss {values["loss"]:.4f}  '
+      f'{self._name} step {step:,}/{self._total:,}  {said}  '
       f'{values["tokens_per_second"]:,.0f} tokens/s  {left}',
       last,
     )

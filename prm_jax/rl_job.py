@@ -190,7 +190,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   settings.loop.check_devices(mesh.shape['replica'] * mesh.shape['fsdp'])
   start = open_start(config, settings)
   prm = step_scorers.open_scorer(
-    config['prm'], config['problems']['arithmetic']
+    config['prm'], config['problems']['arithmetic'], whole=True
   )
   tasks = read_tasks(config)
   names = {'policy': start.name} | ({'prm': prm.name} if prm else {})
@@ -245,6 +245,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   about = manifest.describe(config) | {
     'name': config['name'],
     'data_fingerprint': fingerprint,
+    'encoding_fingerprint': start.described.format.fingerprint(),
     **names,
     'best_update': checkpoints.best,
     'sampled_tokens': policy.stats.tokens,

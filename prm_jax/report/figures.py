@@ -273,6 +273,7 @@ def curves(
   label: str,
   average: float,
   small: bool,
+  x_label: str = 'training step',
 ) -> str:
   """Metrics against training steps: raw values faint, their average strong.
 
@@ -305,7 +306,7 @@ def curves(
   low, high = max(low - pad, min(0.0, low)), high + pad
   sx = linear(min(steps), max(steps), left, right)
   sy = linear(low, high, bottom, top)
-  names = ('training step', y_label)
+  names = (x_label, y_label)
   x_ticks = nice_ticks(min(steps), max(steps), 4 if small else 6)
   x_ticks = [(v, short(v)) for v in x_ticks if v == int(v)]
   y_ticks = [(v, short(v)) for v in nice_ticks(low, high, 4 if small else 6)]

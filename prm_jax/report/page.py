@@ -22,6 +22,7 @@ from prm_jax.report import (
   chain_views,
   figures,
   files,
+  rl_section,
   search_sections,
   sections,
 )
@@ -112,12 +113,14 @@ def render(
   threshold = manifest.get('threshold')
   cut = threshold.get('value') if isinstance(threshold, dict) else threshold
   cut = cut if sections.number(cut) else 0.5
-  known = ('best_of_n', 'localisation', 'calibration', 'search')
+  known = ('best_of_n', 'localisation', 'calibration', 'search', 'rl')
   for name in known:
     if not isinstance(results.get(name) or {}, dict):
       raise UserError(f'{name}: expected an object')
   searched = results.get('search')
   searched = searched and search_sections.search(searched)
+  learned = results.get('rl')
+  learned = learned and rl_section.rl(learned, results.get('sampling') or {})
   best = results.get('best_of_n')
   best = best and sections.best_of_n(best, manifest.get('aggregate', 'min'))
   found = results.get('localisation')
@@ -158,6 +161,7 @@ def render(
     figure_css=markupsafe.Markup(figures.STYLE),
     verdict=verdict(best, found, calibrated),
     search=searched,
+    rl=learned,
     abstain=abstained,
     trees=shown_trees[0],
     tree_count=shown_trees[1],

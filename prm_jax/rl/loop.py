@@ -275,7 +275,8 @@ def improve(
     UserError: too many non-finite steps in a row.
   """
   done = checkpoints.latest or 0
-  progress = Progress('rl', done, config.updates, processes.is_first())
+  said = 'accuracy', 'prm_score', 'steps'
+  progress = Progress('rl', done, config.updates, processes.is_first(), said)
   policy = tools.policy
   policy.take(tools.backbone(state.params))
   if not done:
@@ -286,9 +287,6 @@ def improve(
       indices = next(data)
       chosen = [problems[i] for i in indices]
       clock = [time.monotonic()]
-      # What an earlier update had read would change the last bits.
-      if hasattr(tools.prm, 'forget'):
-        tools.prm.forget()
       groups = episodes.sample(
         policy, chosen, config.samples, f'update {update}'
       )

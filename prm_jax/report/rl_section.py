@@ -1,0 +1,118 @@
+"""The section of an RL run: what it learned, and if its reward is to trust.
+
+From `rl_job.rl_section` and the accuracies on test problems (in results.json)
+to what the template shows.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import markupsafe
+
+from prm_jax.errors import UserError
+from prm_jax.report import figures
+from prm_jax.report.sections import number, quoted
+
+MAX_ROWS = 12
+# Of a look -> head of its column, as a percentage?
+COLUMNS = {
+  'accuracy': ('right, %', True),
+  'chain_score': ('lowest step score', False),
+  'steps': ('steps', False),
+  'step_tokens': ('tokens a step', False),
+  'repeated': ('steps repeated, %', True),
+  'trivial': ('steps trivial, %', True),
+  'unfinished': ('unfinished, %', True),
+}
+
+
+def rl(
+  section: Mapping[str, Any], sampling: Mapping[str, Any]
+) -> dict[str, Any]:
+  """A sentence, the alarms, the figure and the table of looks.
+
+  Args:
+    sampling: the policy `before` and `after`, on test problems.
+
+  Raises:
+    UserError: it has not the documented form.
+  """
+  looks, alarms = section.get('looks'), section.get('alarms')
+  if not isinstance(looks, list) or not looks or not isinstance(alarms, list):
+    raise UserError('rl: expected a list of looks, one at least, and of alarms')
+  for look in looks:
+    told = look.get('told') if isinstance(look, dict) else None
+    if not isinstance(told, dict) or not all(number(v) for v in told.values()):
+      raise UserError('rl.looks: expected objects with numbers under told')
+    if not all(isinstance(look.get(k), int) for k in ('update', 'chains')):
+      raise UserError('rl.looks: expected whole numbers, update and chains')
+    if missing := COLUMNS.keys() - told.keys():
+      raise UserError(f'rl.looks.told: {min(missing)!r} is missing')
+  names = ('before', 'after')
+  if not all(isinstance(sampling.get(name), dict) for name in names):
+    raise UserError('sampling: expected the policy before and after')
+  before, after = (
+    quoted(found['mean'], found['ci95'])
+    for found in (sampling[name]['accuracy'] for name in names)
+  )
+  every = -(-len(looks) // MAX_ROWS)
+  shown = looks[::-1][::every][::-1]
+  return {
+    'sentence': (
+      f'Of its chains for test problems {before} were right before, and '
+      f'{after} after {looks[-1]["chains"]:,} chains.'
+    ),
+    'alarms': [_alarm(each) for each in alarms],
+    'figure': _figure(looks),
+    'columns': [head for head, _ in COLUMNS.values()],
+    'rows': [
+      (
+        f'{look["chains"]:,}',
+        look['hacked'],
+        [
+          f'{100 * look["told"][name]:.1f}'
+          if percent
+          else f'{look["told"][name]:.3g}'
+          for name, (_, percent) in COLUMNS.items()
+        ],
+      )
+      for look in shown
+    ],
+  }
+
+
+def _alarm(alarm: Mapping[str, Any]) -> str:
+  try:
+    points, score = 100 * alarm['accuracy']['mean'], alarm['score']['mean']
+    return (
+      f'At update {alarm["update"]:,}: since update {alarm["since"]:,} '
+      f'verified accuracy fell by {-points:.1f} points while the PRM score rose by '
+      f'{score:.3f}, both beyond noise: the reward is hacked.'
+    )
+  except (KeyError, TypeError) as error:
+    raise UserError(f'rl.alarms: {error} is missing or malformed') from None
+
+
+def _figure(looks: list[Mapping[str, Any]]) -> markupsafe.Markup:
+  """Verified accuracy and the PRM's view, against the chains sampled."""
+  series = [
+    {
+      'name': name,
+      'style': style,
+      'points': [(look['chains'], look['told'][key]) for look in looks],
+    }
+    for name, style, key in (
+      ('verified accuracy', 'vote', 'accuracy'),
+      ('lowest step score', 'prm', 'chain_score'),
+    )
+  ]
+  ends = ', '.join(
+    f'{s["name"]} from {s["points"][0][1]:.3g} to {s["points"][-1][1]:.3g}'
+    for s in series
+  )
+  label = f'Line chart against sampled chains: {ends}'
+  return markupsafe.Markup(
+    figures.curves(
+      series, 'on held-out problems', label, 0.0, False, 'chains sampled'
+    )
+  )

@@ -1,0 +1,197 @@
+"""Advantages of tokens by hand, from scores and outcomes."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax.errors import UserError
+from prm_jax.rl import credit
+from prm_jax.rl.credit import AdvantageConfig, Findings
+from prm_jax.rl.rewards import RewardConfig
+
+# Two chains of one problem: a prompt of one token, steps of two tokens each
+# (the second chain has one), an end.
+ENDS = np.array([[2, 4, 0], [2, 0, 0]])
+MASK = np.array([[True, True, False], [True, False, False]])
+WRITTEN = np.array([[0, 1, 1, 1, 1, 1, 0], [0, 1, 1, 1, 0, 0, 0]], bool)
+SCORES = np.array([[0.9, 0.5, 7.0], [0.1, np.nan, np.nan]], np.float32)
+FINDINGS = Findings(
+  SCORES,
+  MASK,
+  ENDS,
+  np.array([1.0, 0.0], np.float32),
+  WRITTEN,
+  np.zeros((2, 7), np.float32),
+)
+NO_VALUES = np.zeros((2, 7), np.float32)
+BOTH = RewardConfig('raw', outcome_weight=1.0)
+
+
+def found(config, reward=BOTH, findings=FINDINGS, size=2):
+  advantages, returns = credit.token_advantages(
+    findings, NO_VALUES, size, reward, config
+  )
+  assert not np.asarray(returns)[:, :].any() or config.estimator == 'gae'
+  return np.asarray(advantages)
+
+
+def test_the_step_of_each_token():
+  steps = credit.step_of_tokens(jnp.asarray(ENDS), jnp.asarray(MASK), 7)
+  # The prompt's token counts as the first step's; nobody learns from it.
+  np.testing.assert_array_equal(
+    steps, [[0, 0, 0, 1, 1, 3, 3], [0, 0, 0, 3, 3, 3, 3]]
+  )
+  values = jnp.array([[5.0, 6.0, 9.0], [7.0, 9.0, 9.0]])
+  np.testing.assert_array_equal(
+    credit.spread(values, steps),
+    [[5, 5, 5, 6, 6, 0, 0], [7, 7, 7, 0, 0, 0, 0]],
+  )
+
+
+@pytest.mark.parametrize(
+  ('process', 'baseline', 'first', 'second'),
+  [
+    # Mean of the first steps 0.5; the second step stands alone.
+    ('step', 'position', [0.4, 0.4, 0, 0, 0], [-0.4, -0.4, 0]),
+    # Mean of all steps 0.5.
+    ('step', 'group', [0.4, 0.4, 0, 0, 0], [-0.4, -0.4, 0]),
+    ('to_go', 'position', [0.4, 0.4, 0, 0, 0], [-0.4, -0.4, 0]),
+    # 1.4 and 0.1, their mean 0.75, for all tokens.
+    ('chain', 'group', [0.65] * 5, [-0.65] * 3),
+  ],
+)
+def test_grpo_without_scale_by_hand(process, baseline, first, second):
+  config = AdvantageConfig('grpo', process, baseline, scale=False)
+  # The outcome: 1 and 0, their mean 0.5.
+  expected = np.zeros((2, 7))
+  expected[0, 1:6] = 0.5 + np.array(first)
+  expected[1, 1:4] = -0.5 + np.array(second)
+  np.testing.assert_allclose(found(config), expected, atol=1e-6)
+
+
+def test_to_go_adds_what_follows():
+  scores = np.array([[0.8, 0.6], [0.2, 0.0]], np.float32)
+  findings = FINDINGS._replace(
+    scores=scores,
+    step_mask=np.ones((2, 2), bool),
+    step_ends=np.array([[2, 4], [2, 4]]),
+    written=np.array([[0, 1, 1, 1, 1, 0, 0]] * 2, bool),
+  )
+  config = AdvantageConfig('grpo', 'to_go', 'position', scale=False)
+  only = RewardConfig('raw', outcome_weight=0.0)
+  np.testing.assert_allclose(
+    found(config, only, findings)[:, 1:5],
+    [[0.6, 0.6, 0.3, 0.3], [-0.6, -0.6, -0.3, -0.3]],
+    atol=1e-6,
+  )
+
+
+def test_rloo_by_hand():
+  config = AdvantageConfig('rloo', 'step', 'position')
+  expected = np.zeros((2, 7))
+  expected[0, 1:6] = 1.0 + np.array([0.8, 0.8, 0, 0, 0])
+  expected[1, 1:4] = -1.0 + np.array([-0.8, -0.8, 0])
+  np.testing.assert_allclose(found(config), expected, atol=1e-6)
+
+
+def test_grpo_divides_by_deviations():
+  config = AdvantageConfig('grpo', 'step', 'position', scale=True)
+  advantages = found(config, RewardConfig('outcome', outcome_weight=1.0))
+  # Deviation of (1, 0): sqrt(1 / 2).
+  np.testing.assert_allclose(advantages[0, 1:6], 0.5**0.5, rtol=1e-3)
+  np.testing.assert_allclose(advantages[1, 1:4], -(0.5**0.5), rtol=1e-3)
+
+
+def test_gae_with_discounts_by_hand():
+  config = AdvantageConfig('gae', discount=1.0, trace=1.0)
+  values = np.full((2, 7), 0.25, np.float32)
+  advantages, returns = credit.token_advantages(
+    FINDINGS, values, 2, BOTH, config
+  )
+  # Rewards 0.9 at token 2, 0.5 + 1 at 4; 0.1 at 2.
+  np.testing.assert_allclose(
+    returns,
+    [[0, 2.4, 2.4, 1.5, 1.5, 0, 0], [0, 0.1, 0.1, 0, 0, 0, 0]],
+    atol=1e-6,
+  )
+  raw = np.where(WRITTEN, np.asarray(returns) - 0.25, 0)
+  values = raw[WRITTEN]
+  expected = np.where(WRITTEN, (raw - values.mean()) / values.std(), 0)
+  np.testing.assert_allclose(advantages, expected, atol=1e-4)
+
+
+def test_penalties_are_taken_from_the_return():
+  penalties = np.zeros((2, 7), np.float32)
+  penalties[0, 1:3] = 0.2
+  penalties[0, 0] = penalties[0, 6] = 9.0  # not written
+  config = AdvantageConfig('rloo', 'chain')
+  advantages = found(
+    config,
+    RewardConfig('outcome', outcome_weight=1.0),
+    FINDINGS._replace(penalties=penalties),
+  )
+  np.testing.assert_allclose(advantages[0, 1:6], 0.6, atol=1e-6)
+  np.testing.assert_allclose(advantages[1, 1:4], -0.6, atol=1e-6)
+
+
+@pytest.mark.parametrize('estimator', credit.ESTIMATORS)
+@pytest.mark.parametrize('process', credit.PROCESS)
+def test_equal_rewards_and_broken_scores(estimator, process):
+  """Three groups: an ordinary one, an equal one, one with a NaN."""
+  three = Findings(*(np.concatenate([x] * 3) for x in FINDINGS))
+  scores = three.scores.copy()
+  for rows in (slice(2, 4),):
+    three.written[rows] = WRITTEN[1]
+    three.step_mask[rows] = MASK[1]
+    scores[rows] = SCORES[1]
+    three.outcomes[rows] = 1.0
+  scores[4, 1] = np.nan
+  findings = three._replace(scores=scores)
+  config = AdvantageConfig(estimator, process)
+  values = np.zeros((6, 7), np.float32)
+  advantages, returns = credit.token_advantages(
+    findings, values, 2, BOTH, config
+  )
+  assert np.isfinite(advantages).all() and np.isfinite(returns).all()
+  assert np.asarray(advantages)[:2].any()
+  np.testing.assert_array_equal(np.asarray(advantages)[4:], 0)
+  np.testing.assert_array_equal(credit.usable(findings, 2), [1, 1, 1, 1, 0, 0])
+  if estimator != 'gae':  # a value head compares with what it expected
+    np.testing.assert_array_equal(np.asarray(advantages)[2:4], 0)
+  assert not np.asarray(advantages)[~findings.written].any()
+
+
+@pytest.mark.parametrize('estimator', credit.ESTIMATORS)
+def test_chains_without_steps_and_without_tokens(estimator):
+  nothing = FINDINGS._replace(
+    step_mask=np.zeros((2, 3), bool), written=np.zeros((2, 7), bool)
+  )
+  config = AdvantageConfig(estimator)
+  assert not found(config, findings=nothing).any()
+  unfinished = FINDINGS._replace(
+    step_mask=np.array([[True, True, False], [False] * 3])
+  )
+  advantages = found(config, findings=unfinished)
+  assert np.isfinite(advantages).all() and advantages[0, 1:6].any()
+
+
+def test_the_first_value_is_the_mean_of_first_steps():
+  scores = jnp.array([[0.9, 0.5], [0.1, 0.0], [0.7, 0.0], [0.2, 0.2]])
+  mask = jnp.array([[True, True], [True, False], [True, False], [False, False]])
+  np.testing.assert_allclose(
+    credit.first_values(scores, mask, 2), [0.5, 0.5, 0.7, 0.7]
+  )
+
+
+@pytest.mark.parametrize(
+  ('values', 'message'),
+  [
+    ({'estimator': 'ppo'}, "advantage.estimator='ppo': expected one of rloo"),
+    ({'process': 'token'}, "advantage.process='token'"),
+    ({'baseline': 'batch'}, "advantage.baseline='batch'"),
+    ({'trace': 2}, r'advantage.trace=2: expected a number in \[0, 1\]'),
+  ],
+)
+def test_bad_values(values, message):
+  with pytest.raises(UserError, match=message):
+    AdvantageConfig(**values)

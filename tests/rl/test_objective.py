@@ -1,0 +1,207 @@
+"""The policy's loss on a small model: against its parts, and in parts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from prm_jax.errors import UserError
+from prm_jax.models import HeadConfig, TransformerConfig, forward, lm_logits
+from prm_jax.rl import losses
+from prm_jax.rl.objective import (
+  Experience,
+  PolicyLossConfig,
+  make_objective,
+  view_tokens,
+)
+from prm_jax.train import make_step
+from prm_jax.train_state import NO_LORA, make_init, split_params
+
+MODEL = TransformerConfig(
+  vocab_size=11, d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=24
+)
+VALUE = HeadConfig('regression')
+B, T = 4, 9
+
+
+def make_batch(params):
+  rng = np.random.default_rng(0)
+  tokens = jnp.asarray(rng.integers(0, 11, (B, T)), jnp.int32)
+  lengths = np.array([9, 7, 5, 9])
+  segments = (np.arange(T) < lengths[:, None]).astype(np.int32)
+  written = (np.arange(T) >= 2) & (segments > 0)
+  seen = view_tokens(params, tokens, jnp.asarray(segments), MODEL)
+
+  def noise(scale):
+    return jnp.asarray(scale * rng.normal(size=(B, T)), jnp.float32)
+
+  return Experience(
+    tokens,
+    jnp.asarray(segments),
+    jnp.asarray(written),
+    seen.logprobs + noise(0.3),
+    seen.logprobs + noise(0.2),
+    noise(1.0),
+    noise(1.0),
+    noise(1.0),
+  )
+
+
+@pytest.fixture(scope='module')
+def state():
+  init = make_init(MODEL, VALUE, optax.sgd(1e-2))
+  return jax.jit(init)(jax.random.key(0))
+
+
+@pytest.fixture(scope='module')
+def batch(state):
+  return make_batch(state.params)
+
+
+def test_the_view_is_that_of_the_forward_pass(state, batch):
+  seen = view_tokens(state.params, batch.tokens, batch.segment_ids, MODEL)
+  positions = jnp.broadcast_to(jnp.arange(T), (B, T))
+  hidden = forward(
+    state.params['backbone'], MODEL, batch.tokens, positions, batch.segment_ids
+  )
+  logits = lm_logits(state.params['backbone'], MODEL, hidden)
+  for b, t in ((0, 1), (2, 4), (3, 8)):
+    row = jax.nn.log_softmax(logits[b, t - 1])
+    token = batch.tokens[b, t]
+    assert seen.logprobs[b, t] == pytest.approx(row[token], abs=1e-5)
+    entropy = -(jnp.exp(row) * row).sum()
+    assert seen.entropy[b, t] == pytest.approx(entropy, abs=1e-5)
+    head = state.params['head']
+    value = hidden[b, t - 1] @ head['kernel'][:, 0] + head['bias'][0]
+    assert seen.values[b, t] == pytest.approx(value, abs=1e-5)
+  for each in seen:
+    assert not np.asarray(each)[:, 0].any()
+
+
+@pytest.mark.parametrize('reduce', losses.REDUCTIONS)
+def test_the_loss_is_the_sum_of_its_parts(state, batch, reduce):
+  config = PolicyLossConfig(
+    clip_high=0.3,
+    reduce=reduce,
+    kl_weight=0.1,
+    entropy_weight=0.02,
+    value_weight=0.5,
+  )
+  objective = make_objective(MODEL, config)
+  by = objective.norms(batch)
+  total, values = objective.loss(state.params, batch, by)
+  seen = view_tokens(state.params, batch.tokens, batch.segment_ids, MODEL)
+  written = batch.written
+
+  def reduced(x):
+    return losses.reduce(x, written, reduce, written.sum(), B)
+
+  policy, cut = losses.clipped(
+    seen.logprobs, batch.sampled_logprobs, batch.advantages, 0.2, 0.3
+  )
+  divergence = losses.kl(seen.logprobs, batch.reference_logprobs)
+  value = losses.value_loss(seen.values, batch.old_values, batch.returns)
+  value = jnp.where(written, value, 0).sum() / written.sum()
+  expected = reduced(policy) + 0.1 * reduced(divergence)
+  expected += 0.5 * value - 0.02 * reduced(seen.entropy)
+  assert total == pytest.approx(expected, rel=1e-5)
+  assert values['loss'] == total
+  assert values['value_loss'] == pytest.approx(value, rel=1e-5)
+  assert values['clipped'] == pytest.approx(
+    (cut & written).sum() / written.sum(), rel=1e-5
+  )
+
+
+def test_what_is_not_written_changes_nothing(state, batch):
+  objective = make_objective(MODEL, PolicyLossConfig(kl_weight=0.1))
+
+  def grads_of(some):
+    def loss(params):
+      return objective.loss(params, some, objective.norms(some))[0]
+
+    return jax.grad(loss)(state.params)
+
+  changed = batch._replace(
+    **{
+      name: jnp.where(batch.written, getattr(batch, name), 1e3)
+      for name in (
+        'sampled_logprobs',
+        'reference_logprobs',
+        'advantages',
+        'returns',
+        'old_values',
+      )
+    }
+  )
+  for a, b in zip(
+    jax.tree.leaves(grads_of(batch)),
+    jax.tree.leaves(grads_of(changed)),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(a, b)
+
+
+def step_of(config, microbatches):
+  return jax.jit(
+    make_step(
+      make_objective(MODEL, config),
+      lambda params: split_params(params, VALUE, NO_LORA, lm_loss=True),
+      MODEL,
+      optax.sgd(1e-2),
+      optax.constant_schedule(1e-2),
+      microbatches,
+    )
+  )
+
+
+@pytest.mark.parametrize('reduce', losses.REDUCTIONS)
+def test_parts_add_up_to_the_whole(state, batch, reduce):
+  config = PolicyLossConfig(reduce=reduce, kl_weight=0.1)
+  whole, told = step_of(config, 1)(state, batch)
+  parts, also = step_of(config, 2)(state, batch)
+  assert told.keys() == also.keys()
+  for name in told:
+    assert told[name] == pytest.approx(also[name], rel=1e-4, abs=1e-6), name
+  for a, b in zip(
+    jax.tree.leaves(whole.params), jax.tree.leaves(parts.params), strict=True
+  ):
+    np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_a_batch_that_nothing_is_learned_from(state, batch):
+  nothing = batch._replace(
+    written=jnp.zeros((B, T), bool), advantages=jnp.zeros((B, T))
+  )
+  config = PolicyLossConfig(kl_weight=0.1, entropy_weight=0.1)
+  after, told = step_of(config, 1)(state, nothing)
+  assert told['loss'] == told['grad_norm'] == 0
+  assert after.skipped == 0
+  for a, b in zip(
+    jax.tree.leaves(after.params), jax.tree.leaves(state.params), strict=True
+  ):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_a_nan_never_becomes_an_update(state, batch):
+  broken = batch._replace(advantages=batch.advantages.at[0, 3].set(jnp.nan))
+  after, told = step_of(PolicyLossConfig(), 1)(state, broken)
+  assert after.skipped == told['skipped'] == 1
+  for a, b in zip(
+    jax.tree.leaves(after.params), jax.tree.leaves(state.params), strict=True
+  ):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+  ('values', 'message'),
+  [
+    ({'clip_low': 0}, 'loss.clip_low=0: expected above 0'),
+    ({'reduce': 'mean'}, "loss.reduce='mean': expected one of token"),
+    ({'kl_weight': -1}, 'loss.kl_weight=-1: expected >= 0'),
+    ({'kl_estimator': 'k4'}, "loss.kl_estimator='k4'"),
+  ],
+)
+def test_bad_values(values, message):
+  with pytest.raises(UserError, match=message):
+    PolicyLossConfig(**values)

@@ -1,0 +1,270 @@
+"""The RL job from the command line: learned, watched, killed, gone on with."""
+
+import json
+import re
+import signal
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from prm_jax.generate import SamplingConfig
+from prm_jax.loading import load_policy
+from prm_jax.policy import Request
+from tests import command_line
+from tests.command_line import contents, run_all, the_error
+from tests.test_policy_job import SMALL as SMALL_POLICY
+from tests.test_resume import last_state, metric_lines, saved_steps
+
+pytestmark = pytest.mark.job
+
+# The domain of the small policy: one step, modulus 3.
+DOMAIN = (
+  '--config.problems.arithmetic.modulus=3',
+  '--config.problems.arithmetic.operations=1',
+  '--config.problems.train_problems=15',
+  '--config.problems.dev_problems=4',
+  '--config.problems.test_problems=8',
+)
+SMALL = (
+  *DOMAIN,
+  '--config.held_out.problems=4',
+  '--config.held_out.samples=8',
+  '--config.test.problems=0',
+  '--config.train.problems=4',
+  '--config.train.samples=8',
+  '--config.train.evaluate_every=5',
+  '--config.train.checkpoint_every=5',
+  '--config.optim.lr=3e-3',
+  '--config.optim.warmup=1',
+  '--config.sampling.slots=32',
+)
+EXACT = '--config=configs/rl_math.py:grpo,exact,tiny'
+REFUSED = {
+  'policy.workdir=': 'policy.workdir is empty; name the --workdir of a trained',
+  'policy.workdir=/no/where': 'holds no model.json of a training run',
+  'prm.kind=best': "prm.kind='best': expected one of workdir, exact, none",
+  'prm.kind=none': "reward.form='raw' wants step scores",
+  'prm.kind=workdir': 'prm.path is empty; name the --workdir of a trained PRM',
+  'reward.form=sum': "reward.form='sum': expected one of raw",
+  'advantage.process=all': "advantage.process='all': expected one of chain",
+  'loss.clip_low=2.0': 'loss.clip_low=2.0: expected above 0',
+  'train.updates=0': 'train.updates=0: expected >= 1',
+  'train.minibatches=3': '32 chains do not divide into train.minibatches=3',
+  'train.microbatches=5': 'a minibatch of 32 chains does not divide into 5',
+  'train.checkpoint_every=7': 'is no multiple of train.evaluate_every=5',
+  'evaluation.ns=(1, 64)': r'evaluation.ns=\(1, 64\): expected numbers up to',
+  'held_out.samples=0': 'held_out: expected problems >= 2 and samples >= 1',
+  'optim.name=sgd': "optim.name='sgd': expected one of adamw",
+}
+
+
+@pytest.fixture(scope='module')
+def policy(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('policy') / 'small'
+  [done] = run_all([[*SMALL_POLICY, f'--workdir={folder}']])
+  assert done.returncode == 0, done.stderr
+  return folder
+
+
+def flags(policy, workdir, *more, updates=30, config=EXACT):
+  return [
+    config,
+    *SMALL,
+    f'--config.policy.workdir={policy}',
+    f'--config.train.updates={updates}',
+    *more,
+    f'--workdir={workdir}',
+  ]
+
+
+@pytest.fixture(scope='module')
+def runs(policy, tmp_path_factory):
+  """The job with each algorithm, and all that is refused."""
+  folder = tmp_path_factory.mktemp('rl')
+  lines = {
+    'grpo': flags(policy, folder / 'grpo'),
+    'rloo': flags(
+      policy,
+      folder / 'rloo',
+      '--config.prm.exact=value',
+      '--config.reward.kl_weight=0.01',
+      config='--config=configs/rl_math.py:rloo,exact,tiny',
+    ),
+    'ppo': flags(
+      policy,
+      folder / 'ppo',
+      '--config.train.kl_stop=1e-6',
+      config='--config=configs/rl_math.py:ppo,exact,tiny',
+    ),
+    'outcome': flags(
+      policy,
+      folder / 'outcome',
+      config='--config=configs/rl_math.py:grpo,outcome,tiny',
+    ),
+  }
+  lines |= {
+    name: flags(policy, folder / f'refused_{i}', f'--config.{name}')
+    for i, name in enumerate(REFUSED)
+  }
+  finished = run_all(list(lines.values()))
+  return folder, dict(zip(lines, finished, strict=True))
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_a_bad_value_is_one_line(runs, name):
+  folder, finished = runs
+  assert re.search(REFUSED[name], the_error(finished[name]))
+  assert not (folder / f'refused_{[*REFUSED].index(name)}').exists()
+
+
+def results_of(workdir):
+  return json.loads((workdir / 'results.json').read_text())
+
+
+@pytest.mark.parametrize('name', ['grpo', 'rloo', 'ppo', 'outcome'])
+def test_it_learns(runs, name):
+  """One step modulo 3 with mistakes: the right one is soon found."""
+  folder, finished = runs
+  assert finished[name].returncode == 0, finished[name].stderr
+  found = results_of(folder / name)['results']
+  before, after = (
+    found['sampling'][when]['accuracy']['mean'] for when in ('before', 'after')
+  )
+  assert after > before + 0.1
+  looks = found['rl']['looks']
+  assert [look['update'] for look in looks] == [*range(0, 31, 5)]
+  assert looks[-1]['chains'] == 30 * 32
+  lines = metric_lines(folder / name)
+  learned = [line for line in lines if 'loss' in line]
+  assert len(learned) == 30
+  for line in learned:
+    assert all(np.isfinite(v) for v in line.values()), line
+    assert line['ratio'] == pytest.approx(1, abs=0.5)
+  if name != 'ppo':
+    # On the policy itself nothing is clipped.
+    assert all(line['clipped'] == 0 for line in learned)
+    assert all(abs(line['kl_to_sampled']) < 1e-6 for line in learned)
+  else:
+    assert learned[-1]['steps_left_out'] > 0
+    assert learned[-1]['value_loss'] < learned[0]['value_loss']
+
+
+def test_the_report_shows_it(runs):
+  folder, _ = runs
+  page = (folder / 'grpo' / 'report.html').read_text()
+  assert 'eval/accuracy' in page and 'update 30' in page
+  assert 'id="rl"' in page
+
+
+def test_what_comes_out_is_a_policy(runs):
+  folder, _ = runs
+  for name in ('grpo', 'ppo'):
+    policy = load_policy(folder / name, SamplingConfig(slots=4, max_tokens=16))
+    [[completion]] = policy.complete([Request('mod 3 : 1 + 1', (), 'x', 1)])
+    assert completion.steps and completion.finished
+
+
+def without_times(lines):
+  return [
+    {
+      k: v
+      for k, v in line.items()
+      if k != 'tokens_per_second' and not k.startswith('seconds')
+    }
+    for line in lines
+  ]
+
+
+def test_killed_and_gone_on_with_it_is_the_same(runs, policy, tmp_path):
+  """SIGKILL twice, SIGTERM once: bit-equal parameters, moments and numbers."""
+  folder, _ = runs
+  args = flags(policy, tmp_path / 'again')
+  for how, beyond in (
+    (signal.SIGKILL, 7),
+    (signal.SIGTERM, 12),
+    (signal.SIGKILL, 22),
+  ):
+    process = command_line.start(*args)
+    path = tmp_path / 'again' / 'metrics.jsonl'
+    while process.poll() is None and (
+      not path.exists()
+      or max([0, *(x['step'] for x in metric_lines(path.parent))]) < beyond
+    ):
+      time.sleep(0.01)
+    process.send_signal(how)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode in (0, -signal.SIGKILL), err
+    if how == signal.SIGTERM:
+      assert 'the same command goes on from there' in out
+  done = command_line.run(*args)
+  assert done.returncode == 0, done.stderr
+  ours, theirs = tmp_path / 'again', folder / 'grpo'
+  assert saved_steps(ours)[-1] == saved_steps(theirs)[-1] == 30
+  a, b = last_state(ours), last_state(theirs)
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+  for name in ('evaluations.jsonl', 'chains.jsonl', 'data.json', 'config.json'):
+    assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
+  assert without_times(metric_lines(ours)) == without_times(
+    metric_lines(theirs)
+  )
+  assert results_of(ours)['results'] == results_of(theirs)['results']
+
+
+def test_done_is_done(runs, policy):
+  folder, _ = runs
+  before = contents(folder / 'grpo' / 'checkpoints')
+  [done] = run_all([flags(policy, folder / 'grpo')])
+  assert done.returncode == 0, done.stderr
+  assert contents(folder / 'grpo' / 'checkpoints') == before
+
+
+def test_a_hacked_reward_is_told_and_stops_the_run(policy, tmp_path):
+  """Paid for wrong answers and for whatever a random PRM likes."""
+  prm = tmp_path / 'prm'
+  [trained] = run_all(
+    [
+      [
+        '--config=configs/prm_math.py:tiny',
+        '--config.orm_baseline=False',
+        '--config.data.arithmetic.modulus=3',
+        '--config.data.arithmetic.operations=1',
+        '--config.data.train_problems=15',
+        '--config.data.dev_problems=4',
+        '--config.data.test_problems=8',
+        '--config.data.batch_size=2',
+        f'--workdir={prm}',
+      ]
+    ]
+  )
+  assert trained.returncode == 0, trained.stderr
+  [done] = run_all(
+    [
+      flags(
+        policy,
+        tmp_path / 'hacked',
+        f'--config.prm.path={prm}',
+        '--config.reward.outcome_weight=-1.0',
+        '--config.advantage.process=chain',
+        '--config.held_out.problems=4',
+        '--config.held_out.samples=32',
+        '--config.alarm.stop=True',
+        updates=100,
+        config='--config=configs/rl_math.py:grpo,tiny',
+      )
+    ]
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'ALARM: the reward is hacked. Since update' in done.stdout
+  found = results_of(tmp_path / 'hacked')['results']['rl']
+  [alarm] = found['alarms']
+  assert alarm['update'] == found['looks'][-1]['update'] < 100
+  assert alarm['accuracy']['interval'][1] < 0 < alarm['score']['interval'][0]
+  evidence = tmp_path / 'hacked' / f'hacked_update_{alarm["update"]}.jsonl'
+  liked = [json.loads(line) for line in evidence.read_text().splitlines()]
+  assert liked and not any(chain['outcome'] for chain in liked)
+  page = (tmp_path / 'hacked' / 'report.html').read_text()
+  assert 'hacked' in page
