@@ -70,7 +70,9 @@ def train(
   mesh: Mesh,
   workdir: paths.Path,
 ) -> None:
-  """Trains, or goes on from the last checkpoint."""
+  """Trains, or goes on from the last checkpoint; not after an alarm that ends."""
+  if watch.hacked and config['alarm']['stop']:
+    return
   loop, described, seed = settings.loop, start.described, config['seed']
   model, lora = described.model, described.lora
   head = VALUE_HEAD if settings.advantage.estimator == 'gae' else None
@@ -128,7 +130,6 @@ def train(
       mesh,
       workdir,
     )
-  checkpoints.close()
 
 
 def tested(
@@ -227,6 +228,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
     mesh,
     workdir,
   )
+  checkpoints.close()
   log(f'rl: best checkpoint is update {checkpoints.best:,}')
   best = checkpoints.load_params(
     start.described.abstract_params(mesh), checkpoints.best
