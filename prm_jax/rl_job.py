@@ -70,7 +70,7 @@ def train(
   mesh: Mesh,
   workdir: paths.Path,
 ) -> None:
-  """Trains, or goes on from the last checkpoint; not after an alarm that ends."""
+  """Trains, or goes on from a checkpoint; not after an alarm that ends it."""
   if watch.hacked and config['alarm']['stop']:
     return
   loop, described, seed = settings.loop, start.described, config['seed']
