@@ -1,0 +1,80 @@
+"""Step rewards as a plain function of text, for loops that are not ours.
+
+    rewards = prm_jax.rl.reward_fn('/tmp/prm_math')
+    rewards([('mod 10 : 7 * 3 + 4', '7 * 3 = 1\\n1 + 4 = 5')])  # [[0.99, 0.98]]
+
+TRL's GRPOTrainer calls a reward function with prompts and completions and wants
+one number of each:
+
+    def reward(prompts, completions, **_):
+      return [min(r, default=0.0) for r in rewards(zip(prompts, completions))]
+"""
+
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from prm_jax.chain_scorer import ChainScorer
+from prm_jax.endpoint import split_steps
+from prm_jax.loading import load
+from prm_jax.policy import Scoring
+from prm_jax.rl.rewards import RewardConfig, process_rewards
+
+# Text, or messages of a chat, of which the last one's text is read.
+Text = str | Sequence[Mapping[str, str]]
+RewardFn = Callable[[Iterable[tuple[Text, Text]]], list[list[float]]]
+
+
+def reward_fn(
+  path: str | pathlib.Path,
+  separator: str = '\n',
+  config: RewardConfig | None = None,
+  style: str = '',
+) -> RewardFn:
+  """A function: (prompt, completion) pairs -> the rewards of their steps.
+
+  Args:
+    path: of a trained or published PRM, as `prm_jax.load` takes it.
+    separator: what stands between the steps of a completion.
+    config: how scores become rewards; by default they are these. Its outcome's
+      weight is not read: nobody verifies here.
+    style: as `prm_jax.load`'s.
+
+  Returns:
+    Of each pair a list with a number per step: [] where there is no step, NaN
+    where the chain does not fit the PRM's window.
+  """
+  scorer = ChainScorer(load(path, style=style))
+  config = config or RewardConfig()
+
+  def rewards(pairs: Iterable[tuple[Text, Text]]) -> list[list[float]]:
+    chains = [
+      Scoring(_text(prompt), split_steps(_text(written), separator, True)[0])
+      for prompt, written in pairs
+    ]
+    asked = iter(scorer.score([chain for chain in chains if chain.steps]))
+    return [
+      _rewards_of(next(asked)[0].scores, len(chain.steps), config)
+      if chain.steps
+      else []
+      for chain in chains
+    ]
+
+  return rewards
+
+
+def _rewards_of(
+  scores: Sequence[float], count: int, config: RewardConfig
+) -> list[float]:
+  if not scores:
+    return [float('nan')] * count
+  said = np.asarray([scores], np.float32)
+  # The problem's own value is not known: the first step is compared with none.
+  start = np.full(1, config.centre, np.float32)
+  paid = process_rewards(said, np.ones_like(said, bool), start, config)
+  return np.asarray(paid)[0].tolist()
+
+
+def _text(given: Text) -> str:
+  return given if isinstance(given, str) else given[-1]['content']

@@ -1,0 +1,51 @@
+"""The reward function for other people's loops: text in, a number per step."""
+
+import math
+
+import pytest
+
+import prm_jax
+from prm_jax import rl
+from prm_jax.rl.rewards import RewardConfig
+from tests.published_models import write_model
+
+PROBLEM = 'What is seven times three?'
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('prm')
+  write_model('rlhflow', folder)
+  return folder
+
+
+def test_rewards_are_the_scores(folder):
+  rewards = rl.reward_fn(folder, style='rlhflow')
+  steps = ['seven times three', 'is 21']
+  scorer = prm_jax.load(folder, style='rlhflow')
+  expected = scorer.score(PROBLEM, steps)
+  pairs = [
+    (PROBLEM, '\n'.join(steps)),
+    (PROBLEM, ''),
+    (PROBLEM, ' \n\nseven times three\n'),
+    (PROBLEM, 'word ' * 4096),
+    ([{'role': 'user', 'content': PROBLEM}],)
+    + ([{'role': 'assistant', 'content': '\n\n'.join(steps)}],),
+  ]
+  found = rewards(pairs)
+  assert found[0] == pytest.approx(expected, abs=1e-5)
+  assert found[1] == []
+  assert found[2] == pytest.approx(expected[:1], abs=1e-5)
+  assert len(found[3]) == 1 and math.isnan(found[3][0])
+  assert found[4] == pytest.approx(expected, abs=1e-5)
+  assert rewards([]) == []
+
+
+def test_another_form_and_separator(folder):
+  clip = RewardConfig('clip', threshold=0.9, outcome_weight=1.0)
+  rewards = rl.reward_fn(folder, ';', clip, 'rlhflow')
+  plain = rl.reward_fn(folder, ';', style='rlhflow')
+  pair = (PROBLEM, 'seven; times; three')
+  [scores], [paid] = plain([pair]), rewards([pair])
+  assert len(paid) == 3
+  assert paid == pytest.approx([min(s - 0.9, 0) for s in scores], abs=1e-6)
