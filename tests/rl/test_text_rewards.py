@@ -29,8 +29,10 @@ def test_rewards_are_the_scores(folder):
     (PROBLEM, ''),
     (PROBLEM, ' \n\nseven times three\n'),
     (PROBLEM, 'word ' * 4096),
-    ([{'role': 'user', 'content': PROBLEM}],)
-    + ([{'role': 'assistant', 'content': '\n\n'.join(steps)}],),
+    (
+      [{'role': 'user', 'content': PROBLEM}],
+      [{'role': 'assistant', 'content': '\n\n'.join(steps)}],
+    ),
   ]
   found = rewards(pairs)
   assert found[0] == pytest.approx(expected, abs=1e-5)
