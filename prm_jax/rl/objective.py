@@ -130,6 +130,22 @@ def _later(x: jax.Array) -> jax.Array:  # [B, T - 1] -> [B, T]
   return jnp.pad(x, ((0, 0), (1, 0)))
 
 
+def _written_only(
+  seen: TokenView, batch: Experience
+) -> tuple[TokenView, Experience]:
+  """Zeros wherever the policy did not write."""
+
+  def only(x: jax.Array) -> jax.Array:
+    return jnp.where(batch.written, x, 0.0)
+
+  floats = {
+    name: only(value)
+    for name, value in batch._asdict().items()
+    if name not in ('tokens', 'segment_ids', 'written')
+  }
+  return TokenView(*map(only, seen)), batch._replace(**floats)
+
+
 def make_objective(
   model: TransformerConfig, config: PolicyLossConfig, lora: LoraConfig = NO_LORA
 ) -> Objective:
@@ -143,6 +159,8 @@ def make_objective(
   def loss(params: Any, batch: Experience, by: tuple[jax.Array, jax.Array]):
     tokens, chains = by
     seen = view_tokens(params, batch.tokens, batch.segment_ids, model, lora)
+    # Before anything else: what overflows elsewhere would spoil the gradient.
+    seen, batch = _written_only(seen, batch)
     logprobs = seen.logprobs
 
     def mean(x: jax.Array) -> jax.Array:  # of all tokens of all parts

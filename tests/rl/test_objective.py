@@ -69,12 +69,12 @@ def test_the_view_is_that_of_the_forward_pass(state, batch):
   for b, t in ((0, 1), (2, 4), (3, 8)):
     row = jax.nn.log_softmax(logits[b, t - 1])
     token = batch.tokens[b, t]
-    assert seen.logprobs[b, t] == pytest.approx(row[token], abs=1e-5)
+    assert seen.logprobs[b, t] == pytest.approx(float(row[token]), abs=1e-5)
     entropy = -(jnp.exp(row) * row).sum()
-    assert seen.entropy[b, t] == pytest.approx(entropy, abs=1e-5)
+    assert seen.entropy[b, t] == pytest.approx(float(entropy), abs=1e-5)
     head = state.params['head']
     value = hidden[b, t - 1] @ head['kernel'][:, 0] + head['bias'][0]
-    assert seen.values[b, t] == pytest.approx(value, abs=1e-5)
+    assert seen.values[b, t] == pytest.approx(float(value), abs=1e-5)
   for each in seen:
     assert not np.asarray(each)[:, 0].any()
 
@@ -105,11 +105,11 @@ def test_the_loss_is_the_sum_of_its_parts(state, batch, reduce):
   value = jnp.where(written, value, 0).sum() / written.sum()
   expected = reduced(policy) + 0.1 * reduced(divergence)
   expected += 0.5 * value - 0.02 * reduced(seen.entropy)
-  assert total == pytest.approx(expected, rel=1e-5)
+  assert total == pytest.approx(float(expected), rel=1e-5)
   assert values['loss'] == total
-  assert values['value_loss'] == pytest.approx(value, rel=1e-5)
+  assert values['value_loss'] == pytest.approx(float(value), rel=1e-5)
   assert values['clipped'] == pytest.approx(
-    (cut & written).sum() / written.sum(), rel=1e-5
+    float((cut & written).sum() / written.sum()), rel=1e-5
   )
 
 
@@ -162,7 +162,9 @@ def test_parts_add_up_to_the_whole(state, batch, reduce):
   parts, also = step_of(config, 2)(state, batch)
   assert told.keys() == also.keys()
   for name in told:
-    assert told[name] == pytest.approx(also[name], rel=1e-4, abs=1e-6), name
+    assert told[name] == pytest.approx(float(also[name]), rel=1e-4, abs=1e-6), (
+      name
+    )
   for a, b in zip(
     jax.tree.leaves(whole.params), jax.tree.leaves(parts.params), strict=True
   ):
