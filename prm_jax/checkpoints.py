@@ -117,8 +117,15 @@ class Checkpoints:
     return type(abstract_state)(**restored)
 
   def load_params(self, abstract_params: Any, step: int) -> Any:
-    """The parameters of one checkpoint, placed as `abstract_params`."""
-    return self._load(step, {'params': abstract_params})['params']
+    """The parameters of one checkpoint, placed as `abstract_params`.
+
+    It may hold more, such as the value head of a policy; that stays unread.
+    """
+    options = ocp.options.PyTreeOptions(
+      loading=ocp.options.PyTreeOptions.Loading(partial_load=True)
+    )
+    with ocp.Context(pytree_options=options):
+      return self._load(step, {'params': abstract_params})['params']
 
   def _load(self, step: int | None, abstract: dict[str, Any]) -> dict[str, Any]:
     try:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from prm_jax import (
@@ -48,6 +50,7 @@ from prm_jax.rl_settings import (
 from prm_jax.sharding import make_mesh
 from prm_jax.train import compile_train_step, make_step
 from prm_jax.train_state import (
+  TrainState,
   abstract_state,
   init_state,
   make_init,
@@ -77,7 +80,7 @@ def train(
   model, lora = described.model, described.lora
   head = VALUE_HEAD if settings.advantage.estimator == 'gae' else None
   optimizer = make_optimizer(settings.optim, loop.steps)
-  init = make_init(model, head, optimizer, lora)
+  init = _expect_nothing(make_init(model, head, optimizer, lora))
   data = batches_of(len(tasks.train), loop.problems, seed)
   if checkpoints.latest is None:
     state = init_state(init, mesh, seed, start.load(mesh))
@@ -130,6 +133,19 @@ def train(
       mesh,
       workdir,
     )
+
+
+def _expect_nothing(init: Callable) -> Callable:
+  """States whose value head says 0: a random one is worse than none."""
+
+  def zeroed(key: jax.Array, backbone: Any = None) -> TrainState:
+    state = init(key, backbone)
+    if 'head' not in state.params:
+      return state
+    head = jax.tree.map(jnp.zeros_like, state.params['head'])
+    return state._replace(params=state.params | {'head': head})
+
+  return zeroed
 
 
 def tested(
