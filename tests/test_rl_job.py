@@ -177,7 +177,7 @@ def test_what_comes_out_is_a_policy(runs):
   for name in ('grpo', 'ppo'):
     policy = load_policy(folder / name, SamplingConfig(slots=4, max_tokens=16))
     [[completion]] = policy.complete([Request('mod 3 : 1 + 1', (), 'x', 1)])
-    assert completion.steps and completion.finished
+    assert completion.tokens > 0 and np.isfinite(completion.logprob)
 
 
 def without_times(lines):
