@@ -166,10 +166,17 @@ def tested(
   )
 
 
-def rl_section(config: Mapping[str, Any], watch: Watch) -> dict[str, Any]:
-  """What the looks at held-out problems told."""
+def rl_section(
+  config: Mapping[str, Any], watch: Watch, best: int
+) -> dict[str, Any]:
+  """What the looks at held-out problems told.
+
+  Args:
+    best: the update whose checkpoint is tested.
+  """
   each = config['train']['problems'] * config['train']['samples']
   return {
+    'tested_after': best * each,  # chains
     'looks': [
       {
         'update': line['update'],
@@ -249,7 +256,10 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   best = checkpoints.load_params(
     start.described.abstract_params(mesh), checkpoints.best
   )
-  results: dict[str, Any] = {'rl': rl_section(config, watch), 'sampling': {}}
+  results: dict[str, Any] = {
+    'rl': rl_section(config, watch, checkpoints.best),
+    'sampling': {},
+  }
   for name, backbone in (
     ('before', start.load(mesh)),
     ('after', start.described.merged(best)['backbone']),

@@ -163,6 +163,7 @@ def test_it_is_watched_and_tested(runs):
   manifest = results_of(folder / 'grpo')['manifest']
   saved = {x['step']: x['eval/accuracy'] for x in rated[1:]}
   assert saved[manifest['best_update']] == max(saved.values())
+  assert found['rl']['tested_after'] == 32 * manifest['best_update']
 
 
 def test_the_report_shows_it(runs):

@@ -48,6 +48,8 @@ def rl(
       raise UserError('rl.looks: expected whole numbers, update and chains')
     if missing := COLUMNS.keys() - told.keys():
       raise UserError(f'rl.looks.told: {min(missing)!r} is missing')
+  if not isinstance(section.get('tested_after'), int):
+    raise UserError('rl.tested_after: expected a whole number')
   names = ('before', 'after')
   if not all(isinstance(sampling.get(name), dict) for name in names):
     raise UserError('sampling: expected the policy before and after')
@@ -60,7 +62,8 @@ def rl(
   return {
     'sentence': (
       f'Of its chains for test problems {before} were right before, and '
-      f'{after} after {looks[-1]["chains"]:,} chains.'
+      f'{after} at the best checkpoint on held-out problems, after '
+      f'{section["tested_after"]:,} chains.'
     ),
     'alarms': [_alarm(each) for each in alarms],
     'figure': _figure(looks),

@@ -1,0 +1,83 @@
+"""The section of an RL run on the page, and what it refuses."""
+
+import copy
+
+import pytest
+
+from prm_jax.errors import UserError
+from prm_jax.report import rl_section, write_report
+from tests.report.workdir import parse, table, write
+
+
+def look(update, accuracy, score, hacked=False):
+  told = dict.fromkeys(rl_section.COLUMNS, 0.25)
+  told |= {'accuracy': accuracy, 'chain_score': score}
+  return {
+    'update': update,
+    'chains': 64 * update,
+    'told': told,
+    'hacked': hacked,
+  }
+
+
+ALARM = {
+  'hacked': True,
+  'update': 20,
+  'since': 10,
+  'accuracy': {'mean': -0.25, 'interval': [-0.3, -0.2]},
+  'score': {'mean': 0.125, 'interval': [0.1, 0.2]},
+}
+RESULTS = {
+  'rl': {
+    'tested_after': 640,
+    'looks': [look(0, 0.5, 0.4), look(10, 0.75, 0.6), look(20, 0.5, 0.8, True)],
+    'alarms': [ALARM],
+  },
+  'sampling': {
+    'before': {'accuracy': {'mean': 0.5, 'ci95': [0.4, 0.6]}},
+    'after': {'accuracy': {'mean': 0.75, 'ci95': [0.7, 0.8]}},
+  },
+}
+
+
+def test_what_was_learned_is_said_and_drawn(tmp_path):
+  section = parse(write_report(write(tmp_path, RESULTS))).by_id('rl')
+  said, alarm = (p.text for p in section.all('p')[:2])
+  assert said == (
+    'Of its chains for test problems 50.0% [40.0, 60.0] were right before, and '
+    '75.0% [70.0, 80.0] at the best checkpoint on held-out problems, after 640 '
+    'chains.'
+  )
+  assert 'fell by 25.0 points while the PRM score rose by 0.125' in alarm
+  rows = table(section.all('table')[0])
+  assert [row[1] for row in rows] == ['50.0', '75.0', '50.0']
+  assert rows[1][0] == '640' and 'hacked' in rows[2][0]
+  assert len(section.all('svg')) == 1
+
+
+def test_a_long_run_shows_some_looks_and_the_last():
+  section = RESULTS['rl'] | {'looks': [look(k, 0.5, 0.5) for k in range(100)]}
+  rows = rl_section.rl(section, RESULTS['sampling'])['rows']
+  assert len(rows) <= rl_section.MAX_ROWS and rows[-1][0] == f'{64 * 99:,}'
+
+
+@pytest.mark.parametrize(
+  ('spoil', 'message'),
+  [
+    (lambda r: r['rl'].pop('looks'), 'expected a list of looks'),
+    (lambda r: r['rl'].pop('tested_after'), 'rl.tested_after: expected'),
+    (lambda r: r['rl']['looks'][0].pop('told'), 'rl.looks: expected objects'),
+    (lambda r: r['rl']['looks'][0].pop('chains'), 'expected whole numbers'),
+    (
+      lambda r: r['rl']['looks'][1]['told'].pop('steps'),
+      "rl.looks.told: 'steps' is missing",
+    ),
+    (lambda r: r['rl']['alarms'][0].pop('since'), "rl.alarms: 'since'"),
+    (lambda r: r['sampling'].pop('after'), 'expected the policy before and'),
+  ],
+)
+def test_a_malformed_section_is_one_line(tmp_path, spoil, message):
+  results = copy.deepcopy(RESULTS)
+  spoil(results)
+  with pytest.raises(UserError, match=message):
+    write_report(write(tmp_path, results))
