@@ -49,7 +49,7 @@ def test_what_was_learned_is_said_and_drawn(tmp_path):
     'chains.'
   )
   assert 'fell by 25.0 points while the PRM score rose by 0.125' in alarm
-  rows = table(section.all('table')[0])
+  _, *rows = table(section.all('table')[0])
   assert [row[1] for row in rows] == ['50.0', '75.0', '50.0']
   assert rows[1][0] == '640' and 'hacked' in rows[2][0]
   assert len(section.all('svg')) == 1
