@@ -52,7 +52,7 @@ def test_what_was_learned_is_said_and_drawn(tmp_path):
   _, *rows = table(section.all('table')[0])
   assert [row[1] for row in rows] == ['50.0', '75.0', '50.0']
   assert rows[1][0] == '640' and 'hacked' in rows[2][0]
-  assert len(section.all('svg')) == 1
+  assert len(section.all('figure')) == 1
 
 
 def test_a_long_run_shows_some_looks_and_the_last():
