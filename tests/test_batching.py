@@ -24,6 +24,8 @@ from tests.tiny_sampling import (
   some_jobs,
 )
 
+pytestmark = pytest.mark.once
+
 FEW_SLOTS = SamplingConfig(slots=4, max_tokens=40)
 
 

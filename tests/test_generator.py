@@ -27,6 +27,8 @@ from prm_jax.tokenizer import (
 from tests.command_line import ROOT
 from tests.tiny_sampling import one_device
 
+pytestmark = pytest.mark.once
+
 FORMAT = make_format('arithmetic', 48)
 MODEL = TransformerConfig(
   vocab_size=110, d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=24

@@ -16,6 +16,8 @@ from tests.test_generator import FORMAT, PROBLEM, make_generator
 from tests.test_generator import MODEL as GENERATOR_MODEL
 from tests.tiny_sampling import MODEL, STOPS, make_writer, some_jobs
 
+pytestmark = pytest.mark.once
+
 PLAIN = SamplingConfig(slots=8, max_tokens=12)
 
 

@@ -26,6 +26,8 @@ from prm_jax.train_state import NO_LORA, init_state, make_init
 from tests import tiny_training
 from tests.tiny_training import COMPILE_FAST
 
+pytestmark = pytest.mark.once
+
 LOSS = LossConfig(lm_weight=1.0)
 KEPT = dataclasses.replace(tiny_training.MODEL, param_dtype='bfloat16')
 

@@ -18,6 +18,8 @@ from prm_jax.published import LM_STYLES, open_published
 from tests import published_models
 from tests.published_models import STYLES, write_json, write_model
 
+pytestmark = pytest.mark.once
+
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'published'
 # float32 in another order of operations; scores are probabilities.
 F32 = {'rtol': 1e-4, 'atol': 1e-5}

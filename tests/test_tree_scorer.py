@@ -21,6 +21,8 @@ from tests.command_line import ROOT
 from tests.published_models import write_model
 from tests.tiny_trees import FORMAT, MODEL, make_scorer, some_chains
 
+pytestmark = pytest.mark.once
+
 PROBLEM = 'seven times three'
 
 
