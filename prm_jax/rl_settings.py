@@ -25,6 +25,23 @@ from prm_jax.rl.objective import PolicyLossConfig
 from prm_jax.rl.rewards import RewardConfig
 
 BEST_METRIC = 'eval/accuracy'
+SECTIONS = (
+  'policy',
+  'model',
+  'lora',
+  'sampling',
+  'prm',
+  'reward',
+  'advantage',
+  'loss',
+  'optim',
+  'train',
+  'problems',
+  'held_out',
+  'test',
+  'evaluation',
+  'alarm',
+)
 
 
 class Settings(NamedTuple):
@@ -42,6 +59,12 @@ class Settings(NamedTuple):
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
   """Checks a config: every fault that can be seen without data is seen here."""
+  for name in SECTIONS:
+    if name not in config:
+      raise UserError(
+        f"config.task='rl' reads config.{name}, which this file does not have: "
+        'configs/rl_math.py trains policies with rewards'
+      )
   reward = dict(config['reward'])
   kl_in_reward = reward.pop('kl_weight')
   settings = Settings(

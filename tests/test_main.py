@@ -112,7 +112,8 @@ BEFORE_PARSING = {
 }
 # Overrides that a config takes and a run refuses, before it makes any data.
 REFUSED = {
-  'task=rl': "config.task is 'rl': expected one of prm",
+  'task=swim': "config.task is 'swim': expected one of prm",
+  'task=rl': "config.task='rl' reads config.policy, which this file does not",
   'seed=-1': 'seed=-1',
   'mesh.model=3': 'mesh .*model=3 does not fit 1 devices; set --config.mesh',
   'mesh.model=0': 'mesh .*model=0 does not fit 1 devices',

@@ -17,7 +17,7 @@ from tests.command_line import contents, run_all, the_error
 from tests.test_policy_job import SMALL as SMALL_POLICY
 from tests.test_resume import last_state, metric_lines, saved_steps
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.slow]
 
 # The domain of the small policy: one step, modulus 3.
 DOMAIN = (
@@ -192,7 +192,6 @@ def without_times(lines):
   ]
 
 
-@pytest.mark.slow
 def test_killed_and_gone_on_with_it_is_the_same(runs, policy, tmp_path):
   """SIGKILL twice, SIGTERM once: bit-equal parameters, moments and numbers."""
   folder, _ = runs
@@ -238,7 +237,6 @@ def test_done_is_done(runs, policy):
   assert contents(folder / 'grpo' / 'checkpoints') == before
 
 
-@pytest.mark.slow
 def test_a_hacked_reward_is_told_and_stops_the_run(policy, tmp_path):
   """Paid for wrong answers and for whatever a random PRM likes."""
   prm = tmp_path / 'prm'
