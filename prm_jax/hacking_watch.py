@@ -116,9 +116,14 @@ def lowest(episode: episodes.Episode) -> float:
 
 
 def shown(found: Sequence[episodes.Episode], when: str) -> list[dict]:
-  """Some chains with their scores, the same problems at every look."""
+  """Some chains with their scores, the same problems at every look.
+
+  Not those whose scores are not finite, which a report cannot draw.
+  """
   step = max(1, len(found) // SHOWN)
-  return diagnostics.records([e for e in found[::step][:SHOWN]], when)
+  some = found[::step][:SHOWN]
+  scored = [e for e in some if np.isfinite(e.scores).all()]
+  return diagnostics.records(scored, when)
 
 
 def read_looks(path: paths.Path) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from prm_jax import hacking_watch
 from prm_jax.chains import from_dict
 from prm_jax.rl import diagnostics, episodes
 from prm_jax.tokenizer import PROBLEM_END, STEP_END
@@ -61,6 +62,13 @@ def test_broken_scores_are_counted(found):
   broken = found[0]._replace(scores=np.array([np.nan, 0.5]))
   told = diagnostics.of_chains([broken, *found[1:]])
   assert told['unscored'] == 1 and np.isfinite(list(told.values())).all()
+
+
+def test_what_a_report_cannot_draw_is_not_shown(found):
+  broken = found[0]._replace(scores=np.array([np.nan, 0.5]))
+  shown = hacking_watch.shown([broken, *found[1:]], 'update 3')
+  assert len(shown) == 2  # one more has no step
+  assert all(np.isfinite(record['scores']).all() for record in shown)
 
 
 def test_nothing_is_no_error():
