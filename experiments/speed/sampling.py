@@ -28,7 +28,7 @@ from prm_jax.encoding import make_format
 from prm_jax.generate import SamplingConfig, Stops
 from prm_jax.models import TransformerConfig, init_params
 from prm_jax.report import readme_table
-from prm_jax.sharding import make_mesh
+from prm_jax.sharding import flat_mesh
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = 'python experiments/speed/sampling.py --parity-python PYTHON'
@@ -114,7 +114,7 @@ def ours(task: dict, clock: str) -> dict:
   writer = Writer(
     params,
     config,
-    make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}),
+    flat_mesh(),
     SamplingConfig(slots=SAMPLES, max_tokens=window),
     Stops(-1, -1),  # no token ends a chain: the lengths are given
     window,

@@ -1,7 +1,7 @@
 """Every method of search on the test problems of one policy, PRM and ORM.
 
     python -m experiments.test_time_compute.searches --policy DIR --prm DIR \
-      --prm-of-solver DIR --output FILE
+      --output FILE
 
 What run.py runs for every seed and difficulty. Models are opened once; a method
 that is in the file already is not run again.
@@ -200,9 +200,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--policy', required=True, help='its --workdir')
   parser.add_argument('--prm', required=True, help='its --workdir')
-  parser.add_argument(
-    '--prm-of-solver', required=True, help='of one trained on other chains'
-  )
+  parser.add_argument('--prm-of-solver', help='of one trained on other chains')
   parser.add_argument('--output', type=pathlib.Path, required=True)
   parser.add_argument('--problems', type=int, default=200)
   parser.add_argument('--problems-file', default='', help='instead of the test')
@@ -242,14 +240,14 @@ def main() -> None:
     pool = make_pool(run('majority', {'samples': NS[-1]}))
     model = loading.read_description(paths.open_path(args.policy)).model
     done |= best_of_n_curves(pool, prm, orm, model, args.seed)
+    prms = {"the policy's chains": prm}
+    if args.prm_of_solver:
+      prms["the solver's chains"] = loading.load(args.prm_of_solver)
     done['_over_optimisation'] = {
       name: compute.over_optimisation(
         chain_scores(pool, scorer, AGGREGATE), pool.correct, NS
       )
-      for name, scorer in (
-        ("the policy's chains", prm),
-        ("the solver's chains", loading.load(args.prm_of_solver)),
-      )
+      for name, scorer in prms.items()
     }
     manifest.write_json(args.output, done)
   for method, points in POINTS.items():

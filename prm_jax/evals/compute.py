@@ -43,46 +43,45 @@ def compute_to_reach(
 
 def times_less(
   ours: tuple[np.ndarray, np.ndarray],  # compute, correct: [Q, K] each
-  theirs: tuple[np.ndarray, np.ndarray],  # [Q, L] each, the same problems
-  wanted: float,
+  theirs: tuple[np.ndarray, np.ndarray],  # [Q] each, the same problems
   seed: int = 0,
   resamples: int = 2000,
 ) -> dict[str, Any]:
-  """How many times less compute we need for an accuracy than they do.
+  """How many times less compute we need for the accuracy of a search of theirs.
 
   Returns:
-    `ours` and `theirs`, the compute of each, None where it is not reached;
-    `ratio`, theirs / ours; `ci95` of it over problems, drawn again for both
-    together, among the resamples in which both reach it; `reached`, the share
-    of these. An interval with a low share says little: it leaves out the draws
-    in which one of the two did badly.
+    `wanted`, their accuracy; `ratio`, their compute over the least that has it
+    by `compute_to_reach`, None where we never do; `smallest`: we have it at our
+    smallest budget, so the ratio may be greater; `ci95` of it over problems,
+    drawn again for both together, their accuracy with them, among the resamples
+    in which we reach it; `reached`, the share of these. An interval with a low
+    share says little: it leaves out the draws in which we did badly.
   """
-  pairs = [_check(*ours), _check(*theirs)]
-  if len(pairs[0][0]) != len(pairs[1][0]):
+  cost, right = _check(*ours)
+  theirs = tuple(np.asarray(x, np.float64)[:, None] for x in theirs)
+  their_cost, their_right = _check(*theirs)
+  if len(right) != len(their_right):
     raise UserError(
-      f'{len(pairs[0][0])} and {len(pairs[1][0])} problems: expected the same '
+      f'{len(right)} and {len(their_right)} problems: expected the same '
       'problems in the same order'
     )
-  found = [
-    compute_to_reach(cost.mean(0), right.mean(0), wanted)
-    for cost, right in pairs
-  ]
-  # Equal seeds and numbers of problems: the draws are those of both.
-  drawn = [
-    bootstrap.resample_means(np.stack(pair, 1), seed, resamples)
-    for pair in pairs
-  ]
-  ratios = []
-  for mine, other in zip(*drawn, strict=True):
-    a, b = compute_to_reach(*mine, wanted), compute_to_reach(*other, wanted)
-    if a is not None and b is not None:
-      ratios.append(b / a)
-  both = None not in found
+
+  def ratio(means: np.ndarray) -> float | None:  # [2, K + 1]
+    spent, accuracy = means
+    least = compute_to_reach(spent[1:], accuracy[1:], accuracy[0])
+    return None if least is None else spent[0] / least
+
+  both = np.stack(
+    [np.hstack([their_cost, cost]), np.hstack([their_right, right])], 1
+  )
+  means = both.mean(0)
+  drawn = bootstrap.resample_means(both, seed, resamples)
+  ratios = [found for each in drawn if (found := ratio(each)) is not None]
+  cheapest = 1 + int(np.argmin(means[0, 1:]))
   return {
-    'wanted': wanted,
-    'ours': found[0],
-    'theirs': found[1],
-    'ratio': found[1] / found[0] if both else None,
+    'wanted': float(means[1, 0]),
+    'ratio': ratio(means),
+    'smallest': bool(means[1, cheapest] >= means[1, 0]),
     'ci95': list(bootstrap.interval(np.array(ratios))) if ratios else None,
     'reached': len(ratios) / resamples,
   }

@@ -31,18 +31,22 @@ def test_a_method_that_needs_a_fifth():
   accuracy = np.array([0.2, 0.5, 0.8])
   right = (rng.random((400, 1)) < accuracy).astype(float)
   cost = np.tile([10.0, 100.0, 1000.0], (400, 1))
-  got = compute.times_less((cost / 5, right), (cost, right), 0.45)
+  theirs = cost[:, 1], right[:, 1]
+  got = compute.times_less((cost / 5, right), theirs)
   # The same problems are right at a fifth of the compute, in every resample.
   assert got['ratio'] == pytest.approx(5)
   assert got['ci95'] == pytest.approx([5, 5])
-  assert got['reached'] == 1
-  other = (rng.random((400, 1)) < accuracy).astype(float)
-  got = compute.times_less((cost / 5, right), (cost, other), 0.45)
+  assert got['reached'] == 1 and not got['smallest']
+  assert got['wanted'] == right[:, 1].mean()
+  other = (rng.random(400) < 0.5).astype(float)
+  got = compute.times_less((cost / 5, right), (cost[:, 1], other))
   low, high = got['ci95']
   assert low < 5 < high and low > 2
-  never = compute.times_less((cost, right), (cost, right * 0), 0.45)
+  # A tenth of a mean that we have at our least budget already.
+  got = compute.times_less((cost, right), (cost[:, 2], right[:, 0] * 0.5))
+  assert got['smallest'] and got['ratio'] == pytest.approx(100)
+  never = compute.times_less((cost, right * 0), theirs)
   assert (never['ratio'], never['ci95'], never['reached']) == (None, None, 0)
-  assert never['theirs'] is None and never['ours'] > 10
 
 
 def test_over_optimisation_is_found_where_it_is_and_only_there():
@@ -83,12 +87,12 @@ def test_noise_is_seldom_called_over_optimisation():
 def test_refusals():
   ones = np.ones((2, 2))
   with pytest.raises(UserError, match=r'same shape \[problems, budgets\]'):
-    compute.times_less((ones, np.ones((2, 3))), (ones, ones), 0.5)
+    compute.times_less((ones, np.ones((2, 3))), (ones[0], ones[0]))
   with pytest.raises(UserError, match='problem 0 at budget 1 took -1'):
-    compute.times_less((ones, ones), (np.array([[1.0, -1.0]]), ones[:1]), 0.5)
+    compute.times_less((np.array([[1.0, -1.0]]), ones[:1]), (ones[0], ones[0]))
   with pytest.raises(UserError, match='nothing was spent at budget 1'):
-    compute.times_less((np.array([[1.0, 0.0]]), ones[:1]), (ones, ones), 0.5)
+    compute.times_less((np.array([[1.0, 0.0]]), ones[:1]), (ones[0], ones[0]))
   with pytest.raises(UserError, match='2 and 3 problems'):
-    compute.times_less((ones, ones), (np.ones((3, 2)), np.ones((3, 2))), 0.5)
+    compute.times_less((ones, ones), (np.ones(3), np.ones(3)))
   with pytest.raises(UserError, match='two ascending numbers'):
     compute.over_optimisation(ones, ones, [2, 1])
