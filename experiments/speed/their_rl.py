@@ -1,0 +1,182 @@
+"""TRL's GRPOTrainer on the workload of rl.py, in its own process.
+
+Reads a JSON task and ends with a line of JSON: tokens, and where time went.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+
+import datasets
+import tokenizers
+import torch
+import transformers
+import trl
+
+SPECIALS = ('<pad>', '<bos>', '\n', '<problem_end>')  # ids 0 to 3, as ours
+END = 3
+WORDS = ('+', '-', '*', '=', 'mod', ':', *map(str, range(100)))
+
+
+def make_tokenizer() -> transformers.PreTrainedTokenizerFast:
+  """The ids of prm_jax's tokenizer of the arithmetic domain, a step a line."""
+  ids = {word: i for i, word in enumerate((*SPECIALS, *WORDS))}
+  backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids))
+  backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(' ', 'removed')
+  pad, first, _, end = SPECIALS
+  backend.post_processor = tokenizers.processors.TemplateProcessing(
+    single=f'{first} $A {end}',
+    special_tokens=[(first, ids[first]), (end, ids[end])],
+  )
+  # The end of a step is text: special tokens are not decoded.
+  backend.add_special_tokens([pad, first, end])
+  return transformers.PreTrainedTokenizerFast(
+    tokenizer_object=backend, pad_token=pad, eos_token=end
+  )
+
+
+class Timed(trl.GRPOTrainer):
+  """The trainer; of each update tokens, and seconds of wall time by part."""
+
+  def __init__(self, *args, **kwargs):
+    super().__init__(*args, **kwargs)
+    self.tokens, self.seconds = [], {'sampling': [], 'scoring': []}
+
+  @contextlib.contextmanager
+  def _clock(self, part):
+    began = time.perf_counter()
+    yield
+    self.seconds[part].append(time.perf_counter() - began)
+
+  def _generate(self, prompts):
+    with self._clock('sampling'):
+      made = super()._generate(prompts)
+    self.tokens.append(sum(map(len, made[1])))
+    return made
+
+  def _calculate_rewards(self, *args):
+    with self._clock('scoring'):
+      return super()._calculate_rewards(*args)
+
+
+class Marks(transformers.TrainerCallback):
+  """Wall and CPU clock after each update."""
+
+  def __init__(self):
+    self.wall, self.cpu = [], []
+
+  def on_step_end(self, args, state, control, **kwargs):
+    self.wall.append(time.perf_counter())
+    self.cpu.append(time.process_time())
+
+
+def make_rewards(prm: str) -> tuple[list, list[float]]:
+  """Reward functions, and a list of the share of right chains of each update.
+
+  Args:
+    prm: workdir of a PRM, which pays a chain its lowest score; '': none.
+  """
+  shares = []
+
+  def right(completions, completion_ids, truth, **_):
+    paid = [
+      float(ids[-1] == END and text.rstrip().endswith(f'= {answer}'))
+      for text, ids, answer in zip(
+        completions, completion_ids, truth, strict=True
+      )
+    ]
+    shares.append(sum(paid) / len(paid))
+    return paid
+
+  if not prm:
+    return [right], shares
+  from prm_jax import rl  # noqa: PLC0415
+
+  rewards = rl.reward_fn(prm)
+
+  def lowest(prompts, completions, **_):
+    pairs = zip(prompts, completions, strict=True)
+    return [min(r, default=0.0) for r in rewards(pairs)]
+
+  return [right, lowest], shares
+
+
+def run(task: dict, folder: str) -> dict:
+  """What was measured after the updates that warm up.
+
+  Args:
+    folder: for what the trainer writes.
+  """
+  train, optim, loss = (task['config'][k] for k in ('train', 'optim', 'loss'))
+  rewards, shares = make_rewards(task['prm'])
+  marks = Marks()
+  chains = train['problems'] * train['samples']
+  trainer = Timed(
+    task['policy'],
+    rewards,
+    trl.GRPOConfig(
+      folder,
+      model_init_kwargs={'dtype': 'float32'},
+      bf16=False,
+      use_cpu=True,
+      gradient_checkpointing=False,
+      max_steps=train['updates'],
+      # One batch is sampled at once, and learned from at once.
+      per_device_train_batch_size=chains,
+      num_generations=train['samples'],
+      max_completion_length=task['max_tokens'],
+      shuffle_dataset=False,
+      loss_type='dapo',
+      epsilon=loss['clip_low'],
+      beta=loss['kl_weight'],
+      learning_rate=optim['lr'],
+      lr_scheduler_type='constant_with_warmup',
+      warmup_steps=optim['warmup'],
+      adam_beta1=optim['b1'],
+      adam_beta2=optim['b2'],
+      weight_decay=optim['weight_decay'],
+      max_grad_norm=optim['clip'],
+      logging_steps=train['log_every'],
+      save_strategy='no',
+      report_to='none',
+      disable_tqdm=True,
+    ),
+    datasets.Dataset.from_dict(
+      {'prompt': task['prompts'], 'truth': task['truths']}
+    ),
+    processing_class=make_tokenizer(),
+    callbacks=[marks],
+  )
+  with contextlib.redirect_stdout(sys.stderr):  # it logs there
+    trainer.train()
+  first = task['warmup']
+  return {
+    'tokens': sum(trainer.tokens[first:]),
+    'wall': marks.wall[-1] - marks.wall[first - 1],
+    'cpu': marks.cpu[-1] - marks.cpu[first - 1],
+    'parts': {k: sum(v[first:]) for k, v in trainer.seconds.items()},
+    'right': sum(shares[first:]) / len(shares[first:]),
+    'parameters': sum(p.numel() for p in trainer.model.parameters()),
+    'versions': {
+      each.__name__: each.__version__ for each in (torch, transformers, trl)
+    },
+  }
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser()
+  parser.add_argument('--task', required=True)
+  parser.add_argument('--threads', type=int, required=True)
+  args = parser.parse_args()
+  torch.set_num_threads(args.threads)
+  with open(args.task) as file:
+    task = json.load(file)
+  with tempfile.TemporaryDirectory() as folder:
+    print(json.dumps(run(task, folder)))
+
+
+if __name__ == '__main__':
+  main()
