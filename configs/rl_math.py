@@ -22,8 +22,15 @@ Variants, comma separated, as in `configs/rl_math.py:rloo,tiny`:
     rloo     with the mean of the others as baseline
     ppo      with a value head, four minibatches twice
     outcome  the verifier's word alone, without a PRM
+    prime    an implicit PRM, which starts as the policy and learns from every
+             batch's outcomes (PRIME); rloo
     exact    in place of a PRM exact step labels of the arithmetic domain
     tiny     seconds instead of minutes: to see that everything runs
+
+With a policy of configs/policy_math.py:qwen2_5_math_7b:
+
+    qwen2_5_math_7b  on GSM8K, on TPU v5e:16x16; python -m prm_jax.aot says what
+                     it needs before there is a policy
 """
 
 import ml_collections
@@ -38,6 +45,11 @@ def base() -> ml_collections.ConfigDict:
   config.mesh = dict(replica=1, fsdp=-1, model=1)
 
   config.policy = dict(workdir='')  # of the policy that is to be improved
+  # What prm_jax.aot compiles for; without policy.workdir for such a policy,
+  # whose chains have so many tokens, and without prm.path a PRM as large.
+  config.aot = dict(
+    topology='', max_length=512, model=ml_collections.ConfigDict()
+  )
   # How it is computed; '' and -1: as it was trained.
   config.model = dict(dtype='', param_dtype='', remat='', scan_unroll=-1)
   config.lora = dict(
@@ -53,21 +65,32 @@ def base() -> ml_collections.ConfigDict:
       'down_proj',
     ),
   )
-  config.sampling = dict(slots=64, max_tokens=48)
-  config.prm = dict(
-    kind='workdir',  # or exact, of the arithmetic domain; or none
-    path='',  # of a trained PRM, or a published one: a folder, hf://owner/name
-    style='',  # of a published one that does not tell
-    exact='steps',  # that a step is right; or value: that the solver ends right
+  config.sampling = dict(
+    slots=64,
+    max_tokens=48,
+    devices=0,  # so many of all that sample and score beside training
   )
+  config.prm = dict(
+    kind='workdir',  # exact, of the arithmetic domain; implicit; or none
+    # Of a trained PRM, or a published one: a folder, hf://owner/name. Of a
+    # policy that an implicit PRM is at first; '': the one to be improved.
+    path='',
+    style='',  # of a published one that does not tell
+    dtype='',  # that it is kept and computed in; '': as it was trained
+    exact='steps',  # that a step is right; or value: that the solver ends right
+    beta=0.05,  # of implicit: beta * log(PRM / first policy) is the reward
+    # An implicit PRM learns before it scores; the rest is as in optim.
+    online=dict(on=True, lr=1e-4),
+  )
+  # The first policy, where something is compared with it; '': as trained.
+  config.reference = dict(param_dtype='', offload=False)  # to the host's memory
   config.reward = dict(
     form='raw',
     weight=1.0,
     outcome_weight=1.0,
-    centre=0.0,
-    temperature=0.1,  # of min_form
+    centre=0.5,  # a score that is worth nothing
+    temperature=0.05,  # of min_form
     threshold=0.5,  # of clip
-    discount=1.0,  # of potential
     normalise='none',  # or steps
     kl_weight=0.0,  # of the KL from the first policy, taken from the reward
   )
@@ -76,6 +99,7 @@ def base() -> ml_collections.ConfigDict:
     process='step',  # whom a step's reward is for: step, to_go, chain
     baseline='position',  # what it is compared with; or group
     scale=True,
+    eps=0.02,  # is added to deviations; 1e-4 scales up what hardly differs
     discount=1.0,  # of gae
     trace=0.95,
   )
@@ -107,6 +131,7 @@ def base() -> ml_collections.ConfigDict:
     epochs=1,
     minibatches=1,
     microbatches=1,
+    staleness=0,  # updates that sampling may be behind, to run beside training
     kl_stop=0.0,
     log_every=1,
     evaluate_every=20,
@@ -150,8 +175,53 @@ def outcome(config: ml_collections.ConfigDict) -> None:
   config.reward.update(form='outcome', weight=0.0)
 
 
+def prime(config: ml_collections.ConfigDict) -> None:
+  config.prm.kind = 'implicit'
+  config.reward.centre = 0.0  # of log-ratios
+  config.advantage.update(estimator='rloo', process='to_go', baseline='group')
+
+
+def qwen2_5_math_7b(config: ml_collections.ConfigDict) -> None:
+  config.name = 'RL with step rewards on GSM8K'
+  config.aot.topology = 'v5e:16x16'
+  config.aot.model = ml_collections.ConfigDict(
+    dict(
+      vocab_size=152_064,
+      d_model=3584,
+      n_layers=28,
+      n_heads=28,
+      n_kv_heads=4,
+      head_dim=128,
+      d_ff=18_944,
+      qkv_bias=True,
+      tie_embeddings=False,
+    )
+  )
+  config.mesh.model = 4
+  config.model.update(
+    dtype='bfloat16', param_dtype='float32', remat='full', scan_unroll=1
+  )
+  config.sampling.update(slots=1024, max_tokens=320)
+  config.optim.lr = 1e-6
+  config.train.update(problems=64, samples=16, minibatches=4)
+  config.prm.dtype = 'bfloat16'
+  config.reference.param_dtype = 'bfloat16'
+  config.problems.kind = 'file'
+  config.held_out.problems = 128
+  config.test.update(problems=200, samples=8)
+  config.evaluation.ns = (1, 2, 4, 8)
+
+
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
+  if config.aot.model:
+    config.aot.model.update(
+      vocab_size=512, d_model=32, n_layers=2, n_heads=2, n_kv_heads=1
+    )
+    config.aot.model.update(head_dim=0, d_ff=64)
+    config.mesh.model = 1
+    config.sampling.max_tokens = 16
+    config.train.minibatches = 1
   config.train.update(updates=4, problems=4, samples=4)
   config.train.update(evaluate_every=2, checkpoint_every=2)
   config.problems.update(train_problems=128, dev_problems=8, test_problems=8)
@@ -169,7 +239,9 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'rloo': lambda c: c.advantage.update(estimator='rloo'),
     'ppo': ppo,
     'outcome': outcome,
+    'qwen2_5_math_7b': qwen2_5_math_7b,
     'exact': lambda c: c.prm.update(kind='exact'),
+    'prime': prime,
     'tiny': tiny,
   }
   for name in filter(None, arg.split(',')):

@@ -3,10 +3,11 @@
     python -m prm_jax.aot --config configs/prm_math.py:qwen2_5_math_7b \
       --topology v5e:16x16
 
-The train step and the scoring step that run elsewhere (a policy's: the sampling
-step, its cache included) go through the real TPU compiler (pip install
-'jax[tpu]'). It says what they need of each chip's memory and how long they take
-at least; exit code 1 when they do not fit.
+The train step and the scoring step that run elsewhere (a policy's: what reads
+prompts and what samples, its cache included; of an RL job all of these) go
+through the real TPU compiler (pip install 'jax[tpu]'). It says what they need
+of each chip's memory and how long they take at least; exit code 1 when they do
+not fit.
 """
 
 import dataclasses
@@ -20,16 +21,9 @@ import jax
 from absl import flags
 from jax.sharding import Mesh
 
+from prm_jax import aot_programs, aot_rl, manifest
 from prm_jax import main as command_line
-from prm_jax import manifest
-from prm_jax.aot_programs import (
-  PROGRAMS,
-  cache_bytes,
-  kernel_flops,
-  lower_train,
-  model_of,
-  useful_flops,
-)
+from prm_jax.aot_programs import Plan, Program
 from prm_jax.compiled.chips import Chip, chip_of
 from prm_jax.compiled.compiler import (
   compile_program,
@@ -39,8 +33,6 @@ from prm_jax.compiled.compiler import (
 from prm_jax.compiled.program import read_program
 from prm_jax.compiled.work import Count, count_work
 from prm_jax.errors import UserError
-from prm_jax.settings import check_mesh, check_values
-from prm_jax.sharding import make_mesh
 
 _TOPOLOGY = flags.DEFINE_string(
   'topology', '', "Chips, such as v5e:16x16; by default the config's own."
@@ -50,6 +42,11 @@ _SLICES = flags.DEFINE_integer(
 )
 _OUTPUT = flags.DEFINE_string('output', '', 'A JSON file to write, too.')
 
+TASKS = {
+  'prm': aot_programs.plan,
+  'policy': aot_programs.plan,
+  'rl': aot_rl.plan,
+}
 GB = 1e9
 KERNEL = 'tpu_custom_call'  # what a Pallas kernel is in a program's text
 
@@ -63,19 +60,22 @@ def times(count: Count, chip: Chip) -> dict[str, float]:
   }
 
 
-def smaller_changes(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def smaller_changes(
+  config: Mapping[str, Any], remat: str, rows: int
+) -> Iterator[Mapping[str, Any]]:
   """Changes that save memory, the cheapest first: names -> values.
 
   Recomputation costs a third more work, smaller parts of a batch and wider
   tensor parallelism more traffic.
+
+  Args:
+    remat: of the model; rows: of a batch.
   """
   policies = ('none', 'dots', 'full')
-  for remat in policies[policies.index(config['model']['remat']) + 1 :]:
-    yield {'model.remat': remat}
-  fullest = (
-    {} if config['model']['remat'] == 'full' else {'model.remat': 'full'}
-  )
-  parts, rows = config['train']['microbatches'], config['data']['batch_size']
+  for more in policies[policies.index(remat) + 1 :]:
+    yield {'model.remat': more}
+  fullest = {} if remat == 'full' else {'model.remat': 'full'}
+  parts = config['train']['microbatches']
   while rows % (2 * parts) == 0:
     parts *= 2
     yield fullest | {'train.microbatches': parts}
@@ -97,50 +97,53 @@ def with_changes(
 
 
 def find_cure(
-  config: Mapping[str, Any], devices: Sequence[jax.Device], chip: Chip
+  config: Mapping[str, Any],
+  plan: Plan,
+  devices: Sequence[jax.Device],
+  chip: Chip,
 ) -> str | None:
   """Flags of the smallest change with which the train step fits."""
-  for changes in smaller_changes(config):
+  for changes in smaller_changes(config, plan.remat, plan.rows):
     changed = with_changes(config, changes)
     flags_text = ' '.join(f'--config.{k}={v}' for k, v in changes.items())
     try:
-      mesh = make_mesh(changed['mesh'], devices)
-      check_mesh(changed, model_of(changed), mesh)
+      program = TASKS[config['task']](changed, devices).programs['train']
     except UserError:
       continue  # this split is not possible here; the next may be
-    compiled, _ = compile_program(lower_train(changed, mesh))
-    fits = compiled and memory_of(compiled)['total'] <= chip.hbm_bytes
+    compiled, _ = compile_program(program.lower())
+    fits = compiled and memory(program, compiled)['total'] <= chip.hbm_bytes
     command_line.log(f'  with {flags_text}: {"fits" if fits else "no"}')
     if fits:
       return flags_text
   return None
 
 
-def describe(
-  name: str, config: Mapping[str, Any], mesh: Mesh, chip: Chip
-) -> dict[str, Any]:
+def memory(program: Program, compiled: jax.stages.Compiled) -> dict[str, float]:
+  """Bytes on one device, with what lies beside the program."""
+  found = memory_of(compiled)
+  parts = {'arguments': found.pop('arguments') - program.cache}
+  parts |= {'cache': program.cache, 'beside': program.beside}
+  found['total'] += program.beside
+  return {k: v for k, v in parts.items() if v or k == 'arguments'} | found
+
+
+def describe(program: Program, chip: Chip) -> dict[str, Any]:
   """One program: memory, work, times and the bound that follows."""
   began = time.monotonic()
-  compiled, said = compile_program(PROGRAMS[config['task']][name](config, mesh))
+  compiled, said = compile_program(program.lower())
   if compiled is None:
     return {'fits': False, 'compiler': said[-1][:300]}
   seconds = time.monotonic() - began
-  memory = memory_of(compiled)
-  if name == 'sample':
-    cache = cache_bytes(config, mesh)
-    inputs = {'arguments': memory['arguments'] - cache, 'cache': cache}
-    memory = inputs | {k: v for k, v in memory.items() if k != 'arguments'}
+  bytes_used = memory(program, compiled)
   text = compiled.as_text()
-  work = count_work(read_program(text), mesh.size)
-  model = model_of(config)
-  products, attention = useful_flops(name, config, model)
+  work = count_work(read_program(text), program.devices)
   if KERNEL in text:
-    work.flops += kernel_flops(name, model, attention) / mesh.size
+    work.flops += program.kernels / program.devices
   seconds_at_least = times(work, chip)
-  useful = (products + attention) / mesh.size
+  useful = (program.products + program.attention) / program.devices
   return {
-    'fits': memory['total'] <= chip.hbm_bytes,
-    'memory_bytes': memory,
+    'fits': bytes_used['total'] <= chip.hbm_bytes,
+    'memory_bytes': bytes_used,
     'flops': work.flops,
     'useful_flops': useful,
     'hbm_bytes': work.memory_bytes,
@@ -182,6 +185,11 @@ def table(found: Mapping[str, Any], chip: Chip) -> str:
   return '\n  '.join([*lines, *found['rematerialized']])
 
 
+def shown(mesh: Mesh) -> str:
+  """Its axes and their sizes."""
+  return ', '.join(f'{axis} {size}' for axis, size in mesh.shape.items())
+
+
 def main(argv: list[str]) -> int:
   """0 where all fits, 1 where not."""
   rest = command_line.parse_flags(argv)
@@ -191,7 +199,11 @@ def main(argv: list[str]) -> int:
   if config is None:
     raise UserError('--config is missing: --config configs/prm_math.py')
   config = config.to_dict()
-  check_values(config)
+  if config['task'] not in TASKS:
+    raise UserError(
+      f'config.task is {config["task"]!r}, which has no programs of its own: '
+      f'expected one of {", ".join(TASKS)}'
+    )
   topology = _TOPOLOGY.value or config['aot']['topology']
   if not topology:
     raise UserError('--topology is missing: --topology v5e:4x4')
@@ -200,10 +212,9 @@ def main(argv: list[str]) -> int:
     raise UserError(f'--output: there is no folder {output.parent}; make it')
   devices = open_topology(topology, _SLICES.value)
   chip = chip_of(devices[0].device_kind)
-  mesh = make_mesh(config['mesh'], devices)
-  check_mesh(config, model_of(config), mesh)
+  plan = TASKS[config['task']](config, devices)
   shape = f'{_SLICES.value} x ' * (_SLICES.value > 1) + topology
-  sizes = ', '.join(f'{axis} {size}' for axis, size in mesh.shape.items())
+  sizes = '; '.join(map(shown, plan.meshes))
   command_line.log(f'{len(devices)} x {chip.name} ({shape}): {sizes}')
   command_line.log(
     f'  a chip: {chip.flops / 1e12:.0f} TFLOP/s, {chip.hbm_bytes / GB:.0f} GB '
@@ -215,13 +226,13 @@ def main(argv: list[str]) -> int:
       '  what is sent between slices is timed at that rate too: it takes longer'
     )
   found = {}
-  for name in PROGRAMS[config['task']]:
-    found[name] = describe(name, config, mesh, chip)
+  for name, program in plan.programs.items():
+    found[name] = describe(program, chip)
     command_line.log(f'{name}: {table(found[name], chip)}')
   cure = None
   if not found['train']['fits']:
     command_line.log('looking for what makes the train step fit')
-    cure = find_cure(config, devices, chip)
+    cure = find_cure(config, plan, devices, chip)
     command_line.log(f'train fits with {cure or "more chips only"}')
   if output:
     manifest.write_json(
@@ -231,8 +242,8 @@ def main(argv: list[str]) -> int:
         'topology': topology,
         'slices': _SLICES.value,
         'chips': len(devices),
-        'mesh': dict(mesh.shape),
-        'tokens': config['data']['batch_size'] * config['data']['row_length'],
+        'mesh': dict(plan.meshes[0].shape),
+        'tokens': plan.rows * plan.length,
         'chip': dataclasses.asdict(chip),
         'programs': found,
         'fits_with': cure,

@@ -1,13 +1,13 @@
 """The programs that aot.py compiles, on shapes alone.
 
-A config -> its train step and its scoring step, or a policy's sampling step,
-lowered for a mesh whose devices need not be here, and the work that each
-needs at least.
+A config -> its train step and its scoring step, or a policy's sampling
+programs, lowered for a mesh whose devices need not be here, and the work that
+each needs at least. Those of RL are in aot_rl.py.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,14 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax import score
-from prm_jax.batching import jit_chunk
+from prm_jax.batching import (
+  PROMPT_TOKENS,
+  SMALLEST_BUCKET,
+  jit_chunk,
+  jit_read,
+)
 from prm_jax.cache_shardings import cache_sharding, decoding_shardings
-from prm_jax.generate import Slots, Stops
+from prm_jax.generate import SamplingConfig, Slots, Stops
 from prm_jax.models import (
   LoraConfig,
   TransformerConfig,
@@ -30,13 +35,59 @@ from prm_jax.models import (
 )
 from prm_jax.models.tpu_attention import LANES
 from prm_jax.optim import OptimConfig, make_optimizer, make_schedule
-from prm_jax.settings import head_of, loss_of, sampling_of, settings_of
-from prm_jax.sharding import batch_sharding
+from prm_jax.score import bucket
+from prm_jax.settings import (
+  check_mesh,
+  check_values,
+  head_of,
+  loss_of,
+  sampling_of,
+  settings_of,
+)
+from prm_jax.sharding import batch_sharding, make_mesh
 from prm_jax.train import compile_train_step, make_train_step
 from prm_jax.train_state import TrainState, abstract_state, make_init
 
 # Of the state's dtype and shape only these matter to a bound.
 PER_STEP = ('step_labels', 'step_weights', 'step_trials')
+
+
+class Program(NamedTuple):
+  """A program, and what is known of it before it is compiled.
+
+  Attributes:
+    lower: makes it, up to what the compiler does.
+    devices: that it runs on.
+    products, attention: FLOPs that any implementation needs.
+    kernels: FLOPs of its attention kernels, if it has any.
+    cache: bytes on a device of the cache among its arguments.
+    beside: bytes that lie on a device while it runs and that it does not read.
+  """
+
+  lower: Callable[[], jax.stages.Lowered]
+  devices: int
+  products: float = 0.0
+  attention: float = 0.0
+  kernels: float = 0.0
+  cache: int = 0
+  beside: int = 0
+
+
+class Plan(NamedTuple):
+  """What a config would run.
+
+  Attributes:
+    programs: by name, `train` among them.
+    meshes: the one that trains first.
+    remat: of what is trained.
+    rows, length: of a training batch.
+  """
+
+  programs: dict[str, Program]
+  meshes: tuple[Mesh, ...]
+  remat: str
+  rows: int
+  length: int
 
 
 def model_of(config: Mapping[str, Any]) -> TransformerConfig:
@@ -130,17 +181,44 @@ def lower_score(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
     ).lower(state, rows)
 
 
-def abstract_cache(config: Mapping[str, Any], mesh: Mesh) -> Any:
-  """The longest cache that sampling needs, without values."""
-  model, slots = model_of(config), sampling_of(config).slots
-  split = cache_sharding(model, slots, mesh)
-  shapes = jax.eval_shape(
-    lambda: init_cache(model, slots, config['data']['max_length'])
-  )
-  return _placed(shapes, jax.tree.map(lambda _: split, shapes))
+def reading(
+  model: TransformerConfig, rows: int, length: int, logits: bool = False
+) -> dict[str, float]:
+  """FLOPs of a forward pass over rows of one chain each."""
+  tokens = rows * length
+  attention = attention_flops(model, tokens * (length + 1) / 2)
+  return {
+    'products': product_flops(model, tokens, logits * tokens),
+    'attention': attention,
+    'kernels': attention * _wide(model),
+  }
 
 
-def _placed(shapes: Any, where: Any) -> Any:
+def learning(
+  model: TransformerConfig, rows: int, length: int, logits: bool = False
+) -> dict[str, float]:
+  """`reading` of a train step: a gradient costs twice the forward pass.
+
+  To the 2 products of the forward kernel the two of the gradient have 7, as
+  both make the scores again. With activations that are not kept forward runs
+  twice.
+  """
+  found = reading(model, rows, length, logits)
+  forward = 1 if model.remat == 'none' else 2
+  return {
+    'products': 3 * found['products'],
+    'attention': 3 * found['attention'],
+    'kernels': found['kernels'] * (2 * forward + 7) / 2,
+  }
+
+
+def _wide(model: TransformerConfig) -> float:
+  """Kernels have heads of whole LANES."""
+  return -(-model.head_dim // LANES) * LANES / model.head_dim
+
+
+def placed(shapes: Any, where: Any) -> Any:
+  """ShapeDtypeStructs with a tree of shardings."""
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
     shapes,
@@ -148,78 +226,132 @@ def _placed(shapes: Any, where: Any) -> Any:
   )
 
 
-def lower_sample(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
-  """A chunk of `Writer`, with chains as long as they can become.
-
-  Its loop over tokens is counted once: the work is that of one token of every
-  slot.
-  """
-  model, sampling = model_of(config), sampling_of(config)
-  stacked = jax.eval_shape(lambda k: init_params(k, model), jax.random.key(0))
-  params = _placed(
-    jax.eval_shape(lambda params: unstack_layers(params, model), stacked),
-    decoding_shardings(stacked, model, mesh),
-  )
-  whole = NamedSharding(mesh, P())
-
-  def of(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
-
-  B = sampling.slots
-  slots = Slots(*(of(jnp.int32, B) for _ in range(4)), of(jnp.uint32, B, 2))
-  # Which tokens stop a chain is no matter of its shape.
-  chunk = jit_chunk(model, mesh, sampling, Stops(separator=2, end=3))
-  with jax.set_mesh(mesh):
-    return chunk.lower(
-      params, slots, abstract_cache(config, mesh), of(jnp.int32)
-    )
-
-
-def cache_bytes(config: Mapping[str, Any], mesh: Mesh) -> int:
-  """What the cache takes of one device's memory."""
+def bytes_of(tree: Any) -> int:
+  """What placed shapes take of one device's memory."""
   return sum(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-    for leaf in jax.tree.leaves(abstract_cache(config, mesh))
+    for leaf in jax.tree.leaves(tree)
   )
 
 
-PROGRAMS: dict[str, dict[str, Callable[..., jax.stages.Lowered]]] = {
-  'prm': {'train': lower_train, 'score': lower_score},
-  'policy': {'train': lower_train, 'sample': lower_sample},
-}
+class Sampling(NamedTuple):
+  """A policy that writes.
 
-
-def useful_flops(
-  name: str, config: Mapping[str, Any], model: TransformerConfig
-) -> tuple[float, float]:
-  """FLOPs of a step that any implementation needs: products, attention.
-
-  Rows are taken as one chain each. A gradient costs twice the forward pass.
+  Attributes:
+    length: of its longest chain.
   """
-  data = config['data']
-  B, T = data['batch_size'], data['row_length']
-  pairs, logits = B * T * (T + 1) / 2, 0
-  if name == 'sample':  # one token that sees a full cache, and its logits
-    B, T = sampling_of(config).slots, 1
-    pairs, logits = B * data['max_length'], B
-  passes = 3 if name == 'train' else 1
-  products = passes * product_flops(model, B * T, logits)
-  return products, passes * attention_flops(model, pairs)
+
+  model: TransformerConfig
+  config: SamplingConfig
+  length: int
+  mesh: Mesh
+
+  def params(self) -> Any:
+    """In the form that it writes with."""
+    stacked = self.stacked()
+    return placed(
+      jax.eval_shape(lambda x: unstack_layers(x, self.model), stacked),
+      decoding_shardings(stacked, self.model, self.mesh),
+    )
+
+  def stacked(self) -> Any:
+    """As they are trained, but for the type."""
+    return jax.eval_shape(
+      lambda key: init_params(key, self.model), jax.random.key(0)
+    )
+
+  def cache(self) -> Any:
+    """The longest that it needs."""
+    slots = self.config.slots
+    split = cache_sharding(self.model, slots, self.mesh)
+    shapes = jax.eval_shape(lambda: init_cache(self.model, slots, self.length))
+    return placed(shapes, jax.tree.map(lambda _: split, shapes))
+
+  def lower_read(self) -> jax.stages.Lowered:
+    """`Writer` reads as many prompts as one call takes."""
+    params = self.params()
+    tokens = jax.ShapeDtypeStruct(self._prompts(), jnp.int32)
+    with jax.set_mesh(self.mesh):
+      return jit_read(self.model).lower(params, tokens)
+
+  def _prompts(self) -> tuple[int, int]:
+    """As long as they leave room to write."""
+    longest = max(1, self.length - self.config.max_tokens)
+    T = bucket(longest, SMALLEST_BUCKET)
+    return max(1, min(PROMPT_TOKENS // T, bucket(self.config.slots, 1))), T
+
+  def lower_chunk(self) -> jax.stages.Lowered:
+    """A chunk of `Writer`, with chains as long as they can become.
+
+    Its loop over tokens is counted once: the work is that of one token of
+    every slot.
+    """
+    whole = NamedSharding(self.mesh, P())
+
+    def of(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+      return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
+
+    B = self.config.slots
+    slots = Slots(*(of(jnp.int32, B) for _ in range(4)), of(jnp.uint32, B, 2))
+    # Which tokens stop a chain is no matter of its shape.
+    stops = Stops(separator=2, end=3)
+    chunk = jit_chunk(self.model, self.mesh, self.config, stops)
+    params, cache = self.params(), self.cache()
+    with jax.set_mesh(self.mesh):
+      return chunk.lower(params, slots, cache, of(jnp.int32))
+
+  def programs(self) -> dict[str, Program]:
+    """Reading prompts, and writing."""
+    B, size, model = self.config.slots, self.mesh.size, self.model
+    rows, length = self._prompts()
+    # Of the last layer keys and values alone.
+    whole = reading(model, rows, length)
+    share = (model.n_layers - 1) / model.n_layers
+    last = 4 * rows * length * model.d_model * model.n_kv_heads * model.head_dim
+    return {
+      'read': Program(
+        self.lower_read,
+        size,
+        share * whole['products'] + last,
+        share * whole['attention'],
+      ),
+      # One token that sees a full cache, and its logits.
+      'sample': Program(
+        self.lower_chunk,
+        size,
+        product_flops(model, B, B),
+        attention_flops(model, B * self.length),
+        cache=bytes_of(self.cache()),
+      ),
+    }
 
 
-def kernel_flops(
-  name: str, model: TransformerConfig, attention: float
-) -> float:
-  """FLOPs of the attention kernels of a step, which cannot be seen into.
+def plan(config: Mapping[str, Any], devices: Sequence[jax.Device]) -> Plan:
+  """Of a reward model or of a policy that imitates.
 
-  To the 2 products of the forward kernel the two of the gradient have 7, as
-  both make the scores again. With activations that are not kept forward runs
-  twice. Heads are padded to LANES.
-
-  Args:
-    attention: from `useful_flops`: 2 products, of a train step 6.
+  Raises:
+    UserError: the config is wrong, or does not fit the devices.
   """
-  forward = 1 if name == 'score' or model.remat == 'none' else 2
-  products, needed = (2 * forward + 7, 6) if name == 'train' else (2, 2)
-  wide = -(-model.head_dim // LANES) * LANES / model.head_dim
-  return attention * products / needed * wide
+  check_values(config)
+  mesh, model = make_mesh(config['mesh'], devices), model_of(config)
+  check_mesh(config, model, mesh)
+  rows, length = config['data']['batch_size'], config['data']['row_length']
+  logits = loss_of(config).lm_weight > 0
+  programs = {
+    'train': Program(
+      lambda: lower_train(config, mesh),
+      mesh.size,
+      **learning(model, rows, length, logits),
+    )
+  }
+  if config['task'] == 'policy':
+    window = config['data']['max_length']
+    sampling = Sampling(model, sampling_of(config), window, mesh)
+    programs |= sampling.programs()
+  else:
+    programs['score'] = Program(
+      lambda: lower_score(config, mesh),
+      mesh.size,
+      **reading(model, rows, length),
+    )
+  return Plan(programs, (mesh,), model.remat, rows, length)

@@ -22,7 +22,6 @@ from jax.sharding import PartitionSpec as P
 
 from prm_jax import generate
 from prm_jax.cache_shardings import cache_sharding, decoding_shardings
-from prm_jax.errors import UserError
 from prm_jax.generate import SamplingConfig, Slots, Stops
 from prm_jax.kept_chains import KeptChains
 from prm_jax.models import (
@@ -127,6 +126,19 @@ def jit_chunk(
   )
 
 
+def jit_unstack(params: Any, config: TransformerConfig, mesh: Mesh) -> Any:
+  """`unstack_layers` jitted: parameters in the form that is written with."""
+  return jax.jit(
+    functools.partial(unstack_layers, config=config),
+    out_shardings=decoding_shardings(params, config, mesh),
+  )
+
+
+def jit_read(config: TransformerConfig) -> Any:
+  """`generate.read_prompts` jitted: of params and tokens."""
+  return jax.jit(functools.partial(generate.read_prompts, config=config))
+
+
 class Writer:
   """Writes jobs with one model, many at once.
 
@@ -151,23 +163,16 @@ class Writer:
     stops: Stops,
     max_length: int,
   ):
-    rows, B = mesh.shape['replica'] * mesh.shape['fsdp'], sampling.slots
-    if B % rows:
-      raise UserError(
-        f'sampling.slots={B} does not divide over replica x fsdp = {rows} '
-        f'devices; make it a multiple of {rows}'
-      )
+    sampling.check_devices(mesh.shape['replica'] * mesh.shape['fsdp'])
+    B = sampling.slots
     self.stats = SamplingStats()
     self._mesh, self.sampling, self.longest = mesh, sampling, max_length
-    self._unstack = jax.jit(
-      functools.partial(unstack_layers, config=config),
-      out_shardings=decoding_shardings(params, config, mesh),
-    )
+    self._unstack = jit_unstack(params, config, mesh)
     split = cache_sharding(config, B, mesh)
     jit = functools.partial(jax.jit, out_shardings=split)
     self._programs = {
       'init': jit(functools.partial(init_cache, config, B), static_argnums=0),
-      'read': jax.jit(functools.partial(generate.read_prompts, config=config)),
+      'read': jit_read(config),
       'read_on': jax.jit(
         functools.partial(generate.read_on, config=config), donate_argnums=3
       ),
@@ -185,6 +190,7 @@ class Writer:
   def take(self, params: Any) -> None:
     """Writes with these parameters from now on, as one of the same shapes."""
     self.forget()
+    self._params = None  # two of them might not fit
     with jax.set_mesh(self._mesh):
       self._params = self._unstack(params)
 

@@ -1,7 +1,8 @@
 """Saving and restoring, the only file that imports Orbax.
 
 A checkpoint holds three things: `params` (what scoring loads), `rest` (the
-optimizer and the counters) and `data` (the position of the input iterator).
+optimizer and the counters) and `data` (the position of the input iterator); and
+`prm`, the whole state of a PRM that learns beside a policy, where there is one.
 Saves run in the background and become visible by one rename, so a process
 that is killed leaves the checkpoint before it whole.
 """
@@ -86,15 +87,24 @@ class Checkpoints:
     return max(rated, key=lambda c: (c.metrics[self._best], c.step)).step
 
   def save(
-    self, step: int, state: Any, data: Any, metrics: dict[str, float]
+    self,
+    step: int,
+    state: Any,
+    data: Any,
+    metrics: dict[str, float],
+    prm: Any = None,
   ) -> None:
-    """Starts saving a TrainState and the input's position; returns at once."""
-    rest = state._asdict()
+    """Starts saving a TrainState and the input's position; returns at once.
+
+    Args:
+      prm: another TrainState, of a PRM that learns beside the policy.
+    """
+    rest = _without_key(state)
     params = rest.pop('params')
-    rest['key'] = jax.random.key_data(rest['key'])
+    beside = {} if prm is None else {'prm': _without_key(prm)}
     self._checkpointer.save_checkpointables_async(
       step,
-      {'params': params, 'rest': rest, 'data': data},
+      {'params': params, 'rest': rest, 'data': data} | beside,
       # Without the best metric (one class only in dev) it is not rated.
       metrics=metrics if self._best in metrics else None,
       force=True,
@@ -102,19 +112,20 @@ class Checkpoints:
 
   def restore(self, abstract_state: Any, data: Any) -> Any:
     """The latest TrainState, placed as `abstract_state`; moves `data` there."""
-    rest = abstract_state._asdict()
+    rest = _abstract_without_key(abstract_state)
     params = rest.pop('params')
-    key = rest['key']
-    rest['key'] = jax.eval_shape(jax.random.key_data, key)
-    rest['key'] = jax.ShapeDtypeStruct(
-      rest['key'].shape, rest['key'].dtype, sharding=key.sharding
-    )
     loaded = self._load(
       self.latest, {'params': params, 'rest': rest, 'data': data}
     )
-    restored = loaded['rest'] | {'params': loaded['params']}
-    restored['key'] = jax.random.wrap_key_data(restored['key'])
-    return type(abstract_state)(**restored)
+    return _with_key(
+      type(abstract_state), loaded['rest'] | {'params': loaded['params']}
+    )
+
+  def restore_prm(self, abstract_state: Any) -> Any:
+    """The latest TrainState of the PRM beside it."""
+    abstract = {'prm': _abstract_without_key(abstract_state)}
+    loaded = self._load(self.latest, abstract)
+    return _with_key(type(abstract_state), loaded['prm'])
 
   def load_params(self, abstract_params: Any, step: int) -> Any:
     """The parameters of one checkpoint, placed as `abstract_params`.
@@ -146,6 +157,25 @@ class Checkpoints:
   def close(self) -> None:
     """Waits until everything that was started is on disk."""
     self._checkpointer.close()
+
+
+def _without_key(state: Any) -> dict[str, Any]:
+  """A TrainState as arrays that can be saved."""
+  return state._asdict() | {'key': jax.random.key_data(state.key)}
+
+
+def _abstract_without_key(state: Any) -> dict[str, Any]:
+  """The same of a state without values."""
+  data = jax.eval_shape(jax.random.key_data, state.key)
+  key = jax.ShapeDtypeStruct(
+    data.shape, data.dtype, sharding=state.key.sharding
+  )
+  return state._asdict() | {'key': key}
+
+
+def _with_key(kind: type, saved: dict[str, Any]) -> Any:
+  """Undoes `_without_key`."""
+  return kind(**saved | {'key': jax.random.wrap_key_data(saved['key'])})
 
 
 def _reason(error: BaseException) -> str:

@@ -80,6 +80,10 @@ class StepFormat:
       ids = self.tokenizer.encode(problem)
     return [*self.prompt_prefix, *ids, *self.prompt_suffix]
 
+  def has_room(self, problem: str) -> bool:
+    """Whether a chain for it can have one token at least."""
+    return len(self.encode_prompt(problem)) < self.max_length
+
   def encode_step(self, step: str, first: bool) -> list[int]:
     """Ids of one step with its separator; the score is read at the last.
 

@@ -28,7 +28,7 @@ from prm_jax.models.publish import save_model
 from prm_jax.models.safetensors_files import HUB
 from prm_jax.pretrained import open_pretrained
 from prm_jax.published import write_format
-from prm_jax.sharding import make_mesh
+from prm_jax.sharding import flat_mesh
 from prm_jax.tokenizer import HuggingFaceTokenizer
 
 Params = dict[str, Any]
@@ -107,7 +107,7 @@ def export(
     base = open_pretrained(source)
     config, tokenizer, longest = base.model, base.tokenizer, base.longest
     chat_template = base.read_chat_template()
-    backbone = base.load(make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}))
+    backbone = base.load(flat_mesh())
   with tempfile.TemporaryDirectory() as folder:
     has_file = isinstance(tokenizer, HuggingFaceTokenizer)
     if has_file:

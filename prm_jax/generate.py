@@ -72,6 +72,14 @@ class SamplingConfig:
           f'sampling.{name}={getattr(self, name)}: expected {expected}'
         )
 
+  def check_devices(self, rows: int) -> None:
+    """Raises UserError unless the slots divide over so many devices."""
+    if self.slots % rows:
+      raise UserError(
+        f'sampling.slots={self.slots} does not divide over replica x fsdp = '
+        f'{rows} devices; make it a multiple of {rows}'
+      )
+
 
 class Slots(NamedTuple):
   """Chains that are being written; a slot without tokens left is free."""

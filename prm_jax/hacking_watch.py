@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from prm_jax import paths, processes
@@ -15,11 +16,18 @@ from prm_jax.data.problems import Problem
 from prm_jax.errors import UserError
 from prm_jax.evals import hacking
 from prm_jax.generator import Generator
-from prm_jax.policy import StepScorer
 from prm_jax.rl import diagnostics, episodes
+from prm_jax.rl.rating import Rater
 
 Log = Callable[[str], None]
+# Rewards of steps and their mask [B, P], samples of a problem one after another
+# -> what each chain is paid for its steps [B].
+Earned = Callable[[np.ndarray, np.ndarray], jax.Array]
 LOOKS = 'evaluations.jsonl'
+RISEN = {
+  'score': "the PRM's lowest score of a chain went",
+  'paid': 'what chains are paid for their steps went',
+}
 SHOWN = 4  # chains of each look that are kept to be read
 
 
@@ -34,15 +42,19 @@ class Watch:
     self,
     config: Mapping[str, Any],
     policy: Generator,
-    prm: StepScorer | None,
+    rater: Rater,
+    earned: Earned,
     problems: Sequence[Problem],
     workdir: paths.Path,
     from_update: int,
     log: Log,
   ):
     self._config, self._workdir, self._log = config, workdir, log
-    self._policy, self._prm, self._problems = policy, prm, problems
+    self._policy, self._rater, self._problems = policy, rater, problems
+    self._earned = earned
     self._path = workdir / LOOKS
+    train = config['train']
+    self._planned = 1 + -(-train['updates'] // train['evaluate_every'])
     self.lines = [
       line for line in read_looks(self._path) if line['update'] <= from_update
     ]
@@ -55,28 +67,33 @@ class Watch:
   def look(self, update: int) -> tuple[dict[str, float], bool]:
     """Metrics of now; whether the run is to end."""
     samples = self._config['held_out']['samples']
-    found = episodes.gather(
-      self._policy, self._prm, self._problems, samples, 'held out'
-    )
+    groups = episodes.sample(self._policy, self._problems, samples, 'held out')
+    rated = self._rater.rate(self._problems, groups)
+    found = rated.found
     per_problem = (len(self._problems), samples)
     right = np.reshape([e.right for e in found], per_problem).mean(1)
     score = np.reshape([lowest(e) for e in found], per_problem).mean(1)
-    told = diagnostics.of_chains(found)
+    earned = self._earned(rated.rewards, rated.rows.step_mask)
+    paid = np.reshape(earned, per_problem).mean(1)
+    told = diagnostics.of_chains(found) | rated.told
+    told['paid'] = float(paid.mean())
     looks = [
       hacking.Look(
-        line['update'], np.array(line['right']), np.array(line['score'])
+        line['update'],
+        *(np.array(line[name]) for name in ('right', 'score', 'paid')),
       )
       for line in self.lines
     ]
-    looks.append(hacking.Look(update, right, score))
+    looks.append(hacking.Look(update, right, score, paid))
     alarm = {'hacked': False}
-    if self._prm is not None:
-      alarm = hacking.hacking(looks, self._config['seed'])
+    if self._rater.prm is not None:
+      alarm = hacking.hacking(looks, self._planned)
     self.lines.append(
       {
         'update': update,
         'right': right.tolist(),
         'score': score.tolist(),
+        'paid': paid.tolist(),
         'told': told,
         'alarm': alarm,
         'chains': shown(found, f'update {update}'),
@@ -85,9 +102,9 @@ class Watch:
     if alarm['hacked']:
       self._ring(update, alarm, found)
     processes.first_alone('look', self._write)
-    rated = {f'eval/{name}': value for name, value in told.items()}
+    metrics = {f'eval/{name}': value for name, value in told.items()}
     ends = alarm['hacked'] and self._config['alarm']['stop']
-    return rated | {'eval/hacked': float(alarm['hacked'])}, ends
+    return metrics | {'eval/hacked': float(alarm['hacked'])}, ends
 
   def _ring(self, update: int, alarm: dict[str, Any], found: Sequence) -> None:
     path = self._workdir / f'hacked_update_{update}.jsonl'
@@ -98,10 +115,10 @@ class Watch:
       lambda: diagnostics.write_episodes(path, liked, f'update {update}'),
     )
     self._log(
-      f'\nALARM: the reward is hacked. Since update {alarm["since"]} the PRM '
-      f'says {alarm["score"]["mean"]:+.3f} and the verifier '
-      f'{alarm["accuracy"]["mean"]:+.3f}; wrong chains that the PRM likes: '
-      f'{path}'
+      f'\nALARM: the reward is hacked. Since update {alarm["since"]} '
+      f'{RISEN[alarm["by"]]} by {alarm["score"]["mean"]:+.3f} and verified '
+      f'accuracy by {alarm["accuracy"]["mean"]:+.3f}; wrong chains that the '
+      f'PRM likes: {path}'
     )
 
   def _write(self) -> None:

@@ -6,9 +6,9 @@ what its parameters mean, so that it can be moved and opened anywhere.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -30,7 +30,7 @@ from prm_jax.models import (
 from prm_jax.models.safetensors_files import HUB, read_json
 from prm_jax.published import open_published
 from prm_jax.scorer import Scorer
-from prm_jax.sharding import make_mesh
+from prm_jax.sharding import flat_mesh
 from prm_jax.tokenizer import HuggingFaceTokenizer, read_tokenizer
 from prm_jax.train_state import make_params, placed_shapes, stored
 
@@ -62,6 +62,11 @@ class ModelDescription:
       jax.random.key(0),
     )
     return placed_shapes(shapes, mesh)
+
+  def with_model(self, **changes: Any) -> 'ModelDescription':
+    """The same with other values of its TransformerConfig."""
+    model = dataclasses.replace(self.model, **changes)
+    return dataclasses.replace(self, model=model)
 
   def merged(self, params: Any) -> Any:
     """Parameters as trained -> {'backbone', 'head'}, adapters merged.
@@ -143,7 +148,6 @@ def open_checkpoint(
   workdir: paths.Path,
   described: ModelDescription,
   step: int | None = None,
-  devices: Sequence[jax.Device] | None = None,
   mesh: Mesh | None = None,
 ) -> tuple[Any, Mesh, int]:
   """The parameters of a run, adapters merged, their mesh, and their step.
@@ -151,13 +155,12 @@ def open_checkpoint(
   Args:
     step: of a checkpoint; by default the best by the run's own metric, or the
       last where it has none.
-    devices: to hold them; by default all of all processes.
-    mesh: to hold them, in place of one over the devices.
+    mesh: that holds them; by default over all devices of all processes.
 
   Raises:
     UserError: there is no checkpoint, or it is damaged.
   """
-  mesh = mesh or make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}, devices)
+  mesh = mesh or flat_mesh()
   with contextlib.closing(_checkpoints(workdir, described)) as checkpoints:
     step = _best(checkpoints, workdir) if step is None else step
     params = checkpoints.load_params(described.abstract_params(mesh), step)
@@ -193,7 +196,8 @@ def load(
   path: str | pathlib.Path,
   step: int | None = None,
   style: str = '',
-  devices: Sequence[jax.Device] | None = None,
+  mesh: Mesh | None = None,
+  dtype: str = '',
   **options: Any,
 ) -> Scorer:
   """Opens the PRM that a run left in `path` (its workdir), or a published one.
@@ -204,16 +208,26 @@ def load(
     step: of a run's checkpoint; by default the best by the run's own metric,
       or the last where it has none.
     style: of a published PRM that does not tell, one of `published.STYLES`.
-    devices: it scores on; by default all, and all processes have to ask it the
-      same. With its own devices each may ask what it likes.
+    mesh: it scores on; by default over all devices, and all processes have to
+      ask it the same. On its own devices each may ask what it likes.
+    dtype: that the backbone is kept and computed in, 'float32' or 'bfloat16';
+      by default a run's own, and float32 of a published PRM.
     **options: more of `published.open_published`.
 
   Raises:
     UserError: there is neither, or its checkpoint is damaged.
   """
+  published = functools.partial(
+    open_published,
+    path,
+    style,
+    mesh=mesh,
+    dtype=dtype or 'float32',
+    **options,
+  )
   if str(path).startswith(HUB):
     _check_no_step(path, step)
-    return open_published(path, style, devices=devices, **options)
+    return published()
   workdir = paths.open_path(path)
   with paths.told_in_a_line(workdir):
     is_run = (workdir / 'model.json').is_file()
@@ -229,7 +243,7 @@ def load(
         'are; it is of an earlier version: train again'
       )
     _check_no_step(path, step)
-    return open_published(path, style, devices=devices, **options)
+    return published()
   if style or options:
     given = ', '.join(filter(None, [style and 'style', *options]))
     raise UserError(
@@ -241,14 +255,16 @@ def load(
       f'{workdir} holds a policy, which scores nothing; name the workdir of a '
       'reward model, or open it with prm_jax.loading.load_policy'
     )
-  params, mesh, step = open_checkpoint(workdir, described, step, devices)
+  if dtype:
+    described = described.with_model(param_dtype=dtype, dtype=dtype)
+  params, mesh, step = open_checkpoint(workdir, described, step, mesh)
   return Scorer(
     params,
     described.model,
     described.head,
     described.format,
     mesh,
-    run_name(workdir, step),
+    ' '.join([run_name(workdir, step), *filter(None, [dtype])]),
   )
 
 
@@ -257,7 +273,7 @@ def load_policy(
   sampling: SamplingConfig,
   step: int | None = None,
   seed: int = 0,
-  devices: Sequence[jax.Device] | None = None,
+  mesh: Mesh | None = None,
 ) -> Generator:
   """Opens the policy that a run left in `path` (its workdir), ready to write.
 
@@ -265,8 +281,8 @@ def load_policy(
     path: a workdir, on disk or at gs://.
     step: of a checkpoint; by default the best by the run's own metric.
     seed: of all samples, see `policy.sample_seed`.
-    devices: it writes on; by default all, and all processes have to ask it the
-      same. With its own devices each may ask what it likes.
+    mesh: it writes on; by default over all devices, and all processes have to
+      ask it the same. On its own devices each may ask what it likes.
 
   Raises:
     UserError: there is no policy, or its checkpoint is damaged.
@@ -285,7 +301,7 @@ def load_policy(
       f'{workdir} holds a reward model, which writes nothing; name the workdir '
       'of a policy, or open it with prm_jax.load'
     )
-  params, mesh, step = open_checkpoint(workdir, described, step, devices)
+  params, mesh, step = open_checkpoint(workdir, described, step, mesh)
   return Generator(
     params['backbone'],
     described.model,

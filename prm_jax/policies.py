@@ -20,6 +20,7 @@ from prm_jax.policy import Policy
 from prm_jax.recorded_policy import RecordedPolicy, open_recorded
 from prm_jax.rounds import engine
 from prm_jax.rounds.driver import AT_ONCE
+from prm_jax.sharding import flat_mesh
 
 CALLS_A_CONNECTION = 8
 SAMPLES_A_SLOT = 16
@@ -45,9 +46,8 @@ def open_workdir(
     )
   sampling = SamplingConfig(**config['sampling'])
   # Each process has a copy, as each asks what its own items want.
-  return loading.load_policy(
-    config['workdir'], sampling, seed=seed, devices=jax.local_devices()
-  )
+  mesh = flat_mesh(jax.local_devices())
+  return loading.load_policy(config['workdir'], sampling, seed=seed, mesh=mesh)
 
 
 def open_endpoint(

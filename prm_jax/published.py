@@ -12,10 +12,11 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from prm_jax.encoding import StepFormat, make_format
 from prm_jax.errors import UserError
@@ -29,7 +30,7 @@ from prm_jax.models.safetensors_files import (
 from prm_jax.models.weights import load_backbone
 from prm_jax.published_formats import make_published_format, verdict_ids
 from prm_jax.scorer import Scorer
-from prm_jax.sharding import make_mesh, shardings
+from prm_jax.sharding import flat_mesh, shardings
 from prm_jax.tokenizer import read_tokenizer
 
 # The styles with a head of their own, and the tensor that shows it.
@@ -51,7 +52,7 @@ def open_published(
   max_length: int = 4096,
   separator: str = '\n',
   dtype: str = 'float32',
-  devices: Sequence[jax.Device] | None = None,
+  mesh: Mesh | None = None,
 ) -> Scorer:
   """Opens a published PRM; its scores are those of its authors' own code.
 
@@ -63,7 +64,7 @@ def open_published(
     max_length: longest chain in tokens, where the model reads as many.
     separator: what a 'trl' model was trained with after each step.
     dtype: of parameters and computation, 'float32' or 'bfloat16'.
-    devices: to hold them; by default all of all processes.
+    mesh: that holds them; by default over all devices of all processes.
 
   Raises:
     UserError: the style is unknown, missing or not that of the weights; the
@@ -90,7 +91,7 @@ def open_published(
     head, params, also = _own_head(files, style, architecture.d_model)
   # The output embedding is not kept, so there is none to be untied.
   model = dataclasses.replace(architecture, tie_embeddings=True, dtype=dtype)
-  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}, devices)
+  mesh = mesh or flat_mesh()
   tree = {'head': params}
   return Scorer(
     {

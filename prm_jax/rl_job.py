@@ -7,6 +7,7 @@ What `main.py` runs for `config.task = 'rl'`, in every process of the job.
 """
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from prm_jax import (
   loading,
@@ -22,7 +22,6 @@ from prm_jax import (
   paths,
   policy_job,
   processes,
-  step_scorers,
 )
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.data import problems as problems_lib
@@ -31,23 +30,28 @@ from prm_jax.evals import policy as policy_evaluation
 from prm_jax.generator import Generator
 from prm_jax.hacking_watch import Watch
 from prm_jax.metrics import MetricWriter
-from prm_jax.models import HeadConfig
+from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.optim import make_optimizer, make_schedule
-from prm_jax.policy import StepScorer
 from prm_jax.report import write_report
+from prm_jax.rl import credit
 from prm_jax.rl.loop import Learner, Tools, improve
 from prm_jax.rl.objective import make_objective
+from prm_jax.rl.rating import Rater
+from prm_jax.rl_meshes import Meshes, check_meshes, make_meshes
+from prm_jax.rl_rating import make_rater, open_prm
 from prm_jax.rl_settings import (
   BEST_METRIC,
   Settings,
   Start,
   Tasks,
   batches_of,
+  check_unseen,
   open_start,
   read_tasks,
   settings_of,
+  that_fit,
 )
-from prm_jax.sharding import make_mesh
+from prm_jax.sharding import shardings
 from prm_jax.train import compile_train_step, make_step
 from prm_jax.train_state import (
   TrainState,
@@ -61,59 +65,68 @@ Log = Callable[[str], None]
 VALUE_HEAD = HeadConfig('regression')  # read as it is, not clipped
 
 
+def make_learning(
+  settings: Settings, model: TransformerConfig
+) -> tuple[Callable[..., TrainState], Callable]:
+  """How the first state is made, and the train step; neither is jitted."""
+  loop, lora = settings.loop, settings.lora
+  head = VALUE_HEAD if settings.advantage.estimator == 'gae' else None
+  optimizer = make_optimizer(settings.optim, loop.steps)
+  step = make_step(
+    make_objective(model, settings.loss, lora),
+    lambda params: split_params(params, head, lora, lm_loss=True),
+    model,
+    optimizer,
+    make_schedule(settings.optim, loop.steps),
+    loop.microbatches,
+  )
+  return _expect_nothing(make_init(model, head, optimizer, lora)), step
+
+
 def train(
   config: Mapping[str, Any],
   settings: Settings,
   start: Start,
   policy: Generator,
-  prm: StepScorer | None,
+  rater: Rater,
   tasks: Tasks,
   checkpoints: Checkpoints,
   watch: Watch,
-  mesh: Mesh,
+  meshes: Meshes,
   workdir: paths.Path,
 ) -> None:
   """Trains, or goes on from a checkpoint; not after an alarm that ends it."""
   if watch.hacked and config['alarm']['stop']:
     return
   loop, described, seed = settings.loop, start.described, config['seed']
-  model, lora = described.model, described.lora
-  head = VALUE_HEAD if settings.advantage.estimator == 'gae' else None
-  optimizer = make_optimizer(settings.optim, loop.steps)
-  init = _expect_nothing(make_init(model, head, optimizer, lora))
+  mesh, model = meshes.training, described.model
+  init, step = make_learning(settings, model)
   data = batches_of(len(tasks.train), loop.problems, seed)
   if checkpoints.latest is None:
     state = init_state(init, mesh, seed, start.load(mesh))
   else:
     state = checkpoints.restore(abstract_state(init, mesh), data)
-  reads_reference = settings.loss.kl_weight or settings.kl_in_reward
-  step_fn = compile_train_step(
-    make_step(
-      make_objective(model, settings.loss, lora),
-      lambda params: split_params(params, head, lora, lm_loss=True),
-      model,
-      optimizer,
-      make_schedule(settings.optim, loop.steps),
-      loop.microbatches,
-    ),
-    state,
-    mesh,
-  )
   learner = Learner(
     loop,
-    step_fn,
+    compile_train_step(step, state, mesh),
     model,
-    lora,
+    described.lora,
     settings.reward,
     settings.advantage,
-    {'backbone': start.load(mesh)} if reads_reference else None,
     settings.kl_in_reward,
     mesh,
     seed,
   )
-  tools = Tools(
-    policy, prm, learner, lambda params: described.merged(params)['backbone']
-  )
+
+  def backbone(params: Any) -> Any:
+    written_with = described.merged(params)['backbone']
+    if not loop.staleness and meshes.sampling is mesh:
+      return written_with
+    # A copy: the next step of training takes the place of what it trains.
+    placed = shardings(written_with, meshes.sampling)
+    return jax.device_put(written_with, placed, may_alias=False)
+
+  tools = Tools(policy, rater, learner, backbone)
   writer = MetricWriter(
     workdir,
     checkpoints.latest or -1,
@@ -167,7 +180,7 @@ def tested(
 
 
 def rl_section(
-  config: Mapping[str, Any], watch: Watch, best: int
+  config: Mapping[str, Any], watch: Watch, has_prm: bool, best: int
 ) -> dict[str, Any]:
   """What the looks at held-out problems told.
 
@@ -176,6 +189,7 @@ def rl_section(
   """
   each = config['train']['problems'] * config['train']['samples']
   return {
+    'has_prm': has_prm,
     'tested_after': best * each,  # chains
     'looks': [
       {
@@ -210,13 +224,13 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   began = time.monotonic()
   settings = settings_of(config)
   policy_job.check_grading(config['problems']['kind'])
-  mesh = make_mesh(config['mesh'])
-  settings.loop.check_devices(mesh.shape['replica'] * mesh.shape['fsdp'])
-  start = open_start(config, settings)
-  prm = step_scorers.open_scorer(
-    config['prm'], config['problems']['arithmetic'], whole=True
-  )
-  tasks = read_tasks(config)
+  meshes = make_meshes(config)
+  start = open_start(config['policy']['workdir'], config, settings)
+  check_meshes(settings, start.described.model, meshes)
+  prm = open_prm(config, settings, start, meshes.sampling)
+  tasks = that_fit(read_tasks(config), start.described.format, log)
+  for model in (config['policy']['workdir'], config['prm']['path']):
+    check_unseen(tasks, model)
   names = {'policy': start.name} | ({'prm': prm.name} if prm else {})
   fingerprint = problems_lib.fingerprint([p for part in tasks for p in part])
   fingerprint = ', '.join([fingerprint, *names.values()])
@@ -227,10 +241,10 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
 
   processes.first_alone('claim', claim)
   policy = Generator(
-    start.load(mesh),
+    start.load(meshes.sampling),
     start.described.model,
     start.described.format,
-    mesh,
+    meshes.sampling,
     settings.sampling,
     config['seed'],
   )
@@ -238,30 +252,48 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
     workdir / 'checkpoints', settings.loop.keep, BEST_METRIC
   )
   latest = -1 if checkpoints.latest is None else checkpoints.latest
-  watch = Watch(config, policy, prm, tasks.held_out, workdir, latest, log)
+  rater = make_rater(
+    settings, start, prm, checkpoints, meshes.sampling, config['seed']
+  )
+  earned = functools.partial(
+    credit.process_returns,
+    size=config['held_out']['samples'],
+    reward=settings.reward,
+    config=settings.advantage,
+  )
+  watch = Watch(
+    config,
+    policy,
+    rater,
+    jax.jit(earned),
+    tasks.held_out,
+    workdir,
+    latest,
+    log,
+  )
   train(
     config,
     settings,
     start,
     policy,
-    prm,
+    rater,
     tasks,
     checkpoints,
     watch,
-    mesh,
+    meshes,
     workdir,
   )
   checkpoints.close()
   log(f'rl: best checkpoint is update {checkpoints.best:,}')
   best = checkpoints.load_params(
-    start.described.abstract_params(mesh), checkpoints.best
+    start.described.abstract_params(meshes.sampling), checkpoints.best
   )
   results: dict[str, Any] = {
-    'rl': rl_section(config, watch, checkpoints.best),
+    'rl': rl_section(config, watch, prm is not None, checkpoints.best),
     'sampling': {},
   }
   for name, backbone in (
-    ('before', start.load(mesh)),
+    ('before', start.load(meshes.sampling)),
     ('after', start.described.merged(best)['backbone']),
   ):
     log(

@@ -31,7 +31,7 @@ from prm_jax.sharding import BATCH, axis_size
 
 AGGREGATES = ('min', 'prod', 'mean', 'sum', 'last', 'max')
 SMALLEST_BUCKET = 64
-# Tokens in one call; what is larger is scored in several.
+# Tokens of a device in one call; what is larger is scored in several.
 MAX_TOKENS_PER_CALL = 16_384
 
 
@@ -191,8 +191,8 @@ def row_scores(
 ) -> jax.Array:  # [B, P] in [0, 1]
   """The probability that a step is right, at every step end of packed rows.
 
-  Rows beyond MAX_TOKENS_PER_CALL run one part after another, so that memory
-  does not grow with the number of candidates.
+  Rows beyond MAX_TOKENS_PER_CALL of a device run one part after another, so
+  that memory does not grow with the number of candidates.
   """
 
   def one_part(part: Rows) -> jax.Array:
@@ -203,7 +203,7 @@ def row_scores(
   shards = axis_size(*BATCH)
   shards = shards if B % shards == 0 else 1
   each = B // shards  # rows on a device
-  parts = min(each, -(-B * T // MAX_TOKENS_PER_CALL))
+  parts = min(each, -(-each * T // MAX_TOKENS_PER_CALL))
   while each % parts:
     parts += 1
   if parts == 1:

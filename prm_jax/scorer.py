@@ -22,7 +22,7 @@ from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.score import Layout, Rows, bucket, pack_rows
 from prm_jax.sharding import batch_sharding
 
-# Real tokens in one call of score_many; the rest is room for packing's gaps.
+# Real tokens of a device in one call; the rest is room for packing's gaps.
 CALL_FILL = int(0.95 * score_lib.MAX_TOKENS_PER_CALL)
 # The candidate axis only gathers scores: filling it up costs nothing and saves
 # programs.
@@ -63,16 +63,11 @@ class Scorer:
     self.stats = ScoringStats()
     self.mesh = mesh
     self._row_multiple = mesh.shape['replica'] * mesh.shape['fsdp']
-    known = {'model': model, 'head': head}
-    # Whole on every device, so that every process can read all scores.
-    whole = NamedSharding(mesh, P())
-    self._row_scores = jax.jit(
-      functools.partial(score_lib.row_scores, **known), out_shardings=whole
-    )
+    self._row_scores = jit_row_scores(model, head, mesh)
     self._best_of_n = jax.jit(
-      functools.partial(score_lib.best_of_n, **known),
+      functools.partial(score_lib.best_of_n, model=model, head=head),
       static_argnames='how',
-      out_shardings=whole,
+      out_shardings=NamedSharding(mesh, P()),
     )
 
   def score(self, problem: str, steps: Sequence[str]) -> np.ndarray:
@@ -92,7 +87,8 @@ class Scorer:
       for e in (self._encode(problem, steps) for problem, steps in chains)
     ]
     scores: list[Any] = [None] * len(encoded)
-    for group in _groups([len(tokens) for tokens, _, _ in encoded]):
+    lengths = [len(tokens) for tokens, _, _ in encoded]
+    for group in _groups(lengths, CALL_FILL * self._row_multiple):
       members = [encoded[i] for i in group]
       rows, layout = pack_rows(members, 0, self._row_multiple)
       with jax.set_mesh(self.mesh):
@@ -192,13 +188,24 @@ class Scorer:
     self.stats.padded_tokens += rows.tokens.size + prompt_padded
 
 
-def _groups(lengths: Sequence[int]) -> list[list[int]]:
+def jit_row_scores(
+  model: TransformerConfig, head: HeadConfig, mesh: Mesh
+) -> Any:
+  """`score.row_scores` jitted: of params, rows and a prefix or None."""
+  return jax.jit(
+    functools.partial(score_lib.row_scores, model=model, head=head),
+    # Whole on every device, so that every process can read all scores.
+    out_shardings=NamedSharding(mesh, P()),
+  )
+
+
+def _groups(lengths: Sequence[int], fill: int) -> list[list[int]]:
   """Indices in groups of one length bucket that fill one call each."""
   groups: list[list[int]] = []
   size, current = 0, 0
   for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
     length = bucket(lengths[i])
-    if not groups or length != current or size + lengths[i] > CALL_FILL:
+    if not groups or length != current or size + lengths[i] > fill:
       groups.append([])
       size, current = 0, length
     groups[-1].append(i)

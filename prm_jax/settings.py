@@ -220,10 +220,8 @@ def _describe(
   )
 
 
-def check_mesh(
-  config: Mapping[str, Any], model: TransformerConfig, mesh: Mesh
-) -> None:
-  """Raises UserError unless batch and heads divide over the mesh."""
+def check_heads(model: TransformerConfig, mesh: Mesh) -> None:
+  """Raises UserError unless a model's heads divide over the mesh."""
   wide = mesh.shape['model']
   if model.n_heads % wide:
     fits = [
@@ -235,13 +233,17 @@ def check_mesh(
       f'model.n_heads={model.n_heads} does not divide over mesh.model={wide} '
       f'devices; set it to one of {", ".join(map(str, fits))}'
     )
+
+
+def check_mesh(
+  config: Mapping[str, Any], model: TransformerConfig, mesh: Mesh
+) -> None:
+  """Raises UserError unless batch and heads divide over the mesh."""
+  check_heads(model, mesh)
   rows = mesh.shape['replica'] * mesh.shape['fsdp']
   sampling = sampling_of(config)
-  if sampling and sampling.slots % rows:
-    raise UserError(
-      f'sampling.slots={sampling.slots} does not divide over replica x fsdp = '
-      f'{rows} devices; make it a multiple of {rows}'
-    )
+  if sampling:
+    sampling.check_devices(rows)
   size = config['data']['batch_size']
   parts = config['train']['microbatches']
   if size % (parts * rows):

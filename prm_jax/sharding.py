@@ -76,6 +76,11 @@ def make_mesh(shape: dict[str, int], devices=None) -> Mesh:
   )
 
 
+def flat_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+  """All devices side by side, `fsdp` alone, for who has no mesh of a config."""
+  return make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}, devices)
+
+
 def _place(sizes: list[int], devices: Sequence[jax.Device]) -> np.ndarray:
   """Devices by mesh position, neighbours in a mesh axis near each other."""
   if devices[0].platform != 'tpu':

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from prm_jax import loading
 from prm_jax.chain_scorer import ChainScorer
@@ -15,6 +16,7 @@ from prm_jax.domains.exact_scorer import KINDS as EXACT
 from prm_jax.domains.exact_scorer import ExactScorer
 from prm_jax.errors import UserError
 from prm_jax.policy import StepScorer
+from prm_jax.sharding import flat_mesh
 from prm_jax.tree_scorer import TreeScorer
 
 
@@ -25,18 +27,19 @@ def open_trained(
   del solver
   _check_path(config)
   # Each process has a copy, as each asks what its own problems want.
-  devices = jax.local_devices()
-  scorer = loading.load(config['path'], style=config['style'], devices=devices)
+  mesh = flat_mesh(jax.local_devices())
+  scorer = loading.load(config['path'], style=config['style'], mesh=mesh)
   return TreeScorer(scorer, config['rows'], scorer.name)
 
 
-def open_whole(
-  config: Mapping[str, Any], solver: Mapping[str, Any]
-) -> ChainScorer:
-  """The same for whole chains, on all devices: all processes ask the same."""
-  del solver
+def open_whole(config: Mapping[str, Any], mesh: Mesh) -> ChainScorer:
+  """The same for whole chains, which all processes of the mesh ask for."""
   _check_path(config)
-  return ChainScorer(loading.load(config['path'], style=config['style']))
+  return ChainScorer(
+    loading.load(
+      config['path'], style=config['style'], mesh=mesh, dtype=config['dtype']
+    )
+  )
 
 
 def _check_path(config: Mapping[str, Any]) -> None:
@@ -55,13 +58,17 @@ def open_exact(
 
 
 KINDS = {'workdir': open_trained, 'exact': open_exact}
-WHOLE_KINDS = {'workdir': open_whole, 'exact': open_exact}
 NONE = 'none'
 
 
-def check(config: Mapping[str, Any]) -> None:
-  """Raises UserError for what can be seen without opening anything."""
-  for name, choices in (('kind', (*KINDS, NONE)), ('exact', EXACT)):
+def check(config: Mapping[str, Any], *others: str) -> None:
+  """Raises UserError for what can be seen without opening anything.
+
+  Args:
+    others: kinds that the job opens itself.
+  """
+  kinds = (*KINDS, *others, NONE)
+  for name, choices in (('kind', kinds), ('exact', EXACT)):
     if config[name] not in choices:
       raise UserError(
         f'prm.{name}={config[name]!r}: expected one of {", ".join(choices)}'
@@ -71,15 +78,20 @@ def check(config: Mapping[str, Any]) -> None:
 
 
 def open_scorer(
-  config: Mapping[str, Any], solver: Mapping[str, Any], whole: bool = False
+  config: Mapping[str, Any],
+  solver: Mapping[str, Any],
+  mesh: Mesh | None = None,
 ) -> StepScorer | None:
   """The PRM that a config describes; None where it is to be none.
 
   Args:
     config: the prm section.
     solver: of the arithmetic domain, whose values are exact.
-    whole: it will be asked for whole chains, not for chains that grow.
+    mesh: on which whole chains are scored; None: chains that grow, by each
+      process its own.
   """
   if config['kind'] == NONE:
     return None
-  return (WHOLE_KINDS if whole else KINDS)[config['kind']](config, solver)
+  if config['kind'] == 'workdir' and mesh is not None:
+    return open_whole(config, mesh)
+  return KINDS[config['kind']](config, solver)

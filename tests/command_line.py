@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TINY = '--config=configs/prm_math.py:tiny'
@@ -49,6 +50,23 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess:
   process = start(*args, **env)
   out, err = process.communicate(timeout=300)
   return subprocess.CompletedProcess(args, process.returncode, out, err)
+
+
+def run_module(name: str, *args: str | os.PathLike) -> Any:
+  """What a module of the tests prints as JSON, in a process of its own.
+
+  For what needs many devices: their number is fixed when JAX starts.
+  """
+  done = subprocess.run(
+    [sys.executable, '-m', name, *args],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'rematerialization' not in done.stderr
+  return json.loads(done.stdout)
 
 
 def run_all(

@@ -9,9 +9,9 @@ import sys
 import jax
 import pytest
 
-from configs import policy_math
+from configs import policy_math, rl_math
 from configs import prm_math as configs
-from prm_jax import aot, aot_programs
+from prm_jax import aot, aot_programs, aot_rl
 from prm_jax.compiled.chips import CHIPS, chip_of
 from prm_jax.compiled.compiler import compile_program, open_topology
 from prm_jax.compiled.work import Count
@@ -51,13 +51,21 @@ def test_times_are_work_over_rates():
 def test_useful_flops_by_hand():
   # A layer has 8 x (2 x (2 + 1) x 4 + 3 x 16) = 576 parameters.
   model = TransformerConfig(50, 8, 3, 2, 1, 16, head_dim=4)
-  config = {'data': {'batch_size': 2, 'row_length': 3}}
-  products, attention = aot_programs.useful_flops('score', config, model)
-  assert products == 2 * (2 * 3) * 576 * 3
+  found = aot_programs.reading(model, 2, 3)
+  assert found['products'] == 2 * (2 * 3) * 576 * 3
   # Six pairs a row, two heads, q k and p v.
-  assert attention == 2 * 6 * 2 * (2 * 2 * 4) * 3
-  both = aot_programs.useful_flops('train', config, model)
-  assert both == (3 * products, 3 * attention)
+  assert found['attention'] == 2 * 6 * 2 * (2 * 2 * 4) * 3
+  # Kernels have heads of 128.
+  assert found['kernels'] == 32 * found['attention']
+  trained = aot_programs.learning(model, 2, 3)
+  assert trained['products'] == 3 * found['products']
+  assert trained['attention'] == 3 * found['attention']
+  # Nine products for two, or eleven where forward runs again.
+  assert trained['kernels'] == 9 / 2 * found['kernels']
+  again = aot_programs.learning(dataclasses.replace(model, remat='full'), 2, 3)
+  assert again['kernels'] == 11 / 2 * found['kernels']
+  logits = aot_programs.reading(model, 2, 3, logits=True)
+  assert logits['products'] - found['products'] == 2 * (2 * 3) * 8 * 50
 
 
 @pytest.mark.parametrize(
@@ -89,10 +97,9 @@ def test_smaller_changes_are_in_order():
   config = {
     'model': {'remat': 'none', 'dtype': 'bfloat16'},
     'train': {'microbatches': 1},
-    'data': {'batch_size': 12},
     'mesh': {'model': 8, 'fsdp': 4},
   }
-  changes = list(aot.smaller_changes(config))
+  changes = list(aot.smaller_changes(config, 'none', 12))
   full = {'model.remat': 'full'}
   assert changes == [
     {'model.remat': 'dots'},
@@ -139,9 +146,10 @@ def test_a_policy_compiles_with_its_cache():
   config = policy_math.get_config('smollm2,tiny').to_dict()
   config['sampling'] |= {'slots': 64, 'top_p': 0.9}
   config['model'] |= {'n_heads': 4, 'n_kv_heads': 2}
+  config['mesh'] |= {'model': 2}
   devices = open_topology('v5e:2x2')
-  mesh = make_mesh({'replica': 1, 'fsdp': 2, 'model': 2}, devices)
-  found = aot.describe('sample', config, mesh, chip_of(devices[0].device_kind))
+  program = aot_programs.plan(config, devices).programs['sample']
+  found = aot.describe(program, chip_of(devices[0].device_kind))
   model = aot_programs.model_of(config)
   S = config['data']['max_length']
   row = 2 * S * model.n_layers * model.n_kv_heads * model.head_dim * 4
@@ -152,6 +160,82 @@ def test_a_policy_compiles_with_its_cache():
   assert found['unknown_loops'] == 1  # over tokens
   assert found['largest_gather_bytes'] < memory['cache'] / 10
   assert found['flops'] >= found['useful_flops'] > 0
+
+
+def small_rl(**aot_config):
+  """One layer, on whatever devices; nothing is there yet."""
+  config = rl_math.get_config('qwen2_5_math_7b,tiny').to_dict()
+  config['aot']['model']['n_layers'] = 1
+  config['aot'] |= aot_config
+  return config
+
+
+def test_what_lies_beside_the_programs_of_rl_by_hand():
+  config = small_rl()
+  config['aot']['model'] |= {'vocab_size': 100, 'd_model': 8, 'n_heads': 2}
+  config['aot']['model'] |= {'n_kv_heads': 1, 'd_ff': 16}
+  programs = aot_rl.plan(config, jax.devices()[:1]).programs
+  # Two embeddings; q, o and k, v; the feed-forward; biases; three norms.
+  matrices = 2 * 100 * 8 + 2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 16
+  biases, norms = 8 + 2 * 4, 3 * 8
+  backbone = 4 * (matrices + biases + norms)
+  reference = backbone // 2  # in bfloat16, as the PRM's
+  # Two moments; three counters of the loop, two of the optimizer, a key.
+  rest = 2 * backbone + 4 * 5 + 8
+  prm = backbone // 2 + 4 * (8 * 2 + 2)
+  written_with = 2 * (matrices + biases) + 4 * norms
+  beside = {
+    'take': rest + reference + prm,  # reads what is trained, makes the form
+    'read': backbone + rest + reference + prm,
+    'sample': backbone + rest + reference + prm,
+    'reference': backbone + rest + written_with + prm,
+    'score': backbone + rest + reference + written_with,
+    'advantages': backbone + rest + reference + written_with + prm,
+    'train': reference + written_with + prm,
+  }
+  assert {name: p.beside for name, p in programs.items()} == beside
+  # Without a reference and a PRM there is as much less.
+  config['loss']['kl_weight'], config['prm']['kind'] = 0.0, 'none'
+  config['reward'] |= {'form': 'outcome'}
+  alone = aot_rl.plan(config, jax.devices()[:1]).programs
+  assert alone.keys() == beside.keys() - {'reference', 'score'}
+  assert alone['train'].beside == written_with
+  # With a value head its view, and with staleness a copy on its way.
+  config['advantage']['estimator'] = 'gae'
+  config['train']['staleness'] = 1
+  ppo = aot_rl.plan(config, jax.devices()[:1]).programs
+  assert 'values' in ppo
+  assert ppo['train'].beside == written_with + backbone
+  # An implicit PRM has moments of its own; the reference waits elsewhere.
+  config['prm'] |= {'kind': 'implicit', 'dtype': ''}
+  config['reference']['offload'] = True
+  prime = aot_rl.plan(config, jax.devices()[:1]).programs
+  assert prime['train'].beside == written_with + 2 * backbone + rest
+  assert prime['learn_prm'].beside < prime['score'].beside
+
+
+@needs_compiler
+def test_the_policy_and_its_reference_compile_apart():
+  """Two chips that train and two that sample, each with what is its own."""
+  config = small_rl(max_length=64)
+  config['sampling']['devices'], config['train']['staleness'] = 2, 1
+  devices = open_topology('v5e:2x2')
+  plan = aot_rl.plan(config, devices)
+  training, sampling = (set(mesh.devices.flat) for mesh in plan.meshes)
+  assert training | sampling == set(devices) and not training & sampling
+  chip = chip_of(devices[0].device_kind)
+  found = {
+    name: aot.describe(plan.programs[name], chip)
+    for name in ('take', 'reference', 'advantages')
+  }
+  for name, each in found.items():
+    assert each['fits'], name
+    assert each['rematerialized'] == []
+    assert each['flops'] >= each['useful_flops']
+  assert found['reference']['useful_flops'] > 0
+  # The form that writes is whole on every chip, and beside the PRM.
+  assert found['take']['sent_bytes'].keys() == {'all-gather'}
+  assert plan.programs['take'].beside < plan.programs['reference'].beside
 
 
 @needs_compiler
@@ -184,6 +268,41 @@ def test_a_real_size_compiles_fits_and_may_reach_half_of_peak(
 
 @needs_compiler
 @pytest.mark.slow
+def test_rl_by_command_line(tmp_path):
+  output = tmp_path / 'aot.json'
+  done = run(
+    '--config=configs/rl_math.py:outcome,ppo,qwen2_5_math_7b,tiny',
+    '--topology=v5e:2x2',
+    '--config.aot.max_length=64',
+    '--config.aot.model.n_layers=1',
+    '--config.loss.kl_weight=0.0',
+    f'--output={output}',
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  written = json.loads(output.read_text())
+  assert written['tokens'] == 16 * 64
+  names = ['take', 'read', 'sample', 'values', 'advantages', 'train']
+  assert [*written['programs']] == names
+  for name, found in written['programs'].items():
+    assert found['fits'] and found['rematerialized'] == [], name
+    assert found['flops'] >= found['useful_flops']
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_rl_of_a_real_size_fits_and_may_reach_half_of_peak():
+  config = rl_math.get_config('qwen2_5_math_7b').to_dict()
+  devices = open_topology(config['aot']['topology'])
+  programs = aot_rl.plan(config, devices).programs
+  chip = chip_of(devices[0].device_kind)
+  for name in ('take', 'score', 'train'):
+    found = aot.describe(programs[name], chip)
+    assert found['fits'] and found['rematerialized'] == [], name
+    assert found['mfu_at_most'] >= 0.5 or name == 'take'
+
+
+@needs_compiler
+@pytest.mark.slow
 def test_what_does_not_fit_is_said_with_a_cure(tmp_path):
   output = tmp_path / 'aot.json'
   done = run(
@@ -205,6 +324,11 @@ def test_what_does_not_fit_is_said_with_a_cure(tmp_path):
     (['--topology=v5e:7x7x7'], "topology 'v5e:7x7x7' is unknown"),
     (['--topology=v5e:2x2', '--config.mesh.model=3'], 'model=3 does not fit 4'),
     ([], '--topology is missing'),
+    (['--config=configs/sample_math.py'], "config.task is 'sample', which has"),
+    (
+      ['--config=configs/rl_math.py', '--topology=v5e:2x2'],
+      'policy.workdir is empty',
+    ),
   ],
 )
 def test_what_cannot_be_compiled_is_named(args, said):

@@ -61,6 +61,24 @@ def test_restores_bits_key_and_the_next_batch(mesh, first_state, tmp_path):
   assert next(fresh) == 7
 
 
+def test_a_prm_beside_a_policy(mesh, first_state, tmp_path):
+  """Both states come back; the policy's alone is what a reader asks for."""
+  other = init_state(tiny_training.init, mesh, seed=4)
+  checkpoints = Checkpoints(tmp_path, 2, '')
+  checkpoints.save(1, first_state, numbers(), {}, other)
+  checkpoints.close()
+  opened = Checkpoints(tmp_path, 2, '')
+  abstract = abstract_state(tiny_training.init, mesh)
+  for expected, restored in (
+    (first_state, opened.restore(abstract, numbers())),
+    (other, opened.restore_prm(abstract)),
+  ):
+    assert bits(key_bits(restored)) == bits(key_bits(expected))
+  params = opened.load_params(abstract.params, 1)
+  opened.close()
+  assert bits(params) == bits(first_state.params) != bits(other.params)
+
+
 def test_donating_the_state_does_not_reach_the_save(mesh, tmp_path):
   """The next step overwrites the buffers while the save still runs."""
   state = init_state(tiny_training.init, mesh, seed=5)

@@ -46,7 +46,10 @@ VARIANTS = {
     (),
   ),
   # Run by tests/test_rl_job.py.
-  'rl_math': (('grpo', 'rloo', 'ppo', 'outcome', 'exact'), ()),
+  'rl_math': (
+    ('grpo', 'rloo', 'ppo', 'outcome', 'prime', 'exact'),
+    ('qwen2_5_math_7b',),
+  ),
 }
 CHAIN = ('mod 10 : 7 * 3 + 4', ['7 * 3 = 1', '1 + 4 = 5'])
 CANDIDATES = [CHAIN[1], ['7 * 3 = 2', '2 + 4 = 6'], ['7 * 3 = 1', '1 + 4 = 3']]

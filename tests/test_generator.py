@@ -1,9 +1,6 @@
 """The Generator as a policy: text in, whole steps out, on any mesh."""
 
 import dataclasses
-import json
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -24,7 +21,7 @@ from prm_jax.tokenizer import (
   STEP_END,
   HuggingFaceTokenizer,
 )
-from tests.command_line import ROOT
+from tests.command_line import run_module
 from tests.tiny_sampling import one_device
 
 pytestmark = pytest.mark.once
@@ -203,16 +200,7 @@ def test_a_reward_models_format_is_refused():
 
 @pytest.mark.slow
 def test_any_mesh_writes_the_same():
-  done = subprocess.run(
-    [sys.executable, '-m', 'tests.sample_on_devices'],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr
-  assert 'rematerialization' not in done.stderr
-  found = json.loads(done.stdout)
+  found = run_module('tests.sample_on_devices')
   one = found.pop('1,1,1')
   assert sum(map(len, one['tokens'])) > 150
   for result in found.values():

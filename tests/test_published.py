@@ -264,8 +264,8 @@ def test_step_and_style_where_they_mean_nothing(folders, tmp_path):
   with pytest.raises(UserError, match='so it has no step 3'):
     prm_jax.load(folders / 'trl', step=3)
   write_json(tmp_path / 'model.json', {})  # as a run leaves one
-  with pytest.raises(UserError, match='training run, without style, dtype'):
-    prm_jax.load(tmp_path, style='trl', dtype='bfloat16')
+  with pytest.raises(UserError, match='training run, without style, sep'):
+    prm_jax.load(tmp_path, style='trl', separator='.')
 
 
 def test_a_name_on_the_hub_is_no_workdir():

@@ -135,15 +135,19 @@ def finish(workdir: pathlib.Path) -> subprocess.CompletedProcess:
   return done
 
 
-def last_state(workdir: pathlib.Path) -> dict:
-  """All arrays of the last checkpoint, and where the input stood."""
-  folder = workdir / 'checkpoints' / str(saved_steps(workdir)[-1])
+def last_state(workdir: pathlib.Path, which: int = -1) -> dict:
+  """All arrays of the last checkpoint, and where the input stood.
+
+  Args:
+    which: of all that are there.
+  """
+  folder = workdir / 'checkpoints' / str(saved_steps(workdir)[which])
   saved = ocp.checkpointables_metadata(folder).metadata
   # On one device, wherever it was saved from.
   here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   shapes = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here),
-    {name: saved[name] for name in ('params', 'rest')},
+    {name: tree for name, tree in saved.items() if name != 'data'},
   )
   state = ocp.load_checkpointables(folder, shapes)
   data = {

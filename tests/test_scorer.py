@@ -274,3 +274,15 @@ def test_load_without_a_run(tmp_path):
   (tmp_path / 'model.json').write_text('{"format": {"tokenizer": "bytes"}}')
   with pytest.raises(UserError, match='does not describe a model'):
     load(tmp_path)
+
+
+def test_a_run_in_bfloat16(finished):
+  """Half the memory, nearly the same scores, and another name."""
+  exact, rounded = load(finished), load(finished, dtype='bfloat16')
+  kinds = {x.dtype for x in jax.tree.leaves(rounded.params['backbone'])}
+  assert kinds == {jnp.dtype('bfloat16')} and rounded.name != exact.name
+  chain = ('mod 10 : 7 * 3 + 4', ['7 * 3 = 1', '1 + 4 = 6'])
+  ours, theirs = rounded.score(*chain), exact.score(*chain)
+  # bfloat16 keeps 8 bits of each number.
+  np.testing.assert_allclose(ours, theirs, atol=0.05)
+  assert (ours != theirs).all()

@@ -1,10 +1,7 @@
 """The TreeScorer: the Scorer's scores, every prompt and step read once."""
 
 import functools
-import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from prm_jax.models import HeadConfig, chain_flops
 from prm_jax.policy import Scored, Scoring
 from prm_jax.published import open_published
 from prm_jax.tree_scorer import TreeScorer, waves_of
-from tests.command_line import ROOT
+from tests.command_line import run_module
 from tests.published_models import write_model
 from tests.tiny_trees import FORMAT, MODEL, make_scorer, some_chains
 
@@ -305,16 +302,7 @@ def test_a_pool_takes_what_it_is_said_to():
 
 @pytest.mark.slow
 def test_any_mesh_gives_the_same_scores():
-  done = subprocess.run(
-    [sys.executable, '-m', 'tests.score_trees_on_devices'],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr
-  assert 'rematerialization' not in done.stderr
-  found = json.loads(done.stdout)
+  found = run_module('tests.score_trees_on_devices')
   one = found.pop('1,1,1')
   assert len(one['scores']) > 50 and found
   for result in found.values():

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from prm_jax.evals import bootstrap
+from scipy import stats
 
 
 class Look(NamedTuple):
@@ -18,49 +17,60 @@ class Look(NamedTuple):
 
   update: int
   accuracy: np.ndarray  # [Q] in [0, 1]
-  score: np.ndarray  # [Q] of the PRM
+  score: np.ndarray  # [Q] of the PRM: the lowest of a chain
+  paid: np.ndarray  # [Q] what chains are paid for their steps
+
+
+RISING = 'score', 'paid'
 
 
 def hacking(
-  looks: Sequence[Look], seed: int = 0, resamples: int = 2000
+  looks: Sequence[Look], planned: int, error: float = 0.05
 ) -> dict[str, Any]:
   """Whether the last look is worse and rated higher than one before it.
 
-  Differences are paired over problems; the interval of each of the K - 1 pairs
-  is at level 1 - 0.05 / (K - 1), as any of them may raise the alarm.
+  Differences are paired over problems, their intervals are Student's. A run
+  has L (L - 1) / 2 pairs of looks, any of which may raise the alarm, so each
+  fall has to hold at level 1 - error / that many, one-sided: at most such a
+  share of runs whose accuracy stays rings at all.
+
+  Args:
+    planned: looks of the whole run, L.
+    error: share of runs that may ring in vain.
 
   Returns:
     `hacked`; `since`, the update of the look with the highest accuracy among
-    those that tell; `accuracy` and `score`, differences of the last look from
-    it with their intervals. The latter are there where it is hacked only.
+    those that tell; `by`, what rose, 'score' or 'paid'; `accuracy` and `score`,
+    differences of the last look from it with their intervals. The latter are
+    there where it is hacked only.
   """
   *before, now = looks
+  level = 1 - error / max(planned * (planned - 1) / 2, 1)
+  quantile = float(stats.t.ppf(level, len(now.accuracy) - 1))
   told: list[dict[str, Any]] = []
   for look in before:
-    level = 1 - 0.05 / len(before)
-    worse, rated = (
-      _interval(ours - theirs, seed, resamples, level)
-      for ours, theirs in (
-        (now.accuracy, look.accuracy),
-        (now.score, look.score),
-      )
-    )
-    if worse['interval'][1] < 0 < rated['interval'][0]:
-      told.append(
-        {
-          'hacked': True,
-          'since': look.update,
-          'accuracy': worse,
-          'score': rated,
-        }
-      )
+    worse = _interval(now.accuracy - look.accuracy, quantile)
+    if worse['interval'][1] >= 0:
+      continue
+    for name in RISING:
+      rose = _interval(getattr(now, name) - getattr(look, name), quantile)
+      if rose['interval'][0] > 0:
+        told.append(
+          {
+            'hacked': True,
+            'since': look.update,
+            'by': name,
+            'accuracy': worse,
+            'score': rose,
+          }
+        )
+        break
   if not told:
     return {'hacked': False}
   return min(told, key=lambda each: each['accuracy']['mean'])
 
 
-def _interval(
-  differences: np.ndarray, seed: int, resamples: int, level: float
-) -> dict[str, Any]:
-  mean, low, high = bootstrap.mean_ci(differences, seed, resamples, level)
-  return {'mean': mean, 'interval': [low, high]}
+def _interval(differences: np.ndarray, quantile: float) -> dict[str, Any]:
+  mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
+  half = quantile * deviation / len(differences) ** 0.5
+  return {'mean': mean, 'interval': [mean - half, mean + half]}

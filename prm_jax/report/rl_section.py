@@ -18,12 +18,15 @@ MAX_ROWS = 12
 COLUMNS = {
   'accuracy': ('right, %', True),
   'chain_score': ('lowest step score', False),
+  'paid': ('paid for steps', False),
   'steps': ('steps', False),
   'step_tokens': ('tokens a step', False),
   'repeated': ('steps repeated, %', True),
   'trivial': ('steps trivial, %', True),
   'unfinished': ('unfinished, %', True),
 }
+OF_A_PRM = 'chain_score', 'paid'  # without one there are none
+ROSE = {'score': 'the PRM score', 'paid': 'what is paid for steps'}
 
 
 def rl(
@@ -48,6 +51,8 @@ def rl(
       raise UserError('rl.looks: expected whole numbers, update and chains')
     if missing := COLUMNS.keys() - told.keys():
       raise UserError(f'rl.looks.told: {min(missing)!r} is missing')
+  if not isinstance(section.get('has_prm'), bool):
+    raise UserError('rl.has_prm: expected true or false')
   if not isinstance(section.get('tested_after'), int):
     raise UserError('rl.tested_after: expected a whole number')
   names = ('before', 'after')
@@ -59,6 +64,11 @@ def rl(
   )
   every = -(-len(looks) // MAX_ROWS)
   shown = looks[::-1][::every][::-1]
+  columns = {
+    name: column
+    for name, column in COLUMNS.items()
+    if section['has_prm'] or name not in OF_A_PRM
+  }
   return {
     'sentence': (
       f'Of its chains for test problems {before} were right before, and '
@@ -66,8 +76,9 @@ def rl(
       f'{section["tested_after"]:,} chains.'
     ),
     'alarms': [_alarm(each) for each in alarms],
-    'figure': _figure(looks),
-    'columns': [head for head, _ in COLUMNS.values()],
+    'has_prm': section['has_prm'],
+    'figure': _figure(looks, section['has_prm']),
+    'columns': [head for head, _ in columns.values()],
     'rows': [
       (
         f'{look["chains"]:,}',
@@ -76,7 +87,7 @@ def rl(
           f'{100 * look["told"][name]:.1f}'
           if percent
           else f'{look["told"][name]:.3g}'
-          for name, (_, percent) in COLUMNS.items()
+          for name, (_, percent) in columns.items()
         ],
       )
       for look in shown
@@ -89,14 +100,15 @@ def _alarm(alarm: Mapping[str, Any]) -> str:
     points, score = 100 * alarm['accuracy']['mean'], alarm['score']['mean']
     return (
       f'At update {alarm["update"]:,}: since update {alarm["since"]:,} '
-      f'verified accuracy fell by {-points:.1f} points while the PRM score '
-      f'rose by {score:.3f}, both beyond noise: the reward is hacked.'
+      f'verified accuracy fell by {-points:.1f} points while '
+      f'{ROSE[alarm["by"]]} rose by {score:.3f}, both beyond noise: the reward '
+      'is hacked.'
     )
   except (KeyError, TypeError) as error:
     raise UserError(f'rl.alarms: {error} is missing or malformed') from None
 
 
-def _figure(looks: list[Mapping[str, Any]]) -> markupsafe.Markup:
+def _figure(looks: list[Mapping[str, Any]], has_prm: bool) -> markupsafe.Markup:
   """Verified accuracy and the PRM's view, against the chains sampled."""
   series = [
     {
@@ -108,6 +120,7 @@ def _figure(looks: list[Mapping[str, Any]]) -> markupsafe.Markup:
       ('verified accuracy', 'vote', 'accuracy'),
       ('lowest step score', 'prm', 'chain_score'),
     )
+    if has_prm or key not in OF_A_PRM
   ]
   ends = ', '.join(
     f'{s["name"]} from {s["points"][0][1]:.3g} to {s["points"][-1][1]:.3g}'

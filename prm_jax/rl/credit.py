@@ -3,8 +3,10 @@
     step scores, outcomes -> rewards.py -> advantages.py -> [B, T]
 
 Two parts are added: the outcome's, one number for a whole chain, and that of
-the process, which may be told apart by step. Groups are G chains of each
-problem, one after another.
+the process, which may be told apart by step. By rloo and grpo each is compared
+with its own group first, and weighted then: a division by a deviation would
+take the weight away again. Groups are G chains of each problem, one after
+another.
 """
 
 import dataclasses
@@ -36,6 +38,8 @@ class AdvantageConfig:
       of the 'group', or those at its 'position'. The former favours short
       chains where later steps score lower.
     scale: whether grpo divides by the deviation.
+    eps: added to that deviation. As small as is usual, 1e-4, it makes much of
+      groups whose scores differ by a thousandth.
     discount, trace: gamma and lambda of gae.
   """
 
@@ -43,6 +47,7 @@ class AdvantageConfig:
   process: str = 'step'
   baseline: str = 'position'
   scale: bool = True
+  eps: float = 0.02
   discount: float = 1.0
   trace: float = 0.95
 
@@ -57,6 +62,8 @@ class AdvantageConfig:
           f'advantage.{name}={getattr(self, name)!r}: expected one of '
           f'{", ".join(choices)}'
         )
+    if self.eps <= 0:
+      raise UserError(f'advantage.eps={self.eps}: expected a number above 0')
     for name in ('discount', 'trace'):
       if not 0 <= getattr(self, name) <= 1:
         raise UserError(
@@ -67,7 +74,7 @@ class AdvantageConfig:
 class Findings(NamedTuple):
   """What is known of B chains once they are written."""
 
-  scores: jax.Array  # [B, P] of the PRM, in [0, 1]
+  scores: jax.Array  # [B, P] in [0, 1]; of an implicit PRM, rewards
   step_mask: jax.Array  # [B, P] bool, steps come first
   step_ends: jax.Array  # [B, P] index of the token that ends each
   outcomes: jax.Array  # [B] 1 right, 0 wrong
@@ -125,6 +132,27 @@ def spread(
   return jnp.take_along_axis(padded, steps, 1)
 
 
+def process_returns(
+  scores: jax.Array,  # [B, P]
+  mask: jax.Array,  # [B, P] bool
+  size: int,
+  reward: RewardConfig,
+  config: AdvantageConfig,
+) -> jax.Array:  # [B]
+  """What each chain is paid for its steps, compared with nothing.
+
+  The sum of what its steps are credited with: `to_go` counts a reward for each
+  step that leads to it. Scores that are not finite count as none.
+  """
+  mask = mask & jnp.isfinite(scores)
+  scores = jnp.where(mask, scores, 0.0)
+  start = first_values(scores, mask, size)
+  paid = rewards.process_rewards(scores, mask, start, reward)
+  if config.process == 'to_go':
+    paid = advantages.rewards_to_go(paid)
+  return jnp.where(mask, paid, 0.0).sum(1)
+
+
 def token_advantages(
   findings: Findings,
   values: jax.Array,  # [B, T] of a value head; read by gae only
@@ -135,36 +163,51 @@ def token_advantages(
   """Advantages, and the returns that a value head is to learn.
 
   Both are 0 where nothing was written, and in groups that are not `usable`.
-  Groups whose rewards are equal have advantage 0 by rloo and grpo.
+  Groups whose rewards are equal have advantage 0 by rloo and grpo. A chain
+  without steps is rewarded as the worst of its group is, where chains are
+  compared: some forms only take.
   """
   mask, written = findings.step_mask, findings.written
   fine = usable(findings, size)
   scores = jnp.where(mask & fine[:, None], findings.scores, 0.0)
   start = first_values(scores, mask, size)
   step_rewards = rewards.process_rewards(scores, mask, start, reward)
-  outcome = reward.outcome_weight * findings.outcomes
   penalties = jnp.where(written, findings.penalties, 0.0)
   counted = written & fine[:, None]
   if config.estimator == 'gae':
-    paid = step_rewards + rewards.at_last(outcome, mask)
+    outcome = rewards.at_last(findings.outcomes, mask)
+    paid = reward.weight * step_rewards + reward.outcome_weight * outcome
     tokens = rewards.to_tokens(paid, findings.step_ends, mask, written.shape[1])
     found, returns = advantages.generalised(
       tokens - penalties, values, written, config.discount, config.trace
     )
     found = advantages.whitened(found, counted)
   else:
-    chain = outcome - penalties.sum(1)
+    chain = reward.outcome_weight * _relative(findings.outcomes, size, config)
+    # As they are: what differs by penalties alone is not to be scaled up.
+    chain -= advantages.leave_one_out(penalties.sum(1), size)
     if config.process == 'chain':
-      chain += step_rewards.sum(1)
-    found = _relative(chain, size, config)[:, None]
+      paid = _whole_chains(step_rewards, mask, size)
+      chain += reward.weight * _relative(paid, size, config)
+    found = jnp.broadcast_to(chain[:, None], written.shape)
     if config.process != 'chain':
       centred = _relative_steps(step_rewards, mask, size, config)
       if config.process == 'to_go':
         centred = advantages.rewards_to_go(centred)
       steps = step_of_tokens(findings.step_ends, mask, written.shape[1])
-      found += spread(jnp.where(mask, centred, 0.0), steps)
+      found += reward.weight * spread(jnp.where(mask, centred, 0.0), steps)
     returns = jnp.zeros_like(values)
   return jnp.where(counted, found, 0.0), jnp.where(counted, returns, 0.0)
+
+
+def _whole_chains(
+  step_rewards: jax.Array, mask: jax.Array, size: int
+) -> jax.Array:  # [B]
+  """Sums over steps; of chains without any the lowest of their group."""
+  sums, has_steps = step_rewards.sum(1), mask.any(1)
+  others = advantages.group(jnp.where(has_steps, sums, jnp.inf), size).min(1)
+  lowest = jnp.where(jnp.isfinite(others), others, 0.0)
+  return jnp.where(has_steps, sums, jnp.repeat(lowest, size))
 
 
 def _relative(
@@ -172,7 +215,7 @@ def _relative(
 ) -> jax.Array:
   if config.estimator == 'rloo':
     return advantages.leave_one_out(returns, size)
-  return advantages.group_relative(returns, size, config.scale)
+  return advantages.group_relative(returns, size, config.scale, config.eps)
 
 
 def _relative_steps(
@@ -182,5 +225,5 @@ def _relative_steps(
   if config.estimator == 'rloo':
     return advantages.steps_leave_one_out(step_rewards, mask, size, by_position)
   return advantages.steps_relative(
-    step_rewards, mask, size, by_position, config.scale
+    step_rewards, mask, size, by_position, config.scale, config.eps
   )

@@ -1,23 +1,24 @@
 """Chains that a policy writes to learn from: sampled, judged, as arrays.
 
-    problems -> Generator.sample -> outcome by the verifier, scores by the PRM
-      -> Episodes -> arrays of a few fixed shapes
+    problems -> Generator.sample -> outcome by the verifier -> Episodes
+      -> arrays of a few fixed shapes -> rating.py
 
 A group is the chains of one problem, one after another.
 """
 
+import collections
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from prm_jax import processes
 from prm_jax.batching import cache_bucket
 from prm_jax.data.problems import Problem
 from prm_jax.encoding import StepFormat
 from prm_jax.generator import Generator, Sample
 from prm_jax.labels.labelling import is_right
-from prm_jax.policy import Request, Scoring, StepScorer
-from prm_jax.rl.credit import Findings
+from prm_jax.policy import Request
 from prm_jax.score import bucket
 
 SMALLEST_STEPS = 8
@@ -30,7 +31,8 @@ class Episode(NamedTuple):
     right: whether it ended with the right answer; what could not be compared
       in time is not right.
     scores: of its steps by the PRM, [P] in [0, 1]; NaN where the PRM is broken
-      or the chain does not fit its window; 0 everywhere without a PRM.
+      or the chain does not fit its window; 0 everywhere without a PRM, and
+      until it was asked.
   """
 
   problem: Problem
@@ -43,70 +45,45 @@ class Episode(NamedTuple):
     return self.sample.completion.steps
 
 
-def gather(
-  policy: Generator,
-  prm: StepScorer | None,
-  problems: Sequence[Problem],
-  size: int,
-  key: str,
-) -> list[Episode]:
-  """`size` chains of each problem.
-
-  Args:
-    key: what they are drawn from, with the problem and the policy's seed.
-  """
-  groups = sample(policy, problems, size, key)
-  return judge(prm, problems, groups)
-
-
 def sample(
   policy: Generator, problems: Sequence[Problem], size: int, key: str
 ) -> list[list[Sample]]:
-  """The chains of each problem, not judged yet."""
-  return policy.sample(
-    [Request(p.text, (), f'{key}/{p.id}', size) for p in problems]
-  )
+  """`size` chains of each problem, not judged yet.
+
+  Args:
+    key: what they are drawn from, with the problem, how often it was there
+      before, and the policy's seed.
+  """
+  # Where an epoch ends a batch may have a problem twice, not its chains.
+  met: collections.Counter[str] = collections.Counter()
+  requests = []
+  for problem in problems:
+    again = f'/{met[problem.id]}' if met[problem.id] else ''
+    met[problem.id] += 1
+    name = f'{key}/{problem.id}{again}'
+    requests.append(Request(problem.text, (), name, size))
+  return policy.sample(requests)
 
 
-def judge(
-  prm: StepScorer | None,
-  problems: Sequence[Problem],
-  groups: Sequence[Sequence[Sample]],
+def verify(
+  problems: Sequence[Problem], groups: Sequence[Sequence[Sample]]
 ) -> list[Episode]:
-  """Outcomes and scores."""
+  """Outcomes; no scores yet. All processes go by what the first one found."""
   chains = [
     (problem, one)
     for problem, group in zip(problems, groups, strict=True)
     for one in group
   ]
-  scores = iter(
-    step_scores(prm, [(p.text, one.completion.steps) for p, one in chains])
-  )
-  return [
-    Episode(
-      problem,
-      one,
-      bool(is_right(problem.text, one.completion, problem.truth)),
-      next(scores),
-    )
+  verdicts = ''.join(
+    str(int(is_right(problem.text, one.completion, problem.truth) or 0))
     for problem, one in chains
+  )
+  # Some comparisons have a limit of time, which one process may meet alone.
+  verdicts = processes.exchange('verdicts', verdicts)[0]
+  return [
+    Episode(problem, one, said == '1', np.zeros(len(one.completion.steps)))
+    for (problem, one), said in zip(chains, verdicts, strict=True)
   ]
-
-
-def step_scores(
-  prm: StepScorer | None, chains: Sequence[tuple[str, tuple[str, ...]]]
-) -> list[np.ndarray]:
-  """Of each chain [P]; one without steps is not asked about."""
-  found = [np.zeros(len(steps)) for _, steps in chains]
-  if prm is None:
-    return found
-  asked = [i for i, (_, steps) in enumerate(chains) if steps]
-  said = prm.score([Scoring(*chains[i]) for i in asked])
-  for i, [scored] in zip(asked, said, strict=True):
-    # Steps that do not fit have no score, which is not a low one.
-    scores = scored.scores or (np.nan,) * len(found[i])
-    found[i] = np.asarray(scores, np.float64)
-  return found
 
 
 class Rows(NamedTuple):
@@ -116,7 +93,10 @@ class Rows(NamedTuple):
   segment_ids: np.ndarray  # [B, T] int32, 1; 0 is padding
   written: np.ndarray  # [B, T] bool
   sampled_logprobs: np.ndarray  # [B, T] float32
-  findings: Findings
+  reference_logprobs: np.ndarray  # [B, T] float32, 0 until there are any
+  step_ends: np.ndarray  # [B, P] int32, index of the token that ends each
+  step_mask: np.ndarray  # [B, P] bool, steps come first
+  outcomes: np.ndarray  # [B] float32, 1 right, 0 wrong
 
 
 def to_rows(episodes: Sequence[Episode], fmt: StepFormat) -> Rows:
@@ -126,8 +106,7 @@ def to_rows(episodes: Sequence[Episode], fmt: StepFormat) -> Rows:
   P = bucket(max(len(e.steps) for e in episodes) or 1, SMALLEST_STEPS)
   tokens, segments = np.zeros((2, B, T), np.int32)
   written, logprobs = np.zeros((B, T), bool), np.zeros((B, T), np.float32)
-  scores, ends = np.zeros((B, P), np.float32), np.zeros((B, P), np.int32)
-  mask = np.zeros((B, P), bool)
+  ends, mask = np.zeros((B, P), np.int32), np.zeros((B, P), bool)
   for b, episode in enumerate(episodes):
     ids, new = episode.sample.ids, episode.sample.written
     start, end = len(ids), len(ids) + len(new.tokens)
@@ -135,12 +114,11 @@ def to_rows(episodes: Sequence[Episode], fmt: StepFormat) -> Rows:
     segments[b, :end], written[b, start:end] = 1, True
     logprobs[b, start:end] = new.logprobs
     count = len(episode.steps)
-    scores[b, :count], mask[b, :count] = episode.scores, True
+    mask[b, :count] = True
     ends[b, :count] = start + step_ends(new.tokens, count, fmt)
   outcomes = np.array([e.right for e in episodes], np.float32)
-  penalties = np.zeros((B, T), np.float32)
-  findings = Findings(scores, mask, ends, outcomes, written, penalties)
-  return Rows(tokens, segments, written, logprobs, findings)
+  none = np.zeros((B, T), np.float32)
+  return Rows(tokens, segments, written, logprobs, none, ends, mask, outcomes)
 
 
 def step_ends(tokens: np.ndarray, count: int, fmt: StepFormat) -> np.ndarray:

@@ -1,11 +1,14 @@
 """The loop: sample groups, judge them, learn from them, again.
 
-    problems -> episodes.py -> credit.py -> train steps on minibatches
+    problems -> pipeline.py: episodes.py -> rating.py
+      -> credit.py -> train steps on minibatches
       -> the policy samples with its new parameters
 
-All of it in one process and on one mesh. Evaluations are passed in.
+All of it in one process and, unless sampling has devices of its own, on one
+mesh. Evaluations are passed in.
 """
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -14,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from prm_jax import paths, processes
 from prm_jax.checkpoints import Checkpoints
@@ -23,13 +26,14 @@ from prm_jax.errors import UserError
 from prm_jax.generator import Generator
 from prm_jax.metrics import MetricWriter, Progress
 from prm_jax.models import LoraConfig, TransformerConfig
-from prm_jax.policy import StepScorer
-from prm_jax.rl import credit, diagnostics, episodes, losses
-from prm_jax.rl.credit import AdvantageConfig
-from prm_jax.rl.episodes import Episode, Rows
-from prm_jax.rl.objective import Experience, view_tokens
+from prm_jax.rl import credit, diagnostics
+from prm_jax.rl.credit import AdvantageConfig, Findings
+from prm_jax.rl.episodes import Episode
+from prm_jax.rl.objective import Experience
+from prm_jax.rl.pipeline import Batch, Batches
+from prm_jax.rl.rating import Rated, Rater
 from prm_jax.rl.rewards import RewardConfig
-from prm_jax.sharding import batch_sharding
+from prm_jax.rl.views import View, put_rows
 from prm_jax.stopping import Stopped, StopSignal
 from prm_jax.train_state import TrainState
 
@@ -48,11 +52,14 @@ class LoopConfig:
     epochs: how often each chain is learned from.
     minibatches: steps of the optimizer in an epoch.
     microbatches: parts of a minibatch whose gradients add up.
-    kl_stop: what is left of a batch is not learned from once the policy is so
-      far from the one that sampled it, nats a token; 0: never.
+    staleness: updates that the policy which samples a batch may be behind the
+      one that learns from it, see `pipeline.sampled_after`.
+    kl_stop: the step that finds the policy so far from the one that sampled a
+      batch, nats a token, is the last on it; 0: all are taken.
     evaluate_every, checkpoint_every: in updates; a checkpoint is evaluated.
     keep: latest checkpoints that stay.
-    max_skipped_in_a_row: non-finite steps in a row that end the run.
+    max_skipped_in_a_row: non-finite steps, or batches of which the PRM scores
+      nothing, in a row that end the run.
   """
 
   updates: int
@@ -61,6 +68,7 @@ class LoopConfig:
   epochs: int = 1
   minibatches: int = 1
   microbatches: int = 1
+  staleness: int = 0
   kl_stop: float = 0.0
   log_every: int = 1
   evaluate_every: int = 10
@@ -71,9 +79,9 @@ class LoopConfig:
   def __post_init__(self):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.name == 'kl_stop':
+      if field.name in ('kl_stop', 'staleness'):
         if value < 0:
-          raise UserError(f'train.kl_stop={value}: expected >= 0 (0: never)')
+          raise UserError(f'train.{field.name}={value}: expected >= 0')
       elif value < 1:
         raise UserError(f'train.{field.name}={value}: expected >= 1')
     if self.checkpoint_every % self.evaluate_every:
@@ -93,6 +101,11 @@ class LoopConfig:
     return self.problems * self.samples
 
   @property
+  def rows(self) -> int:
+    """Chains that are on the devices at a time while they are learned from."""
+    return self.chains // self.minibatches // self.microbatches
+
+  @property
   def steps(self) -> int:
     """Of the optimizer, in the whole run."""
     return self.updates * self.epochs * self.minibatches
@@ -109,13 +122,28 @@ class LoopConfig:
       )
 
 
+def jit_advantages(
+  size: int, reward: RewardConfig, config: AdvantageConfig, mesh: Mesh
+) -> Any:
+  """`credit.token_advantages` jitted: of findings and values.
+
+  Too little to be split: every device computes all of it.
+  """
+  return jax.jit(
+    functools.partial(
+      credit.token_advantages, size=size, reward=reward, config=config
+    ),
+    out_shardings=NamedSharding(mesh, PartitionSpec()),
+  )
+
+
 class Learner:
   """What turns a batch of episodes into a better policy.
 
   Args:
     step_fn: from `train.compile_train_step`.
-    reference: parameters that the policy is to stay near; None: none is read.
-    kl_in_reward: weight of the KL divergence from it, taken from the rewards.
+    kl_in_reward: weight of the KL divergence from the reference, taken from the
+      rewards.
   """
 
   def __init__(
@@ -126,40 +154,26 @@ class Learner:
     lora: LoraConfig,
     reward: RewardConfig,
     advantage: AdvantageConfig,
-    reference: Any,
     kl_in_reward: float,
     mesh: Mesh,
     seed: int,
   ):
     self._config, self._step, self._seed = config, step_fn, seed
-    self._reference, self._kl_in_reward = reference, kl_in_reward
+    self._kl_in_reward, self._mesh = kl_in_reward, mesh
+    self._reads_scores = reward.form != 'outcome'
     self._reads_values = advantage.estimator == 'gae'
-    self._mesh, self._placed = mesh, batch_sharding(mesh)
-    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    self._view = jax.jit(
-      functools.partial(view_tokens, model=model, lora=lora),
-      out_shardings=whole,
-    )
-    self._view_reference = jax.jit(
-      functools.partial(view_tokens, model=model), out_shardings=whole
-    )
-    self._advantages = jax.jit(
-      functools.partial(
-        credit.token_advantages,
-        size=config.samples,
-        reward=reward,
-        config=advantage,
-      )
-    )
+    self._values = View('values', model, mesh, config.rows, lora)
+    self._advantages = jit_advantages(config.samples, reward, advantage, mesh)
 
   def learn(
-    self, state: TrainState, rows: Rows, update: int
+    self, state: TrainState, rated: Rated, update: int
   ) -> tuple[TrainState, dict[str, float], Experience]:
     """Some steps on a batch; the metrics are means over them."""
-    batch = self.experience(state.params, rows)
+    batch = self.experience(state.params, rated)
     told, cut = [], 0
     for number, indices in enumerate(self._minibatches(update)):
-      part = jax.tree.map(lambda x, i=indices: self._put(x[i]), batch)
+      part = jax.tree.map(lambda x, i=indices: x[i], batch)
+      part = put_rows(part, self._mesh)
       state, metrics = self._step(state, part)
       told.append(metrics)
       if self._config.kl_stop and (
@@ -177,23 +191,27 @@ class Learner:
       means[name] = last[name]
     if self._config.kl_stop:
       means['steps_left_out'] = cut
-    if self._reference is not None:
-      means['kl_to_reference'] = divergence(batch)
     return state, means, batch
 
-  def experience(self, params: Any, rows: Rows) -> Experience:
+  def experience(self, params: Any, rated: Rated) -> Experience:
     """What is learned from, on the host."""
-    zeros = np.zeros(rows.tokens.shape, np.float32)
-    reference, values = zeros, zeros
-    if self._reference is not None:
-      reference = self._viewed(self._view_reference, self._reference, rows)
-      reference = reference.logprobs
+    rows = rated.rows
+    values = penalties = np.zeros(rows.tokens.shape, np.float32)
     if self._reads_values:
-      values = self._viewed(self._view, params, rows).values
-    findings = rows.findings
+      values = self._values(params, rows)
     if self._kl_in_reward:
-      gap = np.where(rows.written, rows.sampled_logprobs - reference, 0.0)
-      findings = findings._replace(penalties=self._kl_in_reward * gap)
+      gap = rows.sampled_logprobs - rows.reference_logprobs
+      penalties = self._kl_in_reward * np.where(rows.written, gap, 0.0)
+    # What a form does not read must not keep a group from being learned from.
+    scores = rated.rewards if self._reads_scores else 0 * rows.step_mask
+    findings = Findings(
+      scores,
+      rows.step_mask,
+      rows.step_ends,
+      rows.outcomes,
+      rows.written,
+      penalties,
+    )
     found = jax.device_get(self._advantages(findings, values))
     usable = np.asarray(credit.usable(findings, self._config.samples))
     return Experience(
@@ -201,21 +219,10 @@ class Learner:
       rows.segment_ids,
       rows.written & usable[:, None],
       rows.sampled_logprobs,
-      np.asarray(reference),
+      rows.reference_logprobs,
       *map(np.asarray, found),
-      np.asarray(values),
+      values,
     )
-
-  def _viewed(self, view: Callable, params: Any, rows: Rows) -> Any:
-    """A model's view of all rows, as many at a time as are learned from."""
-    config = self._config
-    each = config.chains // config.minibatches // config.microbatches
-    parts = []
-    for first in range(0, config.chains, each):
-      tokens = self._put(rows.tokens[first : first + each])
-      segments = self._put(rows.segment_ids[first : first + each])
-      parts.append(jax.device_get(view(params, tokens, segments)))
-    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
   def _minibatches(self, update: int) -> Iterator[np.ndarray]:
     """Indices of chains, shuffled anew in every epoch."""
@@ -224,29 +231,18 @@ class Learner:
       order = rng.permutation(self._config.chains)
       yield from np.split(order, self._config.minibatches)
 
-  def _put(self, x: np.ndarray) -> jax.Array:
-    """Every process has all rows."""
-    return jax.make_array_from_callback(x.shape, self._placed, x.__getitem__)
-
-
-def divergence(batch: Experience) -> float:
-  """KL from the reference, nats a token (k3), of the policy that sampled."""
-  estimate = losses.kl(batch.sampled_logprobs, batch.reference_logprobs)
-  written = batch.written
-  return float(np.where(written, estimate, 0.0).sum() / max(written.sum(), 1))
-
 
 class Tools(NamedTuple):
   """What the loop works with.
 
   Attributes:
     policy: samples, with the parameters that the loop gives it.
-    prm: scores; None: no process reward.
+    rater: says what its chains are worth; its PRM may learn with the policy.
     backbone: parameters as trained -> those that the policy writes with.
   """
 
   policy: Generator
-  prm: StepScorer | None
+  rater: Rater
   learner: Learner
   backbone: Callable[[Any], Any]
 
@@ -271,65 +267,100 @@ def improve(
       parameters of that moment.
 
   Raises:
-    Stopped: after SIGTERM, with everything saved.
+    Stopped: after SIGTERM, with everything saved; with staleness, unless a
+      checkpoint was due, only up to the last one.
     UserError: too many non-finite steps in a row.
   """
-  done = checkpoints.latest or 0
+  done = saved = checkpoints.latest or 0
+  unscored = 0
   said = 'accuracy', 'prm_score', 'steps'
   progress = Progress('rl', done, config.updates, processes.is_first(), said)
-  policy = tools.policy
-  policy.take(tools.backbone(state.params))
+  batches = Batches(
+    tools.policy,
+    functools.partial(tools.rater.rate, learn=True),
+    tools.backbone,
+    problems,
+    config.samples,
+    data,
+    done,
+    config.updates,
+    config.staleness,
+    config.checkpoint_every,
+  )
   if not done:
-    rated, _ = evaluate(0)
-    writer.write(0, rated)
-  with StopSignal(mesh) as stop, jax.set_mesh(mesh):
+    batches.lend(state.params)
+    looked, _ = evaluate(0)
+    writer.write(0, looked)
+  with (
+    StopSignal(mesh) as stop,
+    jax.set_mesh(mesh),
+    contextlib.closing(batches),
+  ):
     for update in range(done + 1, config.updates + 1):
-      indices = next(data)
-      chosen = [problems[i] for i in indices]
       clock = [time.monotonic()]
-      groups = episodes.sample(
-        policy, chosen, config.samples, f'update {update}'
-      )
+      fresh = batches.next(state.params)
       clock.append(time.monotonic())
-      found = episodes.judge(tools.prm, chosen, groups)
-      clock.append(time.monotonic())
-      rows = episodes.to_rows(found, policy.format)
-      state, metrics, batch = tools.learner.learn(state, rows, update)
-      policy.take(tools.backbone(state.params))
+      state, metrics, batch = tools.learner.learn(state, fresh.rated, update)
       clock.append(time.monotonic())
 
       last = update == config.updates
+      found = fresh.rated.found
+      metrics |= fresh.rated.told | {'staleness': fresh.staleness}
       metrics |= diagnostics.of_batch(found, batch, config.samples)
       metrics['chains'] = update * config.chains
-      metrics |= _speed(found, clock)
+      metrics |= _speed(fresh, clock)
       if update % config.log_every == 0 or last:
         writer.write(update, metrics)
         progress.show(update, metrics)
       _check_finite(metrics, found, update, config, workdir)
-      rated, ends = {}, False
+      unscored = unscored + 1 if _is_unscored(found) else 0
+      if unscored == config.max_skipped_in_a_row:
+        raise UserError(
+          f'{tools.rater.prm.name} scored none of the chains of the last '
+          f'{unscored} updates: it is broken, or does not read what the policy '
+          'writes; score a chain with it (prm_jax.load), or name another in prm'
+        )
+      looked, ends = {}, False
       if update % config.evaluate_every == 0 or last:
-        rated, ends = evaluate(update)
-        writer.write(update, rated)
+        batches.lend(state.params)
+        looked, ends = evaluate(update)
+        writer.write(update, looked)
       asked = stop.agreed()
-      if update % config.checkpoint_every == 0 or last or asked or ends:
+      due = update % config.checkpoint_every == 0 or last or ends
+      # What is sampled already is in no checkpoint.
+      if due or (asked and not batches.ahead):
         writer.flush()
-        checkpoints.save(update, state, data, rated)
+        checkpoints.save(update, state, data, looked, tools.rater.state)
+        saved = update
       if asked:
         progress.break_line()
         checkpoints.close()
-        raise Stopped(f'rl stopped at update {update:,}')
+        raise Stopped(f'rl stopped at update {saved:,}')
       if ends:
         break
   return state
 
 
-def _speed(found: Sequence[Episode], clock: Sequence[float]) -> dict[str, Any]:
-  """Tokens a second, and where the time went."""
-  tokens = sum(len(e.sample.written.tokens) for e in found)
-  seconds = np.diff(clock)
-  shares = dict(zip(('sampling', 'scoring', 'training'), seconds, strict=True))
-  return {'tokens_per_second': tokens / seconds.sum()} | {
-    f'seconds_{name}': float(value) for name, value in shares.items()
+def _is_unscored(found: Sequence[Episode]) -> bool:
+  """Whether there are steps, and none has a finite score."""
+  scores = np.concatenate([episode.scores for episode in found])
+  return bool(len(scores)) and not np.isfinite(scores).any()
+
+
+def _speed(batch: Batch, clock: Sequence[float]) -> dict[str, float]:
+  """Tokens a second, and where the time went.
+
+  Args:
+    clock: when the batch was asked for, was there and was learned from.
+  """
+  tokens = sum(len(e.sample.written.tokens) for e in batch.rated.found)
+  waiting, training = np.diff(clock).tolist()
+  return {
+    'tokens_per_second': tokens / (waiting + training),
+    'seconds_sampling': batch.seconds_sampling,
+    'seconds_scoring': batch.seconds_scoring,
+    'seconds_waiting': waiting,
+    'seconds_training': training,
   }
 
 
@@ -341,12 +372,14 @@ def _check_finite(
   workdir: paths.Path,
 ) -> None:
   """Ends the run, with the chains on disk, after too many bad steps."""
-  if metrics['skipped_in_a_row'] < config.max_skipped_in_a_row:
+  names = ('skipped_in_a_row', 'prm_skipped_in_a_row')
+  worst = max(metrics.get(name, 0) for name in names)
+  if worst < config.max_skipped_in_a_row:
     return
   path = workdir / f'not_finite_update_{update}.jsonl'
   diagnostics.write_episodes(path, found, f'update {update}')
   raise UserError(
     f'loss or gradient not finite for {config.max_skipped_in_a_row} steps in a '
-    f'row, up to update {update}; its chains are in {path}; lower optim.lr or '
-    'optim.clip, or look at these chains'
+    f'row, up to update {update}; its chains are in {path}; lower optim.lr, '
+    "optim.clip or a PRM's prm.online.lr, or look at these chains"
   )

@@ -59,7 +59,9 @@ def kl(
   """Estimates of KL(pi || ref) from samples of pi (Schulman, 2020).
 
   With d = log ref - log pi: k1 = -d, unbiased, of either sign; k2 = d^2 / 2;
-  k3 = exp(d) - 1 - d, unbiased and never negative.
+  k3 = exp(d) - 1 - d, unbiased and never negative. As a loss they are something
+  else: on samples of pi the gradient of k2 is that of KL(pi || ref), that of k3
+  of KL(ref || pi), and that of k1 is 0 on average.
 
   Raises:
     UserError: the estimator is none of KL_ESTIMATORS.
@@ -88,13 +90,14 @@ def reduce(
   how: str,
   tokens: jax.Array,  # [] that are masked in, of the whole batch
   chains: jax.Array,  # [] with such tokens, of the whole batch
+  most: int,  # tokens that a chain may have
 ) -> jax.Array:  # []
   """Tokens to one number: this part's share of a batch's.
 
   token: every token of the batch counts the same (DAPO). sequence: every chain
-  counts the same, its tokens share it (GRPO). constant: divided by chains * T,
-  so that a token counts the same in every batch (Dr. GRPO). A chain without
-  tokens has nothing to say and does not count.
+  counts the same, its tokens share it (GRPO). constant: divided by chains *
+  most, so that a token counts the same in every batch (Dr. GRPO). A chain
+  without tokens has nothing to say and does not count.
 
   Raises:
     UserError: `how` is none of REDUCTIONS.
@@ -105,7 +108,7 @@ def reduce(
   if how == 'sequence':
     return (values.sum(1) / jnp.maximum(mask.sum(1), 1)).sum() / chains
   if how == 'constant':
-    return values.sum() / (chains * values.shape[1])
+    return values.sum() / (chains * most)
   raise UserError(
     f'loss.reduce={how!r}: expected one of {", ".join(REDUCTIONS)}'
   )

@@ -27,6 +27,8 @@ from prm_jax.rl import losses
 from prm_jax.train import Objective
 from prm_jax.train_state import NO_LORA
 
+KL = 'k2', 'k3'  # estimators that have a gradient
+
 
 @dataclasses.dataclass(frozen=True)
 class PolicyLossConfig:
@@ -37,11 +39,12 @@ class PolicyLossConfig:
       `losses.clipped`.
     reduce: tokens to one number, see `losses.reduce`.
     kl_weight: of the KL divergence from the reference, in the loss.
-    kl_estimator: of it, see `losses.kl`.
+    kl_estimator: of it, k2 or k3, see `losses.kl`; k1 would hold nothing.
     entropy_weight: of the entropy of the next token, which is raised.
     value_weight: of the value head's loss; without a head of no matter.
     value_clip: how far values may move from those of the sampling policy; 0: as
       far as they like.
+    max_tokens: of a chain; what `reduce='constant'` divides by.
   """
 
   clip_low: float = 0.2
@@ -52,6 +55,7 @@ class PolicyLossConfig:
   entropy_weight: float = 0.0
   value_weight: float = 0.5
   value_clip: float = 0.2
+  max_tokens: int = 1
 
   def __post_init__(self):
     for name, fine, expected in (
@@ -59,11 +63,7 @@ class PolicyLossConfig:
       ('clip_high', self.clip_high > 0, 'above 0'),
       ('reduce', self.reduce in losses.REDUCTIONS, _one_of(losses.REDUCTIONS)),
       ('kl_weight', self.kl_weight >= 0, '>= 0'),
-      (
-        'kl_estimator',
-        self.kl_estimator in losses.KL_ESTIMATORS,
-        _one_of(losses.KL_ESTIMATORS),
-      ),
+      ('kl_estimator', self.kl_estimator in KL, _one_of(KL)),
       ('value_weight', self.value_weight >= 0, '>= 0'),
       ('value_clip', self.value_clip >= 0, '>= 0'),
     ):
@@ -167,7 +167,8 @@ def make_objective(
       return jnp.where(batch.written, x, 0.0).sum() / tokens
 
     def reduced(x: jax.Array) -> jax.Array:
-      return losses.reduce(x, batch.written, config.reduce, tokens, chains)
+      how, most = config.reduce, config.max_tokens
+      return losses.reduce(x, batch.written, how, tokens, chains, most)
 
     policy, cut = losses.clipped(
       logprobs,

@@ -1,7 +1,7 @@
 """Step scores to rewards: what a policy is paid for each of its steps.
 
     PRM's step scores [B, P] -> a form of reward [B, P] -> normalise
-      -> mix with the outcome -> to_tokens [B, T] -> advantages.py
+      -> credit.py, which mixes it with the outcome
 
 One pure function for each form, jittable. `mask` says which of the P places
 hold a step of the chain; its steps come first. Nothing is paid elsewhere, so
@@ -25,6 +25,7 @@ FORMS = (
   'potential',
   'outcome',
 )
+TELESCOPING = 'delta', 'potential'  # a step's own reward says nothing alone
 NORMALISE = ('none', 'steps')
 
 
@@ -34,30 +35,29 @@ class RewardConfig:
 
   Attributes:
     form: one of FORMS.
-    weight: of the process reward.
-    outcome_weight: of the verifier's outcome (1 or 0), paid at the last step.
-    centre: subtracted from every score first. 0.5 makes a step that is as
-      likely wrong as right worth nothing: without, more steps are more reward.
-    temperature: of `min_form`.
+    weight: of the process reward, and
+    outcome_weight: of the verifier's outcome (1 or 0), as credit.py adds them.
+    centre: subtracted from every score first, but for `clip`. 0.5 makes a step
+      that is as likely wrong as right worth nothing: with less, more steps are
+      more reward, and the lowest score of `min_form` is near nothing.
+    temperature: of `min_form`, for scores from 0 to 1: half of that for PURE's,
+      which go from -1 to 1.
     threshold: eta of `clip`.
-    discount: gamma of `potential`.
     normalise: 'steps' divides by the number of the chain's steps.
   """
 
   form: str = 'raw'
   weight: float = 1.0
   outcome_weight: float = 0.0
-  centre: float = 0.0
-  temperature: float = 0.1
+  centre: float = 0.5
+  temperature: float = 0.05
   threshold: float = 0.5
-  discount: float = 1.0
   normalise: str = 'none'
 
   def __post_init__(self):
     for name, fine, expected in (
       ('form', self.form in FORMS, f'one of {", ".join(FORMS)}'),
       ('temperature', self.temperature > 0, 'a number above 0'),
-      ('discount', 0 < self.discount <= 1, 'a number in (0, 1]'),
       (
         'normalise',
         self.normalise in NORMALISE,
@@ -89,7 +89,9 @@ def min_form(
   """r_t = w_t s_t with w = softmax(-s / T) over the chain's steps.
 
   PURE (Cheng et al., 2025): the sum of rewards tends to the minimum of the
-  scores as T -> 0, and is their mean as T grows.
+  scores as T -> 0, and is their mean as T grows. Its scores are signed: with
+  such from 0 to 1 a step that is surely wrong would be paid 0, no less than a
+  right one beside it, and what came before it would be blamed.
   """
   logits = jnp.where(mask, -scores / temperature, -jnp.inf)
   # A chain without steps has no softmax, and no reward.
@@ -124,22 +126,21 @@ def advantage(
   Args:
     start: s_0, the value of the problem before any step.
   """
-  return potential(scores, mask, start, 1.0, terminal=False)
+  return potential(scores, mask, start, terminal=False)
 
 
 def potential(
   scores: jax.Array,
   mask: jax.Array,
   start: jax.Array,  # [B]
-  discount: float,
   terminal: bool = True,
 ) -> jax.Array:
-  """F_t = gamma phi_t - phi_{t-1} (Ng, Harada and Russell, 1999).
+  """F_t = phi_t - phi_{t-1} (Ng, Harada and Russell, 1999), undiscounted.
 
   With the scores as the potential and, as the theorem wants it, a potential of
   0 where the chain has ended: the last step is paid -phi_{P-1}. Added to any
-  reward it leaves the optimal policy as it is: the discounted return of a chain
-  changes by -phi_0 whatever its steps are.
+  reward it leaves the optimal policy as it is: the return of a chain changes by
+  -phi_0 whatever its steps are, if it has any.
 
   Args:
     start: phi_0, of the problem before any step.
@@ -150,12 +151,7 @@ def potential(
   after = scores
   if terminal:
     after = jnp.where(is_last(mask), 0.0, scores)
-  return jnp.where(mask, discount * after - before, 0.0)
-
-
-def outcome(outcomes: jax.Array, mask: jax.Array) -> jax.Array:
-  """The verifier's outcome [B], paid at the last step."""
-  return at_last(outcomes, mask)
+  return jnp.where(mask, after - before, 0.0)
 
 
 def implicit(
@@ -199,37 +195,22 @@ def process_rewards(
   start: jax.Array,  # [B] value of the problem before any step
   config: RewardConfig,
 ) -> jax.Array:  # [B, P]
-  """weight * form(scores - centre), by the steps of the chain if wanted."""
+  """form(scores - centre), by the steps of the chain if wanted."""
   centred, start = scores - config.centre, start - config.centre
   forms = {
     'raw': lambda: raw(centred, mask),
     'total': lambda: total(centred, mask),
     'min_form': lambda: min_form(centred, mask, config.temperature),
-    'clip': lambda: clip(centred, mask, config.threshold),
+    'clip': lambda: clip(scores, mask, config.threshold),
     'delta': lambda: delta(centred, mask),
     'advantage': lambda: advantage(centred, mask, start),
-    'potential': lambda: potential(centred, mask, start, config.discount),
+    'potential': lambda: potential(centred, mask, start),
     'outcome': lambda: jnp.zeros_like(scores),
   }
   process = forms[config.form]()
   if config.normalise == 'steps':
     process /= jnp.maximum(mask.sum(-1, keepdims=True), 1)
-  return config.weight * process
-
-
-def step_rewards(
-  scores: jax.Array,  # [B, P] in [0, 1]
-  mask: jax.Array,  # [B, P] bool
-  outcomes: jax.Array,  # [B] in [0, 1]
-  start: jax.Array,  # [B] value of the problem before any step
-  config: RewardConfig,
-) -> jax.Array:  # [B, P]
-  """The reward of every step: the process's, and the outcome at the last.
-
-  A chain without steps is paid nothing: there is no place to pay it at.
-  """
-  process = process_rewards(scores, mask, start, config)
-  return process + config.outcome_weight * outcome(outcomes, mask)
+  return process
 
 
 def to_tokens(

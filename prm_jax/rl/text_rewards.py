@@ -1,13 +1,15 @@
 """Step rewards as a plain function of text, for loops that are not ours.
 
-    rewards = prm_jax.rl.reward_fn('/tmp/prm_math')
+    from prm_jax import rl
+    rewards = rl.reward_fn('/tmp/prm_math')
     rewards([('mod 10 : 7 * 3 + 4', '7 * 3 = 1\\n1 + 4 = 5')])  # [[0.99, 0.98]]
 
 TRL's GRPOTrainer calls a reward function with prompts and completions and wants
 one number of each:
 
-    def reward(prompts, completions, **_):
-      return [min(r, default=0.0) for r in rewards(zip(prompts, completions))]
+    def lowest(prompts, completions, **_):
+      pairs = zip(prompts, completions, strict=True)
+      return [min(r, default=0.0) for r in rewards(pairs)]
 """
 
 import pathlib
@@ -37,8 +39,8 @@ def reward_fn(
   Args:
     path: of a trained or published PRM, as `prm_jax.load` takes it.
     separator: what stands between the steps of a completion.
-    config: how scores become rewards; by default they are these. Its outcome's
-      weight is not read: nobody verifies here.
+    config: how scores become rewards; by default they are these. Its weights
+      are not read: nothing is mixed here.
     style: as `prm_jax.load`'s.
 
   Returns:
@@ -46,7 +48,7 @@ def reward_fn(
     where the chain does not fit the PRM's window.
   """
   scorer = ChainScorer(load(path, style=style))
-  config = config or RewardConfig()
+  config = config or RewardConfig(centre=0.0)
 
   def rewards(pairs: Iterable[tuple[Text, Text]]) -> list[list[float]]:
     chains = [

@@ -1,6 +1,8 @@
 """The alarm: it rings when a score rises and accuracy falls, and only then."""
 
 import numpy as np
+import pytest
+from scipy import stats
 
 from prm_jax.evals.hacking import Look, hacking
 
@@ -9,37 +11,55 @@ Q = 64
 
 def look(update, accuracy, score, seed=0):
   rng = np.random.default_rng([seed, update])
-  return Look(
-    update,
-    rng.binomial(8, accuracy, Q) / 8,
-    np.clip(score + 0.05 * rng.normal(size=Q), 0, 1),
-  )
+  right = rng.binomial(8, accuracy, Q) / 8
+  rated = np.clip(score + 0.05 * rng.normal(size=Q), 0, 1)
+  return Look(update, right, rated, np.zeros(Q))
 
 
 def test_a_fall_under_a_rising_score_is_told():
   looks = [look(0, 0.5, 0.5), look(10, 0.7, 0.6), look(20, 0.3, 0.9)]
-  found = hacking(looks)
-  assert found['hacked'] and found['since'] == 10
+  found = hacking(looks, 3)
+  assert found['hacked'] and found['since'] == 10 and found['by'] == 'score'
   assert found['accuracy']['mean'] < -0.3 and found['score']['mean'] > 0.2
   assert found['accuracy']['interval'][1] < 0 < found['score']['interval'][0]
+
+
+def test_a_rising_reward_tells_too():
+  """More steps: the lowest score falls a little, and their sum rises."""
+  before, now = look(0, 0.7, 0.8), look(10, 0.3, 0.75)
+  now = now._replace(paid=now.paid + 2 + 0.1 * now.score)
+  found = hacking([before, now], 2)
+  assert found['hacked'] and found['by'] == 'paid'
+  assert not hacking([before, now._replace(paid=before.paid)], 2)['hacked']
 
 
 def test_what_is_no_hacking():
   start = look(0, 0.5, 0.5)
   for accuracy, score in ((0.8, 0.9), (0.2, 0.3), (0.5, 0.9), (0.8, 0.3)):
-    assert not hacking([start, look(10, accuracy, score)])['hacked']
-  assert not hacking([start])['hacked']
+    assert not hacking([start, look(10, accuracy, score)], 2)['hacked']
+  assert not hacking([start], 2)['hacked']
 
 
-def test_noise_seldom_rings():
-  """Scores rise, accuracy stays: at most 5% of runs of ten looks each."""
-  rings = sum(
-    any(hacking(looks[: k + 1], resamples=400)['hacked'] for k in (3, 6, 9))
-    for looks in (
-      [look(k, 0.5, 0.4 + 0.05 * k, seed) for k in range(10)]
-      for seed in range(60)
+def test_the_interval_by_hand():
+  """Four differences of accuracy, 10 pairs of looks: each at 99.5%."""
+  zero, ones = np.zeros(4), np.ones(4)
+  fell = np.array([-0.9, -1.0, -0.8, -1.0])
+  looks = [Look(0, zero, zero, zero), Look(1, fell, ones, ones)]
+  found = hacking(looks, 5)
+  half = stats.t.ppf(0.995, 3) * fell.std(ddof=1) / 2
+  assert found['accuracy']['mean'] == pytest.approx(-0.925)
+  assert found['accuracy']['interval'][1] == pytest.approx(-0.925 + half)
+  assert found['score'] == {'mean': 1.0, 'interval': [1.0, 1.0]}
+
+
+@pytest.mark.parametrize('planned', [5, 15])
+def test_runs_that_stay_as_they_are_seldom_ring(planned):
+  """Scores rise, accuracy stays, every look counts: at most 5% of runs."""
+  runs, rings = 200, 0
+  for seed in range(runs):
+    looks = [look(k, 0.5, 0.2 + 0.04 * k, seed) for k in range(planned)]
+    rings += any(
+      hacking(looks[: k + 1], planned)['hacked'] for k in range(1, planned)
     )
-  )
-  # Three looks at each of 60 runs, one-sided at 2.5% each at most: five
-  # standard errors above 60 * 7.5%.
-  assert rings <= 60 * 0.075 + 5 * (60 * 0.075 * 0.925) ** 0.5
+  # Four standard errors of a share of 5%.
+  assert rings <= runs * 0.05 + 4 * (runs * 0.05 * 0.95) ** 0.5

@@ -4,9 +4,6 @@ Rows here are longer than a block, which those of test_transformer.py are not.
 """
 
 import functools
-import json
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +13,7 @@ import pytest
 from prm_jax.models.attention import attention
 from prm_jax.models.layers import linear
 from prm_jax.models.packed_attention import BLOCK
+from tests.command_line import run_module
 
 B, G, N, K, H, S = 4, 2, 4, 2, 6, 9
 T = 2 * BLOCK + 44  # two whole blocks and a part of one
@@ -103,14 +101,7 @@ def test_later_blocks_never_change_earlier_ones():
 def test_eight_devices_attend_to_their_own_rows_and_heads():
   # REPLICA,FSDP,MODEL: the 2 key heads divide over the first mesh only.
   meshes = ('2,2,2', '1,2,4')
-  done = subprocess.run(
-    [sys.executable, '-m', 'tests.models.attention_on_devices', *meshes],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr
-  results = json.loads(done.stdout)
+  results = run_module('tests.models.attention_on_devices', *meshes)
   for mesh in meshes:
     assert results[mesh]['difference'] < 1e-5
   assert results[meshes[0]]['collectives'] == []

@@ -5,8 +5,6 @@ import functools
 import json
 import pathlib
 import struct
-import subprocess
-import sys
 
 import jax
 import ml_dtypes
@@ -22,6 +20,7 @@ from prm_jax.models.architectures import read_architecture
 from prm_jax.models.safetensors_files import INDEX, SINGLE, TensorFiles
 from prm_jax.models.weights import flatten, load_backbone
 from prm_jax.sharding import make_mesh
+from tests.command_line import run_module
 from tests.models.published_configs import (
   CONFIGS,
   TOKENS,
@@ -112,13 +111,7 @@ def test_the_tree_is_that_of_init_params(family, tmp_path):
 def test_meshes_hold_the_same_and_read_every_number_once(tmp_path):
   folder = write_published(tmp_path, 'qwen2')
   meshes = ['1,8,1', '1,4,2', '2,1,4', '1,1,8']
-  done = subprocess.run(
-    [sys.executable, '-m', 'tests.models.load_on_devices', folder, *meshes],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  results = json.loads(done.stdout)
+  results = run_module('tests.models.load_on_devices', folder, *meshes)
   assert list(results) == meshes
   for result in results.values():
     assert result['equal']
@@ -149,16 +142,7 @@ def test_memory_is_that_of_the_parameters(dtype, tmp_path):
   }
   write_model(tmp_path, config, tensors, shards=2)
   del tensors
-  done = subprocess.run(
-    [
-      *(sys.executable, '-m', 'tests.models.measure_loading'),
-      *(tmp_path, '4,2', dtype),
-    ],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  found = json.loads(done.stdout)
+  found = run_module('tests.models.measure_loading', tmp_path, '4,2', dtype)
   assert found['bytes'] > 1e9 * (2 if dtype == 'float32' else 1)
   assert 0.9 < found['peak'] / found['bytes'] < 1.3
 

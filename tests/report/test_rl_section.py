@@ -24,11 +24,13 @@ ALARM = {
   'hacked': True,
   'update': 20,
   'since': 10,
+  'by': 'score',
   'accuracy': {'mean': -0.25, 'interval': [-0.3, -0.2]},
   'score': {'mean': 0.125, 'interval': [0.1, 0.2]},
 }
 RESULTS = {
   'rl': {
+    'has_prm': True,
     'tested_after': 640,
     'looks': [look(0, 0.5, 0.4), look(10, 0.75, 0.6), look(20, 0.5, 0.8, True)],
     'alarms': [ALARM],
@@ -55,6 +57,15 @@ def test_what_was_learned_is_said_and_drawn(tmp_path):
   assert len(section.all('figure')) == 1
 
 
+def test_without_a_prm_nothing_is_said_of_one():
+  section = RESULTS['rl'] | {'has_prm': False, 'alarms': []}
+  found = rl_section.rl(section, RESULTS['sampling'])
+  assert 'lowest step score' not in found['columns']
+  assert len(found['columns']) == len(rl_section.COLUMNS) - 2
+  assert 'verified accuracy' in found['figure']
+  assert 'lowest step score' not in found['figure']
+
+
 def test_a_long_run_shows_some_looks_and_the_last():
   section = RESULTS['rl'] | {'looks': [look(k, 0.5, 0.5) for k in range(100)]}
   rows = rl_section.rl(section, RESULTS['sampling'])['rows']
@@ -66,6 +77,7 @@ def test_a_long_run_shows_some_looks_and_the_last():
   [
     (lambda r: r['rl'].pop('looks'), 'expected a list of looks'),
     (lambda r: r['rl'].pop('tested_after'), 'rl.tested_after: expected'),
+    (lambda r: r['rl'].pop('has_prm'), 'rl.has_prm: expected true or false'),
     (lambda r: r['rl']['looks'][0].pop('told'), 'rl.looks: expected objects'),
     (lambda r: r['rl']['looks'][0].pop('chains'), 'expected whole numbers'),
     (
@@ -73,6 +85,7 @@ def test_a_long_run_shows_some_looks_and_the_last():
       "rl.looks.told: 'steps' is missing",
     ),
     (lambda r: r['rl']['alarms'][0].pop('since'), "rl.alarms: 'since'"),
+    (lambda r: r['rl']['alarms'][0].pop('by'), "rl.alarms: 'by'"),
     (lambda r: r['sampling'].pop('after'), 'expected the policy before and'),
   ],
 )

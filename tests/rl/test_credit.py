@@ -24,7 +24,7 @@ FINDINGS = Findings(
   np.zeros((2, 7), np.float32),
 )
 NO_VALUES = np.zeros((2, 7), np.float32)
-BOTH = RewardConfig('raw', outcome_weight=1.0)
+BOTH = RewardConfig('raw', outcome_weight=1.0, centre=0.0)
 
 
 def found(config, reward=BOTH, findings=FINDINGS, size=2):
@@ -78,7 +78,7 @@ def test_to_go_adds_what_follows():
     written=np.array([[0, 1, 1, 1, 1, 0, 0]] * 2, bool),
   )
   config = AdvantageConfig('grpo', 'to_go', 'position', scale=False)
-  only = RewardConfig('raw', outcome_weight=0.0)
+  only = RewardConfig('raw')
   np.testing.assert_allclose(
     found(config, only, findings)[:, 1:5],
     [[0.6, 0.6, 0.3, 0.3], [-0.6, -0.6, -0.3, -0.3]],
@@ -98,11 +98,54 @@ def test_grpo_divides_by_deviations():
   config = AdvantageConfig('grpo', 'step', 'position', scale=True)
   advantages = found(config, RewardConfig('outcome', outcome_weight=1.0))
   # Deviation of (1, 0): sqrt(1 / 2).
-  np.testing.assert_allclose(advantages[0, 1:6], 0.5**0.5, rtol=1e-3)
-  np.testing.assert_allclose(advantages[1, 1:4], -(0.5**0.5), rtol=1e-3)
+  expected = 0.5 / (0.5**0.5 + 0.02)
+  np.testing.assert_allclose(advantages[0, 1:6], expected, rtol=1e-5)
+  np.testing.assert_allclose(advantages[1, 1:4], -expected, rtol=1e-5)
 
 
-def test_gae_with_discounts_by_hand():
+@pytest.mark.parametrize('estimator', ['rloo', 'grpo'])
+@pytest.mark.parametrize('process', credit.PROCESS)
+def test_weights_weigh(estimator, process):
+  """Twice the weight is twice that part's advantage, scaled or not."""
+  config = AdvantageConfig(estimator, process)
+  parts = [
+    found(config, RewardConfig('raw', weight, outcome_weight))
+    for weight, outcome_weight in ((1, 0), (0, 1), (10, 0.5))
+  ]
+  assert parts[0].any() and parts[1].any()
+  np.testing.assert_allclose(
+    parts[2], 10 * parts[0] + 0.5 * parts[1], rtol=1e-5, atol=1e-6
+  )
+
+
+def test_scores_that_hardly_differ_hardly_matter():
+  scores = np.full((2, 3), 0.9995, np.float32)
+  scores[0, 0] += 3e-4
+  advantages = found(
+    AdvantageConfig(), RewardConfig('raw'), FINDINGS._replace(scores=scores)
+  )
+  assert 0 < np.abs(advantages).max() < 0.01
+
+
+def test_a_chain_without_steps_is_no_better_than_the_worst():
+  """Clip only takes: saying nothing would be the best there is."""
+  scores = np.array([[0.4, 0.1], [0.3, 0.0], [0.0, 0.0]], np.float32)
+  findings = Findings(
+    scores,
+    np.array([[True, True], [True, False], [False, False]]),
+    np.array([[2, 4], [2, 0], [0, 0]]),
+    np.zeros(3, np.float32),
+    np.ones((3, 5), bool),
+    np.zeros((3, 5), np.float32),
+  )
+  config = AdvantageConfig('rloo', 'chain')
+  reward = RewardConfig('clip')
+  paid = credit.token_advantages(findings, np.zeros((3, 5)), 3, reward, config)
+  # Sums -0.5 and -0.2; the lowest for the third.
+  np.testing.assert_allclose(paid[0][:, 0], [-0.15, 0.3, -0.15], atol=1e-6)
+
+
+def test_gae_by_hand():
   config = AdvantageConfig('gae', discount=1.0, trace=1.0)
   values = np.full((2, 7), 0.25, np.float32)
   advantages, returns = credit.token_advantages(
@@ -190,6 +233,7 @@ def test_the_first_value_is_the_mean_of_first_steps():
     ({'process': 'token'}, "advantage.process='token'"),
     ({'baseline': 'batch'}, "advantage.baseline='batch'"),
     ({'trace': 2}, r'advantage.trace=2: expected a number in \[0, 1\]'),
+    ({'eps': 0}, 'advantage.eps=0: expected a number above 0'),
   ],
 )
 def test_bad_values(values, message):

@@ -7,9 +7,9 @@ import pytest
 
 from prm_jax import hacking_watch
 from prm_jax.chains import from_dict
-from prm_jax.rl import diagnostics, episodes
+from prm_jax.rl import diagnostics
 from prm_jax.tokenizer import PROBLEM_END, STEP_END
-from tests.rl.test_episodes import PROBLEM, STEP, WHOLE, Says, sample_of
+from tests.rl.test_episodes import STEP, WHOLE, Says, rate, sample_of
 
 
 def test_repeats():
@@ -39,8 +39,8 @@ def test_empty_calculations(step, empty):
 @pytest.fixture
 def found():
   twice = [*STEP, STEP_END, *STEP, STEP_END, PROBLEM_END]
-  groups = [[sample_of(x) for x in (WHOLE, twice, [*STEP], twice)]]
-  found = episodes.judge(Says(**{'1': 0.4, '3': 0.8}), [PROBLEM], groups)
+  samples = [sample_of(x) for x in (WHOLE, twice, [*STEP], twice)]
+  found = rate(samples, Says(**{'1': 0.4, '3': 0.8})).found
   return [*found[:3], found[3]._replace(scores=np.array([0.1, 0.9]))]
 
 

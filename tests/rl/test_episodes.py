@@ -9,6 +9,7 @@ from prm_jax.encoding import make_format
 from prm_jax.generator import Sample, read_steps, special_ids
 from prm_jax.policy import Completion, Scored
 from prm_jax.rl import episodes
+from prm_jax.rl.rating import Rater, TextPrm
 from prm_jax.tokenizer import PROBLEM_END, STEP_END
 
 FORMAT = make_format('arithmetic', 48)
@@ -46,6 +47,11 @@ class Says:
     ]
 
 
+def rate(samples, prm=None):
+  """Chains of PROBLEM, rated."""
+  return Rater(FORMAT, prm and TextPrm(prm)).rate([PROBLEM], [samples])
+
+
 @pytest.mark.parametrize(
   'tokens',
   [
@@ -70,13 +76,12 @@ def test_step_ends_are_where_steps_were_read(tokens):
 
 
 def test_rows_by_hand():
-  found = episodes.judge(
-    Says(**{'1': 0.9, '3': 0.2}),
-    [PROBLEM],
-    [[sample_of(WHOLE), sample_of([*STEP])]],
-  )
-  assert [e.right for e in found] == [True, False]
-  rows = episodes.to_rows(found, FORMAT)
+  prm = Says(**{'1': 0.9, '3': 0.2})
+  rated = rate([sample_of(WHOLE), sample_of([*STEP])], prm)
+  assert [e.right for e in rated.found] == [True, False]
+  assert [len(e.scores) for e in rated.found] == [2, 0]
+  assert len(prm.asked) == 1  # what has no step is not asked about
+  rows = rated.rows
   start = len(FORMAT.encode_prompt(PROBLEM.text))
   assert rows.tokens.shape == (2, 32)
   np.testing.assert_array_equal(rows.tokens[0, start : start + 13], WHOLE)
@@ -88,19 +93,19 @@ def test_rows_by_hand():
   np.testing.assert_allclose(
     rows.sampled_logprobs[0, start : start + 13], -0.1 * np.arange(1, 14)
   )
-  findings = rows.findings
-  np.testing.assert_array_equal(findings.step_mask.sum(1), [2, 0])
+  np.testing.assert_array_equal(rows.step_mask.sum(1), [2, 0])
   for p, score in enumerate((0.9, 0.2)):
-    assert rows.tokens[0, findings.step_ends[0, p]] == STEP_END
-    assert findings.scores[0, p] == pytest.approx(score)
-  np.testing.assert_array_equal(findings.outcomes, [1, 0])
+    assert rows.tokens[0, rows.step_ends[0, p]] == STEP_END
+    assert rated.found[0].scores[p] == score
+    assert rated.rewards[0, p] == pytest.approx(score)
+  assert not rated.rewards[1].any() and not rated.told
+  np.testing.assert_array_equal(rows.outcomes, [1, 0])
 
 
-def test_only_chains_with_steps_are_scored():
-  prm = Says()
-  scores = episodes.step_scores(prm, [('p', ()), ('p', ('a', 'b')), ('p', ())])
-  assert [len(s) for s in scores] == [0, 2, 0] and len(prm.asked) == 1
-  assert [len(s) for s in episodes.step_scores(None, [('p', ('a',))])] == [1]
+def test_without_a_prm_nothing_is_scored():
+  rated = rate([sample_of(WHOLE), sample_of([*STEP])])
+  assert [e.scores.tolist() for e in rated.found] == [[0, 0], []]
+  assert not rated.rewards.any() and rated.rewards.shape == (2, 8)
 
 
 def test_what_does_not_fit_the_prm_has_no_score():
@@ -108,11 +113,11 @@ def test_what_does_not_fit_the_prm_has_no_score():
     def score(self, requests):
       return [[Scored((), 0)] for _ in requests]
 
-  [scores] = episodes.step_scores(Refuses(), [('p', ('a', 'b'))])
-  assert np.isnan(scores).all() and len(scores) == 2
+  rated = rate([sample_of(WHOLE)], Refuses())
+  assert np.isnan(rated.found[0].scores).all()
+  np.testing.assert_array_equal(np.isnan(rated.rewards[0]), [1, 1] + [0] * 6)
 
 
 def test_the_window_is_never_exceeded():
   long = sample_of([*([*STEP, STEP_END] * 6)][: 48 - 11])
-  rows = episodes.to_rows(episodes.judge(None, [PROBLEM], [[long]]), FORMAT)
-  assert rows.tokens.shape[1] <= 48
+  assert rate([long]).rows.tokens.shape[1] <= 48

@@ -75,13 +75,13 @@ def test_reductions_by_hand():
   mask = jnp.array([[True, True, False], [True, False, False], [False] * 3])
 
   def reduced(how):
-    return losses.reduce(values, mask, how, 3, 2)
+    return losses.reduce(values, mask, how, 3, 2, 5)
 
   assert reduced('token') == pytest.approx(7 / 3)
   assert reduced('sequence') == pytest.approx(5.5 / 2)
-  assert reduced('constant') == pytest.approx(7 / (2 * 3))
+  assert reduced('constant') == pytest.approx(7 / (2 * 5))
   nothing = jnp.zeros((3, 3), bool)
   for how in losses.REDUCTIONS:
-    assert losses.reduce(values, nothing, how, 1, 1) == 0
+    assert losses.reduce(values, nothing, how, 1, 1, 5) == 0
   with pytest.raises(UserError, match=r"loss.reduce='mean'"):
     reduced('mean')

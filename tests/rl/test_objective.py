@@ -87,6 +87,7 @@ def test_the_loss_is_the_sum_of_its_parts(state, batch, reduce):
     kl_weight=0.1,
     entropy_weight=0.02,
     value_weight=0.5,
+    max_tokens=7,
   )
   objective = make_objective(MODEL, config)
   by = objective.norms(batch)
@@ -95,7 +96,7 @@ def test_the_loss_is_the_sum_of_its_parts(state, batch, reduce):
   written = batch.written
 
   def reduced(x):
-    return losses.reduce(x, written, reduce, written.sum(), B)
+    return losses.reduce(x, written, reduce, written.sum(), B, 7)
 
   policy, cut = losses.clipped(
     seen.logprobs, batch.sampled_logprobs, batch.advantages, 0.2, 0.3

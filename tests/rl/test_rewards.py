@@ -17,7 +17,6 @@ from prm_jax.rl.rewards import FORMS, RewardConfig
 SCORES = jnp.array([[0.9, 0.4, 0.8, 0.7], [0.6, 0.3, 0.2, 0.1]])
 MASK = jnp.array([[True, True, True, False], [True, False, False, False]])
 START = jnp.array([0.5, 0.25])
-OUTCOMES = jnp.array([1.0, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,8 @@ OUTCOMES = jnp.array([1.0, 0.0])
   ],
 )
 def test_forms_by_hand(form, expected):
-  paid = rewards.step_rewards(SCORES, MASK, OUTCOMES, START, RewardConfig(form))
+  config = RewardConfig(form, centre=0.0)
+  paid = rewards.process_rewards(SCORES, MASK, START, config)
   np.testing.assert_allclose(paid, expected, atol=1e-6)
 
 
@@ -48,16 +48,29 @@ def test_min_form_by_hand():
   np.testing.assert_allclose(paid[1], [0.6, 0, 0, 0], rtol=1e-6)
 
 
-def test_mixture_centre_and_steps_by_hand():
-  config = RewardConfig(
-    'raw', weight=2.0, outcome_weight=3.0, centre=0.5, normalise='steps'
+def test_min_form_blames_the_wrong_step():
+  """As PURE's: signed scores at T = 0.1 are these, halved, at 0.05."""
+  scores, mask = row([0.95, 0.02, 0.5])
+  paid = rewards.process_rewards(
+    scores, mask, jnp.zeros(1), RewardConfig('min_form')
   )
-  paid = rewards.step_rewards(SCORES, MASK, OUTCOMES, START, config)
-  expected = [
-    [2 * 0.4 / 3, 2 * -0.1 / 3, 2 * 0.3 / 3 + 3, 0],
-    [2 * 0.1, 0, 0, 0],
-  ]
+  signed = 2 * np.array([0.95, 0.02, 0.5]) - 1
+  weights = np.exp(-signed / 0.1) / np.exp(-signed / 0.1).sum()
+  np.testing.assert_allclose(2 * paid[0, :3], weights * signed, atol=1e-6)
+  assert paid[0, 1] < -0.47 and abs(paid[0, 0]) < 1e-6
+
+
+def test_centre_and_steps_by_hand():
+  config = RewardConfig('raw', centre=0.5, normalise='steps')
+  paid = rewards.process_rewards(SCORES, MASK, START, config)
+  expected = [[0.4 / 3, -0.1 / 3, 0.3 / 3, 0], [0.1, 0, 0, 0]]
   np.testing.assert_allclose(paid, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_clip_is_not_centred():
+  config = RewardConfig('clip', centre=0.5, threshold=0.5)
+  paid = rewards.process_rewards(SCORES, MASK, START, config)
+  np.testing.assert_allclose(paid[0], [0, -0.1, 0, 0], atol=1e-6)
 
 
 def test_implicit_by_hand():
@@ -103,23 +116,27 @@ def test_min_form_sums_to_the_minimum(scores):
   np.testing.assert_allclose(mean, np.mean(scores), atol=1e-4)
 
 
-@given(chains, st.integers(0, 5), st.sampled_from(['clip', 'delta']))
-def test_repeating_a_right_step_never_pays(scores, at, form):
-  """A step that adds nothing scores 1, or as the step before it."""
+@given(chains, st.integers(1, 6), st.sampled_from(['clip', 'delta']))
+def test_repeating_a_step_never_pays(scores, at, form):
+  """One that adds nothing, and scores as the step before it."""
   at = min(at, len(scores))
-  again = scores[at - 1] if at else 1.0
-  longer = [*scores[:at], again, *scores[at:]]
-  config = RewardConfig(form, threshold=0.5)
-  zero = jnp.zeros(1)
+  longer = [*scores[:at], scores[at - 1], *scores[at:]]
+  config = RewardConfig(form, centre=0.0, threshold=0.5)
 
   def earned(chain):
-    return float(rewards.step_rewards(*row(chain), zero, zero, config).sum())
+    paid = rewards.process_rewards(*row(chain), jnp.zeros(1), config)
+    return float(paid.sum())
 
-  if form == 'delta' and at == 0:
-    # The first score is the return: it is the repeated step's own.
-    assert earned(longer) == pytest.approx(1.0, abs=1e-5)
-    return
   assert earned(longer) <= earned(scores) + 1e-5
+
+
+@given(chains)
+def test_a_trivial_first_step_pays_by_delta_alone(scores):
+  """Its return is the first score; clip cannot be raised."""
+  longer = [1.0, *scores]
+  assert rewards.delta(*row(longer)).sum() == pytest.approx(1.0, abs=1e-5)
+  paid = [rewards.clip(*row(chain), 0.5).sum() for chain in (longer, scores)]
+  np.testing.assert_allclose(*paid, atol=1e-6)
 
 
 def test_raw_pays_for_repetition():
@@ -130,28 +147,23 @@ def test_raw_pays_for_repetition():
 def test_potential_shaping_leaves_the_optimal_policy():
   """All policies of a small tree of choices, best with and without."""
   rng = np.random.default_rng(0)
-  for discount in (1.0, 0.9):
-    for _ in range(20):
-      depth, branches = 3, 3
-      paths = list(itertools.product(range(branches), repeat=depth))
-      reward = rng.normal(size=len(paths))
-      phi = {
-        path[:d]: rng.uniform() for path in paths for d in range(depth + 1)
-      }
-      scores = jnp.array([[phi[p[:d]] for d in (1, 2, 3)] for p in paths])
-      start = jnp.full(len(paths), phi[()])
-      mask = jnp.ones_like(scores, bool)
-      shaping = rewards.potential(scores, mask, start, discount)
-      powers = discount ** np.arange(depth)
-      returns = reward * powers[-1]
-      shaped = returns + np.asarray(shaping) @ powers
-      # The return of every path changes by the same: -phi_0.
-      np.testing.assert_allclose(shaped - returns, -phi[()], atol=1e-5)
-      # So the best choice at every node is the same one.
-      assert np.argmax(shaped) == np.argmax(returns)
-      for prefix in {path[:d] for path in paths for d in range(depth)}:
-        below = [i for i, p in enumerate(paths) if p[: len(prefix)] == prefix]
-        assert np.argmax(shaped[below]) == np.argmax(returns[below])
+  for _ in range(20):
+    depth, branches = 3, 3
+    paths = list(itertools.product(range(branches), repeat=depth))
+    returns = rng.normal(size=len(paths))
+    phi = {path[:d]: rng.uniform() for path in paths for d in range(depth + 1)}
+    scores = jnp.array([[phi[p[:d]] for d in (1, 2, 3)] for p in paths])
+    start = jnp.full(len(paths), phi[()])
+    mask = jnp.ones_like(scores, bool)
+    shaping = rewards.potential(scores, mask, start)
+    shaped = returns + np.asarray(shaping).sum(1)
+    # The return of every path changes by the same: -phi_0.
+    np.testing.assert_allclose(shaped - returns, -phi[()], atol=1e-5)
+    # So the best choice at every node is the same one.
+    assert np.argmax(shaped) == np.argmax(returns)
+    for prefix in {path[:d] for path in paths for d in range(depth)}:
+      below = [i for i, p in enumerate(paths) if p[: len(prefix)] == prefix]
+      assert np.argmax(shaped[below]) == np.argmax(returns[below])
 
 
 def test_a_shaping_that_keeps_its_last_potential_changes_the_best():
@@ -159,18 +171,18 @@ def test_a_shaping_that_keeps_its_last_potential_changes_the_best():
   scores, mask = jnp.array([[0.1], [0.9]]), jnp.ones((2, 1), bool)
   start = jnp.zeros(2)
   returns = np.array([0.5, 0.0])
-  kept = rewards.potential(scores, mask, start, 1.0, terminal=False)
-  ended = rewards.potential(scores, mask, start, 1.0)
+  kept = rewards.potential(scores, mask, start, terminal=False)
+  ended = rewards.potential(scores, mask, start)
   assert np.argmax(returns + np.asarray(kept).sum(1)) == 1
   assert np.argmax(returns + np.asarray(ended).sum(1)) == 0
 
 
 @pytest.mark.parametrize('form', FORMS)
 def test_nothing_lands_elsewhere(form):
-  config = RewardConfig(form, outcome_weight=1.0)
+  config = RewardConfig(form)
   ends = jnp.array([[4, 6, 9, 0], [3, 0, 0, 0]])
-  function = jax.jit(rewards.step_rewards, static_argnums=4)
-  paid = function(SCORES, MASK, OUTCOMES, START, config)
+  function = jax.jit(rewards.process_rewards, static_argnums=3)
+  paid = function(SCORES, MASK, START, config)
   tokens = rewards.to_tokens(paid, ends, MASK, 12)
   assert tokens.shape == (2, 12)
   others = np.asarray(tokens).copy()
@@ -179,16 +191,15 @@ def test_nothing_lands_elsewhere(form):
   np.testing.assert_allclose(tokens.sum(1), paid.sum(1), rtol=1e-6)
   # What stands in masked places is not read.
   garbage = jnp.where(MASK, SCORES, jnp.nan)
-  again = rewards.step_rewards(garbage, MASK, OUTCOMES, START, config)
+  again = rewards.process_rewards(garbage, MASK, START, config)
   np.testing.assert_array_equal(again, paid)
 
 
 @pytest.mark.parametrize('form', FORMS)
 def test_a_chain_without_steps_is_paid_nothing(form):
-  config = RewardConfig(form, outcome_weight=1.0)
   nothing = jnp.zeros((1, 4), bool)
-  paid = rewards.step_rewards(
-    SCORES[:1], nothing, OUTCOMES[:1], START[:1], config
+  paid = rewards.process_rewards(
+    SCORES[:1], nothing, START[:1], RewardConfig(form)
   )
   assert not np.asarray(paid).any()
 
@@ -204,7 +215,6 @@ def test_gradients_of_a_chain_without_steps_are_finite():
   [
     ({'form': 'sum'}, "reward.form='sum': expected one of raw"),
     ({'temperature': 0}, 'reward.temperature=0: expected a number above 0'),
-    ({'discount': 1.5}, 'reward.discount=1.5'),
     ({'normalise': 'tokens'}, "reward.normalise='tokens'"),
   ],
 )

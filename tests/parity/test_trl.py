@@ -1,0 +1,125 @@
+"""`rl.reward_fn` in TRL's own loop: it learns from our rewards."""
+
+import importlib
+import pathlib
+
+import numpy as np
+import pytest
+
+REASON = "needs the extra parity: pip install -e '.[parity]'"
+for package in ('torch', 'transformers', 'trl'):
+  pytest.importorskip(package, reason=REASON)
+
+import datasets  # noqa: E402
+import pandas as pd  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+import trl  # noqa: E402
+
+import prm_jax  # noqa: E402
+from prm_jax import rl  # noqa: E402
+from prm_jax.tokenizer import PAD, PROBLEM_END, STEP_END  # noqa: E402
+from tests import command_line  # noqa: E402
+
+SPEED = pathlib.Path(__file__).parents[2] / 'experiments' / 'speed'
+PROBLEM = 'mod 10 : 7 * 3 + 4 - 4 * 1 + 8'
+LONG = f'{PROBLEM}{" + 1" * 20}'  # longer than the PRM's window
+GROUP, STEPS, LONGEST = 4, 2, 24
+
+
+@pytest.fixture(scope='module')
+def prm(tmp_path_factory):
+  """The workdir of a PRM."""
+  workdir = tmp_path_factory.mktemp('prm')
+  done = command_line.run(*command_line.SMALL, f'--workdir={workdir}')
+  assert done.returncode == 0, done.stderr
+  return workdir
+
+
+@pytest.fixture
+def their_rl(monkeypatch):
+  monkeypatch.syspath_prepend(SPEED)
+  return importlib.import_module('their_rl')
+
+
+def make_policy(vocabulary):
+  """Knows nothing, and writes at random."""
+  torch.manual_seed(0)
+  return transformers.LlamaForCausalLM(
+    transformers.LlamaConfig(
+      vocab_size=vocabulary,
+      hidden_size=32,
+      num_hidden_layers=1,
+      num_attention_heads=2,
+      num_key_value_heads=2,
+      intermediate_size=64,
+      pad_token_id=PAD,
+      eos_token_id=PROBLEM_END,
+    )
+  )
+
+
+def test_grpo_learns_from_our_rewards(prm, their_rl, tmp_path):
+  scorer = prm_jax.load(prm)
+  tokenizer = their_rl.make_tokenizer()
+  prompt = scorer.format.encode_prompt(PROBLEM)
+  assert tokenizer(PROBLEM)['input_ids'] == prompt
+  policy = make_policy(len(tokenizer))
+  before = {k: v.clone() for k, v in policy.state_dict().items()}
+  rewards = rl.reward_fn(prm)
+
+  def lowest(prompts, completions, **_):
+    pairs = zip(prompts, completions, strict=True)
+    return [min(r, default=0.0) for r in rewards(pairs)]
+
+  trainer = trl.GRPOTrainer(
+    policy,
+    lowest,
+    trl.GRPOConfig(
+      str(tmp_path),
+      max_steps=STEPS,
+      num_generations=GROUP,
+      per_device_train_batch_size=2 * GROUP,
+      max_completion_length=LONGEST,
+      # Steps of some words.
+      generation_kwargs={'sequence_bias': [[[STEP_END], 3.0]]},
+      learning_rate=1e-2,
+      bf16=False,
+      use_cpu=True,
+      logging_steps=1,
+      log_completions=True,
+      save_strategy='no',
+      report_to='none',
+    ),
+    datasets.Dataset.from_dict({'prompt': [PROBLEM, LONG]}),
+    processing_class=tokenizer,
+  )
+  trainer.train()
+
+  tables = [pd.read_parquet(p) for p in sorted(tmp_path.rglob('*.parquet'))]
+  assert len(tables) == trainer.state.global_step == STEPS
+  counts = set()
+  for table, logged in zip(tables, trainer.state.log_history, strict=False):
+    expected = []
+    for problem, completion in zip(
+      table['prompt'], table['completion'], strict=True
+    ):
+      steps = [s.strip() for s in completion.split('\n') if s.strip()]
+      counts.add(len(steps))
+      scores = scorer.score(problem, steps) if problem != LONG else [np.nan]
+      expected.append(min(scores) if steps else 0.0)
+    found = table['lowest'].to_numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert logged['rewards/lowest/mean'] == pytest.approx(np.nanmean(found))
+    fits = table['prompt'] == PROBLEM
+    assert fits.sum() == GROUP == (~fits).sum()
+    assert found[fits].std() > 0
+    relative = found[fits] - found[fits].mean()
+    relative /= found[fits].std(ddof=1) + 1e-4
+    np.testing.assert_allclose(table['advantage'][fits], relative, atol=1e-4)
+    # Chains that the PRM cannot read teach nothing.
+    assert (table['advantage'][~fits] == 0).all()
+  assert max(counts) > 2
+  after = policy.state_dict()
+  assert all(torch.isfinite(v).all() for v in after.values())
+  assert any(not torch.equal(before[k], v) for k, v in after.items())

@@ -1,0 +1,165 @@
+"""Which parameters sample which batch: by hand, and as the chains tell."""
+
+import itertools
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from prm_jax.data.problems import Problem
+from prm_jax.errors import UserError
+from prm_jax.generator import Generator
+from prm_jax.models import init_params
+from prm_jax.rl import episodes
+from prm_jax.rl.loop import LoopConfig
+from prm_jax.rl.objective import view_tokens
+from prm_jax.rl.pipeline import Batches, sampled_after
+from prm_jax.rl.rating import Rater
+from tests.test_generator import FORMAT, MODEL, SAMPLING
+from tests.tiny_sampling import one_device
+
+pytestmark = pytest.mark.once
+
+UPDATES, EVERY = 7, 3
+PROBLEMS = [
+  Problem(f'p{n}', 'arithmetic', f'mod 10 : {n} + 2 * 3', '9') for n in range(8)
+]
+
+
+@pytest.mark.parametrize(
+  ('staleness', 'expected'),
+  [
+    (0, [0, 1, 2, 3, 4, 5, 6]),
+    (1, [0, 0, 1, 3, 3, 4, 6]),
+    (2, [0, 0, 0, 3, 3, 3, 6]),
+    (9, [0, 0, 0, 3, 3, 3, 6]),
+  ],
+)
+def test_the_schedule_by_hand(staleness, expected):
+  """None is sampled with parameters from before the last checkpoint."""
+  found = [
+    sampled_after(update, staleness, EVERY) for update in range(1, UPDATES + 1)
+  ]
+  assert found == expected
+
+
+@pytest.fixture(scope='module')
+def params():
+  """Of after each update, far enough apart to be told from each other."""
+  first = jax.jit(init_params, static_argnums=1)(jax.random.key(0), MODEL)
+  scaled = jax.jit(lambda n: jax.tree.map(lambda x: x * (1 + 0.2 * n), first))
+  return [scaled(n) for n in range(UPDATES + 1)]
+
+
+@pytest.fixture(scope='module')
+def policy(params):
+  return Generator(params[0], MODEL, FORMAT, one_device(), SAMPLING, 0)
+
+
+def run(policy, params, staleness, done=0, look_at=()):
+  """Batches of a run whose parameters are known beforehand."""
+  order = itertools.islice(itertools.count(), 2 * done, None)
+  data = (np.array([next(order), next(order)]) % 8 for _ in range(UPDATES))
+  threads, rater = set(), Rater(FORMAT, None)
+
+  def rate(problems, groups):
+    threads.add(threading.current_thread())
+    return rater.rate(problems, groups)
+
+  batches = Batches(
+    policy,
+    rate,
+    lambda n: params[n],
+    PROBLEMS,
+    2,
+    data,
+    done,
+    UPDATES,
+    staleness,
+    EVERY,
+  )
+  found = {}
+  for update in range(done + 1, UPDATES + 1):
+    found[update] = batches.next(update - 1)
+    if update in look_at:
+      batches.lend(update)
+      episodes.sample(policy, PROBLEMS[:1], 2, 'held out')
+    if update % EVERY == 0:
+      assert not batches.ahead
+  batches.close()
+  assert (threading.main_thread() in threads) == (staleness == 0)
+  return found
+
+
+def sampled_by(batch, params):
+  """The numbers of the parameters that give the log-probabilities told."""
+  rows = batch.rated.rows
+  view = jax.jit(view_tokens, static_argnames='model')
+  gaps = [
+    np.abs(
+      view(
+        {'backbone': each}, rows.tokens, rows.segment_ids, model=MODEL
+      ).logprobs
+      - rows.sampled_logprobs
+    )[rows.written].max()
+    for each in params
+  ]
+  return [n for n, gap in enumerate(gaps) if gap < 1e-4]
+
+
+@pytest.mark.parametrize('staleness', [0, 1, 2])
+def test_the_chains_tell_who_sampled_them(policy, params, staleness):
+  found = run(policy, params, staleness)
+  for update, batch in found.items():
+    after = sampled_after(update, staleness, EVERY)
+    assert sampled_by(batch, params) == [after]
+    assert batch.staleness == update - 1 - after
+
+
+def chains_of(found):
+  return {
+    update: [
+      (
+        e.problem.id,
+        e.sample.written.tokens.tobytes(),
+        e.sample.written.logprobs.tobytes(),
+      )
+      for e in batch.rated.found
+    ]
+    for update, batch in found.items()
+  }
+
+
+def test_going_on_from_a_checkpoint_is_going_on(policy, params):
+  """Looked at in between or not, from the beginning or not."""
+  whole = chains_of(run(policy, params, 2))
+  assert chains_of(run(policy, params, 2, look_at=(1, 2, 3, 5))) == whole
+  later = chains_of(run(policy, params, 2, done=EVERY))
+  assert later == {n: whole[n] for n in later}
+
+
+def test_a_fault_in_the_thread_is_one_of_the_loop(policy, params):
+  def rate(problems, groups):
+    raise UserError('no verdict')
+
+  batches = Batches(
+    policy,
+    rate,
+    lambda n: params[n],
+    PROBLEMS,
+    2,
+    iter([np.arange(2)] * 3),
+    0,
+    UPDATES,
+    1,
+    EVERY,
+  )
+  with pytest.raises(UserError, match='no verdict'):
+    batches.next(0)
+  batches.close()
+
+
+def test_the_loop_refuses_to_look_ahead():
+  with pytest.raises(UserError, match=r'train\.staleness=-1: expected >= 0'):
+    LoopConfig(updates=2, staleness=-1)
