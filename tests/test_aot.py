@@ -208,6 +208,7 @@ def test_what_lies_beside_the_programs_of_rl_by_hand():
   assert ppo['train'].beside == written_with + backbone
   # An implicit PRM has moments of its own; the reference waits elsewhere.
   config['prm'] |= {'kind': 'implicit', 'dtype': ''}
+  config['reward']['centre'] = 0.0
   config['reference']['offload'] = True
   prime = aot_rl.plan(config, jax.devices()[:1]).programs
   assert prime['train'].beside == written_with + 2 * backbone + rest

@@ -181,7 +181,8 @@ def test_a_policy_s_name_says_which_it_is(trained, tmp_path):
   moved = copy_run(trained, tmp_path / 'moved')
   here = load_policy(trained, sampling).name
   assert load_policy(moved, sampling).name == here
-  assert load_policy(moved, sampling, step=50).name != here
+  names = {load_policy(moved, sampling, step=s).name for s in (50, 100, 150)}
+  assert here in names and len(names) == 3
   assert load_policy(moved, sampling, seed=1).name != here
 
 
