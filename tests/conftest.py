@@ -15,6 +15,12 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   os.environ['JAX_COMPILATION_CACHE_DIR'] = _SESSION_CACHE
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.2'
 os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
+# Tests compile much and compute little: without LLVM's optimization passes they
+# take four fifths of the time. XLA_FLAGS='' tests what users run.
+os.environ.setdefault(
+  'XLA_FLAGS',
+  '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true',
+)
 
 import pytest  # noqa: E402
 from absl import flags  # noqa: E402

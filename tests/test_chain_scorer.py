@@ -28,5 +28,7 @@ def test_what_does_not_fit_harms_no_other():
     [long, fits, empty, fits]
   )
   assert first.scores == third.scores == ()
-  assert second.scores == fourth.scores and len(second.scores) == 1
+  assert len(second.scores) == 1
+  # Their places in a packed row differ, and with them the rounding.
+  np.testing.assert_allclose(second.scores, fourth.scores, atol=1e-6)
   assert ChainScorer(scorer).score([long]) == [[first]]

@@ -28,7 +28,7 @@ from prm_jax.report import write_report
 from prm_jax.train import _check_finite
 from tests import command_line, files_job
 from tests.command_line import LONG, TINY, run_all, start, the_error
-from tests.test_processes import FAST, ends, flags_of, free_port
+from tests.test_processes import ends, flags_of, free_port
 
 pytestmark = pytest.mark.job
 
@@ -182,7 +182,6 @@ def test_two_processes_share_a_bucket(tmp_path):
       start(
         *(config, f'--workdir={workdir}', f'--config.data.root={root}'),
         *('--config.data.batch_size=4', '--config.train.steps=2', *flags),
-        **FAST,
       )
       for flags in flags_of(2)
     ]

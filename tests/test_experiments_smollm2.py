@@ -12,6 +12,8 @@ from prm_jax.chains import Chain, StepLabel
 from prm_jax.encoding import make_format
 from prm_jax.models import TransformerConfig, forward, init_params, lm_logits
 
+pytestmark = pytest.mark.once
+
 FOLDER = pathlib.Path(__file__).parents[1] / 'experiments' / 'smollm2_prm'
 
 

@@ -24,7 +24,6 @@ from prm_jax.sharding import AXES, make_mesh, shardings
 from prm_jax.train import LossConfig, batch_loss, make_train_step
 from prm_jax.train_state import NO_LORA, init_state, make_init
 from tests import tiny_training
-from tests.tiny_training import COMPILE_FAST
 
 pytestmark = pytest.mark.once
 
@@ -54,10 +53,9 @@ def run_steps(model, optimizer, batches, lora=NO_LORA, microbatches=1):
       microbatches,
       lora,
     ),
-    compiler_options=COMPILE_FAST,
   )
   init = make_init(model, HeadConfig(), optimizer, lora)
-  state = jax.jit(init, compiler_options=COMPILE_FAST)(jax.random.key(0))
+  state = jax.jit(init)(jax.random.key(0))
   states, values = [state], []
   for batch in batches:
     state, metrics = step(state, batch)

@@ -20,6 +20,8 @@ from prm_jax.models import (
 from prm_jax.objective import POLICY_LOSS, batch_loss, norms
 from prm_jax.train_state import NO_LORA
 
+pytestmark = pytest.mark.once
+
 FORMAT = make_format('arithmetic', 30)
 COMPLETION = TargetConfig('completion')
 MODEL = TransformerConfig(

@@ -6,7 +6,6 @@ one of them dying.
 """
 
 import json
-import os
 import pathlib
 import signal
 import socket
@@ -27,15 +26,9 @@ from tests.test_resume import (
   metric_lines,
   saved_steps,
 )
-from tests.tiny_training import COMPILE_FAST
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
-FAST = {
-  'XLA_FLAGS': ' '.join(
-    f'--{name}={str(value).lower()}' for name, value in COMPILE_FAST.items()
-  )
-}
 STEPS = 16
 JOB = (
   *SMALL,
@@ -91,7 +84,7 @@ def ends(
 def start_job(*each: tuple[str, ...]) -> list[subprocess.Popen]:
   """A command line for every process."""
   return [
-    start(*args, *flags, **FAST)
+    start(*args, *flags)
     for args, flags in zip(each, flags_of(len(each)), strict=True)
   ]
 
@@ -109,7 +102,6 @@ def steps_of(what: str, folder: pathlib.Path, devices: int, count: int = 0):
         *(what, str(folder), str(devices), *job),
       ],
       cwd=ROOT,
-      env=os.environ | FAST,
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,

@@ -44,23 +44,9 @@ EXACT = '--config=configs/rl_math.py:grpo,exact,tiny'
 REFUSED = {
   'policy.workdir=': 'policy.workdir is empty; name the --workdir of a trained',
   'policy.workdir=/no/where': 'holds no model.json of a training run',
-  'prm.kind=best': "prm.kind='best': expected one of workdir, exact, implicit",
-  'prm.kind=none': "reward.form='raw' wants step scores",
   'prm.kind=workdir': 'prm.path is empty; name the --workdir of a trained PRM',
-  'prm.dtype=int8': "prm.dtype='int8': expected one of",
-  'reference.param_dtype=int8': "reference.param_dtype='int8': expected one of",
-  'reward.form=sum': "reward.form='sum': expected one of raw",
-  'advantage.process=all': "advantage.process='all': expected one of chain",
-  'loss.clip_low=2.0': 'loss.clip_low=2.0: expected above 0',
-  'train.updates=0': 'train.updates=0: expected >= 1',
-  'train.minibatches=3': '32 chains do not divide into train.minibatches=3',
   'train.microbatches=5': 'a minibatch of 32 chains does not divide into 5',
-  'train.checkpoint_every=7': 'is no multiple of train.evaluate_every=5',
-  'evaluation.ns=(1, 64)': r'evaluation.ns=\(1, 64\): expected ascending',
-  'train.staleness=-1': 'train.staleness=-1: expected >= 0',
   'sampling.devices=1': 'sampling.devices=1 of 1 devices leaves none to train',
-  'held_out.samples=0': 'held_out: expected problems >= 2 and samples >= 1',
-  'optim.name=sgd': "optim.name='sgd': expected one of adamw",
 }
 
 
@@ -99,7 +85,12 @@ RUNS = {
     '--config.train.minibatches=4',
     '--config.train.kl_stop=1e-9',
   ),
-  'ppo': ('ppo,exact', '--config.optim.lr=3e-4'),  # eight steps an update
+  # Eight steps an update want a lower rate, and a value head has to learn.
+  'ppo': (
+    'ppo,exact',
+    '--config.optim.lr=5e-4',
+    '--config.train.updates=60',
+  ),
   'outcome': ('grpo,outcome',),
   'prime': PRIME,
   'stale': (*PRIME, '--config.train.staleness=1'),
@@ -158,11 +149,12 @@ def test_it_learns(runs, name):
   assert finished[name].returncode == 0, finished[name].stderr
   learned = [x for x in metric_lines(folder / name) if 'loss' in x]
   right = [line['accuracy'] for line in learned]
-  assert len(right) == 30
-  # Either half has every problem four times.
-  assert np.mean(right[15:]) > np.mean(right[:15])
+  half = 30 if name == 'ppo' else 15
+  assert len(right) == 2 * half
+  # Either half has every problem equally often.
+  assert np.mean(right[half:]) > np.mean(right[:half])
   assert all(np.isfinite(list(line.values())).all() for line in learned)
-  assert learned[-1]['chains'] == 30 * 32
+  assert learned[-1]['chains'] == 2 * half * 32
   if name in ('grpo', 'outcome'):
     # On the policy that sampled nothing is clipped.
     assert all(line['staleness'] == 0 for line in learned)

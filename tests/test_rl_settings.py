@@ -84,6 +84,43 @@ def test_what_does_not_go_together(values, message):
     settings_of(config_of('grpo', **values))
 
 
+@pytest.mark.parametrize(
+  ('values', 'message'),
+  [
+    ({'prm.kind': 'best'}, "prm.kind='best': expected one of workdir, exact"),
+    ({'prm.kind': 'none'}, "reward.form='raw' wants step scores"),
+    ({'prm.dtype': 'int8'}, "prm.dtype='int8': expected one of"),
+    ({'reward.form': 'sum'}, "reward.form='sum': expected one of raw"),
+    (
+      {'advantage.process': 'all'},
+      "advantage.process='all': expected one of chain",
+    ),
+    ({'loss.clip_low': 2.0}, 'loss.clip_low=2.0: expected above 0'),
+    ({'train.updates': 0}, 'train.updates=0: expected >= 1'),
+    (
+      {'train.minibatches': 3},
+      '16 chains do not divide into train.minibatches=3',
+    ),
+    (
+      {'train.checkpoint_every': 7},
+      'is no multiple of train.evaluate_every=2',
+    ),
+    (
+      {'evaluation.ns': (1, 64)},
+      r'evaluation.ns=\(1, 64\): expected ascending',
+    ),
+    (
+      {'held_out.samples': 0},
+      'held_out: expected problems >= 2 and samples >= 1',
+    ),
+    ({'optim.name': 'sgd'}, "optim.name='sgd': expected one of adamw"),
+  ],
+)
+def test_values_that_are_no_choice(values, message):
+  with pytest.raises(UserError, match=message):
+    settings_of(config_of('grpo,exact,tiny', **values))
+
+
 def test_what_telescopes_is_for_to_go_and_gae():
   for variants, values in (
     ('grpo', {'advantage.process': 'to_go'}),

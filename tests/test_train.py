@@ -1,7 +1,6 @@
 """The train step and the loop: meshes, microbatches, non-finite steps."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -27,25 +26,10 @@ from prm_jax.train import (
 from prm_jax.train_state import init_state, make_init
 from tests import tiny_training
 from tests.command_line import ROOT
-from tests.tiny_training import COMPILE_FAST
+
+pytestmark = pytest.mark.once
 
 ONE, MESHES = '1,1,1,1', ('2,4,1,1', '1,4,2,1', '2,2,2,2', '1,2,4,1')
-
-
-@pytest.fixture(scope='module', autouse=True)
-def devices_process():
-  """Starts at once, and is done when the tests below need it."""
-  flags = ' '.join(f'--{k}={v}' for k, v in COMPILE_FAST.items())
-  with subprocess.Popen(
-    [sys.executable, '-m', 'tests.run_on_devices', ONE, *MESHES],
-    cwd=ROOT,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    env=os.environ | {'XLA_FLAGS': flags},
-    text=True,
-  ) as process:
-    yield process
-    process.kill()
 
 
 @pytest.mark.parametrize('loss', ['bce', 'ranking'])
@@ -57,7 +41,7 @@ def test_microbatches_add_up_to_the_batch(loss):
   """
   sgd = optax.sgd(1.0)
   init = make_init(tiny_training.MODEL, HeadConfig(), sgd)
-  state = jax.jit(init, compiler_options=COMPILE_FAST)(jax.random.key(0))
+  state = jax.jit(init)(jax.random.key(0))
   updates, metrics = {}, {}
   counts = (1, 2, 4) if loss == 'bce' else (1, 2)
   for parts in counts:
@@ -69,7 +53,7 @@ def test_microbatches_add_up_to_the_batch(loss):
       optax.constant_schedule(1.0),
       parts,
     )
-    step = jax.jit(step, compiler_options=COMPILE_FAST)
+    step = jax.jit(step)
     after, metrics[parts] = step(state, tiny_training.batch(1))
     updates[parts] = jax.tree.map(np.subtract, after.params, state.params)
   # float32 rounds at 6e-8; a wrong weight of a part is off by a tenth.
@@ -209,11 +193,17 @@ def test_too_many_skipped_steps_end_the_run(one_device, kind, tmp_path):
 
 
 @pytest.fixture(scope='module')
-def on_devices(devices_process):
-  """Losses, shards and scores on one device and on three meshes of eight."""
-  out, err = devices_process.communicate(timeout=600)
-  assert devices_process.returncode == 0, err
-  return json.loads(out), err
+def on_devices():
+  """Losses, shards and scores on one device and on four meshes of eight."""
+  done = subprocess.run(
+    [sys.executable, '-m', 'tests.run_on_devices', ONE, *MESHES],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  return json.loads(done.stdout), done.stderr
 
 
 @pytest.mark.slow

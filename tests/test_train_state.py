@@ -19,7 +19,8 @@ from prm_jax.train_state import (
   split_params,
 )
 from tests import tiny_training
-from tests.tiny_training import COMPILE_FAST
+
+pytestmark = pytest.mark.once
 
 LORA = LoraConfig(rank=2)
 # Weight decay on: it must not move what is not trained either.
@@ -41,9 +42,8 @@ def run_steps(lora, head_only_steps, steps):
       lora,
       head_only_steps,
     ),
-    compiler_options=COMPILE_FAST,
   )
-  state = jax.jit(init, compiler_options=COMPILE_FAST)(jax.random.key(0))
+  state = jax.jit(init)(jax.random.key(0))
   params = [state.params]
   for i in range(steps):
     state, _ = step(state, tiny_training.batch(i))
@@ -122,10 +122,8 @@ def test_an_output_embedding_that_is_not_read_stays(
   schedule = make_schedule(OPTIM, 2)
   loss = LossConfig(lm_weight=lm_weight)
   step = make_train_step(model, head, loss, optimizer, schedule, 1)
-  state = jax.jit(init, compiler_options=COMPILE_FAST)(jax.random.key(0))
-  after, _ = jax.jit(step, compiler_options=COMPILE_FAST)(
-    state, tiny_training.batch(0)
-  )
+  state = jax.jit(init)(jax.random.key(0))
+  after, _ = jax.jit(step)(state, tiny_training.batch(0))
   names = moved(state.params, after.params)
   assert ('backbone/lm_head' not in names) == stays
   assert 'backbone/embed_tokens' in names

@@ -15,11 +15,6 @@ MODEL = TransformerConfig(
 HEAD = HeadConfig(likelihood=True)
 LOSS = LossConfig(lm_weight=1.0)
 OPTIM = OptimConfig(lr=3e-3, warmup=2)
-# What runs once need not run fast: a third of the time to compile.
-COMPILE_FAST = {
-  'xla_backend_optimization_level': 0,
-  'xla_llvm_disable_expensive_passes': True,
-}
 TOTAL_STEPS = 20
 
 

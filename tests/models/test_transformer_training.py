@@ -18,6 +18,8 @@ from tests.models.plain_transformer import (
   run,
 )
 
+pytestmark = pytest.mark.once
+
 # What runs once on tiny arrays spends all its time in the compiler.
 QUICK = {'xla_backend_optimization_level': 0}
 

@@ -18,6 +18,8 @@ from prm_jax.rl.objective import (
 from prm_jax.train import make_step
 from prm_jax.train_state import NO_LORA, make_init, split_params
 
+pytestmark = pytest.mark.once
+
 MODEL = TransformerConfig(
   vocab_size=11, d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=24
 )
