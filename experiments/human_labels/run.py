@@ -70,6 +70,14 @@ def main() -> None:
     '--workdir DIR --config.data.root=DATA'
   )
   manifest.write_json(HERE / 'results.json', document)
+  text = render(document)
+  readme_table.fill(HERE / 'README.md', text)
+  print(text)
+
+
+def render(document: dict) -> str:
+  """Markdown: the table, and what it was measured with."""
+  about = document['manifest']
   seconds = about['wall_seconds']
   calibration = document['results']['calibration']
   notes = [
@@ -88,9 +96,7 @@ def main() -> None:
     )
     + '.',
   ]
-  text = table(document['results']) + '\n\n' + '\n'.join(notes)
-  readme_table.fill(HERE / 'README.md', text)
-  print(text)
+  return table(document['results']) + '\n\n' + '\n'.join(notes)
 
 
 if __name__ == '__main__':

@@ -240,6 +240,11 @@ def read_run(folder: pathlib.Path) -> dict:
   }
 
 
+def render(found: dict) -> str:
+  """All tables, Markdown."""
+  return tables.render(found, LABELS, ACTIVE['budgets'])
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--workdir', type=pathlib.Path, required=True)
@@ -268,7 +273,7 @@ def main() -> None:
     'runs': {str(seed): value for seed, value in runs.items()},
   }
   manifest.write_json(args.output / 'results.json', found)
-  text = tables.render(found, LABELS, ACTIVE['budgets'])
+  text = render(found)
   readme = args.output / 'README.md'
   if readme.exists():
     readme_table.fill(readme, text)

@@ -64,8 +64,10 @@ def run_seed(seed: int, workdir: pathlib.Path, variant: str) -> dict:
   return document
 
 
-def table(runs: dict[str, dict], n: list[int]) -> str:
+def render(document: dict[str, dict]) -> str:
   """Markdown: accuracy in percent by N, each seed and the mean of seeds."""
+  runs = document['results']
+  n = next(iter(runs.values()))['best_of_n']['n']
   last = n[-1]
   lines = [
     '| picked by | ' + ' | '.join(f'N = {k}' for k in n) + ' | seeds at N = '
@@ -99,14 +101,12 @@ def main() -> None:
   }
   runs = {seed: doc['results'] for seed, doc in documents.items()}
   n = runs[str(SEEDS[0])]['best_of_n']['n']
-  manifest.write_json(
-    args.output / 'results.json',
-    {
-      'command': 'python experiments/prm_vs_orm/run.py --workdir DIR',
-      'manifests': {seed: doc['manifest'] for seed, doc in documents.items()},
-      'results': runs,
-    },
-  )
+  document = {
+    'command': 'python experiments/prm_vs_orm/run.py --workdir DIR',
+    'manifests': {seed: doc['manifest'] for seed, doc in documents.items()},
+    'results': runs,
+  }
+  manifest.write_json(args.output / 'results.json', document)
   series = [
     {
       'key': key,
@@ -127,7 +127,7 @@ def main() -> None:
       figures.best_of_n(n, series, 'Best-of-N accuracy, mean of three seeds')
     )
   )
-  text = table(runs, n)
+  text = render(document)
   readme = args.output / 'README.md'
   if readme.exists():
     readme_table.fill(readme, text)

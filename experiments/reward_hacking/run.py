@@ -11,6 +11,8 @@ table of README.md beside this file.
 
 import argparse
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 from experiments.reward_hacking import figure
 from experiments.rl_process_vs_outcome import tables
@@ -63,6 +65,11 @@ def run_form(runner: Runner, seed: int, form: str, quick: bool) -> Curve:
   return read_curve(done)
 
 
+def render(document: Mapping[str, Any]) -> str:
+  """The table, Markdown."""
+  return tables.ends_table(document['results'])
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--workdir', type=pathlib.Path, required=True)
@@ -85,18 +92,16 @@ def main() -> None:
     {form: {RATE: of_seeds[0]} for form, of_seeds in curves.items()},
     dict.fromkeys(FORMS, RATE),
   )
-  manifest.write_json(
-    args.output / 'results.json',
-    {
-      'command': COMMAND,
-      'git_commit': manifest.git_commit(),
-      'seeds': list(args.seeds),
-      'labelled_chains': LABELLED,
-      'results': found,
-    },
-  )
+  document = {
+    'command': COMMAND,
+    'git_commit': manifest.git_commit(),
+    'seeds': list(args.seeds),
+    'labelled_chains': LABELLED,
+    'results': found,
+  }
+  manifest.write_json(args.output / 'results.json', document)
   figure.draw(found, args.output / 'figure.svg')
-  text = tables.ends_table(found)
+  text = render(document)
   if (args.output / 'README.md').exists():
     readme_table.fill(args.output / 'README.md', text)
   print(text)

@@ -14,6 +14,7 @@ import argparse
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from experiments.rl_process_vs_outcome import figure, tables
 from experiments.rl_runs import (
@@ -160,17 +161,25 @@ def main() -> None:
     write(args.output, operations, found | {'seeds': list(args.seeds)})
 
 
+def render(document: Mapping[str, Any]) -> str:
+  """All tables, Markdown."""
+  return tables.render(document['results'])
+
+
 def write(output: pathlib.Path, operations: int, found: dict) -> None:
   """One length into results.json, the figure and the README's tables."""
   path = output / 'results.json'
   known = json.loads(path.read_text())['results'] if path.exists() else {}
   known[str(operations)] = found | {'git_commit': manifest.git_commit()}
   results = {k: known[k] for k in sorted(known, key=int)}
-  manifest.write_json(
-    path, {'command': COMMAND, 'labelled_chains': LABELLED, 'results': results}
-  )
+  document = {
+    'command': COMMAND,
+    'labelled_chains': LABELLED,
+    'results': results,
+  }
+  manifest.write_json(path, document)
   figure.draw(results, output / 'figure.svg')
-  text = tables.render(results)
+  text = render(document)
   if (output / 'README.md').exists():
     readme_table.fill(output / 'README.md', text)
   print(text)

@@ -166,6 +166,22 @@ def table(documents: dict[str, dict], name_of: dict[str, str]) -> str:
   return '\n'.join(lines)
 
 
+def render(documents: dict[str, dict]) -> str:
+  """Both tables, Markdown."""
+  named = {config: f'`:{config}`' for config in CONFIGS}
+  named['qwen2_5_math_7b_v5p_8x8x8'] = '`:qwen2_5_math_7b`'
+  named['qwen2_5_math_7b_long'] = f'`:qwen2_5_math_7b`, rows of {LONG:,}'
+  sizes = {
+    f'scaling_{config}_{chip}_{shape}': SIZES[config]
+    for (config, chip), topologies in TOPOLOGIES.items()
+    for shape, _ in topologies
+  }
+  return (
+    f'{table(documents, named)}\n\nRows of {ROW:,} tokens, one to a chip:\n\n'
+    f'{table(documents, sizes)}'
+  )
+
+
 def draw(documents: dict[str, dict], path: pathlib.Path) -> None:
   """Memory and the bound on MFU over chips."""
   figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6))
@@ -215,20 +231,8 @@ def main() -> None:
         strict=True,
       )
     )
-  named = {config: f'`:{config}`' for config in CONFIGS}
-  named['qwen2_5_math_7b_v5p_8x8x8'] = '`:qwen2_5_math_7b`'
-  named['qwen2_5_math_7b_long'] = f'`:qwen2_5_math_7b`, rows of {LONG:,}'
-  sizes = {
-    f'scaling_{config}_{chip}_{shape}': SIZES[config]
-    for (config, chip), topologies in TOPOLOGIES.items()
-    for shape, _ in topologies
-  }
   manifest.write_json(HERE / 'results.json', documents)
-  readme_table.fill(
-    HERE / 'README.md',
-    f'{table(documents, named)}\n\nRows of {ROW:,} tokens, one to a chip:\n\n'
-    f'{table(documents, sizes)}',
-  )
+  readme_table.fill(HERE / 'README.md', render(documents))
   draw(documents, HERE / 'figure.svg')
 
 

@@ -146,6 +146,11 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   return '\n'.join(lines)
 
 
+def render(document: Mapping[str, Any]) -> str:
+  """All that the README says of it, Markdown."""
+  return f'{table(document["results"]["localisation"])}\n\n{notes(document)}'
+
+
 def notes(document: Mapping[str, Any]) -> str:
   """What the table does not say: which chains, and best of N."""
   about, results = document['manifest'], document['results']
@@ -280,7 +285,7 @@ def main() -> None:
   manifest.write_json(args.output / 'results.json', document)
   if args.report:
     recipes.write_report_without_chains(args.report, args.workdir, args.output)
-  text = f'{table(found)}\n\n{notes(document)}'
+  text = render(document)
   readme = args.output / 'README.md'
   if readme.exists():
     readme_table.fill(readme, text)

@@ -208,7 +208,7 @@ def compare(rewards: str, args: argparse.Namespace) -> dict:
     'versions': versions,
     'git_commit': manifest.git_commit(),
   }
-  print(table([row]), flush=True)
+  print(render({'rows': [row]}), flush=True)
   return row
 
 
@@ -224,14 +224,14 @@ def shares(runs: list[dict]) -> dict[str, float]:
   return parts | {'training': 1 - sum(parts.values())}
 
 
-def table(rows: list[dict]) -> str:
+def render(document: dict) -> str:
   lines = [
     '| rewards | ours, tokens/s | theirs | ratio [min, max] | of CPU seconds '
     '| sampling, scoring, training: ours | theirs '
     '| right chains: ours | theirs | cores, devices, updates, rounds |',
     f'|{" --- |" * 10}',
   ]
-  for row in rows:
+  for row in document['rows']:
     sides = 'ours', 'theirs'
     rate = [f'{statistics.median(row["rate"][side]):,.0f}' for side in sides]
     ratio = [
@@ -282,8 +282,9 @@ def main() -> None:
     others = [row for row in rows if row['rewards'] != rewards]
     rows = [*others, compare(rewards, args)]
     rows.sort(key=lambda row: [*REWARDS].index(row['rewards']))
-    manifest.write_json(kept, {'command': COMMAND, 'rows': rows})
-    readme_table.fill(HERE / 'RL.md', table(rows))
+    document = {'command': COMMAND, 'rows': rows}
+    manifest.write_json(kept, document)
+    readme_table.fill(HERE / 'RL.md', render(document))
 
 
 if __name__ == '__main__':

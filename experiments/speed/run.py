@@ -270,14 +270,14 @@ def measure(model: str, args: argparse.Namespace) -> dict:
   }
 
 
-def table(results: dict[str, dict]) -> str:
+def render(document: dict) -> str:
   lines = [
     '| model | what | dtype | ours | theirs | ratio [min, max] '
     '| share of peak, ours | theirs |',
     '| --- | --- | --- | --- | --- | --- | --- | --- |',
   ]
   notes = []
-  for model, found in results.items():
+  for model, found in document['models'].items():
     for row in found['rows']:
       ratio, share = row['ratio'], row['share_of_peak']
       digits = 0 if row['unit'] == 'tokens_per_second' else 1
@@ -343,9 +343,10 @@ def main() -> None:
   for model in args.models:
     results[model] = measure(model, args)
     in_order = {name: results[name] for name in MODELS if name in results}
-    manifest.write_json(kept, {'command': COMMAND, 'models': in_order})
-    readme_table.fill(HERE / 'README.md', table(in_order))
-  print(table(in_order))
+    document = {'command': COMMAND, 'models': in_order}
+    manifest.write_json(kept, document)
+    readme_table.fill(HERE / 'README.md', render(document))
+  print(render(document))
 
 
 if __name__ == '__main__':

@@ -189,17 +189,17 @@ def compare(model: str, what: str, batches: list[dict], args) -> dict:
     'clock': args.clock,
     'threads': len(os.sched_getaffinity(0)),
   }
-  print(table([row]), flush=True)
+  print(render({'rows': [row]}), flush=True)
   return row
 
 
-def table(rows: list[dict]) -> str:
+def render(document: dict) -> str:
   lines = [
     '| model | what | new tokens | ours, tokens/s | theirs | ratio [min, max] '
     '| clock, threads, rounds |',
     '| --- | --- | --- | --- | --- | --- | --- |',
   ]
-  for row in rows:
+  for row in document['rows']:
     mine, other = (statistics.median(v) for v in row['rates'].values())
     lines.append(
       f'| {row["model"]} | {row["what"]} | {row["tokens"]:,} | {mine:,.0f} '
@@ -248,8 +248,9 @@ def main() -> None:
         [*TASKS.values()].index(row['what']),
       )
     )
-    manifest.write_json(kept, {'command': COMMAND, 'rows': rows})
-    readme_table.fill(HERE / 'SAMPLING.md', table(rows))
+    document = {'command': COMMAND, 'rows': rows}
+    manifest.write_json(kept, document)
+    readme_table.fill(HERE / 'SAMPLING.md', render(document))
 
 
 if __name__ == '__main__':

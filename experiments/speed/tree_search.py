@@ -181,11 +181,11 @@ def compare(name: str, side_by_side: int, args) -> dict:
     'devices': devices,
     'jax': jax.__version__,
   }
-  print(table([row]), flush=True)
+  print(render({'rows': [row]}), flush=True)
   return row
 
 
-def table(rows: list[dict]) -> str:
+def render(document: dict) -> str:
   lines = [
     '| model | problems at once | scoring, s | whole texts, s '
     '| ratio [min, max] | whole search, ratio [min, max] '
@@ -197,7 +197,7 @@ def table(rows: list[dict]) -> str:
     median = statistics.median(ratios)
     return f'{median:.1f} [{min(ratios):.1f}, {max(ratios):.1f}]'
 
-  for row in rows:
+  for row in document['rows']:
     mine, other = map(statistics.median, row['scoring_seconds'].values())
     share = sum(row['tokens_read']) / sum(row['unique_tokens'])
     lines.append(
@@ -227,8 +227,9 @@ def main() -> None:
       key = model, problems
       rows = [r for r in rows if (r['model'], r['problems']) != key] + [row]
       rows.sort(key=lambda r: ([*MODELS].index(r['model']), r['problems']))
-      manifest.write_json(kept, {'command': COMMAND, 'rows': rows})
-      readme_table.fill(HERE / 'TREE_SEARCH.md', table(rows))
+      document = {'command': COMMAND, 'rows': rows}
+      manifest.write_json(kept, document)
+      readme_table.fill(HERE / 'TREE_SEARCH.md', render(document))
 
 
 if __name__ == '__main__':

@@ -13,7 +13,8 @@ tables of README.md beside this file.
 import argparse
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from experiments.arithmetic import domain_flags, row_flags
 from experiments.runner import Runner
@@ -136,6 +137,11 @@ def main() -> None:
   write(args.output, args.seeds, args.operations, searched)
 
 
+def render(found: Mapping[str, Any]) -> str:
+  """All tables, Markdown."""
+  return tables.render(found['results'])
+
+
 def write(
   output: pathlib.Path,
   seeds: Sequence[int],
@@ -154,7 +160,7 @@ def write(
   }
   manifest.write_json(output / 'results.json', found)
   figure.draw(found['results'], output / 'figure.svg')
-  text = tables.render(found['results'])
+  text = render(found)
   if (output / 'README.md').exists():
     readme_table.fill(output / 'README.md', text)
   print(text)

@@ -1,0 +1,56 @@
+"""The numbers of the experiments' READMEs are those of their results."""
+
+import importlib.util
+import json
+import re
+import sys
+
+import pytest
+
+from prm_jax.report.readme_table import MARK
+from tests.command_line import ROOT
+
+pytest.importorskip('matplotlib', reason="needs 'prm_jax[experiments]'")
+
+FOLDER = ROOT / 'experiments'
+# Document of each run.py but those named like their folder's README.md.
+SPEED = {
+  'SAMPLING.md': ('sampling.py', 'sampling.json'),
+  'TREE_SEARCH.md': ('tree_search.py', 'tree_search.json'),
+  'RL.md': ('rl.py', 'rl.json'),
+}
+READMES = sorted(
+  str(path.relative_to(FOLDER))
+  for path in FOLDER.glob('*/*.md')
+  if MARK in path.read_text()
+)
+
+
+def parts_of(name):
+  """A README, the script that fills it, and the results it fills it from."""
+  readme = FOLDER / name
+  script, results = SPEED.get(readme.name, ('run.py', 'results.json'))
+  return readme, readme.parent / script, readme.parent / results
+
+
+def load_script(path, monkeypatch):
+  """The module of a script, which may import what lies beside it."""
+  monkeypatch.syspath_prepend(str(ROOT))
+  monkeypatch.syspath_prepend(str(path.parent))
+  name = f'script_{path.parent.name}_{path.stem}'
+  spec = importlib.util.spec_from_file_location(name, path)
+  module = importlib.util.module_from_spec(spec)
+  monkeypatch.setitem(sys.modules, name, module)
+  spec.loader.exec_module(module)
+  return module
+
+
+@pytest.mark.parametrize('name', READMES)
+def test_tables_are_made_of_the_results(name, monkeypatch):
+  readme, script, results = parts_of(name)
+  _, table, _ = readme.read_text().split(MARK)
+  if not results.exists():
+    assert 'has not been run yet' in readme.read_text() and not table
+    pytest.skip(f'{name}: {results.name} is still to be made')
+  module = load_script(script, monkeypatch)
+  assert table == f'{module.render(json.loads(results.read_text()))}\n'
