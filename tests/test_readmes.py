@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import re
 import sys
 
 import pytest
@@ -54,3 +53,9 @@ def test_tables_are_made_of_the_results(name, monkeypatch):
     pytest.skip(f'{name}: {results.name} is still to be made')
   module = load_script(script, monkeypatch)
   assert table == f'{module.render(json.loads(results.read_text()))}\n'
+
+
+def test_verdicts_are_made_of_the_results(monkeypatch):
+  _, table, _ = (FOLDER / 'README.md').read_text().split(MARK)
+  module = load_script(FOLDER / 'claims.py', monkeypatch)
+  assert table == f'{module.render()}\n'

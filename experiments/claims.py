@@ -1,0 +1,334 @@
+"""What the literature claims, what was found here, and whether it holds.
+
+    python -m experiments.claims
+
+Reads the results.json of every experiment and fills the table of README.md
+beside this file. A verdict follows from the numbers by the rule of its claim.
+"""
+
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from experiments.label_sources.run import ACTIVE
+from experiments.label_sources.tables import efficiency
+from prm_jax.report import readme_table
+
+HERE = pathlib.Path(__file__).parent
+HOLDS, PARTLY, FAILS = 'holds', 'partly', 'fails'
+
+
+class Found(NamedTuple):
+  """Our side of a claim.
+
+  Attributes:
+    number: with its unit.
+    interval: 95%, or each seed, as it says.
+    holds: of each case the claim is asked of.
+  """
+
+  number: str
+  interval: str
+  holds: Sequence[bool]
+
+  @property
+  def verdict(self) -> str:
+    return HOLDS if all(self.holds) else PARTLY if any(self.holds) else FAILS
+
+
+class Claim(NamedTuple):
+  """A claim, and how an experiment's results answer it."""
+
+  folder: str
+  text: str
+  literature: str
+  find: Callable[[Mapping[str, Any]], Found]
+  results: str = 'results.json'
+
+
+def percent(value: float) -> str:
+  return f'{100 * value:.1f}'
+
+
+def between(ci95: Sequence[float]) -> str:
+  return ' to '.join(percent(bound) for bound in ci95)
+
+
+def mean(values: Sequence[float]) -> float:
+  return sum(values) / len(values)
+
+
+def steps_beat_answers(document: Mapping[str, Any]) -> Found:
+  runs = [run['best_of_n'] for run in document['results'].values()]
+  prm, orm = (
+    [run[name]['mean'][-1] for run in runs] for name in ('prm_min', 'orm')
+  )
+  gaps = [
+    f'{percent(a)} to {percent(b)}' for a, b in zip(prm, orm, strict=True)
+  ]
+  return Found(
+    f'{percent(mean(prm))} to {percent(mean(orm))} at N = {runs[0]["n"][-1]}',
+    f'each seed: {", ".join(gaps)}',
+    [run['prm_min']['ci95'][-1][0] > run['orm']['ci95'][-1][1] for run in runs],
+  )
+
+
+def votes_do_not_help(document: Mapping[str, Any]) -> Found:
+  runs = [run['best_of_n'] for run in document['results'].values()]
+  first, last = ([run['majority']['mean'][k] for run in runs] for k in (0, -1))
+  return Found(
+    f'{percent(mean(first))} to {percent(mean(last))}',
+    'each seed: '
+    + ', '.join(
+      f'{percent(a)} to {percent(b)}' for a, b in zip(first, last, strict=True)
+    ),
+    [
+      run['majority']['ci95'][-1][0] <= run['majority']['mean'][0]
+      for run in runs
+    ],
+  )
+
+
+def human_labels_teach(document: Mapping[str, Any]) -> Found:
+  sets = document['results']['localisation']
+  return Found(
+    '; '.join(f'{percent(x["f1"])} ({name})' for name, x in sets.items()),
+    '; '.join(between(x['ci95']) for x in sets.values()),
+    [x['ci95'][0] > x['baselines']['random']['f1'] for x in sets.values()],
+  )
+
+
+def training_beats_likelihood(document: Mapping[str, Any]) -> Found:
+  sets = document['results']['localisation']
+  leads = {
+    name: rows['likelihood']['minus_digit_likelihood']
+    for name, rows in sets.items()
+  }
+  return Found(
+    '; '.join(f'{100 * x["difference"]:+.1f} ({k})' for k, x in leads.items()),
+    '; '.join(
+      ' to '.join(f'{100 * bound:+.1f}' for bound in x['ci95'])
+      for x in leads.values()
+    ),
+    [x['ci95'][0] > 0 for x in leads.values()],
+  )
+
+
+def hard_beats_soft(document: Mapping[str, Any]) -> Found:
+  hard, soft = (
+    [
+      run[f'equal chains: rollouts, {kind}']['localisation']
+      for run in document['runs'].values()
+    ]
+    for kind in ('threshold 0', 'soft')
+  )
+  return Found(
+    ' to '.join(
+      percent(mean([x['f1'] for x in side])) for side in (hard, soft)
+    ),
+    'each seed: '
+    + ', '.join(
+      f'{percent(a["f1"])} to {percent(b["f1"])}'
+      for a, b in zip(hard, soft, strict=True)
+    ),
+    [a['ci95'][0] > b['ci95'][1] for a, b in zip(hard, soft, strict=True)],
+  )
+
+
+def consensus_is_cleaner(document: Mapping[str, Any]) -> Found:
+  both, one, other = (
+    [labels[name]['accuracy'] for labels in document['labels'].values()]
+    for name in (
+      'consensus',
+      'rollouts, threshold 0',
+      'rollouts by another completer, threshold 0',
+    )
+  )
+  return Found(
+    f'{percent(mean(both))} to {percent(mean(one))} and {percent(mean(other))}',
+    f'each seed: {", ".join(map(percent, both))}',
+    [a > max(b, c) for a, b, c in zip(both, one, other, strict=True)],
+  )
+
+
+def active_selection(document: Mapping[str, Any]) -> Found:
+  found = [
+    efficiency(runs, ACTIVE['budgets'], 'F1')
+    for runs in document['runs'].values()
+  ]
+  known = [x for x in found if x is not None]
+  return Found(
+    f'{mean(known):.2f}x',
+    'each seed: '
+    + ', '.join('none' if x is None else f'{x:.2f}' for x in found),
+    [x is not None and x > 1 for x in found],
+  )
+
+
+def little_compute(document: Mapping[str, Any]) -> Found:
+  """Beam's compute for what best of 64 reaches, by operations."""
+  found = {}
+  for k, results in document['results'].items():
+    (asked,) = (
+      each
+      for each in results['times_less']
+      if (each['method'], each['size']) == ('best of N, PRM', 64)
+    )
+    found[k] = asked['ours']['beam']
+  return Found(
+    '; '.join(f'{x["ratio"]:.1f}x ({k} operations)' for k, x in found.items()),
+    '; '.join(
+      ' to '.join(f'{bound:.1f}' for bound in x['ci95']) for x in found.values()
+    ),
+    [x['ratio'] >= 5 for x in found.values()],
+  )
+
+
+def beam_with_4(document: Mapping[str, Any]) -> Found:
+  found = {
+    k: results['differences']['beam with 4 and best of 16 by PRM']
+    for k, results in document['results'].items()
+  }
+  return Found(
+    '; '.join(
+      f'{100 * x["mean"]:+.1f} ({k} operations)' for k, x in found.items()
+    ),
+    '; '.join(
+      ' to '.join(f'{100 * bound:+.1f}' for bound in x['ci95'])
+      for x in found.values()
+    ),
+    [x['ci95'][1] >= 0 for x in found.values()],
+  )
+
+
+def rereads_nothing(document: Mapping[str, Any]) -> Found:
+  rows = document['rows']
+  medians = [
+    sorted(r['scoring_ratios'])[len(r['scoring_ratios']) // 2] for r in rows
+  ]
+  return Found(
+    '; '.join(
+      f'{ratio:.1f}x ({row["model"]}, {row["problems"]} at once)'
+      for ratio, row in zip(medians, rows, strict=True)
+    ),
+    'of rounds: '
+    + '; '.join(
+      f'{min(r["scoring_ratios"]):.1f} to {max(r["scoring_ratios"]):.1f}'
+      for r in rows
+    ),
+    [ratio >= 5 for ratio in medians],
+  )
+
+
+def sampling_is_fast(document: Mapping[str, Any]) -> Found:
+  rows = document['rows']
+  return Found(
+    '; '.join(f'{r["ratio"]:.2f}x ({r["model"]}, {r["what"]})' for r in rows),
+    'of rounds: '
+    + '; '.join(
+      f'{min(r["ratios"]):.2f} to {max(r["ratios"]):.2f}' for r in rows
+    ),
+    [r['ratio'] >= 3 for r in rows],
+  )
+
+
+CLAIMS = (
+  Claim(
+    'prm_vs_orm',
+    'Best of N by step scores beats best of N by answer scores',
+    '78.2 to 72.4, MATH (Lightman et al., 2023)',
+    steps_beat_answers,
+  ),
+  Claim(
+    'prm_vs_orm',
+    'Where errors are systematic more votes do not help',
+    'none; the design of the domain',
+    votes_do_not_help,
+  ),
+  Claim(
+    'human_labels',
+    'Human step labels make a PRM: F1 above a guess (from scratch, 0.7M)',
+    '39 to 82 and 29 to 78 from 7B backbones (Zheng et al., 2024; Zhang et '
+    'al., 2025)',
+    human_labels_teach,
+  ),
+  Claim(
+    'smollm2_prm',
+    "A 135M model's training on step labels beats its own likelihood (F1)",
+    'none',
+    training_beats_likelihood,
+  ),
+  Claim(
+    'label_sources',
+    'Hard labels at threshold 0 beat soft ones (first-error F1)',
+    'the same order (Zhang et al., 2025)',
+    hard_beats_soft,
+  ),
+  Claim(
+    'label_sources',
+    'Where two sources agree labels are cleaner (% of chains)',
+    'the same order (Zhang et al., 2025)',
+    consensus_is_cleaner,
+  ),
+  Claim(
+    'label_sources',
+    'Labels of the most convincing wrong chains are worth more (by F1)',
+    '2.6x (Lightman et al., 2023)',
+    active_selection,
+  ),
+  Claim(
+    'test_time_compute',
+    "Beam search reaches best of 64's accuracy with a fifth of its compute",
+    'aim of this project',
+    little_compute,
+  ),
+  Claim(
+    'test_time_compute',
+    'Beam with 4 reaches best of 16 (points)',
+    'aim of this project',
+    beam_with_4,
+  ),
+  Claim(
+    'speed',
+    'A PRM that keeps its cache scores a beam at least 5x faster than from '
+    'whole texts',
+    'aim of this project',
+    rereads_nothing,
+    'tree_search.json',
+  ),
+  Claim(
+    'speed',
+    'The sampler is at least 3x as fast as `transformers.generate`',
+    'aim of this project',
+    sampling_is_fast,
+    'sampling.json',
+  ),
+)
+
+
+def render() -> str:
+  """The table, Markdown."""
+  lines = [
+    '| experiment | claim | literature | here | 95% interval | verdict |',
+    '| --- | --- | --- | --- | --- | --- |',
+  ]
+  for claim in CLAIMS:
+    path = HERE / claim.folder / claim.results
+    found = claim.find(json.loads(path.read_text()))
+    lines.append(
+      f'| [{claim.folder}]({claim.folder}) | {claim.text} | '
+      f'{claim.literature} | {found.number} | {found.interval} | '
+      f'{found.verdict} |'
+    )
+  return '\n'.join(lines)
+
+
+def main() -> None:
+  text = render()
+  readme_table.fill(HERE / 'README.md', text)
+  print(text)
+
+
+if __name__ == '__main__':
+  main()
