@@ -11,12 +11,13 @@ from prm_jax import chains, paths
 from prm_jax.errors import UserError
 from prm_jax.report import files, sections
 
-MAX_CHAINS = 24
+MAX_CHAINS = 24  # written out in the page
+MAX_FOUND = 50_000  # that the page can search
 MAX_CHARACTERS = 4000  # of one problem or step: a page is not a data file
 
 
 def read_chains(path: paths.Path) -> tuple[list, int]:
-  """The first MAX_CHAINS (chain, extra fields) of a file, and how many it has.
+  """The first MAX_FOUND (chain, extra fields) of a file, and how many it has.
 
   Raises:
     UserError: a record is no chain, or has not one score in [0, 1] per step.
@@ -24,7 +25,7 @@ def read_chains(path: paths.Path) -> tuple[list, int]:
   shown, total = [], 0
   for where, record in files.records(path):
     total += 1
-    if total > MAX_CHAINS:
+    if total > MAX_FOUND:
       continue
     extra = {k: record.pop(k, None) for k in ('scores', 'chosen', 'note')}
     try:

@@ -20,6 +20,7 @@ from prm_jax import chains, paths
 from prm_jax.errors import UserError
 from prm_jax.report import (
   chain_views,
+  explorer,
   figures,
   files,
   rl_section,
@@ -143,7 +144,8 @@ def render(
     others.append(('in all', sections.plain(single)))
   shown, total = shown_chains
   records = [
-    chain_views.chain_view(chain, extra, cut) for chain, extra in shown
+    chain_views.chain_view(chain, extra, cut)
+    for chain, extra in shown[: chain_views.MAX_CHAINS]
   ]
   problems = [
     (problem, list(group))
@@ -171,6 +173,9 @@ def render(
     others=others,
     training=training(curves),
     problems=problems,
+    explorer=explorer.explorer(shown, cut) if shown else None,
+    found=len(shown),
+    script_hash=explorer.SCRIPT_HASH,
     shown=len(records),
     total=total,
     cut=f'{cut:.2f}',

@@ -1,6 +1,7 @@
 """The report page against the numbers and words that went into it."""
 
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from prm_jax.evals import best_of_n, localisation
 from prm_jax.evals.best_of_n import best_of_n_curve, oracle_curve
 from prm_jax.evals.calibration import calibration
 from prm_jax.report import write_report
+from prm_jax.report.explorer import SCRIPT, SCRIPT_HASH
 from tests.report.workdir import (
   DOCUMENT,
   losses,
@@ -184,6 +186,16 @@ def test_unknown_truth_is_not_shown_as_right(tmp_path):
   assert not page.by_id('chains').all('li', 'error')
 
 
+def assert_scripts_are_ours(page):
+  """The chains as JSON, and the one program that the policy allows."""
+  data, program = page.all('script')
+  assert data.attributes['type'] == 'application/json'
+  json.loads(''.join(data.words))
+  assert ''.join(program.words) == SCRIPT and 'innerHTML' not in SCRIPT
+  [policy] = [m for m in page.all('meta') if 'http-equiv' in m.attributes]
+  assert f"script-src '{SCRIPT_HASH}'" in policy.attributes['content']
+
+
 def test_words_of_a_model_stay_words(tmp_path):
   evil = '</p><script>alert(1)</script><img src=x onerror="alert(2)"> & \ud800'
   rows = [record(problem=evil, answer=evil, note=evil, steps=(evil, 'b', 'c'))]
@@ -191,7 +203,8 @@ def test_words_of_a_model_stay_words(tmp_path):
   results['best_of_n'] = results['best_of_n'] | {evil: {'mean': [0.1] * 3}}
   write(tmp_path, results, rows, {'.': [{'step': 1, evil: 2.0}]})
   page = parse(write_report(tmp_path))
-  assert not page.all('script') and not page.all('img')
+  assert_scripts_are_ours(page)
+  assert not page.all('img')
   shown = evil.replace('\ud800', '?')
   assert page.by_id('chains').all('p', 'words')[0].text == shown
   assert page.all('title')[0].text == 'A & B <i>run</i>'
@@ -211,7 +224,8 @@ def test_the_page_loads_nothing(tmp_path):
   assert 'http://' not in text and 'https://' not in text
   assert 'url(' not in text and '@import' not in text
   page = parse(path)
-  assert not page.all('link') and not page.all('script')
+  assert not page.all('link')
+  assert_scripts_are_ours(page)
   policy = [m.attributes.get('content', '') for m in page.all('meta')]
   assert any(content.startswith("default-src 'none'") for content in policy)
 
