@@ -89,7 +89,7 @@ LAYERS = (
 )
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 # What the package itself hands out at its front door: `prm_jax.load`.
-FRONT_DOOR = {'loading', 'scorer'}
+FRONT_DOOR = {'loading', 'report', 'scorer'}
 NOWHERE = {'clu', 'pickle', 'tensorflow', 'torch', 'transformers', 'dill'}
 
 

@@ -151,39 +151,47 @@ def render(
     (problem, list(group))
     for problem, group in itertools.groupby(records, lambda r: r['problem'])
   ]
-  environment = jinja2.Environment(
+  return (
+    environment()
+    .get_template('page.html.j2')
+    .render(
+      title=title,
+      figure_css=markupsafe.Markup(figures.STYLE),
+      verdict=verdict(best, found, calibrated),
+      search=searched,
+      rl=learned,
+      abstain=abstained,
+      trees=shown_trees[0],
+      tree_count=shown_trees[1],
+      best=best,
+      localisation=found,
+      calibrations=calibrated,
+      others=others,
+      training=training(curves),
+      problems=problems,
+      explorer=explorer.explorer(shown, cut) if shown else None,
+      found=len(shown),
+      script_hash=explorer.SCRIPT_HASH,
+      shown=len(records),
+      total=total,
+      cut=f'{cut:.2f}',
+      command=manifest.get('command'),
+      manifest=sections.plain(
+        {k: v for k, v in manifest.items() if k != 'command'}
+      ),
+      config=config,
+    )
+  )
+
+
+def environment() -> jinja2.Environment:
+  """Where the templates are; what they are given is escaped."""
+  return jinja2.Environment(
     loader=jinja2.PackageLoader('prm_jax', 'report'),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
-  )
-  return environment.get_template('page.html.j2').render(
-    title=title,
-    figure_css=markupsafe.Markup(figures.STYLE),
-    verdict=verdict(best, found, calibrated),
-    search=searched,
-    rl=learned,
-    abstain=abstained,
-    trees=shown_trees[0],
-    tree_count=shown_trees[1],
-    best=best,
-    localisation=found,
-    calibrations=calibrated,
-    others=others,
-    training=training(curves),
-    problems=problems,
-    explorer=explorer.explorer(shown, cut) if shown else None,
-    found=len(shown),
-    script_hash=explorer.SCRIPT_HASH,
-    shown=len(records),
-    total=total,
-    cut=f'{cut:.2f}',
-    command=manifest.get('command'),
-    manifest=sections.plain(
-      {k: v for k, v in manifest.items() if k != 'command'}
-    ),
-    config=config,
   )
 
 
