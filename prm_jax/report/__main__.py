@@ -1,0 +1,42 @@
+"""python -m prm_jax.report DIR [DIR ...]: one run's page, or several compared.
+
+With one workdir its report.html is written again. With several a page is
+written that holds their numbers, curves and differing settings side by side.
+"""
+
+import argparse
+import pathlib
+import sys
+
+from prm_jax import paths
+from prm_jax.errors import UserError
+from prm_jax.report import write_report
+from prm_jax.report.compare import compare
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(
+    prog='python -m prm_jax.report', description=__doc__.split('\n\n')[0]
+  )
+  parser.add_argument('workdirs', nargs='+', metavar='DIR')
+  parser.add_argument(
+    '--output',
+    type=pathlib.Path,
+    default=pathlib.Path('comparison.html'),
+    help='where several are compared; default: %(default)s',
+  )
+  args = parser.parse_args()
+  try:
+    if len(args.workdirs) == 1:
+      print(write_report(paths.open_path(args.workdirs[0])))
+      return
+    text = compare(args.workdirs)
+    args.output.write_bytes(text.encode('utf-8', errors='replace'))
+    print(args.output)
+  except (UserError, OSError) as error:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == '__main__':
+  main()

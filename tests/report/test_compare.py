@@ -1,0 +1,104 @@
+"""Runs beside each other: by command, and what stands in the cells."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from prm_jax.errors import UserError
+from prm_jax.report.compare import compare
+from prm_jax.report.page import write_report
+from prm_jax.report.sections import NOTHING
+from tests.command_line import ROOT
+from tests.report.workdir import DOCUMENT, losses, parse, table, write
+
+
+@pytest.fixture
+def two(tmp_path):
+  """Two runs that differ in a rate and in what came of it."""
+  for name, lr, gain in (('a', 0.1, 0.0), ('b', 0.2, 0.05)):
+    workdir = tmp_path / name
+    workdir.mkdir()
+    results = json.loads(json.dumps(DOCUMENT['results']))
+    results['best_of_n']['prm_min']['mean'][-1] += gain
+    if name == 'b':
+      results['calibration']['math'] = {'ece': 0.5}
+    write(workdir, results, metrics={'.': losses(40, 0.2 + gain)})
+    config = {'seed': 0, 'optim': {'lr': lr, 'name': 'adamw'}}
+    (workdir / 'config.json').write_text(json.dumps(config))
+  return [str(tmp_path / name) for name in 'ab']
+
+
+def run(*args):
+  return subprocess.run(
+    [sys.executable, '-m', 'prm_jax.report', *map(str, args)],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+def rows_of(page, section):
+  return {
+    name: cells
+    for name, *cells in table(page.by_id(section).all('table')[0])[1:]
+  }
+
+
+def test_by_command(two, tmp_path):
+  output = tmp_path / 'both.html'
+  done = run(*two, f'--output={output}')
+  assert (done.returncode, done.stdout) == (0, f'{output}\n'), done.stderr
+  page = parse(output)
+  numbers = rows_of(page, 'numbers')
+  # Of a curve its last point.
+  assert numbers['best_of_n.prm_min'] == [
+    '0.8552 [0.8252, 0.8752]',
+    '0.9052 [0.8252, 0.8752]',
+  ]
+  assert numbers['localisation.gsm8k.f1'] == ['0.313 [0.26, 0.366]'] * 2
+  assert numbers['localisation.gsm8k.acc_error'] == ['0.22'] * 2
+  assert numbers['calibration.math.ece'] == [NOTHING, '0.5']
+  assert numbers['speed'] == ['1,234'] * 2
+  assert rows_of(page, 'settings') == {'optim.lr': ['0.1', '0.2']}
+  figure = page.by_id('curves').all('svg')[0]
+  assert 'a ends with' in figure.attributes['aria-label']
+  assert not page.all('script')
+
+
+def test_one_is_written_again(two):
+  before = write_report(two[0]).read_bytes()
+  (write_report(two[0])).unlink()
+  done = run(two[0])
+  assert done.returncode == 0 and done.stdout.endswith('a/report.html\n')
+  assert (write_report(two[0])).read_bytes() == before
+
+
+def test_names_are_words(two, tmp_path):
+  evil = tmp_path / '<script>alert(1)'
+  evil.mkdir()
+  write(evil)
+  text = compare([two[0], str(evil)])
+  assert '<script' not in text
+  # Settings of one that the other does not tell.
+  assert 'optim.lr' in text
+
+
+@pytest.mark.parametrize(
+  ('names', 'message'),
+  [
+    (['a'], '1 runs to compare: expected 2 to 4'),
+    (['a', 'a'], 'a run is named twice'),
+    (['a', '/nowhere'], '/nowhere/results.json: no such file'),
+  ],
+)
+def test_what_cannot_be_compared(names, message, two):
+  paths = [two[0] if name == 'a' else name for name in names]
+  with pytest.raises(UserError, match=message):
+    compare(paths)
+  if len(names) > 1:
+    done = run(*paths)
+    assert done.returncode == 2 and 'Traceback' not in done.stderr
+    assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1
