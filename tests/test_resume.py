@@ -206,10 +206,7 @@ def test_interrupted_in_every_way(finished, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'interruption',
-  [kill_mid_step, kill_mid_checkpoint, kill_after_checkpoint, stop],
-)
+@pytest.mark.parametrize('interruption', [kill_mid_checkpoint, stop])
 def test_interrupted_again_and_again(interruption, finished, tmp_path):
   for _ in range(2):
     interruption(tmp_path)
