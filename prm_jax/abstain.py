@@ -76,7 +76,8 @@ def abstain(
   """Chooses the filter on one search, applies it to another, writes both down.
 
   Args:
-    held_out, workdir: of two search jobs.
+    held_out: workdir of a search job on held-out problems.
+    workdir: of the search that is filtered.
     error: the error rate among the answered that is wanted, in (0, 1).
 
   Returns:

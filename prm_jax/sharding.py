@@ -160,7 +160,8 @@ def over_rows_and_heads(
 
   Args:
     attend: of query, key and value [B, T, K, ...] and segment_ids [B, T].
-    rows, heads: B and K. What does not divide is computed by all.
+    rows: B. What does not divide is computed by all.
+    heads: K, the same.
   """
   if jax.sharding.get_abstract_mesh().empty:
     return attend

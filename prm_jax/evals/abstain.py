@@ -29,7 +29,8 @@ def abstain_section(
   """Chooses a filter on held-out problems and applies it to the tested ones.
 
   Args:
-    held_out, tested: the chosen chain of each problem of two searches.
+    held_out: the chosen chain of each problem of a search.
+    tested: the same of another.
     seed: of the split of the held-out problems.
     failed: tested problems of which nothing came: not answered, and wrong where
       all are answered. A held-out one would be answered at no threshold.

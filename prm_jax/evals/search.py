@@ -41,7 +41,8 @@ def search_section(
     chosen: a chain for each problem that has one, its ledger in
       `meta['search']`.
     failed: why nothing came of the others, a reason for each.
-    seed, resamples: of the bootstrap over problems.
+    seed: of the bootstrap over problems.
+    resamples: of the bootstrap.
 
   Returns:
     `problems` and `failed`, counts; `accuracy`, mean with interval over all

@@ -1,0 +1,95 @@
+"""The pages of the site: this repository's own texts, and its docstrings.
+
+Run by `mkdocs build`. Nothing is written twice: README.md is the first page, each
+experiment's README one more, and every public module has a page made of its
+docstrings. What a text links to comes along.
+"""
+
+import pathlib
+import re
+
+import mkdocs_gen_files
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+LINK = re.compile(r'\]\((?!https?:|#)([^)\s]+)\)')
+
+
+def module_page(path: pathlib.Path) -> str:
+  """Where the page of a module lies: prm_jax/rl/loop.py -> reference/..."""
+  parts = path.relative_to(ROOT).with_suffix('').parts
+  parts = parts[:-1] if parts[-1] == '__init__' else parts
+  return f'reference/{".".join(parts)}.md'
+
+
+def page_of(target: pathlib.Path) -> str | None:
+  """The page, or file, of the site that shows a file; None where none does."""
+  if target.is_dir():
+    target = target / 'README.md'
+  if not target.is_file():
+    return None
+  relative = target.relative_to(ROOT)
+  if relative.suffix == '.py':
+    own = relative.parts[0] == 'prm_jax'
+    return module_page(target) if own else f'{relative}.md'
+  return 'index.md' if str(relative) == 'README.md' else str(relative)
+
+
+def copy_text(path: pathlib.Path, page: str) -> None:
+  """A Markdown file of the repository, with its links as the site has them."""
+
+  def rewrite(link: re.Match) -> str:
+    target = (path.parent / link[1]).resolve()
+    shown = page_of(target)
+    if shown is None:
+      return ']'  # no page of the site: the words stay
+    if target.suffix not in ('', '.md', '.py'):
+      with mkdocs_gen_files.open(shown, 'wb') as file:
+        file.write(target.read_bytes())
+    up = '../' * page.count('/')
+    return f']({up}{shown})'
+
+  text = LINK.sub(rewrite, path.read_text())
+  # A link that leads nowhere here keeps its words, without the brackets.
+  text = re.sub(r'\[([^\[\]]+)\](?![\(\[:])', _unlinked, text)
+  with mkdocs_gen_files.open(page, 'w') as file:
+    file.write(text)
+
+
+def _unlinked(match: re.Match) -> str:
+  words = match[1]
+  return words if words.startswith('tests/') else match[0]
+
+
+def main() -> None:
+  nav = ['* [Start](index.md)', '* Experiments']
+  copy_text(ROOT / 'README.md', 'index.md')
+  nav.append('    * [What holds](experiments/README.md)')
+  for path in sorted((ROOT / 'experiments').rglob('*.md')):
+    page = str(path.relative_to(ROOT))
+    copy_text(path, page)
+    if path.parent != ROOT / 'experiments':
+      title = path.read_text().split('\n', 1)[0].removeprefix('# ')
+      nav.append(f'    * [{title}]({page})')
+  nav.append('* Reference')
+  for path in sorted((ROOT / 'prm_jax').rglob('*.py')):
+    if path.name == '__main__.py':
+      continue
+    page = module_page(path)
+    name = pathlib.Path(page).stem
+    with mkdocs_gen_files.open(page, 'w') as file:
+      file.write(f'::: {name}\n')
+    nav.append(f'    * [{name}]({page})')
+  nav.append('* Configs')
+  for path in sorted((ROOT / 'configs').glob('*.py')):
+    page = f'configs/{path.name}.md'
+    with mkdocs_gen_files.open(page, 'w') as file:
+      file.write(f'# {path.name}\n\n```python\n{path.read_text()}```\n')
+    nav.append(f'    * [{path.name}]({page})')
+  for name in ('CHANGELOG', 'CONTRIBUTING'):
+    copy_text(ROOT / f'{name}.md', f'{name}.md')
+    nav.append(f'* [{name.capitalize()}]({name}.md)')
+  with mkdocs_gen_files.open('SUMMARY.md', 'w') as file:
+    file.write('\n'.join(nav) + '\n')
+
+
+main()
