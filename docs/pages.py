@@ -1,8 +1,8 @@
 """The pages of the site: this repository's own texts, and its docstrings.
 
-Run by `mkdocs build`. Nothing is written twice: README.md is the first page, each
-experiment's README one more, and every public module has a page made of its
-docstrings. What a text links to comes along.
+Run by `mkdocs build`. Nothing is written twice: README.md is the first page,
+each experiment's README one more, and every public module has a page made of
+its docstrings. What a text links to comes along.
 """
 
 import pathlib

@@ -51,7 +51,7 @@ def known_answers(
 def complete(
   policy: Policy, problems: Sequence[str], samples: int
 ) -> list[list[Completion]]:
-  """Whole chains, N of each of Q problems; a policy that fails at some is not for this."""
+  """Whole chains, N of each of Q problems; none may be lacking."""
   return policy.complete(
     [Request(problem, (), key=problem, samples=samples) for problem in problems]
   )
