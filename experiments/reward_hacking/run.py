@@ -55,7 +55,7 @@ def run_form(runner: Runner, seed: int, form: str, quick: bool) -> Curve:
     f'{folder}/{form.replace(", ", "_").replace(" ", "_")}',
     seed,
     OPERATIONS,
-    20 if quick else 200,
+    20 if quick else 150,
     runner.workdir / folder / 'policy',
     'grpo',
     f'--config.prm.path={runner.workdir / folder / "prm"}',
