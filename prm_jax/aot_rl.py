@@ -122,7 +122,9 @@ class Job:
     UserError: the config does not fit the devices.
   """
 
-  def __init__(self, config: Mapping[str, Any], devices: Sequence[jax.Device]):
+  def __init__(
+    self, config: Mapping[str, Any], devices: Sequence[jax.Device]
+  ) -> None:
     settings = rl_settings.settings_of(config)
     self.settings, self.models = settings, models_of(config, settings)
     self.meshes = make_meshes(config, devices)

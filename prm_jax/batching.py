@@ -162,7 +162,7 @@ class Writer:
     sampling: SamplingConfig,
     stops: Stops,
     max_length: int,
-  ):
+  ) -> None:
     sampling.check_devices(mesh.shape['replica'] * mesh.shape['fsdp'])
     B = sampling.slots
     self.stats = SamplingStats()
@@ -234,7 +234,7 @@ class Writer:
 class _Run:
   """What changes during one `Writer.write`."""
 
-  def __init__(self, writer: Writer, jobs: Sequence[Job]):
+  def __init__(self, writer: Writer, jobs: Sequence[Job]) -> None:
     self.writer, self.jobs = writer, jobs
     groups = group_jobs(jobs)
     # Of a job that its prompt is read for: tokens of it, and those before.

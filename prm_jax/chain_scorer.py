@@ -24,7 +24,7 @@ class ChainScorer:
 
   counts_flops = True
 
-  def __init__(self, scorer: Scorer):
+  def __init__(self, scorer: Scorer) -> None:
     self.name, self._scorer = scorer.name, scorer
 
   def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:

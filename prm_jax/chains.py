@@ -35,7 +35,7 @@ class StepLabel:
   trials: int | None = None
   neutral: bool = False
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.value is not None and not (
       isinstance(self.value, int | float)
       and math.isfinite(self.value)
@@ -81,7 +81,7 @@ class Chain:
   labels: tuple[StepLabel, ...] = ()
   meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if not isinstance(self.problem, str) or not self.problem.strip():
       raise UserError('chain without a problem: expected a non-empty string')
     if not self.steps:

@@ -38,7 +38,7 @@ class Checkpoints:
 
   def __init__(
     self, directory: paths.Path, keep: int, best: str, writes: bool = True
-  ):
+  ) -> None:
     policies = ocp.training.preservation_policies
     preserve = [policies.LatestN(keep)]
     if best:

@@ -73,7 +73,7 @@ class EndpointConfig(ServerConfig):
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   extra_after_steps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     super().__post_init__()
     if self.api not in APIS:
       raise UserError(
@@ -120,7 +120,7 @@ class Endpoint:
     config: EndpointConfig,
     cache: str | paths.Path | None = None,
     log: pathlib.Path | None = None,
-  ):
+  ) -> None:
     """Sends nothing yet.
 
     Args:

@@ -57,7 +57,7 @@ class SamplingConfig:
   max_tokens: int = 256
   kept: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, right, expected in (
       ('temperature', 0 <= self.temperature < math.inf, '>= 0'),
       ('top_k', self.top_k >= 0, '>= 0 (0: all)'),

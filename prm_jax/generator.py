@@ -57,7 +57,7 @@ class Generator:
     sampling: SamplingConfig,
     seed: int = 0,
     name: str = 'policy',
-  ):
+  ) -> None:
     if fmt.end is None or len(fmt.separator) != 1:
       raise UserError(
         f'{name} cannot write chains: its format has the separator ids '

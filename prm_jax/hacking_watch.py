@@ -48,7 +48,7 @@ class Watch:
     workdir: paths.Path,
     from_update: int,
     log: Log,
-  ):
+  ) -> None:
     self._config, self._workdir, self._log = config, workdir, log
     self._policy, self._rater, self._problems = policy, rater, problems
     self._earned = earned

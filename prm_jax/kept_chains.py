@@ -51,7 +51,7 @@ class KeptChains:
     stops: Stops,
     slots: int,
     call: Callable[..., Any],
-  ):
+  ) -> None:
     self._store = PrefixStore(config, mesh, slots)
     self._stops, self._call = stops, call
     self.programs = {

@@ -41,7 +41,7 @@ class _ObjectLines:
   or a run would wait for the network at every line, and when asked.
   """
 
-  def __init__(self, path: paths.Path):
+  def __init__(self, path: paths.Path) -> None:
     self._path = path
     self._text = path.read_text() if path.exists() else ''
     self._unwritten, self._written_at = False, -math.inf
@@ -64,7 +64,7 @@ class _ObjectLines:
 class _DiskLines:
   """A text file on disk; a line is there as soon as it is appended."""
 
-  def __init__(self, path: pathlib.Path):
+  def __init__(self, path: pathlib.Path) -> None:
     self._file = path.open('a')
 
   def append(self, line: str) -> None:
@@ -96,7 +96,7 @@ class MetricWriter:
     tensorboard: bool = False,
     wandb_project: str = '',
     writes: bool = True,
-  ):
+  ) -> None:
     self._sinks, self._closers = [], []
     self._lines = None
     if not writes:
@@ -158,7 +158,7 @@ class LiveLine:
     shown: False says nothing, beside the process that does.
   """
 
-  def __init__(self, shown: bool = True):
+  def __init__(self, shown: bool = True) -> None:
     self._shown = shown
     self.live = shown and sys.stderr.isatty()
 
@@ -198,7 +198,7 @@ class Progress(LiveLine):
     total_steps: int,
     shown: bool = True,
     said: Sequence[str] = ('loss',),
-  ):
+  ) -> None:
     super().__init__(shown)
     self._said = said
     self._name, self._start, self._total = name, start_step, total_steps

@@ -59,7 +59,7 @@ class OptimConfig:
   clip: float = 1.0
   moments: str = 'float32'
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.name not in OPTIMIZERS:
       raise UserError(
         f'optim.name={self.name!r}: expected one of {", ".join(OPTIMIZERS)}'

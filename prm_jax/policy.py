@@ -73,7 +73,7 @@ class CannotAsk(UserError):
     requests: those, and why.
   """
 
-  def __init__(self, requests: Mapping[Request, str]):
+  def __init__(self, requests: Mapping[Request, str]) -> None:
     super().__init__(next(iter(requests.values())))
     self.requests = requests
 

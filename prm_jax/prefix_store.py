@@ -80,7 +80,7 @@ class PrefixStore:
     pool: who writes to it replaces it.
   """
 
-  def __init__(self, config: TransformerConfig, mesh: Mesh, slots: int):
+  def __init__(self, config: TransformerConfig, mesh: Mesh, slots: int) -> None:
     self.slots, self.sharding = slots, pool_sharding(config, mesh)
     init = functools.partial(init_pool, config, slots)
     self._init = jax.jit(init, out_shardings=self.sharding)

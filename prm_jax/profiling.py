@@ -58,7 +58,7 @@ class Profile:
     config: ProfileConfig,
     folder: paths.Path,
     before_text: Callable[[], None],
-  ):
+  ) -> None:
     # XProf names a file by its host, of which there may be fewer.
     several = processes.count() > 1
     self._config = config

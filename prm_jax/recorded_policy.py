@@ -32,7 +32,7 @@ class RecordedPolicy:
 
   counts_flops = False
 
-  def __init__(self, chains: Sequence[Chain]):
+  def __init__(self, chains: Sequence[Chain]) -> None:
     self._chains: dict[str, dict[int, Chain]] = {}
     for chain in chains:
       if not {'tokens', 'finished'} <= chain.meta.keys():

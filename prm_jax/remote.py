@@ -55,7 +55,7 @@ class ServerConfig:
   max_wait: float = 60.0
   max_failed_in_a_row: int = 32
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if not self.base_url.startswith(('http://', 'https://')):
       raise UserError(
         f'endpoint.base_url={self.base_url!r}: expected http:// or https://, '
@@ -81,7 +81,9 @@ class _Failure(Exception):
     final: whether this call can never succeed.
   """
 
-  def __init__(self, reason: str, wait: float = 0.0, final: bool = False):
+  def __init__(
+    self, reason: str, wait: float = 0.0, final: bool = False
+  ) -> None:
     super().__init__(reason)
     self.reason, self.wait, self.final = reason, wait, final
 
@@ -94,7 +96,7 @@ class Server:
     config: ServerConfig,
     cache: pathlib.Path | None,
     log: pathlib.Path | None,
-  ):
+  ) -> None:
     """Sends nothing yet.
 
     Args:

@@ -87,7 +87,7 @@ class ReplyCache:
     corrupt: entries met that could not be read.
   """
 
-  def __init__(self, folder: pathlib.Path):
+  def __init__(self, folder: pathlib.Path) -> None:
     """Makes the folder; raises UserError where that cannot be done."""
     try:
       folder.mkdir(parents=True, exist_ok=True)

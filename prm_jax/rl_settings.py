@@ -66,7 +66,7 @@ class ReferenceConfig:
   param_dtype: str = ''
   offload: bool = False
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     check_dtype('reference.param_dtype', self.param_dtype)
 
 

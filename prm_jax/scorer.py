@@ -57,7 +57,7 @@ class Scorer:
     fmt: StepFormat,
     mesh: Mesh,
     name: str = 'prm',
-  ):
+  ) -> None:
     self.name = name
     self.params, self.model, self.head, self.format = params, model, head, fmt
     self.stats = ScoringStats()

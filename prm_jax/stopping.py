@@ -52,7 +52,7 @@ def noted(number: signal.Signals) -> Iterator[Callable[[], bool]]:
 class StopSignal:
   """Turns SIGTERM into a question that the loop can ask."""
 
-  def __init__(self, mesh: Mesh):
+  def __init__(self, mesh: Mesh) -> None:
     self._votes = NamedSharding(mesh, P(AXES))
     self._any = jax.jit(jnp.any)
 

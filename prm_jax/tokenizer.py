@@ -40,7 +40,7 @@ class ArithmeticTokenizer:
   _WORDS = ('+', '-', '*', '=', 'mod', ':', *map(str, range(100)))
   vocab_size = len(SPECIALS) + len(_WORDS)
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._ids = {w: i + len(SPECIALS) for i, w in enumerate(self._WORDS)}
 
   def encode(self, text: str) -> list[int]:
@@ -97,7 +97,7 @@ class HuggingFaceTokenizer:
     UserError: the text is no tokenizer.
   """
 
-  def __init__(self, text: str, where: str):
+  def __init__(self, text: str, where: str) -> None:
     try:
       # Two of them: the second takes what looks like a special token as text.
       self._special = tokenizers.Tokenizer.from_str(text)

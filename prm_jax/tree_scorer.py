@@ -81,7 +81,9 @@ class TreeScorer:
 
   counts_flops = True
 
-  def __init__(self, scorer: Scorer, rows: int = 1024, name: str = 'prm'):
+  def __init__(
+    self, scorer: Scorer, rows: int = 1024, name: str = 'prm'
+  ) -> None:
     if rows < 1:
       raise UserError(f'rows={rows} of {name}: expected >= 1')
     self.name, self.stats = name, ScoringStats()

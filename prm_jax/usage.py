@@ -56,7 +56,7 @@ class UsageLog:
     total: of this process.
   """
 
-  def __init__(self, path: pathlib.Path | None = None):
+  def __init__(self, path: pathlib.Path | None = None) -> None:
     """Goes on with the file, if one is named; half a line at its end is cut."""
     self.total = Usage()
     self._path = path

@@ -125,7 +125,7 @@ class Chains(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     *,
     data_dir: str,
     name: str,
-  ):
+  ) -> None:
     self._chains = splits
     self._metadata = metadata
     self.name = name  # of the dataset, in place of the class's
@@ -296,7 +296,7 @@ class ChainSource(Sequence[Chain]):
     fingerprint: of these chains, as `fingerprint` computes it.
   """
 
-  def __init__(self, folder: pathlib.Path, split: str, digest: str):
+  def __init__(self, folder: pathlib.Path, split: str, digest: str) -> None:
     self.fingerprint = digest
     self._label = f'{folder}:{split}'
     builder = tfds.builder_from_directory(folder)

@@ -163,7 +163,7 @@ def _source_identity(chains: Sequence[Chain], usable: np.ndarray) -> str:
 class UsableChains:
   """The usable chains, by index: what grain reads."""
 
-  def __init__(self, chains: Sequence[Chain], usable: np.ndarray):
+  def __init__(self, chains: Sequence[Chain], usable: np.ndarray) -> None:
     self._chains, self._usable = chains, usable
 
   def __len__(self) -> int:

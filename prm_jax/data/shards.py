@@ -110,7 +110,7 @@ class ShardedBatches:
     datasets: of batches, for every shard in `share.own`.
   """
 
-  def __init__(self, datasets: list[grain.IterDataset], share: Share):
+  def __init__(self, datasets: list[grain.IterDataset], share: Share) -> None:
     self._datasets, self._share = datasets, share
 
   def __iter__(self) -> 'ShardIterator':
@@ -120,7 +120,7 @@ class ShardedBatches:
 class ShardIterator(Iterator[dict[str, np.ndarray]]):
   """Next batches, and a position that Orbax saves (StatefulCheckpointable)."""
 
-  def __init__(self, parts: list[grain.DatasetIterator], share: Share):
+  def __init__(self, parts: list[grain.DatasetIterator], share: Share) -> None:
     self._parts = dict(zip(share.own, parts, strict=True))
     self._share = share
 

@@ -45,7 +45,7 @@ class TargetConfig:
   after_first_error: str = 'mask'
   hard_above: float | None = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, choices in CHOICES.items():
       if getattr(self, name) not in choices:
         raise UserError(

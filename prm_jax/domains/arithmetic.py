@@ -63,7 +63,7 @@ class ArithmeticConfig:
   slip: float = 0.03
   solver_seed: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if not isinstance(self.modulus, int) or not 2 <= self.modulus <= 99:
       raise UserError(
         f'arithmetic modulus={self.modulus!r}: expected a whole number from 2 '

@@ -27,7 +27,7 @@ class ExactScorer:
 
   counts_flops = False
 
-  def __init__(self, config: ArithmeticConfig, kind: str = 'value'):
+  def __init__(self, config: ArithmeticConfig, kind: str = 'value') -> None:
     if kind not in KINDS:
       raise UserError(
         f'exact scorer of {kind!r}: expected one of {", ".join(KINDS)}'

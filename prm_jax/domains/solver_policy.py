@@ -36,7 +36,7 @@ class SolverPolicy:
 
   counts_flops = False
 
-  def __init__(self, config: ArithmeticConfig, seed: int = 0):
+  def __init__(self, config: ArithmeticConfig, seed: int = 0) -> None:
     self.modulus = config.modulus
     self.seed = seed
     transitions = arithmetic.make_solver(config)

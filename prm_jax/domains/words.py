@@ -52,7 +52,7 @@ class WordsConfig:
   repeat_share: float = 0.05
   kinds: tuple[str, ...] = corruptions.KINDS
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.templates not in ('train', 'held_out'):
       raise UserError(
         f'words templates={self.templates!r}: expected train or held_out'

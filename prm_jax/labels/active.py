@@ -53,7 +53,7 @@ class ActiveConfig:
   batch_size: int = 1024
   seed: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ('budget', 'batch_size'):
       value = getattr(self, name)
       if not isinstance(value, int) or value < 1:

@@ -31,7 +31,7 @@ class ConsensusConfig:
   second: str = 'second'
   hard_above: float = 0.0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.first == self.second:
       raise UserError(
         f'consensus.second={self.second!r} is consensus.first too: expected '

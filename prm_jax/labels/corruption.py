@@ -59,7 +59,7 @@ class CorruptionConfig:
   right_share: float = 0.5
   seed: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     # Configs give lists; a tuple keeps the dataclass hashable.
     object.__setattr__(self, 'kinds', tuple(self.kinds))
     if not self.kinds or set(self.kinds) - set(KINDS):

@@ -49,7 +49,7 @@ class JudgeConfig:
 
   samples: int = 1
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.samples < 1:
       raise UserError(f'judge.samples={self.samples}: expected >= 1')
 

@@ -49,7 +49,7 @@ class OmegaConfig(rollouts.Sampling):
   c_puct: float = 0.125
   _where: ClassVar[str] = 'omega'
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     super().__post_init__()
     expected = f'one of {", ".join(UNVISITED)}'
     self._expect('unvisited', self.unvisited in UNVISITED, expected)

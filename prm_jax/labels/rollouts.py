@@ -41,7 +41,7 @@ class Sampling:
   delta: float = 0.05
   _where: ClassVar[str] = 'rollouts'
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     self._expect('samples', self.samples >= 1, '>= 1')
     self._expect('round_size', self.round_size >= 0, '>= 0')
     self._expect('threshold', 0 <= self.threshold < 1, 'a number in [0, 1)')

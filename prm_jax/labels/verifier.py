@@ -43,7 +43,7 @@ class VerifierConfig:
     default_factory=sandbox.Limits
   )
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.unchecked not in ('unknown', 'right'):
       raise UserError(
         f'verifier.unchecked={self.unchecked!r}: expected unknown or right'

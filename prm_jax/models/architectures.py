@@ -52,7 +52,7 @@ FIXED = {
 class _Fields:
   """The values of one config.json; what is wrong is told with its key."""
 
-  def __init__(self, path: pathlib.Path, values: dict[str, Any]):
+  def __init__(self, path: pathlib.Path, values: dict[str, Any]) -> None:
     self.path, self.values = path, values
 
   def refuse(self, key: str, value: Any, supported: str) -> UserError:

@@ -23,7 +23,7 @@ class RopeScaling:
   high_freq_factor: float
   original_length: int
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ('factor', 'low_freq_factor', 'original_length'):
       if getattr(self, name) <= 0:
         raise UserError(
@@ -74,7 +74,7 @@ class TransformerConfig:
   remat: str = 'none'
   scan_unroll: int = 1
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     positive = ('vocab_size', 'd_model', 'n_layers', 'n_heads', 'd_ff')
     for name in (*positive, 'scan_unroll'):
       if getattr(self, name) < 1:
@@ -118,7 +118,7 @@ class HeadConfig:
   hidden: int = 0
   likelihood: bool = False
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.hidden < 0:
       raise UserError(f'head.hidden={self.hidden}: expected >= 0')
     if self.kind not in HEADS:

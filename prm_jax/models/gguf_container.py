@@ -44,7 +44,7 @@ class GgufFile(NamedTuple):
 class _Cursor:
   """Reads a file from its start and never past its end."""
 
-  def __init__(self, path: pathlib.Path, data: mmap.mmap):
+  def __init__(self, path: pathlib.Path, data: mmap.mmap) -> None:
     self.path, self.data, self.at = path, data, 0
 
   def fail(self, what: str) -> UserError:

@@ -36,7 +36,7 @@ class LoraConfig:
   alpha: float = 16.0
   targets: tuple[str, ...] = tuple(TARGETS)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.rank < 0:
       raise UserError(f'lora.rank={self.rank}: expected >= 0 (0: no adapters)')
     object.__setattr__(self, 'targets', tuple(self.targets))

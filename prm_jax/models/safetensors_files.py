@@ -95,7 +95,7 @@ class TensorFiles:
       is not where the index says.
   """
 
-  def __init__(self, directory: str | pathlib.Path):
+  def __init__(self, directory: str | pathlib.Path) -> None:
     self.directory = pathlib.Path(directory)
     self.shapes: dict[str, tuple[int, ...]] = {}
     self._slices: dict[str, Any] = {}

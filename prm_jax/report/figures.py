@@ -162,7 +162,7 @@ def line_of(points: Points, sx: Scale, sy: Scale) -> str:
   return ''.join(data)
 
 
-def axes(svg, box, sx, sy, x_ticks, y_ticks, names, drop=44):
+def axes(svg, box, sx, sy, x_ticks, y_ticks, names, drop=44) -> None:
   """Grid lines, numbers, and the names of the x and y axes.
 
   `box` is left, top, right, bottom; the x name sits `drop` below the plot.
@@ -253,7 +253,7 @@ def best_of_n(
   return text_of(svg)
 
 
-def _end_labels(svg, series, values, sy, box):
+def _end_labels(svg, series, values, sy, box) -> None:
   """Each line's name at its right end, with a leader where it was moved."""
   _, top, right, bottom = box
   named = [

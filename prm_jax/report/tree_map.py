@@ -67,7 +67,7 @@ def _state(step: Any) -> str:
   return 'chosen' if step.chosen else 'kept' if step.kept else 'pruned'
 
 
-def _edge(svg, start, end, state):
+def _edge(svg, start, end, state) -> None:
   (x0, y0), (x1, y1) = (_middle(place) for place in (start, end))
   left, right = x0 + WIDTH / 2, x1 - WIDTH / 2
   turn = (left + right) / 2
@@ -77,7 +77,7 @@ def _edge(svg, start, end, state):
   add(svg, 'path', class_=f'edge {state}', d=path)
 
 
-def _box(svg, step, place, link):
+def _box(svg, step, place, link) -> None:
   x, y = _middle(place)
   if not link:
     add(svg, 'circle', class_='root', cx=x, cy=y, r=5)

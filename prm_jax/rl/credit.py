@@ -51,7 +51,7 @@ class AdvantageConfig:
   discount: float = 1.0
   trace: float = 0.95
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, choices in (
       ('estimator', ESTIMATORS),
       ('process', PROCESS),

@@ -47,7 +47,7 @@ class ImplicitConfig:
   online: bool = True
   lr: float = 1e-4
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.beta <= 0:
       raise UserError(f'prm.beta={self.beta}: expected above 0')
     if self.lr <= 0:
@@ -106,7 +106,7 @@ class ImplicitPrm:
 
   state: TrainState | None = None
 
-  def __init__(self, name: str, params: Any, view: View, beta: float):
+  def __init__(self, name: str, params: Any, view: View, beta: float) -> None:
     self.name, self._params, self._view = name, params, view
     self._steps = jax.jit(functools.partial(rewards.implicit, beta=beta))
 
@@ -151,7 +151,7 @@ class OnlinePrm(ImplicitPrm):
     view: View,
     beta: float,
     mesh: Mesh,
-  ):
+  ) -> None:
     super().__init__(name, state.params, view, beta)
     self.state, self._step, self._mesh = state, step_fn, mesh
 

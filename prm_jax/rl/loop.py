@@ -76,7 +76,7 @@ class LoopConfig:
   keep: int = 2
   max_skipped_in_a_row: int = 10
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if field.name in ('kl_stop', 'staleness'):
@@ -157,7 +157,7 @@ class Learner:
     kl_in_reward: float,
     mesh: Mesh,
     seed: int,
-  ):
+  ) -> None:
     self._config, self._step, self._seed = config, step_fn, seed
     self._kl_in_reward, self._mesh = kl_in_reward, mesh
     self._reads_scores = reward.form != 'outcome'

@@ -57,7 +57,7 @@ class PolicyLossConfig:
   value_clip: float = 0.2
   max_tokens: int = 1
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, fine, expected in (
       ('clip_low', 0 < self.clip_low <= 1, 'above 0, at most 1'),
       ('clip_high', self.clip_high > 0, 'above 0'),

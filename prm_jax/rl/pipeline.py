@@ -81,7 +81,7 @@ class Batches:
     updates: int,
     staleness: int,
     checkpoint_every: int,
-  ):
+  ) -> None:
     self._policy, self._rate, self._backbone = policy, rate, backbone
     self._problems, self._size, self._data = problems, size, data
     self._handed_out, self._begun, self._updates = done, done, updates

@@ -56,7 +56,7 @@ class TextPrm:
 
   state = None
 
-  def __init__(self, scorer: StepScorer):
+  def __init__(self, scorer: StepScorer) -> None:
     self.name, self._scorer = scorer.name, scorer
 
   def learn(self, rows: Rows) -> dict[str, float]:
@@ -105,7 +105,7 @@ class Rater:
     fmt: StepFormat,
     prm: ChainPrm | None,
     reference: Reference | None = None,
-  ):
+  ) -> None:
     self._format, self._reference, self.prm = fmt, reference, prm
 
   @property

@@ -54,7 +54,7 @@ class RewardConfig:
   threshold: float = 0.5
   normalise: str = 'none'
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, fine, expected in (
       ('form', self.form in FORMS, f'one of {", ".join(FORMS)}'),
       ('temperature', self.temperature > 0, 'a number above 0'),

@@ -54,7 +54,7 @@ class View:
     mesh: Mesh,
     rows: int,
     lora: LoraConfig = NO_LORA,
-  ):
+  ) -> None:
     self._mesh, self._rows = mesh, rows
     self._read = jit_view(part, model, mesh, lora)
 
@@ -80,7 +80,7 @@ class Reference:
       only while they are read.
   """
 
-  def __init__(self, backbone: Any, view: View, offload: bool = False):
+  def __init__(self, backbone: Any, view: View, offload: bool = False) -> None:
     self._view = view
     self._placed = jax.tree.map(lambda x: x.sharding, backbone)
     kept = self._placed

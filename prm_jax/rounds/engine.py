@@ -240,7 +240,7 @@ def _write_results(
 class _Progress(LiveLine):
   """How far process 0 is with its share, what it took, and the time left."""
 
-  def __init__(self, name: str, count: int, price: Price):
+  def __init__(self, name: str, count: int, price: Price) -> None:
     super().__init__(processes.is_first())
     self._name, self._count, self._price = name, count, price
     self._began = self._shown_at = time.monotonic()

@@ -85,7 +85,7 @@ class Journal:
       process.
   """
 
-  def __init__(self, path: pathlib.Path, job: Mapping[str, str]):
+  def __init__(self, path: pathlib.Path, job: Mapping[str, str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     self._file = path.open('a+b')
     try:

@@ -24,7 +24,7 @@ class BeamConfig:
   samples: int = 16
   width: int = 4
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     _check_beams('beam', self.samples, self.width)
 
 
@@ -40,7 +40,7 @@ class DvtsConfig:
   samples: int = 16
   width: int = 4
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     _check_beams('dvts', self.samples, self.width)
 
 
@@ -57,7 +57,7 @@ class LookaheadConfig:
   width: int = 4
   steps: int = 1
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     _check_beams('lookahead', self.samples, self.width)
     if self.steps < 0:
       raise UserError(f'lookahead.steps={self.steps}: expected >= 0')

@@ -20,7 +20,7 @@ class BestOfNConfig:
   samples: int = 16
   round_size: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.samples < 1:
       raise UserError(f'best_of_n.samples={self.samples}: expected >= 1')
     if self.round_size < 0:

@@ -30,7 +30,7 @@ class Budget:
   flops: float = math.inf
   seconds: float = math.inf
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if not value > 0:

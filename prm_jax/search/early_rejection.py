@@ -29,7 +29,7 @@ class EarlyRejectionConfig:
   samples: int = 16
   width: int = 2
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ('samples', 'width'):
       if getattr(self, name) < 1:
         value = getattr(self, name)

@@ -41,7 +41,7 @@ class MctsConfig:
   prior: str = 'policy'
   rollouts: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, least in (
       ('simulations', 1),
       ('width', 1),

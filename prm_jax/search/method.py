@@ -33,7 +33,7 @@ class SearchConfig:
   max_steps: int = 64
   max_repeats: int = 8
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.aggregate not in AGGREGATES:
       raise UserError(
         f'search.aggregate={self.aggregate!r}: expected one of '

@@ -24,7 +24,7 @@ class RebaseConfig:
   samples: int = 16
   temperature: float = 0.2
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.samples < 1:
       raise UserError(f'rebase.samples={self.samples}: expected >= 1')
     if not self.temperature > 0:

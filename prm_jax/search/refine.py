@@ -19,7 +19,7 @@ class RefineConfig:
   samples: int = 4
   rounds: int = 4
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.samples < 1:
       raise UserError(f'refine.samples={self.samples}: expected >= 1')
     if self.rounds < 0:

@@ -44,7 +44,7 @@ class Searching:
     budget: Budget,
     key: str,
     tree: Tree | None = None,
-  ):
+  ) -> None:
     if tree and tree.problem != task.text:
       raise UserError(
         f'the tree of problem {task.id!r} is of another one, '

@@ -74,7 +74,7 @@ class Tree:
     children: of each node, in the order in which they came.
   """
 
-  def __init__(self, problem: str):
+  def __init__(self, problem: str) -> None:
     self.problem = problem
     self.nodes = [Node(-1)]
     self.children: list[list[int]] = [[]]

@@ -188,7 +188,7 @@ def evaluate(found: list[Token]) -> tuple[Fraction, bool]:
 class _Parser:
   """Recursive descent: holds the position; rules give (value, percent?)."""
 
-  def __init__(self, found: list[Token]):
+  def __init__(self, found: list[Token]) -> None:
     self.found = found
     self.at = 0
     self.doubtful = False

@@ -34,29 +34,29 @@ WORKPLACE = '/dev/shm'
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def check(result: int, what: str):
+def check(result: int, what: str) -> None:
   """Raises the OSError of a C call that failed."""
   if result < 0:
     code = ctypes.get_errno()
     raise OSError(code, f'{what}: {os.strerror(code)}')
 
 
-def prctl(option: int, value: int):
+def prctl(option: int, value: int) -> None:
   check(libc.prctl(option, value, 0, 0, 0), f'prctl {option}')
 
 
-def mount(kind: str, target: str, flags: int, options: str = ''):
+def mount(kind: str, target: str, flags: int, options: str = '') -> None:
   done = libc.mount(
     kind.encode(), target.encode(), kind.encode(), flags, options.encode()
   )
   check(done, f'mounting {kind} on {target}')
 
 
-def private_mounts():
+def private_mounts() -> None:
   check(libc.mount(None, b'/', None, _MS_REC | _MS_PRIVATE, None), 'private /')
 
 
-def open_way(folders: list[str]):
+def open_way(folders: list[str]) -> None:
   """As root: shows nobody these folders, such as a Python below /root.
 
   Where a parent is closed to others, an empty folder takes its place, in this
@@ -81,7 +81,7 @@ def open_way(folders: list[str]):
       os.close(source)
 
 
-def leave_root():
+def leave_root() -> None:
   """Root becomes nobody; what follows is the same for every user."""
   os.setgroups([])
   os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -90,7 +90,7 @@ def leave_root():
   prctl(_SET_DUMPABLE, 1)
 
 
-def new_namespaces():
+def new_namespaces() -> None:
   user, group = os.getuid(), os.getgid()
   check(libc.unshare(sum(_NEW_NAMESPACES.values())), 'new namespaces')
   for name, text in (
@@ -102,7 +102,7 @@ def new_namespaces():
       file.write(text)
 
 
-def new_mounts(job: dict):
+def new_mounts(job: dict) -> None:
   """All disks read-only, the workplace empty, /proc of our own processes."""
   private_mounts()
   attributes = (ctypes.c_uint64 * 4)(_READ_ONLY, 0, 0, 0)
@@ -124,7 +124,7 @@ def new_mounts(job: dict):
     mount('tmpfs', '/proc', flags, 'size=0')
 
 
-def set_limits(job: dict):
+def set_limits(job: dict) -> None:
   for name, value in (
     ('CPU', job['cpu_seconds']),
     ('AS', job['memory_bytes']),
@@ -141,7 +141,7 @@ def set_limits(job: dict):
     resource.setrlimit(kind, (limit, above))
 
 
-def run_program(job: dict):
+def run_program(job: dict) -> None:
   """Becomes the program; never returns."""
   os.chdir(WORKPLACE)
   try:
@@ -161,7 +161,7 @@ def run_program(job: dict):
   os.execve(command[0], command, environment)
 
 
-def init(job: dict):
+def init(job: dict) -> None:
   """The first process of the namespace: starts the program and reaps."""
   prctl(_SET_PDEATHSIG, signal.SIGKILL)
   try:
@@ -185,11 +185,11 @@ def init(job: dict):
     os._exit(0)
 
 
-def tell(job: dict, what: dict):
+def tell(job: dict, what: dict) -> None:
   os.write(job['status'], json.dumps(what).encode() + b'\n')
 
 
-def main():
+def main() -> None:
   job = json.load(sys.stdin)
   prctl(_SET_PDEATHSIG, signal.SIGKILL)
   try:

@@ -28,7 +28,7 @@ class TimedOut(Exception):
 class Worker:
   """One child process; safe to use from several threads, one at a time."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._process = None
     self._owner = None
     self._lock = threading.Lock()
@@ -62,12 +62,12 @@ class Worker:
         raise TimedOut(f'{seconds:g} s were not enough')
       return reply['equal']
 
-  def close(self):
+  def close(self) -> None:
     """Ends the child."""
     if self._process is not None and self._owner == os.getpid():
       self._kill()
 
-  def _start(self):
+  def _start(self) -> None:
     # -P: the folder of the file holds modules of this package.
     self._process = subprocess.Popen(
       [sys.executable, '-P', str(_CHILD)],
@@ -99,7 +99,7 @@ class Worker:
       line += piece
     return json.loads(line)
 
-  def _kill(self):
+  def _kill(self) -> None:
     self._process.kill()
     self._process.wait()
     self._process.stdin.close()

@@ -14,7 +14,7 @@ import sys
 MEMORY_BYTES = 4 << 30  # SymPy alone needs a few hundred megabytes
 
 
-def main():
+def main() -> None:
   resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   try:

@@ -132,7 +132,7 @@ def read_chains(
   return chains, summary
 
 
-def _check_arguments(path, fmt, on_error, quarantine_path, source):
+def _check_arguments(path, fmt, on_error, quarantine_path, source) -> None:
   if fmt not in READERS:
     raise UserError(
       f'unknown format {fmt!r}: expected one of {", ".join(READERS)}'
