@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prm_jax import paths
@@ -197,7 +197,11 @@ class Endpoint:
       for samples in self._ask_all(questions, openings)
     ]
 
-  def _ask_all(self, asked, openings) -> list[list[Answer | None]]:
+  def _ask_all(
+    self,
+    asked: Sequence[Request] | Sequence[Question],
+    openings: Iterable[dict[str, Any]],
+  ) -> list[list[Answer | None]]:
     calls = [
       self._call(opening, item.key, sample)
       for item, opening in zip(asked, openings, strict=True)

@@ -120,7 +120,7 @@ def read_on(
   T = tokens.shape[1]
   size = min(T, PIECE)
 
-  def read(i, cache):
+  def read(i: jax.Array, cache: Cache) -> Cache:
     at = i * size
     piece = jax.lax.dynamic_slice_in_dim(tokens, at, size, 1)
     positions = first[:, None] + at + jnp.arange(size)
@@ -147,7 +147,7 @@ def insert(
     one = one[tuple(slice(size) for size in to.shape)]
     return jax.lax.dynamic_update_slice_in_dim(to, one, slots[i], 0)
 
-  def step(i, cache):
+  def step(i: jax.Array, cache: Cache) -> Cache:
     return jax.tree.map(lambda a, b: copy(a, b, i), cache, prompts)
 
   return jax.lax.fori_loop(0, count, step, cache)
@@ -186,12 +186,16 @@ def sample_chunk(
   """
   B = slots.token.shape[0]
 
-  def goes_on(state):
+  def goes_on(
+    state: tuple[jax.Array, Slots, Cache, jax.Array, jax.Array],
+  ) -> jax.Array:
     t, slots, *_ = state
     free = B - (slots.tokens_left > 0).sum()
     return (t < length) & (free < enough)
 
-  def step(state):
+  def step(
+    state: tuple[jax.Array, Slots, Cache, jax.Array, jax.Array],
+  ) -> tuple[jax.Array, Slots, Cache, jax.Array, jax.Array]:
     t, slots, cache, tokens, logprobs = state
     hidden, cache = decode(
       params, config, slots.token[:, None], slots.position[:, None], cache
@@ -307,7 +311,7 @@ def threshold(
   bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
   order = jnp.where(bits & sign, ~bits, bits | sign)
 
-  def try_bit(i, found):
+  def try_bit(i: jax.Array, found: jax.Array) -> jax.Array:
     higher = found | (sign >> i.astype(jnp.uint32))
     total = jnp.where(order >= higher, weights, 0.0).sum(-1, keepdims=True)
     return jnp.where(total >= target, higher, found)

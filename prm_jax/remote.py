@@ -165,7 +165,7 @@ class Server:
     # Shared, so that as many calls are under way as there are workers.
     left = iter(enumerate(calls))
 
-    async def work(client) -> None:
+    async def work(client: Any) -> None:
       for i, call in left:
         answers[i] = await self._answer(client, call)
 
@@ -185,7 +185,7 @@ class Server:
       raise errors.exceptions[0] from None
     return answers
 
-  async def _answer(self, client, call: Call) -> Answer | None:
+  async def _answer(self, client: Any, call: Call) -> Answer | None:
     usage = Usage()
     try:
       answer = await self._answer_counted(client, call, usage)
@@ -197,7 +197,7 @@ class Server:
     return answer
 
   async def _answer_counted(
-    self, client, call: Call, usage: Usage
+    self, client: Any, call: Call, usage: Usage
   ) -> Answer | None:
     config = self._config
     wait = config.backoff
@@ -232,7 +232,7 @@ class Server:
         'run the same command again'
       )
 
-  async def _attempt(self, client, call: Call) -> Answer:
+  async def _attempt(self, client: Any, call: Call) -> Answer:
     openai, rest = self._openai, dict(call.body)
     if call.api == 'chat':
       create = client.chat.completions.with_raw_response.create
@@ -254,7 +254,7 @@ class Server:
     except openai.APIStatusError as error:
       raise self._refusal(error) from error
 
-  def _refusal(self, error) -> Exception:
+  def _refusal(self, error: Any) -> Exception:
     """What a status other than 200 means: for this call, or for the job."""
     config, status = self._config, error.status_code
     # Not every server has OpenAI's form, in which the client finds a message.

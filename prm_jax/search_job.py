@@ -24,7 +24,7 @@ from prm_jax.evals.search import search_section
 from prm_jax.policy import Policy, StepScorer
 from prm_jax.report import write_report
 from prm_jax.rounds import engine
-from prm_jax.rounds.driver import Models
+from prm_jax.rounds.driver import Models, Work
 from prm_jax.rounds.journal import Ended
 from prm_jax.search.budget import Budget
 from prm_jax.search.method import SearchConfig, Task
@@ -238,7 +238,7 @@ def job_of(
   asked = named(policy, prm)
   name = ', '.join([wanted.method, *asked.values()])
 
-  def start(index: int):
+  def start(index: int) -> Work:
     each = problems[index]
     task = Task(each.id, each.text, each.truth, each.dataset)
     kept = Tree.from_dict(trees[each.id]) if each.id in trees else None

@@ -50,7 +50,9 @@ RULES: tuple[tuple[str, P], ...] = (
 )
 
 
-def make_mesh(shape: dict[str, int], devices=None) -> Mesh:
+def make_mesh(
+  shape: dict[str, int], devices: Sequence[jax.Device] | None = None
+) -> Mesh:
   """A mesh over `devices` (all by default).
 
   Args:

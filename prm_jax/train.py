@@ -89,7 +89,9 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
   """The train step of reward models, and of policies that imitate."""
 
-  def loss_of(params: Any, batch: Batch, by: tuple[jax.Array, jax.Array]):
+  def loss_of(
+    params: Any, batch: Batch, by: tuple[jax.Array, jax.Array]
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
     return batch_loss(params, batch, *by, model, head, loss, lora)
 
   def split(params: Any) -> tuple[Any, Any]:
@@ -123,7 +125,9 @@ def make_step(
     model: says what the backbone is kept in.
   """
 
-  def loss_of(trained: Any, frozen: Any, batch: Batch, by: Any):
+  def loss_of(
+    trained: Any, frozen: Any, batch: Batch, by: Any
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
     return objective.loss(join_params(trained, frozen), batch, by)
 
   grad_fn = jax.value_and_grad(loss_of, has_aux=True)
@@ -142,11 +146,13 @@ def make_step(
   def in_float32(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
-  def train_step(state: TrainState, batch: Batch):
+  def train_step(
+    state: TrainState, batch: Batch
+  ) -> tuple[TrainState, dict[str, jax.Array]]:
     trained, frozen = split(state.params)
     by = objective.norms(batch)
 
-    def part(some: Batch):
+    def part(some: Batch) -> tuple[dict[str, jax.Array], Any]:
       (_, values), grads = grad_fn(trained, frozen, some, by)
       return values, grads
 
@@ -164,7 +170,7 @@ def make_step(
         jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts)),
       )
 
-      def add(total, some):
+      def add(total: Any, some: Batch) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, total, part(some)), None
 
       (values, grads), _ = jax.lax.scan(add, zeros, parts)
@@ -173,7 +179,7 @@ def make_step(
     grad_norm = optax.tree.norm(in_float32(grads))
     finite = jnp.isfinite(values['loss']) & jnp.isfinite(grad_norm)
 
-    def update(_):
+    def update(_: None) -> tuple[Any, Any]:
       exact, opt_state = join_master(trained, state.opt_state)
       updates, opt_state = optimizer.update(in_float32(grads), opt_state, exact)
       # Weight decay moves parameters too that have no gradient.

@@ -141,14 +141,18 @@ class Chains(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       disable_shuffling=True,
     )
 
-  def _split_generators(self, dl_manager) -> dict[str, Iterator]:
+  def _split_generators(
+    self, dl_manager: tfds.download.DownloadManager
+  ) -> dict[str, Iterator]:
     del dl_manager
     return {
       name: self._generate_examples(chains)
       for name, chains in self._chains.items()
     }
 
-  def _generate_examples(self, chains) -> Iterator[tuple[int, dict[str, Any]]]:
+  def _generate_examples(
+    self, chains: Sequence[Chain]
+  ) -> Iterator[tuple[int, dict[str, Any]]]:
     for i, chain in enumerate(chains):
       yield i, _to_example(chain)
 
@@ -257,7 +261,12 @@ def _folder(data_dir: str | os.PathLike, name: str) -> pathlib.Path:
   return root / name / VERSION
 
 
-def _write(data_dir, name, splits, metadata) -> None:
+def _write(
+  data_dir: str | os.PathLike,
+  name: str,
+  splits: Mapping[str, Sequence[Chain]],
+  metadata: Mapping[str, Any],
+) -> None:
   target = _folder(data_dir, name)
   # TFDS prints at every build and draws bars that our own progress line and
   # logs cannot share a console with.

@@ -169,7 +169,7 @@ class UsableChains:
   def __len__(self) -> int:
     return len(self._usable)
 
-  def __getitem__(self, index) -> Chain:
+  def __getitem__(self, index: int) -> Chain:
     return self._chains[int(self._usable[int(index)])]
 
   def __repr__(self) -> str:

@@ -7,7 +7,7 @@ follows from an error; `equations` reads the solutions.
     render      Solution, Planted -> sentences
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -202,13 +202,17 @@ def _miscopies(text: str) -> set[Fraction]:
   return {number_of(t) for t in found if t and t.strip('0.')}
 
 
-def _wrong_results(solution, links, question) -> Iterator:
+def _wrong_results(
+  solution: Solution, links: Links, question: Sequence[Fraction]
+) -> Iterator:
   for e in solution.equations:
     for value in sorted(_slips(solution, e.result)):
       yield {e.result: value}, {}, None, (e,)
 
 
-def _wrong_operands(solution, links, question) -> Iterator:
+def _wrong_operands(
+  solution: Solution, links: Links, question: Sequence[Fraction]
+) -> Iterator:
   known = list(question)
   for e in solution.equations:
     for n in e.operands:
@@ -217,7 +221,9 @@ def _wrong_operands(solution, links, question) -> Iterator:
     known.append(solution.values[e.result])
 
 
-def _wrong_operators(solution, links, question) -> Iterator:
+def _wrong_operators(
+  solution: Solution, links: Links, question: Sequence[Fraction]
+) -> Iterator:
   for e in solution.equations:
     for operator in e.operators:
       if operator.place:
@@ -225,7 +231,9 @@ def _wrong_operators(solution, links, question) -> Iterator:
           yield {}, {operator.place: symbol}, None, (e,)
 
 
-def _copied_numbers(solution, links, question) -> Iterator:
+def _copied_numbers(
+  solution: Solution, links: Links, question: Sequence[Fraction]
+) -> Iterator:
   for e in solution.equations:
     for n in sorted(links.copied.intersection(e.operands)):
       for value in sorted(_miscopies(solution.text(n))):
@@ -233,7 +241,9 @@ def _copied_numbers(solution, links, question) -> Iterator:
           yield {n: value}, {}, None, (e,)
 
 
-def _skipped_steps(solution, links, question) -> Iterator:
+def _skipped_steps(
+  solution: Solution, links: Links, question: Sequence[Fraction]
+) -> Iterator:
   per_step = [e.step for e in solution.equations]
   for e in solution.equations:
     if per_step.count(e.step) == 1:
@@ -242,7 +252,9 @@ def _skipped_steps(solution, links, question) -> Iterator:
         yield {e.result: solution.values[n]}, {}, e.step, (e,)
 
 
-def _two_errors(solution, links, question) -> Iterator:
+def _two_errors(
+  solution: Solution, links: Links, question: Sequence[Fraction]
+) -> Iterator:
   for i, first in enumerate(solution.equations):
     for value in sorted(_slips(solution, first.result)):
       for last in solution.equations[i + 1 :]:

@@ -176,7 +176,14 @@ def weighted_vote_curve(
   return _vote(scores, correct, answers, ns, seed, subsets)
 
 
-def _vote(weights, correct, answers, ns, seed, subsets):
+def _vote(
+  weights: np.ndarray | None,
+  correct: np.ndarray,
+  answers: np.ndarray,
+  ns: Sequence[int],
+  seed: int,
+  subsets: int,
+) -> np.ndarray:
   answers = np.asarray(answers)
   if answers.shape != correct.shape or answers.dtype.kind not in 'iu':
     raise UserError(
@@ -198,7 +205,9 @@ def _vote(weights, correct, answers, ns, seed, subsets):
   return curve
 
 
-def _answer_classes(answers, correct, q):
+def _answer_classes(
+  answers: np.ndarray, correct: np.ndarray, q: int
+) -> tuple[np.ndarray, np.ndarray]:
   """[N] ids 0..A-1, with A for no answer; [A] 0/1 rightness of each id."""
   given = answers >= 0
   if (correct[~given] > 0).any():
@@ -219,7 +228,14 @@ def _answer_classes(answers, correct, q):
   return all_ids, right
 
 
-def _vote_one(weights, ids, right, ns, rng, subsets):
+def _vote_one(
+  weights: np.ndarray | None,
+  ids: np.ndarray,
+  right: np.ndarray,
+  ns: Sequence[int],
+  rng: np.random.Generator,
+  subsets: int,
+) -> dict[int, float]:
   """Expected accuracy of the vote per n, for one problem.
 
   The first n of a random permutation are a random n-subset, so one

@@ -171,12 +171,16 @@ def calibration(
   }
 
 
-def _check(step_scores, step_labels, step_mask):
+def _check(
+  step_scores: np.ndarray, step_labels: np.ndarray, step_mask: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   scores, mask = steps.check_scores(step_scores, step_mask)
   return scores, steps.check_labels(step_labels, mask), mask
 
 
-def _probabilities(step_scores, step_labels, step_mask):
+def _probabilities(
+  step_scores: np.ndarray, step_labels: np.ndarray, step_mask: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   scores, labels, mask = _check(step_scores, step_labels, step_mask)
   if (bad := np.argwhere((scores < 0) | (scores > 1))).size:
     chain, step = bad[0]

@@ -123,7 +123,9 @@ def over_optimisation(
   }
 
 
-def _check(compute, correct):
+def _check(
+  compute: np.ndarray, correct: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
   compute = np.asarray(compute, np.float64)
   correct = np.asarray(correct, np.float64)
   if compute.shape != correct.shape or compute.ndim != 2:

@@ -30,7 +30,9 @@ def predict_first_error(
   return np.where(low.any(1), low.argmax(1), -1)
 
 
-def _f1(acc_error, acc_correct):
+def _f1(
+  acc_error: float | np.ndarray, acc_correct: float | np.ndarray
+) -> np.ndarray:
   total = acc_error + acc_correct
   return np.divide(
     2 * acc_error * acc_correct,
@@ -55,7 +57,9 @@ def _result(hits: np.ndarray, labels: np.ndarray) -> Result:
   return result
 
 
-def _check_pair(predictions, labels) -> tuple[np.ndarray, np.ndarray]:
+def _check_pair(
+  predictions: np.ndarray, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
   predictions, labels = np.asarray(predictions), np.asarray(labels)
   if predictions.shape != labels.shape or labels.ndim != 1:
     raise UserError(
@@ -199,7 +203,9 @@ def baselines(
   }
 
 
-def _resampled_f1(hits, labels, seed, resamples):
+def _resampled_f1(
+  hits: np.ndarray, labels: np.ndarray, seed: int, resamples: int
+) -> np.ndarray:
   """[B, ...] F1 of resampled hits [M, ...].
 
   Chains with an error and chains without are drawn separately: a resample

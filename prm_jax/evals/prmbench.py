@@ -23,7 +23,9 @@ def _f1(hits: int, claimed: int, true: int) -> float | None:
   return float(2 * hits / (claimed + true)) if true else None
 
 
-def _counts(scores, labels, mask) -> dict[str, float | int | None]:
+def _counts(
+  scores: np.ndarray, labels: np.ndarray, mask: np.ndarray
+) -> dict[str, float | int | None]:
   judged_right = mask & (scores > 0.5)
   right = mask & (labels >= 0.5)
   judged_wrong, wrong = mask & ~judged_right, mask & ~right
@@ -85,7 +87,7 @@ def prmbench(
       'per chain'
     )
 
-  def of(rows):
+  def of(rows: np.ndarray) -> dict[str, float | int | None]:
     return _counts(scores[rows], labels[rows], mask[rows])
 
   return {

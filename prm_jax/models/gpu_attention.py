@@ -57,7 +57,12 @@ def cudnn_attention(
     implementation: 'xla' computes the same anywhere, with all scores.
   """
 
-  def attend(query, key, value, segment_ids):
+  def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segment_ids: jax.Array,
+  ) -> jax.Array:
     B, T, K, R, H = query.shape
     same = segment_ids[:, :, None] == segment_ids[:, None]
     out = jax.nn.dot_product_attention(

@@ -39,11 +39,15 @@ def linear(
   return jax.lax.dot_general(x, kernel, (axes, ((), ())))
 
 
-def _linear_forward(x, kernel, inputs):
+def _linear_forward(
+  x: jax.Array, kernel: jax.Array, inputs: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
   return linear(x, kernel, inputs), (x, kernel)
 
 
-def _linear_backward(inputs, saved, grad):
+def _linear_backward(
+  inputs: int, saved: tuple[jax.Array, jax.Array], grad: jax.Array
+) -> tuple[jax.Array, jax.Array]:
   x, kernel = saved
   rows = tuple(range(x.ndim - inputs))
   outputs = tuple(range(len(rows), grad.ndim))

@@ -38,7 +38,7 @@ def token_logprobs(
   taken = jnp.arange(order.shape[1]) < wanted.sum(1, keepdims=True)
 
   @jax.checkpoint
-  def some(hidden, indices):
+  def some(hidden: jax.Array, indices: jax.Array) -> jax.Array:
     before = jnp.maximum(indices - 1, 0)
     states = jnp.take_along_axis(hidden, before[..., None], 1)
     logits = lm_logits(backbone, model, states)
@@ -46,7 +46,7 @@ def token_logprobs(
     chosen = jnp.take_along_axis(logits, said[..., None], -1)[..., 0]
     return chosen - jax.nn.logsumexp(logits, -1)
 
-  def part(found, at):
+  def part(found: jax.Array, at: jax.Array) -> tuple[jax.Array, None]:
     indices = jax.lax.dynamic_slice_in_dim(order, at, size, 1)
     own = jax.lax.dynamic_slice_in_dim(taken, at, size, 1)
     values = jax.lax.cond(

@@ -9,6 +9,8 @@ with T, not with T^2.
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,10 +79,12 @@ def packed_attention(
   return out.reshape(B, blocks * BLOCK, *query.shape[2:])[:, :T]
 
 
-def _attend_rows(rows, shared):
+def _attend_rows(
+  rows: tuple[jax.Array, ...], shared: tuple[jax.Array, ...]
+) -> jax.Array:
   """One row after another: each has bounds of its own."""
 
-  def one(row):
+  def one(row: tuple[jax.Array, ...]) -> jax.Array:
     if not shared:
       return _attend_row(*row, None)
     *row, group = row
@@ -107,7 +111,7 @@ def _visible(segments: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
   return (segments[i][:, None] == segments[j]) & causal
 
 
-def _scores(query, key, visible):
+def _scores(query: jax.Array, key: jax.Array, visible: jax.Array) -> jax.Array:
   """[K, R, U, H], [K, V, H], [U or 1, V] -> [K, R, U, V] float32."""
   scores = jnp.einsum(
     'KRUH,KVH->KRUV', query, key, preferred_element_type=jnp.float32
@@ -115,7 +119,13 @@ def _scores(query, key, visible):
   return jnp.where(visible, scores, MASKED)
 
 
-def _see(state, query, key, value, visible):
+def _see(
+  state: tuple[jax.Array, jax.Array, jax.Array],
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  visible: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Takes some more keys into the running softmax."""
   highest, total, out = state
   scores = _scores(query, key, visible)
@@ -131,7 +141,13 @@ def _see(state, query, key, value, visible):
   return higher, total, out
 
 
-def _gradients(query, key, value, visible, saved):
+def _gradients(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  visible: jax.Array,
+  saved: Sequence[jax.Array],
+) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Gradients of `_see`'s part of the result, float32: query, key, value."""
   normaliser, grad, mean = saved
   dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
@@ -155,7 +171,13 @@ def _attend_row(
   return _forward(query, key, value, segments, prefix)[0]
 
 
-def _forward(query, key, value, segments, prefix):
+def _forward(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  segments: jax.Array,
+  prefix: RowPrefix,
+) -> tuple[jax.Array, tuple[Any, ...]]:
   heads = query.shape[1:-1]
   nothing = (
     jnp.full((*heads, 1), MASKED),
@@ -163,10 +185,15 @@ def _forward(query, key, value, segments, prefix):
     jnp.zeros(query.shape[1:]),
   )
 
-  def one_block(block):
+  def one_block(
+    block: tuple[jax.Array, jax.Array, jax.Array],
+  ) -> tuple[jax.Array, jax.Array]:
     i, first, q = block
 
-    def see(j, state):
+    def see(
+      j: jax.Array,
+      state: tuple[jax.Array, jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
       return _see(state, q, key[j], value[j], _visible(segments, i, j))
 
     state = nothing if prefix is None else _see(nothing, q, *prefix)
@@ -180,17 +207,31 @@ def _forward(query, key, value, segments, prefix):
   return out, (query, key, value, segments, prefix, out, normaliser)
 
 
-def _backward(saved, grad):
+def _backward(
+  saved: tuple[Any, ...], grad: jax.Array
+) -> tuple[
+  jax.Array,
+  jax.Array,
+  jax.Array,
+  None,
+  tuple[jax.Array, jax.Array, None] | None,
+]:
   query, key, value, segments, prefix, out, normaliser = saved
   mean = jnp.sum(grad.astype(jnp.float32) * out, -1, keepdims=True)
 
-  def add(total, j, x):
+  def add(total: jax.Array, j: jax.Array, x: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_index_in_dim(total, total[j] + x, j, 0)
 
-  def one_block(totals, block):
+  def one_block(
+    totals: tuple[jax.Array, jax.Array, list[jax.Array] | None],
+    block: tuple[jax.Array, ...],
+  ) -> tuple[tuple[jax.Array, jax.Array, list[jax.Array] | None], jax.Array]:
     i, first, q, *saved = block
 
-    def see(j, totals):
+    def see(
+      j: jax.Array,
+      totals: tuple[jax.Array, jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
       to_query, to_key, to_value = totals
       more = _gradients(q, key[j], value[j], _visible(segments, i, j), saved)
       return (
@@ -209,7 +250,7 @@ def _backward(saved, grad):
     )
     return (to_key, to_value, to_prefix), to_query.astype(q.dtype)
 
-  def zeros(*arrays):
+  def zeros(*arrays: jax.Array) -> list[jax.Array]:
     return [jnp.zeros(x.shape) for x in arrays]
 
   order = jnp.arange(len(query))

@@ -139,7 +139,12 @@ def _backbone(
   return outgoing
 
 
-def _fetch(array, layer: int, tensor: Tensor, dtype: str | None):
+def _fetch(
+  array: jax.Array | np.ndarray,
+  layer: int,
+  tensor: Tensor,
+  dtype: str | None,
+) -> Callable[[], np.ndarray]:
   """What brings one layer to the host, its axes as theirs."""
   letters = tensor.their_axes.replace(' ', '')
   order = [tensor.axes.index(letter) for letter in letters]

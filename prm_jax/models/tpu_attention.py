@@ -34,7 +34,12 @@ def splash_attention(
     missing = -H % LANES
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
 
-  def attend(query, key, value, segment_ids):
+  def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segment_ids: jax.Array,
+  ) -> jax.Array:
     b, T, k, R = query.shape[:4]
     block = max(n for n in (128, 256, LARGEST_BLOCK) if T % n == 0)
     kernel = splash.make_splash_mha(

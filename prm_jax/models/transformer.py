@@ -10,6 +10,7 @@ so compile time does not grow with depth; `decode` alone takes them apart.
 Names are Hugging Face's.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -54,14 +55,21 @@ class Attention(nn.Module):
   config: TransformerConfig
 
   @nn.compact
-  def __call__(self, x, kv, positions, segment_ids, prefix_mask):
+  def __call__(
+    self,
+    x: jax.Array,
+    kv: Sequence[jax.Array] | None,
+    positions: jax.Array,
+    segment_ids: jax.Array | None,
+    prefix_mask: jax.Array | None,
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     c = self.config
 
-    def project(name, heads):
+    def project(name: str, heads: int) -> jax.Array:
       shape = (heads, c.head_dim)
       return Projection(shape, c.dtype, bias=c.qkv_bias, name=name)(x)
 
-    def rotate(name, heads):
+    def rotate(name: str, heads: int) -> jax.Array:
       heads = project(f'{name}_proj', heads)
       if c.qk_norm:
         heads = RMSNorm(c.norm_eps, name=f'{name}_norm')(heads)
@@ -107,7 +115,14 @@ class Block(nn.Module):
   keep_kv: bool
 
   @nn.compact
-  def __call__(self, x, kv, positions, segment_ids, prefix_mask):
+  def __call__(
+    self,
+    x: jax.Array,
+    kv: Sequence[jax.Array] | None,
+    positions: jax.Array,
+    segment_ids: jax.Array | None,
+    prefix_mask: jax.Array | None,
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     c = self.config
     normed = RMSNorm(c.norm_eps, name='input_layernorm')(x)
     attended, new_kv = Attention(c, name='self_attn')(
@@ -119,7 +134,7 @@ class Block(nn.Module):
     return x, new_kv if self.keep_kv else None
 
 
-def _remat(config: TransformerConfig):
+def _remat(config: TransformerConfig) -> type[Block]:
   if config.remat == 'none':
     return Block
   policy = None
@@ -136,7 +151,14 @@ class Transformer(nn.Module):
   keep_kv: bool = False
 
   @nn.compact
-  def __call__(self, tokens, positions, segment_ids, kv, prefix_mask):
+  def __call__(
+    self,
+    tokens: jax.Array,
+    positions: jax.Array,
+    segment_ids: jax.Array,
+    kv: tuple[jax.Array, jax.Array] | None,
+    prefix_mask: jax.Array | None,
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     c = self.config
     embedding = self.param(
       'embed_tokens', nn.initializers.normal(0.02), (c.vocab_size, c.d_model)
@@ -224,11 +246,11 @@ def unstack_layers(params: Params, config: TransformerConfig) -> Params:
   here instead.
   """
 
-  def cast(path, leaf):
+  def cast(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
     is_norm = path[-1].key == 'scale'
     return leaf if is_norm else leaf.astype(config.dtype)
 
-  def layer(i):
+  def layer(i: int) -> Params:
     return jax.tree.map(lambda leaf: leaf[i], params['layers'])
 
   params = jax.tree.map_with_path(cast, params)

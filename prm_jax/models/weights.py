@@ -7,6 +7,7 @@ the files as exactly that slice, and stays every bit as it was stored.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -47,7 +48,9 @@ class Tensor:
     return self.ours.startswith('layers/')
 
 
-def _of_layer(ours, theirs, axes, their_axes, when=''):
+def _of_layer(
+  ours: str, theirs: str, axes: str, their_axes: str, when: str = ''
+) -> Tensor:
   names = f'layers/{ours}', f'model.layers.{{}}.{theirs}.weight'
   if ours.endswith('/bias'):
     names = names[0], names[1].replace('.weight', '.bias')
@@ -202,7 +205,13 @@ def load_backbone(
   return _nest(loaded)
 
 
-def _reader(files, tensor, config, shape, dtype):
+def _reader(
+  files: TensorFiles,
+  tensor: Tensor,
+  config: TransformerConfig,
+  shape: tuple[int, ...],
+  dtype: str,
+) -> Callable[[tuple[slice, ...]], np.ndarray]:
   """A function from an index into our parameter to its values in the files."""
   names, sizes = names_of(tensor, config), sizes_of(config)
   seen = {}  # replicas ask for the same part

@@ -114,7 +114,12 @@ def short(value: float) -> str:
   return f'{value:.4g}'
 
 
-def add(parent: ElementTree.Element, tag: str, text: str = '', **attributes):
+def add(
+  parent: ElementTree.Element,
+  tag: str,
+  text: str = '',
+  **attributes: str | float,
+) -> ElementTree.Element:
   """A child element; numbers become user units, `class_` becomes `class`."""
   plain = {
     name.rstrip('_').replace('_', '-'): (
@@ -127,7 +132,9 @@ def add(parent: ElementTree.Element, tag: str, text: str = '', **attributes):
   return child
 
 
-def svg_of(width: float, height: float, label: str, kind: str):
+def svg_of(
+  width: float, height: float, label: str, kind: str
+) -> ElementTree.Element:
   """The outer element, with the text that a screen reader speaks."""
   view = f'0 0 {width} {height}'
   spoken = {'role': 'img', 'aria-label': label}
@@ -162,7 +169,16 @@ def line_of(points: Points, sx: Scale, sy: Scale) -> str:
   return ''.join(data)
 
 
-def axes(svg, box, sx, sy, x_ticks, y_ticks, names, drop=44) -> None:
+def axes(
+  svg: ElementTree.Element,
+  box: tuple[float, float, float, float],
+  sx: Scale,
+  sy: Scale,
+  x_ticks: Sequence[tuple[float, str]],
+  y_ticks: Sequence[tuple[float, str]],
+  names: tuple[str, str],
+  drop: float = 44,
+) -> None:
   """Grid lines, numbers, and the names of the x and y axes.
 
   `box` is left, top, right, bottom; the x name sits `drop` below the plot.
@@ -182,7 +198,9 @@ def axes(svg, box, sx, sy, x_ticks, y_ticks, names, drop=44) -> None:
   add(svg, 'text', names[0], class_='name end', x=right, y=bottom + drop)
 
 
-def _clip(svg, box):
+def _clip(
+  svg: ElementTree.Element, box: tuple[float, float, float, float]
+) -> ElementTree.Element:
   """A nested SVG cuts off what leaves the plot, without ids that can clash.
 
   Its viewBox repeats the outer coordinates, so the scales stay the same.
@@ -253,7 +271,13 @@ def best_of_n(
   return text_of(svg)
 
 
-def _end_labels(svg, series, values, sy, box) -> None:
+def _end_labels(
+  svg: ElementTree.Element,
+  series: Sequence[Mapping[str, Any]],
+  values: Sequence[float],
+  sy: Scale,
+  box: tuple[float, float, float, float],
+) -> None:
   """Each line's name at its right end, with a leader where it was moved."""
   _, top, right, bottom = box
   named = [

@@ -174,7 +174,11 @@ def risk_coverage(
   return figures.text_of(svg)
 
 
-def _risk_figure(curve, section, tested):
+def _risk_figure(
+  curve: Mapping[str, Any],
+  section: Mapping[str, Any],
+  tested: Mapping[str, Any],
+) -> markupsafe.Markup | None:
   coverage, risk = curve.get('coverage'), curve.get('risk')
   lists = isinstance(coverage, list) and isinstance(risk, list)
   if not lists or not all(map(number, [*coverage, *risk])):

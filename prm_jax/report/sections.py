@@ -52,7 +52,9 @@ def _fraction(value: Any, where: str) -> float:
   return value if math.isnan(value) else min(max(float(value), 0.0), 1.0)
 
 
-def _list(section: Mapping[str, Any], name: str, where: str, length: int):
+def _list(
+  section: Mapping[str, Any], name: str, where: str, length: int
+) -> list[Any]:
   values = section.get(name)
   if not isinstance(values, list) or length not in (-1, len(values)):
     many = 'a list' if length < 0 else f'a list of {length}'

@@ -7,6 +7,7 @@ the page (`trees.py`), where its words are. Every pruned subtree is one box.
 
 from collections.abc import Sequence
 from typing import Any
+from xml.etree import ElementTree
 
 from prm_jax.report.figures import add, svg_of, text_of
 from prm_jax.report.sections import NOTHING
@@ -67,7 +68,12 @@ def _state(step: Any) -> str:
   return 'chosen' if step.chosen else 'kept' if step.kept else 'pruned'
 
 
-def _edge(svg, start, end, state) -> None:
+def _edge(
+  svg: ElementTree.Element,
+  start: tuple[int, int],
+  end: tuple[int, int],
+  state: str,
+) -> None:
   (x0, y0), (x1, y1) = (_middle(place) for place in (start, end))
   left, right = x0 + WIDTH / 2, x1 - WIDTH / 2
   turn = (left + right) / 2
@@ -77,7 +83,9 @@ def _edge(svg, start, end, state) -> None:
   add(svg, 'path', class_=f'edge {state}', d=path)
 
 
-def _box(svg, step, place, link) -> None:
+def _box(
+  svg: ElementTree.Element, step: Any, place: tuple[int, int], link: str
+) -> None:
   x, y = _middle(place)
   if not link:
     add(svg, 'circle', class_='root', cx=x, cy=y, r=5)

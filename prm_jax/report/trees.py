@@ -237,13 +237,25 @@ def _rows(
     at = main
 
 
-def _unfolded(steps, shown, which, level, name) -> Iterator[dict[str, Any]]:
+def _unfolded(
+  steps: Sequence[Step],
+  shown: set[int],
+  which: Sequence[int],
+  level: int,
+  name: str,
+) -> Iterator[dict[str, Any]]:
   for i in which:
     yield _row(steps[i], level, f'{name}-{i}')
     yield from _rows(steps, shown, i, level, name, True)
 
 
-def _fold(steps, shown, which, level, name) -> dict[str, Any]:
+def _fold(
+  steps: Sequence[Step],
+  shown: set[int],
+  which: Sequence[int],
+  level: int,
+  name: str,
+) -> dict[str, Any]:
   heads = [steps[i] for i in which]
   below = sum(step.size for step in heads) - len(heads)
   words = [f'{len(heads):,} {"beside it" if heads[0].kept else "pruned"}']

@@ -16,7 +16,9 @@ def rewards_to_go(
 ) -> jax.Array:  # [B, T]
   """R_t = r_t + gamma R_{t+1}: what follows each token, itself included."""
 
-  def combine(later, earlier):
+  def combine(
+    later: tuple[jax.Array, jax.Array], earlier: tuple[jax.Array, jax.Array]
+  ) -> tuple[jax.Array, jax.Array]:
     factor_l, sum_l = later
     factor_e, sum_e = earlier
     return factor_l * factor_e, sum_e + factor_e * sum_l

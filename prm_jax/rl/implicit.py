@@ -80,7 +80,9 @@ def make_objective(
   def norms(batch: Outcomes) -> jax.Array:
     return jnp.maximum(batch.written.any(1).sum(), 1)
 
-  def loss(params: Any, batch: Outcomes, chains: jax.Array):
+  def loss(
+    params: Any, batch: Outcomes, chains: jax.Array
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
     seen = view_tokens(params, batch.tokens, batch.segment_ids, model, lora)
     ratio = seen.logprobs - batch.reference_logprobs
     logits = beta * jnp.where(batch.written, ratio, 0.0).sum(1)

@@ -156,7 +156,9 @@ def make_objective(
     chains = jnp.maximum(batch.written.any(1).sum(), 1)
     return tokens, chains
 
-  def loss(params: Any, batch: Experience, by: tuple[jax.Array, jax.Array]):
+  def loss(
+    params: Any, batch: Experience, by: tuple[jax.Array, jax.Array]
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
     tokens, chains = by
     seen = view_tokens(params, batch.tokens, batch.segment_ids, model, lora)
     # Before anything else: what overflows elsewhere would spoil the gradient.

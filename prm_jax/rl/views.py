@@ -31,7 +31,7 @@ def jit_view(
 ) -> Any:
   """A part of `view_tokens` jitted: of params, tokens and segment_ids."""
 
-  def read(params: Any, tokens: jax.Array, segment_ids: jax.Array):
+  def read(params: Any, tokens: jax.Array, segment_ids: jax.Array) -> jax.Array:
     seen = view_tokens(params, tokens, segment_ids, model, lora)
     return getattr(seen, part)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from prm_jax.chains import Chain
 from prm_jax.errors import UserError
 from prm_jax.policy import Policy, StepScorer
-from prm_jax.rounds.driver import AT_ONCE, Models, drive
+from prm_jax.rounds.driver import AT_ONCE, Models, Work, drive
 from prm_jax.search.budget import Budget
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.methods import METHODS, check_models
@@ -93,7 +93,7 @@ def run(
   prm_name = prm.name if prm and chosen.scores else ''
   name = ', '.join(filter(None, [method, policy.name, prm_name]))
 
-  def start(index: int):
+  def start(index: int) -> Work:
     task, tree = tasks[index], None
     if trees and task.id in trees:
       tree = Tree.from_dict(trees[task.id].to_dict())

@@ -188,10 +188,15 @@ def _same_quantity(a: Quantity, b: Quantity) -> bool:
   return a.value == b.value and units.agree(a.unit, b.unit)
 
 
-def _same_parts(a, b, deadline: float, depth: int) -> bool:
+def _same_parts(
+  a: tuple[str, list[str]],
+  b: tuple[str, list[str]],
+  deadline: float,
+  depth: int,
+) -> bool:
   (kind_a, items_a), (kind_b, items_b) = a, b
 
-  def same(x, y):
+  def same(x: str, y: str) -> bool:
     return _compare(x, y, deadline, depth + 1).equal
 
   if kind_a != kind_b or max(len(items_a), len(items_b)) > MAX_PARTS:

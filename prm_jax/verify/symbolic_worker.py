@@ -26,7 +26,7 @@ def main() -> None:
   print(json.dumps({'ready': True}), flush=True)
   latex = [LatexExtractionConfig()]
 
-  def read(text: str):
+  def read(text: str) -> list:
     return parse(
       f'\\boxed{{{text}}}', latex, 'no_fallback', parsing_timeout=None
     )

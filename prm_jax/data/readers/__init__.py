@@ -132,7 +132,13 @@ def read_chains(
   return chains, summary
 
 
-def _check_arguments(path, fmt, on_error, quarantine_path, source) -> None:
+def _check_arguments(
+  path: str | os.PathLike,
+  fmt: str,
+  on_error: str,
+  quarantine_path: str | os.PathLike | None,
+  source: str | None,
+) -> None:
   if fmt not in READERS:
     raise UserError(
       f'unknown format {fmt!r}: expected one of {", ".join(READERS)}'
