@@ -73,8 +73,8 @@ class Objective(NamedTuple):
       else is to be told (`loss` among it): shares add up to the whole's.
   """
 
-  norms: Callable[[Batch], Any]
-  loss: Callable[[Any, Batch, Any], tuple[jax.Array, dict[str, jax.Array]]]
+  norms: Callable[[Any], Any]
+  loss: Callable[[Any, Any, Any], tuple[jax.Array, dict[str, jax.Array]]]
 
 
 def make_train_step(
@@ -116,7 +116,7 @@ def make_step(
   schedule: optax.Schedule,
   microbatches: int,
   head_only_steps: int = 0,
-) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
+) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
   """The pure step of an objective; `compile_train_step` jits and shards it.
 
   Args:
@@ -126,7 +126,7 @@ def make_step(
   """
 
   def loss_of(
-    trained: Any, frozen: Any, batch: Batch, by: Any
+    trained: Any, frozen: Any, batch: Any, by: Any
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
     return objective.loss(join_params(trained, frozen), batch, by)
 
@@ -147,12 +147,12 @@ def make_step(
     return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
   def train_step(
-    state: TrainState, batch: Batch
+    state: TrainState, batch: Any
   ) -> tuple[TrainState, dict[str, jax.Array]]:
     trained, frozen = split(state.params)
     by = objective.norms(batch)
 
-    def part(some: Batch) -> tuple[dict[str, jax.Array], Any]:
+    def part(some: Any) -> tuple[dict[str, jax.Array], Any]:
       (_, values), grads = grad_fn(trained, frozen, some, by)
       return values, grads
 
@@ -170,7 +170,7 @@ def make_step(
         jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts)),
       )
 
-      def add(total: Any, some: Batch) -> tuple[Any, None]:
+      def add(total: Any, some: Any) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, total, part(some)), None
 
       (values, grads), _ = jax.lax.scan(add, zeros, parts)
