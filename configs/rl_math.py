@@ -12,9 +12,8 @@ the former falls, the run says that its reward is hacked, and keeps the chains.
 WORKDIR is a policy as any other: configs/sample_math.py, search_math.py and
 label_math.py take it.
 
-Of the policy's chains for test problems 50% are right before, and 90% after 200
-updates of 64 chains, in five minutes on two CPU cores. That PRM has only seen
-chains of the solver: by then its view still rises while accuracy does not.
+Of the policy's chains for test problems 50% are right before, and 97% after 400
+updates of 64 chains, in eleven minutes on two CPU cores beside other work.
 
 Variants, comma separated, as in `configs/rl_math.py:rloo,tiny`:
 
@@ -86,7 +85,7 @@ def base() -> ml_collections.ConfigDict:
   config.reference = dict(param_dtype='', offload=False)  # to the host's memory
   config.reward = dict(
     form='raw',
-    weight=1.0,
+    weight=0.5,  # more is learned faster, and what the PRM overlooks, too
     outcome_weight=1.0,
     centre=0.5,  # a score that is worth nothing
     temperature=0.05,  # of min_form
@@ -117,7 +116,7 @@ def base() -> ml_collections.ConfigDict:
     name='adamw',
     lr=2e-4,
     warmup=5,
-    schedule='constant',
+    schedule='cosine',
     b1=0.9,
     b2=0.95,
     weight_decay=0.0,
@@ -125,7 +124,7 @@ def base() -> ml_collections.ConfigDict:
     moments='float32',
   )
   config.train = dict(
-    updates=200,
+    updates=400,
     problems=8,  # of an update
     samples=8,  # of each
     epochs=1,
@@ -181,7 +180,7 @@ def outcome(config: ml_collections.ConfigDict) -> None:
 
 def prime(config: ml_collections.ConfigDict) -> None:
   config.prm.kind = 'implicit'
-  config.reward.centre = 0.0  # of log-ratios
+  config.reward.update(weight=1.0, centre=0.0)  # of log-ratios
   config.advantage.update(estimator='rloo', process='to_go', baseline='group')
 
 

@@ -97,6 +97,7 @@ def learn(
     f'--config.sampling.max_tokens={most_tokens(operations)}',
     f'--config.problems.test_problems={TEST_PROBLEMS}',
     f'--config.train.updates={updates}',
+    '--config.optim.schedule=constant',
     '--config.train.evaluate_every=10',
     '--config.held_out.problems=128',
     '--config.held_out.samples=2',

@@ -38,6 +38,7 @@ SMALL = (
   '--config.train.checkpoint_every=5',
   '--config.optim.lr=3e-3',
   '--config.optim.warmup=1',
+  '--config.optim.schedule=constant',
   '--config.sampling.slots=32',
 )
 EXACT = '--config=configs/rl_math.py:grpo,exact,tiny'
@@ -69,6 +70,8 @@ def flags(policy, workdir, *more, updates=30, config=EXACT):
   ]
 
 
+# So few updates want all that the steps can tell.
+STEPS = '--config.reward.weight=1'
 # Variants of the config, and what else of it.
 PRIME = (
   'prime',
@@ -77,9 +80,10 @@ PRIME = (
   '--config.train.microbatches=2',
 )
 RUNS = {
-  'grpo': ('grpo,exact',),
+  'grpo': ('grpo,exact', STEPS),
   'rloo': (
     'rloo,exact',
+    STEPS,
     '--config.prm.exact=value',
     '--config.reward.kl_weight=0.01',
     '--config.train.minibatches=4',
@@ -88,6 +92,7 @@ RUNS = {
   # A value head has to learn, too: more chains.
   'ppo': (
     'ppo,exact',
+    STEPS,
     '--config.optim.lr=2e-3',
     '--config.train.updates=60',
     '--config.train.minibatches=1',
@@ -106,6 +111,7 @@ RUNS = {
   ),
   'lora': (
     'grpo,exact',
+    STEPS,
     '--config.lora.rank=8',
     '--config.reference.param_dtype=bfloat16',
     '--config.reference.offload=True',

@@ -60,6 +60,7 @@ def run_form(runner: Runner, seed: int, form: str, quick: bool) -> Curve:
     'grpo',
     f'--config.prm.path={runner.workdir / folder / "prm"}',
     f'--config.optim.lr={RATE}',
+    '--config.reward.weight=1',
     *FORMS[form],
   )
   return read_curve(done)

@@ -43,23 +43,27 @@ SIZES = {
 # seen errors that the solver does not know.
 LABELLED, SLIP = 16_384, 0.15
 ALONE = '--config.reward.outcome_weight=0'
+EQUAL = '--config.reward.weight=1'
 TO_GO = '--config.advantage.process=to_go'
 CHAIN = '--config.advantage.process=chain'
 # Arm -> (variants of configs/rl_math.py, flags).
 ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
   'outcome': ('outcome', ()),
-  'outcome + PRM': ('grpo', ()),
-  'outcome + exact labels': ('exact', ()),
+  'outcome + PRM': ('grpo', (EQUAL,)),
+  'outcome + exact labels': ('exact', (EQUAL,)),
   'outcome + exact PAV': (
     'exact',
-    ('--config.prm.exact=value', '--config.reward.form=advantage'),
+    (EQUAL, '--config.prm.exact=value', '--config.reward.form=advantage'),
   ),
   'outcome + PRM, min form': (
     'grpo',
-    ('--config.reward.form=min_form', TO_GO),
+    (EQUAL, '--config.reward.form=min_form', TO_GO),
   ),
-  'PRM, min form': ('grpo', ('--config.reward.form=min_form', TO_GO, ALONE)),
-  'PRM, sum': ('grpo', (CHAIN, ALONE, '--config.reward.centre=0')),
+  'PRM, min form': (
+    'grpo',
+    (EQUAL, '--config.reward.form=min_form', TO_GO, ALONE),
+  ),
+  'PRM, sum': ('grpo', (EQUAL, CHAIN, ALONE, '--config.reward.centre=0')),
 }
 LONGEST = tuple(ARMS)[:3]  # the arms of 20 operations
 

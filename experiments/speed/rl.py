@@ -50,6 +50,7 @@ def make_config(rewards: str, args: argparse.Namespace) -> dict:
   updates = args.warmup + args.updates
   config.train.update(updates=updates, evaluate_every=args.warmup)
   config.train.checkpoint_every = args.warmup * updates  # the last one only
+  config.optim.schedule = 'constant'  # as theirs
   return config.to_dict()
 
 
