@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from experiments.label_sources.run import ACTIVE
 from experiments.label_sources.tables import efficiency
+from experiments.rl_process_vs_outcome.tables import ENDS
 from prm_jax.report import readme_table
 
 HERE = pathlib.Path(__file__).parent
@@ -233,6 +234,59 @@ def sampling_is_fast(document: Mapping[str, Any]) -> Found:
   )
 
 
+def fewer_chains(arm: str) -> Callable[[Mapping[str, Any]], Found]:
+  """Chains of an arm until it is where outcome-only ends, by operations."""
+
+  def find(document: Mapping[str, Any]) -> Found:
+    found = {
+      k: results['arms'][arm]['to_reach'][ENDS]
+      for k, results in document['results'].items()
+    }
+    numbers, intervals = [], []
+    for k, x in found.items():
+      never = x['chains'] is None
+      told = 'never' if never else f'{x["times_less"]:.1f}x'
+      numbers.append(f'{told} ({k} operations)')
+      ci95 = None if never else x['ci95']
+      intervals.append(
+        f'{ci95[0]:.1f} to {ci95[1]:.1f}' if ci95 else 'not estimated'
+      )
+    return Found(
+      '; '.join(numbers),
+      '; '.join(intervals),
+      [
+        x['chains'] is not None and x['ci95'] is not None and x['ci95'][0] > 1
+        for x in found.values()
+      ],
+    )
+
+  return find
+
+
+def is_hacked(arm: str) -> Callable[[Mapping[str, Any]], Found]:
+  """How far an arm falls from its best look, by operations."""
+
+  def find(document: Mapping[str, Any]) -> Found:
+    told = {
+      k: results['arms'][arm] for k, results in document['results'].items()
+    }
+    ends = [
+      (x['accuracy']['low'][-1], x['accuracy']['high'][-1])
+      for x in told.values()
+    ]
+    return Found(
+      '; '.join(
+        f'{percent(x["best"]["accuracy"])} to '
+        f'{percent(x["accuracy"]["mean"][-1])} ({k} operations)'
+        for k, x in told.items()
+      ),
+      '; '.join(f'in the end {between(ci95)}' for ci95 in ends),
+      [x['falls'] for x in told.values()],
+    )
+
+  return find
+
+
 CLAIMS = (
   Claim(
     'prm_vs_orm',
@@ -288,6 +342,30 @@ CLAIMS = (
     'Beam with 4 reaches best of 16 (points)',
     'aim of this project',
     beam_with_4,
+  ),
+  Claim(
+    'rl_process_vs_outcome',
+    "With PRM scores beside it outcome RL's end takes fewer chains",
+    '5 to 6x (PAV; Setlur et al., 2025)',
+    fewer_chains('outcome + PRM'),
+  ),
+  Claim(
+    'rl_process_vs_outcome',
+    'So do exact step labels',
+    'none',
+    fewer_chains('outcome + exact labels'),
+  ),
+  Claim(
+    'rl_process_vs_outcome',
+    'The sum of PRM scores as the only reward is hacked: accuracy falls',
+    'below 4% at PRM rewards above 0.9 (arXiv 2410.15115)',
+    is_hacked('PRM, sum'),
+  ),
+  Claim(
+    'rl_process_vs_outcome',
+    'So is its min form',
+    'PRM-only rewards are usually hacked (PURE; Cheng et al., 2025)',
+    is_hacked('PRM, min form'),
   ),
   Claim(
     'speed',
