@@ -310,7 +310,7 @@ def test_killed_and_gone_on_with_it_is_the_same(runs, policy, tmp_path, name):
 def test_done_is_done(runs, policy):
   folder, _ = runs
   before = contents(folder / 'grpo' / 'checkpoints')
-  [done] = run_all([flags(policy, folder / 'grpo')])
+  [done] = run_all([job('grpo', policy, folder / 'grpo')])
   assert done.returncode == 0, done.stderr
   assert contents(folder / 'grpo' / 'checkpoints') == before
 

@@ -184,7 +184,7 @@ def test_a_search(server, opened, tmp_path, method):  # noqa: F811
   write_model('rlhflow', tmp_path / 'prm')
   prm = TreeScorer(load(tmp_path / 'prm', style='rlhflow'))
   config = config_for(
-    server, opened, api='completions', temperature=0.0, max_tokens=12
+    server, opened, api='completions', temperature=0.0, max_tokens=24
   )
   problems = ('5', '4') if method == 'rebase' else ('5',)
   tasks = [Task(n, f'Count from 1 to {n}.\n1\n2', n) for n in problems]
