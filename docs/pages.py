@@ -11,7 +11,7 @@ import re
 import mkdocs_gen_files
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-LINK = re.compile(r'\]\((?!https?:|#)([^)\s]+)\)')
+LINK = re.compile(r'\[([^\[\]]*)\]\((?!https?:|#)([^)\s]+)\)')
 
 
 def module_page(path: pathlib.Path) -> str:
@@ -38,26 +38,19 @@ def copy_text(path: pathlib.Path, page: str) -> None:
   """A Markdown file of the repository, with its links as the site has them."""
 
   def rewrite(link: re.Match) -> str:
-    target = (path.parent / link[1]).resolve()
+    words, target = link[1], (path.parent / link[2]).resolve()
     shown = page_of(target)
     if shown is None:
-      return ']'  # no page of the site: the words stay
+      return words  # without a page in the site they lead nowhere
     if target.suffix not in ('', '.md', '.py'):
       with mkdocs_gen_files.open(shown, 'wb') as file:
         file.write(target.read_bytes())
     up = '../' * page.count('/')
-    return f']({up}{shown})'
+    return f'[{words}]({up}{shown})'
 
   text = LINK.sub(rewrite, path.read_text())
-  # A link that leads nowhere here keeps its words, without the brackets.
-  text = re.sub(r'\[([^\[\]]+)\](?![\(\[:])', _unlinked, text)
   with mkdocs_gen_files.open(page, 'w') as file:
     file.write(text)
-
-
-def _unlinked(match: re.Match) -> str:
-  words = match[1]
-  return words if words.startswith('tests/') else match[0]
 
 
 def main() -> None:

@@ -13,12 +13,11 @@ import markupsafe
 from prm_jax import paths
 from prm_jax.errors import UserError
 from prm_jax.report import figures, files, sections
-from prm_jax.report.page import environment
+from prm_jax.report.page import SMOOTHING, environment
 
 STYLES = ('prm', 'orm', 'vote', 'reference')
 MAX_RUNS = len(STYLES)
 MAX_FIGURES = 12
-SMOOTHING = 0.02  # share of a run that a loss curve averages over
 
 
 class Run(NamedTuple):
