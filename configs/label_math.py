@@ -79,6 +79,7 @@ def base() -> ml_collections.ConfigDict:
       use_wrong=0.75,
       slip=0.03,
       solver_seed=0,
+      ops='+-*',
     ),
   )
   config.select = ''

@@ -67,6 +67,7 @@ def base() -> ml_collections.ConfigDict:
       use_wrong=0.75,
       slip=0.03,
       solver_seed=0,
+      ops='+-*',
     ),
   )
   # What prm_jax.aot compiles for, and the architecture of a base on the hub.

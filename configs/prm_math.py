@@ -14,6 +14,8 @@ Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
     human  bytes from scratch on human step labels; needs the data files
            (--config.data.root or PRM_JAX_DATA), evaluated on ProcessBench
     lora   adapters of rank 16 and the head are trained, the backbone stays
+    from_run  the backbone starts as that of a policy or PRM trained here:
+           --config.base=WORKDIR, as of configs/policy_math.py
     tiny   seconds instead of minutes, a small random model in place of a base:
            to see that everything runs
 
@@ -111,6 +113,7 @@ def base() -> ml_collections.ConfigDict:
       use_wrong=0.75,
       slip=0.03,
       solver_seed=0,
+      ops='+-*',
     ),
   )
   config.targets = dict(
@@ -367,6 +370,15 @@ def lora(config: ml_collections.ConfigDict) -> None:
   config.optim.lr = 2e-4
 
 
+def from_run(config: ml_collections.ConfigDict) -> None:
+  config.name += ', from a run'
+  config.data.tokenizer = ''  # that of the run
+  computed = ('dtype', 'param_dtype', 'remat', 'scan_unroll')
+  config.model = ml_collections.ConfigDict(
+    {name: config.model[name] for name in computed}
+  )
+
+
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
   if config.base:
@@ -376,7 +388,9 @@ def tiny(config: ml_collections.ConfigDict) -> None:
     config.lora.rank = 0
     config.mesh.update(fsdp=-1, model=1)
     config.data.update(tokenizer='bytes', separator='')
-  config.model.update(d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=64)
+  if 'd_model' in config.model:  # else the run brings them
+    config.model.update(d_model=32, n_layers=2, n_heads=2, n_kv_heads=1)
+    config.model.d_ff = 64
   config.model.scan_unroll = 1
   config.data.shards = 0
   config.optim.warmup = 2
@@ -419,6 +433,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'llama3_8b': llama3_8b,
     'qwen2_5_72b': qwen2_5_72b,
     'lora': lora,
+    'from_run': from_run,
     'tiny': tiny,
   }
   for name in filter(None, arg.split(',')):

@@ -153,6 +153,7 @@ def base() -> ml_collections.ConfigDict:
       use_wrong=0.75,
       slip=0.03,
       solver_seed=0,
+      ops='+-*',
     ),
   )
   # While it trains, on the dev problems; and in the end, on the test problems.

@@ -181,7 +181,7 @@ class StepFormat:
 
 
 def make_format(
-  tokenizer: str | tokenizer_lib.HuggingFaceTokenizer,
+  tokenizer: str | tokenizer_lib.Tokenizer,
   max_length: int,
   separator: str = '',
   end: str = '',
@@ -189,7 +189,7 @@ def make_format(
   """The project's own format over any tokenizer.
 
   Args:
-    tokenizer: a built-in one's name, or a language model's.
+    tokenizer: a built-in one, or its name, or a language model's.
     separator: the token that ends problem and steps, one id; '' where the
       tokenizer is built in and has its own.
 
@@ -197,14 +197,16 @@ def make_format(
     UserError: the tokenizer has no such token, or needs none.
   """
   if isinstance(tokenizer, str):
+    tokenizer = tokenizer_lib.get_tokenizer(tokenizer)
+  if not isinstance(tokenizer, tokenizer_lib.HuggingFaceTokenizer):
     for name, given in (('separator', separator), ('end', end)):
       if given:
         raise UserError(
-          f'data.{name}={given!r}: the tokenizer {tokenizer!r} has its own; '
-          "set it to ''"
+          f'data.{name}={given!r}: the tokenizer {tokenizer.name!r} has its '
+          "own; set it to ''"
         )
     return StepFormat(
-      tokenizer_lib.get_tokenizer(tokenizer),
+      tokenizer,
       max_length,
       end=tokenizer_lib.PROBLEM_END,
     )

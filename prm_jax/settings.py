@@ -177,7 +177,8 @@ def _describe(
       )
     if missing := sorted({'d_model', 'n_layers'} - set(config['model'])):
       raise UserError(
-        f"base='' leaves model.{missing[0]} open; take a variant from scratch"
+        f"base='' leaves model.{missing[0]} open; set --config.base, or take a "
+        'variant from scratch'
       )
     fmt = make_format(
       data['tokenizer'], data['max_length'], data['separator'], end

@@ -54,6 +54,7 @@ class ArithmeticConfig:
     slip: probability of writing another result than the intended one.
     solver_seed: chooses the misconceptions. At equal seeds, more `wrong_facts`
       add misconceptions and change none.
+    ops: the operations that problems are made of, of OPS.
   """
 
   modulus: int = 10
@@ -62,6 +63,7 @@ class ArithmeticConfig:
   use_wrong: float = 0.75
   slip: float = 0.03
   solver_seed: int = 0
+  ops: str = ''.join(OPS)
 
   def __post_init__(self) -> None:
     if not isinstance(self.modulus, int) or not 2 <= self.modulus <= 99:
@@ -77,6 +79,10 @@ class ArithmeticConfig:
           f'arithmetic {name}={value!r}: expected a probability in [0, 1]'
         )
     _check_seed('solver_seed', self.solver_seed)
+    if not self.ops or not set(self.ops) <= set(OPS):
+      raise UserError(
+        f'arithmetic ops={self.ops!r}: expected one or more of {"".join(OPS)}'
+      )
 
 
 class Problems(NamedTuple):
@@ -122,7 +128,7 @@ def make_solver(config: ArithmeticConfig) -> np.ndarray:
 def sample_problems(
   config: ArithmeticConfig, count: int, seed: int
 ) -> Problems:
-  """Distinct problems, uniform over the m (3 m)^K that exist.
+  """Distinct problems, uniform over the m (O m)^K that exist with O operations.
 
   A smaller `count` gives the first problems of a larger one, so held-out
   problems are a slice of one call, never a second call (two calls overlap).
@@ -132,7 +138,8 @@ def sample_problems(
   """
   _check_count('count', count)
   m, k = config.modulus, config.operations
-  exist = m * (len(OPS) * m) ** k
+  ops = np.array([OPS.index(op) for op in OPS if op in config.ops], np.int32)
+  exist = m * (len(ops) * m) ** k
   if count > exist:
     raise UserError(
       f'{count} distinct arithmetic problems wanted, but only {exist} exist '
@@ -140,7 +147,7 @@ def sample_problems(
       'count'
     )
   rng = _generator('seed', seed, _PROBLEM_STREAM)
-  high = np.array([m] + [len(OPS), m] * k)
+  high = np.array([m] + [len(ops), m] * k)
   rows = np.zeros((0, len(high)), np.int64)
   while len(rows) < count:
     rows = np.concatenate([rows, rng.integers(high, size=(count, len(high)))])
@@ -149,7 +156,7 @@ def sample_problems(
     _, first = np.unique(rows, axis=0, return_index=True)
     rows = rows[np.sort(first)]
   rows = rows[:count].astype(np.int32)
-  return Problems(rows[:, 0], rows[:, 1::2], rows[:, 2::2])
+  return Problems(rows[:, 0], ops[rows[:, 1::2]], rows[:, 2::2])
 
 
 def sample_results(

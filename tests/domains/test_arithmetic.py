@@ -301,11 +301,22 @@ def test_problems_are_distinct_and_uniform():
     ({'slip': float('nan')}, 'slip=nan'),
     ({'slip': '0.1'}, "slip='0.1'"),
     ({'solver_seed': -1}, 'solver_seed=-1'),
+    ({'ops': ''}, "ops=''"),
+    ({'ops': '+/'}, r"ops='\+/'"),
   ],
 )
 def test_bad_configs_are_refused(fields, message):
   with pytest.raises(UserError, match=message):
     arithmetic.ArithmeticConfig(**fields)
+
+
+def test_problems_have_only_the_operations_that_are_asked_for():
+  config = arithmetic.ArithmeticConfig(modulus=5, operations=2, ops='*+')
+  problems = arithmetic.sample_problems(config, 5 * 10**2, seed=0)
+  signs = {arithmetic.OPS[op] for op in problems.ops.ravel()}
+  assert signs == {'+', '*'}
+  with pytest.raises(UserError, match='only 500 exist'):
+    arithmetic.sample_problems(config, 501, seed=0)
 
 
 def test_bad_counts_and_seeds_are_refused():

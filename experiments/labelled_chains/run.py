@@ -1,0 +1,41 @@
+"""How many labelled chains a PRM takes, and how many an ORM.
+
+    pip install -e '.[experiments]'
+    python -m experiments.labelled_chains.run --workdir /tmp/ablations
+
+The numbers of chains are five times each other, and a chain has five steps: the
+PRM of a row has as many labels as the ORM of the next. Writes results.json,
+figure.svg and the table of README.md beside this file.
+"""
+
+import pathlib
+from collections.abc import Mapping
+
+from experiments import ablations
+from experiments.ablations import Ablation, Measured
+from experiments.runner import Runner
+
+CHAINS = (82, 410, 2050, 10_250)
+ARMS = {f'{chains:,}': chains for chains in CHAINS}
+
+
+def folder(runner: Runner, seed: int, chains: int) -> pathlib.Path:
+  """A PRM and an ORM on the same chains, with equal updates."""
+  return ablations.train(
+    runner,
+    seed,
+    f'chains_{chains}',
+    f'--config.data.train_problems={chains}',
+    '--config.orm_baseline=True',
+  )
+
+
+def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
+  return ablations.read(folder(runner, seed, ARMS[arm]))
+
+
+ABLATION = Ablation(__file__, 'labelled chains', list(ARMS), measure)
+render = ablations.render
+
+if __name__ == '__main__':
+  ablations.run(ABLATION)

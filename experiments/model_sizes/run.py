@@ -1,0 +1,91 @@
+"""How large has a PRM to be for policies of several sizes?
+
+    pip install -e '.[experiments]'
+    python -m experiments.model_sizes.run --workdir /tmp/ablations
+
+Policies and PRMs of equal depth and other widths, trained on the solver's
+chains; each PRM chooses among 16 chains of each policy. Writes results.json,
+figure.svg and the table of README.md beside this file.
+"""
+
+import json
+import pathlib
+from collections.abc import Mapping
+
+from experiments import ablations
+from experiments.ablations import Ablation, Measured
+from experiments.arithmetic import domain_flags
+from experiments.runner import Runner
+
+WIDTHS = (32, 64, 128)
+POLICY_WIDTHS = (64, 128, 256)
+MAJORITY = 'majority, no PRM'
+ARMS = {MAJORITY: 0} | {f'PRM of width {width}': width for width in WIDTHS}
+
+
+def size(width: int) -> tuple[str, ...]:
+  return (
+    f'--config.model.d_model={width}',
+    f'--config.model.d_ff={3 * width}',
+  )
+
+
+def policy(runner: Runner, seed: int, width: int) -> pathlib.Path:
+  flags = size(width)
+  return ablations.train_policy(runner, seed, f'policy_{width}', *flags)
+
+
+def prm(runner: Runner, seed: int, width: int) -> pathlib.Path:
+  return ablations.train(runner, seed, f'prm_{width}', *size(width))
+
+
+def prepare(runner: Runner, seed: int) -> None:
+  for width in POLICY_WIDTHS:
+    policy(runner, seed, width)
+
+
+def search(
+  runner: Runner, seed: int, method: str, of: int, *flags: str
+) -> Measured:
+  """The share of test problems that 16 chains of one policy answer."""
+  variant, _, _ = method.partition('_by_')
+  done = runner.main(
+    f'search_math.py:{variant}',
+    f'seed_{seed}/policy_{of}_{method}',
+    *domain_flags(seed, ablations.OPERATIONS, 'problems'),
+    '--config.problems.train_problems=2048',
+    '--config.problems.test_problems=200',
+    '--config.policy.kind=workdir',
+    f'--config.policy.workdir={policy(runner, seed, of)}',
+    *flags,
+  )
+  results = json.loads((done / 'results.json').read_text())['results']
+  accuracy = results['search']['accuracy']
+  return Measured(accuracy['mean'], accuracy['ci95'])
+
+
+def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
+  width = ARMS[arm]
+  if not width:
+    return {
+      f'best of 16, policy of {of}': search(
+        runner, seed, 'majority', of, '--config.prm.kind=none'
+      )
+      for of in POLICY_WIDTHS
+    }
+  judge = prm(runner, seed, width)
+  flags = ('--config.prm.kind=workdir', f'--config.prm.path={judge}')
+  found = {ablations.F1: ablations.read(judge)[ablations.F1]}
+  for of in POLICY_WIDTHS:
+    for title, method in (('best', 'best_of_n'), ('vote', 'weighted_vote')):
+      found[f'{title} of 16, policy of {of}'] = search(
+        runner, seed, f'{method}_by_{width}', of, *flags
+      )
+  return found
+
+
+ABLATION = Ablation(__file__, 'chosen by', list(ARMS), measure, prepare)
+render = ablations.render
+
+if __name__ == '__main__':
+  ablations.run(ABLATION)

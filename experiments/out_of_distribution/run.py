@@ -1,0 +1,116 @@
+"""What of a PRM holds on chains unlike those it was trained on.
+
+    pip install -e '.[experiments]'
+    python -m experiments.out_of_distribution.run --workdir /tmp/ablations
+
+A PRM of chains of five steps modulo 10, read on longer ones, other moduli,
+other mistakes and, where its training had no products, on products. Writes
+results.json, figure.svg and the table of README.md beside this file.
+"""
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments import ablations
+from experiments.ablations import AUC, BY_PRM, F1, VOTE, Ablation, Measured
+from experiments.runner import Runner
+from prm_jax import load
+from prm_jax.chains import Chain
+from prm_jax.domains import arithmetic
+from prm_jax.evals import prm as prm_evaluation
+from prm_jax.evals import suite
+
+SAMPLES, PROBLEMS = 16, 200
+LONGEST = 12  # steps that a row has room for
+ALL, NO_PRODUCTS = 'all', 'no_products'
+# What stands in the window beside training's own chains is room.
+WINDOW = (
+  f'--config.data.max_length={8 * LONGEST + 6}',
+  f'--config.data.row_length={8 * LONGEST + 6}',
+  '--config.data.batch_size=16',
+)
+TRAINED = {ALL: (), NO_PRODUCTS: ('--config.data.arithmetic.ops=+-',)}
+
+
+class Arm(NamedTuple):
+  """Which PRM reads chains of which domain."""
+
+  trained: str
+  domain: Mapping[str, Any]
+  other_solver: bool = False
+
+
+ARMS = {
+  'as in training': Arm(ALL, {}),
+  'another solver, with other wrong beliefs': Arm(ALL, {}, True),
+  '8 steps': Arm(ALL, {'operations': 8}),
+  '12 steps': Arm(ALL, {'operations': LONGEST}),
+  '2 steps': Arm(ALL, {'operations': 2}),
+  'modulo 9': Arm(ALL, {'modulus': 9}),
+  'modulo 7': Arm(ALL, {'modulus': 7}),
+  'trained without products: none': Arm(NO_PRODUCTS, {'ops': '+-'}),
+  'trained without products: with them': Arm(NO_PRODUCTS, {}),
+}
+
+
+def prepare(runner: Runner, seed: int) -> None:
+  for trained in TRAINED:
+    model(runner, seed, trained)
+
+
+def model(runner: Runner, seed: int, trained: str) -> pathlib.Path:
+  flags = WINDOW + TRAINED[trained]
+  return ablations.train(runner, seed, f'windows_{trained}', *flags)
+
+
+def sample(arm: Arm, seed: int) -> Sequence[Chain]:
+  """Chains that a PRM of this seed has not seen."""
+  solver_seed = seed + 100 if arm.other_solver else seed
+  fields = {'solver_seed': solver_seed} | dict(arm.domain)
+  config = arithmetic.ArithmeticConfig(**fields)
+  # Another seed than training's; of problems so short some are in both.
+  problems = arithmetic.sample_problems(config, PROBLEMS, seed + 1000)
+  transitions = arithmetic.make_solver(config)
+  written = arithmetic.sample_results(
+    transitions, problems, SAMPLES, seed + 1000
+  )
+  return arithmetic.to_chains(config, problems, written)
+
+
+def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
+  """With the threshold that was best on chains as in training."""
+  asked = ARMS[arm]
+  workdir = model(runner, seed, asked.trained)
+  about = json.loads((workdir / 'results.json').read_text())['manifest']
+  chains = sample(asked, seed)
+  scores, _ = prm_evaluation.score_chains(load(workdir), chains)
+  where = suite.localisation_section(
+    chains, scores, about['threshold']['value'], 0, seed, 2000
+  )
+  auc = suite.calibration_section(chains, scores)['first_error_auc']
+  lowest = np.array([values.min() for values in scores])
+  curves = suite.best_of_n_section(
+    chains, {'prm': lowest}, lowest, [SAMPLES], seed, 2000
+  )
+  found = {F1: Measured(where['f1'], where['ci95']), AUC: Measured(auc)}
+  named = {
+    'right chains': 'random',
+    BY_PRM: 'prm',
+    VOTE: 'weighted_vote',
+    'oracle of 16': 'oracle',
+  }
+  for name, method in named.items():
+    curve = curves[method]
+    found[name] = Measured(float(curve['mean'][0]), tuple(curve['ci95'][0]))
+  return found
+
+
+ABLATION = Ablation(__file__, 'chains', list(ARMS), measure, prepare)
+render = ablations.render
+
+if __name__ == '__main__':
+  ablations.run(ABLATION)
