@@ -18,8 +18,8 @@ from experiments.arithmetic import domain_flags
 from experiments.runner import Runner
 
 WIDTHS = (32, 64, 128)
-POLICY_WIDTHS = (64, 128, 256)
-MAJORITY = 'majority, no PRM'
+POLICY_WIDTHS = (64, 128)
+MAJORITY = 'majority'
 ARMS = {MAJORITY: 0} | {f'PRM of width {width}': width for width in WIDTHS}
 
 
@@ -45,13 +45,12 @@ def prepare(runner: Runner, seed: int) -> None:
 
 
 def search(
-  runner: Runner, seed: int, method: str, of: int, *flags: str
+  runner: Runner, seed: int, arm: str, of: int, method: str, *flags: str
 ) -> Measured:
   """The share of test problems that 16 chains of one policy answer."""
-  variant, _, _ = method.partition('_by_')
   done = runner.main(
-    f'search_math.py:{variant}',
-    f'seed_{seed}/policy_{of}_{method}',
+    f'search_math.py:{method}',
+    f'seed_{seed}/policy_{of}_{arm.replace(" ", "_")}',
     *domain_flags(seed, ablations.OPERATIONS, 'problems'),
     '--config.problems.train_problems=2048',
     '--config.problems.test_problems=200',
@@ -65,22 +64,16 @@ def search(
 
 
 def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
-  width = ARMS[arm]
-  if not width:
-    return {
-      f'best of 16, policy of {of}': search(
-        runner, seed, 'majority', of, '--config.prm.kind=none'
-      )
-      for of in POLICY_WIDTHS
-    }
-  judge = prm(runner, seed, width)
-  flags = ('--config.prm.kind=workdir', f'--config.prm.path={judge}')
-  found = {ablations.F1: ablations.read(judge)[ablations.F1]}
+  found = {}
+  method, flags = 'majority', ('--config.prm.kind=none',)
+  if arm != MAJORITY:
+    judge = prm(runner, seed, ARMS[arm])
+    found[ablations.F1] = ablations.read(judge)[ablations.F1]
+    method = 'best_of_n'
+    flags = ('--config.prm.kind=workdir', f'--config.prm.path={judge}')
   for of in POLICY_WIDTHS:
-    for title, method in (('best', 'best_of_n'), ('vote', 'weighted_vote')):
-      found[f'{title} of 16, policy of {of}'] = search(
-        runner, seed, f'{method}_by_{width}', of, *flags
-      )
+    name = f'best of 16, policy of width {of}'
+    found[name] = search(runner, seed, arm, of, method, *flags)
   return found
 
 
