@@ -47,6 +47,8 @@ Variants, comma separated, as in `configs/label_math.py:rollouts,tiny`:
     active      the most convincing wrong answers of chains.workdir, a sampling
                 job, by the PRM in prm; labelled by the verifier, or by the
                 source of a variant before it
+    small       a minute or two, of arithmetic; its test problems are those of
+                every other config of this name
     tiny        a few chains: to see that everything runs
 """
 
@@ -193,6 +195,11 @@ def active(config: ml_collections.ConfigDict) -> None:
   config.select = 'active'
 
 
+def small(config: ml_collections.ConfigDict) -> None:
+  config.name += ' (small)'
+  config.chains.update(train_problems=2048, test_problems=100)
+
+
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
   config.chains.update(train_problems=128, dev_problems=8, test_problems=8)
@@ -215,6 +222,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'corruption': lambda c: set_source(c, 'corruption'),
     'consensus': consensus,
     'active': active,
+    'small': small,
     'tiny': tiny,
   }
   for name in filter(None, arg.split(',')):

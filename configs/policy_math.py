@@ -16,6 +16,8 @@ Variants, comma separated, as in `configs/policy_math.py:smollm2,lora`:
              the data files (--config.data.root or PRM_JAX_DATA)
     qwen2_5_math_7b  the same from hf://Qwen/Qwen2.5-Math-7B, on TPU v5e:16x16
     lora     adapters of rank 16 are trained, the backbone stays
+    small    a minute or two, of arithmetic; its test problems are those of
+             every other config of this name
     tiny     seconds instead of minutes, a small random model in place of a
              base: to see that everything runs
 """
@@ -212,6 +214,13 @@ def lora(config: ml_collections.ConfigDict) -> None:
   config.optim.lr = 2e-4
 
 
+def small(config: ml_collections.ConfigDict) -> None:
+  config.name += ' (small)'
+  config.data.update(train_problems=4096, test_problems=100)
+  config.model.update(d_model=128, d_ff=384)
+  config.train.update(steps=400, checkpoint_every=400)
+
+
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
   config.train.update(steps=6, log_every=2, checkpoint_every=3)
@@ -249,6 +258,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'smollm2': smollm2,
     'qwen2_5_math_7b': qwen2_5_math_7b,
     'lora': lora,
+    'small': small,
     'tiny': tiny,
   }
   for name in filter(None, arg.split(',')):

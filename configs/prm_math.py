@@ -16,6 +16,8 @@ Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
     lora   adapters of rank 16 and the head are trained, the backbone stays
     from_run  the backbone starts as that of a policy or PRM trained here:
            --config.base=WORKDIR, as of configs/policy_math.py
+    small  a minute or two, of arithmetic; its test problems are those of
+           every other config of this name
     tiny   seconds instead of minutes, a small random model in place of a base:
            to see that everything runs
 
@@ -379,6 +381,13 @@ def from_run(config: ml_collections.ConfigDict) -> None:
   )
 
 
+def small(config: ml_collections.ConfigDict) -> None:
+  config.name += ' (small)'
+  config.data.update(train_problems=4096, test_problems=100, test_samples=16)
+  config.evaluation.ns = (1, 2, 4, 8, 16)
+  config.train.update(steps=400, checkpoint_every=400)
+
+
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
   if config.base:
@@ -434,6 +443,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'qwen2_5_72b': qwen2_5_72b,
     'lora': lora,
     'from_run': from_run,
+    'small': small,
     'tiny': tiny,
   }
   for name in filter(None, arg.split(',')):

@@ -24,6 +24,8 @@ Variants, comma separated, as in `configs/rl_math.py:rloo,tiny`:
     prime    an implicit PRM, which starts as the policy and learns from every
              batch's outcomes (PRIME); rloo
     exact    in place of a PRM exact step labels of the arithmetic domain
+    small    a minute or two, of arithmetic; its test problems are those of
+             every other config of this name
     tiny     seconds instead of minutes: to see that everything runs
 
 With a policy of configs/policy_math.py:qwen2_5_math_7b:
@@ -216,6 +218,15 @@ def qwen2_5_math_7b(config: ml_collections.ConfigDict) -> None:
   config.evaluation.ns = (1, 2, 4, 8)
 
 
+def small(config: ml_collections.ConfigDict) -> None:
+  config.name += ' (small)'
+  config.train.update(updates=80, evaluate_every=10)
+  config.problems.update(train_problems=4096, test_problems=100)
+  config.held_out.samples = 2
+  config.test.samples = 4
+  config.evaluation.ns = (1, 2, 4)
+
+
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
   if config.aot.model:
@@ -246,6 +257,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'qwen2_5_math_7b': qwen2_5_math_7b,
     'exact': lambda c: c.prm.update(kind='exact'),
     'prime': prime,
+    'small': small,
     'tiny': tiny,
   }
   for name in filter(None, arg.split(',')):

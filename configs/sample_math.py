@@ -20,6 +20,8 @@ Variants, comma separated, as in `configs/sample_math.py:gsm8k,tiny`:
 
     gsm8k  problems of gsm8k/train.jsonl below --config.problems.root or
            PRM_JAX_DATA; any file with problem or question, and answer, will do
+    small  a minute or two, of arithmetic; its test problems are those of
+           every other config of this name
     tiny   a few problems: to see that everything runs
 """
 
@@ -101,6 +103,12 @@ def gsm8k(config: ml_collections.ConfigDict) -> None:
   config.problems.kind = 'file'
 
 
+def small(config: ml_collections.ConfigDict) -> None:
+  config.name += ' (small)'
+  config.problems.test_problems = 100
+  config.samples = 2
+
+
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
   config.problems.update(train_problems=16, dev_problems=8, test_problems=8)
@@ -110,7 +118,7 @@ def tiny(config: ml_collections.ConfigDict) -> None:
 def get_config(arg: str = '') -> ml_collections.ConfigDict:
   """The config with the variants in `arg` applied in order."""
   config = base()
-  variants = {'gsm8k': gsm8k, 'tiny': tiny}
+  variants = {'gsm8k': gsm8k, 'small': small, 'tiny': tiny}
   for name in filter(None, arg.split(',')):
     if name not in variants:
       raise ValueError(

@@ -34,6 +34,8 @@ Variants, comma separated, as in `configs/search_math.py:beam,gsm8k,tiny`:
     gsm8k  problems of gsm8k/test.jsonl below --config.problems.root or
            PRM_JAX_DATA; any file with problem or question, and answer, will do
     words  easier ones, of word_problems/mawps_multiarith.jsonl
+    small  a minute or two, of arithmetic; its test problems are those of
+           every other config of this name
     tiny   a few problems: to see that everything runs
 """
 
@@ -174,6 +176,11 @@ def words(config: ml_collections.ConfigDict) -> None:
   config.problems.path = 'word_problems/mawps_multiarith.jsonl'
 
 
+def small(config: ml_collections.ConfigDict) -> None:
+  config.name += ' (small)'
+  config.problems.update(train_problems=4096, test_problems=100)
+
+
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
   config.problems.update(train_problems=128, dev_problems=8, test_problems=8)
@@ -200,6 +207,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'early_rejection': lambda c: use(c, 'early_rejection'),
     'gsm8k': gsm8k,
     'words': words,
+    'small': small,
     'tiny': tiny,
   }
   for name in filter(None, arg.split(',')):

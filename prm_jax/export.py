@@ -126,8 +126,9 @@ def export(
       max_length=longest,
       dtype=dtype,
     )
-  if separator:
-    write_format(pathlib.Path(to), separator)
+  if head is not None:
+    built_in = '' if has_file else tokenizer.name
+    write_format(pathlib.Path(to), separator, built_in)
   if end is not None:
     # What transformers' generate reads.
     stops = {'eos_token_id': end}

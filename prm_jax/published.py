@@ -75,11 +75,14 @@ def open_published(
   architecture, longest = read_architecture(directory)
   files = TensorFiles(directory)
   style = _style(files, style)
-  tokenizer = read_tokenizer(directory)
   longest = min(longest, max_length)
+  own = {}
   if (directory / OWN_FORMAT).is_file():
-    own = read_json(directory / OWN_FORMAT).get('separator')
-    fmt = make_format(tokenizer, longest, str(own))
+    own = read_json(directory / OWN_FORMAT)
+  built_in = own.get('tokenizer', '')
+  tokenizer = built_in or read_tokenizer(directory)
+  if own:
+    fmt = make_format(tokenizer, longest, str(own.get('separator', '')))
   else:
     fmt = make_published_format(style, directory, tokenizer, longest, separator)
   _check_vocabulary(fmt, architecture, directory)
@@ -116,9 +119,15 @@ def _name(
   return f'{style} {digest.hexdigest()[:12]}'
 
 
-def write_format(directory: pathlib.Path, separator: str) -> None:
-  """Notes in a folder that its PRM reads our own format; see encoding.py."""
-  text = json.dumps({'separator': separator})
+def write_format(
+  directory: pathlib.Path, separator: str, tokenizer: str = ''
+) -> None:
+  """Notes in a folder that its PRM reads our own format; see encoding.py.
+
+  Args:
+    tokenizer: the name of a built-in one; '': the folder's tokenizer.json.
+  """
+  text = json.dumps({'tokenizer': tokenizer, 'separator': separator})
   (directory / OWN_FORMAT).write_text(text + '\n', encoding='utf-8')
 
 

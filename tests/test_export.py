@@ -12,6 +12,7 @@ from prm_jax.models.heads import step_probabilities
 from prm_jax.models.safetensors_files import TensorFiles
 from prm_jax.models.weights import HEAD_TENSORS, load_backbone
 from prm_jax.pretrained import open_pretrained
+from prm_jax.published import OWN_FORMAT
 from prm_jax.scorer import Scorer
 from prm_jax.sharding import make_mesh
 from tests.models.published_configs import read_head, write_published
@@ -36,10 +37,13 @@ def test_a_run_goes_out_with_its_scores(finished, tmp_path, capsys):
     'head': read_head(files, 'token_classification'),
   }
   read_back = Scorer(params, config, TWO_CLASS, run.format, mesh)
-  for ours, expected in zip(
-    read_back.score_many(CHAINS), run.score_many(CHAINS), strict=True
-  ):
-    assert np.abs(ours - expected).max() < 1e-6
+  expected = run.score_many(CHAINS)
+  for scorer in read_back, loading.load(tmp_path / 'out'):
+    for ours, theirs in zip(scorer.score_many(CHAINS), expected, strict=True):
+      assert np.abs(ours - theirs).max() < 1e-6
+  (tmp_path / 'out' / OWN_FORMAT).write_text('{"tokenizer": "words"}')
+  with pytest.raises(UserError, match=r"tokenizer 'words'"):
+    loading.load(tmp_path / 'out')
 
 
 def test_a_logit_as_two_classes():

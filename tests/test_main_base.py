@@ -151,6 +151,33 @@ def test_a_head_with_likelihood_is_trained_and_not_exported(trained, tmp_path):
   assert not (tmp_path / 'out').exists()
 
 
+def test_a_run_as_the_base_of_another(finished, tmp_path):
+  """Its weights, tokenizer and sizes; the head is a new one."""
+  config = '--config=configs/prm_math.py:from_run,tiny'
+  flags = (f'--config.base={finished}', '--config.orm_baseline=False')
+  # At a rate of 0 nothing moves.
+  still = ('--config.optim.lr=0.0', f'--workdir={tmp_path / "still"}')
+  done, refused = run_all(
+    [
+      (config, *flags, *still),
+      (config, f'--workdir={tmp_path / "none"}'),
+    ]
+  )
+  assert done.returncode == 0, done.stderr
+  assert "base='' leaves model.d_model open; set --config.base" in the_error(
+    refused
+  )
+  before, after = (
+    loading.load(workdir) for workdir in (finished, tmp_path / 'still')
+  )
+  assert after.model == before.model
+  assert after.format.fingerprint() == before.format.fingerprint()
+  for name, leaf in leaves(before.params['backbone']).items():
+    assert (leaves(after.params['backbone'])[name] == leaf).all(), name
+  head = leaves(before.params['head'])['kernel']
+  assert (leaves(after.params['head'])['kernel'] != head).any()
+
+
 REFUSED = {
   "config.data.separator = '<none>'": "no token '<none>'",
   "config.data.tokenizer = 'bytes'": 'brings its own; set it',
