@@ -8,11 +8,13 @@ README.md beside this file.
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
 
 from prm_jax import manifest
+from prm_jax.data.datasets import DATA_VARIABLE
 from prm_jax.report import readme_table
 
 HERE = pathlib.Path(__file__).parent
@@ -47,8 +49,16 @@ def table(results: dict) -> str:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--workdir', type=pathlib.Path, required=True)
-  parser.add_argument('--data-root', type=pathlib.Path, required=True)
+  parser.add_argument(
+    '--data-root', type=pathlib.Path, default=os.environ.get(DATA_VARIABLE)
+  )
+  parser.add_argument(
+    '--problems', type=int, default=0, help='of each test; 0: all'
+  )
+  parser.add_argument('--output', type=pathlib.Path, default=HERE)
   args = parser.parse_args()
+  if not args.data_root:
+    parser.error(f'--data-root is missing, and {DATA_VARIABLE} is not set')
   path = args.workdir / 'results.json'
   if not path.exists():
     subprocess.run(
@@ -59,6 +69,7 @@ def main() -> None:
         '--config=configs/prm_math.py:human',
         f'--workdir={args.workdir.absolute()}',
         f'--config.data.root={args.data_root.absolute()}',
+        f'--config.evaluation.max_problems={args.problems}',
       ],
       check=True,
       cwd=HERE.parents[1],
@@ -69,9 +80,10 @@ def main() -> None:
     'python -m prm_jax.main --config configs/prm_math.py:human '
     '--workdir DIR --config.data.root=DATA'
   )
-  manifest.write_json(HERE / 'results.json', document)
+  manifest.write_json(args.output / 'results.json', document)
   text = render(document)
-  readme_table.fill(HERE / 'README.md', text)
+  if (args.output / 'README.md').exists():
+    readme_table.fill(args.output / 'README.md', text)
   print(text)
 
 

@@ -11,6 +11,7 @@ Writes results.json and the tables of README.md beside this file.
 import argparse
 import json
 import pathlib
+from collections.abc import Sequence
 
 from experiments.label_sources import tables
 from experiments.label_sources.counting import (
@@ -72,8 +73,10 @@ def domain_flags(seed: int, section: str) -> list[str]:
   ]
 
 
-def label_all(runner: Runner, seed: int) -> dict[str, pathlib.Path]:
-  """Every source's labels of the same chains."""
+def label_all(
+  runner: Runner, seed: int, jobs: Sequence[str]
+) -> dict[str, pathlib.Path]:
+  """The labels of the same chains by every source that is asked for."""
   pool = [
     *domain_flags(seed, 'chains'),
     f'--config.chains.train_problems={POOL}',
@@ -95,6 +98,7 @@ def label_all(runner: Runner, seed: int) -> dict[str, pathlib.Path]:
     'rollouts_own': ('rollouts', *completer(seed)),
     'omega_own': ('omega', *completer(seed), one_by_one),
   }
+  asks = {name: ask for name, ask in asks.items() if name in jobs}
   paths = runner.all(
     runner.main,
     [
@@ -103,6 +107,8 @@ def label_all(runner: Runner, seed: int) -> dict[str, pathlib.Path]:
     ],
   )
   found = dict(zip(asks, paths, strict=True))
+  if 'consensus' not in jobs:
+    return found
   found['consensus'] = runner.main(
     'label_math.py:consensus',
     f'seed_{seed}/labels_consensus',
@@ -122,6 +128,8 @@ def describe_labels(folders: dict[str, pathlib.Path]) -> dict[str, dict]:
   pool = written_tokens(read_labels(folders['verifier']))
   found = {}
   for name, (job, above, _) in (LABELS | ONLY_COUNTED).items():
+    if job not in folders:
+      continue
     chains = read_labels(folders[job])
     tokens = pool + ledgers[job]['tokens']
     if job == 'consensus':  # both of its sources were asked about all chains
@@ -151,14 +159,14 @@ def train_calls(
   seed: int, folders: dict[str, pathlib.Path], labels: dict[str, dict]
 ) -> dict[tuple[str, str], tuple]:
   """A PRM for every kind of label and every budget."""
-  budget = ROLLOUT_CHAINS * labels['rollouts, hard']['tokens_per_chain']
   calls = {}
   for name, (job, _, flags) in LABELS.items():
-    has = labels[name]
-    wanted = {
-      'equal chains': CHAINS,
-      'equal tokens': int(budget / has['tokens_per_chain']),
-    }
+    if name not in labels:
+      continue
+    has, wanted = labels[name], {'equal chains': CHAINS}
+    if (by := labels.get('rollouts, hard')) is not None:
+      budget = ROLLOUT_CHAINS * by['tokens_per_chain']
+      wanted['equal tokens'] = int(budget / has['tokens_per_chain'])
     for kind, many in wanted.items():
       has[kind] = chains = min(many, has['labelled'])
       slug = f'{name}_{kind}'.replace(', ', '_').replace(' ', '_')
@@ -250,16 +258,24 @@ def main() -> None:
   parser.add_argument('--workdir', type=pathlib.Path, required=True)
   parser.add_argument('--jobs', type=int, default=2, help='side by side')
   parser.add_argument('--seeds', type=int, nargs='+', default=SEEDS)
+  parser.add_argument(
+    '--labels', nargs='+', choices=LABELS, help='only these, without tables'
+  )
   parser.add_argument('--output', type=pathlib.Path, default=HERE)
   args = parser.parse_args()
   runner = Runner(args.workdir, args.jobs)
+  every = LABELS | ONLY_COUNTED
+  jobs = {every[name][0] for name in args.labels or every}
+  if 'consensus' in jobs:
+    jobs |= {'rollouts', 'other'}
 
   labels, runs = {}, {}
   for seed in args.seeds:
-    folders = label_all(runner, seed)
+    folders = label_all(runner, seed, sorted(jobs))
     labels[seed] = describe_labels(folders)
     calls = train_calls(seed, folders, labels[seed])
-    calls |= active_calls(runner, seed)
+    if not args.labels:
+      calls |= active_calls(runner, seed)
     trained = runner.all(runner.main, list(calls.values()))
     runs[seed] = {
       f'{kind}: {name}': read_run(folder)
@@ -273,6 +289,8 @@ def main() -> None:
     'runs': {str(seed): value for seed, value in runs.items()},
   }
   manifest.write_json(args.output / 'results.json', found)
+  if args.labels:  # no tables without the others
+    return
   text = render(found)
   readme = args.output / 'README.md'
   if readme.exists():

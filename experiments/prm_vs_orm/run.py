@@ -93,14 +93,15 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--workdir', type=pathlib.Path, required=True)
   parser.add_argument('--variant', default='', help='of configs/prm_math.py')
+  parser.add_argument('--seeds', type=int, nargs='+', default=SEEDS)
   parser.add_argument('--output', type=pathlib.Path, default=HERE)
   args = parser.parse_args()
 
   documents = {
-    str(seed): run_seed(seed, args.workdir, args.variant) for seed in SEEDS
+    str(seed): run_seed(seed, args.workdir, args.variant) for seed in args.seeds
   }
   runs = {seed: doc['results'] for seed, doc in documents.items()}
-  n = runs[str(SEEDS[0])]['best_of_n']['n']
+  n = runs[str(args.seeds[0])]['best_of_n']['n']
   document = {
     'command': 'python experiments/prm_vs_orm/run.py --workdir DIR',
     'manifests': {seed: doc['manifest'] for seed, doc in documents.items()},

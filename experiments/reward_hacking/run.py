@@ -76,6 +76,7 @@ def main() -> None:
   parser.add_argument('--workdir', type=pathlib.Path, required=True)
   parser.add_argument('--jobs', type=int, default=2, help='side by side')
   parser.add_argument('--seeds', type=int, nargs='+', default=SEEDS)
+  parser.add_argument('--forms', nargs='+', choices=FORMS, default=[*FORMS])
   parser.add_argument(
     '--quick', action='store_true', help='to see that it runs'
   )
@@ -83,15 +84,15 @@ def main() -> None:
   args = parser.parse_args()
   runner = Runner(args.workdir, args.jobs)
   runner.all(models, [(runner, seed, args.quick) for seed in args.seeds])
-  pairs = [(form, seed) for form in FORMS for seed in args.seeds]
+  pairs = [(form, seed) for form in args.forms for seed in args.seeds]
   calls = [(runner, seed, form, args.quick) for form, seed in pairs]
-  curves: dict[str, list[Curve]] = {form: [] for form in FORMS}
+  curves: dict[str, list[Curve]] = {form: [] for form in args.forms}
   for (form, _), curve in zip(pairs, runner.all(run_form, calls), strict=True):
     curves[form].append(curve)
   found = tables.summarise(
     curves,
     {form: {RATE: of_seeds[0]} for form, of_seeds in curves.items()},
-    dict.fromkeys(FORMS, RATE),
+    dict.fromkeys(args.forms, RATE),
   )
   document = {
     'command': COMMAND,

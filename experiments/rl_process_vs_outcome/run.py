@@ -113,10 +113,11 @@ def measure(
   arms: Sequence[str],
   seeds: Sequence[int],
   sizes: Mapping[int, Size],
+  rates_tried: Sequence[float] = RATES,
 ) -> dict:
   """One length: every arm at its own rate, all seeds."""
   runner.all(models, [(runner, seed, operations, sizes) for seed in seeds])
-  tried = [(arm, rate) for arm in arms for rate in RATES]
+  tried = [(arm, rate) for arm in arms for rate in rates_tried]
   first = runner.all(
     run_arm,
     [(runner, seeds[0], operations, arm, rate, sizes) for arm, rate in tried],
@@ -152,6 +153,7 @@ def main() -> None:
     '--operations', type=int, nargs='+', choices=SIZES, default=tuple(SIZES)
   )
   parser.add_argument('--arms', nargs='+', choices=ARMS, help='default: all')
+  parser.add_argument('--rates', type=float, nargs='+', default=RATES)
   parser.add_argument(
     '--quick', action='store_true', help='to see that it runs'
   )
@@ -161,7 +163,7 @@ def main() -> None:
   sizes = {k: Size(40, 40, 20) for k in SIZES} if args.quick else SIZES
   for operations in args.operations:
     arms = args.arms or (LONGEST if operations == 20 else tuple(ARMS))
-    found = measure(runner, operations, arms, args.seeds, sizes)
+    found = measure(runner, operations, arms, args.seeds, sizes, args.rates)
     write(args.output, operations, found | {'seeds': list(args.seeds)})
 
 
