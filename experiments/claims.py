@@ -287,6 +287,32 @@ def is_hacked(arm: str) -> Callable[[Mapping[str, Any]], Found]:
   return find
 
 
+def weak_prm(with_outcome: bool) -> Callable[[Mapping[str, Any]], Found]:
+  """How far the forms fall that a weak PRM pays, alone or beside the outcome."""
+
+  def find(document: Mapping[str, Any]) -> Found:
+    arms = {
+      name: told
+      for name, told in document['results']['arms'].items()
+      if name.endswith('and outcome') == with_outcome
+    }
+    return Found(
+      '; '.join(
+        f'{percent(told["accuracy"]["mean"][0])} to '
+        f'{percent(told["accuracy"]["mean"][-1])} ({name})'
+        for name, told in arms.items()
+      ),
+      'in the end '
+      + '; '.join(
+        between((told['accuracy']['low'][-1], told['accuracy']['high'][-1]))
+        for told in arms.values()
+      ),
+      [told['falls'] != with_outcome for told in arms.values()],
+    )
+
+  return find
+
+
 CLAIMS = (
   Claim(
     'prm_vs_orm',
@@ -366,6 +392,18 @@ CLAIMS = (
     'So is its min form',
     'PRM-only rewards are usually hacked (PURE; Cheng et al., 2025)',
     is_hacked('PRM, min form'),
+  ),
+  Claim(
+    'reward_hacking',
+    'A weak PRM as the only reward is hacked, in every form',
+    'PRM-only RL usually hacks within 200 steps (PURE; Cheng et al., 2025)',
+    weak_prm(with_outcome=False),
+  ),
+  Claim(
+    'reward_hacking',
+    "The verifier's word beside it ends that",
+    'some verified rewards prevent it (PURE; Cheng et al., 2025)',
+    weak_prm(with_outcome=True),
   ),
   Claim(
     'speed',

@@ -98,6 +98,49 @@ def at_threshold(
   return localisation(predictions, labels) | {'threshold': float(threshold)}
 
 
+def confusion_by_position(
+  step_scores: np.ndarray,  # [M, P]
+  step_mask: np.ndarray,  # [M, P]
+  labels: np.ndarray,  # [M]
+  threshold: float,
+  rows: int = 10,
+) -> list[dict[str, int | bool]]:
+  """Steps up to the first error, flagged or not, by their place in the chain.
+
+  What comes after a first error is not counted: nobody agrees on its labels.
+
+  Args:
+    labels: first wrong step, -1 for none.
+    threshold: a step below it is flagged.
+    rows: places that are told apart; the last is that of all later steps.
+
+  Returns:
+    By place: `step`, from 1; `and_later`, whether it is of later ones, too; and
+    the counts `right_kept`, `right_flagged`, `wrong_kept`, `wrong_flagged`.
+  """
+  scores, mask = steps.check_scores(step_scores, step_mask)
+  first = steps.check_first_errors(labels, mask)[:, None]
+  place = np.arange(scores.shape[1])
+  sides = {
+    'right': mask & ((first < 0) | (place < first)),
+    'wrong': mask & (place == first),
+  }
+  flagged = scores < threshold
+  found = []
+  for k in range(min(rows, scores.shape[1])):
+    and_later = k == rows - 1 < scores.shape[1] - 1
+    here = slice(k, None if and_later else k + 1)
+    found.append(
+      {'step': k + 1, 'and_later': and_later}
+      | {
+        f'{side}_{what}': int((which & said)[:, here].sum())
+        for side, which in sides.items()
+        for what, said in (('kept', ~flagged), ('flagged', flagged))
+      }
+    )
+  return found
+
+
 def choose_threshold(
   step_scores: np.ndarray,  # [M, P]
   step_mask: np.ndarray,  # [M, P]

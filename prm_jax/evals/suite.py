@@ -113,6 +113,9 @@ def localisation_section(
     'ci95': [low, high],
     'baselines': localisation.baselines(mask, first, position),
     'upper_bound': {'threshold': best, 'f1': upper},
+    'by_position': localisation.confusion_by_position(
+      values, mask, first, threshold
+    ),
   }
 
 

@@ -171,7 +171,7 @@ def best_of_n(section: Mapping[str, Any], aggregate: str) -> dict[str, Any]:
 
 def localisation(section: Mapping[str, Any]) -> dict[str, Any]:
   """Table rows: every dataset's PRM, then its trivial baselines."""
-  rows, notes = [], {}
+  rows, notes, places = [], {}, []
   for order, (dataset, values) in enumerate(section.items()):
     if not isinstance(values, Mapping):
       notes[dataset] = values
@@ -180,6 +180,9 @@ def localisation(section: Mapping[str, Any]) -> dict[str, Any]:
     shared = {'dataset': dataset, 'order': order}
     row = _found(values, where) | shared
     rows.append(row | {'name': 'PRM', 'baseline': False})
+    if 'by_position' in values:
+      told = _list(values, 'by_position', where, -1)
+      places.append((dataset, by_position(told, f'{where}.by_position')))
     baselines = values.get('baselines') or {}
     if not isinstance(baselines, Mapping):
       raise UserError(f'{where}.baselines: expected an object')
@@ -188,7 +191,32 @@ def localisation(section: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f'{where}.baselines.{name}: expected an object')
       row = _found(baseline, f'{where}.baselines.{name}') | shared
       rows.append(row | {'name': name.replace('_', ' '), 'baseline': True})
-  return {'rows': rows, 'notes': plain(notes)}
+  return {'rows': rows, 'notes': plain(notes), 'places': places}
+
+
+COUNTS = ('right_kept', 'right_flagged', 'wrong_kept', 'wrong_flagged')
+
+
+def by_position(told: list[Any], where: str) -> list[dict[str, Any]]:
+  """Table rows: of the steps at a place, how many are flagged, and rightly."""
+  rows = []
+  for k, each in enumerate(told):
+    values = each if isinstance(each, Mapping) else {}
+    counts = [values.get(name) for name in COUNTS]
+    if any(not isinstance(count, int) or count < 0 for count in counts):
+      raise UserError(f'{where}[{k}]: expected counts {", ".join(COUNTS)}')
+    kept, alarms, missed, found = counts
+    right, wrong = kept + alarms, missed + found
+    rows.append(
+      {
+        'step': f'{k + 1}{" and later" if values.get("and_later") else ""}',
+        'right': f'{right:,}',
+        'alarms': _percent(alarms / right if right else math.nan),
+        'wrong': f'{wrong:,}',
+        'found': _percent(found / wrong if wrong else math.nan),
+      }
+    )
+  return rows
 
 
 def _found(values: Mapping[str, Any], where: str) -> dict[str, Any]:

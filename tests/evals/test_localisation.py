@@ -54,6 +54,23 @@ def test_localisation_by_hand():
   }
 
 
+def test_confusion_by_position_by_hand():
+  rows = [[0.9, 0.2, 0.1], [0.3, 0.9], [0.9, 0.8, 0.7], [0.9, 0.5]]
+  scores, mask = steps.pad(rows)
+  labels = np.array([1, -1, 2, 1])
+  found = loc.confusion_by_position(scores, mask, labels, 0.5, rows=2)
+  names = ('right_kept', 'right_flagged', 'wrong_kept', 'wrong_flagged')
+  assert [[row[name] for name in names] for row in found] == [
+    [3, 1, 0, 0],  # the second chain's first step is a false alarm
+    # Second and third steps: chain 0 is found at 1, its third step is not
+    # counted; chain 2 is missed at 2; 0.5 is not < 0.5.
+    [2, 0, 2, 1],
+  ]
+  assert [row['and_later'] for row in found] == [False, True]
+  every = loc.confusion_by_position(scores, mask, labels, 0.5, rows=3)
+  assert [row['and_later'] for row in every] == [False] * 3
+
+
 def test_f1_without_a_match_is_zero_not_a_division_by_zero():
   # Hazard 8, first half.
   with np.errstate(all='raise'):

@@ -29,6 +29,10 @@ from tests.report.workdir import DOCUMENT, record, write
       'localisation.gsm8k.f1 is 31.3',
     ),
     (
+      lambda d: d['results']['localisation']['gsm8k'].update(by_position=[1]),
+      'localisation.gsm8k.by_position[0]: expected counts right_kept',
+    ),
+    (
       lambda d: d['results']['localisation']['gsm8k'].pop('f1'),
       'localisation.gsm8k',
     ),

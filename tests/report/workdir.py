@@ -37,6 +37,24 @@ DOCUMENT = {
         'acc_correct': 0.54,
         'threshold': 0.4,
         'ci95': [0.26, 0.366],
+        'by_position': [
+          {
+            'step': 1,
+            'and_later': False,
+            'right_kept': 90,
+            'right_flagged': 10,
+            'wrong_kept': 3,
+            'wrong_flagged': 1,
+          },
+          {
+            'step': 2,
+            'and_later': True,
+            'right_kept': 1500,
+            'right_flagged': 0,
+            'wrong_kept': 0,
+            'wrong_flagged': 0,
+          },
+        ],
         'baselines': {
           'random_step': {'f1': 0.19, 'acc_error': 0.15, 'acc_correct': 0.26},
           'never_wrong': {'f1': 0.0, 'acc_error': 0.0, 'acc_correct': 1.0},
