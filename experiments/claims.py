@@ -38,13 +38,16 @@ class Found(NamedTuple):
     return HOLDS if all(self.holds) else PARTLY if any(self.holds) else FAILS
 
 
+Finder = Callable[[Mapping[str, Any]], Found]
+
+
 class Claim(NamedTuple):
   """A claim, and how an experiment's results answer it."""
 
   folder: str
   text: str
   literature: str
-  find: Callable[[Mapping[str, Any]], Found]
+  find: Finder
   results: str = 'results.json'
 
 
@@ -167,6 +170,32 @@ def active_selection(document: Mapping[str, Any]) -> Found:
   )
 
 
+def best_aggregate(labels: str, best: str, others: Sequence[str]) -> Finder:
+  """Whether one aggregate of a PRM's step scores beats others, each seed."""
+
+  def find(document: Mapping[str, Any]) -> Found:
+    runs = [
+      run[f'equal chains: {labels}']['best_of_64']
+      for run in document['runs'].values()
+    ]
+    means = {
+      how: [run[f'prm_{how}']['mean'] for run in runs]
+      for how in (best, *others)
+    }
+    return Found(
+      '; '.join(
+        f'{percent(mean(each))} ({how})' for how, each in means.items()
+      ),
+      f'each seed, {best}: {", ".join(map(percent, means[best]))}',
+      [
+        means[best][k] >= max(means[how][k] for how in others)
+        for k in range(len(runs))
+      ],
+    )
+
+  return find
+
+
 def little_compute(document: Mapping[str, Any]) -> Found:
   """Beam's compute for what best of 64 reaches, by operations."""
   found = {}
@@ -234,7 +263,7 @@ def sampling_is_fast(document: Mapping[str, Any]) -> Found:
   )
 
 
-def fewer_chains(arm: str) -> Callable[[Mapping[str, Any]], Found]:
+def fewer_chains(arm: str) -> Finder:
   """Chains of an arm until it is where outcome-only ends, by operations."""
 
   def find(document: Mapping[str, Any]) -> Found:
@@ -263,7 +292,7 @@ def fewer_chains(arm: str) -> Callable[[Mapping[str, Any]], Found]:
   return find
 
 
-def is_hacked(arm: str) -> Callable[[Mapping[str, Any]], Found]:
+def is_hacked(arm: str) -> Finder:
   """How far an arm falls from its best look, by operations."""
 
   def find(document: Mapping[str, Any]) -> Found:
@@ -287,8 +316,8 @@ def is_hacked(arm: str) -> Callable[[Mapping[str, Any]], Found]:
   return find
 
 
-def weak_prm(with_outcome: bool) -> Callable[[Mapping[str, Any]], Found]:
-  """How far the forms fall that a weak PRM pays, alone or beside the outcome."""
+def weak_prm(with_outcome: bool) -> Finder:
+  """How far accuracy falls by the forms of a weak PRM, alone or not."""
 
   def find(document: Mapping[str, Any]) -> Found:
     arms = {
@@ -356,6 +385,18 @@ CLAIMS = (
     'Labels of the most convincing wrong chains are worth more (by F1)',
     '2.6x (Lightman et al., 2023)',
     active_selection,
+  ),
+  Claim(
+    'label_sources',
+    'A PRM of rollouts chooses best by its last step (best of 64)',
+    'last before product and min (Zhang et al., 2025)',
+    best_aggregate('rollouts, soft', 'last', ('min', 'prod')),
+  ),
+  Claim(
+    'label_sources',
+    'One of exact labels by its lowest step or their product',
+    'the same for labels of people and judges (Zhang et al., 2025)',
+    best_aggregate('verifier', 'min', ('last',)),
   ),
   Claim(
     'test_time_compute',

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+AGGREGATES = ('min', 'prod', 'mean', 'last')
 LIGHTMAN = 2.6  # Lightman et al. (2023), section 4.2
 MEASURES = {
   'F1': lambda run: run['localisation']['f1'],
@@ -85,6 +86,23 @@ def run_table(
   return '\n'.join(lines)
 
 
+def aggregation_table(
+  runs: Sequence[dict[str, Any]], names: Sequence[str], kind: str
+) -> str:
+  """Best of 64 by every aggregate of a chain's step scores."""
+  lines = [
+    f'| labels, {kind} | {" | ".join(AGGREGATES)} |',
+    f'| --- |{" --- |" * len(AGGREGATES)}',
+  ]
+  for name in names:
+    rows = [seed[f'{kind}: {name}']['best_of_64'] for seed in runs]
+    cells = [
+      percent([row[f'prm_{how}']['mean'] for row in rows]) for how in AGGREGATES
+    ]
+    lines.append(f'| {name} | {" | ".join(cells)} |')
+  return '\n'.join(lines)
+
+
 def efficiency(
   runs: dict[str, Any], budgets: Sequence[int], measure: str
 ) -> float | None:
@@ -144,6 +162,7 @@ def render(
         run_table(labels, runs, names, kind)
         for kind in ('equal chains', 'equal tokens')
       ),
+      aggregation_table(runs, names, 'equal chains'),
       active_table(runs, budgets),
     ]
   )
