@@ -260,9 +260,9 @@ def main() -> None:
   parser.add_argument('--policy', help='workdir of configs/policy_math.py')
   parser.add_argument('--prm', help='workdir of configs/prm_math.py')
   parser.add_argument('--rewards', nargs='+', choices=REWARDS, default=REWARDS)
-  parser.add_argument('--rounds', type=int, default=5)
+  parser.add_argument('--rounds', type=int, default=3)
   parser.add_argument('--warmup', type=int, default=10, help='updates')
-  parser.add_argument('--updates', type=int, default=40, help='measured')
+  parser.add_argument('--updates', type=int, default=20, help='measured')
   parser.add_argument(
     '--devices', type=int, default=cores(), help='of ours, as cpu_devices'
   )
