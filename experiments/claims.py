@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from experiments import ablations
 from experiments.label_sources.run import ACTIVE
 from experiments.label_sources.tables import efficiency
 from experiments.rl_process_vs_outcome.tables import ENDS
@@ -357,6 +358,25 @@ def weak_prm(with_outcome: bool) -> Finder:
   return find
 
 
+def arm_leads(first: str, second: str, name: str) -> Finder:
+  """Whether one arm of an ablation measures more than another, each seed."""
+
+  def find(document: Mapping[str, Any]) -> Found:
+    ours, theirs = (
+      ablations.values(document, arm, name) for arm in (first, second)
+    )
+    pairs = [
+      f'{percent(a)} to {percent(b)}' for a, b in zip(ours, theirs, strict=True)
+    ]
+    return Found(
+      f'{percent(mean(ours))} to {percent(mean(theirs))}',
+      f'each seed: {", ".join(pairs)}',
+      [a > b for a, b in zip(ours, theirs, strict=True)],
+    )
+
+  return find
+
+
 CLAIMS = (
   Claim(
     'prm_vs_orm',
@@ -460,6 +480,18 @@ CLAIMS = (
     "The verifier's word beside it ends that",
     'some verified rewards prevent it (PURE; Cheng et al., 2025)',
     weak_prm(with_outcome=True),
+  ),
+  Claim(
+    'after_first_error',
+    'Steps after the first error are better left out than called wrong (F1)',
+    'none',
+    arm_leads('mask', 'bad', ablations.F1),
+  ),
+  Claim(
+    'after_first_error',
+    'Labels of each such step by itself are better still (F1)',
+    'none',
+    arm_leads('keep', 'mask', ablations.F1),
   ),
   Claim(
     'speed',
