@@ -135,11 +135,14 @@ def run(ablation: Ablation) -> None:
   parser.add_argument('--workdir', type=pathlib.Path, required=True)
   parser.add_argument('--jobs', type=int, default=2, help='side by side')
   parser.add_argument('--seeds', type=int, nargs='+', default=ablation.seeds)
+  parser.add_argument(
+    '--arms', nargs='+', choices=ablation.arms, default=ablation.arms
+  )
   parser.add_argument('--output', type=pathlib.Path, default=ablation.folder)
   args = parser.parse_args()
   runner = Runner(args.workdir, args.jobs)
   runner.all(ablation.prepare, [(runner, seed) for seed in args.seeds])
-  asked = [(arm, seed) for arm in ablation.arms for seed in args.seeds]
+  asked = [(arm, seed) for arm in args.arms for seed in args.seeds]
   found = runner.all(
     ablation.measure, [(runner, seed, arm) for arm, seed in asked]
   )
