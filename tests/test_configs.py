@@ -5,6 +5,7 @@ import concurrent.futures
 import json
 import math
 import pathlib
+import runpy
 import subprocess
 
 import numpy as np
@@ -24,30 +25,32 @@ BASES = (
   'qwen2_5_math_7b',
   'smollm2',
 )
-# Config -> its variants but `tiny`, and those of them that bring a base.
+# Config -> its variants but `tiny`, and those of them that bring a base. The
+# notebooks run `small`, tests/test_main_base.py `from_run`.
 VARIANTS = {
-  'prm_math': (('human', 'lora', 'orm', 'words'), BASES),
-  'policy_math': (('lora',), ('qwen2_5_math_7b', 'smollm2')),
+  'prm_math': (('human', 'lora', 'orm', 'words', 'from_run', 'small'), BASES),
+  'policy_math': (('lora', 'small'), ('qwen2_5_math_7b', 'smollm2')),
   # Run by tests/test_label_job.py.
   'label_math': (
     (
       *('verifier', 'rollouts', 'omega', 'judge', 'corruption'),
-      *('consensus', 'active'),
+      *('consensus', 'active', 'small'),
     ),
     (),
   ),
-  'sample_math': (('gsm8k',), ()),
+  'sample_math': (('gsm8k', 'small'), ()),
   # Run by tests/test_search_job.py.
   'search_math': (
     (
       *('best_of_n', 'majority', 'weighted_vote', 'beam', 'dvts', 'lookahead'),
       *('rebase', 'mcts', 'refine', 'early_rejection', 'gsm8k', 'words'),
+      'small',
     ),
     (),
   ),
   # Run by tests/test_rl_job.py.
   'rl_math': (
-    ('grpo', 'rloo', 'ppo', 'outcome', 'prime', 'exact'),
+    ('grpo', 'rloo', 'ppo', 'outcome', 'prime', 'exact', 'small'),
     ('qwen2_5_math_7b',),
   ),
 }
@@ -313,6 +316,21 @@ def test_every_config_is_tried_here():
   """A new config has to be added to this file."""
   names = {path.stem for path in (ROOT / 'configs').glob('*.py')}
   assert names == VARIANTS.keys()
+
+
+def test_small_jobs_are_of_the_same_problems():
+  """No PRM may be tested on what its policy was trained on, or the reverse."""
+  splits = set()
+  for name in VARIANTS:
+    path = ROOT / 'configs' / f'{name}.py'
+    config = runpy.run_path(str(path))['get_config']('small')
+    section = next(
+      config[k] for k in ('problems', 'chains', 'data') if k in config
+    )
+    # Test and dev problems are drawn first; training goes on from there.
+    splits.add((section.test_problems, section.dev_problems))
+    assert dict(section.arithmetic).items() >= {'operations': 5}.items()
+  assert len(splits) == 1
 
 
 @pytest.mark.parametrize('config', VARIANTS)
