@@ -366,8 +366,6 @@ def qwen2_5_72b(config: ml_collections.ConfigDict) -> None:
 
 
 def lora(config: ml_collections.ConfigDict) -> None:
-  if not config.base:
-    raise ValueError('lora needs a base before it, as in :smollm2,lora')
   config.lora.update(rank=16, alpha=32.0)
   config.optim.lr = 2e-4
 

@@ -1,7 +1,7 @@
 """What each arm of an ablation measures: a panel a measure, a row an arm."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -13,10 +13,11 @@ from matplotlib import pyplot
 matplotlib.rcParams.update({'svg.hashsalt': 'prm_jax', 'font.size': 9})
 
 
-def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
+def draw(
+  document: Mapping[str, Any], names: Sequence[str], path: pathlib.Path
+) -> None:
   """Writes the figure as SVG: each seed with its 95% interval, and the mean."""
   runs = document['runs']
-  names = list(dict.fromkeys(n for arm in runs.values() for n in _names(arm)))
   figure, panels = pyplot.subplots(
     1,
     len(names),
@@ -39,10 +40,6 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
   figure.tight_layout()
   figure.savefig(path, metadata={'Date': None})
   pyplot.close(figure)
-
-
-def _names(seeds: Mapping[str, Any]) -> list[str]:
-  return [name for measured in seeds.values() for name in measured]
 
 
 def _draw_seed(panel: Any, height: float, found: Mapping[str, Any]) -> None:

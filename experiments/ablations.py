@@ -12,15 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments import ablation_figure
-from experiments.arithmetic import domain_flags, row_flags
+from experiments.arithmetic import (
+  chains_per_row,
+  domain_flags,
+  row_flags,
+)
 from experiments.runner import Runner
 from prm_jax import manifest
 from prm_jax.report import readme_table
 
 SEEDS = (0, 1, 2)
 OPERATIONS = 5
+CHAINS = 32  # of an update
 SIZES = (
-  '--config.data.batch_size=8',  # rows of some four chains
   '--config.data.train_problems=2048',
   '--config.data.test_problems=200',
   '--config.data.test_samples=16',
@@ -33,6 +37,8 @@ F1, AUC = 'first-error F1', 'AUC of steps'
 BY_PRM, BY_ORM = 'best of 16, PRM', 'best of 16, ORM'
 VOTE = 'weighted vote of 16'
 CURVES = {BY_PRM: 'prm_min', BY_ORM: 'orm', VOTE: 'weighted_vote'}
+# What most ablations have as one of their arms is trained once.
+AS_IT_IS = 'prm'
 
 # (runner, seed, arm) -> what it measures.
 Measure = Callable[[Runner, int, str], Mapping[str, 'Measured']]
@@ -53,7 +59,6 @@ class Ablation(NamedTuple):
     thing: what the arms differ in, for the table's head.
     arms: their names.
     prepare: (runner, seed) -> what all arms of a seed need; made first.
-    seeds: three, but where a seed changes nothing.
   """
 
   file: str
@@ -61,7 +66,6 @@ class Ablation(NamedTuple):
   arms: Sequence[str]
   measure: Measure
   prepare: Callable[[Runner, int], object] = lambda runner, seed: None
-  seeds: Sequence[int] = SEEDS
 
   @property
   def folder(self) -> pathlib.Path:
@@ -86,6 +90,7 @@ def train(
     f'seed_{seed}/{name}',
     *domain_flags(seed, operations, 'data'),
     *row_flags(operations, end=False),
+    f'--config.data.batch_size={CHAINS // chains_per_row(operations)}',
     *SIZES,
     *flags,
   )
@@ -94,14 +99,14 @@ def train(
 def train_policy(
   runner: Runner, seed: int, name: str, *flags: str
 ) -> pathlib.Path:
-  """A policy that imitates as many chains of the PRMs' problems."""
+  """A policy that imitates the chains which the PRMs have labels of."""
   return runner.main(
     'policy_math.py',
     f'seed_{seed}/{name}',
     *domain_flags(seed, OPERATIONS, 'data'),
     *row_flags(OPERATIONS, end=True),
     '--config.data.train_problems=2048',
-    '--config.data.train_samples=2',
+    '--config.data.train_samples=1',
     '--config.data.test_problems=200',
     '--config.data.test_samples=4',
     '--config.evaluation.samples=4',
@@ -123,7 +128,7 @@ def read(workdir: pathlib.Path) -> dict[str, Measured]:
   }
   curves = results['best_of_n']
   for name, method in CURVES.items():
-    if method in curves:
+    if name != BY_ORM or method in curves:  # only some train an ORM
       curve = curves[method]
       found[name] = Measured(curve['mean'][-1], curve['ci95'][-1])
   return found
@@ -134,12 +139,15 @@ def run(ablation: Ablation) -> None:
   parser = argparse.ArgumentParser(description=ablation.command)
   parser.add_argument('--workdir', type=pathlib.Path, required=True)
   parser.add_argument('--jobs', type=int, default=2, help='side by side')
-  parser.add_argument('--seeds', type=int, nargs='+', default=ablation.seeds)
+  parser.add_argument('--seeds', type=int, nargs='+', default=SEEDS)
   parser.add_argument(
     '--arms', nargs='+', choices=ablation.arms, default=ablation.arms
   )
   parser.add_argument('--output', type=pathlib.Path, default=ablation.folder)
   args = parser.parse_args()
+  whole = [*args.arms] == [*ablation.arms] and [*args.seeds] == [*SEEDS]
+  if not whole and args.output == ablation.folder:
+    parser.error('some arms or seeds only: --output has to be another folder')
   runner = Runner(args.workdir, args.jobs)
   runner.all(ablation.prepare, [(runner, seed) for seed in args.seeds])
   asked = [(arm, seed) for arm in args.arms for seed in args.seeds]
@@ -160,7 +168,7 @@ def run(ablation: Ablation) -> None:
     'runs': runs,
   }
   manifest.write_json(args.output / 'results.json', document)
-  ablation_figure.draw(document, args.output / 'figure.svg')
+  ablation_figure.draw(document, names_of(document), args.output / 'figure.svg')
   text = render(document)
   if (args.output / 'README.md').exists():
     readme_table.fill(args.output / 'README.md', text)

@@ -14,6 +14,11 @@ def domain_flags(seed: int, operations: int, section: str) -> list[str]:
   ]
 
 
+def chains_per_row(operations: int, end: bool = False) -> int:
+  """How many chains of so many steps a row has room for."""
+  return max(1, ROW // (8 * operations + AROUND + end))
+
+
 def row_flags(operations: int, end: bool, extra_steps: int = 0) -> list[str]:
   """Windows of chains of so many steps.
 
@@ -23,7 +28,7 @@ def row_flags(operations: int, end: bool, extra_steps: int = 0) -> list[str]:
   """
   chain = 8 * operations + AROUND + end
   longest = chain + 6 * extra_steps
-  many = max(1, ROW // chain)
+  many = chains_per_row(operations, end)
   return [
     f'--config.data.max_length={longest}',
     f'--config.data.row_length={max(longest, many * chain)}',

@@ -65,7 +65,9 @@ QUICK = {
     ),
     6,
   ),
-  'reward_hacking': Again((*FIRST, '--forms', 'sum', 'sum, centred'), 6),
+  'reward_hacking': Again(
+    (*FIRST, '--forms', 'mean', 'the same, and outcome'), 6
+  ),
   'human_labels': Again(('--problems', '60'), 5, data=True),
 }
 NOT_REPEATED = {
@@ -91,9 +93,8 @@ def intervals(
       yield from intervals(part, (*path, str(k)))
   if not isinstance(document, Mapping):
     return
-  if {'mean', 'low', 'high'} <= set(document):  # a curve: where it ends
-    ends = [document[name][-1] for name in ('mean', 'low', 'high')]
-    yield (*path, 'end'), ends[0], (ends[1], ends[2])
+  if 'seeds_end' in document:  # an arm of RL: its first seed, where it ends
+    yield from _first_seed(document, (*path, 'first seed'))
     return
   value = next((document[k] for k in VALUES if k in document), None)
   bounds = document.get('ci95')
@@ -104,6 +105,16 @@ def intervals(
     yield path, value, tuple(bounds)
   for name, part in document.items():
     yield from intervals(part, (*path, name))
+
+
+def _first_seed(
+  arm: Mapping[str, Any], path: Path
+) -> Iterator[tuple[Path, float, tuple[float, float]]]:
+  """Its interval is that of all seeds, as wide as one of them makes it."""
+  low, high = (arm['accuracy'][name][-1] for name in ('low', 'high'))
+  half = (high - low) / 2 * len(arm['seeds_end']) ** 0.5
+  value = arm['seeds_end'][0]
+  yield path, value, (value - half, value + half)
 
 
 def compare(known: Any, found: Any) -> list[dict[str, Any]]:
@@ -126,6 +137,8 @@ def compare(known: Any, found: Any) -> list[dict[str, Any]]:
 
 def repeat(name: str, again: Again, workdir: pathlib.Path) -> dict[str, Any]:
   """Runs one experiment and compares it."""
+  if not (HERE / name / 'results.json').exists():
+    return {'failed': 'no results.json is committed', 'minutes': 0.0}
   began = time.monotonic()
   output = workdir / 'results' / name
   output.mkdir(parents=True, exist_ok=True)
@@ -209,7 +222,7 @@ def main() -> None:
   good = sum(map(is_good, found.values()))
   spent = sum(result['minutes'] for result in found.values())
   print(f'{good} of {len(found)} come out again, {spent:.0f} minutes')
-  if good < len(found):
+  if not found or good < len(found):
     sys.exit(1)
 
 

@@ -33,7 +33,7 @@ def test_the_first_cell_installs(path):
     next(text for kind, text in cells_of(each) if kind == 'code')
     for each in (path, NOTEBOOKS[0])
   )
-  assert '%pip install --quiet --editable' in first
+  assert "'pip', 'install', '--quiet', '--editable', '.[experiments]'" in first
   assert first == of_the_first
 
 

@@ -38,12 +38,19 @@ def test_numbers_agree_where_their_intervals_meet():
       'mean': [0.2, 0.3],
       'ci95': [[0.1, 0.3], [0.2, 0.4]],
     },
-    'arm': {'mean': [0.1, 0.8], 'low': [0.0, 0.7], 'high': [0.2, 0.9]},
+    'arm': {
+      'accuracy': {'mean': [0.1, 0.8], 'low': [0.0, 0.7], 'high': [0.2, 0.9]},
+      'seeds_end': [0.6, 0.8, 0.9, 0.9],
+    },
   }
   found = copy.deepcopy(known)
   found['runs']['0'] = {'f1': 0.65, 'ci95': [0.59, 0.7]}
   found['curve']['mean'][1], found['curve']['ci95'][1] = 0.5, [0.41, 0.6]
-  found['arm']['low'][1] = 0.95
+  # One seed beside four: its own interval is twice as wide.
+  found['arm'] = {
+    'accuracy': {'mean': [0.1, 0.9], 'low': [0.0, 0.85], 'high': [0.2, 0.95]},
+    'seeds_end': [0.9],
+  }
   found['new'] = {'f1': 0.5, 'ci95': [0.4, 0.6]}
   agrees = {
     row['where']: row['agrees'] for row in run_all.compare(known, found)
@@ -52,7 +59,7 @@ def test_numbers_agree_where_their_intervals_meet():
     'runs / 0': True,
     'curve / 0': True,
     'curve / 1': False,
-    'arm / end': False,
+    'arm / first seed': False,
   }
   good = {'numbers': [{'agrees': True}]}
   assert run_all.is_good(good)

@@ -17,6 +17,8 @@ ARMS = ('mask', 'bad', 'keep')
 
 
 def folder(runner: Runner, seed: int, arm: str) -> pathlib.Path:
+  if arm == 'mask':  # the default
+    return ablations.train(runner, seed, ablations.AS_IT_IS)
   flag = f'--config.targets.after_first_error={arm}'
   return ablations.train(runner, seed, f'after_{arm}', flag)
 

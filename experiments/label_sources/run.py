@@ -11,7 +11,7 @@ Writes results.json and the tables of README.md beside this file.
 import argparse
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from experiments.label_sources import tables
 from experiments.label_sources.counting import (
@@ -156,12 +156,15 @@ def train_flags(seed: int, labels: pathlib.Path, chains: int) -> list[str]:
 
 
 def train_calls(
-  seed: int, folders: dict[str, pathlib.Path], labels: dict[str, dict]
+  seed: int,
+  folders: dict[str, pathlib.Path],
+  labels: dict[str, dict],
+  names: Collection[str],
 ) -> dict[tuple[str, str], tuple]:
   """A PRM for every kind of label and every budget."""
   calls = {}
   for name, (job, _, flags) in LABELS.items():
-    if name not in labels:
+    if name not in names:
       continue
     has, wanted = labels[name], {'equal chains': CHAINS}
     if (by := labels.get('rollouts, hard')) is not None:
@@ -265,7 +268,8 @@ def main() -> None:
   args = parser.parse_args()
   runner = Runner(args.workdir, args.jobs)
   every = LABELS | ONLY_COUNTED
-  jobs = {every[name][0] for name in args.labels or every}
+  # What the pool's chains took is read from the verifier's labels.
+  jobs = {'verifier', *(every[name][0] for name in args.labels or every)}
   if 'consensus' in jobs:
     jobs |= {'rollouts', 'other'}
 
@@ -273,7 +277,7 @@ def main() -> None:
   for seed in args.seeds:
     folders = label_all(runner, seed, sorted(jobs))
     labels[seed] = describe_labels(folders)
-    calls = train_calls(seed, folders, labels[seed])
+    calls = train_calls(seed, folders, labels[seed], args.labels or LABELS)
     if not args.labels:
       calls |= active_calls(runner, seed)
     trained = runner.all(runner.main, list(calls.values()))

@@ -4,8 +4,8 @@
     python -m experiments.labelled_chains.run --workdir /tmp/ablations
 
 The numbers of chains are five times each other, and a chain has five steps: the
-PRM of a row has as many labels as the ORM of the next. Writes results.json,
-figure.svg and the table of README.md beside this file.
+PRM of a row has at most as many labels as the ORM of the next. Writes
+results.json, figure.svg and the table of README.md beside this file.
 """
 
 import pathlib

@@ -16,7 +16,8 @@ from experiments.rl_runs import SMALL
 from experiments.runner import Runner
 
 SCRATCH, POLICY = 'from scratch', 'from the policy'
-WEIGHTS = {SCRATCH: (0, 0.1, 0.3, 1, 3), POLICY: (0, 0.3, 1)}
+LONGER = 'from scratch, twice the updates'  # as many as policy and PRM have
+WEIGHTS = {SCRATCH: (0, 0.1, 0.3, 1, 3), LONGER: (1,), POLICY: (0, 0.3, 1)}
 ARMS = {
   f'{start}, weight {weight:g}': (start, weight)
   for start, weights in WEIGHTS.items()
@@ -25,15 +26,20 @@ ARMS = {
 
 
 def make_policy(runner: Runner, seed: int) -> pathlib.Path:
-  """A policy of the PRMs' size, on as many chains of the same problems."""
+  """A policy of the PRMs' size, on the same chains."""
   return ablations.train_policy(runner, seed, 'policy_128', *SMALL)
 
 
 def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
   start, weight = ARMS[arm]
   flags = [f'--config.loss.lm_weight={weight}']
-  if start == SCRATCH:
+  if start == SCRATCH and weight == 1:  # the default
+    done = ablations.train(runner, seed, ablations.AS_IT_IS)
+  elif start == SCRATCH:
     done = ablations.train(runner, seed, f'lm_{weight:g}', *flags)
+  elif start == LONGER:
+    flags = ('--config.train.steps=800', '--config.train.checkpoint_every=800')
+    done = ablations.train(runner, seed, 'longer', *flags)
   else:
     flags.append(f'--config.base={make_policy(runner, seed)}')
     name = f'from_policy_lm_{weight:g}'

@@ -36,6 +36,8 @@ def policy(runner: Runner, seed: int, width: int) -> pathlib.Path:
 
 
 def prm(runner: Runner, seed: int, width: int) -> pathlib.Path:
+  if width == WIDTHS[-1]:  # the default
+    return ablations.train(runner, seed, ablations.AS_IT_IS)
   return ablations.train(runner, seed, f'prm_{width}', *size(width))
 
 

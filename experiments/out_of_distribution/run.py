@@ -72,7 +72,6 @@ def sample(arm: Arm, seed: int) -> Sequence[Chain]:
   solver_seed = seed + 100 if arm.other_solver else seed
   fields = {'solver_seed': solver_seed} | dict(arm.domain)
   config = arithmetic.ArithmeticConfig(**fields)
-  # Another seed than training's; of problems so short some are in both.
   problems = arithmetic.sample_problems(config, PROBLEMS, seed + 1000)
   transitions = arithmetic.make_solver(config)
   written = arithmetic.sample_results(

@@ -31,7 +31,8 @@ ARMS = {f'w = {weight:g}': weight for weight in WEIGHTS}
 
 
 def logit(chance: np.ndarray) -> np.ndarray:
-  kept = np.clip(chance, 1e-6, 1 - 1e-6)
+  # float32 tells no more chances from 0 and 1.
+  kept = np.clip(chance, 2.0**-25, 1 - 2.0**-25)
   return np.log(kept) - np.log1p(-kept)
 
 
@@ -69,10 +70,7 @@ def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
       test, {'both': mixed}, chance, NS, seed, 2000
     )
     for k, n in enumerate(NS):
-      for told, method in (
-        ('best', 'both'),
-        ('weighted vote', 'weighted_vote'),
-      ):
+      for told, method in METHODS.items():
         curve = curves[method]
         found[f'{told} of {n}, {name}'] = Measured(
           float(curve['mean'][k]), tuple(curve['ci95'][k])

@@ -82,6 +82,9 @@ def main() -> None:
   )
   parser.add_argument('--output', type=pathlib.Path, default=HERE)
   args = parser.parse_args()
+  whole = [*args.forms] == [*FORMS] and [*args.seeds] == [*SEEDS]
+  if not (whole and not args.quick) and args.output == HERE:
+    parser.error('some forms or seeds only: --output has to be another folder')
   runner = Runner(args.workdir, args.jobs)
   runner.all(models, [(runner, seed, args.quick) for seed in args.seeds])
   pairs = [(form, seed) for form in args.forms for seed in args.seeds]
