@@ -76,14 +76,12 @@ def open_published(
   files = TensorFiles(directory)
   style = _style(files, style)
   longest = min(longest, max_length)
-  own = {}
   if (directory / OWN_FORMAT).is_file():
     own = read_json(directory / OWN_FORMAT)
-  built_in = own.get('tokenizer', '')
-  tokenizer = built_in or read_tokenizer(directory)
-  if own:
-    fmt = make_format(tokenizer, longest, str(own.get('separator', '')))
+    tokenizer = own.get('tokenizer') or read_tokenizer(directory)
+    fmt = make_format(tokenizer, longest, str(own.get('separator')))
   else:
+    tokenizer = read_tokenizer(directory)
     fmt = make_published_format(style, directory, tokenizer, longest, separator)
   _check_vocabulary(fmt, architecture, directory)
   also: tuple[str, ...] = ()

@@ -86,9 +86,9 @@ def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
   workdir = model(runner, seed, asked.trained)
   about = json.loads((workdir / 'results.json').read_text())['manifest']
   chains = sample(asked, seed)
-  scores, _ = prm_evaluation.score_chains(load(workdir), chains)
+  scores, read = prm_evaluation.score_chains(load(workdir), chains)
   where = suite.localisation_section(
-    chains, scores, about['threshold']['value'], 0, seed, 2000
+    chains, scores, about['threshold']['value'], 0, seed, 2000, read
   )
   auc = suite.calibration_section(chains, scores)['first_error_auc']
   lowest = np.array([values.min() for values in scores])

@@ -103,6 +103,7 @@ def confusion_by_position(
   step_mask: np.ndarray,  # [M, P]
   labels: np.ndarray,  # [M]
   threshold: float,
+  read: np.ndarray,  # [M]
   rows: int = 10,
 ) -> list[dict[str, int | bool]]:
   """Steps up to the first error, flagged or not, by their place in the chain.
@@ -112,6 +113,7 @@ def confusion_by_position(
   Args:
     labels: first wrong step, -1 for none.
     threshold: a step below it is flagged.
+    read: so many steps of each chain were scored; later ones are not counted.
     rows: places that are told apart; the last is that of all later steps.
 
   Returns:
@@ -121,6 +123,7 @@ def confusion_by_position(
   scores, mask = steps.check_scores(step_scores, step_mask)
   first = steps.check_first_errors(labels, mask)[:, None]
   place = np.arange(scores.shape[1])
+  mask = mask & (place < read[:, None])
   sides = {
     'right': mask & ((first < 0) | (place < first)),
     'wrong': mask & (place == first),

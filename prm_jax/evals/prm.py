@@ -25,20 +25,19 @@ WORTH_SHARING = 8
 
 def score_chains(
   scorer: Scorer, chains: Sequence[Chain]
-) -> tuple[list[np.ndarray], int]:
-  """Step scores of chains, and how many steps did not fit the window.
+) -> tuple[list[np.ndarray], np.ndarray]:
+  """Step scores of chains, and [M] how many steps of each were read.
 
   Samples of one problem are scored together, sharing its prompt. A step that
   does not fit is not judged: it gets the score 1, so that it is never flagged.
   """
-  fitting, unread = [], 0
+  fitting = []
   for chain in chains:
     try:
       fits = len(scorer.format.encode(chain.problem, chain.steps).step_ends)
     except DoesNotFit:
       fits = 0
     fitting.append(fits)
-    unread += len(chain.steps) - fits
 
   groups: dict[str, list[int]] = {}
   for i, chain in enumerate(chains):
@@ -57,7 +56,7 @@ def score_chains(
     )
     for i, values in zip(members, read, strict=True):
       scores[i][: fitting[i]] = values
-  return scores, unread
+  return scores, np.array(fitting)
 
 
 def dev_metrics(
@@ -120,7 +119,8 @@ def evaluate(
   for name, every_chain in dataset.evaluations.items():
     chains = some_problems(every_chain, wanted['max_problems'])
     log(f'scoring {len(chains):,} chains of {name}')
-    scores, unread = score_chains(prm, chains)
+    scores, read = score_chains(prm, chains)
+    unread = sum(len(chain.steps) for chain in chains) - int(read.sum())
     headline = chain_scores(scores, wanted['aggregate'])
     if unread:
       results.setdefault('unread_steps', {})[name] = unread
@@ -145,7 +145,13 @@ def evaluate(
       )
     if process and any(chain.labels for chain in chains):
       results.setdefault('localisation', {})[name] = suite.localisation_section(
-        chains, scores, threshold['value'], position, seed, wanted['resamples']
+        chains,
+        scores,
+        threshold['value'],
+        position,
+        seed,
+        wanted['resamples'],
+        read,
       )
       results.setdefault('calibration', {})[name] = suite.calibration_section(
         chains, scores

@@ -96,10 +96,13 @@ def localisation_section(
   position: int,
   seed: int,
   resamples: int,
+  read: np.ndarray,
 ) -> dict[str, Any]:
   """ProcessBench's first-error F1 beside what needs no model.
 
   Args:
+    read: [M] how many steps of each chain were scored; the others are not
+      flagged, and not counted by position.
     threshold: a step below it is wrong; chosen on other problems.
     position: of the position baseline; chosen on other problems.
   """
@@ -114,7 +117,7 @@ def localisation_section(
     'baselines': localisation.baselines(mask, first, position),
     'upper_bound': {'threshold': best, 'f1': upper},
     'by_position': localisation.confusion_by_position(
-      values, mask, first, threshold
+      values, mask, first, threshold, np.asarray(read)
     ),
   }
 

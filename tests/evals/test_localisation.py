@@ -58,7 +58,8 @@ def test_confusion_by_position_by_hand():
   rows = [[0.9, 0.2, 0.1], [0.3, 0.9], [0.9, 0.8, 0.7], [0.9, 0.5]]
   scores, mask = steps.pad(rows)
   labels = np.array([1, -1, 2, 1])
-  found = loc.confusion_by_position(scores, mask, labels, 0.5, rows=2)
+  read = mask.sum(1)
+  found = loc.confusion_by_position(scores, mask, labels, 0.5, read, rows=2)
   names = ('right_kept', 'right_flagged', 'wrong_kept', 'wrong_flagged')
   assert [[row[name] for name in names] for row in found] == [
     [3, 1, 0, 0],  # the second chain's first step is a false alarm
@@ -67,7 +68,11 @@ def test_confusion_by_position_by_hand():
     [2, 0, 2, 1],
   ]
   assert [row['and_later'] for row in found] == [False, True]
-  every = loc.confusion_by_position(scores, mask, labels, 0.5, rows=3)
+  # Of the last chain only the first step was read.
+  read[3] = 1
+  [_, less] = loc.confusion_by_position(scores, mask, labels, 0.5, read, rows=2)
+  assert [less[name] for name in names] == [2, 0, 1, 1]
+  every = loc.confusion_by_position(scores, mask, labels, 0.5, read, rows=3)
   assert [row['and_later'] for row in every] == [False] * 3
 
 
