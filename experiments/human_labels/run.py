@@ -59,6 +59,8 @@ def main() -> None:
   args = parser.parse_args()
   if not args.data_root:
     parser.error(f'--data-root is missing, and {DATA_VARIABLE} is not set')
+  if args.problems and args.output == HERE:
+    parser.error('--problems: --output has to be another folder')
   path = args.workdir / 'results.json'
   if not path.exists():
     subprocess.run(
