@@ -36,12 +36,13 @@ RATES = (1e-4, 2e-4, 4e-4)
 # Operations of a problem, so many steps of a chain.
 SIZES = {
   5: Size(imitation=400, prm=1200, rewards=200),
-  10: Size(imitation=800, prm=1200, rewards=240),
-  20: Size(imitation=1200, prm=1200, rewards=240),
+  10: Size(imitation=3200, prm=1200, rewards=240),
+  20: Size(imitation=6400, prm=1200, rewards=240),
 }
 # What the PRM is trained on: more slips than the solver makes, so that it has
 # seen errors that the solver does not know.
 LABELLED, SLIP = 16_384, 0.15
+FORMED = 0.8  # share of a policy's chains that take the problem's own steps
 ALONE = '--config.reward.outcome_weight=0'
 EQUAL = '--config.reward.weight=1'
 TO_GO = '--config.advantage.process=to_go'
@@ -77,8 +78,21 @@ def models(
 ) -> None:
   """The policy and the PRM that all arms of a seed share."""
   size, at = sizes[operations], folder(seed, operations)
-  make_policy(runner, f'{at}/policy', seed, operations, size.imitation)
+  policy = make_policy(runner, f'{at}/policy', seed, operations, size.imitation)
+  if sizes is SIZES:
+    check_formed(policy)
   make_prm(runner, f'{at}/prm', seed, operations, size.prm, LABELLED, SLIP)
+
+
+def check_formed(policy: pathlib.Path) -> None:
+  """Stops where a policy has not learned to write steps: none would be paid."""
+  found = json.loads((policy / 'results.json').read_text())['results']
+  formed = found['sampling']['arithmetic']['policy']['formed']
+  if formed < FORMED:
+    raise SystemExit(
+      f'error: {100 * formed:.0f}% of the chains of {policy} are well formed: '
+      'raise imitation in SIZES'
+    )
 
 
 def run_arm(
