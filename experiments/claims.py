@@ -540,6 +540,12 @@ CLAIMS = (
     process_is_cheaper(1),
   ),
   Claim(
+    'prm_and_orm',
+    "A tenth of an ORM's logit helps a PRM to choose (best of 16)",
+    'none',
+    arm_leads('w = 0.1', 'w = 0', 'best of 16, 2,050 chains'),
+  ),
+  Claim(
     'speed',
     'A PRM that keeps its cache scores a beam at least 5x faster than from '
     'whole texts',
