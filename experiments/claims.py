@@ -380,6 +380,27 @@ def arm_leads(first: str, second: str, name: str) -> Finder:
   return find
 
 
+def pays_on(arm: str) -> Finder:
+  """Whether a PRM's choice is better than a chain at random, each seed."""
+
+  def find(document: Mapping[str, Any]) -> Found:
+    chosen, random = (
+      ablations.values(document, arm, name)
+      for name in (ablations.BY_PRM, 'right chains')
+    )
+    return Found(
+      f'{percent(mean(chosen))} to {percent(mean(random))}',
+      'each seed: '
+      + ', '.join(
+        f'{percent(a)} to {percent(b)}'
+        for a, b in zip(chosen, random, strict=True)
+      ),
+      [a > b for a, b in zip(chosen, random, strict=True)],
+    )
+
+  return find
+
+
 def process_is_cheaper(behind: int) -> Finder:
   """PRM beside the ORM with `behind` times five times as many chains."""
 
@@ -544,6 +565,18 @@ CLAIMS = (
     "A tenth of an ORM's logit helps a PRM to choose (best of 16)",
     'none',
     arm_leads('w = 0.1', 'w = 0', 'best of 16, 2,050 chains'),
+  ),
+  Claim(
+    'out_of_distribution',
+    'A PRM of 5 steps chooses better than at random among chains of 12',
+    'PRMs stay ahead on fresh exams (Lightman et al., 2023, section 5)',
+    pays_on('12 steps'),
+  ),
+  Claim(
+    'out_of_distribution',
+    'And where the facts are others (modulo 9)',
+    'none',
+    pays_on('modulo 9'),
   ),
   Claim(
     'speed',
