@@ -401,6 +401,31 @@ def pays_on(arm: str) -> Finder:
   return find
 
 
+def gap_grows(document: Mapping[str, Any]) -> Found:
+  """PRM's lead over the ORM, the shortest chains and the longest."""
+  gaps = {
+    arm: [
+      a - b
+      for a, b in zip(
+        ablations.values(document, arm, ablations.BY_PRM),
+        ablations.values(document, arm, ablations.BY_ORM),
+        strict=True,
+      )
+    ]
+    for arm in document['runs']
+  }
+  short, *_, long = gaps.values()
+  return Found(
+    '; '.join(f'{100 * mean(each):+.1f} ({arm})' for arm, each in gaps.items()),
+    'each seed, first and last: '
+    + ', '.join(
+      f'{100 * a:+.1f} to {100 * b:+.1f}'
+      for a, b in zip(short, long, strict=True)
+    ),
+    [b > a for a, b in zip(short, long, strict=True)],
+  )
+
+
 def process_is_cheaper(behind: int) -> Finder:
   """PRM beside the ORM with `behind` times five times as many chains."""
 
@@ -565,6 +590,12 @@ CLAIMS = (
     "A tenth of an ORM's logit helps a PRM to choose (best of 16)",
     'none',
     arm_leads('w = 0.1', 'w = 0', 'best of 16, 2,050 chains'),
+  ),
+  Claim(
+    'chain_length',
+    "A PRM's lead over an ORM grows with length (points, best of 16)",
+    'alike on GSM8K (Uesato et al., 2022), apart on MATH (Lightman et al., 2023)',
+    gap_grows,
   ),
   Claim(
     'out_of_distribution',
