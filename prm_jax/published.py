@@ -78,7 +78,8 @@ def open_published(
   longest = min(longest, max_length)
   if (directory / OWN_FORMAT).is_file():
     own = read_json(directory / OWN_FORMAT)
-    tokenizer = own.get('tokenizer') or read_tokenizer(directory)
+    built_in = str(own.get('tokenizer') or '')
+    tokenizer = built_in or read_tokenizer(directory)
     fmt = make_format(tokenizer, longest, str(own.get('separator')))
   else:
     tokenizer = read_tokenizer(directory)

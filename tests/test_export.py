@@ -1,5 +1,7 @@
 """A run's model in Hugging Face's files gives the run's own scores."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -41,9 +43,11 @@ def test_a_run_goes_out_with_its_scores(finished, tmp_path, capsys):
   for scorer in read_back, loading.load(tmp_path / 'out'):
     for ours, theirs in zip(scorer.score_many(CHAINS), expected, strict=True):
       assert np.abs(ours - theirs).max() < 1e-6
-  (tmp_path / 'out' / OWN_FORMAT).write_text('{"tokenizer": "words"}')
-  with pytest.raises(UserError, match=r"tokenizer 'words'"):
-    loading.load(tmp_path / 'out')
+  for name in 'words', 5:
+    text = json.dumps({'tokenizer': name})
+    (tmp_path / 'out' / OWN_FORMAT).write_text(text)
+    with pytest.raises(UserError, match=f"tokenizer '{name}'"):
+      loading.load(tmp_path / 'out')
 
 
 def test_a_logit_as_two_classes():

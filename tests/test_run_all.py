@@ -5,9 +5,8 @@ import json
 
 import pytest
 
+from experiments import run_all
 from tests.command_line import ROOT
-
-run_all = pytest.importorskip('experiments.run_all')
 
 
 def test_every_experiment_is_repeated_or_says_why_not():
