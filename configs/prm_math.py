@@ -146,7 +146,7 @@ def base() -> ml_collections.ConfigDict:
   config.head = dict(kind='logit', hidden=0, likelihood=False)
   # rank 0: the backbone itself is trained
   config.lora = dict(rank=0, alpha=16.0, targets=LORA_TARGETS)
-  # Without the language-model loss the PRM does not learn to calculate.
+  # The next-token loss helps a PRM to calculate: experiments/lm_loss.
   config.loss = dict(name='bce', lm_weight=1.0, margin=4.0)
   config.optim = dict(
     name='adamw',  # 'adafactor': a third of its memory

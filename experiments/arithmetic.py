@@ -1,8 +1,12 @@
-"""Flags of jobs in the arithmetic domain with problems of another length."""
+"""Jobs in the arithmetic domain with problems of another length."""
+
+import json
+import pathlib
 
 ROW = 188  # tokens of a packed row, about
 # What stands around the steps of six tokens: a problem takes 2 K + 6.
 AROUND = 6
+FORMED = 0.8  # share of a policy's chains that take the problem's own steps
 
 
 def domain_flags(seed: int, operations: int, section: str) -> list[str]:
@@ -34,3 +38,15 @@ def row_flags(operations: int, end: bool, extra_steps: int = 0) -> list[str]:
     f'--config.data.row_length={max(longest, many * chain)}',
     f'--config.data.max_steps_per_row={many * operations}',
   ]
+
+
+def check_formed(policy: pathlib.Path) -> None:
+  """Stops where a policy has not learned to write steps: nothing tells then."""
+  found = json.loads((policy / 'results.json').read_text())['results']
+  formed = found['sampling']['arithmetic']['policy']['formed']
+  if formed < FORMED:
+    raise SystemExit(
+      f'error: {100 * formed:.0f}% of the chains of {policy} are well formed; '
+      'raise its updates in the run.py of this experiment, and use a new '
+      '--workdir'
+    )

@@ -4,8 +4,9 @@
     python -m experiments.model_sizes.run --workdir /tmp/ablations
 
 Policies and PRMs of equal depth and other widths, trained on the solver's
-chains; each PRM chooses among 16 chains of each policy. Writes results.json,
-figure.svg and the table of README.md beside this file.
+chains, a policy until it writes its steps; each PRM chooses among 16 chains of
+each policy. Writes results.json, figure.svg and the table of README.md beside
+this file.
 """
 
 import json
@@ -14,12 +15,12 @@ from collections.abc import Mapping
 
 from experiments import ablations
 from experiments.ablations import Ablation, Measured
-from experiments.arithmetic import domain_flags
+from experiments.arithmetic import check_formed, domain_flags
 from experiments.runner import Runner
 
 WIDTHS = (32, 64, 128)
-POLICY_WIDTHS = (64, 128)
-MAJORITY = 'majority'
+POLICIES = {64: 1200, 128: 400}  # width -> updates
+MAJORITY, BEST = 'majority', 'best of 16, policy of width {}'
 ARMS = {MAJORITY: 0} | {f'PRM of width {width}': width for width in WIDTHS}
 
 
@@ -31,8 +32,15 @@ def size(width: int) -> tuple[str, ...]:
 
 
 def policy(runner: Runner, seed: int, width: int) -> pathlib.Path:
-  flags = size(width)
-  return ablations.train_policy(runner, seed, f'policy_{width}', *flags)
+  updates = POLICIES[width]
+  return ablations.train_policy(
+    runner,
+    seed,
+    f'policy_{width}',
+    *size(width),
+    f'--config.train.steps={updates}',
+    f'--config.train.checkpoint_every={updates}',
+  )
 
 
 def prm(runner: Runner, seed: int, width: int) -> pathlib.Path:
@@ -42,8 +50,8 @@ def prm(runner: Runner, seed: int, width: int) -> pathlib.Path:
 
 
 def prepare(runner: Runner, seed: int) -> None:
-  for width in POLICY_WIDTHS:
-    policy(runner, seed, width)
+  for width in POLICIES:
+    check_formed(policy(runner, seed, width))
 
 
 def search(
@@ -73,9 +81,8 @@ def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
     found[ablations.F1] = ablations.read(judge)[ablations.F1]
     method = 'best_of_n'
     flags = ('--config.prm.kind=workdir', f'--config.prm.path={judge}')
-  for of in POLICY_WIDTHS:
-    name = f'best of 16, policy of width {of}'
-    found[name] = search(runner, seed, arm, of, method, *flags)
+  for of in POLICIES:
+    found[BEST.format(of)] = search(runner, seed, arm, of, method, *flags)
   return found
 
 

@@ -16,6 +16,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.arithmetic import check_formed
 from experiments.rl_process_vs_outcome import figure, tables
 from experiments.rl_runs import (
   Curve,
@@ -42,7 +43,6 @@ SIZES = {
 # What the PRM is trained on: more slips than the solver makes, so that it has
 # seen errors that the solver does not know.
 LABELLED, SLIP = 16_384, 0.15
-FORMED = 0.8  # share of a policy's chains that take the problem's own steps
 ALONE = '--config.reward.outcome_weight=0'
 EQUAL = '--config.reward.weight=1'
 TO_GO = '--config.advantage.process=to_go'
@@ -82,17 +82,6 @@ def models(
   if sizes is SIZES:
     check_formed(policy)
   make_prm(runner, f'{at}/prm', seed, operations, size.prm, LABELLED, SLIP)
-
-
-def check_formed(policy: pathlib.Path) -> None:
-  """Stops where a policy has not learned to write steps: none would be paid."""
-  found = json.loads((policy / 'results.json').read_text())['results']
-  formed = found['sampling']['arithmetic']['policy']['formed']
-  if formed < FORMED:
-    raise SystemExit(
-      f'error: {100 * formed:.0f}% of the chains of {policy} are well formed: '
-      'raise imitation in SIZES'
-    )
 
 
 def run_arm(

@@ -1,0 +1,24 @@
+"""What model_sizes is asked, and how its results answer."""
+
+from experiments.findings import Claim, arm_leads
+from experiments.model_sizes.run import BEST, MAJORITY, POLICIES
+
+SMALLER, LARGER = (BEST.format(width) for width in sorted(POLICIES))
+
+CLAIMS = (
+  Claim(
+    'A PRM of the width of a smaller policy chooses better than majority',
+    'none',
+    arm_leads('PRM of width 64', MAJORITY, SMALLER),
+  ),
+  Claim(
+    'A PRM half as wide as its policy does, too',
+    'small verifiers of large generators pay (Cobbe et al., 2021)',
+    arm_leads('PRM of width 64', MAJORITY, LARGER),
+  ),
+  Claim(
+    'A PRM as wide as its policy chooses better than one of half the width',
+    'none',
+    arm_leads('PRM of width 128', 'PRM of width 64', LARGER),
+  ),
+)

@@ -1,0 +1,42 @@
+"""What neutral_labels is asked, and how its results answer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments import ablations
+from experiments.findings import Claim, Found, mean, percent
+
+
+def tells_steps_apart(document: Mapping[str, Any]) -> Found:
+  """Whether each arm's area is above that of a coin, in each set."""
+  names = [
+    name
+    for name in ablations.names_of(document)
+    if name.startswith(ablations.AUC)
+  ]
+  areas = {
+    arm: [ablations.values(document, arm, name) for name in names]
+    for arm in document['runs']
+  }
+  return Found(
+    '; '.join(
+      f'{", ".join(percent(mean(each)) for each in sets)} ({arm})'
+      for arm, sets in areas.items()
+    ),
+    'seeds from '
+    + '; '.join(
+      f'{percent(min(map(min, sets)))} to {percent(max(map(max, sets)))}'
+      for sets in areas.values()
+    ),
+    [mean(each) > 0.5 for sets in areas.values() for each in sets],
+  )
+
+
+CLAIMS = (
+  Claim(
+    'On human labels a PRM of 0.7M tells steps apart, whatever neutral is '
+    '(AUC; gsm8k, math)',
+    'a large one hardly minds what it is (Lightman et al., 2023)',
+    tells_steps_apart,
+  ),
+)
