@@ -1,0 +1,18 @@
+"""What after_first_error is asked, and how its results answer."""
+
+from experiments import ablations
+from experiments.findings import Claim, arm_leads
+
+CLAIMS = (
+  Claim(
+    'Steps after the first error are better left out than called wrong (F1 '
+    'after 400 updates)',
+    'none',
+    arm_leads('mask', 'bad', ablations.F1),
+  ),
+  Claim(
+    'Labels of each such step by itself are better still (F1)',
+    'none',
+    arm_leads('keep', 'mask', ablations.F1),
+  ),
+)

@@ -1,0 +1,117 @@
+"""What label_sources is asked, and how its results answer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.findings import Claim, Finder, Found, mean, percent
+from experiments.label_sources.run import ACTIVE
+from experiments.label_sources.tables import efficiency
+
+
+def hard_beats_soft(document: Mapping[str, Any]) -> Found:
+  hard, soft = (
+    [
+      run[f'equal chains: rollouts, {kind}']['localisation']
+      for run in document['runs'].values()
+    ]
+    for kind in ('threshold 0', 'soft')
+  )
+  return Found(
+    ' to '.join(
+      percent(mean([x['f1'] for x in side])) for side in (hard, soft)
+    ),
+    'each seed: '
+    + ', '.join(
+      f'{percent(a["f1"])} to {percent(b["f1"])}'
+      for a, b in zip(hard, soft, strict=True)
+    ),
+    [a['ci95'][0] > b['ci95'][1] for a, b in zip(hard, soft, strict=True)],
+  )
+
+
+def consensus_is_cleaner(document: Mapping[str, Any]) -> Found:
+  both, one, other = (
+    [labels[name]['accuracy'] for labels in document['labels'].values()]
+    for name in (
+      'consensus',
+      'rollouts, threshold 0',
+      'rollouts by another completer, threshold 0',
+    )
+  )
+  return Found(
+    f'{percent(mean(both))} to {percent(mean(one))} and {percent(mean(other))}',
+    f'each seed: {", ".join(map(percent, both))}',
+    [a > max(b, c) for a, b, c in zip(both, one, other, strict=True)],
+  )
+
+
+def active_selection(document: Mapping[str, Any]) -> Found:
+  found = [
+    efficiency(runs, ACTIVE['budgets'], 'min')
+    for runs in document['runs'].values()
+  ]
+  known = [x for x in found if x is not None]
+  return Found(
+    f'{mean(known):.2f}x',
+    'each seed: '
+    + ', '.join('none' if x is None else f'{x:.2f}' for x in found),
+    [x is not None and x > 1 for x in found],
+  )
+
+
+def best_aggregate(
+  labels: str, best: Sequence[str], others: Sequence[str]
+) -> Finder:
+  """Whether some aggregates of step scores are above others, each seed."""
+
+  def find(document: Mapping[str, Any]) -> Found:
+    runs = [
+      run[f'equal chains: {labels}']['best_of_64']
+      for run in document['runs'].values()
+    ]
+    means = {
+      how: [run[f'prm_{how}']['mean'] for run in runs]
+      for how in (*best, *others)
+    }
+    return Found(
+      '; '.join(
+        f'{percent(mean(each))} ({how})' for how, each in means.items()
+      ),
+      f'each seed, {best[0]}: {", ".join(map(percent, means[best[0]]))}',
+      [
+        min(means[how][k] for how in best)
+        > max(means[how][k] for how in others)
+        for k in range(len(runs))
+      ],
+    )
+
+  return find
+
+
+CLAIMS = (
+  Claim(
+    'Hard labels at threshold 0 beat soft ones (first-error F1)',
+    'the same order, after filtering (Zhang et al., 2025)',
+    hard_beats_soft,
+  ),
+  Claim(
+    'Where two sources agree labels are cleaner (% of chains)',
+    'rollouts and a judge make a better PRM (Zhang et al., 2025)',
+    consensus_is_cleaner,
+  ),
+  Claim(
+    'Labels of the most convincing wrong chains are worth more (best of 64)',
+    '2.6x (Lightman et al., 2023)',
+    active_selection,
+  ),
+  Claim(
+    'A PRM of soft rollouts chooses best by its last step (best of 64)',
+    'last before product and min (Zhang et al., 2025)',
+    best_aggregate('rollouts, soft', ('last',), ('min', 'prod')),
+  ),
+  Claim(
+    'One of exact labels by its lowest step or their product',
+    'the same for labels of people and judges (Zhang et al., 2025)',
+    best_aggregate('verifier', ('min', 'prod'), ('last',)),
+  ),
+)
