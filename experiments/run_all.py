@@ -5,10 +5,12 @@
 
 Runs each experiment's own command for its first seed, of the long ones for some
 arms or problems only, and compares what it finds with the results.json that is
-committed: every number that has a 95% interval in both, at the same place. Two
-agree where their intervals meet. What is there already is not made again.
-Writes WORKDIR/again.json; exit code 1 where a number does not come out again.
-`--budget quickest` is a part of one experiment.
+committed: each accuracy, F1 and reward that has a 95% interval of that seed in
+both, at the same place. Two agree where their intervals meet. The same command
+goes on where an earlier one stopped. Writes WORKDIR/again.json; exit code 1
+where a number does not come out again. `--budget quickest` is a part of one
+experiment; `--record` keeps the quick budget's again.json, and the table of
+AGAIN.md, beside this file.
 """
 
 import argparse
@@ -16,16 +18,19 @@ import importlib.util
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prm_jax import manifest
+from prm_jax.report import readme_table
 
 HERE = pathlib.Path(__file__).resolve().parent
 VALUES = ('value', 'mean', 'f1')  # what an interval `ci95` is of
+POOLED = ('differences', 'times_less')  # of all seeds, and of no single one
 Path = tuple[str, ...]
 
 
@@ -34,41 +39,45 @@ class Again(NamedTuple):
 
   Attributes:
     arguments: of its run.py, after --workdir and --output.
-    minutes: it takes on two cores, about.
     folder: below the workdir; of several that share their runs.
     data: whether it reads the files below PRM_JAX_DATA.
   """
 
   arguments: tuple[str, ...]
-  minutes: float
   folder: str = ''
   data: bool = False
 
 
 FIRST = ('--seeds', '0')
 QUICK = {
-  'after_first_error': Again(FIRST, 2, 'ablations'),
-  'labelled_chains': Again(FIRST, 4, 'ablations'),
-  'prm_and_orm': Again(FIRST, 1, 'ablations'),
-  'chain_length': Again(FIRST, 4, 'ablations'),
-  'lm_loss': Again(FIRST, 5, 'ablations'),
-  'out_of_distribution': Again(FIRST, 2, 'ablations'),
-  'model_sizes': Again(FIRST, 4, 'ablations'),
-  'prm_vs_orm': Again(FIRST, 8),
-  'label_sources': Again((*FIRST, '--labels', 'verifier', 'corruption'), 5),
-  'test_time_compute': Again((*FIRST, '--operations', '3'), 8),
+  'after_first_error': Again((*FIRST, '--arms', 'mask', 'bad'), 'ablations'),
+  'labelled_chains': Again(FIRST, 'ablations'),
+  'prm_and_orm': Again(FIRST, 'ablations'),
+  'chain_length': Again((*FIRST, '--arms', '2 steps', '5 steps'), 'ablations'),
+  'lm_loss': Again(
+    (
+      *FIRST,
+      '--arms',
+      'from scratch, weight 0',
+      'from scratch, weight 1',
+      'from the policy, weight 1',
+    ),
+    'ablations',
+  ),
+  'out_of_distribution': Again(FIRST, 'ablations'),
+  'model_sizes': Again(FIRST, 'ablations'),
+  'prm_vs_orm': Again(FIRST),
+  'label_sources': Again((*FIRST, '--labels', 'verifier', 'corruption')),
+  'test_time_compute': Again((*FIRST, '--operations', '3')),
   'rl_process_vs_outcome': Again(
     (
       *FIRST,
       *('--operations', '5', '--rates', '0.0002'),
       *('--arms', 'outcome', 'outcome + PRM'),
-    ),
-    6,
+    )
   ),
-  'reward_hacking': Again(
-    (*FIRST, '--forms', 'mean', 'the same, and outcome'), 6
-  ),
-  'human_labels': Again(('--problems', '60'), 5, data=True),
+  'reward_hacking': Again((*FIRST, '--forms', 'mean', 'the same, and outcome')),
+  'human_labels': Again(('--problems', '60'), data=True),
 }
 NOT_REPEATED = {
   'neutral_labels': 'its human labels want an hour',
@@ -77,10 +86,12 @@ NOT_REPEATED = {
   'speed': 'is of the machine it was measured on: see its own commands',
 }
 QUICKEST = {
-  'after_first_error': Again(
-    (*FIRST, '--arms', 'mask', 'keep'), 1.5, 'ablations'
-  )
+  'after_first_error': Again((*FIRST, '--arms', 'mask', 'keep'), 'ablations')
 }
+COMMAND = (
+  'PRM_JAX_DATA=DIR python experiments/run_all.py --budget quick '
+  '--workdir DIR --record'
+)
 BUDGETS = {'quick': QUICK, 'quickest': QUICKEST}
 
 
@@ -93,8 +104,13 @@ def intervals(
       yield from intervals(part, (*path, str(k)))
   if not isinstance(document, Mapping):
     return
-  if 'seeds_end' in document:  # an arm of RL: its first seed, where it ends
-    yield from _first_seed(document, (*path, 'first seed'))
+  if 'seeds_end' in document:  # an arm of RL
+    ends = (document['accuracy'][name][-1] for name in ('low', 'high'))
+    yield (*path, 'first seed'), *_first_seed(document['seeds_end'], *ends)
+    return
+  if 'accuracy' in document and 'seeds' in document:  # a search
+    ends = document['accuracy']['ci95']
+    yield (*path, 'first seed'), *_first_seed(document['seeds'], *ends)
     return
   value = next((document[k] for k in VALUES if k in document), None)
   bounds = document.get('ci95')
@@ -104,17 +120,16 @@ def intervals(
   elif value is not None and bounds:
     yield path, value, tuple(bounds)
   for name, part in document.items():
-    yield from intervals(part, (*path, name))
+    if name not in POOLED:
+      yield from intervals(part, (*path, name))
 
 
 def _first_seed(
-  arm: Mapping[str, Any], path: Path
-) -> Iterator[tuple[Path, float, tuple[float, float]]]:
+  seeds: Sequence[float], low: float, high: float
+) -> tuple[float, tuple[float, float]]:
   """Its interval is that of all seeds, as wide as one of them makes it."""
-  low, high = (arm['accuracy'][name][-1] for name in ('low', 'high'))
-  half = (high - low) / 2 * len(arm['seeds_end']) ** 0.5
-  value = arm['seeds_end'][0]
-  yield path, value, (value - half, value + half)
+  half = (high - low) / 2 * len(seeds) ** 0.5
+  return seeds[0], (seeds[0] - half, seeds[0] + half)
 
 
 def compare(known: Any, found: Any) -> list[dict[str, Any]]:
@@ -137,11 +152,10 @@ def compare(known: Any, found: Any) -> list[dict[str, Any]]:
 
 def repeat(name: str, again: Again, workdir: pathlib.Path) -> dict[str, Any]:
   """Runs one experiment and compares it."""
-  if not (HERE / name / 'results.json').exists():
-    return {'failed': 'no results.json is committed', 'minutes': 0.0}
-  began = time.monotonic()
   output = workdir / 'results' / name
+  begun = output.exists()
   output.mkdir(parents=True, exist_ok=True)
+  began = time.monotonic()
   done = subprocess.run(
     [
       sys.executable,
@@ -157,37 +171,103 @@ def repeat(name: str, again: Again, workdir: pathlib.Path) -> dict[str, Any]:
     text=True,
     check=False,
   )
-  minutes = (time.monotonic() - began) / 60
+  # Of one that goes on nobody knows how long it took.
+  minutes = None if begun else (time.monotonic() - began) / 60
+  result = {'arguments': list(again.arguments), 'minutes': minutes}
   if done.returncode:
-    return {'failed': done.stdout.strip()[-2000:], 'minutes': minutes}
+    return result | {'failed': done.stdout.strip()[-2000:]}
   known, found = (
     json.loads((folder / 'results.json').read_text())
     for folder in (HERE / name, output)
   )
-  return {'minutes': minutes, 'numbers': compare(known, found)}
+  return result | {'numbers': compare(known, found)}
+
+
+def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+  """A line on each number that does not come out again."""
+  lines = []
+  for row in rows:
+    if not row['agrees']:
+      was, now = (
+        f'{value:.3f} [{low:.3f}, {high:.3f}]'
+        for value, low, high in (row['committed'], row['again'])
+      )
+      lines.append(f'{row["where"]}: committed {was}, now {now}')
+  return lines
+
+
+def agreeing(rows: Sequence[Mapping[str, Any]]) -> str:
+  return f'{sum(row["agrees"] for row in rows)} of {len(rows)}'
 
 
 def told(name: str, result: Mapping[str, Any]) -> str:
   """A line on what came of an experiment, and one for each disagreement."""
-  minutes = f'{result["minutes"]:.1f} minutes'
+  minutes = result['minutes']
+  took = 'begun before' if minutes is None else f'{minutes:.1f} minutes'
   if 'failed' in result:
-    return f'{name}: FAILED after {minutes}:\n{result["failed"]}'
+    return f'{name}: FAILED, {took}:\n{result["failed"]}'
   rows = result['numbers']
-  differ = [row for row in rows if not row['agrees']]
-  lines = [f'{name}: {len(rows) - len(differ)} of {len(rows)} agree, {minutes}']
-  for row in differ:
-    was, now = (
-      f'{value:.3f} [{low:.3f}, {high:.3f}]'
-      for value, low, high in (row['committed'], row['again'])
-    )
-    lines.append(f'  {row["where"]}: committed {was}, now {now}')
-  return '\n'.join(lines)
+  line = f'{name}: {agreeing(rows)} agree, {took}'
+  return '\n  '.join([line, *differing(rows)])
 
 
 def is_good(result: Mapping[str, Any]) -> bool:
   """Something was compared, and all of it agrees."""
   rows = result.get('numbers', [])
   return bool(rows) and all(row['agrees'] for row in rows)
+
+
+def render(record: Mapping[str, Any]) -> str:
+  """The table of AGAIN.md, Markdown."""
+  cores = record['cores']
+  lines = [
+    f'| experiment | repeated | numbers that agree | minutes, {cores} cores |',
+    '| --- | --- | --- | --- |',
+  ]
+  differ, results = [], record['experiments']
+  for name, result in results.items():
+    lines.append(
+      f'| [{name}]({name}) | `{shlex.join(result["arguments"])}` | '
+      f'{agreeing(result["numbers"])} | {result["minutes"]:.1f} |'
+    )
+    differ += [f'- {name}, {line}' for line in differing(result['numbers'])]
+  spent = sum(result['minutes'] for result in results.values())
+  lines.append(f'| all of them | | | {spent:.0f} |')
+  for name, why in record['not_repeated'].items():
+    lines.append(f'| [{name}]({name}) | no: {why} | | |')
+  return '\n'.join([*lines, '', *(differ or ['All numbers agree.'])])
+
+
+def keep(record: Mapping[str, Any]) -> None:
+  """Beside this file, where each experiment was repeated from its beginning."""
+  for name in QUICK:
+    result = record['experiments'].get(name, {})
+    if not result.get('numbers') or result['minutes'] is None:
+      sys.exit(
+        f'error: not recorded: {name} was not repeated in one go; use a new '
+        '--workdir'
+      )
+  record = {'command': COMMAND, **record, 'not_repeated': NOT_REPEATED}
+  manifest.write_json(HERE / 'again.json', record)
+  readme_table.fill(HERE / 'AGAIN.md', render(record))
+
+
+def earlier(path: pathlib.Path) -> dict[str, Any]:
+  """What earlier commands found in this workdir."""
+  new = {
+    'git_commit': manifest.git_commit(),
+    'cores': os.cpu_count(),
+    'experiments': {},
+  }
+  if not path.exists():
+    return new
+  record = json.loads(path.read_text())
+  if record.get('git_commit') != new['git_commit']:
+    sys.exit(
+      f'error: {path} is of commit {record.get("git_commit")}, not of '
+      f'{new["git_commit"]}; use a new --workdir'
+    )
+  return record
 
 
 def main() -> None:
@@ -197,6 +277,7 @@ def main() -> None:
   parser.add_argument('--budget', choices=BUDGETS, default='quick')
   parser.add_argument('--workdir', type=pathlib.Path, required=True)
   parser.add_argument('--only', nargs='+', choices=QUICK, default=tuple(QUICK))
+  parser.add_argument('--record', action='store_true')
   args = parser.parse_args()
   if not importlib.util.find_spec('matplotlib'):
     sys.exit("error: matplotlib is missing: pip install -e '.[experiments]'")
@@ -207,22 +288,30 @@ def main() -> None:
   }
   if not wanted:
     parser.error(f'--budget {args.budget} has none of these')
-  minutes = sum(again.minutes for again in wanted.values())
-  print(f'{len(wanted)} experiments, about {minutes:.0f} minutes', flush=True)
-  found = {}
+  if args.record and wanted != QUICK:
+    parser.error('--record: of the whole quick budget only')
+  if args.record and not os.environ.get('PRM_JAX_DATA'):
+    parser.error('--record: PRM_JAX_DATA names no folder')
+  path = args.workdir / 'again.json'
+  record = earlier(path)
+  found = record['experiments']
+  good = 0
   for name, again in wanted.items():
     if again.data and not os.environ.get('PRM_JAX_DATA'):
       print(f'{name}: left out, PRM_JAX_DATA names no folder', flush=True)
       continue
-    found[name] = repeat(name, again, args.workdir.absolute())
+    known = found.get(name, {})
+    if 'numbers' not in known or known['arguments'] != list(again.arguments):
+      found[name] = repeat(name, again, args.workdir.absolute())
+      manifest.write_json(path, record)
     print(told(name, found[name]), flush=True)
-    manifest.write_json(args.workdir / 'again.json', found)
+    good += is_good(found[name])
   for name, why in NOT_REPEATED.items() if wanted == QUICK else ():
     print(f'{name}: not repeated; {why}')
-  good = sum(map(is_good, found.values()))
-  spent = sum(result['minutes'] for result in found.values())
-  print(f'{good} of {len(found)} come out again, {spent:.0f} minutes')
-  if not found or good < len(found):
+  print(f'{good} of {len(wanted)} come out again')
+  if args.record:
+    keep(record)
+  if good < sum(name in found for name in wanted) or not good:
     sys.exit(1)
 
 
