@@ -60,7 +60,7 @@ def main() -> None:
   for path in sorted((ROOT / 'experiments').rglob('*.md')):
     page = str(path.relative_to(ROOT))
     copy_text(path, page)
-    if path.parent != ROOT / 'experiments':
+    if path != ROOT / 'experiments/README.md':
       title = path.read_text().split('\n', 1)[0].removeprefix('# ')
       nav.append(f'    * [{title}]({page})')
   nav.append('* Reference')

@@ -171,7 +171,7 @@ def sample_results(
   fewer problems (a prefix of them) give the same chains.
 
   Returns:
-    [N, S, K] int32 results in [0, m), S = `samples`.
+    int32 results in [0, m), S = `samples`.
   """
   _check_count('samples', samples)
   modulus = transitions.shape[-1]
@@ -254,9 +254,9 @@ def prefix_values(
   This is what Monte Carlo rollouts by the same solver estimate.
 
   Returns:
-    [N, K + 1, m] float64 in [0, 1]: entry [n, p, s] is the value when p steps
-    are written and the last result is s. At p = 0 the chain has no step yet
-    and only s = start[n] is reachable: the value of the problem.
+    float64 in [0, 1]: entry [n, p, s] is the value when p steps are written and
+    the last result is s. At p = 0 the chain has no step yet and only
+    s = start[n] is reachable: the value of the problem.
   """
   count, steps = problems.ops.shape
   values = np.zeros((count, steps + 1, modulus))

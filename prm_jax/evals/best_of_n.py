@@ -86,7 +86,7 @@ def best_of_n_curve(
     ns: subset sizes, each in 1..N, in any order.
 
   Returns:
-    [Q, K] accuracies in [0, 1].
+    Accuracies in [0, 1].
 
   Raises:
     UserError: a NaN score (problem and sample are named), shapes that
@@ -141,7 +141,7 @@ def majority_curve(
       error per problem is at most 0.5 / sqrt(subsets).
 
   Returns:
-    [Q, K] accuracies; answers that tie share the subset evenly.
+    Accuracies; answers that tie share the subset evenly.
 
   Raises:
     UserError: an answer id that is both right and wrong, a right sample

@@ -70,7 +70,7 @@ def mean_ci(
   """Mean over problems and its percentile bootstrap interval.
 
   Args:
-    per_problem: [Q, ...] one value, or one array of values, per problem.
+    per_problem: one value, or one array of values, per problem.
     seed: of the draws.
     resamples: number of draws of Q problems.
     level: probability that the interval covers, in (0, 1).
