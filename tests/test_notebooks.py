@@ -1,6 +1,10 @@
 """The notebooks as they are kept; CI runs them (`pytest --nbmake colab`)."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -35,6 +39,45 @@ def test_the_first_cell_installs(path):
   )
   assert "'pip', 'install', '--quiet', '--editable', '.[experiments]'" in first
   assert first == of_the_first
+
+
+@pytest.fixture
+def repository(tmp_path):
+  """Where the notebooks are from: whatever this checkout is a copy of."""
+  folder = tmp_path / 'origin'
+  shutil.copytree(ROOT / 'prm_jax', folder / 'prm_jax')
+  shutil.copy(ROOT / 'pyproject.toml', folder)
+  me = ('-c', 'user.name=test', '-c', 'user.email=test@localhost')
+  for step in (
+    ('init', '--quiet'),
+    ('add', '.'),
+    (*me, 'commit', '--quiet', '--message=all'),
+  ):
+    subprocess.run(['git', *step], cwd=folder, check=True)
+  return folder
+
+
+@pytest.mark.parametrize('place', ['elsewhere', 'colab', '.'])
+def test_the_first_cell_finds_or_fetches_the_project(
+  place, repository, tmp_path
+):
+  """And may be run again, as after a restart."""
+  _, cell = next(each for each in cells_of(NOTEBOOKS[0]) if each[0] == 'code')
+  before, after = cell.split("'https://github.com/OWNER/prm_jax'")
+  cell = f'{before}{str(repository)!r}{after}'
+  where = tmp_path if place == 'elsewhere' else ROOT / place
+  expected = tmp_path / 'checkout' if place == 'elsewhere' else ROOT
+  script = f'{cell}\n{cell}\nimport prm_jax\nprint(prm_jax.__file__)'
+  done = subprocess.run(
+    [sys.executable, '-c', script],
+    cwd=where,
+    check=True,
+    capture_output=True,
+    text=True,
+    env=os.environ | {'RUNS': str(tmp_path)},
+  )
+  # Outside of a checkout the project that was fetched is imported.
+  assert done.stdout.split()[-1] == str(expected / 'prm_jax/__init__.py')
 
 
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda path: path.stem)
