@@ -30,7 +30,7 @@ from tests import command_line, files_job
 from tests.command_line import LONG, TINY, run_all, start, the_error
 from tests.test_processes import ends, flags_of, free_port
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.slow]
 
 gcsfs = pytest.importorskip('gcsfs', reason='needs gcsfs: the extra gs')
 fake_gcs = pytest.importorskip(
@@ -170,7 +170,6 @@ def test_a_run_is_exported(run, finished, tmp_path):
   assert ours == command_line.contents(tmp_path / 'theirs')
 
 
-@pytest.mark.slow
 def test_two_processes_share_a_bucket(tmp_path):
   """With the data there, too; what is built of it is on this machine's disk."""
   config, _ = files_job.write_job(tmp_path)

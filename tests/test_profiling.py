@@ -21,6 +21,7 @@ def traced_steps(folder):
   return names, steps
 
 
+@pytest.mark.slow
 def test_a_run_records_its_steps(tmp_path):
   done = run(
     *SMALL,
