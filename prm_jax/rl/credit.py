@@ -171,18 +171,22 @@ def token_advantages(
   fine = usable(findings, size)
   scores = jnp.where(mask & fine[:, None], findings.scores, 0.0)
   start = first_values(scores, mask, size)
-  step_rewards = rewards.process_rewards(scores, mask, start, reward)
   penalties = jnp.where(written, findings.penalties, 0.0)
   counted = written & fine[:, None]
   if config.estimator == 'gae':
-    outcome = rewards.at_last(findings.outcomes, mask)
-    paid = reward.weight * step_rewards + reward.outcome_weight * outcome
-    tokens = rewards.to_tokens(paid, findings.step_ends, mask, written.shape[1])
+    steps, end = rewards.step_and_end_rewards(scores, mask, start, reward)
+    tokens = rewards.to_tokens(
+      reward.weight * steps, findings.step_ends, mask, written.shape[1]
+    )
+    # Behind the last step a chain still has to end, which decides the outcome.
+    end = reward.weight * end + reward.outcome_weight * findings.outcomes
+    tokens += rewards.at_last(end, written)
     found, returns = advantages.generalised(
       tokens - penalties, values, written, config.discount, config.trace
     )
     found = advantages.whitened(found, counted)
   else:
+    step_rewards = rewards.process_rewards(scores, mask, start, reward)
     chain = reward.outcome_weight * _relative(findings.outcomes, size, config)
     # As they are: what differs by penalties alone is not to be scaled up.
     chain -= advantages.leave_one_out(penalties.sum(1), size)

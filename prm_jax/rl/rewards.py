@@ -126,32 +126,20 @@ def advantage(
   Args:
     start: s_0, the value of the problem before any step.
   """
-  return potential(scores, mask, start, terminal=False)
-
-
-def potential(
-  scores: jax.Array,
-  mask: jax.Array,
-  start: jax.Array,  # [B]
-  terminal: bool = True,
-) -> jax.Array:
-  """F_t = phi_t - phi_{t-1} (Ng, Harada and Russell, 1999), undiscounted.
-
-  With the scores as the potential and, as the theorem wants it, a potential of
-  0 where the chain has ended: the last step is paid -phi_{P-1}. Added to any
-  reward it leaves the optimal policy as it is: the return of a chain changes by
-  -phi_0 whatever its steps are, if it has any.
-
-  Args:
-    start: phi_0, of the problem before any step.
-    terminal: whether the potential after the last step is 0.
-  """
   scores = raw(scores, mask)
   before = jnp.concatenate([start[:, None], scores[:, :-1]], 1)
-  after = scores
-  if terminal:
-    after = jnp.where(is_last(mask), 0.0, scores)
-  return jnp.where(mask, after - before, 0.0)
+  return jnp.where(mask, scores - before, 0.0)
+
+
+def potential_end(scores: jax.Array, mask: jax.Array) -> jax.Array:  # [B]
+  """-phi_P: what makes `advantage` a shaping (Ng, Harada and Russell, 1999).
+
+  With the scores as a potential phi a step is paid phi_t - phi_{t-1}, and the
+  theorem wants a potential of 0 where the chain has ended. Added to any reward
+  the two leave the optimal policy as it is: the return of a chain changes by
+  -phi_0 whatever its steps are, if it has any.
+  """
+  return -jnp.where(is_last(mask), scores, 0.0).sum(-1)
 
 
 def implicit(
@@ -196,6 +184,20 @@ def process_rewards(
   config: RewardConfig,
 ) -> jax.Array:  # [B, P]
   """form(scores - centre), by the steps of the chain if wanted."""
+  steps, end = step_and_end_rewards(scores, mask, start, config)
+  return steps + at_last(end, mask)
+
+
+def step_and_end_rewards(
+  scores: jax.Array,  # [B, P] in [0, 1]
+  mask: jax.Array,  # [B, P] bool
+  start: jax.Array,  # [B] value of the problem before any step
+  config: RewardConfig,
+) -> tuple[jax.Array, jax.Array]:  # [B, P], [B]
+  """`process_rewards`, with what a chain is paid for ending there by itself.
+
+  Only a potential is: that a step was the last is known when the chain ends.
+  """
   centred, start = scores - config.centre, start - config.centre
   forms = {
     'raw': lambda: raw(centred, mask),
@@ -204,13 +206,17 @@ def process_rewards(
     'clip': lambda: clip(scores, mask, config.threshold),
     'delta': lambda: delta(centred, mask),
     'advantage': lambda: advantage(centred, mask, start),
-    'potential': lambda: potential(centred, mask, start),
+    'potential': lambda: advantage(centred, mask, start),
     'outcome': lambda: jnp.zeros_like(scores),
   }
   process = forms[config.form]()
+  end = jnp.zeros_like(start)
+  if config.form == 'potential':
+    end = potential_end(centred, mask)
   if config.normalise == 'steps':
-    process /= jnp.maximum(mask.sum(-1, keepdims=True), 1)
-  return process
+    count = jnp.maximum(mask.sum(-1), 1)
+    process, end = process / count[:, None], end / count
+  return process, end
 
 
 def to_tokens(

@@ -151,10 +151,10 @@ def test_gae_by_hand():
   advantages, returns = credit.token_advantages(
     FINDINGS, values, 2, BOTH, config
   )
-  # Rewards 0.9 at token 2, 0.5 + 1 at 4; 0.1 at 2.
+  # Rewards 0.9 at token 2, 0.5 at 4, 1 for the end at 5; 0.1 at 2.
   np.testing.assert_allclose(
     returns,
-    [[0, 2.4, 2.4, 1.5, 1.5, 0, 0], [0, 0.1, 0.1, 0, 0, 0, 0]],
+    [[0, 2.4, 2.4, 1.5, 1.5, 1, 0], [0, 0.1, 0.1, 0, 0, 0, 0]],
     atol=1e-6,
   )
   raw = np.where(WRITTEN, np.asarray(returns) - 0.25, 0)

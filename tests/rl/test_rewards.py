@@ -144,6 +144,9 @@ def test_raw_pays_for_repetition():
   assert rewards.raw(*row([0.9] * 6)).sum() > rewards.raw(*row([0.9])).sum()
 
 
+POTENTIAL = RewardConfig('potential', centre=0.0)
+
+
 def test_potential_shaping_leaves_the_optimal_policy():
   """All policies of a small tree of choices, best with and without."""
   rng = np.random.default_rng(0)
@@ -155,7 +158,7 @@ def test_potential_shaping_leaves_the_optimal_policy():
     scores = jnp.array([[phi[p[:d]] for d in (1, 2, 3)] for p in paths])
     start = jnp.full(len(paths), phi[()])
     mask = jnp.ones_like(scores, bool)
-    shaping = rewards.potential(scores, mask, start)
+    shaping = rewards.process_rewards(scores, mask, start, POTENTIAL)
     shaped = returns + np.asarray(shaping).sum(1)
     # The return of every path changes by the same: -phi_0.
     np.testing.assert_allclose(shaped - returns, -phi[()], atol=1e-5)
@@ -167,12 +170,12 @@ def test_potential_shaping_leaves_the_optimal_policy():
 
 
 def test_a_shaping_that_keeps_its_last_potential_changes_the_best():
-  """What `terminal` is for: phi behind the end is a reward of its own."""
+  """What the end is paid for: phi behind it is a reward of its own."""
   scores, mask = jnp.array([[0.1], [0.9]]), jnp.ones((2, 1), bool)
   start = jnp.zeros(2)
   returns = np.array([0.5, 0.0])
-  kept = rewards.potential(scores, mask, start, terminal=False)
-  ended = rewards.potential(scores, mask, start)
+  kept = rewards.advantage(scores, mask, start)
+  ended = rewards.process_rewards(scores, mask, start, POTENTIAL)
   assert np.argmax(returns + np.asarray(kept).sum(1)) == 1
   assert np.argmax(returns + np.asarray(ended).sum(1)) == 0
 
