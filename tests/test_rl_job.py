@@ -19,10 +19,13 @@ from tests.test_resume import last_state, metric_lines, saved_steps
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
-# The domain of the small policy: one step, modulus 3.
+# The domain of the small policy: one step, modulus 3, and a solver that slips
+# so often that there is something to learn of every problem.
+SLIPS = ('arithmetic.slip=0.4', 'arithmetic.wrong_facts=0.0')
 DOMAIN = (
   '--config.problems.arithmetic.modulus=3',
   '--config.problems.arithmetic.operations=1',
+  *(f'--config.problems.{x}' for x in SLIPS),
   '--config.problems.train_problems=15',
   '--config.problems.dev_problems=4',
   '--config.problems.test_problems=8',
@@ -36,7 +39,7 @@ SMALL = (
   '--config.train.samples=8',
   '--config.train.evaluate_every=5',
   '--config.train.checkpoint_every=5',
-  '--config.optim.lr=3e-3',
+  '--config.optim.lr=5e-4',
   '--config.optim.warmup=1',
   '--config.optim.schedule=constant',
   '--config.sampling.slots=32',
@@ -54,7 +57,13 @@ REFUSED = {
 @pytest.fixture(scope='module')
 def policy(tmp_path_factory):
   folder = tmp_path_factory.mktemp('policy') / 'small'
-  [done] = run_all([[*SMALL_POLICY, f'--workdir={folder}']])
+  slips = (f'--config.data.{x}' for x in SLIPS)
+  slowly = (
+    '--config.optim.lr=3e-3',
+    '--config.train.steps=300',
+    '--config.train.checkpoint_every=300',
+  )
+  [done] = run_all([[*SMALL_POLICY, *slips, *slowly, f'--workdir={folder}']])
   assert done.returncode == 0, done.stderr
   return folder
 
@@ -93,7 +102,6 @@ RUNS = {
   'ppo': (
     'ppo,exact',
     STEPS,
-    '--config.optim.lr=2e-3',
     '--config.train.updates=60',
     '--config.train.minibatches=1',
     '--config.train.samples=32',
@@ -209,7 +217,7 @@ def test_an_implicit_prm_learns_with_the_policy(runs):
   assert learned[-1]['prm_skipped'] == 0 < learned[-1]['prm_lr'] < 1.1e-3
   # It comes to see what is right on chains that it has not learned from.
   seen = [line['prm_accuracy'] for line in learned]
-  assert np.mean(seen[15:]) > np.mean(seen[:15])
+  assert np.mean(seen[7:]) > np.mean(seen[:7])
   rated = [x['eval/chain_score'] for x in lines if 'eval/chain_score' in x]
   assert len(set(rated)) == len(rated)
 
@@ -316,7 +324,7 @@ def test_done_is_done(runs, policy):
 
 
 def test_a_hacked_reward_is_told_and_stops_the_run(policy, tmp_path):
-  """Paid for wrong answers and for whatever a random PRM likes."""
+  """Paid for wrong answers and for every step that a random PRM sees."""
   prm = tmp_path / 'prm'
   [trained] = run_all(
     [
@@ -341,16 +349,19 @@ def test_a_hacked_reward_is_told_and_stops_the_run(policy, tmp_path):
         tmp_path / 'hacked',
         f'--config.prm.path={prm}',
         '--config.reward.outcome_weight=-1.0',
+        '--config.reward.weight=1.0',
+        '--config.reward.centre=0.0',
+        '--config.optim.lr=2e-3',
         '--config.advantage.process=chain',
         # Ten that the policy has not learned from, and few looks at them.
         '--config.problems.test_problems=2',
         '--config.problems.dev_problems=10',
         '--config.held_out.problems=10',
         '--config.held_out.samples=32',
-        '--config.train.evaluate_every=25',
-        '--config.train.checkpoint_every=25',
+        '--config.train.evaluate_every=50',
+        '--config.train.checkpoint_every=50',
         '--config.alarm.stop=True',
-        updates=100,
+        updates=200,
         config='--config=configs/rl_math.py:grpo,tiny',
       )
     ]
@@ -359,7 +370,7 @@ def test_a_hacked_reward_is_told_and_stops_the_run(policy, tmp_path):
   assert 'ALARM: the reward is hacked. Since update' in done.stdout
   found = results_of(tmp_path / 'hacked')['results']['rl']
   [alarm] = found['alarms']
-  assert alarm['update'] == found['looks'][-1]['update'] < 100
+  assert alarm['update'] == found['looks'][-1]['update'] < 200
   assert alarm['accuracy']['interval'][1] < 0 < alarm['score']['interval'][0]
   evidence = tmp_path / 'hacked' / f'hacked_update_{alarm["update"]}.jsonl'
   liked = [json.loads(line) for line in evidence.read_text().splitlines()]
