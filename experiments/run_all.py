@@ -7,22 +7,26 @@ Runs each experiment's own command for its first seed, of the long ones for some
 arms or problems only, and compares what it finds with the results.json that is
 committed: each accuracy, F1 and reward that has a 95% interval of that seed in
 both, at the same place. Two agree where their intervals meet. The same command
-goes on where an earlier one stopped. Writes WORKDIR/again.json; exit code 1
-where a number does not come out again. `--budget quickest` is a part of one
-experiment; `--record` keeps the quick budget's again.json, and the table of
-AGAIN.md, beside this file.
+goes on where an earlier one stopped. Experiments run side by side, each on a
+core of its own, those that share runs one after another. Writes
+WORKDIR/again.json; exit code 1 where a number does not come out again.
+`--budget quickest` is a part of one experiment; `--record` keeps the quick
+budget's again.json, and the table of AGAIN.md, beside this file.
 """
 
 import argparse
+import concurrent.futures
 import importlib.util
 import json
 import os
 import pathlib
+import queue
 import shlex
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prm_jax import manifest
@@ -183,6 +187,38 @@ def repeat(name: str, again: Again, workdir: pathlib.Path) -> dict[str, Any]:
   return result | {'numbers': compare(known, found)}
 
 
+def side_by_side(
+  wanted: Mapping[str, Again],
+  repeated: Callable[[str, Again], None],
+) -> None:
+  """Calls a function for each experiment, on as many threads as cores.
+
+  What a thread starts has a core of its own. Of experiments that share a folder
+  each finds there what those before it have made.
+  """
+  lanes: dict[str, list[str]] = {}
+  for name, again in wanted.items():
+    lanes.setdefault(again.folder or name, []).append(name)
+  affinity = getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count()))
+  cores: queue.Queue[int] = queue.Queue()
+  for core in sorted(affinity(0)):
+    cores.put(core)
+
+  def take_a_core() -> None:
+    core = cores.get()
+    if hasattr(os, 'sched_setaffinity'):
+      os.sched_setaffinity(0, {core})  # of this thread; a child inherits it
+
+  def run(names: Sequence[str]) -> None:
+    for name in names:
+      repeated(name, wanted[name])
+
+  with concurrent.futures.ThreadPoolExecutor(
+    cores.qsize(), initializer=take_a_core
+  ) as pool:
+    list(pool.map(run, lanes.values()))
+
+
 def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
   """A line on each number that does not come out again."""
   lines = []
@@ -221,7 +257,8 @@ def render(record: Mapping[str, Any]) -> str:
   """The table of AGAIN.md, Markdown."""
   cores = record['cores']
   lines = [
-    f'| experiment | repeated | numbers that agree | minutes, {cores} cores |',
+    f'| experiment | repeated | numbers that agree | minutes, 1 of {cores} '
+    'cores |',
     '| --- | --- | --- | --- |',
   ]
   differ, results = [], record['experiments']
@@ -231,8 +268,7 @@ def render(record: Mapping[str, Any]) -> str:
       f'{agreeing(result["numbers"])} | {result["minutes"]:.1f} |'
     )
     differ += [f'- {name}, {line}' for line in differing(result['numbers'])]
-  spent = sum(result['minutes'] for result in results.values())
-  lines.append(f'| all of them | | | {spent:.0f} |')
+  lines.append(f'| all of them | | | {record["minutes"]:.0f} |')
   for name, why in record['not_repeated'].items():
     lines.append(f'| [{name}]({name}) | no: {why} | | |')
   return '\n'.join([*lines, '', *(differ or ['All numbers agree.'])])
@@ -240,13 +276,14 @@ def render(record: Mapping[str, Any]) -> str:
 
 def keep(record: Mapping[str, Any]) -> None:
   """Beside this file, where each experiment was repeated from its beginning."""
+  known = record['experiments']
+  found = {name: known[name] for name in QUICK if name in known}
   for name in QUICK:
-    result = record['experiments'].get(name, {})
-    if not result.get('numbers') or result['minutes'] is None:
-      sys.exit(
-        f'error: not recorded: {name} was not repeated in one go; use a new '
-        '--workdir'
-      )
+    if not found.get(name, {}).get('numbers'):
+      sys.exit(f'error: not recorded: {name} gave no numbers')
+  if record['minutes'] is None:
+    sys.exit('error: not recorded: not repeated in one go; use a new --workdir')
+  record = record | {'experiments': found}  # in this order
   record = {'command': COMMAND, **record, 'not_repeated': NOT_REPEATED}
   manifest.write_json(HERE / 'again.json', record)
   readme_table.fill(HERE / 'AGAIN.md', render(record))
@@ -257,6 +294,7 @@ def earlier(path: pathlib.Path) -> dict[str, Any]:
   new = {
     'git_commit': manifest.git_commit(),
     'cores': os.cpu_count(),
+    'minutes': None,  # of all; unknown where a command goes on
     'experiments': {},
   }
   if not path.exists():
@@ -267,6 +305,40 @@ def earlier(path: pathlib.Path) -> dict[str, Any]:
       f'error: {path} is of commit {record.get("git_commit")}, not of '
       f'{new["git_commit"]}; use a new --workdir'
     )
+  return record
+
+
+def repeat_all(
+  wanted: Mapping[str, Again], workdir: pathlib.Path
+) -> dict[str, Any]:
+  """Repeats what an earlier command did not; tells and keeps what is found."""
+  path = workdir / 'again.json'
+  record = earlier(path)
+  found = record['experiments']
+  left = {}
+  for name, again in wanted.items():
+    known = found.get(name, {})
+    if 'numbers' in known and known['arguments'] == list(again.arguments):
+      print(told(name, known), flush=True)
+    else:
+      left[name] = again
+  if not left:
+    return record
+  whole, began = not found, time.monotonic()
+  record['minutes'] = None
+  writing = threading.Lock()
+
+  def repeated(name: str, again: Again) -> None:
+    result = repeat(name, again, workdir)
+    with writing:
+      found[name] = result
+      manifest.write_json(path, record)
+    print(told(name, result), flush=True)
+
+  side_by_side(left, repeated)
+  if whole and all(row['minutes'] is not None for row in found.values()):
+    record['minutes'] = (time.monotonic() - began) / 60
+    manifest.write_json(path, record)
   return record
 
 
@@ -292,26 +364,19 @@ def main() -> None:
     parser.error('--record: of the whole quick budget only')
   if args.record and not os.environ.get('PRM_JAX_DATA'):
     parser.error('--record: PRM_JAX_DATA names no folder')
-  path = args.workdir / 'again.json'
-  record = earlier(path)
-  found = record['experiments']
-  good = 0
-  for name, again in wanted.items():
-    if again.data and not os.environ.get('PRM_JAX_DATA'):
+  if not os.environ.get('PRM_JAX_DATA'):
+    for name in [name for name, again in wanted.items() if again.data]:
+      del wanted[name]
       print(f'{name}: left out, PRM_JAX_DATA names no folder', flush=True)
-      continue
-    known = found.get(name, {})
-    if 'numbers' not in known or known['arguments'] != list(again.arguments):
-      found[name] = repeat(name, again, args.workdir.absolute())
-      manifest.write_json(path, record)
-    print(told(name, found[name]), flush=True)
-    good += is_good(found[name])
-  for name, why in NOT_REPEATED.items() if wanted == QUICK else ():
+  record = repeat_all(wanted, args.workdir.absolute())
+  found = record['experiments']
+  good = sum(is_good(found[name]) for name in wanted)
+  for name, why in NOT_REPEATED.items() if args.budget == 'quick' else ():
     print(f'{name}: not repeated; {why}')
   print(f'{good} of {len(wanted)} come out again')
   if args.record:
     keep(record)
-  if good < sum(name in found for name in wanted) or not good:
+  if good < len(wanted) or not good:
     sys.exit(1)
 
 
