@@ -157,7 +157,18 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
 def _check_credit(settings: Settings) -> None:
   """Raises UserError for rewards and estimators that do not go together."""
   form, config = settings.reward.form, settings.advantage
+  if form in TELESCOPING and settings.reward.normalise != 'none':
+    raise UserError(
+      f'reward.form={form!r} with reward.normalise='
+      f'{settings.reward.normalise!r}: what such a reward means is its sum; '
+      'set reward.normalise to none'
+    )
   if config.estimator == 'gae':
+    if form in TELESCOPING and config.discount != 1:
+      raise UserError(
+        f'reward.form={form!r} with advantage.discount={config.discount}: what '
+        'such a reward means is its sum; set advantage.discount to 1'
+      )
     return
   if form in TELESCOPING and config.process != 'to_go':
     raise UserError(

@@ -73,6 +73,22 @@ def test_bad_values(values, message):
       {'reward.form': 'potential', 'advantage.process': 'chain'},
       "reward.form='potential' with advantage.process='chain'",
     ),
+    (
+      {
+        'reward.form': 'delta',
+        'advantage.process': 'to_go',
+        'reward.normalise': 'steps',
+      },
+      "reward.form='delta' with reward.normalise='steps'",
+    ),
+    (
+      {
+        'reward.form': 'potential',
+        'advantage.estimator': 'gae',
+        'advantage.discount': 0.9,
+      },
+      "reward.form='potential' with advantage.discount=0.9",
+    ),
     ({'train.samples': 1}, "train.samples=1 with advantage.estimator='grpo'"),
     ({'loss.kl_estimator': 'k1'}, "loss.kl_estimator='k1': expected one of k2"),
     ({'evaluation.ns': (4, 1)}, r'evaluation.ns=\(4, 1\): expected ascending'),

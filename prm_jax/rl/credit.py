@@ -33,7 +33,10 @@ class AdvantageConfig:
       group's mean and deviation) or gae (a value head's).
     process: whom a step's reward is credited to, of rloo and grpo: all tokens
       of its 'chain' (the sum over its steps), the tokens up to it ('to_go':
-      what follows from each step on), or its own ('step').
+      what follows from each step on), or its own ('step'). In to_go each step
+      is compared before it is summed (Shao et al., 2024): a chain that ends
+      where others go on does not lose what they are paid later, so forms that
+      pay late (delta, min_form) favour it even where all sums are equal.
     baseline: what a step's reward is compared with in to_go and step: all steps
       of the 'group', or those at its 'position'. The former favours short
       chains where later steps score lower.
@@ -111,6 +114,26 @@ def first_values(
   return jnp.repeat(first.sum(1) / count, size)
 
 
+def others_first_values(
+  scores: jax.Array,  # [B, P]
+  mask: jax.Array,  # [B, P] bool
+  size: int,
+  otherwise: float,
+) -> jax.Array:  # [B]
+  """`first_values` of each chain by the others of its group alone.
+
+  So that a chain's own first step is not taken from what it is paid. Where no
+  other chain has a step, `otherwise`.
+  """
+  here = mask[:, 0]
+  first = advantages.group(jnp.where(here, scores[:, 0], 0.0), size)
+  count = advantages.group(here, size)
+  others = first.sum(1, keepdims=True) - first
+  many = count.sum(1, keepdims=True) - count
+  value = jnp.where(many > 0, others / jnp.maximum(many, 1), otherwise)
+  return value.reshape(-1)
+
+
 def step_of_tokens(
   step_ends: jax.Array,  # [B, P] ascending where masked in
   mask: jax.Array,  # [B, P] bool
@@ -142,8 +165,11 @@ def process_returns(
   """What each chain is paid for its steps, compared with nothing.
 
   The sum of what its steps are credited with: `to_go` counts a reward for each
-  step that leads to it. Scores that are not finite count as none.
+  step that leads to it. Scores that are not finite count as none. By a
+  potential all chains are paid the same on the whole: 0.
   """
+  if reward.form == 'potential':
+    return jnp.zeros(len(scores))
   mask = mask & jnp.isfinite(scores)
   scores = jnp.where(mask, scores, 0.0)
   start = first_values(scores, mask, size)
@@ -170,10 +196,10 @@ def token_advantages(
   mask, written = findings.step_mask, findings.written
   fine = usable(findings, size)
   scores = jnp.where(mask & fine[:, None], findings.scores, 0.0)
-  start = first_values(scores, mask, size)
   penalties = jnp.where(written, findings.penalties, 0.0)
   counted = written & fine[:, None]
   if config.estimator == 'gae':
+    start = others_first_values(scores, mask, size, reward.centre)
     steps, end = rewards.step_and_end_rewards(scores, mask, start, reward)
     tokens = rewards.to_tokens(
       reward.weight * steps, findings.step_ends, mask, written.shape[1]
@@ -186,6 +212,7 @@ def token_advantages(
     )
     found = advantages.whitened(found, counted)
   else:
+    start = first_values(scores, mask, size)
     step_rewards = rewards.process_rewards(scores, mask, start, reward)
     chain = reward.outcome_weight * _relative(findings.outcomes, size, config)
     # As they are: what differs by penalties alone is not to be scaled up.

@@ -131,15 +131,20 @@ def advantage(
   return jnp.where(mask, scores - before, 0.0)
 
 
-def potential_end(scores: jax.Array, mask: jax.Array) -> jax.Array:  # [B]
+def potential_end(
+  scores: jax.Array,
+  mask: jax.Array,
+  start: jax.Array,  # [B]
+) -> jax.Array:  # [B]
   """-phi_P: what makes `advantage` a shaping (Ng, Harada and Russell, 1999).
 
   With the scores as a potential phi a step is paid phi_t - phi_{t-1}, and the
-  theorem wants a potential of 0 where the chain has ended. Added to any reward
-  the two leave the optimal policy as it is: the return of a chain changes by
-  -phi_0 whatever its steps are, if it has any.
+  theorem wants a potential of 0 where the chain has ended. Added to any reward,
+  undiscounted, the two leave the optimal policy as it is: the return of a chain
+  changes by -phi_0 whatever its steps are. Without a step phi_P is phi_0.
   """
-  return -jnp.where(is_last(mask), scores, 0.0).sum(-1)
+  last = jnp.where(is_last(mask), scores, 0.0).sum(-1)
+  return -jnp.where(mask.any(-1), last, start)
 
 
 def implicit(
@@ -212,7 +217,7 @@ def step_and_end_rewards(
   process = forms[config.form]()
   end = jnp.zeros_like(start)
   if config.form == 'potential':
-    end = potential_end(centred, mask)
+    end = potential_end(centred, mask, start)
   if config.normalise == 'steps':
     count = jnp.maximum(mask.sum(-1), 1)
     process, end = process / count[:, None], end / count

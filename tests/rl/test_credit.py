@@ -163,6 +163,39 @@ def test_gae_by_hand():
   np.testing.assert_allclose(advantages, expected, atol=1e-4)
 
 
+def test_a_potential_leaves_what_chains_differ_in_to_their_outcomes():
+  """Of any length, and without steps; and no chain's own first step tells.
+
+  Four chains of each of two problems; of the second one has a step.
+  """
+  lengths = np.array([2, 1, 0, 2, 0, 0, 1, 0])
+  mask = np.arange(2) < lengths[:, None]
+  scores = np.array(
+    [[0.9, 0.1], [0.3, 0], [0, 0], [0.6, 0.7]] + [[0, 0]] * 2 + [[0.8, 0]] * 2,
+    np.float32,
+  )
+  findings = Findings(
+    scores,
+    mask,
+    np.where(mask, [1, 3], 0),
+    np.array([1, 0, 0, 1, 0, 0, 1, 0], np.float32),
+    np.arange(5) < 2 * lengths[:, None] + 1,  # and the end
+    np.zeros((8, 5), np.float32),
+  )
+  config = AdvantageConfig('gae', trace=1.0)
+  reward = RewardConfig('potential', weight=2.0, outcome_weight=3.0, centre=0.5)
+  _, returns = credit.token_advantages(
+    findings, np.zeros((8, 5)), 4, reward, config
+  )
+  others = [0.45, 0.75, 0.6, 0.6, 0.8, 0.8, 0.5, 0.8]
+  expected = 3 * findings.outcomes - 2 * (np.array(others) - 0.5)
+  np.testing.assert_allclose(returns[:, 0], expected, atol=1e-6)
+  # 0.9 for the first step, -1.6 for the second, 0.8 and the outcome at the end.
+  np.testing.assert_allclose(returns[0], [3.1, 3.1, 2.2, 2.2, 3.8], atol=1e-6)
+  paid = credit.process_returns(scores, mask, 4, reward, config)
+  assert not np.asarray(paid).any()
+
+
 def test_penalties_are_taken_from_the_return():
   penalties = np.zeros((2, 7), np.float32)
   penalties[0, 1:3] = 0.2
