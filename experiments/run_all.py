@@ -191,30 +191,32 @@ def side_by_side(
   wanted: Mapping[str, Again],
   repeated: Callable[[str, Again], None],
 ) -> None:
-  """Calls a function for each experiment, on as many threads as cores.
+  """Calls a function for each experiment, on a thread for each core.
 
-  What a thread starts has a core of its own. Of experiments that share a folder
-  each finds there what those before it have made.
+  What a thread starts has that core, or its share of them, for itself. Of
+  experiments that share a folder each finds there what those before it made.
   """
   lanes: dict[str, list[str]] = {}
   for name, again in wanted.items():
     lanes.setdefault(again.folder or name, []).append(name)
   affinity = getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count()))
-  cores: queue.Queue[int] = queue.Queue()
-  for core in sorted(affinity(0)):
-    cores.put(core)
+  cores = sorted(affinity(0))
+  workers = min(len(lanes), len(cores))
+  shares: queue.Queue[list[int]] = queue.Queue()
+  for worker in range(workers):
+    shares.put(cores[worker::workers])
 
-  def take_a_core() -> None:
-    core = cores.get()
+  def take_cores() -> None:
+    share = shares.get()
     if hasattr(os, 'sched_setaffinity'):
-      os.sched_setaffinity(0, {core})  # of this thread; a child inherits it
+      os.sched_setaffinity(0, share)  # of this thread; a child inherits it
 
   def run(names: Sequence[str]) -> None:
     for name in names:
       repeated(name, wanted[name])
 
   with concurrent.futures.ThreadPoolExecutor(
-    cores.qsize(), initializer=take_a_core
+    workers, initializer=take_cores
   ) as pool:
     list(pool.map(run, lanes.values()))
 

@@ -203,10 +203,11 @@ def test_what_shares_a_folder_runs_in_order():
 
   def repeated(name, again):
     assert again is wanted[name]
-    assert len(os.sched_getaffinity(0)) == 1
+    assert len(os.sched_getaffinity(0)) - len(before) // workers in (0, 1)
     met.append(name)
 
   before = os.sched_getaffinity(0)
+  workers = min(2, len(before))
   run_all.side_by_side(wanted, repeated)
   assert sorted(met) == ['a', 'b', 'c', 'd']
   assert [name for name in met if name != 'b'] == ['a', 'c', 'd']
