@@ -422,6 +422,7 @@ def tiny(config: ml_collections.ConfigDict) -> None:
     )
   else:
     config.data.update(max_length=512, row_length=512, batch_size=2)
+    config.data.dev_share = 0.01  # all of it is scored
 
 
 def get_config(arg: str = '') -> ml_collections.ConfigDict:

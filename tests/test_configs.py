@@ -245,7 +245,7 @@ def test_tiny_orm(tiny_orm):
   assert_page(workdir, 'ORM on modular arithmetic (tiny)')
 
 
-@pytest.mark.slow  # 1,400 chains are scored; test_main_files has a small one
+@pytest.mark.slow  # reads all of the files; test_main_files has a small one
 def test_tiny_human(tmp_path):
   """The real files: read, decontaminated, learned from, ProcessBench."""
   root = shared('processbench/gsm8k.json').parent.parent
