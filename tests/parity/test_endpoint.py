@@ -178,7 +178,18 @@ def test_all_methods_are_searched():
   assert SEARCHES.keys() == METHODS.keys()
 
 
-@pytest.mark.parametrize('method', SEARCHES)
+# What of the others is the server's is in these: one answer, several, branches,
+# and what was written shown again.
+OFTEN = ('best_of_n', 'beam', 'mcts', 'refine')
+
+
+@pytest.mark.parametrize(
+  'method',
+  [
+    pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow)
+    for name in SEARCHES
+  ],
+)
 def test_a_search(server, opened, tmp_path, method):  # noqa: F811
   """A server writes, a PRM of ours scores; asked again nothing is paid."""
   write_model('rlhflow', tmp_path / 'prm')
