@@ -85,5 +85,6 @@ class Projection(nn.Module):
     out = checkpoint_name(out, PROJECTION)
     if self.bias:
       bias = self.param('bias', nn.initializers.zeros, self.shape)
-      out += bias.astype(self.dtype)
+      # Added in float32: the bias's gradient sums over all tokens of a batch.
+      out = (out.astype(jnp.float32) + bias).astype(self.dtype)
     return out

@@ -169,9 +169,10 @@ class Transformer(nn.Module):
         nn.initializers.normal(c.d_model**-0.5),
         (c.vocab_size, c.d_model),
       )
-    table = constrain(embedding.astype(c.dtype), 'model', None)
-    x = table[tokens]
-    x = constrain(x, BATCH, None, None)
+    # Gathered in float32, then cast: the gradient sums over all places of a
+    # token, and a sum in bfloat16 no longer grows from 256 times its terms on.
+    table = constrain(embedding.astype(jnp.float32), 'model', None)
+    x = constrain(table[tokens].astype(c.dtype), BATCH, None, None)
     layers = nn.scan(
       _remat(c),
       variable_axes={'params': 0},
@@ -247,8 +248,9 @@ def unstack_layers(params: Params, config: TransformerConfig) -> Params:
   """
 
   def cast(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
-    is_norm = path[-1].key == 'scale'
-    return leaf if is_norm else leaf.astype(config.dtype)
+    # Norms and biases are computed in float32.
+    small = path[-1].key in ('scale', 'bias')
+    return leaf if small else leaf.astype(config.dtype)
 
   def layer(i: int) -> Params:
     return jax.tree.map(lambda leaf: leaf[i], params['layers'])

@@ -121,6 +121,45 @@ def test_bfloat16_is_near_float32():
   assert np.sqrt((difference**2).mean() / (exact**2).mean()) < 10 * 2**-8
 
 
+@pytest.mark.parametrize('param_dtype', ['float32', 'bfloat16'])
+def test_bfloat16_gradients_do_not_shrink_with_repeats(param_dtype):
+  """Two tokens, thousands of times each: what sums over them stays a sum.
+
+  Summed in bfloat16, the gradient of the embedding had 0.7 of its norm here, and
+  those of the biases 0.7 to 0.9.
+  """
+  config = dataclasses.replace(CONFIG, qkv_bias=True)
+  half = dataclasses.replace(config, dtype='bfloat16', param_dtype=param_dtype)
+  params = jax.tree.map(
+    # What bfloat16 parameters cannot say is not asked of float32 ones either.
+    lambda x: x.astype(jnp.bfloat16).astype(jnp.float32),
+    init_params(jax.random.key(0), config),
+  )
+  B, T = 64, 64
+  tokens = jnp.where(jnp.arange(T) % 7, 0, 3) + jnp.zeros((B, 1), jnp.int32)
+  positions = jnp.broadcast_to(jnp.arange(T), (B, T))
+  weights = jax.random.normal(jax.random.key(5), (config.d_model,))
+
+  @functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
+  def gradients(params, config):
+    def loss(params):
+      hidden = forward(params, config, tokens, positions, positions * 0 + 1)
+      return (hidden.astype(jnp.float32) @ weights).sum()
+
+    return jax.grad(loss)(params)
+
+  exact = gradients(params, config)
+  stored = jax.tree.map(lambda x: x.astype(param_dtype), params)
+  found = gradients(stored, half)
+  for (path, expected), gradient in zip(
+    jax.tree.leaves_with_path(exact), jax.tree.leaves(found), strict=True
+  ):
+    difference = gradient.astype(jnp.float32) - expected
+    error = jnp.linalg.norm(difference) / jnp.linalg.norm(expected)
+    # 8 bits of mantissa, some ten roundings one after another.
+    assert error < 10 * 2**-8, jax.tree_util.keystr(path)
+
+
 def test_initial_parameters():
   config = dataclasses.replace(
     CONFIG, d_model=64, n_layers=3, qkv_bias=True, tie_embeddings=False
