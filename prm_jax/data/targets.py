@@ -30,7 +30,8 @@ class TargetConfig:
       chain's outcome at its last step only (an ORM); 'completion' reads none:
       every step is itself the target, and the end of the chain (a policy).
     neutral: what a neutral step is: good (1), bad (0), half (1/2, the middle
-      class of a three-class head), or ignored.
+      class of a three-class head), or ignored. It is never an error: the steps
+      behind it keep their labels, whatever it is.
     after_first_error: 'mask' (a human who stopped there said nothing of what
       follows), 'bad' (a chain with an error stays wrong), or 'keep' as given.
       An error is a value of exactly 0, hardened where `hard_above` says so. A
@@ -93,5 +94,5 @@ def step_targets(chain: Chain, steps: int, config: TargetConfig) -> Targets:
     if value is None:
       continue
     values[i], weights[i], trials[i] = value, 1.0, label.trials or 0
-    wrong = wrong or value == 0
+    wrong = wrong or (value == 0 and not label.neutral)
   return Targets(values, weights, trials)

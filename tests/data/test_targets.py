@@ -41,13 +41,21 @@ def read(chain, steps=None, **config):
     ('good', [1, 1, 1, 0]),
     ('half', [1, 0.5, 1, 0]),
     ('ignore', [1, NOTHING, 1, 0]),
-    # A neutral step that counts as an error is the first error.
-    ('bad', [1, 0, NOTHING, NOTHING]),
+    ('bad', [1, 0, 1, 0]),
   ],
 )
 def test_neutral(neutral, expected):
   chain = chain_of(RIGHT, NEUTRAL, RIGHT, WRONG)
   assert read(chain, neutral=neutral) == expected
+
+
+@pytest.mark.parametrize('after', ['mask', 'bad'])
+def test_a_neutral_step_that_is_bad_is_no_error(after):
+  """Ratings 1, 0, 1, 1, -1: the labels behind the neutral step are learned."""
+  chain = chain_of(RIGHT, NEUTRAL, RIGHT, RIGHT, WRONG, NEUTRAL)
+  behind = NOTHING if after == 'mask' else 0
+  found = read(chain, neutral='bad', after_first_error=after)
+  assert found == [1, 0, 1, 1, 0, behind]
 
 
 def test_a_completion_teaches_without_labels():
