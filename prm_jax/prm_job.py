@@ -38,7 +38,7 @@ def train_model(name: str, job: Job, workdir: paths.Path, log: Log) -> Scorer:
 
   def evaluate(params: Any) -> dict[str, float]:
     scorer.params = described.merged(params)
-    scores, _ = prm_evaluation.score_chains(scorer, dev)
+    scores = prm_evaluation.score_chains(scorer, dev)
     scorer.params = None
     return prm_evaluation.dev_metrics(dev, scores, settings.targets)
 
@@ -66,6 +66,12 @@ def print_table(results: Mapping[str, Any], log: Log) -> None:
     log(
       f'{name:14}{100 * found["f1"]:8.1f}{100 * found["acc_error"]:8.1f}'
       f'{100 * found["acc_correct"]:8.1f}   {100 * trivial:.1f} ({base})'
+    )
+  for name, count in results.get('unread', {}).items():
+    log(
+      f'{name}: {count["steps"]:,} of {count["of_steps"]:,} steps, in '
+      f'{count["chains"]:,} of {count["of_chains"]:,} chains, lie beyond '
+      'data.max_length and have no score'
     )
   log('')
 

@@ -100,18 +100,17 @@ def test_step_scores_by_hand(module):
   fmt = make_format('bytes', 12)
   chain = Chain('q', ('a1', 'b', '23', 'far away'))
   encoding = likelihood.encode(chain, fmt)
-  # <bos> q <end> | a 1 <end> | b <end> | 2 3 <end>
+  # <bos> q <end> | a 1 <end> | b <end> | 2 3 <end>; the last step is not read
   values = -np.arange(11, dtype=np.float32)
   scores = likelihood.step_scores(
-    chain,
     encoding,
     {likelihood.key_of(encoding): values},
     fmt.digit_tokens,
     len(fmt.separator),
   )
-  assert scores['digits'].tolist() == [-4, 0, -17, 0]
-  assert scores['mean'].tolist() == [-3.5, -6, -8.5, 0]
-  assert scores['minimum'].tolist() == [-4, -6, -9, 0]
+  assert scores['digits'].tolist() == [-4, 0, -17]
+  assert scores['mean'].tolist() == [-3.5, -6, -8.5]
+  assert scores['minimum'].tolist() == [-4, -6, -9]
 
 
 def labelled(steps: int, first_error: int) -> Chain:

@@ -86,14 +86,14 @@ def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
   workdir = model(runner, seed, asked.trained)
   about = json.loads((workdir / 'results.json').read_text())['manifest']
   chains = sample(asked, seed)
-  scores, read = prm_evaluation.score_chains(load(workdir), chains)
+  scores = prm_evaluation.score_chains(load(workdir), chains)
   where = suite.localisation_section(
-    chains, scores, about['threshold']['value'], 0, seed, 2000, read
+    chains, scores, about['threshold']['value'], 0, seed, 2000
   )
   auc = suite.calibration_section(chains, scores)['first_error_auc']
-  lowest = np.array([values.min() for values in scores])
+  lowest = prm_evaluation.chain_scores(chains, scores, 'min')
   curves = suite.best_of_n_section(
-    chains, {'prm': lowest}, lowest, [SAMPLES], seed, 2000
+    chains, {'prm': lowest}, np.maximum(lowest, 0.0), [SAMPLES], seed, 2000
   )
   found = {F1: Measured(where['f1'], where['ci95']), AUC: Measured(auc)}
   named = {

@@ -41,11 +41,11 @@ def score_test(workdir: pathlib.Path) -> None:
   config = json.loads((workdir / 'config.json').read_text())
   dataset = load_dataset(config['data'], config['seed'], workdir, print)
   (chains,) = dataset.evaluations.values()
-  of_prm, _ = prm_evaluation.score_chains(load(workdir), chains)
-  of_orm, _ = prm_evaluation.score_chains(load(workdir / 'orm'), chains)
+  of_prm = prm_evaluation.score_chains(load(workdir), chains)
+  of_orm = prm_evaluation.score_chains(load(workdir / 'orm'), chains)
   scores = {
-    'prm': [float(values.min()) for values in of_prm],
-    'orm': [float(values[-1]) for values in of_orm],
+    'prm': prm_evaluation.chain_scores(chains, of_prm, 'min').tolist(),
+    'orm': prm_evaluation.chain_scores(chains, of_orm, 'last').tolist(),
   }
   (workdir / 'both.json').write_text(json.dumps(scores))
 

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prm_jax.chains import Chain, first_error
-from prm_jax.evals import localisation, steps
+from prm_jax.evals import localisation, steps, suite
 
 DEV = 'dev'
 REFERENCE = 'digit_likelihood'
 LENGTH_RULE = 'chain_length'
 
-Scores = Mapping[str, Sequence[np.ndarray]]  # set -> step scores of each chain
+# set -> step scores of each chain, of the steps that were read
+Scores = Mapping[str, Sequence[np.ndarray]]
 
 
 class Part(NamedTuple):
@@ -126,14 +127,21 @@ def compare(
     LENGTH_RULE: {name: rule for name in parts}
   }
   for row, by_set in scores.items():
-    values = {name: steps.pad(by_set[name])[0] for name in parts}
+    found = {
+      name: suite.padded(part.chains, by_set[name])
+      for name, part in parts.items()
+    }
     best = {
-      name: localisation.choose_threshold(values[name], part.mask, part.first)
+      name: localisation.choose_threshold(
+        found[name].values, part.mask, part.first, found[name].read
+      )
       for name, part in parts.items()
     }
     threshold = best[DEV][0]
     predicted[row] = {
-      name: localisation.predict_first_error(values[name], part.mask, threshold)
+      name: localisation.predict_first_error(
+        found[name].values, part.mask, threshold, found[name].read
+      )
       for name, part in parts.items()
     }
     about[row] = {

@@ -22,9 +22,6 @@ from prm_jax.models import TransformerConfig, forward, token_logprobs
 from prm_jax.score import Rows, pack_rows
 
 ROWS_AT_ONCE = 4
-# Of a step that does not fit the window: no log-probability is higher, so it
-# is never flagged.
-UNREAD = 0.0
 DIGITS = '0123456789'
 
 
@@ -104,23 +101,21 @@ def read_or_compute(
 
 
 def step_scores(
-  chain: Chain,
   encoding: Encoding | None,
   logprobs: Mapping[str, np.ndarray],
   digit_tokens: frozenset[int],  # ids
   separator: int,
 ) -> dict[str, np.ndarray]:
-  """Step scores [P] of each rule, from the tokens of the step alone.
+  """Step scores [R] of each rule, from the tokens of the step alone.
 
-  The separator is the format's and not the step's: it is left out.
+  Of the R steps that fit the window; the others have none. The separator is the
+  format's and not the step's: it is left out.
 
   Args:
     separator: how many tokens it has.
   """
-  scores = {
-    name: np.full(len(chain.steps), UNREAD)
-    for name in ('digits', 'mean', 'minimum')
-  }
+  read = 0 if encoding is None else len(encoding.step_ends)
+  scores = {name: np.zeros(read) for name in ('digits', 'mean', 'minimum')}
   if encoding is None:
     return scores
   values = logprobs[key_of(encoding)].astype(np.float64)

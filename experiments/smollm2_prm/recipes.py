@@ -134,19 +134,19 @@ class TrainedScores:
   def score(
     self, name: str, chains: Sequence[Chain], fingerprint: str
   ) -> list[np.ndarray]:
-    """Step scores [P] of chains in [0, 1]; 1 beyond the window.
+    """Step scores [R] of chains in [0, 1], of the R steps that were read.
 
     Args:
       fingerprint: of exactly these chains.
     """
-    path = self._folder / f'scores_{name}_{fingerprint}.npz'
+    path = self._folder / f'read_scores_{name}_{fingerprint}.npz'
     if not path.exists():
       if self._scorer is None:
         self._scorer = prm_jax.load(self._folder)
-      scores, _ = score_chains(self._scorer, chains)
+      scores = score_chains(self._scorer, chains)
       np.savez(path, lengths=[len(s) for s in scores], flat=np.hstack(scores))
     with np.load(path) as file:
       lengths, flat = file['lengths'], file['flat']
-    if lengths.tolist() != [len(chain.steps) for chain in chains]:
+    if len(lengths) != len(chains):
       raise UserError(f'{path} is of other chains; delete it')
     return np.split(flat, np.cumsum(lengths)[:-1])

@@ -103,9 +103,9 @@ def untrained_scores(
   )
   of_chains = [
     likelihood.step_scores(
-      chain, encoding, known, fmt.digit_tokens, len(fmt.separator)
+      encoding, known, fmt.digit_tokens, len(fmt.separator)
     )
-    for chain, encoding in zip(chains, encodings, strict=True)
+    for encoding in encodings
   ]
   scores = {
     REFERENCE: [found['digits'] for found in of_chains],
@@ -156,8 +156,7 @@ def notes(document: Mapping[str, Any]) -> str:
   about, results = document['manifest'], document['results']
   lines = [
     f'{name}: {count["chains"]} of {count["of"]} chains, {count["error"]} with '
-    f'an error; {count["unread_steps"]} steps beyond the window, which no '
-    'model flags.'
+    f'an error; {count["unread_steps"]} steps beyond the window.'
     for name, count in about['sets'].items()
   ]
   for name, rows in results['localisation'].items():

@@ -14,7 +14,9 @@ them from lists). The column is the step's index in its chain, always.
 - Metrics over chains (`localisation`, `diagnostics`) take `step_scores` and
   `step_mask` [M, P] with `labels` [M], the index of the first wrong step or
   -1; here mask True is every step that exists, labelled or not. The mask of
-  known labels would tell the predictor where the annotator stopped.
+  known labels would tell the predictor where the annotator stopped. A chain
+  that is longer than the model's window has steps without a score: `read` [M]
+  counts those that have one (None: all do). They are the chain's first.
 
 Scores behind a False mask are never looked at. A NaN score behind a True one
 is refused by name: dropping it would shift what follows.

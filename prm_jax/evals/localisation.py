@@ -4,7 +4,9 @@ Takes step scores and the index of each chain's first wrong step (-1: none)
 and asks whether the first step scored below a threshold is that step. The
 threshold is fixed (0.5) or chosen on a named set and used unchanged on the
 others; an optimum on the reported set itself is an upper bound and is called
-so. `labels` and `step_mask` follow the chain convention of the package.
+so. `labels`, `step_mask` and `read` follow the chain convention of the package.
+A chain of which only the beginning was read gets a verdict where a step of it
+is flagged; where none is it stays undecided, which matches no label.
 """
 
 from collections.abc import Mapping
@@ -16,18 +18,26 @@ from prm_jax.evals import bootstrap, steps
 
 Result = dict[str, float | int | None]
 
+UNDECIDED = -2  # the prediction for a cut chain without a flagged step
+
 
 def predict_first_error(
   step_scores: np.ndarray,  # [M, P]
   step_mask: np.ndarray,  # [M, P]
   threshold: float,
+  read: np.ndarray | None = None,  # [M]
 ) -> np.ndarray:  # [M] int64
-  """Index of the first step with score < threshold, -1 where there is none."""
+  """Index of the first step with score < threshold.
+
+  Where there is none: -1 for a chain that was read whole, else UNDECIDED.
+  """
   scores, mask = steps.check_scores(step_scores, step_mask)
-  low = mask & (scores < threshold)
+  scored = steps.scored(mask, read)
+  low = scored & (scores < threshold)
   if not low.shape[1]:
     return np.full(len(low), -1)
-  return np.where(low.any(1), low.argmax(1), -1)
+  none = np.where((scored == mask).all(1), -1, UNDECIDED)
+  return np.where(low.any(1), low.argmax(1), none)
 
 
 def _f1(
@@ -73,7 +83,8 @@ def localisation(predictions: np.ndarray, labels: np.ndarray) -> Result:
   """ProcessBench's F1 of exact matches.
 
   Args:
-    predictions: [M] predicted first wrong step, -1 for none.
+    predictions: [M] predicted first wrong step, -1 for none, UNDECIDED (never a
+      match) for no verdict.
     labels: [M] the true one.
 
   Returns:
@@ -91,11 +102,15 @@ def at_threshold(
   step_mask: np.ndarray,  # [M, P]
   labels: np.ndarray,  # [M]
   threshold: float,
+  read: np.ndarray | None = None,  # [M]
 ) -> Result:
-  """`localisation` at a given threshold, which is returned with it."""
-  predictions = predict_first_error(step_scores, step_mask, threshold)
+  """`localisation` at a threshold; that and the undecided chains with it."""
+  predictions = predict_first_error(step_scores, step_mask, threshold, read)
   labels = steps.check_first_errors(labels, np.asarray(step_mask, bool))
-  return localisation(predictions, labels) | {'threshold': float(threshold)}
+  return localisation(predictions, labels) | {
+    'threshold': float(threshold),
+    'count_undecided': int((predictions == UNDECIDED).sum()),
+  }
 
 
 def confusion_by_position(
@@ -103,17 +118,17 @@ def confusion_by_position(
   step_mask: np.ndarray,  # [M, P]
   labels: np.ndarray,  # [M]
   threshold: float,
-  read: np.ndarray,  # [M]
+  read: np.ndarray | None = None,  # [M]
   rows: int = 10,
 ) -> list[dict[str, int | bool]]:
   """Steps up to the first error, flagged or not, by their place in the chain.
 
   What comes after a first error is not counted: nobody agrees on its labels.
+  Nor are steps that were not read.
 
   Args:
     labels: first wrong step, -1 for none.
     threshold: a step below it is flagged.
-    read: so many steps of each chain were scored; later ones are not counted.
     rows: places that are told apart; the last is that of all later steps.
 
   Returns:
@@ -123,7 +138,7 @@ def confusion_by_position(
   scores, mask = steps.check_scores(step_scores, step_mask)
   first = steps.check_first_errors(labels, mask)[:, None]
   place = np.arange(scores.shape[1])
-  mask = mask & (place < read[:, None])
+  mask = steps.scored(mask, read)
   sides = {
     'right': mask & ((first < 0) | (place < first)),
     'wrong': mask & (place == first),
@@ -148,6 +163,7 @@ def choose_threshold(
   step_scores: np.ndarray,  # [M, P]
   step_mask: np.ndarray,  # [M, P]
   labels: np.ndarray,  # [M]
+  read: np.ndarray | None = None,  # [M]
 ) -> tuple[float, float]:
   """The threshold with the highest F1 on this set, exactly.
 
@@ -155,25 +171,33 @@ def choose_threshold(
   the midpoints and the lowest score, which flags nothing, are all there are
   to try; one above the highest flags every first step, and its F1 is 0.
   A chain whose first error is step k is matched for
-  s_k < t <= min(s_0..s_{k-1}), a right chain for t <= min(s): counting
-  interval ends is O(S log S) for S steps.
+  s_k < t <= min(s_0..s_{k-1}), a right chain for t <= min(s), and neither
+  where that takes a step that was not read: counting interval ends is
+  O(S log S) for S steps.
   Among equal F1 the smallest threshold wins, the one that flags least.
 
   Returns:
     threshold, f1.
 
   Raises:
-    UserError: chains with an error or chains without are missing.
+    UserError: chains with an error or chains without are missing, or no step
+      was read.
   """
   scores, mask = steps.check_scores(step_scores, step_mask)
   labels = steps.check_first_errors(labels, mask)
+  scored = steps.scored(mask, read)
   error = labels >= 0
   if error.all() or not error.any():
     raise UserError(
       f'threshold on {len(labels)} chains, {int(error.sum())} with an error: '
       'expected chains of both kinds'
     )
-  distinct = np.unique(scores[mask])
+  if not scored.any():
+    raise UserError(
+      f'threshold on {len(labels)} chains of which no step was read: expected '
+      "chains that fit the model's window"
+    )
+  distinct = np.unique(scores[scored])
   middle = (distinct[:-1] + distinct[1:]) / 2
   # Between adjacent floats the midpoint rounds to one of them, and the lower
   # one would not flag itself.
@@ -181,9 +205,11 @@ def choose_threshold(
   candidates = np.concatenate([distinct[:1], middle])
   column = np.arange(scores.shape[1])
   kept = mask & (column < np.where(error, labels, len(column))[:, None])
-  lowest_kept = np.where(kept, scores, np.inf).min(1)
-  flagged = scores[np.flatnonzero(error), labels[error]]
-  reachable = flagged < lowest_kept[error]
+  # A step that was not read can be neither kept nor flagged.
+  values = np.where(scored, scores, -np.inf)
+  lowest_kept = np.where(kept, values, np.inf).min(1)
+  flagged = values[np.flatnonzero(error), labels[error]]
+  reachable = np.isfinite(flagged) & (flagged < lowest_kept[error])
   begun = np.searchsorted(np.sort(flagged[reachable]), candidates)
   ended = np.searchsorted(np.sort(lowest_kept[error][reachable]), candidates)
   lost = np.searchsorted(np.sort(lowest_kept[~error]), candidates)

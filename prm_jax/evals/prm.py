@@ -13,6 +13,7 @@ from prm_jax.chains import Chain, to_dict
 from prm_jax.data.datasets import Dataset
 from prm_jax.data.targets import TargetConfig, step_targets
 from prm_jax.encoding import DoesNotFit
+from prm_jax.errors import UserError
 from prm_jax.evals import calibration, suite
 from prm_jax.score import aggregate
 from prm_jax.scorer import Scorer
@@ -23,13 +24,11 @@ Log = Callable[[str], None]
 WORTH_SHARING = 8
 
 
-def score_chains(
-  scorer: Scorer, chains: Sequence[Chain]
-) -> tuple[list[np.ndarray], np.ndarray]:
-  """Step scores of chains, and [M] how many steps of each were read.
+def score_chains(scorer: Scorer, chains: Sequence[Chain]) -> list[np.ndarray]:
+  """Step scores [R] of each chain, of the R steps that were read.
 
-  Samples of one problem are scored together, sharing its prompt. A step that
-  does not fit is not judged: it gets the score 1, so that it is never flagged.
+  Those that fit the model's window are read; the others have no score. Samples
+  of one problem are scored together, sharing its prompt.
   """
   fitting = []
   for chain in chains:
@@ -43,11 +42,11 @@ def score_chains(
   for i, chain in enumerate(chains):
     if fitting[i]:
       groups.setdefault(chain.problem, []).append(i)
-  scores = [np.ones(len(chain.steps), np.float32) for chain in chains]
+  scores = [np.zeros(0, np.float32) for _ in chains]
   alone = [i for g in groups.values() if len(g) < WORTH_SHARING for i in g]
   pairs = [(chains[i].problem, chains[i].steps[: fitting[i]]) for i in alone]
   for i, read in zip(alone, scorer.score_many(pairs), strict=True):
-    scores[i][: fitting[i]] = read
+    scores[i] = read
   for problem, members in groups.items():
     if len(members) < WORTH_SHARING:
       continue
@@ -55,33 +54,53 @@ def score_chains(
       problem, [chains[i].steps[: fitting[i]] for i in members]
     )
     for i, values in zip(members, read, strict=True):
-      scores[i][: fitting[i]] = values
-  return scores, np.array(fitting)
+      scores[i] = values
+  return scores
 
 
 def dev_metrics(
   chains: Sequence[Chain], scores: Sequence[np.ndarray], targets: TargetConfig
 ) -> dict[str, float]:
-  """How well the scores tell right from wrong, as the loss defines them."""
+  """How well the scores tell right from wrong, as the loss defines them.
+
+  Returns:
+    `eval/brier`; `eval/auc`, where steps of both kinds were read; and
+    `eval/unread_steps`, where steps were not read.
+
+  Raises:
+    UserError: no step that has a target was read.
+  """
   flat, right = [], []
   for chain, values in zip(chains, scores, strict=True):
-    known = step_targets(chain, len(chain.steps), targets)
+    known = step_targets(chain, len(values), targets)
     keep = known.weights > 0
     flat.append(values[keep])
     right.append(known.values[keep] > 0.5)
   flat, right = np.concatenate(flat), np.concatenate(right)
-  auc = calibration.auroc(flat, right)
+  if not flat.size:
+    raise UserError(
+      f'no labelled step of {len(chains)} dev chains fits the window: raise '
+      'data.max_length, or hold out chains with labels'
+    )
   metrics = {'eval/brier': float(((flat - right) ** 2).mean())}
-  return metrics if auc is None else metrics | {'eval/auc': auc}
+  auc = calibration.auroc(flat, right)
+  if auc is not None:
+    metrics['eval/auc'] = auc
+  if unread := suite.unread_section(chains, scores):
+    metrics['eval/unread_steps'] = float(unread['steps'])
+  return metrics
 
 
-def chain_scores(scores: Sequence[np.ndarray], how: str) -> np.ndarray:
-  """[M] chain scores of ragged step scores."""
-  width = max(len(values) for values in scores)
-  mask = np.arange(width) < np.array([len(v) for v in scores])[:, None]
-  padded = np.zeros(mask.shape, np.float32)
-  padded[mask] = np.concatenate(scores)
-  return np.asarray(aggregate(padded, mask, how))
+def chain_scores(
+  chains: Sequence[Chain], scores: Sequence[np.ndarray], how: str
+) -> np.ndarray:
+  """[M] chain scores of ragged step scores.
+
+  -inf for a chain that was not read whole: it loses to every one that was.
+  """
+  found = suite.padded(chains, scores)
+  aggregated = aggregate(found.values.astype(np.float32), found.mask, how)
+  return np.where(found.whole, aggregated, -np.inf)
 
 
 def some_problems(chains: Sequence[Chain], count: int) -> Sequence[Chain]:
@@ -109,8 +128,16 @@ def evaluate(
   process = targets.supervision == 'process'
   results: dict[str, Any] = {}
   threshold, shown = {'value': 0.5, 'source': 'fixed'}, []
+
+  def note_unread(
+    name: str, chains: Sequence[Chain], scores: Sequence[np.ndarray]
+  ) -> None:
+    if unread := suite.unread_section(chains, scores):
+      results.setdefault('unread', {})[name] = unread
+
   if process:
-    scores, _ = score_chains(prm, dataset.dev)
+    scores = score_chains(prm, dataset.dev)
+    note_unread('dev', dataset.dev, scores)
     value, position = suite.choose_on_dev(dataset.dev, scores)
     threshold = {
       'value': value,
@@ -119,26 +146,28 @@ def evaluate(
   for name, every_chain in dataset.evaluations.items():
     chains = some_problems(every_chain, wanted['max_problems'])
     log(f'scoring {len(chains):,} chains of {name}')
-    scores, read = score_chains(prm, chains)
-    unread = sum(len(chain.steps) for chain in chains) - int(read.sum())
-    headline = chain_scores(scores, wanted['aggregate'])
-    if unread:
-      results.setdefault('unread_steps', {})[name] = unread
+    scores = score_chains(prm, chains)
+    note_unread(name, chains, scores)
+    headline = chain_scores(chains, scores, wanted['aggregate'])
     if name == wanted['best_of_n']:
       methods = {
-        f'prm_{how}': chain_scores(scores, how) for how in wanted['aggregates']
+        f'prm_{how}': chain_scores(chains, scores, how)
+        for how in wanted['aggregates']
       }
       if not process:
-        headline = chain_scores(scores, 'last')
+        headline = chain_scores(chains, scores, 'last')
         methods = {'orm': headline}
       if orm is not None:
-        of_orm, _ = score_chains(orm, chains)
-        methods['orm'] = chain_scores(of_orm, 'last')
+        of_orm = score_chains(orm, chains)
+        methods['orm'] = chain_scores(chains, of_orm, 'last')
       results['best_of_n'] = suite.best_of_n_section(
         chains,
         methods,
         # A vote's weight must not be negative: the product, not its logarithm.
-        np.exp(headline) if wanted['aggregate'] == 'prod' else headline,
+        # What was not read whole has no vote.
+        np.exp(headline)
+        if process and wanted['aggregate'] == 'prod'
+        else np.maximum(headline, 0.0),
         wanted['ns'],
         seed,
         wanted['resamples'],
@@ -151,7 +180,6 @@ def evaluate(
         position,
         seed,
         wanted['resamples'],
-        read,
       )
       results.setdefault('calibration', {})[name] = suite.calibration_section(
         chains, scores
@@ -185,7 +213,9 @@ def chains_to_show(
     worst = min(members, key=lambda i: headline[i])
     for i in dict.fromkeys((best, worst)):
       record = to_dict(chains[i])
+      unread = len(chains[i].steps) - len(scores[i])
       record['scores'] = [round(float(s), 4) for s in scores[i]]
+      record['scores'] += [None] * unread
       if len(members) > 1:
         record['chosen'] = i == best
         record['note'] = (

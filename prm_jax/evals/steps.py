@@ -33,6 +33,35 @@ def pad(
   return values, mask
 
 
+def scored(
+  step_mask: np.ndarray,  # [M, P] every step that exists
+  read: np.ndarray | None,  # [M]
+) -> np.ndarray:  # [M, P] bool
+  """The steps that a model gave a score: the first `read` of each chain.
+
+  Args:
+    read: None where every step was read.
+
+  Raises:
+    UserError: not one count for each chain, from 0 to its steps.
+  """
+  mask = np.asarray(step_mask, bool)
+  if read is None:
+    return mask
+  read = np.asarray(read)
+  if read.shape != mask.shape[:1] or read.dtype.kind not in 'iu':
+    raise UserError(
+      f'read {read.shape} of {read.dtype}: expected {len(mask)} whole numbers, '
+      'the steps of each chain that were scored'
+    )
+  if (bad := np.flatnonzero((read < 0) | (read > mask.sum(1)))).size:
+    raise UserError(
+      f'chain {bad[0]} has {mask[bad[0]].sum()} steps, of which {read[bad[0]]} '
+      'were read: expected 0 to all of them'
+    )
+  return mask & (np.arange(mask.shape[1]) < read[:, None])
+
+
 def check_scores(
   step_scores: np.ndarray,  # [M, P]
   step_mask: np.ndarray,  # [M, P]

@@ -1,12 +1,14 @@
 """Scored chains to the sections of results.json.
 
 The one place that knows both chains and metrics: it turns chains into the
-padded arrays that the metrics take. How chains are scored is passed in.
+padded arrays that the metrics take. `scores` holds one array [R] for each
+chain, of the R steps that were read: fewer than it has where the window cut it.
+Steps that were not read have no score and enter no metric.
 """
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +23,55 @@ from prm_jax.evals import (
 )
 from prm_jax.evals.policy import answer_ids
 
-ScoreGroup = Callable[[str, Sequence[Sequence[str]]], Sequence[np.ndarray]]
+
+class Scored(NamedTuple):
+  """Step scores, padded.
+
+  Attributes:
+    values: [M, P] float64, 0 where there is no score.
+    mask: [M, P] bool, every step that exists.
+    read: [M], how many steps of each chain have a score.
+  """
+
+  values: np.ndarray
+  mask: np.ndarray
+  read: np.ndarray
+
+  @property
+  def whole(self) -> np.ndarray:
+    """[M] bool: was every step read."""
+    return self.read == self.mask.sum(1)
+
+
+def padded(chains: Sequence[Chain], scores: Sequence[np.ndarray]) -> Scored:
+  """The scores of chains as arrays over all of their steps."""
+  _, mask = steps.pad([[0.0] * len(chain.steps) for chain in chains])
+  read = np.array([len(row) for row in scores], np.int64)
+  values = np.zeros(mask.shape)
+  values[steps.scored(mask, read)] = np.concatenate(scores)
+  return Scored(values, mask, read)
+
+
+def unread_section(
+  chains: Sequence[Chain], scores: Sequence[np.ndarray]
+) -> dict[str, int]:
+  """What the window cut off: steps without a score, and chains that have such.
+
+  Empty where every step was read.
+  """
+  of_steps = sum(len(chain.steps) for chain in chains)
+  cut = sum(
+    len(row) < len(chain.steps)
+    for chain, row in zip(chains, scores, strict=True)
+  )
+  if not cut:
+    return {}
+  return {
+    'steps': of_steps - sum(map(len, scores)),
+    'of_steps': of_steps,
+    'chains': cut,
+    'of_chains': len(chains),
+  }
 
 
 def label_arrays(
@@ -62,7 +112,8 @@ def best_of_n_section(
 
   Args:
     chains: several with an outcome per problem.
-    chain_scores: method -> [M], higher is chosen.
+    chain_scores: method -> [M], higher is chosen; -inf for a chain that was
+      not read whole.
     vote_weights: [M] >= 0, what a chain's vote counts in `weighted_vote`.
   """
   groups = np.array(groups_of_equal_size(chains))  # [Q, N]
@@ -96,28 +147,25 @@ def localisation_section(
   position: int,
   seed: int,
   resamples: int,
-  read: np.ndarray,
 ) -> dict[str, Any]:
   """ProcessBench's first-error F1 beside what needs no model.
 
   Args:
-    read: [M] how many steps of each chain were scored; the others are not
-      flagged, and not counted by position.
     threshold: a step below it is wrong; chosen on other problems.
     position: of the position baseline; chosen on other problems.
   """
-  values, mask = steps.pad(scores)
+  values, mask, read = padded(chains, scores)
   first = np.array([first_error(chain.labels) for chain in chains])
-  predicted = localisation.predict_first_error(values, mask, threshold)
-  result = localisation.at_threshold(values, mask, first, threshold)
+  predicted = localisation.predict_first_error(values, mask, threshold, read)
+  result = localisation.at_threshold(values, mask, first, threshold, read)
   _, low, high = localisation.f1_ci(predicted, first, seed, resamples)
-  best, upper = localisation.choose_threshold(values, mask, first)
+  best, upper = localisation.choose_threshold(values, mask, first, read)
   return result | {
     'ci95': [low, high],
     'baselines': localisation.baselines(mask, first, position),
     'upper_bound': {'threshold': best, 'f1': upper},
     'by_position': localisation.confusion_by_position(
-      values, mask, first, threshold, np.asarray(read)
+      values, mask, first, threshold, read
     ),
   }
 
@@ -126,8 +174,9 @@ def calibration_section(
   chains: Sequence[Chain], scores: Sequence[np.ndarray]
 ) -> dict[str, Any]:
   """Calibration of steps up to and including the first error."""
-  values, _ = steps.pad(scores)
+  values, mask, read = padded(chains, scores)
   labels, known, _ = label_arrays(chains)
+  known &= steps.scored(mask, read)
   known &= steps.until_first_error(labels, known)
   return calibration.calibration(values, labels, known)
 
@@ -136,8 +185,9 @@ def prmbench_section(
   chains: Sequence[Chain], scores: Sequence[np.ndarray]
 ) -> dict[str, Any]:
   """PRMBench's protocol, by the class of error that the record names."""
-  values, _ = steps.pad(scores)
+  values, mask, read = padded(chains, scores)
   labels, known, _ = label_arrays(chains)
+  known &= steps.scored(mask, read)
   classes = [chain.meta.get('classification', '') for chain in chains]
   return prmbench.prmbench(values, labels, known, classes)
 
@@ -148,15 +198,22 @@ def diagnostics_section(
   chain_scores: np.ndarray,
   threshold: float,
 ) -> dict[str, Any]:
-  """Warning signs that accuracy alone does not show."""
-  values, mask = steps.pad(scores)
-  first = np.array([first_error(chain.labels) for chain in chains])
+  """Warning signs that accuracy alone does not show.
+
+  Of chains that were read whole: where a chain is lowest, and whether it has a
+  flag, is not known of the others.
+  """
+  found = padded(chains, scores)
+  chains = [c for c, whole in zip(chains, found.whole, strict=True) if whole]
+  values, mask = found.values[found.whole], found.mask[found.whole]
+  chain_scores = chain_scores[found.whole]
+  first = np.array([first_error(chain.labels) for chain in chains], np.int64)
   result: dict[str, Any] = {
     'minimum_at_last': diagnostics.minimum_at_last(values, mask),
     'length_correlation': diagnostics.length_correlation(chain_scores, mask),
   }
   if all(chain.outcome is not None for chain in chains):
-    outcomes = np.array([chain.outcome for chain in chains])
+    outcomes = np.array([chain.outcome for chain in chains], bool)
     result['right_answer_wrong_process'] = diagnostics.wrong_process_found(
       values, mask, first, outcomes, threshold
     )
@@ -167,8 +224,8 @@ def choose_on_dev(
   chains: Sequence[Chain], scores: Sequence[np.ndarray]
 ) -> tuple[float, int]:
   """The threshold and the baseline's position, both best for F1 on dev."""
-  values, mask = steps.pad(scores)
+  values, mask, read = padded(chains, scores)
   first = np.array([first_error(chain.labels) for chain in chains])
-  threshold, _ = localisation.choose_threshold(values, mask, first)
+  threshold, _ = localisation.choose_threshold(values, mask, first, read)
   position, _ = localisation.choose_position(mask, first)
   return float(threshold), int(position)

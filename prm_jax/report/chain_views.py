@@ -20,7 +20,8 @@ def read_chains(path: paths.Path) -> tuple[list, int]:
   """The first MAX_FOUND (chain, extra fields) of a file, and how many it has.
 
   Raises:
-    UserError: a record is no chain, or has not one score in [0, 1] per step.
+    UserError: a record is no chain, or has not one score in [0, 1] or null per
+      step.
   """
   shown, total = [], 0
   for where, record in files.records(path):
@@ -42,15 +43,15 @@ def read_chains(path: paths.Path) -> tuple[list, int]:
     searched = chain.meta.get('search')
     if extra['scores'] is None and isinstance(searched, Mapping):
       extra |= {'scores': searched.get('scores')}
-      # A search may ask no PRM, or be ended before it is asked.
-      known = [s for s in extra['scores'] or () if s is not None]
-    else:
-      known = extra['scores']
     scores = extra['scores']
     right = isinstance(scores, list) and len(scores) == len(chain.steps)
-    if not right or not all(sections.number(s) and 0 <= s <= 1 for s in known):
+    # null: not read, as the window ended; or a search asked no PRM.
+    if not right or not all(
+      s is None or (sections.number(s) and 0 <= s <= 1) for s in scores
+    ):
       raise UserError(
-        f'{where}: expected {len(chain.steps)} scores in [0, 1], one per step'
+        f'{where}: expected {len(chain.steps)} scores in [0, 1], one per step, '
+        'or null where there is none'
       )
     shown.append((chain, extra))
   return shown, total

@@ -114,7 +114,10 @@ def render(
   threshold = manifest.get('threshold')
   cut = threshold.get('value') if isinstance(threshold, dict) else threshold
   cut = cut if sections.number(cut) else 0.5
-  known = ('best_of_n', 'localisation', 'calibration', 'search', 'rl')
+  known = (
+    *('best_of_n', 'localisation', 'calibration', 'search', 'rl'),
+    'unread',
+  )
   for name in known:
     if not isinstance(results.get(name) or {}, dict):
       raise UserError(f'{name}: expected an object')
@@ -135,7 +138,10 @@ def render(
     for name, value in results.items()
     if name not in known and value not in ({}, None)
   }
-  others = [
+  others = []
+  if unread := results.get('unread'):
+    others.append(('steps that were not read', sections.unread(unread)))
+  others += [
     (name.replace('_', ' '), sections.plain(value))
     for name, value in rest.items()
     if isinstance(value, dict)

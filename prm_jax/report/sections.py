@@ -169,6 +169,30 @@ def best_of_n(section: Mapping[str, Any], aggregate: str) -> dict[str, Any]:
   }
 
 
+def unread(section: Mapping[str, Any]) -> list[tuple[str, str]]:
+  """Rows: of each data set, what the model's window cut off."""
+  rows = []
+  for name, values in section.items():
+    counts = values if isinstance(values, Mapping) else {}
+    found = [
+      counts.get(k) for k in ('steps', 'of_steps', 'chains', 'of_chains')
+    ]
+    if any(not isinstance(count, int) for count in found):
+      raise UserError(
+        f'unread.{name}: expected counts steps, of_steps, chains, of_chains'
+      )
+    steps, of_steps, chains, of_chains = found
+    rows.append(
+      (
+        name,
+        f'{steps:,} of {of_steps:,} steps, in {chains:,} of {of_chains:,} '
+        'chains, lie beyond the window: they have no score, and their chains '
+        'lose to those that were read whole',
+      )
+    )
+  return rows
+
+
 def localisation(section: Mapping[str, Any]) -> dict[str, Any]:
   """Table rows: every dataset's PRM, then its trivial baselines."""
   rows, notes, places = [], {}, []

@@ -125,8 +125,8 @@ def test_bfloat16_is_near_float32():
 def test_bfloat16_gradients_do_not_shrink_with_repeats(param_dtype):
   """Two tokens, thousands of times each: what sums over them stays a sum.
 
-  Summed in bfloat16, the gradient of the embedding had 0.7 of its norm here, and
-  those of the biases 0.7 to 0.9.
+  Summed in bfloat16, the embedding's gradient had 0.7 of its norm here, those
+  of the biases 0.7 to 0.9.
   """
   config = dataclasses.replace(CONFIG, qkv_bias=True)
   half = dataclasses.replace(config, dtype='bfloat16', param_dtype=param_dtype)
