@@ -103,10 +103,17 @@ def render(document: dict) -> str:
       for name, values in calibration.items()
     )
     + '.',
-    'Steps beyond the window, never flagged: '
+    'Beyond the window, without a score: '
     + ', '.join(
-      f'{count:,} ({name})'
-      for name, count in document['results'].get('unread_steps', {}).items()
+      f'{count["steps"]:,} of {count["of_steps"]:,} steps in '
+      f'{count["chains"]:,} of {count["of_chains"]:,} chains ({name})'
+      for name, count in document['results'].get('unread', {}).items()
+    )
+    + '.',
+    'Cut chains without a flag, which count as missed: '
+    + ', '.join(
+      f'{found["count_undecided"]:,} ({name})'
+      for name, found in document['results']['localisation'].items()
     )
     + '.',
   ]

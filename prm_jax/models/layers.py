@@ -1,4 +1,4 @@
-"""What the layers of the transformer are made of: norm and linear map."""
+"""What the transformer is made of: embedding, norm and linear map."""
 
 import functools
 
@@ -6,6 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+
+from prm_jax.sharding import constrain
 
 PROJECTION = 'projection'  # what remat calls the result of a Projection
 
@@ -21,6 +23,38 @@ class RMSNorm(nn.Module):
     x32 = x.astype(jnp.float32)
     x32 *= jax.lax.rsqrt(jnp.mean(x32**2, -1, keepdims=True) + self.eps)
     return (x32 * scale).astype(x.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def embed(
+  table: jax.Array,  # [V, D]
+  tokens: jax.Array,  # [...]
+  dtype: str,
+) -> jax.Array:  # [..., D]
+  """Rows of the table in `dtype`; their gradients are summed in float32.
+
+  A token's gradient is a sum over all its places in a batch. A sum in bfloat16
+  stops growing where a term is less than 1/256 of it.
+  """
+  return constrain(table.astype(dtype), 'model', None)[tokens]
+
+
+def _embed_forward(
+  table: jax.Array, tokens: jax.Array, dtype: str
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+  return embed(table, tokens, dtype), (table, tokens)
+
+
+def _embed_backward(
+  dtype: str, saved: tuple[jax.Array, jax.Array], grad: jax.Array
+) -> tuple[jax.Array, None]:
+  table, tokens = saved
+  sums = jnp.zeros(table.shape, jnp.float32)
+  sums = sums.at[tokens].add(grad.astype(jnp.float32))
+  return sums.astype(table.dtype), None
+
+
+embed.defvjp(_embed_forward, _embed_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from prm_jax.models.attention import apply_rope, attention, cached_attention
 from prm_jax.models.config import TransformerConfig
-from prm_jax.models.layers import PROJECTION, Projection, RMSNorm
+from prm_jax.models.layers import PROJECTION, Projection, RMSNorm, embed
 from prm_jax.sharding import BATCH, constrain
 
 Params = dict[str, Any]
@@ -169,10 +169,7 @@ class Transformer(nn.Module):
         nn.initializers.normal(c.d_model**-0.5),
         (c.vocab_size, c.d_model),
       )
-    # Gathered in float32, then cast: the gradient sums over all places of a
-    # token, and a sum in bfloat16 no longer grows from 256 times its terms on.
-    table = constrain(embedding.astype(jnp.float32), 'model', None)
-    x = constrain(table[tokens].astype(c.dtype), BATCH, None, None)
+    x = constrain(embed(embedding, tokens, c.dtype), BATCH, None, None)
     layers = nn.scan(
       _remat(c),
       variable_axes={'params': 0},

@@ -259,6 +259,7 @@ def _found(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     'acc_error': wrong,
     'acc_correct': right,
     'threshold': _text(values.get('threshold')),
+    'undecided': values.get('count_undecided') or 0,
   }
 
 

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from prm_jax.errors import UserError
 from prm_jax.evals import best_of_n, localisation
 from prm_jax.evals.best_of_n import best_of_n_curve, oracle_curve
 from prm_jax.evals.calibration import calibration
@@ -309,3 +310,20 @@ def test_what_evals_returns_goes_in_unchanged(tmp_path):
   assert [int(row[-1]) for row in bins] == filled
   f1 = found['localisation']['gsm8k']['f1']
   assert table(page.by_id('localisation'))[2][1] == f'{100 * f1:.1f}'
+
+
+def test_what_was_not_read_is_said(tmp_path):
+  """Steps beyond the window are counted, and chains without a verdict."""
+  results = copy.deepcopy(DOCUMENT['results'])
+  counts = {'steps': 918, 'of_steps': 6402, 'chains': 190, 'of_chains': 1000}
+  results['unread'] = {'math': counts}
+  results['localisation']['gsm8k']['count_undecided'] = 1234
+  page = parse(write_report(write(tmp_path, results)))
+  assert (
+    'gsm8k: 1,234 chains have no verdict' in page.by_id('localisation').text
+  )
+  assert 'Steps that were not read' in [h.text for h in page.all('h2')]
+  assert '918 of 6,402 steps, in 190 of 1,000 chains' in page.text
+  del counts['of_steps']
+  with pytest.raises(UserError, match=r'unread\.math: expected counts'):
+    write_report(write(tmp_path, results))
