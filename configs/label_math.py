@@ -20,6 +20,7 @@ and, for what the labels are, with these flags too:
                 0.5; soft: --config.targets.after_first_error=keep, for 0 of 8
                 may be bad luck; of counts: the same, with
                 --config.loss.name=beta_binomial --config.head.kind=two_class
+                --config.orm_baseline=False (outcomes have no counts)
     omega       --config.targets.hard_above=T, where omega.threshold was T
     consensus   those of the source whose labels it keeps; hard_above that of
                 consensus.hard_above

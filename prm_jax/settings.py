@@ -144,6 +144,7 @@ def check_values(config: Mapping[str, Any]) -> None:
   task, head = config['task'], head_of(config)
   if head is not None:
     losses.check_loss(config['loss']['name'], head)
+    _check_counts(config)
   for section, names in POSITIVE.items():
     for name in names:
       if config[section][name] < 1:
@@ -258,6 +259,36 @@ def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
   if value not in choices:
     shown = ', '.join(choice or "''" for choice in choices)
     raise UserError(f'{name}={value!r}: expected one of {shown}')
+
+
+def _check_counts(config: Mapping[str, Any]) -> None:
+  """Raises UserError where a loss of counts would read ones nobody counted."""
+  targets, name = config['targets'], config['loss']['name']
+  if name != 'beta_binomial':
+    return
+  wrong = ''
+  if targets['hard_above'] is not None:
+    wrong = (
+      f'targets.hard_above={targets["hard_above"]}: of 4 successes in 8 '
+      'rollouts it would make 8, or none; unset targets.hard_above'
+    )
+  elif targets['after_first_error'] == 'bad':
+    wrong = (
+      "targets.after_first_error='bad': of 4 successes in 8 rollouts it would "
+      "make none; set targets.after_first_error to 'keep' or 'mask'"
+    )
+  elif targets['supervision'] == 'outcome':
+    wrong = (
+      "targets.supervision='outcome': an outcome has no rollouts to count; set "
+      "targets.supervision to 'process'"
+    )
+  elif config['orm_baseline']:
+    wrong = (
+      'orm_baseline=True: the outcome model would have no rollouts to count; '
+      'set orm_baseline to False'
+    )
+  if wrong:
+    raise UserError(f"loss.name='beta_binomial' with {wrong}, or loss.name")
 
 
 def _check_data(data: Mapping[str, Any]) -> None:

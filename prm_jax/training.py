@@ -7,18 +7,20 @@ it asks of the parameters between checkpoints.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
 from prm_jax import loading, manifest, paths, processes
+from prm_jax.chains import Chain
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.pipeline import make_batches, take_census
 from prm_jax.data.shards import Share, share_of_process
 from prm_jax.errors import UserError
 from prm_jax.metrics import MetricWriter
+from prm_jax.objective import LossConfig
 from prm_jax.optim import make_optimizer, make_schedule
 from prm_jax.settings import Settings, check_mesh, settings_of
 from prm_jax.sharding import make_mesh
@@ -89,6 +91,7 @@ def train_best(
   log(f'{name}: counting what the {len(chains):,} chains teach')
   census = take_census(chains, described.format, settings.targets)
   log(f'{name}: {census.summary()}')
+  check_counts(settings.loss, chains)
   batches = iter(
     make_batches(
       chains,
@@ -165,6 +168,17 @@ def train_best(
     described.abstract_params(mesh), checkpoints.best
   )
   return described.merged(best)
+
+
+def check_counts(loss: LossConfig, chains: Sequence[Chain]) -> None:
+  """Raises UserError where a loss of rollout counts would find none."""
+  counted = (label.trials for chain in chains for label in chain.labels)
+  if loss.name == 'beta_binomial' and not any(counted):
+    raise UserError(
+      f"loss.name='beta_binomial': none of the {len(chains):,} chains has a "
+      'label with rollout counts; set data.labels to a labelling job whose '
+      "source is 'rollouts', or another loss.name"
+    )
 
 
 def _describe(workdir: paths.Path, described: loading.ModelDescription) -> None:
