@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -98,15 +99,22 @@ def model_of(config: Mapping[str, Any]) -> TransformerConfig:
   return settings_of(config).described.model
 
 
+def optimizer_of(config: Mapping[str, Any]) -> optax.GradientTransformation:
+  """As `training.train_best` makes it; policies have no head to go first."""
+  train = config['train']
+  return make_optimizer(
+    OptimConfig(**config['optim']),
+    train['steps'],
+    train.get('head_only_steps', 0),
+  )
+
+
 def train_state_of(config: Mapping[str, Any], mesh: Mesh) -> TrainState:
   """The state that the job trains, without values."""
-  optimizer = make_optimizer(
-    OptimConfig(**config['optim']), config['train']['steps']
-  )
   init = make_init(
     model_of(config),
     head_of(config),
-    optimizer,
+    optimizer_of(config),
     LoraConfig(**config['lora']),
     lm_loss=loss_of(config).lm_weight > 0,
   )
@@ -121,7 +129,7 @@ def lower_train(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
     model_of(config),
     head_of(config),
     loss_of(config),
-    make_optimizer(optim, steps),
+    optimizer_of(config),
     make_schedule(optim, steps),
     config['train']['microbatches'],
     LoraConfig(**config['lora']),

@@ -7,7 +7,7 @@ OptimConfig.
 
 import dataclasses
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -149,22 +149,83 @@ def clip_by_layer_rms(threshold: float) -> optax.GradientTransformation:
   )
 
 
-def make_optimizer(
-  config: OptimConfig, steps: int
+class HeadFirstState(NamedTuple):
+  """What `head_first` keeps."""
+
+  count: jax.Array  # [] int32, updates made so far
+  head: Any
+  rest: Any  # as it was initialised until the rest begins to move
+
+
+def head_first(
+  head: optax.GradientTransformation,
+  rest: optax.GradientTransformation,
+  head_only_steps: int,
 ) -> optax.GradientTransformation:
-  """Of trained parameters; those that it is given are float32."""
-  schedule = make_schedule(config, steps)
+  """Trains the head alone for so many updates, then all.
+
+  Until then nothing happens to the rest: it has no updates, and its moments and
+  its count, which warmup and Adam's bias correction go by, begin after it.
+  """
+
+  def split(params: Any) -> tuple[Any, Any]:
+    others = {name: part for name, part in params.items() if name != 'head'}
+    return {'head': params['head']}, others
+
+  def init(params: Any) -> HeadFirstState:
+    first, others = split(params)
+    return HeadFirstState(
+      jnp.zeros((), jnp.int32), head.init(first), rest.init(others)
+    )
+
+  def update(
+    grads: Any, state: HeadFirstState, params: Any
+  ) -> tuple[Any, HeadFirstState]:
+    (first, others), (own, theirs) = split(grads), split(params)
+    moved, head_state = head.update(first, state.head, own)
+    moved_others, rest_state = jax.lax.cond(
+      state.count < head_only_steps,
+      lambda: (jax.tree.map(jnp.zeros_like, theirs), state.rest),
+      lambda: rest.update(others, state.rest, theirs),
+    )
+    kept = HeadFirstState(state.count + 1, head_state, rest_state)
+    return moved | moved_others, kept
+
+  return optax.GradientTransformation(init, update)
+
+
+def make_optimizer(
+  config: OptimConfig, steps: int, head_only_steps: int = 0
+) -> optax.GradientTransformation:
+  """The optimizer of trained parameters, which it is given in float32.
+
+  Args:
+    head_only_steps: see `train.LoopConfig`. The head's schedule is that of
+      `steps`; the others' begins when they do, and has the steps that are left.
+  """
+  clip = optax.clip_by_global_norm(config.clip)
+  moving = _unclipped(config, make_schedule(config, steps))
+  if not head_only_steps:
+    return optax.chain(clip, *moving)
+  left = make_schedule(config, steps - head_only_steps)
+  later = optax.chain(*_unclipped(config, left))
+  return optax.chain(
+    clip, head_first(optax.chain(*moving), later, head_only_steps)
+  )
+
+
+def _unclipped(
+  config: OptimConfig, schedule: optax.Schedule
+) -> tuple[optax.GradientTransformation, ...]:
   if config.name == 'adafactor':
     # The order of optax.adafactor, but decay is scaled by the learning rate.
-    return optax.chain(
-      optax.clip_by_global_norm(config.clip),
+    return (
       scale_by_factored_rms(),
       clip_by_layer_rms(1.0),
       optax.add_decayed_weights(config.weight_decay, decay_mask),
       optax.scale_by_learning_rate(schedule),
     )
-  return optax.chain(
-    optax.clip_by_global_norm(config.clip),
+  return (
     optax.adamw(
       schedule,
       b1=config.b1,

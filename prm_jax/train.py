@@ -46,8 +46,9 @@ class LoopConfig:
   Attributes:
     microbatches: a batch is cut into so many parts, run one after another,
       whose gradients add up to that of the whole.
-    head_only_steps: the backbone waits for so many steps while a new head
-      learns, so that its first random gradients do no harm.
+    head_only_steps: the backbone waits for so many updates while a new head
+      learns, so that its first random gradients do no harm. Its own warmup and
+      schedule begin after them; `lr` in the metrics is the head's.
     checkpoint_every: steps between evaluations with a checkpoint.
     keep: latest checkpoints that stay.
     best_metric: evaluation metric whose best checkpoint stays, '' for none.
@@ -123,6 +124,8 @@ def make_step(
     split: parameters -> those that the optimizer moves, in float32, and those
       that stay, as `split_params`.
     model: says what the backbone is kept in.
+    optimizer: made for the same `head_only_steps`.
+    schedule: the learning rate that is reported.
   """
 
   def loss_of(
@@ -132,15 +135,16 @@ def make_step(
 
   grad_fn = jax.value_and_grad(loss_of, has_aux=True)
 
-  def only_head(tree: Any, step: jax.Array) -> Any:
-    """Zeros for all but the head while the others wait."""
+  def only_head(grads: Any, updates: jax.Array) -> Any:
+    """Zeros for all but the head while the others wait: clipping adds all up."""
     if not head_only_steps:
-      return tree
+      return grads
+    waits = updates < head_only_steps
     return {
       name: part
       if name == 'head'
-      else jax.tree.map(lambda x: jnp.where(step < head_only_steps, 0, x), part)
-      for name, part in tree.items()
+      else jax.tree.map(lambda x: jnp.where(waits, 0, x), part)
+      for name, part in grads.items()
     }
 
   def in_float32(tree: Any) -> Any:
@@ -175,15 +179,14 @@ def make_step(
 
       (values, grads), _ = jax.lax.scan(add, zeros, parts)
 
-    grads = only_head(grads, state.step)
+    updates_made = state.step - state.skipped  # as the optimizer counts
+    grads = only_head(grads, updates_made)
     grad_norm = optax.tree.norm(in_float32(grads))
     finite = jnp.isfinite(values['loss']) & jnp.isfinite(grad_norm)
 
     def update(_: None) -> tuple[Any, Any]:
       exact, opt_state = join_master(trained, state.opt_state)
       updates, opt_state = optimizer.update(in_float32(grads), opt_state, exact)
-      # Weight decay moves parameters too that have no gradient.
-      updates = only_head(updates, state.step)
       exact = optax.apply_updates(exact, updates)
       return split_master(exact, opt_state, model)
 
@@ -200,7 +203,7 @@ def make_step(
     )
     metrics = values | {
       'grad_norm': grad_norm,
-      'lr': schedule(state.step - state.skipped),  # as the optimizer counts
+      'lr': schedule(updates_made),
       'skipped': new_state.skipped,
       'skipped_in_a_row': new_state.skipped_in_a_row,
     }

@@ -106,7 +106,7 @@ def train_best(
     )
   )
 
-  optimizer = make_optimizer(settings.optim, loop.steps)
+  optimizer = make_optimizer(settings.optim, loop.steps, loop.head_only_steps)
   init = make_init(
     described.model,
     described.head,

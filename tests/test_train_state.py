@@ -29,7 +29,7 @@ OPTIM = OptimConfig(lr=1e-2, warmup=0, schedule='constant', weight_decay=0.1)
 
 def run_steps(lora, head_only_steps, steps):
   """The parameters before the first step and after each."""
-  optimizer = make_optimizer(OPTIM, steps)
+  optimizer = make_optimizer(OPTIM, steps, head_only_steps)
   init = make_init(tiny_training.MODEL, HeadConfig(), optimizer, lora)
   step = jax.jit(
     make_train_step(
