@@ -24,6 +24,7 @@ from prm_jax import generate
 from prm_jax.cache_shardings import cache_sharding, decoding_shardings
 from prm_jax.generate import SamplingConfig, Slots, Stops
 from prm_jax.kept_chains import KeptChains
+from prm_jax.metrics import Heartbeat
 from prm_jax.models import (
   Cache,
   TransformerConfig,
@@ -254,8 +255,12 @@ class _Run:
 
   def results(self) -> Iterator[tuple[int, Written]]:
     """Index and sample of every job, as they end."""
+    heartbeat, done = Heartbeat('sampling', len(self.jobs)), 0
     while self.refill():
-      yield from self.chunk()
+      for ended in self.chunk():
+        done += 1
+        yield ended
+      heartbeat.at(done)
 
   def refill(self) -> bool:
     """Gives free slots to jobs; whether any slot is in use."""

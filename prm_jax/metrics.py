@@ -1,4 +1,4 @@
-"""Numbers that leave the loop: metrics.jsonl always, a live line to read.
+"""Numbers that leave the loop: metrics.jsonl always, lines to read.
 
 `metrics.jsonl` has one object a line with `step` in each. TensorBoard and
 Weights & Biases get the same numbers where the config asks for them and they
@@ -10,13 +10,16 @@ import math
 import pathlib
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from prm_jax import paths
+from prm_jax import paths, processes
 from prm_jax.errors import UserError
 
 REWRITE_SECONDS = 30
+LINE_SECONDS = 30.0  # between two lines of progress, at most
+FIRST_SECONDS = 5.0  # until the first line of a job
+Item = TypeVar('Item')
 
 
 def _cut_after(path: paths.Path, keep_through: int) -> None:
@@ -151,6 +154,31 @@ class MetricWriter:
       close()
 
 
+class Console:
+  """Where progress is told, and when that was last.
+
+  Loops stand inside each other: an update of RL samples, scores and learns. A
+  line of any of them says that the job is alive, so all of them share one.
+
+  Attributes:
+    clock: seconds, as time.monotonic.
+    every: seconds between two lines, at most, but for a single turn of a loop
+      that takes longer.
+    told_at: when the last line came.
+  """
+
+  def __init__(
+    self,
+    clock: Callable[[], float] = time.monotonic,
+    every: float = LINE_SECONDS,
+  ) -> None:
+    self.clock, self.every = clock, every
+    self.told_at = clock()
+
+
+CONSOLE = Console()
+
+
 class LiveLine:
   """A line that says how far a job is; on a terminal it rewrites itself.
 
@@ -158,12 +186,28 @@ class LiveLine:
     shown: False says nothing, beside the process that does.
   """
 
-  def __init__(self, shown: bool = True) -> None:
-    self._shown = shown
+  def __init__(self, shown: bool = True, console: Console = CONSOLE) -> None:
+    self._shown, self._console = shown, console
     self.live = shown and sys.stderr.isatty()
+    self._began = self._asked = console.clock()
+
+  @property
+  def seconds(self) -> float:
+    """Since it began."""
+    return self._console.clock() - self._began
+
+  def is_due(self) -> bool:
+    """Whether a line has to come by time; asked at every turn of a loop.
+
+    It comes a turn early rather than late: the next is taken to be as long.
+    """
+    now = self._console.clock()
+    turn, self._asked = now - self._asked, now
+    return now - self._console.told_at + turn > self._console.every
 
   def write(self, line: str, last: bool = False) -> None:
     """Shows a line in place of the one before, which the last one ends."""
+    self._console.told_at = self._console.clock()
     if self.live:
       end = '\n' if last else ''
       print(f'\r\x1b[2K{line}', end=end, file=sys.stderr, flush=True)
@@ -176,19 +220,57 @@ class LiveLine:
       print(file=sys.stderr)
 
 
-def time_left(done: int, left: int, began: float) -> str:
-  """`m:ss left`, from time.monotonic() when nothing was done."""
-  seconds = round(left * (time.monotonic() - began) / max(done, 1))
+def time_left(done: int, left: int, seconds: float) -> str:
+  """`m:ss left`, where so much was done in so many seconds."""
+  seconds = round(left * seconds / max(done, 1))
   return f'{seconds // 60}:{seconds % 60:02} left'
+
+
+class Heartbeat(LiveLine):
+  """Says how far a part of a job is, where it takes long; else nothing.
+
+  Args:
+    what: is done.
+    count: how much there is to do; 0: nobody knows.
+  """
+
+  def __init__(
+    self, what: str, count: int = 0, console: Console | None = None
+  ) -> None:
+    # The other processes do the same; the first one talks for all.
+    super().__init__(console=console or CONSOLE)
+    self._what, self._count = what, count
+
+  def at(self, done: int) -> None:
+    """To be called at every turn of the loop that does the work."""
+    if not self.is_due() or not processes.is_first():
+      return
+    if not self._count:
+      self.write(f'{self._what}: {done:,}')
+      return
+    left = time_left(done, self._count - done, self.seconds)
+    self.write(
+      f'{self._what}: {done:,}/{self._count:,}' + (f'  {left}' if done else '')
+    )
+
+  def over(self, items: Iterable[Item]) -> Iterator[Item]:
+    """The items, each of them a turn."""
+    for done, item in enumerate(items):
+      self.at(done)
+      yield item
 
 
 class Progress(LiveLine):
   """The live line of training: step, loss, tokens per second, time left.
 
-  Not on a terminal it prints about 20 lines a run.
+  Not on a terminal it prints about 20 lines a run, and more by time: the first
+  one soon, and none later than `Console.every` after another.
 
   Args:
     said: metrics that are shown in place of the loss.
+
+  Attributes:
+    told: the step of the last line.
   """
 
   def __init__(
@@ -198,23 +280,31 @@ class Progress(LiveLine):
     total_steps: int,
     shown: bool = True,
     said: Sequence[str] = ('loss',),
+    console: Console = CONSOLE,
   ) -> None:
-    super().__init__(shown)
+    super().__init__(shown, console)
     self._said = said
     self._name, self._start, self._total = name, start_step, total_steps
-    self._began = time.monotonic()
     self._every = max(1, total_steps // 20)
-    self._printed = start_step
+    self.told = start_step
 
-  def show(self, step: int, values: dict[str, Any]) -> None:
-    last = step == self._total
-    if not self.live and step - self._printed < self._every and not last:
-      return
-    self._printed = step
-    left = time_left(step - self._start, self._total - step, self._began)
+  def is_due(self) -> bool:
+    first = self.told == self._start and self.seconds >= FIRST_SECONDS
+    return super().is_due() or first
+
+  def show(self, step: int, values: Mapping[str, Any]) -> None:
+    """A line, if it is time for one by number of steps or by the clock."""
+    counted = step - self.told >= self._every or step == self._total
+    if self.is_due() or self.live or counted:
+      self.tell(step, values)
+
+  def tell(self, step: int, values: Mapping[str, Any]) -> None:
+    """A line, of these values."""
+    self.told = step
+    left = time_left(step - self._start, self._total - step, self.seconds)
     said = '  '.join(f'{name} {values[name]:.4f}' for name in self._said)
     self.write(
       f'{self._name} step {step:,}/{self._total:,}  {said}  '
       f'{values["tokens_per_second"]:,.0f} tokens/s  {left}',
-      last,
+      step == self._total,
     )

@@ -22,6 +22,7 @@ from prm_jax.errors import UserError
 from prm_jax.evals import policy as policy_evaluation
 from prm_jax.evals.prm import some_problems
 from prm_jax.generator import Generator
+from prm_jax.metrics import Heartbeat
 from prm_jax.objective import POLICY_LOSS, batch_loss
 from prm_jax.sharding import batch_sharding
 from prm_jax.train_state import NO_LORA
@@ -101,7 +102,9 @@ def make_likelihood(job: Job, dev: DevSet) -> Callable[[Any], float]:
     with jax.set_mesh(mesh):
       total = sum(
         float(summed(params, {k: put(v) for k, v in batch.items()}))
-        for batch in dev.batches
+        for batch in Heartbeat('dev batches', len(dev.batches)).over(
+          dev.batches
+        )
       )
     return -total / dev.tokens
 

@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from prm_jax import score as score_lib
 from prm_jax.encoding import Encoding, StepFormat
 from prm_jax.errors import UserError
+from prm_jax.metrics import Heartbeat
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.score import Layout, Rows, bucket, pack_rows
 from prm_jax.sharding import batch_sharding
@@ -88,6 +89,7 @@ class Scorer:
     ]
     scores: list[Any] = [None] * len(encoded)
     lengths = [len(tokens) for tokens, _, _ in encoded]
+    heartbeat, done = Heartbeat('scoring chains', len(encoded)), 0
     for group in _groups(lengths, CALL_FILL * self._row_multiple):
       members = [encoded[i] for i in group]
       rows, layout = pack_rows(members, 0, self._row_multiple)
@@ -97,6 +99,8 @@ class Scorer:
       flat = np.asarray(flat).reshape(-1)
       for n, i in enumerate(group):
         scores[i] = flat[layout.slots[n, layout.step_mask[n]]]
+      done += len(group)
+      heartbeat.at(done)
     return scores
 
   def best_of_n(

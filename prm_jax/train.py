@@ -7,7 +7,6 @@ checkpoints and stops in good order on SIGTERM; evaluations are passed in.
 
 import dataclasses
 import io
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from jax.sharding import Mesh
 from prm_jax import paths, processes
 from prm_jax.checkpoints import Checkpoints
 from prm_jax.errors import UserError
-from prm_jax.metrics import MetricWriter, Progress
+from prm_jax.metrics import CONSOLE, Console, MetricWriter, Progress
 from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
 from prm_jax.objective import Batch, LossConfig, batch_loss, norms
 from prm_jax.profiling import Profile, ProfileConfig
@@ -268,6 +267,7 @@ def fit(
   mesh: Mesh,
   workdir: paths.Path,
   profile: ProfileConfig = NO_PROFILE,
+  console: Console = CONSOLE,
 ) -> TrainState:
   """Runs from the state's step to `config.steps`.
 
@@ -277,14 +277,19 @@ def fit(
     data: the iterator whose position is saved with every checkpoint.
     evaluate: params -> metrics, before every checkpoint.
     profile: steps that are recorded, in workdir/profile.
+    console: where progress is told; its clock measures tokens a second.
 
   Raises:
     Stopped: after SIGTERM, with everything saved.
     UserError: too many non-finite steps in a row.
   """
   start = int(state.step)
-  progress = Progress(name, start, config.steps, processes.is_first())
-  tokens, since = 0, time.monotonic()
+  clock = console.clock
+  progress = Progress(
+    name, start, config.steps, processes.is_first(), console=console
+  )
+  # What was trained since the last report, without evaluations and saving.
+  tokens, since, rate = 0, clock(), 0.0
   pending = None  # the step before, whose numbers are ready by now
   recorder = Profile(profile, workdir / 'profile', progress.break_line)
   with StopSignal(mesh) as stop, recorder, jax.set_mesh(mesh):
@@ -292,25 +297,30 @@ def fit(
       batch = next(data)
       placed = put_batch(batch, mesh)
       state, metrics = recorder.run(step, step_fn, state, placed)
+      if pending:
+        _check_finite(*pending, config.max_skipped_in_a_row, workdir)
+        if progress.told < step - 1 and progress.is_due():
+          rate = tokens / (clock() - since) if tokens else rate
+          progress.tell(step - 1, pending[0] | {'tokens_per_second': rate})
+      pending = (metrics, batch, step)
       # Of all processes, as far as one can tell from its own rows.
       share = len(batch['tokens']) / len(placed['tokens'])
       tokens += (batch['segment_ids'] > 0).sum() / share
-      if pending:
-        _check_finite(*pending, config.max_skipped_in_a_row, workdir)
-      pending = (metrics, batch, step)
 
       last = step == config.steps
       if step % config.log_every == 0 or last:
         values = {k: float(v) for k, v in metrics.items()}
-        now = time.monotonic()
-        values['tokens_per_second'] = float(tokens / (now - since))
+        now = clock()
+        rate = values['tokens_per_second'] = float(tokens / (now - since))
         tokens, since = 0, now
         writer.write(step, values)
         progress.show(step, values)
       due = step % config.checkpoint_every == 0 or last
       asked = stop.agreed()  # once: what stops here is saved here
       if due or asked:
+        # It waits for this step: what follows is no training.
         _check_finite(*pending, config.max_skipped_in_a_row, workdir)
+        paused = clock()
         rated = {}
         if due:  # also when asked: a resumed run does not come back to it
           rated = evaluate(state.params)
@@ -318,7 +328,7 @@ def fit(
         # A run that goes on from there has the numbers up to there.
         writer.flush()
         checkpoints.save(step, state, data, rated)
-        since = time.monotonic()
+        since += clock() - paused
       if asked:
         progress.break_line()
         checkpoints.close()

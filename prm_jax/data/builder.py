@@ -22,6 +22,7 @@ import tensorflow_datasets as tfds
 
 from prm_jax.chains import Chain, StepLabel
 from prm_jax.errors import UserError
+from prm_jax.metrics import Heartbeat
 
 # Goes up when FEATURES change; older files are then built anew beside it.
 VERSION = '1.0.0'
@@ -153,7 +154,8 @@ class Chains(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   def _generate_examples(
     self, chains: Sequence[Chain]
   ) -> Iterator[tuple[int, dict[str, Any]]]:
-    for i, chain in enumerate(chains):
+    writing = Heartbeat('writing chains', len(chains))
+    for i, chain in enumerate(writing.over(chains)):
       yield i, _to_example(chain)
 
 

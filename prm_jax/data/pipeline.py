@@ -21,6 +21,7 @@ from prm_jax.data.shards import ShardedBatches, Share
 from prm_jax.data.targets import TargetConfig, step_targets
 from prm_jax.encoding import DoesNotFit, StepFormat
 from prm_jax.errors import UserError
+from prm_jax.metrics import Heartbeat
 
 # Rows that are filled at the same time; more of them leave less padding, at
 # the price of memory and of how far apart in the shuffle neighbours may be.
@@ -95,7 +96,8 @@ def take_census(
   """Encodes every chain once; raises UserError when none is usable."""
   usable, steps, tokens = [], 0, 0
   truncated = too_long = unlabelled = longest = 0
-  for i in range(len(chains)):
+  counting = Heartbeat('encoding chains', len(chains))
+  for i in counting.over(range(len(chains))):
     chain = chains[i]
     try:
       example = encode_example(chain, fmt, targets)

@@ -19,6 +19,7 @@ from prm_jax.domains import arithmetic, arithmetic_text
 from prm_jax.errors import UserError
 from prm_jax.evals import best_of_n, bootstrap
 from prm_jax.labels.labelling import is_right, same_answer, truth_of
+from prm_jax.metrics import Heartbeat
 from prm_jax.policy import Completion, Policy, Request
 from prm_jax.rounds.driver import CannotDo
 from prm_jax.verify.final_answer import final_answer
@@ -148,11 +149,12 @@ def sampling_section(
     the shares of chains that are rightly formed and that ended; the share of
     problems whose majority is wrong, and `agreement_in_error`.
   """
+  grading = Heartbeat('grading answers of problems', len(problems))
   correct = np.array(
     [
       [bool(is_right(problem, completion, truth)) for completion in group]
       for problem, truth, group in zip(
-        problems, truths, completions, strict=True
+        grading.over(problems), truths, completions, strict=True
       )
     ]
   )

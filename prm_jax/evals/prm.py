@@ -15,6 +15,7 @@ from prm_jax.data.targets import TargetConfig, step_targets
 from prm_jax.encoding import DoesNotFit
 from prm_jax.errors import UserError
 from prm_jax.evals import calibration, suite
+from prm_jax.metrics import Heartbeat
 from prm_jax.score import aggregate
 from prm_jax.scorer import Scorer
 
@@ -47,7 +48,8 @@ def score_chains(scorer: Scorer, chains: Sequence[Chain]) -> list[np.ndarray]:
   pairs = [(chains[i].problem, chains[i].steps[: fitting[i]]) for i in alone]
   for i, read in zip(alone, scorer.score_many(pairs), strict=True):
     scores[i] = read
-  for problem, members in groups.items():
+  scoring = Heartbeat('scoring problems', len(groups))
+  for problem, members in scoring.over(groups.items()):
     if len(members) < WORTH_SHARING:
       continue
     _, _, read = scorer.best_of_n(

@@ -272,7 +272,7 @@ def improve(
     UserError: too many non-finite steps in a row.
   """
   done = saved = checkpoints.latest or 0
-  unscored = 0
+  unscored, lent = 0, 0.0
   said = 'accuracy', 'prm_score', 'steps'
   progress = Progress('rl', done, config.updates, processes.is_first(), said)
   batches = Batches(
@@ -308,10 +308,13 @@ def improve(
       metrics |= fresh.rated.told | {'staleness': fresh.staleness}
       metrics |= diagnostics.of_batch(found, batch, config.samples)
       metrics['chains'] = update * config.chains
-      metrics |= _speed(fresh, clock)
+      metrics |= _speed(fresh, clock, lent)
+      lent = 0.0
       if update % config.log_every == 0 or last:
         writer.write(update, metrics)
         progress.show(update, metrics)
+      elif progress.is_due():
+        progress.tell(update, metrics)
       _check_finite(metrics, found, update, config, workdir)
       unscored = unscored + 1 if _is_unscored(found) else 0
       if unscored == config.max_skipped_in_a_row:
@@ -322,7 +325,9 @@ def improve(
         )
       looked, ends = {}, False
       if update % config.evaluate_every == 0 or last:
+        began = time.monotonic()
         batches.lend(state.params)
+        lent = time.monotonic() - began
         looked, ends = evaluate(update)
         writer.write(update, looked)
       asked = stop.agreed()
@@ -347,14 +352,18 @@ def _is_unscored(found: Sequence[Episode]) -> bool:
   return bool(len(scores)) and not np.isfinite(scores).any()
 
 
-def _speed(batch: Batch, clock: Sequence[float]) -> dict[str, float]:
+def _speed(
+  batch: Batch, clock: Sequence[float], lent: float
+) -> dict[str, float]:
   """Tokens a second, and where the time went.
 
   Args:
     clock: when the batch was asked for, was there and was learned from.
+    lent: seconds that an evaluation waited for the batch before.
   """
   tokens = sum(len(e.sample.written.tokens) for e in batch.rated.found)
   waiting, training = np.diff(clock).tolist()
+  waiting += lent
   return {
     'tokens_per_second': tokens / (waiting + training),
     'seconds_sampling': batch.seconds_sampling,

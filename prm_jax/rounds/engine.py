@@ -20,7 +20,7 @@ from prm_jax import manifest, processes, usage
 from prm_jax.chains import Chain
 from prm_jax.data import chain_sets
 from prm_jax.errors import UserError
-from prm_jax.metrics import LiveLine, time_left
+from prm_jax.metrics import FIRST_SECONDS, LiveLine, time_left
 from prm_jax.rounds import journal
 from prm_jax.rounds.driver import AT_ONCE, Models, Work, drive
 from prm_jax.rounds.journal import Cost, Ended, Journal
@@ -159,6 +159,7 @@ def _work(
 
   def look_up() -> None:
     nonlocal looked
+    progress.look()
     if asked():
       progress.break_line()
       raise Stopped(f'stopped with {progress.done:,} of {len(mine):,} done')
@@ -243,7 +244,7 @@ class _Progress(LiveLine):
   def __init__(self, name: str, count: int, price: Price) -> None:
     super().__init__(processes.is_first())
     self._name, self._count, self._price = name, count, price
-    self._began = self._shown_at = time.monotonic()
+    self._shown_at, self._told = 0.0, False
     self.done, self._failed, self._cost = 0, 0, Cost()
 
   def show(self, ended: Ended) -> None:
@@ -253,9 +254,17 @@ class _Progress(LiveLine):
     self._cost = total([self._cost, ended.cost])
     last = self.done == self._count
     every = 0.1 if self.live else LINE_SECONDS
-    if not last and time.monotonic() - self._shown_at < every:
-      return
-    self._shown_at = time.monotonic()
+    if last or self.seconds - self._shown_at >= every:
+      self._tell(last)
+
+  def look(self) -> None:
+    """Writes the line where items take so long that none ends in time."""
+    first = not self._told and self.seconds >= FIRST_SECONDS
+    if self.is_due() or first:
+      self._tell()
+
+  def _tell(self, last: bool = False) -> None:
+    self._shown_at, self._told = self.seconds, True
     parts = [f'{self._name} {self.done:,}/{self._count:,}']
     if self._failed:
       parts.append(f'{self._failed:,} failed')
@@ -265,6 +274,7 @@ class _Progress(LiveLine):
       parts.append(f'{self._cost.scored_tokens:,} PRM tokens')
     if any(self._price):
       parts.append(f'${self._price.of(self._cost):,.2f}')
-    left = self._count - self.done
-    parts.append(time_left(self.done, left, self._began))
+    if self.done:  # before, nobody knows
+      left = self._count - self.done
+      parts.append(time_left(self.done, left, self.seconds))
     self.write('  '.join(parts), last)

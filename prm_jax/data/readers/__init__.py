@@ -20,6 +20,7 @@ from prm_jax.data.readers import benchmarks, prm800k, stepwise_text, trees
 from prm_jax.data.readers import records as records_lib
 from prm_jax.data.readers.records import Fields, Record, Skip
 from prm_jax.errors import UserError
+from prm_jax.metrics import Heartbeat
 
 READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
   'prm800k': prm800k.read_prm800k,
@@ -104,7 +105,8 @@ def read_chains(
   _check_arguments(path, fmt, on_error, quarantine_path, source)
   chains, bad, skipped = [], [], Counter()
   count = 0
-  for record in records_lib.iterate(path):
+  reading = Heartbeat(f'reading {path}, records')
+  for record in reading.over(records_lib.iterate(path)):
     count += 1
     try:
       made = _read(record, fmt)
