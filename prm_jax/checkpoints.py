@@ -8,6 +8,7 @@ that is killed leaves the checkpoint before it whole.
 """
 
 import logging
+import math
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from orbax.checkpoint import v1 as ocp
 
 from prm_jax import paths, processes
 from prm_jax.errors import UserError
+from prm_jax.finite import CURE, first_not_finite
 
 # Orbax tells the story of every save at INFO.
 absl_logging.set_verbosity(absl_logging.ERROR)
@@ -106,7 +108,7 @@ class Checkpoints:
       step,
       {'params': params, 'rest': rest, 'data': data} | beside,
       # Without the best metric (one class only in dev) it is not rated.
-      metrics=metrics if self._best in metrics else None,
+      metrics=metrics if _is_rated(metrics, self._best) else None,
       force=True,
     )
 
@@ -131,12 +133,23 @@ class Checkpoints:
     """The parameters of one checkpoint, placed as `abstract_params`.
 
     It may hold more, such as the value head of a policy; that stays unread.
+
+    Raises:
+      UserError: it is damaged, of another model, or not finite.
     """
     options = ocp.options.PyTreeOptions(
       loading=ocp.options.PyTreeOptions.Loading(partial_load=True)
     )
     with ocp.Context(pytree_options=options):
-      return self._load(step, {'params': abstract_params})['params']
+      params = self._load(step, {'params': abstract_params})['params']
+    if bad := first_not_finite(params):
+      path, layer = bad
+      at = f', layer {layer}' if 'layers/' in path else ''
+      raise UserError(
+        f'checkpoint {self._directory / str(step)}: {path!r}{at} {CURE}delete '
+        'that folder to take the one before it, or train again'
+      )
+    return params
 
   def _load(self, step: int | None, abstract: dict[str, Any]) -> dict[str, Any]:
     try:
@@ -157,6 +170,11 @@ class Checkpoints:
   def close(self) -> None:
     """Waits until everything that was started is on disk."""
     self._checkpointer.close()
+
+
+def _is_rated(metrics: dict[str, float], best: str) -> bool:
+  """Whether a checkpoint can be compared: NaN is neither better nor worse."""
+  return best in metrics and math.isfinite(metrics[best])
 
 
 def _without_key(state: Any) -> dict[str, Any]:

@@ -31,7 +31,11 @@ from prm_jax.models.safetensors_files import HUB, read_json
 from prm_jax.published import open_published
 from prm_jax.scorer import Scorer
 from prm_jax.sharding import flat_mesh
-from prm_jax.tokenizer import HuggingFaceTokenizer, read_tokenizer
+from prm_jax.tokenizer import (
+  HuggingFaceTokenizer,
+  check_rows,
+  read_tokenizer,
+)
 from prm_jax.train_state import make_params, placed_shapes, stored
 
 
@@ -120,7 +124,7 @@ def read_description(workdir: paths.Path) -> ModelDescription:
     end = fmt.get('end', '')  # runs before there were policies have none
     if tokenizer == 'tokenizer.json':
       tokenizer = read_tokenizer(workdir)
-    return ModelDescription(
+    described = ModelDescription(
       TransformerConfig(**model),
       said['head'] and HeadConfig(**said['head']),
       LoraConfig(**said['lora']),
@@ -134,6 +138,8 @@ def read_description(workdir: paths.Path) -> ModelDescription:
       f'{path} does not describe a model of this version '
       f'({type(error).__name__}: {error}); name the workdir of a training run'
     ) from None
+  check_rows(described.format.tokenizer, described.model.vocab_size, workdir)
+  return described
 
 
 def _check_no_step(path: str | pathlib.Path, step: int | None) -> None:

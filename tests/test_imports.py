@@ -20,6 +20,7 @@ LAYERS = (
     'compiled',
     'encoding',
     'errors',
+    'finite',
     'manifest',
     'metrics',
     'optim',

@@ -256,7 +256,7 @@ def test_skywork_needs_its_bos(tmp_path):
 def test_ids_beyond_the_embedding_are_refused(tmp_path):
   write_model('trl', tmp_path)
   change(tmp_path / 'config.json', vocab_size=300)
-  with pytest.raises(UserError, match='vocab_size=300; the two are of'):
+  with pytest.raises(UserError, match='has the id 300, but the embedding'):
     open_published(tmp_path)
 
 

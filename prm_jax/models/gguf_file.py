@@ -21,6 +21,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from prm_jax.errors import UserError
+from prm_jax.finite import CURE, first_not_finite
+from prm_jax.metrics import Heartbeat
 from prm_jax.models.config import TransformerConfig
 from prm_jax.models.gguf_container import GgufFile, open_file, read_tensor
 from prm_jax.models.gguf_tokenizer import tokenizer_json
@@ -171,6 +173,9 @@ class GgufModel:
     """The parameters of `forward`, on `mesh` where one is given.
 
     One leaf at a time is dequantised on the host, layer by layer.
+
+    Raises:
+      UserError: a tensor has values that are not finite.
     """
     c = self.config
     init = functools.partial(init_params, config=c)
@@ -189,17 +194,26 @@ class GgufModel:
         return read_tensor(self.file, whole[path][0]).astype(dtype, copy=False)
       out = np.empty(shape, dtype)
       for i in range(c.n_layers):
+        heartbeat.at(len(loaded))
         weight = read_tensor(self.file, layered[path][0] % i)
         if interleaved and ('/q_proj/' in path or '/k_proj/' in path):
           weight = _halves(weight, c.head_dim)
         out[i] = weight.T.reshape(shape[1:])
       return out
 
-    loaded = [
-      jax.device_put(read(path_name(path), leaf.shape), place)
-      for (path, leaf), place in zip(leaves, places, strict=True)
-    ]
-    return jax.tree_util.tree_unflatten(tree, loaded)
+    heartbeat = Heartbeat(f'loading {self.file.path}, tensors', len(leaves))
+    loaded: list[jax.Array] = []
+    for (path, leaf), place in zip(leaves, places, strict=True):
+      loaded.append(jax.device_put(read(path_name(path), leaf.shape), place))
+    params = jax.tree_util.tree_unflatten(tree, loaded)
+    if bad := first_not_finite(params):
+      path, layer = bad
+      name = whole[path][0] if path in whole else layered[path][0] % layer
+      raise UserError(
+        f'{self.file.path}: tensor {name!r} {CURE}fetch it again, or take '
+        'another quantisation'
+      )
+    return params
 
 
 def read_gguf(path: pathlib.Path | str) -> GgufModel:

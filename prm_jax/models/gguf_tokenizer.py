@@ -58,14 +58,17 @@ def tokenizer_json(file: GgufFile) -> str:
     )
   tokens, merges, kinds = get('tokens'), get('merges'), get('token_type')
   lists = isinstance(tokens, list) and isinstance(merges, list)
-  if (
-    not lists
-    or np.shape(kinds) != (len(tokens),)
-    or len(tokens) > file.tensors['token_embd.weight'].shape[0]
-  ):
+  if not lists or np.shape(kinds) != (len(tokens),):
     raise UserError(
       f'{file.path}: tokenizer.ggml tokens, merges and token_type do not fit '
-      'each other and the embedding; the file is damaged'
+      'each other; the file is damaged'
+    )
+  rows = file.tensors['token_embd.weight'].shape[0]
+  if len(tokens) > rows:
+    raise UserError(
+      f'{file.path}: the token {tokens[rows]!r:.60} of the tokenizer has the '
+      f'id {rows}, but the embedding of the model has {rows} rows; take a file '
+      'that was converted with its own tokenizer'
     )
   # Padding of the vocabulary to a round size, which no text produces.
   used = {i: t for i, t in enumerate(tokens) if kinds[i] != _UNUSED}

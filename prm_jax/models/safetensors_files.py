@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from prm_jax import paths
 from prm_jax.errors import UserError
+from prm_jax.finite import CURE
 
 HUB = 'hf://'
 # No pickles, and none of the same weights in the formats of other libraries.
@@ -191,10 +192,24 @@ class TensorFiles:
     """One tensor, float32.
 
     Raises:
-      UserError: it is not there, or not of a type in DTYPES.
+      UserError: it is not there, not of a type in DTYPES, or not finite.
     """
     self._check_tensor(name, None)
-    return np.asarray(self._slices[name][...], np.float32)
+    return self.read_part(name, ())
+
+  def read_part(self, name: str, where: tuple[slice, ...]) -> np.ndarray:
+    """That part of a tensor, float32; a UserError where it is not finite."""
+    part = np.asarray(self._slices[name][where or ...], np.float32)
+    if not np.isfinite(part).all():
+      raise self.not_finite(name)
+    return part
+
+  def not_finite(self, name: str) -> UserError:
+    """What is wrong with a tensor that holds NaN or infinite values."""
+    return UserError(
+      f'{self._paths[name]}: tensor {name!r} {CURE}download it again, or take '
+      'an earlier checkpoint'
+    )
 
 
 def _shards(index: pathlib.Path) -> dict[str, str]:

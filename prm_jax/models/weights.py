@@ -6,6 +6,7 @@ the files as exactly that slice, and stays every bit as it was stored.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from prm_jax.errors import UserError
+from prm_jax.finite import first_not_finite
+from prm_jax.metrics import Heartbeat
 from prm_jax.models.config import DTYPES, TransformerConfig
 from prm_jax.models.safetensors_files import TensorFiles
 from prm_jax.sharding import shardings
@@ -182,7 +185,8 @@ def load_backbone(
     tied; where they are, one in the files is not read.
 
   Raises:
-    UserError: a tensor is missing, of another shape, or nobody's.
+    UserError: a tensor is missing, of another shape, or nobody's, or has
+      values that are not finite.
   """
   if dtype not in DTYPES:
     raise UserError(f'dtype {dtype!r}: expected one of {", ".join(DTYPES)}')
@@ -195,14 +199,20 @@ def load_backbone(
   check_backbone(files, config, also)
   abstract = abstract_params(config, dtype)
   shapes, places = flatten(abstract), flatten(shardings(abstract, mesh))
-  loaded = {}
-  for tensor in tensors_of(config):
+  loaded, tensors = {}, {each.ours: each for each in tensors_of(config)}
+  heartbeat = Heartbeat(f'loading {files.directory}, tensors', len(tensors))
+  for number, tensor in enumerate(tensors.values()):
     shape = shapes[tensor.ours].shape
-    read = _reader(files, tensor, config, shape, dtype)
+    turn = functools.partial(heartbeat.at, number)
+    read = _reader(files, tensor, config, shape, dtype, turn)
     loaded[tensor.ours] = jax.make_array_from_callback(
       shape, places[tensor.ours], read
     )
-  return _nest(loaded)
+  params = _nest(loaded)
+  if bad := first_not_finite(params):
+    path, layer = bad
+    raise files.not_finite(names_of(tensors[path], config)[layer])
+  return params
 
 
 def _reader(
@@ -211,8 +221,13 @@ def _reader(
   config: TransformerConfig,
   shape: tuple[int, ...],
   dtype: str,
+  turn: Callable[[], None],
 ) -> Callable[[tuple[slice, ...]], np.ndarray]:
-  """A function from an index into our parameter to its values in the files."""
+  """A function from an index into our parameter to its values in the files.
+
+  Args:
+    turn: called before every tensor that is read.
+  """
   names, sizes = names_of(tensor, config), sizes_of(config)
   seen = {}  # replicas ask for the same part
 
@@ -223,6 +238,7 @@ def _reader(
       layers = range(*bounds[0]) if tensor.stacked else (None,)
       inner = dict(zip(tensor.axes, bounds[tensor.stacked :], strict=True))
       for i, layer in enumerate(layers):
+        turn()
         name = names[layer or 0]
         part = out[i] if tensor.stacked else out
         part[...] = _read_ours(files, name, tensor, inner, sizes)

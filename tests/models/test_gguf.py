@@ -255,7 +255,7 @@ def test_the_tokenizer_is_the_files(tmp_path):
         'tokenizer.ggml.tokens': [*TOKENS, 'y'],
         'tokenizer.ggml.token_type': [1] * 41,
       },
-      'do not fit',
+      "the token 'y' of the tokenizer has the id 40, but the embedding",
     ),
     (
       {
