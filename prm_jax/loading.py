@@ -72,14 +72,18 @@ class ModelDescription:
     model = dataclasses.replace(self.model, **changes)
     return dataclasses.replace(self, model=model)
 
-  def merged(self, params: Any) -> Any:
+  def merged(self, params: Any, give_away: bool = False) -> Any:
     """Parameters as trained -> {'backbone', 'head'}, adapters merged.
 
     A policy's are {'backbone'}.
+
+    Args:
+      give_away: the merged backbone may take the memory of that in `params`.
     """
     if not self.lora.rank:
       return params
-    backbone = jax.jit(merge, static_argnums=2)(
+    given = 0 if give_away else None
+    backbone = jax.jit(merge, static_argnums=2, donate_argnums=given)(
       params['backbone'], params['lora'], self.lora
     )
     kept = {name: part for name, part in params.items() if name != 'lora'}
@@ -170,7 +174,7 @@ def open_checkpoint(
   with contextlib.closing(_checkpoints(workdir, described)) as checkpoints:
     step = _best(checkpoints, workdir) if step is None else step
     params = checkpoints.load_params(described.abstract_params(mesh), step)
-  return described.merged(params), mesh, step
+  return described.merged(params, give_away=True), mesh, step
 
 
 def best_step(workdir: paths.Path, described: ModelDescription) -> int:

@@ -203,7 +203,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
     )
     results['dev']['solver_log_likelihood'] = total / dev.tokens
   policy = Generator(
-    params['backbone'],
+    params.pop('backbone'),  # it keeps them in a form of its own
     described.model,
     described.format,
     job.mesh,

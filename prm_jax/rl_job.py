@@ -206,11 +206,13 @@ def rl_section(
   }
 
 
-def write_chains(workdir: paths.Path, watch: Watch) -> None:
+def write_chains(
+  workdir: paths.Path, looks: Sequence[Mapping[str, Any]]
+) -> None:
   """The chains that were kept at each look, problem by problem."""
   records = [
     record | {'note': record['meta']['when']}
-    for line in watch.lines
+    for line in looks
     for record in line['chains']
   ]
   order = list(dict.fromkeys(record['problem'] for record in records))
@@ -285,22 +287,28 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   )
   checkpoints.close()
   log(f'rl: best checkpoint is update {checkpoints.best:,}')
-  best = checkpoints.load_params(
-    start.described.abstract_params(meshes.sampling), checkpoints.best
-  )
+
+  def best() -> Any:
+    shapes = start.described.abstract_params(meshes.sampling)
+    params = checkpoints.load_params(shapes, checkpoints.best)
+    return start.described.merged(params, give_away=True)['backbone']
+
   results: dict[str, Any] = {
     'rl': rl_section(config, watch, prm is not None, checkpoints.best),
     'sampling': {},
   }
-  for name, backbone in (
-    ('before', start.load(meshes.sampling)),
-    ('after', start.described.merged(best)['backbone']),
+  lines = watch.lines
+  # Nobody judges or compares from here on: their memory is for the test.
+  del watch, rater, prm
+  for name, read in (
+    ('before', functools.partial(start.load, meshes.sampling)),
+    ('after', best),
   ):
     log(
       f'{name}: {config["test"]["samples"]} chains of {len(tasks.test):,} '
       'test problems'
     )
-    policy.take(backbone)
+    policy.take(read())
     results['sampling'][name] = tested(config, policy, tasks.test)
   about = manifest.describe(config) | {
     'name': config['name'],
@@ -313,7 +321,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
   }
 
   def write() -> None:
-    write_chains(workdir, watch)
+    write_chains(workdir, lines)
     manifest.write_json(
       workdir / 'results.json', {'manifest': about, 'results': results}
     )

@@ -149,7 +149,7 @@ def train_best(
     writes=processes.is_first(),
   )
   with contextlib.closing(writer):
-    state = fit(
+    fit(
       name,
       loop,
       step_fn,
@@ -163,11 +163,12 @@ def train_best(
       settings.profile,
     )
   checkpoints.close()
+  del state  # before the best is read: there may be no room for both
   log(f'{name}: best checkpoint is step {checkpoints.best:,}')
-  best = checkpoints.load_params(
-    described.abstract_params(mesh), checkpoints.best
+  return described.merged(
+    checkpoints.load_params(described.abstract_params(mesh), checkpoints.best),
+    give_away=True,
   )
-  return described.merged(best)
 
 
 def check_counts(loss: LossConfig, chains: Sequence[Chain]) -> None:
