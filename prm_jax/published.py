@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from prm_jax.encoding import StepFormat, make_format
+from prm_jax.encoding import make_format
 from prm_jax.errors import UserError
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.models.architectures import read_architecture

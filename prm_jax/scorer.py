@@ -120,8 +120,8 @@ class Scorer:
       [N], and the step scores of each candidate, [P] each.
 
     Raises:
-      UserError: there are no candidates, one has no steps or does not fit, or
-        the aggregate is unknown.
+      UserError: there are no candidates, one has no steps or does not fit, the
+        aggregate is unknown, or a score is NaN, which no other is better than.
     """
     if not candidates:
       raise UserError('best_of_n without candidates: expected at least one')
@@ -155,9 +155,17 @@ class Scorer:
       )
     self._count((*key, aggregate), rows, prompt_length, prompt.shape[1])
     step_scores = np.asarray(step_scores)
+    chain_scores = np.asarray(chain_scores)[: len(ends)]
+    if broken := int(np.isnan(chain_scores).sum()):
+      raise UserError(
+        f'{self.name}: the scores of {broken} of {len(ends)} candidates for '
+        f'{problem[:60]!r} are NaN: one of them overflows, and may spoil those '
+        "that are read with it; load the model with dtype='float32', or score "
+        'them one by one and leave that one out'
+      )
     return (
       int(best),
-      np.asarray(chain_scores)[: len(ends)],
+      chain_scores,
       [step_scores[n, layout.step_mask[n]] for n in range(len(ends))],
     )
 

@@ -318,4 +318,7 @@ def _report(workdir: pathlib.Path, log: Log) -> None:
       f'{method}: a problem took {cost["tokens"]:,.0f} tokens, '
       f'{cost["scored_tokens"]:,.0f} PRM tokens{flops}'
     )
+  if found['dead']:
+    given_up = ', '.join(f'{n:,} {why}' for why, n in found['dead'].items())
+    log(f'{method}: chains given up: {given_up}')
   log(f'report: {write_report(workdir)}')

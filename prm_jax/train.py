@@ -135,7 +135,7 @@ def make_step(
   grad_fn = jax.value_and_grad(loss_of, has_aux=True)
 
   def only_head(grads: Any, updates: jax.Array) -> Any:
-    """Zeros for all but the head while the others wait: clipping adds all up."""
+    """Zeros for all but the head while the others wait: for one clipping."""
     if not head_only_steps:
       return grads
     waits = updates < head_only_steps

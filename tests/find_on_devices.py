@@ -1,7 +1,7 @@
 """Loads weights that are not finite onto meshes of eight CPU devices.
 
-A process of its own. Arguments: the folder, and REPLICA,FSDP,MODEL of each mesh.
-stdout: JSON, per mesh what is said of which tensor; '' where it loads.
+A process of its own. Arguments: the folder, and REPLICA,FSDP,MODEL of each
+mesh. stdout: JSON, per mesh what is said of which tensor; '' where it loads.
 """
 
 import json

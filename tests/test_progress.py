@@ -3,6 +3,7 @@
 The clock is the test's own and the loops are the real ones.
 """
 
+import itertools
 import json
 import re
 
@@ -163,13 +164,13 @@ def test_part_of_a_job_that_takes_long(capsys):
     clock.now += 4.0
   assert not capsys.readouterr().err
   told = []
-  for i in Heartbeat('slow', 12, console).over(range(12)):
+  for _ in Heartbeat('slow', 12, console).over(range(12)):
     if capsys.readouterr().err:
       told.append(clock.now)
     clock.now += 8.0
   # 28 seconds passed without a line before it began.
   assert told[0] == 36.0
-  assert all(b - a <= 30 for a, b in zip(told, told[1:]))
+  assert all(b - a <= 30 for a, b in itertools.pairwise(told))
 
 
 def test_lines_of_loops_inside_each_other(capsys):

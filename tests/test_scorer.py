@@ -286,3 +286,20 @@ def test_a_run_in_bfloat16(finished):
   # bfloat16 keeps 8 bits of each number.
   np.testing.assert_allclose(ours, theirs, atol=0.05)
   assert (ours != theirs).all()
+
+
+@pytest.mark.parametrize('how', ['min', 'mean'])
+def test_a_score_that_is_nan_is_never_the_best(how):
+  """argmax takes NaN for the greatest: it was chosen, 0 where all were NaN."""
+  candidates = [['abc'], ['abd'], ['abz'], ['abf']]
+  scorer = the_scorer()
+  row = FORMAT.tokenizer.encode('z')[0]
+  table = scorer.params['backbone']['embed_tokens'].at[row].set(jnp.nan)
+  backbone = scorer.params['backbone'] | {'embed_tokens': table}
+  params = scorer.params | {'backbone': backbone}
+  spoilt = Scorer(params, MODEL, HEAD, FORMAT, MESH)
+  assert np.isnan(spoilt.score(PROBLEM, candidates[2])).all()
+  expected, _, _ = scorer.best_of_n(PROBLEM, candidates[:2], how)
+  assert spoilt.best_of_n(PROBLEM, candidates[:2], how)[0] == expected
+  with pytest.raises(UserError, match=r'of 4 candidates for .* are NaN'):
+    spoilt.best_of_n(PROBLEM, candidates, how)

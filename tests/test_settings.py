@@ -67,6 +67,6 @@ def test_a_loss_of_counts_wants_some():
   counted = Chain('p', ('a', 'b'), labels=(right, half))
   loss = LossConfig('beta_binomial')
   check_counts(loss, [plain, counted])
-  with pytest.raises(UserError, match='none of the 1 chains has .* counts'):
+  with pytest.raises(UserError, match=r'none of the 1 chains has .* counts'):
     check_counts(loss, [plain])
   check_counts(LossConfig('bce'), [plain])

@@ -325,9 +325,7 @@ def improve(
         )
       looked, ends = {}, False
       if update % config.evaluate_every == 0 or last:
-        began = time.monotonic()
-        batches.lend(state.params)
-        lent = time.monotonic() - began
+        lent = batches.lend(state.params)
         looked, ends = evaluate(update)
         writer.write(update, looked)
       asked = stop.agreed()

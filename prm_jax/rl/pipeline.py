@@ -112,11 +112,18 @@ class Batches:
     self._handed_out += 1
     return self._ahead.popleft()()
 
-  def lend(self, params: Any) -> None:
-    """Waits for all that is begun and lets the policy write with `params`."""
+  def lend(self, params: Any) -> float:
+    """Waits for all that is begun and lets the policy write with `params`.
+
+    Returns:
+      Seconds that it waited: of batches that are trained on later.
+    """
+    began = time.monotonic()
     for finished in self._ahead:
       finished()
+    waited = time.monotonic() - began
     self._policy.take(self._backbone(params))
+    return waited
 
   def close(self) -> None:
     """Waits for the thread; what it has not begun is left out."""

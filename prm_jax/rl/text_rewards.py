@@ -10,8 +10,13 @@ one number of each:
     def lowest(prompts, completions, **_):
       pairs = zip(prompts, completions, strict=True)
       return [min(r, default=0.0) for r in rewards(pairs)]
+
+A chain that does not fit the PRM's window, or whose computation overflows, has
+rewards that are NaN; so has what is made of them, but where `min` comes upon a
+number first. How many there were is logged as a warning.
 """
 
+import logging
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -45,7 +50,7 @@ def reward_fn(
 
   Returns:
     Of each pair a list with a number per step: [] where there is no step, NaN
-    where the chain does not fit the PRM's window.
+    where the chain does not fit the PRM's window, or a score is not finite.
   """
   scorer = ChainScorer(load(path, style=style))
   config = config or RewardConfig(centre=0.0)
@@ -56,12 +61,21 @@ def reward_fn(
       for prompt, written in pairs
     ]
     asked = iter(scorer.score([chain for chain in chains if chain.steps]))
-    return [
+    paid = [
       _rewards_of(next(asked)[0].scores, len(chain.steps), config)
       if chain.steps
       else []
       for chain in chains
     ]
+    if broken := sum(not np.isfinite(rewards).all() for rewards in paid):
+      logging.warning(
+        '%d of %d chains have rewards that are NaN: too long for the window of '
+        '%s, or not finite in its computation',
+        broken,
+        len(paid),
+        scorer.name,
+      )
+    return paid
 
   return rewards
 

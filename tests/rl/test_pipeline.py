@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 
 import jax
 import numpy as np
@@ -158,6 +159,40 @@ def test_a_fault_in_the_thread_is_one_of_the_loop(policy, params):
   with pytest.raises(UserError, match='no verdict'):
     batches.next(0)
   batches.close()
+
+
+@pytest.mark.parametrize('staleness', [0, 1])
+def test_what_an_evaluation_waited_for_sampling_is_told(
+  policy, params, staleness
+):
+  """It was in no update's seconds: tokens a second were too many."""
+  slow = 0.5
+  rater = Rater(FORMAT, None)
+
+  def rate(problems, groups):
+    time.sleep(slow)
+    return rater.rate(problems, groups)
+
+  batches = Batches(
+    policy,
+    rate,
+    lambda n: params[n],
+    PROBLEMS,
+    2,
+    iter([np.arange(2)] * 3),
+    0,
+    3,
+    staleness,
+    3,
+  )
+  batches.next(0)
+  waited = batches.lend(0)  # the next batch is under way, or not begun
+  began = time.monotonic()
+  batches.next(1)
+  after = time.monotonic() - began
+  batches.close()
+  assert (waited >= slow / 2) == (staleness == 1)
+  assert waited + after >= slow / 2
 
 
 def test_the_loop_refuses_to_look_ahead():

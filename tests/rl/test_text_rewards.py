@@ -43,6 +43,16 @@ def test_rewards_are_the_scores(folder):
   assert rewards([]) == []
 
 
+def test_broken_chains_are_counted(folder, caplog):
+  """Their rewards are NaN, and `min` hides one that comes second."""
+  rewards = rl.reward_fn(folder, style='rlhflow')
+  rewards([(PROBLEM, 'is 21'), (PROBLEM, '')])
+  assert not caplog.records
+  rewards([(PROBLEM, 'word ' * 4096), (PROBLEM, 'is 21')])
+  (record,) = caplog.records
+  assert '1 of 2 chains have rewards that are NaN' in record.getMessage()
+
+
 def test_another_form_and_separator(folder):
   clip = RewardConfig('clip', threshold=0.9, outcome_weight=1.0)
   rewards = rl.reward_fn(folder, ';', clip, 'rlhflow')
