@@ -8,6 +8,7 @@ package once and forks for each of them.
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# A line that says how far a job is: on a slow machine there may be some.
+PROGRESS = re.compile(r'^(?!error: ).*[: ][\d,]+(/[\d,]+)?(  |$)')
 TINY = '--config=configs/prm_math.py:tiny'
 SMALL = (
   TINY,
@@ -108,9 +111,7 @@ def the_error(finished: subprocess.CompletedProcess) -> str:
   assert finished.returncode == 2, told
   assert 'Traceback' not in finished.stdout + finished.stderr, told
   others = [
-    line
-    for line in finished.stderr.splitlines()
-    if ' step ' not in line or ' tokens/s ' not in line  # the progress line
+    line for line in finished.stderr.splitlines() if not PROGRESS.search(line)
   ]
   assert len(others) == 1, told
   assert others[0].startswith('error: '), told
