@@ -112,6 +112,8 @@ def base() -> ml_collections.ConfigDict:
       backoff=1.0,  # seconds, doubled with each attempt
       max_wait=60.0,
       max_failed_in_a_row=32,
+      max_reply_bytes=2**24,
+      send_stop=True,  # False for servers that refuse it
       api='chat',  # or completions
       continues=False,  # a chat's server goes on with the steps it is sent
       system=(

@@ -8,23 +8,26 @@
 import asyncio
 import concurrent.futures
 import dataclasses
-import email.utils
 import math
 import os
 import pathlib
 import random
-import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prm_jax.errors import UserError
-from prm_jax.replies import Answer, BrokenReply, Call, ReplyCache, read_answer
+from prm_jax.replies import (
+  Answer,
+  Call,
+  Failure,
+  ReplyCache,
+  fault_of,
+  read_answer,
+  read_up_to,
+  retry_after,
+)
 from prm_jax.usage import Usage, UsageLog
-
-# Statuses below 500 that another attempt may change.
-_PASSING = (408, 409, 425, 429)
-# With these words a server refuses one request and not all of them.
-_ITS_OWN_FAULT = ('context', 'content_filter', 'content_policy')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,11 @@ class ServerConfig:
     max_wait: seconds; longer waits are shortened to it, and where the server
       itself asks for a longer one (Retry-After) the call is given up.
     max_failed_in_a_row: calls given up, one after another, that stop the job.
+      Where the server refuses that many, a short question is asked as they
+      were: only if it is refused, too, is that no fault of the items.
+    max_reply_bytes: a longer reply is not read to its end, and is a failure.
+    send_stop: whether the server is told to stop after a step where no more is
+      wanted; False for servers that refuse it.
   """
 
   base_url: str = ''
@@ -54,6 +62,8 @@ class ServerConfig:
   backoff: float = 1.0
   max_wait: float = 60.0
   max_failed_in_a_row: int = 32
+  max_reply_bytes: int = 2**24
+  send_stop: bool = True
 
   def __post_init__(self) -> None:
     if not self.base_url.startswith(('http://', 'https://')):
@@ -63,7 +73,12 @@ class ServerConfig:
       )
     if not self.model:
       raise UserError("endpoint.model='': expected the server's name for it")
-    for name in ('concurrency', 'attempts', 'max_failed_in_a_row'):
+    for name in (
+      'concurrency',
+      'attempts',
+      'max_failed_in_a_row',
+      'max_reply_bytes',
+    ):
       if (value := getattr(self, name)) < 1:
         raise UserError(f'endpoint.{name}={value}: expected >= 1')
     for name in ('backoff', 'max_wait'):
@@ -71,21 +86,6 @@ class ServerConfig:
         raise UserError(f'endpoint.{name}={value}: expected >= 0')
     if not 0 < self.timeout < math.inf:
       raise UserError(f'endpoint.timeout={self.timeout}: expected seconds > 0')
-
-
-class _Failure(Exception):
-  """An attempt without an answer.
-
-  Attributes:
-    wait: seconds that the server asks for.
-    final: whether this call can never succeed.
-  """
-
-  def __init__(
-    self, reason: str, wait: float = 0.0, final: bool = False
-  ) -> None:
-    super().__init__(reason)
-    self.reason, self.wait, self.final = reason, wait, final
 
 
 class Server:
@@ -125,7 +125,7 @@ class Server:
         )
     self._cache = None if cache is None else ReplyCache(cache)
     self._log = UsageLog(log)
-    self._failed_in_a_row = 0
+    self._failed_in_a_row = self._refused_in_a_row = 0
 
   @property
   def usage(self) -> Usage:
@@ -139,18 +139,34 @@ class Server:
       UserError: the server refuses what it would always refuse, or one call
         after another fails.
     """
-    corrupt = self._cache.corrupt if self._cache else 0
-    answers = [self._cache and self._cache.read(call) for call in calls]
-    missing = [i for i, answer in enumerate(answers) if answer is None]
-    if self._cache:
-      corrupt = self._cache.corrupt - corrupt
-      self._log.add(Usage(cached=len(calls) - len(missing), corrupt=corrupt))
-    fetched = self._fetch([calls[i] for i in missing]) if missing else []
-    for i, answer in zip(missing, fetched, strict=True):
-      answers[i] = answer
-    return answers
+    # Equal calls are one draw: it is paid for once, and goes to all of them.
+    digests = [call.digest() for call in calls]
+    distinct = dict(zip(digests, calls, strict=True))
+    had: dict[str, Answer | str | None] = dict.fromkeys(distinct)
+    usage = Usage()
+    if cache := self._cache:
+      corrupt = cache.corrupt
+      had = {name: cache.read(call) for name, call in distinct.items()}
+      usage.corrupt = cache.corrupt - corrupt
+    missing = [name for name, answer in had.items() if answer is None]
+    usage.cached = sum(had[name] is not None for name in digests)
+    self._log.add(usage)
+    sent = self._fetch([distinct[name] for name in missing])
+    had.update(zip(missing, sent, strict=True))
+    # The first of equal calls was counted when it was sent.
+    for name, count in (Counter(digests) - Counter(distinct.keys())).items():
+      if name in missing:
+        if isinstance(reason := had[name], str):
+          self._log.add(Usage(failed={reason: count}))
+        else:
+          self._log.add(Usage(cached=count))
+    found = (had[name] for name in digests)
+    return [it if isinstance(it, Answer) else None for it in found]
 
-  def _fetch(self, calls: Sequence[Call]) -> list[Answer | None]:
+  def _fetch(self, calls: Sequence[Call]) -> list[Answer | str]:
+    """The answers, or why there is none."""
+    if not calls:
+      return []
     try:
       asyncio.get_running_loop()
     except RuntimeError:
@@ -159,9 +175,9 @@ class Server:
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
       return thread.submit(asyncio.run, self._send_all(calls)).result()
 
-  async def _send_all(self, calls: Sequence[Call]) -> list[Answer | None]:
+  async def _send_all(self, calls: Sequence[Call]) -> list[Answer | str]:
     config = self._config
-    answers: list[Answer | None] = [None] * len(calls)
+    answers: dict[int, Answer | str] = {}
     # Shared, so that as many calls are under way as there are workers.
     left = iter(enumerate(calls))
 
@@ -174,6 +190,10 @@ class Server:
       # Without one the client would send OPENAI_API_KEY to any server.
       api_key=self._key or 'none',
       timeout=config.timeout,
+      http_client=self._openai.DefaultAsyncHttpxClient(
+        timeout=config.timeout,
+        event_hooks={'response': [read_up_to(config.max_reply_bytes)]},
+      ),
       # Its own know neither broken replies nor our counts.
       max_retries=0,
     )
@@ -183,22 +203,30 @@ class Server:
           group.create_task(work(client))
     except ExceptionGroup as errors:
       raise errors.exceptions[0] from None
-    return answers
+    return [answers[i] for i in range(len(calls))]
 
-  async def _answer(self, client: Any, call: Call) -> Answer | None:
+  async def _answer(self, client: Any, call: Call) -> Answer | str:
+    try:
+      answer = await self._ask(client, call)
+    except Failure as failure:
+      await self._give_up(client, call, failure)
+      return failure.reason
+    self._failed_in_a_row = self._refused_in_a_row = 0
+    return answer
+
+  async def _ask(self, client: Any, call: Call) -> Answer:
+    """The answer, counted and kept; raises the last Failure."""
     usage = Usage()
     try:
-      answer = await self._answer_counted(client, call, usage)
+      answer = await self._try(client, call, usage)
     finally:
       # Before it is kept: what is on disk was counted.
       self._log.add(usage)
-    if answer and self._cache:
+    if self._cache:
       self._cache.write(call, answer)
     return answer
 
-  async def _answer_counted(
-    self, client: Any, call: Call, usage: Usage
-  ) -> Answer | None:
+  async def _try(self, client: Any, call: Call, usage: Usage) -> Answer:
     config = self._config
     wait = config.backoff
     for attempt in range(1, config.attempts + 1):
@@ -206,31 +234,49 @@ class Server:
       try:
         answer = await self._attempt(client, call)
         break
-      except _Failure as failure:
+      except Failure as failure:
         too_long = failure.wait > config.max_wait
         if failure.final or too_long or attempt == config.attempts:
           usage.failed[failure.reason] = 1
-          self._give_up(failure)
-          return None
+          if failure.said:
+            usage.said[failure.reason] = failure.said
+          raise
         again = usage.retried.get(failure.reason, 0) + 1
         usage.retried[failure.reason] = again
         pause = min(wait, config.max_wait) * random.uniform(0.5, 1.0)
         await asyncio.sleep(max(pause, failure.wait))
         wait *= 2
-    self._failed_in_a_row = 0
     usage.tokens, usage.prompt_tokens = answer.tokens, answer.prompt_tokens
     usage.uncounted = int(not answer.prompt_tokens)
     return answer
 
-  def _give_up(self, failure: _Failure) -> None:
+  async def _give_up(self, client: Any, call: Call, failure: Failure) -> None:
+    """Counts a call that failed; raises UserError where all will."""
+    url, most = self._config.base_url, self._config.max_failed_in_a_row
+    if not failure.final:
+      self._failed_in_a_row += 1
+      if self._failed_in_a_row >= most:
+        raise UserError(
+          f'{url}: {self._failed_in_a_row} calls in a row failed, the last '
+          f'with: {failure.reason}; see to the server, then run the same '
+          'command again'
+        )
+      return
     # A server that says no to one call is there for the others.
-    self._failed_in_a_row = 0 if failure.final else self._failed_in_a_row + 1
-    if self._failed_in_a_row >= self._config.max_failed_in_a_row:
-      raise UserError(
-        f'{self._config.base_url}: {self._failed_in_a_row} calls in a row '
-        f'failed, the last with: {failure.reason}; see to the server, then '
-        'run the same command again'
-      )
+    self._failed_in_a_row = 0
+    self._refused_in_a_row += 1
+    if self._refused_in_a_row < most:
+      return
+    self._refused_in_a_row = 0
+    try:
+      await self._ask(client, call.shortened())
+    except Failure as short:
+      if short.final:
+        raise UserError(
+          f'{url}: refused model {self._config.model!r} {most} calls in a row '
+          f'and a short question: {short.reason}: {short.said}; see what it '
+          'says, endpoint.max_tokens and endpoint.extra'
+        ) from short
 
   async def _attempt(self, client: Any, call: Call) -> Answer:
     openai, rest = self._openai, dict(call.body)
@@ -246,11 +292,16 @@ class Server:
         reply = await create(**asked, extra_body=rest)
       return read_answer(reply.http_response.text)
     except (TimeoutError, openai.APITimeoutError) as error:
-      raise _Failure('timeout') from error
+      raise Failure('timeout') from error
     except openai.APIConnectionError as error:
-      raise _Failure('connection') from error
-    except BrokenReply as error:
-      raise _Failure(str(error)) from error
+      # Before version 3 the client takes what a hook raises for this.
+      if isinstance(error.__cause__, Failure):
+        raise error.__cause__ from error
+      raise Failure('connection') from error
+    except UnicodeEncodeError as error:
+      if error.encoding != 'utf-8':  # as that of a header is
+        raise
+      raise Failure('a prompt that is not Unicode', final=True) from error
     except openai.APIStatusError as error:
       raise self._refusal(error) from error
 
@@ -265,36 +316,20 @@ class Server:
     if self._key:
       # Some servers quote it.
       said = said.replace(self._key, '***')
-    quota = status == 429 and error.code == 'insufficient_quota'
-    if (status in _PASSING or status >= 500) and not quota:
-      return _Failure(f'status {status}', retry_after(error.response.headers))
-    reasons = f'{error.code} {said}'.lower()
-    own = any(word in reasons for word in _ITS_OWN_FAULT)
-    if status == 413 or (status == 400 and own):
-      return _Failure(f'refused with status {status}', final=True)
-    cure = 'see what it says, and endpoint.extra'
-    if status in (401, 403):
-      cure = f'see to the key in {config.api_key_variable or "the environment"}'
-      cure += ', which endpoint.api_key_variable names'
-    elif status == 404:
-      cure = 'see to endpoint.base_url, endpoint.api and endpoint.model'
-    elif quota:
-      cure = 'see to the account, then run the same command again'
+    said, fault = said[:300], fault_of(error)
+    if fault == 'the moment':
+      return Failure(
+        f'status {status}', wait=retry_after(error.response.headers)
+      )
+    if fault == 'the call':
+      return Failure(f'refused with status {status}', said, final=True)
+    cure = {
+      'the account': 'the account, then run the same command again',
+      'the key': f'the key in {config.api_key_variable or "the environment"}, '
+      'which endpoint.api_key_variable names',
+      'the address': 'endpoint.base_url, endpoint.api and endpoint.model',
+    }[fault]
     return UserError(
       f'{config.base_url}: refused model {config.model!r} with status '
-      f'{status}: {said[:300]}; {cure}'
+      f'{status}: {said}; see to {cure}'
     )
-
-
-def retry_after(headers: Mapping[str, Any]) -> float:
-  """Seconds that a server asks for, as a number or a date; 0: it does not."""
-  text = headers.get('retry-after', '')
-  try:
-    seconds = float(text)
-  except ValueError:
-    try:
-      at = email.utils.parsedate_to_datetime(text)
-    except ValueError:
-      return 0.0
-    seconds = at.timestamp() - time.time()
-  return seconds if seconds > 0 else 0.0

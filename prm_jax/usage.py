@@ -10,6 +10,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 
 @dataclasses.dataclass
@@ -18,13 +19,14 @@ class Usage:
 
   Attributes:
     calls: requests sent, those that failed included.
-    cached: answers that were on disk.
+    cached: answers for nothing: those on disk, and those of equal calls.
     corrupt: entries on disk that could not be read and were asked for again.
     tokens: written, in the answers fetched.
     prompt_tokens: read, likewise.
     uncounted: answers fetched that came without a count of their tokens.
     retried: attempts that failed and were followed by another, by reason.
     failed: calls given up, by reason.
+    said: the server's words for the first that it refused, by reason.
   """
 
   calls: int = 0
@@ -35,12 +37,15 @@ class Usage:
   uncounted: int = 0
   retried: dict[str, int] = dataclasses.field(default_factory=dict)
   failed: dict[str, int] = dataclasses.field(default_factory=dict)
+  said: dict[str, str] = dataclasses.field(default_factory=dict)
 
-  def plus(self, more: Mapping[str, int | Mapping[str, int]]) -> 'Usage':
+  def plus(self, more: Mapping[str, Any]) -> 'Usage':
     """The sum with some of the same fields."""
     total = dataclasses.asdict(self)
     for name, value in more.items():
-      if isinstance(value, Mapping):
+      if name == 'said':
+        total[name] = {**value, **total[name]}
+      elif isinstance(value, Mapping):
         counts = collections.Counter(total[name])
         counts.update(value)
         total[name] = dict(counts)

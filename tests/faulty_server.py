@@ -43,6 +43,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
     `times` when.
   answered: replies that went out whole.
   most: requests that were under way at once, at most.
+  status: of a flood; `sent`: its bytes that went out.
   """
 
   daemon_threads = True
@@ -53,7 +54,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
     self.fault = lambda body, before: None
     self.asked, self.heads, self.times = [], [], []
     self.answered, self.most, self._now = 0, 0, 0
-    self.pause = 0.0
+    self.pause, self.status, self.sent = 0.0, 200, 0
     self.lock = threading.Lock()
     self.stopping = threading.Event()
 
@@ -141,6 +142,15 @@ def _cut_unseen(handler, data):
   handler.wfile.write(data[: len(data) // 2])
 
 
+def _flood(handler, data):
+  """Blanks for as long as anybody reads them."""
+  handler.start(None, handler.server.status)
+  blanks = b' ' * 2**16
+  while not handler.server.stopping.is_set():
+    handler.wfile.write(blanks)
+    handler.server.sent += len(blanks)
+
+
 def _silence(handler, data):
   """Hangs up without a word."""
 
@@ -151,6 +161,7 @@ FAULTS = {
   'cut': _cut,
   'cut unseen': _cut_unseen,
   'silence': _silence,
+  'flood': _flood,
 }
 
 

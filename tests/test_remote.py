@@ -1,8 +1,6 @@
 """Servers that fail: bounded, counted, told, and the rest goes on."""
 
 import dataclasses
-import datetime
-import email.utils
 import itertools
 import json
 import signal
@@ -17,8 +15,7 @@ pytest.importorskip('openai', reason='openai is not installed')
 from prm_jax import usage
 from prm_jax.endpoint import Endpoint, EndpointConfig
 from prm_jax.errors import UserError
-from prm_jax.policy import Request
-from prm_jax.remote import retry_after
+from prm_jax.policy import Question, Request
 from prm_jax.usage import Usage
 from tests.faulty_server import USAGE, reply, serving
 
@@ -131,97 +128,6 @@ def test_waits_do_not_grow_forever(server):
   assert endpoint.complete([GOOD]) == [[None]]
   # Doubled to the end, they would be 20 seconds at least.
   assert server.times[-1] - server.times[0] < 20
-
-
-def test_retry_after():
-  later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=30)
-  date = email.utils.format_datetime(later, usegmt=True)
-  assert 28 < retry_after({'retry-after': date}) <= 30
-  assert retry_after({'retry-after': '2.5'}) == 2.5
-  old = 'Wed, 21 Oct 2015 07:28:00 GMT'
-  for text in ('-1', 'nan', 'soon', '', old):
-    assert retry_after({'retry-after': text}) == 0
-  assert retry_after({}) == 0
-
-
-@pytest.mark.parametrize(
-  ('status', 'said', 'cure'),
-  [
-    (401, 'bad key sk-secret', 'see to the key in PARROT_KEY'),
-    (403, 'not yours', 'see to the key in PARROT_KEY'),
-    (404, 'no model parrot', 'endpoint.model'),
-    (400, 'what is top_k', 'endpoint.extra'),
-    (422, 'Unexpected fields', 'endpoint.extra'),
-  ],
-)
-def test_what_will_never_do_stops_the_job(
-  server, monkeypatch, status, said, cure
-):
-  monkeypatch.setenv('PARROT_KEY', 'sk-secret')
-  text = f'{{"error": {{"message": "{said}\\nLine two."}}}}'
-  server.fault = lambda body, _: (status, {}, text)
-  endpoint = endpoint_for(server, concurrency=2, api_key_variable='PARROT_KEY')
-  with pytest.raises(UserError) as error:
-    endpoint.complete([GOOD._replace(samples=50)])
-  told = str(error.value)
-  assert f'{server.url}: refused model' in told
-  assert f'status {status}' in told
-  assert said.partition(' ')[0] in told
-  assert cure in told
-  assert 'sk-secret' not in told
-  assert '\n' not in told
-  # No more than were under way.
-  assert len(server.asked) <= 2
-  assert server.heads[0]['Authorization'] == 'Bearer sk-secret'
-
-
-@pytest.mark.parametrize(
-  ('text', 'shown'),
-  [
-    ('{"detail": "context: no field top_q"}', 'context: no field top_q'),
-    ('<html>\n<h1>Nothing\n here</h1>', '<h1>Nothing here</h1>; see to'),
-    ('', 'status 404: ; see to'),
-    ('word ' * 10_000, 'word word'),
-  ],
-)
-def test_a_refusal_in_any_form_is_one_line(server, text, shown):
-  status = 422 if 'detail' in text else 404
-  server.fault = lambda body, _: (status, {}, text or b' ')
-  with pytest.raises(UserError) as error:
-    endpoint_for(server).complete([GOOD])
-  assert shown in str(error.value)
-  assert '\n' not in str(error.value)
-  assert len(str(error.value)) < 600
-
-
-def test_an_empty_account_stops_the_job(server):
-  text = '{"error": {"message": "pay", "code": "insufficient_quota"}}'
-  server.fault = lambda body, _: (429, {}, text)
-  with pytest.raises(UserError, match='429: pay; see to the account'):
-    endpoint_for(server).complete([GOOD])
-  assert len(server.asked) == 1
-
-
-@pytest.mark.parametrize(
-  ('status', 'error'),
-  [
-    (400, '{"message": "too long", "code": "context_length_exceeded"}'),
-    (400, '{"message": "maximum context length is 8192 tokens"}'),
-    (400, '{"message": "no", "code": "content_filter"}'),
-    (413, '{"message": "no"}'),
-  ],
-)
-def test_what_is_wrong_with_one_request_stops_no_other(server, status, error):
-  text = f'{{"error": {error}}}'
-  server.fault = lambda body, _: (
-    (status, {}, text) if problem_of(body) == 'bad' else None
-  )
-  endpoint = endpoint_for(server)
-  [[bad], [good]] = endpoint.complete([BAD, GOOD])
-  assert bad is None
-  assert good.finished
-  assert endpoint.usage.failed == {f'refused with status {status}': 1}
-  assert len(server.asked) == 2
 
 
 def test_no_one_elses_key_is_sent(server, monkeypatch):
@@ -365,7 +271,7 @@ def test_a_spoilt_entry_is_asked_for_again(server, tmp_path, spoil):
 KILLED = """
 import sys
 from prm_jax.endpoint import Endpoint, EndpointConfig
-from prm_jax.policy import Request
+from prm_jax.policy import Question, Request
 config = EndpointConfig(sys.argv[1], 'parrot', system='', concurrency=2)
 Endpoint(config, sys.argv[2]).complete([Request('good', (), 'good', 40)])
 """
@@ -395,3 +301,45 @@ def test_a_killed_process_has_paid_for_what_it_got(server, tmp_path):
   assert len(set(seeds)) == 40
   steps = {completion.steps for completion in samples}
   assert steps == {("I read 'good'", f'#### {seed}') for seed in seeds}
+
+
+def test_equal_calls_of_one_batch_are_paid_for_once(server, tmp_path):
+  """Two chains with the same text are one question to a judge."""
+  server.pause = 0.05
+  twice = Question('Right?', 'judge/1', 3)
+  endpoint = endpoint_for(server, log=tmp_path / 'process-0.jsonl')
+  answers = endpoint.ask([twice, Question('No?', 'judge/2', 1), twice])
+  # Three samples are three draws, the second time they are the same three.
+  assert len(server.asked) == 4
+  assert answers[0] == answers[2]
+  assert len({reply.text for reply in answers[0]}) == 3
+  assert usage.read(tmp_path) == Usage(
+    calls=4, cached=3, tokens=20, prompt_tokens=28
+  )
+
+
+def test_equal_calls_without_seeds_are_paid_for_once(server):
+  """Samples of one prompt have equal bodies then, and are draws all the same.
+
+  Another key is another draw, too.
+  """
+  endpoint = endpoint_for(server, send_seed=False)
+  several = GOOD._replace(samples=3)
+  endpoint.complete([several, several, several._replace(key='other')])
+  assert len(server.asked) == 6
+  assert len({json.dumps(body) for body in server.asked}) == 1
+
+
+def test_equal_calls_fail_together(server, tmp_path):
+  server.fault = lambda body, _: 400 if problem_of(body) == 'bad' else None
+  cache = tmp_path / 'cache'
+  answers = endpoint_for(server, cache).complete([BAD, GOOD, BAD, GOOD])
+  assert [completion is None for [completion] in answers] == [True, False] * 2
+  assert len(server.asked) == 2
+  # Of the failure nothing is kept: later it is asked again, once.
+  server.fault = lambda body, _: None
+  again = endpoint_for(server, cache)
+  answers = again.complete([BAD, GOOD, BAD, GOOD])
+  assert all(completion.finished for [completion] in answers)
+  assert len(server.asked) == 3
+  assert (again.usage.calls, again.usage.cached) == (1, 3)
