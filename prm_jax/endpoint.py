@@ -4,26 +4,34 @@
     Question -> text -> Reply
 
 Such a server knows no step ends, so here, and only here, text becomes steps:
-what stands between two separators is one.
+what stands between two separators is one. Where single steps are wanted the
+separator is what the server is to stop at.
 """
 
 import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from prm_jax import paths
 from prm_jax.errors import UserError
 from prm_jax.policy import Completion, Question, Reply, Request, sample_seed
 from prm_jax.remote import Server, ServerConfig
-from prm_jax.replies import Answer, Call
+from prm_jax.replies import AMBIGUOUS, STOPPED, Answer, Call
 from prm_jax.usage import Usage
 
 APIS = ('chat', 'completions')
 # OpenAI's word, and those of servers that are compatible in all but this.
-_FINISHED = ('stop', 'eos', 'eos_token', 'end')
+_FINISHED = (AMBIGUOUS, 'eos', 'eos_token', 'end')
+# After so many blank lines in a row a model gets no more stops. Blank is also
+# all that a chat's template leaves to write which cuts the last separator off.
+_BLANKS = 2
+# Tokens that show whether a text goes on: one may end what was to be two.
+_PEEK = 2
+# A completion as it comes to be: it asks with calls until it is done.
+_Writing = Generator[Call, Answer | None, Completion | None]
 # What `extra` may not say, as it is said elsewhere or breaks a promise.
 _OWN_FIELDS = ('messages', 'model', 'n', 'prompt', 'seed', 'stop', 'stream')
 _SYSTEM = (
@@ -152,12 +160,17 @@ class Endpoint:
     """Calls, tokens and failures of this process so far."""
     return self._server.usage
 
+  @property
+  def _goes_on(self) -> bool:
+    """Whether the server goes on with what it is sent."""
+    config = self._config
+    return bool(
+      config.api != 'chat' or config.continues or config.extra_after_steps
+    )
+
   def check_goes_on(self) -> None:
     """Raises UserError where the server may begin anew after some steps."""
-    config = self._config
-    if config.api == 'chat' and not (
-      config.continues or config.extra_after_steps
-    ):
+    if not self._goes_on:
       raise UserError(
         "endpoint.api='chat' may begin anew after the steps of a chain: set "
         'endpoint.api=completions, endpoint.continues=True (llama.cpp) or '
@@ -170,9 +183,9 @@ class Endpoint:
   ) -> list[list[Completion | None]]:
     """As in `Policy.complete`; all samples of all requests side by side.
 
-    Log-probabilities are NaN. The server writes to the end of the chain
-    whatever `max_steps` is: the tokens that are billed are counted, those of
-    the steps cut off included.
+    Log-probabilities are NaN. All tokens that are billed are counted, those
+    that are cut off included: a server that does not stop where it is told
+    writes to the end of the chain for every step.
 
     Raises:
       UserError: the server refuses every request, or fails again and again; or
@@ -180,11 +193,86 @@ class Endpoint:
     """
     if any(request.steps for request in requests):
       self.check_goes_on()
-    answers = self._ask_all(requests, map(self._opening, requests))
+    written = iter(
+      self._together(
+        [
+          self._write(request, sample)
+          for request in requests
+          for sample in range(request.first, request.first + request.samples)
+        ]
+      )
+    )
     return [
-      [self._completion(answer, request.max_steps) for answer in samples]
-      for request, samples in zip(requests, answers, strict=True)
+      [next(written) for _ in range(request.samples)] for request in requests
     ]
+
+  def _together(self, writings: Sequence[_Writing]) -> list[Completion | None]:
+    """What they come to; what they ask at the same time is sent together."""
+    done: list[Completion | None] = [None] * len(writings)
+    calls = {i: next(writing) for i, writing in enumerate(writings)}
+    while calls:
+      answers = self._server.answers(list(calls.values()))
+      asked, calls = calls, {}
+      for i, answer in zip(asked, answers, strict=True):
+        try:
+          calls[i] = writings[i].send(answer)
+        except StopIteration as end:
+          done[i] = end.value
+    return done
+
+  def _write(self, request: Request, sample: int) -> _Writing:
+    """One completion: a call for a chain, a call or two for each step.
+
+    A text that was to stop at the separator may have ended there, or with the
+    chain. vLLM, SGLang and TGI say which (`replies.read_answer`), and servers
+    that leave the separator in show it. Of others two more tokens are asked
+    for, without a stop: where none come, the chain has ended.
+    """
+    config, separator = self._config, self._config.separator
+    stops = request.max_steps and config.send_stop and self._goes_on
+    limit = 'max_completion_tokens'
+    limit = limit if limit in config.extra else 'max_tokens'
+    text = ''  # after the request's steps, with separators
+    tokens = prompt_tokens = steps_before = blanks = 0
+
+    def call(most: int, **more: Any) -> Call:
+      opening = self._opening(request, text) | more
+      return self._call(opening, request.key, sample, most)
+
+    while True:
+      stopping = stops and blanks < _BLANKS
+      most = config.max_tokens and config.max_tokens - tokens
+      answer = yield call(most, **({'stop': [separator]} if stopping else {}))
+      if answer is None:
+        return None
+      tokens += answer.tokens
+      prompt_tokens += answer.prompt_tokens
+      end, before = 'text', text
+      text += answer.text
+      if stopping:
+        end = _end_of(answer, separator)
+      if end == 'step or chain':
+        peek = yield call(0, **{limit: _PEEK})
+        if peek is None:
+          return None
+        tokens += peek.tokens
+        prompt_tokens += peek.prompt_tokens
+        ended = peek.finish in _FINISHED and not peek.text.strip()
+        end = 'text' if ended else 'step'
+      if end == 'step':
+        text = before + answer.text.partition(separator)[0] + separator
+      finished = end == 'text' and answer.finish in (*_FINISHED, STOPPED)
+      steps, finished = split_steps(
+        text, separator, finished, request.max_steps
+      )
+      blanks = blanks + 1 if len(steps) == steps_before else 0
+      steps_before = len(steps)
+      if (
+        end == 'text'
+        or len(steps) == request.max_steps
+        or 0 < config.max_tokens <= tokens
+      ):
+        return Completion(steps, finished, tokens, prompt_tokens, float('nan'))
 
   def ask(self, questions: Sequence[Question]) -> list[list[Reply | None]]:
     """As in `Judge.ask`: questions are sent alone, without `system`."""
@@ -203,14 +291,16 @@ class Endpoint:
     openings: Iterable[dict[str, Any]],
   ) -> list[list[Answer | None]]:
     calls = [
-      self._call(opening, item.key, sample)
+      self._call(opening, item.key, sample, self._config.max_tokens)
       for item, opening in zip(asked, openings, strict=True)
       for sample in range(item.first, item.first + item.samples)
     ]
     answers = iter(self._server.answers(calls))
     return [[next(answers) for _ in range(item.samples)] for item in asked]
 
-  def _call(self, opening: dict[str, Any], key: str, sample: int) -> Call:
+  def _call(
+    self, opening: dict[str, Any], key: str, sample: int, most: int
+  ) -> Call:
     config = self._config
     body = {
       'model': config.model,
@@ -220,8 +310,8 @@ class Endpoint:
     }
     if config.top_p < 1:
       body['top_p'] = config.top_p
-    if config.max_tokens:
-      body['max_tokens'] = config.max_tokens
+    if most:
+      body['max_tokens'] = most
     if config.send_seed:
       # 31 bits are what every server takes.
       body['seed'] = sample_seed(config.seed, key, sample) >> 33
@@ -232,12 +322,13 @@ class Endpoint:
       return {'prompt': text}
     return {'messages': [{'role': 'user', 'content': text}]}
 
-  def _opening(self, request: Request) -> dict[str, Any]:
-    """What the model reads before it goes on."""
+  def _opening(self, request: Request, text: str) -> dict[str, Any]:
+    """What the model reads before it goes on; it wrote the text itself."""
     config = self._config
     prompt = config.prompt.replace('{problem}', request.problem)
     written = ''.join(step + config.separator for step in request.steps)
-    extra = config.extra_after_steps if request.steps else {}
+    written += text
+    extra = config.extra_after_steps if written else {}
     if config.api == 'completions':
       system = f'{config.system}\n\n' if config.system else ''
       text = f'{system}{prompt}{config.separator}{written}'
@@ -246,20 +337,22 @@ class Endpoint:
     messages = [{'role': role, 'content': text} for role, text in said if text]
     return {'messages': messages, **extra}
 
-  def _completion(
-    self, answer: Answer | None, max_steps: int
-  ) -> Completion | None:
-    if answer is None:
-      return None
-    steps, finished = split_steps(
-      answer.text,
-      self._config.separator,
-      answer.finish in _FINISHED,
-      max_steps,
-    )
-    return Completion(
-      steps, finished, answer.tokens, answer.prompt_tokens, float('nan')
-    )
+
+def _end_of(answer: Answer, separator: str) -> str:
+  """What a text ends with that was to stop at the separator.
+
+  Returns:
+    'step', 'step or chain' where the server does not say, or 'text': the chain
+    ended, a limit cut it off, or the server did not stop.
+  """
+  _, found, rest = answer.text.partition(separator)
+  if answer.finish == STOPPED:
+    return 'step'
+  if rest.strip() or answer.finish not in (AMBIGUOUS, 'length'):
+    return 'text'
+  if found:
+    return 'step'
+  return 'step or chain' if answer.finish == AMBIGUOUS else 'text'
 
 
 def split_steps(

@@ -33,6 +33,9 @@ _UNPAID = {
 _CONTENT = ('content_filter', 'content_policy', 'flagged', 'moderation')
 # In an item's place it shows whether all calls are refused.
 _SHORT = 'What is 1 + 1?'
+# Values of `Answer.finish`: OpenAI's word for two, and TGI's for one of them.
+AMBIGUOUS = 'stop'
+STOPPED = 'stop_sequence'
 # Of tokens that a server may say; what is beyond a float's whole numbers is
 # nobody's bill.
 _COUNTS = range(2**53)
@@ -78,7 +81,8 @@ class Answer(NamedTuple):
   """What the server wrote.
 
   Attributes:
-    finish: why it stopped: stop, length, or the server's own word.
+    finish: why it stopped: eos (by itself), STOPPED (where it was told to),
+      AMBIGUOUS (one of these), length, or the server's own word.
     tokens: written, as billed; 0 where the server does not say.
     prompt_tokens: read, likewise.
   """
@@ -197,9 +201,15 @@ def read_answer(text: str) -> Answer:
       m in _COUNTS and n in _COUNTS
     ):
       tokens, prompt_tokens = m, n
+  finish = str(choice.get('finish_reason'))
+  # OpenAI has one word for the model's own end and for a stop that was met. In
+  # these vLLM and SGLang say which: text is a stop.
+  for name in ('stop_reason', 'matched_stop'):
+    if finish == AMBIGUOUS and name in choice:
+      finish = STOPPED if isinstance(choice[name], str) else 'eos'
   # JSON can escape half of a character, which no file could hold.
   said = said.encode('utf-8', 'replace').decode()
-  return Answer(said, str(choice.get('finish_reason')), tokens, prompt_tokens)
+  return Answer(said, finish, tokens, prompt_tokens)
 
 
 class ReplyCache:
