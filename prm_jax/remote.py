@@ -29,6 +29,9 @@ from prm_jax.replies import (
 )
 from prm_jax.usage import Usage, UsageLog
 
+# Calls that are refused in a row until it is asked whether all would be.
+_REFUSED = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class ServerConfig:
@@ -46,8 +49,7 @@ class ServerConfig:
     max_wait: seconds; longer waits are shortened to it, and where the server
       itself asks for a longer one (Retry-After) the call is given up.
     max_failed_in_a_row: calls given up, one after another, that stop the job.
-      Where the server refuses that many, a short question is asked as they
-      were: only if it is refused, too, is that no fault of the items.
+      Those that the server refuses are their items' failures and not counted.
     max_reply_bytes: a longer reply is not read to its end, and is a failure.
     send_stop: whether the server is told to stop after a step where no more is
       wanted; False for servers that refuse it.
@@ -265,17 +267,18 @@ class Server:
     # A server that says no to one call is there for the others.
     self._failed_in_a_row = 0
     self._refused_in_a_row += 1
-    if self._refused_in_a_row < most:
+    if self._refused_in_a_row < _REFUSED:
       return
+    # Is it what was asked, or how? Statuses and words do not say.
     self._refused_in_a_row = 0
     try:
       await self._ask(client, call.shortened())
     except Failure as short:
       if short.final:
         raise UserError(
-          f'{url}: refused model {self._config.model!r} {most} calls in a row '
-          f'and a short question: {short.reason}: {short.said}; see what it '
-          'says, endpoint.max_tokens and endpoint.extra'
+          f'{url}: refused model {self._config.model!r} {_REFUSED} calls in '
+          f'a row and a short question: {short.reason}: {short.said}; see '
+          'what it says, endpoint.max_tokens and endpoint.extra'
         ) from short
 
   async def _attempt(self, client: Any, call: Call) -> Answer:
