@@ -225,6 +225,8 @@ def test_names_say_what_changes_completions(server):
   assert name == Endpoint(config_for(server)).name
   assert name.startswith('parrot chat ')
   same = {'base_url': 'http://elsewhere/v1', 'concurrency': 1, 'attempts': 2}
+  # A text that is stopped is the beginning of the one that is not.
+  same |= {'max_reply_bytes': 2**20, 'send_stop': False}
   assert Endpoint(config_for(server, **same)).name == name
   for change in (
     {'temperature': 0.5},
@@ -247,6 +249,7 @@ def test_names_say_what_changes_completions(server):
     ({'separator': ''}, "separator='': expected text"),
     ({'concurrency': 0}, 'concurrency=0: expected >= 1'),
     ({'attempts': 0}, 'attempts=0: expected >= 1'),
+    ({'max_reply_bytes': 0}, 'max_reply_bytes=0: expected >= 1'),
     ({'timeout': 0}, 'timeout=0: expected seconds > 0'),
     ({'backoff': -1}, 'backoff=-1: expected >= 0'),
     ({'max_wait': math.nan}, 'max_wait=nan: expected >= 0'),
