@@ -7,6 +7,7 @@ folder in memory, no environment. It is killed with everything it started. It
 can still read the files that its user may read, but tell no one but the caller.
 """
 
+import base64
 import dataclasses
 import json
 import os
@@ -19,6 +20,7 @@ import sys
 import time
 
 from prm_jax.errors import UserError
+from prm_jax.verify import sandbox_filter
 
 OUTCOMES = (
   'passed',
@@ -100,9 +102,14 @@ def run(program: str, tests: str = '', limits: Limits | None = None) -> Result:
   job = dataclasses.asdict(limits) | {
     'source': f'{program}\n\n{tests}{farewell}',
     'python': sys.executable,
+    'real_python': os.path.realpath(sys.executable),
     'folders': python_folders(),
     'proof': proof_start,
     'status': status_start,
+    'filter': base64.b64encode(sandbox_filter.compiled()).decode(),
+    'calls': {
+      name: sandbox_filter.number(name) for name in ('keyctl', 'pivot_root')
+    },
   }
   start = time.monotonic()
   try:
