@@ -1,13 +1,32 @@
 """Unit tests of a program that nobody has read, behind walls.
 
-Label sources and rewards for code steps run a model's program here. It runs in
-namespaces of its own (Linux; no root needed, and root becomes nobody first):
-no network, no other processes to see or signal, all disks read-only, one empty
-folder in memory, no environment. It is killed with everything it started. It
-can still read the files that its user may read, but tell no one but the caller.
+Label sources and rewards for code steps run a model's program here (Linux; no
+root needed, and root becomes nobody). Its user is promised, whoever runs it,
+that a program which tries all it can
+
+- changes nothing outside: its root is a new one, with the bytes of /usr and of
+  this Python, read-only, and one empty folder in memory; no files, sockets,
+  FIFOs, terminals or devices of the machine but /dev/null and /dev/urandom;
+- tells no one but the caller and asks no one: no network, no other processes to
+  see or signal, no keys, no shared memory, no locks, no environment;
+- reads no files but those shown, whoever may read them outside;
+- makes only the system calls in `sandbox_filter.py`, and no namespaces;
+- stays within `Limits`, and is killed with everything it started.
+
+Memory is looked at every 20 ms, so between two looks a program of many
+processes may take more, and each of them `memory_bytes` at the very most. What
+the kernel notes of processes comes on top, some 20 MB each. Where a control
+group can be made (by root, most often) the kernel itself holds all of it
+within `memory_bytes + disk_bytes`. Not promised: that a program cannot learn
+the name of the machine, the time or how busy it is; that it leaves the CPU to
+others before its time is up; that a fault of the kernel itself is no way out.
+
+A machine that lacks one of the walls is refused. We do not use bubblewrap: it
+neither limits how many files its folder in memory has nor makes root nobody.
 """
 
 import base64
+import contextlib
 import dataclasses
 import json
 import os
@@ -18,9 +37,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any, BinaryIO
 
 from prm_jax.errors import UserError
 from prm_jax.verify import sandbox_filter
+from prm_jax.verify.sandbox_cgroup import new_cgroup, overran
 
 OUTCOMES = (
   'passed',
@@ -40,7 +62,8 @@ class Limits:
   Attributes:
     wall_seconds: from start to end, with everything it starts.
     cpu_seconds: of one process; whole seconds.
-    memory_bytes: address space of one process.
+    memory_bytes: of all processes together, what waits in pipes included; also
+      the address space of each.
     disk_bytes: of all files together, in memory.
     processes: and threads, at one time.
     files: open at one time, and in the folder.
@@ -95,52 +118,40 @@ def run(program: str, tests: str = '', limits: Limits | None = None) -> Result:
   limits = limits or Limits()
   if sys.platform != 'linux':
     raise UserError(f'no sandbox on {sys.platform}: run code tests on Linux')
-  proof = secrets.token_hex(16)
-  proof_end, proof_start = os.pipe()
-  status_end, status_start = os.pipe()
-  farewell = f"\n\n__import__('os').write({proof_start}, b'{proof}')\n"
   job = dataclasses.asdict(limits) | {
-    'source': f'{program}\n\n{tests}{farewell}',
     'python': sys.executable,
     'real_python': os.path.realpath(sys.executable),
     'folders': python_folders(),
-    'proof': proof_start,
-    'status': status_start,
     'filter': base64.b64encode(sandbox_filter.compiled()).decode(),
     'calls': {
       name: sandbox_filter.number(name) for name in ('keyctl', 'pivot_root')
     },
   }
+  proof = secrets.token_hex(16)
   start = time.monotonic()
-  try:
-    process = subprocess.Popen(
-      [sys.executable, '-I', '-S', str(_LAUNCHER)],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      pass_fds=(proof_start, status_start),
-      env={},
-      start_new_session=True,
-      cwd='/',
-    )
-    os.close(proof_start)
-    os.close(status_start)
-    with process, process.stdout, os.fdopen(status_end, 'rb') as status:
-      try:
-        process.stdin.write(json.dumps(job).encode())
-        process.stdin.close()
-        output, ended = _read(process, start + limits.wall_seconds, limits)
-        process.wait(_DYING_SECONDS)
-      finally:
-        process.kill()
-      said = status.read()
-    proven = os.read(proof_end, 1000) == proof.encode()
-  finally:
-    os.close(proof_end)
-  report = json.loads(said.split(b'\n')[0] or b'{}')
+  with contextlib.ExitStack() as stack:
+    room = limits.memory_bytes + limits.disk_bytes
+    group = stack.enter_context(new_cgroup(room))
+    proof_end, proof_start = _pipe(stack)
+    status_end, status_start = _pipe(stack)
+    inside = [proof_start, status_start]
+    if group:
+      inside.append(stack.enter_context(open(group / 'cgroup.procs', 'wb')))
+    farewell = f"__import__('os').write({proof_start.fileno()}, b'{proof}')"
+    job['source'] = f'{program}\n\n{tests}\n\n{farewell}\n'
+    job['status'] = status_start.fileno()
+    job['group'] = inside[2].fileno() if group else None
+    output, ended = _launch(job, inside, start + limits.wall_seconds, limits)
+    report = json.loads(status_end.readline() or b'{}')
+    proven = proof_end.read(1000) == proof.encode()
+    if group and overran(group):
+      report['code'] = None
   if 'isolation' in report:
     raise UserError(
       f'no sandbox on this machine ({report["isolation"]}): code tests need '
-      'Linux 5.12 or later with user namespaces allowed'
+      'Linux 5.12 or later where users may make namespaces (Ubuntu: sysctl -w '
+      'kernel.apparmor_restrict_unprivileged_userns=0; containers: '
+      '--privileged)'
     )
   text = output.decode(errors='replace')
   code = report.get('code') if ended == 'closed' else None
@@ -151,6 +162,55 @@ def run(program: str, tests: str = '', limits: Limits | None = None) -> Result:
 def python_folders() -> list[str]:
   """Where this Python is, and its environment."""
   return [os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)]
+
+
+def _pipe(stack: contextlib.ExitStack) -> tuple[BinaryIO, BinaryIO]:
+  """Where to read and where to write, closed with the stack."""
+  end, start = os.pipe()
+  return (
+    stack.enter_context(os.fdopen(end, 'rb')),
+    stack.enter_context(os.fdopen(start, 'wb')),
+  )
+
+
+def _launch(
+  job: dict[str, Any],
+  inside: Sequence[BinaryIO],
+  deadline: float,
+  limits: Limits,
+) -> tuple[bytes, str]:
+  """Runs a job to its end; what it wrote, and how that ended.
+
+  Args:
+    inside: files for the launcher, closed here.
+  """
+  process = subprocess.Popen(
+    [sys.executable, '-I', '-S', str(_LAUNCHER)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    pass_fds=[file.fileno() for file in inside],
+    env={},
+    start_new_session=True,
+    cwd='/',
+  )
+  for file in inside:
+    file.close()
+  with process, process.stdout:
+    try:
+      process.stdin.write(json.dumps(job).encode())
+      process.stdin.close()
+      found = _read(process, deadline, limits)
+      process.wait(_DYING_SECONDS)
+    finally:
+      if process.poll() is None:  # interrupted: what is inside goes first
+        process.terminate()
+        try:
+          process.wait(_DYING_SECONDS)
+        finally:
+          process.kill()
+  if process.returncode > 0:
+    raise RuntimeError('the launcher of the sandbox has failed; it says why')
+  return found
 
 
 def _outcome(ended: str, code: int | None, text: str, proven: bool) -> str:

@@ -182,6 +182,9 @@ def set_filter(code: bytes) -> None:
 
 def run_program(job: dict) -> None:
   """Becomes the program; never returns."""
+  if job['group'] is not None:
+    os.write(job['group'], b'0')
+    os.close(job['group'])
   if os.getuid() == 0:
     leave_root()
     new_user_namespace(job['proc'])
@@ -257,12 +260,12 @@ def init(job: dict) -> None:
     if program == 0:
       try:
         run_program(job)
-      except OSError as error:
+      except Exception as error:  # or nobody would know that it never ran
         tell(job, {'isolation': str(error)})
       finally:
         os._exit(127)
     tell(job, {'code': watch(job, program)})
-  except OSError as error:
+  except Exception as error:
     tell(job, {'isolation': str(error)})
   finally:
     os._exit(0)
