@@ -10,6 +10,7 @@ Reads a job from stdin (JSON), writes what happened to descriptor `status`:
 """
 
 import base64
+import contextlib
 import ctypes
 import json
 import os
@@ -19,8 +20,8 @@ import select
 import signal
 import sys
 
-# From linux/sched.h, sys/mount.h, linux/mount.h, linux/keyctl.h, sys/prctl.h and
-# linux/seccomp.h.
+# From linux/sched.h, sys/mount.h, linux/mount.h, linux/keyctl.h, sys/prctl.h
+# and linux/seccomp.h.
 _NEW_USER = 0x10000000
 _NEW_NAMESPACES = {
   'mount': 0x00020000,
@@ -158,7 +159,8 @@ def set_limits(job: dict) -> None:
     ('FSIZE', job['disk_bytes']),
     ('NPROC', job['processes']),
     ('NOFILE', job['files']),
-    ('CORE', 0),
+    # Not 0: with 1, too, no program outside is told of a crash.
+    ('CORE', 1),
     ('MEMLOCK', 0),
   ):
     kind = getattr(resource, f'RLIMIT_{name}')
@@ -229,10 +231,9 @@ def memory_in_use(files: int) -> int:
 def _held(thread: str, files: int) -> int:
   with open(f'{thread}/status', 'rb') as file:
     held = re.findall(rb'(?:RssAnon|VmSwap):\s*(\d+) kB', file.read())
-  try:
+  # Nobody may look at the program of a file that may be run and not read.
+  with contextlib.suppress(PermissionError):
     files = len(os.listdir(f'{thread}/fd'))
-  except PermissionError:
-    pass  # the program of a file that may be run and not read
   return 1024 * sum(map(int, held)) + _DESCRIPTOR_BYTES * files
 
 

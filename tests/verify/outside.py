@@ -1,7 +1,7 @@
-"""What stands outside the sandbox while hostile programs run, and what they did.
+"""What stands outside while hostile programs run, and what they did to it.
 
 Run as a script, by root or an ordinary user, it runs all of
-`hostile_programs.PROGRAMS` and prints, as JSON, their results and every change
+the hostile programs and prints, as JSON, their results and every change
 that it saw outside. All of it is its own: two may run side by side.
 """
 
@@ -22,13 +22,17 @@ import subprocess
 import sys
 import tempfile
 import termios
+import textwrap
 import threading
 import time
 import tty
 
 from prm_jax.verify import sandbox, sandbox_filter
-from tests.verify import hostile_programs
+from tests.verify.hostile_programs import HEAD
+from tests.verify.hostile_programs import PROGRAMS as GREEDY
+from tests.verify.hostile_reaches import CALLS, REACHES
 
+PROGRAMS = GREEDY | REACHES
 SECRET = 'a secret that nobody inside may read'
 VARIABLE = 'PRM_JAX_TEST_SECRET'
 TYPED = b'typed for the caller\n'
@@ -77,9 +81,7 @@ class Outside:
     # Everyone may enter and write: only the walls are in the way.
     folder.chmod(0o777)
     self.names = {'process': os.getpid(), 'folder': str(folder)}
-    self.names['calls'] = {
-      name: sandbox_filter.number(name) for name in hostile_programs.CALLS
-    }
+    self.names['calls'] = {name: sandbox_filter.number(name) for name in CALLS}
     self.seen = []
     self.sockets, self.pipes, self.files = {}, {}, {}
     self.peak = 0
@@ -182,14 +184,15 @@ class Outside:
 
   def run(self, name: str) -> dict:
     """One program's result, and what was seen of it from here."""
-    source, limits, *_ = hostile_programs.PROGRAMS[name]
-    source = hostile_programs.HEAD.replace('OUT', repr(self.names)) + source
+    program = PROGRAMS[name]
+    head = HEAD.replace('OUT', repr(self.names))
+    source = head + textwrap.dedent(program.source)
     before, ended = set(descendants()), threading.Event()
     self.seen, self.peak = [], 0
     watch = threading.Thread(target=self._watch, args=(before, ended))
     watch.start()
     try:
-      result = sandbox.run(source, limits=sandbox.Limits(**limits))
+      result = sandbox.run(source, limits=sandbox.Limits(**program.limits))
     finally:
       ended.set()
       watch.join()
@@ -229,6 +232,7 @@ class Outside:
       now = self._keys() if name == 'keys' else name.read_text()
       if now != text:
         self.seen.append(f'{name} is {now}')
+        self.files[name] = now
     if ctypes.string_at(self.memory, len(SECRET)) != SECRET.encode():
       self.seen.append('shared memory')
     waiting = array.array('i', [0])
@@ -284,7 +288,7 @@ def become_ordinary() -> None:
 def main() -> None:
   if sys.argv[1] == 'ordinary' and os.getuid() == 0:
     become_ordinary()
-  names = sys.argv[2:] or hostile_programs.PROGRAMS
+  names = sys.argv[2:] or PROGRAMS
   os.umask(0)
   folder = pathlib.Path(tempfile.mkdtemp(prefix='prm_jax_outside_'))
   outside = Outside(folder)
