@@ -1,28 +1,30 @@
 """Unit tests of a program that nobody has read, behind walls.
 
 Label sources and rewards for code steps run a model's program here (Linux; no
-root needed, and root becomes nobody). Its user is promised, whoever runs it,
-that a program which tries all it can
+root needed, and root's programs run as nobody). What a program may try, on
+purpose and with all its means, and what its caller is promised:
 
-- changes nothing outside: its root is a new one, with the bytes of /usr and of
-  this Python, read-only, and one empty folder in memory; no files, sockets,
-  FIFOs, terminals or devices of the machine but /dev/null and /dev/urandom;
-- tells no one but the caller and asks no one: no network, no other processes to
-  see or signal, no keys, no shared memory, no locks, no environment;
-- reads no files but those shown, whoever may read them outside;
-- makes only the system calls in `sandbox_filter.py`, and no namespaces;
-- stays within `Limits`, and is killed with everything it started.
+- Files: it sees /usr (with /bin, /lib, /etc/alternatives) and this Python, and
+  of each file the bytes only: it cannot write, lock or watch it, and no socket
+  or FIFO there is the one outside. It has one empty folder, in memory. Of the
+  machine's devices it has /dev/null and /dev/urandom, and no terminal.
+- Others: no network, no sockets with a name, no processes but its own, no keys,
+  no System V memory, nothing of the caller's environment. What it finds out it
+  can tell the caller only, by its output.
+- Rights: the system calls in `sandbox_filter.py`, no namespaces, never root.
+- `Limits`: kept for all of its processes together, but CPU time, files open and
+  address space for each. When it ends, all that it started has ended.
 
-Memory is looked at every 20 ms, so between two looks a program of many
-processes may take more, and each of them `memory_bytes` at the very most. What
-the kernel notes of processes comes on top, some 20 MB each. Where a control
-group can be made (by root, most often) the kernel itself holds all of it
-within `memory_bytes + disk_bytes`. Not promised: that a program cannot learn
-the name of the machine, the time or how busy it is; that it leaves the CPU to
-others before its time is up; that a fault of the kernel itself is no way out.
+Memory is looked at every 20 ms. Between two looks many processes can take more,
+each at most `memory_bytes`, and the kernel's own records of them (some 20 MB
+each at worst) are not seen. Where we can make a control group, as root can, the
+kernel itself keeps all of that below `memory_bytes + disk_bytes`.
 
-A machine that lacks one of the walls is refused. We do not use bubblewrap: it
-neither limits how many files its folder in memory has nor makes root nobody.
+Not promised: that a program is honest (see `run`); that it does not learn the
+machine's name, load or time; that the kernel and Python have no faults.
+
+A machine that lacks one of the walls is refused. bubblewrap would not be less
+code: it limits neither memory nor the number of files, and leaves root root.
 """
 
 import base64
@@ -112,8 +114,8 @@ def run(program: str, tests: str = '', limits: Limits | None = None) -> Result:
     tests: source that follows it: assertions, or calls that raise.
 
   Raises:
-    UserError: this machine cannot isolate a program (no Linux, or user
-      namespaces are forbidden); nothing has been run then.
+    UserError: this machine cannot isolate a program (no Linux, no libseccomp,
+      or user namespaces are forbidden); nothing has been run then.
   """
   limits = limits or Limits()
   if sys.platform != 'linux':

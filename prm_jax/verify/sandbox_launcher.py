@@ -148,7 +148,11 @@ def show(folder: str) -> None:
     os.makedirs(folder, exist_ok=True)
     # So that no path, whatever its letters, stands among the options.
     os.chdir(f'/old{folder}')
-    mount('overlay', folder, 'lowerdir=.:/empty')
+    try:
+      mount('overlay', folder, 'lowerdir=.:/empty')
+    except OSError as error:
+      why = 'only root may show a folder with mounts in it'
+      raise OSError(f'{error} ({why})') from error
     os.chdir('/')
 
 
