@@ -17,7 +17,8 @@ _TREE = '/sys/fs/cgroup'
 def new_cgroup(memory_bytes: int) -> Iterator[pathlib.Path | None]:
   """Makes a group, for one `with`; None where this user may make none.
 
-  What is in it when the `with` ends must have ended.
+  What is in it when the `with` ends must have ended. Who is killed meanwhile
+  leaves a group behind, empty.
   """
   group = _make(str(memory_bytes))
   try:
