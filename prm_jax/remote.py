@@ -29,7 +29,8 @@ from prm_jax.replies import (
 )
 from prm_jax.usage import Usage, UsageLog
 
-# Calls that are refused in a row until it is asked whether all would be.
+# Calls that are refused in a row until a short question tells whose fault it
+# is; the first ones that a process sends need not be as many.
 _REFUSED = 8
 
 
@@ -128,6 +129,7 @@ class Server:
     self._cache = None if cache is None else ReplyCache(cache)
     self._log = UsageLog(log)
     self._failed_in_a_row = self._refused_in_a_row = 0
+    self._answered = False  # whether any call was, by now
 
   @property
   def usage(self) -> Usage:
@@ -152,6 +154,7 @@ class Server:
       usage.corrupt = cache.corrupt - corrupt
     missing = [name for name, answer in had.items() if answer is None]
     usage.cached = sum(had[name] is not None for name in digests)
+    self._answered |= usage.cached > 0
     self._log.add(usage)
     sent = self._fetch([distinct[name] for name in missing])
     had.update(zip(missing, sent, strict=True))
@@ -200,9 +203,12 @@ class Server:
       max_retries=0,
     )
     try:
-      async with client, asyncio.TaskGroup() as group:
-        for _ in range(min(config.concurrency, len(calls))):
-          group.create_task(work(client))
+      async with client:
+        async with asyncio.TaskGroup() as group:
+          for _ in range(min(config.concurrency, len(calls))):
+            group.create_task(work(client))
+        if self._refused_in_a_row and not self._answered:
+          await self._ask_short(client, calls[-1])
     except ExceptionGroup as errors:
       raise errors.exceptions[0] from None
     return [answers[i] for i in range(len(calls))]
@@ -224,6 +230,7 @@ class Server:
     finally:
       # Before it is kept: what is on disk was counted.
       self._log.add(usage)
+    self._answered = True
     if self._cache:
       self._cache.write(call, answer)
     return answer
@@ -267,18 +274,29 @@ class Server:
     # A server that says no to one call is there for the others.
     self._failed_in_a_row = 0
     self._refused_in_a_row += 1
-    if self._refused_in_a_row < _REFUSED:
-      return
-    # Is it what was asked, or how? Statuses and words do not say.
+    if self._refused_in_a_row >= _REFUSED:
+      await self._ask_short(client, call)
+
+  async def _ask_short(self, client: Any, call: Call) -> None:
+    """Asks a short question as others were that were refused.
+
+    Is it what was asked, or how? Neither statuses nor words of servers say.
+
+    Raises:
+      UserError: it is refused, too.
+    """
+    config, refused = self._config, self._refused_in_a_row
     self._refused_in_a_row = 0
     try:
       await self._ask(client, call.shortened())
     except Failure as short:
       if short.final:
+        why = short.reason.removeprefix('refused with ')
+        said = f': {short.said}' if short.said else ''
         raise UserError(
-          f'{url}: refused model {self._config.model!r} {_REFUSED} calls in '
-          f'a row and a short question: {short.reason}: {short.said}; see '
-          'what it says, endpoint.max_tokens and endpoint.extra'
+          f'{config.base_url}: refused model {config.model!r} with {why}{said}'
+          f'; a short question, too, after {refused} in a row: see what it '
+          'says, endpoint.max_tokens and endpoint.extra'
         ) from short
 
   async def _attempt(self, client: Any, call: Call) -> Answer:

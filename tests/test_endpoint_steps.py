@@ -6,6 +6,7 @@ pytest.importorskip('openai', reason='openai is not installed')
 
 from prm_jax import search
 from prm_jax.endpoint import Endpoint, EndpointConfig
+from prm_jax.errors import UserError
 from prm_jax.policy import Request
 from prm_jax.search.budget import Budget
 from prm_jax.search.method import Task
@@ -147,8 +148,8 @@ def test_rollouts_of_a_search_are_not_stopped(server):
 
 def test_a_server_that_refuses_stops_is_sent_none(server):
   server.fault = lambda body, _: 400 if 'stop' in body else None
-  [[none]] = endpoint_for(server).complete([FIRST])
-  assert none is None
+  with pytest.raises(UserError, match='status 400'):
+    endpoint_for(server).complete([FIRST])
   [[first]] = endpoint_for(server, send_stop=False).complete([FIRST])
   assert len(first.steps) == 1
 

@@ -163,13 +163,41 @@ def test_the_short_question_keeps_what_is_set(server):
   assert 'long' not in json.dumps(short)
 
 
+def test_a_job_of_a_few_items_stops_too_where_all_are_refused(server):
+  """A process that was answered nothing asks before it goes on."""
+  server.fault = lambda body, _: 400
+  with pytest.raises(UserError, match='a short question, too, after 2 in a r'):
+    endpoint_for(server).complete([GOOD, BAD])
+  assert len(server.asked) == 3
+
+
+def test_a_first_item_that_is_refused_costs_one_short_question(
+  server, tmp_path
+):
+  server.fault = lambda body, _: 400 if problem_of(body) == 'bad' else None
+  endpoint = endpoint_for(server, tmp_path)
+  for _ in range(3):
+    assert endpoint.complete([BAD]) == [[None]]
+  assert [problem_of(body) == 'bad' for body in server.asked] == [
+    True,
+    False,
+    True,
+    True,
+  ]
+  # Where answers are on disk others were answered before.
+  endpoint.complete([GOOD])
+  again, asked = endpoint_for(server, tmp_path), len(server.asked)
+  assert again.complete([GOOD, BAD])[1] == [None]
+  assert len(server.asked) == asked + 1
+
+
 def test_a_short_question_that_fails_otherwise_stops_nothing(server):
   server.fault = lambda body, _: 400 if problem_of(body) == 'bad' else 500
   endpoint = endpoint_for(server, max_failed_in_a_row=1, concurrency=1)
   assert endpoint.complete([BAD._replace(samples=9)]) == [[None] * 9]
   assert endpoint.usage.failed == {
     'refused with status 400': 9,
-    'status 500': 1,
+    'status 500': 2,
   }
 
 
