@@ -17,7 +17,7 @@ from typing import Any
 
 from prm_jax import chains, manifest, paths, report
 from prm_jax.chains import Chain
-from prm_jax.errors import UserError
+from prm_jax.errors import UserError, told
 from prm_jax.evals.abstain import abstain_section
 from prm_jax.evals.selective import CONFIDENCE
 
@@ -44,11 +44,10 @@ def read_search(
   """
   folder = paths.open_path(workdir)
   try:
-    config = json.loads((folder / 'config.json').read_bytes())
-    results = json.loads((folder / 'results.json').read_bytes())['results']
-    failed = results['search']['failed']
-    lines = (folder / 'chains.jsonl').read_bytes().splitlines()
-  except (OSError, ValueError, LookupError, TypeError):
+    failed = manifest.read_results(folder)['results']['search']['failed']
+    config = paths.read_json(folder / 'config.json', 'run the search again')
+    lines = paths.read_lines(folder / 'chains.jsonl')
+  except (OSError, LookupError, TypeError):
     config, lines, failed = {}, [], 0
   if config.get('task') != 'search':
     raise UserError(
@@ -153,8 +152,10 @@ def main(argv: Sequence[str]) -> None:
   given = parser.parse_args(argv)
   try:
     print(said(abstain(**vars(given))))
-  except UserError as error:
-    print(f'error: {error}', file=sys.stderr)
+  except (UserError, OSError) as error:
+    if not (line := told(error)):
+      raise
+    print(f'error: {line}', file=sys.stderr)
     sys.exit(2)
 
 

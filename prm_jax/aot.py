@@ -32,7 +32,7 @@ from prm_jax.compiled.compiler import (
 )
 from prm_jax.compiled.program import read_program
 from prm_jax.compiled.work import Count, count_work
-from prm_jax.errors import UserError
+from prm_jax.errors import UserError, told
 
 _TOPOLOGY = flags.DEFINE_string(
   'topology', '', "Chips, such as v5e:16x16; by default the config's own."
@@ -258,6 +258,8 @@ if __name__ == '__main__':
     sys.exit(0)
   try:
     sys.exit(main(sys.argv))
-  except UserError as error:
-    print(f'error: {error}', file=sys.stderr)
+  except (UserError, OSError) as error:
+    if not (line := told(error)):
+      raise
+    print(f'error: {line}', file=sys.stderr)
     sys.exit(2)

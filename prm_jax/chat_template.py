@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from prm_jax import paths
 from prm_jax.errors import UserError
 from prm_jax.models.safetensors_files import read_json
 
@@ -111,7 +112,7 @@ def read_chat_template(directory: pathlib.Path) -> str:
   path = directory / 'chat_template.jinja'
   if path.is_file():
     try:
-      return path.read_text(encoding='utf-8')
+      return paths.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
       raise UserError(
         f"{path} cannot be read ({error}); take the one of the model's folder"

@@ -25,6 +25,11 @@ absl_logging.set_verbosity(absl_logging.ERROR)
 logging.getLogger('asyncio').addFilter(
   lambda record: 'coro=<async_deserialize()' not in record.getMessage()
 )
+# Where Orbax logs that a save failed; it raises that when the next one begins.
+RAISED_AGAIN = ('future.py', 'async_checkpointer.py', 'checkpoint_manager.py')
+absl_logging.get_absl_logger().addFilter(
+  lambda record: not (record.exc_info and record.filename in RAISED_AGAIN)
+)
 
 
 class Checkpoints:
@@ -104,13 +109,14 @@ class Checkpoints:
     rest = _without_key(state)
     params = rest.pop('params')
     beside = {} if prm is None else {'prm': _without_key(prm)}
-    self._checkpointer.save_checkpointables_async(
-      step,
-      {'params': params, 'rest': rest, 'data': data} | beside,
-      # Without the best metric (one class only in dev) it is not rated.
-      metrics=metrics if _is_rated(metrics, self._best) else None,
-      force=True,
-    )
+    with paths.writing(self._directory):  # what failed of the one before, too
+      self._checkpointer.save_checkpointables_async(
+        step,
+        {'params': params, 'rest': rest, 'data': data} | beside,
+        # Without the best metric (one class only in dev) it is not rated.
+        metrics=metrics if _is_rated(metrics, self._best) else None,
+        force=True,
+      )
 
   def restore(self, abstract_state: Any, data: Any) -> Any:
     """The latest TrainState, placed as `abstract_state`; moves `data` there."""
@@ -169,7 +175,8 @@ class Checkpoints:
 
   def close(self) -> None:
     """Waits until everything that was started is on disk."""
-    self._checkpointer.close()
+    with paths.writing(self._directory):
+      self._checkpointer.close()
 
 
 def _is_rated(metrics: dict[str, float], best: str) -> bool:

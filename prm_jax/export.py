@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from prm_jax import manifest, paths
-from prm_jax.errors import UserError
+from prm_jax.errors import UserError, told
 from prm_jax.loading import open_checkpoint, read_description
 from prm_jax.models import HeadConfig
 from prm_jax.models.architectures import LAYOUTS
@@ -158,8 +158,10 @@ def main(argv: Sequence[str]) -> None:
   given = parser.parse_args(argv)
   try:
     print(export(given.source, given.to, given.layout, given.step, given.dtype))
-  except UserError as error:
-    print(f'error: {error}', file=sys.stderr)
+  except (UserError, OSError) as error:
+    if not (line := told(error)):
+      raise
+    print(f'error: {line}', file=sys.stderr)
     sys.exit(2)
 
 

@@ -24,6 +24,7 @@ Log = Callable[[str], None]
 # -> what each chain is paid for its steps [B].
 Earned = Callable[[np.ndarray, np.ndarray], jax.Array]
 LOOKS = 'evaluations.jsonl'
+CURE = 'bring it back, or choose another --workdir'
 RISEN = {
   'score': "the PRM's lowest score of a chain went",
   'paid': 'what chains are paid for their steps went',
@@ -58,6 +59,13 @@ class Watch:
     self.lines = [
       line for line in read_looks(self._path) if line['update'] <= from_update
     ]
+    seen = {line['update'] for line in self.lines}
+    for update in range(0, from_update + 1, train['evaluate_every']):
+      if update not in seen:
+        raise UserError(
+          f'{self._path} lacks the look at update {update}, and the last '
+          f'checkpoint is of update {from_update}; {CURE}'
+        )
 
   @property
   def hacked(self) -> list[dict[str, Any]]:
@@ -147,9 +155,11 @@ def read_looks(path: paths.Path) -> list[dict[str, Any]]:
   """What `Watch` wrote; nothing where there is no file yet."""
   if not path.exists():
     return []
-  try:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-  except ValueError as error:
-    raise UserError(
-      f'{path}: not JSON ({error}); choose another --workdir'
-    ) from None
+  looks = []
+  for number, line in enumerate(paths.read_lines(path), 1):
+    try:
+      looks.append(json.loads(line))
+      looks[-1]['update']
+    except (ValueError, LookupError, TypeError):
+      raise UserError(f'{path}:{number}: is no look; {CURE}') from None
+  return looks

@@ -27,7 +27,7 @@ from prm_jax.models import (
   TransformerConfig,
   merge,
 )
-from prm_jax.models.safetensors_files import HUB, read_json
+from prm_jax.models.safetensors_files import HUB
 from prm_jax.published import open_published
 from prm_jax.scorer import Scorer
 from prm_jax.sharding import flat_mesh
@@ -119,7 +119,7 @@ def write_description(
 def read_description(workdir: paths.Path) -> ModelDescription:
   """What write_description wrote; a UserError where it is not that."""
   path = workdir / 'model.json'
-  said = read_json(path)
+  said = paths.read_json(path, manifest.DELETE)
   try:
     fmt, model = said['format'], dict(said['model'])
     if scaling := model['rope_scaling']:

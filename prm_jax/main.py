@@ -31,7 +31,7 @@ from prm_jax import (
   sample_job,
   search_job,
 )
-from prm_jax.errors import UserError
+from prm_jax.errors import UserError, told
 from prm_jax.stopping import Stopped
 
 TASKS = {
@@ -168,13 +168,13 @@ def run(argv: list[str]) -> None:
   except Stopped as stopped:
     log(f'{stopped}; the same command goes on from there')
     end(str(stopped), 0)
-  except UserError as error:
-    print(f'error: {processes.name()}{error}', file=sys.stderr, flush=True)
-    end(str(error), 2)
   except KeyboardInterrupt:
     print('interrupted; the same command goes on', file=sys.stderr)
     end('interrupted', 130)
   except Exception as error:
+    if line := told(error):
+      print(f'error: {processes.name()}{line}', file=sys.stderr, flush=True)
+      end(line, 2)
     if processes.count() == 1:
       raise
     if not processes.is_loss(error):

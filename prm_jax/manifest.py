@@ -24,6 +24,9 @@ from prm_jax import paths, processes
 from prm_jax.errors import UserError
 
 SHARED_SECONDS = 10
+# What a job does not find in its workdir it writes again.
+DELETE = 'delete it, and the command of its job writes it again'
+ANEW = f'if the workdir is of this job {DELETE}; else choose another --workdir'
 # What a workdir's job may go on with other values of: how fast it is done, by
 # which server and at what price, not what comes of it.
 FREE = (
@@ -97,6 +100,18 @@ def describe(
 def write_json(path: paths.Path, value: Any) -> None:
   """Writes all or nothing."""
   paths.write_text(path, json.dumps(value, indent=2, allow_nan=False) + '\n')
+
+
+def read_results(workdir: paths.Path) -> dict[str, Any]:
+  """results.json of a job that is done; {} where there is none yet.
+
+  Raises:
+    UserError: it is empty, cut off or no object.
+  """
+  path = workdir / 'results.json'
+  if not path.is_file():
+    return {}
+  return paths.read_json(path, 'the command of its job writes it again')
 
 
 def differences(ours: Any, theirs: Any, path: str = '') -> list[str]:
@@ -198,19 +213,12 @@ def check_workdir(workdir: paths.Path, config: Mapping[str, Any]) -> None:
   path = workdir / 'config.json'
   try:
     paths.make_folder(workdir)
-    there = json.loads(path.read_text()) if path.exists() else ours
+    known = path.exists()
   except OSError as error:
     raise UserError(
       f'workdir {workdir}: {error.strerror}; choose one that can be written'
     ) from None
-  except UserError:
-    raise
-  except ValueError:
-    there = None
-  if not isinstance(there, dict):
-    raise UserError(
-      f'{path} is not a config in JSON; delete the workdir, or choose another'
-    )
+  there = paths.read_json(path, ANEW) if known else ours
   different = [
     name
     for name in differences(ours, there)
@@ -237,16 +245,10 @@ def claim_workdir(
   check_workdir(workdir, config)
   ours = {'fingerprint': data_fingerprint}
   path = workdir / 'data.json'
-  try:
-    for name, value in (('data.json', ours), ('config.json', config)):
-      if not (workdir / name).exists():
-        write_json(workdir / name, value)
-    there = path.read_text()
-  except OSError as error:
-    raise UserError(
-      f'workdir {workdir}: {error.strerror}; choose one that can be written'
-    ) from None
-  if data_fingerprint not in there:
+  for name, value in (('data.json', ours), ('config.json', config)):
+    if not (workdir / name).exists():
+      write_json(workdir / name, value)
+  if paths.read_json(path, ANEW).get('fingerprint') != data_fingerprint:
     raise UserError(
       f'workdir {workdir} was begun with other data than there is now: see '
       f'{path}, now {data_fingerprint}; bring back the files, or choose '

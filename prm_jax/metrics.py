@@ -27,14 +27,14 @@ def _cut_after(path: paths.Path, keep_through: int) -> None:
   if not path.exists():
     return
   kept = []
-  for line in path.read_text().splitlines():
+  for line in paths.read_lines(path):
     try:
       step = json.loads(line)['step']
-    except (json.JSONDecodeError, KeyError):
+    except (ValueError, LookupError, TypeError):
       break  # the line that a killed process was writing
     if step <= keep_through:
-      kept.append(line + '\n')
-  paths.write_text(path, ''.join(kept))
+      kept.append(line + b'\n')
+  paths.write_bytes(path, b''.join(kept))
 
 
 class _ObjectLines:
@@ -68,11 +68,10 @@ class _DiskLines:
   """A text file on disk; a line is there as soon as it is appended."""
 
   def __init__(self, path: pathlib.Path) -> None:
-    self._file = path.open('a')
+    self._path, self._file = path, path.open('ab', buffering=0)
 
   def append(self, line: str) -> None:
-    self._file.write(line)
-    self._file.flush()
+    paths.write_all(self._file, line.encode(), self._path)
 
   def flush(self) -> None:
     """Nothing waits."""

@@ -7,18 +7,22 @@ gs://. What differs between the two is in this file.
 
 import contextlib
 import importlib.util
+import io
+import json
 import os
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 from etils import epath
 
-from prm_jax.errors import UserError
+from prm_jax.errors import UserError, disk_code
 
 Path = pathlib.Path | epath.Path
 GS = 'gs://'
+# What git leaves in the place of a large file until it is fetched.
+LFS = b'version https://git-lfs.github.com/spec/v1'
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -115,19 +119,125 @@ def make_folder(path: Path) -> None:
     probe.unlink(missing_ok=True)  # another run may be looking, too
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+  """What a disk answers while a file is written, as an OSError that names it.
+
+  Python's `write` does not say which file, and the libraries that write
+  checkpoints and ArrayRecord raise errors of their own.
+  """
+  try:
+    yield
+  except OSError as error:
+    error.filename = error.filename or str(path)
+    raise
+  except UserError:
+    raise
+  except Exception as error:
+    code = disk_code(error)
+    if not code:
+      raise
+    raise OSError(code, os.strerror(code), str(path)) from error
+
+
 def write_text(path: Path, text: str) -> None:
+  """Writes a file, all or nothing."""
+  write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
   """Writes a file, all or nothing."""
   if is_remote(path):
     with told_in_a_line(path):
-      path.write_text(text, encoding='utf-8')  # appears when it is whole
+      path.write_bytes(data)  # appears when it is whole
     return
   part = path.with_name(path.name + '.tmp')
-  part.write_text(text, encoding='utf-8')
-  part.replace(path)
+  with writing(path):
+    try:
+      with part.open('wb') as file:
+        file.write(data)
+        file.flush()
+        # Else the name may be on the disk before what it names.
+        os.fsync(file.fileno())
+      part.replace(path)
+    except OSError:
+      part.unlink(missing_ok=True)  # it would take the room that is missing
+      raise
+
+
+def write_all(file: io.FileIO, data: bytes, path: Path) -> None:
+  """Appends to a file that has no buffer.
+
+  What a disk has no room for is gone: a buffer would write it once more when
+  the file is closed, and fail once more.
+  """
+  with writing(path):
+    while data:  # a disk that fills up takes the beginning
+      data = data[file.write(data) :]
 
 
 def open_bytes(path: str | os.PathLike) -> IO[bytes]:
-  """A file for reading."""
+  """A file for reading.
+
+  Raises:
+    OSError: on disk.
+    UserError: at gs://, or git has not fetched the file yet.
+  """
   opened = open_path(path)
   with told_in_a_line(opened):
-    return opened.open('rb')
+    file = opened.open('rb')
+    head = file.read(len(LFS))
+  if head == LFS:
+    file.close()
+    raise UserError(
+      f'{path} is a Git LFS pointer and not the file itself; run `git lfs '
+      f'pull` in {opened.parent}'
+    )
+  file.seek(0)
+  return file
+
+
+def read_text(path: str | os.PathLike) -> str:
+  """The text of a file in UTF-8; raises as `open_bytes`."""
+  with io.TextIOWrapper(open_bytes(path), encoding='utf-8') as file:
+    return file.read()
+
+
+def read_json(path: Path, cure: str) -> dict[str, Any]:
+  """The object that a JSON file holds.
+
+  Args:
+    cure: what to do where it holds none.
+
+  Raises:
+    UserError: it cannot be read, is empty, cut off, or no object.
+  """
+  try:
+    with open_bytes(path) as file:
+      text = file.read()
+    if not text.strip():
+      raise ValueError('it is empty')
+    found = json.loads(text)
+  except OSError as error:
+    raise UserError(f'{path} cannot be read ({error.strerror}); {cure}') from (
+      None
+    )
+  except UserError:
+    raise
+  except (ValueError, RecursionError) as error:
+    raise UserError(f'{path} is no JSON ({error}); {cure}') from None
+  if not isinstance(found, dict):
+    raise UserError(
+      f'{path} holds a JSON {type(found).__name__}, expected an object; {cure}'
+    )
+  return found
+
+
+def read_lines(path: Path) -> list[bytes]:
+  """The lines of a file, which end with \\n and nothing else.
+
+  `str.splitlines` would also end them at U+2028, U+0085 and others, which JSON
+  leaves as they are inside a text.
+  """
+  lines = path.read_bytes().split(b'\n')
+  return lines if lines[-1] else lines[:-1]

@@ -5,7 +5,6 @@ What stands here runs before anything is trained or written.
 
 import dataclasses
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import grain
 import numpy as np
 from jax.sharding import Mesh
 
-from prm_jax import loading, paths, step_scorers
+from prm_jax import loading, manifest, paths, step_scorers
 from prm_jax.data import problems as problems_lib
 from prm_jax.data.problems import Problem
 from prm_jax.encoding import StepFormat
@@ -301,7 +300,7 @@ def check_unseen(tasks: Tasks, model: str | os.PathLike) -> None:
   path = paths.open_path(model).expanduser() / 'config.json'
   if not path.is_file():
     return
-  trained = json.loads(path.read_text())
+  trained = paths.read_json(path, manifest.DELETE)
   section = trained.get('data') or trained.get('problems') or {}
   if section.get('kind') != 'arithmetic' or section.get('labels'):
     return

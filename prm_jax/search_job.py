@@ -15,7 +15,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prm_jax import paths, policies, processes, step_scorers
+from prm_jax import manifest, paths, policies, processes, step_scorers
 from prm_jax.chains import Chain
 from prm_jax.data import problems as problems_lib
 from prm_jax.data.problems import Problem
@@ -144,7 +144,7 @@ def read_trees(
   texts = {each.id: each.text for each in problems}
   found = {}
   try:
-    lines = path.read_text().splitlines()
+    lines = paths.read_lines(path)
   except OSError as error:
     raise UserError(
       f'go_on_from={workdir!r}: {path}: {error.strerror}; name the --workdir '
@@ -186,17 +186,17 @@ def check_earlier(config: Mapping[str, Any], asked: Mapping[str, str]) -> None:
   workdir = config['go_on_from']
   folder = paths.open_path(workdir).expanduser()
   try:
-    theirs = json.loads((folder / 'config.json').read_text())
-    manifest = json.loads((folder / 'results.json').read_text())['manifest']
+    about = manifest.read_results(folder)['manifest']
+    theirs = paths.read_json(folder / 'config.json', 'search anew')
     pairs = [
       ('seed', theirs['seed'], config['seed']),
-      ('policy', manifest['policy'], asked['policy']),
+      ('policy', about['policy'], asked['policy']),
     ]
-    if 'prm' in manifest:  # else there are no scores
+    if 'prm' in about:  # else there are no scores
       ours = config['search']['aggregate']
       pairs.append(('search.aggregate', theirs['search']['aggregate'], ours))
-      pairs.append(('prm', manifest['prm'], asked.get('prm', manifest['prm'])))
-  except (OSError, ValueError, LookupError, TypeError):
+      pairs.append(('prm', about['prm'], asked.get('prm', about['prm'])))
+  except (LookupError, TypeError):
     raise UserError(
       f'go_on_from={workdir!r}: its config.json and results.json do not say '
       'how it was searched; name the --workdir of a search that is done'

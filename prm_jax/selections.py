@@ -5,7 +5,6 @@ source. What a PRM selected is kept, as no two machines agree on the last digit
 of a score: a job that goes on labels the chains that it began with.
 """
 
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -51,7 +50,7 @@ def by_active(
     'active': {name: values[name] for name in values if name != 'batch_size'},
   }
   path = workdir / FILE
-  there = json.loads(path.read_text()) if path.exists() else {}
+  there = read_selection(path) if path.exists() else {}
   fits = there.get('made_of') == made_of
   if there and not fits and (workdir / 'data.json').exists():
     raise UserError(
@@ -69,8 +68,13 @@ def by_active(
       'report': report._asdict() | unchecked,
     }
     processes.first_alone('select', lambda: manifest.write_json(path, found))
-  there = json.loads(path.read_text())
+  there = read_selection(path)
   return active.take(chains, there['indices'], wanted), there['report']
+
+
+def read_selection(path: pathlib.Path) -> dict[str, Any]:
+  """What a PRM selected before; labels of it may be in the journal."""
+  return paths.read_json(path, 'bring it back, or choose another --workdir')
 
 
 def by_consensus(
@@ -107,8 +111,8 @@ def source_of(workdir: str, unknown: str) -> str:
   if not workdir:
     return unknown
   folder = paths.open_path(workdir).expanduser()
-  said = json.loads((folder / 'results.json').read_text())['manifest']
-  return said.get('source', unknown)
+  about = manifest.read_results(folder).get('manifest', {})
+  return about.get('source', unknown)
 
 
 SELECTIONS = {'active': by_active, 'consensus': by_consensus}

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import tokenizers
 
+from prm_jax import paths
 from prm_jax.errors import UserError
 
 # Special ids of the built-in tokenizers.
@@ -178,7 +179,7 @@ def read_tokenizer(directory: pathlib.Path) -> HuggingFaceTokenizer:
   """The tokenizer.json of a folder; a UserError where there is none."""
   path = directory / 'tokenizer.json'
   try:
-    text = path.read_text(encoding='utf-8')
+    text = paths.read_text(path)
   except (OSError, UnicodeDecodeError) as error:
     raise UserError(
       f'{path} cannot be read ({error}); name a folder with a tokenizer.json'

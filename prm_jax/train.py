@@ -247,7 +247,7 @@ def _check_finite(
   path = workdir / f'not_finite_step_{step}{process}.npz'
   file = io.BytesIO()
   np.savez(file, **batch)
-  path.write_bytes(file.getvalue())
+  paths.write_bytes(path, file.getvalue())
   raise UserError(
     f'loss or gradient not finite for {limit} steps in a row, up to step '
     f'{step}; its batch is in {path}; lower optim.lr or optim.clip, or look '

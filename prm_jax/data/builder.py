@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from prm_jax import paths
 from prm_jax.chains import Chain, StepLabel
 from prm_jax.errors import UserError
 from prm_jax.metrics import Heartbeat
@@ -277,6 +278,7 @@ def _write(
     with (
       tempfile.TemporaryDirectory() as downloads,
       contextlib.redirect_stdout(io.StringIO()),
+      paths.writing(target),
     ):
       builder = Chains(
         splits, metadata, data_dir=str(target.parents[1]), name=name
@@ -296,7 +298,8 @@ def _metadata(folder: pathlib.Path) -> dict[str, Any]:
     return json.loads((folder / 'metadata.json').read_text('utf-8'))
   except (OSError, ValueError):
     raise UserError(
-      f'{folder} is not a complete dataset; delete the folder and build it anew'
+      f'{folder} is not a complete dataset; delete the folder, and run the job '
+      'that builds it'
     ) from None
 
 
@@ -333,7 +336,7 @@ def load(data_dir: str | os.PathLike, name: str, split: str) -> ChainSource:
   """
   folder = _folder(data_dir, name)
   if not folder.exists():
-    raise UserError(f'{folder}: no such dataset; build it first')
+    raise UserError(f'{folder}: no such dataset; run the job that builds it')
   prints = _metadata(folder)['splits']
   if split not in prints:
     raise UserError(

@@ -8,11 +8,10 @@ Sampling and labelling end here; labelling and training begin here:
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from prm_jax import chains as chains_lib
-from prm_jax import paths
+from prm_jax import manifest, paths
 from prm_jax.chains import Chain
 from prm_jax.data import builder
 from prm_jax.errors import UserError
@@ -56,9 +55,8 @@ def read(workdir: str, flag: str) -> builder.ChainSource:
   paths.check_local(workdir, f'what {flag} names')
   folder = paths.open_path(workdir).expanduser()
   try:
-    said: Mapping[str, Any] = json.loads((folder / 'results.json').read_text())
-    name = said['dataset']['name']
-  except (OSError, ValueError, KeyError, TypeError):
+    name = manifest.read_results(folder)['dataset']['name']
+  except (LookupError, TypeError):
     raise UserError(
       f'{flag}={workdir!r} holds no results.json with chains; name the '
       '--workdir of a sampling or labelling job that is done'

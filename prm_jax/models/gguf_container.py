@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from prm_jax import paths
 from prm_jax.errors import UserError
 
 # Types of metadata by their number in the file, as struct and numpy name them.
@@ -188,8 +189,10 @@ def open_file(path: pathlib.Path | str) -> GgufFile:
   path = pathlib.Path(path)
   gguf = _library()
   try:
-    with path.open('rb') as file:
+    with paths.open_bytes(path) as file:
       data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+  except UserError:
+    raise
   except (OSError, ValueError) as error:  # ValueError: an empty file
     raise UserError(f'{path} cannot be read as GGUF: {error}') from None
   cursor = _Cursor(path, data)

@@ -5,7 +5,6 @@ folder, and the folder becomes tensors of known shapes. Nothing is read yet;
 `weights.load_backbone` reads slices of it. Pickled weights are never opened.
 """
 
-import json
 import pathlib
 from typing import Any
 
@@ -61,24 +60,10 @@ def resolve(path: str | pathlib.Path) -> pathlib.Path:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """A JSON file that holds an object; a UserError that names it otherwise."""
-  try:
-    found = json.loads(path.read_text(encoding='utf-8'))
-  except OSError as error:
-    raise UserError(
-      f'{path} cannot be read ({error.strerror}); name the folder of a model '
-      'as saved by save_pretrained'
-    ) from None
-  except (ValueError, RecursionError) as error:
-    raise UserError(
-      f'{path} is no JSON ({error}); download or save the model again'
-    ) from None
-  if not isinstance(found, dict):
-    raise UserError(
-      f'{path} holds a JSON {type(found).__name__}, expected an object; '
-      'download or save the model again'
-    )
-  return found
+  """A JSON file of a model; a UserError that names it where it is not right."""
+  return paths.read_json(
+    path, 'download the model again, or save it again with save_pretrained'
+  )
 
 
 class TensorFiles:
@@ -119,6 +104,7 @@ class TensorFiles:
 
   def _open(self, path: pathlib.Path) -> None:
     try:
+      paths.open_bytes(path).close()  # safetensors would call a pointer damaged
       handle = safe_open(path, framework='np')
       # `keys` is a method of the handle, which is no mapping.
       names = list(handle.keys())

@@ -9,7 +9,7 @@ import pathlib
 import sys
 
 from prm_jax import paths
-from prm_jax.errors import UserError
+from prm_jax.errors import UserError, told
 from prm_jax.report import write_report
 from prm_jax.report.compare import compare
 
@@ -31,10 +31,12 @@ def main() -> None:
       print(write_report(paths.open_path(args.workdirs[0])))
       return
     text = compare(args.workdirs)
-    args.output.write_bytes(text.encode('utf-8', errors='replace'))
+    paths.write_bytes(args.output, text.encode('utf-8', errors='replace'))
     print(args.output)
   except (UserError, OSError) as error:
-    print(f'error: {error}', file=sys.stderr)
+    if not (line := told(error)):
+      raise
+    print(f'error: {line}', file=sys.stderr)
     sys.exit(2)
 
 

@@ -83,7 +83,7 @@ def write_report(workdir: paths.Path) -> paths.Path:
     raise UserError(f'{path}: {error}') from error
   report = workdir / 'report.html'
   # A model may write half of a surrogate pair, which UTF-8 cannot hold.
-  report.write_bytes(html.encode('utf-8', errors='replace'))
+  paths.write_bytes(report, html.encode('utf-8', errors='replace'))
   return report
 
 

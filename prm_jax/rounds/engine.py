@@ -193,7 +193,8 @@ def _write_results(
 ) -> None:
   """The chains in the order of the items, and what they took.
 
-  Nothing where it stands there already.
+  Where that stands in results.json it stays, with the manifest of those who
+  did it; what else was deleted or damaged since is made again.
   """
   items = journal.latest(written)
   # Failures and earlier attempts were paid for, too.
@@ -213,9 +214,7 @@ def _write_results(
     told['server'] = dataclasses.asdict(paid)
   told['money'] = Price(**config['price']).of(paid)
   path = workdir / 'results.json'
-  if path.exists() and json.loads(path.read_text())['results'] == told:
-    log(f'{job.name}: all is done; the results are in {workdir}')
-    return
+  there = _read_results(path)
   manifest.write_json(workdir / 'ledger.json', told)
   for reason, count in failed.most_common(REASONS):
     log(f'{job.name}: {count:,} failed: {reason}')
@@ -227,6 +226,9 @@ def _write_results(
     )
   dataset = chain_sets.write(workdir, job.kind, chains)
   job.also(workdir, items)
+  if there == {'dataset': dataset, 'results': told}:
+    log(f'{job.name}: all is done; the results are in {workdir}')
+    return
   manifest.write_json(
     path, {'manifest': about, 'dataset': dataset, 'results': told}
   )
@@ -236,6 +238,18 @@ def _write_results(
   if count := sum(ended.open for ended in items.values()):
     again = f'; the same command tries again {count:,} that lacked answers'
   log(f'{job.name}: {len(chains):,} chains in {workdir / "data"}{again}')
+
+
+def _read_results(path: pathlib.Path) -> dict[str, Any]:
+  """What stands in results.json, without its manifest; {} where it is broken.
+
+  All of it can be made again from the journal.
+  """
+  try:
+    there = json.loads(path.read_bytes())
+    return {name: there[name] for name in ('dataset', 'results')}
+  except (FileNotFoundError, ValueError, LookupError, TypeError):
+    return {}
 
 
 class _Progress(LiveLine):

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from prm_jax import chains as chains_lib
+from prm_jax import paths
 from prm_jax.chains import Chain
 from prm_jax.errors import UserError
 
@@ -87,7 +88,8 @@ class Journal:
 
   def __init__(self, path: pathlib.Path, job: Mapping[str, str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    self._file = path.open('a+b')
+    self._path = path
+    self._file = path.open('a+b', buffering=0)
     try:
       # Held until the process ends, however it does.
       fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,7 +98,8 @@ class Journal:
         f'{path} is being written by another process; let it end, or give each '
         'process of one job its own --process'
       ) from None
-    self._file.truncate(len(_whole_lines(path)))
+    with paths.writing(path):
+      self._file.truncate(len(_whole_lines(path)))
     if not _lines(path, job):
       self._append({'job': dict(job)})
     self._synced = time.monotonic()
@@ -113,20 +116,25 @@ class Journal:
       }
     )
     if time.monotonic() - self._synced > SYNC_SECONDS:
-      os.fsync(self._file.fileno())
+      self._sync()
       self._synced = time.monotonic()
 
   def _append(self, record: Mapping) -> None:
     text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-    self._file.write(f'{text}\n'.encode())
-    self._file.flush()
+    paths.write_all(self._file, f'{text}\n'.encode(), self._path)
+
+  def _sync(self) -> None:
+    with paths.writing(self._path):
+      os.fsync(self._file.fileno())
 
   def __enter__(self) -> 'Journal':
     return self
 
   def __exit__(self, *_: object) -> None:
-    os.fsync(self._file.fileno())
-    self._file.close()
+    try:
+      self._sync()
+    finally:
+      self._file.close()
 
 
 def _whole_lines(path: pathlib.Path) -> bytes:
@@ -138,7 +146,7 @@ def _whole_lines(path: pathlib.Path) -> bytes:
 def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[dict]:
   """The records of a file; [] where it has not even a first line."""
   records = []
-  for i, line in enumerate(_whole_lines(path).splitlines(), 1):
+  for i, line in enumerate(_whole_lines(path).split(b'\n')[:-1], 1):
     try:
       record = json.loads(line)
       record['job' if i == 1 else 'index']

@@ -122,7 +122,7 @@ class Interrupted(list):
 def test_an_interrupted_build_leaves_nothing_that_loads(tmp_path):
   with pytest.raises(KeyboardInterrupt):
     builder.build(tmp_path, 'set', {'train': Interrupted(CHAINS)})
-  with pytest.raises(UserError, match='no such dataset; build it first'):
+  with pytest.raises(UserError, match='no such dataset; run the job'):
     builder.load(tmp_path, 'set', 'train')
   assert not [path for path in tmp_path.rglob('*') if path.is_file()]
   builder.build(tmp_path, 'set', {'train': CHAINS})

@@ -213,12 +213,12 @@ def _write_quarantine(
   try:
     kept = []
     if target.exists():
-      for line in target.read_text('utf-8').splitlines():
+      for line in paths.read_lines(target):
         if json.loads(line)['file'] != str(path):
           kept.append(line)
     # ASCII, so that bytes that are not UTF-8 come through as they were.
-    lines = [*kept, *map(json.dumps, rows)]
-    paths.write_text(target, ''.join(f'{line}\n' for line in lines))
+    lines = [*kept, *(json.dumps(row).encode() for row in rows)]
+    paths.write_bytes(target, b''.join(line + b'\n' for line in lines))
   except OSError as error:
     raise UserError(
       f'{target}: cannot be written ({error.strerror}); name a writable file '

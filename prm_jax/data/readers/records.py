@@ -198,8 +198,11 @@ def text(record: Any, name: str) -> str:
 
 
 def lines(record: Any, name: str) -> tuple[str, ...]:
-  """The non-blank lines of a text, without the white space around them."""
-  split = (line.strip() for line in text(record, name).splitlines())
+  """The non-blank lines of a text, without the white space around them.
+
+  Lines end as a keyboard ends them: U+2028 and the like stand inside a step.
+  """
+  split = (line.strip() for line in re.split(r'[\r\n]', text(record, name)))
   return tuple(line for line in split if line)
 
 
