@@ -140,7 +140,7 @@ class Curve(NamedTuple):
 
 def read_curve(workdir: pathlib.Path) -> Curve:
   train = json.loads((workdir / 'config.json').read_text())['train']
-  lines = (workdir / 'evaluations.jsonl').read_text().splitlines()
+  lines = (workdir / 'evaluations.jsonl').read_bytes().splitlines()
   looks = [json.loads(line) for line in lines]
   return Curve(
     train['problems']

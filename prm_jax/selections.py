@@ -50,7 +50,7 @@ def by_active(
     'active': {name: values[name] for name in values if name != 'batch_size'},
   }
   path = workdir / FILE
-  there = read_selection(path) if path.exists() else {}
+  there = paths.read_json(path, manifest.DELETE) if path.exists() else {}
   fits = there.get('made_of') == made_of
   if there and not fits and (workdir / 'data.json').exists():
     raise UserError(
@@ -68,13 +68,8 @@ def by_active(
       'report': report._asdict() | unchecked,
     }
     processes.first_alone('select', lambda: manifest.write_json(path, found))
-  there = read_selection(path)
+  there = paths.read_json(path, manifest.DELETE)
   return active.take(chains, there['indices'], wanted), there['report']
-
-
-def read_selection(path: pathlib.Path) -> dict[str, Any]:
-  """What a PRM selected before; labels of it may be in the journal."""
-  return paths.read_json(path, 'bring it back, or choose another --workdir')
 
 
 def by_consensus(

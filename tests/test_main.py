@@ -90,11 +90,11 @@ BEFORE_PARSING = {
   ),
   'corrupt config.json': (
     [TINY, '--workdir={tmp}/corrupt'],
-    'corrupt/config.json is not a config in JSON; delete the workdir',
+    'corrupt/config.json is no JSON .* delete it, and the command of its job',
   ),
   'config.json of something else': (
     [TINY, '--workdir={tmp}/foreign'],
-    'foreign/config.json is not a config in JSON',
+    'foreign/config.json holds a JSON .*; else choose another --workdir',
   ),
   'heads over too many devices': (
     [TINY, '--config.cpu_devices=4', '--config.mesh.model=4', '{work}'],

@@ -10,7 +10,7 @@ from prm_jax.labels.consensus import claimed_error
 
 
 def read_labels(folder: pathlib.Path) -> list[chains_lib.Chain]:
-  lines = (folder / 'chains.jsonl').read_text().splitlines()
+  lines = (folder / 'chains.jsonl').read_bytes().splitlines()
   return [chains_lib.from_dict(json.loads(line)) for line in lines]
 
 

@@ -76,7 +76,7 @@ def gsm8k_task(prompts: int) -> list[dict]:
   """GSM8K problems; chains as long as real solutions of other models."""
   fmt = workload_lib.make_format_of('smollm2')
   path = workload_lib.data_root() / 'best_of_n' / 'gsm8k_test_pool.jsonl'
-  rows = [json.loads(line) for line in path.read_text().splitlines()]
+  rows = [json.loads(line) for line in path.read_bytes().splitlines()]
   rng = random.Random(0)
   solutions = [c['text'] for row in rows[:200] for c in row['candidates']]
   return [

@@ -102,7 +102,7 @@ def gsm8k_candidates(
 ) -> dict:
   """A GSM8K problem: its own six solutions, then those of other problems."""
   path = root / 'best_of_n' / 'gsm8k_test_pool.jsonl'
-  rows = [json.loads(line) for line in path.read_text().splitlines()]
+  rows = [json.loads(line) for line in path.read_bytes().splitlines()]
   chosen = choose([row['question'] for row in rows])
   rows = [rows[chosen], *rows[:chosen], *rows[chosen + 1 :]]
   solutions = [

@@ -297,10 +297,14 @@ def _metadata(folder: pathlib.Path) -> dict[str, Any]:
   try:
     return json.loads((folder / 'metadata.json').read_text('utf-8'))
   except (OSError, ValueError):
-    raise UserError(
-      f'{folder} is not a complete dataset; delete the folder, and run the job '
-      'that builds it'
-    ) from None
+    raise _incomplete(folder) from None
+
+
+def _incomplete(folder: pathlib.Path) -> UserError:
+  return UserError(
+    f'{folder} is not a complete dataset; delete the folder, and run the job '
+    'that builds it'
+  )
 
 
 class ChainSource(Sequence[Chain]):
@@ -313,8 +317,12 @@ class ChainSource(Sequence[Chain]):
   def __init__(self, folder: pathlib.Path, split: str, digest: str) -> None:
     self.fingerprint = digest
     self._label = f'{folder}:{split}'
-    builder = tfds.builder_from_directory(folder)
-    self._source = builder.as_data_source(split=split)
+    try:
+      builder = tfds.builder_from_directory(folder)
+      self._source = builder.as_data_source(split=split)
+      _ = self[-1]  # of a file that is cut off the last record is lost
+    except Exception as error:  # TFDS and ArrayRecord raise many kinds
+      raise _incomplete(folder) from error
 
   def __len__(self) -> int:
     return len(self._source)

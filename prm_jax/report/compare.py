@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import markupsafe
 
-from prm_jax import paths
+from prm_jax import manifest, paths
 from prm_jax.errors import UserError
 from prm_jax.report import figures, files, sections
 from prm_jax.report.page import SMOOTHING, environment
@@ -39,7 +39,7 @@ def read_run(workdir: paths.Path, name: str) -> Run:
   path = workdir / 'results.json'
   if not path.is_file():
     raise UserError(f'{path}: no such file; evaluate the run, then compare it')
-  document = files.json_object(path.read_bytes(), path)
+  document = manifest.read_results(workdir)
   for section in ('manifest', 'results'):
     if not isinstance(document.get(section), dict):
       raise UserError(f'{path}: expected an object under {section!r}')
@@ -48,7 +48,7 @@ def read_run(workdir: paths.Path, name: str) -> Run:
     name,
     document['results'],
     document['manifest'],
-    files.json_object(config.read_bytes(), config) if config.is_file() else {},
+    paths.read_json(config, manifest.DELETE) if config.is_file() else {},
     files.read_metrics(metrics) if metrics.is_file() else {},
   )
 

@@ -15,7 +15,7 @@ from prm_jax.report import sections
 
 
 def json_object(text: bytes, where: object) -> dict[str, Any]:
-  """The object that a file or a line holds.
+  """The object that a line holds.
 
   Args:
     where: names it in the error message.

@@ -17,6 +17,7 @@ import jinja2
 import markupsafe
 
 from prm_jax import chains, paths
+from prm_jax import manifest as manifest_lib
 from prm_jax.errors import UserError
 from prm_jax.report import (
   chain_views,
@@ -46,7 +47,7 @@ def write_report(workdir: paths.Path) -> paths.Path:
   path = workdir / 'results.json'
   if not path.is_file():
     raise UserError(f'{path}: no such file; evaluate the run, then report it')
-  document = files.json_object(path.read_bytes(), path)
+  document = manifest_lib.read_results(workdir)
   for name in ('manifest', 'results'):
     if not isinstance(document.get(name), dict):
       raise UserError(f'{path}: expected an object under {name!r}')
@@ -65,7 +66,7 @@ def write_report(workdir: paths.Path) -> paths.Path:
   config = ''
   if (workdir / 'config.json').is_file():
     config_path = workdir / 'config.json'
-    config = files.json_object(config_path.read_bytes(), config_path)
+    config = paths.read_json(config_path, manifest_lib.DELETE)
     config = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
   manifest = document['manifest']
   try:
@@ -209,7 +210,7 @@ def read_abstain(path: paths.Path) -> dict[str, Any] | None:
   """
   if not path.is_file():
     return None
-  section = files.json_object(path.read_bytes(), path).get('abstain')
+  section = paths.read_json(path, 'run prm_jax.abstain again').get('abstain')
   try:
     if not isinstance(section, dict):
       raise UserError("expected an object under 'abstain'")

@@ -216,8 +216,9 @@ def _write_results(
   path = workdir / 'results.json'
   there = _read_results(path)
   manifest.write_json(workdir / 'ledger.json', told)
-  for reason, count in failed.most_common(REASONS):
-    log(f'{job.name}: {count:,} failed: {reason}')
+  if there.get('results') != told:
+    for reason, count in failed.most_common(REASONS):
+      log(f'{job.name}: {count:,} failed: {reason}')
   chains = [chain for ended in items.values() for chain in job.chains(ended)]
   if not chains:
     raise UserError(

@@ -63,7 +63,7 @@ def test_missing_and_unreadable_files_are_named(tmp_path):
     write_report(tmp_path)
   for text in (b'{"manifest": ', b'[1]', b'\xff\xfe\xfd'):
     (tmp_path / 'results.json').write_bytes(text)
-    with pytest.raises(UserError, match=r'results\.json: '):
+    with pytest.raises(UserError, match=r'results\.json .*; the command'):
       write_report(tmp_path)
   write(tmp_path, metrics={'.': [{'step': 0}, {'loss': 1.0}]})
   with pytest.raises(UserError, match=r'metrics\.jsonl:2: '):
