@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 
 from prm_jax import manifest, paths
-from prm_jax.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # As `prm_jax.main` has it: equal programs are compiled once.
@@ -20,21 +19,6 @@ CACHE = {
   'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.2',
   'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
 }
-
-
-def is_done(workdir: pathlib.Path) -> bool:
-  """Whether a job ended there and its chains are there, where it makes some.
-
-  What is broken or was deleted it makes again.
-  """
-  try:
-    results = manifest.read_results(workdir)
-  except UserError:
-    return False
-  made = results.get('dataset')
-  return bool(results) and (
-    made is None or (workdir / 'data' / made['name']).is_dir()
-  )
 
 
 class Runner:
@@ -55,7 +39,7 @@ class Runner:
   def main(self, config: str, folder: str, *flags: str) -> pathlib.Path:
     """One job of prm_jax.main, unless its results are there; its workdir."""
     path = self.workdir / folder
-    if not is_done(path):
+    if not manifest.is_done(path):
       flags = (f'--config=configs/{config}', f'--workdir={path}', *flags)
       self.run(folder, '-m', 'prm_jax.main', *flags)
     return path

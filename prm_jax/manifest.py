@@ -114,6 +114,21 @@ def read_results(workdir: paths.Path) -> dict[str, Any]:
   return paths.read_json(path, 'the command of its job writes it again')
 
 
+def is_done(workdir: paths.Path) -> bool:
+  """Whether a job ended there and its chains are there, where it makes some.
+
+  What is broken or was deleted it makes again.
+  """
+  try:
+    results = read_results(workdir)
+  except UserError:
+    return False
+  made = results.get('dataset')
+  return bool(results) and (
+    made is None or (workdir / 'data' / made['name']).is_dir()
+  )
+
+
 def differences(ours: Any, theirs: Any, path: str = '') -> list[str]:
   """Dotted names of the values in which two configs differ."""
   if isinstance(ours, dict) and isinstance(theirs, dict):

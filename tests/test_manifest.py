@@ -130,9 +130,7 @@ def test_workdirs_that_cannot_be_claimed(tmp_path):
     manifest.check_workdir(tmp_path / 'file', {})
   for damaged in ('{"seed": ', '[]', ''):
     (tmp_path / 'config.json').write_text(damaged)
-    with pytest.raises(
-      UserError, match=r'config\.json .*; if the workdir'
-    ):
+    with pytest.raises(UserError, match=r'config\.json .*; if the workdir'):
       manifest.check_workdir(tmp_path, {})
 
 

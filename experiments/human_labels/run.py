@@ -13,7 +13,6 @@ import pathlib
 import subprocess
 import sys
 
-from experiments.runner import is_done
 from prm_jax import manifest
 from prm_jax.data.datasets import DATA_VARIABLE
 from prm_jax.report import readme_table
@@ -63,7 +62,7 @@ def main() -> None:
   if args.problems and args.output == HERE:
     parser.error('--problems: --output has to be another folder')
   path = args.workdir / 'results.json'
-  if not is_done(args.workdir):
+  if not manifest.is_done(args.workdir):
     subprocess.run(
       [
         sys.executable,

@@ -13,7 +13,6 @@ import pathlib
 import subprocess
 import sys
 
-from experiments.runner import is_done
 from prm_jax import manifest
 from prm_jax.report import figures, readme_table
 
@@ -42,7 +41,7 @@ def run_seed(seed: int, workdir: pathlib.Path, variant: str) -> dict:
   """The results of one seed, trained here unless it is done."""
   folder = workdir.absolute() / f'seed_{seed}'
   results = folder / 'results.json'
-  if not is_done(folder):
+  if not manifest.is_done(folder):
     config = 'configs/prm_math.py'
     subprocess.run(
       [
