@@ -26,15 +26,15 @@ def told(error: BaseException) -> str:
   """
   if isinstance(error, UserError):
     return str(error)
-  if not isinstance(error, OSError) or not (
-    error.filename or error.errno in DISK
-  ):
+  if not isinstance(error, OSError):
+    return ''
+  name = error.filename2 or error.filename  # a rename has two
+  if not name and error.errno not in DISK:
     return ''
   cure = 'see that it is there, and that you may read and write it'
   if error.errno in FULL:
     cure = 'make room there, and give the same command again'
-  name = error.filename or 'a file of this job'
-  return f'{name}: {error.strerror or error}; {cure}'
+  return f'{name or "a file of this job"}: {error.strerror or error}; {cure}'
 
 
 def disk_code(error: BaseException) -> int:

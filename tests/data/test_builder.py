@@ -258,3 +258,21 @@ def test_folders_that_are_no_datasets(tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(UserError, match='cannot be written'):
     builder.build(tmp_path / 'file', 'set', {'train': CHAINS})
+
+
+@pytest.mark.parametrize(
+  'file',
+  ['metadata.json', 'dataset_info.json', 'features.json', 'array_record'],
+)
+@pytest.mark.parametrize('size', [None, 0, 0.5])
+def test_damaged_files_of_a_dataset(tmp_path, file, size):
+  """Deleted, empty or half there."""
+  builder.build(tmp_path, 'set', {'train': CHAINS})
+  folder = tmp_path / 'set' / builder.VERSION
+  (path,) = [each for each in folder.iterdir() if file in each.name]
+  data = path.read_bytes()
+  path.unlink()
+  if size is not None:
+    path.write_bytes(data[: int(len(data) * size)])
+  with pytest.raises(UserError, match=f'{folder} is not a complete dataset'):
+    builder.load(tmp_path, 'set', 'train')
