@@ -15,18 +15,20 @@ MAX_TOKENS = 200
 MAX_DEPTH = 32
 MAX_BITS = 4096
 
+# What may stand in a fraction's way, and \frac12 with its braces.
+_BEFORE_FRACTIONS = (
+  (r'\\(?:left|right|displaystyle|[,;!:])', ''),
+  (r'\\[dt]?frac\s*(\d)', r'\\frac{\1}'),
+  (r'(\\[dt]?frac\s*\{[^{}]*\})\s*(\d)', r'\1{\2}'),
+)
 _SPELLINGS = (
   (r'\\text\w*\s*\{([^{}]*)\}', r' \1 '),
   (r'\\mathrm\s*\{([^{}]*)\}', r' \1 '),
-  (r'\\(?:left|right|displaystyle|[,;!:])', ''),
   (r'\{,\}', ','),
   (r'\\(?:times|cdot|ast)(?![a-z])', '*'),
   (r'\\div(?![a-z])', '/'),
   (r'\\approx(?![a-z])', '≈'),
   (r'\\([%$])', r'\1'),
-  # 2\frac{1}{2} is two and a half, which 2(1/2) would not be.
-  (r'(?<=\d)\s*\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}', r' \1/\2'),
-  (r'\\[dt]?frac\s*(\d)\s*(\d)', r'(\1/\2)'),
   (r'[\u2212\u2013]', '-'),
   (r'[\u00d7·⋅∙]', '*'),
   (r'÷', '/'),
@@ -41,6 +43,8 @@ _SPELLINGS = (
   (r'\n(?=[=≈])', ' '),
 )
 _FRACTION = re.compile(r'\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}')
+# The whole number of 12 \frac{3}{5}; the 3 of x^3 or of 0.3 is none.
+_WHOLE = re.compile(r'(?:^|[^\d.,^_\s])\s*[\d,]+\s*$')
 _TOKEN = re.compile(
   r"""
   (?P<space>[^\S\n]+)
@@ -92,6 +96,8 @@ def normalise(text: str) -> str:
   # Single spaces first, or the patterns below are quadratic in long runs.
   lines = (' '.join(line.split()) for line in text.split('\n'))
   text = '\n'.join(filter(None, lines))
+  for pattern, replacement in _BEFORE_FRACTIONS:
+    text = re.sub(pattern, replacement, text)
   for _ in range(MAX_DEPTH):
     text, found = _FRACTION.subn(_fraction, text)
     if not found:
@@ -102,10 +108,12 @@ def normalise(text: str) -> str:
 
 
 def _fraction(match: re.Match) -> str:
-  above, below = match.groups()
-  before = match.string[: match.start()][-1:]
-  if before.isdigit() and above.isdigit() and below.isdigit():
-    return f' {above}/{below}'
+  above, below = (part.strip() for part in match.groups())
+  # 2\frac{1}{2} is two and a half, which 2(1/2) would not be.
+  if above.isdecimal() and below.isdecimal() and len(below) < MAX_DIGITS:
+    before = match.string[max(match.start() - MAX_DIGITS, 0) : match.start()]
+    if _WHOLE.search(before) and int(above) < int(below):
+      return f' {above}/{below}'
   return f'(({above})/({below}))'
 
 
@@ -277,7 +285,9 @@ class _Parser:
       above.kind == below.kind == 'number'
       and above.spaced
       and slash.text == '/'
-      and all(t.text.isdigit() for t in (whole, above, below))
+      and whole.text.replace(',', '').isdigit()
+      and above.text.isdigit()
+      and below.text.isdigit()
       and int(above.text) < int(below.text)
     ):
       return Fraction(0)

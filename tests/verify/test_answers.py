@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prm_jax.verify import symbolic
+from prm_jax.verify import expressions, symbolic
 from prm_jax.verify.answers import compare, equal, quantity
+from prm_jax.verify.calculator import check_step
 from tests.data.shared_data import shared
 
 pytest.importorskip('math_verify', reason="pip install 'prm_jax[verify]'")
@@ -40,6 +41,29 @@ def test_pairs():
     if {verdict.equal, backwards.equal} != {sign == '='}:
       wrong.add((a, b))
   assert wrong == MISSED
+
+
+@pytest.mark.parametrize(
+  ('text', 'value'),
+  [
+    (r'12 \frac{3}{5}', Fraction(63, 5)),
+    (r'12\,\frac{3}{5}', Fraction(63, 5)),
+    (r'-15\frac{3}{5}', Fraction(-78, 5)),
+    (r'6\frac15', Fraction(31, 5)),
+    (r'1,234\frac12', Fraction(2469, 2)),
+    (r'\frac{15}4', Fraction(15, 4)),
+    (r'2^3\frac{1}{2}', Fraction(4)),
+    (r'2\frac{7}{2}', Fraction(7)),
+    (r'\frac12\frac13', Fraction(1, 6)),
+  ],
+)
+def test_a_whole_number_before_a_proper_fraction_is_added(text, value):
+  assert expressions.value(text) == value
+
+
+def test_the_calculator_reads_mixed_numbers():
+  assert check_step(r'5\frac12 - 2 = 3\frac12') is True
+  assert check_step(r'1\frac12 * 2 = 1') is False
 
 
 def test_long_texts_are_equal_to_themselves_only():
