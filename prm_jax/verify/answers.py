@@ -8,10 +8,9 @@ read whole or not at all: "it is 7, no, 8" equals neither.
 
 import re
 import time
-from fractions import Fraction
 from typing import NamedTuple
 
-from prm_jax.verify import expressions, symbolic, units
+from prm_jax.verify import quantities, spellings, symbolic
 
 # Longer answers are equal to nothing but themselves.
 MAX_TEXT = 2_000
@@ -24,37 +23,7 @@ _NOTHING = (
   'emptyset',
   '\\emptyset',
   '\\varnothing',
-  '∅',
   '\\{\\}',
-)
-_SPELLINGS = (
-  (r'\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)\}', r' \1 '),
-  (r'\\(?:left|right|displaystyle)(?![a-z])', ''),
-  (r'(?<=\d)(?:\{,\}|\\,)(?=\d{3})', ''),
-  (r'(?<!\\)\\[,;:! ]', ' '),
-  (r'\\[dt]frac', r'\\frac'),
-  (r'\^\s*\{?\s*\\circ\s*\}?|°', ' degrees'),
-  (r'\\([%$])', r'\1'),
-  (r'\u2212', '-'),
-  (r'∞', r'\\infty'),
-)
-# For math-verify, which reads LaTeX only.
-_PLAIN = (
-  (r'(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)', r'\\sqrt{\1}'),
-  (r'(?<![\\A-Za-z])(pi|sin|cos|tan|ln|log)(?![A-Za-z])', r'\\\1 '),
-  (r'\*', r'\\cdot '),
-)
-_DELIMITERS = (('$$', '$$'), ('$', '$'), ('\\(', '\\)'), ('\\[', '\\]'))
-_SCALES = {'thousand': 10**3, 'million': 10**6, 'billion': 10**9, 'dozen': 12}
-# Units that people write together with the number; other letters are algebra.
-_GLUED = frozenset(
-  (
-    *('km', 'cm', 'mm', 'kg', 'mg', 'ml', 'lb', 'lbs', 'oz', 'ft', 'mi', 'yd'),
-    *('hr', 'hrs', 'min', 'mins', 'sec', 'mph', 'kmh', 'am', 'pm', 'usd'),
-  )
-)
-_FUNCTIONS = frozenset(
-  ('sqrt', 'pi', 'sin', 'cos', 'tan', 'log', 'exp', 'infty', 'mod')
 )
 _SHORT_WORDS = frozenset(
   (
@@ -62,12 +31,23 @@ _SHORT_WORDS = frozenset(
     *('as', 'by', 'be', 'do', 'he', 'we', 'us', 'my', 'up'),
   )
 )
-_QUANTITY = re.compile(
-  r'(?P<value>.*?[\d)}%½¼¾])(?P<gap>\s*)'
-  r'(?P<unit>[A-Za-z][A-Za-z ./-]*(?:\^[23])?)?'
-)
-_POWER_OF_TEN = re.compile(r'(?<=\d)[eE]([-+]?\d{1,3})(?!\d)')
+_THOUSANDS = re.compile(r'(?<![\d.,])\d{1,3}(?:,\d{3})+(?!,?\d)')
 _CLOSING = {'(': ')', '[': ']', '{': '}', '\\{': '\\}'}
+_NAME = (
+  r'(?P<name>(?:\\[A-Za-z]+|[A-Za-z]|[A-Z]{2})(?:_(?:\w|\{\w+\}))?'
+  r'(?:\([A-Za-z]\))?)'
+)
+_NAMED = re.compile(
+  _NAME + r'\s*(?P<sign>=|\\in\b)\s*(?P<value>[^=<>,;]+|[^=<>]*[\])}])'
+)
+_NAMED_LAST = re.compile(r'(?P<value>[^=<>,;]+?)\s*(?P<sign>=)\s*' + _NAME)
+_RELATION = re.compile(r'[=<>]|\\(?:leq?|geq?|neq?|lt|gt)(?![A-Za-z])')
+_RANGES = re.compile(r'\\(?:cup|cap|mathbb|setminus)(?![A-Za-z])')
+_MATRIX = re.compile(
+  r'\\begin\{(?P<kind>[pb]?matrix)\}(?P<cells>.*)\\end\{(?P=kind)\}'
+)
+# What math-verify would drop or guess at.
+_UNREADABLE = re.compile(r'[\d)}]_|[\'"?!]{2}|[^\x20-\x7e]')
 
 
 class Verdict(NamedTuple):
@@ -79,13 +59,6 @@ class Verdict(NamedTuple):
 
   equal: bool
   how: str
-
-
-class Quantity(NamedTuple):
-  """A number and its unit, as `units.canonical` has it: '' for none, or %."""
-
-  value: Fraction
-  unit: str
 
 
 def equal(answer: str, truth: str, seconds: float = 5.0) -> bool:
@@ -112,7 +85,8 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
   if len(answer) > MAX_TEXT or len(truth) > MAX_TEXT:
     return Verdict(answer.strip() == truth.strip(), 'text')
   try:
-    return _compare(_clean(answer), _clean(truth), deadline, depth=0)
+    a, b = spellings.clean(answer), spellings.clean(truth)
+    return _compare(a, b, deadline, depth=0)
   except symbolic.TimedOut:
     return Verdict(False, 'time limit')
 
@@ -120,72 +94,65 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
 def _compare(a: str, b: str, deadline: float, depth: int) -> Verdict:
   if time.monotonic() > deadline:
     raise symbolic.TimedOut
-  if not a or not b:
+  values = _peel(a, b) if a and b else None
+  if values is None:
     return Verdict(False, 'text')
-  (name_a, a), (name_b, b) = _peel(a), _peel(b)
-  number_a, number_b = quantity(a), quantity(b)
-  if name_a and name_b and name_a != name_b:
-    verdict = Verdict(False, 'text')
-  elif number_a and number_b:
-    verdict = Verdict(_same_quantity(number_a, number_b), 'number')
-  elif _words(a) == _words(b):
-    verdict = Verdict(True, 'text')
-  elif not all(_depths(x)[0] and not _wordy(x) for x in (a, b)):
-    verdict = Verdict(False, 'text')
-  else:
-    verdict = _compare_parts(a, b, deadline, depth)
-  return verdict
+  a, b = values
+  numbers = quantities.quantity(a), quantities.quantity(b)
+  if all(numbers):
+    return Verdict(quantities.same(*numbers), 'number')
+  if _words(a) == _words(b):
+    return Verdict(True, 'text')
+  # 1,234 is a number before it is a list.
+  parts = [
+    None if n else _parts(x) for n, x in zip(numbers, (a, b), strict=True)
+  ]
+  if any(parts):
+    return _compare_parts(a, b, parts, deadline, depth)
+  return _compare_expressions(a, b, deadline)
 
 
-def _compare_parts(a: str, b: str, deadline: float, depth: int) -> Verdict:
-  parts = _parts(a), _parts(b)
+def _compare_parts(
+  a: str,
+  b: str,
+  parts: list[tuple[str, list[str]] | None],
+  deadline: float,
+  depth: int,
+) -> Verdict:
+  ranges = _is_range(a), _is_range(b)
   if all(parts) and depth < 3:
-    return Verdict(_same_parts(*parts, deadline, depth), 'parts')
-  if any(parts) and (quantity(a) or quantity(b)):
+    same = _same_parts(*parts, deadline, depth)
+    if same or not all(ranges):
+      return Verdict(same, 'parts')
+  elif not any(ranges):
     return Verdict(False, 'parts')
+  return _compare_expressions(a, b, deadline)
+
+
+def _is_range(text: str) -> bool:
+  """Is it a set of numbers, but not its elements one by one?"""
+  return bool(_RELATION.search(text) or _RANGES.search(text))
+
+
+def _compare_expressions(a: str, b: str, deadline: float) -> Verdict:
+  (a, unit_a), (b, unit_b) = quantities.measured(a), quantities.measured(b)
+  related = [bool(_RELATION.search(x)) for x in (a, b)]
+  if not quantities.agree(unit_a, unit_b):
+    return Verdict(False, 'text')
+  if _words(a) == _words(b):
+    return Verdict(True, 'text')
+  if (
+    not all(_depths(x)[0] and not _wordy(x) for x in (a, b))
+    or any(_UNREADABLE.search(x) for x in (a, b))
+    or any(quantities.DATE.fullmatch(x) for x in (a, b))
+    # 2x + 3 = 5 is not 5, though x = 5 is.
+    or (any(related) and not all(related) and any('=' in x for x in (a, b)))
+  ):
+    return Verdict(False, 'text')
   # Always a little: the reading before it took almost none.
   left = max(deadline - time.monotonic(), 0.01)
-  same = symbolic.WORKER.equal(_latex(a), _latex(b), left)
+  same = symbolic.WORKER.equal(spellings.latex(a), spellings.latex(b), left)
   return Verdict(same, 'math-verify')
-
-
-def quantity(text: str) -> Quantity | None:
-  """Reads '$1,000', '3 1/2 cups', '2^10', '12.5%'; None for anything else."""
-  match = _QUANTITY.fullmatch(text)
-  if not match:
-    return None
-  value, unit = match['value'], (match['unit'] or '').strip(' .').lower()
-  glued = unit and not match['gap']
-  if unit in _FUNCTIONS or (glued and unit.replace('.', '') not in _GLUED):
-    return None
-  if len(unit) == 1 and unit not in 'mglsh':
-    return None
-  money = re.search(r'[$€£¥¢]', value)
-  if money and (len(re.findall(r'[$€£¥¢]', value)) > 1):
-    return None
-  if money:
-    value = value.replace(money.group(), '', 1)
-    unit = ' '.join([units.MONEY[money.group()], unit]).strip()
-  if unit == 'percent':
-    value, unit = f'{value}%', ''
-  try:
-    exact = expressions.value(_POWER_OF_TEN.sub(r'*10^(\1)', value))
-  except expressions.Unreadable:
-    return None
-  for name, factor in _SCALES.items():
-    if name in unit.split(' '):
-      exact *= factor
-      unit = ' '.join(word for word in unit.split(' ') if word != name)
-  return Quantity(exact, '%' if value.endswith('%') else units.canonical(unit))
-
-
-def _same_quantity(a: Quantity, b: Quantity) -> bool:
-  percents = [a.unit, b.unit].count('%')
-  if percents == 1:
-    percent, other = (a, b) if a.unit == '%' else (b, a)
-    alike = other.value in (percent.value, percent.value * 100)
-    return alike and not other.unit
-  return a.value == b.value and units.agree(a.unit, b.unit)
 
 
 def _same_parts(
@@ -211,7 +178,17 @@ def _same_parts(
 
 
 def _parts(text: str) -> tuple[str, list[str]] | None:
-  """The brackets ('set' for braces or none) and what the commas separate."""
+  """What kind of list it is, and its items.
+
+  The kind is 'set' for braces or no brackets, or the brackets; or a union, a
+  ratio, or a matrix and its columns.
+  """
+  matrix = _MATRIX.fullmatch(text)
+  if matrix:
+    rows = [row.split('&') for row in matrix['cells'].split('\\\\')]
+    rows = [row for row in rows if row not in ([' '], [''])]
+    cells = [cell.strip() for row in rows for cell in row]
+    return f'matrix {[len(row) for row in rows]}', cells
   kind, inside = 'set', text
   for opening in ('\\{', '{', '(', '['):
     if text.startswith(opening):
@@ -222,11 +199,24 @@ def _parts(text: str) -> tuple[str, list[str]] | None:
           kind, inside = 'set' if braces else opening + closing, body
           break
       break
+  bare = kind == 'set' and inside is text
+  if bare:
+    inside = re.sub(r'\s*,?\s+(?:and|or)\s+', ', ', inside)
+    if re.search(r',\s', inside):  # so 1,234 is one of several numbers
+      inside = _THOUSANDS.sub(lambda m: m[0].replace(',', ''), inside)
   pieces = _depths(inside)[1]
-  if kind == 'set' and inside is text:
-    pieces = [p for piece in pieces for p in re.split(r'\s+and\s+', piece)]
+  if bare and len(pieces) == 1:
+    for name, mark in (('union', r'\\cup(?![A-Za-z])'), ('ratio', ':')):
+      if len(pieces) == 1 and re.search(mark, inside):
+        kind, pieces = name, re.split(mark, inside)
+  if kind == 'set':
+    pieces = [
+      piece.replace('\\pm', sign, 1)
+      for piece in pieces
+      for sign in ('+-' if piece.count('\\pm') == 1 else '+')
+    ]
   pieces = [piece.strip() for piece in pieces]
-  single = len(pieces) == 1 and (kind != 'set' or inside is text)
+  single = len(pieces) == 1 and (kind != 'set' or bare)
   return None if single or not all(pieces) else (kind, pieces)
 
 
@@ -243,12 +233,23 @@ def _depths(text: str) -> tuple[bool, list[str]]:
   return depth == 0, [*pieces, text[start:]]
 
 
-def _peel(text: str) -> tuple[str, str]:
-  """'x = 3' as ('x', '3')."""
-  match = re.fullmatch(
-    r'([A-Za-z])\s*(?:=|\\in\b)\s*([^=<>,;]+|[^=<>]*[\])])', text
-  )
-  return match.groups() if match else ('', text)
+def _peel(a: str, b: str) -> tuple[str, str] | None:
+  """Two texts without the x = before or after them; None if names differ."""
+  found = [_NAMED.fullmatch(x) or _NAMED_LAST.fullmatch(x) for x in (a, b)]
+  if all(found):
+    values = found[0]['value'].strip(), found[1]['value'].strip()
+    if re.sub(r'[{}]', '', found[0]['name']) == re.sub(
+      r'[{}]', '', found[1]['name']
+    ):
+      return values
+    # x = 2y and y = x/2 have other names for one relation.
+    return None if any(map(quantities.quantity, values)) else (a, b)
+  texts = [a, b]
+  for i, match in enumerate(found):
+    # y = 2x + 1 beside 2x - y = -1 stays an equation.
+    if match and not (match['sign'] == '=' and _RELATION.search(texts[1 - i])):
+      texts[i] = match['value'].strip()
+  return texts[0], texts[1]
 
 
 def _wordy(text: str) -> bool:
@@ -257,48 +258,16 @@ def _wordy(text: str) -> bool:
   text = re.sub(r'\s+and\s+', ' ', text)
   found = re.findall(r'[A-Za-z]+', text)
   return any(
-    (len(w) > 2 and w.lower() not in _FUNCTIONS) or w.lower() in _SHORT_WORDS
+    (len(w) > 2 and w.lower() not in quantities.FUNCTIONS)
+    or w.lower() in _SHORT_WORDS
     for w in found
   )
 
 
 def _words(text: str) -> str:
   """Text without case, spaces and a lone letter's parentheses."""
-  # "2 3" is not 23.
-  key = re.sub(r'(?<!\d)\s+|\s+(?!\d)', '', text).casefold()
+  # "2 3" is not 23, and 1, 234 is not 1,234.
+  key = re.sub(r'(?<![\d,])\s+|\s+(?!\d)', '', text).casefold()
   if re.fullmatch(r'\([a-z]\)', key):
     key = key[1]
   return _NOTHING[0] if key in _NOTHING else key
-
-
-def _latex(text: str) -> str:
-  for pattern, replacement in _PLAIN:
-    text = re.sub(pattern, replacement, text)
-  return text
-
-
-def _clean(text: str) -> str:
-  """The answer itself: no box, no dollar signs around it, one spelling."""
-  text = ' '.join(_unboxed(text).split())
-  text = re.sub(r'^\*\*(.*)\*\*$', r'\1', text)  # bold
-  for opening, closing in _DELIMITERS:
-    size = len(opening) + len(closing)
-    if len(text) > size and text.startswith(opening) and text.endswith(closing):
-      text = _unboxed(text[len(opening) : -len(closing)])
-  for pattern, replacement in _SPELLINGS:
-    text = re.sub(pattern, replacement, text)
-  text = ' '.join(text.split())
-  return text.rstrip('.').strip() if not text.endswith('..') else text
-
-
-def _unboxed(text: str) -> str:
-  start = text.rfind('\\boxed{')
-  if start < 0:
-    return text
-  start += len('\\boxed{')
-  depth = 1
-  for i in range(start, len(text)):
-    depth += (text[i] == '{') - (text[i] == '}')
-    if depth == 0:
-      return text[start:i]
-  return text

@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 
+DECIMALS = 12  # 1.414214 is not \sqrt{2}
 MEMORY_BYTES = 4 << 30  # SymPy alone needs a few hundred megabytes
 
 
@@ -18,25 +19,37 @@ def main() -> None:
   resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   try:
-    from math_verify import LatexExtractionConfig, parse, verify  # noqa: PLC0415
+    # After the limits above, which importing SymPy must keep to.
+    # ruff: noqa: PLC0415
+    from latex2sympy2_extended import NormalizationConfig
+    from math_verify import LatexExtractionConfig, parse, verify
+    from sympy import Basic, I, Symbol
   except ImportError as error:
     print(json.dumps({'missing': str(error)}), flush=True)
     return
   logging.disable(logging.CRITICAL)  # it warns that no timeout is set
   print(json.dumps({'ready': True}), flush=True)
-  latex = [LatexExtractionConfig()]
+  # Its units are any letters behind a number: 5 + 3t would be 8.
+  spelling = NormalizationConfig(basic_latex=True, units=False, boxed='last')
+  latex = [LatexExtractionConfig(normalization_config=spelling)]
+  imaginary = {Symbol('i', real=real): I for real in (True, False)}
 
   def read(text: str) -> list:
-    return parse(
+    found = parse(
       f'\\boxed{{{text}}}', latex, 'no_fallback', parsing_timeout=None
     )
+    return [x.xreplace(imaginary) if isinstance(x, Basic) else x for x in found]
+
+  def same(one: list, other: list) -> bool:
+    return verify(one, other, float_rounding=DECIMALS, timeout_seconds=None)
 
   for line in sys.stdin:
     answer, truth, seconds = json.loads(line)
     signal.alarm(int(seconds) + 2)
     try:
-      gold, given = read(truth), read(answer)
-      equal = bool(gold and given) and verify(gold, given, timeout_seconds=None)
+      a, b = read(answer), read(truth)
+      # An interval equals an inequality in one order only.
+      equal = bool(a and b) and (same(a, b) or same(b, a))
     except (MemoryError, RecursionError):
       equal = None
     signal.alarm(0)

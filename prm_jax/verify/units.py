@@ -89,6 +89,11 @@ def canonical(unit: str) -> str:
   return word + caret + power
 
 
+def known(unit: str) -> bool:
+  """Is it in the table, in the singular or the plural?"""
+  return unit in _CANONICAL or _stem(unit) in _CANONICAL
+
+
 def agree(one: str, other: str) -> bool:
   """Are two units, as `canonical` gives them, the same, or one missing?"""
   same = one == other or {one, other} in _TWO_MEANINGS
