@@ -47,7 +47,7 @@ _MATRIX = re.compile(
   r'\\begin\{(?P<kind>[pb]?matrix)\}(?P<cells>.*)\\end\{(?P=kind)\}'
 )
 # What math-verify would drop or guess at.
-_UNREADABLE = re.compile(r'[\d)}]_|[\'"?!]{2}|[^\x20-\x7e]')
+_UNREADABLE = re.compile(r'[\d)}]_|\\approx|[\'"?!]{2}|[^\x20-\x7e]')
 
 
 class Verdict(NamedTuple):
@@ -122,7 +122,8 @@ def _compare_parts(
   ranges = _is_range(a), _is_range(b)
   if all(parts) and depth < 3:
     same = _same_parts(*parts, deadline, depth)
-    if same or not all(ranges):
+    # Two unions, part by part; [0, 2] and [0, 1] \cup [1, 2] as sets.
+    if same or parts[0][0] == parts[1][0] or not any(ranges):
       return Verdict(same, 'parts')
   elif not any(ranges):
     return Verdict(False, 'parts')
@@ -168,7 +169,7 @@ def _same_parts(
 
   if kind_a != kind_b or max(len(items_a), len(items_b)) > MAX_PARTS:
     return False
-  if kind_a == 'set':
+  if kind_a in ('set', 'union'):
     return all(any(same(x, y) for y in items_b) for x in items_a) and all(
       any(same(x, y) for x in items_a) for y in items_b
     )

@@ -42,7 +42,9 @@ _SPELLINGS = (
   (r'(?<![\d)])\s*\*\*|\*\*(?!\s*[\d(-])', ' '),
   (r'\n(?=[=≈])', ' '),
 )
-_FRACTION = re.compile(r'\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}')
+# With \frac{1}{2^{98}}: one more pair of braces inside.
+_INSIDE = r'\{((?:[^{}]|\{[^{}]*\})*)\}'
+_FRACTION = re.compile(rf'\\[dt]?frac\s*{_INSIDE}\s*{_INSIDE}')
 # The whole number of 12 \frac{3}{5}; the 3 of x^3 or of 0.3 is none.
 _WHOLE = re.compile(r'(?:^|[^\d.,^_\s])\s*[\d,]+\s*$')
 _TOKEN = re.compile(

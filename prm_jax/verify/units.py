@@ -18,7 +18,7 @@ yard yd yds
 foot feet ft
 inch in
 kilogram kilo kg kgs
-gram gramme g
+gram gramme gm g
 milligram mg
 pound
 lb lbs

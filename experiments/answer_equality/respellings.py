@@ -1,0 +1,487 @@
+r"""Other ways to write an answer of MATH, each of the same meaning.
+
+Every function takes the answer as LaTeX and gives it in other words, or None
+where it has nothing to change. They use no code of the judges: what they write
+is equal by the rules of arithmetic and of LaTeX.
+"""
+
+import random
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+Respelling = Callable[[str, random.Random], str | None]
+FRACTION = re.compile(r'(-?)\\[dt]?frac\{(\d+)\}\{(\d+)\}')
+MIXED = re.compile(r'(-?)(\d+) ?\\frac\{(\d+)\}\{(\d+)\}')
+INTEGER = re.compile(r'-?\d+')
+DECIMAL = re.compile(r'(-?)(\d*)\.(\d+)')
+LIST = re.compile(r'[^,()\[\]{}]*(?:\{[^{},]*\}[^,()\[\]{}]*)*')
+MEASURED = re.compile(
+  r'(?P<value>.*[\d}i])\s*(?:\\,)?\\(?:text|mbox) ?\{\s*(?P<unit>[a-z. ]+)\}'
+  r'(?P<power>\^[23])?'
+)
+ABBREVIATED = {
+  **{'feet': 'ft', 'inches': 'in', 'miles': 'mi', 'hours': 'hr', 'cm': 'cm'},
+  **{'pounds': 'lb', 'gallons': 'gal', 'minutes': 'min', 'seconds': 'sec'},
+  **{'km': 'kilometers', 'square inches': 'sq in', 'square feet': 'sq ft'},
+}
+SIGNS = (
+  (r'\\pi(?![a-z]) ?', 'π'),
+  (r'\\infty(?![a-z])', '∞'),
+  (r'\\cup(?![a-z])', '∪'),
+  (r'\^\{?\\circ\}?', '°'),
+  (r'\\leq?(?![a-z])', '≤'),
+  (r'\\geq?(?![a-z])', '≥'),
+  (r'\\sqrt\{(\d+)\}', r'√\1'),
+  (r'(?<=[a-z)])\^2(?!\d)', '²'),
+  (r'(?<=[a-z)])\^3(?!\d)', '³'),
+  (r'\\cdot ', '·'),
+  (r'-', '\u2212'),
+)
+PLAIN = (
+  (r'\\(?:left|right|!|,)', ''),
+  (r'\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}', r'((\1)/(\2))'),
+  (r'\\sqrt\{([^{}]*)\}', r'sqrt(\1)'),
+  (r'\\pi', 'pi'),
+  (r'\\infty', 'inf'),
+  (r'\\cup', 'U'),
+  (r'\\cdot', '*'),
+  (r'\^\{([^{}]*)\}', r'^(\1)'),
+)
+# What plain text has no word for, or needs care beside a letter.
+LATEX_ONLY = re.compile(r'\\|[{}]|pi[a-z0-9(]|[\d)a-z]\s*(?:sqrt|pi)')
+
+
+def whole(pattern: re.Pattern, text: str) -> re.Match | None:
+  return pattern.fullmatch(text.strip())
+
+
+def substituted(*rules: tuple[str, str]) -> Respelling:
+  """Applies rules; None where nothing comes of them."""
+
+  def respell(text: str, _: random.Random) -> str | None:
+    found = text
+    for pattern, replacement in rules:
+      found = re.sub(pattern, replacement, found)
+    return found if found != text else None
+
+  return respell
+
+
+def around(*frames: str) -> Respelling:
+  def respell(text: str, rng: random.Random) -> str | None:
+    return rng.choice(frames).replace('ANSWER', text.strip())
+
+  return respell
+
+
+def value_of(text: str) -> Fraction | None:
+  """Of an integer, a fraction, a mixed number or a decimal; else None."""
+  text = re.sub(r',\\!', '', text.strip())
+  if whole(INTEGER, text) or whole(DECIMAL, text):
+    return Fraction(text)
+  if match := whole(FRACTION, text):
+    return Fraction(int(match[1] + match[2]), int(match[3]) or 1)
+  if match := whole(MIXED, text):
+    part = int(match[2]) + Fraction(int(match[3]), int(match[4]))
+    return -part if match[1] else part
+  return None
+
+
+def as_decimal(text: str, rng: random.Random) -> str | None:
+  value = value_of(text)
+  if value is None or value.denominator == 1 or whole(DECIMAL, text):
+    return None
+  for places in range(1, 7):
+    if (value * 10**places).denominator == 1:
+      return f'{float(value):.{places + rng.randrange(2)}f}'
+  return None
+
+
+def as_repeating(text: str, _: random.Random) -> str | None:
+  value = value_of(text)
+  if value is None or value.denominator not in (3, 9, 11, 99):
+    return None
+  digits = 1 if value.denominator in (3, 9) else 2
+  part = abs(value) % 1 * (10**digits - 1)
+  sign = '-' if value < 0 else ''
+  return rf'{sign}{abs(value).__floor__()}.\overline{{{int(part):0{digits}}}}'
+
+
+def as_fraction(text: str, rng: random.Random) -> str | None:
+  """A decimal, mixed or whole number as one fraction, perhaps not reduced."""
+  value = value_of(text)
+  if value is None or abs(value) > 10**6:
+    return None
+  k = rng.randint(2, 5)
+  if whole(FRACTION, text) or value.denominator == 1:
+    sign = '-' if value < 0 else ''
+    above, below = abs(value.numerator) * k, value.denominator * k
+    return rf'{sign}\frac{{{above}}}{{{below}}}'
+  return f'{value.numerator}/{value.denominator}'
+
+
+def as_mixed(text: str, rng: random.Random) -> str | None:
+  value = value_of(text)
+  if value is None or abs(value) < 1 or value.denominator == 1:
+    return None
+  sign, value = '-' if value < 0 else '', abs(value)
+  above, below = (value % 1).numerator, value.denominator
+  forms = [
+    rf'{sign}{value.__floor__()}{gap}\{frac}{{{above}}}{{{below}}}'
+    for gap in ('', ' ', r'\,', r'\ ')
+    for frac in ('frac', 'dfrac', 'tfrac')
+  ]
+  forms.append(f'{sign}{value.__floor__()} {above}/{below}')
+  if above < 10 and below < 10:
+    forms.append(rf'{sign}{value.__floor__()}\frac{above}{below}')
+    forms.append(rf'{sign}{value.__floor__()} \frac{above}{below}')
+  forms = [form for form in forms if form != text.strip()]
+  return rng.choice(forms)
+
+
+def as_decimals_inside(text: str, rng: random.Random) -> str | None:
+  """Fractions among the coordinates of a point or the cells of a matrix."""
+  if not re.match(r'\s*(?:\\left)?[(\[]|\s*\\begin', text):
+    return None
+
+  def replace(match: re.Match) -> str:
+    standing = re.search(
+      r'[(\[,&]\s*-?$|\\\\ ?-?$|\} -?$', text[: match.start()]
+    )
+    follows = re.match(r'\s*(?:\\right)?[)\],&]|\s*\\', text[match.end() :])
+    exact = Fraction(int(match[1]), int(match[2]))
+    ends = (exact * 1000).denominator == 1
+    after = text[match.end() :].lstrip()
+    bad = after.startswith(('\\pi', '\\sqrt'))
+    return (
+      str(float(exact))
+      if standing and follows and ends and not bad
+      else match[0]
+    )
+
+  found = re.sub(r'\\[dt]?frac\{(\d+)\}\{([1-9]\d*)\}', replace, text)
+  return found if found != text else None
+
+
+def minus_moved(text: str, _: random.Random) -> str | None:
+  match = whole(FRACTION, text)
+  if not match or not match[1]:
+    return None
+  return rf'\frac{{-{match[2]}}}{{{match[3]}}}'
+
+
+def grouped(text: str, rng: random.Random) -> str | None:
+  plain = re.sub(r',\\!', '', text.strip())
+  if not whole(INTEGER, plain) or len(plain.strip('-')) < 4:
+    return None
+  forms = [
+    f'{int(plain):,}'.replace(',', comma)
+    for comma in (',', '{,}', r',\!', r'\,')
+  ]
+  forms = [form for form in [*forms, plain] if form != text.strip()]
+  return rng.choice(forms)
+
+
+def with_zeros(text: str, rng: random.Random) -> str | None:
+  if whole(DECIMAL, text):
+    return rng.choice(
+      [f'{text}0', text[1:] if text.startswith('0.') else f'{text}00']
+    )
+  return (
+    text.strip() + rng.choice(['.0', '.00']) if whole(INTEGER, text) else None
+  )
+
+
+def powers_of_ten(text: str, rng: random.Random) -> str | None:
+  plain = re.sub(r',\\!', '', text.strip())
+  zeros = len(plain) - len(plain.rstrip('0'))
+  if not whole(INTEGER, plain) or zeros < 2:
+    return None
+  form = rng.choice([r'{} \times 10^{{{}}}', r'{} \cdot 10^{}', '{}×10^{}'])
+  return form.format(plain[:-zeros], zeros)
+
+
+def no_unit(text: str, _: random.Random) -> str | None:
+  match = whole(MEASURED, text)
+  if match:
+    return match['value'] if 'or' not in match['unit'].split() else None
+  found = re.sub(r'\^\{?\\circ\}?$|\\\$', '', text.strip())
+  return found if found != text.strip() else None
+
+
+def other_unit(text: str, rng: random.Random) -> str | None:
+  """The same unit in other letters."""
+  match = whole(MEASURED, text)
+  if not match:
+    found = [
+      re.sub(pattern, replacement, text)
+      for pattern, replacement in (
+        (r'\^\{?\\circ\}?', ' degrees'),
+        (r'\^\{?\\circ\}?', r'\\text{ degrees}'),
+        (r'\^\{?\\circ\}?', r'^{\\circ}'),
+        (r'\\%', '%'),
+        (r' ?\\%', ' percent'),
+        (r' ?\\%', r'\\text{ percent}'),
+        (r'^\\\$([\d.]+)$', r'\1 dollars'),
+        (r'^\\\$([\d.]+)$', r'\1 \\text{ dollars}'),
+      )
+      if '(' not in text
+    ]
+    found = [each for each in found if each != text]
+    return rng.choice(found) if found else None
+  value, unit = match['value'], match['unit'].strip(' .')
+  power = match['power'] or ''
+  if ' or' in f' {unit}' or unit.startswith('and'):
+    return None
+  forms = [
+    rf'{value} \text{{ {unit}}}{power}',
+    rf'{value}\,\mathrm{{{unit}}}{power}' if ' ' not in unit else '',
+    rf'{value}\mbox{{ {unit}}}{power}',
+    f'{value} {unit}{power}',
+    rf'{value}\text{{ {unit[:-1]}}}'
+    if re.search('[bcdgklmnrt]s$', unit)
+    else '',
+    rf'{value} \text{{ {ABBREVIATED[unit]}}}{power}'
+    if unit in ABBREVIATED
+    else '',
+  ]
+  return rng.choice([form for form in forms if form and form != text])
+
+
+def items_of(text: str) -> list[str] | None:
+  """Of a bare list."""
+  text = text.strip()
+  if (
+    re.search(r'\\!|=|text|^[\\$-]*\d{1,3}(?:,\d{3})+$', text)
+    or ',' not in text
+  ):
+    return None
+  items = [item.strip() for item in re.sub(r'\\,', ' ', text).split(',')]
+  fits = all(item and LIST.fullmatch(item) for item in items)
+  return items if fits else None
+
+
+def reordered(text: str, rng: random.Random) -> str | None:
+  items = items_of(text)
+  if not items or len(set(items)) < 2:
+    return None
+  shuffled = list(items)
+  while shuffled == items:
+    rng.shuffle(shuffled)
+  return ', '.join(shuffled)
+
+
+def other_list(text: str, rng: random.Random) -> str | None:
+  items = items_of(text)
+  if not items:
+    return None
+  first, last = ', '.join(items[:-1]), items[-1]
+  several = ', '.join(items)
+  return rng.choice(
+    [
+      rf'\{{{several}\}}',
+      rf'\left\{{{several}\right\}}',
+      rf'{first}\text{{ and }}{last}',
+      rf'{first} \text{{ or }} {last}',
+      f'{first} and {last}',
+      f'{first}, and {last}',
+      ', '.join(f'x = {item}' for item in items),
+      ' or '.join(f'$x = {item}$' for item in items),
+    ]
+  )
+
+
+def named(text: str, rng: random.Random) -> str | None:
+  if '=' in text or r'\in' in text or 'text' in text or items_of(text):
+    return None
+  if re.search(r'[<>]|\\[lg]eq?(?![a-z])|\\[$%]|_', text):
+    return None
+  if re.search(r'(?<![\\a-z])[a-z](?![a-z])', re.sub('i', '', text)):
+    return f'y = {text.strip()}' if 'y' not in text else None
+  if len(text) > 40 or not re.search(r'\d', text):
+    return None
+  if r'\cup' in text or re.search(r'\\infty|^\s*\[|\]\s*$', text):
+    return rf'x \in {text.strip()}'
+  name = rng.choice(['x', 'n', r'\theta', 'A', 'k', 'a_1'])
+  text = text.strip()
+  last = f'{name}={text}' if ',' in text else f'{text} = {name}'
+  return rng.choice([f'{name} = {text}', last, f'{name}={text}'])
+
+
+def swapped_sides(text: str, _: random.Random) -> str | None:
+  sides = text.split('=')
+  return (
+    f'{sides[1].strip()} = {sides[0].strip()}'
+    if len(sides) == 2 and ',' not in text
+    else None
+  )
+
+
+def sum_reordered(text: str, _: random.Random) -> str | None:
+  """a + b as b + a, where no bracket or brace is around the sign."""
+  depth, cuts = 0, []
+  if re.search(r'[,=<>:_&]|text|\\(?:begin|pm|[lg]eq?|cup|in)(?![a-z])', text):
+    return None
+  for k, letter in enumerate(text):
+    depth += (letter in '({[') - (letter in ')}]')
+    if depth == 0 and letter in '+-' and text[:k].strip(' '):
+      cuts.append(k)
+  if not cuts or any(
+    text[:k].rstrip().endswith(('\\', '^', '/')) for k in cuts
+  ):
+    return None
+  bounds = zip([0, *cuts], [*cuts, len(text)], strict=True)
+  terms = [text[a:b].strip() for a, b in bounds]
+  if not terms[0].startswith('-'):
+    terms[0] = f'+ {terms[0]}'
+  return ' '.join(reversed(terms)).removeprefix('+').strip()
+
+
+def other_root(text: str, rng: random.Random) -> str | None:
+  """3\\sqrt{2} as \\sqrt{18}; \\frac{5\\sqrt{2}}{3} as \\frac{5}{3}\\sqrt{2}."""
+  if match := re.fullmatch(r'(\d+) ?\\sqrt\{(\d+)\}', text.strip()):
+    above = int(match[1]) ** 2 * int(match[2])
+    return rng.choice(
+      [rf'\sqrt{{{above}}}', rf'{match[1]} \cdot {match[2]}^{{1/2}}']
+    )
+  root = r'(-?)\\[dt]?frac\{(\d*)(\\sqrt\{\d+\}|\\pi)\}\{(\d+)\}'
+  if match := re.fullmatch(root, text.strip()):
+    sign, factor, value, below = match.groups()
+    return rng.choice(
+      [
+        rf'{sign}\frac{{{factor or 1}}}{{{below}}}{value}',
+        rf'{sign}{factor}{value}/{below}',
+        rf'\frac{{{sign}{factor}{value}}}{{{below}}}',
+      ]
+    )
+  return None
+
+
+def plain_text(text: str, _: random.Random) -> str | None:
+  """As in a plain text file: (3/4)*pi, 2*sqrt(3), (-inf, 2) U (3, inf)."""
+  if re.search(r'\\(?:text|begin|mbox|[lg]eq?|overline|circ|%|\$)|_', text):
+    return None
+  if re.search(r'\d ?\\[dt]?frac', text):
+    return None  # a mixed number
+  found = re.sub(r'(?<=[\d)}]) ?(?=\\(?:sqrt|pi))', '*', text)
+  for _ in range(3):
+    for pattern, replacement in PLAIN:
+      found = re.sub(pattern, replacement, found)
+  found = re.sub(r'\(\((\d+)\)/\((\d+)\)\)$', r'\1/\2', found)
+  return None if found == text or LATEX_ONLY.search(found) else found
+
+
+def roomy(text: str, _: random.Random) -> str | None:
+  if re.search(r'text|begin|\\!|\d,\d{3}(?!\d)', text):
+    return None
+  found = re.sub(r'\s*([-+,=])\s*', r' \1 ', text).strip()
+  found = re.sub(r'(^|[(\[{,=^]) *- (?=[\d\\a-z])', r'\1-', found)
+  return found if found != text else None
+
+
+def tight(text: str, _: random.Random) -> str | None:
+  if 'text' in text or 'mbox' in text:
+    return None
+  found = re.sub(r'(?<![A-Za-z\d\\]) +| +(?![A-Za-z\d])', '', text)
+  return found if found != text else None
+
+
+def spaced_by_latex(text: str, rng: random.Random) -> str | None:
+  if 'text' in text or not re.search(r'[^\\] ', text):
+    return None
+  space = rng.choice([r'\,', r'\;', r'\ ', '~', r'\quad '])
+  mixed = whole(MIXED, text)
+  found = re.sub(r'(?<=[,=}\d]) (?=[^\\])', lambda _: space, text)
+  return None if mixed or found == text else found
+
+
+def worded(text: str, rng: random.Random) -> str | None:
+  match = re.fullmatch(r'\\text\{([A-Za-z ]+)\}', text.strip())
+  if match:
+    return rng.choice([match[1], match[1].lower(), rf'\textbf{{{match[1]}}}'])
+  match = re.fullmatch(r'\\text\{\(([A-Z])\)\}|([A-Z])', text.strip())
+  letter = match and (match[1] or match[2])
+  return (
+    rng.choice([letter, f'({letter})', rf'\textbf{{({letter})}}'])
+    if letter
+    else None
+  )
+
+
+def other_base(text: str, rng: random.Random) -> str | None:
+  match = re.fullmatch(r'(-?[\d.]+)_\{?(\d+)\}?', text.strip())
+  if not match:
+    return None
+  low = match[2].translate(str.maketrans('0123456789', '₀₁₂₃₄₅₆₇₈₉'))
+  return rng.choice(
+    [
+      f'{match[1]}_{{{match[2]}}}',
+      f'{match[1]}{low}',
+      rf'{match[1]}_{{\text{{{match[2]}}}}}',
+      f'{match[1]} base {match[2]}',
+    ]
+  )
+
+
+def union_reordered(text: str, _: random.Random) -> str | None:
+  parts = re.split(r'\s*\\cup\s*', text.strip())
+  return r' \cup '.join(reversed(parts)) if len(parts) > 1 else None
+
+
+# By what the table calls them.
+EQUAL: dict[str, Respelling] = {
+  'in $, \\( or \\[': around(
+    '$ANSWER$', r'\(ANSWER\)', r'\[ANSWER\]', '$$ANSWER$$'
+  ),
+  'boxed': around(
+    r'\boxed{ANSWER}', r'The answer is $\boxed{ANSWER}$.', r'$\boxed{ANSWER}$'
+  ),
+  'a full stop, bold or spaces': around(
+    'ANSWER.', '**ANSWER**', ' ANSWER ', '$ANSWER$.'
+  ),
+  '\\displaystyle': around(r'\displaystyle ANSWER', r'$\displaystyle ANSWER$'),
+  '\\dfrac, \\tfrac': substituted(
+    (r'\\[dt]?frac', r'\\DFRAC'), (r'\\DFRAC', r'\\dfrac')
+  ),
+  '\\frac12': substituted((r'\\[dt]?frac\{(\d)\}\{(\d)\}', r'\\frac\1\2')),
+  '\\left, \\right': substituted(
+    (r'\\(?:left|right)', ''),
+    (r'(?<!\\)([(\[])', r'\\left\1'),
+    (r'(?<!\\)([)\]])', r'\\right\1'),
+  ),
+  'no \\left, \\right': substituted((r'\\(?:left|right) ?', '')),
+  'braces': substituted(
+    (r'\^(\d)(?!\d)', r'^{\1}'), (r'\\sqrt\{(\d)\}', r'\\sqrt\1')
+  ),
+  'Unicode': substituted(*SIGNS),
+  'plain text': plain_text,
+  'powers as **': substituted((r'(?<=[a-z)])\^(\d)(?!\d)', r'**\1')),
+  'products with a sign': substituted(
+    (r'(?<![\d_^{\\:c])(\d+) ?([a-z])(?![a-z.])', r'\1 \\cdot \2')
+  ),
+  'more spaces': roomy,
+  'fewer spaces': tight,
+  'LaTeX spaces': spaced_by_latex,
+  'decimal of a fraction': as_decimal,
+  'repeating decimal': as_repeating,
+  'fraction, not reduced': as_fraction,
+  'mixed number': as_mixed,
+  'decimals inside': as_decimals_inside,
+  'minus in the numerator': minus_moved,
+  'thousands': grouped,
+  'more or fewer zeros': with_zeros,
+  'power of ten': powers_of_ten,
+  'without its unit': no_unit,
+  'unit in other letters': other_unit,
+  'list in another order': reordered,
+  'list with and, or, braces': other_list,
+  'x = ...': named,
+  'sides swapped': swapped_sides,
+  'sum in another order': sum_reordered,
+  'root or pi in another form': other_root,
+  'brackets of a matrix': substituted((r'\{pmatrix\}', '{bmatrix}')),
+  'word in other letters': worded,
+  'base in other letters': other_base,
+  'union in another order': union_reordered,
+}
