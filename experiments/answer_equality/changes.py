@@ -8,13 +8,16 @@ import random
 import re
 from fractions import Fraction
 
-from experiments.answer_equality import respellings
-from experiments.answer_equality.respellings import (
+from experiments.answer_equality.number_forms import (
+  DECIMAL,
+  FRACTION,
+  MEASURED,
+  MIXED,
   Respelling,
-  items_of,
   value_of,
   whole,
 )
+from experiments.answer_equality.respellings import items_of, sum_reordered
 
 TUPLE = re.compile(r'(\\left)?\(([^()\[\]]*,[^()\[\]]*?)(\\right)?\)')
 RANGE = re.compile(
@@ -43,7 +46,7 @@ LETTER = re.compile(r'(?<![\\a-zA-Z{])([a-z])(?![a-z])')
 
 
 def digit(text: str, rng: random.Random) -> str | None:
-  """Another digit, but not one of \\text, of an exponent of 0 or 1, or of 0s."""
+  """Another digit from 2 to 9, where nothing makes up for it."""
   if re.search(
     r'text|mbox|overline|phantom|[=:]|\\c?dot|log|!|(?<!\d)0(?![.\d])', text
   ):
@@ -83,7 +86,7 @@ def sign(text: str, rng: random.Random) -> str | None:
 
 
 def inverted(text: str, _: random.Random) -> str | None:
-  match = whole(respellings.FRACTION, text)
+  match = whole(FRACTION, text)
   if not match or match[2] in ('0', match[3]):
     return None
   return rf'{match[1]}\frac{{{match[3]}}}{{{match[2]}}}'
@@ -100,7 +103,7 @@ def numerator(text: str, rng: random.Random) -> str | None:
 
 
 def mixed_as_product(text: str, rng: random.Random) -> str | None:
-  match = whole(respellings.MIXED, text)
+  match = whole(MIXED, text)
   if not match:
     return None
   whole_part, above, below = (int(match[k]) for k in (2, 3, 4))
@@ -135,7 +138,7 @@ def ten_times(text: str, rng: random.Random) -> str | None:
   value = value_of(text)
   if not value:
     return None
-  if whole(respellings.DECIMAL, text):
+  if whole(DECIMAL, text):
     return f'{float(value * rng.choice([10, 100])):g}'
   return (
     f'{text.strip()}0' if value.denominator == 1 and ',' not in text else None
@@ -206,14 +209,14 @@ def unit(text: str, _: random.Random) -> str | None:
     return re.sub(r'\^\{?\\circ\}?', r'\\text{ minutes}', text)
   if re.fullmatch(r'\\\$[\d.]+', text.strip()):
     return text.strip()[2:] + r'\text{ cents}'
-  match = whole(respellings.MEASURED, text)
+  match = whole(MEASURED, text)
   other = match and OTHER_UNITS.get(match['unit'].strip(' .'))
   return rf'{match["value"]}\text{{ {other}}}' if other else None
 
 
 def dimension(text: str, _: random.Random) -> str | None:
   """Feet as square feet."""
-  match = whole(respellings.MEASURED, text)
+  match = whole(MEASURED, text)
   if not match or match['unit'].strip() not in (
     'feet',
     'inches',
@@ -291,7 +294,7 @@ def ratio(text: str, _: random.Random) -> str | None:
 
 
 def one_term_less(text: str, rng: random.Random) -> str | None:
-  other = respellings.sum_reordered(text, rng)
+  other = sum_reordered(text, rng)
   terms = re.split(r' (?=[-+])', other) if other else []
   return terms[0] if len(terms) > 1 and '(' not in other else None
 

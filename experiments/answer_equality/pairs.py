@@ -15,13 +15,12 @@ from collections import Counter
 from typing import NamedTuple
 
 from experiments.answer_equality.changes import DIFFERENT
-from experiments.answer_equality.respellings import EQUAL, value_of
+from experiments.answer_equality.number_forms import value_of
+from experiments.answer_equality.respellings import EQUAL
 
 ANOTHER = "another problem's answer"
-# The only respellings that can follow another one: they take any text as it is.
-LAST = ('in $, \\( or \\[', 'boxed', 'a full stop, bold or spaces')
-# Of what these give, the answer's own meaning has gone out of sight.
-BEFORE_LAST = {'boxed', 'in $, \\( or \\[', 'a full stop, bold or spaces'}
+# Frames for any text, and so the only respellings that may follow another one.
+FRAMES = ('in $, \\( or \\[', 'boxed', 'a full stop, bold or spaces')
 
 
 class Pair(NamedTuple):
@@ -58,8 +57,8 @@ def make_pairs(answers: list[str], count: int, seed: int) -> list[Pair]:
   """As many pairs, half of them equal, each kind about as often.
 
   Args:
-    answers: LaTeX; whole numbers, two thirds of MATH's answers, are drawn as
-      often as others, in proportion to how many different ones there are.
+    answers: LaTeX, each once, so that the few small whole numbers that most
+      problems of MATH have for an answer do not crowd out the others.
   """
   rng = random.Random(seed)
   made, kinds = [], Counter()
@@ -93,8 +92,8 @@ def one_pair(
     return None
   kind = min(found, key=lambda name: (kinds[name, equal], rng.random()))
   text = found[kind]
-  if kind not in BEFORE_LAST and rng.random() < 0.3:
-    text = EQUAL[rng.choice(LAST)](text, rng)
+  if kind not in FRAMES and rng.random() < 0.3:
+    text = EQUAL[rng.choice(FRAMES)](text, rng)
   return Pair(text, truth, equal, kind)
 
 

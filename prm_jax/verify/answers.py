@@ -35,10 +35,11 @@ _THOUSANDS = re.compile(r'(?<![\d.,])\d{1,3}(?:,\d{3})+(?!,?\d)')
 _CLOSING = {'(': ')', '[': ']', '{': '}', '\\{': '\\}'}
 _NAME = (
   r'(?P<name>(?:\\[A-Za-z]+|[A-Za-z]|[A-Z]{2})(?:_(?:\w|\{\w+\}))?'
-  r'(?:\([A-Za-z]\))?)'
+  r'(?:\([A-Za-z]\))?|\([a-z](?:, ?[a-z]){1,2}\))'
 )
 _NAMED = re.compile(
-  _NAME + r'\s*(?P<sign>=|\\in\b)\s*(?P<value>[^=<>,;]+|[^=<>]*[\])}])'
+  _NAME
+  + r'\s*(?P<sign>=|\\in\b)\s*(?P<value>[^=<>,;]+|\d[\d,.]*\d|[^=<>]*[\])}])'
 )
 _NAMED_LAST = re.compile(r'(?P<value>[^=<>,;]+?)\s*(?P<sign>=)\s*' + _NAME)
 _RELATION = re.compile(r'[=<>]|\\(?:leq?|geq?|neq?|lt|gt)(?![A-Za-z])')

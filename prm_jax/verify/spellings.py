@@ -64,6 +64,18 @@ _SPELLINGS = (
   (r'(?<![\\A-Za-z])[pP]i(?![A-Za-z])', r'\\pi '),
   (r'(?<![\\A-Za-z])inf(?:inity)?(?![A-Za-z])', r'\\infty '),
   (r'√|(?<![\\A-Za-z])sqrt(?![A-Za-z])', r'\\sqrt '),
+  # Brackets or an array around the cells are one more way to draw a matrix.
+  (r'(\\\\)\s*\[\d+(?:pt|ex|em|mm)\]', r'\1'),
+  (r'\\(begin|end)\{array\}(?:\{[clr|]*\})?', r'\\\1{matrix}'),
+  (r'[(\[]\s*\\begin\{matrix\}', r'\\begin{pmatrix}'),
+  (r'\\end\{matrix\}\s*[)\]]', r'\\end{pmatrix}'),
+  (r'\\bigcup(?![A-Za-z])', r'\\cup '),
+  (r'\\colon(?![A-Za-z])|(?<=\d)\s+to\s+(?=\d)', ':'),
+  (r'^\s*[Aa]ll real numbers\s*\.?$', r'\\mathbb{R}'),
+  (r'_\s*\{?\s*\(\s*(?:base\s*)?(\d+)\s*\)\s*\}?', r'_{\1}'),
+  (r'_\{\s*base\s*(\d+)\s*\}|\s\(base (\d+)\)\s*$', r'_{\1\2}'),
+  # A group of LaTeX: 20{\frac{1}{4}}.
+  (r'(?<=\d)\s*\{(\\frac\{\d+\}\{\d+\})\}', r'\1'),
   (r'\s+', ' '),
   (r'(?<=[)\]}]) ?U ?(?=[(\[{\\])', r'\\cup '),
   (r' ?([_^]) ?', r'\1'),

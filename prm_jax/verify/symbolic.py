@@ -26,9 +26,14 @@ class TimedOut(Exception):
 
 
 class Worker:
-  """One child process; safe to use from several threads, one at a time."""
+  """One child process; safe to use from several threads, one at a time.
 
-  def __init__(self) -> None:
+  Args:
+    child: the program that judges, which speaks as `symbolic_worker.py` does.
+  """
+
+  def __init__(self, child: pathlib.Path = _CHILD) -> None:
+    self._child = child
     self._process = None
     self._owner = None
     self._lock = threading.Lock()
@@ -70,7 +75,7 @@ class Worker:
   def _start(self) -> None:
     # -P: the folder of the file holds modules of this package.
     self._process = subprocess.Popen(
-      [sys.executable, '-P', str(_CHILD)],
+      [sys.executable, '-P', str(self._child)],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       stderr=subprocess.DEVNULL,
