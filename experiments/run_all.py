@@ -88,7 +88,7 @@ NOT_REPEATED = {
   'smollm2_prm': 'its backbone wants an hour, and weights of 140 MB',
   'scaling': 'compiles for TPUs, which has no interval: see its own command',
   'speed': 'is of the machine it was measured on: see its own commands',
-  'answer_equality': 'a slow test repeats it: tests/verify/test_answer_pairs.py',
+  'answer_equality': 'tests/verify/test_answer_pairs.py repeats it',
 }
 QUICKEST = {
   'after_first_error': Again((*FIRST, '--arms', 'mask', 'keep'), 'ablations')

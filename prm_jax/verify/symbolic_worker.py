@@ -25,7 +25,7 @@ def main() -> None:
     # ruff: noqa: PLC0415
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
-    from sympy import Basic, Expr, I, Integer, Symbol
+    from sympy import Basic, Expr, Float, I, Integer, Symbol
   except ImportError as error:
     print(json.dumps({'missing': str(error)}), flush=True)
     return
@@ -52,8 +52,8 @@ def main() -> None:
     )
 
   def tiny(x: object) -> bool:
-    number = isinstance(x, Expr) and x.is_number and x.evalf(5)
-    return bool(number) and abs(number) < 10.0**-DECIMALS
+    value = x.evalf(5) if isinstance(x, Expr) and x.is_number else None
+    return isinstance(value, Float) and bool(abs(value) < 10.0**-DECIMALS)
 
   for line in sys.stdin:
     answer, truth, seconds = json.loads(line)
