@@ -26,8 +26,8 @@ from prm_jax.verify import answers, symbolic
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = 'PRM_JAX_DATA=DIR python -m experiments.answer_equality.run'
-PAIRS, SEED = 4_000, 0
-SECONDS = 5.0  # for a pair; then it is judged different
+PAIRS, SEED = 3_200, 0
+SECONDS = 20.0  # for a pair; then it is judged different
 OURS = 'ours'
 MATH_VERIFY = {
   'math-verify in \\boxed{...}': r'\boxed{ANSWER}',

@@ -3,13 +3,11 @@
 import pytest
 
 from experiments.answer_equality.pairs import Pair, make_pairs, read_answers
-from experiments.answer_equality.run import PAIRS, SEED
+from experiments.answer_equality.run import PAIRS, SECONDS, SEED
 from prm_jax.verify import answers
 from tests.data.shared_data import shared
 
 pytest.importorskip('math_verify', reason="pip install 'prm_jax[verify]'")
-
-SECONDS = 5.0
 
 
 def pairs_of_math(count: int) -> list[Pair]:
