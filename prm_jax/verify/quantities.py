@@ -24,6 +24,10 @@ FUNCTIONS = frozenset(
     *('arctan', 'log', 'exp', 'infty', 'mod', 'gcd', 'lcm'),
   )
 )
+# "15 is not a solution" is no fifteen of anything.
+_CLAUSE = frozenset(
+  ('is', 'are', 'was', 'not', 'no', 'or', 'and', 'if', 'than', 'but', 'which')
+)
 _MEASURED = re.compile(
   r'(?P<value>.*?(?:[\d)}\]%]|\\pi|\\infty))(?P<gap>\s*)'
   r'(?P<unit>[A-Za-z][A-Za-z ./-]*(?:\^(?:[23]|\{[23]\}))?)'
@@ -87,7 +91,7 @@ def _is_unit(value: str, gap: str, text: str) -> bool:
   """Is text a unit of the value before it, and no letters of algebra?"""
   name = re.sub(r'\^.*|\.', '', text.lower()).strip()
   words = re.split('[ /-]+', name)
-  if any(word in FUNCTIONS for word in words):
+  if any(word in FUNCTIONS or word in _CLAUSE for word in words):
     return False
   if not gap:
     return name in _GLUED
