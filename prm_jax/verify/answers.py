@@ -73,8 +73,11 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
   The content of the last \\boxed counts where there is one. Numbers are
   compared exactly: 1/3 is not 0.33. 50% equals both 1/2 and 50, which a
   question for a percentage allows. A unit may be missing on one side, not
-  differ, but for its spelling; none is converted. A list without brackets is a
-  set; (1, 2) is neither [1, 2] nor {1, 2}.
+  differ, but for its spelling; none is converted, and the base of a numeral is
+  one: 2112_7 is 2112, but not 2112_6 or 757. x = 4 and 4 = x are 4. A list
+  without brackets is a set; (1, 2) is neither [1, 2] nor {1, 2}, and 1,234 is
+  no list. A ratio or a date equals itself only: 2:3 is neither 4:6, as problems
+  ask for lowest terms, nor 2/3. The order of the two does not matter.
 
   Args:
     seconds: wall time for the pair; after it, they are not equal.

@@ -42,10 +42,5 @@ def test_pairs_of_math_are_of_every_kind():
   assert all(pair.answer != pair.truth for pair in pairs)
 
 
-def test_the_first_pairs_of_math():
-  check(pairs_of_math(300))
-
-
-@pytest.mark.slow
 def test_all_pairs_of_math():
   check(pairs_of_math(PAIRS))
