@@ -34,7 +34,7 @@ _MEASURED = re.compile(
 )
 _NUMERAL = re.compile(r'-?[\d.,/ ]*\d')
 _BASED = re.compile(
-  r'(?P<value>-?[0-9A-Z]*\d[0-9A-Z]*(?:\.[0-9A-Z]+)?|\([0-9A-Z]+\))'
+  r'(?P<value>-?(?=[A-Z]*\d)[0-9A-Z]+(?:\.[0-9A-Z]+)?|\([0-9A-Z]+\))'
   r'(?:_|\s+base\s+)\{?\s*(?P<base>\d{1,2})\s*\}?'
 )
 _POWER_OF_TEN = re.compile(r'(?<=\d)[eE]([-+]?\d{1,3})(?!\d)')

@@ -71,6 +71,34 @@ def test_long_texts_are_equal_to_themselves_only():
   assert not equal('((((' * 400, '))))' * 400, SECONDS)
 
 
+@pytest.mark.parametrize(
+  'piece',
+  [
+    *(
+      '1',
+      'A1',
+      '½',
+      '<½',
+      '1,',
+      '\\frac{',
+      '\\sqrt(',
+      '\\text{',
+      '(',
+      '$',
+      '^',
+    ),
+    *('\\,', 'x=', '\\pm ', '.\\overline{1}', '1%', '\\cup ', '|', '&', '1 a'),
+  ],
+)
+def test_hostile_texts_take_little_time_to_read(piece):
+  text = (piece * 2_000)[:2_000]
+  start = time.process_time()
+  # What math-verify takes is another process's time, and limited.
+  assert not equal(text, '0', SECONDS)
+  assert not equal('0', text, SECONDS)
+  assert time.process_time() - start < 0.25
+
+
 def test_a_tower_of_powers_is_cut_short_and_the_next_pair_is_not():
   assert equal('2\\sqrt{2}', '\\sqrt{8}')  # math-verify runs
   start = time.monotonic()
