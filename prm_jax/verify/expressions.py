@@ -9,6 +9,8 @@ import dataclasses
 import re
 from fractions import Fraction
 
+from prm_jax.verify import latex
+
 # Beyond these a text is unreadable, not slow. Real answers stay far below.
 MAX_DIGITS = 100
 MAX_TOKENS = 200
@@ -25,7 +27,7 @@ _SPELLINGS = (
   (r'\\text\w*\s*\{([^{}]*)\}', r' \1 '),
   (r'\\mathrm\s*\{([^{}]*)\}', r' \1 '),
   (r'\{,\}', ','),
-  (r'\\(?:times|cdot|ast)(?![a-z])', '*'),
+  (r'\\(?:times|cdot)(?![a-z])', '*'),
   (r'\\div(?![a-z])', '/'),
   (r'\\approx(?![a-z])', '≈'),
   (r'\\([%$])', r'\1'),
@@ -38,6 +40,7 @@ _SPELLINGS = (
   (r'½', '1/2'),
   (r'¼', '1/4'),
   (r'¾', '3/4'),
+  (r' ?\n ?', '\n'),
   # Markdown's bold is no power.
   (r'(?<![\d)])\s*\*\*|\*\*(?!\s*[\d(-])', ' '),
   (r'\n(?=[=≈])', ' '),
@@ -92,12 +95,18 @@ class Token:
   start: int
   spaced: bool
 
+  @property
+  def end(self) -> int:
+    """Where the next character of the normalised text stands."""
+    return self.start + len(self.text)
+
 
 def normalise(text: str) -> str:
   """One spelling for what has many: LaTeX, Unicode signs, bold."""
   # Single spaces first, or the patterns below are quadratic in long runs.
   lines = (' '.join(line.split()) for line in text.split('\n'))
   text = '\n'.join(filter(None, lines))
+  text = latex.plain(text)
   for pattern, replacement in _BEFORE_FRACTIONS:
     text = re.sub(pattern, replacement, text)
   for _ in range(MAX_DEPTH):
@@ -155,7 +164,10 @@ def value(text: str) -> Fraction:
 
 
 def operators(found: list[Token]) -> list[Token]:
-  """Reads x between two values as times, and so `of` after % or a fraction."""
+  """Reads x between two values as times, and so `of` after % or a fraction.
+
+  The x of 10x 3 and 10x(3) stays an x: it may be a variable.
+  """
   read = list(found)
   for i in range(1, len(read) - 1):
     before, token, after = read[i - 1 : i + 2]
@@ -177,6 +189,9 @@ def operators(found: list[Token]) -> list[Token]:
     )
     if times or share:
       text = '*' if times else 'of'
+      glued = before.kind != 'word' and before.end == token.start
+      if times and glued and (after.kind == 'open' or token.end < after.start):
+        text = 'x'
       read[i] = dataclasses.replace(token, kind='operator', text=text)
   return read
 
@@ -184,7 +199,8 @@ def operators(found: list[Token]) -> list[Token]:
 def evaluate(found: list[Token]) -> tuple[Fraction, bool]:
   """Value of a whole expression, and whether one could read it otherwise.
 
-  Two readings: 6 / 2(3), 6 / 1/3, 2 (3 + 4) in prose, and 100 - 20%.
+  Two readings: 6 / 2(3), 6 / 1/3, 2 1/3 (6), 2^3^2, 10x(3), 2 (3 + 4) in
+  prose, and 100 - 20%.
   """
   if len(found) > MAX_TOKENS:
     raise Unreadable(f'{len(found)} tokens: more than {MAX_TOKENS}')
@@ -226,8 +242,9 @@ class _Parser:
     divided = False
     while True:
       token = self.peek()
-      if token.text in ('*', '/', 'of') and token.kind == 'operator':
+      if token.text in ('*', '/', 'of', 'x') and token.kind == 'operator':
         self.at += 1
+        self.doubtful |= token.text == 'x'
         factor, _ = self.signed(depth)
         if token.text == '/' and not factor:
           raise Unreadable('division by zero')
@@ -256,6 +273,9 @@ class _Parser:
     self.at += 1
     if depth > MAX_DEPTH:
       raise Unreadable('a tower of powers')
+    # 2^3^2, where 2^35^2 may be two powers as LaTeX has them.
+    bare = self.peek().kind == 'number' and self.peek(1).kind == 'power'
+    self.doubtful |= bare
     exponent, _ = self.signed(depth + 1)
     return _power(base, exponent), False
 
@@ -278,7 +298,10 @@ class _Parser:
       return result
     if token.kind != 'number':
       raise Unreadable(f'{token.text!r} where a value should be')
-    return literal(token) + self.mixed(token)
+    part = self.mixed(token)
+    # 2 1/3 (6): two and a third times six, or 2 times 1/3 times 6.
+    self.doubtful |= bool(part) and self.peek().kind == 'open'
+    return literal(token) + part
 
   def mixed(self, whole: Token) -> Fraction:
     """The 1/2 of 1 1/2, where there is one; else 0."""
