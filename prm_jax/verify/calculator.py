@@ -5,12 +5,14 @@ day"). Verdicts become step labels, so what has a second reading gets none: a
 False is an equation that no reasonable reader would let pass.
 """
 
+import dataclasses
 import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from prm_jax.verify import expressions
+from prm_jax.verify import expressions, sides
 from prm_jax.verify.expressions import Token, Unreadable
+from prm_jax.verify.sides import KIND
 
 # Longer texts are no steps of reasoning; they are unreadable as a whole.
 MAX_TEXT = 20_000
@@ -22,44 +24,36 @@ _LIST_MARK = re.compile(
 )
 
 
-def _words(text: str) -> frozenset[str]:
-  return frozenset(text.split())
-
-
-# Words that change the value of what stands beside them.
-_WORKING = _words(
-  'plus minus times less more over by of divided multiplied half twice double '
-  'triple thrice third thirds quarter quarters sum difference product square '
-  'squared cube cubed root per mod modulo remainder than from one two three '
-  'four five six seven eight nine ten eleven twelve twenty hundred thousand '
-  'million billion trillion dozen dozens k to about approximately almost '
-  'nearly roughly around sin cos tan log ln sqrt gcd lcm base arcsin arccos '
-  'arctan exp abs floor ceil ceiling phi choose factorial'
-)
 # Anywhere beside an equation: 10/4 = 3 holds for who rounds.
-_ROUNDING = _words(
+_ROUNDING = sides.words(
   'round rounds rounded rounding floor ceil ceiling truncate truncated nearest'
 )
-_WHOLE = _words('whole full complete')
-# What comes between two clauses is no unit of the number before it.
-_CLAUSE = _words(
-  'then so and if because since but while when which that is are was were be '
-  'has have had makes leaves gives equals he she they it we you i now'
+_FULL = sides.words('whole full complete')
+# 13 / 4 = 3 holds for who divides with a remainder.
+_REMAINDER = sides.words(
+  'remain remains remainder remainders remaining quotient leftover left'
 )
-# Two units of one kind in an equation, and the numbers may rightly differ.
-_KINDS = (
-  'second seconds sec secs minute minutes min mins hour hours hr hrs day days '
-  'week weeks month months year years decade decades century centuries am pm',
-  'inch inches in foot feet ft yard yards yd mile miles mm cm km meter meters '
-  'metre metres centimeter centimeters kilometer kilometers millimeters',
-  '$ ¢ € £ cent cents dollar dollars penny pennies nickel nickels dime dimes '
-  'quarter quarters buck bucks',
-  'gram grams mg kg kilogram kilograms ounce ounces oz pound pounds lb lbs ton '
-  'tons tonne tonnes ml liter liters litre litres cup cups pint pints quart '
-  'quarts gallon gallons teaspoon teaspoons tablespoon tablespoons',
+# Behind an equation: it is tried, or taken back.
+_RETRACTION = re.compile(
+  r'\b(?:false|untrue|contradict\w*|impossible|incorrect\w*|wrong\w*|invalid|'
+  r"mistaken?|(?:not|n't|never|cannot|no) (?:[a-z]+ ){0,2}(?:true|possible|"
+  r'equals?|hold|work|satisf\w+|valid|correct|match))\b',
+  re.IGNORECASE,
 )
-_VALUES = ('number', 'open', 'money')
-_KIND = {unit: i for i, kind in enumerate(_KINDS) for unit in kind.split()}
+_OTHER_BASE = re.compile(
+  r'\b(?:in|to) (?:base|binary|octal|hexadecimal)\b', re.IGNORECASE
+)
+_SCALES = sides.words('hundred thousand thousands k million millions billion')
+# What two units of one kind may differ by, in the order of the kinds.
+_FACTORS = (
+  {7, 12, 24, 52, 60, 365, 3600},
+  {12, 36, 100, 1000, 1760, 5280},
+  {100},
+  {16, 1000, 2000},
+  {1000, 1024},
+)
+_FLOAT_PLACES = 12  # more decimals come from floating point
+_EQUALS, _NEARLY = ('=', '=='), ('≈', '~=')
 
 
 class Equation(NamedTuple):
@@ -109,60 +103,182 @@ def _equations(text: str, marked: bool) -> list[Equation]:
     for a, b in zip([-1, *bounds], [*bounds, len(found)], strict=True)
   ]
   pairs = zip(segments, segments[1:], bounds, strict=False)
-  read, chained = [], marked
+  retracted = max((m.start() for m in _RETRACTION.finditer(text)), default=-1)
+  if _OTHER_BASE.search(text):
+    retracted = len(text)
+  read, chained, exact = [], marked, None
   for left, right, bound in pairs:
-    relation = found[bound].text
     equation = None
-    if relation in ('=', '==', '≈', '~='):
-      equation = _equation(text, left, right, chained)
-    if equation and equation.holds is False and relation in ('≈', '~='):
+    if found[bound].text in _EQUALS + _NEARLY:
+      equation, exact = _equation(text, left, right, chained, exact)
+    nearly = found[bound].text in _NEARLY or found[bound].start < retracted
+    if equation and equation.holds is False and nearly:
       equation = equation._replace(holds=None)
     # In a = b = c a bare b is checked: the equation before it named it whole.
-    chained = marked or (equation is not None and _whole(right))
+    chained = marked or (equation is not None and sides.whole(right))
+    if not chained:
+      exact = None
     if equation:
       read.append(equation)
   return read
 
 
 def _equation(
-  text: str, left: list[Token], right: list[Token], chained: bool
-) -> Equation | None:
-  """The equation at one sign; None where nothing is worked out."""
-  first, first_sure, first_units = _last_expression(left)
-  second, second_sure, second_units = _first_expression(right)
+  text: str,
+  left: list[Token],
+  right: list[Token],
+  chained: bool,
+  exact: Fraction | None,
+) -> tuple[Equation | None, Fraction | None]:
+  """The equation at one sign, and what its right side is exactly.
+
+  Args:
+    chained: the left side is the right one of the equation before.
+    exact: what the left side stands for, where it was rounded.
+
+  Returns:
+    None for the equation where nothing is worked out; None for the value where
+    the right side is not rounded.
+  """
+  first, first_sure, first_units = sides.last(left)
+  second, second_sure, second_units = sides.first(right)
   works = any(
     t.kind in ('operator', 'power', 'percent') for t in [*first, *second]
   )
   if not first or not second or not (works or chained):
-    return None
-  written = _written(text, first), _written(text, second)
+    return None, None
+  holds, exact = None, exact if chained else None
   try:
     a, first_doubtful = expressions.evaluate(first)
     b, second_doubtful = expressions.evaluate(second)
   except Unreadable:
-    return Equation(*written, None)
-  if not (first_sure and second_sure):
-    return Equation(*written, None)
-  holds = a == b or _rounds(a, second) or _rounds(b, first)
-  if not holds and [t.kind for t in second] == ['number', 'percent']:
-    holds = _rounds(a, second[:1]) or a == b * 100
-  hundredfold = any(t.kind == 'percent' for t in first) and (
+    first_sure = False
+  if first_sure and second_sure:
+    holds, exact = _holds(first, second, a, b, exact)
+    carried = not holds and _carries_rounding(first, second, a, b)
+    exact = a if carried else exact
+    doubtful = (
+      carried
+      or first_doubtful
+      or second_doubtful
+      or (_is_lone(first) and not chained)
+      or _is_read_otherwise(first, second, a, b)
+      or _is_put_otherwise([*left, *right], first_units | second_units, a, b)
+    )
+    holds = holds or (None if doubtful else False)
+  return Equation(_written(text, first), _written(text, second), holds), exact
+
+
+def _holds(
+  first: list[Token],
+  second: list[Token],
+  a: Fraction,
+  b: Fraction,
+  exact: Fraction | None,
+) -> tuple[bool, Fraction | None]:
+  """Are two sides equal or rounded, and what is the right one exactly?"""
+  # 0.5 - 0.4 = 0.09999999999999998, as computers add
+  floats = any(len(_decimals(t)) >= _FLOAT_PLACES for t in [*first, *second])
+  if a == b or (floats and abs(a - b) <= abs(a) / 10**_FLOAT_PLACES):
+    return True, exact
+  for value in (a, a if exact is None else exact):
+    if value == b or _rounds(value, second):
+      return True, value
+  percent = [t.kind for t in second] == ['number', 'percent']
+  alike = percent and (_rounds(a, second[:1]) or a == b * 100)
+  return alike or _rounds(b, first), None
+
+
+def _is_lone(side: list[Token]) -> bool:
+  """One number: "14 hours = 14 * 60 minutes", "(3) = 2 + 2"."""
+  return sum(t.kind not in ('open', 'close') for t in side) == 1
+
+
+def _is_read_otherwise(
+  first: list[Token], second: list[Token], a: Fraction, b: Fraction
+) -> bool:
+  """Can two sides, by how they are written, be meant otherwise?"""
+  kinds = [t.kind for t in first]
+  spans = [t.text for t in first if t.kind == 'operator'] == ['-'] and (
+    kinds == ['number', 'operator', 'number'] and first[0].end == first[1].start
+  )
+  hundredfold = 'percent' in kinds and (
     a * 100 == b or _rounds(a * 100, second)
   )
-  units = first_units | second_units
-  kinds = [_KIND[unit] for unit in units if unit in _KIND]
-  doubtful = (
-    first_doubtful
-    or second_doubtful
-    # "14 hours = 14 * 60 minutes" and "3/3 - 2/3 = 1/3 of $150"
-    or (len(first) == 1 and not chained)
-    or any(t.text == 'of' for t in second)
-    or hundredfold  # "9 / 21 * 100% = 42.857"
-    or len(set(kinds)) < len(kinds)
-    or bool(units & (_WORKING | _WHOLE))
-    or any(t.text.lower() in _ROUNDING for t in [*left, *right])
+  # "12 + 8 = 20 / 4 = 5" writes on behind its result; "9 + 2 + 1 = 12 + 1" is
+  # an error.
+  writes_on = (
+    len(second) > 1
+    and second[0].kind == 'number'
+    and second[1].kind == 'operator'
+    and a == expressions.literal(second[0])
+    and [t.text for t in second[1:]] != [t.text for t in first[-2:]]
   )
-  return Equation(*written, holds or (None if doubtful else False))
+  # "3 * 10 = 2(3) + 5(10)" says what * shall mean.
+  defines = (
+    [t.text for t in first[1:2]] == ['*']
+    and kinds == ['number', 'operator', 'number']
+    and len(second) > 3
+    and {first[0].text, first[2].text} <= {t.text for t in second}
+  )
+  return (
+    (spans and a < 0)  # "weeks 1-2 = 96 - 70"
+    or any(t.text == 'of' for t in second)  # "3/3 - 2/3 = 1/3 of $150"
+    or hundredfold  # "9 / 21 * 100% = 42.857"
+    or writes_on
+    or defines
+  )
+
+
+def _is_put_otherwise(
+  beside: list[Token], units: set[str], a: Fraction, b: Fraction
+) -> bool:
+  """Can two sides, by the words beside them, be meant otherwise?"""
+  found = {t.text.lower() for t in beside}
+  kinds = [KIND[unit] for unit in units if unit in KIND]
+  ratio = max(abs(a / b), abs(b / a)) if a and b else 0
+  return (
+    len(set(kinds)) < len(kinds)
+    or bool(units & (sides.WORKING | _FULL))
+    or bool(found & _ROUNDING)
+    or any(ratio in _FACTORS[kind] for kind in kinds)
+    or (bool(found & _SCALES) and ratio in (100, 1000, 10**6, 10**9))
+    or ('difference' in found and a == -b)
+    or (bool(found & _REMAINDER) and a.__floor__() == b)
+  )
+
+
+def _carries_rounding(
+  first: list[Token], second: list[Token], a: Fraction, b: Fraction
+) -> bool:
+  """Do two sides differ by no more than rounded decimals in them allow?
+
+  333.33 * 3 = 1000 holds for who divided before: a result on the right has
+  fewer places. 5 / 1.05^2 = 5 / 1.1 rounds on the way. Decimals of two places
+  or more may be rounded.
+  """
+  result = _is_lone(second)
+  side, exact = (first, a) if result else (second, b)
+  rounded = [i for i, t in enumerate(side) if len(_decimals(t)) > 1]
+  places = max((len(_decimals(side[i])) for i in rounded), default=0)
+  shown = max(len(_decimals(t)) for t in second)
+  if len(rounded) > 8 or (result and shown >= places):
+    return False
+  allowed = Fraction(0)
+  for i in rounded:
+    # One more 5 is half of the last place more.
+    moved = dataclasses.replace(side[i], text=side[i].text + '5')
+    try:
+      value, _ = expressions.evaluate([*side[:i], moved, *side[i + 1 :]])
+    except Unreadable:
+      return False
+    allowed += abs(value - exact)
+  return abs(a - b) <= allowed
+
+
+def _decimals(token: Token) -> str:
+  """The decimals of a number, without zeros at the end; '' of other tokens."""
+  return token.text.partition('.')[2].rstrip('0')
 
 
 def _rounds(exact: Fraction, side: list[Token]) -> bool:
@@ -186,129 +302,6 @@ def _rounds(exact: Fraction, side: list[Token]) -> bool:
     return False
   rounded = (shift + Fraction(1, 2)).__floor__()
   return rounded == expressions.literal(side[0]) * 10**places
-
-
-def _whole(segment: list[Token]) -> bool:
-  """Is a segment between two equality signs one expression and its units?"""
-  kept, _ = _without_units(segment, ends=True)
-  return bool(kept) and not any(t.kind in ('word', 'mark') for t in kept)
-
-
-def _without_units(
-  segment: list[Token], ends: bool
-) -> tuple[list[Token], set[str]]:
-  """Drops currency, and words between a value and what ends or continues it.
-
-  Args:
-    ends: the segment ends at an equality sign, so its last words are a unit.
-  """
-  kept, units, words = [], set(), []
-  for token in segment:
-    if token.kind == 'money':
-      units.add(token.text)
-      continue
-    if token.kind == 'word':
-      words.append(token)
-      continue
-    closes = token.kind in ('operator', 'close') and not (
-      token.text == '-' and not ends
-    )
-    if words and closes and _is_unit(kept, words):
-      units |= {t.text.strip('/- ').lower() for t in words}
-      words = []
-    kept += [*words, token]
-    words = []
-  if words and _is_unit(kept, words) and ends:
-    units |= {t.text.strip('/- ').lower() for t in words}
-    words = []
-  return [*kept, *words], units
-
-
-def _is_unit(kept: list[Token], words: list[Token]) -> bool:
-  return (
-    bool(kept)
-    and kept[-1].kind in ('number', 'percent', 'close')
-    and len(words) <= 4
-    and words[0].text != 'of'
-    and all(_is_word(t) and t.text.lower() not in _CLAUSE for t in words)
-  )
-
-
-def _is_word(token: Token) -> bool:
-  """A word of the language; a letter alone may be a variable."""
-  text = token.text
-  if text.startswith('\\'):
-    return False
-  # 3ab is algebra, 3kg is not: written together, only known units are units.
-  glued = not token.spaced and text[0].isalpha()
-  if glued and text.lower() not in _KIND:
-    return len(text) > 3
-  return len(text) > 1 or text in ('a', 'A', 'I')
-
-
-def _last_expression(
-  segment: list[Token],
-) -> tuple[list[Token], bool, set[str]]:
-  """The expression that ends a segment, is it sure, the units in it."""
-  kept, units = _without_units(segment, ends=True)
-  start = len(kept)
-  depth = 0
-  while start and kept[start - 1].kind not in ('word', 'mark', 'bad'):
-    depth += {'close': 1, 'open': -1}.get(kept[start - 1].kind, 0)
-    if depth < 0:
-      break
-    start -= 1
-  expression, before = kept[start:], kept[:start]
-  if not expression:
-    return [], False, units
-  sure = not before or _is_border(before[-1])
-  if before and expression[0].kind == 'open' and before[-1].kind == 'word':
-    # "floor(7/2)": whatever stands directly before "(" may be a function.
-    sure &= before[-1].start + len(before[-1].text) < expression[0].start
-  # "3 and 4 + 5", "14, 400 / 80"
-  if len(before) > 1 and before[-1].text.lower() in ('and', ','):
-    sure &= before[-2].kind != 'number'
-  lone = expression[0].text in ('-', '+') and expression[0].kind == 'operator'
-  # "profit - 5 + 3 = 8" takes away from the profit.
-  sure &= not (lone and before and before[-1].text not in '({[:,;\n')
-  sure &= len(before) < 2 or before[-2].kind not in ('operator', 'power')
-  return expression, sure, units
-
-
-def _first_expression(
-  segment: list[Token],
-) -> tuple[list[Token], bool, set[str]]:
-  """The expression that begins a segment, is it sure, the units in it."""
-  kept, units = _without_units(segment, ends=_whole(segment))
-  end = depth = 0
-  while end < len(kept) and kept[end].kind not in ('word', 'mark', 'bad'):
-    depth += {'open': 1, 'close': -1}.get(kept[end].kind, 0)
-    if depth < 0:
-      break
-    end += 1
-  expression, after = kept[:end], kept[end:]
-  # "= 7 - which is less": a dash, not a minus.
-  if expression and expression[-1].text == '-':
-    expression = expression[:-1]
-  for token in after[:4]:
-    if token.kind != 'word':
-      break
-    units |= {token.text.strip('/- ').lower()}
-  sure = not after or _is_border(after[0])
-  if len(after) > 1:
-    # "16.66..." and "5 and 2/3"
-    sure &= after[0].text != '.' or after[1].text != '.'
-    sure &= after[0].text.lower() != 'and' or after[1].kind not in _VALUES
-  return expression, sure, units
-
-
-def _is_border(token: Token) -> bool:
-  """May an expression end beside this token?"""
-  if token.kind == 'mark':
-    return token.text in ',.;:?!"\'()[]—\n`*'
-  if token.kind == 'word':
-    return _is_word(token) and token.text.lower() not in _WORKING
-  return token.kind in ('open', 'close')
 
 
 def _written(text: str, side: list[Token]) -> str:

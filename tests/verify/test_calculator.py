@@ -52,6 +52,19 @@ Step 1: 3 + 4 = 7
 $\\frac{1}{2} + 1\\frac{1}{2} = 2$
 $3 \\times 4 = 12$ and \\(10 \\div 4 = 2.5\\)
 0.2 x 50 = $<<0.2*50=10>>10
+\\(10 \\div 4 = 2.5\\)
+So \\[ 3 + 4 = 7 \\] apples
+He ends with a total of \\(3 + 4 = 7\\) apples
+$$\\frac{4}{8}=\\frac{1}{2}.$$
+1/7 = 0.\\overline{142857}
+\\frac{1}{6} = 0.1\\overline{6}
+5\\frac12 - 2 = 3\\frac12
+PM^2 = 3^2 + 4^2 = 25 or PM = 5
+7 + 1 + 4 things to do = 12 things
+He spent $29x 10 = $290
+1/3 * 100 = 0.33 * 100 = 33.33
+0.5 - 0.4 = 0.09999999999999998
+80 / 26.666666666666668 = 3
 """
 FAILS = """
 10/3 = 3.34
@@ -73,6 +86,56 @@ Step 1: 3 * 4 = 13
 1 1/2 + 1/2 = 3
 0.1 + 0.2 = 0.31
 She pays (3 + 4) = 8 dollars
+\\(10 \\div 4 = 2\\)
+So \\[ 3 + 4 = 8 \\] apples
+He ends with a total of \\(3 + 4 = 8\\) apples
+1/7 = 0.\\overline{142856}
+1\\frac12 * 2 = 1
+49 + 49 + 1 = 99 + 1
+7 * 24 * 48 = 2^8 * 3^2 * 7
+3.25 * 4 = 13.01
+2 / 8 = 4
+We calculate incorrectly 3(6) - 8 = 12
+"""
+# Each of these was called wrong.
+OTHER_NOTATIONS = """
+f'(3) = 4 + 5
+f''(3) = 4 + 5
+\\sqrt[9]{10^{72}} = 10^8
+\\sqrt[3]{-8} = -2 + 0
+0.(3) * 3 = 1
+1/3 = 0.\\dot{3}
+1 hour and 20 minutes + 50 minutes = 130 minutes
+1 hour and 20 minutes + 50 minutes = 2 hours and 10 minutes
+80 + 50 = 2 hours and 10 minutes
+5 feet 3 inches + 4 inches = 67 inches
+90 + 30 = 2 hours
+So 10x(3) = 31
+So 10x 3 = 31
+4 * 3 * 2 * 1 = 4!
+a2^4 = 7!
+7!(1 + 8 + 8*9) = 408240
+\\frac{1}{2} ab = 4
+a = 1/5 or a = 2
+2^{2abcd} = 2^3
+3/4Papillon = 12
+The sum of weeks 1-2 = 26
+(0-2), (1-2), (5-2) = -2, -1, 3
+12 + 8 = 20 / 4
+Then 7 * 103 = 105. This is false.
+Then 2 * 3 = 14, a contradiction.
+Is 3 + 4 = 8?
+In base 7, we have 44 * 55 = 3506
+50 / 8 = 6 each, with 2 remaining
+333.33 * 12 = 4000
+452 / (1 + 0.05)^14 = 452 / 1.98
+2 * 6 = 2^6 + 6^2
+3 \\ast 4 = 19
+3^25^2 = 15^2
+80\\frac{1}{2}(\\frac{1}{5}) = 8
+At 5 thousand dollars a day, he loses 5 * 3 = $15,000
+The difference is 398 - 540 = 142
+Cost (3) = 4 * 5
 """
 NOTHING_TO_CHECK = """
 
@@ -140,6 +203,27 @@ def test_what_has_another_reading_gets_no_verdict(step):
   assert check_step(step) is None, equations(step)
 
 
+@pytest.mark.parametrize('step', lines(OTHER_NOTATIONS))
+def test_a_right_step_in_another_notation_is_not_called_wrong(step):
+  assert check_step(step) is None, equations(step)
+
+
+def test_aligned_lines_are_a_chain():
+  step = r"""\begin{align*}
+  x &= 2 + 3 \\[2pt]
+    &= %d \\
+  A - B &= (1 + 3) \\
+        &\qquad - (0 + 2) = 2
+  \end{align*}"""
+  assert check_step(step % 5) is True
+  assert check_step(step % 6) is False
+
+
+def test_a_formula_ends_where_its_delimiters_are():
+  step = '\\[ 3 - 10 = -7 \\] Substituting \\(A = 0\\)'
+  assert equations(step) == [Equation('3 - 10', '-7', True)]
+
+
 def test_a_chain_is_checked_pair_by_pair():
   assert equations('so 12-3 = 9 = 10-2 dollars') == [
     Equation('12-3', '9', True),
@@ -164,6 +248,10 @@ def test_a_chain_is_checked_pair_by_pair():
     '\n' * 19_000 + '1+1',
     '1+1 = 2 ' * 1_000_000,
     '1.' * 9_000 + '= 1+1',
+    '\\(' * 9_000 + '1+1',
+    '$$' * 9_000 + '1+1',
+    '\\quad ' * 3_000 + '1+1',
+    ('0.25*' * 7 + '0.25 ≈ 1\n') * 400,
   ],
   ids=lambda step: step[:12].strip() or 'blank',
 )
