@@ -43,6 +43,7 @@ _RETRACTION = re.compile(
 _OTHER_BASE = re.compile(
   r'\b(?:in|to) (?:base|binary|octal|hexadecimal)\b', re.IGNORECASE
 )
+_CLOCK = sides.words("am pm o'clock")
 _SCALES = sides.words('hundred thousand thousands k million millions billion')
 # What two units of one kind may differ by, in the order of the kinds.
 _FACTORS = (
@@ -81,7 +82,8 @@ def equations(step: str) -> list[Equation]:
   are needed for one that ends (1/8 = 0.13, as cents, but not 9/4 = 2.3); whole
   numbers are exact (10/3 = 3 does not hold). An "≈" that does not hold gets no
   verdict. A percent sign on the right may stand for the number before it
-  (1/5 * 100 = 20%).
+  (1/5 * 100 = 20%). What a step takes back ("which is false") gets no verdict
+  either.
 
   Args:
     step: any text; more than MAX_TEXT characters give no equations.
@@ -199,8 +201,16 @@ def _is_read_otherwise(
 ) -> bool:
   """Can two sides, by how they are written, be meant otherwise?"""
   kinds = [t.kind for t in first]
-  spans = [t.text for t in first if t.kind == 'operator'] == ['-'] and (
-    kinds == ['number', 'operator', 'number'] and first[0].end == first[1].start
+  binary = kinds == ['number', 'operator', 'number']
+  glued = binary and first[0].end == first[1].start
+  # "weeks 1-2 = 96 - 70", "3/4 = 12 apples, so 1/4 = 4 apples"
+  spans = glued and first[1].text == '-' and a < 0
+  shares = (
+    glued
+    and first[1].text == '/'
+    and len(first[2].text) < 3
+    and a <= 1 <= b
+    and b.denominator == 1
   )
   hundredfold = 'percent' in kinds and (
     a * 100 == b or _rounds(a * 100, second)
@@ -216,13 +226,14 @@ def _is_read_otherwise(
   )
   # "3 * 10 = 2(3) + 5(10)" says what * shall mean.
   defines = (
-    [t.text for t in first[1:2]] == ['*']
-    and kinds == ['number', 'operator', 'number']
+    binary
+    and first[1].text == '*'
     and len(second) > 3
     and {first[0].text, first[2].text} <= {t.text for t in second}
   )
   return (
-    (spans and a < 0)  # "weeks 1-2 = 96 - 70"
+    spans
+    or shares
     or any(t.text == 'of' for t in second)  # "3/3 - 2/3 = 1/3 of $150"
     or hundredfold  # "9 / 21 * 100% = 42.857"
     or writes_on
@@ -244,6 +255,7 @@ def _is_put_otherwise(
     or any(ratio in _FACTORS[kind] for kind in kinds)
     or (bool(found & _SCALES) and ratio in (100, 1000, 10**6, 10**9))
     or ('difference' in found and a == -b)
+    or (bool(found & _CLOCK) and (a - b) % 12 == 0)
     or (bool(found & _REMAINDER) and a.__floor__() == b)
   )
 

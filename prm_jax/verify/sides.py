@@ -24,6 +24,8 @@ WORKING = words(
   'nearly roughly around sin cos tan log ln sqrt gcd lcm base arcsin arccos '
   'arctan exp abs floor ceil ceiling phi choose factorial'
 )
+# "Suppose 3 + 4 = 8" claims nothing.
+_SUPPOSING = words('if suppose assume whether')
 # What comes between two clauses is no unit of the number before it.
 _CLAUSE = words(
   'then so and or if because since but while when where which that is are was '
@@ -108,7 +110,8 @@ def _may_begin(before: list[Token], begin: Token, units: set[str]) -> bool:
   if not before:
     return True
   near, *farther = before[-1], *before[-2:-1]
-  sure = _is_border(near)
+  sure = _is_border(near) and near.text.lower() not in _SUPPOSING
+  sure &= not (near.text in ('min', 'max') and begin.kind == 'open')
   if near.end == begin.start:
     # "floor(7/2)": whatever stands directly before "(" may be a function.
     sure &= not (near.kind == 'word' and begin.kind == 'open')
