@@ -17,7 +17,7 @@ from typing import Any
 
 from prm_jax import chains, manifest, paths, report
 from prm_jax.chains import Chain
-from prm_jax.errors import UserError, told
+from prm_jax.errors import UserError, exits_with_a_line
 from prm_jax.evals.abstain import abstain_section
 from prm_jax.evals.selective import CONFIDENCE
 
@@ -150,13 +150,8 @@ def main(argv: Sequence[str]) -> None:
   parser.add_argument('--confidence', type=float, default=CONFIDENCE)
   parser.add_argument('--seed', type=int, default=0, help='of the split')
   given = parser.parse_args(argv)
-  try:
+  with exits_with_a_line():
     print(said(abstain(**vars(given))))
-  except (UserError, OSError) as error:
-    if not (line := told(error)):
-      raise
-    print(f'error: {line}', file=sys.stderr)
-    sys.exit(2)
 
 
 if __name__ == '__main__':

@@ -32,7 +32,7 @@ from prm_jax.compiled.compiler import (
 )
 from prm_jax.compiled.program import read_program
 from prm_jax.compiled.work import Count, count_work
-from prm_jax.errors import UserError, told
+from prm_jax.errors import UserError, exits_with_a_line
 
 _TOPOLOGY = flags.DEFINE_string(
   'topology', '', "Chips, such as v5e:16x16; by default the config's own."
@@ -256,10 +256,5 @@ if __name__ == '__main__':
   if {'--help', '-h'} & set(sys.argv[1:]):
     print(f'{__doc__}\n{flags.FLAGS.main_module_help()}')
     sys.exit(0)
-  try:
+  with exits_with_a_line():
     sys.exit(main(sys.argv))
-  except (UserError, OSError) as error:
-    if not (line := told(error)):
-      raise
-    print(f'error: {line}', file=sys.stderr)
-    sys.exit(2)

@@ -6,8 +6,11 @@ exit with code 2, and so they do what a disk answers: that it is full, say.
 Everything else is a bug and keeps its traceback.
 """
 
+import contextlib
 import errno
 import os
+import sys
+from collections.abc import Iterator
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What a disk answers whatever one writes; others are about one file.
@@ -35,6 +38,18 @@ def told(error: BaseException) -> str:
   if error.errno in FULL:
     cure = 'make room there, and give the same command again'
   return f'{name or "a file of this job"}: {error.strerror or error}; {cure}'
+
+
+@contextlib.contextmanager
+def exits_with_a_line() -> Iterator[None]:
+  """Ends the process with code 2 and one line for a fault that is a user's."""
+  try:
+    yield
+  except (UserError, OSError) as error:
+    if not (line := told(error)):
+      raise
+    print(f'error: {line}', file=sys.stderr)
+    sys.exit(2)
 
 
 def disk_code(error: BaseException) -> int:

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from prm_jax import manifest, paths
-from prm_jax.errors import UserError, told
+from prm_jax.errors import UserError, exits_with_a_line
 from prm_jax.loading import open_checkpoint, read_description
 from prm_jax.models import HeadConfig
 from prm_jax.models.architectures import LAYOUTS
@@ -156,13 +156,8 @@ def main(argv: Sequence[str]) -> None:
   parser.add_argument('--step', type=int, help='default: the best checkpoint')
   parser.add_argument('--dtype', choices=DTYPES, help='default: as it is')
   given = parser.parse_args(argv)
-  try:
+  with exits_with_a_line():
     print(export(given.source, given.to, given.layout, given.step, given.dtype))
-  except (UserError, OSError) as error:
-    if not (line := told(error)):
-      raise
-    print(f'error: {line}', file=sys.stderr)
-    sys.exit(2)
 
 
 if __name__ == '__main__':

@@ -85,7 +85,9 @@ def dev_metrics(
       'data.max_length, or hold out chains with labels'
     )
   metrics = {'eval/brier': float(((flat - right) ** 2).mean())}
-  auc = calibration.auroc(flat, right)
+  # NaN has no rank: nor has a checkpoint that scores it.
+  ranked = np.isfinite(flat).all()
+  auc = calibration.auroc(flat, right) if ranked else float('nan')
   if auc is not None:
     metrics['eval/auc'] = auc
   if unread := suite.unread_section(chains, scores):

@@ -6,10 +6,9 @@ written that holds their numbers, curves and differing settings side by side.
 
 import argparse
 import pathlib
-import sys
 
 from prm_jax import paths
-from prm_jax.errors import UserError, told
+from prm_jax.errors import exits_with_a_line
 from prm_jax.report import write_report
 from prm_jax.report.compare import compare
 
@@ -26,18 +25,13 @@ def main() -> None:
     help='where several are compared; default: %(default)s',
   )
   args = parser.parse_args()
-  try:
+  with exits_with_a_line():
     if len(args.workdirs) == 1:
       print(write_report(paths.open_path(args.workdirs[0])))
       return
     text = compare(args.workdirs)
     paths.write_bytes(args.output, text.encode('utf-8', errors='replace'))
     print(args.output)
-  except (UserError, OSError) as error:
-    if not (line := told(error)):
-      raise
-    print(f'error: {line}', file=sys.stderr)
-    sys.exit(2)
 
 
 if __name__ == '__main__':

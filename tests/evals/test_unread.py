@@ -101,6 +101,13 @@ def test_what_is_learned_of_outcomes_is_not_asked_of_cut_chains():
     prm.dev_metrics(chains[1:], scores[1:], outcome)
 
 
+def test_a_score_that_is_nan_has_no_auc():
+  """Ranked, it would be above or below all others by luck."""
+  chains = [labelled(2, 1)]
+  found = prm.dev_metrics(chains, [np.array([np.nan, 0.1])], TargetConfig())
+  assert np.isnan(found['eval/auc']) and np.isnan(found['eval/brier'])
+
+
 def test_a_verdict_needs_steps_that_were_read():
   """A cut chain is flagged in what was read, or undecided: never right."""
   chains = [
