@@ -183,7 +183,7 @@ def test_what_lies_beside_the_programs_of_rl_by_hand():
   # Two moments; three counters of the loop, two of the optimizer, a key.
   rest = 2 * backbone + 4 * 5 + 8
   prm = backbone // 2 + 4 * (8 * 2 + 2)
-  written_with = 2 * (matrices + biases) + 4 * norms
+  written_with = 2 * matrices + 4 * (biases + norms)
   beside = {
     'take': rest + reference + prm,  # reads what is trained, makes the form
     'read': backbone + rest + reference + prm,
