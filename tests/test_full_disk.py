@@ -27,9 +27,9 @@ JOBS = {
 # KiB, and the file that is the first for which there is no room.
 FULL = [
   ('sample', 16, r'run/journal/process-0\.jsonl'),
-  ('sample', 192, r'run/chains\.jsonl'),
 ]
 LONG = [
+  ('sample', 192, r'run/chains\.jsonl'),
   ('sample', 4, r'run/config\.json'),
   ('sample', 100, r'run/data/samples_\w+/1\.0\.0'),
   ('search', 280, r'run/report\.html'),

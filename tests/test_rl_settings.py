@@ -234,11 +234,13 @@ def test_who_reads_the_first_policy(variants, values, read):
 def write_policy(folder, tokenizer):
   """The workdir of a policy that nobody trained."""
   folder.mkdir()
-  described = ModelDescription(MODEL, None, NO_LORA, make_format(tokenizer, 48))
+  fmt = make_format(tokenizer, 48)
+  model = dataclasses.replace(MODEL, vocab_size=fmt.tokenizer.vocab_size)
+  described = ModelDescription(model, None, NO_LORA, fmt)
   loading.write_description(folder, described)
   for name in ('config.json', 'data.json'):
     (folder / name).write_text('{}')
-  params = {'backbone': params_of(MODEL)}
+  params = {'backbone': params_of(model)}
   state = TrainState(0, params, (), jax.random.key(0), 0, 0)
   checkpoints = Checkpoints(folder / 'checkpoints', 1, '')
   position = iter(grain.MapDataset.range(1).to_iter_dataset())

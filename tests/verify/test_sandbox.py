@@ -62,7 +62,13 @@ def told(process: subprocess.Popen) -> dict:
   return json.loads(output)
 
 
-@pytest.fixture(scope='module', params=['root', 'ordinary'])
+# The kind of user who runs the tests, and root's tests the other one, slowly.
+SECOND = pytest.mark.slow if os.getuid() == 0 else ()
+
+
+@pytest.fixture(
+  scope='module', params=['root', pytest.param('ordinary', marks=SECOND)]
+)
 def results(request):
   """All programs' results, run by one kind of user."""
   if request.param == 'root' and os.getuid() != 0:
