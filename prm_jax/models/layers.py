@@ -50,8 +50,10 @@ def _embed_backward(
 ) -> tuple[jax.Array, None]:
   table, tokens = saved
   sums = jnp.zeros(table.shape, jnp.float32)
+  # As the table that is read: devices exchange sums, and no activations.
+  sums = constrain(sums, 'model', None)
   sums = sums.at[tokens].add(grad.astype(jnp.float32))
-  return sums.astype(table.dtype), None
+  return constrain(sums, 'model', None).astype(table.dtype), None
 
 
 embed.defvjp(_embed_forward, _embed_backward)
