@@ -33,19 +33,17 @@ def first_not_finite(params: Any) -> tuple[str, int] | None:
   """
   mesh = getattr(jax.tree.leaves(params)[0].sharding, 'mesh', None)
   whole = None if mesh is None else NamedSharding(mesh, P())
-  found = jax.device_get(jax.jit(_finite, out_shardings=whole)(params))
-  for path, fine in jax.tree_util.tree_leaves_with_path(found):
+  look = jax.jit(_finite, static_argnames='layered', out_shardings=whole)
+  # One parameter after another: of each the compiler may keep a bool a number.
+  for path, x in jax.tree_util.tree_leaves_with_path(params):
+    name = path_name(path)
+    fine = jax.device_get(look(x, layered='layers/' in name))
     if not fine.all():
-      return path_name(path), int(fine.argmin())
+      return name, int(fine.argmin())
   return None
 
 
-def _finite(params: Any) -> Any:
+def _finite(x: jax.Array, layered: bool) -> jax.Array:
   """Whether all is finite, of each layer of what has layers: [L], else [1]."""
-
-  def each(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
-    layered = 'layers/' in path_name(path)
-    fine = jnp.isfinite(x if layered else x[None])
-    return fine.all(tuple(range(1, fine.ndim)))
-
-  return jax.tree_util.tree_map_with_path(each, params)
+  fine = jnp.isfinite(x if layered else x[None])
+  return fine.all(tuple(range(1, fine.ndim)))

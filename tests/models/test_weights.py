@@ -127,7 +127,7 @@ def test_meshes_hold_the_same_and_read_every_number_once(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_memory_is_that_of_the_parameters(dtype, tmp_path):
-  """2.1 GB of float32 parameters; measured 1.00 in both types."""
+  """2.1 GB of float32 parameters; measured 1.03 and 1.13."""
   config = CONFIGS['qwen2'] | {
     'vocab_size': 32_000,
     'hidden_size': 1024,

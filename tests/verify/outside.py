@@ -179,6 +179,8 @@ class Outside:
     subprocess.run(
       [self.tmux, '-S', self.names['tmux'], *words],
       check=True,
+      # Nobody's own shell refuses every command.
+      env=os.environ | {'SHELL': '/bin/sh'},
       stdin=subprocess.DEVNULL,
     )
 
