@@ -172,7 +172,10 @@ class Outside:
     self.names['tmux'] = str(self.folder / 'tmux')
     self.tmux = shutil.which('tmux')
     if self.tmux:
-      self._tell_tmux('-f', os.devnull, 'new-session', '-d', 'sleep 600')
+      command = ('-f', os.devnull, 'new-session', '-d', 'sleep', '600')
+      self._tell_tmux(*command)
+      while 'sleep 600 ' not in descendants().values():  # else it is new later
+        time.sleep(0.01)
       (self.folder / 'tmux').chmod(0o777)
 
   def _tell_tmux(self, *words: str) -> None:
