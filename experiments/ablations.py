@@ -18,8 +18,8 @@ from experiments.arithmetic import (
   row_flags,
 )
 from experiments.runner import Runner
-from prm_jax import manifest
 from prm_jax.report import readme_table
+from prm_jax.runtime import manifest
 
 SEEDS = (0, 1, 2)
 OPERATIONS = 5

@@ -29,8 +29,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prm_jax import manifest
 from prm_jax.report import readme_table
+from prm_jax.runtime import manifest
 
 HERE = pathlib.Path(__file__).resolve().parent
 VALUES = ('value', 'mean', 'f1')  # what an interval `ci95` is of
@@ -88,7 +88,7 @@ NOT_REPEATED = {
   'smollm2_prm': 'its backbone wants an hour, and weights of 140 MB',
   'scaling': 'compiles for TPUs, which has no interval: see its own command',
   'speed': 'is of the machine it was measured on: see its own commands',
-  'answer_equality': 'tests/verify/test_answer_pairs.py repeats it',
+  'answer_equality': 'tests/data/verify/test_answer_pairs.py repeats it',
 }
 QUICKEST = {
   'after_first_error': Again((*FIRST, '--arms', 'mask', 'keep'), 'ablations')

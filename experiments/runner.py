@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from prm_jax import manifest, paths
+from prm_jax.runtime import manifest, paths
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # As `prm_jax.main` has it: equal programs are compiled once.

@@ -5,8 +5,17 @@ prm = prm_jax.load('/tmp/prm_math')
 prm.score('mod 10 : 7 * 3 + 4', ['7 * 3 = 1', '1 + 4 = 5'])
 """
 
-from prm_jax.loading import load
+from prm_jax.inference.loading import load, load_policy
+from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.inference.scorer import Scorer
+from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.report.notebook import show
-from prm_jax.scorer import Scorer
 
-__all__ = ['Scorer', 'load', 'show']
+__all__ = [
+  'SamplingConfig',
+  'Scorer',
+  'TreeScorer',
+  'load',
+  'load_policy',
+  'show',
+]

@@ -15,11 +15,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from prm_jax import chains, manifest, paths, report
-from prm_jax.chains import Chain
-from prm_jax.errors import UserError, exits_with_a_line
+from prm_jax import report
+from prm_jax.data import chains
+from prm_jax.data.chains import Chain
 from prm_jax.evals.abstain import abstain_section
 from prm_jax.evals.selective import CONFIDENCE
+from prm_jax.runtime import manifest, paths
+from prm_jax.runtime.errors import UserError, exits_with_a_line
 
 # What two searches may differ in: which problems of their kind, and how fast
 # they are done.

@@ -18,18 +18,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from prm_jax import manifest, paths
-from prm_jax.errors import UserError, exits_with_a_line
-from prm_jax.loading import open_checkpoint, read_description
+from prm_jax.data.tokenizer import HuggingFaceTokenizer
+from prm_jax.inference.loading import open_checkpoint, read_description
+from prm_jax.inference.pretrained import open_pretrained
+from prm_jax.inference.published import write_format
 from prm_jax.models import HeadConfig
-from prm_jax.models.architectures import LAYOUTS
 from prm_jax.models.config import DTYPES
-from prm_jax.models.publish import save_model
-from prm_jax.models.safetensors_files import HUB
-from prm_jax.pretrained import open_pretrained
-from prm_jax.published import write_format
-from prm_jax.sharding import flat_mesh
-from prm_jax.tokenizer import HuggingFaceTokenizer
+from prm_jax.models.hub.architectures import LAYOUTS
+from prm_jax.models.hub.publish import save_model
+from prm_jax.models.hub.safetensors_files import HUB
+from prm_jax.runtime import manifest, paths
+from prm_jax.runtime.errors import UserError, exits_with_a_line
+from prm_jax.runtime.sharding import flat_mesh
 
 Params = dict[str, Any]
 

@@ -18,35 +18,23 @@ from typing import Any
 
 import jax
 from absl import flags
-from ml_collections import config_flags
 
-from prm_jax import (
-  label_job,
-  manifest,
-  paths,
-  policy_job,
-  prm_job,
-  processes,
-  rl_job,
-  sample_job,
-  search_job,
-)
-from prm_jax.errors import UserError, told
-from prm_jax.stopping import Stopped
+from prm_jax.jobs import label, policy, prm, rl, sample, search
+from prm_jax.runtime import command_line, manifest, paths, processes
+from prm_jax.runtime.errors import UserError, told
+from prm_jax.runtime.stopping import Stopped
 
 TASKS = {
-  'prm': prm_job.run,
-  'policy': policy_job.run,
-  'rl': rl_job.run,
-  'label': label_job.run,
-  'sample': sample_job.run,
-  'search': search_job.run,
+  'prm': prm.run,
+  'policy': policy.run,
+  'rl': rl.run,
+  'label': label.run,
+  'sample': sample.run,
+  'search': search.run,
 }
 DONE = 'done'
 
-CONFIG = config_flags.DEFINE_config_file(
-  'config', None, 'The job: a file of configs/, FILE.py or FILE.py:VARIANTS.'
-)
+flags.declare_key_flag('config')
 _WORKDIR = flags.DEFINE_string(
   'workdir',
   None,
@@ -61,43 +49,6 @@ _PROCESSES = flags.DEFINE_integer(
 _PROCESS = flags.DEFINE_integer(
   'process', None, 'Number of this process, 0 to --processes - 1.'
 )
-
-
-def log(text: str) -> None:
-  """Process 0 talks for all."""
-  if processes.is_first():
-    print(text, flush=True)
-
-
-def parse_flags(argv: list[str]) -> list[str]:
-  """absl's parser, with one clear line for what a person can mistype."""
-  try:
-    rest = flags.FLAGS(argv)
-    # A file that cannot be read raises when it is first looked into.
-    _ = 'task' in (CONFIG.value or ())
-    return rest
-  except flags.Error as error:
-    # A config that raises is quoted with its traceback; the last line is it.
-    what, _, why = str(error).partition('Error whilst parsing config file:')
-    why = why.strip().rpartition('\n')[2]
-    raise UserError(f'{" ".join(f"{what}{why}".split())}; see --help') from None
-  except OSError as error:
-    why = str(error).rpartition('failure to load: ')[2].split('\n')[-1].strip()
-    raise UserError(
-      f'--config cannot be read: {why}; name one of configs/, as FILE.py or '
-      'FILE.py:VARIANTS'
-    ) from None
-  except SyntaxError as error:
-    place = f' {error.filename}:{error.lineno}' if error.filename else ''
-    raise UserError(f'config{place}: {error.msg}; correct the file') from None
-  except (AttributeError, LookupError, TypeError, ValueError) as error:
-    text = error.args[0] if error.args else type(error).__name__
-    if isinstance(text, KeyError):  # a misspelt name comes wrapped
-      text = text.args[0]
-    raise UserError(
-      f'config: {" ".join(str(text).split())}; see the config file for what '
-      'can be set'
-    ) from None
 
 
 def prepare_jax(config: Any) -> None:
@@ -130,7 +81,7 @@ def hide_late_reads(unraisable: Any) -> None:
 def main(argv: list[str]) -> None:
   if len(argv) > 1:
     raise UserError(f'unknown argument {argv[1]!r}; see --help')
-  config, workdir = CONFIG.value, _WORKDIR.value
+  config, workdir = command_line.CONFIG.value, _WORKDIR.value
   if config is None:
     raise UserError('--config is missing: --config configs/prm_math.py')
   if not workdir:
@@ -150,7 +101,7 @@ def main(argv: list[str]) -> None:
     'workdir', lambda: manifest.check_workdir(folder, plain)
   )
   manifest.check_shared(folder, '--workdir')
-  TASKS[config.task](plain, folder, log)
+  TASKS[config.task](plain, folder, command_line.log)
 
 
 def run(argv: list[str]) -> None:
@@ -163,10 +114,10 @@ def run(argv: list[str]) -> None:
     print(f'{__doc__}\n{flags.FLAGS.main_module_help()}')
     return
   try:
-    main(parse_flags(argv))
+    main(command_line.parse_flags(argv))
     end(DONE, 0)
   except Stopped as stopped:
-    log(f'{stopped}; the same command goes on from there')
+    command_line.log(f'{stopped}; the same command goes on from there')
     end(str(stopped), 0)
   except KeyboardInterrupt:
     print('interrupted; the same command goes on', file=sys.stderr)

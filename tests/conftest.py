@@ -25,7 +25,7 @@ os.environ.setdefault(
 import pytest  # noqa: E402
 from absl import flags  # noqa: E402
 
-from tests import command_line  # noqa: E402
+from tests.shared import command_line  # noqa: E402
 
 # grain's workers read absl flags, which pytest does not parse.
 flags.FLAGS.mark_as_parsed()

@@ -3,10 +3,10 @@
     python -m tests.same_bits write /tmp/before.json    # in the old checkout
     python -m tests.same_bits compare /tmp/before.json  # in the new one
 
-Both run the `:tiny` form of every config from the command line and describe what
-each job wrote: its results, chains, trees and metrics without times, and every
-array of every checkpoint by its hash. Bits depend on the processor and on the
-version of JAX, so the two descriptions must come from one machine. With
+Both run the `:tiny` form of every config from the command line and describe
+what each job wrote: its results, chains, trees and metrics without times, and
+every array of every checkpoint by its hash. Bits depend on the processor and on
+the version of JAX, so the two descriptions must come from one machine. With
 PRM_JAX_DATA set, the jobs that read real data are run too.
 """
 
@@ -142,7 +142,7 @@ def drop_times(value: Any) -> Any:
 
 
 def hash_arrays(checkpoint: pathlib.Path) -> dict[str, str]:
-  """Path of each array of a checkpoint -> hash of its dtype, shape and bytes."""
+  """Hashes of a checkpoint's arrays (dtype, shape, bytes), by their paths."""
   parts = [x for x in checkpoint.iterdir() if (x / '_METADATA').is_file()]
   found = {}
   for part in parts:

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from prm_jax import abstain, chains
+from prm_jax import abstain
+from prm_jax.data import chains
 from prm_jax.evals.search import search_section
 from tests.evals.search_chains import chosen
 from tests.report.workdir import parse

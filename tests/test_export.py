@@ -6,19 +6,20 @@ import jax
 import numpy as np
 import pytest
 
-from prm_jax import export, loading
-from prm_jax.errors import UserError
+from prm_jax import export
+from prm_jax.inference import loading
+from prm_jax.inference.pretrained import open_pretrained
+from prm_jax.inference.published import OWN_FORMAT
+from prm_jax.inference.scorer import Scorer
 from prm_jax.models import HeadConfig, init_head, step_logits
-from prm_jax.models.architectures import read_architecture
 from prm_jax.models.heads import step_probabilities
-from prm_jax.models.safetensors_files import TensorFiles
-from prm_jax.models.weights import HEAD_TENSORS, load_backbone
-from prm_jax.pretrained import open_pretrained
-from prm_jax.published import OWN_FORMAT
-from prm_jax.scorer import Scorer
-from prm_jax.sharding import make_mesh
-from tests.models.published_configs import read_head, write_published
-from tests.published_models import write_model
+from prm_jax.models.hub.architectures import read_architecture
+from prm_jax.models.hub.safetensors_files import TensorFiles
+from prm_jax.models.hub.weights import HEAD_TENSORS, load_backbone
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import make_mesh
+from tests.models.hub.published_configs import read_head, write_published
+from tests.shared.published_models import write_model
 
 CHAINS = [('mod 10 : 1 + 2', ['1 + 2 = 3']), ('mod 10 : 3 * 4', ['3 * 4 = 1'])]
 TWO_CLASS = HeadConfig('two_class')

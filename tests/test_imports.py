@@ -1,8 +1,4 @@
-"""The one-way order of imports, read from the syntax trees.
-
-DESIGN.md, section 2: left may never import right. Within a layer modules may
-import each other, but never in a circle.
-"""
+"""The one-way order of imports between rooms, read from the syntax trees."""
 
 import ast
 import graphlib
@@ -12,85 +8,25 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = 'prm_jax'
-# Left to right; a module or folder below prm_jax is in exactly one of them.
-LAYERS = (
-  {
-    'chains',
-    'checkpoints',
-    'compiled',
-    'encoding',
-    'errors',
-    'finite',
-    'manifest',
-    'metrics',
-    'optim',
-    'paths',
-    'policy',
-    'profiling',
-    'processes',
-    'sharding',
-    'stopping',
-    'tokenizer',
-    'verify',
-  },
+# Floors from the ground up: a room imports only from floors below its own.
+FLOORS = (
+  {'runtime'},
+  {'data'},
   {'models'},
-  {
-    'batching',
-    'cache_shardings',
-    'chain_scorer',
-    'chat_template',
-    'data',
-    'domains',
-    'endpoint',
-    'generate',
-    'generator',
-    'kept_chains',
-    'loading',
-    'losses',
-    'prefix_store',
-    'pretrained',
-    'published',
-    'published_formats',
-    'recorded_policy',
-    'remote',
-    'replies',
-    'score',
-    'scorer',
-    'train_state',
-    'tree_scorer',
-    'usage',
-  },
-  {'labels', 'objective', 'rounds', 'search', 'train'},
-  {'rl'},
-  {'evals'},
-  {'report'},
-  {
-    'abstain',
-    'aot',
-    'aot_programs',
-    'aot_rl',
-    'export',
-    'hacking_watch',
-    'label_job',
-    'main',
-    'policies',
-    'policy_job',
-    'prm_job',
-    'rl_job',
-    'rl_meshes',
-    'rl_rating',
-    'rl_settings',
-    'sample_job',
-    'search_job',
-    'selections',
-    'settings',
-    'step_scorers',
-    'training',
-  },
+  {'training'},
+  {'inference'},
+  {'labels', 'search', 'evals'},
+  {'rl', 'report'},
+  {'jobs'},
+  {'aot'},
+  {'abstain', 'export', 'main'},
 )
-LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
-# What the package itself hands out at its front door: `prm_jax.load`.
-FRONT_DOOR = {'loading', 'report', 'scorer'}
+LEVEL = {name: i for i, floor in enumerate(FLOORS) for name in floor}
+# What the package itself hands out: `prm_jax.load`.
+FRONT_DOOR = {'inference', 'report'}
+# The front door, and the other rooms and doors.
+MOST_ENTRIES = 16
+MOST_LINES = 400
 NOWHERE = {'clu', 'pickle', 'tensorflow', 'torch', 'transformers', 'dill'}
 
 
@@ -139,42 +75,51 @@ def room(module):
 def test_the_reader_of_imports():
   source = (
     'import os, jax.numpy as jnp\n'
-    'from prm_jax import losses\n'
-    'from prm_jax.score import aggregate\n'
+    'from prm_jax.training import losses\n'
+    'from prm_jax.inference.score import aggregate\n'
     'from . import steps\n'
-    'def f():\n  from ..train import fit\n'
+    'def f():\n  from ..training.loop import fit\n'
   )
   assert imports_of(source, 'prm_jax.evals.suite') == {
     'os',
     'jax.numpy',
-    'prm_jax.losses',
-    'prm_jax.score',
+    'prm_jax.training.losses',
+    'prm_jax.inference.score',
     'prm_jax.evals.steps',
-    'prm_jax.train',
+    'prm_jax.training.loop',
   }
   assert imports_of('from . import steps', 'prm_jax.evals', True) == {
     'prm_jax.evals.steps'
   }
 
 
-def test_every_module_is_in_one_layer():
-  assert sum(map(len, LAYERS)) == len(LEVEL)
-  rooms = {room(module) for module in MODULES} - {''}
-  assert rooms <= LEVEL.keys(), f'in no layer: {rooms - LEVEL.keys()}'
-  assert {'chains', 'models', 'score', 'train', 'main'} <= rooms
+def test_every_room_is_on_one_floor():
+  assert sum(map(len, FLOORS)) == len(LEVEL)
+  assert {room(module) for module in MODULES} - {''} == LEVEL.keys()
+  assert 1 + len(LEVEL) <= MOST_ENTRIES
+
+
+def test_no_file_is_long():
+  lengths = {
+    name: len(path.read_text().splitlines()) for name, path in MODULES.items()
+  }
+  assert {name for name, n in lengths.items() if n > MOST_LINES} == set()
 
 
 @pytest.mark.parametrize('module', MODULES)
-def test_left_never_imports_right(module):
+def test_a_room_imports_only_from_floors_below(module):
   own = [name for name in imports(module) if name.split('.')[0] == PACKAGE]
   if module == PACKAGE:
     assert {room(name) for name in own} <= FRONT_DOOR
     return
   # Importing the package itself would import its front door.
   assert PACKAGE not in own
-  level = LEVEL[room(module)]
-  later = sorted(name for name in own if LEVEL[room(name)] > level)
-  assert not later, f'{module} imports {later}, which come after it'
+  above = sorted(
+    name
+    for name in own
+    if room(name) != room(module) and LEVEL[room(name)] >= LEVEL[room(module)]
+  )
+  assert not above, f'{module} imports {above}, which are not below it'
 
 
 def test_no_circles():
@@ -200,7 +145,7 @@ def test_nothing_imports_what_the_project_does_without():
 
 def test_orbax_is_imported_in_one_file():
   found = [str(path) for path, used in sources(PACKAGE) if 'orbax' in used]
-  assert found == ['prm_jax/checkpoints.py']
+  assert found == ['prm_jax/runtime/checkpoints.py']
 
 
 def test_flax_is_imported_in_models_only():

@@ -1,8 +1,8 @@
 """math-verify's own parse and verify, on texts as they are.
 
-Run as a file by `prm_jax.verify.symbolic.Worker`: pairs in, verdicts out, one a
-line. Its README hands it a text that holds LaTeX in dollar signs or a box; what
-stands in neither is put there by whoever asks.
+Run as a file by `prm_jax.data.verify.symbolic.Worker`: pairs in, verdicts out,
+one a line. Its README hands it a text that holds LaTeX in dollar signs or a
+box; what stands in neither is put there by whoever asks.
 """
 
 import json

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.answer_equality.pairs import Pair, make_pairs, read_answers
-from prm_jax import manifest
 from prm_jax.data.datasets import DATA_VARIABLE
+from prm_jax.data.verify import answers, symbolic
 from prm_jax.report import readme_table
 from prm_jax.report.sections import wilson
-from prm_jax.verify import answers, symbolic
+from prm_jax.runtime import manifest
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = 'PRM_JAX_DATA=DIR python -m experiments.answer_equality.run'

@@ -13,9 +13,9 @@ import pathlib
 import subprocess
 import sys
 
-from prm_jax import manifest
 from prm_jax.data.datasets import DATA_VARIABLE
 from prm_jax.report import readme_table
+from prm_jax.runtime import manifest
 
 HERE = pathlib.Path(__file__).parent
 ROWS = {

@@ -4,8 +4,8 @@ import json
 import pathlib
 from collections.abc import Sequence
 
-from prm_jax import chains as chains_lib
-from prm_jax.domains import arithmetic_text
+from prm_jax.data import chains as chains_lib
+from prm_jax.data.domains import arithmetic_text
 from prm_jax.labels.consensus import claimed_error
 
 

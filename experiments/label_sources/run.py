@@ -20,8 +20,8 @@ from experiments.label_sources.counting import (
   written_tokens,
 )
 from experiments.runner import Runner
-from prm_jax import manifest
 from prm_jax.report import readme_table
+from prm_jax.runtime import manifest
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = 'python -m experiments.label_sources.run --workdir DIR'

@@ -19,8 +19,8 @@ from experiments import ablations
 from experiments.ablations import AUC, BY_PRM, F1, VOTE, Ablation, Measured
 from experiments.runner import Runner
 from prm_jax import load
-from prm_jax.chains import Chain
-from prm_jax.domains import arithmetic
+from prm_jax.data.chains import Chain
+from prm_jax.data.domains import arithmetic
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.evals import suite
 

@@ -13,8 +13,8 @@ import pathlib
 import subprocess
 import sys
 
-from prm_jax import manifest
 from prm_jax.report import figures, readme_table
+from prm_jax.runtime import manifest
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]

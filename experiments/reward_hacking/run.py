@@ -18,8 +18,8 @@ from experiments.reward_hacking import figure
 from experiments.rl_process_vs_outcome import tables
 from experiments.rl_runs import Curve, learn, make_policy, make_prm, read_curve
 from experiments.runner import Runner
-from prm_jax import manifest
 from prm_jax.report import readme_table
+from prm_jax.runtime import manifest
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = 'python -m experiments.reward_hacking.run --workdir DIR'

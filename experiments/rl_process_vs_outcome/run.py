@@ -27,8 +27,8 @@ from experiments.rl_runs import (
   read_curve,
 )
 from experiments.runner import Runner
-from prm_jax import manifest
 from prm_jax.report import readme_table
+from prm_jax.runtime import manifest
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = 'python -m experiments.rl_process_vs_outcome.run --workdir DIR'

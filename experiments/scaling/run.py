@@ -22,8 +22,8 @@ import matplotlib
 matplotlib.use('svg')
 from matplotlib import pyplot
 
-from prm_jax import manifest
 from prm_jax.report import readme_table
+from prm_jax.runtime import manifest
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prm_jax.chains import Chain, first_error
+from prm_jax.data.chains import Chain, first_error
 from prm_jax.evals import localisation, steps, suite
 
 DEV = 'dev'

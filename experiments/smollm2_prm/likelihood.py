@@ -16,10 +16,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from prm_jax.chains import Chain
-from prm_jax.encoding import DoesNotFit, Encoding, StepFormat
+from prm_jax.data.chains import Chain
+from prm_jax.data.encoding import DoesNotFit, Encoding, StepFormat
+from prm_jax.inference.score import Rows, pack_rows
 from prm_jax.models import TransformerConfig, forward, token_logprobs
-from prm_jax.score import Rows, pack_rows
 
 ROWS_AT_ONCE = 4
 DIGITS = '0123456789'

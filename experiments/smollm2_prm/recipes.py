@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 import prm_jax
-from prm_jax.chains import Chain
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain
 from prm_jax.evals.prm import score_chains
 from prm_jax.report import write_report
+from prm_jax.runtime.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = 'configs/prm_math.py'

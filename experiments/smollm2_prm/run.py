@@ -29,14 +29,14 @@ from judging import (
   make_part,
 )
 
-from prm_jax import manifest
-from prm_jax.chains import Chain
 from prm_jax.data import builder
+from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
-from prm_jax.errors import UserError
+from prm_jax.jobs.settings import Settings, settings_of
 from prm_jax.report import readme_table
-from prm_jax.settings import Settings, settings_of
-from prm_jax.sharding import make_mesh
+from prm_jax.runtime import manifest
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import make_mesh
 
 HERE = pathlib.Path(__file__).parent
 # Written as somebody solved the problem; the other dev chains have errors

@@ -19,28 +19,23 @@ import jax
 import numpy as np
 import workload as workload_lib
 
-from prm_jax.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.encoding import StepFormat
 from prm_jax.data.pipeline import fill, make_batches, take_census
 from prm_jax.data.targets import TargetConfig
-from prm_jax.encoding import StepFormat
-from prm_jax.models import (
-  HeadConfig,
-  TransformerConfig,
-  init_head,
-  init_params,
-)
-from prm_jax.models.publish import save_model
-from prm_jax.optim import OptimConfig, make_optimizer, make_schedule
-from prm_jax.pretrained import open_pretrained
-from prm_jax.scorer import Scorer
-from prm_jax.sharding import make_mesh
-from prm_jax.train import (
+from prm_jax.inference.pretrained import open_pretrained
+from prm_jax.inference.scorer import Scorer
+from prm_jax.models import HeadConfig, TransformerConfig, init_head, init_params
+from prm_jax.models.hub.publish import save_model
+from prm_jax.runtime.sharding import make_mesh
+from prm_jax.training.loop import (
   LossConfig,
   compile_train_step,
   make_train_step,
   put_batch,
 )
-from prm_jax.train_state import init_state, make_init
+from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
+from prm_jax.training.train_state import init_state, make_init
 
 HEAD = HeadConfig('two_class')
 # run.py --clock: seconds, or seconds of CPU where the cores are shared.

@@ -19,11 +19,12 @@ import time
 
 import jax
 
-from prm_jax import manifest, rl_job, rl_meshes, rl_rating, rl_settings
-from prm_jax.checkpoints import Checkpoints
 from prm_jax.export import export
-from prm_jax.generator import Generator
+from prm_jax.inference.generator import Generator
+from prm_jax.jobs import rl, rl_meshes, rl_problems, rl_rating, rl_settings
 from prm_jax.report import readme_table
+from prm_jax.runtime import manifest
+from prm_jax.runtime.checkpoints import Checkpoints
 
 HERE = pathlib.Path(__file__).parent
 CONFIG = HERE.parents[1] / 'configs' / 'rl_math.py'
@@ -65,8 +66,8 @@ def make_task(config: dict, policy: pathlib.Path, warmup: int) -> dict:
   fmt = rl_settings.open_start(
     config['policy']['workdir'], config, settings
   ).described.format
-  train = rl_settings.read_tasks(config).train
-  batches = rl_settings.batches_of(len(train), loop.problems, config['seed'])
+  train = rl_problems.read_tasks(config).train
+  batches = rl_problems.batches_of(len(train), loop.problems, config['seed'])
   problems = [train[i] for _ in range(loop.updates) for i in next(batches)]
   export(config['policy']['workdir'], policy, 'lm')
   [prompt] = {len(fmt.encode_prompt(problem.text)) for problem in problems}
@@ -122,13 +123,13 @@ def ours(task: dict) -> dict:
     rater = rl_rating.make_rater(
       settings, start, prm, checkpoints, meshes.sampling, config['seed']
     )
-    rl_job.train(
+    rl.train(
       config,
       settings,
       start,
       policy,
       rater,
-      rl_settings.read_tasks(config),
+      rl_problems.read_tasks(config),
       checkpoints,
       clock,
       meshes,

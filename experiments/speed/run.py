@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import workload as workload_lib
 
-from prm_jax import manifest
 from prm_jax.report import readme_table
+from prm_jax.runtime import manifest
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = 'python experiments/speed/run.py --parity-python PYTHON'

@@ -21,14 +21,14 @@ import time
 import jax
 import workload as workload_lib
 
-from prm_jax import manifest
-from prm_jax.batching import Job, Writer
-from prm_jax.domains import arithmetic_text
-from prm_jax.encoding import make_format
-from prm_jax.generate import SamplingConfig, Stops
+from prm_jax.data.domains import arithmetic_text
+from prm_jax.data.encoding import make_format
+from prm_jax.inference.sampler import SamplingConfig, Stops
+from prm_jax.inference.writer import Job, Writer
 from prm_jax.models import TransformerConfig, init_params
 from prm_jax.report import readme_table
-from prm_jax.sharding import flat_mesh
+from prm_jax.runtime import manifest
+from prm_jax.runtime.sharding import flat_mesh
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = 'python experiments/speed/sampling.py --parity-python PYTHON'

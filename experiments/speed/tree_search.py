@@ -18,20 +18,20 @@ from collections.abc import Sequence
 
 import jax
 
-from prm_jax import manifest
-from prm_jax.domains import arithmetic
-from prm_jax.domains.arithmetic import ArithmeticConfig
-from prm_jax.domains.solver_policy import SolverPolicy
-from prm_jax.encoding import make_format
+from prm_jax.data.domains import arithmetic
+from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.data.encoding import make_format
+from prm_jax.inference.protocols import Scored, Scoring
+from prm_jax.inference.scorer import Scorer
+from prm_jax.inference.solver_policy import SolverPolicy
+from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.models import HeadConfig, TransformerConfig
-from prm_jax.policy import Scored, Scoring
 from prm_jax.report import readme_table
-from prm_jax.scorer import Scorer
+from prm_jax.runtime import manifest
+from prm_jax.runtime.sharding import make_mesh
 from prm_jax.search import run
 from prm_jax.search.searching import Task
-from prm_jax.sharding import make_mesh
-from prm_jax.train_state import make_params
-from prm_jax.tree_scorer import TreeScorer
+from prm_jax.training.train_state import make_params
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = 'python experiments/speed/tree_search.py'

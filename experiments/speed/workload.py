@@ -9,9 +9,9 @@ import os
 import pathlib
 from collections.abc import Callable, Sequence
 
+from prm_jax.data.encoding import DoesNotFit, StepFormat, make_format
 from prm_jax.data.readers import read_chains
-from prm_jax.encoding import DoesNotFit, StepFormat, make_format
-from prm_jax.pretrained import open_pretrained
+from prm_jax.inference.pretrained import open_pretrained
 
 MAX_LENGTH = 1024
 # Random weights over bytes, in the shape of a Llama.

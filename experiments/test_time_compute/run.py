@@ -19,8 +19,8 @@ from typing import Any
 from experiments.arithmetic import domain_flags, row_flags
 from experiments.runner import Runner
 from experiments.test_time_compute import figure, tables
-from prm_jax import manifest
 from prm_jax.report import readme_table
+from prm_jax.runtime import manifest
 
 HERE = pathlib.Path(__file__).parent
 COMMAND = 'python -m experiments.test_time_compute.run --workdir DIR'

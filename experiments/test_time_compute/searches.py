@@ -17,17 +17,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prm_jax import loading, manifest, paths, search
-from prm_jax.chains import Chain
+from prm_jax import search
+from prm_jax.data.chains import Chain
 from prm_jax.data.problems import read_problems
 from prm_jax.evals import best_of_n, compute
 from prm_jax.evals.policy import answer_ids
-from prm_jax.generate import SamplingConfig
+from prm_jax.inference import loading
+from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.inference.score import aggregate
+from prm_jax.inference.scorer import Scorer
+from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.models import TransformerConfig, chain_flops
-from prm_jax.score import aggregate
-from prm_jax.scorer import Scorer
+from prm_jax.runtime import manifest, paths
 from prm_jax.search.method import SearchConfig, Task
-from prm_jax.tree_scorer import TreeScorer
 
 NS = (1, 2, 4, 8, 16, 32, 64)
 AGGREGATE = 'min'

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from prm_jax import paths
-from prm_jax.chains import Chain, StepLabel
-from prm_jax.errors import UserError
-from prm_jax.metrics import Heartbeat
+from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.metrics import Heartbeat
 
 # Goes up when FEATURES change; older files are then built anew beside it.
 VERSION = '1.0.0'

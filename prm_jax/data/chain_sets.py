@@ -10,11 +10,11 @@ Sampling and labelling end here; labelling and training begin here:
 import json
 from collections.abc import Sequence
 
-from prm_jax import chains as chains_lib
-from prm_jax import manifest, paths
-from prm_jax.chains import Chain
 from prm_jax.data import builder
-from prm_jax.errors import UserError
+from prm_jax.data import chains as chains_lib
+from prm_jax.data.chains import Chain
+from prm_jax.runtime import manifest, paths
+from prm_jax.runtime.errors import UserError
 
 SPLIT = 'train'
 

@@ -12,9 +12,9 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from prm_jax.chains import Chain
+from prm_jax.data.chains import Chain
 from prm_jax.data.readers import records
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 # LaTeX that only moves or sizes what it stands at, and the ways into maths.
 _LAYOUT = re.compile(

@@ -14,12 +14,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from prm_jax import manifest, paths, processes
-from prm_jax.chains import Chain, first_error
 from prm_jax.data import builder, chain_sets, contamination
+from prm_jax.data.chains import Chain, first_error
+from prm_jax.data.domains import arithmetic, words, worked_answers
 from prm_jax.data.readers import read_chains
-from prm_jax.domains import arithmetic, words, worked_answers
-from prm_jax.errors import UserError
+from prm_jax.runtime import manifest, paths, processes
+from prm_jax.runtime.errors import UserError
 
 Log = Callable[[str], None]
 DATA_VARIABLE = 'PRM_JAX_DATA'

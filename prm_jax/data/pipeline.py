@@ -16,12 +16,12 @@ import grain
 import numpy as np
 from grain import experimental as grain_experimental
 
-from prm_jax.chains import Chain
+from prm_jax.data.chains import Chain
+from prm_jax.data.encoding import DoesNotFit, StepFormat
 from prm_jax.data.shards import ShardedBatches, Share
 from prm_jax.data.targets import TargetConfig, step_targets
-from prm_jax.encoding import DoesNotFit, StepFormat
-from prm_jax.errors import UserError
-from prm_jax.metrics import Heartbeat
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.metrics import Heartbeat
 
 # Rows that are filled at the same time; more of them leave less padding, at
 # the price of memory and of how far apart in the shuffle neighbours may be.

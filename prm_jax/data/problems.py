@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prm_jax.data.datasets import arithmetic_splits, data_root
+from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.readers import records
-from prm_jax.domains import arithmetic_text
-from prm_jax.errors import UserError
-from prm_jax.verify.final_answer import final_answer
+from prm_jax.data.verify.final_answer import final_answer
+from prm_jax.runtime.errors import UserError
 
 KINDS = ('arithmetic', 'file')
 SPLITS = ('train', 'dev', 'test')

@@ -20,8 +20,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from prm_jax.errors import UserError
-from prm_jax.sharding import batch_sharding
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import batch_sharding
 
 
 @dataclasses.dataclass(frozen=True)

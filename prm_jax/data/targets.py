@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prm_jax.chains import Chain
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain
+from prm_jax.runtime.errors import UserError
 
 CHOICES = {
   'supervision': ('process', 'outcome', 'completion'),

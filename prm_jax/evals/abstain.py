@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from prm_jax.chains import Chain
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain
 from prm_jax.evals import selective
 from prm_jax.evals.search import rightness, searched
+from prm_jax.runtime.errors import UserError
 
 
 def abstain_section(

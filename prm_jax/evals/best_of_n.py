@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from prm_jax.errors import UserError
 from prm_jax.evals import bootstrap
+from prm_jax.runtime.errors import UserError
 
 # Two weighted votes this close are a tie: sums of the same numbers in another
 # order differ by about 1e-13 at N = 1024.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 Nested = float | list  # a float, or lists of floats as deep as the input
 

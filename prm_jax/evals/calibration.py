@@ -9,8 +9,8 @@ up to and including the first error.
 
 import numpy as np
 
-from prm_jax.errors import UserError
 from prm_jax.evals import steps
+from prm_jax.runtime.errors import UserError
 
 
 def auroc(scores: np.ndarray, right: np.ndarray) -> float | None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax.errors import UserError
 from prm_jax.evals import best_of_n, bootstrap
+from prm_jax.runtime.errors import UserError
 
 
 def compute_to_reach(

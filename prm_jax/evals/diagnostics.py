@@ -8,8 +8,8 @@ misses the right answer that was reached by a wrong process.
 
 import numpy as np
 
-from prm_jax.errors import UserError
 from prm_jax.evals import steps
+from prm_jax.runtime.errors import UserError
 
 
 def minimum_at_last(

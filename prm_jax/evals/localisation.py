@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from prm_jax.errors import UserError
 from prm_jax.evals import bootstrap, steps
+from prm_jax.runtime.errors import UserError
 
 Result = dict[str, float | int | None]
 

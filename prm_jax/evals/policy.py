@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax.chains import Chain
-from prm_jax.domains import arithmetic, arithmetic_text
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain
+from prm_jax.data.domains import arithmetic, arithmetic_text
+from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.evals import best_of_n, bootstrap
-from prm_jax.labels.labelling import is_right, same_answer, truth_of
-from prm_jax.metrics import Heartbeat
-from prm_jax.policy import Completion, Policy, Request
-from prm_jax.rounds.driver import CannotDo
-from prm_jax.verify.final_answer import final_answer
+from prm_jax.inference.driver import CannotDo
+from prm_jax.inference.grading import is_right, same_answer, truth_of
+from prm_jax.inference.protocols import Completion, Policy, Request
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.metrics import Heartbeat
 
 
 def known_answers(

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax.chains import Chain, to_dict
+from prm_jax.data.chains import Chain, to_dict
 from prm_jax.data.datasets import Dataset
+from prm_jax.data.encoding import DoesNotFit
 from prm_jax.data.targets import TargetConfig, step_targets
-from prm_jax.encoding import DoesNotFit
-from prm_jax.errors import UserError
 from prm_jax.evals import calibration, suite
-from prm_jax.metrics import Heartbeat
-from prm_jax.score import aggregate
-from prm_jax.scorer import Scorer
+from prm_jax.inference.score import aggregate
+from prm_jax.inference.scorer import Scorer
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.metrics import Heartbeat
 
 Log = Callable[[str], None]
 # Samples of a problem from which reading its prompt once beats packing them

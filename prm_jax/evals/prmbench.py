@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from prm_jax.errors import UserError
 from prm_jax.evals import steps
+from prm_jax.runtime.errors import UserError
 
 # The unmodified chains. The reference reports them as a class of their own
 # and leaves them out of the total.

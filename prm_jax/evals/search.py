@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax.chains import Chain
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain
 from prm_jax.evals import bootstrap
+from prm_jax.runtime.errors import UserError
 
 # Of the ledger, in the order of the report.
 COSTS = (

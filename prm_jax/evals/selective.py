@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 CONFIDENCE = 0.95
 # In which scores of 0 and 1 have a logit: float32's step below 1.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 
 def pad(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prm_jax.chains import Chain, first_error
+from prm_jax.data.chains import Chain, first_error
 from prm_jax.evals import (
   best_of_n,
   calibration,

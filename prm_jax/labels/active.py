@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from prm_jax.chains import Chain
-from prm_jax.errors import UserError
-from prm_jax.policy import sample_seed
-from prm_jax.score import AGGREGATES, aggregate
+from prm_jax.data.chains import Chain
+from prm_jax.inference.protocols import sample_seed
+from prm_jax.inference.score import AGGREGATES, aggregate
+from prm_jax.runtime.errors import UserError
 
 METHODS = ('active', 'random')
 

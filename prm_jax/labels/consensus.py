@@ -12,8 +12,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from prm_jax.chains import Chain, first_error
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain, first_error
+from prm_jax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,19 +14,20 @@ import re
 
 import numpy as np
 
-from prm_jax.chains import Chain, StepLabel, first_error
-from prm_jax.domains import (
+from prm_jax.data.chains import Chain, StepLabel, first_error
+from prm_jax.data.domains import (
   arithmetic_corruptions,
   arithmetic_text,
   corruptions,
   equations,
   planting,
 )
-from prm_jax.domains.worked_answers import answer_step, infer_links
-from prm_jax.errors import UserError
-from prm_jax.labels.labelling import Labelling, truth_of
-from prm_jax.policy import sample_seed
-from prm_jax.rounds.driver import CannotDo
+from prm_jax.data.domains.worked_answers import answer_step, infer_links
+from prm_jax.inference.driver import CannotDo
+from prm_jax.inference.grading import truth_of
+from prm_jax.inference.protocols import sample_seed
+from prm_jax.labels.labelling import Labelling
+from prm_jax.runtime.errors import UserError
 
 # Our kinds, with their names in `domains.corruptions`.
 KINDS = {

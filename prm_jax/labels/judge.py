@@ -11,11 +11,11 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from prm_jax.chains import Chain, StepLabel
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.inference.driver import CannotDo
+from prm_jax.inference.protocols import Question
 from prm_jax.labels.labelling import Labelling
-from prm_jax.policy import Question
-from prm_jax.rounds.driver import CannotDo
+from prm_jax.runtime.errors import UserError
 
 _QUESTION = r"""Check the solution of a math problem, step by step.
 

@@ -13,11 +13,11 @@ import math
 from collections.abc import Generator, Sequence
 from typing import ClassVar
 
-from prm_jax.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.verify.final_answer import final_answer
+from prm_jax.inference.driver import Answers, Asked, CannotDo
 from prm_jax.labels import labelling, rollouts
 from prm_jax.labels.labelling import Labelling
-from prm_jax.rounds.driver import Answers, Asked, CannotDo
-from prm_jax.verify.final_answer import final_answer
 
 UNVISITED = ('implied', 'unknown')
 

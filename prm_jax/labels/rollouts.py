@@ -12,12 +12,12 @@ import math
 from collections.abc import Generator, Sequence
 from typing import ClassVar, NamedTuple
 
-from prm_jax.chains import Chain, StepLabel
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.inference.driver import Answers, Asked, CannotDo
+from prm_jax.inference.protocols import Request
 from prm_jax.labels import labelling
 from prm_jax.labels.labelling import Labelling
-from prm_jax.policy import Request
-from prm_jax.rounds.driver import Answers, Asked, CannotDo
+from prm_jax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

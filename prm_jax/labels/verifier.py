@@ -12,12 +12,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prm_jax.chains import Chain, StepLabel
-from prm_jax.domains import arithmetic_text
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.domains import arithmetic_text
+from prm_jax.data.verify import calculator, sandbox
+from prm_jax.inference.driver import CannotDo
 from prm_jax.labels.labelling import Labelling
-from prm_jax.rounds.driver import CannotDo
-from prm_jax.verify import calculator, sandbox
+from prm_jax.runtime.errors import UserError
 
 Verdict = bool | None  # None: nothing is known of the step
 

@@ -10,11 +10,7 @@ The letters of every shape comment and einsum in this project:
     L layers   C outputs of a head     G groups of rows that share a prefix
 """
 
-from prm_jax.models.config import (
-  HeadConfig,
-  RopeScaling,
-  TransformerConfig,
-)
+from prm_jax.models.config import HeadConfig, RopeScaling, TransformerConfig
 from prm_jax.models.flops import attention_flops, chain_flops, product_flops
 from prm_jax.models.heads import init_head, step_logits, step_probabilities
 from prm_jax.models.likelihood import number_likelihood, token_logprobs

@@ -10,7 +10,7 @@ from prm_jax.models.config import RopeScaling
 from prm_jax.models.gpu_attention import cudnn_attention, is_fused
 from prm_jax.models.packed_attention import BLOCK, MASKED, packed_attention
 from prm_jax.models.tpu_attention import LANES, splash_attention
-from prm_jax.sharding import axis_size, platform
+from prm_jax.runtime.sharding import axis_size, platform
 
 
 def apply_rope(

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 HEADS = {'logit': 1, 'two_class': 2, 'three_class': 3, 'regression': 1}
 REMAT_POLICIES = ('none', 'full', 'dots')

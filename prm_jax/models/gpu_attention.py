@@ -12,7 +12,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from prm_jax.sharding import over_rows_and_heads
+from prm_jax.runtime.sharding import over_rows_and_heads
 
 LARGEST_HEAD = 128  # of the GPUs before Hopper
 LONGEST = 8192  # tokens in a row; the mask of longer ones takes gigabytes

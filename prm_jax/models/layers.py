@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from prm_jax.sharding import constrain
+from prm_jax.runtime.sharding import constrain
 
 PROJECTION = 'projection'  # what remat calls the result of a Projection
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 Params = dict[str, Any]
 

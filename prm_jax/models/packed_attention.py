@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from prm_jax.sharding import BATCH, fitting_axes
+from prm_jax.runtime.sharding import BATCH, fitting_axes
 
 MASKED = -1e30  # finite, so that a row of padding gives a number, not NaN
 BLOCK = 128  # tokens

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-from prm_jax.sharding import over_rows_and_heads
+from prm_jax.runtime.sharding import over_rows_and_heads
 
 LANES = 128  # rows and heads have to be multiples of it
 LARGEST_BLOCK = 512  # tokens; larger ones do not fit the chip's memory

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from prm_jax.models.attention import apply_rope, attention, cached_attention
 from prm_jax.models.config import TransformerConfig
 from prm_jax.models.layers import PROJECTION, Projection, RMSNorm, embed
-from prm_jax.sharding import BATCH, constrain
+from prm_jax.runtime.sharding import BATCH, constrain
 
 Params = dict[str, Any]
 

@@ -7,10 +7,10 @@ written that holds their numbers, curves and differing settings side by side.
 import argparse
 import pathlib
 
-from prm_jax import paths
-from prm_jax.errors import exits_with_a_line
 from prm_jax.report import write_report
 from prm_jax.report.compare import compare
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import exits_with_a_line
 
 
 def main() -> None:

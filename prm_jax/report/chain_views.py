@@ -7,9 +7,10 @@ The scores stand beside the chain (a PRM's evaluation) or in its
 from collections.abc import Mapping
 from typing import Any
 
-from prm_jax import chains, paths
-from prm_jax.errors import UserError
+from prm_jax.data import chains
 from prm_jax.report import files, sections
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
 
 MAX_CHAINS = 24  # written out in the page
 MAX_FOUND = 50_000  # that the page can search

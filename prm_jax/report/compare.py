@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import markupsafe
 
-from prm_jax import manifest, paths
-from prm_jax.errors import UserError
 from prm_jax.report import figures, files, sections
 from prm_jax.report.page import SMOOTHING, environment
+from prm_jax.runtime import manifest, paths
+from prm_jax.runtime.errors import UserError
 
 STYLES = ('prm', 'orm', 'vote', 'reference')
 MAX_RUNS = len(STYLES)

@@ -14,7 +14,7 @@ from typing import Any
 
 import markupsafe
 
-from prm_jax import chains
+from prm_jax.data import chains
 from prm_jax.report.chain_views import MAX_CHARACTERS
 
 SCRIPT = (

@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from prm_jax import paths
-from prm_jax.errors import UserError
 from prm_jax.report import sections
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
 
 
 def json_object(text: bytes, where: object) -> dict[str, Any]:

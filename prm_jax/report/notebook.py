@@ -7,10 +7,10 @@ from typing import NamedTuple
 import markupsafe
 import numpy as np
 
-from prm_jax.chains import Chain, StepLabel
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.report import chain_views, figures
 from prm_jax.report.page import environment
+from prm_jax.runtime.errors import UserError
 
 LINE, TOP = 44, 150  # pixels of a step, and of what stands around them
 

@@ -16,9 +16,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from prm_jax import chains, paths
-from prm_jax import manifest as manifest_lib
-from prm_jax.errors import UserError
+from prm_jax.data import chains
 from prm_jax.report import (
   chain_views,
   explorer,
@@ -30,6 +28,9 @@ from prm_jax.report import (
 )
 from prm_jax.report import trees as tree_views
 from prm_jax.report.verdict import verdict
+from prm_jax.runtime import manifest as manifest_lib
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
 
 SMOOTHING = 0.02  # share of the run that a loss curve averages over
 LOSSES = ('loss', 'step_loss', 'lm_loss')

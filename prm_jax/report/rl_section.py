@@ -9,9 +9,9 @@ from typing import Any
 
 import markupsafe
 
-from prm_jax.errors import UserError
 from prm_jax.report import figures
 from prm_jax.report.sections import number, quoted
+from prm_jax.runtime.errors import UserError
 
 MAX_ROWS = 12
 # Of a look -> head of its column, as a percentage?

@@ -9,10 +9,10 @@ from typing import Any
 
 import markupsafe
 
-from prm_jax.errors import UserError
 from prm_jax.report import figures
 from prm_jax.report.chain_views import cropped
 from prm_jax.report.sections import NOTHING, number, quoted
+from prm_jax.runtime.errors import UserError
 
 MAX_DECISIONS = 24
 COSTS = {

@@ -13,8 +13,8 @@ from typing import Any
 
 import markupsafe
 
-from prm_jax.errors import UserError
 from prm_jax.report import figures
+from prm_jax.runtime.errors import UserError
 
 # Key in results -> name on the page, style in the style sheet. The order is
 # the order of the table; keys not listed come last under their own name.

@@ -17,12 +17,12 @@ from typing import Any
 
 import markupsafe
 
-from prm_jax import paths
-from prm_jax.errors import UserError
+from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.report import files, sections, tree_map
 from prm_jax.report.chain_views import cropped
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
 from prm_jax.search.tree import ROOT, Tree
-from prm_jax.verify.final_answer import final_answer
 
 MAX_TREES = 8
 MAX_STEPS = 300  # of a tree: more is no picture, and would be a data file

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from prm_jax.errors import UserError
 from prm_jax.rl import advantages, rewards
 from prm_jax.rl.rewards import RewardConfig
+from prm_jax.runtime.errors import UserError
 
 ESTIMATORS = ('rloo', 'grpo', 'gae')
 PROCESS = ('chain', 'to_go', 'step')

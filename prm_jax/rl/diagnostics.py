@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax import chains, paths
-from prm_jax.chains import Chain
+from prm_jax.data import chains
+from prm_jax.data.chains import Chain
+from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.rl.episodes import Episode
 from prm_jax.rl.objective import Experience
-from prm_jax.verify.final_answer import final_answer
+from prm_jax.runtime import paths
 
 
 def repeats(steps: Sequence[str]) -> list[bool]:

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prm_jax import processes
-from prm_jax.batching import cache_bucket
+from prm_jax.data.encoding import StepFormat
 from prm_jax.data.problems import Problem
-from prm_jax.encoding import StepFormat
-from prm_jax.generator import Generator, Sample
-from prm_jax.labels.labelling import is_right
-from prm_jax.policy import Request
-from prm_jax.score import bucket
+from prm_jax.inference.generator import Generator, Sample
+from prm_jax.inference.grading import is_right
+from prm_jax.inference.protocols import Request
+from prm_jax.inference.score import bucket
+from prm_jax.inference.writer import cache_bucket
+from prm_jax.runtime import processes
 
 SMALLEST_STEPS = 8
 

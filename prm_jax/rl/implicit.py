@@ -19,15 +19,15 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from prm_jax.errors import UserError
 from prm_jax.models import LoraConfig, TransformerConfig
 from prm_jax.rl import rewards
 from prm_jax.rl.episodes import Episode, Rows
 from prm_jax.rl.objective import view_tokens
 from prm_jax.rl.rating import Said
 from prm_jax.rl.views import View, put_rows
-from prm_jax.train import Objective
-from prm_jax.train_state import NO_LORA, TrainState
+from prm_jax.runtime.errors import UserError
+from prm_jax.training.loop import Objective
+from prm_jax.training.train_state import NO_LORA, TrainState
 
 # What can be made of rewards; other forms want probabilities.
 FORMS = ('raw', 'total', 'min_form', 'outcome')

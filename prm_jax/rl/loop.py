@@ -19,12 +19,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from prm_jax import paths, processes
-from prm_jax.checkpoints import Checkpoints
 from prm_jax.data.problems import Problem
-from prm_jax.errors import UserError
-from prm_jax.generator import Generator
-from prm_jax.metrics import MetricWriter, Progress
+from prm_jax.inference.generator import Generator
 from prm_jax.models import LoraConfig, TransformerConfig
 from prm_jax.rl import credit, diagnostics
 from prm_jax.rl.credit import AdvantageConfig, Findings
@@ -34,8 +30,12 @@ from prm_jax.rl.pipeline import Batch, Batches
 from prm_jax.rl.rating import Rated, Rater
 from prm_jax.rl.rewards import RewardConfig
 from prm_jax.rl.views import View, put_rows
-from prm_jax.stopping import Stopped, StopSignal
-from prm_jax.train_state import TrainState
+from prm_jax.runtime import paths, processes
+from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.metrics import MetricWriter, Progress
+from prm_jax.runtime.stopping import Stopped, StopSignal
+from prm_jax.training.train_state import TrainState
 
 # Of an update: its number -> metrics; whether the run is to end there.
 Evaluate = Callable[[int], tuple[dict[str, float], bool]]

@@ -7,7 +7,7 @@ log-probabilities now and when sampled, advantages -> a value per token
 import jax
 import jax.numpy as jnp
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 REDUCTIONS = ('token', 'sequence', 'constant')
 KL_ESTIMATORS = ('k1', 'k2', 'k3')

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from prm_jax.errors import UserError
 from prm_jax.models import (
   LoraConfig,
   TransformerConfig,
@@ -24,8 +23,9 @@ from prm_jax.models import (
   step_logits,
 )
 from prm_jax.rl import losses
-from prm_jax.train import Objective
-from prm_jax.train_state import NO_LORA
+from prm_jax.runtime.errors import UserError
+from prm_jax.training.loop import Objective
+from prm_jax.training.train_state import NO_LORA
 
 KL = 'k2', 'k3'  # estimators that have a gradient
 

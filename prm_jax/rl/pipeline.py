@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prm_jax.data.problems import Problem
-from prm_jax.generator import Generator, Sample
+from prm_jax.inference.generator import Generator, Sample
 from prm_jax.rl import episodes
 from prm_jax.rl.rating import Rated
 

@@ -11,14 +11,14 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from prm_jax.data.encoding import StepFormat
 from prm_jax.data.problems import Problem
-from prm_jax.encoding import StepFormat
-from prm_jax.generator import Sample
-from prm_jax.policy import Scoring, StepScorer
+from prm_jax.inference.generator import Sample
+from prm_jax.inference.protocols import Scoring, StepScorer
 from prm_jax.rl import episodes, losses
 from prm_jax.rl.episodes import Episode, Rows
 from prm_jax.rl.views import Reference
-from prm_jax.train_state import TrainState
+from prm_jax.training.train_state import TrainState
 
 
 class Said(NamedTuple):

@@ -13,7 +13,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 FORMS = (
   'raw',

@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from prm_jax.chain_scorer import ChainScorer
-from prm_jax.endpoint import split_steps
-from prm_jax.loading import load
-from prm_jax.policy import Scoring
+from prm_jax.inference.chain_scorer import ChainScorer
+from prm_jax.inference.loading import load
+from prm_jax.inference.protocols import Scoring
+from prm_jax.inference.server.endpoint import split_steps
 from prm_jax.rl.rewards import RewardConfig, process_rewards
 
 # Text, or messages of a chat, of which the last one's text is read.

@@ -13,8 +13,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from prm_jax.models import LoraConfig, TransformerConfig
 from prm_jax.rl.episodes import Rows
 from prm_jax.rl.objective import view_tokens
-from prm_jax.sharding import batch_sharding
-from prm_jax.train_state import NO_LORA
+from prm_jax.runtime.sharding import batch_sharding
+from prm_jax.training.train_state import NO_LORA
 
 
 def put_rows(rows: Any, mesh: Mesh) -> Any:

@@ -7,7 +7,7 @@ that are beams otherwise arranged: DVTS and lookahead search.
 import dataclasses
 from collections.abc import Generator, Mapping, Sequence
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 from prm_jax.search.method import Expand, Grow, SearchConfig
 from prm_jax.search.tree import ROOT, Tree
 

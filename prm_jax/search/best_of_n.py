@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 from prm_jax.search.method import Expand, Grow, SearchConfig
 from prm_jax.search.tree import ROOT, Tree
 

@@ -5,8 +5,8 @@ import math
 import operator
 import time
 
-from prm_jax.errors import UserError
-from prm_jax.policy import Completion, Scored
+from prm_jax.inference.protocols import Completion, Scored
+from prm_jax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

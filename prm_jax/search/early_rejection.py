@@ -7,7 +7,7 @@ chain's score so far bounds what it can end with.
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 from prm_jax.search.method import Expand, Grow, SearchConfig, best
 from prm_jax.search.tree import ROOT, Tree
 

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Generator, Sequence
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 from prm_jax.search.method import Expand, Grow, SearchConfig, best, chain_value
 from prm_jax.search.tree import ROOT, Node, Tree
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prm_jax.errors import UserError
-from prm_jax.score import AGGREGATES
+from prm_jax.inference.score import AGGREGATES
+from prm_jax.runtime.errors import UserError
 from prm_jax.search.tree import Node, Tree
 
 

@@ -2,10 +2,10 @@
 
 import math
 
-from prm_jax.endpoint import Endpoint
-from prm_jax.errors import UserError
-from prm_jax.policy import Policy, StepScorer
-from prm_jax.recorded_policy import RecordedPolicy
+from prm_jax.inference.protocols import Policy, StepScorer
+from prm_jax.inference.recorded_policy import RecordedPolicy
+from prm_jax.inference.server.endpoint import Endpoint
+from prm_jax.runtime.errors import UserError
 from prm_jax.search.beam import (
   BeamConfig,
   DvtsConfig,

@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 from prm_jax.search.method import Expand, Grow, SearchConfig, chain_value
 from prm_jax.search.tree import ROOT, Tree
 

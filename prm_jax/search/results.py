@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from prm_jax.chains import Chain
-from prm_jax.labels.labelling import ends_right
+from prm_jax.data.chains import Chain
+from prm_jax.data.verify.final_answer import final_answer
+from prm_jax.inference.grading import ends_right
 from prm_jax.search.method import Task
 from prm_jax.search.tree import Tree
-from prm_jax.verify.final_answer import final_answer
 
 
 def to_chains(

@@ -2,17 +2,17 @@
 
     found = prm_jax.search.run(tasks, policy, prm, 'beam', key='0')
 
-`search_job.py` does the same resumably, from a config.
+`jobs/search.py` does the same resumably, from a config.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prm_jax.chains import Chain
-from prm_jax.errors import UserError
-from prm_jax.policy import Policy, StepScorer
-from prm_jax.rounds.driver import AT_ONCE, Models, Work, drive
+from prm_jax.data.chains import Chain
+from prm_jax.inference.driver import AT_ONCE, Models, Work, drive
+from prm_jax.inference.protocols import Policy, StepScorer
+from prm_jax.runtime.errors import UserError
 from prm_jax.search.budget import Budget
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.methods import METHODS, check_models

@@ -4,9 +4,9 @@
       -> score: ask the PRM about what is new -> method -> ... -> a chain
 
 A method (`method.py`) decides and never asks; the loop asks, counts, keeps to
-the budget and sets dead chains aside. It is a coroutine of `rounds/driver.py`,
-so the leaves of many problems are proposed and scored in one call of each
-model. A problem's search depends on its own key only.
+the budget and sets dead chains aside. `inference/driver.py` runs it as a
+coroutine, so the leaves of many problems are proposed and scored in one call of
+each model. A problem's search depends on its own key only.
 """
 
 import itertools
@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax.chains import Chain
-from prm_jax.errors import UserError
-from prm_jax.policy import Completion, Request, Scoring
-from prm_jax.rounds.driver import Answers, Asked, CannotDo, Work
-from prm_jax.score import aggregate
+from prm_jax.data.chains import Chain
+from prm_jax.inference.driver import Answers, Asked, CannotDo, Work
+from prm_jax.inference.protocols import Completion, Request, Scoring
+from prm_jax.inference.score import aggregate
+from prm_jax.runtime.errors import UserError
 from prm_jax.search.budget import Budget, Ledger
 from prm_jax.search.early_rejection import REJECTED, saved_tokens
 from prm_jax.search.method import Expand, Method, SearchConfig, Task
@@ -313,7 +313,7 @@ def search(
   name: str = '',
   tree: Tree | None = None,
 ) -> Work:
-  """Searches one problem: the work of an item, see `rounds/driver.py`.
+  """Searches one problem: the work of an item, see `inference/driver.py`.
 
   Args:
     key: with the task's id what everything is drawn from.

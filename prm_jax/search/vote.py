@@ -7,10 +7,10 @@ answer does not vote.
 import math
 from collections.abc import Sequence
 
-from prm_jax.labels.labelling import same_answer
+from prm_jax.data.verify.final_answer import final_answer
+from prm_jax.inference.grading import same_answer
 from prm_jax.search.method import SearchConfig, best
 from prm_jax.search.tree import Tree
-from prm_jax.verify.final_answer import final_answer
 
 
 def majority(

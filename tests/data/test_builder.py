@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prm_jax.chains import SOURCES, Chain, StepLabel
 from prm_jax.data import builder
-from prm_jax.errors import UserError
+from prm_jax.data.chains import SOURCES, Chain, StepLabel
+from prm_jax.runtime.errors import UserError
 
 FULL = Chain(
   'Prøblem \U0001f600\n',
@@ -132,7 +132,7 @@ def test_an_interrupted_build_leaves_nothing_that_loads(tmp_path):
 def test_a_killed_build_leaves_nothing_that_loads(tmp_path):
   code = f"""
 import os
-from prm_jax.chains import Chain
+from prm_jax.data.chains import Chain
 from prm_jax.data import builder
 class Killed(list):
   reads = 0
@@ -157,7 +157,7 @@ builder.build({str(tmp_path)!r}, 'set', {{'train': chains}})
 def test_tensorflow_is_not_imported_and_the_console_stays_clean(tmp_path):
   code = f"""
 import sys
-from prm_jax.chains import Chain
+from prm_jax.data.chains import Chain
 from prm_jax.data import builder
 builder.build({str(tmp_path)!r}, 'set', {{'train': [Chain('p', ('s',))]}})
 assert builder.load({str(tmp_path)!r}, 'set', 'train')[0].problem == 'p'

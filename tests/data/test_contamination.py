@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prm_jax.chains import Chain
+from prm_jax.data.chains import Chain
 from prm_jax.data.contamination import (
   Removed,
   normalise,
@@ -14,8 +14,8 @@ from prm_jax.data.contamination import (
   remove_contaminated,
 )
 from prm_jax.data.readers import read_chains
-from prm_jax.errors import UserError
-from tests.data.shared_data import shared
+from prm_jax.runtime.errors import UserError
+from tests.shared.real_data import shared
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from prm_jax.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.encoding import make_format
 from prm_jax.data.pipeline import (
   encode_example,
   fill,
@@ -16,9 +17,8 @@ from prm_jax.data.pipeline import (
 )
 from prm_jax.data.shards import Share, share_of_rows
 from prm_jax.data.targets import TargetConfig
-from prm_jax.encoding import make_format
-from prm_jax.errors import UserError
-from prm_jax.tokenizer import STEP_END
+from prm_jax.data.tokenizer import STEP_END
+from prm_jax.runtime.errors import UserError
 
 FORMAT = make_format('bytes', 48)
 TARGETS = TargetConfig(after_first_error='keep')

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from prm_jax.data.problems import Problem, read_problems
-from prm_jax.errors import UserError
-from tests.data.shared_data import shared
+from prm_jax.runtime.errors import UserError
+from tests.shared.real_data import shared
 
 
 def read(tmp_path, *found):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prm_jax.data.readers import READERS, read_chains
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 from tests.data.reader_examples import EXAMPLES, example, phase_2
 
 FORMATS = sorted(READERS)

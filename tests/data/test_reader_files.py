@@ -5,7 +5,7 @@ import json
 import pytest
 
 from prm_jax.data.readers import ReadSummary, read_chains
-from tests.data.shared_data import shared
+from tests.shared.real_data import shared
 
 
 def lines(path):

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from prm_jax.chains import StepLabel
+from prm_jax.data.chains import StepLabel
 from prm_jax.data.readers import READERS, read_chains
 from prm_jax.data.readers.records import Skip
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 from tests.data.reader_examples import EXAMPLES, example, phase_2
 
 RIGHT, WRONG, UNKNOWN = StepLabel(1.0), StepLabel(0.0), StepLabel(None)

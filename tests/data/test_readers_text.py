@@ -2,9 +2,9 @@
 
 import pytest
 
-from prm_jax.chains import StepLabel
+from prm_jax.data.chains import StepLabel
 from prm_jax.data.readers import READERS
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 from tests.data.reader_examples import example
 
 RIGHT, WRONG, UNKNOWN = StepLabel(1.0), StepLabel(0.0), StepLabel(None)

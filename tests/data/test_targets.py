@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from prm_jax.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.targets import TargetConfig, step_targets
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 RIGHT, WRONG, UNKNOWN = StepLabel(1.0), StepLabel(0.0), StepLabel(None)
 NEUTRAL = StepLabel(1.0, neutral=True)

@@ -1,6 +1,6 @@
 """Chosen chains as a search job leaves them, from a few numbers."""
 
-from prm_jax.chains import Chain
+from prm_jax.data.chains import Chain
 
 LEDGER = {
   'samples': 4,

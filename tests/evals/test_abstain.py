@@ -2,8 +2,8 @@
 
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.evals import abstain
+from prm_jax.runtime.errors import UserError
 from tests.evals.search_chains import chosen
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prm_jax.errors import UserError
 from prm_jax.evals import best_of_n
+from prm_jax.runtime.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.evals import bootstrap
+from prm_jax.runtime.errors import UserError
 
 
 def binomial_cdf(k, n, p):

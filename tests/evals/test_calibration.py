@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prm_jax.errors import UserError
 from prm_jax.evals import calibration as cal
 from prm_jax.evals import steps
+from prm_jax.runtime.errors import UserError
 
 
 def row(scores, labels):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.evals import compute
+from prm_jax.runtime.errors import UserError
 
 
 def test_compute_to_reach_is_linear_in_the_logarithm():

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prm_jax.errors import UserError
 from prm_jax.evals import localisation as loc
 from prm_jax.evals import steps
+from prm_jax.runtime.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

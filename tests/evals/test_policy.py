@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from prm_jax.chains import Chain
-from prm_jax.domains import arithmetic
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain
+from prm_jax.data.domains import arithmetic
 from prm_jax.evals import policy
-from prm_jax.policy import Completion
+from prm_jax.inference.protocols import Completion
+from prm_jax.runtime.errors import UserError
 
 PROBLEM = 'mod 10 : 7 * 3 + 4'  # 1, then 5
 OTHER = 'mod 10 : 2 + 2'

@@ -1,6 +1,6 @@
 """What evaluation takes of a set when it may not take all of it."""
 
-from prm_jax.chains import Chain
+from prm_jax.data.chains import Chain
 from prm_jax.evals.prm import some_problems
 
 CHAINS = [Chain(f'p{i // 2}', ('a',)) for i in range(20)]  # 10 problems, twice

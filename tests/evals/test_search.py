@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.evals import search
+from prm_jax.runtime.errors import UserError
 from tests.evals.search_chains import chosen
 
 

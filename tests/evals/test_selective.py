@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prm_jax.errors import UserError
 from prm_jax.evals import selective
+from prm_jax.runtime.errors import UserError
 
 
 def binomial_cdf(k, n, p):

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prm_jax.errors import UserError
 from prm_jax.evals import steps
+from prm_jax.runtime.errors import UserError
 
 MASK = np.array([[True, True], [True, False]])
 

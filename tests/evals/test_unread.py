@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prm_jax.chains import Chain, StepLabel, first_error
+from prm_jax.data.chains import Chain, StepLabel, first_error
+from prm_jax.data.encoding import make_format
 from prm_jax.data.targets import TargetConfig
-from prm_jax.encoding import make_format
-from prm_jax.errors import UserError
 from prm_jax.evals import localisation, prm, steps, suite
+from prm_jax.inference.score import AGGREGATES
+from prm_jax.inference.scorer import Scorer
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.report import chain_views, sections
-from prm_jax.score import AGGREGATES
-from prm_jax.scorer import Scorer
-from prm_jax.sharding import make_mesh
-from prm_jax.train_state import make_params
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import make_mesh
+from prm_jax.training.train_state import make_params
 
 
 def labelled(

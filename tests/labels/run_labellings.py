@@ -1,6 +1,6 @@
 """Runs label coroutines together against a policy, all in memory."""
 
-from prm_jax.rounds.driver import CannotDo
+from prm_jax.inference.driver import CannotDo
 
 
 def run(labellings, policy):

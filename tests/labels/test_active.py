@@ -5,11 +5,11 @@ import collections
 import numpy as np
 import pytest
 
-from prm_jax.chains import Chain
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain
+from prm_jax.inference.score import aggregate
 from prm_jax.labels.active import ActiveConfig, chain_scores, select, take
-from prm_jax.score import aggregate
-from tests.test_scorer import the_scorer
+from prm_jax.runtime.errors import UserError
+from tests.inference.test_scorer import the_scorer
 
 
 class Written:

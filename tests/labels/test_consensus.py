@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from prm_jax.chains import Chain, StepLabel, first_error
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain, StepLabel, first_error
 from prm_jax.labels.consensus import (
   ConsensusConfig,
   Kept,
@@ -14,6 +13,7 @@ from prm_jax.labels.consensus import (
   claimed_error,
   consensus,
 )
+from prm_jax.runtime.errors import UserError
 
 CONFIG = ConsensusConfig('rollouts', 'judge')
 

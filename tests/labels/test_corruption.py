@@ -6,17 +6,17 @@ import math
 
 import pytest
 
-from prm_jax.chains import Chain, StepLabel, first_error
+from prm_jax.data.chains import Chain, StepLabel, first_error
+from prm_jax.data.domains import arithmetic, arithmetic_text
+from prm_jax.data.domains.arithmetic_corruptions import right_steps
 from prm_jax.data.readers import read_chains
-from prm_jax.domains import arithmetic, arithmetic_text
-from prm_jax.domains.arithmetic_corruptions import right_steps
-from prm_jax.errors import UserError
+from prm_jax.data.verify.calculator import check_step
+from prm_jax.inference.driver import CannotDo
 from prm_jax.labels import corruption
 from prm_jax.labels.corruption import KINDS, CorruptionConfig
-from prm_jax.rounds.driver import CannotDo
-from prm_jax.verify.calculator import check_step
-from tests.data.shared_data import shared
+from prm_jax.runtime.errors import UserError
 from tests.labels.silent_labelling import result
+from tests.shared.real_data import shared
 
 BOOKS = Chain(
   'A kid has 13 books. His sister has 10 fewer. Each costs $2. What do all '

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prm_jax.chains import Chain, first_error
-from prm_jax.errors import UserError
+from prm_jax.data.chains import Chain, first_error
+from prm_jax.inference.driver import CannotDo
+from prm_jax.inference.protocols import Question, Reply
 from prm_jax.labels import judge
 from prm_jax.labels.judge import JudgeConfig
-from prm_jax.policy import Question, Reply
-from prm_jax.rounds.driver import CannotDo
+from prm_jax.runtime.errors import UserError
 
 CHAIN = Chain(
   problem='What is 3 + 4 * 2? {last}',

@@ -6,15 +6,15 @@ import math
 import numpy as np
 import pytest
 
-from prm_jax.chains import Chain, StepLabel, first_error
+from prm_jax.data.chains import Chain, StepLabel, first_error
+from prm_jax.data.domains import arithmetic
 from prm_jax.data.targets import TargetConfig, step_targets
-from prm_jax.domains import arithmetic
-from prm_jax.domains.solver_policy import SolverPolicy
-from prm_jax.errors import UserError
+from prm_jax.inference.driver import CannotDo
+from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.labels import omega, rollouts
 from prm_jax.labels.omega import OmegaConfig
 from prm_jax.labels.rollouts import RolloutConfig
-from prm_jax.rounds.driver import CannotDo
+from prm_jax.runtime.errors import UserError
 from tests.labels.run_labellings import rollouts as asked_for
 from tests.labels.run_labellings import run
 

@@ -4,14 +4,14 @@ import dataclasses
 
 import numpy as np
 
-from prm_jax.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.targets import step_targets
-from prm_jax.domains import arithmetic_text
-from prm_jax.domains.solver_policy import SolverPolicy
+from prm_jax.inference.driver import CannotDo
+from prm_jax.inference.protocols import Completion
+from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.labels import omega
 from prm_jax.labels.omega import OmegaConfig, State
-from prm_jax.policy import Completion
-from prm_jax.rounds.driver import CannotDo
 from tests.labels.run_labellings import run
 from tests.labels.test_omega import (
   DEFAULT,

@@ -6,16 +6,16 @@ import math
 import numpy as np
 import pytest
 
-from prm_jax.chains import Chain
+from prm_jax.data.chains import Chain
+from prm_jax.data.domains import arithmetic
 from prm_jax.data.targets import TargetConfig, step_targets
-from prm_jax.domains import arithmetic
-from prm_jax.domains.solver_policy import SolverPolicy
-from prm_jax.errors import UserError
+from prm_jax.data.verify import answers
+from prm_jax.inference.driver import CannotDo
+from prm_jax.inference.protocols import Completion
+from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.labels import labelling, rollouts
 from prm_jax.labels.rollouts import RolloutConfig
-from prm_jax.policy import Completion
-from prm_jax.rounds.driver import CannotDo
-from prm_jax.verify import answers
+from prm_jax.runtime.errors import UserError
 from tests.labels.run_labellings import rollouts as asked_for
 from tests.labels.run_labellings import run
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prm_jax.chains import Chain
+from prm_jax.data.chains import Chain
+from prm_jax.data.domains import arithmetic
 from prm_jax.data.readers import read_chains
-from prm_jax.domains import arithmetic
-from prm_jax.errors import UserError
+from prm_jax.inference.driver import CannotDo
 from prm_jax.labels import verifier
 from prm_jax.labels.verifier import VerifierConfig
-from prm_jax.rounds.driver import CannotDo
-from tests.data.shared_data import shared
+from prm_jax.runtime.errors import UserError
+from tests.data.verify.test_sandbox import REFUSED
 from tests.labels.silent_labelling import result
-from tests.verify.test_sandbox import REFUSED
+from tests.shared.real_data import shared
 
 BOOKS = (
   'His sister has 13 - 10 = 3 books.',

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.models.attention import attention
-from prm_jax.sharding import BATCH, fitting_axes, make_mesh
+from prm_jax.runtime.sharding import BATCH, fitting_axes, make_mesh
 from tests.models.test_attention import (
   some_inputs,
   some_segments,

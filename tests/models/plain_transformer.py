@@ -10,13 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from prm_jax.models import (
-  RopeScaling,
-  TransformerConfig,
-  forward,
-  init_params,
-)
-from prm_jax.sharding import path_name
+from prm_jax.models import RopeScaling, TransformerConfig, forward, init_params
+from prm_jax.runtime.sharding import path_name
 
 CONFIG = TransformerConfig(
   vocab_size=23,

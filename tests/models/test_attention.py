@@ -13,7 +13,7 @@ import pytest
 from prm_jax.models.attention import attention
 from prm_jax.models.layers import linear
 from prm_jax.models.packed_attention import BLOCK
-from tests.command_line import run_module
+from tests.shared.command_line import run_module
 
 B, G, N, K, H, S = 4, 2, 4, 2, 6, 9
 T = 2 * BLOCK + 44  # two whole blocks and a part of one

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 from tests.models.plain_transformer import CONFIG
 
 

@@ -16,7 +16,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from prm_jax.models import TransformerConfig, forward, init_params
 from prm_jax.models.gpu_attention import cudnn_attention, is_fused
 from prm_jax.models.packed_attention import packed_attention
-from prm_jax.sharding import AXES
+from prm_jax.runtime.sharding import AXES
 
 FUSED = '__cudnn$fmhaScaleBiasSoftmax'
 

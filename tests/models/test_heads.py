@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.models import (
   HeadConfig,
   init_head,
@@ -15,6 +14,7 @@ from prm_jax.models import (
   step_probabilities,
 )
 from prm_jax.models.config import HEADS
+from prm_jax.runtime.errors import UserError
 
 
 def test_step_logits_read_at_step_ends():

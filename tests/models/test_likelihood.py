@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.models import (
   HeadConfig,
   TransformerConfig,
@@ -20,6 +19,7 @@ from prm_jax.models import (
   token_logprobs,
 )
 from prm_jax.models.likelihood import TOKENS_AT_ONCE
+from prm_jax.runtime.errors import UserError
 
 B, T, D = 3, 2 * TOKENS_AT_ONCE + 9, 16
 MODEL = TransformerConfig(30, D, 1, 2, 1, 16, tie_embeddings=False)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.models import LoraConfig, init_lora, merge
 from prm_jax.models.lora import TARGETS
+from prm_jax.runtime.errors import UserError
 from tests.models.plain_transformer import VARIANTS, alone, params_of, run
 from tests.models.plain_transformer import some_tokens as tokens_of
 

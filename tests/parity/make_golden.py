@@ -1,4 +1,4 @@
-"""Writes tests/models/golden/: the logits of transformers for our tiny models.
+"""Writes tests/models/hub/golden/: logits of transformers for our tiny models.
 
     python -m tests.parity.make_golden
 
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 import transformers
 
-from tests.models.published_configs import CONFIGS, TOKENS, write_published
+from tests.models.hub.published_configs import CONFIGS, TOKENS, write_published
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'models' / 'golden'
+GOLDEN = pathlib.Path(__file__).parents[1] / 'models' / 'hub' / 'golden'
 
 
 def logits_of(directory: pathlib.Path) -> np.ndarray:

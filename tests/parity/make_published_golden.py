@@ -21,9 +21,9 @@ from transformers import (
   Qwen2Model,
 )
 
-from tests.published_models import CHAINS, STYLES, write_model
+from tests.shared.published_models import CHAINS, STYLES, write_model
 
-GOLDEN = pathlib.Path(__file__).resolve().parents[1] / 'golden' / 'published'
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / 'inference' / 'golden'
 
 
 def qwen_prm(directory, tokenizer, problem, steps):

@@ -18,22 +18,26 @@ for package in ('torch', 'transformers', 'fastapi', 'uvicorn', 'openai'):
 from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: E402
 
 from prm_jax import search  # noqa: E402
-from prm_jax.chains import Chain  # noqa: E402
-from prm_jax.domains.arithmetic import ArithmeticConfig  # noqa: E402
-from prm_jax.domains.exact_scorer import ExactScorer  # noqa: E402
-from prm_jax.endpoint import Endpoint, EndpointConfig, split_steps  # noqa: E402
-from prm_jax.errors import UserError  # noqa: E402
+from prm_jax.data.chains import Chain  # noqa: E402
+from prm_jax.data.domains.arithmetic import ArithmeticConfig  # noqa: E402
 from prm_jax.export import export  # noqa: E402
+from prm_jax.inference.driver import CannotDo  # noqa: E402
+from prm_jax.inference.exact_scorer import ExactScorer  # noqa: E402
+from prm_jax.inference.loading import load  # noqa: E402
+from prm_jax.inference.protocols import Question, Request, Scoring  # noqa: E402
+from prm_jax.inference.server.endpoint import (  # noqa: E402
+  Endpoint,
+  EndpointConfig,
+  split_steps,
+)
+from prm_jax.inference.tree_scorer import TreeScorer  # noqa: E402
 from prm_jax.labels import judge  # noqa: E402
-from prm_jax.loading import load  # noqa: E402
-from prm_jax.policy import Question, Request, Scoring  # noqa: E402
-from prm_jax.rounds.driver import CannotDo  # noqa: E402
+from prm_jax.runtime.errors import UserError  # noqa: E402
 from prm_jax.search.budget import Budget  # noqa: E402
 from prm_jax.search.method import Task  # noqa: E402
 from prm_jax.search.methods import METHODS  # noqa: E402
-from prm_jax.tree_scorer import TreeScorer  # noqa: E402
-from tests.models.test_smollm2 import greedy, opened  # noqa: E402, F401
-from tests.published_models import write_model  # noqa: E402
+from tests.models.hub.test_smollm2 import greedy, opened  # noqa: E402, F401
+from tests.shared.published_models import write_model  # noqa: E402
 
 FRANCE = 'What is the capital of France?'
 SECONDS = 180  # for the server to start, on a machine that is busy

@@ -9,10 +9,10 @@ transformers = pytest.importorskip(
 )
 
 from prm_jax import export  # noqa: E402
-from prm_jax.batching import Job  # noqa: E402
-from prm_jax.generate import SamplingConfig  # noqa: E402
-from prm_jax.loading import load_policy  # noqa: E402
-from tests import command_line  # noqa: E402
+from prm_jax.inference.loading import load_policy  # noqa: E402
+from prm_jax.inference.sampler import SamplingConfig  # noqa: E402
+from prm_jax.inference.writer import Job  # noqa: E402
+from tests.shared import command_line  # noqa: E402
 
 PROBLEMS = ('mod 10 : 7 * 3 + 4 - 4 * 1 + 8', 'mod 10 : 0 - 3 * 4 + 2 * 2 + 9')
 

@@ -8,10 +8,10 @@ pytest.importorskip('torch', reason=REASON)
 pytest.importorskip('transformers', reason=REASON)
 
 import prm_jax  # noqa: E402
-from prm_jax.published import LM_STYLES  # noqa: E402
+from prm_jax.inference.published import LM_STYLES  # noqa: E402
+from tests.inference.test_published import F32, chains, golden  # noqa: E402
 from tests.parity.make_published_golden import reference  # noqa: E402
-from tests.published_models import STYLES, write_model  # noqa: E402
-from tests.test_published import F32, chains, golden  # noqa: E402
+from tests.shared.published_models import STYLES, write_model  # noqa: E402
 
 
 @pytest.mark.parametrize('style', STYLES)

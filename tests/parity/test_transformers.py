@@ -2,7 +2,7 @@
 
     pip install 'torch>=2.5' 'transformers>=4.51'
 
-Everywhere else `tests/models/golden/` stands in for it.
+Everywhere else `tests/models/hub/golden/` stands in for it.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ transformers = pytest.importorskip(
 
 from prm_jax import models  # noqa: E402
 from prm_jax.models import HeadConfig  # noqa: E402
-from prm_jax.models.architectures import read_architecture  # noqa: E402
-from prm_jax.models.publish import save_model  # noqa: E402
-from prm_jax.models.safetensors_files import TensorFiles  # noqa: E402
-from prm_jax.models.weights import load_backbone  # noqa: E402
-from prm_jax.sharding import make_mesh  # noqa: E402
-from tests.models.published_configs import CONFIGS, TOKENS  # noqa: E402
+from prm_jax.models.hub.architectures import read_architecture  # noqa: E402
+from prm_jax.models.hub.publish import save_model  # noqa: E402
+from prm_jax.models.hub.safetensors_files import TensorFiles  # noqa: E402
+from prm_jax.models.hub.weights import load_backbone  # noqa: E402
+from prm_jax.runtime.sharding import make_mesh  # noqa: E402
+from tests.models.hub.published_configs import CONFIGS, TOKENS  # noqa: E402
 
 FAMILIES = {
   'llama3': transformers.LlamaConfig,

@@ -18,8 +18,8 @@ import trl  # noqa: E402
 
 import prm_jax  # noqa: E402
 from prm_jax import rl  # noqa: E402
-from prm_jax.tokenizer import PAD, PROBLEM_END, STEP_END  # noqa: E402
-from tests import command_line  # noqa: E402
+from prm_jax.data.tokenizer import PAD, PROBLEM_END, STEP_END  # noqa: E402
+from tests.shared import command_line  # noqa: E402
 
 SPEED = pathlib.Path(__file__).parents[2] / 'experiments' / 'speed'
 PROBLEM = 'mod 10 : 7 * 3 + 4 - 4 * 1 + 8'

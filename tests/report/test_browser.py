@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from prm_jax.chains import Chain, StepLabel, to_dict
+from prm_jax.data.chains import Chain, StepLabel, to_dict
 from prm_jax.data.readers import read_chains
 from prm_jax.report import write_report
 from tests.report.workdir import write

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.report.compare import compare
 from prm_jax.report.page import write_report
 from prm_jax.report.sections import NOTHING
-from tests.command_line import ROOT
+from prm_jax.runtime.errors import UserError
 from tests.report.workdir import DOCUMENT, losses, parse, table, write
+from tests.shared.command_line import ROOT
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.report import write_report
+from prm_jax.runtime.errors import UserError
 from tests.report.workdir import DOCUMENT, record, write
 
 

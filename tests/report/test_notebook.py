@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import prm_jax
-from prm_jax.errors import UserError
 from prm_jax.report.sections import NOTHING
+from prm_jax.runtime.errors import UserError
 
 STEPS = ['2 + 2 = 4', '</p><script>alert(1)</script>', '4 * 2 = 9']
 

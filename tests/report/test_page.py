@@ -6,12 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.evals import best_of_n, localisation
 from prm_jax.evals.best_of_n import best_of_n_curve, oracle_curve
 from prm_jax.evals.calibration import calibration
 from prm_jax.report import write_report
 from prm_jax.report.explorer import SCRIPT, SCRIPT_HASH
+from prm_jax.runtime.errors import UserError
 from tests.report.workdir import (
   DOCUMENT,
   losses,

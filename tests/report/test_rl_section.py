@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.report import rl_section, write_report
+from prm_jax.runtime.errors import UserError
 from tests.report.workdir import parse, table, write
 
 

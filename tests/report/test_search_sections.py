@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from prm_jax import chains
-from prm_jax.errors import UserError
+from prm_jax.data import chains
 from prm_jax.evals.abstain import abstain_section
 from prm_jax.evals.search import search_section
 from prm_jax.report import search_sections, write_report
+from prm_jax.runtime.errors import UserError
 from tests.evals.search_chains import chosen
 from tests.report.workdir import parse, table, write
 

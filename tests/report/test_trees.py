@@ -5,11 +5,11 @@ import json
 import pytest
 
 from prm_jax import search
-from prm_jax.domains.arithmetic import ArithmeticConfig
-from prm_jax.domains.exact_scorer import ExactScorer
-from prm_jax.domains.solver_policy import SolverPolicy
-from prm_jax.errors import UserError
+from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.inference.exact_scorer import ExactScorer
+from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.report import tree_map, trees, write_report
+from prm_jax.runtime.errors import UserError
 from prm_jax.search.run import Task
 from prm_jax.search.tree import Node, Stream, Tree
 from tests.report.workdir import parse, write

@@ -4,7 +4,7 @@ import copy
 import html.parser
 import json
 
-from prm_jax import chains
+from prm_jax.data import chains
 
 VOID = {'meta', 'link', 'br', 'img', 'input', 'hr'}
 MEAN = {

@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.rl import credit
 from prm_jax.rl.credit import AdvantageConfig, Findings
 from prm_jax.rl.rewards import RewardConfig
+from prm_jax.runtime.errors import UserError
 
 # Two chains of one problem: a prompt of one token, steps of two tokens each
 # (the second chain has one), an end.

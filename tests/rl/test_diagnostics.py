@@ -5,10 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from prm_jax import hacking_watch
-from prm_jax.chains import from_dict
-from prm_jax.rl import diagnostics
-from prm_jax.tokenizer import PROBLEM_END, STEP_END
+from prm_jax.data.chains import from_dict
+from prm_jax.data.tokenizer import PROBLEM_END, STEP_END
+from prm_jax.rl import diagnostics, hacking_watch
 from tests.rl.test_episodes import STEP, WHOLE, Says, rate, sample_of
 
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from prm_jax.batching import Written
+from prm_jax.data.encoding import make_format
 from prm_jax.data.problems import Problem
-from prm_jax.encoding import make_format
-from prm_jax.generator import Sample, read_steps, special_ids
-from prm_jax.policy import Completion, Scored
+from prm_jax.data.tokenizer import PROBLEM_END, STEP_END
+from prm_jax.inference.generator import Sample, read_steps, special_ids
+from prm_jax.inference.protocols import Completion, Scored
+from prm_jax.inference.writer import Written
 from prm_jax.rl import episodes
 from prm_jax.rl.rating import Rater, TextPrm
-from prm_jax.tokenizer import PROBLEM_END, STEP_END
 
 FORMAT = make_format('arithmetic', 48)
 PROBLEM = Problem('p', 'arithmetic', 'mod 10 : 1 + 2 * 3', '9')

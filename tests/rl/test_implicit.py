@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from prm_jax.errors import UserError
+from prm_jax.data.tokenizer import PROBLEM_END, STEP_END
 from prm_jax.models import TransformerConfig, forward, init_params, lm_logits
 from prm_jax.rl import credit
 from prm_jax.rl.credit import AdvantageConfig, Findings
@@ -22,11 +22,11 @@ from prm_jax.rl.implicit import (
 from prm_jax.rl.rating import Rater
 from prm_jax.rl.rewards import RewardConfig
 from prm_jax.rl.views import Reference, View
-from prm_jax.tokenizer import PROBLEM_END, STEP_END
-from prm_jax.train import compile_train_step, make_step
-from prm_jax.train_state import NO_LORA, make_init, split_params
+from prm_jax.runtime.errors import UserError
+from prm_jax.training.loop import compile_train_step, make_step
+from prm_jax.training.train_state import NO_LORA, make_init, split_params
 from tests.rl.test_episodes import FORMAT, PROBLEM, STEP, WHOLE, sample_of
-from tests.tiny_sampling import one_device
+from tests.shared.tiny_sampling import one_device
 
 pytestmark = pytest.mark.once
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.rl import losses
+from prm_jax.runtime.errors import UserError
 
 
 def test_clipped_by_hand():

@@ -6,7 +6,6 @@ import numpy as np
 import optax
 import pytest
 
-from prm_jax.errors import UserError
 from prm_jax.models import HeadConfig, TransformerConfig, forward, lm_logits
 from prm_jax.rl import losses
 from prm_jax.rl.objective import (
@@ -15,8 +14,9 @@ from prm_jax.rl.objective import (
   make_objective,
   view_tokens,
 )
-from prm_jax.train import make_step
-from prm_jax.train_state import NO_LORA, make_init, split_params
+from prm_jax.runtime.errors import UserError
+from prm_jax.training.loop import make_step
+from prm_jax.training.train_state import NO_LORA, make_init, split_params
 
 pytestmark = pytest.mark.once
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from prm_jax.data.problems import Problem
-from prm_jax.errors import UserError
-from prm_jax.generator import Generator
+from prm_jax.inference.generator import Generator
 from prm_jax.models import init_params
 from prm_jax.rl import episodes
 from prm_jax.rl.loop import LoopConfig
 from prm_jax.rl.objective import view_tokens
 from prm_jax.rl.pipeline import Batches, sampled_after
 from prm_jax.rl.rating import Rater
-from tests.test_generator import FORMAT, MODEL, SAMPLING
-from tests.tiny_sampling import one_device
+from prm_jax.runtime.errors import UserError
+from tests.inference.test_generator import FORMAT, MODEL, SAMPLING
+from tests.shared.tiny_sampling import one_device
 
 pytestmark = pytest.mark.once
 

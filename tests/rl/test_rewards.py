@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prm_jax.errors import UserError
 from prm_jax.rl import rewards
 from prm_jax.rl.rewards import FORMS, RewardConfig
+from prm_jax.runtime.errors import UserError
 
 # Two chains: three steps, and one.
 SCORES = jnp.array([[0.9, 0.4, 0.8, 0.7], [0.6, 0.3, 0.2, 0.1]])

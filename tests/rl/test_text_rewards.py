@@ -7,7 +7,7 @@ import pytest
 import prm_jax
 from prm_jax import rl
 from prm_jax.rl.rewards import RewardConfig
-from tests.published_models import write_model
+from tests.shared.published_models import write_model
 
 PROBLEM = 'What is seven times three?'
 

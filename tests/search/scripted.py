@@ -2,7 +2,7 @@
 
 import random
 
-from prm_jax.policy import Completion, Scored
+from prm_jax.inference.protocols import Completion, Scored
 from prm_jax.search import run
 from prm_jax.search.method import SearchConfig, Task
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prm_jax.domains.arithmetic import ArithmeticConfig
-from prm_jax.domains.exact_scorer import ExactScorer
-from prm_jax.domains.solver_policy import SolverPolicy
-from prm_jax.errors import UserError
+from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.inference.exact_scorer import ExactScorer
+from prm_jax.inference.solver_policy import SolverPolicy
+from prm_jax.runtime.errors import UserError
 from prm_jax.search import run
 from prm_jax.search.beam import BeamConfig, DvtsConfig, LookaheadConfig
 from prm_jax.search.method import SearchConfig, Task

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from prm_jax.domains.arithmetic import ArithmeticConfig
-from prm_jax.domains.exact_scorer import ExactScorer
-from prm_jax.domains.solver_policy import SolverPolicy
-from prm_jax.errors import UserError
+from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.inference.exact_scorer import ExactScorer
+from prm_jax.inference.solver_policy import SolverPolicy
+from prm_jax.runtime.errors import UserError
 from prm_jax.search import run
 from prm_jax.search.budget import Budget, Ledger
 from prm_jax.search.method import Task

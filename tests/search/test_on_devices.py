@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.command_line import run_module
+from tests.shared.command_line import run_module
 
 
 @pytest.mark.slow
 def test_what_is_chosen_depends_on_neither():
-  first, *others = run_module('tests.search_on_devices').values()
+  first, *others = run_module('tests.shared.search_on_devices').values()
   assert len(others) == 2
   for found in others:
     assert found == first

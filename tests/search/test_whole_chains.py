@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prm_jax.errors import UserError
-from prm_jax.policy import Completion
+from prm_jax.inference.protocols import Completion
+from prm_jax.runtime.errors import UserError
 from prm_jax.search.best_of_n import BestOfNConfig
 from prm_jax.search.early_rejection import EarlyRejectionConfig, saved_tokens
 from prm_jax.search.method import SearchConfig

@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prm_jax import paths
-from prm_jax.chains import SOURCES, Chain, from_dict
+from prm_jax.data.chains import SOURCES, Chain, from_dict
 from prm_jax.data.readers import benchmarks, prm800k, stepwise_text, trees
 from prm_jax.data.readers import records as records_lib
 from prm_jax.data.readers.records import Fields, Record, Skip
-from prm_jax.errors import UserError
-from prm_jax.metrics import Heartbeat
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.metrics import Heartbeat
 
 READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
   'prm800k': prm800k.read_prm800k,

@@ -8,11 +8,11 @@ import dataclasses
 import re
 from typing import Any
 
-from prm_jax.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.domains.worked_answers import answer_step
 from prm_jax.data.readers import records
 from prm_jax.data.readers.records import Fields, Skip
-from prm_jax.domains.worked_answers import answer_step
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 _RIGHT, _WRONG, _UNKNOWN = StepLabel(1.0), StepLabel(0.0), StepLabel(None)
 

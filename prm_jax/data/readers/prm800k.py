@@ -6,10 +6,10 @@ Two formats: `prm800k`, the raw labelling sessions of both phases, and
 
 from typing import Any
 
-from prm_jax.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.readers import records
 from prm_jax.data.readers.records import Fields, Skip
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 _LABELS = {
   1: StepLabel(1.0),

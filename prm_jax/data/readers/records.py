@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from prm_jax import paths
-from prm_jax.errors import UserError
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
 
 Fields = dict[str, Any]
 

@@ -7,10 +7,10 @@ which the end of the question cannot be told is refused, never guessed at.
 import re
 from typing import Any
 
-from prm_jax.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.readers import records
 from prm_jax.data.readers.records import Fields
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 _SIGNS = {'+': StepLabel(1.0, 'rollout'), '-': StepLabel(0.0, 'rollout')}
 # The marker stands alone at the end of a line; inside a word it is text.

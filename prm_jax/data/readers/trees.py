@@ -7,10 +7,10 @@ chain per leaf in which every value occurs once.
 
 from typing import Any, NamedTuple
 
-from prm_jax.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.readers import records
 from prm_jax.data.readers.records import Fields, Skip
-from prm_jax.errors import UserError
+from prm_jax.runtime.errors import UserError
 
 _UNKNOWN = StepLabel(None, 'rollout')
 _ROOT = -1

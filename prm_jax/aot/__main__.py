@@ -1,0 +1,102 @@
+"""The command line that compiles a config for a TPU, on a machine without one.
+
+    python -m prm_jax.aot --config configs/prm_math.py:qwen2_5_math_7b \
+      --topology v5e:16x16
+
+The train step and the scoring step that run elsewhere (a policy's: what reads
+prompts and what samples, its cache included; of an RL job all of these) go
+through the real TPU compiler (pip install 'jax[tpu]'). It says what they need
+of each chip's memory and how long they take at least; exit code 1 when they do
+not fit.
+"""
+
+import dataclasses
+import pathlib
+import sys
+
+from absl import flags
+
+from prm_jax.aot.chips import chip_of
+from prm_jax.aot.compiler import open_topology
+from prm_jax.aot.estimate import GB, TASKS, describe, find_cure, shown, table
+from prm_jax.runtime import command_line, manifest
+from prm_jax.runtime.errors import UserError, exits_with_a_line
+
+flags.declare_key_flag('config')
+_TOPOLOGY = flags.DEFINE_string(
+  'topology', '', "Chips, such as v5e:16x16; by default the config's own."
+)
+_SLICES = flags.DEFINE_integer(
+  'slices', 1, 'So many such slices, joined by the data center network.'
+)
+_OUTPUT = flags.DEFINE_string('output', '', 'A JSON file to write, too.')
+
+
+def main(argv: list[str]) -> int:
+  """0 where all fits, 1 where not."""
+  rest = command_line.parse_flags(argv)
+  if len(rest) > 1:
+    raise UserError(f'unknown argument {rest[1]!r}; see --help')
+  config = command_line.CONFIG.value
+  if config is None:
+    raise UserError('--config is missing: --config configs/prm_math.py')
+  config = config.to_dict()
+  if config['task'] not in TASKS:
+    raise UserError(
+      f'config.task is {config["task"]!r}, which has no programs of its own: '
+      f'expected one of {", ".join(TASKS)}'
+    )
+  topology = _TOPOLOGY.value or config['aot']['topology']
+  if not topology:
+    raise UserError('--topology is missing: --topology v5e:4x4')
+  output = pathlib.Path(_OUTPUT.value).expanduser() if _OUTPUT.value else None
+  if output and not output.parent.is_dir():
+    raise UserError(f'--output: there is no folder {output.parent}; make it')
+  devices = open_topology(topology, _SLICES.value)
+  chip = chip_of(devices[0].device_kind)
+  plan = TASKS[config['task']](config, devices)
+  shape = f'{_SLICES.value} x ' * (_SLICES.value > 1) + topology
+  sizes = '; '.join(map(shown, plan.meshes))
+  command_line.log(f'{len(devices)} x {chip.name} ({shape}): {sizes}')
+  command_line.log(
+    f'  a chip: {chip.flops / 1e12:.0f} TFLOP/s, {chip.hbm_bytes / GB:.0f} GB '
+    f'at {chip.hbm_rate / GB:,.0f} GB/s, links {chip.ici_rate / GB:.0f} GB/s '
+    f'({chip.source})'
+  )
+  if _SLICES.value > 1:
+    command_line.log(
+      '  what is sent between slices is timed at that rate too: it takes longer'
+    )
+  found = {}
+  for name, program in plan.programs.items():
+    found[name] = describe(program, chip)
+    command_line.log(f'{name}: {table(found[name], chip)}')
+  cure = None
+  if not found['train']['fits']:
+    command_line.log('looking for what makes the train step fit')
+    cure = find_cure(config, plan, devices, chip)
+    command_line.log(f'train fits with {cure or "more chips only"}')
+  if output:
+    manifest.write_json(
+      output,
+      {
+        'manifest': manifest.describe(config, 'prm_jax.aot'),
+        'topology': topology,
+        'slices': _SLICES.value,
+        'chips': len(devices),
+        'mesh': dict(plan.meshes[0].shape),
+        'tokens': plan.rows * plan.length,
+        'chip': dataclasses.asdict(chip),
+        'programs': found,
+        'fits_with': cure,
+      },
+    )
+  return 0 if all(each['fits'] for each in found.values()) else 1
+
+
+if __name__ == '__main__':
+  if {'--help', '-h'} & set(sys.argv[1:]):
+    print(f'{__doc__}\n{flags.FLAGS.main_module_help()}')
+    sys.exit(0)
+  with exits_with_a_line():
+    sys.exit(main(sys.argv))

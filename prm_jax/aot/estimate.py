@@ -1,0 +1,167 @@
+"""What a plan's programs need of a chip, and the smallest change that fits.
+
+The command line is `python -m prm_jax.aot`.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from prm_jax.aot import programs, rl_programs
+from prm_jax.aot.chips import Chip
+from prm_jax.aot.compiler import compile_program, memory_of
+from prm_jax.aot.hlo import read_program
+from prm_jax.aot.programs import Plan, Program
+from prm_jax.aot.work import Count, count_work
+from prm_jax.runtime import command_line
+from prm_jax.runtime.errors import UserError
+
+TASKS = {
+  'prm': programs.plan,
+  'policy': programs.plan,
+  'rl': rl_programs.plan,
+}
+GB = 1e9
+KERNEL = 'tpu_custom_call'  # what a Pallas kernel is in a program's text
+
+
+def times(count: Count, chip: Chip) -> dict[str, float]:
+  """Least seconds of each resource, used alone at its published rate."""
+  return {
+    'compute': count.flops / chip.flops,
+    'hbm': count.memory_bytes / chip.hbm_rate,
+    'interconnect': sum(count.sent_bytes.values()) / chip.ici_rate,
+  }
+
+
+def smaller_changes(
+  config: Mapping[str, Any], remat: str, rows: int
+) -> Iterator[Mapping[str, Any]]:
+  """Changes that save memory, the cheapest first: names -> values.
+
+  Recomputation costs a third more work, smaller parts of a batch and wider
+  tensor parallelism more traffic.
+
+  Args:
+    remat: of the model; rows: of a batch.
+  """
+  policies = ('none', 'dots', 'full')
+  for more in policies[policies.index(remat) + 1 :]:
+    yield {'model.remat': more}
+  fullest = {} if remat == 'full' else {'model.remat': 'full'}
+  parts = config['train']['microbatches']
+  while rows % (2 * parts) == 0:
+    parts *= 2
+    yield fullest | {'train.microbatches': parts}
+  model = config['mesh']['model']
+  while model < 16:
+    model *= 2
+    yield fullest | {'mesh.model': model, 'mesh.fsdp': -1}
+
+
+def with_changes(
+  config: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+  """A config with some dotted names set."""
+  changed = {**config}
+  for name, value in changes.items():
+    section, key = name.split('.')
+    changed[section] = {**changed[section], key: value}
+  return changed
+
+
+def find_cure(
+  config: Mapping[str, Any],
+  plan: Plan,
+  devices: Sequence[jax.Device],
+  chip: Chip,
+) -> str | None:
+  """Flags of the smallest change with which the train step fits."""
+  for changes in smaller_changes(config, plan.remat, plan.rows):
+    changed = with_changes(config, changes)
+    flags_text = ' '.join(f'--config.{k}={v}' for k, v in changes.items())
+    try:
+      program = TASKS[config['task']](changed, devices).programs['train']
+    except UserError:
+      continue  # this split is not possible here; the next may be
+    compiled, _ = compile_program(program.lower())
+    fits = compiled and memory(program, compiled)['total'] <= chip.hbm_bytes
+    command_line.log(f'  with {flags_text}: {"fits" if fits else "no"}')
+    if fits:
+      return flags_text
+  return None
+
+
+def memory(program: Program, compiled: jax.stages.Compiled) -> dict[str, float]:
+  """Bytes on one device, with what lies beside the program."""
+  found = memory_of(compiled)
+  parts = {'arguments': found.pop('arguments') - program.cache}
+  parts |= {'cache': program.cache, 'beside': program.beside}
+  found['total'] += program.beside
+  return {k: v for k, v in parts.items() if v or k == 'arguments'} | found
+
+
+def describe(program: Program, chip: Chip) -> dict[str, Any]:
+  """One program: memory, work, times and the bound that follows."""
+  began = time.monotonic()
+  compiled, said = compile_program(program.lower())
+  if compiled is None:
+    return {'fits': False, 'compiler': said[-1][:300]}
+  seconds = time.monotonic() - began
+  bytes_used = memory(program, compiled)
+  text = compiled.as_text()
+  work = count_work(read_program(text), program.devices)
+  if KERNEL in text:
+    work.flops += program.kernels / program.devices
+  seconds_at_least = times(work, chip)
+  useful = (program.products + program.attention) / program.devices
+  return {
+    'fits': bytes_used['total'] <= chip.hbm_bytes,
+    'memory_bytes': bytes_used,
+    'flops': work.flops,
+    'useful_flops': useful,
+    'hbm_bytes': work.memory_bytes,
+    'sent_bytes': work.sent_bytes,
+    'largest_gather_bytes': work.largest_gather,
+    'unknown_loops': work.unknown_loops,
+    'seconds_at_least': seconds_at_least,
+    'mfu_at_most': useful / chip.flops / max(seconds_at_least.values()),
+    # Arrays that the devices exchange whole; there should be none.
+    'rematerialized': [x for x in said if 'full rematerialization' in x],
+    'compile_seconds': round(seconds, 1),
+  }
+
+
+def table(found: Mapping[str, Any], chip: Chip) -> str:
+  """A few lines for the console."""
+  if 'memory_bytes' not in found:
+    return f'does not fit: {found["compiler"]}'
+
+  def row(values: Mapping[str, float], unit: float, digits: int) -> str:
+    return ', '.join(f'{k} {v / unit:.{digits}f}' for k, v in values.items())
+
+  lines = [
+    f'{"fits" if found["fits"] else "DOES NOT FIT"}, compiled in '
+    f'{found["compile_seconds"]:.0f} s',
+    f'GB of {chip.hbm_bytes / GB:.0f} a chip: '
+    f'{row(found["memory_bytes"], GB, 2)}',
+    f'TFLOP a chip: {found["flops"] / 1e12:.1f}, of them needed '
+    f'{found["useful_flops"] / 1e12:.1f}',
+    f'GB sent a chip: {row(found["sent_bytes"], GB, 2) or "nothing"}; gathered '
+    f'at once {found["largest_gather_bytes"] / GB:.2f}',
+    f'milliseconds at least: {row(found["seconds_at_least"], 1e-3, 0)}',
+    f'MFU at most {100 * found["mfu_at_most"]:.0f}%',
+  ]
+  if found['unknown_loops']:
+    lines.append(
+      f'loops of unknown length, counted once: {found["unknown_loops"]}'
+    )
+  return '\n  '.join([*lines, *found['rematerialized']])
+
+
+def shown(mesh: Mesh) -> str:
+  """Its axes and their sizes."""
+  return ', '.join(f'{axis} {size}' for axis, size in mesh.shape.items())

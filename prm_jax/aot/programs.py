@@ -1,0 +1,365 @@
+"""The programs that aot.py compiles, on shapes alone.
+
+A config -> its train step and its scoring step, or a policy's sampling
+programs, lowered for a mesh whose devices need not be here, and the work that
+each needs at least. Those of RL are in rl_programs.py.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from prm_jax.inference import score
+from prm_jax.inference.sampler import SamplingConfig, Slots, Stops
+from prm_jax.inference.score import bucket
+from prm_jax.inference.writer import (
+  PROMPT_TOKENS,
+  SMALLEST_BUCKET,
+  jit_chunk,
+  jit_read,
+)
+from prm_jax.jobs.settings import (
+  check_mesh,
+  check_values,
+  head_of,
+  loss_of,
+  sampling_of,
+  settings_of,
+)
+from prm_jax.models import (
+  LoraConfig,
+  TransformerConfig,
+  attention_flops,
+  init_cache,
+  init_params,
+  merge,
+  product_flops,
+  unstack_layers,
+)
+from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
+from prm_jax.models.tpu_attention import LANES
+from prm_jax.runtime.sharding import batch_sharding, make_mesh
+from prm_jax.training.loop import compile_train_step, make_train_step
+from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
+from prm_jax.training.train_state import TrainState, abstract_state, make_init
+
+# Of the state's dtype and shape only these matter to a bound.
+PER_STEP = ('step_labels', 'step_weights', 'step_trials')
+
+
+class Program(NamedTuple):
+  """A program, and what is known of it before it is compiled.
+
+  Attributes:
+    lower: makes it, up to what the compiler does.
+    devices: that it runs on.
+    products, attention: FLOPs that any implementation needs.
+    kernels: FLOPs of its attention kernels, if it has any.
+    cache: bytes on a device of the cache among its arguments.
+    beside: bytes that lie on a device while it runs and that it does not read.
+  """
+
+  lower: Callable[[], jax.stages.Lowered]
+  devices: int
+  products: float = 0.0
+  attention: float = 0.0
+  kernels: float = 0.0
+  cache: int = 0
+  beside: int = 0
+
+
+class Plan(NamedTuple):
+  """What a config would run.
+
+  Attributes:
+    programs: by name, `train` among them.
+    meshes: the one that trains first.
+    remat: of what is trained.
+    rows, length: of a training batch.
+  """
+
+  programs: dict[str, Program]
+  meshes: tuple[Mesh, ...]
+  remat: str
+  rows: int
+  length: int
+
+
+def model_of(config: Mapping[str, Any]) -> TransformerConfig:
+  """The architecture; that of a base on the hub from the config itself."""
+  known = config['aot']['model']
+  if known:
+    return TransformerConfig(**known, **config['model'])
+  return settings_of(config).described.model
+
+
+def optimizer_of(config: Mapping[str, Any]) -> optax.GradientTransformation:
+  """As `training.train_best` makes it; policies have no head to go first."""
+  train = config['train']
+  return make_optimizer(
+    OptimConfig(**config['optim']),
+    train['steps'],
+    train.get('head_only_steps', 0),
+  )
+
+
+def train_state_of(config: Mapping[str, Any], mesh: Mesh) -> TrainState:
+  """The state that the job trains, without values."""
+  init = make_init(
+    model_of(config),
+    head_of(config),
+    optimizer_of(config),
+    LoraConfig(**config['lora']),
+    lm_loss=loss_of(config).lm_weight > 0,
+  )
+  return abstract_state(init, mesh)
+
+
+def lower_train(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
+  """The train step of the job, on shapes."""
+  optim, steps = OptimConfig(**config['optim']), config['train']['steps']
+  state = train_state_of(config, mesh)
+  step = make_train_step(
+    model_of(config),
+    head_of(config),
+    loss_of(config),
+    optimizer_of(config),
+    make_schedule(optim, steps),
+    config['train']['microbatches'],
+    LoraConfig(**config['lora']),
+    config['train'].get('head_only_steps', 0),
+  )
+  with jax.set_mesh(mesh):
+    return compile_train_step(step, state, mesh).lower(
+      state, abstract_batch(config, mesh)
+    )
+
+
+def abstract_batch(
+  config: Mapping[str, Any], mesh: Mesh
+) -> dict[str, jax.ShapeDtypeStruct]:
+  """The batch contract of `pipeline.make_batches`, without values."""
+  data = config['data']
+  B, T, P = (
+    data[name] for name in ('batch_size', 'row_length', 'max_steps_per_row')
+  )
+
+  def of(length: int, dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(
+      (B, length), dtype, sharding=batch_sharding(mesh)
+    )
+
+  tokens = dict.fromkeys(('tokens', 'positions', 'segment_ids'))
+  return (
+    {name: of(T, jnp.int32) for name in tokens}
+    | {name: of(P, jnp.int32) for name in ('step_ends', 'chain_ids')}
+    | {name: of(P, jnp.float32) for name in PER_STEP}
+    | {name: of(T, jnp.bool_) for name in ('numbers', 'lm_mask')}
+    | {'step_mask': of(P, jnp.bool_)}
+  )
+
+
+def lower_score(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
+  """`score.row_scores` of as many rows as a training batch has.
+
+  As in an evaluation during training, with the optimizer's state on the chip.
+  """
+  model = model_of(config)
+  head, lora = head_of(config), LoraConfig(**config['lora'])
+  state = train_state_of(config, mesh)
+  batch = abstract_batch(config, mesh)
+  rows = score.Rows(*(batch[name] for name in score.Rows._fields))
+
+  def step_scores(state: TrainState, rows: score.Rows) -> jax.Array:
+    params = state.params
+    if lora.rank:
+      merged = merge(params['backbone'], params['lora'], lora)
+      params = params | {'backbone': merged}
+    return score.row_scores(params, rows, None, model, head)
+
+  with jax.set_mesh(mesh):
+    return jax.jit(
+      step_scores, keep_unused=True, out_shardings=NamedSharding(mesh, P())
+    ).lower(state, rows)
+
+
+def reading(
+  model: TransformerConfig, rows: int, length: int, logits: bool = False
+) -> dict[str, float]:
+  """FLOPs of a forward pass over rows of one chain each."""
+  tokens = rows * length
+  attention = attention_flops(model, tokens * (length + 1) / 2)
+  return {
+    'products': product_flops(model, tokens, logits * tokens),
+    'attention': attention,
+    'kernels': attention * _wide(model),
+  }
+
+
+def learning(
+  model: TransformerConfig, rows: int, length: int, logits: bool = False
+) -> dict[str, float]:
+  """`reading` of a train step: a gradient costs twice the forward pass.
+
+  To the 2 products of the forward kernel the two of the gradient have 7, as
+  both make the scores again. With activations that are not kept forward runs
+  twice.
+  """
+  found = reading(model, rows, length, logits)
+  forward = 1 if model.remat == 'none' else 2
+  return {
+    'products': 3 * found['products'],
+    'attention': 3 * found['attention'],
+    'kernels': found['kernels'] * (2 * forward + 7) / 2,
+  }
+
+
+def _wide(model: TransformerConfig) -> float:
+  """Kernels have heads of whole LANES."""
+  return -(-model.head_dim // LANES) * LANES / model.head_dim
+
+
+def placed(shapes: Any, where: Any) -> Any:
+  """ShapeDtypeStructs with a tree of shardings."""
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    shapes,
+    where,
+  )
+
+
+def bytes_of(tree: Any) -> int:
+  """What placed shapes take of one device's memory."""
+  return sum(
+    math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    for leaf in jax.tree.leaves(tree)
+  )
+
+
+class Sampling(NamedTuple):
+  """A policy that writes.
+
+  Attributes:
+    length: of its longest chain.
+  """
+
+  model: TransformerConfig
+  config: SamplingConfig
+  length: int
+  mesh: Mesh
+
+  def params(self) -> Any:
+    """In the form that it writes with."""
+    stacked = self.stacked()
+    return placed(
+      jax.eval_shape(lambda x: unstack_layers(x, self.model), stacked),
+      decoding_shardings(stacked, self.model, self.mesh),
+    )
+
+  def stacked(self) -> Any:
+    """As they are trained, but for the type."""
+    return jax.eval_shape(
+      lambda key: init_params(key, self.model), jax.random.key(0)
+    )
+
+  def cache(self) -> Any:
+    """The longest that it needs."""
+    slots = self.config.slots
+    split = cache_sharding(self.model, slots, self.mesh)
+    shapes = jax.eval_shape(lambda: init_cache(self.model, slots, self.length))
+    return placed(shapes, jax.tree.map(lambda _: split, shapes))
+
+  def lower_read(self) -> jax.stages.Lowered:
+    """`Writer` reads as many prompts as one call takes."""
+    params = self.params()
+    tokens = jax.ShapeDtypeStruct(self._prompts(), jnp.int32)
+    with jax.set_mesh(self.mesh):
+      return jit_read(self.model).lower(params, tokens)
+
+  def _prompts(self) -> tuple[int, int]:
+    """As long as they leave room to write."""
+    longest = max(1, self.length - self.config.max_tokens)
+    T = bucket(longest, SMALLEST_BUCKET)
+    return max(1, min(PROMPT_TOKENS // T, bucket(self.config.slots, 1))), T
+
+  def lower_chunk(self) -> jax.stages.Lowered:
+    """A chunk of `Writer`, with chains as long as they can become.
+
+    Its loop over tokens is counted once: the work is that of one token of
+    every slot.
+    """
+    whole = NamedSharding(self.mesh, P())
+
+    def of(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+      return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
+
+    B = self.config.slots
+    slots = Slots(*(of(jnp.int32, B) for _ in range(4)), of(jnp.uint32, B, 2))
+    # Which tokens stop a chain is no matter of its shape.
+    stops = Stops(separator=2, end=3)
+    chunk = jit_chunk(self.model, self.mesh, self.config, stops)
+    params, cache = self.params(), self.cache()
+    with jax.set_mesh(self.mesh):
+      return chunk.lower(params, slots, cache, of(jnp.int32))
+
+  def programs(self) -> dict[str, Program]:
+    """Reading prompts, and writing."""
+    B, size, model = self.config.slots, self.mesh.size, self.model
+    rows, length = self._prompts()
+    # Of the last layer keys and values alone.
+    whole = reading(model, rows, length)
+    share = (model.n_layers - 1) / model.n_layers
+    last = 4 * rows * length * model.d_model * model.n_kv_heads * model.head_dim
+    return {
+      'read': Program(
+        self.lower_read,
+        size,
+        share * whole['products'] + last,
+        share * whole['attention'],
+      ),
+      # One token that sees a full cache, and its logits.
+      'sample': Program(
+        self.lower_chunk,
+        size,
+        product_flops(model, B, B),
+        attention_flops(model, B * self.length),
+        cache=bytes_of(self.cache()),
+      ),
+    }
+
+
+def plan(config: Mapping[str, Any], devices: Sequence[jax.Device]) -> Plan:
+  """Of a reward model or of a policy that imitates.
+
+  Raises:
+    UserError: the config is wrong, or does not fit the devices.
+  """
+  check_values(config)
+  mesh, model = make_mesh(config['mesh'], devices), model_of(config)
+  check_mesh(config, model, mesh)
+  rows, length = config['data']['batch_size'], config['data']['row_length']
+  logits = loss_of(config).lm_weight > 0
+  programs = {
+    'train': Program(
+      lambda: lower_train(config, mesh),
+      mesh.size,
+      **learning(model, rows, length, logits),
+    )
+  }
+  if config['task'] == 'policy':
+    window = config['data']['max_length']
+    sampling = Sampling(model, sampling_of(config), window, mesh)
+    programs |= sampling.programs()
+  else:
+    programs['score'] = Program(
+      lambda: lower_score(config, mesh),
+      mesh.size,
+      **reading(model, rows, length),
+    )
+  return Plan(programs, (mesh,), model.remat, rows, length)

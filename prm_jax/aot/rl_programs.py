@@ -1,0 +1,368 @@
+"""The programs of an RL job, on shapes alone; see programs.py.
+
+Between two updates a chip holds more than any one program reads: what is
+trained, the form of it that writes, the PRM, the reference. All of it counts.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from prm_jax.aot.programs import (
+  Plan,
+  Program,
+  Sampling,
+  bytes_of,
+  learning,
+  reading,
+)
+from prm_jax.inference import loading, score
+from prm_jax.inference.loading import ModelDescription
+from prm_jax.inference.score import bucket, row_bucket
+from prm_jax.inference.scorer import CALL_FILL, jit_row_scores
+from prm_jax.inference.writer import cache_bucket, jit_unstack
+from prm_jax.jobs import rl, rl_rating, rl_settings
+from prm_jax.jobs.rl_meshes import check_meshes, make_meshes
+from prm_jax.jobs.rl_settings import Settings
+from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.rl.credit import Findings
+from prm_jax.rl.episodes import SMALLEST_STEPS
+from prm_jax.rl.implicit import Outcomes
+from prm_jax.rl.loop import jit_advantages
+from prm_jax.rl.objective import Experience
+from prm_jax.rl.views import jit_view
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import batch_sharding
+from prm_jax.training.loop import compile_train_step
+from prm_jax.training.train_state import (
+  NO_LORA,
+  abstract_state,
+  make_params,
+  placed_shapes,
+  stored,
+)
+
+HEAD = HeadConfig('two_class')  # of a PRM that is not there yet
+
+
+class Models(NamedTuple):
+  """Which models a job has.
+
+  Attributes:
+    longest: tokens of a chain.
+    prm: None without a PRM that is a model.
+    head: of it; None of an implicit one.
+  """
+
+  policy: TransformerConfig
+  longest: int
+  prm: TransformerConfig | None
+  head: HeadConfig | None
+
+
+def models_of(config: Mapping[str, Any], settings: Settings) -> Models:
+  """Those of the workdirs that a config names, where it does.
+
+  Else the policy that `config.aot` describes, and a PRM as large as the policy.
+
+  Raises:
+    UserError: neither says what the policy is.
+  """
+  known, prm = config['aot']['model'], config['prm']
+  if known and not config['policy']['workdir']:
+    policy = TransformerConfig(**known, **rl_settings.computed(config))
+    longest = config['aot']['max_length']
+  else:
+    start = rl_settings.open_start(
+      config['policy']['workdir'], config, settings
+    )
+    policy = start.described.model
+    longest = start.described.format.max_length
+  if prm['kind'] not in ('workdir', rl_settings.IMPLICIT):
+    return Models(policy, longest, None, None)
+  model, head = policy, None if settings.implicit else HEAD
+  if prm['path']:
+    described = _described(prm['path'])
+    model, head = described.model, described.head
+  if dtype := prm['dtype']:
+    model = dataclasses.replace(model, dtype=dtype, param_dtype=dtype)
+  return Models(policy, longest, model, head)
+
+
+def _described(path: str) -> ModelDescription:
+  folder = paths.open_path(path).expanduser()
+  if not (folder / 'model.json').is_file():
+    raise UserError(
+      f'prm.path={path}: no model.json of a training run; of a published PRM '
+      "nothing is read here: leave prm.path='' for one as large as the policy"
+    )
+  return loading.read_description(folder)
+
+
+class Held(NamedTuple):
+  """What stays on the devices, as placed shapes; None: there is none."""
+
+  params: Any  # that are trained
+  rest: Any  # of their state
+  written_with: Any  # from here on the sampling mesh: the policy as it writes
+  given: Any  # parameters on their way there, while it still writes
+  reference: Any
+  prm: Any
+  prm_rest: Any  # of the state of one that learns
+
+
+class Job:
+  """An RL job without values.
+
+  Raises:
+    UserError: the config does not fit the devices.
+  """
+
+  def __init__(
+    self, config: Mapping[str, Any], devices: Sequence[jax.Device]
+  ) -> None:
+    settings = rl_settings.settings_of(config)
+    self.settings, self.models = settings, models_of(config, settings)
+    self.meshes = make_meshes(config, devices)
+    check_meshes(settings, self.models.policy, self.meshes)
+    self.sampling = Sampling(
+      self.models.policy,
+      settings.sampling,
+      self.models.longest,
+      self.meshes.sampling,
+    )
+    init, self._step = rl.make_learning(settings, self.models.policy)
+    self.state = abstract_state(init, self.meshes.training)
+    self.prm_state = None
+    if settings.implicit and settings.implicit.online:
+      init, self._prm_step = rl_rating.make_learning(settings, self.models.prm)
+      self.prm_state = abstract_state(init, self.meshes.sampling)
+    self.held = self._hold()
+
+  @property
+  def length(self) -> int:
+    """Tokens of the longest rows that are learned from."""
+    longest = self.models.longest
+    return min(cache_bucket(longest), longest)
+
+  @property
+  def rows(self) -> int:
+    """Chains of a minibatch."""
+    return self.settings.loop.chains // self.settings.loop.minibatches
+
+  def _hold(self) -> Held:
+    settings, models = self.settings, self.models
+    reference, prm, rest = None, None, None
+    if settings.reads_reference and not settings.reference.offload:
+      reference = self._reference()
+    if self.prm_state:
+      prm, rest = self.prm_state.params, self.prm_state._replace(params=None)
+    elif models.prm:
+      prm = _abstract_params(models.prm, models.head, self.meshes.sampling)
+    stale = settings.loop.staleness
+    return Held(
+      self.state.params,
+      self.state._replace(params=None),
+      self.sampling.params(),
+      self._backbone(models.policy.param_dtype) if stale else None,
+      reference,
+      prm,
+      rest,
+    )
+
+  def _backbone(self, dtype: str) -> Any:
+    """The policy's, as it is trained, but where it samples."""
+    model = dataclasses.replace(self.models.policy, param_dtype=dtype)
+    return _abstract_params(model, None, self.meshes.sampling)['backbone']
+
+  def _reference(self) -> Any:
+    kept = self.settings.reference.param_dtype
+    return self._backbone(kept or self.models.policy.param_dtype)
+
+  def _beside(self, mesh: Mesh, *read: str) -> int:
+    """Bytes on a device of what is there and a program does not read."""
+    return sum(
+      bytes_of(tree)
+      for name, tree in self.held._asdict().items()
+      if tree is not None and name not in read and _mesh_of(tree) == mesh
+    )
+
+  def _program(
+    self,
+    mesh: Mesh,
+    function: Any,
+    *arguments: Any,
+    read: Sequence[str] = (),
+    **flops: float,
+  ) -> Program:
+    """A jitted function that reads some of what is held, and more."""
+
+    def lower() -> jax.stages.Lowered:
+      with jax.set_mesh(mesh):
+        return function.lower(*arguments)
+
+    return Program(lower, mesh.size, beside=self._beside(mesh, *read), **flops)
+
+  def programs(self) -> dict[str, Program]:
+    """In the order of an update."""
+    mesh, settings = self.meshes.sampling, self.settings
+    found = {'take': self._take()}
+    for name, program in self.sampling.programs().items():
+      beside = self._beside(mesh, 'written_with')
+      found[name] = program._replace(beside=beside)
+    if settings.reads_reference:
+      params = {'backbone': self._reference()}
+      found['reference'] = self._view('logprobs', mesh, params, 'reference')
+    if self.prm_state:
+      found['learn_prm'] = self._learn_prm()
+    if settings.implicit:
+      found['score'] = self._view('logprobs', mesh, self.held.prm, 'prm')
+    elif self.models.prm:
+      found['score'] = self._score()
+    mesh, params = self.meshes.training, self.state.params
+    if 'head' in params:
+      found['values'] = self._view('values', mesh, params, 'params')
+    found['advantages'] = self._advantages()
+    found['train'] = self._program(
+      mesh,
+      compile_train_step(self._step, self.state, mesh),
+      self.state,
+      self._experience(),
+      read=('params', 'rest'),
+      **learning(self.models.policy, self.rows, self.length, logits=True),
+    )
+    return found
+
+  def _take(self) -> Program:
+    """The policy gets its new parameters; the old ones are gone."""
+    mesh, policy = self.meshes.sampling, self.models.policy
+    backbone = self._backbone(policy.param_dtype)
+    read = ['written_with']
+    # With adapters what is taken is merged first, beside what is trained.
+    if not self.settings.lora.rank:
+      read.append('given' if self.held.given else 'params')
+    function = jit_unstack(backbone, policy, mesh)
+    return self._program(mesh, function, backbone, read=read)
+
+  def _view(self, part: str, mesh: Mesh, params: Any, read: str) -> Program:
+    """Of as many rows as are viewed at a time."""
+    model = self.models.prm if read == 'prm' else self.models.policy
+    lora = self.settings.lora if 'lora' in params else NO_LORA
+    B, T = self.settings.loop.rows, self.length
+    tokens = _rows(mesh, jnp.int32, B, T)
+    return self._program(
+      mesh,
+      jit_view(part, model, mesh, lora),
+      params,
+      tokens,
+      tokens,
+      read=[read],
+      **reading(model, B, T, logits=part == 'logprobs'),
+    )
+
+  def _experience(self) -> Experience:
+    mesh, shape = self.meshes.training, (self.rows, self.length)
+    tokens = _rows(mesh, jnp.int32, *shape)
+    written = _rows(mesh, jnp.bool_, *shape)
+    floats = [_rows(mesh, jnp.float32, *shape)] * 5
+    return Experience(tokens, tokens, written, *floats)
+
+  def _learn_prm(self) -> Program:
+    """A step of an implicit PRM on all chains of an update."""
+    mesh, B = self.meshes.sampling, self.settings.loop.chains
+    tokens = _rows(mesh, jnp.int32, B, self.length)
+    batch = Outcomes(
+      tokens,
+      tokens,
+      _rows(mesh, jnp.bool_, B, self.length),
+      _rows(mesh, jnp.float32, B, self.length),
+      _rows(mesh, jnp.float32, B),
+    )
+    return self._program(
+      mesh,
+      compile_train_step(self._prm_step, self.prm_state, mesh),
+      self.prm_state,
+      batch,
+      read=('prm', 'prm_rest'),
+      **learning(self.models.prm, B, self.length, logits=True),
+    )
+
+  def _advantages(self) -> Program:
+    """Of all chains of an update, with as many steps as they can have."""
+    mesh, settings = self.meshes.training, self.settings
+    whole = NamedSharding(mesh, P())
+
+    def of(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+      return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
+
+    B, T = settings.loop.chains, self.length
+    # A step has a token of its own and its separator.
+    steps = B, bucket(settings.sampling.max_tokens // 2, SMALLEST_STEPS)
+    numbers = of(jnp.float32, B, T)
+    findings = Findings(
+      of(jnp.float32, *steps),
+      of(jnp.bool_, *steps),
+      of(jnp.int32, *steps),
+      of(jnp.float32, B),
+      of(jnp.bool_, B, T),
+      numbers,
+    )
+    size, config = settings.loop.samples, settings.advantage
+    function = jit_advantages(size, settings.reward, config, mesh)
+    return self._program(mesh, function, findings, numbers)
+
+  def _score(self) -> Program:
+    """All chains of an update, as far as one call takes them."""
+    mesh, model = self.meshes.sampling, self.models.prm
+    split = mesh.shape['replica'] * mesh.shape['fsdp']
+    at_once = max(1, CALL_FILL * split // self.models.longest)
+    B = row_bucket(min(self.settings.loop.chains, at_once), split)
+    T = bucket(self.models.longest)
+    tokens, ends = (_rows(mesh, jnp.int32, B, n) for n in (T, T // 2))
+    numbers = _rows(mesh, jnp.bool_, B, T)
+    rows = score.Rows(tokens, tokens, tokens, ends, numbers)
+    return self._program(
+      mesh,
+      jit_row_scores(model, self.models.head, mesh),
+      self.held.prm,
+      rows,
+      None,
+      read=['prm'],
+      **reading(model, B, T),
+    )
+
+
+def _rows(mesh: Mesh, dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+  placed = batch_sharding(mesh)
+  return jax.ShapeDtypeStruct(shape, dtype, sharding=placed)
+
+
+def _abstract_params(
+  model: TransformerConfig, head: HeadConfig | None, mesh: Mesh
+) -> Any:
+  shapes = jax.eval_shape(
+    lambda key: stored(make_params(key, model, head), model), jax.random.key(0)
+  )
+  return placed_shapes(shapes, mesh)
+
+
+def _mesh_of(tree: Any) -> Mesh:
+  return jax.tree.leaves(tree)[0].sharding.mesh
+
+
+def plan(config: Mapping[str, Any], devices: Sequence[jax.Device]) -> Plan:
+  """Of an RL job.
+
+  Raises:
+    UserError: the config is wrong, or does not fit the devices.
+  """
+  job = Job(config, devices)
+  meshes = tuple(dict.fromkeys(job.meshes))
+  remat = job.models.policy.remat
+  return Plan(job.programs(), meshes, remat, job.rows, job.length)

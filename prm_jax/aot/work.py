@@ -1,0 +1,329 @@
+"""What one device does in a compiled program: products, memory, traffic.
+
+XLA's own cost analysis counts the body of a loop once, and a training step is
+mostly loops: over layers, microbatches, and, on TPU, over the parts of a
+product whose operand is still on its way. Here a body counts as often as it
+runs.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+from prm_jax.aot.hlo import Array, Computation, Instruction, Program, trips
+
+_NAME = re.compile(r'%([\w.\-]+)')
+_CALLED = re.compile(r'(?:calls|to_apply)=%([\w.\-]+)')
+_BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
+_TRUE_FALSE = re.compile(r'(?:true|false)_computation=%([\w.\-]+)')
+# Three ways to write groups: [count,size]<=..., a mesh with the axes that a
+# group goes along, and a list.
+_TILED = re.compile(r'replica_groups=\[(\d+),(\d+)\]<=')
+_ON_MESH = re.compile(r'replica_groups=mesh\[([^\]]*)\].*?\{([^}]*)\}')
+_LISTED = re.compile(r'replica_groups=\{\{([\d,]*)\}')
+COLLECTIVES = (
+  'all-gather',
+  'all-reduce',
+  'reduce-scatter',
+  'all-to-all',
+  'collective-permute',
+)
+# TPU's reduce-scatter is a fusion with this name, of an all-reduce and the
+# slice of its result that a device keeps.
+SCATTERING = 'all-reduce-scatter'
+# In fusions: a collective that goes on beside it is counted where it begins.
+PASSED_ON = {*COLLECTIVES, 'parameter', 'custom-call'}
+# They name or pass on what is there already.
+_FREE = {
+  'async-start',
+  'bitcast',
+  'call',
+  'conditional',
+  'constant',
+  'get-tuple-element',
+  'parameter',
+  'partition-id',
+  'tuple',
+  'while',
+}
+
+
+@dataclasses.dataclass
+class Count:
+  """Work of one device.
+
+  Attributes:
+    flops: of matrix products and convolutions; kernels are not seen into.
+    memory_bytes: read from and written to main memory (HBM).
+    sent_bytes: per kind of collective, in ring algorithms.
+    largest_gather: bytes of the largest result of one all-gather.
+    unknown_loops: loops that were counted once, as their length is not in the
+      program.
+  """
+
+  flops: float = 0.0
+  memory_bytes: float = 0.0
+  sent_bytes: dict[str, float] = dataclasses.field(default_factory=dict)
+  largest_gather: float = 0.0
+  unknown_loops: int = 0
+
+
+def count_work(program: Program, devices: int) -> Count:
+  """Counts a whole program, loops as often as they run.
+
+  Args:
+    devices: in the program; the group of a collective that names none.
+  """
+  total = Count()
+  _count(
+    program.computations, program.entry, 1.0, devices, total, set(), fused=False
+  )
+  return total
+
+
+def _count(
+  computations: Mapping[str, Computation],
+  name: str,
+  times: float,
+  devices: int,
+  total: Count,
+  channels: set[str],
+  fused: bool,
+) -> None:
+  here = computations[name]
+  for made in here.values():
+    if made.kind in ('convolution', 'dot'):
+      total.flops += times * _product_flops(made, here)
+    kind = made.kind.removesuffix('-start')
+    if kind in COLLECTIVES and _first_piece(made, channels, fused):
+      if name.startswith(SCATTERING):
+        kind = 'reduce-scatter'
+      sent, gathered = _collective(made, kind, devices)
+      total.sent_bytes[kind] = total.sent_bytes.get(kind, 0.0) + times * sent
+      total.largest_gather = max(total.largest_gather, gathered)
+      if fused:
+        in_memory = made.arrays[0].in_memory
+        total.memory_bytes += times * made.arrays[0].size * in_memory
+    if not fused:
+      total.memory_bytes += times * _memory_bytes(made, here, computations)
+    for called, runs in _calls(made, here, computations, total):
+      _count(
+        computations,
+        called,
+        times * runs,
+        devices,
+        total,
+        channels,
+        fused or made.kind == 'fusion',
+      )
+
+
+def _first_piece(made: Instruction, channels: set[str], fused: bool) -> bool:
+  """Whether a collective was not counted yet.
+
+  One that goes on beside products is spread over several fusions and stands
+  in each under the same channel.
+  """
+  if not fused:
+    return True
+  channel = re.search(r'channel_id=(\d+)', made.text)[1]
+  new = channel not in channels
+  channels.add(channel)
+  return new
+
+
+def _calls(
+  made: Instruction,
+  here: Computation,
+  computations: Mapping[str, Computation],
+  total: Count,
+) -> Iterator[tuple[str, float]]:
+  """The computations that an instruction runs, and how often."""
+  if made.kind == 'while':
+    body = re.search(r'body=%([\w.\-]+)', made.text)[1]
+    runs = trips(made, here, computations)
+    total.unknown_loops += runs is None
+    yield body, 1 if runs is None else runs
+  elif made.kind == 'conditional':
+    listed = _BRANCHES.search(made.text)
+    branches = _NAME.findall(listed[1]) if listed else None
+    # The longest program is the one that matters: that of the update.
+    yield (
+      max(
+        branches or _TRUE_FALSE.findall(made.text),
+        key=lambda name: len(computations[name]),
+      ),
+      1,
+    )
+  elif made.kind in ('fusion', 'call', 'async-start'):
+    for called in _CALLED.findall(made.text):
+      yield called, 1
+
+
+def _product_flops(made: Instruction, here: Computation) -> float:
+  """Two per multiplication: those that meet no padding."""
+  (out,) = made.arrays
+  left, right = (here[name].arrays[0].dims for name in made.operands[:2])
+  if made.kind == 'dot':
+    contracted = re.search(r'lhs_contracting_dims=\{([\d,]*)\}', made.text)[1]
+    inner = math.prod(left[int(i)] for i in contracted.split(',') if i)
+    return 2.0 * math.prod(out.dims) * inner
+  labels = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', made.text)
+  inputs, kernel, outputs = labels.groups()
+  window = re.search(r'window=\{([^}]*)\}', made.text)
+  flops = 2.0 * right[kernel.index('i')]
+  flops *= out.dims[outputs.index('b')] * out.dims[outputs.index('f')]
+  options = dict(re.findall(r'(\w+)=(\S+)', window[1])) if window else {}
+  for i in range(len(inputs) - 2):
+
+    def option(name: str, default: int, i: int = i) -> int:
+      values = options.get(name, '').split('x')
+      return int(values[i]) if values[0] else default
+
+    before = options.get('pad', '').split('x')
+    pad = int(before[i].split('_')[0]) if before[0] else 0
+    flops *= _valid_pairs(
+      left[inputs.index(str(i))],
+      right[kernel.index(str(i))],
+      out.dims[outputs.index(str(i))],
+      pad,
+      option('stride', 1),
+      option('lhs_dilate', 1),
+      option('rhs_dilate', 1),
+    )
+  return flops
+
+
+def _valid_pairs(
+  size: int,
+  kernel: int,
+  outputs: int,
+  pad: int,
+  stride: int,
+  spread: int,
+  kernel_spread: int,
+) -> int:
+  """Pairs of output and kernel positions along one axis that meet an input."""
+  return sum(
+    0 <= at < size * spread and at % spread == 0
+    for o in range(outputs)
+    for k in range(kernel)
+    for at in [o * stride + k * kernel_spread - pad]
+  )
+
+
+def _group_size(text: str, devices: int) -> int:
+  if tiled := _TILED.search(text):
+    return int(tiled[2])
+  if on_mesh := _ON_MESH.search(text):
+    sizes = dict(re.findall(r"'(\w+)'=(\d+)", on_mesh[1]))
+    along = re.findall(r"'(\w+)'", on_mesh[2])
+    return math.prod(int(sizes[axis]) for axis in along)
+  if listed := _LISTED.search(text):
+    return listed[1].count(',') + 1
+  return devices
+
+
+def _collective(
+  made: Instruction, kind: str, devices: int
+) -> tuple[float, float]:
+  """Bytes that a device sends in a ring, and bytes that it gathers.
+
+  Gathering or scattering passes on all but the own part; a reduction to all
+  is a scattering one and a gathering one (Patarasuk and Yuan, 2009).
+  """
+  size = sum(array.size for array in _results(made))
+  group = _group_size(made.text, devices)
+  others = (group - 1) / group
+  if kind == 'reduce-scatter' and made.kind == kind:
+    size *= group  # its result is one part
+  ring = {
+    'all-gather': others,
+    'all-reduce': 2 * others,
+    'reduce-scatter': others,
+    'all-to-all': others,
+    'collective-permute': 1.0,
+  }
+  return size * ring[kind], size if kind == 'all-gather' else 0.0
+
+
+def _results(made: Instruction) -> tuple[Array, ...]:
+  """What a collective makes; its start has the operands in front of that."""
+  if not made.kind.endswith('-start') or made.kind == 'all-reduce-start':
+    return made.arrays
+  count = len(made.operands)
+  return made.arrays[count : 2 * count]
+
+
+def _memory_bytes(
+  made: Instruction,
+  here: Computation,
+  computations: Mapping[str, Computation],
+) -> float:
+  """Bytes that an instruction moves from and to main memory."""
+  if made.kind in _FREE or made.kind.endswith('-done'):
+    return 0.0
+  arrays = [
+    array
+    for name in made.operands
+    if name in here
+    for array in here[name].arrays[:1]
+  ]
+  reads = [array.size if array.in_memory else 0.0 for array in arrays]
+  if made.kind in ('copy-start', 'slice-start'):
+    # (result, operand, ..) of a copy, and (operand, result, ..) of a slice.
+    result = made.arrays[made.kind == 'slice-start']
+    return result.size * (result.in_memory + arrays[0].in_memory)
+  writes = [array.size for array in _results(made) if array.in_memory]
+  if made.kind in ('dynamic-slice', 'gather', 'slice'):
+    return sum(writes) + (sum(a.size for a in made.arrays) if reads[0] else 0)
+  if made.kind == 'dynamic-update-slice':
+    return 2 * reads[1] if reads[0] else reads[1]
+  if made.kind == 'fusion':
+    inside = computations[_CALLED.search(made.text)[1]]
+    return _fusion_bytes(inside, made.arrays)
+  return sum(reads) + sum(writes)
+
+
+def _fusion_bytes(inside: Computation, out: tuple[Array, ...]) -> float:
+  """A fusion's bytes: of what it only slices, the slice; none of what it only
+  passes on, as a collective does that goes on beside it."""
+  root = list(inside.values())[-1]
+  results = [inside[name] for name in root.operands]
+  if root.kind != 'tuple':
+    results = [root] * len(out)
+  total = sum(
+    _written(made, array, inside)
+    for made, array in zip(results, out, strict=True)
+  )
+  for made in inside.values():
+    if made.kind == 'parameter' and made.arrays[0].in_memory:
+      users = [u for u in inside.values() if made.name in u.operands]
+      total += min(
+        made.arrays[0].size, sum(_read(made.name, u, inside) for u in users)
+      )
+  return total
+
+
+def _written(made: Instruction, result: Array, inside: Computation) -> float:
+  if made.kind in PASSED_ON or not result.in_memory:
+    return 0.0
+  if made.kind == 'dynamic-update-slice':
+    return inside[made.operands[1]].arrays[0].size
+  return result.size
+
+
+def _read(name: str, user: Instruction, inside: Computation) -> float:
+  """How much of an array one of its users inside of a fusion needs."""
+  if user.kind in PASSED_ON or user.kind == 'tuple':
+    return 0.0
+  if user.kind == 'bitcast':
+    later = [u for u in inside.values() if user.name in u.operands]
+    return sum(_read(user.name, u, inside) for u in later)
+  if user.operands[0] == name:
+    if user.kind in ('dynamic-slice', 'gather', 'slice'):
+      return user.arrays[0].size
+    if user.kind == 'dynamic-update-slice':
+      return 0.0  # in place
+  return inside[name].arrays[0].size

@@ -1,0 +1,338 @@
+"""Text to tokens to exact fractions: the arithmetic that a person writes.
+
+First stop of the verifiers: `calculator.py` finds equations among the tokens of
+a step, `answers.py` reads final answers. Nothing is evaluated by Python itself,
+and every size is bounded, so a hostile text costs microseconds.
+"""
+
+import dataclasses
+import re
+from fractions import Fraction
+
+from prm_jax.data.verify import latex
+
+# Beyond these a text is unreadable, not slow. Real answers stay far below.
+MAX_DIGITS = 100
+MAX_TOKENS = 200
+MAX_DEPTH = 32
+MAX_BITS = 4096
+
+# What may stand in a fraction's way, and \frac12 with its braces.
+_BEFORE_FRACTIONS = (
+  (r'\\(?:left|right|displaystyle|[,;!:])', ''),
+  (r'\\[dt]?frac\s*(\d)', r'\\frac{\1}'),
+  (r'(\\[dt]?frac\s*\{[^{}]*\})\s*(\d)', r'\1{\2}'),
+)
+_SPELLINGS = (
+  (r'\\text\w*\s*\{([^{}]*)\}', r' \1 '),
+  (r'\\mathrm\s*\{([^{}]*)\}', r' \1 '),
+  (r'\{,\}', ','),
+  (r'\\(?:times|cdot)(?![a-z])', '*'),
+  (r'\\div(?![a-z])', '/'),
+  (r'\\approx(?![a-z])', '≈'),
+  (r'\\([%$])', r'\1'),
+  (r'[\u2212\u2013]', '-'),
+  (r'[\u00d7·⋅∙]', '*'),
+  (r'÷', '/'),
+  (r'(?<=\d)½', ' 1/2'),
+  (r'(?<=\d)¼', ' 1/4'),
+  (r'(?<=\d)¾', ' 3/4'),
+  (r'½', '1/2'),
+  (r'¼', '1/4'),
+  (r'¾', '3/4'),
+  (r' ?\n ?', '\n'),
+  # Markdown's bold is no power.
+  (r'(?<![\d)])\s*\*\*|\*\*(?!\s*[\d(-])', ' '),
+  (r'\n(?=[=≈])', ' '),
+)
+# With \frac{1}{2^{98}}: one more pair of braces inside.
+_INSIDE = r'\{((?:[^{}]|\{[^{}]*\})*)\}'
+_FRACTION = re.compile(rf'\\[dt]?frac\s*{_INSIDE}\s*{_INSIDE}')
+# The whole number of 12 \frac{3}{5}; the 3 of x^3 or of 0.3 is none.
+_WHOLE = re.compile(r'(?:^|[^\d.,^_\s])\s*[\d,]+\s*$')
+_TOKEN = re.compile(
+  r"""
+  (?P<space>[^\S\n]+)
+  |(?P<number>(?:\.?\d[\d.,:]*\d|\.?\d))
+  |(?P<percent>%|percent\b)
+  |(?P<relation>=>|[<>!~]=|==?|≈)
+  |(?P<power>\*\*|\^)
+  |(?P<rate>/\s*[A-Za-z]{2,})
+  |(?P<hyphen>(?<=\d)-[A-Za-z]{2,}(?:-[A-Za-z]+)*)
+  |(?P<operator>[-+*/])
+  |(?P<open>[({])
+  |(?P<close>[)}])
+  |(?P<money>[$€£¥¢])
+  |(?P<word>\\?[A-Za-z]+(?:['\u2019-][A-Za-z]+)*)
+  |(?P<mark>.|\n)
+  """,
+  re.VERBOSE,
+)
+# 0900 is a time, not a number.
+_WELL_FORMED = re.compile(r'(?:[1-9]\d{0,2}(?:,\d{3})+|0|[1-9]\d*)?(?:\.\d+)?')
+
+
+class Unreadable(Exception):
+  """The text is not arithmetic, or is larger than the limits above."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Token:
+  """One piece of a text.
+
+  Attributes:
+    kind: number, percent, relation, power, operator, open, close, money, word,
+      mark (punctuation), or bad: digits that are no number, such as 1,00 or
+      2:30.
+    text: as written, spellings such as × or \\times made one.
+    start: where it begins in the normalised text.
+    spaced: False where it is written together with the value before it, as in
+      3kg and 2(3).
+  """
+
+  kind: str
+  text: str
+  start: int
+  spaced: bool
+
+  @property
+  def end(self) -> int:
+    """Where the next character of the normalised text stands."""
+    return self.start + len(self.text)
+
+
+def normalise(text: str) -> str:
+  """One spelling for what has many: LaTeX, Unicode signs, bold."""
+  # Single spaces first, or the patterns below are quadratic in long runs.
+  lines = (' '.join(line.split()) for line in text.split('\n'))
+  text = '\n'.join(filter(None, lines))
+  text = latex.plain(text)
+  for pattern, replacement in _BEFORE_FRACTIONS:
+    text = re.sub(pattern, replacement, text)
+  for _ in range(MAX_DEPTH):
+    text, found = _FRACTION.subn(_fraction, text)
+    if not found:
+      break
+  for pattern, replacement in _SPELLINGS:
+    text = re.sub(pattern, replacement, text)
+  return text
+
+
+def _fraction(match: re.Match) -> str:
+  above, below = (part.strip() for part in match.groups())
+  # 2\frac{1}{2} is two and a half, which 2(1/2) would not be.
+  if above.isdecimal() and below.isdecimal() and len(below) < MAX_DIGITS:
+    before = match.string[max(match.start() - MAX_DIGITS, 0) : match.start()]
+    if _WHOLE.search(before) and int(above) < int(below):
+      return f' {above}/{below}'
+  return f'(({above})/({below}))'
+
+
+def tokens(text: str) -> list[Token]:
+  """The tokens of a normalised text."""
+  found, spaced = [], False
+  for match in _TOKEN.finditer(text):
+    kind, written = match.lastgroup, match.group()
+    if kind == 'space':
+      spaced = True
+      continue
+    if kind in ('rate', 'hyphen'):  # 12/hour, 3-day
+      kind = 'word'
+    if kind == 'number' and (
+      len(written) > MAX_DIGITS or not _WELL_FORMED.fullmatch(written)
+    ):
+      kind = 'bad'
+    spaced |= not found or found[-1].kind not in ('number', 'bad', 'close')
+    found.append(Token(kind, written, match.start(), spaced))
+    spaced = False
+  return found
+
+
+def literal(token: Token) -> Fraction:
+  """The number that a token of kind number writes."""
+  return Fraction(token.text.replace(',', ''))
+
+
+def value(text: str) -> Fraction:
+  """The exact value of an arithmetic expression, such as '1 1/2 + 20% of 5'.
+
+  Raises:
+    Unreadable: not an expression, a division by zero, or beyond the limits.
+  """
+  found = [t for t in tokens(normalise(text)) if t.kind != 'money']
+  return evaluate(operators(found))[0]
+
+
+def operators(found: list[Token]) -> list[Token]:
+  """Reads x between two values as times, and so `of` after % or a fraction.
+
+  The x of 10x 3 and 10x(3) stays an x: it may be a variable.
+  """
+  read = list(found)
+  for i in range(1, len(read) - 1):
+    before, token, after = read[i - 1 : i + 2]
+    if token.kind != 'word' or after.kind not in ('number', 'open', 'money'):
+      continue
+    times = token.text in ('x', 'X') and before.kind in (
+      'number',
+      'percent',
+      'close',
+      'word',
+    )
+    share = token.text == 'of' and (
+      before.kind == 'percent'
+      or (
+        i > 2
+        and before.kind == read[i - 3].kind == 'number'
+        and read[i - 2].text == '/'
+      )
+    )
+    if times or share:
+      text = '*' if times else 'of'
+      glued = before.kind != 'word' and before.end == token.start
+      if times and glued and (after.kind == 'open' or token.end < after.start):
+        text = 'x'
+      read[i] = dataclasses.replace(token, kind='operator', text=text)
+  return read
+
+
+def evaluate(found: list[Token]) -> tuple[Fraction, bool]:
+  """Value of a whole expression, and whether one could read it otherwise.
+
+  Two readings: 6 / 2(3), 6 / 1/3, 2 1/3 (6), 2^3^2, 10x(3), 2 (3 + 4) in
+  prose, and 100 - 20%.
+  """
+  if len(found) > MAX_TOKENS:
+    raise Unreadable(f'{len(found)} tokens: more than {MAX_TOKENS}')
+  parser = _Parser(found)
+  result, _ = parser.sum(0)
+  if parser.at < len(found):
+    raise Unreadable(f'{found[parser.at].text!r} is out of place')
+  return result, parser.doubtful
+
+
+class _Parser:
+  """Recursive descent: holds the position; rules give (value, percent?)."""
+
+  def __init__(self, found: list[Token]) -> None:
+    self.found = found
+    self.at = 0
+    self.doubtful = False
+
+  def peek(self, ahead: int = 0) -> Token:
+    end = Token('end', '', -1, True)
+    i = self.at + ahead
+    return self.found[i] if i < len(self.found) else end
+
+  def sum(self, depth: int) -> tuple[Fraction, bool]:
+    if depth > MAX_DEPTH:
+      raise Unreadable(f'more than {MAX_DEPTH} parentheses deep')
+    total, percent = self.product(depth)
+    while self.peek().text in ('+', '-'):
+      sign = -1 if self.peek().text == '-' else 1
+      self.at += 1
+      term, also = self.product(depth)
+      # 100 - 20%: of the hundred, or of one?
+      self.doubtful |= percent != also
+      total, percent = _bounded(total + sign * term), percent and also
+    return total, percent
+
+  def product(self, depth: int) -> tuple[Fraction, bool]:
+    result, percent = self.signed(depth)
+    divided = False
+    while True:
+      token = self.peek()
+      if token.text in ('*', '/', 'of', 'x') and token.kind == 'operator':
+        self.at += 1
+        self.doubtful |= token.text == 'x'
+        factor, _ = self.signed(depth)
+        if token.text == '/' and not factor:
+          raise Unreadable('division by zero')
+        self.doubtful |= divided and token.text == '/'
+        divided |= token.text == '/'
+        result = result / factor if token.text == '/' else result * factor
+      elif token.kind == 'open':
+        self.doubtful |= token.spaced or divided
+        factor, _ = self.signed(depth)
+        result *= factor
+      else:
+        return result, percent
+      result, percent = _bounded(result), False
+
+  def signed(self, depth: int) -> tuple[Fraction, bool]:
+    token = self.peek()
+    if token.kind == 'operator' and token.text in ('-', '+'):
+      self.at += 1
+      if depth > MAX_DEPTH:
+        raise Unreadable('a pile of signs')
+      result, percent = self.signed(depth + 1)
+      return (-result if token.text == '-' else result), percent
+    base, percent = self.postfix(depth)
+    if self.peek().kind != 'power':
+      return base, percent
+    self.at += 1
+    if depth > MAX_DEPTH:
+      raise Unreadable('a tower of powers')
+    # 2^3^2, where 2^35^2 may be two powers as LaTeX has them.
+    bare = self.peek().kind == 'number' and self.peek(1).kind == 'power'
+    self.doubtful |= bare
+    exponent, _ = self.signed(depth + 1)
+    return _power(base, exponent), False
+
+  def postfix(self, depth: int) -> tuple[Fraction, bool]:
+    result = self.atom(depth)
+    percent = self.peek().kind == 'percent'
+    if percent:
+      self.at += 1
+      result /= 100
+    return result, percent
+
+  def atom(self, depth: int) -> Fraction:
+    token = self.peek()
+    self.at += 1
+    if token.kind == 'open':
+      result, _ = self.sum(depth + 1)
+      if self.peek().kind != 'close':
+        raise Unreadable('a parenthesis is open')
+      self.at += 1
+      return result
+    if token.kind != 'number':
+      raise Unreadable(f'{token.text!r} where a value should be')
+    part = self.mixed(token)
+    # 2 1/3 (6): two and a third times six, or 2 times 1/3 times 6.
+    self.doubtful |= bool(part) and self.peek().kind == 'open'
+    return literal(token) + part
+
+  def mixed(self, whole: Token) -> Fraction:
+    """The 1/2 of 1 1/2, where there is one; else 0."""
+    above, slash, below = (self.peek(i) for i in range(3))
+    if not (
+      above.kind == below.kind == 'number'
+      and above.spaced
+      and slash.text == '/'
+      and whole.text.replace(',', '').isdigit()
+      and above.text.isdigit()
+      and below.text.isdigit()
+      and int(above.text) < int(below.text)
+    ):
+      return Fraction(0)
+    self.at += 3
+    return Fraction(int(above.text), int(below.text))
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+  if exponent.denominator != 1:
+    raise Unreadable('a root')
+  if not base and exponent <= 0:
+    raise Unreadable('zero to a power that is not positive')
+  size = max(base.numerator.bit_length(), base.denominator.bit_length())
+  if abs(exponent) * size > MAX_BITS:
+    raise Unreadable('a power too large to write down')
+  return base ** int(exponent)
+
+
+def _bounded(number: Fraction) -> Fraction:
+  bits = max(number.numerator.bit_length(), number.denominator.bit_length())
+  if bits > MAX_BITS:
+    raise Unreadable(f'a number of {bits} bits')
+  return number

@@ -1,0 +1,120 @@
+"""Values and their units: '$1,000', '3 1/2 cups', '90^{\\circ}', '2112_7'.
+
+`answers.py` compares what is read here from a clean text (`spellings.py`). The
+base of a numeral is a unit, too: it may be missing, not differ.
+"""
+
+import re
+from fractions import Fraction
+from typing import NamedTuple
+
+from prm_jax.data.verify import expressions, units
+
+_SCALES = {'thousand': 10**3, 'million': 10**6, 'billion': 10**9, 'dozen': 12}
+# Units that people write together with the number; other letters are algebra.
+_GLUED = frozenset(
+  (
+    *('km', 'cm', 'mm', 'kg', 'mg', 'ml', 'lb', 'lbs', 'oz', 'ft', 'mi', 'yd'),
+    *('hr', 'hrs', 'min', 'mins', 'sec', 'mph', 'kmh', 'am', 'pm', 'usd'),
+  )
+)
+FUNCTIONS = frozenset(
+  (
+    *('sqrt', 'pi', 'sin', 'cos', 'tan', 'cot', 'csc', 'arcsin', 'arccos'),
+    *('arctan', 'log', 'exp', 'infty', 'mod', 'gcd', 'lcm'),
+  )
+)
+# "15 is not a solution" is no fifteen of anything.
+_CLAUSE = frozenset(
+  ('is', 'are', 'was', 'not', 'no', 'or', 'and', 'if', 'than', 'but', 'which')
+)
+_MEASURED = re.compile(
+  r'(?P<value>.*?(?:[\d)}\]%]|\\pi|\\infty))(?P<gap>\s*)'
+  r'(?P<unit>[A-Za-z][A-Za-z ./-]*(?:\^(?:[23]|\{[23]\}))?)'
+)
+_NUMERAL = re.compile(r'-?[\d.,/ ]*\d')
+_BASED = re.compile(
+  r'(?P<value>-?(?=[A-Z]*\d)[0-9A-Z]+(?:\.[0-9A-Z]+)?|\([0-9A-Z]+\))'
+  r'(?:_|\s+base\s+)\{?\s*(?P<base>\d{1,2})\s*\}?'
+)
+_POWER_OF_TEN = re.compile(r'(?<=\d)[eE]([-+]?\d{1,3})(?!\d)')
+DATE = re.compile(r'\d{1,2}([-/])\d{1,2}\1\d{4}|\d{4}([-/])\d{1,2}\2\d{1,2}')
+
+
+class Quantity(NamedTuple):
+  """A number and its unit, as `units.canonical` has it: '' for none, or %."""
+
+  value: Fraction
+  unit: str
+
+
+def quantity(text: str) -> Quantity | None:
+  """Reads '$1,000', '3 1/2 cups', '2^10', '12.5%'; None for anything else."""
+  value, unit = measured(text)
+  if not value or value[-1] not in '0123456789)}%':
+    return None
+  # (1,234) has two coordinates.
+  if re.search(r'[(\[{][^(\[{)\]}]*,', value) or DATE.fullmatch(value):
+    return None
+  if unit == 'percent':
+    value, unit = f'{value}%', ''
+  try:
+    exact = expressions.value(_POWER_OF_TEN.sub(r'*10^(\1)', value))
+  except expressions.Unreadable:
+    return None
+  for name, factor in _SCALES.items():
+    if name in unit.split(' '):
+      exact *= factor
+      unit = ' '.join(word for word in unit.split(' ') if word != name)
+  return Quantity(exact, '%' if value.endswith('%') else units.canonical(unit))
+
+
+def measured(text: str) -> tuple[str, str]:
+  """A value and its unit, as written: ('2\\pi', 'cm'), ('2112', 'base7')."""
+  based = _BASED.fullmatch(text)
+  if based:
+    return based['value'].strip('()'), f'base{based["base"]}'
+  text = re.sub(r'\^\{\\circ\}(?= ?[CF]?$)', ' degrees', text)
+  money = re.findall(r'[$€£¥¢]', text)
+  if len(money) > 1:
+    return text, ''
+  for sign in money:
+    text = text.replace(sign, '').strip()
+  match, unit = _MEASURED.fullmatch(text), ''
+  if match and _is_unit(match['value'], match['gap'], match['unit']):
+    text, unit = match['value'], match['unit'].strip(' .').lower()
+  unit = re.sub(r'\{|\}', '', unit)
+  return text, ' '.join([*(units.MONEY[sign] for sign in money), unit]).strip()
+
+
+def _is_unit(value: str, gap: str, text: str) -> bool:
+  """Is text a unit of the value before it, and no letters of algebra?"""
+  name = re.sub(r'\^.*|\.', '', text.lower()).strip()
+  words = re.split('[ /-]+', name)
+  if any(word in FUNCTIONS or word in _CLAUSE for word in words):
+    return False
+  if not gap:
+    return name in _GLUED
+  if len(name) == 1:
+    return name in 'mglsh' and bool(_NUMERAL.fullmatch(value))
+  return units.known(name) or any(
+    len(word) > 2 or (len(word) > 1 and (units.known(word) or word in _GLUED))
+    for word in words
+  )
+
+
+def same(a: Quantity, b: Quantity) -> bool:
+  """Are two quantities equal? 50% is 1/2 and 50; no unit is converted."""
+  percents = [a.unit, b.unit].count('%')
+  if percents == 1:
+    percent, other = (a, b) if a.unit == '%' else (b, a)
+    alike = other.value in (percent.value, percent.value * 100)
+    return alike and not other.unit
+  return a.value == b.value and units.agree(a.unit, b.unit)
+
+
+def agree(one: str, other: str) -> bool:
+  """Do the units of two values that are no numbers agree?"""
+  if any(word in _SCALES for word in [*one.split(), *other.split()]):
+    return one == other
+  return units.agree(units.canonical(one), units.canonical(other))

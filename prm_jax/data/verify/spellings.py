@@ -1,0 +1,209 @@
+r"""One spelling for what has many: the first and the last stop of `answers.py`.
+
+`clean` takes the answer out of its box and its dollar signs, and writes plain
+text, Unicode and the dialects of LaTeX in one way: 3√3, 3sqrt(3) and 3\sqrt3
+become 3\sqrt{3}. `latex` writes what math-verify would misread in a way that it
+reads. No pattern looks at a character more than a few times.
+"""
+
+import re
+import unicodedata
+from fractions import Fraction
+
+from prm_jax.data.verify import units
+
+_HALVES = '½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞'
+# Most of the signs that look like ASCII letters are in these tables.
+# ruff: noqa: RUF001
+_SIGNS = {
+  **dict.fromkeys('\u2212\u2013', '-'),
+  **dict.fromkeys('·⋅∙', r'\cdot '),
+  '×': r'\times ',
+  '÷': '/',
+  'π': r'\pi ',
+  'θ': r'\theta ',
+  '∞': r'\infty ',
+  '≤': r'\leq ',
+  '≥': r'\geq ',
+  '≠': r'\neq ',
+  '≈': r'\approx ',
+  '±': r'\pm ',
+  '∪': r'\cup ',
+  '∩': r'\cap ',
+  '∈': r'\in ',
+  '∅': r'\emptyset ',
+  'ℝ': r'\mathbb{R}',
+  '°': r'^{\circ}',
+}
+_RAISED = str.maketrans('⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻₀₁₂₃₄₅₆₇₈₉', '0123456789+-0123456789')
+_WRITTEN_OUT = re.compile(
+  r'\\(?:text(?:bf|it|rm|sf|normal)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}'
+)
+_VALUE_END = re.compile(r'(?:[\d})]|\\pi)[\s\\,;~]*$')
+_DELIMITERS = (
+  (r'^\*\*(.*)\*\*$', r'\1'),  # bold
+  (r'^\$((?:\\.|[^$\\])+)\$$', r'\1'),
+  (r'(?<!\\)\\[()\[\]]|\$\$', ''),
+  # $x = 1$ or $x = 2$, but not $5 or $6
+  (r'(?<!\\)\$((?:\\.|[^$\\])+)(?<!\s)\$(?!\d)', r'\1'),
+)
+# In this order.
+_SPELLINGS = (
+  (r'(?<=\d)(?:\{,\}(?:\\!)?|\\,|, ?\\!) ?(?=\d{3}(?!\d))', ''),
+  (r'\{,\}', ','),
+  (r'\\phantom\s*(?:\{[^{}]*\}|\S)', ''),
+  (r'\\!|\\(?:rm|bf)(?![A-Za-z])', ''),
+  (r'(?<!\\)\\[,;: ]|~|\\q?quad(?![A-Za-z])', ' '),
+  (r'\\(?:left|right|displaystyle|[bB]igg?[lrm]?)(?![A-Za-z])', ''),
+  (r'\\[dtc]frac(?![A-Za-z])', r'\\frac'),
+  (r'\\([%$])', r'\1'),
+  (r'\\degree(?![A-Za-z])', r'^{\\circ}'),
+  (r'\*\*', '^'),
+  (r'<=', r'\\leq '),
+  (r'>=', r'\\geq '),
+  (r'(?<![\\A-Za-z])[pP]i(?![A-Za-z])', r'\\pi '),
+  (r'(?<![\\A-Za-z])inf(?:inity)?(?![A-Za-z])', r'\\infty '),
+  (r'√|(?<![\\A-Za-z])sqrt(?![A-Za-z])', r'\\sqrt '),
+  # Brackets or an array around the cells are one more way to draw a matrix.
+  (r'(\\\\)\s*\[\d+(?:pt|ex|em|mm)\]', r'\1'),
+  (r'\\(begin|end)\{array\}(?:\{[clr|]*\})?', r'\\\1{matrix}'),
+  (r'[(\[]\s*\\begin\{matrix\}', r'\\begin{pmatrix}'),
+  (r'\\end\{matrix\}\s*[)\]]', r'\\end{pmatrix}'),
+  (r'\\bigcup(?![A-Za-z])', r'\\cup '),
+  (r'\\colon(?![A-Za-z])|(?<=\d)\s+to\s+(?=\d)', ':'),
+  (r'^\s*[Aa]ll real numbers\s*\.?$', r'\\mathbb{R}'),
+  (r'_\s*\{?\s*\(\s*(?:base\s*)?(\d+)\s*\)\s*\}?', r'_{\1}'),
+  (r'_\{\s*base\s*(\d+)\s*\}|\s\(base (\d+)\)\s*$', r'_{\1\2}'),
+  # A group of LaTeX: 20{\frac{1}{4}}.
+  (r'(?<=\d)\s*\{(\\frac\{\d+\}\{\d+\})\}', r'\1'),
+  (r'\s+', ' '),
+  (r'(?<=[)\]}]) ?U ?(?=[(\[{\\])', r'\\cup '),
+  (r' ?([_^]) ?', r'\1'),
+  (r'\^(?:\{ ?\\circ ?\}|\\circ(?![A-Za-z]))', r'^{\\circ}'),
+  (r'^ ?\\approx(?![A-Za-z])', ''),
+)
+_COMMAND = re.compile(
+  r'\\(?P<name>frac|sqrt)(?![A-Za-z])\s*(?:\[[^\[\]]*\])?\s*|\^(?=\()'
+)
+_ARGUMENT = {
+  'frac': re.compile(r'\\(?!frac|sqrt)[A-Za-z]+|[\dA-Za-z]'),
+  # Nobody who writes \sqrt12 or √12 means the root of 1, as LaTeX does.
+  'sqrt': re.compile(r'\\(?!frac|sqrt)[A-Za-z]+|\d+(?:\.\d+)?|[A-Za-z]'),
+}
+_CLOSES = {'{': '}', '(': ')'}
+# For math-verify, which reads LaTeX only.
+_LATEX = (
+  (r'(?<![\\A-Za-z])(sin|cos|tan|ln|log)(?![A-Za-z])', r'\\\1 '),
+  (r'\*', r'\\cdot '),
+  (r'\^(-?\d{2,}|-\w)', r'^{\1}'),
+  (r'_(\d{2,})', r'_{\1}'),
+  (r'(?<=\d),(?=\d{3}(?!\d))', ''),
+  # A mixed number; the 3 of x^3 or of 0.3 is no whole one.
+  (
+    r'(?<![\d.,^_])(?<!\^\{)(\d+)\s*\\frac\s*\{(\d+)\}\s*\{(\d+)\}',
+    lambda m: (
+      rf'({m[1]}+\frac{{{m[2]}}}{{{m[3]}}})' if int(m[2]) < int(m[3]) else m[0]
+    ),
+  ),
+  (r'(?<![\d.])(\d+(?:\.\d+)?)\^\{\\circ\}', r'(\1\\cdot\\frac{\\pi}{180})'),
+  # Written together with a number, math-verify has it for a real variable.
+  (r'(?<![\\A-Za-z])i(?![A-Za-z])', ' i '),
+)
+
+
+def clean(text: str) -> str:
+  """The answer itself: no box, no dollar signs around it, one spelling."""
+  text = ' '.join(_unboxed(text).split())
+  for pattern, replacement in _DELIMITERS:
+    text = re.sub(pattern, replacement, text)
+  for sign, spelling in _SIGNS.items():
+    text = text.replace(sign, spelling)
+  text = re.sub(f'[{_HALVES}]', _vulgar, text)
+  for signs, mark in (('⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻', '^'), ('₀₁₂₃₄₅₆₇₈₉', '_')):
+    text = re.sub(
+      f'[{signs}]+',
+      lambda m, mark=mark: f'{mark}{{{m[0].translate(_RAISED)}}}',
+      text,
+    )
+  text = _WRITTEN_OUT.sub(_written_out, text)
+  for pattern, replacement in _SPELLINGS:
+    text = re.sub(pattern, replacement, text)
+  text = re.sub(r'(?<!\d)(\d*)\.(\d*)\\overline\{(\d+)\}', _repeating, text)
+  text = ' '.join(_braced(text).split())
+  return (text.rstrip('.,; ') if not text.endswith('..') else '') or text
+
+
+def latex(text: str) -> str:
+  """A clean text as math-verify reads it."""
+  for pattern, replacement in _LATEX:
+    text = re.sub(pattern, replacement, text)
+  return text
+
+
+def _vulgar(match: re.Match) -> str:
+  exact = Fraction(unicodedata.numeric(match[0])).limit_denominator(8)
+  return rf'\frac{{{exact.numerator}}}{{{exact.denominator}}}'
+
+
+def _written_out(match: re.Match) -> str:
+  """What \\text{...} says; a letter behind a value is a unit there."""
+  words, before = match[1].strip(), match.string[: match.start()][-9:]
+  if words in tuple('mglsh') and _VALUE_END.search(before):
+    return f' {units.canonical(words)} '
+  return f' {match[1]} '
+
+
+def _repeating(match: re.Match) -> str:
+  """0.1\\overline{6} as \\frac{15}{90}."""
+  whole, fixed, period = match.groups()
+  if len(match[0]) > 40:
+    return match[0]
+  once, twice = f'{whole}{fixed}', f'{whole}{fixed}{period}'
+  above = int(twice) - int(once or '0')
+  return rf'\frac{{{above}}}{{{"9" * len(period)}{"0" * len(fixed)}}}'
+
+
+def _braced(text: str) -> str:
+  """\\frac12 and \\sqrt(2) as \\frac{1}{2} and \\sqrt{2}."""
+  pairs, edits = _pairs(text), []
+  for match in _COMMAND.finditer(text):
+    name, at = match['name'], match.end()
+    for _ in range(2 if name == 'frac' else 1):
+      if at in pairs and text[at] == '{':
+        at = pairs[at] + 1
+      elif at in pairs and name != 'frac':
+        edits += [(at, '{', 1), (pairs[at], '}', 1)]
+      elif name and (argument := _ARGUMENT[name].match(text, at)):
+        edits += [(at, '{', 0), (argument.end(), '}', 0)]
+        at = argument.end()
+      else:
+        break
+      at += text.startswith(' ', at)
+  pieces, last = [], 0
+  for at, insert, skip in sorted(edits, key=lambda edit: edit[0]):
+    pieces += [text[last:at], insert]
+    last = at + skip
+  return ''.join([*pieces, text[last:]])
+
+
+def _pairs(text: str) -> dict[int, int]:
+  """Where each brace and parenthesis is closed."""
+  found, open_ = {}, []
+  for i, letter in enumerate(text):
+    if letter in '{(':
+      open_.append(i)
+    elif letter in '})' and open_ and _CLOSES[text[open_[-1]]] == letter:
+      found[open_.pop()] = i
+  return found
+
+
+def _unboxed(text: str) -> str:
+  boxes = [match.end() for match in re.finditer(r'\\boxed\s*\{', text)]
+  if not boxes:
+    return text
+  depth = 1
+  for i in range(boxes[-1], len(text)):
+    depth += (text[i] == '{') - (text[i] == '}')
+    if depth == 0:
+      return text[boxes[-1] : i]
+  return text

@@ -1,0 +1,140 @@
+"""What a Writer read and wrote, to be gone on from: `SamplingConfig.kept`.
+
+    prompts -> what is kept of each is gathered, the rest is read
+    chains that end -> their slots' keys and values -> the PrefixStore
+
+The token that ended a step (or the prompt) was written but not read yet: it is
+read with what goes on from there, so pieces begin with such a token.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from prm_jax.inference.sampler import Stops
+from prm_jax.inference.score import bucket
+from prm_jax.models import Cache, TransformerConfig, prefix_store
+from prm_jax.models.prefix_store import Ids, PrefixStore, index_of
+
+SMALLEST_BUCKET = 32
+SMALLEST_COPY = 64  # tokens that are put into the store in one call, and
+LARGEST_COPY = 4096  # the most
+
+
+def pieces_of(ids: Sequence[int], stops: Stops) -> list[Ids]:
+  """The ids in parts, each but the first from a separator or end on."""
+  starts = [i for i, token in enumerate(ids) if not i or token in stops]
+  bounds = itertools.pairwise([*starts, len(ids)])
+  return [tuple(ids[start:end]) for start, end in bounds]
+
+
+class KeptChains:
+  """A PrefixStore of one Writer.
+
+  Args:
+    slots: tokens that are kept, the latest used.
+    call: runs a program of the Writer by name, for some sizes.
+
+  Attributes:
+    programs: those that the Writer has for this, by name.
+  """
+
+  def __init__(
+    self,
+    config: TransformerConfig,
+    mesh: Mesh,
+    stops: Stops,
+    slots: int,
+    call: Callable[..., Any],
+  ) -> None:
+    self._store = PrefixStore(config, mesh, slots)
+    self._stops, self._call = stops, call
+    self.programs = {
+      'recall': jax.jit(prefix_store.gather_cache),
+      'keep': jax.jit(
+        prefix_store.put_cache,
+        donate_argnums=0,
+        out_shardings=self._store.sharding,
+      ),
+    }
+
+  def forget(self) -> None:
+    """Keeps nothing of what there was so far."""
+    self._store.clear()
+
+  def read(self, prompts: Sequence[Ids]) -> tuple[Cache, list[int]]:
+    """Keys and values of all but the last token of prompts, a row each.
+
+    Returns:
+      A cache of as many rows or more, and how many tokens of each prompt were
+      kept, so that they were not read.
+    """
+    self._store.begin()
+    known = [
+      self._store.find(pieces_of(ids, self._stops)[:-1])[-1] for ids in prompts
+    ]
+    first = [len(piece.slots) for piece in known]
+    new = [ids[n:-1] for ids, n in zip(prompts, first, strict=True)]
+    G = bucket(len(prompts), 1)
+    S = bucket(max(map(len, prompts)) - 1, SMALLEST_BUCKET)
+    index = index_of(known, G, S)
+    cache = self._call('recall', (G, S), self._store.pool, index)
+    if not any(new):
+      return cache, first
+    T = bucket(max(map(len, new)), SMALLEST_BUCKET)
+    tokens, starts = np.zeros((G, T), np.int32), np.zeros(G, np.int32)
+    for row, ids in enumerate(new):
+      tokens[row, : len(ids)], starts[row] = ids, first[row]
+    cache = self._call('read_on', (G, T, S), tokens, starts, cache)
+    self.write(cache, list(enumerate(prompts)))
+    return cache, first
+
+  def write(self, cache: Cache, chains: Sequence[tuple[int, Ids]]) -> None:
+    """Keeps chains up to the last token that ends a step, for which there is
+    room.
+
+    Args:
+      cache: holds the keys and values of all but their last tokens.
+      chains: row in the cache, and ids.
+    """
+    try:
+      self._copy(cache, self._make_room(chains))
+    except BaseException:
+      # Pieces may be in the tree whose keys and values were never written.
+      self._store.clear()
+      raise
+
+  def _make_room(
+    self, chains: Sequence[tuple[int, Ids]]
+  ) -> np.ndarray:  # [3, n] row, position and slot of every new token
+    self._store.begin()
+    copied = [np.zeros((3, 0), int)]
+    for row, ids in chains:
+      pieces = pieces_of(ids, self._stops)[:-1]
+      path = self._store.find(pieces)
+      for own in pieces[len(path) - 1 :]:
+        piece = self._store.add(path[-1], own)
+        if piece is None:
+          break
+        path.append(piece)
+        positions = np.arange(piece.first, len(piece.slots))
+        rows = np.full(len(own), row)
+        slots = piece.slots[piece.first :]
+        copied.append(np.stack([rows, positions, slots]))
+    return np.concatenate(copied, 1)
+
+  def _copy(self, cache: Cache, tokens: np.ndarray) -> None:
+    B, _, S, _ = cache.keys[0].shape
+    for at in range(0, tokens.shape[1], LARGEST_COPY):
+      part = tokens[:, at : at + LARGEST_COPY]
+      n = bucket(part.shape[1], SMALLEST_COPY)
+      filled = np.zeros((3, n), np.int32)
+      filled[2] = self._store.slots + 1  # beyond the pool: goes nowhere
+      filled[:, : part.shape[1]] = part
+      self._store.pool = self._call(
+        'keep', (n, B, S), self._store.pool, cache, *filled
+      )

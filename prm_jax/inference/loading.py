@@ -1,0 +1,339 @@
+"""Opening a training run: a PRM to a Scorer, a policy to a Generator.
+
+A workdir says in model.json, beside the tokenizer where it is not built in,
+what its parameters mean, so that it can be moved and opened anywhere.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import pathlib
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from prm_jax.data.encoding import StepFormat, make_format
+from prm_jax.data.tokenizer import (
+  HuggingFaceTokenizer,
+  check_rows,
+  read_tokenizer,
+)
+from prm_jax.inference.generator import Generator
+from prm_jax.inference.published import open_published
+from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.inference.scorer import Scorer
+from prm_jax.models import (
+  HeadConfig,
+  LoraConfig,
+  RopeScaling,
+  TransformerConfig,
+  merge,
+)
+from prm_jax.models.hub.safetensors_files import HUB
+from prm_jax.runtime import manifest, paths
+from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import flat_mesh
+from prm_jax.training.train_state import make_params, placed_shapes, stored
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelDescription:
+  """All that is needed to read parameters.
+
+  Attributes:
+    head: None of a policy, which has none.
+    separator, end: of the format, '' where the tokenizer has its own.
+    best_metric: by which the best checkpoint is found, '' for the latest.
+  """
+
+  model: TransformerConfig
+  head: HeadConfig | None
+  lora: LoraConfig
+  format: StepFormat
+  separator: str = ''
+  end: str = ''
+  best_metric: str = ''
+
+  def abstract_params(self, mesh: Mesh) -> Any:
+    """Shapes and shardings of the parameters as trained, without values."""
+    shapes = jax.eval_shape(
+      lambda key: stored(
+        make_params(key, self.model, self.head, self.lora), self.model
+      ),
+      jax.random.key(0),
+    )
+    return placed_shapes(shapes, mesh)
+
+  def with_model(self, **changes: Any) -> 'ModelDescription':
+    """The same with other values of its TransformerConfig."""
+    model = dataclasses.replace(self.model, **changes)
+    return dataclasses.replace(self, model=model)
+
+  def merged(self, params: Any, give_away: bool = False) -> Any:
+    """Parameters as trained -> {'backbone', 'head'}, adapters merged.
+
+    A policy's are {'backbone'}.
+
+    Args:
+      give_away: the merged backbone may take the memory of that in `params`.
+    """
+    if not self.lora.rank:
+      return params
+    given = 0 if give_away else None
+    backbone = jax.jit(merge, static_argnums=2, donate_argnums=given)(
+      params['backbone'], params['lora'], self.lora
+    )
+    kept = {name: part for name, part in params.items() if name != 'lora'}
+    return kept | {'backbone': backbone}
+
+
+def write_description(
+  workdir: paths.Path, description: ModelDescription
+) -> None:
+  """Writes model.json and, where it is not built in, tokenizer.json."""
+  fmt = description.format
+  name = fmt.tokenizer.name
+  if isinstance(fmt.tokenizer, HuggingFaceTokenizer):
+    name = 'tokenizer.json'
+    paths.write_text(workdir / name, fmt.tokenizer.json)
+  manifest.write_json(
+    workdir / 'model.json',
+    {
+      'model': dataclasses.asdict(description.model),
+      'head': description.head and dataclasses.asdict(description.head),
+      'lora': dataclasses.asdict(description.lora),
+      'format': {
+        'tokenizer': name,
+        'max_length': fmt.max_length,
+        'separator': description.separator,
+        'end': description.end,
+      },
+      'best_metric': description.best_metric,
+    },
+  )
+
+
+def read_description(workdir: paths.Path) -> ModelDescription:
+  """What write_description wrote; a UserError where it is not that."""
+  path = workdir / 'model.json'
+  said = paths.read_json(path, manifest.DELETE)
+  try:
+    fmt, model = said['format'], dict(said['model'])
+    if scaling := model['rope_scaling']:
+      model['rope_scaling'] = RopeScaling(**scaling)
+    tokenizer = fmt['tokenizer']
+    end = fmt.get('end', '')  # runs before there were policies have none
+    if tokenizer == 'tokenizer.json':
+      tokenizer = read_tokenizer(workdir)
+    described = ModelDescription(
+      TransformerConfig(**model),
+      said['head'] and HeadConfig(**said['head']),
+      LoraConfig(**said['lora']),
+      make_format(tokenizer, fmt['max_length'], fmt['separator'], end),
+      fmt['separator'],
+      end,
+      said['best_metric'],
+    )
+  except (KeyError, TypeError) as error:
+    raise UserError(
+      f'{path} does not describe a model of this version '
+      f'({type(error).__name__}: {error}); name the workdir of a training run'
+    ) from None
+  check_rows(described.format.tokenizer, described.model.vocab_size, workdir)
+  return described
+
+
+def _check_no_step(path: str | pathlib.Path, step: int | None) -> None:
+  if step is not None:
+    raise UserError(
+      f'{path} is no run with a model.json, so it has no step {step}; leave '
+      'it out, or name the workdir of a training run'
+    )
+
+
+def open_checkpoint(
+  workdir: paths.Path,
+  described: ModelDescription,
+  step: int | None = None,
+  mesh: Mesh | None = None,
+) -> tuple[Any, Mesh, int]:
+  """The parameters of a run, adapters merged, their mesh, and their step.
+
+  Args:
+    step: of a checkpoint; by default the best by the run's own metric, or the
+      last where it has none.
+    mesh: that holds them; by default over all devices of all processes.
+
+  Raises:
+    UserError: there is no checkpoint, or it is damaged.
+  """
+  mesh = mesh or flat_mesh()
+  with contextlib.closing(_checkpoints(workdir, described)) as checkpoints:
+    step = _best(checkpoints, workdir) if step is None else step
+    params = checkpoints.load_params(described.abstract_params(mesh), step)
+  return described.merged(params, give_away=True), mesh, step
+
+
+def best_step(workdir: paths.Path, described: ModelDescription) -> int:
+  """The step of the checkpoint that `open_checkpoint` opens by default."""
+  with contextlib.closing(_checkpoints(workdir, described)) as checkpoints:
+    return _best(checkpoints, workdir)
+
+
+def _checkpoints(
+  workdir: paths.Path, described: ModelDescription
+) -> Checkpoints:
+  directory = workdir / 'checkpoints'
+  if not directory.exists():
+    raise UserError(f'{directory} does not exist; train first')
+  return Checkpoints(
+    directory, keep=1, best=described.best_metric, writes=False
+  )
+
+
+def _best(checkpoints: Checkpoints, workdir: paths.Path) -> int:
+  if checkpoints.best is None:
+    raise UserError(
+      f'{workdir / "checkpoints"} holds no checkpoint yet; train first'
+    )
+  return checkpoints.best
+
+
+def load(
+  path: str | pathlib.Path,
+  step: int | None = None,
+  style: str = '',
+  mesh: Mesh | None = None,
+  dtype: str = '',
+  **options: Any,
+) -> Scorer:
+  """Opens the PRM that a run left in `path` (its workdir), or a published one.
+
+  Args:
+    path: a workdir, on disk or at gs://, or what `published.open_published`
+      takes: the folder of a published PRM, 'hf://owner/name'.
+    step: of a run's checkpoint; by default the best by the run's own metric,
+      or the last where it has none.
+    style: of a published PRM that does not tell, one of `published.STYLES`.
+    mesh: it scores on; by default over all devices, and all processes have to
+      ask it the same. On its own devices each may ask what it likes.
+    dtype: that the backbone is kept and computed in, 'float32' or 'bfloat16';
+      by default a run's own, and float32 of a published PRM.
+    **options: more of `published.open_published`.
+
+  Raises:
+    UserError: there is neither, or its checkpoint is damaged.
+  """
+  published = functools.partial(
+    open_published,
+    path,
+    style,
+    mesh=mesh,
+    dtype=dtype or 'float32',
+    **options,
+  )
+  if str(path).startswith(HUB):
+    _check_no_step(path, step)
+    return published()
+  workdir = paths.open_path(path)
+  with paths.told_in_a_line(workdir):
+    is_run = (workdir / 'model.json').is_file()
+  if not is_run:
+    if not (workdir / 'config.json').is_file():
+      raise UserError(
+        f'{workdir} holds neither the model.json of a training run nor the '
+        'config.json of a published PRM; name a folder that does'
+      )
+    if (workdir / 'checkpoints').is_dir():
+      raise UserError(
+        f'{workdir} has checkpoints and no model.json, which tells what they '
+        'are; it is of an earlier version: train again'
+      )
+    _check_no_step(path, step)
+    return published()
+  if style or options:
+    given = ', '.join(filter(None, [style and 'style', *options]))
+    raise UserError(
+      f'{workdir} is a training run, without {given}; leave it out'
+    )
+  described = read_description(workdir)
+  if described.head is None:
+    raise UserError(
+      f'{workdir} holds a policy, which scores nothing; name the workdir of a '
+      'reward model, or open it with prm_jax.inference.loading.load_policy'
+    )
+  if dtype:
+    described = described.with_model(param_dtype=dtype, dtype=dtype)
+  params, mesh, step = open_checkpoint(workdir, described, step, mesh)
+  return Scorer(
+    params,
+    described.model,
+    described.head,
+    described.format,
+    mesh,
+    ' '.join([run_name(workdir, step), *filter(None, [dtype])]),
+  )
+
+
+def load_policy(
+  path: str | pathlib.Path,
+  sampling: SamplingConfig,
+  step: int | None = None,
+  seed: int = 0,
+  mesh: Mesh | None = None,
+) -> Generator:
+  """Opens the policy that a run left in `path` (its workdir), ready to write.
+
+  Args:
+    path: a workdir, on disk or at gs://.
+    step: of a checkpoint; by default the best by the run's own metric.
+    seed: of all samples, see `policy.sample_seed`.
+    mesh: it writes on; by default over all devices, and all processes have to
+      ask it the same. On its own devices each may ask what it likes.
+
+  Raises:
+    UserError: there is no policy, or its checkpoint is damaged.
+  """
+  workdir = paths.open_path(path)
+  with paths.told_in_a_line(workdir):
+    is_run = (workdir / 'model.json').is_file()
+  if not is_run:
+    raise UserError(
+      f'{workdir} holds no model.json of a training run; name the workdir of a '
+      'policy, as configs/policy_math.py trains one'
+    )
+  described = read_description(workdir)
+  if described.head is not None:
+    raise UserError(
+      f'{workdir} holds a reward model, which writes nothing; name the workdir '
+      'of a policy, or open it with prm_jax.load'
+    )
+  params, mesh, step = open_checkpoint(workdir, described, step, mesh)
+  return Generator(
+    params['backbone'],
+    described.model,
+    described.format,
+    mesh,
+    sampling,
+    seed,
+    run_name(workdir, step),
+  )
+
+
+def run_name(workdir: paths.Path, step: int) -> str:
+  """Says which parameters a run had at a step, wherever its workdir is now.
+
+  Config and data determine them; hashing the arrays would read them twice. The
+  baseline of a job lies in a folder of its workdir, which has these.
+  """
+  texts = [(workdir / 'model.json').read_text()]
+  job = workdir
+  if not (workdir / 'config.json').exists():
+    job = workdir.parent
+    texts.append(workdir.name)
+  texts += [(job / name).read_text() for name in ('config.json', 'data.json')]
+  digest = hashlib.sha256('\n'.join(texts).encode()).hexdigest()[:12]
+  return f'{digest}@{step}'

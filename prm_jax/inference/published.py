@@ -1,0 +1,206 @@
+"""Published PRMs: a folder from elsewhere, to an ordinary Scorer.
+
+    config.json, safetensors, tokenizer.json (+ chat template)
+      -> style -> StepFormat (how it reads a chain) + head (how it is read out)
+
+A style is what a family of PRMs agrees on; STYLES are the known ones. Language
+models that judge by their next token become two-class heads: only the rows of
+'-' and '+' are kept of the output embedding.
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from prm_jax.data.encoding import make_format
+from prm_jax.data.tokenizer import check_rows, read_tokenizer
+from prm_jax.inference.scorer import Scorer
+from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.models.hub.architectures import read_architecture
+from prm_jax.models.hub.published_formats import (
+  make_published_format,
+  verdict_ids,
+)
+from prm_jax.models.hub.safetensors_files import TensorFiles, read_json, resolve
+from prm_jax.models.hub.weights import load_backbone
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import flat_mesh, shardings
+
+# The styles with a head of their own, and the tensor that shows it.
+HEADS = {
+  'qwen_prm': 'score.2.weight',
+  'skywork': 'v_head.summary.weight',
+  'trl': 'score.weight',
+}
+# What `export` leaves beside a model that was trained here.
+OWN_FORMAT = 'prm_jax_format.json'
+LM_STYLES = ('math_shepherd', 'rlhflow')
+STYLES = (*HEADS, *LM_STYLES)
+ASK_FOR_STYLE = 'give style=' + ' or '.join(map(repr, LM_STYLES))
+
+
+def open_published(
+  path: str | pathlib.Path,
+  style: str = '',
+  max_length: int = 4096,
+  separator: str = '\n',
+  dtype: str = 'float32',
+  mesh: Mesh | None = None,
+) -> Scorer:
+  """Opens a published PRM; its scores are those of its authors' own code.
+
+  Args:
+    path: a folder with config.json, tokenizer.json and safetensors, or
+      'hf://owner/name'.
+    style: one of STYLES. A head of its own tells; a plain language model does
+      not and needs 'math_shepherd' or 'rlhflow'.
+    max_length: longest chain in tokens, where the model reads as many.
+    separator: what a 'trl' model was trained with after each step.
+    dtype: of parameters and computation, 'float32' or 'bfloat16'.
+    mesh: that holds them; by default over all devices of all processes.
+
+  Raises:
+    UserError: the style is unknown, missing or not that of the weights; the
+      tokenizer or its chat template lacks what the style needs; or the folder
+      is not a model that is computed here.
+  """
+  directory = resolve(path)
+  architecture, longest = read_architecture(directory)
+  files = TensorFiles(directory)
+  style = _style(files, style)
+  longest = min(longest, max_length)
+  if (directory / OWN_FORMAT).is_file():
+    own = read_json(directory / OWN_FORMAT)
+    built_in = str(own.get('tokenizer') or '')
+    tokenizer = built_in or read_tokenizer(directory)
+    fmt = make_format(tokenizer, longest, str(own.get('separator')))
+  else:
+    tokenizer = read_tokenizer(directory)
+    fmt = make_published_format(style, directory, tokenizer, longest, separator)
+  check_rows(fmt.tokenizer, architecture.vocab_size, directory)
+  also: tuple[str, ...] = ()
+  if style in LM_STYLES:
+    verdicts = verdict_ids(tokenizer, directory)
+    head, params = _lm_head(files, architecture, verdicts)
+  else:
+    head, params, also = _own_head(files, style, architecture.d_model)
+  # The output embedding is not kept, so there is none to be untied.
+  model = dataclasses.replace(architecture, tie_embeddings=True, dtype=dtype)
+  mesh = mesh or flat_mesh()
+  tree = {'head': params}
+  return Scorer(
+    {
+      'backbone': load_backbone(files, model, mesh, dtype, also),
+      **jax.device_put(tree, shardings(tree, mesh)),
+    },
+    model,
+    head,
+    fmt,
+    mesh,
+    _name(style, architecture, params),
+  )
+
+
+def _name(
+  style: str, model: TransformerConfig, head: Mapping[str, np.ndarray]
+) -> str:
+  """Says which PRM it is, wherever its folder is: no two have one head."""
+  digest = hashlib.sha256(repr(model).encode())
+  for name in sorted(head):
+    digest.update(head[name].tobytes())
+  return f'{style} {digest.hexdigest()[:12]}'
+
+
+def write_format(
+  directory: pathlib.Path, separator: str, tokenizer: str = ''
+) -> None:
+  """Notes in a folder that its PRM reads our own format; see encoding.py.
+
+  Args:
+    tokenizer: the name of a built-in one; '': the folder's tokenizer.json.
+  """
+  text = json.dumps({'tokenizer': tokenizer, 'separator': separator})
+  (directory / OWN_FORMAT).write_text(text + '\n', encoding='utf-8')
+
+
+def _style(files: TensorFiles, style: str) -> str:
+  """The style that was asked for, if the tensors agree with it."""
+  if style and style not in STYLES:
+    raise UserError(
+      f'unknown style {style!r}: expected one of {", ".join(STYLES)}'
+    )
+  own = next((s for s, mark in HEADS.items() if mark in files.shapes), '')
+  if not own and not style:
+    raise UserError(
+      f'{files.directory} is a plain language model, which does not say how '
+      f'it scores steps; {ASK_FOR_STYLE}'
+    )
+  if not own and style in HEADS:
+    raise UserError(
+      f'{files.directory} has no tensor {HEADS[style]!r}, which style '
+      f'{style!r} needs; if it is a plain language model, {ASK_FOR_STYLE}'
+    )
+  if own and style not in ('', own):
+    raise UserError(
+      f'{files.directory} has the head of style {own!r} ({HEADS[own]}), not of '
+      f'{style!r}; leave style out'
+    )
+  return style or own
+
+
+def _lm_head(
+  files: TensorFiles, model: TransformerConfig, verdicts: tuple[int, int]
+) -> tuple[HeadConfig, dict[str, np.ndarray]]:
+  """Two rows of the output embedding: softmax over no more than '-', '+'."""
+  tied = model.tie_embeddings
+  name = 'model.embed_tokens.weight' if tied else 'lm_head.weight'
+  shape = (model.vocab_size, model.d_model)
+  files.check({name: shape}, ignored=('',))
+  rows = [files.read_part(name, (slice(i, i + 1),)) for i in verdicts]
+  kernel = np.concatenate(rows).T.copy()
+  return HeadConfig('two_class'), {
+    'kernel': kernel,
+    'bias': np.zeros(2, np.float32),
+  }
+
+
+def _own_head(
+  files: TensorFiles, style: str, d_model: int
+) -> tuple[HeadConfig, dict[str, np.ndarray], tuple[str, ...]]:
+  """The head of a folder, and the names of its tensors."""
+  shapes: dict[str, tuple[int, ...] | None]
+  if style == 'qwen_prm':
+    hidden = files.shapes[HEADS[style]][-1]
+    head = HeadConfig('two_class', hidden=hidden)
+    shapes = {
+      'score.0.weight': (hidden, d_model),
+      'score.0.bias': (hidden,),
+      'score.2.weight': (2, hidden),
+      'score.2.bias': (2,),
+    }
+    ours = ('hidden_kernel', 'hidden_bias', 'kernel', 'bias')
+  elif style == 'skywork':
+    head = HeadConfig('logit')
+    shapes = {
+      'v_head.summary.weight': (1, d_model),
+      'v_head.summary.bias': (1,),
+    }
+    ours = ('kernel', 'bias')
+  else:
+    head = HeadConfig('two_class')
+    shapes = {'score.weight': (2, d_model)}
+    if 'score.bias' in files.shapes:
+      shapes['score.bias'] = (2,)
+    ours = ('kernel', 'bias')
+  files.check(shapes, ignored=('',))
+  # Theirs are [outputs, inputs].
+  read = [files.read(name).T.copy() for name in shapes]
+  params = dict(zip(ours, read, strict=False))
+  params.setdefault('bias', np.zeros(head.outputs, np.float32))
+  return head, params, tuple(shapes)

@@ -1,0 +1,322 @@
+"""Sampling from a transformer: pure functions that `Generator` jits.
+
+    prompts -> read_prompts -> keys and values of each, read once
+      -> insert into free slots, one a sample
+      -> sample_chunk: some tokens of every slot, their log-probabilities
+
+All shapes are static: B slots, a cache of S positions, prompts in buckets. A
+sample is drawn from its own key and the position it stands at, so neither its
+neighbours nor the slot it is written in change it.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from prm_jax.models import (
+  Cache,
+  TransformerConfig,
+  decode,
+  init_cache,
+  lm_logits,
+)
+from prm_jax.runtime.errors import UserError
+
+PIECE = 256  # tokens of a prompt that are read at once: bounds the scores
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingConfig:
+  """How tokens are drawn, and of how many chains at once.
+
+  Filters apply in the order of the attributes, each to what the ones before
+  left; tokens that are equally likely are kept or dropped together.
+
+  Attributes:
+    temperature: logits are divided by it; 0 takes the likeliest token.
+    top_k: only the k likeliest tokens; 0: all.
+    top_p: only the fewest likeliest tokens whose probabilities add up to this
+      (Holtzman et al., 2020); 1: all.
+    min_p: only tokens at least this share as likely as the likeliest (Nguyen et
+      al., 2024); 0: all.
+    slots: chains that are written at once.
+    max_tokens: of one completion.
+    kept: chains whose keys and values stay on the device from one call to the
+      next, the latest used: search goes on from them. They take as much memory
+      as so many slots of the longest length.
+  """
+
+  temperature: float = 1.0
+  top_k: int = 0
+  top_p: float = 1.0
+  min_p: float = 0.0
+  slots: int = 64
+  max_tokens: int = 256
+  kept: int = 0
+
+  def __post_init__(self) -> None:
+    for name, right, expected in (
+      ('temperature', 0 <= self.temperature < math.inf, '>= 0'),
+      ('top_k', self.top_k >= 0, '>= 0 (0: all)'),
+      ('top_p', 0 < self.top_p <= 1, 'above 0, at most 1 (1: all)'),
+      ('min_p', 0 <= self.min_p < 1, '0 (all) to below 1'),
+      ('slots', self.slots >= 1, '>= 1'),
+      ('max_tokens', self.max_tokens >= 1, '>= 1'),
+      ('kept', self.kept >= 0, '>= 0'),
+    ):
+      if not right:
+        raise UserError(
+          f'sampling.{name}={getattr(self, name)}: expected {expected}'
+        )
+
+  def check_devices(self, rows: int) -> None:
+    """Raises UserError unless the slots divide over so many devices."""
+    if self.slots % rows:
+      raise UserError(
+        f'sampling.slots={self.slots} does not divide over replica x fsdp = '
+        f'{rows} devices; make it a multiple of {rows}'
+      )
+
+
+class Slots(NamedTuple):
+  """Chains that are being written; a slot without tokens left is free."""
+
+  token: jax.Array  # [B] int32, the last one, not read yet
+  position: jax.Array  # [B] int32, where it stands
+  tokens_left: jax.Array  # [B] int32, that may still be written
+  steps_left: jax.Array  # [B] int32
+  key: jax.Array  # [B, 2] uint32, what its tokens are drawn from
+
+
+class Stops(NamedTuple):
+  """Ids that end a step and a chain."""
+
+  separator: int
+  end: int
+
+
+def read_prompts(
+  params: Any,  # from `unstack_layers`
+  tokens: jax.Array,  # [G, T], padded on the right; T below or times PIECE
+  config: TransformerConfig,
+) -> Cache:
+  """Keys and values of prompts, some tokens at a time."""
+  G, T = tokens.shape
+  first = jnp.zeros(G, jnp.int32)
+  return read_on(params, tokens, first, init_cache(config, G, T), config)
+
+
+def read_on(
+  params: Any,  # from `unstack_layers`
+  tokens: jax.Array,  # [G, T] as of `read_prompts`
+  first: jax.Array,  # [G] positions; what is before them is in the cache
+  cache: Cache,
+  config: TransformerConfig,
+) -> Cache:
+  """`read_prompts` of what follows tokens that were read before."""
+  T = tokens.shape[1]
+  size = min(T, PIECE)
+
+  def read(i: jax.Array, cache: Cache) -> Cache:
+    at = i * size
+    piece = jax.lax.dynamic_slice_in_dim(tokens, at, size, 1)
+    positions = first[:, None] + at + jnp.arange(size)
+    return decode(params, config, piece, positions, cache)[1]
+
+  return jax.lax.fori_loop(0, T // size, read, cache)
+
+
+def insert(
+  cache: Cache,
+  prompts: Cache,  # from `read_prompts`
+  rows: jax.Array,  # [B] which of the prompts
+  slots: jax.Array,  # [B] where to
+  count: jax.Array,  # of these; what comes after is not read
+) -> Cache:
+  """Copies prompts into slots.
+
+  What lies beyond the position at which a slot begins is never seen, so the
+  prompt may be longer than what the slot needs of it.
+  """
+
+  def copy(to: jax.Array, source: jax.Array, i: jax.Array) -> jax.Array:
+    one = jax.lax.dynamic_slice_in_dim(source, rows[i], 1)
+    one = one[tuple(slice(size) for size in to.shape)]
+    return jax.lax.dynamic_update_slice_in_dim(to, one, slots[i], 0)
+
+  def step(i: jax.Array, cache: Cache) -> Cache:
+    return jax.tree.map(lambda a, b: copy(a, b, i), cache, prompts)
+
+  return jax.lax.fori_loop(0, count, step, cache)
+
+
+def resize(cache: Cache, length: int) -> Cache:
+  """The same cache for positions 0 to `length` - 1."""
+
+  def of(x: jax.Array) -> jax.Array:  # [B, K, S, H]
+    missing = max(0, length - x.shape[2])
+    return jnp.pad(x, ((0, 0), (0, 0), (0, missing), (0, 0)))[:, :, :length]
+
+  return jax.tree.map(of, cache)
+
+
+def sample_chunk(
+  params: Any,  # from `unstack_layers`
+  slots: Slots,
+  cache: Cache,
+  enough: jax.Array,  # free slots with which it ends early
+  *,
+  config: TransformerConfig,
+  sampling: SamplingConfig,
+  stops: Stops,
+  length: int,
+) -> tuple[jax.Array, jax.Array, Slots, Cache]:
+  """Writes up to `length` tokens in every slot that is not free.
+
+  A slot becomes free with the end of its chain, the last of its steps or of
+  its tokens, or an empty step. Every slot needs its next `length` positions in
+  the cache, or all that it may still write.
+
+  Returns:
+    tokens [B, length], -1 where none was written, their log-probabilities
+    [B, length] under the model at temperature 1 and unfiltered; slots; cache.
+  """
+  B = slots.token.shape[0]
+
+  def goes_on(
+    state: tuple[jax.Array, Slots, Cache, jax.Array, jax.Array],
+  ) -> jax.Array:
+    t, slots, *_ = state
+    free = B - (slots.tokens_left > 0).sum()
+    return (t < length) & (free < enough)
+
+  def step(
+    state: tuple[jax.Array, Slots, Cache, jax.Array, jax.Array],
+  ) -> tuple[jax.Array, Slots, Cache, jax.Array, jax.Array]:
+    t, slots, cache, tokens, logprobs = state
+    hidden, cache = decode(
+      params, config, slots.token[:, None], slots.position[:, None], cache
+    )
+    logits = lm_logits(params, config, hidden)[:, 0]
+    token = draw(logits, slots.key, slots.position, sampling)
+    chosen = jnp.take_along_axis(logits, token[:, None], 1)[:, 0]
+    logprob = chosen - jax.nn.logsumexp(logits, -1)
+    active = slots.tokens_left > 0
+    tokens = tokens.at[:, t].set(jnp.where(active, token, -1))
+    logprobs = logprobs.at[:, t].set(jnp.where(active, logprob, 0.0))
+    slots = advance(slots, token, stops)
+    return t + 1, slots, cache, tokens, logprobs
+
+  tokens = jnp.full((B, length), -1, jnp.int32)
+  state = 0, slots, cache, tokens, jnp.zeros((B, length))
+  _, slots, cache, tokens, logprobs = jax.lax.while_loop(goes_on, step, state)
+  return tokens, logprobs, slots, cache
+
+
+def advance(slots: Slots, token: jax.Array, stops: Stops) -> Slots:
+  """Slots after one more token [B] of each; free ones stay as they are."""
+  active = slots.tokens_left > 0
+  ends_step = active & (token == stops.separator)
+  is_empty = ends_step & (slots.token == stops.separator)
+  steps_left = slots.steps_left - ends_step
+  stops_here = (token == stops.end) | is_empty | (steps_left <= 0)
+  return Slots(
+    jnp.where(active, token, slots.token),
+    slots.position + active,
+    jnp.where(active & ~stops_here, slots.tokens_left - 1, 0),
+    steps_left,
+    slots.key,
+  )
+
+
+def draw(
+  logits: jax.Array,  # [B, V]
+  keys: jax.Array,  # [B, 2] uint32
+  positions: jax.Array,  # [B]
+  sampling: SamplingConfig,
+) -> jax.Array:  # [B] int32
+  """A token of each row, from the filtered distribution.
+
+  The inverse of the distribution function, at two levels: a block of about
+  sqrt(V) tokens by its mass, then a token in it. Only sums go over all of V.
+  """
+  if sampling.temperature == 0:
+    return logits.argmax(-1).astype(jnp.int32)
+  V = logits.shape[1]
+  scaled = logits / sampling.temperature
+  highest = scaled.max(-1, keepdims=True)
+  least = least_logit(scaled, sampling)
+
+  def mass(x: jax.Array) -> jax.Array:  # [B, n] logits
+    return jnp.where(x >= least, jnp.exp(x - highest), 0.0)
+
+  def choose(masses: jax.Array, uniform: jax.Array) -> jax.Array:
+    reached = masses.cumsum(-1)
+    # Rounding must not choose what has no mass.
+    wanted = uniform[:, None] * reached[:, -1:]
+    return ((reached > wanted) & (masses > 0)).argmax(-1)
+
+  size = math.isqrt(V - 1) + 1
+  whole = jnp.pad(mass(scaled), ((0, 0), (0, -V % size)))
+  uniform = jax.vmap(_two_uniforms)(keys, positions)
+  block = choose(whole.reshape(len(logits), -1, size).sum(-1), uniform[:, 0])
+  indices = block[:, None] * size + jnp.arange(size)
+  inside = jnp.take_along_axis(
+    scaled, indices, 1, mode='fill', fill_value=-jnp.inf
+  )
+  inside = jnp.where(indices < V, mass(inside), 0.0)
+  token = block * size + choose(inside, uniform[:, 1])
+  return token.astype(jnp.int32)
+
+
+def _two_uniforms(key: jax.Array, position: jax.Array) -> jax.Array:  # [2]
+  key = jax.random.wrap_key_data(key, impl='threefry2x32')
+  return jax.random.uniform(jax.random.fold_in(key, position), (2,))
+
+
+def least_logit(
+  logits: jax.Array,  # [B, V], divided by the temperature
+  sampling: SamplingConfig,
+) -> jax.Array:  # [B, 1]
+  """The smallest logit that passes all filters; -inf where there are none."""
+  highest = logits.max(-1, keepdims=True)
+  least = jnp.full_like(highest, -jnp.inf)
+  if 0 < sampling.top_k < logits.shape[1]:
+    ones = jnp.ones_like(logits)
+    least = threshold(logits, ones, jnp.float32(sampling.top_k))
+  if sampling.top_p < 1:
+    mass = jnp.where(logits >= least, jnp.exp(logits - highest), 0.0)
+    target = sampling.top_p * mass.sum(-1, keepdims=True)
+    least = jnp.maximum(least, threshold(logits, mass, target))
+  if sampling.min_p > 0:
+    least = jnp.maximum(least, highest + math.log(sampling.min_p))
+  return least
+
+
+def threshold(
+  x: jax.Array,  # [B, V] float32
+  weights: jax.Array,  # [B, V] >= 0
+  target: jax.Array,  # [B, 1], at most the sum of the weights
+) -> jax.Array:  # [B, 1]
+  """The largest t such that the weights of all x >= t add up to the target.
+
+  Bit by bit over integers that are ordered as floats are: 32 sums, exact, and
+  no sort.
+  """
+  sign = jnp.uint32(1 << 31)
+  x = jnp.where(x == 0, 0.0, x)  # not -0.0, which has other bits
+  bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+  order = jnp.where(bits & sign, ~bits, bits | sign)
+
+  def try_bit(i: jax.Array, found: jax.Array) -> jax.Array:
+    higher = found | (sign >> i.astype(jnp.uint32))
+    total = jnp.where(order >= higher, weights, 0.0).sum(-1, keepdims=True)
+    return jnp.where(total >= target, higher, found)
+
+  found = jnp.zeros((len(x), 1), jnp.uint32)
+  found = jax.lax.fori_loop(0, 32, try_bit, found)
+  bits = jnp.where(found & sign, found & ~sign, ~found)
+  return jax.lax.bitcast_convert_type(bits, jnp.float32)

@@ -1,0 +1,225 @@
+"""A trained PRM as an object: text in, step scores out.
+
+`Scorer` encodes text, calls the jitted functions of score.py and counts what
+they cost; loading.py makes one of what a training run wrote.
+"""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from prm_jax.data.encoding import Encoding, StepFormat
+from prm_jax.inference import score as score_lib
+from prm_jax.inference.score import Layout, Rows, bucket, pack_rows
+from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.metrics import Heartbeat
+from prm_jax.runtime.sharding import batch_sharding
+
+# Real tokens of a device in one call; the rest is room for packing's gaps.
+CALL_FILL = int(0.95 * score_lib.MAX_TOKENS_PER_CALL)
+# The candidate axis only gathers scores: filling it up costs nothing and saves
+# programs.
+SMALLEST_CANDIDATES = 16
+
+
+@dataclasses.dataclass
+class ScoringStats:
+  """What a Scorer did so far: shows padding and recompilation."""
+
+  programs: set[tuple] = dataclasses.field(default_factory=set)
+  tokens: int = 0  # real ones, prompts included
+  padded_tokens: int = 0  # all that were computed
+
+
+class Scorer:
+  """A trained PRM, ready to score: what `prm_jax.load` returns.
+
+  Attributes:
+    params: {'backbone', 'head'}, as trained.
+    model, head, format: what they mean.
+    name: says which PRM it is.
+    mesh: where they are.
+    stats: what was scored so far.
+  """
+
+  def __init__(
+    self,
+    params: Any,
+    model: TransformerConfig,
+    head: HeadConfig,
+    fmt: StepFormat,
+    mesh: Mesh,
+    name: str = 'prm',
+  ) -> None:
+    self.name = name
+    self.params, self.model, self.head, self.format = params, model, head, fmt
+    self.stats = ScoringStats()
+    self.mesh = mesh
+    self._row_multiple = mesh.shape['replica'] * mesh.shape['fsdp']
+    self._row_scores = jit_row_scores(model, head, mesh)
+    self._best_of_n = jax.jit(
+      functools.partial(score_lib.best_of_n, model=model, head=head),
+      static_argnames='how',
+      out_shardings=NamedSharding(mesh, P()),
+    )
+
+  def score(self, problem: str, steps: Sequence[str]) -> np.ndarray:
+    """Probability in [0, 1] that each step is right, [P] float32."""
+    return self.score_many([(problem, steps)])[0]
+
+  def score_many(
+    self, chains: Sequence[tuple[str, Sequence[str]]]
+  ) -> list[np.ndarray]:
+    """`score` of many (problem, steps) pairs, packed together.
+
+    Raises:
+      UserError: a chain has no steps or does not fit the model's window.
+    """
+    encoded = [
+      (e.tokens, e.step_ends, self.format.number_tokens(e))
+      for e in (self._encode(problem, steps) for problem, steps in chains)
+    ]
+    scores: list[Any] = [None] * len(encoded)
+    lengths = [len(tokens) for tokens, _, _ in encoded]
+    heartbeat, done = Heartbeat('scoring chains', len(encoded)), 0
+    for group in _groups(lengths, CALL_FILL * self._row_multiple):
+      members = [encoded[i] for i in group]
+      rows, layout = pack_rows(members, 0, self._row_multiple)
+      with jax.set_mesh(self.mesh):
+        flat = self._row_scores(self.params, self._put(rows), None)
+      self._count(('score', *rows.tokens.shape), rows, 0, 0)
+      flat = np.asarray(flat).reshape(-1)
+      for n, i in enumerate(group):
+        scores[i] = flat[layout.slots[n, layout.step_mask[n]]]
+      done += len(group)
+      heartbeat.at(done)
+    return scores
+
+  def best_of_n(
+    self,
+    problem: str,
+    candidates: Sequence[Sequence[str]],
+    aggregate: str = 'min',
+  ) -> tuple[int, np.ndarray, list[np.ndarray]]:
+    """Scores all candidates for one problem and picks the best.
+
+    Args:
+      candidates: N chains, each a sequence of steps.
+      aggregate: how step scores become a chain score, see `aggregate`.
+
+    Returns:
+      The index of the best candidate (the first of equals), the chain scores
+      [N], and the step scores of each candidate, [P] each.
+
+    Raises:
+      UserError: there are no candidates, one has no steps or does not fit, the
+        aggregate is unknown, or a score is NaN, which no other is better than.
+    """
+    if not candidates:
+      raise UserError('best_of_n without candidates: expected at least one')
+    ends = []
+    for steps in candidates:
+      encoding = self._encode(problem, steps)
+      tokens, step_ends, prompt_length = encoding
+      numbers = self.format.number_tokens(encoding)
+      ends.append(
+        (
+          tokens[prompt_length:],
+          step_ends - prompt_length,
+          numbers[prompt_length:],
+        )
+      )
+    prompt = np.zeros((1, bucket(prompt_length)), np.int32)
+    prompt[0, :prompt_length] = tokens[:prompt_length]
+    rows, layout = pack_rows(ends, prompt_length, self._row_multiple)
+    # Chains that fill the candidate axis up to its bucket repeat the last.
+    fill = bucket(len(ends), SMALLEST_CANDIDATES) - len(ends)
+    padded = Layout(*(np.pad(x, ((0, fill), (0, 0)), 'edge') for x in layout))
+    key = ('best_of_n', prompt.shape[1], *rows.tokens.shape, len(padded.slots))
+    with jax.set_mesh(self.mesh):
+      best, chain_scores, step_scores = self._best_of_n(
+        self.params,
+        self._put(rows),
+        padded,
+        prompt,
+        np.int32(prompt_length),
+        how=aggregate,
+      )
+    self._count((*key, aggregate), rows, prompt_length, prompt.shape[1])
+    step_scores = np.asarray(step_scores)
+    chain_scores = np.asarray(chain_scores)[: len(ends)]
+    if broken := int(np.isnan(chain_scores).sum()):
+      raise UserError(
+        f'{self.name}: the scores of {broken} of {len(ends)} candidates for '
+        f'{problem[:60]!r} are NaN: one of them overflows, and may spoil those '
+        "that are read with it; load the model with dtype='float32', or score "
+        'them one by one and leave that one out'
+      )
+    return (
+      int(best),
+      chain_scores,
+      [step_scores[n, layout.step_mask[n]] for n in range(len(ends))],
+    )
+
+  def _encode(self, problem: str, steps: Sequence[str]) -> Encoding:
+    encoding = self.format.encode(problem, steps)
+    if len(encoding.step_ends) < len(steps):
+      raise UserError(
+        f'chain of {len(steps)} steps does not fit '
+        f'max_length={self.format.max_length}: only the first '
+        f'{len(encoding.step_ends)} do; shorten it, or use a model with a '
+        'longer window'
+      )
+    return encoding
+
+  def _put(self, rows: Rows) -> Rows:
+    """Rows that every process has, each device's part on that device."""
+    placed = batch_sharding(self.mesh)
+    return jax.tree.map(
+      lambda rows: jax.make_array_from_callback(
+        rows.shape, placed, rows.__getitem__
+      ),
+      rows,
+    )
+
+  def _count(
+    self, program: tuple, rows: Rows, prompt_tokens: int, prompt_padded: int
+  ) -> None:
+    if program not in self.stats.programs:
+      logging.info('scoring compiled program %s', program)
+    self.stats.programs.add(program)
+    self.stats.tokens += int((rows.segment_ids > 0).sum()) + prompt_tokens
+    self.stats.padded_tokens += rows.tokens.size + prompt_padded
+
+
+def jit_row_scores(
+  model: TransformerConfig, head: HeadConfig, mesh: Mesh
+) -> Any:
+  """`score.row_scores` jitted: of params, rows and a prefix or None."""
+  return jax.jit(
+    functools.partial(score_lib.row_scores, model=model, head=head),
+    # Whole on every device, so that every process can read all scores.
+    out_shardings=NamedSharding(mesh, P()),
+  )
+
+
+def _groups(lengths: Sequence[int], fill: int) -> list[list[int]]:
+  """Indices in groups of one length bucket that fill one call each."""
+  groups: list[list[int]] = []
+  size, current = 0, 0
+  for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+    length = bucket(lengths[i])
+    if not groups or length != current or size + lengths[i] > fill:
+      groups.append([])
+      size, current = 0, length
+    groups[-1].append(i)
+    size += lengths[i]
+  return groups

@@ -1,0 +1,362 @@
+"""Continuous batching: ids in, sampled ids out, slots kept full.
+
+    jobs -> groups that share a prompt -> prompts read in batches
+      -> a slot per job, refilled as its chain ends -> tokens of every job
+
+The host's side of sampler.py: it decides which programs run, on which of a
+few sizes. `Generator` stands above it and speaks text.
+"""
+
+import collections
+import dataclasses
+import functools
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from prm_jax.inference import sampler
+from prm_jax.inference.kept_chains import KeptChains
+from prm_jax.inference.sampler import SamplingConfig, Slots, Stops
+from prm_jax.inference.score import bucket
+from prm_jax.models import Cache, TransformerConfig, init_cache, unstack_layers
+from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
+from prm_jax.models.prefix_store import slots_for
+from prm_jax.runtime.metrics import Heartbeat
+
+CHUNK = 32  # tokens of every slot between two looks of the host
+REFILL = 8  # a chunk ends early once one in so many slots can be refilled
+PROMPT_TOKENS = 4096  # that are read in one call, padding included
+SMALLEST_BUCKET = 32
+NO_LIMIT = 2**30
+READS_PARAMS = frozenset({'read', 'read_on', 'chunk'})  # programs
+
+
+class Job(NamedTuple):
+  """One sample to write.
+
+  Attributes:
+    ids: what it goes on from, one at least.
+    seed: 64 bits, all that its randomness comes from.
+    max_steps: separators after which it stops; 0: at the chain's end.
+    max_tokens: to write; 0: as many as the SamplingConfig says.
+  """
+
+  ids: tuple[int, ...]
+  seed: int
+  max_steps: int = 0
+  max_tokens: int = 0
+
+
+class Written(NamedTuple):
+  """One sample."""
+
+  tokens: np.ndarray  # [T] int32, what ended it included
+  logprobs: np.ndarray  # [T] float32 of the model: no temperature, no filter
+  prompt_tokens: int  # read for it alone; 0 where another job's are shared
+  kept: int = 0  # before them, of a chain that was read or written earlier
+
+
+@dataclasses.dataclass
+class SamplingStats:
+  """What a Writer did so far."""
+
+  programs: set[tuple] = dataclasses.field(default_factory=set)
+  tokens: int = 0  # written
+  prompt_tokens: int = 0  # read
+  slot_steps: int = 0  # computed: tokens / slot_steps of them were in use
+  seconds: float = 0.0
+
+
+class Group(NamedTuple):
+  """Jobs whose ids are all the beginning of one prompt."""
+
+  prompt: tuple[int, ...]
+  jobs: list[int]
+
+
+def group_jobs(jobs: Sequence[Job]) -> list[Group]:
+  """Groups, the longest prompts first; the first job has the whole prompt."""
+  groups: list[Group] = []
+  # What begins with x comes right after x, so before it in descending order.
+  for i in sorted(range(len(jobs)), key=lambda i: (jobs[i].ids, -i))[::-1]:
+    ids = jobs[i].ids
+    if not groups or groups[-1].prompt[: len(ids)] != ids:
+      groups.append(Group(ids, []))
+    groups[-1].jobs.append(i)
+  return sorted(groups, key=lambda group: -len(group.prompt))
+
+
+def cache_bucket(size: int) -> int:
+  """Powers of two and what lies halfway between: attention reads all of it."""
+  above = bucket(size, SMALLEST_BUCKET)
+  half = 3 * above // 4
+  return half if half >= max(size, SMALLEST_BUCKET) else above
+
+
+def jit_chunk(
+  config: TransformerConfig,
+  mesh: Mesh,
+  sampling: SamplingConfig,
+  stops: Stops,
+) -> Any:
+  """`sampler.sample_chunk` jitted: of params, slots, cache and `enough`."""
+  # Tokens are whole on every device, so that every process can read all.
+  whole = NamedSharding(mesh, P())
+  split = cache_sharding(config, sampling.slots, mesh)
+  return jax.jit(
+    functools.partial(
+      sampler.sample_chunk,
+      config=config,
+      sampling=sampling,
+      stops=stops,
+      length=CHUNK,
+    ),
+    donate_argnums=2,
+    out_shardings=(whole, whole, whole, split),
+  )
+
+
+def jit_unstack(params: Any, config: TransformerConfig, mesh: Mesh) -> Any:
+  """`unstack_layers` jitted: parameters in the form that is written with."""
+  return jax.jit(
+    functools.partial(unstack_layers, config=config),
+    out_shardings=decoding_shardings(params, config, mesh),
+  )
+
+
+def jit_read(config: TransformerConfig) -> Any:
+  """`sampler.read_prompts` jitted: of params and tokens."""
+  return jax.jit(functools.partial(sampler.read_prompts, config=config))
+
+
+class Writer:
+  """Writes jobs with one model, many at once.
+
+  Args:
+    params: of a backbone, as `init_params` gives them. Kept in another form.
+    max_length: of prompt and what is written together, in tokens.
+
+  Attributes:
+    stats: what was written so far.
+
+  Raises:
+    UserError: the slots do not divide over the mesh, or what is to be kept is
+      more than half of the memory.
+  """
+
+  def __init__(
+    self,
+    params: Any,
+    config: TransformerConfig,
+    mesh: Mesh,
+    sampling: SamplingConfig,
+    stops: Stops,
+    max_length: int,
+  ) -> None:
+    sampling.check_devices(mesh.shape['replica'] * mesh.shape['fsdp'])
+    B = sampling.slots
+    self.stats = SamplingStats()
+    self._mesh, self.sampling, self.longest = mesh, sampling, max_length
+    self._unstack = jit_unstack(params, config, mesh)
+    split = cache_sharding(config, B, mesh)
+    jit = functools.partial(jax.jit, out_shardings=split)
+    self._programs = {
+      'init': jit(functools.partial(init_cache, config, B), static_argnums=0),
+      'read': jit_read(config),
+      'read_on': jax.jit(
+        functools.partial(sampler.read_on, config=config), donate_argnums=3
+      ),
+      'insert': jit(sampler.insert, donate_argnums=0),
+      'resize': jit(sampler.resize, static_argnums=1),
+      'chunk': jit_chunk(config, mesh, sampling, stops),
+    }
+    self.kept: KeptChains | None = None
+    self.take(params)
+    if sampling.kept:
+      kept = slots_for(config, mesh, sampling.kept, max_length, 'sampling.kept')
+      self.kept = KeptChains(config, mesh, stops, kept, self.call)
+      self._programs |= self.kept.programs
+
+  def take(self, params: Any) -> None:
+    """Writes with these parameters from now on, as one of the same shapes."""
+    self.forget()
+    self._params = None  # two of them might not fit
+    with jax.set_mesh(self._mesh):
+      self._params = self._unstack(params)
+
+  def write(self, jobs: Sequence[Job]) -> list[Written]:
+    """Every job's sample, in order.
+
+    A job whose ids leave no room in `max_length` has no tokens.
+    """
+    began = time.monotonic()
+    nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    found = [Written(*nothing, 0)] * len(jobs)
+    fitting = [i for i, job in enumerate(jobs) if self.room(job) > 0]
+    with jax.set_mesh(self._mesh):
+      for n, written in _Run(self, [jobs[i] for i in fitting]).results():
+        found[fitting[n]] = written
+    self.stats.tokens += sum(len(each.tokens) for each in found)
+    self.stats.prompt_tokens += sum(each.prompt_tokens for each in found)
+    self.stats.seconds += time.monotonic() - began
+    return found
+
+  def forget(self) -> None:
+    """Keeps nothing of what was read and written so far."""
+    if self.kept:
+      self.kept.forget()
+
+  def room(self, job: Job) -> int:
+    """Tokens that may be written after the job's ids; not above 0: none."""
+    most = job.max_tokens or self.sampling.max_tokens
+    return min(most, self.longest - len(job.ids))
+
+  def call(self, name: str, sizes: tuple[int, ...], *arguments: Any) -> Any:
+    """Runs a program and counts the sizes that it was compiled for."""
+    if (name, *sizes) not in self.stats.programs:
+      logging.info('sampling compiles program %s %s', name, sizes)
+    self.stats.programs.add((name, *sizes))
+    if name in READS_PARAMS:
+      arguments = (self._params, *arguments)
+    return self._programs[name](*arguments)
+
+
+class _Run:
+  """What changes during one `Writer.write`."""
+
+  def __init__(self, writer: Writer, jobs: Sequence[Job]) -> None:
+    self.writer, self.jobs = writer, jobs
+    groups = group_jobs(jobs)
+    # Of a job that its prompt is read for: tokens of it, and those before.
+    self.paid = {group.jobs[0]: (len(group.prompt), 0) for group in groups}
+    self.groups = collections.deque(groups)
+    # Jobs whose prompt was read, each with its row among the latest prompts.
+    self.ready: collections.deque[tuple[int, int]] = collections.deque()
+    self.prompts: Cache | None = None
+    self.cache: Cache | None = None
+    self.length = 0  # of the cache
+    B = writer.sampling.slots
+    self.slots = Slots(
+      *(np.zeros(B, np.int32) for _ in range(4)), np.zeros((B, 2), np.uint32)
+    )
+    self.holders = np.full(B, -1)  # the job in every slot
+    self.parts: dict[int, list] = collections.defaultdict(list)
+
+  def results(self) -> Iterator[tuple[int, Written]]:
+    """Index and sample of every job, as they end."""
+    heartbeat, done = Heartbeat('sampling', len(self.jobs)), 0
+    while self.refill():
+      for ended in self.chunk():
+        done += 1
+        yield ended
+      heartbeat.at(done)
+
+  def refill(self) -> bool:
+    """Gives free slots to jobs; whether any slot is in use."""
+    free, copies = np.flatnonzero(self.holders < 0), []
+    while len(free) and (self.ready or self.groups):
+      if not self.ready:
+        self.read_prompts()
+      taken, free = np.split(free, [len(self.ready)])
+      rows = []
+      for slot in taken:
+        row, job = self.ready.popleft()
+        rows.append(row)
+        self.begin(slot, job)
+      copies.append((self.prompts, rows, taken))
+    if (self.holders < 0).all():
+      return False
+    self.fit_cache()
+    for prompts, rows, taken in copies:
+      self.insert(prompts, rows, taken)
+    return True
+
+  def read_prompts(self) -> None:
+    """Reads the next prompts: enough for all slots, or what one call takes."""
+    T = bucket(len(self.groups[0].prompt) - 1, SMALLEST_BUCKET)
+    taken: list[Group] = []
+    while self.groups and len(self.ready) < self.writer.sampling.slots:
+      if taken and bucket(len(taken) + 1, 1) * T > PROMPT_TOKENS:
+        break
+      group = self.groups.popleft()
+      self.ready.extend((len(taken), job) for job in group.jobs)
+      taken.append(group)
+    if self.writer.kept:
+      read = self.writer.kept.read([group.prompt for group in taken])
+      self.prompts, known = read
+      for group, n in zip(taken, known, strict=True):
+        # The last token of all is read with what is written.
+        new = len(group.prompt) - n
+        self.paid[group.jobs[0]] = (0 if n and new == 1 else new), n
+      return
+    tokens = np.zeros((bucket(len(taken), 1), T), np.int32)
+    for row, group in enumerate(taken):
+      # The last token of all is read in its slot.
+      tokens[row, : len(group.prompt) - 1] = group.prompt[:-1]
+    self.prompts = self.writer.call('read', tokens.shape, tokens)
+
+  def begin(self, slot: int, index: int) -> None:
+    """Puts a job in a slot."""
+    job, slots = self.jobs[index], self.slots
+    slots.token[slot] = job.ids[-1]
+    slots.position[slot] = len(job.ids) - 1
+    slots.tokens_left[slot] = self.writer.room(job)
+    slots.steps_left[slot] = job.max_steps or NO_LIMIT
+    slots.key[slot] = divmod(job.seed, 1 << 32)
+    self.holders[slot] = index
+
+  def fit_cache(self) -> None:
+    """Makes the cache as long as the next chunk needs it."""
+    most = np.minimum(self.slots.tokens_left, CHUNK)
+    needed = (self.slots.position + most)[self.holders >= 0].max()
+    length = min(cache_bucket(int(needed)), self.writer.longest)
+    if self.cache is None:
+      self.cache = self.writer.call('init', (length,), length)
+    elif length != self.length:
+      sizes = self.length, length
+      self.cache = self.writer.call('resize', sizes, self.cache, length)
+    self.length = length
+
+  def insert(self, prompts: Cache, rows: list[int], taken: np.ndarray) -> None:
+    fill = [0] * (len(self.holders) - len(rows))
+    sizes = (self.length, *prompts.keys[0].shape[::2])
+    self.cache = self.writer.call(
+      'insert',
+      sizes,
+      self.cache,
+      prompts,
+      np.int32(rows + fill),
+      np.int32([*taken, *fill]),
+      np.int32(len(rows)),
+    )
+
+  def chunk(self) -> Iterator[tuple[int, Written]]:
+    """Writes some tokens in every slot; yields what ended."""
+    B = len(self.holders)
+    waiting = self.ready or self.groups
+    enough = max(1, B // REFILL) if waiting else B
+    tokens, logprobs, slots, self.cache = self.writer.call(
+      'chunk', (self.length,), self.slots, self.cache, np.int32(enough)
+    )
+    self.slots = Slots(*map(np.array, slots))
+    tokens, logprobs = np.asarray(tokens), np.asarray(logprobs)
+    self.writer.stats.slot_steps += B * int((tokens >= 0).any(0).sum())
+    ended, chains = [], []
+    for slot in np.flatnonzero(self.holders >= 0):
+      now = tokens[slot] >= 0
+      job = int(self.holders[slot])
+      self.parts[job].append((tokens[slot, now], logprobs[slot, now]))
+      if self.slots.tokens_left[slot] == 0:
+        self.holders[slot] = -1
+        ids, logs = map(np.concatenate, zip(*self.parts.pop(job), strict=True))
+        ended.append((job, Written(ids, logs, *self.paid.get(job, (0, 0)))))
+        chains.append((slot, (*self.jobs[job].ids, *ids.tolist())))
+    if self.writer.kept:
+      self.writer.kept.write(self.cache, chains)
+    yield from ended

@@ -1,0 +1,147 @@
+"""What a job has finished, one line an item, so that it can be killed anywhere.
+
+Between the driver, which finishes items, and what is written when all are done.
+Every process of a job appends to a file of its own and reads those of all, so a
+job may go on with another number of processes.
+
+    {"job": {"input": "03...", "policy": "..."}}
+    {"index": 7, "chains": [...], "failed": "", "cost": [91, 12, 8, 0, 0.02]}
+
+Of an item that failed, or was in flight when a model gave up ("interrupted":
+true), and was tried again the last line counts, and the costs of all.
+"""
+
+import fcntl
+import json
+import os
+import pathlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+from prm_jax.data import chains as chains_lib
+from prm_jax.inference.driver import Cost, Ended
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
+
+# A line survives its process when it is written, and its machine when it is
+# synced.
+SYNC_SECONDS = 1.0
+
+
+class Journal:
+  """One process's file, open for more; to be used as a context manager.
+
+  Raises:
+    UserError: it is another job's, damaged, or being written by another
+      process.
+  """
+
+  def __init__(self, path: pathlib.Path, job: Mapping[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    self._path = path
+    self._file = path.open('a+b', buffering=0)
+    try:
+      # Held until the process ends, however it does.
+      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise UserError(
+        f'{path} is being written by another process; let it end, or give each '
+        'process of one job its own --process'
+      ) from None
+    with paths.writing(path):
+      self._file.truncate(len(_whole_lines(path)))
+    if not _lines(path, job):
+      self._append({'job': dict(job)})
+    self._synced = time.monotonic()
+
+  def write(self, ended: Ended) -> None:
+    """Appends an item."""
+    self._append(
+      {
+        'index': ended.index,
+        'chains': [chains_lib.to_dict(chain) for chain in ended.chains],
+        'failed': ended.failed,
+        'cost': ended.cost,
+        **({'interrupted': True} if ended.interrupted else {}),
+      }
+    )
+    if time.monotonic() - self._synced > SYNC_SECONDS:
+      self._sync()
+      self._synced = time.monotonic()
+
+  def _append(self, record: Mapping) -> None:
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    paths.write_all(self._file, f'{text}\n'.encode(), self._path)
+
+  def _sync(self) -> None:
+    with paths.writing(self._path):
+      os.fsync(self._file.fileno())
+
+  def __enter__(self) -> 'Journal':
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    try:
+      self._sync()
+    finally:
+      self._file.close()
+
+
+def _whole_lines(path: pathlib.Path) -> bytes:
+  """What stands before the line that a killed process was writing."""
+  read = path.read_bytes()
+  return read[: read.rfind(b'\n') + 1]
+
+
+def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[dict]:
+  """The records of a file; [] where it has not even a first line."""
+  records = []
+  for i, line in enumerate(_whole_lines(path).split(b'\n')[:-1], 1):
+    try:
+      record = json.loads(line)
+      record['job' if i == 1 else 'index']
+    except (ValueError, KeyError, TypeError):
+      raise UserError(
+        f'{path}:{i}: is no line of a journal; delete this line and its item '
+        'is done anew, or the file and all of them are'
+      ) from None
+    records.append(record)
+  if records:
+    there = records[0]['job']
+    different = [
+      name for name in {**job, **there} if job.get(name) != there.get(name)
+    ]
+    if different:
+      name = different[0]
+      raise UserError(
+        f'{path} is of another job: its {name} is {there.get(name)}, not '
+        f'{job.get(name)}; bring that back, or choose another --workdir'
+      )
+  return records
+
+
+def read(folder: pathlib.Path, job: Mapping[str, str]) -> Iterator[Ended]:
+  """Every line of every process, in no order that means anything but theirs.
+
+  Raises:
+    UserError: a file is another job's, or damaged.
+  """
+  for path in sorted(folder.glob('*.jsonl')):
+    for record in _lines(path, job)[1:]:
+      yield Ended(
+        record['index'],
+        tuple(map(chains_lib.from_dict, record['chains'])),
+        record['failed'],
+        Cost(*record['cost']),
+        record.get('interrupted', False),
+      )
+
+
+def latest(all_ended: Iterable[Ended]) -> dict[int, Ended]:
+  """What became of each item, in their order; a success outdoes failures."""
+  found: dict[int, Ended] = {}
+  for ended in all_ended:
+    before = found.get(ended.index)
+    if before is None or before.failed or before.interrupted:
+      found[ended.index] = ended
+  return dict(sorted(found.items()))

@@ -1,0 +1,227 @@
+"""The policy job, end to end: data, supervised fine-tuning, samples, results.
+
+What `main.py` runs for `config.task = 'policy'`, in every process of the job.
+The best checkpoint is the one that finds the dev chains likeliest; it is
+evaluated by what it writes itself.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from prm_jax.data.chains import Chain
+from prm_jax.data.pipeline import make_batches, take_census
+from prm_jax.evals import policy as policy_evaluation
+from prm_jax.evals.prm import some_problems
+from prm_jax.inference.generator import Generator
+from prm_jax.jobs.training import Job, open_job, train_best
+from prm_jax.runtime import manifest, paths, processes
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.metrics import Heartbeat
+from prm_jax.runtime.sharding import batch_sharding
+from prm_jax.training import losses
+from prm_jax.training.objective import POLICY_LOSS, batch_loss
+from prm_jax.training.train_state import NO_LORA
+
+Log = Callable[[str], None]
+
+
+class DevSet(NamedTuple):
+  """Chains of dev problems in the shapes of training.
+
+  Attributes:
+    chains: those that fit.
+    whole: whether all of them do, to their ends.
+    batches: every process has all rows of all of them.
+    tokens: that the loss counts.
+  """
+
+  chains: Sequence[Chain]
+  whole: bool
+  batches: Sequence[Mapping[str, np.ndarray]]
+  tokens: float
+
+
+def dev_set(job: Job) -> DevSet:
+  """Packs the dev chains; the last batch is filled up with empty rows."""
+  data, fmt = job.config['data'], job.settings.described.format
+  targets = job.settings.targets
+  chains = some_problems(
+    job.dataset.dev, job.config['evaluation']['max_dev_problems']
+  )
+  census = take_census(chains, fmt, targets)
+  batches = []
+  for batch in make_batches(
+    chains,
+    census,
+    fmt,
+    targets,
+    batch_size=data['batch_size'],
+    row_length=data['row_length'],
+    max_steps_per_row=data['max_steps_per_row'],
+    seed=0,
+    epochs=1,
+  ):
+    missing = data['batch_size'] - len(batch['tokens'])
+    batches.append(
+      {k: np.pad(v, ((0, missing), (0, 0))) for k, v in batch.items()}
+    )
+  return DevSet(
+    [chains[i] for i in census.usable],
+    not census.truncated and not census.too_long,
+    batches,
+    float(sum(losses.lm_targets(batch)[1].sum() for batch in batches)),
+  )
+
+
+def make_likelihood(job: Job, dev: DevSet) -> Callable[[Any], float]:
+  """A function: merged parameters -> log-likelihood of the dev chains.
+
+  In nats per token that the loss counts; 0 would be certainty.
+  """
+  mesh, model = job.mesh, job.settings.described.model
+  placed = batch_sharding(mesh)
+
+  def put(value: np.ndarray) -> jax.Array:
+    return jax.make_array_from_callback(value.shape, placed, value.__getitem__)
+
+  @jax.jit
+  def summed(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+    total, _ = batch_loss(
+      params, batch, 1.0, 1.0, model, None, POLICY_LOSS, NO_LORA
+    )
+    # Whole on every device, so that every process can read it.
+    return jax.lax.with_sharding_constraint(total, NamedSharding(mesh, P()))
+
+  def likelihood(params: Any) -> float:
+    with jax.set_mesh(mesh):
+      total = sum(
+        float(summed(params, {k: put(v) for k, v in batch.items()}))
+        for batch in Heartbeat('dev batches', len(dev.batches)).over(
+          dev.batches
+        )
+      )
+    return -total / dev.tokens
+
+  return likelihood
+
+
+def evaluate_samples(job: Job, policy: Generator, log: Log) -> dict[str, Any]:
+  """What the policy writes for the problems of every evaluation.
+
+  `data` are the evaluation's own chains, where it has as many of each problem.
+  """
+  wanted = job.config['evaluation']
+  sections = {}
+  for name, every_chain in job.dataset.evaluations.items():
+    chains = some_problems(every_chain, wanted['max_problems'])
+    problems, truths = policy_evaluation.known_answers(name, chains)
+    log(f'{name}: {wanted["samples"]} chains of {len(problems):,} problems')
+    written = {
+      'policy': policy_evaluation.complete(policy, problems, wanted['samples']),
+      'data': policy_evaluation.recorded(chains, problems, wanted['samples']),
+    }
+    sections[name] = {
+      whose: policy_evaluation.sampling_section(
+        problems,
+        truths,
+        completions,
+        wanted['ns'],
+        job.config['seed'],
+        wanted['resamples'],
+      )
+      for whose, completions in written.items()
+      if completions
+    }
+  return sections
+
+
+def print_table(results: Mapping[str, Any], log: Log) -> None:
+  """The numbers that a run is judged by, for the console."""
+  dev = results['dev']
+  log('')
+  best = dev.get('solver_log_likelihood')
+  than = '' if best is None else f' (of the solver itself: {best:.4f})'
+  log(
+    f'log-likelihood of dev chains: {dev["log_likelihood"]:.4f} a token{than}'
+  )
+  for name, sections in results['sampling'].items():
+    first = next(iter(sections.values()))
+    log('')
+    log(f'{name:16}' + ''.join(f'{n:>8}' for n in first['by_n']['n']))
+    for whose, found in sections.items():
+      for kind in ('pass', 'majority'):
+        means = found['by_n'][kind]['mean']
+        cells = ''.join(f'{100 * mean:8.1f}' for mean in means)
+        log(f'{whose + " " + kind:16}{cells}')
+    for whose, found in sections.items():
+      agree = found['agreement_in_error']
+      log(
+        f'{whose}: accuracy {100 * found["accuracy"]["mean"]:.1f}, '
+        f'rightly formed {100 * found["formed"]:.1f}, '
+        f'majority wrong {100 * found["majority_wrong"]:.1f}'
+        + ('' if agree is None else f', errors agree {100 * agree:.1f}')
+      )
+  log('')
+
+
+def check_grading(kind: str) -> None:
+  """Raises UserError, before training, where answers could not be compared.
+
+  Args:
+    kind: of the data; the arithmetic domain's need no library.
+  """
+  if kind != 'arithmetic' and not find_spec('math_verify'):
+    raise UserError(
+      'math-verify, which compares answers, is not installed: pip install '
+      "'prm_jax[verify]'"
+    )
+
+
+def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
+  """Runs or resumes the whole job; every output is in `workdir`."""
+  began = time.monotonic()
+  check_grading(config['data']['kind'])
+  job = open_job(config, workdir, log)
+  described = job.settings.described
+  dev = dev_set(job)
+  likelihood = make_likelihood(job, dev)
+
+  def evaluate(params: Any) -> dict[str, float]:
+    return {'eval/log_likelihood': likelihood(described.merged(params))}
+
+  params = train_best('policy', job, workdir, evaluate, log)
+  results: dict[str, Any] = {'dev': {'log_likelihood': likelihood(params)}}
+  if config['data']['kind'] == 'arithmetic' and dev.whole:
+    total = policy_evaluation.solver_log_likelihood(
+      config['data']['arithmetic'], dev.chains
+    )
+    results['dev']['solver_log_likelihood'] = total / dev.tokens
+  policy = Generator(
+    params.pop('backbone'),  # it keeps them in a form of its own
+    described.model,
+    described.format,
+    job.mesh,
+    job.settings.sampling,
+    config['seed'],
+  )
+  results['sampling'] = evaluate_samples(job, policy, log)
+  about = job.manifest() | {
+    'sampled_tokens': policy.stats.tokens,
+    'sampling_seconds': round(policy.stats.seconds, 1),
+    'wall_seconds': round(time.monotonic() - began, 1),
+  }
+
+  def write() -> None:
+    found = {'manifest': about, 'results': results}
+    manifest.write_json(workdir / 'results.json', found)
+    print_table(results, log)
+    log(f'results: {workdir / "results.json"}')
+
+  processes.first_alone('results', write)

@@ -1,0 +1,311 @@
+"""The config.json of a published model to and from a TransformerConfig.
+
+Read before any weight: what the family computes and we do not is refused here
+in one line, so a model that opens gives the numbers that its authors got.
+"""
+
+import pathlib
+from typing import Any
+
+from prm_jax.models.config import RopeScaling, TransformerConfig
+from prm_jax.models.hub.safetensors_files import read_json
+from prm_jax.runtime.errors import UserError
+
+FAMILIES = {
+  'llama': 'LlamaFor',
+  'mistral': 'MistralFor',
+  'qwen2': 'Qwen2For',
+  'qwen3': 'Qwen3For',
+}
+# What transformers takes where a config.json does not say.
+DEFAULT_LENGTH = {
+  'llama': 2048,
+  'mistral': 131_072,
+  'qwen2': 32_768,
+  'qwen3': 32_768,
+}
+DEFAULT_WINDOW = 4096
+LAYOUTS = {
+  'lm': 'CausalLM',
+  'token_classification': 'TokenClassification',
+  'process_reward_model': 'ProcessRewardModel',
+}
+# Architectures with a head of their own and no output embedding.
+HEADED = (
+  'ForTokenClassification',
+  'ForSequenceClassification',
+  'ForProcessRewardModel',
+  'ForRewardModel',
+  'ForPrmModel',
+)
+LARGEST = 10**12  # beyond any number of a model, and far from overflow
+# Keys that change what is computed, with the one value that we compute.
+FIXED = {
+  'hidden_act': 'silu',
+  'attention_bias': False,
+  'mlp_bias': False,
+  'partial_rotary_factor': 1.0,
+  'quantization_config': None,
+}
+
+
+class _Fields:
+  """The values of one config.json; what is wrong is told with its key."""
+
+  def __init__(self, path: pathlib.Path, values: dict[str, Any]) -> None:
+    self.path, self.values = path, values
+
+  def refuse(self, key: str, value: Any, supported: str) -> UserError:
+    return UserError(
+      f'{self.path}: {key}={value!r} is not what this project computes; '
+      f'supported: {supported}'
+    )
+
+  def number(
+    self, key: str, default: float | None = None, kind: type = int
+  ) -> Any:
+    """A positive number; null counts as absent."""
+    value = self.values.get(key)
+    if value is None:
+      value = default
+    kinds = (int,) if kind is int else (int, float)
+    right = isinstance(value, kinds) and not isinstance(value, bool)
+    if not right or not 0 < value <= LARGEST:
+      what = 'a positive integer' if kind is int else 'a positive number'
+      raise self.refuse(key, value, what)
+    return kind(value)
+
+  def flag(self, key: str, default: bool) -> bool:
+    value = self.values.get(key, default)
+    if not isinstance(value, bool):
+      raise self.refuse(key, value, 'true or false')
+    return value
+
+  def expect(self, key: str, only: Any) -> None:
+    value = self.values.get(key)
+    if value is not None and value != only:
+      raise self.refuse(key, value, f'{only!r}')
+
+
+def read_architecture(
+  directory: str | pathlib.Path,
+) -> tuple[TransformerConfig, int]:
+  """What a folder's config.json describes.
+
+  The family is that of `model_type`; a model whose architecture is HEADED has
+  no output embedding and reads as `tie_embeddings=True`.
+
+  Args:
+    directory: of a Llama (with the rope scaling of Llama 3), Mistral, Qwen2 or
+      Qwen3 model, saved by any version of transformers.
+
+  Returns:
+    The config, and the longest sequence in tokens that the model reads exactly
+    as we compute it: what it was made for, or its sliding window.
+
+  Raises:
+    UserError: the file is missing or damaged, or asks for what is not computed
+      here; names file, key, value and what is supported.
+  """
+  path = pathlib.Path(directory) / 'config.json'
+  fields = _Fields(path, read_json(path))
+  family = fields.values.get('model_type')
+  if not isinstance(family, str) or family not in FAMILIES:
+    raise fields.refuse('model_type', family, ', '.join(FAMILIES))
+  for key, only in FIXED.items():
+    fields.expect(key, only)
+  d_model = fields.number('hidden_size')
+  heads = fields.number('num_attention_heads')
+  # Only Llama has a default that is no accident of one size.
+  kv_heads = fields.number(
+    'num_key_value_heads', heads if family == 'llama' else None
+  )
+  if heads % kv_heads:
+    raise fields.refuse(
+      'num_key_value_heads', kv_heads, f'a divisor of {heads} attention heads'
+    )
+  if fields.values.get('head_dim') is None and family != 'qwen3':
+    if d_model % heads:
+      raise fields.refuse(
+        'hidden_size', d_model, f'a multiple of {heads} attention heads'
+      )
+    head_dim = d_model // heads
+  else:
+    head_dim = fields.number('head_dim', 128)  # Qwen3's default
+  if head_dim % 2:
+    raise fields.refuse('head_dim', head_dim, 'an even number')
+  theta, scaling = _rope(fields)
+  config = TransformerConfig(
+    vocab_size=fields.number('vocab_size'),
+    d_model=d_model,
+    n_layers=fields.number('num_hidden_layers'),
+    n_heads=heads,
+    n_kv_heads=kv_heads,
+    d_ff=fields.number('intermediate_size'),
+    head_dim=head_dim,
+    rope_theta=theta,
+    rope_scaling=scaling,
+    norm_eps=fields.number('rms_norm_eps', 1e-6, float),
+    qkv_bias=family == 'qwen2',
+    qk_norm=family == 'qwen3',
+    tie_embeddings=(
+      fields.flag('tie_word_embeddings', False) or _has_head(fields)
+    ),
+  )
+  return config, _longest(fields, family, config.n_layers)
+
+
+def _has_head(fields: _Fields) -> bool:
+  """Whether steps or texts are classified, in place of the next token."""
+  names = fields.values.get('architectures')
+  if names is None:
+    return False
+  if not isinstance(names, list) or len(names) != 1:
+    raise fields.refuse('architectures', names, 'a list of one name')
+  return str(names[0]).endswith(HEADED)
+
+
+def _rope(fields: _Fields) -> tuple[float, RopeScaling | None]:
+  """Theta and scaling, from the keys of transformers before 5 and since."""
+  key = 'rope_parameters'
+  if fields.values.get(key) is None:
+    key = 'rope_scaling'
+  given = fields.values.get(key)
+  if given is None:
+    return fields.number('rope_theta', 10_000.0, float), None
+  if not isinstance(given, dict):
+    raise fields.refuse(key, given, 'null, or an object with a rope_type')
+  rope = _Fields(fields.path, given)
+  kind = given.get('rope_type', given.get('type', 'default'))
+  if kind not in ('default', 'llama3'):
+    raise fields.refuse(f'{key}.rope_type', kind, 'default, llama3')
+  if any(isinstance(value, dict) for value in given.values()):
+    raise fields.refuse(key, given, 'one rope_type for all layers')
+  rope.expect('partial_rotary_factor', 1.0)
+  outside = fields.number('rope_theta', 10_000.0, float)
+  theta = rope.number('rope_theta', outside, float)
+  if kind == 'default':
+    return theta, None
+  try:
+    return theta, RopeScaling(
+      rope.number('factor', kind=float),
+      rope.number('low_freq_factor', kind=float),
+      rope.number('high_freq_factor', kind=float),
+      rope.number(
+        'original_max_position_embeddings',
+        fields.values.get('max_position_embeddings'),
+      ),
+    )
+  except UserError as error:
+    raise UserError(f'{error} (in {key} of {fields.path})') from None
+
+
+def _longest(fields: _Fields, family: str, n_layers: int) -> int:
+  longest = fields.number('max_position_embeddings', DEFAULT_LENGTH[family])
+  if _slides(fields, family, n_layers):
+    # Within the window, every token sees all before it as without one.
+    longest = min(longest, fields.number('sliding_window', DEFAULT_WINDOW))
+  return longest
+
+
+def _slides(fields: _Fields, family: str, n_layers: int) -> bool:
+  """Whether some layer looks back through a sliding window."""
+  layers = fields.values.get('layer_types')
+  if layers is not None:
+    known = ['full_attention', 'sliding_attention']
+    if not isinstance(layers, list) or any(x not in known for x in layers):
+      raise fields.refuse('layer_types', layers, f'a list of {known}')
+  if family == 'llama':
+    return False
+  # Null is no window; where the key is absent there is one.
+  windowed = fields.values.get('sliding_window', DEFAULT_WINDOW) is not None
+  if family == 'mistral':
+    return windowed
+  if not fields.flag('use_sliding_window', False) or not windowed:
+    return False
+  if layers is not None:
+    return 'sliding_attention' in layers
+  first = fields.values.get('max_window_layers', 28)
+  if not isinstance(first, int):
+    raise fields.refuse('max_window_layers', first, 'a number of layers')
+  return first < n_layers
+
+
+def family_of(config: TransformerConfig) -> str:
+  """The model_type that computes what `config` does.
+
+  Raises:
+    UserError: none does.
+  """
+  if config.qk_norm and config.qkv_bias:
+    raise UserError(
+      'model.qk_norm and model.qkv_bias are both set, and no published family '
+      'has both; train with one of them to export'
+    )
+  if config.qk_norm:
+    return 'qwen3'
+  return 'qwen2' if config.qkv_bias else 'llama'
+
+
+def architecture_json(
+  config: TransformerConfig, layout: str, max_length: int, dtype: str
+) -> dict[str, Any]:
+  """The config.json that makes transformers compute what `config` does.
+
+  Args:
+    layout: one of LAYOUTS.
+    max_length: longest sequence the model is made for, tokens.
+    dtype: of the weights beside it, 'float32' or 'bfloat16'.
+
+  Raises:
+    UserError: no family computes it, or none in this layout.
+  """
+  family = family_of(config)
+  if layout not in LAYOUTS:
+    raise UserError(f'layout {layout!r}: expected one of {", ".join(LAYOUTS)}')
+  if layout == 'process_reward_model' and family != 'qwen2':
+    raise UserError(
+      f'layout process_reward_model is of the Qwen2 family, this model is '
+      f'{family}; choose token_classification'
+    )
+  # The keys of before transformers 5, which later versions read too.
+  found = {
+    'architectures': [FAMILIES[family] + LAYOUTS[layout]],
+    'model_type': family,
+    'vocab_size': config.vocab_size,
+    'hidden_size': config.d_model,
+    'num_hidden_layers': config.n_layers,
+    'num_attention_heads': config.n_heads,
+    'num_key_value_heads': config.n_kv_heads,
+    'head_dim': config.head_dim,
+    'intermediate_size': config.d_ff,
+    'hidden_act': 'silu',
+    'rms_norm_eps': config.norm_eps,
+    'rope_theta': config.rope_theta,
+    'rope_scaling': None,
+    'max_position_embeddings': max_length,
+    'tie_word_embeddings': config.tie_embeddings,
+    'attention_dropout': 0.0,
+    'torch_dtype': dtype,
+  }
+  if family == 'llama':
+    found |= {'attention_bias': False, 'mlp_bias': False}
+  if family == 'qwen3':
+    found |= {'attention_bias': False}
+  if family != 'llama':
+    found |= {'use_sliding_window': False}
+  if config.rope_scaling is not None:
+    found['rope_scaling'] = {
+      'rope_type': 'llama3',
+      'factor': config.rope_scaling.factor,
+      'low_freq_factor': config.rope_scaling.low_freq_factor,
+      'high_freq_factor': config.rope_scaling.high_freq_factor,
+      'original_max_position_embeddings': config.rope_scaling.original_length,
+    }
+  if layout != 'lm':
+    found |= {
+      'num_labels': 2,
+      'id2label': {'0': 'wrong', '1': 'right'},
+      'label2id': {'wrong': 0, 'right': 1},
+    }
+  return found

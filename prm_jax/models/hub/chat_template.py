@@ -1,0 +1,130 @@
+"""The chat template of a published model: turns to text, and text to pieces.
+
+published.py renders it once, with a mark in place of every text that changes
+from chain to chain, and keeps the pieces between the marks. A template comes
+with a download, so it runs in jinja2's sandbox.
+"""
+
+import datetime
+import pathlib
+from collections.abc import Callable, Sequence
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from prm_jax.models.hub.safetensors_files import read_json
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
+
+Turns = Sequence[tuple[str, str]]  # role, content
+
+
+def special_tokens(directory: pathlib.Path) -> dict[str, str]:
+  """Special tokens by their names in tokenizer_config.json: bos_token, ..."""
+  found = {}
+  for name, value in _tokenizer_config(directory).items():
+    token = value.get('content') if isinstance(value, dict) else value
+    if name.endswith('_token') and isinstance(token, str):
+      found[name] = token
+  return found
+
+
+def chat_renderer(
+  directory: pathlib.Path, fallback: str = ''
+) -> Callable[[Turns], str]:
+  """The folder's chat template as a function, without a generation prompt.
+
+  Args:
+    directory: its chat_template.jinja, else the chat_template of its
+      tokenizer_config.json, is taken, as transformers does.
+    fallback: template where it has none.
+
+  Raises:
+    UserError: there is none, it is no template, or it refuses the turns.
+  """
+  source = read_chat_template(directory) or fallback
+  if not source:
+    raise UserError(
+      f'{directory} has no chat template; copy chat_template.jinja or '
+      'tokenizer_config.json of the model into it'
+    )
+
+  def refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+  # What transformers gives to templates, as far as text turns need it.
+  environment = ImmutableSandboxedEnvironment(
+    trim_blocks=True,
+    lstrip_blocks=True,
+    extensions=['jinja2.ext.loopcontrols'],
+  )
+  environment.globals['raise_exception'] = refuse
+  environment.globals['strftime_now'] = lambda form: (
+    datetime.datetime.now().strftime(form)
+  )
+  given = special_tokens(directory) | {'tools': None, 'documents': None}
+
+  def render(turns: Turns) -> str:
+    messages = [{'role': role, 'content': text} for role, text in turns]
+    try:
+      template = environment.from_string(source)
+      return template.render(
+        messages=messages, add_generation_prompt=False, **given
+      )
+    except Exception as error:  # a template is a program: any error can come
+      raise UserError(
+        f'{directory}: the chat template cannot be used ({error}); take the '
+        "one of the model's own folder"
+      ) from None
+
+  return render
+
+
+def cut(text: str, marks: str, directory: pathlib.Path) -> list[str]:
+  """The pieces of a rendered text before, between and after its marks.
+
+  Args:
+    marks: one character per changing text, in the order they must come in.
+    directory: for the error message.
+
+  Raises:
+    UserError: the template drops, repeats or reorders a text.
+  """
+  if [c for c in text if c in marks] != list(marks):
+    raise UserError(
+      f'{directory}: the chat template does not write the problem and every '
+      "step exactly once, in order; take the one of the model's own folder"
+    )
+  pieces, rest = [], text
+  for mark in marks:
+    piece, _, rest = rest.partition(mark)
+    pieces.append(piece)
+  return [*pieces, rest]
+
+
+def _tokenizer_config(directory: pathlib.Path) -> dict:
+  path = directory / 'tokenizer_config.json'
+  return read_json(path) if path.is_file() else {}
+
+
+def read_chat_template(directory: pathlib.Path) -> str:
+  """The Jinja text of a model's folder, '' where it has none."""
+  path = directory / 'chat_template.jinja'
+  if path.is_file():
+    try:
+      return paths.read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+      raise UserError(
+        f"{path} cannot be read ({error}); take the one of the model's folder"
+      ) from None
+  found = _tokenizer_config(directory).get('chat_template') or ''
+  if isinstance(found, list):  # several, by name
+    named = [each for each in found if isinstance(each, dict)]
+    defaults = [e.get('template') for e in named if e.get('name') == 'default']
+    found = defaults[0] if defaults else ''
+  if not isinstance(found, str):
+    raise UserError(
+      f'{directory}: chat_template of tokenizer_config.json is no text; take '
+      "the one of the model's own folder"
+    )
+  return found

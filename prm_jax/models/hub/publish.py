@@ -1,0 +1,242 @@
+"""Weights out: a folder that transformers, vLLM and our own loader open.
+
+Written layer by layer and file by file, so that a model too large for the
+memory of one machine's process still leaves it; the folder gets its name when
+all of it is on disk.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from prm_jax.models.config import DTYPES, TransformerConfig
+from prm_jax.models.hub.architectures import architecture_json
+from prm_jax.models.hub.safetensors_files import INDEX, SINGLE, resolve
+from prm_jax.models.hub.weights import (
+  HEAD_TENSORS,
+  Tensor,
+  abstract_params,
+  flatten,
+  names_of,
+  tensors_of,
+)
+from prm_jax.runtime.errors import UserError
+
+Params = dict[str, Any]
+# What transformers' tokenizers are read from, beside tokenizer.json.
+TOKENIZER_FILES = (
+  'tokenizer*',
+  'special_tokens_map.json',
+  'added_tokens.json',
+  'vocab.json',
+  'merges.txt',
+  'chat_template*',
+)
+# Their name, its bytes, and what brings it from the devices.
+Outgoing = tuple[str, int, Callable[[], np.ndarray]]
+
+
+def save_model(
+  directory: str | pathlib.Path,
+  params: Params,
+  config: TransformerConfig,
+  layout: str,
+  head_params: Params | None = None,
+  tokenizer_from: str | pathlib.Path | None = None,
+  *,
+  max_length: int = 32_768,
+  dtype: str | None = None,
+  shard_bytes: int = 5_000_000_000,
+) -> None:
+  """Writes config.json and safetensors under Hugging Face's names.
+
+  Args:
+    directory: made; may exist if it is empty.
+    params: of the backbone, on any mesh of this process.
+    layout: 'lm' is a CausalLM, without a head. 'token_classification' has a
+      linear head of two classes (wrong, right), as TRL trains them.
+      'process_reward_model' is Qwen2.5-Math-PRM's: a head of two classes with
+      a ReLU layer as wide as the model, Qwen2 only. The last two have no output
+      embedding, so one in `params` is left out.
+    head_params: as `init_head` makes them.
+    tokenizer_from: a model or hf:// whose tokenizer files are copied.
+    max_length: tokens; what config.json says the model is made for.
+    dtype: 'float32' or 'bfloat16'; None keeps each array's own.
+    shard_bytes: of one file, unless a single tensor is larger.
+
+  Raises:
+    UserError: the folder is taken, the layout does not fit the model or the
+      head, or the disk refuses.
+  """
+  directory = pathlib.Path(directory)
+  if directory.exists() and (
+    not directory.is_dir() or any(directory.iterdir())
+  ):
+    raise UserError(
+      f'{directory} exists and is not empty; remove it, or name another folder'
+    )
+  if dtype is not None and dtype not in DTYPES:
+    raise UserError(f'dtype {dtype!r}: expected one of {", ".join(DTYPES)}')
+  stored = dtype or str(jnp.dtype(params['embed_tokens'].dtype))
+  description = architecture_json(config, layout, max_length, stored)
+  outgoing = _backbone(params, config, layout, dtype)
+  outgoing += _head(head_params, config, layout, dtype)
+  tokenizer = _tokenizer_files(tokenizer_from)
+  partial = directory.parent / f'.{directory.name}.partial-{os.getpid()}'
+  try:
+    partial.mkdir(parents=True)
+    text = json.dumps(description, indent=2)
+    (partial / 'config.json').write_text(f'{text}\n', encoding='utf-8')
+    for path in tokenizer:
+      shutil.copyfile(path, partial / path.name)
+    _write_tensors(partial, outgoing, shard_bytes)
+    partial.rename(directory)
+  except (OSError, SafetensorError) as error:
+    raise UserError(
+      f'{directory} cannot be written ({error}); free space there, or name '
+      'another folder'
+    ) from None
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)  # gone already if renamed
+
+
+def _backbone(
+  params: Params, config: TransformerConfig, layout: str, dtype: str | None
+) -> list[Outgoing]:
+  ours = flatten(params)
+  expected = flatten(abstract_params(config, 'float32'))
+  for name in sorted(ours.keys() | expected.keys()):
+    found = ours[name].shape if name in ours else None
+    wanted = expected[name].shape if name in expected else None
+    if found != wanted:
+      raise UserError(
+        f'parameter {name}: shape {found}, the config makes it {wanted}; '
+        'export with the config that the parameters were made with'
+      )
+  outgoing = []
+  for tensor in tensors_of(config):
+    array = ours[tensor.ours]
+    if layout != 'lm' and tensor.ours == 'lm_head':
+      continue
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+      raise UserError(
+        f'parameter {tensor.ours} lies on several hosts; export from one host, '
+        'restoring the checkpoint on its devices'
+      )
+    names = names_of(tensor, config)
+    size = array.size // len(names) * jnp.dtype(dtype or array.dtype).itemsize
+    for layer, name in enumerate(names):
+      outgoing.append((name, size, _fetch(array, layer, tensor, dtype)))
+  return outgoing
+
+
+def _fetch(
+  array: jax.Array | np.ndarray,
+  layer: int,
+  tensor: Tensor,
+  dtype: str | None,
+) -> Callable[[], np.ndarray]:
+  """What brings one layer to the host, its axes as theirs."""
+  letters = tensor.their_axes.replace(' ', '')
+  order = [tensor.axes.index(letter) for letter in letters]
+
+  def fetch() -> np.ndarray:
+    ours = np.asarray(array[layer] if tensor.stacked else array)
+    shape = iter(ours.transpose(order).shape)
+    fused = [
+      int(np.prod([next(shape) for _ in axis]))
+      for axis in tensor.their_axes.split()
+    ]
+    theirs = np.ascontiguousarray(ours.transpose(order).reshape(fused))
+    return theirs.astype(dtype or theirs.dtype, copy=False)
+
+  return fetch
+
+
+def _head(
+  head_params: Params | None,
+  config: TransformerConfig,
+  layout: str,
+  dtype: str | None,
+) -> list[Outgoing]:
+  names = HEAD_TENSORS[layout]
+  head = {} if head_params is None else head_params
+  if head.keys() != names.keys():
+    raise UserError(
+      f'layout {layout} stores a head of {sorted(names) or "nothing"}, this '
+      f'one has {sorted(head) or "nothing"}; choose the layout that fits '
+      f'({", ".join(HEAD_TENSORS)})'
+    )
+  if names and head['kernel'].shape[1] != 2:
+    raise UserError(
+      f'layout {layout} stores a head of two classes, this one has '
+      f'{head["kernel"].shape[1]} outputs; train with the head two_class'
+    )
+  # The width that the published model's own code builds its head with.
+  width = head['kernel'].shape[0] if names else config.d_model
+  if width != config.d_model:
+    raise UserError(
+      f'layout {layout} stores a head as wide as the model '
+      f'({config.d_model}), this one is {width}; train with that head.hidden'
+    )
+  outgoing = []
+  for ours, theirs in names.items():
+    array = np.ascontiguousarray(np.asarray(head[ours]).T)
+    array = array.astype(dtype or array.dtype, copy=False)
+    outgoing.append((theirs, array.nbytes, lambda array=array: array))
+  return outgoing
+
+
+def _tokenizer_files(
+  source: str | pathlib.Path | None,
+) -> list[pathlib.Path]:
+  if source is None:
+    return []
+  folder = resolve(source)
+  if not (folder / 'tokenizer.json').is_file():
+    raise UserError(
+      f'{folder} has no tokenizer.json to copy; name the folder of a model '
+      'that has one'
+    )
+  return sorted({p for kind in TOKENIZER_FILES for p in folder.glob(kind)})
+
+
+def _write_tensors(
+  directory: pathlib.Path, outgoing: list[Outgoing], shard_bytes: int
+) -> None:
+  shards: list[list[Outgoing]] = [[]]
+  room = shard_bytes
+  for item in outgoing:
+    if shards[-1] and item[1] > room:
+      shards.append([])
+      room = shard_bytes
+    shards[-1].append(item)
+    room -= item[1]
+  weight_map = {}
+  for i, shard in enumerate(shards):
+    file = SINGLE
+    if len(shards) > 1:
+      file = f'model-{i + 1:05}-of-{len(shards):05}.safetensors'
+    # Without this format transformers refuses the file.
+    save_file(
+      {name: fetch() for name, _, fetch in shard},
+      directory / file,
+      {'format': 'pt'},
+    )
+    # The library keeps its files from everyone else; a model is to be shared.
+    (directory / file).chmod((directory / 'config.json').stat().st_mode)
+    weight_map |= dict.fromkeys((name for name, _, _ in shard), file)
+  if len(shards) > 1:
+    total = sum(size for _, size, _ in outgoing)
+    index = {'metadata': {'total_size': total}, 'weight_map': weight_map}
+    text = json.dumps(index, indent=2)
+    (directory / INDEX).write_text(f'{text}\n', encoding='utf-8')

@@ -1,0 +1,244 @@
+"""How published PRMs read a chain: one StepFormat for each style.
+
+published.py opens a folder and asks here for its format; encoding.py then
+needs no more than that. The ids are those of the authors' own code, which
+tokenises whole texts: what can merge with a step is tokenised with it.
+"""
+
+import dataclasses
+import pathlib
+
+from prm_jax.data.encoding import StepFormat
+from prm_jax.data.tokenizer import HuggingFaceTokenizer
+from prm_jax.models.hub.chat_template import chat_renderer, cut, special_tokens
+from prm_jax.runtime.errors import UserError
+
+QWEN_SYSTEM = (
+  r'Please reason step by step, and put your final answer within \boxed{}.'
+)
+CHATML = """
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+"""
+QWEN_SEPARATOR = '<extra_0>'
+SHEPHERD_TAG = 'ки'
+UNSET = 0  # max_length, in which no style has a say
+# In no text, and changed by no template: Unicode's private use area.
+MARKS = ''.join(map(chr, range(0xE000, 0xE007)))
+
+
+def make_published_format(
+  style: str,
+  directory: pathlib.Path,
+  tokenizer: HuggingFaceTokenizer,
+  max_length: int,
+  separator: str,
+) -> StepFormat:
+  """The format of one of published.STYLES.
+
+  Args:
+    directory: with the chat template and the names of special tokens.
+    separator: of style 'trl'.
+
+  Raises:
+    UserError: tokenizer or chat template lack what the style needs.
+  """
+  fmt = _of_style(style, directory, tokenizer, separator)
+  return dataclasses.replace(fmt, max_length=max_length)
+
+
+def _of_style(
+  style: str,
+  directory: pathlib.Path,
+  tokenizer: HuggingFaceTokenizer,
+  separator: str,
+) -> StepFormat:
+  if style == 'qwen_prm':
+    return qwen_format(directory, tokenizer)
+  if style == 'skywork':
+    return skywork_format(directory, tokenizer)
+  if style == 'math_shepherd':
+    return shepherd_format(directory, tokenizer)
+  if style == 'rlhflow':
+    return rlhflow_format(directory, tokenizer)
+  return trl_format(directory, tokenizer, separator)
+
+
+def qwen_format(
+  directory: pathlib.Path, tokenizer: HuggingFaceTokenizer
+) -> StepFormat:
+  """Qwen2.5-Math-PRM (2501.07301): all steps in one assistant turn.
+
+  Each ends with <extra_0>. What the template writes after the turn comes after
+  the last score and is left out.
+  """
+  chat = chat_renderer(directory, fallback=CHATML)
+
+  def render(problem: str, answer: str) -> str:
+    roles = ('system', 'user', 'assistant')
+    return chat(list(zip(roles, (QWEN_SYSTEM, problem, answer), strict=True)))
+
+  before, between, _ = cut(render(*MARKS[:2]), MARKS[:2], directory)
+  prompt, lead = _split_lead(tokenizer, before + '{problem}' + between)
+  fmt = StepFormat(
+    tokenizer,
+    UNSET,
+    prompt_prefix=(),
+    prompt_template=prompt,
+    prompt_suffix=(),
+    first_lead=lead,
+    separator=(_id_of(QWEN_SEPARATOR, tokenizer, directory),),
+  )
+  steps = ('one', 'two', 'three')
+  answer = QWEN_SEPARATOR.join((*steps, ''))
+  return _agreeing(fmt, directory, steps, render('1 + 1', answer))
+
+
+def skywork_format(
+  directory: pathlib.Path, tokenizer: HuggingFaceTokenizer
+) -> StepFormat:
+  """Skywork-o1-Open-PRM: each step tokenised by itself, then a newline."""
+  bos = special_tokens(directory).get('bos_token')
+  if bos is None:
+    raise UserError(
+      f'{directory}/tokenizer_config.json has no bos_token, with which a '
+      "Skywork prompt begins; take the file of the model's own folder"
+    )
+  return StepFormat(
+    tokenizer.alone(),
+    UNSET,
+    prompt_prefix=tokenizer.first_ids,
+    prompt_template=bos + '{problem}\n',
+    prompt_suffix=(),
+    separator=(_id_of('\n', tokenizer, directory),),
+  )
+
+
+def shepherd_format(
+  directory: pathlib.Path, tokenizer: HuggingFaceTokenizer
+) -> StepFormat:
+  """Math-Shepherd (2312.08935): 'problem step1 ки\\n step2 ки' as one text."""
+  tag = _id_of(SHEPHERD_TAG, tokenizer, directory)
+  # A tag that is another token inside a text would be found nowhere in it.
+  if tokenizer.encode(' ' + SHEPHERD_TAG) != [tag]:
+    raise UserError(
+      f'{directory}: the tokenizer reads {SHEPHERD_TAG!r} inside a text as '
+      "other tokens than alone; take the tokenizer of the model's own folder"
+    )
+  return StepFormat(
+    tokenizer,
+    UNSET,
+    prompt_prefix=tokenizer.first_ids,
+    prompt_template='{problem}',
+    prompt_suffix=(),
+    first_lead=' ',
+    next_lead='\n',
+    separator=(tag,),
+  )
+
+
+def rlhflow_format(
+  directory: pathlib.Path, tokenizer: HuggingFaceTokenizer
+) -> StepFormat:
+  """RLHFlow: every step a user turn, answered '+' whatever it is worth.
+
+  The score is read at the end of the assistant's header, where '+' or '-' is
+  the next token.
+  """
+  chat = chat_renderer(directory)
+
+  def render(problem: str, steps: tuple[str, ...], answers: str) -> str:
+    turns = []
+    for i, (step, answer) in enumerate(zip(steps, answers, strict=True)):
+      user = step if i else f'{problem} {step}'
+      turns += [('user', user), ('assistant', answer)]
+    return chat(turns)
+
+  problem, *rest = MARKS
+  text = render(problem, tuple(rest[::2]), ''.join(rest[1::2]))
+  before, between, header, after, *repeated = cut(text, MARKS, directory)
+  if repeated[:3] != [header, after, header]:
+    raise UserError(
+      f'{directory}: the chat template writes later turns in another way than '
+      "the first; take the one of the model's own folder"
+    )
+  prompt, lead = _split_lead(tokenizer, before + '{problem}' + between)
+  turn, next_lead = _split_lead(tokenizer, '+' + after)
+  fmt = StepFormat(
+    tokenizer,
+    UNSET,
+    prompt_prefix=(),
+    prompt_template=prompt,
+    prompt_suffix=(),
+    first_lead=lead,
+    turn=tuple(tokenizer.encode_template(turn)),
+    next_lead=next_lead,
+    separator=tuple(tokenizer.encode_template(header)),
+    strip=True,
+  )
+  steps = ('one', 'two', 'three')
+  return _agreeing(fmt, directory, steps, render('1 + 1', steps, '+++'))
+
+
+def trl_format(
+  directory: pathlib.Path, tokenizer: HuggingFaceTokenizer, separator: str
+) -> StepFormat:
+  """TRL's PRMTrainer: prompt, steps and separator each tokenised alone."""
+  bos = special_tokens(directory).get('bos_token')
+  ends = tuple(tokenizer.encode_template(separator))
+  if not ends:
+    raise UserError(f'separator {separator!r} has no tokens; give another')
+  return StepFormat(
+    tokenizer.alone(),
+    UNSET,
+    prompt_prefix=() if bos is None else (_id_of(bos, tokenizer, directory),),
+    prompt_template='{problem}',
+    prompt_suffix=(),
+    separator=ends,
+  )
+
+
+def _id_of(
+  text: str, tokenizer: HuggingFaceTokenizer, directory: pathlib.Path
+) -> int:
+  """The id of a text that must have a single one."""
+  ids = tokenizer.encode_template(text)
+  # A tokenizer may also answer with one unknown token.
+  if len(ids) != 1 or text not in tokenizer.decode(ids):
+    raise UserError(
+      f'{directory}: the tokenizer has no token for {text!r}, which this style '
+      "needs; take the tokenizer of the model's own folder, or another style"
+    )
+  return ids[0]
+
+
+def _split_lead(tokenizer: HuggingFaceTokenizer, text: str) -> tuple[str, str]:
+  """Text up to its last special token or problem, and what follows.
+
+  What follows can merge with the step after it, so it is tokenised with it.
+  """
+  fixed = [part for part in (*tokenizer.specials, '{problem}') if part in text]
+  end = max((text.rfind(part) + len(part) for part in fixed), default=0)
+  return text[:end], text[end:]
+
+
+def _agreeing(
+  fmt: StepFormat, directory: pathlib.Path, steps: tuple[str, ...], text: str
+) -> StepFormat:
+  """The format, if its ids are those of the whole text tokenised as one."""
+  whole = fmt.tokenizer.encode_template(text)
+  ids = dataclasses.replace(fmt, max_length=len(whole)).encode('1 + 1', steps)
+  if ids.tokens.tolist() != whole[: len(ids.tokens)]:
+    raise UserError(
+      f'{directory}: the chat template cannot be cut into steps without '
+      "changing its tokens; take template and tokenizer of the model's folder"
+    )
+  return fmt
+
+
+def verdict_ids(
+  tokenizer: HuggingFaceTokenizer, directory: pathlib.Path
+) -> tuple[int, int]:
+  """Ids of '-' and '+', in the order of the classes (wrong, right)."""
+  return _id_of('-', tokenizer, directory), _id_of('+', tokenizer, directory)

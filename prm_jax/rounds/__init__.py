@@ -1,1 +1,0 @@
-"""Many items' work in rounds: asked for together, journalled, resumed."""

@@ -1,0 +1,211 @@
+"""Saving and restoring, the only file that imports Orbax.
+
+A checkpoint holds three things: `params` (what scoring loads), `rest` (the
+optimizer and the counters) and `data` (the position of the input iterator); and
+`prm`, the whole state of a PRM that learns beside a policy, where there is one.
+Saves run in the background and become visible by one rename, so a process
+that is killed leaves the checkpoint before it whole.
+"""
+
+import logging
+import math
+from typing import Any
+
+import jax
+from absl import logging as absl_logging
+from orbax.checkpoint import v1 as ocp
+
+from prm_jax.runtime import paths, processes
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.finite import CURE, first_not_finite
+
+# Orbax tells the story of every save at INFO.
+absl_logging.set_verbosity(absl_logging.ERROR)
+# A failed restore is told in one line, not once more for every array.
+logging.getLogger('asyncio').addFilter(
+  lambda record: 'coro=<async_deserialize()' not in record.getMessage()
+)
+# Where Orbax logs that a save failed; it raises that when the next one begins.
+RAISED_AGAIN = ('future.py', 'async_checkpointer.py', 'checkpoint_manager.py')
+absl_logging.get_absl_logger().addFilter(
+  lambda record: not (record.exc_info and record.filename in RAISED_AGAIN)
+)
+
+
+class Checkpoints:
+  """The checkpoints of one run.
+
+  Args:
+    directory: where they live; made if absent.
+    keep: how many of the latest stay.
+    best: name of the metric by which the best one stays too, higher is
+      better; '' keeps none for its metric.
+    writes: False only reads, beside a run that may be saving at this moment.
+  """
+
+  def __init__(
+    self, directory: paths.Path, keep: int, best: str, writes: bool = True
+  ) -> None:
+    policies = ocp.training.preservation_policies
+    preserve = [policies.LatestN(keep)]
+    if best:
+      preserve.append(
+        policies.BestN(
+          get_metric_fn=lambda metrics: metrics[best],
+          n=1,
+          keep_checkpoints_without_metrics=False,
+        )
+      )
+    self._best = best
+    self._directory = directory
+    remote = paths.is_remote(directory)
+    try:
+      self._checkpointer = ocp.training.Checkpointer(
+        # A gs:// path is absolute, and `absolute` would put it on the disk.
+        directory if remote else directory.absolute(),
+        preservation_policy=policies.AnyPreservationPolicy(preserve),
+        cleanup_tmp_directories=writes,
+      )
+    except Exception as error:
+      if processes.is_loss(error):
+        raise
+      # At gs:// each of Google's libraries raises its own.
+      if not remote and not isinstance(error, OSError | ValueError):
+        raise
+      raise UserError(
+        f'cannot open checkpoints in {directory} ({_reason(error)}); make it '
+        'writable, or delete the checkpoint that is damaged'
+      ) from error
+
+  @property
+  def latest(self) -> int | None:
+    """The last saved step, None if there is none."""
+    checkpoint = self._checkpointer.latest
+    return None if checkpoint is None else checkpoint.step
+
+  @property
+  def best(self) -> int | None:
+    """The saved step with the highest metric; the latest without metrics."""
+    rated = [
+      c for c in self._checkpointer.checkpoints if self._best and c.metrics
+    ]
+    if not rated:
+      return self.latest
+    return max(rated, key=lambda c: (c.metrics[self._best], c.step)).step
+
+  def save(
+    self,
+    step: int,
+    state: Any,
+    data: Any,
+    metrics: dict[str, float],
+    prm: Any = None,
+  ) -> None:
+    """Starts saving a TrainState and the input's position; returns at once.
+
+    Args:
+      prm: another TrainState, of a PRM that learns beside the policy.
+    """
+    rest = _without_key(state)
+    params = rest.pop('params')
+    beside = {} if prm is None else {'prm': _without_key(prm)}
+    with paths.writing(self._directory):  # what failed of the one before, too
+      self._checkpointer.save_checkpointables_async(
+        step,
+        {'params': params, 'rest': rest, 'data': data} | beside,
+        # Without the best metric (one class only in dev) it is not rated.
+        metrics=metrics if _is_rated(metrics, self._best) else None,
+        force=True,
+      )
+
+  def restore(self, abstract_state: Any, data: Any) -> Any:
+    """The latest TrainState, placed as `abstract_state`; moves `data` there."""
+    rest = _abstract_without_key(abstract_state)
+    params = rest.pop('params')
+    loaded = self._load(
+      self.latest, {'params': params, 'rest': rest, 'data': data}
+    )
+    return _with_key(
+      type(abstract_state), loaded['rest'] | {'params': loaded['params']}
+    )
+
+  def restore_prm(self, abstract_state: Any) -> Any:
+    """The latest TrainState of the PRM beside it."""
+    abstract = {'prm': _abstract_without_key(abstract_state)}
+    loaded = self._load(self.latest, abstract)
+    return _with_key(type(abstract_state), loaded['prm'])
+
+  def load_params(self, abstract_params: Any, step: int) -> Any:
+    """The parameters of one checkpoint, placed as `abstract_params`.
+
+    It may hold more, such as the value head of a policy; that stays unread.
+
+    Raises:
+      UserError: it is damaged, of another model, or not finite.
+    """
+    options = ocp.options.PyTreeOptions(
+      loading=ocp.options.PyTreeOptions.Loading(partial_load=True)
+    )
+    with ocp.Context(pytree_options=options):
+      params = self._load(step, {'params': abstract_params})['params']
+    if bad := first_not_finite(params):
+      path, layer = bad
+      at = f', layer {layer}' if 'layers/' in path else ''
+      raise UserError(
+        f'checkpoint {self._directory / str(step)}: {path!r}{at} {CURE}delete '
+        'that folder to take the one before it, or train again'
+      )
+    return params
+
+  def _load(self, step: int | None, abstract: dict[str, Any]) -> dict[str, Any]:
+    try:
+      return self._checkpointer.load_checkpointables(step, abstract)
+    except Exception as error:  # Orbax and TensorStore raise many kinds
+      if processes.is_loss(error):
+        raise  # nothing is wrong with the checkpoint
+      if isinstance(error, UserError):
+        raise UserError(
+          f'checkpoint {self._directory / str(step)}: {error}'
+        ) from error
+      raise UserError(
+        f'checkpoint {self._directory / str(step)} cannot be restored: it is '
+        'damaged or of another model; delete that folder to go on from the '
+        f'one before it, or choose another workdir ({_reason(error)})'
+      ) from error
+
+  def close(self) -> None:
+    """Waits until everything that was started is on disk."""
+    with paths.writing(self._directory):
+      self._checkpointer.close()
+
+
+def _is_rated(metrics: dict[str, float], best: str) -> bool:
+  """Whether a checkpoint can be compared: NaN is neither better nor worse."""
+  return best in metrics and math.isfinite(metrics[best])
+
+
+def _without_key(state: Any) -> dict[str, Any]:
+  """A TrainState as arrays that can be saved."""
+  return state._asdict() | {'key': jax.random.key_data(state.key)}
+
+
+def _abstract_without_key(state: Any) -> dict[str, Any]:
+  """The same of a state without values."""
+  data = jax.eval_shape(jax.random.key_data, state.key)
+  key = jax.ShapeDtypeStruct(
+    data.shape, data.dtype, sharding=state.key.sharding
+  )
+  return state._asdict() | {'key': key}
+
+
+def _with_key(kind: type, saved: dict[str, Any]) -> Any:
+  """Undoes `_without_key`."""
+  return kind(**saved | {'key': jax.random.wrap_key_data(saved['key'])})
+
+
+def _reason(error: BaseException) -> str:
+  """What lies behind an error of Orbax, in a line."""
+  while error.__cause__ is not None:
+    error = error.__cause__
+  lines = str(error).strip().splitlines() or ['']
+  return f'{type(error).__name__}: {lines[0][:200]}'

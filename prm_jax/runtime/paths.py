@@ -1,0 +1,243 @@
+"""Paths on disk and in Google Cloud Storage, with the same methods.
+
+Everything that a run writes into its workdir or reads from data.root starts at
+a path that `open_path` made: a `pathlib.Path` on disk, an `epath.Path` at
+gs://. What differs between the two is in this file.
+"""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import IO, Any
+
+from etils import epath
+
+from prm_jax.runtime.errors import UserError, disk_code
+
+Path = pathlib.Path | epath.Path
+GS = 'gs://'
+# What git leaves in the place of a large file until it is fetched.
+LFS = b'version https://git-lfs.github.com/spec/v1'
+
+
+def is_remote(path: str | os.PathLike) -> bool:
+  return str(path).startswith(GS)
+
+
+def open_path(path: str | os.PathLike) -> Path:
+  """The path of that name; nothing is looked at.
+
+  Raises:
+    UserError: gs:// without a bucket or without gcsfs, or another scheme.
+  """
+  text = os.fspath(path)
+  if not text.startswith('gs:') and '://' not in text:
+    return pathlib.Path(text)
+  if not re.match(f'{GS}[^/]', text):
+    raise UserError(
+      f'{text}: expected a folder on disk or {GS}BUCKET/FOLDER; other schemes '
+      'are not read here'
+    )
+  if importlib.util.find_spec('gcsfs') is None:
+    raise UserError(f'{text}: {GS} is read with gcsfs: pip install gcsfs')
+  import fsspec  # noqa: PLC0415
+
+  # Else epath reads with TensorFlow where that happens to be installed.
+  os.environ.setdefault('EPATH_USE_TF', 'false')
+  # A listing that is kept would hide what the other processes write.
+  fsspec.config.conf.setdefault('gs', {})['use_listings_cache'] = False
+  return epath.Path(text)
+
+
+def machine_folder(name: str) -> pathlib.Path:
+  """Where this machine keeps for all runs what must be on a disk."""
+  return pathlib.Path.home() / '.cache' / 'prm_jax' / name
+
+
+def check_local(path: str | os.PathLike, what: str) -> None:
+  """Raises UserError for gs:// where only a disk will do."""
+  if is_remote(path):
+    raise UserError(
+      f'{path}: {what} must be on a disk; name a folder there, and copy with '
+      'gcloud storage cp -r'
+    )
+
+
+@contextlib.contextmanager
+def told_in_a_line(path: Path) -> Iterator[None]:
+  """What Cloud Storage answers to a request as a UserError; disks' stay."""
+  try:
+    yield
+  except Exception as error:
+    if isinstance(error, UserError) or not is_remote(path):
+      raise
+    if not isinstance(error, _remote_faults()):
+      raise
+    why = 'no such bucket or object'
+    if not isinstance(error, FileNotFoundError):
+      why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    raise UserError(
+      f'{path}: {why[:200]}; name a bucket that is there and that the account '
+      'of this machine may read and write'
+    ) from error
+
+
+def _remote_faults() -> tuple[type[Exception], ...]:
+  """Everything that gcsfs lets through from below it."""
+  import aiohttp  # noqa: PLC0415
+  import gcsfs.retry  # noqa: PLC0415
+  import google.auth.exceptions  # noqa: PLC0415
+
+  return (
+    OSError,
+    ValueError,
+    aiohttp.ClientError,
+    gcsfs.retry.HttpError,
+    google.auth.exceptions.GoogleAuthError,
+  )
+
+
+def make_folder(path: Path) -> None:
+  """Makes a folder where there is none; finds that one may write there.
+
+  Raises:
+    OSError: on disk.
+    UserError: at gs://.
+  """
+  if not is_remote(path):
+    path.mkdir(parents=True, exist_ok=True)
+    return
+  # There are no folders in a bucket, and mkdir would make a misspelt bucket.
+  probe = path / '.may_write'
+  with told_in_a_line(path):
+    probe.write_text('')
+    probe.unlink(missing_ok=True)  # another run may be looking, too
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+  """What a disk answers while a file is written, as an OSError that names it.
+
+  Python's `write` does not say which file, and the libraries that write
+  checkpoints and ArrayRecord raise errors of their own.
+  """
+  try:
+    yield
+  except OSError as error:
+    error.filename = error.filename or str(path)
+    raise
+  except UserError:
+    raise
+  except Exception as error:
+    code = disk_code(error)
+    if not code:
+      raise
+    raise OSError(code, os.strerror(code), str(path)) from error
+
+
+def write_text(path: Path, text: str) -> None:
+  """Writes a file, all or nothing."""
+  write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+  """Writes a file, all or nothing."""
+  if is_remote(path):
+    with told_in_a_line(path):
+      path.write_bytes(data)  # appears when it is whole
+    return
+  part = path.with_name(path.name + '.tmp')
+  with writing(path):
+    try:
+      with part.open('wb') as file:
+        file.write(data)
+        file.flush()
+        # Else the name may be on the disk before what it names.
+        os.fsync(file.fileno())
+      part.replace(path)
+    except OSError:
+      part.unlink(missing_ok=True)  # it would take the room that is missing
+      raise
+
+
+def write_all(file: io.FileIO, data: bytes, path: Path) -> None:
+  """Appends to a file that has no buffer.
+
+  What a disk has no room for is gone: a buffer would write it once more when
+  the file is closed, and fail once more.
+  """
+  with writing(path):
+    while data:  # a disk that fills up takes the beginning
+      data = data[file.write(data) :]
+
+
+def open_bytes(path: str | os.PathLike) -> IO[bytes]:
+  """A file for reading.
+
+  Raises:
+    OSError: on disk.
+    UserError: at gs://, or git has not fetched the file yet.
+  """
+  opened = open_path(path)
+  with told_in_a_line(opened):
+    file = opened.open('rb')
+    head = file.read(len(LFS))
+  if head == LFS:
+    file.close()
+    raise UserError(
+      f'{path} is a Git LFS pointer and not the file itself; run `git lfs '
+      f'pull` in {opened.parent}'
+    )
+  file.seek(0)
+  return file
+
+
+def read_text(path: str | os.PathLike) -> str:
+  """The text of a file in UTF-8; raises as `open_bytes`."""
+  with io.TextIOWrapper(open_bytes(path), encoding='utf-8') as file:
+    return file.read()
+
+
+def read_json(path: Path, cure: str) -> dict[str, Any]:
+  """The object that a JSON file holds.
+
+  Args:
+    cure: what to do where it holds none.
+
+  Raises:
+    UserError: it cannot be read, is empty, cut off, or no object.
+  """
+  try:
+    with open_bytes(path) as file:
+      text = file.read()
+    if not text.strip():
+      raise ValueError('it is empty')
+    found = json.loads(text)
+  except OSError as error:
+    raise UserError(f'{path} cannot be read ({error.strerror}); {cure}') from (
+      None
+    )
+  except UserError:
+    raise
+  except (ValueError, RecursionError) as error:
+    raise UserError(f'{path} is no JSON ({error}); {cure}') from None
+  if not isinstance(found, dict):
+    raise UserError(
+      f'{path} holds a JSON {type(found).__name__}, expected an object; {cure}'
+    )
+  return found
+
+
+def read_lines(path: Path) -> list[bytes]:
+  """The lines of a file, which end with \\n and nothing else.
+
+  `str.splitlines` would also end them at U+2028, U+0085 and others, which JSON
+  leaves as they are inside a text.
+  """
+  lines = path.read_bytes().split(b'\n')
+  return lines if lines[-1] else lines[:-1]

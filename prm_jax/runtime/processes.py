@@ -1,0 +1,321 @@
+"""Several processes that run one job: joining, agreeing, waiting, leaving.
+
+On a TPU pod, under SLURM or on many GPUs every host runs the same command.
+`join` makes them one job before anything is computed; from then on all run the
+same program, and what one of them does alone (process 0 writes) the others
+wait for here. With one process everything here does nothing.
+
+Messages go through the key-value store of JAX's coordination service, not
+through the devices: who waits there can still be told that another left.
+"""
+
+import itertools
+import json
+import math
+import os
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import NoReturn
+
+import jax
+
+# The store and the numbers it goes by. The public API gives the numbers only
+# with the devices, which cannot be opened before all configs agree.
+from jax._src.distributed import global_state
+
+from prm_jax.runtime.errors import UserError
+
+JOIN_SECONDS = 60
+# Hosts of a cluster come up one after another.
+CLUSTER_JOIN_SECONDS = 300
+# JAX's own watch over hosts that vanish without closing a connection.
+HEARTBEAT_SECONDS = 40
+LEAVE_SECONDS = 20
+POLL_MILLISECONDS = 1000
+_LEFT = 'prm_jax/left'
+_GONE = 'prm_jax/gone'  # who ends with its next instruction
+# What gloo, NCCL and the coordination service say when a peer is gone.
+_LOST = (
+  'Gloo',
+  'gloo',
+  'NCCL',
+  'coordination',
+  'Connection closed by peer',
+  'Connection reset by peer',
+  'Socket closed',
+  'heartbeat',
+)
+
+# All processes come through the same calls in the same order.
+_calls = itertools.count()
+
+
+def index() -> int:
+  """The number of this process."""
+  return global_state.process_id
+
+
+def count() -> int:
+  """How many processes run this job."""
+  return global_state.num_processes
+
+
+def is_first() -> bool:
+  """Whether this is process 0, which alone writes and talks."""
+  return index() == 0
+
+
+def name() -> str:
+  """What stands before an error: '' where there is one process."""
+  return f'process {index()} of {count()}: ' if count() > 1 else ''
+
+
+def join(
+  coordinator: str | None, processes: int | None, process: int | None
+) -> None:
+  """Joins the processes of a job, before JAX is used for anything else.
+
+  Args:
+    coordinator: HOST:PORT of process 0, which opens that port.
+    processes: how many there are; 1 with nothing else: alone, come what may.
+    process: the number of this one. Without any of the three JAX looks for a
+      cluster that it knows (Cloud TPU, GKE, SLURM, Open MPI).
+
+  Raises:
+    UserError: the arguments do not fit together, or not all processes joined
+      within JOIN_SECONDS (CLUSTER_JOIN_SECONDS in a cluster).
+  """
+  if processes == 1 and coordinator is None and not process:
+    return
+  given = {
+    '--coordinator': coordinator,
+    '--processes': processes,
+    '--process': process,
+  }
+  missing = [flag for flag, value in given.items() if value is None]
+  if missing and len(missing) < len(given):
+    raise UserError(
+      f'{", ".join(missing)} missing: give --coordinator=HOST:PORT, '
+      '--processes=N and --process=I together, or none of them'
+    )
+  if not missing:
+    _check(coordinator, processes, process)
+  # One where a program spreads over the network, None elsewhere.
+  jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+  # SIGTERM is handled in `train`, which does not need the devices for it.
+  jax.config.update('jax_enable_preemption_service', False)
+  seconds = CLUSTER_JOIN_SECONDS if missing else JOIN_SECONDS
+  # JAX itself would end the process with a trace from C++.
+  waiting = threading.Timer(seconds, _give_up, (seconds, coordinator, process))
+  waiting.daemon = True
+  waiting.start()
+  try:
+    with warnings.catch_warnings():
+      # In a pod of Kubernetes JAX asks for an extra, even of one process.
+      warnings.simplefilter('ignore', UserWarning)
+      jax.distributed.initialize(
+        coordinator,
+        processes,
+        process,
+        cluster_detection_method='deactivate' if coordinator else None,
+        initialization_timeout=2 * seconds,
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=JOIN_SECONDS,
+      )
+  except Exception as error:  # each kind of cluster raises its own
+    text = str(error).splitlines()[0]
+    if missing and 'coordinator_address should be defined' in text:
+      return  # no cluster
+    if missing:
+      raise UserError(
+        f'this looks like one of several processes, but they cannot be joined '
+        f'({text}); --processes=1 runs alone'
+      ) from error
+    raise UserError(
+      f'process {process} cannot join {coordinator} ({text}); choose another '
+      'port'
+    ) from error
+  finally:
+    waiting.cancel()
+
+
+def _check(coordinator: str, processes: int, process: int) -> None:
+  """Raises UserError where flags cannot work."""
+  host, _, port = coordinator.rpartition(':')
+  if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    raise UserError(
+      f'--coordinator={coordinator}: expected HOST:PORT of process 0, as '
+      '10.0.0.1:8476'
+    )
+  if not 0 <= process < processes:
+    raise UserError(
+      f'--process={process} with --processes={processes}: expected 0 to '
+      f'{processes - 1}'
+      if processes > 0
+      else f'--processes={processes}: expected 1 or more'
+    )
+
+
+def _give_up(
+  seconds: int, coordinator: str | None, process: int | None
+) -> NoReturn:
+  """Ends this process, whose main thread is waiting for the others."""
+  who = '' if process is None else f'process {process}: '
+  what = 'not all processes of the job have joined, each with its own number,'
+  if coordinator and process:
+    host, _, port = coordinator.rpartition(':')
+    try:
+      socket.create_connection((host.strip('[]'), int(port)), timeout=5).close()
+    except OSError:
+      what = f'nobody answers at {coordinator}, where process 0 should be'
+  stop(
+    f'error: {who}{what} after {seconds} s; start all of them with the same '
+    'command, each with its own --process (--processes=1 runs alone)',
+    2,
+  )
+
+
+def stop(line: str, code: int) -> NoReturn:
+  """Ends the process at once: a regular exit would wait for the others."""
+  if line:
+    print(line, file=sys.stderr)
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(code)
+
+
+def exchange(what: str, text: str) -> list[str]:
+  """What every process says, in their order; waits until all have spoken.
+
+  Raises:
+    UserError: another process has left.
+  """
+  if count() == 1:
+    return [text]
+  key = f'prm_jax/{next(_calls)}/{what}'
+  store = global_state.client
+  store.key_value_set(f'{key}/{index()}', text)
+  # A star: process 0 collects, so that N processes cost 2 N requests.
+  if is_first():
+    said = [_get(f'{key}/{i}') for i in range(count())]
+    store.key_value_set(f'{key}/all', json.dumps(said))
+    return said
+  return json.loads(_get(f'{key}/all'))
+
+
+def _get(key: str) -> str:
+  """Waits for a value as long as nobody leaves."""
+  gone = ''
+  while True:
+    try:
+      return global_state.client.blocking_key_value_get(key, POLL_MILLISECONDS)
+    except jax.errors.JaxRuntimeError as error:
+      if 'DEADLINE_EXCEEDED' not in str(error):
+        raise
+    # Who left may have said it just before: then there is an answer now.
+    if gone:
+      raise UserError(gone)
+    gone = departed()
+
+
+def wait_for_all(what: str) -> None:
+  """Goes on when every process has come here."""
+  exchange(what, '')
+
+
+def first_alone(what: str, work: Callable[[], None]) -> None:
+  """Process 0 does the work; the others go on when it is done.
+
+  Raises:
+    UserError: process 0 could not; on the others too, naming its reason.
+  """
+  if is_first():
+    work()
+  wait_for_all(what)
+
+
+def check_same(what: str, value: str, cure: str) -> None:
+  """Raises UserError, the same everywhere, where processes hold others."""
+  said = exchange(what, value)
+  others = [i for i, text in enumerate(said) if text != said[0]]
+  if others:
+    raise UserError(
+      f'{what} is {said[others[0]]} on process {others[0]} and {said[0]} on '
+      f'process 0; {cure}'
+    )
+
+
+def departed() -> str:
+  """Which process stopped and what it said; '' while none did.
+
+  Of several process 0 is named.
+  """
+  if count() == 1:
+    return ''
+  left = dict(global_state.client.key_value_dir_get(_LEFT))
+  if not left:
+    return ''
+  by_number = {int(key.rpartition('/')[2]): why for key, why in left.items()}
+  number = min(by_number)
+  return f'process {number} stopped: {by_number[number]}'
+
+
+def leave(why: str, patient: bool = False) -> None:
+  """Tells the others that this process ends, and waits until they do, too.
+
+  What follows is `stop`: JAX's own end is a race, in which process 0, and the
+  store with it, may be gone before another has stopped listening to it and is
+  then ended from C++.
+
+  Args:
+    patient: waits while all live, and not only for LEAVE_SECONDS.
+  """
+  if count() == 1:
+    return
+  store = global_state.client
+
+  def wait_for(key: str, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while len(store.key_value_dir_get(key)) < count() and (
+      time.monotonic() < end
+    ):
+      time.sleep(0.1)
+
+  try:
+    store.key_value_set(f'{_LEFT}/{index()}', why)
+    wait_for(_LEFT, math.inf if patient else LEAVE_SECONDS)
+    store.key_value_set(f'{_GONE}/{index()}', why)
+    if is_first():
+      wait_for(_GONE, LEAVE_SECONDS)
+      time.sleep(0.2)  # between a process's last word and its end
+  except jax.errors.JaxRuntimeError as error:
+    if not is_loss(error):  # process 0 is gone, and there is nobody to tell
+      raise
+
+
+def is_loss(error: BaseException) -> bool:
+  """Whether an exception means that another process is gone."""
+  if count() == 1:
+    return False
+  seen: BaseException | None = error
+  while seen is not None:
+    if any(mark in str(seen) for mark in _LOST):
+      return True
+    seen = seen.__cause__ or seen.__context__
+  return False
+
+
+def told(error: BaseException) -> str:
+  """A line for `is_loss`: who left and why, as far as it is known."""
+  try:
+    gone = departed()
+  except jax.errors.JaxRuntimeError:  # it was process 0, with the store
+    gone = ''
+  if not gone:
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+    gone = f'lost another process ({reason})'
+  return f'{gone}; start all of them again with the same command'

@@ -1,0 +1,336 @@
+"""The train step and the loop; PRM, ORM and policy share all of it.
+
+The step is one jitted function of (state, batch), sharded by the rules in
+`sharding.py`, with its state donated. The loop feeds it, writes numbers,
+checkpoints and stops in good order on SIGTERM; evaluations are passed in.
+"""
+
+import dataclasses
+import io
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
+from prm_jax.runtime import paths, processes
+from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.metrics import CONSOLE, Console, MetricWriter, Progress
+from prm_jax.runtime.profiling import Profile, ProfileConfig
+from prm_jax.runtime.sharding import batch_sharding, shardings
+from prm_jax.runtime.stopping import Stopped, StopSignal
+from prm_jax.training.objective import Batch, LossConfig, batch_loss, norms
+from prm_jax.training.train_state import (
+  NO_LORA,
+  TrainState,
+  join_master,
+  join_params,
+  split_master,
+  split_params,
+)
+
+Evaluate = Callable[[Any], dict[str, float]]
+NO_PROFILE = ProfileConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopConfig:
+  """How long and how often.
+
+  Attributes:
+    microbatches: a batch is cut into so many parts, run one after another,
+      whose gradients add up to that of the whole.
+    head_only_steps: the backbone waits for so many updates while a new head
+      learns, so that its first random gradients do no harm. Its own warmup and
+      schedule begin after them; `lr` in the metrics is the head's.
+    checkpoint_every: steps between evaluations with a checkpoint.
+    keep: latest checkpoints that stay.
+    best_metric: evaluation metric whose best checkpoint stays, '' for none.
+    max_skipped_in_a_row: non-finite steps in a row that end the run.
+  """
+
+  steps: int
+  microbatches: int = 1
+  head_only_steps: int = 0
+  log_every: int = 20
+  checkpoint_every: int = 500
+  keep: int = 2
+  best_metric: str = ''
+  max_skipped_in_a_row: int = 10
+
+
+class Objective(NamedTuple):
+  """What a step minimises, of a batch that may be run in parts.
+
+  Attributes:
+    norms: batch -> what the sums over its parts are divided by.
+    loss: (params, part, norms) -> the part's share of the loss, and of what
+      else is to be told (`loss` among it): shares add up to the whole's.
+  """
+
+  norms: Callable[[Any], Any]
+  loss: Callable[[Any, Any, Any], tuple[jax.Array, dict[str, jax.Array]]]
+
+
+def make_train_step(
+  model: TransformerConfig,
+  head: HeadConfig | None,
+  loss: LossConfig,
+  optimizer: optax.GradientTransformation,
+  schedule: optax.Schedule,
+  microbatches: int,
+  lora: LoraConfig = NO_LORA,
+  head_only_steps: int = 0,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
+  """The train step of reward models, and of policies that imitate."""
+
+  def loss_of(
+    params: Any, batch: Batch, by: tuple[jax.Array, jax.Array]
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    return batch_loss(params, batch, *by, model, head, loss, lora)
+
+  def split(params: Any) -> tuple[Any, Any]:
+    return split_params(params, head, lora, lm_loss=loss.lm_weight > 0)
+
+  return make_step(
+    Objective(lambda batch: norms(batch, loss), loss_of),
+    split,
+    model,
+    optimizer,
+    schedule,
+    microbatches,
+    head_only_steps,
+  )
+
+
+def make_step(
+  objective: Objective,
+  split: Callable[[Any], tuple[Any, Any]],
+  model: TransformerConfig,
+  optimizer: optax.GradientTransformation,
+  schedule: optax.Schedule,
+  microbatches: int,
+  head_only_steps: int = 0,
+) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
+  """The pure step of an objective; `compile_train_step` jits and shards it.
+
+  Args:
+    split: parameters -> those that the optimizer moves, in float32, and those
+      that stay, as `split_params`.
+    model: says what the backbone is kept in.
+    optimizer: made for the same `head_only_steps`.
+    schedule: the learning rate that is reported.
+  """
+
+  def loss_of(
+    trained: Any, frozen: Any, batch: Any, by: Any
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    return objective.loss(join_params(trained, frozen), batch, by)
+
+  grad_fn = jax.value_and_grad(loss_of, has_aux=True)
+
+  def only_head(grads: Any, updates: jax.Array) -> Any:
+    """Zeros for all but the head while the others wait: for one clipping."""
+    if not head_only_steps:
+      return grads
+    waits = updates < head_only_steps
+    return {
+      name: part
+      if name == 'head'
+      else jax.tree.map(lambda x: jnp.where(waits, 0, x), part)
+      for name, part in grads.items()
+    }
+
+  def in_float32(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
+
+  def train_step(
+    state: TrainState, batch: Any
+  ) -> tuple[TrainState, dict[str, jax.Array]]:
+    trained, frozen = split(state.params)
+    by = objective.norms(batch)
+
+    def part(some: Any) -> tuple[dict[str, jax.Array], Any]:
+      (_, values), grads = grad_fn(trained, frozen, some, by)
+      return values, grads
+
+    if microbatches == 1:
+      values, grads = part(batch)
+    else:
+      # Strided, so that each part stays spread over all devices.
+      parts = jax.tree.map(
+        lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1),
+        batch,
+      )
+      # float32: of bfloat16 parameters a part's gradients are bfloat16.
+      zeros = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, jnp.float32),
+        jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts)),
+      )
+
+      def add(total: Any, some: Any) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, part(some)), None
+
+      (values, grads), _ = jax.lax.scan(add, zeros, parts)
+
+    updates_made = state.step - state.skipped  # as the optimizer counts
+    grads = only_head(grads, updates_made)
+    grad_norm = optax.tree.norm(in_float32(grads))
+    finite = jnp.isfinite(values['loss']) & jnp.isfinite(grad_norm)
+
+    def update(_: None) -> tuple[Any, Any]:
+      exact, opt_state = join_master(trained, state.opt_state)
+      updates, opt_state = optimizer.update(in_float32(grads), opt_state, exact)
+      exact = optax.apply_updates(exact, updates)
+      return split_master(exact, opt_state, model)
+
+    moved, opt_state = jax.lax.cond(
+      finite, update, lambda _: (trained, state.opt_state), None
+    )
+    new_state = TrainState(
+      step=state.step + 1,
+      params=join_params(moved, frozen),
+      opt_state=opt_state,
+      key=state.key,
+      skipped=state.skipped + ~finite,
+      skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1),
+    )
+    metrics = values | {
+      'grad_norm': grad_norm,
+      'lr': schedule(updates_made),
+      'skipped': new_state.skipped,
+      'skipped_in_a_row': new_state.skipped_in_a_row,
+    }
+    return new_state, metrics
+
+  return train_step
+
+
+def compile_train_step(
+  train_step: Callable, state: TrainState, mesh: Mesh
+) -> Callable:
+  """jit with explicit shardings in and out; the old state is donated."""
+  state_shardings = shardings(state, mesh)
+  return jax.jit(
+    train_step,
+    in_shardings=(state_shardings, batch_sharding(mesh)),
+    out_shardings=(state_shardings, None),
+    donate_argnums=0,
+  )
+
+
+def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> Batch:
+  """This process's rows, in their order, as its part of the global batch."""
+  placed = batch_sharding(mesh)
+  return {
+    name: jax.make_array_from_process_local_data(placed, value)
+    for name, value in batch.items()
+  }
+
+
+def _check_finite(
+  metrics: dict[str, Any],
+  batch: Mapping[str, np.ndarray],
+  step: int,
+  limit: int,
+  workdir: paths.Path,
+) -> None:
+  """Ends the run, with the batch on disk, after `limit` bad steps in a row."""
+  if int(metrics['skipped_in_a_row']) < limit:
+    return
+  process = f'_process_{processes.index()}' if processes.count() > 1 else ''
+  path = workdir / f'not_finite_step_{step}{process}.npz'
+  file = io.BytesIO()
+  np.savez(file, **batch)
+  paths.write_bytes(path, file.getvalue())
+  raise UserError(
+    f'loss or gradient not finite for {limit} steps in a row, up to step '
+    f'{step}; its batch is in {path}; lower optim.lr or optim.clip, or look '
+    'at that batch'
+  )
+
+
+def fit(
+  name: str,
+  config: LoopConfig,
+  step_fn: Callable,
+  state: TrainState,
+  data: Iterator[Mapping[str, np.ndarray]],
+  checkpoints: Checkpoints,
+  writer: MetricWriter,
+  evaluate: Evaluate,
+  mesh: Mesh,
+  workdir: paths.Path,
+  profile: ProfileConfig = NO_PROFILE,
+  console: Console = CONSOLE,
+) -> TrainState:
+  """Runs from the state's step to `config.steps`.
+
+  Args:
+    name: shown in the progress line.
+    step_fn: from `compile_train_step`.
+    data: the iterator whose position is saved with every checkpoint.
+    evaluate: params -> metrics, before every checkpoint.
+    profile: steps that are recorded, in workdir/profile.
+    console: where progress is told; its clock measures tokens a second.
+
+  Raises:
+    Stopped: after SIGTERM, with everything saved.
+    UserError: too many non-finite steps in a row.
+  """
+  start = int(state.step)
+  clock = console.clock
+  progress = Progress(
+    name, start, config.steps, processes.is_first(), console=console
+  )
+  # What was trained since the last report, without evaluations and saving.
+  tokens, since, rate = 0, clock(), 0.0
+  pending = None  # the step before, whose numbers are ready by now
+  recorder = Profile(profile, workdir / 'profile', progress.break_line)
+  with StopSignal(mesh) as stop, recorder, jax.set_mesh(mesh):
+    for step in range(start + 1, config.steps + 1):
+      batch = next(data)
+      placed = put_batch(batch, mesh)
+      state, metrics = recorder.run(step, step_fn, state, placed)
+      if pending:
+        _check_finite(*pending, config.max_skipped_in_a_row, workdir)
+        if progress.told < step - 1 and progress.is_due():
+          rate = tokens / (clock() - since) if tokens else rate
+          progress.tell(step - 1, pending[0] | {'tokens_per_second': rate})
+      pending = (metrics, batch, step)
+      # Of all processes, as far as one can tell from its own rows.
+      share = len(batch['tokens']) / len(placed['tokens'])
+      tokens += (batch['segment_ids'] > 0).sum() / share
+
+      last = step == config.steps
+      if step % config.log_every == 0 or last:
+        values = {k: float(v) for k, v in metrics.items()}
+        now = clock()
+        rate = values['tokens_per_second'] = float(tokens / (now - since))
+        tokens, since = 0, now
+        writer.write(step, values)
+        progress.show(step, values)
+      due = step % config.checkpoint_every == 0 or last
+      asked = stop.agreed()  # once: what stops here is saved here
+      if due or asked:
+        # It waits for this step: what follows is no training.
+        _check_finite(*pending, config.max_skipped_in_a_row, workdir)
+        paused = clock()
+        rated = {}
+        if due:  # also when asked: a resumed run does not come back to it
+          rated = evaluate(state.params)
+          writer.write(step, rated)
+        # A run that goes on from there has the numbers up to there.
+        writer.flush()
+        checkpoints.save(step, state, data, rated)
+        since += clock() - paused
+      if asked:
+        progress.break_line()
+        checkpoints.close()
+        raise Stopped(f'{name} stopped at step {step:,}')
+  return state

@@ -1,0 +1,199 @@
+"""One pure function per loss over step ends, and the language-model loss.
+
+A step loss maps the head's outputs to one value per step; `step_loss_weights`
+says how much each step counts. Both are separate so that a batch that is cut
+into micro-batches is normalised by the weight of the whole. Labels and
+weights come from `data/targets.py`.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from prm_jax.models.config import HeadConfig
+from prm_jax.runtime.errors import UserError
+
+Batch = Mapping[str, jax.Array]
+
+LOSSES = ('bce', 'cross_entropy', 'mse', 'beta_binomial', 'ranking')
+HEADS_OF_LOSS = {
+  'bce': ('logit',),
+  'cross_entropy': ('two_class', 'three_class'),
+  'mse': ('regression', 'logit'),
+  'beta_binomial': ('two_class',),
+  'ranking': ('logit', 'regression'),
+}
+
+
+def bce(
+  logits: jax.Array,  # [B, P, 1]
+  labels: jax.Array,  # [B, P] in [0, 1], soft or hard
+) -> jax.Array:  # [B, P]
+  """Binary cross-entropy: -y log s(x) - (1 - y) log(1 - s(x))."""
+  return optax.sigmoid_binary_cross_entropy(logits[..., 0], labels)
+
+
+def cross_entropy(
+  logits: jax.Array,  # [B, P, C], C is 2 or 3
+  labels: jax.Array,  # [B, P] in [0, 1]
+) -> jax.Array:  # [B, P]
+  """Softmax cross-entropy against the label's class.
+
+  Two classes take a soft label: -(1 - y) log p_0 - y log p_1. Three classes
+  (wrong, neutral, right) take the nearest of 0, 1/2 and 1.
+  """
+  if logits.shape[-1] == 2:
+    target = jnp.stack([1.0 - labels, labels], -1)
+  else:
+    target = jax.nn.one_hot(jnp.floor(2.0 * labels + 0.5), 3)
+  return optax.softmax_cross_entropy(logits, target)
+
+
+def mse(
+  predictions: jax.Array,  # [B, P] in [0, 1], or unbounded for regression
+  labels: jax.Array,  # [B, P] in [0, 1]
+) -> jax.Array:  # [B, P]
+  """Squared error (x - y)^2: the Brier score where x is a probability."""
+  return (predictions - labels) ** 2
+
+
+def _log_rising(
+  x: jax.Array,  # [...] > 0
+  m: jax.Array,  # [...] >= 0
+) -> jax.Array:  # [...]
+  """log [Gamma(x + m) / Gamma(x)], exact to float32 for every x.
+
+  The two log-gammas agree in all their digits where x is large; there the
+  logarithm of the ratio comes from Stirling's series, term by term.
+  """
+  large = jnp.maximum(x, 16.0)
+  tail = 1.0 / (12.0 * (large + m)) - 1.0 / (12.0 * large)
+  stirling = (
+    (large - 0.5) * jnp.log1p(m / large) + m * (jnp.log(large + m) - 1.0) + tail
+  )
+  gamma = jax.scipy.special.gammaln
+  small = jnp.minimum(x, 16.0)
+  return jnp.where(x > 16.0, stirling, gamma(small + m) - gamma(small))
+
+
+def beta_binomial(
+  logits: jax.Array,  # [B, P, 2]: log b and log a of Beta(a, b)
+  successes: jax.Array,  # [B, P], n p where the label is a rate
+  trials: jax.Array,  # [B, P]
+) -> jax.Array:  # [B, P]
+  """Negative log-likelihood of rollout counts under a Beta prior on the rate.
+
+  -log [ C(n, k) B(k + a, n - k + b) / B(a, b) ], a = exp(x_1), b = exp(x_0);
+  the mean a / (a + b) is softmax(x)_1, so the two-class read-out applies. As
+  a + b grows it becomes the binomial likelihood; noisy labels of few rollouts
+  weigh less than sure ones of many.
+  """
+  # exp stays finite in float32; a prior of 3e6 pseudo-counts is a binomial.
+  b, a = jnp.exp(jnp.clip(logits, -15.0, 15.0)).transpose(2, 0, 1)
+  n, k = trials, successes
+  log_choose = -jnp.log1p(n) - jax.scipy.special.betaln(n - k + 1.0, k + 1.0)
+  return (
+    _log_rising(a + b, n) - _log_rising(a, k) - _log_rising(b, n - k)
+  ) - log_choose
+
+
+def ranking(
+  values: jax.Array,  # [B, P] one score per step
+  labels: jax.Array,  # [B, P], > 1/2 is right
+  known: jax.Array,  # [B, P] bool, step takes part
+  chain_ids: jax.Array,  # [B, P], compared within a row
+  margin: float,
+) -> jax.Array:  # [B, P], 0 where the step is wrong or unknown
+  """Comparative loss of process Q-value ranking (PQM; Li and Li, 2024).
+
+  For the t-th right step c_t of a chain with wrong steps W:
+  -log exp(Q_ct) / (sum_{q <= t} exp(Q_cq) + sum_{w in W} exp(Q_w + margin)).
+  Later right steps rank above earlier ones, and all above every wrong one.
+  """
+  right = known & (labels > 0.5)
+  wrong = known & (labels <= 0.5)
+  P = values.shape[1]
+  same = chain_ids[:, :, None] == chain_ids[:, None, :]
+  earlier = same & right[:, None, :] & jnp.tri(P, dtype=bool)  # [B, P, P]
+  others = same & wrong[:, None, :]
+  rivals = jnp.where(others, values[:, None, :] + margin, values[:, None, :])
+  rivals = jnp.where(earlier | others, rivals, -1e30)
+  loss = jax.nn.logsumexp(rivals, axis=-1) - values
+  return jnp.where(right, loss, 0.0)
+
+
+def step_loss(
+  name: str,
+  logits: jax.Array,  # [B, P, C]
+  batch: Batch,
+  head: HeadConfig,
+  margin: float,
+) -> jax.Array:  # [B, P]
+  """The named loss at every step, not yet weighted."""
+  labels = batch['step_labels']
+  # A masked step's logits may be infinite, and 0 times their derivative NaN.
+  logits = jnp.where(batch['step_weights'][..., None] > 0, logits, 0.0)
+  if name == 'bce':
+    return bce(logits, labels)
+  if name == 'cross_entropy':
+    return cross_entropy(logits, labels)
+  if name == 'mse':
+    x = logits[..., 0]
+    return mse(x if head.kind == 'regression' else jax.nn.sigmoid(x), labels)
+  if name == 'beta_binomial':
+    trials = batch['step_trials']
+    return beta_binomial(logits, jnp.round(labels * trials), trials)
+  known = batch['step_weights'] > 0
+  return ranking(logits[..., 0], labels, known, batch['chain_ids'], margin)
+
+
+def step_loss_weights(name: str, batch: Batch) -> jax.Array:  # [B, P]
+  """How much each step counts; the loss is divided by the sum over a batch.
+
+  Beta-binomial needs counts: steps without them weigh nothing. Ranking is a
+  mean over the right steps of a chain, then over chains (PQM).
+  """
+  weights = batch['step_weights']
+  if name == 'beta_binomial':
+    return weights * (batch['step_trials'] > 0)
+  if name == 'ranking':
+    right = (weights > 0) & (batch['step_labels'] > 0.5)
+    ids = batch['chain_ids']
+    same = ids[:, :, None] == ids[:, None, :]
+    in_chain = (same & right[:, None, :]).sum(-1)
+    return jnp.where(right, 1.0 / jnp.maximum(in_chain, 1), 0.0)
+  return weights
+
+
+def lm_targets(batch: Batch) -> tuple[jax.Array, jax.Array]:
+  """Next tokens [B, T], and which of them [B, T] a model is to predict.
+
+  Those of the batch's `lm_mask` that follow a token of the same chain.
+  """
+  tokens, segments = batch['tokens'], batch['segment_ids']
+  next_tokens = jnp.roll(tokens, -1, axis=1)
+  inside = (segments == jnp.roll(segments, -1, axis=1)) & (segments > 0)
+  inside &= jnp.roll(batch['lm_mask'], -1, axis=1)
+  last = jnp.arange(tokens.shape[1]) == tokens.shape[1] - 1
+  return next_tokens, (inside & ~last).astype(jnp.float32)
+
+
+def lm_loss(
+  logits: jax.Array,  # [B, T, V]
+  next_tokens: jax.Array,  # [B, T]
+) -> jax.Array:  # [B, T]
+  """Cross-entropy of the next token, -log softmax(x)_y."""
+  return optax.softmax_cross_entropy_with_integer_labels(logits, next_tokens)
+
+
+def check_loss(name: str, head: HeadConfig) -> None:
+  """Raises UserError unless `name` is a loss that reads this head."""
+  if name not in LOSSES:
+    raise UserError(f'loss.name={name!r}: expected one of {", ".join(LOSSES)}')
+  if head.kind not in HEADS_OF_LOSS[name]:
+    raise UserError(
+      f'loss.name={name!r} does not read head.kind={head.kind!r}: use '
+      f'{" or ".join(HEADS_OF_LOSS[name])}'
+    )

@@ -1,0 +1,124 @@
+"""What training minimises: the step loss, the language-model loss, or both.
+
+    params, batch -> hidden states -> losses, weighted and added up
+
+A reward model has a head and a step loss, and may learn the language of its
+chains too; a policy has no head and learns the language only. `loop.py`
+takes the gradient.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from prm_jax.models import (
+  HeadConfig,
+  LoraConfig,
+  TransformerConfig,
+  forward,
+  lm_logits,
+  merge,
+  number_likelihood,
+  step_logits,
+)
+from prm_jax.training import losses
+
+Batch = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+  """What is minimised: the step loss plus `lm_weight` times the LM loss.
+
+  Attributes:
+    name: one of losses.LOSSES; '' without a head, for a policy.
+    lm_weight: next-token loss, per token of the batch's `lm_mask`; 0 is off.
+    margin: of the ranking loss.
+  """
+
+  name: str = 'bce'
+  lm_weight: float = 0.0
+  margin: float = 4.0
+
+
+POLICY_LOSS = LossConfig(name='', lm_weight=1.0)
+
+
+def norms(batch: Batch, loss: LossConfig) -> tuple[jax.Array, jax.Array]:
+  """What the step loss and the LM loss of a batch are divided by."""
+  step_norm = jnp.ones(())
+  if loss.name:
+    weights = losses.step_loss_weights(loss.name, batch)
+    step_norm = jnp.maximum(weights.sum(), 1e-6)
+  return step_norm, jnp.maximum(losses.lm_targets(batch)[1].sum(), 1.0)
+
+
+def token_losses(
+  backbone: Any, model: TransformerConfig, hidden: jax.Array, batch: Batch
+) -> tuple[jax.Array, jax.Array]:
+  """Next-token losses [B, T] in nats, and which of them count [B, T]."""
+  next_tokens, counted = losses.lm_targets(batch)
+  logits = lm_logits(backbone, model, hidden)
+  return losses.lm_loss(logits, next_tokens), counted
+
+
+def _step_loss(
+  params: Any,
+  backbone: Any,
+  hidden: jax.Array,  # [B, T, D]
+  batch: Batch,
+  model: TransformerConfig,
+  head: HeadConfig,
+  loss: LossConfig,
+) -> jax.Array:  # []
+  """The sum of the weighted step losses of a batch."""
+  likelihood = None
+  if head.likelihood:
+    likelihood = number_likelihood(
+      backbone,
+      model,
+      hidden,
+      batch['tokens'],
+      batch['numbers'],
+      batch['step_ends'],
+    )
+  logits = step_logits(params['head'], hidden, batch['step_ends'], likelihood)
+  values = losses.step_loss(loss.name, logits, batch, head, loss.margin)
+  weights = losses.step_loss_weights(loss.name, batch)
+  # where, not a product alone: what is masked may be infinite
+  return jnp.where(weights > 0, weights * values, 0.0).sum()
+
+
+def batch_loss(
+  params: Any,
+  batch: Batch,
+  step_norm: jax.Array,
+  lm_norm: jax.Array,
+  model: TransformerConfig,
+  head: HeadConfig | None,
+  loss: LossConfig,
+  lora: LoraConfig,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+  """This batch's share of the loss, divided by the weights of the whole."""
+  backbone = params['backbone']
+  if lora.rank:
+    backbone = merge(backbone, params['lora'], lora)
+  hidden = forward(
+    backbone,
+    model,
+    batch['tokens'],
+    batch['positions'],
+    batch['segment_ids'],
+  )
+  total, values = 0.0, {}
+  if head is not None:
+    summed = _step_loss(params, backbone, hidden, batch, model, head, loss)
+    total = values['step_loss'] = summed / step_norm
+  if loss.lm_weight:
+    per_token, counted = token_losses(backbone, model, hidden, batch)
+    lm_loss = (per_token * counted).sum() / lm_norm
+    values['lm_loss'] = lm_loss
+    total = total + loss.lm_weight * lm_loss
+  return total, {'loss': total, **values}

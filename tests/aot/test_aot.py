@@ -1,0 +1,391 @@
+"""What aot counts, by hand; the compiler itself where libtpu is installed."""
+
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from configs import policy_math, rl_math
+from configs import prm_math as configs
+from prm_jax.aot import estimate, programs, rl_programs
+from prm_jax.aot.chips import CHIPS, chip_of
+from prm_jax.aot.compiler import compile_program, open_topology
+from prm_jax.aot.work import Count
+from prm_jax.data.shards import rows_of_processes, share_of_rows
+from prm_jax.models import TransformerConfig
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import batch_sharding, make_mesh
+from tests.models.hub.test_architectures import PUBLISHED
+from tests.shared.command_line import ROOT
+
+HAS_TPU_COMPILER = importlib.util.find_spec('libtpu') is not None
+needs_compiler = pytest.mark.skipif(
+  not HAS_TPU_COMPILER, reason="needs: pip install 'jax[tpu]'"
+)
+
+
+def run(*args):
+  return subprocess.run(
+    [sys.executable, '-m', 'prm_jax.aot', *args],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+def test_times_are_work_over_rates():
+  chip = CHIPS['TPU v5 lite']
+  count = Count(197e12, 819e9 / 2, {'all-gather': 100e9, 'all-reduce': 100e9})
+  assert estimate.times(count, chip) == {
+    'compute': 1.0,
+    'hbm': 0.5,
+    'interconnect': 1.0,
+  }
+
+
+def test_useful_flops_by_hand():
+  # A layer has 8 x (2 x (2 + 1) x 4 + 3 x 16) = 576 parameters.
+  model = TransformerConfig(50, 8, 3, 2, 1, 16, head_dim=4)
+  found = programs.reading(model, 2, 3)
+  assert found['products'] == 2 * (2 * 3) * 576 * 3
+  # Six pairs a row, two heads, q k and p v.
+  assert found['attention'] == 2 * 6 * 2 * (2 * 2 * 4) * 3
+  # Kernels have heads of 128.
+  assert found['kernels'] == 32 * found['attention']
+  trained = programs.learning(model, 2, 3)
+  assert trained['products'] == 3 * found['products']
+  assert trained['attention'] == 3 * found['attention']
+  # Nine products for two, or eleven where forward runs again.
+  assert trained['kernels'] == 9 / 2 * found['kernels']
+  again = programs.learning(dataclasses.replace(model, remat='full'), 2, 3)
+  assert again['kernels'] == 11 / 2 * found['kernels']
+  logits = programs.reading(model, 2, 3, logits=True)
+  assert logits['products'] - found['products'] == 2 * (2 * 3) * 8 * 50
+
+
+@pytest.mark.parametrize(
+  ('variant', 'published'),
+  [
+    ('qwen2_5_math_7b', 'Qwen2.5-Math-PRM-7B'),
+    ('llama3_8b', 'Llama-3.1-8B'),
+  ],
+)
+def test_a_real_size_is_the_published_one(variant, published):
+  config = configs.get_config(variant).to_dict()
+  ours = programs.model_of(config)
+  theirs = PUBLISHED[published][1]
+  # Positions cost the same, however scaled; a PRM has no output embedding.
+  same = ('rope_theta', 'rope_scaling', 'norm_eps', 'dtype', 'remat')
+  same += ('tie_embeddings',) * (variant == 'qwen2_5_math_7b')
+  assert (
+    dataclasses.replace(ours, **{name: getattr(theirs, name) for name in same})
+    == theirs
+  )
+
+
+def test_a_chip_without_figures_is_named():
+  with pytest.raises(UserError, match=r"'TPU v1': expected .* v5e, v5p"):
+    chip_of('TPU v1')
+
+
+def test_smaller_changes_are_in_order():
+  config = {
+    'model': {'remat': 'none', 'dtype': 'bfloat16'},
+    'train': {'microbatches': 1},
+    'mesh': {'model': 8, 'fsdp': 4},
+  }
+  changes = list(estimate.smaller_changes(config, 'none', 12))
+  full = {'model.remat': 'full'}
+  assert changes == [
+    {'model.remat': 'dots'},
+    full,
+    full | {'train.microbatches': 2},
+    full | {'train.microbatches': 4},
+    full | {'mesh.model': 16, 'mesh.fsdp': -1},
+  ]
+  assert estimate.with_changes(config, changes[-1]) == config | {
+    'model': {'remat': 'full', 'dtype': 'bfloat16'},
+    'mesh': {'model': 16, 'fsdp': -1},
+  }
+
+
+@needs_compiler
+def test_a_tiny_config_compiles_for_four_chips(tmp_path):
+  output = tmp_path / 'aot.json'
+  done = run(
+    '--config=configs/prm_math.py:human,tiny',
+    '--topology=v5e:2x2',
+    f'--output={output}',
+    '--config.data.batch_size=4',
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stderr == ''  # the compiler's own words are taken
+  assert '4 x v5e (v5e:2x2): replica 1, fsdp 4, model 1' in done.stdout
+  written = json.loads(output.read_text())
+  for name in ('train', 'score'):
+    found = written['programs'][name]
+    assert found['fits']
+    assert found['rematerialized'] == []
+    assert found['unknown_loops'] == 0
+    assert 0 < found['mfu_at_most'] < 1
+    assert found['flops'] >= found['useful_flops'] > 0
+  # Parameters are gathered, gradients reduced.
+  sent = written['programs']['train']['sent_bytes']
+  assert sent['all-gather'] > 0
+  assert sent['all-reduce'] > 0
+
+
+@needs_compiler
+def test_a_policy_compiles_with_its_cache():
+  """One token of 64 slots, by hand: weights, cache, and what is read."""
+  config = policy_math.get_config('smollm2,tiny').to_dict()
+  config['sampling'] |= {'slots': 64, 'top_p': 0.9}
+  config['model'] |= {'n_heads': 4, 'n_kv_heads': 2}
+  config['mesh'] |= {'model': 2}
+  devices = open_topology('v5e:2x2')
+  program = programs.plan(config, devices).programs['sample']
+  found = estimate.describe(program, chip_of(devices[0].device_kind))
+  model = programs.model_of(config)
+  S = config['data']['max_length']
+  row = 2 * S * model.n_layers * model.n_kv_heads * model.head_dim * 4
+  memory = found['memory_bytes']
+  assert memory['cache'] == 64 * row / 4  # each device has its rows and heads
+  assert memory['outputs'] < memory['cache'] / 10  # written in place
+  assert found['rematerialized'] == []
+  assert found['unknown_loops'] == 1  # over tokens
+  assert found['largest_gather_bytes'] < memory['cache'] / 10
+  assert found['flops'] >= found['useful_flops'] > 0
+
+
+def small_rl(**aot_config):
+  """One layer, on whatever devices; nothing is there yet."""
+  config = rl_math.get_config('qwen2_5_math_7b,tiny').to_dict()
+  config['aot']['model']['n_layers'] = 1
+  config['aot'] |= aot_config
+  return config
+
+
+def test_what_lies_beside_the_programs_of_rl_by_hand():
+  config = small_rl()
+  config['aot']['model'] |= {'vocab_size': 100, 'd_model': 8, 'n_heads': 2}
+  config['aot']['model'] |= {'n_kv_heads': 1, 'd_ff': 16}
+  programs = rl_programs.plan(config, jax.devices()[:1]).programs
+  # Two embeddings; q, o and k, v; the feed-forward; biases; three norms.
+  matrices = 2 * 100 * 8 + 2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 16
+  biases, norms = 8 + 2 * 4, 3 * 8
+  backbone = 4 * (matrices + biases + norms)
+  reference = backbone // 2  # in bfloat16, as the PRM's
+  # Two moments; three counters of the loop, two of the optimizer, a key.
+  rest = 2 * backbone + 4 * 5 + 8
+  prm = backbone // 2 + 4 * (8 * 2 + 2)
+  written_with = 2 * matrices + 4 * (biases + norms)
+  beside = {
+    'take': rest + reference + prm,  # reads what is trained, makes the form
+    'read': backbone + rest + reference + prm,
+    'sample': backbone + rest + reference + prm,
+    'reference': backbone + rest + written_with + prm,
+    'score': backbone + rest + reference + written_with,
+    'advantages': backbone + rest + reference + written_with + prm,
+    'train': reference + written_with + prm,
+  }
+  assert {name: p.beside for name, p in programs.items()} == beside
+  # Without a reference and a PRM there is as much less.
+  config['loss']['kl_weight'], config['prm']['kind'] = 0.0, 'none'
+  config['reward'] |= {'form': 'outcome'}
+  alone = rl_programs.plan(config, jax.devices()[:1]).programs
+  assert alone.keys() == beside.keys() - {'reference', 'score'}
+  assert alone['train'].beside == written_with
+  # With a value head its view, and with staleness a copy on its way.
+  config['advantage']['estimator'] = 'gae'
+  config['train']['staleness'] = 1
+  ppo = rl_programs.plan(config, jax.devices()[:1]).programs
+  assert 'values' in ppo
+  assert ppo['train'].beside == written_with + backbone
+  # An implicit PRM has moments of its own; the reference waits elsewhere.
+  config['prm'] |= {'kind': 'implicit', 'dtype': ''}
+  config['reward']['centre'] = 0.0
+  config['reference']['offload'] = True
+  prime = rl_programs.plan(config, jax.devices()[:1]).programs
+  assert prime['train'].beside == written_with + 2 * backbone + rest
+  assert prime['learn_prm'].beside < prime['score'].beside
+
+
+@needs_compiler
+def test_the_policy_and_its_reference_compile_apart():
+  """Two chips that train and two that sample, each with what is its own."""
+  config = small_rl(max_length=64)
+  config['sampling']['devices'], config['train']['staleness'] = 2, 1
+  devices = open_topology('v5e:2x2')
+  plan = rl_programs.plan(config, devices)
+  training, sampling = (set(mesh.devices.flat) for mesh in plan.meshes)
+  assert training | sampling == set(devices) and not training & sampling
+  chip = chip_of(devices[0].device_kind)
+  found = {
+    name: estimate.describe(plan.programs[name], chip)
+    for name in ('take', 'reference', 'advantages')
+  }
+  for name, each in found.items():
+    assert each['fits'], name
+    assert each['rematerialized'] == []
+    assert each['flops'] >= each['useful_flops']
+  assert found['reference']['useful_flops'] > 0
+  # The form that writes is whole on every chip, and beside the PRM.
+  assert found['take']['sent_bytes'].keys() == {'all-gather'}
+  assert plan.programs['take'].beside < plan.programs['reference'].beside
+
+
+@needs_compiler
+def test_the_compilers_warnings_are_read():
+  """Or `rematerialized` would be empty whatever the compiler had to say."""
+  devices = open_topology('v5e:2x2')
+  mesh = make_mesh({'replica': 1, 'fsdp': 2, 'model': 2}, devices)
+  x = jax.ShapeDtypeStruct((8, 8), 'float32', sharding=batch_sharding(mesh))
+  compiled, said = compile_program(jax.jit(lambda x: x @ x).lower(x))
+  assert compiled is not None
+  assert any('spmd_partitioner' in line for line in said)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize('variant', ['qwen2_5_math_7b', 'llama3_8b'])
+def test_a_real_size_compiles_fits_and_may_reach_half_of_peak(
+  variant, tmp_path
+):
+  output = tmp_path / 'aot.json'
+  done = run(f'--config=configs/prm_math.py:{variant}', f'--output={output}')
+  assert done.returncode == 0, done.stdout + done.stderr
+  train = json.loads(output.read_text())['programs']['train']
+  assert train['mfu_at_most'] >= 0.5
+  assert train['rematerialized'] == []
+  # Never all parameters at once: one matrix of this device's share of heads.
+  all_parameters = 2 * 7e9
+  assert train['largest_gather_bytes'] < all_parameters / 40
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_rl_by_command_line(tmp_path):
+  output = tmp_path / 'aot.json'
+  done = run(
+    '--config=configs/rl_math.py:outcome,ppo,qwen2_5_math_7b,tiny',
+    '--topology=v5e:2x2',
+    '--config.aot.max_length=64',
+    '--config.aot.model.n_layers=1',
+    '--config.loss.kl_weight=0.0',
+    f'--output={output}',
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  written = json.loads(output.read_text())
+  assert written['tokens'] == 16 * 64
+  names = ['take', 'read', 'sample', 'values', 'advantages', 'train']
+  assert [*written['programs']] == names
+  for name, found in written['programs'].items():
+    assert found['fits'] and found['rematerialized'] == [], name
+    assert found['flops'] >= found['useful_flops']
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_rl_of_a_real_size_fits_and_may_reach_half_of_peak():
+  config = rl_math.get_config('qwen2_5_math_7b').to_dict()
+  devices = open_topology(config['aot']['topology'])
+  programs = rl_programs.plan(config, devices).programs
+  chip = chip_of(devices[0].device_kind)
+  for name in ('take', 'score', 'train'):
+    found = estimate.describe(programs[name], chip)
+    assert found['fits'] and found['rematerialized'] == [], name
+    assert found['mfu_at_most'] >= 0.5 or name == 'take'
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_what_does_not_fit_is_said_with_a_cure(tmp_path):
+  output = tmp_path / 'aot.json'
+  done = run(
+    '--config=configs/prm_math.py:human,tiny',
+    '--topology=v5e:2x2',
+    '--config.data.batch_size=16384',  # 36 GB on a chip of 16
+    f'--output={output}',
+  )
+  assert done.returncode == 1, done.stdout + done.stderr
+  cure = json.loads(output.read_text())['fits_with']
+  assert cure.startswith('--config.model.remat=')
+  assert f'train fits with {cure}' in done.stdout
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+  ('args', 'said'),
+  [
+    (['--topology=v5e:7x7x7'], "topology 'v5e:7x7x7' is unknown"),
+    (['--topology=v5e:2x2', '--config.mesh.model=3'], 'model=3 does not fit 4'),
+    ([], '--topology is missing'),
+    (['--config=configs/sample_math.py'], "config.task is 'sample', which has"),
+    (
+      ['--config=configs/rl_math.py', '--topology=v5e:2x2'],
+      'policy.workdir is empty',
+    ),
+  ],
+)
+def test_what_cannot_be_compiled_is_named(args, said):
+  done = run('--config=configs/prm_math.py:human,tiny', *args)
+  assert done.returncode == 2
+  (line,) = [x for x in done.stderr.splitlines() if x.startswith('error:')]
+  assert said in line
+
+
+@pytest.mark.skipif(HAS_TPU_COMPILER, reason='libtpu is installed')
+def test_without_the_compiler_it_says_what_to_install():
+  done = run('--config=configs/prm_math.py:human,tiny', '--topology=v5e:2x2')
+  assert done.returncode == 2
+  assert done.stderr.splitlines()[-1].startswith(
+    "error: libtpu is missing: pip install 'jax[tpu]'"
+  )
+
+
+@needs_compiler
+def test_only_replica_goes_across_slices():
+  done = run(
+    '--config=configs/prm_math.py:human,tiny',
+    '--topology=v5e:2x2',
+    '--slices=2',
+    '--config.data.batch_size=8',
+  )
+  assert done.returncode == 2
+  assert 'mesh.replica=1 does not divide over 2 slices' in done.stderr
+  devices = open_topology('v5e:2x2', 2)
+  mesh = make_mesh({'replica': 2, 'fsdp': -1, 'model': 1}, devices)
+  assert mesh.shape == {'replica': 2, 'fsdp': 4, 'model': 1}
+  for slice_index, row in enumerate(mesh.devices):
+    assert {device.slice_index for device in row.flat} == {slice_index}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+  'variant',
+  [
+    'qwen2_5_math_1_5b',
+    'qwen2_5_math_7b',
+    'llama3_8b',
+    'qwen2_5_72b',
+  ],
+)
+def test_every_row_is_read_once_on_the_topology_of_a_config(variant):
+  config = configs.get_config(variant).to_dict()
+  devices = open_topology(config['aot']['topology'])
+  mesh = make_mesh(config['mesh'], devices)
+  batch_size = config['data']['batch_size']
+  rows = rows_of_processes(mesh, batch_size)
+  assert set().union(*rows.values()) == set(range(batch_size))
+  for shards in (config['data']['shards'], 0):
+    saved = [
+      shard
+      for process in rows
+      for shard in share_of_rows(rows, process, batch_size, shards).saved
+    ]
+    assert sorted(saved) == list(range(len(saved)))

@@ -1,0 +1,169 @@
+"""Chains and step labels check themselves and survive to_dict / from_dict."""
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prm_jax.data.chains import (
+  SOURCES,
+  Chain,
+  StepLabel,
+  first_error,
+  from_dict,
+  to_dict,
+)
+from prm_jax.runtime.errors import UserError
+
+TEXT = st.text(min_size=1).filter(str.strip)
+JSON = st.recursive(
+  st.none() | st.booleans() | st.integers() | st.floats(-9, 9) | st.text(),
+  lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+  max_leaves=5,
+)
+
+
+@st.composite
+def labels(draw):
+  trials = draw(st.none() | st.integers(0, 64))
+  return StepLabel(
+    value=draw(st.none() | st.floats(0, 1)),
+    source=draw(st.sampled_from(SOURCES)),
+    successes=None if trials is None else draw(st.integers(0, trials)),
+    trials=trials,
+    neutral=draw(st.booleans()),
+  )
+
+
+@st.composite
+def chains(draw):
+  steps = draw(st.lists(TEXT, min_size=1, max_size=4))
+  n = draw(st.sampled_from((0, len(steps))))
+  return Chain(
+    problem=draw(TEXT),
+    steps=tuple(steps),
+    answer=draw(st.none() | st.text()),
+    outcome=draw(st.none() | st.booleans()),
+    labels=tuple(draw(st.lists(labels(), min_size=n, max_size=n))),
+    meta=draw(st.dictionaries(st.text(), JSON, max_size=3)),
+  )
+
+
+@given(chains())
+def test_a_chain_survives_json(chain):
+  assert from_dict(json.loads(json.dumps(to_dict(chain)))) == chain
+
+
+def test_to_dict_by_hand():
+  label = StepLabel(0.25, 'rollout', 1, 4)
+  chain = Chain('p', ('s',), '7', True, (label,), {'id': 'x'})
+  assert to_dict(chain) == {
+    'problem': 'p',
+    'steps': ['s'],
+    'answer': '7',
+    'outcome': True,
+    'labels': [
+      {
+        'value': 0.25,
+        'source': 'rollout',
+        'successes': 1,
+        'trials': 4,
+        'neutral': False,
+      }
+    ],
+    'meta': {'id': 'x'},
+  }
+
+
+def test_from_dict_needs_only_problem_and_steps():
+  assert from_dict({'problem': 'p', 'steps': ['s']}) == Chain('p', ('s',))
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    ({'problem': ''}, 'chain without a problem'),
+    ({'problem': ' \n'}, 'chain without a problem'),
+    ({'problem': 3}, 'chain without a problem'),
+    ({'steps': []}, 'chain without steps'),
+    ({'steps': ['a', '\t']}, r"step 1 is '\\t': expected a non-blank"),
+    ({'steps': ['a', None]}, 'step 1 is None'),
+    ({'steps': 'ab'}, "steps is 'ab': expected a list"),
+    ({'steps': None}, 'steps is None: expected a list'),
+    ({'answer': 7}, 'answer is 7: expected text'),
+    ({'answer': ['7']}, r"answer is \['7'\]: expected text"),
+    ({'outcome': 1}, 'outcome is 1: expected true, false'),
+    ({'outcome': 'true'}, "outcome is 'true'"),
+    ({'meta': None}, 'meta is None: expected an object'),
+    ({'meta': [['id', 1]]}, r"meta is \[\['id', 1\]\]"),
+    ({'labels': None}, 'labels is None: expected a list'),
+    ({'labels': {'value': 1}}, 'labels is {.*expected a list'),
+    ({'labels': [1.0, 0.0]}, 'chain record of the wrong shape'),
+    ({'labels': [{'value': 1.0}]}, '1 labels for 2 steps'),
+    ({'labels': [{'value': 1.0, 'x': 1}] * 2}, "unexpected .* 'x'"),
+    ({'labels': [{'source': 'human'}] * 2}, "missing .* 'value'"),
+    ({'labels': [{'value': '1'}] * 2}, "step label '1'"),
+    (
+      {'labels': [{'value': 0.5, 'successes': 'a', 'trials': 2}] * 2},
+      'chain record of the wrong shape',
+    ),
+    ({'lables': []}, "unknown field 'lables'"),
+  ],
+)
+def test_from_dict_refuses(change, message):
+  record = {'problem': 'p', 'steps': ['a', 'b']} | change
+  with pytest.raises(UserError, match=message) as caught:
+    from_dict(record)
+  assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('name', ['problem', 'steps'])
+def test_from_dict_names_the_missing_field(name):
+  record = {'problem': 'p', 'steps': ['a']}
+  del record[name]
+  with pytest.raises(UserError, match=f'without {name!r}'):
+    from_dict(record)
+
+
+@pytest.mark.parametrize('record', [None, 3, 'text', [['problem', 'p']]])
+def test_from_dict_refuses_what_is_no_object(record):
+  with pytest.raises(UserError, match='expected an object'):
+    from_dict(record)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'message'),
+  [
+    ({'value': 1.5}, r'step label 1.5: expected a number in \[0, 1\]'),
+    ({'value': -0.1}, 'step label -0.1'),
+    ({'value': float('nan')}, 'step label nan'),
+    ({'value': 1.0, 'source': 'oracle'}, "label source 'oracle'"),
+    ({'value': 0.5, 'trials': 2}, 'come together'),
+    ({'value': 0.5, 'successes': 2}, 'come together'),
+    ({'value': 0.5, 'successes': 3, 'trials': 2}, '3 successes of 2 trials'),
+    ({'value': 0.5, 'successes': -1, 'trials': 2}, '-1 successes'),
+    ({'value': 1.0, 'neutral': 'no'}, "neutral is 'no': expected true or"),
+  ],
+)
+def test_a_step_label_checks_itself(fields, message):
+  with pytest.raises(UserError, match=message):
+    StepLabel(**fields)
+
+
+def test_records_cannot_be_changed():
+  label = StepLabel(1.0)
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    label.value = 0.0
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    Chain('p', ('s',)).problem = 'q'
+
+
+def test_first_error():
+  right, wrong, unknown = StepLabel(0.5), StepLabel(0.49), StepLabel(None)
+  assert first_error([right, unknown, wrong, wrong]) == 2
+  assert first_error([right, unknown]) == -1
+  assert first_error([right, wrong, StepLabel(0.0)], hard_above=0.0) == 2
+  assert first_error([unknown, right, wrong], hard_above=0.5) == 1
+  assert first_error([]) == -1

@@ -1,0 +1,130 @@
+"""Encoding: ids, step ends and truncation never fall out of line."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prm_jax.data.encoding import make_format
+from prm_jax.data.tokenizer import HuggingFaceTokenizer
+from prm_jax.runtime.errors import UserError
+
+STEPS = st.lists(
+  st.text(st.characters(codec='utf-8'), min_size=1, max_size=12),
+  min_size=1,
+  max_size=6,
+)
+
+
+def test_worked_example():
+  fmt = make_format('arithmetic', 32)
+  encoding = fmt.encode('mod 10 : 7 * 3', ['7 * 3 = 1', '1 + 1 = 2'])
+  assert fmt.tokenizer.decode(encoding.tokens) == (
+    '<bos> mod 10 : 7 * 3 <problem_end> 7 * 3 = 1 <step_end> 1 + 1 = 2 '
+    '<step_end>'
+  )
+  np.testing.assert_array_equal(encoding.step_ends, [13, 19])
+  assert encoding.prompt_length == 8
+
+
+def test_a_policy_ends_its_chain():
+  fmt = make_format('arithmetic', 21)
+  problem, steps = 'mod 10 : 7 * 3', ['7 * 3 = 1', '1 + 1 = 2']
+  ended = fmt.encode_with_end(problem, steps)
+  assert fmt.tokenizer.decode(ended.tokens).endswith(
+    '2 <step_end> <problem_end>'
+  )
+  bare = fmt.encode(problem, steps)
+  np.testing.assert_array_equal(ended.tokens[:-1], bare.tokens)
+  np.testing.assert_array_equal(ended.step_ends, bare.step_ends)
+  assert ended.tokens.dtype == bare.tokens.dtype
+
+
+@pytest.mark.parametrize('max_length', [20, 19])
+def test_a_chain_that_was_cut_or_leaves_no_room_has_no_end(max_length):
+  fmt = make_format('arithmetic', max_length)
+  problem, steps = 'mod 10 : 7 * 3', ['7 * 3 = 1', '1 + 1 = 2']
+  np.testing.assert_array_equal(
+    fmt.encode_with_end(problem, steps).tokens,
+    fmt.encode(problem, steps).tokens,
+  )
+
+
+def test_a_format_without_an_end_is_no_policy_s():
+  fmt = dataclasses.replace(make_format('bytes', 9), end=None)
+  with pytest.raises(UserError, match=r'set data\.end'):
+    fmt.encode_with_end('a', ['b'])
+
+
+def test_number_tokens_are_of_steps_and_never_the_first_of_one():
+  fmt = make_format('arithmetic', 32)
+  encoding = fmt.encode('mod 10 : 7 * 3', ['7 * 3 = 1', '1 + 12 = 3'])
+  marked = np.flatnonzero(fmt.number_tokens(encoding))
+  assert fmt.tokenizer.decode(encoding.tokens[marked]) == '3 1 12 3'
+  np.testing.assert_array_equal(marked, [10, 12, 16, 18])
+
+
+def test_a_separator_with_a_digit_is_no_number():
+  words = {'<step_0>': 0, 'a': 1, '7': 2, '3b': 9}  # with a gap
+  made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, '<step_0>'))
+  made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+  made.add_special_tokens(['<step_0>'])
+  tokenizer = HuggingFaceTokenizer(made.to_str(), 'a test')
+  fmt = make_format(tokenizer, 32, '<step_0>')
+  encoding = fmt.encode('7', ['a 7 3b', 'a a'])
+  assert encoding.tokens.tolist() == [2, 0, 1, 2, 9, 0, 1, 1, 0]
+  assert np.flatnonzero(fmt.number_tokens(encoding)).tolist() == [3, 4]
+
+
+@given(st.text(st.characters(codec='utf-8'), max_size=12), STEPS)
+def test_steps_come_back_whole(problem, steps):
+  fmt = make_format('bytes', 4096)
+  encoding = fmt.encode(problem, steps)
+  starts = [encoding.prompt_length, *(encoding.step_ends[:-1] + 1)]
+  pieces = [
+    fmt.tokenizer.decode(encoding.tokens[start:end])
+    for start, end in zip(starts, encoding.step_ends, strict=True)
+  ]
+  assert pieces == steps
+  assert encoding.step_ends[-1] == len(encoding.tokens) - 1
+
+
+@given(STEPS, st.integers(4, 40))
+def test_truncation_keeps_whole_steps(steps, max_length):
+  fmt = make_format('bytes', max_length)
+  whole = make_format('bytes', 4096).encode('p', steps)
+  fitting = int((whole.step_ends < max_length).sum())
+  if fitting == 0:
+    with pytest.raises(UserError, match='do not fit max_length'):
+      fmt.encode('p', steps)
+    return
+  cut = fmt.encode('p', steps)
+  np.testing.assert_array_equal(cut.step_ends, whole.step_ends[:fitting])
+  np.testing.assert_array_equal(
+    cut.tokens, whole.tokens[: whole.step_ends[fitting - 1] + 1]
+  )
+
+
+def test_no_text_can_forge_a_separator():
+  fmt = make_format('bytes', 64)
+  encoding = fmt.encode('p', ['a <step_end> \x02 b'])
+  assert (encoding.tokens == fmt.separator[0]).sum() == 1
+
+
+def test_no_steps_and_unknown_words_are_refused():
+  with pytest.raises(UserError, match='without steps'):
+    make_format('bytes', 64).encode('p', [])
+  with pytest.raises(UserError, match="'100' is not a word"):
+    make_format('arithmetic', 64).encode('mod 10 : 7', ['100 + 1 = 1'])
+  with pytest.raises(UserError, match='unknown tokenizer'):
+    make_format('words', 64)
+
+
+def test_fingerprint_tells_formats_apart():
+  formats = [make_format('bytes', 64), make_format('arithmetic', 64)]
+  prints = [fmt.fingerprint() for fmt in formats]
+  assert prints[0] != prints[1]
+  assert prints[0] == make_format('bytes', 64).fingerprint()

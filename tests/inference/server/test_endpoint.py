@@ -1,0 +1,296 @@
+"""What is asked of a server, and what is made of its replies."""
+
+import asyncio
+import dataclasses
+import math
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip('openai', reason='openai is not installed')
+
+from configs import label_math, sample_math, search_math
+from prm_jax.data.verify.sandbox import Limits
+from prm_jax.inference.protocols import Question, Reply, Request, sample_seed
+from prm_jax.inference.server.endpoint import (
+  Endpoint,
+  EndpointConfig,
+  split_steps,
+)
+from prm_jax.jobs.policies import open_endpoint
+from prm_jax.runtime.errors import UserError
+from tests.shared.faulty_server import echo, reply, serving
+
+SUM = Request('3 + 4?', (), 'sum', 2)
+
+
+@pytest.fixture
+def server():
+  with serving() as server:
+    yield server
+
+
+def config_for(server, **changes):
+  values = {'base_url': server.url, 'model': 'parrot', 'backoff': 0.01}
+  return EndpointConfig(**values | changes)
+
+
+def test_completions_come_in_the_order_of_the_requests(server):
+  server.pause = 0.01
+  endpoint = Endpoint(config_for(server, prompt='Q: {problem}', seed=3))
+  requests = [Request(f'{n} + {n}?', (), f'key{n}', n % 3) for n in range(9)]
+  answers = endpoint.complete(requests)
+  for request, samples in zip(requests, answers, strict=True):
+    assert len(samples) == request.samples
+    for number, completion in enumerate(samples):
+      seed = sample_seed(3, request.key, number) >> 33
+      said = f"I read 'Q: {request.problem}'"
+      assert completion.steps == (said, f'#### {seed}')
+      assert completion.finished
+      assert (completion.tokens, completion.prompt_tokens) == (5, 7)
+      assert math.isnan(completion.logprob)
+  assert len({body['seed'] for body in server.asked}) == 9
+
+
+def test_what_a_chat_is_sent(server):
+  config = config_for(
+    server,
+    temperature=0.5,
+    top_p=0.9,
+    max_tokens=64,
+    extra={'top_k': 20},
+    extra_after_steps={'continue_final_message': True},
+  )
+  request = Request('3 + 4?', ('3 + 4 = 7', 'so 7'), 'sum', 1, first=5)
+  Endpoint(config).complete([request])
+  assert server.asked == [
+    {
+      'model': 'parrot',
+      'messages': [
+        {'role': 'system', 'content': config.system},
+        {'role': 'user', 'content': '3 + 4?'},
+        {'role': 'assistant', 'content': '3 + 4 = 7\nso 7\n'},
+      ],
+      'temperature': 0.5,
+      'top_p': 0.9,
+      'max_tokens': 64,
+      'top_k': 20,
+      'continue_final_message': True,
+      'seed': sample_seed(0, 'sum', 5) >> 33,
+    }
+  ]
+  assert 0 <= server.asked[0]['seed'] < 2**31
+  Endpoint(config).complete([request._replace(steps=())])
+  assert len(server.asked[1]['messages']) == 2
+  assert 'continue_final_message' not in server.asked[1]
+
+
+def test_a_chat_that_may_begin_anew_gets_no_steps(server):
+  request = Request('3 + 4?', ('3 + 4 = 7',), 'sum', 1)
+  with pytest.raises(UserError, match=r"api='chat' may begin anew.*completion"):
+    Endpoint(config_for(server)).complete([SUM, request])
+  assert not server.asked
+  for change in ({'continues': True}, {'api': 'completions'}):
+    [[done]] = Endpoint(config_for(server, **change)).complete([request])
+    assert done.finished
+
+
+def test_configs_name_every_setting():
+  """The command line sets only what a config has."""
+  fields = dataclasses.asdict(EndpointConfig('http://localhost/v1', 'm'))
+  del fields['seed']  # the job's own
+  fields |= {'base_url': '', 'model': '', 'extra': '{}'}
+  fields['extra_after_steps'] = '{}'
+  for module in (label_math, sample_math, search_math):
+    config = module.get_config()
+    assert config.policy.endpoint.to_dict() == fields
+  limits = label_math.get_config().verifier.limits.to_dict()
+  assert limits == dataclasses.asdict(Limits())
+
+
+def test_extra_fields_are_json_on_the_command_line(server, tmp_path):
+  policy = label_math.get_config().policy.to_dict()
+  policy['endpoint'] |= {
+    'base_url': server.url,
+    'model': 'parrot',
+    'extra': '{"top_k": 20}',
+    'extra_after_steps': '{"continue_final_message": true}',
+  }
+  request = Request('3 + 4?', ('3 + 4 = 7',), 'sum', 1)
+  open_endpoint(policy, 0, tmp_path).complete([request])
+  assert server.asked[0]['top_k'] == 20
+  assert server.asked[0]['continue_final_message'] is True
+  for text in ('top_k=20', '[1]'):
+    policy['endpoint']['extra'] = text
+    with pytest.raises(UserError, match=r'endpoint\.extra=.*JSON object'):
+      open_endpoint(policy, 0, tmp_path)
+
+
+def test_what_the_completions_api_is_sent(server):
+  config = config_for(
+    server,
+    api='completions',
+    system='Think.',
+    prompt='Q: {problem}',
+    separator='\n\n',
+    max_tokens=0,
+    send_seed=False,
+  )
+  request = SUM._replace(steps=('3 + 4 = 7',), samples=1)
+  [[completion]] = Endpoint(config).complete([request])
+  assert server.asked == [
+    {
+      'model': 'parrot',
+      'prompt': 'Think.\n\nQ: 3 + 4?\n\n3 + 4 = 7\n\n',
+      'temperature': 1.0,
+    }
+  ]
+  assert completion.steps == (echo(server.asked[0]).split('\n')[0], '#### None')
+  bare = config_for(server, api='completions', system='')
+  Endpoint(bare).complete([SUM._replace(samples=1)])
+  assert server.asked[1]['prompt'] == '3 + 4?\n'
+
+
+def test_questions_are_sent_alone(server):
+  endpoint = Endpoint(config_for(server))
+  replies = endpoint.ask([Question('Right?', 'q', 1), Question('No?', 'r', 1)])
+  texts = [echo(body) for body in server.asked]
+  assert sorted(text for [(text, *_)] in replies) == sorted(texts)
+  assert isinstance(replies[0][0], Reply)
+  assert "'Right?'" in replies[0][0].text
+  assert replies[0][0][1:] == (5, 7)
+  for body in server.asked:
+    assert [message['role'] for message in body['messages']] == ['user']
+
+
+def test_steps_of_replies_that_are_cut(server):
+  texts = {
+    'a': ('one\ntwo\nthr', 'length', (('one', 'two'), False)),
+    'b': ('no separator', 'stop', (('no separator',), True)),
+    'c': ('no separator', 'length', ((), False)),
+    'd': ('  \n\n \n', 'stop', ((), True)),
+    'e': ('one\ntwo\n', 'length', (('one', 'two'), False)),
+    'f': ('one', 'content_filter', ((), False)),
+    'g': (None, 'length', ((), False)),
+    'i': ('one\ntwo', 'eos_token', (('one', 'two'), True)),
+    'h': ('half \ud83d of one', 'stop', (('half ? of one',), True)),
+  }
+  server.fault = lambda body, _: reply(
+    *texts[body['messages'][-1]['content']][:2]
+  )
+  endpoint = Endpoint(config_for(server))
+  for problem, (_, _, expected) in texts.items():
+    [[completion]] = endpoint.complete([Request(problem, (), problem, 1)])
+    assert completion[:2] == expected, problem
+
+
+@pytest.mark.parametrize(
+  ('finished', 'max_steps', 'expected'),
+  [
+    (True, 0, (('a', 'b', 'c'), True)),
+    (True, 3, (('a', 'b', 'c'), True)),
+    (True, 2, (('a', 'b'), False)),
+    (False, 0, (('a', 'b'), False)),
+    (False, 2, (('a', 'b'), False)),
+    (False, 1, (('a',), False)),
+  ],
+)
+def test_max_steps(finished, max_steps, expected):
+  assert split_steps('a\n\n b\nc', '\n', finished, max_steps) == expected
+
+
+@given(st.text('ab \n;'), st.sampled_from(['\n', '\n\n', '; ']), st.booleans())
+def test_steps_are_whole_and_never_blank(text, separator, finished):
+  steps, whole = split_steps(text, separator, finished)
+  assert whole == finished
+  assert all(step == step.strip() and step for step in steps)
+  assert not any(separator in step for step in steps)
+  kept = text if finished else text.rpartition(separator)[0]
+  # Nothing but blanks and separators is lost.
+  letters = str.maketrans('', '', ' \n;')
+  assert ''.join(steps).translate(letters) == kept.translate(letters)
+
+
+def test_a_running_loop_is_no_obstacle(server):
+  """As in a notebook, whose cells run inside of one."""
+  endpoint = Endpoint(config_for(server))
+
+  async def cell():
+    return endpoint.complete([SUM])
+
+  [first] = asyncio.run(cell())
+  assert [len(completion.steps) for completion in first] == [2, 2]
+
+
+def test_names_say_what_changes_completions(server):
+  name = Endpoint(config_for(server)).name
+  assert name == Endpoint(config_for(server)).name
+  assert name.startswith('parrot chat ')
+  same = {'base_url': 'http://elsewhere/v1', 'concurrency': 1, 'attempts': 2}
+  # A text that is stopped is the beginning of the one that is not.
+  same |= {'max_reply_bytes': 2**20, 'send_stop': False}
+  assert Endpoint(config_for(server, **same)).name == name
+  for change in (
+    {'temperature': 0.5},
+    {'seed': 1},
+    {'extra': {'top_k': 1}},
+    {'prompt': '{problem}!'},
+    {'model': 'rook'},
+    {'api': 'completions'},
+  ):
+    assert Endpoint(config_for(server, **change)).name != name, change
+
+
+@pytest.mark.parametrize(
+  ('change', 'told'),
+  [
+    ({'base_url': 'localhost:80'}, "base_url='localhost:80': expected http"),
+    ({'model': ''}, "model='': expected"),
+    ({'api': 'tex'}, "api='tex': expected one of chat, completions"),
+    ({'prompt': 'Q'}, "prompt='Q': expected '{problem}' in it"),
+    ({'separator': ''}, "separator='': expected text"),
+    ({'concurrency': 0}, 'concurrency=0: expected >= 1'),
+    ({'attempts': 0}, 'attempts=0: expected >= 1'),
+    ({'max_reply_bytes': 0}, 'max_reply_bytes=0: expected >= 1'),
+    ({'timeout': 0}, 'timeout=0: expected seconds > 0'),
+    ({'backoff': -1}, 'backoff=-1: expected >= 0'),
+    ({'max_wait': math.nan}, 'max_wait=nan: expected >= 0'),
+    ({'temperature': -1}, 'temperature=-1: expected 0 to 100'),
+    ({'top_p': 0}, 'top_p=0: expected'),
+    ({'max_tokens': -1}, 'max_tokens=-1: expected 0 to'),
+    ({'extra': {'stream': True}}, "extra has 'stream'"),
+    ({'extra': {'top_k': {1, 2}}}, 'expected JSON types only'),
+    ({'extra_after_steps': {'n': 2}}, "extra_after_steps has 'n'"),
+  ],
+)
+def test_configs_check_themselves(change, told):
+  values = {'base_url': 'http://localhost/v1', 'model': 'm'} | change
+  with pytest.raises(UserError) as error:
+    EndpointConfig(**values)
+  assert str(error.value).startswith('endpoint.')
+  assert told in str(error.value)
+
+
+def test_a_missing_package_is_told_in_a_line(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'openai', None)
+  config = EndpointConfig(base_url='http://localhost/v1', model='m')
+  with pytest.raises(UserError, match='pip install openai'):
+    Endpoint(config)
+
+
+def test_a_missing_key_is_told_in_a_line(monkeypatch):
+  monkeypatch.delenv('PARROT_KEY', raising=False)
+  config = EndpointConfig('http://localhost/v1', 'm', 'PARROT_KEY')
+  with pytest.raises(UserError, match=r'export PARROT_KEY=KEY'):
+    Endpoint(config)
+
+
+def test_a_cache_that_cannot_be_made(tmp_path):
+  (tmp_path / 'file').touch()
+  config = EndpointConfig('http://localhost/v1', 'm')
+  with pytest.raises(UserError, match='replies cannot be kept here'):
+    Endpoint(config, tmp_path / 'file' / 'cache')
+  with pytest.raises(UserError, match='must be on a disk'):
+    Endpoint(config, 'gs://bucket/cache')

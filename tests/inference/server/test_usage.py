@@ -1,0 +1,44 @@
+"""What was asked of a server is counted on disk, whatever ends the process."""
+
+from prm_jax.inference.server import usage
+from prm_jax.inference.server.usage import Usage, UsageLog
+
+
+def test_the_sum_of_all_processes_and_of_all_their_runs(tmp_path):
+  first = UsageLog(tmp_path / 'usage' / 'process-0.jsonl')
+  first.add(Usage(calls=3, tokens=5, retried={'timeout': 2}))
+  first.add(Usage(calls=2, retried={'timeout': 1}, failed={'status 500': 1}))
+  assert first.total == Usage(
+    calls=5, tokens=5, retried={'timeout': 3}, failed={'status 500': 1}
+  )
+  again = UsageLog(tmp_path / 'usage' / 'process-0.jsonl')
+  again.add(Usage(cached=4))
+  other = UsageLog(tmp_path / 'usage' / 'process-1.jsonl')
+  other.add(Usage(calls=1, prompt_tokens=7, failed={'timeout': 1}))
+  assert again.total == Usage(cached=4)
+  assert usage.read(tmp_path / 'usage') == Usage(
+    calls=6,
+    cached=4,
+    tokens=5,
+    prompt_tokens=7,
+    retried={'timeout': 3},
+    failed={'status 500': 1, 'timeout': 1},
+  )
+
+
+def test_half_a_line_is_no_call(tmp_path):
+  path = tmp_path / 'process-0.jsonl'
+  log = UsageLog(path)
+  log.add(Usage(calls=1))
+  log.add(Usage(calls=2, tokens=100))
+  path.write_bytes(path.read_bytes()[:-5])
+  assert usage.read(tmp_path) == Usage(calls=1)
+  UsageLog(path).add(Usage(calls=4))
+  assert usage.read(tmp_path) == Usage(calls=5)
+
+
+def test_nothing_is_not_written(tmp_path):
+  log = UsageLog(tmp_path / 'process-0.jsonl')
+  log.add(Usage())
+  assert (tmp_path / 'process-0.jsonl').read_bytes() == b''
+  assert usage.read(tmp_path / 'nowhere') == Usage()

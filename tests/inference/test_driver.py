@@ -1,0 +1,280 @@
+"""The driver: who is asked what together, what ends how, what it costs."""
+
+import random
+
+import pytest
+
+from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.inference.driver import CannotDo, Cost, Models, drive
+from prm_jax.inference.grading import is_right
+from prm_jax.inference.protocols import CannotAsk, Question, Reply, Request
+from prm_jax.inference.solver_policy import SolverPolicy
+from prm_jax.labels.labelling import alone
+from prm_jax.runtime.errors import UserError
+
+SOLVER = SolverPolicy(ArithmeticConfig())
+PROBLEMS = [f'mod 10 : {i} + 4 * {i} - 7' for i in range(10)]
+
+
+class Counting:
+  """The solver, remembering what was asked of it together.
+
+  Every `loses`-th request cannot be answered, and none after `gives_up` rounds.
+  """
+
+  name = 'counting'
+
+  def __init__(self, loses=0, gives_up=0):
+    self.rounds, self.loses, self.count = [], loses, 0
+    self.gives_up = gives_up
+
+  def complete(self, requests):
+    if self.gives_up and len(self.rounds) == self.gives_up:
+      raise UserError('the server\nis gone')
+    self.rounds.append(len(requests))
+    answers = SOLVER.complete(requests)
+    for i in range(len(requests)):
+      self.count += 1
+      if self.loses and self.count % self.loses == 0:
+        answers[i] = [None] * len(answers[i])
+    return answers
+
+
+class Parrot:
+  """Repeats every question."""
+
+  name = 'parrot'
+
+  def ask(self, questions):
+    return [[Reply(q.text, 5, 7)] * q.samples for q in questions]
+
+
+def work(index, rounds=None):
+  """Writes a chain step by step, each drawn from three; labels by its value.
+
+  A value is the share of the three that the solver ends right with.
+  """
+  problem = PROBLEMS[index]
+  steps, labels = (), []
+  while len(steps) < (rounds or 3):
+    first, second = yield [
+      Request(problem, steps, f'{index}/{len(steps)}/a', 1, max_steps=1),
+      Request(problem, steps, f'{index}/{len(steps)}/b', 3),
+    ]
+    if first[0] is None:
+      raise CannotDo('nobody\nanswers')
+    wins = sum(is_right(problem, done, '4', steps) for done in second if done)
+    labels.append(StepLabel(wins / 3, 'rollout', wins, 3))
+    steps += first[0].steps
+  return Chain(problem, steps, labels=tuple(labels))
+
+
+def outcome(count=10, policy=None, concurrent=3, indices=None, **limits):
+  ends = drive(
+    range(count) if indices is None else indices,
+    lambda i: alone(work(i, 1 + i % 3)),
+    Models(policy or Counting()),
+    concurrent,
+    **limits,
+  )
+  return {e.index: e._replace(cost=e.cost._replace(seconds=0)) for e in ends}
+
+
+def test_company_and_order_change_nothing():
+  expected = outcome(concurrent=1)
+  assert len(expected) == 10
+  order = list(range(10))
+  for concurrent in (2, 3, 7, 100):
+    random.Random(concurrent).shuffle(order)
+    assert outcome(concurrent=concurrent, indices=order) == expected
+
+
+def test_what_waits_together_is_asked_together():
+  policy = Counting()
+  outcome(9, policy, concurrent=9)
+  # Of nine items three need one round, three need two and three need three.
+  assert policy.rounds == [18, 12, 6]
+  policy = Counting()
+  outcome(4, policy, concurrent=2)
+  # Items 0 and 1; then 2 in the place of 0, then 3 in that of 1, of one round.
+  assert policy.rounds == [4, 4, 4, 2]
+
+
+def test_a_round_is_bounded():
+  """In samples: each item wants four of two requests."""
+  rounds = []
+
+  class Bounded(Counting):
+    def complete(self, requests):
+      rounds.append(sum(request.samples for request in requests))
+      return super().complete(requests)
+
+  looks = []
+  ends = drive(
+    range(9),
+    lambda i: alone(work(i, 1 + i % 3)),
+    Models(Bounded()),
+    9,
+    lambda: looks.append(len(rounds)),
+    at_once=10,
+  )
+  order = [e.index for e in ends]
+  assert max(rounds) == 8 and sum(rounds) == 4 * (3 * 1 + 3 * 2 + 3 * 3)
+  # Somebody looks before each of them.
+  assert looks == list(range(len(rounds)))
+  # The first that begin are the first that end.
+  assert sorted(order[:4]) == [0, 1, 2, 3]
+  assert outcome(concurrent=9) == outcome(concurrent=9, at_once=10)
+  # One that wants more is alone.
+  rounds.clear()
+  list(
+    drive([0, 1], lambda i: alone(work(i, 1)), Models(Bounded()), 2, at_once=1)
+  )
+  assert rounds == [4, 4]
+
+
+def test_costs_are_each_items_own():
+  ended = outcome(concurrent=4)[1]
+  # Two rounds of one step (six tokens) and three whole completions.
+  written = sum(
+    completion.tokens
+    for request in (
+      Request(PROBLEMS[1], (), '1/0/a', 1, max_steps=1),
+      Request(PROBLEMS[1], (), '1/0/b', 3),
+      Request(PROBLEMS[1], ended.chains[0].steps[:1], '1/1/a', 1, max_steps=1),
+      Request(PROBLEMS[1], ended.chains[0].steps[:1], '1/1/b', 3),
+    )
+    for completion in SOLVER.complete([request])[0]
+  )
+  assert ended.cost.tokens == written > 0
+  assert ended.cost.calls == 8
+  assert ended.cost.lost == 0
+
+
+def test_what_fails_fails_alone():
+  found = outcome(policy=Counting(loses=5), concurrent=2)
+  assert len(found) == 10
+  failed = [e for e in found.values() if e.failed]
+  assert failed
+  for each in failed:
+    assert each.failed == 'nobody answers'
+    assert each.cost.lost >= 1
+    assert each.open and not each.chains
+  whole = outcome()
+  for i, each in found.items():
+    if not each.cost.lost:
+      assert each == whole[i]
+
+
+def test_what_cannot_be_asked_fails_alone():
+  class Refusing(Counting):
+    def complete(self, requests):
+      refused = {r: f'no {r.key}' for r in requests if r.key.endswith('1/b')}
+      if refused:
+        raise CannotAsk(refused)
+      return super().complete(requests)
+
+  # Items ask for /0/, then for /1/ where they have two steps, then for /2/.
+  found, whole = outcome(policy=Refusing(), concurrent=4), outcome()
+  for i, each in found.items():
+    if i % 3:
+      assert each.failed == f'no {i}/1/b'
+      # It is the same whenever it is tried.
+      assert not each.open and not each.chains
+      assert each.cost.calls == 4
+    else:
+      assert each == whole[i]
+
+
+def test_work_may_go_on_without_what_cannot_be_asked():
+  class Refusing(Counting):
+    def complete(self, requests):
+      if refused := {r: 'no' for r in requests if r.key == 'k'}:
+        raise CannotAsk(refused)
+      return super().complete(requests)
+
+  def patient(index):
+    try:
+      yield [Request(PROBLEMS[index], (), 'k', 1)]
+    except CannotDo:
+      ((done,),) = yield [Request(PROBLEMS[index], (), 'other', 1)]
+    return [Chain(PROBLEMS[index], done.steps)]
+
+  (ended,) = drive([0], patient, Models(Refusing()), 1)
+  assert len(ended.chains) == 1 and not ended.failed
+
+
+def test_when_a_model_gives_up_what_is_in_flight_is_ended_first():
+  found = []
+
+  def keeping(index):
+    """Has its steps so far; item 1 wants them all, and item 2 asks again."""
+    steps = ()
+    for n in range(3):
+      try:
+        ((done,),) = yield [
+          Request(PROBLEMS[index], steps, f'{index}/{n}', 1, max_steps=1)
+        ]
+      except CannotDo:
+        if index == 1 or not steps:
+          raise
+        if index == 2:
+          yield [Request(PROBLEMS[index], (), 'again', 1)]
+        break
+      steps += done.steps
+    return [Chain(PROBLEMS[index], steps)]
+
+  ended = drive(range(9), keeping, Models(Counting(gives_up=2)), 4, at_once=3)
+  with pytest.raises(UserError, match='the server\nis gone'):
+    for each in ended:
+      found.append(each)
+  # Two rounds of three items; the fourth waited for its first.
+  assert [each.index for each in found] == [0, 1, 3]
+  assert [len(c.steps) for each in found for c in each.chains] == [2]
+  assert [each.failed for each in found] == ['', *['the server is gone'] * 2]
+  assert all(each.interrupted and each.open for each in found)
+  assert [each.cost.calls for each in found] == [2, 2, 0]
+
+
+def test_a_defect_is_told_with_its_item():
+  def broken(index):
+    yield [Request(PROBLEMS[index], (), 'k', 1)]
+    raise ZeroDivisionError(index)
+
+  with pytest.raises(ZeroDivisionError) as raised:
+    list(drive([3], broken, Models(SOLVER), 4))
+  assert raised.value.__notes__ == ['while working on item 3 of the job']
+
+
+def test_work_that_asks_nothing_ends_without_a_policy():
+  def given(index):
+    yield from ()
+    return [Chain(PROBLEMS[index], ('a',))] * index
+
+  ends = list(drive(range(3), given, Models(), 2))
+  assert [len(e.chains) for e in ends] == [0, 1, 2]
+  assert {e.cost._replace(seconds=0) for e in ends} == {Cost()}
+
+
+def test_questions_and_requests_in_one_round():
+  def asks(index):
+    if index:
+      ((reply, _),) = yield [Question(f'q{index}', f'{index}', 2)]
+      return [Chain(reply.text, ('a',))]
+    ((done,), (reply,)) = yield [
+      Request(PROBLEMS[0], (), 'k', 1),
+      Question('mixed', 'k', 1),
+    ]
+    return [Chain(reply.text, done.steps)]
+
+  ends = list(drive(range(3), asks, Models(SOLVER, Parrot()), 8))
+  assert [e.chains[0].problem for e in ends] == ['mixed', 'q1', 'q2']
+  assert [e.cost.calls for e in ends] == [2, 2, 2]
+  assert (ends[1].cost.tokens, ends[1].cost.prompt_tokens) == (10, 14)
+  with pytest.raises(
+    UserError, match=r'none; set --config\.policy\.kind=endpoint'
+  ):
+    list(drive([1], asks, Models(SOLVER), 8))
+  with pytest.raises(UserError, match='asks a policy and there is none'):
+    list(drive([0], asks, Models(None, Parrot()), 8))

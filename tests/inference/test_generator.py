@@ -1,0 +1,218 @@
+"""The Generator as a policy: text in, whole steps out, on any mesh."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from prm_jax.data.encoding import make_format
+from prm_jax.data.tokenizer import (
+  BOS,
+  PAD,
+  PROBLEM_END,
+  STEP_END,
+  HuggingFaceTokenizer,
+)
+from prm_jax.inference.generator import Generator, read_steps, special_ids
+from prm_jax.inference.protocols import CannotAsk, Request
+from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.models import TransformerConfig, init_params
+from prm_jax.runtime.errors import UserError
+from tests.shared.command_line import run_module
+from tests.shared.tiny_sampling import one_device
+
+pytestmark = pytest.mark.once
+
+FORMAT = make_format('arithmetic', 48)
+MODEL = TransformerConfig(
+  vocab_size=110, d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=24
+)
+SAMPLING = SamplingConfig(slots=4, max_tokens=24)
+PROBLEM = 'mod 10 : 1 + 2 * 3'
+STEP = FORMAT.tokenizer.encode('1 + 2 = 3')
+
+
+def make_generator(seed=3, **changes):
+  sampling = dataclasses.replace(SAMPLING, **changes)
+  params = jax.jit(init_params, static_argnums=1)(jax.random.key(0), MODEL)
+  return Generator(params, MODEL, FORMAT, one_device(), sampling, seed, 'tiny')
+
+
+@pytest.fixture(scope='module')
+def generator():
+  return make_generator()
+
+
+@pytest.mark.parametrize(
+  ('ids', 'steps', 'finished'),
+  [
+    ([*STEP, STEP_END, PROBLEM_END], 1, True),
+    ([*STEP, STEP_END, *STEP, STEP_END, PROBLEM_END], 2, True),
+    ([PROBLEM_END], 0, True),
+    ([*STEP, PROBLEM_END], 1, True),  # without a separator, but ended
+    ([*STEP, STEP_END, *STEP], 1, False),  # cut off
+    ([*STEP, STEP_END], 1, False),
+    ([*STEP, STEP_END, STEP_END, PROBLEM_END], 1, False),  # an empty step
+    ([*STEP, STEP_END, PAD, STEP_END, PROBLEM_END], 1, False),  # a blank one
+    ([*STEP, STEP_END, *STEP, BOS, STEP_END, PROBLEM_END], 1, False),
+    ([BOS, PROBLEM_END], 0, False),
+    ([], 0, False),
+  ],
+)
+def test_steps_of_ids(ids, steps, finished):
+  found = read_steps(FORMAT, special_ids(FORMAT), ids)
+  assert found == (('1 + 2 = 3',) * steps, finished)
+
+
+def test_what_has_no_tokens_cannot_be_asked(generator):
+  good = Request(PROBLEM, (), 'good', 1)
+  bad = Request(PROBLEM, ('7 times 3 = 1',), 'bad', 1)
+  with pytest.raises(CannotAsk, match="'times' is not a word") as raised:
+    generator.complete([good, bad])
+  assert raised.value.requests.keys() == {bad}
+
+
+def lines_of_text():
+  """A byte-level tokenizer with a token of two line feeds, and its format."""
+  alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+  vocabulary = {t: i for i, t in enumerate([*alphabet, 'ĊĊ'])}
+  backend = tokenizers.Tokenizer(models.BPE(vocabulary, [('Ċ', 'Ċ')]))
+  backend.pre_tokenizer = pre_tokenizers.ByteLevel(
+    add_prefix_space=False, use_regex=False
+  )
+  backend.decoder = decoders.ByteLevel()
+  backend.add_special_tokens(['<|end|>'])
+  tokenizer = HuggingFaceTokenizer(backend.to_str(), 'a test')
+  return make_format(tokenizer, 48, 'Ċ', '<|end|>')
+
+
+@pytest.mark.parametrize(
+  ('text', 'steps', 'finished'),
+  [
+    ('a b\nc\n<|end|>', ('a b', 'c'), True),
+    ('a b\nc<|end|>', ('a b', 'c'), True),
+    ('  a\n', ('a',), False),
+    ('a\n \nc\n<|end|>', ('a',), False),
+    # A token of two line feeds is no separator, nor is it text of a step.
+    ('a\n\nb\n<|end|>', ('a  b',), True),
+    ('\n\n\n<|end|>', (), False),
+  ],
+)
+def test_steps_that_are_lines_of_text(text, steps, finished):
+  fmt = lines_of_text()
+  ids = fmt.tokenizer.encode_template(text)
+  found, ended = read_steps(fmt, special_ids(fmt), ids)
+  assert (found, ended) == (steps, finished)
+  for step in found:
+    assert fmt.separator[0] not in fmt.encode_step(step, True)[:-1]
+
+
+def test_bytes_that_are_no_text_are_read():
+  fmt = make_format('bytes', 48)
+  ids = [*fmt.tokenizer.encode('ä')[:1], STEP_END, PROBLEM_END]
+  steps, finished = read_steps(fmt, special_ids(fmt), ids)
+  assert (steps, finished) == (('\ufffd',), True)
+
+
+def test_a_window_that_ends_within_the_first_step_is_no_room(generator):
+  # Not even a token fits behind the last of these.
+  steps = ('1 + 2 = 3',) * 6
+  seen = set()
+  for i in range(len(steps) + 1):
+    request = Request(PROBLEM, steps[:i], f'{i}', 32)
+    room = FORMAT.max_length - len(generator.encode(request))
+    [found] = generator.complete([request])
+    for each in found:
+      assert not each.no_room or (not each.steps and not each.finished)
+      assert not each.no_room or each.tokens == max(0, room)
+      # What reached the sampling's own limit is a failure of the policy.
+      assert not each.no_room or each.tokens < SAMPLING.max_tokens
+      seen.add(each.no_room)
+  assert all(each.no_room for each in found) and seen == {True, False}
+
+
+def test_completions_are_what_was_written(generator):
+  requests = [
+    Request(PROBLEM, (), 'a', 6),
+    Request(PROBLEM, ('1 + 2 = 3',), 'b', 5, max_steps=1),
+    Request(PROBLEM, (), 'none', 0),
+  ]
+  found = generator.complete(requests)
+  assert [len(each) for each in found] == [6, 5, 0]
+  assert len({c.logprob for each in found for c in each}) == 11
+  for completion in (c for each in found for c in each):
+    assert 1 <= completion.tokens <= SAMPLING.max_tokens
+    # Next to uniform: the random model's embedding is small.
+    per_token = completion.logprob / completion.tokens
+    np.testing.assert_allclose(per_token, -np.log(110), atol=0.1)
+    for step in completion.steps:
+      assert FORMAT.encode_step(step, True)
+  assert all(len(c.steps) <= 1 for c in found[1])
+  # The second request's prompt begins with the first's.
+  prompt = len(generator.encode(requests[1]))
+  read = [c.prompt_tokens for each in found for c in each]
+  assert read == [0] * 6 + [prompt] + [0] * 4
+
+
+def test_keys_numbers_and_seeds_name_a_sample(generator):
+  request = Request(PROBLEM, (), 'a', 8)
+  expected = generator.complete([request])[0]
+
+  def same(found, expected):
+    """All but who was the first to read the prompt."""
+    paid = dict(prompt_tokens=0, logprob=0, flops=0)
+    return [c._replace(**paid) for c in found] == [
+      c._replace(**paid) for c in expected
+    ]
+
+  later = generator.complete([request._replace(first=5, samples=3)])[0]
+  assert same(later, expected[5:])
+  other = Request('mod 10 : 4 - 1', (), 'b', 3)
+  assert same(generator.complete([other, request])[1], expected)
+  assert not same(generator.complete([request._replace(key='b')])[0], expected)
+  seeded = make_generator(seed=4)
+  assert not same(seeded.complete([request])[0], expected)
+  assert seeded.name != generator.name
+
+
+def test_the_name_says_what_changes_samples(generator):
+  assert generator.name == make_generator(slots=8).name
+  assert generator.name.startswith('tiny,temperature=1.0,top_k=0,')
+  assert generator.name != make_generator(top_k=5).name
+
+
+def test_a_request_that_fills_the_window_gets_nothing(generator):
+  steps = ('1 + 2 = 3',) * 7  # of 6 tokens each, after a prompt of 9
+  (found,) = generator.complete([Request(PROBLEM, steps, 'a', 2)])
+  assert [(c.steps, c.finished, c.tokens) for c in found] == [
+    ((), False, 0)
+  ] * 2
+
+
+def test_a_reward_models_format_is_refused():
+  fmt = dataclasses.replace(FORMAT, end=None)
+  with pytest.raises(UserError, match=r'policy cannot write chains: .* None'):
+    Generator({}, MODEL, fmt, one_device(), SAMPLING)
+
+
+@pytest.mark.slow
+def test_any_mesh_writes_the_same():
+  found = run_module('tests.shared.sample_on_devices')
+  one = found.pop('1,1,1')
+  assert sum(map(len, one['tokens'])) > 150
+  for result in found.values():
+    assert result['tokens'] == one['tokens']
+    np.testing.assert_allclose(
+      result['logprobs'], one['logprobs'], rtol=0, atol=1e-5
+    )
+    # No weight, no cache and no new key: at most logits and what is written.
+    assert all(shape.count(',') <= 1 for shape in result['gathered'])
+  # [B, K, S, H]: rows over replica x fsdp, two key heads over model.
+  assert {name: each['cache'] for name, each in found.items()} == {
+    '2,2,2': [2, 1, 32, 4],
+    '1,8,1': [1, 2, 32, 4],
+    '1,2,4': [4, 2, 32, 4],
+  }

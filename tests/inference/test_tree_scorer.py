@@ -1,0 +1,311 @@
+"""The TreeScorer: the Scorer's scores, every prompt and step read once."""
+
+import functools
+import re
+
+import numpy as np
+import pytest
+
+from prm_jax.data.encoding import make_format
+from prm_jax.inference import tree_scorer as tree_scorer_lib
+from prm_jax.inference.protocols import Scored, Scoring
+from prm_jax.inference.published import open_published
+from prm_jax.inference.tree_scorer import TreeScorer, waves_of
+from prm_jax.models import HeadConfig, chain_flops, prefix_store
+from prm_jax.runtime.errors import UserError
+from tests.shared.command_line import run_module
+from tests.shared.published_models import write_model
+from tests.shared.tiny_trees import FORMAT, MODEL, make_scorer, some_chains
+
+pytestmark = pytest.mark.once
+
+PROBLEM = 'seven times three'
+
+
+@functools.cache
+def the_scorer():
+  return make_scorer()
+
+
+def unique_tokens(fmt, chains):
+  """Of the tree of prompts and steps."""
+  seen = {}
+  for problem, steps in chains:
+    seen[problem] = len(fmt.encode_prompt(problem))
+    for i, step in enumerate(steps):
+      tokens = len(fmt.encode_step(step, i == 0))
+      seen[problem, *steps[: i + 1]] = tokens
+  return sum(seen.values())
+
+
+def check(scorer, trees, chains):
+  """Asks for chains; the Scorer's scores must come. What was read for each."""
+  answers = trees.score([Scoring(*chain) for chain in chains])
+  assert all(len(each) == 1 for each in answers)
+  expected = scorer.score_many(chains)
+  for (answer,), scores in zip(answers, expected, strict=True):
+    np.testing.assert_allclose(answer.scores, scores, rtol=0, atol=1e-5)
+  return [answer.tokens for (answer,) in answers]
+
+
+@pytest.mark.parametrize(
+  'head',
+  [
+    HeadConfig('logit'),
+    HeadConfig('three_class', likelihood=True),
+  ],
+  ids=['logit', 'likelihood'],
+)
+def test_scores_are_the_scorers_whatever_is_asked_together(head):
+  scorer = make_scorer(head=head)
+  chains = some_chains(24)
+  together = TreeScorer(scorer)
+  assert sum(check(scorer, together, chains)) == unique_tokens(FORMAT, chains)
+  assert sum(check(scorer, together, chains)) == 0
+  order = np.random.default_rng(1).permutation(len(chains))
+  apart = TreeScorer(scorer)
+  tokens = [
+    sum(check(scorer, apart, [chains[i] for i in part]))
+    for part in np.split(order, [8])
+  ]
+  assert sum(tokens) == unique_tokens(FORMAT, chains)
+  for trees in (together, apart):
+    assert trees.stats.tokens == unique_tokens(FORMAT, chains)
+
+
+def test_a_beam_reads_every_step_once():
+  """It grows step by step, beams branch and change places; few programs."""
+  scorer, rng = the_scorer(), np.random.default_rng(3)
+  trees = TreeScorer(scorer)
+  beams, asked, read = [()] * 4, [], 0
+  for depth in range(7):
+    beams = [
+      (*beam, f'{depth} {i} {n}')
+      for i, beam in enumerate(beams)
+      for n in 'abcd'
+    ]
+    chains = [(PROBLEM, steps) for steps in beams]
+    asked += chains
+    read += sum(check(scorer, trees, chains))
+    beams = [beams[i] for i in rng.permutation(16)[:4]]
+  assert read == unique_tokens(FORMAT, asked)
+  # A prefix of none, 32, 64 and 128 tokens.
+  assert len(trees.stats.programs) <= 10
+  read = sum(name == 'read' for name, *_ in trees.stats.programs)
+  assert trees._programs['read'].func._cache_size() == read
+
+
+def test_a_stream_of_odd_requests_compiles_few_programs():
+  scorer, trees = the_scorer(), TreeScorer(the_scorer(), rows=64)
+  for seed in range(12):
+    chains = some_chains(1 + seed % 5, seed)
+    trees.score([Scoring(*chain) for chain in chains])
+  # T of 8 to 128, S of 0 to 128, B of 1 to 16.
+  assert len(trees.stats.programs) <= 40
+  check(scorer, trees, some_chains(7, 100))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rows', [1, 3])
+def test_what_went_is_read_again(rows):
+  scorer, chains = the_scorer(), some_chains(16)
+  trees = TreeScorer(scorer, rows)
+  first = sum(check(scorer, trees, chains))
+  assert first >= unique_tokens(FORMAT, chains) > rows * FORMAT.max_length
+  again = sum(check(scorer, trees, chains))
+  assert 0 < again <= first
+  # The last chain was asked for last.
+  assert sum(check(scorer, trees, chains[-1:])) == 0
+
+
+def test_tokens_and_flops_are_paid_once():
+  trees = TreeScorer(the_scorer())
+  prompt = len(FORMAT.encode_prompt(PROBLEM))
+  a, b, c = (len(FORMAT.encode_step(step, True)) for step in ('a', 'bb', 'ccc'))
+  asked = [
+    Scoring(PROBLEM, ('a',)),
+    Scoring(PROBLEM, ('a', 'bb')),
+    Scoring(PROBLEM, ('a', 'ccc')),
+    Scoring(PROBLEM, ('a', 'bb')),
+  ]
+  found = [scored for (scored,) in trees.score(asked)]
+  assert [each.tokens for each in found] == [prompt + a, b, c, 0]
+  head = 2 * MODEL.d_model  # of each step's end
+
+  def flops(first, tokens):
+    return chain_flops(MODEL, first, tokens) + head
+
+  assert [each.flops for each in found] == pytest.approx(
+    [flops(0, prompt + a), flops(prompt + a, b), flops(prompt + a, c), 0]
+  )
+  trees.forget()
+  assert [[s.tokens for s in each] for each in trees.score(asked[:1])] == [
+    [prompt + a]
+  ]
+
+
+def test_what_cannot_be_read_harms_nobody():
+  scorer = the_scorer()
+  trees = TreeScorer(scorer)
+  good = Scoring(PROBLEM, ('a', 'b'))
+  long = Scoring(PROBLEM, ('a', 'x' * 130))
+  blank = Scoring(PROBLEM, ('a', ''))
+  found = trees.score([long, good, blank, Scoring('x' * 200, ('a',))])
+  nothing = [Scored((), 0)]
+  assert [each == nothing for each in found] == [True, False, True, True]
+  expected = scorer.score(*good)
+  np.testing.assert_allclose(found[1][0].scores, expected, atol=1e-5)
+  assert trees.score([]) == []
+
+
+def test_a_chain_that_fills_the_window_and_long_steps():
+  """Runs longer than a block, after a prefix and without one."""
+  fmt = make_format('bytes', 700)
+  scorer = make_scorer(fmt=fmt)
+  trees = TreeScorer(scorer, rows=2)
+  steps = ('a' * 150, 'b' * 140, 'c' * 9)
+  prompt = len(fmt.encode_prompt('p' * 200))
+  last = fmt.max_length - prompt - 150 - 140 - 9 - 3 - 1
+  chains = [('p' * 200, steps[:1]), ('p' * 200, (*steps, 'd' * last))]
+  check(scorer, trees, chains[:1])
+  assert sum(check(scorer, trees, chains[1:])) == 700 - prompt - 151
+  alone = TreeScorer(scorer, rows=1)
+  assert sum(check(scorer, alone, chains[1:])) == 700
+
+
+def test_a_broken_model_says_nan_and_others_are_unharmed():
+  """A token whose embedding is NaN; slots that held it are used again."""
+  scorer = make_scorer(broken=ord('!') + 4)
+  trees = TreeScorer(scorer, rows=1)
+  broken = Scoring(PROBLEM, ('a', '!', 'b'))
+  for _ in range(3):
+    ((found,),) = trees.score([broken])
+    assert not np.isfinite(found.scores[1:]).any()
+    for problem, steps in some_chains(4, 7):
+      check(scorer, trees, [(problem, steps)])
+
+
+def test_a_nan_harms_only_what_follows_it():
+  """In whatever rows and runs it was read, and later on."""
+  scorer = make_scorer(broken=ord('!') + 4)
+  problems = ['two', 'x', 'broken!', 'p0', 'p1', 'p2']
+  steps = ['a', '!', 'so 17', '4!', 'is']
+  rng = np.random.default_rng(5)
+  chains = [
+    (
+      problems[rng.integers(len(problems))],
+      tuple(steps[i] for i in rng.integers(5, size=rng.integers(1, 4))),
+    )
+    for _ in range(40)
+  ]
+  expected = {}
+  for problem, each in chains:
+    texts = [problem, *each]
+    good = next((i for i, text in enumerate(texts) if '!' in text), len(texts))
+    whole = np.full(len(each), np.nan)
+    if good > 1:
+      whole[: good - 1] = scorer.score(problem, each[: good - 1])
+    expected[problem, each] = whole
+  assert 10 < sum(np.isnan(scores).any() for scores in expected.values()) < 30
+  fresh = TreeScorer(scorer)
+  for trees in (fresh, TreeScorer(scorer, rows=1)):
+    for _ in range(2):
+      for part in (chains[:20], chains[20:]):
+        answers = trees.score([Scoring(*chain) for chain in part])
+        for chain, (scored,) in zip(part, answers, strict=True):
+          np.testing.assert_allclose(
+            scored.scores, expected[chain], rtol=0, atol=1e-5
+          )
+  assert all(
+    scored.tokens == 0
+    for (scored,) in fresh.score([Scoring(*chain) for chain in chains])
+  )
+
+
+def test_after_a_failure_nothing_half_read_is_gone_on_from(monkeypatch):
+  scorer, chains = the_scorer(), some_chains(6)
+  trees = TreeScorer(scorer)
+
+  def fail(*_):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(tree_scorer_lib, 'index_of', fail)
+    with pytest.raises(KeyboardInterrupt):
+      trees.score([Scoring(*chain) for chain in chains])
+  assert sum(check(scorer, trees, chains)) == unique_tokens(FORMAT, chains)
+
+
+STYLES = ('qwen_prm', 'skywork', 'math_shepherd', 'rlhflow', 'trl')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('style', STYLES)
+def test_published_formats(style, tmp_path):
+  write_model(style, tmp_path)
+  own = style in ('math_shepherd', 'rlhflow')
+  scorer = open_published(tmp_path, style if own else '', max_length=256)
+  steps = ('Step 1: Let 2 + 3 = 5.', ' so the answer is 5', 'é = 12 eggs')
+  chains = [
+    (problem, (*steps[:n], '10 + 2 = 12'))
+    for problem in ('Janet sells 3 eggs per day.', 'How many ducks?')
+    for n in range(4)
+  ]
+  trees = TreeScorer(scorer, rows=8)
+  tokens = sum(check(scorer, trees, chains[:2]) + check(scorer, trees, chains))
+  assert tokens == unique_tokens(scorer.format, chains)
+
+
+def test_waves_by_hand():
+  trees = TreeScorer(the_scorer())
+  store = trees._store
+  at, new = {(): store.root}, []
+  for path in ('p', 'pa', 'pab', 'pac', 'pacd', 'pe', 'q', 'pacf'):
+    ids = tuple(map(ord, path))
+    at[ids] = store.add(at[ids[:-1]], ids[-1:])
+    new.append(at[ids])
+  runs = [
+    [''.join(chr(piece.ids[0]) for piece in run.pieces) for run in wave]
+    for wave in waves_of(new)
+  ]
+  assert runs == [['pab', 'q'], ['cd', 'e'], ['f']]
+
+
+def test_no_rows_are_refused():
+  with pytest.raises(UserError, match=r'rows=0 of prm: expected >= 1'):
+    TreeScorer(the_scorer(), rows=0)
+
+
+def test_more_rows_than_there_is_memory_for_are_refused():
+  """Before anything is made of them; what is told to fit does."""
+  scorer = the_scorer()
+  with pytest.raises(UserError, match=r'prm\.rows=1000000000: .* GB') as told:
+    TreeScorer(scorer, rows=10**9)
+  assert '\n' not in str(told.value)
+  (fits,) = re.findall('lower it to ([0-9,]+) or less', str(told.value))
+  rows = int(fits.replace(',', ''))
+  sizes = scorer.model, scorer.mesh
+  slots = prefix_store.slots_for(*sizes, rows, FORMAT.max_length, 'prm.rows')
+  assert slots == rows * FORMAT.max_length
+  with pytest.raises(UserError, match=f'lower it to {fits} or less'):
+    prefix_store.slots_for(*sizes, rows + 1, FORMAT.max_length, 'prm.rows')
+
+
+def test_a_pool_takes_what_it_is_said_to():
+  scorer = the_scorer()
+  pool = TreeScorer(scorer, rows=3)._store.pool
+  taken = sum(x.addressable_shards[0].data.nbytes for x in pool)
+  slots = 3 * FORMAT.max_length
+  assert taken == prefix_store.pool_bytes(scorer.model, scorer.mesh, slots)
+
+
+@pytest.mark.slow
+def test_any_mesh_gives_the_same_scores():
+  found = run_module('tests.shared.score_trees_on_devices')
+  one = found.pop('1,1,1')
+  assert len(one['scores']) > 50 and found
+  for result in found.values():
+    np.testing.assert_allclose(
+      result['scores'], one['scores'], rtol=0, atol=1e-5
+    )
+    assert result['tokens'] == one['tokens']

@@ -1,0 +1,351 @@
+"""Every variant of every config runs from the command line in its tiny form."""
+
+import ast
+import concurrent.futures
+import json
+import math
+import pathlib
+import runpy
+import subprocess
+
+import numpy as np
+import pytest
+
+import prm_jax
+from tests.shared import command_line
+from tests.shared.command_line import ROOT
+from tests.shared.real_data import shared
+
+pytestmark = pytest.mark.job
+
+BASES = (
+  'llama3_8b',
+  'qwen2_5_72b',
+  'qwen2_5_math_1_5b',
+  'qwen2_5_math_7b',
+  'smollm2',
+)
+# Config -> its variants but `tiny`, and those of them that bring a base. The
+# notebooks run `small`, tests/jobs/test_main_base.py `from_run`.
+VARIANTS = {
+  'prm_math': (('human', 'lora', 'orm', 'words', 'from_run', 'small'), BASES),
+  'policy_math': (('lora', 'small'), ('qwen2_5_math_7b', 'smollm2')),
+  # Run by tests/jobs/test_label.py.
+  'label_math': (
+    (
+      *('verifier', 'rollouts', 'omega', 'judge', 'corruption'),
+      *('consensus', 'active', 'small'),
+    ),
+    (),
+  ),
+  'sample_math': (('gsm8k', 'small'), ()),
+  # Run by tests/jobs/test_search.py.
+  'search_math': (
+    (
+      *('best_of_n', 'majority', 'weighted_vote', 'beam', 'dvts', 'lookahead'),
+      *('rebase', 'mcts', 'refine', 'early_rejection', 'gsm8k', 'words'),
+      'small',
+    ),
+    (),
+  ),
+  # Run by tests/jobs/test_rl.py.
+  'rl_math': (
+    ('grpo', 'rloo', 'ppo', 'outcome', 'prime', 'exact', 'small'),
+    ('qwen2_5_math_7b',),
+  ),
+}
+CHAIN = ('mod 10 : 7 * 3 + 4', ['7 * 3 = 1', '1 + 4 = 5'])
+CANDIDATES = [CHAIN[1], ['7 * 3 = 2', '2 + 4 = 6'], ['7 * 3 = 1', '1 + 4 = 3']]
+PROSE = ('What is 7 times 3, plus 4?', ['7 times 3 is 21.', '21 + 4 = 25.'])
+
+
+def run_variant(variant: str, workdir: pathlib.Path, *args: str) -> str:
+  done = command_line.run(
+    f'--config=configs/prm_math.py:{variant}', f'--workdir={workdir}', *args
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'report: ' in done.stdout, done.stdout
+  return done.stdout
+
+
+@pytest.fixture(scope='module')
+def variants(tmp_path_factory):
+  """Both at the same time: variant -> its workdir and what it said."""
+  folder = tmp_path_factory.mktemp('variants')
+  names = ('tiny', 'orm,tiny')
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    outputs = pool.map(lambda name: run_variant(name, folder / name), names)
+    return {
+      name: (folder / name, output)
+      for name, output in zip(names, outputs, strict=True)
+    }
+
+
+@pytest.fixture(scope='module')
+def tiny(variants):
+  return variants['tiny']
+
+
+@pytest.fixture(scope='module')
+def tiny_orm(variants):
+  return variants['orm,tiny']
+
+
+def read(workdir: pathlib.Path) -> dict:
+  """results.json, strictly JSON: no NaN, which no other language reads."""
+
+  def refuse(name):
+    raise AssertionError(f'{name} in results.json')
+
+  text = (workdir / 'results.json').read_text()
+  return json.loads(text, parse_constant=refuse)
+
+
+def assert_manifest(manifest: dict, source: str) -> None:
+  installed = {'jax', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'python'}
+  assert installed <= set(manifest['versions'])
+  assert all(manifest['versions'].values())
+  head = subprocess.run(
+    ['git', 'rev-parse', 'HEAD'],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  if head.returncode == 0:
+    commit = manifest['git_commit'].removesuffix('+').rpartition('-g')[2]
+    assert len(commit) >= 12
+  assert manifest['seeds'] == {'seed': 0}
+  for name in ('data_fingerprint', 'encoding_fingerprint'):
+    assert len(manifest[name]) == 16
+    int(manifest[name], 16)
+  assert manifest['threshold'].keys() == {'value', 'source'}
+  assert source in manifest['threshold']['source']
+  assert 0 <= manifest['threshold']['value'] <= 1
+  assert manifest['wall_seconds'] > 0
+  assert '--config=' in manifest['command']
+
+
+def assert_metrics(workdir: pathlib.Path) -> None:
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  lines = [json.loads(line) for line in lines]
+  assert [line['step'] for line in lines if 'loss' in line] == [2, 4, 6]
+  assert [line['step'] for line in lines if 'eval/brier' in line] == [3, 6]
+  assert all(math.isfinite(v) for line in lines for v in line.values())
+
+
+def assert_page(workdir: pathlib.Path, *words: str) -> None:
+  page = (workdir / 'report.html').read_text()
+  assert page.rstrip().endswith('</html>')
+  for word in words:
+    assert word in page, word
+
+
+def test_tiny(tiny):
+  workdir, stdout = tiny
+  assert str(workdir / 'report.html') in stdout
+  written = read(workdir)
+  assert_manifest(written['manifest'], 'best F1 on 32 dev chains')
+  results = written['results']
+  assert results.keys() == {
+    'best_of_n',
+    'localisation',
+    'calibration',
+    'diagnostics',
+  }
+  curves = results['best_of_n']
+  assert curves['n'] == [1, 2, 4, 8]
+  assert {
+    'prm_min',
+    'prm_prod',
+    'prm_mean',
+    'prm_last',
+    'orm',
+    'majority',
+    'weighted_vote',
+    'random',
+    'oracle',
+  } == curves.keys() - {'n'}
+  # One sample is one sample, whoever picks it.
+  first = {round(c['mean'][0], 9) for n, c in curves.items() if n != 'n'}
+  assert len(first) == 1
+  for n in range(4):
+    assert curves['oracle']['mean'][n] >= curves['prm_min']['mean'][n]
+  assert results['localisation'].keys() == {'arithmetic'}
+  assert_metrics(workdir)
+  assert_metrics(workdir / 'orm')
+  assert_page(workdir, 'PRM on modular arithmetic (tiny)', 'arithmetic')
+
+
+def test_tiny_shows_chains_of_both_kinds(tiny):
+  workdir, _ = tiny
+  lines = (workdir / 'chains.jsonl').read_text().splitlines()
+  chains = [json.loads(line) for line in lines]
+  assert chains
+  for chain in chains:
+    assert len(chain['scores']) == len(chain['steps']) == len(chain['labels'])
+    assert all(0 <= score <= 1 for score in chain['scores'])
+  assert {chain['chosen'] for chain in chains} == {True, False}
+
+
+def test_tiny_config_is_kept(tiny):
+  workdir, _ = tiny
+  config = json.loads((workdir / 'config.json').read_text())
+  assert config['name'] == 'PRM on modular arithmetic (tiny)'
+  assert config['train']['steps'] == 6
+  assert config['targets']['supervision'] == 'process'
+  data = json.loads((workdir / 'data.json').read_text())
+  fingerprint = read(workdir)['manifest']['data_fingerprint']
+  assert data == {'fingerprint': fingerprint}
+
+
+@pytest.mark.parametrize('run', ['tiny', 'tiny_orm'])
+def test_loads_and_scores_the_same_twice(run, request):
+  workdir, _ = request.getfixturevalue(run)
+  first, second = prm_jax.load(workdir), prm_jax.load(str(workdir))
+  scores = first.score(*CHAIN)
+  assert scores.shape == (2,)
+  assert ((scores > 0) & (scores < 1)).all()
+  np.testing.assert_array_equal(scores, second.score(*CHAIN))
+  best, chain_scores, step_scores = first.best_of_n(CHAIN[0], CANDIDATES)
+  again = second.best_of_n(CHAIN[0], CANDIDATES)
+  assert best == again[0] == int(np.argmax(chain_scores))
+  np.testing.assert_array_equal(chain_scores, again[1])
+  assert chain_scores.shape == (3,)
+  np.testing.assert_allclose(step_scores[0], scores, atol=1e-5)
+  np.testing.assert_allclose(
+    chain_scores, [min(s) for s in step_scores], atol=1e-6
+  )
+
+
+def test_the_two_models_of_a_run_differ(tiny):
+  workdir, _ = tiny
+  checkpoints = {p.name for p in (workdir / 'orm' / 'checkpoints').iterdir()}
+  assert '6' in checkpoints
+  curves = read(workdir)['results']['best_of_n']
+  assert curves['orm']['mean'] != curves['prm_last']['mean']
+  # Both can be opened, and are not taken for each other.
+  prm, orm = prm_jax.load(workdir), prm_jax.load(workdir / 'orm')
+  assert prm.name != orm.name
+  assert not np.array_equal(prm.score(*CHAIN), orm.score(*CHAIN))
+
+
+def test_tiny_orm(tiny_orm):
+  workdir, _ = tiny_orm
+  written = read(workdir)
+  assert_manifest(written['manifest'], 'fixed')
+  assert written['manifest']['threshold']['value'] == 0.5
+  # An outcome model says nothing of single steps.
+  assert written['results'].keys() == {'best_of_n'}
+  assert {'orm', 'majority', 'weighted_vote', 'random', 'oracle'} == written[
+    'results'
+  ]['best_of_n'].keys() - {'n'}
+  assert_metrics(workdir)
+  assert not (workdir / 'orm').exists()
+  assert_page(workdir, 'ORM on modular arithmetic (tiny)')
+
+
+@pytest.mark.slow  # reads all of the files; test_main_files has a small one
+def test_tiny_human(tmp_path):
+  """The real files: read, decontaminated, learned from, ProcessBench."""
+  root = shared('processbench/gsm8k.json').parent.parent
+  stdout = run_variant('human,tiny', tmp_path, f'--config.data.root={root}')
+  assert 'contamination:' in stdout
+  written = read(tmp_path)
+  assert_manifest(written['manifest'], 'dev chains')
+  localisation = written['results']['localisation']
+  assert {'gsm8k', 'math'} <= localisation.keys()
+  assert 'best_of_n' not in written['results']
+  assert_metrics(tmp_path)
+  assert_page(tmp_path, 'Byte-level PRM on human step labels (tiny)', 'gsm8k')
+  chosen, scores, _ = prm_jax.load(tmp_path).best_of_n(
+    PROSE[0], [PROSE[1], PROSE[1][:1]], 'mean'
+  )
+  assert scores[chosen] == scores.max()
+
+
+@pytest.mark.slow  # five times the files of test_tiny_human
+def test_tiny_base(tmp_path):
+  """All but the weights, which tiny replaces: data, pool, evaluation, page.
+
+  The others differ in numbers, which tests/aot/test_aot.py compiles.
+  """
+  root = shared('processbench/gsm8k.json').parent.parent
+  run_variant('smollm2,lora,tiny', tmp_path, f'--config.data.root={root}')
+  results = read(tmp_path)['results']
+  assert {'gsm8k', 'math'} == results['localisation'].keys()
+  assert results['best_of_n']['n'] == [1, 2, 3, 4, 5, 6]
+  assert len(results['best_of_n']['prm_min']['mean']) == 6
+
+
+def test_tiny_words(tmp_path):
+  pytest.importorskip('reasoning_gym', reason="needs 'prm_jax[words]'")
+  run_variant('words,tiny', tmp_path)
+  results = read(tmp_path)['results']
+  assert results['localisation'].keys() == {'words'}
+  assert results['best_of_n']['n'] == [1, 2, 4]
+
+
+@pytest.mark.slow  # reads all of GSM8K three times
+@pytest.mark.parametrize('base', VARIANTS['policy_math'][1])
+def test_tiny_policies_of_bases(base, tmp_path):
+  root = shared('gsm8k/train.jsonl').parent.parent
+  done = command_line.run(
+    f'--config=configs/policy_math.py:{base},lora,tiny',
+    f'--workdir={tmp_path}',
+    f'--config.data.root={root}',
+  )
+  assert done.returncode == 0, done.stderr
+  found = read(tmp_path)['results']['sampling']['gsm8k']['policy']
+  assert (found['problems'], found['samples']) == (4, 4)
+
+
+def test_tiny_policy(tmp_path):
+  done = command_line.run(
+    '--config=configs/policy_math.py:tiny', f'--workdir={tmp_path}'
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'results: ' in done.stdout
+  assert read(tmp_path)['results']['sampling']['arithmetic'].keys() == {
+    'policy',
+    'data',
+  }
+
+
+def test_every_config_is_tried_here():
+  """A new config has to be added to this file."""
+  names = {path.stem for path in (ROOT / 'configs').glob('*.py')}
+  assert names == VARIANTS.keys()
+
+
+def test_small_jobs_are_of_the_same_problems():
+  """No PRM may be tested on what its policy was trained on, or the reverse."""
+  splits = set()
+  for name in VARIANTS:
+    path = ROOT / 'configs' / f'{name}.py'
+    config = runpy.run_path(str(path))['get_config']('small')
+    section = next(
+      config[k] for k in ('problems', 'chains', 'data') if k in config
+    )
+    # Test and dev problems are drawn first; training goes on from there.
+    splits.add((section.test_problems, section.dev_problems))
+    assert dict(section.arithmetic).items() >= {'operations': 5}.items()
+  assert len(splits) == 1
+
+
+@pytest.mark.parametrize('config', VARIANTS)
+def test_every_variant_is_tried_here(config):
+  """A new variant has to be added to this file."""
+  tree = ast.parse((ROOT / 'configs' / f'{config}.py').read_text())
+  docstring = ast.get_docstring(tree)
+  (table,) = (
+    node.value
+    for node in ast.walk(tree)
+    if isinstance(node, ast.Assign)
+    and getattr(node.targets[0], 'id', '') == 'variants'
+  )
+  variants = [key.value for key in table.keys]
+  plain, bases = VARIANTS[config]
+  assert sorted(variants) == sorted([*plain, *bases, 'tiny'])
+  for name in variants:
+    assert f'\n    {name}  ' in docstring

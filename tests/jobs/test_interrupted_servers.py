@@ -1,0 +1,168 @@
+"""Jobs that ask a server, killed in the middle: nothing is paid for twice."""
+
+import hashlib
+import json
+import pathlib
+import signal
+import time
+from collections import defaultdict
+
+import pytest
+
+pytest.importorskip('openai', reason='openai is not installed')
+
+from tests.jobs.test_interrupted import (
+  LABEL,
+  chains,
+  found,
+  interrupt,
+  lines_of,
+  of,
+  work,
+)
+from tests.shared import command_line
+from tests.shared.command_line import run_all
+from tests.shared.faulty_server import USAGE, reply, serving
+
+pytestmark = [pytest.mark.job, pytest.mark.slow]
+
+# Asks the server of the test.
+JUDGE = (
+  f'{LABEL}judge',
+  *chains(300),
+  '--config.policy.endpoint.base_url={server}',
+  '--config.policy.endpoint.model=m',
+  '--config.policy.endpoint.attempts=1',
+  '--config.judge.samples=2',
+  '--config.price.tokens=2',
+  '--config.price.prompt_tokens=1',
+)
+
+
+def replies_of(workdir: pathlib.Path) -> int:
+  """How many answers of the server are kept."""
+  return len(list((workdir / 'replies').rglob('*.json')))
+
+
+def ledger_of(workdir: pathlib.Path) -> dict:
+  return json.loads((workdir / 'ledger.json').read_text())
+
+
+def server_of(workdir: pathlib.Path) -> dict:
+  """What the ledger says of the server."""
+  return ledger_of(workdir)['server']
+
+
+def verdict(body, _) -> dict:
+  """A judge's reply that depends on what is asked, and on nothing else."""
+  text = json.dumps(body, sort_keys=True)
+  index = int(hashlib.sha256(text.encode()).hexdigest(), 16) % 6 - 1
+  return reply(f'\\boxed{{{index}}}')
+
+
+def test_a_killed_judge_and_one_that_fails(tmp_path):
+  """Replies that were paid for are not asked for again, lost ones are."""
+  with serving() as server:
+    server.fault = verdict
+    arguments = of(JUDGE, {'server': server.url})
+    (whole,) = run_all([[*arguments, work(tmp_path / 'whole')]])
+    assert whole.returncode == 0, whole.stderr
+    expected = found(tmp_path / 'whole')
+    assert expected['ledger']['calls'] == len(server.asked) == 600
+    assert expected['ledger']['failed']  # votes that are tied
+
+    server.pause = 0.02
+    folder = tmp_path / 'killed'
+    killed = interrupt(arguments, folder, 100, signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL
+    assert 99 <= lines_of(folder) - 1 < 300
+    server.pause, kept = 0, replies_of(folder)
+    asked = len(server.asked)
+    (done,) = run_all([[*arguments, work(folder)]])
+    assert done.returncode == 0, done.stderr
+    assert len(server.asked) - asked == 600 - kept
+    assert found(folder) == expected
+
+    # Both replies of every tenth chain and one of others are never had, and
+    # then they are.
+    folder = tmp_path / 'failing'
+    replies = defaultdict(list)
+    for body in server.asked[:600]:
+      replies[json.dumps(body['messages'])].append(json.dumps(body))
+    pairs = [sorted(replies[question]) for question in sorted(replies)]
+    assert [len(pair) for pair in pairs] == [2] * 300
+    fails = {it for pair in pairs[::10] for it in pair}
+    fails |= {first for first, _ in pairs[5::10]}
+    server.fault = lambda body, before: (
+      500 if json.dumps(body) in fails else verdict(body, before)
+    )
+    (first,) = run_all([[*arguments, work(folder)]])
+    assert first.returncode == 0, first.stderr
+    ledger = found(folder)['ledger']
+    assert ledger['lost'] == 90
+    assert server_of(folder)['failed'] == {'status 500': 90}
+    # Items that one of two replies decided stay; the others are open.
+    assert ledger['partly_answered'] == 30
+    wanting = 60
+    server.fault, asked = verdict, len(server.asked)
+    (second,) = run_all([[*arguments, work(folder)]])
+    assert second.returncode == 0, second.stderr
+    assert 'once more' in second.stdout
+    ledger = found(folder)['ledger']
+    assert set(ledger['failed']) == set(expected['ledger']['failed'])
+    assert ledger['calls'] > 600
+    # What was answered the first time was asked once, and is paid for once.
+    assert len(server.asked) - asked == wanting
+    paid = server_of(folder)
+    assert paid['calls'] == 600 + wanting
+    assert paid['tokens'] == USAGE['completion_tokens'] * (510 + wanting)
+    dollars = paid['tokens'] * 2e-6 + paid['prompt_tokens'] * 1e-6
+    assert ledger_of(folder)['money'] == pytest.approx(dollars, rel=1e-12)
+
+
+def test_killed_in_its_first_round(tmp_path):
+  """Not one item has ended, and the answers that were paid for are there."""
+  with serving() as server:
+    server.fault, server.pause = verdict, 0.1
+    arguments = of(JUDGE, {'server': server.url})
+    process = command_line.start(*arguments, work(tmp_path))
+    end = time.monotonic() + 120
+    while replies_of(tmp_path) < 20 and process.poll() is None:
+      assert time.monotonic() < end
+      time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert lines_of(tmp_path) == 1
+    kept = replies_of(tmp_path)
+    assert kept >= 20
+    # The server may still be answering.
+    time.sleep(0.5)
+    server.pause, asked = 0, len(server.asked)
+    (done,) = run_all([[*arguments, work(tmp_path)]])
+    assert done.returncode == 0, done.stderr
+    assert len(server.asked) - asked == 600 - kept
+    paid = server_of(tmp_path)
+    assert paid['cached'] == kept
+    assert paid['tokens'] == USAGE['completion_tokens'] * 600
+
+
+def test_a_server_that_moved(tmp_path):
+  """The job goes on there, with other limits; answers are one server's."""
+  with serving() as server:
+    server.fault, server.pause = verdict, 0.02
+    arguments = of(JUDGE, {'server': server.url})
+    interrupt(arguments, tmp_path, 100, signal.SIGTERM)
+    before = len(server.asked)
+    assert 0 < before < 600
+  with serving() as server:
+    server.fault = verdict
+    moved = [
+      *of(JUDGE, {'server': server.url}),
+      '--config.policy.endpoint.concurrency=4',
+      '--config.policy.endpoint.timeout=60',
+      '--config.concurrent=64',
+    ]
+    (done,) = run_all([[*moved, work(tmp_path)]])
+    assert done.returncode == 0, done.stderr
+    assert before + len(server.asked) == 600
+    assert server_of(tmp_path)['calls'] == 600

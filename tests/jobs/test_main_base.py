@@ -1,0 +1,211 @@
+"""A job that starts from a language model: trained, opened, exported."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+import prm_jax
+from prm_jax import export
+from prm_jax.inference import loading
+from prm_jax.inference.pretrained import open_pretrained
+from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import make_mesh, path_name
+from tests.shared.command_line import run, run_all, the_error
+from tests.shared.files_job import bench_records, write_job
+from tests.shared.published_models import write_model
+
+pytestmark = [pytest.mark.job, pytest.mark.slow]
+
+CHANGE = """config.base = {base!r}
+  config.model = ml_collections.ConfigDict(
+    dict(dtype='float32', remat='none', scan_unroll=1)
+  )
+  config.data.update(tokenizer='', separator='<|eot_id|>')
+  config.data.update(max_length=128, row_length=128)
+  config.head.kind = 'two_class'
+  config.loss.update(name='cross_entropy', lm_weight=0.0)
+  {more}"""
+LORA = 'config.lora.update(rank=2); config.train.head_only_steps = 1'
+BFLOAT16 = "config.model.param_dtype = 'bfloat16'"
+LIKELIHOOD = 'config.head.likelihood = True'
+JOBS = ('whole', 'lora', 'bfloat16', 'both')
+CHAINS = [(r['problem'], r['steps']) for r in bench_records()]
+
+
+@pytest.fixture(scope='module')
+def base(tmp_path_factory) -> pathlib.Path:
+  """A small random Llama with a tokenizer of the real construction."""
+  folder = tmp_path_factory.mktemp('base')
+  write_model('rlhflow', folder)
+  return folder
+
+
+def job(folder, base, more='pass'):
+  folder.mkdir()
+  return write_job(folder, CHANGE.format(base=str(base), more=more))
+
+
+@pytest.fixture(scope='module')
+def trained(base, tmp_path_factory):
+  """Name -> workdir of a finished run: JOBS, and a head with likelihood."""
+  root = tmp_path_factory.mktemp('trained')
+  jobs = {
+    'whole': job(root / 'whole', base),
+    'lora': job(root / 'lora', base, LORA),
+    'likelihood': job(root / 'likelihood', base, LIKELIHOOD),
+    'bfloat16': job(root / 'bfloat16', base, BFLOAT16),
+    'both': job(root / 'both', base, f'{BFLOAT16}; {LORA}'),
+  }
+  for name, done in zip(jobs, run_all(list(jobs.values())), strict=True):
+    assert done.returncode == 0, (name, done.stderr)
+  return {name: root / name / 'run' for name in jobs}
+
+
+def leaves(tree):
+  found = jax.tree_util.tree_leaves_with_path(tree)
+  return {path_name(path): np.asarray(leaf) for path, leaf in found}
+
+
+def trained_params(workdir):
+  described = loading.read_description(workdir)
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+  checkpoints = Checkpoints(workdir / 'checkpoints', 2, '', writes=False)
+  return checkpoints.load_params(
+    described.abstract_params(mesh), checkpoints.latest
+  )
+
+
+def test_adapters_are_trained_and_the_base_is_kept(base, trained):
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+  before = leaves(open_pretrained(str(base)).load(mesh))
+  kept = trained_params(trained['lora'])
+  after = leaves(kept['backbone'])
+  assert before.keys() == after.keys()
+  for name, value in before.items():
+    np.testing.assert_array_equal(after[name], value)
+  assert any(np.abs(x).max() > 0 for x in leaves(kept['lora']).values())
+  whole = leaves(trained_params(trained['whole'])['backbone'])
+  assert (whole['embed_tokens'] != before['embed_tokens']).any()
+
+
+def test_a_base_in_bfloat16(base, trained):
+  """Adapters leave it as it was read; its own training moves it."""
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+  before = leaves(open_pretrained(str(base)).load(mesh, dtype='bfloat16'))
+  for name in ('both', 'bfloat16'):
+    params = trained_params(trained[name])
+    after = leaves(params['backbone'])
+    assert {x.dtype.name for x in after.values()} == {'bfloat16'}
+    assert params['head']['kernel'].dtype == 'float32'
+    same = [(after[at] == x).all() for at, x in before.items()]
+    assert all(same) if name == 'both' else not all(same)
+
+
+@pytest.mark.parametrize('name', [*JOBS, 'likelihood'])
+def test_a_run_opens_without_its_base(trained, name, tmp_path):
+  """model.json and tokenizer.json are all that is needed, anywhere."""
+  moved = tmp_path / 'moved'
+  (trained[name]).rename(moved)
+  try:
+    scores = prm_jax.load(moved).score_many(CHAINS)
+  finally:
+    moved.rename(trained[name])
+  shown = [
+    json.loads(line)
+    for line in (trained[name] / 'chains.jsonl').read_text().splitlines()
+  ]
+  by_problem = {p: s for (p, _), s in zip(CHAINS, scores, strict=True)}
+  for record in shown:
+    apart = by_problem[record['problem']] - np.array(record['scores'])
+    assert np.abs(apart).max() < 1e-4  # written with four digits
+
+
+@pytest.mark.parametrize('name', JOBS)
+def test_an_export_opens_with_the_scores_of_the_run(trained, name, tmp_path):
+  """Its own separator and prompt, not those of the layout it went out in."""
+  to = tmp_path / 'out'
+  export.export(str(trained[name]), to, 'token_classification')
+  expected = prm_jax.load(trained[name]).score_many(CHAINS)
+  found = prm_jax.load(to).score_many(CHAINS)
+  for ours, theirs in zip(found, expected, strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  (to / 'prm_jax_format.json').unlink()
+  other = prm_jax.load(to).score_many(CHAINS)
+  assert max(abs(a - b).max() for a, b in zip(other, expected, strict=True)) > (
+    1e-3
+  )
+
+
+def test_a_head_with_likelihood_is_trained_and_not_exported(trained, tmp_path):
+  workdir = trained['likelihood']
+  after = leaves(trained_params(workdir)['head'])
+  assert after['likelihood_kernel'].shape == (3, 2)
+  # The first weight moved from -1/2, the others from 0.
+  assert (after['likelihood_kernel'][:, 0] != [-0.5, 0, 0]).all()
+  assert np.abs(after['kernel']).min() > 0
+  with pytest.raises(UserError, match='reads more than hidden states'):
+    export.export(str(workdir), tmp_path / 'out', 'token_classification')
+  assert not (tmp_path / 'out').exists()
+
+
+def test_a_run_as_the_base_of_another(finished, tmp_path):
+  """Its weights, tokenizer and sizes; the head is a new one."""
+  config = '--config=configs/prm_math.py:from_run,tiny'
+  flags = (f'--config.base={finished}', '--config.orm_baseline=False')
+  # At a rate of 0 nothing moves.
+  still = ('--config.optim.lr=0.0', f'--workdir={tmp_path / "still"}')
+  done, refused = run_all(
+    [
+      (config, *flags, *still),
+      (config, f'--workdir={tmp_path / "none"}'),
+    ]
+  )
+  assert done.returncode == 0, done.stderr
+  assert "base='' leaves model.d_model open; set --config.base" in the_error(
+    refused
+  )
+  before, after = (
+    loading.load(workdir) for workdir in (finished, tmp_path / 'still')
+  )
+  assert after.model == before.model
+  assert after.format.fingerprint() == before.format.fingerprint()
+  for name, leaf in leaves(before.params['backbone']).items():
+    assert (leaves(after.params['backbone'])[name] == leaf).all(), name
+  head = leaves(before.params['head'])['kernel']
+  assert (leaves(after.params['head'])['kernel'] != head).any()
+
+
+REFUSED = {
+  "config.data.separator = '<none>'": "no token '<none>'",
+  "config.data.tokenizer = 'bytes'": 'brings its own; set it',
+  'config.data.update(max_length=9999, row_length=9999)': 'is beyond the',
+  'config.model.d_model = 8': 'brings its own model.d_model',
+  'config.train.head_only_steps = 6': 'head_only_steps=6: expected 0 to',
+  "config.base = ''": "base='' leaves model.d_model open",
+}
+
+
+def test_configs_that_do_not_fit_the_base(base, tmp_path):
+  jobs = [
+    job(tmp_path / str(i), base, change) for i, change in enumerate(REFUSED)
+  ]
+  for refused, said in zip(run_all(jobs), REFUSED.values(), strict=True):
+    assert said in the_error(refused)
+
+
+def test_another_tokenizer_on_resume(base, trained, tmp_path):
+  """New ids would mean something else to the old parameters."""
+  changed = tmp_path / 'run'
+  arguments = job(tmp_path / 'job', base)
+  done = run(*arguments)
+  assert done.returncode == 0, done.stderr
+  changed = tmp_path / 'job' / 'run' / 'tokenizer.json'
+  tokenizer = json.loads(changed.read_text())
+  vocab = tokenizer['model']['vocab']
+  vocab['a'], vocab['b'] = vocab['b'], vocab['a']
+  changed.write_text(json.dumps(tokenizer))
+  assert 'begun with another tokenizer' in the_error(run(*arguments))

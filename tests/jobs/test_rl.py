@@ -1,0 +1,379 @@
+"""The RL job from the command line: learned, watched, killed, gone on with."""
+
+import json
+import re
+import signal
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from prm_jax.inference.loading import load_policy
+from prm_jax.inference.protocols import Request
+from prm_jax.inference.sampler import SamplingConfig
+from tests.jobs.test_policy import SMALL as SMALL_POLICY
+from tests.shared import command_line
+from tests.shared.command_line import contents, run_all, the_error
+from tests.training.test_resume import last_state, metric_lines, saved_steps
+
+pytestmark = [pytest.mark.job, pytest.mark.slow]
+
+# The domain of the small policy: one step, modulus 3, and a solver that slips
+# so often that there is something to learn of every problem.
+SLIPS = ('arithmetic.slip=0.4', 'arithmetic.wrong_facts=0.0')
+DOMAIN = (
+  '--config.problems.arithmetic.modulus=3',
+  '--config.problems.arithmetic.operations=1',
+  *(f'--config.problems.{x}' for x in SLIPS),
+  '--config.problems.train_problems=15',
+  '--config.problems.dev_problems=4',
+  '--config.problems.test_problems=8',
+)
+SMALL = (
+  *DOMAIN,
+  '--config.held_out.problems=4',
+  '--config.held_out.samples=8',
+  '--config.test.problems=0',
+  '--config.train.problems=4',
+  '--config.train.samples=8',
+  '--config.train.evaluate_every=5',
+  '--config.train.checkpoint_every=5',
+  '--config.optim.lr=5e-4',
+  '--config.optim.warmup=1',
+  '--config.optim.schedule=constant',
+  '--config.sampling.slots=32',
+)
+EXACT = '--config=configs/rl_math.py:grpo,exact,tiny'
+REFUSED = {
+  'policy.workdir=': 'policy.workdir is empty; name the --workdir of a trained',
+  'policy.workdir=/no/where': 'holds no model.json of a training run',
+  'prm.kind=workdir': 'prm.path is empty; name the --workdir of a trained PRM',
+  'train.microbatches=5': 'a minibatch of 32 chains does not divide into 5',
+  'sampling.devices=1': 'sampling.devices=1 of 1 devices leaves none to train',
+}
+
+
+@pytest.fixture(scope='module')
+def policy(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('policy') / 'small'
+  slips = (f'--config.data.{x}' for x in SLIPS)
+  slowly = (
+    '--config.optim.lr=3e-3',
+    '--config.train.steps=300',
+    '--config.train.checkpoint_every=300',
+  )
+  [done] = run_all([[*SMALL_POLICY, *slips, *slowly, f'--workdir={folder}']])
+  assert done.returncode == 0, done.stderr
+  return folder
+
+
+def flags(policy, workdir, *more, updates=30, config=EXACT):
+  return [
+    config,
+    *SMALL,
+    f'--config.policy.workdir={policy}',
+    f'--config.train.updates={updates}',
+    *more,
+    f'--workdir={workdir}',
+  ]
+
+
+# So few updates want all that the steps can tell.
+STEPS = '--config.reward.weight=1'
+# Variants of the config, and what else of it.
+PRIME = (
+  'prime',
+  '--config.optim.lr=1e-3',
+  '--config.prm.online.lr=1e-3',
+  '--config.train.microbatches=2',
+)
+RUNS = {
+  'grpo': ('grpo,exact', STEPS),
+  'rloo': (
+    'rloo,exact',
+    STEPS,
+    '--config.prm.exact=value',
+    '--config.reward.kl_weight=0.01',
+    '--config.train.minibatches=4',
+    '--config.train.kl_stop=1e-9',
+  ),
+  # A value head has to learn, too: more chains.
+  'ppo': (
+    'ppo,exact',
+    STEPS,
+    '--config.train.updates=60',
+    '--config.train.minibatches=1',
+    '--config.train.samples=32',
+    '--config.sampling.slots=128',
+  ),
+  'outcome': ('grpo,outcome',),
+  'prime': PRIME,
+  'stale': (*PRIME, '--config.train.staleness=1'),
+  # One device trains, the other samples and scores.
+  'apart': (
+    *PRIME,
+    '--config.train.staleness=1',
+    '--config.cpu_devices=2',
+    '--config.sampling.devices=1',
+  ),
+  'lora': (
+    'grpo,exact',
+    STEPS,
+    '--config.lora.rank=8',
+    '--config.reference.param_dtype=bfloat16',
+    '--config.reference.offload=True',
+  ),
+}
+
+
+def job(name, policy, workdir):
+  """The command line of one of RUNS."""
+  variants, *more = RUNS[name]
+  config = f'--config=configs/rl_math.py:{variants},tiny'
+  return flags(policy, workdir, *more, config=config)
+
+
+@pytest.fixture(scope='module')
+def runs(policy, tmp_path_factory):
+  """The job with each algorithm, and all that is refused."""
+  folder = tmp_path_factory.mktemp('rl')
+  lines = {name: job(name, policy, folder / name) for name in RUNS}
+  lines |= {
+    name: flags(policy, folder / f'refused_{i}', f'--config.{name}')
+    for i, name in enumerate(REFUSED)
+  }
+  finished = run_all(list(lines.values()))
+  return folder, dict(zip(lines, finished, strict=True))
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_a_bad_value_is_one_line(runs, name):
+  folder, finished = runs
+  assert re.search(REFUSED[name], the_error(finished[name]))
+  # Nothing is claimed: the corrected command may have the same workdir.
+  assert not contents(folder / f'refused_{[*REFUSED].index(name)}')
+
+
+def results_of(workdir):
+  return json.loads((workdir / 'results.json').read_text())
+
+
+@pytest.mark.parametrize('name', ['grpo', 'rloo', 'ppo', 'outcome', 'lora'])
+def test_it_learns(runs, name):
+  """On the problems it is trained on: so small a model knows no others."""
+  folder, finished = runs
+  assert finished[name].returncode == 0, finished[name].stderr
+  learned = [x for x in metric_lines(folder / name) if 'loss' in x]
+  right = [line['accuracy'] for line in learned]
+  half, chains = (30, 128) if name == 'ppo' else (15, 32)
+  assert len(right) == 2 * half
+  # Either half has every problem equally often.
+  assert np.mean(right[half:]) > np.mean(right[:half])
+  assert all(np.isfinite(list(line.values())).all() for line in learned)
+  assert learned[-1]['chains'] == 2 * half * chains
+  if name in ('grpo', 'outcome'):
+    # On the policy that sampled nothing is clipped.
+    assert all(line['staleness'] == 0 for line in learned)
+    assert all(line['clipped'] == 0 for line in learned)
+    assert all(abs(line['kl_to_sampled']) < 1e-6 for line in learned)
+  if name == 'rloo':
+    # The second minibatch finds that the first has moved the policy.
+    assert {line['steps_left_out'] for line in learned} == {2}
+  if name == 'ppo':
+    assert learned[-1]['value_loss'] < max(x['value_loss'] for x in learned)
+
+
+def test_sampling_may_be_an_update_behind(runs):
+  """By a thread on the device that trains, or on one of its own."""
+  folder, finished = runs
+  for name in ('stale', 'apart'):
+    assert finished[name].returncode == 0, finished[name].stderr
+  lines = metric_lines(folder / 'stale')
+  learned = [x for x in lines if 'loss' in x]
+  # From each checkpoint on anew.
+  assert [x['staleness'] for x in learned] == [0, 1, 1, 1, 1] * 6
+  # What the policy before the last update wrote is not quite its own.
+  apart = [abs(x['kl_to_sampled']) > 1e-6 for x in learned]
+  assert not any(apart[::5]) and sum(apart) > 20
+  assert without_times(lines) == without_times(metric_lines(folder / 'apart'))
+  assert (
+    results_of(folder / 'stale')['results']
+    == (results_of(folder / 'apart')['results'])
+  )
+
+
+def test_an_implicit_prm_learns_with_the_policy(runs):
+  """From the policy on, whose chains' outcomes it is told."""
+  folder, finished = runs
+  assert finished['prime'].returncode == 0, finished['prime'].stderr
+  lines = metric_lines(folder / 'prime')
+  [first] = [x for x in lines if x['step'] == 0]
+  assert first['eval/chain_score'] == 0.5
+  learned = [x for x in lines if 'loss' in x]
+  assert learned[0]['prm_loss'] == pytest.approx(np.log(2), abs=1e-5)
+  assert learned[0]['kl_to_reference'] == pytest.approx(0, abs=1e-6)
+  assert all(np.isfinite(list(line.values())).all() for line in learned)
+  assert learned[-1]['prm_skipped'] == 0 < learned[-1]['prm_lr'] < 1.1e-3
+  # It comes to see what is right on chains that it has not learned from.
+  seen = [line['prm_accuracy'] for line in learned]
+  assert np.mean(seen[7:]) > np.mean(seen[:7])
+  rated = [x['eval/chain_score'] for x in lines if 'eval/chain_score' in x]
+  assert len(set(rated)) == len(rated)
+
+
+def test_adapters_learn_and_the_backbone_stays(runs):
+  folder, _ = runs
+  first, last = (
+    last_state(folder / 'lora', step)['params'] for step in (0, -1)
+  )
+  for name, moved in (('backbone', False), ('lora', True)):
+    pairs = zip(*(jax.tree.leaves(x[name]) for x in (first, last)), strict=True)
+    assert all(np.any(x != y) == moved for x, y in pairs), name
+
+
+def test_it_is_watched_and_tested(runs):
+  folder, _ = runs
+  found = results_of(folder / 'grpo')['results']
+  looks = found['rl']['looks']
+  assert [look['update'] for look in looks] == [*range(0, 31, 5)]
+  assert looks[-1]['chains'] == 30 * 32
+  for name in ('before', 'after'):
+    assert found['sampling'][name]['problems'] == 8
+  rated = [x for x in metric_lines(folder / 'grpo') if 'eval/accuracy' in x]
+  assert [x['step'] for x in rated] == [*range(0, 31, 5)]
+  for line, look in zip(rated, looks, strict=True):
+    assert line['eval/accuracy'] == look['told']['accuracy']
+  manifest = results_of(folder / 'grpo')['manifest']
+  saved = {x['step']: x['eval/accuracy'] for x in rated[1:]}
+  assert saved[manifest['best_update']] == max(saved.values())
+  assert found['rl']['tested_after'] == 32 * manifest['best_update']
+
+
+def test_the_report_shows_it(runs):
+  folder, _ = runs
+  page = (folder / 'grpo' / 'report.html').read_text()
+  assert 'eval/accuracy' in page and 'update 30' in page
+  assert 'id="rl"' in page
+
+
+def test_what_comes_out_is_a_policy(runs):
+  folder, _ = runs
+  for name in ('grpo', 'ppo', 'prime', 'lora'):
+    policy = load_policy(folder / name, SamplingConfig(slots=4, max_tokens=16))
+    [[completion]] = policy.complete([Request('mod 3 : 1 + 1', (), 'x', 1)])
+    assert completion.tokens > 0 and np.isfinite(completion.logprob)
+
+
+def without_times(lines):
+  return [
+    {
+      k: v
+      for k, v in line.items()
+      if k != 'tokens_per_second' and not k.startswith('seconds')
+    }
+    for line in lines
+  ]
+
+
+@pytest.mark.parametrize('name', ['grpo', 'apart'])
+def test_killed_and_gone_on_with_it_is_the_same(runs, policy, tmp_path, name):
+  """SIGKILL twice, SIGTERM once: bit-equal parameters, moments and numbers."""
+  folder, _ = runs
+  args = job(name, policy, tmp_path / 'again')
+  for how, beyond in (
+    (signal.SIGKILL, 7),
+    (signal.SIGTERM, 12),
+    (signal.SIGKILL, 22),
+  ):
+    process = command_line.start(*args)
+    path = tmp_path / 'again' / 'metrics.jsonl'
+    while process.poll() is None and (
+      not path.exists()
+      or max([0, *(x['step'] for x in metric_lines(path.parent))]) < beyond
+    ):
+      time.sleep(0.01)
+    process.send_signal(how)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode in (0, -signal.SIGKILL), err
+    if how == signal.SIGTERM:
+      assert 'the same command goes on from there' in out
+  done = command_line.run(*args)
+  assert done.returncode == 0, done.stderr
+  ours, theirs = tmp_path / 'again', folder / name
+  assert saved_steps(ours)[-1] == saved_steps(theirs)[-1] == 30
+  a, b = last_state(ours), last_state(theirs)
+  assert ('prm' in a) == (name == 'apart')
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+  for file in ('evaluations.jsonl', 'chains.jsonl', 'data.json', 'config.json'):
+    assert (ours / file).read_bytes() == (theirs / file).read_bytes(), file
+  assert without_times(metric_lines(ours)) == without_times(
+    metric_lines(theirs)
+  )
+  assert results_of(ours)['results'] == results_of(theirs)['results']
+
+
+def test_done_is_done(runs, policy):
+  folder, _ = runs
+  before = contents(folder / 'grpo' / 'checkpoints')
+  [done] = run_all([job('grpo', policy, folder / 'grpo')])
+  assert done.returncode == 0, done.stderr
+  assert contents(folder / 'grpo' / 'checkpoints') == before
+
+
+def test_a_hacked_reward_is_told_and_stops_the_run(policy, tmp_path):
+  """Paid for wrong answers and for every step that a random PRM sees."""
+  prm = tmp_path / 'prm'
+  [trained] = run_all(
+    [
+      [
+        '--config=configs/prm_math.py:tiny',
+        '--config.orm_baseline=False',
+        '--config.data.arithmetic.modulus=3',
+        '--config.data.arithmetic.operations=1',
+        '--config.data.train_problems=15',
+        '--config.data.dev_problems=4',
+        '--config.data.test_problems=8',
+        '--config.data.batch_size=2',
+        f'--workdir={prm}',
+      ]
+    ]
+  )
+  assert trained.returncode == 0, trained.stderr
+  [done] = run_all(
+    [
+      flags(
+        policy,
+        tmp_path / 'hacked',
+        f'--config.prm.path={prm}',
+        '--config.reward.outcome_weight=-1.0',
+        '--config.reward.weight=1.0',
+        '--config.reward.centre=0.0',
+        '--config.optim.lr=2e-3',
+        '--config.advantage.process=chain',
+        # Ten that the policy has not learned from, and few looks at them.
+        '--config.problems.test_problems=2',
+        '--config.problems.dev_problems=10',
+        '--config.held_out.problems=10',
+        '--config.held_out.samples=32',
+        '--config.train.evaluate_every=50',
+        '--config.train.checkpoint_every=50',
+        '--config.alarm.stop=True',
+        updates=200,
+        config='--config=configs/rl_math.py:grpo,tiny',
+      )
+    ]
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'ALARM: the reward is hacked. Since update' in done.stdout
+  found = results_of(tmp_path / 'hacked')['results']['rl']
+  [alarm] = found['alarms']
+  assert alarm['update'] == found['looks'][-1]['update'] < 200
+  assert alarm['accuracy']['interval'][1] < 0 < alarm['score']['interval'][0]
+  evidence = tmp_path / 'hacked' / f'hacked_update_{alarm["update"]}.jsonl'
+  liked = [json.loads(line) for line in evidence.read_text().splitlines()]
+  assert liked and not any(chain['outcome'] for chain in liked)
+  page = (tmp_path / 'hacked' / 'report.html').read_text()
+  assert 'hacked' in page

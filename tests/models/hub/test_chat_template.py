@@ -1,0 +1,80 @@
+"""Chat templates: rendered as transformers does, cut at the marks."""
+
+import datetime
+
+import pytest
+
+from prm_jax.models.hub.chat_template import chat_renderer, cut, special_tokens
+from prm_jax.runtime.errors import UserError
+from tests.shared.published_models import LLAMA3, write_json
+
+TURNS = [('user', 'Q'), ('assistant', 'A')]
+
+
+def folder_with(folder, template, **settings):
+  (folder / 'chat_template.jinja').write_text(template)
+  write_json(folder / 'tokenizer_config.json', settings)
+  return folder
+
+
+def test_blocks_leave_no_blanks_or_lines(tmp_path):
+  template = (
+    '{% for m in messages %}\n'
+    '  {% if m.role %}\n'
+    '[{{ m.role }}] {{ m.content }}\n'
+    '  {% endif %}\n'
+    '{% endfor %}\n'
+  )
+  render = chat_renderer(folder_with(tmp_path, template))
+  assert render(TURNS) == '[user] Q\n[assistant] A\n'
+
+
+def test_what_templates_are_given(tmp_path):
+  template = (
+    '{{ bos_token }}|{{ eos_token }}|{{ tools is none }}|'
+    '{{ documents is none }}|{{ add_generation_prompt }}|'
+    "{{ strftime_now('%Y') }}|{{ pad_token is defined }}"
+    '{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}'
+    '{{ m.content }}{% endfor %}'
+  )
+  tokens = {'bos_token': {'content': '<s>'}, 'eos_token': '</s>'}
+  folder = folder_with(tmp_path, template, pad_token=None, **tokens)
+  assert special_tokens(folder) == {'bos_token': '<s>', 'eos_token': '</s>'}
+  year = datetime.datetime.now().year
+  assert chat_renderer(folder)(TURNS) == (
+    f'<s>|</s>|True|True|False|{year}|FalseQ'
+  )
+
+
+def test_llama3_by_hand(tmp_path):
+  folder = folder_with(tmp_path, LLAMA3, bos_token='<|begin_of_text|>')
+  assert chat_renderer(folder)([('user', ' Q '), ('assistant', '+')]) == (
+    '<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n'
+    'Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n'
+    '<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nQ<|eot_id|>'
+    '<|start_header_id|>assistant<|end_header_id|>\n\n+<|eot_id|>'
+  )
+
+
+def test_the_default_of_several_templates(tmp_path):
+  templates = [
+    {'name': 'tool_use', 'template': 'tools'},
+    {'name': 'default', 'template': 'plain'},
+  ]
+  write_json(tmp_path / 'tokenizer_config.json', {'chat_template': templates})
+  assert chat_renderer(tmp_path)(TURNS) == 'plain'
+
+
+def test_a_template_cannot_leave_its_sandbox(tmp_path):
+  template = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
+  render = chat_renderer(folder_with(tmp_path, template))
+  with pytest.raises(UserError, match='cannot be used'):
+    render(TURNS)
+
+
+def test_cut(tmp_path):
+  assert cut('a1b2c', '12', tmp_path) == ['a', 'b', 'c']
+  assert cut('12', '12', tmp_path) == ['', '', '']
+  for text in ('a1b', 'a2b1', '1212', ''):
+    with pytest.raises(UserError, match='exactly once, in order'):
+      cut(text, '12', tmp_path)

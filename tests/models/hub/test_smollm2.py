@@ -1,0 +1,169 @@
+"""A real language model: SmolLM2-135M-Instruct, as pip installs it."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from prm_jax.data.tokenizer import HuggingFaceTokenizer
+from prm_jax.models import (
+  decode,
+  forward,
+  init_cache,
+  lm_logits,
+  unstack_layers,
+)
+from prm_jax.models.hub.gguf_file import read_gguf, smollm2_path
+from prm_jax.runtime.errors import UserError
+
+# The Declaration of Independence of the United States, 1776, its beginning.
+DECLARATION = """\
+When in the Course of human events, it becomes necessary for one people to \
+dissolve the political bands which have connected them with another, and to \
+assume among the powers of the earth, the separate and equal station to which \
+the Laws of Nature and of Nature's God entitle them, a decent respect to the \
+opinions of mankind requires that they should declare the causes which impel \
+them to the separation.
+
+We hold these truths to be self-evident, that all men are created equal, that \
+they are endowed by their Creator with certain unalienable Rights, that among \
+these are Life, Liberty and the pursuit of Happiness.--That to secure these \
+rights, Governments are instituted among Men, deriving their just powers from \
+the consent of the governed, --That whenever any Form of Government becomes \
+destructive of these ends, it is the Right of the People to alter or to \
+abolish it, and to institute new Government, laying its foundation on such \
+principles and organizing its powers in such form, as to them shall seem most \
+likely to effect their Safety and Happiness. Prudence, indeed, will dictate \
+that Governments long established should not be changed for light and \
+transient causes; and accordingly all experience hath shewn, that mankind are \
+more disposed to suffer, while evils are sufferable, than to right themselves \
+by abolishing the forms to which they are accustomed. But when a long train \
+of abuses and usurpations, pursuing invariably the same Object evinces a \
+design to reduce them under absolute Despotism, it is their right, it is \
+their duty, to throw off such Government, and to provide new Guards for their \
+future security."""
+# By transformers 5.23 on torch 2.13, from the same file in float32: the mean of
+# -log p over DECLARATION's tokens after the first, and the ids of TEXT.
+REFERENCE_NATS = 2.196069
+TEXT = (
+  '2023 is 12+34=46\n\n  two  blanks, "I\'ll" caf\u00e9 \u6f22\u5b57 \U0001f642'
+)
+REFERENCE_IDS = [34, 32, 34, 35, 314, 216, 33, 34, 27, 35, 36, 45, 36, 38, 8866]
+REFERENCE_IDS += [
+  827,
+  216,
+  45843,
+  28,
+  476,
+  57,
+  3060,
+  18,
+  37366,
+  17097,
+  137,
+  112,
+]
+REFERENCE_IDS += [36518, 47526]
+
+
+@pytest.fixture(scope='module')
+def opened():
+  """The model, its float32 parameters, its tokenizer."""
+  pytest.importorskip('gguf', reason='needs: pip install gguf')
+  try:
+    path = smollm2_path()
+  except UserError as error:
+    pytest.skip(str(error))
+  model = read_gguf(path)
+  tokenizer = HuggingFaceTokenizer(model.tokenizer_json, str(path))
+  return model, model.load(), tokenizer
+
+
+def nats_per_token(params, config, ids):
+  @jax.jit
+  def loss(params, ids):  # [1, T]
+    positions = jnp.arange(ids.shape[1] - 1)[None]
+    segments = jnp.ones_like(positions)
+    hidden = forward(params, config, ids[:, :-1], positions, segments)
+    log_p = jax.nn.log_softmax(lm_logits(params, config, hidden))
+    return -jnp.take_along_axis(log_p, ids[:, 1:, None], 2).mean()
+
+  return float(loss(params, np.array([ids])))
+
+
+def test_architecture(opened):
+  model, params, tokenizer = opened
+  assert model.longest == 8192
+  assert model.config.n_layers == 30
+  assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 134_515_008
+  assert tokenizer.vocab_size == model.config.vocab_size == 49152
+  assert tokenizer.first_ids == ()
+
+
+def test_tokens_are_those_of_transformers(opened):
+  _, _, tokenizer = opened
+  ids = tokenizer.encode(TEXT)
+  assert ids == REFERENCE_IDS
+  assert tokenizer.decode(ids) == TEXT
+
+
+def test_text_is_as_likely_as_to_transformers(opened):
+  model, params, tokenizer = opened
+  ids = tokenizer.encode(DECLARATION)
+  assert len(ids) == 323
+  nats = nats_per_token(params, model.config, ids)
+  np.testing.assert_allclose(nats, REFERENCE_NATS, atol=1e-3)
+
+
+def test_its_most_quoted_sentence_is_known_by_heart(opened):
+  """Wrong weights or positions give several nats on text that is known."""
+  model, params, tokenizer = opened
+  start = DECLARATION.index('We hold these truths')
+  sentence = DECLARATION[start : DECLARATION.index('.', start) + 1]
+  assert sentence.endswith('the pursuit of Happiness.')
+  ids = tokenizer.encode(sentence)
+  assert nats_per_token(params, model.config, ids) < 1.0
+
+
+@pytest.mark.slow  # for what it says more than the float32 one
+def test_bfloat16_is_close(opened):
+  model, params, tokenizer = opened
+  config = dataclasses.replace(model.config, dtype='bfloat16')
+  ids = tokenizer.encode(DECLARATION)
+  nats = nats_per_token(params, config, ids)
+  np.testing.assert_allclose(nats, REFERENCE_NATS, atol=0.02)
+
+
+def greedy(model, params, ids, most):
+  """The likeliest tokens one after the other, to the file's end of text."""
+  config = model.config
+  end = model.file.metadata['tokenizer.ggml.eos_token_id']
+
+  @functools.partial(jax.jit, donate_argnums=3)
+  def step(params, tokens, positions, cache):
+    hidden, cache = decode(params, config, tokens, positions, cache)
+    return lm_logits(params, config, hidden[:, -1:]).argmax(), cache
+
+  cache = init_cache(config, 1, len(ids) + most)
+  params = unstack_layers(params, config)
+  out, new, at = [], list(ids), 0
+  while len(out) < most and end not in out:
+    positions = jnp.arange(at, at + len(new))[None]
+    token, cache = step(params, jnp.array([new]), positions, cache)
+    at, new = at + len(new), [int(token)]
+    out += new
+  return out
+
+
+def test_it_answers_in_chat_form(opened):
+  model, params, tokenizer = opened
+  question = {'role': 'user', 'content': 'What is the capital of France?'}
+  template = ImmutableSandboxedEnvironment().from_string(model.chat_template)
+  prompt = template.render(messages=[question], add_generation_prompt=True)
+  ids = tokenizer.encode_template(prompt)
+  answer = tokenizer.decode(greedy(model, params, ids, most=16))
+  assert answer == 'The capital of France is Paris.<|im_end|>'

@@ -1,0 +1,402 @@
+"""Weights in: against transformers, across meshes, and every bad folder."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import struct
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from prm_jax import models
+from prm_jax.models.hub.architectures import read_architecture
+from prm_jax.models.hub.safetensors_files import INDEX, SINGLE, TensorFiles
+from prm_jax.models.hub.weights import flatten, load_backbone
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import make_mesh
+from tests.models.hub.published_configs import (
+  CONFIGS,
+  TOKENS,
+  random_tensors,
+  shapes,
+  write_model,
+  write_published,
+)
+from tests.shared.command_line import run_module
+
+GOLDEN = pathlib.Path(__file__).parent / 'golden'
+AT_A_TIME = 4  # tokens of cached decoding
+DOWN = 'model.layers.1.mlp.down_proj.weight'
+
+
+def load(folder, **arguments):
+  """Parameters and config of a folder, on one device."""
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+  config, _ = read_architecture(folder)
+  return load_backbone(TensorFiles(folder), config, mesh, **arguments), config
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def full_logits(params, config):
+  positions = np.broadcast_to(np.arange(TOKENS.shape[1]), TOKENS.shape)
+  hidden = models.forward(
+    params, config, TOKENS, positions, np.ones_like(TOKENS)
+  )
+  return models.lm_logits(params, config, hidden)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def read_on(params, config, tokens, start, cache):
+  positions = start + jax.numpy.arange(tokens.shape[1])
+  positions = jax.numpy.broadcast_to(positions, tokens.shape)
+  hidden, cache = models.decode(params, config, tokens, positions, cache)
+  return models.lm_logits(params, config, hidden), cache
+
+
+def cached_logits(params, config):
+  """The same, some tokens at a time: a prefill and what follows it."""
+  rows, length = TOKENS.shape
+  cache = models.init_cache(config, rows, length)
+  # Where the next one will be, or it compiles twice.
+  cache = jax.device_put(cache, params['norm']['scale'].sharding)
+  found, params = [], models.unstack_layers(params, config)
+  for start in range(0, length, AT_A_TIME):
+    tokens = TOKENS[:, start : start + AT_A_TIME]
+    logits, cache = read_on(params, config, tokens, start, cache)
+    found.append(logits)
+  return np.concatenate(found, axis=1)
+
+
+@pytest.mark.parametrize('family', CONFIGS)
+def test_logits_are_those_of_transformers(family, tmp_path):
+  params, config = load(write_published(tmp_path, family))
+  golden = np.load(GOLDEN / f'{family}.npz')['logits']
+  assert np.abs(full_logits(params, config) - golden).max() < 1e-4
+  assert np.abs(cached_logits(params, config) - golden).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+  ('family', 'change'),
+  [
+    ('llama3', {'rope_scaling': None}),
+    ('llama3', {'rope_theta': 600.0}),
+    ('qwen3', {'norm_eps': 1e-2}),
+  ],
+)
+def test_the_golden_logits_see_small_things(family, change, tmp_path):
+  params, config = load(write_published(tmp_path, family))
+  golden = np.load(GOLDEN / f'{family}.npz')['logits']
+  other = full_logits(params, dataclasses.replace(config, **change))
+  assert np.abs(other - golden).max() > 1e-2
+
+
+@pytest.mark.parametrize('family', CONFIGS)
+def test_the_tree_is_that_of_init_params(family, tmp_path):
+  params, config = load(write_published(tmp_path, family))
+  expected = jax.eval_shape(
+    lambda key: models.init_params(key, config), jax.random.key(0)
+  )
+  described = {n: (x.shape, x.dtype) for n, x in flatten(expected).items()}
+  assert {n: (x.shape, x.dtype) for n, x in flatten(params).items()} == (
+    described
+  )
+
+
+def test_meshes_hold_the_same_and_read_every_number_once(tmp_path):
+  folder = write_published(tmp_path, 'qwen2')
+  meshes = ['1,8,1', '1,4,2', '2,1,4', '1,1,8']
+  results = run_module('tests.models.hub.load_on_devices', folder, *meshes)
+  assert list(results) == meshes
+  for result in results.values():
+    assert result['equal']
+    assert set(result['read'].values()) == {1.0}
+  # [L, D, N, H] of 3, 32, 4, 8: D over fsdp, N over model.
+  parts = {m: results[m]['parts'] for m in meshes}
+  assert parts['1,4,2']['layers/self_attn/q_proj/kernel'] == [[3, 8, 2, 8]]
+  assert parts['1,1,8']['layers/self_attn/q_proj/kernel'] == [[3, 32, 4, 8]]
+  assert parts['1,4,2']['layers/self_attn/o_proj/kernel'] == [[3, 2, 8, 8]]
+  assert parts['1,4,2']['embed_tokens'] == [[32, 8]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_memory_is_that_of_the_parameters(dtype, tmp_path):
+  """2.1 GB of float32 parameters; measured 1.03 and 1.13."""
+  config = CONFIGS['qwen2'] | {
+    'vocab_size': 32_000,
+    'hidden_size': 1024,
+    'intermediate_size': 4096,
+    'num_hidden_layers': 32,
+    'num_attention_heads': 16,
+    'num_key_value_heads': 8,
+  }
+  tensors = {
+    name: np.full(shape, 1.5, ml_dtypes.bfloat16)
+    for name, shape in shapes(config).items()
+  }
+  write_model(tmp_path, config, tensors, shards=2)
+  del tensors
+  found = run_module('tests.models.hub.measure_loading', tmp_path, '4,2', dtype)
+  assert found['bytes'] > 1e9 * (2 if dtype == 'float32' else 1)
+  assert 0.9 < found['peak'] / found['bytes'] < 1.3
+
+
+@pytest.mark.parametrize('stored', ['bfloat16', 'float16', 'float32'])
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
+def test_every_type_is_read_exactly(stored, dtype, tmp_path):
+  config = CONFIGS['qwen2']
+  tensors = {
+    name: values.astype(stored)
+    for name, values in random_tensors(shapes(config)).items()
+  }
+  params, _ = load(write_model(tmp_path, config, tensors, 2), dtype=dtype)
+  down = params['layers']['mlp']['down_proj']['kernel']
+  assert down.dtype == dtype
+  assert np.array_equal(down[1], tensors[DOWN].astype(dtype).T)
+  query = params['layers']['self_attn']['q_proj']
+  name = 'model.layers.2.self_attn.q_proj'
+  by_head = tensors[f'{name}.weight'].astype(dtype).reshape(4, 8, 32)
+  assert np.array_equal(query['kernel'][2], by_head.transpose(2, 0, 1))
+  by_head = tensors[f'{name}.bias'].astype(dtype).reshape(4, 8)
+  assert np.array_equal(query['bias'][2], by_head)
+
+
+def test_a_tied_model_may_carry_its_output_embedding(tmp_path):
+  config = CONFIGS['smollm2']
+  tensors = random_tensors(shapes(config))
+  without, _ = load(write_model(tmp_path / 'without', config, tensors))
+  tensors['lm_head.weight'] = tensors['model.embed_tokens.weight'].copy()
+  with_it, _ = load(write_model(tmp_path / 'with', config, tensors))
+  assert 'lm_head' not in with_it
+  assert jax.tree.all(jax.tree.map(np.array_equal, with_it, without))
+
+
+@pytest.mark.parametrize('carries', [True, False])
+def test_a_reward_model_has_no_output_embedding(carries, tmp_path):
+  config = CONFIGS['llama3'] | {
+    'architectures': ['LlamaForTokenClassification']
+  }
+  tensors = random_tensors(shapes(config))
+  if not carries:
+    del tensors['lm_head.weight']
+  tensors['score.weight'] = np.ones((2, 32), ml_dtypes.bfloat16)
+  folder = write_model(tmp_path, config, tensors)
+  params, found = load(folder, also=('score.weight',))
+  assert found.tie_embeddings and 'lm_head' not in params
+  score = TensorFiles(folder).read('score.weight')
+  assert score.dtype == np.float32 and np.array_equal(score, np.ones((2, 32)))
+
+
+def test_buffers_of_old_files_are_not_read(tmp_path):
+  config = CONFIGS['mistral']
+  tensors = random_tensors(shapes(config))
+  name = 'model.layers.0.self_attn.rotary_emb.inv_freq'
+  tensors[name] = np.ones(4, np.float32)
+  params, _ = load(write_model(tmp_path, config, tensors))
+  assert np.array_equal(
+    params['embed_tokens'], tensors['model.embed_tokens.weight']
+  )
+
+
+CHANGES = {
+  'missing': lambda t: t.pop(DOWN),
+  'extra': lambda t: t.update({'model.layers.3.x.weight': np.ones(2)}),
+  'head': lambda t: t.update({'score.weight': np.ones((2, 32), np.float32)}),
+  'shape': lambda t: t.update({DOWN: t[DOWN].T.copy()}),
+  'flat': lambda t: t.update({DOWN: t[DOWN].reshape(-1)}),
+  'type': lambda t: t.update({DOWN: t[DOWN].astype(np.int8)}),
+  'lm_head': lambda t: t.pop('lm_head.weight'),
+}
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    ('missing', f"has no tensor '{DOWN}', which is part of such a model"),
+    ('extra', r"model.safetensors: tensor 'model.layers.3.x.weight' \(of 1"),
+    ('head', "tensor 'score.weight'.*belongs to no part of the model"),
+    ('shape', rf"'{DOWN}' has shape \[48, 32\], but config.json makes it \[32"),
+    ('flat', rf"safetensors: tensor '{DOWN}' has shape \[1536\], but"),
+    ('type', f"tensor '{DOWN}' is stored as I8, expected one of F32, BF16"),
+    ('lm_head', "has no tensor 'lm_head.weight'"),
+  ],
+)
+def test_wrong_tensors(change, message, tmp_path):
+  config = CONFIGS['llama3']
+  tensors = random_tensors(shapes(config))
+  CHANGES[change](tensors)
+  with pytest.raises(UserError, match=message) as error:
+    load(write_model(tmp_path, config, tensors))
+  assert str(tmp_path) in str(error.value)
+  assert '\n' not in str(error.value)
+
+
+def test_a_claimed_tensor_that_is_missing(tmp_path):
+  folder = write_published(tmp_path, 'qwen2')
+  with pytest.raises(UserError, match=r"no tensor 'v_head.summary.weight'"):
+    load(folder, also=('v_head.summary.weight',))
+  with pytest.raises(UserError, match=r"no tensor 'v_head.summary.weight'"):
+    TensorFiles(folder).read('v_head.summary.weight')
+
+
+def test_more_layers_than_memory_has_names_for(tmp_path):
+  folder = write_published(tmp_path, 'qwen2')
+  config = CONFIGS['qwen2'] | {'num_hidden_layers': 10**12}
+  (folder / 'config.json').write_text(json.dumps(config))
+  with pytest.raises(UserError, match='38 tensors are too few for the num_hid'):
+    load(folder)
+
+
+def test_an_unknown_dtype(tmp_path):
+  with pytest.raises(UserError, match="dtype 'float16': expected one of"):
+    load(write_published(tmp_path, 'qwen2'), dtype='float16')
+
+
+def with_header(change):
+  """Rewrites the header of a file and leaves its data."""
+
+  def apply(data: bytes) -> bytes:
+    (size,) = struct.unpack('<Q', data[:8])
+    header = json.loads(data[8 : 8 + size])
+    change(header[DOWN])
+    text = json.dumps(header).encode()
+    return struct.pack('<Q', len(text)) + text + data[8 + size :]
+
+  return apply
+
+
+DAMAGE = {
+  'empty': lambda data: b'',
+  'no header': lambda data: data[:5],
+  'half a header': lambda data: data[:100],
+  'cut off': lambda data: data[:-1],
+  'half': lambda data: data[: len(data) // 2],
+  'too long': lambda data: data + b'more',
+  'huge header': lambda data: struct.pack('<Q', 2**60) + data[8:],
+  'not JSON': lambda data: data[:8] + b'[' + data[9:],
+  'a web page': lambda data: b'<!DOCTYPE html><html>Not found</html>',
+  'git lfs': lambda data: b'version https://git-lfs.github.com/spec/v1\n',
+  'offsets outside': with_header(lambda t: t.update(data_offsets=[0, 10**12])),
+  'offsets overlap': with_header(lambda t: t.update(data_offsets=[0, 6144])),
+  'offsets reversed': with_header(lambda t: t['data_offsets'].reverse()),
+  'larger shape': with_header(lambda t: t.update(shape=[64, 48])),
+  'endless shape': with_header(lambda t: t.update(shape=[2**62, 2**62])),
+  'negative shape': with_header(lambda t: t.update(shape=[-32, 48])),
+  'unknown type': with_header(lambda t: t.update(dtype='F99')),
+}
+
+
+@pytest.mark.parametrize('damage', DAMAGE)
+@pytest.mark.parametrize('shards', [1, 2])
+def test_damaged_files(damage, shards, tmp_path):
+  config = CONFIGS['smollm2']
+  write_model(tmp_path, config, random_tensors(shapes(config)), shards)
+  name = SINGLE
+  if shards > 1:
+    index = json.loads((tmp_path / INDEX).read_text())
+    name = index['weight_map'][DOWN]
+  path = tmp_path / name
+  path.write_bytes(DAMAGE[damage](path.read_bytes()))
+  said = 'git lfs pull' if damage == 'git lfs' else 'is missing or damaged'
+  with pytest.raises(UserError, match=said) as error:
+    TensorFiles(tmp_path)
+  assert str(path) in str(error.value)
+  assert '\n' not in str(error.value)
+
+
+@given(st.data())
+def test_any_damage_is_found_or_harmless(tmp_path_factory, data):
+  """Of a cut-off file all; of changed bytes those that are not numbers."""
+  directory = tmp_path_factory.mktemp('model')
+  config = CONFIGS['smollm2'] | {'num_hidden_layers': 1, 'vocab_size': 8}
+  write_model(directory, config, random_tensors(shapes(config)))
+  path = directory / SINGLE
+  content = bytearray(path.read_bytes())
+  end = data.draw(st.integers(0, len(content) - 1), 'cut off at')
+  path.write_bytes(content[:end])
+  with pytest.raises(UserError, match='is missing or damaged'):
+    TensorFiles(directory)
+  place = data.draw(st.integers(0, 2500), 'byte')
+  content[place] ^= data.draw(st.integers(1, 255), 'flipped')
+  path.write_bytes(content)
+  try:
+    params, _ = load(directory)
+  except UserError as error:
+    assert str(directory) in str(error) and '\n' not in str(error)
+  else:
+    assert params['norm']['scale'].shape == (36,)
+
+
+INDICES = {
+  'no map': (lambda index: index.pop('weight_map'), 'weight_map=None'),
+  'empty map': (lambda index: index['weight_map'].clear(), r'weight_map=\{\}'),
+  'a number': (
+    lambda index: index['weight_map'].update({DOWN: 3}),
+    f"tensor '{DOWN}' is in 3",
+  ),
+  'elsewhere': (
+    lambda index: index['weight_map'].update({DOWN: '../model.safetensors'}),
+    "is in '../model.safetensors', expected the name of a file of this folder",
+  ),
+  'absent file': (
+    lambda index: index['weight_map'].update({DOWN: 'b.safetensors'}),
+    'b.safetensors is missing or damaged',
+  ),
+  'absent tensor': (
+    lambda index: index['weight_map'].update({'x': index['weight_map'][DOWN]}),
+    "has no tensor 'x', which model.safetensors.index.json places there",
+  ),
+}
+
+
+@pytest.mark.parametrize('case', INDICES)
+def test_wrong_indices(case, tmp_path):
+  change, message = INDICES[case]
+  config = CONFIGS['smollm2']
+  write_model(tmp_path, config, random_tensors(shapes(config)), 2)
+  index = json.loads((tmp_path / INDEX).read_text())
+  change(index)
+  (tmp_path / INDEX).write_text(json.dumps(index))
+  with pytest.raises(UserError, match=message) as error:
+    TensorFiles(tmp_path)
+  assert str(tmp_path) in str(error.value)
+
+
+def test_a_tensor_in_two_shards(tmp_path):
+  config = CONFIGS['smollm2']
+  tensors = random_tensors(shapes(config))
+  write_model(tmp_path, config, tensors, 2)
+  for path in sorted(tmp_path.glob('*.safetensors')):
+    names = [
+      name
+      for name, shard in json.loads((tmp_path / INDEX).read_text())[
+        'weight_map'
+      ].items()
+      if shard == path.name
+    ]
+    part = {name: tensors[name] for name in {*names, DOWN}}
+    save_file(part, path)
+  with pytest.raises(UserError, match=f"tensor '{DOWN}' is both in"):
+    TensorFiles(tmp_path)
+
+
+@pytest.mark.parametrize(
+  ('file', 'message'),
+  [
+    ('pytorch_model.bin', "a pickle.*transformers' save_pretrained"),
+    ('pytorch_model-00001-of-00002.bin', 'pytorch_model-00001-of-00002.bin'),
+    ('weights.pt', 'holds weights.pt, a pickle'),
+    ('adapter_config.json', 'a LoRA adapter only; merge it'),
+    ('readme.md', 'holds neither model.safetensors nor model.safetensors.ind'),
+  ],
+)
+def test_folders_without_safetensors(file, message, tmp_path):
+  (tmp_path / file).write_bytes(b'\x80\x04cposix\nsystem\n')
+  with pytest.raises(UserError, match=message):
+    TensorFiles(tmp_path)

@@ -1,0 +1,249 @@
+"""Checkpoints: what is saved is what was there; damage is told in one line."""
+
+import json
+import pathlib
+import shutil
+
+import grain
+import jax
+import numpy as np
+import pytest
+
+import prm_jax
+from prm_jax.models import HeadConfig
+from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import make_mesh
+from prm_jax.training.train_state import abstract_state, init_state, make_init
+from tests.shared import command_line, tiny_training
+from tests.shared.command_line import LONG, contents, copy_run, the_error
+
+
+@pytest.fixture(scope='module')
+def mesh():
+  return make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+
+
+@pytest.fixture(scope='module')
+def first_state(mesh):
+  return init_state(tiny_training.init, mesh, seed=3)
+
+
+def numbers():
+  return iter(grain.MapDataset.range(100).to_iter_dataset())
+
+
+def bits(tree) -> list[bytes]:
+  return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def key_bits(state):
+  return state._replace(key=jax.random.key_data(state.key))
+
+
+def test_restores_bits_key_and_the_next_batch(mesh, first_state, tmp_path):
+  checkpoints = Checkpoints(tmp_path, 2, '')
+  data = numbers()
+  for _ in range(7):
+    next(data)
+  state = first_state._replace(step=first_state.step + 7)
+  checkpoints.save(7, state, data, {})
+  for _ in range(5):  # while the save goes on in the background
+    next(data)
+  checkpoints.close()
+
+  opened, fresh = Checkpoints(tmp_path, 2, ''), numbers()
+  restored = opened.restore(abstract_state(tiny_training.init, mesh), fresh)
+  opened.close()
+  assert bits(key_bits(restored)) == bits(key_bits(state))
+  assert jax.tree.structure(restored) == jax.tree.structure(state)
+  assert jax.random.uniform(restored.key) == jax.random.uniform(state.key)
+  assert next(fresh) == 7
+
+
+def test_a_prm_beside_a_policy(mesh, first_state, tmp_path):
+  """Both states come back; the policy's alone is what a reader asks for."""
+  other = init_state(tiny_training.init, mesh, seed=4)
+  checkpoints = Checkpoints(tmp_path, 2, '')
+  checkpoints.save(1, first_state, numbers(), {}, other)
+  checkpoints.close()
+  opened = Checkpoints(tmp_path, 2, '')
+  abstract = abstract_state(tiny_training.init, mesh)
+  for expected, restored in (
+    (first_state, opened.restore(abstract, numbers())),
+    (other, opened.restore_prm(abstract)),
+  ):
+    assert bits(key_bits(restored)) == bits(key_bits(expected))
+  params = opened.load_params(abstract.params, 1)
+  opened.close()
+  assert bits(params) == bits(first_state.params) != bits(other.params)
+
+
+def test_donating_the_state_does_not_reach_the_save(mesh, tmp_path):
+  """The next step overwrites the buffers while the save still runs."""
+  state = init_state(tiny_training.init, mesh, seed=5)
+  overwrite = jax.jit(
+    lambda state: jax.tree.map(
+      lambda x: x if x.dtype == state.key.dtype else x * 0 - 1, state
+    ),
+    donate_argnums=0,
+  )
+  expected = bits(state.params)
+  checkpoints = Checkpoints(tmp_path, 3, '')
+  checkpoints.save(1, state, numbers(), {})
+  state = overwrite(state)
+  jax.block_until_ready(state.params)
+  checkpoints.close()
+  saved = checkpoints.load_params(state.params, 1)
+  assert bits(saved) == expected != bits(state.params)
+
+
+def save_rated(folder, first_state, rated: list[dict]) -> Checkpoints:
+  checkpoints = Checkpoints(folder, 2, 'eval/auc')
+  for step, metrics in enumerate(rated, 1):
+    checkpoints.save(step, first_state, numbers(), metrics)
+  checkpoints.close()
+  return checkpoints
+
+
+@pytest.mark.parametrize(
+  ('aucs', 'best', 'kept'),
+  [
+    ([0.9, 0.5, 0.6, 0.7], 1, ['1', '3', '4']),
+    ([0.5, 0.9, 0.9, 0.7], 3, ['3', '4']),  # the later of equals
+    ([0.5, 0.6, 0.7, 0.8], 4, ['3', '4']),
+    ([None, 0.6, None, None], 2, ['2', '3', '4']),  # stopped by SIGTERM
+    ([None, None, None], 3, ['2', '3']),  # never rated: the latest
+  ],
+)
+def test_keeps_the_latest_and_the_best(aucs, best, kept, first_state, tmp_path):
+  rated = [{'eval/brier': 0.1} | ({'eval/auc': a} if a else {}) for a in aucs]
+  checkpoints = save_rated(tmp_path, first_state, rated)
+  assert (checkpoints.best, checkpoints.latest) == (best, len(aucs))
+  assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == kept
+  opened = Checkpoints(tmp_path, 2, 'eval/auc')
+  assert (opened.best, opened.latest) == (best, len(aucs))
+  opened.close()
+
+
+def test_reading_leaves_a_save_in_progress_alone(
+  finished, first_state, tmp_path
+):
+  """`prm_jax.load` beside a run that is writing; only a run cleans up."""
+  workdir = copy_run(finished, tmp_path / 'run')
+  part = workdir / 'checkpoints' / '64.orbax-checkpoint-tmp'
+  (part / 'params').mkdir(parents=True)
+  prm_jax.load(workdir)
+  assert (part / 'params').exists()
+  writing = Checkpoints(workdir / 'checkpoints', 2, '')
+  writing.save(64, first_state, numbers(), {})
+  writing.close()
+  assert not part.exists()
+  assert writing.latest == 64
+
+
+# What is done to the last checkpoint.
+def cut_array(step: pathlib.Path) -> None:
+  part = max((step / 'params').rglob('d/*'), key=lambda p: p.stat().st_size)
+  part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])
+
+
+def cut_moments(step: pathlib.Path) -> None:
+  part = max((step / 'rest').rglob('d/*'), key=lambda p: p.stat().st_size)
+  part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])
+
+
+def delete_array(step: pathlib.Path) -> None:
+  max((step / 'params').rglob('d/*'), key=lambda p: p.stat().st_size).unlink()
+
+
+def delete_metadata(step: pathlib.Path) -> None:
+  (step / 'params' / '_METADATA').unlink()
+
+
+def delete_position(step: pathlib.Path) -> None:
+  (step / 'data' / 'shard_0-of-1.json').unlink()
+
+
+def cut_position(step: pathlib.Path) -> None:
+  path = step / 'data' / 'shard_0-of-1.json'
+  path.write_text(path.read_text()[:30])
+
+
+def delete_optimizer(step: pathlib.Path) -> None:
+  shutil.rmtree(step / 'rest')
+
+
+def empty(step: pathlib.Path) -> None:
+  shutil.rmtree(step)
+  step.mkdir()
+
+
+DAMAGE = (
+  cut_array,
+  cut_moments,
+  delete_array,
+  delete_metadata,
+  delete_position,
+  cut_position,
+  delete_optimizer,
+  empty,
+)
+
+
+def test_damage_is_one_line_and_nothing_is_lost(finished, mesh, tmp_path):
+  def foreign(step: pathlib.Path) -> None:
+    """Another model: 4 heads of 8 where this one has 2 of 16."""
+    init = make_init(
+      tiny_training.MODEL, HeadConfig(), tiny_training.optimizer()
+    )
+    checkpoints = Checkpoints(tmp_path / 'other', 1, '')
+    checkpoints.save(60, init_state(init, mesh, seed=3), numbers(), {})
+    checkpoints.close()
+    for part in ('params', 'rest'):
+      shutil.rmtree(step / part)
+      shutil.copytree(tmp_path / 'other' / '60' / part, step / part)
+
+  workdirs = []
+  for damage in (*DAMAGE, foreign):
+    workdirs.append(copy_run(finished, tmp_path / damage.__name__))
+    damage(workdirs[-1] / 'checkpoints' / '60')
+  before = [contents(workdir) for workdir in workdirs]
+  ran = command_line.run_all(
+    [[*LONG, f'--workdir={workdir}'] for workdir in workdirs]
+  )
+  for workdir, was, result in zip(workdirs, before, ran, strict=True):
+    line = the_error(result)
+    assert f'{workdir}/checkpoints/60 cannot be restored' in line
+    assert 'delete that folder' in line
+    assert contents(workdir) == was, workdir
+  assert 'is not compatible with the stored shape' in the_error(ran[-1])
+  with pytest.raises(UserError, match='60 cannot be restored'):
+    prm_jax.load(workdirs[DAMAGE.index(delete_metadata)], step=60)
+
+
+def test_the_cure_it_names_works(finished, tmp_path):
+  """Deleting the damaged checkpoint: the run repeats what came after."""
+  workdir = copy_run(finished, tmp_path / 'run')
+  folder = workdir / 'checkpoints'
+  steps = sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+  shutil.rmtree(folder / '60')
+  (done,) = command_line.run_all([[*LONG, f'--workdir={workdir}']])
+  assert done.returncode == 0, done.stderr
+  assert f'going on from step {steps[-2]}' in done.stdout
+  for name in ('chains.jsonl', 'config.json'):
+    assert (workdir / name).read_bytes() == (finished / name).read_bytes()
+  ours, theirs = (
+    json.loads((w / 'results.json').read_text())['results']
+    for w in (workdir, finished)
+  )
+  assert ours == theirs
+
+
+def test_damaged_metrics_name_the_folder(finished, tmp_path):
+  folder = tmp_path / 'checkpoints'
+  shutil.copytree(finished / 'checkpoints', folder)
+  (folder / '60' / 'metrics' / 'metrics').write_text('{"eval')
+  with pytest.raises(UserError, match=f'checkpoints in {folder}') as raised:
+    Checkpoints(folder, 2, 'eval/auc')
+  assert '\n' not in str(raised.value)

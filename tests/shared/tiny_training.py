@@ -1,0 +1,60 @@
+"""A model and batches so small that a train step compiles in a second."""
+
+import numpy as np
+import optax
+
+from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.training.loop import LossConfig, make_train_step
+from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
+from prm_jax.training.train_state import make_init
+
+VOCAB, ROWS, LENGTH, STEPS_PER_ROW = 110, 16, 24, 6
+MODEL = TransformerConfig(
+  vocab_size=VOCAB, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=64
+)
+HEAD = HeadConfig(likelihood=True)
+LOSS = LossConfig(lm_weight=1.0)
+OPTIM = OptimConfig(lr=3e-3, warmup=2)
+TOTAL_STEPS = 20
+
+
+def batch(seed: int, rows: int = ROWS) -> dict[str, np.ndarray]:
+  """Packed rows of two chains and some padding, unequally full of labels."""
+  rng = np.random.default_rng(seed)
+  T, P = LENGTH, STEPS_PER_ROW
+  cut = rng.integers(8, 13, rows)[:, None]  # where the second chain begins
+  end = rng.integers(18, T + 1, rows)[:, None]
+  at = np.arange(T)[None]
+  segments = np.where(at < cut, 1, np.where(at < end, 2, 0)).astype(np.int32)
+  step_ends = np.concatenate(
+    [cut - [[5, 3, 1]], end - [[5, 3, 1]]], axis=1
+  ).astype(np.int32)
+  # A row has between none and all of its steps labelled.
+  mask = rng.random((rows, P)) < rng.random((rows, 1))
+  return {
+    'tokens': np.where(
+      segments > 0, rng.integers(4, VOCAB, (rows, T)), 0
+    ).astype(np.int32),
+    'positions': np.where(at < cut, at, at - cut).astype(np.int32),
+    'segment_ids': segments,
+    'lm_mask': np.ones((rows, T), bool),
+    'numbers': (np.arange(rows)[:, None] + at) % 3 == 1,
+    'step_ends': step_ends,
+    'step_mask': np.ones((rows, P), bool),
+    'step_labels': rng.integers(0, 2, (rows, P)).astype(np.float32) * mask,
+    'step_weights': mask.astype(np.float32),
+    'step_trials': np.zeros((rows, P), np.float32),
+    'chain_ids': np.tile(np.array([1, 1, 1, 2, 2, 2], np.int32), (rows, 1)),
+  }
+
+
+def optimizer() -> optax.GradientTransformation:
+  return make_optimizer(OPTIM, TOTAL_STEPS)
+
+
+init = make_init(MODEL, HEAD, make_optimizer(OPTIM, TOTAL_STEPS))
+
+
+def train_step(microbatches: int = 1):
+  schedule = make_schedule(OPTIM, TOTAL_STEPS)
+  return make_train_step(MODEL, HEAD, LOSS, optimizer(), schedule, microbatches)

@@ -1,0 +1,171 @@
+"""A head that learns before the rest does: each on a schedule of its own."""
+
+import grain
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax.models import HeadConfig, LoraConfig
+from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.sharding import make_mesh
+from prm_jax.training.loop import (
+  LossConfig,
+  Objective,
+  compile_train_step,
+  make_step,
+  make_train_step,
+)
+from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
+from prm_jax.training.train_state import (
+  NO_LORA,
+  TrainState,
+  abstract_state,
+  init_state,
+  make_init,
+)
+from tests.shared import tiny_training
+
+pytestmark = pytest.mark.once
+
+STEPS, WAITING, WARMUP = 12, 5, 4
+
+
+def moves_of(optim: OptimConfig, part: str, sizes: list[float]) -> dict:
+  """How far each parameter moves in each step.
+
+  Every gradient is as large as it was the step before, so that Adam and
+  Adafactor both move a parameter by exactly the learning rate: also at their
+  first step, if their averages begin with it.
+
+  Args:
+    part: beside the head.
+    sizes: of each step's gradients; NaN is a step that is left out.
+  """
+  optimizer = make_optimizer(optim, STEPS, WAITING)
+  objective = Objective(
+    lambda size: size,
+    lambda params, size, _: (
+      total := size * sum(x.sum() for x in jax.tree.leaves(params)),
+      {'loss': total},
+    ),
+  )
+  step = jax.jit(
+    make_step(
+      objective,
+      lambda params: (params, {}),
+      tiny_training.MODEL,
+      optimizer,
+      make_schedule(optim, STEPS),
+      1,
+      WAITING,
+    )
+  )
+  params = {'head': {'kernel': jnp.ones((3, 2))}, part: {'a': jnp.ones((4, 2))}}
+  zero = jnp.zeros((), jnp.int32)
+  state = TrainState(
+    zero, params, optimizer.init(params), jax.random.key(0), zero, zero
+  )
+  moves: dict[str, list] = {'head': [], part: []}
+  for size in sizes:
+    after, _ = step(state, jnp.float32(size))
+    for name, moved in moves.items():
+      (before,), (now,) = (
+        jax.tree.leaves(s.params[name]) for s in (state, after)
+      )
+      assert np.ptp(before - now) == 0
+      moved.append(float((before - now).mean()))
+    state = after
+  return moves
+
+
+@pytest.mark.parametrize('part', ['backbone', 'lora'])
+@pytest.mark.parametrize(
+  'own', [{'name': 'adamw'}, {'moments': 'bfloat16'}, {'name': 'adafactor'}]
+)
+@pytest.mark.parametrize('schedule', ['constant', 'linear', 'cosine'])
+def test_the_warmup_begins_when_a_part_begins_to_move(own, part, schedule):
+  """5 steps of waiting had taken all 4 of the warmup, at a peak of 0.1."""
+  optim = OptimConfig(
+    lr=0.1,
+    warmup=WARMUP,
+    schedule=schedule,
+    weight_decay=0.0,
+    clip=1e9,
+    **own,
+  )
+  moves = moves_of(optim, part, [1.0] * STEPS)
+  # By hand: a quarter of the peak, then a quarter of the way to it each step.
+  rise = [0.025, 0.04375, 0.0625, 0.08125]
+  fall = {
+    'constant': lambda left, of: [0.1] * left,
+    'linear': lambda left, of: [0.1 * (1 - t / of) for t in range(left)],
+    'cosine': lambda left, of: [
+      0.05 * (1 + np.cos(np.pi * t / of)) for t in range(left)
+    ],
+  }[schedule]
+  rest = STEPS - WAITING - WARMUP
+  expected = [0.0] * WAITING + rise + fall(rest, rest)
+  tolerance = {'rtol': 1e-2 if 'moments' in own else 1e-5, 'atol': 1e-6}
+  np.testing.assert_allclose(moves[part], expected, **tolerance)
+  whole = STEPS - WARMUP
+  np.testing.assert_allclose(
+    moves['head'], rise + fall(whole, whole), **tolerance
+  )
+
+
+def test_a_step_that_is_left_out_is_no_step_of_waiting():
+  """What is not finite changes nothing: the head has not learned from it."""
+  optim = OptimConfig(lr=0.1, warmup=0, schedule='constant', clip=1e9)
+  sizes = [1.0, np.nan, 1.0, 1.0, np.nan, 1.0, 1.0, 1.0, 1.0]
+  moves = moves_of(optim, 'backbone', sizes)
+  assert [move != 0 for move in moves['head']] == np.isfinite(sizes).tolist()
+  assert [move != 0 for move in moves['backbone']] == [False] * 7 + [True] * 2
+
+
+@pytest.mark.parametrize('lora', [NO_LORA, LoraConfig(rank=2)])
+@pytest.mark.parametrize('stopped', [1, 3])
+def test_stopped_while_a_part_waits_or_warms_up(lora, stopped, tmp_path):
+  """Goes on bit for bit, from a checkpoint on disk."""
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+  optim, head = OptimConfig(lr=1e-2, warmup=3), HeadConfig()
+  optimizer = make_optimizer(optim, 6, 2)
+  init = make_init(tiny_training.MODEL, head, optimizer, lora)
+  step = make_train_step(
+    tiny_training.MODEL,
+    head,
+    LossConfig(),
+    optimizer,
+    make_schedule(optim, 6),
+    1,
+    lora,
+    2,
+  )
+  state = init_state(init, mesh, seed=0)
+  step_fn = compile_train_step(step, state, mesh)
+  data = iter(grain.MapDataset.range(6).to_iter_dataset())
+
+  def run(state: TrainState, steps: range) -> TrainState:
+    with jax.set_mesh(mesh):
+      for i in steps:
+        state, _ = step_fn(state, tiny_training.batch(i))
+    return state
+
+  checkpoints = Checkpoints(tmp_path, 2, '')
+  state = run(state, range(stopped))
+  checkpoints.save(stopped, state, data, {})
+  checkpoints.close()
+  whole = run(state, range(stopped, 6))
+  opened = Checkpoints(tmp_path, 2, '')
+  restored = opened.restore(abstract_state(init, mesh), data)
+  opened.close()
+  again = run(restored, range(stopped, 6))
+  names = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(whole)]
+  assert any('.rest' in name for name in names)
+  for name, x, y in zip(
+    names,
+    jax.tree.leaves(whole._replace(key=0)),
+    jax.tree.leaves(again._replace(key=0)),
+    strict=True,
+  ):
+    assert np.asarray(x).tobytes() == np.asarray(y).tobytes(), name

@@ -1,0 +1,355 @@
+"""Every loss against arithmetic written out here, in float64 Python."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax.models import HeadConfig
+from prm_jax.models.config import HEADS
+from prm_jax.runtime.errors import UserError
+from prm_jax.training import losses
+
+LN2 = math.log(2)
+beta_binomial = jax.jit(losses.beta_binomial)
+# One head for every loss, and one more where a loss reads two.
+PAIRS = [
+  (name, kind) for name, kinds in losses.HEADS_OF_LOSS.items() for kind in kinds
+]
+
+
+def column(*values):
+  """Values of consecutive steps as [1, P, 1] logits."""
+  return jnp.asarray(values, jnp.float32)[None, :, None]
+
+
+def row(*values):
+  """Values of consecutive steps as [1, P]."""
+  return jnp.asarray(values, jnp.float32)[None]
+
+
+def close(actual, expected, rtol=1e-5, atol=1e-6):
+  np.testing.assert_allclose(np.asarray(actual), expected, rtol, atol)
+
+
+def test_bce_by_hand():
+  # sigma(ln 3) = 3/4; a soft label of 1/4 costs 1/4 of one and 3/4 of other.
+  x = math.log(3)
+  actual = losses.bce(column(0, x, x, x), row(1, 1, 0, 0.25))
+  right, wrong = math.log(4 / 3), math.log(4)
+  close(actual, [[LN2, right, wrong, 0.25 * right + 0.75 * wrong]])
+
+
+def test_bce_of_sure_logits_is_linear_not_infinite():
+  close(losses.bce(column(100, -100), row(0, 1)), [[100, 100]])
+
+
+def test_two_class_cross_entropy_by_hand():
+  # exp: 1, 3 -> p = 1/4, 3/4
+  logits = jnp.broadcast_to(jnp.array([0, math.log(3)]), (1, 3, 2))
+  right, wrong = math.log(4 / 3), math.log(4)
+  actual = losses.cross_entropy(logits, row(1, 0, 0.5))
+  close(actual, [[right, wrong, (right + wrong) / 2]])
+
+
+def test_three_class_cross_entropy_takes_the_nearest_class():
+  # exp: 1, 2, 5 -> p = 1/8, 2/8, 5/8 of wrong, neutral, right
+  logits = jnp.broadcast_to(jnp.log(jnp.array([1.0, 2.0, 5.0])), (1, 7, 3))
+  of = [math.log(8), math.log(4), math.log(8 / 5)]
+  labels = row(0, 0.5, 1, 0.2, 0.3, 0.7, 0.8)
+  close(
+    losses.cross_entropy(logits, labels),
+    [[of[0], of[1], of[2], of[0], of[1], of[1], of[2]]],
+  )
+
+
+def test_mse_by_hand():
+  close(losses.mse(row(0.5, 1, 3), row(1, 0.25, 0)), [[0.25, 0.5625, 9]])
+
+
+def test_mse_reads_a_logit_as_its_probability_and_regression_as_it_is():
+  batch = {'step_labels': row(1, 0.5), 'step_weights': row(1, 1)}
+  logits = column(math.log(3), 2)
+  logit, regression = (
+    losses.step_loss('mse', logits, batch, HeadConfig(kind), 0.0)
+    for kind in ('logit', 'regression')
+  )
+  sigmoid_of_2 = 1 / (1 + math.exp(-2))
+  close(logit, [[1 / 16, (sigmoid_of_2 - 0.5) ** 2]])
+  close(regression, [[(math.log(3) - 1) ** 2, 2.25]])
+
+
+def beta_binomial_by_lgamma(log_a, log_b, k, n):
+  a, b, gamma = math.exp(log_a), math.exp(log_b), math.lgamma
+  choose = gamma(n + 1) - gamma(k + 1) - gamma(n - k + 1)
+  above = gamma(k + a) + gamma(n - k + b) - gamma(n + a + b)
+  return -(choose + above - gamma(a) - gamma(b) + gamma(a + b))
+
+
+def beta_binomial_by_products(log_a, log_b, k, n):
+  """The same from rising factorials: exact where log-gammas cancel."""
+
+  def rising(x, m):
+    return sum(math.log(x + i) for i in range(m))
+
+  a, b = math.exp(log_a), math.exp(log_b)
+  choose = math.log(math.comb(n, k))
+  return rising(a + b, n) - choose - rising(a, k) - rising(b, n - k)
+
+
+def counts(log_a, log_b, n):
+  """Logits [1, 65, 2] and all k of n trials, the last one repeated."""
+  logits = jnp.broadcast_to(jnp.array([log_b, log_a]), (1, 65, 2))
+  k = np.minimum(np.arange(65.0), n)
+  return logits, row(*k), jnp.full((1, 65), float(n))
+
+
+def of_all_counts(log_a, log_b, n):
+  """The loss [n + 1] of every k of n trials."""
+  return beta_binomial(*counts(log_a, log_b, n))[0, : n + 1]
+
+
+def test_beta_binomial_of_a_flat_prior_is_uniform():
+  # a = b = 1: every k of n is as likely, 1 / (n + 1)
+  close(of_all_counts(0, 0, 8), [math.log(9)] * 9)
+
+
+@pytest.mark.parametrize('log_a', [-3.0, 0.0, 1.0, 2.5])
+@pytest.mark.parametrize('log_b', [-1.0, 0.5, 4.0])
+def test_beta_binomial_is_its_formula(log_a, log_b):
+  actual = of_all_counts(log_a, log_b, 16)
+  expected = [beta_binomial_by_lgamma(log_a, log_b, k, 16) for k in range(17)]
+  close(actual, expected, atol=3e-5)
+
+
+@pytest.mark.parametrize('log_b', [-15.0, 0.0, 2.7, 2.8, 6.0, 10.0, 15.0])
+@pytest.mark.parametrize('n', [1, 16, 64])
+def test_beta_binomial_sums_to_1(log_b, n):
+  """Also where a + b is large and the log-gammas have no digits left."""
+  nll = of_all_counts(log_b - 0.5, log_b, n)
+  close(jnp.exp(-nll).sum(), 1.0, rtol=1e-4)
+
+
+slope_at_5 = jax.jit(
+  jax.grad(lambda x, k, n: losses.beta_binomial(x, k, n)[0, 5])
+)
+
+
+@pytest.mark.parametrize('log_a', [2.0, 2.8, 5.0, 10.0, 14.9])
+def test_beta_binomial_with_large_counts(log_a):
+  log_b, n = log_a - 0.5, 16
+  close(
+    of_all_counts(log_a, log_b, n),
+    [beta_binomial_by_products(log_a, log_b, k, n) for k in range(n + 1)],
+    atol=5e-5,
+  )
+  slope = slope_at_5(*counts(log_a, log_b, n))
+  step = 1e-5
+  expected = [
+    (
+      beta_binomial_by_products(log_a + da, log_b + db, 5, n)
+      - beta_binomial_by_products(log_a - da, log_b - db, 5, n)
+    )
+    / (2 * step)
+    for da, db in ((0, step), (step, 0))
+  ]
+  close(slope[0, 5], expected, rtol=1e-4)
+
+
+def test_a_sure_beta_binomial_is_a_binomial():
+  p, n = 0.25, 8
+  total = 14.0
+  nll = of_all_counts(total + math.log(p / (1 - p)), total, n)
+  binomial = [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
+  close(jnp.exp(-nll), binomial, rtol=1e-4)
+
+
+def test_beta_binomial_reads_a_rate_as_counts():
+  batch = {
+    'step_labels': row(0.375, 1),
+    'step_trials': row(8, 4),
+    'step_weights': row(1, 1),
+  }
+  logits = jnp.broadcast_to(jnp.array([0.3, 1.2]), (1, 2, 2))
+  actual = losses.step_loss(
+    'beta_binomial', logits, batch, HeadConfig('two_class'), 0.0
+  )
+  expected = [
+    beta_binomial_by_lgamma(1.2, 0.3, k, n) for k, n in ((3, 8), (4, 4))
+  ]
+  close(actual, [expected], atol=3e-5)
+
+
+def ranking_by_loops(values, labels, known, chains, margin):
+  """PQM's formula, one right step after another."""
+  out = [0.0] * len(values)
+  for i, value in enumerate(values):
+    if not (known[i] and labels[i] > 0.5):
+      continue
+    total = 0.0
+    for j, other in enumerate(values):
+      if not known[j] or chains[i] != chains[j]:
+        continue
+      if labels[j] > 0.5 and j <= i:
+        total += math.exp(other)
+      elif labels[j] <= 0.5:
+        total += math.exp(other + margin)
+    out[i] = -math.log(math.exp(value) / total)
+  return out
+
+
+def test_ranking_by_hand():
+  # Right, wrong, right: exp(Q) = 2, 3, 4 and a margin of ln 5.
+  values = jnp.log(row(2, 3, 4))
+  actual = losses.ranking(
+    values, row(1, 0, 1), jnp.ones((1, 3), bool), row(1, 1, 1), math.log(5)
+  )
+  close(actual, [[math.log(17 / 2), 0, math.log(21 / 4)]])
+
+
+def test_ranking_of_packed_chains_is_the_double_loop():
+  """Two chains in each row, unknown steps among them, padding at the end."""
+  rng = np.random.default_rng(0)
+  values = rng.normal(size=(2, 10))
+  labels = rng.random((2, 10)).round(1)
+  known = rng.random((2, 10)) < 0.8
+  chains = np.array([[1] * 5 + [2] * 3 + [0] * 2, [1] * 2 + [2] * 7 + [0]])
+  known &= chains > 0
+  actual = losses.ranking(
+    jnp.asarray(values), labels, jnp.asarray(known), jnp.asarray(chains), 4.0
+  )
+  expected = [
+    ranking_by_loops(*args, 4.0)
+    for args in zip(values, labels, known, chains, strict=True)
+  ]
+  assert np.count_nonzero(expected) > 5
+  close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_ranking_weights_are_a_mean_over_right_steps_then_over_chains():
+  batch = {
+    'step_labels': row(1, 0, 1, 1, 0.9, 0, 1, 0),
+    'step_weights': row(1, 1, 1, 0, 1, 1, 1, 0),
+    'chain_ids': jnp.array([[1, 1, 1, 1, 2, 3, 3, 0]]),
+  }
+  actual = losses.step_loss_weights('ranking', batch)
+  # Chain 1 has two right steps that count, chains 2 and 3 one each.
+  close(actual, [[0.5, 0, 0.5, 0, 1, 0, 1, 0]])
+
+
+def test_weights_of_the_other_losses():
+  batch = {'step_weights': row(1, 0.5, 0, 1), 'step_trials': row(8, 0, 4, 1)}
+  for name in ('bce', 'cross_entropy', 'mse'):
+    close(losses.step_loss_weights(name, batch), [[1, 0.5, 0, 1]])
+  close(losses.step_loss_weights('beta_binomial', batch), [[1, 0, 0, 1]])
+
+
+def packed_batch():
+  """Two chains in a row of ten steps; every third step is masked."""
+  mask = np.arange(10) % 3 > 0
+  trials = np.array([4, 8, 2, 5, 8, 8, 1, 3, 8, 4])
+  successes = np.array([1, 7, 0, 5, 6, 3, 1, 3, 2, 0])
+  return {
+    'step_labels': row(*(successes / trials)),
+    'step_weights': row(*mask),
+    'step_trials': row(*(trials * mask)),
+    'chain_ids': jnp.array([[1] * 5 + [2] * 5]),
+  }
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.value_and_grad, argnums=2)
+def weighted(name, head, logits, batch):
+  """The sum that training divides by the weights of the batch, its slope."""
+  values = losses.step_loss(name, logits, batch, head, 4.0)
+  weights = losses.step_loss_weights(name, batch)
+  return jnp.where(weights > 0, weights * values, 0.0).sum()
+
+
+@pytest.mark.parametrize(('name', 'kind'), PAIRS)
+@pytest.mark.parametrize('garbage', [3.0, 1e30, math.inf, -math.inf, math.nan])
+def test_a_masked_step_changes_nothing(name, kind, garbage):
+  """Neither its label nor its logit, in the loss and in every gradient."""
+  batch, head = packed_batch(), HeadConfig(kind)
+  masked = batch['step_weights'] == 0
+  logits = jax.random.normal(jax.random.key(0), (1, 10, HEADS[kind]))
+  expected = weighted(name, head, logits, batch)
+  assert abs(float(expected[0])) > 0.1
+  assert float(jnp.abs(expected[1]).max()) > 1e-3
+
+  touched = jnp.where(masked[..., None], garbage, logits)
+  relabelled = batch | {
+    'step_labels': jnp.where(
+      masked, 1 - batch['step_labels'], batch['step_labels']
+    )
+  }
+  actual = weighted(name, head, touched, relabelled)
+  np.testing.assert_array_equal(actual[0], expected[0])
+  np.testing.assert_array_equal(actual[1], expected[1])
+  assert not np.asarray(actual[1])[np.asarray(masked)].any()
+
+
+@pytest.mark.parametrize(('name', 'kind'), PAIRS)
+def test_each_loss_falls_when_a_right_step_scores_higher(name, kind):
+  batch = packed_batch() | {'step_labels': row(*[1.0, 0.0] * 5)}
+  head = HeadConfig(kind)
+  logits = jnp.zeros((1, 10, HEADS[kind]))
+  _, slope = weighted(name, head, logits, batch)
+  assert slope[0, 4, -1] < 0
+
+
+def test_lm_targets_stop_at_segment_borders_and_padding():
+  batch = {
+    'tokens': jnp.array([[5, 6, 7, 8, 9, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7, 8]]),
+    'segment_ids': jnp.array([[1, 1, 1, 2, 2, 0, 0, 0], [1] * 8]),
+    'lm_mask': jnp.ones((2, 8), bool),
+  }
+  next_tokens, inside = losses.lm_targets(batch)
+  close(inside, [[1, 1, 0, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 0]])
+  read = [
+    np.asarray(ids)[np.asarray(keep) > 0].tolist()
+    for ids, keep in zip(next_tokens, inside, strict=True)
+  ]
+  assert read == [[6, 7, 9], [2, 3, 4, 5, 6, 7, 8]]
+
+
+def test_lm_targets_of_a_full_row_do_not_wrap_around():
+  batch = {'tokens': jnp.array([[4, 5]]), 'segment_ids': jnp.array([[1, 1]])}
+  batch['lm_mask'] = jnp.ones((1, 2), bool)
+  close(losses.lm_targets(batch)[1], [[1, 0]])
+
+
+def test_lm_targets_leave_out_what_the_mask_leaves_out():
+  batch = {
+    'tokens': jnp.array([[4, 5, 6, 7, 8, 9]]),
+    'segment_ids': jnp.array([[1, 1, 1, 2, 2, 2]]),
+    # The second chain's first token has nothing before it to predict it from.
+    'lm_mask': jnp.array([[False, False, True, True, False, True]]),
+  }
+  close(losses.lm_targets(batch)[1], [[0, 1, 0, 0, 1, 0]])
+
+
+def test_lm_loss_by_hand():
+  logits = jnp.log(jnp.array([[[1.0, 2.0, 5.0], [3.0, 0.5, 0.5]]]))
+  close(
+    losses.lm_loss(logits, jnp.array([[2, 1]])), [[math.log(8 / 5), 3 * LN2]]
+  )
+
+
+def test_check_loss():
+  with pytest.raises(UserError, match=r"loss.name='nll': expected one of bce"):
+    losses.check_loss('nll', HeadConfig())
+  with pytest.raises(UserError, match=r"'bce' .* head.kind='two_class'"):
+    losses.check_loss('bce', HeadConfig('two_class'))
+  accepted = []
+  for name in losses.LOSSES:
+    for kind in HEADS:
+      try:
+        losses.check_loss(name, HeadConfig(kind))
+      except UserError:
+        continue
+      accepted.append((name, kind))
+  assert sorted(accepted) == sorted(PAIRS)

@@ -1,0 +1,235 @@
+"""Interrupted anywhere and resumed, a run ends as if nothing had happened.
+
+Real processes: SIGKILL in mid-step, in mid-checkpoint and just after one, and
+SIGTERM; then the same command again.
+"""
+
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import pytest
+from orbax.checkpoint import v1 as ocp
+
+from tests.shared import command_line
+from tests.shared.command_line import LONG
+
+pytestmark = pytest.mark.job
+
+Moment = Callable[[pathlib.Path], bool]
+IN_PROGRESS = '.orbax-checkpoint-tmp'
+
+
+def saved_steps(workdir: pathlib.Path) -> list[int]:
+  """Steps with a complete checkpoint, ascending."""
+  folder = workdir / 'checkpoints'
+  names = os.listdir(folder) if folder.exists() else []
+  return sorted(int(name) for name in names if name.isdigit())
+
+
+def saving(workdir: pathlib.Path) -> list[str]:
+  """Checkpoints that are being written, or were when the process died."""
+  folder = workdir / 'checkpoints'
+  names = os.listdir(folder) if folder.exists() else []
+  return [name for name in names if IN_PROGRESS in name]
+
+
+def metric_lines(workdir: pathlib.Path) -> list[dict]:
+  text = (workdir / 'metrics.jsonl').read_text()
+  # A process may be in the middle of the last line.
+  return [json.loads(line) for line in text.split('\n')[:-1]]
+
+
+def logged_step(workdir: pathlib.Path) -> int:
+  if not (workdir / 'metrics.jsonl').exists():
+    return 0
+  return max((line['step'] for line in metric_lines(workdir)), default=0)
+
+
+def mid_step(beyond: int) -> Moment:
+  """Two steps after a checkpoint, none being written."""
+  return lambda workdir: (
+    logged_step(workdir) > beyond
+    and not saving(workdir)
+    and logged_step(workdir) - max(saved_steps(workdir), default=0) >= 2
+  )
+
+
+def mid_checkpoint(beyond: int) -> Moment:
+  return lambda workdir: logged_step(workdir) > beyond and bool(saving(workdir))
+
+
+def just_saved(beyond: int) -> Moment:
+  return lambda workdir: max(saved_steps(workdir), default=0) > beyond
+
+
+def reached(workdir: pathlib.Path) -> int:
+  """How far a run ever came; part of it may be lost."""
+  return max([logged_step(workdir), *saved_steps(workdir)])
+
+
+def interrupt(
+  workdir: pathlib.Path, moment: Moment, how: signal.Signals
+) -> subprocess.CompletedProcess:
+  """Starts the run, or goes on with it, and signals it at the moment."""
+  process = command_line.start(*LONG, f'--workdir={workdir}')
+  while process.poll() is None and not moment(workdir):
+    time.sleep(0.0005)
+  process.send_signal(how)
+  sent = time.monotonic()
+  out, err = process.communicate(timeout=60)
+  assert time.monotonic() - sent < 30
+  return subprocess.CompletedProcess(LONG, process.returncode, out, err)
+
+
+def kill_mid_step(workdir: pathlib.Path) -> None:
+  before = reached(workdir)
+  died = interrupt(workdir, mid_step(before), signal.SIGKILL)
+  assert died.returncode == -signal.SIGKILL, died.stderr
+  assert logged_step(workdir) > max(saved_steps(workdir), default=0)
+
+
+def kill_mid_checkpoint(workdir: pathlib.Path) -> None:
+  for _ in range(5):  # it may get done between the look and the signal
+    before = reached(workdir)
+    died = interrupt(workdir, mid_checkpoint(before), signal.SIGKILL)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    if saving(workdir):
+      return
+  pytest.fail('no kill fell into a checkpoint')
+
+
+def kill_after_checkpoint(workdir: pathlib.Path) -> None:
+  before = reached(workdir)
+  died = interrupt(workdir, just_saved(before), signal.SIGKILL)
+  assert died.returncode == -signal.SIGKILL, died.stderr
+  assert max(saved_steps(workdir)) > before
+
+
+def stop(workdir: pathlib.Path) -> None:
+  """SIGTERM: within 30 s everything is saved, said, and in good order."""
+  before = reached(workdir)
+  stopped = interrupt(workdir, mid_step(before), signal.SIGTERM)
+  assert stopped.returncode == 0, stopped.stderr
+  said = re.search(
+    r'prm stopped at step (\d+); the same command goes on from there',
+    stopped.stdout,
+  )
+  assert said, stopped.stdout + stopped.stderr
+  assert saved_steps(workdir)[-1] == int(said[1]) > before
+  assert not saving(workdir)
+  assert not (workdir / 'results.json').exists()
+
+
+def finish(workdir: pathlib.Path) -> subprocess.CompletedProcess:
+  done = command_line.run(*LONG, f'--workdir={workdir}')
+  assert done.returncode == 0, done.stderr
+  return done
+
+
+def last_state(workdir: pathlib.Path, which: int = -1) -> dict:
+  """All arrays of the last checkpoint, and where the input stood.
+
+  Args:
+    which: of all that are there.
+  """
+  folder = workdir / 'checkpoints' / str(saved_steps(workdir)[which])
+  saved = ocp.checkpointables_metadata(folder).metadata
+  # On one device, wherever it was saved from.
+  here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  shapes = jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here),
+    {name: tree for name, tree in saved.items() if name != 'data'},
+  )
+  state = ocp.load_checkpointables(folder, shapes)
+  data = {
+    path.name: json.loads(path.read_text())
+    for path in (folder / 'data').glob('shard_*.json')
+  }
+  return jax.tree.map(np.asarray, state) | {'data': data}
+
+
+def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
+  """Bit-equal parameters, optimizer, input position, metrics and results."""
+  assert saved_steps(ours)[-1] == saved_steps(theirs)[-1] == 60
+  a, b = last_state(ours), last_state(theirs)
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  names = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(a)]
+  assert any('opt_state' in name and 'nu' in name for name in names)
+  for name, x, y in zip(
+    names, jax.tree.leaves(a), jax.tree.leaves(b), strict=True
+  ):
+    assert np.asarray(x).tobytes() == np.asarray(y).tobytes(), name
+
+  def lines(workdir):
+    return [
+      {k: v for k, v in line.items() if k != 'tokens_per_second'}
+      for line in metric_lines(workdir)
+    ]
+
+  assert lines(ours) == lines(theirs)
+  trained = [line['step'] for line in lines(ours) if 'loss' in line]
+  assert trained == list(range(1, 61))
+  rated = [line['step'] for line in lines(ours) if 'eval/auc' in line]
+  assert rated == list(range(4, 61, 4))
+  for name in ('config.json', 'data.json', 'chains.jsonl'):
+    assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
+  results = [
+    json.loads((workdir / 'results.json').read_text())
+    for workdir in (ours, theirs)
+  ]
+  assert results[0]['results'] == results[1]['results']
+  assert (
+    results[0]['manifest']['data_fingerprint']
+    == results[1]['manifest']['data_fingerprint']
+  )
+
+
+@pytest.mark.slow
+def test_interrupted_in_every_way(finished, tmp_path):
+  kill_mid_step(tmp_path)
+  kill_mid_checkpoint(tmp_path)
+  stop(tmp_path)
+  kill_after_checkpoint(tmp_path)
+  done = finish(tmp_path)
+  assert 'prm: going on from step' in done.stdout
+  assert not saving(tmp_path)  # what the killed process left is gone
+  assert_same_run(tmp_path, finished)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('interruption', [kill_mid_checkpoint, stop])
+def test_interrupted_again_and_again(interruption, finished, tmp_path):
+  for _ in range(2):
+    interruption(tmp_path)
+  finish(tmp_path)
+  assert_same_run(tmp_path, finished)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('how', 'seed'), [(signal.SIGKILL, 0), (signal.SIGTERM, 1)]
+)
+def test_interrupted_at_random(how, seed, finished, tmp_path):
+  """Anywhere at all: imports, data, compilation, training, scoring, report."""
+  chance = random.Random(seed)
+  for _ in range(3):
+    deadline = time.monotonic() + chance.uniform(1, 8)
+    interrupt(tmp_path, lambda _, end=deadline: time.monotonic() > end, how)
+  finish(tmp_path)
+  assert_same_run(tmp_path, finished)
+
+
+def test_a_finished_run_started_again_changes_nothing(finished, tmp_path):
+  workdir = tmp_path / 'run'
+  command_line.copy_run(finished, workdir)
+  finish(workdir)
+  assert_same_run(workdir, finished)
