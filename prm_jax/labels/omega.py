@@ -15,8 +15,9 @@ from typing import ClassVar
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.verify.final_answer import final_answer
+from prm_jax.inference import grading
 from prm_jax.inference.driver import Answers, Asked, CannotDo
-from prm_jax.labels import labelling, rollouts
+from prm_jax.labels import rollouts
 from prm_jax.labels.labelling import Labelling
 
 UNVISITED = ('implied', 'unknown')
@@ -134,7 +135,7 @@ def tree(
     CannotDo: as `label`.
   """
   states: Tree = {}
-  truth = labelling.truth_of(chain)
+  truth = grading.truth_of(chain)
   yield from _visit(chain, (), states, truth, config)
   chains = [(yield from _label(chain, states, config))]
   while len(chains) <= config.searches:
@@ -187,7 +188,7 @@ def select(
 
 
 def _label(chain: Chain, states: Tree, config: OmegaConfig) -> Labelling:
-  truth = labelling.truth_of(chain)
+  truth = grading.truth_of(chain)
   steps = chain.steps
   error = len(steps)
   if not rollouts.outcome_label(chain, truth, config.samples).value:

@@ -13,9 +13,9 @@ from collections.abc import Generator, Sequence
 from typing import ClassVar, NamedTuple
 
 from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.inference import grading
 from prm_jax.inference.driver import Answers, Asked, CannotDo
 from prm_jax.inference.protocols import Request
-from prm_jax.labels import labelling
 from prm_jax.labels.labelling import Labelling
 from prm_jax.runtime.errors import UserError
 
@@ -72,7 +72,7 @@ class Rollout(NamedTuple):
   Attributes:
     steps: those after the prefix.
     finished: as in Completion.
-    right: as `labelling.is_right` has it. None is no trial: it could not be
+    right: as `grading.is_right` has it. None is no trial: it could not be
       had, there was no room for a step, or nobody knows.
   """
 
@@ -100,7 +100,7 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
   Raises:
     CannotDo: the right answer is not known, or no completion was had.
   """
-  truth = labelling.truth_of(chain)
+  truth = grading.truth_of(chain)
   last = len(chain.steps) - 1
   if config.stop_after_first_zero:
     groups = [[i] for i in range(last)]
@@ -159,7 +159,7 @@ def sample(
         else Rollout(
           each.steps,
           each.finished,
-          labelling.is_right(problem, each, truth, prefixes[i]),
+          grading.is_right(problem, each, truth, prefixes[i]),
         )
         for each in completions
       ]
@@ -198,7 +198,7 @@ def outcome_label(chain: Chain, truth: str, trials: int) -> StepLabel:
   """
   right = chain.outcome
   if right is None:
-    right = labelling.ends_right(chain.problem, chain.steps, truth)
+    right = grading.ends_right(chain.problem, chain.steps, truth)
   if right is None:
     raise CannotDo('its answer could not be compared with the right one')
   return StepLabel(float(right), 'rollout', trials * right, trials)
