@@ -21,6 +21,7 @@ from prm_jax.aot.compiler import open_topology
 from prm_jax.aot.estimate import GB, TASKS, describe, find_cure, shown, table
 from prm_jax.runtime import command_line, manifest
 from prm_jax.runtime.errors import UserError, exits_with_a_line
+from prm_jax.runtime.workdir import write_json
 
 flags.declare_key_flag('config')
 _TOPOLOGY = flags.DEFINE_string(
@@ -77,7 +78,7 @@ def main(argv: list[str]) -> int:
     cure = find_cure(config, plan, devices, chip)
     command_line.log(f'train fits with {cure or "more chips only"}')
   if output:
-    manifest.write_json(
+    write_json(
       output,
       {
         'manifest': manifest.describe(config, 'prm_jax.aot'),

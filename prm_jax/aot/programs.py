@@ -24,7 +24,7 @@ from prm_jax.inference.writer import (
   jit_chunk,
   jit_read,
 )
-from prm_jax.jobs.settings import (
+from prm_jax.jobs.settings.training import (
   check_mesh,
   check_values,
   head_of,

@@ -8,7 +8,7 @@ checkpoints and stops in good order on SIGTERM; evaluations are passed in.
 import dataclasses
 import io
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,9 @@ import optax
 from jax.sharding import Mesh
 
 from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
-from prm_jax.runtime import paths, processes
+from prm_jax.runtime import checks, paths, processes
 from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.checks import at_least
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import CONSOLE, Console, MetricWriter, Progress
 from prm_jax.runtime.profiling import Profile, ProfileConfig
@@ -54,14 +55,23 @@ class LoopConfig:
     max_skipped_in_a_row: non-finite steps in a row that end the run.
   """
 
-  steps: int
-  microbatches: int = 1
-  head_only_steps: int = 0
-  log_every: int = 20
-  checkpoint_every: int = 500
-  keep: int = 2
+  steps: Annotated[int, at_least(1)] = 1000
+  microbatches: Annotated[int, at_least(1)] = 1
+  head_only_steps: Annotated[int, at_least(0)] = 0
+  log_every: Annotated[int, at_least(1)] = 20
+  checkpoint_every: Annotated[int, at_least(1)] = 500
+  keep: Annotated[int, at_least(1)] = 2
   best_metric: str = ''
-  max_skipped_in_a_row: int = 10
+  max_skipped_in_a_row: Annotated[int, at_least(1)] = 10
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+    if self.head_only_steps >= self.steps:
+      checks.fail(
+        'head_only_steps',
+        self.head_only_steps,
+        f'expected less than steps={self.steps}',
+      )
 
 
 class Objective(NamedTuple):

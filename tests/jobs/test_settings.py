@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from prm_jax.data.chains import Chain, StepLabel
-from prm_jax.jobs.settings import check_values
+from prm_jax.jobs.settings.training import check_values
 from prm_jax.jobs.training import check_counts
 from prm_jax.runtime.errors import UserError
 from prm_jax.training.objective import LossConfig

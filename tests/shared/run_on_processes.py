@@ -28,7 +28,7 @@ from prm_jax.data.datasets import arithmetic_splits
 from prm_jax.data.pipeline import make_batches, take_census
 from prm_jax.data.shards import share_of_process
 from prm_jax.inference.scorer import Scorer
-from prm_jax.jobs.settings import settings_of
+from prm_jax.jobs.settings.training import settings_of
 from prm_jax.runtime import processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.sharding import make_mesh, path_name
