@@ -1,7 +1,7 @@
 """What a config may say: a dataclass for every job and every section.
 
-A config file gives a raw config; `read_settings` builds the settings of its task,
-and reports every fault at once. Everything below takes settings and never the
+A config file gives a raw config; `read_settings` builds the settings of its
+task and reports every fault at once. Everything below takes settings, never the
 raw config.
 """
 
