@@ -1,4 +1,4 @@
-"""The methods of search by name: what `config.method` can be."""
+"""Lists the search methods by name, as `config.method` gives it."""
 
 import math
 
@@ -47,12 +47,19 @@ def check_models(
   prm: StepScorer | None,
   budget: Budget | None = None,
 ) -> None:
-  """Raises UserError where a method cannot work with these; asks nothing.
+  """Checks that a method can work with a policy, PRM and budget.
+
+  Nothing is asked of policy or PRM.
 
   Args:
-    name: of the method, one of METHODS.
-    prm: None: there is none.
-    budget: what a problem may take; None: no limits.
+    name: name of the method, one of METHODS.
+    prm: None if there is none.
+    budget: limits for one problem; None for no limits.
+
+  Raises:
+    UserError: The method needs a PRM and there is none, a model does not count
+      the FLOPs that the budget limits, or the policy cannot continue chains in
+      the way that the method needs.
   """
   method = METHODS[name]
   if method.scores and prm is None:

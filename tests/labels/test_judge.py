@@ -75,14 +75,14 @@ def test_any_reply_is_an_index_or_none(text):
 
 
 def test_what_is_asked():
-  text = judge.question(CHAIN.problem, CHAIN.steps)
+  text = judge.make_question(CHAIN.problem, CHAIN.steps)
   assert '[Problem]\nWhat is 3 + 4 * 2? {last}\n' in text
   assert '<paragraph_1>\n3 + 8 = 12\n</paragraph_1>' in text
   assert '<paragraph_2>\nThe answer is \\boxed{12}.\n</paragraph_2>' in text
   assert '<paragraph_3>' not in text
   assert 'end with \\boxed{-1}' in text
   assert '\b' not in text
-  braces = judge.question('p', ('{solution} {problem}',))
+  braces = judge.make_question('p', ('{solution} {problem}',))
   assert '<paragraph_0>\n{solution} {problem}\n</paragraph_0>' in braces
 
 

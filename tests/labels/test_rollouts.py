@@ -10,10 +10,11 @@ from prm_jax.data.chains import Chain
 from prm_jax.data.domains import arithmetic
 from prm_jax.data.targets import TargetConfig, step_targets
 from prm_jax.data.verify import answers
+from prm_jax.inference import grading
 from prm_jax.inference.driver import CannotDo
 from prm_jax.inference.protocols import Completion
 from prm_jax.inference.solver_policy import SolverPolicy
-from prm_jax.labels import labelling, rollouts
+from prm_jax.labels import rollouts
 from prm_jax.labels.rollouts import RolloutConfig
 from prm_jax.runtime.errors import UserError
 from tests.labels.run_labellings import rollouts as asked_for
@@ -308,7 +309,7 @@ def test_an_answer_that_takes_too_long_is_no_trial(monkeypatch):
     asked.append(answer)
     return real(answer, other, 0.2)
 
-  monkeypatch.setattr(labelling.answers, 'compare', compare)
+  monkeypatch.setattr(grading.answers, 'compare', compare)
   hostile = '9^{9^{9^9}}'
   chain = Chain(
     'x?', ('a', 'b'), outcome=True, meta={'id': 'x', 'truth': '9^{9^9}'}

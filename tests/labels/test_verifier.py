@@ -185,7 +185,7 @@ def test_hostile_programs_are_bounded_and_the_rest_goes_on():
 
 @pytest.mark.parametrize('tests', [3, '', ['1'], ['1', 2], [None, ''], None])
 def test_what_is_no_test(tests):
-  with pytest.raises(CannotDo, match='is no test'):
+  with pytest.raises(CannotDo, match='is malformed'):
     labelled(code(('x = 1', 'y = 2'), tests))
 
 
