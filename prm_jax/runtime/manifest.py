@@ -45,11 +45,12 @@ FREE = (
       'concurrency',
       'timeout',
       'attempts',
-      'backoff',
-      'max_wait',
       'max_failed_in_a_row',
     )
   ),
+  # No longer settings: workdirs that were begun with them are resumed.
+  'policy.endpoint.backoff',
+  'policy.endpoint.max_wait',
 )
 PACKAGES = (
   'prm_jax',
