@@ -39,11 +39,12 @@ MAY_CHANGE = (
       'concurrency',
       'timeout',
       'attempts',
-      'backoff',
-      'max_wait',
       'max_failed_in_a_row',
     )
   ),
+  # No longer settings: workdirs that were begun with them are resumed.
+  'policy.endpoint.backoff',
+  'policy.endpoint.max_wait',
 )
 
 

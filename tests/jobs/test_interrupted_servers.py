@@ -22,7 +22,7 @@ from tests.jobs.test_interrupted import (
 )
 from tests.shared import command_line
 from tests.shared.command_line import run_all
-from tests.shared.faulty_server import USAGE, reply, serving
+from tests.shared.faulty_server import USAGE, count_replies, reply, serving
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
@@ -41,7 +41,7 @@ JUDGE = (
 
 def replies_of(workdir: pathlib.Path) -> int:
   """How many answers of the server are kept."""
-  return len(list((workdir / 'replies').rglob('*.json')))
+  return count_replies(workdir / 'replies')
 
 
 def ledger_of(workdir: pathlib.Path) -> dict:

@@ -7,6 +7,7 @@ goes wrong is real: sockets that stay silent, bodies that break off.
 import contextlib
 import http.server
 import json
+import sqlite3
 import sys
 import threading
 import time
@@ -163,6 +164,17 @@ FAULTS = {
   'silence': _silence,
   'flood': _flood,
 }
+
+
+def count_replies(folder):
+  """How many answers an endpoint's cache holds."""
+  if not (folder / 'cache.db').exists():
+    return 0
+  with contextlib.closing(sqlite3.connect(folder / 'cache.db')) as database:
+    try:
+      return database.execute('SELECT COUNT(*) FROM Cache').fetchone()[0]
+    except sqlite3.OperationalError:  # the process has only begun to make it
+      return 0
 
 
 @contextlib.contextmanager

@@ -22,13 +22,12 @@ from prm_jax.inference.protocols import (
   Request,
   sample_seed,
 )
-from prm_jax.inference.server.remote import Server, ServerConfig
+from prm_jax.inference.server.config import EndpointConfig, ServerConfig
 from prm_jax.inference.server.replies import AMBIGUOUS, STOPPED, Answer, Call
 from prm_jax.inference.server.usage import Usage
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 
-APIS = ('chat', 'completions')
 # OpenAI's word, and those of servers that are compatible in all but this.
 _FINISHED = (AMBIGUOUS, 'eos', 'eos_token', 'end')
 # After so many blank lines in a row a model gets no more stops. Blank is also
@@ -38,90 +37,6 @@ _BLANKS = 2
 _PEEK = 2
 # A completion as it comes to be: it asks with calls until it is done.
 _Writing = Generator[Call, Answer | None, Completion | None]
-# What `extra` may not say, as it is said elsewhere or breaks a promise.
-_OWN_FIELDS = ('messages', 'model', 'n', 'prompt', 'seed', 'stop', 'stream')
-_SYSTEM = (
-  'Solve the problem step by step, one step a line and no blank lines. The '
-  'last line is "#### " and then the final answer alone.'
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class EndpointConfig(ServerConfig):
-  """A model on a server, and how it is asked.
-
-  A chat gets `system`, `prompt` and the steps so far as an assistant's message.
-  Whether the model goes on with that message or begins a new one is up to the
-  server: llama.cpp goes on, `transformers serve` begins a new one, vLLM goes
-  on with `extra_after_steps={'continue_final_message': True,
-  'add_generation_prompt': False}`. A new one is no rollout of the steps, so a
-  chat with steps takes `continues` or `extra_after_steps`. The completions API
-  gets all as one text and goes on wherever it is.
-
-  Attributes:
-    api: chat or completions.
-    continues: the server of a chat goes on with the steps by itself.
-    system: said before everything else; '': nothing.
-    prompt: text with `{problem}` in it.
-    separator: what stands between steps, in prompts and in completions.
-    temperature: 0 is greedy.
-    top_p: 1 is all.
-    max_tokens: of one completion; 0 leaves it to the server, or to
-      `extra={'max_completion_tokens': 1024}`.
-    seed: of all samples; a server may ignore it.
-    send_seed: False for servers that refuse seeds.
-    extra: more fields of every request, such as {'top_k': 20}.
-    extra_after_steps: more fields of those that have steps already.
-  """
-
-  api: str = 'chat'
-  continues: bool = False
-  system: str = _SYSTEM
-  prompt: str = '{problem}'
-  separator: str = '\n'
-  temperature: float = 1.0
-  top_p: float = 1.0
-  max_tokens: int = 1024
-  seed: int = 0
-  send_seed: bool = True
-  extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  extra_after_steps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    if self.api not in APIS:
-      raise UserError(
-        f'endpoint.api={self.api!r}: expected one of {", ".join(APIS)}'
-      )
-    if '{problem}' not in self.prompt:
-      raise UserError(
-        f"endpoint.prompt={self.prompt!r}: expected '{{problem}}' in it"
-      )
-    if not self.separator:
-      raise UserError("endpoint.separator='': expected text, such as '\\n'")
-    for name, low, high in (
-      ('temperature', 0, 100),
-      ('top_p', 1e-6, 1),
-      ('max_tokens', 0, 10**7),
-    ):
-      if not low <= (value := getattr(self, name)) <= high:
-        raise UserError(f'endpoint.{name}={value}: expected {low} to {high}')
-    for name in ('extra', 'extra_after_steps'):
-      _check_extra(f'endpoint.{name}', getattr(self, name))
-
-
-def _check_extra(name: str, extra: Mapping[str, Any]) -> None:
-  try:
-    json.dumps(dict(extra))
-  except TypeError as error:
-    raise UserError(
-      f'{name}={extra}: expected JSON types only: {error}'
-    ) from error
-  for field in _OWN_FIELDS:
-    if field in extra:
-      raise UserError(
-        f'{name} has {field!r}, which is said otherwise; take it out'
-      )
 
 
 class Endpoint:
@@ -149,6 +64,13 @@ class Endpoint:
       paths.check_local(cache, 'the cache of replies')
       cache = pathlib.Path(cache)
     self._config = config
+    try:
+      from prm_jax.inference.server.remote import Server  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+      raise UserError(
+        f'endpoint.base_url={config.base_url!r}: servers need the package '
+        f"{error.name}: pip install 'openai>=3' 'diskcache>=5.6'"
+      ) from error
     self._server = Server(config, cache, log)
     limits = {field.name for field in dataclasses.fields(ServerConfig)}
     asked = {

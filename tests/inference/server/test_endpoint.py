@@ -21,19 +21,13 @@ from prm_jax.inference.server.endpoint import (
 )
 from prm_jax.jobs.policies import open_endpoint
 from prm_jax.runtime.errors import UserError
-from tests.shared.faulty_server import echo, reply, serving
+from tests.shared.faulty_server import echo, reply
 
 SUM = Request('3 + 4?', (), 'sum', 2)
 
 
-@pytest.fixture
-def server():
-  with serving() as server:
-    yield server
-
-
 def config_for(server, **changes):
-  values = {'base_url': server.url, 'model': 'parrot', 'backoff': 0.01}
+  values = {'base_url': server.url, 'model': 'parrot'}
   return EndpointConfig(**values | changes)
 
 
@@ -255,8 +249,7 @@ def test_names_say_what_changes_completions(server):
     ({'attempts': 0}, 'attempts=0: expected >= 1'),
     ({'max_reply_bytes': 0}, 'max_reply_bytes=0: expected >= 1'),
     ({'timeout': 0}, 'timeout=0: expected seconds > 0'),
-    ({'backoff': -1}, 'backoff=-1: expected >= 0'),
-    ({'max_wait': math.nan}, 'max_wait=nan: expected >= 0'),
+    ({'timeout': math.nan}, 'timeout=nan: expected seconds > 0'),
     ({'temperature': -1}, 'temperature=-1: expected 0 to 100'),
     ({'top_p': 0}, 'top_p=0: expected'),
     ({'max_tokens': -1}, 'max_tokens=-1: expected 0 to'),
@@ -273,10 +266,15 @@ def test_configs_check_themselves(change, told):
   assert told in str(error.value)
 
 
-def test_a_missing_package_is_told_in_a_line(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'openai', None)
+@pytest.mark.parametrize('package', ['openai', 'diskcache'])
+def test_a_missing_package_is_told_in_a_line(monkeypatch, package):
+  monkeypatch.setitem(sys.modules, package, None)
+  for name in ('remote', 'attempts', 'reply_cache'):
+    monkeypatch.delitem(
+      sys.modules, f'prm_jax.inference.server.{name}', raising=False
+    )
   config = EndpointConfig(base_url='http://localhost/v1', model='m')
-  with pytest.raises(UserError, match='pip install openai'):
+  with pytest.raises(UserError, match=f"package {package}: pip install 'op"):
     Endpoint(config)
 
 

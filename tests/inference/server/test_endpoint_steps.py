@@ -11,17 +11,11 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.search.budget import Budget
 from prm_jax.search.method import Task
 from tests.search.scripted import noise
-from tests.shared.faulty_server import reply, serving
+from tests.shared.faulty_server import reply
 from tests.shared.step_server import DEPTH, STYLES, answer, step, tokens_of
 
 TASK = Task('sum', '3 + 4?', '7')
 FIRST = Request('3 + 4?', (), 'sum', 1, max_steps=1)
-
-
-@pytest.fixture
-def server():
-  with serving() as server:
-    yield server
 
 
 def endpoint_for(server, cache=None, **changes):
@@ -31,7 +25,6 @@ def endpoint_for(server, cache=None, **changes):
     'system': '',
     'api': 'completions',
     'continues': True,
-    'backoff': 0.01,
   }
   return Endpoint(EndpointConfig(**values | changes), cache)
 

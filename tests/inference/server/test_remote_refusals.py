@@ -10,13 +10,7 @@ from prm_jax.inference.protocols import Request
 from prm_jax.inference.server import usage
 from prm_jax.inference.server.usage import Usage
 from prm_jax.runtime.errors import UserError
-from tests.inference.server.test_remote import (
-  BAD,
-  GOOD,
-  endpoint_for,
-  problem_of,
-)
-from tests.shared.faulty_server import serving
+from tests.shared.parrot import BAD, GOOD, endpoint_for, problem_of
 
 # What servers say of one request that they will never answer.
 OVER_LONG = {
@@ -63,12 +57,6 @@ OVER_LONG = {
   'legal': (451, '{"message": "not here"}'),
   'not implemented': (501, '{"error": {"message": "no images"}}'),
 }
-
-
-@pytest.fixture
-def server():
-  with serving() as server:
-    yield server
 
 
 @pytest.mark.parametrize('name', OVER_LONG)

@@ -1,7 +1,5 @@
 """Replies that are absurd: bounded, and the fault of their item alone."""
 
-import datetime
-import email.utils
 import gzip
 import json
 import math
@@ -9,46 +7,21 @@ import resource
 import zlib
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 pytest.importorskip('openai', reason='openai is not installed')
 
 from prm_jax.inference.protocols import Question
-from prm_jax.inference.server.remote import retry_after
 from prm_jax.runtime.errors import UserError
-from tests.inference.server.test_remote import (
-  BAD,
-  GOOD,
-  endpoint_for,
-  problem_of,
-)
-from tests.shared.faulty_server import reply, serving
+from tests.shared.faulty_server import reply
+from tests.shared.parrot import BAD, GOOD, endpoint_for, problem_of
 
 CHARSETS = ('utf-99', 'hex', 'rot13', 'zip', 'undefined', 'idna', 'no such')
 MIB = 2**20
 
 
-@pytest.fixture
-def server():
-  with serving() as server:
-    yield server
-
-
 def kilobytes_in_use():
   """The most that this process has had so far."""
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def test_retry_after():
-  later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=30)
-  date = email.utils.format_datetime(later, usegmt=True)
-  assert 28 < retry_after({'retry-after': date}) <= 30
-  assert retry_after({'retry-after': '2.5'}) == 2.5
-  old = 'Wed, 21 Oct 2015 07:28:00 GMT'
-  for text in ('-1', 'nan', 'soon', '', old, '-inf', '5, 5', '\u0665 s'):
-    assert retry_after({'retry-after': text}) == 0
-  assert retry_after({}) == 0
 
 
 DATES = (
@@ -61,23 +34,11 @@ DATES = (
 )
 
 
-@given(st.text() | st.from_regex(r'[0-9 ]*Jan [0-9]+ [0-9:]+ [+-][0-9]+'))
-@example(DATES[0])
-@example(DATES[1])
-@example(DATES[2])
-@example(DATES[3])
-@example(DATES[4])
-@example(DATES[5])
-@example('1e400')
-def test_an_absurd_retry_after_is_a_number_all_the_same(text):
-  assert retry_after({'retry-after': text}) >= 0
-
-
 @pytest.mark.parametrize('text', ['1e400', 'inf', '9' * 4000, *DATES])
 def test_an_absurd_retry_after_is_one_calls_failure(server, text):
   told = (503, {'Retry-After': text}, '{}')
   server.fault = lambda body, _: told if problem_of(body) == 'bad' else None
-  endpoint = endpoint_for(server, max_wait=0.05)
+  endpoint = endpoint_for(server)
   [[bad], [good]] = endpoint.complete([BAD, GOOD])
   assert bad is None and good.finished
   assert endpoint.usage.failed == {'status 503': 1}
