@@ -3,6 +3,7 @@
 The clock is the test's own and the loops are the real ones.
 """
 
+import dataclasses
 import itertools
 import json
 import re
@@ -27,8 +28,7 @@ from prm_jax.training.loop import LoopConfig, compile_train_step, fit
 from prm_jax.training.train_state import abstract_state, init_state
 from tests.inference import test_scorer
 from tests.inference.test_driver import Counting
-from tests.jobs import test_engine
-from tests.shared import tiny_sampling, tiny_training
+from tests.shared import item_job, tiny_sampling, tiny_training
 
 pytestmark = pytest.mark.once
 
@@ -229,8 +229,8 @@ def test_items_that_take_many_rounds_tell_by_time(
 ):
   """The line came with an item that ended; a search's first may take long."""
   monkeypatch.setattr(metrics.CONSOLE, 'every', -1.0)
-  config = test_engine.CONFIG | {'concurrent': 100}
-  test_engine.run(tmp_path, Counting(), config)
+  settings = dataclasses.replace(item_job.SETTINGS, concurrent=100)
+  item_job.run(tmp_path, Counting(), settings)
   told = capsys.readouterr().err.splitlines()
   assert told[0] == 'labels 0/10'
   assert sum(line.startswith('labels 10/10') for line in told) >= 1

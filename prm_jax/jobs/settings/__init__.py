@@ -11,6 +11,8 @@ from typing import Any
 
 import ml_collections
 
+from prm_jax.jobs.settings.items import LabelSettings, SampleSettings
+from prm_jax.jobs.settings.search import SearchSettings
 from prm_jax.jobs.settings.shared import JobSettings
 from prm_jax.jobs.settings.training import PolicySettings, PrmSettings
 from prm_jax.runtime import checks
@@ -18,6 +20,9 @@ from prm_jax.runtime import checks
 TASKS: dict[str, type[JobSettings]] = {
   'prm': PrmSettings,
   'policy': PolicySettings,
+  'sample': SampleSettings,
+  'label': LabelSettings,
+  'search': SearchSettings,
 }
 
 
