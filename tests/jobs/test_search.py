@@ -401,11 +401,11 @@ REFUSED = {
   ),
   # They are read, and the solver of arithmetic refuses what is not its own.
   'problems of GSM8K': (
-    [*FROM_FILES, f'{SEARCH}beam,gsm8k,tiny'],
+    [f'{SEARCH}beam,gsm8k,tiny', *FROM_FILES],
     'is no problem of the arithmetic domain',
   ),
   'word problems': (
-    [*FROM_FILES, f'{SEARCH}beam,words,tiny'],
+    [f'{SEARCH}beam,words,tiny', *FROM_FILES],
     'is no problem of the arithmetic domain',
   ),
   'a chat that may begin anew': (
