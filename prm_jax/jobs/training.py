@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
-from prm_jax.data.pipeline import make_batches, take_census
+from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
 from prm_jax.data.shards import Share, share_of_process
 from prm_jax.inference import loading
 from prm_jax.jobs.settings import Settings, check_mesh, settings_of
@@ -104,11 +104,13 @@ def train_best(
       census,
       described.format,
       settings.targets,
-      batch_size=data['batch_size'],
-      row_length=data['row_length'],
-      max_steps_per_row=data['max_steps_per_row'],
-      seed=config['seed'],
-      share=job.share,
+      BatchConfig(
+        batch_size=data['batch_size'],
+        row_length=data['row_length'],
+        max_steps_per_row=data['max_steps_per_row'],
+        seed=config['seed'],
+      ),
+      job.share,
     )
   )
 

@@ -6,7 +6,7 @@ import pytest
 
 from prm_jax.data.chains import Chain
 from prm_jax.data.encoding import make_format
-from prm_jax.data.pipeline import make_batches, take_census
+from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
 from prm_jax.data.targets import TargetConfig
 from prm_jax.models import (
   LoraConfig,
@@ -61,11 +61,7 @@ def packed_batch(row_length: int, rows: int):
     take_census(CHAINS, FORMAT, COMPLETION),
     FORMAT,
     COMPLETION,
-    batch_size=rows,
-    row_length=row_length,
-    max_steps_per_row=8,
-    seed=0,
-    epochs=1,
+    BatchConfig(rows, row_length, max_steps_per_row=8, seed=0, epochs=1),
   )
   return batch
 
