@@ -1,4 +1,4 @@
-"""Chains and step labels check themselves and survive to_dict / from_dict."""
+"""Tests the checks of chains and step labels, and their JSON form."""
 
 import dataclasses
 import json
@@ -52,11 +52,11 @@ def chains(draw):
 
 
 @given(chains())
-def test_a_chain_survives_json(chain):
+def test_a_chain_is_the_same_after_json(chain):
   assert from_dict(json.loads(json.dumps(to_dict(chain)))) == chain
 
 
-def test_to_dict_by_hand():
+def test_to_dict_returns_plain_json_types():
   label = StepLabel(0.25, 'rollout', 1, 4)
   chain = Chain('p', ('s',), '7', True, (label,), {'id': 'x'})
   assert to_dict(chain) == {
@@ -112,7 +112,7 @@ def test_from_dict_needs_only_problem_and_steps():
     ({'lables': []}, "unknown field 'lables'"),
   ],
 )
-def test_from_dict_refuses(change, message):
+def test_from_dict_rejects_bad_fields(change, message):
   record = {'problem': 'p', 'steps': ['a', 'b']} | change
   with pytest.raises(UserError, match=message) as caught:
     from_dict(record)
@@ -128,7 +128,7 @@ def test_from_dict_names_the_missing_field(name):
 
 
 @pytest.mark.parametrize('record', [None, 3, 'text', [['problem', 'p']]])
-def test_from_dict_refuses_what_is_no_object(record):
+def test_from_dict_rejects_records_that_are_not_objects(record):
   with pytest.raises(UserError, match='expected an object'):
     from_dict(record)
 
@@ -160,7 +160,7 @@ def test_records_cannot_be_changed():
     Chain('p', ('s',)).problem = 'q'
 
 
-def test_first_error():
+def test_first_error_is_below_one_half_or_not_above_the_threshold():
   right, wrong, unknown = StepLabel(0.5), StepLabel(0.49), StepLabel(None)
   assert first_error([right, unknown, wrong, wrong]) == 2
   assert first_error([right, unknown]) == -1
