@@ -139,8 +139,9 @@ def _text(
   """A chain of sentences, an error in it or not."""
   solution, links = _read(chain)
   kinds = {KINDS[kind]: kind for kind in config.kinds}
+  always = planting.PlantingConfig(tuple(kinds), 1.0, 0.0)
   made = planting.chain_with_errors(
-    chain.problem, solution, links, list(kinds), 1.0, 0.0, chain.meta, rng
+    chain.problem, solution, links, always, chain.meta, rng
   )
   if made is None:
     raise CannotDo('it offers no place for an error')
