@@ -153,15 +153,6 @@ class ShardIterator(Iterator[dict[str, np.ndarray]]):
       for name in batches[0]
     }
 
-  def get_state(self) -> dict[int, Any]:
-    """Returns the position in every shard that this process reads."""
-    return {shard: part.get_state() for shard, part in self._parts.items()}
-
-  def set_state(self, state: Mapping[int, Any]) -> None:
-    """Moves to positions that `get_state` returned."""
-    for shard, part in self._parts.items():
-      part.set_state(state[shard])
-
   def _file(self, directory: Any, shard: int) -> pathlib.Path:
     return directory / f'shard_{shard}-of-{self._share.shards}.json'
 

@@ -220,35 +220,65 @@ def test_any_number_of_processes_reads_the_same_batches():
       assert_equal(joined, whole)
 
 
+class Created:
+  """Stands for the folder that Orbax creates in the background."""
+
+  def __init__(self, folder):
+    self.folder = folder
+
+  async def await_creation(self):
+    return self.folder
+
+
+async def await_both(awaitable):
+  await (await awaitable)
+
+
+def save(iterator, folder):
+  asyncio.run(await_both(iterator.save(Created(folder))))
+
+
+def load(iterator, folder):
+  asyncio.run(await_both(iterator.load(folder)))
+
+
 def test_a_run_continues_with_another_number_of_processes(tmp_path):
   """Saves from two processes; one and four processes read the next batch."""
-
-  class Created:
-    """Stands for the folder that Orbax creates in the background."""
-
-    async def await_creation(self):
-      return tmp_path
-
-  async def await_both(awaitable):
-    await (await awaitable)
-
   pair = endless(0, 1), endless(2, 3)
   for part in pair:
     for _ in range(9):
       next(part)
-    asyncio.run(await_both(part.save(Created())))
+    save(part, tmp_path)
   assert sorted(path.name for path in tmp_path.iterdir()) == [
     f'shard_{i}-of-4.json' for i in range(4)
   ]
   whole, quarter = endless(0, 1, 2, 3), endless(2)
   for part in (whole, quarter):
-    asyncio.run(await_both(part.load(tmp_path)))
+    load(part, tmp_path)
   expected = np.concatenate([next(part)['tokens'] for part in pair])
   np.testing.assert_array_equal(next(whole)['tokens'], expected)
   np.testing.assert_array_equal(next(quarter)['tokens'], expected[4:6])
   halves = iter(batches_of_shards(0, 1, shards=2))
   with pytest.raises(UserError, match=r'in 4 shards, now they are in 2; start'):
-    asyncio.run(await_both(halves.load(tmp_path)))
+    load(halves, tmp_path)
+
+
+@pytest.mark.parametrize('consumed', [0, 7, 70])
+def test_a_restored_iterator_gives_the_same_next_batches(tmp_path, consumed):
+  """Restores within the first packing bins and past their end."""
+  iterator, fresh = (
+    iter(batches_of(CHAINS, batch_size=2, epochs=None)) for _ in range(2)
+  )
+  for _ in range(consumed):
+    next(iterator)
+  save(iterator, tmp_path)
+  expected = [next(iterator) for _ in range(5)]
+  load(fresh, tmp_path)
+  for batch in expected:
+    assert_equal(next(fresh), batch)
+  # An iterator that has moved on returns to the position, too.
+  load(iterator, tmp_path)
+  assert_equal(next(iterator), expected[0])
 
 
 ROWS = {0: {0, 1, 2, 3}, 1: {4, 5, 6, 7}}
@@ -285,25 +315,6 @@ def test_a_process_reads_the_rows_of_its_devices(
 def test_impossible_numbers_of_shards_are_rejected(rows, shards, message):
   with pytest.raises(UserError, match=message):
     share_of_rows(rows, 0, 8, shards)
-
-
-@pytest.mark.parametrize('consumed', [0, 7, 70])
-def test_a_restored_iterator_gives_the_same_next_batches(consumed):
-  """Restores within the first packing bins and past their end."""
-  dataset = batches_of(CHAINS, batch_size=2, epochs=None)
-  iterator = iter(dataset)
-  for _ in range(consumed):
-    next(iterator)
-  state = iterator.get_state()
-  expected = [next(iterator) for _ in range(5)]
-
-  fresh = iter(batches_of(CHAINS, batch_size=2, epochs=None))
-  fresh.set_state(state)
-  for batch in expected:
-    assert_equal(next(fresh), batch)
-  # An iterator that has moved on returns to the state, too.
-  iterator.set_state(state)
-  assert_equal(next(iterator), expected[0])
 
 
 def test_endless_batches_are_full():
