@@ -46,6 +46,7 @@ from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
 from prm_jax.models.tpu_attention import LANES
 from prm_jax.runtime.sharding import batch_sharding, make_mesh
 from prm_jax.training.loop import compile_train_step, make_train_step
+from prm_jax.training.objective import ObjectiveConfig
 from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
 from prm_jax.training.train_state import TrainState, abstract_state, make_init
 
@@ -126,13 +127,15 @@ def lower_train(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
   optim, steps = OptimConfig(**config['optim']), config['train']['steps']
   state = train_state_of(config, mesh)
   step = make_train_step(
-    model_of(config),
-    head_of(config),
-    loss_of(config),
+    ObjectiveConfig(
+      model_of(config),
+      head_of(config),
+      loss_of(config),
+      LoraConfig(**config['lora']),
+    ),
     optimizer_of(config),
     make_schedule(optim, steps),
     config['train']['microbatches'],
-    LoraConfig(**config['lora']),
     config['train'].get('head_only_steps', 0),
   )
   with jax.set_mesh(mesh):

@@ -26,8 +26,11 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 from prm_jax.runtime.sharding import batch_sharding
 from prm_jax.training import losses
-from prm_jax.training.objective import POLICY_LOSS, batch_loss
-from prm_jax.training.train_state import NO_LORA
+from prm_jax.training.objective import (
+  POLICY_LOSS,
+  ObjectiveConfig,
+  batch_loss,
+)
 
 Log = Callable[[str], None]
 
@@ -86,6 +89,7 @@ def make_likelihood(job: Job, dev: DevSet) -> Callable[[Any], float]:
   In nats per token that the loss counts; 0 would be certainty.
   """
   mesh, model = job.mesh, job.settings.described.model
+  objective = ObjectiveConfig(model, None, POLICY_LOSS)
   placed = batch_sharding(mesh)
 
   def put(value: np.ndarray) -> jax.Array:
@@ -93,9 +97,7 @@ def make_likelihood(job: Job, dev: DevSet) -> Callable[[Any], float]:
 
   @jax.jit
   def summed(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-    total, _ = batch_loss(
-      params, batch, 1.0, 1.0, model, None, POLICY_LOSS, NO_LORA
-    )
+    total, _ = batch_loss(params, batch, 1.0, 1.0, objective)
     # Whole on every device, so that every process can read it.
     return jax.lax.with_sharding_constraint(total, NamedSharding(mesh, P()))
 

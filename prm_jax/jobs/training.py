@@ -25,11 +25,12 @@ from prm_jax.runtime.metrics import MetricWriter
 from prm_jax.runtime.sharding import make_mesh
 from prm_jax.training.loop import (
   Evaluate,
+  TrainingRun,
   compile_train_step,
   fit,
   make_train_step,
 )
-from prm_jax.training.objective import LossConfig
+from prm_jax.training.objective import LossConfig, ObjectiveConfig
 from prm_jax.training.optim import make_optimizer, make_schedule
 from prm_jax.training.train_state import abstract_state, init_state, make_init
 
@@ -136,13 +137,12 @@ def train_best(
     log(f'{name}: going on from step {checkpoints.latest:,}')
   step_fn = compile_train_step(
     make_train_step(
-      described.model,
-      described.head,
-      settings.loss,
+      ObjectiveConfig(
+        described.model, described.head, settings.loss, described.lora
+      ),
       optimizer,
       make_schedule(settings.optim, loop.steps),
       loop.microbatches,
-      described.lora,
       loop.head_only_steps,
     ),
     state,
@@ -155,19 +155,10 @@ def train_best(
     writes=processes.is_first(),
   )
   with contextlib.closing(writer):
-    fit(
-      name,
-      loop,
-      step_fn,
-      state,
-      batches,
-      checkpoints,
-      writer,
-      evaluate,
-      mesh,
-      workdir,
-      settings.profile,
+    run = TrainingRun(
+      name, loop, mesh, workdir, checkpoints, writer, settings.profile
     )
+    fit(run, step_fn, state, batches, evaluate)
   checkpoints.close()
   del state  # before the best is read: there may be no room for both
   log(f'{name}: best checkpoint is step {checkpoints.best:,}')

@@ -5,6 +5,7 @@ memory of one machine's process still leaves it; the folder gets its name when
 all of it is on disk.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -45,6 +46,24 @@ TOKENIZER_FILES = (
 Outgoing = tuple[str, int, Callable[[], np.ndarray]]
 
 
+@dataclasses.dataclass(frozen=True)
+class SaveOptions:
+  """How a model is stored.
+
+  Attributes:
+    max_length: context length in tokens that config.json states.
+    dtype: 'float32' or 'bfloat16'; None keeps each array's own.
+    shard_bytes: largest file, unless a single tensor is larger.
+  """
+
+  max_length: int = 32_768
+  dtype: str | None = None
+  shard_bytes: int = 5_000_000_000
+
+
+DEFAULT_OPTIONS = SaveOptions()
+
+
 def save_model(
   directory: str | pathlib.Path,
   params: Params,
@@ -52,10 +71,7 @@ def save_model(
   layout: str,
   head_params: Params | None = None,
   tokenizer_from: str | pathlib.Path | None = None,
-  *,
-  max_length: int = 32_768,
-  dtype: str | None = None,
-  shard_bytes: int = 5_000_000_000,
+  options: SaveOptions = DEFAULT_OPTIONS,
 ) -> None:
   """Writes config.json and safetensors under Hugging Face's names.
 
@@ -69,9 +85,6 @@ def save_model(
       embedding, so one in `params` is left out.
     head_params: as `init_head` makes them.
     tokenizer_from: a model or hf:// whose tokenizer files are copied.
-    max_length: tokens; what config.json says the model is made for.
-    dtype: 'float32' or 'bfloat16'; None keeps each array's own.
-    shard_bytes: of one file, unless a single tensor is larger.
 
   Raises:
     UserError: the folder is taken, the layout does not fit the model or the
@@ -84,10 +97,11 @@ def save_model(
     raise UserError(
       f'{directory} exists and is not empty; remove it, or name another folder'
     )
+  dtype = options.dtype
   if dtype is not None and dtype not in DTYPES:
     raise UserError(f'dtype {dtype!r}: expected one of {", ".join(DTYPES)}')
   stored = dtype or str(jnp.dtype(params['embed_tokens'].dtype))
-  description = architecture_json(config, layout, max_length, stored)
+  description = architecture_json(config, layout, options.max_length, stored)
   outgoing = _backbone(params, config, layout, dtype)
   outgoing += _head(head_params, config, layout, dtype)
   tokenizer = _tokenizer_files(tokenizer_from)
@@ -98,7 +112,7 @@ def save_model(
     (partial / 'config.json').write_text(f'{text}\n', encoding='utf-8')
     for path in tokenizer:
       shutil.copyfile(path, partial / path.name)
-    _write_tensors(partial, outgoing, shard_bytes)
+    _write_tensors(partial, outgoing, options.shard_bytes)
     partial.rename(directory)
   except (OSError, SafetensorError) as error:
     raise UserError(
