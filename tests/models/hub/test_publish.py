@@ -222,7 +222,7 @@ NARROW = some_head('process_reward_model', QWEN2, width=8)
     (QWEN2, 'token_classification', THREE, 'has 3 outputs; train with'),
     (QWEN2, 'process_reward_model', TWO, r"this one has \['bias', 'kernel'\]"),
     (QWEN2, 'process_reward_model', NARROW, r'wide as the model \(16\), this'),
-    (LLAMA, 'process_reward_model', WIDE, 'is of the Qwen2 family'),
+    (LLAMA, 'process_reward_model', WIDE, 'a model of the Qwen2 family'),
     (
       dataclasses.replace(QWEN2, d_ff=25),
       'lm',
