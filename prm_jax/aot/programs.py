@@ -41,6 +41,7 @@ from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
 from prm_jax.models.tpu_attention import LANES
 from prm_jax.runtime.sharding import batch_sharding, make_mesh
 from prm_jax.training.loop import compile_train_step, make_train_step
+from prm_jax.training.objective import ObjectiveConfig
 from prm_jax.training.optim import make_optimizer, make_schedule
 from prm_jax.training.train_state import TrainState, abstract_state, make_init
 
@@ -118,13 +119,12 @@ def lower_train(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
   train = settings.train
   state = train_state_of(settings, mesh)
   step = make_train_step(
-    model_of(settings),
-    settings.head,
-    settings.loss,
+    ObjectiveConfig(
+      model_of(settings), settings.head, settings.loss, settings.lora
+    ),
     optimizer_of(settings),
     make_schedule(settings.optim, train.steps),
     train.microbatches,
-    settings.lora,
     train.head_only_steps,
   )
   with jax.set_mesh(mesh):

@@ -34,6 +34,7 @@ from prm_jax.runtime import processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.sharding import make_mesh, path_name
 from prm_jax.training.loop import compile_train_step, make_train_step, put_batch
+from prm_jax.training.objective import ObjectiveConfig
 from prm_jax.training.optim import make_optimizer, make_schedule
 from prm_jax.training.train_state import abstract_state, make_init
 
@@ -95,12 +96,9 @@ class Job:
     optimizer = make_optimizer(settings.optim, steps)
     self.init = make_init(self.model, self.head, optimizer)
     self.step = make_train_step(
-      self.model,
-      self.head,
-      settings.loss,
+      ObjectiveConfig(self.model, self.head, settings.loss),
       optimizer,
       make_schedule(settings.optim, steps),
-      microbatches=1,
     )
 
   def first_state(self):
