@@ -12,20 +12,137 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from prm_jax.data import builder, chain_sets, contamination
 from prm_jax.data.chains import Chain, first_error
 from prm_jax.data.domains import arithmetic, words, worked_answers
+from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.data.domains.words import WordsConfig
 from prm_jax.data.readers import read_chains
-from prm_jax.runtime import manifest, paths, processes
+from prm_jax.runtime import checks, paths, processes
+from prm_jax.runtime.checks import at_least, between, one_of
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import check_shared
 
 Log = Callable[[str], None]
 DATA_VARIABLE = 'PRM_JAX_DATA'
 # Splits up to this size are decoded once and kept: decoding a record each time
 # it is drawn (0.3 ms) would cost a small model's training a tenth of its speed.
 IN_MEMORY_CHAINS = 100_000
+
+
+ON_ERROR = ('stop', 'quarantine')
+# A file below a root folder, and the format that reads it.
+Source = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawConfig:
+  """The sizes of the splits of one draw of arithmetic problems.
+
+  Equal numbers and equal seeds give equal problems in every job.
+  """
+
+  train_problems: Annotated[int, at_least(1)] = 8192
+  dev_problems: Annotated[int, at_least(1)] = 128
+  test_problems: Annotated[int, at_least(1)] = 400
+  arithmetic: ArithmeticConfig = ArithmeticConfig()
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledDrawConfig(DrawConfig):
+  """The same, with the number of chains that are sampled of each problem."""
+
+  train_samples: Annotated[int, at_least(1)] = 1
+  dev_samples: Annotated[int, at_least(1)] = 8
+  test_samples: Annotated[int, at_least(1)] = 64
+
+  @property
+  def samples(self) -> tuple[int, int, int]:
+    """Chains of a problem of train, dev and test."""
+    return self.train_samples, self.dev_samples, self.test_samples
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(SampledDrawConfig):
+  """What a training job learns from and is evaluated on.
+
+  Attributes:
+    kind: where chains come from: the arithmetic domain, the words domain, or
+      files.
+    dir: folder of the built data, which several runs may share; '' is
+      WORKDIR/data.
+    labels: workdir of a labelling job, whose chains replace the training
+      chains.
+    first_labels: use only this many of them; 0 uses all.
+    words: the words domain.
+    root: folder of the files; '' is the environment variable PRM_JAX_DATA.
+    train: files of training chains, each with its format.
+    evaluations: name of an evaluation -> its file and format.
+    decontaminate: files whose problems are removed from the training chains.
+    dev_share: share of the problems of `train` that is held out for dev.
+    worked_answers: a file such as GSM8K's; errors are planted in half of them.
+    words_problems: chains of the words domain to add to the files.
+    on_error: what a bad record does: 'stop' ends the job, 'quarantine' sets the
+      record aside and counts it.
+    tokenizer: 'arithmetic', 'bytes', or the file of a tokenizer; '' is that of
+      the base.
+    separator: token that ends a step; '' is the tokenizer's own.
+    end: token that ends a policy's chain; '' is the tokenizer's own.
+    max_length: tokens of a chain that are read.
+    row_length: tokens of a row, into which chains are packed.
+    max_steps_per_row: steps of a row.
+    batch_size: rows of a batch.
+    shards: parts that the chains are split into, each read by one process; 0 is
+      as few as possible. Batches depend on it, so a run whose number of
+      processes may change sets it to a multiple of all of them.
+  """
+
+  kind: Annotated[str, one_of('arithmetic', 'words', 'files')] = 'arithmetic'
+  dir: str = ''
+  labels: str = ''
+  first_labels: Annotated[int, at_least(0)] = 0
+  words: WordsConfig = WordsConfig()
+  root: str = ''
+  train: tuple[Source, ...] = ()
+  evaluations: Mapping[str, Source] = dataclasses.field(default_factory=dict)
+  decontaminate: tuple[str, ...] = ()
+  dev_share: Annotated[float, between(0, 1)] = 0.15
+  worked_answers: str = ''
+  words_problems: Annotated[int, at_least(0)] = 0
+  on_error: Annotated[str, one_of(*ON_ERROR)] = 'stop'
+  tokenizer: str = ''
+  separator: str = ''
+  end: str = ''
+  max_length: Annotated[int, at_least(1)] = 1024
+  row_length: Annotated[int, at_least(1)] = 1024
+  max_steps_per_row: Annotated[int, at_least(1)] = 64
+  batch_size: Annotated[int, at_least(1)] = 32
+  shards: Annotated[int, at_least(0)] = 0
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.row_length < self.max_length:
+      checks.fail(
+        'row_length',
+        self.row_length,
+        f'is shorter than max_length={self.max_length}; raise it',
+      )
+    if self.first_labels and not self.labels:
+      checks.fail(
+        'first_labels',
+        self.first_labels,
+        'set labels to the labelling job whose first chains are meant',
+      )
+
+  @property
+  def evaluation_names(self) -> tuple[str, ...]:
+    """Names of the evaluations that this data has."""
+    return tuple(self.evaluations) if self.kind == 'files' else (self.kind,)
 
 
 class Splits(NamedTuple):
@@ -53,37 +170,47 @@ class Dataset:
   fingerprint: str
 
 
-def arithmetic_splits(config: Mapping, seed: int) -> Splits:
-  """One chain per training problem, several per dev and test problem.
+def arithmetic_splits(
+  draw: DrawConfig, samples: Sequence[int], seed: int
+) -> Splits:
+  """Draws problems of the arithmetic domain and samples the solver's chains.
 
   All problems come from one draw without repetition, so no split can hold a
   problem of another. Test problems come first: they stay the same when the
-  number of training chains changes.
+  number of training problems changes.
+
+  Args:
+    samples: chains of each problem of train, dev and test.
+    seed: decides the draw and the samples.
   """
-  domain = arithmetic.ArithmeticConfig(**config['arithmetic'])
+  domain = draw.arithmetic
   solver = arithmetic.make_solver(domain)
-  names = ('test', 'dev', 'train')
-  counts = [config[f'{name}_problems'] for name in names]
-  problems = arithmetic.sample_problems(domain, sum(counts), seed)
+  train, dev, test = samples
+  sizes = {
+    'test': (draw.test_problems, test),
+    'dev': (draw.dev_problems, dev),
+    'train': (draw.train_problems, train),
+  }
+  count = sum(problems for problems, _ in sizes.values())
+  problems = arithmetic.sample_problems(domain, count, seed)
   splits, start = {}, 0
-  for stream, (name, count) in enumerate(zip(names, counts, strict=True)):
+  for stream, (name, (count, each)) in enumerate(sizes.items()):
     part = arithmetic.Problems(*(x[start : start + count] for x in problems))
     results = arithmetic.sample_results(
-      solver, part, config[f'{name}_samples'], seed * len(names) + stream
+      solver, part, each, seed * len(sizes) + stream
     )
     splits[name] = arithmetic.to_chains(domain, part, results)
     start += count
   return Splits(splits['train'], splits['dev'], {'arithmetic': splits['test']})
 
 
-def words_splits(config: Mapping, seed: int) -> Splits:
-  """Training and dev problems of the same templates, tests of unseen ones."""
-  known = words.WordsConfig(**config['words'])
-  unseen = dataclasses.replace(known, templates='held_out')
-  dev = config['dev_problems']
-  chains = words.make_chains(known, dev + config['train_problems'], seed)
+def words_splits(config: DataConfig, seed: int) -> Splits:
+  """Makes train and dev chains of the same templates, tests of unseen ones."""
+  unseen = dataclasses.replace(config.words, templates='held_out')
+  dev = config.dev_problems
+  chains = words.make_chains(config.words, dev + config.train_problems, seed)
   tests = words.make_chains(
-    unseen, config['test_problems'], seed, config['test_samples']
+    unseen, config.test_problems, seed, config.test_samples
   )
   return Splits(chains[dev:], chains[:dev], {'words': tests})
 
@@ -136,7 +263,7 @@ def _unevaluated_words(
 
   The templates were made from problems of GSM8K's test set.
   """
-  chains = words.make_chains(words.WordsConfig(), count, seed)
+  chains = words.make_chains(WordsConfig(), count, seed)
   one_each = {chain.meta['template']: chain.problem for chain in chains}
   evaluated = {text for texts in against.values() for text in texts}
   known = {
@@ -154,28 +281,28 @@ def _unevaluated_words(
 
 
 def file_splits(
-  config: Mapping, seed: int, quarantine_dir: paths.Path, log: Log
+  config: DataConfig, seed: int, quarantine_dir: paths.Path, log: Log
 ) -> Splits:
   """Reads, decontaminates and splits the files of a config."""
-  root = data_root(config['root'])
+  root = data_root(config.root)
 
   def read(path: str, fmt: str) -> list[Chain]:
-    return read_file(root, path, fmt, config['on_error'], quarantine_dir, log)
+    return read_file(root, path, fmt, config.on_error, quarantine_dir, log)
 
   evaluations = {
-    name: read(*source) for name, source in config['evaluations'].items()
+    name: read(*source) for name, source in config.evaluations.items()
   }
-  training = [chain for source in config['train'] for chain in read(*source)]
+  training = [chain for source in config.train for chain in read(*source)]
   against = {
     name: [chain.problem for chain in chains]
     for name, chains in evaluations.items()
   }
   against |= {
     path: contamination.read_problems(root / path)
-    for path in config['decontaminate']
+    for path in config.decontaminate
   }
-  if config['worked_answers']:
-    worked = read(config['worked_answers'], 'gsm8k')
+  if config.worked_answers:
+    worked = read(config.worked_answers, 'gsm8k')
     planted = worked_answers.plant_errors(worked, seed)
     wrong = sum(first_error(chain.labels) >= 0 for chain in planted)
     log(
@@ -184,19 +311,19 @@ def file_splits(
     )
     if not planted:
       raise UserError(
-        f'data.worked_answers={config["worked_answers"]!r} has no answer whose '
+        f'data.worked_answers={config.worked_answers!r} has no answer whose '
         "equations can be calculated; name a file as GSM8K's, or ''"
       )
     training += planted
-  if config['words_problems']:
-    training += _unevaluated_words(config['words_problems'], seed, against, log)
+  if config.words_problems:
+    training += _unevaluated_words(config.words_problems, seed, against, log)
   kept, removed = contamination.remove_contaminated(training, against)
   for name, count in removed.items():
     log(
       f'contamination: {count.chains:,} training chains of {count.problems:,} '
       f'problems are in {name}, removed'
     )
-  share = config['dev_share']
+  share = config.dev_share
   dev = [chain for chain in kept if is_dev_problem(chain.problem, share)]
   train = [chain for chain in kept if not is_dev_problem(chain.problem, share)]
   if not train or not dev:
@@ -207,13 +334,15 @@ def file_splits(
   return Splits(train, dev, evaluations)
 
 
-def labelled_chains(config: Mapping, splits: Splits, log: Log) -> list[Chain]:
+def labelled_chains(
+  config: DataConfig, splits: Splits, log: Log
+) -> list[Chain]:
   """The chains of a labelling job, to train on in place of a config's own.
 
   Raises:
     UserError: there are none, or all are of problems to be tested on.
   """
-  labelled = chain_sets.read(config['labels'], 'data.labels')
+  labelled = chain_sets.read(config.labels, 'data.labels')
   against = {'dev': splits.dev} | splits.evaluations
   kept, removed = contamination.remove_contaminated(
     labelled,
@@ -222,21 +351,21 @@ def labelled_chains(config: Mapping, splits: Splits, log: Log) -> list[Chain]:
   for name, count in removed.items():
     if count.chains:
       log(
-        f'WARNING: {count.chains:,} chains of {config["labels"]}, of '
+        f'WARNING: {count.chains:,} chains of {config.labels}, of '
         f'{count.problems:,} problems, are in {name}, removed'
       )
   if not kept:
     raise UserError(
-      f'data.labels={config["labels"]!r}: all {len(labelled):,} chains are of '
+      f'data.labels={config.labels!r}: all {len(labelled):,} chains are of '
       'dev or test problems; label chains of training problems'
     )
-  wanted = config['first_labels'] or len(kept)
+  wanted = config.first_labels or len(kept)
   if wanted > len(kept):
     raise UserError(
-      f'data.first_labels={wanted}, but {config["labels"]} has {len(kept):,} '
+      f'data.first_labels={wanted}, but {config.labels} has {len(kept):,} '
       'chains to train on; lower it, or label more'
     )
-  log(f'{wanted:,} chains of {config["labels"]} to train on')
+  log(f'{wanted:,} chains of {config.labels} to train on')
   return kept[:wanted]
 
 
@@ -254,7 +383,7 @@ def _built_folder(
 
 
 def load_dataset(
-  config: Mapping, seed: int, workdir: paths.Path, log: Log
+  config: DataConfig, seed: int, workdir: paths.Path, log: Log
 ) -> Dataset:
   """Makes or finds the splits of `config` and opens them.
 
@@ -262,28 +391,24 @@ def load_dataset(
     config: the data section, with `kind` 'arithmetic', 'words' or 'files';
       `labels` names a job whose chains are trained on in place of its own.
     seed: of everything that a domain draws.
-    workdir: ArrayRecord goes to workdir/data unless config['dir'] names
+    workdir: ArrayRecord goes to workdir/data unless config.dir names
       another folder, which several runs may share and all processes see. With a
       workdir at gs://
       every machine writes a copy of its own, where all of its runs find it.
   """
-  directory, everywhere = _built_folder(config['dir'], workdir)
-  if config['kind'] == 'arithmetic':
-    splits = arithmetic_splits(config, seed)
-  elif config['kind'] == 'files':
+  directory, everywhere = _built_folder(config.dir, workdir)
+  if config.kind == 'arithmetic':
+    splits = arithmetic_splits(config, config.samples, seed)
+  elif config.kind == 'files':
     with folder_aside(workdir) as aside:
       splits = file_splits(config, seed, aside, log)
-  elif config['kind'] == 'words':
-    splits = words_splits(config, seed)
   else:
-    raise UserError(
-      f'data.kind={config["kind"]!r}: expected arithmetic, words or files'
-    )
-  if config.get('labels'):  # policies learn from other chains
+    splits = words_splits(config, seed)
+  if config.labels:
     splits = splits._replace(train=labelled_chains(config, splits, log))
   learned = {'train': splits.train, 'dev': splits.dev}
   # The name carries the content, so that runs with other data never collide.
-  name = f'{config["kind"]}_{_fingerprint(learned)}'
+  name = f'{config.kind}_{_fingerprint(learned)}'
   fingerprint = _fingerprint(learned | splits.evaluations)
   processes.check_same(
     'the fingerprint of the data',
@@ -294,10 +419,8 @@ def load_dataset(
     builder.build(directory, name, learned)
     processes.wait_for_all('data')
   else:
-    manifest.check_shared(directory, 'data.dir')
-    processes.first_alone(
-      'data', lambda: builder.build(directory, name, learned)
-    )
+    check_shared(directory, 'data.dir')
+    processes.first_alone('data', builder.build, directory, name, learned)
   opened = {split: builder.load(directory, name, split) for split in learned}
   return Dataset(
     **{

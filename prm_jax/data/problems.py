@@ -1,20 +1,21 @@
-"""Problems with their right answers: what jobs sample and search.
+"""Reads problems with their right answers, which jobs sample and search.
 
 A config's problems section -> Problems, from the arithmetic domain or a file.
 """
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
-from prm_jax.data.datasets import arithmetic_splits, data_root
+from prm_jax.data.datasets import DrawConfig, arithmetic_splits, data_root
 from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.readers import records
 from prm_jax.data.verify.final_answer import final_answer
+from prm_jax.runtime.checks import one_of
 from prm_jax.runtime.errors import UserError
 
-KINDS = ('arithmetic', 'file')
 SPLITS = ('train', 'dev', 'test')
 # What a file may call the problem and its answer; the first that is there.
 TEXTS = ('question', 'problem', 'input')
@@ -35,36 +36,54 @@ class Problem(NamedTuple):
   truth: str
 
 
-def check(config: Mapping[str, Any]) -> None:
-  """Raises UserError for what a problems section says, before it is read."""
-  for name, choices in (('kind', KINDS), ('split', SPLITS)):
-    if config[name] not in choices:
-      raise UserError(
-        f'problems.{name}={config[name]!r}: expected one of '
-        f'{", ".join(choices)}'
-      )
+@dataclasses.dataclass(frozen=True)
+class ProblemsConfig(DrawConfig):
+  """Which problems a job works on.
+
+  Attributes:
+    kind: the arithmetic domain, or a file.
+    root: folder of the file; '' is the environment variable PRM_JAX_DATA.
+    path: the file below it.
+  """
+
+  kind: Annotated[str, one_of('arithmetic', 'file')] = 'arithmetic'
+  root: str = ''
+  path: str = 'gsm8k/train.jsonl'
 
 
-def read_problems(config: Mapping[str, Any], seed: int) -> list[Problem]:
-  """The problems that a config names, in order.
+@dataclasses.dataclass(frozen=True)
+class SplitConfig(ProblemsConfig):
+  """The same, of one split.
+
+  Attributes:
+    split: of the arithmetic domain's problems; a file is read whole.
+  """
+
+  split: Annotated[str, one_of(*SPLITS)] = 'train'
+
+
+def read_problems(
+  config: ProblemsConfig, split: str, seed: int
+) -> list[Problem]:
+  """Reads the problems that a config names, in order.
 
   Args:
-    config: the problems section. A file has JSON lines, or one JSON array, with
-      `problem` (or `question`, `input`) and `answer` (or `target`): the answer
-      itself, a number, or a worked one that ends `#### 72`.
+    config: a file has JSON lines, or one JSON array, with `problem` (or
+      `question`, `input`) and `answer` (or `target`): the answer itself, a
+      number, or a worked one that ends `#### 72`.
+    split: of the arithmetic domain's problems.
     seed: of the draw of arithmetic problems: those of configs/prm_math.py.
 
   Raises:
     UserError: the file or one of its records is not so.
   """
-  if config['kind'] == 'arithmetic':
-    ones = {f'{name}_samples': 1 for name in SPLITS}
-    splits = arithmetic_splits(config | ones, seed)
+  if config.kind == 'arithmetic':
+    splits = arithmetic_splits(config, (1, 1, 1), seed)
     chosen = {
       'train': splits.train,
       'dev': splits.dev,
       'test': splits.evaluations['arithmetic'],
-    }[config['split']]
+    }[split]
     return [
       Problem(
         chain.problem,
@@ -74,7 +93,7 @@ def read_problems(config: Mapping[str, Any], seed: int) -> list[Problem]:
       )
       for chain in chosen
     ]
-  path = data_root(config['root'], 'problems.root') / config['path']
+  path = data_root(config.root, 'problems.root') / config.path
   problems = []
   for number, record in enumerate(records.iterate(path), 1):
     try:

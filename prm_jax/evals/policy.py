@@ -7,10 +7,11 @@ same way: they are what an imitator is to come near.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -21,8 +22,38 @@ from prm_jax.evals import best_of_n, bootstrap
 from prm_jax.inference.driver import CannotDo
 from prm_jax.inference.grading import is_right, same_answer, truth_of
 from prm_jax.inference.protocols import Completion, Policy, Request
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, each
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyEvaluation:
+  """How a policy is evaluated.
+
+  Attributes:
+    samples: chains of each problem.
+    ns: numbers of samples, ascending, at which pass and majority are shown.
+    resamples: bootstrap samples of every interval.
+    max_dev_problems: dev problems that are read at every checkpoint; 0 reads
+      all.
+    max_problems: problems of each evaluation, evenly spaced; 0 takes all.
+  """
+
+  samples: Annotated[int, at_least(1)] = 16
+  ns: Annotated[tuple[int, ...], each(at_least(1))] = (1, 2, 4, 8, 16)
+  resamples: Annotated[int, at_least(1)] = 2000
+  max_dev_problems: Annotated[int, at_least(0)] = 0
+  max_problems: Annotated[int, at_least(0)] = 0
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+    checks.check_ascending('ns', self.ns)
+    if self.samples < self.ns[-1]:
+      checks.fail(
+        'samples', self.samples, f'expected at least the {self.ns[-1]} of ns'
+      )
 
 
 def known_answers(
@@ -195,17 +226,14 @@ def sampling_section(
 
 
 def solver_log_likelihood(
-  config: Mapping[str, Any], chains: Sequence[Chain]
+  domain: arithmetic.ArithmeticConfig, chains: Sequence[Chain]
 ) -> float:
   """Sum of log P(chain | problem) under the solver that wrote the chains, nats.
 
   No policy does better in the mean over the solver's chains (Gibbs): all but
   the results of a chain follows from its problem.
-
-  Args:
-    config: of the domain, as in `data.arithmetic`.
   """
-  transitions = arithmetic.make_solver(arithmetic.ArithmeticConfig(**config))
+  transitions = arithmetic.make_solver(domain)
   total = 0.0
   for chain in chains:
     written = arithmetic_text.read_problem(chain.problem)
