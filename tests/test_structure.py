@@ -45,9 +45,9 @@ def reads_of_a_raw_config(tree):
       and node.args
     ):
       key, value = node.args[0], node.func.value
-    if isinstance(key, ast.Constant) and isinstance(key.value, str):
-      if 'config' in ast.unparse(value):
-        yield node.lineno
+    named = isinstance(key, ast.Constant) and isinstance(key.value, str)
+    if named and 'config' in ast.unparse(value):
+      yield node.lineno
 
 
 def test_the_reader_of_raw_configs():
