@@ -16,7 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from prm_jax.data.datasets import DataConfig
+from prm_jax.data.config import DataConfig
 from prm_jax.inference import score
 from prm_jax.inference.sampler import SamplingConfig, Slots, Stops
 from prm_jax.inference.score import bucket

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from prm_jax.data.chains import first_error
-from prm_jax.data.datasets import DataConfig, load_dataset
+from prm_jax.data.config import DataConfig
+from prm_jax.data.datasets import load_dataset
 from prm_jax.runtime.errors import UserError
 
 KNOWN = 'Eva has 3 bags of 5 nuts and eats 1. How many nuts are left?'

@@ -58,7 +58,10 @@ BEFORE_PARSING = {
     [TINY, '--config.train.steps=2.5', '{work}'],
     r"config\.train\.steps='2\.5': expected a whole number",
   ),
-  'value for a section': ([TINY, '--config.optim=3', '{work}'], 'optim=3'),
+  'value for a section': (
+    [TINY, '--config.optim=3', '{work}'],
+    r"config\.optim='3': expected a value of this section",
+  ),
   'index into a tuple': (
     [TINY, '--config.evaluation.ns[0]=1', '{work}'],
     r'evaluation.ns\[0\]',
@@ -142,7 +145,7 @@ REFUSED = {
   'profile.steps=3': 'profile.first_step=0: .* train.steps=6; 2 is',
   'profile.steps=-1': 'profile.steps=-1: expected >= 0',
   'evaluation.aggregate=foo': "evaluation.aggregate='foo': .*aggregates: min",
-  'evaluation.aggregates=foo': "evaluation.aggregates='foo': expected one of",
+  'evaluation.aggregates=foo': r"aggregates=\('foo',\): expected one of min",
   'evaluation.best_of_n=foo': "best_of_n='foo': expected one of arithmetic",
   'evaluation.ns=0': 'evaluation.ns=.*: expected >= 1',
 }
