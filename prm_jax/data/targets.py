@@ -8,18 +8,17 @@ the outcome is supervised. Steps of weight 0 are masked out of the loss.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from prm_jax.data.chains import Chain
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import one_of
 
-CHOICES = {
-  'supervision': ('process', 'outcome', 'completion'),
-  'neutral': ('good', 'bad', 'ignore', 'half'),
-  'after_first_error': ('mask', 'bad', 'keep'),
-}
+Supervision = Annotated[str, one_of('process', 'outcome', 'completion')]
+Neutral = Annotated[str, one_of('good', 'bad', 'ignore', 'half')]
+AfterFirstError = Annotated[str, one_of('mask', 'bad', 'keep')]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,18 +44,13 @@ class TargetConfig:
       else 0. With 0 a step is right if any rollout from it succeeded.
   """
 
-  supervision: str = 'process'
-  neutral: str = 'good'
-  after_first_error: str = 'mask'
+  supervision: Supervision = 'process'
+  neutral: Neutral = 'good'
+  after_first_error: AfterFirstError = 'mask'
   hard_above: float | None = None
 
   def __post_init__(self) -> None:
-    for name, choices in CHOICES.items():
-      if getattr(self, name) not in choices:
-        raise UserError(
-          f'targets.{name}={getattr(self, name)!r}: expected one of '
-          f'{", ".join(choices)}'
-        )
+    checks.check(self)
 
 
 class Targets(NamedTuple):

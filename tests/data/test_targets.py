@@ -164,5 +164,5 @@ def test_a_chain_without_labels_is_masked():
   ],
 )
 def test_unknown_choices_are_rejected(name, value):
-  with pytest.raises(UserError, match=f'targets.{name}={value!r}: expected'):
+  with pytest.raises(UserError, match=f'^{name}={value!r}: expected one of'):
     TargetConfig(**{name: value})

@@ -21,11 +21,13 @@ each), m the modulus; operations are indices into OPS.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, within
 from prm_jax.runtime.errors import UserError
 
 OPS = ('+', '-', '*')
@@ -58,32 +60,18 @@ class ArithmeticConfig:
     ops: the operations that occur in problems, some of OPS.
   """
 
-  modulus: int = 10
-  operations: int = 5
-  wrong_facts: float = 0.18
-  use_wrong: float = 0.75
-  slip: float = 0.03
-  solver_seed: int = 0
+  modulus: Annotated[int, within(2, 99)] = 10
+  operations: Annotated[int, at_least(1)] = 5
+  wrong_facts: Annotated[float, within(0, 1)] = 0.18
+  use_wrong: Annotated[float, within(0, 1)] = 0.75
+  slip: Annotated[float, within(0, 1)] = 0.03
+  solver_seed: Annotated[int, at_least(0)] = 0
   ops: str = ''.join(OPS)
 
   def __post_init__(self) -> None:
-    if not isinstance(self.modulus, int) or not 2 <= self.modulus <= 99:
-      raise UserError(
-        f'arithmetic modulus={self.modulus!r}: expected a whole number from 2 '
-        'to 99, the largest number of the arithmetic tokenizer'
-      )
-    _check_count('operations', self.operations)
-    for name in ('wrong_facts', 'use_wrong', 'slip'):
-      value = getattr(self, name)
-      if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise UserError(
-          f'arithmetic {name}={value!r}: expected a probability in [0, 1]'
-        )
-    _check_seed('solver_seed', self.solver_seed)
+    checks.check(self)
     if not self.ops or not set(self.ops) <= set(OPS):
-      raise UserError(
-        f'arithmetic ops={self.ops!r}: expected one or more of {"".join(OPS)}'
-      )
+      checks.fail('ops', self.ops, f'expected one or more of {"".join(OPS)}')
 
 
 class Problems(NamedTuple):

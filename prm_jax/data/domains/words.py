@@ -17,6 +17,7 @@ The docstring of `planting` says what the labels mean.
 """
 
 import dataclasses
+from typing import Annotated
 
 import numpy as np
 
@@ -32,6 +33,8 @@ from prm_jax.data.domains.word_templates import (
   sample_problem,
   template_indices,
 )
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import each, one_of, within
 from prm_jax.runtime.errors import UserError
 
 
@@ -47,29 +50,20 @@ class WordsConfig:
     kinds: the kinds of error to plant, from `corruptions.KINDS`.
   """
 
-  templates: str = 'train'
-  error_share: float = 0.5
-  repeat_share: float = 0.05
-  kinds: tuple[str, ...] = corruptions.KINDS
+  templates: Annotated[str, one_of('train', 'held_out')] = 'train'
+  error_share: Annotated[float, within(0, 1)] = 0.5
+  repeat_share: Annotated[float, within(0, 1)] = 0.05
+  kinds: Annotated[tuple[str, ...], each(one_of(*corruptions.KINDS))] = (
+    corruptions.KINDS
+  )
 
   def __post_init__(self) -> None:
-    if self.templates not in ('train', 'held_out'):
-      raise UserError(
-        f'words templates={self.templates!r}: expected train or held_out'
-      )
-    for name in ('error_share', 'repeat_share'):
-      value = getattr(self, name)
-      if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise UserError(
-          f'words {name}={value!r}: expected a probability in [0, 1]'
-        )
-    # Configs give a list, but a frozen dataclass is hashable with tuples only.
-    object.__setattr__(self, 'kinds', tuple(self.kinds))
-    unknown = sorted(set(self.kinds) - set(corruptions.KINDS))
-    if unknown or not self.kinds:
-      raise UserError(
-        f'words kinds={self.kinds!r}: expected one or more of '
-        f'{", ".join(corruptions.KINDS)}'
+    checks.check(self)
+    if not self.kinds:
+      checks.fail(
+        'kinds',
+        self.kinds,
+        f'expected one or more of {", ".join(corruptions.KINDS)}',
       )
 
 
