@@ -26,6 +26,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.domains.draws import check_count, make_generator
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, within
 from prm_jax.runtime.errors import UserError
@@ -104,7 +105,7 @@ def make_solver(config: ArithmeticConfig) -> np.ndarray:
     [3, m, m, m] float64, P(result | op, a, b) over the last axis.
   """
   m = config.modulus
-  rng = _generator('solver_seed', config.solver_seed, _SOLVER_STREAM)
+  rng = make_generator(config.solver_seed, _SOLVER_STREAM)
   truth = _true_table(m).ravel()
   facts = np.arange(len(truth))
   wrong = rng.permutation(facts)[: round(config.wrong_facts * len(facts))]
@@ -130,7 +131,7 @@ def sample_problems(
   Raises:
     UserError: fewer than `count` problems exist.
   """
-  _check_count('count', count)
+  check_count('count', count)
   m, k = config.modulus, config.operations
   ops = np.array([OPS.index(op) for op in OPS if op in config.ops], np.int32)
   exist = m * (len(ops) * m) ** k
@@ -140,7 +141,7 @@ def sample_problems(
       f'with modulus={m} and operations={k}; raise one of these or lower the '
       'count'
     )
-  rng = _generator('seed', seed, _PROBLEM_STREAM)
+  rng = make_generator(seed, _PROBLEM_STREAM)
   high = np.array([m] + [len(ops), m] * k)
   rows = np.zeros((0, len(high)), np.int64)
   while len(rows) < count:
@@ -167,12 +168,12 @@ def sample_results(
   Returns:
     int32 results in [0, m), with S = `samples`.
   """
-  _check_count('samples', samples)
+  check_count('samples', samples)
   modulus = transitions.shape[-1]
   shape = problems.ops.shape
   uniform = np.stack(
     [
-      _generator('seed', seed, _RESULT_STREAM, s).random(shape)
+      make_generator(seed, _RESULT_STREAM, s).random(shape)
       for s in range(samples)
     ],
     axis=1,
@@ -317,19 +318,3 @@ def _true_table(modulus: int) -> np.ndarray:  # [3, m, m]
   """Returns the right result of every (op, a, b), operations as in OPS."""
   a, b = np.ogrid[:modulus, :modulus]
   return np.stack([a + b, a - b, a * b]) % modulus
-
-
-def _generator(name: str, seed: int, *stream: int) -> np.random.Generator:
-  """Returns the random generator of one stream of a seed."""
-  _check_seed(name, seed)
-  return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=stream))
-
-
-def _check_seed(name: str, seed: int) -> None:
-  if not isinstance(seed, int | np.integer) or seed < 0:
-    raise UserError(f'{name}={seed!r}: expected a whole number from 0 up')
-
-
-def _check_count(name: str, count: int) -> None:
-  if not isinstance(count, int | np.integer) or count < 1:
-    raise UserError(f'{name}={count!r}: expected a whole number from 1 up')

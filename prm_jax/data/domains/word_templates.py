@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prm_jax.data.domains import corruptions, equations
+from prm_jax.data.domains.draws import make_generator
 from prm_jax.runtime.errors import UserError
 
 TEMPLATES = 100
@@ -239,8 +240,3 @@ def _generators() -> dict[int, Callable]:
   return {
     t: getattr(modules[t >= 50], f'generate_{t}') for t in gsm_symbolic.tasks_ok
   }
-
-
-def make_generator(seed: int, *stream: int) -> np.random.Generator:
-  """Returns the random generator of one stream of a seed."""
-  return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=stream))

@@ -19,16 +19,14 @@ The docstring of `planting` says what the labels mean.
 import dataclasses
 from typing import Annotated
 
-import numpy as np
-
 from prm_jax.data.chains import Chain
 from prm_jax.data.domains import corruptions
+from prm_jax.data.domains.draws import check_count, make_generator
 from prm_jax.data.domains.planting import PlantingConfig, chain_with_errors
 from prm_jax.data.domains.word_templates import (
   CHAIN_STREAM,
   MAX_DRAWS,
   Template,
-  make_generator,
   profile_template,
   sample_problem,
   template_indices,
@@ -103,11 +101,8 @@ def make_chains(
     UserError: the package reasoning-gym is missing, no template of the group
       offers any of the kinds, or the templates have too few distinct problems.
   """
-  for name, value in (('count', count), ('samples', samples)):
-    if not isinstance(value, int | np.integer) or value < 1:
-      raise UserError(f'{name}={value!r}: expected a whole number from 1 up')
-  if not isinstance(seed, int | np.integer) or seed < 0:
-    raise UserError(f'seed={seed!r}: expected a whole number from 0 up')
+  check_count('count', count)
+  check_count('samples', samples)
   offers = {
     t: PlantingConfig(kinds, config.error_share, config.repeat_share)
     for t, template in profile_templates(config).items()
