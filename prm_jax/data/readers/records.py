@@ -182,7 +182,7 @@ def show(value: Any) -> str:
 
 
 def field(record: Any, name: str) -> Any:
-  """Returns `record[name]`."""
+  """Returns a field of a record."""
   if not isinstance(record, dict):
     raise UserError(f'{show(record)} where an object with {name!r} belongs')
   if name not in record:
@@ -191,7 +191,7 @@ def field(record: Any, name: str) -> Any:
 
 
 def text(record: Any, name: str) -> str:
-  """Returns a non-blank string without the white space around it."""
+  """Returns a field of non-blank text, without the white space around it."""
   value = field(record, name)
   if not isinstance(value, str) or not value.strip():
     raise UserError(f'{name!r} is {show(value)}: expected a non-blank string')
@@ -199,7 +199,7 @@ def text(record: Any, name: str) -> str:
 
 
 def lines(record: Any, name: str) -> tuple[str, ...]:
-  """Returns the non-blank lines of a text without white space around them.
+  """Returns the non-blank lines of a text field, stripped of white space.
 
   Only carriage returns and line feeds end a line; `str.splitlines` would also
   split steps at U+2028 and the like.
@@ -209,7 +209,7 @@ def lines(record: Any, name: str) -> tuple[str, ...]:
 
 
 def items(record: Any, name: str) -> list[Any]:
-  """Returns a list, which may be empty."""
+  """Returns a field that holds a list, which may be empty."""
   value = field(record, name)
   if not isinstance(value, list):
     raise UserError(f'{name!r} is {show(value)}: expected a list')
@@ -217,7 +217,7 @@ def items(record: Any, name: str) -> list[Any]:
 
 
 def steps(record: Any, name: str) -> tuple[str, ...]:
-  """Returns one or more non-blank strings without white space around them."""
+  """Returns a field of one or more non-blank texts, stripped of white space."""
   found = []
   for i, step in enumerate(items(record, name)):
     if not isinstance(step, str) or not step.strip():
@@ -229,7 +229,7 @@ def steps(record: Any, name: str) -> tuple[str, ...]:
 
 
 def flag(record: Any, name: str) -> bool:
-  """Returns true or false."""
+  """Returns a field that holds true or false."""
   value = field(record, name)
   if not isinstance(value, bool):
     raise UserError(f'{name!r} is {show(value)}: expected true or false')
@@ -237,7 +237,7 @@ def flag(record: Any, name: str) -> bool:
 
 
 def integer(record: Any, name: str, low: int, high: int) -> int:
-  """Returns an integer in [low, high]."""
+  """Returns a field that holds an integer in [low, high]."""
   value = field(record, name)
   if type(value) is not int or not low <= value <= high:
     raise UserError(
