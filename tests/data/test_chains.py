@@ -5,10 +5,8 @@ import json
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from prm_jax.data.chains import (
-  SOURCES,
   Chain,
   StepLabel,
   first_error,
@@ -16,42 +14,10 @@ from prm_jax.data.chains import (
   to_dict,
 )
 from prm_jax.runtime.errors import UserError
-
-TEXT = st.text(min_size=1).filter(str.strip)
-JSON = st.recursive(
-  st.none() | st.booleans() | st.integers() | st.floats(-9, 9) | st.text(),
-  lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-  max_leaves=5,
-)
+from tests.data.chain_strategies import any_chain
 
 
-@st.composite
-def labels(draw):
-  trials = draw(st.none() | st.integers(0, 64))
-  return StepLabel(
-    value=draw(st.none() | st.floats(0, 1)),
-    source=draw(st.sampled_from(SOURCES)),
-    successes=None if trials is None else draw(st.integers(0, trials)),
-    trials=trials,
-    neutral=draw(st.booleans()),
-  )
-
-
-@st.composite
-def chains(draw):
-  steps = draw(st.lists(TEXT, min_size=1, max_size=4))
-  n = draw(st.sampled_from((0, len(steps))))
-  return Chain(
-    problem=draw(TEXT),
-    steps=tuple(steps),
-    answer=draw(st.none() | st.text()),
-    outcome=draw(st.none() | st.booleans()),
-    labels=tuple(draw(st.lists(labels(), min_size=n, max_size=n))),
-    meta=draw(st.dictionaries(st.text(), JSON, max_size=3)),
-  )
-
-
-@given(chains())
+@given(any_chain())
 def test_a_chain_is_the_same_after_json(chain):
   assert from_dict(json.loads(json.dumps(to_dict(chain)))) == chain
 
