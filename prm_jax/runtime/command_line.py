@@ -1,6 +1,6 @@
-"""The `--config` flag, and one clear line for what a person can mistype.
+"""Defines the `--config` flag and parses command lines.
 
-`prm_jax.main` runs the job that a config describes, `prm_jax.aot` compiles it.
+`prm_jax.main` runs the job that a config describes; `prm_jax.aot` compiles it.
 """
 
 from absl import flags
@@ -15,20 +15,28 @@ CONFIG = config_flags.DEFINE_config_file(
 
 
 def log(text: str) -> None:
-  """Process 0 talks for all."""
+  """Prints a line, on the first process only."""
   if processes.is_first():
     print(text, flush=True)
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  """absl's parser, with one clear line for what a person can mistype."""
+  """Parses flags and loads the config.
+
+  Returns:
+    The arguments that are no flags.
+
+  Raises:
+    UserError: names the flag or the config's key that is wrong, in one line.
+  """
   try:
     rest = flags.FLAGS(argv)
-    # A file that cannot be read raises when it is first looked into.
+    # A config file is loaded, and may raise, at the first access to its value.
     _ = 'task' in (CONFIG.value or ())
     return rest
   except flags.Error as error:
-    # A config that raises is quoted with its traceback; the last line is it.
+    # absl quotes the traceback of a config that raises; its last line is the
+    # error.
     what, _, why = str(error).partition('Error whilst parsing config file:')
     why = why.strip().rpartition('\n')[2]
     raise UserError(f'{" ".join(f"{what}{why}".split())}; see --help') from None
@@ -43,7 +51,7 @@ def parse_flags(argv: list[str]) -> list[str]:
     raise UserError(f'config{place}: {error.msg}; correct the file') from None
   except (AttributeError, LookupError, TypeError, ValueError) as error:
     text = error.args[0] if error.args else type(error).__name__
-    if isinstance(text, KeyError):  # a misspelt name comes wrapped
+    if isinstance(text, KeyError):  # ml_collections wraps it
       text = text.args[0]
     raise UserError(
       f'config: {" ".join(str(text).split())}; see the config file for what '

@@ -25,7 +25,7 @@ from prm_jax.models.hub.gguf_container import GgufFile, open_file, read_tensor
 from prm_jax.models.hub.gguf_tokenizer import tokenizer_json
 from prm_jax.models.transformer import Params, init_params
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.finite import CURE, first_not_finite
+from prm_jax.runtime.finite import NOT_FINITE, first_not_finite
 from prm_jax.runtime.metrics import Heartbeat
 from prm_jax.runtime.sharding import path_name, shardings
 
@@ -211,8 +211,8 @@ class GgufModel:
       path, layer = bad
       name = whole[path][0] if path in whole else layered[path][0] % layer
       raise UserError(
-        f'{self.file.path}: tensor {name!r} {CURE}download it again, or use '
-        'another quantisation'
+        f'{self.file.path}: tensor {name!r} {NOT_FINITE}download '
+        'it again, or use another quantisation'
       )
     return params
 
