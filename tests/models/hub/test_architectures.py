@@ -1,4 +1,4 @@
-"""config.json to TransformerConfig and back, and what is refused."""
+"""config.json to TransformerConfig and back, and which models are rejected."""
 
 import json
 import pathlib
@@ -201,7 +201,7 @@ def read(directory, values):
 
 
 def changed(family, **changes):
-  """A tiny config with some keys set; `...` leaves one out."""
+  """A tiny config with some keys changed; `...` removes a key."""
   values = CONFIGS[family] | changes
   return {key: value for key, value in values.items() if value is not ...}
 
@@ -213,7 +213,7 @@ def test_published_configs(name, tmp_path):
 
 
 @pytest.mark.parametrize('name', PUBLISHED)
-def test_keys_of_before_and_since_transformers_5(name, tmp_path):
+def test_keys_of_old_and_new_transformers(name, tmp_path):
   values = dict(PUBLISHED[name][0])
   rope = {'rope_theta': values.pop('rope_theta')}
   rope |= values.pop('rope_scaling', None) or {'rope_type': 'default'}
@@ -221,7 +221,7 @@ def test_keys_of_before_and_since_transformers_5(name, tmp_path):
   assert read(tmp_path, values) == PUBLISHED[name][1:]
 
 
-def test_the_first_name_of_the_kind_of_scaling(tmp_path):
+def test_the_old_name_of_rope_type(tmp_path):
   rope = {key: v for key, v in LLAMA3_ROPE.items() if key != 'rope_type'}
   values = changed('llama3', rope_scaling=rope | {'type': 'llama3'})
   assert read(tmp_path, values)[0].rope_scaling.original_length == 8192
@@ -332,7 +332,7 @@ def test_the_longest_sequence(family, changes, longest, tmp_path):
     ),
   ],
 )
-def test_what_we_do_not_compute_is_refused(family, changes, message, tmp_path):
+def test_unsupported_models_are_rejected(family, changes, message, tmp_path):
   with pytest.raises(UserError, match=message) as error:
     read(tmp_path, changed(family, **changes))
   assert str(tmp_path / 'config.json') in str(error.value)
@@ -364,7 +364,7 @@ VALUES = st.one_of(
     max_size=3,
   ),
 )
-def test_any_value_reads_or_is_refused(tmp_path_factory, family, changes):
+def test_any_value_is_read_or_rejected(tmp_path_factory, family, changes):
   directory = tmp_path_factory.mktemp('model')
   try:
     config, longest = read(directory, changed(family, **changes))
@@ -394,13 +394,13 @@ def test_damaged_configs(content, message, tmp_path):
 
 
 @pytest.mark.parametrize('name', PUBLISHED)
-def test_what_is_written_reads_back(name, tmp_path):
+def test_a_written_config_reads_back(name, tmp_path):
   _, config, _ = PUBLISHED[name]
   values = architecture_json(config, 'lm', 1234, 'float32')
   assert read(tmp_path, values) == (config, 1234)
 
 
-def test_what_no_family_computes_is_not_written():
+def test_a_config_of_no_family_is_not_written():
   config = PUBLISHED['Qwen3-0.6B'][1]
   with pytest.raises(UserError, match='needs a model of the Qwen2 family'):
     architecture_json(config, 'process_reward_model', 10, 'float32')
@@ -413,7 +413,7 @@ def test_what_no_family_computes_is_not_written():
     architecture_json(both, 'lm', 10, 'float32')
 
 
-def test_a_folder_is_itself(tmp_path):
+def test_a_local_folder_resolves_to_itself(tmp_path):
   assert resolve(tmp_path) == tmp_path
   assert resolve(str(tmp_path)) == tmp_path
   with pytest.raises(UserError, match=r'model .*/absent: no such folder; name'):
@@ -422,7 +422,7 @@ def test_a_folder_is_itself(tmp_path):
 
 @pytest.fixture
 def hub_cache(tmp_path, monkeypatch) -> pathlib.Path:
-  """An empty cache of Hugging Face, without a network."""
+  """An empty Hugging Face cache, without a network."""
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
   monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path))
   return tmp_path
@@ -443,7 +443,7 @@ def test_a_model_of_the_hub_comes_from_the_cache(hub_cache):
 @pytest.mark.parametrize(
   'path', ['hf://owner/name', 'hf://owner/name@v2', 'hf://a/b/c', 'hf://']
 )
-def test_a_model_that_cannot_be_had(path, hub_cache):
+def test_a_model_that_is_not_available(path, hub_cache):
   with pytest.raises(UserError, match=f'model {path} is neither') as error:
     resolve(path)
   assert 'hf download' in str(error.value)

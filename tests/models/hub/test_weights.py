@@ -1,4 +1,4 @@
-"""Weights in: against transformers, across meshes, and every bad folder."""
+"""Loading weights: as transformers does, over meshes, and damaged folders."""
 
 import dataclasses
 import functools
@@ -32,12 +32,12 @@ from tests.models.hub.published_configs import (
 from tests.shared.command_line import run_module
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
-AT_A_TIME = 4  # tokens of cached decoding
+CHUNK = 4  # tokens of cached decoding at a time
 DOWN = 'model.layers.1.mlp.down_proj.weight'
 
 
 def load(folder, **arguments):
-  """Parameters and config of a folder, on one device."""
+  """Loads the parameters and config of a folder, on one device."""
   mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
   config, _ = read_architecture(folder)
   return load_backbone(TensorFiles(folder), config, mesh, **arguments), config
@@ -53,7 +53,7 @@ def full_logits(params, config):
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def read_on(params, config, tokens, start, cache):
+def decode_chunk(params, config, tokens, start, cache):
   positions = start + jax.numpy.arange(tokens.shape[1])
   positions = jax.numpy.broadcast_to(positions, tokens.shape)
   hidden, cache = models.decode(params, config, tokens, positions, cache)
@@ -61,21 +61,21 @@ def read_on(params, config, tokens, start, cache):
 
 
 def cached_logits(params, config):
-  """The same, some tokens at a time: a prefill and what follows it."""
+  """Computes the same by cached decoding, a few tokens at a time."""
   rows, length = TOKENS.shape
   cache = models.init_cache(config, rows, length)
   # Where the next one will be, or it compiles twice.
   cache = jax.device_put(cache, params['norm']['scale'].sharding)
   found, params = [], models.unstack_layers(params, config)
-  for start in range(0, length, AT_A_TIME):
-    tokens = TOKENS[:, start : start + AT_A_TIME]
-    logits, cache = read_on(params, config, tokens, start, cache)
+  for start in range(0, length, CHUNK):
+    tokens = TOKENS[:, start : start + CHUNK]
+    logits, cache = decode_chunk(params, config, tokens, start, cache)
     found.append(logits)
   return np.concatenate(found, axis=1)
 
 
 @pytest.mark.parametrize('family', CONFIGS)
-def test_logits_are_those_of_transformers(family, tmp_path):
+def test_logits_equal_those_of_transformers(family, tmp_path):
   params, config = load(write_published(tmp_path, family))
   golden = np.load(GOLDEN / f'{family}.npz')['logits']
   assert np.abs(full_logits(params, config) - golden).max() < 1e-4
@@ -90,7 +90,7 @@ def test_logits_are_those_of_transformers(family, tmp_path):
     ('qwen3', {'norm_eps': 1e-2}),
   ],
 )
-def test_the_golden_logits_see_small_things(family, change, tmp_path):
+def test_golden_logits_detect_small_changes(family, change, tmp_path):
   params, config = load(write_published(tmp_path, family))
   golden = np.load(GOLDEN / f'{family}.npz')['logits']
   other = full_logits(params, dataclasses.replace(config, **change))
@@ -98,7 +98,7 @@ def test_the_golden_logits_see_small_things(family, change, tmp_path):
 
 
 @pytest.mark.parametrize('family', CONFIGS)
-def test_the_tree_is_that_of_init_params(family, tmp_path):
+def test_loaded_trees_equal_init_params(family, tmp_path):
   params, config = load(write_published(tmp_path, family))
   expected = jax.eval_shape(
     lambda key: models.init_params(key, config), jax.random.key(0)
@@ -109,7 +109,7 @@ def test_the_tree_is_that_of_init_params(family, tmp_path):
   )
 
 
-def test_meshes_hold_the_same_and_read_every_number_once(tmp_path):
+def test_meshes_load_the_same_and_read_each_value_once(tmp_path):
   folder = write_published(tmp_path, 'qwen2')
   meshes = ['1,8,1', '1,4,2', '2,1,4', '1,1,8']
   results = run_module('tests.models.hub.load_on_devices', folder, *meshes)
@@ -127,8 +127,8 @@ def test_meshes_hold_the_same_and_read_every_number_once(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_memory_is_that_of_the_parameters(dtype, tmp_path):
-  """2.1 GB of float32 parameters; measured 1.03 and 1.13."""
+def test_loading_takes_the_memory_of_the_parameters(dtype, tmp_path):
+  """2.1 GB of float32 parameters; measured 1.03 and 1.13 of that."""
   config = CONFIGS['qwen2'] | {
     'vocab_size': 32_000,
     'hidden_size': 1024,
@@ -238,7 +238,7 @@ def test_wrong_tensors(change, message, tmp_path):
   assert '\n' not in str(error.value)
 
 
-def test_a_claimed_tensor_that_is_missing(tmp_path):
+def test_a_tensor_that_only_the_index_has(tmp_path):
   folder = write_published(tmp_path, 'qwen2')
   with pytest.raises(UserError, match=r"no tensor 'v_head.summary.weight'"):
     load(folder, also=('v_head.summary.weight',))
@@ -246,7 +246,7 @@ def test_a_claimed_tensor_that_is_missing(tmp_path):
     TensorFiles(folder).read('v_head.summary.weight')
 
 
-def test_more_layers_than_memory_has_names_for(tmp_path):
+def test_a_huge_number_of_layers(tmp_path):
   folder = write_published(tmp_path, 'qwen2')
   config = CONFIGS['qwen2'] | {'num_hidden_layers': 10**12}
   (folder / 'config.json').write_text(json.dumps(config))
@@ -260,7 +260,7 @@ def test_an_unknown_dtype(tmp_path):
 
 
 def with_header(change):
-  """Rewrites the header of a file and leaves its data."""
+  """Rewrites the header of a file and keeps its data."""
 
   def apply(data: bytes) -> bytes:
     (size,) = struct.unpack('<Q', data[:8])
@@ -313,7 +313,7 @@ def test_damaged_files(damage, shards, tmp_path):
 
 @given(st.data())
 def test_any_damage_is_found_or_harmless(tmp_path_factory, data):
-  """Of a cut-off file all; of changed bytes those that are not numbers."""
+  """Truncation is always found; changed bytes are if they are no weights."""
   directory = tmp_path_factory.mktemp('model')
   config = CONFIGS['smollm2'] | {'num_hidden_layers': 1, 'vocab_size': 8}
   write_model(directory, config, random_tensors(shapes(config)))
