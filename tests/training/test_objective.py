@@ -62,7 +62,9 @@ def chain_losses(backbone, chain: Chain) -> list[float]:
   for i, step in enumerate(chain.steps):
     ids += FORMAT.encode_step(step, i == 0)
   ids.append(FORMAT.end)
-  logits = np.asarray(next_token_logits(backbone, np.array([ids])), np.float64)
+  # Padded on the right, which changes no earlier token, to compile it once.
+  tokens = np.pad(ids, (0, 30 - len(ids)))[None]
+  logits = np.asarray(next_token_logits(backbone, tokens), np.float64)
   logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   return [-logs[t - 1, ids[t]] for t in range(len(prompt), len(ids))]
 
