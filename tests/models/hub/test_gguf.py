@@ -12,7 +12,7 @@ import pytest
 
 from prm_jax.data.tokenizer import HuggingFaceTokenizer
 from prm_jax.models.attention import apply_rope
-from prm_jax.models.hub.gguf_file import _halves, read_gguf, smollm2_path
+from prm_jax.models.hub.gguf_file import _to_half_split, read_gguf, smollm2_path
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import AXES, make_mesh, shardings
 from tests.models.hub.gguf_writing import (
@@ -88,7 +88,7 @@ def test_reordered_rows_have_the_scores_of_interleaved_pairs():
     return turned.view(float)
 
   def ours(weight):
-    heads = (x @ _halves(weight, H).T).reshape(1, T, N, H)
+    heads = (x @ _to_half_split(weight, H).T).reshape(1, T, N, H)
     return apply_rope(heads.astype('f'), np.arange(T)[None], theta)[0]
 
   query, key = random.normal(size=(2, N * H, D))
