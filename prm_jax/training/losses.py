@@ -1,4 +1,4 @@
-"""One pure function per loss over step ends, and the language-model loss.
+"""Losses: one pure function for each step loss, and the language-model loss.
 
 A step loss maps the head's outputs to one value per step; `step_loss_weights`
 says how much each step counts. The two are separate so that a batch that is
