@@ -234,13 +234,10 @@ def choose_position(
   step_mask: np.ndarray,  # [M, P]
   labels: np.ndarray,  # [M]
 ) -> tuple[int, float]:
-  """Finds the step index k with the highest F1 of `position_guess`.
+  """Returns the step index k with the highest F1 of `position_guess`, and F1.
 
   This baseline uses no score, so a model has to beat it. Choose k on other data
   than it is reported on. Ties go to the smallest k.
-
-  Returns:
-    k, f1.
   """
   mask = np.asarray(step_mask, bool)
   labels = steps.check_first_errors(labels, mask)
@@ -314,10 +311,7 @@ def f1_ci(
   resamples: int = 2000,
   level: float = 0.95,
 ) -> tuple[float, float, float]:
-  """Returns F1 and its bootstrap interval over chains, stratified by kind.
-
-  Returns:
-    f1, lo, hi.
+  """Returns F1 and its interval over chains, stratified by kind: f1, lo, hi.
 
   Raises:
     UserError: There are no chains with an error or none without.
@@ -336,10 +330,7 @@ def f1_difference_ci(
   resamples: int = 2000,
   level: float = 0.95,
 ) -> tuple[float, float, float]:
-  """Returns F1 of a minus F1 of b on the same chains, with its interval.
-
-  The difference is paired; result and errors are as in `f1_ci`.
-  """
+  """Returns F1 of a minus F1 of b on the same chains, paired, as `f1_ci`."""
   a, labels = _check_pair(predictions_a, labels)
   b, labels = _check_pair(predictions_b, labels)
   hits = np.stack([a == labels, b == labels], axis=1)

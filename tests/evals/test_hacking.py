@@ -1,4 +1,4 @@
-"""The alarm is raised when a score rises while accuracy falls, and only then."""
+"""The alarm rises when a score rises while accuracy falls, and only then."""
 
 import numpy as np
 import pytest
