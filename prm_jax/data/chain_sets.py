@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from prm_jax.data import builder
 from prm_jax.data import chains as chains_lib
 from prm_jax.data.chains import Chain
-from prm_jax.runtime import manifest, paths
+from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import read_results
 
 SPLIT = 'train'
 
@@ -55,7 +56,7 @@ def read(workdir: str, flag: str) -> builder.ChainSource:
   paths.check_local(workdir, f'what {flag} names')
   folder = paths.open_path(workdir).expanduser()
   try:
-    name = manifest.read_results(folder)['dataset']['name']
+    name = read_results(folder)['dataset']['name']
   except (LookupError, TypeError):
     raise UserError(
       f'{flag}={workdir!r} holds no results.json with chains; name the '

@@ -7,10 +7,11 @@ a policy that imitates the data should come near them.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -21,8 +22,39 @@ from prm_jax.evals import best_of_n, bootstrap
 from prm_jax.inference.driver import CannotDo
 from prm_jax.inference.grading import is_right, same_answer, truth_of
 from prm_jax.inference.protocols import Completion, Policy, Request
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, each
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyEvaluation:
+  """Says how a policy is evaluated.
+
+  Attributes:
+    samples: number of chains sampled per problem.
+    ns: numbers of samples, ascending, at which pass and majority are shown.
+    resamples: number of bootstrap resamples of every interval.
+    max_dev_problems: number of dev problems that are read at every checkpoint;
+      0 reads all.
+    max_problems: number of problems of each evaluation, evenly spaced; 0 takes
+      all.
+  """
+
+  samples: Annotated[int, at_least(1)] = 16
+  ns: Annotated[tuple[int, ...], each(at_least(1))] = (1, 2, 4, 8, 16)
+  resamples: Annotated[int, at_least(1)] = 2000
+  max_dev_problems: Annotated[int, at_least(0)] = 0
+  max_problems: Annotated[int, at_least(0)] = 0
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+    checks.check_ascending('ns', self.ns)
+    if self.samples < self.ns[-1]:
+      checks.fail(
+        'samples', self.samples, f'expected at least the {self.ns[-1]} of ns'
+      )
 
 
 def known_answers(
@@ -207,19 +239,15 @@ def sampling_section(
 
 
 def solver_log_likelihood(
-  config: Mapping[str, Any], chains: Sequence[Chain]
+  domain: arithmetic.ArithmeticConfig, chains: Sequence[Chain]
 ) -> float:
   """Returns the log-likelihood of chains under the solver that wrote them.
 
   It is the sum of log P(chain | problem) in nats. By Gibbs' inequality no
   policy has a higher mean over the solver's chains. Only the results of a chain
   are random; everything else follows from its problem.
-
-  Args:
-    config: fields of ArithmeticConfig.
-    chains: chains of the arithmetic domain.
   """
-  transitions = arithmetic.make_solver(arithmetic.ArithmeticConfig(**config))
+  transitions = arithmetic.make_solver(domain)
   total = 0.0
   for chain in chains:
     written = arithmetic_text.read_problem(chain.problem)
