@@ -122,7 +122,9 @@ def test_problems_without_a_known_answer_are_left_out():
 def test_the_likelihood_of_the_solver_has_a_closed_form():
   """Without misconceptions a step is right with 1 - slip, else one of nine."""
   slip = 0.1
-  config = dict(wrong_facts=0.0, use_wrong=0.5, slip=slip, operations=2)
+  config = arithmetic.ArithmeticConfig(
+    wrong_facts=0.0, use_wrong=0.5, slip=slip, operations=2
+  )
   chains = [Chain(PROBLEM, RIGHT.steps), Chain(PROBLEM, WRONG.steps)]
   right, wrong = math.log(1 - slip), math.log(slip / 9)
   found = policy.solver_log_likelihood(config, chains)
@@ -136,7 +138,7 @@ def test_the_likelihood_of_the_solver_is_minus_its_entropy_in_the_mean():
   samples = 50
   results = arithmetic.sample_results(solver, problems, samples, seed=0)
   chains = arithmetic.to_chains(config, problems, results)
-  sums = policy.solver_log_likelihood(vars(config), chains) / len(chains)
+  sums = policy.solver_log_likelihood(config, chains) / len(chains)
   logs = np.log(solver)
   means = (solver * logs).sum(-1)
   spread = (solver * logs**2).sum(-1) - means**2
