@@ -9,7 +9,7 @@ from prm_jax.data.chains import Chain
 from prm_jax.inference.score import aggregate
 from prm_jax.labels.active import ActiveConfig, chain_scores, select, take
 from prm_jax.runtime.errors import UserError
-from tests.inference.test_scorer import the_scorer
+from tests.shared.tiny_trees import make_scorer
 
 
 class WrittenScores:
@@ -116,9 +116,14 @@ def test_ties_go_to_the_first():
   assert selection.indices == [0]
 
 
+@pytest.fixture(scope='module')
+def scorer():
+  return make_scorer()
+
+
 @pytest.mark.parametrize('batch_size', [3, 1024])
-def test_chain_scores_equal_the_scorers_own(batch_size):
-  rng, scorer = np.random.default_rng(0), the_scorer()
+def test_chain_scores_equal_the_scorers_own(scorer, batch_size):
+  rng = np.random.default_rng(0)
   chains = [
     sample(f'problem {n % 4}', bool(n % 3), *rng.integers(100, size=1 + n % 5))
     for n in range(14)
