@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from prm_jax.evals import selective
 from prm_jax.runtime.errors import UserError
-
-
-def binomial_cdf(k, n, p):
-  return sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1))
 
 
 @given(st.integers(0, 60), st.integers(1, 60), st.sampled_from([0.9, 0.95]))
@@ -20,7 +17,7 @@ def test_bound_solves_its_own_equation(errors, more, confidence):
   answered = errors + more
   bound = selective.error_bound(errors, answered, confidence)
   # At the bound, so few errors occur with probability 1 - confidence.
-  tail = binomial_cdf(errors, answered, bound)
+  tail = stats.binom.cdf(errors, answered, bound)
   assert tail == pytest.approx(1 - confidence, rel=1e-6)
   none = selective.error_bound(0, answered, confidence)
   assert none == pytest.approx(1 - (1 - confidence) ** (1 / answered))
