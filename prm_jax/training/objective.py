@@ -8,7 +8,7 @@ takes the gradient.
 """
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from prm_jax.models import (
   number_likelihood,
   step_logits,
 )
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, one_of
 from prm_jax.training import losses
 from prm_jax.training.train_state import NO_LORA
 
@@ -40,9 +42,12 @@ class LossConfig:
     margin: margin of the ranking loss.
   """
 
-  name: str = 'bce'
-  lm_weight: float = 0.0
-  margin: float = 4.0
+  name: Annotated[str, one_of(*losses.LOSSES, '')] = 'bce'
+  lm_weight: Annotated[float, at_least(0)] = 0.0
+  margin: Annotated[float, at_least(0)] = 4.0
+
+  def __post_init__(self) -> None:
+    checks.check(self)
 
 
 POLICY_LOSS = LossConfig(name='', lm_weight=1.0)

@@ -6,13 +6,14 @@ back. OptimConfig lists the memory that each choice takes.
 
 import dataclasses
 import re
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above, at_least, from_to_below, one_of
 from prm_jax.runtime.sharding import path_name
 
 OPTIMIZERS = ('adamw', 'adafactor')
@@ -49,34 +50,24 @@ class OptimConfig:
       changes are too small for bfloat16.
   """
 
-  name: str = 'adamw'
-  lr: float = 1e-3
-  warmup: int = 100
-  schedule: str = 'cosine'
-  b1: float = 0.9
-  b2: float = 0.95
-  weight_decay: float = 0.01
-  clip: float = 1.0
-  moments: str = 'float32'
+  name: Annotated[str, one_of(*OPTIMIZERS)] = 'adamw'
+  lr: Annotated[float, at_least(0)] = 1e-3
+  warmup: Annotated[int, at_least(0)] = 100
+  schedule: Annotated[str, one_of(*SCHEDULES)] = 'cosine'
+  b1: Annotated[float, from_to_below(0, 1)] = 0.9
+  b2: Annotated[float, from_to_below(0, 1)] = 0.95
+  weight_decay: Annotated[float, at_least(0)] = 0.01
+  clip: Annotated[float, above(0)] = 1.0
+  moments: Annotated[str, one_of(*MOMENTS)] = 'float32'
 
   def __post_init__(self) -> None:
-    if self.name not in OPTIMIZERS:
-      raise UserError(
-        f'optim.name={self.name!r}: expected one of {", ".join(OPTIMIZERS)}'
-      )
-    if self.moments not in MOMENTS:
-      raise UserError(
-        f'optim.moments={self.moments!r}: expected one of {", ".join(MOMENTS)}'
-      )
+    checks.check(self)
     if self.name == 'adafactor' and self.moments != 'float32':
-      raise UserError(
-        f'optim.moments={self.moments!r} is for optim.name=adamw; adafactor '
-        'keeps no moment of that size: leave it at float32'
-      )
-    if self.schedule not in SCHEDULES:
-      raise UserError(
-        f'optim.schedule={self.schedule!r}: expected one of '
-        f'{", ".join(SCHEDULES)}'
+      checks.fail(
+        'moments',
+        self.moments,
+        'is for name=adamw: adafactor keeps no moment of that size; leave it '
+        'at float32',
       )
 
 
