@@ -113,6 +113,16 @@ RUN_HERE = [command for command in COMMANDS if not command.missing]
 SNIPPETS = blocks('python')
 
 
+def run_python(*args):
+  return subprocess.run(
+    [sys.executable, *args],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
 def missing_for(code):
   """As `Command.missing`, of a snippet; its comments do not count."""
   plain = ast.unparse(ast.parse(code))
@@ -144,10 +154,7 @@ def test_every_command_is_parsed(monkeypatch, capsys):
     assert error == "error: unknown argument 'SURPLUS'; see --help", command
   for command in COMMANDS:
     if command.module == 'aot':
-      done = subprocess.run(
-        [*(sys.executable, '-m', 'prm_jax.aot'), *command.args, 'SURPLUS'],
-        **{'cwd': ROOT, 'capture_output': True, 'text': True, 'check': False},
-      )
+      done = run_python('-m', 'prm_jax.aot', *command.args, 'SURPLUS')
       assert "unknown argument 'SURPLUS'" in done.stderr, command
     elif command.module != 'main':
       name = 'report.__main__' if command.module == 'report' else command.module
@@ -168,18 +175,17 @@ def tiny(command, folder):
     file, _, variants = args[place].partition(':')
     args[place] = f'{file}:{variants}{"," * bool(variants)}tiny'
     args += SMALLER.get(pathlib.Path(file).stem, ())
-    if '/tmp/prm_math' not in args and 'prm_math' in file:
-      args += ['--config.orm_baseline=False'] * ('orm' not in str(command))
+    # One job trains an outcome model beside its PRM: the first.
+    if 'prm_math' in file and command != COMMANDS[0]:
+      args.append('--config.orm_baseline=False')
   swap = {
     '/tmp/': f'{folder}/',
     '=MY_DIR': f'={folder}/my_data',
     '=DIR': f'={REAL_DATA}',
     'my_prm.py:': f'{folder}/my_prm.py:',
   }
-  for i, each in enumerate(args):
-    for old, new in swap.items():
-      each = each.replace(old, new)
-    args[i] = each
+  for old, new in swap.items():
+    args = [each.replace(old, new) for each in args]
   return args
 
 
@@ -207,13 +213,8 @@ def run_wave(ready, folder):
   done = command_line.run_all([tiny(command, folder) for command in jobs])
   others = [command for command in ready if command.module != 'main']
   for command in others:
-    line = (sys.executable, '-m', f'prm_jax.{command.module}')
-    done.append(
-      subprocess.run(
-        [*line, *tiny(command, folder)],
-        **{'cwd': ROOT, 'capture_output': True, 'text': True, 'check': False},
-      )
-    )
+    line = ('-m', f'prm_jax.{command.module}', *tiny(command, folder))
+    done.append(run_python(*line))
   return dict(zip([*jobs, *others], done, strict=True))
 
 
@@ -254,10 +255,7 @@ def test_a_command_runs(command, finished):
 )
 def test_a_snippet_runs(page, code, finished):
   folder, _ = finished
-  done = subprocess.run(
-    [sys.executable, '-c', code.replace('/tmp/', f'{folder}/')],
-    **{'cwd': ROOT, 'capture_output': True, 'text': True, 'check': False},
-  )
+  done = run_python('-c', code.replace('/tmp/', f'{folder}/'))
   assert done.returncode == 0, f'{page}\n{done.stderr}'
 
 
