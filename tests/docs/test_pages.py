@@ -11,13 +11,13 @@ from prm_jax.data.readers import READERS
 from prm_jax.inference.published import STYLES
 from prm_jax.jobs.label import SOURCES
 from prm_jax.jobs.selections import SELECTIONS
-from prm_jax.main import TASKS
 from prm_jax.models.hub.architectures import LAYOUTS
 from prm_jax.rl.rewards import FORMS
 from prm_jax.search.methods import METHODS
 from tests.shared.command_line import ROOT
 
 README = ROOT / 'README.md'
+CONFIGS = sorted((ROOT / 'configs').glob('*_math.py'))
 DOCS = sorted((ROOT / 'docs').glob('*.md'))
 PAGES = (README, ROOT / 'CONTRIBUTING.md', ROOT / 'CHANGELOG.md', *DOCS)
 LINK = re.compile(r'\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)')
@@ -50,7 +50,7 @@ def config_keys():
       for key, inner in value.items():
         walk(inner, f'{name}.{key}')
 
-  for path in sorted((ROOT / 'configs').glob('*_math.py')):
+  for path in CONFIGS:
     # Other kinds of data have other keys.
     variants = ['', 'human', 'words'] if path.stem == 'prm_math' else ['']
     for variant in variants:
@@ -83,7 +83,8 @@ def test_readme_leads_to_every_page_and_notebook():
 
 def test_readme_has_every_job_and_room():
   text = README.read_text()
-  assert set(TASKS) == set(re.findall(r'^\| `(\w+)` \|', text, re.MULTILINE))
+  jobs = {load_config(path).get_config().task for path in CONFIGS}
+  assert jobs == set(re.findall(r'^\| `(\w+)` \|', text, re.MULTILINE))
   rooms = {path.parent.name for path in ROOT.glob('prm_jax/*/__init__.py')}
   contributing = (ROOT / 'CONTRIBUTING.md').read_text()
   for room in rooms:
