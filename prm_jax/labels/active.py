@@ -27,7 +27,7 @@ METHODS = ('active', 'random')
 
 
 class ScoresSteps(Protocol):
-  """The part of a PRM that selection needs; `Scorer` provides it."""
+  """Defines the part of a PRM that selection needs; `Scorer` has it."""
 
   def score_many(
     self, chains: Sequence[tuple[str, Sequence[str]]]

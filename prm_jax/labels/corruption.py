@@ -131,8 +131,9 @@ def _corrupt_text(
   """Plants an error in a chain of written sentences, unless `keep`."""
   solution, links = _parse_solution(chain)
   kinds = {KINDS[kind]: kind for kind in config.kinds}
+  always = planting.PlantingConfig(tuple(kinds), 1.0, 0.0)
   made = planting.chain_with_errors(
-    chain.problem, solution, links, list(kinds), 1.0, 0.0, chain.meta, rng
+    chain.problem, solution, links, always, chain.meta, rng
   )
   if made is None:
     raise CannotDo('it offers no place for an error')

@@ -48,7 +48,7 @@ class RolloutBudget:
 
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig(RolloutBudget):
-  """Settings of Math-Shepherd's labels.
+  """Holds the settings of Math-Shepherd's labels.
 
   Attributes:
     stop_after_first_zero: goes from step to step and stops after the first one

@@ -65,20 +65,20 @@ def check_models(
   if method.scores and prm is None:
     raise UserError(
       f'method={name!r} asks a PRM and there is none; name one (prm.kind), or '
-      'take majority'
+      "take the method 'majority'"
     )
   if budget and math.isfinite(budget.flops):
     for each in (policy, prm) if method.scores else (policy,):
       if not each.counts_flops:
         raise UserError(
           f'budget.flops={budget.flops:g}: {each.name} does not say its FLOPs; '
-          'set budget.tokens or budget.samples instead'
+          'limit budget.tokens or budget.samples instead'
         )
   if isinstance(policy, Endpoint) and method.needs != 'chains':
     policy.check_goes_on()
   if isinstance(policy, RecordedPolicy) and method.needs == 'branches':
     able = [each for each in METHODS if METHODS[each].needs != 'branches']
     raise UserError(
-      f'method={name!r} goes on with a chain in several ways, recorded chains '
-      f'in one; take {", ".join(able)}, or a policy that writes'
+      f'method={name!r} goes on with a chain in several ways, but a recorded '
+      f'chain goes on in one; take {", ".join(able)}, or a policy that samples'
     )
