@@ -63,7 +63,7 @@ def test_what_is_no_step_has_no_value():
 def test_what_it_cannot_know():
   with pytest.raises(UserError, match="exact scorer of 'truth': expected one"):
     ExactScorer(CONFIG, 'truth')
-  with pytest.raises(UserError, match=r'modulo 10, the exact values .* 7;'):
+  with pytest.raises(UserError, match=r'modulo 10, but the exact .* 7;'):
     scores('value', [Scoring('mod 10 : 1 + 1', ('1 + 1 = 2',))])
   with pytest.raises(UserError, match='no problem of the arithmetic domain'):
     scores('steps', [Scoring('what?', ('1 + 1 = 2',))])

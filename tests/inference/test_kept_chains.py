@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from prm_jax.inference.generator import Generator, writing_flops
-from prm_jax.inference.kept_chains import pieces_of
+from prm_jax.inference.kept_chains import split_pieces
 from prm_jax.inference.protocols import Request
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.inference.writer import Job
@@ -112,10 +112,10 @@ def test_programs_are_few():
 
 
 def test_pieces_by_hand():
-  assert pieces_of((), STOPS) == []
-  assert pieces_of((1, 5), STOPS) == [(1, 5)]
+  assert split_pieces((), STOPS) == []
+  assert split_pieces((1, 5), STOPS) == [(1, 5)]
   ids = (1, 5, 3, 7, 8, 2, 2, 9, 2)
-  assert pieces_of(ids, STOPS) == [(1, 5), (3, 7, 8), (2,), (2, 9), (2,)]
+  assert split_pieces(ids, STOPS) == [(1, 5), (3, 7, 8), (2,), (2, 9), (2,)]
 
 
 def test_flops_of_a_completion():

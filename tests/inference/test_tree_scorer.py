@@ -10,7 +10,7 @@ from prm_jax.data.encoding import make_format
 from prm_jax.inference import tree_scorer as tree_scorer_lib
 from prm_jax.inference.protocols import Scored, Scoring
 from prm_jax.inference.published import open_published
-from prm_jax.inference.tree_scorer import TreeScorer, waves_of
+from prm_jax.inference.tree_scorer import TreeScorer, split_into_waves
 from prm_jax.models import HeadConfig, chain_flops, prefix_store
 from prm_jax.runtime.errors import UserError
 from tests.shared.command_line import run_module
@@ -266,7 +266,7 @@ def test_waves_by_hand():
     new.append(at[ids])
   runs = [
     [''.join(chr(piece.ids[0]) for piece in run.pieces) for run in wave]
-    for wave in waves_of(new)
+    for wave in split_into_waves(new)
   ]
   assert runs == [['pab', 'q'], ['cd', 'e'], ['f']]
 

@@ -126,8 +126,9 @@ def test_a_field_that_no_call_may_have_stops_the_job(server, api, status, said):
   assert 'a short question' in told
   assert 'endpoint.extra' in told
   assert '\n' not in told
-  # Eight in a row, the short question, and what was under way meanwhile.
-  assert 9 <= len(server.asked) <= 12
+  # Eight in a row and the short question. Meanwhile the other worker sends at
+  # most seven, or it would ask a short question, too.
+  assert 9 <= len(server.asked) <= 16
   short = min(server.asked, key=lambda body: len(json.dumps(body)))
   assert len(json.dumps(short)) < 300
   words = {'prompt': '', 'messages': [], 'seed': 0}
