@@ -42,19 +42,16 @@ tokenizer has.
 
 import ml_collections
 
+from configs import common
+
 # Files of the `human` variant: (path below data.root, format of the reader).
 HUMAN_TRAIN = (
   ('prm800k/prm800k_subset.jsonl', 'prm800k_flat'),
   *(
     (f'prmbench_train/prm800k_train_p1_first400_4o_{name}.jsonl', 'prmbench')
     for name in (
-      'circular',
-      'confidence',
-      'counterfactual',
-      'deception',
-      'domain_inconsistency',
-      'missing_condition',
-      'redundency',
+      *('circular', 'confidence', 'counterfactual', 'deception'),
+      *('domain_inconsistency', 'missing_condition', 'redundency'),
       'step_contradiction',
     )
   ),
@@ -65,179 +62,71 @@ HUMAN_TRAIN = (
   ),
   ('verify_then_generate/dataset.json', 'verify_then_generate'),
 )
-LORA_TARGETS = (
-  'q_proj',
-  'k_proj',
-  'v_proj',
-  'o_proj',
-  'gate_proj',
-  'up_proj',
-  'down_proj',
-)
+OPERATIONS = 5
+CHAIN_LENGTH = 8 * OPERATIONS + 6  # exact: prompt 2K + 6, six a step
 
 
 def base() -> ml_collections.ConfigDict:
-  config = ml_collections.ConfigDict()
-  config.task = 'prm'
-  config.name = 'PRM on modular arithmetic'
-  config.seed = 0
-  config.cpu_devices = 0  # 0: whatever JAX finds
-  config.mesh = dict(replica=1, fsdp=-1, model=1)
-  config.orm_baseline = True
-
-  operations = 5
-  chain_length = 8 * operations + 6  # exact: prompt 2K + 6, six a step
-  config.data = dict(
-    kind='arithmetic',
-    dir='',  # '': workdir/data; of a workdir at gs://, this machine's cache
-    labels='',  # the --workdir of a labelling job: its chains are trained on
-    first_labels=0,  # of them only the first so many; 0: all
-    tokenizer='arithmetic',
-    separator='',  # the tokenizer's own
-    max_length=chain_length,
-    row_length=chain_length,
-    max_steps_per_row=operations,
-    batch_size=32,
-    # Into how many parts the chains are split, each read by one process; 0: as
-    # few as can be. The batches depend on it, so a run whose number of
-    # processes may change names a multiple of all of them.
-    shards=0,
-    train_problems=8192,
-    train_samples=1,
-    dev_problems=128,
-    dev_samples=8,
-    test_problems=400,
-    test_samples=64,
-    arithmetic=dict(
-      modulus=10,
-      operations=operations,
-      wrong_facts=0.18,
-      use_wrong=0.75,
-      slip=0.03,
-      solver_seed=0,
-      ops='+-*',
+  return common.base(
+    'prm',
+    name='PRM on modular arithmetic',
+    data=dict(
+      tokenizer='arithmetic',
+      max_length=CHAIN_LENGTH,
+      row_length=CHAIN_LENGTH,
+      max_steps_per_row=OPERATIONS,
     ),
+    model=common.SCRATCH
+    | dict(
+      d_model=128,
+      n_layers=3,  # 2 are too shallow for this domain
+      d_ff=384,
+    ),
+    # The next-token loss helps a PRM to calculate: experiments/lm_loss.
+    loss=dict(lm_weight=1.0),
+    train=dict(steps=1600, checkpoint_every=400, best_metric='eval/auc'),
   )
-  config.targets = dict(
-    supervision='process',
-    neutral='good',
-    after_first_error='mask',
-    hard_above=ml_collections.config_dict.placeholder(float),
-  )
-  # What prm_jax.aot compiles for, and the architecture of a base on the hub.
-  config.aot = dict(topology='', model=ml_collections.ConfigDict())
-  config.base = ''  # a pretrained backbone; '': this one, from scratch
-  config.model = dict(
-    d_model=128,
-    n_layers=3,  # 2 are too shallow for this domain
-    n_heads=4,
-    n_kv_heads=4,
-    head_dim=0,
-    d_ff=384,
-    rope_theta=10_000.0,
-    norm_eps=1e-6,
-    qkv_bias=False,
-    tie_embeddings=True,
-    dtype='float32',
-    param_dtype='float32',  # 'bfloat16': a float32 master where it is trained
-    remat='none',
-    scan_unroll=3,
-  )
-  config.head = dict(kind='logit', hidden=0, likelihood=False)
-  # rank 0: the backbone itself is trained
-  config.lora = dict(rank=0, alpha=16.0, targets=LORA_TARGETS)
-  # The next-token loss helps a PRM to calculate: experiments/lm_loss.
-  config.loss = dict(name='bce', lm_weight=1.0, margin=4.0)
-  config.optim = dict(
-    name='adamw',  # 'adafactor': a third of its memory
-    lr=1e-3,
-    warmup=100,
-    schedule='cosine',
-    b1=0.9,
-    b2=0.95,
-    weight_decay=0.01,
-    clip=1.0,
-    moments='float32',
-  )
-  config.train = dict(
-    steps=1600,
-    microbatches=1,
-    head_only_steps=0,
-    log_every=20,
-    checkpoint_every=400,
-    keep=2,
-    best_metric='eval/auc',
-    max_skipped_in_a_row=10,
-  )
-  # Steps that are recorded for XProf, in workdir/profile; 0 steps: none.
-  config.profile = dict(first_step=0, steps=0)
-  config.metrics = dict(tensorboard=False, wandb_project='')
-  config.evaluation = dict(
-    best_of_n='arithmetic',
-    ns=(1, 2, 4, 8, 16, 32, 64),
-    aggregates=('min', 'prod', 'mean', 'last'),
-    aggregate='min',  # the one the report leads with
-    resamples=2000,
-    max_dev_problems=0,  # read at every checkpoint; the threshold reads all
-    max_problems=0,  # of each evaluation, evenly spaced; 0: all of them
-    shown_chains=12,
-  )
-  return config
+
+
+def orm(config: ml_collections.ConfigDict) -> None:
+  config.update(name='ORM on modular arithmetic', orm_baseline=False)
+  config.targets.supervision = 'outcome'
 
 
 def words(config: ml_collections.ConfigDict) -> None:
-  config.name = 'Byte-level PRM on word problems'
-  config.orm_baseline = False
-  config.data = dict(
+  config.update(name='Byte-level PRM on word problems', orm_baseline=False)
+  config.data.update(
     kind='words',
-    dir='',
-    labels='',
-    first_labels=0,
-    words=dict(error_share=0.5, repeat_share=0.05),
-    train_problems=8192,
     dev_problems=512,
     test_problems=200,
     test_samples=8,
     tokenizer='bytes',
-    separator='',
     max_length=1024,
     row_length=1024,
     max_steps_per_row=64,
     batch_size=8,
-    shards=0,
   )
   config.train.update(steps=400, checkpoint_every=200)
   config.evaluation.update(best_of_n='words', ns=(1, 2, 4, 8))
 
 
 def human(config: ml_collections.ConfigDict) -> None:
-  config.name = 'Byte-level PRM on human step labels'
-  config.orm_baseline = False
-  config.data = dict(
+  config.update(name='Byte-level PRM on human step labels', orm_baseline=False)
+  config.data.update(
     kind='files',
-    dir='',
-    labels='',
-    first_labels=0,
-    root='',  # '': the environment variable PRM_JAX_DATA
     train=HUMAN_TRAIN,
-    evaluations=dict(
-      gsm8k=('processbench/gsm8k.json', 'processbench'),
-      math=('processbench/math.json', 'processbench'),
-    ),
     decontaminate=('gsm8k/test.jsonl', 'math/math_500.jsonl'),
-    dev_share=0.15,
-    worked_answers='',  # a file as GSM8K's; errors are planted in half of them
-    words_problems=0,  # chains of the words domain, added to the training files
-    on_error='stop',
     tokenizer='bytes',
-    separator='',
     # 1,024 leaves a third of the steps of gsm8k and half of math's unread;
     # 2,048 leaves 1% and 14%.
     max_length=2048,
     row_length=2048,
     max_steps_per_row=128,
     batch_size=2,
-    shards=0,
+  )
+  config.data.evaluations.update(
+    gsm8k=('processbench/gsm8k.json', 'processbench'),
+    math=('processbench/math.json', 'processbench'),
   )
   # Attention weights dominate at 2,048 bytes on a CPU: one head, half the time.
   config.model.update(n_heads=1, n_kv_heads=1)
@@ -246,18 +135,14 @@ def human(config: ml_collections.ConfigDict) -> None:
   config.evaluation.update(best_of_n='', shown_chains=8)
 
 
-def set_base(
-  config: ml_collections.ConfigDict, name: str, separator: str
+def pretrained(
+  config: ml_collections.ConfigDict, base: str, separator: str
 ) -> None:
-  """A pretrained backbone on human labels; its config.model only computes."""
+  """Starts from a pretrained backbone, on human labels."""
   human(config)
-  config.name = f'PRM from {name} on human step labels'
-  config.base = name
-  config.model = ml_collections.ConfigDict(
-    dict(dtype='bfloat16', param_dtype='float32', remat='full', scan_unroll=1)
-  )
+  common.pretrained(config, base)
+  config.name = f'PRM from {base} on human step labels'
   config.data.update(
-    tokenizer='',  # that of the base
     separator=separator,
     max_length=1024,
     row_length=1024,
@@ -271,12 +156,10 @@ def set_base(
   config.evaluation.update(best_of_n='gsm8k_pool', ns=(1, 2, 3, 4, 5, 6))
   config.head.kind = 'two_class'
   config.loss.update(name='cross_entropy', lm_weight=0.0)
-  config.optim.update(lr=1e-5, warmup=20)
-  config.train.update(steps=300, checkpoint_every=100)
 
 
 def smollm2(config: ml_collections.ConfigDict) -> None:
-  set_base(config, 'smollm2', 'Ċ')  # how byte-level BPE spells a line's end
+  pretrained(config, 'smollm2', common.LINE_END)
   config.model.remat = 'none'
   # So small a backbone says more by its likelihood than a head learns in an
   # hour: see experiments/smollm2_prm.
@@ -289,94 +172,38 @@ def smollm2(config: ml_collections.ConfigDict) -> None:
   config.train.update(steps=80, checkpoint_every=40, best_metric='')
 
 
-QWEN2_5 = dict(qkv_bias=True, n_layers=28, head_dim=128)
-
-
 def qwen2_5_math_1_5b(config: ml_collections.ConfigDict) -> None:
-  set_base(config, 'hf://Qwen/Qwen2.5-Math-1.5B', '<|fim_pad|>')
+  pretrained(config, 'hf://Qwen/Qwen2.5-Math-1.5B', '<|fim_pad|>')
+  common.compile_for(config, 'v5e:4x4', common.QWEN2_5_1_5B)
   config.data.shards = 16
-  config.aot.topology = 'v5e:4x4'
-  config.aot.model = ml_collections.ConfigDict(
-    QWEN2_5
-    | dict(
-      vocab_size=151_936,
-      d_model=1536,
-      n_heads=12,
-      n_kv_heads=2,
-      d_ff=8960,
-    )
-  )
 
 
 def qwen2_5_math_7b(config: ml_collections.ConfigDict) -> None:
-  set_base(config, 'hf://Qwen/Qwen2.5-Math-7B', '<|fim_pad|>')
-  config.aot.topology = 'v5e:16x16'
-  config.aot.model = ml_collections.ConfigDict(
-    QWEN2_5
-    | dict(
-      vocab_size=152_064,
-      d_model=3584,
-      n_heads=28,
-      n_kv_heads=4,
-      d_ff=18_944,
-      tie_embeddings=False,
-    )
-  )
+  pretrained(config, 'hf://Qwen/Qwen2.5-Math-7B', '<|fim_pad|>')
+  common.compile_for(config, 'v5e:16x16', common.QWEN2_5_7B)
   config.mesh.model = 4
   config.data.update(batch_size=256, shards=128)
 
 
 def llama3_8b(config: ml_collections.ConfigDict) -> None:
-  set_base(
-    config, 'hf://meta-llama/Llama-3.1-8B', '<|reserved_special_token_0|>'
-  )
-  config.aot.topology = 'v5e:16x16'
-  config.aot.model = ml_collections.ConfigDict(
-    dict(
-      vocab_size=128_256,
-      d_model=4096,
-      n_layers=32,
-      n_heads=32,
-      n_kv_heads=8,
-      d_ff=14_336,
-      tie_embeddings=False,
-    )
-  )
+  separator = '<|reserved_special_token_0|>'
+  pretrained(config, 'hf://meta-llama/Llama-3.1-8B', separator)
+  common.compile_for(config, 'v5e:16x16', common.LLAMA3_8B)
   config.mesh.model = 4
   config.data.update(batch_size=256, shards=128)
 
 
 def qwen2_5_72b(config: ml_collections.ConfigDict) -> None:
-  set_base(config, 'hf://Qwen/Qwen2.5-Math-72B', '<|fim_pad|>')
-  config.aot.topology = 'v5p:8x8x8'
-  config.aot.model = ml_collections.ConfigDict(
-    QWEN2_5
-    | dict(
-      vocab_size=152_064,
-      d_model=8192,
-      n_layers=80,
-      n_heads=64,
-      n_kv_heads=8,
-      d_ff=29_568,
-      tie_embeddings=False,
-    )
-  )
+  pretrained(config, 'hf://Qwen/Qwen2.5-Math-72B', '<|fim_pad|>')
+  common.compile_for(config, 'v5p:8x8x8', common.QWEN2_5_72B)
   config.mesh.model = 8
   config.data.update(batch_size=256, shards=128)
-
-
-def lora(config: ml_collections.ConfigDict) -> None:
-  config.lora.update(rank=16, alpha=32.0)
-  config.optim.lr = 2e-4
 
 
 def from_run(config: ml_collections.ConfigDict) -> None:
   config.name += ', from a run'
   config.data.tokenizer = ''  # that of the run
-  computed = ('dtype', 'param_dtype', 'remat', 'scan_unroll')
-  config.model = ml_collections.ConfigDict(
-    {name: config.model[name] for name in computed}
-  )
+  common.keep_computed(config)
 
 
 def small(config: ml_collections.ConfigDict) -> None:
@@ -388,20 +215,7 @@ def small(config: ml_collections.ConfigDict) -> None:
 
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
-  if config.base:
-    from_base = base()
-    config.base = ''
-    config.model = from_base.model
-    config.lora.rank = 0
-    config.mesh.update(fsdp=-1, model=1)
-    config.data.update(tokenizer='bytes', separator='')
-  if 'd_model' in config.model:  # else the run brings them
-    config.model.update(d_model=32, n_layers=2, n_heads=2, n_kv_heads=1)
-    config.model.d_ff = 64
-  config.model.scan_unroll = 1
-  config.data.shards = 0
-  config.optim.warmup = 2
-  config.train.update(steps=6, log_every=2, checkpoint_every=3)
+  common.tiny_model(config, base().model)
   config.evaluation.update(resamples=200, max_problems=16)
   if config.data.kind == 'arithmetic':
     config.data.update(
@@ -426,13 +240,9 @@ def tiny(config: ml_collections.ConfigDict) -> None:
 
 
 def get_config(arg: str = '') -> ml_collections.ConfigDict:
-  """The config with the variants in `arg` applied in order."""
-  config = base()
+  """Returns the config with the variants in `arg` applied in order."""
   variants = {
-    'orm': lambda c: (
-      c.targets.update(supervision='outcome'),
-      c.update(orm_baseline=False, name='ORM on modular arithmetic'),
-    ),
+    'orm': orm,
     'words': words,
     'human': human,
     'smollm2': smollm2,
@@ -440,16 +250,9 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'qwen2_5_math_7b': qwen2_5_math_7b,
     'llama3_8b': llama3_8b,
     'qwen2_5_72b': qwen2_5_72b,
-    'lora': lora,
+    'lora': common.lora,
     'from_run': from_run,
     'small': small,
     'tiny': tiny,
   }
-  for name in filter(None, arg.split(',')):
-    if name not in variants:
-      raise ValueError(
-        f'unknown variant {name!r} of configs/prm_math.py: expected '
-        f'{", ".join(variants)}'
-      )
-    variants[name](config)
-  return config.lock()
+  return common.apply('configs/prm_math.py', base(), variants, arg)

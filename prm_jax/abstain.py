@@ -22,6 +22,12 @@ from prm_jax.evals.abstain import abstain_section
 from prm_jax.evals.selective import CONFIDENCE
 from prm_jax.runtime import manifest, paths
 from prm_jax.runtime.errors import UserError, exits_with_a_line
+from prm_jax.runtime.workdir import (
+  MAY_CHANGE,
+  differences,
+  read_results,
+  write_json,
+)
 
 # What two searches may differ in: which problems of their kind, and how fast
 # they are done.
@@ -32,7 +38,7 @@ MAY_DIFFER = (
   'problems.count',
   'trees',
   'cpu_devices',
-  *manifest.FREE,
+  *MAY_CHANGE,
 )
 
 
@@ -46,7 +52,7 @@ def read_search(
   """
   folder = paths.open_path(workdir)
   try:
-    failed = manifest.read_results(folder)['results']['search']['failed']
+    failed = read_results(folder)['results']['search']['failed']
     config = paths.read_json(folder / 'config.json', 'run the search again')
     lines = paths.read_lines(folder / 'chains.jsonl')
   except (OSError, LookupError, TypeError):
@@ -95,7 +101,7 @@ def abstain(
     free += ('problems.path',)
   apart = [
     name
-    for name in manifest.differences(ours, theirs)
+    for name in differences(ours, theirs)
     if not any(f'{name}.'.startswith(f'{each}.') for each in free)
   ]
   if apart:
@@ -107,9 +113,7 @@ def abstain(
   folder = paths.open_path(workdir)
   about = manifest.describe({'seed': seed}, 'prm_jax.abstain')
   about |= {'held_out': held_out}
-  manifest.write_json(
-    folder / 'abstain.json', {'manifest': about, 'abstain': section}
-  )
+  write_json(folder / 'abstain.json', {'manifest': about, 'abstain': section})
   report.write_report(folder)
   return section
 

@@ -25,11 +25,12 @@ from prm_jax.inference.published import write_format
 from prm_jax.models import HeadConfig
 from prm_jax.models.config import DTYPES
 from prm_jax.models.hub.architectures import LAYOUTS
-from prm_jax.models.hub.publish import save_model
+from prm_jax.models.hub.publish import SaveOptions, save_model
 from prm_jax.models.hub.safetensors_files import HUB
-from prm_jax.runtime import manifest, paths
+from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError, exits_with_a_line
 from prm_jax.runtime.sharding import flat_mesh
+from prm_jax.runtime.workdir import write_json
 
 Params = dict[str, Any]
 
@@ -123,8 +124,7 @@ def export(
       layout,
       head,
       tokenizer_from=folder if has_file else None,
-      max_length=longest,
-      dtype=dtype,
+      options=SaveOptions(max_length=longest, dtype=dtype),
     )
   if head is not None:
     built_in = '' if has_file else tokenizer.name
@@ -132,7 +132,7 @@ def export(
   if end is not None:
     # What transformers' generate reads.
     stops = {'eos_token_id': end}
-    manifest.write_json(pathlib.Path(to) / 'generation_config.json', stops)
+    write_json(pathlib.Path(to) / 'generation_config.json', stops)
   count = sum(leaf.size for leaf in jax.tree.leaves(backbone))
   beside = 'tokenizer.json' if has_file else 'no tokenizer, it is built in here'
   return f'{to}: {count:,} parameters of the backbone, {layout}; {beside}'

@@ -19,12 +19,13 @@ from typing import Any
 import jax
 from absl import flags
 
-from prm_jax.jobs import label, policy, prm, rl, sample, search
+from prm_jax.jobs import label, policy, prm, rl, sample, search, settings
 from prm_jax.runtime import command_line, manifest, paths, processes
 from prm_jax.runtime.errors import UserError, told
 from prm_jax.runtime.stopping import Stopped
+from prm_jax.runtime.workdir import Workdir
 
-TASKS = {
+RUN = {
   'prm': prm.run,
   'policy': policy.run,
   'rl': rl.run,
@@ -51,11 +52,11 @@ _PROCESS = flags.DEFINE_integer(
 )
 
 
-def prepare_jax(config: Any) -> None:
-  """Devices and the compilation cache, before the first computation."""
-  if config.cpu_devices:
+def prepare_jax(cpu_devices: int) -> None:
+  """Chooses devices and the compilation cache, before JAX computes anything."""
+  if cpu_devices:
     jax.config.update('jax_platforms', 'cpu')
-    jax.config.update('jax_num_cpu_devices', config.cpu_devices)
+    jax.config.update('jax_num_cpu_devices', cpu_devices)
   if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
     cache = str(paths.machine_folder('xla'))
     jax.config.update('jax_compilation_cache_dir', cache)
@@ -86,22 +87,15 @@ def main(argv: list[str]) -> None:
     raise UserError('--config is missing: --config configs/prm_math.py')
   if not workdir:
     raise UserError('--workdir is missing: --workdir /tmp/prm_math')
-  if 'task' not in config or config.task not in TASKS:
-    raise UserError(
-      f'config.task is {config.get("task")!r}: expected one of '
-      f'{", ".join(TASKS)}'
-    )
-  folder = paths.open_path(workdir).expanduser()
+  raw = config.to_dict()
+  chosen = settings.read_settings(raw)
   signal.signal(signal.SIGTERM, stop_at_once)
-  prepare_jax(config)
+  prepare_jax(chosen.cpu_devices)
   processes.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
-  plain = config.to_dict()
-  manifest.check_same_config(plain)
-  processes.first_alone(
-    'workdir', lambda: manifest.check_workdir(folder, plain)
-  )
-  manifest.check_shared(folder, '--workdir')
-  TASKS[config.task](plain, folder, command_line.log)
+  manifest.check_same_config(raw)
+  defaults = settings.default_config(chosen.task).to_dict()
+  folder = Workdir.open(workdir, raw, defaults)
+  RUN[chosen.task](chosen, folder, command_line.log)
 
 
 def run(argv: list[str]) -> None:
@@ -124,7 +118,8 @@ def run(argv: list[str]) -> None:
     end('interrupted', 130)
   except Exception as error:
     if line := told(error):
-      print(f'error: {processes.name()}{line}', file=sys.stderr, flush=True)
+      for each in line.split('\n'):
+        print(f'error: {processes.name()}{each}', file=sys.stderr, flush=True)
       end(line, 2)
     if processes.count() == 1:
       raise

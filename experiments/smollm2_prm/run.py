@@ -32,7 +32,7 @@ from judging import (
 from prm_jax.data import builder
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
-from prm_jax.jobs.settings import Settings, settings_of
+from prm_jax.jobs.settings.training import Settings, settings_of
 from prm_jax.report import readme_table
 from prm_jax.runtime import manifest
 from prm_jax.runtime.errors import UserError

@@ -28,7 +28,7 @@ from prm_jax.inference.scorer import CALL_FILL, jit_row_scores
 from prm_jax.inference.writer import cache_bucket, jit_unstack
 from prm_jax.jobs import rl, rl_rating, rl_settings
 from prm_jax.jobs.rl_meshes import check_meshes, make_meshes
-from prm_jax.jobs.rl_settings import Settings
+from prm_jax.jobs.settings.rl import Settings
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.rl.credit import Findings
 from prm_jax.rl.episodes import SMALLEST_STEPS

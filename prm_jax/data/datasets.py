@@ -16,10 +16,12 @@ from typing import NamedTuple
 
 from prm_jax.data import builder, chain_sets, contamination
 from prm_jax.data.chains import Chain, first_error
+from prm_jax.data.config import DataConfig, DrawConfig
 from prm_jax.data.domains import arithmetic, words, worked_answers
 from prm_jax.data.readers import read_chains
-from prm_jax.runtime import manifest, paths, processes
+from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import check_shared
 
 Log = Callable[[str], None]
 DATA_VARIABLE = 'PRM_JAX_DATA'
@@ -53,37 +55,47 @@ class Dataset:
   fingerprint: str
 
 
-def arithmetic_splits(config: Mapping, seed: int) -> Splits:
-  """One chain per training problem, several per dev and test problem.
+def arithmetic_splits(
+  draw: DrawConfig, samples: Sequence[int], seed: int
+) -> Splits:
+  """Draws problems of the arithmetic domain and samples the solver's chains.
 
   All problems come from one draw without repetition, so no split can hold a
   problem of another. Test problems come first: they stay the same when the
-  number of training chains changes.
+  number of training problems changes.
+
+  Args:
+    samples: chains of each problem of train, dev and test.
+    seed: decides the draw and the samples.
   """
-  domain = arithmetic.ArithmeticConfig(**config['arithmetic'])
+  domain = draw.arithmetic
   solver = arithmetic.make_solver(domain)
-  names = ('test', 'dev', 'train')
-  counts = [config[f'{name}_problems'] for name in names]
-  problems = arithmetic.sample_problems(domain, sum(counts), seed)
+  train, dev, test = samples
+  sizes = {
+    'test': (draw.test_problems, test),
+    'dev': (draw.dev_problems, dev),
+    'train': (draw.train_problems, train),
+  }
+  count = sum(problems for problems, _ in sizes.values())
+  problems = arithmetic.sample_problems(domain, count, seed)
   splits, start = {}, 0
-  for stream, (name, count) in enumerate(zip(names, counts, strict=True)):
+  for stream, (name, (count, each)) in enumerate(sizes.items()):
     part = arithmetic.Problems(*(x[start : start + count] for x in problems))
     results = arithmetic.sample_results(
-      solver, part, config[f'{name}_samples'], seed * len(names) + stream
+      solver, part, each, seed * len(sizes) + stream
     )
     splits[name] = arithmetic.to_chains(domain, part, results)
     start += count
   return Splits(splits['train'], splits['dev'], {'arithmetic': splits['test']})
 
 
-def words_splits(config: Mapping, seed: int) -> Splits:
-  """Training and dev problems of the same templates, tests of unseen ones."""
-  known = words.WordsConfig(**config['words'])
-  unseen = dataclasses.replace(known, templates='held_out')
-  dev = config['dev_problems']
-  chains = words.make_chains(known, dev + config['train_problems'], seed)
+def words_splits(config: DataConfig, seed: int) -> Splits:
+  """Makes train and dev chains of the same templates, tests of unseen ones."""
+  unseen = dataclasses.replace(config.words, templates='held_out')
+  dev = config.dev_problems
+  chains = words.make_chains(config.words, dev + config.train_problems, seed)
   tests = words.make_chains(
-    unseen, config['test_problems'], seed, config['test_samples']
+    unseen, config.test_problems, seed, config.test_samples
   )
   return Splits(chains[dev:], chains[:dev], {'words': tests})
 
@@ -154,28 +166,28 @@ def _unevaluated_words(
 
 
 def file_splits(
-  config: Mapping, seed: int, quarantine_dir: paths.Path, log: Log
+  config: DataConfig, seed: int, quarantine_dir: paths.Path, log: Log
 ) -> Splits:
   """Reads, decontaminates and splits the files of a config."""
-  root = data_root(config['root'])
+  root = data_root(config.root)
 
   def read(path: str, fmt: str) -> list[Chain]:
-    return read_file(root, path, fmt, config['on_error'], quarantine_dir, log)
+    return read_file(root, path, fmt, config.on_error, quarantine_dir, log)
 
   evaluations = {
-    name: read(*source) for name, source in config['evaluations'].items()
+    name: read(*source) for name, source in config.evaluations.items()
   }
-  training = [chain for source in config['train'] for chain in read(*source)]
+  training = [chain for source in config.train for chain in read(*source)]
   against = {
     name: [chain.problem for chain in chains]
     for name, chains in evaluations.items()
   }
   against |= {
     path: contamination.read_problems(root / path)
-    for path in config['decontaminate']
+    for path in config.decontaminate
   }
-  if config['worked_answers']:
-    worked = read(config['worked_answers'], 'gsm8k')
+  if config.worked_answers:
+    worked = read(config.worked_answers, 'gsm8k')
     planted = worked_answers.plant_errors(worked, seed)
     wrong = sum(first_error(chain.labels) >= 0 for chain in planted)
     log(
@@ -184,19 +196,19 @@ def file_splits(
     )
     if not planted:
       raise UserError(
-        f'data.worked_answers={config["worked_answers"]!r} has no answer whose '
+        f'data.worked_answers={config.worked_answers!r} has no answer whose '
         "equations can be calculated; name a file as GSM8K's, or ''"
       )
     training += planted
-  if config['words_problems']:
-    training += _unevaluated_words(config['words_problems'], seed, against, log)
+  if config.words_problems:
+    training += _unevaluated_words(config.words_problems, seed, against, log)
   kept, removed = contamination.remove_contaminated(training, against)
   for name, count in removed.items():
     log(
       f'contamination: {count.chains:,} training chains of {count.problems:,} '
       f'problems are in {name}, removed'
     )
-  share = config['dev_share']
+  share = config.dev_share
   dev = [chain for chain in kept if is_dev_problem(chain.problem, share)]
   train = [chain for chain in kept if not is_dev_problem(chain.problem, share)]
   if not train or not dev:
@@ -207,13 +219,15 @@ def file_splits(
   return Splits(train, dev, evaluations)
 
 
-def labelled_chains(config: Mapping, splits: Splits, log: Log) -> list[Chain]:
+def labelled_chains(
+  config: DataConfig, splits: Splits, log: Log
+) -> list[Chain]:
   """The chains of a labelling job, to train on in place of a config's own.
 
   Raises:
     UserError: there are none, or all are of problems to be tested on.
   """
-  labelled = chain_sets.read(config['labels'], 'data.labels')
+  labelled = chain_sets.read(config.labels, 'data.labels')
   against = {'dev': splits.dev} | splits.evaluations
   kept, removed = contamination.remove_contaminated(
     labelled,
@@ -222,21 +236,21 @@ def labelled_chains(config: Mapping, splits: Splits, log: Log) -> list[Chain]:
   for name, count in removed.items():
     if count.chains:
       log(
-        f'WARNING: {count.chains:,} chains of {config["labels"]}, of '
+        f'WARNING: {count.chains:,} chains of {config.labels}, of '
         f'{count.problems:,} problems, are in {name}, removed'
       )
   if not kept:
     raise UserError(
-      f'data.labels={config["labels"]!r}: all {len(labelled):,} chains are of '
+      f'data.labels={config.labels!r}: all {len(labelled):,} chains are of '
       'dev or test problems; label chains of training problems'
     )
-  wanted = config['first_labels'] or len(kept)
+  wanted = config.first_labels or len(kept)
   if wanted > len(kept):
     raise UserError(
-      f'data.first_labels={wanted}, but {config["labels"]} has {len(kept):,} '
+      f'data.first_labels={wanted}, but {config.labels} has {len(kept):,} '
       'chains to train on; lower it, or label more'
     )
-  log(f'{wanted:,} chains of {config["labels"]} to train on')
+  log(f'{wanted:,} chains of {config.labels} to train on')
   return kept[:wanted]
 
 
@@ -254,7 +268,7 @@ def _built_folder(
 
 
 def load_dataset(
-  config: Mapping, seed: int, workdir: paths.Path, log: Log
+  config: DataConfig, seed: int, workdir: paths.Path, log: Log
 ) -> Dataset:
   """Makes or finds the splits of `config` and opens them.
 
@@ -262,28 +276,24 @@ def load_dataset(
     config: the data section, with `kind` 'arithmetic', 'words' or 'files';
       `labels` names a job whose chains are trained on in place of its own.
     seed: of everything that a domain draws.
-    workdir: ArrayRecord goes to workdir/data unless config['dir'] names
+    workdir: ArrayRecord goes to workdir/data unless config.dir names
       another folder, which several runs may share and all processes see. With a
       workdir at gs://
       every machine writes a copy of its own, where all of its runs find it.
   """
-  directory, everywhere = _built_folder(config['dir'], workdir)
-  if config['kind'] == 'arithmetic':
-    splits = arithmetic_splits(config, seed)
-  elif config['kind'] == 'files':
+  directory, everywhere = _built_folder(config.dir, workdir)
+  if config.kind == 'arithmetic':
+    splits = arithmetic_splits(config, config.samples, seed)
+  elif config.kind == 'files':
     with folder_aside(workdir) as aside:
       splits = file_splits(config, seed, aside, log)
-  elif config['kind'] == 'words':
-    splits = words_splits(config, seed)
   else:
-    raise UserError(
-      f'data.kind={config["kind"]!r}: expected arithmetic, words or files'
-    )
-  if config.get('labels'):  # policies learn from other chains
+    splits = words_splits(config, seed)
+  if config.labels:
     splits = splits._replace(train=labelled_chains(config, splits, log))
   learned = {'train': splits.train, 'dev': splits.dev}
   # The name carries the content, so that runs with other data never collide.
-  name = f'{config["kind"]}_{_fingerprint(learned)}'
+  name = f'{config.kind}_{_fingerprint(learned)}'
   fingerprint = _fingerprint(learned | splits.evaluations)
   processes.check_same(
     'the fingerprint of the data',
@@ -294,10 +304,8 @@ def load_dataset(
     builder.build(directory, name, learned)
     processes.wait_for_all('data')
   else:
-    manifest.check_shared(directory, 'data.dir')
-    processes.first_alone(
-      'data', lambda: builder.build(directory, name, learned)
-    )
+    check_shared(directory, 'data.dir')
+    processes.first_alone('data', builder.build, directory, name, learned)
   opened = {split: builder.load(directory, name, split) for split in learned}
   return Dataset(
     **{

@@ -1,21 +1,20 @@
-"""Problems with their right answers: what jobs sample and search.
+"""Reads problems with their right answers, which jobs sample and search.
 
 A config's problems section -> Problems, from the arithmetic domain or a file.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from prm_jax.data.config import ProblemsConfig
 from prm_jax.data.datasets import arithmetic_splits, data_root
 from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.readers import records
 from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.runtime.errors import UserError
 
-KINDS = ('arithmetic', 'file')
-SPLITS = ('train', 'dev', 'test')
 # What a file may call the problem and its answer; the first that is there.
 TEXTS = ('question', 'problem', 'input')
 ANSWERS = ('answer', 'target')
@@ -35,36 +34,28 @@ class Problem(NamedTuple):
   truth: str
 
 
-def check(config: Mapping[str, Any]) -> None:
-  """Raises UserError for what a problems section says, before it is read."""
-  for name, choices in (('kind', KINDS), ('split', SPLITS)):
-    if config[name] not in choices:
-      raise UserError(
-        f'problems.{name}={config[name]!r}: expected one of '
-        f'{", ".join(choices)}'
-      )
-
-
-def read_problems(config: Mapping[str, Any], seed: int) -> list[Problem]:
-  """The problems that a config names, in order.
+def read_problems(
+  config: ProblemsConfig, split: str, seed: int
+) -> list[Problem]:
+  """Reads the problems that a config names, in order.
 
   Args:
-    config: the problems section. A file has JSON lines, or one JSON array, with
-      `problem` (or `question`, `input`) and `answer` (or `target`): the answer
-      itself, a number, or a worked one that ends `#### 72`.
+    config: a file has JSON lines, or one JSON array, with `problem` (or
+      `question`, `input`) and `answer` (or `target`): the answer itself, a
+      number, or a worked one that ends `#### 72`.
+    split: of the arithmetic domain's problems.
     seed: of the draw of arithmetic problems: those of configs/prm_math.py.
 
   Raises:
     UserError: the file or one of its records is not so.
   """
-  if config['kind'] == 'arithmetic':
-    ones = {f'{name}_samples': 1 for name in SPLITS}
-    splits = arithmetic_splits(config | ones, seed)
+  if config.kind == 'arithmetic':
+    splits = arithmetic_splits(config, (1, 1, 1), seed)
     chosen = {
       'train': splits.train,
       'dev': splits.dev,
       'test': splits.evaluations['arithmetic'],
-    }[config['split']]
+    }[split]
     return [
       Problem(
         chain.problem,
@@ -74,7 +65,7 @@ def read_problems(config: Mapping[str, Any], seed: int) -> list[Problem]:
       )
       for chain in chosen
     ]
-  path = data_root(config['root'], 'problems.root') / config['path']
+  path = data_root(config.root, 'problems.root') / config.path
   problems = []
   for number, record in enumerate(records.iterate(path), 1):
     try:

@@ -4,8 +4,9 @@ Also what training asks between checkpoints (`dev_metrics`), and the choice of
 the chains that the report shows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from prm_jax.data.datasets import Dataset
 from prm_jax.data.encoding import DoesNotFit
 from prm_jax.data.targets import TargetConfig, step_targets
 from prm_jax.evals import calibration, suite
-from prm_jax.inference.score import aggregate
+from prm_jax.inference.score import AGGREGATES, aggregate
 from prm_jax.inference.scorer import Scorer
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, each, one_of
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 
@@ -23,6 +26,45 @@ Log = Callable[[str], None]
 # Samples of a problem from which reading its prompt once beats packing them
 # with other problems' (fewer would also compile programs for odd sizes).
 WORTH_SHARING = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class PrmEvaluation:
+  """How a reward model is evaluated.
+
+  Attributes:
+    best_of_n: the evaluation whose candidates it chooses from; '' for none.
+    ns: numbers of candidates, ascending.
+    aggregates: chain scores to compare.
+    aggregate: the one of them that the report leads with.
+    resamples: bootstrap samples of every interval.
+    max_dev_problems: dev problems that are read at every checkpoint; 0 reads
+      all. The threshold is always chosen on all of them.
+    max_problems: problems of each evaluation, evenly spaced; 0 takes all.
+    shown_chains: chains of each evaluation that the report shows.
+  """
+
+  best_of_n: str = 'arithmetic'
+  ns: Annotated[tuple[int, ...], each(at_least(1))] = (1, 2, 4, 8, 16, 32, 64)
+  aggregates: Annotated[tuple[str, ...], each(one_of(*AGGREGATES))] = (
+    *('min', 'prod', 'mean', 'last'),
+  )
+  aggregate: str = 'min'
+  resamples: Annotated[int, at_least(1)] = 2000
+  max_dev_problems: Annotated[int, at_least(0)] = 0
+  max_problems: Annotated[int, at_least(0)] = 0
+  shown_chains: Annotated[int, at_least(0)] = 12
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+    checks.check_ascending('ns', self.ns)
+    # The headline is one of the curves, so that the vote can be weighted by it.
+    if self.aggregate not in self.aggregates:
+      checks.fail(
+        'aggregate',
+        self.aggregate,
+        f'expected one of aggregates: {", ".join(self.aggregates)}',
+      )
 
 
 def score_chains(scorer: Scorer, chains: Sequence[Chain]) -> list[np.ndarray]:
@@ -120,15 +162,15 @@ def some_problems(chains: Sequence[Chain], count: int) -> Sequence[Chain]:
 
 
 def evaluate(
-  config: Mapping[str, Any],
+  wanted: PrmEvaluation,
   targets: TargetConfig,
   dataset: Dataset,
   prm: Scorer,
   orm: Scorer | None,
+  seed: int,
   log: Log,
 ) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
-  """All sections of results.json, the threshold, and chains to look at."""
-  wanted, seed = config['evaluation'], config['seed']
+  """Returns the sections of results.json, the threshold, and chains to show."""
   process = targets.supervision == 'process'
   results: dict[str, Any] = {}
   threshold, shown = {'value': 0.5, 'source': 'fixed'}, []
@@ -148,15 +190,15 @@ def evaluate(
       'source': f'best F1 on {len(dataset.dev):,} dev chains',
     }
   for name, every_chain in dataset.evaluations.items():
-    chains = some_problems(every_chain, wanted['max_problems'])
+    chains = some_problems(every_chain, wanted.max_problems)
     log(f'scoring {len(chains):,} chains of {name}')
     scores = score_chains(prm, chains)
     note_unread(name, chains, scores)
-    headline = chain_scores(chains, scores, wanted['aggregate'])
-    if name == wanted['best_of_n']:
+    headline = chain_scores(chains, scores, wanted.aggregate)
+    if name == wanted.best_of_n:
       methods = {
         f'prm_{how}': chain_scores(chains, scores, how)
-        for how in wanted['aggregates']
+        for how in wanted.aggregates
       }
       if not process:
         headline = chain_scores(chains, scores, 'last')
@@ -170,11 +212,11 @@ def evaluate(
         # A vote's weight must not be negative: the product, not its logarithm.
         # What was not read whole has no vote.
         np.exp(headline)
-        if process and wanted['aggregate'] == 'prod'
+        if process and wanted.aggregate == 'prod'
         else np.maximum(headline, 0.0),
-        wanted['ns'],
+        wanted.ns,
         seed,
-        wanted['resamples'],
+        wanted.resamples,
       )
     if process and any(chain.labels for chain in chains):
       results.setdefault('localisation', {})[name] = suite.localisation_section(
@@ -183,7 +225,7 @@ def evaluate(
         threshold['value'],
         position,
         seed,
-        wanted['resamples'],
+        wanted.resamples,
       )
       results.setdefault('calibration', {})[name] = suite.calibration_section(
         chains, scores
@@ -195,7 +237,7 @@ def evaluate(
         results.setdefault('prmbench', {})[name] = suite.prmbench_section(
           chains, scores
         )
-    shown += chains_to_show(chains, scores, headline, wanted['shown_chains'])
+    shown += chains_to_show(chains, scores, headline, wanted.shown_chains)
   return results, threshold, shown
 
 

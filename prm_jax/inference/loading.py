@@ -34,10 +34,11 @@ from prm_jax.models import (
   merge,
 )
 from prm_jax.models.hub.safetensors_files import HUB
-from prm_jax.runtime import manifest, paths
+from prm_jax.runtime import paths
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import flat_mesh
+from prm_jax.runtime.workdir import DELETE, write_json
 from prm_jax.training.train_state import make_params, placed_shapes, stored
 
 
@@ -105,7 +106,7 @@ def write_description(
   if isinstance(fmt.tokenizer, HuggingFaceTokenizer):
     name = 'tokenizer.json'
     paths.write_text(workdir / name, fmt.tokenizer.json)
-  manifest.write_json(
+  write_json(
     workdir / 'model.json',
     {
       'model': dataclasses.asdict(description.model),
@@ -129,7 +130,7 @@ def read_description(workdir: paths.Path) -> ModelDescription:
     UserError: model.json is missing or damaged, or describes no such model.
   """
   path = workdir / 'model.json'
-  values = paths.read_json(path, manifest.DELETE)
+  values = paths.read_json(path, DELETE)
   try:
     fmt, model = values['format'], dict(values['model'])
     if scaling := model['rope_scaling']:

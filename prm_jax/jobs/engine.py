@@ -27,6 +27,7 @@ from prm_jax.runtime import manifest, processes
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import FIRST_SECONDS, LiveLine, time_left
 from prm_jax.runtime.stopping import Stopped, noted
+from prm_jax.runtime.workdir import write_json
 
 Log = Callable[[str], None]
 LOOK_SECONDS = 1.0  # between two looks at the other processes
@@ -216,7 +217,7 @@ def _write_results(
   told['money'] = Price(**config['price']).of(paid)
   path = workdir / 'results.json'
   there = _read_results(path)
-  manifest.write_json(workdir / 'ledger.json', told)
+  write_json(workdir / 'ledger.json', told)
   if there.get('results') != told:
     for reason, count in failed.most_common(REASONS):
       log(f'{job.name}: {count:,} failed: {reason}')
@@ -231,9 +232,7 @@ def _write_results(
   if there == {'dataset': dataset, 'results': told}:
     log(f'{job.name}: all is done; the results are in {workdir}')
     return
-  manifest.write_json(
-    path, {'manifest': about, 'dataset': dataset, 'results': told}
-  )
+  write_json(path, {'manifest': about, 'dataset': dataset, 'results': told})
   if partly:
     log(f'{job.name}: {partly:,} done without some of the answers they wanted')
   again = ''

@@ -16,20 +16,62 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.data.chains import Chain
-from prm_jax.data.pipeline import make_batches, take_census
+from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
 from prm_jax.evals import policy as policy_evaluation
 from prm_jax.evals.prm import some_problems
 from prm_jax.inference.generator import Generator
-from prm_jax.jobs.training import Job, open_job, train_best
-from prm_jax.runtime import manifest, paths, processes
+from prm_jax.jobs.settings.training import PolicySettings
+from prm_jax.jobs.training import TrainingJob, open_job, train_best
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 from prm_jax.runtime.sharding import batch_sharding
+from prm_jax.runtime.workdir import Workdir
 from prm_jax.training import losses
-from prm_jax.training.objective import POLICY_LOSS, batch_loss
-from prm_jax.training.train_state import NO_LORA
+from prm_jax.training.objective import (
+  POLICY_LOSS,
+  ObjectiveConfig,
+  batch_loss,
+)
 
 Log = Callable[[str], None]
+
+
+def run(settings: PolicySettings, workdir: Workdir, log: Log) -> None:
+  """Runs or resumes the whole job; every output is in `workdir`."""
+  began = time.monotonic()
+  check_grading(settings.data.kind)
+  opened = open_job(settings, workdir, log)
+  described = opened.model.described
+  dev = dev_set(opened)
+  likelihood = make_likelihood(opened, dev)
+
+  def evaluate(params: Any) -> dict[str, float]:
+    return {'eval/log_likelihood': likelihood(described.merged(params))}
+
+  params = train_best('policy', opened, workdir, evaluate, log)
+  results: dict[str, Any] = {'dev': {'log_likelihood': likelihood(params)}}
+  if settings.data.kind == 'arithmetic' and dev.whole:
+    total = policy_evaluation.solver_log_likelihood(
+      settings.data.arithmetic, dev.chains
+    )
+    results['dev']['solver_log_likelihood'] = total / dev.tokens
+  policy = Generator(
+    params.pop('backbone'),  # it keeps them in a form of its own
+    described.model,
+    described.format,
+    opened.mesh,
+    settings.sampling,
+    settings.seed,
+  )
+  results['sampling'] = evaluate_samples(opened, policy, log)
+  about = opened.manifest() | {
+    'sampled_tokens': policy.stats.tokens,
+    'sampling_seconds': round(policy.stats.seconds, 1),
+    'wall_seconds': round(time.monotonic() - began, 1),
+  }
+  workdir.write_json('results.json', {'manifest': about, 'results': results})
+  print_table(results, log)
+  log(f'results: {workdir / "results.json"}')
 
 
 class DevSet(NamedTuple):
@@ -48,12 +90,12 @@ class DevSet(NamedTuple):
   tokens: float
 
 
-def dev_set(job: Job) -> DevSet:
+def dev_set(opened: TrainingJob) -> DevSet:
   """Packs the dev chains; the last batch is filled up with empty rows."""
-  data, fmt = job.config['data'], job.settings.described.format
-  targets = job.settings.targets
+  settings, fmt = opened.settings, opened.model.described.format
+  data, targets = settings.data, settings.targets
   chains = some_problems(
-    job.dataset.dev, job.config['evaluation']['max_dev_problems']
+    opened.dataset.dev, settings.evaluation.max_dev_problems
   )
   census = take_census(chains, fmt, targets)
   batches = []
@@ -62,13 +104,15 @@ def dev_set(job: Job) -> DevSet:
     census,
     fmt,
     targets,
-    batch_size=data['batch_size'],
-    row_length=data['row_length'],
-    max_steps_per_row=data['max_steps_per_row'],
-    seed=0,
-    epochs=1,
+    BatchConfig(
+      batch_size=data.batch_size,
+      row_length=data.row_length,
+      max_steps_per_row=data.max_steps_per_row,
+      seed=0,
+      epochs=1,
+    ),
   ):
-    missing = data['batch_size'] - len(batch['tokens'])
+    missing = data.batch_size - len(batch['tokens'])
     batches.append(
       {k: np.pad(v, ((0, missing), (0, 0))) for k, v in batch.items()}
     )
@@ -80,12 +124,13 @@ def dev_set(job: Job) -> DevSet:
   )
 
 
-def make_likelihood(job: Job, dev: DevSet) -> Callable[[Any], float]:
+def make_likelihood(opened: TrainingJob, dev: DevSet) -> Callable[[Any], float]:
   """A function: merged parameters -> log-likelihood of the dev chains.
 
   In nats per token that the loss counts; 0 would be certainty.
   """
-  mesh, model = job.mesh, job.settings.described.model
+  mesh, model = opened.mesh, opened.model.described.model
+  objective = ObjectiveConfig(model, None, POLICY_LOSS)
   placed = batch_sharding(mesh)
 
   def put(value: np.ndarray) -> jax.Array:
@@ -93,9 +138,7 @@ def make_likelihood(job: Job, dev: DevSet) -> Callable[[Any], float]:
 
   @jax.jit
   def summed(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-    total, _ = batch_loss(
-      params, batch, 1.0, 1.0, model, None, POLICY_LOSS, NO_LORA
-    )
+    total, _ = batch_loss(params, batch, 1.0, 1.0, objective)
     # Whole on every device, so that every process can read it.
     return jax.lax.with_sharding_constraint(total, NamedSharding(mesh, P()))
 
@@ -112,29 +155,31 @@ def make_likelihood(job: Job, dev: DevSet) -> Callable[[Any], float]:
   return likelihood
 
 
-def evaluate_samples(job: Job, policy: Generator, log: Log) -> dict[str, Any]:
-  """What the policy writes for the problems of every evaluation.
+def evaluate_samples(
+  opened: TrainingJob, policy: Generator, log: Log
+) -> dict[str, Any]:
+  """Samples the problems of every evaluation, and measures the chains.
 
   `data` are the evaluation's own chains, where it has as many of each problem.
   """
-  wanted = job.config['evaluation']
+  wanted = opened.settings.evaluation
   sections = {}
-  for name, every_chain in job.dataset.evaluations.items():
-    chains = some_problems(every_chain, wanted['max_problems'])
+  for name, every_chain in opened.dataset.evaluations.items():
+    chains = some_problems(every_chain, wanted.max_problems)
     problems, truths = policy_evaluation.known_answers(name, chains)
-    log(f'{name}: {wanted["samples"]} chains of {len(problems):,} problems')
+    log(f'{name}: {wanted.samples} chains of {len(problems):,} problems')
     written = {
-      'policy': policy_evaluation.complete(policy, problems, wanted['samples']),
-      'data': policy_evaluation.recorded(chains, problems, wanted['samples']),
+      'policy': policy_evaluation.complete(policy, problems, wanted.samples),
+      'data': policy_evaluation.recorded(chains, problems, wanted.samples),
     }
     sections[name] = {
       whose: policy_evaluation.sampling_section(
         problems,
         truths,
         completions,
-        wanted['ns'],
-        job.config['seed'],
-        wanted['resamples'],
+        wanted.ns,
+        opened.settings.seed,
+        wanted.resamples,
       )
       for whose, completions in written.items()
       if completions
@@ -143,7 +188,7 @@ def evaluate_samples(job: Job, policy: Generator, log: Log) -> dict[str, Any]:
 
 
 def print_table(results: Mapping[str, Any], log: Log) -> None:
-  """The numbers that a run is judged by, for the console."""
+  """Prints the numbers that a run is judged by."""
   dev = results['dev']
   log('')
   best = dev.get('solver_log_likelihood')
@@ -182,46 +227,3 @@ def check_grading(kind: str) -> None:
       'math-verify, which compares answers, is not installed: pip install '
       "'prm_jax[verify]'"
     )
-
-
-def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
-  """Runs or resumes the whole job; every output is in `workdir`."""
-  began = time.monotonic()
-  check_grading(config['data']['kind'])
-  job = open_job(config, workdir, log)
-  described = job.settings.described
-  dev = dev_set(job)
-  likelihood = make_likelihood(job, dev)
-
-  def evaluate(params: Any) -> dict[str, float]:
-    return {'eval/log_likelihood': likelihood(described.merged(params))}
-
-  params = train_best('policy', job, workdir, evaluate, log)
-  results: dict[str, Any] = {'dev': {'log_likelihood': likelihood(params)}}
-  if config['data']['kind'] == 'arithmetic' and dev.whole:
-    total = policy_evaluation.solver_log_likelihood(
-      config['data']['arithmetic'], dev.chains
-    )
-    results['dev']['solver_log_likelihood'] = total / dev.tokens
-  policy = Generator(
-    params.pop('backbone'),  # it keeps them in a form of its own
-    described.model,
-    described.format,
-    job.mesh,
-    job.settings.sampling,
-    config['seed'],
-  )
-  results['sampling'] = evaluate_samples(job, policy, log)
-  about = job.manifest() | {
-    'sampled_tokens': policy.stats.tokens,
-    'sampling_seconds': round(policy.stats.seconds, 1),
-    'wall_seconds': round(time.monotonic() - began, 1),
-  }
-
-  def write() -> None:
-    found = {'manifest': about, 'results': results}
-    manifest.write_json(workdir / 'results.json', found)
-    print_table(results, log)
-    log(f'results: {workdir / "results.json"}')
-
-  processes.first_alone('results', write)

@@ -1,39 +1,71 @@
 """The PRM job, end to end: data, training, evaluation, results, report.
 
-What `main.py` runs for `config.task = 'prm'`, in every process of the job; what
-is written process 0 writes alone. With `config.orm_baseline` an
-outcome model with the same budget is trained on the same chains, differing in
-`targets.supervision` alone, and stands beside the PRM in the results.
+What `main.py` runs for `config.task = 'prm'`, in every process of the job;
+process 0 alone writes. With `config.orm_baseline` an outcome model with the
+same budget is trained on the same chains, and differs in `targets.supervision`
+alone; it stands beside the PRM in the results.
 """
 
 import dataclasses
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.inference.scorer import Scorer
-from prm_jax.jobs.training import Job, open_job, train_best
+from prm_jax.jobs.settings.training import PrmSettings
+from prm_jax.jobs.training import TrainingJob, open_job, train_best
 from prm_jax.report import write_report
-from prm_jax.runtime import manifest, paths, processes
+from prm_jax.runtime import processes
+from prm_jax.runtime.workdir import Workdir
 
 Log = Callable[[str], None]
 
 
-def train_model(name: str, job: Job, workdir: paths.Path, log: Log) -> Scorer:
-  """Trains, or goes on from the last checkpoint, and opens the best one."""
-  settings, dataset = job.settings, job.dataset
-  described = settings.described
+def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
+  """Runs or resumes the whole job; every output is in `workdir`."""
+  began = time.monotonic()
+  opened = open_job(settings, workdir, log)
+  name = 'orm' if settings.targets.supervision == 'outcome' else 'prm'
+  prm, orm = train_model(name, opened, workdir, log), None
+  if settings.orm_baseline:
+    targets = dataclasses.replace(settings.targets, supervision='outcome')
+    of_outcomes = dataclasses.replace(settings, targets=targets)
+    baseline = opened._replace(settings=of_outcomes)
+    orm = train_model('orm', baseline, workdir.below('orm'), log)
+  results, threshold, shown = prm_evaluation.evaluate(
+    settings.evaluation,
+    settings.targets,
+    opened.dataset,
+    prm,
+    orm,
+    settings.seed,
+    log,
+  )
+  about = opened.manifest() | {
+    'aggregate': settings.evaluation.aggregate,
+    'threshold': threshold,
+    'wall_seconds': round(time.monotonic() - began, 1),
+  }
+  workdir.write_json('results.json', {'manifest': about, 'results': results})
+  workdir.write_lines('chains.jsonl', shown)
+  processes.first_alone('report', show, results, workdir, log)
+
+
+def train_model(
+  name: str, opened: TrainingJob, workdir: Workdir, log: Log
+) -> Scorer:
+  """Trains, or resumes from the last checkpoint, and opens the best one."""
+  settings, described = opened.settings, opened.model.described
   scorer = Scorer(
     None,  # set when it scores: merged adapters are a backbone of their own
     described.model,
     described.head,
     described.format,
-    job.mesh,
+    opened.mesh,
   )
   dev = prm_evaluation.some_problems(
-    dataset.dev, job.config['evaluation']['max_dev_problems']
+    opened.dataset.dev, settings.evaluation.max_dev_problems
   )
 
   def evaluate(params: Any) -> dict[str, float]:
@@ -42,12 +74,18 @@ def train_model(name: str, job: Job, workdir: paths.Path, log: Log) -> Scorer:
     scorer.params = None
     return prm_evaluation.dev_metrics(dev, scores, settings.targets)
 
-  scorer.params = train_best(name, job, workdir, evaluate, log)
+  scorer.params = train_best(name, opened, workdir, evaluate, log)
   return scorer
 
 
+def show(results: Mapping[str, Any], workdir: Workdir, log: Log) -> None:
+  """Prints the table and writes the report."""
+  print_table(results, log)
+  log(f'report: {write_report(workdir.path)}')
+
+
 def print_table(results: Mapping[str, Any], log: Log) -> None:
-  """The numbers that a run is judged by, for the console."""
+  """Prints the numbers that a run is judged by."""
   curve = results.get('best_of_n')
   if curve:
     log('')
@@ -74,48 +112,3 @@ def print_table(results: Mapping[str, Any], log: Log) -> None:
       'data.max_length and have no score'
     )
   log('')
-
-
-def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
-  """Runs or resumes the whole job; every output is in `workdir`."""
-  began = time.monotonic()
-  job = open_job(config, workdir, log)
-  targets = job.settings.targets
-  name = 'orm' if targets.supervision == 'outcome' else 'prm'
-  prm, orm = train_model(name, job, workdir, log), None
-  if config['orm_baseline']:
-    outcome = dataclasses.replace(targets, supervision='outcome')
-    settings = dataclasses.replace(job.settings, targets=outcome)
-    orm = train_model(
-      'orm', job._replace(settings=settings), workdir / 'orm', log
-    )
-  results, threshold, shown = prm_evaluation.evaluate(
-    config, targets, job.dataset, prm, orm, log
-  )
-  about = job.manifest() | {
-    'aggregate': config['evaluation']['aggregate'],
-    'threshold': threshold,
-    'wall_seconds': round(time.monotonic() - began, 1),
-  }
-  processes.first_alone(
-    'results',
-    lambda: _write_results(
-      workdir, {'manifest': about, 'results': results}, shown, log
-    ),
-  )
-
-
-def _write_results(
-  workdir: paths.Path,
-  found: Mapping[str, Any],
-  shown: Sequence[Mapping[str, Any]],
-  log: Log,
-) -> None:
-  """results.json, the chains that are shown, the table and the report."""
-  manifest.write_json(workdir / 'results.json', found)
-  lines = ''.join(
-    json.dumps(record, ensure_ascii=False) + '\n' for record in shown
-  )
-  paths.write_text(workdir / 'chains.jsonl', lines)
-  print_table(found['results'], log)
-  log(f'report: {write_report(workdir)}')

@@ -31,7 +31,7 @@ from prm_jax.jobs.rl_problems import (
   that_fit,
 )
 from prm_jax.jobs.rl_rating import make_rater, open_prm
-from prm_jax.jobs.rl_settings import (
+from prm_jax.jobs.settings.rl import (
   BEST_METRIC,
   Settings,
   Start,
@@ -49,6 +49,7 @@ from prm_jax.runtime import manifest, paths, processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.metrics import MetricWriter
 from prm_jax.runtime.sharding import shardings
+from prm_jax.runtime.workdir import write_json
 from prm_jax.training.loop import compile_train_step, make_step
 from prm_jax.training.optim import make_optimizer, make_schedule
 from prm_jax.training.train_state import (
@@ -320,7 +321,7 @@ def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
 
   def write() -> None:
     write_chains(workdir, lines)
-    manifest.write_json(
+    write_json(
       workdir / 'results.json', {'manifest': about, 'results': results}
     )
     for name, found in results['sampling'].items():

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from prm_jax.jobs.rl_settings import Settings
-from prm_jax.jobs.settings import check_heads
+from prm_jax.jobs.settings.rl import Settings
+from prm_jax.jobs.training import check_heads
 from prm_jax.models import TransformerConfig
 from prm_jax.runtime import processes
 from prm_jax.runtime.errors import UserError

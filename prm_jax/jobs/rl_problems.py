@@ -11,8 +11,9 @@ from prm_jax.data import problems as problems_lib
 from prm_jax.data.encoding import StepFormat
 from prm_jax.data.problems import Problem
 from prm_jax.models.hub.safetensors_files import HUB
-from prm_jax.runtime import manifest, paths
+from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import DELETE
 
 
 class Tasks(NamedTuple):
@@ -107,7 +108,7 @@ def check_unseen(tasks: Tasks, model: str | os.PathLike) -> None:
   path = paths.open_path(model).expanduser() / 'config.json'
   if not path.is_file():
     return
-  trained = paths.read_json(path, manifest.DELETE)
+  trained = paths.read_json(path, DELETE)
   section = trained.get('data') or trained.get('problems') or {}
   if section.get('kind') != 'arithmetic' or section.get('labels'):
     return

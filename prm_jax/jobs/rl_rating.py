@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from prm_jax.inference.protocols import StepScorer
 from prm_jax.jobs import step_scorers
-from prm_jax.jobs.rl_settings import Settings, Start, open_start
+from prm_jax.jobs.settings.rl import Settings, Start, open_start
 from prm_jax.models import TransformerConfig
 from prm_jax.rl.implicit import ImplicitPrm, OnlinePrm, make_objective
 from prm_jax.rl.rating import ChainPrm, Rater, TextPrm

@@ -23,8 +23,9 @@ from prm_jax.inference.driver import Ended, Models, Work
 from prm_jax.inference.protocols import Policy, StepScorer
 from prm_jax.jobs import engine, policies, step_scorers
 from prm_jax.report import write_report
-from prm_jax.runtime import manifest, paths, processes
+from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import read_results
 from prm_jax.search.budget import Budget
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.methods import METHODS, check_models
@@ -185,7 +186,7 @@ def check_earlier(config: Mapping[str, Any], asked: Mapping[str, str]) -> None:
   workdir = config['go_on_from']
   folder = paths.open_path(workdir).expanduser()
   try:
-    about = manifest.read_results(folder)['manifest']
+    about = read_results(folder)['manifest']
     theirs = paths.read_json(folder / 'config.json', 'search anew')
     pairs = [
       ('seed', theirs['seed'], config['seed']),

@@ -13,8 +13,9 @@ from prm_jax.data import builder, chain_sets
 from prm_jax.data.chains import Chain
 from prm_jax.inference import loading
 from prm_jax.labels import active, consensus
-from prm_jax.runtime import manifest, paths, processes
+from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import DELETE, read_results, write_json
 
 FILE = 'selection.json'
 Selected = tuple[list[Chain], dict[str, Any]]
@@ -51,7 +52,7 @@ def by_active(
     'active': {name: values[name] for name in values if name != 'batch_size'},
   }
   path = workdir / FILE
-  there = paths.read_json(path, manifest.DELETE) if path.exists() else {}
+  there = paths.read_json(path, DELETE) if path.exists() else {}
   fits = there.get('made_of') == made_of
   if there and not fits and (workdir / 'data.json').exists():
     raise UserError(
@@ -68,8 +69,8 @@ def by_active(
       'scores': selection.scores,
       'report': report._asdict() | unchecked,
     }
-    processes.first_alone('select', lambda: manifest.write_json(path, found))
-  there = paths.read_json(path, manifest.DELETE)
+    processes.first_alone('select', lambda: write_json(path, found))
+  there = paths.read_json(path, DELETE)
   return active.take(chains, there['indices'], wanted), there['report']
 
 
@@ -107,7 +108,7 @@ def source_of(workdir: str, unknown: str) -> str:
   if not workdir:
     return unknown
   folder = paths.open_path(workdir).expanduser()
-  about = manifest.read_results(folder).get('manifest', {})
+  about = read_results(folder).get('manifest', {})
   return about.get('source', unknown)
 
 

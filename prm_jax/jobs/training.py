@@ -1,87 +1,181 @@
-"""One job's setting, and one training run in it, from data to best checkpoint.
+"""Trains a reward model or a policy, from the data to the best checkpoint.
 
-    config -> open_job -> Job -> train_best -> parameters
+    settings -> open_job -> TrainingJob -> train_best -> parameters
 
-Reward models and policies are trained by the same run; a job passes in what
-it asks of the parameters between checkpoints.
+A job passes in the evaluation that training calls before every checkpoint.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
-from prm_jax.data.pipeline import make_batches, take_census
+from prm_jax.data.encoding import make_format
+from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
 from prm_jax.data.shards import Share, share_of_process
 from prm_jax.inference import loading
-from prm_jax.jobs.settings import Settings, check_mesh, settings_of
+from prm_jax.inference.loading import ModelDescription
+from prm_jax.inference.pretrained import Pretrained, open_pretrained
+from prm_jax.jobs.settings.training import PolicySettings, PrmSettings
+from prm_jax.models import TransformerConfig
 from prm_jax.runtime import manifest, paths, processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import MetricWriter
 from prm_jax.runtime.sharding import make_mesh
+from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.loop import (
   Evaluate,
+  TrainingRun,
   compile_train_step,
   fit,
   make_train_step,
 )
-from prm_jax.training.objective import LossConfig
+from prm_jax.training.objective import LossConfig, ObjectiveConfig
 from prm_jax.training.optim import make_optimizer, make_schedule
 from prm_jax.training.train_state import abstract_state, init_state, make_init
 
 Log = Callable[[str], None]
 
 
-class Job(NamedTuple):
-  """What a config says, checked, with its devices and its data.
+class Model(NamedTuple):
+  """What is trained, and what its backbone starts from.
+
+  Attributes:
+    base: the pretrained model; None starts at random.
+  """
+
+  described: ModelDescription
+  base: Pretrained | None
+
+
+class TrainingJob(NamedTuple):
+  """A config's settings with its model, its devices and its data.
 
   Attributes:
     share: what this process reads of the data.
   """
 
-  config: Mapping[str, Any]
-  settings: Settings
+  settings: PrmSettings | PolicySettings
+  model: Model
   mesh: Mesh
   share: Share
   dataset: Dataset
 
   def manifest(self) -> dict[str, Any]:
-    """What its results were made with."""
-    fmt = self.settings.described.format
-    return manifest.describe(self.config) | {
-      'name': self.config['name'],
+    """Describes what its results were made with."""
+    fmt = self.model.described.format
+    return manifest.describe(self.settings.seed) | {
+      'name': self.settings.name,
       'data_fingerprint': self.dataset.fingerprint,
       'encoding_fingerprint': fmt.fingerprint(),
     }
 
 
-def open_job(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> Job:
-  """Checks a config, makes or finds its data and claims the workdir."""
-  settings = settings_of(config)
-  mesh = make_mesh(config['mesh'])
-  check_mesh(config, settings.described.model, mesh)
-  data = config['data']
-  share = share_of_process(mesh, data['batch_size'], data['shards'])
-  dataset = load_dataset(data, config['seed'], workdir, log)
-  processes.first_alone(
-    'claim',
-    lambda: manifest.claim_workdir(workdir, config, dataset.fingerprint),
+def open_job(
+  settings: PrmSettings | PolicySettings, workdir: Workdir, log: Log
+) -> TrainingJob:
+  """Opens the model, makes or finds the data, and claims the workdir."""
+  model = open_model(settings)
+  mesh = make_mesh(dataclasses.asdict(settings.mesh))
+  check_mesh(settings, model.described.model, mesh)
+  data = settings.data
+  share = share_of_process(mesh, data.batch_size, data.shards)
+  dataset = load_dataset(data, settings.seed, workdir.path, log)
+  workdir.claim(dataset.fingerprint)
+  return TrainingJob(settings, model, mesh, share, dataset)
+
+
+def open_model(settings: PrmSettings | PolicySettings) -> Model:
+  """Describes the model of the settings: its own, or that of its base.
+
+  Raises:
+    UserError: the base cannot be read, or does not fit the settings.
+  """
+  data, base = settings.data, None
+  if settings.base:
+    base = open_pretrained(settings.base)
+    if data.max_length > base.longest:
+      raise UserError(
+        f'config.data.max_length={data.max_length}: {settings.base} reads at '
+        f'most {base.longest} tokens; lower it'
+      )
+    tokenizer = base.tokenizer
+  else:
+    tokenizer = data.tokenizer
+  fmt = make_format(tokenizer, data.max_length, data.separator, data.end)
+  given = settings.model.given()
+  if base is None:
+    vocabulary = fmt.tokenizer.vocab_size
+    model = TransformerConfig(**{'vocab_size': vocabulary} | given)
+  else:
+    model = dataclasses.replace(base.model, **given)
+    if settings.lora.rank:
+      # A frozen backbone has no float32 master, so it is never loaded wider.
+      load = functools.partial(base.load, dtype=model.param_dtype)
+      base = dataclasses.replace(base, load=load)
+  described = ModelDescription(
+    model,
+    settings.head,
+    settings.lora,
+    fmt,
+    data.separator,
+    data.end,
+    settings.train.best_metric,
   )
-  return Job(config, settings, mesh, share, dataset)
+  if described.head is None and described.format.end is None:
+    raise UserError(
+      "config.data.end='': a policy ends its chains with a token of their own; "
+      'set it to one of the tokenizer, best a special one'
+    )
+  return Model(described, base)
+
+
+def check_mesh(
+  settings: PrmSettings | PolicySettings, model: TransformerConfig, mesh: Mesh
+) -> None:
+  """Raises UserError unless batch and heads divide over the mesh."""
+  check_heads(model, mesh)
+  rows = mesh.shape['replica'] * mesh.shape['fsdp']
+  if settings.sampling:
+    settings.sampling.check_devices(rows)
+  size, parts = settings.data.batch_size, settings.train.microbatches
+  if size % (parts * rows):
+    raise UserError(
+      f'config.data.batch_size={size} does not divide into {parts} '
+      f'microbatches on replica x fsdp = {rows} devices; make it a multiple of '
+      f'{parts * rows}'
+    )
+
+
+def check_heads(model: TransformerConfig, mesh: Mesh) -> None:
+  """Raises UserError unless a model's heads divide over the mesh."""
+  wide = mesh.shape['model']
+  if model.n_heads % wide:
+    fits = [
+      n
+      for n in range(1, model.n_heads + 1)
+      if not model.n_heads % n and not mesh.size % n
+    ]
+    raise UserError(
+      f'config.model.n_heads={model.n_heads} does not divide over mesh.model='
+      f'{wide} devices; set that to one of {", ".join(map(str, fits))}'
+    )
 
 
 def train_best(
   name: str,
-  job: Job,
-  workdir: paths.Path,
+  job: TrainingJob,
+  workdir: Workdir,
   evaluate: Evaluate,
   log: Log,
 ) -> Any:
-  """Trains, or goes on from the last checkpoint, and loads the best one.
+  """Trains, or resumes from the last checkpoint, and loads the best one.
 
   Args:
     name: shown in the progress line.
@@ -90,10 +184,10 @@ def train_best(
   Returns:
     The parameters, adapters merged.
   """
-  config, settings, mesh = job.config, job.settings, job.mesh
-  loop, data, described = settings.loop, config['data'], settings.described
+  settings, mesh, described = job.settings, job.mesh, job.model.described
+  loop, data = settings.train, settings.data
   chains = job.dataset.train
-  processes.first_alone('model', lambda: _describe(workdir, described))
+  processes.first_alone('model', _describe, workdir.path, described)
   log(f'{name}: counting what the {len(chains):,} chains teach')
   census = take_census(chains, described.format, settings.targets)
   log(f'{name}: {census.summary()}')
@@ -104,11 +198,13 @@ def train_best(
       census,
       described.format,
       settings.targets,
-      batch_size=data['batch_size'],
-      row_length=data['row_length'],
-      max_steps_per_row=data['max_steps_per_row'],
-      seed=config['seed'],
-      share=job.share,
+      BatchConfig(
+        batch_size=data.batch_size,
+        row_length=data.row_length,
+        max_steps_per_row=data.max_steps_per_row,
+        seed=settings.seed,
+      ),
+      job.share,
     )
   )
 
@@ -129,45 +225,35 @@ def train_best(
     'wait until the file system shows the same to all, and start them again',
   )
   if checkpoints.latest is None:
-    backbone = None if settings.base is None else settings.base.load(mesh)
-    state = init_state(init, mesh, config['seed'], backbone)
+    backbone = None if job.model.base is None else job.model.base.load(mesh)
+    state = init_state(init, mesh, settings.seed, backbone)
   else:
     state = checkpoints.restore(abstract_state(init, mesh), batches)
-    log(f'{name}: going on from step {checkpoints.latest:,}')
+    log(f'{name}: resuming from step {checkpoints.latest:,}')
   step_fn = compile_train_step(
     make_train_step(
-      described.model,
-      described.head,
-      settings.loss,
+      ObjectiveConfig(
+        described.model, described.head, settings.loss, described.lora
+      ),
       optimizer,
       make_schedule(settings.optim, loop.steps),
       loop.microbatches,
-      described.lora,
       loop.head_only_steps,
     ),
     state,
     mesh,
   )
   writer = MetricWriter(
-    workdir,
+    workdir.path,
     int(state.step),
-    **config['metrics'],
+    **dataclasses.asdict(settings.metrics),
     writes=processes.is_first(),
   )
   with contextlib.closing(writer):
-    fit(
-      name,
-      loop,
-      step_fn,
-      state,
-      batches,
-      checkpoints,
-      writer,
-      evaluate,
-      mesh,
-      workdir,
-      settings.profile,
+    run = TrainingRun(
+      name, loop, mesh, workdir.path, checkpoints, writer, settings.profile
     )
+    fit(run, step_fn, state, batches, evaluate)
   checkpoints.close()
   del state  # before the best is read: there may be no room for both
   log(f'{name}: best checkpoint is step {checkpoints.best:,}')
@@ -188,7 +274,7 @@ def check_counts(loss: LossConfig, chains: Sequence[Chain]) -> None:
     )
 
 
-def _describe(workdir: paths.Path, described: loading.ModelDescription) -> None:
+def _describe(workdir: paths.Path, described: ModelDescription) -> None:
   """Writes model.json; UserError when the base's tokenizer is another now."""
   paths.make_folder(workdir)
   if (workdir / 'model.json').exists():

@@ -12,8 +12,9 @@ import markupsafe
 
 from prm_jax.report import figures, files, sections
 from prm_jax.report.page import SMOOTHING, environment
-from prm_jax.runtime import manifest, paths
+from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import DELETE, read_results
 
 STYLES = ('prm', 'orm', 'vote', 'reference')
 MAX_RUNS = len(STYLES)
@@ -39,7 +40,7 @@ def read_run(workdir: paths.Path, name: str) -> Run:
   path = workdir / 'results.json'
   if not path.is_file():
     raise UserError(f'{path}: no such file; evaluate the run, then compare it')
-  document = manifest.read_results(workdir)
+  document = read_results(workdir)
   for section in ('manifest', 'results'):
     if not isinstance(document.get(section), dict):
       raise UserError(f'{path}: expected an object under {section!r}')
@@ -48,7 +49,7 @@ def read_run(workdir: paths.Path, name: str) -> Run:
     name,
     document['results'],
     document['manifest'],
-    paths.read_json(config, manifest.DELETE) if config.is_file() else {},
+    paths.read_json(config, DELETE) if config.is_file() else {},
     files.read_metrics(metrics) if metrics.is_file() else {},
   )
 

@@ -28,9 +28,9 @@ from prm_jax.report import (
 )
 from prm_jax.report import trees as tree_views
 from prm_jax.report.verdict import verdict
-from prm_jax.runtime import manifest as manifest_lib
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import DELETE, read_results
 
 SMOOTHING = 0.02  # share of the run that a loss curve averages over
 LOSSES = ('loss', 'step_loss', 'lm_loss')
@@ -48,7 +48,7 @@ def write_report(workdir: paths.Path) -> paths.Path:
   path = workdir / 'results.json'
   if not path.is_file():
     raise UserError(f'{path}: no such file; evaluate the run, then report it')
-  document = manifest_lib.read_results(workdir)
+  document = read_results(workdir)
   for name in ('manifest', 'results'):
     if not isinstance(document.get(name), dict):
       raise UserError(f'{path}: expected an object under {name!r}')
@@ -67,7 +67,7 @@ def write_report(workdir: paths.Path) -> paths.Path:
   config = ''
   if (workdir / 'config.json').is_file():
     config_path = workdir / 'config.json'
-    config = paths.read_json(config_path, manifest_lib.DELETE)
+    config = paths.read_json(config_path, DELETE)
     config = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
   manifest = document['manifest']
   try:

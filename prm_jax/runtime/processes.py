@@ -19,7 +19,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 
@@ -227,14 +227,17 @@ def wait_for_all(what: str) -> None:
   exchange(what, '')
 
 
-def first_alone(what: str, work: Callable[[], None]) -> None:
-  """Process 0 does the work; the others go on when it is done.
+def first_alone(what: str, work: Callable[..., Any], *args: Any) -> None:
+  """Calls `work(*args)` in process 0; the others wait until it is done.
+
+  Args:
+    what: names the work, for processes that wait.
 
   Raises:
     UserError: process 0 could not; on the others too, naming its reason.
   """
   if is_first():
-    work()
+    work(*args)
   wait_for_all(what)
 
 

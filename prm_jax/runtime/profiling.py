@@ -1,56 +1,59 @@
-"""A trace of some training steps: what ran when, on host and devices.
+"""Records a trace of some training steps: what ran when, on host and devices.
 
-`train.fit` runs its steps through a Profile, which records those that the
-config names for XProf.
+`training.loop.fit` runs its steps through a Profile, which records those that
+the config names. XProf shows the trace.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 
-from prm_jax.runtime import paths, processes
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks, paths, processes
+from prm_jax.runtime.checks import at_least
 
 
 @dataclasses.dataclass(frozen=True)
 class ProfileConfig:
-  """Which training steps are recorded.
+  """Says which training steps are recorded.
 
   Attributes:
-    first_step: counted from 1, whose time is mostly compilation.
-    steps: how many; 0 records nothing. A few are enough: a trace grows by
-      megabytes a step.
+    first_step: first recorded step. Steps count from 1, and step 1 is mostly
+      compilation.
+    steps: number of recorded steps; 0 records nothing. A few are enough, as a
+      trace grows by megabytes per step.
   """
 
-  first_step: int = 0
-  steps: int = 0
+  first_step: Annotated[int, at_least(0)] = 0
+  steps: Annotated[int, at_least(0)] = 0
+
+  def __post_init__(self) -> None:
+    checks.check(self)
 
   @property
   def last_step(self) -> int:
     return self.first_step + self.steps - 1
 
   def check(self, training_steps: int) -> None:
-    """Raises UserError unless the run has the steps to be recorded."""
-    if self.steps < 0:
-      raise UserError(f'profile.steps={self.steps}: expected >= 0 (0: none)')
+    """Raises Faults unless the run has the steps to be recorded."""
     if self.steps and not 1 <= self.first_step <= self.last_step <= (
       training_steps
     ):
-      raise UserError(
-        f'profile.first_step={self.first_step}, profile.steps={self.steps}: '
-        f'expected steps among 1 to train.steps={training_steps}; 2 is the '
-        'first without compilation'
+      checks.fail(
+        'profile.first_step',
+        self.first_step,
+        f'expected profile.steps={self.steps} steps among 1 to train.steps='
+        f'{training_steps}; 2 is the first without compilation',
       )
 
 
 class Profile:
-  """Records steps; a context, so that an early end writes what there is.
+  """Records steps; a context manager, so that an early end writes the trace.
 
   Args:
-    folder: where the traces go, every process its own.
-    before_text: called before the user is told of a trace.
+    folder: folder of the trace; each process has a folder in it.
+    before_text: called before the line that names the trace is printed.
   """
 
   def __init__(
@@ -59,7 +62,7 @@ class Profile:
     folder: paths.Path,
     before_text: Callable[[], None],
   ) -> None:
-    # XProf names a file by its host, of which there may be fewer.
+    # XProf names a file by its host, and one host may run several processes.
     several = processes.count() > 1
     self._config = config
     self._folder = (
@@ -76,7 +79,7 @@ class Profile:
       self._write()
 
   def run(self, step: int, step_fn: Callable, *args: Any) -> Any:
-    """`step_fn(*args)`, recorded if the config says so of this step."""
+    """Calls `step_fn(*args)`, and records it if the config names this step."""
     c = self._config
     if not c.steps or not c.first_step <= step <= c.last_step:
       return step_fn(*args)

@@ -1,9 +1,9 @@
-"""What training minimises: the step loss, the language-model loss, or both.
+"""The training objective: the step loss, the language-model loss, or both.
 
     params, batch -> hidden states -> losses, weighted and added up
 
-A reward model has a head and a step loss, and may learn the language of its
-chains too; a policy has no head and learns the language only. `loop.py`
+A reward model has a head and a step loss, and may also learn to predict the
+tokens of its chains. A policy has no head and only predicts tokens. `loop.py`
 takes the gradient.
 """
 
@@ -24,18 +24,20 @@ from prm_jax.models import (
   step_logits,
 )
 from prm_jax.training import losses
+from prm_jax.training.train_state import NO_LORA
 
 Batch = dict[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-  """What is minimised: the step loss plus `lm_weight` times the LM loss.
+  """Says what is minimised: the step loss plus `lm_weight` times the LM loss.
 
   Attributes:
-    name: one of losses.LOSSES; '' without a head, for a policy.
-    lm_weight: next-token loss, per token of the batch's `lm_mask`; 0 is off.
-    margin: of the ranking loss.
+    name: one of losses.LOSSES; '' for a policy, which has no head.
+    lm_weight: weight of the next-token loss, a mean over the tokens of the
+      batch's `lm_mask`; 0 turns it off.
+    margin: margin of the ranking loss.
   """
 
   name: str = 'bce'
@@ -46,8 +48,23 @@ class LossConfig:
 POLICY_LOSS = LossConfig(name='', lm_weight=1.0)
 
 
+@dataclasses.dataclass(frozen=True)
+class ObjectiveConfig:
+  """Says which model is trained, and on which loss.
+
+  Attributes:
+    head: None for a policy.
+    lora: rank 0 trains the backbone itself.
+  """
+
+  model: TransformerConfig
+  head: HeadConfig | None
+  loss: LossConfig
+  lora: LoraConfig = NO_LORA
+
+
 def norms(batch: Batch, loss: LossConfig) -> tuple[jax.Array, jax.Array]:
-  """What the step loss and the LM loss of a batch are divided by."""
+  """Returns the denominators of a batch's step loss and LM loss."""
   step_norm = jnp.ones(())
   if loss.name:
     weights = losses.step_loss_weights(loss.name, batch)
@@ -58,7 +75,7 @@ def norms(batch: Batch, loss: LossConfig) -> tuple[jax.Array, jax.Array]:
 def token_losses(
   backbone: Any, model: TransformerConfig, hidden: jax.Array, batch: Batch
 ) -> tuple[jax.Array, jax.Array]:
-  """Next-token losses [B, T] in nats, and which of them count [B, T]."""
+  """Returns next-token losses [B, T] in nats, and 1 where they count [B, T]."""
   next_tokens, counted = losses.lm_targets(batch)
   logits = lm_logits(backbone, model, hidden)
   return losses.lm_loss(logits, next_tokens), counted
@@ -69,16 +86,14 @@ def _step_loss(
   backbone: Any,
   hidden: jax.Array,  # [B, T, D]
   batch: Batch,
-  model: TransformerConfig,
-  head: HeadConfig,
-  loss: LossConfig,
+  config: ObjectiveConfig,
 ) -> jax.Array:  # []
-  """The sum of the weighted step losses of a batch."""
-  likelihood = None
+  """Sums the weighted step losses of a batch."""
+  head, loss, likelihood = config.head, config.loss, None
   if head.likelihood:
     likelihood = number_likelihood(
       backbone,
-      model,
+      config.model,
       hidden,
       batch['tokens'],
       batch['numbers'],
@@ -87,7 +102,7 @@ def _step_loss(
   logits = step_logits(params['head'], hidden, batch['step_ends'], likelihood)
   values = losses.step_loss(loss.name, logits, batch, head, loss.margin)
   weights = losses.step_loss_weights(loss.name, batch)
-  # where, not a product alone: what is masked may be infinite
+  # A product alone would be NaN where a masked value is infinite.
   return jnp.where(weights > 0, weights * values, 0.0).sum()
 
 
@@ -96,15 +111,19 @@ def batch_loss(
   batch: Batch,
   step_norm: jax.Array,
   lm_norm: jax.Array,
-  model: TransformerConfig,
-  head: HeadConfig | None,
-  loss: LossConfig,
-  lora: LoraConfig,
+  config: ObjectiveConfig,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """This batch's share of the loss, divided by the weights of the whole."""
+  """Returns a batch's share of the loss, and the metrics it is made of.
+
+  Args:
+    batch: a whole batch or one of its microbatches.
+    step_norm, lm_norm: from `norms` of the whole batch, so that the shares of
+      its microbatches add up to the loss of the whole.
+  """
+  model, loss = config.model, config.loss
   backbone = params['backbone']
-  if lora.rank:
-    backbone = merge(backbone, params['lora'], lora)
+  if config.lora.rank:
+    backbone = merge(backbone, params['lora'], config.lora)
   hidden = forward(
     backbone,
     model,
@@ -113,8 +132,8 @@ def batch_loss(
     batch['segment_ids'],
   )
   total, values = 0.0, {}
-  if head is not None:
-    summed = _step_loss(params, backbone, hidden, batch, model, head, loss)
+  if config.head is not None:
+    summed = _step_loss(params, backbone, hidden, batch, config)
     total = values['step_loss'] = summed / step_norm
   if loss.lm_weight:
     per_token, counted = token_losses(backbone, model, hidden, batch)

@@ -17,7 +17,7 @@ from prm_jax.inference.loading import ModelDescription
 from prm_jax.jobs import rl_rating
 from prm_jax.jobs.rl_meshes import check_meshes, make_meshes
 from prm_jax.jobs.rl_problems import Tasks, check_unseen, read_tasks, that_fit
-from prm_jax.jobs.rl_settings import open_start, settings_of
+from prm_jax.jobs.settings.rl import open_start, settings_of
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.training.train_state import NO_LORA, TrainState

@@ -1,4 +1,4 @@
-"""Traces of training steps: a real run's, and one that ends among them."""
+"""Traces of training steps: of a real run, and of one that ends early."""
 
 import jax
 import pytest
@@ -9,7 +9,7 @@ from tests.shared.command_line import SMALL, run
 
 
 def traced_steps(folder):
-  """Of the one trace in a folder: names of all events, steps by number."""
+  """Reads the one trace in a folder: names of all events, recorded steps."""
   (path,) = folder.rglob('*.xplane.pb')
   names, steps = set(), []
   for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
@@ -52,7 +52,7 @@ def test_a_run_that_ends_early_writes_what_there_is(tmp_path):
   assert traced_steps(tmp_path / 'b')[1] == [1]
 
 
-@pytest.mark.parametrize('first, steps', [(0, 1), (5, 3), (9, 1), (-1, 2)])
+@pytest.mark.parametrize('first, steps', [(0, 1), (5, 3), (9, 1)])
 def test_steps_that_the_run_does_not_have(first, steps):
   with pytest.raises(UserError, match=r'among 1 to train\.steps=6'):
     ProfileConfig(first, steps).check(6)

@@ -1,7 +1,8 @@
-"""The config.json of a published model to and from a TransformerConfig.
+"""Converts a published model's config.json to a TransformerConfig and back.
 
-Read before any weight: what the family computes and we do not is refused here
-in one line, so a model that opens gives the numbers that its authors got.
+This runs before any weight is read. Models whose architecture we cannot
+reproduce exactly are rejected here, so every model that opens gives the numbers
+that its authors got.
 """
 
 import pathlib
@@ -17,7 +18,7 @@ FAMILIES = {
   'qwen2': 'Qwen2For',
   'qwen3': 'Qwen3For',
 }
-# What transformers takes where a config.json does not say.
+# The values that transformers uses if a config.json does not set them.
 DEFAULT_LENGTH = {
   'llama': 2048,
   'mistral': 131_072,
@@ -39,7 +40,7 @@ HEADED = (
   'ForPrmModel',
 )
 LARGEST = 10**12  # beyond any number of a model, and far from overflow
-# Keys that change what is computed, with the one value that we compute.
+# Keys that change the computation, with the one value that we support.
 FIXED = {
   'hidden_act': 'silu',
   'attention_bias': False,
@@ -50,12 +51,12 @@ FIXED = {
 
 
 class _Fields:
-  """The values of one config.json; what is wrong is told with its key."""
+  """Reads values of one config.json; its errors name the file and the key."""
 
   def __init__(self, path: pathlib.Path, values: dict[str, Any]) -> None:
     self.path, self.values = path, values
 
-  def refuse(self, key: str, value: Any, supported: str) -> UserError:
+  def unsupported(self, key: str, value: Any, supported: str) -> UserError:
     return UserError(
       f'{self.path}: {key}={value!r} is not what this project computes; '
       f'supported: {supported}'
@@ -64,7 +65,7 @@ class _Fields:
   def number(
     self, key: str, default: float | None = None, kind: type = int
   ) -> Any:
-    """A positive number; null counts as absent."""
+    """Returns a positive number; null counts as absent."""
     value = self.values.get(key)
     if value is None:
       value = default
@@ -72,68 +73,70 @@ class _Fields:
     right = isinstance(value, kinds) and not isinstance(value, bool)
     if not right or not 0 < value <= LARGEST:
       what = 'a positive integer' if kind is int else 'a positive number'
-      raise self.refuse(key, value, what)
+      raise self.unsupported(key, value, what)
     return kind(value)
 
   def flag(self, key: str, default: bool) -> bool:
     value = self.values.get(key, default)
     if not isinstance(value, bool):
-      raise self.refuse(key, value, 'true or false')
+      raise self.unsupported(key, value, 'true or false')
     return value
 
   def expect(self, key: str, only: Any) -> None:
     value = self.values.get(key)
     if value is not None and value != only:
-      raise self.refuse(key, value, f'{only!r}')
+      raise self.unsupported(key, value, f'{only!r}')
 
 
 def read_architecture(
   directory: str | pathlib.Path,
 ) -> tuple[TransformerConfig, int]:
-  """What a folder's config.json describes.
+  """Reads the config.json of a model's folder.
 
-  The family is that of `model_type`; a model whose architecture is HEADED has
-  no output embedding and reads as `tie_embeddings=True`.
+  `model_type` names the family. A model whose architecture is one of HEADED has
+  no output embedding and gets `tie_embeddings=True`.
 
   Args:
-    directory: of a Llama (with the rope scaling of Llama 3), Mistral, Qwen2 or
-      Qwen3 model, saved by any version of transformers.
+    directory: folder of a Llama (with Llama 3's rope scaling or none), Mistral,
+      Qwen2 or Qwen3 model, saved by any version of transformers.
 
   Returns:
-    The config, and the longest sequence in tokens that the model reads exactly
-    as we compute it: what it was made for, or its sliding window.
+    The config, and the longest sequence in tokens that we compute exactly as
+    the model does: its context length, or its sliding window if that is
+    shorter.
 
   Raises:
-    UserError: the file is missing or damaged, or asks for what is not computed
-      here; names file, key, value and what is supported.
+    UserError: the file is missing or damaged, or the model computes something
+      that we do not. The message names file, key, value and what is supported.
   """
   path = pathlib.Path(directory) / 'config.json'
   fields = _Fields(path, read_json(path))
   family = fields.values.get('model_type')
   if not isinstance(family, str) or family not in FAMILIES:
-    raise fields.refuse('model_type', family, ', '.join(FAMILIES))
+    raise fields.unsupported('model_type', family, ', '.join(FAMILIES))
   for key, only in FIXED.items():
     fields.expect(key, only)
   d_model = fields.number('hidden_size')
   heads = fields.number('num_attention_heads')
-  # Only Llama has a default that is no accident of one size.
+  # The other families' defaults are those of one model size, so a config.json
+  # of theirs must set the key.
   kv_heads = fields.number(
     'num_key_value_heads', heads if family == 'llama' else None
   )
   if heads % kv_heads:
-    raise fields.refuse(
+    raise fields.unsupported(
       'num_key_value_heads', kv_heads, f'a divisor of {heads} attention heads'
     )
   if fields.values.get('head_dim') is None and family != 'qwen3':
     if d_model % heads:
-      raise fields.refuse(
+      raise fields.unsupported(
         'hidden_size', d_model, f'a multiple of {heads} attention heads'
       )
     head_dim = d_model // heads
   else:
     head_dim = fields.number('head_dim', 128)  # Qwen3's default
   if head_dim % 2:
-    raise fields.refuse('head_dim', head_dim, 'an even number')
+    raise fields.unsupported('head_dim', head_dim, 'an even number')
   theta, scaling = _rope(fields)
   config = TransformerConfig(
     vocab_size=fields.number('vocab_size'),
@@ -156,17 +159,17 @@ def read_architecture(
 
 
 def _has_head(fields: _Fields) -> bool:
-  """Whether steps or texts are classified, in place of the next token."""
+  """Says whether the model has a classification head, not an LM head."""
   names = fields.values.get('architectures')
   if names is None:
     return False
   if not isinstance(names, list) or len(names) != 1:
-    raise fields.refuse('architectures', names, 'a list of one name')
+    raise fields.unsupported('architectures', names, 'a list of one name')
   return str(names[0]).endswith(HEADED)
 
 
 def _rope(fields: _Fields) -> tuple[float, RopeScaling | None]:
-  """Theta and scaling, from the keys of transformers before 5 and since."""
+  """Reads theta and scaling, from keys of transformers 5 or earlier ones."""
   key = 'rope_parameters'
   if fields.values.get(key) is None:
     key = 'rope_scaling'
@@ -174,13 +177,13 @@ def _rope(fields: _Fields) -> tuple[float, RopeScaling | None]:
   if given is None:
     return fields.number('rope_theta', 10_000.0, float), None
   if not isinstance(given, dict):
-    raise fields.refuse(key, given, 'null, or an object with a rope_type')
+    raise fields.unsupported(key, given, 'null, or an object with a rope_type')
   rope = _Fields(fields.path, given)
   kind = given.get('rope_type', given.get('type', 'default'))
   if kind not in ('default', 'llama3'):
-    raise fields.refuse(f'{key}.rope_type', kind, 'default, llama3')
+    raise fields.unsupported(f'{key}.rope_type', kind, 'default, llama3')
   if any(isinstance(value, dict) for value in given.values()):
-    raise fields.refuse(key, given, 'one rope_type for all layers')
+    raise fields.unsupported(key, given, 'one rope_type for all layers')
   rope.expect('partial_rotary_factor', 1.0)
   outside = fields.number('rope_theta', 10_000.0, float)
   theta = rope.number('rope_theta', outside, float)
@@ -203,21 +206,21 @@ def _rope(fields: _Fields) -> tuple[float, RopeScaling | None]:
 def _longest(fields: _Fields, family: str, n_layers: int) -> int:
   longest = fields.number('max_position_embeddings', DEFAULT_LENGTH[family])
   if _slides(fields, family, n_layers):
-    # Within the window, every token sees all before it as without one.
+    # Up to the window's length, the window hides no token.
     longest = min(longest, fields.number('sliding_window', DEFAULT_WINDOW))
   return longest
 
 
 def _slides(fields: _Fields, family: str, n_layers: int) -> bool:
-  """Whether some layer looks back through a sliding window."""
+  """Says whether some layer has a sliding window."""
   layers = fields.values.get('layer_types')
   if layers is not None:
     known = ['full_attention', 'sliding_attention']
     if not isinstance(layers, list) or any(x not in known for x in layers):
-      raise fields.refuse('layer_types', layers, f'a list of {known}')
+      raise fields.unsupported('layer_types', layers, f'a list of {known}')
   if family == 'llama':
     return False
-  # Null is no window; where the key is absent there is one.
+  # Null means no window; an absent key means the default window.
   windowed = fields.values.get('sliding_window', DEFAULT_WINDOW) is not None
   if family == 'mistral':
     return windowed
@@ -227,15 +230,15 @@ def _slides(fields: _Fields, family: str, n_layers: int) -> bool:
     return 'sliding_attention' in layers
   first = fields.values.get('max_window_layers', 28)
   if not isinstance(first, int):
-    raise fields.refuse('max_window_layers', first, 'a number of layers')
+    raise fields.unsupported('max_window_layers', first, 'a number of layers')
   return first < n_layers
 
 
 def family_of(config: TransformerConfig) -> str:
-  """The model_type that computes what `config` does.
+  """Returns the model_type that computes what `config` does.
 
   Raises:
-    UserError: none does.
+    UserError: no published family does.
   """
   if config.qk_norm and config.qkv_bias:
     raise UserError(
@@ -250,25 +253,25 @@ def family_of(config: TransformerConfig) -> str:
 def architecture_json(
   config: TransformerConfig, layout: str, max_length: int, dtype: str
 ) -> dict[str, Any]:
-  """The config.json that makes transformers compute what `config` does.
+  """Returns a config.json with which transformers computes the same.
 
   Args:
     layout: one of LAYOUTS.
-    max_length: longest sequence the model is made for, tokens.
-    dtype: of the weights beside it, 'float32' or 'bfloat16'.
+    max_length: context length in tokens.
+    dtype: type of the stored weights, 'float32' or 'bfloat16'.
 
   Raises:
-    UserError: no family computes it, or none in this layout.
+    UserError: no family computes it, or none with this layout.
   """
   family = family_of(config)
   if layout not in LAYOUTS:
     raise UserError(f'layout {layout!r}: expected one of {", ".join(LAYOUTS)}')
   if layout == 'process_reward_model' and family != 'qwen2':
     raise UserError(
-      f'layout process_reward_model is of the Qwen2 family, this model is '
-      f'{family}; choose token_classification'
+      f'layout process_reward_model needs a model of the Qwen2 family, this '
+      f'one is {family}; choose token_classification'
     )
-  # The keys of before transformers 5, which later versions read too.
+  # Keys of transformers before version 5, which later versions also read.
   found = {
     'architectures': [FAMILIES[family] + LAYOUTS[layout]],
     'model_type': family,

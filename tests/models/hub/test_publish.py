@@ -1,4 +1,4 @@
-"""Weights out: every bit comes back, and a folder is whole or not there."""
+"""Saved models load with every bit, and a folder is complete or absent."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ import pytest
 from prm_jax import models
 from prm_jax.models import HeadConfig, RopeScaling, TransformerConfig
 from prm_jax.models.hub.architectures import read_architecture
-from prm_jax.models.hub.publish import save_model
+from prm_jax.models.hub.publish import SaveOptions, save_model
 from prm_jax.models.hub.safetensors_files import INDEX, SINGLE, TensorFiles
 from prm_jax.models.hub.weights import HEAD_TENSORS, load_backbone
 from prm_jax.runtime.errors import UserError
@@ -52,7 +52,7 @@ def a_mesh():
 
 
 def some_params(config):
-  """Every number different from all others, biases and norms too."""
+  """Random parameters, all values different, biases and norms included."""
   tree = jax.eval_shape(
     lambda key: models.init_params(key, config), jax.random.key(0)
   )
@@ -81,7 +81,7 @@ def same(one, other):
 
 @pytest.mark.parametrize(('layout', 'config'), LAYOUTS)
 @pytest.mark.parametrize('shard_bytes', [10**9, 3000, 1])
-def test_what_is_saved_comes_back(layout, config, shard_bytes, tmp_path):
+def test_a_saved_model_loads_unchanged(layout, config, shard_bytes, tmp_path):
   params, head = some_params(config), some_head(layout, config)
   folder = tmp_path / 'new' / 'model'
   save_model(
@@ -90,8 +90,7 @@ def test_what_is_saved_comes_back(layout, config, shard_bytes, tmp_path):
     config,
     layout,
     head,
-    max_length=77,
-    shard_bytes=shard_bytes,
+    options=SaveOptions(max_length=77, shard_bytes=shard_bytes),
   )
   found, longest = read_architecture(folder)
   assert longest == 77
@@ -131,10 +130,12 @@ def test_heads_are_stored_as_linear_layers(tmp_path):
 
 
 @pytest.mark.parametrize('family', CONFIGS)
-def test_in_and_out_keeps_every_tensor(family, tmp_path):
+def test_loading_and_saving_keeps_every_tensor(family, tmp_path):
   config, longest = read_architecture(write_published(tmp_path, family))
   params = load_backbone(TensorFiles(tmp_path), config, a_mesh())
-  save_model(tmp_path / 'out', params, config, 'lm', max_length=longest)
+  save_model(
+    tmp_path / 'out', params, config, 'lm', options=SaveOptions(longest)
+  )
   files = TensorFiles(tmp_path / 'out')
   tensors = random_tensors(shapes(CONFIGS[family]))
   assert files.shapes.keys() == tensors.keys()
@@ -142,9 +143,11 @@ def test_in_and_out_keeps_every_tensor(family, tmp_path):
     assert np.array_equal(files.read(name), values), name
 
 
-def test_bfloat16_goes_out_and_in(tmp_path):
+def test_saving_and_loading_bfloat16(tmp_path):
   params = some_params(QWEN2)
-  save_model(tmp_path / 'a', params, QWEN2, 'lm', dtype='bfloat16')
+  save_model(
+    tmp_path / 'a', params, QWEN2, 'lm', options=SaveOptions(dtype='bfloat16')
+  )
   rounded = jax.tree.map(lambda x: x.astype('bfloat16'), params)
   save_model(tmp_path / 'b', rounded, QWEN2, 'lm')
   for name in ('a', 'b'):
@@ -156,7 +159,7 @@ def test_bfloat16_goes_out_and_in(tmp_path):
     assert same(load_backbone(files, QWEN2, a_mesh(), 'bfloat16'), rounded)
 
 
-def test_the_tokenizer_comes_along(tmp_path):
+def test_the_tokenizer_is_copied(tmp_path):
   source = tmp_path / 'source'
   source.mkdir()
   texts = {
@@ -182,7 +185,7 @@ def test_the_tokenizer_comes_along(tmp_path):
     )
 
 
-def test_a_folder_that_is_taken_stays_as_it_is(tmp_path):
+def test_a_folder_with_files_is_not_changed(tmp_path):
   (tmp_path / 'mine.txt').write_text('mine')
   for taken in (tmp_path, tmp_path / 'mine.txt'):
     with pytest.raises(UserError, match='exists and is not empty; remove it'):
@@ -219,7 +222,7 @@ NARROW = some_head('process_reward_model', QWEN2, width=8)
     (QWEN2, 'token_classification', THREE, 'has 3 outputs; train with'),
     (QWEN2, 'process_reward_model', TWO, r"this one has \['bias', 'kernel'\]"),
     (QWEN2, 'process_reward_model', NARROW, r'wide as the model \(16\), this'),
-    (LLAMA, 'process_reward_model', WIDE, 'is of the Qwen2 family'),
+    (LLAMA, 'process_reward_model', WIDE, 'a model of the Qwen2 family'),
     (
       dataclasses.replace(QWEN2, d_ff=25),
       'lm',
@@ -234,7 +237,7 @@ NARROW = some_head('process_reward_model', QWEN2, width=8)
     ),
   ],
 )
-def test_what_does_not_fit_is_refused(config, layout, head, message, tmp_path):
+def test_a_layout_that_does_not_fit(config, layout, head, message, tmp_path):
   params = some_params(LLAMA if config is LLAMA else QWEN2)
   with pytest.raises(UserError, match=message) as error:
     save_model(tmp_path / 'model', params, config, layout, head)
@@ -244,4 +247,10 @@ def test_what_does_not_fit_is_refused(config, layout, head, message, tmp_path):
 
 def test_an_unknown_dtype(tmp_path):
   with pytest.raises(UserError, match="dtype 'int8': expected one of float32"):
-    save_model(tmp_path / 'a', some_params(LLAMA), LLAMA, 'lm', dtype='int8')
+    save_model(
+      tmp_path / 'a',
+      some_params(LLAMA),
+      LLAMA,
+      'lm',
+      options=SaveOptions(dtype='int8'),
+    )

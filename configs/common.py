@@ -1,0 +1,166 @@
+"""What the config files share.
+
+    python -m prm_jax.main --config configs/NAME.py:VARIANTS --workdir DIR
+
+A config file names what differs from the defaults of its task's settings, which
+prm_jax/jobs/settings/ lists and explains; any of them can be set from the
+command line.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_collections
+
+from prm_jax.jobs import settings
+
+Variant = Callable[[ml_collections.ConfigDict], Any]
+
+QWEN2_5 = dict(qkv_bias=True, head_dim=128, n_layers=28)
+QWEN2_5_1_5B = QWEN2_5 | dict(
+  vocab_size=151_936, d_model=1536, n_heads=12, n_kv_heads=2, d_ff=8960
+)
+QWEN2_5_7B = QWEN2_5 | dict(
+  vocab_size=152_064,
+  d_model=3584,
+  n_heads=28,
+  n_kv_heads=4,
+  d_ff=18_944,
+  tie_embeddings=False,
+)
+QWEN2_5_72B = QWEN2_5 | dict(
+  vocab_size=152_064,
+  d_model=8192,
+  n_layers=80,
+  n_heads=64,
+  n_kv_heads=8,
+  d_ff=29_568,
+  tie_embeddings=False,
+)
+LLAMA3_8B = dict(
+  vocab_size=128_256,
+  d_model=4096,
+  n_layers=32,
+  n_heads=32,
+  n_kv_heads=8,
+  d_ff=14_336,
+  tie_embeddings=False,
+)
+
+# Parts of a model of our own that every config from scratch has alike.
+SCRATCH = dict(
+  n_heads=4,
+  n_kv_heads=4,
+  head_dim=0,
+  rope_theta=10_000.0,
+  norm_eps=1e-6,
+  qkv_bias=False,
+  tie_embeddings=True,
+  dtype='float32',
+  param_dtype='float32',  # 'bfloat16': a float32 master where it is trained
+  remat='none',
+  scan_unroll=3,
+)
+COMPUTED = ('dtype', 'param_dtype', 'remat', 'scan_unroll')
+LINE_END = 'Ċ'  # how byte-level BPE spells the end of a line
+
+
+def base(task: str, **values: Any) -> ml_collections.ConfigDict:
+  """Returns the defaults of a task's settings, with some values changed.
+
+  Args:
+    values: a value, or a section as a dict of the values that differ.
+  """
+  config = settings.default_config(task)
+  change(config, **values)
+  return config
+
+
+def change(config: ml_collections.ConfigDict, **values: Any) -> None:
+  """Sets values, and in sections those that a dict names."""
+  for name, value in values.items():
+    if isinstance(config.get(name), ml_collections.ConfigDict):
+      change(config[name], **value)
+    else:
+      config[name] = value
+
+
+def keep_computed(config: ml_collections.ConfigDict) -> None:
+  """Leaves of the model how it is computed: a base brings the rest."""
+  computed = {name: config.model[name] for name in COMPUTED}
+  config.model = settings.default_config(config.task).model
+  config.model.update(computed)
+
+
+def pretrained(config: ml_collections.ConfigDict, name: str) -> None:
+  """Starts from a pretrained backbone, with the settings that suit most."""
+  config.base = name
+  config.model.update(
+    dtype='bfloat16', param_dtype='float32', remat='full', scan_unroll=1
+  )
+  keep_computed(config)
+  config.data.tokenizer = ''  # that of the base
+  config.optim.update(lr=1e-5, warmup=20)
+  config.train.update(steps=300, checkpoint_every=100)
+
+
+def compile_for(
+  config: ml_collections.ConfigDict, topology: str, model: Mapping[str, Any]
+) -> None:
+  """Says what prm_jax.aot compiles for, without the weights of the base."""
+  config.aot.topology = topology
+  config.aot.model.update(model)
+
+
+def lora(config: ml_collections.ConfigDict) -> None:
+  """Trains adapters of rank 16; the backbone stays as it is."""
+  config.lora.update(rank=16, alpha=32.0)
+  config.optim.lr = 2e-4
+
+
+def tiny_model(
+  config: ml_collections.ConfigDict, scratch: ml_collections.ConfigDict
+) -> None:
+  """Trains a small random model for a few steps, in place of any base.
+
+  Args:
+    scratch: the model section of the config without a base.
+  """
+  if config.base:
+    config.base = ''
+    config.model = scratch
+    config.lora.rank = 0
+    config.mesh.update(fsdp=-1, model=1)
+    config.data.update(tokenizer='bytes', separator='', end='')
+  if config.model.d_model is not None:  # else the run brings them
+    config.model.update(
+      d_model=32, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=64
+    )
+  config.model.scan_unroll = 1
+  config.data.shards = 0
+  config.optim.warmup = 2
+  config.train.update(steps=6, log_every=2, checkpoint_every=3)
+
+
+def apply(
+  file: str,
+  config: ml_collections.ConfigDict,
+  variants: Mapping[str, Variant],
+  arg: str,
+) -> ml_collections.ConfigDict:
+  """Applies the variants that follow the colon, in order, and locks the config.
+
+  Args:
+    file: the config file's name, for the error.
+    arg: names of variants, comma separated.
+
+  Raises:
+    ValueError: a variant is unknown.
+  """
+  for name in filter(None, arg.split(',')):
+    if name not in variants:
+      raise ValueError(
+        f'unknown variant {name!r} of {file}: expected {", ".join(variants)}'
+      )
+    variants[name](config)
+  return config.lock()

@@ -1,0 +1,102 @@
+"""Sections that stand in the configs of several jobs."""
+
+import dataclasses
+from typing import Annotated
+
+from prm_jax.models.config import DTYPES, REMAT_POLICIES
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, one_of
+
+
+@dataclasses.dataclass(frozen=True)
+class JobSettings:
+  """What every config says.
+
+  Attributes:
+    task: which of the six jobs it is.
+    name: the title of the run, in its results and its report.
+    seed: decides everything that is drawn at random.
+    cpu_devices: run on this many devices of the CPU; 0 takes what JAX finds.
+  """
+
+  task: str = ''
+  name: str = ''
+  seed: Annotated[int, at_least(0)] = 0
+  cpu_devices: Annotated[int, at_least(0)] = 0
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+  def check_together(self) -> None:
+    """Raises Faults where values of several sections do not go together."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """The number of devices on each axis of the mesh.
+
+  Attributes:
+    replica: copies of everything.
+    fsdp: devices that parameters, optimizer state and batches are split over.
+    model: devices that heads and feed-forward units are split over.
+
+  One of them may be -1: it takes the devices that the others leave.
+  """
+
+  replica: int = 1
+  fsdp: int = -1
+  model: int = 1
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricsConfig:
+  """Where metrics go beside metrics.jsonl.
+
+  Attributes:
+    tensorboard: also write TensorBoard events; needs `tensorboardX`.
+    wandb_project: also log to this Weights & Biases project; '' does not.
+  """
+
+  tensorboard: bool = False
+  wandb_project: str = ''
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """What a config says of a transformer; None leaves a value as it is.
+
+  A model from scratch needs at least `d_model`, `n_layers`, `n_heads`,
+  `n_kv_heads` and `d_ff`. A pretrained base brings its own architecture, so
+  only the last four may be set beside it. See `TransformerConfig`.
+  """
+
+  vocab_size: Annotated[int | None, at_least(1)] = None
+  d_model: Annotated[int | None, at_least(1)] = None
+  n_layers: Annotated[int | None, at_least(1)] = None
+  n_heads: Annotated[int | None, at_least(1)] = None
+  n_kv_heads: Annotated[int | None, at_least(1)] = None
+  d_ff: Annotated[int | None, at_least(1)] = None
+  head_dim: Annotated[int | None, at_least(0)] = None
+  rope_theta: float | None = None
+  norm_eps: float | None = None
+  qkv_bias: bool | None = None
+  qk_norm: bool | None = None
+  tie_embeddings: bool | None = None
+  dtype: Annotated[str | None, one_of(*DTYPES)] = None
+  param_dtype: Annotated[str | None, one_of(*DTYPES)] = None
+  remat: Annotated[str | None, one_of(*REMAT_POLICIES)] = None
+  scan_unroll: Annotated[int | None, at_least(1)] = None
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+  def given(self) -> dict[str, int | float | bool | str]:
+    """Returns the values that are set, by their names."""
+    values = dataclasses.asdict(self)
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,200 @@
+"""Settings of the jobs that train: a reward model, or a policy by imitation.
+
+What stands here runs before anything is read, drawn or written: a fault in a
+config costs a second, and not the training run before it is met.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+from prm_jax.data.config import DataConfig
+from prm_jax.data.targets import TargetConfig
+from prm_jax.evals.policy import PolicyEvaluation
+from prm_jax.evals.prm import PrmEvaluation
+from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.jobs.settings.shared import (
+  JobSettings,
+  MeshConfig,
+  MetricsConfig,
+  ModelConfig,
+)
+from prm_jax.models import HeadConfig, LoraConfig
+from prm_jax.runtime import checks
+from prm_jax.runtime.profiling import ProfileConfig
+from prm_jax.training import losses
+from prm_jax.training.loop import LoopConfig
+from prm_jax.training.objective import POLICY_LOSS, LossConfig
+from prm_jax.training.optim import OptimConfig
+
+# What a config may say of a model that a pretrained base describes.
+COMPUTED = {'dtype', 'param_dtype', 'remat', 'scan_unroll'}
+
+
+@dataclasses.dataclass(frozen=True)
+class AotConfig:
+  """What prm_jax.aot compiles for.
+
+  Attributes:
+    topology: chips, such as v5e:16x16.
+    model: the architecture of a base that is not on this machine.
+  """
+
+  topology: str = ''
+  model: ModelConfig = ModelConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings(JobSettings):
+  """What the training of reward models and of policies has in common.
+
+  Attributes:
+    base: what the backbone starts from: a folder, hf://owner/name, a .gguf
+      file, 'smollm2', or the workdir of a run; '' starts from scratch.
+    model: the architecture, or with a base how it is computed.
+    profile: training steps to record for XProf.
+  """
+
+  mesh: MeshConfig = MeshConfig()
+  data: DataConfig = DataConfig()
+  aot: AotConfig = AotConfig()
+  base: str = ''
+  model: ModelConfig = ModelConfig()
+  lora: LoraConfig = LoraConfig()
+  optim: OptimConfig = OptimConfig()
+  train: LoopConfig = LoopConfig()
+  profile: ProfileConfig = ProfileConfig()
+  metrics: MetricsConfig = MetricsConfig()
+  # The evaluation metrics that may choose the best checkpoint.
+  best_metrics: ClassVar[tuple[str, ...]] = ('',)
+
+  def check_together(self) -> None:
+    self.profile.check(self.train.steps)
+    if self.train.best_metric not in self.best_metrics:
+      shown = ', '.join(name or "''" for name in self.best_metrics)
+      checks.fail(
+        'train.best_metric', self.train.best_metric, f'expected one of {shown}'
+      )
+    if self.base:
+      self._check_base()
+    else:
+      self._check_scratch()
+
+  def _check_base(self) -> None:
+    if extra := sorted(set(self.model.given()) - COMPUTED):
+      checks.fail(
+        f'model.{extra[0]}',
+        self.model.given()[extra[0]],
+        f'base={self.base!r} brings its own; start from a variant with a base, '
+        'such as :smollm2, and set --config.base there',
+      )
+    if self.data.tokenizer:
+      checks.fail(
+        'data.tokenizer',
+        self.data.tokenizer,
+        f"{self.base} brings its own; set it to ''",
+      )
+
+  def _check_scratch(self) -> None:
+    if self.lora.rank:
+      checks.fail(
+        'lora.rank',
+        self.lora.rank,
+        'adapters need a trained backbone; set base, or lora.rank=0',
+      )
+    given = self.model.given()
+    for name in ('d_model', 'n_layers', 'n_heads', 'n_kv_heads', 'd_ff'):
+      if name not in given:
+        checks.fail(
+          f'model.{name}',
+          None,
+          "base='' leaves it open; set --config.base, or take a variant from "
+          'scratch',
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PrmSettings(TrainingSettings):
+  """Settings of configs/prm_math.py.
+
+  Attributes:
+    orm_baseline: also train an outcome model on the same chains, to compare.
+  """
+
+  orm_baseline: bool = True
+  targets: TargetConfig = TargetConfig()
+  head: HeadConfig = HeadConfig()
+  loss: LossConfig = LossConfig()
+  evaluation: PrmEvaluation = PrmEvaluation()
+  sampling: ClassVar[None] = None
+  best_metrics: ClassVar[tuple[str, ...]] = ('eval/auc', '')
+
+  def check_together(self) -> None:
+    super().check_together()
+    losses.check_loss(self.loss.name, self.head)
+    if self.targets.supervision == 'completion':
+      checks.fail(
+        'targets.supervision',
+        'completion',
+        'is for policies: expected process or outcome; configs/policy_math.py '
+        'trains a policy',
+      )
+    self._check_counts()
+    names = (*self.data.evaluation_names, '')
+    if self.evaluation.best_of_n not in names:
+      shown = ', '.join(name or "''" for name in names)
+      checks.fail(
+        'evaluation.best_of_n',
+        self.evaluation.best_of_n,
+        f'expected one of {shown}',
+      )
+
+  def _check_counts(self) -> None:
+    """Raises Faults where a loss of counts would read ones nobody counted."""
+    if self.loss.name != 'beta_binomial':
+      return
+    with_loss = "with loss.name='beta_binomial'"
+    if self.targets.hard_above is not None:
+      checks.fail(
+        'targets.hard_above',
+        self.targets.hard_above,
+        f'{with_loss} it would make 8 successes, or none, of 4 in 8 rollouts; '
+        'unset it, or choose another loss.name',
+      )
+    if self.targets.after_first_error == 'bad':
+      checks.fail(
+        'targets.after_first_error',
+        'bad',
+        f'{with_loss} it would make no success of 4 in 8 rollouts; expected '
+        "'keep' or 'mask', or another loss.name",
+      )
+    if self.targets.supervision == 'outcome':
+      checks.fail(
+        'targets.supervision',
+        'outcome',
+        f"{with_loss} an outcome has no rollouts to count; expected 'process', "
+        'or another loss.name',
+      )
+    if self.orm_baseline:
+      checks.fail(
+        'orm_baseline',
+        True,
+        f'{with_loss} the outcome model has no rollouts to count; expected '
+        'False, or another loss.name',
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicySettings(TrainingSettings):
+  """Settings of configs/policy_math.py.
+
+  Attributes:
+    sampling: how the evaluation samples the policy.
+  """
+
+  sampling: SamplingConfig = SamplingConfig()
+  evaluation: PolicyEvaluation = PolicyEvaluation()
+  # What a reward model has a section for, and every policy has alike.
+  head: ClassVar[None] = None
+  loss: ClassVar[LossConfig] = POLICY_LOSS
+  targets: ClassVar[TargetConfig] = TargetConfig(supervision='completion')
+  best_metrics: ClassVar[tuple[str, ...]] = ('eval/log_likelihood', '')

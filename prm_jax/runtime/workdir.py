@@ -1,0 +1,289 @@
+"""The folder that holds everything a job writes, on a disk or at gs://.
+
+Two files guard it: config.json and data.json are written once, and a run with
+another config or with other data is refused, so that no result mixes two jobs.
+Of several processes only the first writes; the others wait until it is done.
+"""
+
+import dataclasses
+import json
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prm_jax.runtime import paths, processes
+from prm_jax.runtime.errors import UserError
+
+SHARED_SECONDS = 10
+# What a job does not find in its workdir it writes again.
+DELETE = 'delete it, and the command of its job writes it again'
+OWN_OR_OTHER = (
+  f'if the workdir is of this job {DELETE}; else choose another --workdir'
+)
+# A job may be resumed with other values of these: they change how fast it runs,
+# on which server and at what price, and not what comes of it.
+MAY_CHANGE = (
+  'concurrent',
+  'price',
+  'active.batch_size',
+  'policy.cache',
+  'policy.sampling.kept',
+  'policy.sampling.slots',
+  'prm.rows',
+  *(
+    f'policy.endpoint.{name}'
+    for name in (
+      'base_url',
+      'api_key_variable',
+      'concurrency',
+      'timeout',
+      'attempts',
+      'max_failed_in_a_row',
+    )
+  ),
+  # Settings of earlier versions: workdirs begun with them can be resumed.
+  'policy.endpoint.backoff',
+  'policy.endpoint.max_wait',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Workdir:
+  """The workdir of the job that runs; `workdir / 'name'` is a path in it.
+
+  Attributes:
+    path: the folder.
+    config: what its config.json holds, or will hold.
+    defaults: values that a config.json of an earlier version may lack.
+  """
+
+  path: paths.Path
+  config: Mapping[str, Any]
+  defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @classmethod
+  def open(
+    cls, name: str, config: Mapping[str, Any], defaults: Mapping[str, Any]
+  ) -> 'Workdir':
+    """Makes the folder, and checks that it is new or this config's own.
+
+    Raises:
+      UserError: it belongs to another config, cannot be written, or is not one
+        folder for all processes.
+    """
+    workdir = cls(paths.open_path(name).expanduser(), config, defaults)
+    processes.first_alone('workdir', workdir._check)
+    check_shared(workdir.path, '--workdir')
+    return workdir
+
+  def __truediv__(self, name: str) -> paths.Path:
+    return self.path / name
+
+  def __str__(self) -> str:
+    return str(self.path)
+
+  def below(self, name: str) -> 'Workdir':
+    """Returns a folder in it, for a second model of the same job."""
+    return dataclasses.replace(self, path=self.path / name)
+
+  def check_local(self, job: str) -> None:
+    """Raises UserError at gs://, for jobs that need a disk.
+
+    Args:
+      job: such as 'a search job'.
+    """
+    paths.check_local(self.path, f'the workdir of {job}')
+
+  def claim(self, data_fingerprint: str) -> None:
+    """Makes the workdir this config's and these data's own.
+
+    A job calls this when its data is there: a run that fails before leaves the
+    workdir free for the corrected command.
+
+    Raises:
+      UserError: what is in the workdir was made with another config or from
+        other data.
+    """
+    processes.first_alone('claim', self._claim, data_fingerprint)
+
+  def write_json(self, name: str, value: Any) -> None:
+    """Writes a file, all or nothing, in process 0; the others wait."""
+    processes.first_alone(name, write_json, self / name, value)
+
+  def write_lines(self, name: str, records: Iterable[Any]) -> None:
+    """Writes JSON lines, all or nothing, in process 0; the others wait."""
+    processes.first_alone(name, write_lines, self / name, records)
+
+  def read_json(self, name: str) -> dict[str, Any]:
+    """Returns what a JSON file holds; {} where there is none yet.
+
+    Raises:
+      UserError: it is empty, cut off, or no object.
+    """
+    path = self / name
+    return paths.read_json(path, DELETE) if path.exists() else {}
+
+  def _check(self) -> None:
+    """Raises UserError unless the folder is this config's own or new."""
+    try:
+      ours = json.loads(json.dumps(self.config, allow_nan=False))
+    except ValueError:
+      raise UserError(
+        'the config holds inf or nan; give a finite number in its place'
+      ) from None
+    path = self / 'config.json'
+    try:
+      paths.make_folder(self.path)
+      known = path.exists()
+    except OSError as error:
+      raise UserError(
+        f'workdir {self}: {error.strerror}; choose one that can be written'
+      ) from None
+    if not known:
+      return
+    theirs = with_defaults(paths.read_json(path, OWN_OR_OTHER), self.defaults)
+    different = [
+      name
+      for name in differences(ours, theirs)
+      if not any(f'{name}.'.startswith(f'{free}.') for free in MAY_CHANGE)
+    ]
+    if different:
+      raise UserError(
+        f'workdir {self} belongs to another config (differs in '
+        f'{", ".join(different[:5])}); choose another --workdir, or delete it'
+      )
+
+  def _claim(self, data_fingerprint: str) -> None:
+    self._check()
+    ours = {'fingerprint': data_fingerprint}
+    for name, value in (('data.json', ours), ('config.json', self.config)):
+      if not (self / name).exists():
+        write_json(self / name, value)
+    path = self / 'data.json'
+    there = paths.read_json(path, OWN_OR_OTHER).get('fingerprint')
+    if there != data_fingerprint:
+      raise UserError(
+        f'workdir {self} was begun with other data than there is now: see '
+        f'{path}, now {data_fingerprint}; bring back the files, or choose '
+        'another --workdir'
+      )
+
+
+def write_json(path: paths.Path, value: Any) -> None:
+  """Writes a JSON file, all or nothing."""
+  paths.write_text(path, json.dumps(value, indent=2, allow_nan=False) + '\n')
+
+
+def write_lines(path: paths.Path, records: Iterable[Any]) -> None:
+  """Writes a file of JSON lines, all or nothing."""
+  lines = (json.dumps(record, ensure_ascii=False) for record in records)
+  paths.write_text(path, ''.join(f'{line}\n' for line in lines))
+
+
+def open_other(name: str, flag: str, job: str) -> paths.Path:
+  """Returns the workdir of another job, which a config names.
+
+  Args:
+    flag: the config key that holds the name.
+    job: what belongs there, such as 'a trained policy (configs/policy.py)'.
+
+  Raises:
+    UserError: the name is empty.
+  """
+  if not name:
+    raise UserError(f'{flag} is empty; name the --workdir of {job}')
+  return paths.open_path(name).expanduser()
+
+
+def read_results(workdir: paths.Path) -> dict[str, Any]:
+  """Returns results.json of a job that is done; {} where there is none yet.
+
+  Raises:
+    UserError: it is empty, cut off or no object.
+  """
+  path = workdir / 'results.json'
+  if not path.is_file():
+    return {}
+  return paths.read_json(path, 'the command of its job writes it again')
+
+
+def is_done(workdir: paths.Path) -> bool:
+  """Returns whether a job ended there, with its chains where it makes some.
+
+  The job makes again what is broken or was deleted.
+  """
+  try:
+    results = read_results(workdir)
+  except UserError:
+    return False
+  made = results.get('dataset')
+  return bool(results) and (
+    made is None or (workdir / 'data' / made['name']).is_dir()
+  )
+
+
+def differences(ours: Any, theirs: Any, path: str = '') -> list[str]:
+  """Returns the dotted names of the values in which two configs differ."""
+  if isinstance(ours, dict) and isinstance(theirs, dict):
+    names = sorted(set(ours) | set(theirs))
+    return [
+      found
+      for name in names
+      for found in differences(
+        ours.get(name), theirs.get(name), f'{path}.{name}' if path else name
+      )
+    ]
+  return [] if ours == theirs else [path]
+
+
+def with_defaults(
+  config: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns a config in which missing keys have their defaults."""
+  filled = dict(config)
+  for name, value in defaults.items():
+    if isinstance(value, Mapping) and isinstance(filled.get(name), Mapping):
+      filled[name] = with_defaults(filled[name], value)
+    else:
+      filled.setdefault(name, value)
+  return filled
+
+
+def check_shared(folder: paths.Path, flag: str) -> None:
+  """Checks that a folder is one and the same for all processes.
+
+  Args:
+    flag: what names it.
+
+  Raises:
+    UserError: another process does not see what process 0 wrote there.
+  """
+  if processes.count() == 1:
+    return
+  token = processes.exchange('token', secrets.token_hex(8))[0]
+  path = folder / f'.shared-{token}'
+  processes.first_alone('shared', _touch, path, flag)
+  # Network file systems show a new file to other hosts with some delay.
+  end = time.monotonic() + SHARED_SECONDS
+  with paths.told_in_a_line(path):
+    while not (there := path.exists()) and time.monotonic() < end:
+      time.sleep(0.2)
+  saw = processes.exchange('saw', 'yes' if there else 'no')
+  if processes.is_first():
+    path.unlink()
+  if 'no' in saw:
+    raise UserError(
+      f'{flag} of process {saw.index("no")} is not the folder {folder} of '
+      'process 0; name one that all processes share'
+    )
+
+
+def _touch(path: paths.Path, flag: str) -> None:
+  try:
+    paths.make_folder(path.parent)
+    path.touch()
+  except OSError as error:
+    raise UserError(
+      f'{flag} {path.parent}: {error.strerror}; choose one that can be written'
+    ) from None
