@@ -42,7 +42,7 @@ MAY_CHANGE = (
       'max_failed_in_a_row',
     )
   ),
-  # No longer settings: workdirs that were begun with them are resumed.
+  # Settings of earlier versions: workdirs begun with them can be resumed.
   'policy.endpoint.backoff',
   'policy.endpoint.max_wait',
 )

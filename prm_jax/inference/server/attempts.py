@@ -2,10 +2,9 @@
 
     request -> send -> a reply with an answer in it, or an error
 
-The `openai` client decides how often and when to try again. What it does not
-know is added here: how long a whole reply may take, how large it may be, that
-a reply without an answer is a failure, and which refusals are final. Only this
-module needs the package `openai`, which is an extra.
+The `openai` client decides how often and when to try again. This module
+adds what it does not know: how long a whole reply may take and how large it may
+be, that a reply without an answer is a failure, and which refusals are final.
 """
 
 import asyncio
@@ -18,17 +17,18 @@ import openai
 
 from prm_jax.inference.server import replies
 
-# What became of each attempt of the call that the running task has sent: why
-# it failed, or ''.
+# Why each attempt of the running task's call failed, '' if it succeeded.
 OUTCOMES: contextvars.ContextVar[list[str]] = contextvars.ContextVar('outcomes')
 
 
 class Failure(openai.OpenAIError):
-  """A call that got no answer; the client passes its own errors on at once.
+  """Reports a call that got no answer.
+
+  It is an error of `openai`, which the client passes on without another try.
 
   Attributes:
-    reason: what it is counted by.
-    said: the words of a server that refused, on one line.
+    reason: the reason under which it is counted.
+    said: the message of a server that refused, on one line.
     final: whether this call can never succeed.
   """
 
@@ -38,31 +38,30 @@ class Failure(openai.OpenAIError):
 
 
 class Attempts(openai.DefaultAsyncHttpxClient):
-  """The HTTP client of an `openai` client: a `send` is an attempt."""
+  """Is the HTTP client of an `openai` client; each `send` is an attempt.
+
+  Args:
+    seconds: most seconds of an attempt, from its first byte to its last.
+    max_bytes: most bytes of a reply, counted after decompression.
+  """
 
   def __init__(self, seconds: float, max_bytes: int) -> None:
-    """Sends nothing yet.
-
-    Args:
-      seconds: of one attempt, from its first byte to its last.
-      max_bytes: of a reply, counted after it was decompressed.
-    """
     super().__init__(timeout=seconds, event_hooks={'response': [self._read]})
     self._seconds, self._max_bytes = seconds, max_bytes
 
   async def send(
     self, request: httpx2.Request, **options: Any
   ) -> httpx2.Response:
-    """Returns the reply, marked with whether to try again if it is an error.
+    """Sends one attempt; marks a reply with an error status as final or not.
 
     Raises:
-      httpx2.RequestError: the attempt failed and the client may try again.
+      httpx2.RequestError: the attempt failed, and the client may try again.
       Failure: the reply is larger than allowed.
     """
     outcomes = OUTCOMES.get()
     outcomes.append('')
     try:
-      # The client's own timeout begins anew with every piece of a reply.
+      # The client's own timeout starts again with every piece of a reply.
       async with asyncio.timeout(self._seconds):
         response = await super().send(request, **options)
       if response.is_success:
@@ -85,7 +84,7 @@ class Attempts(openai.DefaultAsyncHttpxClient):
 
   async def _read(self, response: httpx2.Response) -> None:
     """Reads a reply, and hangs up on one that is too long."""
-    # Older clients inflate a piece of such a reply at once, to any size.
+    # Older HTTP clients decompress a piece of such a reply to any size.
     if ',' in response.headers.get('content-encoding', ''):
       raise Failure('a reply compressed twice', final=True)
     body = bytearray()
@@ -94,7 +93,7 @@ class Attempts(openai.DefaultAsyncHttpxClient):
         body += piece
         if len(body) > self._max_bytes:
           raise Failure(f'a reply above {self._max_bytes:,} bytes', final=True)
-    # Where the client's own `aread`, which knows no limit, would leave it.
+    # This is where the client's `aread`, which has no limit, stores a body.
     response._content = bytes(body)
-    # JSON is UTF-8 (RFC 8259), whatever charset a header makes up.
+    # JSON is UTF-8 (RFC 8259), whatever charset the header names.
     response.encoding = 'utf-8'

@@ -9,7 +9,7 @@ from typing import Any
 from prm_jax.runtime.errors import UserError
 
 APIS = ('chat', 'completions')
-# What `extra` may not say, as it is said elsewhere or breaks a promise.
+# Fields that `extra` may not set: other settings do, or a promise would break.
 _OWN_FIELDS = ('messages', 'model', 'n', 'prompt', 'seed', 'stop', 'stream')
 _SYSTEM = (
   'Solve the problem step by step, one step a line and no blank lines. The '
@@ -19,23 +19,26 @@ _SYSTEM = (
 
 @dataclasses.dataclass(frozen=True)
 class ServerConfig:
-  """Where a server is, and how much may be asked of it.
+  """Says where a server is, and what limits apply to calls.
 
   Attributes:
-    base_url: with its version, such as http://localhost:8000/v1.
-    model: the server's name for it.
-    api_key_variable: the environment variable that holds the key; '': none.
-    concurrency: calls under way at once.
+    base_url: URL with the API's version, such as http://localhost:8000/v1.
+    model: the server's name of the model.
+    api_key_variable: environment variable that holds the key; '' sends none.
+    concurrency: most calls at the same time.
     timeout: seconds for one attempt, from its first byte to its last.
-    attempts: at most for one call. The `openai` client waits half a second
-      after the first and twice as long after each, up to eight seconds; or as
-      long as the server asks (Retry-After), and gives up if that is more than
-      two minutes. Eight attempts outlast an outage of half a minute.
-    max_failed_in_a_row: calls given up, one after another, that stop the job.
-      Those that the server refuses are their items' failures and not counted.
-    max_reply_bytes: a longer reply is not read to its end, and is a failure.
-    send_stop: whether the server is told to stop after a step where no more is
-      wanted; False for servers that refuse it.
+    attempts: most attempts of one call. The `openai` client waits half a second
+      after the first and twice as long after each, up to eight seconds. If the
+      server asks for a time (Retry-After), it waits that long, or gives up if
+      it is over two minutes. Eight attempts outlast half a minute's outage.
+    max_failed_in_a_row: the job stops after so many failed calls in a row.
+      Calls that the server refuses are not counted: they fail their item only.
+    max_reply_bytes: a longer reply is a failure and is not read to its end.
+    send_stop: whether to have the server stop after each step if single steps
+      are wanted; False for servers that refuse `stop`.
+
+  Raises:
+    UserError: a value is missing or out of range.
   """
 
   base_url: str = ''
@@ -70,30 +73,33 @@ class ServerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EndpointConfig(ServerConfig):
-  """A model on a server, and how it is asked.
+  """Says how a model on a server is asked.
 
-  A chat gets `system`, `prompt` and the steps so far as an assistant's message.
-  Whether the model goes on with that message or begins a new one is up to the
-  server: llama.cpp goes on, `transformers serve` begins a new one, vLLM goes
-  on with `extra_after_steps={'continue_final_message': True,
-  'add_generation_prompt': False}`. A new one is no rollout of the steps, so a
-  chat with steps takes `continues` or `extra_after_steps`. The completions API
-  gets all as one text and goes on wherever it is.
+  A chat sends `system`, `prompt`, and the steps so far as an assistant message.
+  Servers differ in whether they continue that message or begin a new one:
+  llama.cpp continues it, `transformers serve` begins a new one, and vLLM
+  continues it with `extra_after_steps={'continue_final_message': True,
+  'add_generation_prompt': False}`. A new message would be no rollout of the
+  steps, so chats with steps need `continues` or `extra_after_steps`. The
+  completions API sends everything as one text, which every server continues.
 
   Attributes:
-    api: chat or completions.
-    continues: the server of a chat goes on with the steps by itself.
-    system: said before everything else; '': nothing.
+    api: 'chat' or 'completions'.
+    continues: whether a chat's server continues the steps without being told.
+    system: system message, '' for none.
     prompt: text with `{problem}` in it.
-    separator: what stands between steps, in prompts and in completions.
-    temperature: 0 is greedy.
-    top_p: 1 is all.
-    max_tokens: of one completion; 0 leaves it to the server, or to
+    separator: text between steps, in prompts and in completions.
+    temperature: sampling temperature; 0 is greedy.
+    top_p: keeps the most likely tokens up to this probability; 1 keeps all.
+    max_tokens: most tokens of one completion; 0 leaves it to the server, or to
       `extra={'max_completion_tokens': 1024}`.
-    seed: of all samples; a server may ignore it.
-    send_seed: False for servers that refuse seeds.
-    extra: more fields of every request, such as {'top_k': 20}.
-    extra_after_steps: more fields of those that have steps already.
+    seed: seeds all samples; servers may ignore it.
+    send_seed: whether to send a seed; False for servers that refuse it.
+    extra: further fields of every request, such as {'top_k': 20}.
+    extra_after_steps: further fields of requests that already have steps.
+
+  Raises:
+    UserError: a value is missing or out of range.
   """
 
   api: str = 'chat'

@@ -1,8 +1,9 @@
-"""Sends calls to an OpenAI-compatible server: bounded, retried, counted.
+"""Sends calls to an OpenAI-compatible server, and counts what they cost.
 
-    Calls -> the cache on disk, else the server -> Answers, None where it failed
+    Calls -> the cache on disk, else the server -> Answers, None if they failed
 
-`endpoint.py` writes the calls and makes steps and replies of the answers.
+`endpoint.py` writes the calls and makes steps and replies of the answers. The
+`openai` client tries failed calls again (see `attempts.py`).
 """
 
 import asyncio
@@ -26,13 +27,12 @@ from prm_jax.inference.server.reply_cache import ReplyCache
 from prm_jax.inference.server.usage import Usage, UsageLog
 from prm_jax.runtime.errors import UserError
 
-# Calls that are refused in a row until a short question tells whose fault it
-# is; the first ones that a process sends need not be as many.
+# After so many refusals in a row a short question shows whose fault it is.
 _REFUSED = 8
 
 
 class Server:
-  """A server, its answers on disk, and what was used of it."""
+  """Answers calls from disk or from a server, and counts the usage."""
 
   def __init__(
     self,
@@ -40,14 +40,15 @@ class Server:
     cache: pathlib.Path | None,
     log: pathlib.Path | None,
   ) -> None:
-    """Sends nothing yet.
+    """Opens the cache and the log; sends nothing yet.
 
     Args:
-      cache: folder of answers; None: none are kept.
-      log: file that usage is added to; None: it is counted here only.
+      config: where the server is, and what limits apply.
+      cache: folder of answers; None keeps none.
+      log: file to which usage is added; None counts it in this process only.
 
     Raises:
-      UserError: no key, or a folder that cannot be made.
+      UserError: the key is missing, or the cache cannot be opened.
     """
     self._config = config
     self._key = ''
@@ -61,21 +62,21 @@ class Server:
     self._cache = None if cache is None else ReplyCache(cache)
     self._log = UsageLog(log)
     self._failed_in_a_row = self._refused_in_a_row = 0
-    self._answered = False  # whether any call was, by now
+    self._answered = False  # whether any call was answered so far
 
   @property
   def usage(self) -> Usage:
-    """Of this process."""
+    """Returns the usage of this process."""
     return self._log.total
 
   def answers(self, calls: Sequence[Call]) -> list[Answer | None]:
-    """The answers in order; None where every attempt failed.
+    """Returns the answers in order, None for calls that failed.
 
     Raises:
-      UserError: the server refuses what it would always refuse, or one call
-        after another fails.
+      UserError: the server would refuse every call, or one call after another
+        fails.
     """
-    # Equal calls are one draw: it is paid for once, and goes to all of them.
+    # Equal calls are one draw, which is paid for once and shared by all.
     digests = [call.digest() for call in calls]
     distinct = dict(zip(digests, calls, strict=True))
     had: dict[str, Answer | str | None] = dict.fromkeys(distinct)
@@ -101,21 +102,21 @@ class Server:
     return [it if isinstance(it, Answer) else None for it in found]
 
   def _fetch(self, calls: Sequence[Call]) -> list[Answer | str]:
-    """The answers, or why there is none."""
+    """Returns each call's answer, or the reason why there is none."""
     if not calls:
       return []
     try:
       asyncio.get_running_loop()
     except RuntimeError:
       return asyncio.run(self._send_all(calls))
-    # A notebook's own loop is running, and there can be one to a thread.
+    # A notebook has its own loop running, and a thread can have only one.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
       return thread.submit(asyncio.run, self._send_all(calls)).result()
 
   async def _send_all(self, calls: Sequence[Call]) -> list[Answer | str]:
     config = self._config
     answers: dict[int, Answer | str] = {}
-    # Shared, so that as many calls are under way as there are workers.
+    # All workers take from the same iterator.
     left = iter(enumerate(calls))
 
     async def work(client: openai.AsyncOpenAI) -> None:
@@ -124,7 +125,7 @@ class Server:
 
     client = openai.AsyncOpenAI(
       base_url=config.base_url,
-      # Without one the client would send OPENAI_API_KEY to any server.
+      # Without a key the client would send OPENAI_API_KEY to any server.
       api_key=self._key or 'none',
       timeout=config.timeout,
       max_retries=config.attempts - 1,
@@ -167,7 +168,7 @@ class Server:
         usage.said[failure.reason] = failure.said
       raise
     finally:
-      # Before it is stored: whatever is on disk was counted.
+      # Counted before it is stored, so that every answer on disk was counted.
       usage.calls = len(outcomes)
       usage.retried = dict(Counter(outcomes[:-1]))
       self._log.add(usage)
@@ -179,7 +180,7 @@ class Server:
   async def _give_up(
     self, client: openai.AsyncOpenAI, call: Call, failure: Failure
   ) -> None:
-    """Counts a call that failed; raises UserError where all will."""
+    """Counts a call that failed; raises UserError if all calls would."""
     url, most = self._config.base_url, self._config.max_failed_in_a_row
     if not failure.final:
       self._failed_in_a_row += 1
@@ -190,19 +191,20 @@ class Server:
           'command again'
         )
       return
-    # A server that says no to one call is there for the others.
+    # A server that refuses a call is up, and may answer others.
     self._failed_in_a_row = 0
     self._refused_in_a_row += 1
     if self._refused_in_a_row >= _REFUSED:
       await self._ask_short(client, call)
 
   async def _ask_short(self, client: openai.AsyncOpenAI, call: Call) -> None:
-    """Asks a short question as others were that were refused.
+    """Sends a short question in the form of calls that were refused.
 
-    Is it what was asked, or how? Neither statuses nor words of servers say.
+    Neither the status nor the message of a refusal tells whether an item's text
+    is at fault or a setting that all calls share; this question does.
 
     Raises:
-      UserError: it is refused, too.
+      UserError: the server refuses it, too.
     """
     config, refused = self._config, self._refused_in_a_row
     self._refused_in_a_row = 0
@@ -230,25 +232,25 @@ class Server:
     try:
       reply = await create(**asked, extra_body=rest)
       return read_answer(reply.http_response.text)
-    except openai.APIConnectionError as error:  # also one that took too long
+    except openai.APIConnectionError as error:  # or a timeout
       raise Failure(OUTCOMES.get()[-1]) from error
     except UnicodeEncodeError as error:
-      if error.encoding != 'utf-8':  # as that of a header is
+      if error.encoding != 'utf-8':  # the key cannot be put into a header
         raise
       raise Failure('a prompt that is not Unicode', final=True) from error
     except openai.APIStatusError as error:
       raise self._refusal(error) from error
 
   def _refusal(self, error: openai.APIStatusError) -> Exception:
-    """What a status other than 200 means: for this call, or for the job."""
+    """Returns a Failure of this call, or a UserError that ends the job."""
     config, status = self._config, error.status_code
-    # Not every server has OpenAI's form, in which the client finds a message.
+    # The client finds the message only if the server uses OpenAI's form.
     said = error.response.text
     if isinstance(error.body, Mapping) and 'message' in error.body:
       said = str(error.body['message'])
     said = ' '.join(said.split())
     if self._key:
-      # Some servers quote it.
+      # Some servers quote the key.
       said = said.replace(self._key, '***')
     said, fault = said[:300], fault_of(status, error.response.text)
     if fault == 'the moment':

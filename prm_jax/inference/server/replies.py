@@ -10,35 +10,34 @@ import hashlib
 import json
 from typing import Any, NamedTuple
 
-# Statuses below 500 that another attempt may change; 424 is that of TGI for a
+# Statuses below 500 after which another attempt may succeed; TGI uses 424 for a
 # model that failed while it wrote.
 _PASSING = (408, 409, 424, 425, 429)
-# Codes and types of an account that can pay for nothing, whatever the status.
+# Error codes and types of an account without credit, whatever the status.
 _UNPAID = {
   'insufficient_quota',
   'exceeded_current_quota_error',
   'billing_not_active',
   'billing_hard_limit_reached',
 }
-# With these words a status 403 is about what was asked and not about the key.
+# With these words a status 403 is about the text and not about the key.
 _CONTENT = ('content_filter', 'content_policy', 'flagged', 'moderation')
-# In an item's place it shows whether all calls are refused.
+# Sent in place of an item's text to see whether all calls are refused.
 _SHORT = 'What is 1 + 1?'
-# Values of `Answer.finish`: OpenAI's word for two, and TGI's for one of them.
+# Values of `Answer.finish`: the model's own end or a stop, and a stop only.
 AMBIGUOUS = 'stop'
 STOPPED = 'stop_sequence'
-# Of tokens that a server may say; what is beyond a float's whole numbers is
-# nobody's bill.
+# Counts of tokens that are believed: those that a float holds exactly.
 _COUNTS = range(2**53)
 
 
 class Call(NamedTuple):
-  """One answer that is wanted.
+  """Asks for one answer.
 
   Attributes:
-    api: chat or completions.
-    body: the whole request, JSON types only.
-    sample: key, seed and number of the sample. Calls with equal bodies and
+    api: 'chat' or 'completions'.
+    body: the whole request, in JSON types.
+    sample: key, seed and number of the sample: calls with equal bodies and
       different samples are different draws.
   """
 
@@ -47,15 +46,16 @@ class Call(NamedTuple):
   sample: str
 
   def digest(self) -> str:
-    """Returns a name of all that the answer depends on; not of the server.
+    """Returns a hash of everything that the answer depends on.
 
-    Calls with equal names are one draw.
+    Calls with the same hash are one draw. The server's address is not part of
+    it, because servers move.
     """
     text = json.dumps(self._asdict(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
   def shortened(self) -> 'Call':
-    """The call with a short question in it, and all else as it is."""
+    """Returns the call with a short question in place of its text."""
     body = dict(self.body)
     if 'prompt' in body:
       body['prompt'] = _SHORT
@@ -68,13 +68,14 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-  """What the server wrote.
+  """Holds what the server wrote.
 
   Attributes:
-    finish: why it stopped: eos (by itself), STOPPED (where it was told to),
-      AMBIGUOUS (one of these), length, or the server's own word.
-    tokens: written, as billed; 0 where the server does not say.
-    prompt_tokens: read, likewise.
+    text: the text of the answer.
+    finish: why the text ended: 'eos' (the model ended it), STOPPED (at a stop),
+      AMBIGUOUS (either of these), 'length', or the server's own word.
+    tokens: tokens written, as billed; 0 if the server does not tell.
+    prompt_tokens: tokens read, as billed; 0 if the server does not tell.
   """
 
   text: str
@@ -135,7 +136,7 @@ def read_answer(text: str) -> Answer:
   match reply:
     case {'choices': [{'message': {'content': str(said)}} as choice, *_]}:
       pass
-    # A model that reasons may be cut before it says anything.
+    # A reasoning model may be cut off before it answers.
     case {'choices': [{'message': {'content': None}} as choice, *_]}:
       said = ''
     case {'choices': [{'text': str(said)} as choice, *_]}:
@@ -149,11 +150,11 @@ def read_answer(text: str) -> Answer:
     ):
       tokens, prompt_tokens = m, n
   finish = str(choice.get('finish_reason'))
-  # OpenAI has one word for the model's own end and for a stop that was met. In
-  # these vLLM and SGLang say which: text is a stop.
+  # OpenAI has one word for the model's own end and for a stop. vLLM and SGLang
+  # tell which in these fields: only a stop is text.
   for name in ('stop_reason', 'matched_stop'):
     if finish == AMBIGUOUS and name in choice:
       finish = STOPPED if isinstance(choice[name], str) else 'eos'
-  # JSON can escape half of a character, which no file could hold.
+  # JSON may escape half of a surrogate pair, which UTF-8 files cannot hold.
   said = said.encode('utf-8', 'replace').decode()
   return Answer(said, finish, tokens, prompt_tokens)

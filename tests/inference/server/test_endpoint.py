@@ -1,4 +1,4 @@
-"""What is asked of a server, and what is made of its replies."""
+"""Tests the requests to a server, and what is made of its replies."""
 
 import asyncio
 import dataclasses
@@ -50,7 +50,7 @@ def test_completions_come_in_the_order_of_the_requests(server):
   assert len({body['seed'] for body in server.asked}) == 9
 
 
-def test_what_a_chat_is_sent(server):
+def test_the_fields_of_a_chat(server):
   config = config_for(
     server,
     temperature=0.5,
@@ -83,7 +83,7 @@ def test_what_a_chat_is_sent(server):
   assert 'continue_final_message' not in server.asked[1]
 
 
-def test_a_chat_that_may_begin_anew_gets_no_steps(server):
+def test_a_chat_that_may_not_continue_gets_no_steps(server):
   request = Request('3 + 4?', ('3 + 4 = 7',), 'sum', 1)
   with pytest.raises(UserError, match=r"api='chat' may begin anew.*completion"):
     Endpoint(config_for(server)).complete([SUM, request])
@@ -93,8 +93,8 @@ def test_a_chat_that_may_begin_anew_gets_no_steps(server):
     assert done.finished
 
 
-def test_configs_name_every_setting():
-  """The command line sets only what a config has."""
+def test_configs_have_every_setting():
+  """The command line can set only the fields that a config has."""
   fields = dataclasses.asdict(EndpointConfig('http://localhost/v1', 'm'))
   del fields['seed']  # the job's own
   fields |= {'base_url': '', 'model': '', 'extra': '{}'}
@@ -120,7 +120,7 @@ def test_extra_fields_are_json_on_the_command_line(server, tmp_path):
   assert server.asked[0]['continue_final_message'] is True
 
 
-def test_what_the_completions_api_is_sent(server):
+def test_the_fields_of_the_completions_api(server):
   config = config_for(
     server,
     api='completions',
@@ -157,7 +157,7 @@ def test_questions_are_sent_alone(server):
     assert [message['role'] for message in body['messages']] == ['user']
 
 
-def test_steps_of_replies_that_are_cut(server):
+def test_steps_of_cut_off_replies(server):
   texts = {
     'a': ('one\ntwo\nthr', 'length', (('one', 'two'), False)),
     'b': ('no separator', 'stop', (('no separator',), True)),
@@ -200,13 +200,13 @@ def test_steps_are_whole_and_never_blank(text, separator, finished):
   assert all(step == step.strip() and step for step in steps)
   assert not any(separator in step for step in steps)
   kept = text if finished else text.rpartition(separator)[0]
-  # Nothing but blanks and separators is lost.
+  # Only blanks and separators are lost.
   letters = str.maketrans('', '', ' \n;')
   assert ''.join(steps).translate(letters) == kept.translate(letters)
 
 
-def test_a_running_loop_is_no_obstacle(server):
-  """As in a notebook, whose cells run inside of one."""
+def test_an_endpoint_works_within_a_running_loop(server):
+  """Cells of a notebook run inside an event loop."""
   endpoint = Endpoint(config_for(server))
 
   async def cell():
@@ -216,12 +216,12 @@ def test_a_running_loop_is_no_obstacle(server):
   assert [len(completion.steps) for completion in first] == [2, 2]
 
 
-def test_names_say_what_changes_completions(server):
+def test_the_name_holds_all_that_changes_completions(server):
   name = Endpoint(config_for(server)).name
   assert name == Endpoint(config_for(server)).name
   assert name.startswith('parrot chat ')
   same = {'base_url': 'http://elsewhere/v1', 'concurrency': 1, 'attempts': 2}
-  # A text that is stopped is the beginning of the one that is not.
+  # A stop changes only where a text is cut.
   same |= {'max_reply_bytes': 2**20, 'send_stop': False}
   assert Endpoint(config_for(server, **same)).name == name
   for change in (
@@ -256,7 +256,7 @@ def test_names_say_what_changes_completions(server):
     ({'extra_after_steps': {'n': 2}}, "extra_after_steps has 'n'"),
   ],
 )
-def test_configs_check_themselves(change, told):
+def test_values_out_of_range_are_refused(change, told):
   values = {'base_url': 'http://localhost/v1', 'model': 'm'} | change
   with pytest.raises(UserError) as error:
     EndpointConfig(**values)
@@ -265,7 +265,7 @@ def test_configs_check_themselves(change, told):
 
 
 @pytest.mark.parametrize('package', ['openai', 'diskcache'])
-def test_a_missing_package_is_told_in_a_line(monkeypatch, package):
+def test_a_missing_package_is_named(monkeypatch, package):
   monkeypatch.setitem(sys.modules, package, None)
   for name in ('remote', 'attempts', 'reply_cache'):
     monkeypatch.delitem(
@@ -276,14 +276,14 @@ def test_a_missing_package_is_told_in_a_line(monkeypatch, package):
     Endpoint(config)
 
 
-def test_a_missing_key_is_told_in_a_line(monkeypatch):
+def test_a_missing_key_is_named(monkeypatch):
   monkeypatch.delenv('PARROT_KEY', raising=False)
   config = EndpointConfig('http://localhost/v1', 'm', 'PARROT_KEY')
   with pytest.raises(UserError, match=r'export PARROT_KEY=KEY'):
     Endpoint(config)
 
 
-def test_a_cache_that_cannot_be_made(tmp_path):
+def test_a_cache_that_cannot_be_made_is_named(tmp_path):
   (tmp_path / 'file').touch()
   config = EndpointConfig('http://localhost/v1', 'm')
   with pytest.raises(UserError, match='replies cannot be kept here'):

@@ -1,4 +1,4 @@
-"""Servers that fail: bounded, counted, told, and the rest goes on."""
+"""Tests servers that fail: retries, limits, and what is counted."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from tests.shared.parrot import BAD, GOOD, endpoint_for, problem_of
 
 
 def timeout_for(reason):
-  """Seconds; those that must run out are short."""
+  """Returns a timeout in seconds, short if it is to run out."""
   return 0.8 if reason == 'timeout' else 60.0
 
 
@@ -44,7 +44,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(('fault', 'reason'), FAULTS, ids=str)
-def test_a_passing_fault_is_asked_again(server, fault, reason):
+def test_a_passing_fault_is_retried(server, fault, reason):
   server.fault = lambda body, before: fault if before < 2 else None
   endpoint = endpoint_for(server, timeout=timeout_for(reason))
   [[completion]] = endpoint.complete([GOOD])
@@ -56,9 +56,7 @@ def test_a_passing_fault_is_asked_again(server, fault, reason):
 
 
 @pytest.mark.parametrize(('fault', 'reason'), FAULTS, ids=str)
-def test_a_lasting_fault_is_given_up_and_the_rest_goes_on(
-  server, fault, reason
-):
+def test_a_lasting_fault_fails_its_item_alone(server, fault, reason):
   server.fault = lambda body, _: fault if problem_of(body) == 'bad' else None
   endpoint = endpoint_for(server, concurrency=1, timeout=timeout_for(reason))
   answers = endpoint.complete([GOOD, BAD, GOOD._replace(samples=2)])
@@ -69,7 +67,7 @@ def test_a_lasting_fault_is_given_up_and_the_rest_goes_on(
   assert [problem_of(body) for body in server.asked].count('bad') == 3
 
 
-def test_the_server_says_when_to_come_again(server):
+def test_retry_after_is_heeded(server):
   told = (429, {'Retry-After': '0.5'}, '{}')
   server.fault = lambda body, before: None if before else told
   [[completion]] = endpoint_for(server).complete([GOOD])
@@ -77,7 +75,7 @@ def test_the_server_says_when_to_come_again(server):
   assert server.times[1] - server.times[0] >= 0.5
 
 
-def test_a_server_that_asks_for_too_long_a_wait_is_given_up_at_once(server):
+def test_a_retry_after_above_two_minutes_fails_at_once(server):
   server.fault = lambda body, _: (503, {'Retry-After': '3600'}, '{}')
   endpoint = endpoint_for(server)
   assert endpoint.complete([GOOD]) == [[None]]
@@ -85,7 +83,7 @@ def test_a_server_that_asks_for_too_long_a_wait_is_given_up_at_once(server):
   assert len(server.asked) == 1
 
 
-def test_waits_grow(server):
+def test_waits_between_attempts_grow(server):
   server.fault = lambda body, _: 500
   endpoint = endpoint_for(server, attempts=6)
   assert endpoint.complete([GOOD]) == [[None]]
@@ -95,13 +93,13 @@ def test_waits_grow(server):
     assert wait >= 0.01 * 2**n * 0.75
 
 
-def test_no_one_elses_key_is_sent(server, monkeypatch):
+def test_the_openai_key_is_not_sent_elsewhere(server, monkeypatch):
   monkeypatch.setenv('OPENAI_API_KEY', 'sk-theirs')
   endpoint_for(server).complete([GOOD])
   assert not any('sk-theirs' in head for head in server.heads[0].values())
 
 
-def test_a_server_that_is_gone_stops_the_job():
+def test_failures_in_a_row_stop_the_job():
   with serving() as server:
     pass
   endpoint = endpoint_for(
@@ -113,7 +111,7 @@ def test_a_server_that_is_gone_stops_the_job():
   assert endpoint.usage.calls == 2 * 5
 
 
-def test_failures_in_a_row_are_in_a_row(server):
+def test_an_answer_resets_the_failures_in_a_row(server):
   server.fault = lambda body, _: 500 if problem_of(body) == 'bad' else None
   endpoint = endpoint_for(
     server, concurrency=1, attempts=1, max_failed_in_a_row=2
@@ -123,14 +121,14 @@ def test_failures_in_a_row_are_in_a_row(server):
   assert endpoint.usage.failed == {'status 500': 4}
 
 
-def test_no_more_at_once_than_allowed(server):
+def test_concurrency_is_bounded(server):
   server.pause = 0.1
   endpoint_for(server, concurrency=3).complete([GOOD._replace(samples=12)])
   assert len(server.asked) == 12
   assert server.most == 3
 
 
-def test_tokens(server):
+def test_tokens_are_counted(server):
   counts = {'prompt_tokens': 1000, 'completion_tokens': 200}
   server.fault = lambda body, _: reply(
     'x', usage=counts if problem_of(body) == 'good' else None
@@ -143,7 +141,7 @@ def test_tokens(server):
   assert json.loads(json.dumps(dataclasses.asdict(usage)))['calls'] == 5
 
 
-def test_the_log_counts_what_was_paid_and_the_cache_is_free(server, tmp_path):
+def test_the_log_counts_only_paid_tokens(server, tmp_path):
   cache, logs = tmp_path / 'cache', tmp_path / 'usage'
   server.fault = lambda body, before: (
     500 if problem_of(body) == 'bad' and before < 4 else None
@@ -166,7 +164,7 @@ def test_the_log_counts_what_was_paid_and_the_cache_is_free(server, tmp_path):
     retried={'status 500': 3},
     failed={'status 500': 1},
   )
-  # A refusal that stops everything is a call, too.
+  # A refusal that stops the job is counted as a call.
   server.fault = lambda body, _: 404
   with pytest.raises(UserError, match='status 404'):
     run('process-1.jsonl', GOOD._replace(key='other'))
@@ -174,12 +172,12 @@ def test_the_log_counts_what_was_paid_and_the_cache_is_free(server, tmp_path):
 
 
 def test_equal_calls_of_one_batch_are_paid_for_once(server, tmp_path):
-  """Two chains with the same text are one question to a judge."""
+  """Two chains with the same text give a judge the same question."""
   server.pause = 0.05
   twice = Question('Right?', 'judge/1', 3)
   endpoint = endpoint_for(server, log=tmp_path / 'process-0.jsonl')
   answers = endpoint.ask([twice, Question('No?', 'judge/2', 1), twice])
-  # Three samples are three draws, the second time they are the same three.
+  # Three samples are three draws; the repeated question gets the same three.
   assert len(server.asked) == 4
   assert answers[0] == answers[2]
   assert len({reply.text for reply in answers[0]}) == 3
@@ -189,7 +187,7 @@ def test_equal_calls_of_one_batch_are_paid_for_once(server, tmp_path):
 
 
 def test_equal_calls_without_seeds_are_paid_for_once(server):
-  """Samples of one prompt have equal bodies then, and are draws all the same.
+  """Without seeds, samples of one prompt have equal bodies but differ.
 
   Another key is another draw, too.
   """
@@ -206,7 +204,7 @@ def test_equal_calls_fail_together(server, tmp_path):
   answers = endpoint_for(server, cache).complete([BAD, GOOD, BAD, GOOD])
   assert [completion is None for [completion] in answers] == [True, False] * 2
   assert len(server.asked) == 2
-  # Of the failure nothing is kept: later it is asked again, once.
+  # A failure is not stored: later the call is sent again, once.
   server.fault = lambda body, _: None
   again = endpoint_for(server, cache)
   answers = again.complete([BAD, GOOD, BAD, GOOD])

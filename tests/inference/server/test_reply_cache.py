@@ -1,4 +1,4 @@
-"""Answers on disk: paid for once, shared by processes, read with suspicion."""
+"""Tests answers on disk: paid for once, shared, and never unpickled."""
 
 import concurrent.futures
 import pickle
@@ -23,7 +23,7 @@ CALL = Call('chat', {'model': 'm', 'seed': 1}, '0/0/key')
 ANSWER = Answer('half ? of 4 \u00d7 2', 'stop', 5, 7)
 
 
-def test_what_is_on_disk_is_not_asked_again(server, tmp_path):
+def test_answers_on_disk_are_not_asked_for_again(server, tmp_path):
   first = endpoint_for(server, tmp_path).complete([GOOD, BAD])
   again = endpoint_for(server, tmp_path)
   assert again.complete([GOOD, BAD])[0][0][:4] == first[0][0][:4]
@@ -50,7 +50,7 @@ def test_what_is_on_disk_is_not_asked_again(server, tmp_path):
     assert not elsewhere.asked
 
 
-def test_failures_are_not_kept(server, tmp_path):
+def test_failures_are_not_stored(server, tmp_path):
   server.fault = lambda body, _: 500
   assert endpoint_for(server, tmp_path).complete([GOOD]) == [[None]]
   server.fault = lambda body, _: None
@@ -67,7 +67,7 @@ Endpoint(config, sys.argv[2]).complete([Request('good', (), 'good', 40)])
 """
 
 
-def test_a_killed_process_has_paid_for_what_it_got(server, tmp_path):
+def test_answers_of_a_killed_process_are_on_disk(server, tmp_path):
   server.pause = 0.05
   command = [sys.executable, '-c', KILLED, server.url, str(tmp_path)]
   with subprocess.Popen(command) as process:
@@ -112,7 +112,7 @@ def execute(folder, *statement):
   ],
   ids=['empty', 'cut', 'list', 'count', 'other call', 'bytes', 'number'],
 )
-def test_a_spoilt_entry_is_asked_for_again(server, tmp_path, spoil):
+def test_a_damaged_entry_is_asked_for_again(server, tmp_path, spoil):
   [first] = endpoint_for(server, tmp_path).complete([GOOD])
   [(whole,)] = execute(tmp_path, 'SELECT value FROM Cache')
   execute(tmp_path, 'UPDATE Cache SET value = ?', (spoil(whole),))
@@ -135,7 +135,7 @@ class Touch:
 
 
 @pytest.mark.parametrize('in_a_file', [False, True])
-def test_what_someone_else_pickled_is_not_unpickled(tmp_path, in_a_file):
+def test_a_pickle_in_the_cache_is_not_unpickled(tmp_path, in_a_file):
   cache = ReplyCache(tmp_path / 'cache')
   cache.write(CALL, ANSWER)
   data = pickle.dumps(Touch(tmp_path / 'unpickled'))
@@ -155,7 +155,7 @@ def test_what_someone_else_pickled_is_not_unpickled(tmp_path, in_a_file):
 
 
 def test_answers_of_earlier_versions_are_read(server, tmp_path):
-  """They kept a file for each call, named by its digest."""
+  """Earlier versions kept a file for each call, named by its digest."""
   [first] = endpoint_for(server, tmp_path / 'new').complete([GOOD])
   [(text, digest)] = execute(tmp_path / 'new', 'SELECT value, key FROM Cache')
   old = tmp_path / 'old' / digest[:2] / f'{digest}.json'
@@ -172,8 +172,8 @@ def test_answers_of_earlier_versions_are_read(server, tmp_path):
   assert len(server.asked) == 2
 
 
-def test_the_digest_of_a_call_is_what_it_was():
-  """Else all that was ever paid for would be asked for again."""
+def test_the_digest_of_a_call_never_changes():
+  """Otherwise all answers would be asked for and paid for again."""
   assert CALL.digest() == (
     '413e8357b9ff42d4105bebfc9d4c30d1bcec9697b9a9adbb42cfb4b9bf5f24d6'
   )
@@ -192,7 +192,7 @@ for n in range(100):
 """
 
 
-def test_processes_write_side_by_side(tmp_path):
+def test_several_processes_may_share_a_cache(tmp_path):
   command = [sys.executable, '-c', WRITER, str(tmp_path / 'cache')]
   with concurrent.futures.ThreadPoolExecutor() as threads:
     done = list(
@@ -202,8 +202,8 @@ def test_processes_write_side_by_side(tmp_path):
   assert count_replies(tmp_path / 'cache') == 100
 
 
-def test_a_cache_keeps_all_it_is_given(tmp_path):
-  """More than the gigabyte at which diskcache would begin to evict."""
+def test_the_cache_evicts_nothing(tmp_path):
+  """diskcache would evict entries above a size limit, here of two bytes."""
   cache = ReplyCache(tmp_path)
   execute(tmp_path, "UPDATE Settings SET value = 2 WHERE key = 'size_limit'")
   cache = ReplyCache(tmp_path)
@@ -213,7 +213,7 @@ def test_a_cache_keeps_all_it_is_given(tmp_path):
   assert all(cache.read(call) == ANSWER for call in calls)
 
 
-def test_a_database_that_is_broken_is_named(tmp_path):
+def test_a_damaged_database_is_named(tmp_path):
   (tmp_path / 'cache.db').write_bytes(b'no database ' * 1000)
   with pytest.raises(UserError, match='cannot be kept here: file is not a da'):
     ReplyCache(tmp_path)
