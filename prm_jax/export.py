@@ -25,7 +25,7 @@ from prm_jax.inference.published import write_format
 from prm_jax.models import HeadConfig
 from prm_jax.models.config import DTYPES
 from prm_jax.models.hub.architectures import LAYOUTS
-from prm_jax.models.hub.publish import save_model
+from prm_jax.models.hub.publish import SaveOptions, save_model
 from prm_jax.models.hub.safetensors_files import HUB
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError, exits_with_a_line
@@ -124,8 +124,7 @@ def export(
       layout,
       head,
       tokenizer_from=folder if has_file else None,
-      max_length=longest,
-      dtype=dtype,
+      options=SaveOptions(max_length=longest, dtype=dtype),
     )
   if head is not None:
     built_in = '' if has_file else tokenizer.name

@@ -154,11 +154,13 @@ def test_flax_is_imported_in_models_only():
   assert all(path.parts[:2] == (PACKAGE, 'models') for path in found)
 
 
-def test_configs_import_only_ml_collections():
-  found = list(sources('configs'))
+def test_configs_import_only_ml_collections_and_what_they_share():
+  found = dict(sources('configs'))
+  common = found.pop(pathlib.Path('configs/common.py'))
+  assert common - {'collections', 'typing'} == {'ml_collections', 'prm_jax'}
   assert found
-  for path, packages in found:
-    assert packages <= {'ml_collections'}, path
+  for path, packages in found.items():
+    assert packages == {'ml_collections', 'configs'}, path
 
 
 def test_the_package_stands_on_its_own():

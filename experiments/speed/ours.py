@@ -26,14 +26,14 @@ from prm_jax.data.targets import TargetConfig
 from prm_jax.inference.pretrained import open_pretrained
 from prm_jax.inference.scorer import Scorer
 from prm_jax.models import HeadConfig, TransformerConfig, init_head, init_params
-from prm_jax.models.hub.publish import save_model
+from prm_jax.models.hub.publish import SaveOptions, save_model
 from prm_jax.runtime.sharding import make_mesh
 from prm_jax.training.loop import (
-  LossConfig,
   compile_train_step,
   make_train_step,
   put_batch,
 )
+from prm_jax.training.objective import LossConfig, ObjectiveConfig
 from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
 from prm_jax.training.train_state import init_state, make_init
 
@@ -95,12 +95,9 @@ def train(
   parameters = matmul_parameters(state.params)
   step_fn = compile_train_step(
     make_train_step(
-      config,
-      HEAD,
-      LossConfig('cross_entropy'),
+      ObjectiveConfig(config, HEAD, LossConfig('cross_entropy')),
       optimizer,
       make_schedule(optim, warmup + steps),
-      1,
     ),
     state,
     mesh,
@@ -163,7 +160,7 @@ def save_weights(model: str, directory: str) -> dict:
     config,
     'token_classification',
     params['head'],
-    max_length=workload_lib.MAX_LENGTH,
+    options=SaveOptions(max_length=workload_lib.MAX_LENGTH),
   )
   return {}
 

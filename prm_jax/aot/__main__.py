@@ -19,6 +19,7 @@ from absl import flags
 from prm_jax.aot.chips import chip_of
 from prm_jax.aot.compiler import open_topology
 from prm_jax.aot.estimate import GB, TASKS, describe, find_cure, shown, table
+from prm_jax.jobs import settings
 from prm_jax.runtime import command_line, manifest
 from prm_jax.runtime.errors import UserError, exits_with_a_line
 from prm_jax.runtime.workdir import write_json
@@ -41,13 +42,13 @@ def main(argv: list[str]) -> int:
   config = command_line.CONFIG.value
   if config is None:
     raise UserError('--config is missing: --config configs/prm_math.py')
-  config = config.to_dict()
-  if config['task'] not in TASKS:
+  chosen = settings.read_settings(config.to_dict())
+  if chosen.task not in TASKS:
     raise UserError(
-      f'config.task is {config["task"]!r}, which has no programs of its own: '
-      f'expected one of {", ".join(TASKS)}'
+      f'config.task={chosen.task!r}: it has no programs of its own; expected '
+      f'one of {", ".join(TASKS)}'
     )
-  topology = _TOPOLOGY.value or config['aot']['topology']
+  topology = _TOPOLOGY.value or chosen.aot.topology
   if not topology:
     raise UserError('--topology is missing: --topology v5e:4x4')
   output = pathlib.Path(_OUTPUT.value).expanduser() if _OUTPUT.value else None
@@ -55,7 +56,7 @@ def main(argv: list[str]) -> int:
     raise UserError(f'--output: there is no folder {output.parent}; make it')
   devices = open_topology(topology, _SLICES.value)
   chip = chip_of(devices[0].device_kind)
-  plan = TASKS[config['task']](config, devices)
+  plan = TASKS[chosen.task](chosen, devices)
   shape = f'{_SLICES.value} x ' * (_SLICES.value > 1) + topology
   sizes = '; '.join(map(shown, plan.meshes))
   command_line.log(f'{len(devices)} x {chip.name} ({shape}): {sizes}')
@@ -75,13 +76,13 @@ def main(argv: list[str]) -> int:
   cure = None
   if not found['train']['fits']:
     command_line.log('looking for what makes the train step fit')
-    cure = find_cure(config, plan, devices, chip)
+    cure = find_cure(chosen, plan, devices, chip)
     command_line.log(f'train fits with {cure or "more chips only"}')
   if output:
     write_json(
       output,
       {
-        'manifest': manifest.describe(config, 'prm_jax.aot'),
+        'manifest': manifest.describe(chosen.seed, 'prm_jax.aot'),
         'topology': topology,
         'slices': _SLICES.value,
         'chips': len(devices),

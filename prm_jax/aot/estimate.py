@@ -3,6 +3,7 @@
 The command line is `python -m prm_jax.aot`.
 """
 
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,9 +17,11 @@ from prm_jax.aot.compiler import compile_program, memory_of
 from prm_jax.aot.hlo import read_program
 from prm_jax.aot.programs import Plan, Program
 from prm_jax.aot.work import Count, count_work
+from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.runtime import command_line
 from prm_jax.runtime.errors import UserError
 
+Settings = programs.Settings | RlSettings
 TASKS = {
   'prm': programs.plan,
   'policy': programs.plan,
@@ -38,7 +41,7 @@ def times(count: Count, chip: Chip) -> dict[str, float]:
 
 
 def smaller_changes(
-  config: Mapping[str, Any], remat: str, rows: int
+  settings: Settings, remat: str, rows: int
 ) -> Iterator[Mapping[str, Any]]:
   """Changes that save memory, the cheapest first: names -> values.
 
@@ -52,39 +55,37 @@ def smaller_changes(
   for more in policies[policies.index(remat) + 1 :]:
     yield {'model.remat': more}
   fullest = {} if remat == 'full' else {'model.remat': 'full'}
-  parts = config['train']['microbatches']
+  parts = settings.train.microbatches
   while rows % (2 * parts) == 0:
     parts *= 2
     yield fullest | {'train.microbatches': parts}
-  model = config['mesh']['model']
+  model = settings.mesh.model
   while model < 16:
     model *= 2
     yield fullest | {'mesh.model': model, 'mesh.fsdp': -1}
 
 
-def with_changes(
-  config: Mapping[str, Any], changes: Mapping[str, Any]
-) -> dict[str, Any]:
-  """A config with some dotted names set."""
-  changed = {**config}
+def with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+  """Returns settings with some dotted names set."""
   for name, value in changes.items():
     section, key = name.split('.')
-    changed[section] = {**changed[section], key: value}
-  return changed
+    changed = dataclasses.replace(getattr(settings, section), **{key: value})
+    settings = dataclasses.replace(settings, **{section: changed})
+  return settings
 
 
 def find_cure(
-  config: Mapping[str, Any],
+  settings: Settings,
   plan: Plan,
   devices: Sequence[jax.Device],
   chip: Chip,
 ) -> str | None:
   """Flags of the smallest change with which the train step fits."""
-  for changes in smaller_changes(config, plan.remat, plan.rows):
-    changed = with_changes(config, changes)
+  for changes in smaller_changes(settings, plan.remat, plan.rows):
+    changed = with_changes(settings, changes)
     flags_text = ' '.join(f'--config.{k}={v}' for k, v in changes.items())
     try:
-      program = TASKS[config['task']](changed, devices).programs['train']
+      program = TASKS[settings.task](changed, devices).programs['train']
     except UserError:
       continue  # this split is not possible here; the next may be
     compiled, _ = compile_program(program.lower())

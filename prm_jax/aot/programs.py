@@ -5,8 +5,9 @@ programs, lowered for a mesh whose devices need not be here, and the work that
 each needs at least. Those of RL are in rl_programs.py.
 """
 
+import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from prm_jax.data.config import DataConfig
 from prm_jax.inference import score
 from prm_jax.inference.sampler import SamplingConfig, Slots, Stops
 from prm_jax.inference.score import bucket
@@ -24,16 +26,9 @@ from prm_jax.inference.writer import (
   jit_chunk,
   jit_read,
 )
-from prm_jax.jobs.settings.training import (
-  check_mesh,
-  check_values,
-  head_of,
-  loss_of,
-  sampling_of,
-  settings_of,
-)
+from prm_jax.jobs.settings.training import PolicySettings, PrmSettings
+from prm_jax.jobs.training import check_mesh, open_model
 from prm_jax.models import (
-  LoraConfig,
   TransformerConfig,
   attention_flops,
   init_cache,
@@ -46,9 +41,11 @@ from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
 from prm_jax.models.tpu_attention import LANES
 from prm_jax.runtime.sharding import batch_sharding, make_mesh
 from prm_jax.training.loop import compile_train_step, make_train_step
-from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
+from prm_jax.training.objective import ObjectiveConfig
+from prm_jax.training.optim import make_optimizer, make_schedule
 from prm_jax.training.train_state import TrainState, abstract_state, make_init
 
+Settings = PrmSettings | PolicySettings
 # Of the state's dtype and shape only these matter to a bound.
 PER_STEP = ('step_labels', 'step_weights', 'step_trials')
 
@@ -91,64 +88,56 @@ class Plan(NamedTuple):
   length: int
 
 
-def model_of(config: Mapping[str, Any]) -> TransformerConfig:
-  """The architecture; that of a base on the hub from the config itself."""
-  known = config['aot']['model']
+def model_of(settings: Settings) -> TransformerConfig:
+  """Returns the architecture; of a base on the hub, that of `aot.model`."""
+  known = settings.aot.model.given()
   if known:
-    return TransformerConfig(**known, **config['model'])
-  return settings_of(config).described.model
+    return TransformerConfig(**known | settings.model.given())
+  return open_model(settings).described.model
 
 
-def optimizer_of(config: Mapping[str, Any]) -> optax.GradientTransformation:
-  """As `training.train_best` makes it; policies have no head to go first."""
-  train = config['train']
-  return make_optimizer(
-    OptimConfig(**config['optim']),
-    train['steps'],
-    train.get('head_only_steps', 0),
-  )
+def optimizer_of(settings: Settings) -> optax.GradientTransformation:
+  """Returns the optimizer as `jobs.training.train_best` makes it."""
+  train = settings.train
+  return make_optimizer(settings.optim, train.steps, train.head_only_steps)
 
 
-def train_state_of(config: Mapping[str, Any], mesh: Mesh) -> TrainState:
-  """The state that the job trains, without values."""
+def train_state_of(settings: Settings, mesh: Mesh) -> TrainState:
+  """Returns the state that the job trains, without values."""
   init = make_init(
-    model_of(config),
-    head_of(config),
-    optimizer_of(config),
-    LoraConfig(**config['lora']),
-    lm_loss=loss_of(config).lm_weight > 0,
+    model_of(settings),
+    settings.head,
+    optimizer_of(settings),
+    settings.lora,
+    lm_loss=settings.loss.lm_weight > 0,
   )
   return abstract_state(init, mesh)
 
 
-def lower_train(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
-  """The train step of the job, on shapes."""
-  optim, steps = OptimConfig(**config['optim']), config['train']['steps']
-  state = train_state_of(config, mesh)
+def lower_train(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
+  """Lowers the train step of the job, on shapes."""
+  train = settings.train
+  state = train_state_of(settings, mesh)
   step = make_train_step(
-    model_of(config),
-    head_of(config),
-    loss_of(config),
-    optimizer_of(config),
-    make_schedule(optim, steps),
-    config['train']['microbatches'],
-    LoraConfig(**config['lora']),
-    config['train'].get('head_only_steps', 0),
+    ObjectiveConfig(
+      model_of(settings), settings.head, settings.loss, settings.lora
+    ),
+    optimizer_of(settings),
+    make_schedule(settings.optim, train.steps),
+    train.microbatches,
+    train.head_only_steps,
   )
   with jax.set_mesh(mesh):
     return compile_train_step(step, state, mesh).lower(
-      state, abstract_batch(config, mesh)
+      state, abstract_batch(settings.data, mesh)
     )
 
 
 def abstract_batch(
-  config: Mapping[str, Any], mesh: Mesh
+  data: DataConfig, mesh: Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-  """The batch contract of `pipeline.make_batches`, without values."""
-  data = config['data']
-  B, T, P = (
-    data[name] for name in ('batch_size', 'row_length', 'max_steps_per_row')
-  )
+  """Returns a batch of `pipeline.make_batches`, without values."""
+  B, T, P = data.batch_size, data.row_length, data.max_steps_per_row
 
   def of(length: int, dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(
@@ -165,15 +154,14 @@ def abstract_batch(
   )
 
 
-def lower_score(config: Mapping[str, Any], mesh: Mesh) -> jax.stages.Lowered:
-  """`score.row_scores` of as many rows as a training batch has.
+def lower_score(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
+  """Lowers `score.row_scores` of as many rows as a training batch has.
 
   As in an evaluation during training, with the optimizer's state on the chip.
   """
-  model = model_of(config)
-  head, lora = head_of(config), LoraConfig(**config['lora'])
-  state = train_state_of(config, mesh)
-  batch = abstract_batch(config, mesh)
+  model, head, lora = model_of(settings), settings.head, settings.lora
+  state = train_state_of(settings, mesh)
+  batch = abstract_batch(settings.data, mesh)
   rows = score.Rows(*(batch[name] for name in score.Rows._fields))
 
   def step_scores(state: TrainState, rows: score.Rows) -> jax.Array:
@@ -334,31 +322,30 @@ class Sampling(NamedTuple):
     }
 
 
-def plan(config: Mapping[str, Any], devices: Sequence[jax.Device]) -> Plan:
-  """Of a reward model or of a policy that imitates.
+def plan(settings: Settings, devices: Sequence[jax.Device]) -> Plan:
+  """Returns the programs of a reward model or of a policy that imitates.
 
   Raises:
-    UserError: the config is wrong, or does not fit the devices.
+    UserError: the settings do not fit the devices.
   """
-  check_values(config)
-  mesh, model = make_mesh(config['mesh'], devices), model_of(config)
-  check_mesh(config, model, mesh)
-  rows, length = config['data']['batch_size'], config['data']['row_length']
-  logits = loss_of(config).lm_weight > 0
+  mesh = make_mesh(dataclasses.asdict(settings.mesh), devices)
+  model = model_of(settings)
+  check_mesh(settings, model, mesh)
+  rows, length = settings.data.batch_size, settings.data.row_length
+  logits = settings.loss.lm_weight > 0
   programs = {
     'train': Program(
-      lambda: lower_train(config, mesh),
+      lambda: lower_train(settings, mesh),
       mesh.size,
       **learning(model, rows, length, logits),
     )
   }
-  if config['task'] == 'policy':
-    window = config['data']['max_length']
-    sampling = Sampling(model, sampling_of(config), window, mesh)
-    programs |= sampling.programs()
+  if settings.sampling:
+    window = settings.data.max_length
+    programs |= Sampling(model, settings.sampling, window, mesh).programs()
   else:
     programs['score'] = Program(
-      lambda: lower_score(config, mesh),
+      lambda: lower_score(settings, mesh),
       mesh.size,
       **reading(model, rows, length),
     )

@@ -12,16 +12,14 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 from prm_jax.data import builder, chain_sets, contamination
 from prm_jax.data.chains import Chain, first_error
+from prm_jax.data.config import DataConfig, DrawConfig
 from prm_jax.data.domains import arithmetic, words, worked_answers
-from prm_jax.data.domains.arithmetic import ArithmeticConfig
-from prm_jax.data.domains.words import WordsConfig
 from prm_jax.data.readers import read_chains
-from prm_jax.runtime import checks, paths, processes
-from prm_jax.runtime.checks import at_least, between, one_of
+from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import check_shared
 
@@ -30,119 +28,6 @@ DATA_VARIABLE = 'PRM_JAX_DATA'
 # Splits up to this size are decoded once and kept: decoding a record each time
 # it is drawn (0.3 ms) would cost a small model's training a tenth of its speed.
 IN_MEMORY_CHAINS = 100_000
-
-
-ON_ERROR = ('stop', 'quarantine')
-# A file below a root folder, and the format that reads it.
-Source = tuple[str, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class DrawConfig:
-  """The sizes of the splits of one draw of arithmetic problems.
-
-  Equal numbers and equal seeds give equal problems in every job.
-  """
-
-  train_problems: Annotated[int, at_least(1)] = 8192
-  dev_problems: Annotated[int, at_least(1)] = 128
-  test_problems: Annotated[int, at_least(1)] = 400
-  arithmetic: ArithmeticConfig = ArithmeticConfig()
-
-  def __post_init__(self) -> None:
-    checks.check(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class SampledDrawConfig(DrawConfig):
-  """The same, with the number of chains that are sampled of each problem."""
-
-  train_samples: Annotated[int, at_least(1)] = 1
-  dev_samples: Annotated[int, at_least(1)] = 8
-  test_samples: Annotated[int, at_least(1)] = 64
-
-  @property
-  def samples(self) -> tuple[int, int, int]:
-    """Chains of a problem of train, dev and test."""
-    return self.train_samples, self.dev_samples, self.test_samples
-
-
-@dataclasses.dataclass(frozen=True)
-class DataConfig(SampledDrawConfig):
-  """What a training job learns from and is evaluated on.
-
-  Attributes:
-    kind: where chains come from: the arithmetic domain, the words domain, or
-      files.
-    dir: folder of the built data, which several runs may share; '' is
-      WORKDIR/data.
-    labels: workdir of a labelling job, whose chains replace the training
-      chains.
-    first_labels: use only this many of them; 0 uses all.
-    words: the words domain.
-    root: folder of the files; '' is the environment variable PRM_JAX_DATA.
-    train: files of training chains, each with its format.
-    evaluations: name of an evaluation -> its file and format.
-    decontaminate: files whose problems are removed from the training chains.
-    dev_share: share of the problems of `train` that is held out for dev.
-    worked_answers: a file such as GSM8K's; errors are planted in half of them.
-    words_problems: chains of the words domain to add to the files.
-    on_error: what a bad record does: 'stop' ends the job, 'quarantine' sets the
-      record aside and counts it.
-    tokenizer: 'arithmetic', 'bytes', or the file of a tokenizer; '' is that of
-      the base.
-    separator: token that ends a step; '' is the tokenizer's own.
-    end: token that ends a policy's chain; '' is the tokenizer's own.
-    max_length: tokens of a chain that are read.
-    row_length: tokens of a row, into which chains are packed.
-    max_steps_per_row: steps of a row.
-    batch_size: rows of a batch.
-    shards: parts that the chains are split into, each read by one process; 0 is
-      as few as possible. Batches depend on it, so a run whose number of
-      processes may change sets it to a multiple of all of them.
-  """
-
-  kind: Annotated[str, one_of('arithmetic', 'words', 'files')] = 'arithmetic'
-  dir: str = ''
-  labels: str = ''
-  first_labels: Annotated[int, at_least(0)] = 0
-  words: WordsConfig = WordsConfig()
-  root: str = ''
-  train: tuple[Source, ...] = ()
-  evaluations: Mapping[str, Source] = dataclasses.field(default_factory=dict)
-  decontaminate: tuple[str, ...] = ()
-  dev_share: Annotated[float, between(0, 1)] = 0.15
-  worked_answers: str = ''
-  words_problems: Annotated[int, at_least(0)] = 0
-  on_error: Annotated[str, one_of(*ON_ERROR)] = 'stop'
-  tokenizer: str = ''
-  separator: str = ''
-  end: str = ''
-  max_length: Annotated[int, at_least(1)] = 1024
-  row_length: Annotated[int, at_least(1)] = 1024
-  max_steps_per_row: Annotated[int, at_least(1)] = 64
-  batch_size: Annotated[int, at_least(1)] = 32
-  shards: Annotated[int, at_least(0)] = 0
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    if self.row_length < self.max_length:
-      checks.fail(
-        'row_length',
-        self.row_length,
-        f'is shorter than max_length={self.max_length}; raise it',
-      )
-    if self.first_labels and not self.labels:
-      checks.fail(
-        'first_labels',
-        self.first_labels,
-        'set labels to the labelling job whose first chains are meant',
-      )
-
-  @property
-  def evaluation_names(self) -> tuple[str, ...]:
-    """Names of the evaluations that this data has."""
-    return tuple(self.evaluations) if self.kind == 'files' else (self.kind,)
 
 
 class Splits(NamedTuple):
@@ -263,7 +148,7 @@ def _unevaluated_words(
 
   The templates were made from problems of GSM8K's test set.
   """
-  chains = words.make_chains(WordsConfig(), count, seed)
+  chains = words.make_chains(words.WordsConfig(), count, seed)
   one_each = {chain.meta['template']: chain.problem for chain in chains}
   evaluated = {text for texts in against.values() for text in texts}
   known = {

@@ -3,20 +3,18 @@
 A config's problems section -> Problems, from the arithmetic domain or a file.
 """
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from prm_jax.data.datasets import DrawConfig, arithmetic_splits, data_root
+from prm_jax.data.config import ProblemsConfig
+from prm_jax.data.datasets import arithmetic_splits, data_root
 from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.readers import records
 from prm_jax.data.verify.final_answer import final_answer
-from prm_jax.runtime.checks import one_of
 from prm_jax.runtime.errors import UserError
 
-SPLITS = ('train', 'dev', 'test')
 # What a file may call the problem and its answer; the first that is there.
 TEXTS = ('question', 'problem', 'input')
 ANSWERS = ('answer', 'target')
@@ -34,32 +32,6 @@ class Problem(NamedTuple):
   dataset: str
   text: str
   truth: str
-
-
-@dataclasses.dataclass(frozen=True)
-class ProblemsConfig(DrawConfig):
-  """Which problems a job works on.
-
-  Attributes:
-    kind: the arithmetic domain, or a file.
-    root: folder of the file; '' is the environment variable PRM_JAX_DATA.
-    path: the file below it.
-  """
-
-  kind: Annotated[str, one_of('arithmetic', 'file')] = 'arithmetic'
-  root: str = ''
-  path: str = 'gsm8k/train.jsonl'
-
-
-@dataclasses.dataclass(frozen=True)
-class SplitConfig(ProblemsConfig):
-  """The same, of one split.
-
-  Attributes:
-    split: of the arithmetic domain's problems; a file is read whole.
-  """
-
-  split: Annotated[str, one_of(*SPLITS)] = 'train'
 
 
 def read_problems(

@@ -21,14 +21,17 @@ from prm_jax.evals import policy as policy_evaluation
 from prm_jax.evals.prm import some_problems
 from prm_jax.inference.generator import Generator
 from prm_jax.jobs.settings.training import PolicySettings
-from prm_jax.jobs.training import TrainingRun, open_run, train_best
+from prm_jax.jobs.training import TrainingJob, open_job, train_best
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 from prm_jax.runtime.sharding import batch_sharding
 from prm_jax.runtime.workdir import Workdir
 from prm_jax.training import losses
-from prm_jax.training.objective import POLICY_LOSS, batch_loss
-from prm_jax.training.train_state import NO_LORA
+from prm_jax.training.objective import (
+  POLICY_LOSS,
+  ObjectiveConfig,
+  batch_loss,
+)
 
 Log = Callable[[str], None]
 
@@ -37,7 +40,7 @@ def run(settings: PolicySettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
   check_grading(settings.data.kind)
-  opened = open_run(settings, workdir, log)
+  opened = open_job(settings, workdir, log)
   described = opened.model.described
   dev = dev_set(opened)
   likelihood = make_likelihood(opened, dev)
@@ -87,7 +90,7 @@ class DevSet(NamedTuple):
   tokens: float
 
 
-def dev_set(opened: TrainingRun) -> DevSet:
+def dev_set(opened: TrainingJob) -> DevSet:
   """Packs the dev chains; the last batch is filled up with empty rows."""
   settings, fmt = opened.settings, opened.model.described.format
   data, targets = settings.data, settings.targets
@@ -119,12 +122,13 @@ def dev_set(opened: TrainingRun) -> DevSet:
   )
 
 
-def make_likelihood(opened: TrainingRun, dev: DevSet) -> Callable[[Any], float]:
+def make_likelihood(opened: TrainingJob, dev: DevSet) -> Callable[[Any], float]:
   """A function: merged parameters -> log-likelihood of the dev chains.
 
   In nats per token that the loss counts; 0 would be certainty.
   """
   mesh, model = opened.mesh, opened.model.described.model
+  objective = ObjectiveConfig(model, None, POLICY_LOSS)
   placed = batch_sharding(mesh)
 
   def put(value: np.ndarray) -> jax.Array:
@@ -132,9 +136,7 @@ def make_likelihood(opened: TrainingRun, dev: DevSet) -> Callable[[Any], float]:
 
   @jax.jit
   def summed(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-    total, _ = batch_loss(
-      params, batch, 1.0, 1.0, model, None, POLICY_LOSS, NO_LORA
-    )
+    total, _ = batch_loss(params, batch, 1.0, 1.0, objective)
     # Whole on every device, so that every process can read it.
     return jax.lax.with_sharding_constraint(total, NamedSharding(mesh, P()))
 
@@ -152,7 +154,7 @@ def make_likelihood(opened: TrainingRun, dev: DevSet) -> Callable[[Any], float]:
 
 
 def evaluate_samples(
-  opened: TrainingRun, policy: Generator, log: Log
+  opened: TrainingJob, policy: Generator, log: Log
 ) -> dict[str, Any]:
   """Samples the problems of every evaluation, and measures the chains.
 

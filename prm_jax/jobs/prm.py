@@ -14,7 +14,7 @@ from typing import Any
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.inference.scorer import Scorer
 from prm_jax.jobs.settings.training import PrmSettings
-from prm_jax.jobs.training import TrainingRun, open_run, train_best
+from prm_jax.jobs.training import TrainingJob, open_job, train_best
 from prm_jax.report import write_report
 from prm_jax.runtime import processes
 from prm_jax.runtime.workdir import Workdir
@@ -25,7 +25,7 @@ Log = Callable[[str], None]
 def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
-  opened = open_run(settings, workdir, log)
+  opened = open_job(settings, workdir, log)
   name = 'orm' if settings.targets.supervision == 'outcome' else 'prm'
   prm, orm = train_model(name, opened, workdir, log), None
   if settings.orm_baseline:
@@ -53,7 +53,7 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
 
 
 def train_model(
-  name: str, opened: TrainingRun, workdir: Workdir, log: Log
+  name: str, opened: TrainingJob, workdir: Workdir, log: Log
 ) -> Scorer:
   """Trains, or resumes from the last checkpoint, and opens the best one."""
   settings, described = opened.settings, opened.model.described

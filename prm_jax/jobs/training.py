@@ -1,6 +1,6 @@
 """Trains a reward model or a policy, from the data to the best checkpoint.
 
-    settings -> open_run -> TrainingRun -> train_best -> parameters
+    settings -> open_job -> TrainingJob -> train_best -> parameters
 
 A job passes in the evaluation that training calls before every checkpoint.
 """
@@ -31,11 +31,12 @@ from prm_jax.runtime.sharding import make_mesh
 from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.loop import (
   Evaluate,
+  TrainingRun,
   compile_train_step,
   fit,
   make_train_step,
 )
-from prm_jax.training.objective import LossConfig
+from prm_jax.training.objective import LossConfig, ObjectiveConfig
 from prm_jax.training.optim import make_optimizer, make_schedule
 from prm_jax.training.train_state import abstract_state, init_state, make_init
 
@@ -53,7 +54,7 @@ class Model(NamedTuple):
   base: Pretrained | None
 
 
-class TrainingRun(NamedTuple):
+class TrainingJob(NamedTuple):
   """A config's settings with its model, its devices and its data.
 
   Attributes:
@@ -76,9 +77,9 @@ class TrainingRun(NamedTuple):
     }
 
 
-def open_run(
+def open_job(
   settings: PrmSettings | PolicySettings, workdir: Workdir, log: Log
-) -> TrainingRun:
+) -> TrainingJob:
   """Opens the model, makes or finds the data, and claims the workdir."""
   model = open_model(settings)
   mesh = make_mesh(dataclasses.asdict(settings.mesh))
@@ -87,7 +88,7 @@ def open_run(
   share = share_of_process(mesh, data.batch_size, data.shards)
   dataset = load_dataset(data, settings.seed, workdir.path, log)
   workdir.claim(dataset.fingerprint)
-  return TrainingRun(settings, model, mesh, share, dataset)
+  return TrainingJob(settings, model, mesh, share, dataset)
 
 
 def open_model(settings: PrmSettings | PolicySettings) -> Model:
@@ -169,7 +170,7 @@ def check_heads(model: TransformerConfig, mesh: Mesh) -> None:
 
 def train_best(
   name: str,
-  run: TrainingRun,
+  job: TrainingJob,
   workdir: Workdir,
   evaluate: Evaluate,
   log: Log,
@@ -183,9 +184,9 @@ def train_best(
   Returns:
     The parameters, adapters merged.
   """
-  settings, mesh, described = run.settings, run.mesh, run.model.described
+  settings, mesh, described = job.settings, job.mesh, job.model.described
   loop, data = settings.train, settings.data
-  chains = run.dataset.train
+  chains = job.dataset.train
   processes.first_alone('model', _describe, workdir.path, described)
   log(f'{name}: counting what the {len(chains):,} chains teach')
   census = take_census(chains, described.format, settings.targets)
@@ -201,7 +202,7 @@ def train_best(
       row_length=data.row_length,
       max_steps_per_row=data.max_steps_per_row,
       seed=settings.seed,
-      share=run.share,
+      share=job.share,
     )
   )
 
@@ -222,20 +223,19 @@ def train_best(
     'wait until the file system shows the same to all, and start them again',
   )
   if checkpoints.latest is None:
-    backbone = None if run.model.base is None else run.model.base.load(mesh)
+    backbone = None if job.model.base is None else job.model.base.load(mesh)
     state = init_state(init, mesh, settings.seed, backbone)
   else:
     state = checkpoints.restore(abstract_state(init, mesh), batches)
     log(f'{name}: resuming from step {checkpoints.latest:,}')
   step_fn = compile_train_step(
     make_train_step(
-      described.model,
-      described.head,
-      settings.loss,
+      ObjectiveConfig(
+        described.model, described.head, settings.loss, described.lora
+      ),
       optimizer,
       make_schedule(settings.optim, loop.steps),
       loop.microbatches,
-      described.lora,
       loop.head_only_steps,
     ),
     state,
@@ -248,19 +248,10 @@ def train_best(
     writes=processes.is_first(),
   )
   with contextlib.closing(writer):
-    fit(
-      name,
-      loop,
-      step_fn,
-      state,
-      batches,
-      checkpoints,
-      writer,
-      evaluate,
-      mesh,
-      workdir.path,
-      settings.profile,
+    run = TrainingRun(
+      name, loop, mesh, workdir.path, checkpoints, writer, settings.profile
     )
+    fit(run, step_fn, state, batches, evaluate)
   checkpoints.close()
   del state  # before the best is read: there may be no room for both
   log(f'{name}: best checkpoint is step {checkpoints.best:,}')

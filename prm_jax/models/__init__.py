@@ -1,9 +1,12 @@
 """The transformer and its step heads: pure functions over a plain dict.
 
-Flax Linen is used in this folder only. Everyone else calls `init_params`,
-`forward` and `step_logits` and sees nested dicts of arrays.
+    tokens -> forward -> hidden states -> step_logits -> step_probabilities
+                                       -> lm_logits, for policies
 
-The letters of every shape comment and einsum in this project:
+Only this folder uses Flax Linen. All other code calls these functions and sees
+parameters as nested dicts of arrays.
+
+Shape comments and einsums use the same letters in the whole project:
 
     B batch    T tokens    P steps     N heads      K key/value heads
     H head dim D model     F ffn       V vocabulary S cached (prefix) tokens

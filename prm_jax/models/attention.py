@@ -1,4 +1,8 @@
-"""Rotary positions and attention: within a row, to a prefix, to a cache."""
+"""Rotary positions and attention: within a row, to a prefix, to a cache.
+
+The layers of `transformer.py` call these. On a TPU or GPU packed rows go to a
+fused kernel where it supports their shapes.
+"""
 
 import functools
 import math
@@ -19,9 +23,10 @@ def apply_rope(
   theta: float,
   scaling: RopeScaling | None = None,
 ) -> jax.Array:  # [B, T, N, H]
-  """Rotary position embedding (Su et al., 2021), in the half-split layout.
+  """Applies rotary position embeddings (Su et al., 2021), half-split layout.
 
-  Pair (i, i + H/2) turns by position * theta^(-2i/H), unless it is scaled.
+  Pair (i, i + H/2) turns by position * theta^(-2i/H) radians, times the factor
+  of `scale_frequencies` if there is a `scaling`.
   """
   half = x.shape[-1] // 2
   frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
@@ -38,7 +43,10 @@ def scale_frequencies(
   frequencies: jax.Array,  # [H / 2] radians per token
   scaling: RopeScaling,
 ) -> jax.Array:  # [H / 2]
-  """Llama 3's frequencies (Grattafiori et al., 2024): see RopeScaling."""
+  """Slows low frequencies as Llama 3 does (Grattafiori et al., 2024).
+
+  See RopeScaling for the rule.
+  """
   turns = scaling.original_length * frequencies / (2 * math.pi)
   low, high = scaling.low_freq_factor, scaling.high_freq_factor
   kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
@@ -52,14 +60,14 @@ def attention(
   segment_ids: jax.Array,  # [B, T]
   prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # see Prefix, no L
 ) -> jax.Array:  # [B, T, N, H]
-  """Causal grouped-query attention within segments and to the shared prefix.
+  """Computes causal grouped-query attention within segments and to a prefix.
 
-  Short rows are one block of scores each; see `packed_attention` for the others
-  and for what it relies on.
+  Rows of at most BLOCK tokens compute all their scores at once; longer ones go
+  through `packed_attention`, which also says what segment_ids must look like.
   """
   B, T, N, H = query.shape
   K = key.shape[2]
-  # Each device of `model` gets whole key heads: some are there twice then.
+  # Each device along `model` needs whole key heads, so some are repeated.
   spread = math.lcm(K, axis_size('model'))
   if spread > K and N % spread == 0:
     repeat = functools.partial(jnp.repeat, repeats=spread // K, axis=-2)
@@ -93,11 +101,11 @@ def cached_attention(
   value: jax.Array,  # [B, K, S, H]
   positions: jax.Array,  # [B, T]
 ) -> jax.Array:  # [B, T, N, H]
-  """Attention of new tokens over a cache that already holds their own keys."""
+  """Attends from new tokens to a cache that already holds their own keys."""
   B, T, N, H = query.shape
   K, S = key.shape[1:3]
-  # One axis M of queries to a key head: with R and T apart XLA's product takes
-  # up to four times as long on a CPU.
+  # All queries of a key head share one axis M: with two axes, heads and tokens,
+  # XLA's product takes up to four times as long on a CPU.
   query = query.reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4) * H**-0.5
   scores = jnp.einsum(
     'BKMH,BKSH->BKMS',
@@ -122,10 +130,10 @@ def attend_block(
   mask: jax.Array,  # [B, T, U] bool, True is visible
   prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # [G, K, S, H] x 2
 ) -> jax.Array:  # [B, K, R, T, H]
-  """Softmax attention of some queries over keys and a prefix.
+  """Computes softmax attention of queries over keys and a shared prefix.
 
-  The prefix is never copied per row: the E rows of a group are an axis of the
-  query instead (B = G * E).
+  The prefix is never copied for each row: the E rows of a group become an axis
+  of the query instead (B = G * E).
   """
   B, K, R, T, H = query.shape
   scores = jnp.einsum(
@@ -145,8 +153,8 @@ def attend_block(
     seen = jnp.where(prefix_mask[:, None, None, None, None], seen, MASKED)
     seen = seen.reshape(B, K, R, T, S)
     highest = jnp.maximum(highest, seen.max(-1, keepdims=True))
-  # Softmax by hand: it is divided by its sum after the product with the
-  # values, which is smaller than the scores.
+  # The softmax is written out so that the division by its sum comes after the
+  # product with the values, which has fewer elements than the scores.
   highest = jax.lax.stop_gradient(highest)
   weights = jnp.exp(scores - highest)
   total = weights.sum(-1, keepdims=True)

@@ -1,4 +1,8 @@
-"""Where what grows token by token lives on the mesh: parameters and caches."""
+"""Shardings for decoding: of unstacked parameters, caches and the prefix pool.
+
+Sampling and search place their arrays by these; training uses the table of
+`runtime/sharding.py` alone.
+"""
 
 from typing import Any
 
@@ -13,36 +17,39 @@ from prm_jax.runtime.sharding import BATCH, fitting_axes, shardings
 def decoding_shardings(
   params: Any, config: TransformerConfig, mesh: Mesh
 ) -> Any:
-  """Where the unstacked form of stacked parameters lives.
+  """Returns the shardings of `unstack_layers`' result.
 
-  Split over `model` only: split over `fsdp` too, they would have to be gathered
-  for every token.
+  Parameters are split over `model` only: those split over `fsdp` would have to
+  be gathered for every token.
+
+  Args:
+    params: stacked, or their shapes.
   """
 
-  def of(placed: NamedSharding, skip: int) -> NamedSharding:
-    spec = [None if axis == 'fsdp' else axis for axis in placed.spec]
+  def without_fsdp(sharding: NamedSharding, skip: int) -> NamedSharding:
+    spec = [None if axis == 'fsdp' else axis for axis in sharding.spec]
     return NamedSharding(mesh, P(*spec[skip:]))
 
   placed = shardings(params, mesh)
-  layer = jax.tree.map(lambda s: of(s, 1), placed.pop('layers'))
-  others = jax.tree.map(lambda s: of(s, 0), placed)
+  layer = jax.tree.map(lambda s: without_fsdp(s, 1), placed.pop('layers'))
+  others = jax.tree.map(lambda s: without_fsdp(s, 0), placed)
   return others | {'layers': (layer,) * config.n_layers}
 
 
 def cache_sharding(
   config: TransformerConfig, rows: int, mesh: Mesh
 ) -> NamedSharding:
-  """Rows over the data-parallel devices, key heads over `model`."""
+  """Splits a cache's rows over `replica` and `fsdp`, key heads over `model`."""
   with jax.set_mesh(mesh):
     spec = fitting_axes((rows, config.n_kv_heads), (BATCH, 'model'))
   return NamedSharding(mesh, P(*spec))
 
 
 def pool_sharding(config: TransformerConfig, mesh: Mesh) -> NamedSharding:
-  """Of a `prefix_store.Pool`: key heads over `model`, else whole everywhere.
+  """Splits a `prefix_store.Pool` over `model` by key heads, and not otherwise.
 
-  A chain may go on in any row, so on any device: to gather is local then, and
-  what is sent is the new tokens alone.
+  A chain may be continued in any row, so on any device. With all slots on every
+  device a gather is local, and only new tokens are exchanged.
   """
   with jax.set_mesh(mesh):
     (heads,) = fitting_axes((config.n_kv_heads,), ('model',))

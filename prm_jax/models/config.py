@@ -1,4 +1,7 @@
-"""What a model is: the frozen values its functions are traced with."""
+"""Configs of the backbone and of the step head.
+
+They are frozen, so that jitted functions can take them as static arguments.
+"""
 
 import dataclasses
 
@@ -11,11 +14,11 @@ DTYPES = ('float32', 'bfloat16')
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
-  """Llama 3's stretch of rotary positions beyond the length of pre-training.
+  """Stretches rotary positions beyond the length of pre-training, as Llama 3.
 
   Pairs that turn fewer than `low_freq_factor` times within `original_length`
-  tokens turn `factor` times slower, those beyond `high_freq_factor` as before,
-  and those between are interpolated.
+  tokens turn `factor` times slower. Those that turn more than
+  `high_freq_factor` times stay as they are; those between are interpolated.
   """
 
   factor: float
@@ -41,19 +44,21 @@ class TransformerConfig:
   """A decoder of the Llama, Mistral, Qwen2 or Qwen3 shape.
 
   Attributes:
-    qk_norm: an RMSNorm over each query and key head (Qwen3).
-    dtype: what activations and matrix products are computed in; norms,
-      softmax and losses are always float32.
-    param_dtype: what the backbone is kept in, norm scales too, as published
-      models are; heads and adapters are always float32. With 'bfloat16' a
-      trained backbone has a float32 master beside it (train_state.WithMaster)
-      and one that stays, under adapters, takes half the memory.
-    qkv_bias: biases on the query, key and value projections (Qwen2).
+    head_dim: size of an attention head; 0 means d_model // n_heads.
+    qkv_bias: whether the query, key and value projections have biases (Qwen2).
+    qk_norm: whether each query and key head has an RMSNorm (Qwen3).
+    dtype: type of activations and matrix products; norms, softmax and losses
+      are always float32.
+    param_dtype: type in which the backbone is stored, norm scales included, as
+      published models are; heads and adapters are always float32. A trained
+      backbone in 'bfloat16' has a float32 master beside it
+      (train_state.WithMaster); a frozen one, under adapters, takes half the
+      memory.
     remat: which activations of a layer the backward pass recomputes:
       'none' keeps all, 'full' keeps only the layer input, 'dots' keeps the
       results of matrix products with weights.
-    scan_unroll: layers traced per step of the scan over layers; more is
-      faster to run (mostly on CPU) and slower to compile.
+    scan_unroll: layers traced per step of the scan over layers; more layers
+      run faster (mostly on CPU) and compile more slowly.
   """
 
   vocab_size: int
@@ -104,14 +109,15 @@ class TransformerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
-  """What is read at the end of a step: see `heads.step_probabilities`.
+  """Describes the head that scores a step from the hidden state at its end.
 
   Attributes:
-    hidden: width of a ReLU layer before the outputs; 0 is a linear read-out.
-    likelihood: whether the probabilities that the backbone itself gives to a
-      step's numbers are inputs too (`likelihood.number_likelihood`). The head
-      then starts as a rule on them alone, and learns from there: for
-      backbones that are language models already.
+    kind: what the outputs mean, see `heads.step_probabilities`.
+    hidden: width of a ReLU layer before the outputs; 0 is a linear head.
+    likelihood: whether the head also reads the probabilities that the backbone
+      itself gives to a step's numbers (`likelihood.number_likelihood`). It
+      then starts as a rule on these alone and learns from there. This is for
+      backbones that are already language models.
   """
 
   kind: str = 'logit'

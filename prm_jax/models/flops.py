@@ -1,8 +1,8 @@
-"""What a transformer computes: floating point operations, counted by hand.
+"""Counts the floating point operations of a transformer by formula.
 
-One definition for all who ask: ledgers of search (policy and PRM side by
-side) and the bounds of `prm_jax.aot`. What any implementation needs: padding,
-masked scores, norms and nonlinearities are not among it.
+The ledgers of search and the bounds of `prm_jax.aot` share this definition. It
+counts what any implementation must compute, so no padding, masked scores, norms
+or nonlinearities.
 """
 
 from prm_jax.models.config import TransformerConfig
@@ -11,11 +11,11 @@ from prm_jax.models.config import TransformerConfig
 def product_flops(
   config: TransformerConfig, tokens: float, logits: float = 0
 ) -> float:
-  """Of products with weights: 2 per weight and token (Kaplan et al., 2020).
+  """Counts products with weights: 2 per weight and token (Kaplan et al., 2020).
 
   Args:
-    tokens: that go through the layers; to look one up is no product.
-    logits: of these, at how many the next token's logits are computed.
+    tokens: how many go through the layers; the embedding lookup is free.
+    logits: at how many of them the next token's logits are computed.
   """
   heads = config.n_heads + config.n_kv_heads
   layer = config.d_model * (2 * heads * config.head_dim + 3 * config.d_ff)
@@ -24,10 +24,10 @@ def product_flops(
 
 
 def attention_flops(config: TransformerConfig, pairs: float) -> float:
-  """Of the two products of attention: 4 H per pair of tokens, head and layer.
+  """Counts attention's two products: 4 H per pair of tokens, head and layer.
 
   Args:
-    pairs: of a token and one that it sees, itself included.
+    pairs: number of pairs of a token and one that it sees, itself included.
   """
   return 4.0 * pairs * config.head_dim * config.n_heads * config.n_layers
 
@@ -35,12 +35,11 @@ def attention_flops(config: TransformerConfig, pairs: float) -> float:
 def chain_flops(
   config: TransformerConfig, first: int, tokens: int, logits: int = 0
 ) -> float:
-  """Of a forward pass over a part of a chain that sees all before it.
+  """Counts a forward pass over part of a chain that sees all tokens before.
 
   Args:
-    first: position of the first of these tokens; what stands before it has
-      been read.
-    tokens: how many go through the layers.
+    first: position of the part's first token; earlier tokens were read before.
+    tokens: length of the part.
     logits: as in `product_flops`.
   """
   pairs = tokens * first + tokens * (tokens + 1) / 2

@@ -1,9 +1,9 @@
 """Attention over packed rows on NVIDIA GPUs: cuDNN's fused kernel.
 
-The counterpart of `packed_attention` and `tpu_attention`. Chains of a row are
-kept apart by a mask, the one way that works from Ampere on: cuDNN's own
-packing needs a Hopper, and JAX has it in no public function (the private one of
-jax 0.10 reads wrong keys where heads share them; jax-ml/jax#39521).
+The counterpart of `packed_attention` and `tpu_attention`. A mask keeps the
+chains of a row apart, which works on all GPUs from Ampere on. cuDNN's own
+packing needs a Hopper, and JAX has no public function for it (the private one
+of jax 0.10 reads wrong keys where heads share them; jax-ml/jax#39521).
 """
 
 import re
@@ -14,13 +14,13 @@ import jax.numpy as jnp
 
 from prm_jax.runtime.sharding import over_rows_and_heads
 
-LARGEST_HEAD = 128  # of the GPUs before Hopper
-LONGEST = 8192  # tokens in a row; the mask of longer ones takes gigabytes
+LARGEST_HEAD = 128  # head size that GPUs before Hopper support
+LONGEST = 8192  # tokens in a row; the mask of longer rows takes gigabytes
 OLDEST = 8.0  # compute capability of Ampere, the first with this kernel
 
 
 def is_fused(query: jax.Array) -> bool:
-  """Whether cuDNN computes it and its gradient.
+  """Says whether cuDNN has a kernel for these queries, and for the gradient.
 
   Args:
     query: [B, T, K, R, H].
@@ -32,7 +32,7 @@ def is_fused(query: jax.Array) -> bool:
 
 
 def _has_kernel(device: jax.Device) -> bool:
-  """Whether this GPU has it; of a program that is compiled elsewhere, yes."""
+  """Says whether this GPU has it; assumes so when compiling elsewhere."""
   if device.platform != 'gpu':
     return True
   version = re.fullmatch(r'\d+\.\d+', str(device.compute_capability))
@@ -46,15 +46,15 @@ def cudnn_attention(
   segment_ids: jax.Array,  # [B, T]
   implementation: Literal['cudnn', 'xla'] = 'cudnn',
 ) -> jax.Array:  # [B, T, K, R, H]
-  """Causal attention within segments, of what `is_fused`.
+  """Computes causal attention within segments, for queries that `is_fused`.
 
-  Scores stay on the chip. The mask is 2 bytes for each pair of a row's tokens,
-  and so is a gradient of it that cuDNN makes and nobody reads: 16 MB for 8
-  rows of 1,024. It is the same for all heads and layers. On a mesh each device
-  goes over its own rows and heads.
+  Scores stay on the chip. The mask takes 2 bytes for each pair of a row's
+  tokens, and cuDNN makes a gradient of it that takes as much and is never
+  read: 16 MB each for 8 rows of 1,024. All heads and layers share the mask. On
+  a mesh each device computes its own rows and heads.
 
   Args:
-    implementation: 'xla' computes the same anywhere, with all scores.
+    implementation: 'xla' computes the same on any device, all scores at once.
   """
 
   def attend(

@@ -1,7 +1,9 @@
-"""Step heads: the hidden state at each step's end to a probability.
+"""Step heads: from the hidden state at each step's end to a probability.
 
-Only the P positions in `step_ends` are read, so nothing here is as large as
-the vocabulary or as long as the row.
+    hidden states, step_ends -> step_logits -> step_probabilities
+
+A head reads only the P positions in `step_ends`, so its arrays are neither as
+large as the vocabulary nor as long as the row.
 """
 
 from typing import Any
@@ -13,18 +15,17 @@ from prm_jax.models.config import HeadConfig
 
 Params = dict[str, Any]
 
-
-# What a head with likelihood starts as: the log-odds that a step is right are
+# A head with likelihood starts with the log-odds that a step is right at
 # FIRST_BIAS + FIRST_WEIGHT * the sum of its numbers' log-probabilities.
 FIRST_BIAS, FIRST_WEIGHT = 3.0, 0.5
 
 
 def init_head(key: jax.Array, d_model: int, head: HeadConfig) -> Params:
-  """A read-out, float32: kernel [D, C], bias [C].
+  """Makes a random head, float32: kernel [D, C], bias [C].
 
-  With a hidden layer of width M: hidden_kernel [D, M], hidden_bias [M] first,
-  and kernel [M, C]. With likelihood: likelihood_kernel [3, C] too, and what
-  reads the hidden state starts at 0.
+  A hidden layer of width M adds hidden_kernel [D, M] and hidden_bias [M], and
+  kernel is [M, C]. Likelihood adds likelihood_kernel [3, C], and kernel starts
+  at 0.
   """
   params = {}
   inputs = d_model
@@ -60,7 +61,7 @@ def step_logits(
   step_ends: jax.Array,  # [B, P]; what padding points at is masked later
   likelihood: jax.Array | None = None,  # [B, P, 3], if the head reads it
 ) -> jax.Array:  # [B, P, C] float32
-  """The head's outputs at the end of each step."""
+  """Returns the head's outputs at the end of each step."""
   at_ends = jnp.take_along_axis(hidden, step_ends[:, :, None], axis=1)
   x = at_ends.astype(jnp.float32)
   if 'hidden_kernel' in params:
@@ -75,11 +76,11 @@ def step_probabilities(
   logits: jax.Array,  # [B, P, C]
   head: HeadConfig,
 ) -> jax.Array:  # [B, P] in [0, 1]
-  """The probability that a step is right, read from the head's outputs.
+  """Turns the head's outputs into the probability that a step is right.
 
-  logit: sigmoid. two_class (wrong, right): softmax, class 1. three_class
-  (wrong, neutral, right): 1 - P(wrong), as no error was made in a neutral
-  step. regression: the value itself, clipped to [0, 1].
+  logit: the sigmoid. two_class (wrong, right): the softmax of class 1.
+  three_class (wrong, neutral, right): 1 - P(wrong), because a neutral step has
+  no error. regression: the value itself, clipped to [0, 1].
   """
   if head.kind == 'logit':
     return jax.nn.sigmoid(logits[..., 0])

@@ -1,4 +1,7 @@
-"""What the transformer is made of: embedding, norm and linear map."""
+"""Layers of the transformer: embedding, norm and linear map.
+
+Embedding and linear map have gradients of their own, for precision and speed.
+"""
 
 import functools
 
@@ -9,11 +12,11 @@ from jax.ad_checkpoint import checkpoint_name
 
 from prm_jax.runtime.sharding import constrain
 
-PROJECTION = 'projection'  # what remat calls the result of a Projection
+PROJECTION = 'projection'  # name by which remat keeps a Projection's result
 
 
 class RMSNorm(nn.Module):
-  """Root mean square norm (Zhang and Sennrich, 2019), computed in float32."""
+  """Divides by the root mean square (Zhang and Sennrich, 2019), in float32."""
 
   eps: float
 
@@ -31,10 +34,10 @@ def embed(
   tokens: jax.Array,  # [...]
   dtype: str,
 ) -> jax.Array:  # [..., D]
-  """Rows of the table in `dtype`; their gradients are summed in float32.
+  """Returns rows of the table in `dtype`; sums their gradients in float32.
 
-  A token's gradient is a sum over all its places in a batch. A sum in bfloat16
-  stops growing where a term is less than 1/256 of it.
+  A token's gradient is a sum over all its occurrences in a batch, and a sum in
+  bfloat16 stops growing once a term is less than 1/256 of it.
   """
   return constrain(table.astype(dtype), 'model', None)[tokens]
 
@@ -50,7 +53,7 @@ def _embed_backward(
 ) -> tuple[jax.Array, None]:
   table, tokens = saved
   sums = jnp.zeros(table.shape, jnp.float32)
-  # As the table that is read: devices exchange sums, and no activations.
+  # Sharded like the table, so that devices exchange sums, not activations.
   sums = constrain(sums, 'model', None)
   sums = sums.at[tokens].add(grad.astype(jnp.float32))
   return constrain(sums, 'model', None).astype(table.dtype), None
@@ -67,9 +70,9 @@ def linear(
 ) -> jax.Array:  # [..., *outputs]
   """Contracts the last `inputs` axes of x with the first of the kernel.
 
-  The gradients are those of the product. They are written out because the
-  kernel's, as derived by JAX, is the transpose of the product below: a fifth
-  of a training step on CPU.
+  The gradients are written out because JAX derives the kernel's gradient as the
+  transpose of the product below, and transposing it took a fifth of a training
+  step on CPU.
   """
   axes = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
   return jax.lax.dot_general(x, kernel, (axes, ((), ())))
@@ -98,7 +101,7 @@ linear.defvjp(_linear_forward, _linear_backward)
 
 
 class Projection(nn.Module):
-  """A linear map over the last `inputs` axes to `shape`, bias optional."""
+  """Maps the last `inputs` axes linearly to `shape`, with an optional bias."""
 
   shape: tuple[int, ...]
   dtype: str

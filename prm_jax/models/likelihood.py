@@ -1,8 +1,8 @@
-"""What the backbone thinks of the tokens it reads: log-probabilities.
+"""Log-probabilities that the backbone gives to the tokens it reads.
 
-A step that says a number which the backbone did not expect there is more often
-wrong than another: this signal needs no step label. `number_likelihood` is
-what a step head with `HeadConfig.likelihood` reads beside the hidden state.
+A step with a number that the backbone did not expect is wrong more often than
+other steps, and this signal needs no step labels. A head with
+`HeadConfig.likelihood` reads `number_likelihood` beside the hidden state.
 """
 
 from typing import Any
@@ -13,45 +13,46 @@ import jax.numpy as jnp
 from prm_jax.models.config import TransformerConfig
 from prm_jax.models.transformer import lm_logits
 
-# Tokens of a row whose logits exist at a time: with a vocabulary of 49,152
-# those of a whole row of 1,024 would be 200 MB.
-TOKENS_AT_ONCE = 64
+# Tokens of a row whose logits are in memory at the same time. With a vocabulary
+# of 49,152 the logits of a whole row of 1,024 tokens would take 200 MB.
+TOKENS_PER_PART = 64
 
 
 def token_logprobs(
   backbone: Any,
   model: TransformerConfig,
-  hidden: jax.Array,  # [B, T, D] as `forward` gives them
+  hidden: jax.Array,  # [B, T, D] from `forward`
   tokens: jax.Array,  # [B, T]
-  wanted: jax.Array,  # [B, T] bool; the first of a row cannot be
+  wanted: jax.Array,  # [B, T] bool, never a row's first token
 ) -> jax.Array:  # [B, T] float32, 0 where not wanted
-  """log p(token t | the tokens of its segment before it).
+  """Returns log p(token t | the tokens before it in its segment), in nats.
 
-  Wanted tokens go first, so many at a time, and what no row wants costs
-  nothing in the forward pass. The backward pass makes the logits again, and
-  adds up a gradient of the output embedding per part, wanted or not.
+  Wanted tokens are sorted to the front and go through the output embedding
+  part by part; parts that no row wants cost nothing in the forward pass. The
+  backward pass computes the logits again, and adds up a gradient of the output
+  embedding for each part, wanted or not.
   """
   B, T = tokens.shape
-  size = min(T, TOKENS_AT_ONCE)
+  size = min(T, TOKENS_PER_PART)
   order = jnp.argsort(~wanted, axis=1, stable=True)
   order = jnp.pad(order, ((0, 0), (0, -T % size)))
   taken = jnp.arange(order.shape[1]) < wanted.sum(1, keepdims=True)
 
   @jax.checkpoint
-  def some(hidden: jax.Array, indices: jax.Array) -> jax.Array:
+  def logprobs_at(hidden: jax.Array, indices: jax.Array) -> jax.Array:
     before = jnp.maximum(indices - 1, 0)
     states = jnp.take_along_axis(hidden, before[..., None], 1)
     logits = lm_logits(backbone, model, states)
-    said = jnp.take_along_axis(tokens, indices, 1)
-    chosen = jnp.take_along_axis(logits, said[..., None], -1)[..., 0]
+    ids = jnp.take_along_axis(tokens, indices, 1)
+    chosen = jnp.take_along_axis(logits, ids[..., None], -1)[..., 0]
     return chosen - jax.nn.logsumexp(logits, -1)
 
-  def part(found: jax.Array, at: jax.Array) -> tuple[jax.Array, None]:
-    indices = jax.lax.dynamic_slice_in_dim(order, at, size, 1)
-    own = jax.lax.dynamic_slice_in_dim(taken, at, size, 1)
+  def add_part(found: jax.Array, start: jax.Array) -> tuple[jax.Array, None]:
+    indices = jax.lax.dynamic_slice_in_dim(order, start, size, 1)
+    own = jax.lax.dynamic_slice_in_dim(taken, start, size, 1)
     values = jax.lax.cond(
       own.any(),
-      some,
+      logprobs_at,
       lambda *_: jnp.zeros(indices.shape, jnp.float32),
       hidden,
       indices,
@@ -60,7 +61,7 @@ def token_logprobs(
     return found.at[rows, indices].add(jnp.where(own, values, 0.0)), None
 
   found, _ = jax.lax.scan(
-    part, jnp.zeros((B, T)), jnp.arange(0, order.shape[1], size)
+    add_part, jnp.zeros((B, T)), jnp.arange(0, order.shape[1], size)
   )
   return found
 
@@ -71,10 +72,13 @@ def number_likelihood(
   hidden: jax.Array,  # [B, T, D]
   tokens: jax.Array,  # [B, T]
   numbers: jax.Array,  # [B, T] bool, see `StepFormat.number_tokens`
-  step_ends: jax.Array,  # [B, P] ascending, padding last and 0
+  step_ends: jax.Array,  # [B, P] ascending, then 0 for padding
 ) -> jax.Array:  # [B, P, 3] float32
-  """Of each step: sum and minimum of its number tokens' log-probabilities in
-  nats, and how many there are; all 0 for a step without numbers.
+  """Summarises the log-probabilities of each step's number tokens.
+
+  Returns:
+    Their sum and minimum in nats, and their count; all 0 for a step without
+    numbers.
   """
   values = token_logprobs(backbone, model, hidden, tokens, numbers)
   places = jnp.arange(tokens.shape[1])

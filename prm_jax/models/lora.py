@@ -1,8 +1,8 @@
-"""Low-rank adapters: a trained backbone is kept, small products are learnt.
+"""Low-rank adapters: the backbone stays frozen, small products are trained.
 
 W' = W + (alpha / rank) A B for chosen projections (LoRA; Hu et al., 2021). The
-adapters are a tree of their own beside the backbone's, and `merge` makes an
-ordinary backbone of both, so that nothing else has to know of them.
+adapters are a parameter tree beside the backbone's. `merge` adds them to it,
+and every other function works on the ordinary backbone that results.
 """
 
 import dataclasses
@@ -16,7 +16,8 @@ from prm_jax.runtime.errors import UserError
 
 Params = dict[str, Any]
 
-# Where the projections live, and how many axes each of them contracts.
+# The parent of each projection in the parameter tree, and how many axes it
+# contracts.
 TARGETS = {
   'q_proj': ('self_attn', 1),
   'k_proj': ('self_attn', 1),
@@ -30,7 +31,13 @@ TARGETS = {
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig:
-  """Adapters of rank `rank`; 0 trains the backbone itself."""
+  """Says which projections get adapters.
+
+  Attributes:
+    rank: inner size of an adapter; 0 trains the backbone itself.
+    alpha: adapters are multiplied by alpha / rank.
+    targets: some of TARGETS.
+  """
 
   rank: int = 0
   alpha: float = 16.0
@@ -51,24 +58,25 @@ class LoraConfig:
 
 
 def init_lora(key: jax.Array, backbone: Params, config: LoraConfig) -> Params:
-  """Adapters that change nothing yet: A is random, B is 0.
+  """Makes adapters that do not change the model yet: A is random, B is 0.
 
   Args:
     backbone: parameters, or their shapes.
 
   Returns:
-    {'layers': {room: {target: {'a': [L, *inputs, r], 'b': [L, r, *outputs]}}}}
+    {'layers': {parent: {target: {'a': [L, *inputs, r],
+                                  'b': [L, r, *outputs]}}}}
   """
   layers: Params = {}
   for name, target_key in zip(
     config.targets, jax.random.split(key, len(config.targets)), strict=True
   ):
-    room, inputs = TARGETS[name]
-    shape = backbone['layers'][room][name]['kernel'].shape
+    parent, inputs = TARGETS[name]
+    shape = backbone['layers'][parent][name]['kernel'].shape
     fan_in, fan_out = shape[1 : 1 + inputs], shape[1 + inputs :]
     scale = math.prod(fan_in) ** -0.5
     down = jax.random.normal(target_key, (shape[0], *fan_in, config.rank))
-    layers.setdefault(room, {})[name] = {
+    layers.setdefault(parent, {})[name] = {
       'a': scale * down,
       'b': jnp.zeros((shape[0], config.rank, *fan_out)),
     }
@@ -76,17 +84,18 @@ def init_lora(key: jax.Array, backbone: Params, config: LoraConfig) -> Params:
 
 
 def merge(backbone: Params, lora: Params, config: LoraConfig) -> Params:
-  """The backbone with its adapters added to its kernels."""
+  """Returns the backbone with the adapters added to its kernels."""
   layers = dict(backbone['layers'])
-  for room, adapters in lora['layers'].items():
-    layers[room] = dict(layers[room])
+  for parent, adapters in lora['layers'].items():
+    layers[parent] = dict(layers[parent])
     for name, adapter in adapters.items():
-      projection = layers[room][name]
+      projection = layers[parent][name]
       product = jax.vmap(lambda a, b: jnp.tensordot(a, b, 1))(
         adapter['a'], adapter['b']
       )
       kernel = projection['kernel']
-      # Added before it is rounded: most of a change is below bfloat16's steps.
+      # Added before rounding, because most changes are below bfloat16's steps.
       merged = kernel + config.alpha / config.rank * product
-      layers[room][name] = projection | {'kernel': merged.astype(kernel.dtype)}
+      merged = merged.astype(kernel.dtype)
+      layers[parent][name] = projection | {'kernel': merged}
   return backbone | {'layers': layers}

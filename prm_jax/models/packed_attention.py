@@ -1,11 +1,10 @@
-"""Attention over long packed rows, of the blocks that are visible alone.
+"""Attention over long packed rows that computes only the visible blocks.
 
-A row of several chains is mostly pairs of tokens that may not see each other.
-Queries go block by block over the key blocks between the start of their
-chains and themselves, keeping a running softmax (Milakov and Gimelshein, 2018;
-Dao et al., 2022), and the gradient goes the same way again. Bounds of the loops
-are data, so one compiled program serves rows of any packing, and memory grows
-with T, not with T^2.
+In a row of several chains most pairs of tokens may not see each other. Each
+block of queries goes over the key blocks from the start of its first chain up
+to itself, with a running softmax (Milakov and Gimelshein, 2018; Dao et al.,
+2022); the backward pass visits the same blocks. The loop bounds are data, so
+one compiled program serves every packing, and memory grows with T, not T^2.
 """
 
 import functools
@@ -32,12 +31,12 @@ def packed_attention(
   segment_ids: jax.Array,  # [B, T]
   prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # see Prefix, no L
 ) -> jax.Array:  # [B, T, K, R, H]
-  """Causal attention within segments and to the prefix; see the module.
+  """Computes causal attention within segments and to the prefix.
 
-  Relies on this of segment_ids: tokens with the same number stand together,
-  and only padding follows padding. At padding the result is finite and
-  otherwise means nothing. On a mesh each device goes over its own rows and
-  heads, one row after another; heads that do not divide are computed by all.
+  Tokens with the same segment id must be adjacent, and padding must come last.
+  The result at padding is finite and has no meaning. On a mesh each device goes
+  over its own rows and heads, one row after another; where the number of heads
+  does not divide by the devices, all compute all heads.
   """
   B, T, K = key.shape[:3]
   blocks = -(-T // BLOCK)
@@ -71,8 +70,8 @@ def packed_attention(
         (whole, whole, P())[: len(shared)],
       ),
       out_specs=split,
-      # Nothing is summed over devices in here; the check does not know loops
-      # with a gradient of their own.
+      # The check does not support loops with a custom gradient, and nothing
+      # is summed over devices here.
       check_vma=False,
     )
   out = attend(rows, shared).transpose(0, 1, 4, 2, 3, 5)
@@ -82,7 +81,7 @@ def packed_attention(
 def _attend_rows(
   rows: tuple[jax.Array, ...], shared: tuple[jax.Array, ...]
 ) -> jax.Array:
-  """One row after another: each has bounds of its own."""
+  """Attends one row after another, because each has its own loop bounds."""
 
   def one(row: tuple[jax.Array, ...]) -> jax.Array:
     if not shared:
@@ -94,10 +93,10 @@ def _attend_rows(
 
 
 def _first_blocks(segments: jax.Array) -> jax.Array:  # [n, BLOCK] -> [n]
-  """The first key block that a block of queries sees.
+  """Returns the first key block that each block of queries sees.
 
-  It holds the start of the chain that the block's first token belongs to; all
-  later ones begin behind it. Blocks of padding see themselves only.
+  It holds the start of the chain to which the block's first token belongs; the
+  block's other chains begin later. Blocks of padding see only themselves.
   """
   flat, firsts = segments.reshape(-1), segments[:, 0]
   starts = jnp.argmax(flat == firsts[:, None], axis=1) // segments.shape[1]
@@ -105,28 +104,28 @@ def _first_blocks(segments: jax.Array) -> jax.Array:  # [n, BLOCK] -> [n]
 
 
 def _visible(segments: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
-  """Which keys of block j the queries of block i see: [BLOCK, BLOCK] bool."""
+  """Says which keys of block j block i's queries see: [BLOCK, BLOCK] bool."""
   at = jnp.arange(segments.shape[1])
   causal = (i > j) | (at[:, None] >= at)
   return (segments[i][:, None] == segments[j]) & causal
 
 
 def _scores(query: jax.Array, key: jax.Array, visible: jax.Array) -> jax.Array:
-  """[K, R, U, H], [K, V, H], [U or 1, V] -> [K, R, U, V] float32."""
+  """Scores a block: [K, R, U, H], [K, V, H], [U or 1, V] -> [K, R, U, V]."""
   scores = jnp.einsum(
     'KRUH,KVH->KRUV', query, key, preferred_element_type=jnp.float32
   )
   return jnp.where(visible, scores, MASKED)
 
 
-def _see(
+def _add_keys(
   state: tuple[jax.Array, jax.Array, jax.Array],
   query: jax.Array,
   key: jax.Array,
   value: jax.Array,
   visible: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Takes some more keys into the running softmax."""
+  """Adds some more keys to the running softmax, in float32."""
   highest, total, out = state
   scores = _scores(query, key, visible)
   higher = jnp.maximum(highest, scores.max(-1, keepdims=True))
@@ -148,7 +147,7 @@ def _gradients(
   visible: jax.Array,
   saved: Sequence[jax.Array],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Gradients of `_see`'s part of the result, float32: query, key, value."""
+  """Returns float32 gradients of one block pair for query, key and value."""
   normaliser, grad, mean = saved
   dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
   weights = jnp.exp(_scores(query, key, visible) - normaliser)
@@ -190,14 +189,14 @@ def _forward(
   ) -> tuple[jax.Array, jax.Array]:
     i, first, q = block
 
-    def see(
+    def add_block(
       j: jax.Array,
       state: tuple[jax.Array, jax.Array, jax.Array],
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-      return _see(state, q, key[j], value[j], _visible(segments, i, j))
+      return _add_keys(state, q, key[j], value[j], _visible(segments, i, j))
 
-    state = nothing if prefix is None else _see(nothing, q, *prefix)
-    highest, total, out = jax.lax.fori_loop(first, i + 1, see, state)
+    state = nothing if prefix is None else _add_keys(nothing, q, *prefix)
+    highest, total, out = jax.lax.fori_loop(first, i + 1, add_block, state)
     return (out / total).astype(value.dtype), highest + jnp.log(total)
 
   order = jnp.arange(len(query))
@@ -219,7 +218,7 @@ def _backward(
   query, key, value, segments, prefix, out, normaliser = saved
   mean = jnp.sum(grad.astype(jnp.float32) * out, -1, keepdims=True)
 
-  def add(total: jax.Array, j: jax.Array, x: jax.Array) -> jax.Array:
+  def add_at(total: jax.Array, j: jax.Array, x: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_index_in_dim(total, total[j] + x, j, 0)
 
   def one_block(
@@ -228,7 +227,7 @@ def _backward(
   ) -> tuple[tuple[jax.Array, jax.Array, list[jax.Array] | None], jax.Array]:
     i, first, q, *saved = block
 
-    def see(
+    def add_block(
       j: jax.Array,
       totals: tuple[jax.Array, jax.Array, jax.Array],
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -236,8 +235,8 @@ def _backward(
       more = _gradients(q, key[j], value[j], _visible(segments, i, j), saved)
       return (
         to_query + more[0],
-        add(to_key, j, more[1]),
-        add(to_value, j, more[2]),
+        add_at(to_key, j, more[1]),
+        add_at(to_value, j, more[2]),
       )
 
     to_key, to_value, to_prefix = totals
@@ -246,7 +245,7 @@ def _backward(
       to_query, *more = _gradients(q, *prefix, saved)
       to_prefix = jax.tree.map(jnp.add, to_prefix, more)
     to_query, to_key, to_value = jax.lax.fori_loop(
-      first, i + 1, see, (to_query, to_key, to_value)
+      first, i + 1, add_block, (to_query, to_key, to_value)
     )
     return (to_key, to_value, to_prefix), to_query.astype(q.dtype)
 

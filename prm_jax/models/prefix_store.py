@@ -1,14 +1,14 @@
-"""Keys and values of chains that are gone on from, kept on the device.
+"""Device cache of the keys and values of partial chains.
 
-    pieces of ids (a prompt, its steps) -> find: those that are kept
-      -> gather their slots -> a model reads what is new
-      -> add: slots for that -> put
+    pieces of ids (a prompt, its steps) -> find: those in the cache
+      -> gather their slots -> a model reads the new tokens
+      -> add: slots for these -> put
 
-Search goes on from the same prefixes again and again. A piece is kept once,
-however many chains go through it (Zheng et al., 2024: RadixAttention), one
-token a slot: chains branch, and beams change places, by gather alone. The tree
-of pieces is on the host, the slots are on the device; both models have such a
-store (`TreeScorer`, `Writer`).
+Search continues the same prefixes again and again. A piece is stored once,
+however many chains go through it (RadixAttention; Zheng et al., 2024), with one
+slot per token, so that chains branch and beams change places by a gather alone.
+The tree of pieces is on the host, the slots are on the device. The PRM
+(`TreeScorer`) and the policy (`Writer`) each have a store.
 """
 
 import collections
@@ -34,7 +34,7 @@ Ids = tuple[int, ...]
 
 
 class Pool(NamedTuple):
-  """Slots of a token each; the last is empty and stays so."""
+  """Keys and values, one slot per token; the last slot always stays empty."""
 
   keys: jax.Array  # [L, slots + 1, K, H]
   values: jax.Array  # [L, slots + 1, K, H]
@@ -42,15 +42,15 @@ class Pool(NamedTuple):
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Piece:
-  """Some tokens after those of another piece.
+  """A node of the tree: some tokens that follow those of another piece.
 
   Attributes:
-    before: the piece that it follows; None of the root.
+    before: the piece that it follows; None for the root.
     ids: its own tokens.
-    slots: [n] int32 of all tokens from the chain's beginning to its end.
-    used: when it was asked for last, in calls of `PrefixStore.begin`.
+    slots: [n] int32, the slots of all tokens from the chain's start to its end.
+    used: the call of `PrefixStore.begin` after which it was last asked for.
     after: the pieces that follow it, by their ids.
-    score: a PRM's, of the step that ends here; NaN where there is none.
+    score: the PRM's score of the step that ends here; NaN if there is none.
   """
 
   before: 'Piece | None'
@@ -67,17 +67,17 @@ class Piece:
 
 
 class PrefixStore:
-  """The tree of pieces, and the pool in which they lie.
+  """Holds the tree of pieces and the pool with their keys and values.
 
-  What is found or added stays until the next `begin` at least; beyond that the
-  pieces go that were not asked for longest, never before those that follow.
+  Pieces that were found or added stay at least until the next `begin`. When
+  room is needed, the least recently used pieces are dropped, leaves first.
 
   Args:
-    slots: tokens that are kept at most, one at least.
+    slots: the largest number of tokens in the store, at least one.
 
   Attributes:
-    root: the beginning of every chain.
-    pool: who writes to it replaces it.
+    root: the start of every chain.
+    pool: callers that write to it assign the new one.
   """
 
   def __init__(self, config: TransformerConfig, mesh: Mesh, slots: int) -> None:
@@ -87,24 +87,24 @@ class PrefixStore:
     self.clear()
 
   def clear(self) -> None:
-    """Forgets all."""
+    """Empties the store."""
     self.root = Piece(None, (), np.zeros(0, np.int32))
     self.pool = None  # there may be no room for two
     self.pool = self._init()
     self._free = list(range(self.slots))
-    # The latest used last, and what is before a piece later than the piece: the
-    # first of all is one that nothing follows.
+    # The most recently used piece comes last, and every piece comes after those
+    # that follow it in a chain: so the first one is always a leaf.
     self._order: collections.OrderedDict[Piece, None] = (
       collections.OrderedDict()
     )
     self._now = 0
 
   def begin(self) -> None:
-    """Allows what was found and added so far to go."""
+    """Starts a new round: pieces of earlier rounds may now be dropped."""
     self._now += 1
 
   def find(self, pieces: Sequence[Ids]) -> list[Piece]:
-    """The root, and as many of a chain's pieces as are kept."""
+    """Returns the root and a chain's first pieces that are in the store."""
     found = [self.root]
     for ids in pieces:
       piece = found[-1].after.get(ids)
@@ -115,13 +115,14 @@ class PrefixStore:
     return found
 
   def add(self, before: Piece, ids: Ids) -> Piece | None:
-    """A new piece, for whoever asked to `put` its keys and values.
-
-    None where there is no room for it among what may not go; for one chain
-    alone, right after `begin`, there is as long as it fits the slots.
+    """Adds a piece, whose keys and values the caller must then `put`.
 
     Args:
-      before: found or added since `begin`.
+      before: a piece that was found or added since `begin`.
+
+    Returns:
+      None if the pieces of this round leave no room for it. A single chain
+      right after `begin` always finds room if it fits into the slots.
     """
     while len(self._free) < len(ids):
       if not self._drop_oldest():
@@ -151,7 +152,7 @@ class PrefixStore:
 
 
 def init_pool(config: TransformerConfig, slots: int) -> Pool:
-  """Empty slots; zeros, for what is masked must still be finite."""
+  """Makes an empty pool, of zeros: masked values must be finite, too."""
   shape = pool_shape(config, slots)
   return Pool(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
 
@@ -159,12 +160,12 @@ def init_pool(config: TransformerConfig, slots: int) -> Pool:
 def pool_shape(
   config: TransformerConfig, slots: int
 ) -> tuple[int, int, int, int]:
-  """Of a Pool's keys, and of its values."""
+  """Returns the shape of a Pool's keys, and of its values."""
   return config.n_layers, slots + 1, config.n_kv_heads, config.head_dim
 
 
 def pool_bytes(config: TransformerConfig, mesh: Mesh, slots: int) -> int:
-  """What a Pool takes of each device, in bytes."""
+  """Returns how much memory a Pool takes on each device, in bytes."""
   shape = pool_sharding(config, mesh).shard_shape(pool_shape(config, slots))
   return 2 * math.prod(shape) * jnp.dtype(config.dtype).itemsize
 
@@ -172,22 +173,22 @@ def pool_bytes(config: TransformerConfig, mesh: Mesh, slots: int) -> int:
 def slots_for(
   config: TransformerConfig, mesh: Mesh, rows: int, length: int, flag: str
 ) -> int:
-  """The slots of a store, where half of the memory has room for its Pool.
+  """Returns the number of slots for a store, if it fits half of the memory.
 
   Args:
-    rows: chains that are kept.
-    length: of each, in tokens.
-    flag: the option that says how many rows.
+    rows: number of chains to keep.
+    length: longest chain in tokens.
+    flag: name of the option that sets `rows`, for messages.
 
   Raises:
-    UserError: there is less room.
+    UserError: its Pool would take more than half of the memory.
   """
   slots = rows * length
   device, sharers = mesh.local_devices[0], 1
-  if device.platform == 'cpu':  # all of them have the host's memory
+  if device.platform == 'cpu':  # all CPU devices share the host's memory
     sharers = len(mesh.local_devices)
     memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-  else:  # not every device tells
+  else:  # some devices do not report theirs
     memory = (device.memory_stats() or {}).get('bytes_limit', math.inf)
   taken = sharers * pool_bytes(config, mesh, slots)
   logging.info('%s=%d: a pool of %.3f GB', flag, rows, taken / 1e9)
@@ -196,19 +197,19 @@ def slots_for(
     fits = (int(memory / 2) // each - 1) // length
     cure = f'lower it to {fits:,} or less'
     if fits < 1:
-      cure = 'not one fits, take a smaller model or a shorter window'
+      cure = 'not one fits, use a smaller model or a shorter window'
     raise UserError(
       f'{flag}={rows}: keys and values of {rows:,} chains of {length:,} tokens '
       f'take {taken / 1e9:,.1f} GB, more than half of the {memory / 1e9:,.1f} '
-      f'GB that there are; {cure}'
+      f'GB available; {cure}'
     )
   return slots
 
 
 def index_of(pieces: Sequence[Piece], rows: int, length: int) -> np.ndarray:
-  """[rows, length] int32: the slots up to each piece's end, then empty ones.
+  """Returns [rows, length] int32: the slots of each piece's chain, then -1.
 
-  -1 is the last slot, which is empty.
+  -1 is the last slot of the pool, which stays empty.
   """
   index = np.full((rows, length), -1, np.int32)
   for row, piece in zip(index, pieces, strict=False):
@@ -220,28 +221,28 @@ def gather(
   pool: Pool,
   index: jax.Array,  # [B, S] from `index_of`
 ) -> Prefix:  # of as many groups as rows
-  """What the models read before new tokens."""
+  """Gathers chains from the pool, in the form that models read as a prefix."""
   taken = (constrain(x[:, index], None, BATCH, None, 'model') for x in pool)
   return Prefix(*taken, index >= 0)
 
 
 def gather_cache(pool: Pool, index: jax.Array) -> Cache:  # of B rows, S long
-  """`gather` in the form that `decode` goes on from."""
+  """Gathers chains from the pool, in the form that `decode` continues."""
 
-  def of(x: jax.Array) -> tuple[jax.Array, ...]:  # [L, B, S, K, H]
+  def unstack(x: jax.Array) -> tuple[jax.Array, ...]:  # [L, B, S, K, H]
     return tuple(constrain(layer.swapaxes(1, 2), BATCH, 'model') for layer in x)
 
   keys, values, _ = gather(pool, index)
-  return Cache(of(keys), of(values))
+  return Cache(unstack(keys), unstack(values))
 
 
 def put(
   pool: Pool,
   slots: jax.Array,  # [n] int32; those beyond the pool are not written
-  keys: jax.Array,  # [L, ..., K, H], n between
+  keys: jax.Array,  # [L, ..., K, H], the middle axes hold n tokens
   values: jax.Array,
 ) -> Pool:
-  """Writes new tokens, in place where the pool is donated."""
+  """Writes new tokens to the pool, in place if the pool is donated."""
 
   def write(old: jax.Array, new: jax.Array) -> jax.Array:
     new = new.reshape(len(old), -1, *old.shape[2:])
@@ -257,9 +258,9 @@ def put_cache(
   positions: jax.Array,  # [n]
   slots: jax.Array,  # [n] as in `put`
 ) -> Pool:
-  """`put` of tokens out of a cache."""
+  """Writes tokens of a cache to the pool."""
 
-  def of(layers: tuple[jax.Array, ...]) -> jax.Array:  # [B, K, S, H]
+  def stack(layers: tuple[jax.Array, ...]) -> jax.Array:  # [B, K, S, H]
     return jnp.stack([x[rows, :, positions] for x in layers])
 
-  return put(pool, slots, of(cache.keys), of(cache.values))
+  return put(pool, slots, stack(cache.keys), stack(cache.values))

@@ -1,7 +1,7 @@
 """Attention over packed rows on TPU: the splash kernel of Pallas.
 
-The counterpart of `packed_attention`, which is for everything else. Both give
-the same numbers; this one keeps scores on the chip's own memory.
+The counterpart of `packed_attention` and `gpu_attention`. It computes the same
+values and keeps the scores in the chip's own memory.
 """
 
 import jax
@@ -10,8 +10,8 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from prm_jax.runtime.sharding import over_rows_and_heads
 
-LANES = 128  # rows and heads have to be multiples of it
-LARGEST_BLOCK = 512  # tokens; larger ones do not fit the chip's memory
+LANES = 128  # row lengths and head sizes must be multiples of it
+LARGEST_BLOCK = 512  # tokens; larger blocks do not fit the chip's memory
 
 
 def splash_attention(
@@ -21,12 +21,12 @@ def splash_attention(
   segment_ids: jax.Array,  # [B, T]
   interpret: bool = False,
 ) -> jax.Array:  # [B, T, K, R, H]
-  """Causal attention within segments; T is a multiple of LANES.
+  """Computes causal attention within segments; T must be a multiple of LANES.
 
-  On a mesh each device goes over its own rows and heads.
+  On a mesh each device computes its own rows and heads.
 
   Args:
-    interpret: computes the kernel without a TPU, slowly.
+    interpret: whether to run the kernel without a TPU, slowly.
   """
   B, _, K, _, H = query.shape
 

@@ -1,13 +1,13 @@
 """The decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-Rows may hold several chains: `segment_ids` (0 is padding) say which tokens may
-see each other. Rows may also share a `Prefix`: keys and values of a prompt
-that were computed once and that every row of its group attends to. Or they
-grow: `decode` reads some tokens at a time and keeps all before in a `Cache`.
+A row may hold several chains: `segment_ids` (0 is padding) say which tokens
+may see each other. A group of rows may share a `Prefix`: keys and values of a
+prompt that are computed once. Rows may also grow: `decode` reads a few tokens
+at a time and keeps the keys and values of all earlier ones in a `Cache`.
 
-Layers are stacked along a leading axis of every parameter and run by a scan,
-so compile time does not grow with depth; `decode` alone takes them apart.
-Names are Hugging Face's.
+Layers are stacked along a leading axis of every parameter and run by a scan, so
+compile time does not grow with depth; only `decode` takes them apart.
+Parameters have Hugging Face's names.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ Params = dict[str, Any]
 
 
 class Prefix(NamedTuple):
-  """Keys and values of tokens that groups of rows share, read only."""
+  """Keys and values of tokens that the rows of a group share."""
 
   keys: jax.Array  # [L, G, S, K, H]
   values: jax.Array  # [L, G, S, K, H]
@@ -34,11 +34,11 @@ class Prefix(NamedTuple):
 
 
 class Cache(NamedTuple):
-  """Keys and values of what rows have read so far, by position.
+  """Keys and values of the tokens that rows have read so far, by position.
 
-  An array per layer, so that a new entry is written in place; and in an order
-  in which the H numbers of an entry are neighbours: written one by one, keys
-  took three times as long on CPU.
+  There is one array per layer, so that new entries are written in place. H is
+  the last axis, so that the numbers of an entry are adjacent: with any other
+  order, decoding took three times as long on CPU.
   """
 
   keys: tuple[jax.Array, ...]  # L of [B, K, S, H]
@@ -46,10 +46,10 @@ class Cache(NamedTuple):
 
 
 class Attention(nn.Module):
-  """Self-attention; also hands out its keys and values.
+  """Self-attention that also returns its keys and values.
 
-  `kv` are those of a prefix whose mask is given, or without a mask those of a
-  cache, which come back with the new ones written at their positions.
+  With `prefix_mask`, `kv` belongs to a prefix. Without it, `kv` is a cache and
+  is returned with the new keys and values written at their positions.
   """
 
   config: TransformerConfig
@@ -78,7 +78,7 @@ class Attention(nn.Module):
     query, key = rotate('q', c.n_heads), rotate('k', c.n_kv_heads)
     value = project('v_proj', c.n_kv_heads)
     if kv is not None and prefix_mask is None:
-      # By row, so that devices write their own rows and exchange nothing.
+      # Row by row, so that devices write their own rows without communication.
       write = jax.vmap(lambda old, at, new: old.at[:, at].set(new))
       key = write(kv[0], positions, key.swapaxes(1, 2))
       value = write(kv[1], positions, value.swapaxes(1, 2))
@@ -109,7 +109,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-  """One layer, in the form that scan wants: (carry, xs) -> (carry, ys)."""
+  """One layer, in the form that scan expects: (carry, xs) -> (carry, ys)."""
 
   config: TransformerConfig
   keep_kv: bool
@@ -139,13 +139,13 @@ def _remat(config: TransformerConfig) -> type[Block]:
     return Block
   policy = None
   if config.remat == 'dots':
-    # By name: a policy cannot see the product inside of a custom_vjp.
+    # By name, because a policy cannot see the product inside a custom_vjp.
     policy = jax.checkpoint_policies.save_only_these_names(PROJECTION)
   return nn.remat(Block, prevent_cse=False, policy=policy)
 
 
 class Transformer(nn.Module):
-  """Embedding, layers, final norm; the output embedding where untied."""
+  """Embedding, layers and final norm; owns the output embedding if untied."""
 
   config: TransformerConfig
   keep_kv: bool = False
@@ -183,7 +183,7 @@ class Transformer(nn.Module):
 
 
 def init_params(key: jax.Array, config: TransformerConfig) -> Params:
-  """Random float32 parameters; call it under jit."""
+  """Makes random float32 parameters; call it under jit."""
   row = jnp.zeros((1, 2), jnp.int32)
   variables = Transformer(config).init(key, row, row, row, None, None)
   return variables['params']
@@ -197,7 +197,7 @@ def forward(
   segment_ids: jax.Array,  # [B, T], 0 is padding
   prefix: Prefix | None = None,  # its G must divide B; row b uses b // (B/G)
 ) -> jax.Array:  # [B, T, D]
-  """Final hidden states, normed."""
+  """Returns the hidden states after the final norm."""
   kv = None if prefix is None else (prefix.keys, prefix.values)
   mask = None if prefix is None else prefix.mask
   hidden, _ = Transformer(config).apply(
@@ -214,7 +214,10 @@ def extend(
   segment_ids: jax.Array,  # [B, T], 0 is padding
   prefix: Prefix | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """`forward`, and the keys and values of these tokens: 2 x [L, B, T, K, H]."""
+  """Returns `forward`'s result and these tokens' keys and values.
+
+  Keys and values are each [L, B, T, K, H].
+  """
   kv = None if prefix is None else (prefix.keys, prefix.values)
   mask = None if prefix is None else prefix.mask
   hidden, (keys, values) = Transformer(config, keep_kv=True).apply(
@@ -237,15 +240,14 @@ def prefill(
 
 
 def unstack_layers(params: Params, config: TransformerConfig) -> Params:
-  """The form of parameters that `decode` reads; call it once, under jit.
+  """Converts parameters to the form that `decode` reads; call it under jit.
 
-  A loop over tokens reads every weight at each of them: what a scan over layers
-  would slice, and what would be cast to the dtype of the products, is copied
-  here instead.
+  Decoding reads every weight for every token, so layers are sliced and weights
+  are cast to the products' dtype here, once, and not for each token.
   """
 
   def cast(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
-    # Norms and biases are computed in float32.
+    # Norms and biases stay float32, as they are computed in it.
     small = path[-1].key in ('scale', 'bias')
     return leaf if small else leaf.astype(config.dtype)
 
@@ -257,7 +259,7 @@ def unstack_layers(params: Params, config: TransformerConfig) -> Params:
 
 
 def init_cache(config: TransformerConfig, rows: int, length: int) -> Cache:
-  """An empty cache for positions 0 to `length` - 1."""
+  """Makes an empty cache for positions 0 to `length` - 1."""
   shape = rows, config.n_kv_heads, length, config.head_dim
 
   def zeros() -> tuple[jax.Array, ...]:
@@ -271,13 +273,13 @@ def decode(
   params: Params,  # from `unstack_layers`
   config: TransformerConfig,
   tokens: jax.Array,  # [B, T] the next tokens of each row
-  positions: jax.Array,  # [B, T]; what lies at or beyond S is not kept
+  positions: jax.Array,  # [B, T]; tokens at or beyond S are not cached
   cache: Cache,
 ) -> tuple[jax.Array, Cache]:  # [B, T, D]
-  """Final hidden states of some more tokens; one chain a row.
+  """Returns hidden states of each row's next tokens, and the grown cache.
 
-  A row sees its own positions only, so a row that starts again at 0 needs no
-  clean cache.
+  A row holds one chain. A token sees the positions up to its own only, so a row
+  may start again at position 0 without clearing the cache.
   """
   table = constrain(params['embed_tokens'], 'model', None)
   x = constrain(table[tokens], BATCH, None, None)
@@ -294,7 +296,7 @@ def lm_logits(
   config: TransformerConfig,
   hidden: jax.Array,  # [B, T, D]
 ) -> jax.Array:  # [B, T, V] float32
-  """Next-token logits."""
+  """Returns the logits of the next token."""
   name = 'embed_tokens' if config.tie_embeddings else 'lm_head'
   logits = jnp.einsum(
     'BTD,VD->BTV',

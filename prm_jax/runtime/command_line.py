@@ -1,51 +1,142 @@
-"""The `--config` flag, and one clear line for what a person can mistype.
+"""The `--config` flag, and one clear line for whatever a person can mistype.
 
 `prm_jax.main` runs the job that a config describes, `prm_jax.aot` compiles it.
 """
 
+import difflib
+import pathlib
+import re
+import sys
+from typing import Any
+
+import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
 from prm_jax.runtime import processes
 from prm_jax.runtime.errors import UserError
 
-CONFIG = config_flags.DEFINE_config_file(
-  'config', None, 'The job: a file of configs/, FILE.py or FILE.py:VARIANTS.'
-)
+HELP = 'The job: a file of configs/, FILE.py or FILE.py:VARIANTS.'
+CONFIG = config_flags.DEFINE_config_file('config', None, HELP)
+CONFIG_FLAG = re.compile(r'--?config(=|$)')
+TYPES = {
+  bool: 'True or False',
+  float: 'a number',
+  int: 'a whole number',
+  tuple: "a list, such as '(1, 2)'",
+  ml_collections.ConfigDict: 'a value of this section, by its own name',
+}
+OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]+)(?:=(.*))?$', re.DOTALL)
 
 
 def log(text: str) -> None:
-  """Process 0 talks for all."""
+  """Prints a line in process 0, which speaks for all."""
   if processes.is_first():
     print(text, flush=True)
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  """absl's parser, with one clear line for what a person can mistype."""
+  """Parses the flags and returns what is left of the command line.
+
+  Raises:
+    UserError: a line for every override that is wrong, or one for the config
+      file or another flag.
+  """
+  _make_configs_importable(argv)
   try:
     rest = flags.FLAGS(argv)
     # A file that cannot be read raises when it is first looked into.
     _ = 'task' in (CONFIG.value or ())
     return rest
-  except flags.Error as error:
+  except Exception as error:
+    lines = _faults_of_overrides(argv) or [_line(error)]
+    raise UserError('\n'.join(lines)) from None
+
+
+def _make_configs_importable(argv: list[str]) -> None:
+  """Lets a config file import `configs.common`, wherever the command runs."""
+  for i, arg in enumerate(argv):
+    if CONFIG_FLAG.match(arg):
+      name = arg.partition('=')[2] or (argv[i + 1 : i + 2] or [''])[0]
+      folder = pathlib.Path(name.partition(':')[0]).resolve().parent.parent
+      if (folder / 'configs' / 'common.py').is_file():
+        sys.path.append(str(folder))
+
+
+def _faults_of_overrides(argv: list[str]) -> list[str]:
+  """A line for each `--config.NAME=VALUE` that is wrong.
+
+  Each is tried alone, as absl stops at the first fault.
+  """
+  at = next((i for i, arg in enumerate(argv) if CONFIG_FLAG.match(arg)), None)
+  if at is None:
+    return []
+  given = [argv[0], *argv[at : at + 1 + ('=' not in argv[at])]]
+  try:
+    config = _load(given)
+  except Exception:
+    return []  # the config file itself is at fault
+  lines = []
+  for i, arg in enumerate(argv):
+    if not (match := OVERRIDE.match(arg)):
+      continue
+    name, value = match.groups()
+    own = [arg]
+    if value is None:  # the value may stand alone behind its name
+      own += [x for x in argv[i + 1 : i + 2] if not x.startswith('-')]
+      value = ' '.join(own[1:])
+    try:
+      _load([*given, *own])
+    except Exception:
+      lines.append(f'config.{name}={value!r}: {_expected(config, name)}')
+  return lines
+
+
+def _load(argv: list[str]) -> ml_collections.ConfigDict:
+  """The config of some arguments, parsed apart from all other flags."""
+  values = flags.FlagValues()
+  holder = config_flags.DEFINE_config_file(
+    'config', None, HELP, flag_values=values, sys_argv=argv
+  )
+  values(argv)
+  return holder.value
+
+
+def _expected(config: ml_collections.ConfigDict, name: str) -> str:
+  """What was expected of an override with a dotted name."""
+  here: Any = config
+  for part in name.split('.'):
+    if not isinstance(here, ml_collections.ConfigDict) or part not in here:
+      names = here if isinstance(here, ml_collections.ConfigDict) else ()
+      near = difflib.get_close_matches(part, names, 1)
+      known = f'did you mean {near[0]}?' if near else 'see the config file'
+      return f'there is no {part!r} there; {known}'
+    kind, here = here.get_type(part), here[part]
+  return f'expected {TYPES.get(kind, "another type")}'
+
+
+def _line(error: Exception) -> str:
+  """The line for anything else that a person can mistype."""
+  if isinstance(error, flags.Error):
     # A config that raises is quoted with its traceback; the last line is it.
     what, _, why = str(error).partition('Error whilst parsing config file:')
     why = why.strip().rpartition('\n')[2]
-    raise UserError(f'{" ".join(f"{what}{why}".split())}; see --help') from None
-  except OSError as error:
+    return f'{" ".join(f"{what}{why}".split())}; see --help'
+  if isinstance(error, OSError):
     why = str(error).rpartition('failure to load: ')[2].split('\n')[-1].strip()
-    raise UserError(
+    return (
       f'--config cannot be read: {why}; name one of configs/, as FILE.py or '
       'FILE.py:VARIANTS'
-    ) from None
-  except SyntaxError as error:
+    )
+  if isinstance(error, SyntaxError):
     place = f' {error.filename}:{error.lineno}' if error.filename else ''
-    raise UserError(f'config{place}: {error.msg}; correct the file') from None
-  except (AttributeError, LookupError, TypeError, ValueError) as error:
+    return f'config{place}: {error.msg}; correct the file'
+  if isinstance(error, AttributeError | LookupError | TypeError | ValueError):
     text = error.args[0] if error.args else type(error).__name__
     if isinstance(text, KeyError):  # a misspelt name comes wrapped
       text = text.args[0]
-    raise UserError(
+    return (
       f'config: {" ".join(str(text).split())}; see the config file for what '
       'can be set'
-    ) from None
+    )
+  raise error

@@ -6,12 +6,12 @@ config names for XProf.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 
-from prm_jax.runtime import paths, processes
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks, paths, processes
+from prm_jax.runtime.checks import at_least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,24 +24,26 @@ class ProfileConfig:
       megabytes a step.
   """
 
-  first_step: int = 0
-  steps: int = 0
+  first_step: Annotated[int, at_least(0)] = 0
+  steps: Annotated[int, at_least(0)] = 0
+
+  def __post_init__(self) -> None:
+    checks.check(self)
 
   @property
   def last_step(self) -> int:
     return self.first_step + self.steps - 1
 
   def check(self, training_steps: int) -> None:
-    """Raises UserError unless the run has the steps to be recorded."""
-    if self.steps < 0:
-      raise UserError(f'profile.steps={self.steps}: expected >= 0 (0: none)')
+    """Raises Faults unless the run has the steps to be recorded."""
     if self.steps and not 1 <= self.first_step <= self.last_step <= (
       training_steps
     ):
-      raise UserError(
-        f'profile.first_step={self.first_step}, profile.steps={self.steps}: '
-        f'expected steps among 1 to train.steps={training_steps}; 2 is the '
-        'first without compilation'
+      checks.fail(
+        'profile.first_step',
+        self.first_step,
+        f'expected profile.steps={self.steps} steps among 1 to train.steps='
+        f'{training_steps}; 2 is the first without compilation',
       )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
+from prm_jax.models import TransformerConfig
 from prm_jax.runtime import checks, paths, processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.checks import at_least
@@ -25,9 +25,8 @@ from prm_jax.runtime.metrics import CONSOLE, Console, MetricWriter, Progress
 from prm_jax.runtime.profiling import Profile, ProfileConfig
 from prm_jax.runtime.sharding import batch_sharding, shardings
 from prm_jax.runtime.stopping import Stopped, StopSignal
-from prm_jax.training.objective import Batch, LossConfig, batch_loss, norms
+from prm_jax.training.objective import Batch, ObjectiveConfig, batch_loss, norms
 from prm_jax.training.train_state import (
-  NO_LORA,
   TrainState,
   join_master,
   join_params,
@@ -88,29 +87,29 @@ class Objective(NamedTuple):
 
 
 def make_train_step(
-  model: TransformerConfig,
-  head: HeadConfig | None,
-  loss: LossConfig,
+  config: ObjectiveConfig,
   optimizer: optax.GradientTransformation,
   schedule: optax.Schedule,
-  microbatches: int,
-  lora: LoraConfig = NO_LORA,
+  microbatches: int = 1,
   head_only_steps: int = 0,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
-  """The train step of reward models, and of policies that imitate."""
+  """Makes the train step of reward models, and of policies that imitate."""
+  loss = config.loss
 
   def loss_of(
     params: Any, batch: Batch, by: tuple[jax.Array, jax.Array]
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    return batch_loss(params, batch, *by, model, head, loss, lora)
+    return batch_loss(params, batch, *by, config)
 
   def split(params: Any) -> tuple[Any, Any]:
-    return split_params(params, head, lora, lm_loss=loss.lm_weight > 0)
+    return split_params(
+      params, config.head, config.lora, lm_loss=loss.lm_weight > 0
+    )
 
   return make_step(
     Objective(lambda batch: norms(batch, loss), loss_of),
     split,
-    model,
+    config.model,
     optimizer,
     schedule,
     microbatches,
@@ -265,50 +264,64 @@ def _check_finite(
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class TrainingRun:
+  """Says how long a run trains, on which devices, and where it writes.
+
+  Attributes:
+    name: shown in the progress line.
+    workdir: gets the profile, and the batch of a run that diverged.
+    profile: steps that are recorded, in workdir/profile.
+    console: where progress is printed; its clock measures tokens per second.
+  """
+
+  name: str
+  config: LoopConfig
+  mesh: Mesh
+  workdir: paths.Path
+  checkpoints: Checkpoints
+  writer: MetricWriter
+  profile: ProfileConfig = NO_PROFILE
+  console: Console = CONSOLE
+
+
 def fit(
-  name: str,
-  config: LoopConfig,
+  run: TrainingRun,
   step_fn: Callable,
   state: TrainState,
   data: Iterator[Mapping[str, np.ndarray]],
-  checkpoints: Checkpoints,
-  writer: MetricWriter,
   evaluate: Evaluate,
-  mesh: Mesh,
-  workdir: paths.Path,
-  profile: ProfileConfig = NO_PROFILE,
-  console: Console = CONSOLE,
 ) -> TrainState:
-  """Runs from the state's step to `config.steps`.
+  """Trains from the state's step to `run.config.steps`.
 
   Args:
-    name: shown in the progress line.
     step_fn: from `compile_train_step`.
     data: the iterator whose position is saved with every checkpoint.
     evaluate: params -> metrics, before every checkpoint.
-    profile: steps that are recorded, in workdir/profile.
-    console: where progress is told; its clock measures tokens a second.
+
+  Returns:
+    The last state.
 
   Raises:
     Stopped: after SIGTERM, with everything saved.
     UserError: too many non-finite steps in a row.
   """
+  config, mesh, clock = run.config, run.mesh, run.console.clock
   start = int(state.step)
-  clock = console.clock
   progress = Progress(
-    name, start, config.steps, processes.is_first(), console=console
+    run.name, start, config.steps, processes.is_first(), console=run.console
   )
   # What was trained since the last report, without evaluations and saving.
   tokens, since, rate = 0, clock(), 0.0
   pending = None  # the step before, whose numbers are ready by now
-  recorder = Profile(profile, workdir / 'profile', progress.break_line)
+  recorder = Profile(run.profile, run.workdir / 'profile', progress.break_line)
   with StopSignal(mesh) as stop, recorder, jax.set_mesh(mesh):
     for step in range(start + 1, config.steps + 1):
       batch = next(data)
       placed = put_batch(batch, mesh)
       state, metrics = recorder.run(step, step_fn, state, placed)
       if pending:
-        _check_finite(*pending, config.max_skipped_in_a_row, workdir)
+        _check_finite(*pending, config.max_skipped_in_a_row, run.workdir)
         if progress.told < step - 1 and progress.is_due():
           rate = tokens / (clock() - since) if tokens else rate
           progress.tell(step - 1, pending[0] | {'tokens_per_second': rate})
@@ -323,24 +336,24 @@ def fit(
         now = clock()
         rate = values['tokens_per_second'] = float(tokens / (now - since))
         tokens, since = 0, now
-        writer.write(step, values)
+        run.writer.write(step, values)
         progress.show(step, values)
       due = step % config.checkpoint_every == 0 or last
       asked = stop.agreed()  # once: what stops here is saved here
       if due or asked:
         # It waits for this step: what follows is no training.
-        _check_finite(*pending, config.max_skipped_in_a_row, workdir)
+        _check_finite(*pending, config.max_skipped_in_a_row, run.workdir)
         paused = clock()
         rated = {}
         if due:  # also when asked: a resumed run does not come back to it
           rated = evaluate(state.params)
-          writer.write(step, rated)
+          run.writer.write(step, rated)
         # A run that goes on from there has the numbers up to there.
-        writer.flush()
-        checkpoints.save(step, state, data, rated)
+        run.writer.flush()
+        run.checkpoints.save(step, state, data, rated)
         since += clock() - paused
       if asked:
         progress.break_line()
-        checkpoints.close()
-        raise Stopped(f'{name} stopped at step {step:,}')
+        run.checkpoints.close()
+        raise Stopped(f'{run.name} stopped at step {step:,}')
   return state

@@ -1,13 +1,17 @@
 """One pure function per loss over step ends, and the language-model loss.
 
 A step loss maps the head's outputs to one value per step; `step_loss_weights`
-says how much each step counts. Both are separate so that a batch that is cut
-into micro-batches is normalised by the weight of the whole. Labels and
-weights come from `data/targets.py`.
+says how much each step counts. The two are separate so that a batch that is
+cut into microbatches is normalised by the weight of the whole. Labels and
+weights come from `data/targets.py`; `objective.py` adds the losses up.
+
+Every function checks the shapes of its arguments, also under `jax.jit`, and
+raises AssertionError with its own name: broadcasting would hide the mistake.
 """
 
 from collections.abc import Mapping
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -32,6 +36,8 @@ def bce(
   labels: jax.Array,  # [B, P] in [0, 1], soft or hard
 ) -> jax.Array:  # [B, P]
   """Binary cross-entropy: -y log s(x) - (1 - y) log(1 - s(x))."""
+  chex.assert_rank(labels, 2, custom_message='bce: labels')
+  chex.assert_shape(logits, (*labels.shape, 1), custom_message='bce: logits')
   return optax.sigmoid_binary_cross_entropy(logits[..., 0], labels)
 
 
@@ -44,6 +50,10 @@ def cross_entropy(
   Two classes take a soft label: -(1 - y) log p_0 - y log p_1. Three classes
   (wrong, neutral, right) take the nearest of 0, 1/2 and 1.
   """
+  chex.assert_rank(labels, 2, custom_message='cross_entropy: labels')
+  chex.assert_shape(
+    logits, (*labels.shape, {2, 3}), custom_message='cross_entropy: logits'
+  )
   if logits.shape[-1] == 2:
     target = jnp.stack([1.0 - labels, labels], -1)
   else:
@@ -56,6 +66,10 @@ def mse(
   labels: jax.Array,  # [B, P] in [0, 1]
 ) -> jax.Array:  # [B, P]
   """Squared error (x - y)^2: the Brier score where x is a probability."""
+  chex.assert_rank(labels, 2, custom_message='mse: labels')
+  chex.assert_shape(
+    predictions, labels.shape, custom_message='mse: predictions'
+  )
   return (predictions - labels) ** 2
 
 
@@ -63,10 +77,10 @@ def _log_rising(
   x: jax.Array,  # [...] > 0
   m: jax.Array,  # [...] >= 0
 ) -> jax.Array:  # [...]
-  """log [Gamma(x + m) / Gamma(x)], exact to float32 for every x.
+  """Returns log [Gamma(x + m) / Gamma(x)] in full float32 precision.
 
-  The two log-gammas agree in all their digits where x is large; there the
-  logarithm of the ratio comes from Stirling's series, term by term.
+  Where x is large the two log-gammas agree in all their digits, and their
+  difference has none left; there Stirling's series gives the ratio directly.
   """
   large = jnp.maximum(x, 16.0)
   tail = 1.0 / (12.0 * (large + m)) - 1.0 / (12.0 * large)
@@ -90,6 +104,13 @@ def beta_binomial(
   a + b grows it becomes the binomial likelihood; noisy labels of few rollouts
   weigh less than sure ones of many.
   """
+  chex.assert_rank(successes, 2, custom_message='beta_binomial: successes')
+  chex.assert_shape(
+    trials, successes.shape, custom_message='beta_binomial: trials'
+  )
+  chex.assert_shape(
+    logits, (*successes.shape, 2), custom_message='beta_binomial: logits'
+  )
   # exp stays finite in float32; a prior of 3e6 pseudo-counts is a binomial.
   b, a = jnp.exp(jnp.clip(logits, -15.0, 15.0)).transpose(2, 0, 1)
   n, k = trials, successes
@@ -112,6 +133,12 @@ def ranking(
   -log exp(Q_ct) / (sum_{q <= t} exp(Q_cq) + sum_{w in W} exp(Q_w + margin)).
   Later right steps rank above earlier ones, and all above every wrong one.
   """
+  chex.assert_rank(values, 2, custom_message='ranking: values')
+  chex.assert_shape(
+    [labels, known, chain_ids],
+    values.shape,
+    custom_message='ranking: labels, known, chain_ids',
+  )
   right = known & (labels > 0.5)
   wrong = known & (labels <= 0.5)
   P = values.shape[1]
@@ -131,8 +158,20 @@ def step_loss(
   head: HeadConfig,
   margin: float,
 ) -> jax.Array:  # [B, P]
-  """The named loss at every step, not yet weighted."""
+  """Returns the loss of that name at every step, not yet weighted.
+
+  Args:
+    name: one of LOSSES.
+    margin: how far a right step should score above a wrong one; ranking only.
+  """
   labels = batch['step_labels']
+  chex.assert_equal_shape(
+    [labels, batch['step_weights']],
+    custom_message='step_loss: step_labels, step_weights',
+  )
+  chex.assert_shape(
+    logits, (*labels.shape, None), custom_message='step_loss: logits'
+  )
   # A masked step's logits may be infinite, and 0 times their derivative NaN.
   logits = jnp.where(batch['step_weights'][..., None] > 0, logits, 0.0)
   if name == 'bce':
@@ -150,17 +189,26 @@ def step_loss(
 
 
 def step_loss_weights(name: str, batch: Batch) -> jax.Array:  # [B, P]
-  """How much each step counts; the loss is divided by the sum over a batch.
+  """Says how much each step counts; the loss is divided by their sum.
 
-  Beta-binomial needs counts: steps without them weigh nothing. Ranking is a
+  Beta-binomial needs counts: steps without them have weight 0. Ranking is a
   mean over the right steps of a chain, then over chains (PQM).
   """
   weights = batch['step_weights']
+  chex.assert_rank(weights, 2, custom_message='step_loss_weights: step_weights')
   if name == 'beta_binomial':
+    chex.assert_shape(
+      batch['step_trials'],
+      weights.shape,
+      custom_message='step_loss_weights: step_trials',
+    )
     return weights * (batch['step_trials'] > 0)
   if name == 'ranking':
     right = (weights > 0) & (batch['step_labels'] > 0.5)
     ids = batch['chain_ids']
+    chex.assert_shape(
+      ids, weights.shape, custom_message='step_loss_weights: chain_ids'
+    )
     same = ids[:, :, None] == ids[:, None, :]
     in_chain = (same & right[:, None, :]).sum(-1)
     return jnp.where(right, 1.0 / jnp.maximum(in_chain, 1), 0.0)
@@ -168,11 +216,18 @@ def step_loss_weights(name: str, batch: Batch) -> jax.Array:  # [B, P]
 
 
 def lm_targets(batch: Batch) -> tuple[jax.Array, jax.Array]:
-  """Next tokens [B, T], and which of them [B, T] a model is to predict.
+  """Returns the next tokens [B, T], and 1 where one is to be predicted [B, T].
 
-  Those of the batch's `lm_mask` that follow a token of the same chain.
+  A token is predicted if `lm_mask` holds for it and the token before it is of
+  the same chain.
   """
   tokens, segments = batch['tokens'], batch['segment_ids']
+  chex.assert_rank(tokens, 2, custom_message='lm_targets: tokens')
+  chex.assert_shape(
+    [segments, batch['lm_mask']],
+    tokens.shape,
+    custom_message='lm_targets: segment_ids, lm_mask',
+  )
   next_tokens = jnp.roll(tokens, -1, axis=1)
   inside = (segments == jnp.roll(segments, -1, axis=1)) & (segments > 0)
   inside &= jnp.roll(batch['lm_mask'], -1, axis=1)
@@ -184,7 +239,11 @@ def lm_loss(
   logits: jax.Array,  # [B, T, V]
   next_tokens: jax.Array,  # [B, T]
 ) -> jax.Array:  # [B, T]
-  """Cross-entropy of the next token, -log softmax(x)_y."""
+  """Cross-entropy of the next token: -log softmax(x)_y, in nats."""
+  chex.assert_rank(next_tokens, 2, custom_message='lm_loss: next_tokens')
+  chex.assert_shape(
+    logits, (*next_tokens.shape, None), custom_message='lm_loss: logits'
+  )
   return optax.softmax_cross_entropy_with_integer_labels(logits, next_tokens)
 
 

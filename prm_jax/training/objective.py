@@ -24,6 +24,7 @@ from prm_jax.models import (
   step_logits,
 )
 from prm_jax.training import losses
+from prm_jax.training.train_state import NO_LORA
 
 Batch = dict[str, jax.Array]
 
@@ -44,6 +45,21 @@ class LossConfig:
 
 
 POLICY_LOSS = LossConfig(name='', lm_weight=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectiveConfig:
+  """Says which model is trained, and on which loss.
+
+  Attributes:
+    head: None for a policy.
+    lora: rank 0 trains the backbone itself.
+  """
+
+  model: TransformerConfig
+  head: HeadConfig | None
+  loss: LossConfig
+  lora: LoraConfig = NO_LORA
 
 
 def norms(batch: Batch, loss: LossConfig) -> tuple[jax.Array, jax.Array]:
@@ -69,16 +85,14 @@ def _step_loss(
   backbone: Any,
   hidden: jax.Array,  # [B, T, D]
   batch: Batch,
-  model: TransformerConfig,
-  head: HeadConfig,
-  loss: LossConfig,
+  config: ObjectiveConfig,
 ) -> jax.Array:  # []
-  """The sum of the weighted step losses of a batch."""
-  likelihood = None
+  """Sums the weighted step losses of a batch."""
+  head, loss, likelihood = config.head, config.loss, None
   if head.likelihood:
     likelihood = number_likelihood(
       backbone,
-      model,
+      config.model,
       hidden,
       batch['tokens'],
       batch['numbers'],
@@ -96,15 +110,19 @@ def batch_loss(
   batch: Batch,
   step_norm: jax.Array,
   lm_norm: jax.Array,
-  model: TransformerConfig,
-  head: HeadConfig | None,
-  loss: LossConfig,
-  lora: LoraConfig,
+  config: ObjectiveConfig,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """This batch's share of the loss, divided by the weights of the whole."""
+  """Returns a batch's share of the loss, and the metrics it is made of.
+
+  Args:
+    batch: a whole batch or one of its microbatches.
+    step_norm, lm_norm: from `norms` of the whole batch, so that the shares of
+      its microbatches add up to the loss of the whole.
+  """
+  model, loss = config.model, config.loss
   backbone = params['backbone']
-  if lora.rank:
-    backbone = merge(backbone, params['lora'], lora)
+  if config.lora.rank:
+    backbone = merge(backbone, params['lora'], config.lora)
   hidden = forward(
     backbone,
     model,
@@ -113,8 +131,8 @@ def batch_loss(
     batch['segment_ids'],
   )
   total, values = 0.0, {}
-  if head is not None:
-    summed = _step_loss(params, backbone, hidden, batch, model, head, loss)
+  if config.head is not None:
+    summed = _step_loss(params, backbone, hidden, batch, config)
     total = values['step_loss'] = summed / step_norm
   if loss.lm_weight:
     per_token, counted = token_losses(backbone, model, hidden, batch)

@@ -9,8 +9,7 @@ import sys
 import jax
 import pytest
 
-from configs import policy_math, rl_math
-from configs import prm_math as configs
+from configs import rl_math
 from prm_jax.aot import estimate, programs, rl_programs
 from prm_jax.aot.chips import CHIPS, chip_of
 from prm_jax.aot.compiler import compile_program, open_topology
@@ -21,6 +20,7 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import batch_sharding, make_mesh
 from tests.models.hub.test_architectures import PUBLISHED
 from tests.shared.command_line import ROOT
+from tests.shared.configs import settings
 
 HAS_TPU_COMPILER = importlib.util.find_spec('libtpu') is not None
 needs_compiler = pytest.mark.skipif(
@@ -76,8 +76,7 @@ def test_useful_flops_by_hand():
   ],
 )
 def test_a_real_size_is_the_published_one(variant, published):
-  config = configs.get_config(variant).to_dict()
-  ours = programs.model_of(config)
+  ours = programs.model_of(settings('prm_math', variant))
   theirs = PUBLISHED[published][1]
   # Positions cost the same, however scaled; a PRM has no output embedding.
   same = ('rope_theta', 'rope_scaling', 'norm_eps', 'dtype', 'remat')
@@ -94,12 +93,8 @@ def test_a_chip_without_figures_is_named():
 
 
 def test_smaller_changes_are_in_order():
-  config = {
-    'model': {'remat': 'none', 'dtype': 'bfloat16'},
-    'train': {'microbatches': 1},
-    'mesh': {'model': 8, 'fsdp': 4},
-  }
-  changes = list(estimate.smaller_changes(config, 'none', 12))
+  before = settings('prm_math', **{'mesh.model': 8, 'mesh.fsdp': 4})
+  changes = list(estimate.smaller_changes(before, 'none', 12))
   full = {'model.remat': 'full'}
   assert changes == [
     {'model.remat': 'dots'},
@@ -108,10 +103,10 @@ def test_smaller_changes_are_in_order():
     full | {'train.microbatches': 4},
     full | {'mesh.model': 16, 'mesh.fsdp': -1},
   ]
-  assert estimate.with_changes(config, changes[-1]) == config | {
-    'model': {'remat': 'full', 'dtype': 'bfloat16'},
-    'mesh': {'model': 16, 'fsdp': -1},
-  }
+  after = {'model.remat': 'full', 'mesh.model': 16, 'mesh.fsdp': -1}
+  assert estimate.with_changes(before, changes[-1]) == (
+    settings('prm_math', **after)
+  )
 
 
 @needs_compiler
@@ -143,15 +138,22 @@ def test_a_tiny_config_compiles_for_four_chips(tmp_path):
 @needs_compiler
 def test_a_policy_compiles_with_its_cache():
   """One token of 64 slots, by hand: weights, cache, and what is read."""
-  config = policy_math.get_config('smollm2,tiny').to_dict()
-  config['sampling'] |= {'slots': 64, 'top_p': 0.9}
-  config['model'] |= {'n_heads': 4, 'n_kv_heads': 2}
-  config['mesh'] |= {'model': 2}
+  config = settings(
+    'policy_math',
+    'smollm2,tiny',
+    **{
+      'sampling.slots': 64,
+      'sampling.top_p': 0.9,
+      'model.n_heads': 4,
+      'model.n_kv_heads': 2,
+      'mesh.model': 2,
+    },
+  )
   devices = open_topology('v5e:2x2')
   program = programs.plan(config, devices).programs['sample']
   found = estimate.describe(program, chip_of(devices[0].device_kind))
   model = programs.model_of(config)
-  S = config['data']['max_length']
+  S = config.data.max_length
   row = 2 * S * model.n_layers * model.n_kv_heads * model.head_dim * 4
   memory = found['memory_bytes']
   assert memory['cache'] == 64 * row / 4  # each device has its rows and heads
@@ -376,13 +378,13 @@ def test_only_replica_goes_across_slices():
   ],
 )
 def test_every_row_is_read_once_on_the_topology_of_a_config(variant):
-  config = configs.get_config(variant).to_dict()
-  devices = open_topology(config['aot']['topology'])
-  mesh = make_mesh(config['mesh'], devices)
-  batch_size = config['data']['batch_size']
+  config = settings('prm_math', variant)
+  devices = open_topology(config.aot.topology)
+  mesh = make_mesh(dataclasses.asdict(config.mesh), devices)
+  batch_size = config.data.batch_size
   rows = rows_of_processes(mesh, batch_size)
   assert set().union(*rows.values()) == set(range(batch_size))
-  for shards in (config['data']['shards'], 0):
+  for shards in (config.data.shards, 0):
     saved = [
       shard
       for process in rows

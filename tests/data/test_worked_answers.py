@@ -5,6 +5,7 @@ import json
 import pytest
 
 from prm_jax.data.chains import first_error
+from prm_jax.data.config import DataConfig
 from prm_jax.data.datasets import load_dataset
 from prm_jax.runtime.errors import UserError
 
@@ -33,18 +34,14 @@ def load(tmp_path, answers):
   ]
   write(tmp_path / 'human.jsonl', human)
   write(tmp_path / 'known.jsonl', [{'problem': KNOWN}])
-  config = {
-    'kind': 'files',
-    'dir': '',
-    'root': str(tmp_path),
-    'train': (('human.jsonl', 'prm800k_flat'),),
-    'evaluations': {},
-    'decontaminate': ('known.jsonl',),
-    'dev_share': 0.3,
-    'worked_answers': 'answers.jsonl',
-    'words_problems': 0,
-    'on_error': 'stop',
-  }
+  config = DataConfig(
+    kind='files',
+    root=str(tmp_path),
+    train=(('human.jsonl', 'prm800k_flat'),),
+    decontaminate=('known.jsonl',),
+    dev_share=0.3,
+    worked_answers='answers.jsonl',
+  )
   lines = []
   return load_dataset(config, 0, tmp_path / 'run', lines.append), lines
 

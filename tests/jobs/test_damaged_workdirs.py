@@ -13,8 +13,8 @@ from prm_jax.data import builder, chain_sets
 from prm_jax.report import write_report
 from prm_jax.report.compare import read_run
 from prm_jax.rl.hacking_watch import Watch, read_looks
-from prm_jax.runtime import manifest
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import is_done, write_json
 from tests.shared.command_line import (
   SMALL,
   contents,
@@ -129,18 +129,18 @@ def test_results_that_are_broken(tmp_path, name, text, why):
   line = str(error.value)
   assert line.startswith(f'{tmp_path / "results.json"} is no JSON ({why}')
   assert line.endswith('; the command of its job writes it again')
-  assert not manifest.is_done(tmp_path)
+  assert not is_done(tmp_path)
 
 
 def test_done_is_what_has_its_chains(tmp_path):
-  assert not manifest.is_done(tmp_path)
-  manifest.write_json(tmp_path / 'results.json', {'results': {}})
-  assert manifest.is_done(tmp_path)
+  assert not is_done(tmp_path)
+  write_json(tmp_path / 'results.json', {'results': {}})
+  assert is_done(tmp_path)
   made = {'results': {}, 'dataset': {'name': 'labels_1'}}
-  manifest.write_json(tmp_path / 'results.json', made)
-  assert not manifest.is_done(tmp_path)
+  write_json(tmp_path / 'results.json', made)
+  assert not is_done(tmp_path)
   (tmp_path / 'data' / 'labels_1').mkdir(parents=True)
-  assert manifest.is_done(tmp_path)
+  assert is_done(tmp_path)
 
 
 @pytest.mark.parametrize('text', ['{"update": 0}\n{"upd', '[]\n', '{}\n'])

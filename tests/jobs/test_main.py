@@ -44,21 +44,24 @@ BEFORE_PARSING = {
   ),
   'misspelt value': (
     [TINY, '--config.optim.lrr=1', '{work}'],
-    'lrr.*Did you mean "lr"',
+    r"config\.optim\.lrr='1': there is no 'lrr' there; did you mean lr\?",
   ),
   'misspelt section': (
     [TINY, '--config.optm.lr=1', '{work}'],
-    'optm.*Did you mean "optim"',
+    r"config\.optm\.lr='1': there is no 'optm' there; did you mean optim\?",
   ),
   'text for a number': (
     [TINY, '--config.optim.lr=abc', '{work}'],
-    '--config.optim.lr=abc: could not convert',
+    r"config\.optim\.lr='abc': expected a number",
   ),
   'fraction for a whole number': (
     [TINY, '--config.train.steps=2.5', '{work}'],
-    '--config.train.steps=2.5: invalid literal',
+    r"config\.train\.steps='2\.5': expected a whole number",
   ),
-  'value for a section': ([TINY, '--config.optim=3', '{work}'], 'optim=3'),
+  'value for a section': (
+    [TINY, '--config.optim=3', '{work}'],
+    r"config\.optim='3': expected a value of this section",
+  ),
   'index into a tuple': (
     [TINY, '--config.evaluation.ns[0]=1', '{work}'],
     r'evaluation.ns\[0\]',
@@ -112,8 +115,8 @@ BEFORE_PARSING = {
 }
 # Overrides that a config takes and a run refuses, before it makes any data.
 REFUSED = {
-  'task=swim': "config.task is 'swim': expected one of prm",
-  'task=rl': "config.task='rl' reads config.policy, which this file does not",
+  'task=swim': "config.task='swim': expected one of prm",
+  'task=policy': "config.task='policy': .* has no head, .*configs/policy_math",
   'seed=-1': 'seed=-1',
   'mesh.model=3': 'mesh .*model=3 does not fit 1 devices; set --config.mesh',
   'mesh.model=0': 'mesh .*model=0 does not fit 1 devices',
@@ -122,7 +125,7 @@ REFUSED = {
   'head.kind=foo': "head.kind='foo': expected one of logit, ",
   'data.tokenizer=gpt': "tokenizer 'gpt': expected one of arithmetic, bytes",
   'data.kind=foo': "data.kind='foo': expected one of arithmetic, words, files",
-  'data.row_length=10': 'data.row_length=10 .* data.max_length=46',
+  'data.row_length=10': 'data.row_length=10: is shorter than max_length=46',
   'data.batch_size=0': 'data.batch_size=0: expected >= 1',
   'data.max_steps_per_row=0': 'max_steps_per_row=0: expected >= 1',
   'model.remat=foo': "model.remat='foo': expected one of",
@@ -139,12 +142,12 @@ REFUSED = {
   'train.keep=0': 'train.keep=0: expected >= 1',
   'train.best_metric=eval/acu': 'best_metric=.eval/acu.: expected .*eval/auc',
   'train.microbatches=3': 'batch_size=8 .* 3 microbatches .* multiple of 3',
-  'profile.steps=3': 'first_step=0, profile.steps=3: .* train.steps=6; 2 is',
+  'profile.steps=3': 'profile.first_step=0: .* train.steps=6; 2 is',
   'profile.steps=-1': 'profile.steps=-1: expected >= 0',
-  'evaluation.aggregate=foo': "evaluation.aggregate='foo': expected one of min",
-  'evaluation.aggregates=foo': "evaluation.aggregates='foo': expected one of",
+  'evaluation.aggregate=foo': "evaluation.aggregate='foo': .*aggregates: min",
+  'evaluation.aggregates=foo': r"aggregates=\('foo',\): expected one of min",
   'evaluation.best_of_n=foo': "best_of_n='foo': expected one of arithmetic",
-  'evaluation.ns=0': 'evaluation.ns=.*: expected ascending',
+  'evaluation.ns=0': 'evaluation.ns=.*: expected >= 1',
 }
 
 
@@ -196,9 +199,9 @@ def test_a_batch_that_does_not_divide_over_devices(tmp_path):
 def test_really_from_the_command_line(tmp_path):
   """That the forks above behave as the command does."""
   line = the_error(run(TINY, '--config.optim.lrr=1', f'--workdir={tmp_path}'))
-  assert 'Did you mean "lr"' in line
+  assert "config.optim.lrr='1': there is no 'lrr' there" in line
   line = the_error(run(TINY, '--config.optim.lr=abc', f'--workdir={tmp_path}'))
-  assert '--config.optim.lr=abc' in line
+  assert "config.optim.lr='abc': expected a number" in line
   line = the_error(run())
   assert line.startswith('error: --config is missing')
   assert not list(tmp_path.iterdir())

@@ -19,6 +19,7 @@ from prm_jax.inference.loading import (
 )
 from prm_jax.inference.protocols import Request
 from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.jobs.settings import read_settings
 from prm_jax.models.hub.architectures import read_architecture
 from prm_jax.models.hub.safetensors_files import TensorFiles
 from prm_jax.models.hub.weights import load_backbone
@@ -161,16 +162,16 @@ def test_results_say_what_they_were_made_with(trained):
 
 
 def test_it_is_opened_and_writes_what_it_wrote(trained):
-  config = json.loads((trained / 'config.json').read_text())
-  sampling = SamplingConfig(**config['sampling'])
-  policy = load_policy(trained, sampling, seed=config['seed'])
-  data = load_dataset(config['data'], config['seed'], trained, lambda _: None)
+  settings = read_settings(json.loads((trained / 'config.json').read_text()))
+  seed = settings.seed
+  policy = load_policy(trained, settings.sampling, seed=seed)
+  data = load_dataset(settings.data, seed, trained, lambda _: None)
   problems, truths = policy_evaluation.known_answers(
     'test', data.evaluations['arithmetic']
   )
   completions = policy_evaluation.complete(policy, problems, 4)
   section = policy_evaluation.sampling_section(
-    problems, truths, completions, (1, 2, 4), config['seed'], 200
+    problems, truths, completions, (1, 2, 4), seed, 200
   )
   written = results_of(trained)['results']['sampling']['arithmetic']['policy']
   assert section == written

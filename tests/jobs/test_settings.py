@@ -1,15 +1,13 @@
 """From a training job's config to its parts: what can be refused early is."""
 
-import importlib.util
-
 import pytest
 
 from prm_jax.data.chains import Chain, StepLabel
-from prm_jax.jobs.settings.training import check_values
+from prm_jax.jobs.settings import TASKS, default_config, read_settings
 from prm_jax.jobs.training import check_counts
 from prm_jax.runtime.errors import UserError
 from prm_jax.training.objective import LossConfig
-from tests.shared.command_line import ROOT
+from tests.shared.configs import settings
 
 COUNTS = {
   'loss.name': 'beta_binomial',
@@ -18,46 +16,39 @@ COUNTS = {
 }
 
 
-def config_of(**values):
-  """configs/prm_math.py with values by their dotted names."""
-  spec = importlib.util.spec_from_file_location(
-    'prm_math', ROOT / 'configs' / 'prm_math.py'
-  )
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  config = module.get_config('tiny')
-  config.update_from_flattened_dict(values)
-  return config.to_dict()
-
-
 @pytest.mark.parametrize(
   ('values', 'message'),
   [
     (
       {'targets.hard_above': 0.0},
-      r"loss.name='beta_binomial' with targets.hard_above=0.0: .* unset",
+      r'config\.targets\.hard_above=0\.0: .* unset it',
     ),
     (
       {'targets.after_first_error': 'bad'},
-      "with targets.after_first_error='bad': .* to 'keep' or 'mask'",
+      r"config\.targets\.after_first_error='bad': .* 'keep' or 'mask'",
     ),
-    ({'targets.supervision': 'outcome'}, "with targets.supervision='outcome'"),
-    ({'orm_baseline': True}, 'with orm_baseline=True: .* set orm_baseline to'),
+    (
+      {'targets.supervision': 'outcome'},
+      r"config\.targets\.supervision='outcome': .* expected 'process'",
+    ),
+    ({'orm_baseline': True}, r'config\.orm_baseline=True: .* expected False'),
   ],
 )
 def test_counts_that_nobody_counted_are_refused(values, message):
   """8 of 8 out of 4 of 8: hardened labels keep their number of trials."""
   with pytest.raises(UserError, match=message):
-    check_values(config_of(**COUNTS | values))
+    settings('prm_math', 'tiny', **COUNTS | values)
 
 
 @pytest.mark.parametrize('after', ['mask', 'keep'])
 def test_counts_as_they_were_counted_are_taken(after):
-  check_values(config_of(**COUNTS, **{'targets.after_first_error': after}))
+  values = COUNTS | {'targets.after_first_error': after}
+  assert settings('prm_math', 'tiny', **values).loss.name == 'beta_binomial'
 
 
 def test_hard_labels_are_for_losses_without_counts():
-  check_values(config_of(**{'targets.hard_above': 0.0}))
+  hard = settings('prm_math', 'tiny', **{'targets.hard_above': 0.0})
+  assert hard.targets.hard_above == 0
 
 
 def test_a_loss_of_counts_wants_some():
@@ -70,3 +61,84 @@ def test_a_loss_of_counts_wants_some():
   with pytest.raises(UserError, match=r'none of the 1 chains has .* counts'):
     check_counts(loss, [plain])
   check_counts(LossConfig('bce'), [plain])
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_the_defaults_of_a_task_are_settings(task):
+  assert isinstance(TASKS[task](), TASKS[task])
+  assert default_config(task).task == task
+
+
+def test_a_config_of_no_task_is_refused():
+  with pytest.raises(UserError, match=r"config\.task='walk': expected one of"):
+    read_settings({'task': 'walk'})
+
+
+@pytest.mark.parametrize(
+  ('values', 'message'),
+  [
+    (
+      {'data.row_length': 8},
+      r'config\.data\.row_length=8: is shorter than max_length=46; raise it',
+    ),
+    ({'data.first_labels': 3}, r'config\.data\.first_labels=3: set labels'),
+    ({'train.head_only_steps': 6}, r'train\.head_only_steps=6: expected less'),
+    (
+      {'evaluation.ns': (4, 2)},
+      r'config\.evaluation\.ns=\(4, 2\): .*ascending',
+    ),
+    (
+      {'evaluation.aggregate': 'max'},
+      r"config\.evaluation\.aggregate='max': expected one of aggregates",
+    ),
+    (
+      {'evaluation.best_of_n': 'gsm8k'},
+      r"config\.evaluation\.best_of_n='gsm8k': expected one of arithmetic, ''",
+    ),
+    (
+      {'train.best_metric': 'eval/brier'},
+      r"config\.train\.best_metric='eval/brier': expected one of eval/auc, ''",
+    ),
+    (
+      {'targets.supervision': 'completion'},
+      r"config\.targets\.supervision='completion': is for policies",
+    ),
+    (
+      {'lora.rank': 4},
+      r'config\.lora\.rank=4: adapters need a trained backbone',
+    ),
+    (
+      {'base': 'smollm2'},
+      r"config\.model\.d_ff=64: base='smollm2' brings its own",
+    ),
+    (
+      {'profile.steps': 3, 'profile.first_step': 5},
+      r'config\.profile\.first_step=5: .* train\.steps=6',
+    ),
+  ],
+)
+def test_values_that_do_not_go_together(values, message):
+  with pytest.raises(UserError, match=message):
+    settings('prm_math', 'tiny', **values)
+
+
+def test_every_fault_of_a_config_is_reported_at_once():
+  with pytest.raises(UserError) as error:
+    settings(
+      'prm_math',
+      'tiny',
+      **{
+        'seed': -1,
+        'train.steps': 0,
+        'optim.name': 'sgd',
+        'data.arithmetic.slip': 2.0,
+        'mesh.fsdp': -1,
+      },
+    )
+  lines = str(error.value).split('\n')
+  assert sorted(line.partition('=')[0] for line in lines) == [
+    'config.data.arithmetic.slip',
+    'config.optim.name',
+    'config.seed',
+    'config.train.steps',
+  ]

@@ -18,10 +18,10 @@ from prm_jax.models import (
   step_probabilities,
   token_logprobs,
 )
-from prm_jax.models.likelihood import TOKENS_AT_ONCE
+from prm_jax.models.likelihood import TOKENS_PER_PART
 from prm_jax.runtime.errors import UserError
 
-B, T, D = 3, 2 * TOKENS_AT_ONCE + 9, 16
+B, T, D = 3, 2 * TOKENS_PER_PART + 9, 16
 MODEL = TransformerConfig(30, D, 1, 2, 1, 16, tie_embeddings=False)
 
 

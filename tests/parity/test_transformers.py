@@ -19,7 +19,7 @@ transformers = pytest.importorskip(
 from prm_jax import models  # noqa: E402
 from prm_jax.models import HeadConfig  # noqa: E402
 from prm_jax.models.hub.architectures import read_architecture  # noqa: E402
-from prm_jax.models.hub.publish import save_model  # noqa: E402
+from prm_jax.models.hub.publish import SaveOptions, save_model  # noqa: E402
 from prm_jax.models.hub.safetensors_files import TensorFiles  # noqa: E402
 from prm_jax.models.hub.weights import load_backbone  # noqa: E402
 from prm_jax.runtime.sharding import make_mesh  # noqa: E402
@@ -76,7 +76,11 @@ def test_logits_both_ways(family, tmp_path):
   ours = models.lm_logits(params, config, our_hidden(params, config))
   assert np.abs(ours - expected).max() < 1e-4
   save_model(
-    tmp_path / 'out', params, config, 'lm', shard_bytes=20_000, max_length=256
+    tmp_path / 'out',
+    params,
+    config,
+    'lm',
+    options=SaveOptions(max_length=256, shard_bytes=20_000),
   )
   again, report = kind.from_pretrained(
     tmp_path / 'out', output_loading_info=True

@@ -5,6 +5,7 @@ the protocol: fake-gcs-server answers in place of Google. A run that is stopped
 and goes on there ends as the same run on disk does.
 """
 
+import dataclasses
 import io
 import json
 import pathlib
@@ -22,6 +23,7 @@ import prm_jax
 from prm_jax import export
 from prm_jax.data.datasets import data_root, load_dataset
 from prm_jax.data.readers import read_chains
+from prm_jax.jobs.settings import read_settings
 from prm_jax.report import write_report
 from prm_jax.runtime import metrics, paths
 from prm_jax.runtime.errors import UserError
@@ -198,12 +200,9 @@ def test_two_processes_share_a_bucket(tmp_path):
   assert scorer.score('1 + 1?', ['It is 2.']).shape == (1,)
 
   used = json.loads((workdir / 'config.json').read_text())
-  on_disk = load_dataset(
-    used['data'] | {'root': str(tmp_path / 'data')},
-    used['seed'],
-    tmp_path,
-    lambda _: None,
-  )
+  settings = read_settings(used)
+  data = dataclasses.replace(settings.data, root=str(tmp_path / 'data'))
+  on_disk = load_dataset(data, settings.seed, tmp_path, lambda _: None)
   claimed = json.loads((workdir / 'data.json').read_text())
   assert claimed == {'fingerprint': on_disk.fingerprint}
   (built,) = paths.machine_folder('data').glob('files_*')

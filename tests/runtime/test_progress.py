@@ -23,7 +23,12 @@ from prm_jax.runtime import metrics
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.metrics import Console, Heartbeat, MetricWriter, Progress
 from prm_jax.runtime.sharding import make_mesh
-from prm_jax.training.loop import LoopConfig, compile_train_step, fit
+from prm_jax.training.loop import (
+  LoopConfig,
+  TrainingRun,
+  compile_train_step,
+  fit,
+)
 from prm_jax.training.train_state import abstract_state, init_state
 from tests.inference import test_scorer
 from tests.inference.test_driver import Counting
@@ -76,19 +81,16 @@ def run_fit(compiled, workdir, seconds, until=None, **config) -> list[dict]:
         abstract_state(tiny_training.init, mesh), data
       )
     writer = MetricWriter(workdir, int(state.step))
-    fit(
+    run = TrainingRun(
       'test',
       LoopConfig(**config | {'steps': steps}),
-      step,
-      state,
-      data,
-      checkpoints,
-      writer,
-      evaluate,
       mesh,
       workdir,
+      checkpoints,
+      writer,
       console=Console(clock),
     )
+    fit(run, step, state, data, evaluate)
     writer.close()
     checkpoints.close()
 

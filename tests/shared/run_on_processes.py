@@ -28,11 +28,13 @@ from prm_jax.data.datasets import arithmetic_splits
 from prm_jax.data.pipeline import make_batches, take_census
 from prm_jax.data.shards import share_of_process
 from prm_jax.inference.scorer import Scorer
-from prm_jax.jobs.settings.training import settings_of
+from prm_jax.jobs.settings import read_settings
+from prm_jax.jobs.training import open_model
 from prm_jax.runtime import processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.sharding import make_mesh, path_name
 from prm_jax.training.loop import compile_train_step, make_train_step, put_batch
+from prm_jax.training.objective import ObjectiveConfig
 from prm_jax.training.optim import make_optimizer, make_schedule
 from prm_jax.training.train_state import abstract_state, make_init
 
@@ -70,36 +72,33 @@ class Job:
   def __init__(self, shape: tuple[int, int, int], devices):
     config = get_config('tiny').unlock()
     config.data.shards = SHARDS
-    config = config.to_dict()
-    settings, data = settings_of(config), config['data']
-    self.format = settings.described.format
-    self.model, self.head = settings.described.model, settings.described.head
+    settings = read_settings(config.to_dict())
+    data, described = settings.data, open_model(settings).described
+    self.format = described.format
+    self.model, self.head = described.model, described.head
     axes = dict(zip(('replica', 'fsdp', 'model'), shape, strict=True))
     self.mesh = make_mesh(axes, devices)
-    chains = arithmetic_splits(data, config['seed']).train
+    chains = arithmetic_splits(data, data.samples, settings.seed).train
     self.batches = iter(
       make_batches(
         chains,
         take_census(chains, self.format, settings.targets),
         self.format,
         settings.targets,
-        batch_size=data['batch_size'],
-        row_length=data['row_length'],
-        max_steps_per_row=data['max_steps_per_row'],
-        seed=config['seed'],
-        share=share_of_process(self.mesh, data['batch_size'], SHARDS),
+        batch_size=data.batch_size,
+        row_length=data.row_length,
+        max_steps_per_row=data.max_steps_per_row,
+        seed=settings.seed,
+        share=share_of_process(self.mesh, data.batch_size, SHARDS),
       )
     )
-    steps = settings.loop.steps
+    steps = settings.train.steps
     optimizer = make_optimizer(settings.optim, steps)
     self.init = make_init(self.model, self.head, optimizer)
     self.step = make_train_step(
-      self.model,
-      self.head,
-      settings.loss,
+      ObjectiveConfig(self.model, self.head, settings.loss),
       optimizer,
       make_schedule(settings.optim, steps),
-      microbatches=1,
     )
 
   def first_state(self):

@@ -4,7 +4,8 @@ import numpy as np
 import optax
 
 from prm_jax.models import HeadConfig, TransformerConfig
-from prm_jax.training.loop import LossConfig, make_train_step
+from prm_jax.training.loop import make_train_step
+from prm_jax.training.objective import LossConfig, ObjectiveConfig
 from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
 from prm_jax.training.train_state import make_init
 
@@ -57,4 +58,5 @@ init = make_init(MODEL, HEAD, make_optimizer(OPTIM, TOTAL_STEPS))
 
 def train_step(microbatches: int = 1):
   schedule = make_schedule(OPTIM, TOTAL_STEPS)
-  return make_train_step(MODEL, HEAD, LOSS, optimizer(), schedule, microbatches)
+  objective = ObjectiveConfig(MODEL, HEAD, LOSS)
+  return make_train_step(objective, optimizer(), schedule, microbatches)

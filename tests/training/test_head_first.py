@@ -10,12 +10,12 @@ from prm_jax.models import HeadConfig, LoraConfig
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.sharding import make_mesh
 from prm_jax.training.loop import (
-  LossConfig,
   Objective,
   compile_train_step,
   make_step,
   make_train_step,
 )
+from prm_jax.training.objective import LossConfig, ObjectiveConfig
 from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
 from prm_jax.training.train_state import (
   NO_LORA,
@@ -132,14 +132,10 @@ def test_stopped_while_a_part_waits_or_warms_up(lora, stopped, tmp_path):
   optimizer = make_optimizer(optim, 6, 2)
   init = make_init(tiny_training.MODEL, head, optimizer, lora)
   step = make_train_step(
-    tiny_training.MODEL,
-    head,
-    LossConfig(),
+    ObjectiveConfig(tiny_training.MODEL, head, LossConfig(), lora),
     optimizer,
     make_schedule(optim, 6),
-    1,
-    lora,
-    2,
+    head_only_steps=2,
   )
   state = init_state(init, mesh, seed=0)
   step_fn = compile_train_step(step, state, mesh)

@@ -339,6 +339,38 @@ def test_lm_loss_by_hand():
   )
 
 
+@pytest.mark.parametrize(
+  ('function', 'shapes'),
+  [
+    (losses.bce, [(2, 3, 2), (2, 3)]),
+    (losses.bce, [(2, 3, 1), (3,)]),
+    (losses.cross_entropy, [(2, 3, 1), (2, 3)]),
+    (losses.mse, [(2, 3, 1), (2, 3)]),  # would broadcast to [2, 2, 3]
+    (losses.beta_binomial, [(2, 3, 2), (2, 3), (2, 1)]),
+    (losses.ranking, [(2, 3), (2, 3), (2, 3), (1, 3), ()]),
+    (losses.lm_loss, [(2, 4, 9), (2, 3)]),
+  ],
+)
+def test_a_wrong_shape_is_named(function, shapes):
+  """Also under jit, where broadcasting would go unseen."""
+  arrays = [jnp.ones(shape) for shape in shapes]
+  for call in (function, jax.jit(function)):
+    with pytest.raises(AssertionError, match=rf'{function.__name__}: \w+'):
+      call(*arrays)
+
+
+def test_a_wrong_shape_in_a_batch_is_named():
+  batch, head = packed_batch(), HeadConfig('two_class')
+  with pytest.raises(AssertionError, match='step_loss: logits'):
+    losses.step_loss('bce', jnp.ones((1, 9, 1)), batch, head, 0.0)
+  for name, key in (('beta_binomial', 'step_trials'), ('ranking', 'chain_ids')):
+    with pytest.raises(AssertionError, match=f'step_loss_weights: {key}'):
+      losses.step_loss_weights(name, batch | {key: jnp.ones((1, 1))})
+  rows = {'tokens': jnp.ones((2, 4)), 'segment_ids': jnp.ones((2, 4))}
+  with pytest.raises(AssertionError, match='lm_targets: segment_ids, lm_mask'):
+    losses.lm_targets(rows | {'lm_mask': jnp.ones((1, 4), bool)})
+
+
 def test_check_loss():
   with pytest.raises(UserError, match=r"loss.name='nll': expected one of bce"):
     losses.check_loss('nll', HeadConfig())

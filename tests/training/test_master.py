@@ -20,7 +20,8 @@ from prm_jax.models import (
 )
 from prm_jax.runtime.sharding import AXES, make_mesh, shardings
 from prm_jax.training import losses
-from prm_jax.training.loop import LossConfig, batch_loss, make_train_step
+from prm_jax.training.loop import make_train_step
+from prm_jax.training.objective import LossConfig, ObjectiveConfig, batch_loss
 from prm_jax.training.optim import OptimConfig, make_optimizer
 from prm_jax.training.train_state import NO_LORA, init_state, make_init
 from tests.shared import tiny_training
@@ -45,13 +46,10 @@ def run_steps(model, optimizer, batches, lora=NO_LORA, microbatches=1):
   """The states before the first step and after each, and the losses."""
   step = jax.jit(
     make_train_step(
-      model,
-      HeadConfig(),
-      LOSS,
+      ObjectiveConfig(model, HeadConfig(), LOSS, lora),
       optimizer,
       optax.constant_schedule(1.0),
       microbatches,
-      lora,
     ),
   )
   init = make_init(model, HeadConfig(), optimizer, lora)
@@ -81,9 +79,8 @@ def gradient(exact, part, whole):
   )
 
   def loss(params):
-    return batch_loss(params, part, *norms, KEPT, HeadConfig(), LOSS, NO_LORA)[
-      0
-    ]
+    objective = ObjectiveConfig(KEPT, HeadConfig(), LOSS)
+    return batch_loss(params, part, *norms, objective)[0]
 
   at = exact | {'backbone': as_type(exact['backbone'], 'bfloat16')}
   return as_type(jax.grad(loss)(at), 'float32')

@@ -17,7 +17,12 @@ from prm_jax.models import (
   lm_logits,
   merge,
 )
-from prm_jax.training.objective import POLICY_LOSS, batch_loss, norms
+from prm_jax.training.objective import (
+  POLICY_LOSS,
+  ObjectiveConfig,
+  batch_loss,
+  norms,
+)
 from prm_jax.training.train_state import NO_LORA
 
 pytestmark = pytest.mark.once
@@ -72,9 +77,8 @@ def packed_batch(row_length: int, rows: int):
 
 def policy_loss(params, batch, lora=NO_LORA):
   divided_by = norms(batch, POLICY_LOSS)
-  loss, values = batch_loss(
-    params, batch, *divided_by, MODEL, None, POLICY_LOSS, lora
-  )
+  objective = ObjectiveConfig(MODEL, None, POLICY_LOSS, lora)
+  loss, values = batch_loss(params, batch, *divided_by, objective)
   assert values.keys() == {'loss', 'lm_loss'}
   assert values['loss'] == values['lm_loss'] == loss
   return float(loss), float(divided_by[1])

@@ -17,11 +17,12 @@ from prm_jax.runtime.metrics import MetricWriter
 from prm_jax.runtime.sharding import make_mesh
 from prm_jax.training.loop import (
   LoopConfig,
-  LossConfig,
+  TrainingRun,
   compile_train_step,
   fit,
   make_train_step,
 )
+from prm_jax.training.objective import LossConfig, ObjectiveConfig
 from prm_jax.training.optim import make_schedule
 from prm_jax.training.train_state import init_state, make_init
 from tests.shared import tiny_training
@@ -46,9 +47,9 @@ def test_microbatches_add_up_to_the_batch(loss):
   counts = (1, 2, 4) if loss == 'bce' else (1, 2)
   for parts in counts:
     step = make_train_step(
-      tiny_training.MODEL,
-      HeadConfig(),
-      LossConfig(loss, lm_weight=0.5),
+      ObjectiveConfig(
+        tiny_training.MODEL, HeadConfig(), LossConfig(loss, lm_weight=0.5)
+      ),
       sgd,
       optax.constant_schedule(1.0),
       parts,
@@ -107,18 +108,8 @@ def run_fit(one_device, data: list[dict], limit: int, workdir):
   writer = MetricWriter(workdir, 0)
   iterator = iter(grain.MapDataset.source(data).to_iter_dataset())
   try:
-    fit(
-      'test',
-      config,
-      step_fn,
-      state,
-      iterator,
-      checkpoints,
-      writer,
-      evaluate,
-      mesh,
-      workdir,
-    )
+    run = TrainingRun('test', config, mesh, workdir, checkpoints, writer)
+    fit(run, step_fn, state, iterator, evaluate)
   finally:
     writer.close()
     checkpoints.close()

@@ -8,7 +8,8 @@ import pytest
 
 from prm_jax.models import HeadConfig, LoraConfig
 from prm_jax.runtime.sharding import make_mesh, path_name
-from prm_jax.training.loop import LossConfig, make_train_step
+from prm_jax.training.loop import make_train_step
+from prm_jax.training.objective import LossConfig, ObjectiveConfig
 from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
 from prm_jax.training.train_state import (
   NO_LORA,
@@ -33,14 +34,10 @@ def run_steps(lora, head_only_steps, steps):
   init = make_init(tiny_training.MODEL, HeadConfig(), optimizer, lora)
   step = jax.jit(
     make_train_step(
-      tiny_training.MODEL,
-      HeadConfig(),
-      LossConfig(),
+      ObjectiveConfig(tiny_training.MODEL, HeadConfig(), LossConfig(), lora),
       optimizer,
       make_schedule(OPTIM, steps),
-      1,
-      lora,
-      head_only_steps,
+      head_only_steps=head_only_steps,
     ),
   )
   state = jax.jit(init)(jax.random.key(0))
@@ -121,7 +118,8 @@ def test_an_output_embedding_that_is_not_read_stays(
   init = make_init(model, head, optimizer, lm_loss=lm_weight > 0)
   schedule = make_schedule(OPTIM, 2)
   loss = LossConfig(lm_weight=lm_weight)
-  step = make_train_step(model, head, loss, optimizer, schedule, 1)
+  objective = ObjectiveConfig(model, head, loss)
+  step = make_train_step(objective, optimizer, schedule)
   state = jax.jit(init)(jax.random.key(0))
   after, _ = jax.jit(step)(state, tiny_training.batch(0))
   names = moved(state.params, after.params)

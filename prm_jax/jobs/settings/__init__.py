@@ -32,6 +32,15 @@ def read_settings(config: Mapping[str, Any]) -> JobSettings:
   task = config.get('task')
   if task not in TASKS:
     checks.fail('config.task', task, f'expected one of {", ".join(TASKS)}')
+  foreign = sorted(set(config) - set(checks.field_types(TASKS[task])))
+  others = [set(checks.field_types(other)) for other in TASKS.values()]
+  if foreign and set(foreign) <= set().union(*others):
+    checks.fail(
+      'config.task',
+      task,
+      f'a config of this task has no {", ".join(foreign)}; take '
+      f'configs/{task}_math.py, or set task back',
+    )
   read = checks.read(TASKS[task], config)
   with checks.below('config'):
     read.check_together()

@@ -7,7 +7,7 @@ config costs a second, and not the training run before it is met.
 import dataclasses
 from typing import ClassVar
 
-from prm_jax.data.datasets import DataConfig
+from prm_jax.data.config import DataConfig
 from prm_jax.data.targets import TargetConfig
 from prm_jax.evals.policy import PolicyEvaluation
 from prm_jax.evals.prm import PrmEvaluation

@@ -1,7 +1,8 @@
-"""The config.json of a published model to and from a TransformerConfig.
+"""Converts a published model's config.json to a TransformerConfig and back.
 
-Read before any weight: what the family computes and we do not is refused here
-in one line, so a model that opens gives the numbers that its authors got.
+This runs before any weight is read. Models whose architecture we cannot
+reproduce exactly are rejected here, so every model that opens gives the numbers
+that its authors got.
 """
 
 import pathlib
@@ -17,7 +18,7 @@ FAMILIES = {
   'qwen2': 'Qwen2For',
   'qwen3': 'Qwen3For',
 }
-# What transformers takes where a config.json does not say.
+# The values that transformers uses if a config.json does not set them.
 DEFAULT_LENGTH = {
   'llama': 2048,
   'mistral': 131_072,
@@ -39,7 +40,7 @@ HEADED = (
   'ForPrmModel',
 )
 LARGEST = 10**12  # beyond any number of a model, and far from overflow
-# Keys that change what is computed, with the one value that we compute.
+# Keys that change the computation, with the one value that we support.
 FIXED = {
   'hidden_act': 'silu',
   'attention_bias': False,
@@ -50,7 +51,7 @@ FIXED = {
 
 
 class _Fields:
-  """The values of one config.json; what is wrong is told with its key."""
+  """Reads values of one config.json; its errors name the file and the key."""
 
   def __init__(self, path: pathlib.Path, values: dict[str, Any]) -> None:
     self.path, self.values = path, values
@@ -64,7 +65,7 @@ class _Fields:
   def number(
     self, key: str, default: float | None = None, kind: type = int
   ) -> Any:
-    """A positive number; null counts as absent."""
+    """Returns a positive number; null counts as absent."""
     value = self.values.get(key)
     if value is None:
       value = default
@@ -90,22 +91,23 @@ class _Fields:
 def read_architecture(
   directory: str | pathlib.Path,
 ) -> tuple[TransformerConfig, int]:
-  """What a folder's config.json describes.
+  """Reads the config.json of a model's folder.
 
-  The family is that of `model_type`; a model whose architecture is HEADED has
-  no output embedding and reads as `tie_embeddings=True`.
+  `model_type` names the family. A model whose architecture is one of HEADED has
+  no output embedding and gets `tie_embeddings=True`.
 
   Args:
-    directory: of a Llama (with the rope scaling of Llama 3), Mistral, Qwen2 or
-      Qwen3 model, saved by any version of transformers.
+    directory: folder of a Llama (with Llama 3's rope scaling or none), Mistral,
+      Qwen2 or Qwen3 model, saved by any version of transformers.
 
   Returns:
-    The config, and the longest sequence in tokens that the model reads exactly
-    as we compute it: what it was made for, or its sliding window.
+    The config, and the longest sequence in tokens that we compute exactly as
+    the model does: its context length, or its sliding window if that is
+    shorter.
 
   Raises:
-    UserError: the file is missing or damaged, or asks for what is not computed
-      here; names file, key, value and what is supported.
+    UserError: the file is missing or damaged, or the model computes something
+      that we do not. The message names file, key, value and what is supported.
   """
   path = pathlib.Path(directory) / 'config.json'
   fields = _Fields(path, read_json(path))
@@ -116,7 +118,8 @@ def read_architecture(
     fields.expect(key, only)
   d_model = fields.number('hidden_size')
   heads = fields.number('num_attention_heads')
-  # Only Llama has a default that is no accident of one size.
+  # The other families' defaults are those of one model size, so a config.json
+  # of theirs must set the key.
   kv_heads = fields.number(
     'num_key_value_heads', heads if family == 'llama' else None
   )
@@ -156,7 +159,7 @@ def read_architecture(
 
 
 def _has_head(fields: _Fields) -> bool:
-  """Whether steps or texts are classified, in place of the next token."""
+  """Says whether the model has a classification head, not an LM head."""
   names = fields.values.get('architectures')
   if names is None:
     return False
@@ -166,7 +169,7 @@ def _has_head(fields: _Fields) -> bool:
 
 
 def _rope(fields: _Fields) -> tuple[float, RopeScaling | None]:
-  """Theta and scaling, from the keys of transformers before 5 and since."""
+  """Reads theta and scaling, from keys of transformers 5 or earlier ones."""
   key = 'rope_parameters'
   if fields.values.get(key) is None:
     key = 'rope_scaling'
@@ -203,13 +206,13 @@ def _rope(fields: _Fields) -> tuple[float, RopeScaling | None]:
 def _longest(fields: _Fields, family: str, n_layers: int) -> int:
   longest = fields.number('max_position_embeddings', DEFAULT_LENGTH[family])
   if _slides(fields, family, n_layers):
-    # Within the window, every token sees all before it as without one.
+    # Up to the window's length, the window hides no token.
     longest = min(longest, fields.number('sliding_window', DEFAULT_WINDOW))
   return longest
 
 
 def _slides(fields: _Fields, family: str, n_layers: int) -> bool:
-  """Whether some layer looks back through a sliding window."""
+  """Says whether some layer has a sliding window."""
   layers = fields.values.get('layer_types')
   if layers is not None:
     known = ['full_attention', 'sliding_attention']
@@ -217,7 +220,7 @@ def _slides(fields: _Fields, family: str, n_layers: int) -> bool:
       raise fields.refuse('layer_types', layers, f'a list of {known}')
   if family == 'llama':
     return False
-  # Null is no window; where the key is absent there is one.
+  # Null means no window; an absent key means the default window.
   windowed = fields.values.get('sliding_window', DEFAULT_WINDOW) is not None
   if family == 'mistral':
     return windowed
@@ -232,10 +235,10 @@ def _slides(fields: _Fields, family: str, n_layers: int) -> bool:
 
 
 def family_of(config: TransformerConfig) -> str:
-  """The model_type that computes what `config` does.
+  """Returns the model_type that computes what `config` does.
 
   Raises:
-    UserError: none does.
+    UserError: no published family does.
   """
   if config.qk_norm and config.qkv_bias:
     raise UserError(
@@ -250,25 +253,25 @@ def family_of(config: TransformerConfig) -> str:
 def architecture_json(
   config: TransformerConfig, layout: str, max_length: int, dtype: str
 ) -> dict[str, Any]:
-  """The config.json that makes transformers compute what `config` does.
+  """Returns a config.json with which transformers computes the same.
 
   Args:
     layout: one of LAYOUTS.
-    max_length: longest sequence the model is made for, tokens.
-    dtype: of the weights beside it, 'float32' or 'bfloat16'.
+    max_length: context length in tokens.
+    dtype: type of the stored weights, 'float32' or 'bfloat16'.
 
   Raises:
-    UserError: no family computes it, or none in this layout.
+    UserError: no family computes it, or none with this layout.
   """
   family = family_of(config)
   if layout not in LAYOUTS:
     raise UserError(f'layout {layout!r}: expected one of {", ".join(LAYOUTS)}')
   if layout == 'process_reward_model' and family != 'qwen2':
     raise UserError(
-      f'layout process_reward_model is of the Qwen2 family, this model is '
-      f'{family}; choose token_classification'
+      f'layout process_reward_model needs a model of the Qwen2 family, this '
+      f'one is {family}; choose token_classification'
     )
-  # The keys of before transformers 5, which later versions read too.
+  # Keys of transformers before version 5, which later versions also read.
   found = {
     'architectures': [FAMILIES[family] + LAYOUTS[layout]],
     'model_type': family,

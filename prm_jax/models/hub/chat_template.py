@@ -1,8 +1,8 @@
-"""The chat template of a published model: turns to text, and text to pieces.
+"""Renders a published model's chat template, and cuts the text into pieces.
 
-published.py renders it once, with a mark in place of every text that changes
-from chain to chain, and keeps the pieces between the marks. A template comes
-with a download, so it runs in jinja2's sandbox.
+`published_formats` renders it once, with a mark in place of every text that
+differs between chains, and keeps the pieces between the marks. Templates are
+downloaded programs, so they run in jinja2's sandbox.
 """
 
 import datetime
@@ -20,7 +20,7 @@ Turns = Sequence[tuple[str, str]]  # role, content
 
 
 def special_tokens(directory: pathlib.Path) -> dict[str, str]:
-  """Special tokens by their names in tokenizer_config.json: bos_token, ..."""
+  """Reads special tokens by their names in tokenizer_config.json."""
   found = {}
   for name, value in _tokenizer_config(directory).items():
     token = value.get('content') if isinstance(value, dict) else value
@@ -32,15 +32,16 @@ def special_tokens(directory: pathlib.Path) -> dict[str, str]:
 def chat_renderer(
   directory: pathlib.Path, fallback: str = ''
 ) -> Callable[[Turns], str]:
-  """The folder's chat template as a function, without a generation prompt.
+  """Returns a function that renders turns, without a generation prompt.
 
   Args:
-    directory: its chat_template.jinja, else the chat_template of its
-      tokenizer_config.json, is taken, as transformers does.
-    fallback: template where it has none.
+    directory: has a chat_template.jinja, or a tokenizer_config.json with a
+      chat_template; transformers prefers the first, too.
+    fallback: template to use if the folder has none.
 
   Raises:
-    UserError: there is none, it is no template, or it refuses the turns.
+    UserError: there is no template. The returned function raises it if the
+      template is malformed or rejects the turns.
   """
   source = read_chat_template(directory) or fallback
   if not source:
@@ -52,7 +53,8 @@ def chat_renderer(
   def refuse(message: str) -> None:
     raise jinja2.TemplateError(message)
 
-  # What transformers gives to templates, as far as text turns need it.
+  # The same functions and variables that transformers offers to templates, as
+  # far as turns of text need them.
   environment = ImmutableSandboxedEnvironment(
     trim_blocks=True,
     lstrip_blocks=True,
@@ -71,9 +73,9 @@ def chat_renderer(
       return template.render(
         messages=messages, add_generation_prompt=False, **given
       )
-    except Exception as error:  # a template is a program: any error can come
+    except Exception as error:  # a template is a program with any error
       raise UserError(
-        f'{directory}: the chat template cannot be used ({error}); take the '
+        f'{directory}: the chat template cannot be used ({error}); copy the '
         "one of the model's own folder"
       ) from None
 
@@ -81,10 +83,10 @@ def chat_renderer(
 
 
 def cut(text: str, marks: str, directory: pathlib.Path) -> list[str]:
-  """The pieces of a rendered text before, between and after its marks.
+  """Cuts a rendered text into the pieces before, between and after its marks.
 
   Args:
-    marks: one character per changing text, in the order they must come in.
+    marks: one character for each changing text, in their expected order.
     directory: for the error message.
 
   Raises:
@@ -93,7 +95,7 @@ def cut(text: str, marks: str, directory: pathlib.Path) -> list[str]:
   if [c for c in text if c in marks] != list(marks):
     raise UserError(
       f'{directory}: the chat template does not write the problem and every '
-      "step exactly once, in order; take the one of the model's own folder"
+      "step exactly once, in order; copy the one of the model's own folder"
     )
   pieces, rest = [], text
   for mark in marks:
@@ -108,23 +110,23 @@ def _tokenizer_config(directory: pathlib.Path) -> dict:
 
 
 def read_chat_template(directory: pathlib.Path) -> str:
-  """The Jinja text of a model's folder, '' where it has none."""
+  """Reads the Jinja text of a model's folder; '' if it has none."""
   path = directory / 'chat_template.jinja'
   if path.is_file():
     try:
       return paths.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
       raise UserError(
-        f"{path} cannot be read ({error}); take the one of the model's folder"
+        f"{path} cannot be read ({error}); copy the one of the model's folder"
       ) from None
   found = _tokenizer_config(directory).get('chat_template') or ''
-  if isinstance(found, list):  # several, by name
+  if isinstance(found, list):  # several templates with names
     named = [each for each in found if isinstance(each, dict)]
     defaults = [e.get('template') for e in named if e.get('name') == 'default']
     found = defaults[0] if defaults else ''
   if not isinstance(found, str):
     raise UserError(
-      f'{directory}: chat_template of tokenizer_config.json is no text; take '
+      f'{directory}: chat_template in tokenizer_config.json is no text; copy '
       "the one of the model's own folder"
     )
   return found

@@ -1,13 +1,14 @@
-"""GGUF, the file format of llama.cpp: metadata and tensors, checked.
+"""Reads GGUF, the file format of llama.cpp: metadata and tensors.
 
-The first stop of such weights on their way in: `open_file` checks the table of
-contents, `read_tensor` turns one tensor's blocks of few bits into numbers;
-`gguf_file` makes a model of them. No weight is read before all is checked,
-and what a file says of its sizes is believed only as far as the file is long.
+    open_file: path -> GgufFile, its table of contents checked, no weight read
+    read_tensor: one tensor, dequantised to float32
 
-The table is read here and not by `gguf.GGUFReader`, which loops without end
-over an array that claims to be longer than the file, and takes seconds for a
-vocabulary.
+`gguf_file` makes a model of these. Sizes that a file states are checked against
+its length before they are used.
+
+The table of contents is read here, and not by `gguf.GGUFReader`, because that
+never ends on an array that claims to be longer than the file, and takes seconds
+for a vocabulary.
 """
 
 import math
@@ -21,12 +22,14 @@ import numpy as np
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 
-# Types of metadata by their number in the file, as struct and numpy name them.
+# Type numbers of metadata in the file, with their codes in struct and numpy.
 _SCALARS = dict(zip((*range(8), 10, 11, 12), 'BbHhIif?Qqd', strict=True))
 _STRING, _ARRAY = 8, 9
 
 
-class Tensor(NamedTuple):
+class GgufTensor(NamedTuple):
+  """Says where a tensor is in the file, and how it is stored there."""
+
   shape: tuple[int, ...]  # row-major: [outputs, inputs]
   kind: Any  # gguf.GGMLQuantizationType
   start: int  # first byte in the file
@@ -34,11 +37,11 @@ class Tensor(NamedTuple):
 
 
 class GgufFile(NamedTuple):
-  """An opened file; its tensors are still in it."""
+  """An opened file whose tensors are not read yet."""
 
   path: pathlib.Path
   metadata: dict[str, Any]
-  tensors: dict[str, Tensor]
+  tensors: dict[str, GgufTensor]
   data: mmap.mmap
 
 
@@ -55,7 +58,7 @@ class _Cursor:
     if size > len(self.data) - self.at:
       raise self.fail(
         f'the header goes on after the last byte ({len(self.data)}); the file '
-        'is truncated or damaged, fetch it again'
+        'is truncated or damaged, download it again'
       )
     self.at += size
     return self.data[self.at - size : self.at]
@@ -69,8 +72,8 @@ class _Cursor:
       return self.take(self.number('Q')).decode()
     except UnicodeDecodeError:
       raise self.fail(
-        f'the text at byte {at} is not UTF-8; the file is damaged, fetch it '
-        'again'
+        f'the text at byte {at} is not UTF-8; the file is damaged, download '
+        'it again'
       ) from None
 
   def value(self, name: str) -> Any:
@@ -103,7 +106,7 @@ def _library() -> Any:
 
 
 def _metadata(cursor: _Cursor) -> tuple[dict[str, Any], int]:
-  """All keys, and the number of tensors that follow."""
+  """Reads all keys, and the number of tensors that follow."""
   if len(cursor.data) < 4 or cursor.take(4) != b'GGUF':
     raise cursor.fail("not a GGUF file (it does not begin with 'GGUF')")
   version = cursor.number('I')
@@ -122,8 +125,8 @@ def _metadata(cursor: _Cursor) -> tuple[dict[str, Any], int]:
   return found, n_tensors
 
 
-def _tensor(cursor: _Cursor, name: str, gguf: Any) -> Tensor:
-  """One entry of the table of tensors; `start` counts from its end."""
+def _tensor(cursor: _Cursor, name: str, gguf: Any) -> GgufTensor:
+  """Reads an entry of the table of tensors; `start` counts from its end."""
   n_axes = cursor.number('I')
   if n_axes > 4:
     raise cursor.fail(
@@ -134,25 +137,25 @@ def _tensor(cursor: _Cursor, name: str, gguf: Any) -> Tensor:
   try:
     kind = gguf.GGMLQuantizationType(number)
     block, size = gguf.GGML_QUANT_SIZES[kind]
-    # Does it know how? A block of zeros tells, before anything is large.
+    # Dequantising a block of zeros shows whether the package can do it.
     gguf.dequantize(np.zeros((1, size), np.uint8), kind)
   except (ValueError, KeyError, NotImplementedError):
     raise cursor.fail(
       f'tensor {name!r:.80} has quantisation type {number}, which the '
-      'installed gguf package cannot turn into numbers; take a Q8_0 or F16 file'
+      'installed gguf package cannot turn into numbers; use a Q8_0 or F16 file'
     ) from None
   if not shape or min(shape) < 1 or shape[-1] % block:
     raise cursor.fail(
       f'tensor {name!r:.80} has shape {list(shape)}, which is no whole '
       f'number of {kind.name} blocks of {block}; the file is damaged'
     )
-  return Tensor(shape, kind, start, math.prod(shape) // block * size)
+  return GgufTensor(shape, kind, start, math.prod(shape) // block * size)
 
 
 def _tensors(
   cursor: _Cursor, count: int, align: int, gguf: Any
-) -> dict[str, Tensor]:
-  relative: dict[str, Tensor] = {}
+) -> dict[str, GgufTensor]:
+  relative: dict[str, GgufTensor] = {}
   for _ in range(count):
     name = cursor.text()
     if name in relative:
@@ -174,17 +177,18 @@ def _tensors(
     if end > len(cursor.data):
       raise cursor.fail(
         f'tensor {name!r:.80} ends at byte {end} of {len(cursor.data)}; '
-        'the file is truncated, fetch it again'
+        'the file is truncated, download it again'
       )
   return found
 
 
 def open_file(path: pathlib.Path | str) -> GgufFile:
-  """Opens a file and checks that every byte it speaks of is there.
+  """Opens a file and checks that it holds every tensor that it lists.
 
   Raises:
-    UserError: no such file, not GGUF, cut off or damaged, a quantisation that
-      the `gguf` package cannot turn into numbers, or no such package.
+    UserError: there is no such file, it is not GGUF, truncated or damaged, it
+      has a quantisation that the `gguf` package cannot turn into numbers, or
+      that package is not installed.
   """
   path = pathlib.Path(path)
   gguf = _library()
@@ -202,7 +206,7 @@ def open_file(path: pathlib.Path | str) -> GgufFile:
 
 
 def read_tensor(file: GgufFile, name: str) -> np.ndarray:
-  """A tensor as float32, in the layout of the file: [outputs, inputs]."""
+  """Reads a tensor as float32, in the layout of the file: [outputs, inputs]."""
   tensor = file.tensors[name]
   raw = np.frombuffer(file.data, np.uint8, tensor.size, tensor.start)
   rows = raw.reshape(*tensor.shape[:-1], -1)

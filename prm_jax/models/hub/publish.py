@@ -1,10 +1,10 @@
-"""Weights out: a folder that transformers, vLLM and our own loader open.
+"""Saves a model to a folder that transformers, vLLM and our loader open.
 
-Written layer by layer and file by file, so that a model too large for the
-memory of one machine's process still leaves it; the folder gets its name when
-all of it is on disk.
+It is written layer by layer and file by file, so the host never holds more than
+one file's weights. The folder gets its name when all of it is on disk.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
@@ -23,16 +24,15 @@ from prm_jax.models.hub.architectures import architecture_json
 from prm_jax.models.hub.safetensors_files import INDEX, SINGLE, resolve
 from prm_jax.models.hub.weights import (
   HEAD_TENSORS,
-  Tensor,
+  TensorMap,
   abstract_params,
-  flatten,
   names_of,
   tensors_of,
 )
 from prm_jax.runtime.errors import UserError
 
 Params = dict[str, Any]
-# What transformers' tokenizers are read from, beside tokenizer.json.
+# Files from which transformers reads a tokenizer.
 TOKENIZER_FILES = (
   'tokenizer*',
   'special_tokens_map.json',
@@ -41,8 +41,27 @@ TOKENIZER_FILES = (
   'merges.txt',
   'chat_template*',
 )
-# Their name, its bytes, and what brings it from the devices.
+# A tensor's name in the files, its size in bytes, and a function that fetches
+# it from the devices.
 Outgoing = tuple[str, int, Callable[[], np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class SaveOptions:
+  """How a model is stored.
+
+  Attributes:
+    max_length: context length in tokens that config.json states.
+    dtype: 'float32' or 'bfloat16'; None keeps each array's own.
+    shard_bytes: largest file, unless a single tensor is larger.
+  """
+
+  max_length: int = 32_768
+  dtype: str | None = None
+  shard_bytes: int = 5_000_000_000
+
+
+DEFAULT_OPTIONS = SaveOptions()
 
 
 def save_model(
@@ -52,30 +71,24 @@ def save_model(
   layout: str,
   head_params: Params | None = None,
   tokenizer_from: str | pathlib.Path | None = None,
-  *,
-  max_length: int = 32_768,
-  dtype: str | None = None,
-  shard_bytes: int = 5_000_000_000,
+  options: SaveOptions = DEFAULT_OPTIONS,
 ) -> None:
   """Writes config.json and safetensors under Hugging Face's names.
 
   Args:
-    directory: made; may exist if it is empty.
-    params: of the backbone, on any mesh of this process.
+    directory: new, or an empty folder.
+    params: the backbone's, on any mesh of this process.
     layout: 'lm' is a CausalLM, without a head. 'token_classification' has a
       linear head of two classes (wrong, right), as TRL trains them.
       'process_reward_model' is Qwen2.5-Math-PRM's: a head of two classes with
-      a ReLU layer as wide as the model, Qwen2 only. The last two have no output
-      embedding, so one in `params` is left out.
-    head_params: as `init_head` makes them.
-    tokenizer_from: a model or hf:// whose tokenizer files are copied.
-    max_length: tokens; what config.json says the model is made for.
-    dtype: 'float32' or 'bfloat16'; None keeps each array's own.
-    shard_bytes: of one file, unless a single tensor is larger.
+      a ReLU layer as wide as the model, for Qwen2 only. The last two have no
+      output embedding, so `lm_head` is not saved.
+    head_params: the head's, as `init_head` makes them.
+    tokenizer_from: folder or hf:// name of a model whose tokenizer is copied.
 
   Raises:
-    UserError: the folder is taken, the layout does not fit the model or the
-      head, or the disk refuses.
+    UserError: the folder is not empty, the layout does not fit the model or the
+      head, or writing fails.
   """
   directory = pathlib.Path(directory)
   if directory.exists() and (
@@ -84,10 +97,11 @@ def save_model(
     raise UserError(
       f'{directory} exists and is not empty; remove it, or name another folder'
     )
+  dtype = options.dtype
   if dtype is not None and dtype not in DTYPES:
     raise UserError(f'dtype {dtype!r}: expected one of {", ".join(DTYPES)}')
   stored = dtype or str(jnp.dtype(params['embed_tokens'].dtype))
-  description = architecture_json(config, layout, max_length, stored)
+  description = architecture_json(config, layout, options.max_length, stored)
   outgoing = _backbone(params, config, layout, dtype)
   outgoing += _head(head_params, config, layout, dtype)
   tokenizer = _tokenizer_files(tokenizer_from)
@@ -98,7 +112,7 @@ def save_model(
     (partial / 'config.json').write_text(f'{text}\n', encoding='utf-8')
     for path in tokenizer:
       shutil.copyfile(path, partial / path.name)
-    _write_tensors(partial, outgoing, shard_bytes)
+    _write_tensors(partial, outgoing, options.shard_bytes)
     partial.rename(directory)
   except (OSError, SafetensorError) as error:
     raise UserError(
@@ -112,8 +126,8 @@ def save_model(
 def _backbone(
   params: Params, config: TransformerConfig, layout: str, dtype: str | None
 ) -> list[Outgoing]:
-  ours = flatten(params)
-  expected = flatten(abstract_params(config, 'float32'))
+  ours = flatten_dict(params, sep='/')
+  expected = flatten_dict(abstract_params(config, 'float32'), sep='/')
   for name in sorted(ours.keys() | expected.keys()):
     found = ours[name].shape if name in ours else None
     wanted = expected[name].shape if name in expected else None
@@ -142,10 +156,10 @@ def _backbone(
 def _fetch(
   array: jax.Array | np.ndarray,
   layer: int,
-  tensor: Tensor,
+  tensor: TensorMap,
   dtype: str | None,
 ) -> Callable[[], np.ndarray]:
-  """What brings one layer to the host, its axes as theirs."""
+  """Returns a function that fetches one layer, with the axes of the files."""
   letters = tensor.their_axes.replace(' ', '')
   order = [tensor.axes.index(letter) for letter in letters]
 
@@ -181,7 +195,7 @@ def _head(
       f'layout {layout} stores a head of two classes, this one has '
       f'{head["kernel"].shape[1]} outputs; train with the head two_class'
     )
-  # The width that the published model's own code builds its head with.
+  # The published model's own code makes a head as wide as the model.
   width = head['kernel'].shape[0] if names else config.d_model
   if width != config.d_model:
     raise UserError(
@@ -226,13 +240,13 @@ def _write_tensors(
     file = SINGLE
     if len(shards) > 1:
       file = f'model-{i + 1:05}-of-{len(shards):05}.safetensors'
-    # Without this format transformers refuses the file.
+    # transformers rejects files without this metadata.
     save_file(
       {name: fetch() for name, _, fetch in shard},
       directory / file,
       {'format': 'pt'},
     )
-    # The library keeps its files from everyone else; a model is to be shared.
+    # The library makes files that only their owner can read.
     (directory / file).chmod((directory / 'config.json').stat().st_mode)
     weight_map |= dict.fromkeys((name for name, _, _ in shard), file)
   if len(shards) > 1:

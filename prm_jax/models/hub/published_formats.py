@@ -1,8 +1,9 @@
-"""How published PRMs read a chain: one StepFormat for each style.
+"""Makes the StepFormat with which a published PRM reads a chain, by style.
 
-published.py opens a folder and asks here for its format; encoding.py then
-needs no more than that. The ids are those of the authors' own code, which
-tokenises whole texts: what can merge with a step is tokenised with it.
+`inference/published.py` opens a model's folder and asks for its format here;
+encoding a chain needs nothing else. Token ids equal those of the authors' own
+code. That code tokenises whole texts, so text that may merge with a step is
+tokenised together with the step.
 """
 
 import dataclasses
@@ -23,8 +24,8 @@ CHATML = """
 """
 QWEN_SEPARATOR = '<extra_0>'
 SHEPHERD_TAG = 'ки'
-UNSET = 0  # max_length, in which no style has a say
-# In no text, and changed by no template: Unicode's private use area.
+UNSET = 0  # max_length, which make_published_format sets
+# Characters that neither texts contain nor templates change (private use area).
 MARKS = ''.join(map(chr, range(0xE000, 0xE007)))
 
 
@@ -35,43 +36,36 @@ def make_published_format(
   max_length: int,
   separator: str,
 ) -> StepFormat:
-  """The format of one of published.STYLES.
+  """Returns the format of a style.
 
   Args:
-    directory: with the chat template and the names of special tokens.
-    separator: of style 'trl'.
+    style: one of published.STYLES.
+    directory: has the chat template and the names of special tokens.
+    separator: text after each step; for style 'trl' only.
 
   Raises:
     UserError: tokenizer or chat template lack what the style needs.
   """
-  fmt = _of_style(style, directory, tokenizer, separator)
+  if style == 'trl':
+    fmt = trl_format(directory, tokenizer, separator)
+  else:
+    make_format = {
+      'qwen_prm': qwen_format,
+      'skywork': skywork_format,
+      'math_shepherd': shepherd_format,
+      'rlhflow': rlhflow_format,
+    }[style]
+    fmt = make_format(directory, tokenizer)
   return dataclasses.replace(fmt, max_length=max_length)
-
-
-def _of_style(
-  style: str,
-  directory: pathlib.Path,
-  tokenizer: HuggingFaceTokenizer,
-  separator: str,
-) -> StepFormat:
-  if style == 'qwen_prm':
-    return qwen_format(directory, tokenizer)
-  if style == 'skywork':
-    return skywork_format(directory, tokenizer)
-  if style == 'math_shepherd':
-    return shepherd_format(directory, tokenizer)
-  if style == 'rlhflow':
-    return rlhflow_format(directory, tokenizer)
-  return trl_format(directory, tokenizer, separator)
 
 
 def qwen_format(
   directory: pathlib.Path, tokenizer: HuggingFaceTokenizer
 ) -> StepFormat:
-  """Qwen2.5-Math-PRM (2501.07301): all steps in one assistant turn.
+  """Makes the format of Qwen2.5-Math-PRM (2501.07301).
 
-  Each ends with <extra_0>. What the template writes after the turn comes after
-  the last score and is left out.
+  All steps stand in one assistant turn, each followed by <extra_0>. The text
+  after the turn follows the last score, so it is left out.
   """
   chat = chat_renderer(directory, fallback=CHATML)
 
@@ -92,18 +86,21 @@ def qwen_format(
   )
   steps = ('one', 'two', 'three')
   answer = QWEN_SEPARATOR.join((*steps, ''))
-  return _agreeing(fmt, directory, steps, render('1 + 1', answer))
+  return _check_ids(fmt, directory, steps, render('1 + 1', answer))
 
 
 def skywork_format(
   directory: pathlib.Path, tokenizer: HuggingFaceTokenizer
 ) -> StepFormat:
-  """Skywork-o1-Open-PRM: each step tokenised by itself, then a newline."""
+  """Makes the format of Skywork-o1-Open-PRM.
+
+  Each step is tokenised by itself and followed by a newline.
+  """
   bos = special_tokens(directory).get('bos_token')
   if bos is None:
     raise UserError(
       f'{directory}/tokenizer_config.json has no bos_token, with which a '
-      "Skywork prompt begins; take the file of the model's own folder"
+      "Skywork prompt begins; copy the file of the model's own folder"
     )
   return StepFormat(
     tokenizer.alone(),
@@ -118,13 +115,16 @@ def skywork_format(
 def shepherd_format(
   directory: pathlib.Path, tokenizer: HuggingFaceTokenizer
 ) -> StepFormat:
-  """Math-Shepherd (2312.08935): 'problem step1 ки\\n step2 ки' as one text."""
+  """Makes the format of Math-Shepherd (2312.08935).
+
+  A chain is the one text 'problem step1 ки\\n step2 ки'.
+  """
   tag = _id_of(SHEPHERD_TAG, tokenizer, directory)
-  # A tag that is another token inside a text would be found nowhere in it.
+  # If the tag has other tokens inside a text, no step end would be found.
   if tokenizer.encode(' ' + SHEPHERD_TAG) != [tag]:
     raise UserError(
       f'{directory}: the tokenizer reads {SHEPHERD_TAG!r} inside a text as '
-      "other tokens than alone; take the tokenizer of the model's own folder"
+      "other tokens than alone; copy the tokenizer of the model's own folder"
     )
   return StepFormat(
     tokenizer,
@@ -141,10 +141,10 @@ def shepherd_format(
 def rlhflow_format(
   directory: pathlib.Path, tokenizer: HuggingFaceTokenizer
 ) -> StepFormat:
-  """RLHFlow: every step a user turn, answered '+' whatever it is worth.
+  """Makes the format of RLHFlow's PRMs.
 
-  The score is read at the end of the assistant's header, where '+' or '-' is
-  the next token.
+  Every step is a user turn, and the assistant always answers '+'. The score is
+  read at the end of the assistant's header, where '+' or '-' comes next.
   """
   chat = chat_renderer(directory)
 
@@ -161,7 +161,7 @@ def rlhflow_format(
   if repeated[:3] != [header, after, header]:
     raise UserError(
       f'{directory}: the chat template writes later turns in another way than '
-      "the first; take the one of the model's own folder"
+      "the first; copy the one of the model's own folder"
     )
   prompt, lead = _split_lead(tokenizer, before + '{problem}' + between)
   turn, next_lead = _split_lead(tokenizer, '+' + after)
@@ -178,13 +178,16 @@ def rlhflow_format(
     strip=True,
   )
   steps = ('one', 'two', 'three')
-  return _agreeing(fmt, directory, steps, render('1 + 1', steps, '+++'))
+  return _check_ids(fmt, directory, steps, render('1 + 1', steps, '+++'))
 
 
 def trl_format(
   directory: pathlib.Path, tokenizer: HuggingFaceTokenizer, separator: str
 ) -> StepFormat:
-  """TRL's PRMTrainer: prompt, steps and separator each tokenised alone."""
+  """Makes the format of TRL's PRMTrainer.
+
+  Prompt, steps and separator are each tokenised alone.
+  """
   bos = special_tokens(directory).get('bos_token')
   ends = tuple(tokenizer.encode_template(separator))
   if not ends:
@@ -202,37 +205,41 @@ def trl_format(
 def _id_of(
   text: str, tokenizer: HuggingFaceTokenizer, directory: pathlib.Path
 ) -> int:
-  """The id of a text that must have a single one."""
+  """Returns the id of a text that must be a single token."""
   ids = tokenizer.encode_template(text)
-  # A tokenizer may also answer with one unknown token.
+  # A tokenizer may also return its one token for unknown text.
   if len(ids) != 1 or text not in tokenizer.decode(ids):
     raise UserError(
       f'{directory}: the tokenizer has no token for {text!r}, which this style '
-      "needs; take the tokenizer of the model's own folder, or another style"
+      "needs; copy the tokenizer of the model's own folder, or another style"
     )
   return ids[0]
 
 
 def _split_lead(tokenizer: HuggingFaceTokenizer, text: str) -> tuple[str, str]:
-  """Text up to its last special token or problem, and what follows.
+  """Splits a text after its last special token or problem.
 
-  What follows can merge with the step after it, so it is tokenised with it.
+  The rest may merge with the step after it, so it is tokenised with the step.
   """
   fixed = [part for part in (*tokenizer.specials, '{problem}') if part in text]
   end = max((text.rfind(part) + len(part) for part in fixed), default=0)
   return text[:end], text[end:]
 
 
-def _agreeing(
+def _check_ids(
   fmt: StepFormat, directory: pathlib.Path, steps: tuple[str, ...], text: str
 ) -> StepFormat:
-  """The format, if its ids are those of the whole text tokenised as one."""
+  """Returns the format if its ids equal those of the whole text.
+
+  Raises:
+    UserError: they differ.
+  """
   whole = fmt.tokenizer.encode_template(text)
   ids = dataclasses.replace(fmt, max_length=len(whole)).encode('1 + 1', steps)
   if ids.tokens.tolist() != whole[: len(ids.tokens)]:
     raise UserError(
       f'{directory}: the chat template cannot be cut into steps without '
-      "changing its tokens; take template and tokenizer of the model's folder"
+      "changing its tokens; copy template and tokenizer of the model's folder"
     )
   return fmt
 
@@ -240,5 +247,5 @@ def _agreeing(
 def verdict_ids(
   tokenizer: HuggingFaceTokenizer, directory: pathlib.Path
 ) -> tuple[int, int]:
-  """Ids of '-' and '+', in the order of the classes (wrong, right)."""
+  """Returns the ids of '-' and '+', the order of the classes wrong, right."""
   return _id_of('-', tokenizer, directory), _id_of('+', tokenizer, directory)

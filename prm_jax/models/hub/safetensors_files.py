@@ -1,8 +1,9 @@
-"""Checkpoint folders of published models: found, opened, checked.
+"""Finds, opens and checks checkpoint folders of published models.
 
-The first stop of weights on their way in: what a person names becomes a
-folder, and the folder becomes tensors of known shapes. Nothing is read yet;
-`weights.load_backbone` reads slices of it. Pickled weights are never opened.
+    name of a model -> resolve -> folder -> TensorFiles: names and shapes
+
+No weight is read here; `weights.load_backbone` reads slices of the files.
+Pickled weights are never opened.
 """
 
 import pathlib
@@ -17,7 +18,7 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.finite import CURE
 
 HUB = 'hf://'
-# No pickles, and none of the same weights in the formats of other libraries.
+# Neither pickles nor the same weights in formats of other libraries.
 WANTED = ('*.json', '*.safetensors', '*.jinja', 'tokenizer*', 'merges.txt')
 INDEX = 'model.safetensors.index.json'
 SINGLE = 'model.safetensors'
@@ -25,14 +26,15 @@ DTYPES = ('F32', 'BF16', 'F16')
 
 
 def resolve(path: str | pathlib.Path) -> pathlib.Path:
-  """The local folder of a model.
+  """Returns the local folder of a model, after a download if necessary.
 
   Args:
     path: a folder, or hf://OWNER/NAME (or hf://OWNER/NAME@REVISION), which is
       downloaded into Hugging Face's cache unless it is there.
 
   Raises:
-    UserError: no such folder, or it can be had neither here nor there.
+    UserError: there is no such folder, or the model is neither in the cache nor
+      can it be downloaded.
   """
   paths.check_local(path, 'a model')
   if not str(path).startswith(HUB):
@@ -50,35 +52,35 @@ def resolve(path: str | pathlib.Path) -> pathlib.Path:
         name, revision=revision or None, allow_patterns=list(WANTED)
       )
     )
-  except (OSError, ValueError) as error:  # what all of the hub's errors are
+  except (OSError, ValueError) as error:  # bases of all errors of the hub
     why = (str(error).strip().splitlines() or [type(error).__name__])[0]
     raise UserError(
-      f'model {path} is neither in the cache of Hugging Face nor can it be '
+      f'model {path} is neither in the Hugging Face cache nor can it be '
       f'downloaded ({why[:200]}); on a machine with network run `hf download '
       f'{name}` and copy the folder, then give its path'
     ) from None
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """A JSON file of a model; a UserError that names it where it is not right."""
+  """Reads a JSON object from a file of a model; a UserError names the file."""
   return paths.read_json(
     path, 'download the model again, or save it again with save_pretrained'
   )
 
 
 class TensorFiles:
-  """The safetensors files of one folder, open for reading.
+  """Reads the safetensors files of one folder.
 
-  Headers are checked here, so a file that is cut off or whose header lies is
-  found before any memory is spent; `check` compares names and shapes.
+  Opening checks the headers, so truncated and damaged files are found before
+  weights are read. `check` compares names and shapes with the model's.
 
   Attributes:
     directory: the folder.
-    shapes: of every tensor, by its name in the files.
+    shapes: shape of every tensor by its name in the files.
 
   Raises:
-    UserError: no safetensors there, a shard is missing or damaged, or a tensor
-      is not where the index says.
+    UserError: the folder has no safetensors, a shard is missing or damaged, or
+      a tensor is not where the index says.
   """
 
   def __init__(self, directory: str | pathlib.Path) -> None:
@@ -87,11 +89,11 @@ class TensorFiles:
     self._slices: dict[str, Any] = {}
     self._paths: dict[str, pathlib.Path] = {}
     index = self.directory / INDEX
-    if (self.directory / SINGLE).is_file():  # transformers' order
+    if (self.directory / SINGLE).is_file():  # first, as in transformers
       self._open(self.directory / SINGLE)
       return
     if not index.is_file():
-      raise UserError(_what_else_is_there(self.directory))
+      raise UserError(_explain_no_weights(self.directory))
     shards = _shards(index)
     for shard in sorted(set(shards.values())):
       self._open(self.directory / shard)
@@ -104,10 +106,10 @@ class TensorFiles:
 
   def _open(self, path: pathlib.Path) -> None:
     try:
-      paths.open_bytes(path).close()  # safetensors would call a pointer damaged
+      # Names Git LFS pointers, which safetensors would call damaged.
+      paths.open_bytes(path).close()
       handle = safe_open(path, framework='np')
-      # `keys` is a method of the handle, which is no mapping.
-      names = list(handle.keys())
+      names = list(handle.keys())  # the handle itself is not iterable
     except (OSError, SafetensorError) as error:
       raise UserError(
         f'{path} is missing or damaged ({error}); download it again'
@@ -116,7 +118,7 @@ class TensorFiles:
       if name in self._paths:
         raise UserError(
           f'tensor {name!r} is both in {self._paths[name]} and in {path}; '
-          'remove the file that is of another model'
+          'remove the file that belongs to another model'
         )
       self._slices[name] = handle.get_slice(name)
       self._paths[name] = path
@@ -127,14 +129,14 @@ class TensorFiles:
     expected: dict[str, tuple[int, ...] | None],
     ignored: tuple[str, ...] = (),
   ) -> None:
-    """Every expected tensor is there, as expected, and no other.
+    """Checks that the files hold the expected tensors and no others.
 
     Args:
-      expected: shape by name; None where any will do.
-      ignored: ends of names that may be there and are not read.
+      expected: shape by name; None accepts any shape.
+      ignored: suffixes of names that the files may have, too.
 
     Raises:
-      UserError: naming the tensor and its file.
+      UserError: names the tensor and its file.
     """
     for name, shape in expected.items():
       self._check_tensor(name, shape)
@@ -160,7 +162,7 @@ class TensorFiles:
       raise UserError(
         f'{self._paths[name]}: tensor {name!r} has shape '
         f'{list(self.shapes[name])}, but config.json makes it '
-        f'{list(shape)}; the two are of different models'
+        f'{list(shape)}; the two belong to different models'
       )
     dtype = self._slices[name].get_dtype()
     if dtype not in DTYPES:
@@ -171,35 +173,35 @@ class TensorFiles:
       )
 
   def read_slice(self, name: str, where: tuple[slice, ...]) -> np.ndarray:
-    """That part of a tensor and no more, as it is stored."""
+    """Reads a part of a tensor, and no more, in the stored type."""
     return self._slices[name][where]
 
   def read(self, name: str) -> np.ndarray:
-    """One tensor, float32.
+    """Reads one tensor as float32.
 
     Raises:
-      UserError: it is not there, not of a type in DTYPES, or not finite.
+      UserError: it is missing, of a type not in DTYPES, or not finite.
     """
     self._check_tensor(name, None)
     return self.read_part(name, ())
 
   def read_part(self, name: str, where: tuple[slice, ...]) -> np.ndarray:
-    """That part of a tensor, float32; a UserError where it is not finite."""
+    """Reads a part of a tensor as float32; a UserError if it is not finite."""
     part = np.asarray(self._slices[name][where or ...], np.float32)
     if not np.isfinite(part).all():
       raise self.not_finite(name)
     return part
 
   def not_finite(self, name: str) -> UserError:
-    """What is wrong with a tensor that holds NaN or infinite values."""
+    """Returns the error for a tensor that holds NaN or infinite values."""
     return UserError(
-      f'{self._paths[name]}: tensor {name!r} {CURE}download it again, or take '
+      f'{self._paths[name]}: tensor {name!r} {CURE}download it again, or use '
       'an earlier checkpoint'
     )
 
 
 def _shards(index: pathlib.Path) -> dict[str, str]:
-  """File by tensor, from an index."""
+  """Reads from an index which file holds each tensor."""
   shards = read_json(index).get('weight_map')
   if not isinstance(shards, dict) or not shards:
     raise UserError(
@@ -207,7 +209,7 @@ def _shards(index: pathlib.Path) -> dict[str, str]:
       'download it again'
     )
   for name, shard in shards.items():
-    # A file elsewhere on the machine is not part of the model.
+    # An index must not make us read files outside of the model's folder.
     if not isinstance(shard, str) or pathlib.Path(shard).name != shard:
       raise UserError(
         f'{index}: tensor {name!r} is in {shard!r}, expected the name of a '
@@ -216,8 +218,8 @@ def _shards(index: pathlib.Path) -> dict[str, str]:
   return shards
 
 
-def _what_else_is_there(directory: pathlib.Path) -> str:
-  """Why a folder has no weights that we open, with the cure."""
+def _explain_no_weights(directory: pathlib.Path) -> str:
+  """Says why a folder has no weights that we open, and what to do."""
   if (directory / 'adapter_config.json').is_file():
     return (
       f'{directory} holds a LoRA adapter only; merge it with its base model '

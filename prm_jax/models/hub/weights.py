@@ -1,8 +1,8 @@
-"""Weights in: published safetensors to our parameters.
+"""Loads the weights of published safetensors as our parameters.
 
-One table, TENSORS, says which of their tensors is which of ours, for this file
-and for `publish`, which goes the other way. Every device's slice is read from
-the files as exactly that slice, and stays every bit as it was stored.
+The table TENSORS maps their tensors to ours; `publish` uses it for the other
+direction. Each device's slice of a parameter is read from the files as exactly
+that slice, and no value is changed.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from prm_jax.models.config import DTYPES, TransformerConfig
@@ -29,15 +30,16 @@ IGNORED = ('rotary_emb.inv_freq',)
 
 
 @dataclasses.dataclass(frozen=True)
-class Tensor:
-  """One parameter of ours and its place in their files.
+class TensorMap:
+  """Maps one parameter of ours to its tensors in the files.
 
   Attributes:
     ours: path in the parameter tree; under layers/ it has a leading axis L.
-    theirs: name in the files, {} is the layer.
-    axes: ours after L, in the letters of `models`.
-    their_axes: theirs; letters that are written together are one axis there.
-    when: the switch of TransformerConfig that brings it in, '' is always.
+    theirs: name in the files, with {} for the layer.
+    axes: our axes after L, in the letters of `models`.
+    their_axes: the axes in the files; letters without a space between them are
+      one axis there.
+    when: the feature of a model that brings the parameter in; '' is always.
   """
 
   ours: str
@@ -51,39 +53,37 @@ class Tensor:
     return self.ours.startswith('layers/')
 
 
-def _of_layer(
+def _in_layers(
   ours: str, theirs: str, axes: str, their_axes: str, when: str = ''
-) -> Tensor:
+) -> TensorMap:
   names = f'layers/{ours}', f'model.layers.{{}}.{theirs}.weight'
   if ours.endswith('/bias'):
     names = names[0], names[1].replace('.weight', '.bias')
-  return Tensor(*names, axes, their_axes, when)
+  return TensorMap(*names, axes, their_axes, when)
 
 
 TENSORS = (
-  Tensor('embed_tokens', 'model.embed_tokens.weight', 'VD', 'V D'),
-  Tensor('lm_head', 'lm_head.weight', 'VD', 'V D', 'untied'),
-  Tensor('norm/scale', 'model.norm.weight', 'D', 'D'),
-  _of_layer('input_layernorm/scale', 'input_layernorm', 'D', 'D'),
-  _of_layer(
+  TensorMap('embed_tokens', 'model.embed_tokens.weight', 'VD', 'V D'),
+  TensorMap('lm_head', 'lm_head.weight', 'VD', 'V D', 'untied'),
+  TensorMap('norm/scale', 'model.norm.weight', 'D', 'D'),
+  _in_layers('input_layernorm/scale', 'input_layernorm', 'D', 'D'),
+  _in_layers(
     'post_attention_layernorm/scale', 'post_attention_layernorm', 'D', 'D'
   ),
-  _of_layer('self_attn/q_proj/kernel', 'self_attn.q_proj', 'DNH', 'NH D'),
-  _of_layer('self_attn/k_proj/kernel', 'self_attn.k_proj', 'DKH', 'KH D'),
-  _of_layer('self_attn/v_proj/kernel', 'self_attn.v_proj', 'DKH', 'KH D'),
-  _of_layer('self_attn/o_proj/kernel', 'self_attn.o_proj', 'NHD', 'D NH'),
-  _of_layer('self_attn/q_proj/bias', 'self_attn.q_proj', 'NH', 'NH', 'bias'),
-  _of_layer('self_attn/k_proj/bias', 'self_attn.k_proj', 'KH', 'KH', 'bias'),
-  _of_layer('self_attn/v_proj/bias', 'self_attn.v_proj', 'KH', 'KH', 'bias'),
-  _of_layer('self_attn/q_norm/scale', 'self_attn.q_norm', 'H', 'H', 'qk_norm'),
-  _of_layer('self_attn/k_norm/scale', 'self_attn.k_norm', 'H', 'H', 'qk_norm'),
-  _of_layer('mlp/gate_proj/kernel', 'mlp.gate_proj', 'DF', 'F D'),
-  _of_layer('mlp/up_proj/kernel', 'mlp.up_proj', 'DF', 'F D'),
-  _of_layer('mlp/down_proj/kernel', 'mlp.down_proj', 'FD', 'D F'),
+  _in_layers('self_attn/q_proj/kernel', 'self_attn.q_proj', 'DNH', 'NH D'),
+  _in_layers('self_attn/k_proj/kernel', 'self_attn.k_proj', 'DKH', 'KH D'),
+  _in_layers('self_attn/v_proj/kernel', 'self_attn.v_proj', 'DKH', 'KH D'),
+  _in_layers('self_attn/o_proj/kernel', 'self_attn.o_proj', 'NHD', 'D NH'),
+  _in_layers('self_attn/q_proj/bias', 'self_attn.q_proj', 'NH', 'NH', 'bias'),
+  _in_layers('self_attn/k_proj/bias', 'self_attn.k_proj', 'KH', 'KH', 'bias'),
+  _in_layers('self_attn/v_proj/bias', 'self_attn.v_proj', 'KH', 'KH', 'bias'),
+  _in_layers('self_attn/q_norm/scale', 'self_attn.q_norm', 'H', 'H', 'qk_norm'),
+  _in_layers('self_attn/k_norm/scale', 'self_attn.k_norm', 'H', 'H', 'qk_norm'),
+  _in_layers('mlp/gate_proj/kernel', 'mlp.gate_proj', 'DF', 'F D'),
+  _in_layers('mlp/up_proj/kernel', 'mlp.up_proj', 'DF', 'F D'),
+  _in_layers('mlp/down_proj/kernel', 'mlp.down_proj', 'FD', 'D F'),
 )
-
-
-# Heads by layout; all that have two axes are transposed. See `publish`.
+# The tensors of a head by layout; kernels are transposed. See `publish`.
 HEAD_TENSORS: dict[str, dict[str, str]] = {
   'lm': {},
   'token_classification': {'kernel': 'score.weight', 'bias': 'score.bias'},
@@ -96,8 +96,8 @@ HEAD_TENSORS: dict[str, dict[str, str]] = {
 }
 
 
-def tensors_of(config: TransformerConfig) -> list[Tensor]:
-  """The rows of the table that a model has."""
+def tensors_of(config: TransformerConfig) -> list[TensorMap]:
+  """Returns the rows of the table that a model has."""
   has = {
     '': True,
     'untied': not config.tie_embeddings,
@@ -108,7 +108,7 @@ def tensors_of(config: TransformerConfig) -> list[Tensor]:
 
 
 def sizes_of(config: TransformerConfig) -> dict[str, int]:
-  """How long the axis of every letter of the table is."""
+  """Returns the length of the axis for each letter of the table."""
   return {
     'V': config.vocab_size,
     'D': config.d_model,
@@ -119,15 +119,15 @@ def sizes_of(config: TransformerConfig) -> dict[str, int]:
   }
 
 
-def names_of(tensor: Tensor, config: TransformerConfig) -> list[str]:
-  """Their names of one parameter, layer by layer."""
+def names_of(tensor: TensorMap, config: TransformerConfig) -> list[str]:
+  """Returns the names of one parameter in the files, layer by layer."""
   if not tensor.stacked:
     return [tensor.theirs]
   return [tensor.theirs.format(i) for i in range(config.n_layers)]
 
 
 def expected_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-  """Their shapes by their names, for all of a backbone."""
+  """Returns the shapes of a backbone's tensors by their names in the files."""
   sizes = sizes_of(config)
   return {
     name: tuple(
@@ -140,24 +140,23 @@ def expected_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
 
 
 def abstract_params(config: TransformerConfig, dtype: str) -> Params:
-  """The backbone's tree of shapes."""
+  """Returns the backbone's parameter tree as shapes."""
   sizes = sizes_of(config)
-  return _nest(
-    {
-      tensor.ours: jax.ShapeDtypeStruct(
-        (config.n_layers,) * tensor.stacked
-        + tuple(sizes[letter] for letter in tensor.axes),
-        dtype,
-      )
-      for tensor in tensors_of(config)
-    }
-  )
+  shapes = {
+    tensor.ours: jax.ShapeDtypeStruct(
+      (config.n_layers,) * tensor.stacked
+      + tuple(sizes[letter] for letter in tensor.axes),
+      dtype,
+    )
+    for tensor in tensors_of(config)
+  }
+  return unflatten_dict(shapes, sep='/')
 
 
 def check_backbone(
   files: TensorFiles, config: TransformerConfig, also: tuple[str, ...] = ()
 ) -> None:
-  """Raises UserError unless the files hold the model, and `also`, no more."""
+  """Raises UserError unless the files hold exactly the model and `also`."""
   tied = ('lm_head.weight',) if config.tie_embeddings else ()
   files.check(
     expected_shapes(config) | dict.fromkeys(also), ignored=IGNORED + tied
@@ -171,44 +170,45 @@ def load_backbone(
   dtype: str = 'float32',
   also: tuple[str, ...] = (),
 ) -> Params:
-  """The parameters of `models.forward`, each device's part read on its own.
+  """Loads the parameters of `models.forward`, each device's part by itself.
 
   Args:
-    files: of a model that `config` describes; checked before anything is read.
-    mesh: where they go, by the rules of `sharding`.
-    dtype: of the parameters, 'float32' or 'bfloat16'.
-    also: names of other tensors that the files may and must have, for the
-      caller to `files.read`.
+    files: files of a model that `config` describes; checked before reading.
+    mesh: devices that get the parameters, by the rules of `runtime.sharding`.
+    dtype: type of the parameters, 'float32' or 'bfloat16'.
+    also: names of other tensors that the files must have, which the caller
+      reads with `files.read`.
 
   Returns:
-    The tree of `init_params`. `lm_head` is there only where embeddings are not
-    tied; where they are, one in the files is not read.
+    The tree of `init_params`. It has `lm_head` only if embeddings are not tied;
+    if they are, an `lm_head` in the files is not read.
 
   Raises:
-    UserError: a tensor is missing, of another shape, or nobody's, or has
-      values that are not finite.
+    UserError: a tensor is missing, unknown, of another shape, or has values
+      that are not finite.
   """
   if dtype not in DTYPES:
     raise UserError(f'dtype {dtype!r}: expected one of {", ".join(DTYPES)}')
-  if config.n_layers > len(files.shapes):  # before a name is made for each
+  if config.n_layers > len(files.shapes):  # before making a name for each
     raise UserError(
       f'{files.directory}: {len(files.shapes)} tensors are too few for the '
-      f'num_hidden_layers={config.n_layers} of config.json; the two are of '
+      f'num_hidden_layers={config.n_layers} of config.json; the two belong to '
       'different models'
     )
   check_backbone(files, config, also)
   abstract = abstract_params(config, dtype)
-  shapes, places = flatten(abstract), flatten(shardings(abstract, mesh))
+  shapes = flatten_dict(abstract, sep='/')
+  places = flatten_dict(shardings(abstract, mesh), sep='/')
   loaded, tensors = {}, {each.ours: each for each in tensors_of(config)}
   heartbeat = Heartbeat(f'loading {files.directory}, tensors', len(tensors))
   for number, tensor in enumerate(tensors.values()):
     shape = shapes[tensor.ours].shape
-    turn = functools.partial(heartbeat.at, number)
-    read = _reader(files, tensor, config, shape, dtype, turn)
+    report = functools.partial(heartbeat.at, number)
+    read = _reader(files, tensor, config, shape, dtype, report)
     loaded[tensor.ours] = jax.make_array_from_callback(
       shape, places[tensor.ours], read
     )
-  params = _nest(loaded)
+  params = unflatten_dict(loaded, sep='/')
   if bad := first_not_finite(params):
     path, layer = bad
     raise files.not_finite(names_of(tensors[path], config)[layer])
@@ -217,16 +217,16 @@ def load_backbone(
 
 def _reader(
   files: TensorFiles,
-  tensor: Tensor,
+  tensor: TensorMap,
   config: TransformerConfig,
   shape: tuple[int, ...],
   dtype: str,
-  turn: Callable[[], None],
+  report: Callable[[], None],
 ) -> Callable[[tuple[slice, ...]], np.ndarray]:
-  """A function from an index into our parameter to its values in the files.
+  """Returns a function that reads a part of our parameter from the files.
 
   Args:
-    turn: called before every tensor that is read.
+    report: called before each tensor is read.
   """
   names, sizes = names_of(tensor, config), sizes_of(config)
   seen = {}  # replicas ask for the same part
@@ -238,7 +238,7 @@ def _reader(
       layers = range(*bounds[0]) if tensor.stacked else (None,)
       inner = dict(zip(tensor.axes, bounds[tensor.stacked :], strict=True))
       for i, layer in enumerate(layers):
-        turn()
+        report()
         name = names[layer or 0]
         part = out[i] if tensor.stacked else out
         part[...] = _read_ours(files, name, tensor, inner, sizes)
@@ -251,11 +251,11 @@ def _reader(
 def _read_ours(
   files: TensorFiles,
   name: str,
-  tensor: Tensor,
+  tensor: TensorMap,
   bounds: dict[str, tuple[int, int]],
   sizes: dict[str, int],
 ) -> np.ndarray:
-  """A part of one of their tensors, its axes as ours.
+  """Reads a part of one tensor in the files, and gives it our axes.
 
   Args:
     bounds: start and end along each of our axes.
@@ -263,7 +263,7 @@ def _read_ours(
   where = []
   lengths = []
   for axis in tensor.their_axes.split():
-    # A fused axis is cut by its first letter; rows of the others go whole.
+    # Of a fused axis only the first letter is cut; the others are read whole.
     inner = math.prod(sizes[letter] for letter in axis[1:])
     start, end = bounds[axis[0]]
     where.append(slice(start * inner, end * inner))
@@ -274,31 +274,9 @@ def _read_ours(
 
 
 def _empty(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-  """Memory that JAX takes over as it is on a CPU: aligned to 64 bytes."""
+  """Allocates memory aligned to 64 bytes, which JAX uses on a CPU as it is."""
   kind = jax.numpy.dtype(dtype)
   size = math.prod(shape) * kind.itemsize
   raw = np.empty(size + 64, np.uint8)
   start = -raw.ctypes.data % 64
   return raw[start : start + size].view(kind).reshape(shape)
-
-
-def flatten(tree: Params, prefix: str = '') -> dict[str, Any]:
-  """A nested dict as one whose keys are the paths, 'a/b/c'."""
-  flat = {}
-  for name, value in tree.items():
-    if isinstance(value, dict):
-      flat |= flatten(value, f'{prefix}{name}/')
-    else:
-      flat[prefix + name] = value
-  return flat
-
-
-def _nest(flat: dict[str, Any]) -> Params:
-  tree: Params = {}
-  for path, value in flat.items():
-    *folders, name = path.split('/')
-    node = tree
-    for folder in folders:
-      node = node.setdefault(folder, {})
-    node[name] = value
-  return tree

@@ -11,10 +11,11 @@ import sys
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from prm_jax.models.hub.architectures import read_architecture
 from prm_jax.models.hub.safetensors_files import TensorFiles
-from prm_jax.models.hub.weights import flatten, load_backbone
+from prm_jax.models.hub.weights import load_backbone
 from prm_jax.runtime.sharding import make_mesh
 
 
@@ -37,7 +38,7 @@ def load(folder: str, sizes: tuple[int, ...]):
   mesh = make_mesh(wanted, jax.devices()[: math.prod(sizes)])
   config, _ = read_architecture(folder)
   files = CountedFiles(folder)
-  return flatten(load_backbone(files, config, mesh)), files
+  return flatten_dict(load_backbone(files, config, mesh), sep='/'), files
 
 
 def main(folder: str, *meshes: str) -> None:

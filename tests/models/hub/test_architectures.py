@@ -402,7 +402,7 @@ def test_what_is_written_reads_back(name, tmp_path):
 
 def test_what_no_family_computes_is_not_written():
   config = PUBLISHED['Qwen3-0.6B'][1]
-  with pytest.raises(UserError, match='is of the Qwen2 family, this model is'):
+  with pytest.raises(UserError, match='needs a model of the Qwen2 family'):
     architecture_json(config, 'process_reward_model', 10, 'float32')
   with pytest.raises(UserError, match="layout 'gguf': expected one of lm,"):
     architecture_json(config, 'gguf', 10, 'float32')

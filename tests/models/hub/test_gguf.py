@@ -249,7 +249,7 @@ def test_the_tokenizer_is_the_files(tmp_path):
     ({'tokenizer.ggml.model': 'llama'}, "model='llama'"),
     ({'tokenizer.ggml.merges': ['a z']}, 'damaged'),
     ({'tokenizer.ggml.token_type': [1]}, 'do not fit'),
-    ({'tokenizer.ggml.tokens': ['1', *TOKENS[1:]]}, 'a token is there twice'),
+    ({'tokenizer.ggml.tokens': ['1', *TOKENS[1:]]}, 'has a token twice'),
     (
       {
         'tokenizer.ggml.tokens': [*TOKENS, 'y'],

@@ -11,7 +11,7 @@ import pytest
 from prm_jax import models
 from prm_jax.models import HeadConfig, RopeScaling, TransformerConfig
 from prm_jax.models.hub.architectures import read_architecture
-from prm_jax.models.hub.publish import save_model
+from prm_jax.models.hub.publish import SaveOptions, save_model
 from prm_jax.models.hub.safetensors_files import INDEX, SINGLE, TensorFiles
 from prm_jax.models.hub.weights import HEAD_TENSORS, load_backbone
 from prm_jax.runtime.errors import UserError
@@ -90,8 +90,7 @@ def test_what_is_saved_comes_back(layout, config, shard_bytes, tmp_path):
     config,
     layout,
     head,
-    max_length=77,
-    shard_bytes=shard_bytes,
+    options=SaveOptions(max_length=77, shard_bytes=shard_bytes),
   )
   found, longest = read_architecture(folder)
   assert longest == 77
@@ -134,7 +133,9 @@ def test_heads_are_stored_as_linear_layers(tmp_path):
 def test_in_and_out_keeps_every_tensor(family, tmp_path):
   config, longest = read_architecture(write_published(tmp_path, family))
   params = load_backbone(TensorFiles(tmp_path), config, a_mesh())
-  save_model(tmp_path / 'out', params, config, 'lm', max_length=longest)
+  save_model(
+    tmp_path / 'out', params, config, 'lm', options=SaveOptions(longest)
+  )
   files = TensorFiles(tmp_path / 'out')
   tensors = random_tensors(shapes(CONFIGS[family]))
   assert files.shapes.keys() == tensors.keys()
@@ -144,7 +145,9 @@ def test_in_and_out_keeps_every_tensor(family, tmp_path):
 
 def test_bfloat16_goes_out_and_in(tmp_path):
   params = some_params(QWEN2)
-  save_model(tmp_path / 'a', params, QWEN2, 'lm', dtype='bfloat16')
+  save_model(
+    tmp_path / 'a', params, QWEN2, 'lm', options=SaveOptions(dtype='bfloat16')
+  )
   rounded = jax.tree.map(lambda x: x.astype('bfloat16'), params)
   save_model(tmp_path / 'b', rounded, QWEN2, 'lm')
   for name in ('a', 'b'):
@@ -219,7 +222,7 @@ NARROW = some_head('process_reward_model', QWEN2, width=8)
     (QWEN2, 'token_classification', THREE, 'has 3 outputs; train with'),
     (QWEN2, 'process_reward_model', TWO, r"this one has \['bias', 'kernel'\]"),
     (QWEN2, 'process_reward_model', NARROW, r'wide as the model \(16\), this'),
-    (LLAMA, 'process_reward_model', WIDE, 'is of the Qwen2 family'),
+    (LLAMA, 'process_reward_model', WIDE, 'a model of the Qwen2 family'),
     (
       dataclasses.replace(QWEN2, d_ff=25),
       'lm',
@@ -244,4 +247,10 @@ def test_what_does_not_fit_is_refused(config, layout, head, message, tmp_path):
 
 def test_an_unknown_dtype(tmp_path):
   with pytest.raises(UserError, match="dtype 'int8': expected one of float32"):
-    save_model(tmp_path / 'a', some_params(LLAMA), LLAMA, 'lm', dtype='int8')
+    save_model(
+      tmp_path / 'a',
+      some_params(LLAMA),
+      LLAMA,
+      'lm',
+      options=SaveOptions(dtype='int8'),
+    )

@@ -10,6 +10,7 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -17,7 +18,7 @@ from safetensors.numpy import save_file
 from prm_jax import models
 from prm_jax.models.hub.architectures import read_architecture
 from prm_jax.models.hub.safetensors_files import INDEX, SINGLE, TensorFiles
-from prm_jax.models.hub.weights import flatten, load_backbone
+from prm_jax.models.hub.weights import load_backbone
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import make_mesh
 from tests.models.hub.published_configs import (
@@ -102,8 +103,8 @@ def test_the_tree_is_that_of_init_params(family, tmp_path):
   expected = jax.eval_shape(
     lambda key: models.init_params(key, config), jax.random.key(0)
   )
-  described = {n: (x.shape, x.dtype) for n, x in flatten(expected).items()}
-  assert {n: (x.shape, x.dtype) for n, x in flatten(params).items()} == (
+  described = {n: (x.shape, x.dtype) for n, x in flatten_dict(expected).items()}
+  assert {n: (x.shape, x.dtype) for n, x in flatten_dict(params).items()} == (
     described
   )
 
