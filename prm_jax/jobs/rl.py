@@ -62,7 +62,7 @@ Look = Mapping[str, Any]  # a line of evaluations.jsonl
 VALUE_HEAD = HeadConfig('regression')  # its outputs are not clipped
 
 
-class OpenedJob(NamedTuple):
+class RlJob(NamedTuple):
   """The settings of an RL job with its devices, models and problems.
 
   Attributes:
@@ -121,7 +121,7 @@ def run(settings: RlSettings, workdir: Workdir, log: Log) -> None:
   processes.first_alone('report', show, results, workdir, log)
 
 
-def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> OpenedJob:
+def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
   """Opens models and problems, checks them, and claims the workdir."""
   check_grading(settings.problems.kind)
   meshes = make_meshes(settings)
@@ -132,7 +132,7 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> OpenedJob:
   for model in (settings.policy.workdir, settings.prm.path):
     check_unseen(tasks, model)
   names = {'policy': start.name} | ({'prm': prm.name} if prm else {})
-  job = OpenedJob(settings, meshes, start, prm, names, tasks)
+  job = RlJob(settings, meshes, start, prm, names, tasks)
   workdir.claim(job.fingerprint)
   processes.first_alone(
     'model', loading.write_description, workdir.path, start.described
@@ -141,7 +141,7 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> OpenedJob:
 
 
 def learn(
-  job: OpenedJob,
+  job: RlJob,
   policy: Generator,
   checkpoints: Checkpoints,
   workdir: Workdir,
@@ -183,7 +183,7 @@ def learn(
 
 
 def train(
-  job: OpenedJob,
+  job: RlJob,
   policy: Generator,
   rater: Rater,
   checkpoints: Checkpoints,
@@ -229,7 +229,7 @@ def train(
     )
 
 
-def make_backbone(job: OpenedJob) -> Callable[[Any], Any]:
+def make_backbone(job: RlJob) -> Callable[[Any], Any]:
   """Returns a function: parameters as trained -> those that it writes with."""
   described, meshes = job.start.described, job.meshes
   shared = (
@@ -282,7 +282,7 @@ def zero_head(init: Callable[..., TrainState]) -> Callable[..., TrainState]:
 
 
 def test(
-  job: OpenedJob, policy: Generator, checkpoints: Checkpoints, log: Log
+  job: RlJob, policy: Generator, checkpoints: Checkpoints, log: Log
 ) -> dict[str, Any]:
   """Samples the test problems, before and after, and measures the chains."""
   settings, mesh = job.settings, job.meshes.sampling
@@ -315,9 +315,7 @@ def test(
   return found
 
 
-def rl_section(
-  job: OpenedJob, looks: Sequence[Look], best: int
-) -> dict[str, Any]:
+def rl_section(job: RlJob, looks: Sequence[Look], best: int) -> dict[str, Any]:
   """Returns what the looks at held-out problems found, for results.json.
 
   Args:

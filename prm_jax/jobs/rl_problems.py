@@ -9,9 +9,9 @@ import grain
 import numpy as np
 
 from prm_jax.data import problems as problems_lib
-from prm_jax.data.datasets import DrawConfig
+from prm_jax.data.config import DrawConfig, ProblemsConfig
 from prm_jax.data.encoding import StepFormat
-from prm_jax.data.problems import Problem, ProblemsConfig
+from prm_jax.data.problems import Problem
 from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.models.hub.safetensors_files import HUB
 from prm_jax.runtime import checks, paths

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated
 
-from prm_jax.data.problems import ProblemsConfig
+from prm_jax.data.config import ProblemsConfig
 from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.jobs.settings.shared import (
