@@ -21,7 +21,7 @@ import workload as workload_lib
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.encoding import StepFormat
-from prm_jax.data.pipeline import fill, make_batches, take_census
+from prm_jax.data.pipeline import BatchConfig, fill, make_batches, take_census
 from prm_jax.data.targets import TargetConfig
 from prm_jax.inference.pretrained import open_pretrained
 from prm_jax.inference.scorer import Scorer
@@ -81,10 +81,12 @@ def train(
       census,
       fmt,
       targets,
-      batch_size=rows,
-      row_length=row_length,
-      max_steps_per_row=row_length // 16,
-      seed=0,
+      BatchConfig(
+        batch_size=rows,
+        row_length=row_length,
+        max_steps_per_row=row_length // 16,
+        seed=0,
+      ),
     )
   )
   mesh = make_mesh(MESH)

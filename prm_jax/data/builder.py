@@ -1,8 +1,10 @@
-"""Chains as a TFDS dataset in ArrayRecord files, and back.
+"""Stores chains as a TFDS dataset in ArrayRecord files and reads them back.
 
-The last stage before training: readers, domains and label sources make chains,
-`build` writes them once, and grain reads them at random through `load`.
-TensorFlow is not imported, here or by what is imported here.
+    readers, domains, label sources -> chains -> build -> files on disk
+      -> load -> ChainSource -> pipeline
+
+`build` writes a data set once; grain reads it in any order through `load`.
+Neither this module nor its imports import TensorFlow.
 """
 
 import contextlib
@@ -25,9 +27,9 @@ from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 
-# Goes up when FEATURES change; older files are then built anew beside it.
+# Raise it when FEATURES change: data sets are then built again in a new folder.
 VERSION = '1.0.0'
-# Names are parts of file names that TFDS takes apart at hyphens.
+# Names are parts of file names, which TFDS splits at hyphens.
 _NAME = re.compile(r'[A-Za-z]\w*', re.ASCII)
 
 _TEXTS = tfds.features.Tensor(shape=(None,), dtype=np.str_)
@@ -41,11 +43,11 @@ FEATURES = tfds.features.FeaturesDict(
     'answer': tfds.features.Text(),
     'has_answer': tfds.features.Scalar(np.bool_),
     'outcome': tfds.features.Scalar(np.int64),  # 1 right, 0 wrong, -1 unknown
-    # One column per field of StepLabel, all [P]. Tensors and not a Sequence of
-    # dicts, which TFDS writes at half the speed.
+    # One column per field of StepLabel, all [P]. TFDS writes a Sequence of
+    # dicts at half the speed of these tensors.
     'labels': {
-      # Decimal text, or 'null': TFDS narrows float64 to float32 in its files,
-      # and the shortest decimal of a float64 comes back exact.
+      # JSON text, because TFDS stores float64 as float32. The shortest decimal
+      # of a float64 is read back exactly.
       'value': _TEXTS,
       'source': _TEXTS,
       'successes': _INTEGERS,  # -1 is None
@@ -58,10 +60,10 @@ FEATURES = tfds.features.FeaturesDict(
 
 
 def fingerprint(chains: Iterable[Chain]) -> str:
-  """16 hex digits of the SHA-256 over the chains as canonical JSON, in order.
+  """Returns 16 hex digits of the SHA-256 of the chains, in their order.
 
   Raises:
-    UserError: a chain cannot be written as JSON and read back the same.
+    UserError: a chain would change if it were written as JSON and read back.
   """
   digest = hashlib.sha256()
   for i, chain in enumerate(chains):
@@ -70,13 +72,13 @@ def fingerprint(chains: Iterable[Chain]) -> str:
 
 
 def _canonical(chain: Chain, i: int) -> bytes:
-  """One line of canonical JSON that reads back as the same chain."""
+  """Returns chain `i` as a line of JSON with sorted keys, to be hashed."""
   record = {
     'problem': chain.problem,
     'steps': chain.steps,
     'answer': chain.answer,
     'outcome': chain.outcome,
-    # Spelled out, at four times the speed of dataclasses.asdict.
+    # This is four times as fast as dataclasses.asdict.
     'labels': [
       (s.value, s.source, s.successes, s.trials, s.neutral)
       for s in chain.labels
@@ -112,11 +114,18 @@ def _id(chain: Chain) -> str:
   return repr(chain.meta.get('id', chain.problem[:40]))
 
 
-class Chains(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """The one TFDS builder: any {split: chains} as ArrayRecord."""
+class ChainsBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  """Writes any {split: chains} as ArrayRecord; the project's only TFDS builder.
+
+  Args:
+    splits: the chains of each split.
+    metadata: JSON that is stored beside the chains.
+    data_dir: root folder of the data sets.
+    name: name of the data set.
+  """
 
   VERSION = tfds.core.Version(VERSION)
-  # Nothing is downloaded. TFDS would look for checksums beside this file, with
+  # There are no downloads. Without this line TFDS looks for checksums with
   # importlib_resources, which it does not install on Python 3.9 and later.
   url_infos = None
 
@@ -130,7 +139,7 @@ class Chains(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   ) -> None:
     self._chains = splits
     self._metadata = metadata
-    self.name = name  # of the dataset, in place of the class's
+    self.name = name  # TFDS would name the data set after this class.
     super().__init__(data_dir=data_dir, file_format='array_record')
 
   def _info(self) -> tfds.core.DatasetInfo:
@@ -139,7 +148,7 @@ class Chains(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       description='Reasoning chains with step labels.',
       features=FEATURES,
       metadata=tfds.core.MetadataDict(self._metadata),
-      # Grain shuffles; on disk the chains keep the order they came in.
+      # On disk the chains keep their order, because grain shuffles.
       disable_shuffling=True,
     )
 
@@ -155,8 +164,8 @@ class Chains(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   def _generate_examples(
     self, chains: Sequence[Chain]
   ) -> Iterator[tuple[int, dict[str, Any]]]:
-    writing = Heartbeat('writing chains', len(chains))
-    for i, chain in enumerate(writing.over(chains)):
+    heartbeat = Heartbeat('writing chains', len(chains))
+    for i, chain in enumerate(heartbeat.over(chains)):
       yield i, _to_example(chain)
 
 
@@ -213,19 +222,18 @@ def build(
   name: str,
   splits: Mapping[str, Sequence[Chain]],
 ) -> str:
-  """Writes the splits to `data_dir/name/VERSION`, once.
+  """Writes the splits to `data_dir/name/VERSION`, unless they are there.
 
-  The folder appears under its name when it is complete, so an interrupted
-  build leaves nothing that can be loaded. Where the same chains are there
-  already nothing is written.
+  The folder gets its name when it is complete, so an interrupted build leaves
+  nothing that can be loaded.
 
   Args:
-    data_dir: root folder of the datasets; made where there is none.
-    name: of the dataset; letters, digits and `_`.
-    splits: the chains of each split, none of them empty.
+    data_dir: root folder of the data sets; it is made if it does not exist.
+    name: name of the data set: letters, digits and `_`.
+    splits: the chains of each split; no split may be empty.
 
   Returns:
-    16 hex digits over the names of the splits and all their chains.
+    16 hex digits of the SHA-256 of the splits' names and chains.
 
   Raises:
     UserError: a name, a split or a chain cannot be written, or other chains
@@ -248,10 +256,10 @@ def build(
   ).hexdigest()[:16]
   if not target.exists():
     _write(data_dir, name, splits, {'fingerprint': digest, 'splits': prints})
-  there = _metadata(target)['fingerprint']
-  if there != digest:
+  found = _metadata(target)['fingerprint']
+  if found != digest:
     raise UserError(
-      f'{target} holds other chains (fingerprint {there}, not {digest}); '
+      f'{target} holds other chains (fingerprint {found}, not {digest}); '
       'choose another name, or delete the folder to build it anew'
     )
   return digest
@@ -271,8 +279,8 @@ def _write(
   metadata: Mapping[str, Any],
 ) -> None:
   target = _folder(data_dir, name)
-  # TFDS prints at every build and draws bars that our own progress line and
-  # logs cannot share a console with.
+  # TFDS prints messages and draws progress bars that would run into our own
+  # progress line on the console.
   tfds.disable_progress_bar()
   try:
     with (
@@ -280,12 +288,12 @@ def _write(
       contextlib.redirect_stdout(io.StringIO()),
       paths.writing(target),
     ):
-      builder = Chains(
+      builder = ChainsBuilder(
         splits, metadata, data_dir=str(target.parents[1]), name=name
       )
       builder.download_and_prepare(download_dir=downloads)
   except OSError as error:
-    # Another host of the same run may have finished first.
+    # There is no fault if another host of the same run has finished first.
     if not target.exists():
       raise UserError(
         f'{target}: cannot be written ({error.strerror or error}); make room '
@@ -308,10 +316,18 @@ def _incomplete(folder: pathlib.Path) -> UserError:
 
 
 class ChainSource(Sequence[Chain]):
-  """A split on disk as a sequence of chains; a grain data source.
+  """Gives random access to the chains of a split on disk; grain reads it.
 
   Attributes:
-    fingerprint: of these chains, as `fingerprint` computes it.
+    fingerprint: fingerprint of the chains, as returned by `fingerprint`.
+
+  Args:
+    folder: folder of the data set.
+    split: name of the split.
+    digest: fingerprint of its chains.
+
+  Raises:
+    UserError: the files are damaged.
   """
 
   def __init__(self, folder: pathlib.Path, split: str, digest: str) -> None:
@@ -320,7 +336,8 @@ class ChainSource(Sequence[Chain]):
     try:
       builder = tfds.builder_from_directory(folder)
       self._source = builder.as_data_source(split=split)
-      _ = self[-1]  # of a file that is cut off the last record is lost
+      # A file that was cut off has lost its last record.
+      _ = self[-1]
     except Exception as error:  # TFDS and ArrayRecord raise many kinds
       raise _incomplete(folder) from error
 
@@ -332,15 +349,15 @@ class ChainSource(Sequence[Chain]):
     return _from_example(self._source[i])
 
   def __repr__(self) -> str:
-    # Grain writes it into checkpoints to tell one source from another.
+    # Grain writes this text into checkpoints to tell data sources apart.
     return f'ChainSource({self._label}, {self.fingerprint})'
 
 
 def load(data_dir: str | os.PathLike, name: str, split: str) -> ChainSource:
-  """Random access to a split that `build` wrote.
+  """Opens a split that `build` wrote.
 
   Raises:
-    UserError: there is no such dataset or split.
+    UserError: there is no such data set or split, or its files are damaged.
   """
   folder = _folder(data_dir, name)
   if not folder.exists():

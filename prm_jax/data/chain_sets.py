@@ -1,10 +1,11 @@
-"""The chains that a job leaves in its workdir, for the jobs after it.
+"""Passes chains from one job to the next through the workdir.
 
-Sampling and labelling end here; labelling and training begin here:
+Sampling and labelling jobs write their chains here; labelling and training jobs
+read them:
 
     write(workdir, kind, chains) -> WORKDIR/data, WORKDIR/chains.jsonl, and the
       entry for results.json
-    read(workdir) -> the same chains
+    read(workdir, flag) -> the same chains
 """
 
 import json
@@ -23,16 +24,19 @@ SPLIT = 'train'
 def write(
   workdir: paths.Path, kind: str, chains: Sequence[Chain]
 ) -> dict[str, str]:
-  """Writes the chains as ArrayRecord, and as JSON lines for people.
+  """Writes the chains as ArrayRecord, and as JSON lines for people to read.
 
   Args:
-    kind: what they are, 'samples' or 'labels'.
+    workdir: folder of the job that made the chains.
+    kind: what the chains are, 'samples' or 'labels'; part of the dataset name.
+    chains: the chains; at least one.
 
   Returns:
-    What `results.json` has to hold as `dataset`.
+    The entry that the job stores under `dataset` in results.json.
   """
   fingerprint = builder.fingerprint(chains)
-  # By its content: what failed and succeeds later makes another one.
+  # The fingerprint is part of the name, because a job that is run again after
+  # some requests failed may write more chains than the first time.
   name = f'{kind}_{fingerprint}'
   builder.build(workdir / 'data', name, {SPLIT: chains})
   lines = (
@@ -44,14 +48,14 @@ def write(
 
 
 def read(workdir: str, flag: str) -> builder.ChainSource:
-  """The chains of a job that is done.
+  """Opens the chains of a finished job.
 
   Args:
-    workdir: of a sampling or labelling job.
-    flag: what names it, for what may be wrong with it.
+    workdir: folder of a sampling or labelling job.
+    flag: the flag that named the folder; error messages mention it.
 
   Raises:
-    UserError: no such job ended there.
+    UserError: the folder holds no finished job with chains.
   """
   paths.check_local(workdir, f'what {flag} names')
   folder = paths.open_path(workdir).expanduser()

@@ -1,8 +1,8 @@
-"""Chain and StepLabel: the record that every stage passes on.
+"""Chain and StepLabel: the records that every stage of the pipeline passes on.
 
 Readers and domains make chains, label sources fill in `labels`, the encoding
-turns them into token ids, and evaluations and reports read them back. Both
-records check themselves when made, so a chain that exists is well formed.
+turns chains into token ids, and evaluations and reports read them back. Both
+classes check their fields when they are made, so every chain is well formed.
 """
 
 import dataclasses
@@ -17,16 +17,18 @@ SOURCES = ('human', 'verifier', 'rollout', 'judge', 'implicit')
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepLabel:
-  """What is known of one step, and how it is known.
+  """Holds what is known about one step, and where the knowledge comes from.
 
   Attributes:
-    value: probability in [0, 1] that the step is right; None is unknown and
-      is masked out of every loss.
-    source: who said so, one of SOURCES.
-    successes: rollouts from here that ended right (rollout labels only).
-    trials: rollouts from here (rollout labels only).
-    neutral: neither right nor wrong, such as PRM800K's rating 0. The loss
-      decides what to make of it; `value` is 1, as no error was made.
+    value: probability in [0, 1] that the step is right. None means unknown;
+      such a step is masked out of every loss.
+    source: kind of labeller, one of SOURCES.
+    successes: number of rollouts from this step that reached the right answer
+      (rollout labels only).
+    trials: number of rollouts from this step (rollout labels only).
+    neutral: whether the step is neither right nor wrong, such as PRM800K's
+      rating 0. Its `value` is 1, because it contains no error;
+      `targets.TargetConfig.neutral` decides what is learned from it.
   """
 
   value: float | None
@@ -62,16 +64,16 @@ class StepLabel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chain:
-  """A problem and the steps of one attempt at it.
+  """Holds a problem and the steps of one attempt at it.
 
   Attributes:
     problem: the question as the policy saw it.
-    steps: the steps in order, none of them blank.
-    answer: the final answer as text; None where there is none.
-    outcome: was the final answer right; None where nobody checked.
-    labels: one per step, or empty.
-    meta: where it comes from: `id`, `dataset`, `generator`, and what a reader
-      wants to keep. JSON types only.
+    steps: the steps in order; none of them is blank.
+    answer: the final answer as text, or None if the chain gives none.
+    outcome: whether the final answer is right, or None if nobody checked it.
+    labels: one label per step, or empty.
+    meta: where the chain comes from: `id`, `dataset`, `generator` and whatever
+      else a reader keeps. Holds JSON types only.
   """
 
   problem: str
@@ -107,11 +109,13 @@ class Chain:
 def first_error(
   labels: Sequence[StepLabel], hard_above: float | None = None
 ) -> int:
-  """Index of the first step that its label calls wrong, -1 if none is.
+  """Returns the index of the first step labelled wrong, or -1 if there is none.
 
   Args:
-    hard_above: wrong is what is not above it, as in `targets.hard_above`; None:
-      what is more wrong than right, below 1/2, as everywhere in `evals`.
+    labels: the labels of a chain. Unknown labels are skipped.
+    hard_above: A step is wrong if its value is not above this threshold, as in
+      `TargetConfig.hard_above`. None uses the rule of all evaluations: a step
+      is wrong if its value is below 1/2.
   """
   for i, label in enumerate(labels):
     if label.value is None:
@@ -122,7 +126,7 @@ def first_error(
 
 
 def to_dict(chain: Chain) -> dict[str, Any]:
-  """The chain as plain JSON types, `from_dict`'s inverse."""
+  """Converts a chain to plain JSON types; `from_dict` is the inverse."""
   return dataclasses.asdict(chain) | {
     'steps': list(chain.steps),
     'labels': [dataclasses.asdict(label) for label in chain.labels],
@@ -131,10 +135,10 @@ def to_dict(chain: Chain) -> dict[str, Any]:
 
 
 def from_dict(record: Mapping[str, Any]) -> Chain:
-  """A chain from `to_dict`'s form.
+  """Builds a chain from the form that `to_dict` returns.
 
   Raises:
-    UserError: a field is missing, unknown or of the wrong kind.
+    UserError: a field is missing, unknown or of the wrong type.
   """
   if not isinstance(record, Mapping):
     raise UserError(f'chain record is {record!r}: expected an object')

@@ -1,11 +1,12 @@
-"""A chain as token ids and step ends: the only place that knows separators.
+"""Turns a chain into token ids and step ends.
 
     prompt ids | step 0 ids, separator | step 1 ids, separator | ...
 
 `step_ends` are the indices at which the score of a step is read: the last id
-of its separator. Each step is tokenised by itself, so the ids of a step do not
-depend on its neighbours, and training, one-shot scoring and step-by-step
-search all see the same ids. Nothing downstream splits text again.
+of its separator. Each step is tokenised by itself, so its ids do not depend on
+its neighbours: training, scoring of whole chains and step-by-step search all
+see the same ids. Only this module knows separators; everything after it works
+on ids and step ends and never splits text again.
 """
 
 import dataclasses
@@ -22,39 +23,40 @@ from prm_jax.runtime.errors import UserError
 
 
 class DoesNotFit(UserError):
-  """Not even the first step of a chain fits the window."""
+  """Says that not even the first step of a chain fits the window."""
 
 
 class Encoding(NamedTuple):
-  """Token ids of a chain, whole steps only."""
+  """Holds the token ids of a chain; it contains whole steps only."""
 
   tokens: np.ndarray  # [T] int32
   step_ends: np.ndarray  # [P] int32, strictly increasing indices into tokens
-  prompt_length: int  # tokens before the first step
+  prompt_length: int  # number of tokens before the first step
 
 
 @dataclasses.dataclass(frozen=True)
 class StepFormat:
-  """How a model reads a chain.
+  """Says how a model reads a chain.
 
-  The defaults are our own format over a built-in tokenizer; a published model
-  brings its own (published.py).
+  The defaults are the project's own format over a built-in tokenizer. Published
+  models bring theirs (`models.hub.published_formats`).
 
   Attributes:
-    tokenizer: text to ids.
-    max_length: longest encoding in tokens.
+    tokenizer: turns text into ids.
+    max_length: length of the longest encoding in tokens.
     prompt_prefix: ids before the problem.
-    prompt_template: text with `{problem}` in it, special tokens included, that
-      is tokenised as one; '' is the problem alone.
+    prompt_template: text that contains `{problem}` and may contain special
+      tokens; the whole text is tokenised at once. '' stands for the problem
+      alone.
     prompt_suffix: ids between the problem and the first step.
-    first_lead: text before the first step, tokenised with it.
+    first_lead: text before the first step, tokenised together with it.
     turn: ids before every later step.
-    next_lead: text before every later step, tokenised with it.
-    separator: ids after every step; scores are read at the last of them.
-    end: the id with which a policy ends a chain, after its last separator; None
-      where the format is a reward model's only.
-    strip: whether blanks around a step and before the problem are dropped, as
-      by chat templates that trim.
+    next_lead: text before every later step, tokenised together with it.
+    separator: ids after every step; the score is read at the last of them.
+    end: the id with which a policy ends a chain, after the last separator; None
+      if only reward models use the format.
+    strip: whether white space around a step and before the problem is dropped,
+      as some chat templates do.
   """
 
   tokenizer: tokenizer_lib.Tokenizer
@@ -70,7 +72,7 @@ class StepFormat:
   strip: bool = False
 
   def encode_prompt(self, problem: str) -> list[int]:
-    """Ids of everything before the first step."""
+    """Returns the ids of everything before the first step."""
     if self.strip:
       problem = problem.lstrip()
     if self.prompt_template:
@@ -81,14 +83,18 @@ class StepFormat:
     return [*self.prompt_prefix, *ids, *self.prompt_suffix]
 
   def has_room(self, problem: str) -> bool:
-    """Whether a chain for it can have one token at least."""
+    """Says whether at least one token fits after the problem."""
     return len(self.encode_prompt(problem)) < self.max_length
 
   def encode_step(self, step: str, first: bool) -> list[int]:
-    """Ids of one step with its separator; the score is read at the last.
+    """Returns the ids of one step; the last one is where its score is read.
 
     Args:
+      step: the text of the step.
       first: whether it is the first step of its chain.
+
+    Raises:
+      UserError: the step has no tokens, or the tokenizer rejects its text.
     """
     if self.strip:
       step = step.strip()
@@ -99,13 +105,13 @@ class StepFormat:
     return [*(() if first else self.turn), *ids, *self.separator]
 
   def encode(self, problem: str, steps: Sequence[str]) -> Encoding:
-    """Ids and step ends of a chain, cut after the last step that fits.
+    """Encodes a chain up to the last step that fits into `max_length`.
 
-    `len(encoding.step_ends) < len(steps)` says that it was cut.
+    The chain was cut if `len(encoding.step_ends) < len(steps)`.
 
     Raises:
       DoesNotFit: not even the first step fits.
-      UserError: there are no steps, or the tokenizer refuses the text.
+      UserError: there are no steps, or the tokenizer rejects the text.
     """
     if not steps:
       raise UserError('chain without steps: expected at least one')
@@ -127,17 +133,18 @@ class StepFormat:
     )
 
   def encode_with_end(self, problem: str, steps: Sequence[str]) -> Encoding:
-    """`encode` of what a policy writes: after the last step the end.
+    """Encodes a chain for a policy: appends the end token to the last step.
 
-    A chain that was cut, or leaves no room for the end, has none: it does not
-    end there.
+    No end token is appended if the chain was cut or if no room is left for the
+    token, because a policy must not learn to end a chain there.
 
     Raises:
-      UserError: as `encode`, or the format has no end.
+      DoesNotFit: not even the first step fits.
+      UserError: as for `encode`, or the format has no end token.
     """
     if self.end is None:
       raise UserError(
-        "the format has no end of a chain, which a policy's needs; set "
+        'the format has no token that ends a chain, which a policy needs; set '
         'data.end to a token of its tokenizer'
       )
     encoding = self.encode(problem, steps)
@@ -149,17 +156,18 @@ class StepFormat:
 
   @functools.cached_property
   def digit_tokens(self) -> frozenset[int]:
-    """The ids of tokens that have a digit in them, separators excepted."""
+    """Ids of all tokens that contain a digit; separators do not count."""
     text = self.tokenizer.decode
     ids = set(range(self.tokenizer.vocab_size))
     ids -= {*self.separator, *self.turn, *self.prompt_suffix}
     return frozenset(i for i in ids if any(map(str.isdecimal, text([i]))))
 
   def number_tokens(self, encoding: Encoding) -> np.ndarray:  # [T] bool
-    """The tokens of steps that have a digit in them.
+    """Marks the tokens of steps that contain a digit.
 
-    Not the first token of a step: what came before it may be read elsewhere,
-    as a prompt that many candidates share is.
+    The first token of a step is never marked. What predicts it is the last
+    token before the step, which may be computed elsewhere, such as in a prompt
+    that many candidates share.
     """
     numbers = np.isin(encoding.tokens, [*self.digit_tokens])
     numbers[: encoding.prompt_length + 1] = False
@@ -167,7 +175,7 @@ class StepFormat:
     return numbers
 
   def fingerprint(self) -> str:
-    """16 hex digits that change whenever ids or read-out could change."""
+    """Returns 16 hex digits that change when ids or step ends could change."""
     probe = 'mod 10 : 7 * 3 + 12'
     parts = (
       self.tokenizer.name,
@@ -186,15 +194,19 @@ def make_format(
   separator: str = '',
   end: str = '',
 ) -> StepFormat:
-  """The project's own format over any tokenizer.
+  """Returns the project's own format over any tokenizer.
 
   Args:
-    tokenizer: a built-in one, or its name, or a language model's.
-    separator: the token that ends problem and steps, one id; '' where the
-      tokenizer is built in and has its own.
+    tokenizer: a built-in tokenizer or its name, or that of a language model.
+    max_length: length of the longest encoding in tokens.
+    separator: the token that ends the problem and every step. Built-in
+      tokenizers have their own: leave it ''.
+    end: the token that ends a policy's chain; '' if there is none. Built-in
+      tokenizers have their own: leave it ''.
 
   Raises:
-    UserError: the tokenizer has no such token, or needs none.
+    UserError: the tokenizer lacks one of the tokens, separator and end are the
+      same token, or a built-in tokenizer was given one.
   """
   if isinstance(tokenizer, str):
     tokenizer = tokenizer_lib.get_tokenizer(tokenizer)
@@ -205,11 +217,7 @@ def make_format(
           f'data.{name}={given!r}: the tokenizer {tokenizer.name!r} has its '
           "own; set it to ''"
         )
-    return StepFormat(
-      tokenizer,
-      max_length,
-      end=tokenizer_lib.PROBLEM_END,
-    )
+    return StepFormat(tokenizer, max_length, end=tokenizer_lib.PROBLEM_END)
   step_end = tokenizer.id_of(separator)
   if end and tokenizer.id_of(end) == step_end:
     raise UserError(

@@ -1,10 +1,11 @@
-"""The training input: chains on disk to packed batches, by grain.
+"""Makes the training input: chains on disk become packed batches, by grain.
 
-    chains -> encode -> shuffle, split into shards -> pack -> batch
+    chains -> take_census -> shuffle, split into shards -> encode -> pack
+      -> batch -> training loop
 
-Several chains share a row of `row_length` tokens; `segment_ids` keep them
-apart and positions restart with each. The iterator's state goes into the
-checkpoint, so a resumed run sees the very next batch (`shards`).
+Several chains share a row of tokens; `segment_ids` keep them apart, and the
+positions of each start at 0. `shards` saves the iterator's state with the
+checkpoint, so a resumed run continues with the very next batch.
 """
 
 import dataclasses
@@ -23,29 +24,30 @@ from prm_jax.data.targets import TargetConfig, step_targets
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 
-# Rows that are filled at the same time; more of them leave less padding, at
-# the price of memory and of how far apart in the shuffle neighbours may be.
+# Number of rows that are filled at the same time. More rows leave less padding
+# but need more memory, and chains of a row lie further apart in the shuffle.
 PACKING_BINS = 128
-# Encoding is light; grain's defaults (16 threads, 500 records ahead) spend more
-# on their own book-keeping than on the records.
-READING = grain.ReadOptions(num_threads=2, prefetch_buffer_size=16)
-ALONE = Share()
+# Encoding is cheap: grain's defaults (16 threads, 500 records ahead) spend more
+# time on book-keeping than on the records.
+READ_OPTIONS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=16)
+ALL_SHARDS = Share()
 
 
 @dataclasses.dataclass(frozen=True)
 class Census:
-  """What a data set turned out to hold, counted before training.
+  """Counts what a data set holds for training.
 
   Attributes:
-    usable: indices of chains that fit and teach something.
-    steps: those of their steps that teach; tokens: all their tokens.
-    truncated: usable chains that were cut at a step boundary.
-    too_long: chains whose first step does not fit.
-    unlabelled: chains with nothing to learn from after the targets' masks.
-    longest: most steps in one usable chain.
+    usable: indices of the chains that fit and have something to learn from.
+    steps: number of steps of usable chains whose weight is not 0.
+    tokens: number of tokens of usable chains.
+    truncated: number of usable chains that were cut after a step.
+    too_long: number of chains whose first step does not fit.
+    unlabelled: number of chains whose steps all have weight 0.
+    longest: number of steps of the longest usable chain.
   """
 
-  usable: np.ndarray
+  usable: np.ndarray  # [chains] int64
   steps: int
   tokens: int
   truncated: int
@@ -54,6 +56,7 @@ class Census:
   longest: int
 
   def summary(self) -> str:
+    """Returns the counts as one line for the log."""
     total = len(self.usable) + self.too_long + self.unlabelled
     return (
       f'{len(self.usable):,} of {total:,} chains '
@@ -63,13 +66,33 @@ class Census:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class BatchConfig:
+  """Says what batches look like and in which order chains enter them.
+
+  Attributes:
+    batch_size: number of rows over all processes.
+    row_length: tokens per row, at least the format's `max_length`.
+    max_steps_per_row: step ends per row (P).
+    seed: seed of the shuffle.
+    epochs: how often every chain is read; None repeats without end.
+  """
+
+  batch_size: int
+  row_length: int
+  max_steps_per_row: int
+  seed: int
+  epochs: int | None = None
+
+
 def encode_example(
   chain: Chain, fmt: StepFormat, targets: TargetConfig
 ) -> dict[str, np.ndarray]:
-  """One chain as the arrays that are packed: per token [T], per step [P].
+  """Returns the arrays of one chain that are packed into a row.
 
-  `lm_mask` is True at the tokens that a language-model loss predicts: those of
-  the whole chain for a reward model, what follows the problem for a policy.
+  Arrays have one entry per token, [T], or per step, [P]. `lm_mask` marks the
+  tokens that a language-model loss predicts: all tokens for a reward model, the
+  tokens after the problem for a policy.
   """
   completion = targets.supervision == 'completion'
   encode = fmt.encode_with_end if completion else fmt.encode
@@ -93,11 +116,11 @@ def encode_example(
 def take_census(
   chains: Sequence[Chain], fmt: StepFormat, targets: TargetConfig
 ) -> Census:
-  """Encodes every chain once; raises UserError when none is usable."""
+  """Encodes every chain once and counts; raises UserError if none is usable."""
   usable, steps, tokens = [], 0, 0
   truncated = too_long = unlabelled = longest = 0
-  counting = Heartbeat('encoding chains', len(chains))
-  for i in counting.over(range(len(chains))):
+  heartbeat = Heartbeat('encoding chains', len(chains))
+  for i in heartbeat.over(range(len(chains))):
     chain = chains[i]
     try:
       example = encode_example(chain, fmt, targets)
@@ -130,10 +153,10 @@ def take_census(
 
 
 def _finish_row(row: dict[str, Any]) -> dict[str, np.ndarray]:
-  """Turns what the packer emits into the batch contract, for one row.
+  """Turns a row of the packer into a row of the batch that training reads.
 
-  Step ends arrive relative to their chain; chain s starts where its segment
-  id first stands.
+  The packer leaves step ends relative to their chain. They become relative to
+  the row: chain s starts where segment id s first occurs.
   """
   segments = row['tokens_segment_ids'].astype(np.int32)
   chain_ids = row['step_ends_segment_ids'].astype(np.int32)
@@ -163,7 +186,7 @@ def _source_identity(chains: Sequence[Chain], usable: np.ndarray) -> str:
 
 
 class UsableChains:
-  """The usable chains, by index: what grain reads."""
+  """Gives grain random access to the usable chains."""
 
   def __init__(self, chains: Sequence[Chain], usable: np.ndarray) -> None:
     self._chains, self._usable = chains, usable
@@ -175,7 +198,7 @@ class UsableChains:
     return self._chains[int(self._usable[int(index)])]
 
   def __repr__(self) -> str:
-    # What grain shows where it names its source.
+    # Grain shows this where it names its source.
     return f'UsableChains({_source_identity(self._chains, self._usable)})'
 
 
@@ -184,37 +207,41 @@ def make_batches(
   census: Census,
   fmt: StepFormat,
   targets: TargetConfig,
-  *,
-  batch_size: int,
-  row_length: int,
-  max_steps_per_row: int,
-  seed: int,
-  share: Share = ALONE,
-  epochs: int | None = None,
+  config: BatchConfig,
+  share: Share = ALL_SHARDS,
 ) -> ShardedBatches:
-  """Batches of packed rows, endless unless `epochs` is given.
+  """Shuffles, encodes and packs the usable chains into batches.
 
   Args:
-    batch_size: rows over all processes.
-    row_length: tokens per row, at least `fmt.max_length`.
-    max_steps_per_row: step ends per row (P).
-    share: the shards that are read here, each an equal part of a batch. Shard s
-      of S has every S-th chain of the shuffled ones.
+    chains: the chains of the data set.
+    census: what `take_census` counted with the same format and targets.
+    fmt: how chains become ids.
+    targets: how labels become targets.
+    config: what the batches look like.
+    share: the shards that this process reads; all chains by default. Shard s of
+      S holds every S-th chain of the shuffled ones and fills an equal part of
+      each batch.
 
   Returns:
-    An iterable of dicts in the batch contract: tokens, positions, segment_ids
-    [B, T] int32; numbers, lm_mask [B, T] bool; step_ends, chain_ids [B, P]
-    int32; step_mask [B, P] bool; step_labels, step_weights, step_trials
-    [B, P] float32.
+    An iterable of batches, dicts of these arrays:
+    tokens, positions, segment_ids: [B, T] int32; segment id 0 is padding.
+    numbers, lm_mask: [B, T] bool.
+    step_ends, chain_ids: [B, P] int32; chain id 0 is padding.
+    step_mask: [B, P] bool, True where there is a step.
+    step_labels, step_weights, step_trials: [B, P] float32.
+
+  Raises:
+    UserError: a row is too short for a chain, or there are more shards than
+      usable chains.
   """
-  if row_length < fmt.max_length:
+  if config.row_length < fmt.max_length:
     raise UserError(
-      f'data.row_length={row_length} is shorter than '
+      f'data.row_length={config.row_length} is shorter than '
       f'data.max_length={fmt.max_length}; raise it'
     )
-  if max_steps_per_row < census.longest:
+  if config.max_steps_per_row < census.longest:
     raise UserError(
-      f'data.max_steps_per_row={max_steps_per_row}, but a chain has '
+      f'data.max_steps_per_row={config.max_steps_per_row}, but a chain has '
       f'{census.longest} steps; raise it'
     )
   if len(census.usable) < share.shards:
@@ -223,7 +250,7 @@ def make_batches(
       f'data.shards={share.shards}; lower it, or bring more chains'
     )
   source = UsableChains(chains, census.usable)
-  shuffled = grain.MapDataset.source(source).seed(seed).shuffle()
+  shuffled = grain.MapDataset.source(source).seed(config.seed).shuffle()
   per_token = ('tokens', 'numbers', 'lm_mask')
   per_step = ('step_ends', 'step_labels', 'step_weights', 'step_trials')
 
@@ -231,22 +258,22 @@ def make_batches(
     dataset = shuffled
     if share.shards > 1:
       dataset = dataset[shard :: share.shards]
-    dataset = dataset.repeat(epochs)
+    dataset = dataset.repeat(config.epochs)
     dataset = dataset.map(lambda chain: encode_example(chain, fmt, targets))
     packed = grain_experimental.BestFitPackIterDataset(
-      dataset.to_iter_dataset(READING),
-      length_struct=dict.fromkeys(per_token, row_length)
-      | dict.fromkeys(per_step, max_steps_per_row),
+      dataset.to_iter_dataset(READ_OPTIONS),
+      length_struct=dict.fromkeys(per_token, config.row_length)
+      | dict.fromkeys(per_step, config.max_steps_per_row),
       num_packing_bins=PACKING_BINS,
-      seed=seed,
+      seed=config.seed,
     )
     return packed.map(_finish_row).batch(
-      batch_size // share.shards, drop_remainder=epochs is None
+      config.batch_size // share.shards, drop_remainder=config.epochs is None
     )
 
   return ShardedBatches([batches_of(shard) for shard in share.own], share)
 
 
 def fill(batch: dict[str, np.ndarray]) -> float:
-  """Share of tokens in a batch that are not padding."""
+  """Returns the share of tokens in a batch that are not padding."""
   return float((batch['segment_ids'] > 0).mean())

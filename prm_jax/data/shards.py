@@ -1,11 +1,11 @@
-"""Which rows of a batch a process reads, and where its reading stands.
+"""Divides the rows of a batch between processes and saves reading positions.
 
     chains -> shard 0, 1, .. S-1, each packed on its own -> rows in shard order
 
-A batch is the same rows in the same order however many processes read it: a
-process reads the shards whose rows its devices hold. The position of every
-shard is a file of its own in the checkpoint, so another number of processes
-can go on from there.
+A batch has the same rows in the same order however many processes read it: each
+process reads the shards whose rows its devices hold. The checkpoint keeps the
+position of every shard in a file of its own, so a run can continue with another
+number of processes.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from prm_jax.runtime.sharding import batch_sharding
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-  """What one process reads.
+  """Says which shards one process reads.
 
   Attributes:
-    shards: how many the chains are split into.
-    own: the numbers of those that are read here, ascending.
-    saved: those whose position is saved here. Processes that are one in tensor
-      parallelism read the same rows; the first of them saves.
+    shards: number of shards that the chains are split into.
+    own: indices of the shards that this process reads, ascending.
+    saved: indices of the shards whose position this process saves. Processes
+      of one tensor-parallel group read the same rows; the first one saves.
   """
 
   shards: int = 1
@@ -41,15 +41,16 @@ class Share:
 
 
 def share_of_process(mesh: Mesh, batch_size: int, shards: int) -> Share:
-  """The shards whose rows the devices of this process hold.
+  """Returns the shards whose rows the devices of this process hold.
 
   Args:
-    batch_size: rows over all processes.
-    shards: 0 makes as few as can be.
+    mesh: the mesh of devices.
+    batch_size: number of rows over all processes.
+    shards: number of shards; 0 takes the smallest that is possible.
 
   Raises:
-    UserError: the rows do not divide into so many shards, or a shard's rows
-      are on several processes.
+    UserError: the rows cannot be divided into this number of shards so that
+      each shard lies on one process.
   """
   return share_of_rows(
     rows_of_processes(mesh, batch_size), jax.process_index(), batch_size, shards
@@ -57,10 +58,11 @@ def share_of_process(mesh: Mesh, batch_size: int, shards: int) -> Share:
 
 
 def rows_of_processes(mesh: Mesh, batch_size: int) -> dict[int, set[int]]:
-  """Which rows of a batch each process's devices hold.
+  """Returns the rows of a batch that each process's devices hold.
 
-  Not in order, and not each once: a mesh follows the wires between chips, and
-  processes that share tensor parallelism hold the same rows.
+  The rows need not be in the order of the processes, because a mesh follows the
+  wires between chips. Processes of one tensor-parallel group hold the same
+  rows.
   """
   rows: dict[int, set[int]] = {}
   held = batch_sharding(mesh).devices_indices_map((batch_size,))
@@ -71,31 +73,43 @@ def rows_of_processes(mesh: Mesh, batch_size: int) -> dict[int, set[int]]:
 
 
 def share_of_rows(
-  rows: Mapping[int, set[int]], here: int, batch_size: int, shards: int
+  rows: Mapping[int, set[int]], process: int, batch_size: int, shards: int
 ) -> Share:
-  """`share_of_process` of process `here`, from the rows of every process."""
-  fitting = [
+  """Returns the share of one process, given the rows of every process.
+
+  Args:
+    rows: the rows of each process, as `rows_of_processes` returns them.
+    process: index of the process.
+    batch_size: as for `share_of_process`.
+    shards: as for `share_of_process`.
+
+  Raises:
+    UserError: as for `share_of_process`.
+  """
+  possible = [
     count
     for count in range(1, batch_size + 1)
-    if _fits(rows, batch_size, count)
+    if _is_possible(rows, batch_size, count)
   ]
-  if shards and shards not in fitting:
+  if shards and shards not in possible:
     raise UserError(
       f'data.shards={shards} does not divide the {batch_size} rows of '
       f'data.batch_size so that each is read by one process; set it to one of '
-      f'{", ".join(map(str, fitting))}, or to 0: {fitting[0]}'
+      f'{", ".join(map(str, possible))}, or to 0: {possible[0]}'
     )
-  count = shards or fitting[0]
+  count = shards or possible[0]
   length = batch_size // count
-  own = {row // length for row in rows[here]}
-  before = {
-    row // length for p, part in rows.items() if p < here for row in part
+  own = {row // length for row in rows[process]}
+  saved_before = {
+    row // length for p, part in rows.items() if p < process for row in part
   }
-  return Share(count, tuple(sorted(own)), tuple(sorted(own - before)))
+  return Share(count, tuple(sorted(own)), tuple(sorted(own - saved_before)))
 
 
-def _fits(rows: Mapping[int, set[int]], batch_size: int, count: int) -> bool:
-  """Whether no shard's rows are partly on a process and partly not."""
+def _is_possible(
+  rows: Mapping[int, set[int]], batch_size: int, count: int
+) -> bool:
+  """Says whether every process holds all rows of a shard or none of them."""
   length = batch_size // count
   return batch_size % count == 0 and all(
     len({row // length for row in part}) * length == len(part)
@@ -104,10 +118,11 @@ def _fits(rows: Mapping[int, set[int]], batch_size: int, count: int) -> bool:
 
 
 class ShardedBatches:
-  """The batches of a process: the rows of its shards, in their order.
+  """Joins the batches of a process's shards into the batches of the process.
 
   Args:
-    datasets: of batches, for every shard in `share.own`.
+    datasets: the batches of each shard in `share.own`.
+    share: the shards that the process reads.
   """
 
   def __init__(self, datasets: list[grain.IterDataset], share: Share) -> None:
@@ -118,37 +133,31 @@ class ShardedBatches:
 
 
 class ShardIterator(Iterator[dict[str, np.ndarray]]):
-  """Next batches, and a position that Orbax saves (StatefulCheckpointable)."""
+  """Iterates over batches; its position is saved by Orbax.
+
+  `save` and `load` are Orbax's StatefulCheckpointable protocol.
+  """
 
   def __init__(self, parts: list[grain.DatasetIterator], share: Share) -> None:
     self._parts = dict(zip(share.own, parts, strict=True))
     self._share = share
 
   def __next__(self) -> dict[str, np.ndarray]:
-    # In the last batches of an epoch a shard may have ended before another.
-    ended: dict[str, np.ndarray] = {}
-    found = [next(part, ended) for part in self._parts.values()]
-    found = [batch for batch in found if batch is not ended]
-    if not found:
+    # Near the end of an epoch one shard may end before another.
+    batches = [next(part, None) for part in self._parts.values()]
+    batches = [batch for batch in batches if batch is not None]
+    if not batches:
       raise StopIteration
     return {
-      name: np.concatenate([batch[name] for batch in found])
-      for name in found[0]
+      name: np.concatenate([batch[name] for batch in batches])
+      for name in batches[0]
     }
-
-  def get_state(self) -> dict[int, Any]:
-    """The position in every shard that is read here."""
-    return {shard: part.get_state() for shard, part in self._parts.items()}
-
-  def set_state(self, state: Mapping[int, Any]) -> None:
-    for shard, part in self._parts.items():
-      part.set_state(state[shard])
 
   def _file(self, directory: Any, shard: int) -> pathlib.Path:
     return directory / f'shard_{shard}-of-{self._share.shards}.json'
 
   async def save(self, directory: Any) -> Awaitable[None]:
-    """Takes the position now; the awaitable writes it."""
+    """Reads the position now; the returned awaitable writes it."""
     texts = {
       shard: json.dumps(self._parts[shard].get_state())
       for shard in self._share.saved
@@ -162,20 +171,21 @@ class ShardIterator(Iterator[dict[str, np.ndarray]]):
     return write()
 
   async def load(self, directory: Any) -> Awaitable[None]:
-    """The awaitable moves to the position in `directory`.
+    """Returns an awaitable that moves to the position saved in `directory`.
 
     Raises:
-      UserError: it was saved with another number of shards.
+      UserError: the position was saved with another number of shards.
     """
 
     async def read() -> None:
-      there = sorted(path.name for path in directory.glob('shard_*-of-*.json'))
-      counts = {name[:-5].rpartition('-of-')[2] for name in there}
+      saved = sorted(path.name for path in directory.glob('shard_*-of-*.json'))
+      counts = {name[:-5].rpartition('-of-')[2] for name in saved}
       if counts - {str(self._share.shards)}:
         raise UserError(
-          f'the chains were read in {counts.pop()} shards up to this '
-          f'checkpoint, now in {self._share.shards}; start as many processes '
-          'as before (only with data.shards set may their number change)'
+          f'this checkpoint was saved with the chains in {counts.pop()} '
+          f'shards, now they are in {self._share.shards}; start as many '
+          'processes as before (their number may change only if data.shards '
+          'is set)'
         )
       for shard, part in self._parts.items():
         part.set_state(json.loads(self._file(directory, shard).read_text()))

@@ -1,73 +1,76 @@
-"""Step labels as the numbers that a loss reads.
+"""Turns step labels into the numbers that a loss reads.
 
-The labels of a chain keep their provenance; what to make of it is decided
-here, by configuration: neutral steps, soft or hard labels, what follows the
-first error, and process or outcome supervision. Returns values, weights and
-trials of the steps; weight 0 is a step that teaches nothing.
+    Chain (labels with their provenance) + TargetConfig -> Targets -> loss
+
+The configuration decides what neutral steps count as, whether labels are soft
+or hard, what is learned after the first error, and whether the process or only
+the outcome is supervised. Steps of weight 0 are masked out of the loss.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from prm_jax.data.chains import Chain
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import one_of
 
-CHOICES = {
-  'supervision': ('process', 'outcome', 'completion'),
-  'neutral': ('good', 'bad', 'ignore', 'half'),
-  'after_first_error': ('mask', 'bad', 'keep'),
-}
+Supervision = Annotated[str, one_of('process', 'outcome', 'completion')]
+Neutral = Annotated[str, one_of('good', 'bad', 'ignore', 'half')]
+AfterFirstError = Annotated[str, one_of('mask', 'bad', 'keep')]
 
 
 @dataclasses.dataclass(frozen=True)
 class TargetConfig:
-  """How labels become targets.
+  """Says how labels become targets.
 
   Attributes:
-    supervision: 'process' reads the label of every step; 'outcome' reads the
-      chain's outcome at its last step only (an ORM); 'completion' reads none:
-      every step is itself the target, and the end of the chain (a policy).
-    neutral: what a neutral step is: good (1), bad (0), half (1/2, the middle
-      class of a three-class head), or ignored. It is never an error: the steps
-      behind it keep their labels, whatever it is.
-    after_first_error: 'mask' (a human who stopped there said nothing of what
-      follows), 'bad' (a chain with an error stays wrong), or 'keep' as given.
-      An error is a value of exactly 0, hardened where `hard_above` says so. A
-      soft label of 0.3 is no verdict: what follows it stays. Of rollouts, 0 of
-      8 are one, and may be bad luck; soft labels of theirs want 'keep'.
-    hard_above: None keeps soft labels; else a label is 1 if it is above this
-      number (0 is the field's "any rollout succeeded"), and 0 if not.
+    supervision: 'process' trains on the label of every step. 'outcome' trains
+      on the chain's outcome, at its last step only (an ORM). 'completion' uses
+      no labels: the tokens of all steps and the end of the chain are the
+      target (a policy).
+    neutral: target of a neutral step: 'good' (1), 'bad' (0), 'half' (1/2, the
+      middle class of a three-class head) or 'ignore' (masked out). A neutral
+      step is never an error: the steps after it keep their labels.
+    after_first_error: what happens to the steps after the first error. 'mask'
+      masks them out (human labellers often stop at the first error), 'bad'
+      sets them to 0 (a chain with an error stays wrong), 'keep' leaves their
+      labels alone. An error is a target of exactly 0, after `hard_above` is
+      applied: a soft label of 0.3 is not an error, but 0 successes in 8
+      rollouts are one and may be bad luck, so use 'keep' with soft rollout
+      labels.
+    hard_above: None keeps soft labels. A number makes labels hard: 1 above it,
+      else 0. With 0 a step is right if any rollout from it succeeded.
   """
 
-  supervision: str = 'process'
-  neutral: str = 'good'
-  after_first_error: str = 'mask'
+  supervision: Supervision = 'process'
+  neutral: Neutral = 'good'
+  after_first_error: AfterFirstError = 'mask'
   hard_above: float | None = None
 
   def __post_init__(self) -> None:
-    for name, choices in CHOICES.items():
-      if getattr(self, name) not in choices:
-        raise UserError(
-          f'targets.{name}={getattr(self, name)!r}: expected one of '
-          f'{", ".join(choices)}'
-        )
+    checks.check(self)
 
 
 class Targets(NamedTuple):
-  """One number per step that was encoded."""
+  """Holds one number of each kind per encoded step."""
 
   values: np.ndarray  # [P] float32 in [0, 1]
-  weights: np.ndarray  # [P] float32, 0 is masked out
-  trials: np.ndarray  # [P] float32, 0 where there were no rollouts
+  weights: np.ndarray  # [P] float32, 1 or 0; steps of weight 0 are masked out
+  trials: np.ndarray  # [P] float32, rollouts behind the value; 0 if none
 
 
 def step_targets(chain: Chain, steps: int, config: TargetConfig) -> Targets:
-  """The targets of the first `steps` steps, which are those that fit.
+  """Returns the targets of the first `steps` steps of a chain.
 
-  A chain without labels, without an outcome (for outcome supervision), or cut
-  before its last step (likewise) gets weights that are all 0.
+  All weights are 0 if the chain has no labels or, under outcome supervision,
+  if it has no outcome or was cut before its last step.
+
+  Args:
+    chain: the chain with its labels and outcome.
+    steps: number of steps that fit into the model's window.
+    config: how labels become targets.
   """
   values = np.zeros(steps, np.float32)
   weights = np.zeros(steps, np.float32)

@@ -1,8 +1,8 @@
-"""Text to token ids and back.
+"""Tokenizers: text to token ids and back, used by `encoding`.
 
-Two built-in tokenizers share the same four special ids, which no text can
-produce: the words of the arithmetic domain, and plain UTF-8 bytes. Language
-models bring a `tokenizer.json`.
+There are two built-in tokenizers, one for the words of the arithmetic domain
+and one for UTF-8 bytes. They share four special ids, which no text can produce.
+Language models bring a `tokenizer.json`.
 """
 
 import copy
@@ -22,7 +22,7 @@ SPECIALS = ('<pad>', '<bos>', '<step_end>', '<problem_end>')
 
 
 class Tokenizer(Protocol):
-  """What the encoding needs of a tokenizer."""
+  """Describes what `encoding` needs of a tokenizer."""
 
   name: str
   vocab_size: int
@@ -35,7 +35,7 @@ class Tokenizer(Protocol):
 
 
 class ArithmeticTokenizer:
-  """One id per blank-separated word: the numbers 0 to 99, signs, `mod`, `:`."""
+  """Gives an id to each word: the numbers 0 to 99, signs, `mod` and `:`."""
 
   name = 'arithmetic'
   _WORDS = ('+', '-', '*', '=', 'mod', ':', *map(str, range(100)))
@@ -45,7 +45,7 @@ class ArithmeticTokenizer:
     self._ids = {w: i + len(SPECIALS) for i, w in enumerate(self._WORDS)}
 
   def encode(self, text: str) -> list[int]:
-    """Ids of `text`; a word outside the vocabulary is a UserError."""
+    """Returns the ids of a text; raises UserError for an unknown word."""
     try:
       return [self._ids[word] for word in text.split()]
     except KeyError as error:
@@ -62,7 +62,7 @@ class ArithmeticTokenizer:
 
 
 class ByteTokenizer:
-  """UTF-8 bytes, moved up past the special ids."""
+  """Gives an id to each UTF-8 byte, counted from after the special ids."""
 
   name = 'bytes'
   vocab_size = len(SPECIALS) + 256
@@ -84,23 +84,27 @@ class ByteTokenizer:
 
 
 class HuggingFaceTokenizer:
-  """The text of a `tokenizer.json`, read by the `tokenizers` library.
+  """Wraps a `tokenizer.json`, read by the `tokenizers` library.
 
   Attributes:
-    json: that text.
-    first_ids: what the tokenizer itself puts before a text, such as <s>.
-    specials: the special tokens as they are written.
+    json: the content of the file.
+    name: 16 hex digits of the content's SHA-256.
+    vocab_size: the largest id plus 1.
+    first_ids: ids that the tokenizer itself puts before a text, such as <s>.
+    specials: the texts of the special tokens.
 
   Args:
-    where: where the text comes from, for the error message.
+    text: the content of the file.
+    where: where the content comes from, for error messages.
 
   Raises:
-    UserError: the text is no tokenizer.
+    UserError: the text is not a tokenizer.
   """
 
   def __init__(self, text: str, where: str) -> None:
     try:
-      # Two of them: the second takes what looks like a special token as text.
+      # Steps are encoded by the second copy, which reads a special token in a
+      # text as ordinary characters, so no step can forge a separator.
       self._special = tokenizers.Tokenizer.from_str(text)
       self._plain = tokenizers.Tokenizer.from_str(text)
       self._special.encode('a')
@@ -110,12 +114,12 @@ class HuggingFaceTokenizer:
         "the 'tokenizers' library"
       ) from None
     self._plain.encode_special_tokens = True
-    for each in (self._special, self._plain):
-      each.no_padding()
-      each.no_truncation()
+    for tokenizer in (self._special, self._plain):
+      tokenizer.no_padding()
+      tokenizer.no_truncation()
     self.json = text
     self.name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    # Ids may have gaps.
+    # The number of tokens would be too small: ids may have gaps.
     self.vocab_size = 1 + max(self._special.get_vocab().values())
     added = self._special.get_added_tokens_decoder().values()
     self.specials = tuple(token.content for token in added if token.special)
@@ -127,18 +131,19 @@ class HuggingFaceTokenizer:
         'model'
       )
     self.first_ids = tuple(with_specials[: with_specials.index(alone[0])])
-    # SentencePiece puts a blank before every text; a step is no new text.
+    # SentencePiece puts a blank before every text. A step continues a text, so
+    # it is encoded behind an anchor whose ids are cut off again.
     inside = self.encode_template('\na')[len(self.encode_template('\n')) :]
     self._anchor = '' if inside == alone else '\n'
 
   def alone(self) -> 'HuggingFaceTokenizer':
-    """The same, but `encode` takes each text as a text of its own."""
+    """Returns a copy whose `encode` treats each text as the start of one."""
     other = copy.copy(self)
     other._anchor = ''
     return other
 
   def id_of(self, token: str) -> int:
-    """The id of one token; a UserError where there is none."""
+    """Returns the id of a token; raises UserError if there is none."""
     found = self._special.token_to_id(token)
     if found is None:
       raise UserError(
@@ -147,13 +152,13 @@ class HuggingFaceTokenizer:
       )
     return found
 
-  def first_from(self, number: int) -> tuple[int, str]:
-    """The first token with this id or a greater one: its id and its text."""
+  def first_token_from(self, lowest: int) -> tuple[int, str]:
+    """Returns id and text of the first token whose id is at least `lowest`."""
     vocabulary = self._special.get_vocab()
-    return min((i, text) for text, i in vocabulary.items() if i >= number)
+    return min((i, text) for text, i in vocabulary.items() if i >= lowest)
 
   def encode(self, text: str) -> list[int]:
-    """Ids of text inside a chain; none of them is a special token."""
+    """Returns the ids of text inside a chain; none is a special token."""
     encode = self._plain.encode
     if any('\ud800' <= c <= '\udfff' for c in text):
       raise UserError(
@@ -165,7 +170,7 @@ class HuggingFaceTokenizer:
     return ids[len(anchor) :]
 
   def encode_template(self, text: str) -> list[int]:
-    """Ids of the beginning of a chain, special tokens read as such."""
+    """Returns the ids of a chain's beginning; special tokens are recognised."""
     return self._special.encode(text, add_special_tokens=False).ids
 
   def decode(self, ids: Sequence[int]) -> str:
@@ -176,7 +181,7 @@ BUILT_IN = {'arithmetic': ArithmeticTokenizer, 'bytes': ByteTokenizer}
 
 
 def read_tokenizer(directory: pathlib.Path) -> HuggingFaceTokenizer:
-  """The tokenizer.json of a folder; a UserError where there is none."""
+  """Reads the tokenizer.json of a folder; raises UserError if it cannot."""
   path = directory / 'tokenizer.json'
   try:
     text = paths.read_text(path)
@@ -188,21 +193,22 @@ def read_tokenizer(directory: pathlib.Path) -> HuggingFaceTokenizer:
 
 
 def check_rows(tokenizer: Tokenizer, rows: int, where: object) -> None:
-  """Raises UserError unless a model has a row for every token.
+  """Raises UserError unless an embedding has a row for every token.
 
-  More rows than tokens are usual: embeddings are padded.
+  More rows than tokens are allowed, because embeddings are often padded.
 
   Args:
-    rows: of its embedding.
-    where: the model and its tokenizer are.
+    tokenizer: the tokenizer of the model.
+    rows: number of rows of the model's embedding.
+    where: where model and tokenizer are, for the error message.
   """
   if tokenizer.vocab_size <= rows:
     return
-  number, text = rows, tokenizer.decode([rows])
+  token, text = rows, tokenizer.decode([rows])
   if isinstance(tokenizer, HuggingFaceTokenizer):
-    number, text = tokenizer.first_from(rows)
+    token, text = tokenizer.first_token_from(rows)
   raise UserError(
-    f'{where}: the token {text!r} of the tokenizer has the id {number}, but '
+    f'{where}: the token {text!r} of the tokenizer has the id {token}, but '
     f'the embedding of the model has {rows} rows; the two are of different '
     'models, or tokens were added without rows for them: bring the tokenizer '
     'of this model'
@@ -210,7 +216,7 @@ def check_rows(tokenizer: Tokenizer, rows: int, where: object) -> None:
 
 
 def get_tokenizer(name: str) -> Tokenizer:
-  """The built-in tokenizer called `name`."""
+  """Returns the built-in tokenizer called `name`."""
   if name not in BUILT_IN:
     raise UserError(
       f'unknown tokenizer {name!r}: expected one of {", ".join(BUILT_IN)}'

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.data.chains import Chain
-from prm_jax.data.pipeline import make_batches, take_census
+from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
 from prm_jax.evals import policy as policy_evaluation
 from prm_jax.evals.prm import some_problems
 from prm_jax.inference.generator import Generator
@@ -104,11 +104,13 @@ def dev_set(opened: TrainingJob) -> DevSet:
     census,
     fmt,
     targets,
-    batch_size=data.batch_size,
-    row_length=data.row_length,
-    max_steps_per_row=data.max_steps_per_row,
-    seed=0,
-    epochs=1,
+    BatchConfig(
+      batch_size=data.batch_size,
+      row_length=data.row_length,
+      max_steps_per_row=data.max_steps_per_row,
+      seed=0,
+      epochs=1,
+    ),
   ):
     missing = data.batch_size - len(batch['tokens'])
     batches.append(

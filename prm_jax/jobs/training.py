@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.encoding import make_format
-from prm_jax.data.pipeline import make_batches, take_census
+from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
 from prm_jax.data.shards import Share, share_of_process
 from prm_jax.inference import loading
 from prm_jax.inference.loading import ModelDescription
@@ -198,11 +198,13 @@ def train_best(
       census,
       described.format,
       settings.targets,
-      batch_size=data.batch_size,
-      row_length=data.row_length,
-      max_steps_per_row=data.max_steps_per_row,
-      seed=settings.seed,
-      share=job.share,
+      BatchConfig(
+        batch_size=data.batch_size,
+        row_length=data.row_length,
+        max_steps_per_row=data.max_steps_per_row,
+        seed=settings.seed,
+      ),
+      job.share,
     )
   )
 

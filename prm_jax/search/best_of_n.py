@@ -1,4 +1,4 @@
-"""Whole chains, one of which is chosen: by its score, or by vote."""
+"""Samples whole chains, of which the highest score or a vote chooses one."""
 
 import dataclasses
 
@@ -9,12 +9,13 @@ from prm_jax.search.tree import ROOT, Tree
 
 @dataclasses.dataclass(frozen=True)
 class BestOfNConfig:
-  """How many chains.
+  """Sets the number of chains.
 
   Attributes:
-    samples: N.
-    round_size: chains between two looks at a budget of tokens, FLOPs or
-      seconds; 0: 4. Without such a budget it is all N at once.
+    samples: N, the number of chains.
+    round_size: number of chains written between two checks of a budget in
+      tokens, FLOPs or seconds; 0 means 4. Without such a budget all N chains
+      are written in one round.
   """
 
   samples: int = 16
@@ -28,7 +29,7 @@ class BestOfNConfig:
 
 
 def best_of_n(tree: Tree, config: BestOfNConfig, common: SearchConfig) -> Grow:
-  """N chains from the problem, each written in one go."""
+  """Samples N whole chains from the problem."""
   del tree, common
   whole = Expand(ROOT, config.samples, 0)
   if config.round_size:

@@ -1,4 +1,4 @@
-"""One small valid record of every format, worked out by hand in the tests."""
+"""Gives one small valid record of every format to the tests of readers."""
 
 import copy
 
@@ -147,7 +147,7 @@ EXAMPLES['gsm8k_stated'] = EXAMPLES['gsm8k']
 
 
 def phase_2():
-  """The raw PRM800K example as of phase 2: it stops at the first error."""
+  """Returns a raw PRM800K record of phase 2, which stops at the first error."""
   record = example('prm800k')
   last = record['label']['steps'][2]
   last['chosen_completion'] = None
@@ -158,5 +158,5 @@ def phase_2():
 
 
 def example(fmt):
-  """A copy of the format's example, free to be changed."""
+  """Returns a copy of a format's example, which the caller may change."""
   return copy.deepcopy(EXAMPLES[fmt])

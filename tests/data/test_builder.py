@@ -1,4 +1,4 @@
-"""Chains come back from disk exactly, or the build says why they cannot."""
+"""Tests that chains are read back exactly, or that errors say why not."""
 
 import dataclasses
 import subprocess
@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prm_jax.data import builder
-from prm_jax.data.chains import SOURCES, Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.runtime.errors import UserError
+from tests.data.chain_strategies import any_chain
 
 FULL = Chain(
   'Prøblem \U0001f600\n',
@@ -29,7 +30,7 @@ BARE = Chain('p', ('s',))
 CHAINS = [FULL, BARE, dataclasses.replace(BARE, outcome=True, answer='7')]
 
 
-def test_round_trip_in_order(tmp_path):
+def test_splits_are_read_back_in_order(tmp_path):
   builder.build(tmp_path, 'set', {'train': CHAINS * 20, 'test': CHAINS[::-1]})
   train = builder.load(tmp_path, 'set', 'train')
   test = builder.load(tmp_path, 'set', 'test')
@@ -42,50 +43,15 @@ def test_round_trip_in_order(tmp_path):
   assert train.fingerprint in repr(train)
 
 
-TEXT = st.text(st.characters(codec='utf-8'), max_size=6)
-STEP = TEXT.filter(lambda text: bool(text.strip()))
-COUNTS = st.integers(0, 2**63 - 1)
-JSON = st.recursive(
-  st.none() | st.booleans() | st.integers() | TEXT | st.floats(-1e9, 1e9),
-  lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner),
-  max_leaves=4,
-)
-
-
-@st.composite
-def step_labels(draw):
-  counts = sorted(draw(st.tuples(COUNTS, COUNTS)))
-  return StepLabel(
-    draw(st.none() | st.floats(0, 1)),
-    draw(st.sampled_from(SOURCES)),
-    *draw(st.sampled_from([(None, None), tuple(counts)])),
-    neutral=draw(st.booleans()),
-  )
-
-
-@st.composite
-def any_chain(draw):
-  steps = draw(st.lists(STEP, min_size=1, max_size=4))
-  labels = draw(st.just(()) | st.tuples(*[step_labels() for _ in steps]))
-  return Chain(
-    draw(STEP),
-    tuple(steps),
-    draw(st.none() | TEXT),
-    draw(st.none() | st.booleans()),
-    labels,
-    draw(st.dictionaries(TEXT, JSON, max_size=3)),
-  )
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.lists(any_chain(), min_size=1, max_size=5))
-def test_any_chain_comes_back(chains):
+def test_any_chain_is_read_back_exactly(chains):
   with tempfile.TemporaryDirectory() as folder:
     builder.build(folder, 'set', {'train': chains})
     assert list(builder.load(folder, 'set', 'train')) == chains
 
 
-def test_grain_reads_it(tmp_path):
+def test_grain_reads_a_split(tmp_path):
   builder.build(tmp_path, 'set', {'train': CHAINS})
   source = builder.load(tmp_path, 'set', 'train')
   dataset = grain.MapDataset.source(source).map(lambda chain: chain.problem)
@@ -107,7 +73,10 @@ def test_the_same_chains_are_not_built_again(tmp_path):
 
 
 class Interrupted(list):
-  """Chains of which the last is never read a second time."""
+  """Raises KeyboardInterrupt when its last chain is read the second time.
+
+  `build` reads the chains once for the fingerprint and once to write them.
+  """
 
   reads = 0
 
@@ -169,7 +138,7 @@ print([name for name in sys.modules if name.split('.')[0] == 'tensorflow'])
   assert (done.stdout, done.stderr) == ('[]\n', '')
 
 
-def test_the_fingerprint_sees_every_field():
+def test_the_fingerprint_depends_on_every_field_and_the_order():
   seen = {builder.fingerprint([FULL])}
   changes = {
     'problem': 'q',
@@ -222,7 +191,7 @@ def with_meta(**meta):
     ),
   ],
 )
-def test_chains_that_cannot_be_written(tmp_path, bad, message):
+def test_chains_that_cannot_be_written_are_rejected(tmp_path, bad, message):
   with pytest.raises(UserError, match=message):
     builder.build(tmp_path, 'set', {'train': [FULL, bad]})
   assert not list(tmp_path.iterdir())
@@ -239,12 +208,12 @@ def test_chains_that_cannot_be_written(tmp_path, bad, message):
     ('set', {}, "dataset 'set' has no splits"),
   ],
 )
-def test_names_and_splits(tmp_path, name, splits, message):
+def test_bad_names_and_splits_are_rejected(tmp_path, name, splits, message):
   with pytest.raises(UserError, match=message):
     builder.build(tmp_path, name, splits)
 
 
-def test_folders_that_are_no_datasets(tmp_path):
+def test_incomplete_folders_are_rejected(tmp_path):
   builder.build(tmp_path, 'set', {'train': CHAINS})
   with pytest.raises(UserError, match="no split 'test'; expected one of train"):
     builder.load(tmp_path, 'set', 'test')
@@ -265,11 +234,11 @@ def test_folders_that_are_no_datasets(tmp_path):
   ['metadata.json', 'dataset_info.json', 'features.json', 'array_record'],
 )
 @pytest.mark.parametrize('size', [None, 0, 0.5])
-def test_damaged_files_of_a_dataset(tmp_path, file, size):
-  """Deleted, empty or half there."""
+def test_damaged_files_are_rejected(tmp_path, file, size):
+  """Deletes, empties or halves one file of the data set."""
   builder.build(tmp_path, 'set', {'train': CHAINS})
   folder = tmp_path / 'set' / builder.VERSION
-  (path,) = [each for each in folder.iterdir() if file in each.name]
+  (path,) = folder.glob(f'*{file}*')
   data = path.read_bytes()
   path.unlink()
   if size is not None:

@@ -1,14 +1,12 @@
-"""Chains and step labels check themselves and survive to_dict / from_dict."""
+"""Tests the checks of chains and step labels, and their JSON form."""
 
 import dataclasses
 import json
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from prm_jax.data.chains import (
-  SOURCES,
   Chain,
   StepLabel,
   first_error,
@@ -16,47 +14,15 @@ from prm_jax.data.chains import (
   to_dict,
 )
 from prm_jax.runtime.errors import UserError
-
-TEXT = st.text(min_size=1).filter(str.strip)
-JSON = st.recursive(
-  st.none() | st.booleans() | st.integers() | st.floats(-9, 9) | st.text(),
-  lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-  max_leaves=5,
-)
+from tests.data.chain_strategies import any_chain
 
 
-@st.composite
-def labels(draw):
-  trials = draw(st.none() | st.integers(0, 64))
-  return StepLabel(
-    value=draw(st.none() | st.floats(0, 1)),
-    source=draw(st.sampled_from(SOURCES)),
-    successes=None if trials is None else draw(st.integers(0, trials)),
-    trials=trials,
-    neutral=draw(st.booleans()),
-  )
-
-
-@st.composite
-def chains(draw):
-  steps = draw(st.lists(TEXT, min_size=1, max_size=4))
-  n = draw(st.sampled_from((0, len(steps))))
-  return Chain(
-    problem=draw(TEXT),
-    steps=tuple(steps),
-    answer=draw(st.none() | st.text()),
-    outcome=draw(st.none() | st.booleans()),
-    labels=tuple(draw(st.lists(labels(), min_size=n, max_size=n))),
-    meta=draw(st.dictionaries(st.text(), JSON, max_size=3)),
-  )
-
-
-@given(chains())
-def test_a_chain_survives_json(chain):
+@given(any_chain())
+def test_a_chain_is_the_same_after_json(chain):
   assert from_dict(json.loads(json.dumps(to_dict(chain)))) == chain
 
 
-def test_to_dict_by_hand():
+def test_to_dict_returns_plain_json_types():
   label = StepLabel(0.25, 'rollout', 1, 4)
   chain = Chain('p', ('s',), '7', True, (label,), {'id': 'x'})
   assert to_dict(chain) == {
@@ -112,7 +78,7 @@ def test_from_dict_needs_only_problem_and_steps():
     ({'lables': []}, "unknown field 'lables'"),
   ],
 )
-def test_from_dict_refuses(change, message):
+def test_from_dict_rejects_bad_fields(change, message):
   record = {'problem': 'p', 'steps': ['a', 'b']} | change
   with pytest.raises(UserError, match=message) as caught:
     from_dict(record)
@@ -128,7 +94,7 @@ def test_from_dict_names_the_missing_field(name):
 
 
 @pytest.mark.parametrize('record', [None, 3, 'text', [['problem', 'p']]])
-def test_from_dict_refuses_what_is_no_object(record):
+def test_from_dict_rejects_records_that_are_not_objects(record):
   with pytest.raises(UserError, match='expected an object'):
     from_dict(record)
 
@@ -160,7 +126,7 @@ def test_records_cannot_be_changed():
     Chain('p', ('s',)).problem = 'q'
 
 
-def test_first_error():
+def test_first_error_is_below_one_half_or_not_above_the_threshold():
   right, wrong, unknown = StepLabel(0.5), StepLabel(0.49), StepLabel(None)
   assert first_error([right, unknown, wrong, wrong]) == 2
   assert first_error([right, unknown]) == -1

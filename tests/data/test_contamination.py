@@ -1,4 +1,4 @@
-"""Copies of evaluation problems are found, other problems are not."""
+"""Tests that copies of evaluation problems are found and others are not."""
 
 import json
 
@@ -37,7 +37,7 @@ from tests.shared.real_data import shared
     ('f(2), 3', 'f(2) 3'),
   ],
 )
-def test_copies_are_the_same(one, other):
+def test_copies_have_the_same_normal_form(one, other):
   assert normalise(one) == normalise(other)
 
 
@@ -55,12 +55,12 @@ def test_copies_are_the_same(one, other):
     ('10%', '10'),
   ],
 )
-def test_other_problems_are_not(one, other):
+def test_other_problems_have_another_normal_form(one, other):
   assert normalise(one) != normalise(other)
 
 
 @given(st.text('abcxyz0123456789+-*/=(){}^', min_size=1), st.data())
-def test_layout_changes_nothing(text, data):
+def test_layout_does_not_change_the_normal_form(text, data):
   loose = ''.join(
     char + data.draw(st.sampled_from(['', ' ', '\n', '$', r'\,', r'\quad ']))
     for char in text
@@ -72,7 +72,7 @@ def chain(problem):
   return Chain(problem, ('a',))
 
 
-def test_counts_per_set():
+def test_chains_are_removed_and_counted_per_evaluation_set():
   chains = [chain(p) for p in ('A b', 'a  b.', 'c', 'd', 'e')]
   kept, removed = remove_contaminated(
     chains, {'one': ['AB', 'x'], 'two': iter(['a b', 'D']), 'three': ['y']}
@@ -88,7 +88,7 @@ def test_counts_per_set():
     remove_contaminated(chains, {'none': []})
 
 
-def test_read_problems(tmp_path):
+def test_problems_are_read_from_every_known_field(tmp_path):
   path = tmp_path / 'eval.json'
   rows = [
     {'problem': ' P '},
@@ -100,7 +100,7 @@ def test_read_problems(tmp_path):
   for text, message in (
     ('{"answer": 1}', ':1: none of the fields problem, question, '),
     ('{"problem": "P"}\n{"problem": 3}', ":2: 'problem' is 3"),
-    ('{"problem": "P"}\n[', ':2: not JSON|:2: the file is cut off'),
+    ('{"problem": "P"}\n[', ':2: the file is cut off'),
     ('3', ':1: 3 where a JSON object belongs'),
     ('', 'has no records'),
   ):
@@ -164,6 +164,6 @@ def test_processbench_is_in_the_test_sets_it_was_drawn_from():
   ('name', 'count'),
   [('math/test_5000.jsonl', 5000), ('gsm8k/test.jsonl', 1319)],
 )
-def test_no_two_problems_of_a_test_set_become_one(name, count):
+def test_problems_of_a_test_set_have_distinct_normal_forms(name, count):
   problems = read_problems(shared(name))
   assert len({normalise(problem) for problem in problems}) == count

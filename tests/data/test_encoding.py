@@ -1,4 +1,4 @@
-"""Encoding: ids, step ends and truncation never fall out of line."""
+"""Tests that ids, step ends and truncation agree."""
 
 import dataclasses
 
@@ -12,6 +12,7 @@ from prm_jax.data.encoding import make_format
 from prm_jax.data.tokenizer import HuggingFaceTokenizer
 from prm_jax.runtime.errors import UserError
 
+PROBLEM, SOLUTION = 'mod 10 : 7 * 3', ['7 * 3 = 1', '1 + 1 = 2']
 STEPS = st.lists(
   st.text(st.characters(codec='utf-8'), min_size=1, max_size=12),
   min_size=1,
@@ -19,9 +20,9 @@ STEPS = st.lists(
 )
 
 
-def test_worked_example():
+def test_ids_and_step_ends_of_a_chain():
   fmt = make_format('arithmetic', 32)
-  encoding = fmt.encode('mod 10 : 7 * 3', ['7 * 3 = 1', '1 + 1 = 2'])
+  encoding = fmt.encode(PROBLEM, SOLUTION)
   assert fmt.tokenizer.decode(encoding.tokens) == (
     '<bos> mod 10 : 7 * 3 <problem_end> 7 * 3 = 1 <step_end> 1 + 1 = 2 '
     '<step_end>'
@@ -30,45 +31,43 @@ def test_worked_example():
   assert encoding.prompt_length == 8
 
 
-def test_a_policy_ends_its_chain():
+def test_a_policy_ends_its_chain_with_the_end_token():
   fmt = make_format('arithmetic', 21)
-  problem, steps = 'mod 10 : 7 * 3', ['7 * 3 = 1', '1 + 1 = 2']
-  ended = fmt.encode_with_end(problem, steps)
+  ended = fmt.encode_with_end(PROBLEM, SOLUTION)
   assert fmt.tokenizer.decode(ended.tokens).endswith(
     '2 <step_end> <problem_end>'
   )
-  bare = fmt.encode(problem, steps)
+  bare = fmt.encode(PROBLEM, SOLUTION)
   np.testing.assert_array_equal(ended.tokens[:-1], bare.tokens)
   np.testing.assert_array_equal(ended.step_ends, bare.step_ends)
   assert ended.tokens.dtype == bare.tokens.dtype
 
 
 @pytest.mark.parametrize('max_length', [20, 19])
-def test_a_chain_that_was_cut_or_leaves_no_room_has_no_end(max_length):
+def test_a_cut_or_full_chain_has_no_end_token(max_length):
   fmt = make_format('arithmetic', max_length)
-  problem, steps = 'mod 10 : 7 * 3', ['7 * 3 = 1', '1 + 1 = 2']
   np.testing.assert_array_equal(
-    fmt.encode_with_end(problem, steps).tokens,
-    fmt.encode(problem, steps).tokens,
+    fmt.encode_with_end(PROBLEM, SOLUTION).tokens,
+    fmt.encode(PROBLEM, SOLUTION).tokens,
   )
 
 
-def test_a_format_without_an_end_is_no_policy_s():
+def test_a_policy_needs_a_format_with_an_end_token():
   fmt = dataclasses.replace(make_format('bytes', 9), end=None)
   with pytest.raises(UserError, match=r'set data\.end'):
     fmt.encode_with_end('a', ['b'])
 
 
-def test_number_tokens_are_of_steps_and_never_the_first_of_one():
+def test_number_tokens_exclude_the_problem_and_the_first_token_of_a_step():
   fmt = make_format('arithmetic', 32)
-  encoding = fmt.encode('mod 10 : 7 * 3', ['7 * 3 = 1', '1 + 12 = 3'])
+  encoding = fmt.encode(PROBLEM, ['7 * 3 = 1', '1 + 12 = 3'])
   marked = np.flatnonzero(fmt.number_tokens(encoding))
   assert fmt.tokenizer.decode(encoding.tokens[marked]) == '3 1 12 3'
   np.testing.assert_array_equal(marked, [10, 12, 16, 18])
 
 
-def test_a_separator_with_a_digit_is_no_number():
-  words = {'<step_0>': 0, 'a': 1, '7': 2, '3b': 9}  # with a gap
+def test_a_separator_with_a_digit_is_no_number_token():
+  words = {'<step_0>': 0, 'a': 1, '7': 2, '3b': 9}  # the ids have a gap
   made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, '<step_0>'))
   made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
   made.add_special_tokens(['<step_0>'])
@@ -80,7 +79,7 @@ def test_a_separator_with_a_digit_is_no_number():
 
 
 @given(st.text(st.characters(codec='utf-8'), max_size=12), STEPS)
-def test_steps_come_back_whole(problem, steps):
+def test_tokens_between_step_ends_decode_to_the_steps(problem, steps):
   fmt = make_format('bytes', 4096)
   encoding = fmt.encode(problem, steps)
   starts = [encoding.prompt_length, *(encoding.step_ends[:-1] + 1)]
@@ -114,7 +113,7 @@ def test_no_text_can_forge_a_separator():
   assert (encoding.tokens == fmt.separator[0]).sum() == 1
 
 
-def test_no_steps_and_unknown_words_are_refused():
+def test_missing_steps_and_unknown_words_are_rejected():
   with pytest.raises(UserError, match='without steps'):
     make_format('bytes', 64).encode('p', [])
   with pytest.raises(UserError, match="'100' is not a word"):
@@ -123,7 +122,7 @@ def test_no_steps_and_unknown_words_are_refused():
     make_format('words', 64)
 
 
-def test_fingerprint_tells_formats_apart():
+def test_formats_have_different_fingerprints():
   formats = [make_format('bytes', 64), make_format('arithmetic', 64)]
   prints = [fmt.fingerprint() for fmt in formats]
   assert prints[0] != prints[1]

@@ -1,4 +1,4 @@
-"""Whatever a file holds, reading it gives chains or a UserError."""
+"""Tests that reading any file gives chains or a UserError, never a crash."""
 
 import json
 import pathlib
@@ -34,7 +34,7 @@ VALUES = st.recursive(
 
 
 def check_file(data: bytes, fmt: str) -> None:
-  """Both modes end well, agree with each other, and lose no record."""
+  """Reads a file in both modes; they must agree and lose no record."""
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'in.jsonl'
     side = pathlib.Path(folder) / 'bad.jsonl'
@@ -59,14 +59,14 @@ def check_file(data: bytes, fmt: str) -> None:
     if stopped is not None:
       assert stopped == (chains, summary)
     if not {'id', 'idx'} & EXAMPLES[fmt].keys():
-      # Without ids of their own, chains have the number of their record.
+      # The ids of these chains are the numbers of their records.
       read = {chain.meta['id'].split('/')[0] for chain in chains}
       left_out = sum(summary.skipped.values()) + summary.quarantined
       assert summary.records == len(read) + left_out
 
 
 def places(value, path=()):
-  """The path of every value inside a JSON value."""
+  """Yields the path of every value inside a JSON value."""
   yield path
   if isinstance(value, dict | list):
     keys = value if isinstance(value, dict) else range(len(value))
@@ -76,7 +76,7 @@ def places(value, path=()):
 
 @st.composite
 def mutated(draw, fmt):
-  """A valid record with a value dropped, replaced, cut or said twice."""
+  """Draws a valid record with one value dropped, replaced, cut or repeated."""
   record = example(fmt)
   if fmt == 'prm800k' and draw(st.booleans()):
     record = phase_2()
@@ -100,7 +100,7 @@ def mutated(draw, fmt):
 @pytest.mark.parametrize('fmt', FORMATS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_any_mutation_of_a_valid_record(fmt, data):
+def test_mutated_records(fmt, data):
   record = data.draw(mutated(fmt))
   lines = [json.dumps(r) for r in (example(fmt), record, example(fmt))]
   check_file('\n'.join(lines).encode(), fmt)
@@ -110,7 +110,7 @@ def test_any_mutation_of_a_valid_record(fmt, data):
 @pytest.mark.parametrize('fmt', FORMATS)
 @settings(max_examples=40, deadline=None)
 @given(value=VALUES)
-def test_any_json_value(fmt, value):
+def test_any_json_value_as_record_and_as_field(fmt, value):
   check_file(json.dumps(value).encode(), fmt)
   fields = dict.fromkeys(EXAMPLES[fmt], value)
   check_file(json.dumps(fields).encode(), fmt)
@@ -119,7 +119,7 @@ def test_any_json_value(fmt, value):
 @pytest.mark.parametrize('fmt', FORMATS)
 @settings(max_examples=40, deadline=None)
 @given(cut=st.floats(0, 1), junk=st.binary(max_size=3), array=st.booleans())
-def test_any_cut_and_any_bytes(fmt, cut, junk, array):
+def test_cut_files_and_inserted_bytes(fmt, cut, junk, array):
   lines = json.dumps(example(fmt), ensure_ascii=False)
   text = f'[{lines},\n{lines}]' if array else f'{lines}\n{lines}\n'
   data = text.encode()
@@ -163,9 +163,7 @@ FLAT = json.dumps(EXAMPLES['prm800k_flat'])
     (FLAT.replace('-1]', '-1, 1]'), 1, '5 ratings for 4 steps'),
   ],
 )
-def test_the_message_has_file_line_reason_and_cure(
-  tmp_path, text, line, reason
-):
+def test_errors_name_file_line_reason_and_cure(tmp_path, text, line, reason):
   path = tmp_path / 'f.jsonl'
   path.write_text(text, 'utf-8')
   with pytest.raises(UserError) as caught:
@@ -260,7 +258,9 @@ def test_quarantine_keeps_the_rows_of_other_files(tmp_path):
     ),
   ],
 )
-def test_arguments_and_files(tmp_path, monkeypatch, arguments, message):
+def test_bad_arguments_and_files_are_rejected(
+  tmp_path, monkeypatch, arguments, message
+):
   monkeypatch.chdir(tmp_path)
   for name, text in (
     ('good', FLAT),

@@ -1,4 +1,4 @@
-"""Every real file is read in full, and the counts are counted again here."""
+"""Tests the readers on real files and counts their records a second time."""
 
 import json
 
@@ -26,8 +26,8 @@ def test_prm800k_subset():
 def test_raw_prm800k():
   path = shared('format_samples/samples_prm800k.jsonl')
   chains, summary = read_chains(path, 'prm800k')
-  # Alternatives by hand: record 1 has 1+5+1+1+1+5 ratings on 10 paths, record 2
-  # 10 on 4, record 3 11 on 7, record 4 13 on 7.
+  # Counted by hand: record 1 has 1+5+1+1+1+5 ratings on 10 paths, record 2 has
+  # 10 on 4, record 3 has 11 on 7, record 4 has 13 on 7.
   skipped = {'give_up': 1, 'initial screening': 1}
   assert summary == ReadSummary(6, 28, 48, skipped, 0)
   rated = [
@@ -39,7 +39,7 @@ def test_raw_prm800k():
   assert len(rated) == summary.ratings
   wrong = sum(s.value == 0 for chain in chains for s in chain.labels)
   assert wrong == rated.count(-1)
-  # Phase 2: the pre-generated solution up to its first error.
+  # In phase 2 the path is the pre-generated solution up to its first error.
   phase_2 = chains[10]
   assert [s.value for s in phase_2.labels] == [1, 1, 1, 1, 1, 1, 0]
   assert [s.neutral for s in phase_2.labels] == [i == 1 for i in range(7)]
@@ -68,7 +68,7 @@ def test_math_shepherd():
 def test_math_aps():
   path = shared('format_samples/samples_math-aps.jsonl')
   chains, summary = read_chains(path, 'math_aps')
-  # 90, 13 and 42 prefixes, one of each the bare question.
+  # There are 90, 13 and 42 prefixes; one of each is the bare question.
   assert summary == ReadSummary(3, 134, 142, {}, 0)
   for record in lines(path):
     values = [entry['mc_value'] for entry in record['reasoning_steps'][1:]]

@@ -1,4 +1,4 @@
-"""Every format against chains worked out by hand."""
+"""Tests the readers of all formats on records worked out by hand."""
 
 import json
 
@@ -30,7 +30,7 @@ def test_every_format_has_an_example():
   assert EXAMPLES.keys() == READERS.keys()
 
 
-def test_gsm8k_loses_its_marks():
+def test_gsm8k_drops_calculator_annotations():
   (chain,) = read('gsm8k')
   assert chain.steps == ('So 48/2 = 24.', 'Then 24+1=25.')
   assert (chain.answer, chain.outcome) == ('25', True)
@@ -46,7 +46,7 @@ def test_gsm8k_states_its_answer_for_a_policy():
 
 
 @pytest.mark.parametrize('answer', ['#### 25', 'no answer', 'a\n25'])
-def test_gsm8k_without_its_answer_is_refused(answer):
+def test_gsm8k_without_its_answer_is_rejected(answer):
   with pytest.raises(UserError, match="'answer' is no worked answer"):
     read('gsm8k', answer=answer)
 
@@ -117,11 +117,13 @@ def test_prm800k_keeps_a_rating_of_a_step_by_hand_that_was_not_chosen():
     ),
   ],
 )
-def test_prm800k_policy_skips(where, value, reason):
+def test_prm800k_skips_sessions_by_the_rules_of_the_format(
+  where, value, reason
+):
   assert read('prm800k', **{where: value}) == Skip(reason)
 
 
-def test_prm800k_refuses_ratings_after_the_end():
+def test_prm800k_rejects_ratings_after_the_end():
   record = phase_2()
   record['label']['steps'].append(record['label']['steps'][0])
   with pytest.raises(UserError, match=r'steps\[3\] follows a step at which'):
@@ -157,7 +159,7 @@ def test_prmbench_counts_from_one():
   assert chain.labels == (judge(1.0),) * 4
 
 
-def test_prmbench_skips_what_is_off_by_its_own_count():
+def test_prmbench_skips_indices_past_the_end_and_blank_steps():
   past = Skip('error_steps past the last step')
   assert read('prmbench', error_steps=[2, 5]) == past
   blank = ['a', '', 'c', 'd']
@@ -198,7 +200,7 @@ def test_verify_then_generate():
 
 def test_math_aps_nests_prefixes_at_line_breaks():
   chains = read('math_aps')
-  # 'x = 4' is no parent of 'x = 42'; its second value is a chain of its own.
+  # 'x = 4' is not a parent of 'x = 42', and its second value gives a chain.
   assert sorted(paths(chains), key=repr) == sorted(
     [
       (('x = 4', 'so c'), (rollout(None), rollout(1.0))),
@@ -220,7 +222,7 @@ def test_math_aps_tree_gives_a_shared_node_its_value_once():
   ]
 
 
-def test_math_aps_refuses_and_skips():
+def test_math_aps_rejects_other_questions_and_skips_bare_ones():
   with pytest.raises(UserError, match='does not begin with the question'):
     read('math_aps', question='Other')
   with pytest.raises(UserError, match='is not the question'):

@@ -1,4 +1,4 @@
-"""Formats with steps in running text, against chains worked out by hand."""
+"""Tests readers of steps in running text on records worked out by hand."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def read(fmt, **changes):
   return READERS[fmt](example(fmt) | changes)
 
 
-def test_math_shepherd():
+def test_math_shepherd_reads_signs_answer_and_outcome():
   (chain,) = read('math_shepherd')
   assert chain.problem == 'How?'
   assert chain.steps == ('Step 1: a', 'Step 2: b. The answer is: 7')
@@ -28,7 +28,7 @@ def test_math_shepherd():
 
 
 def shepherd(*pieces):
-  """Text cut at the markers, as a record whose signs are all +."""
+  """Returns a record of these texts with + at every marker."""
   return {name: sign.join((*pieces, '')) for name, sign in SIGNS.items()}
 
 
@@ -38,13 +38,13 @@ SIGNS = {'input': ' ки\n', 'label': ' +\n'}
 @pytest.mark.parametrize(
   ('pieces', 'problem', 'steps'),
   [
-    # Numbering inside the question: the steps start at the last 'Step 1:'.
+    # The question has its own numbering; steps start at the last 'Step 1:'.
     (
       ('Do Step 1: mix. Step 2: bake. How? Step 1: a', 'Step 2: b'),
       'Do Step 1: mix. Step 2: bake. How?',
       ('Step 1: a', 'Step 2: b'),
     ),
-    # Markers at the line ends of the question label no step.
+    # Markers at the line ends of the question belong to no step.
     (
       ('First line', 'second line? Step 1: a', 'Step 2: b'),
       'First line second line?',
@@ -61,14 +61,14 @@ SIGNS = {'input': ' ки\n', 'label': ' +\n'}
     (('What is банки? Step 1: a',), 'What is банки?', ('Step 1: a',)),
   ],
 )
-def test_math_shepherd_finds_where_the_steps_start(pieces, problem, steps):
+def test_math_shepherd_finds_the_first_step(pieces, problem, steps):
   (chain,) = READERS['math_shepherd'](shepherd(*pieces))
   assert chain.problem.split() == problem.split()
   assert chain.steps == steps
   assert chain.meta.get('question_marks', 0) == len(pieces) - len(steps)
 
 
-def test_math_shepherd_leaves_out_the_signs_of_question_lines():
+def test_math_shepherd_drops_the_signs_of_question_lines():
   record = {
     'input': 'First ки\nsecond? Step 1: a ки\nStep 2: b ки',
     'label': 'First -\nsecond? Step 1: a +\nStep 2: b +',
@@ -110,12 +110,12 @@ def test_math_shepherd_leaves_out_the_signs_of_question_lines():
     ({'input': 3, 'label': 'x'}, "'input' is 3"),
   ],
 )
-def test_math_shepherd_refuses(record, message):
+def test_math_shepherd_rejects_bad_records(record, message):
   with pytest.raises(UserError, match=message):
     READERS['math_shepherd'](record)
 
 
-def test_trl_labels_stay_what_they_are():
+def test_trl_labels_are_booleans_numbers_or_null():
   (chain,) = read('trl', labels=[True, 0.25])
   assert chain.labels == (RIGHT, StepLabel(0.25))
   (chain,) = read('trl', labels=[None, False])
@@ -127,7 +127,7 @@ def test_trl_labels_stay_what_they_are():
     read('trl', labels=[True])
 
 
-def test_rlhflow():
+def test_rlhflow_reads_both_names_of_the_chat():
   for name in ('conversations', 'messages'):
     turns = example('rlhflow')['conversations']
     (chain,) = READERS['rlhflow']({name: turns})
@@ -145,7 +145,7 @@ def test_rlhflow():
     (2, {'content': ' '}, "'content' is ' '"),
   ],
 )
-def test_rlhflow_refuses(turn, change, message):
+def test_rlhflow_rejects_bad_turns(turn, change, message):
   record = example('rlhflow')
   record['conversations'][turn] |= change
   with pytest.raises(UserError, match=message):

@@ -1,8 +1,8 @@
-"""tokenizer.json files, and chains whose ids are those of one whole text.
+"""Tests tokenizer.json files and the ids of chains in published formats.
 
-The texts of the published formats are written out here by hand, and tokenised
-at once by the `tokenizers` library; `StepFormat` makes the same ids one step
-at a time. Where the two must differ, a test says how.
+The texts of the published formats are written out here by hand, and the
+`tokenizers` library tokenises each of them at once. `StepFormat` makes the same
+ids one step at a time. Where the two must differ, a test says how.
 """
 
 import json
@@ -30,7 +30,7 @@ AWKWARD = (
   ('a  b', ['c   d', 'e\tf', '\tg', "I'll", "don't", "'s"]),
   ('Q?', ['Step 1: 2 < 3 > 1', '<0x0A>', '▁x', '#', '=', '.', '?!']),
 )
-# The same with blanks around the texts.
+# These have blanks around the texts.
 BLANKS = (
   ('  How many?', ['One.', ' Two.', '  Three.', ' 4']),
   ('How many?\n', ['One. ', 'Two.  ', '\t', '3\n', ' \n ']),
@@ -50,7 +50,7 @@ ASSISTANT = '<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n'
 
 @pytest.fixture(scope='module')
 def formats(tmp_path_factory):
-  """A format and the library's own tokenizer for each style."""
+  """Returns the format and the library's own tokenizer for each style."""
   root = tmp_path_factory.mktemp('tokenizers')
   found = {}
   for style in STYLES:
@@ -65,8 +65,8 @@ def formats(tmp_path_factory):
   return found
 
 
-def whole(style, tokenizer, problem, steps):
-  """Ids up to the last score, as the authors' own code makes them."""
+def ids_of_text(style, tokenizer, problem, steps):
+  """Returns the ids up to the last score as the authors' own code does."""
 
   def encode(text, specials=False):
     return tokenizer.encode(text, add_special_tokens=specials).ids
@@ -93,17 +93,21 @@ def ids_of(fmt, problem, steps):
   return fmt.encode(problem, steps).tokens.tolist()
 
 
-@pytest.mark.parametrize('style', STYLES)
-@pytest.mark.parametrize(('problem', 'steps'), AWKWARD)
-def test_step_by_step_is_the_whole_text(formats, style, problem, steps):
+@pytest.mark.parametrize(
+  ('style', 'problem', 'steps'),
+  [(style, *texts) for style in STYLES for texts in AWKWARD]
+  + [
+    (style, *texts)
+    for style in ('qwen_prm', 'skywork', 'trl')
+    for texts in BLANKS
+  ],
+)
+def test_ids_of_steps_are_those_of_the_whole_text(
+  formats, style, problem, steps
+):
   fmt, tokenizer = formats[style]
-  assert ids_of(fmt, problem, steps) == whole(style, tokenizer, problem, steps)
-
-
-@pytest.mark.parametrize('style', ['qwen_prm', 'skywork', 'trl'])
-@pytest.mark.parametrize(('problem', 'steps'), BLANKS)
-def test_blanks_around_texts(formats, style, problem, steps):
-  test_step_by_step_is_the_whole_text(formats, style, problem, steps)
+  expected = ids_of_text(style, tokenizer, problem, steps)
+  assert ids_of(fmt, problem, steps) == expected
 
 
 TEXT = st.text('ab1 \n\t.π$é\u0301-', max_size=8)
@@ -112,32 +116,36 @@ STEP = TEXT.filter(str.strip)
 
 @given(STEP, st.lists(STEP, min_size=1, max_size=3))
 @settings(max_examples=150, deadline=None)
-def test_any_text(formats, problem, steps):
+def test_ids_of_any_steps_are_those_of_the_whole_text(formats, problem, steps):
   for style in STYLES:
     fmt, tokenizer = formats[style]
     texts = problem, steps
     if style == 'math_shepherd':
-      # Its tag cannot follow a blank: see the next test.
+      # The tag cannot follow a blank: see the next test.
       texts = problem.rstrip(), [step.rstrip() for step in steps]
-    assert ids_of(fmt, *texts) == whole(style, tokenizer, *texts)
+    assert ids_of(fmt, *texts) == ids_of_text(style, tokenizer, *texts)
 
 
-def test_math_shepherd_with_a_blank_before_the_tag(formats):
-  """The authors' code finds no tag there and gives no score; we do."""
+def test_math_shepherd_scores_a_step_that_ends_with_a_blank(formats):
+  """Finds the tag behind a blank, where the authors' code finds none."""
   fmt, tokenizer = formats['math_shepherd']
   (tag,) = fmt.separator
-  theirs = whole('math_shepherd', tokenizer, 'How many?', ['One. ', 'Two.'])
+  theirs = ids_of_text(
+    'math_shepherd', tokenizer, 'How many?', ['One. ', 'Two.']
+  )
   assert theirs.count(tag) == 1
   ours = fmt.encode('How many?', ['One. ', 'Two.'])
   assert [ours.tokens[end] for end in ours.step_ends] == [tag, tag]
-  # A problem that ends with a blank is the other text that changes.
-  theirs = whole('math_shepherd', tokenizer, 'How many? ', ['One.'])
+  # A blank at the end of the problem changes the ids, too.
+  theirs = ids_of_text('math_shepherd', tokenizer, 'How many? ', ['One.'])
   assert ids_of(fmt, 'How many? ', ['One.']) != theirs
 
 
 @pytest.mark.parametrize(('problem', 'steps'), AWKWARD + BLANKS)
-def test_trl_over_sentencepiece(formats, tmp_path, problem, steps):
-  """TRL's steps are texts of their own there, each with its first blank."""
+def test_trl_steps_start_with_the_blank_of_sentencepiece(
+  formats, tmp_path, problem, steps
+):
+  """Compares with TRL, which tokenises every step as a text of its own."""
   write_model('math_shepherd', tmp_path)
   _, tokenizer = formats['math_shepherd']
   fmt = make_published_format(
@@ -161,10 +169,10 @@ def test_trl_over_sentencepiece(formats, tmp_path, problem, steps):
   ],
 )
 def test_a_step_cannot_forge_a_special_token(formats, style, forged):
-  """The authors' code reads one; here a step is text only."""
+  """Reads a step as plain text; the authors' code finds a special token."""
   fmt, tokenizer = formats[style]
-  theirs = whole(style, tokenizer, 'How many?', ['One.', f'a {forged} b'])
-  plain = whole(style, tokenizer, 'How many?', ['One.', 'a b'])
+  theirs = ids_of_text(style, tokenizer, 'How many?', ['One.', f'a {forged} b'])
+  plain = ids_of_text(style, tokenizer, 'How many?', ['One.', 'a b'])
   special = tokenizer.token_to_id(forged)
   assert theirs.count(special) == plain.count(special) + 1
   ours = ids_of(fmt, 'How many?', ['One.', f'a {forged} b'])
@@ -172,22 +180,22 @@ def test_a_step_cannot_forge_a_special_token(formats, style, forged):
   assert forged in fmt.tokenizer.decode(ours)
 
 
-def test_a_tag_inside_a_step_is_no_step_end(formats):
+def test_a_tag_inside_a_step_does_not_end_the_step(formats):
   fmt, _ = formats['math_shepherd']
   encoding = fmt.encode('How many?', ['One ки two', 'three'])
   assert (encoding.tokens == fmt.separator[0]).sum() == 3
   assert len(encoding.step_ends) == 2
 
 
-def test_a_trimming_template_leaves_nothing_of_a_blank_step(formats):
+def test_a_template_that_strips_steps_rejects_blank_ones(formats):
   fmt, _ = formats['rlhflow']
   assert ids_of(fmt, '  Q?', ['a', ' b \n']) == ids_of(fmt, 'Q?', [' a ', 'b'])
   with pytest.raises(UserError, match='has no tokens; remove it'):
     fmt.encode('Q?', ['a', ' \n'])
 
 
-def test_what_can_merge_with_a_step_is_tokenised_with_it(formats):
-  """Not so where separator and step were tokenised apart (hazard 1)."""
+def test_text_that_can_merge_with_a_step_is_tokenised_with_it(formats):
+  """Shows that line breaks tokenised apart from a step give other ids."""
   fmt, _ = formats['qwen_prm']
   tokenizer = fmt.tokenizer
   assert tokenizer.encode('\n\nb') != tokenizer.encode('\n') * 2 + (
@@ -198,12 +206,9 @@ def test_what_can_merge_with_a_step_is_tokenised_with_it(formats):
   assert (fmt.first_lead, fmt.next_lead) == (' ', '\n\n')
 
 
-def test_fingerprints_tell_the_styles_apart(formats):
+def test_styles_have_different_fingerprints(formats):
   prints = {fmt.fingerprint() for fmt, _ in formats.values()}
   assert len(prints) == len(STYLES)
-
-
-# The file itself.
 
 
 def test_sentencepiece_puts_a_blank_before_texts_but_not_inside(formats):
@@ -228,7 +233,7 @@ def test_ids_decode_to_their_text(formats, style):
       assert tokenizer.decode(tokenizer.encode('x' + text)) == composed
 
 
-def test_what_a_file_says_of_itself(formats):
+def test_special_tokens_and_vocabulary_size_of_a_file(formats):
   for style, first, specials in (
     ('qwen_prm', 0, 4),
     ('math_shepherd', 1, 3),
@@ -245,7 +250,7 @@ def test_what_a_file_says_of_itself(formats):
       assert tokenizer.id_of(special) not in tokenizer.encode(special)
 
 
-def test_padding_and_truncation_of_a_file_are_left_out(formats):
+def test_padding_and_truncation_of_a_file_are_switched_off(formats):
   library = TOKENIZERS['rlhflow']()
   library.enable_truncation(4)
   library.enable_padding(length=16)
@@ -256,7 +261,7 @@ def test_padding_and_truncation_of_a_file_are_left_out(formats):
     assert tokenizer.encode_template(text) == plain.encode_template(text)
 
 
-def test_faults_name_the_file(tmp_path):
+def test_errors_name_the_file(tmp_path):
   with pytest.raises(UserError, match=r'tokenizer\.json cannot be read'):
     read_tokenizer(tmp_path)
   path = tmp_path / 'tokenizer.json'

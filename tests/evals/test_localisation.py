@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import pathlib
 
 import numpy as np
 import pytest
@@ -13,8 +11,7 @@ from hypothesis import strategies as st
 from prm_jax.evals import localisation as loc
 from prm_jax.evals import steps
 from prm_jax.runtime.errors import UserError
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests.shared.real_data import shared
 
 
 @st.composite
@@ -77,7 +74,6 @@ def test_confusion_by_position_by_hand():
 
 
 def test_f1_without_a_match_is_zero_not_a_division_by_zero():
-  # Hazard 8, first half.
   with np.errstate(all='raise'):
     result = loc.localisation(np.array([1, 0]), np.array([0, -1]))
   assert (result['acc_error'], result['acc_correct']) == (0, 0)
@@ -111,7 +107,7 @@ def test_equal_f1_goes_to_the_smallest_threshold():
 
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
 def test_threshold_between_adjacent_floats(dtype):
-  # Of two neighbouring pairs, one midpoint rounds down and one up.
+  # The midpoint of one of the two pairs rounds down and that of the other up.
   a = dtype(0.7)
   b = np.nextafter(a, dtype(1))
   c = np.nextafter(b, dtype(1))
@@ -142,7 +138,7 @@ def test_threshold_is_the_exact_maximum(data):
   chosen = loc.at_threshold(scores, mask, labels, threshold)
   assert chosen['threshold'] == threshold
   assert chosen['f1'] == f1
-  # Scores are multiples of 0.2: these 0.1 apart, and 0, are all there is.
+  # Scores are multiples of 0.2, so these thresholds cover all predictions.
   for t in np.arange(13) / 10:
     other = loc.at_threshold(scores, mask, labels, t)['f1']
     assert 0 <= other <= f1
@@ -235,7 +231,7 @@ def test_headline_is_the_unweighted_mean():
 
 
 def test_threshold_is_not_tuned_on_what_is_reported():
-  # Hazard 8, second half: gsm8k is perfect at 0.45 and math at 0.15.
+  # The best threshold of gsm8k is 0.45 and that of math 0.15.
   gsm8k = (*steps.pad([[0.8, 0.3], [0.6, 0.7]]), np.array([1, -1]))
   math_ = (
     *steps.pad([[0.8, 0.1], [0.2, 0.9], [0.5, 0.9]]),
@@ -295,7 +291,7 @@ def test_the_upper_bound_bounds(dev, test):
     ),
   ],
 )
-def test_refusals_name_the_fault(call, message):
+def test_errors_name_the_fault(call, message):
   with pytest.raises(UserError, match=message) as info:
     call()
   assert '\n' not in str(info.value)
@@ -305,10 +301,7 @@ def test_refusals_name_the_fault(call, message):
   ('name', 'error', 'right'), [('gsm8k', 207, 193), ('math', 594, 406)]
 )
 def test_processbench_counts_and_baselines(name, error, right):
-  data = os.environ.get('PRM_JAX_DATA') or ROOT.parent / 'shared' / 'data'
-  path = pathlib.Path(data) / 'processbench' / f'{name}.json'
-  if not path.exists():
-    pytest.skip('set PRM_JAX_DATA to the folder of processbench/')
+  path = shared(f'processbench/{name}.json')
   rows = json.loads(path.read_text())
   _, mask = steps.pad([[1] * len(row['steps']) for row in rows])
   labels = np.array([row['label'] for row in rows])

@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 from configs.prm_math import get_config
 from prm_jax.data.datasets import arithmetic_splits
-from prm_jax.data.pipeline import make_batches, take_census
+from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
 from prm_jax.data.shards import share_of_process
 from prm_jax.inference.scorer import Scorer
 from prm_jax.jobs.settings import read_settings
@@ -85,11 +85,13 @@ class Job:
         take_census(chains, self.format, settings.targets),
         self.format,
         settings.targets,
-        batch_size=data.batch_size,
-        row_length=data.row_length,
-        max_steps_per_row=data.max_steps_per_row,
-        seed=settings.seed,
-        share=share_of_process(self.mesh, data.batch_size, SHARDS),
+        BatchConfig(
+          batch_size=data.batch_size,
+          row_length=data.row_length,
+          max_steps_per_row=data.max_steps_per_row,
+          seed=settings.seed,
+        ),
+        share_of_process(self.mesh, data.batch_size, SHARDS),
       )
     )
     steps = settings.train.steps

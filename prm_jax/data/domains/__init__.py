@@ -1,0 +1,11 @@
+"""Domains make problems and chains whose step labels are known exactly.
+
+    arithmetic   chains of symbols, written by a solver with misconceptions;
+                 arithmetic_text reads them back, arithmetic_corruptions plants
+                 errors in them
+    words        chains of sentences from templates (word_templates)
+    worked_answers   chains of sentences that people wrote
+
+The last two share equations (reads solutions), corruptions (plants errors) and
+planting (makes chains with labels).
+"""

@@ -1,16 +1,16 @@
-"""Modular arithmetic: a reasoning domain in which the truth is known exactly.
+"""Makes problems and chains of modular arithmetic, with exact labels.
 
-Stands in front of the pipeline where data readers stand for real data: it
-makes problems and chains with exact step labels, and tells what no real
-dataset can, the exact probability that a chain ends right from every step.
+This domain stands at the start of the pipeline, where the readers stand for
+real data. Its step labels are exact, and it gives what no real data set can:
+the exact probability that a chain ends right, after every step.
 
     problem  mod 10 : 7 * 3 + 4      a start value, K operations, left to right
-    step 0   7 * 3 = 1               restates its operands and the result
+    step 0   7 * 3 = 1               operands and result
     step 1   1 + 4 = 5               starts from the result written before it
 
-Chains are written by a solver with misconceptions. It believes some facts
-wrongly, always in the same way, so its samples agree on wrong answers and a
-majority vote fails where a verifier of steps does not.
+A solver with misconceptions writes the chains. It believes some facts wrongly,
+always in the same way. So its samples agree on wrong answers, and a majority
+vote fails where a verifier of steps does not.
 
     make_solver -> transitions [3, m, m, m]
     sample_problems -> Problems -> sample_results -> results [N, S, K]
@@ -21,72 +21,65 @@ each), m the modulus; operations are indices into OPS.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.domains.draws import check_count, make_generator
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, within
 from prm_jax.runtime.errors import UserError
 
 OPS = ('+', '-', '*')
 
-# First word of each random stream's spawn key: equal seeds for the solver, the
-# problems and the chains still give independent streams.
+# First word of each random stream's spawn key, so that equal seeds for the
+# solver, the problems and the chains give independent streams.
 _SOLVER_STREAM, _PROBLEM_STREAM, _RESULT_STREAM = range(3)
 
-# Labels are immutable and there are two of them, so all chains share them.
+# Labels cannot be changed, so all chains share these two.
 _RIGHT = StepLabel(1.0, source='verifier')
 _WRONG = StepLabel(0.0, source='verifier')
 
 
 @dataclasses.dataclass(frozen=True)
 class ArithmeticConfig:
-  """The domain and its solver.
+  """Describes the problems of the domain and the solver.
 
   Attributes:
-    modulus: m, 2 to 99 (the tokenizer's largest number; `mod m` is a word
-      of every problem).
-    operations: K, the steps of every chain.
-    wrong_facts: share of the 3 m^2 facts (op, a, b) that are believed wrongly,
-      rounded to a whole number of facts.
-    use_wrong: probability that a wrong belief is used where it applies; else
-      the right result is.
-    slip: probability of writing another result than the intended one.
-    solver_seed: chooses the misconceptions. At equal seeds, more `wrong_facts`
-      add misconceptions and change none.
-    ops: the operations that problems are made of, of OPS.
+    modulus: m, 2 to 99. Every problem begins with `mod m`, and 99 is the
+      largest number of the arithmetic tokenizer.
+    operations: K, the number of operations of a problem and of steps of a
+      chain.
+    wrong_facts: share of the 3 m^2 facts (op, a, b) that the solver believes
+      wrongly, rounded to a whole number of facts.
+    use_wrong: probability that the solver uses a wrong belief where it has one;
+      otherwise it uses the right result.
+    slip: probability that the solver writes another result than it intends.
+    solver_seed: seed of the misconceptions. With the same seed, more
+      `wrong_facts` add misconceptions and change none.
+    ops: the operations that occur in problems, some of OPS.
   """
 
-  modulus: int = 10
-  operations: int = 5
-  wrong_facts: float = 0.18
-  use_wrong: float = 0.75
-  slip: float = 0.03
-  solver_seed: int = 0
+  modulus: Annotated[int, within(2, 99)] = 10
+  operations: Annotated[int, at_least(1)] = 5
+  wrong_facts: Annotated[float, within(0, 1)] = 0.18
+  use_wrong: Annotated[float, within(0, 1)] = 0.75
+  slip: Annotated[float, within(0, 1)] = 0.03
+  solver_seed: Annotated[int, at_least(0)] = 0
   ops: str = ''.join(OPS)
 
   def __post_init__(self) -> None:
-    if not isinstance(self.modulus, int) or not 2 <= self.modulus <= 99:
-      raise UserError(
-        f'arithmetic modulus={self.modulus!r}: expected a whole number from 2 '
-        'to 99, the largest number of the arithmetic tokenizer'
-      )
-    _check_count('operations', self.operations)
-    for name in ('wrong_facts', 'use_wrong', 'slip'):
-      value = getattr(self, name)
-      if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise UserError(
-          f'arithmetic {name}={value!r}: expected a probability in [0, 1]'
-        )
-    _check_seed('solver_seed', self.solver_seed)
+    checks.check(self)
     if not self.ops or not set(self.ops) <= set(OPS):
-      raise UserError(
-        f'arithmetic ops={self.ops!r}: expected one or more of {"".join(OPS)}'
-      )
+      checks.fail('ops', self.ops, f'expected one or more of {"".join(OPS)}')
 
 
 class Problems(NamedTuple):
-  """N problems; a slice is `Problems(*(x[i:j] for x in problems))`."""
+  """Holds N problems.
+
+  Take a slice with `Problems(*(x[i:j] for x in problems))`.
+  """
 
   start: np.ndarray  # [N] int32 in [0, m)
   ops: np.ndarray  # [N, K] int32 indices into OPS
@@ -94,23 +87,25 @@ class Problems(NamedTuple):
 
 
 def make_solver(config: ArithmeticConfig) -> np.ndarray:
-  """The solver's exact transition probabilities.
+  """Returns the solver's exact transition probabilities.
 
-  For every fact the solver first intends a result: the right one or, at the
-  facts it believes wrongly, its fixed wrong one (uniform over the m - 1) with
-  probability `use_wrong`. Then with probability `slip` it writes one of the
-  m - 1 other results, uniformly. With q the probability of intending r,
+  For every fact the solver first intends a result. It intends the right one,
+  but if it believes the fact wrongly, then with probability `use_wrong` its
+  fixed wrong one, which was drawn uniformly from the m - 1 others. With
+  probability `slip` it then writes one of the m - 1 results that it does not
+  intend, drawn uniformly. If q(r) is the probability of intending r,
 
       P(r | op, a, b) = (1 - slip) q(r) + slip (1 - q(r)) / (m - 1).
 
-  Steps are independent given their operands: a belief is used or not afresh at
-  each step. A slip from a wrong intention may hit the right result.
+  Steps are independent given their operands: at each step the solver decides
+  anew whether to use its belief. A slip may turn a wrong intention into the
+  right result.
 
   Returns:
     [3, m, m, m] float64, P(result | op, a, b) over the last axis.
   """
   m = config.modulus
-  rng = _generator('solver_seed', config.solver_seed, _SOLVER_STREAM)
+  rng = make_generator(config.solver_seed, _SOLVER_STREAM)
   truth = _true_table(m).ravel()
   facts = np.arange(len(truth))
   wrong = rng.permutation(facts)[: round(config.wrong_facts * len(facts))]
@@ -128,15 +123,15 @@ def make_solver(config: ArithmeticConfig) -> np.ndarray:
 def sample_problems(
   config: ArithmeticConfig, count: int, seed: int
 ) -> Problems:
-  """Distinct problems, uniform over the m (O m)^K that exist with O operations.
+  """Draws distinct problems, uniformly from all m (O m)^K for O operations.
 
-  A smaller `count` gives the first problems of a larger one, so held-out
-  problems are a slice of one call, never a second call (two calls overlap).
+  A smaller `count` gives the first problems of a larger one. Take held-out
+  problems as a slice of one call: two calls may return the same problems.
 
   Raises:
-    UserError: more problems are wanted than exist.
+    UserError: fewer than `count` problems exist.
   """
-  _check_count('count', count)
+  check_count('count', count)
   m, k = config.modulus, config.operations
   ops = np.array([OPS.index(op) for op in OPS if op in config.ops], np.int32)
   exist = m * (len(ops) * m) ** k
@@ -146,13 +141,13 @@ def sample_problems(
       f'with modulus={m} and operations={k}; raise one of these or lower the '
       'count'
     )
-  rng = _generator('seed', seed, _PROBLEM_STREAM)
+  rng = make_generator(seed, _PROBLEM_STREAM)
   high = np.array([m] + [len(ops), m] * k)
   rows = np.zeros((0, len(high)), np.int64)
   while len(rows) < count:
     rows = np.concatenate([rows, rng.integers(high, size=(count, len(high)))])
-    # Order of first appearance keeps the draw uniform and its prefixes equal;
-    # np.unique's own order would keep the smallest rows.
+    # Rows stay in the order of their first appearance. In np.unique's own order
+    # the draw would keep the smallest rows and not be uniform.
     _, first = np.unique(rows, axis=0, return_index=True)
     rows = rows[np.sort(first)]
   rows = rows[:count].astype(np.int32)
@@ -165,27 +160,27 @@ def sample_results(
   samples: int,
   seed: int,
 ) -> np.ndarray:  # [N, S, K]
-  """What the solver writes: the result of each step of each chain.
+  """Samples the result of every step of every chain that the solver writes.
 
-  Chain (n, s) depends on the seed, n, s and problem n only: fewer samples or
-  fewer problems (a prefix of them) give the same chains.
+  Chain (n, s) depends only on the seed, n, s and problem n, so fewer samples or
+  only the first problems give the same chains.
 
   Returns:
-    int32 results in [0, m), S = `samples`.
+    int32 results in [0, m), with S = `samples`.
   """
-  _check_count('samples', samples)
+  check_count('samples', samples)
   modulus = transitions.shape[-1]
   shape = problems.ops.shape
   uniform = np.stack(
     [
-      _generator('seed', seed, _RESULT_STREAM, s).random(shape)
+      make_generator(seed, _RESULT_STREAM, s).random(shape)
       for s in range(samples)
     ],
     axis=1,
   )
-  # By inverse CDF: the result is the number of thresholds at or below the
-  # draw. One pass per threshold holds no [N, S, m] array, and leaving out the
-  # last threshold (1 up to rounding) keeps every result below m.
+  # Inverse CDF: the result is the number of thresholds at or below the draw.
+  # One pass per threshold needs no [N, S, m] array. The last threshold, which
+  # is 1 up to rounding, is left out, so every result is below m.
   thresholds = np.cumsum(transitions, axis=-1).reshape(-1, modulus).T[:-1]
   results = np.zeros(uniform.shape, np.int32)
   state = np.broadcast_to(problems.start[:, None], uniform.shape[:2])
@@ -199,7 +194,7 @@ def sample_results(
 
 
 def true_results(problems: Problems, modulus: int) -> np.ndarray:  # [N, K]
-  """The value after each step when every step is right, int32 in [0, m)."""
+  """Returns the results of the right chains, int32 in [0, m)."""
   table = _true_table(modulus)
   results = np.empty(problems.ops.shape, np.int32)
   state = problems.start
@@ -214,13 +209,12 @@ def step_correct(
   results: np.ndarray,  # [N, S, K]
   modulus: int,
 ) -> np.ndarray:  # [N, S, K]
-  """Is each step's own calculation right, given the operand that it restates?
+  """Says for each step whether its own calculation is right.
 
-  This is what a verifier of single steps says. An error carried forward is not
-  a second error: the step after a wrong result is right if it calculates
-  rightly from that result. What to learn from the steps after the first error
-  is the loss's decision. The first error is the first False;
-  `chains.first_error` gives it from the labels.
+  This is what a verifier of single steps would say. An error that is carried on
+  is not a second error: a step is right if it calculates correctly from the
+  result before it, even if that is wrong. `targets` decides what is learned
+  from the steps after the first error.
   """
   operands = problems.operands[:, None]
   start = np.broadcast_to(
@@ -236,7 +230,7 @@ def outcomes(
   results: np.ndarray,  # [N, S, K]
   modulus: int,
 ) -> np.ndarray:  # [N, S]
-  """Is the final result the true answer? It can be, by errors that cancel."""
+  """Says whether the final results are right; errors may cancel each other."""
   return results[..., -1] == true_results(problems, modulus)[:, None, -1]
 
 
@@ -245,25 +239,24 @@ def prefix_values(
   problems: Problems,
   modulus: int,
 ) -> np.ndarray:  # [N, K + 1, m]
-  """Exact probability that the solver ends right from every state.
+  """Returns the exact probability that the solver ends right, from every state.
 
-  Backward dynamic programming, with V_K(s) = 1 where s is the true answer:
+  Monte Carlo rollouts by the same solver estimate this value. It is calculated
+  by dynamic programming backwards from V_K, which is 1 at the true answer:
 
       V_p(s) = sum_r P(r | op_p, s, operand_p) V_{p+1}(r)
 
-  This is what Monte Carlo rollouts by the same solver estimate.
-
   Returns:
-    float64 in [0, 1]: entry [n, p, s] is the value when p steps are written and
-    the last result is s. At p = 0 the chain has no step yet and only
-    s = start[n] is reachable: the value of the problem.
+    float64 in [0, 1]: entry [n, p, s] is the value after p steps if the last
+    result is s. At p = 0 only s = start[n] is reachable; its entry is the value
+    of the problem.
   """
   count, steps = problems.ops.shape
   values = np.zeros((count, steps + 1, modulus))
   answers = true_results(problems, modulus)[:, -1]
   values[np.arange(count), steps, answers] = 1
-  # [3, m, m, m] with the operand before the state, so that one index per
-  # problem picks a matrix from state to result.
+  # With the operand before the state, indexing by operation and operand gives a
+  # matrix from state to result for each problem.
   by_operand = transitions.swapaxes(1, 2)
   for k in reversed(range(steps)):
     step = by_operand[problems.ops[:, k], problems.operands[:, k]]
@@ -275,7 +268,7 @@ def chain_values(
   values: np.ndarray,  # [N, K + 1, m], of prefix_values
   results: np.ndarray,  # [N, S, K]
 ) -> np.ndarray:  # [N, S, K]
-  """Value after each step of sampled chains; the last is the outcome."""
+  """Returns the value after each step of sampled chains; the last is 0 or 1."""
   count, _, steps = results.shape
   problem = np.arange(count)[:, None, None]
   return values[problem, np.arange(1, steps + 1), results]
@@ -286,18 +279,17 @@ def to_chains(
   problems: Problems,
   results: np.ndarray,  # [N, S, K]
 ) -> list[Chain]:
-  """Chains with verifier labels, all samples of a problem in a row.
+  """Makes chains with verifier labels; the samples of a problem are in a row.
 
-  `meta['problem_id']` is the problem's text, so that equal problems of
-  separate calls are seen to be equal; `meta['id']` adds the sample's index and
-  is unique within a call.
+  `meta['problem_id']` is the text of the problem and so the same in every call.
+  `meta['id']` adds the index of the sample and is unique within a call.
   """
   correct = step_correct(problems, results, config.modulus).tolist()
   right = outcomes(problems, results, config.modulus).tolist()
   rows = zip(*(x.tolist() for x in problems), results.tolist(), strict=True)
   chains = []
   for n, (start, ops, operands, samples) in enumerate(rows):
-    # ' * 3': what the problem and each step at this place have in common.
+    # A part such as ' * 3' occurs in the problem and in the step.
     parts = [f' {OPS[op]} {b}' for op, b in zip(ops, operands, strict=True)]
     problem = f'mod {config.modulus} : {start}' + ''.join(parts)
     for s, written in enumerate(samples):
@@ -323,22 +315,6 @@ def to_chains(
 
 
 def _true_table(modulus: int) -> np.ndarray:  # [3, m, m]
-  """The right result of (op, a, b), in the order of OPS."""
+  """Returns the right result of every (op, a, b), operations as in OPS."""
   a, b = np.ogrid[:modulus, :modulus]
   return np.stack([a + b, a - b, a * b]) % modulus
-
-
-def _generator(name: str, seed: int, *stream: int) -> np.random.Generator:
-  """The generator of one stream of a seed."""
-  _check_seed(name, seed)
-  return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=stream))
-
-
-def _check_seed(name: str, seed: int) -> None:
-  if not isinstance(seed, int | np.integer) or seed < 0:
-    raise UserError(f'{name}={seed!r}: expected a whole number from 0 up')
-
-
-def _check_count(name: str, count: int) -> None:
-  if not isinstance(count, int | np.integer) or count < 1:
-    raise UserError(f'{name}={count!r}: expected a whole number from 1 up')

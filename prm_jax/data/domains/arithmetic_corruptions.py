@@ -1,7 +1,7 @@
-"""Errors planted in the arithmetic domain's right chains, and carried on.
+"""Plants errors in right chains of the arithmetic domain and carries them on.
 
-What `corruptions` is to sentences: one step says something wrong, every later
-one calculates rightly from what is written, and the answer is wrong.
+One step is wrong, every later step calculates correctly from what is written,
+and the answer is wrong. `corruptions` does the same for sentences.
 
     problem         mod 10 : 7 * 3 + 4 - 6
     right           7 * 3 = 1   1 + 4 = 5   5 - 6 = 9
@@ -19,7 +19,7 @@ import numpy as np
 
 from prm_jax.data.domains.arithmetic import OPS
 from prm_jax.data.domains.arithmetic_text import (
-  Written,
+  ParsedProblem,
   calculate,
   read_problem,
 )
@@ -27,14 +27,14 @@ from prm_jax.data.domains.arithmetic_text import (
 KINDS = ('operand', 'operator', 'result', 'copied_number', 'skipped_step')
 
 
-class Planted(NamedTuple):
-  """A chain with one error.
+class WrongChain(NamedTuple):
+  """Holds a chain with one error.
 
   Attributes:
-    steps: as written; one less than the problem has with 'skipped_step'.
+    steps: the steps; with 'skipped_step' there is one less than operations.
     answer: the last result, which is wrong.
-    error: index of the step that is wrong by itself; where one was skipped,
-      the step that stands in its place. All after it carry the error on.
+    error: index of the wrong step; if a step was skipped, of the step in its
+      place. All later steps carry the error on.
   """
 
   steps: tuple[str, ...]
@@ -50,73 +50,78 @@ class _Step(NamedTuple):
 
 
 def right_steps(problem: str) -> tuple[str, ...]:
-  """The one right chain of a problem.
+  """Returns the only right chain of a problem.
 
   Raises:
-    UserError: the text is no problem of this domain.
+    UserError: the text is not a problem of this domain.
   """
-  written = read_problem(problem)
-  return _render(_carry_on(written, 0, written.start))
+  parsed = read_problem(problem)
+  return _render(_carry_on(parsed, 0, parsed.start))
 
 
-def plant(problem: str, kind: str, rng: np.random.Generator) -> Planted | None:
-  """The right chain of a problem with one error, uniform over all there are.
+def plant(
+  problem: str, kind: str, rng: np.random.Generator
+) -> WrongChain | None:
+  """Plants one error in the right chain, drawn uniformly from all possible.
 
   Args:
+    problem: text of the problem.
     kind: one of KINDS.
+    rng: source of all random choices.
 
   Returns:
-    The chain; None where the problem offers no error of the kind that makes
-    its answer wrong, such as one before a multiplication by 0.
+    The chain; None if no error of this kind makes the answer wrong, as before
+    a multiplication by 0.
 
   Raises:
-    UserError: the text is no problem of this domain.
+    UserError: the text is not a problem of this domain.
   """
-  written = read_problem(problem)
-  right = _carry_on(written, 0, written.start)
-  proposals = list(_proposals(written, right, kind))
+  parsed = read_problem(problem)
+  right = _carry_on(parsed, 0, parsed.start)
+  proposals = list(_proposals(parsed, right, kind))
   for i in rng.permutation(len(proposals)):
     error, step, following = proposals[i]
-    rest = _carry_on(written, following, step.result)
+    rest = _carry_on(parsed, following, step.result)
     steps = [*right[:error], step, *rest]
-    # Equal states go on equally: no step after the error is right by accident.
+    # If the answer is wrong, so is every result after the error: from a right
+    # result the rest of the chain would be right.
     if steps[-1].result != right[-1].result:
-      return Planted(_render(steps), str(steps[-1].result), error)
+      return WrongChain(_render(steps), str(steps[-1].result), error)
   return None
 
 
 def _proposals(
-  written: Written, right: list[_Step], kind: str
+  parsed: ParsedProblem, right: list[_Step], kind: str
 ) -> Iterator[tuple[int, _Step, int]]:
-  """Place of the error, what is written there, the part that comes next."""
+  """Yields index of the error, the wrong step, and the operation after it."""
   for p, (a, op, b, result) in enumerate(right):
     if kind == 'operator':
       for other in OPS:
         if other != op:
-          yield p, _step(written, a, other, b), p + 1
+          yield p, _step(parsed, a, other, b), p + 1
     elif kind == 'skipped_step':
-      # Of two equal steps nobody could say which one is missing.
-      if p + 1 < len(right) and written.parts[p] != written.parts[p + 1]:
-        yield p, _step(written, a, *written.parts[p + 1]), p + 2
+      # Of two equal operations nobody could say which one is missing.
+      if p + 1 < len(right) and parsed.parts[p] != parsed.parts[p + 1]:
+        yield p, _step(parsed, a, *parsed.parts[p + 1]), p + 2
     else:
-      for x in range(written.modulus):
+      for x in range(parsed.modulus):
         if kind == 'operand' and x != b:
-          yield p, _step(written, a, op, x), p + 1
+          yield p, _step(parsed, a, op, x), p + 1
         elif kind == 'result' and x != result:
           yield p, _Step(a, op, b, x), p + 1
         elif kind == 'copied_number' and x != a:
-          yield p, _step(written, x, op, b), p + 1
+          yield p, _step(parsed, x, op, b), p + 1
 
 
-def _step(written: Written, a: int, op: str, b: int) -> _Step:
-  return _Step(a, op, b, calculate(op, a, b, written.modulus))
+def _step(parsed: ParsedProblem, a: int, op: str, b: int) -> _Step:
+  return _Step(a, op, b, calculate(op, a, b, parsed.modulus))
 
 
-def _carry_on(written: Written, part: int, state: int) -> list[_Step]:
-  """The steps from a part of the problem on, calculated from a state."""
+def _carry_on(parsed: ParsedProblem, part: int, state: int) -> list[_Step]:
+  """Returns the steps from operation `part` on, calculated from `state`."""
   steps = []
-  for op, b in written.parts[part:]:
-    steps.append(_step(written, state, op, b))
+  for op, b in parsed.parts[part:]:
+    steps.append(_step(parsed, state, op, b))
     state = steps[-1].result
   return steps
 

@@ -1,8 +1,10 @@
-"""The arithmetic domain read back from text.
+"""Reads problems and chains of the arithmetic domain back from text.
 
-A trained policy writes chains as text, rightly formed or not. Here its steps
-are checked exactly, and problems give their own answers; `arithmetic` is the
-domain itself.
+    problem text -> read_problem -> ParsedProblem
+    problem text, step texts -> check_steps, read_results
+
+A trained policy writes chains as text, well formed or not. This module checks
+its steps exactly and calculates the right answers. `arithmetic` is the domain.
 """
 
 import re
@@ -17,24 +19,24 @@ _PART = re.compile(r'([-+*]) (\d{1,2})', re.A)
 _STEP = re.compile(r'(\d{1,2}) ([-+*]) (\d{1,2}) = (\d{1,2})', re.A)
 
 
-class Written(NamedTuple):
-  """A problem as it is written, `mod 10 : 7 * 3 + 4`."""
+class ParsedProblem(NamedTuple):
+  """Holds the parts of a problem such as `mod 10 : 7 * 3 + 4`."""
 
   modulus: int
   start: int
-  parts: tuple[tuple[str, int], ...]  # the operations, in order
+  parts: tuple[tuple[str, int], ...]  # operations and operands, in order
 
 
 def is_problem(text: str) -> bool:
-  """Whether a text is a problem of this domain."""
+  """Says whether a text is a problem of this domain."""
   return _PROBLEM.fullmatch(text) is not None
 
 
-def read_problem(text: str) -> Written:
-  """Takes a problem apart.
+def read_problem(text: str) -> ParsedProblem:
+  """Parses a problem.
 
   Raises:
-    UserError: it is none of this domain.
+    UserError: the text is not a problem of this domain.
   """
   match = _PROBLEM.fullmatch(text)
   if match is None:
@@ -44,69 +46,70 @@ def read_problem(text: str) -> Written:
     )
   modulus, start, rest = match.groups()
   parts = tuple((op, int(n)) for op, n in _PART.findall(rest))
-  return Written(int(modulus), int(start), parts)
+  return ParsedProblem(int(modulus), int(start), parts)
 
 
 def calculate(op: str, a: int, b: int, modulus: int) -> int:
-  """The right result of one operation, in [0, modulus)."""
+  """Returns the right result of one operation, in [0, modulus)."""
   results = dict(zip(OPS, (a + b, a - b, a * b), strict=True))
   return results[op] % modulus
 
 
 def true_answer(problem: str) -> str:
-  """The right final answer of a problem."""
-  written = read_problem(problem)
-  value = written.start
-  for op, operand in written.parts:
-    value = calculate(op, value, operand, written.modulus)
+  """Returns the right final answer of a problem."""
+  parsed = read_problem(problem)
+  value = parsed.start
+  for op, operand in parsed.parts:
+    value = calculate(op, value, operand, parsed.modulus)
   return str(value)
 
 
 def result_of(step: str) -> int | None:
-  """The result that a step states; None where it has not a step's form."""
+  """Returns the result that a step states; None if it is not well formed."""
   match = _STEP.fullmatch(step)
   return int(match[4]) if match else None
 
 
 def read_results(problem: str, steps: Sequence[str]) -> list[int] | None:
-  """The result of each step of a rightly formed chain, right or wrong.
+  """Returns the result of each step of a well-formed chain, right or wrong.
 
-  None where it is not: every operation of the problem has to stand in its place
-  once, on the result before it, and give a number of the domain.
+  A chain is well formed if it has one step per operation of the problem, in
+  order, each starts from the result before it, and all results are below the
+  modulus. For other chains None is returned.
   """
-  written = read_problem(problem)
+  parsed = read_problem(problem)
   matches = [_STEP.fullmatch(step) for step in steps]
-  if len(matches) != len(written.parts) or not all(matches):
+  if len(matches) != len(parsed.parts) or not all(matches):
     return None
   results = [int(match[4]) for match in matches]
-  states = [written.start, *results]
+  states = [parsed.start, *results]
   stated = [(int(match[1]), match[2], int(match[3])) for match in matches]
-  asked = [(states[i], *part) for i, part in enumerate(written.parts)]
-  inside = all(result < written.modulus for result in results)
-  return results if inside and stated == asked else None
+  expected = [(states[i], *part) for i, part in enumerate(parsed.parts)]
+  in_range = all(result < parsed.modulus for result in results)
+  return results if in_range and stated == expected else None
 
 
 def check_steps(problem: str, steps: Sequence[str]) -> list[bool]:
-  """Is each step right, as `arithmetic.step_correct` says it of results?
+  """Says for each step whether it is right, as `arithmetic.step_correct` does.
 
-  A step is right if it takes up the result written before it (the start, at
-  first), applies the operation that is next in the problem and calculates
-  rightly. What is no such step is wrong, and where it states no result that
-  the next could take up, so is every step after it.
+  A step is right if it starts from the result of the step before it (or from
+  the start value), applies the next operation of the problem and calculates
+  correctly. Any other text is wrong. If it states no result, the step after it
+  is wrong, too, because it has nothing to start from.
   """
-  written = read_problem(problem)
+  parsed = read_problem(problem)
   right = []
-  state: int | None = written.start
+  state: int | None = parsed.start
   for i, step in enumerate(steps):
     match = _STEP.fullmatch(step)
-    if match is None or state is None or i >= len(written.parts):
+    if match is None or state is None or i >= len(parsed.parts):
       right.append(False)
       state = int(match[4]) if match else None
       continue
     a, op, b, result = int(match[1]), match[2], int(match[3]), int(match[4])
     right.append(
-      (a, op, b) == (state, *written.parts[i])
-      and result == calculate(op, a, b, written.modulus)
+      (a, op, b) == (state, *parsed.parts[i])
+      and result == calculate(op, a, b, parsed.modulus)
     )
     state = result
   return right

@@ -1,10 +1,11 @@
-"""Errors planted in worked solutions, and carried on to their end.
+"""Plants errors in worked solutions and carries them on to the answer.
 
-Knows which number of a solution is whose result, and rewrites every number that
-follows from an error; `equations` reads the solutions.
+`Links` say which numbers repeat the result of an equation, so every number that
+follows from an error is written anew. `equations` reads the solutions;
+`planting` turns the result into chains.
 
-    plant       Solution, Links, kind -> Planted: what is written instead
-    render      Solution, Planted -> sentences
+    plant(Solution, Links, kind) -> PlantedError: which numbers change
+    render(Solution, PlantedError) -> sentences
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +16,12 @@ import numpy as np
 
 from prm_jax.data.domains.equations import (
   Solution,
+  StatedEquation,
   consistent,
   evaluate,
-  number_of,
-  number_text,
+  format_number,
   parse,
+  parse_number,
 )
 
 KINDS = (
@@ -31,34 +33,36 @@ KINDS = (
   'two_errors',
 )
 
-# Proposals looked at before a kind is given up on one solution.
+# Number of errors that are tried before a solution counts as offering none.
 MAX_PROPOSALS = 80
 
+# A slip changes a result by one of these, in units of its last digit.
 _SLIPS = (1, 2, 5, 10, 20, 50, 100, 1000)
 
 
 class Links(NamedTuple):
-  """Where the numbers of a solution come from.
+  """Says where the numbers of a solution come from.
 
   Attributes:
-    source: ordinal -> ordinal of the result that it repeats.
-    copied: ordinals copied from the question or from a result, as opposed to
-      constants such as the days of a week.
+    source: maps the ordinal of a number to the ordinal of the result that it
+      repeats.
+    copied: ordinals of the numbers that are copied from the question or from a
+      result; constants, such as the days of a week, are not among them.
   """
 
   source: Mapping[int, int]
   copied: frozenset[int]
 
 
-class Planted(NamedTuple):
-  """A solution with errors, as differences from the right one.
+class PlantedError(NamedTuple):
+  """Says how a solution with an error differs from the right one.
 
   Attributes:
     values: every number as it is written now.
-    operators: place -> symbol, where an operator is replaced.
-    dropped: index of the step that is left out, None if all are there.
-    steps: indices of the steps that an error was planted in, before anything
-      was dropped; the steps that only carry it on are not among them.
+    operators: maps the places of replaced operators to their new symbols.
+    dropped: index of the step that is left out; None if no step is.
+    steps: indices, in the right solution, of the steps in which an error was
+      planted; steps that only carry it on are not among them.
   """
 
   values: tuple[Fraction, ...]
@@ -66,12 +70,28 @@ class Planted(NamedTuple):
   dropped: int | None
   steps: tuple[int, ...]
 
-  def differing(self, solution: Solution) -> frozenset[int]:
-    """Indices (of the right solution) of the steps that say something else."""
+  def changed_steps(self, solution: Solution) -> frozenset[int]:
+    """Returns the indices, in the right solution, of the steps that changed."""
     pairs = zip(solution.places, solution.values, self.values, strict=True)
     steps = {place[0] for place, right, now in pairs if right != now}
     steps |= {step for step, _ in self.operators}
     return frozenset(steps - {self.dropped})
+
+
+class _Proposal(NamedTuple):
+  """Holds an error to try.
+
+  Attributes:
+    equations: the equations at fault, in order.
+    written: maps ordinals to the values that are written instead.
+    operators: maps the places of replaced operators to their new symbols.
+    dropped: index of the step that is left out; None if no step is.
+  """
+
+  equations: tuple[StatedEquation, ...]
+  written: Mapping[int, Fraction] = {}
+  operators: Mapping[tuple[int, int], str] = {}
+  dropped: int | None = None
 
 
 def plant(
@@ -80,54 +100,57 @@ def plant(
   kind: str,
   question: list[Fraction],
   rng: np.random.Generator,
-) -> Planted | None:
-  """One error of a kind (two of them for 'two_errors'), carried to the end.
+) -> PlantedError | None:
+  """Plants one error of a kind, or two for 'two_errors'.
 
-  Everything after the error is calculated again from what is written, so the
-  planted steps alone are at fault. Numbers keep their nature: none becomes
-  zero or negative, and a whole number stays whole. The final answer changes,
-  except with 'two_errors', which ends in the right one.
+  Everything after the error is calculated again from what is written, so only
+  the planted steps are at fault. No number becomes zero or negative, and whole
+  numbers stay whole. The final answer becomes wrong, except with 'two_errors',
+  where the second error restores it.
 
   Args:
+    solution: the right solution; its last number is the answer.
+    links: where its numbers come from.
     kind: one of KINDS.
-    question: numbers of the question, which 'wrong_operand' takes from.
+    question: the numbers of the question; 'wrong_operand' may use them.
+    rng: source of all random choices.
+
   Returns:
-    The planted error; None where this solution offers none of the kind.
+    The error; None if the solution offers none of this kind.
   """
   proposals = list(_PROPOSALS[kind](solution, links, question))
   right, answer = solution.values, len(solution.values) - 1
   for p in rng.permutation(len(proposals))[:MAX_PROPOSALS]:
-    written, operators, dropped, at = proposals[p]
+    at, written, operators, dropped = proposals[p]
     values = _derive(solution, links, written, operators)
-    if values is None or any(
-      values[e.result] == right[e.result] for e in at[:1]
-    ):
+    if values is None or values[at[0].result] == right[at[0].result]:
       continue
-    planted = Planted(values, operators, dropped, tuple(e.step for e in at))
-    differing = planted.differing(solution)
+    steps = tuple(e.step for e in at)
+    planted = PlantedError(values, operators, dropped, steps)
+    changed = planted.changed_steps(solution)
     if kind == 'two_errors':
-      # Nothing wrong may survive the second error, and it must be one.
+      # The second step must be an error, and everything after it must be right.
       last = at[-1]
       carried = evaluate(solution, last, values, operators)
-      ends_right = max(differing) <= last.step and carried != right[last.result]
+      ends_right = max(changed) <= last.step and carried != right[last.result]
       if ends_right and values[answer] == right[answer]:
         return planted
     elif values[answer] != right[answer]:
       if kind == 'skipped_step':
-        return planted._replace(steps=(min(differing),))
-      # A new operator may bind otherwise than the old one: 2 * 3 * 4 is
+        return planted._replace(steps=(min(changed),))
+      # A new operator may bind in another order than the old one: 2 * 3 * 4 is
       # calculated from the left, 2 + 3 * 4 is not.
       if not operators or consistent(parse(render(solution, planted))):
         return planted
   return None
 
 
-def render(solution: Solution, planted: Planted) -> tuple[str, ...]:
-  """The steps as written, without the dropped one."""
+def render(solution: Solution, planted: PlantedError) -> tuple[str, ...]:
+  """Returns the steps with the error, without the dropped step."""
   steps = [list(step) for step in solution.steps]
   for n, (step, token) in enumerate(solution.places):
     if planted.values[n] != solution.values[n]:
-      steps[step][token] = number_text(planted.values[n], solution.text(n))
+      steps[step][token] = format_number(planted.values[n], solution.text(n))
   for (step, token), symbol in planted.operators.items():
     word = steps[step][token].isalpha() and steps[step][token] != 'x'
     names = {'+': 'plus', '-': 'minus', '*': 'times', '/': 'divided by'}
@@ -143,7 +166,11 @@ def _derive(
   written: Mapping[int, Fraction],
   operators: Mapping[tuple[int, int], str],
 ) -> tuple[Fraction, ...] | None:
-  """All numbers again, some of them written otherwise; None if unwritable."""
+  """Calculates all numbers again after some numbers and operators changed.
+
+  Returns:
+    The value of every number; None if one of them cannot be written.
+  """
   values = list(solution.values)
   calculated = set()
   for e in solution.equations:
@@ -161,20 +188,25 @@ def _derive(
     if n not in calculated:
       values[n] = values[links.source.get(n, n)]
   writable = all(
-    now == right or _same_nature(now, right, solution.text(n))
+    now == right or _is_allowed(now, right, solution.text(n))
     for n, (now, right) in enumerate(zip(values, solution.values, strict=True))
   )
   return tuple(values) if writable else None
 
 
-def _same_nature(now: Fraction, right: Fraction, text: str) -> bool:
+def _is_allowed(now: Fraction, right: Fraction, text: str) -> bool:
+  """Says whether a number is positive and has no more decimals than allowed.
+
+  A whole number must stay whole; others may have two decimals, or as many as
+  they had.
+  """
   whole = right.denominator == 1
   unit = 1 if whole else 10 ** max(2, len(text.partition('.')[2]))
   return now > 0 and (now * unit).denominator == 1
 
 
 def _slips(solution: Solution, n: int) -> set[Fraction]:
-  """Results of a slip in calculation: off by a round or a known number."""
+  """Returns results of a slip: off by a round number or a known number."""
   right = solution.values[n]
   whole = right.denominator == 1
   unit = Fraction(
@@ -186,7 +218,11 @@ def _slips(solution: Solution, n: int) -> set[Fraction]:
 
 
 def _miscopies(text: str) -> set[Fraction]:
-  """One digit wrong, two neighbours swapped, a zero lost or gained."""
+  """Returns miscopies of a number.
+
+  One digit is off by 1, two neighbours are swapped, or a final 0 is lost or
+  added.
+  """
   plain = text.replace(',', '')
   found = {plain + '0'} if '.' not in plain else set()
   if plain.endswith('0') and '.' not in plain:
@@ -199,69 +235,69 @@ def _miscopies(text: str) -> set[Fraction]:
         found.add(f'{plain[:i]}{digit}{plain[i + 1 :]}')
     if i + 1 in digits:
       found.add(plain[:i] + plain[i + 1] + plain[i] + plain[i + 2 :])
-  return {number_of(t) for t in found if t and t.strip('0.')}
+  return {parse_number(t) for t in found if t and t.strip('0.')}
 
 
 def _wrong_results(
   solution: Solution, links: Links, question: Sequence[Fraction]
-) -> Iterator:
+) -> Iterator[_Proposal]:
   for e in solution.equations:
     for value in sorted(_slips(solution, e.result)):
-      yield {e.result: value}, {}, None, (e,)
+      yield _Proposal((e,), {e.result: value})
 
 
 def _wrong_operands(
   solution: Solution, links: Links, question: Sequence[Fraction]
-) -> Iterator:
+) -> Iterator[_Proposal]:
   known = list(question)
   for e in solution.equations:
     for n in e.operands:
       for value in sorted(set(known) - {solution.values[n]}):
-        yield {n: value}, {}, None, (e,)
+        yield _Proposal((e,), {n: value})
     known.append(solution.values[e.result])
 
 
 def _wrong_operators(
   solution: Solution, links: Links, question: Sequence[Fraction]
-) -> Iterator:
+) -> Iterator[_Proposal]:
   for e in solution.equations:
     for operator in e.operators:
       if operator.place:
         for symbol in sorted(set('+-*/') - {operator.symbol}):
-          yield {}, {operator.place: symbol}, None, (e,)
+          yield _Proposal((e,), operators={operator.place: symbol})
 
 
 def _copied_numbers(
   solution: Solution, links: Links, question: Sequence[Fraction]
-) -> Iterator:
+) -> Iterator[_Proposal]:
   for e in solution.equations:
     for n in sorted(links.copied.intersection(e.operands)):
       for value in sorted(_miscopies(solution.text(n))):
         if value != solution.values[n]:
-          yield {n: value}, {}, None, (e,)
+          yield _Proposal((e,), {n: value})
 
 
 def _skipped_steps(
   solution: Solution, links: Links, question: Sequence[Fraction]
-) -> Iterator:
+) -> Iterator[_Proposal]:
   per_step = [e.step for e in solution.equations]
   for e in solution.equations:
     if per_step.count(e.step) == 1:
       for n in sorted(links.copied.intersection(e.operands)):
         # Later steps take up what the step would have worked on.
-        yield {e.result: solution.values[n]}, {}, e.step, (e,)
+        yield _Proposal((e,), {e.result: solution.values[n]}, dropped=e.step)
 
 
 def _two_errors(
   solution: Solution, links: Links, question: Sequence[Fraction]
-) -> Iterator:
+) -> Iterator[_Proposal]:
   for i, first in enumerate(solution.equations):
     for value in sorted(_slips(solution, first.result)):
       for last in solution.equations[i + 1 :]:
         if last.step > first.step:
           right = solution.values[last.result]
           written = {first.result: value, last.result: right}
-          yield written, {}, None, (first, last)
+          yield _Proposal((first, last), written)
 
 
 _PROPOSALS = {

@@ -1,13 +1,10 @@
-"""Worked solutions as equations over numbers, in exact arithmetic.
+"""Finds the equations in worked solutions and checks them exactly.
 
-Stands behind chains that are sentences (`words`, `worked_answers`): it finds
-the equations in the text.
+    sentences -> parse -> Solution (numbers, equations) -> corruptions, planting
 
-    parse       sentences -> Solution: numbers, and equations over them
-    consistent  do all equations hold as written?
-
-A number is known by its ordinal in the solution, so that two texts of one
-template can be compared number by number whatever their words are.
+Domains whose chains are sentences (`words`, `worked_answers`) read solutions
+with it. A number is identified by its ordinal, its place in reading order, so
+two texts of one template can be compared number by number whatever their words.
 """
 
 import re
@@ -15,8 +12,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-# Units stand between a number and the next operator ('19 skeins per pair of
-# leg warmers + 4'); no template of `words` has more words than this.
+# Units may stand between a number and the next operator, as in '19 skeins per
+# pair of leg warmers + 4'. No template of `words` has longer ones.
 MAX_UNIT_WORDS = 7
 
 _TOKEN = re.compile(
@@ -39,44 +36,54 @@ _PRECEDENCE = {'+': 1, '-': 1, '*': 2, '/': 2}
 
 
 class Operator(NamedTuple):
-  symbol: str  # + - * /
-  place: tuple[int, int] | None  # step and token; None where it is implied
+  """Holds an operator of an equation and its place in the text."""
+
+  symbol: str  # one of + - * /
+  place: tuple[int, int] | None  # step and token; None if implied, as in 4(23)
 
 
-class Equation(NamedTuple):
-  step: int
+class StatedEquation(NamedTuple):
+  """Holds an equation that a step states: an expression and its result."""
+
+  step: int  # index of the step
   postfix: tuple[int | Operator, ...]  # ordinals of numbers, and operators
-  result: int  # ordinal
+  result: int  # ordinal of the number after the equals sign
 
   @property
   def operands(self) -> tuple[int, ...]:
+    """Ordinals of the numbers on the left side."""
     return tuple(item for item in self.postfix if isinstance(item, int))
 
   @property
   def operators(self) -> tuple[Operator, ...]:
+    """Operators of the left side."""
     return tuple(item for item in self.postfix if isinstance(item, Operator))
 
 
 class Solution(NamedTuple):
-  """Steps as tokens, with their numbers and equations in reading order."""
+  """Holds the tokens of steps, with numbers and equations in reading order."""
 
-  steps: tuple[tuple[str, ...], ...]
-  places: tuple[tuple[int, int], ...]  # of number n: step and token
-  values: tuple[Fraction, ...]  # as printed: 35 for '35%'
-  equations: tuple[Equation, ...]
+  steps: tuple[tuple[str, ...], ...]  # tokens of each step
+  places: tuple[tuple[int, int], ...]  # step and token of each number
+  values: tuple[Fraction, ...]  # each number as printed: 35 for '35%'
+  equations: tuple[StatedEquation, ...]
 
   def text(self, n: int) -> str:
+    """Returns number `n` as it is written."""
     step, token = self.places[n]
     return self.steps[step][token]
 
   def scale(self, n: int) -> Fraction:
-    """What one printed unit of number n is worth: 1/100 for a percentage."""
+    """Returns the worth of one printed unit: 1/100 for a percentage, else 1."""
     step, token = self.places[n]
     percent = self.steps[step][token + 1 : token + 2] == ('%',)
     return Fraction(1, 100 if percent else 1)
 
   def signature(self) -> tuple:
-    """Equal for two texts whose numbers and equations correspond."""
+    """Returns a value that texts with corresponding numbers share.
+
+    It holds the steps of all numbers and the form of all equations.
+    """
     return tuple(step for step, _ in self.places), tuple(
       (
         e.step,
@@ -88,15 +95,16 @@ class Solution(NamedTuple):
 
 
 def numbers(text: str) -> list[Fraction]:
-  """The numbers of a text as printed."""
-  return [number_of(t) for t in _TOKEN.findall(text) if t[0].isdecimal()]
+  """Returns the numbers of a text as printed."""
+  return [parse_number(t) for t in _TOKEN.findall(text) if t[0].isdecimal()]
 
 
 def parse(steps: tuple[str, ...]) -> Solution:
-  """Finds numbers and equations; text that is no equation is left alone.
+  """Finds the numbers and equations of a solution.
 
   An equation is an expression of two or more numbers, `=` or `equals`, and
-  one number. Numbers may carry a currency, units or a percent sign.
+  one number. Numbers may have a currency, units or a percent sign. Any other
+  text is left alone.
   """
   tokens = tuple(tuple(_TOKEN.findall(step)) for step in steps)
   places = tuple(
@@ -120,21 +128,27 @@ def parse(steps: tuple[str, ...]) -> Solution:
           else Operator(item[0], None if item[1] is None else (s, item[1]))
           for item in postfix
         )
-        equations.append(Equation(s, located, ordinals[s, result]))
-  values = tuple(number_of(tokens[s][t]) for s, t in places)
+        equations.append(StatedEquation(s, located, ordinals[s, result]))
+  values = tuple(parse_number(tokens[s][t]) for s, t in places)
   return Solution(tokens, places, values, tuple(equations))
 
 
 def evaluate(
   solution: Solution,
-  equation: Equation,
+  equation: StatedEquation,
   values: tuple[Fraction, ...] | list[Fraction],
   operators: Mapping[tuple[int, int], str],
 ) -> Fraction:
-  """The left side, in the printed unit of the right side.
+  """Calculates the left side, in the printed unit of the right side.
+
+  Args:
+    solution: the solution that the equation belongs to.
+    equation: the equation.
+    values: the value of every number; it replaces `solution.values`.
+    operators: symbols that replace the operators at these places.
 
   Raises:
-    ZeroDivisionError: it divides by zero.
+    ZeroDivisionError: the left side divides by zero.
   """
   stack = []
   for item in equation.postfix:
@@ -155,7 +169,7 @@ def evaluate(
 
 
 def consistent(solution: Solution) -> bool:
-  """Do all equations hold exactly as written? Rounded ones do not."""
+  """Says whether all equations hold exactly; rounded results do not."""
   try:
     return all(
       evaluate(solution, e, solution.values, {}) == solution.values[e.result]
@@ -165,8 +179,8 @@ def consistent(solution: Solution) -> bool:
     return False
 
 
-def number_text(value: Fraction, like: str) -> str:
-  """A finite decimal in the style of another: commas, decimal places."""
+def format_number(value: Fraction, like: str) -> str:
+  """Writes a finite decimal with the commas and decimal places of `like`."""
   places = len(like.partition('.')[2])
   while (value * 10**places).denominator != 1:
     places += 1
@@ -175,7 +189,8 @@ def number_text(value: Fraction, like: str) -> str:
   return f'{text}.{part:0{places}d}' if places else text
 
 
-def number_of(token: str) -> Fraction:
+def parse_number(token: str) -> Fraction:
+  """Reads a number that may have commas between thousands."""
   return Fraction(token.replace(',', ''))
 
 
@@ -185,7 +200,7 @@ def _skip(
   kinds: Callable[[str], bool],
   limit: int = MAX_UNIT_WORDS,
 ) -> int:
-  """Past spaces and at most `limit` tokens that `kinds` accepts."""
+  """Returns the token after spaces and up to `limit` tokens of these kinds."""
   while at < len(step) and (step[at].isspace() or (limit and kinds(step[at]))):
     limit -= not step[at].isspace()
     at += 1
@@ -197,13 +212,14 @@ def _is_unit(token: str) -> bool:
 
 
 def _result(step: tuple[str, ...], sign: int) -> int | None:
-  """Token of the number right of an equals sign, if it stands alone there."""
+  """Returns the token of the number after an equals sign, if it is alone."""
   at = _skip(step, sign + 1, _CURRENCIES.__contains__, 1)
   if at == len(step) or not step[at][0].isdecimal():
     return None
   after = at + 1 + (step[at + 1 : at + 2] == ('%',))
   after = _skip(step, after, _is_unit)
-  # '= 137 + T = 222' and '= 1/2' go on, '= 3 times per year' does not.
+  # The right side goes on in '= 137 + T = 222' and '= 1/2', but not in '= 3
+  # times per year'.
   goes_on = after < len(step) and step[after] in _OPERATORS
   if goes_on and step[after].isalpha():
     goes_on = step[after + 2 : after + 3] and step[after + 2][0].isdecimal()
@@ -211,7 +227,7 @@ def _result(step: tuple[str, ...], sign: int) -> int | None:
 
 
 def _left_side(step: tuple[str, ...], start: int, end: int) -> list | None:
-  """The longest expression that ends right before token `end`, as postfix."""
+  """Returns the longest expression that ends before token `end`, as postfix."""
   for at in range(start, end):
     if step[at][0].isdecimal() or step[at] == '(':
       parsed = _expression(step[:end], at, 1)
@@ -223,7 +239,11 @@ def _left_side(step: tuple[str, ...], start: int, end: int) -> list | None:
 def _expression(
   step: tuple[str, ...], at: int, lowest: int
 ) -> tuple[list, int] | None:
-  """Precedence climbing: (postfix, next token), None where nothing parses."""
+  """Parses an expression by precedence climbing.
+
+  Returns:
+    The expression as postfix and the token after it; None if there is none.
+  """
   at = _skip(step, at, _CURRENCIES.__contains__, 1)
   if at == len(step):
     return None
@@ -239,7 +259,7 @@ def _expression(
     return None
   at = _skip(step, at, _is_unit)
   while at < len(step):
-    implied = step[at] == '('  # '4(23)'
+    implied = step[at] == '('  # as in 4(23)
     symbol = '*' if implied else _OPERATORS.get(step[at])
     if symbol is None or _PRECEDENCE[symbol] < lowest:
       break

@@ -1,15 +1,19 @@
-"""A right solution to a chain of steps with labels, an error in it or not.
+"""Makes chains with labels from right solutions, with or without an error.
 
-What the domain `words` and worked answers that a person brings
-(`worked_answers`) have in common, after `equations` has read the solution.
+    equations.Solution + corruptions.Links -> chain_with_errors -> Chain
 
-Labels say what is true of the problem. Up to the first error steps are 1.
-From there a step that says anything false, be it calculated or carried on, is
-0, and one that is true is unknown: it is right by itself, and stands in a
-chain that has gone wrong. A repeated step is no error: it is 1, `neutral`.
+The domain `words` and the worked answers of a file (`worked_answers`) both end
+here, after `equations` has read a solution.
+
+Labels say what is true of the problem. Steps before the first error are 1.
+From the first error on, a step that says anything false is 0, whether it is
+calculated wrongly or carries the error on. A true step after the error is
+unknown: it is right by itself but belongs to a chain that has gone wrong. A
+repeated step is not an error: it is 1 and `neutral`.
 """
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,42 +27,58 @@ _UNKNOWN = StepLabel(None, source='verifier')
 _REPEATED = StepLabel(1.0, source='verifier', neutral=True)
 
 
+@dataclasses.dataclass(frozen=True)
+class PlantingConfig:
+  """Says how often which errors are planted.
+
+  Attributes:
+    kinds: the kinds of error to choose from, some of `corruptions.KINDS`.
+    error_share: probability that an error is planted.
+    repeat_share: probability that a chain without error repeats a step.
+  """
+
+  kinds: tuple[str, ...] = corruptions.KINDS
+  error_share: float = 0.5
+  repeat_share: float = 0.05
+
+
 def chain_with_errors(
   question: str,
   solution: equations.Solution,
   links: corruptions.Links,
-  kinds: Sequence[str],
-  error_share: float,
-  repeat_share: float,
+  config: PlantingConfig,
   meta: Mapping[str, Any],
   rng: np.random.Generator,
 ) -> Chain | None:
-  """One attempt at a problem; None if it offers none of the kinds.
+  """Writes one attempt at a problem, from its right solution.
 
   Args:
-    solution: right, its last number the answer.
-    kinds: the errors to choose from, some of `corruptions.KINDS`.
-    error_share: probability that an error is planted.
-    repeat_share: probability that a chain without error repeats a step.
+    question: the problem.
+    solution: the right solution; its last number is the answer.
+    links: where the numbers of the solution come from.
+    config: how often which errors are planted.
+    meta: `meta` of the chain.
+    rng: source of all random choices.
 
   Returns:
-    A chain whose `meta` says more: `kind` ('right', 'repeated_step' or one of
-    the kinds) and `error_steps`, the indices of the steps that an error was
-    planted in.
+    The chain; None if an error was to be planted and the solution offers none
+    of the kinds. Its `meta` also holds `kind` ('right', 'repeated_step' or one
+    of the kinds) and `error_steps`, the indices of the steps in which an error
+    was planted.
   """
   steps = [''.join(step) for step in solution.steps]
   labels = [_RIGHT] * len(steps)
   errors, kind = [], 'right'
   answer = solution.text(-1)
-  if rng.random() < error_share:
+  if rng.random() < config.error_share:
     given = equations.numbers(question)
-    for kind in (kinds[k] for k in rng.permutation(len(kinds))):
+    for kind in (config.kinds[k] for k in rng.permutation(len(config.kinds))):
       planted = corruptions.plant(solution, links, kind, given, rng)
       if planted:
         break
     else:
       return None
-    wrong = planted.differing(solution)
+    wrong = planted.changed_steps(solution)
     labels = [
       _WRONG if s in wrong else _RIGHT if s < min(wrong) else _UNKNOWN
       for s in range(len(steps))
@@ -67,13 +87,13 @@ def chain_with_errors(
     steps = corruptions.render(solution, planted)
     gap = len(solution.steps) if planted.dropped is None else planted.dropped
     errors = [s - (s > gap) for s in planted.steps]
-    answer = equations.number_text(planted.values[-1], answer)
-  elif rng.random() < repeat_share:
+    answer = equations.format_number(planted.values[-1], answer)
+  elif rng.random() < config.repeat_share:
     kind = 'repeated_step'
-    again = int(rng.integers(len(steps) - 1))
-    # At once or later, but before the answer.
-    at = int(rng.integers(again + 1, len(steps)))
-    steps.insert(at, steps[again])
+    repeated = int(rng.integers(len(steps) - 1))
+    # The copy stands after the step and before the answer.
+    at = int(rng.integers(repeated + 1, len(steps)))
+    steps.insert(at, steps[repeated])
     labels.insert(at, _REPEATED)
   return Chain(
     problem=question,

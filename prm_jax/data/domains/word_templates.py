@@ -1,9 +1,11 @@
-"""Templates of word problems: what each of them can be used for.
+"""Profiles the templates of word problems and draws problems from them.
 
-Where a number of a solution comes from is not guessed from one text but read
-off many texts of its template: it repeats a result if it equals it in all of
-them. A template is left out if a number equals two results, or comes from
-nowhere; so is a text in which an equation does not hold exactly.
+    reasoning-gym -> profile_template -> Template -> sample_problem -> words
+
+Whether a number of a solution repeats a result is not guessed from one text: it
+must equal the result in many texts of the template. A template is left out if
+one of its numbers equals two results or comes from nowhere. Texts in which an
+equation does not hold exactly are left out, too.
 """
 
 import functools
@@ -16,28 +18,33 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prm_jax.data.domains import corruptions, equations
+from prm_jax.data.domains.draws import make_generator
 from prm_jax.runtime.errors import UserError
 
 TEMPLATES = 100
 
-# Every fifth: 20 of 100, whichever of them turn out to be usable.
+# Every fifth template is held out, usable or not.
 HELD_OUT = tuple(range(1, TEMPLATES, 5))
 
-# A wrong link needs two numbers to agree by chance in all of these texts.
+# Number of texts that a template is profiled by. A link is wrong only if two
+# numbers agree by chance in all of them.
 PROFILE_TEXTS = 64
 
+# Texts of one form are used if at least this many of them hold exactly.
 MIN_ALIKE = 24
 
-# A kind is offered by a template when this share of its texts offers it.
+# A template offers a kind of error if this share of its texts offers it.
 MIN_OFFERED = 0.5
 
 MAX_DRAWS = 1000
 
+# First word of each random stream's spawn key, so that equal seeds give
+# independent streams.
 CHAIN_STREAM, _PROFILE_STREAM = range(2)
 
 
-class Problem(NamedTuple):
-  """A question, its right solution, and where the solution's numbers are from.
+class WordProblem(NamedTuple):
+  """Holds a question, its right solution and where its numbers come from.
 
   The last step of the solution states the answer.
   """
@@ -49,12 +56,12 @@ class Problem(NamedTuple):
 
 
 class Template(NamedTuple):
-  """What many texts of one template say of it.
+  """Says what a template can be used for.
 
   Attributes:
-    links: signature of a text -> where its numbers come from.
-    kinds: the kinds of error that it offers.
-    reason: why it cannot be used; empty if it can.
+    links: maps the signature of a text to where its numbers come from.
+    kinds: the kinds of error that the template offers.
+    reason: why the template cannot be used; empty if it can.
   """
 
   links: Mapping[tuple, corruptions.Links]
@@ -63,18 +70,18 @@ class Template(NamedTuple):
 
 
 def template_indices(templates: str) -> tuple[int, ...]:
-  """The templates of a group, usable or not; the groups share none."""
+  """Returns the templates of a group, 'train' or 'held_out', usable or not."""
   return tuple(
     t for t in range(TEMPLATES) if (t in HELD_OUT) == (templates == 'held_out')
   )
 
 
 @functools.cache
-def template(index: int) -> Template:
-  """Reads a template off PROFILE_TEXTS texts that always are the same."""
+def profile_template(index: int) -> Template:
+  """Finds out what a template offers, from texts that are always the same."""
   if index not in _generators():
     return Template({}, (), 'marked as faulty by reasoning-gym')
-  rng = generator(0, _PROFILE_STREAM, index)
+  rng = make_generator(0, _PROFILE_STREAM, index)
   texts = [_draw(index, rng) for _ in range(PROFILE_TEXTS)]
   exact = [
     (question, solution)
@@ -113,40 +120,48 @@ def template(index: int) -> Template:
   return Template(links, tuple(offered), reason)
 
 
-def sample_problem(index: int, rng: np.random.Generator) -> Problem:
-  """A problem of one usable template, with an exact solution."""
-  links = template(index).links
+def sample_problem(index: int, rng: np.random.Generator) -> WordProblem:
+  """Draws a problem from a usable template; its solution holds exactly."""
+  links = profile_template(index).links
   for _ in range(MAX_DRAWS):
     question, solution = _draw(index, rng)
     known = links.get(solution.signature())
     if known and equations.consistent(solution):
-      return Problem(index, question, solution, known)
+      return WordProblem(index, question, solution, known)
   raise RuntimeError(f'words template {index}: no exact text in {MAX_DRAWS}')
 
 
 def _links(
   group: list[tuple[str, equations.Solution]],
 ) -> corruptions.Links | str:
-  """Where each number comes from, in all texts of a group; else why not."""
+  """Returns where the numbers of a group of texts come from.
+
+  Args:
+    group: questions and solutions of one form.
+
+  Returns:
+    The links that hold in all texts, or the reason why there are none.
+  """
   solutions = [solution for _, solution in group]
-  # [texts] per number: equal columns are the same number.
+  # A column holds the values of one number in all texts. Numbers with equal
+  # columns are the same number.
   columns = list(zip(*(s.values for s in solutions), strict=True))
   questions = [set(equations.numbers(question)) for question, _ in group]
   first = solutions[0]
   results = {e.result: e for e in first.equations}
-  users = {n: e for e in first.equations for n in e.operands}
+  operands = {n for e in first.equations for n in e.operands}
   source, copied = {}, set()
   for n, column in enumerate(columns):
     if n in results:
       continue
-    # An operand can repeat an earlier result only; a number in the prose may
-    # announce the result of its own step.
-    reach = [
+    # An operand can repeat earlier results only. A number outside equations
+    # may also announce the result of its own step.
+    candidates = [
       r
       for r, e in results.items()
-      if (r < n if n in users else e.step <= first.places[n][0])
+      if (r < n if n in operands else e.step <= first.places[n][0])
     ]
-    same = [r for r in reach if columns[r] == column]
+    same = [r for r in candidates if columns[r] == column]
     given = _is_given(column, questions)
     if len(same) > 1 or (same and given):
       return f'number {first.text(n)} may come from two places'
@@ -164,13 +179,14 @@ def _links(
 def _is_given(
   column: Sequence[Fraction], questions: Sequence[set[Fraction]]
 ) -> bool:
+  """Says whether the question of every text gives the number."""
   return all(x in known for x, known in zip(column, questions, strict=True))
 
 
 def _is_known(
   column: Sequence[Fraction], questions: Sequence[set[Fraction]]
 ) -> bool:
-  """A constant, or a share that the question gives as a percentage."""
+  """Says whether a number is constant or follows from a given percentage."""
   if len(set(column)) == 1:
     return True
   shares: tuple[Callable[[Fraction], Fraction], ...] = (
@@ -189,7 +205,7 @@ def _is_known(
 def _draw(
   index: int, rng: np.random.Generator
 ) -> tuple[str, equations.Solution]:
-  """A question and its solution, parsed, with the answer as the last step."""
+  """Draws a question and its parsed solution; the last step is the answer."""
   source = random.Random(int(rng.integers(2**63)))
   example: dict[str, Any] = _generators()[index](source)
   worked = example['metadata']['answer_cot'].partition('####')[0]
@@ -208,7 +224,7 @@ def _draw(
 
 @functools.cache
 def _generators() -> dict[int, Callable]:
-  """The templates that the package itself uses, by index."""
+  """Returns the generators of the templates that reasoning-gym itself uses."""
   try:
     from reasoning_gym.arithmetic.gsm_symbolic import (  # noqa: PLC0415
       generators_00_49,
@@ -224,8 +240,3 @@ def _generators() -> dict[int, Callable]:
   return {
     t: getattr(modules[t >= 50], f'generate_{t}') for t in gsm_symbolic.tasks_ok
   }
-
-
-def generator(seed: int, *stream: int) -> np.random.Generator:
-  """The generator of one stream of a seed."""
-  return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=stream))

@@ -1,9 +1,9 @@
-"""Word problems: a second domain in which the truth is known exactly.
+"""Makes word problems and chains of sentences with exact step labels.
 
-Stands beside `arithmetic` in front of the pipeline, and makes chains of
-sentences instead of symbols. Problems and right solutions come from the 100
-GSM-Symbolic templates (Mirzadeh et al., 2024) that the package reasoning-gym
-carries (`word_templates`); errors are planted in some, and carried on.
+Like `arithmetic`, this domain stands at the start of the pipeline, where the
+readers stand for real data. Problems and right solutions come from the 100
+GSM-Symbolic templates (Mirzadeh et al., 2024) in the package reasoning-gym
+(`word_templates`). Errors are planted in some of the solutions.
 
     reasoning-gym -> question, worked answer -> equations.parse -> Solution
       -> planting.chain_with_errors -> Chain
@@ -13,109 +13,100 @@ carries (`word_templates`); errors are planted in some, and carried on.
     step 1   Together, they have 13 + 3 = 16 books.
     step 2   The answer is 16.
 
-Labels are those of `planting`.
+The docstring of `planting` says what the labels mean.
 """
 
 import dataclasses
-
-import numpy as np
+from typing import Annotated
 
 from prm_jax.data.chains import Chain
 from prm_jax.data.domains import corruptions
-from prm_jax.data.domains.planting import chain_with_errors
+from prm_jax.data.domains.draws import check_count, make_generator
+from prm_jax.data.domains.planting import PlantingConfig, chain_with_errors
 from prm_jax.data.domains.word_templates import (
   CHAIN_STREAM,
   MAX_DRAWS,
   Template,
-  generator,
+  profile_template,
   sample_problem,
-  template,
   template_indices,
 )
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import each, one_of, within
 from prm_jax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class WordsConfig:
-  """The domain and its errors.
+  """Says which problems are made and which errors are planted.
 
   Attributes:
-    templates: 'train' (80 templates) or 'held_out' (20 others), before those
-      that cannot be used are left out; see `coverage`.
+    templates: 'train' (80 templates) or 'held_out' (20 others). Some of them
+      cannot be used; `profile_templates` says which and why.
     error_share: probability that a chain has an error.
     repeat_share: probability that a chain without error repeats a step.
-    kinds: the errors to plant, from `corruptions.KINDS`.
+    kinds: the kinds of error to plant, from `corruptions.KINDS`.
   """
 
-  templates: str = 'train'
-  error_share: float = 0.5
-  repeat_share: float = 0.05
-  kinds: tuple[str, ...] = corruptions.KINDS
+  templates: Annotated[str, one_of('train', 'held_out')] = 'train'
+  error_share: Annotated[float, within(0, 1)] = 0.5
+  repeat_share: Annotated[float, within(0, 1)] = 0.05
+  kinds: Annotated[tuple[str, ...], each(one_of(*corruptions.KINDS))] = (
+    corruptions.KINDS
+  )
 
   def __post_init__(self) -> None:
-    if self.templates not in ('train', 'held_out'):
-      raise UserError(
-        f'words templates={self.templates!r}: expected train or held_out'
-      )
-    for name in ('error_share', 'repeat_share'):
-      value = getattr(self, name)
-      if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise UserError(
-          f'words {name}={value!r}: expected a probability in [0, 1]'
-        )
-    # Configs give lists; a tuple keeps the dataclass hashable.
-    object.__setattr__(self, 'kinds', tuple(self.kinds))
-    unknown = sorted(set(self.kinds) - set(corruptions.KINDS))
-    if unknown or not self.kinds:
-      raise UserError(
-        f'words kinds={self.kinds!r}: expected one or more of '
-        f'{", ".join(corruptions.KINDS)}'
+    checks.check(self)
+    if not self.kinds:
+      checks.fail(
+        'kinds',
+        self.kinds,
+        f'expected one or more of {", ".join(corruptions.KINDS)}',
       )
 
 
-def coverage(config: WordsConfig) -> dict[int, Template]:
-  """Every template of the config's group, with what it offers.
+def profile_templates(config: WordsConfig) -> dict[int, Template]:
+  """Returns what each template of the config's group offers.
 
   Raises:
     UserError: the package reasoning-gym is missing.
   """
-  return {t: template(t) for t in template_indices(config.templates)}
+  return {t: profile_template(t) for t in template_indices(config.templates)}
 
 
 def make_chains(
   config: WordsConfig, count: int, seed: int, samples: int = 1
 ) -> list[Chain]:
-  """Chains of distinct problems, all samples of a problem in a row.
+  """Makes chains of distinct problems; the samples of a problem are in a row.
 
-  The template is drawn before it is decided whether a chain is wrong, so it
-  says nothing of the label. Nearly all templates offer all kinds, so a uniform
-  draw among those on offer makes them about equally frequent. A smaller
-  `count` gives the first chains of a larger one, so held-out problems of the
-  same templates are a slice of one call, never a second call.
+  The template is drawn before it is decided whether a chain is wrong, so the
+  template says nothing about the label. Kinds of error are about equally
+  frequent, because nearly all templates offer all of them. A smaller `count`
+  gives the first chains of a larger one. Take held-out problems of the same
+  templates as a slice of one call: a second call may repeat problems.
 
   Args:
+    config: which problems to make and which errors to plant.
     count: number of problems.
-    seed: of everything.
-    samples: chains of each problem, right or wrong each by itself.
+    seed: seed of all random choices.
+    samples: number of chains per problem; each may be right or wrong.
+
   Returns:
-    count * samples chains with verifier labels. `meta`: `id`, `dataset`,
-    `problem_id` (the question), `template` (0 to 99), `kind` ('right',
-    'repeated_step' or one of `corruptions.KINDS`) and `error_steps`, the
-    indices of the steps that an error was planted in.
+    count * samples chains with verifier labels. Their `meta` holds `id`,
+    `dataset`, `problem_id` (the question), `generator`, `template` (0 to 99),
+    `kind` ('right', 'repeated_step' or one of `corruptions.KINDS`) and
+    `error_steps`, the indices of the steps in which an error was planted.
 
   Raises:
     UserError: the package reasoning-gym is missing, no template of the group
-      offers any of the kinds, or its templates run out of distinct problems.
+      offers any of the kinds, or the templates have too few distinct problems.
   """
-  for name, value in (('count', count), ('samples', samples)):
-    if not isinstance(value, int | np.integer) or value < 1:
-      raise UserError(f'{name}={value!r}: expected a whole number from 1 up')
-  if not isinstance(seed, int | np.integer) or seed < 0:
-    raise UserError(f'seed={seed!r}: expected a whole number from 0 up')
+  check_count('count', count)
+  check_count('samples', samples)
   offers = {
-    t: kinds
-    for t, found in coverage(config).items()
-    if (kinds := [k for k in config.kinds if k in found.kinds])
+    t: PlantingConfig(kinds, config.error_share, config.repeat_share)
+    for t, template in profile_templates(config).items()
+    if (kinds := tuple(k for k in config.kinds if k in template.kinds))
   }
   if not offers:
     raise UserError(
@@ -124,17 +115,14 @@ def make_chains(
     )
   chains, seen, draws = [], set(), 0
   while len(seen) < count:
-    rng = generator(seed, CHAIN_STREAM, draws)
+    rng = make_generator(seed, CHAIN_STREAM, draws)
     problem = sample_problem(int(rng.choice(list(offers))), rng)
-    kinds = offers[problem.template]
     written = [
       chain_with_errors(
         problem.question,
         problem.solution,
         problem.links,
-        kinds,
-        config.error_share,
-        config.repeat_share,
+        offers[problem.template],
         {
           'id': f'{problem.question} # {sample}',
           'dataset': 'words',

@@ -1,13 +1,13 @@
-"""Errors planted in worked answers that somebody wrote, such as GSM8K's.
+"""Plants errors in worked answers that people wrote, such as GSM8K's.
 
     right chains (reader 'gsm8k') -> equations.parse -> Solution
       -> planting.chain_with_errors -> chains with labels
 
-Where the words domain compares many texts of a template to see where a number
-comes from, one text is all there is here: a number that was a result before
-is taken to repeat it, one that the question gives to be copied from there.
-Where that is mistaken, a number after the error is false or true by accident:
-labels are exact up to the first error, and not to be trusted after it.
+The words domain compares many texts of a template to find out where a number
+comes from. Here there is only one text: a number that equals an earlier result
+is taken to repeat it, and a number that the question gives is taken to be
+copied from there. If that is wrong, a number after the error may be false or
+true by accident. So labels are exact up to the first error only.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ import numpy as np
 
 from prm_jax.data.chains import Chain
 from prm_jax.data.domains import corruptions, equations
-from prm_jax.data.domains.planting import chain_with_errors
+from prm_jax.data.domains.planting import PlantingConfig, chain_with_errors
 
 
 def answer_step(answer: str) -> str:
-  """A last step that states the answer."""
+  """Returns a last step that states the answer."""
   return f'The answer is {answer}.'
 
 
@@ -30,16 +30,23 @@ def plant_errors(
   error_share: float = 0.5,
   repeat_share: float = 0.05,
 ) -> list[Chain]:
-  """Chains with an error in about `error_share` of them, the others as right.
+  """Plants errors in about `error_share` of the chains.
 
-  A step that states the answer is added. Left out are answers without an
-  equation, with one that does not hold as written, or whose equations do not
-  give the answer; and, where an error is wanted, that offer no place for it.
+  A step that states the answer is added to every chain. A chain is left out if
+  it has no equation, if an equation does not hold as written, if the equations
+  do not give the answer, or if an error is wanted and none can be planted.
 
   Args:
-    chains: right ones, with their answers.
-    seed: of everything; a chain depends on it and on its own index only.
+    chains: right chains with their answers.
+    seed: seed of all random choices. A result depends only on the seed, the
+      chain and its index.
+    error_share: probability that an error is planted.
+    repeat_share: probability that a chain without error repeats a step.
+
+  Returns:
+    Chains with labels, in the order of `chains`.
   """
+  config = PlantingConfig(corruptions.KINDS, error_share, repeat_share)
   planted = []
   for i, chain in enumerate(chains):
     steps = (*chain.steps, answer_step(chain.answer))
@@ -49,28 +56,27 @@ def plant_errors(
     links = infer_links(equations.numbers(chain.problem), solution)
     if len(solution.values) - 1 not in links.source:
       continue
-    made = chain_with_errors(
+    with_error = chain_with_errors(
       chain.problem,
       solution,
       links,
-      corruptions.KINDS,
-      error_share,
-      repeat_share,
+      config,
       {**chain.meta, 'dataset': 'planted'},
       np.random.default_rng((seed, i)),
     )
-    if made is not None:
-      planted.append(made)
+    if with_error is not None:
+      planted.append(with_error)
   return planted
 
 
 def infer_links(
   given: Sequence, solution: equations.Solution
 ) -> corruptions.Links:
-  """Where the numbers of one solution come from, by their values.
+  """Infers from their values where the numbers of a solution come from.
 
   Args:
     given: the numbers of the question.
+    solution: the solution; it holds exactly.
   """
   results = {e.result: e for e in solution.equations}
   operands = {n for e in solution.equations for n in e.operands}
@@ -78,8 +84,8 @@ def infer_links(
   for n, value in enumerate(solution.values):
     if n in results:
       continue
-    # An operand can repeat an earlier result only; a number in the prose may
-    # announce the result of its own step.
+    # An operand can repeat earlier results only. A number outside equations
+    # may also announce the result of its own step.
     same = [
       r
       for r, e in results.items()

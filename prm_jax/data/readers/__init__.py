@@ -1,9 +1,11 @@
-"""Readers: a file in any of the field's formats -> Chains.
+"""Readers turn files in the field's formats into chains.
 
-The first stage of the data pipeline. A format reader is a pure function from
-one JSON record to its chains, or to the reason why the format's own rules
-leave it out; `read_chains` applies it to a file, counts everything, and says
-where a bad record is. Steps and problems lose the white space around them.
+    file -> records.iterate -> format reader -> read_chains -> chains, summary
+
+This is the first stage of the data pipeline. A format reader is a pure function
+that turns one JSON record into its chains, or into the reason why the rules of
+the format leave it out. `read_chains` applies it to a file, counts the records,
+and says where a bad one is. White space around steps and problems is removed.
 """
 
 import dataclasses
@@ -44,14 +46,16 @@ READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
 
 @dataclasses.dataclass(frozen=True)
 class ReadSummary:
-  """What became of the records of a file.
+  """Counts what became of the records of a file.
 
   Attributes:
-    records: records in the file; each is read, skipped or quarantined.
-    chains: chains made of those that were read.
-    ratings: labels with a value in those chains.
-    skipped: sound records left out by the rules of the format, by reason.
-    quarantined: bad records, set aside.
+    records: number of records in the file; each one is read, skipped or
+      quarantined.
+    chains: number of chains that were read.
+    ratings: number of labels with a value in those chains.
+    skipped: number of good records that the rules of the format leave out, by
+      reason.
+    quarantined: number of bad records that were set aside.
   """
 
   records: int
@@ -79,37 +83,37 @@ def read_chains(
   quarantine_path: str | os.PathLike | None = None,
   source: str | None = None,
 ) -> tuple[list[Chain], ReadSummary]:
-  """Reads a file of JSON lines, or of one JSON array, into chains.
+  """Reads the chains of a file of JSON lines or of one JSON array.
 
-  `meta` of every chain has `dataset` (the format) and `id`: the record's own,
-  or else the file's name and the record's number from 1; `/k` is added where
-  one record makes several chains.
+  The `meta` of every chain holds `dataset` (the format) and `id`. The id is
+  that of the record, or else the file's name and the number of the record,
+  counted from 1. If a record has several chains, `/k` is appended.
 
   Args:
     path: the file.
     fmt: its format, a key of READERS.
     on_error: 'stop' raises at the first bad record; 'quarantine' writes bad
-      records to `quarantine_path` and goes on.
-    quarantine_path: JSON lines {file, line, reason, raw}. Rows of other files
-      in it are kept, those of an earlier reading of this file replaced.
-    source: who gave the labels, one of SOURCES, for formats that do not say
-      (trl); it replaces the source the reader would give.
+      records to `quarantine_path` and continues.
+    quarantine_path: file of JSON lines {file, line, reason, raw}. Rows of other
+      files are kept; rows of an earlier reading of this file are replaced.
+    source: the kind of labeller, one of SOURCES. It replaces the source that
+      the reader gives; use it for formats that do not name one (trl).
 
   Returns:
-    The chains, in the order of the file, and what became of its records.
+    The chains in the order of the file, and the counts of its records.
 
   Raises:
-    UserError: an argument is wrong, the file cannot be opened or has no
-      records, or, with 'stop', `FILE:LINE: reason; cure` of a bad record.
+    UserError: an argument is wrong, or the file cannot be opened or has no
+      records. With 'stop' also `FILE:LINE: reason; cure` of a bad record.
   """
   _check_arguments(path, fmt, on_error, quarantine_path, source)
   chains, bad, skipped = [], [], Counter()
   count = 0
-  reading = Heartbeat(f'reading {path}, records')
-  for record in reading.over(records_lib.iterate(path)):
+  heartbeat = Heartbeat(f'reading {path}, records')
+  for record in heartbeat.over(records_lib.iterate(path)):
     count += 1
     try:
-      made = _read(record, fmt)
+      result = _read(record, fmt)
     except UserError as error:
       if on_error == 'stop':
         raise UserError(
@@ -118,11 +122,11 @@ def read_chains(
         ) from None
       bad.append(_quarantine_row(path, record, error))
       continue
-    if isinstance(made, Skip):
-      skipped[made.reason] += 1
+    if isinstance(result, Skip):
+      skipped[result.reason] += 1
     else:
       name = f'{pathlib.Path(path).stem}:{count}'
-      chains += _stamped(made, fmt, name, source)
+      chains += _add_origin(result, fmt, name, source)
   if not count:
     raise UserError(f'{path}: has no records; expected JSON or JSON lines')
   if on_error == 'quarantine':
@@ -158,8 +162,10 @@ def _check_arguments(
       raise UserError(
         "on_error='quarantine' needs quarantine_path, the file for bad records"
       )
-    ours, theirs = (paths.open_path(p) for p in (quarantine_path, path))
-    if ours.resolve() == theirs.resolve():
+    if (
+      paths.open_path(quarantine_path).resolve()
+      == paths.open_path(path).resolve()
+    ):
       raise UserError(
         f'{quarantine_path}: is the file being read; name another file as '
         'quarantine_path'
@@ -176,21 +182,24 @@ def _read(record: Record, fmt: str) -> list[Chain] | Skip:
   return READERS[fmt](record.value)
 
 
-def _stamped(
+def _add_origin(
   chains: list[Chain], fmt: str, name: str, source: str | None
 ) -> list[Chain]:
-  """The chains with `dataset` and `id`, and with `source` where it is given."""
-  stamped = []
+  """Adds `dataset` and `id` to the chains of a record, and `source` if given.
+
+  `name` is the id of a record that has none of its own.
+  """
+  complete = []
   for k, chain in enumerate(chains):
-    label = str(chain.meta.get('id', name))
+    chain_id = str(chain.meta.get('id', name))
     if len(chains) > 1:
-      label = f'{label}/{k}'
+      chain_id = f'{chain_id}/{k}'
     labels = chain.labels
     if source is not None:
       labels = tuple(dataclasses.replace(s, source=source) for s in labels)
-    meta = {'dataset': fmt} | dict(chain.meta) | {'id': label}
-    stamped.append(dataclasses.replace(chain, labels=labels, meta=meta))
-  return stamped
+    meta = {'dataset': fmt} | dict(chain.meta) | {'id': chain_id}
+    complete.append(dataclasses.replace(chain, labels=labels, meta=meta))
+  return complete
 
 
 def _quarantine_row(
@@ -216,7 +225,7 @@ def _write_quarantine(
       for line in paths.read_lines(target):
         if json.loads(line)['file'] != str(path):
           kept.append(line)
-    # ASCII, so that bytes that are not UTF-8 come through as they were.
+    # JSON in ASCII keeps bytes that are not UTF-8 as they were.
     lines = [*kept, *(json.dumps(row).encode() for row in rows)]
     paths.write_bytes(target, b''.join(line + b'\n' for line in lines))
   except OSError as error:

@@ -1,7 +1,8 @@
-"""Data that says where the errors are: ProcessBench, PRMBench and their kin.
+"""Reads benchmarks and worked answers, such as ProcessBench, PRMBench, GSM8K.
 
-An index of the first error becomes labels: the steps before it are right, it
-is wrong, and what follows is unknown, because nobody judged it.
+Where a benchmark gives the index of the first error, the steps before it are
+labelled right, the step itself is labelled wrong, and later steps are unknown,
+because nobody judged them.
 """
 
 import dataclasses
@@ -24,9 +25,9 @@ def _first_error_labels(first: int, count: int) -> tuple[StepLabel, ...]:
 
 
 def read_processbench(record: Fields) -> list[Chain]:
-  """ProcessBench (Zheng et al., 2024): `label` is the first error, -1 none.
+  """Reads ProcessBench (Zheng et al., 2024) or MR-GSM8K in the same fields.
 
-  MR-GSM8K in the same fields is read by this function too.
+  `label` is the index of the first error, or -1 if there is none.
   """
   steps = records.steps(record, 'steps')
   first = records.integer(record, 'label', -1, len(steps) - 1)
@@ -42,9 +43,10 @@ def read_processbench(record: Fields) -> list[Chain]:
 
 
 def read_solution_pool(record: Fields) -> list[Chain]:
-  """Several models' solutions of a problem, their answers checked.
+  """Reads several solutions of a problem for best-of-N.
 
-  The pool for best-of-N: steps are the lines of a solution, without labels.
+  Steps are the lines of a solution. They have no labels, but `outcome` says
+  whether the answer is right.
   """
   problem = records.text(record, 'question')
   return [
@@ -60,10 +62,10 @@ def read_solution_pool(record: Fields) -> list[Chain]:
 
 
 def read_gsm8k(record: Fields) -> list[Chain]:
-  """GSM8K (Cobbe et al., 2021): worked answers, right throughout.
+  """Reads GSM8K's worked answers (Cobbe et al., 2021); all steps are right.
 
-  Steps are the lines, without the calculator's marks `<<48/2=24>>`; the last
-  line, `#### 72`, is the answer and no step.
+  Steps are the lines without their calculator annotations `<<48/2=24>>`. The
+  last line, `#### 72`, is the answer and not a step.
   """
   *lines, last = records.lines(record, 'answer') or ('',)
   steps = [re.sub(r'<<[^<>]*>>', '', line).strip() for line in lines]
@@ -85,7 +87,7 @@ def read_gsm8k(record: Fields) -> list[Chain]:
 
 
 def read_gsm8k_stated(record: Fields) -> list[Chain]:
-  """GSM8K for a policy: a last step states the answer."""
+  """Reads GSM8K for a policy: adds a last step that states the answer."""
   (chain,) = read_gsm8k(record)
   return [
     dataclasses.replace(
@@ -97,10 +99,10 @@ def read_gsm8k_stated(record: Fields) -> list[Chain]:
 
 
 def read_verify_then_generate(record: Fields) -> list[Chain]:
-  """Wrong solutions whose first wrong step was marked by teachers.
+  """Reads wrong solutions whose first wrong step was marked by teachers.
 
-  The last element of a solution is its final answer. It stays a step, as in
-  some records it is the step that is marked.
+  The last element of a solution is its final answer. It is read as a step,
+  because in some records it is the step that is marked.
   """
   name = 'student_incorrect_solution'
   steps = records.steps(record, name)
@@ -118,19 +120,18 @@ def read_verify_then_generate(record: Fields) -> list[Chain]:
 
 
 def read_prmbench(record: Fields) -> list[Chain] | Skip:
-  """PRMBench (Song et al., 2025): a right process with errors put into it.
+  """Reads PRMBench (Song et al., 2025), right processes with inserted errors.
 
-  `error_steps` counts from 1, and every other step is right; a record without
-  any (the class multi_solutions) is right throughout. Records that point past
-  the last step or have blank steps, by which the count is off, are skipped.
-  The errors are a language model's own account of what it changed: source
-  `judge`.
+  `error_steps` counts from 1; all other steps are right, and so is every step
+  of a record without errors (class multi_solutions). Records that point past
+  the last step, or whose blank steps put the count off, are skipped. The source
+  is `judge`, because a language model itself says which steps it made wrong.
   """
   name = 'modified_process'
   if _has_blank(record, name):
     return Skip('blank step')
   steps = records.steps(record, name)
-  # Up to any index: past the end is skipped, below 1 is a bad record.
+  # An index below 1 is a bad record; an index past the end is skipped below.
   wrong = {
     records.integer({name: i}, name, 1, 2**31)
     for name, i in _numbered(record, 'error_steps')
@@ -146,10 +147,10 @@ def read_prmbench(record: Fields) -> list[Chain] | Skip:
 
 
 def read_prmbench_original(record: Fields) -> list[Chain] | Skip:
-  """The process before the errors were put in, right throughout.
+  """Reads the process before errors were inserted; all of its steps are right.
 
-  The files of the error classes share their originals: read one of them, or
-  drop the repetitions by `group` in `meta`.
+  The files of the error classes share their originals: read only one of them,
+  or drop chains whose `group` in `meta` occurs again.
   """
   name = 'original_process'
   if _has_blank(record, name):
@@ -161,6 +162,7 @@ def read_prmbench_original(record: Fields) -> list[Chain] | Skip:
 
 
 def _numbered(record: Fields, name: str) -> list[tuple[str, Any]]:
+  """Returns the elements of a list with their names; null stands for none."""
   if record.get(name, ()) is None:
     return []
   listed = records.items(record, name)
@@ -175,7 +177,10 @@ def _has_blank(record: Fields, name: str) -> bool:
 
 
 def _prmbench_meta(record: Fields) -> Fields:
-  """`group` is the id without its class: it must not be split across sets."""
+  """Returns `classification`, `id` and `group`, the id without its class.
+
+  Chains of one group come from one problem; keep them in one split.
+  """
   meta = records.keep(record, 'classification')
   if ids := records.keep(record, 'idx'):
     prefix = f'{meta.get("classification", "")}_'

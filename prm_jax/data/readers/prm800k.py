@@ -1,7 +1,7 @@
-"""PRM800K: human ratings of single steps (Lightman et al., 2023).
+"""Reads PRM800K, human ratings of single steps (Lightman et al., 2023).
 
-Two formats: `prm800k`, the raw labelling sessions of both phases, and
-`prm800k_flat`, one trajectory per record.
+There are two formats: `prm800k`, the raw labelling sessions of both phases, and
+`prm800k_flat`, one chain per record.
 """
 
 from typing import Any
@@ -22,18 +22,18 @@ _FINISHED = ('found_error', 'solution', 'bad_problem', 'give_up')
 
 
 def read_prm800k(record: Fields) -> list[Chain] | Skip:
-  """A labelling session as the paths of its prefix tree.
+  """Expands a labelling session into the chains of its prefix tree.
 
-  At every step the labeller rated alternatives and went on with one of them,
-  or with a step written by hand. The first chain is the path taken, with its
-  ratings; each alternative is a chain of its own: the path up to it without
-  labels, and the alternative with its rating. So every rating occurs once. In
-  phase 2 the session stops at the first error without choosing; there the path
-  ends with the step of the pre-generated solution that was judged wrong.
+  At every step the labeller rated alternatives and continued with one of them,
+  or with a step written by hand. The first chain is the path that was taken,
+  with its ratings. Every other alternative becomes a chain: the path up to it
+  without labels, then the alternative with its rating. So each rating occurs
+  once. In phase 2 the session stops at the first error and nothing is chosen;
+  there the path ends with the wrong step of the pre-generated solution.
 
-  Quality-control and screening sessions, `give_up` and `bad_problem` are
-  skipped. `outcome` stays None: `finish_reason` says that the labeller was
-  done, not that an answer was checked.
+  Sessions for quality control or screening, and those that end in `give_up` or
+  `bad_problem`, are skipped. `outcome` is None, because `finish_reason` says
+  that the labeller was done and not that the answer was checked.
   """
   question, label = (records.field(record, n) for n in ('question', 'label'))
   problem = records.text(question, 'problem')
@@ -68,7 +68,7 @@ def read_prm800k(record: Fields) -> list[Chain] | Skip:
 def _walk(
   steps: list[Any], generated: Any
 ) -> tuple[list[_Rated], list[tuple[int, _Rated]]]:
-  """The path taken, and (depth, alternative) for every other rated step."""
+  """Returns the path taken, and (depth, step) of every other alternative."""
   path, branches = [], []
   ended = False
   for t, step in enumerate(steps):
@@ -99,14 +99,14 @@ def _walk(
 
 
 def _completions(step: Any) -> list[Any]:
-  """The rated alternatives; null, which the raw files have too, is none."""
+  """Returns the rated alternatives; raw files may have null for none."""
   if records.field(step, 'completions') is None:
     return []
   return records.items(step, 'completions')
 
 
 def _generated_step(rated: list[_Rated], generated: Any, t: int) -> int | None:
-  """Index of the alternative that is step t of the solution under review."""
+  """Returns which alternative is step t of the pre-generated solution."""
   if not isinstance(generated, list) or t >= len(generated):
     return None
   texts = [text for text, _ in rated]
@@ -131,13 +131,13 @@ def _label(rating: Any, name: str) -> StepLabel:
 
 def _chain(problem: str, rated: list[_Rated], meta: Fields) -> Chain:
   steps, labels = zip(*rated, strict=True)
-  # A solution that was finished ends '\n\n# Answer\n\n320,000'.
+  # The last step of a finished solution ends in '\n\n# Answer\n\n320,000'.
   answer = steps[-1].partition('# Answer')[2].strip() or None
   return Chain(problem, steps, answer, labels=labels, meta=meta)
 
 
 def read_prm800k_flat(record: Fields) -> list[Chain]:
-  """One trajectory {id, problem, steps, ratings}, ratings 1, 0, -1 or null."""
+  """Reads {id, problem, steps, ratings}; ratings are 1, 0, -1 or null."""
   steps = records.steps(record, 'steps')
   ratings = records.items(record, 'ratings')
   if len(ratings) != len(steps):

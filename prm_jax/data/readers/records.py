@@ -1,9 +1,10 @@
-"""Files to JSON records, and records to checked fields.
+"""Splits files into JSON records and checks the fields of records.
 
-The first stage of reading: the bytes of a JSON-lines file, or of one JSON
-array, become records with their line numbers. What JSON lets through and a
-chain cannot hold (NaN, duplicate keys, integers beyond 64 bits, half a
-surrogate pair) is refused here, so a format reader sees finite values only.
+`iterate` turns the bytes of a JSON-lines file, or of one JSON array, into
+records with their line numbers. It rejects what Python's JSON parser accepts
+and a chain cannot hold: NaN, duplicate keys, integers beyond 64 bits, half a
+surrogate pair. Format readers get their fields through the functions below it,
+each of which raises UserError for a field that is missing or of another type.
 """
 
 import json
@@ -25,25 +26,25 @@ _SURROGATE = re.compile(r'\\u[dD][89a-fA-F]')
 
 
 class Skip(NamedTuple):
-  """A sound record that the rules of its format leave out."""
+  """Says why the rules of a format leave out a good record."""
 
   reason: str
 
 
 class Record(NamedTuple):
-  """One record of a file."""
+  """Holds one record of a file."""
 
-  line: int  # 1-based line on which it starts
-  raw: str  # as written; a byte that is not UTF-8 is a lone surrogate
-  value: Any  # parsed JSON, or the UserError that says why there is none
+  line: int  # line on which it starts, counted from 1
+  raw: str  # the text; bytes that are not UTF-8 become lone surrogates
+  value: Any  # the parsed JSON, or a UserError that says what is wrong
 
 
 def iterate(path: str | os.PathLike) -> Iterator[Record]:
-  """Records of a JSON-lines file, or the elements of one JSON array.
+  """Yields the records of a JSON-lines file or the elements of a JSON array.
 
   Raises:
-    UserError: the file cannot be opened. A fault inside the file is the
-      `value` of its record instead, so that reading can go on.
+    UserError: the file cannot be opened. For a fault inside the file, the error
+      is the `value` of its record instead, so that reading can continue.
   """
   try:
     file = paths.open_bytes(path)
@@ -77,9 +78,9 @@ def _encode(text: str) -> bytes:
 
 
 def _array(text: str) -> Iterator[Record]:
-  """Elements of one JSON array."""
-  # Elements are delimited by a decoder that forgives the values, so that one
-  # with a NaN in it does not hide those after it.
+  """Yields the elements of one JSON array."""
+  # A lenient decoder finds where elements end, so that an element with a bad
+  # value, such as NaN, does not hide the elements after it.
   decoder = json.JSONDecoder(parse_int=str, parse_float=str)
   at = text.index('[') + 1
   line, offset, counted = 1, 0, 0
@@ -172,7 +173,7 @@ _DECODER = json.JSONDecoder(
 
 
 def show(value: Any) -> str:
-  """A value in a few characters of one line, for error messages."""
+  """Returns a short text of one line for a value, for error messages."""
   if isinstance(value, list | dict):
     kind = 'a list' if isinstance(value, list) else 'an object'
     return f'{kind} of {len(value)}'
@@ -181,7 +182,7 @@ def show(value: Any) -> str:
 
 
 def field(record: Any, name: str) -> Any:
-  """`record[name]`; a UserError where there is none."""
+  """Returns a field of a record."""
   if not isinstance(record, dict):
     raise UserError(f'{show(record)} where an object with {name!r} belongs')
   if name not in record:
@@ -190,7 +191,7 @@ def field(record: Any, name: str) -> Any:
 
 
 def text(record: Any, name: str) -> str:
-  """A non-blank string, without the white space around it."""
+  """Returns a field of non-blank text, without the white space around it."""
   value = field(record, name)
   if not isinstance(value, str) or not value.strip():
     raise UserError(f'{name!r} is {show(value)}: expected a non-blank string')
@@ -198,16 +199,17 @@ def text(record: Any, name: str) -> str:
 
 
 def lines(record: Any, name: str) -> tuple[str, ...]:
-  """The non-blank lines of a text, without the white space around them.
+  """Returns the non-blank lines of a text field, stripped of white space.
 
-  Lines end as a keyboard ends them: U+2028 and the like stand inside a step.
+  Only carriage returns and line feeds end a line; `str.splitlines` would also
+  split steps at U+2028 and the like.
   """
   split = (line.strip() for line in re.split(r'[\r\n]', text(record, name)))
   return tuple(line for line in split if line)
 
 
 def items(record: Any, name: str) -> list[Any]:
-  """A list, possibly empty."""
+  """Returns a field that holds a list, which may be empty."""
   value = field(record, name)
   if not isinstance(value, list):
     raise UserError(f'{name!r} is {show(value)}: expected a list')
@@ -215,7 +217,7 @@ def items(record: Any, name: str) -> list[Any]:
 
 
 def steps(record: Any, name: str) -> tuple[str, ...]:
-  """A list of non-blank strings, without the white space around them."""
+  """Returns a field of one or more non-blank texts, stripped of white space."""
   found = []
   for i, step in enumerate(items(record, name)):
     if not isinstance(step, str) or not step.strip():
@@ -227,7 +229,7 @@ def steps(record: Any, name: str) -> tuple[str, ...]:
 
 
 def flag(record: Any, name: str) -> bool:
-  """true or false."""
+  """Returns a field that holds true or false."""
   value = field(record, name)
   if not isinstance(value, bool):
     raise UserError(f'{name!r} is {show(value)}: expected true or false')
@@ -235,7 +237,7 @@ def flag(record: Any, name: str) -> bool:
 
 
 def integer(record: Any, name: str, low: int, high: int) -> int:
-  """An integer in [low, high]."""
+  """Returns a field that holds an integer in [low, high]."""
   value = field(record, name)
   if type(value) is not int or not low <= value <= high:
     raise UserError(
@@ -245,14 +247,14 @@ def integer(record: Any, name: str, low: int, high: int) -> int:
 
 
 def probability(value: Any, name: str) -> float:
-  """A number in [0, 1], as a float."""
+  """Returns a number in [0, 1] as a float; `name` is for the error message."""
   if type(value) not in (int, float) or not 0 <= value <= 1:
     raise UserError(f'{name} is {show(value)}: expected a number in [0, 1]')
   return float(value)
 
 
 def keep(record: Fields, *names: str) -> Fields:
-  """Those of the named fields that are there and are not lists or objects."""
+  """Returns the named fields that hold text, a number, true or false."""
   return {
     name: record[name]
     for name in names

@@ -1,7 +1,7 @@
-"""Formats that hide steps in running text: Math-Shepherd, RLHFlow, TRL.
+"""Reads formats with steps in running text: Math-Shepherd, RLHFlow, TRL.
 
-The text is split here, once; nothing downstream splits it again. A record in
-which the end of the question cannot be told is refused, never guessed at.
+The text is split into steps here, and nothing after this module splits it
+again. A record is rejected if it does not show where the question ends.
 """
 
 import re
@@ -13,7 +13,7 @@ from prm_jax.data.readers.records import Fields
 from prm_jax.runtime.errors import UserError
 
 _SIGNS = {'+': StepLabel(1.0, 'rollout'), '-': StepLabel(0.0, 'rollout')}
-# The marker stands alone at the end of a line; inside a word it is text.
+# A marker stands alone at the end of a line; inside a word 'ки' is text.
 _MARKER = re.compile(r'(?<=\s)ки(?=[ \t]*(?:\n|\Z))')
 _FIRST_STEP = re.compile(r'\bstep 1:', re.IGNORECASE)
 _SECOND_STEP = re.compile(r'\bstep 2:', re.IGNORECASE)
@@ -21,15 +21,15 @@ _ANSWER = re.compile(r'The answer is:(.*)\Z', re.DOTALL)
 
 
 def read_math_shepherd(record: Fields) -> list[Chain]:
-  """`input` with a marker after every step, `label` with + or - instead.
+  """Reads `input`, with a marker after every step, and `label`, with + or -.
 
-  The labels are hard Monte Carlo estimates (Wang et al., 2024): + where at
-  least one rollout from the step reached the right answer. After a step that
-  states the answer nothing is left to roll out, so its sign is the outcome.
+  The labels are hard Monte Carlo estimates (Wang et al., 2024): + if at least
+  one rollout from the step reached the right answer. After a step that states
+  the answer there is nothing to roll out, so its sign is the outcome.
 
-  Where a question has line breaks, a few records have markers at the end of
-  its lines too. They label no step: they are left out, and `question_marks`
-  in `meta` counts them.
+  A few records with line breaks in the question have markers at the ends of its
+  lines, too. These belong to no step: they are dropped, and `question_marks` in
+  `meta` counts them.
   """
   source, signed = (records.field(record, n) for n in ('input', 'label'))
   for name, value in (('input', source), ('label', signed)):
@@ -57,7 +57,7 @@ def read_math_shepherd(record: Fields) -> list[Chain]:
 
 
 def _signs(pieces: list[str], signed: str) -> list[StepLabel]:
-  """The signs at the places of the markers, the texts between being equal."""
+  """Returns the label at each marker; `signed` must have the same texts."""
   labels = []
   at = 0
   for i, piece in enumerate(pieces[:-1]):
@@ -75,12 +75,12 @@ def _signs(pieces: list[str], signed: str) -> list[StepLabel]:
 
 
 def _split_question(pieces: list[str]) -> tuple[str, list[str]]:
-  """The question and its steps, of text cut at the markers."""
+  """Splits the texts between markers into the question and its steps."""
   restarts = [
     i for i, piece in enumerate(pieces) if _FIRST_STEP.match(piece.lstrip())
   ]
   if restarts and restarts[-1] > 0:
-    # The numbering starts anew: what came before is in the question.
+    # Numbering starts again, so everything before belongs to the question.
     first = restarts[-1]
     head, step = '', pieces[first]
   else:
@@ -94,14 +94,14 @@ def _split_question(pieces: list[str]) -> tuple[str, list[str]]:
 
 
 def split_first_step(text: str) -> tuple[str, str]:
-  """Question and first step of a text that holds both.
+  """Splits a text into the question and the first step.
 
-  The step starts at the last 'Step 1:'; those before it are in the question.
-  A text without numbering is split after its question mark if it has one only.
+  The step starts at the last 'Step 1:'; earlier ones belong to the question. A
+  text without 'Step 1:' is split after its question mark if it has exactly one.
 
   Raises:
-    UserError: neither rule applies, or 'Step 2:' follows in the same text,
-      which is then the numbering of the question itself.
+    UserError: neither rule applies, or 'Step 2:' follows in the same text, so
+      that 'Step 1:' may belong to the question.
   """
   starts = [match.start() for match in _FIRST_STEP.finditer(text)]
   if starts:
@@ -123,11 +123,11 @@ def split_first_step(text: str) -> tuple[str, str]:
 
 
 def read_trl(record: Fields) -> list[Chain]:
-  """TRL's stepwise supervision: {prompt, completions, labels}.
+  """Reads TRL's stepwise supervision: {prompt, completions, labels}.
 
-  Labels are true, false, null (unknown) or numbers in [0, 1]; they stay what
-  they are. The format does not say who gave them: `human` unless the caller of
-  `read_chains` names another source.
+  Labels are true, false, null (unknown) or numbers in [0, 1]. The format does
+  not name their source; it is `human` unless the caller of `read_chains` gives
+  another one.
   """
   steps = records.steps(record, 'completions')
   values = records.items(record, 'labels')
@@ -147,10 +147,10 @@ def _trl_value(value: Any, i: int) -> float | None:
 
 
 def read_rlhflow(record: Fields) -> list[Chain]:
-  """RLHFlow's chat: the user says a step, the assistant + or -.
+  """Reads RLHFlow's chat: the user writes a step, the assistant + or -.
 
   The first turn of the user holds the problem and step 1, joined by a blank;
-  `split_first_step` says where it is split and when it is refused.
+  `split_first_step` splits it.
   """
   name = 'messages' if 'messages' in record else 'conversations'
   turns = records.items(record, name)
@@ -158,7 +158,7 @@ def read_rlhflow(record: Fields) -> list[Chain]:
     raise UserError(
       f'{len(turns)} turns: expected a user and an assistant turn per step'
     )
-  said, labels = [], []
+  texts, labels = [], []
   for i, turn in enumerate(turns):
     role = ('user', 'assistant')[i % 2]
     if records.field(turn, 'role') != role:
@@ -167,12 +167,12 @@ def read_rlhflow(record: Fields) -> list[Chain]:
       )
     content = records.text(turn, 'content')
     if role == 'user':
-      said.append(content)
+      texts.append(content)
     elif content in _SIGNS:
       labels.append(_SIGNS[content])
     else:
       raise UserError(f'turn {i} is {records.show(content)}: expected + or -')
-  problem, first = split_first_step(said[0])
-  steps = (first, *said[1:])
+  problem, first = split_first_step(texts[0])
+  steps = (first, *texts[1:])
   meta = records.keep(record, 'id')
   return [Chain(problem, steps, labels=tuple(labels), meta=meta)]

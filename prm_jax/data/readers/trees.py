@@ -1,8 +1,9 @@
-"""MATH-APS: search trees with Monte Carlo values (Luo et al., 2024).
+"""Reads MATH-APS, search trees with Monte Carlo values (Luo et al., 2024).
 
-OmegaPRM's output in two shapes: a list of solution prefixes, each beginning
-with the question, or the tree itself. Both become nodes, and the nodes one
-chain per leaf in which every value occurs once.
+OmegaPRM's output comes in two formats: `math_aps`, a list of solution prefixes
+that each begin with the question, and `math_aps_tree`, the tree itself. Both
+are turned into nodes, and the nodes into one chain per leaf, so that every
+value occurs in one chain.
 """
 
 from typing import Any, NamedTuple
@@ -17,18 +18,20 @@ _ROOT = -1
 
 
 class _Node(NamedTuple):
-  parent: int  # index of an earlier node, _ROOT at the question
+  """Holds a step of the tree; a list of nodes has parents before children."""
+
+  parent: int  # index of an earlier node; _ROOT stands for the question
   step: str
   value: float
 
 
 def read_math_aps(record: Fields) -> list[Chain] | Skip:
-  """A list of {solution_prefix, mc_value}, nested by their texts.
+  """Reads a list of {solution_prefix, mc_value} as a tree.
 
-  The parent of a prefix is the longest other prefix after which a line break
-  follows in it; without the line break 'x = 4' would be a parent of 'x = 42'.
-  A prefix that was estimated more than once owns its continuations once, with
-  the first value; each further value is a chain of its own.
+  The parent of a prefix is the longest other prefix that it continues after a
+  line break; without the line break 'x = 4' would be a parent of 'x = 42'. If a
+  prefix has several values, the chains through it use the first one, and every
+  other value becomes a chain that ends there.
   """
   question = records.text(record, 'question')
   prefixes = []
@@ -57,10 +60,10 @@ def read_math_aps(record: Fields) -> list[Chain] | Skip:
 
 
 def _parent(prefix: str, question: str, known: dict[str, int]) -> str:
-  """The longest of `known` that ends where a line of `prefix` ends."""
+  """Returns the longest known prefix that ends at a line end of `prefix`."""
   cut = prefix.rfind('\n')
   while cut > len(question):
-    # Prefixes are stripped, blank lines between the steps are not.
+    # Known prefixes are stripped, but blank lines may stand between steps.
     if prefix[:cut].rstrip() in known:
       return prefix[:cut].rstrip()
     cut = prefix.rfind('\n', 0, cut)
@@ -68,14 +71,14 @@ def _parent(prefix: str, question: str, known: dict[str, int]) -> str:
 
 
 def read_math_aps_tree(record: Fields) -> list[Chain] | Skip:
-  """A tree {text, mc_value, children} whose root is the question."""
+  """Reads a tree {text, mc_value, children} whose root is the question."""
   question = records.text(record, 'question')
   root = records.field(record, 'reasoning_steps')
   if records.text(root, 'text') != question:
     raise UserError("the root of 'reasoning_steps' is not the question")
   value = records.probability(records.field(root, 'mc_value'), 'mc_value')
   nodes = []
-  # A stack, not recursion: the file decides how deep the tree is.
+  # A tree may be deeper than Python's limit of recursion.
   stack = [(_ROOT, child) for child in reversed(_children(root))]
   while stack:
     parent, node = stack.pop()
@@ -93,10 +96,10 @@ def _children(node: Any) -> list[Any]:
 def _chains(
   record: Fields, nodes: list[_Node], meta: Fields
 ) -> list[Chain] | Skip:
-  """One chain per leaf; the first chain through a node has its value.
+  """Makes one chain per leaf; the first chain through a node gets its value.
 
-  A value estimates the chance of a right answer from that prefix, from a
-  number of rollouts that the format does not tell.
+  A value estimates the probability that rollouts from the prefix reach the
+  right answer. The format does not tell the number of rollouts.
   """
   if not nodes:
     return Skip('no step below the question')

@@ -1,4 +1,4 @@
-"""The arithmetic domain against closed forms, enumeration and its own text."""
+"""Tests the arithmetic domain by closed forms, enumeration and its own text."""
 
 import dataclasses
 import itertools
@@ -11,13 +11,13 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.domains import arithmetic
 from prm_jax.runtime.errors import UserError
 
-# Standard errors allowed where thousands of cells are compared at fixed seeds:
-# one of 10,000 exact cells exceeds 5 with probability 0.006.
+# Number of standard errors allowed where thousands of cells are compared. One
+# of 10,000 exact cells exceeds 5 with probability 0.006.
 Z = 5.0
 
 
 def truth(op, a, b, m):
-  """Written apart from the code under test: op is an index or a sign."""
+  """Calculates a result without the code under test; op is an index or sign."""
   op = op if isinstance(op, str) else '+-*'[op]
   return {'+': a + b, '-': a - b, '*': a * b}[op] % m
 
@@ -58,7 +58,7 @@ def test_transitions_match_the_closed_form():
 
 
 @pytest.mark.parametrize('m', [2, 3, 10, 99])
-def test_share_of_wrong_facts(m):
+def test_the_share_of_wrong_facts_is_exact(m):
   config = arithmetic.ArithmeticConfig(m, wrong_facts=0.4, slip=0.0)
   believed = arithmetic.make_solver(config).argmax(-1)
   right = np.array([truth(*fact, m) for fact in facts(m)]).reshape(3, m, m)
@@ -87,7 +87,7 @@ def test_solver_seed_chooses_the_misconceptions():
   np.testing.assert_array_equal(base, arithmetic.make_solver(config))
   other = arithmetic.make_solver(dataclasses.replace(config, solver_seed=1))
   assert (base.argmax(-1) != other.argmax(-1)).any()
-  # More wrong facts keep the old ones.
+  # The misconceptions stay when more are added.
   more = arithmetic.make_solver(dataclasses.replace(config, wrong_facts=0.5))
   right = np.array([truth(*fact, 10) for fact in facts(10)]).reshape(3, 10, 10)
   wrong = base.argmax(-1) != right
@@ -165,7 +165,8 @@ def test_values_match_mean_outcomes():
   variance = root * (1 - root) / samples
   error = np.sqrt(variance.sum()) / 200
   assert abs(right.mean() - root.mean()) < 4 * error
-  # Problem by problem, where the normal approximation holds (n p q >= 20).
+  # Single problems are compared where the normal approximation holds, that is
+  # n p q >= 20.
   usual = root * (1 - root) >= 0.05
   assert usual.sum() > 100
   gap = np.abs(right.mean(1) - root)[usual]
@@ -195,7 +196,7 @@ def test_labels_match_the_text():
     ):
       a, op, b, equals, result = step.split(' ')
       assert equals == '='
-      assert int(a) == state  # restates the result before it, right or wrong
+      assert int(a) == state  # the result before it, right or wrong
       assert [op, b] == rest[2 * i : 2 * i + 2]
       state = int(result)
       right = state == truth(op, int(a), int(b), 10)
@@ -211,7 +212,7 @@ def test_labels_match_the_text():
     assert chains_lib.from_dict(chains_lib.to_dict(chain)) == chain
   assert min(seen.values()) > 100
   assert len({chain.meta['id'] for chain in chains}) == 500
-  # The array form and the record form agree on where the first error is.
+  # The arrays and the labels of the chains have the same first error.
   correct = arithmetic.step_correct(problems, results, 10).reshape(500, 4)
   first = np.where(correct.all(1), -1, correct.argmin(1))
   assert [chains_lib.first_error(c.labels) for c in chains] == first.tolist()
@@ -228,7 +229,7 @@ def test_an_error_carried_forward_is_not_a_second_error():
   assert arithmetic.step_correct(problems, results, 10).tolist() == [
     [
       [True, True, True],
-      [False, True, True],  # one error, carried to a wrong answer
+      [False, True, True],  # one error, carried on to a wrong answer
       [False, False, True],  # two errors that cancel
       [True, True, False],
     ]
@@ -242,7 +243,7 @@ def test_an_error_carried_forward_is_not_a_second_error():
   assert (chains[1].answer, chains[1].outcome) == ('7', False)
 
 
-def test_the_largest_modulus_encodes():
+def test_the_tokenizer_has_all_numbers_of_the_largest_modulus():
   config = arithmetic.ArithmeticConfig(99, 5, slip=0.5)
   chains = arithmetic.to_chains(config, *sample(config, 200, 2)[1:])
   tokenizer = tokenizer_lib.ArithmeticTokenizer()
@@ -270,7 +271,7 @@ def test_chains_do_not_depend_on_how_many_others_there_are():
 
 def test_problems_are_distinct_and_uniform():
   config = arithmetic.ArithmeticConfig(3, 2)
-  # All 3 * 9 * 9 problems exist and are found; one more is refused.
+  # All 3 * 9 * 9 problems are found; one more is rejected.
   problems = arithmetic.sample_problems(config, 243, 0)
   rows = np.column_stack(problems)
   assert len(np.unique(rows, axis=0)) == 243
@@ -278,8 +279,8 @@ def test_problems_are_distinct_and_uniform():
   assert problems.ops.max() == problems.operands.max() == 2
   with pytest.raises(UserError, match='only 243 exist'):
     arithmetic.sample_problems(config, 244, 0)
-  # The first draws are uniform, whatever is dropped as a repetition: each of
-  # 243 problems is among the first 27 with probability 1 / 9.
+  # The draw is uniform although repetitions are dropped: each of 243 problems
+  # is among the first 27 with probability 1 / 9.
   counts = np.zeros(243)
   for seed in range(900):
     p = arithmetic.sample_problems(config, 27, seed)
@@ -305,12 +306,12 @@ def test_problems_are_distinct_and_uniform():
     ({'ops': '+/'}, r"ops='\+/'"),
   ],
 )
-def test_bad_configs_are_refused(fields, message):
+def test_bad_configs_are_rejected(fields, message):
   with pytest.raises(UserError, match=message):
     arithmetic.ArithmeticConfig(**fields)
 
 
-def test_problems_have_only_the_operations_that_are_asked_for():
+def test_problems_have_only_the_configured_operations():
   config = arithmetic.ArithmeticConfig(modulus=5, operations=2, ops='*+')
   problems = arithmetic.sample_problems(config, 5 * 10**2, seed=0)
   signs = {arithmetic.OPS[op] for op in problems.ops.ravel()}
@@ -319,7 +320,7 @@ def test_problems_have_only_the_operations_that_are_asked_for():
     arithmetic.sample_problems(config, 501, seed=0)
 
 
-def test_bad_counts_and_seeds_are_refused():
+def test_bad_counts_and_seeds_are_rejected():
   config = arithmetic.ArithmeticConfig()
   problems = arithmetic.sample_problems(config, 2, 0)
   transitions = arithmetic.make_solver(config)

@@ -1,4 +1,4 @@
-"""Planted errors against the domain's own check, and counted by hand."""
+"""Tests planted errors by the domain's own check and by counting."""
 
 import collections
 
@@ -15,7 +15,7 @@ from prm_jax.data.domains.arithmetic_corruptions import (
 PROBLEM = 'mod 10 : 7 * 3 + 4 - 6'
 
 
-def test_the_right_chain():
+def test_right_steps_are_the_right_chain():
   assert right_steps(PROBLEM) == ('7 * 3 = 1', '1 + 4 = 5', '5 - 6 = 9')
 
 
@@ -30,14 +30,14 @@ def test_the_right_chain():
     ('skipped_step', 2, ('7 * 3 = 1', '1 - 6 = 5')),
   ],
 )
-def test_all_errors_of_a_problem(kind, count, one):
+def test_every_possible_error_is_equally_likely(kind, count, one):
   found = collections.Counter(
     plant(PROBLEM, kind, np.random.default_rng(seed)).steps
     for seed in range(60 * count)
   )
   assert len(found) == count
   assert one in found
-  # Uniform: 60 of each expected, and 31 below is four standard deviations.
+  # Of 60 expected draws of each, 31 fewer are four standard deviations.
   assert min(found.values()) > 60 - 31
 
 
@@ -81,13 +81,13 @@ def test_the_first_error_is_where_it_was_planted(kind, modulus):
   ('problem', 'kind'),
   [
     ('mod 10 : 7 * 0', 'copied_number'),
-    ('mod 2 : 1 + 1 * 0', 'result'),  # only the last could be wrong
+    ('mod 2 : 1 + 1 * 0', 'result'),  # only the last result can be wrong
     ('mod 10 : 7 + 3', 'skipped_step'),
-    ('mod 10 : 7 + 3 + 3', 'skipped_step'),  # which of the two?
-    ('mod 10 : 7 + 0 - 4', 'skipped_step'),  # nothing would be missing
+    ('mod 10 : 7 + 3 + 3', 'skipped_step'),  # the two steps are alike
+    ('mod 10 : 7 + 0 - 4', 'skipped_step'),  # the answer would stay right
   ],
 )
-def test_what_offers_no_error(problem, kind):
+def test_no_error_is_planted_that_leaves_the_answer_right(problem, kind):
   found = {plant(problem, kind, np.random.default_rng(s)) for s in range(20)}
   if kind == 'result':
     assert found == {plant(problem, kind, np.random.default_rng(0))}

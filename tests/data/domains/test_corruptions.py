@@ -1,4 +1,4 @@
-"""Equations in sentences, and errors planted in them, worked out by hand."""
+"""Tests equations in sentences and planted errors on examples by hand."""
 
 import re
 from fractions import Fraction
@@ -16,19 +16,20 @@ STEPS = (
   'The answer is 56.',
 )
 QUESTION = [Fraction(x) for x in (13, 10, 20)]
-# Numbers in reading order: 0-2 13 10 3; 3-7 13 3 13 3 16; 8-10 2 20 40;
-# 11-13 16 40 56; 14 56.
+# The numbers of STEPS in reading order are 0-2: 13 10 3; 3-7: 13 3 13 3 16;
+# 8-10: 2 20 40; 11-13: 16 40 56; 14: 56.
 LINKS = corruptions.Links(
   {4: 2, 6: 2, 11: 7, 12: 10, 14: 13},
   frozenset({0, 1, 3, 4, 5, 6, 9, 11, 12, 14}),
 )
 
 
-def planted(kind, seed):
+def plant(kind, seed):
+  """Returns the right solution, an error of a kind, and the wrong steps."""
   solution = equations.parse(STEPS)
   rng = np.random.default_rng(seed)
-  found = corruptions.plant(solution, LINKS, kind, QUESTION, rng)
-  return solution, found, corruptions.render(solution, found)
+  error = corruptions.plant(solution, LINKS, kind, QUESTION, rng)
+  return solution, error, corruptions.render(solution, error)
 
 
 def integers(text):
@@ -86,13 +87,13 @@ def test_division_by_zero_is_inconsistent():
   ],
 )
 def test_numbers_keep_their_style(value, like, text):
-  assert equations.number_text(value, like) == text
+  assert equations.format_number(value, like) == text
   assert equations.numbers(text) == [value]
 
 
 @pytest.mark.parametrize('seed', range(8))
-def test_a_wrong_result_is_carried_to_everything_that_repeats_it(seed):
-  solution, found, steps = planted('wrong_result', seed)
+def test_a_wrong_result_is_repeated_wherever_the_right_one_was(seed):
+  solution, found, steps = plant('wrong_result', seed)
   a, b, c, d = (integers(steps[i])[-1] for i in range(4))
   if (at := found.steps[0]) != 0:
     assert a == 3
@@ -111,13 +112,13 @@ def test_a_wrong_result_is_carried_to_everything_that_repeats_it(seed):
     f'The answer is {d}.',
   )
   wrong = {i for i in range(5) if steps[i] != STEPS[i]}
-  assert found.differing(solution) == wrong
+  assert found.changed_steps(solution) == wrong
   assert min(wrong) == at
 
 
 @pytest.mark.parametrize('seed', range(8))
 def test_the_second_of_two_errors_restores_the_answer(seed):
-  solution, found, steps = planted('two_errors', seed)
+  solution, found, steps = plant('two_errors', seed)
   first, last = found.steps
   assert first < last
   assert steps[4] == 'The answer is 56.'
@@ -131,9 +132,9 @@ def test_the_second_of_two_errors_restores_the_answer(seed):
   assert (last > 1 or first == 0) and last != 2
 
 
-def test_a_wrong_operator_calculates_with_what_it_shows():
+def test_a_wrong_operator_is_calculated_as_it_is_written():
   for seed in range(8):
-    _, found, steps = planted('wrong_operator', seed)
+    _, found, steps = plant('wrong_operator', seed)
     at = found.steps[0]
     a, b, c = integers(steps[at])[-3:]
     symbol = re.findall(r'[-+*/]', steps[at])[0]
@@ -143,8 +144,8 @@ def test_a_wrong_operator_calculates_with_what_it_shows():
     assert integers(steps[at])[:-1] == integers(STEPS[at])[:-1]
 
 
-def test_a_new_operator_does_not_change_what_binds_first():
-  # (2 * 3) * 4, the first sign made a plus, would read as 2 + (3 * 4).
+def test_a_new_operator_does_not_change_the_order_of_operations():
+  # A plus for the first sign would turn (2 * 3) * 4 into 2 + (3 * 4).
   solution = equations.parse(('It is 2 * 3 * 4 = 24.', 'The answer is 24.'))
   links = corruptions.Links({4: 3}, frozenset({4}))
   for seed in range(20):
@@ -154,8 +155,8 @@ def test_a_new_operator_does_not_change_what_binds_first():
     assert equations.consistent(equations.parse(text))
 
 
-def test_a_skipped_step_leaves_its_operand_in_the_next():
-  texts = {planted('skipped_step', seed)[2] for seed in range(20)}
+def test_after_a_skipped_step_its_operand_is_used():
+  texts = {plant('skipped_step', seed)[2] for seed in range(20)}
   end = 'The shelf next to it has 2 * 20 = 40 books.'
   for operand in (13, 10):
     total = 13 + operand
@@ -165,26 +166,26 @@ def test_a_skipped_step_leaves_its_operand_in_the_next():
       f'Together, that is {total} + 40 = {total + 40} books.',
       f'The answer is {total + 40}.',
     ) in texts
-  # The step before it is true; the error shows where the number is used.
+  # The error counts as made in the step that uses the number.
   for seed in range(20):
-    solution, found, _ = planted('skipped_step', seed)
-    assert found.dropped < found.steps[0] == min(found.differing(solution))
+    solution, found, _ = plant('skipped_step', seed)
+    assert found.dropped < found.steps[0] == min(found.changed_steps(solution))
 
 
-def test_operands_are_taken_from_elsewhere_or_miswritten():
+def test_wrong_operands_are_known_numbers_and_copies_have_a_wrong_digit():
   known = {13, 10, 20, 3, 16, 40}
   for seed in range(12):
-    _, found, steps = planted('wrong_operand', seed)
+    _, found, steps = plant('wrong_operand', seed)
     at = found.steps[0]
     before, now = integers(STEPS[at]), integers(steps[at])
     changed = [y for x, y in zip(before, now, strict=True) if x != y]
     assert len(changed) == 2 and changed[0] in known
-    _, found, steps = planted('copied_number', seed)
+    _, found, steps = plant('copied_number', seed)
     at = found.steps[0]
     before, now = integers(STEPS[at]), integers(steps[at])
     changed = [(x, y) for x, y in zip(before, now, strict=True) if x != y]
     (right, copy), _ = changed
-    # 2 is written nowhere in the question: it cannot be miscopied.
+    # The 2 is not in the question, so it is not copied and cannot be miscopied.
     assert right in known
     same = sorted(str(right)) == sorted(str(copy))
     zero = copy in (right * 10, right / 10)

@@ -1,4 +1,4 @@
-"""Word problems against their own text, read again in another way."""
+"""Tests word problems by reading their text again in another way."""
 
 import ast
 import collections
@@ -32,7 +32,10 @@ LOCALLY_RIGHT = {
 
 @pytest.fixture(scope='module', params=GROUPS)
 def wrong(request):
-  """Enough wrong chains for every template and kind, and the right ones."""
+  """Returns the config and pairs of a wrong and a right chain per problem.
+
+  There are enough pairs for every template and kind of error.
+  """
   count = {'train': 4000, 'held_out': 1200}[request.param]
   config = words.WordsConfig(request.param, error_share=1.0)
   plain = dataclasses.replace(config, error_share=0.0, repeat_share=0.0)
@@ -60,7 +63,7 @@ def in_floats(node):
 
 
 def equations_of(step):
-  """(left, right) of each equation, by Python's own parser and in floats."""
+  """Yields both sides of each equation, by Python's own parser, in floats."""
   text = re.sub(r'(?<=\d),(?=\d{3})', '', step)
   text = re.sub(r'/[a-zA-Z]+', '', text)
   for signs, sign in (
@@ -71,7 +74,7 @@ def equations_of(step):
     ('minus', '-'),
     ('\xf7', '/'),
   ):
-    # '3 times per year' and '3 times as many' are no products.
+    # '3 times per year' and '3 times as many' are not products.
     text = re.sub(rf'({signs})(?=\s*[$€£]?\d)', sign, text)
   text = re.sub(r'(\d+(?:\.\d+)?)%', r'(\1/100)', text)
   text = re.sub(r'(\d)\((?=\d)', r'\1*(', text)
@@ -103,7 +106,7 @@ def false_steps(chain):
 
 
 def masked(step):
-  """A step without what an error may change: numbers and operators."""
+  """Masks what an error may change in a step: numbers and operators."""
   step = re.sub(r'\d[\d,]*(\.\d+)?', '#', step)
   signs = r'divided by|\b(times|plus|minus|x)\b|[-+*/\xd7\xf7]'
   return re.sub(signs, '?', step)
@@ -111,7 +114,7 @@ def masked(step):
 
 @needs_package
 def test_most_templates_can_be_used():
-  found = {g: words.coverage(words.WordsConfig(g)) for g in GROUPS}
+  found = {g: words.profile_templates(words.WordsConfig(g)) for g in GROUPS}
   assert not set(found['train']) & set(found['held_out'])
   assert {len(found['train']), len(found['held_out'])} == {80, 20}
   usable = {g: [t for t, x in found[g].items() if not x.reason] for g in GROUPS}
@@ -122,25 +125,25 @@ def test_most_templates_can_be_used():
   )
   assert set(offered) == set(corruptions.KINDS)
   assert min(offered.values()) >= 65
-  # A template is usable or says why not.
+  # A template offers kinds of error or says why it cannot be used.
   for g in GROUPS:
     for x in found[g].values():
       assert bool(x.reason) != bool(x.kinds)
 
 
 @needs_package
-def test_every_kind_comes_up_in_every_template_that_offers_it(wrong):
+def test_every_kind_occurs_in_every_template_that_offers_it(wrong):
   config, pairs = wrong
   seen = {(c.meta['template'], c.meta['kind']) for c, _ in pairs}
   offered = {
     (t, kind)
-    for t, found in words.coverage(config).items()
-    for kind in found.kinds
+    for t, template in words.profile_templates(config).items()
+    for kind in template.kinds
   }
   assert offered <= seen
   held_out = {t in word_templates.HELD_OUT for t, _ in seen}
   assert held_out == {config.templates == 'held_out'}
-  # About equally often: within a fifth of the mean.
+  # All kinds are about equally frequent, within a fifth of the mean.
   counts = collections.Counter(c.meta['kind'] for c, _ in pairs)
   assert max(counts.values()) < 1.2 * len(pairs) / 6
   assert min(counts.values()) > 0.8 * len(pairs) / 6
@@ -157,12 +160,12 @@ def test_equations_of_right_chains_hold(wrong):
     assert right.steps[-1] == f'The answer is {right.answer}.'
     found += sum(len(list(equations_of(step))) for step in right.steps)
     total += sum(len(re.findall(r'=|\bequals\b', step)) for step in right.steps)
-  # The reading above is not blind: it sees nearly every equals sign.
+  # This test reads nearly every equals sign as an equation.
   assert found > 0.95 * total
 
 
 @needs_package
-def test_exactly_the_planted_steps_calculate_falsely(wrong):
+def test_exactly_the_planted_steps_have_false_equations(wrong):
   for chain, _ in wrong[1]:
     kind = chain.meta['kind']
     expected = [] if kind in LOCALLY_RIGHT else chain.meta['error_steps']
@@ -171,7 +174,7 @@ def test_exactly_the_planted_steps_calculate_falsely(wrong):
 
 
 @needs_package
-def test_labels_say_which_steps_differ_from_the_truth(wrong):
+def test_labels_say_which_steps_differ_from_the_right_chain(wrong):
   unknown = 0
   for chain, right in wrong[1]:
     truth = list(right.steps)
@@ -203,7 +206,7 @@ def test_outcomes_match_the_answers(wrong):
     assert chain.outcome is same
     assert same is (kind == 'two_errors')
     assert chain.steps[-1] == f'The answer is {chain.answer}.'
-    # Written as it is calculated: the last result is the answer.
+    # The last result must be the answer, unless the last step is wrong.
     if chain.meta['error_steps'] == [len(chain.steps) - 1]:
       assert kind == 'skipped_step'
       continue
@@ -229,7 +232,7 @@ def test_a_wrong_result_replaces_the_right_one_wherever_it_is_repeated(wrong):
     results = [b for s in right.steps for _, b in equations_of(s)]
     if results.count(pairs[0][1]) > 1:
       continue
-    # A big number that is no other number of the chain is this result.
+    # A large number that occurs nowhere else in the chain is this result.
     later = [
       i
       for i in range(at, len(right.steps))
@@ -237,14 +240,14 @@ def test_a_wrong_result_replaces_the_right_one_wherever_it_is_repeated(wrong):
     ]
     for i in later:
       checked += 1
-      # A new result may hit the old number by chance, an operand may not.
+      # A new result may equal the old number by chance, an operand may not.
       left = chain.steps[i].rpartition('=')[0]
       assert i == at or not re.search(pattern, left), chain
   assert checked > 30
 
 
 @needs_package
-def test_mixed_chains():
+def test_shares_of_wrong_and_repeating_chains():
   config = words.WordsConfig(repeat_share=0.2)
   chains = words.make_chains(config, 600, seed=3, samples=2)
   assert len(chains) == 1200
@@ -267,7 +270,8 @@ def test_mixed_chains():
     assert chain.outcome is True and false_steps(chain) == []
   for chain in chains[:100]:
     assert chains_lib.from_dict(chains_lib.to_dict(chain)) == chain
-  # The template says nothing of the label: by chance it explains this much.
+  # The template says nothing about the label: by chance chi-squared is about
+  # the number of templates.
   by_template = collections.defaultdict(list)
   for chain, is_wrong in zip(chains, wrong, strict=True):
     by_template[chain.meta['template']].append(is_wrong)
@@ -281,7 +285,7 @@ def test_mixed_chains():
 @needs_package
 @hypothesis.settings(max_examples=10, deadline=None)
 @hypothesis.given(seed=st.integers(0, 2**40), group=st.sampled_from(GROUPS))
-def test_seeds(seed, group):
+def test_chains_depend_on_the_seed_and_not_on_their_count(seed, group):
   config = words.WordsConfig(group)
   chains = words.make_chains(config, 6, seed)
   assert chains == words.make_chains(config, 6, seed)
@@ -293,11 +297,11 @@ def test_seeds(seed, group):
     assert chain.outcome or first >= 0
 
 
-def test_a_missing_package_is_named_with_its_cure(monkeypatch):
+def test_the_error_for_a_missing_package_says_how_to_install_it(monkeypatch):
   for name in ('', '.arithmetic', '.arithmetic.gsm_symbolic'):
     monkeypatch.setitem(sys.modules, f'reasoning_gym{name}', None)
   word_templates._generators.cache_clear()
-  word_templates.template.cache_clear()
+  word_templates.profile_template.cache_clear()
   with pytest.raises(UserError, match=r"pip install 'prm_jax\[words\]'"):
     words.make_chains(words.WordsConfig(), 1, seed=0)
 
@@ -312,13 +316,13 @@ def test_a_missing_package_is_named_with_its_cure(monkeypatch):
     ({'kinds': ('typo',)}, 'typo'),
   ],
 )
-def test_bad_configs_are_refused(fields, message):
+def test_bad_configs_are_rejected(fields, message):
   with pytest.raises(UserError, match=message):
     words.WordsConfig(**fields)
 
 
 @needs_package
-def test_bad_counts_and_seeds_are_refused():
+def test_bad_counts_and_seeds_are_rejected():
   config = words.WordsConfig()
   with pytest.raises(UserError, match='count=0'):
     words.make_chains(config, 0, 0)
