@@ -38,7 +38,7 @@ from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.report import write_report
 from prm_jax.rl import credit
 from prm_jax.rl.hacking_watch import Watch, WatchPlan
-from prm_jax.rl.loop import Learner, RlRun, Tools, improve
+from prm_jax.rl.loop import EvaluateUpdate, Learner, RlRun, Tools, improve
 from prm_jax.rl.objective import make_objective
 from prm_jax.rl.rating import Rater
 from prm_jax.rl.views import View
@@ -89,14 +89,7 @@ def run(settings: RlSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
   job = open_job(settings, workdir, log)
-  policy = Generator(
-    job.start.load(job.meshes.sampling),
-    job.start.described.model,
-    job.start.described.format,
-    job.meshes.sampling,
-    settings.sampling.sampler,
-    settings.seed,
-  )
+  policy = make_policy(job)
   checkpoints = Checkpoints(
     workdir / 'checkpoints', settings.train.keep, BEST_METRIC
   )
@@ -140,6 +133,19 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
   return job
 
 
+def make_policy(job: RlJob) -> Generator:
+  """Returns the policy that samples, with its first parameters."""
+  mesh, described = job.meshes.sampling, job.start.described
+  return Generator(
+    job.start.load(mesh),
+    described.model,
+    described.format,
+    mesh,
+    job.settings.sampling.sampler,
+    job.settings.seed,
+  )
+
+
 def learn(
   job: RlJob,
   policy: Generator,
@@ -177,7 +183,7 @@ def learn(
     log,
   )
   if not watch.ended:
-    train(job, policy, rater, checkpoints, watch, workdir)
+    train(job, policy, rater, checkpoints, watch.look, workdir)
   checkpoints.close()
   return watch.lines
 
@@ -187,10 +193,14 @@ def train(
   policy: Generator,
   rater: Rater,
   checkpoints: Checkpoints,
-  watch: Watch,
+  evaluate: EvaluateUpdate,
   workdir: Workdir,
 ) -> None:
-  """Trains the policy, from the start or from the last checkpoint."""
+  """Trains the policy, from the start or from the last checkpoint.
+
+  Args:
+    evaluate: gives the metrics of some updates, BEST_METRIC among them.
+  """
   settings, described = job.settings, job.start.described
   loop, seed = settings.train, settings.seed
   mesh, model = job.meshes.training, described.model
@@ -221,7 +231,7 @@ def train(
   )
   with contextlib.closing(writer):
     improve(
-      RlRun(loop, mesh, workdir, checkpoints, writer, watch.look),
+      RlRun(loop, mesh, workdir, checkpoints, writer, evaluate),
       tools,
       job.tasks.train,
       state,

@@ -39,7 +39,7 @@ from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.train_state import TrainState
 
 # Number of an update -> metrics, and whether the run is to end there.
-Evaluate = Callable[[int], tuple[dict[str, float], bool]]
+EvaluateUpdate = Callable[[int], tuple[dict[str, float], bool]]
 SHOWN_METRICS = 'accuracy', 'prm_score', 'steps'
 
 
@@ -183,7 +183,7 @@ class RlRun:
   workdir: Workdir
   checkpoints: Checkpoints
   writer: MetricWriter
-  evaluate: Evaluate
+  evaluate: EvaluateUpdate
 
 
 def improve(
