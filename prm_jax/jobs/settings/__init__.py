@@ -12,6 +12,7 @@ from typing import Any
 import ml_collections
 
 from prm_jax.jobs.settings.items import LabelSettings, SampleSettings
+from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.jobs.settings.search import SearchSettings
 from prm_jax.jobs.settings.shared import JobSettings
 from prm_jax.jobs.settings.training import PolicySettings, PrmSettings
@@ -20,8 +21,9 @@ from prm_jax.runtime import checks
 TASKS: dict[str, type[JobSettings]] = {
   'prm': PrmSettings,
   'policy': PolicySettings,
-  'sample': SampleSettings,
+  'rl': RlSettings,
   'label': LabelSettings,
+  'sample': SampleSettings,
   'search': SearchSettings,
 }
 
