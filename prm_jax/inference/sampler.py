@@ -11,7 +11,7 @@ neither on the other samples nor on the slot.
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from prm_jax.models import (
   init_cache,
   lm_logits,
 )
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above_up_to, at_least, from_to_below
 from prm_jax.runtime.errors import UserError
 
 PIECE = 256  # prompt tokens read at once; bounds the attention scores' memory
@@ -49,31 +51,19 @@ class SamplingConfig:
       between calls, and the least recently used are dropped.
 
   Raises:
-    UserError: a value is out of range.
+    checks.Faults: values are out of range.
   """
 
-  temperature: float = 1.0
-  top_k: int = 0
-  top_p: float = 1.0
-  min_p: float = 0.0
-  slots: int = 64
-  max_tokens: int = 256
-  kept: int = 0
+  temperature: Annotated[float, from_to_below(0, math.inf)] = 1.0
+  top_k: Annotated[int, at_least(0)] = 0
+  top_p: Annotated[float, above_up_to(0, 1)] = 1.0
+  min_p: Annotated[float, from_to_below(0, 1)] = 0.0
+  slots: Annotated[int, at_least(1)] = 64
+  max_tokens: Annotated[int, at_least(1)] = 256
+  kept: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
-    for name, right, expected in (
-      ('temperature', 0 <= self.temperature < math.inf, '>= 0'),
-      ('top_k', self.top_k >= 0, '>= 0 (0: all)'),
-      ('top_p', 0 < self.top_p <= 1, 'above 0, at most 1 (1: all)'),
-      ('min_p', 0 <= self.min_p < 1, '0 (all) to below 1'),
-      ('slots', self.slots >= 1, '>= 1'),
-      ('max_tokens', self.max_tokens >= 1, '>= 1'),
-      ('kept', self.kept >= 0, '>= 0'),
-    ):
-      if not right:
-        raise UserError(
-          f'sampling.{name}={getattr(self, name)}: expected {expected}'
-        )
+    checks.check(self)
 
   def check_devices(self, rows: int) -> None:
     """Raises UserError unless the slots divide over so many devices."""
