@@ -51,7 +51,7 @@ class SamplingConfig:
       between calls, and the least recently used are dropped.
 
   Raises:
-    UserError: a value is out of range.
+    checks.Faults: values are out of range.
   """
 
   temperature: Annotated[float, from_to_below(0, math.inf)] = 1.0

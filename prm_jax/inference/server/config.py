@@ -1,19 +1,47 @@
-"""Settings of a model on a server: where it is, and how it is asked."""
+"""Declares the settings of a model on a server, and checks them."""
 
 import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import (
+  Rule,
+  above_up_to,
+  at_least,
+  between,
+  one_of,
+  within,
+)
 
-APIS = ('chat', 'completions')
-# Fields that `extra` may not set: other settings do, or a promise would break.
-_OWN_FIELDS = ('messages', 'model', 'n', 'prompt', 'seed', 'stop', 'stream')
 _SYSTEM = (
   'Solve the problem step by step, one step a line and no blank lines. The '
   'last line is "#### " and then the final answer alone.'
+)
+# Fields that `extra` may not set: other settings do, or a promise would break.
+_OWN_FIELDS = ('messages', 'model', 'n', 'prompt', 'seed', 'stop', 'stream')
+
+
+def _is_extra(value: Mapping[str, Any]) -> bool:
+  try:
+    json.dumps(dict(value))
+  except TypeError:
+    return False
+  return not set(_OWN_FIELDS) & set(value)
+
+
+_URL = Rule(
+  lambda value: value.startswith(('http://', 'https://')),
+  'expected http:// or https://, such as http://localhost:8000/v1',
+)
+_MODEL = Rule(bool, "expected the server's name of a model")
+_PROMPT = Rule(lambda value: '{problem}' in value, "expected '{problem}' in it")
+_SEPARATOR = Rule(bool, "expected text, such as '\\n'")
+_EXTRA = Rule(
+  _is_extra,
+  f'expected JSON types, and none of the fields {", ".join(_OWN_FIELDS)}',
 )
 
 
@@ -38,37 +66,21 @@ class ServerConfig:
       are wanted; False for servers that refuse `stop`.
 
   Raises:
-    UserError: a value is missing or out of range.
+    checks.Faults: values are missing or out of range.
   """
 
-  base_url: str = ''
-  model: str = ''
+  base_url: Annotated[str, _URL] = ''
+  model: Annotated[str, _MODEL] = ''
   api_key_variable: str = ''
-  concurrency: int = 16
-  timeout: float = 300.0
-  attempts: int = 8
-  max_failed_in_a_row: int = 32
-  max_reply_bytes: int = 2**24
+  concurrency: Annotated[int, at_least(1)] = 16
+  timeout: Annotated[float, between(0, math.inf)] = 300.0
+  attempts: Annotated[int, at_least(1)] = 8
+  max_failed_in_a_row: Annotated[int, at_least(1)] = 32
+  max_reply_bytes: Annotated[int, at_least(1)] = 2**24
   send_stop: bool = True
 
   def __post_init__(self) -> None:
-    if not self.base_url.startswith(('http://', 'https://')):
-      raise UserError(
-        f'endpoint.base_url={self.base_url!r}: expected http:// or https://, '
-        'such as http://localhost:8000/v1'
-      )
-    if not self.model:
-      raise UserError("endpoint.model='': expected the server's name for it")
-    for name in (
-      'concurrency',
-      'attempts',
-      'max_failed_in_a_row',
-      'max_reply_bytes',
-    ):
-      if (value := getattr(self, name)) < 1:
-        raise UserError(f'endpoint.{name}={value}: expected >= 1')
-    if not 0 < self.timeout < math.inf:
-      raise UserError(f'endpoint.timeout={self.timeout}: expected seconds > 0')
+    checks.check(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,54 +111,22 @@ class EndpointConfig(ServerConfig):
     extra_after_steps: further fields of requests that already have steps.
 
   Raises:
-    UserError: a value is missing or out of range.
+    checks.Faults: values are missing or out of range.
   """
 
-  api: str = 'chat'
+  api: Annotated[str, one_of('chat', 'completions')] = 'chat'
   continues: bool = False
   system: str = _SYSTEM
-  prompt: str = '{problem}'
-  separator: str = '\n'
-  temperature: float = 1.0
-  top_p: float = 1.0
-  max_tokens: int = 1024
+  prompt: Annotated[str, _PROMPT] = '{problem}'
+  separator: Annotated[str, _SEPARATOR] = '\n'
+  temperature: Annotated[float, within(0, 100)] = 1.0
+  top_p: Annotated[float, above_up_to(0, 1)] = 1.0
+  max_tokens: Annotated[int, within(0, 10**7)] = 1024
   seed: int = 0
   send_seed: bool = True
-  extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  extra_after_steps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    if self.api not in APIS:
-      raise UserError(
-        f'endpoint.api={self.api!r}: expected one of {", ".join(APIS)}'
-      )
-    if '{problem}' not in self.prompt:
-      raise UserError(
-        f"endpoint.prompt={self.prompt!r}: expected '{{problem}}' in it"
-      )
-    if not self.separator:
-      raise UserError("endpoint.separator='': expected text, such as '\\n'")
-    for name, low, high in (
-      ('temperature', 0, 100),
-      ('top_p', 1e-6, 1),
-      ('max_tokens', 0, 10**7),
-    ):
-      if not low <= (value := getattr(self, name)) <= high:
-        raise UserError(f'endpoint.{name}={value}: expected {low} to {high}')
-    for name in ('extra', 'extra_after_steps'):
-      _check_extra(f'endpoint.{name}', getattr(self, name))
-
-
-def _check_extra(name: str, extra: Mapping[str, Any]) -> None:
-  try:
-    json.dumps(dict(extra))
-  except TypeError as error:
-    raise UserError(
-      f'{name}={extra}: expected JSON types only: {error}'
-    ) from error
-  for field in _OWN_FIELDS:
-    if field in extra:
-      raise UserError(
-        f'{name} has {field!r}, which is said otherwise; take it out'
-      )
+  extra: Annotated[Mapping[str, Any], _EXTRA] = dataclasses.field(
+    default_factory=dict
+  )
+  extra_after_steps: Annotated[Mapping[str, Any], _EXTRA] = dataclasses.field(
+    default_factory=dict
+  )

@@ -238,30 +238,30 @@ def test_the_name_holds_all_that_changes_completions(server):
 @pytest.mark.parametrize(
   ('change', 'told'),
   [
-    ({'base_url': 'localhost:80'}, "base_url='localhost:80': expected http"),
-    ({'model': ''}, "model='': expected"),
-    ({'api': 'tex'}, "api='tex': expected one of chat, completions"),
-    ({'prompt': 'Q'}, "prompt='Q': expected '{problem}' in it"),
-    ({'separator': ''}, "separator='': expected text"),
-    ({'concurrency': 0}, 'concurrency=0: expected >= 1'),
-    ({'attempts': 0}, 'attempts=0: expected >= 1'),
-    ({'max_reply_bytes': 0}, 'max_reply_bytes=0: expected >= 1'),
-    ({'timeout': 0}, 'timeout=0: expected seconds > 0'),
-    ({'timeout': math.nan}, 'timeout=nan: expected seconds > 0'),
-    ({'temperature': -1}, 'temperature=-1: expected 0 to 100'),
-    ({'top_p': 0}, 'top_p=0: expected'),
-    ({'max_tokens': -1}, 'max_tokens=-1: expected 0 to'),
-    ({'extra': {'stream': True}}, "extra has 'stream'"),
-    ({'extra': {'top_k': {1, 2}}}, 'expected JSON types only'),
-    ({'extra_after_steps': {'n': 2}}, "extra_after_steps has 'n'"),
+    ({'base_url': 'localhost:80'}, "'localhost:80': expected http"),
+    ({'model': ''}, "'': expected the server's name"),
+    ({'api': 'tex'}, "'tex': expected one of chat, completions"),
+    ({'prompt': 'Q'}, "'Q': expected '{problem}' in it"),
+    ({'separator': ''}, "'': expected text"),
+    ({'concurrency': 0}, '0: expected >= 1'),
+    ({'attempts': 0}, '0: expected >= 1'),
+    ({'max_reply_bytes': 0}, '0: expected >= 1'),
+    ({'timeout': 0}, '0: expected a number in (0, inf)'),
+    ({'timeout': math.nan}, 'nan: expected a number in (0, inf)'),
+    ({'temperature': -1}, '-1: expected a number in [0, 100]'),
+    ({'top_p': 0}, '0: expected a number in (0, 1]'),
+    ({'max_tokens': -1}, '-1: expected a number in [0, 10000000]'),
+    ({'extra': {'stream': True}}, "{'stream': True}: expected JSON types, and"),
+    ({'extra': {'top_k': {1}}}, "{'top_k': {1}}: expected JSON types, and"),
+    ({'extra_after_steps': {'n': 2}}, "{'n': 2}: expected JSON types, and"),
   ],
 )
 def test_values_out_of_range_are_refused(change, told):
   values = {'base_url': 'http://localhost/v1', 'model': 'm'} | change
+  [name] = change
   with pytest.raises(UserError) as error:
     EndpointConfig(**values)
-  assert str(error.value).startswith('endpoint.')
-  assert told in str(error.value)
+  assert str(error.value).startswith(f'{name}={told}')
 
 
 @pytest.mark.parametrize('package', ['openai', 'diskcache'])
