@@ -73,9 +73,7 @@ def base() -> ml_collections.ConfigDict:
       api_key_variable='',
       concurrency=16,
       timeout=300.0,
-      attempts=6,
-      backoff=1.0,  # seconds, doubled with each attempt
-      max_wait=60.0,
+      attempts=8,  # the waits between them add up to half a minute
       max_failed_in_a_row=32,
       max_reply_bytes=2**24,
       send_stop=True,  # False for servers that refuse it
