@@ -1,10 +1,12 @@
-"""From a config's `prm` section to a StepScorer, for jobs that search.
+"""Opens the PRM that a job asks, by the prm section of a config.
 
-As `policies.py` for policies: the section has `kind` and what each kind needs.
+    PrmConfig -> StepScorer (inference/protocols.py), or None
+
+A search scores chains as they grow, and each process asks for its own. RL
+scores whole chains, and all processes ask for them together.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
 import jax
 from jax.sharding import Mesh
@@ -12,86 +14,60 @@ from jax.sharding import Mesh
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.inference import loading
 from prm_jax.inference.chain_scorer import ChainScorer
-from prm_jax.inference.exact_scorer import KINDS as EXACT
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import StepScorer
 from prm_jax.inference.tree_scorer import TreeScorer
-from prm_jax.runtime.errors import UserError
+from prm_jax.jobs.settings.models import GrowingPrmConfig, PrmConfig
 from prm_jax.runtime.sharding import flat_mesh
 
 
-def open_trained(
-  config: Mapping[str, Any], solver: Mapping[str, Any]
-) -> TreeScorer:
-  """A PRM that was trained here, or a published one."""
-  del solver
-  _check_path(config)
-  # Each process has a copy, as each asks what its own problems want.
-  mesh = flat_mesh(jax.local_devices())
-  scorer = loading.load(config['path'], style=config['style'], mesh=mesh)
-  return TreeScorer(scorer, config['rows'], scorer.name)
-
-
-def open_whole(config: Mapping[str, Any], mesh: Mesh) -> ChainScorer:
-  """The same for whole chains, which all processes of the mesh ask for."""
-  _check_path(config)
-  return ChainScorer(
-    loading.load(
-      config['path'], style=config['style'], mesh=mesh, dtype=config['dtype']
-    )
-  )
-
-
-def _check_path(config: Mapping[str, Any]) -> None:
-  if not config['path']:
-    raise UserError(
-      'prm.path is empty; name the --workdir of a trained PRM '
-      '(configs/prm_math.py), or a published one'
-    )
-
-
-def open_exact(
-  config: Mapping[str, Any], solver: Mapping[str, Any]
-) -> ExactScorer:
-  """What a perfect PRM would say, in the arithmetic domain."""
-  return ExactScorer(ArithmeticConfig(**solver), config['exact'])
-
-
-KINDS = {'workdir': open_trained, 'exact': open_exact}
-NONE = 'none'
-
-
-def check(config: Mapping[str, Any], *others: str) -> None:
-  """Raises UserError for what can be seen without opening anything.
-
-  Args:
-    others: kinds that the job opens itself.
-  """
-  kinds = (*KINDS, *others, NONE)
-  for name, choices in (('kind', kinds), ('exact', EXACT)):
-    if config[name] not in choices:
-      raise UserError(
-        f'prm.{name}={config[name]!r}: expected one of {", ".join(choices)}'
-      )
-  if config.get('rows', 1) < 1:  # what scores whole chains keeps none
-    raise UserError(f'prm.rows={config["rows"]}: expected >= 1')
-
-
-def open_scorer(
-  config: Mapping[str, Any],
-  solver: Mapping[str, Any],
-  mesh: Mesh | None = None,
+def open_tree_scorer(
+  config: GrowingPrmConfig, solver: ArithmeticConfig
 ) -> StepScorer | None:
-  """The PRM that a config describes; None where it is to be none.
+  """Opens a PRM for chains that grow, in every process a copy of its own.
 
   Args:
-    config: the prm section.
-    solver: of the arithmetic domain, whose values are exact.
-    mesh: on which whole chains are scored; None: chains that grow, by each
-      process its own.
+    solver: the arithmetic domain, whose values the exact PRM gives.
+
+  Returns:
+    None where the config says that there is no PRM.
   """
-  if config['kind'] == NONE:
-    return None
-  if config['kind'] == 'workdir' and mesh is not None:
-    return open_whole(config, mesh)
-  return KINDS[config['kind']](config, solver)
+
+  def load() -> TreeScorer:
+    mesh = flat_mesh(jax.local_devices())
+    scorer = loading.load(config.path, style=config.style, mesh=mesh)
+    return TreeScorer(scorer, config.rows, scorer.name)
+
+  return _open(config, solver, load)
+
+
+def open_chain_scorer(
+  config: PrmConfig, solver: ArithmeticConfig, mesh: Mesh, dtype: str = ''
+) -> StepScorer | None:
+  """Opens a PRM for whole chains, which all processes of a mesh ask alike.
+
+  Args:
+    solver: the arithmetic domain, whose values the exact PRM gives.
+    dtype: what its backbone is kept and computed in; '' is a run's own, and
+      float32 for a published PRM.
+
+  Returns:
+    None where the config says that there is no PRM.
+  """
+
+  def load() -> ChainScorer:
+    return ChainScorer(
+      loading.load(config.path, style=config.style, mesh=mesh, dtype=dtype)
+    )
+
+  return _open(config, solver, load)
+
+
+def _open(
+  config: PrmConfig,
+  solver: ArithmeticConfig,
+  load: Callable[[], StepScorer],
+) -> StepScorer | None:
+  if config.kind == 'exact':
+    return ExactScorer(solver, config.exact)
+  return load() if config.kind == 'workdir' else None

@@ -12,13 +12,15 @@ source.
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
 
 from prm_jax.data.chains import Chain
 from prm_jax.inference.protocols import sample_seed
 from prm_jax.inference.score import AGGREGATES, aggregate
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, one_of, within
 from prm_jax.runtime.errors import UserError
 
 METHODS = ('active', 'random')
@@ -48,33 +50,15 @@ class ActiveConfig:
     seed: seed of the method 'random'.
   """
 
-  budget: int = 8
-  method: str = 'active'
-  aggregate: str = 'prod'
-  wrong_share: float = 0.8
-  batch_size: int = 1024
-  seed: int = 0
+  budget: Annotated[int, at_least(1)] = 8
+  method: Annotated[str, one_of(*METHODS)] = 'active'
+  aggregate: Annotated[str, one_of(*AGGREGATES)] = 'prod'
+  wrong_share: Annotated[float, within(0, 1)] = 0.8
+  batch_size: Annotated[int, at_least(1)] = 1024
+  seed: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
-    for name in ('budget', 'batch_size'):
-      value = getattr(self, name)
-      if not isinstance(value, int) or value < 1:
-        raise UserError(f'active.{name}={value!r}: expected >= 1')
-    for name, known in (('method', METHODS), ('aggregate', AGGREGATES)):
-      value = getattr(self, name)
-      if value not in known:
-        raise UserError(
-          f'active.{name}={value!r}: expected one of {", ".join(known)}'
-        )
-    share = self.wrong_share
-    if not isinstance(share, int | float) or not 0 <= share <= 1:
-      raise UserError(
-        f'active.wrong_share={share!r}: expected a number in [0, 1]'
-      )
-    if not isinstance(self.seed, int) or self.seed < 0:
-      raise UserError(
-        f'active.seed={self.seed!r}: expected a whole number from 0 up'
-      )
+    checks.check(self)
 
 
 class Selection(NamedTuple):

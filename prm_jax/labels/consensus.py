@@ -11,9 +11,11 @@ than one trained on all.
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from prm_jax.data.chains import Chain, first_error
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import from_to_below
 from prm_jax.runtime.errors import UserError
 
 
@@ -30,19 +32,12 @@ class ConsensusConfig:
 
   first: str = 'first'
   second: str = 'second'
-  hard_above: float = 0.0
+  hard_above: Annotated[float, from_to_below(0, 1)] = 0.0
 
   def __post_init__(self) -> None:
+    checks.check(self)
     if self.first == self.second:
-      raise UserError(
-        f'consensus.second={self.second!r} is consensus.first too: expected '
-        'two sources'
-      )
-    bound = self.hard_above
-    if not isinstance(bound, int | float) or not 0 <= bound < 1:
-      raise UserError(
-        f'consensus.hard_above={bound!r}: expected a number in [0, 1)'
-      )
+      checks.fail('second', self.second, 'expected another source than first')
 
 
 class Kept(NamedTuple):

@@ -12,6 +12,7 @@ the error (see `data/domains/worked_answers.py`).
 
 import dataclasses
 import re
+from typing import Annotated
 
 import numpy as np
 
@@ -28,7 +29,8 @@ from prm_jax.inference.driver import CannotDo
 from prm_jax.inference.grading import truth_of
 from prm_jax.inference.protocols import sample_seed
 from prm_jax.labels.labelling import Labelling
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, each, one_of, within
 
 # Kinds of errors as configs name them -> their names in `domains.corruptions`.
 KINDS = {
@@ -59,27 +61,14 @@ class CorruptionConfig:
     seed: random seed. The error of a chain depends on it and the chain's id.
   """
 
-  kinds: tuple[str, ...] = tuple(KINDS)
-  right_share: float = 0.5
-  seed: int = 0
+  kinds: Annotated[tuple[str, ...], each(one_of(*KINDS))] = tuple(KINDS)
+  right_share: Annotated[float, within(0, 1)] = 0.5
+  seed: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
-    # Configs hold lists; only a tuple keeps the dataclass hashable.
-    object.__setattr__(self, 'kinds', tuple(self.kinds))
-    if not self.kinds or set(self.kinds) - set(KINDS):
-      raise UserError(
-        f'corruption.kinds={self.kinds!r}: expected one or more of '
-        f'{", ".join(KINDS)}'
-      )
-    share = self.right_share
-    if not isinstance(share, int | float) or not 0 <= share <= 1:
-      raise UserError(
-        f'corruption.right_share={share!r}: expected a probability in [0, 1]'
-      )
-    if not isinstance(self.seed, int) or self.seed < 0:
-      raise UserError(
-        f'corruption.seed={self.seed!r}: expected a whole number from 0 up'
-      )
+    checks.check(self)
+    if not self.kinds:
+      checks.fail('kinds', (), f'expected one or more of {", ".join(KINDS)}')
 
 
 def label(chain: Chain, config: CorruptionConfig) -> Labelling:

@@ -12,12 +12,14 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.inference.driver import CannotDo
 from prm_jax.inference.protocols import Question
 from prm_jax.labels.labelling import Labelling
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least
 
 _QUESTION = r"""Check the solution of a math problem, step by step.
 
@@ -49,11 +51,10 @@ class JudgeConfig:
     samples: number of replies that vote on one chain.
   """
 
-  samples: int = 1
+  samples: Annotated[int, at_least(1)] = 1
 
   def __post_init__(self) -> None:
-    if self.samples < 1:
-      raise UserError(f'judge.samples={self.samples}: expected >= 1')
+    checks.check(self)
 
 
 def label(chain: Chain, config: JudgeConfig) -> Labelling:

@@ -12,7 +12,7 @@ the logarithm of the number of steps.
 import dataclasses
 import math
 from collections.abc import Generator, Sequence
-from typing import ClassVar
+from typing import Annotated
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.verify.final_answer import final_answer
@@ -20,6 +20,7 @@ from prm_jax.inference import grading
 from prm_jax.inference.driver import Answers, Asked, CannotDo
 from prm_jax.labels import rollouts
 from prm_jax.labels.labelling import Labelling
+from prm_jax.runtime.checks import above_up_to, at_least, from_to_below, one_of
 
 UNVISITED = ('implied', 'unknown')
 
@@ -42,25 +43,13 @@ class OmegaConfig(rollouts.RolloutBudget):
     c_puct: parameter of U in `tree`.
   """
 
-  threshold: float = 0.0
-  unvisited: str = 'implied'
-  searches: int = 0
-  alpha: float = 0.5
-  beta: float = 0.9
-  length: int = 500
-  c_puct: float = 0.125
-  _where: ClassVar[str] = 'omega'
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    expected = f'one of {", ".join(UNVISITED)}'
-    self._expect('unvisited', self.unvisited in UNVISITED, expected)
-    self._expect('searches', self.searches >= 0, '>= 0')
-    for name in ('alpha', 'beta'):
-      fine = 0 < getattr(self, name) <= 1
-      self._expect(name, fine, 'a number in (0, 1]')
-    self._expect('length', self.length >= 1, '>= 1')
-    self._expect('c_puct', self.c_puct >= 0, '>= 0')
+  threshold: Annotated[float, from_to_below(0, 1)] = 0.0
+  unvisited: Annotated[str, one_of(*UNVISITED)] = 'implied'
+  searches: Annotated[int, at_least(0)] = 0
+  alpha: Annotated[float, above_up_to(0, 1)] = 0.5
+  beta: Annotated[float, above_up_to(0, 1)] = 0.9
+  length: Annotated[int, at_least(1)] = 500
+  c_puct: Annotated[float, at_least(0)] = 0.125
 
 
 @dataclasses.dataclass

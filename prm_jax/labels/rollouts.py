@@ -11,14 +11,15 @@ Follows Math-Shepherd (Wang et al., 2024). Labels keep the counts. The setting
 import dataclasses
 import math
 from collections.abc import Generator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.inference import grading
 from prm_jax.inference.driver import Answers, Asked, CannotDo
 from prm_jax.inference.protocols import Request
 from prm_jax.labels.labelling import Labelling
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, between, from_to_below
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,23 +37,13 @@ class RolloutBudget:
       (0, 0.5). At threshold 0 that is the first success.
   """
 
-  samples: int = 8
-  round_size: int = 0
-  threshold: float = 0.5
-  delta: float = 0.05
-  _where: ClassVar[str] = 'rollouts'
+  samples: Annotated[int, at_least(1)] = 8
+  round_size: Annotated[int, at_least(0)] = 0
+  threshold: Annotated[float, from_to_below(0, 1)] = 0.5
+  delta: Annotated[float, between(0, 0.5)] = 0.05
 
   def __post_init__(self) -> None:
-    self._expect('samples', self.samples >= 1, '>= 1')
-    self._expect('round_size', self.round_size >= 0, '>= 0')
-    self._expect('threshold', 0 <= self.threshold < 1, 'a number in [0, 1)')
-    self._expect('delta', 0 < self.delta < 0.5, 'a number in (0, 0.5)')
-
-  def _expect(self, name: str, fine: bool, expected: str) -> None:
-    if not fine:
-      raise UserError(
-        f'{self._where}.{name}={getattr(self, name)!r}: expected {expected}'
-      )
+    checks.check(self)
 
 
 @dataclasses.dataclass(frozen=True)

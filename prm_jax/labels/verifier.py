@@ -10,15 +10,16 @@ after the first error.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.verify import calculator, sandbox
 from prm_jax.inference.driver import CannotDo
 from prm_jax.labels.labelling import Labelling
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import one_of
 
 Verdict = bool | None  # None: nothing is known about the step
 
@@ -36,34 +37,14 @@ class VerifierConfig:
   Attributes:
     unchecked: label of a text step without an equation to check: 'unknown'
       (None) or 'right' (1).
-    limits: `sandbox.Limits`, or a mapping of its fields.
+    limits: what a program may use.
   """
 
-  unchecked: str = 'unknown'
-  limits: sandbox.Limits | Mapping[str, Any] = dataclasses.field(
-    default_factory=sandbox.Limits
-  )
+  unchecked: Annotated[str, one_of('unknown', 'right')] = 'unknown'
+  limits: sandbox.Limits = sandbox.Limits()
 
   def __post_init__(self) -> None:
-    if self.unchecked not in ('unknown', 'right'):
-      raise UserError(
-        f'verifier.unchecked={self.unchecked!r}: expected unknown or right'
-      )
-    if not isinstance(self.limits, sandbox.Limits):
-      known = [field.name for field in dataclasses.fields(sandbox.Limits)]
-      if unknown := sorted(set(self.limits) - set(known)):
-        raise UserError(
-          f'verifier.limits.{unknown[0]}: expected one of {", ".join(known)}'
-        )
-      # Configs hold mappings; only a dataclass keeps this one hashable.
-      object.__setattr__(self, 'limits', sandbox.Limits(**self.limits))
-    for name, value in dataclasses.asdict(self.limits).items():
-      whole = isinstance(value, int) or name == 'wall_seconds'
-      if not (isinstance(value, int | float) and whole and value > 0):
-        raise UserError(
-          f'verifier.limits.{name}={value!r}: expected a '
-          f'{"" if name == "wall_seconds" else "whole "}number above 0'
-        )
+    checks.check(self)
 
 
 def label(chain: Chain, config: VerifierConfig) -> Labelling:

@@ -7,8 +7,10 @@ proposals by what follows them, and DVTS runs many narrow beams side by side.
 
 import dataclasses
 from collections.abc import Generator, Mapping, Sequence
+from typing import Annotated
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least
 from prm_jax.search.method import Expand, Grow, SearchConfig
 from prm_jax.search.tree import ROOT, Tree
 
@@ -22,11 +24,12 @@ class BeamConfig:
     width: M, the number of proposals per beam; N / M beams are kept.
   """
 
-  samples: int = 16
-  width: int = 4
+  samples: Annotated[int, at_least(1)] = 16
+  width: Annotated[int, at_least(1)] = 4
 
   def __post_init__(self) -> None:
-    _check_beams('beam', self.samples, self.width)
+    checks.check(self)
+    _check_beams(self.samples, self.width)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +41,12 @@ class DvtsConfig:
     width: M, the number of proposals per tree; there are N / M trees.
   """
 
-  samples: int = 16
-  width: int = 4
+  samples: Annotated[int, at_least(1)] = 16
+  width: Annotated[int, at_least(1)] = 4
 
   def __post_init__(self) -> None:
-    _check_beams('dvts', self.samples, self.width)
+    checks.check(self)
+    _check_beams(self.samples, self.width)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +59,13 @@ class LookaheadConfig:
       beam search.
   """
 
-  samples: int = 16
-  width: int = 4
-  steps: int = 1
+  samples: Annotated[int, at_least(1)] = 16
+  width: Annotated[int, at_least(1)] = 4
+  steps: Annotated[int, at_least(0)] = 1
 
   def __post_init__(self) -> None:
-    _check_beams('lookahead', self.samples, self.width)
-    if self.steps < 0:
-      raise UserError(f'lookahead.steps={self.steps}: expected >= 0')
+    checks.check(self)
+    _check_beams(self.samples, self.width)
 
 
 def beam(tree: Tree, config: BeamConfig, common: SearchConfig) -> Grow:
@@ -117,15 +120,10 @@ def dvts(tree: Tree, config: DvtsConfig, common: SearchConfig) -> Grow:
     new = yield [Expand(i, config.width) for i in kept]
 
 
-def _check_beams(section: str, samples: int, width: int) -> None:
-  """Raises UserError unless N is a positive multiple of M."""
-  if width < 1:
-    raise UserError(f'{section}.width={width}: expected >= 1')
-  if samples < 1 or samples % width:
-    raise UserError(
-      f'{section}.samples={samples}: expected a multiple of '
-      f'{section}.width={width}'
-    )
+def _check_beams(samples: int, width: int) -> None:
+  """Raises Faults unless N is a multiple of M."""
+  if samples % width:
+    checks.fail('samples', samples, f'expected a multiple of width={width}')
 
 
 def _look_ahead(

@@ -1,8 +1,10 @@
 """Samples whole chains, of which the highest score or a vote chooses one."""
 
 import dataclasses
+from typing import Annotated
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least
 from prm_jax.search.method import Expand, Grow, SearchConfig
 from prm_jax.search.tree import ROOT, Tree
 
@@ -18,14 +20,11 @@ class BestOfNConfig:
       are written in one round.
   """
 
-  samples: int = 16
-  round_size: int = 0
+  samples: Annotated[int, at_least(1)] = 16
+  round_size: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
-    if self.samples < 1:
-      raise UserError(f'best_of_n.samples={self.samples}: expected >= 1')
-    if self.round_size < 0:
-      raise UserError(f'best_of_n.round_size={self.round_size}: expected >= 0')
+    checks.check(self)
 
 
 def best_of_n(tree: Tree, config: BestOfNConfig, common: SearchConfig) -> Grow:

@@ -4,9 +4,11 @@ import dataclasses
 import math
 import operator
 import time
+from typing import Annotated
 
 from prm_jax.inference.protocols import Completion, Scored
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above, at_least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,21 +31,13 @@ class Budget:
       searched as well.
   """
 
-  samples: float = math.inf
-  tokens: float = math.inf
-  flops: float = math.inf
-  seconds: float = math.inf
+  samples: Annotated[float, at_least(1)] = math.inf
+  tokens: Annotated[float, above(0)] = math.inf
+  flops: Annotated[float, above(0)] = math.inf
+  seconds: Annotated[float, above(0)] = math.inf
 
   def __post_init__(self) -> None:
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if not value > 0:
-        raise UserError(
-          f'budget.{field.name}={value}: nothing can be spent; expected a '
-          'number above 0, or inf for no limit'
-        )
-    if self.samples < 1:
-      raise UserError(f'budget.samples={self.samples}: expected >= 1')
+    checks.check(self)
 
   @property
   def counts_samples_only(self) -> bool:

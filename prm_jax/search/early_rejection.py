@@ -6,7 +6,10 @@ the score of a chain so far is an upper bound of its final score.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least
 from prm_jax.runtime.errors import UserError
 from prm_jax.search.method import Expand, Grow, SearchConfig, best
 from prm_jax.search.tree import ROOT, Tree
@@ -27,14 +30,11 @@ class EarlyRejectionConfig:
       takes the most rounds.
   """
 
-  samples: int = 16
-  width: int = 2
+  samples: Annotated[int, at_least(1)] = 16
+  width: Annotated[int, at_least(1)] = 2
 
   def __post_init__(self) -> None:
-    for name in ('samples', 'width'):
-      if getattr(self, name) < 1:
-        value = getattr(self, name)
-        raise UserError(f'early_rejection.{name}={value}: expected >= 1')
+    checks.check(self)
 
 
 def early_rejection(

@@ -9,8 +9,10 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Generator, Sequence
+from typing import Annotated
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, one_of
 from prm_jax.search.method import Expand, Grow, SearchConfig, best, chain_value
 from prm_jax.search.tree import ROOT, Node, Tree
 
@@ -35,28 +37,15 @@ class MctsConfig:
       score is the leaf's value; with 0 it is the score of the best child.
   """
 
-  simulations: int = 64
-  width: int = 4
-  c_puct: float = 0.125
-  leaves: int = 4
-  prior: str = 'policy'
-  rollouts: int = 0
+  simulations: Annotated[int, at_least(1)] = 64
+  width: Annotated[int, at_least(1)] = 4
+  c_puct: Annotated[float, at_least(0)] = 0.125
+  leaves: Annotated[int, at_least(1)] = 4
+  prior: Annotated[str, one_of(*PRIORS)] = 'policy'
+  rollouts: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
-    for name, least in (
-      ('simulations', 1),
-      ('width', 1),
-      ('c_puct', 0),
-      ('leaves', 1),
-      ('rollouts', 0),
-    ):
-      value = getattr(self, name)
-      if not value >= least:
-        raise UserError(f'mcts.{name}={value}: expected >= {least}')
-    if self.prior not in PRIORS:
-      raise UserError(
-        f'mcts.prior={self.prior!r}: expected one of {", ".join(PRIORS)}'
-      )
+    checks.check(self)
 
 
 def mcts(tree: Tree, config: MctsConfig, common: SearchConfig) -> Grow:

@@ -7,12 +7,13 @@ name. This module has the types that they share.
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from prm_jax.inference.score import AGGREGATES
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, one_of
 from prm_jax.search.tree import Node, Tree
 
 
@@ -29,19 +30,12 @@ class SearchConfig:
       occurs more often is given up.
   """
 
-  aggregate: str = 'min'
-  max_steps: int = 64
-  max_repeats: int = 8
+  aggregate: Annotated[str, one_of(*AGGREGATES)] = 'min'
+  max_steps: Annotated[int, at_least(1)] = 64
+  max_repeats: Annotated[int, at_least(1)] = 8
 
   def __post_init__(self) -> None:
-    if self.aggregate not in AGGREGATES:
-      raise UserError(
-        f'search.aggregate={self.aggregate!r}: expected one of '
-        f'{", ".join(AGGREGATES)}'
-      )
-    for name in ('max_steps', 'max_repeats'):
-      if getattr(self, name) < 1:
-        raise UserError(f'search.{name}={getattr(self, name)}: expected >= 1')
+    checks.check(self)
 
 
 class Task(NamedTuple):

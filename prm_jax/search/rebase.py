@@ -6,8 +6,10 @@ Follows Wu et al. (2024), "Inference Scaling Laws", section 3.
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above, at_least
 from prm_jax.search.method import Expand, Grow, SearchConfig, chain_value
 from prm_jax.search.tree import ROOT, Tree
 
@@ -22,14 +24,11 @@ class RebaseConfig:
       the same.
   """
 
-  samples: int = 16
-  temperature: float = 0.2
+  samples: Annotated[int, at_least(1)] = 16
+  temperature: Annotated[float, above(0)] = 0.2
 
   def __post_init__(self) -> None:
-    if self.samples < 1:
-      raise UserError(f'rebase.samples={self.samples}: expected >= 1')
-    if not self.temperature > 0:
-      raise UserError(f'rebase.temperature={self.temperature}: expected > 0')
+    checks.check(self)
 
 
 def rebase(tree: Tree, config: RebaseConfig, common: SearchConfig) -> Grow:

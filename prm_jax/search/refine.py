@@ -1,8 +1,10 @@
 """Rewrites chains from their weakest step and keeps the better version."""
 
 import dataclasses
+from typing import Annotated
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least
 from prm_jax.search.method import Expand, Grow, SearchConfig
 from prm_jax.search.tree import ROOT, Tree
 
@@ -16,14 +18,11 @@ class RefineConfig:
     rounds: number of times that each of them is rewritten.
   """
 
-  samples: int = 4
-  rounds: int = 4
+  samples: Annotated[int, at_least(1)] = 4
+  rounds: Annotated[int, at_least(0)] = 4
 
   def __post_init__(self) -> None:
-    if self.samples < 1:
-      raise UserError(f'refine.samples={self.samples}: expected >= 1')
-    if self.rounds < 0:
-      raise UserError(f'refine.rounds={self.rounds}: expected >= 0')
+    checks.check(self)
 
 
 def refine(tree: Tree, config: RefineConfig, common: SearchConfig) -> Grow:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from prm_jax.data.chains import Chain
 from prm_jax.inference.driver import AT_ONCE, Models, Work, drive
 from prm_jax.inference.protocols import Policy, StepScorer
+from prm_jax.runtime import checks
 from prm_jax.runtime.errors import UserError
 from prm_jax.search.budget import Budget
 from prm_jax.search.method import SearchConfig, Task
@@ -101,7 +102,8 @@ def run(
   check_models(method, policy, prm, how.budget)
   chosen = METHODS[method]
   try:
-    own = chosen.config(**(options or {}))
+    with checks.below(method):
+      own = chosen.config(**(options or {}))
   except TypeError as error:
     raise UserError(f'options of {method}: {error}') from None
   for name, count in Counter(task.id for task in tasks).most_common(1):

@@ -221,5 +221,5 @@ def test_a_policy_that_fails():
   ],
 )
 def test_configs_check_themselves(name, value, expected):
-  with pytest.raises(UserError, match=rf'omega.{name}={value!r}: .*{expected}'):
+  with pytest.raises(UserError, match=rf'^{name}={value!r}: .*{expected}'):
     OmegaConfig(**{name: value})

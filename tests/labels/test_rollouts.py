@@ -353,7 +353,5 @@ def test_a_chain_of_one_step_takes_no_rollouts():
   ],
 )
 def test_configs_check_themselves(name, value, expected):
-  with pytest.raises(
-    UserError, match=rf'rollouts.{name}={value}: .*{expected}'
-  ):
+  with pytest.raises(UserError, match=rf'^{name}={value}: .*{expected}'):
     RolloutConfig(**{name: value})

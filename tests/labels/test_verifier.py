@@ -14,6 +14,7 @@ from prm_jax.data.verify import sandbox
 from prm_jax.inference.driver import CannotDo
 from prm_jax.labels import verifier
 from prm_jax.labels.verifier import VerifierConfig
+from prm_jax.runtime import checks
 from prm_jax.runtime.errors import UserError
 from tests.labels.run_labellings import result
 from tests.shared.real_data import shared
@@ -177,7 +178,7 @@ def test_hostile_programs_are_stopped_and_later_chains_still_run():
     code(('x = 1',), 'assert x == 1'),
   ]
   start = time.monotonic()
-  found = [labelled(c, limits={'wall_seconds': 0.9}) for c in chains]
+  found = [labelled(c, limits=sandbox.Limits(wall_seconds=0.9)) for c in chains]
   assert time.monotonic() - start < 20
   assert [chain.meta['sandbox'] for chain in found] == [
     ['passed', 'timed out', None],
@@ -204,12 +205,12 @@ def test_malformed_tests_are_rejected(tests):
 @pytest.mark.parametrize(
   ('config', 'message'),
   [
-    ({'unchecked': 'wrong'}, r"verifier.unchecked='wrong': expected unknown"),
-    ({'limits': {'seconds': 1}}, r'verifier.limits.seconds: expected one of'),
-    ({'limits': {'wall_seconds': 0}}, r'verifier.limits.wall_seconds=0: '),
+    ({'unchecked': 'wrong'}, r"unchecked='wrong': expected one of unknown"),
+    ({'limits': {'seconds': 1}}, r'limits.seconds=1: unknown; expected one of'),
+    ({'limits': {'wall_seconds': 0}}, r'limits.wall_seconds=0: expected a num'),
     ({'limits': {'cpu_seconds': 0.5}}, r'cpu_seconds=0.5: expected a whole'),
   ],
 )
 def test_configs_check_themselves(config, message):
   with pytest.raises(UserError, match=message):
-    VerifierConfig(**config)
+    checks.read(VerifierConfig, config)

@@ -3,6 +3,7 @@
 The loops are the real ones; only the clock is the test's own.
 """
 
+import dataclasses
 import itertools
 import json
 import re
@@ -32,8 +33,7 @@ from prm_jax.training.loop import (
 from prm_jax.training.train_state import abstract_state, init_state
 from tests.inference import test_scorer
 from tests.inference.test_driver import Counting
-from tests.jobs import test_engine
-from tests.shared import tiny_sampling, tiny_training
+from tests.shared import item_job, tiny_sampling, tiny_training
 
 pytestmark = pytest.mark.once
 
@@ -232,8 +232,8 @@ def test_rounds_without_a_finished_item_show_progress(
 ):
   """The first item of a search may take long."""
   monkeypatch.setattr(metrics.CONSOLE, 'every', -1.0)
-  config = test_engine.CONFIG | {'concurrent': 100}
-  test_engine.run(tmp_path, Counting(), config)
+  settings = dataclasses.replace(item_job.SETTINGS, concurrent=100)
+  item_job.run(tmp_path, Counting(), settings)
   lines = capsys.readouterr().err.splitlines()
   assert lines[0] == 'labels 0/10'
   assert sum(line.startswith('labels 10/10') for line in lines) >= 1

@@ -233,14 +233,17 @@ def test_each_tree_of_dvts_goes_on_with_its_best_step():
 @pytest.mark.parametrize(
   ('make', 'message'),
   [
-    (lambda: BeamConfig(5, 2), r'beam\.samples=5: .* beam\.width=2'),
-    (lambda: BeamConfig(4, 0), r'beam\.width=0: expected >= 1'),
-    (lambda: DvtsConfig(0, 1), r'dvts\.samples=0: '),
-    (lambda: LookaheadConfig(4, 4, -1), r'lookahead\.steps=-1: expected >= 0'),
-    (lambda: LookaheadConfig(4, 3), r'lookahead\.samples=4: '),
-    (lambda: RebaseConfig(0), r'rebase\.samples=0: '),
-    (lambda: RebaseConfig(4, 0.0), r'rebase\.temperature=0\.0: expected > 0'),
-    (lambda: RebaseConfig(4, math.nan), r'rebase\.temperature=nan: '),
+    (lambda: BeamConfig(5, 2), r'^samples=5: .* width=2'),
+    (lambda: BeamConfig(4, 0), r'^width=0: expected >= 1'),
+    (lambda: DvtsConfig(0, 1), r'^samples=0: '),
+    (lambda: LookaheadConfig(4, 4, -1), r'^steps=-1: expected >= 0'),
+    (lambda: LookaheadConfig(4, 3), r'^samples=4: '),
+    (lambda: RebaseConfig(0), r'^samples=0: '),
+    (
+      lambda: RebaseConfig(4, 0.0),
+      r'^temperature=0\.0: expected a number above 0',
+    ),
+    (lambda: RebaseConfig(4, math.nan), r'^temperature=nan: '),
   ],
 )
 def test_configs_check_themselves(make, message):

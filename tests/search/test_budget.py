@@ -118,12 +118,12 @@ def test_an_end_found_by_looking_ahead_is_better_than_none():
 @pytest.mark.parametrize('field', ['samples', 'tokens', 'flops', 'seconds'])
 @pytest.mark.parametrize('value', [0, -1, math.nan])
 def test_an_empty_budget_is_rejected(field, value):
-  with pytest.raises(UserError, match=rf'budget\.{field}={value}: nothing can'):
+  with pytest.raises(UserError, match=rf'^{field}={value}: expected'):
     Budget(**{field: value})
 
 
 def test_budgets_in_flops_need_models_that_count_them():
-  with pytest.raises(UserError, match=r'budget\.samples=0\.5: expected >= 1'):
+  with pytest.raises(UserError, match=r'^samples=0\.5: expected >= 1'):
     Budget(samples=0.5)
   exact, known = ExactScorer(DOMAIN), Scripted(2, 3)
   how = RunConfig(budget=Budget(flops=1e6))

@@ -184,13 +184,13 @@ def test_without_an_end_in_the_tree_the_most_visited_path_is_written():
 @pytest.mark.parametrize(
   ('values', 'message'),
   [
-    ({'simulations': 0}, r'mcts\.simulations=0: expected >= 1'),
-    ({'width': 0}, r'mcts\.width=0: expected >= 1'),
-    ({'c_puct': -1.0}, r'mcts\.c_puct=-1\.0: expected >= 0'),
-    ({'c_puct': math.nan}, r'mcts\.c_puct=nan: '),
-    ({'leaves': 0}, r'mcts\.leaves=0: '),
-    ({'rollouts': -1}, r'mcts\.rollouts=-1: '),
-    ({'prior': 'flat'}, r"mcts\.prior='flat': expected one of policy, uniform"),
+    ({'simulations': 0}, r'^simulations=0: expected >= 1'),
+    ({'width': 0}, r'^width=0: expected >= 1'),
+    ({'c_puct': -1.0}, r'^c_puct=-1\.0: expected >= 0'),
+    ({'c_puct': math.nan}, r'^c_puct=nan: '),
+    ({'leaves': 0}, r'^leaves=0: '),
+    ({'rollouts': -1}, r'^rollouts=-1: '),
+    ({'prior': 'flat'}, r"^prior='flat': expected one of policy, uniform"),
   ],
 )
 def test_configs_check_themselves(values, message):

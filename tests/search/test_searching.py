@@ -89,13 +89,15 @@ def test_impossible_searches_are_rejected():
     search('beams', Scripted(), noise(0))
   with pytest.raises(UserError, match=r'options of beam: .*breadth'):
     search('beam', Scripted(), noise(0), {'breadth': 3})
+  with pytest.raises(UserError, match=r'beam\.samples=16: .* width=3'):
+    search('beam', Scripted(), noise(0), {'width': 3})
   with pytest.raises(UserError, match='asks a PRM and there is none'):
     search('beam', Scripted(), None)
   with pytest.raises(UserError, match="2 tasks have the id '5'"):
     list(run([*TASKS, TASKS[5]], SolverPolicy(DOMAIN), method='majority'))
   assert list(run([], SolverPolicy(DOMAIN), method='majority')) == []
   for name in ('max_steps', 'max_repeats'):
-    with pytest.raises(UserError, match=rf'search\.{name}=0: expected >= 1'):
+    with pytest.raises(UserError, match=rf'^{name}=0: expected >= 1'):
       SearchConfig(**{name: 0})
 
 
