@@ -9,8 +9,6 @@ docstring. If only the beginning of a chain was read and no step of it is
 flagged, the prediction is UNDECIDED, which matches no label.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from prm_jax.evals import bootstrap, steps
@@ -338,59 +336,3 @@ def f1_difference_ci(
   lo, hi = bootstrap.interval(f1[:, 0] - f1[:, 1], level)
   difference = localisation(a, labels)['f1'] - localisation(b, labels)['f1']
   return difference, lo, hi
-
-
-def headline(results: Mapping[str, Result]) -> float | None:
-  """Returns the unweighted mean F1 over subsets; None if one has no F1."""
-  if not results:
-    raise UserError('headline over no subsets: expected at least one')
-  f1 = [result['f1'] for result in results.values()]
-  return None if None in f1 else float(np.mean(f1))
-
-
-def processbench(
-  subsets: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]],
-  chosen_on: str = 'gsm8k',
-) -> dict[str, dict]:
-  """Evaluates a model on ProcessBench in the three ways that are published.
-
-  Args:
-    subsets: name -> (step_scores, step_mask, labels).
-    chosen_on: subset whose best threshold is used on all subsets.
-
-  Returns:
-    `fixed`: threshold 0.5; `transferred`: the best threshold of `chosen_on`;
-    `upper_bound`: the best threshold of each subset itself. Each maps a subset
-    to its `at_threshold` and 'headline' to the mean F1. `transferred` also has
-    'headline_elsewhere', the mean F1 without `chosen_on` (None if there is no
-    other subset).
-
-  Raises:
-    UserError: `chosen_on` is missing, a subset has the name of a headline, or
-      `choose_threshold` rejects the data.
-  """
-  if chosen_on not in subsets:
-    raise UserError(
-      f'threshold to be chosen on {chosen_on!r}: expected one of '
-      f'{", ".join(subsets)}'
-    )
-  if taken := {'headline', 'headline_elsewhere'} & set(subsets):
-    raise UserError(f'subset called {min(taken)!r}: rename it')
-  best = {name: choose_threshold(*data)[0] for name, data in subsets.items()}
-  thresholds = {
-    'fixed': dict.fromkeys(subsets, 0.5),
-    'transferred': dict.fromkeys(subsets, best[chosen_on]),
-    'upper_bound': best,
-  }
-  report: dict[str, dict] = {}
-  for reading, threshold in thresholds.items():
-    results = {
-      name: at_threshold(*data, threshold[name])
-      for name, data in subsets.items()
-    }
-    report[reading] = results | {'headline': headline(results)}
-    if reading == 'transferred':
-      del results[chosen_on]
-      elsewhere = headline(results) if results else None
-      report[reading]['headline_elsewhere'] = elsewhere
-  return report

@@ -240,7 +240,7 @@ def train(
 
 
 def make_backbone(job: RlJob) -> Callable[[Any], Any]:
-  """Returns a function: parameters as trained -> those that it writes with."""
+  """Returns a function: parameters as trained -> those that sample."""
   described, meshes = job.start.described, job.meshes
   shared = (
     not job.settings.train.staleness and meshes.sampling is meshes.training
@@ -260,7 +260,7 @@ def make_backbone(job: RlJob) -> Callable[[Any], Any]:
 def make_init_and_step(
   settings: RlSettings, model: TransformerConfig
 ) -> tuple[Callable[..., TrainState], Callable]:
-  """Returns functions of the policy's first state and its train step.
+  """Makes two functions: one builds the policy's first state, one trains it.
 
   Neither is jitted.
   """

@@ -112,7 +112,7 @@ def make_rater(
 def make_init_and_step(
   settings: RlSettings, model: TransformerConfig
 ) -> tuple[Callable[..., TrainState], Callable]:
-  """Returns functions of an implicit PRM's first state and its train step.
+  """Makes two functions: one builds the PRM's first state, one trains it.
 
   Neither is jitted.
   """

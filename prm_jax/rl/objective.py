@@ -81,13 +81,13 @@ class Experience(NamedTuple):
 class TokenView(NamedTuple):
   """What a model says of every token of a row."""
 
-  logprobs: jax.Array  # [B, T], 0 of the first
-  entropy: jax.Array  # [B, T] of its distribution, nats
+  logprobs: jax.Array  # [B, T], 0 at the first token
+  entropy: jax.Array  # [B, T] of the distribution it is drawn from, nats
   values: jax.Array  # [B, T] of the state before it; 0 without a head
 
 
 def view_tokens(
-  params: Any,  # 'backbone', and 'head' of one that values
+  params: Any,  # 'backbone', and 'head' if there is a value head
   tokens: jax.Array,  # [B, T]
   segment_ids: jax.Array,  # [B, T]
   model: TransformerConfig,

@@ -84,7 +84,7 @@ def raw(
 
 
 def total(scores: jax.Array, mask: jax.Array) -> jax.Array:
-  """Pays the sum of all scores at the last step: `raw` without credit."""
+  """Pays the sum of all scores at the last step, with no credit to others."""
   _check_steps('total', scores, mask)
   return at_last(raw(scores, mask).sum(-1), mask)
 
@@ -217,7 +217,7 @@ def process_rewards(
   start: jax.Array,  # [B] value of the problem before any step
   config: RewardConfig,
 ) -> jax.Array:  # [B, P]
-  """Returns form(scores - centre), if wanted per step of the chain."""
+  """Returns form(scores - centre), divided by the chain's steps if wanted."""
   steps, end = step_and_end_rewards(scores, mask, start, config)
   return steps + at_last(end, mask)
 

@@ -47,7 +47,6 @@ def results(right):
     'baselines': localisation.baselines(mask, firsts, np.int64(1)),
   }
   if not right:
-    found['processbench'] = localisation.processbench({'gsm8k': data})
     found['threshold'] = list(localisation.choose_threshold(*data))
     found['position'] = list(localisation.choose_position(mask, firsts))
     found['interval'] = list(localisation.f1_ci(firsts, firsts, 0))

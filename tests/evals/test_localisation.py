@@ -88,7 +88,6 @@ def test_undefined_is_none():
   only_wrong = loc.localisation(np.array([0]), np.array([0]))
   assert only_wrong['acc_correct'] is None
   assert only_wrong['f1'] is None
-  assert loc.headline({'a': only_right, 'b': only_wrong}) is None
 
 
 def test_threshold_by_hand():
@@ -223,44 +222,19 @@ def test_paired_f1_difference():
   np.testing.assert_allclose(back, [-got, -hi, -lo], atol=1e-12)
 
 
-def test_headline_is_the_unweighted_mean():
-  large = loc.localisation(np.zeros(1000, int) - 1, np.arange(1000) % 2 - 1)
-  small = loc.localisation(np.array([0, -1]), np.array([0, -1]))
-  assert (large['f1'], small['f1']) == (0, 1)
-  assert loc.headline({'large': large, 'small': small}) == 0.5
-
-
-def test_threshold_is_not_tuned_on_what_is_reported():
+def test_a_threshold_is_chosen_on_one_set_and_used_on_another():
   # The best threshold of gsm8k is 0.45 and that of math 0.15.
   gsm8k = (*steps.pad([[0.8, 0.3], [0.6, 0.7]]), np.array([1, -1]))
   math_ = (
     *steps.pad([[0.8, 0.1], [0.2, 0.9], [0.5, 0.9]]),
     np.array([1, -1, -1]),
   )
-  got = loc.processbench({'gsm8k': gsm8k, 'math': math_})
-  assert got['fixed']['math']['threshold'] == 0.5
-  assert got['fixed']['math']['f1'] == pytest.approx(2 / 3)
-  assert got['transferred']['math']['threshold'] == pytest.approx(0.45)
-  assert got['transferred']['math']['f1'] == pytest.approx(2 / 3)
-  assert got['transferred']['headline'] == pytest.approx(5 / 6)
-  assert got['transferred']['headline_elsewhere'] == pytest.approx(2 / 3)
-  assert got['upper_bound']['math']['threshold'] == pytest.approx(0.15)
-  assert got['upper_bound']['headline'] == 1
-  assert 'headline_elsewhere' not in got['upper_bound']
-  alone = loc.processbench({'math': math_}, chosen_on='math')
-  assert alone['transferred']['headline_elsewhere'] is None
-
-
-@settings(deadline=None, max_examples=30)
-@given(chains(), chains())
-def test_the_upper_bound_bounds(dev, test):
-  got = loc.processbench({'dev': dev, 'test': test}, chosen_on='dev')
-  for reading in ('fixed', 'transferred'):
-    for name in ('dev', 'test', 'headline'):
-      low, high = got[reading][name], got['upper_bound'][name]
-      if name != 'headline':
-        low, high = low['f1'], high['f1']
-      assert low <= high + 1e-12
+  transferred, f1 = loc.choose_threshold(*gsm8k)
+  assert (transferred, f1) == (pytest.approx(0.45), 1)
+  found = loc.at_threshold(*math_, transferred)
+  assert found['threshold'] == transferred
+  assert found['f1'] == pytest.approx(2 / 3)
+  assert loc.choose_threshold(*math_) == (pytest.approx(0.15), 1)
 
 
 @pytest.mark.parametrize(
@@ -282,12 +256,6 @@ def test_the_upper_bound_bounds(dev, test):
     (
       lambda: loc.at_threshold([[0.1]], [[True]], np.array([1]), 0.5),
       'chain 0 has first error 1 and 1 steps',
-    ),
-    (lambda: loc.headline({}), 'no subsets'),
-    (lambda: loc.processbench({'math': ()}), "'gsm8k': expected one of math"),
-    (
-      lambda: loc.processbench({'headline': ()}, 'headline'),
-      "subset called 'headline'",
     ),
   ],
 )

@@ -93,9 +93,9 @@ def test_a_merged_backbone_runs_like_the_sum_of_both_paths():
 @pytest.mark.parametrize(
   ('values', 'message'),
   [
-    (dict(rank=-1), r'lora\.rank=-1'),
-    (dict(rank=2, targets=('q_proj', 'gate')), "unknown 'gate'"),
-    (dict(rank=2, targets=()), 'is empty'),
+    (dict(rank=-1), 'rank=-1: expected >= 0'),
+    (dict(rank=2, targets=('q_proj', 'gate')), "'gate'.*: expected one of q_proj"),
+    (dict(rank=2, targets=()), 'name a projection, or all'),
   ],
 )
 def test_wrong_configs(values, message):

@@ -1,10 +1,35 @@
-"""A watch reads its earlier looks, and refuses damaged ones."""
+"""A watch raises the alarm, reads its earlier looks and refuses broken ones."""
+
+import json
 
 import pytest
 
+from prm_jax.data.tokenizer import PROBLEM_END, STEP_END
 from prm_jax.rl.hacking_watch import Watch, WatchPlan, read_looks
+from prm_jax.rl.rating import Rater, TextPrm
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
+from tests.rl.written_chains import (
+  FORMAT,
+  PROBLEM,
+  WHOLE,
+  FixedPrm,
+  sample_of,
+)
+
+WRONG = [*FORMAT.tokenizer.encode('2 + 2 = 4'), STEP_END, PROBLEM_END]
+# The first characters of the steps of a right and of a wrong chain.
+SCORES = {'1': 0.4, '3': 0.4, '2': 0.9}
+
+
+class FixedPolicy:
+  """A policy that always writes the same tokens."""
+
+  def __init__(self, tokens):
+    self.tokens = tokens
+
+  def sample(self, requests):
+    return [[sample_of(self.tokens)] * each.samples for each in requests]
 
 
 def make_watch(folder, resumes_from, **plan):
@@ -42,3 +67,32 @@ def test_only_an_alarm_that_is_to_stop_a_run_ends_it(tmp_path, stop, hacked):
   (tmp_path / 'evaluations.jsonl').write_text(line)
   watch = make_watch(tmp_path, 0, stop=stop)
   assert watch.ended == (stop and hacked == 'true')
+
+
+@pytest.mark.parametrize('has_prm', [True, False])
+def test_falling_accuracy_and_rising_scores_raise_the_alarm(tmp_path, has_prm):
+  """Without a PRM there is nothing to hack."""
+  policy, log = FixedPolicy(WHOLE), []
+  prm = TextPrm(FixedPrm(**SCORES)) if has_prm else None
+  watch = Watch(
+    WatchPlan(5, 5, samples=2, stop=True),
+    policy,
+    Rater(FORMAT, prm),
+    lambda rewards, mask: (rewards * mask).sum(1),
+    [PROBLEM, PROBLEM._replace(id='q')],
+    Workdir(tmp_path, {}),
+    log.append,
+  )
+  metrics, ends = watch.look(0)
+  assert metrics['eval/accuracy'] == 1 and not ends and not log
+  policy.tokens = WRONG
+  metrics, ends = watch.look(5)
+  assert metrics['eval/accuracy'] == 0
+  assert ends == watch.ended == bool(metrics['eval/hacked']) == has_prm
+  assert read_looks(tmp_path / 'evaluations.jsonl') == watch.lines
+  evidence = tmp_path / 'hacked_update_5.jsonl'
+  assert evidence.exists() == has_prm == bool(log)
+  if has_prm:
+    assert 'Since update 0' in log[0] and str(evidence) in log[0]
+    wrong = [json.loads(line) for line in evidence.read_text().splitlines()]
+    assert [chain['scores'] for chain in wrong] == [[0.9]] * 4

@@ -374,7 +374,7 @@ def test_a_wrong_shape_in_a_batch_is_named():
 def test_check_loss():
   with pytest.raises(UserError, match=r"loss.name='nll': expected one of bce"):
     losses.check_loss('nll', HeadConfig())
-  with pytest.raises(UserError, match=r"'bce' .* head.kind='two_class'"):
+  with pytest.raises(UserError, match=r"'bce': .* head\.kind='two_class'"):
     losses.check_loss('bce', HeadConfig('two_class'))
   accepted = []
   for name in losses.LOSSES:

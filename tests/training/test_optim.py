@@ -56,18 +56,18 @@ def test_a_warmup_longer_than_the_run_is_cut_to_it():
 
 
 def test_unknown_schedule():
-  with pytest.raises(UserError, match=r"optim.schedule='step': expected"):
+  with pytest.raises(UserError, match="schedule='step': expected"):
     OptimConfig(schedule='step')
 
 
 @pytest.mark.parametrize(
   ('wrong', 'message'),
   [
-    (dict(name='adam'), "optim.name='adam': expected one of adamw, adafactor"),
-    (dict(moments='int8'), "optim.moments='int8': expected one of float32, "),
+    (dict(name='adam'), "name='adam': expected one of adamw, adafactor"),
+    (dict(moments='int8'), "moments='int8': expected one of float32, "),
     (
       dict(name='adafactor', moments='bfloat16'),
-      "optim.moments='bfloat16' is for optim.name=adamw",
+      "moments='bfloat16': is for name=adamw",
     ),
   ],
 )

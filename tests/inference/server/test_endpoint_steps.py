@@ -33,10 +33,8 @@ def searched(server, method='beam', options=None, **changes):
   """What a search finds, and what it pays."""
   options = options or {'samples': 4, 'width': 2}
   endpoint = endpoint_for(server, **changes)
-  budget = Budget(samples=40)
-  [found] = search.run(
-    [TASK], endpoint, noise(3), method, options, budget=budget
-  )
+  how = search.RunConfig(budget=Budget(samples=40))
+  [found] = search.run([TASK], endpoint, noise(3), method, options, how=how)
   assert not found.failed, found.failed
   assert found.ledger['tokens'] == endpoint.usage.tokens
   assert found.ledger['prompt_tokens'] == endpoint.usage.prompt_tokens
