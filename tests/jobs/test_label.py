@@ -5,19 +5,18 @@ has their faulty configs.
 """
 
 import json
-import pathlib
 import re
 
 import pytest
 
-from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain, from_dict
 from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.readers import read_chains
 from prm_jax.jobs.label import with_distinct_ids
 from prm_jax.labels.consensus import claimed_error
 from tests.runtime.test_processes import flags_of
-from tests.shared.command_line import SMALL, contents, run_all, the_error
+from tests.shared.command_line import SMALL, run_all, the_error
+from tests.shared.finished_jobs import FinishedJobs, run_named
 
 pytestmark = pytest.mark.job
 
@@ -66,36 +65,13 @@ THEN = {
 
 
 @pytest.fixture(scope='module')
-def jobs(tmp_path_factory, finished) -> dict[str, tuple[pathlib.Path, str]]:
-  """The workdir and the standard output of each job."""
+def jobs(tmp_path_factory, finished) -> FinishedJobs:
   tmp = tmp_path_factory.mktemp('jobs')
-  found = {}
-  for part in (FIRST, THEN):
-    ran = run_all(
-      [
-        [
-          *(argument.format(tmp=tmp, prm=finished) for argument in arguments),
-          f'--workdir={tmp / name}',
-        ]
-        for name, arguments in part.items()
-      ]
-    )
-    for name, done in zip(part, ran, strict=True):
-      assert done.returncode == 0, f'{name}: {done.stderr}'
-      found[name] = tmp / name, done.stdout
-  return found
-
-
-def chains_of(jobs, name):
-  return list(chain_sets.read(str(jobs[name][0]), 'x'))
-
-
-def ledger_of(jobs, name):
-  return json.loads((jobs[name][0] / 'ledger.json').read_text())
+  return FinishedJobs(tmp, FIRST, THEN, prm=finished)
 
 
 def test_the_verifier_labels_as_the_domain_does(jobs):
-  chains = chains_of(jobs, 'verifier')
+  chains = jobs.chains('verifier')
   assert len(chains) == 128
   for chain in chains:
     right = arithmetic_text.check_steps(chain.problem, chain.steps)
@@ -105,31 +81,31 @@ def test_the_verifier_labels_as_the_domain_does(jobs):
 
 
 def test_rollouts_keep_their_counts(jobs):
-  for chain in chains_of(jobs, 'rollouts'):
+  for chain in jobs.chains('rollouts'):
     assert {step.trials for step in chain.labels} == {2}
-  ledger = ledger_of(jobs, 'rollouts')
+  ledger = jobs.read('rollouts')
   assert ledger['calls'] == 128 * 4 * 2
   assert ledger['labels'] == 128 * 5
   assert ledger['unfinished_rollouts'] == ledger['unknown_rollouts'] == 0
 
 
 def test_the_tree_adds_chains(jobs):
-  ledger = ledger_of(jobs, 'omega')
+  ledger = jobs.read('omega')
   assert ledger['labelled'] > ledger['chains'] == 128
-  ids = [chain.meta['id'] for chain in chains_of(jobs, 'omega')]
+  ids = [chain.meta['id'] for chain in jobs.chains('omega')]
   assert len(set(ids)) == len(ids) == ledger['labelled']
 
 
 def test_corrupted_chains_are_of_right_ones(jobs):
-  ledger = ledger_of(jobs, 'corruption')
+  ledger = jobs.read('corruption')
   assert ledger['labelled'] + sum(ledger['failed'].values()) == 128
-  kinds = {chain.meta['kind'] for chain in chains_of(jobs, 'corruption')}
+  kinds = {chain.meta['kind'] for chain in jobs.chains('corruption')}
   assert 'right' in kinds and len(kinds) > 2
 
 
 def test_consensus_keeps_chains_with_the_same_claimed_error(jobs):
   first, second = (
-    {chain.meta['id']: chain for chain in chains_of(jobs, name)}
+    {chain.meta['id']: chain for chain in jobs.chains(name)}
     for name in ('verifier', 'rollouts')
   )
   expected = [
@@ -137,31 +113,31 @@ def test_consensus_keeps_chains_with_the_same_claimed_error(jobs):
     for name in first
     if claimed_error(first[name], 0.0) == claimed_error(second[name], 0.0)
   ]
-  kept = chains_of(jobs, 'consensus')
+  kept = jobs.chains('consensus')
   assert [chain.meta['id'] for chain in kept] == expected
   assert 0 < len(kept) < 128
   for chain in kept:
     assert chain.meta['consensus'] == ['verifier', 'rollouts']
-  told = ledger_of(jobs, 'consensus')['consensus']['all']
+  told = jobs.read('consensus')['consensus']['all']
   assert told == {'chains': 128, 'kept': len(kept), 'share': len(kept) / 128}
 
 
 def test_active_selects_and_the_source_labels(jobs):
-  chains = chains_of(jobs, 'active')
+  chains = jobs.chains('active')
   assert len(chains) == 2 * 16
-  assert ledger_of(jobs, 'active')['active']['selected'] == 32
-  path = jobs['active'][0] / 'selection.json'
+  assert jobs.read('active')['active']['selected'] == 32
+  path = jobs.folder('active') / 'selection.json'
   scores = json.loads(path.read_text())['scores']
   assert len(scores) == 32 and max(scores) <= 0
   assert all(chain.labels for chain in chains)
   wrong = sum(not chain.outcome for chain in chains)
-  every = chains_of(jobs, 'sample')
+  every = jobs.chains('sample')
   assert wrong / 32 > sum(not chain.outcome for chain in every) / len(every)
 
 
 def test_samples_are_checked_and_in_order(jobs):
-  chains = chains_of(jobs, 'sample')
-  ledger = ledger_of(jobs, 'sample')
+  chains = jobs.chains('sample')
+  ledger = jobs.read('sample')
   assert ledger['problems'] == ledger['sampled'] == 16
   assert ledger['chains'] == ledger['calls'] == len(chains) == 64
   for i, chain in enumerate(chains):
@@ -175,20 +151,20 @@ def test_samples_are_checked_and_in_order(jobs):
   assert ledger['right'] == sum(chain.outcome for chain in chains)
   assert ledger['tokens'] == sum(chain.meta['tokens'] for chain in chains)
   # The problems that a PRM of equal numbers trains on.
-  labelled = [chain.problem for chain in chains_of(jobs, 'verifier')]
+  labelled = [chain.problem for chain in jobs.chains('verifier')]
   assert [chain.problem for chain in chains[::4]] == labelled[:16]
 
 
 def test_a_trained_model_writes_and_values(jobs):
-  ledger = ledger_of(jobs, 'sample of a model')
+  ledger = jobs.read('sample of a model')
   assert ledger['chains'] + ledger['without_a_step'] == 64 == ledger['calls']
   assert ledger['tokens'] <= 64 * 12
-  chains = chains_of(jobs, 'sample of a model')
+  chains = jobs.chains('sample of a model')
   assert 0 < len(chains) == ledger['chains']
   for chain in chains:
     if not chain.meta['finished']:
       assert not chain.outcome and chain.answer is None
-  for chain in chains_of(jobs, 'rollouts of a model'):
+  for chain in jobs.chains('rollouts of a model'):
     trials = [step.trials for step in chain.labels]
     # Where 4 steps are written there may be no room for the fifth.
     assert trials[:3] == [1] * 3 and set(trials) <= {0, 1}
@@ -196,10 +172,8 @@ def test_a_trained_model_writes_and_values(jobs):
 
 
 def test_each_process_asks_its_own_copy_of_a_model(jobs, tmp_path):
-  alone = jobs['sample of a model'][0]
-  arguments = [
-    argument.format(tmp=alone.parent) for argument in (SAMPLE, *MODEL)
-  ]
+  alone = jobs.folder('sample of a model')
+  arguments = jobs.fill([SAMPLE, *MODEL])
   together = run_all(
     [[*arguments, f'--workdir={tmp_path}', *flags] for flags in flags_of(2)],
     together=True,
@@ -217,9 +191,9 @@ def test_each_process_asks_its_own_copy_of_a_model(jobs, tmp_path):
 
 
 def test_our_own_lines_are_a_format(jobs, tmp_path):
-  path = jobs['rollouts'][0] / 'chains.jsonl'
+  path = jobs.folder('rollouts') / 'chains.jsonl'
   chains, summary = read_chains(path, 'chains')
-  assert chains == chains_of(jobs, 'rollouts')
+  assert chains == jobs.chains('rollouts')
   assert summary.ratings == 128 * 5
   lines = path.read_text().splitlines()
   assert [from_dict(json.loads(line)) for line in lines] == chains
@@ -227,19 +201,20 @@ def test_our_own_lines_are_a_format(jobs, tmp_path):
 
 def test_manifests_say_who_labelled_what(jobs):
   for name, policy in (('verifier', ''), ('rollouts', 'arithmetic solver')):
-    results = json.loads((jobs[name][0] / 'results.json').read_text())
+    results = json.loads((jobs.folder(name) / 'results.json').read_text())
     assert results['manifest']['source'] == name
     assert results['manifest']['policy'].startswith(policy)
     assert bool(results['manifest']['policy']) == bool(policy)
-    assert results['results'] == ledger_of(jobs, name)
+    assert results['results'] == jobs.read(name)
     assert results['manifest']['versions']['jax']
-  assert ledger_of(jobs, 'of samples')['labels'] == 64 * 5
+  assert jobs.read('of samples')['labels'] == 64 * 5
 
 
 def test_a_prm_trains_on_a_jobs_labels(jobs, finished):
-  workdir, said = jobs['prm']
-  assert f'128 chains of {jobs["rollouts"][0]} to train on' in said
-  assert 'WARNING' not in said
+  labels = jobs.folder('rollouts')
+  assert f'128 chains of {labels} to train on' in jobs.output['prm']
+  assert 'WARNING' not in jobs.output['prm']
+  workdir = jobs.folder('prm')
   assert (workdir / 'report.html').exists()
   prints = [
     json.loads((folder / 'data.json').read_text())['fingerprint']
@@ -346,32 +321,25 @@ REFUSED = {
 
 @pytest.fixture(scope='module')
 def refused(tmp_path_factory):
-  """The workdir of each command line and what became of it."""
+  """The folder of the workdirs, and how each command line ended."""
   tmp = tmp_path_factory.mktemp('refused')
   lines = ['{"problem": "1 + 1?", "answer": "2"}', '{"problem": "1 + 2?"}', '']
   (tmp / 'p.jsonl').write_text('\n'.join(lines))
   (tmp / 'gsm8k').mkdir()
   (tmp / 'gsm8k' / 'train.jsonl').write_text(lines[0])
-  ran = run_all(
-    [
-      [*(arg.format(tmp=tmp) for arg in args), f'--workdir={tmp / name}']
-      for name, (args, _) in REFUSED.items()
-    ]
-  )
-  return {
-    name: (tmp / name, done) for name, done in zip(REFUSED, ran, strict=True)
-  }
+  lines = {name: line for name, (line, _) in REFUSED.items()}
+  return tmp, run_named(tmp, lines)
 
 
 @pytest.mark.parametrize('name', REFUSED)
 def test_a_bad_command_is_one_line(refused, name):
   if 'chat' in name:
     pytest.importorskip('openai', reason='openai is not installed')
-  workdir, done = refused[name]
-  assert re.search(REFUSED[name][1], the_error(done))
+  tmp, ended = refused
+  assert re.search(REFUSED[name][1], the_error(ended[name]))
   # Whoever cannot answer is found before the workdir belongs to the config.
   solver = name in ('another modulus', 'a problem of GSM8K')
-  assert (workdir / 'config.json').exists() == solver
+  assert (tmp / name / 'config.json').exists() == solver
 
 
 @pytest.mark.parametrize(
@@ -388,21 +356,3 @@ def test_no_two_chains_have_one_id(ids, expected):
   assert [chain.meta['id'] for chain in distinct] == expected
   # Once distinct, they stay as they are.
   assert with_distinct_ids(distinct) == distinct
-
-
-def test_another_config_or_other_chains_are_refused(jobs, tmp_path):
-  workdir = jobs['rollouts'][0]
-  before = contents(workdir)
-  (refused,) = run_all(
-    [
-      [
-        *FIRST['rollouts'],
-        '--config.rollouts.samples=4',
-        f'--workdir={workdir}',
-      ]
-    ]
-  )
-  assert 'belongs to another config (differs in rollouts.samples)' in (
-    the_error(refused)
-  )
-  assert contents(workdir) == before

@@ -1,0 +1,133 @@
+"""A search whose trees an earlier search began: `config.go_on_from`."""
+
+import json
+import re
+
+import pytest
+
+from prm_jax.data.problems import Problem
+from prm_jax.jobs.search import read_trees
+from prm_jax.runtime.errors import UserError
+from prm_jax.search.tree import Tree
+from tests.shared.command_line import copy_run, the_error
+from tests.shared.finished_jobs import FinishedJobs, run_named
+
+MCTS = '--config=configs/search_math.py:mcts,tiny'
+FIRST = {
+  'begun': [MCTS],
+  'at once': [MCTS, '--config.mcts.simulations=16'],
+  'others': [MCTS, '--config.problems.first=2', '--config.problems.count=3'],
+}
+THEN = {
+  'grown': [
+    MCTS,
+    '--config.go_on_from={tmp}/begun',
+    '--config.concurrent=3',
+  ],
+}
+
+
+@pytest.fixture(scope='module')
+def jobs(tmp_path_factory) -> FinishedJobs:
+  return FinishedJobs(tmp_path_factory.mktemp('jobs'), FIRST, THEN)
+
+
+def visits_of(jobs, name) -> list[dict]:
+  """Of each problem: how often the search went to which steps."""
+  trees = [Tree.from_dict(told['tree']) for told in jobs.trees(name)]
+  return [
+    {
+      (tree.steps(i), node.stream): node.visits
+      for i, node in enumerate(tree.nodes)
+      if not node.scratch
+    }
+    for tree in trees
+  ]
+
+
+def test_a_kept_tree_grows_further(jobs):
+  """Eight simulations and eight more are sixteen."""
+  assert visits_of(jobs, 'grown') == visits_of(jobs, 'at once')
+  assert visits_of(jobs, 'begun') != visits_of(jobs, 'at once')
+  assert '8 of 8 problems were searched before' in jobs.output['grown']
+  # The ledger is of the new part.
+  took = [
+    jobs.read(name)['search']['cost']['samples']['mean']
+    for name in ('grown', 'at once')
+  ]
+  assert took[0] < took[1]
+
+
+def test_a_tree_without_a_text_for_an_id_is_refused(tmp_path):
+  tree = Tree('1 + 1').to_dict()
+  line = json.dumps({'id': [1], 'tree': tree})
+  (tmp_path / 'trees.jsonl').write_text(line + '\n')
+  with pytest.raises(UserError, match=r'trees\.jsonl:1: is no line of a sea'):
+    read_trees(str(tmp_path), [Problem('1', '', '1 + 1', '2')])
+
+
+# Name -> a flag, and why the trees of the search cannot grow further with it.
+OTHERWISE = {
+  'seed': ('--config.seed=1', 'its seed is 0, not 1, and'),
+  'policy': (
+    '--config.policy.solver.slip=0.2',
+    'its policy is arithmetic solver .*, not arithmetic solver ',
+  ),
+  'prm': (
+    '--config.prm.exact=steps',
+    'its prm is exact value modulus 10, not exact steps modulus 10, and',
+  ),
+  'aggregate': (
+    '--config.search.aggregate=mean',
+    'its search.aggregate is min, not mean, and the scores of both cannot',
+  ),
+}
+
+
+@pytest.fixture(scope='module')
+def ended(jobs, tmp_path_factory):
+  """How searches ended that cannot go on from the first, in their folder."""
+  tmp = tmp_path_factory.mktemp('ended')
+  nameless, treeless, half = (
+    copy_run(jobs.folder('begun'), tmp / 'copies' / name)
+    for name in ('nameless', 'treeless', 'half')
+  )
+  (nameless / 'results.json').unlink()
+  (treeless / 'trees.jsonl').unlink()
+  (half / 'trees.jsonl').write_text('{"id": "mod 10 : 1')
+  two = '--config.problems.count=2'
+  lines = {
+    name: [MCTS, f'--config.go_on_from={jobs.folder("begun")}', flag]
+    for name, (flag, _) in OTHERWISE.items()
+  } | {
+    name: [MCTS, f'--config.go_on_from={folder}', two]
+    for name, folder in {
+      'nothing': tmp,
+      'nameless': nameless,
+      'treeless': treeless,
+      'half': half,
+      'others': jobs.folder('others'),
+    }.items()
+  }
+  return tmp, run_named(tmp, lines)
+
+
+@pytest.mark.parametrize('name', OTHERWISE)
+def test_trees_grow_further_only_with_the_same_models_and_seed(ended, name):
+  tmp, searches = ended
+  assert re.search(OTHERWISE[name][1], the_error(searches[name]))
+  assert not (tmp / name / 'config.json').exists()
+
+
+@pytest.mark.parametrize(
+  ('name', 'why'),
+  [
+    ('nothing', 'do not say how it was searched; name the --workdir'),
+    ('nameless', 'do not say how it was searched; name the --workdir'),
+    ('treeless', 'trees.jsonl: No such file or directory; name the'),
+    ('half', 'trees.jsonl:1: is no line of a search; run'),
+    ('others', 'has trees of none of the 2 problems; name a'),
+  ],
+)
+def test_a_folder_without_trees_of_these_problems_is_refused(ended, name, why):
+  assert why in the_error(ended[1][name])
