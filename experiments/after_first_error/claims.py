@@ -1,4 +1,4 @@
-"""What after_first_error is asked, and how its results answer."""
+"""The claims of after_first_error."""
 
 from experiments import ablations
 from experiments.findings import Claim, arm_leads

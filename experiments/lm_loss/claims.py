@@ -1,4 +1,4 @@
-"""What lm_loss is asked, and how its results answer."""
+"""The claims of lm_loss."""
 
 from experiments import ablations
 from experiments.findings import Claim, arm_leads

@@ -1,4 +1,4 @@
-"""What model_sizes is asked, and how its results answer."""
+"""The claims of model_sizes."""
 
 from experiments.findings import Claim, arm_leads
 from experiments.model_sizes.run import BEST, MAJORITY, POLICIES

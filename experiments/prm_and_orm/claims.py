@@ -1,4 +1,4 @@
-"""What prm_and_orm is asked, and how its results answer."""
+"""The claims of prm_and_orm."""
 
 from experiments.findings import Claim, arm_leads
 
