@@ -6,8 +6,13 @@ Measured numbers are shares in [0, 1]; tables show them in percent.
 from collections.abc import Iterable, Sequence
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-  """Formats a Markdown table; every row has a cell for each head."""
+def table(heads: str | Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+  """Formats a Markdown table; every row has a cell for each head.
+
+  Args:
+    heads: the heads, also as one text with ' | ' between them.
+  """
+  heads = heads.split(' | ') if isinstance(heads, str) else heads
   lines = [heads, ['---'] * len(heads), *rows]
   return '\n'.join(f'| {" | ".join(cells)} |' for cells in lines)
 

@@ -119,15 +119,10 @@ def counted(
 def render(found: Mapping[str, Any]) -> str:
   """Makes all tables."""
   judges = list(found['judges'])
-  heads = [
-    'judge',
-    'right, %',
-    '95% interval',
-    'false equal',
-    '% of the different',
-    'false different',
-    '% of the equal',
-  ]
+  heads = (
+    'judge | right, % | 95% interval | false equal | % of the different | '
+    'false different | % of the equal'
+  )
   rows = []
   for name, judge in found['judges'].items():
     right, errors = judge['right'], []

@@ -33,8 +33,9 @@ def lead_grows(document: Mapping[str, Any]) -> Found:
 
 CLAIMS = (
   Claim(
-    "A PRM's lead over an ORM grows with length (points, best of 16)",
-    'alike on GSM8K (Uesato et al., 2022), apart on MATH (Lightman et al., '
+    "A PRM's lead over an ORM grows with the length of chains (points, best "
+    'of 16)',
+    'no lead on GSM8K (Uesato et al., 2022), a lead on MATH (Lightman et al., '
     '2023)',
     lead_grows,
   ),

@@ -93,28 +93,31 @@ def best_aggregate(
 
 CLAIMS = (
   Claim(
-    'Hard labels at threshold 0 beat soft ones (first-error F1)',
+    'Hard labels at threshold 0 beat soft labels (first-error F1)',
     'the same order, after filtering (Zhang et al., 2025)',
     hard_beats_soft,
   ),
   Claim(
-    'Where two sources agree labels are cleaner (% of chains)',
+    'Labels on which two sources agree are right more often (% of chains)',
     'rollouts and a judge make a better PRM (Zhang et al., 2025)',
     consensus_is_cleaner,
   ),
   Claim(
-    'Labels of the most convincing wrong chains are worth more (best of 64)',
+    'Labels of the most convincing wrong chains are worth more than those of '
+    'random chains (best of 64)',
     '2.6x (Lightman et al., 2023)',
     active_selection,
   ),
   Claim(
-    'A PRM of soft rollouts chooses best by its last step (best of 64)',
-    'last before product and min (Zhang et al., 2025)',
+    "A PRM trained on soft rollout labels chooses best by the last step's "
+    'score (best of 64)',
+    'the last step is better than product and minimum (Zhang et al., 2025)',
     best_aggregate('rollouts, soft', ('last',), ('min', 'prod')),
   ),
   Claim(
-    'One of exact labels by its lowest step or their product',
-    'the same for labels of people and judges (Zhang et al., 2025)',
+    'A PRM trained on exact labels chooses best by the lowest score or the '
+    'product (best of 64)',
+    'the same, for labels of people and judges (Zhang et al., 2025)',
     best_aggregate('verifier', ('min', 'prod'), ('last',)),
   ),
 )

@@ -32,12 +32,10 @@ def label_table(labels: Sequence[dict[str, Any]]) -> str:
         f'{mean([it["tokens_per_chain"] for it in seeds]):,.0f}',
       ]
     )
-  heads = [
-    'labels',
-    'first error right, % of chains',
-    'chains labelled',
-    'tokens sampled per chain',
-  ]
+  heads = (
+    'labels | first error right, % of chains | chains labelled | '
+    'tokens sampled per chain'
+  )
   return table(heads, rows)
 
 

@@ -38,12 +38,12 @@ def process_is_cheaper(rows: int) -> Finder:
 
 CLAIMS = (
   Claim(
-    'With equal chains a PRM chooses better than an ORM (best of 16)',
+    'With as many chains a PRM chooses better than an ORM (best of 16)',
     'at every number of chains (Lightman et al., 2023, figure 4)',
     process_is_cheaper(rows=0),
   ),
   Claim(
-    'With at most as many labels, too',
+    'With at most as many labels a PRM chooses better than an ORM (best of 16)',
     'none',
     process_is_cheaper(rows=1),
   ),

@@ -35,9 +35,9 @@ def tells_steps_apart(document: Mapping[str, Any]) -> Found:
 
 CLAIMS = (
   Claim(
-    'On human labels a PRM of 0.7M tells steps apart, whatever neutral is '
-    '(AUC; gsm8k, math)',
-    'a large one hardly minds what it is (Lightman et al., 2023)',
+    'On human labels a PRM of 0.7M parameters tells right steps from wrong '
+    'ones, whatever neutral steps count as (AUC; gsm8k, math)',
+    'for a large PRM it hardly matters (Lightman et al., 2023)',
     tells_steps_apart,
   ),
 )

@@ -23,12 +23,13 @@ def choice_pays(arm: str) -> Finder:
 
 CLAIMS = (
   Claim(
-    'A PRM of 5 steps chooses better than at random among chains of 12',
+    'A PRM trained on 5 steps chooses better than at random among chains of '
+    '12 steps',
     'PRMs stay ahead on fresh exams (Lightman et al., 2023, section 5)',
     choice_pays('12 steps'),
   ),
   Claim(
-    'And where the facts are others (modulo 9)',
+    'A PRM chooses better than at random where the facts are others (modulo 9)',
     'none',
     choice_pays('modulo 9'),
   ),

@@ -4,7 +4,7 @@ from experiments.findings import Claim, arm_leads
 
 CLAIMS = (
   Claim(
-    "A tenth of an ORM's logit helps a PRM to choose (best of 16)",
+    "A tenth of an ORM's logit, added, helps a PRM to choose (best of 16)",
     'none',
     arm_leads('w = 0.1', 'w = 0', 'best of 16, 2,050 chains'),
   ),

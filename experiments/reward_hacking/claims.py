@@ -44,7 +44,7 @@ CLAIMS = (
     weak_prm(with_outcome=False),
   ),
   Claim(
-    "The verifier's word beside it ends that",
+    "The verifier's verdict beside a weak PRM prevents the hacking",
     'some verified rewards prevent it (PURE; Cheng et al., 2025)',
     weak_prm(with_outcome=True),
   ),

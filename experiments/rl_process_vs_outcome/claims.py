@@ -61,17 +61,19 @@ def is_hacked(arm: str) -> Finder:
 
 CLAIMS = (
   Claim(
-    "With PRM scores beside it outcome RL's end takes fewer chains",
+    "With PRM scores added, RL reaches outcome-only's final accuracy with "
+    'fewer chains',
     'none for plain scores',
     fewer_chains('outcome + PRM'),
   ),
   Claim(
-    'With the exact gain of each step (PAV)',
-    '5 to 6x, with learned ones (PAV; Setlur et al., 2025)',
+    'With the exact gain of each step added (PAV), RL reaches it with fewer '
+    'chains',
+    '5 to 6x, with learned gains (PAV; Setlur et al., 2025)',
     fewer_chains('outcome + exact PAV'),
   ),
   Claim(
-    'So do exact step labels',
+    'With exact step labels added, RL reaches it with fewer chains',
     'none',
     fewer_chains('outcome + exact labels'),
   ),
@@ -81,7 +83,7 @@ CLAIMS = (
     is_hacked('PRM, sum'),
   ),
   Claim(
-    'So is its min form',
+    'The min form of PRM scores as the only reward is hacked: accuracy falls',
     'less than sums, and usually all the same (PURE; Cheng et al., 2025)',
     is_hacked('PRM, min form'),
   ),

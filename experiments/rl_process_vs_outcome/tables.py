@@ -197,19 +197,11 @@ def ends_table(found: Mapping[str, Any]) -> str:
         f'{measured["alarms"]} of {len(seeds)}',
       ]
     )
-  heads = [
-    'arm',
-    'at first, %',
-    'best, %',
-    'after chains',
-    'in the end, % (95%)',
-    'each seed',
-    'falls beyond noise',
-    'lowest score, first to last',
-    'paid for steps, first to last',
-    'steps, first to last',
-    'alarms',
-  ]
+  heads = (
+    'arm | at first, % | best, % | after chains | in the end, % (95%) | '
+    'each seed | falls beyond noise | lowest score, first to last | '
+    'paid for steps, first to last | steps, first to last | alarms'
+  )
   return table(heads, rows)
 
 

@@ -159,17 +159,11 @@ def row(document: Mapping[str, Any], shown: str) -> list[str]:
 
 def rows_table(documents: Mapping[str, Any], names: Mapping[str, str]) -> str:
   """Makes a table with a row for each name of a program."""
-  heads = [
-    'model',
-    'chips',
-    'mesh',
-    'tokens a step',
-    'GB a chip (of)',
-    'compute, HBM, links: ms at least',
-    'MFU at most',
-    'scoring: MFU at most',
-    'fits',
-  ]
+  heads = (
+    'model | chips | mesh | tokens a step | GB a chip (of) | '
+    'compute, HBM, links: ms at least | MFU at most | scoring: MFU at most | '
+    'fits'
+  )
   return table(
     heads, [row(documents[name], shown) for name, shown in names.items()]
   )

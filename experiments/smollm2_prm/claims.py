@@ -22,7 +22,8 @@ def training_beats_likelihood(document: Mapping[str, Any]) -> Found:
 
 CLAIMS = (
   Claim(
-    "A 135M model's training on step labels beats its own likelihood (F1)",
+    'A 135M model trained on step labels finds errors better than its own '
+    'likelihood does (F1)',
     'none',
     training_beats_likelihood,
   ),

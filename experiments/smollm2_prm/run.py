@@ -148,15 +148,10 @@ def results_table(found: Mapping[str, Mapping[str, Any]]) -> str:
           else f'{points(difference)} ({points(low)} to {points(high)})',
         ]
       )
-  heads = [
-    'set',
-    'scorer',
-    'F1',
-    '95% interval',
-    'acc, error',
-    'acc, correct',
-    'F1 minus digit likelihood',
-  ]
+  heads = (
+    'set | scorer | F1 | 95% interval | acc, error | acc, correct | '
+    'F1 minus digit likelihood'
+  )
   return table(heads, rows)
 
 

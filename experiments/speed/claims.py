@@ -70,7 +70,7 @@ def loop_is_fast(document: Mapping[str, Any]) -> Found:
 
 CLAIMS = (
   Claim(
-    'Training takes as many tokens a second as the PyTorch tools',
+    'Training reads at least as many tokens a second as the PyTorch tools',
     'aim of this project',
     batch_jobs('training', 1.0),
   ),
@@ -80,8 +80,8 @@ CLAIMS = (
     batch_jobs('scoring', 3.0),
   ),
   Claim(
-    'A PRM that keeps its cache scores a beam at least 5x faster than from '
-    'whole texts',
+    'A PRM that keeps its cache scores a beam at least 5x as fast as one that '
+    'reads whole texts',
     'aim of this project',
     cache_pays,
     'tree_search.json',

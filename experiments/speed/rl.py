@@ -228,18 +228,11 @@ def render(document: Mapping[str, Any]) -> str:
         ', '.join(map(str, sizes)),
       ]
     )
-  heads = [
-    'rewards',
-    'ours, tokens/s',
-    'theirs',
-    'ratio [min, max]',
-    'of CPU seconds',
-    'sampling, scoring, training: ours',
-    'theirs',
-    'right chains: ours',
-    'theirs',
-    'cores, devices, updates, rounds',
-  ]
+  heads = (
+    'rewards | ours, tokens/s | theirs | ratio [min, max] | of CPU seconds | '
+    'sampling, scoring, training: ours | theirs | right chains: ours | '
+    'theirs | cores, devices, updates, rounds'
+  )
   return table(heads, rows)
 
 

@@ -318,16 +318,10 @@ def notes_of(model: str, found: Mapping[str, Any]) -> list[str]:
 
 def render(document: Mapping[str, Any]) -> str:
   """Makes the table, and the notes below it."""
-  heads = [
-    'model',
-    'what',
-    'dtype',
-    'ours',
-    'theirs',
-    'ratio [min, max]',
-    'share of peak, ours',
-    'theirs',
-  ]
+  heads = (
+    'model | what | dtype | ours | theirs | ratio [min, max] | '
+    'share of peak, ours | theirs'
+  )
   rows, notes = [], []
   for model, found in document['models'].items():
     rows += [rate_row(model, row) for row in found['rows']]

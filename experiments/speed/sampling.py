@@ -210,15 +210,10 @@ def render(document: Mapping[str, Any]) -> str:
         f'{row["clock"]}, {row["threads"]}, {len(row["ratios"])}',
       ]
     )
-  heads = [
-    'model',
-    'what',
-    'new tokens',
-    'ours, tokens/s',
-    'theirs',
-    'ratio [min, max]',
-    'clock, threads, rounds',
-  ]
+  heads = (
+    'model | what | new tokens | ours, tokens/s | theirs | ratio [min, max] | '
+    'clock, threads, rounds'
+  )
   return table(heads, rows)
 
 

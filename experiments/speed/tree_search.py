@@ -228,17 +228,11 @@ def render(document: Mapping[str, Any]) -> str:
         ', '.join([row['clock'], *map(str, sizes)]),
       ]
     )
-  heads = [
-    'model',
-    'problems at once',
-    'scoring, s',
-    'whole texts, s',
-    'ratio [min, max]',
-    'whole search, ratio [min, max]',
-    'tokens read / unique',
-    'programs',
-    'clock, cores, devices, rounds',
-  ]
+  heads = (
+    'model | problems at once | scoring, s | whole texts, s | '
+    'ratio [min, max] | whole search, ratio [min, max] | '
+    'tokens read / unique | programs | clock, cores, devices, rounds'
+  )
   return table(heads, rows)
 
 

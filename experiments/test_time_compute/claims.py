@@ -47,12 +47,12 @@ def beam_with_4(document: Mapping[str, Any]) -> Found:
 CLAIMS = (
   Claim(
     "Beam search reaches best of 64's accuracy with a fifth of its compute "
-    '(read off between sizes)',
+    '(interpolated between sizes)',
     'aim of this project',
     little_compute,
   ),
   Claim(
-    'Beam with 4 reaches best of 16 (points)',
+    "Beam search with 4 chains reaches best of 16's accuracy (points)",
     'equal, on MATH (Beeching et al., 2024)',
     beam_with_4,
   ),

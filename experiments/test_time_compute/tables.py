@@ -137,15 +137,10 @@ def methods_table(found: Mapping[str, Any]) -> str:
           f'{point["tokens"]:,.0f}',
         ]
       )
-  heads = [
-    'method',
-    'samples',
-    'right, %',
-    '95% interval',
-    'each seed',
-    'GFLOP a problem',
-    'tokens a problem',
-  ]
+  heads = (
+    'method | samples | right, % | 95% interval | each seed | '
+    'GFLOP a problem | tokens a problem'
+  )
   return table(heads, rows)
 
 
@@ -210,15 +205,10 @@ def over_optimisation_table(results: Mapping[str, Any]) -> str:
             'yes' if curve['over_optimised'] else 'no',
           ]
         )
-  heads = [
-    'operations',
-    'PRM trained on',
-    'seed',
-    'best n',
-    'accuracy there',
-    'at the last n',
-    'beyond noise',
-  ]
+  heads = (
+    'operations | PRM trained on | seed | best n | accuracy there | '
+    'at the last n | beyond noise'
+  )
   return table(heads, rows)
 
 
