@@ -132,7 +132,8 @@ def render(found: Mapping[str, Any]) -> str:
     rows.append([name, f'{100 * right["value"]:.2f}', _between(right), *errors])
   parts = [
     table(heads, rows),
-    f'Pairs that we judge otherwise in the other order: {found["asymmetric"]}.',
+    f'Pairs that our judge decides differently in the other order: '
+    f'{found["asymmetric"]}.',
   ]
   for kind, title in (('equal', 'respelling'), ('different', 'change')):
     rows = [

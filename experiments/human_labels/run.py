@@ -55,12 +55,13 @@ def notes(document: Mapping[str, Any]) -> list[str]:
     for name, found in results['localisation'].items()
   )
   return [
-    f'Threshold {about["threshold"]["value"]:.3f}, '
-    f'{about["threshold"]["source"]}; {about["wall_seconds"] / 60:.1f} '
-    'minutes.',
+    f'The threshold is {about["threshold"]["value"]:.3f}, by the '
+    f'{about["threshold"]["source"]}. The run took '
+    f'{about["wall_seconds"] / 60:.1f} minutes.',
     f'Area under the ROC of steps up to the first error: {areas}.',
-    f'Beyond the window, without a score: {unread}.',
-    f'Cut chains without a flag, which count as missed: {undecided}.',
+    f'Steps beyond the window, which have no score: {unread}.',
+    'Chains cut by the window without a flagged step, which count as missed: '
+    f'{undecided}.',
   ]
 
 

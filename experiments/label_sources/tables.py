@@ -155,8 +155,8 @@ def active_table(runs: Sequence[dict[str, Any]], budgets: Sequence[int]) -> str:
     factors = [efficiency(seed, budgets, name) for seed in runs]
     shown = ', '.join('none' if f is None else f'{f:.2f}' for f in factors)
     parts.append(
-      f'Data efficiency by {title}, of each seed: {shown} (Lightman et al.: '
-      f'{LIGHTMAN}).'
+      f'Data efficiency of active selection by {title}, each seed: {shown} '
+      f'(Lightman et al. find {LIGHTMAN}).'
     )
   return '\n\n'.join(parts)
 

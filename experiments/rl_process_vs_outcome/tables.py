@@ -220,13 +220,15 @@ def render(results: Mapping[str, Any]) -> str:
   parts = []
   for k, found in results.items():
     parts += [
-      f'**{k} operations.** Chains that an accuracy takes (each seed), and how '
-      'many times less than outcome-only (95% over seeds and problems; the '
-      'share of resamples in which both come so far):',
+      f'**{k} operations.** Chains that an accuracy takes (each seed in '
+      'brackets), and how many times fewer than outcome-only that is (95% '
+      'interval over seeds and problems, and the share of resamples in which '
+      'both reach it):',
       reach_table(found),
       'Where each arm ends:',
       ends_table(found),
-      'Mean accuracy of all looks on the first seed, %, by learning rate:',
+      'Mean accuracy of all evaluations on the first seed, in percent, by '
+      'learning rate:',
       rates_table(found),
     ]
   return '\n\n'.join(parts)

@@ -165,8 +165,8 @@ def notes(document: Mapping[str, Any]) -> str:
   """Says what the table does not: the chains, upper bounds, and best of N."""
   about, results = document['manifest'], document['results']
   lines = [
-    f'{name}: {count["chains"]} of {count["of"]} chains, {count["error"]} with '
-    f'an error; {count["unread_steps"]} steps beyond the window.'
+    f'{name} has {count["chains"]} of {count["of"]} chains, {count["error"]} '
+    f'with an error; {count["unread_steps"]} steps are beyond the window.'
     for name, count in about['sets'].items()
   ]
   for name, rows in results['localisation'].items():

@@ -219,15 +219,17 @@ def render(results: Mapping[str, Any]) -> str:
     parts += [
       f'**{k} operations**',
       methods_table(found),
-      'How many times less compute than the search at the head of the column '
-      'has, for its accuracy (95%; the share of resamples that reach it, where '
-      'not all do; "at least": it is there at the smallest budget):',
+      'How many times less compute a method takes for the accuracy of the '
+      'search at the head of the column (95% interval, and the share of '
+      'resamples that reach it where not all do; "at least": the smallest '
+      'budget reaches it):',
       times_table(found),
     ]
   parts += [
-    'Ours minus theirs in percent, and how many times less compute ours took:',
+    'The first minus the second in percentage points, and how many times less '
+    'compute the first took:',
     differences_table(results),
-    'Best of n as n grows:',
+    'Where best of n is best as n grows, and how it ends:',
     over_optimisation_table(results),
   ]
   return '\n\n'.join(parts)
