@@ -28,6 +28,7 @@ class Found(NamedTuple):
 
   @property
   def verdict(self) -> str:
+    """Says whether the claim holds in all cases, in some or in none."""
     return HOLDS if all(self.holds) else PARTLY if any(self.holds) else FAILS
 
 

@@ -55,8 +55,8 @@ def summarise(
     found['arms'][arm] = {
       'rate': rates[arm],
       'by_rate': {
-        f'{rate:g}': float(each.right.mean())
-        for rate, each in tuning[arm].items()
+        f'{rate:g}': float(tried.right.mean())
+        for rate, tried in tuning[arm].items()
       },
       'accuracy': {'mean': mean, 'low': low, 'high': high},
       'score': curve.score.mean(0).tolist(),
@@ -105,21 +105,21 @@ def reach(
   chains = ours[0].chains
   curves = [[c.smooth() for c in ours], [c.smooth() for c in theirs or ours]]
 
-  def means(side: int, seeds: Sequence[int], draws: Sequence[np.ndarray]):
+  def mean_curve(side: int, seeds: Sequence[int], draws: Sequence[np.ndarray]):
     pairs = zip(seeds, draws, strict=True)
     return np.mean([curves[side][s][d].mean(0) for s, d in pairs], 0)
 
-  def both(seeds: Sequence[int], draws: Sequence[np.ndarray]):
-    mine, other = (means(side, seeds, draws) for side in (0, 1))
+  def needed_by_both(seeds: Sequence[int], draws: Sequence[np.ndarray]):
+    mine, other = (mean_curve(side, seeds, draws) for side in (0, 1))
     wanted = other[-1] if level is None else level
     return needed(mine, chains, wanted), needed(other, chains, wanted)
 
   everything = [np.arange(len(curve)) for curve in curves[0]]
   every = list(range(len(ours)))
-  mine, other = both(every, everything)
+  mine, other = needed_by_both(every, everything)
   found: dict[str, Any] = {
     'chains': mine,
-    'seeds': [both([s], [everything[s]])[0] for s in every],
+    'seeds': [needed_by_both([s], [everything[s]])[0] for s in every],
   }
   if theirs is None or theirs is ours or mine is None:
     return found
@@ -129,7 +129,7 @@ def reach(
   for _ in range(RESAMPLES):
     seeds = rng.choice(every, len(every))
     draws = [rng.choice(everything[s], len(everything[s])) for s in seeds]
-    a, b = both(seeds, draws)
+    a, b = needed_by_both(seeds, draws)
     if a is not None and b is not None:
       ratios.append(b / a)
   return found | {

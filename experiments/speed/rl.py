@@ -89,6 +89,7 @@ class Clock:
     self.wall, self.cpu, self.tokens = {}, {}, {}
 
   def look(self, update: int) -> tuple[dict[str, float], bool]:
+    """Notes the clocks and the tokens after an update."""
     self.wall[update] = time.perf_counter()
     self.cpu[update] = time.process_time()
     self.tokens[update] = self._policy.stats.tokens
@@ -237,6 +238,7 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def order(row: Mapping[str, Any]) -> int:
+  """Returns where a row stands in the table."""
   return [*REWARDS].index(row['rewards'])
 
 

@@ -218,6 +218,7 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def order(row: Mapping[str, Any]) -> tuple[int, int]:
+  """Returns where a row stands in the table."""
   return (
     [*MODELS].index(row['model']),
     [*TASKS.values()].index(row['what']),
