@@ -22,7 +22,7 @@ import numpy as np
 from experiments import command_line
 from experiments.speed import sides
 from experiments.speed import workload as workload_lib
-from experiments.tables import table
+from experiments.speed.tables import render
 from prm_jax.runtime import manifest
 
 MODELS = ('small', 'smollm2')
@@ -30,6 +30,9 @@ DTYPES = {'small': ('float32',), 'smollm2': ('float32', 'bfloat16')}
 SAMPLINGS = ('random', 'group_by_length')  # TRL's two ways to draw a batch
 # Batch sizes of which transformers gets the best.
 SIZES = {'small': (8, 16, 32, 64), 'smollm2': (4, 8)}
+# FLOPs per parameter and real token.
+TRAINING_FLOPS, SCORING_FLOPS = 6, 2
+# Runs one side and returns what it says.
 Run = Callable[..., dict]
 
 
@@ -94,7 +97,7 @@ def compare(
   }
 
 
-def better_of(rows: list[dict]) -> dict:
+def better_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   """Makes the row in which each side has its better dtype."""
   best = {
     side: max(rows, key=lambda row: row[side]['median'])
@@ -118,48 +121,78 @@ def better_of(rows: list[dict]) -> dict:
   }
 
 
-def compare_training(
-  model: str, ours: Run, theirs: Run, args: argparse.Namespace
+def train_ours(
+  ours: Run, dtype: str, rows: int, args: argparse.Namespace
+) -> dict[str, Any]:
+  """Runs our training once, with this many rows in a batch."""
+  return ours(
+    'train',
+    f'--dtype={dtype}',
+    f'--rows={rows}',
+    f'--row-length={args.row_length}',
+    f'--steps={args.steps}',
+  )
+
+
+def compare_trainers(
+  ours: Run, theirs: Run, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
-  """Measures real tokens per second of training, in turn."""
-  ways = SAMPLINGS if model == 'small' else DTYPES[model]
-  rows = args.rows if model == 'small' else args.rows // 2
-  mine, other = {way: [] for way in ways}, {way: [] for way in ways}
-  for turn in range(args.rounds):
-    for way in ways:
-      dtype = way if way in DTYPES[model] else 'float32'
-      if model == 'small' and way != SAMPLINGS[0]:
-        run = mine[SAMPLINGS[0]][-1]  # both of TRL's ways share our run
-      else:
-        run = ours(
-          'train',
-          f'--dtype={dtype}',
-          f'--rows={rows}',
-          f'--row-length={args.row_length}',
-          f'--steps={args.steps}',
-        )
-      mine[way].append(run)
-      if model == 'small':
-        what, how = 'train', (f'--batch-size={2 * rows}', f'--sampling={way}')
-      else:
-        what = 'step'
-        how = f'--dtype={way}', f'--batch-tokens={rows * args.row_length}'
-      other[way].append(theirs(what, f'--steps={args.steps}', *how))
-      if model == 'small':  # TRL makes its own token ids
-        assert other[way][-1]['ids_sha256'] == run['ids_sha256']
-    print(
-      f'training {model}, round {turn + 1} of {args.rounds} done', flush=True
-    )
+  """Compares our training of the small model with TRL's trainer as it is.
+
+  Both of TRL's ways to draw a batch are compared with the same runs of ours.
+  """
+  mine, other = [], {sampling: [] for sampling in SAMPLINGS}
+  for _ in range(args.rounds):
+    mine.append(train_ours(ours, 'float32', args.rows, args))
+    for sampling, runs in other.items():
+      run = theirs(
+        'train',
+        f'--steps={args.steps}',
+        f'--batch-size={2 * args.rows}',
+        f'--sampling={sampling}',
+      )
+      # TRL makes its own token ids, which have to be ours.
+      assert run['ids_sha256'] == mine[-1]['ids_sha256']
+      runs.append(run)
   return [
     compare(
-      f'training, TRL `{way}`' if model == 'small' else 'training',
-      way if way in DTYPES[model] else 'float32',
+      f'training, TRL `{sampling}`',
+      'float32',
       'tokens_per_second',
-      6,
-      mine[way],
-      other[way],
+      TRAINING_FLOPS,
+      mine,
+      runs,
     )
-    for way in ways
+    for sampling, runs in other.items()
+  ]
+
+
+def compare_steps(
+  dtypes: Sequence[str], ours: Run, theirs: Run, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+  """Compares our training of SmolLM2 with steps of torch, without a trainer."""
+  rows = args.rows // 2
+  mine, other = ({dtype: [] for dtype in dtypes} for _ in range(2))
+  for _ in range(args.rounds):
+    for dtype in dtypes:
+      mine[dtype].append(train_ours(ours, dtype, rows, args))
+      run = theirs(
+        'step',
+        f'--steps={args.steps}',
+        f'--dtype={dtype}',
+        f'--batch-tokens={rows * args.row_length}',
+      )
+      other[dtype].append(run)
+  return [
+    compare(
+      'training',
+      dtype,
+      'tokens_per_second',
+      TRAINING_FLOPS,
+      mine[dtype],
+      other[dtype],
+    )
+    for dtype in dtypes
   ]
 
 
@@ -175,7 +208,7 @@ def compare_scoring(
   mine, other = ({case: [] for case in cases} for _ in range(2))
   worst = dict.fromkeys(cases, 0.0)
   repeats = 2 if model == 'small' else 1
-  for turn in range(args.rounds):
+  for _ in range(args.rounds):
     for case in cases:
       how = f'--task={case[0]}', f'--dtype={case[1]}', f'--repeats={repeats}'
       a = ours('score', *how)
@@ -195,15 +228,12 @@ def compare_scoring(
         run['tokens_per_second'] = run['candidates_per_second'] * per_candidate
       mine[case].append(a)
       other[case].append(b)
-    print(
-      f'scoring {model}, round {turn + 1} of {args.rounds} done', flush=True
-    )
   return [
     compare(
       f'scoring, {case[0]}',
       case[1],
       'candidates_per_second',
-      2,
+      SCORING_FLOPS,
       mine[case],
       other[case],
     )
@@ -230,6 +260,7 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
 
     def ours(what: str, *arguments: str) -> dict:
       command = sides.ours('ours', what, f'--workload={path}', *arguments)
+      print(f'ours: {model}, {what}', flush=True)
       return sides.measure(command, **clock)
 
     def theirs(what: str, *arguments: str) -> dict:
@@ -242,10 +273,14 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
         weights,
         *arguments,
       )
+      print(f'theirs: {model}, {what}', flush=True)
       return sides.measure(command, **clock)
 
     versions = ours('weights', weights)['versions'] | theirs('peak')['versions']
-    rows = compare_training(model, ours, theirs, args)
+    if model == 'small':
+      rows = compare_trainers(ours, theirs, args)
+    else:
+      rows = compare_steps(DTYPES[model], ours, theirs, args)
     rows += compare_scoring(model, ours, theirs, made['score'], args)
   for what in dict.fromkeys(row['what'] for row in rows):
     same = [row for row in rows if row['what'] == what]
@@ -263,70 +298,6 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
     },
     'rows': rows,
   }
-
-
-def rate_row(model: str, row: Mapping[str, Any]) -> list[str]:
-  """Makes one row of the table."""
-  ratio, share = row['ratio'], row['share_of_peak']
-  training = row['unit'] == 'tokens_per_second'
-  digits, unit = (0, 'tokens/s') if training else (1, 'candidates/s')
-  return [
-    model,
-    f'{row["what"]}, {unit}',
-    row['dtype'],
-    *(f'{row[side]["median"]:,.{digits}f}' for side in ('ours', 'theirs')),
-    f'{ratio["median"]:.2f} [{ratio["min"]:.2f}, {ratio["max"]:.2f}]',
-    *(f'{100 * share[side]:.0f}%' for side in ('ours', 'theirs')),
-  ]
-
-
-def notes_of(model: str, found: Mapping[str, Any]) -> list[str]:
-  """Says what the rows of one model were measured on."""
-  notes = []
-  for name, task in found['workload'].items():
-    low, middle, high = np.percentile(task['lengths'], (0, 50, 100))
-    notes.append(
-      f'- {model}, {name}: {len(task["lengths"])} candidates after a prompt '
-      f'of {task["prompt_tokens"]} tokens; {low:.0f} to {high:.0f} tokens '
-      f'with it, median {middle:.0f}.'
-    )
-  for row in found['rows']:
-    if 'largest_score_difference' in row:
-      rate = row['tokens_per_second']
-      notes.append(
-        f'- {model}, {row["what"]}, {row["dtype"]}: largest difference of a '
-        f'step score {row["largest_score_difference"]:.1e}; '
-        f'{rate["ours"]["median"]:,.0f} (ours) and '
-        f'{rate["theirs"]["median"]:,.0f} (theirs) real tokens/s.'
-      )
-    elif 'peak_gflops' in row:
-      peak, filled = row['peak_gflops'], row['fill']
-      notes.append(
-        f'- {model}, {row["what"]}, {row["dtype"]}: non-padding tokens '
-        f'{100 * filled["ours"]:.0f}% (ours), {100 * filled["theirs"]:.0f}% '
-        f'(theirs); matmul peak {peak["ours"]:.0f} (ours) and '
-        f'{peak["theirs"]:.0f} (theirs) GFLOP/s.'
-      )
-  arguments = found['arguments']
-  notes.append(
-    f'- {model}: {found["threads"]} thread(s), seconds of '
-    f'{arguments["clock"]} time, {arguments["rounds"]} rounds, '
-    f'{arguments["steps"]} steps.'
-  )
-  return notes
-
-
-def render(document: Mapping[str, Any]) -> str:
-  """Makes the table, and the notes below it."""
-  heads = (
-    'model | what | dtype | ours | theirs | ratio [min, max] | '
-    'share of peak, ours | theirs'
-  )
-  rows, notes = [], []
-  for model, found in document['models'].items():
-    rows += [rate_row(model, row) for row in found['rows']]
-    notes += notes_of(model, found)
-  return '\n'.join([table(heads, rows), '', *notes])
 
 
 def main() -> None:
