@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from prm_jax.runtime import paths
-from prm_jax.runtime.workdir import is_done, read_results
+from prm_jax.runtime import workdir as workdir_lib
+from prm_jax.runtime.workdir import is_done
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The compilation cache of `prm_jax.main`: equal programs are compiled once.
@@ -26,7 +27,7 @@ CACHE = {
 
 def read_results(workdir: pathlib.Path) -> dict[str, Any]:
   """Returns what a job that is done has measured, from its results.json."""
-  return read_results(workdir)['results']
+  return workdir_lib.read_results(workdir)['results']
 
 
 def slug(name: str) -> str:

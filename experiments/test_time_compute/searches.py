@@ -237,9 +237,11 @@ class Searcher:
       method,
       options,
       SearchConfig(aggregate=AGGREGATE),
-      key=f'{self._args.seed}/{method}',
-      concurrent=len(self._tasks),
-      at_once=self._args.at_once,
+      search.RunConfig(
+        key=f'{self._args.seed}/{method}',
+        concurrent=len(self._tasks),
+        samples_per_round=self._args.at_once,
+      ),
     )
     return ordered(self._tasks, list(found))
 
