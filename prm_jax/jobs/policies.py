@@ -2,7 +2,7 @@
 
     PolicyConfig -> open_policy -> Policy or Judge (inference/protocols.py)
 
-`settings/models.py` has the section and checks what can be seen of it without
+`settings/policies.py` has the section and checks what can be seen of it without
 opening anything.
 """
 
@@ -13,7 +13,7 @@ from prm_jax.inference.protocols import Policy
 from prm_jax.inference.recorded_policy import RecordedPolicy, open_recorded
 from prm_jax.inference.server.endpoint import Endpoint
 from prm_jax.inference.solver_policy import SolverPolicy
-from prm_jax.jobs.settings.models import PolicyConfig
+from prm_jax.jobs.settings.policies import PolicyConfig
 from prm_jax.runtime import processes
 from prm_jax.runtime.sharding import flat_mesh
 from prm_jax.runtime.workdir import Workdir

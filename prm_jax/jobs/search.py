@@ -13,16 +13,23 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from prm_jax.data import problems as problems_lib
 from prm_jax.data.chains import Chain
 from prm_jax.data.problems import Problem
 from prm_jax.evals.search import search_section
+from prm_jax.inference import loading
 from prm_jax.inference.driver import Ended, Models, Work
-from prm_jax.jobs import engine, policies, step_scorers
+from prm_jax.inference.exact_scorer import ExactScorer
+from prm_jax.inference.protocols import StepScorer
+from prm_jax.inference.tree_scorer import TreeScorer
+from prm_jax.jobs import engine, policies
 from prm_jax.jobs.settings.search import SearchedProblemsConfig, SearchSettings
 from prm_jax.report import write_report
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import flat_mesh
 from prm_jax.runtime.workdir import Workdir, read_results, write_lines
 from prm_jax.search.method import Task
 from prm_jax.search.methods import check_models
@@ -54,13 +61,23 @@ def open_models(settings: SearchSettings, workdir: Workdir) -> Models:
   Raises:
     UserError: one cannot be opened, or the method cannot work with them.
   """
-  prm = None
-  if settings.scores:
-    solver = settings.policy.solver
-    prm = step_scorers.open_tree_scorer(settings.prm, solver)
+  prm = open_prm(settings) if settings.scores else None
   policy = policies.open_policy(settings.policy, settings.seed, workdir)
   check_models(settings.method, policy, prm, settings.budget.to_budget())
   return Models(policy=policy, prm=prm)
+
+
+def open_prm(settings: SearchSettings) -> StepScorer:
+  """Opens the PRM, in every process a copy of its own.
+
+  Each process asks about its own problems, and others ask something else.
+  """
+  prm = settings.prm
+  if prm.kind == 'exact':
+    return ExactScorer(settings.policy.solver, prm.exact)
+  mesh = flat_mesh(jax.local_devices())
+  scorer = loading.load(prm.path, style=prm.style, mesh=mesh)
+  return TreeScorer(scorer, prm.rows, scorer.name)
 
 
 def names_of(models: Models) -> dict[str, str]:

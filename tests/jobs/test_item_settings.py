@@ -5,27 +5,14 @@ Nothing is opened or read here: all of this is seen in the settings.
 
 import pytest
 
-from configs import label_math, sample_math, search_math
-from prm_jax.jobs.settings import read_settings
 from prm_jax.runtime.errors import UserError
-
-CONFIGS = {
-  module.__name__.split('.')[-1].removesuffix('_math'): module.get_config
-  for module in (label_math, sample_math, search_math)
-}
+from tests.shared import configs
 
 
-def read(name, **changes):
-  """Reads `label:rollouts` with changes by their dotted names."""
+def read(name, **values):
+  """Reads `label:rollouts` with values by their dotted names."""
   job, _, variant = name.partition(':')
-  config = CONFIGS[job](f'{variant},tiny').to_dict()
-  for path, value in changes.items():
-    *sections, key = path.split('.')
-    section = config
-    for part in sections:
-      section = section[part]
-    section[key] = value
-  return read_settings(config)
+  return configs.settings(f'{job}_math', f'{variant},tiny', **values)
 
 
 # Config, a value by its dotted name -> the line that says what is wrong.

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import prm_jax
-from configs import search_math
 from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
@@ -23,12 +22,12 @@ from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.score import aggregate
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.jobs import search as search_job
-from prm_jax.jobs.settings import read_settings
 from prm_jax.runtime.errors import UserError
 from prm_jax.search.methods import METHODS
 from prm_jax.search.tree import Tree
 from tests.jobs.test_interrupted import trees_of
 from tests.runtime.test_processes import flags_of
+from tests.shared import configs
 from tests.shared.command_line import (
   ROOT,
   contents,
@@ -237,7 +236,7 @@ def test_a_kept_tree_grows_further(jobs):
 
 def test_the_journal_gets_one_chain_of_a_problem():
   """The other chains that ended stand in its tree."""
-  settings = read_settings(search_math.get_config('best_of_n,tiny').to_dict())
+  settings = configs.settings('search_math', 'best_of_n,tiny')
   domain = settings.policy.solver
   problems = search_job.choose_problems(settings.problems, settings.seed)[:2]
   models = Models(policy=SolverPolicy(domain), prm=ExactScorer(domain))

@@ -6,36 +6,28 @@ import shutil
 
 import pytest
 
-from configs.label_math import get_config
 from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.jobs.label import read_all
 from prm_jax.jobs.selections import select
-from prm_jax.jobs.settings import read_settings
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
-
-
-def settings_of(variant, **sections):
-  """The settings of a variant, with values of some sections changed."""
-  config = get_config(variant)
-  config.unlock()
-  for name, value in sections.items():
-    if isinstance(value, dict):
-      config[name].update(value)
-    else:
-      config[name] = value
-  return read_settings(config.to_dict())
+from tests.shared import configs
 
 
 @pytest.fixture
 def settings(finished, tmp_path):
   """A PRM that can be deleted, and four chains of each of eight problems."""
-  return settings_of(
+  return configs.settings(
+    'label_math',
     'active,tiny',
-    prm=str(shutil.copytree(finished, tmp_path / 'prm')),
-    chains={'kind': 'arithmetic', 'train_problems': 8, 'train_samples': 4},
-    active={'budget': 2},
+    **{
+      'prm': str(shutil.copytree(finished, tmp_path / 'prm')),
+      'chains.kind': 'arithmetic',
+      'chains.train_problems': 8,
+      'chains.train_samples': 4,
+      'active.budget': 2,
+    },
   )
 
 
@@ -105,11 +97,12 @@ def test_sources_have_the_names_of_their_jobs(tmp_path, workdir):
     (tmp_path / name / 'results.json').write_text(json.dumps(results))
 
   def names(other, **changes):
-    settings = settings_of(
+    settings = configs.settings(
+      'label_math',
       'consensus',
-      chains={'workdir': str(tmp_path / 'a')},
       agrees_with=str(tmp_path / other),
-      consensus=changes,
+      **{'chains.workdir': str(tmp_path / 'a')},
+      **{f'consensus.{name}': value for name, value in changes.items()},
     )
     ((chain,), _) = select(chains, settings, workdir)
     return chain.meta['consensus']

@@ -6,11 +6,15 @@ The third of these jobs, search, has a module of its own.
 import dataclasses
 from typing import Annotated, Any
 
-from prm_jax.data.datasets import ON_ERROR, SampledDrawConfig, Source
-from prm_jax.data.problems import SplitConfig
+from prm_jax.data.config import (
+  ON_ERROR,
+  SampledDrawConfig,
+  Source,
+  SplitConfig,
+)
 from prm_jax.inference.driver import Cost
 from prm_jax.inference.server.usage import Usage
-from prm_jax.jobs.settings.models import PolicyConfig
+from prm_jax.jobs.settings.policies import PolicyConfig
 from prm_jax.jobs.settings.shared import JobSettings
 from prm_jax.labels.active import ActiveConfig
 from prm_jax.labels.corruption import CorruptionConfig
@@ -21,7 +25,7 @@ from prm_jax.labels.verifier import VerifierConfig
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, from_to_below, one_of
 
-# Source of labels -> what it uses the policy for, one of models.USES, if any.
+# Source of labels -> what it uses the policy for, one of policies.USES, if any.
 SOURCES = {
   'verifier': '',
   'rollouts': 'writes new chains',

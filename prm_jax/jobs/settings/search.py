@@ -4,9 +4,10 @@ import dataclasses
 import math
 from typing import Annotated, Any
 
-from prm_jax.data.problems import SplitConfig
+from prm_jax.data.config import SplitConfig
+from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
+from prm_jax.inference.published import STYLES
 from prm_jax.jobs.settings.items import ItemSettings
-from prm_jax.jobs.settings.models import GrowingPrmConfig
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import above, at_least, one_of
 from prm_jax.search.beam import BeamConfig, DvtsConfig, LookaheadConfig
@@ -53,6 +54,31 @@ class SearchedProblemsConfig(SplitConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class PrmConfig:
+  """Which PRM scores the chains.
+
+  Attributes:
+    kind: 'workdir', a trained or published PRM; 'exact', the true values of the
+      arithmetic domain; or 'none'.
+    path: the workdir of a trained PRM, the folder of a published one, or
+      hf://owner/name.
+    style: how a published PRM is asked, where its files do not tell.
+    rows: chains whose keys and values stay on the device.
+    exact: what the exact PRM scores: 'value', the probability that the solver
+      ends right; or 'steps', whether the steps are right.
+  """
+
+  kind: Annotated[str, one_of('workdir', 'exact', 'none')] = 'exact'
+  path: str = ''
+  style: Annotated[str, one_of('', *STYLES)] = ''
+  rows: Annotated[int, at_least(1)] = 1024
+  exact: Annotated[str, one_of(*EXACT_KINDS)] = 'value'
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
 class SearchSettings(ItemSettings):
   """Settings of configs/search_math.py.
 
@@ -80,7 +106,7 @@ class SearchSettings(ItemSettings):
   refine: RefineConfig = RefineConfig()
   early_rejection: EarlyRejectionConfig = EarlyRejectionConfig()
   problems: SearchedProblemsConfig = SearchedProblemsConfig()
-  prm: GrowingPrmConfig = GrowingPrmConfig()
+  prm: PrmConfig = PrmConfig()
   go_on_from: str = ''
   trees: Annotated[int, at_least(0)] = 0
 
@@ -113,18 +139,27 @@ class SearchSettings(ItemSettings):
     with checks.below('policy'):
       self.policy.check_use('is searched with')
     if self.scores:
-      with checks.below('prm'):
-        self.prm.check_path()
-      if self.prm.kind == 'none':
-        checks.fail(
-          'prm.kind',
-          'none',
-          f'method={self.method!r} asks a PRM: expected workdir or exact, or '
-          "method='majority'",
-        )
+      self._check_prm()
     self._check_flops()
     # A method refuses what it cannot work with before it asks for anything.
     next(METHODS[self.method].grow(Tree(''), self.method_config, self.search))
+
+  def _check_prm(self) -> None:
+    """Raises Faults where the method has no PRM to ask."""
+    if self.prm.kind == 'none':
+      checks.fail(
+        'prm.kind',
+        'none',
+        f'method={self.method!r} asks a PRM: expected workdir or exact, or '
+        "method='majority'",
+      )
+    if self.prm.kind == 'workdir' and not self.prm.path:
+      checks.fail(
+        'prm.path',
+        '',
+        'expected the --workdir of a trained PRM (configs/prm_math.py), or a '
+        'published PRM',
+      )
 
   def _check_flops(self) -> None:
     """Raises Faults where FLOPs are limited that a model does not count."""

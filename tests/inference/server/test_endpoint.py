@@ -20,7 +20,7 @@ from prm_jax.inference.server.endpoint import (
   split_steps,
 )
 from prm_jax.jobs.policies import open_policy
-from prm_jax.jobs.settings.models import EndpointSection, PolicyConfig
+from prm_jax.jobs.settings.policies import EndpointSection, PolicyConfig
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
 from tests.shared.faulty_server import echo, reply

@@ -1,4 +1,4 @@
-"""Sections that name a policy, a judge or a PRM that a job asks."""
+"""The section that names the policy or judge that a job asks."""
 
 import dataclasses
 import json
@@ -6,12 +6,11 @@ from typing import Annotated, Any
 
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.inference.driver import AT_ONCE
-from prm_jax.inference.exact_scorer import KINDS as EXACT
-from prm_jax.inference.published import STYLES
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.inference.server.config import EndpointConfig
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import Rule, at_least, one_of
+from prm_jax.runtime.errors import UserError
 
 # Kind of policy -> the job that writes the workdir it is read from, if any.
 POLICIES = {
@@ -75,12 +74,15 @@ class EndpointSection:
   def __post_init__(self) -> None:
     checks.check(self)
 
-  def to_config(self, seed: int) -> EndpointConfig:
-    """Returns what a client is made with.
+  def check(self) -> None:
+    """Raises UserError where a value is missing or out of range."""
+    try:
+      self.to_config(seed=0)
+    except UserError as error:  # it begins with the name, endpoint.NAME
+      raise UserError(f'config.policy.{error}') from None
 
-    Raises:
-      UserError: a value is missing or out of range.
-    """
+  def to_config(self, seed: int) -> EndpointConfig:
+    """Returns the settings that a client is made with."""
     values: dict[str, Any] = dataclasses.asdict(self) | {'seed': seed}
     for name in ('extra', 'extra_after_steps'):
       values[name] = json.loads(values[name])
@@ -113,10 +115,13 @@ class PolicyConfig:
     checks.check(self)
 
   def check_use(self, use: str) -> None:
-    """Raises Faults where this policy is none for a job.
+    """Checks that a policy of this kind can do what a job uses it for.
 
     Args:
       use: one of USES.
+
+    Raises:
+      UserError: it cannot, or a value is missing that its kind needs.
     """
     if self.kind not in USES[use]:
       kinds = ', '.join(USES[use])
@@ -126,8 +131,7 @@ class PolicyConfig:
     if (job := POLICIES[self.kind]) and not self.workdir:
       checks.fail('workdir', '', f'expected the --workdir of {job}')
     if self.kind == 'endpoint':
-      with checks.below('endpoint'):
-        self.endpoint.to_config(seed=0)
+      self.endpoint.check()
 
   @property
   def samples_per_round(self) -> int:
@@ -142,47 +146,3 @@ class PolicyConfig:
     if self.kind == 'workdir':
       return SAMPLES_PER_SLOT * self.sampling.slots
     return AT_ONCE
-
-
-@dataclasses.dataclass(frozen=True)
-class PrmConfig:
-  """Which PRM a job asks.
-
-  Attributes:
-    kind: 'workdir', a trained or published PRM; 'exact', the true values of the
-      arithmetic domain; or 'none'.
-    path: the workdir of a trained PRM, the folder of a published one, or
-      hf://owner/name.
-    style: how a published PRM is asked, where its files do not tell.
-    exact: what the exact PRM scores: 'value', the probability that the solver
-      ends right; or 'steps', whether the steps are right.
-  """
-
-  kind: Annotated[str, one_of('workdir', 'exact', 'none')] = 'exact'
-  path: str = ''
-  style: Annotated[str, one_of('', *STYLES)] = ''
-  exact: Annotated[str, one_of(*EXACT)] = 'value'
-
-  def __post_init__(self) -> None:
-    checks.check(self)
-
-  def check_path(self) -> None:
-    """Raises Faults where a trained PRM is not named."""
-    if self.kind == 'workdir' and not self.path:
-      checks.fail(
-        'path',
-        '',
-        'expected the --workdir of a trained PRM (configs/prm_math.py), or a '
-        'published PRM',
-      )
-
-
-@dataclasses.dataclass(frozen=True)
-class GrowingPrmConfig(PrmConfig):
-  """Which PRM scores chains as they grow.
-
-  Attributes:
-    rows: chains whose keys and values stay on the device.
-  """
-
-  rows: Annotated[int, at_least(1)] = 1024
