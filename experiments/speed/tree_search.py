@@ -117,7 +117,8 @@ def search(
 ) -> list[tuple[str, ...]]:
   """Searches all tasks side by side; returns the steps that each one chose."""
   options = {'samples': SAMPLES, 'width': WIDTH}
-  found = list(run(tasks, policy, prm, 'beam', options, concurrent=len(tasks)))
+  found = list(run(
+    tasks, policy, prm, 'beam', options, how=RunConfig(concurrent=len(tasks))))
   found.sort(key=lambda result: int(result.task.id))
   return [tuple(result.chosen.steps) for result in found]
 

@@ -73,7 +73,6 @@ def run(
   options: Mapping[str, Any] | None = None,
   config: SearchConfig | None = None,
   how: RunConfig | None = None,
-  **separately: Any,
 ) -> Iterator[Found]:
   """Searches every problem and yields each result as soon as it is there.
 
@@ -84,7 +83,6 @@ def run(
     options: the method's own settings, by the names of its config's fields.
     config: settings that all methods share.
     how: draws, budget and concurrency of the run.
-    **separately: fields of `how`, one by one.
 
   Raises:
     UserError: The method is unknown, an option is wrong, two tasks share an id,
@@ -95,10 +93,7 @@ def run(
   """
   if method not in METHODS:
     raise UserError(f'method={method!r}: expected one of {", ".join(METHODS)}')
-  if 'at_once' in separately:
-    separately['samples_per_round'] = separately.pop('at_once')
   config, how = config or SearchConfig(), how or RunConfig()
-  how = dataclasses.replace(how, **separately)
   check_models(method, policy, prm, how.budget)
   chosen = METHODS[method]
   try:
