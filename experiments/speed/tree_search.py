@@ -26,7 +26,7 @@ from prm_jax.inference.protocols import Scored, Scoring
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.runtime.sharding import make_mesh
-from prm_jax.search import run
+from prm_jax.search import RunConfig, run
 from prm_jax.search.searching import Task
 from prm_jax.training.train_state import make_params
 
@@ -117,8 +117,11 @@ def search(
 ) -> list[tuple[str, ...]]:
   """Searches all tasks side by side; returns the steps that each one chose."""
   options = {'samples': SAMPLES, 'width': WIDTH}
-  found = list(run(
-    tasks, policy, prm, 'beam', options, how=RunConfig(concurrent=len(tasks))))
+  found = list(
+    run(
+      tasks, policy, prm, 'beam', options, how=RunConfig(concurrent=len(tasks))
+    )
+  )
   found.sort(key=lambda result: int(result.task.id))
   return [tuple(result.chosen.steps) for result in found]
 
