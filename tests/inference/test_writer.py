@@ -138,7 +138,7 @@ def test_few_programs_are_compiled():
     dataclasses.replace(FEW_SLOTS, max_tokens=100), max_length=200
   )
   rng = np.random.default_rng(0)
-  for n in range(30):
+  for n in range(20):
     count = int(rng.integers(1, 12))
     writer.write(
       [Job((5,) * int(rng.integers(1, 190)), n * 100 + k) for k in range(count)]
