@@ -11,8 +11,8 @@ from prm_jax.jobs.settings.items import PriceConfig
 from prm_jax.labels import rollouts
 from prm_jax.labels.labelling import alone
 from prm_jax.runtime.errors import UserError
-from tests.inference.test_driver import Counting
 from tests.shared.command_line import contents
+from tests.shared.counting_policy import Counting
 from tests.shared.item_job import CHAINS, SETTINGS, label, run
 
 

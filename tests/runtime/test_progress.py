@@ -32,8 +32,8 @@ from prm_jax.training.loop import (
 )
 from prm_jax.training.train_state import abstract_state, init_state
 from tests.inference import test_scorer
-from tests.inference.test_driver import Counting
 from tests.shared import item_job, tiny_sampling, tiny_training
+from tests.shared.counting_policy import Counting
 
 pytestmark = pytest.mark.once
 

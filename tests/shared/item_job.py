@@ -10,7 +10,7 @@ from prm_jax.jobs.settings.items import LabelSettings
 from prm_jax.labels import rollouts
 from prm_jax.labels.labelling import alone
 from prm_jax.runtime.workdir import Workdir
-from tests.inference.test_driver import PROBLEMS
+from tests.shared.counting_policy import PROBLEMS
 
 CHAINS = [
   Chain(problem, ('0 + 4 = 4', '4 * 1 = 4', '4 - 7 = 7'), meta={'id': str(i)})
