@@ -135,7 +135,7 @@ def test_unknown_sections_and_the_manifest_are_plain_tables(tmp_path):
 
 def test_absent_data_leaves_no_section(tmp_path):
   page = parse(write_report(write(tmp_path, results={})))
-  assert [h.text for h in page.all('h2')] == ['How to make it again']
+  assert [h.text for h in page.all('h2')] == ['How to reproduce this run']
   assert not page.all('svg') and not page.all('details')
   assert [a.attributes['href'] for a in page.all('a')] == ['#manifest']
 
@@ -256,7 +256,7 @@ def test_two_runs_are_two_curves(tmp_path):
   assert len(main.all('path', 'line')) == 2
   assert len(small.all('path', 'line')) == 1
   assert 'PRM from 1.2 to 0.225 at step 39' in main.attributes['aria-label']
-  assert 'Not finite, left out: PRM loss: 1.' in section.text
+  assert 'Values that are not finite are left out: PRM loss: 1.' in section.text
 
 
 def test_a_long_run_makes_a_small_page(tmp_path):

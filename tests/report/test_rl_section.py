@@ -46,9 +46,9 @@ def test_what_was_learned_is_said_and_drawn(tmp_path):
   section = parse(write_report(write(tmp_path, RESULTS))).by_id('rl')
   said, alarm = (p.text for p in section.all('p')[:2])
   assert said == (
-    'Of its chains for test problems 50.0% [40.0, 60.0] were right before, and '
-    '75.0% [70.0, 80.0] at the best checkpoint on held-out problems, after 640 '
-    'chains.'
+    'Of the chains for test problems, 50.0% [40.0, 60.0] were right before '
+    'training, and 75.0% [70.0, 80.0] at the checkpoint that was best on '
+    'held-out problems, after 640 chains.'
   )
   assert 'fell by 25.0 points while the PRM score rose by 0.125' in alarm
   _, *rows = table(section.all('table')[0])

@@ -35,7 +35,8 @@ def abstained(workdir, section, results=None):
 
 def test_amounts():
   assert [
-    search_sections.amount(v) for v in (0, 0.254, 12.34, 784.4, 12_345, 3.14e9)
+    search_sections.format_amount(v)
+    for v in (0, 0.254, 12.34, 784.4, 12_345, 3.14e9)
   ] == ['0', '0.254', '12.3', '784', '12,345', '3.14G']
 
 
@@ -59,26 +60,28 @@ def test_what_evals_returns_is_shown(tmp_path):
   section = page.by_id('search')
   said = section.all('p')[0].text
   assert said.startswith('The chosen answer is right for 33.3% [0.0, 100.0]')
-  assert 'Nothing came of 1, which count as wrong.' in said
-  assert 'The chosen chain came to its end for 33.3%.' in said
-  assert 'rejected early would have been 1,234 tokens longer' in said
+  assert 'The search failed for 1, which count as wrong.' in said
+  assert 'The chosen chain is complete for 33.3%.' in said
+  assert 'Rejecting chains early saved an estimated 1,234 tokens.' in said
   costs, dead, failures = section.all('table')
   rows = table(costs)
   assert ['tokens written by the policy', '100', '[100, 100]'] in rows
   assert not any('FLOPs' in row[0] for row in rows)  # 0 is not known
   assert table(dead) == [['cut <off>', '1,200']]
   assert table(failures) == [['no step', '1']]
-  assert '2 completions could not be had' in section.text
+  assert '2 requested completions could not be obtained' in section.text
   assert '#search' in [a.attributes['href'] for a in page.all('a')]
 
 
 def test_unknown_answers_and_failed_searches(tmp_path):
   unknown = search_section([chosen('a', None)])
   section = parse(write_report(write(tmp_path, {'search': unknown})))
-  assert '1 problems, without known answers' in section.by_id('search').text
+  assert (
+    '1 problems, whose answers are not known' in section.by_id('search').text
+  )
   failed = search_section([], ['x', 'x'])
   section = parse(write_report(write(tmp_path, {'search': failed})))
-  assert 'Nothing came of 2' in section.by_id('search').text
+  assert 'The search failed for 2' in section.by_id('search').text
 
 
 def test_the_chosen_chains_show_their_scores(tmp_path):
@@ -99,8 +102,12 @@ def test_the_filter_is_shown_as_it_was_chosen(tmp_path):
   tested = SECTION['tested']
   said = section.all('p')[0].text
   assert f'{tested["answered"]} of 60 problems' in said
-  assert 'confidence 0.95 there are at most 0.1 of the answered wrong' in said
-  assert f'of all, {100 * tested["error_of_all"]:.1f}%' in said
+  assert (
+    'to leave, with confidence 0.95, at most 0.1 of the answers wrong' in said
+  )
+  assert (
+    f'without the filter, {100 * tested["error_of_all"]:.1f}% of all' in said
+  )
   (figure,) = section.all('svg')
   last = SECTION['risk_coverage']['risk'][-1]
   assert f'{100 * last:.1f}% at 100.0%' in figure.attributes['aria-label']
@@ -124,7 +131,7 @@ def test_no_safe_threshold_is_said(tmp_path):
   section = abstained(
     tmp_path, abstain_section(searched(0, 300), TESTED, 0.001)
   )
-  assert 'nothing is answered' in section.all('p')[0].text
+  assert 'no problem is answered' in section.all('p')[0].text
   assert not section.all('circle')
 
 

@@ -97,7 +97,7 @@ def test_what_a_search_returns_goes_in_unchanged(tmp_path, method):
 
 
 def test_equal_siblings_are_one_step():
-  steps = trees.merged(small(), 4)
+  steps = trees.merge_equal_steps(small(), 4)
   assert [(s.text, s.count, s.size) for s in steps[1:]] == [
     ('one', 2, 4),
     ('won', 1, 3),
@@ -165,7 +165,7 @@ def test_boxes_never_lie_on_each_other():
     *[(0, f'a{i}', i / 10) for i in range(5)],
     *[(1 + i % 5, f'b{i}', i / 20, {'ended': True}) for i in range(10)],
   )
-  steps = trees.merged(wide, 15)
+  steps = trees.merge_equal_steps(wide, 15)
   places, count = tree_map.layout(steps, set(range(len(steps))))
   assert len(set(places.values())) == len(places) == 16
   assert {row for _, row in places.values()} == set(range(count))
@@ -282,5 +282,5 @@ def test_same_input_same_bytes(tmp_path):
 def test_a_malformed_tree_is_one_line_that_names_it(tmp_path, broken):
   bad = record(small(), 4)
   broken(bad)
-  with pytest.raises(UserError, match=r'trees\.jsonl:2: is no search tree'):
+  with pytest.raises(UserError, match=r'trees\.jsonl:2: not a search tree'):
     page(tmp_path, record(small(), 4), bad)
