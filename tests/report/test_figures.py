@@ -1,4 +1,4 @@
-"""The figures' arithmetic: ticks, labels, smoothing, thinning, intervals."""
+"""Ticks, labels, smoothing, thinning and intervals of the figures."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_thinning_keeps_every_spike():
 
 
 def test_wilson_interval_solves_its_own_equation():
-  # Its ends are the p for which |share - p| = z sqrt(p (1 - p) / n).
+  # Its ends solve |share - p| = z sqrt(p (1 - p) / n).
   for share, count in ((0.2, 40), (0.97, 300), (0.5, 1)):
     for p in wilson(share, count):
       width = 1.959964 * math.sqrt(p * (1 - p) / count)

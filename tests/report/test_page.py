@@ -188,7 +188,7 @@ def test_unknown_truth_is_not_shown_as_right(tmp_path):
 
 
 def assert_scripts_are_ours(page):
-  """The chains as JSON, and the one program that the policy allows."""
+  """Checks that the chains are JSON and that only our script is allowed."""
   data, program = page.all('script')
   assert data.attributes['type'] == 'application/json'
   json.loads(''.join(data.words))
@@ -197,7 +197,7 @@ def assert_scripts_are_ours(page):
   assert f"script-src '{SCRIPT_HASH}'" in policy.attributes['content']
 
 
-def test_words_of_a_model_stay_words(tmp_path):
+def test_texts_of_a_model_are_escaped(tmp_path):
   evil = '</p><script>alert(1)</script><img src=x onerror="alert(2)"> & \ud800'
   rows = [record(problem=evil, answer=evil, note=evil, steps=(evil, 'b', 'c'))]
   results = DOCUMENT['results'] | {evil: {evil: evil}}
@@ -218,7 +218,7 @@ def test_words_of_a_model_stay_words(tmp_path):
   assert not handlers
 
 
-def test_the_page_loads_nothing(tmp_path):
+def test_the_page_loads_nothing_from_outside(tmp_path):
   metrics = {'.': losses(50, 0.2)}
   path = write_report(write(tmp_path, records=[record()], metrics=metrics))
   text = path.read_text()
@@ -281,7 +281,7 @@ def test_config_is_shown_collapsed(tmp_path):
   assert '"lr": 0.001' in details.text
 
 
-def test_what_evals_returns_goes_in_unchanged(tmp_path):
+def test_the_page_shows_what_evals_returns(tmp_path):
   rng = np.random.default_rng(0)
   scores, mask = rng.random((40, 4)), np.ones((40, 4), bool)
   labels = (rng.random((40, 4)) < scores).astype(float)
@@ -312,8 +312,7 @@ def test_what_evals_returns_goes_in_unchanged(tmp_path):
   assert table(page.by_id('localisation'))[2][1] == f'{100 * f1:.1f}'
 
 
-def test_what_was_not_read_is_said(tmp_path):
-  """Steps beyond the window are counted, and chains without a verdict."""
+def test_unread_steps_are_reported(tmp_path):
   results = copy.deepcopy(DOCUMENT['results'])
   counts = {'steps': 918, 'of_steps': 6402, 'chains': 190, 'of_chains': 1000}
   results['unread'] = {'math': counts}
