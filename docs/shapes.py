@@ -1,12 +1,13 @@
-"""What stands behind a parameter or a field in the code, in the reference too.
+"""Shows the comments behind parameters and fields in the reference.
 
-A griffe extension. Shapes and units are comments there:
+This is an extension of griffe, which reads the code for the site. Shapes and
+units are comments in the code:
 
     def aggregate(
       step_scores: jax.Array,  # [..., P]
     ) -> jax.Array:  # [...]
 
-They go in front of what the docstring says of the same thing.
+In the reference they stand in front of the docstring's own words.
 """
 
 import re
@@ -29,13 +30,14 @@ ORDER = {
 
 
 class Shapes(griffe.Extension):
-  """Of all functions and classes of a package that have a docstring."""
+  """Adds the comments of every documented function and class of a package."""
 
   def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
     add_comments(pkg)
 
 
 def add_comments(parent: griffe.Module | griffe.Class) -> None:
+  """Adds the comments of everything below a module or class."""
   for member in parent.members.values():
     if member.is_alias:
       continue
@@ -67,24 +69,24 @@ def add_comments(parent: griffe.Module | griffe.Class) -> None:
 
 
 def signature(function: griffe.Function) -> list[str]:
-  """The lines above the docstring."""
+  """Returns the lines of a function above its docstring."""
   lines = function.source.splitlines()
   return lines[: function.docstring.lineno - function.lineno]
 
 
 def comments(lines: Iterable[str]) -> dict[str, str]:
-  """What stands behind the names."""
+  """Returns the comment behind each name."""
   found = (match.groups() for line in lines if (match := NAMED.fullmatch(line)))
   return {name: coded(text) for name, text in found}
 
 
 def coded(text: str) -> str:
-  """With shapes as code, which Markdown would take for links."""
+  """Marks shapes as code, because Markdown would take them for links."""
   return SHAPE.sub(r'`\1`', text)
 
 
 def table(of: griffe.Object, section: type[griffe.DocstringSection]) -> list:
-  """The rows of a section of a docstring, which is added where it lacks."""
+  """Returns the rows of a docstring's section, and adds it if it is missing."""
   sections = of.docstring.parsed
   kind = section([]).kind
   if all(each.kind is not kind for each in sections):
@@ -100,7 +102,7 @@ def document(
   section: type[griffe.DocstringSection],
   row: type[griffe.DocstringAttribute] | type[griffe.DocstringParameter],
 ) -> None:
-  """Puts comments in front of descriptions, or where there is none."""
+  """Puts comments in front of descriptions, or in place of missing ones."""
   if not found:
     return
   rows = table(of, section)
@@ -119,6 +121,7 @@ def document(
 
 
 def document_return(function: griffe.Function) -> None:
+  """Puts the comment behind the return type in front of what is returned."""
   ending = RETURNED.fullmatch((signature(function) or [''])[-1])
   yields = any(
     part.kind.value == 'yields' for part in function.docstring.parsed

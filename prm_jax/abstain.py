@@ -2,11 +2,12 @@
 
     python -m prm_jax.abstain --held_out WORKDIR --workdir WORKDIR --error 0.05
 
-Both are workdirs of search jobs that are done, of the same method, policy and
-PRM on two splits. The filter is chosen on the first (`evals/selective.py` says
-what is guaranteed), applied to the second and written there: abstain.json, and
-a section of report.html. Name the error rate that is wanted before looking at
-the errors of the tested problems: several tries are several chances.
+Both are workdirs of finished search jobs, of the same method, policy and PRM on
+two splits. A threshold on chain scores is found on the first split: the lowest
+with at most that error rate (`evals/selective.py` says what is guaranteed). It
+is applied to the second search and written there, to abstain.json and a section
+of report.html. Choose the error rate before you look at the errors of the
+tested problems: several tries are several chances.
 """
 
 import argparse
@@ -29,8 +30,8 @@ from prm_jax.runtime.workdir import (
   write_json,
 )
 
-# What two searches may differ in: which problems of their kind, and how fast
-# they are done.
+# Values in which the two searches may differ: which problems of the same kind
+# were searched, and how fast.
 MAY_DIFFER = (
   'name',
   'problems.split',
@@ -45,7 +46,13 @@ MAY_DIFFER = (
 def read_search(
   workdir: str, flag: str
 ) -> tuple[list[Chain], dict[str, Any], int]:
-  """The chosen chains of a search job, its config, and how many failed.
+  """Reads the chosen chains of a search job, its config, and its failures.
+
+  Args:
+    flag: what named the workdir.
+
+  Returns:
+    The chains, the config, and the number of problems that failed.
 
   Raises:
     UserError: no search job ended there.
@@ -80,46 +87,50 @@ def abstain(
   confidence: float = CONFIDENCE,
   seed: int = 0,
 ) -> dict[str, Any]:
-  """Chooses the filter on one search, applies it to another, writes both down.
+  """Finds the threshold on one search, applies it to another, writes it there.
 
   Args:
     held_out: workdir of a search job on held-out problems.
-    workdir: of the search that is filtered.
-    error: the error rate among the answered that is wanted, in (0, 1).
+    workdir: workdir of the search that is filtered.
+    error: wanted error rate among the answered problems, in (0, 1).
+    confidence: probability that the error rate is kept.
+    seed: seed of the split of the held-out problems.
 
   Returns:
-    What `abstain_section` gives, which abstain.json holds beside the command.
+    The section that `abstain_section` makes; abstain.json has it beside the
+    command.
 
   Raises:
-    UserError: a workdir is not a search's, the two searched differently, or
-      what `abstain_section` refuses.
+    UserError: a workdir is not that of a finished search, the two searches
+      differ in more than their problems, or `abstain_section` refuses them.
   """
   chosen, ours, _ = read_search(held_out, 'held_out')
   tested, theirs, failed = read_search(workdir, 'workdir')
   free = MAY_DIFFER
   if ours['problems'].get('kind') == 'file':  # a split is a file of its own
     free += ('problems.path',)
-  apart = [
+  different = [
     name
     for name in differences(ours, theirs)
     if not any(f'{name}.'.startswith(f'{each}.') for each in free)
   ]
-  if apart:
+  if different:
     raise UserError(
-      f'--held_out and --workdir searched with another {apart[0]}: a filter is '
-      'good for the search that it was chosen on'
+      f'--held_out and --workdir searched with another {different[0]}: a '
+      'threshold holds for the search that it was found on; name two searches '
+      'that differ in their problems alone'
     )
   section = abstain_section(chosen, tested, error, confidence, seed, failed)
   folder = paths.open_path(workdir)
-  about = manifest.describe({'seed': seed}, 'prm_jax.abstain')
+  about = manifest.describe(seed, 'prm_jax.abstain')
   about |= {'held_out': held_out}
   write_json(folder / 'abstain.json', {'manifest': about, 'abstain': section})
   report.write_report(folder)
   return section
 
 
-def said(section: dict[str, Any]) -> str:
-  """The section in a line."""
+def summarise(section: dict[str, Any]) -> str:
+  """Returns the section in a line."""
   tested = section['tested']
   wanted = f'at most {section["wanted_error"]:.3g} wrong'
   if section['threshold'] is None:
@@ -148,16 +159,21 @@ def main(argv: Sequence[str]) -> None:
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument('--held_out', required=True, help='a search to choose on')
-  parser.add_argument('--workdir', required=True, help='a search to filter')
   parser.add_argument(
-    '--error', required=True, type=float, help='wanted among the answered'
+    '--held_out', required=True, help='search on held-out problems'
+  )
+  parser.add_argument('--workdir', required=True, help='search to filter')
+  parser.add_argument(
+    '--error',
+    required=True,
+    type=float,
+    help='wanted error rate among the answered',
   )
   parser.add_argument('--confidence', type=float, default=CONFIDENCE)
-  parser.add_argument('--seed', type=int, default=0, help='of the split')
+  parser.add_argument('--seed', type=int, default=0, help='seed of the split')
   given = parser.parse_args(argv)
   with exits_with_a_line():
-    print(said(abstain(**vars(given))))
+    print(summarise(abstain(**vars(given))))
 
 
 if __name__ == '__main__':

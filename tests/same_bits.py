@@ -86,7 +86,12 @@ STAGES: tuple[dict[str, tuple[str, ...]], ...] = (
       f'--config.data.labels={FOLDER}/label_rollouts',
       '--config.targets.hard_above=0.0',
     ),
-    'sample_trained': ('sample_math:tiny', *TRAINED),
+    # Chains that fit the window of the PRM that label_active scores them with.
+    'sample_trained': (
+      'sample_math:tiny',
+      *TRAINED,
+      '--config.policy.sampling.max_tokens=24',
+    ),
     'search_trained': (
       'search_math:beam,tiny',
       *TRAINED,
@@ -121,7 +126,6 @@ ON_DATA = {
   'prm_human': ('prm_math:human,tiny',),
   'prm_smollm2': ('prm_math:smollm2,lora,tiny',),
   'policy_smollm2': ('policy_math:smollm2,lora,tiny',),
-  'sample_gsm8k': ('sample_math:gsm8k,tiny', *TRAINED),
 }
 
 

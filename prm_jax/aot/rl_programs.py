@@ -1,11 +1,12 @@
-"""The programs of an RL job, on shapes alone; see programs.py.
+"""The programs of an RL job, lowered on shapes alone; see programs.py.
 
-Between two updates a chip holds more than any one program reads: what is
-trained, the form of it that writes, the PRM, the reference. All of it counts.
+A chip holds more than any one program reads: the parameters that are trained,
+the form of them that the policy writes with, the PRM, the reference. All of it
+counts.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,9 +27,10 @@ from prm_jax.inference.loading import ModelDescription
 from prm_jax.inference.score import bucket, row_bucket
 from prm_jax.inference.scorer import CALL_FILL, jit_row_scores
 from prm_jax.inference.writer import cache_bucket, jit_unstack
-from prm_jax.jobs import rl, rl_rating, rl_settings
+from prm_jax.jobs import rl, rl_rating
 from prm_jax.jobs.rl_meshes import check_meshes, make_meshes
-from prm_jax.jobs.settings.rl import Settings
+from prm_jax.jobs.rl_start import open_start
+from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.rl.credit import Findings
 from prm_jax.rl.episodes import SMALLEST_STEPS
@@ -51,13 +53,13 @@ from prm_jax.training.train_state import (
 HEAD = HeadConfig('two_class')  # of a PRM that is not there yet
 
 
-class Models(NamedTuple):
+class RlModels(NamedTuple):
   """Which models a job has.
 
   Attributes:
-    longest: tokens of a chain.
+    longest: tokens of the policy's longest chain.
     prm: None without a PRM that is a model.
-    head: of it; None of an implicit one.
+    head: of the PRM; None if it is implicit.
   """
 
   policy: TransformerConfig
@@ -66,95 +68,98 @@ class Models(NamedTuple):
   head: HeadConfig | None
 
 
-def models_of(config: Mapping[str, Any], settings: Settings) -> Models:
-  """Those of the workdirs that a config names, where it does.
+def read_models(settings: RlSettings) -> RlModels:
+  """Describes the models of the workdirs that the settings name.
 
-  Else the policy that `config.aot` describes, and a PRM as large as the policy.
+  Without these it is the policy that `aot` describes, and a PRM of its size.
 
   Raises:
     UserError: neither says what the policy is.
   """
-  known, prm = config['aot']['model'], config['prm']
-  if known and not config['policy']['workdir']:
-    policy = TransformerConfig(**known, **rl_settings.computed(config))
-    longest = config['aot']['max_length']
+  known, prm = settings.aot.model.given(), settings.prm
+  if known and not settings.policy.workdir:
+    policy = TransformerConfig(**known | settings.model.given())
+    longest = settings.aot.max_length
   else:
-    start = rl_settings.open_start(
-      config['policy']['workdir'], config, settings
-    )
+    start = open_start(settings.policy.workdir, settings)
     policy = start.described.model
     longest = start.described.format.max_length
-  if prm['kind'] not in ('workdir', rl_settings.IMPLICIT):
-    return Models(policy, longest, None, None)
-  model, head = policy, None if settings.implicit else HEAD
-  if prm['path']:
-    described = _described(prm['path'])
+  if prm.kind not in ('workdir', 'implicit'):
+    return RlModels(policy, longest, None, None)
+  model, head = policy, None if settings.has_implicit_prm else HEAD
+  if prm.path:
+    described = _read_prm(prm.path)
     model, head = described.model, described.head
-  if dtype := prm['dtype']:
-    model = dataclasses.replace(model, dtype=dtype, param_dtype=dtype)
-  return Models(policy, longest, model, head)
+  if prm.dtype:
+    model = dataclasses.replace(model, dtype=prm.dtype, param_dtype=prm.dtype)
+  return RlModels(policy, longest, model, head)
 
 
-def _described(path: str) -> ModelDescription:
+def _read_prm(path: str) -> ModelDescription:
   folder = paths.open_path(path).expanduser()
   if not (folder / 'model.json').is_file():
     raise UserError(
-      f'prm.path={path}: no model.json of a training run; of a published PRM '
-      "nothing is read here: leave prm.path='' for one as large as the policy"
+      f'config.prm.path={path!r}: has no model.json of a training run. A '
+      "published PRM is not read here; set it to '' for one as large as the "
+      'policy'
     )
   return loading.read_description(folder)
 
 
 class Held(NamedTuple):
-  """What stays on the devices, as placed shapes; None: there is none."""
+  """What stays on the devices, as placed shapes; None if there is none.
 
-  params: Any  # that are trained
-  rest: Any  # of their state
-  written_with: Any  # from here on the sampling mesh: the policy as it writes
-  given: Any  # parameters on their way there, while it still writes
+  From `written_with` on it is on the sampling mesh.
+  """
+
+  params: Any  # the parameters that are trained
+  rest: Any  # the rest of their train state
+  written_with: Any  # the form of the parameters that the policy writes with
+  given: Any  # parameters that wait until the policy has stopped writing
   reference: Any
   prm: Any
-  prm_rest: Any  # of the state of one that learns
+  prm_rest: Any  # the rest of the train state of a PRM that learns
 
 
-class Job:
-  """An RL job without values.
+class AbstractRlJob:
+  """An RL job of shapes, without values.
 
   Raises:
-    UserError: the config does not fit the devices.
+    UserError: the settings do not fit the devices.
   """
 
   def __init__(
-    self, config: Mapping[str, Any], devices: Sequence[jax.Device]
+    self, settings: RlSettings, devices: Sequence[jax.Device]
   ) -> None:
-    settings = rl_settings.settings_of(config)
-    self.settings, self.models = settings, models_of(config, settings)
-    self.meshes = make_meshes(config, devices)
+    self.settings, self.models = settings, read_models(settings)
+    self.meshes = make_meshes(settings, devices)
     check_meshes(settings, self.models.policy, self.meshes)
     self.sampling = Sampling(
       self.models.policy,
-      settings.sampling,
+      settings.sampling.sampler,
       self.models.longest,
       self.meshes.sampling,
     )
-    init, self._step = rl.make_learning(settings, self.models.policy)
+    init, self._step = rl.make_init_and_step(settings, self.models.policy)
     self.state = abstract_state(init, self.meshes.training)
     self.prm_state = None
-    if settings.implicit and settings.implicit.online:
-      init, self._prm_step = rl_rating.make_learning(settings, self.models.prm)
+    if settings.has_implicit_prm and settings.prm.online.on:
+      init, self._prm_step = rl_rating.make_init_and_step(
+        settings, self.models.prm
+      )
       self.prm_state = abstract_state(init, self.meshes.sampling)
     self.held = self._hold()
 
   @property
   def length(self) -> int:
-    """Tokens of the longest rows that are learned from."""
+    """Length in tokens of the longest rows that are learned from."""
     longest = self.models.longest
     return min(cache_bucket(longest), longest)
 
   @property
   def rows(self) -> int:
-    """Chains of a minibatch."""
-    return self.settings.loop.chains // self.settings.loop.minibatches
+    """Number of chains in a minibatch."""
+    return self.settings.train.chains // self.settings.train.minibatches
 
   def _hold(self) -> Held:
     settings, models = self.settings, self.models
@@ -165,7 +170,7 @@ class Job:
       prm, rest = self.prm_state.params, self.prm_state._replace(params=None)
     elif models.prm:
       prm = _abstract_params(models.prm, models.head, self.meshes.sampling)
-    stale = settings.loop.staleness
+    stale = settings.train.staleness
     return Held(
       self.state.params,
       self.state._replace(params=None),
@@ -177,7 +182,7 @@ class Job:
     )
 
   def _backbone(self, dtype: str) -> Any:
-    """The policy's, as it is trained, but where it samples."""
+    """Returns the backbone as it is trained, but on the sampling mesh."""
     model = dataclasses.replace(self.models.policy, param_dtype=dtype)
     return _abstract_params(model, None, self.meshes.sampling)['backbone']
 
@@ -186,7 +191,7 @@ class Job:
     return self._backbone(kept or self.models.policy.param_dtype)
 
   def _beside(self, mesh: Mesh, *read: str) -> int:
-    """Bytes on a device of what is there and a program does not read."""
+    """Counts the bytes on a device that a program does not read."""
     return sum(
       bytes_of(tree)
       for name, tree in self.held._asdict().items()
@@ -201,7 +206,7 @@ class Job:
     read: Sequence[str] = (),
     **flops: float,
   ) -> Program:
-    """A jitted function that reads some of what is held, and more."""
+    """Describes a jitted function that reads some of what is held."""
 
     def lower() -> jax.stages.Lowered:
       with jax.set_mesh(mesh):
@@ -210,7 +215,7 @@ class Job:
     return Program(lower, mesh.size, beside=self._beside(mesh, *read), **flops)
 
   def programs(self) -> dict[str, Program]:
-    """In the order of an update."""
+    """Returns the programs in the order in which an update runs them."""
     mesh, settings = self.meshes.sampling, self.settings
     found = {'take': self._take()}
     for name, program in self.sampling.programs().items():
@@ -221,7 +226,7 @@ class Job:
       found['reference'] = self._view('logprobs', mesh, params, 'reference')
     if self.prm_state:
       found['learn_prm'] = self._learn_prm()
-    if settings.implicit:
+    if settings.has_implicit_prm:
       found['score'] = self._view('logprobs', mesh, self.held.prm, 'prm')
     elif self.models.prm:
       found['score'] = self._score()
@@ -240,21 +245,21 @@ class Job:
     return found
 
   def _take(self) -> Program:
-    """The policy gets its new parameters; the old ones are gone."""
+    """The policy takes its new parameters, after the old ones were freed."""
     mesh, policy = self.meshes.sampling, self.models.policy
     backbone = self._backbone(policy.param_dtype)
     read = ['written_with']
-    # With adapters what is taken is merged first, beside what is trained.
+    # Adapters are merged into a copy, beside the parameters that are trained.
     if not self.settings.lora.rank:
       read.append('given' if self.held.given else 'params')
     function = jit_unstack(backbone, policy, mesh)
     return self._program(mesh, function, backbone, read=read)
 
   def _view(self, part: str, mesh: Mesh, params: Any, read: str) -> Program:
-    """Of as many rows as are viewed at a time."""
+    """Reads log-probabilities or values of the rows of one call."""
     model = self.models.prm if read == 'prm' else self.models.policy
     lora = self.settings.lora if 'lora' in params else NO_LORA
-    B, T = self.settings.loop.rows, self.length
+    B, T = self.settings.train.rows, self.length
     tokens = _rows(mesh, jnp.int32, B, T)
     return self._program(
       mesh,
@@ -274,8 +279,8 @@ class Job:
     return Experience(tokens, tokens, written, *floats)
 
   def _learn_prm(self) -> Program:
-    """A step of an implicit PRM on all chains of an update."""
-    mesh, B = self.meshes.sampling, self.settings.loop.chains
+    """Takes a step of an implicit PRM on all chains of an update."""
+    mesh, B = self.meshes.sampling, self.settings.train.chains
     tokens = _rows(mesh, jnp.int32, B, self.length)
     batch = Outcomes(
       tokens,
@@ -294,15 +299,15 @@ class Job:
     )
 
   def _advantages(self) -> Program:
-    """Of all chains of an update, with as many steps as they can have."""
+    """Computes advantages of an update's chains, with as many steps as fit."""
     mesh, settings = self.meshes.training, self.settings
     whole = NamedSharding(mesh, P())
 
     def of(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
       return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
 
-    B, T = settings.loop.chains, self.length
-    # A step has a token of its own and its separator.
+    B, T = settings.train.chains, self.length
+    # The shortest step is one token and its separator.
     steps = B, bucket(settings.sampling.max_tokens // 2, SMALLEST_STEPS)
     numbers = of(jnp.float32, B, T)
     findings = Findings(
@@ -313,16 +318,16 @@ class Job:
       of(jnp.bool_, B, T),
       numbers,
     )
-    size, config = settings.loop.samples, settings.advantage
+    size, config = settings.train.samples, settings.advantage
     function = jit_advantages(size, settings.reward, config, mesh)
     return self._program(mesh, function, findings, numbers)
 
   def _score(self) -> Program:
-    """All chains of an update, as far as one call takes them."""
+    """Scores as many chains of an update as one call takes."""
     mesh, model = self.meshes.sampling, self.models.prm
     split = mesh.shape['replica'] * mesh.shape['fsdp']
-    at_once = max(1, CALL_FILL * split // self.models.longest)
-    B = row_bucket(min(self.settings.loop.chains, at_once), split)
+    per_call = max(1, CALL_FILL * split // self.models.longest)
+    B = row_bucket(min(self.settings.train.chains, per_call), split)
     T = bucket(self.models.longest)
     tokens, ends = (_rows(mesh, jnp.int32, B, n) for n in (T, T // 2))
     numbers = _rows(mesh, jnp.bool_, B, T)
@@ -356,13 +361,13 @@ def _mesh_of(tree: Any) -> Mesh:
   return jax.tree.leaves(tree)[0].sharding.mesh
 
 
-def plan(config: Mapping[str, Any], devices: Sequence[jax.Device]) -> Plan:
-  """Of an RL job.
+def plan(settings: RlSettings, devices: Sequence[jax.Device]) -> Plan:
+  """Returns the programs of an RL job on these devices.
 
   Raises:
-    UserError: the config is wrong, or does not fit the devices.
+    UserError: the settings do not fit the devices.
   """
-  job = Job(config, devices)
+  job = AbstractRlJob(settings, devices)
   meshes = tuple(dict.fromkeys(job.meshes))
   remat = job.models.policy.remat
   return Plan(job.programs(), meshes, remat, job.rows, job.length)

@@ -1,23 +1,25 @@
-"""Evaluations: pure numpy functions from scores and labels to plain numbers.
+"""Evaluates scores against labels: pure numpy functions to plain numbers.
 
-They stand after scoring and before the report. Every function takes arrays
-and gives Python floats and lists ready for JSON, with None where a number is
-undefined (never NaN). Shapes: Q problems, N samples of a problem, K sizes n,
+Evaluations come after scoring and before the report. They take arrays and
+return Python floats and lists ready for JSON, with None (never NaN) where a
+number is undefined. Shapes: Q problems, N samples of a problem, K sizes n,
 M chains, P steps, B bootstrap resamples.
 
-Ragged steps come in ONE form: padded arrays with a mask (`steps.pad` makes
-them from lists). The column is the step's index in its chain, always.
+Steps always come as padded arrays with a mask (`steps.pad` makes them from
+lists), whose column is the step's index in its chain.
 
 - Metrics over steps (`prmbench`, `calibration`) take `step_scores`,
-  `step_labels` and `step_mask`, all [M, P]; mask False is padding or a step
-  whose label is unknown. A label is the probability that the step is right.
+  `step_labels` and `step_mask`, all [M, P]. The mask is False at padding and at
+  steps whose label is unknown. A label is the probability that the step is
+  right.
 - Metrics over chains (`localisation`, `diagnostics`) take `step_scores` and
-  `step_mask` [M, P] with `labels` [M], the index of the first wrong step or
-  -1; here mask True is every step that exists, labelled or not. The mask of
-  known labels would tell the predictor where the annotator stopped. A chain
-  that is longer than the model's window has steps without a score: `read` [M]
-  counts those that have one (None: all do). They are the chain's first.
+  `step_mask` [M, P] with `labels` [M], the index of the first wrong step or -1.
+  Here the mask is True at every step that exists, labelled or not: a mask of
+  known labels would tell the predictor where the annotator stopped. Steps of a
+  chain beyond the model's window have no score. `read` [M] counts the steps at
+  its beginning that have one; None means all.
 
-Scores behind a False mask are never looked at. A NaN score behind a True one
-is refused by name: dropping it would shift what follows.
+Scores where the mask is False are never used. A NaN score where it is True
+raises an error that names the step, because dropping it would shift the steps
+after it.
 """

@@ -1,9 +1,9 @@
-"""Answer or abstain: the PRM as a filter over the chains that searches chose.
+"""Decides which answers of a search are given, by a threshold on their score.
 
     held-out chains -> selective.choose -> a filter
-    tested chains   -> answered, or not; what it was worth; the weakest step
+    tested chains   -> answered or not, error rates, the weakest step
 
-`prm_jax.abstain` is the command; `selective.py` says what is guaranteed.
+`prm_jax.abstain` is the command; `selective.py` explains the guarantee.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from scipy import stats
 
 from prm_jax.data.chains import Chain
 from prm_jax.evals import selective
-from prm_jax.evals.search import rightness, searched
+from prm_jax.evals.search import correctness, search_meta
 from prm_jax.runtime.errors import UserError
 
 
@@ -29,32 +29,39 @@ def abstain_section(
   """Chooses a filter on held-out problems and applies it to the tested ones.
 
   Args:
-    held_out: the chosen chain of each problem of a search.
-    tested: the same of another.
-    seed: of the split of the held-out problems.
-    failed: tested problems of which nothing came: not answered, and wrong where
-      all are answered. A held-out one would be answered at no threshold.
+    held_out: the chosen chain of each problem of one search.
+    tested: the chosen chain of each problem of another search.
+    wanted_error: largest error rate among the answers, in (0, 1).
+    confidence: probability that the filter keeps to it, in (0, 1).
+    seed: seed of the split of the held-out problems.
+    failed: number of tested problems whose search failed. They are not
+      answered, and count as wrong without a filter. Held-out problems that
+      failed need no count, as they are answered at no threshold.
 
   Returns:
-    `wanted_error`, `confidence`, the Filter's attributes; `probability`, the
-    calibrated one at the threshold; `tested`: `problems`, `answered`, their
-    `errors` and `error` with its exact 95% interval, `error_of_all`, without a
-    filter; `risk_coverage` over the tested problems. What needs right answers
-    is None where some are not known. `problems`: for each tested one that
-    did not fail whether it is `answered`, its answer and score, the calibrated
-    probability that it is right, and its weakest step.
+    A dict with:
+    - `wanted_error`, `confidence` and the Filter's attributes;
+    - `probability`: the calibrated probability at the threshold;
+    - `tested`: the number of `problems`, of `answered` ones and of their
+      `errors`, the `error` rate with its exact 95% interval, and
+      `error_of_all`, the error rate without a filter;
+    - `risk_coverage`: the curve over the tested problems. This and the error
+      rates are missing or None if some right answers are unknown;
+    - `problems`: for each tested problem that did not fail whether it is
+      `answered`, its answer and score, the calibrated probability that the
+      answer is right, and its weakest step.
 
   Raises:
-    UserError: a held-out problem's right answer is not known, a problem is in
-      both, or what `choose` refuses.
+    UserError: The right answer of a held-out problem is unknown, a problem is
+      in both searches, or `selective.choose` rejects the input.
   """
-  known = [rightness(chain) for chain in held_out]
+  known = [correctness(chain) for chain in held_out]
   if None in known:
     raise UserError(
       f'held-out problem {_id(held_out[known.index(None)])!r} has no right '
       'answer: a filter is chosen where right and wrong are known'
     )
-  # By their text: two files may number theirs alike.
+  # Compared by text, because ids may coincide between files.
   if both := {c.problem for c in held_out} & {c.problem for c in tested}:
     raise UserError(
       f'{len(both)} problems are held out and tested, such as '
@@ -64,14 +71,14 @@ def abstain_section(
   fitted = selective.choose(
     scores, np.array(known, bool), wanted_error, confidence, seed
   )
-  shown = np.array([_score(chain) for chain in tested])
+  tested_scores = np.array([_score(chain) for chain in tested])
   lowest = np.inf if fitted.threshold is None else fitted.threshold
-  answered = shown >= lowest
-  # What has no answer has no probability either.
+  answered = tested_scores >= lowest
+  # Problems without a score get 0 here, and no probability in `_decision`.
   likely = selective.probabilities(
-    np.where(np.isfinite(shown), shown, 0.0), fitted
+    np.where(np.isfinite(tested_scores), tested_scores, 0.0), fitted
   )
-  right = [rightness(chain) for chain in tested]
+  right = [correctness(chain) for chain in tested]
   about: dict[str, Any] = {
     'problems': len(tested) + failed,
     'answered': int(answered.sum()),
@@ -81,7 +88,7 @@ def abstain_section(
     about |= _errors(~np.array(right, bool)[answered])
     every = np.array([*right, *(0.0 for _ in range(failed))], bool)
     about['error_of_all'] = float(1 - every.mean())
-    scores = np.concatenate([shown, np.full(failed, -np.inf)])
+    scores = np.concatenate([tested_scores, np.full(failed, -np.inf)])
     curve = selective.risk_coverage(scores, every)
   at = None
   if fitted.threshold is not None:
@@ -101,11 +108,11 @@ def abstain_section(
 
 
 def weakest_step(chain: Chain) -> dict[str, Any] | None:
-  """Number (from 1), text and score of the step that scores lowest.
+  """Returns number (from 1), text and score of the lowest-scoring step.
 
-  The first of equals; None where no step has a score.
+  Among equals it is the first. The result is None if no step has a score.
   """
-  scores = searched(chain)['scores']
+  scores = search_meta(chain)['scores']
   known = [(score, i) for i, score in enumerate(scores) if score is not None]
   if not known:
     return None
@@ -114,6 +121,7 @@ def weakest_step(chain: Chain) -> dict[str, Any] | None:
 
 
 def _errors(wrong: np.ndarray) -> dict[str, Any]:
+  """Returns the errors among answered problems with an exact interval."""
   if not len(wrong):
     return {'errors': 0, 'error': None, 'ci95': None}
   exact = stats.binomtest(int(wrong.sum()), len(wrong)).proportion_ci()
@@ -125,6 +133,7 @@ def _errors(wrong: np.ndarray) -> dict[str, Any]:
 
 
 def _decision(chain: Chain, answered: bool, probability: float) -> dict:
+  """Returns the entry of one tested problem."""
   score = _score(chain)
   has = bool(np.isfinite(score))
   return {
@@ -143,8 +152,8 @@ def _id(chain: Chain) -> str:
 
 
 def _score(chain: Chain) -> float:
-  """The chain score; -inf where there is no answer, or none that was scored."""
-  about = searched(chain)
+  """Returns the chain score; -inf without an answer or without a score."""
+  about = search_meta(chain)
   if not about['ended'] or chain.answer is None:
     return -np.inf
   return -np.inf if about['chain_score'] is None else about['chain_score']

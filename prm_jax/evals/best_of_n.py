@@ -1,9 +1,9 @@
-"""Best-of-N, random, oracle and voting: accuracy as a function of n.
+"""Computes accuracy as a function of n for best-of-n, votes and baselines.
 
-Takes the chain scores of N samples per problem and gives, per problem, the
-expected accuracy over a random n-subset of the N, for every n asked. The
-subset is never the first n samples or the n most likely. Where there is a
-closed form it is used; votes are resampled, seeded.
+Takes the chain scores of N samples per problem and returns, per problem and n,
+the expected accuracy over a random n-subset of the N samples (not the first n,
+nor the n most likely). Best-of-n, random and oracle are exact closed forms;
+votes are resampled with a seed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,13 @@ import numpy as np
 from prm_jax.evals import bootstrap
 from prm_jax.runtime.errors import UserError
 
-# Two weighted votes this close are a tie: sums of the same numbers in another
-# order differ by about 1e-13 at N = 1024.
+# Weighted votes that differ by less, relatively, are a tie: sums of the same
+# numbers in another order differ by about 1e-13 at N = 1024.
 _TIE = 1e-9
 
 
 def _check(correct: np.ndarray, ns: Sequence[int]) -> np.ndarray:
+  """Returns `correct` as float64 [Q, N]; raises UserError on bad input."""
   correct = np.asarray(correct, np.float64)
   if correct.ndim != 2 or not correct.size:
     raise UserError(
@@ -40,6 +41,7 @@ def _check(correct: np.ndarray, ns: Sequence[int]) -> np.ndarray:
 
 
 def _check_scores(chain_scores: np.ndarray, correct: np.ndarray) -> np.ndarray:
+  """Returns scores as float64 [Q, N]; raises UserError on bad input."""
   scores = np.asarray(chain_scores, np.float64)
   if scores.shape != correct.shape:
     raise UserError(
@@ -55,7 +57,7 @@ def _check_scores(chain_scores: np.ndarray, correct: np.ndarray) -> np.ndarray:
 
 
 def _ranked_correct(scores: np.ndarray, correct: np.ndarray) -> np.ndarray:
-  """[Q, N] correctness by falling score, averaged within ties."""
+  """Returns correctness [Q, N] by falling score, averaged within ties."""
   order = np.argsort(-scores, axis=1, kind='stable')
   scores = np.take_along_axis(scores, order, axis=1)
   correct = np.take_along_axis(correct, order, axis=1)
@@ -71,7 +73,7 @@ def best_of_n_curve(
   correct: np.ndarray,  # [Q, N]
   ns: Sequence[int],
 ) -> np.ndarray:  # [Q, K]
-  """Exact expected accuracy of the best-scored of n random samples.
+  """Computes the exact expected accuracy of the best-scored of n samples.
 
   With c_i the correctness of the sample ranked i = 1..N by falling score,
 
@@ -82,15 +84,15 @@ def best_of_n_curve(
 
   Args:
     chain_scores: higher is better; -inf (a log of 0) is allowed.
-    correct: was the final answer right.
+    correct: whether the final answer is right.
     ns: subset sizes, each in 1..N, in any order.
 
   Returns:
     Accuracies in [0, 1].
 
   Raises:
-    UserError: a NaN score (problem and sample are named), shapes that
-      differ, or an n outside 1..N.
+    UserError: A score is NaN (the error names problem and sample), the shapes
+      differ, or an n is outside 1..N.
   """
   correct = _check(correct, ns)
   ranked = _ranked_correct(_check_scores(chain_scores, correct), correct)
@@ -106,13 +108,16 @@ def best_of_n_curve(
 
 
 def random_curve(correct: np.ndarray, ns: Sequence[int]) -> np.ndarray:
-  """[Q, K] accuracy of one sample at random, whatever n."""
+  """Returns the accuracy [Q, K] of one random sample, the same for every n."""
   correct = _check(correct, ns)
   return np.repeat(correct.mean(1, keepdims=True), len(ns), axis=1)
 
 
 def oracle_curve(correct: np.ndarray, ns: Sequence[int]) -> np.ndarray:
-  """[Q, K] pass@n = 1 - C(N - c, n) / C(N, n) (Chen et al., 2021, eq. 1)."""
+  """Computes pass@n [Q, K] (Chen et al., 2021, eq. 1).
+
+  pass@n = 1 - C(N - c, n) / C(N, n) for c right samples of N.
+  """
   correct = _check(correct, ns)
   samples = correct.shape[1]
   drawn = np.arange(samples)
@@ -128,24 +133,24 @@ def majority_curve(
   seed: int,
   subsets: int = 200,
 ) -> np.ndarray:  # [Q, K]
-  """Accuracy of the commonest answer of n random samples, resampled.
+  """Estimates the accuracy of the most frequent answer of n random samples.
 
   Args:
-    correct: was the final answer right; the same for equal answers.
-    answers: ids of answer-equality classes within a problem. A negative id is
-      no answer: it casts no vote, and a subset without votes is wrong.
+    correct: whether the final answer is right; the same for equal answers.
+    answers: ids of equal answers within a problem. A negative id is no answer:
+      it casts no vote, and a subset without votes is wrong.
     ns: subset sizes, each in 1..N.
-    seed: problem q uses the stream (seed, q), so its subsets do not depend
-      on other problems or on ns, and equal seeds pair the two votes.
-    subsets: random subsets per n; n = 1 and n = N are exact. The standard
-      error per problem is at most 0.5 / sqrt(subsets).
+    seed: problem q uses the random stream (seed, q), so its subsets do not
+      depend on other problems or on `ns`, and equal seeds pair the two votes.
+    subsets: number of random subsets per n; n = 1 and n = N are exact. The
+      standard error per problem is at most 0.5 / sqrt(subsets).
 
   Returns:
-    Accuracies; answers that tie share the subset evenly.
+    Accuracies in [0, 1]; answers that tie share a subset evenly.
 
   Raises:
-    UserError: an answer id that is both right and wrong, a right sample
-      without an answer, shapes that differ, or an n outside 1..N.
+    UserError: An answer id is both right and wrong, a right sample has no
+      answer, the shapes differ, or an n is outside 1..N.
   """
   correct = _check(correct, ns)
   return _vote(None, correct, answers, ns, seed, subsets)
@@ -159,11 +164,13 @@ def weighted_vote_curve(
   seed: int,
   subsets: int = 200,
 ) -> np.ndarray:  # [Q, K]
-  """As `majority_curve`, each sample voting with its chain score.
+  """Estimates the accuracy of a vote weighted by chain scores.
+
+  Arguments and result are as in `majority_curve`.
 
   Raises:
-    UserError: as `majority_curve`; or a score that is NaN, infinite or
-      negative (a sum of log scores would punish an answer for every vote).
+    UserError: As `majority_curve`, or a score is NaN, infinite or negative: in
+      a sum of log scores every vote would count against its answer.
   """
   correct = _check(correct, ns)
   scores = _check_scores(chain_scores, correct)
@@ -208,7 +215,12 @@ def _vote(
 def _answer_classes(
   answers: np.ndarray, correct: np.ndarray, q: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """[N] ids 0..A-1, with A for no answer; [A] 0/1 rightness of each id."""
+  """Renumbers the answers of problem `q` and says which are right.
+
+  Returns:
+    ids: [N] in 0..A-1, or A for a sample without an answer.
+    right: [A] 1 where the answer is right, else 0.
+  """
   given = answers >= 0
   if (correct[~given] > 0).any():
     raise UserError(
@@ -236,10 +248,10 @@ def _vote_one(
   rng: np.random.Generator,
   subsets: int,
 ) -> dict[int, float]:
-  """Expected accuracy of the vote per n, for one problem.
+  """Returns the expected accuracy of the vote per n, for one problem.
 
-  The first n of a random permutation are a random n-subset, so one
-  permutation serves every n and the votes only ever grow.
+  The first n entries of a random permutation are a random n-subset, so one
+  permutation serves every n, and votes are only ever added.
   """
   samples, classes = len(ids), len(right)
   order = rng.permuted(np.tile(np.arange(samples), (subsets, 1)), axis=1)
@@ -257,7 +269,7 @@ def _vote_one(
       totals = totals + np.bincount(new, cast, minlength=size)
     done = n
     shape = subsets, classes + 1
-    # Every subset of size N is the same one, and the mean over one is exact.
+    # All subsets of size N are the same, so one of them is exact.
     rows = slice(1) if n == samples else slice(None)
     voted = counts.reshape(shape)[rows, :classes] > 0
     vote = np.where(voted, totals.reshape(shape)[rows, :classes], -1.0)
@@ -276,20 +288,20 @@ def curves(
   seed: int,
   resamples: int = 2000,
 ) -> dict[str, object]:
-  """Per-problem curves as the form kept in results.json.
+  """Averages per-problem curves into the form that results.json keeps.
 
   Args:
-    methods: name -> [Q, K] per-problem accuracies at `ns`.
+    methods: name -> per-problem accuracies [Q, K] at `ns`.
     ns: the K subset sizes.
-    seed: of the bootstrap over problems; shared, so methods are paired.
-    resamples: of the bootstrap.
+    seed: seed of the bootstrap over problems, shared to pair the methods.
+    resamples: number of bootstrap resamples.
 
   Returns:
     {'n': [...], name: {'mean': [...], 'ci95': [[lo, hi], ...]}, ...}.
 
   Raises:
-    UserError: a method is called 'n' or has not one column per n, or what
-      `bootstrap.mean_ci` refuses.
+    UserError: A method is called 'n', has not one column per n, or
+      `bootstrap.mean_ci` rejects its values.
   """
   result: dict[str, object] = {'n': [int(n) for n in ns]}
   for name, values in methods.items():

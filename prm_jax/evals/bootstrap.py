@@ -1,8 +1,8 @@
-"""Percentile bootstrap over problems: the interval beside every mean.
+"""Computes percentile bootstrap intervals of means over problems.
 
-A problem (or chain) is the unit that is drawn again: samples of one problem
-are not independent, so drawing them singly gives intervals that are too
-narrow. Two methods on the same problems are compared paired.
+Whole problems (or chains) are resampled: samples of one problem are not
+independent, so resampling them singly would give intervals that are too narrow.
+Two methods on the same problems are compared by paired differences.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,14 @@ def resample_means(
   seed: int | Sequence[int],
   resamples: int = 2000,
 ) -> np.ndarray:  # [B, ...]
-  """Means of `resamples` draws of Q problems with replacement.
+  """Returns the means of `resamples` draws of Q problems with replacement.
 
   The draws depend on (seed, Q, resamples) only, so two calls with the same
   three are paired.
 
   Raises:
-    UserError: no problems, or a NaN (the problem is named).
+    UserError: There are no problems, or a value is NaN (the error names the
+      problem).
   """
   values = np.asarray(values, np.float64)
   if not values.shape or not len(values):
@@ -55,7 +56,7 @@ def interval(
   means: np.ndarray,  # [B, ...]
   level: float = 0.95,
 ) -> tuple[Nested, Nested]:
-  """The central percentile interval of bootstrap means, as (lo, hi)."""
+  """Returns the central percentile interval of bootstrap means as (lo, hi)."""
   tail = (1 - level) / 2
   lo, hi = np.quantile(means, [tail, 1 - tail], axis=0)
   return lo.tolist(), hi.tolist()
@@ -67,11 +68,11 @@ def mean_ci(
   resamples: int = 2000,
   level: float = 0.95,
 ) -> tuple[Nested, Nested, Nested]:
-  """Mean over problems and its percentile bootstrap interval.
+  """Returns the mean over problems and its percentile bootstrap interval.
 
   Args:
     per_problem: one value, or one array of values, per problem.
-    seed: of the draws.
+    seed: seed of the draws.
     resamples: number of draws of Q problems.
     level: probability that the interval covers, in (0, 1).
 
@@ -79,7 +80,7 @@ def mean_ci(
     mean, lo, hi: floats for [Q] input, else lists shaped like one problem.
 
   Raises:
-    UserError: no problems, or a NaN.
+    UserError: There are no problems, or a value is NaN.
   """
   means = resample_means(per_problem, seed, resamples)
   lo, hi = interval(means, level)
@@ -93,13 +94,13 @@ def paired_difference_ci(
   resamples: int = 2000,
   level: float = 0.95,
 ) -> tuple[Nested, Nested, Nested]:
-  """Mean of a - b on the same problems and its bootstrap interval.
+  """Returns the mean of a - b on the same problems and its interval.
 
-  Row q of both must be the same problem: what makes a problem hard for both
-  methods cancels, and the interval is narrower than that of either.
+  Row q of both must be the same problem. The difficulty that it has for both
+  methods cancels, which makes the interval narrower than that of either mean.
 
   Raises:
-    UserError: the shapes differ, or what `mean_ci` refuses.
+    UserError: The shapes differ, or `mean_ci` rejects the values.
   """
   a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
   if a.shape != b.shape:

@@ -1,10 +1,10 @@
-"""Do the step scores rank right above wrong, and are they probabilities.
+"""Measures whether step scores rank right above wrong and are probabilities.
 
-Takes padded step scores and labels; a label >= 0.5 is a right step where a
-decision is needed (AUROC, accuracy) and stays a probability where one can be
-used (Brier, calibration error). Human labels often stop at the first error
-and what follows it is of another kind, so ranking and accuracy are also given
-up to and including the first error.
+Takes padded step scores and labels. AUROC and accuracy count a step as right if
+its label is >= 0.5; the Brier score and calibration error use the label as a
+probability. Human labels often stop at the first error, and later steps are of
+another kind, so ranking and accuracy are also computed over the steps up to and
+including the first error.
 """
 
 import numpy as np
@@ -14,10 +14,11 @@ from prm_jax.runtime.errors import UserError
 
 
 def auroc(scores: np.ndarray, right: np.ndarray) -> float | None:
-  """Probability that a right item scores above a wrong one, ties half.
+  """Returns the probability that a right item scores above a wrong one.
 
-  Mann-Whitney: (sum of the right ones' ranks - R (R + 1) / 2) / (R W), with
-  the mean rank for equal scores.
+  Ties count half. This is the Mann-Whitney statistic, (sum of the right ones'
+  ranks - R (R + 1) / 2) / (R W) for R right and W wrong items, with the mean
+  rank for equal scores.
 
   Args:
     scores: [S], higher means right.
@@ -44,7 +45,7 @@ def step_auroc(
   step_labels: np.ndarray,  # [M, P]
   step_mask: np.ndarray,  # [M, P]
 ) -> float | None:
-  """AUROC over all masked-in steps; None if a class is absent."""
+  """Returns the AUROC over all steps in the mask; None if a class is absent."""
   scores, labels, mask = _check(step_scores, step_labels, step_mask)
   return auroc(scores[mask], labels[mask] >= 0.5)
 
@@ -54,7 +55,7 @@ def first_error_auc(
   step_labels: np.ndarray,  # [M, P]
   step_mask: np.ndarray,  # [M, P]
 ) -> float | None:
-  """AUROC over the steps up to and including each chain's first error."""
+  """Returns the AUROC over steps up to and including each first error."""
   scores, labels, mask = _check(step_scores, step_labels, step_mask)
   kept = steps.until_first_error(labels, mask)
   return auroc(scores[kept], labels[kept] >= 0.5)
@@ -66,9 +67,10 @@ def accuracy_until_first_error(
   step_mask: np.ndarray,  # [M, P]
   threshold: float = 0.5,
 ) -> float | None:
-  """Share of steps judged as labelled, up to and including the first error.
+  """Returns the accuracy over steps up to and including each first error.
 
-  A step is judged right if its score is >= threshold. None without steps.
+  A step is judged right if its score is >= threshold. The result is None if
+  there are no steps.
   """
   scores, labels, mask = _check(step_scores, step_labels, step_mask)
   kept = steps.until_first_error(labels, mask)
@@ -81,7 +83,10 @@ def brier(
   step_labels: np.ndarray,  # [M, P] in [0, 1]
   step_mask: np.ndarray,  # [M, P]
 ) -> float | None:
-  """Mean squared difference of score and label; None without steps."""
+  """Returns the mean squared difference of score and label.
+
+  The result is None if there are no steps.
+  """
   scores, labels, mask = _probabilities(step_scores, step_labels, step_mask)
   errors = (scores - labels)[mask] ** 2
   return float(errors.mean()) if errors.size else None
@@ -93,13 +98,13 @@ def reliability(
   step_mask: np.ndarray,  # [M, P]
   bins: int = 15,
 ) -> dict[str, list]:
-  """The reliability curve over equal-width bins of the score.
+  """Computes the reliability curve over equal-width bins of the score.
 
-  Bin b holds b / bins <= score < (b + 1) / bins; the last holds 1 as well.
+  Bin b holds b / bins <= score < (b + 1) / bins; the last bin includes 1.
 
   Returns:
-    `low` and `high` edges, `score` and `accuracy` (the bin's mean score and
-    mean label, None where it is empty) and `count`, each a list of `bins`.
+    Lists with one entry per bin: the edges `low` and `high`, the mean `score`
+    and `accuracy` (mean label), None in an empty bin, and the `count` of steps.
   """
   scores, labels, mask = _probabilities(step_scores, step_labels, step_mask)
   scores, labels = scores[mask], labels[mask]
@@ -126,9 +131,10 @@ def ece(
   step_mask: np.ndarray,  # [M, P]
   bins: int = 15,
 ) -> float | None:
-  """Expected calibration error (Guo et al., 2017, eq. 3); None without steps.
+  """Returns the expected calibration error (Guo et al., 2017, eq. 3).
 
-  sum_b (n_b / S) |accuracy_b - score_b| over the bins of `reliability`.
+  sum_b (n_b / S) |accuracy_b - score_b| over the bins of `reliability`, for
+  n_b of S steps in bin b. The result is None if there are no steps.
   """
   return _ece(reliability(step_scores, step_labels, step_mask, bins))
 
@@ -153,10 +159,10 @@ def calibration(
   step_mask: np.ndarray,  # [M, P]
   bins: int = 15,
 ) -> dict[str, object]:
-  """All of the above in one dict, with the number of steps.
+  """Computes all metrics of this module, with the number of steps.
 
   Raises:
-    UserError: shapes that differ, a score or a label outside [0, 1].
+    UserError: The shapes differ, or a score or label is outside [0, 1].
   """
   data = _probabilities(step_scores, step_labels, step_mask)
   curve = reliability(*data, bins)

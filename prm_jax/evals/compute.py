@@ -1,9 +1,9 @@
-"""Accuracy as a function of compute: for experiments with many searches.
+"""Compares search methods by accuracy as a function of compute.
 
-One method at K budgets is two arrays, compute and correctness of Q problems at
-each. What the sentences of an experiment say is computed here: the compute that
-an accuracy takes, how much less of it one method takes than another, and
-whether a PRM is over-optimised.
+A method at K budgets is two arrays: compute and correctness of Q problems at
+each budget. Experiments use this module for the compute that an accuracy takes,
+how many times less of it one method needs than another, and whether a PRM is
+over-optimised.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,15 @@ def compute_to_reach(
   accuracy: Sequence[float],  # [K]
   wanted: float,
 ) -> float | None:
-  """The least compute at which a method has the wanted accuracy.
+  """Returns the least compute at which a method has the wanted accuracy.
 
-  Between two budgets accuracy is taken to be linear in the logarithm of
-  compute. A method that has it at its smallest budget may need less than that,
-  which is then what is given.
+  Between two budgets, accuracy is interpolated linearly in the logarithm of
+  compute. If the smallest budget already reaches the accuracy, the result is
+  that budget, although less might be enough.
 
   Returns:
-    None where no budget reaches it: nothing is extrapolated.
+    The compute, or None if no budget reaches the accuracy: nothing is
+    extrapolated.
   """
   order = np.argsort(compute, kind='stable')
   logs = np.log(np.asarray(compute, np.float64)[order])
@@ -47,15 +48,26 @@ def times_less(
   seed: int = 0,
   resamples: int = 2000,
 ) -> dict[str, Any]:
-  """How many times less compute we need for the accuracy of a search of theirs.
+  """Computes how many times less compute we need for the accuracy of theirs.
+
+  Args:
+    ours: compute and correctness of our method at K budgets.
+    theirs: compute and correctness of their method at one budget.
+    seed: seed of the bootstrap.
+    resamples: number of bootstrap resamples of the problems.
 
   Returns:
-    `wanted`, their accuracy; `ratio`, their compute over the least that has it
-    by `compute_to_reach`, None where we never do; `smallest`: we have it at our
-    smallest budget, so the ratio may be greater; `ci95` of it over problems,
-    drawn again for both together, their accuracy with them, among the resamples
-    in which we reach it; `reached`, the share of these. An interval with a low
-    share says little: it leaves out the draws in which we did badly.
+    A dict with:
+    - `wanted`: their accuracy;
+    - `ratio`: their compute over the least with which we reach that accuracy
+      (`compute_to_reach`), or None if we never do;
+    - `smallest`: whether our smallest budget reaches it, so that the true ratio
+      may be larger;
+    - `ci95`: bootstrap interval of the ratio. Both methods, and with them the
+      wanted accuracy, are resampled together, and only resamples in which we
+      reach it count;
+    - `reached`: the share of these resamples. If it is low, the interval says
+      little, because it leaves out the resamples in which we did badly.
   """
   cost, right = _check(*ours)
   theirs = tuple(np.asarray(x, np.float64)[:, None] for x in theirs)
@@ -94,17 +106,19 @@ def over_optimisation(
   seed: int = 0,
   resamples: int = 2000,
 ) -> dict[str, Any]:
-  """Does accuracy fall as the PRM picks from more samples (Gao et al., 2023)?
+  """Tests whether accuracy falls as the PRM picks from more samples.
 
-  The exact curve of best-of-n, and its last point against each point before
-  it, paired over problems. The interval of each of these K - 1 differences is
-  at level 1 - 0.05 / (K - 1): the highest point is found on the same data, and
-  is higher than it should be.
+  Gao et al. (2023) call this over-optimisation. The last point of the exact
+  best-of-n curve is compared with each point before it, paired over problems.
+  Each of these K - 1 differences has an interval at level 1 - 0.05 / (K - 1),
+  because choosing the highest point on the same data would otherwise find a
+  fall by chance.
 
   Returns:
-    `n`, `accuracy`; `peak`, the n of the highest accuracy; `fall`, from there
-    to the last n (0 where the last is the highest), with its interval at
-    `level`; `over_optimised`: some point lies above the last beyond noise.
+    A dict with `n` and `accuracy`, the curve; `peak`, the n of the highest
+    accuracy; `fall`, the difference from there to the last n (0 if the last is
+    the highest) with its interval at `level`; and `over_optimised`, whether
+    some point is higher than the last beyond noise.
   """
   if len(ns) < 2 or sorted(set(ns)) != list(ns):
     raise UserError(f'ns={list(ns)}: expected two ascending numbers at least')
@@ -126,6 +140,7 @@ def over_optimisation(
 def _check(
   compute: np.ndarray, correct: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
+  """Returns both as float64 [Q, K]; raises UserError on bad input."""
   compute = np.asarray(compute, np.float64)
   correct = np.asarray(correct, np.float64)
   if compute.shape != correct.shape or compute.ndim != 2:

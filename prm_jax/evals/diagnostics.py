@@ -1,9 +1,9 @@
-"""Warning signs in the scores that accuracy alone does not show.
+"""Finds warning signs in step scores that accuracy alone does not show.
 
-Takes step scores with the chain convention of the package. A reward model
-that has drifted to judging outcomes puts its minimum on the last step, one
-that counts steps correlates with their number, and one that reads the answer
-misses the right answer that was reached by a wrong process.
+A reward model that has drifted to judging outcomes puts its minimum on the last
+step. One that counts steps gives scores that correlate with their number. One
+that only reads the answer misses right answers reached by a wrong process. The
+functions take step scores in the form for chains, see the package's docstring.
 """
 
 import numpy as np
@@ -16,15 +16,16 @@ def minimum_at_last(
   step_scores: np.ndarray,  # [M, P]
   step_mask: np.ndarray,  # [M, P]
 ) -> dict[str, float | int | None]:
-  """Share of chains whose lowest score is the last step's.
+  """Returns the share of chains whose lowest score is that of the last step.
 
-  The sign of outcome drift in 'Lessons of Developing PRMs' (Zhang et al.,
-  2025). A last step that ties with k - 1 others counts 1 / k. Chains of one
-  step have no choice and are left out.
+  A high share is the sign of outcome drift in 'Lessons of Developing PRMs'
+  (Zhang et al., 2025). A last step that ties with k - 1 others counts 1 / k.
+  Chains of one step are left out.
 
   Returns:
-    `share`; `chance`, what a minimum at a random step gives, the mean of
-    1 / steps; `count` of chains. The shares are None without chains.
+    `share`; `chance`, the share for a minimum at a random step, which is the
+    mean of 1 / steps; and the `count` of chains. Both shares are None if there
+    are no chains.
   """
   scores, mask = steps.check_scores(step_scores, step_mask)
   longer = mask.sum(1) > 1
@@ -47,13 +48,13 @@ def length_correlation(
   chain_scores: np.ndarray,  # [M]
   step_mask: np.ndarray,  # [M, P]
 ) -> float | None:
-  """Pearson correlation of chain score and number of steps, in [-1, 1].
+  """Returns the Pearson correlation of chain score and number of steps.
 
-  None where it is undefined: fewer than two chains, all scores equal or all
-  chains equally long.
+  It is in [-1, 1], or None where it is undefined: for fewer than two chains,
+  equal scores or chains of equal length.
 
   Raises:
-    UserError: a score that is not finite (the chain is named).
+    UserError: A score is not finite (the error names the chain).
   """
   scores = np.asarray(chain_scores, np.float64)
   lengths = np.asarray(step_mask, bool).sum(1).astype(np.float64)
@@ -66,11 +67,11 @@ def length_correlation(
     raise UserError(
       f'chain {bad[0]} scores {scores[bad[0]]}: expected a finite number'
     )
-  # Compared before centring: a mean rounds, and what it leaves of a constant
-  # would correlate with anything.
+  # Constants are found before centring: the rounding error of the mean would
+  # leave differences that correlate with anything.
   if len(scores) < 2 or not np.ptp(scores) or not np.ptp(lengths):
     return None
-  # Scaled by their extent: squares of tiny differences underflow to 0.
+  # Scaled by their range, as squares of tiny differences underflow to 0.
   scores = (scores - scores.mean()) / np.ptp(scores)
   lengths = (lengths - lengths.mean()) / np.ptp(lengths)
   norm = np.sqrt((scores @ scores) * (lengths @ lengths))
@@ -84,22 +85,23 @@ def wrong_process_found(
   outcomes: np.ndarray,  # [M]
   threshold: float = 0.5,
 ) -> dict[str, float | int | None]:
-  """Right answers by a wrong process: how many are found, at what price.
+  """Measures how well right answers by a wrong process are found.
 
   A chain is flagged if its lowest step score is < threshold. An outcome
-  reward model cannot tell the two kinds of chains apart.
+  reward model cannot tell chains with a wrong step from those without.
 
   Args:
     step_scores: scores of every step.
     step_mask: every step that exists.
-    labels: first wrong step, -1 for none.
-    outcomes: bool, was the final answer right.
-    threshold: chosen on other data, or 0.5.
+    labels: index of the first wrong step, -1 for none.
+    outcomes: bool, whether the final answer is right.
+    threshold: 0.5, or chosen on other data.
 
   Returns:
-    Among chains with the right answer: `found`, the share flagged of those
-    with a wrong step, and `false_flags`, of those without (None without such
-    chains), with `count_wrong_process` and `count_right_process`.
+    A dict over chains with the right answer: `found`, the flagged share of
+    those with a wrong step; `false_flags`, the flagged share of those without
+    (each None without such chains); and the counts `count_wrong_process` and
+    `count_right_process`.
   """
   scores, mask = steps.check_scores(step_scores, step_mask)
   labels = steps.check_first_errors(labels, mask)

@@ -1,8 +1,8 @@
-"""Is a policy fooling its reward model? PRM score against verified accuracy.
+"""Detects reward hacking by comparing PRM scores with verified accuracy.
 
-Both are measured again and again on the same held-out problems while a policy
-learns. A score that rises while accuracy falls, each beyond noise, is the mark
-of reward hacking (Gao et al., 2023).
+Both are measured repeatedly on the same held-out problems while a policy
+learns (`rl/hacking_watch.py`). A score that rises while accuracy falls, each
+beyond noise, is the mark of reward hacking (Gao et al., 2023).
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,19 @@ from scipy import stats
 
 
 class Look(NamedTuple):
-  """One evaluation: per problem the means over its samples."""
+  """Holds one evaluation: for each problem the means over its samples.
+
+  Attributes:
+    update: number of updates of the policy before it.
+    accuracy: [Q] share of right answers, in [0, 1].
+    score: [Q] lowest step score of a chain by the PRM.
+    paid: [Q] reward that a chain gets for its steps.
+  """
 
   update: int
-  accuracy: np.ndarray  # [Q] in [0, 1]
-  score: np.ndarray  # [Q] of the PRM: the lowest of a chain
-  paid: np.ndarray  # [Q] what chains are paid for their steps
+  accuracy: np.ndarray
+  score: np.ndarray
+  paid: np.ndarray
 
 
 RISING = 'score', 'paid'
@@ -27,27 +34,28 @@ RISING = 'score', 'paid'
 def hacking(
   looks: Sequence[Look], planned: int, error: float = 0.05
 ) -> dict[str, Any]:
-  """Whether the last look is worse and rated higher than one before it.
+  """Tests whether the last look is less accurate but rated higher than another.
 
-  Differences are paired over problems, their intervals are Student's. A run
-  has L (L - 1) / 2 pairs of looks, any of which may raise the alarm, so each
-  fall has to hold at level 1 - error / that many, one-sided: at most such a
-  share of runs whose accuracy stays rings at all.
+  Differences are paired over problems and have Student's t intervals. A run has
+  L (L - 1) / 2 pairs of looks, any of which may raise the alarm. Each fall must
+  therefore be significant, one-sided, at level 1 - error / (that number), so
+  that at most a share `error` of runs without a fall raise a false alarm.
 
   Args:
-    planned: looks of the whole run, L.
-    error: share of runs that may ring in vain.
+    looks: all evaluations so far, the latest last.
+    planned: L, the number of looks of the whole run.
+    error: largest share of false alarms.
 
   Returns:
-    `hacked`; `since`, the update of the look with the highest accuracy among
-    those that tell; `by`, what rose, 'score' or 'paid'; `accuracy` and `score`,
-    differences of the last look from it with their intervals. The latter are
-    there where it is hacked only.
+    `hacked`, and only if it is True: `since`, the update of the most accurate
+    look with such a difference; `by`, what rose, 'score' or 'paid'; and the
+    differences in `accuracy` and `score` from it to the last look, with their
+    intervals.
   """
   *before, now = looks
   level = 1 - error / max(planned * (planned - 1) / 2, 1)
   quantile = float(stats.t.ppf(level, len(now.accuracy) - 1))
-  told: list[dict[str, Any]] = []
+  alarms: list[dict[str, Any]] = []
   for look in before:
     worse = _interval(now.accuracy - look.accuracy, quantile)
     if worse['interval'][1] >= 0:
@@ -55,7 +63,7 @@ def hacking(
     for name in RISING:
       rose = _interval(getattr(now, name) - getattr(look, name), quantile)
       if rose['interval'][0] > 0:
-        told.append(
+        alarms.append(
           {
             'hacked': True,
             'since': look.update,
@@ -65,12 +73,13 @@ def hacking(
           }
         )
         break
-  if not told:
+  if not alarms:
     return {'hacked': False}
-  return min(told, key=lambda each: each['accuracy']['mean'])
+  return min(alarms, key=lambda each: each['accuracy']['mean'])
 
 
 def _interval(differences: np.ndarray, quantile: float) -> dict[str, Any]:
+  """Returns the mean of differences with its t interval."""
   mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
   half = quantile * deviation / len(differences) ** 0.5
   return {'mean': mean, 'interval': [mean - half, mean + half]}

@@ -1,15 +1,13 @@
-"""Error localisation, the ProcessBench protocol (Zheng et al., 2024).
+"""Measures error localisation by ProcessBench's protocol (Zheng et al., 2024).
 
-Takes step scores and the index of each chain's first wrong step (-1: none)
-and asks whether the first step scored below a threshold is that step. The
-threshold is fixed (0.5) or chosen on a named set and used unchanged on the
-others; an optimum on the reported set itself is an upper bound and is called
-so. `labels`, `step_mask` and `read` follow the chain convention of the package.
-A chain of which only the beginning was read gets a verdict where a step of it
-is flagged; where none is it stays undecided, which matches no label.
+Takes step scores and the index of each chain's first wrong step (-1: none), and
+tests whether the first step scored below a threshold is that step. The
+threshold is 0.5, or chosen on one set and used unchanged on the others. The
+best threshold of the reported set itself is only reported as an upper bound.
+`labels`, `step_mask` and `read` have the form for chains, see the package's
+docstring. If only the beginning of a chain was read and no step of it is
+flagged, the prediction is UNDECIDED, which matches no label.
 """
-
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -27,12 +25,12 @@ def predict_first_error(
   threshold: float,
   read: np.ndarray | None = None,  # [M]
 ) -> np.ndarray:  # [M] int64
-  """Index of the first step with score < threshold.
+  """Returns the index of the first step with score < threshold.
 
-  Where there is none: -1 for a chain that was read whole, else UNDECIDED.
+  If there is none, it is -1 for a chain that was read whole, else UNDECIDED.
   """
   scores, mask = steps.check_scores(step_scores, step_mask)
-  scored = steps.scored(mask, read)
+  scored = steps.scored_mask(mask, read)
   low = scored & (scores < threshold)
   if not low.shape[1]:
     return np.full(len(low), -1)
@@ -43,6 +41,7 @@ def predict_first_error(
 def _f1(
   acc_error: float | np.ndarray, acc_correct: float | np.ndarray
 ) -> np.ndarray:
+  """Returns the harmonic mean of two accuracies; 0 if both are 0."""
   total = acc_error + acc_correct
   return np.divide(
     2 * acc_error * acc_correct,
@@ -53,7 +52,12 @@ def _f1(
 
 
 def _result(hits: np.ndarray, labels: np.ndarray) -> Result:
-  """The protocol's numbers from hits [M], 0/1 or a probability of 1."""
+  """Returns the protocol's numbers.
+
+  Args:
+    hits: [M] 0 or 1, or the probability of 1.
+    labels: [M] first errors.
+  """
   error = labels >= 0
   result: Result = {
     'f1': None,
@@ -80,18 +84,18 @@ def _check_pair(
 
 
 def localisation(predictions: np.ndarray, labels: np.ndarray) -> Result:
-  """ProcessBench's F1 of exact matches.
+  """Computes ProcessBench's F1 of exact matches.
 
   Args:
-    predictions: [M] predicted first wrong step, -1 for none, UNDECIDED (never a
-      match) for no verdict.
-    labels: [M] the true one.
+    predictions: [M] predicted first wrong step, -1 for none, or UNDECIDED,
+      which never matches.
+    labels: [M] true first wrong step, -1 for none.
 
   Returns:
-    `acc_error`: matches among chains with an error; `acc_correct`: among
-    those without (None where there is no such chain); `f1`: their harmonic
-    mean 2ab / (a + b), 0 when both are 0, None when either is; and
-    `count_error`, `count_correct`.
+    `acc_error`, the share of matches among chains with an error, and
+    `acc_correct`, among those without (each None without such chains); `f1`,
+    their harmonic mean 2ab / (a + b), 0 if both are 0 and None if either is
+    None; and the numbers of chains, `count_error` and `count_correct`.
   """
   predictions, labels = _check_pair(predictions, labels)
   return _result((predictions == labels).astype(np.float64), labels)
@@ -104,7 +108,10 @@ def at_threshold(
   threshold: float,
   read: np.ndarray | None = None,  # [M]
 ) -> Result:
-  """`localisation` at a threshold; that and the undecided chains with it."""
+  """Computes `localisation` at a threshold.
+
+  The result also has the `threshold` and `count_undecided`.
+  """
   predictions = predict_first_error(step_scores, step_mask, threshold, read)
   labels = steps.check_first_errors(labels, np.asarray(step_mask, bool))
   return localisation(predictions, labels) | {
@@ -121,42 +128,43 @@ def confusion_by_position(
   read: np.ndarray | None = None,  # [M]
   rows: int = 10,
 ) -> list[dict[str, int | bool]]:
-  """Steps up to the first error, flagged or not, by their place in the chain.
+  """Counts flagged and kept steps up to the first error, by position.
 
-  What comes after a first error is not counted: nobody agrees on its labels.
-  Nor are steps that were not read.
+  Steps after a first error are not counted, because annotators do not agree on
+  their labels. Steps that were not read are not counted either.
 
   Args:
-    labels: first wrong step, -1 for none.
-    threshold: a step below it is flagged.
-    rows: places that are told apart; the last is that of all later steps.
+    labels: index of the first wrong step, -1 for none.
+    threshold: a step that scores below it is flagged.
+    rows: number of positions to tell apart; the last one takes all later steps.
 
   Returns:
-    By place: `step`, from 1; `and_later`, whether it is of later ones, too; and
-    the counts `right_kept`, `right_flagged`, `wrong_kept`, `wrong_flagged`.
+    One dict per position: `step`, from 1; `and_later`, whether it includes all
+    later steps; and the counts `right_kept`, `right_flagged`, `wrong_kept` and
+    `wrong_flagged`.
   """
   scores, mask = steps.check_scores(step_scores, step_mask)
   first = steps.check_first_errors(labels, mask)[:, None]
   place = np.arange(scores.shape[1])
-  mask = steps.scored(mask, read)
+  mask = steps.scored_mask(mask, read)
   sides = {
     'right': mask & ((first < 0) | (place < first)),
     'wrong': mask & (place == first),
   }
   flagged = scores < threshold
-  found = []
+  table = []
   for k in range(min(rows, scores.shape[1])):
     and_later = k == rows - 1 < scores.shape[1] - 1
     here = slice(k, None if and_later else k + 1)
-    found.append(
+    table.append(
       {'step': k + 1, 'and_later': and_later}
       | {
-        f'{side}_{what}': int((which & said)[:, here].sum())
+        f'{side}_{verdict}': int((which & judged)[:, here].sum())
         for side, which in sides.items()
-        for what, said in (('kept', ~flagged), ('flagged', flagged))
+        for verdict, judged in (('kept', ~flagged), ('flagged', flagged))
       }
     )
-  return found
+  return table
 
 
 def choose_threshold(
@@ -165,27 +173,27 @@ def choose_threshold(
   labels: np.ndarray,  # [M]
   read: np.ndarray | None = None,  # [M]
 ) -> tuple[float, float]:
-  """The threshold with the highest F1 on this set, exactly.
+  """Finds the threshold with the highest F1 on this set, exactly.
 
-  All thresholds between two neighbouring distinct scores predict the same, so
-  the midpoints and the lowest score, which flags nothing, are all there are
-  to try; one above the highest flags every first step, and its F1 is 0.
-  A chain whose first error is step k is matched for
-  s_k < t <= min(s_0..s_{k-1}), a right chain for t <= min(s), and neither
-  where that takes a step that was not read: counting interval ends is
-  O(S log S) for S steps.
-  Among equal F1 the smallest threshold wins, the one that flags least.
+  All thresholds between two neighbouring distinct scores predict the same. So
+  the only candidates are the midpoints and the lowest score, which flags
+  nothing; a threshold above the highest score flags every first step and has
+  F1 0. A chain whose first error is step k is matched for
+  s_k < t <= min(s_0..s_{k-1}), and a right chain for t <= min(s). A chain in
+  which one of these steps was not read is never matched. Counting the ends of
+  these intervals is O(S log S) for S steps. Among equal F1 the smallest
+  threshold wins, which flags the fewest steps.
 
   Returns:
     threshold, f1.
 
   Raises:
-    UserError: chains with an error or chains without are missing, or no step
+    UserError: There are no chains with an error or none without, or no step
       was read.
   """
   scores, mask = steps.check_scores(step_scores, step_mask)
   labels = steps.check_first_errors(labels, mask)
-  scored = steps.scored(mask, read)
+  scored = steps.scored_mask(mask, read)
   error = labels >= 0
   if error.all() or not error.any():
     raise UserError(
@@ -199,13 +207,14 @@ def choose_threshold(
     )
   distinct = np.unique(scores[scored])
   middle = (distinct[:-1] + distinct[1:]) / 2
-  # Between adjacent floats the midpoint rounds to one of them, and the lower
-  # one would not flag itself.
+  # The midpoint of adjacent floats rounds to one of them. If that is the lower
+  # one, it would not flag its own step, so the upper one is taken.
   middle = np.where(middle > distinct[:-1], middle, distinct[1:])
   candidates = np.concatenate([distinct[:1], middle])
   column = np.arange(scores.shape[1])
   kept = mask & (column < np.where(error, labels, len(column))[:, None])
-  # A step that was not read can be neither kept nor flagged.
+  # At -inf, a step that was not read is neither kept nor flagged at any
+  # candidate threshold.
   values = np.where(scored, scores, -np.inf)
   lowest_kept = np.where(kept, values, np.inf).min(1)
   flagged = values[np.flatnonzero(error), labels[error]]
@@ -223,10 +232,10 @@ def choose_position(
   step_mask: np.ndarray,  # [M, P]
   labels: np.ndarray,  # [M]
 ) -> tuple[int, float]:
-  """The step index k with the highest F1 for `position_guess`, and that F1.
+  """Returns the step index k with the highest F1 of `position_guess`, and F1.
 
-  It reads no score, so it is the floor that a model has to beat. Choose it on
-  other data than it is reported on. Ties go to the smallest k.
+  This baseline uses no score, so a model has to beat it. Choose k on other data
+  than it is reported on. Ties go to the smallest k.
   """
   mask = np.asarray(step_mask, bool)
   labels = steps.check_first_errors(labels, mask)
@@ -241,7 +250,7 @@ def choose_position(
 
 
 def position_guess(step_mask: np.ndarray, position: int) -> np.ndarray:
-  """[M] step `position` for every chain that has it, -1 for shorter ones."""
+  """Predicts step `position` in every chain that has it, -1 in others; [M]."""
   lengths = np.asarray(step_mask, bool).sum(1)
   return np.where(lengths > position, position, -1)
 
@@ -251,15 +260,16 @@ def baselines(
   labels: np.ndarray,  # [M]
   position: int,
 ) -> dict[str, Result]:
-  """What can be had without looking at a score.
+  """Computes the results of guesses that use no score.
 
   Args:
     step_mask: every step that exists.
     labels: first errors.
-    position: of `position_guess`, from `choose_position` on other data.
+    position: position for `position_guess`, from `choose_position` on other
+      data.
 
   Returns:
-    `all_right`: every step right; `first_step`: the first step is always
+    `all_right`: no step is ever wrong; `first_step`: the first step is always
     wrong; `position`: see `position_guess`; `random`: a uniform guess among
     -1 and the chain's P_i steps, whose two expected accuracies are the means
     of 1 / (P_i + 1); its `f1` is that of the expected accuracies.
@@ -278,10 +288,10 @@ def baselines(
 def _resampled_f1(
   hits: np.ndarray, labels: np.ndarray, seed: int, resamples: int
 ) -> np.ndarray:
-  """[B, ...] F1 of resampled hits [M, ...].
+  """Returns the F1 [B, ...] of bootstrap resamples of hits [M, ...].
 
-  Chains with an error and chains without are drawn separately: a resample
-  without one of the kinds would have no F1.
+  Chains with an error and chains without are resampled separately, because a
+  resample with chains of one kind only would have no F1.
   """
   error = labels >= 0
   if error.all() or not error.any():
@@ -299,13 +309,10 @@ def f1_ci(
   resamples: int = 2000,
   level: float = 0.95,
 ) -> tuple[float, float, float]:
-  """F1 and its bootstrap interval over chains, stratified by kind.
-
-  Returns:
-    f1, lo, hi.
+  """Returns F1 and its interval over chains, stratified by kind: f1, lo, hi.
 
   Raises:
-    UserError: chains with an error or chains without are missing.
+    UserError: There are no chains with an error or none without.
   """
   predictions, labels = _check_pair(predictions, labels)
   f1 = _resampled_f1(predictions == labels, labels, seed, resamples)
@@ -321,7 +328,7 @@ def f1_difference_ci(
   resamples: int = 2000,
   level: float = 0.95,
 ) -> tuple[float, float, float]:
-  """F1 of a minus F1 of b on the same chains, paired; as `f1_ci`."""
+  """Returns F1 of a minus F1 of b on the same chains, paired, as `f1_ci`."""
   a, labels = _check_pair(predictions_a, labels)
   b, labels = _check_pair(predictions_b, labels)
   hits = np.stack([a == labels, b == labels], axis=1)
@@ -329,59 +336,3 @@ def f1_difference_ci(
   lo, hi = bootstrap.interval(f1[:, 0] - f1[:, 1], level)
   difference = localisation(a, labels)['f1'] - localisation(b, labels)['f1']
   return difference, lo, hi
-
-
-def headline(results: Mapping[str, Result]) -> float | None:
-  """Unweighted mean F1 over subsets; None where a subset has no F1."""
-  if not results:
-    raise UserError('headline over no subsets: expected at least one')
-  f1 = [result['f1'] for result in results.values()]
-  return None if None in f1 else float(np.mean(f1))
-
-
-def processbench(
-  subsets: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]],
-  chosen_on: str = 'gsm8k',
-) -> dict[str, dict]:
-  """The three published readings of one model, none mistakable for another.
-
-  Args:
-    subsets: name -> (step_scores, step_mask, labels).
-    chosen_on: the subset whose best threshold is used on all.
-
-  Returns:
-    `fixed`: threshold 0.5; `transferred`: the best threshold of `chosen_on`;
-    `upper_bound`: each subset's own best, tuned on what it reports. Each maps
-    subset -> `at_threshold`, and 'headline' -> the mean F1; `transferred` has
-    'headline_elsewhere' too, without the subset that was tuned on (None if
-    there is no other).
-
-  Raises:
-    UserError: `chosen_on` is missing, a subset is called like a headline, or
-      what `choose_threshold` refuses.
-  """
-  if chosen_on not in subsets:
-    raise UserError(
-      f'threshold to be chosen on {chosen_on!r}: expected one of '
-      f'{", ".join(subsets)}'
-    )
-  if taken := {'headline', 'headline_elsewhere'} & set(subsets):
-    raise UserError(f'subset called {min(taken)!r}: rename it')
-  best = {name: choose_threshold(*data)[0] for name, data in subsets.items()}
-  thresholds = {
-    'fixed': dict.fromkeys(subsets, 0.5),
-    'transferred': dict.fromkeys(subsets, best[chosen_on]),
-    'upper_bound': best,
-  }
-  report: dict[str, dict] = {}
-  for reading, threshold in thresholds.items():
-    results = {
-      name: at_threshold(*data, threshold[name])
-      for name, data in subsets.items()
-    }
-    report[reading] = results | {'headline': headline(results)}
-    if reading == 'transferred':
-      del results[chosen_on]
-      elsewhere = headline(results) if results else None
-      report[reading]['headline_elsewhere'] = elsewhere
-  return report

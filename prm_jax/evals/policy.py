@@ -1,9 +1,9 @@
-"""Evaluates a policy by what it writes: right answers, form, and their errors.
+"""Evaluates a policy by its samples: right answers, form, systematic errors.
 
     problems -> Policy.complete -> completions -> the sections of results.json
 
-The data's own chains, where there are several of a problem, are measured the
-same way: they are what an imitator is to come near.
+If the data have several chains per problem, these are measured in the same way:
+a policy that imitates the data should come near them.
 """
 
 import contextlib
@@ -30,15 +30,16 @@ from prm_jax.runtime.metrics import Heartbeat
 
 @dataclasses.dataclass(frozen=True)
 class PolicyEvaluation:
-  """How a policy is evaluated.
+  """Says how a policy is evaluated.
 
   Attributes:
-    samples: chains of each problem.
+    samples: number of chains sampled per problem.
     ns: numbers of samples, ascending, at which pass and majority are shown.
-    resamples: bootstrap samples of every interval.
-    max_dev_problems: dev problems that are read at every checkpoint; 0 reads
+    resamples: number of bootstrap resamples of every interval.
+    max_dev_problems: number of dev problems that are read at every checkpoint;
+      0 reads all.
+    max_problems: number of problems of each evaluation, evenly spaced; 0 takes
       all.
-    max_problems: problems of each evaluation, evenly spaced; 0 takes all.
   """
 
   samples: Annotated[int, at_least(1)] = 16
@@ -59,13 +60,16 @@ class PolicyEvaluation:
 def known_answers(
   name: str, chains: Sequence[Chain]
 ) -> tuple[list[str], list[str]]:
-  """The problems whose right answer is known, each once, and these answers.
+  """Returns the distinct problems whose right answer is known.
 
   Args:
-    name: of the evaluation, for the error message.
+    name: name of the evaluation, for the error message.
+
+  Returns:
+    The problems and their right answers, in the same order.
 
   Raises:
-    UserError: there are none.
+    UserError: There are none.
   """
   truths: dict[str, str] = {}
   for chain in chains:
@@ -83,7 +87,7 @@ def known_answers(
 def complete(
   policy: Policy, problems: Sequence[str], samples: int
 ) -> list[list[Completion]]:
-  """Whole chains, N of each of Q problems; none may be lacking."""
+  """Samples N whole chains of each problem from a policy that cannot fail."""
   return policy.complete(
     [Request(problem, (), key=problem, samples=samples) for problem in problems]
   )
@@ -92,22 +96,23 @@ def complete(
 def recorded(
   chains: Sequence[Chain], problems: Sequence[str], samples: int
 ) -> list[list[Completion]] | None:
-  """The data's own chains as completions; None where they are too few."""
+  """Returns the data's own chains as completions; None if there are too few."""
   groups: dict[str, list[Completion]] = {problem: [] for problem in problems}
   for chain in chains:
     if chain.problem in groups:
       groups[chain.problem].append(
-        Completion(chain.steps, True, 0, 0, math.nan)  # nobody counted
+        # The data do not say how many tokens a chain took.
+        Completion(chain.steps, True, 0, 0, math.nan)
       )
   cut = [group[:samples] for group in groups.values()]
   return cut if all(len(group) == samples for group in cut) else None
 
 
 def is_formed(problem: str, completion: Completion) -> bool:
-  """Is it a chain as those of the data, be its results right or wrong?
+  """Says whether a chain has the form of the data, with right results or not.
 
-  Of the arithmetic domain: every operation once, each on the result before it.
-  Elsewhere: it ends, and states an answer.
+  In the arithmetic domain, it must do every operation once, each on the result
+  before it. Elsewhere, it must end and state an answer.
   """
   steps = completion.steps
   if not completion.finished or not steps:
@@ -120,10 +125,11 @@ def is_formed(problem: str, completion: Completion) -> bool:
 def answer_ids(
   problem: str, answers: Sequence[str | None], correct: Sequence[bool]
 ) -> list[int]:
-  """Equal answers of one problem get equal numbers; none is -1.
+  """Numbers the answers of one problem so that equal answers get equal ids.
 
-  Right ones are all equal, however they are written, and no wrong one equals
-  them: 50% is both 1/2 and 50, and one of the two is wrong.
+  No answer has the id -1. All right answers are equal, however they are
+  written, and no wrong answer equals a right one. Otherwise 50%, which equals
+  both 1/2 and 50, would make a right and a wrong answer equal.
   """
   ids: dict[tuple[str, bool], int] = {}
   for key in zip(answers, correct, strict=True):
@@ -140,7 +146,7 @@ def answer_ids(
 
 
 def answer_of(completion: Completion) -> str | None:
-  """What a chain says the answer is; None where it did not come to its end."""
+  """Returns the answer that a chain states; None if the chain did not end."""
   ended = completion.finished and completion.steps
   return final_answer(completion.steps) if ended else None
 
@@ -149,10 +155,11 @@ def agreement_in_error(
   correct: np.ndarray,  # [Q, N]
   answers: np.ndarray,  # [Q, N]
 ) -> float | None:
-  """Probability that two wrong samples of a problem give the same answer.
+  """Estimates the probability that two wrong samples have the same answer.
 
-  Averaged over the problems with two wrong samples, None where there are none.
-  Without systematic errors it would be near 1 / (answers that are possible).
+  It is averaged over the problems with at least two wrong samples, and None if
+  there are none. Without systematic errors it would be near 1 / (number of
+  possible answers).
   """
   shares = []
   for right, ids in zip(correct, answers, strict=True):
@@ -171,21 +178,27 @@ def sampling_section(
   seed: int,
   resamples: int,
 ) -> dict[str, Any]:
-  """What N samples of each of Q problems are worth.
+  """Evaluates N samples of each of Q problems.
 
-  An answer that could not be compared in time counts as wrong.
+  Answers that could not be compared with the right one in time count as wrong.
+
+  Args:
+    ns: numbers of samples at which `pass` and `majority` are computed.
+    seed: seed of the votes and of the bootstrap over problems.
+    resamples: number of bootstrap resamples.
 
   Returns:
-    accuracy with its interval; `pass` and `majority` by n, exact and resampled;
-    the shares of chains that are rightly formed and that ended; the share of
-    problems whose majority is wrong, and `agreement_in_error`.
+    A dict with `accuracy` and its interval; `by_n`, the exact `pass` and the
+    resampled `majority` at every n; `formed` and `finished`, the shares of
+    chains that have the right form and that ended; `majority_wrong`, the share
+    of problems whose majority is wrong; and `agreement_in_error`.
   """
-  grading = Heartbeat('grading answers of problems', len(problems))
+  heartbeat = Heartbeat('grading answers of problems', len(problems))
   correct = np.array(
     [
       [bool(is_right(problem, completion, truth)) for completion in group]
       for problem, truth, group in zip(
-        grading.over(problems), truths, completions, strict=True
+        heartbeat.over(problems), truths, completions, strict=True
       )
     ]
   )
@@ -228,10 +241,11 @@ def sampling_section(
 def solver_log_likelihood(
   domain: arithmetic.ArithmeticConfig, chains: Sequence[Chain]
 ) -> float:
-  """Sum of log P(chain | problem) under the solver that wrote the chains, nats.
+  """Returns the log-likelihood of chains under the solver that wrote them.
 
-  No policy does better in the mean over the solver's chains (Gibbs): all but
-  the results of a chain follows from its problem.
+  It is the sum of log P(chain | problem) in nats. By Gibbs' inequality no
+  policy has a higher mean over the solver's chains. Only the results of a chain
+  are random; everything else follows from its problem.
   """
   transitions = arithmetic.make_solver(domain)
   total = 0.0

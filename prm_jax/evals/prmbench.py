@@ -1,9 +1,10 @@
-"""PRMBench (Song et al., 2025): is each step judged right or wrong.
+"""Measures step classification by PRMBench's protocol (Song et al., 2025).
 
 Takes scores and labels of every step and counts over all steps of a class of
-errors and over all classes (micro). The counting follows the reference
-implementation (ssmisya/PRMBench, `prmtest_classified`); where that reports
--1, an F1 without a hit is 0 here and one with nothing to find is None.
+errors, and over all classes together (micro average). The counting follows the
+reference implementation (ssmisya/PRMBench, `prmtest_classified`). Where that
+reports -1, an F1 is 0 here if there were no hits, and None if there was nothing
+to find.
 """
 
 from collections.abc import Sequence
@@ -13,19 +14,20 @@ import numpy as np
 from prm_jax.evals import steps
 from prm_jax.runtime.errors import UserError
 
-# The unmodified chains. The reference reports them as a class of their own
-# and leaves them out of the total.
+# The class of unmodified chains, which the reference implementation leaves out
+# of the total.
 UNMODIFIED = 'correct'
 
 
 def _f1(hits: int, claimed: int, true: int) -> float | None:
-  """2 hits / (claimed + true); None without a true member to find."""
+  """Returns 2 hits / (claimed + true); None if there was nothing to find."""
   return float(2 * hits / (claimed + true)) if true else None
 
 
-def _counts(
+def _numbers(
   scores: np.ndarray, labels: np.ndarray, mask: np.ndarray
 ) -> dict[str, float | int | None]:
+  """Returns the numbers of a set of chains; inputs are [M, P]."""
   judged_right = mask & (scores > 0.5)
   right = mask & (labels >= 0.5)
   judged_wrong, wrong = mask & ~judged_right, mask & ~right
@@ -54,29 +56,30 @@ def prmbench(
   step_mask: np.ndarray,  # [M, P]
   classifications: Sequence[str],
 ) -> dict[str, dict]:
-  """PRMScore and its parts, per class of errors and overall.
+  """Computes PRMScore and its parts, per class of errors and overall.
 
   A step is judged right if its score is > 0.5, and is right if its label is
   >= 0.5.
 
   Args:
-    step_scores: in [0, 1].
-    step_labels: in [0, 1].
+    step_scores: scores in [0, 1].
+    step_labels: labels in [0, 1].
     step_mask: steps whose label is known.
     classifications: M class names; chains of class 'correct' count in their
       own class only.
 
   Returns:
-    'overall' -> numbers and 'by_class' -> {class: numbers}, with `f1` (right
-    steps are the positives), `negative_f1` (wrong ones are), `prm_score`
-    (their mean), `first_error_accuracy` (chains whose first wrong step is
-    judged wrong, whatever came before it; not ProcessBench's exact match) and
-    counts. A number without a step to count is None, and so is `prm_score`
-    then.
+    'overall' -> numbers and 'by_class' -> {class: numbers}. The numbers are
+    `f1` (right steps are the positives), `negative_f1` (wrong steps are),
+    `prm_score` (the mean of both), `first_error_accuracy` and counts.
+    `first_error_accuracy` is the share of chains whose first wrong step is
+    judged wrong, whatever was judged before it, so it is not ProcessBench's
+    exact match. A number without a step to count is None, and with it
+    `prm_score`.
 
   Raises:
-    UserError: shapes that differ, a score that is not finite or a label
-      outside [0, 1].
+    UserError: The shapes differ, a score is not finite, or a label is outside
+      [0, 1].
   """
   scores, mask = steps.check_scores(step_scores, step_mask)
   labels = steps.check_labels(step_labels, mask)
@@ -87,10 +90,10 @@ def prmbench(
       'per chain'
     )
 
-  def of(rows: np.ndarray) -> dict[str, float | int | None]:
-    return _counts(scores[rows], labels[rows], mask[rows])
+  def numbers(rows: np.ndarray) -> dict[str, float | int | None]:
+    return _numbers(scores[rows], labels[rows], mask[rows])
 
   return {
-    'overall': of(classes != UNMODIFIED),
-    'by_class': {str(c): of(classes == c) for c in np.unique(classes)},
+    'overall': numbers(classes != UNMODIFIED),
+    'by_class': {str(c): numbers(classes == c) for c in np.unique(classes)},
   }

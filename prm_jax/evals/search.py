@@ -1,8 +1,8 @@
-"""What a search found and what it took.
+"""Evaluates a search by the accuracy and cost of the chains that it chose.
 
-Takes the chosen chains of a search job, one for each problem, with what
-`Searching.chains` wrote into their `meta['search']`. A problem of which nothing
-came is as wrong as a wrong answer: leaving it out would reward giving up.
+Takes the chosen chain of each problem of a search job, with `meta['search']` as
+`search/results.py` writes it. A problem whose search failed counts as wrong,
+because leaving it out would reward giving up.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from prm_jax.data.chains import Chain
 from prm_jax.evals import bootstrap
 from prm_jax.runtime.errors import UserError
 
-# Of the ledger, in the order of the report.
+# Fields of the ledger in the order of the report; `flops` is the sum of both.
 COSTS = (
   'samples',
   'rounds',
@@ -35,49 +35,55 @@ def search_section(
   seed: int = 0,
   resamples: int = 2000,
 ) -> dict[str, Any]:
-  """The section `search` of results.json.
+  """Computes the section `search` of results.json.
 
   Args:
-    chosen: a chain for each problem that has one, its ledger in
-      `meta['search']`.
-    failed: why nothing came of the others, a reason for each.
-    seed: of the bootstrap over problems.
-    resamples: of the bootstrap.
+    chosen: the chosen chain of each problem whose search did not fail, with its
+      ledger in `meta['search']`.
+    failed: for each other problem the reason why its search failed.
+    seed: seed of the bootstrap over problems.
+    resamples: number of bootstrap resamples.
 
   Returns:
-    `problems` and `failed`, counts; `accuracy`, mean with interval over all
-    problems, None where no right answer is known; `ended`, the share of all
-    problems whose chosen chain came to its end; `cost`, mean and interval of a
-    problem that did not fail, by COSTS (of a model 0 FLOPs are not known;
-    `flops`, of all that are asked, are there where all are known); `dead`,
-    chains that were given up, by reason; `saved_tokens`, an estimate of what
-    those that were rejected early would have gone on to write; `lost`,
-    completions that could not be had; `failures`, problems by reason.
+    A dict with:
+    - `problems`, `failed`, `answers_known`: numbers of problems;
+    - `accuracy`: mean and interval over the problems, None if no right answer
+      is known;
+    - `ended`: share of all problems whose chosen chain came to its end;
+    - `cost`: mean and interval per problem that did not fail, by COSTS. FLOPs
+      of 0 mean that the model does not count them; `flops`, the sum over all
+      models that are asked, is there only if all count theirs;
+    - `dead`: number of chains given up, by reason;
+    - `saved_tokens`: estimate of the tokens that chains rejected early would
+      still have written;
+    - `lost`: number of completions that failed;
+    - `failures`: number of failed problems, by reason.
 
   Raises:
-    UserError: there is no problem, or a chain is not a search's chosen one.
+    UserError: There is no problem, or a chain was not chosen by a search.
   """
   if not chosen and not failed:
     raise UserError('a search of no problems: expected at least one')
   ledgers = [_ledger(chain) for chain in chosen]
-  right = [rightness(chain) for chain in chosen]
+  right = [correctness(chain) for chain in chosen]
   known = [value for value in right if value is not None]
-  # Without a chain nobody says whether the answer is known.
-  scored = [*known, *(0.0 for _ in failed)] if known else []
-  ended = [searched(chain)['ended'] for chain in chosen]
+  # A failed problem has no chain to say whether its answer is known, so it
+  # counts as wrong if other answers are known.
+  graded = [*known, *(0.0 for _ in failed)] if known else []
+  ended = [search_meta(chain)['ended'] for chain in chosen]
   dead: Counter[str] = Counter()
   for ledger in ledgers:
     dead.update(ledger['dead'])
   return {
     'problems': len(chosen) + len(failed),
     'failed': len(failed),
-    'answers_known': len(scored),
-    'accuracy': _mean(scored, seed, resamples) if scored else None,
+    'answers_known': len(graded),
+    'accuracy': _mean(graded, seed, resamples) if graded else None,
     'ended': sum(ended) / (len(chosen) + len(failed)),
     'cost': {
       name: _mean([_cost(ledger, name) for ledger in ledgers], seed, resamples)
       for name in COSTS
-      # The chains that a job writes say no seconds: no two runs agree on them.
+      # The chains that a job writes have no seconds, which differ between runs.
       if ledgers
       and (
         _flops_known(chosen)
@@ -86,17 +92,17 @@ def search_section(
       )
     },
     'dead': dict(dead.most_common()),
-    # Ledgers that were written before it was counted have none.
+    # Ledgers of older versions do not have this field.
     'saved_tokens': sum(ledger.get('saved_tokens', 0) for ledger in ledgers),
     'lost': sum(ledger['lost'] for ledger in ledgers),
     'failures': dict(Counter(failed).most_common()),
   }
 
 
-def rightness(chain: Chain) -> float | None:
-  """1 for a right answer, 0 for any other; None where the truth is not known.
+def correctness(chain: Chain) -> float | None:
+  """Returns 1 for a right answer, 0 for another, None if truth is unknown.
 
-  An answer that could not be compared in time is not right.
+  An answer that could not be compared in time counts as wrong.
   """
   if not chain.meta.get('truth') and chain.outcome is None:
     return None
@@ -108,11 +114,11 @@ def _mean(values: Sequence[float], seed: int, resamples: int) -> dict[str, Any]:
   return {'mean': mean, 'ci95': [low, high]}
 
 
-def searched(chain: Chain) -> Mapping[str, Any]:
-  """What the search says of a chain, see `Searching.chains`.
+def search_meta(chain: Chain) -> Mapping[str, Any]:
+  """Returns what the search wrote about a chain, see `search/results.py`.
 
   Raises:
-    UserError: the chain comes from elsewhere.
+    UserError: The chain does not come from a search.
   """
   about = chain.meta.get('search')
   if not isinstance(about, Mapping):
@@ -124,7 +130,7 @@ def searched(chain: Chain) -> Mapping[str, Any]:
 
 
 def _ledger(chain: Chain) -> Mapping[str, Any]:
-  about = searched(chain)
+  about = search_meta(chain)
   if 'ledger' not in about:
     raise UserError(
       f'chain {chain.meta.get("id")!r} has no ledger: expected the chosen '
@@ -134,9 +140,12 @@ def _ledger(chain: Chain) -> Mapping[str, Any]:
 
 
 def _flops_known(chosen: Sequence[Chain]) -> bool:
-  """Whether all who were asked count theirs; a cache may leave some with 0."""
+  """Says whether all models that were asked count their FLOPs.
+
+  A model does if any problem has some: a cache may leave others with 0.
+  """
   ledgers = [_ledger(chain) for chain in chosen]
-  scores = [score for chain in chosen for score in searched(chain)['scores']]
+  scores = [score for chain in chosen for score in search_meta(chain)['scores']]
   sides = ['policy_flops']
   if any(score is not None for score in scores):
     sides.append('prm_flops')

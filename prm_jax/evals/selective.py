@@ -1,17 +1,20 @@
-"""Selective prediction: answer where the score is high, abstain elsewhere.
+"""Chooses the score above which answers are given (selective prediction).
 
-    held-out scores and outcomes -> Platt scaling: the chance of being right
-      -> a quarter: thresholds to try -> the others: the lowest that is safe
+    held-out scores and outcomes -> Platt scaling: probability of being right
+      -> a quarter of the problems: thresholds to try
+      -> the other problems: the lowest threshold that is safe
 
-What is guaranteed. With probability `confidence` over the held-out problems,
-at most `wanted_error` of the answered are wrong, in the long run over problems
-drawn as the held-out ones were. Nothing is said of other problems, and a few
-tested ones may do worse by chance. Clopper and Pearson's test (1934) is done at
-one threshold after another, from strict to loose, until the first that fails,
-so that trying many costs nothing: fixed sequence testing (Angelopoulos et al.,
-2021, 'Learn then Test'). The thresholds and the one to begin at come from the
-quarter that is not tested on. The calibrated probability is told and decides
-nothing: it rises with the score.
+The guarantee: with probability `confidence` over the held-out problems, at most
+`wanted_error` of the answers are wrong, in the long run over problems from the
+same distribution. It says nothing about other problems, and the error rate of a
+few tested problems may be higher by chance.
+
+The method is fixed sequence testing (Angelopoulos et al., 2021, 'Learn then
+Test'). The test of Clopper and Pearson (1934) is done at one threshold after
+another, from strict to loose, until the first that fails, so trying many
+thresholds needs no correction. The thresholds and the first one to test come
+from the quarter that is not tested on. The calibrated probability is reported
+and does not affect the choice, as it rises with the score.
 """
 
 from collections.abc import Sequence
@@ -23,22 +26,23 @@ from scipy import special
 from prm_jax.runtime.errors import UserError
 
 CONFIDENCE = 0.95
-# In which scores of 0 and 1 have a logit: float32's step below 1.
+# Scores are clipped to this distance from 0 and 1 before the logit: it is the
+# distance from 1 to the next smaller float32.
 _EDGE = 2.0**-24
 _NEWTON_STEPS = 100
 
 
 class Filter(NamedTuple):
-  """When to answer, and how likely an answer is to be right.
+  """Says when to answer and how likely an answer is to be right.
 
   Attributes:
-    slope, offset: of Platt's sigmoid; see `probabilities`.
-    logit: whether it is over the scores' logits.
-    threshold: the lowest chain score that is answered; None: nothing is.
-    bound: of the error rate among the answered, at the confidence asked for, at
-      the threshold; None where there is none.
-    tried_on, tested_on: held-out problems that said where to begin, and those
-      that the promise rests on.
+    slope, offset: parameters of Platt's sigmoid, see `probabilities`.
+    logit: whether the sigmoid takes the logits of scores.
+    threshold: lowest chain score that is answered; None if nothing is.
+    bound: upper bound of the error rate among the answers at the threshold, at
+      the confidence asked for; None without a threshold.
+    tried_on: number of held-out problems that gave the thresholds to try.
+    tested_on: number of held-out problems that the guarantee rests on.
   """
 
   slope: float
@@ -55,10 +59,10 @@ def error_bound(
   answered: np.ndarray,  # [...]
   confidence: float,
 ) -> np.ndarray:  # [...] in (0, 1]
-  """The highest error rate that these counts allow (Clopper and Pearson, 1934).
+  """Returns the upper confidence bound of Clopper and Pearson (1934).
 
-  A rate above it would give as few errors or fewer with probability at most
-  1 - confidence. 1 where nothing was answered.
+  If the error rate were above the bound, so few errors would occur with
+  probability at most 1 - confidence. The bound is 1 if nothing was answered.
   """
   right = np.asarray(answered) - errors
   bound = special.betaincinv(errors + 1.0, np.maximum(right, 1e-9), confidence)
@@ -69,13 +73,16 @@ def platt(
   chain_scores: np.ndarray,  # [Q]
   right: np.ndarray,  # [Q] bool
 ) -> tuple[float, float, bool]:
-  """slope, offset and `logit` of Platt scaling (Platt, 1999).
+  """Fits Platt scaling (Platt, 1999) by maximum likelihood.
 
-  P(right) = sigmoid(slope * x + offset) by maximum likelihood, with Platt's
-  targets (R + 1) / (R + 2) and 1 / (W + 2) in place of 1 and 0, so that no
-  score is certain. x is the logit of scores that all lie in [0, 1], and the
-  score itself where they do not (sums, log products). A slope below 0 would
-  turn the PRM's order round: it is 0 then.
+  P(right) = sigmoid(slope * x + offset), with Platt's targets (R + 1) / (R + 2)
+  and 1 / (W + 2) in place of 1 and 0, so that no score becomes certain. x is
+  the logit of the score if all scores lie in [0, 1], and otherwise the score
+  itself (sums, log products). A negative slope would reverse the PRM's order
+  and is replaced by 0.
+
+  Returns:
+    slope, offset, and whether x is the logit.
   """
   scores = np.asarray(chain_scores, np.float64)
   right = np.asarray(right, bool)
@@ -87,7 +94,7 @@ def platt(
   spread = x.std()
   if not spread:
     return 0.0, base, logit
-  z = (x - x.mean()) / spread  # of one size, so that a step is a step
+  z = (x - x.mean()) / spread  # the scale that the limit on steps assumes
   weights = np.array([0.0, base])
   for _ in range(_NEWTON_STEPS):
     p = special.expit(weights[0] * z + weights[1])
@@ -96,7 +103,7 @@ def platt(
     cross = (curved * z).sum()
     hessian = np.array([[(curved * z * z).sum(), cross], [cross, curved.sum()]])
     step = np.linalg.solve(hessian, gradient)
-    # A full step may leap over the minimum of a steep sigmoid.
+    # A full Newton step may jump over the minimum of a steep sigmoid.
     weights = weights - step / max(1.0, np.abs(step).max())
     if np.abs(step).max() < 1e-10:
       break
@@ -110,7 +117,7 @@ def probabilities(
   chain_scores: np.ndarray,  # [Q]
   fitted: Filter,
 ) -> np.ndarray:  # [Q] in (0, 1)
-  """The calibrated probability that the chain's answer is right."""
+  """Returns the calibrated probability that a chain's answer is right."""
   x = _inputs(np.asarray(chain_scores, np.float64), fitted.logit)
   return special.expit(fitted.slope * x + fitted.offset)
 
@@ -122,14 +129,14 @@ def choose(
   confidence: float = CONFIDENCE,
   seed: int = 0,
 ) -> Filter:
-  """The filter that answers most, among those that are shown to be safe.
+  """Chooses the filter that answers most among those shown to be safe.
 
   Args:
-    seed: of which problems are the quarter.
+    seed: seed for drawing the quarter that gives the thresholds.
 
   Raises:
-    UserError: an error rate or a confidence not in (0, 1), a NaN, or too few
-      answers to fit.
+    UserError: The error rate or confidence is not in (0, 1), a score is NaN, or
+      there are too few answers to fit.
   """
   scores, right = _check(chain_scores, right)
   for name, value in (('error', wanted_error), ('confidence', confidence)):
@@ -145,7 +152,8 @@ def choose(
     )
   slope, offset, logit = platt(scores[has], right[has])
   thresholds = np.unique(scores[tried][has[tried]])[::-1]
-  # Begin where as many problems as will be tested are the likeliest to pass.
+  # The first test is at the threshold that is most likely to pass, given as
+  # many problems as will be tested.
   scale = len(tested) / len(tried)
   likely = _bounds(scores[tried], right[tried], thresholds, confidence, scale)
   sequence = thresholds[len(likely) - 1 - np.argmin(likely[::-1]) :]
@@ -161,16 +169,17 @@ def risk_coverage(
   chain_scores: np.ndarray,  # [Q]; -inf: there is no answer to give
   right: np.ndarray,  # [Q] bool
 ) -> dict[str, Any]:
-  """The error rate among the n answers of the highest scores, for every n.
+  """Computes the error rate among the n highest-scoring answers, for every n.
 
-  Equal scores are answered in random order, in the mean over orders.
+  Equal scores are taken in random order; the result is the mean over orders.
 
   Returns:
-    `coverage` and `risk`, after the last of each group of equal scores:
-    coverage of all Q problems; `aurc`, the mean risk over n = 1 ... A of the A
-    problems that have an answer (Geifman et al., 2019); `aurc_random`, of a
-    score that says nothing; `aurc_best`, of one that ranks every right answer
-    above every wrong one. None where there is no answer.
+    A dict with `coverage`, as a share of all Q problems, and `risk`, both after
+    the last of each group of equal scores; `aurc`, the mean risk over
+    n = 1 ... A for A problems with an answer (Geifman et al., 2019);
+    `aurc_random`, the same for a score without information; and `aurc_best`,
+    for a score that ranks every right answer above every wrong one. The three
+    are None if there is no answer.
   """
   scores, right = _check(chain_scores, right)
   scores, right = (x[np.isfinite(scores)] for x in (scores, right))
@@ -203,10 +212,11 @@ def _bounds(
   confidence: float,
   scale: float = 1.0,
 ) -> np.ndarray:  # [T]
-  """`error_bound` of the problems that each threshold answers.
+  """Returns `error_bound` of the problems that each threshold answers.
 
   Args:
-    scale: how many times as many problems there will be.
+    scale: factor by which the counts are multiplied, to estimate the bound for
+      more problems.
   """
   answered, errors = (
     len(kept) - np.searchsorted(np.sort(kept), thresholds)
@@ -216,6 +226,7 @@ def _bounds(
 
 
 def _inputs(scores: np.ndarray, logit: bool) -> np.ndarray:
+  """Returns the inputs x of Platt's sigmoid."""
   if not logit:
     return scores
   return special.logit(np.clip(scores, _EDGE, 1 - _EDGE))

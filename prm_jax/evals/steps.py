@@ -1,7 +1,7 @@
-"""Padded steps: made from ragged lists, and checked before a metric sees them.
+"""Pads lists of steps to arrays and checks them before a metric uses them.
 
-Stands at the entrance of every step-level evaluation; the two conventions for
-the mask are in the package's docstring.
+Every step-level evaluation starts here. The package's docstring explains the
+two meanings of the mask.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from prm_jax.runtime.errors import UserError
 def pad(
   rows: Sequence[Sequence[float | None]],
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Ragged rows as a padded array.
+  """Pads rows of different lengths to one array.
 
   Args:
     rows: M rows of scores or labels, one number per step. None (an unknown
@@ -22,7 +22,7 @@ def pad(
       the mask of known labels.
 
   Returns:
-    values: [M, P] float64, 0 behind the padding.
+    values: [M, P] float64, 0 at padding.
     mask: [M, P] bool, True where the row has a step.
   """
   lengths = np.array([len(row) for row in rows], np.int64)
@@ -33,17 +33,17 @@ def pad(
   return values, mask
 
 
-def scored(
+def scored_mask(
   step_mask: np.ndarray,  # [M, P] every step that exists
   read: np.ndarray | None,  # [M]
 ) -> np.ndarray:  # [M, P] bool
-  """The steps that a model gave a score: the first `read` of each chain.
+  """Returns the mask of steps with a score, the first `read` of each chain.
 
   Args:
-    read: None where every step was read.
+    read: None if every step was read.
 
   Raises:
-    UserError: not one count for each chain, from 0 to its steps.
+    UserError: `read` has not one count per chain, from 0 to its steps.
   """
   mask = np.asarray(step_mask, bool)
   if read is None:
@@ -66,13 +66,13 @@ def check_scores(
   step_scores: np.ndarray,  # [M, P]
   step_mask: np.ndarray,  # [M, P]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Scores as float64, NaN-free behind the mask, and the mask as bool.
+  """Returns scores as float64, 0 where the mask is False, and the mask as bool.
 
-  Float64 because a Python threshold compared with a float32 array is rounded
-  to float32 first, and could then fall on the other side of a score.
+  Scores are float64 because a Python threshold compared with a float32 array is
+  rounded to float32 first, and could then fall on the other side of a score.
 
   Raises:
-    UserError: the shapes differ, or a masked-in score is not finite.
+    UserError: The shapes differ, or a score in the mask is not finite.
   """
   scores = np.asarray(step_scores, np.float64)
   mask = np.asarray(step_mask, bool)
@@ -94,10 +94,10 @@ def check_labels(
   step_labels: np.ndarray,  # [M, P]
   step_mask: np.ndarray,  # [M, P]
 ) -> np.ndarray:
-  """Labels as float64, all in [0, 1] where the mask is True.
+  """Returns labels as float64, 1 where the mask is False.
 
   Raises:
-    UserError: the shapes differ, or a masked-in label is no probability (such
+    UserError: The shapes differ, or a label in the mask is not in [0, 1] (such
       as the -100 of a loss mask, or PRM800K's rating -1).
   """
   labels = np.asarray(step_labels, np.float64)
@@ -120,10 +120,10 @@ def check_first_errors(
   labels: np.ndarray,  # [M]
   step_mask: np.ndarray,  # [M, P]
 ) -> np.ndarray:
-  """First-error indices as int64, each a step that its chain has, or -1.
+  """Returns first-error indices as int64, each an existing step or -1.
 
   Raises:
-    UserError: a chain has a hole in its mask or no step, or its label is past
+    UserError: A chain has a hole in its mask or no step, or its label is past
       its end or below -1.
   """
   firsts = np.asarray(labels)
@@ -151,7 +151,7 @@ def until_first_error(
   step_labels: np.ndarray,  # [M, P]
   step_mask: np.ndarray,  # [M, P]
 ) -> np.ndarray:  # [M, P]
-  """The mask cut after the first wrong step (label < 0.5), which stays in."""
+  """Cuts the mask after the first wrong step (label < 0.5), which stays in."""
   wrong = step_mask & (step_labels < 0.5)
   errors_before = np.cumsum(wrong, axis=1) - wrong
   return step_mask & (errors_before == 0)

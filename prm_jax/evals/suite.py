@@ -1,9 +1,9 @@
-"""Scored chains to the sections of results.json.
+"""Computes the sections of results.json from chains and their step scores.
 
-The one place that knows both chains and metrics: it turns chains into the
-padded arrays that the metrics take. `scores` holds one array [R] for each
-chain, of the R steps that were read: fewer than it has where the window cut it.
-Steps that were not read have no score and enter no metric.
+This is the one module that knows both chains and metrics: it turns chains into
+the padded arrays that the metrics take. `scores` holds one array [R] per chain,
+for the R steps that were read, which are fewer than it has if the model's
+window cut it. Steps that were not read have no score and enter no metric.
 """
 
 import collections
@@ -24,13 +24,13 @@ from prm_jax.evals import (
 from prm_jax.evals.policy import answer_ids
 
 
-class Scored(NamedTuple):
-  """Step scores, padded.
+class PaddedScores(NamedTuple):
+  """Holds step scores as padded arrays.
 
   Attributes:
     values: [M, P] float64, 0 where there is no score.
-    mask: [M, P] bool, every step that exists.
-    read: [M], how many steps of each chain have a score.
+    mask: [M, P] bool, True at every step that exists.
+    read: [M] number of steps of each chain that have a score.
   """
 
   values: np.ndarray
@@ -39,25 +39,27 @@ class Scored(NamedTuple):
 
   @property
   def whole(self) -> np.ndarray:
-    """[M] bool: was every step read."""
+    """[M] bool, True for chains of which every step was read."""
     return self.read == self.mask.sum(1)
 
 
-def padded(chains: Sequence[Chain], scores: Sequence[np.ndarray]) -> Scored:
-  """The scores of chains as arrays over all of their steps."""
+def padded(
+  chains: Sequence[Chain], scores: Sequence[np.ndarray]
+) -> PaddedScores:
+  """Pads the scores of chains to arrays over all of their steps."""
   _, mask = steps.pad([[0.0] * len(chain.steps) for chain in chains])
   read = np.array([len(row) for row in scores], np.int64)
   values = np.zeros(mask.shape)
-  values[steps.scored(mask, read)] = np.concatenate(scores)
-  return Scored(values, mask, read)
+  values[steps.scored_mask(mask, read)] = np.concatenate(scores)
+  return PaddedScores(values, mask, read)
 
 
 def unread_section(
   chains: Sequence[Chain], scores: Sequence[np.ndarray]
 ) -> dict[str, int]:
-  """What the window cut off: steps without a score, and chains that have such.
+  """Counts the steps that the window cut off, and the chains that have any.
 
-  Empty where every step was read.
+  The result is empty if every step was read.
   """
   of_steps = sum(len(chain.steps) for chain in chains)
   cut = sum(
@@ -77,7 +79,7 @@ def unread_section(
 def label_arrays(
   chains: Sequence[Chain],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Labels [M, P], which of them are known [M, P], first errors [M]."""
+  """Returns labels [M, P], the mask of known ones [M, P], first errors [M]."""
   values, exists = steps.pad(
     [[label.value for label in chain.labels] for chain in chains]
   )
@@ -86,10 +88,11 @@ def label_arrays(
 
 
 def groups_of_equal_size(chains: Sequence[Chain]) -> list[list[int]]:
-  """Indices of the samples of each problem; problems with fewer are cut.
+  """Returns the indices of the samples of each problem, equally many of each.
 
-  All problems need the same number of samples for one curve: the smallest
-  group that has at least two decides, and larger ones keep their first.
+  One curve needs the same number of samples of all problems. The smallest group
+  with at least two samples sets it. Larger groups keep their first samples, and
+  problems with one sample are left out.
   """
   groups = collections.defaultdict(list)
   for i, chain in enumerate(chains):
@@ -108,13 +111,16 @@ def best_of_n_section(
   seed: int,
   resamples: int,
 ) -> dict[str, Any]:
-  """Accuracy by n of every way to choose, with bootstrap intervals.
+  """Computes accuracy by n of every way to choose, with bootstrap intervals.
 
   Args:
-    chains: several with an outcome per problem.
-    chain_scores: method -> [M], higher is chosen; -inf for a chain that was
-      not read whole.
-    vote_weights: [M] >= 0, what a chain's vote counts in `weighted_vote`.
+    chains: chains with outcomes, several per problem.
+    chain_scores: method -> scores [M], of which the highest is chosen; -inf for
+      a chain that was not read whole.
+    vote_weights: [M] >= 0, weight of a chain's vote in `weighted_vote`.
+    ns: sizes n; those above the number of samples are left out.
+    seed: seed of votes and bootstrap.
+    resamples: number of bootstrap resamples.
   """
   groups = np.array(groups_of_equal_size(chains))  # [Q, N]
   correct = np.array([bool(chain.outcome) for chain in chains])[groups]
@@ -148,11 +154,13 @@ def localisation_section(
   seed: int,
   resamples: int,
 ) -> dict[str, Any]:
-  """ProcessBench's first-error F1 beside what needs no model.
+  """Computes ProcessBench's first-error F1, with baselines that need no model.
 
   Args:
-    threshold: a step below it is wrong; chosen on other problems.
-    position: of the position baseline; chosen on other problems.
+    threshold: steps that score below it are wrong; chosen on other problems.
+    position: step index of the position baseline; chosen on other problems.
+    seed: seed of the bootstrap.
+    resamples: number of bootstrap resamples.
   """
   values, mask, read = padded(chains, scores)
   first = np.array([first_error(chain.labels) for chain in chains])
@@ -173,10 +181,10 @@ def localisation_section(
 def calibration_section(
   chains: Sequence[Chain], scores: Sequence[np.ndarray]
 ) -> dict[str, Any]:
-  """Calibration of steps up to and including the first error."""
+  """Computes the calibration of steps up to and including the first error."""
   values, mask, read = padded(chains, scores)
   labels, known, _ = label_arrays(chains)
-  known &= steps.scored(mask, read)
+  known &= steps.scored_mask(mask, read)
   known &= steps.until_first_error(labels, known)
   return calibration.calibration(values, labels, known)
 
@@ -184,10 +192,10 @@ def calibration_section(
 def prmbench_section(
   chains: Sequence[Chain], scores: Sequence[np.ndarray]
 ) -> dict[str, Any]:
-  """PRMBench's protocol, by the class of error that the record names."""
+  """Computes PRMBench's numbers by error class, `meta['classification']`."""
   values, mask, read = padded(chains, scores)
   labels, known, _ = label_arrays(chains)
-  known &= steps.scored(mask, read)
+  known &= steps.scored_mask(mask, read)
   classes = [chain.meta.get('classification', '') for chain in chains]
   return prmbench.prmbench(values, labels, known, classes)
 
@@ -198,15 +206,15 @@ def diagnostics_section(
   chain_scores: np.ndarray,
   threshold: float,
 ) -> dict[str, Any]:
-  """Warning signs that accuracy alone does not show.
+  """Computes the warning signs that accuracy alone does not show.
 
-  Of chains that were read whole: where a chain is lowest, and whether it has a
-  flag, is not known of the others.
+  Only chains that were read whole count: the lowest score of other chains, and
+  whether they have a flagged step, is unknown.
   """
-  found = padded(chains, scores)
-  chains = [c for c, whole in zip(chains, found.whole, strict=True) if whole]
-  values, mask = found.values[found.whole], found.mask[found.whole]
-  chain_scores = chain_scores[found.whole]
+  arrays = padded(chains, scores)
+  chains = [c for c, whole in zip(chains, arrays.whole, strict=True) if whole]
+  values, mask = arrays.values[arrays.whole], arrays.mask[arrays.whole]
+  chain_scores = chain_scores[arrays.whole]
   first = np.array([first_error(chain.labels) for chain in chains], np.int64)
   result: dict[str, Any] = {
     'minimum_at_last': diagnostics.minimum_at_last(values, mask),
@@ -223,7 +231,7 @@ def diagnostics_section(
 def choose_on_dev(
   chains: Sequence[Chain], scores: Sequence[np.ndarray]
 ) -> tuple[float, int]:
-  """The threshold and the baseline's position, both best for F1 on dev."""
+  """Chooses the threshold and the baseline's position with the best dev F1."""
   values, mask, read = padded(chains, scores)
   first = np.array([first_error(chain.labels) for chain in chains])
   threshold, _ = localisation.choose_threshold(values, mask, first, read)

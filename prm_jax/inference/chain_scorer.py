@@ -1,7 +1,9 @@
-"""A PRM as a `policy.StepScorer` of whole chains, each scored once.
+"""Scores whole chains with a PRM, each in full: the step scorer of RL.
 
-Search asks for chains that grow, and `TreeScorer` reads each step of them once.
-RL asks for chains that are whole: packed into rows they are one call.
+    Scoring requests -> Scorer.score_many, packed into rows -> Scored
+
+Search scores chains as they grow and uses `TreeScorer`, which caches what it
+read. RL scores whole chains once, for which packed rows are cheaper.
 """
 
 from collections.abc import Sequence
@@ -13,13 +15,13 @@ from prm_jax.runtime.errors import UserError
 
 
 class ChainScorer:
-  """Scores whatever it is asked, from the beginning.
+  """Makes a `protocols.StepScorer` of a Scorer, without a cache.
 
   Args:
     scorer: the PRM.
 
   Attributes:
-    name: says which PRM it is.
+    name: identifies the PRM.
   """
 
   counts_flops = True
@@ -28,7 +30,7 @@ class ChainScorer:
     self.name, self._scorer = scorer.name, scorer
 
   def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
-    """See `policy.StepScorer`."""
+    """Returns the scores of each request; see `protocols.StepScorer`."""
     lengths = [self._length(request) for request in requests]
     asked = [
       (request.problem, request.steps)
@@ -49,7 +51,7 @@ class ChainScorer:
     ]
 
   def _length(self, request: Scoring) -> int:
-    """Tokens; 0 of a chain that cannot be read, or not to its end."""
+    """Returns the chain's tokens, 0 if it cannot be encoded to its end."""
     try:
       encoding = self._scorer.format.encode(request.problem, request.steps)
     except UserError:

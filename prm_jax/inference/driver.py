@@ -1,10 +1,13 @@
-"""Runs many coroutines, and asks the models for all of them together.
+"""Runs the coroutines of many items, and asks the models for all together.
 
-Between work that thinks of one item each (a chain to label, a problem to
-search) and models that are fast when much is asked at once. In rounds: all that
-wait are gathered, each model is asked once, the answers go back. A round is
-bounded, for between two of them the job is seen to: what ended is written down,
-and SIGTERM heard.
+    items -> coroutines that yield Requests, Questions and Scorings
+      -> rounds: one call of each model for all that wait -> answers
+      -> chains of every item that ended
+
+Label sources and searches are written for one item (a chain to label, a problem
+to search), while models are fast when much is asked at once. The size of a
+round is bounded because jobs write down what ended, and notice SIGTERM, between
+two rounds.
 """
 
 import dataclasses
@@ -35,25 +38,25 @@ from prm_jax.inference.protocols import (
 )
 from prm_jax.runtime.errors import UserError
 
-# Of a policy that answers within seconds whatever it is asked.
+# Samples of a round, for models that answer these within seconds.
 AT_ONCE = 4096
 Asked = Sequence[Request | Question | Scoring]
 Answers = list[list[Completion | None] | list[Reply | None] | list[Scored]]
-# An item's work: asks until it can give chains.
+# The coroutine of an item: yields questions and returns chains.
 Work = Generator[Asked, Answers, Sequence[Chain]]
 
 
 class Cost(NamedTuple):
-  """What an item took.
+  """Counts what an item cost.
 
   Attributes:
-    tokens: written by a policy or judge.
-    prompt_tokens: read by it.
+    tokens: tokens written by the policy or judge.
+    prompt_tokens: tokens read by the policy or judge.
     calls: completions and replies asked for.
-    lost: of them could not be had.
-    seconds: since this process finished its item before; their sum is the time
-      that was spent on finished items.
-    scored_tokens: read by a PRM.
+    lost: completions and replies that could not be obtained.
+    seconds: time since this process finished its previous item; the sum over
+      items is the time spent on finished items.
+    scored_tokens: tokens read by the PRM.
   """
 
   tokens: int = 0
@@ -65,14 +68,15 @@ class Cost(NamedTuple):
 
 
 class Ended(NamedTuple):
-  """An item that came to its end.
+  """Reports an item that ended.
 
   Attributes:
-    index: its number in the job.
-    chains: what came of it; none where it failed.
-    failed: why, in a line; '' where it did not.
-    interrupted: whether it was brought to its end because a model gave up:
-      what came of it is the best so far.
+    index: the item's number in the job.
+    chains: the item's result; none if it failed.
+    failed: why it failed, in one line; '' if it did not.
+    cost: what it cost.
+    interrupted: whether it was ended early because a model gave up; its result
+      is then the best so far.
   """
 
   index: int
@@ -83,21 +87,21 @@ class Ended(NamedTuple):
 
   @property
   def open(self) -> bool:
-    """Whether more may come of it the next time: answers could not be had.
+    """Returns whether trying again may give more, as answers were missing.
 
-    With all answers the same comes of it whenever it is tried. What was done
-    without some of its answers stays as it is, and the ledger says how many
-    are: a server may refuse one call of an item for ever.
+    An item that has all its answers always gives the same result. An item that
+    succeeded without some answers is not tried again, because a server may
+    refuse one of its calls forever; the ledger counts these items.
     """
     return self.interrupted or bool(self.failed and self.cost.lost)
 
 
 class CannotDo(Exception):
-  """Nothing can come of this item; of the others it can. One line says why."""
+  """Ends one item, whose reason it names in a line; others continue."""
 
 
 class Models(NamedTuple):
-  """Who answers; None where nobody asks."""
+  """Holds the models that answer; None for those that no item asks."""
 
   policy: Policy | None = None
   judge: Judge | None = None
@@ -106,10 +110,13 @@ class Models(NamedTuple):
 
 @dataclasses.dataclass
 class _Flight:
-  """Work that has begun.
+  """Holds an item whose coroutine has begun.
 
   Attributes:
-    asked: what it waits for.
+    index: the item's number in the job.
+    work: its coroutine.
+    asked: the questions whose answers it waits for.
+    cost: what it cost so far.
   """
 
   index: int
@@ -119,11 +126,11 @@ class _Flight:
 
   @property
   def samples(self) -> int:
-    """How many it waits for."""
-    return sum(each.samples for each in self.asked)
+    """Returns how many answers it waits for."""
+    return sum(question.samples for question in self.asked)
 
-  def go_on(self, answers: Answers | CannotDo | None) -> Ended | None:
-    """Sends answers (None at first); what came of it, where it ended."""
+  def resume(self, answers: Answers | CannotDo | None) -> Ended | None:
+    """Sends answers (None at first); returns the result if the item ended."""
     try:
       if isinstance(answers, CannotDo):
         self.asked = self.work.throw(answers)
@@ -144,12 +151,12 @@ class _Flight:
     flat = [it for several in answers for it in several]
     scored = [it for it in flat if isinstance(it, Scored)]
     calls = len(flat) - len(scored)
-    said = [it for it in flat if isinstance(it, Completion | Reply)]
+    written = [it for it in flat if isinstance(it, Completion | Reply)]
     self.cost = Cost(
-      self.cost.tokens + sum(it.tokens for it in said),
-      self.cost.prompt_tokens + sum(it.prompt_tokens for it in said),
+      self.cost.tokens + sum(it.tokens for it in written),
+      self.cost.prompt_tokens + sum(it.prompt_tokens for it in written),
       self.cost.calls + calls,
-      self.cost.lost + calls - len(said),
+      self.cost.lost + calls - len(written),
       scored_tokens=self.cost.scored_tokens + sum(it.tokens for it in scored),
     )
 
@@ -162,24 +169,23 @@ def drive(
   between: Callable[[], None] = lambda: None,
   at_once: int = AT_ONCE,
 ) -> Iterator[Ended]:
-  """Does the work of every item; gives each as it ends.
+  """Runs the coroutine of every item, and yields each item as it ends.
 
-  What comes of an item depends on its own work and the answers to it only: not
-  on `concurrent` or `at_once`, on the order, or on what else is in flight.
+  An item's result depends only on its coroutine and the answers to it: not on
+  `concurrent`, `at_once`, the order, or the other items in flight.
 
   Args:
     indices: numbers of the items.
-    start: makes an item's work.
-    models: who answers.
-    concurrent: how many items are in flight at most.
-    between: called before each round of asking; what it raises ends it all.
-    at_once: samples that a round asks for at most, but for one item that wants
-      more.
+    start: makes the coroutine of an item.
+    models: the models that answer.
+    concurrent: most items in flight.
+    between: called before each round; an exception from it ends the loop.
+    at_once: most samples of a round, unless a single item asks for more.
 
   Raises:
-    UserError: nobody is there to answer, or a model gave up; first what is in
-      flight is told so by a CannotDo, and given as `interrupted`.
-    Exception: a defect of the work, with a note that names the item.
+    UserError: a model is missing or gave up. Before that, all items in flight
+      receive a CannotDo and are yielded as `interrupted`.
+    Exception: a defect of a coroutine, with a note that names the item.
   """
   open_items = iter(indices)
   flying: list[_Flight] = []
@@ -196,47 +202,47 @@ def drive(
       (index := next(open_items, None)) is not None
     ):
       flight = _Flight(index, start(index), (), Cost())
-      if ended := flight.go_on(None):
+      if ended := flight.resume(None):
         yield timed(ended)
       else:
         flying.append(flight)
     if not flying:
       return
     between()
-    # The oldest first, so that items end and few are lost half done.
+    # The oldest items come first, so that few are unfinished at any time.
     wanted = itertools.accumulate(flight.samples for flight in flying)
     fitting = sum(total <= at_once for total in wanted)
     asking, waiting = flying[: fitting or 1], flying[fitting or 1 :]
-    still = []
+    unfinished = []
     try:
-      said = _ask_together([f.asked for f in asking], models)
+      answered = _ask_together([f.asked for f in asking], models)
     except CannotAsk as error:
-      # The others ask again, without those.
-      said = [_refusal(flight.asked, error.requests) for flight in asking]
+      # The other items ask again in the next round.
+      answered = [_refusal(flight.asked, error.requests) for flight in asking]
     except UserError as error:
-      # What they have found by now is an answer; a search has its best so far.
+      # Items may still return what they found: a search has its best so far.
       for flight in flying:
-        if ended := flight.go_on(CannotDo(str(error))):
+        if ended := flight.resume(CannotDo(str(error))):
           yield timed(ended._replace(interrupted=True))
       raise
-    for flight, answers in zip(asking, said, strict=True):
-      if answers is None or not (ended := flight.go_on(answers)):
-        still.append(flight)
+    for flight, answers in zip(asking, answered, strict=True):
+      if answers is None or not (ended := flight.resume(answers)):
+        unfinished.append(flight)
       else:
         yield timed(ended)
-    flying = still + waiting
+    flying = unfinished + waiting
 
 
 def _refusal(asked: Asked, refused: Mapping[Request, str]) -> CannotDo | None:
-  """Why an item cannot go on; None where all that it asked can be asked."""
-  reasons = [refused[each] for each in asked if each in refused]
+  """Returns why an item cannot continue, or None if it can."""
+  reasons = [refused[request] for request in asked if request in refused]
   return CannotDo(reasons[0]) if reasons else None
 
 
 def _ask_together(asked: Sequence[Asked], models: Models) -> list[Answers]:
-  """One call of each model; what was asked together is answered together."""
+  """Calls each model once, and returns the answers to each item's questions."""
   flat = [it for several in asked for it in several]
-  said: dict[type, Iterator] = {}
+  replies: dict[type, Iterator] = {}
   for kind, name, ask, cure in (
     (Request, 'policy', 'complete', 'policy.kind'),
     (Question, 'judge', 'ask', 'policy.kind=endpoint'),
@@ -248,8 +254,8 @@ def _ask_together(asked: Sequence[Asked], models: Models) -> list[Answers]:
       raise UserError(
         f'this job asks a {name} and there is none; set --config.{cure}'
       )
-    said[kind] = iter(getattr(model, ask)(these) if these else ())
-  answers = [[next(said[type(it)]) for it in several] for several in asked]
-  # Fewer have failed in `next`; more would be another's.
-  assert all(next(left, None) is None for left in said.values())
+    replies[kind] = iter(getattr(model, ask)(these) if these else ())
+  answers = [[next(replies[type(it)]) for it in several] for several in asked]
+  # Too few answers fail in `next`; too many would belong to other questions.
+  assert all(next(left, None) is None for left in replies.values())
   return answers

@@ -1,6 +1,8 @@
-"""What a perfect PRM would say of the arithmetic domain's chains.
+"""Scores chains of the arithmetic domain exactly, as a perfect PRM would.
 
-An upper bound for trained ones, and the truth that search is tested with.
+    Scoring requests -> the domain's exact values -> Scored
+
+Search experiments use it as an upper bound of trained PRMs, and tests as truth.
 """
 
 import functools
@@ -17,12 +19,16 @@ KINDS = ('value', 'steps')
 
 
 class ExactScorer:
-  """A `policy.StepScorer` that knows.
+  """Is a `protocols.StepScorer` that knows the truth.
 
   Args:
-    config: the domain; its solver's beliefs where values are asked for.
-    kind: 'value': the exact probability that the solver ends right from here;
-      'steps': 1 for a right step, 0 for a wrong one, as the verifier has it.
+    config: the domain; 'value' needs its solver's beliefs, too.
+    kind: 'value' scores a step with the exact probability that the solver ends
+      with the right answer from there; 'steps' with 1 if the verifier calls
+      the step right and 0 if wrong.
+
+  Raises:
+    UserError: the kind is unknown.
   """
 
   counts_flops = False
@@ -38,20 +44,20 @@ class ExactScorer:
     self._values = functools.lru_cache(maxsize=65_536)(self._values_of)
 
   def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
-    """See `policy.StepScorer`. It reads no tokens.
+    """Returns the scores of each request; no tokens are read.
 
     Raises:
       UserError: a problem is not of this domain or has another modulus.
     """
-    return [[Scored(self._scores(each), 0)] for each in requests]
+    return [[Scored(self._scores(request), 0)] for request in requests]
 
-  def _scores(self, asked: Scoring) -> tuple[float, ...]:
-    right = arithmetic_text.check_steps(asked.problem, asked.steps)
+  def _scores(self, request: Scoring) -> tuple[float, ...]:
+    right = arithmetic_text.check_steps(request.problem, request.steps)
     if self._kind == 'steps':
       return tuple(map(float, right))
-    values = self._values(asked.problem)
+    values = self._values(request.problem)
     scores = []
-    for p, step in enumerate(asked.steps, 1):
+    for p, step in enumerate(request.steps, 1):
       state = arithmetic_text.result_of(step)
       known = state is not None and state < self._modulus and p < len(values)
       scores.append(float(values[p, state]) if known else 0.0)
@@ -61,8 +67,8 @@ class ExactScorer:
     written = arithmetic_text.read_problem(problem)
     if written.modulus != self._modulus:
       raise UserError(
-        f'{problem[:60]!r} is modulo {written.modulus}, the exact values are '
-        f'modulo {self._modulus}; give them the same modulus'
+        f'{problem[:60]!r} is modulo {written.modulus}, but the exact values '
+        f'are for modulo {self._modulus}; use the same modulus'
       )
     ops, operands = zip(*written.parts, strict=True)
     alone = arithmetic.Problems(

@@ -1,7 +1,8 @@
-"""The transformer as a Policy: requests in, whole steps out.
+"""Samples steps with a trained language model: requests in, completions out.
 
-`Generator` encodes requests, has a `Writer` (writer.py) sample what follows
-and turns the ids back into steps.
+    Request -> ids -> Writer (writer.py) -> sampled ids -> whole steps
+
+loading.py makes a `Generator` of a training run.
 """
 
 import dataclasses
@@ -26,29 +27,32 @@ from prm_jax.runtime.errors import UserError
 
 
 class Sample(NamedTuple):
-  """A completion, and the ids that it was read from."""
+  """Holds a completion and the ids that it was decoded from."""
 
-  ids: tuple[int, ...]  # what it goes on from
+  ids: tuple[int, ...]  # of the request: problem and steps so far
   written: Written
   completion: Completion
 
 
 class Generator:
-  """A trained language model, ready to write: a `policy.Policy`.
+  """Is a `protocols.Policy` that samples from a trained language model.
 
   Args:
-    params: of its backbone, as `init_params` gives them. They are kept in
-      another form: what is given may be deleted.
-    fmt: a policy's format: an end, and one separator id.
-    seed: of all samples, see `policy.sample_seed`.
-    name: which policy it is; how it samples is added.
+    params: backbone parameters as from `init_params`; they are copied into
+      another form, so the caller may delete them.
+    model: the backbone's architecture.
+    fmt: a policy's format, with an end id and a single separator id.
+    mesh: devices to sample on.
+    sampling: how tokens are drawn, and for how many chains at once.
+    seed: seeds all samples, see `protocols.sample_seed`.
+    name: identifies the parameters; the sampling is added to it.
 
   Attributes:
-    name: see `policy.Policy`.
+    name: see `protocols.Policy`.
 
   Raises:
-    UserError: the format is no policy's, or the slots do not divide over the
-      mesh.
+    UserError: the format is not a policy's, or the slots do not divide over
+      the mesh.
   """
 
   counts_flops = True
@@ -75,32 +79,32 @@ class Generator:
     stops = Stops(fmt.separator[0], fmt.end)
     self._writer = Writer(params, model, mesh, sampling, stops, fmt.max_length)
     values = dataclasses.asdict(sampling) | {'seed': seed}
-    for no_sample_depends_on in ('slots', 'kept'):
-      del values[no_sample_depends_on]
+    # Samples depend on neither.
+    del values['slots'], values['kept']
     self.name = ','.join([name, *(f'{k}={v}' for k, v in values.items())])
 
   @property
   def stats(self) -> SamplingStats:
-    """What was written so far."""
+    """Returns counts of what was written so far."""
     return self._writer.stats
 
   def forget(self) -> None:
-    """Goes on from nothing that was kept: prompts are read again."""
+    """Empties the cache of kept chains, so that prompts are read again."""
     self._writer.forget()
 
   def take(self, params: Any) -> None:
-    """Writes with these parameters of its backbone from now on."""
+    """Replaces the backbone's parameters by others of the same shapes."""
     self._writer.take(params)
 
   def complete(self, requests: Sequence[Request]) -> list[list[Completion]]:
-    """See `policy.Policy`: `samples` completions of each request.
+    """Returns `samples` completions of each request; see `protocols.Policy`.
 
-    Where the window has no room for a whole step, completions say `no_room`. A
-    blank step, or one with special tokens in it, ends a completion unfinished,
-    before that step.
+    Completions have `no_room` set if the window has no room for a whole step.
+    A step that is blank or has special tokens in it is dropped and ends its
+    completion unfinished.
 
     Raises:
-      CannotAsk: the tokenizer has no tokens for some.
+      CannotAsk: the tokenizer cannot encode some of the requests.
     """
     return [
       [sample.completion for sample in samples]
@@ -108,7 +112,7 @@ class Generator:
     ]
 
   def sample(self, requests: Sequence[Request]) -> list[list[Sample]]:
-    """`complete`, with the ids of all."""
+    """Returns what `complete` does, together with the ids."""
     encoded, refused = [], {}
     for request in requests:
       try:
@@ -133,21 +137,21 @@ class Generator:
     ]
 
   def encode(self, request: Request) -> tuple[int, ...]:
-    """The ids that a request's completions go on from."""
+    """Returns the ids of a request's problem and steps."""
     ids = self.format.encode_prompt(request.problem)
     for i, step in enumerate(request.steps):
       ids += self.format.encode_step(step, i == 0)
     return tuple(ids)
 
   def write(self, jobs: Sequence[Job]) -> list[Written]:
-    """Samples as ids, with the log-probability of each."""
+    """Returns each job's sample as ids with their log-probabilities."""
     return self._writer.write(jobs)
 
   def _completion(self, job: Job, written: Written) -> Completion:
     tokens = written.tokens.tolist()
     steps, finished = read_steps(self.format, self._special, tokens)
     stops = {self.format.separator[0], self.format.end}
-    # Neither stopped nor as long as it might be: the window cut it.
+    # A sample that is short and has no stop was cut off by the window.
     most = self._writer.sampling.max_tokens
     no_room = len(tokens) < most and stops.isdisjoint(tokens)
     return Completion(
@@ -164,10 +168,10 @@ class Generator:
 def writing_flops(
   model: TransformerConfig, length: int, written: Written
 ) -> float:
-  """FLOPs of a sample after `length` ids, and of reading these for it.
+  """Returns the FLOPs of a sample after `length` ids, and of reading these.
 
-  A token is written by reading the one before it, up to its logits; the rest of
-  a prompt is read without them.
+  Writing a token means reading the one before it, with its logits; the rest of
+  the prompt is read without logits.
   """
   n, last = len(written.tokens), length - 1
   flops = chain_flops(model, last, n, n)
@@ -177,7 +181,7 @@ def writing_flops(
 
 
 def special_ids(fmt: StepFormat) -> frozenset[int]:
-  """The ids that no text of a step may have."""
+  """Returns the ids that may not occur within a step."""
   tokenizer = fmt.tokenizer
   if isinstance(tokenizer, HuggingFaceTokenizer):
     return frozenset(map(tokenizer.id_of, tokenizer.specials))
@@ -187,15 +191,16 @@ def special_ids(fmt: StepFormat) -> frozenset[int]:
 def read_steps(
   fmt: StepFormat, special: frozenset[int], tokens: Sequence[int]
 ) -> tuple[tuple[str, ...], bool]:
-  """Whole steps, and whether the chain was ended after them.
+  """Decodes whole steps; returns them and whether the chain ended after them.
 
-  Ends before a blank step, and before one that has special tokens in it. A
-  last step that the end follows without a separator is whole: models that were
-  not trained here end their chains like that.
+  Decoding stops before a blank step and before one that has special tokens in
+  it. A last step counts as whole if the end follows it without a separator,
+  because models from elsewhere end their chains in this way.
 
   Args:
-    special: from `special_ids`.
-    tokens: what a policy wrote, from the beginning of a step on.
+    fmt: the policy's format.
+    special: ids from `special_ids`.
+    tokens: ids that a policy wrote, from the beginning of a step.
   """
   separator = fmt.separator[0]
   steps: list[str] = []
@@ -209,7 +214,7 @@ def read_steps(
       continue
     text = '' if special.intersection(ids) else fmt.tokenizer.decode(ids)
     if separator not in special:
-      # A separator that is text, as a line feed is, may be in other tokens.
+      # A separator that is text, such as a line feed, may be part of others.
       text = text.replace(fmt.tokenizer.decode([separator]), ' ')
     if not text.strip():
       break

@@ -1,7 +1,9 @@
 """Decides what a right answer is, for labels, search, evaluation and rewards.
 
-Answers are compared by `data/verify/answers.py`; the arithmetic domain writes a
-number in one way only, so there the text decides.
+    problem, final answer, true answer -> data/verify/answers.py -> right or not
+
+The arithmetic domain writes each number in one way only, so there equal text
+decides.
 """
 
 import functools
@@ -16,13 +18,13 @@ from prm_jax.inference.protocols import Completion
 
 
 def truth_of(chain: Chain) -> str:
-  """The right answer of a chain's problem.
+  """Returns the right answer of a chain's problem.
 
-  It stands in `meta['truth']`; the arithmetic domain's problems have theirs in
-  themselves; a chain whose outcome is right has it as its own.
+  It is `meta['truth']` if that is given. Problems of the arithmetic domain are
+  computed, and a chain with a right outcome gives its own answer.
 
   Raises:
-    CannotDo: nobody knows it.
+    CannotDo: the right answer is not known.
   """
   if 'truth' in chain.meta:
     return str(chain.meta['truth'])
@@ -36,7 +38,7 @@ def truth_of(chain: Chain) -> str:
 
 
 class _Undecided(Exception):
-  """Raised, not returned: what is raised is not cached."""
+  """Reports a time limit; it is raised because lru_cache keeps results."""
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -48,10 +50,7 @@ def _equal(answer: str, other: str) -> bool:
 
 
 def same_answer(problem: str, answer: str, other: str) -> bool | None:
-  """Are two answers to a problem the same? None: not found out in time.
-
-  The arithmetic domain writes a number in one way, so text decides there.
-  """
+  """Returns whether two answers are equal, None if time ran out first."""
   if answer == other or arithmetic_text.is_problem(problem):
     return answer == other
   try:
@@ -61,7 +60,7 @@ def same_answer(problem: str, answer: str, other: str) -> bool | None:
 
 
 def ends_right(problem: str, steps: Sequence[str], truth: str) -> bool | None:
-  """Does the last step state the right answer? None: not found out in time."""
+  """Returns whether the last step states the true answer, None if unknown."""
   answer = final_answer(steps) if steps else None
   return answer is not None and same_answer(problem, answer, truth)
 
@@ -72,15 +71,16 @@ def is_right(
   truth: str,
   before: tuple[str, ...] = (),
 ) -> bool | None:
-  """Does a completion end its chain, and with the right answer?
+  """Returns whether a completion ends its chain with the right answer.
 
-  What a limit cut off may state the right number on its way, and is wrong.
+  An unfinished chain is wrong, even if the right number appears in it.
 
   Args:
-    before: the steps of its request.
+    truth: the right answer.
+    before: the steps that the completion continues.
 
   Returns:
-    None where the answer could not be compared in time: nobody knows.
+    None if the answers could not be compared within the time limit.
   """
   steps = (*before, *completion.steps)
   return completion.finished and ends_right(problem, steps, truth)

@@ -1,10 +1,11 @@
-"""What a Writer read and wrote, to be gone on from: `SamplingConfig.kept`.
+"""Caches keys and values of chains that search may continue.
 
-    prompts -> what is kept of each is gathered, the rest is read
+    prompts -> what is cached of each is gathered, the rest is read
     chains that end -> their slots' keys and values -> the PrefixStore
 
-The token that ended a step (or the prompt) was written but not read yet: it is
-read with what goes on from there, so pieces begin with such a token.
+`SamplingConfig.kept` sets its size. The token that ended a step or a prompt has
+been written but not read: it is read with what follows it, so every piece but
+the first begins with such a token.
 """
 
 import itertools
@@ -21,26 +22,30 @@ from prm_jax.models import Cache, TransformerConfig, prefix_store
 from prm_jax.models.prefix_store import Ids, PrefixStore, index_of
 
 SMALLEST_BUCKET = 32
-SMALLEST_COPY = 64  # tokens that are put into the store in one call, and
-LARGEST_COPY = 4096  # the most
+# Fewest and most tokens that one call copies into the store.
+SMALLEST_COPY = 64
+LARGEST_COPY = 4096
 
 
-def pieces_of(ids: Sequence[int], stops: Stops) -> list[Ids]:
-  """The ids in parts, each but the first from a separator or end on."""
+def split_pieces(ids: Sequence[int], stops: Stops) -> list[Ids]:
+  """Splits ids into pieces; each but the first begins with a stop id."""
   starts = [i for i, token in enumerate(ids) if not i or token in stops]
   bounds = itertools.pairwise([*starts, len(ids)])
   return [tuple(ids[start:end]) for start, end in bounds]
 
 
 class KeptChains:
-  """A PrefixStore of one Writer.
+  """Connects a Writer to a PrefixStore.
 
   Args:
-    slots: tokens that are kept, the latest used.
-    call: runs a program of the Writer by name, for some sizes.
+    config: the backbone's architecture.
+    mesh: devices that hold the store.
+    stops: ids that end steps and chains.
+    slots: number of tokens that are kept; the least recently used are dropped.
+    call: `Writer.call`, which runs a program by name.
 
   Attributes:
-    programs: those that the Writer has for this, by name.
+    programs: programs that the Writer runs for this cache, by name.
   """
 
   def __init__(
@@ -63,19 +68,20 @@ class KeptChains:
     }
 
   def forget(self) -> None:
-    """Keeps nothing of what there was so far."""
+    """Empties the store."""
     self._store.clear()
 
   def read(self, prompts: Sequence[Ids]) -> tuple[Cache, list[int]]:
-    """Keys and values of all but the last token of prompts, a row each.
+    """Returns keys and values of all but the last token of each prompt.
 
     Returns:
-      A cache of as many rows or more, and how many tokens of each prompt were
-      kept, so that they were not read.
+      A cache with a row for each prompt (and perhaps more), and how many
+      tokens of each prompt were in the store and did not have to be read.
     """
     self._store.begin()
     known = [
-      self._store.find(pieces_of(ids, self._stops)[:-1])[-1] for ids in prompts
+      self._store.find(split_pieces(ids, self._stops)[:-1])[-1]
+      for ids in prompts
     ]
     first = [len(piece.slots) for piece in known]
     new = [ids[n:-1] for ids, n in zip(prompts, first, strict=True)]
@@ -94,17 +100,16 @@ class KeptChains:
     return cache, first
 
   def write(self, cache: Cache, chains: Sequence[tuple[int, Ids]]) -> None:
-    """Keeps chains up to the last token that ends a step, for which there is
-    room.
+    """Stores chains up to their last stop id, as far as there is room.
 
     Args:
-      cache: holds the keys and values of all but their last tokens.
-      chains: row in the cache, and ids.
+      cache: holds the keys and values of all but the chains' last tokens.
+      chains: row in the cache and ids of each chain.
     """
     try:
       self._copy(cache, self._make_room(chains))
     except BaseException:
-      # Pieces may be in the tree whose keys and values were never written.
+      # The tree may hold pieces whose keys and values were never written.
       self._store.clear()
       raise
 
@@ -114,7 +119,7 @@ class KeptChains:
     self._store.begin()
     copied = [np.zeros((3, 0), int)]
     for row, ids in chains:
-      pieces = pieces_of(ids, self._stops)[:-1]
+      pieces = split_pieces(ids, self._stops)[:-1]
       path = self._store.find(pieces)
       for own in pieces[len(path) - 1 :]:
         piece = self._store.add(path[-1], own)
@@ -133,7 +138,7 @@ class KeptChains:
       part = tokens[:, at : at + LARGEST_COPY]
       n = bucket(part.shape[1], SMALLEST_COPY)
       filled = np.zeros((3, n), np.int32)
-      filled[2] = self._store.slots + 1  # beyond the pool: goes nowhere
+      filled[2] = self._store.slots + 1  # beyond the pool, so it is dropped
       filled[:, : part.shape[1]] = part
       self._store.pool = self._call(
         'keep', (n, B, S), self._store.pool, cache, *filled

@@ -1,7 +1,9 @@
-"""Opening a training run: a PRM to a Scorer, a policy to a Generator.
+"""Opens training runs: a PRM as a Scorer, a policy as a Generator.
 
-A workdir says in model.json, beside the tokenizer where it is not built in,
-what its parameters mean, so that it can be moved and opened anywhere.
+    model.json, tokenizer.json, checkpoints -> description, parameters -> object
+
+model.json describes the parameters of a workdir completely (with tokenizer.json
+if the tokenizer is not built in), so a workdir can be moved anywhere.
 """
 
 import contextlib
@@ -42,12 +44,16 @@ from prm_jax.training.train_state import make_params, placed_shapes, stored
 
 @dataclasses.dataclass(frozen=True)
 class ModelDescription:
-  """All that is needed to read parameters.
+  """Describes the parameters of a run.
 
   Attributes:
-    head: None of a policy, which has none.
-    separator, end: of the format, '' where the tokenizer has its own.
-    best_metric: by which the best checkpoint is found, '' for the latest.
+    model: the backbone's architecture.
+    head: the PRM's head; None for a policy.
+    lora: the adapters; their rank is 0 if there are none.
+    format: how problems and steps become ids.
+    separator: the format's separator, '' if the tokenizer has its own.
+    end: the format's end, '' if the tokenizer has its own.
+    best_metric: metric that chooses the best checkpoint, '' for the latest.
   """
 
   model: TransformerConfig
@@ -59,7 +65,7 @@ class ModelDescription:
   best_metric: str = ''
 
   def abstract_params(self, mesh: Mesh) -> Any:
-    """Shapes and shardings of the parameters as trained, without values."""
+    """Returns shapes and shardings of the parameters as trained."""
     shapes = jax.eval_shape(
       lambda key: stored(
         make_params(key, self.model, self.head, self.lora), self.model
@@ -69,17 +75,17 @@ class ModelDescription:
     return placed_shapes(shapes, mesh)
 
   def with_model(self, **changes: Any) -> 'ModelDescription':
-    """The same with other values of its TransformerConfig."""
+    """Returns a copy with other values in its TransformerConfig."""
     model = dataclasses.replace(self.model, **changes)
     return dataclasses.replace(self, model=model)
 
   def merged(self, params: Any, give_away: bool = False) -> Any:
-    """Parameters as trained -> {'backbone', 'head'}, adapters merged.
-
-    A policy's are {'backbone'}.
+    """Returns {'backbone', 'head'} with adapters merged; a policy has no head.
 
     Args:
-      give_away: the merged backbone may take the memory of that in `params`.
+      params: parameters as trained.
+      give_away: whether the merged backbone may take over the memory of the
+        backbone in `params`.
     """
     if not self.lora.rank:
       return params
@@ -94,7 +100,7 @@ class ModelDescription:
 def write_description(
   workdir: paths.Path, description: ModelDescription
 ) -> None:
-  """Writes model.json and, where it is not built in, tokenizer.json."""
+  """Writes model.json, and tokenizer.json unless the tokenizer is built in."""
   fmt = description.format
   name = fmt.tokenizer.name
   if isinstance(fmt.tokenizer, HuggingFaceTokenizer):
@@ -118,25 +124,29 @@ def write_description(
 
 
 def read_description(workdir: paths.Path) -> ModelDescription:
-  """What write_description wrote; a UserError where it is not that."""
+  """Reads what write_description wrote.
+
+  Raises:
+    UserError: model.json is missing or damaged, or describes no such model.
+  """
   path = workdir / 'model.json'
-  said = paths.read_json(path, DELETE)
+  values = paths.read_json(path, DELETE)
   try:
-    fmt, model = said['format'], dict(said['model'])
+    fmt, model = values['format'], dict(values['model'])
     if scaling := model['rope_scaling']:
       model['rope_scaling'] = RopeScaling(**scaling)
     tokenizer = fmt['tokenizer']
-    end = fmt.get('end', '')  # runs before there were policies have none
+    end = fmt.get('end', '')  # early versions did not write it
     if tokenizer == 'tokenizer.json':
       tokenizer = read_tokenizer(workdir)
     described = ModelDescription(
       TransformerConfig(**model),
-      said['head'] and HeadConfig(**said['head']),
-      LoraConfig(**said['lora']),
+      values['head'] and HeadConfig(**values['head']),
+      LoraConfig(**values['lora']),
       make_format(tokenizer, fmt['max_length'], fmt['separator'], end),
       fmt['separator'],
       end,
-      said['best_metric'],
+      values['best_metric'],
     )
   except (KeyError, TypeError) as error:
     raise UserError(
@@ -161,12 +171,14 @@ def open_checkpoint(
   step: int | None = None,
   mesh: Mesh | None = None,
 ) -> tuple[Any, Mesh, int]:
-  """The parameters of a run, adapters merged, their mesh, and their step.
+  """Returns a run's parameters with adapters merged, their mesh and step.
 
   Args:
-    step: of a checkpoint; by default the best by the run's own metric, or the
-      last where it has none.
-    mesh: that holds them; by default over all devices of all processes.
+    workdir: the run's workdir.
+    described: the run's description.
+    step: step of a checkpoint; by default the best by the run's own metric, or
+      the last if it has none.
+    mesh: devices to hold them; by default all devices of all processes.
 
   Raises:
     UserError: there is no checkpoint, or it is damaged.
@@ -179,7 +191,7 @@ def open_checkpoint(
 
 
 def best_step(workdir: paths.Path, described: ModelDescription) -> int:
-  """The step of the checkpoint that `open_checkpoint` opens by default."""
+  """Returns the step that `open_checkpoint` opens by default."""
   with contextlib.closing(_checkpoints(workdir, described)) as checkpoints:
     return _best(checkpoints, workdir)
 
@@ -211,22 +223,23 @@ def load(
   dtype: str = '',
   **options: Any,
 ) -> Scorer:
-  """Opens the PRM that a run left in `path` (its workdir), or a published one.
+  """Opens a PRM: one that was trained here, or a published one.
 
   Args:
-    path: a workdir, on disk or at gs://, or what `published.open_published`
-      takes: the folder of a published PRM, 'hf://owner/name'.
-    step: of a run's checkpoint; by default the best by the run's own metric,
-      or the last where it has none.
-    style: of a published PRM that does not tell, one of `published.STYLES`.
-    mesh: it scores on; by default over all devices, and all processes have to
-      ask it the same. On its own devices each may ask what it likes.
-    dtype: that the backbone is kept and computed in, 'float32' or 'bfloat16';
-      by default a run's own, and float32 of a published PRM.
-    **options: more of `published.open_published`.
+    path: the workdir of a training run, on disk or at gs://; the folder of a
+      published PRM; or 'hf://owner/name'.
+    step: step of a run's checkpoint; by default the best by the run's own
+      metric, or the last if it has none.
+    style: one of `published.STYLES`, for a published PRM whose weights do not
+      show it.
+    mesh: devices to score on; by default all. Processes that share a mesh must
+      all ask the same; on its own devices each may ask anything.
+    dtype: type of the backbone's parameters and computation, 'float32' or
+      'bfloat16'; by default the run's own, or float32 for a published PRM.
+    **options: further arguments of `published.open_published`.
 
   Raises:
-    UserError: there is neither, or its checkpoint is damaged.
+    UserError: there is no PRM at this path, or its checkpoint is damaged.
   """
   published = functools.partial(
     open_published,
@@ -286,17 +299,18 @@ def load_policy(
   seed: int = 0,
   mesh: Mesh | None = None,
 ) -> Generator:
-  """Opens the policy that a run left in `path` (its workdir), ready to write.
+  """Opens a policy that was trained here.
 
   Args:
-    path: a workdir, on disk or at gs://.
-    step: of a checkpoint; by default the best by the run's own metric.
-    seed: of all samples, see `policy.sample_seed`.
-    mesh: it writes on; by default over all devices, and all processes have to
-      ask it the same. On its own devices each may ask what it likes.
+    path: the run's workdir, on disk or at gs://.
+    sampling: how tokens are drawn, and for how many chains at once.
+    step: step of a checkpoint; by default the best by the run's own metric.
+    seed: seeds all samples, see `protocols.sample_seed`.
+    mesh: devices to sample on; by default all. Processes that share a mesh must
+      all ask the same; on its own devices each may ask anything.
 
   Raises:
-    UserError: there is no policy, or its checkpoint is damaged.
+    UserError: there is no policy at this path, or its checkpoint is damaged.
   """
   workdir = paths.open_path(path)
   with paths.told_in_a_line(workdir):
@@ -325,10 +339,11 @@ def load_policy(
 
 
 def run_name(workdir: paths.Path, step: int) -> str:
-  """Says which parameters a run had at a step, wherever its workdir is now.
+  """Returns a name of a run's parameters at a step, wherever the workdir is.
 
-  Config and data determine them; hashing the arrays would read them twice. The
-  baseline of a job lies in a folder of its workdir, which has these.
+  It is a hash of config and data, which determine the parameters; hashing the
+  parameters themselves would read them twice. A job keeps its baseline in a
+  subfolder of its workdir, so that config and data are in the parent.
   """
   texts = [(workdir / 'model.json').read_text()]
   job = workdir

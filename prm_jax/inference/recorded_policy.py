@@ -1,10 +1,10 @@
-"""Recorded chains as a policy: a search over what was sampled before.
+"""Replays recorded chains as a policy, so that search needs no model.
 
-The chains of a sampling job -> RecordedPolicy.complete -> the same chains
+    chains of a sampling job -> RecordedPolicy.complete -> the same chains
 
-Nothing is computed: sample i of a problem is the chain with this number in its
-id, and its tokens are those that it took when it was sampled. A sampling job
-leaves out what has no step: these samples are lost.
+Sample i of a problem is the chain with this number in its id, and its tokens
+are those that it took when it was sampled. A sampling job drops chains without
+a step, so these samples are reported as lost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,18 @@ from prm_jax.runtime.errors import UserError
 
 
 class RecordedPolicy:
-  """A policy that replays: see `policy.Policy`.
+  """Is a `protocols.Policy` that replays chains.
 
-  It goes on with the chains that it began, and with them only: a request with
-  steps has the key and the number under which its chain was begun. What a chain
-  took is told out step by step in proportion to its characters.
+  It continues only chains that it began: a request with steps must have the key
+  and number under which its chain was begun. The tokens of a chain are divided
+  among its steps in proportion to their characters.
 
   Args:
-    chains: of a sampling job; problem by problem in the order of the samples,
-      whose numbers their ids end with ('... # 3'), or all are there.
+    chains: chains of a sampling job. Their ids end with the number of the
+      sample ('... # 3'); otherwise each problem's chains are numbered in order.
 
   Raises:
-    UserError: a chain does not say what it took, as those of sampling jobs do.
+    UserError: a chain does not record its tokens, as sampling jobs do.
   """
 
   counts_flops = False
@@ -49,11 +49,11 @@ class RecordedPolicy:
   def complete(
     self, requests: Sequence[Request]
   ) -> list[list[Completion | None]]:
-    """See `policy.Policy`.
+    """Returns recorded completions of each request; see `protocols.Policy`.
 
     Raises:
-      CannotAsk: chains of a problem are wanted after its last recorded one, or
-        another way to go on with one.
+      CannotAsk: more chains of a problem are asked for than are recorded, or
+        another continuation of a chain.
     """
     refused = {r: why for r in requests if (why := self._refusal(r))}
     if refused:
@@ -74,7 +74,7 @@ class RecordedPolicy:
     return [there.get(request.first + i) for i in range(request.samples)]
 
   def _refusal(self, request: Request) -> str:
-    """Why a request cannot be answered; '' where it can."""
+    """Returns why a request cannot be answered, '' if it can."""
     if request.problem not in self._chains:
       return 'no chain of this problem is recorded'
     begun = (request.problem, request.key) in self._begun
@@ -98,7 +98,7 @@ class RecordedPolicy:
 
   def _replayed(self, chain: Chain, request: Request) -> Completion:
     begin, end = len(request.steps), len(chain.steps)
-    # A limit stops a policy before it could write the chain's end.
+    # max_steps stops a policy before it could end the chain.
     stopped = 0 < request.max_steps <= end - begin
     if stopped:
       end = begin + request.max_steps
@@ -113,23 +113,24 @@ class RecordedPolicy:
 
 
 def _number(chain: Chain, there: Mapping[int, Chain]) -> int:
-  """Which of its problem's samples a chain is."""
+  """Returns the number of a chain among its problem's samples."""
   _, mark, number = str(chain.meta.get('id')).rpartition(' # ')
   n = int(number) if mark and number.isdecimal() else len(there)
-  # A second problem may have the same text.
+  # Two problems may have the same text.
   return max(there) + 1 if n in there else n
 
 
 def _tokens_until(chain: Chain, steps: int) -> int:
-  """The part of a chain's tokens that its first steps took."""
+  """Returns the share of a chain's tokens that its first steps took."""
   lengths = [len(step) for step in chain.steps]
   return chain.meta['tokens'] * sum(lengths[:steps]) // sum(lengths)
 
 
 def open_recorded(workdir: str, flag: str) -> RecordedPolicy:
-  """A sampling job's chains as a policy.
+  """Makes a policy of a sampling job's chains.
 
   Args:
-    flag: what names the workdir, for what may be wrong with it.
+    workdir: the workdir of the sampling job.
+    flag: the config's name for it, which errors mention.
   """
   return RecordedPolicy(list(chain_sets.read(workdir, flag)))

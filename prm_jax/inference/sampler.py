@@ -1,17 +1,17 @@
-"""Sampling from a transformer: pure functions that `Generator` jits.
+"""Samples from a transformer: pure functions that `Writer` (writer.py) jits.
 
     prompts -> read_prompts -> keys and values of each, read once
-      -> insert into free slots, one a sample
-      -> sample_chunk: some tokens of every slot, their log-probabilities
+      -> insert into free slots, one for each sample
+      -> sample_chunk: some tokens of every slot, with their log-probabilities
 
 All shapes are static: B slots, a cache of S positions, prompts in buckets. A
-sample is drawn from its own key and the position it stands at, so neither its
-neighbours nor the slot it is written in change it.
+token is drawn from its sample's own key and its position, so the result depends
+neither on the other samples nor on the slot.
 """
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,54 +23,47 @@ from prm_jax.models import (
   init_cache,
   lm_logits,
 )
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above_up_to, at_least, from_to_below
 from prm_jax.runtime.errors import UserError
 
-PIECE = 256  # tokens of a prompt that are read at once: bounds the scores
+PIECE = 256  # prompt tokens read at once; bounds the attention scores' memory
 
 
 @dataclasses.dataclass(frozen=True)
 class SamplingConfig:
-  """How tokens are drawn, and of how many chains at once.
+  """Says how tokens are drawn, and for how many chains at once.
 
-  Filters apply in the order of the attributes, each to what the ones before
-  left; tokens that are equally likely are kept or dropped together.
+  Filters apply in the order of the attributes, each to what the ones before it
+  left; equally likely tokens are kept or dropped together.
 
   Attributes:
-    temperature: logits are divided by it; 0 takes the likeliest token.
-    top_k: only the k likeliest tokens; 0: all.
-    top_p: only the fewest likeliest tokens whose probabilities add up to this
-      (Holtzman et al., 2020); 1: all.
-    min_p: only tokens at least this share as likely as the likeliest (Nguyen et
-      al., 2024); 0: all.
-    slots: chains that are written at once.
-    max_tokens: of one completion.
-    kept: chains whose keys and values stay on the device from one call to the
-      next, the latest used: search goes on from them. They take as much memory
-      as so many slots of the longest length.
+    temperature: divides the logits; 0 takes the most likely token.
+    top_k: keeps the k most likely tokens; 0 keeps all.
+    top_p: keeps the fewest most likely tokens whose probabilities add up to
+      this (Holtzman et al., 2020); 1 keeps all.
+    min_p: keeps tokens with at least this share of the highest probability
+      (Nguyen et al., 2024); 0 keeps all.
+    slots: number of chains that are written at once.
+    max_tokens: most tokens of one completion.
+    kept: size of the cache from which search continues partial chains, in
+      chains of the longest length; their keys and values stay on the device
+      between calls, and the least recently used are dropped.
+
+  Raises:
+    checks.Faults: values are out of range.
   """
 
-  temperature: float = 1.0
-  top_k: int = 0
-  top_p: float = 1.0
-  min_p: float = 0.0
-  slots: int = 64
-  max_tokens: int = 256
-  kept: int = 0
+  temperature: Annotated[float, from_to_below(0, math.inf)] = 1.0
+  top_k: Annotated[int, at_least(0)] = 0
+  top_p: Annotated[float, above_up_to(0, 1)] = 1.0
+  min_p: Annotated[float, from_to_below(0, 1)] = 0.0
+  slots: Annotated[int, at_least(1)] = 64
+  max_tokens: Annotated[int, at_least(1)] = 256
+  kept: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
-    for name, right, expected in (
-      ('temperature', 0 <= self.temperature < math.inf, '>= 0'),
-      ('top_k', self.top_k >= 0, '>= 0 (0: all)'),
-      ('top_p', 0 < self.top_p <= 1, 'above 0, at most 1 (1: all)'),
-      ('min_p', 0 <= self.min_p < 1, '0 (all) to below 1'),
-      ('slots', self.slots >= 1, '>= 1'),
-      ('max_tokens', self.max_tokens >= 1, '>= 1'),
-      ('kept', self.kept >= 0, '>= 0'),
-    ):
-      if not right:
-        raise UserError(
-          f'sampling.{name}={getattr(self, name)}: expected {expected}'
-        )
+    checks.check(self)
 
   def check_devices(self, rows: int) -> None:
     """Raises UserError unless the slots divide over so many devices."""
@@ -82,17 +75,17 @@ class SamplingConfig:
 
 
 class Slots(NamedTuple):
-  """Chains that are being written; a slot without tokens left is free."""
+  """Holds the chains being written; a slot with no tokens left is free."""
 
-  token: jax.Array  # [B] int32, the last one, not read yet
-  position: jax.Array  # [B] int32, where it stands
-  tokens_left: jax.Array  # [B] int32, that may still be written
-  steps_left: jax.Array  # [B] int32
-  key: jax.Array  # [B, 2] uint32, what its tokens are drawn from
+  token: jax.Array  # [B] int32, the last token, not yet read
+  position: jax.Array  # [B] int32, position of that token
+  tokens_left: jax.Array  # [B] int32, tokens that may still be written
+  steps_left: jax.Array  # [B] int32, steps that may still be written
+  key: jax.Array  # [B, 2] uint32, seeds the chain's tokens
 
 
 class Stops(NamedTuple):
-  """Ids that end a step and a chain."""
+  """Holds the ids that end a step and a chain."""
 
   separator: int
   end: int
@@ -100,10 +93,10 @@ class Stops(NamedTuple):
 
 def read_prompts(
   params: Any,  # from `unstack_layers`
-  tokens: jax.Array,  # [G, T], padded on the right; T below or times PIECE
+  tokens: jax.Array,  # [G, T], padded on the right; T < PIECE or a multiple
   config: TransformerConfig,
 ) -> Cache:
-  """Keys and values of prompts, some tokens at a time."""
+  """Returns the keys and values of prompts, read PIECE tokens at a time."""
   G, T = tokens.shape
   first = jnp.zeros(G, jnp.int32)
   return read_on(params, tokens, first, init_cache(config, G, T), config)
@@ -112,11 +105,11 @@ def read_prompts(
 def read_on(
   params: Any,  # from `unstack_layers`
   tokens: jax.Array,  # [G, T] as of `read_prompts`
-  first: jax.Array,  # [G] positions; what is before them is in the cache
+  first: jax.Array,  # [G] first positions; what precedes them is in the cache
   cache: Cache,
   config: TransformerConfig,
 ) -> Cache:
-  """`read_prompts` of what follows tokens that were read before."""
+  """Adds to a cache the tokens that follow what is already in it."""
   T = tokens.shape[1]
   size = min(T, PIECE)
 
@@ -132,14 +125,14 @@ def read_on(
 def insert(
   cache: Cache,
   prompts: Cache,  # from `read_prompts`
-  rows: jax.Array,  # [B] which of the prompts
-  slots: jax.Array,  # [B] where to
-  count: jax.Array,  # of these; what comes after is not read
+  rows: jax.Array,  # [B] prompts to copy
+  slots: jax.Array,  # [B] slots to copy them to
+  count: jax.Array,  # [] number of copies; later entries are ignored
 ) -> Cache:
   """Copies prompts into slots.
 
-  What lies beyond the position at which a slot begins is never seen, so the
-  prompt may be longer than what the slot needs of it.
+  A prompt may be longer than what the slot needs of it: attention never sees
+  positions beyond the slot's own.
   """
 
   def copy(to: jax.Array, source: jax.Array, i: jax.Array) -> jax.Array:
@@ -154,20 +147,20 @@ def insert(
 
 
 def resize(cache: Cache, length: int) -> Cache:
-  """The same cache for positions 0 to `length` - 1."""
+  """Cuts or pads a cache to positions 0 to `length` - 1."""
 
-  def of(x: jax.Array) -> jax.Array:  # [B, K, S, H]
+  def resize_one(x: jax.Array) -> jax.Array:  # [B, K, S, H]
     missing = max(0, length - x.shape[2])
     return jnp.pad(x, ((0, 0), (0, 0), (0, missing), (0, 0)))[:, :, :length]
 
-  return jax.tree.map(of, cache)
+  return jax.tree.map(resize_one, cache)
 
 
 def sample_chunk(
   params: Any,  # from `unstack_layers`
   slots: Slots,
   cache: Cache,
-  enough: jax.Array,  # free slots with which it ends early
+  enough: jax.Array,  # [] ends early once this many slots are free
   *,
   config: TransformerConfig,
   sampling: SamplingConfig,
@@ -176,17 +169,17 @@ def sample_chunk(
 ) -> tuple[jax.Array, jax.Array, Slots, Cache]:
   """Writes up to `length` tokens in every slot that is not free.
 
-  A slot becomes free with the end of its chain, the last of its steps or of
-  its tokens, or an empty step. Every slot needs its next `length` positions in
-  the cache, or all that it may still write.
+  A slot becomes free at the end of its chain, at its last step or token, or
+  after an empty step. The cache needs room in every slot for `length` more
+  positions, or for all that the slot may still write.
 
   Returns:
-    tokens [B, length], -1 where none was written, their log-probabilities
-    [B, length] under the model at temperature 1 and unfiltered; slots; cache.
+    Tokens [B, length] with -1 where none was written; their log-probabilities
+    [B, length] under the model at temperature 1, unfiltered; slots; cache.
   """
   B = slots.token.shape[0]
 
-  def goes_on(
+  def continues(
     state: tuple[jax.Array, Slots, Cache, jax.Array, jax.Array],
   ) -> jax.Array:
     t, slots, *_ = state
@@ -212,12 +205,12 @@ def sample_chunk(
 
   tokens = jnp.full((B, length), -1, jnp.int32)
   state = 0, slots, cache, tokens, jnp.zeros((B, length))
-  _, slots, cache, tokens, logprobs = jax.lax.while_loop(goes_on, step, state)
+  _, slots, cache, tokens, logprobs = jax.lax.while_loop(continues, step, state)
   return tokens, logprobs, slots, cache
 
 
 def advance(slots: Slots, token: jax.Array, stops: Stops) -> Slots:
-  """Slots after one more token [B] of each; free ones stay as they are."""
+  """Returns the slots after one more token [B]; free slots do not change."""
   active = slots.tokens_left > 0
   ends_step = active & (token == stops.separator)
   is_empty = ends_step & (slots.token == stops.separator)
@@ -238,10 +231,10 @@ def draw(
   positions: jax.Array,  # [B]
   sampling: SamplingConfig,
 ) -> jax.Array:  # [B] int32
-  """A token of each row, from the filtered distribution.
+  """Draws a token of each row from the filtered distribution.
 
-  The inverse of the distribution function, at two levels: a block of about
-  sqrt(V) tokens by its mass, then a token in it. Only sums go over all of V.
+  Inverts the distribution function at two levels: a block of about sqrt(V)
+  tokens by its mass, then a token in the block. Only sums go over all of V.
   """
   if sampling.temperature == 0:
     return logits.argmax(-1).astype(jnp.int32)
@@ -255,7 +248,7 @@ def draw(
 
   def choose(masses: jax.Array, uniform: jax.Array) -> jax.Array:
     reached = masses.cumsum(-1)
-    # Rounding must not choose what has no mass.
+    # Rounding must not choose a token without mass.
     wanted = uniform[:, None] * reached[:, -1:]
     return ((reached > wanted) & (masses > 0)).argmax(-1)
 
@@ -281,7 +274,7 @@ def least_logit(
   logits: jax.Array,  # [B, V], divided by the temperature
   sampling: SamplingConfig,
 ) -> jax.Array:  # [B, 1]
-  """The smallest logit that passes all filters; -inf where there are none."""
+  """Returns the smallest logit that passes all filters, -inf without any."""
   highest = logits.max(-1, keepdims=True)
   least = jnp.full_like(highest, -jnp.inf)
   if 0 < sampling.top_k < logits.shape[1]:
@@ -301,13 +294,13 @@ def threshold(
   weights: jax.Array,  # [B, V] >= 0
   target: jax.Array,  # [B, 1], at most the sum of the weights
 ) -> jax.Array:  # [B, 1]
-  """The largest t such that the weights of all x >= t add up to the target.
+  """Returns the largest t for which the weights of x >= t reach the target.
 
-  Bit by bit over integers that are ordered as floats are: 32 sums, exact, and
-  no sort.
+  Searches bit by bit over integers that are ordered as the floats are, which
+  takes 32 sums and no sort, and is exact.
   """
   sign = jnp.uint32(1 << 31)
-  x = jnp.where(x == 0, 0.0, x)  # not -0.0, which has other bits
+  x = jnp.where(x == 0, 0.0, x)  # -0.0 has other bits
   bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
   order = jnp.where(bits & sign, ~bits, bits | sign)
 

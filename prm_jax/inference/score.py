@@ -1,17 +1,18 @@
-"""Step scores, chain scores, best-of-N.
+"""Computes step scores, chain scores and best-of-N as pure functions.
 
     ids of candidates -> packed rows (+ the prompt they share) -> [N, P]
-    scores -> aggregate -> the best candidate
+    step scores -> aggregate -> chain scores -> the best candidate
 
-Pure functions that `Scorer` (scorer.py) jits. Candidates of one problem share
-the prompt: its keys and values are computed once. Their steps are packed into
-rows of a few fixed lengths, so a stream of odd lengths compiles a handful of
-programs and pads little.
+`Scorer` (scorer.py) jits them. Candidates of one problem share the prompt,
+whose keys and values are computed once. Their steps are packed into rows of a
+few fixed lengths, so that chains of any length need only a handful of compiled
+programs and little padding.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +32,7 @@ from prm_jax.runtime.sharding import BATCH, axis_size
 
 AGGREGATES = ('min', 'prod', 'mean', 'sum', 'last', 'max')
 SMALLEST_BUCKET = 64
-# Tokens of a device in one call; what is larger is scored in several.
+# Tokens of one device in one forward pass; larger batches take several passes.
 MAX_TOKENS_PER_CALL = 16_384
 
 
@@ -40,15 +41,19 @@ def aggregate(
   step_mask: jax.Array,  # [..., P] bool, at least one step in each chain
   how: str,
 ) -> jax.Array:  # [...]
-  """Chain score from step scores.
+  """Returns chain scores: the min, prod, mean, sum, last or max of step scores.
 
   `prod` is returned as the sum of logarithms, which orders chains in the same
   way and does not underflow on long ones; exp() of it is the product. NumPy
-  arrays are aggregated by NumPy: few numbers, of any shape, need no program.
+  arrays are aggregated by NumPy, without compiling a program for their shape.
 
   Raises:
     UserError: `how` is not in AGGREGATES.
+    AssertionError: the mask has another shape than the scores.
   """
+  chex.assert_shape(
+    step_mask, np.shape(step_scores), custom_message='aggregate: step_mask'
+  )
   xp = np if isinstance(step_scores, np.ndarray) else jnp
   step_scores = xp.asarray(step_scores, xp.float32)
   if how == 'min':
@@ -56,7 +61,7 @@ def aggregate(
   if how == 'max':
     return xp.where(step_mask, step_scores, -xp.inf).max(-1)
   if how == 'prod':
-    # A score of exactly 0 stays a very low one, so that ties keep an order.
+    # With log(0) all chains that have a score of 0 would be equally bad.
     logs = xp.log(xp.maximum(step_scores, xp.finfo(xp.float32).tiny))
     return xp.where(step_mask, logs, 0.0).sum(-1)
   if how == 'sum':
@@ -73,31 +78,38 @@ def aggregate(
 
 
 class Rows(NamedTuple):
-  """Candidates packed into rows: what one forward pass reads."""
+  """Packs candidates into rows, as one forward pass reads them."""
 
   tokens: jax.Array  # [B, T] int32
-  positions: jax.Array  # [B, T] int32, going on from the prompt
+  positions: jax.Array  # [B, T] int32, continuing those of the prompt
   segment_ids: jax.Array  # [B, T] int32, 0 is padding
   step_ends: jax.Array  # [B, P] int32
   numbers: jax.Array  # [B, T] bool, see `StepFormat.number_tokens`
 
 
+class Prompt(NamedTuple):
+  """Holds the prompt that candidates share, padded on the right."""
+
+  tokens: jax.Array  # [1, S] int32
+  length: jax.Array  # [] int32
+
+
 class Layout(NamedTuple):
-  """Where the steps of N candidates ended up in Rows."""
+  """Locates the steps of N candidates in Rows."""
 
   slots: np.ndarray  # [N, P] index into the flattened [B * P] scores
   step_mask: np.ndarray  # [N, P] bool, False is padding
 
 
 def bucket(length: int, smallest: int = SMALLEST_BUCKET) -> int:
-  """The power of two at or above `length`, `smallest` at least."""
+  """Returns the smallest power of two >= `length`, but at least `smallest`."""
   return max(smallest, 1 << (length - 1).bit_length())
 
 
 def row_bucket(rows: int, multiple: int) -> int:
-  """`rows` rounded up to 1, 2, 3, 4, 5, 6, 7, 8, 10, 12 ... times `multiple`.
+  """Rounds `rows` up to 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, ... times `multiple`.
 
-  Four sizes to each power of two: at most a fifth of the rows is padding.
+  With four sizes for each power of two, at most a fifth of the rows is padding.
   """
   needed = -(-rows // multiple)
   quarter = max(1, bucket(needed, 1) // 8)
@@ -105,7 +117,7 @@ def row_bucket(rows: int, multiple: int) -> int:
 
 
 def first_fit(lengths: Sequence[int], T: int) -> list[list[int]]:
-  """First-fit-decreasing: the indices that each row of T tokens holds."""
+  """Packs lengths first-fit-decreasing; returns each row's indices."""
   members: list[list[int]] = []
   room: list[int] = []
   for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -124,11 +136,16 @@ def pack_rows(
   first_position: int,
   row_multiple: int,
 ) -> tuple[Rows, Layout]:
-  """First-fit-decreasing packing of (tokens [T], step_ends [P], numbers [T]).
+  """Packs candidates (tokens [T], step_ends [P], numbers [T]) into rows.
 
-  The row length is the bucket of the longest candidate, or twice that where it
-  pads less; P is half of it, as a step has at least two tokens: one of its own
-  and its separator.
+  The row length is the bucket of the longest candidate, or twice that if it
+  pads less. There is room for half as many steps, because a step has at least
+  two tokens: one of its own and its separator.
+
+  Args:
+    candidates: ids after the prompt, and arrays that belong to them.
+    first_position: position of each candidate's first token.
+    row_multiple: the number of rows is a multiple of it.
   """
   lengths = [len(tokens) for tokens, _, _ in candidates]
   shortest = bucket(max(lengths))
@@ -160,6 +177,15 @@ def pack_rows(
   return rows, layout
 
 
+def _check_rows(rows: Rows) -> None:
+  B, T = rows.tokens.shape
+  for name in ('positions', 'segment_ids', 'numbers'):
+    chex.assert_shape(
+      getattr(rows, name), (B, T), custom_message=f'rows.{name}'
+    )
+  chex.assert_shape(rows.step_ends, (B, None), custom_message='rows.step_ends')
+
+
 def read_out(
   params: Any,
   hidden: jax.Array,  # [B, T, D] of the rows
@@ -167,7 +193,11 @@ def read_out(
   model: TransformerConfig,
   head: HeadConfig,
 ) -> jax.Array:  # [B, P] in [0, 1]
-  """The probability that a step is right, at every step end."""
+  """Returns the probability that a step is right, at every step end."""
+  _check_rows(rows)
+  chex.assert_shape(
+    hidden, (*rows.tokens.shape, None), custom_message='read_out: hidden'
+  )
   likelihood = None
   if head.likelihood:
     likelihood = number_likelihood(
@@ -189,11 +219,12 @@ def row_scores(
   model: TransformerConfig,
   head: HeadConfig,
 ) -> jax.Array:  # [B, P] in [0, 1]
-  """The probability that a step is right, at every step end of packed rows.
+  """Returns the probability that a step is right, at every step end of rows.
 
-  Rows beyond MAX_TOKENS_PER_CALL of a device run one part after another, so
-  that memory does not grow with the number of candidates.
+  If a device has more than MAX_TOKENS_PER_CALL tokens, its rows run in several
+  parts one after another, so that memory does not grow with the candidates.
   """
+  _check_rows(rows)
 
   def one_part(part: Rows) -> jax.Array:
     hidden = forward(params['backbone'], model, *part[:3], prefix)
@@ -202,9 +233,9 @@ def row_scores(
   B, T = rows.tokens.shape
   shards = axis_size(*BATCH)
   shards = shards if B % shards == 0 else 1
-  each = B // shards  # rows on a device
-  parts = min(each, -(-each * T // MAX_TOKENS_PER_CALL))
-  while each % parts:
+  device_rows = B // shards
+  parts = min(device_rows, -(-device_rows * T // MAX_TOKENS_PER_CALL))
+  while device_rows % parts:
     parts += 1
   if parts == 1:
     return one_part(rows)
@@ -219,18 +250,19 @@ def best_of_n(
   params: Any,
   rows: Rows,
   layout: Layout,
-  prompt: jax.Array,  # [1, S] padded on the right
-  prompt_length: jax.Array,  # []
+  prompt: Prompt,
   how: str,
   model: TransformerConfig,
   head: HeadConfig,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:  # [], [N], [N, P]
-  """Tokens in; chosen index, chain scores and step scores out.
+  """Returns the best candidate's index, chain scores and step scores.
 
-  The prompt is read once. Ties go to the first candidate.
+  The prompt is read once for all candidates. The first of equals is the best.
   """
-  mask = jnp.arange(prompt.shape[1])[None] < prompt_length
-  prefix = prefill(params['backbone'], model, prompt, mask)
+  chex.assert_shape(prompt.tokens, (1, None), custom_message='prompt.tokens')
+  chex.assert_equal_shape(layout)
+  mask = jnp.arange(prompt.tokens.shape[1])[None] < prompt.length
+  prefix = prefill(params['backbone'], model, prompt.tokens, mask)
   scores = row_scores(params, rows, prefix, model, head).reshape(-1)
   step_scores = jnp.where(layout.step_mask, scores[layout.slots], 0.0)
   chain_scores = aggregate(step_scores, layout.step_mask, how)

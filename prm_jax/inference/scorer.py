@@ -1,7 +1,8 @@
-"""A trained PRM as an object: text in, step scores out.
+"""Scores text with a trained PRM: problems and steps in, step scores out.
 
-`Scorer` encodes text, calls the jitted functions of score.py and counts what
-they cost; loading.py makes one of what a training run wrote.
+    (problem, steps) -> StepFormat -> packed rows -> score.py, jitted -> scores
+
+loading.py makes a `Scorer` of a training run, published.py of a published PRM.
 """
 
 import dataclasses
@@ -17,37 +18,39 @@ from jax.sharding import PartitionSpec as P
 
 from prm_jax.data.encoding import Encoding, StepFormat
 from prm_jax.inference import score as score_lib
-from prm_jax.inference.score import Layout, Rows, bucket, pack_rows
+from prm_jax.inference.score import Layout, Prompt, Rows, bucket, pack_rows
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 from prm_jax.runtime.sharding import batch_sharding
 
-# Real tokens of a device in one call; the rest is room for packing's gaps.
+# Real tokens of one device in one call; the rest allows for gaps of packing.
 CALL_FILL = int(0.95 * score_lib.MAX_TOKENS_PER_CALL)
-# The candidate axis only gathers scores: filling it up costs nothing and saves
-# programs.
+# The candidate axis only gathers scores, so padding it costs nothing and saves
+# compiled programs.
 SMALLEST_CANDIDATES = 16
 
 
 @dataclasses.dataclass
 class ScoringStats:
-  """What a Scorer did so far: shows padding and recompilation."""
+  """Counts what a scorer computed, to show padding and recompilation."""
 
   programs: set[tuple] = dataclasses.field(default_factory=set)
-  tokens: int = 0  # real ones, prompts included
-  padded_tokens: int = 0  # all that were computed
+  tokens: int = 0  # without padding, prompts included
+  padded_tokens: int = 0  # with padding
 
 
 class Scorer:
-  """A trained PRM, ready to score: what `prm_jax.load` returns.
+  """Scores steps with a trained PRM; `prm_jax.load` returns one.
 
   Attributes:
     params: {'backbone', 'head'}, as trained.
-    model, head, format: what they mean.
-    name: says which PRM it is.
-    mesh: where they are.
-    stats: what was scored so far.
+    model: the backbone's architecture.
+    head: the head's configuration.
+    format: how problems and steps become ids.
+    name: identifies the PRM.
+    mesh: devices that hold the parameters.
+    stats: counts of what was scored so far.
   """
 
   def __init__(
@@ -72,13 +75,13 @@ class Scorer:
     )
 
   def score(self, problem: str, steps: Sequence[str]) -> np.ndarray:
-    """Probability in [0, 1] that each step is right, [P] float32."""
+    """Returns the probability that each step is right, [P] in [0, 1]."""
     return self.score_many([(problem, steps)])[0]
 
   def score_many(
     self, chains: Sequence[tuple[str, Sequence[str]]]
   ) -> list[np.ndarray]:
-    """`score` of many (problem, steps) pairs, packed together.
+    """Returns `score` of many (problem, steps) pairs, packed together.
 
     Raises:
       UserError: a chain has no steps or does not fit the model's window.
@@ -112,16 +115,18 @@ class Scorer:
     """Scores all candidates for one problem and picks the best.
 
     Args:
+      problem: the problem's text.
       candidates: N chains, each a sequence of steps.
-      aggregate: how step scores become a chain score, see `aggregate`.
+      aggregate: how step scores become a chain score, see `score.aggregate`.
 
     Returns:
       The index of the best candidate (the first of equals), the chain scores
       [N], and the step scores of each candidate, [P] each.
 
     Raises:
-      UserError: there are no candidates, one has no steps or does not fit, the
-        aggregate is unknown, or a score is NaN, which no other is better than.
+      UserError: there are no candidates, one has no steps or does not fit the
+        window, the aggregate is unknown, or a score is NaN and cannot be
+        compared.
     """
     if not candidates:
       raise UserError('best_of_n without candidates: expected at least one')
@@ -137,23 +142,23 @@ class Scorer:
           numbers[prompt_length:],
         )
       )
-    prompt = np.zeros((1, bucket(prompt_length)), np.int32)
-    prompt[0, :prompt_length] = tokens[:prompt_length]
+    prompt_ids = np.zeros((1, bucket(prompt_length)), np.int32)
+    prompt_ids[0, :prompt_length] = tokens[:prompt_length]
     rows, layout = pack_rows(ends, prompt_length, self._row_multiple)
-    # Chains that fill the candidate axis up to its bucket repeat the last.
+    # The last candidate is repeated to fill the candidate axis to its bucket.
     fill = bucket(len(ends), SMALLEST_CANDIDATES) - len(ends)
     padded = Layout(*(np.pad(x, ((0, fill), (0, 0)), 'edge') for x in layout))
-    key = ('best_of_n', prompt.shape[1], *rows.tokens.shape, len(padded.slots))
+    S = prompt_ids.shape[1]
+    key = ('best_of_n', S, *rows.tokens.shape, len(padded.slots))
     with jax.set_mesh(self.mesh):
       best, chain_scores, step_scores = self._best_of_n(
         self.params,
         self._put(rows),
         padded,
-        prompt,
-        np.int32(prompt_length),
+        Prompt(prompt_ids, np.int32(prompt_length)),
         how=aggregate,
       )
-    self._count((*key, aggregate), rows, prompt_length, prompt.shape[1])
+    self._count((*key, aggregate), rows, prompt_length, S)
     step_scores = np.asarray(step_scores)
     chain_scores = np.asarray(chain_scores)[: len(ends)]
     if broken := int(np.isnan(chain_scores).sum()):
@@ -181,7 +186,7 @@ class Scorer:
     return encoding
 
   def _put(self, rows: Rows) -> Rows:
-    """Rows that every process has, each device's part on that device."""
+    """Places each device's part of rows that every process holds in full."""
     placed = batch_sharding(self.mesh)
     return jax.tree.map(
       lambda rows: jax.make_array_from_callback(
@@ -203,16 +208,16 @@ class Scorer:
 def jit_row_scores(
   model: TransformerConfig, head: HeadConfig, mesh: Mesh
 ) -> Any:
-  """`score.row_scores` jitted: of params, rows and a prefix or None."""
+  """Returns `score.row_scores` jitted, of params, rows and a prefix or None."""
   return jax.jit(
     functools.partial(score_lib.row_scores, model=model, head=head),
-    # Whole on every device, so that every process can read all scores.
+    # Replicated, so that every process can read all scores.
     out_shardings=NamedSharding(mesh, P()),
   )
 
 
 def _groups(lengths: Sequence[int], fill: int) -> list[list[int]]:
-  """Indices in groups of one length bucket that fill one call each."""
+  """Returns groups of indices of one length bucket; each group fills a call."""
   groups: list[list[int]] = []
   size, current = 0, 0
   for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

@@ -1,7 +1,9 @@
-"""The arithmetic domain's solver as a policy: rollouts with known answers.
+"""Makes a policy of the arithmetic domain's solver, with known truth.
 
-Label sources and search ask it as they ask a trained model (`protocols.py`),
-and `arithmetic.prefix_values` says exactly how often it ends right from where.
+    Request -> the solver's transition probabilities -> Completion
+
+Label sources and search ask it as they ask a trained model (`protocols.py`);
+`arithmetic.prefix_values` gives its exact success rate from every step.
 """
 
 import hashlib
@@ -14,24 +16,24 @@ from prm_jax.data.domains.arithmetic import OPS, ArithmeticConfig
 from prm_jax.inference.protocols import Completion, Request, sample_seed
 from prm_jax.runtime.errors import UserError
 
-# Numbers are written with at most two digits, so a step is one of 3 * 100^3.
+# Numbers have at most two digits, so there are 3 * 100^3 different steps.
 _BASE = 100
 _STEP_TOKENS = 6  # five words and the separator
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class SolverPolicy:
-  """Completes chains by the solver's exact transition probabilities.
+  """Is a `protocols.Policy` that samples from the solver's exact distribution.
 
-  It goes on from whatever result the last step states, right or wrong, and
-  ends the chain when all operations are done; `config.operations` is not read.
-  Where the last step states no result it writes nothing. A stated number
-  counts modulo m. Each step has its own draw, so a sample that goes on after
-  its own first steps goes on as it would have without a stop.
+  It continues from the result that the last step states, right or wrong, taken
+  modulo m, and ends the chain after the problem's last operation. If the last
+  step states no result, it writes nothing. Each step has a random number of its
+  own, so a sample that is continued after some of its steps is the same as one
+  written without a stop.
 
   Args:
-    config: the domain, with the solver's beliefs.
-    seed: of its samples.
+    config: the domain, with the solver's beliefs; its `operations` is not used.
+    seed: seeds all samples.
   """
 
   counts_flops = False
@@ -41,7 +43,7 @@ class SolverPolicy:
     self.seed = seed
     transitions = arithmetic.make_solver(config)
     rows = transitions.reshape(-1, config.modulus)
-    # Without the last (1 up to rounding) no result reaches m.
+    # Without the last threshold, which is 1 up to rounding, results stay < m.
     self._thresholds = np.cumsum(rows, axis=-1).T[:-1]
     with np.errstate(divide='ignore'):
       self._log_probabilities = np.log(rows)
@@ -51,7 +53,7 @@ class SolverPolicy:
   def complete(
     self, requests: Sequence[Request]
   ) -> list[list[Completion | None]]:
-    """See `Policy`; none fails.
+    """Returns completions of each request; see `protocols.Policy`.
 
     Raises:
       UserError: a problem is not of this domain or has another modulus.
@@ -78,7 +80,7 @@ class SolverPolicy:
     completions: list[list[Completion | None]] = []
     row = 0
     for request, (state, parts) in zip(requests, todo, strict=True):
-      # A limit stops the solver before it could write the chain's end.
+      # max_steps stops the solver before it could end the chain.
       finished = state >= 0 and not 0 < request.max_steps <= len(parts)
       tokens = _STEP_TOKENS * len(parts) + finished
       completions.append(
@@ -99,7 +101,7 @@ class SolverPolicy:
   def _remaining(
     self, request: Request
   ) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """The last result (-1 where none is stated) and what is to be written."""
+    """Returns the last result, -1 if none is stated, and what remains to do."""
     problem = arithmetic_text.read_problem(request.problem)
     if problem.modulus != self.modulus:
       raise UserError(
@@ -117,21 +119,21 @@ class SolverPolicy:
 
   def _write(
     self,
-    state: np.ndarray,  # [C] the number that the first step restates
-    parts: list[tuple[tuple[str, int], ...]],  # of each request
-    before: np.ndarray,  # [C] uint64, steps that are written
+    state: np.ndarray,  # [C] the number that the first step begins with
+    parts: list[tuple[tuple[str, int], ...]],  # each request's operations
+    before: np.ndarray,  # [C] uint64, number of steps written before
     owner: np.ndarray,  # [C] index into parts
     seeds: np.ndarray,  # [C] uint64
   ) -> tuple[np.ndarray, np.ndarray]:  # [C, K] steps as text, [C]
-    """All completions at once, and their log-probabilities."""
-    length = np.array([len(each) for each in parts], np.int64)[owner]
+    """Writes all completions at once, with their log-probabilities."""
+    length = np.array(list(map(len, parts)), np.int64)[owner]
     steps = int(length.max(initial=0))
     ops = np.zeros((len(parts), steps), np.int64)
     operands = np.zeros((len(parts), steps), np.int64)
-    for i, each in enumerate(parts):
-      ops[i, : len(each)] = [OPS.index(op) for op, _ in each]
-      operands[i, : len(each)] = [operand for _, operand in each]
-    # The step as one number: operation, operands as written, result.
+    for i, own in enumerate(parts):
+      ops[i, : len(own)] = [OPS.index(op) for op, _ in own]
+      operands[i, : len(own)] = [operand for _, operand in own]
+    # Encodes a step as one number: operation, operands as written, result.
     codes = np.zeros((len(owner), steps), np.int64)
     logprobs = np.zeros(len(owner))
     m = self.modulus
@@ -154,13 +156,12 @@ def uniforms(
   seeds: np.ndarray,  # [C] uint64
   draw: np.ndarray,  # [C] uint64
 ) -> np.ndarray:  # [C] float64 in [0, 1)
-  """Output `draw` of splitmix64 for each seed (Steele et al., 2014).
+  """Returns output number `draw` of splitmix64 for each seed.
 
-  A generator for each of 10^5 samples would take seconds to set up; this hash
-  of seed and counter needs none, and the draws of a seed do not depend on
-  which others are asked for.
+  (Steele et al., 2014.) Setting up a generator for each of 10^5 samples would
+  take seconds; this hash of seed and counter needs no setup.
   """
-  # uint64 arithmetic wraps, as the algorithm wants it to.
+  # The algorithm relies on uint64 arithmetic wrapping around.
   z = seeds + _GOLDEN * (draw + np.uint64(1))
   z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
   z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -176,6 +177,6 @@ def _step_text(code: int) -> str:
 
 
 def _prompt_tokens(request: Request) -> int:
-  """Words, one id before and one after the problem, one after each step."""
+  """Counts words, an id before and after the problem, and one for each step."""
   texts = (request.problem, *request.steps)
   return 1 + sum(len(text.split()) + 1 for text in texts)

@@ -1,12 +1,13 @@
-"""A trained PRM for chains that grow: what search asks.
+"""Scores chains that grow with a trained PRM: the step scorer of search.
 
-    Scoring requests -> pieces (prompt, steps) -> those that are new
-      -> runs, each after a piece that is known -> rows -> one forward pass
+    Scoring requests -> pieces (prompt, steps) -> those not read before
+      -> runs, each after a piece in the cache -> rows -> one forward pass
       -> scores, and keys and values into the PrefixStore
 
-Every prompt and every step is read once, whoever asks for it and however often:
-siblings share what is before them, and a chain that grew is read from where it
-was. Its scores are those of `Scorer`; NaN comes of a broken step alone.
+Every prompt and every step is read once, whatever is asked: siblings share
+what precedes them, and a grown chain is read from its first new step. Scores
+equal those of `Scorer`; a step that overflows gives NaN to itself and to what
+follows it, and to nothing else.
 """
 
 import collections
@@ -43,18 +44,19 @@ from prm_jax.runtime.errors import UserError
 
 SMALLEST_PREFIX = 32
 SMALLEST_ROW = 8
-# A longer row attends block by block and to a prefix that is gathered again.
+# Longer rows attend block by block, and gather their prefix once more.
 LONGEST_PACKED = 128
 Ends = list[tuple[int, int, Piece]]  # row and step of each piece's score
 
 
 @dataclasses.dataclass
-class Run:
-  """New pieces, each after the one before: read as one.
+class PieceRun:
+  """Lists new pieces that follow each other and are read as one.
 
   Attributes:
-    before: what the first of them follows, read already.
-    wave: runs of one wave can be read together, after those of the last.
+    before: the piece that the first of them follows.
+    wave: number of the pass that reads the run; what it follows was read in an
+      earlier pass.
   """
 
   before: Piece
@@ -63,25 +65,25 @@ class Run:
 
   @property
   def length(self) -> int:
-    """Tokens."""
+    """Length in tokens."""
     return sum(len(piece.ids) for piece in self.pieces)
 
 
 class TreeScorer:
-  """A PRM as a `policy.StepScorer` that reads nothing twice.
+  """Makes a `protocols.StepScorer` of a Scorer; it reads nothing twice.
 
   Args:
     scorer: the PRM; its parameters are shared, not copied.
-    rows: as much of the device's memory as so many chains of the longest
-      length would take keeps keys and values, the latest used. Prefixes that
-      chains share are there once.
-    name: says which PRM it is.
+    rows: size of the cache of keys and values, in chains of the longest
+      length. The least recently used are dropped; prefixes that chains share
+      are stored once.
+    name: identifies the PRM.
 
   Attributes:
-    stats: what was read so far.
+    stats: counts of what was read so far.
 
   Raises:
-    UserError: rows is below 1, or more than half of the memory.
+    UserError: rows is below 1 or takes more than half of the device's memory.
   """
 
   counts_flops = True
@@ -99,7 +101,7 @@ class TreeScorer:
       self._model, self._mesh, rows, self._format.max_length, 'prm.rows'
     )
     self._store = PrefixStore(self._model, self._mesh, slots)
-    # The same texts come again with every round.
+    # The same texts are asked for again in every round of a search.
     self._prompt_ids = functools.lru_cache(1 << 12)(
       lambda problem: tuple(self._format.encode_prompt(problem))
     )
@@ -123,30 +125,30 @@ class TreeScorer:
     }
 
   def forget(self) -> None:
-    """Reads all again from now on: what one search read is not another's."""
+    """Empties the cache, so that everything is read again."""
     self._store.clear()
 
   def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
-    """See `policy.StepScorer`."""
+    """Returns the scores of each request; see `protocols.StepScorer`."""
     try:
       with jax.set_mesh(self._mesh):
         return [[scored] for scored in self._score(requests)]
     except BaseException:
-      # Pieces may be in the tree whose keys and values were never written.
+      # The tree may hold pieces whose keys and values were never written.
       self._store.clear()
       raise
 
   def _score(self, requests: Sequence[Scoring]) -> list[Scored]:
     asked = [self._pieces(request) for request in requests]
     paths: list[list[Piece]] = []
-    paid: list[list[Piece]] = [[] for _ in requests]
+    read_for: list[list[Piece]] = [[] for _ in requests]
     new: list[Piece] = []
     self._store.begin()
-    for pieces, own in zip(asked, paid, strict=True):
+    for pieces, own in zip(asked, read_for, strict=True):
       path = self._store.find(pieces)
       while len(path) <= len(pieces):
         piece = self._store.add(path[-1], pieces[len(path) - 1])
-        if piece is None:  # no room: what came before may go once it is read
+        if piece is None:  # no room until the pieces so far are read
           self._read(new)
           new = []
           self._store.begin()
@@ -163,11 +165,11 @@ class TreeScorer:
         sum(len(piece.ids) for piece in own),
         sum(map(self._flops, own)),
       )
-      for path, own in zip(paths, paid, strict=True)
+      for path, own in zip(paths, read_for, strict=True)
     ]
 
   def _pieces(self, request: Scoring) -> list[Ids]:
-    """Prompt and steps as ids; [] where they cannot be read."""
+    """Returns the ids of prompt and steps, [] if they cannot be scored."""
     try:
       pieces = [self._prompt_ids(request.problem)]
       for i, step in enumerate(request.steps):
@@ -183,7 +185,7 @@ class TreeScorer:
     return backbone + self._head_flops * (piece.before.before is not None)
 
   def _numbers(self, piece: Piece) -> np.ndarray:  # [T] bool
-    """As `StepFormat.number_tokens`, of one piece; none where nobody asks."""
+    """Returns `StepFormat.number_tokens` of a piece if the head uses them."""
     if not self._likelihood or piece.before.before is None:
       return np.zeros(len(piece.ids), bool)
     numbers = np.isin(piece.ids, [*self._format.digit_tokens])
@@ -191,38 +193,38 @@ class TreeScorer:
     return numbers
 
   def _read(self, new: Sequence[Piece]) -> None:
-    """Reads pieces into the store and gives them their scores."""
+    """Reads pieces into the store and sets their scores."""
     if spoilt := self._read_rows(new):
-      # What is masked has weight 0, and 0 times NaN is NaN: one piece spoils
-      # its row. Alone, none spoils what does not follow it.
+      # Masked keys have weight 0, but 0 times NaN is NaN: one broken piece
+      # spoils its whole row. Read alone, it spoils only what follows it.
       self._read_rows([piece for piece in new if piece in spoilt], alone=True)
 
   def _read_rows(
     self, new: Sequence[Piece], alone: bool = False
   ) -> set[Piece]:  # those of rows in which a score is NaN
-    said = []
-    for runs in waves_of(new, alone):
-      for S, several in by_prefix(runs, self._format.max_length):
-        said += self._call_rows(S, several, alone)
+    calls = []
+    for runs in split_into_waves(new, alone):
+      for S, group in group_by_prefix(runs, self._format.max_length):
+        calls += self._call_rows(S, group, alone)
     spoilt: set[Piece] = set()
-    # Only now does the host wait for the device.
-    for scores, ends, rows in said:
+    # The host waits for the device only here.
+    for scores, ends, rows in calls:
       values = np.asarray(scores)
       for row, step, piece in ends:
         piece.score = float(values[row, step])
         if math.isnan(piece.score):
-          spoilt.update(each for run in rows[row] for each in run.pieces)
+          spoilt.update(it for run in rows[row] for it in run.pieces)
     return spoilt
 
   def _call_rows(
-    self, S: int, runs: Sequence[Run], alone: bool
-  ) -> Iterator[tuple[jax.Array, Ends, list[list[Run]]]]:
-    """Reads runs whose prefixes fit S; scores, where each is, and the rows."""
+    self, S: int, runs: Sequence[PieceRun], alone: bool
+  ) -> Iterator[tuple[jax.Array, Ends, list[list[PieceRun]]]]:
+    """Reads runs with prefixes up to S; yields scores, their ends and rows."""
     T, rows = pack_runs(runs, S, self._devices, alone)
     most = self._devices * max(
       1, MAX_TOKENS_PER_CALL // (self._devices * (S + T))
     )
-    # A power of two times the devices, as the rows of a call are.
+    # Calls have a power of two rows on each device.
     most = self._devices << (most // self._devices).bit_length() - 1
     for at in range(0, len(rows), most):
       part = rows[at : at + most]
@@ -242,9 +244,9 @@ class TreeScorer:
       yield scores, ends, part
 
   def _arrays(
-    self, rows: Sequence[Sequence[Run]], B: int, T: int
+    self, rows: Sequence[Sequence[PieceRun]], B: int, T: int
   ) -> tuple[Rows, np.ndarray, Ends]:
-    """Rows [B, T], the slot of every token [B * T], and the steps that end."""
+    """Returns Rows [B, T], each token's slot [B * T], and the step ends."""
     arrays = Rows(
       *(np.zeros((B, T), np.int32) for _ in range(3)),
       np.zeros((B, max(1, T // 2)), np.int32),
@@ -270,7 +272,7 @@ class TreeScorer:
     return arrays, slots.reshape(-1), ends
 
   def _call(self, name: str, sizes: tuple[int, ...], *arguments: Any) -> Any:
-    """Runs a program and counts the sizes that it was compiled for."""
+    """Runs a program and records the sizes that it was compiled for."""
     if (name, *sizes) not in self.stats.programs:
       logging.info('tree scoring compiles program %s %s', name, sizes)
     self.stats.programs.add((name, *sizes))
@@ -280,36 +282,39 @@ class TreeScorer:
 def read_rows(
   params: Any,
   pool: Pool,
-  index: jax.Array | None,  # [B, S] each row's prefix; None: they have none
+  index: jax.Array | None,  # [B, S] slots of each row's prefix, if any
   rows: Rows,
   model: TransformerConfig,
   head: HeadConfig,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Scores [B, P], and keys and values [L, B, T, K, H] of the rows' tokens.
+  """Returns scores [B, P], and keys and values [L, B, T, K, H] of the rows.
 
-  The segments of a row all follow its prefix.
+  All segments of a row follow the same prefix.
   """
   prefix = None if index is None else prefix_store.gather(pool, index)
   hidden, *kv = extend(params['backbone'], model, *rows[:3], prefix)
   return read_out(params, hidden, rows, model, head), *kv
 
 
-def waves_of(new: Sequence[Piece], alone: bool = False) -> list[list[Run]]:
-  """Runs, those that follow a new piece in a later wave than it.
+def split_into_waves(
+  new: Sequence[Piece], alone: bool = False
+) -> list[list[PieceRun]]:
+  """Groups new pieces into runs, and runs into waves that are read in turn.
 
-  The first that follows a piece goes on in its run.
+  The first new piece that follows another joins its run; other pieces that
+  follow it begin runs in a later wave.
 
   Args:
-    new: none before what it follows.
-    alone: each is a run of its own.
+    new: pieces, each after the one that it follows.
+    alone: whether each piece is a run of its own.
   """
-  ends: dict[Piece, Run] = {}  # the last piece of each run
+  ends: dict[Piece, PieceRun] = {}  # the last piece of each run
   wave: dict[Piece, int] = {}
-  waves: list[list[Run]] = []
+  waves: list[list[PieceRun]] = []
   for piece in new:
     run = None if alone else ends.pop(piece.before, None)
     if run is None:
-      run = Run(piece.before, wave.get(piece.before, -1) + 1)
+      run = PieceRun(piece.before, wave.get(piece.before, -1) + 1)
       if run.wave == len(waves):
         waves.append([])
       waves[run.wave].append(run)
@@ -318,9 +323,11 @@ def waves_of(new: Sequence[Piece], alone: bool = False) -> list[list[Run]]:
   return waves
 
 
-def by_prefix(runs: Sequence[Run], longest: int) -> list[tuple[int, list[Run]]]:
-  """Runs by the cached length S that is compiled for what they follow."""
-  groups: dict[int, list[Run]] = collections.defaultdict(list)
+def group_by_prefix(
+  runs: Sequence[PieceRun], longest: int
+) -> list[tuple[int, list[PieceRun]]]:
+  """Groups runs by the compiled length S that holds their prefix."""
+  groups: dict[int, list[PieceRun]] = collections.defaultdict(list)
   for run in runs:
     length = len(run.before.slots)
     S = min(bucket(length, SMALLEST_PREFIX), longest) if length else 0
@@ -329,19 +336,27 @@ def by_prefix(runs: Sequence[Run], longest: int) -> list[tuple[int, list[Run]]]:
 
 
 def rows_of_call(rows: int, devices: int) -> int:
-  """Rows rounded up to a power of two times the devices."""
+  """Rounds rows up to a power of two times the devices."""
   return devices * bucket(-(-rows // devices), 1)
 
 
 def pack_runs(
-  runs: Sequence[Run], S: int, devices: int, alone: bool = False
-) -> tuple[int, list[list[Run]]]:
-  """The row length T, and the runs of each row: all after the same piece.
+  runs: Sequence[PieceRun], S: int, devices: int, alone: bool = False
+) -> tuple[int, list[list[PieceRun]]]:
+  """Packs runs that follow the same piece into rows of one length.
 
-  A row costs its T tokens and its prefix of S: runs are packed into the length
-  of the longest, or more where that costs less; `alone`, none is packed.
+  A row costs its T tokens and its prefix of S, so rows are made longer than the
+  longest run if that costs less in all.
+
+  Args:
+    S: length of the prefix.
+    devices: the number of rows is rounded up to a multiple of it.
+    alone: whether each run gets a row of its own.
+
+  Returns:
+    The row length T, and the runs of each row.
   """
-  followers: dict[Piece, list[Run]] = collections.defaultdict(list)
+  followers: dict[Piece, list[PieceRun]] = collections.defaultdict(list)
   for run in runs:
     followers[run.before].append(run)
   shortest = bucket(max(run.length for run in runs), SMALLEST_ROW)

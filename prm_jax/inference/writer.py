@@ -1,10 +1,10 @@
-"""Continuous batching: ids in, sampled ids out, slots kept full.
+"""Writes many samples with continuous batching: ids in, sampled ids out.
 
     jobs -> groups that share a prompt -> prompts read in batches
-      -> a slot per job, refilled as its chain ends -> tokens of every job
+      -> a slot for each job, refilled when its chain ends -> sampled ids
 
-The host's side of sampler.py: it decides which programs run, on which of a
-few sizes. `Generator` stands above it and speaks text.
+This is the host's side of sampler.py: it decides which programs run, with one
+of a few sizes each. `Generator` (generator.py) calls it and deals with text.
 """
 
 import collections
@@ -29,22 +29,23 @@ from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
 from prm_jax.models.prefix_store import slots_for
 from prm_jax.runtime.metrics import Heartbeat
 
-CHUNK = 32  # tokens of every slot between two looks of the host
-REFILL = 8  # a chunk ends early once one in so many slots can be refilled
-PROMPT_TOKENS = 4096  # that are read in one call, padding included
+CHUNK = 32  # tokens written in every slot before the host refills slots
+REFILL = 8  # a chunk ends early once 1 / REFILL of the slots can be refilled
+PROMPT_TOKENS = 4096  # prompt tokens read in one call, padding included
 SMALLEST_BUCKET = 32
 NO_LIMIT = 2**30
-READS_PARAMS = frozenset({'read', 'read_on', 'chunk'})  # programs
+# Names of the programs whose first argument is the parameters.
+READS_PARAMS = frozenset({'read', 'read_on', 'chunk'})
 
 
 class Job(NamedTuple):
-  """One sample to write.
+  """Asks for one sample.
 
   Attributes:
-    ids: what it goes on from, one at least.
-    seed: 64 bits, all that its randomness comes from.
-    max_steps: separators after which it stops; 0: at the chain's end.
-    max_tokens: to write; 0: as many as the SamplingConfig says.
+    ids: ids that the sample continues, at least one.
+    seed: 64 bits, the only source of its randomness.
+    max_steps: separators after which it stops; 0 goes to the chain's end.
+    max_tokens: most tokens to write; 0 takes that of the SamplingConfig.
   """
 
   ids: tuple[int, ...]
@@ -54,36 +55,44 @@ class Job(NamedTuple):
 
 
 class Written(NamedTuple):
-  """One sample."""
+  """Holds one sample.
 
-  tokens: np.ndarray  # [T] int32, what ended it included
-  logprobs: np.ndarray  # [T] float32 of the model: no temperature, no filter
-  prompt_tokens: int  # read for it alone; 0 where another job's are shared
-  kept: int = 0  # before them, of a chain that was read or written earlier
+  Attributes:
+    tokens: [T] int32, including the token that ended it.
+    logprobs: [T] float32 under the model, without temperature and filters.
+    prompt_tokens: prompt tokens read for this sample; 0 if another job's
+      reading was shared.
+    kept: prompt tokens before these that the cache of kept chains held.
+  """
+
+  tokens: np.ndarray
+  logprobs: np.ndarray
+  prompt_tokens: int
+  kept: int = 0
 
 
 @dataclasses.dataclass
 class SamplingStats:
-  """What a Writer did so far."""
+  """Counts what a Writer did; tokens / slot_steps is the use of its slots."""
 
   programs: set[tuple] = dataclasses.field(default_factory=set)
   tokens: int = 0  # written
   prompt_tokens: int = 0  # read
-  slot_steps: int = 0  # computed: tokens / slot_steps of them were in use
+  slot_steps: int = 0  # tokens computed, in free slots too
   seconds: float = 0.0
 
 
 class Group(NamedTuple):
-  """Jobs whose ids are all the beginning of one prompt."""
+  """Groups jobs whose ids are all a prefix of one prompt."""
 
   prompt: tuple[int, ...]
   jobs: list[int]
 
 
 def group_jobs(jobs: Sequence[Job]) -> list[Group]:
-  """Groups, the longest prompts first; the first job has the whole prompt."""
+  """Groups jobs by prompt, longest first; a group's first job has all of it."""
   groups: list[Group] = []
-  # What begins with x comes right after x, so before it in descending order.
+  # In descending order, ids that begin with x come right before x.
   for i in sorted(range(len(jobs)), key=lambda i: (jobs[i].ids, -i))[::-1]:
     ids = jobs[i].ids
     if not groups or groups[-1].prompt[: len(ids)] != ids:
@@ -93,7 +102,7 @@ def group_jobs(jobs: Sequence[Job]) -> list[Group]:
 
 
 def cache_bucket(size: int) -> int:
-  """Powers of two and what lies halfway between: attention reads all of it."""
+  """Rounds a cache's length up to 2^n or 3 * 2^n; attention reads all of it."""
   above = bucket(size, SMALLEST_BUCKET)
   half = 3 * above // 4
   return half if half >= max(size, SMALLEST_BUCKET) else above
@@ -105,8 +114,8 @@ def jit_chunk(
   sampling: SamplingConfig,
   stops: Stops,
 ) -> Any:
-  """`sampler.sample_chunk` jitted: of params, slots, cache and `enough`."""
-  # Tokens are whole on every device, so that every process can read all.
+  """Returns `sampler.sample_chunk` jitted, of params, slots, cache, enough."""
+  # Tokens are replicated, so that every process can read all of them.
   whole = NamedSharding(mesh, P())
   split = cache_sharding(config, sampling.slots, mesh)
   return jax.jit(
@@ -123,7 +132,7 @@ def jit_chunk(
 
 
 def jit_unstack(params: Any, config: TransformerConfig, mesh: Mesh) -> Any:
-  """`unstack_layers` jitted: parameters in the form that is written with."""
+  """Returns `unstack_layers` jitted; decoding needs parameters in its form."""
   return jax.jit(
     functools.partial(unstack_layers, config=config),
     out_shardings=decoding_shardings(params, config, mesh),
@@ -131,23 +140,29 @@ def jit_unstack(params: Any, config: TransformerConfig, mesh: Mesh) -> Any:
 
 
 def jit_read(config: TransformerConfig) -> Any:
-  """`sampler.read_prompts` jitted: of params and tokens."""
+  """Returns `sampler.read_prompts` jitted, of params and tokens."""
   return jax.jit(functools.partial(sampler.read_prompts, config=config))
 
 
 class Writer:
-  """Writes jobs with one model, many at once.
+  """Samples with one model, in many slots at once.
 
   Args:
-    params: of a backbone, as `init_params` gives them. Kept in another form.
-    max_length: of prompt and what is written together, in tokens.
+    params: backbone parameters as from `init_params`; they are copied into
+      another form.
+    config: the backbone's architecture.
+    mesh: devices to sample on.
+    sampling: how tokens are drawn, and the number of slots.
+    stops: ids that end steps and chains.
+    max_length: most tokens of a prompt and its sample together.
 
   Attributes:
-    stats: what was written so far.
+    stats: counts of what was written so far.
+    kept: cache of chains that may be continued, or None.
 
   Raises:
-    UserError: the slots do not divide over the mesh, or what is to be kept is
-      more than half of the memory.
+    UserError: the slots do not divide over the mesh, or the kept chains take
+      more than half of the device's memory.
   """
 
   def __init__(
@@ -184,41 +199,41 @@ class Writer:
       self._programs |= self.kept.programs
 
   def take(self, params: Any) -> None:
-    """Writes with these parameters from now on, as one of the same shapes."""
+    """Replaces the parameters by others of the same shapes."""
     self.forget()
-    self._params = None  # two of them might not fit
+    self._params = None  # frees them first: both might not fit
     with jax.set_mesh(self._mesh):
       self._params = self._unstack(params)
 
   def write(self, jobs: Sequence[Job]) -> list[Written]:
-    """Every job's sample, in order.
+    """Returns every job's sample, in order.
 
-    A job whose ids leave no room in `max_length` has no tokens.
+    A job whose ids leave no room in `max_length` gets no tokens.
     """
     began = time.monotonic()
     nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
     found = [Written(*nothing, 0)] * len(jobs)
     fitting = [i for i, job in enumerate(jobs) if self.room(job) > 0]
     with jax.set_mesh(self._mesh):
-      for n, written in _Run(self, [jobs[i] for i in fitting]).results():
+      for n, written in _WriteState(self, [jobs[i] for i in fitting]).results():
         found[fitting[n]] = written
-    self.stats.tokens += sum(len(each.tokens) for each in found)
-    self.stats.prompt_tokens += sum(each.prompt_tokens for each in found)
+    self.stats.tokens += sum(len(sample.tokens) for sample in found)
+    self.stats.prompt_tokens += sum(sample.prompt_tokens for sample in found)
     self.stats.seconds += time.monotonic() - began
     return found
 
   def forget(self) -> None:
-    """Keeps nothing of what was read and written so far."""
+    """Empties the cache of kept chains."""
     if self.kept:
       self.kept.forget()
 
   def room(self, job: Job) -> int:
-    """Tokens that may be written after the job's ids; not above 0: none."""
+    """Returns how many tokens may follow the job's ids; none if it is <= 0."""
     most = job.max_tokens or self.sampling.max_tokens
     return min(most, self.longest - len(job.ids))
 
   def call(self, name: str, sizes: tuple[int, ...], *arguments: Any) -> Any:
-    """Runs a program and counts the sizes that it was compiled for."""
+    """Runs a program and records the sizes that it was compiled for."""
     if (name, *sizes) not in self.stats.programs:
       logging.info('sampling compiles program %s %s', name, sizes)
     self.stats.programs.add((name, *sizes))
@@ -227,29 +242,29 @@ class Writer:
     return self._programs[name](*arguments)
 
 
-class _Run:
-  """What changes during one `Writer.write`."""
+class _WriteState:
+  """Holds what changes during one `Writer.write`."""
 
   def __init__(self, writer: Writer, jobs: Sequence[Job]) -> None:
     self.writer, self.jobs = writer, jobs
     groups = group_jobs(jobs)
-    # Of a job that its prompt is read for: tokens of it, and those before.
-    self.paid = {group.jobs[0]: (len(group.prompt), 0) for group in groups}
+    # For jobs whose prompt is read: tokens read, and tokens kept before them.
+    self.read_for = {group.jobs[0]: (len(group.prompt), 0) for group in groups}
     self.groups = collections.deque(groups)
-    # Jobs whose prompt was read, each with its row among the latest prompts.
+    # Row of the prompt in self.prompts and index of the job.
     self.ready: collections.deque[tuple[int, int]] = collections.deque()
     self.prompts: Cache | None = None
     self.cache: Cache | None = None
-    self.length = 0  # of the cache
+    self.length = 0  # positions of the cache
     B = writer.sampling.slots
     self.slots = Slots(
       *(np.zeros(B, np.int32) for _ in range(4)), np.zeros((B, 2), np.uint32)
     )
-    self.holders = np.full(B, -1)  # the job in every slot
+    self.holders = np.full(B, -1)  # the job in each slot, -1 if it is free
     self.parts: dict[int, list] = collections.defaultdict(list)
 
   def results(self) -> Iterator[tuple[int, Written]]:
-    """Index and sample of every job, as they end."""
+    """Yields index and sample of every job, as they end."""
     heartbeat, done = Heartbeat('sampling', len(self.jobs)), 0
     while self.refill():
       for ended in self.chunk():
@@ -258,7 +273,7 @@ class _Run:
       heartbeat.at(done)
 
   def refill(self) -> bool:
-    """Gives free slots to jobs; whether any slot is in use."""
+    """Gives free slots to jobs; returns whether any slot is in use."""
     free, copies = np.flatnonzero(self.holders < 0), []
     while len(free) and (self.ready or self.groups):
       if not self.ready:
@@ -278,7 +293,7 @@ class _Run:
     return True
 
   def read_prompts(self) -> None:
-    """Reads the next prompts: enough for all slots, or what one call takes."""
+    """Reads prompts, enough for all slots or as many as fit one call."""
     T = bucket(len(self.groups[0].prompt) - 1, SMALLEST_BUCKET)
     taken: list[Group] = []
     while self.groups and len(self.ready) < self.writer.sampling.slots:
@@ -291,13 +306,13 @@ class _Run:
       read = self.writer.kept.read([group.prompt for group in taken])
       self.prompts, known = read
       for group, n in zip(taken, known, strict=True):
-        # The last token of all is read with what is written.
+        # The last token of a prompt is read when the first is written.
         new = len(group.prompt) - n
-        self.paid[group.jobs[0]] = (0 if n and new == 1 else new), n
+        self.read_for[group.jobs[0]] = (0 if n and new == 1 else new), n
       return
     tokens = np.zeros((bucket(len(taken), 1), T), np.int32)
     for row, group in enumerate(taken):
-      # The last token of all is read in its slot.
+      # The last token of a prompt is read in its slot.
       tokens[row, : len(group.prompt) - 1] = group.prompt[:-1]
     self.prompts = self.writer.call('read', tokens.shape, tokens)
 
@@ -312,7 +327,7 @@ class _Run:
     self.holders[slot] = index
 
   def fit_cache(self) -> None:
-    """Makes the cache as long as the next chunk needs it."""
+    """Makes the cache as long as the next chunk needs."""
     most = np.minimum(self.slots.tokens_left, CHUNK)
     needed = (self.slots.position + most)[self.holders >= 0].max()
     length = min(cache_bucket(int(needed)), self.writer.longest)
@@ -324,6 +339,7 @@ class _Run:
     self.length = length
 
   def insert(self, prompts: Cache, rows: list[int], taken: np.ndarray) -> None:
+    """Copies rows of prompts into the slots that were taken for them."""
     fill = [0] * (len(self.holders) - len(rows))
     sizes = (self.length, *prompts.keys[0].shape[::2])
     self.cache = self.writer.call(
@@ -337,7 +353,7 @@ class _Run:
     )
 
   def chunk(self) -> Iterator[tuple[int, Written]]:
-    """Writes some tokens in every slot; yields what ended."""
+    """Writes some tokens in every slot; yields the samples that ended."""
     B = len(self.holders)
     waiting = self.ready or self.groups
     enough = max(1, B // REFILL) if waiting else B
@@ -355,7 +371,7 @@ class _Run:
       if self.slots.tokens_left[slot] == 0:
         self.holders[slot] = -1
         ids, logs = map(np.concatenate, zip(*self.parts.pop(job), strict=True))
-        ended.append((job, Written(ids, logs, *self.paid.get(job, (0, 0)))))
+        ended.append((job, Written(ids, logs, *self.read_for.get(job, (0, 0)))))
         chains.append((slot, (*self.jobs[job].ids, *ids.tolist())))
     if self.writer.kept:
       self.writer.kept.write(self.cache, chains)

@@ -1,14 +1,15 @@
-"""What a job has finished, one line an item, so that it can be killed anywhere.
+"""Keeps what a job has finished, a line per item, so that it can be killed.
 
-Between the driver, which finishes items, and what is written when all are done.
+    driver -> Journal.write -> journal/process-N.jsonl -> read -> the results
+
 Every process of a job appends to a file of its own and reads those of all, so a
-job may go on with another number of processes.
+job can be resumed with another number of processes.
 
     {"job": {"input": "03...", "policy": "..."}}
     {"index": 7, "chains": [...], "failed": "", "cost": [91, 12, 8, 0, 0.02]}
 
-Of an item that failed, or was in flight when a model gave up ("interrupted":
-true), and was tried again the last line counts, and the costs of all.
+An item that failed, or was in flight when a model gave up ("interrupted":
+true), may be tried again. Then its last line counts, and the costs of all.
 """
 
 import fcntl
@@ -29,19 +30,23 @@ SYNC_SECONDS = 1.0
 
 
 class Journal:
-  """One process's file, open for more; to be used as a context manager.
-
-  Raises:
-    UserError: it is another job's, damaged, or being written by another
-      process.
-  """
+  """Appends to the file of one process; use it as a context manager."""
 
   def __init__(self, path: pathlib.Path, job: Mapping[str, str]) -> None:
+    """Opens or begins the file, and cuts the line that a kill left unfinished.
+
+    Args:
+      job: what a resumed job has to agree on, such as its policy.
+
+    Raises:
+      UserError: the file is another job's, damaged, or being written by another
+        process.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     self._path = path
     self._file = path.open('a+b', buffering=0)
     try:
-      # Held until the process ends, however it does.
+      # The lock is held until the process ends, in whatever way.
       fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       raise UserError(
@@ -55,7 +60,7 @@ class Journal:
     self._synced = time.monotonic()
 
   def write(self, ended: Ended) -> None:
-    """Appends an item."""
+    """Appends a line for an item that ended."""
     self._append(
       {
         'index': ended.index,
@@ -88,13 +93,17 @@ class Journal:
 
 
 def _whole_lines(path: pathlib.Path) -> bytes:
-  """What stands before the line that a killed process was writing."""
+  """Returns the file without the line that a killed process was writing."""
   read = path.read_bytes()
   return read[: read.rfind(b'\n') + 1]
 
 
 def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[dict]:
-  """The records of a file; [] where it has not even a first line."""
+  """Reads the records of a file; [] where it has not even a first line.
+
+  Raises:
+    UserError: the file is another job's, or damaged.
+  """
   records = []
   for i, line in enumerate(_whole_lines(path).split(b'\n')[:-1], 1):
     try:
@@ -102,8 +111,8 @@ def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[dict]:
       record['job' if i == 1 else 'index']
     except (ValueError, KeyError, TypeError):
       raise UserError(
-        f'{path}:{i}: is no line of a journal; delete this line and its item '
-        'is done anew, or the file and all of them are'
+        f'{path}:{i}: is no line of a journal; delete this line, and its item '
+        'is done anew, or delete the file, and all of its items are'
       ) from None
     records.append(record)
   if records:
@@ -121,7 +130,10 @@ def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[dict]:
 
 
 def read(folder: pathlib.Path, job: Mapping[str, str]) -> Iterator[Ended]:
-  """Every line of every process, in no order that means anything but theirs.
+  """Reads every line of every process, file after file.
+
+  Args:
+    job: as in `Journal`.
 
   Raises:
     UserError: a file is another job's, or damaged.
@@ -138,7 +150,10 @@ def read(folder: pathlib.Path, job: Mapping[str, str]) -> Iterator[Ended]:
 
 
 def latest(all_ended: Iterable[Ended]) -> dict[int, Ended]:
-  """What became of each item, in their order; a success outdoes failures."""
+  """Returns what became of each item, in their order.
+
+  The last attempt counts, but no later failure replaces a success.
+  """
   found: dict[int, Ended] = {}
   for ended in all_ended:
     before = found.get(ended.index)

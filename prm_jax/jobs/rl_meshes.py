@@ -1,73 +1,94 @@
-"""Which devices of an RL job train, and which sample and score."""
+"""Decides which devices of an RL job train, and which sample and score."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
-from prm_jax.jobs.settings.rl import Settings
+from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.jobs.training import check_heads
 from prm_jax.models import TransformerConfig
-from prm_jax.runtime import processes
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks, processes
+from prm_jax.runtime.checks import Fault
 from prm_jax.runtime.sharding import make_mesh
 
 
 class Meshes(NamedTuple):
-  """Where things are: one mesh for all, or two without a device in common."""
+  """One mesh for everything, or two without a device in common.
 
-  training: Mesh  # the policy that learns
-  sampling: Mesh  # the policy that writes, the PRM, and the reference
+  Attributes:
+    training: of the policy that learns.
+    sampling: of the policy that writes, the PRM and the reference.
+  """
+
+  training: Mesh
+  sampling: Mesh
 
 
 def make_meshes(
-  config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None
+  settings: RlSettings, devices: Sequence[jax.Device] | None = None
 ) -> Meshes:
-  """The meshes of a config.
+  """Returns the meshes of an RL job.
 
   Args:
     devices: all of them; by default what JAX finds.
 
   Raises:
     UserError: they do not fit, or two threads would run programs on several
-      devices that they share: each device may come to another order, and all
-      wait for each other.
+      devices that they share. Each device might then run them in another
+      order, and all would wait for each other for ever.
   """
   devices = jax.devices() if devices is None else devices
-  apart, staleness = config['sampling']['devices'], config['train']['staleness']
-  if (apart or staleness) and processes.count() > 1:
-    raise UserError(
-      f'sampling.devices={apart}, train.staleness={staleness}: sampling beside '
-      'training works in one process; set both to 0'
-    )
+  apart, staleness = settings.sampling.devices, settings.train.staleness
+  shape = dataclasses.asdict(settings.mesh)
+  if processes.count() > 1:
+    _check_one_process(settings)
   if not apart:
-    mesh = make_mesh(config['mesh'], devices)
+    mesh = make_mesh(shape, devices)
     if staleness and mesh.size > 1:
-      raise UserError(
-        f'train.staleness={staleness} samples while it trains, which '
-        f'{mesh.size} devices cannot share: give sampling some of its own with '
-        'sampling.devices'
+      checks.fail(
+        'config.train.staleness',
+        staleness,
+        f'samples while it trains, which {mesh.size} devices cannot share: '
+        'give sampling some of its own with sampling.devices',
       )
     return Meshes(mesh, mesh)
   if apart >= len(devices):
-    raise UserError(
-      f'sampling.devices={apart} of {len(devices)} devices leaves none to '
-      'train; lower it, or set it to 0'
+    checks.fail(
+      'config.sampling.devices',
+      apart,
+      f'leaves none of {len(devices)} devices to train; lower it, or set it '
+      'to 0',
     )
-  rows = {'replica': 1, 'fsdp': -1, 'model': config['mesh']['model']}
+  rows = {'replica': 1, 'fsdp': -1, 'model': settings.mesh.model}
   return Meshes(
-    make_mesh(config['mesh'], devices[:-apart]),
-    make_mesh(rows, devices[-apart:]),
+    make_mesh(shape, devices[:-apart]), make_mesh(rows, devices[-apart:])
   )
 
 
+def _check_one_process(settings: RlSettings) -> None:
+  """Raises Faults for what works in one process only."""
+  why = 'sampling beside training works in one process; set it to 0'
+  faults = [
+    Fault(f'config.{name}', value, why)
+    for name, value in (
+      ('sampling.devices', settings.sampling.devices),
+      ('train.staleness', settings.train.staleness),
+    )
+    if value
+  ]
+  if faults:
+    raise checks.Faults(faults)
+
+
 def check_meshes(
-  settings: Settings, model: TransformerConfig, meshes: Meshes
+  settings: RlSettings, model: TransformerConfig, meshes: Meshes
 ) -> None:
   """Raises UserError unless chains and heads divide over the meshes."""
   for mesh in meshes:
     check_heads(model, mesh)
   rows = [mesh.shape['replica'] * mesh.shape['fsdp'] for mesh in meshes]
-  settings.loop.check_devices(rows[0])
-  settings.sampling.check_devices(rows[1])
+  settings.train.check_devices(rows[0])
+  settings.sampling.sampler.check_devices(rows[1])

@@ -1,54 +1,64 @@
-"""The problems of an RL job: for training, for watching, and for its test."""
+"""Reads the problems of an RL job: to train on, to watch it on, and to test."""
 
+import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import grain
 import numpy as np
 
 from prm_jax.data import problems as problems_lib
+from prm_jax.data.config import DrawConfig, ProblemsConfig
 from prm_jax.data.encoding import StepFormat
 from prm_jax.data.problems import Problem
+from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.models.hub.safetensors_files import HUB
-from prm_jax.runtime import paths
+from prm_jax.runtime import checks, paths
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import DELETE
 
+Log = Callable[[str], None]
+
 
 class Tasks(NamedTuple):
-  """Problems to learn from, and others."""
+  """The problems of a job, by what they are for."""
 
   train: list[Problem]
   held_out: list[Problem]
   test: list[Problem]
 
 
-def read_tasks(config: Mapping[str, Any]) -> Tasks:
-  """All problems of the job.
+def read_tasks(settings: RlSettings) -> Tasks:
+  """Reads all problems of the job.
 
-  Of arithmetic problems those of the three splits. Of files, what is held out
-  has a file of its own, or is the end of the training file.
+  In the arithmetic domain they are those of the three splits. From files, the
+  held-out problems have a file of their own, or are the end of the training
+  file.
+
+  Raises:
+    UserError: they are too few, or some are in training and test.
   """
-  section, seed = config['problems'], config['seed']
+  section = settings.problems
 
   def read(split: str, path: str = '') -> list[Problem]:
-    given = section | {'split': split} | ({'path': path} if path else {})
-    return problems_lib.read_problems(given, seed)
+    config = dataclasses.replace(section, path=path or section.path)
+    return problems_lib.read_problems(config, split, settings.seed)
 
-  count = config['held_out']['problems']
+  count = settings.held_out.problems
   train = read('train')
-  if section['kind'] == 'arithmetic' or config['held_out']['path']:
-    held_out = read('dev', config['held_out']['path'])[:count]
+  if section.kind == 'arithmetic' or settings.held_out.path:
+    held_out = read('dev', settings.held_out.path)[:count]
   else:
     train, held_out = train[:-count], train[-count:]
-  test = read('test', config['test']['path'])
-  tasks = Tasks(train, held_out, test[: config['test']['problems'] or None])
-  for name, found in tasks._asdict().items():
-    if len(found) < (config['train']['problems'] if name == 'train' else 2):
+  test = read('test', settings.test.path)
+  tasks = Tasks(train, held_out, test[: settings.test.problems or None])
+  for name, problems in tasks._asdict().items():
+    least = settings.train.problems if name == 'train' else 2
+    if len(problems) < least:
       raise UserError(
-        f'{len(found)} problems to {name.replace("_", " ")}: too few; see '
-        'problems, held_out and test in the config'
+        f'{len(problems)} problems for {name.replace("_", " ")}: expected at '
+        f'least {least}; see problems, held_out and test in the config'
       )
   known = {problem.text for problem in train}
   if met := [p.id for p in (*tasks.held_out, *tasks.test) if p.text in known]:
@@ -59,49 +69,49 @@ def read_tasks(config: Mapping[str, Any]) -> Tasks:
   return tasks
 
 
-def that_fit(
-  tasks: Tasks, fmt: StepFormat, log: Callable[[str], None]
-) -> Tasks:
-  """Without the problems that leave the policy no room to write.
+def drop_too_long(tasks: Tasks, fmt: StepFormat, log: Log) -> Tasks:
+  """Drops the problems that leave the policy no room to write.
 
-  Those of the test stay: they are answered wrongly.
+  Those of the test stay, and their answers count as wrong.
 
   Raises:
     UserError: too few are left.
   """
 
-  def fitting(name: str, problems: list[Problem]) -> list[Problem]:
+  def short_enough(name: str, problems: list[Problem]) -> list[Problem]:
     kept = [p for p in problems if fmt.has_room(p.text)]
-    if left_out := len(problems) - len(kept):
+    if dropped := len(problems) - len(kept):
       log(
-        f'rl: {left_out:,} of {len(problems):,} problems ({name}) left out: no '
-        f"room for a chain in the policy's window of {fmt.max_length} tokens"
+        f'rl: {dropped:,} of {len(problems):,} problems ({name}) are dropped: '
+        "no room for a chain in the policy's window of "
+        f'{fmt.max_length} tokens'
       )
     return kept
 
-  fit = tasks._replace(
-    train=fitting('train', tasks.train),
-    held_out=fitting('held out', tasks.held_out),
+  kept = tasks._replace(
+    train=short_enough('train', tasks.train),
+    held_out=short_enough('held out', tasks.held_out),
   )
-  if not fit.train or len(fit.held_out) < 2:
+  if not kept.train or len(kept.held_out) < 2:
     raise UserError(
       f"the policy's window of {fmt.max_length} tokens is too short for these "
       'problems; train one with a longer data.max_length'
     )
-  return fit
+  return kept
 
 
 def check_unseen(tasks: Tasks, model: str | os.PathLike) -> None:
-  """Problems that tell what is learned are none that a model has learned from.
+  """Checks that a model was not trained on held-out or test problems.
 
-  Seen for runs on the arithmetic domain, whose splits are drawn again.
+  Only runs on the arithmetic domain can be checked: their splits are drawn
+  again.
 
   Args:
-    model: the workdir of its run; of a published one nothing is known, and ''
-      is none.
+    model: the workdir of its run; a published model is not checked, and '' is
+      none.
 
   Raises:
-    UserError: some are.
+    UserError: it was.
   """
   if not model or str(model).startswith(HUB):
     return
@@ -112,21 +122,23 @@ def check_unseen(tasks: Tasks, model: str | os.PathLike) -> None:
   section = trained.get('data') or trained.get('problems') or {}
   if section.get('kind') != 'arithmetic' or section.get('labels'):
     return
+  names = checks.field_types(DrawConfig)
+  draw = {name: section[name] for name in names if name in section}
   known = problems_lib.read_problems(
-    section | {'split': 'train'}, trained['seed']
+    checks.read(ProblemsConfig, draw, str(path)), 'train', trained['seed']
   )
   texts = {problem.text for problem in known}
-  told = [*tasks.held_out, *tasks.test]
-  if met := [problem for problem in told if problem.text in texts]:
+  unseen = [*tasks.held_out, *tasks.test]
+  if met := [problem for problem in unseen if problem.text in texts]:
     raise UserError(
-      f'{model} was trained on {len(met):,} of the {len(told):,} problems of '
+      f'{model} was trained on {len(met):,} of the {len(unseen):,} problems of '
       f'held_out and test, such as {met[0].text!r}; set seed, '
       'problems.train_problems, dev_problems and test_problems as they are in '
       f'{path}'
     )
 
 
-def batches_of(count: int, size: int, seed: int) -> Iterator[np.ndarray]:
-  """Indices of the problems of each batch, shuffled anew in every epoch."""
+def iterate_batches(count: int, size: int, seed: int) -> Iterator[np.ndarray]:
+  """Yields indices of each batch's problems, shuffled anew in every epoch."""
   data = grain.MapDataset.range(count).shuffle(seed=seed).repeat().batch(size)
   return iter(data.to_iter_dataset(grain.ReadOptions(1, 2)))

@@ -1,24 +1,28 @@
-"""From an RL job's config to who rates its chains.
+"""Opens what rates the chains of an RL job: the PRM and the reference.
 
-A PRM that was trained, exact labels, or an implicit PRM, which starts as a
-policy and learns while the job's own does; and the first policy, to compare
-with. What is read here is opened before anything is written, its parameters
-come later.
+    settings -> open_prm -> a PRM, or the policy that an implicit one starts as
+      -> make_rater -> rl/rating.py
+
+`open_prm` runs before anything is written; parameters of policies are read in
+`make_rater`.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from jax.sharding import Mesh
 
+from prm_jax.inference import loading
+from prm_jax.inference.chain_scorer import ChainScorer
+from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import StepScorer
-from prm_jax.jobs import step_scorers
-from prm_jax.jobs.settings.rl import Settings, Start, open_start
+from prm_jax.jobs.rl_start import Start, open_start
+from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.models import TransformerConfig
 from prm_jax.rl.implicit import ImplicitPrm, OnlinePrm, make_objective
 from prm_jax.rl.rating import ChainPrm, Rater, TextPrm
 from prm_jax.rl.views import Reference, View
+from prm_jax.runtime import checks
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.training.loop import compile_train_step, make_step
@@ -33,68 +37,90 @@ from prm_jax.training.train_state import (
 
 
 def open_prm(
-  config: Mapping[str, Any], settings: Settings, start: Start, mesh: Mesh
+  settings: RlSettings, start: Start, mesh: Mesh
 ) -> StepScorer | Start | None:
-  """The PRM that a config describes; of an implicit one, what it is at first.
+  """Opens the PRM; of an implicit one, the policy that it starts as.
 
   Raises:
     UserError: there is none, or it reads other tokens than the policy writes.
   """
-  prm = config['prm']
-  if settings.implicit is None:
-    solver = config['problems']['arithmetic']
-    return step_scorers.open_scorer(prm, solver, mesh)
-  first = start
-  if prm['path']:
-    first = open_start(prm['path'], config, settings)
+  prm = settings.prm
+  if prm.kind == 'none':
+    return None
+  if prm.kind == 'exact':
+    return ExactScorer(settings.problems.arithmetic, prm.exact)
+  if prm.kind == 'implicit':
+    return _open_implicit(settings, start)
+  if not prm.path:
+    checks.fail(
+      'config.prm.path',
+      prm.path,
+      'expected the --workdir of a trained PRM (configs/prm_math.py), or a '
+      'published one',
+    )
+  return ChainScorer(
+    loading.load(prm.path, style=prm.style, mesh=mesh, dtype=prm.dtype)
+  )
+
+
+def _open_implicit(settings: RlSettings, start: Start) -> Start:
+  """Opens the policy that an implicit PRM starts as."""
+  prm, first = settings.prm, start
+  if prm.path:
+    first = open_start(prm.path, settings)
     ours, theirs = (x.described.format for x in (start, first))
     if (ours.fingerprint(), ours.end) != (theirs.fingerprint(), theirs.end):
       raise UserError(
-        f'prm.path={prm["path"]} has another tokenizer, separator or end than '
-        f'{start.folder}, whose tokens it is to read; name a policy that has '
-        'the same'
+        f'config.prm.path={prm.path!r}: has another tokenizer, separator or '
+        f'end than {start.folder}, whose tokens it is to read; expected a '
+        'policy with the same'
       )
-  if dtype := prm['dtype']:
-    described = first.described.with_model(dtype=dtype, param_dtype=dtype)
+  if prm.dtype:
+    described = first.described.with_model(
+      dtype=prm.dtype, param_dtype=prm.dtype
+    )
     first = first._replace(described=described)
   return first
 
 
 def make_rater(
-  settings: Settings,
+  settings: RlSettings,
   start: Start,
   prm: StepScorer | Start | None,
   checkpoints: Checkpoints,
   mesh: Mesh,
-  seed: int,
 ) -> Rater:
-  """Reads the parameters; those of a PRM that learns from the checkpoint.
+  """Reads the parameters; of a PRM that learns, from the last checkpoint.
 
   Args:
     prm: from `open_prm`.
+    mesh: where the PRM and the reference are.
   """
-  reference, asked = None, None
+  reference, chain_prm = None, None
   if settings.reads_reference:
     kept = settings.reference
-    view = View('logprobs', start.described.model, mesh, settings.loop.rows)
+    view = View('logprobs', start.described.model, mesh, settings.train.rows)
     backbone = start.load(mesh, kept.param_dtype)
     reference = Reference(backbone, view, kept.offload)
   if isinstance(prm, Start):
-    asked = _implicit(settings, prm, checkpoints, mesh, seed)
+    chain_prm = _make_implicit(settings, prm, checkpoints, mesh)
   elif prm is not None:
-    asked = TextPrm(prm)
-  return Rater(start.described.format, asked, reference)
+    chain_prm = TextPrm(prm)
+  return Rater(start.described.format, chain_prm, reference)
 
 
-def make_learning(
-  settings: Settings, model: TransformerConfig
+def make_init_and_step(
+  settings: RlSettings, model: TransformerConfig
 ) -> tuple[Callable[..., TrainState], Callable]:
-  """How the first state of an implicit PRM is made, and its train step."""
-  loop, lora = settings.loop, settings.lora
-  optim = dataclasses.replace(settings.optim, lr=settings.implicit.lr)
+  """Makes two functions: one builds the PRM's first state, one trains it.
+
+  Neither is jitted.
+  """
+  loop, lora = settings.train, settings.lora
+  optim = dataclasses.replace(settings.optim, lr=settings.prm.online.lr)
   optimizer = make_optimizer(optim, loop.updates)
   step = make_step(
-    make_objective(model, settings.implicit.beta, lora),
+    make_objective(model, settings.prm.beta, lora),
     lambda params: split_params(params, None, lora, lm_loss=True),
     model,
     optimizer,
@@ -104,29 +130,25 @@ def make_learning(
   return make_init(model, None, optimizer, lora), step
 
 
-def _implicit(
-  settings: Settings,
-  first: Start,
-  checkpoints: Checkpoints,
-  mesh: Mesh,
-  seed: int,
+def _make_implicit(
+  settings: RlSettings, first: Start, checkpoints: Checkpoints, mesh: Mesh
 ) -> ChainPrm:
-  loop, beta = settings.loop, settings.implicit.beta
+  rows, beta = settings.train.rows, settings.prm.beta
   model, lora = first.described.model, first.described.lora
-  if not settings.implicit.online:
-    view = View('logprobs', model, mesh, loop.rows)
+  if not settings.prm.online.on:
+    view = View('logprobs', model, mesh, rows)
     params = {'backbone': first.load(mesh, model.param_dtype)}
     return ImplicitPrm(first.name, params, view, beta)
-  init, step = make_learning(settings, model)
+  init, step = make_init_and_step(settings, model)
   if checkpoints.latest is None:
-    state = init_state(init, mesh, seed, first.load(mesh))
+    state = init_state(init, mesh, settings.seed, first.load(mesh))
   else:
     state = checkpoints.restore_prm(abstract_state(init, mesh))
   return OnlinePrm(
     first.name,
     state,
     compile_train_step(step, state, mesh),
-    View('logprobs', model, mesh, loop.rows, lora),
+    View('logprobs', model, mesh, rows, lora),
     beta,
     mesh,
   )

@@ -2,8 +2,8 @@
 
     problems -> policy -> chains, the final answer checked -> WORKDIR/data
 
-What `main.py` runs for `config.task = 'sample'`, in every process of the job.
-`jobs/engine.py` runs and resumes it: an item is a problem with all its
+`main.py` runs it for `config.task = 'sample'`, in every process of the job.
+`engine.py` does its items and resumes them: an item is a problem with all its
 samples.
 """
 
@@ -18,23 +18,49 @@ from prm_jax.inference.driver import CannotDo, Ended, Models, Work
 from prm_jax.inference.grading import is_right
 from prm_jax.inference.protocols import Request
 from prm_jax.jobs import engine, policies
-from prm_jax.runtime import paths
-from prm_jax.runtime.errors import UserError
+from prm_jax.jobs.settings.items import SampleSettings
+from prm_jax.runtime.workdir import Workdir
 
 Log = Callable[[str], None]
 
 
+def run(settings: SampleSettings, workdir: Workdir, log: Log) -> None:
+  """Runs or resumes the whole job; every output is in `workdir`."""
+  workdir.check_local('a sampling job')
+  policy = policies.open_policy(settings.policy, settings.seed, workdir)
+  problems = problems_lib.read_problems(
+    settings.problems, settings.problems.split, settings.seed
+  )
+  samples = settings.samples
+  job = engine.ItemJob(
+    name='samples',
+    kind='samples',
+    about={
+      'data_fingerprint': problems_lib.fingerprint(problems),
+      'policy': policy.name,
+    },
+    count=len(problems),
+    start=lambda i: sample(problems[i], samples, policy.name),
+    counts=lambda items: count_chains(items, len(problems), samples),
+    models=Models(policy=policy),
+  )
+  engine.run(job, settings, workdir, log)
+
+
 def sample(problem: Problem, samples: int, generator: str) -> Work:
-  """The samples of one problem, in order; what has no whole step is left out.
+  """Samples the chains of one problem; those without a whole step are dropped.
 
   A chain that did not come to its end has no answer and is wrong. The outcome
-  of one whose answer could not be compared in time is None.
+  is None where the answer could not be compared in time.
 
   Args:
     generator: the policy's name.
 
+  Returns:
+    The chains, in the order of their samples.
+
   Raises:
-    CannotDo: some could not be had.
+    CannotDo: the policy could not give all samples.
   """
   request = Request(problem.text, (), f'{problem.id}/samples', samples)
   (completions,) = yield [request]
@@ -61,47 +87,23 @@ def sample(problem: Problem, samples: int, generator: str) -> Work:
   ]
 
 
-def check(config: Mapping[str, Any]) -> None:
-  """Raises UserError for all that can be seen before anything is read."""
-  engine.check(config)
-  policies.check(config['policy'])
-  problems_lib.check(config['problems'])
-  if config['samples'] < 1:
-    raise UserError(f'samples={config["samples"]}: expected >= 1')
+def count_chains(
+  items: Mapping[int, Ended], problems: int, samples: int
+) -> dict[str, Any]:
+  """Counts for the ledger what became of the problems and of their chains.
 
-
-def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
-  """Runs or resumes the whole job; every output is in `workdir`."""
-  check(config)
-  paths.check_local(workdir, 'the workdir of a sampling job')
-  seed, samples = config['seed'], config['samples']
-  policy = policies.open_policy(config['policy'], seed, workdir)
-  problems = problems_lib.read_problems(config['problems'], seed)
-
-  def counts(items: Mapping[int, Ended]) -> dict[str, Any]:
-    sampled = [ended for ended in items.values() if not ended.failed]
-    chains = [chain for ended in sampled for chain in ended.chains]
-    return {
-      'problems': len(problems),
-      'sampled': len(sampled),
-      'chains': len(chains),
-      'right': sum(bool(chain.outcome) for chain in chains),
-      'unfinished': sum(not chain.meta['finished'] for chain in chains),
-      'unchecked': sum(chain.outcome is None for chain in chains),
-      'without_a_step': samples * len(sampled) - len(chains),
-    }
-
-  job = engine.Job(
-    name='samples',
-    kind='samples',
-    about={
-      'data_fingerprint': problems_lib.fingerprint(problems),
-      'policy': policy.name,
-    },
-    count=len(problems),
-    start=lambda i: sample(problems[i], samples, policy.name),
-    counts=counts,
-    models=Models(policy=policy),
-    at_once=policies.at_once(config['policy']),
-  )
-  engine.run(job, config, workdir, log)
+  Args:
+    problems: how many problems the job has.
+    samples: chains of each.
+  """
+  sampled = [ended for ended in items.values() if not ended.failed]
+  chains = [chain for ended in sampled for chain in ended.chains]
+  return {
+    'problems': problems,
+    'sampled': len(sampled),
+    'chains': len(chains),
+    'right': sum(bool(chain.outcome) for chain in chains),
+    'unfinished': sum(not chain.meta['finished'] for chain in chains),
+    'unchecked': sum(chain.outcome is None for chain in chains),
+    'without_a_step': samples * len(sampled) - len(chains),
+  }

@@ -3,109 +3,166 @@
     problems -> policy and PRM, by a method of search/ -> WORKDIR: the chosen
       chains in data and chains.jsonl, the trees in trees.jsonl, results, report
 
-What `main.py` runs for `config.task = 'search'`, in every process of the job.
-`jobs/engine.py` runs and resumes it: an item is a problem.
+`main.py` runs it for `config.task = 'search'`, in every process of the job.
+`engine.py` does its items and resumes them: an item is a problem.
 """
 
 import dataclasses
 import hashlib
 import json
-import math
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import jax
 
 from prm_jax.data import problems as problems_lib
 from prm_jax.data.chains import Chain
 from prm_jax.data.problems import Problem
 from prm_jax.evals.search import search_section
+from prm_jax.inference import loading
 from prm_jax.inference.driver import Ended, Models, Work
-from prm_jax.inference.protocols import Policy, StepScorer
-from prm_jax.jobs import engine, policies, step_scorers
+from prm_jax.inference.exact_scorer import ExactScorer
+from prm_jax.inference.protocols import StepScorer
+from prm_jax.inference.tree_scorer import TreeScorer
+from prm_jax.jobs import engine, policies
+from prm_jax.jobs.settings.search import SearchedProblemsConfig, SearchSettings
 from prm_jax.report import write_report
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.workdir import read_results
-from prm_jax.search.budget import Budget
-from prm_jax.search.method import SearchConfig, Task
-from prm_jax.search.methods import METHODS, check_models
-from prm_jax.search.searching import search
+from prm_jax.runtime.sharding import flat_mesh
+from prm_jax.runtime.workdir import Workdir, read_results, write_lines
+from prm_jax.search.method import Task
+from prm_jax.search.methods import check_models
+from prm_jax.search.searching import search_problem
 from prm_jax.search.tree import Tree
 
 Log = Callable[[str], None]
 TREES = 'trees.jsonl'
 
 
-class Wanted(NamedTuple):
-  """How every problem is searched.
+def run(settings: SearchSettings, workdir: Workdir, log: Log) -> None:
+  """Runs or resumes the whole job; every output is in `workdir`."""
+  workdir.check_local('a search job')
+  models = open_models(settings, workdir)
+  problems = choose_problems(settings.problems, settings.seed)
+  if settings.go_on_from:
+    check_earlier(settings, names_of(models))
+  trees = read_trees(settings.go_on_from, problems)
+  if trees:
+    log(f'{len(trees):,} of {len(problems):,} problems were searched before')
+  job = make_job(settings, problems, trees, models)
+  engine.run(job, settings, workdir, log)
+  processes.first_alone('report', show, workdir, log)
 
-  Attributes:
-    method: its name.
-    own: of its config.
+
+def open_models(settings: SearchSettings, workdir: Workdir) -> Models:
+  """Opens the policy and, where the method asks one, the PRM.
+
+  Raises:
+    UserError: one cannot be opened, or the method cannot work with them.
   """
-
-  method: str
-  own: Any
-  common: SearchConfig
-  budget: Budget
-
-
-def read_wanted(config: Mapping[str, Any]) -> Wanted:
-  """What a config says of the search; raises UserError where it is wrong."""
-  name = config['method']
-  if name not in METHODS:
-    raise UserError(f'method={name!r}: expected one of {", ".join(METHODS)}')
-  # JSON has no inf: what is not said has no limit.
-  limits = {k: v for k, v in config['budget'].items() if v is not None}
-  own = METHODS[name].config(**config[name])
-  common = SearchConfig(**config['search'])
-  # A method says what it cannot do before it asks for anything.
-  next(METHODS[name].grow(Tree(''), own, common))
-  return Wanted(name, own, common, Budget(**limits))
+  prm = open_prm(settings) if settings.scores else None
+  policy = policies.open_policy(settings.policy, settings.seed, workdir)
+  check_models(settings.method, policy, prm, settings.budget.to_budget())
+  return Models(policy=policy, prm=prm)
 
 
-def check(config: Mapping[str, Any]) -> Wanted:
-  """Raises UserError for all that can be seen before anything is read."""
-  engine.check(config)
-  policies.check(config['policy'], 'policy to search with')
-  problems_lib.check(config['problems'])
-  step_scorers.check(config['prm'])
-  for name in ('first', 'count'):
-    if config['problems'][name] < 0:
-      raise UserError(
-        f'problems.{name}={config["problems"][name]}: expected >= 0'
-      )
-  if config['trees'] < 0:
-    raise UserError(f'trees={config["trees"]}: expected >= 0 (0: all)')
-  wanted = read_wanted(config)
-  asked = ('policy', 'prm') if METHODS[wanted.method].scores else ('policy',)
-  for side in asked:
-    kind = config[side]['kind']
-    if math.isfinite(wanted.budget.flops) and kind != 'workdir':
-      raise UserError(
-        f'budget.flops={wanted.budget.flops:g}: {side}.kind={kind!r} does not '
-        'say its FLOPs; set budget.tokens or budget.samples instead'
-      )
-  return wanted
+def open_prm(settings: SearchSettings) -> StepScorer:
+  """Opens the PRM, in every process a copy of its own.
+
+  Each process asks about its own problems, and others ask something else.
+  """
+  prm = settings.prm
+  if prm.kind == 'exact':
+    return ExactScorer(settings.policy.solver, prm.exact)
+  mesh = flat_mesh(jax.local_devices())
+  scorer = loading.load(prm.path, style=prm.style, mesh=mesh)
+  return TreeScorer(scorer, prm.rows, scorer.name)
 
 
-def read_problems(config: Mapping[str, Any], seed: int) -> list[Problem]:
-  """Those of the problems section that are to be searched."""
-  problems = problems_lib.read_problems(config, seed)
-  first, count = config['first'], config['count']
-  chosen = problems[first : first + count if count else None]
+def names_of(models: Models) -> dict[str, str]:
+  """Returns the names of the models that are asked, by 'policy' and 'prm'."""
+  asked = {'policy': models.policy, 'prm': models.prm}
+  return {side: model.name for side, model in asked.items() if model}
+
+
+def choose_problems(config: SearchedProblemsConfig, seed: int) -> list[Problem]:
+  """Reads the problems and returns those that are to be searched.
+
+  Raises:
+    UserError: there are none.
+  """
+  problems = problems_lib.read_problems(config, config.split, seed)
+  end = config.first + config.count if config.count else None
+  chosen = problems[config.first : end]
   if not chosen:
     raise UserError(
-      f'problems.first={first}, but there are {len(problems)} problems; '
-      'lower it'
+      f'config.problems.first={config.first}: there are {len(problems)} '
+      'problems; lower it'
     )
   return chosen
 
 
-def told(chain: Chain) -> Chain:
-  """A chosen chain as it is written: its tree stands in trees.jsonl.
+def make_job(
+  settings: SearchSettings,
+  problems: Sequence[Problem],
+  trees: Mapping[str, dict[str, Any]],
+  models: Models,
+) -> engine.ItemJob:
+  """Says what the engine is to do with every problem.
 
-  Without seconds, which no two runs agree on.
+  Args:
+    trees: those of an earlier search that grow further, by problem id.
+  """
+  names = names_of(models)
+  plan = settings.plan(', '.join([settings.method, *names.values()]))
+
+  def start(index: int) -> Work:
+    problem = problems[index]
+    task = Task(problem.id, problem.text, problem.truth, problem.dataset)
+    kept = trees.get(problem.id)
+    found = yield from search_problem(
+      task, plan, Tree.from_dict(kept) if kept else None
+    )
+    return found[:1]  # its tree has the others
+
+  def counts(items: Mapping[int, Ended]) -> dict[str, Any]:
+    found = [ended.chains[0] for ended in items.values() if not ended.failed]
+    failed = [ended.failed for ended in items.values() if ended.failed]
+    return {'search': search_section(found, failed, seed=settings.seed)}
+
+  def write_trees(workdir: Workdir, items: Mapping[int, Ended]) -> None:
+    written = list(items.values())[: settings.trees or None]
+    write_lines(
+      workdir / TREES,
+      (
+        tree_record(ended.chains[0], settings.method)
+        for ended in written
+        if not ended.failed
+      ),
+    )
+
+  return engine.ItemJob(
+    name=f'search by {settings.method}',
+    kind='search',
+    about={
+      'data_fingerprint': fingerprint(problems, trees),
+      'method': settings.method,
+      **names,
+    },
+    count=len(problems),
+    start=start,
+    counts=counts,
+    models=models,
+    chains=lambda ended: [without_tree(chain) for chain in ended.chains],
+    write_more=write_trees,
+  )
+
+
+def without_tree(chain: Chain) -> Chain:
+  """Returns a chosen chain as it is written; its tree stands in trees.jsonl.
+
+  Seconds are left out, too: no two runs agree on them.
   """
   about = dict(chain.meta['search'])
   del about['tree']
@@ -113,10 +170,10 @@ def told(chain: Chain) -> Chain:
   return dataclasses.replace(chain, meta={**chain.meta, 'search': about})
 
 
-def tree_line(chain: Chain, method: str) -> str:
-  """The line of trees.jsonl for a chosen chain."""
+def tree_record(chain: Chain, method: str) -> dict[str, Any]:
+  """Returns the line of trees.jsonl for a chosen chain."""
   about = chain.meta['search']
-  record = {
+  return {
     'id': chain.meta['problem_id'],
     'problem': chain.problem,
     'truth': chain.meta['truth'],
@@ -124,16 +181,18 @@ def tree_line(chain: Chain, method: str) -> str:
     'chosen': about['node'],
     'method': method,
   }
-  return json.dumps(record, ensure_ascii=False, allow_nan=False) + '\n'
 
 
 def read_trees(
   workdir: str, problems: Sequence[Problem]
 ) -> dict[str, dict[str, Any]]:
-  """Trees of an earlier search, by the ids of their problems, as dicts.
+  """Reads the trees of an earlier search, by the ids of their problems.
 
   Args:
-    workdir: of that search; '': there was none.
+    workdir: that of the search; '' where there was none.
+
+  Returns:
+    The trees of these problems, as `Tree.to_dict` gives them.
 
   Raises:
     UserError: no search with trees of these problems ended there.
@@ -141,7 +200,7 @@ def read_trees(
   if not workdir:
     return {}
   path = paths.open_path(workdir).expanduser() / TREES
-  texts = {each.id: each.text for each in problems}
+  texts = {problem.id: problem.text for problem in problems}
   found = {}
   try:
     lines = paths.read_lines(path)
@@ -172,30 +231,32 @@ def read_trees(
   return found
 
 
-def check_earlier(config: Mapping[str, Any], asked: Mapping[str, str]) -> None:
-  """Finds that the search that is gone on with was as this one.
+def check_earlier(settings: SearchSettings, names: Mapping[str, str]) -> None:
+  """Checks that the search whose trees grow further was made as this one.
 
-  Its scores, and what MCTS made of them, are kept: no others may be mixed in.
+  Its scores are kept, and what MCTS made of them: others may not be mixed in.
 
   Args:
-    asked: the names of policy and PRM, by 'policy' and 'prm'.
+    names: from `names_of`.
 
   Raises:
     UserError: it had another seed, policy, PRM or aggregate, or is not done.
   """
-  workdir = config['go_on_from']
+  workdir = settings.go_on_from
   folder = paths.open_path(workdir).expanduser()
   try:
     about = read_results(folder)['manifest']
     theirs = paths.read_json(folder / 'config.json', 'search anew')
     pairs = [
-      ('seed', theirs['seed'], config['seed']),
-      ('policy', about['policy'], asked['policy']),
+      ('seed', theirs['seed'], settings.seed),
+      ('policy', about['policy'], names['policy']),
     ]
     if 'prm' in about:  # else there are no scores
-      ours = config['search']['aggregate']
-      pairs.append(('search.aggregate', theirs['search']['aggregate'], ours))
-      pairs.append(('prm', about['prm'], asked.get('prm', about['prm'])))
+      aggregate = theirs['search']['aggregate']
+      pairs += [
+        ('search.aggregate', aggregate, settings.search.aggregate),
+        ('prm', about['prm'], names.get('prm', about['prm'])),
+      ]
   except (LookupError, TypeError):
     raise UserError(
       f'go_on_from={workdir!r}: its config.json and results.json do not say '
@@ -212,7 +273,7 @@ def check_earlier(config: Mapping[str, Any], asked: Mapping[str, str]) -> None:
 def fingerprint(
   problems: Sequence[Problem], trees: Mapping[str, dict[str, Any]]
 ) -> str:
-  """16 hex digits over what is searched, and what was found of it before."""
+  """Returns 16 hex digits over the problems and the trees found before."""
   alone = problems_lib.fingerprint(problems)
   if not trees:
     return alone
@@ -220,89 +281,9 @@ def fingerprint(
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def named(policy: Policy, prm: StepScorer | None) -> dict[str, str]:
-  """The names of who is asked."""
-  return {'policy': policy.name} | ({'prm': prm.name} if prm else {})
-
-
-def job_of(
-  config: Mapping[str, Any],
-  wanted: Wanted,
-  problems: Sequence[Problem],
-  trees: Mapping[str, dict[str, Any]],
-  policy: Policy,
-  prm: StepScorer | None,
-) -> engine.Job:
-  """What the engine is to do."""
-  method = METHODS[wanted.method]
-  asked = named(policy, prm)
-  name = ', '.join([wanted.method, *asked.values()])
-
-  def start(index: int) -> Work:
-    each = problems[index]
-    task = Task(each.id, each.text, each.truth, each.dataset)
-    kept = Tree.from_dict(trees[each.id]) if each.id in trees else None
-    found = yield from search(
-      task, method, *wanted[1:], key='search', name=name, tree=kept
-    )
-    return found[:1]  # the others stand in its tree
-
-  def counts(items: Mapping[int, Ended]) -> dict[str, Any]:
-    found = [ended.chains[0] for ended in items.values() if not ended.failed]
-    failed = [ended.failed for ended in items.values() if ended.failed]
-    return {'search': search_section(found, failed, seed=config['seed'])}
-
-  def write_trees(workdir: pathlib.Path, items: Mapping[int, Ended]) -> None:
-    shown = list(items.values())[: config['trees'] or None]
-    lines = (
-      tree_line(ended.chains[0], wanted.method)
-      for ended in shown
-      if not ended.failed
-    )
-    paths.write_text(workdir / TREES, ''.join(lines))
-
-  return engine.Job(
-    name=f'search by {wanted.method}',
-    kind='search',
-    about={
-      'data_fingerprint': fingerprint(problems, trees),
-      'method': wanted.method,
-      **asked,
-    },
-    count=len(problems),
-    start=start,
-    counts=counts,
-    models=Models(policy=policy, prm=prm),
-    at_once=policies.at_once(config['policy']),
-    chains=lambda ended: [told(chain) for chain in ended.chains],
-    also=write_trees,
-  )
-
-
-def run(config: Mapping[str, Any], workdir: paths.Path, log: Log) -> None:
-  """Runs or resumes the whole job; every output is in `workdir`."""
-  wanted = check(config)
-  paths.check_local(workdir, 'the workdir of a search job')
-  seed, prm = config['seed'], None
-  if METHODS[wanted.method].scores:
-    prm = step_scorers.open_scorer(config['prm'], config['policy']['solver'])
-  policy = policies.open_policy(config['policy'], seed, workdir)
-  # Before the workdir is this config's own.
-  check_models(wanted.method, policy, prm, wanted.budget)
-  problems = read_problems(config['problems'], seed)
-  if config['go_on_from']:
-    check_earlier(config, named(policy, prm))
-  trees = read_trees(config['go_on_from'], problems)
-  if trees:
-    log(f'{len(trees):,} of {len(problems):,} problems were searched before')
-  job = job_of(config, wanted, problems, trees, policy, prm)
-  engine.run(job, config, workdir, log)
-  processes.first_alone('report', lambda: _report(workdir, log))
-
-
-def _report(workdir: pathlib.Path, log: Log) -> None:
-  """The numbers that a run is judged by, for the console; and the page."""
-  document = json.loads((workdir / 'results.json').read_text())
+def show(workdir: Workdir, log: Log) -> None:
+  """Prints the numbers that a run is judged by, and writes the report."""
+  document = workdir.read_json('results.json')
   found = document['results']['search']
   method = document['manifest']['method']
   if found['accuracy'] is not None:
@@ -321,4 +302,4 @@ def _report(workdir: pathlib.Path, log: Log) -> None:
   if found['dead']:
     given_up = ', '.join(f'{n:,} {why}' for why, n in found['dead'].items())
     log(f'{method}: chains given up: {given_up}')
-  log(f'report: {write_report(workdir)}')
+  log(f'report: {write_report(workdir.path)}')

@@ -1,115 +1,121 @@
-"""Which chains a labelling job labels, by the names of its config.
+"""Selects which chains a labelling job labels, by the names of its config.
 
-`jobs/label.py` has read the chains; what is selected of them goes on to a label
-source. What a PRM selected is kept, as no two machines agree on the last digit
-of a score: a job that goes on labels the chains that it began with.
+    chains -> select -> those to label, and a report for the ledger
+
+`label.py` has read the chains; the selected ones go on to a source. What a PRM
+selected is kept in a file, because its scores differ in the last digit from
+machine to machine: a job that is resumed labels the chains that it began with.
 """
 
-import pathlib
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from prm_jax.data import builder, chain_sets
 from prm_jax.data.chains import Chain
 from prm_jax.inference import loading
+from prm_jax.jobs.settings.items import LabelSettings
 from prm_jax.labels import active, consensus
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.workdir import DELETE, read_results, write_json
+from prm_jax.runtime.workdir import Workdir, read_results
 
 FILE = 'selection.json'
 Selected = tuple[list[Chain], dict[str, Any]]
 
 
-def by_active(
-  chains: Sequence[Chain], config: Mapping[str, Any], workdir: pathlib.Path
+def select(
+  chains: Sequence[Chain], settings: LabelSettings, workdir: Workdir
 ) -> Selected:
-  """The most convincing wrong answers; see `labels/active.py`.
+  """Selects by the rule that the settings name."""
+  if settings.select == 'consensus':
+    return select_agreed(chains, settings)
+  return select_convincing(chains, settings, workdir)
 
-  A PRM's choice stands in selection.json, with the scores. Chains whose outcome
-  is not known, as answers could not be compared in time, are left out.
+
+def select_convincing(
+  chains: Sequence[Chain], settings: LabelSettings, workdir: Workdir
+) -> Selected:
+  """Selects the most convincing wrong answers; see `labels/active.py`.
+
+  A chain without a known outcome, because its answer could not be compared in
+  time, is left out.
 
   Raises:
-    UserError: no PRM is named, or the selection that a job began with is of
-      other chains.
+    UserError: the selection that a job began with is of other chains.
   """
-  wanted = active.ActiveConfig(**config['active'])
   checked = [chain for chain in chains if chain.outcome is not None]
   unchecked = {'unchecked': len(chains) - len(checked)}
   chains = checked or chains  # of none at all, `active` says what is wrong
-  if wanted.method != 'active':
-    selection, report = active.select(chains, wanted, None)
-    taken = active.take(chains, selection.indices, wanted)
+  config = settings.active
+  if not settings.needs_prm:
+    selection, report = active.select(chains, config, None)
+    taken = active.take(chains, selection.indices, config)
     return taken, report._asdict() | unchecked
-  if not config['prm']:
-    raise UserError(
-      "select='active' scores chains with a PRM; name it with --config.prm"
-    )
-  values = config['active']
   made_of = {
     'chains': builder.fingerprint(chains),
-    'prm': config['prm'],
-    'active': {name: values[name] for name in values if name != 'batch_size'},
+    'prm': settings.prm,
+    'active': dataclasses.asdict(config),
   }
-  path = workdir / FILE
-  there = paths.read_json(path, DELETE) if path.exists() else {}
-  fits = there.get('made_of') == made_of
-  if there and not fits and (workdir / 'data.json').exists():
+  del made_of['active']['batch_size']  # it changes the speed alone
+  kept = workdir.read_json(FILE)
+  fits = kept.get('made_of') == made_of
+  if kept and not fits and (workdir / 'data.json').exists():
     raise UserError(
-      f'{path} was made of other chains than {config["chains"]["workdir"]!r} '
-      'has now; bring those back, or choose another --workdir'
+      f'{workdir / FILE} was made of other chains than '
+      f'{settings.chains.workdir!r} has now; bring those back, or choose '
+      'another --workdir'
     )
   # All processes have to score, as the model may be spread over them.
   if processes.exchange('selection', str(fits))[0] != str(True):
-    scorer = loading.load(config['prm'])
-    selection, report = active.select(chains, wanted, scorer)
-    found = {
+    scorer = loading.load(settings.prm)
+    selection, report = active.select(chains, config, scorer)
+    kept = {
       'made_of': made_of,
       'indices': selection.indices,
       'scores': selection.scores,
       'report': report._asdict() | unchecked,
     }
-    processes.first_alone('select', lambda: write_json(path, found))
-  there = paths.read_json(path, DELETE)
-  return active.take(chains, there['indices'], wanted), there['report']
+    workdir.write_json(FILE, kept)
+  # That of process 0, as scores differ between machines.
+  kept = workdir.read_json(FILE)
+  return active.take(chains, kept['indices'], config), kept['report']
 
 
-def by_consensus(
-  chains: Sequence[Chain], config: Mapping[str, Any], workdir: pathlib.Path
-) -> Selected:
-  """Those that another labelling job agrees on; see `labels/consensus.py`."""
-  del workdir
-  others = chain_sets.read(config['agrees_with'], 'agrees_with')
-  given = dict(config['consensus'])
-  ours = config['chains']
-  of_ours = ours['workdir'] if ours['kind'] == 'workdir' else ''
-  first = given['first'] or source_of(of_ours, 'first')
-  second = given['second'] or source_of(config['agrees_with'], 'second')
-  if second == first and not given['second']:
+def select_agreed(chains: Sequence[Chain], settings: LabelSettings) -> Selected:
+  """Selects the chains that another labelling job labels alike.
+
+  See `labels/consensus.py`.
+  """
+  others = chain_sets.read(settings.agrees_with, 'agrees_with')
+  ours, config = settings.chains, settings.consensus
+  of_ours = ours.workdir if ours.kind == 'workdir' else ''
+  first = config.first or find_source(of_ours, 'first')
+  second = config.second or find_source(settings.agrees_with, 'second')
+  if second == first and not config.second:
     second += ' of agrees_with'  # of another policy, or with other settings
-  wanted = given | {'first': first, 'second': second}
   kept, report = consensus.consensus(
-    chains, others, consensus.ConsensusConfig(**wanted)
+    chains,
+    others,
+    consensus.ConsensusConfig(first, second, config.hard_above),
   )
-  told = {
-    name: {**each._asdict(), 'share': each.share}
-    for name, each in report._asdict().items()
+  shares = {
+    name: {**counts._asdict(), 'share': counts.share}
+    for name, counts in report._asdict().items()
     if name != 'unpaired'
   }
-  return kept, told | {'unpaired': report.unpaired}
+  return kept, shares | {'unpaired': report.unpaired}
 
 
-def source_of(workdir: str, unknown: str) -> str:
-  """Who labelled the chains of a job; what is unknown where nobody says.
+def find_source(workdir: str, unknown: str) -> str:
+  """Returns the name of the source that labelled the chains of a job.
 
   Args:
-    workdir: of the job; '' where the chains are of none.
+    workdir: that of the job; '' where the chains are of none.
+    unknown: what to return where nobody says.
   """
   if not workdir:
     return unknown
   folder = paths.open_path(workdir).expanduser()
   about = read_results(folder).get('manifest', {})
   return about.get('source', unknown)
-
-
-SELECTIONS = {'active': by_active, 'consensus': by_consensus}

@@ -1,103 +1,92 @@
-"""Which chains are worth labels: the most convincing wrong answers first.
+"""Selects the chains that are worth labelling: convincing wrong answers first.
 
     sampled chains with outcomes + a trained PRM -> select -> chains to label
 
-Lightman et al. (2023), section 4.2: of each problem's N chains to label, 80%
-are the wrong-answer chains that the PRM finds most convincing, 20% the most
-convincing of what remains, right or wrong. A chain convinces by its aggregated
-step scores. Labels are another source's business.
+Follows Lightman et al. (2023), section 4.2: of the N chains to label of each
+problem, 80% are the wrong-answer chains with the highest chain scores, and 20%
+are the highest-scoring of the remaining chains, right or wrong. The chain score
+is the aggregate of the PRM's step scores. The selected chains go on to a label
+source.
 """
 
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
 
 from prm_jax.data.chains import Chain
 from prm_jax.inference.protocols import sample_seed
 from prm_jax.inference.score import AGGREGATES, aggregate
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, one_of, within
 from prm_jax.runtime.errors import UserError
 
 METHODS = ('active', 'random')
 
 
 class ScoresSteps(Protocol):
-  """What is asked of a PRM; a `Scorer` is one."""
+  """Defines the part of a PRM that selection needs; `Scorer` has it."""
 
   def score_many(
     self, chains: Sequence[tuple[str, Sequence[str]]]
   ) -> list[np.ndarray]:
-    """Step scores of (problem, steps) pairs, [P] each."""
+    """Returns the step scores [P] of each (problem, steps) pair."""
     ...
 
 
 @dataclasses.dataclass(frozen=True)
 class ActiveConfig:
-  """How many chains, and which.
+  """Says how many chains are selected, and by which rule.
 
   Attributes:
-    budget: chains to select of each problem.
-    method: 'active', or 'random': the baseline, as many chains drawn uniformly.
+    budget: number of chains to select per problem.
+    method: 'active', or the baseline 'random', which draws uniformly.
     aggregate: how step scores become a chain score, one of AGGREGATES.
-    wrong_share: of the budget that goes to wrong answers first, rounded.
-    batch_size: chains that are scored at a time.
-    seed: of 'random'.
+    wrong_share: share of the budget reserved for wrong answers, in [0, 1]; the
+      number of chains is rounded.
+    batch_size: number of chains that are scored at a time.
+    seed: seed of the method 'random'.
   """
 
-  budget: int = 8
-  method: str = 'active'
-  aggregate: str = 'prod'
-  wrong_share: float = 0.8
-  batch_size: int = 1024
-  seed: int = 0
+  budget: Annotated[int, at_least(1)] = 8
+  method: Annotated[str, one_of(*METHODS)] = 'active'
+  aggregate: Annotated[str, one_of(*AGGREGATES)] = 'prod'
+  wrong_share: Annotated[float, within(0, 1)] = 0.8
+  batch_size: Annotated[int, at_least(1)] = 1024
+  seed: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
-    for name in ('budget', 'batch_size'):
-      value = getattr(self, name)
-      if not isinstance(value, int) or value < 1:
-        raise UserError(f'active.{name}={value!r}: expected >= 1')
-    for name, known in (('method', METHODS), ('aggregate', AGGREGATES)):
-      value = getattr(self, name)
-      if value not in known:
-        raise UserError(
-          f'active.{name}={value!r}: expected one of {", ".join(known)}'
-        )
-    share = self.wrong_share
-    if not isinstance(share, int | float) or not 0 <= share <= 1:
-      raise UserError(
-        f'active.wrong_share={share!r}: expected a number in [0, 1]'
-      )
-    if not isinstance(self.seed, int) or self.seed < 0:
-      raise UserError(
-        f'active.seed={self.seed!r}: expected a whole number from 0 up'
-      )
+    checks.check(self)
 
 
 class Selection(NamedTuple):
-  """The selected chains, problem by problem in the order of their first chains,
-  and in the order in which they were selected.
+  """Holds the selected chains.
+
+  Problems come in the order in which their first chains came, and the chains of
+  a problem in the order in which they were selected.
 
   Attributes:
-    indices: into the chains that were selected from.
-    scores: of the selected, of `score.aggregate`, for 'prod' sums of
-      logarithms; [] for 'random'.
+    indices: positions in the sequence that was selected from.
+    scores: chain scores of the selected chains as `score.aggregate` returns
+      them (for 'prod' these are logarithms); [] for the method 'random'.
   """
 
   indices: list[int]
   scores: list[float]
 
 
-class Report(NamedTuple):
-  """What was selected.
+class SelectionReport(NamedTuple):
+  """Counts what was selected.
 
   Attributes:
-    problems: that the chains are of.
-    chains: to select from.
-    selected: of them.
-    wrong: of the selected, with a wrong answer.
-    short: problems with fewer chains than the budget; all theirs are selected.
+    problems: number of distinct problems.
+    chains: number of chains to select from.
+    selected: number of selected chains.
+    wrong: number of selected chains with a wrong answer.
+    short: number of problems with fewer chains than the budget, all of which
+      are selected.
   """
 
   problems: int
@@ -109,16 +98,16 @@ class Report(NamedTuple):
 
 def select(
   chains: Sequence[Chain], config: ActiveConfig, scorer: ScoresSteps | None
-) -> tuple[Selection, Report]:
+) -> tuple[Selection, SelectionReport]:
   """Selects the chains to label.
 
   Args:
-    chains: samples with outcomes, in any order; those with equal problems
-      belong together.
-    scorer: a trained PRM; 'random' asks none.
+    chains: samples with outcomes, in any order, grouped by equal problem texts.
+    scorer: a trained PRM; None is enough for the method 'random'.
 
   Raises:
-    UserError: no chains, one has no outcome, or 'active' without a scorer.
+    UserError: There are no chains, one has no outcome, or the method 'active'
+      has no scorer.
   """
   if not chains:
     raise UserError('no chains to select from: expected at least one')
@@ -144,8 +133,8 @@ def select(
     else:
       order = most_convincing(members, scores, chains, config)
     selected += order
-  found = [] if scores is None else [float(scores[i]) for i in selected]
-  return Selection(selected, found), Report(
+  kept = [] if scores is None else [float(scores[i]) for i in selected]
+  return Selection(selected, kept), SelectionReport(
     problems=len(problems),
     chains=len(chains),
     selected=len(selected),
@@ -157,10 +146,11 @@ def select(
 def take(
   chains: Sequence[Chain], indices: Sequence[int], config: ActiveConfig
 ) -> list[Chain]:
-  """The selected chains, with method and rank in `meta['active']`.
+  """Returns the selected chains with method and rank in `meta['active']`.
 
-  The rank of a problem's first is 0. Scores stay out of it: they differ in the
-  last digits from machine to machine, and these chains are a job's input.
+  The first chain of each problem has rank 0. Scores are not written, because
+  their last digits differ between machines and these chains are the input of a
+  job that must be reproducible.
   """
   ranks: Counter[str] = Counter()
   selected = []
@@ -178,10 +168,17 @@ def most_convincing(
   chains: Sequence[Chain],
   config: ActiveConfig,
 ) -> list[int]:
-  """Indices of one problem's selected chains, of `members`; ties in order.
+  """Selects among the chains of one problem by score; ties keep their order.
 
-  Where the wrong answers do not fill their share, the rest of it goes to the
-  most convincing of what remains.
+  Where there are too few wrong answers to fill their share, the places left go
+  to the highest-scoring of the remaining chains.
+
+  Args:
+    members: indices of the problem's chains.
+    scores: chain scores of all chains.
+
+  Returns:
+    The selected members, wrong answers first.
   """
   by_score = sorted(members, key=lambda i: -scores[i])
   places = int(config.wrong_share * config.budget + 0.5)
@@ -193,17 +190,17 @@ def most_convincing(
 def chain_scores(
   chains: Sequence[Chain], config: ActiveConfig, scorer: ScoresSteps
 ) -> np.ndarray:  # [N] float32
-  """The aggregated score of each chain, in batches."""
-  found = []
+  """Scores the chains in batches and aggregates the step scores of each."""
+  batches = []
   longest = max(len(chain.steps) for chain in chains)
   for start in range(0, len(chains), config.batch_size):
     batch = chains[start : start + config.batch_size]
     scored = scorer.score_many([(c.problem, c.steps) for c in batch])
-    # One width for all batches, so that one program aggregates them.
+    # All batches have the same width, so that XLA compiles one program.
     scores = np.zeros((len(batch), longest), np.float32)
     mask = np.zeros((len(batch), longest), bool)
     for n, steps in enumerate(scored):
       scores[n, : len(steps)] = steps
       mask[n, : len(steps)] = True
-    found.append(np.asarray(aggregate(scores, mask, config.aggregate)))
-  return np.concatenate(found)
+    batches.append(np.asarray(aggregate(scores, mask, config.aggregate)))
+  return np.concatenate(batches)

@@ -1,69 +1,65 @@
-"""The chains on which two label sources agree (Zhang et al., 2025, section 3).
+"""Keeps the chains on which two label sources agree on the first error.
 
-    chains with labels of one source + the same chains with another's
-      -> consensus -> those with the same first error, and the kept share
+    chains labelled by one source + the same chains labelled by another
+      -> consensus -> chains with the same first error, and the kept share
 
-"The Lessons of Developing Process Reward Models in Mathematical Reasoning"
-keeps about 40% of its chains where Monte Carlo labels and a judge agree, and
-learns more from them than from all.
+Follows section 3 of "The Lessons of Developing Process Reward Models in
+Mathematical Reasoning" (Zhang et al., 2025). Monte Carlo labels and a judge
+agree there on about 40% of the chains, and a PRM trained on these is better
+than one trained on all.
 """
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from prm_jax.data.chains import Chain, first_error
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import from_to_below
 from prm_jax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class ConsensusConfig:
-  """Who is compared, and how.
+  """Names the two sources and says when a label counts as right.
 
   Attributes:
     first: name of the source whose labels are kept, such as 'rollouts'.
     second: name of the source that has to agree, such as 'judge'.
-    hard_above: a step is right where its label is above this number; 0 is the
-      paper's "any rollout succeeded".
+    hard_above: a step is right if its label is above this number, in [0, 1);
+      0 is the paper's "any rollout succeeded".
   """
 
   first: str = 'first'
   second: str = 'second'
-  hard_above: float = 0.0
+  hard_above: Annotated[float, from_to_below(0, 1)] = 0.0
 
   def __post_init__(self) -> None:
+    checks.check(self)
     if self.first == self.second:
-      raise UserError(
-        f'consensus.second={self.second!r} is consensus.first too: expected '
-        'two sources'
-      )
-    bound = self.hard_above
-    if not isinstance(bound, int | float) or not 0 <= bound < 1:
-      raise UserError(
-        f'consensus.hard_above={bound!r}: expected a number in [0, 1)'
-      )
+      checks.fail('second', self.second, 'expected another source than first')
 
 
 class Kept(NamedTuple):
-  """How many of some chains were kept."""
+  """Counts chains and how many of them were kept."""
 
   chains: int
   kept: int
 
   @property
   def share(self) -> float:
-    """In [0, 1]; 0 where there were no chains."""
+    """Share of the chains that were kept, in [0, 1]; 0 without chains."""
     return self.kept / self.chains if self.chains else 0.0
 
 
-class Report(NamedTuple):
-  """What consensus kept.
+class ConsensusReport(NamedTuple):
+  """Counts what consensus kept.
 
   Attributes:
     all: chains that both sources have labelled.
     right: those of them with a right final answer.
-    wrong: those with a wrong one.
-    unpaired: chains that only one of the sources has labelled; left out.
+    wrong: those of them with a wrong final answer.
+    unpaired: number of chains labelled by one source only, which are left out.
   """
 
   all: Kept
@@ -73,11 +69,11 @@ class Report(NamedTuple):
 
 
 def claimed_error(chain: Chain, hard_above: float) -> int | None:
-  """The first error that a chain's labels claim.
+  """Returns the index of the first error that a chain's labels claim.
 
   Returns:
-    Its index; -1: no step is wrong; None: no claim, for the label of a step
-    that would have to be right is unknown.
+    The step's index, -1 if no step is wrong, or None if the labels make no
+    claim: there are none, or one before the first error is unknown.
   """
   error = first_error(chain.labels, hard_above)
   before = chain.labels if error < 0 else chain.labels[:error]
@@ -87,7 +83,7 @@ def claimed_error(chain: Chain, hard_above: float) -> int | None:
 
 
 def agree(first: Chain, second: Chain, config: ConsensusConfig) -> bool:
-  """Do the labels of two sources claim the same first error of a chain?"""
+  """Says whether the labels of two sources claim the same first error."""
   claims = [
     claimed_error(chain, config.hard_above) for chain in (first, second)
   ]
@@ -96,21 +92,21 @@ def agree(first: Chain, second: Chain, config: ConsensusConfig) -> bool:
 
 def consensus(
   first: Sequence[Chain], second: Sequence[Chain], config: ConsensusConfig
-) -> tuple[list[Chain], Report]:
+) -> tuple[list[Chain], ConsensusReport]:
   """Keeps the chains on which two sources agree.
 
   Args:
-    first: chains with labels, known by `meta['id']`.
-    second: the same chains in any order, with labels of another source. What
-      one of the sources could not label may be missing.
+    first: chains with labels, identified by `meta['id']`.
+    second: the same chains in any order, with the labels of another source.
+      Chains that a source could not label may be missing from either.
 
   Returns:
-    Chains of `first`, in its order and with its labels, `meta['consensus']`
-    naming both sources; and the report.
+    The chains of `first` that are kept, in its order and with its labels, both
+    sources named in `meta['consensus']`; and the report.
 
   Raises:
-    UserError: a chain without an id or two with one, another problem or other
-      steps under one id, or no id in common.
+    UserError: A chain has no id, two chains of a source have the same one, the
+      chains with an id differ in problem or steps, or no id is in both.
   """
   firsts = _by_id(first, config.first)
   seconds = _by_id(second, config.second)
@@ -128,7 +124,7 @@ def consensus(
     )
   agreed = [agree(x, y, config) for x, y in pairs]
 
-  def kept_of(*outcomes: bool | None) -> Kept:
+  def count_kept(*outcomes: bool | None) -> Kept:
     same = [
       agrees
       for (x, _), agrees in zip(pairs, agreed, strict=True)
@@ -142,16 +138,17 @@ def consensus(
     for (x, _), agrees in zip(pairs, agreed, strict=True)
     if agrees
   ]
-  report = Report(
-    all=kept_of(True, False, None),
-    right=kept_of(True),
-    wrong=kept_of(False),
+  report = ConsensusReport(
+    all=count_kept(True, False, None),
+    right=count_kept(True),
+    wrong=count_kept(False),
     unpaired=len(firsts) + len(seconds) - 2 * len(pairs),
   )
   return kept, report
 
 
 def _by_id(chains: Iterable[Chain], source: str) -> dict[str, Chain]:
+  """Maps ids to chains; raises UserError if one has none or two share one."""
   known: dict[str, Chain] = {}
   for i, chain in enumerate(chains):
     if 'id' not in chain.meta:

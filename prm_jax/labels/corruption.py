@@ -1,16 +1,18 @@
-"""Labels by construction: right chains with one error planted in half of them.
+"""Plants an error in half of the right chains, so that labels are known.
 
-    right chain -> domains/arithmetic_corruptions, or domains/corruptions by way
-    of planting -> a chain whose first error is known
+    right chain -> data/domains/arithmetic_corruptions or planting
+      -> a chain whose first error is known
 
-Asks no policy. Labels are 1 before the error and 0 at it. After it, all are 0
-in the arithmetic domain, where each step goes on from the result before it. In
-text that somebody wrote a step that says anything false is 0 and one that is
-true unknown: it may or may not go on from the error (see `worked_answers`).
+This source needs no policy. Labels are 1 before the error and 0 at it. After
+the error, all labels are 0 in the arithmetic domain, where each step uses the
+result before it. In written text, a later step is 0 if it states anything false
+and unknown if all that it states is true, because it may or may not depend on
+the error (see `data/domains/worked_answers.py`).
 """
 
 import dataclasses
 import re
+from typing import Annotated
 
 import numpy as np
 
@@ -27,9 +29,10 @@ from prm_jax.inference.driver import CannotDo
 from prm_jax.inference.grading import truth_of
 from prm_jax.inference.protocols import sample_seed
 from prm_jax.labels.labelling import Labelling
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, each, one_of, within
 
-# Our kinds, with their names in `domains.corruptions`.
+# Kinds of errors as configs name them -> their names in `domains.corruptions`.
 KINDS = {
   'operand': 'wrong_operand',
   'operator': 'wrong_operator',
@@ -37,7 +40,8 @@ KINDS = {
   'copied_number': 'copied_number',
   'skipped_step': 'skipped_step',
 }
-# What people write stays far below; reading costs the square of it and more.
+# Written solutions stay far below these limits, and the time to parse a text
+# grows faster than the square of its length.
 MAX_TEXT = 3_000
 MAX_STEP = 800
 MAX_PARENTHESES = 100
@@ -48,71 +52,59 @@ _WRONG = StepLabel(0.0, source='verifier')
 
 @dataclasses.dataclass(frozen=True)
 class CorruptionConfig:
-  """Which errors, and in how many chains.
+  """Says which errors are planted, and in how many chains.
 
   Attributes:
-    kinds: of errors, from KINDS; equally likely where a chain offers all.
-    right_share: probability that a chain is kept as it is.
-    seed: of everything; a chain's error depends on it and on the chain's id.
+    kinds: kinds of errors, from KINDS. They are equally likely in a chain that
+      has a place for each.
+    right_share: probability that a chain is kept unchanged.
+    seed: random seed. The error of a chain depends on it and the chain's id.
   """
 
-  kinds: tuple[str, ...] = tuple(KINDS)
-  right_share: float = 0.5
-  seed: int = 0
+  kinds: Annotated[tuple[str, ...], each(one_of(*KINDS))] = tuple(KINDS)
+  right_share: Annotated[float, within(0, 1)] = 0.5
+  seed: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
-    # Configs give lists; a tuple keeps the dataclass hashable.
-    object.__setattr__(self, 'kinds', tuple(self.kinds))
-    if not self.kinds or set(self.kinds) - set(KINDS):
-      raise UserError(
-        f'corruption.kinds={self.kinds!r}: expected one or more of '
-        f'{", ".join(KINDS)}'
-      )
-    share = self.right_share
-    if not isinstance(share, int | float) or not 0 <= share <= 1:
-      raise UserError(
-        f'corruption.right_share={share!r}: expected a probability in [0, 1]'
-      )
-    if not isinstance(self.seed, int) or self.seed < 0:
-      raise UserError(
-        f'corruption.seed={self.seed!r}: expected a whole number from 0 up'
-      )
+    checks.check(self)
+    if not self.kinds:
+      checks.fail('kinds', (), f'expected one or more of {", ".join(KINDS)}')
 
 
 def label(chain: Chain, config: CorruptionConfig) -> Labelling:
   """Plants an error in one right chain, or keeps it; yields nothing.
 
-  Chains that stay right are among those that offer a place for an error, or
-  having none would give them away.
+  Chains without a place for an error are rejected even if they would be kept:
+  otherwise a PRM could tell right chains from having no such place.
 
   Returns:
-    A chain with labels, its answer and outcome those of its steps. `meta` says
-    more: `kind` ('right' or the error's), `error_steps`, the index of the step
-    that the error was planted in ([] where there is none), and `truth`.
+    A chain with labels, whose answer and outcome follow from its steps. Its
+    `meta` has `kind` ('right' or the kind of error), `error_steps` (a list with
+    the index of the step with the error, empty if there is none) and `truth`.
 
   Raises:
-    CannotDo: the chain is not right, or no error can be planted in it.
+    CannotDo: The chain is not right, or no error can be planted in it.
   """
   yield from ()
   if not chain.outcome:
     raise CannotDo('only right chains are corrupted: this one is not')
   if first_error(chain.labels) >= 0:
     raise CannotDo('the answer is right, but a step is labelled wrong')
-  # A wrong chain does not say it any more; rollouts from it ask.
+  # A corrupted chain no longer states the right answer, which rollouts need.
   meta = {**chain.meta, 'truth': truth_of(chain)}
   chain = dataclasses.replace(chain, meta=meta)
   key = str(chain.meta.get('id', chain.problem))
   rng = np.random.default_rng(sample_seed(config.seed, key, 0))
   keep = rng.random() < config.right_share
   if arithmetic_text.is_problem(chain.problem):
-    return _arithmetic(chain, config, keep, rng)
-  return _text(chain, config, keep, rng)
+    return _corrupt_arithmetic(chain, config, keep, rng)
+  return _corrupt_text(chain, config, keep, rng)
 
 
-def _arithmetic(
+def _corrupt_arithmetic(
   chain: Chain, config: CorruptionConfig, keep: bool, rng: np.random.Generator
 ) -> Chain:
-  """A chain of the arithmetic domain, an error in it or not."""
+  """Plants an error in a chain of the arithmetic domain, unless `keep`."""
   if chain.steps != arithmetic_corruptions.right_steps(chain.problem):
     raise CannotDo('the answer is right, but not all steps are')
   for kind in rng.permutation(config.kinds).tolist():
@@ -120,7 +112,7 @@ def _arithmetic(
     if planted is None:
       continue
     if keep:
-      return _right(chain, chain.steps)
+      return _label_right(chain, chain.steps)
     wrong = len(planted.steps) - planted.error
     return dataclasses.replace(
       chain,
@@ -133,11 +125,11 @@ def _arithmetic(
   raise CannotDo('it offers no place for an error')
 
 
-def _text(
+def _corrupt_text(
   chain: Chain, config: CorruptionConfig, keep: bool, rng: np.random.Generator
 ) -> Chain:
-  """A chain of sentences, an error in it or not."""
-  solution, links = _read(chain)
+  """Plants an error in a chain of written sentences, unless `keep`."""
+  solution, links = _parse_solution(chain)
   kinds = {KINDS[kind]: kind for kind in config.kinds}
   always = planting.PlantingConfig(tuple(kinds), 1.0, 0.0)
   made = planting.chain_with_errors(
@@ -146,15 +138,22 @@ def _text(
   if made is None:
     raise CannotDo('it offers no place for an error')
   if keep:
-    return _right(chain, tuple(''.join(step) for step in solution.steps))
+    return _label_right(chain, tuple(''.join(step) for step in solution.steps))
   kind = kinds[made.meta['kind']]
   return dataclasses.replace(made, meta={**made.meta, 'kind': kind})
 
 
-def _read(chain: Chain) -> tuple[equations.Solution, corruptions.Links]:
-  """The solution and links of a chain whose last step only states its answer.
+def _parse_solution(
+  chain: Chain,
+) -> tuple[equations.Solution, corruptions.Links]:
+  """Parses the equations of a chain and how they use each other's results.
 
-  A chain that ends otherwise gets such a step.
+  The last step of the solution states the answer and nothing else; it is added
+  to a chain that ends otherwise.
+
+  Raises:
+    CannotDo: The chain is too long, its answer is not one positive number, or
+      its equations are wrong or do not lead to the answer.
   """
   text = ' '.join(chain.steps)
   if (
@@ -171,7 +170,8 @@ def _read(chain: Chain) -> tuple[equations.Solution, corruptions.Links]:
     solution = equations.parse(steps)
     links = infer_links(equations.numbers(chain.problem), solution)
     repeated = len(solution.values) - 1 in links.source
-    # An equation there could be skipped, and the answer with it.
+    # Were there an equation in the last step, skipping it as a planted error
+    # would remove the answer, too.
     alone = all(e.step < len(steps) - 1 for e in solution.equations)
     if alone and repeated and solution.values[-1:] == answer:
       if not equations.consistent(solution):
@@ -180,7 +180,8 @@ def _read(chain: Chain) -> tuple[equations.Solution, corruptions.Links]:
   raise CannotDo('its equations do not give its answer')
 
 
-def _right(chain: Chain, steps: tuple[str, ...]) -> Chain:
+def _label_right(chain: Chain, steps: tuple[str, ...]) -> Chain:
+  """Returns the unchanged chain with every step labelled right."""
   return dataclasses.replace(
     chain,
     steps=steps,

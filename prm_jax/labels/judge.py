@@ -1,8 +1,10 @@
-r"""An LLM names the first wrong step, and a vote decides.
+r"""Asks a language model for the first wrong step of a chain, by majority vote.
 
-The critic form of ProcessBench (Zheng et al., 2024): the steps are numbered
-paragraphs, the reply ends with the number of the first wrong one in \boxed{},
--1 where there is none.
+    chain -> Question to a judge -> replies -> vote -> labels
+
+Uses the critic format of ProcessBench (Zheng et al., 2024): the steps are
+numbered paragraphs, and the reply ends with the number of the first wrong one
+in \boxed{}, or -1 if all are right.
 """
 
 import collections
@@ -10,12 +12,14 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.inference.driver import CannotDo
 from prm_jax.inference.protocols import Question
 from prm_jax.labels.labelling import Labelling
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least
 
 _QUESTION = r"""Check the solution of a math problem, step by step.
 
@@ -32,7 +36,7 @@ with a mistake in it. End with the number of that paragraph in \boxed{}: for
 example \boxed{2} if paragraphs 0 and 1 are right and paragraph 2 is not. If no
 paragraph has a mistake, end with \boxed{-1}."""
 _BOX = re.compile(r'\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}')
-# Also as \text{paragraph_2}, or with the minus sign of typesetters.
+# Models also write \text{paragraph_2}, or the typographic minus sign U+2212.
 _INDEX = re.compile(
   r'(?:\\text\s*\{)?\s*<?(?:paragraph)?[ _\\]*([-\u2212]?[0-9]{1,6})>?\}?\.?',
   re.IGNORECASE,
@@ -41,42 +45,43 @@ _INDEX = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class JudgeConfig:
-  """How a judge is asked.
+  """Says how a judge is asked.
 
   Attributes:
-    samples: replies that vote on one chain.
+    samples: number of replies that vote on one chain.
   """
 
-  samples: int = 1
+  samples: Annotated[int, at_least(1)] = 1
 
   def __post_init__(self) -> None:
-    if self.samples < 1:
-      raise UserError(f'judge.samples={self.samples}: expected >= 1')
+    checks.check(self)
 
 
 def label(chain: Chain, config: JudgeConfig) -> Labelling:
   """Labels a chain by the majority of a judge's replies.
 
-  Right before the first error, wrong at it, unknown after it. The vote stands
-  in `meta['judge']`: `votes` by index, how many replies were `unparseable` and
-  how many `failed` to come. Neither votes. A tie between two indices is no
-  majority: a coin's label would be taken for a judge's.
+  Steps are right before the first error, wrong at it and unknown after it.
+  `meta['judge']` records the vote: `votes` by index, how many replies were
+  `unparseable` and how many `failed` to arrive. Neither of these votes. If two
+  indices tie for the most votes, the chain gets no label: a tie broken at
+  random would look like a judgement.
 
   Raises:
-    CannotDo: no reply could be read, or the vote is tied.
+    CannotDo: No reply names a step, or the vote is tied.
   """
-  text = question(chain.problem, chain.steps)
-  # Equal chains are one request: their text is all that a judge sees.
+  text = make_question(chain.problem, chain.steps)
+  # Keyed by the text, which is all that a judge sees: equal chains are asked
+  # about once.
   key = f'judge/{hashlib.sha256(text.encode()).hexdigest()[:16]}'
   [replies] = yield [Question(text, key, config.samples)]
-  said = [
+  named = [
     parse(reply.text, len(chain.steps))
     for reply in replies
     if reply is not None
   ]
-  votes = collections.Counter(index for index in said if index is not None)
-  unparseable = said.count(None)
-  failed = len(replies) - len(said)
+  votes = collections.Counter(index for index in named if index is not None)
+  unparseable = named.count(None)
+  failed = len(replies) - len(named)
   if not votes:
     raise CannotDo(
       f'judge: no index in any of {len(replies)} replies: {unparseable} '
@@ -98,12 +103,12 @@ def label(chain: Chain, config: JudgeConfig) -> Labelling:
   )
 
 
-def question(problem: str, steps: Sequence[str]) -> str:
-  """What the judge is asked."""
+def make_question(problem: str, steps: Sequence[str]) -> str:
+  """Writes the question to the judge, with the steps as paragraphs."""
   solution = '\n\n'.join(
     f'<paragraph_{i}>\n{step}\n</paragraph_{i}>' for i, step in enumerate(steps)
   )
-  # Not str.format: problems and steps are full of braces.
+  # str.format would trip over the braces in problems and steps.
   values = {
     'problem': problem,
     'solution': solution,
@@ -115,10 +120,14 @@ def question(problem: str, steps: Sequence[str]) -> str:
 
 
 def parse(text: str, steps: int) -> int | None:
-  r"""The index in the last \boxed{} of a reply.
+  r"""Reads the step index in the last \boxed{} of a reply.
+
+  Args:
+    steps: number of steps of the chain.
 
   Returns:
-    -1 to steps - 1; None where there is no box, or something else in it.
+    An index from -1 to steps - 1, or None if there is no box or its content is
+    no such index.
   """
   boxes = _BOX.findall(text)
   match = _INDEX.fullmatch(boxes[-1].strip()) if boxes else None
@@ -129,7 +138,7 @@ def parse(text: str, steps: int) -> int | None:
 
 
 def labels_of(first: int, steps: int) -> tuple[StepLabel, ...]:
-  """Labels of a chain whose first wrong step is known; -1: none is wrong."""
+  """Labels a chain by the index of its first wrong step; -1 if none is."""
   right = steps if first < 0 else first
   values = [1.0] * right + [0.0] * (first >= 0)
   values += [None] * (steps - len(values))

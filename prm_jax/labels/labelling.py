@@ -1,9 +1,9 @@
-"""What a label source is: a coroutine that labels one chain.
+"""Defines a label source: a coroutine that labels one chain.
 
-It yields what it wants a policy or a judge to say, is sent the answers, and
-returns the chain with its labels. The driver runs many of them together, so
-that what they ask at the same time is computed together. A source's labels
-depend on its chain and its configuration only, never on other chains.
+The coroutine yields requests to a policy or a judge, is sent the answers, and
+returns the chain with its labels. `inference/driver.py` runs the coroutines of
+many chains together and batches their requests. The labels of a chain depend
+on that chain and the settings only, never on other chains.
 """
 
 from collections.abc import Generator
@@ -15,6 +15,6 @@ Labelling = Generator[Asked, Answers, Chain]
 
 
 def alone(labelling: Labelling) -> Work:
-  """The work of labelling one chain."""
+  """Wraps a labelling as the driver's work, which returns several chains."""
   chain = yield from labelling
   return (chain,)

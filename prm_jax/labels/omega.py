@@ -1,17 +1,18 @@
-"""The first error of a chain by binary search, and a tree of more such chains.
+"""Finds the first error of a chain by binary search over rollouts (OmegaPRM).
 
     wrong chain -> rollouts from the middle: does any end right?
       -> yes: the error comes later, no: earlier -> ... -> the first error
 
-OmegaPRM (Luo et al., 2024). `label` searches one chain; `tree` goes on with
-the wrong rollouts that were met on the way, the most convincing first. The
-number of prefixes rolled out is the logarithm of the number of steps.
+Follows Luo et al. (2024). `label` searches one chain. `tree` goes on to search
+the wrong rollouts that were drawn on the way, most convincing first, and so
+returns several labelled chains. A search rolls out about as many prefixes as
+the logarithm of the number of steps.
 """
 
 import dataclasses
 import math
 from collections.abc import Generator, Sequence
-from typing import ClassVar
+from typing import Annotated
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.verify.final_answer import final_answer
@@ -19,59 +20,49 @@ from prm_jax.inference import grading
 from prm_jax.inference.driver import Answers, Asked, CannotDo
 from prm_jax.labels import rollouts
 from prm_jax.labels.labelling import Labelling
+from prm_jax.runtime.checks import above_up_to, at_least, from_to_below, one_of
 
 UNVISITED = ('implied', 'unknown')
 
 
 @dataclasses.dataclass(frozen=True)
-class OmegaConfig(rollouts.Sampling):
-  """The paper's parameters; `samples` is its k.
+class OmegaConfig(rollouts.RolloutBudget):
+  """Holds the paper's parameters; `samples` is its k.
 
   Attributes:
-    threshold: the error lies right of a prefix whose Monte Carlo value is above
-      it, else left. The paper's 0 needs a policy that hardly ever ends right
-      after an error: where it does at a rate v, 1 - (1 - v)^k of the wrong
-      prefixes pass for right.
-    unvisited: what steps are whose prefixes were not rolled out: 'implied' (1
-      before the first error, 0 from it on) or 'unknown'. Soft labels want the
-      latter: a value of 1 beside neighbours of 0.4 is another scale.
-    searches: chains that `tree` adds, at most. Early stopping leaves it fewer
-      wrong rollouts to choose from.
-    alpha, beta, length: of Q; `length` is L, in words.
-    c_puct: of U.
+    threshold: the first error comes after a prefix whose Monte Carlo value is
+      above this number, and otherwise within it. The paper's 0 needs a policy
+      that hardly ever ends right after an error: if it does so with probability
+      v, a share 1 - (1 - v)^k of the wrong prefixes pass for right.
+    unvisited: label of steps whose prefixes were not rolled out: 'implied' (1
+      before the first error, 0 from it on) or 'unknown'. Use 'unknown' for soft
+      labels, because an implied 1 beside a rate of 0.4 is on another scale.
+    searches: largest number of chains that `tree` adds. Early stopping leaves
+      fewer wrong rollouts to choose from.
+    alpha, beta, length: parameters of Q in `tree`; `length` is L, in words.
+    c_puct: parameter of U in `tree`.
   """
 
-  threshold: float = 0.0
-  unvisited: str = 'implied'
-  searches: int = 0
-  alpha: float = 0.5
-  beta: float = 0.9
-  length: int = 500
-  c_puct: float = 0.125
-  _where: ClassVar[str] = 'omega'
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    expected = f'one of {", ".join(UNVISITED)}'
-    self._expect('unvisited', self.unvisited in UNVISITED, expected)
-    self._expect('searches', self.searches >= 0, '>= 0')
-    for name in ('alpha', 'beta'):
-      fine = 0 < getattr(self, name) <= 1
-      self._expect(name, fine, 'a number in (0, 1]')
-    self._expect('length', self.length >= 1, '>= 1')
-    self._expect('c_puct', self.c_puct >= 0, '>= 0')
+  threshold: Annotated[float, from_to_below(0, 1)] = 0.0
+  unvisited: Annotated[str, one_of(*UNVISITED)] = 'implied'
+  searches: Annotated[int, at_least(0)] = 0
+  alpha: Annotated[float, above_up_to(0, 1)] = 0.5
+  beta: Annotated[float, above_up_to(0, 1)] = 0.9
+  length: Annotated[int, at_least(1)] = 500
+  c_puct: Annotated[float, at_least(0)] = 0.125
 
 
 @dataclasses.dataclass
 class State:
-  """A prefix that was rolled out: a node of the tree.
+  """Holds a prefix that was rolled out: a node of the paper's tree.
 
   Attributes:
-    label: with successes and trials; its value is MC(s), None where there were
-      no trials.
+    steps: the steps of the prefix.
+    label: counts of successes and trials. Its value is MC(s), or None if there
+      were no trials.
     wrong: rollouts that ended with a wrong answer and were not searched yet.
-    visits: N(s), how often a rollout of it was chosen.
-    tally: see `rollouts.tally`.
+    visits: N(s), the number of times a rollout of this prefix was chosen.
+    tally: counts of `rollouts.tally`.
   """
 
   steps: tuple[str, ...]
@@ -81,60 +72,65 @@ class State:
   tally: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
-# Keyed by the prefix, so that what was rolled out once never is again.
-Tree = dict[tuple[str, ...], State]
+# The states by prefix, so that no prefix is rolled out twice.
+States = dict[tuple[str, ...], State]
 
 
 def label(chain: Chain, config: OmegaConfig) -> Labelling:
-  """Labels one chain by the search for its first error.
+  """Labels one chain by searching for its first error.
 
-  A prefix that was rolled out has its Monte Carlo value with successes and
-  trials. The last step has the chain's outcome, k of k or 0 of k. Of the rest,
-  with `unvisited='implied'`, the steps before the first error are 1: a later
-  prefix still led to the right answer. From the first error on they are 0. A
-  right chain has no error to search for and takes no rollouts.
+  The label of a prefix that was rolled out is its Monte Carlo value with
+  successes and trials. The label of the last step is the chain's outcome, k of
+  k or 0 of k. With `unvisited='implied'`, the other steps are 1 before the
+  first error, because a later prefix still led to the right answer, and 0 from
+  it on. A right chain has no error to search for and takes no rollouts.
 
-  Where `config.threshold` is t, `targets.hard_above=t` makes labels of the
-  values that agree with the search.
+  To turn the values into hard labels that agree with the search, set
+  `targets.hard_above` to `config.threshold`.
 
   Outcomes show where an answer is lost, not where a step is wrong: an error
-  that a later one cancels passes for right. And rollouts are as good as their
-  policy: in the arithmetic domain the solver that wrote the chains finds 62% of
-  the first wrong steps, one that errs a tenth as often 93% (threshold 0) and
-  95% (threshold 0.3), of the 96% that outcomes can show.
+  that a later one cancels passes for right. The result is also only as good as
+  the policy. In the arithmetic domain, outcomes can show 96% of the first wrong
+  steps. The solver that wrote the chains finds 62% of all; a solver that errs a
+  tenth as often finds 93% at threshold 0 and 95% at threshold 0.3.
 
   `meta['rollouts']` has the sums of `rollouts.tally`.
 
   Raises:
-    CannotDo: the right answer is not known, the policy failed, or no prefix
-      of a wrong chain succeeds, the bare problem included: the problem is too
-      hard for this policy, and where the error lies cannot be seen.
+    CannotDo: The right answer is not known, the policy failed, or no prefix of
+      a wrong chain succeeds, not even the bare problem: it is too hard for this
+      policy, and the place of the error cannot be seen.
   """
-  states: Tree = {}
-  return _tallied((yield from _label(chain, states, config)), states)
+  states: States = {}
+  return _with_tally((yield from _label(chain, states, config)), states)
 
 
 def tree(
   chain: Chain, config: OmegaConfig
 ) -> Generator[Asked, Answers, tuple[Chain, ...]]:
-  """The labelled chain and up to `searches` wrong rollouts, labelled alike.
+  """Labels a chain and up to `searches` wrong rollouts drawn on the way.
 
-  Each search takes the state s and its wrong rollout r, 0 < MC(s) < 1, that
-  are greatest by
+  The tree starts with k rollouts from the problem and the search of the chain.
+  Each further search takes the state s with 0 < MC(s) < 1 and its wrong rollout
+  r with the largest
 
       Q(s, r) + U(s),  Q = alpha^(1 - MC(s)) * beta^(words(r) / L),
       U = c_puct * sqrt(sum_i N(s_i)) / (1 + N(s)),
 
-  then searches r for its first error, which adds the prefixes that it rolls
-  out. The tree starts with k rollouts from the problem. It ends when no pair
-  is left, and leaves out what the policy fails at. The added chains have the
-  chain's meta, with '/omega/' and their number in `id` and no `generator`: the
-  policy wrote their ends. The first chain's `meta['rollouts']` is of all.
+  and searches r for its first error, which adds the prefixes that it rolls out
+  as new states. It ends when no such pair is left. Rollouts whose search the
+  policy fails at are left out.
+
+  Returns:
+    The labelled chain first, then the added ones. These have the chain's meta,
+    an `id` that ends in '/omega/' and their number, and no `generator`, because
+    the policy wrote their ends. The counts in the first chain's
+    `meta['rollouts']` are those of all searches.
 
   Raises:
-    CannotDo: as `label`.
+    CannotDo: The chain itself cannot be labelled, see `label`.
   """
-  states: Tree = {}
+  states: States = {}
   truth = grading.truth_of(chain)
   yield from _visit(chain, (), states, truth, config)
   chains = [(yield from _label(chain, states, config))]
@@ -153,22 +149,23 @@ def tree(
         chain, steps, len(state.steps), states, truth, config
       )
     except CannotDo:
-      # The chains found before cost rollouts; this one is not of them.
+      # The chains that were already labelled are kept; only this one is lost.
       continue
     meta = dict(chain.meta) | {'id': f'{chain.meta["id"]}/omega/{len(chains)}'}
     for name in ('generator', 'rollouts'):
       meta.pop(name, None)
-    found = Chain(chain.problem, steps, final_answer(steps), False, meta=meta)
-    chains.append(_labelled(found, error, states, truth, config))
-  return (_tallied(chains[0], states), *chains[1:])
+    added = Chain(chain.problem, steps, final_answer(steps), False, meta=meta)
+    chains.append(_with_labels(added, error, states, truth, config))
+  return (_with_tally(chains[0], states), *chains[1:])
 
 
 def select(
   states: Sequence[State], config: OmegaConfig
 ) -> tuple[State, tuple[str, ...]] | None:
-  """The state and the wrong rollout with the greatest Q + U; None if no pair.
+  """Selects the state and wrong rollout with the largest Q + U.
 
-  The first of equals, in the order in which states and rollouts came.
+  Among equals it takes the first, in the order in which states and rollouts
+  came. It returns None if there is no pair with 0 < MC(s) < 1.
   """
   total = math.sqrt(sum(state.visits for state in states))
   best, chosen = -math.inf, None
@@ -187,28 +184,30 @@ def select(
   return chosen
 
 
-def _label(chain: Chain, states: Tree, config: OmegaConfig) -> Labelling:
+def _label(chain: Chain, states: States, config: OmegaConfig) -> Labelling:
+  """Labels a chain, adding the prefixes that it rolls out to `states`."""
   truth = grading.truth_of(chain)
   steps = chain.steps
   error = len(steps)
   if not rollouts.outcome_label(chain, truth, config.samples).value:
     error = yield from _first_error(chain, steps, 0, states, truth, config)
-  return _labelled(chain, error, states, truth, config)
+  return _with_labels(chain, error, states, truth, config)
 
 
 def _first_error(
   chain: Chain,
   steps: tuple[str, ...],
   right: int,
-  states: Tree,
+  states: States,
   truth: str,
   config: OmegaConfig,
 ) -> Generator[Asked, Answers, int]:
-  """Index of the first wrong step of a wrong chain, by binary search.
+  """Finds the index of the first wrong step by binary search.
 
   Args:
-    chain: whose problem and id the requests have.
-    right: the first so many steps are known to be right.
+    chain: chain whose problem and id the requests get.
+    steps: steps of the wrong chain that is searched.
+    right: number of steps at its beginning that are known to be right.
   """
   wrong = len(steps)
   while wrong - right > 1:
@@ -219,7 +218,8 @@ def _first_error(
     else:
       wrong = middle
   if right == 0:
-    # Nothing has succeeded yet: is it the first step, or the policy?
+    # No prefix has succeeded. Rollouts from the bare problem tell whether the
+    # first step is wrong or the problem is too hard for the policy.
     state = yield from _visit(chain, (), states, truth, config)
     if state.label.value <= config.threshold:
       raise CannotDo(
@@ -232,47 +232,53 @@ def _first_error(
 def _visit(
   chain: Chain,
   prefix: tuple[str, ...],
-  states: Tree,
+  states: States,
   truth: str,
   config: OmegaConfig,
 ) -> Generator[Asked, Answers, State]:
-  """The state of a prefix, rolled out unless it was before."""
+  """Returns the state of a prefix, rolling it out at the first visit."""
   if prefix not in states:
     key = f'{chain.meta["id"]}/omega/{len(states)}'
-    [had] = yield from rollouts.sample(
+    [drawn] = yield from rollouts.sample(
       chain.problem, [prefix], [key], truth, config
     )
     wrong = [
-      each.steps for each in had if each.finished and each.right is False
+      each.steps for each in drawn if each.finished and each.right is False
     ]
-    # Equal ones would be searched to the same end.
+    # Equal rollouts are kept once, as their searches would be the same.
     wrong = [steps for steps in dict.fromkeys(wrong) if steps]
-    # Also where the policy failed: the next prefix needs a key of its own.
-    label, tally = rollouts.count(had), rollouts.tally(had)
+    # A state is added even if the policy failed: the number of states is in
+    # the key, and the next prefix needs a new one.
+    label, tally = rollouts.count(drawn), rollouts.tally(drawn)
     states[prefix] = State(prefix, label, wrong, tally=tally)
   if not states[prefix].label.trials:
     raise CannotDo(f'the policy gave no completion after {len(prefix)} steps')
   return states[prefix]
 
 
-def _tallied(chain: Chain, states: Tree) -> Chain:
-  """The chain, with the tallies of all states in its meta."""
+def _with_tally(chain: Chain, states: States) -> Chain:
+  """Returns the chain with the summed tallies of all states in its meta."""
   sums = rollouts.tally(())
   for state in states.values():
     sums = {name: count + state.tally[name] for name, count in sums.items()}
   return dataclasses.replace(chain, meta={**chain.meta, 'rollouts': sums})
 
 
-def _labelled(
-  chain: Chain, error: int, states: Tree, truth: str, config: OmegaConfig
+def _with_labels(
+  chain: Chain, error: int, states: States, truth: str, config: OmegaConfig
 ) -> Chain:
-  """The chain with its labels; `error` is its length where there is none."""
+  """Returns the chain with labels.
+
+  Args:
+    error: index of the first wrong step; the number of steps if there is none.
+  """
   labels = []
   for i in range(len(chain.steps)):
     implied = float(i < error) if config.unvisited == 'implied' else None
     step = StepLabel(implied, 'rollout')
     visited = states.get(chain.steps[: i + 1])
-    # Another chain's search may have visited it and have been of another mind.
+    # The search of another chain may have visited this prefix with a result
+    # that contradicts this chain's first error.
     value = visited and visited.label.value
     if value is not None and (value > config.threshold) == (i < error):
       step = visited.label

@@ -1,79 +1,73 @@
-"""Labels from rollouts: how often a policy ends right from each step.
+"""Labels steps by rollouts: how often a policy ends right when it continues.
 
     chain -> Requests for every step -> Completions -> (successes, trials)
 
-Math-Shepherd (Wang et al., 2024). The counts are kept; whether targets are
-soft (successes / trials) or hard (above a threshold; 0 is "any succeeded") is
-`targets.hard_above`'s decision. `labels/omega.py` samples with it, too.
+Follows Math-Shepherd (Wang et al., 2024). Labels keep the counts. The setting
+`targets.hard_above` decides later whether training uses soft targets (successes
+/ trials) or hard ones (1 above a threshold; threshold 0 is "any succeeded").
+`labels/omega.py` draws its rollouts here, too.
 """
 
 import dataclasses
 import math
 from collections.abc import Generator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.inference import grading
 from prm_jax.inference.driver import Answers, Asked, CannotDo
 from prm_jax.inference.protocols import Request
 from prm_jax.labels.labelling import Labelling
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, between, from_to_below
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling:
-  """How many rollouts a prefix gets.
+class RolloutBudget:
+  """Says how many rollouts a prefix gets, and when they stop early.
 
   Attributes:
-    samples: k, the most that any prefix gets.
-    round_size: rollouts of a prefix between two looks at them, to stop early
-      where the counts decide; 0 asks for all k at once.
-    threshold: a prefix is right if rollouts from it succeed more often; in
+    samples: k, the largest number of rollouts per prefix.
+    round_size: number of rollouts of a prefix per round. After each round,
+      prefixes whose counts are decisive stop. 0 draws all k at once.
+    threshold: a prefix is right if its success rate is above this number, in
       [0, 1).
-    delta: stop where the posterior probability of the side of the threshold on
-      which successes / trials lies is above 1 - delta; in (0, 0.5). At
-      threshold 0 that is the first success.
+    delta: rollouts stop once the posterior probability that the success rate
+      lies on the observed side of the threshold is above 1 - delta; in
+      (0, 0.5). At threshold 0 that is the first success.
   """
 
-  samples: int = 8
-  round_size: int = 0
-  threshold: float = 0.5
-  delta: float = 0.05
-  _where: ClassVar[str] = 'rollouts'
+  samples: Annotated[int, at_least(1)] = 8
+  round_size: Annotated[int, at_least(0)] = 0
+  threshold: Annotated[float, from_to_below(0, 1)] = 0.5
+  delta: Annotated[float, between(0, 0.5)] = 0.05
 
   def __post_init__(self) -> None:
-    self._expect('samples', self.samples >= 1, '>= 1')
-    self._expect('round_size', self.round_size >= 0, '>= 0')
-    self._expect('threshold', 0 <= self.threshold < 1, 'a number in [0, 1)')
-    self._expect('delta', 0 < self.delta < 0.5, 'a number in (0, 0.5)')
-
-  def _expect(self, name: str, fine: bool, expected: str) -> None:
-    if not fine:
-      raise UserError(
-        f'{self._where}.{name}={getattr(self, name)!r}: expected {expected}'
-      )
+    checks.check(self)
 
 
 @dataclasses.dataclass(frozen=True)
-class RolloutConfig(Sampling):
-  """Math-Shepherd's labels.
+class RolloutConfig(RolloutBudget):
+  """Holds the settings of Math-Shepherd's labels.
 
   Attributes:
-    stop_after_first_zero: go from step to step and stop where no rollout
-      succeeds; what follows is unknown. Cheaper, but one step at a time.
+    stop_after_first_zero: goes from step to step and stops after the first one
+      from which no rollout succeeds; later steps are unknown. This needs fewer
+      rollouts, but takes one round per step.
   """
 
   stop_after_first_zero: bool = False
 
 
 class Rollout(NamedTuple):
-  """One completion of a prefix.
+  """Holds one completion of a prefix.
 
   Attributes:
-    steps: those after the prefix.
-    finished: as in Completion.
-    right: as `grading.is_right` has it. None is no trial: it could not be
-      had, there was no room for a step, or nobody knows.
+    steps: the steps after the prefix.
+    finished: whether the chain came to its end, as in Completion.
+    right: whether its answer is right, by `grading.is_right`. None does not
+      count as a trial: the completion failed, the window had no room for a
+      step, or the answer could not be compared.
   """
 
   steps: tuple[str, ...]
@@ -82,23 +76,23 @@ class Rollout(NamedTuple):
 
 
 def label(chain: Chain, config: RolloutConfig) -> Labelling:
-  """Labels every step by rollouts from its end; other labels are dropped.
+  """Labels every step by rollouts from its end; replaces existing labels.
 
   With all k rollouts, successes are Binomial(k, value) and successes / trials
-  is unbiased. With early stopping it is not: a run that stops on a lucky
-  streak keeps it, so soft labels are pushed away from the threshold (by up to
-  0.08 at samples=32, round_size=4 and the default threshold and delta; much
-  more at threshold 0). Stop early for hard labels at that threshold only.
+  is unbiased. With early stopping it is biased: a prefix that stops after a
+  lucky streak keeps it, which pushes soft labels away from the threshold (by up
+  to 0.08 at samples=32, round_size=4 and the default threshold and delta; by
+  much more at threshold 0). Stop early only for hard labels at that threshold.
 
-  All completions of a finished chain are the chain itself: the last step has
-  k successes of k, or none, without a rollout. Completions that could not be
-  had, or had no room for a step, are no trials; a step that has none is unknown
-  (None, 0 of 0). Those that a limit cut off later are trials that failed: give
-  the policy room. `meta['rollouts']` counts both, see `tally`. Samples are
-  keyed by `meta['id']` and the step.
+  The only completion of a finished chain is the chain itself, so the last step
+  gets k successes of k, or none, without rollouts. Completions that failed, or
+  had no room for a step, are not trials; a step without trials is unknown
+  (None, 0 of 0). Completions that a limit cut off later are failed trials, so
+  give the policy enough tokens. `meta['rollouts']` counts both, see `tally`.
+  Samples are keyed by `meta['id']` and the step.
 
   Raises:
-    CannotDo: the right answer is not known, or no completion was had.
+    CannotDo: The right answer is not known, or every completion failed.
   """
   truth = grading.truth_of(chain)
   last = len(chain.steps) - 1
@@ -109,14 +103,14 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
   labels = [StepLabel(None, 'rollout')] * len(chain.steps)
   drawn: list[Rollout] = []
   for group in groups:
-    had = yield from sample(
+    by_step = yield from sample(
       chain.problem,
       [chain.steps[: i + 1] for i in group],
       [f'{chain.meta["id"]}/rollouts/{i}' for i in group],
       truth,
       config,
     )
-    for i, rollouts in zip(group, had, strict=True):
+    for i, rollouts in zip(group, by_step, strict=True):
       labels[i] = count(rollouts)
       drawn += rollouts
     if config.stop_after_first_zero and labels[group[0]].value == 0:
@@ -134,26 +128,27 @@ def sample(
   prefixes: Sequence[tuple[str, ...]],
   keys: Sequence[str],
   truth: str,
-  config: Sampling,
+  config: RolloutBudget,
 ) -> Generator[Asked, Answers, list[list[Rollout]]]:
-  """Rollouts from some prefixes, in rounds; all still open ones in each.
+  """Draws rollouts from prefixes in rounds, until each is decided or has k.
 
   Args:
-    keys: of the requests, one for each prefix.
+    keys: one key per prefix for its requests.
 
   Returns:
-    For each prefix its rollouts, in the order of their numbers.
+    The rollouts of each prefix, in the order of their sample numbers.
   """
-  had: list[list[Rollout]] = [[] for _ in prefixes]
-  still = list(range(len(prefixes)))
-  drawn = 0
-  while still and drawn < config.samples:
-    size = min(config.round_size or config.samples, config.samples - drawn)
+  drawn: list[list[Rollout]] = [[] for _ in prefixes]
+  undecided = list(range(len(prefixes)))
+  first = 0
+  while undecided and first < config.samples:
+    left = config.samples - first
+    size = min(config.round_size or config.samples, left)
     answers = yield [
-      Request(problem, prefixes[i], keys[i], size, first=drawn) for i in still
+      Request(problem, prefixes[i], keys[i], size, first) for i in undecided
     ]
-    for i, completions in zip(still, answers, strict=True):
-      had[i] += [
+    for i, completions in zip(undecided, answers, strict=True):
+      drawn[i] += [
         Rollout((), False, None)
         if each is None or each.no_room
         else Rollout(
@@ -163,14 +158,14 @@ def sample(
         )
         for each in completions
       ]
-    drawn += size
+    first += size
     if config.round_size:
-      still = [i for i in still if not _decided(had[i], config)]
-  return had
+      undecided = [i for i in undecided if not _is_decided(drawn[i], config)]
+  return drawn
 
 
 def count(rollouts: Sequence[Rollout]) -> StepLabel:
-  """The label of the step that some rollouts start after."""
+  """Makes the label of the step after which the rollouts start."""
   trials = sum(each.right is not None for each in rollouts)
   successes = sum(bool(each.right) for each in rollouts)
   value = successes / trials if trials else None
@@ -178,10 +173,11 @@ def count(rollouts: Sequence[Rollout]) -> StepLabel:
 
 
 def tally(rollouts: Sequence[Rollout]) -> dict[str, int]:
-  """What counts of successes do not show.
+  """Counts the rollouts that successes and trials do not show.
 
   Returns:
-    `unfinished`: failures that a limit cut off; `unknown`: no trials at all.
+    `unfinished`: trials that were cut off by a limit and count as failures;
+    `unknown`: rollouts that are not trials.
   """
   known = [each for each in rollouts if each.right is not None]
   return {
@@ -191,10 +187,10 @@ def tally(rollouts: Sequence[Rollout]) -> dict[str, int]:
 
 
 def outcome_label(chain: Chain, truth: str, trials: int) -> StepLabel:
-  """The label of a chain's last step: its outcome, found out if unknown.
+  """Labels a chain's last step by the outcome, grading the answer if needed.
 
   Raises:
-    CannotDo: it takes too long to find out.
+    CannotDo: Comparing the answer with the right one takes too long.
   """
   right = chain.outcome
   if right is None:
@@ -205,16 +201,16 @@ def outcome_label(chain: Chain, truth: str, trials: int) -> StepLabel:
 
 
 def probability_above(threshold: float, successes: int, trials: int) -> float:
-  """P(rate > threshold) where rate ~ Beta(1 + successes, 1 + failures).
+  """Returns P(rate > threshold) for rate ~ Beta(1 + successes, 1 + failures).
 
-  The posterior of a uniform prior. A beta variable with whole parameters is an
-  order statistic of n + 1 uniform numbers, so its tail is a binomial's:
-  P(Binomial(n + 1, threshold) <= successes), with n the trials.
+  That is the posterior under a uniform prior. A beta variable with integer
+  parameters is an order statistic of n + 1 uniform numbers, so its tail is a
+  binomial one: P(Binomial(n + 1, threshold) <= successes) for n trials.
   """
   n = trials + 1
   if not threshold:
     return 1.0
-  # By logarithms: binomial coefficients of a thousand trials are no floats.
+  # In logarithms, as binomial coefficients of a thousand trials overflow.
   log_right, log_wrong = math.log(threshold), math.log1p(-threshold)
   logs = [
     math.lgamma(n + 1)
@@ -227,11 +223,13 @@ def probability_above(threshold: float, successes: int, trials: int) -> float:
   return min(1.0, math.fsum(map(math.exp, logs)))
 
 
-def _decided(rollouts: Sequence[Rollout], config: Sampling) -> bool:
+def _is_decided(rollouts: Sequence[Rollout], config: RolloutBudget) -> bool:
+  """Says whether the counts are decisive enough to stop the rollouts."""
   label = count(rollouts)
   successes, trials = label.successes, label.trials
   above = probability_above(config.threshold, successes, trials)
-  # The rate must agree: near 0 or 1 it is the prior that is so sure.
+  # The observed rate must lie on the same side: near 0 or 1 the prior alone
+  # can make the posterior this certain.
   if successes > config.threshold * trials:
     return above > 1 - config.delta
   return above < config.delta

@@ -1,25 +1,27 @@
-"""Labels by what can be checked exactly: arithmetic, equations, unit tests.
+"""Labels steps by what can be checked exactly: arithmetic, equations, tests.
 
-    mod-m chains          arithmetic_text.check_steps
-    code (meta['tests'])  the tests after the program so far, in verify/sandbox
-    other text            the equations in a step, verify/calculator
+    arithmetic domain     data/domains/arithmetic_text.check_steps
+    code (meta['tests'])  data/verify/sandbox runs tests after each step
+    other text            data/verify/calculator checks the equations of a step
 
-Asks no policy. Each step is judged by itself: a step of text that calculates
-rightly from a wrong number is right, and the loss masks what follows an error.
+This source needs no policy. Each step is judged by itself: a step that
+calculates correctly from a wrong number is right. The loss masks the steps
+after the first error.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.verify import calculator, sandbox
 from prm_jax.inference.driver import CannotDo
 from prm_jax.labels.labelling import Labelling
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import one_of
 
-Verdict = bool | None  # None: nothing is known of the step
+Verdict = bool | None  # None: nothing is known about the step
 
 _LABELS = {
   True: StepLabel(1.0, source='verifier'),
@@ -30,57 +32,39 @@ _LABELS = {
 
 @dataclasses.dataclass(frozen=True)
 class VerifierConfig:
-  """What the verifier makes of a step, and what a program may use.
+  """Says how unchecked steps are labelled and what a program may use.
 
   Attributes:
-    unchecked: a step of text without an equation to check is 'unknown' (None)
-      or 'right' (1).
-    limits: `sandbox.Limits`, or its fields by name.
+    unchecked: label of a text step without an equation to check: 'unknown'
+      (None) or 'right' (1).
+    limits: what a program may use.
   """
 
-  unchecked: str = 'unknown'
-  limits: sandbox.Limits | Mapping[str, Any] = dataclasses.field(
-    default_factory=sandbox.Limits
-  )
+  unchecked: Annotated[str, one_of('unknown', 'right')] = 'unknown'
+  limits: sandbox.Limits = sandbox.Limits()
 
   def __post_init__(self) -> None:
-    if self.unchecked not in ('unknown', 'right'):
-      raise UserError(
-        f'verifier.unchecked={self.unchecked!r}: expected unknown or right'
-      )
-    if not isinstance(self.limits, sandbox.Limits):
-      known = [field.name for field in dataclasses.fields(sandbox.Limits)]
-      if unknown := sorted(set(self.limits) - set(known)):
-        raise UserError(
-          f'verifier.limits.{unknown[0]}: expected one of {", ".join(known)}'
-        )
-      # Configs give mappings; a dataclass keeps this one hashable.
-      object.__setattr__(self, 'limits', sandbox.Limits(**self.limits))
-    for name, value in dataclasses.asdict(self.limits).items():
-      whole = isinstance(value, int) or name == 'wall_seconds'
-      if not (isinstance(value, int | float) and whole and value > 0):
-        raise UserError(
-          f'verifier.limits.{name}={value!r}: expected a '
-          f'{"" if name == "wall_seconds" else "whole "}number above 0'
-        )
+    checks.check(self)
 
 
 def label(chain: Chain, config: VerifierConfig) -> Labelling:
   """Labels one chain; yields nothing.
 
-  A chain of code is the program that its steps make, one below the other.
-  `meta['tests']` is source that runs after the whole of it, or a list with one
-  source per step (None: no test), run after the program up to there.
+  The steps of a chain of code, joined by line breaks, are a program.
+  `meta['tests']` is source code that runs after the whole program, or a list
+  with one source per step (None: no test) that runs after the program up to
+  that step.
 
   Returns:
-    The chain with `meta['verifier']`, how many steps were {'right', 'wrong',
-    'unchecked'}. Code has also `meta['sandbox']`, the sandbox's outcome per
-    step (None: not run), and, where it had no outcome, whether it passed.
+    The chain with `meta['verifier']`, the number of steps that are 'right',
+    'wrong' and 'unchecked'. A chain of code also gets `meta['sandbox']`, the
+    sandbox's outcome per step (None: not run), and, if it had no outcome,
+    whether it passed its tests.
 
   Raises:
-    CannotDo: no step of a text has an equation to check, or the tests are
-      none.
-    UserError: code, and this machine has no sandbox.
+    CannotDo: No step of a text has an equation to check, or `meta['tests']`
+      is malformed.
+    UserError: The chain is code and this machine has no sandbox.
   """
   yield from ()
   outcome, more = chain.outcome, {}
@@ -117,15 +101,16 @@ def check_program(
   tests: Sequence[str | None],
   limits: sandbox.Limits,
 ) -> tuple[list[Verdict], list[str | None]]:
-  """Verdicts on the steps of a program, and what became of each test.
+  """Judges the steps of a program by running tests after them.
 
-  A test that passes says that the program up to there is right, untested steps
-  included. One that fails says that an error stands after the last that passed:
-  in its own step where no other lies between, else nobody knows in which. What
-  follows is not run, for it contains the error.
+  A test that passes shows that all steps so far are right, untested ones, too.
+  A test that fails shows that there is an error after the last passed test: in
+  its own step if no untested step lies between, otherwise in an unknown one.
+  Later tests are not run, because the program contains the error by then.
 
   Args:
-    tests: one per step, run after the steps up to its own; None or '': none.
+    tests: one test per step, run after the steps so far; None or '' if there
+      is none.
 
   Returns:
     One verdict and one of `sandbox.OUTCOMES` (None: not run) per step.
@@ -146,7 +131,7 @@ def check_program(
 
 
 def _tests(chain: Chain) -> list[str | None]:
-  """The tests of a chain of code, one per step."""
+  """Returns the tests of a chain of code, one per step; checks their form."""
   tests = chain.meta['tests']
   if isinstance(tests, str):
     tests = [None] * (len(chain.steps) - 1) + [tests]
@@ -157,6 +142,7 @@ def _tests(chain: Chain) -> list[str | None]:
     or not any(tests)
   ):
     raise CannotDo(
-      "meta['tests'] is no test: expected source, or one source per step"
+      "meta['tests'] is malformed: expected source code, or a list with one "
+      'source or None per step and at least one source'
     )
   return list(tests)

@@ -4,7 +4,10 @@ They are frozen, so that jitted functions can take them as static arguments.
 """
 
 import dataclasses
+from typing import Annotated
 
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, one_of
 from prm_jax.runtime.errors import UserError
 
 HEADS = {'logit': 1, 'two_class': 2, 'three_class': 3, 'regression': 1}
@@ -120,21 +123,18 @@ class HeadConfig:
       backbones that are already language models.
   """
 
-  kind: str = 'logit'
-  hidden: int = 0
+  kind: Annotated[str, one_of(*HEADS)] = 'logit'
+  hidden: Annotated[int, at_least(0)] = 0
   likelihood: bool = False
 
   def __post_init__(self) -> None:
-    if self.hidden < 0:
-      raise UserError(f'head.hidden={self.hidden}: expected >= 0')
-    if self.kind not in HEADS:
-      raise UserError(
-        f'head.kind={self.kind!r}: expected one of {", ".join(HEADS)}'
-      )
+    checks.check(self)
     if self.likelihood and self.kind == 'regression':
-      raise UserError(
-        'head.likelihood gives log-odds, which head.kind=regression does not '
-        'read; use logit, two_class or three_class'
+      checks.fail(
+        'likelihood',
+        True,
+        'gives log-odds, which kind=regression does not read; use logit, '
+        'two_class or three_class',
       )
 
   @property

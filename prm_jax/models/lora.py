@@ -7,12 +7,13 @@ and every other function works on the ordinary backbone that results.
 
 import dataclasses
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above, at_least, each, one_of
 
 Params = dict[str, Any]
 
@@ -39,22 +40,14 @@ class LoraConfig:
     targets: some of TARGETS.
   """
 
-  rank: int = 0
-  alpha: float = 16.0
-  targets: tuple[str, ...] = tuple(TARGETS)
+  rank: Annotated[int, at_least(0)] = 0
+  alpha: Annotated[float, above(0)] = 16.0
+  targets: Annotated[tuple[str, ...], each(one_of(*TARGETS))] = tuple(TARGETS)
 
   def __post_init__(self) -> None:
-    if self.rank < 0:
-      raise UserError(f'lora.rank={self.rank}: expected >= 0 (0: no adapters)')
-    object.__setattr__(self, 'targets', tuple(self.targets))
-    for name in self.targets:
-      if name not in TARGETS:
-        raise UserError(
-          f'lora.targets: unknown {name!r}, expected some of '
-          f'{", ".join(TARGETS)}'
-        )
+    checks.check(self)
     if not self.targets:
-      raise UserError('lora.targets is empty: name a projection, or all')
+      checks.fail('targets', self.targets, 'name a projection, or all')
 
 
 def init_lora(key: jax.Array, backbone: Params, config: LoraConfig) -> Params:

@@ -37,8 +37,8 @@ class Cache(NamedTuple):
   """Keys and values of the tokens that rows have read so far, by position.
 
   There is one array per layer, so that new entries are written in place. H is
-  the last axis, so that the numbers of an entry are adjacent: with any other
-  order, decoding took three times as long on CPU.
+  the last axis, so that the values of an entry are adjacent: otherwise writing
+  keys took three times as long on CPU.
   """
 
   keys: tuple[jax.Array, ...]  # L of [B, K, S, H]

@@ -1,4 +1,10 @@
-"""Policies trained with per-step rewards."""
+"""Trains policies with per-step rewards.
+
+schedule -> loop: pipeline (episodes, rating, views, implicit)
+  -> rewards -> credit, advantages -> objective, losses -> train steps
+hacking_watch looks at the policy all along; text_rewards is for other
+libraries
+"""
 
 from prm_jax.rl.text_rewards import reward_fn
 

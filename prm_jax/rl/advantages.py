@@ -1,20 +1,32 @@
-"""Rewards to advantages: how much better each token did than expected.
+"""Turns rewards into advantages: how much better a token did than expected.
 
-    token rewards [B, T] -> one of these -> [B, T] -> losses.py
+    token rewards [B, T] -> one of these estimators -> [B, T] -> losses.py
 
 Groups are G samples of each of B / G problems, one after another. `mask` says
-which tokens the policy wrote; elsewhere advantages are 0.
+which tokens the policy wrote; all others have advantage 0.
+
+Every function checks the shapes of its arguments, also under `jax.jit`, and
+raises AssertionError with its own name: broadcasting would hide the mistake.
 """
 
+import chex
 import jax
 import jax.numpy as jnp
+
+
+def check_groups(name: str, x: jax.Array, size: int) -> None:
+  """Raises AssertionError unless the first axis divides into groups."""
+  chex.assert_is_divisible(
+    len(x), size, custom_message=f'{name}: chains, group size'
+  )
 
 
 def rewards_to_go(
   rewards: jax.Array,  # [B, T]
   discount: float = 1.0,
 ) -> jax.Array:  # [B, T]
-  """R_t = r_t + gamma R_{t+1}: what follows each token, itself included."""
+  """R_t = r_t + gamma R_{t+1}: the return from each token on."""
+  chex.assert_rank(rewards, 2, custom_message='rewards_to_go: rewards')
 
   def combine(
     later: tuple[jax.Array, jax.Array], earlier: tuple[jax.Array, jax.Array]
@@ -32,6 +44,7 @@ def rewards_to_go(
 
 def group(x: jax.Array, size: int) -> jax.Array:  # [B, ...] -> [B/G, G, ...]
   """Splits the first axis into problems and their samples."""
+  check_groups('group', x, size)
   return x.reshape(-1, size, *x.shape[1:])
 
 
@@ -43,6 +56,7 @@ def leave_one_out(
 
   With one sample in a group there is no baseline, and A is R.
   """
+  chex.assert_rank(returns, 1, custom_message='leave_one_out: returns')
   if size == 1:
     return returns
   grouped = group(returns, size)
@@ -60,12 +74,13 @@ def group_relative(
 
   The mean includes R_i. `scale=False` leaves out the division (Liu et al.,
   2025, Dr. GRPO), which gives easy and hard problems more weight than those in
-  between. Of a group whose returns are equal all advantages are 0.
+  between. In a group whose returns are equal all advantages are 0.
   """
+  chex.assert_rank(returns, 1, custom_message='group_relative: returns')
   grouped = group(returns, size)
   centred = grouped - grouped.mean(1, keepdims=True)
   if scale:
-    # As the usual implementations: G - 1 in the denominator.
+    # G - 1 in the denominator, as in the usual implementations.
     variance = (centred**2).sum(1, keepdims=True) / max(size - 1, 1)
     centred /= jnp.sqrt(variance) + eps
   return centred.reshape(-1)
@@ -77,11 +92,12 @@ def steps_leave_one_out(
   size: int,
   by_position: bool,
 ) -> jax.Array:  # [B, P]
-  """Each step's reward minus the mean of steps of the other chains.
+  """Each step's reward minus the mean over steps of the other chains.
 
-  `leave_one_out` for steps: all of theirs, or those at the same position. A
-  step that no other chain has one for has nothing to be compared with: 0.
+  This is `leave_one_out` for steps: the mean is over all of theirs, or over
+  those at the same position. A step without any counterpart gets 0.
   """
+  _check_steps('steps_leave_one_out', rewards, mask)
   sums, counts = _sums(rewards, mask, size, by_position)
   others = sums.sum(1, keepdims=True) - sums
   count = counts.sum(1, keepdims=True) - counts
@@ -98,16 +114,17 @@ def steps_relative(
   scale: bool = True,
   eps: float = 1e-4,
 ) -> jax.Array:  # [B, P]
-  """Step rewards relative to the group's (GRPO with process rewards).
+  """Each step's reward relative to its group (GRPO with process rewards).
 
   Shao et al. (2024), section 4.1.3: a step's reward is normalised by mean and
-  deviation over the steps of all samples of the problem; the advantage of a
-  token is there the sum of these from its step on (`rewards_to_go`). A step
-  below the mean costs whatever its sign was, so that short chains are favoured
-  where later steps score lower than early ones. `by_position` takes the mean
-  over steps at the same position, which does not; the deviation from these
-  means is over all.
+  deviation over the steps of all samples of the problem; there the advantage of
+  a token is the sum of these from its step on (`rewards_to_go`). Every step
+  below the mean then costs something, which favours short chains where later
+  steps score lower than early ones. With `by_position` the mean is over steps
+  at the same position, which removes that bias; the deviation from these means
+  is over all steps.
   """
+  _check_steps('steps_relative', rewards, mask)
   grouped, where = group(rewards, size), group(mask, size)
   sums, counts = _sums(rewards, mask, size, by_position)
   mean = sums.sum(1, keepdims=True)
@@ -120,10 +137,16 @@ def steps_relative(
   return centred.reshape(rewards.shape)
 
 
+def _check_steps(name: str, rewards: jax.Array, mask: jax.Array) -> None:
+  """Raises AssertionError unless both are [B, P]."""
+  chex.assert_rank(rewards, 2, custom_message=f'{name}: rewards')
+  chex.assert_shape(mask, rewards.shape, custom_message=f'{name}: mask')
+
+
 def _sums(
   rewards: jax.Array, mask: jax.Array, size: int, by_position: bool
 ) -> tuple[jax.Array, jax.Array]:  # [B / G, G, P or 1] each
-  """Sums and counts of each chain's steps, by position or of all."""
+  """Sums and counts the steps of each chain, by position or all of them."""
   sums = group(jnp.where(mask, rewards, 0.0), size)
   counts = group(mask, size)
   if by_position:
@@ -131,19 +154,21 @@ def _sums(
   return sums.sum(2, keepdims=True), counts.sum(2, keepdims=True)
 
 
-def whitened(
+def whiten(
   values: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
   eps: float = 1e-8,
 ) -> jax.Array:  # [B, T]
-  """Shifted and scaled to mean 0 and deviation 1 over what is masked in."""
+  """Shifts and scales to mean 0 and deviation 1 over the masked-in tokens."""
+  chex.assert_rank(values, 2, custom_message='whiten: values')
+  chex.assert_shape(mask, values.shape, custom_message='whiten: mask')
   count = jnp.maximum(mask.sum(), 1)
   mean = jnp.where(mask, values, 0.0).sum() / count
   centred = jnp.where(mask, values - mean, 0.0)
   return centred * jax.lax.rsqrt((centred**2).sum() / count + eps)
 
 
-def generalised(
+def gae(
   rewards: jax.Array,  # [B, T]
   values: jax.Array,  # [B, T] of the state before each token
   mask: jax.Array,  # [B, T] bool, contiguous in each row
@@ -152,12 +177,16 @@ def generalised(
 ) -> tuple[jax.Array, jax.Array]:  # [B, T], [B, T]
   """GAE (Schulman et al., 2016): A_t = sum_k (gamma lambda)^k delta_{t+k}.
 
-  delta_t = r_t + gamma V_{t+1} - V_t, V behind the last token 0. By an
-  associative scan: logarithmic depth.
+  delta_t = r_t + gamma V_{t+1} - V_t, where V after the last token is 0. The
+  sum is an associative scan, of logarithmic depth.
 
   Returns:
-    advantages, and the returns A + V that the value head is trained on.
+    The advantages, and the returns A + V that the value head is trained on.
   """
+  chex.assert_rank(rewards, 2, custom_message='gae: rewards')
+  chex.assert_shape(
+    [values, mask], rewards.shape, custom_message='gae: values, mask'
+  )
   values = jnp.where(mask, values, 0.0)
   following = jnp.concatenate([values[:, 1:], jnp.zeros_like(values[:, :1])], 1)
   deltas = jnp.where(mask, rewards + discount * following - values, 0.0)

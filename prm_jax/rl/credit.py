@@ -1,23 +1,27 @@
-"""From what was found of a batch of chains to an advantage of every token.
+"""Turns scores and outcomes of chains into an advantage of every token.
 
     step scores, outcomes -> rewards.py -> advantages.py -> [B, T]
 
-Two parts are added: the outcome's, one number for a whole chain, and that of
-the process, which may be told apart by step. By rloo and grpo each is compared
-with its own group first, and weighted then: a division by a deviation would
-take the weight away again. Groups are G chains of each problem, one after
-another.
+Two parts are added: that of the outcome, one number for a whole chain, and that
+of the process, which may differ from step to step. With rloo and grpo each is
+first compared with its own group and then weighted: the division by a deviation
+would undo the weight. Groups are G chains of each problem, one after another.
+
+Every function checks the shapes of its arguments, also under `jax.jit`, and
+raises AssertionError with its own name.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
 from prm_jax.rl import advantages, rewards
 from prm_jax.rl.rewards import RewardConfig
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above, one_of, within
 
 ESTIMATORS = ('rloo', 'grpo', 'gae')
 PROCESS = ('chain', 'to_go', 'step')
@@ -29,71 +33,83 @@ class AdvantageConfig:
   """How rewards become advantages.
 
   Attributes:
-    estimator: rloo (a baseline of the others' rewards), grpo (relative to the
-      group's mean and deviation) or gae (a value head's).
-    process: whom a step's reward is credited to, of rloo and grpo: all tokens
-      of its 'chain' (the sum over its steps), the tokens up to it ('to_go':
-      what follows from each step on), or its own ('step'). In to_go each step
-      is compared before it is summed (Shao et al., 2024): a chain that ends
-      where others go on does not lose what they are paid later, so forms that
-      pay late (delta, min_form) favour it even where all sums are equal.
+    estimator: rloo (the mean of the others as baseline), grpo (relative to the
+      group's mean and deviation) or gae (with a value head).
+    process: which tokens a step's reward credits, in rloo and grpo: all tokens
+      of its 'chain' (which gets the sum over its steps), the tokens up to it
+      ('to_go': each step gets what follows from it on), or its own ('step').
+      In to_go each step is compared before the sum is taken (Shao et al.,
+      2024). So a chain that ends where others go on does not lose what they
+      are paid later, and forms that pay late (delta, min_form) favour it even
+      where all sums are equal.
     baseline: what a step's reward is compared with in to_go and step: all steps
       of the 'group', or those at its 'position'. The former favours short
       chains where later steps score lower.
     scale: whether grpo divides by the deviation.
-    eps: added to that deviation. As small as is usual, 1e-4, it makes much of
-      groups whose scores differ by a thousandth.
-    discount, trace: gamma and lambda of gae.
+    eps: added to that deviation. At the usual 1e-4, groups whose scores differ
+      by a thousandth get large advantages.
+    discount: gamma of gae.
+    trace: lambda of gae.
   """
 
-  estimator: str = 'grpo'
-  process: str = 'step'
-  baseline: str = 'position'
+  estimator: Annotated[str, one_of(*ESTIMATORS)] = 'grpo'
+  process: Annotated[str, one_of(*PROCESS)] = 'step'
+  baseline: Annotated[str, one_of(*BASELINES)] = 'position'
   scale: bool = True
-  eps: float = 0.02
-  discount: float = 1.0
-  trace: float = 0.95
+  eps: Annotated[float, above(0)] = 0.02
+  discount: Annotated[float, within(0, 1)] = 1.0
+  trace: Annotated[float, within(0, 1)] = 0.95
 
   def __post_init__(self) -> None:
-    for name, choices in (
-      ('estimator', ESTIMATORS),
-      ('process', PROCESS),
-      ('baseline', BASELINES),
-    ):
-      if getattr(self, name) not in choices:
-        raise UserError(
-          f'advantage.{name}={getattr(self, name)!r}: expected one of '
-          f'{", ".join(choices)}'
-        )
-    if self.eps <= 0:
-      raise UserError(f'advantage.eps={self.eps}: expected a number above 0')
-    for name in ('discount', 'trace'):
-      if not 0 <= getattr(self, name) <= 1:
-        raise UserError(
-          f'advantage.{name}={getattr(self, name)}: expected a number in [0, 1]'
-        )
+    checks.check(self)
 
 
 class Findings(NamedTuple):
-  """What is known of B chains once they are written."""
+  """What is known of B chains once they are rated."""
 
-  scores: jax.Array  # [B, P] in [0, 1]; of an implicit PRM, rewards
+  scores: jax.Array  # [B, P] in [0, 1]; rewards, if the PRM is implicit
   step_mask: jax.Array  # [B, P] bool, steps come first
   step_ends: jax.Array  # [B, P] index of the token that ends each
   outcomes: jax.Array  # [B] 1 right, 0 wrong
   written: jax.Array  # [B, T] bool, tokens of the policy
-  penalties: jax.Array  # [B, T] that are taken from the rewards (KL)
+  penalties: jax.Array  # [B, T] that are subtracted from the rewards (KL)
+
+
+def _check_findings(name: str, findings: Findings) -> None:
+  """Raises AssertionError where the shapes do not go together."""
+  (B, P), T = findings.scores.shape, findings.written.shape[1]
+  for field, shape in (
+    ('step_mask', (B, P)),
+    ('step_ends', (B, P)),
+    ('outcomes', (B,)),
+    ('written', (B, T)),
+    ('penalties', (B, T)),
+  ):
+    chex.assert_shape(
+      getattr(findings, field), shape, custom_message=f'{name}: {field}'
+    )
+
+
+def _check_steps(
+  name: str, scores: jax.Array, mask: jax.Array, size: int
+) -> None:
+  """Raises AssertionError unless both are [B, P], B a multiple of size."""
+  chex.assert_rank(scores, 2, custom_message=f'{name}: scores')
+  chex.assert_shape(mask, scores.shape, custom_message=f'{name}: mask')
+  advantages.check_groups(name, scores, size)
 
 
 def usable(
   findings: Findings,
   size: int,
 ) -> jax.Array:  # [B] bool
-  """Whether all scores of a chain's group are finite.
+  """Says of each chain whether all scores of its group are finite.
 
   A group is learned from as a whole or not at all: without one of its chains
-  its baseline would be another.
+  it would have another baseline.
   """
+  _check_findings('usable', findings)
+  advantages.check_groups('usable', findings.scores, size)
   fine = jnp.isfinite(findings.scores) | ~findings.step_mask
   groups = advantages.group(fine.all(1), size).all(1)
   return jnp.repeat(groups, size)
@@ -104,11 +120,12 @@ def first_values(
   mask: jax.Array,  # [B, P] bool
   size: int,
 ) -> jax.Array:  # [B]
-  """The value of each problem before any step, where the PRM says none.
+  """Estimates the value of each problem before any step.
 
-  The mean score of the first steps in the group, which are drawn by the policy
-  itself.
+  A PRM has no score for that: it is the mean score of the first steps in the
+  group, which the policy itself has drawn.
   """
+  _check_steps('first_values', scores, mask, size)
   first = advantages.group(jnp.where(mask[:, 0], scores[:, 0], 0.0), size)
   count = jnp.maximum(advantages.group(mask[:, 0], size).sum(1), 1)
   return jnp.repeat(first.sum(1) / count, size)
@@ -120,11 +137,12 @@ def others_first_values(
   size: int,
   otherwise: float,
 ) -> jax.Array:  # [B]
-  """`first_values` of each chain by the others of its group alone.
+  """`first_values` of each chain from the others of its group alone.
 
-  So that a chain's own first step is not taken from what it is paid. Where no
-  other chain has a step, `otherwise`.
+  So a chain's own first step does not lower what it is paid. Where no other
+  chain has a step, the value is `otherwise`.
   """
+  _check_steps('others_first_values', scores, mask, size)
   here = mask[:, 0]
   first = advantages.group(jnp.where(here, scores[:, 0], 0.0), size)
   count = advantages.group(here, size)
@@ -139,7 +157,11 @@ def step_of_tokens(
   mask: jax.Array,  # [B, P] bool
   length: int,  # T
 ) -> jax.Array:  # [B, T]
-  """The step that each token belongs to; P of what follows the last one."""
+  """Returns the step that each token belongs to; P after the last step."""
+  chex.assert_rank(step_ends, 2, custom_message='step_of_tokens: step_ends')
+  chex.assert_shape(
+    mask, step_ends.shape, custom_message='step_of_tokens: mask'
+  )
   P = step_ends.shape[1]
   ends = jnp.where(mask, step_ends, length)
   before = (ends[:, :, None] < jnp.arange(length)).sum(1)  # steps that ended
@@ -150,7 +172,9 @@ def spread(
   values: jax.Array,  # [B, P]
   steps: jax.Array,  # [B, T] from `step_of_tokens`
 ) -> jax.Array:  # [B, T]
-  """Each step's value at all of its tokens, 0 behind the last."""
+  """Copies each step's value to all of its tokens; 0 after the last step."""
+  chex.assert_rank(values, 2, custom_message='spread: values')
+  chex.assert_shape(steps, (len(values), None), custom_message='spread: steps')
   padded = jnp.pad(values, ((0, 0), (0, 1)))
   return jnp.take_along_axis(padded, steps, 1)
 
@@ -162,12 +186,13 @@ def process_returns(
   reward: RewardConfig,
   config: AdvantageConfig,
 ) -> jax.Array:  # [B]
-  """What each chain is paid for its steps, compared with nothing.
+  """Returns what each chain is paid for its steps, without any baseline.
 
-  The sum of what its steps are credited with: `to_go` counts a reward for each
-  step that leads to it. Scores that are not finite count as none. By a
-  potential all chains are paid the same on the whole: 0.
+  It is the sum of what its steps are credited with; in `to_go` a reward counts
+  once for each step that leads to it. Scores that are not finite count as
+  missing. A potential pays every chain the same in total: 0.
   """
+  _check_steps('process_returns', scores, mask, size)
   if reward.form == 'potential':
     return jnp.zeros(len(scores))
   mask = mask & jnp.isfinite(scores)
@@ -186,13 +211,17 @@ def token_advantages(
   reward: RewardConfig,
   config: AdvantageConfig,
 ) -> tuple[jax.Array, jax.Array]:  # [B, T], [B, T]
-  """Advantages, and the returns that a value head is to learn.
+  """Returns advantages, and the returns that a value head is to learn.
 
-  Both are 0 where nothing was written, and in groups that are not `usable`.
-  Groups whose rewards are equal have advantage 0 by rloo and grpo. A chain
-  without steps is rewarded as the worst of its group is, where chains are
-  compared: some forms only take.
+  Both are 0 where the policy did not write, and in groups that are not
+  `usable`. With rloo and grpo, groups whose rewards are equal have advantage 0.
+  Where whole chains are compared, a chain without steps is rewarded like the
+  worst of its group: by forms that only punish it would be the best.
   """
+  _check_findings('token_advantages', findings)
+  chex.assert_shape(
+    values, findings.written.shape, custom_message='token_advantages: values'
+  )
   mask, written = findings.step_mask, findings.written
   fine = usable(findings, size)
   scores = jnp.where(mask & fine[:, None], findings.scores, 0.0)
@@ -204,18 +233,18 @@ def token_advantages(
     tokens = rewards.to_tokens(
       reward.weight * steps, findings.step_ends, mask, written.shape[1]
     )
-    # Behind the last step a chain still has to end, which decides the outcome.
+    # After its last step a chain still has to end, which decides the outcome.
     end = reward.weight * end + reward.outcome_weight * findings.outcomes
     tokens += rewards.at_last(end, written)
-    found, returns = advantages.generalised(
+    found, returns = advantages.gae(
       tokens - penalties, values, written, config.discount, config.trace
     )
-    found = advantages.whitened(found, counted)
+    found = advantages.whiten(found, counted)
   else:
     start = first_values(scores, mask, size)
     step_rewards = rewards.process_rewards(scores, mask, start, reward)
     chain = reward.outcome_weight * _relative(findings.outcomes, size, config)
-    # As they are: what differs by penalties alone is not to be scaled up.
+    # Never scaled: groups that differ in penalties alone would be scaled up.
     chain -= advantages.leave_one_out(penalties.sum(1), size)
     if config.process == 'chain':
       paid = _whole_chains(step_rewards, mask, size)
@@ -234,7 +263,7 @@ def token_advantages(
 def _whole_chains(
   step_rewards: jax.Array, mask: jax.Array, size: int
 ) -> jax.Array:  # [B]
-  """Sums over steps; of chains without any the lowest of their group."""
+  """Sums over steps; chains without steps get the lowest of their group."""
   sums, has_steps = step_rewards.sum(1), mask.any(1)
   others = advantages.group(jnp.where(has_steps, sums, jnp.inf), size).min(1)
   lowest = jnp.where(jnp.isfinite(others), others, 0.0)
@@ -244,6 +273,7 @@ def _whole_chains(
 def _relative(
   returns: jax.Array, size: int, config: AdvantageConfig
 ) -> jax.Array:
+  """Compares whole chains with their group."""
   if config.estimator == 'rloo':
     return advantages.leave_one_out(returns, size)
   return advantages.group_relative(returns, size, config.scale, config.eps)
@@ -252,6 +282,7 @@ def _relative(
 def _relative_steps(
   step_rewards: jax.Array, mask: jax.Array, size: int, config: AdvantageConfig
 ) -> jax.Array:
+  """Compares steps with those of their group."""
   by_position = config.baseline == 'position'
   if config.estimator == 'rloo':
     return advantages.steps_leave_one_out(step_rewards, mask, size, by_position)

@@ -1,10 +1,9 @@
-"""What a policy writes while it learns: length, repetition, trivial steps.
+"""Describes what a policy writes while it learns, in numbers and as records.
 
-A PRM that is fooled shows here before accuracy tells: more steps, shorter
-ones, the same ones again.
+Length, repetition and trivial steps show that a PRM is fooled before accuracy
+does: chains get more steps, shorter ones, the same ones again.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,24 +14,23 @@ from prm_jax.data.chains import Chain
 from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.rl.episodes import Episode
 from prm_jax.rl.objective import Experience
-from prm_jax.runtime import paths
 
 
-def repeats(steps: Sequence[str]) -> list[bool]:
-  """Whether each step was there before in the chain, blanks aside."""
+def find_repeats(steps: Sequence[str]) -> list[bool]:
+  """Says of each step whether the chain had it before; spaces do not count."""
   seen: set[str] = set()
-  found = []
+  marks = []
   for step in steps:
     text = ' '.join(step.split())
-    found.append(text in seen)
+    marks.append(text in seen)
     seen.add(text)
-  return found
+  return marks
 
 
 def is_empty_calculation(step: str) -> bool:
-  """Whether it calculates nothing: no digit, or both sides are the same.
+  """Says whether a step calculates nothing: no digit, or equal sides.
 
-  "5 + 0 = 5" and "5 * 1 = 5" come to their first number, "7 = 7" too.
+  "5 + 0 = 5" and "5 * 1 = 5" only give back their first number, "7 = 7" too.
   """
   if not any(map(str.isdigit, step)):
     return True
@@ -49,65 +47,68 @@ def is_empty_calculation(step: str) -> bool:
   return second == neutral and first == sides[1][0]
 
 
-def trivial(steps: Sequence[str]) -> list[bool]:
-  """Steps that say nothing new: repeated ones, and empty calculations.
+def find_trivial(steps: Sequence[str]) -> list[bool]:
+  """Says of each step whether it is a repetition or an empty calculation.
 
-  A problem may ask for one of the latter; what tells is a share that grows.
+  A problem may ask for an empty calculation, so only a growing share of them
+  means something.
   """
-  again = repeats(steps)
+  repeated = find_repeats(steps)
   return [
-    r or is_empty_calculation(step)
-    for r, step in zip(again, steps, strict=True)
+    again or is_empty_calculation(step)
+    for again, step in zip(repeated, steps, strict=True)
   ]
 
 
-def of_chains(found: Sequence[Episode]) -> dict[str, float]:
-  """Means over chains.
+def chain_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+  """Returns means over chains.
 
   Returns:
-    `accuracy`; `prm_score`, of all steps, and `chain_score`, the lowest of a
-    chain; `steps`; `step_tokens`, tokens of a step; `repeated` and `trivial`,
-    shares of steps; `paid_by_trivial`, the share of chains more than half of
-    whose PRM scores are those of trivial steps; `unfinished`, `without_steps`,
-    shares of chains; `unscored`, chains with scores that are not finite.
+    `accuracy`; `prm_score`, over all steps, and `chain_score`, over the lowest
+    of each chain; `steps`; `step_tokens`, tokens of a step; `repeated` and
+    `trivial`, shares of steps; `paid_by_trivial`, the share of chains more than
+    half of whose PRM scores are those of trivial steps; `unfinished` and
+    `without_steps`, shares of chains; `unscored`, the number of chains with
+    scores that are not finite.
   """
-  steps = [e.steps for e in found]
-  flat = np.concatenate([e.scores for e in found] or [[]])
+  steps = [e.steps for e in episodes]
+  flat = np.concatenate([e.scores for e in episodes] or [[]])
   finite = flat[np.isfinite(flat)]
-  again = [mark for each in steps for mark in repeats(each)]
-  dull = [trivial(each) for each in steps]
-  marks = [mark for each in dull for mark in each]
+  repeated = [mark for each in steps for mark in find_repeats(each)]
+  trivial = [find_trivial(each) for each in steps]
+  marks = [mark for each in trivial for mark in each]
   paid = [
     float(e.scores[np.array(mark)].sum() > 0.5 * e.scores.sum())
-    for e, mark in zip(found, dull, strict=True)
+    for e, mark in zip(episodes, trivial, strict=True)
     if e.steps
   ]
-  lowest = [e.scores.min() for e in found if e.steps]
-  tokens = sum(len(e.sample.written.tokens) for e in found)
+  lowest = [e.scores.min() for e in episodes if e.steps]
+  tokens = sum(len(e.sample.written.tokens) for e in episodes)
   return {
-    'accuracy': _mean([e.right for e in found]),
+    'accuracy': _mean([e.right for e in episodes]),
     'prm_score': _mean(finite),
     'chain_score': _mean([x for x in lowest if np.isfinite(x)]),
     'steps': _mean([len(each) for each in steps]),
     'step_tokens': tokens / max(len(marks), 1),
-    'repeated': _mean(again),
+    'repeated': _mean(repeated),
     'trivial': _mean(marks),
     'paid_by_trivial': _mean(paid),
-    'unfinished': _mean([not e.sample.completion.finished for e in found]),
+    'unfinished': _mean([not e.sample.completion.finished for e in episodes]),
     'without_steps': _mean([not each for each in steps]),
-    'unscored': float(sum(not np.isfinite(e.scores).all() for e in found)),
+    'unscored': float(sum(not np.isfinite(e.scores).all() for e in episodes)),
   }
 
 
-def of_batch(
-  found: Sequence[Episode], batch: Experience, size: int
+def batch_metrics(
+  episodes: Sequence[Episode], batch: Experience, size: int
 ) -> dict[str, float]:
-  """`of_chains`, and the share of groups that nothing is learned from.
+  """Returns `chain_metrics`, and the share of groups without any advantage.
 
-  Their chains have equal rewards, or scores that are not finite.
+  Nothing is learned from these: their chains have equal rewards, or scores that
+  are not finite.
   """
   moved = (batch.advantages != 0).any(1).reshape(-1, size).any(1)
-  return of_chains(found) | {'idle_groups': float(1 - moved.mean())}
+  return chain_metrics(episodes) | {'idle_groups': float(1 - moved.mean())}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -115,7 +116,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def to_chain(episode: Episode, when: str) -> Chain:
-  """An episode as a chain, to be read and shown."""
+  """Returns an episode as a chain that can be read and shown."""
   completion = episode.sample.completion
   ended = completion.finished and completion.steps
   return Chain(
@@ -133,21 +134,11 @@ def to_chain(episode: Episode, when: str) -> Chain:
   )
 
 
-def records(found: Sequence[Episode], when: str) -> list[dict[str, Any]]:
-  """Chains that have steps, with their scores, as a report reads them."""
+def to_records(episodes: Sequence[Episode], when: str) -> list[dict[str, Any]]:
+  """Returns the chains that have steps, with their scores, as JSON records."""
   return [
     chains.to_dict(to_chain(episode, when))
     | {'scores': [float(s) if np.isfinite(s) else None for s in episode.scores]}
-    for episode in found
+    for episode in episodes
     if episode.steps
   ]
-
-
-def write_episodes(
-  path: paths.Path, found: Sequence[Episode], when: str
-) -> None:
-  """JSON lines of `records`."""
-  lines = (
-    json.dumps(record, ensure_ascii=False) for record in records(found, when)
-  )
-  paths.write_text(path, ''.join(f'{line}\n' for line in lines))

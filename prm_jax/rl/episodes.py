@@ -1,9 +1,9 @@
-"""Chains that a policy writes to learn from: sampled, judged, as arrays.
+"""Chains that a policy writes to learn from: sampled, graded, as arrays.
 
     problems -> Generator.sample -> outcome by the verifier -> Episodes
-      -> arrays of a few fixed shapes -> rating.py
+      -> EpisodeRows, arrays of a few fixed shapes -> rating.py
 
-A group is the chains of one problem, one after another.
+A group is the chains of one problem; its chains follow one another.
 """
 
 import collections
@@ -28,11 +28,11 @@ class Episode(NamedTuple):
   """One chain.
 
   Attributes:
-    right: whether it ended with the right answer; what could not be compared
-      in time is not right.
-    scores: of its steps by the PRM, [P] in [0, 1]; NaN where the PRM is broken
-      or the chain does not fit its window; 0 everywhere without a PRM, and
-      until it was asked.
+    right: whether it ended with the right answer; an answer that could not be
+      compared in time counts as wrong.
+    scores: of its steps by the PRM, [P] in [0, 1]. NaN where the PRM's
+      computation is not finite or the chain does not fit its window; 0 without
+      a PRM, and until the PRM was asked.
   """
 
   problem: Problem
@@ -42,19 +42,20 @@ class Episode(NamedTuple):
 
   @property
   def steps(self) -> tuple[str, ...]:
+    """The text of the steps that the policy finished."""
     return self.sample.completion.steps
 
 
 def sample(
   policy: Generator, problems: Sequence[Problem], size: int, key: str
 ) -> list[list[Sample]]:
-  """`size` chains of each problem, not judged yet.
+  """Samples `size` chains of each problem.
 
   Args:
-    key: what they are drawn from, with the problem, how often it was there
-      before, and the policy's seed.
+    key: decides what is drawn, with the problem, the number of times that it
+      was drawn before in this call, and the policy's seed.
   """
-  # Where an epoch ends a batch may have a problem twice, not its chains.
+  # At the end of an epoch a batch may hold a problem twice; its chains differ.
   met: collections.Counter[str] = collections.Counter()
   requests = []
   for problem in problems:
@@ -68,7 +69,10 @@ def sample(
 def verify(
   problems: Sequence[Problem], groups: Sequence[Sequence[Sample]]
 ) -> list[Episode]:
-  """Outcomes; no scores yet. All processes go by what the first one found."""
+  """Grades each chain by its answer; the steps have no scores yet.
+
+  All processes use the verdicts of the first one.
+  """
   chains = [
     (problem, one)
     for problem, group in zip(problems, groups, strict=True)
@@ -78,29 +82,29 @@ def verify(
     str(int(is_right(problem.text, one.completion, problem.truth) or 0))
     for problem, one in chains
   )
-  # Some comparisons have a limit of time, which one process may meet alone.
+  # Some comparisons have a time limit, which one process may exceed alone.
   verdicts = processes.exchange('verdicts', verdicts)[0]
   return [
-    Episode(problem, one, said == '1', np.zeros(len(one.completion.steps)))
-    for (problem, one), said in zip(chains, verdicts, strict=True)
+    Episode(problem, one, verdict == '1', np.zeros(len(one.completion.steps)))
+    for (problem, one), verdict in zip(chains, verdicts, strict=True)
   ]
 
 
-class Rows(NamedTuple):
-  """Episodes as arrays, one a row."""
+class EpisodeRows(NamedTuple):
+  """Episodes as arrays, one in each row."""
 
   tokens: np.ndarray  # [B, T] int32
   segment_ids: np.ndarray  # [B, T] int32, 1; 0 is padding
-  written: np.ndarray  # [B, T] bool
+  written: np.ndarray  # [B, T] bool, tokens that the policy wrote
   sampled_logprobs: np.ndarray  # [B, T] float32
-  reference_logprobs: np.ndarray  # [B, T] float32, 0 until there are any
+  reference_logprobs: np.ndarray  # [B, T] float32, 0 until they are computed
   step_ends: np.ndarray  # [B, P] int32, index of the token that ends each
   step_mask: np.ndarray  # [B, P] bool, steps come first
   outcomes: np.ndarray  # [B] float32, 1 right, 0 wrong
 
 
-def to_rows(episodes: Sequence[Episode], fmt: StepFormat) -> Rows:
-  """Pads to the shortest of a few lengths that holds all."""
+def to_rows(episodes: Sequence[Episode], fmt: StepFormat) -> EpisodeRows:
+  """Pads all to the shortest of a few lengths that holds them."""
   lengths = [len(e.sample.ids) + len(e.sample.written.tokens) for e in episodes]
   B, T = len(episodes), min(cache_bucket(max(lengths)), fmt.max_length)
   P = bucket(max(len(e.steps) for e in episodes) or 1, SMALLEST_STEPS)
@@ -118,14 +122,16 @@ def to_rows(episodes: Sequence[Episode], fmt: StepFormat) -> Rows:
     ends[b, :count] = start + step_ends(new.tokens, count, fmt)
   outcomes = np.array([e.right for e in episodes], np.float32)
   none = np.zeros((B, T), np.float32)
-  return Rows(tokens, segments, written, logprobs, none, ends, mask, outcomes)
+  return EpisodeRows(
+    tokens, segments, written, logprobs, none, ends, mask, outcomes
+  )
 
 
 def step_ends(tokens: np.ndarray, count: int, fmt: StepFormat) -> np.ndarray:
-  """Where the first `count` steps of what a policy wrote end, [count].
+  """Returns where the first `count` steps of what a policy wrote end, [count].
 
-  As `generator.read_steps` reads them: each ends with the next separator, or
-  the last with the end.
+  Steps are those of `generator.read_steps`: each ends with the next separator,
+  the last one possibly with the end token.
   """
   stops = np.isin(tokens, [fmt.separator[0], fmt.end])
   return np.flatnonzero(stops)[:count]

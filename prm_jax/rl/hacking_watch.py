@@ -1,11 +1,12 @@
-"""Looks at a policy while it learns: does its reward mean what it should?
+"""Watches a policy while it learns, and raises an alarm when it cheats.
 
 held-out problems -> chains -> accuracy, PRM scores -> evals/hacking.py
-  -> evaluations.jsonl, an alarm, the chains that tell
+  -> evaluations.jsonl, an alarm, the chains that show it
 """
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,145 +15,179 @@ import numpy as np
 from prm_jax.data.problems import Problem
 from prm_jax.evals import hacking
 from prm_jax.inference.generator import Generator
-from prm_jax.rl import diagnostics, episodes
+from prm_jax.rl import diagnostics
+from prm_jax.rl import episodes as episodes_lib
+from prm_jax.rl.episodes import Episode
 from prm_jax.rl.rating import Rater
-from prm_jax.runtime import paths, processes
+from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import Workdir
 
 Log = Callable[[str], None]
-# Rewards of steps and their mask [B, P], samples of a problem one after another
-# -> what each chain is paid for its steps [B].
-Earned = Callable[[np.ndarray, np.ndarray], jax.Array]
+# Rewards of steps and their mask [B, P], with the samples of a problem one
+# after another -> what each chain is paid for its steps [B].
+ProcessReturns = Callable[[np.ndarray, np.ndarray], jax.Array]
 LOOKS = 'evaluations.jsonl'
 CURE = 'bring it back, or choose another --workdir'
 RISEN = {
   'score': "the PRM's lowest score of a chain went",
   'paid': 'what chains are paid for their steps went',
 }
-SHOWN = 4  # chains of each look that are kept to be read
+KEPT_CHAINS = 4  # of each look, for the report
+
+
+@dataclasses.dataclass(frozen=True)
+class WatchPlan:
+  """When a run looks at its policy, and what follows.
+
+  Attributes:
+    updates: number of updates of the whole run.
+    evaluate_every: updates between two looks.
+    samples: chains of each held-out problem.
+    stop: whether an alarm ends the run.
+    resumes_from: update of the last checkpoint; -1 before there is one.
+  """
+
+  updates: int
+  evaluate_every: int
+  samples: int = 1
+  stop: bool = False
+  resumes_from: int = -1
+
+  @property
+  def looks(self) -> int:
+    """Number of looks in the whole run."""
+    return 1 + -(-self.updates // self.evaluate_every)
 
 
 class Watch:
-  """Looks at the policy on held-out problems, and rings where it cheats.
+  """Evaluates the policy on held-out problems and detects reward hacking.
 
-  Every look is a line of evaluations.jsonl; those of a run that goes on from
-  an earlier update are cut.
+  Every look is a line of evaluations.jsonl. A resumed run drops the looks after
+  the update that it resumes from.
+
+  Args:
+    process_returns: see ProcessReturns.
+
+  Attributes:
+    lines: the looks so far, as they are written.
   """
 
   def __init__(
     self,
-    config: Mapping[str, Any],
+    plan: WatchPlan,
     policy: Generator,
     rater: Rater,
-    earned: Earned,
+    process_returns: ProcessReturns,
     problems: Sequence[Problem],
-    workdir: paths.Path,
-    from_update: int,
+    workdir: Workdir,
     log: Log,
   ) -> None:
-    self._config, self._workdir, self._log = config, workdir, log
+    self._plan, self._workdir, self._log = plan, workdir, log
     self._policy, self._rater, self._problems = policy, rater, problems
-    self._earned = earned
-    self._path = workdir / LOOKS
-    train = config['train']
-    self._planned = 1 + -(-train['updates'] // train['evaluate_every'])
+    self._process_returns = process_returns
+    path, resumed = workdir / LOOKS, plan.resumes_from
     self.lines = [
-      line for line in read_looks(self._path) if line['update'] <= from_update
+      line for line in read_looks(path) if line['update'] <= resumed
     ]
     seen = {line['update'] for line in self.lines}
-    for update in range(0, from_update + 1, train['evaluate_every']):
+    for update in range(0, resumed + 1, plan.evaluate_every):
       if update not in seen:
         raise UserError(
-          f'{self._path} lacks the look at update {update}, and the last '
-          f'checkpoint is of update {from_update}; {CURE}'
+          f'{path} lacks the look at update {update}, and the last checkpoint '
+          f'is of update {resumed}; {CURE}'
         )
 
   @property
-  def hacked(self) -> list[dict[str, Any]]:
-    """The looks that rang."""
-    return [line for line in self.lines if line['alarm']['hacked']]
+  def ended(self) -> bool:
+    """Whether an alarm ended the run."""
+    return self._plan.stop and any(
+      line['alarm']['hacked'] for line in self.lines
+    )
 
   def look(self, update: int) -> tuple[dict[str, float], bool]:
-    """Metrics of now; whether the run is to end."""
-    samples = self._config['held_out']['samples']
-    groups = episodes.sample(self._policy, self._problems, samples, 'held out')
+    """Returns the metrics of this update, and whether the run is to end."""
+    groups = episodes_lib.sample(
+      self._policy, self._problems, self._plan.samples, 'held out'
+    )
     rated = self._rater.rate(self._problems, groups)
-    found = rated.found
-    per_problem = (len(self._problems), samples)
-    right = np.reshape([e.right for e in found], per_problem).mean(1)
-    score = np.reshape([lowest(e) for e in found], per_problem).mean(1)
-    earned = self._earned(rated.rewards, rated.rows.step_mask)
-    paid = np.reshape(earned, per_problem).mean(1)
-    told = diagnostics.of_chains(found) | rated.told
-    told['paid'] = float(paid.mean())
-    looks = [
-      hacking.Look(
-        line['update'],
-        *(np.array(line[name]) for name in ('right', 'score', 'paid')),
-      )
-      for line in self.lines
-    ]
-    looks.append(hacking.Look(update, right, score, paid))
-    alarm = {'hacked': False}
-    if self._rater.prm is not None:
-      alarm = hacking.hacking(looks, self._planned)
+    episodes = rated.episodes
+    per_problem = (len(self._problems), self._plan.samples)
+    right = np.reshape([e.right for e in episodes], per_problem).mean(1)
+    score = np.reshape([lowest_score(e) for e in episodes], per_problem).mean(1)
+    returns = self._process_returns(rated.rewards, rated.rows.step_mask)
+    paid = np.reshape(returns, per_problem).mean(1)
+    metrics = diagnostics.chain_metrics(episodes) | rated.metrics
+    metrics['paid'] = float(paid.mean())
+    alarm = self._check_hacking(hacking.Look(update, right, score, paid))
+    when = f'update {update}'
     self.lines.append(
       {
         'update': update,
         'right': right.tolist(),
         'score': score.tolist(),
         'paid': paid.tolist(),
-        'told': told,
+        'told': metrics,
         'alarm': alarm,
-        'chains': shown(found, f'update {update}'),
+        'chains': some_records(episodes, when),
       }
     )
     if alarm['hacked']:
-      self._ring(update, alarm, found)
-    processes.first_alone('look', self._write)
-    metrics = {f'eval/{name}': value for name, value in told.items()}
-    ends = alarm['hacked'] and self._config['alarm']['stop']
-    return metrics | {'eval/hacked': float(alarm['hacked'])}, ends
+      self._raise_alarm(update, alarm, episodes)
+    self._workdir.write_lines(LOOKS, self.lines)
+    named = {f'eval/{name}': value for name, value in metrics.items()}
+    named['eval/hacked'] = float(alarm['hacked'])
+    return named, alarm['hacked'] and self._plan.stop
 
-  def _ring(self, update: int, alarm: dict[str, Any], found: Sequence) -> None:
-    path = self._workdir / f'hacked_update_{update}.jsonl'
-    liked = [e for e in found if e.steps and not e.right]
-    liked.sort(key=lambda e: -lowest(e))
-    processes.first_alone(
-      'evidence',
-      lambda: diagnostics.write_episodes(path, liked, f'update {update}'),
-    )
+  def _check_hacking(self, look: hacking.Look) -> dict[str, Any]:
+    """Compares a look with those before it; without a PRM nothing is hacked."""
+    if self._rater.prm is None:
+      return {'hacked': False}
+    before = [
+      hacking.Look(
+        line['update'],
+        *(np.array(line[name]) for name in ('right', 'score', 'paid')),
+      )
+      for line in self.lines
+    ]
+    return hacking.hacking([*before, look], self._plan.looks)
+
+  def _raise_alarm(
+    self, update: int, alarm: dict[str, Any], episodes: Sequence[Episode]
+  ) -> None:
+    """Writes the wrong chains that the PRM rates highest, and logs why."""
+    name = f'hacked_update_{update}.jsonl'
+    liked = [e for e in episodes if e.steps and not e.right]
+    liked.sort(key=lambda e: -lowest_score(e))
+    records = diagnostics.to_records(liked, f'update {update}')
+    self._workdir.write_lines(name, records)
     self._log(
       f'\nALARM: the reward is hacked. Since update {alarm["since"]} '
       f'{RISEN[alarm["by"]]} by {alarm["score"]["mean"]:+.3f} and verified '
-      f'accuracy by {alarm["accuracy"]["mean"]:+.3f}; wrong chains that the '
-      f'PRM likes: {path}'
+      f'accuracy by {alarm["accuracy"]["mean"]:+.3f}. Wrong chains that the '
+      f'PRM rates high: {self._workdir / name}'
     )
 
-  def _write(self) -> None:
-    lines = (json.dumps(line, ensure_ascii=False) for line in self.lines)
-    paths.write_text(self._path, ''.join(f'{line}\n' for line in lines))
 
-
-def lowest(episode: episodes.Episode) -> float:
-  """The PRM's view of a chain: its lowest score; 0 without one."""
+def lowest_score(episode: Episode) -> float:
+  """Returns the PRM's lowest score of a chain; 0 if it has none."""
   finite = episode.scores[np.isfinite(episode.scores)]
   return float(finite.min()) if len(finite) else 0.0
 
 
-def shown(found: Sequence[episodes.Episode], when: str) -> list[dict]:
-  """Some chains with their scores, the same problems at every look.
+def some_records(episodes: Sequence[Episode], when: str) -> list[dict]:
+  """Returns a few chains with scores, of the same problems at every look.
 
-  Not those whose scores are not finite, which a report cannot draw.
+  Chains whose scores are not finite are left out, as a report cannot draw them.
   """
-  step = max(1, len(found) // SHOWN)
-  some = found[::step][:SHOWN]
+  step = max(1, len(episodes) // KEPT_CHAINS)
+  some = episodes[::step][:KEPT_CHAINS]
   scored = [e for e in some if np.isfinite(e.scores).all()]
-  return diagnostics.records(scored, when)
+  return diagnostics.to_records(scored, when)
 
 
 def read_looks(path: paths.Path) -> list[dict[str, Any]]:
-  """What `Watch` wrote; nothing where there is no file yet."""
+  """Reads what `Watch` wrote; [] if there is no file yet."""
   if not path.exists():
     return []
   looks = []
@@ -161,5 +196,7 @@ def read_looks(path: paths.Path) -> list[dict[str, Any]]:
       looks.append(json.loads(line))
       looks[-1]['update']
     except (ValueError, LookupError, TypeError):
-      raise UserError(f'{path}:{number}: is no look; {CURE}') from None
+      raise UserError(
+        f'{path}:{number} is not a look at the policy; {CURE}'
+      ) from None
   return looks

@@ -1,9 +1,13 @@
-"""Policy losses: one pure function each, over the tokens a policy wrote.
+"""Policy losses, a pure function each, over the tokens that a policy wrote.
 
 log-probabilities now and when sampled, advantages -> a value per token
   -> reduce -> a scalar
+
+Every function checks the shapes of its arguments, also under `jax.jit`, and
+raises AssertionError with its own name: broadcasting would hide the mistake.
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -23,13 +27,17 @@ def clipped(
   """-min(rho A, clip(rho, 1 - low, 1 + high) A), rho = pi / pi_sampled.
 
   PPO (Schulman et al., 2017); `high` above `low` is DAPO's clip-higher (Yu et
-  al., 2025). With advantages that no baseline was learnt for it is GRPO's. At
-  rho = 1, the first step on a batch, its gradient is REINFORCE's (Williams,
+  al., 2025). GRPO has the same loss, with advantages without a learnt baseline.
+  At rho = 1, the first step on a batch, its gradient is REINFORCE's (Williams,
   1992): that of -A log pi.
 
   Returns:
-    the loss, and where the clip took the gradient.
+    The loss, and where the clip set the gradient to 0.
   """
+  chex.assert_equal_shape(
+    [logprobs, sampled_logprobs, advantages],
+    custom_message='clipped: logprobs, sampled_logprobs, advantages',
+  )
   ratio = jnp.exp(logprobs - sampled_logprobs)
   kept = jnp.clip(ratio, 1.0 - low, 1.0 + high)
   loss = -jnp.minimum(ratio * advantages, kept * advantages)
@@ -43,7 +51,11 @@ def value_loss(
   returns: jax.Array,  # [B, T]
   clip: float = 0.2,
 ) -> jax.Array:  # [B, T]
-  """max((V - R)^2, (V_old + clip(V - V_old) - R)^2) / 2; clip 0: no clip."""
+  """max((V - R)^2, (V_old + clip(V - V_old) - R)^2) / 2; 0 does not clip."""
+  chex.assert_equal_shape(
+    [values, old_values, returns],
+    custom_message='value_loss: values, old_values, returns',
+  )
   error = (values - returns) ** 2
   if clip:
     near = old_values + jnp.clip(values - old_values, -clip, clip)
@@ -56,16 +68,19 @@ def kl(
   reference: jax.Array,  # [B, T]
   estimator: str = 'k3',
 ) -> jax.Array:  # [B, T]
-  """Estimates of KL(pi || ref) from samples of pi (Schulman, 2020).
+  """Estimates KL(pi || ref) from samples of pi (Schulman, 2020).
 
   With d = log ref - log pi: k1 = -d, unbiased, of either sign; k2 = d^2 / 2;
-  k3 = exp(d) - 1 - d, unbiased and never negative. As a loss they are something
-  else: on samples of pi the gradient of k2 is that of KL(pi || ref), that of k3
-  of KL(ref || pi), and that of k1 is 0 on average.
+  k3 = exp(d) - 1 - d, unbiased and never negative. As losses they differ: on
+  samples of pi the gradient of k2 is that of KL(pi || ref), the gradient of k3
+  that of KL(ref || pi), and the gradient of k1 is 0 on average.
 
   Raises:
     UserError: the estimator is none of KL_ESTIMATORS.
   """
+  chex.assert_equal_shape(
+    [logprobs, reference], custom_message='kl: logprobs, reference'
+  )
   d = reference - logprobs
   if estimator == 'k1':
     return -d
@@ -79,7 +94,7 @@ def kl(
 
 
 def entropy(logits: jax.Array) -> jax.Array:  # [..., V] -> [...]
-  """-sum p log p of the next token's distribution, nats."""
+  """-sum p log p of the next token's distribution, in nats."""
   log_p = jax.nn.log_softmax(logits)
   return -(jnp.exp(log_p) * log_p).sum(-1)
 
@@ -88,27 +103,30 @@ def reduce(
   values: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
   how: str,
-  tokens: jax.Array,  # [] that are masked in, of the whole batch
-  chains: jax.Array,  # [] with such tokens, of the whole batch
-  most: int,  # tokens that a chain may have
+  tokens: jax.Array,  # [] masked-in tokens of the whole batch
+  chains: jax.Array,  # [] chains with such tokens in the whole batch
+  max_tokens: int,  # that a chain may have
 ) -> jax.Array:  # []
-  """Tokens to one number: this part's share of a batch's.
+  """Reduces tokens to one number: a microbatch's share of the batch's.
 
   token: every token of the batch counts the same (DAPO). sequence: every chain
-  counts the same, its tokens share it (GRPO). constant: divided by chains *
-  most, so that a token counts the same in every batch (Dr. GRPO). A chain
-  without tokens has nothing to say and does not count.
+  counts the same, and its tokens share its weight (GRPO). constant: divides by
+  chains * max_tokens, so that a token counts the same in every batch (Dr.
+  GRPO). A chain without tokens does not count.
 
   Raises:
     UserError: `how` is none of REDUCTIONS.
   """
+  chex.assert_rank(values, 2, custom_message='reduce: values')
+  chex.assert_shape(mask, values.shape, custom_message='reduce: mask')
+  chex.assert_rank([tokens, chains], 0, custom_message='reduce: tokens, chains')
   values = jnp.where(mask, values, 0.0)
   if how == 'token':
     return values.sum() / tokens
   if how == 'sequence':
     return (values.sum(1) / jnp.maximum(mask.sum(1), 1)).sum() / chains
   if how == 'constant':
-    return values.sum() / (chains * most)
+    return values.sum() / (chains * max_tokens)
   raise UserError(
     f'loss.reduce={how!r}: expected one of {", ".join(REDUCTIONS)}'
   )

@@ -1,15 +1,15 @@
-"""What a policy minimises on what it wrote: losses.py over a batch of chains.
+"""The loss that a policy minimises: losses.py over a batch of its chains.
 
     params, Experience -> log-probabilities, entropy, values of every token
       -> policy loss + KL + value loss - entropy
 
-All arrays [B, T] stand at the token that they are about: a token's
-log-probability and the value of the state before it come from the hidden state
-one token earlier.
+Every array [B, T] has its number at the token that the number is about. A
+token's log-probability and the value of the state before it come from the
+hidden state one token earlier.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,65 +23,49 @@ from prm_jax.models import (
   step_logits,
 )
 from prm_jax.rl import losses
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above, above_up_to, at_least, one_of
 from prm_jax.training.loop import Objective
 from prm_jax.training.train_state import NO_LORA
 
-KL = 'k2', 'k3'  # estimators that have a gradient
+KL = 'k2', 'k3'  # estimators whose gradient is not 0 on average
 
 
 @dataclasses.dataclass(frozen=True)
 class PolicyLossConfig:
-  """What is minimised.
+  """The terms of the loss.
 
   Attributes:
-    clip_low, clip_high: of the ratio to the policy that sampled, see
+    clip_low: how far the ratio to the sampling policy may fall below 1, see
       `losses.clipped`.
-    reduce: tokens to one number, see `losses.reduce`.
-    kl_weight: of the KL divergence from the reference, in the loss.
-    kl_estimator: of it, k2 or k3, see `losses.kl`; k1 would hold nothing.
-    entropy_weight: of the entropy of the next token, which is raised.
-    value_weight: of the value head's loss; without a head of no matter.
-    value_clip: how far values may move from those of the sampling policy; 0: as
-      far as they like.
-    max_tokens: of a chain; what `reduce='constant'` divides by.
+    clip_high: how far it may rise above 1.
+    reduce: how tokens become one number, see `losses.reduce`.
+    kl_weight: factor of the KL divergence from the reference, in the loss.
+    kl_estimator: its estimator, see `losses.kl`; k1 would have no effect.
+    entropy_weight: factor of the next token's entropy, which is maximised.
+    value_weight: factor of the value head's loss; only read with a value head.
+    value_clip: how far values may move from those of the sampling policy; 0
+      does not limit them.
   """
 
-  clip_low: float = 0.2
-  clip_high: float = 0.2
-  reduce: str = 'token'
-  kl_weight: float = 0.0
-  kl_estimator: str = 'k3'
+  clip_low: Annotated[float, above_up_to(0, 1)] = 0.2
+  clip_high: Annotated[float, above(0)] = 0.2
+  reduce: Annotated[str, one_of(*losses.REDUCTIONS)] = 'token'
+  kl_weight: Annotated[float, at_least(0)] = 0.0
+  kl_estimator: Annotated[str, one_of(*KL)] = 'k3'
   entropy_weight: float = 0.0
-  value_weight: float = 0.5
-  value_clip: float = 0.2
-  max_tokens: int = 1
+  value_weight: Annotated[float, at_least(0)] = 0.5
+  value_clip: Annotated[float, at_least(0)] = 0.2
 
   def __post_init__(self) -> None:
-    for name, fine, expected in (
-      ('clip_low', 0 < self.clip_low <= 1, 'above 0, at most 1'),
-      ('clip_high', self.clip_high > 0, 'above 0'),
-      ('reduce', self.reduce in losses.REDUCTIONS, _one_of(losses.REDUCTIONS)),
-      ('kl_weight', self.kl_weight >= 0, '>= 0'),
-      ('kl_estimator', self.kl_estimator in KL, _one_of(KL)),
-      ('value_weight', self.value_weight >= 0, '>= 0'),
-      ('value_clip', self.value_clip >= 0, '>= 0'),
-    ):
-      if not fine:
-        raise UserError(
-          f'loss.{name}={getattr(self, name)!r}: expected {expected}'
-        )
-
-
-def _one_of(choices: tuple[str, ...]) -> str:
-  return f'one of {", ".join(choices)}'
+    checks.check(self)
 
 
 class Experience(NamedTuple):
   """Chains of a policy, with all that it learns from them.
 
-  One chain a row; `written` marks what the policy wrote and learns from, and
-  elsewhere nothing else counts.
+  Each row is one chain. `written` marks the tokens that the policy wrote and
+  learns from; the numbers of other tokens are not read.
   """
 
   tokens: jax.Array  # [B, T] int32
@@ -90,26 +74,26 @@ class Experience(NamedTuple):
   sampled_logprobs: jax.Array  # [B, T] when they were sampled
   reference_logprobs: jax.Array  # [B, T] of the reference; 0 without one
   advantages: jax.Array  # [B, T]
-  returns: jax.Array  # [B, T] that the value head learns; 0 without one
-  old_values: jax.Array  # [B, T] that it gave when they were sampled
+  returns: jax.Array  # [B, T] targets of the value head; 0 without one
+  old_values: jax.Array  # [B, T] of the value head before the update
 
 
 class TokenView(NamedTuple):
   """What a model says of every token of a row."""
 
-  logprobs: jax.Array  # [B, T], 0 of the first
-  entropy: jax.Array  # [B, T] of what might have stood there, nats
+  logprobs: jax.Array  # [B, T], 0 at the first token
+  entropy: jax.Array  # [B, T] of the distribution it is drawn from, nats
   values: jax.Array  # [B, T] of the state before it; 0 without a head
 
 
 def view_tokens(
-  params: Any,  # 'backbone', and 'head' of one that values
+  params: Any,  # 'backbone', and 'head' if there is a value head
   tokens: jax.Array,  # [B, T]
   segment_ids: jax.Array,  # [B, T]
   model: TransformerConfig,
   lora: LoraConfig = NO_LORA,
 ) -> TokenView:
-  """Log-probabilities, entropies and values of rows of one chain each."""
+  """Returns log-probabilities, entropies and values of rows, a chain each."""
   backbone = params['backbone']
   if lora.rank:
     backbone = merge(backbone, params['lora'], lora)
@@ -126,14 +110,14 @@ def view_tokens(
 
 
 def _later(x: jax.Array) -> jax.Array:  # [B, T - 1] -> [B, T]
-  """Each number at the token after the one that it was read at."""
+  """Moves each number to the token after the one that it was read at."""
   return jnp.pad(x, ((0, 0), (1, 0)))
 
 
 def _written_only(
   seen: TokenView, batch: Experience
 ) -> tuple[TokenView, Experience]:
-  """Zeros wherever the policy did not write."""
+  """Sets all numbers of tokens that the policy did not write to 0."""
 
   def only(x: jax.Array) -> jax.Array:
     return jnp.where(batch.written, x, 0.0)
@@ -147,9 +131,16 @@ def _written_only(
 
 
 def make_objective(
-  model: TransformerConfig, config: PolicyLossConfig, lora: LoraConfig = NO_LORA
+  model: TransformerConfig,
+  config: PolicyLossConfig,
+  max_tokens: int,
+  lora: LoraConfig = NO_LORA,
 ) -> Objective:
-  """The loss as the train step wants it."""
+  """Returns the loss for the train step.
+
+  Args:
+    max_tokens: of a chain; what `reduce='constant'` divides by.
+  """
 
   def norms(batch: Experience) -> tuple[jax.Array, jax.Array]:
     tokens = jnp.maximum(batch.written.sum(), 1)
@@ -161,16 +152,17 @@ def make_objective(
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
     tokens, chains = by
     seen = view_tokens(params, batch.tokens, batch.segment_ids, model, lora)
-    # Before anything else: what overflows elsewhere would spoil the gradient.
+    # Done first: an overflow at other tokens would spoil the gradient.
     seen, batch = _written_only(seen, batch)
     logprobs = seen.logprobs
 
-    def mean(x: jax.Array) -> jax.Array:  # of all tokens of all parts
+    def mean(x: jax.Array) -> jax.Array:  # over tokens of all microbatches
       return jnp.where(batch.written, x, 0.0).sum() / tokens
 
     def reduced(x: jax.Array) -> jax.Array:
-      how, most = config.reduce, config.max_tokens
-      return losses.reduce(x, batch.written, how, tokens, chains, most)
+      return losses.reduce(
+        x, batch.written, config.reduce, tokens, chains, max_tokens
+      )
 
     policy, cut = losses.clipped(
       logprobs,
@@ -183,7 +175,7 @@ def make_objective(
       'policy_loss': reduced(policy),
       'entropy': mean(seen.entropy),
       'clipped': mean(cut),
-      # How far the policy is from the one that sampled: k3 as well.
+      # How far the policy is from the one that sampled, by k3 too.
       'kl_to_sampled': mean(losses.kl(batch.sampled_logprobs, logprobs)),
       'ratio': mean(jnp.exp(logprobs - batch.sampled_logprobs)),
     }

@@ -1,11 +1,11 @@
-"""Batches of chains, sampled while those before them are learned from.
+"""Samples batches of chains, while the batches before them are learned from.
 
     parameters after an update -> chains of the batches that are due, rated
       -> loop.py, one batch an update
 
 Which parameters sample which batch follows from the config alone, never from
-the clock: whatever is faster, and however often a run is killed, it comes to
-the same bits.
+the clock. So a run has the same bits on fast and slow machines, and however
+often it is interrupted.
 """
 
 import collections
@@ -19,19 +19,21 @@ import numpy as np
 
 from prm_jax.data.problems import Problem
 from prm_jax.inference.generator import Generator, Sample
-from prm_jax.rl import episodes
+from prm_jax.rl import episodes as episodes_lib
 from prm_jax.rl.rating import Rated
+from prm_jax.rl.schedule import RlLoopConfig, sampled_after
 
 Rate = Callable[[Sequence[Problem], Sequence[Sequence[Sample]]], Rated]
 
 
-class Batch(NamedTuple):
-  """What an update learns from.
+class RatedBatch(NamedTuple):
+  """The chains that an update learns from.
 
   Attributes:
-    staleness: updates between the policy that sampled it and the one that
-      learns from it.
-    seconds_sampling, seconds_scoring: what it took, beside whatever else ran.
+    staleness: updates between the policy that sampled the batch and the one
+      that learns from it.
+    seconds_sampling: wall time of sampling, beside whatever else ran.
+    seconds_scoring: wall time of rating, likewise.
   """
 
   rated: Rated
@@ -40,68 +42,54 @@ class Batch(NamedTuple):
   seconds_scoring: float
 
 
-def sampled_after(update: int, staleness: int, checkpoint_every: int) -> int:
-  """The update whose parameters sample the batch of `update`.
-
-  `staleness` updates before the last one, but none before the last checkpoint:
-  a run that goes on from there has no older parameters. So a checkpoint has
-  all chains that were sampled before it behind it.
-  """
-  checkpoint = (update - 1) // checkpoint_every * checkpoint_every
-  return max(update - 1 - staleness, checkpoint)
-
-
 class Batches:
-  """The batches of a run, in order.
+  """Hands out the batches of a run, in order.
 
-  With staleness a thread samples and rates while the caller learns. Nobody
-  else may ask the policy or the PRM then but after `lend`, until `next`. A PRM
-  that learns from what it rates does so batch by batch, in order: at an update
-  it may have learned from as many batches more as are begun.
+  With staleness a thread samples and rates while the caller learns. The caller
+  may then use the policy or the PRM only after `lend`, until `next`. A PRM that
+  learns from what it rates does so batch by batch, in order: at an update it
+  may already have learned from later batches that were begun.
 
   Args:
     rate: says what the chains of problems are worth.
-    backbone: parameters as trained -> those that the policy writes with; with
-      staleness a copy, as training gives away what it trains.
-    size: chains of each problem.
-    data: indices of the problems of each batch.
-    done: the update that the run goes on from.
-    updates: the last one.
+    backbone: parameters as trained -> those that the policy writes with; a copy
+      with staleness, as training donates the memory of what it trains.
+    data: iterates over the indices of each batch's problems.
+    done: the update that the run resumes from.
   """
 
   def __init__(
     self,
+    config: RlLoopConfig,
     policy: Generator,
     rate: Rate,
     backbone: Callable[[Any], Any],
     problems: Sequence[Problem],
-    size: int,
     data: Iterator[np.ndarray],
     done: int,
-    updates: int,
-    staleness: int,
-    checkpoint_every: int,
   ) -> None:
-    self._policy, self._rate, self._backbone = policy, rate, backbone
-    self._problems, self._size, self._data = problems, size, data
-    self._handed_out, self._begun, self._updates = done, done, updates
-    self._staleness, self._checkpoint_every = staleness, checkpoint_every
-    # Of the batches that were begun: calls that wait and return them.
-    self._ahead: collections.deque[Callable[[], Batch]] = collections.deque()
+    self._config, self._policy, self._rate = config, policy, rate
+    self._backbone, self._problems, self._data = backbone, problems, data
+    self._handed_out, self._begun = done, done
+    # For each batch that was begun, a call that waits for it and returns it.
+    self._ahead: collections.deque[Callable[[], RatedBatch]] = (
+      collections.deque()
+    )
     self._thread = None
-    if staleness:
+    if config.staleness:
       self._thread = concurrent.futures.ThreadPoolExecutor(1)
 
   @property
   def ahead(self) -> int:
-    """Batches that were begun and nobody has yet."""
+    """Number of batches that were begun and not handed out yet."""
     return len(self._ahead)
 
-  def next(self, params: Any) -> Batch:
-    """The next batch, when all those before it are learned from.
+  def next(self, params: Any) -> RatedBatch:
+    """Returns the next batch, once all those before it are learned from.
 
     Args:
-      params: of now, as trained; all batches that they are to sample begin.
+      params: the current ones, as trained. All batches that they are to sample
+        are begun.
     """
     due = 0
     while self._is_due(self._begun + due + 1):
@@ -113,26 +101,27 @@ class Batches:
     return self._ahead.popleft()()
 
   def lend(self, params: Any) -> float:
-    """Waits for all that is begun and lets the policy write with `params`.
+    """Waits for all batches that were begun; the policy then has `params`.
 
     Returns:
-      Seconds that it waited: of batches that are trained on later.
+      Seconds that it waited for batches that are learned from later.
     """
     began = time.monotonic()
-    for finished in self._ahead:
-      finished()
+    for wait in self._ahead:
+      wait()
     waited = time.monotonic() - began
     self._policy.take(self._backbone(params))
     return waited
 
   def close(self) -> None:
-    """Waits for the thread; what it has not begun is left out."""
+    """Waits for the batch in progress; batches not begun are dropped."""
     if self._thread:
       self._thread.shutdown(cancel_futures=True)
 
   def _is_due(self, update: int) -> bool:
-    after = sampled_after(update, self._staleness, self._checkpoint_every)
-    return update <= self._updates and after <= self._handed_out
+    config = self._config
+    after = sampled_after(update, config.staleness, config.checkpoint_every)
+    return update <= config.updates and after <= self._handed_out
 
   def _begin(self, given: list[Any]) -> None:
     self._begun += 1
@@ -148,15 +137,15 @@ class Batches:
     staleness: int,
     chosen: list[Problem],
     given: list[Any],
-  ) -> Batch:
+  ) -> RatedBatch:
     clock = [time.monotonic()]
     if given:
-      # Taken out: the policy has its own form of them, and one is enough.
+      # Popped, so that no second copy stays beside the policy's own.
       self._policy.take(given.pop())
-    groups = episodes.sample(
-      self._policy, chosen, self._size, f'update {update}'
+    groups = episodes_lib.sample(
+      self._policy, chosen, self._config.samples, f'update {update}'
     )
     clock.append(time.monotonic())
     rated = self._rate(chosen, groups)
     clock.append(time.monotonic())
-    return Batch(rated, staleness, *np.diff(clock).tolist())
+    return RatedBatch(rated, staleness, *np.diff(clock).tolist())

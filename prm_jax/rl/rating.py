@@ -1,9 +1,10 @@
-"""What a policy wrote, rated: outcomes by the verifier, steps by a PRM.
+"""Rates what a policy wrote: outcomes by the verifier, steps by a PRM.
 
-    samples -> Episodes, Rows -> the reference's log-probabilities -> a PRM,
-      which may learn from the outcomes first -> scores, and what steps are paid
+    samples -> Episodes, EpisodeRows -> the reference's log-probabilities
+      -> a PRM, which may first learn from the outcomes -> step scores, rewards
 
-The loop asks, and whoever looks at the policy while it learns.
+The RL loop rates what it learns from, and `hacking_watch.py` the chains of the
+held-out problems.
 """
 
 from collections.abc import Sequence
@@ -15,80 +16,86 @@ from prm_jax.data.encoding import StepFormat
 from prm_jax.data.problems import Problem
 from prm_jax.inference.generator import Sample
 from prm_jax.inference.protocols import Scoring, StepScorer
-from prm_jax.rl import episodes, losses
-from prm_jax.rl.episodes import Episode, Rows
+from prm_jax.rl import episodes as episodes_lib
+from prm_jax.rl import losses
+from prm_jax.rl.episodes import Episode, EpisodeRows
 from prm_jax.rl.views import Reference
 from prm_jax.training.train_state import TrainState
 
 
-class Said(NamedTuple):
+class StepScores(NamedTuple):
   """What a PRM says of the steps of B chains.
 
-  NaN where it is broken, or a chain does not fit its window.
+  NaN where its computation is not finite, or a chain does not fit its window.
+
+  Attributes:
+    scores: probabilities, for evaluation.
+    rewards: numbers that the forms of reward start from.
   """
 
-  scores: np.ndarray  # [B, P] float64 in [0, 1], to be looked at
-  rewards: np.ndarray  # [B, P] float32 that forms of reward start from
+  scores: np.ndarray  # [B, P] float64 in [0, 1]
+  rewards: np.ndarray  # [B, P] float32
 
 
 class ChainPrm(Protocol):
-  """Scores the steps of chains that a policy wrote.
+  """A PRM that scores the steps of chains that a policy wrote.
 
   Attributes:
     name: says which PRM it is.
-    state: what a checkpoint keeps of it; None of one that never changes.
+    state: what a checkpoint keeps of it; None if it never changes.
   """
 
   name: str
   state: TrainState | None
 
-  def learn(self, rows: Rows) -> dict[str, float]:
-    """Learns from the outcomes, if it does; metrics of that."""
+  def learn(self, rows: EpisodeRows) -> dict[str, float]:
+    """Learns from the outcomes, if it is such a PRM, and returns metrics."""
     ...
 
-  def score(self, found: Sequence[Episode], rows: Rows) -> Said:
-    """The same chains as text and as arrays."""
+  def score(self, episodes: Sequence[Episode], rows: EpisodeRows) -> StepScores:
+    """Scores every step; `rows` are the same chains as arrays."""
     ...
 
 
 class TextPrm:
-  """A PRM that reads text and stays as it is."""
+  """A PRM that reads text and never changes."""
 
   state = None
 
   def __init__(self, scorer: StepScorer) -> None:
     self.name, self._scorer = scorer.name, scorer
 
-  def learn(self, rows: Rows) -> dict[str, float]:
-    """Nothing."""
+  def learn(self, rows: EpisodeRows) -> dict[str, float]:
+    """Does nothing and returns no metrics."""
     del rows
     return {}
 
-  def score(self, found: Sequence[Episode], rows: Rows) -> Said:
-    """See `ChainPrm`; a chain without steps is not asked about."""
+  def score(self, episodes: Sequence[Episode], rows: EpisodeRows) -> StepScores:
+    """Scores every step; chains without steps are not sent to the PRM."""
     scores = np.zeros(rows.step_mask.shape)
-    asked = [b for b, episode in enumerate(found) if episode.steps]
-    said = self._scorer.score(
-      [Scoring(found[b].problem.text, found[b].steps) for b in asked]
+    asked = [b for b, episode in enumerate(episodes) if episode.steps]
+    answers = self._scorer.score(
+      [Scoring(episodes[b].problem.text, episodes[b].steps) for b in asked]
     )
-    for b, [scored] in zip(asked, said, strict=True):
+    for b, [scored] in zip(asked, answers, strict=True):
       # Steps that do not fit have no score, which is not a low one.
-      scores[b, : len(found[b].steps)] = scored.scores or np.nan
-    return Said(scores, scores.astype(np.float32))
+      scores[b, : len(episodes[b].steps)] = scored.scores or np.nan
+    return StepScores(scores, scores.astype(np.float32))
 
 
 class Rated(NamedTuple):
-  """Chains, and what was found of them.
+  """Chains with their outcomes and scores.
 
   Attributes:
+    rows: the same chains as arrays.
     rewards: [B, P] of steps, before any form of reward.
-    told: metrics.
+    metrics: of the PRM and of the distance from the reference.
   """
 
-  found: list[Episode]
-  rows: Rows
+  episodes: list[Episode]
+  rows: EpisodeRows
   rewards: np.ndarray
-  told: dict[str, float]
+  metrics: dict[str, float]
 
 
 class Rater:
@@ -96,8 +103,9 @@ class Rater:
 
   Args:
     fmt: the policy's.
-    prm: None: steps have no scores and no rewards.
-    reference: what others compare with; None: nobody does.
+    prm: None gives steps neither scores nor rewards.
+    reference: the policy that log-probabilities are compared with; None skips
+      the comparison.
   """
 
   def __init__(
@@ -124,27 +132,27 @@ class Rater:
     Args:
       learn: whether the PRM learns from their outcomes before it scores them.
     """
-    found = episodes.verify(problems, groups)
-    rows = episodes.to_rows(found, self._format)
-    told: dict[str, float] = {}
+    episodes = episodes_lib.verify(problems, groups)
+    rows = episodes_lib.to_rows(episodes, self._format)
+    metrics: dict[str, float] = {}
     if self._reference is not None:
       rows = self._reference.read(rows)
-      told['kl_to_reference'] = divergence(rows)
+      metrics['kl_to_reference'] = kl_to_reference(rows)
     if self.prm is None:
       none = np.zeros(rows.step_mask.shape, np.float32)
-      return Rated(found, rows, none, told)
+      return Rated(episodes, rows, none, metrics)
     if learn:
-      told |= self.prm.learn(rows)
-    said = self.prm.score(found, rows)
-    found = [
+      metrics |= self.prm.learn(rows)
+    scored = self.prm.score(episodes, rows)
+    episodes = [
       episode._replace(scores=scores[: len(episode.steps)])
-      for episode, scores in zip(found, said.scores, strict=True)
+      for episode, scores in zip(episodes, scored.scores, strict=True)
     ]
-    return Rated(found, rows, said.rewards, told)
+    return Rated(episodes, rows, scored.rewards, metrics)
 
 
-def divergence(rows: Rows) -> float:
-  """KL from the reference, nats a token (k3), of the policy that sampled."""
+def kl_to_reference(rows: EpisodeRows) -> float:
+  """Estimates KL(sampling policy || reference) in nats per token (k3)."""
   estimate = losses.kl(rows.sampled_logprobs, rows.reference_logprobs)
   written = rows.written
   return float(np.where(written, estimate, 0.0).sum() / max(written.sum(), 1))

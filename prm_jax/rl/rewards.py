@@ -1,19 +1,25 @@
-"""Step scores to rewards: what a policy is paid for each of its steps.
+"""Turns step scores into rewards: what a policy is paid for each step.
 
     PRM's step scores [B, P] -> a form of reward [B, P] -> normalise
       -> credit.py, which mixes it with the outcome
 
 One pure function for each form, jittable. `mask` says which of the P places
-hold a step of the chain; its steps come first. Nothing is paid elsewhere, so
-nothing can land on a prompt, on padding or behind a chain's end.
+hold a step of the chain; its steps come first. All other places are paid 0, so
+no reward can land on a prompt, on padding or after a chain's end.
+
+Every function checks the shapes of its arguments, also under `jax.jit`, and
+raises AssertionError with its own name: broadcasting would hide the mistake.
 """
 
 import dataclasses
+from typing import Annotated
 
+import chex
 import jax
 import jax.numpy as jnp
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above, at_least, one_of
 
 FORMS = (
   'raw',
@@ -25,7 +31,8 @@ FORMS = (
   'potential',
   'outcome',
 )
-TELESCOPING = 'delta', 'potential'  # a step's own reward says nothing alone
+# Only the sum of such rewards means something, not a single one.
+TELESCOPING = 'delta', 'potential'
 NORMALISE = ('none', 'steps')
 
 
@@ -34,40 +41,37 @@ class RewardConfig:
   """How step scores become rewards.
 
   Attributes:
-    form: one of FORMS.
-    weight: of the process reward, and
-    outcome_weight: of the verifier's outcome (1 or 0), as credit.py adds them.
-    centre: subtracted from every score first, but for `clip`. 0.5 makes a step
-      that is as likely wrong as right worth nothing: with less, more steps are
-      more reward, and the lowest score of `min_form` is near nothing.
-    temperature: of `min_form`, for scores from 0 to 1: half of that for PURE's,
-      which go from -1 to 1.
+    form: the function of the scores, see below.
+    weight: factor of the process reward, where credit.py adds it up.
+    outcome_weight: factor of the verifier's outcome (1 or 0), likewise.
+    centre: subtracted from every score first, except for `clip`. At 0.5 a step
+      that is as likely wrong as right is worth nothing. At less, more steps are
+      more reward, and the lowest score of `min_form` is worth next to nothing.
+    temperature: of `min_form`, for scores in [0, 1]: half of the value for
+      PURE's, which are in [-1, 1].
     threshold: eta of `clip`.
     normalise: 'steps' divides by the number of the chain's steps.
+    kl_weight: factor of the KL divergence from the first policy, which loop.py
+      subtracts from the rewards.
   """
 
-  form: str = 'raw'
+  form: Annotated[str, one_of(*FORMS)] = 'raw'
   weight: float = 1.0
   outcome_weight: float = 0.0
   centre: float = 0.5
-  temperature: float = 0.05
+  temperature: Annotated[float, above(0)] = 0.05
   threshold: float = 0.5
-  normalise: str = 'none'
+  normalise: Annotated[str, one_of(*NORMALISE)] = 'none'
+  kl_weight: Annotated[float, at_least(0)] = 0.0
 
   def __post_init__(self) -> None:
-    for name, fine, expected in (
-      ('form', self.form in FORMS, f'one of {", ".join(FORMS)}'),
-      ('temperature', self.temperature > 0, 'a number above 0'),
-      (
-        'normalise',
-        self.normalise in NORMALISE,
-        f'one of {", ".join(NORMALISE)}',
-      ),
-    ):
-      if not fine:
-        raise UserError(
-          f'reward.{name}={getattr(self, name)!r}: expected {expected}'
-        )
+    checks.check(self)
+
+
+def _check_steps(name: str, scores: jax.Array, mask: jax.Array) -> None:
+  """Raises AssertionError unless both are [B, P]."""
+  chex.assert_rank(scores, 2, custom_message=f'{name}: scores')
+  chex.assert_shape(mask, scores.shape, custom_message=f'{name}: mask')
 
 
 def raw(
@@ -75,11 +79,13 @@ def raw(
   mask: jax.Array,  # [B, P] bool
 ) -> jax.Array:  # [B, P]
   """r_t = s_t. The return grows with every step that scores above 0."""
+  _check_steps('raw', scores, mask)
   return jnp.where(mask, scores, 0.0)
 
 
 def total(scores: jax.Array, mask: jax.Array) -> jax.Array:
-  """The sum of all scores, paid at the last step: `raw` without credit."""
+  """Pays the sum of all scores at the last step, with no credit to others."""
+  _check_steps('total', scores, mask)
   return at_last(raw(scores, mask).sum(-1), mask)
 
 
@@ -89,26 +95,30 @@ def min_form(
   """r_t = w_t s_t with w = softmax(-s / T) over the chain's steps.
 
   PURE (Cheng et al., 2025): the sum of rewards tends to the minimum of the
-  scores as T -> 0, and is their mean as T grows. Its scores are signed: with
-  such from 0 to 1 a step that is surely wrong would be paid 0, no less than a
-  right one beside it, and what came before it would be blamed.
+  scores as T -> 0, and is their mean as T grows. Scores must be signed. With
+  scores in [0, 1] a surely wrong step would be paid 0, no less than a right one
+  beside it, and the steps before it would be blamed.
   """
+  _check_steps('min_form', scores, mask)
   logits = jnp.where(mask, -scores / temperature, -jnp.inf)
-  # A chain without steps has no softmax, and no reward.
+  # The softmax of a chain without steps would be NaN, and its gradient too.
   logits = jnp.where(mask.any(-1, keepdims=True), logits, 0.0)
   return jnp.where(mask, jax.nn.softmax(logits) * scores, 0.0)
 
 
 def clip(scores: jax.Array, mask: jax.Array, threshold: float) -> jax.Array:
   """r_t = min(s_t - eta, 0) (Gao et al., 2024): no step adds to the return."""
+  _check_steps('clip', scores, mask)
   return jnp.where(mask, jnp.minimum(scores - threshold, 0.0), 0.0)
 
 
 def delta(scores: jax.Array, mask: jax.Array) -> jax.Array:
-  """r_t = s_t - s_{t+1}, the last s_t (Gao et al., 2024).
+  """r_t = s_t - s_{t+1}, at the last step s_t (Gao et al., 2024).
 
-  Telescopes: the return from step t on is s_t, however many steps follow.
+  The sum telescopes: the return from step t on is s_t, however many steps
+  follow.
   """
+  _check_steps('delta', scores, mask)
   scores = raw(scores, mask)
   return jnp.where(mask, scores - _shift_left(scores), 0.0)
 
@@ -120,12 +130,14 @@ def advantage(
 ) -> jax.Array:
   """r_t = s_t - s_{t-1}: what the step adds to the chance of success.
 
-  PAV (Setlur et al., 2025): with scores that are the value of a prover policy
+  PAV (Setlur et al., 2025): if the scores are values under a prover policy,
   this is the step's advantage under it. The return is s_P - s_0.
 
   Args:
     start: s_0, the value of the problem before any step.
   """
+  _check_steps('advantage', scores, mask)
+  chex.assert_shape(start, scores.shape[:1], custom_message='advantage: start')
   scores = raw(scores, mask)
   before = jnp.concatenate([start[:, None], scores[:, :-1]], 1)
   return jnp.where(mask, scores - before, 0.0)
@@ -139,10 +151,14 @@ def potential_end(
   """-phi_P: what makes `advantage` a shaping (Ng, Harada and Russell, 1999).
 
   With the scores as a potential phi a step is paid phi_t - phi_{t-1}, and the
-  theorem wants a potential of 0 where the chain has ended. Added to any reward,
-  undiscounted, the two leave the optimal policy as it is: the return of a chain
-  changes by -phi_0 whatever its steps are. Without a step phi_P is phi_0.
+  theorem requires a potential of 0 after the chain's end. Added to any reward,
+  undiscounted, the two leave the optimal policy unchanged: the return of a
+  chain changes by -phi_0 whatever its steps are. Without a step phi_P is phi_0.
   """
+  _check_steps('potential_end', scores, mask)
+  chex.assert_shape(
+    start, scores.shape[:1], custom_message='potential_end: start'
+  )
   last = jnp.where(is_last(mask), scores, 0.0).sum(-1)
   return -jnp.where(mask.any(-1), last, start)
 
@@ -158,9 +174,20 @@ def implicit(
   """r_t = beta * sum over the step's tokens of log pi / pi_ref.
 
   Implicit PRM (Yuan et al., 2024) at the granularity of steps, as in PRIME (Cui
-  et al., 2025): a model trained on outcomes alone has step rewards like that.
-  What was written behind the last step's end is nobody's.
+  et al., 2025): the step rewards of a model trained on outcomes alone. Tokens
+  after the end of the last step belong to no step.
   """
+  chex.assert_rank(logprobs, 2, custom_message='implicit: logprobs')
+  chex.assert_shape(
+    [reference, token_mask],
+    logprobs.shape,
+    custom_message='implicit: reference, token_mask',
+  )
+  chex.assert_shape(
+    [step_ends, mask],
+    (len(logprobs), mask.shape[-1]),
+    custom_message='implicit: step_ends, mask',
+  )
   ratio = jnp.where(token_mask, logprobs - reference, 0.0)
   until = jnp.take_along_axis(jnp.cumsum(ratio, 1), step_ends, 1)
   until = jnp.where(mask, until, 0.0)
@@ -169,12 +196,14 @@ def implicit(
 
 
 def is_last(mask: jax.Array) -> jax.Array:  # [B, P] bool
-  """The last step of each chain; of a chain without steps none."""
+  """Marks the last step of each chain; none in a chain without steps."""
   return mask & ~_shift_left(mask)
 
 
 def at_last(values: jax.Array, mask: jax.Array) -> jax.Array:  # [B, P]
-  """One value [B] of each chain at its last step."""
+  """Places one value [B] of each chain at its last step."""
+  chex.assert_rank(mask, 2, custom_message='at_last: mask')
+  chex.assert_shape(values, mask.shape[:1], custom_message='at_last: values')
   return jnp.where(is_last(mask), values[:, None], 0.0)
 
 
@@ -188,7 +217,7 @@ def process_rewards(
   start: jax.Array,  # [B] value of the problem before any step
   config: RewardConfig,
 ) -> jax.Array:  # [B, P]
-  """form(scores - centre), by the steps of the chain if wanted."""
+  """Returns form(scores - centre), divided by the chain's steps if wanted."""
   steps, end = step_and_end_rewards(scores, mask, start, config)
   return steps + at_last(end, mask)
 
@@ -199,10 +228,15 @@ def step_and_end_rewards(
   start: jax.Array,  # [B] value of the problem before any step
   config: RewardConfig,
 ) -> tuple[jax.Array, jax.Array]:  # [B, P], [B]
-  """`process_rewards`, with what a chain is paid for ending there by itself.
+  """`process_rewards`, and apart from it what a chain is paid for ending.
 
-  Only a potential is: that a step was the last is known when the chain ends.
+  Only 'potential' pays for that: whether a step was the last is not known
+  before the chain ends.
   """
+  _check_steps('process_rewards', scores, mask)
+  chex.assert_shape(
+    start, scores.shape[:1], custom_message='process_rewards: start'
+  )
   centred, start = scores - config.centre, start - config.centre
   forms = {
     'raw': lambda: raw(centred, mask),
@@ -230,9 +264,15 @@ def to_tokens(
   mask: jax.Array,  # [B, P] bool
   length: int,  # T
 ) -> jax.Array:  # [B, T]
-  """Each step's reward at the token that ends it, 0 elsewhere."""
+  """Places each step's reward at the token that ends it, 0 elsewhere."""
+  chex.assert_rank(rewards, 2, custom_message='to_tokens: rewards')
+  chex.assert_shape(
+    [step_ends, mask],
+    rewards.shape,
+    custom_message='to_tokens: step_ends, mask',
+  )
   rows = jnp.arange(len(rewards))[:, None]
-  # What is masked is written behind the row, where it is dropped.
+  # Masked places are sent beyond the row, where the scatter drops them.
   places = jnp.where(mask, step_ends, length)
   tokens = jnp.zeros((len(rewards), length), rewards.dtype)
   return tokens.at[rows, places].add(rewards, mode='drop')

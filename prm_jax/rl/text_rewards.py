@@ -1,19 +1,19 @@
-"""Step rewards as a plain function of text, for loops that are not ours.
+"""Offers step rewards as a plain function of text, for other RL libraries.
 
     from prm_jax import rl
     rewards = rl.reward_fn('/tmp/prm_math')
     rewards([('mod 10 : 7 * 3 + 4', '7 * 3 = 1\\n1 + 4 = 5')])  # [[0.99, 0.98]]
 
-TRL's GRPOTrainer calls a reward function with prompts and completions and wants
-one number of each:
+TRL's GRPOTrainer calls a reward function with prompts and completions and needs
+one number for each:
 
     def lowest(prompts, completions, **_):
       pairs = zip(prompts, completions, strict=True)
       return [min(r, default=0.0) for r in rewards(pairs)]
 
-A chain that does not fit the PRM's window, or whose computation overflows, has
-rewards that are NaN; so has what is made of them, but where `min` comes upon a
-number first. How many there were is logged as a warning.
+A chain that does not fit the PRM's window, or whose computation overflows, gets
+NaN as rewards. Python's `min` may hide a NaN that does not come first, so the
+number of such chains is logged as a warning.
 """
 
 import logging
@@ -28,7 +28,7 @@ from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.server.endpoint import split_steps
 from prm_jax.rl.rewards import RewardConfig, process_rewards
 
-# Text, or messages of a chat, of which the last one's text is read.
+# Text, or the messages of a chat, of which only the last one is read.
 Text = str | Sequence[Mapping[str, str]]
 RewardFn = Callable[[Iterable[tuple[Text, Text]]], list[list[float]]]
 
@@ -39,18 +39,19 @@ def reward_fn(
   config: RewardConfig | None = None,
   style: str = '',
 ) -> RewardFn:
-  """A function: (prompt, completion) pairs -> the rewards of their steps.
+  """Returns a function: (prompt, completion) pairs -> rewards of their steps.
 
   Args:
     path: of a trained or published PRM, as `prm_jax.load` takes it.
-    separator: what stands between the steps of a completion.
-    config: how scores become rewards; by default they are these. Its weights
-      are not read: nothing is mixed here.
-    style: as `prm_jax.load`'s.
+    separator: the text between the steps of a completion.
+    config: how scores become rewards; by default rewards are the scores. Its
+      weights are not read, as there is no outcome to add.
+    style: as in `prm_jax.load`.
 
   Returns:
-    Of each pair a list with a number per step: [] where there is no step, NaN
-    where the chain does not fit the PRM's window, or a score is not finite.
+    A function that returns for each pair a list with a number per step: []
+    without steps, NaN where the chain does not fit the PRM's window or a score
+    is not finite.
   """
   scorer = ChainScorer(load(path, style=style))
   config = config or RewardConfig(centre=0.0)
@@ -85,10 +86,10 @@ def _rewards_of(
 ) -> list[float]:
   if not scores:
     return [float('nan')] * count
-  said = np.asarray([scores], np.float32)
-  # The problem's own value is not known: the first step is compared with none.
+  row = np.asarray([scores], np.float32)
+  # The problem's own value is not known; at `centre` it counts as nothing.
   start = np.full(1, config.centre, np.float32)
-  paid = process_rewards(said, np.ones_like(said, bool), start, config)
+  paid = process_rewards(row, np.ones_like(row, bool), start, config)
   return np.asarray(paid)[0].tolist()
 
 

@@ -1,6 +1,6 @@
-"""What a model says of chains that were written, read by the host.
+"""Reads what a model says of chains that were written, onto the host.
 
-Rows of any number -> a few of them at a time, spread over the mesh
+EpisodeRows, any number -> a few of them at a time, spread over the mesh
   -> log-probabilities or values [B, T]
 """
 
@@ -11,14 +11,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from prm_jax.models import LoraConfig, TransformerConfig
-from prm_jax.rl.episodes import Rows
+from prm_jax.rl.episodes import EpisodeRows
 from prm_jax.rl.objective import view_tokens
 from prm_jax.runtime.sharding import batch_sharding
 from prm_jax.training.train_state import NO_LORA
 
 
 def put_rows(rows: Any, mesh: Mesh) -> Any:
-  """Arrays [B, ...] that every process has, spread over the mesh."""
+  """Spreads arrays [B, ...] that every process has over the mesh."""
   placed = batch_sharding(mesh)
   return jax.tree.map(
     lambda x: jax.make_array_from_callback(x.shape, placed, x.__getitem__),
@@ -29,22 +29,26 @@ def put_rows(rows: Any, mesh: Mesh) -> Any:
 def jit_view(
   part: str, model: TransformerConfig, mesh: Mesh, lora: LoraConfig = NO_LORA
 ) -> Any:
-  """A part of `view_tokens` jitted: of params, tokens and segment_ids."""
+  """Returns a jitted function: params, tokens, segment_ids -> a part.
+
+  Args:
+    part: the name of a field of `objective.TokenView`.
+  """
 
   def read(params: Any, tokens: jax.Array, segment_ids: jax.Array) -> jax.Array:
     seen = view_tokens(params, tokens, segment_ids, model, lora)
     return getattr(seen, part)
 
-  # Whole on every device, so that every process can read all.
+  # Whole on every device, so that every process can read all of it.
   return jax.jit(read, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 class View:
-  """One part of `objective.TokenView`, of as many rows as there are.
+  """Computes one part of `objective.TokenView` for any number of rows.
 
   Args:
-    part: 'logprobs' or 'values'; what nobody asks for is not computed.
-    rows: so many at a time; they divide over the devices.
+    part: 'logprobs' or 'values'; the other is not computed.
+    rows: number of rows of a call; it must divide over the devices.
   """
 
   def __init__(
@@ -58,8 +62,8 @@ class View:
     self._mesh, self._rows = mesh, rows
     self._read = jit_view(part, model, mesh, lora)
 
-  def __call__(self, params: Any, rows: Rows) -> np.ndarray:  # [B, T]
-    """`params` as `view_tokens` takes them."""
+  def __call__(self, params: Any, rows: EpisodeRows) -> np.ndarray:  # [B, T]
+    """Returns the part; `params` are as `view_tokens` takes them."""
     B, parts = len(rows.tokens), []
     for first in range(0, B, self._rows):
       some = slice(first, first + self._rows)
@@ -72,12 +76,12 @@ class View:
 
 
 class Reference:
-  """A policy that stays as it is, with which another is compared.
+  """A policy that never changes, with which another is compared.
 
   Args:
-    backbone: its parameters, on the mesh, split as a policy's are.
-    offload: whether they wait in the memory of the host and are on the devices
-      only while they are read.
+    backbone: its parameters, on the mesh, sharded as a policy's are.
+    offload: keeps them in the memory of the host, and on the devices only while
+      they are used.
   """
 
   def __init__(self, backbone: Any, view: View, offload: bool = False) -> None:
@@ -90,7 +94,7 @@ class Reference:
       )
     self.backbone = jax.device_put(backbone, kept)
 
-  def read(self, rows: Rows) -> Rows:
-    """The rows with its log-probabilities."""
+  def read(self, rows: EpisodeRows) -> EpisodeRows:
+    """Returns the rows with the reference's log-probabilities filled in."""
     params = {'backbone': jax.device_put(self.backbone, self._placed)}
     return rows._replace(reference_logprobs=self._view(params, rows))

@@ -1,10 +1,13 @@
-"""Saving and restoring, the only file that imports Orbax.
+"""Saves and restores checkpoints; the only file that imports Orbax.
 
-A checkpoint holds three things: `params` (what scoring loads), `rest` (the
-optimizer and the counters) and `data` (the position of the input iterator); and
-`prm`, the whole state of a PRM that learns beside a policy, where there is one.
-Saves run in the background and become visible by one rename, so a process
-that is killed leaves the checkpoint before it whole.
+    training loop -> save -> workdir/checkpoints -> restore -> training loop
+                                                 -> load_params -> scoring
+
+A checkpoint holds `params` (all that scoring loads), `rest` (the optimizer and
+the counters) and `data` (the position of the input iterator). If a PRM learns
+beside a policy, it also holds `prm`, the PRM's whole state. Saves run in the
+background and become visible by one rename, so a process that is killed leaves
+the previous checkpoint intact.
 """
 
 import logging
@@ -17,15 +20,16 @@ from orbax.checkpoint import v1 as ocp
 
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.finite import CURE, first_not_finite
+from prm_jax.runtime.finite import NOT_FINITE, first_not_finite
 
-# Orbax tells the story of every save at INFO.
+# At INFO Orbax logs every stage of every save.
 absl_logging.set_verbosity(absl_logging.ERROR)
-# A failed restore is told in one line, not once more for every array.
+# A failed restore raises one error; asyncio would log it again for every array.
 logging.getLogger('asyncio').addFilter(
   lambda record: 'coro=<async_deserialize()' not in record.getMessage()
 )
-# Where Orbax logs that a save failed; it raises that when the next one begins.
+# Files in which Orbax logs that a save failed. The next save raises that error,
+# so it need not be logged, too.
 RAISED_AGAIN = ('future.py', 'async_checkpointer.py', 'checkpoint_manager.py')
 absl_logging.get_absl_logger().addFilter(
   lambda record: not (record.exc_info and record.filename in RAISED_AGAIN)
@@ -33,14 +37,17 @@ absl_logging.get_absl_logger().addFilter(
 
 
 class Checkpoints:
-  """The checkpoints of one run.
+  """Saves and loads the checkpoints of one run.
 
   Args:
-    directory: where they live; made if absent.
-    keep: how many of the latest stay.
-    best: name of the metric by which the best one stays too, higher is
-      better; '' keeps none for its metric.
+    directory: the checkpoints' folder; made if absent.
+    keep: how many of the latest checkpoints to keep.
+    best: name of a metric, higher is better, whose best checkpoint is also
+      kept; '' for none.
     writes: False only reads, beside a run that may be saving at this moment.
+
+  Raises:
+    UserError: the folder cannot be written or read.
   """
 
   def __init__(
@@ -61,7 +68,7 @@ class Checkpoints:
     remote = paths.is_remote(directory)
     try:
       self._checkpointer = ocp.training.Checkpointer(
-        # A gs:// path is absolute, and `absolute` would put it on the disk.
+        # `absolute` would turn a gs:// path into one of the local disk.
         directory if remote else directory.absolute(),
         preservation_policy=policies.AnyPreservationPolicy(preserve),
         cleanup_tmp_directories=writes,
@@ -69,7 +76,7 @@ class Checkpoints:
     except Exception as error:
       if processes.is_loss(error):
         raise
-      # At gs:// each of Google's libraries raises its own.
+      # At gs:// Google's libraries raise many kinds of errors.
       if not remote and not isinstance(error, OSError | ValueError):
         raise
       raise UserError(
@@ -79,13 +86,13 @@ class Checkpoints:
 
   @property
   def latest(self) -> int | None:
-    """The last saved step, None if there is none."""
+    """Returns the last saved step; None if there is none."""
     checkpoint = self._checkpointer.latest
     return None if checkpoint is None else checkpoint.step
 
   @property
   def best(self) -> int | None:
-    """The saved step with the highest metric; the latest without metrics."""
+    """Returns the saved step with the highest metric; else the latest."""
     rated = [
       c for c in self._checkpointer.checkpoints if self._best and c.metrics
     ]
@@ -101,25 +108,34 @@ class Checkpoints:
     metrics: dict[str, float],
     prm: Any = None,
   ) -> None:
-    """Starts saving a TrainState and the input's position; returns at once.
+    """Starts to save a TrainState and the input's position; does not wait.
 
     Args:
-      prm: another TrainState, of a PRM that learns beside the policy.
+      data: the input iterator.
+      metrics: of the evaluation at this step.
+      prm: the TrainState of a PRM that learns beside the policy.
+
+    Raises:
+      UserError: the disk is full or read-only; may report the previous save.
     """
     rest = _without_key(state)
     params = rest.pop('params')
     beside = {} if prm is None else {'prm': _without_key(prm)}
-    with paths.writing(self._directory):  # what failed of the one before, too
+    with paths.writing(self._directory):  # also raises what failed before
       self._checkpointer.save_checkpointables_async(
         step,
         {'params': params, 'rest': rest, 'data': data} | beside,
-        # Without the best metric (one class only in dev) it is not rated.
+        # The best metric is missing if the dev chains have only one class.
         metrics=metrics if _is_rated(metrics, self._best) else None,
         force=True,
       )
 
   def restore(self, abstract_state: Any, data: Any) -> Any:
-    """The latest TrainState, placed as `abstract_state`; moves `data` there."""
+    """Returns the latest TrainState, sharded as `abstract_state`.
+
+    Args:
+      data: the input iterator; it continues from the saved position.
+    """
     rest = _abstract_without_key(abstract_state)
     params = rest.pop('params')
     loaded = self._load(
@@ -130,18 +146,20 @@ class Checkpoints:
     )
 
   def restore_prm(self, abstract_state: Any) -> Any:
-    """The latest TrainState of the PRM beside it."""
+    """Returns the latest TrainState of the PRM beside the policy."""
     abstract = {'prm': _abstract_without_key(abstract_state)}
     loaded = self._load(self.latest, abstract)
     return _with_key(type(abstract_state), loaded['prm'])
 
   def load_params(self, abstract_params: Any, step: int) -> Any:
-    """The parameters of one checkpoint, placed as `abstract_params`.
+    """Returns the parameters of one checkpoint, sharded as `abstract_params`.
 
-    It may hold more, such as the value head of a policy; that stays unread.
+    Parameters that `abstract_params` lacks, such as the value head of a policy,
+    are not read.
 
     Raises:
-      UserError: it is damaged, of another model, or not finite.
+      UserError: the checkpoint is damaged, belongs to another model, or has
+        values that are not finite.
     """
     options = ocp.options.PyTreeOptions(
       loading=ocp.options.PyTreeOptions.Loading(partial_load=True)
@@ -152,8 +170,8 @@ class Checkpoints:
       path, layer = bad
       at = f', layer {layer}' if 'layers/' in path else ''
       raise UserError(
-        f'checkpoint {self._directory / str(step)}: {path!r}{at} {CURE}delete '
-        'that folder to take the one before it, or train again'
+        f'checkpoint {self._directory / str(step)}: {path!r}{at} {NOT_FINITE}'
+        'delete that folder to use the one before it, or train again'
       )
     return params
 
@@ -162,7 +180,7 @@ class Checkpoints:
       return self._checkpointer.load_checkpointables(step, abstract)
     except Exception as error:  # Orbax and TensorStore raise many kinds
       if processes.is_loss(error):
-        raise  # nothing is wrong with the checkpoint
+        raise  # another process is gone; the checkpoint is fine
       if isinstance(error, UserError):
         raise UserError(
           f'checkpoint {self._directory / str(step)}: {error}'
@@ -174,23 +192,23 @@ class Checkpoints:
       ) from error
 
   def close(self) -> None:
-    """Waits until everything that was started is on disk."""
+    """Waits until all started saves are on disk."""
     with paths.writing(self._directory):
       self._checkpointer.close()
 
 
 def _is_rated(metrics: dict[str, float], best: str) -> bool:
-  """Whether a checkpoint can be compared: NaN is neither better nor worse."""
+  """Says whether a checkpoint can be compared: NaN is not better or worse."""
   return best in metrics and math.isfinite(metrics[best])
 
 
 def _without_key(state: Any) -> dict[str, Any]:
-  """A TrainState as arrays that can be saved."""
+  """Converts a TrainState to arrays that can be saved."""
   return state._asdict() | {'key': jax.random.key_data(state.key)}
 
 
 def _abstract_without_key(state: Any) -> dict[str, Any]:
-  """The same of a state without values."""
+  """Does the same for a state of shapes without values."""
   data = jax.eval_shape(jax.random.key_data, state.key)
   key = jax.ShapeDtypeStruct(
     data.shape, data.dtype, sharding=state.key.sharding
@@ -204,7 +222,7 @@ def _with_key(kind: type, saved: dict[str, Any]) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-  """What lies behind an error of Orbax, in a line."""
+  """Returns the first cause of an error of Orbax, in one line."""
   while error.__cause__ is not None:
     error = error.__cause__
   lines = str(error).strip().splitlines() or ['']

@@ -134,10 +134,16 @@ def below(section: str) -> Iterator[None]:
 
 
 def check(settings: Any) -> None:
-  """Raises Faults, naming all fields of a dataclass with a wrong value."""
+  """Raises Faults, naming all fields of a dataclass with a wrong value.
+
+  JSON has no tuples, so lists become tuples first.
+  """
   faults = []
   for name, hint in field_types(type(settings)).items():
     value = getattr(settings, name)
+    if isinstance(value, list):
+      value = _as_tuple(value)
+      object.__setattr__(settings, name, value)
     if expected := _why_not(value, hint):
       faults.append(Fault(name, value, expected))
   if faults:

@@ -1,4 +1,4 @@
-"""The `--config` flag, and one clear line for whatever a person can mistype.
+"""Parses `--config` and puts whatever a person can mistype into one clear line.
 
 `prm_jax.main` runs the job that a config describes, `prm_jax.aot` compiles it.
 """

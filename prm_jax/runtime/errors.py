@@ -1,9 +1,9 @@
-"""The one exception that reaches a user as a single line, and what disks say.
+"""Errors that reach a user as a single line: UserError, and those of a disk.
 
-Raised at the borders (config, files, records, checkpoints) wherever a person
-can cause and cure the fault. The command lines print it without a traceback and
-exit with code 2, and so they do what a disk answers: that it is full, say.
-Everything else is a bug and keeps its traceback.
+UserError is raised at the borders (config, files, records, checkpoints)
+wherever a person can cause and correct the fault. Command lines print it
+without a traceback and exit with code 2, and do the same with errors of the
+disk, such as no space left. Any other error is a bug and keeps its traceback.
 """
 
 import contextlib
@@ -13,18 +13,18 @@ import sys
 from collections.abc import Iterator
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What a disk answers whatever one writes; others are about one file.
+# Errors of the whole disk; other error numbers concern a single file.
 DISK = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
 class UserError(ValueError):
-  """Names the thing that is wrong and what to do about it, in one line."""
+  """A fault that the user can correct; the message says how, in one line."""
 
 
 def told(error: BaseException) -> str:
-  """The line for a fault that a user can cure; '' for a bug.
+  """Returns the line for a fault that a user can correct; '' for a bug.
 
-  An OSError without a file is a disk's where its number says so: those of
+  An OSError counts if it names a file or its number is one of DISK. Errors of
   connections and processes have neither.
   """
   if isinstance(error, UserError):
@@ -34,15 +34,15 @@ def told(error: BaseException) -> str:
   name = error.filename2 or error.filename  # a rename has two
   if not name and error.errno not in DISK:
     return ''
-  cure = 'see that it is there, and that you may read and write it'
+  cure = 'check that it exists, and that you may read and write it'
   if error.errno in FULL:
-    cure = 'make room there, and give the same command again'
+    cure = 'make room there, and run the same command again'
   return f'{name or "a file of this job"}: {error.strerror or error}; {cure}'
 
 
 @contextlib.contextmanager
 def exits_with_a_line() -> Iterator[None]:
-  """Ends the process with code 2 and one line for a fault that is a user's."""
+  """Prints a fault that the user can correct as one line, and exits with 2."""
   try:
     yield
   except (UserError, OSError) as error:
@@ -53,9 +53,9 @@ def exits_with_a_line() -> Iterator[None]:
 
 
 def disk_code(error: BaseException) -> int:
-  """The number of what a disk answered, below any error; 0 where none did.
+  """Returns the number of the disk error behind an error; 0 if there is none.
 
-  The libraries in C++ raise errors of their own with the system's words.
+  Libraries in C++ raise their own errors with the text of the system's.
   """
   below: BaseException | None = error
   while below is not None:

@@ -1,7 +1,7 @@
 """Finds weights that are NaN or infinite, on the devices that hold them.
 
-Such a model loads like any other, and all its scores are NaN: who opens
-weights, asks here first.
+A model with such weights loads without an error and all its scores are NaN, so
+every loader of weights calls `first_not_finite`.
 """
 
 from typing import Any
@@ -13,28 +13,30 @@ from jax.sharding import PartitionSpec as P
 
 from prm_jax.runtime.sharding import path_name
 
-CURE = (
-  'holds NaN or infinite values, with which every score is NaN; the file is '
+# The middle of an error message, between the tensor's name and what to do.
+NOT_FINITE = (
+  'holds NaN or infinite values, which make every score NaN; the file is '
   'damaged, or the model diverged while it was trained: '
 )
 
 
 def first_not_finite(params: Any) -> tuple[str, int] | None:
-  """The path of the first parameter that is not finite, and its layer.
+  """Returns the path and layer of the first parameter that is not finite.
 
-  Every device reads its own part once, and nothing else leaves it. All
-  processes of a mesh have to ask, and all get the answer.
+  Every device reads its own part once, and only booleans leave it. All
+  processes of a mesh must call this; all get the same result.
 
   Args:
     params: a tree of arrays on one mesh.
 
   Returns:
-    None where all are finite; 0 for the layer of what has no layers.
+    None if all are finite. The layer is 0 for parameters without layers.
   """
   mesh = getattr(jax.tree.leaves(params)[0].sharding, 'mesh', None)
   whole = None if mesh is None else NamedSharding(mesh, P())
   look = jax.jit(_finite, static_argnames='layered', out_shardings=whole)
-  # One parameter after another: of each the compiler may keep a bool a number.
+  # One parameter at a time, because the compiler may allocate a boolean for
+  # each of its values.
   for path, x in jax.tree_util.tree_leaves_with_path(params):
     name = path_name(path)
     fine = jax.device_get(look(x, layered='layers/' in name))
@@ -44,6 +46,6 @@ def first_not_finite(params: Any) -> tuple[str, int] | None:
 
 
 def _finite(x: jax.Array, layered: bool) -> jax.Array:
-  """Whether all is finite, of each layer of what has layers: [L], else [1]."""
+  """Says whether all values are finite: [L] by layer if `layered`, else [1]."""
   fine = jnp.isfinite(x if layered else x[None])
   return fine.all(tuple(range(1, fine.ndim)))

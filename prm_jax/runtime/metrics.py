@@ -1,8 +1,9 @@
-"""Numbers that leave the loop: metrics.jsonl always, lines to read.
+"""Writes metrics to files and shows progress on the terminal.
 
-`metrics.jsonl` has one object a line with `step` in each. TensorBoard and
-Weights & Biases get the same numbers where the config asks for them and they
-are installed.
+MetricWriter writes `metrics.jsonl`, one JSON object with a `step` per line.
+TensorBoard and Weights & Biases get the same numbers if the config asks for
+them and they are installed. Progress and Heartbeat tell a person how far a job
+is.
 """
 
 import json
@@ -16,14 +17,14 @@ from typing import Any, TypeVar
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
 
-REWRITE_SECONDS = 30
-LINE_SECONDS = 30.0  # between two lines of progress, at most
-FIRST_SECONDS = 5.0  # until the first line of a job
+REWRITE_SECONDS = 30  # shortest time between two writes of a file at gs://
+LINE_SECONDS = 30.0  # longest time between two lines of progress
+FIRST_SECONDS = 5.0  # longest time until the first line of a job
 Item = TypeVar('Item')
 
 
 def _cut_after(path: paths.Path, keep_through: int) -> None:
-  """Cuts what a run wrote after the checkpoint that it now goes on from."""
+  """Removes the lines of steps after the one from which a run resumes."""
   if not path.exists():
     return
   kept = []
@@ -31,17 +32,17 @@ def _cut_after(path: paths.Path, keep_through: int) -> None:
     try:
       step = json.loads(line)['step']
     except (ValueError, LookupError, TypeError):
-      break  # the line that a killed process was writing
+      break  # a killed process left the last line incomplete
     if step <= keep_through:
       kept.append(line + b'\n')
   paths.write_bytes(path, b''.join(kept))
 
 
 class _ObjectLines:
-  """A text file at gs://, where objects are written whole and never appended.
+  """Appends lines to a text file at gs://, where objects are written whole.
 
-  The lines are kept here and written all again: at most every REWRITE_SECONDS,
-  or a run would wait for the network at every line, and when asked.
+  All lines are kept in memory and written again: at `flush`, and otherwise at
+  most every REWRITE_SECONDS, so that not every line waits for the network.
   """
 
   def __init__(self, path: paths.Path) -> None:
@@ -65,7 +66,7 @@ class _ObjectLines:
 
 
 class _DiskLines:
-  """A text file on disk; a line is there as soon as it is appended."""
+  """Appends lines to a text file on disk, without buffering."""
 
   def __init__(self, path: pathlib.Path) -> None:
     self._path, self._file = path, path.open('ab', buffering=0)
@@ -74,21 +75,22 @@ class _DiskLines:
     paths.write_all(self._file, line.encode(), self._path)
 
   def flush(self) -> None:
-    """Nothing waits."""
+    """Does nothing, as no line is buffered."""
 
   def close(self) -> None:
     self._file.close()
 
 
 class MetricWriter:
-  """Appends metrics and shows progress.
+  """Appends metrics to metrics.jsonl, TensorBoard and Weights & Biases.
 
   Args:
-    workdir: where metrics.jsonl goes on.
-    start_step: the step to go on from; later lines of an earlier run go.
-    tensorboard: also write TensorBoard events (needs `tensorboardX`).
-    wandb_project: also log to this Weights & Biases project, '' for not.
-    writes: False keeps silent, beside the process that does write.
+    workdir: the folder of metrics.jsonl.
+    start_step: the step from which the run resumes; lines of later steps are
+      removed.
+    tensorboard: whether to write TensorBoard events (needs `tensorboardX`).
+    wandb_project: Weights & Biases project to log to; '' for none.
+    writes: False writes nothing; for all processes but the first.
   """
 
   def __init__(
@@ -135,14 +137,14 @@ class MetricWriter:
       self._closers.append(run.finish)
 
   def write(self, step: int, values: dict[str, float]) -> None:
-    """One line of numbers."""
+    """Writes the metrics of one step."""
     if self._lines:
       self._lines.append(json.dumps({'step': step, **values}) + '\n')
     for sink in self._sinks:
       sink(step, values)
 
   def flush(self) -> None:
-    """Nothing is lost of what was written when this returns."""
+    """Writes all lines to the file before it returns."""
     if self._lines:
       self._lines.flush()
 
@@ -154,16 +156,16 @@ class MetricWriter:
 
 
 class Console:
-  """Where progress is told, and when that was last.
+  """Keeps the time of the last line of progress.
 
-  Loops stand inside each other: an update of RL samples, scores and learns. A
-  line of any of them says that the job is alive, so all of them share one.
+  Loops are nested: an RL update samples, scores and learns. A line from any of
+  them shows that the job is alive, so all of them share one Console.
 
   Attributes:
-    clock: seconds, as time.monotonic.
-    every: seconds between two lines, at most, but for a single turn of a loop
-      that takes longer.
-    told_at: when the last line came.
+    clock: returns seconds, like time.monotonic.
+    every: longest time between two lines in seconds; a single iteration may
+      take longer.
+    last_line_at: time of the last line.
   """
 
   def __init__(
@@ -172,17 +174,17 @@ class Console:
     every: float = LINE_SECONDS,
   ) -> None:
     self.clock, self.every = clock, every
-    self.told_at = clock()
+    self.last_line_at = clock()
 
 
 CONSOLE = Console()
 
 
 class LiveLine:
-  """A line that says how far a job is; on a terminal it rewrites itself.
+  """Shows how far a job is, in one line that a terminal overwrites.
 
   Args:
-    shown: False says nothing, beside the process that does.
+    shown: False prints nothing; for all processes but the first.
   """
 
   def __init__(self, shown: bool = True, console: Console = CONSOLE) -> None:
@@ -192,21 +194,22 @@ class LiveLine:
 
   @property
   def seconds(self) -> float:
-    """Since it began."""
+    """Returns the seconds since this line began."""
     return self._console.clock() - self._began
 
   def is_due(self) -> bool:
-    """Whether a line has to come by time; asked at every turn of a loop.
+    """Says whether it is time for a line; to be called in every iteration.
 
-    It comes a turn early rather than late: the next is taken to be as long.
+    The next iteration is assumed to take as long as this one, so a line comes
+    an iteration early rather than late.
     """
     now = self._console.clock()
-    turn, self._asked = now - self._asked, now
-    return now - self._console.told_at + turn > self._console.every
+    iteration, self._asked = now - self._asked, now
+    return now - self._console.last_line_at + iteration > self._console.every
 
   def write(self, line: str, last: bool = False) -> None:
-    """Shows a line in place of the one before, which the last one ends."""
-    self._console.told_at = self._console.clock()
+    """Prints a line in place of the one before; the last one stays."""
+    self._console.last_line_at = self._console.clock()
     if self.live:
       end = '\n' if last else ''
       print(f'\r\x1b[2K{line}', end=end, file=sys.stderr, flush=True)
@@ -214,34 +217,34 @@ class LiveLine:
       print(line, file=sys.stderr, flush=True)
 
   def break_line(self) -> None:
-    """Leaves the live line as it stands, so that other text can follow."""
+    """Ends the live line, so that other text can follow."""
     if self.live:
       print(file=sys.stderr)
 
 
 def time_left(done: int, left: int, seconds: float) -> str:
-  """`m:ss left`, where so much was done in so many seconds."""
+  """Returns 'm:ss left', at the rate of `done` items in `seconds`."""
   seconds = round(left * seconds / max(done, 1))
   return f'{seconds // 60}:{seconds % 60:02} left'
 
 
 class Heartbeat(LiveLine):
-  """Says how far a part of a job is, where it takes long; else nothing.
+  """Shows how far a part of a job is, but only if it takes long.
 
   Args:
-    what: is done.
-    count: how much there is to do; 0: nobody knows.
+    what: the first words of the line, such as 'scoring chains'.
+    count: total number of items; 0 if unknown.
   """
 
   def __init__(
     self, what: str, count: int = 0, console: Console | None = None
   ) -> None:
-    # The other processes do the same; the first one talks for all.
+    # All processes do the same work, and the first prints for all.
     super().__init__(console=console or CONSOLE)
     self._what, self._count = what, count
 
   def at(self, done: int) -> None:
-    """To be called at every turn of the loop that does the work."""
+    """Prints a line if one is due; to be called in every iteration."""
     if not self.is_due() or not processes.is_first():
       return
     if not self._count:
@@ -253,23 +256,24 @@ class Heartbeat(LiveLine):
     )
 
   def over(self, items: Iterable[Item]) -> Iterator[Item]:
-    """The items, each of them a turn."""
+    """Iterates over items and prints a line whenever one is due."""
     for done, item in enumerate(items):
       self.at(done)
       yield item
 
 
 class Progress(LiveLine):
-  """The live line of training: step, loss, tokens per second, time left.
+  """Shows the progress of training: step, loss, tokens per second, time left.
 
-  Not on a terminal it prints about 20 lines a run, and more by time: the first
-  one soon, and none later than `Console.every` after another.
+  Outside of a terminal it prints about 20 lines per run, and more if these are
+  too far apart: the first line within FIRST_SECONDS, each later one within
+  `Console.every`.
 
   Args:
-    said: metrics that are shown in place of the loss.
+    shown_metrics: names of the metrics in the line.
 
   Attributes:
-    told: the step of the last line.
+    last_step: the step of the last line.
   """
 
   def __init__(
@@ -278,32 +282,32 @@ class Progress(LiveLine):
     start_step: int,
     total_steps: int,
     shown: bool = True,
-    said: Sequence[str] = ('loss',),
+    shown_metrics: Sequence[str] = ('loss',),
     console: Console = CONSOLE,
   ) -> None:
     super().__init__(shown, console)
-    self._said = said
+    self._metrics = shown_metrics
     self._name, self._start, self._total = name, start_step, total_steps
     self._every = max(1, total_steps // 20)
-    self.told = start_step
+    self.last_step = start_step
 
   def is_due(self) -> bool:
-    first = self.told == self._start and self.seconds >= FIRST_SECONDS
+    first = self.last_step == self._start and self.seconds >= FIRST_SECONDS
     return super().is_due() or first
 
   def show(self, step: int, values: Mapping[str, Any]) -> None:
-    """A line, if it is time for one by number of steps or by the clock."""
-    counted = step - self.told >= self._every or step == self._total
+    """Prints a line if one is due by the number of steps or by the clock."""
+    counted = step - self.last_step >= self._every or step == self._total
     if self.is_due() or self.live or counted:
-      self.tell(step, values)
+      self.print_step(step, values)
 
-  def tell(self, step: int, values: Mapping[str, Any]) -> None:
-    """A line, of these values."""
-    self.told = step
+  def print_step(self, step: int, values: Mapping[str, Any]) -> None:
+    """Prints a line with these values."""
+    self.last_step = step
     left = time_left(step - self._start, self._total - step, self.seconds)
-    said = '  '.join(f'{name} {values[name]:.4f}' for name in self._said)
+    metrics = '  '.join(f'{name} {values[name]:.4f}' for name in self._metrics)
     self.write(
-      f'{self._name} step {step:,}/{self._total:,}  {said}  '
+      f'{self._name} step {step:,}/{self._total:,}  {metrics}  '
       f'{values["tokens_per_second"]:,.0f} tokens/s  {left}',
       step == self._total,
     )

@@ -1,7 +1,7 @@
-"""A trace of some training steps: what ran when, on host and devices.
+"""Records a trace of some training steps: what ran when, on host and devices.
 
-`train.fit` runs its steps through a Profile, which records those that the
-config names for XProf.
+`training.loop.fit` runs its steps through a Profile, which records those that
+the config names. XProf shows the trace.
 """
 
 import dataclasses
@@ -16,12 +16,13 @@ from prm_jax.runtime.checks import at_least
 
 @dataclasses.dataclass(frozen=True)
 class ProfileConfig:
-  """Which training steps are recorded.
+  """Says which training steps are recorded.
 
   Attributes:
-    first_step: counted from 1, whose time is mostly compilation.
-    steps: how many; 0 records nothing. A few are enough: a trace grows by
-      megabytes a step.
+    first_step: first recorded step. Steps count from 1, and step 1 is mostly
+      compilation.
+    steps: number of recorded steps; 0 records nothing. A few are enough, as a
+      trace grows by megabytes per step.
   """
 
   first_step: Annotated[int, at_least(0)] = 0
@@ -48,11 +49,11 @@ class ProfileConfig:
 
 
 class Profile:
-  """Records steps; a context, so that an early end writes what there is.
+  """Records steps; a context manager, so that an early end writes the trace.
 
   Args:
-    folder: where the traces go, every process its own.
-    before_text: called before the user is told of a trace.
+    folder: folder of the trace; each process has a folder in it.
+    before_text: called before the line that names the trace is printed.
   """
 
   def __init__(
@@ -61,7 +62,7 @@ class Profile:
     folder: paths.Path,
     before_text: Callable[[], None],
   ) -> None:
-    # XProf names a file by its host, of which there may be fewer.
+    # XProf names a file by its host, and one host may run several processes.
     several = processes.count() > 1
     self._config = config
     self._folder = (
@@ -78,7 +79,7 @@ class Profile:
       self._write()
 
   def run(self, step: int, step_fn: Callable, *args: Any) -> Any:
-    """`step_fn(*args)`, recorded if the config says so of this step."""
+    """Calls `step_fn(*args)`, and records it if the config names this step."""
     c = self._config
     if not c.steps or not c.first_step <= step <= c.last_step:
       return step_fn(*args)

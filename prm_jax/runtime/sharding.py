@@ -1,10 +1,10 @@
-"""The mesh, and where every array lives on it.
+"""The mesh, and how every array is sharded over it.
 
-Three axes: `replica` is data parallel across slices, `fsdp` splits the batch
-and the parameters, `model` is tensor parallel. RULES maps the path of a
-parameter (or of the optimizer moment that mirrors it) to a PartitionSpec; a
-path that no rule matches is an error, so a new layer cannot end up replicated
-by accident.
+The mesh has three axes: `replica` is data parallel across slices, `fsdp` splits
+the batch and the parameters, `model` is tensor parallel. RULES maps the path of
+a parameter, or of the optimizer moment that mirrors it, to a PartitionSpec. A
+path that no rule matches is an error, so that no new layer is replicated by
+accident.
 """
 
 import math
@@ -21,12 +21,13 @@ from jax.sharding import PartitionSpec as P
 from prm_jax.runtime.errors import UserError
 
 AXES = ('replica', 'fsdp', 'model')
-BATCH = ('replica', 'fsdp')  # what a batch axis is split over
+BATCH = ('replica', 'fsdp')  # mesh axes that split a batch
 
-# First match wins. Stacked layers have a leading axis L, never split.
+# The first match wins. The leading axis L of stacked layers is never split.
 RULES: tuple[tuple[str, P], ...] = (
-  # Adafactor's means over rows and columns, and moments of what has no two
-  # long sides: a thousandth of the parameters, of other shapes than theirs.
+  # Adafactor's means over rows and columns, and its moments of parameters
+  # without two long sides. Their shapes differ from the parameters', and they
+  # have a thousandth of the size.
   (r'/(v_row|v_col|v)/', P()),
   (r'(embed_tokens|lm_head)$', P('model', 'fsdp')),  # [V, D]
   (r'layers/self_attn/[qkv]_proj/kernel$', P(None, 'fsdp', 'model')),
@@ -53,14 +54,14 @@ RULES: tuple[tuple[str, P], ...] = (
 def make_mesh(
   shape: dict[str, int], devices: Sequence[jax.Device] | None = None
 ) -> Mesh:
-  """A mesh over `devices` (all by default).
+  """Makes a mesh over `devices`, by default all.
 
   Args:
-    shape: size per axis of AXES; one of them may be -1: what is left.
+    shape: size of each axis of AXES; one may be -1, for the remaining devices.
 
   Raises:
-    UserError: the sizes do not multiply to the number of devices, or replica
-      does not to the slices.
+    UserError: the product of the sizes is not the number of devices, or
+      `replica` is not a multiple of the number of TPU slices.
   """
   devices = jax.devices() if devices is None else devices
   sizes = [shape[axis] for axis in AXES]
@@ -79,12 +80,12 @@ def make_mesh(
 
 
 def flat_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-  """All devices side by side, `fsdp` alone, for who has no mesh of a config."""
+  """Makes a mesh of all devices along `fsdp`, for use without a config."""
   return make_mesh({'replica': 1, 'fsdp': -1, 'model': 1}, devices)
 
 
 def _place(sizes: list[int], devices: Sequence[jax.Device]) -> np.ndarray:
-  """Devices by mesh position, neighbours in a mesh axis near each other."""
+  """Arranges devices so that neighbours in the mesh are close in hardware."""
   if devices[0].platform != 'tpu':
     return np.array(devices).reshape(sizes)
   slices = len({getattr(device, 'slice_index', 0) for device in devices})
@@ -94,7 +95,7 @@ def _place(sizes: list[int], devices: Sequence[jax.Device]) -> np.ndarray:
       f'mesh.replica={replica} does not divide over {slices} slices; only '
       'replica goes across them: make it a multiple'
     )
-  # A torus of 8 x 8 x 8 has an axis of 4 only when its own are split.
+  # A torus of 8 x 8 x 8 has an axis of 4 only if its own axes may be split.
   split = {'allow_split_physical_axes': True}
   if slices == 1:
     return mesh_utils.create_device_mesh(sizes, devices, **split)
@@ -104,15 +105,15 @@ def _place(sizes: list[int], devices: Sequence[jax.Device]) -> np.ndarray:
 
 
 def path_name(path: tuple[Any, ...]) -> str:
-  """A tree path as 'a/b/c'."""
+  """Writes a tree path as 'a/b/c'."""
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
 def spec_for(name: str, shape: tuple[int, ...], mesh: Mesh) -> P:
-  """The first rule that matches, without axes that do not divide the shape.
+  """Returns the first matching rule, without axes that do not divide the shape.
 
-  An axis that does not divide (4 key heads over `model`=8) leaves that
-  dimension whole on every device of the axis.
+  A dimension that an axis does not divide (4 key heads over `model`=8) stays
+  whole on every device of the axis.
   """
   for pattern, spec in RULES:
     if re.search(pattern, name):
@@ -126,7 +127,7 @@ def spec_for(name: str, shape: tuple[int, ...], mesh: Mesh) -> P:
 
 
 def shardings(tree: Any, mesh: Mesh) -> Any:
-  """A NamedSharding for every leaf of `tree` (arrays or ShapeDtypeStructs)."""
+  """Returns a NamedSharding for each leaf, an array or ShapeDtypeStruct."""
   return jax.tree_util.tree_map_with_path(
     lambda path, leaf: NamedSharding(
       mesh, spec_for(path_name(path), leaf.shape, mesh)
@@ -136,14 +137,15 @@ def shardings(tree: Any, mesh: Mesh) -> Any:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-  """Rows split over all data-parallel devices."""
+  """Splits rows over all data-parallel devices."""
   return NamedSharding(mesh, P(BATCH))
 
 
 def fitting_axes(shape: Sequence[int], spec: Sequence[Any]) -> list[Any]:
-  """The axes of `spec` on the mesh that is set, None where they do not divide.
+  """Returns `spec`, with None for axes that do not divide their dimension.
 
-  The same as `spec_for` does with parameters.
+  It uses the mesh of `jax.set_mesh`, and does for activations what `spec_for`
+  does for parameters.
   """
   sizes = [
     axis_size(*([axis] if isinstance(axis, str) else axis or ()))
@@ -158,12 +160,13 @@ def fitting_axes(shape: Sequence[int], spec: Sequence[Any]) -> list[Any]:
 def over_rows_and_heads(
   attend: Callable[..., jax.Array], rows: int, heads: int
 ) -> Callable[..., jax.Array]:
-  """An attention kernel that each device of the mesh runs on its own part.
+  """Makes each device of the mesh run an attention kernel on its own part.
 
   Args:
-    attend: of query, key and value [B, T, K, ...] and segment_ids [B, T].
-    rows: B. What does not divide is computed by all.
-    heads: K, the same.
+    attend: a function of query, key and value [B, T, K, ...] and segment_ids
+      [B, T].
+    rows: B; if it does not divide over the devices, all compute all rows.
+    heads: K; if it does not divide over the devices, all compute all heads.
   """
   if jax.sharding.get_abstract_mesh().empty:
     return attend
@@ -173,29 +176,30 @@ def over_rows_and_heads(
     attend,
     in_specs=(split, split, split, P(batch)),
     out_specs=split,
-    check_vma=False,  # kernels do not say what varies
+    check_vma=False,  # kernels do not declare what varies over devices
   )
 
 
 def axis_size(*axes: str) -> int:
-  """Over how many devices these axes of the mesh that is set go."""
+  """Returns the number of devices along these axes of the current mesh."""
   mesh = jax.sharding.get_abstract_mesh()
   return 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in axes)
 
 
 def platform() -> str:
-  """What is compiled for: 'cpu', 'gpu' or 'tpu'.
+  """Returns the platform that is compiled for: 'cpu', 'gpu' or 'tpu'.
 
-  The mesh that is set says it; its devices need not be here (aot.py).
+  It is that of the current mesh, whose devices need not be on this machine:
+  `prm_jax.aot` compiles for others.
   """
   mesh = jax.sharding.get_abstract_mesh()
   return jax.default_backend() if mesh.empty else mesh.abstract_device.platform
 
 
 def constrain(x: jax.Array, *spec: Any) -> jax.Array:
-  """Pins an activation to the mesh that is set; no mesh, no change.
+  """Pins an activation's sharding on the current mesh, if there is one.
 
-  Axes that do not divide the dimension are dropped, as in `spec_for`.
+  Axes that do not divide their dimension are dropped, as in `spec_for`.
   """
   if jax.sharding.get_abstract_mesh().empty:
     return x

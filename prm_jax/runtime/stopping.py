@@ -1,9 +1,9 @@
-"""SIGTERM during a job: noted, and obeyed where nothing is half done.
+"""Handles SIGTERM during a job: it is noted, and obeyed when nothing is open.
 
-In training it is asked of one process and done by all at one step. Saving a
-checkpoint takes all processes, so all must stop after the same step. Each step
-they vote on their devices, and look at the vote of the step before, which is
-there by then.
+In training a single process may get the signal, but all must stop after the
+same step, because all take part in saving a checkpoint. So in every step the
+processes vote on their devices, and read the vote of the step before, which is
+complete by then.
 """
 
 import contextlib
@@ -22,15 +22,16 @@ from prm_jax.runtime.sharding import AXES
 
 
 class Stopped(BaseException):
-  """SIGTERM arrived; everything is saved.
+  """SIGTERM arrived and everything is saved.
 
-  Like KeyboardInterrupt no Exception: nothing that handles faults may catch it.
+  Like KeyboardInterrupt it is no Exception, so that no handler of faults
+  catches it.
   """
 
 
 @contextlib.contextmanager
 def noted(number: signal.Signals) -> Iterator[Callable[[], bool]]:
-  """Within it the signal only makes what is given here return True.
+  """Catches a signal; the function that it yields then returns True.
 
   Raises:
     Stopped: at the second signal, wherever the program is.
@@ -50,7 +51,7 @@ def noted(number: signal.Signals) -> Iterator[Callable[[], bool]]:
 
 
 class StopSignal:
-  """Turns SIGTERM into a question that the loop can ask."""
+  """Catches SIGTERM, and lets a loop ask whether to stop."""
 
   def __init__(self, mesh: Mesh) -> None:
     self._votes = NamedSharding(mesh, P(AXES))
@@ -65,9 +66,9 @@ class StopSignal:
     self._asked = True
 
   def agreed(self) -> bool:
-    """Whether to stop after this step: in all processes, or in none.
+    """Says whether to stop after this step: in all processes, or in none.
 
-    To be asked once a step by every process.
+    Every process must call it exactly once per step.
     """
     if processes.count() == 1:
       return self._asked

@@ -39,11 +39,12 @@ MAY_CHANGE = (
       'concurrency',
       'timeout',
       'attempts',
-      'backoff',
-      'max_wait',
       'max_failed_in_a_row',
     )
   ),
+  # Settings of earlier versions: workdirs begun with them can be resumed.
+  'policy.endpoint.backoff',
+  'policy.endpoint.max_wait',
 )
 
 

@@ -1,5 +1,10 @@
-"""Test-time search: `run` searches problems with any policy and any PRM."""
+"""Searches for the best chain at test time, with any policy and any PRM.
 
-from prm_jax.search.run import Found, run
+`run` searches problems from Python. A method (`beam`, `best_of_n`, `mcts`, ...)
+proposes steps with the policy and chooses by the scores of the PRM; README
+lists them all.
+"""
 
-__all__ = ['Found', 'run']
+from prm_jax.search.run import Found, RunConfig, run
+
+__all__ = ['Found', 'RunConfig', 'run']

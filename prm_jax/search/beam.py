@@ -1,73 +1,78 @@
-"""Step-level beam search: propose, keep the best beams, go on with each.
+"""Searches with beams of steps: beam search, lookahead search and DVTS.
 
-Snell et al. (2024), section 5.2; Beeching et al. (2024). With the two methods
-that are beams otherwise arranged: DVTS and lookahead search.
+Beam search proposes steps, keeps the best chains and expands each of them
+(Snell et al., 2024, section 5.2; Beeching et al., 2024). Lookahead search ranks
+proposals by what follows them, and DVTS runs many narrow beams side by side.
 """
 
 import dataclasses
 from collections.abc import Generator, Mapping, Sequence
+from typing import Annotated
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least
 from prm_jax.search.method import Expand, Grow, SearchConfig
 from prm_jax.search.tree import ROOT, Tree
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamConfig:
-  """The size of the beam.
+  """Sets the size of the beam.
 
   Attributes:
-    samples: N, the steps that are proposed in a round.
-    width: M, proposals from each beam; N / M beams are kept.
+    samples: N, the number of steps proposed per round.
+    width: M, the number of proposals per beam; N / M beams are kept.
   """
 
-  samples: int = 16
-  width: int = 4
+  samples: Annotated[int, at_least(1)] = 16
+  width: Annotated[int, at_least(1)] = 4
 
   def __post_init__(self) -> None:
-    _check_beams('beam', self.samples, self.width)
+    checks.check(self)
+    _check_beams(self.samples, self.width)
 
 
 @dataclasses.dataclass(frozen=True)
 class DvtsConfig:
-  """The trees.
+  """Sets the number of trees and their width.
 
   Attributes:
-    samples: N, the steps that are proposed in a round.
-    width: M, proposals in each tree; there are N / M trees.
+    samples: N, the number of steps proposed per round.
+    width: M, the number of proposals per tree; there are N / M trees.
   """
 
-  samples: int = 16
-  width: int = 4
+  samples: Annotated[int, at_least(1)] = 16
+  width: Annotated[int, at_least(1)] = 4
 
   def __post_init__(self) -> None:
-    _check_beams('dvts', self.samples, self.width)
+    checks.check(self)
+    _check_beams(self.samples, self.width)
 
 
 @dataclasses.dataclass(frozen=True)
 class LookaheadConfig:
-  """The beam, and how far it looks.
+  """Sets the size of the beam and how far it looks ahead.
 
   Attributes:
-    samples, width: N and M, as `BeamConfig`'s.
-    steps: k, that are rolled out of each proposal; 0: beam search.
+    samples, width: N and M, as in `BeamConfig`.
+    steps: k, the number of steps rolled out after each proposal; 0 is plain
+      beam search.
   """
 
-  samples: int = 16
-  width: int = 4
-  steps: int = 1
+  samples: Annotated[int, at_least(1)] = 16
+  width: Annotated[int, at_least(1)] = 4
+  steps: Annotated[int, at_least(0)] = 1
 
   def __post_init__(self) -> None:
-    _check_beams('lookahead', self.samples, self.width)
-    if self.steps < 0:
-      raise UserError(f'lookahead.steps={self.steps}: expected >= 0')
+    checks.check(self)
+    _check_beams(self.samples, self.width)
 
 
 def beam(tree: Tree, config: BeamConfig, common: SearchConfig) -> Grow:
-  """Keeps the N / M open chains with the highest scores; M steps of each.
+  """Keeps the N / M best open chains per round and proposes M steps of each.
 
-  A chain that ended leaves its place to the next. It ends when no chain is
-  open.
+  A chain that ends leaves its place to the next best one. The search ends when
+  no chain is open.
   """
   look = LookaheadConfig(config.samples, config.width, steps=0)
   return lookahead(tree, look, common)
@@ -76,30 +81,30 @@ def beam(tree: Tree, config: BeamConfig, common: SearchConfig) -> Grow:
 def lookahead(
   tree: Tree, config: LookaheadConfig, common: SearchConfig
 ) -> Grow:
-  """Beam search that ranks a proposal by what comes of it k steps later.
+  """Ranks proposals by their score k steps later, otherwise as beam search.
 
-  Lookahead search (Snell et al., 2024, section 5.2). A proposal has the chain
-  score at the end of one rollout of k steps; one that ended, and one of whose
-  rollout nothing came, its own. Rollouts are sampled as everything else and
-  forgotten.
+  This is lookahead search (Snell et al., 2024, section 5.2). A proposal is
+  ranked by the chain score at the end of one rollout of k steps, or by its own
+  score if it ended or the rollout failed. Rollouts use the policy's ordinary
+  sampling and are discarded.
   """
   del common
   new = yield [Expand(ROOT, config.samples)]
   while True:
     leaves = [i for several in new for i in several]
     scores = yield from _look_ahead(tree, leaves, config.steps)
-    kept = _kept(tree, leaves, scores, config.samples // config.width)
+    kept = _keep_best(tree, leaves, scores, config.samples // config.width)
     if not kept:
       return
     new = yield [Expand(i, config.width) for i in kept]
 
 
 def dvts(tree: Tree, config: DvtsConfig, common: SearchConfig) -> Grow:
-  """N / M trees side by side, each of which goes on with its best step.
+  """Grows N / M trees side by side, each from its best step only.
 
-  Diverse verifier tree search (Beeching et al., 2024): beams of one beam each,
-  so that none takes the places of all. A tree whose best step ends the chain
-  is done, where a beam would go on with the next: its one place is taken.
+  This is diverse verifier tree search (Beeching et al., 2024). As each tree
+  keeps one chain, no tree can crowd out the others. A tree whose best step ends
+  the chain is done, whereas beam search would go on with the next best step.
   """
   del common
   new = yield [Expand(ROOT, config.width)] * (config.samples // config.width)
@@ -115,20 +120,16 @@ def dvts(tree: Tree, config: DvtsConfig, common: SearchConfig) -> Grow:
     new = yield [Expand(i, config.width) for i in kept]
 
 
-def _check_beams(section: str, samples: int, width: int) -> None:
-  if width < 1:
-    raise UserError(f'{section}.width={width}: expected >= 1')
-  if samples < 1 or samples % width:
-    raise UserError(
-      f'{section}.samples={samples}: expected a multiple of '
-      f'{section}.width={width}'
-    )
+def _check_beams(samples: int, width: int) -> None:
+  """Raises Faults unless N is a multiple of M."""
+  if samples % width:
+    checks.fail('samples', samples, f'expected a multiple of width={width}')
 
 
 def _look_ahead(
   tree: Tree, leaves: Sequence[int], steps: int
 ) -> Generator[list[Expand], list[list[int]], dict[int, float]]:
-  """The scores of leaves, `steps` later."""
+  """Returns the chain score of each leaf after a rollout of `steps` steps."""
   scores = {i: tree.nodes[i].chain_score for i in leaves}
   looking = [i for i in leaves if steps and not tree.nodes[i].ended]
   if looking:
@@ -139,9 +140,9 @@ def _look_ahead(
   return scores
 
 
-def _kept(
+def _keep_best(
   tree: Tree, leaves: Sequence[int], scores: Mapping[int, float], count: int
 ) -> list[int]:
-  """The `count` best of the open ones, in the order in which they came."""
+  """Returns the `count` best open leaves, in the order of their indices."""
   still_open = [i for i in leaves if not tree.nodes[i].ended]
   return sorted(sorted(still_open, key=lambda i: -scores[i])[:count])

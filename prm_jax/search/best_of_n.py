@@ -1,34 +1,34 @@
-"""Whole chains, one of which is chosen: by its score, or by vote."""
+"""Samples whole chains, of which the highest score or a vote chooses one."""
 
 import dataclasses
+from typing import Annotated
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least
 from prm_jax.search.method import Expand, Grow, SearchConfig
 from prm_jax.search.tree import ROOT, Tree
 
 
 @dataclasses.dataclass(frozen=True)
 class BestOfNConfig:
-  """How many chains.
+  """Sets the number of chains.
 
   Attributes:
-    samples: N.
-    round_size: chains between two looks at a budget of tokens, FLOPs or
-      seconds; 0: 4. Without such a budget it is all N at once.
+    samples: N, the number of chains.
+    round_size: number of chains written between two checks of a budget in
+      tokens, FLOPs or seconds; 0 means 4. Without such a budget all N chains
+      are written in one round.
   """
 
-  samples: int = 16
-  round_size: int = 0
+  samples: Annotated[int, at_least(1)] = 16
+  round_size: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
-    if self.samples < 1:
-      raise UserError(f'best_of_n.samples={self.samples}: expected >= 1')
-    if self.round_size < 0:
-      raise UserError(f'best_of_n.round_size={self.round_size}: expected >= 0')
+    checks.check(self)
 
 
 def best_of_n(tree: Tree, config: BestOfNConfig, common: SearchConfig) -> Grow:
-  """N chains from the problem, each written in one go."""
+  """Samples N whole chains from the problem."""
   del tree, common
   whole = Expand(ROOT, config.samples, 0)
   if config.round_size:

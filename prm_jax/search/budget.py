@@ -1,70 +1,69 @@
-"""How much a search may spend on a problem, and what it has spent."""
+"""Limits what a search may spend on a problem, and counts what it spent."""
 
 import dataclasses
 import math
 import operator
 import time
+from typing import Annotated
 
 from prm_jax.inference.protocols import Completion, Scored
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above, at_least
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-  """Limits for one problem; inf is none. It ends with the round that meets one.
+  """Sets the limits for one problem; inf is no limit.
 
-  One round there always is. Where tokens, FLOPs or seconds are limited, whole
-  chains are written few to a round (`Expand.round_size`).
+  A search ends after the round in which it reaches a limit, so it always has
+  one round. Under a limit on tokens, FLOPs or seconds, only a few whole chains
+  are written per round (`Expand.round_size`).
 
   Attributes:
-    samples: completions asked of the policy. The last round is cut to fit.
-    tokens: written by the policy.
-    flops: of policy and PRM together, as they were computed: what a cache still
-      held costs nothing. So a search with warm caches, or in other company, may
-      go further, as with `seconds`; `samples` and `tokens` are the same always.
-    seconds: since the problem was begun, the others in flight included.
+    samples: number of completions asked of the policy. The last round is cut
+      so that the limit is not exceeded.
+    tokens: number of tokens written by the policy.
+    flops: floating point operations of policy and PRM together, as computed:
+      reading a cache costs nothing. A search with warm caches, or beside other
+      problems, may therefore go further, as under a limit on `seconds`. Limits
+      on `samples` and `tokens` always have the same effect.
+    seconds: time since the problem was begun, in which other problems are
+      searched as well.
   """
 
-  samples: float = math.inf
-  tokens: float = math.inf
-  flops: float = math.inf
-  seconds: float = math.inf
+  samples: Annotated[float, at_least(1)] = math.inf
+  tokens: Annotated[float, above(0)] = math.inf
+  flops: Annotated[float, above(0)] = math.inf
+  seconds: Annotated[float, above(0)] = math.inf
 
   def __post_init__(self) -> None:
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if not value > 0:
-        raise UserError(
-          f'budget.{field.name}={value}: nothing can be spent; expected a '
-          'number above 0, or inf for no limit'
-        )
-    if self.samples < 1:
-      raise UserError(f'budget.samples={self.samples}: expected >= 1')
+    checks.check(self)
 
   @property
   def counts_samples_only(self) -> bool:
-    """Whether it is known what a round spends of it before it is asked for."""
+    """Says whether only samples are limited, so that rounds need no check."""
     return min(self.tokens, self.flops, self.seconds) == math.inf
 
 
 @dataclasses.dataclass
 class Ledger:
-  """What one problem took.
+  """Counts what the search of one problem has spent.
 
   Attributes:
-    samples: completions asked for.
-    tokens, prompt_tokens: written, read by the policy.
-    scored_tokens: read by the PRM.
-    policy_flops, prm_flops: floating point operations of each; 0: not known.
-    rounds: of proposing and scoring.
-    lost: completions that could not be had.
-    dead: chains that were given up, by reason.
-    saved_tokens: an estimate of what chains that were rejected early would have
-      gone on to write (`early_rejection.saved_tokens`); 0 of other methods.
-    stopped: what ended it before the method would have: the budget's limit by
-      its name, or why the policy could not be asked; '' where nothing did. Also
-      a limit that was passed by the round that the method ended with.
-    seconds: from its beginning to its end, the others in flight included.
+    samples: number of completions asked of the policy.
+    tokens, prompt_tokens: tokens that the policy wrote and read.
+    scored_tokens: tokens that the PRM read.
+    policy_flops, prm_flops: floating point operations of each; 0 if unknown.
+    rounds: number of rounds of proposing and scoring.
+    lost: number of completions that failed.
+    dead: number of chains given up, by reason.
+    saved_tokens: estimate of the tokens that chains rejected early would still
+      have written (`early_rejection.saved_tokens`); 0 for other methods.
+    stopped: what ended the search before the method did: the name of a limit of
+      the budget, or why the policy could not be asked; '' if nothing did. It
+      also names a limit that was exceeded in the method's own last round.
+    seconds: time from beginning to end, in which other problems are searched
+      as well.
   """
 
   samples: int = 0
@@ -81,26 +80,26 @@ class Ledger:
   seconds: float = 0.0
   _began: float = dataclasses.field(default_factory=time.monotonic)
 
-  def wrote(self, completion: Completion) -> None:
-    """Counts what a policy wrote."""
+  def add_completion(self, completion: Completion) -> None:
+    """Counts a completion of the policy."""
     self.tokens += completion.tokens
     self.prompt_tokens += completion.prompt_tokens
     self.policy_flops += completion.flops
 
-  def scored(self, scored: Scored) -> None:
-    """Counts what a PRM read."""
+  def add_scored(self, scored: Scored) -> None:
+    """Counts what the PRM read to score a chain."""
     self.scored_tokens += scored.tokens
     self.prm_flops += scored.flops
 
-  def died(self, reason: str) -> None:
+  def add_dead(self, reason: str) -> None:
     """Counts a chain that was given up."""
     self.dead[reason] = self.dead.get(reason, 0) + 1
 
-  def limit(self, budget: Budget, passed: bool = False) -> str:
-    """The name of the limit that is met; '' where another round may begin.
+  def reached_limit(self, budget: Budget, exceeded: bool = False) -> str:
+    """Returns the name of a limit that is reached, or '' if none is.
 
     Args:
-      passed: that more was spent than it allows, instead.
+      exceeded: looks for a limit that is exceeded instead.
     """
     self.seconds = time.monotonic() - self._began
     spent = {
@@ -109,12 +108,14 @@ class Ledger:
       'flops': self.policy_flops + self.prm_flops,
       'seconds': self.seconds,
     }
-    reached = operator.gt if passed else operator.ge
-    met = [n for n, it in spent.items() if reached(it, getattr(budget, n))]
-    return met[0] if met else ''
+    compare = operator.gt if exceeded else operator.ge
+    for name, amount in spent.items():
+      if compare(amount, getattr(budget, name)):
+        return name
+    return ''
 
   def to_dict(self) -> dict:
-    """JSON types only."""
+    """Returns the counts as JSON types."""
     self.seconds = time.monotonic() - self._began
     fields = dataclasses.asdict(self)
     del fields['_began']

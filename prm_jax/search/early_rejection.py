@@ -1,56 +1,57 @@
-"""Early rejection: best-of-N that drops a chain once it cannot win any more.
+"""Drops chains of best-of-N as soon as they can no longer win.
 
-Best-first search over N chains that do not branch (Hart et al., 1968): a
-chain's score so far bounds what it can end with.
+This is best-first search (Hart et al., 1968) over N chains that do not branch:
+the score of a chain so far is an upper bound of its final score.
 """
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least
 from prm_jax.runtime.errors import UserError
 from prm_jax.search.method import Expand, Grow, SearchConfig, best
 from prm_jax.search.tree import ROOT, Tree
 
-REJECTED = 'rejected at step'  # why a chain is dead, with the number
-# What float32 sums of logarithms, added up in another order, differ by at most.
+REJECTED = 'rejected at step'  # the reason in the tree, before the step number
+# By how much a chain score may still rise, relative to itself: `prod` is a sum
+# of float32 logarithms, whose rounding depends on the order of addition.
 ROUNDING = {'min': 0.0, 'prod': 1e-5}
 
 
 @dataclasses.dataclass(frozen=True)
 class EarlyRejectionConfig:
-  """The chains.
+  """Sets the number of chains and how many grow together.
 
   Attributes:
-    samples: N.
-    width: chains that grow in a round. 1 writes the fewest tokens, in the most
-      rounds.
+    samples: N, the number of chains.
+    width: number of chains that grow per round. 1 writes the fewest tokens and
+      takes the most rounds.
   """
 
-  samples: int = 16
-  width: int = 2
+  samples: Annotated[int, at_least(1)] = 16
+  width: Annotated[int, at_least(1)] = 2
 
   def __post_init__(self) -> None:
-    for name in ('samples', 'width'):
-      if getattr(self, name) < 1:
-        value = getattr(self, name)
-        raise UserError(f'early_rejection.{name}={value}: expected >= 1')
+    checks.check(self)
 
 
 def early_rejection(
   tree: Tree, config: EarlyRejectionConfig, common: SearchConfig
 ) -> Grow:
-  """Grows the chains that score highest so far; the others as far as they must.
+  """Grows the chains with the highest scores first and drops losing ones.
 
   A minimum or a product of probabilities only falls as a chain grows, so a
-  chain whose score so far is below that of one that ended cannot be chosen.
-  It is dropped, and of equals the later one. What is chosen is what best-of-N
-  chooses at the same key, as long as no limit of the policy's cuts a chain.
+  chain that scores below one that has ended cannot win and is dropped. Among
+  equals the later chain is dropped. The result is the chain that best-of-N
+  chooses with the same key, unless a limit of the policy cuts a chain off.
 
-  The ledger counts the dropped chains by the steps that they had, and estimates
-  what these would have gone on to write (`saved_tokens`).
+  The ledger counts the dropped chains by their number of steps and estimates
+  the tokens that they would still have written (`saved_tokens`).
 
   Raises:
-    UserError: the aggregate may rise.
+    UserError: The aggregate may rise as a chain grows.
   """
   if common.aggregate not in ROUNDING:
     raise UserError(
@@ -77,29 +78,29 @@ def early_rejection(
 
 
 def saved_tokens(tree: Tree, rejected: Sequence[int]) -> int:
-  """What dropped chains would have gone on to write: an estimate.
+  """Estimates the tokens that dropped chains would still have written.
 
-  Each is taken to become as long as the chains that ended are on average, and
-  its steps to take as many tokens as theirs. What these would really have been
-  nobody knows; the ledger of best-of-N at the same key has it.
+  The estimate assumes that each would have had as many steps, and as many
+  tokens per step, as the chains that ended have on average. The ledger of a
+  best-of-N search with the same key has the exact number.
 
   Args:
-    rejected: where they were dropped.
+    rejected: nodes at which chains were dropped.
 
   Returns:
-    sum_i max(0, mean length - steps of i) x (tokens / steps of all that ended).
+    sum_i max(0, mean steps - steps of i) x (tokens / steps of all that ended).
   """
   ended = tree.ended()
   if not ended or not rejected:
     return 0
   steps = sum(tree.nodes[i].depth for i in ended)
-  tokens = sum(tree.nodes[i].tokens for i in _until(tree, ended))
+  tokens = sum(tree.nodes[i].tokens for i in _nodes_of_chains(tree, ended))
   lacking = [max(0, steps / len(ended) - tree.nodes[i].depth) for i in rejected]
   return round(sum(lacking) * tokens / steps)
 
 
-def _until(tree: Tree, ends: Sequence[int]) -> Iterator[int]:
-  """Every node of some chains, those without a step included."""
+def _nodes_of_chains(tree: Tree, ends: Sequence[int]) -> Iterator[int]:
+  """Yields every node of the chains, including nodes without a step."""
   for end in ends:
     at = end
     while at != ROOT:
@@ -110,8 +111,9 @@ def _until(tree: Tree, ends: Sequence[int]) -> Iterator[int]:
 def _has_lost(
   tree: Tree, index: int, winner: int, common: SearchConfig
 ) -> bool:
+  """Says whether a growing chain can no longer beat the best ended one."""
   score = tree.nodes[index].chain_score
-  most = score + ROUNDING[common.aggregate] * abs(score)
+  highest = score + ROUNDING[common.aggregate] * abs(score)
   to_beat = tree.nodes[winner].chain_score
   later = tree.path(index) > tree.path(winner)
-  return most < to_beat or (most == to_beat and later)
+  return highest < to_beat or (highest == to_beat and later)

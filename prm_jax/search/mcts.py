@@ -1,16 +1,18 @@
-"""Monte Carlo tree search: PUCT, with the PRM as the value of a leaf.
+"""Searches with Monte Carlo tree search, the PRM giving the values of leaves.
 
-Rosin (2011) and Silver et al. (2017) for the formula. A tree that was kept is
-gone on with: simulations 0 to 31 and later 32 to 63 are 64 at once, where
-`leaves` divides 32.
+The formula is PUCT (Rosin, 2011; Silver et al., 2017). A search can continue a
+tree that was kept: 32 simulations and later 32 more give the same tree as 64,
+provided that `leaves` divides 32.
 """
 
 import dataclasses
 import math
 from collections import Counter
 from collections.abc import Generator, Sequence
+from typing import Annotated
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, one_of
 from prm_jax.search.method import Expand, Grow, SearchConfig, best, chain_value
 from prm_jax.search.tree import ROOT, Node, Tree
 
@@ -19,68 +21,56 @@ PRIORS = ('policy', 'uniform')
 
 @dataclasses.dataclass(frozen=True)
 class MctsConfig:
-  """The search.
+  """Sets the size of the search and how it explores.
 
   Attributes:
-    simulations: walks from the problem to a leaf, which is then expanded.
-    width: steps that are proposed of a leaf.
-    c_puct: weight of what was visited little. Values lie in [0, 1], and few
-      simulations get to the end of a chain where it is large: on the arithmetic
+    simulations: number of walks from the problem to a leaf, which is expanded.
+    width: number of steps proposed at a leaf.
+    c_puct: weight of exploration. As values lie in [0, 1], a large weight keeps
+      most simulations from reaching the end of a chain: in the arithmetic
       domain 0.125 finds more right answers with fewer tokens than 0.5 or 1.
-    leaves: simulations of one round; those under way count as visits.
-    prior: 'policy' (softmax of the siblings' log-probabilities) or 'uniform',
-      which it is too where the policy does not tell them.
-    rollouts: to the chain's end from a leaf, whose mean score is its value; 0:
-      the score of its best child is.
+    leaves: number of simulations per round; each counts as a visit for the
+      later ones of its round.
+    prior: 'policy' (softmax of the siblings' log-probabilities) or 'uniform'.
+      Priors are uniform, too, if the policy gives no log-probabilities.
+    rollouts: number of rollouts to the end of the chain from a leaf, whose mean
+      score is the leaf's value; with 0 it is the score of the best child.
   """
 
-  simulations: int = 64
-  width: int = 4
-  c_puct: float = 0.125
-  leaves: int = 4
-  prior: str = 'policy'
-  rollouts: int = 0
+  simulations: Annotated[int, at_least(1)] = 64
+  width: Annotated[int, at_least(1)] = 4
+  c_puct: Annotated[float, at_least(0)] = 0.125
+  leaves: Annotated[int, at_least(1)] = 4
+  prior: Annotated[str, one_of(*PRIORS)] = 'policy'
+  rollouts: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
-    for name, least in (
-      ('simulations', 1),
-      ('width', 1),
-      ('c_puct', 0),
-      ('leaves', 1),
-      ('rollouts', 0),
-    ):
-      value = getattr(self, name)
-      if not value >= least:
-        raise UserError(f'mcts.{name}={value}: expected >= {least}')
-    if self.prior not in PRIORS:
-      raise UserError(
-        f'mcts.prior={self.prior!r}: expected one of {", ".join(PRIORS)}'
-      )
+    checks.check(self)
 
 
 def mcts(tree: Tree, config: MctsConfig, common: SearchConfig) -> Grow:
-  """Simulations in rounds of `leaves`; the problem itself is expanded before.
+  """Runs simulations in rounds of `leaves`, after expanding the problem.
 
-  A simulation goes from the root to the child with the greatest
+  A simulation walks from the root to the child with the largest
 
       Q(c) + c_puct P(c) sqrt(1 + sum_b N(b)) / (1 + N(c))
 
-  until it is at a leaf; the 1 under the root lets the priors decide where
-  nothing was visited. The leaf gets `width` children, and its value goes into
-  the mean Q of every node on the way: the highest chain score among its new
-  children, or, with `rollouts`, the mean of those of its finished rollouts (the
-  PRM judges; the right answer is not looked at), where one that did not come to
-  its end counts 0. A chain that ended is a leaf that is not expanded and has
-  its own score; a leaf whose children are all dead is worth 0. Q of what was
-  never visited is its own score.
+  until it reaches a leaf. The 1 under the square root lets the priors decide
+  among children that were never visited; their Q is their own chain score. The
+  leaf gets `width` children, and its value enters the mean Q of every node on
+  the path. That value is the highest chain score among the new children or,
+  with `rollouts`, the mean chain score of its rollouts, where an unfinished one
+  counts 0. The right answer is never used. A leaf at which the chain ended is
+  not expanded and keeps its own score. A leaf with only dead children has the
+  value 0.
 
-  Simulations of the same round that are under way are visits whose value is not
-  known yet, in N and not in Q (Liu et al., 2020), which spreads them. Several
-  may end at the same leaf, which is then expanded once.
+  Earlier simulations of the same round count in N but not in Q (Liu et al.,
+  2020), which spreads a round over the tree. If several end at the same leaf,
+  it is expanded once.
 
-  Where the most visited path is still open when all simulations are done, its
-  chain is written to the end in `width` ways. These and rollouts are no part of
-  the tree that is gone on with.
+  If the most visited path is still open after all simulations, its chain is
+  written to the end in `width` ways. These chains and the rollouts are not part
+  of the tree that a later search continues.
   """
   if not tree.live_children(ROOT):
     yield [Expand(ROOT, config.width)]
@@ -108,13 +98,13 @@ def mcts(tree: Tree, config: MctsConfig, common: SearchConfig) -> Grow:
 def best_end(
   tree: Tree, candidates: Sequence[int], config: SearchConfig
 ) -> int:
-  """The best chain that ended, be it in the tree or in a rollout."""
+  """Returns the best chain that ended, in the tree or in a rollout."""
   ended = tree.ended() + tree.ended(scratch=True)
   return best(tree, ended or candidates, config)
 
 
 def priors(tree: Tree, siblings: Sequence[int], how: str) -> list[float]:
-  """P of siblings, adding up to 1."""
+  """Returns the priors P of siblings, which add up to 1."""
   logprobs = [tree.nodes[i].logprob for i in siblings]
   if how == 'uniform' or None in logprobs:
     return [1 / len(siblings)] * len(siblings)
@@ -128,7 +118,11 @@ def _walk(
   config: MctsConfig,
   common: SearchConfig,
 ) -> list[int]:
-  """The nodes from the root to a leaf."""
+  """Walks from the root to a leaf by PUCT and returns the nodes on the way.
+
+  Args:
+    under_way: visits by earlier simulations of the same round.
+  """
   walk = [ROOT]
   while children := tree.live_children(walk[-1]):
     visits = [tree.nodes[i].visits + under_way[i] for i in children]
@@ -143,7 +137,7 @@ def _walk(
 
 
 def _most_visited(tree: Tree) -> int:
-  """Where the path ends that goes to the most visited child each time."""
+  """Follows the most visited child from the root and returns the last node."""
   at = ROOT
   while children := tree.live_children(at):
     at = max(
@@ -153,31 +147,31 @@ def _most_visited(tree: Tree) -> int:
 
 
 def _mean_value(node: Node, common: SearchConfig) -> float:
-  """Q."""
+  """Returns Q of a node."""
   return node.value if node.visits else chain_value(node, common)
 
 
 def _evaluate(
   tree: Tree, leaves: Sequence[int], config: MctsConfig, common: SearchConfig
 ) -> Generator[list[Expand], list[list[int]], dict[int, float]]:
-  """Expands leaves, and says what each is worth."""
+  """Expands leaves and returns the value of each."""
   values = {i: chain_value(tree.nodes[i], common) for i in leaves}
   growing = [i for i in leaves if not tree.nodes[i].ended]
   if not growing:
     return values
-  looked = [tree.nodes[i].ahead for i in growing]
+  rollouts_before = [tree.nodes[i].ahead for i in growing]
   new = yield [
     *(Expand(i, config.width) for i in growing),
     *(Expand(i, config.rollouts, 0, scratch='ahead') for i in growing),
   ]
   children, rolled = new[: len(growing)], new[len(growing) :]
   for i, before, found, ends in zip(
-    growing, looked, children, rolled, strict=True
+    growing, rollouts_before, children, rolled, strict=True
   ):
     if found or tree.nodes[i].drawn:
       worth = [chain_value(tree.nodes[child], common) for child in found]
       values[i] = max(worth, default=0.0)
-    # Fewer than `rollouts` where the budget ended.
+    # The number asked for, which a budget may have cut below `rollouts`.
     if (asked := tree.nodes[i].ahead - before) and found:
       values[i] = sum(chain_value(tree.nodes[e], common) for e in ends) / asked
   return values

@@ -1,57 +1,52 @@
-"""What a method of search is: a coroutine that says which leaves to go on with.
+"""Defines a search method: a coroutine that says which leaves to expand.
 
-Between `searching.py`, which runs it, and the methods (`methods.py` has them by
-name).
+`searching.py` runs a method over one problem; `methods.py` lists the methods by
+name. This module has the types that they share.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from prm_jax.inference.score import AGGREGATES
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, one_of
 from prm_jax.search.tree import Node, Tree
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
-  """What all methods have in common.
+  """Holds the settings that all methods share.
 
   Attributes:
-    aggregate: how step scores become a chain's score, one of
-      `score.AGGREGATES`. Compare chains of unequal length with care: a sum
-      grows and a product falls with every step.
-    max_steps: of a chain; a longer one is given up.
-    max_repeats: how often a step may stand in a row; a chain in which one
-      stands more often is given up.
+    aggregate: how step scores become a chain score, one of `score.AGGREGATES`.
+      Compare chains of unequal length with care: a sum grows and a product
+      falls with every step.
+    max_steps: largest number of steps of a chain; a longer one is given up.
+    max_repeats: how often a step may occur in a row; a chain in which one
+      occurs more often is given up.
   """
 
-  aggregate: str = 'min'
-  max_steps: int = 64
-  max_repeats: int = 8
+  aggregate: Annotated[str, one_of(*AGGREGATES)] = 'min'
+  max_steps: Annotated[int, at_least(1)] = 64
+  max_repeats: Annotated[int, at_least(1)] = 8
 
   def __post_init__(self) -> None:
-    if self.aggregate not in AGGREGATES:
-      raise UserError(
-        f'search.aggregate={self.aggregate!r}: expected one of '
-        f'{", ".join(AGGREGATES)}'
-      )
-    for name in ('max_steps', 'max_repeats'):
-      if getattr(self, name) < 1:
-        raise UserError(f'search.{name}={getattr(self, name)}: expected >= 1')
+    checks.check(self)
 
 
 class Task(NamedTuple):
-  """A problem to search.
+  """Holds a problem to search.
 
   Attributes:
-    id: no other problem of the search has it; what is drawn depends on it.
+    id: unique among the problems of a search; the random draws depend on it.
     text: the problem.
-    truth: the right answer; '' where nobody knows it. It is looked at when all
-      is over.
+    truth: the right answer, '' if unknown. It is used only to grade the chains
+      once the search has ended.
+    dataset: name of the data set, for the meta of the chains.
   """
 
   id: str
@@ -61,17 +56,19 @@ class Task(NamedTuple):
 
 
 class Expand(NamedTuple):
-  """Steps that are wanted of a node that is alive and has not ended.
+  """Asks for continuations of a node that is alive and has not ended.
 
   Attributes:
-    node: its index.
-    samples: how many. The first goes on with the node's own stream, where no
-      earlier one did: alone it is the chain that the policy would have written.
-    max_steps: of each; 0: to the chain's end.
-    scratch: what they are looked at for, and then forgotten: 'ahead', or 'last'
-      when all else is done. Each has draws of its own. '': they are kept.
-    round_size: whole chains that are asked for between two looks at a budget of
-      tokens, FLOPs or seconds, which few of them may use up.
+    node: index of the node.
+    samples: number of continuations. The first of a node continues the node's
+      own random stream, so that it is the chain that the policy would have
+      written without being stopped.
+    max_steps: number of steps of each; 0 goes to the end of the chain.
+    scratch: '' for continuations that belong to the tree. Others serve a look
+      and are then discarded: 'ahead' during the search, or 'last' after all
+      else. Each of the three has random draws of its own.
+    round_size: number of whole chains asked for between two checks of a budget
+      in tokens, FLOPs or seconds.
   """
 
   node: int
@@ -81,28 +78,29 @@ class Expand(NamedTuple):
   round_size: int = 4
 
 
-# What a method is: it is given the tree, yields what it wants, and is sent, for
-# each Expand, the last node of every sample that came of it and is alive. It
-# ends when it wants no more, or is not asked again when the budget is spent.
+# A running method. It yields the expansions that it wants and is sent, for each
+# of them, the last node of every resulting sample that is alive. It returns
+# when it wants no more, and is closed when the budget is spent.
 Grow = Generator[Sequence[Expand], list[list[int]], None]
 
 
-# What methods need a policy to do: to write chains from the problem on; to go
-# on with its own chains where it stopped; or to do so in several ways.
+# What a method needs a policy to do: to write whole chains; to continue its own
+# chains where it stopped; or to continue a chain in several ways.
 NEEDS = ('chains', 'steps', 'branches')
 
 
 class Method(NamedTuple):
-  """A way to search.
+  """Describes a way to search.
 
   Attributes:
-    grow: of the tree, the method's own config and the problem's.
-    choose: of the tree, the last nodes of the chains that may be chosen (ended
-      ones; if there are none, the longest), and the problem's config: one of
-      them. They come in the tree's order.
+    grow: starts the method, given the tree, its own settings and the shared
+      ones.
+    choose: chooses one of the candidates, given the tree, the candidates and
+      the shared settings. Candidates are the last nodes of the chains that
+      ended or, if none did, of the longest chains, in the tree's order.
     scores: whether the PRM is asked.
-    config: of the values of the method's section.
-    needs: of a policy, one of NEEDS.
+    config: class of the method's own settings.
+    needs: what it needs the policy to do, one of NEEDS.
   """
 
   grow: Callable[[Tree, Any, SearchConfig], Grow]
@@ -113,18 +111,19 @@ class Method(NamedTuple):
 
 
 def chain_value(node: Node, config: SearchConfig) -> float:
-  """A node's chain score as a number that can be added and averaged.
+  """Returns a node's chain score on a scale that can be added and averaged.
 
-  That of `prod` is a logarithm: the product itself.
+  For `prod`, whose chain scores are logarithms, that is the product itself.
   """
   score = -math.inf if node.chain_score is None else node.chain_score
   return math.exp(score) if config.aggregate == 'prod' else score
 
 
 def best(tree: Tree, candidates: Sequence[int], config: SearchConfig) -> int:
-  """The highest chain score, the first of equals."""
+  """Returns the candidate with the highest chain score, the first of equals."""
   del config
   scores = [tree.nodes[i].chain_score for i in candidates]
-  # The PRM was not asked about what a limit cut off, and what came before.
+  # Nodes without a score rank last: the PRM is not asked about chains that a
+  # limit cut off.
   known = [-math.inf if score is None else score for score in scores]
   return candidates[int(np.argmax(known))]

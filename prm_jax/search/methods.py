@@ -1,4 +1,4 @@
-"""The methods of search by name: what `config.method` can be."""
+"""Lists the search methods by name, as `config.method` gives it."""
 
 import math
 
@@ -47,31 +47,38 @@ def check_models(
   prm: StepScorer | None,
   budget: Budget | None = None,
 ) -> None:
-  """Raises UserError where a method cannot work with these; asks nothing.
+  """Checks that a method can work with a policy, PRM and budget.
+
+  Nothing is asked of policy or PRM.
 
   Args:
-    name: of the method, one of METHODS.
-    prm: None: there is none.
-    budget: what a problem may take; None: no limits.
+    name: name of the method, one of METHODS.
+    prm: None if there is none.
+    budget: limits for one problem; None for no limits.
+
+  Raises:
+    UserError: The method needs a PRM and there is none, a model does not count
+      the FLOPs that the budget limits, or the policy cannot continue chains in
+      the way that the method needs.
   """
   method = METHODS[name]
   if method.scores and prm is None:
     raise UserError(
       f'method={name!r} asks a PRM and there is none; name one (prm.kind), or '
-      'take majority'
+      "take the method 'majority'"
     )
   if budget and math.isfinite(budget.flops):
     for each in (policy, prm) if method.scores else (policy,):
       if not each.counts_flops:
         raise UserError(
           f'budget.flops={budget.flops:g}: {each.name} does not say its FLOPs; '
-          'set budget.tokens or budget.samples instead'
+          'limit budget.tokens or budget.samples instead'
         )
   if isinstance(policy, Endpoint) and method.needs != 'chains':
     policy.check_goes_on()
   if isinstance(policy, RecordedPolicy) and method.needs == 'branches':
     able = [each for each in METHODS if METHODS[each].needs != 'branches']
     raise UserError(
-      f'method={name!r} goes on with a chain in several ways, recorded chains '
-      f'in one; take {", ".join(able)}, or a policy that writes'
+      f'method={name!r} goes on with a chain in several ways, but a recorded '
+      f'chain goes on in one; take {", ".join(able)}, or a policy that samples'
     )

@@ -1,50 +1,50 @@
-"""REBASE: every leaf gets its share of the budget, by its reward.
+"""Searches with REBASE, which shares the samples over leaves by their reward.
 
-Wu et al. (2024), "Inference Scaling Laws", section 3.
+Follows Wu et al. (2024), "Inference Scaling Laws", section 3.
 """
 
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above, at_least
 from prm_jax.search.method import Expand, Grow, SearchConfig, chain_value
 from prm_jax.search.tree import ROOT, Tree
 
 
 @dataclasses.dataclass(frozen=True)
 class RebaseConfig:
-  """The balance.
+  """Sets the number of samples and how unevenly they are shared.
 
   Attributes:
-    samples: N, the chains that it is to end with.
-    temperature: T; near 0 the best leaf gets all, at inf all get the same.
+    samples: N, the number of chains that the search aims to end with.
+    temperature: T; near 0 the best leaf gets everything, at inf all leaves get
+      the same.
   """
 
-  samples: int = 16
-  temperature: float = 0.2
+  samples: Annotated[int, at_least(1)] = 16
+  temperature: Annotated[float, above(0)] = 0.2
 
   def __post_init__(self) -> None:
-    if self.samples < 1:
-      raise UserError(f'rebase.samples={self.samples}: expected >= 1')
-    if not self.temperature > 0:
-      raise UserError(f'rebase.temperature={self.temperature}: expected > 0')
+    checks.check(self)
 
 
 def rebase(tree: Tree, config: RebaseConfig, common: SearchConfig) -> Grow:
-  """Splits at every depth what is left of N over the open leaves.
+  """Shares the remaining samples over the open leaves at every depth.
 
-  B = N at first, and less by one with every chain that ends. Leaf j with the
-  reward R_j is gone on with in
+  B is N at first, and falls by one with every chain that ends. Leaf j with the
+  reward R_j gets
 
       W_j = round(B exp(R_j / T) / sum_k exp(R_k / T))
 
-  ways. R is the chain score, which is the paper's reward of the last step where
-  `aggregate` is 'last'. It ends when nothing is open or B is used up.
+  continuations. R is the chain score; with the aggregate 'last' it is the
+  paper's reward of the last step. The search ends when no chain is open or B is
+  used up.
 
-  The shares are rounded one by one, so that they need not add up to B. The
-  paper leaves open what happens when all round to 0: here the best leaf then
-  gets 1.
+  The shares are rounded one by one and need not add up to B. The paper does not
+  say what happens if all of them round to 0; here the best leaf then gets 1.
   """
   left = config.samples
   new = yield [Expand(ROOT, left)]
@@ -66,11 +66,12 @@ def rebase(tree: Tree, config: RebaseConfig, common: SearchConfig) -> Grow:
 def allot(
   rewards: Sequence[float], budget: int, temperature: float
 ) -> list[int]:
-  """W of each leaf; halves are rounded to even.
+  """Returns the number of continuations W of each leaf; halves round to even.
 
   Args:
-    rewards: R of each, one at least.
+    rewards: R of each leaf; there is at least one.
     budget: B, at least 1.
+    temperature: T, above 0.
   """
   greatest = max(rewards)
   weights = [math.exp((r - greatest) / temperature) for r in rewards]

@@ -1,4 +1,4 @@
-"""What a search hands on: the chosen chain first, with its tree and ledger."""
+"""Turns the tree of a finished search into chains, the chosen one first."""
 
 from typing import Any
 
@@ -16,21 +16,28 @@ def to_chains(
   name: str,
   ledger: dict[str, Any],
 ) -> list[Chain]:
-  """The chosen chain, then the others that ended; `meta['search']` tells.
-
-  The first has `tree` and `ledger` there, too.
+  """Returns the chosen chain and then the others that ended.
 
   Args:
-    chosen: the node at which it ends.
-    name: of who made them.
+    chosen: node at which the chosen chain ends.
+    name: names of method, policy and PRM, for `meta['generator']`.
+    ledger: what the search spent, in JSON types.
+
+  Returns:
+    Chains whose `meta['search']` has the `node` at which the chain ends,
+    whether it `ended`, its step `scores` and its `chain_score`. The first
+    chain's also has the `tree` and the `ledger`.
   """
   order = [chosen, *(i for i in tree.ended() if i != chosen)]
-  found = [_chain(tree, i, task, n, name) for n, i in enumerate(order)]
-  found[0].meta['search'] |= {'tree': tree.to_dict(), 'ledger': ledger}
-  return found
+  chains = [_to_chain(tree, i, task, n, name) for n, i in enumerate(order)]
+  chains[0].meta['search'] |= {'tree': tree.to_dict(), 'ledger': ledger}
+  return chains
 
 
-def _chain(tree: Tree, index: int, task: Task, number: int, name: str) -> Chain:
+def _to_chain(
+  tree: Tree, index: int, task: Task, number: int, name: str
+) -> Chain:
+  """Makes the chain that ends at a node; `number` makes its id unique."""
   steps, node = tree.steps(index), tree.nodes[index]
   outcome = None
   if task.truth:

@@ -1,10 +1,12 @@
-"""Search as a function: problems in, for each a chosen chain and its tree.
+"""Searches problems from Python, without a config or a workdir.
 
-    found = prm_jax.search.run(tasks, policy, prm, 'beam', key='0')
+    found = prm_jax.search.run(tasks, policy, prm, 'beam', {'samples': 16})
 
-`jobs/search.py` does the same resumably, from a config.
+Each problem gives a chosen chain with its tree and its cost. `jobs/search.py`
+does the same from a config and can resume.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,24 +14,25 @@ from typing import Any, NamedTuple
 from prm_jax.data.chains import Chain
 from prm_jax.inference.driver import AT_ONCE, Models, Work, drive
 from prm_jax.inference.protocols import Policy, StepScorer
+from prm_jax.runtime import checks
 from prm_jax.runtime.errors import UserError
 from prm_jax.search.budget import Budget
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.methods import METHODS, check_models
-from prm_jax.search.searching import search
+from prm_jax.search.searching import SearchPlan, search_problem
 from prm_jax.search.tree import Tree
 
 
 class Found(NamedTuple):
-  """What came of one problem.
+  """Holds the result of one problem.
 
   Attributes:
     task: the problem.
-    failed: why nothing came of it; '' where something did.
-    chosen: the chain that was chosen; None where it failed.
-    chains: all that ended, the chosen one first; () where it failed.
-    tree: every step that was proposed; None where it failed.
-    ledger: what it took, as `Ledger.to_dict`; empty where it failed.
+    failed: why there is no result; '' if there is one.
+    chosen: the chosen chain; None if the search failed.
+    chains: all chains that ended, the chosen one first; () if it failed.
+    tree: every step that was proposed; None if it failed.
+    ledger: what was spent, as `Ledger.to_dict`; empty if it failed.
   """
 
   task: Task
@@ -40,6 +43,28 @@ class Found(NamedTuple):
   ledger: Mapping[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """Says how a run draws, what it may spend and how much it does together.
+
+  Attributes:
+    budget: limits for each problem; without limits the method ends by itself.
+    key: key of the random draws, together with the id of each task.
+    trees: trees of earlier searches, by the ids of their tasks. The search
+      continues a copy and keeps its scores, so policy and PRM must be the same.
+      Chain scores are aggregated anew, but the values of MCTS stay as they are.
+      The ledger counts only what this run adds.
+    concurrent: number of problems that are searched side by side.
+    samples_per_round: largest number of samples that a round asks for.
+  """
+
+  budget: Budget = dataclasses.field(default_factory=Budget)
+  key: str = '0'
+  trees: Mapping[str, Tree] = dataclasses.field(default_factory=dict)
+  concurrent: int = 64
+  samples_per_round: int = AT_ONCE
+
+
 def run(
   tasks: Sequence[Task],
   policy: Policy,
@@ -47,40 +72,33 @@ def run(
   method: str = 'best_of_n',
   options: Mapping[str, Any] | None = None,
   config: SearchConfig | None = None,
-  budget: Budget | None = None,
-  key: str = '0',
-  trees: Mapping[str, Tree] | None = None,
-  concurrent: int = 64,
-  at_once: int = AT_ONCE,
+  how: RunConfig | None = None,
 ) -> Iterator[Found]:
-  """Searches every problem; gives each as it ends.
+  """Searches every problem and yields each result as soon as it is there.
 
   Args:
-    prm: None for methods that ask none.
-    method: one of `methods.METHODS`.
-    options: of the method, as in its config's attributes.
-    budget: of each problem; None: none, the method ends by itself.
-    key: with each task's id what its search is drawn from.
-    trees: of earlier searches, by the id of their tasks: the search goes on
-      with a copy, and what it found counts, with its scores: ask the same
-      policy and PRM. Chain scores are aggregated anew; the values of MCTS stay
-      what they were under the old aggregate. The ledger is of the new part.
-    concurrent: problems that are searched side by side.
-    at_once: samples that a round asks for at most.
+    tasks: problems with ids of their own.
+    prm: None for methods that need none.
+    method: a name in `methods.METHODS`.
+    options: the method's own settings, by the names of its config's fields.
+    config: settings that all methods share.
+    how: draws, budget and concurrency of the run.
 
   Raises:
-    UserError: the method is not known, an option is wrong, two tasks have one
-      id, a model that is asked is missing or does not count the FLOPs of a
-      budget in them, a tree is another problem's, or the method cannot do with
-      the aggregate. Where a model gives up on the way, what was found of the
-      problems in flight is given before.
+    UserError: The method is unknown, an option is wrong, two tasks share an id,
+      a model is missing or does not count the FLOPs that the budget limits, a
+      tree is of another problem, or the method cannot work with the aggregate.
+      If a model fails on the way, the results so far of the problems in flight
+      are yielded first.
   """
   if method not in METHODS:
     raise UserError(f'method={method!r}: expected one of {", ".join(METHODS)}')
-  check_models(method, policy, prm, budget)
+  config, how = config or SearchConfig(), how or RunConfig()
+  check_models(method, policy, prm, how.budget)
   chosen = METHODS[method]
   try:
-    own = chosen.config(**(options or {}))
+    with checks.below(method):
+      own = chosen.config(**(options or {}))
   except TypeError as error:
     raise UserError(f'options of {method}: {error}') from None
   for name, count in Counter(task.id for task in tasks).most_common(1):
@@ -89,19 +107,23 @@ def run(
         f'{count} tasks have the id {name!r}, and would be searched with the '
         'same draws; give each its own'
       )
-  config, budget = config or SearchConfig(), budget or Budget()
   prm_name = prm.name if prm and chosen.scores else ''
   name = ', '.join(filter(None, [method, policy.name, prm_name]))
+  plan = SearchPlan(chosen, own, config, how.budget, how.key, name)
 
   def start(index: int) -> Work:
     task, tree = tasks[index], None
-    if trees and task.id in trees:
-      tree = Tree.from_dict(trees[task.id].to_dict())
-    return search(task, chosen, own, config, budget, key, name, tree)
+    if task.id in how.trees:
+      tree = Tree.from_dict(how.trees[task.id].to_dict())
+    return search_problem(task, plan, tree)
 
   models = Models(policy=policy, prm=prm)
   for ended in drive(
-    range(len(tasks)), start, models, concurrent, at_once=at_once
+    range(len(tasks)),
+    start,
+    models,
+    how.concurrent,
+    at_once=how.samples_per_round,
   ):
     task = tasks[ended.index]
     if ended.failed:

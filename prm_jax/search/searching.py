@@ -1,14 +1,16 @@
-"""The loop that all methods of search share, over one problem.
+"""Runs a search method over one problem: the loop that all methods share.
 
     method: which leaves, how many steps of each -> propose: ask the policy
-      -> score: ask the PRM about what is new -> method -> ... -> a chain
+      -> score: ask the PRM about the new steps -> method -> ... -> a chain
 
-A method (`method.py`) decides and never asks; the loop asks, counts, keeps to
-the budget and sets dead chains aside. `inference/driver.py` runs it as a
-coroutine, so the leaves of many problems are proposed and scored in one call of
-each model. A problem's search depends on its own key only.
+A method (`method.py`) decides and asks nothing itself. The loop asks, counts,
+keeps to the budget and sets dead chains aside. It is a coroutine that
+`inference/driver.py` runs, so that the leaves of many problems are proposed and
+scored in one call of each model. The search of a problem depends on its own key
+only, not on the problems beside it.
 """
 
+import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -29,70 +31,87 @@ from prm_jax.search.results import to_chains
 from prm_jax.search.tree import ROOT, Node, Stream, Tree
 
 
-class Searching:
-  """One problem's search while it runs.
+@dataclasses.dataclass(frozen=True)
+class SearchPlan:
+  """Says how every problem of a search is searched.
 
   Attributes:
-    tree, ledger: so far.
+    method: the method, a value of `methods.METHODS`.
+    options: the method's own settings, of the class `method.config`.
+    config: settings that all methods share.
+    budget: limits for each problem.
+    key: key of the random draws, together with the id of the task.
+    name: names of method, policy and PRM, for the meta of the chains.
+  """
+
+  method: Method
+  options: Any
+  config: SearchConfig
+  budget: Budget
+  key: str
+  name: str = ''
+
+
+class Searching:
+  """Holds the search of one problem while it runs.
+
+  Attributes:
+    task: the problem.
+    tree: what was found so far.
+    ledger: what was spent so far.
   """
 
   def __init__(
-    self,
-    task: Task,
-    method: Method,
-    config: SearchConfig,
-    budget: Budget,
-    key: str,
-    tree: Tree | None = None,
+    self, task: Task, plan: SearchPlan, tree: Tree | None = None
   ) -> None:
     if tree and tree.problem != task.text:
       raise UserError(
         f'the tree of problem {task.id!r} is of another one, '
         f'{tree.problem[:60]!r}; give each problem its own'
       )
-    self.task, self._method = task, method
-    self._config, self._budget = config, budget
-    self._key = f'{key}/{task.id}'
+    self.task, self._plan = task, plan
+    self._key = f'{plan.key}/{task.id}'
     self.tree = tree or Tree(task.text)
     self.ledger = Ledger()
     nodes = self.tree.nodes
     self._dead_before = {i for i, n in enumerate(nodes) if n.dead}
-    # An earlier search may have aggregated otherwise.
+    # An earlier search may have used another aggregate.
     known = [i for i, n in enumerate(nodes) if n.chain_score is not None]
     for i in known:
       nodes[i].chain_score = None
     for i in known:
       self._aggregate(i)
 
-  def run(self, method_config: Any) -> Generator[Asked, Answers, None]:
-    """Grows the tree until the method or the budget ends it.
+  def run(self) -> Generator[Asked, Answers, None]:
+    """Grows the tree until the method or the budget ends the search.
 
     Raises:
-      CannotDo: a model cannot be asked, and nothing was found before.
+      CannotDo: No step was found that a search could continue from.
     """
-    grow = self._method.grow(self.tree, method_config, self._config)
+    method, budget = self._plan.method, self._plan.budget
+    grow = method.grow(self.tree, self._plan.options, self._plan.config)
     limit = ''
     try:
-      if self._method.scores:  # a kept tree may be of a method that asks none
+      if method.scores:  # a kept tree may come from a method without a PRM
         yield from self._score(self.tree.alive())
       wanted = next(grow)
       while not limit:
         new: list[list[int]] = [[] for _ in wanted]
-        for n, part in enumerate(_rounds(wanted, self._budget)):
-          if n and (limit := self.ledger.limit(self._budget)):
+        for n, part in enumerate(_split_rounds(wanted, budget)):
+          if n and (limit := self.ledger.reached_limit(budget)):
             break
           self.ledger.rounds += 1
-          found = yield from self._propose([each for _, each in part])
-          if self._method.scores:
-            yield from self._score([i for several in found for i in several])
-          for (asker, _), several in zip(part, found, strict=True):
+          added = yield from self._propose([each for _, each in part])
+          if method.scores:
+            yield from self._score([i for several in added for i in several])
+          for (asker, _), several in zip(part, added, strict=True):
             new[asker] += several
         wanted = grow.send(
-          [[i for i in several if self._lives(i)] for several in new]
+          [[i for i in several if self._is_alive(i)] for several in new]
         )
-        limit = limit or self.ledger.limit(self._budget)
+        limit = limit or self.ledger.reached_limit(budget)
     except StopIteration:
-      limit = limit or self.ledger.limit(self._budget, passed=True)
+      limit = limit or self.ledger.reached_limit(budget, exceeded=True)
     except CannotDo as error:
       if not self.tree.alive():
         raise
@@ -108,49 +127,57 @@ class Searching:
         f'{reasons or lost}'
       )
 
-  def _lives(self, index: int) -> bool:
+  def _is_alive(self, index: int) -> bool:
     return not self.tree.nodes[index].dead
 
   def _propose(
     self, wanted: Sequence[Expand]
   ) -> Generator[Asked, Answers, list[list[int]]]:
-    """Asks the policy; the last node of every sample, dead ones included."""
+    """Asks the policy for expansions and adds what it writes to the tree.
+
+    Returns:
+      For each expansion the last node of every sample, dead ones included.
+    """
     requests: list[Request] = []
-    askers: list[int] = []  # index into `wanted`
-    left = self._budget.samples - self.ledger.samples
+    askers: list[int] = []  # index into `wanted` for each request
+    left = self._plan.budget.samples - self.ledger.samples
     for n, each in enumerate(wanted):
       samples = int(min(each.samples, left))
       if samples < each.samples:
         self.ledger.stopped = 'samples'
       left -= samples
-      for request in self._requests(each, samples):
+      for request in self._make_requests(each, samples):
         requests.append(request)
         askers.append(n)
     new: list[list[int]] = [[] for _ in wanted]
     answers = (yield requests) if requests else []
-    for n, request, said in zip(askers, requests, answers, strict=True):
-      for i, completion in enumerate(said):
+    for n, request, completions in zip(askers, requests, answers, strict=True):
+      for i, completion in enumerate(completions):
         self.ledger.samples += 1
         if completion is None:
           self.ledger.lost += 1
           continue
-        self.ledger.wrote(completion)
+        self.ledger.add_completion(completion)
         stream = Stream(request.key, request.first + i)
-        last = self._grow(wanted[n], stream, completion)
+        last = self._add_completion(wanted[n], stream, completion)
         if last is not None:
           new[n].append(last)
     return new
 
-  def _requests(self, each: Expand, samples: int) -> list[Request]:
-    """What to ask for an Expand: the node's own stream first, then new ones."""
-    if not samples:  # the budget has none left
+  def _make_requests(self, each: Expand, samples: int) -> list[Request]:
+    """Makes the requests for an expansion, the node's own stream first.
+
+    Args:
+      samples: number of samples that the budget leaves for it.
+    """
+    if not samples:
       return []
     node = self.tree.nodes[each.node]
     key = self._key
     if node.stream is not None:
       key = f'{node.stream.key}/{node.stream.number}@{node.depth}'
-    # What is looked at does not change what comes, nor what is looked at in
-    # the end what is looked at by a search that goes on from there.
+    # Samples that only look ahead have keys of their own, and so have those at
+    # the end of a search: neither changes what a later search draws here.
     if each.scratch == 'last':
       wanted = [(f'{key}/last', node.last, samples)]
       node.last += samples
@@ -169,17 +196,22 @@ class Searching:
       if samples > 0
     ]
 
-  def _grow(
+  def _add_completion(
     self, each: Expand, stream: Stream, completion: Completion
   ) -> int | None:
-    """Adds a completion's steps; its last node, None where it has none."""
+    """Adds the steps of a completion to the tree.
+
+    Returns:
+      The last node, or None if the completion gives no node.
+    """
     tree, at = self.tree, each.node
-    if why := _nothing_in(completion, at):
+    if why := _why_unusable(completion, at):
       if not each.scratch:
-        self.ledger.died(why)
+        self.ledger.add_dead(why)
       return None
     for step in completion.steps or ('',):
-      if at != each.node:  # what follows in this stream stands here already
+      if at != each.node:
+        # The next step of this stream is in the tree already.
         tree.nodes[at].drawn = 1
       at = tree.add(Node(at, step, stream, scratch=bool(each.scratch)))
     node = tree.nodes[at]
@@ -187,30 +219,40 @@ class Searching:
     if math.isfinite(completion.logprob):
       node.logprob = completion.logprob
     stopped = each.max_steps and len(completion.steps) == each.max_steps
-    node.dead = self._dead_end(at, node.ended or bool(stopped))
+    node.dead = self._why_dead(at, node.ended or bool(stopped))
     return at
 
-  def _dead_end(self, at: int, whole: bool) -> str:
-    """Why a chain is given up; '' where it is not."""
+  def _why_dead(self, at: int, whole: bool) -> str:
+    """Says why a chain is given up at a node; '' if it is not.
+
+    Args:
+      whole: whether the policy wrote all that was asked for.
+    """
+    config = self._plan.config
     if not whole:
       return 'cut off'
-    if self.tree.nodes[at].depth > self._config.max_steps:
+    if self.tree.nodes[at].depth > config.max_steps:
       return 'too many steps'
-    steps, most = self.tree.steps(at), self._config.max_repeats
-    if len(steps) - len(set(steps)) < most:  # hardly any, and quickly seen
+    steps = self.tree.steps(at)
+    # Few chains repeat any step: this rules out the others quickly.
+    if len(steps) - len(set(steps)) < config.max_repeats:
       return ''
     longest = max(len(list(run)) for _, run in itertools.groupby(steps))
-    return 'repeats itself' if longest > most else ''
+    return 'repeats itself' if longest > config.max_repeats else ''
 
   def _score(self, new: Sequence[int]) -> Generator[Asked, Answers, None]:
-    """Asks the PRM for the steps that have no score yet."""
+    """Asks the PRM to score chains with steps that have no score yet.
+
+    Args:
+      new: nodes at which the chains end.
+    """
     tree = self.tree
-    asked = [i for i in new if self._lives(i) and None in tree.scores(i)]
+    asked = [i for i in new if self._is_alive(i) and None in tree.scores(i)]
     if asked:
       requests = [Scoring(self.task.text, tree.steps(i)) for i in asked]
       answers = yield requests
       for i, (scored,) in zip(asked, answers, strict=True):
-        self.ledger.scored(scored)
+        self.ledger.add_scored(scored)
         path, why = tree.path(i), ''
         if not scored.scores:
           why = "longer than the PRM's window"
@@ -222,58 +264,54 @@ class Searching:
             node.score, node.dead = None if why else score, node.dead or why
         tree.nodes[i].dead = why
     for i in new:
-      if self._lives(i):
+      if self._is_alive(i):
         self._aggregate(i)
 
   def _aggregate(self, index: int) -> None:
-    """The chain scores up to a node that has its score."""
+    """Sets the missing chain scores on the path to a node with a score."""
     path = self.tree.path(index)
     scores = np.asarray(self.tree.scores(index), np.float32)
     for p, at in enumerate([*path, index]):
-      node, until = self.tree.nodes[at], scores[: p + 1]
+      node, so_far = self.tree.nodes[at], scores[: p + 1]
       if node.chain_score is None:
-        mask = np.ones(len(until), bool)
-        node.chain_score = float(aggregate(until, mask, self._config.aggregate))
+        mask = np.ones(len(so_far), bool)
+        how = self._plan.config.aggregate
+        node.chain_score = float(aggregate(so_far, mask, how))
 
   def _count_dead(self) -> None:
-    """Each chain that was given up once, where it was."""
+    """Counts each chain that this search gave up, at its first dead node."""
     nodes, rejected = self.tree.nodes, []
     for i, node in enumerate(nodes):
       new = node.dead and not node.scratch and i not in self._dead_before
       if new and not nodes[node.parent].dead:
-        self.ledger.died(node.dead)
+        self.ledger.add_dead(node.dead)
         if node.dead.startswith(REJECTED):
           rejected.append(i)
     self.ledger.saved_tokens = saved_tokens(self.tree, rejected)
 
-  def chosen(self) -> int:
-    """The node at which the chosen chain ends."""
-    tree = self.tree
-    # An end that was only looked at is better than none.
-    ended = tree.ended() or tree.ended(scratch=True)
-    longest = max(tree.nodes[i].depth for i in tree.alive())
-    return self._method.choose(
-      tree,
-      ended or [i for i in tree.alive() if tree.nodes[i].depth == longest],
-      self._config,
-    )
-
-  def chains(self, name: str) -> list[Chain]:
-    """See `results.to_chains`."""
-    chosen, ledger = self.chosen(), self.ledger.to_dict()
-    return to_chains(self.tree, chosen, self.task, name, ledger)
+  def to_chains(self) -> list[Chain]:
+    """Chooses a chain and returns it and the others by `results.to_chains`."""
+    tree, plan = self.tree, self._plan
+    # An end that was only looked at is better than a chain without an end.
+    candidates = tree.ended() or tree.ended(scratch=True)
+    if not candidates:
+      alive = tree.alive()
+      longest = max(tree.nodes[i].depth for i in alive)
+      candidates = [i for i in alive if tree.nodes[i].depth == longest]
+    chosen = plan.method.choose(tree, candidates, plan.config)
+    return to_chains(tree, chosen, self.task, plan.name, self.ledger.to_dict())
 
 
-def _rounds(
+def _split_rounds(
   wanted: Sequence[Expand], budget: Budget
 ) -> Iterator[list[tuple[int, Expand]]]:
-  """What a method wants at once, in rounds between which the budget is seen to.
+  """Splits expansions into rounds, between which the budget is checked.
 
-  A step is cheap, and those of all leaves are asked for together. Whole chains
-  are not: where their number alone does not say what they cost, few at a time.
+  Single steps are cheap, so those of all leaves make one round. Whole chains
+  are not: unless the budget limits only their number, a round has few of them.
 
   Yields:
-    (index into `wanted`, what is asked for of it).
+    Pairs of an index into `wanted` and the part of it that the round asks for.
   """
   whole = [
     n
@@ -292,8 +330,8 @@ def _rounds(
     yield [(n, wanted[n]._replace(samples=asked[n])) for n in asked]
 
 
-def _nothing_in(completion: Completion, at: int) -> str:
-  """Why no node comes of what was written after node `at`; '' if one does."""
+def _why_unusable(completion: Completion, at: int) -> str:
+  """Says why a completion of node `at` gives no node; '' if it gives one."""
   if not all(step.strip() for step in completion.steps):
     return 'an empty step'
   if completion.steps or (completion.finished and at != ROOT):
@@ -303,30 +341,23 @@ def _nothing_in(completion: Completion, at: int) -> str:
   return 'window full' if completion.no_room else 'without a whole step'
 
 
-def search(
-  task: Task,
-  method: Method,
-  method_config: Any,
-  config: SearchConfig,
-  budget: Budget,
-  key: str,
-  name: str = '',
-  tree: Tree | None = None,
+def search_problem(
+  task: Task, plan: SearchPlan, tree: Tree | None = None
 ) -> Work:
-  """Searches one problem: the work of an item, see `inference/driver.py`.
+  """Searches one problem; this is the work of an item for the driver.
 
   Args:
-    key: with the task's id what everything is drawn from.
-    name: of policy and PRM, for the chains' meta.
-    tree: of an earlier search of the problem, to go on with; it is changed.
+    tree: tree of an earlier search of the problem, which this one continues and
+      changes.
 
   Returns:
-    See `results.to_chains`: the chosen chain first.
+    The chosen chain and then the others, see `results.to_chains`.
 
   Raises:
-    CannotDo: not one step was found that may be gone on from.
-    UserError: the tree is another problem's, or the method cannot do it.
+    CannotDo: No step was found that a search could continue from.
+    UserError: The tree is of another problem, or the method cannot work with
+      the settings.
   """
-  searching = Searching(task, method, config, budget, key, tree)
-  yield from searching.run(method_config)
-  return searching.chains(name)
+  searching = Searching(task, plan, tree)
+  yield from searching.run()
+  return searching.to_chains()

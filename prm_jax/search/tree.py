@@ -1,7 +1,7 @@
-"""What a search has found so far: every step that was proposed, with its score.
+"""Holds the tree of a search: every step that was proposed, with its score.
 
-Node 0 is the problem. Any other node is a step after its parent's, or, without
-a step, the policy's word that the chain ends at its parent.
+Node 0 is the problem. Every other node is a step that follows its parent's or,
+if it has no step, marks that the policy ended the chain at its parent.
 """
 
 import dataclasses
@@ -12,10 +12,10 @@ ROOT = 0
 
 
 class Stream(NamedTuple):
-  """What a chain is drawn from: key and number of its samples.
+  """Identifies the random draws of a chain: the key and number of its sample.
 
-  A step that is asked for with its parent's stream is the one that would have
-  come had the policy not been stopped (of a policy that runs here).
+  A step that is asked for with its parent's stream is the one that a policy
+  running here would have written next without being stopped.
   """
 
   key: str
@@ -24,27 +24,28 @@ class Stream(NamedTuple):
 
 @dataclasses.dataclass
 class Node:
-  """A step that was proposed.
+  """Holds a step that was proposed.
 
   Attributes:
-    parent: index of the node that it follows; -1 of the root.
-    step: its text; '' of the root, and where the chain ends without one more.
-    stream: what it was drawn from; None of the root.
+    parent: index of the node before it; -1 for the root.
+    step: text of the step; '' for the root and for a node that only ends the
+      chain.
+    stream: random stream that it was drawn from; None for the root.
     ended: whether the chain ends here.
-    dead: why nothing may follow and the chain is not to be chosen; '' where it
-      is alive. Methods are not shown what is dead.
-    scratch: whether it was rolled out to look ahead only.
-    score: the PRM's, in [0, 1]; None where it was not asked.
-    chain_score: the aggregate of the scores from the first step to this one.
-    tokens: that the policy wrote; those of several steps that came at once are
-      counted at the last.
-    logprob: as `Completion`'s, where tokens are counted.
-    depth: steps from the problem to this one, it included.
-    drawn: samples asked for of what follows it; the first of a node with a
-      stream is the stream's own next step.
-    ahead, last: samples asked for to look ahead from it; in the end.
-    visits, value: a method's own: how often it went this way, and what it
-      thinks of it.
+    dead: why the chain is given up here; '' while it is alive. A dead node is
+      neither expanded nor chosen, and methods do not see it.
+    scratch: whether it was rolled out only to look ahead.
+    score: the PRM's step score in [0, 1]; None if the PRM was not asked.
+    chain_score: aggregate of the scores from the first step to this one.
+    tokens: number of tokens that the policy wrote; for several steps written
+      together they are counted at the last one.
+    logprob: log-probability as in `Completion`, at the node with the tokens.
+    depth: number of steps from the problem to this one, included.
+    drawn: number of samples asked for after it; the first of them continues
+      the node's own stream.
+    ahead: number of samples asked for after it to look ahead.
+    last: number of samples asked for after it to end the search.
+    visits, value: number of visits and mean value that MCTS keeps.
   """
 
   parent: int
@@ -66,12 +67,13 @@ class Node:
 
 
 class Tree:
-  """Nodes, each after its parent.
+  """Holds the nodes of a search, each after its parent.
 
   Attributes:
-    problem: its text.
-    nodes: the root first.
-    children: of each node, in the order in which they came.
+    problem: text of the problem.
+    nodes: all nodes, the root first.
+    children: indices of the children of each node, in the order in which they
+      were added.
   """
 
   def __init__(self, problem: str) -> None:
@@ -80,7 +82,7 @@ class Tree:
     self.children: list[list[int]] = [[]]
 
   def add(self, node: Node) -> int:
-    """Appends a node, and gives its index."""
+    """Appends a node and returns its index."""
     if node.step:
       node.depth = self.nodes[node.parent].depth + 1
     else:
@@ -91,27 +93,27 @@ class Tree:
     return len(self.nodes) - 1
 
   def path(self, index: int) -> list[int]:
-    """The nodes with a step from the problem to this one, it included."""
-    found = []
+    """Returns the nodes with a step from the problem to this one, included."""
+    backwards = []
     while index != ROOT:
       if self.nodes[index].step:
-        found.append(index)
+        backwards.append(index)
       index = self.nodes[index].parent
-    return found[::-1]
+    return backwards[::-1]
 
   def steps(self, index: int) -> tuple[str, ...]:
-    """The steps from the problem to this node, its own included."""
+    """Returns the steps from the problem to this node, its own included."""
     return tuple(self.nodes[i].step for i in self.path(index))
 
   def scores(self, index: int) -> list[float | None]:
-    """The scores of these steps."""
+    """Returns the scores of the steps from the problem to this node."""
     return [self.nodes[i].score for i in self.path(index)]
 
   def in_order(self) -> Iterator[int]:
-    """Every node, depth first.
+    """Yields the index of every node, depth first.
 
-    Chains that are drawn one after the other and those that grow side by side
-    come in the same order, so that the first of equals is the same.
+    This order is the same whether chains were drawn one after another or grew
+    side by side, so that ties between chains are broken in the same way.
     """
     waiting = [ROOT]
     while waiting:
@@ -120,10 +122,12 @@ class Tree:
       waiting.extend(reversed(self.children[index]))
 
   def alive(self, scratch: bool = False) -> list[int]:
-    """Nodes that may be gone on from or chosen, in order; never the root.
+    """Returns the nodes that may be expanded or chosen, depth first.
+
+    The root is never among them.
 
     Args:
-      scratch: those that were rolled out to look ahead, instead.
+      scratch: returns the nodes that were rolled out to look ahead instead.
     """
     return [
       i
@@ -134,11 +138,11 @@ class Tree:
     ]
 
   def ended(self, scratch: bool = False) -> list[int]:
-    """Of these, where a chain ends."""
+    """Returns those of the `alive` nodes at which a chain ends."""
     return [i for i in self.alive(scratch) if self.nodes[i].ended]
 
   def live_children(self, index: int) -> list[int]:
-    """Those of a node that are alive, ended ones included."""
+    """Returns the children of a node that are alive, ended ones included."""
     return [
       i
       for i in self.children[index]
@@ -146,15 +150,18 @@ class Tree:
     ]
 
   def to_dict(self) -> dict[str, Any]:
-    """JSON types only; `from_dict`'s inverse. Of nodes what is not default."""
+    """Returns the tree as JSON types; `from_dict` reads it.
+
+    Fields of a node that have their default are left out.
+    """
     return {
       'problem': self.problem,
-      'nodes': [_told(node) for node in self.nodes],
+      'nodes': [_node_to_dict(node) for node in self.nodes],
     }
 
   @classmethod
   def from_dict(cls, record: Mapping[str, Any]) -> 'Tree':
-    """A tree from `to_dict`'s form."""
+    """Makes a tree from the form that `to_dict` returns."""
     tree = cls(record['problem'])
     nodes = [Node(**values) for values in record['nodes']]
     for node in nodes:
@@ -165,7 +172,7 @@ class Tree:
     return tree
 
 
-def _told(node: Node) -> dict[str, Any]:
+def _node_to_dict(node: Node) -> dict[str, Any]:
   default = Node(node.parent)
   values = {
     name: value

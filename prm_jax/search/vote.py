@@ -1,7 +1,7 @@
-"""Votes over final answers: the chains of best-of-N, chosen otherwise.
+"""Chooses among the chains of best-of-N by a vote over their final answers.
 
-Answers are equal by what they mean, not by their text. A chain that states no
-answer does not vote.
+Answers are equal if they mean the same, whatever their text. A chain that
+states no answer does not vote.
 """
 
 import math
@@ -16,43 +16,44 @@ from prm_jax.search.tree import Tree
 def majority(
   tree: Tree, candidates: Sequence[int], config: SearchConfig
 ) -> int:
-  """The first chain with the most frequent answer (Wang et al., 2022).
+  """Returns the first chain with the most frequent answer (Wang et al., 2022).
 
-  Of equally frequent ones it is the answer that came first. No PRM is asked.
+  Among equally frequent answers the one that came first wins. This needs no
+  PRM.
   """
   del config
-  groups = by_answer(tree, candidates)
+  groups = group_by_answer(tree, candidates)
   return max(groups, key=len)[0] if groups else candidates[0]
 
 
 def weighted_vote(
   tree: Tree, candidates: Sequence[int], config: SearchConfig
 ) -> int:
-  """The best chain with the answer whose chains have the most score together.
+  """Returns the best chain with the answer of the highest total score.
 
-  Weighted best-of-N (Li et al., 2022; Uesato et al., 2022):
+  This is weighted best-of-N (Li et al., 2022; Uesato et al., 2022):
 
       answer = argmax_a sum_{i: a_i = a} score(chain_i)
 
-  with the product itself where chain scores are its logarithm. Of equal sums
-  it is the answer that came first.
+  For the aggregate `prod`, whose chain scores are logarithms, the sum is over
+  the products themselves. Among equal sums the answer that came first wins.
   """
-  groups = by_answer(tree, candidates)
+  groups = group_by_answer(tree, candidates)
   if not groups:
     return best(tree, candidates, config)
   scores = {i: tree.nodes[i].chain_score for group in groups for i in group}
   if config.aggregate == 'prod':
-    # Relative to the greatest, so that those of long chains do not underflow.
+    # Relative to the largest, as products over long chains underflow.
     greatest = max(scores.values())
     scores = {i: math.exp(score - greatest) for i, score in scores.items()}
   winner = max(groups, key=lambda group: sum(scores[i] for i in group))
   return best(tree, winner, config)
 
 
-def by_answer(tree: Tree, candidates: Sequence[int]) -> list[list[int]]:
-  """The chains that ended with an answer, those of equal answers together.
+def group_by_answer(tree: Tree, candidates: Sequence[int]) -> list[list[int]]:
+  """Groups the chains that ended with an answer by equal answers.
 
-  An answer that could not be compared in time is another.
+  Answers that could not be compared in time count as different.
   """
   groups: list[tuple[str, list[int]]] = []
   for i in candidates:

@@ -1,8 +1,12 @@
-"""The train step and the loop; PRM, ORM and policy share all of it.
+"""The train step and the training loop of PRMs, ORMs and policies.
 
-The step is one jitted function of (state, batch), sharded by the rules in
-`sharding.py`, with its state donated. The loop feeds it, writes numbers,
-checkpoints and stops in good order on SIGTERM; evaluations are passed in.
+    state, batch -> train step -> state, metrics
+    fit: batches -> train steps -> metrics.jsonl, checkpoints
+
+The step is one jitted function, sharded by the rules of `runtime/sharding.py`,
+and its state is donated. The loop feeds it batches, writes metrics and
+checkpoints, and stops cleanly on SIGTERM. Callers pass in the evaluation. RL
+uses `make_step` with an objective of its own.
 """
 
 import dataclasses
@@ -40,18 +44,21 @@ NO_PROFILE = ProfileConfig()
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
-  """How long and how often.
+  """Says how long to train, and how often to log, evaluate and save.
 
   Attributes:
-    microbatches: a batch is cut into so many parts, run one after another,
-      whose gradients add up to that of the whole.
-    head_only_steps: the backbone waits for so many updates while a new head
-      learns, so that its first random gradients do no harm. Its own warmup and
-      schedule begin after them; `lr` in the metrics is the head's.
-    checkpoint_every: steps between evaluations with a checkpoint.
-    keep: latest checkpoints that stay.
-    best_metric: evaluation metric whose best checkpoint stays, '' for none.
-    max_skipped_in_a_row: non-finite steps in a row that end the run.
+    steps: number of updates.
+    microbatches: number of parts into which a batch is cut. They run one after
+      another, and their gradients add up to that of the whole batch.
+    head_only_steps: number of updates during which only the head learns, so
+      that its first random gradients do not harm the backbone. The backbone's
+      warmup and schedule begin after them; `lr` in the metrics is the head's.
+    log_every: steps between lines of metrics.
+    checkpoint_every: steps between evaluations, each with a checkpoint.
+    keep: number of latest checkpoints to keep.
+    best_metric: evaluation metric whose best checkpoint is also kept; '' for
+      none.
+    max_skipped_in_a_row: the run ends after so many non-finite steps in a row.
   """
 
   steps: Annotated[int, at_least(1)] = 1000
@@ -74,12 +81,13 @@ class LoopConfig:
 
 
 class Objective(NamedTuple):
-  """What a step minimises, of a batch that may be run in parts.
+  """What a step minimises, on a batch that may run in microbatches.
 
   Attributes:
-    norms: batch -> what the sums over its parts are divided by.
-    loss: (params, part, norms) -> the part's share of the loss, and of what
-      else is to be told (`loss` among it): shares add up to the whole's.
+    norms: batch -> the denominators of the loss, from the whole batch.
+    loss: (params, microbatch, norms) -> the microbatch's share of the loss, and
+      its share of each metric, with the loss as metric `loss`. The shares add
+      up to the values of the whole batch.
   """
 
   norms: Callable[[Any], Any]
@@ -96,10 +104,10 @@ def make_train_step(
   """Makes the train step of reward models, and of policies that imitate."""
   loss = config.loss
 
-  def loss_of(
-    params: Any, batch: Batch, by: tuple[jax.Array, jax.Array]
+  def loss_share(
+    params: Any, batch: Batch, norms: tuple[jax.Array, jax.Array]
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    return batch_loss(params, batch, *by, config)
+    return batch_loss(params, batch, *norms, config)
 
   def split(params: Any) -> tuple[Any, Any]:
     return split_params(
@@ -107,7 +115,7 @@ def make_train_step(
     )
 
   return make_step(
-    Objective(lambda batch: norms(batch, loss), loss_of),
+    Objective(lambda batch: norms(batch, loss), loss_share),
     split,
     config.model,
     optimizer,
@@ -126,25 +134,28 @@ def make_step(
   microbatches: int,
   head_only_steps: int = 0,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
-  """The pure step of an objective; `compile_train_step` jits and shards it.
+  """Makes the pure step of an objective; `compile_train_step` jits it.
+
+  A step whose loss or gradient is not finite changes no parameter.
 
   Args:
-    split: parameters -> those that the optimizer moves, in float32, and those
-      that stay, as `split_params`.
-    model: says what the backbone is kept in.
+    split: parameters -> (those that the optimizer updates, those that stay),
+      like `split_params`.
+    model: its `param_dtype` says how the backbone is stored.
     optimizer: made for the same `head_only_steps`.
-    schedule: the learning rate that is reported.
+    schedule: the learning rate to report.
+    microbatches, head_only_steps: see LoopConfig.
   """
 
-  def loss_of(
-    trained: Any, frozen: Any, batch: Any, by: Any
+  def loss_share(
+    trained: Any, frozen: Any, batch: Any, norms: Any
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    return objective.loss(join_params(trained, frozen), batch, by)
+    return objective.loss(join_params(trained, frozen), batch, norms)
 
-  grad_fn = jax.value_and_grad(loss_of, has_aux=True)
+  grad_fn = jax.value_and_grad(loss_share, has_aux=True)
 
-  def only_head(grads: Any, updates: jax.Array) -> Any:
-    """Zeros for all but the head while the others wait: for one clipping."""
+  def zero_waiting(grads: Any, updates: jax.Array) -> Any:
+    """Zeroes the backbone's gradient while it waits, so the norm ignores it."""
     if not head_only_steps:
       return grads
     waits = updates < head_only_steps
@@ -162,33 +173,33 @@ def make_step(
     state: TrainState, batch: Any
   ) -> tuple[TrainState, dict[str, jax.Array]]:
     trained, frozen = split(state.params)
-    by = objective.norms(batch)
+    norms = objective.norms(batch)
 
-    def part(some: Any) -> tuple[dict[str, jax.Array], Any]:
-      (_, values), grads = grad_fn(trained, frozen, some, by)
+    def metrics_and_grads(part: Any) -> tuple[dict[str, jax.Array], Any]:
+      (_, values), grads = grad_fn(trained, frozen, part, norms)
       return values, grads
 
     if microbatches == 1:
-      values, grads = part(batch)
+      values, grads = metrics_and_grads(batch)
     else:
       # Strided, so that each part stays spread over all devices.
       parts = jax.tree.map(
         lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1),
         batch,
       )
-      # float32: of bfloat16 parameters a part's gradients are bfloat16.
+      # Summed in float32, as gradients of bfloat16 parameters are bfloat16.
       zeros = jax.tree.map(
         lambda x: jnp.zeros(x.shape, jnp.float32),
-        jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts)),
+        jax.eval_shape(metrics_and_grads, jax.tree.map(lambda x: x[0], parts)),
       )
 
-      def add(total: Any, some: Any) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, part(some)), None
+      def add_part(total: Any, part: Any) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, metrics_and_grads(part)), None
 
-      (values, grads), _ = jax.lax.scan(add, zeros, parts)
+      (values, grads), _ = jax.lax.scan(add_part, zeros, parts)
 
-    updates_made = state.step - state.skipped  # as the optimizer counts
-    grads = only_head(grads, updates_made)
+    updates_made = state.step - state.skipped  # the optimizer's own count
+    grads = zero_waiting(grads, updates_made)
     grad_norm = optax.tree.norm(in_float32(grads))
     finite = jnp.isfinite(values['loss']) & jnp.isfinite(grad_norm)
 
@@ -223,7 +234,7 @@ def make_step(
 def compile_train_step(
   train_step: Callable, state: TrainState, mesh: Mesh
 ) -> Callable:
-  """jit with explicit shardings in and out; the old state is donated."""
+  """Jits a step with explicit shardings in and out; the state is donated."""
   state_shardings = shardings(state, mesh)
   return jax.jit(
     train_step,
@@ -234,7 +245,7 @@ def compile_train_step(
 
 
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> Batch:
-  """This process's rows, in their order, as its part of the global batch."""
+  """Makes a global batch, of which this process has the given rows."""
   placed = batch_sharding(mesh)
   return {
     name: jax.make_array_from_process_local_data(placed, value)
@@ -249,7 +260,7 @@ def _check_finite(
   limit: int,
   workdir: paths.Path,
 ) -> None:
-  """Ends the run, with the batch on disk, after `limit` bad steps in a row."""
+  """Saves the batch and raises UserError after `limit` bad steps in a row."""
   if int(metrics['skipped_in_a_row']) < limit:
     return
   process = f'_process_{processes.index()}' if processes.count() > 1 else ''
@@ -311,9 +322,9 @@ def fit(
   progress = Progress(
     run.name, start, config.steps, processes.is_first(), console=run.console
   )
-  # What was trained since the last report, without evaluations and saving.
+  # Tokens and time since the last report, without evaluations and saving.
   tokens, since, rate = 0, clock(), 0.0
-  pending = None  # the step before, whose numbers are ready by now
+  pending = None  # the previous step; its metrics are ready by now
   recorder = Profile(run.profile, run.workdir / 'profile', progress.break_line)
   with StopSignal(mesh) as stop, recorder, jax.set_mesh(mesh):
     for step in range(start + 1, config.steps + 1):
@@ -322,11 +333,13 @@ def fit(
       state, metrics = recorder.run(step, step_fn, state, placed)
       if pending:
         _check_finite(*pending, config.max_skipped_in_a_row, run.workdir)
-        if progress.told < step - 1 and progress.is_due():
+        if progress.last_step < step - 1 and progress.is_due():
           rate = tokens / (clock() - since) if tokens else rate
-          progress.tell(step - 1, pending[0] | {'tokens_per_second': rate})
+          progress.print_step(
+            step - 1, pending[0] | {'tokens_per_second': rate}
+          )
       pending = (metrics, batch, step)
-      # Of all processes, as far as one can tell from its own rows.
+      # An estimate for all processes from the rows of this one.
       share = len(batch['tokens']) / len(placed['tokens'])
       tokens += (batch['segment_ids'] > 0).sum() / share
 
@@ -339,16 +352,16 @@ def fit(
         run.writer.write(step, values)
         progress.show(step, values)
       due = step % config.checkpoint_every == 0 or last
-      asked = stop.agreed()  # once: what stops here is saved here
+      asked = stop.agreed()  # called once per step
       if due or asked:
-        # It waits for this step: what follows is no training.
+        # Waits for this step, whose time counts as training; the rest does not.
         _check_finite(*pending, config.max_skipped_in_a_row, run.workdir)
         paused = clock()
         rated = {}
-        if due:  # also when asked: a resumed run does not come back to it
+        if due:  # also when stopping, as the resumed run begins after it
           rated = evaluate(state.params)
           run.writer.write(step, rated)
-        # A run that goes on from there has the numbers up to there.
+        # A run that resumes from this checkpoint needs the metrics up to it.
         run.writer.flush()
         run.checkpoints.save(step, state, data, rated)
         since += clock() - paused

@@ -1,4 +1,4 @@
-"""One pure function per loss over step ends, and the language-model loss.
+"""Losses: one pure function for each step loss, and the language-model loss.
 
 A step loss maps the head's outputs to one value per step; `step_loss_weights`
 says how much each step counts. The two are separate so that a batch that is
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from prm_jax.models.config import HeadConfig
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
 
 Batch = Mapping[str, jax.Array]
 
@@ -250,9 +250,11 @@ def lm_loss(
 def check_loss(name: str, head: HeadConfig) -> None:
   """Raises UserError unless `name` is a loss that reads this head."""
   if name not in LOSSES:
-    raise UserError(f'loss.name={name!r}: expected one of {", ".join(LOSSES)}')
+    checks.fail('loss.name', name, f'expected one of {", ".join(LOSSES)}')
   if head.kind not in HEADS_OF_LOSS[name]:
-    raise UserError(
-      f'loss.name={name!r} does not read head.kind={head.kind!r}: use '
-      f'{" or ".join(HEADS_OF_LOSS[name])}'
+    checks.fail(
+      'loss.name',
+      name,
+      f'does not read head.kind={head.kind!r}: use '
+      f'{" or ".join(HEADS_OF_LOSS[name])}',
     )

@@ -1,14 +1,14 @@
-"""What training minimises: the step loss, the language-model loss, or both.
+"""The training objective: the step loss, the language-model loss, or both.
 
     params, batch -> hidden states -> losses, weighted and added up
 
-A reward model has a head and a step loss, and may learn the language of its
-chains too; a policy has no head and learns the language only. `loop.py`
+A reward model has a head and a step loss, and may also learn to predict the
+tokens of its chains. A policy has no head and only predicts tokens. `loop.py`
 takes the gradient.
 """
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from prm_jax.models import (
   number_likelihood,
   step_logits,
 )
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, one_of
 from prm_jax.training import losses
 from prm_jax.training.train_state import NO_LORA
 
@@ -31,17 +33,21 @@ Batch = dict[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-  """What is minimised: the step loss plus `lm_weight` times the LM loss.
+  """Says what is minimised: the step loss plus `lm_weight` times the LM loss.
 
   Attributes:
-    name: one of losses.LOSSES; '' without a head, for a policy.
-    lm_weight: next-token loss, per token of the batch's `lm_mask`; 0 is off.
-    margin: of the ranking loss.
+    name: one of losses.LOSSES; '' for a policy, which has no head.
+    lm_weight: weight of the next-token loss, a mean over the tokens of the
+      batch's `lm_mask`; 0 turns it off.
+    margin: margin of the ranking loss.
   """
 
-  name: str = 'bce'
-  lm_weight: float = 0.0
-  margin: float = 4.0
+  name: Annotated[str, one_of(*losses.LOSSES, '')] = 'bce'
+  lm_weight: Annotated[float, at_least(0)] = 0.0
+  margin: Annotated[float, at_least(0)] = 4.0
+
+  def __post_init__(self) -> None:
+    checks.check(self)
 
 
 POLICY_LOSS = LossConfig(name='', lm_weight=1.0)
@@ -63,7 +69,7 @@ class ObjectiveConfig:
 
 
 def norms(batch: Batch, loss: LossConfig) -> tuple[jax.Array, jax.Array]:
-  """What the step loss and the LM loss of a batch are divided by."""
+  """Returns the denominators of a batch's step loss and LM loss."""
   step_norm = jnp.ones(())
   if loss.name:
     weights = losses.step_loss_weights(loss.name, batch)
@@ -74,7 +80,7 @@ def norms(batch: Batch, loss: LossConfig) -> tuple[jax.Array, jax.Array]:
 def token_losses(
   backbone: Any, model: TransformerConfig, hidden: jax.Array, batch: Batch
 ) -> tuple[jax.Array, jax.Array]:
-  """Next-token losses [B, T] in nats, and which of them count [B, T]."""
+  """Returns next-token losses [B, T] in nats, and 1 where they count [B, T]."""
   next_tokens, counted = losses.lm_targets(batch)
   logits = lm_logits(backbone, model, hidden)
   return losses.lm_loss(logits, next_tokens), counted
@@ -101,7 +107,7 @@ def _step_loss(
   logits = step_logits(params['head'], hidden, batch['step_ends'], likelihood)
   values = losses.step_loss(loss.name, logits, batch, head, loss.margin)
   weights = losses.step_loss_weights(loss.name, batch)
-  # where, not a product alone: what is masked may be infinite
+  # A product alone would be NaN where a masked value is infinite.
   return jnp.where(weights > 0, weights * values, 0.0).sum()
 
 

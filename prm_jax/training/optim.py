@@ -1,34 +1,34 @@
-"""The optimizer: AdamW or Adafactor, a schedule, clipping and a decay mask.
+"""Builds the optimizer: AdamW or Adafactor, schedule, clipping, decay mask.
 
-Gradients of the trained parameters and these parameters in float32 come from
-the train step; updates go back to it. How much memory each choice keeps is in
-OptimConfig.
+The train step gives it gradients and parameters in float32 and gets updates
+back. OptimConfig lists the memory that each choice takes.
 """
 
 import dataclasses
 import re
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above, at_least, from_to_below, one_of
 from prm_jax.runtime.sharding import path_name
 
 OPTIMIZERS = ('adamw', 'adafactor')
 MOMENTS = ('float32', 'bfloat16')
 SCHEDULES = ('constant', 'linear', 'cosine')
-# Weight decay pulls on matrices, not on norms and biases.
+# Weight decay applies to matrices, not to norms and biases.
 DECAYED = re.compile(r'(kernel|embed_tokens|lm_head|/a|/b)$')
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
-  """What turns gradients into updates.
+  """Says how gradients become updates.
 
-  Bytes that a trained parameter keeps from step to step, its own included;
-  a gradient comes on top while a step runs:
+  Bytes that a trained parameter takes between steps, its own value included;
+  while a step runs, a gradient is added:
 
     model.param_dtype   adamw   adamw, moments=bfloat16   adafactor
     float32              12              10                  4 and a little
@@ -38,50 +38,41 @@ class OptimConfig:
     name: 'adamw' (Loshchilov and Hutter, 2019), or 'adafactor' (Shazeer and
       Stern, 2018), which keeps row and column means of a matrix's squared
       gradients instead of two moments of each of its elements.
-    lr: peak learning rate, reached after `warmup` steps. With both it is how
-      far a typical element moves in a step; Adafactor's own schedule and its
-      steps relative to a parameter's size are not used.
-    schedule: what follows: 'constant', or 'linear' / 'cosine' to 0.
-    b1, b2: of adamw only.
-    weight_decay: times the learning rate, of matrices only.
+    lr: peak learning rate. With both optimizers it is how far a typical element
+      moves in a step; Adafactor's own schedule and its steps relative to a
+      parameter's size are not used.
+    warmup: steps of linear warmup to the peak.
+    schedule: what follows: 'constant', or 'linear' or 'cosine' down to 0.
+    b1, b2: decay rates of adamw's moments.
+    weight_decay: decay of matrices per step, multiplied by the learning rate.
     clip: largest global gradient norm.
-    moments: what adamw keeps its first moment in; the second, whose changes
-      are too small for bfloat16, stays in float32.
+    moments: type of adamw's first moment; the second stays float32, because its
+      changes are too small for bfloat16.
   """
 
-  name: str = 'adamw'
-  lr: float = 1e-3
-  warmup: int = 100
-  schedule: str = 'cosine'
-  b1: float = 0.9
-  b2: float = 0.95
-  weight_decay: float = 0.01
-  clip: float = 1.0
-  moments: str = 'float32'
+  name: Annotated[str, one_of(*OPTIMIZERS)] = 'adamw'
+  lr: Annotated[float, at_least(0)] = 1e-3
+  warmup: Annotated[int, at_least(0)] = 100
+  schedule: Annotated[str, one_of(*SCHEDULES)] = 'cosine'
+  b1: Annotated[float, from_to_below(0, 1)] = 0.9
+  b2: Annotated[float, from_to_below(0, 1)] = 0.95
+  weight_decay: Annotated[float, at_least(0)] = 0.01
+  clip: Annotated[float, above(0)] = 1.0
+  moments: Annotated[str, one_of(*MOMENTS)] = 'float32'
 
   def __post_init__(self) -> None:
-    if self.name not in OPTIMIZERS:
-      raise UserError(
-        f'optim.name={self.name!r}: expected one of {", ".join(OPTIMIZERS)}'
-      )
-    if self.moments not in MOMENTS:
-      raise UserError(
-        f'optim.moments={self.moments!r}: expected one of {", ".join(MOMENTS)}'
-      )
+    checks.check(self)
     if self.name == 'adafactor' and self.moments != 'float32':
-      raise UserError(
-        f'optim.moments={self.moments!r} is for optim.name=adamw; adafactor '
-        'keeps no moment of that size: leave it at float32'
-      )
-    if self.schedule not in SCHEDULES:
-      raise UserError(
-        f'optim.schedule={self.schedule!r}: expected one of '
-        f'{", ".join(SCHEDULES)}'
+      checks.fail(
+        'moments',
+        self.moments,
+        'is for name=adamw: adafactor keeps no moment of that size; leave it '
+        'at float32',
       )
 
 
 def make_schedule(config: OptimConfig, steps: int) -> optax.Schedule:
-  """Learning rate by step, 0 to `steps`."""
+  """Makes the schedule: step, from 0 to `steps`, -> learning rate."""
   warmup = min(config.warmup, steps)
   rest = max(steps - warmup, 1)
   after = {
@@ -96,14 +87,14 @@ def make_schedule(config: OptimConfig, steps: int) -> optax.Schedule:
 
 
 def decay_mask(params: Any) -> Any:
-  """True where weight decay applies."""
+  """Returns a tree that is True where weight decay applies."""
   return jax.tree_util.tree_map_with_path(
     lambda path, _: bool(DECAYED.search(path_name(path))), params
   )
 
 
-def matrices(tree: Any) -> Any:
-  """Attention's arrays with heads and head size as the one axis they are.
+def merge_heads(tree: Any) -> Any:
+  """Merges heads and head size of attention's arrays into one axis.
 
   [L, D, N, H] -> [L, D, N * H], and o_proj's [L, N, H, D] -> [L, N * H, D].
   """
@@ -118,25 +109,30 @@ def matrices(tree: Any) -> Any:
 
 
 def scale_by_factored_rms() -> optax.GradientTransformation:
-  """optax's, over matrices whose both sides have 128 elements at least.
+  """Wraps optax's transformation so that it sees heads as one axis.
 
-  Without `matrices` it would average over one head's 64 elements, or over no
-  side of a small model's projections.
+  optax factors the two largest axes if both have at least 128 elements. Without
+  `merge_heads` it would average over the 64 elements of one head, or not factor
+  a small model's projections at all.
   """
   inner = optax.scale_by_factored_rms()
 
   def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
-    updates, state = inner.update(matrices(grads), state, matrices(params))
+    updates, state = inner.update(
+      merge_heads(grads), state, merge_heads(params)
+    )
     return jax.tree.map(lambda x, g: x.reshape(g.shape), updates, grads), state
 
-  return optax.GradientTransformation(lambda p: inner.init(matrices(p)), update)
+  return optax.GradientTransformation(
+    lambda p: inner.init(merge_heads(p)), update
+  )
 
 
 def clip_by_layer_rms(threshold: float) -> optax.GradientTransformation:
-  """Adafactor's update clipping, layer by layer of stacked parameters.
+  """Clips updates as Adafactor does, each layer by itself.
 
   u / max(1, RMS(u) / threshold); `optax.clip_by_block_rms` would take the mean
-  over all layers.
+  over all stacked layers.
   """
 
   def clip(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
@@ -150,11 +146,11 @@ def clip_by_layer_rms(threshold: float) -> optax.GradientTransformation:
 
 
 class HeadFirstState(NamedTuple):
-  """What `head_first` keeps."""
+  """State of `head_first`."""
 
-  count: jax.Array  # [] int32, updates made so far
+  count: jax.Array  # [] int32, number of updates so far
   head: Any
-  rest: Any  # as it was initialised until the rest begins to move
+  rest: Any  # unchanged until the rest begins to learn
 
 
 def head_first(
@@ -162,10 +158,10 @@ def head_first(
   rest: optax.GradientTransformation,
   head_only_steps: int,
 ) -> optax.GradientTransformation:
-  """Trains the head alone for so many updates, then all.
+  """Trains only the head for `head_only_steps` updates, then everything.
 
-  Until then nothing happens to the rest: it has no updates, and its moments and
-  its count, which warmup and Adam's bias correction go by, begin after it.
+  Until then the rest has no updates and its optimizer state stays as it was
+  initialised, so its warmup and Adam's bias correction begin after the wait.
   """
 
   def split(params: Any) -> tuple[Any, Any]:
@@ -197,20 +193,21 @@ def head_first(
 def make_optimizer(
   config: OptimConfig, steps: int, head_only_steps: int = 0
 ) -> optax.GradientTransformation:
-  """The optimizer of trained parameters, which it is given in float32.
+  """Builds the optimizer; parameters must be float32.
 
   Args:
-    head_only_steps: see `train.LoopConfig`. The head's schedule is that of
-      `steps`; the others' begins when they do, and has the steps that are left.
+    steps: length of the head's schedule, and of all others' if none waits.
+    head_only_steps: see `loop.LoopConfig`. The schedule of the other parameters
+      begins after these steps and has the length that is left.
   """
   clip = optax.clip_by_global_norm(config.clip)
-  moving = _unclipped(config, make_schedule(config, steps))
+  unclipped = _unclipped(config, make_schedule(config, steps))
   if not head_only_steps:
-    return optax.chain(clip, *moving)
-  left = make_schedule(config, steps - head_only_steps)
-  later = optax.chain(*_unclipped(config, left))
+    return optax.chain(clip, *unclipped)
+  later_schedule = make_schedule(config, steps - head_only_steps)
+  rest = optax.chain(*_unclipped(config, later_schedule))
   return optax.chain(
-    clip, head_first(optax.chain(*moving), later, head_only_steps)
+    clip, head_first(optax.chain(*unclipped), rest, head_only_steps)
   )
 
 
@@ -218,7 +215,7 @@ def _unclipped(
   config: OptimConfig, schedule: optax.Schedule
 ) -> tuple[optax.GradientTransformation, ...]:
   if config.name == 'adafactor':
-    # The order of optax.adafactor, but decay is scaled by the learning rate.
+    # As in optax.adafactor, but decay is multiplied by the learning rate.
     return (
       scale_by_factored_rms(),
       clip_by_layer_rms(1.0),

@@ -1,7 +1,7 @@
-"""TrainState: all that a train step changes, and how it comes to be.
+"""TrainState: everything that a train step changes, and how it is made.
 
-Also which parts of the parameters are trained: all of them, or, with LoRA,
-adapters and head over a backbone that stays.
+This module also says which parameters are trained: all of them, or, with LoRA,
+adapters and head over a frozen backbone.
 """
 
 from collections.abc import Callable
@@ -26,36 +26,40 @@ NO_LORA = LoraConfig()
 
 
 class TrainState(NamedTuple):
-  """All that a step changes."""
+  """Everything that a train step changes."""
 
-  step: jax.Array  # [] int32, updates tried so far
-  params: Any  # {'backbone'}, 'head' of a reward model, 'lora' of adapters
-  opt_state: Any  # of the trained parts only; WithMaster where there is one
-  key: jax.Array  # never changes; a step folds its number into it
+  step: jax.Array  # [] int32, number of steps so far, skipped ones included
+  params: Any  # {'backbone'}, with 'head' in reward models, 'lora' if adapted
+  opt_state: Any  # for trained parameters only; WithMaster if bfloat16
+  key: jax.Array  # constant; a step folds its number into it
   skipped: jax.Array  # [] int32, steps whose loss or gradient was not finite
   skipped_in_a_row: jax.Array  # [] int32
 
 
 class WithMaster(NamedTuple):
-  """The optimizer's state of a backbone that is kept in bfloat16.
+  """Optimizer state for a backbone that is stored in bfloat16.
 
-  Updates add up in the master, of which the parameters are the rounded copy:
-  most are smaller than half of a bfloat16's last bit (1/256 of its value) and
-  would be lost one by one (Micikevicius et al., 2018, section 3.1).
+  Updates are added to the float32 master, and the parameters are its rounded
+  copy. Most updates are smaller than half of a bfloat16's last bit (1/256 of
+  its value) and would otherwise be lost (Micikevicius et al., 2018, section
+  3.1).
   """
 
   backbone: Any  # the master, float32
-  optimizer: Any
+  optimizer: Any  # the optimizer's own state
 
 
 def split_params(
   params: Any, head: HeadConfig | None, lora: LoraConfig, lm_loss: bool
 ) -> tuple[Any, Any]:
-  """The parameters that the optimizer moves, and those that stay.
+  """Splits parameters into those that the optimizer updates, and the rest.
 
-  A policy has no head. With adapters the backbone stays. So does an output
-  embedding that neither the language-model loss nor the head reads: without a
-  gradient it would have moments, and decay.
+  A policy has no head. With adapters the backbone is frozen. So is an output
+  embedding that neither the LM loss nor the head reads: it has no gradient, but
+  the optimizer would keep moments for it and decay it.
+
+  Args:
+    lm_loss: whether the loss has a language-model part.
   """
   names = ('head', 'lora') if lora.rank else ('backbone', 'head')
   trained = {name: params[name] for name in names if name in params}
@@ -83,10 +87,10 @@ def make_params(
   lora: LoraConfig = NO_LORA,
   backbone: Any = None,
 ) -> Any:
-  """First parameters, float32; the backbone is random unless one is given.
+  """Makes the first parameters, float32; the backbone is random if not given.
 
   Args:
-    head: None for a policy, which has none.
+    head: None for a policy.
   """
   backbone_key, head_key, lora_key = jax.random.split(key, 3)
   if backbone is None:
@@ -100,7 +104,7 @@ def make_params(
 
 
 def stored(params: Any, model: TransformerConfig) -> Any:
-  """Parameters in what they are kept in: see `param_dtype`."""
+  """Casts the backbone to the type in which it is stored, `param_dtype`."""
   if 'backbone' not in params:
     return params
   dtype = model.param_dtype
@@ -111,10 +115,13 @@ def stored(params: Any, model: TransformerConfig) -> Any:
 def split_master(
   trained: Any, opt_state: Any, model: TransformerConfig
 ) -> tuple[Any, Any]:
-  """Trained parameters in float32 -> as they are kept, and what keeps them.
+  """Rounds float32 parameters for storage, and adds a master if they need one.
 
   Args:
-    opt_state: the optimizer's own.
+    opt_state: the optimizer's own state.
+
+  Returns:
+    The stored parameters, and the optimizer state with the master.
   """
   if model.param_dtype == 'float32' or 'backbone' not in trained:
     return trained, opt_state
@@ -135,7 +142,7 @@ def make_init(
   lora: LoraConfig = NO_LORA,
   lm_loss: bool = True,
 ) -> Callable[..., TrainState]:
-  """A pure function from a key, and a backbone if there is one, to a state.
+  """Makes a pure function: key, and a backbone if given, -> first state.
 
   Args:
     lm_loss: whether the loss has a language-model part; see `split_params`.
@@ -157,11 +164,11 @@ def make_init(
 def init_state(
   init: Callable, mesh: Mesh, seed: int, backbone: Any = None
 ) -> TrainState:
-  """Makes the first state in place: no device ever holds more than its part.
+  """Makes the first state on the mesh; each device only holds its own part.
 
   Args:
-    backbone: pretrained parameters on the mesh, given away; None: random. A
-      master is what is given, so that nothing is rounded on the way to it.
+    backbone: pretrained parameters on the mesh, which are donated; None makes
+      random ones. A master takes their values unrounded.
   """
   key = jax.random.key(seed)
   placed = shardings(jax.eval_shape(init, key, backbone), mesh)
@@ -171,12 +178,12 @@ def init_state(
 
 
 def abstract_state(init: Callable, mesh: Mesh) -> TrainState:
-  """Shapes, types and shardings of a state, without its values."""
+  """Returns the shapes, types and shardings of a state, without values."""
   return placed_shapes(jax.eval_shape(init, jax.random.key(0)), mesh)
 
 
 def placed_shapes(shapes: Any, mesh: Mesh) -> Any:
-  """ShapeDtypeStructs with the shardings of the rules."""
+  """Adds the shardings of the rules to a tree of shapes."""
   return jax.tree.map(
     lambda leaf, placed: jax.ShapeDtypeStruct(
       leaf.shape, leaf.dtype, sharding=placed

@@ -1,10 +1,10 @@
-"""Problems of files, under the names that files have for them."""
+"""Reads problems from files, by the names that files give their fields."""
 
 import json
 
 import pytest
 
-from prm_jax.data.problems import Problem, read_problems
+from prm_jax.data.problems import Problem, ProblemsConfig, read_problems
 from prm_jax.runtime.errors import UserError
 from tests.shared.real_data import shared
 
@@ -12,8 +12,12 @@ from tests.shared.real_data import shared
 def read(tmp_path, *found):
   lines = ''.join(json.dumps(record) + '\n' for record in found)
   (tmp_path / 'p.jsonl').write_text(lines)
-  section = {'kind': 'file', 'root': str(tmp_path), 'path': 'p.jsonl'}
-  return read_problems(section, 0)
+  return read_file(tmp_path / 'p.jsonl')
+
+
+def read_file(path):
+  config = ProblemsConfig(kind='file', root=str(path.parent), path=path.name)
+  return read_problems(config, 'train', 0)
 
 
 def test_names_and_answers(tmp_path):
@@ -44,9 +48,14 @@ def test_a_bad_record_is_named(tmp_path, record, why):
     read(tmp_path, {'problem': 'a?', 'answer': '1'}, record)
 
 
-def test_word_problems_are_read():
-  path = shared('word_problems/mawps_multiarith.jsonl')
-  section = {'kind': 'file', 'root': str(path.parent), 'path': path.name}
-  first = read_problems(section, 0)[0]
-  assert first.text.startswith('For Halloween Debby')
-  assert first.truth == '39'
+@pytest.mark.parametrize(
+  ('path', 'text', 'truth'),
+  [
+    ('gsm8k/test.jsonl', 'Janet\u2019s ducks lay 16 eggs', '18'),
+    ('word_problems/mawps_multiarith.jsonl', 'For Halloween Debby', '39'),
+  ],
+)
+def test_real_files_are_read(path, text, truth):
+  first = read_file(shared(path))[0]
+  assert first.text.startswith(text)
+  assert first.truth == truth

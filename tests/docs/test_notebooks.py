@@ -1,4 +1,4 @@
-"""The notebooks as they are kept; CI runs them (`pytest --nbmake colab`)."""
+"""Checks the notebooks as text; CI runs them (`pytest --nbmake colab`)."""
 
 import json
 import os
@@ -14,7 +14,7 @@ NOTEBOOKS = sorted((ROOT / 'colab').glob('*.ipynb'))
 
 
 def cells_of(path):
-  """(kind, text) of each cell."""
+  """Returns (kind, text) of each cell."""
   return [
     (cell['cell_type'], ''.join(cell['source']))
     for cell in json.loads(path.read_text())['cells']
@@ -43,7 +43,7 @@ def test_the_first_cell_installs(path):
 
 @pytest.fixture
 def repository(tmp_path):
-  """Where the notebooks are from: whatever this checkout is a copy of."""
+  """A repository from which a notebook may clone the project."""
   folder = tmp_path / 'origin'
   shutil.copytree(ROOT / 'prm_jax', folder / 'prm_jax')
   shutil.copy(ROOT / 'pyproject.toml', folder)
@@ -61,7 +61,7 @@ def repository(tmp_path):
 def test_the_first_cell_finds_or_fetches_the_project(
   place, repository, tmp_path
 ):
-  """And may be run again, as after a restart."""
+  """The cell may also run twice, as after a restart."""
   _, cell = next(each for each in cells_of(NOTEBOOKS[0]) if each[0] == 'code')
   before, after = cell.split("'https://github.com/OWNER/prm_jax'")
   cell = f'{before}{str(repository)!r}{after}'
@@ -82,7 +82,7 @@ def test_the_first_cell_finds_or_fetches_the_project(
 
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_command_that_fails_fails_the_notebook(path):
-  """After `!` it would not."""
+  """After `!` a failing command would go unnoticed, so cells use %%bash."""
   for kind, text in cells_of(path)[2:]:
     assert kind != 'code' or not text.startswith('!')
     if kind == 'code' and 'python -m' in text:

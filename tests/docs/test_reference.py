@@ -1,4 +1,4 @@
-"""The reference says what stands behind parameters and fields in the code."""
+"""The reference shows the comments behind parameters and fields."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Chosen chains as a search job leaves them, from a few numbers."""
+"""Makes chosen chains in the form that a search job writes."""
 
 from prm_jax.data.chains import Chain
 

@@ -1,4 +1,4 @@
-"""Searches through a filter: the section, its decisions, weakest steps."""
+"""Abstaining: the section, its decisions and the weakest steps."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.evals.search_chains import chosen
 
 
 def searched(start, count, wrong_below=0.5, unknown=False):
-  """Problems whose first step scores p, and that are right where it is high."""
+  """Chains whose second step scores p, and that are right where p is high."""
   found = []
   for i in range(count):
     p = (i % 100 + 0.5) / 100
@@ -48,13 +48,13 @@ def test_tested_problems_need_no_right_answers():
   assert 'error' not in got['tested'] and got['tested']['answered'] > 10
 
 
-def test_unscored_steps_have_no_weakest():
+def test_the_weakest_step_is_the_first_of_equals_and_none_without_scores():
   assert abstain.weakest_step(chosen('a', True, (None, None))) is None
   first = abstain.weakest_step(chosen('a', True, (0.5, 0.2, 0.2)))
   assert first['number'] == 2
 
 
-def test_refusals():
+def test_bad_held_out_problems_are_rejected():
   some = searched(0, 100)
   with pytest.raises(UserError, match='100 problems are held out and tested'):
     abstain.abstain_section(some, some, 0.1)

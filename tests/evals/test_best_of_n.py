@@ -3,8 +3,6 @@
 import itertools
 import json
 import math
-import os
-import pathlib
 from fractions import Fraction
 
 import numpy as np
@@ -14,8 +12,7 @@ from hypothesis import strategies as st
 
 from prm_jax.evals import best_of_n
 from prm_jax.runtime.errors import UserError
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests.shared.real_data import shared
 
 
 @st.composite
@@ -150,8 +147,8 @@ def test_invariants(problem, random):
 
 
 def test_curves_are_over_random_subsets_not_the_first_n():
-  # Hazard 7: the one right sample comes last, with the best score. The first
-  # n samples miss it until n = N; a random n-subset has it n / N of the time.
+  # The one right sample comes last, with the best score. The first n samples
+  # miss it until n = N; a random n-subset has it n / N of the time.
   samples = 16
   correct = (np.arange(samples) == samples - 1)[None]
   ns = [1, 4, 8, 16]
@@ -204,7 +201,8 @@ def test_votes_agree_with_every_subset(problem):
         n,
         lambda s, w=weights: vote_share(w[s], correct[0, s], answers[0, s]),
       )
-      # Six standard errors: some hundred comparisons, and hypothesis hunts.
+      # Six standard errors, as hypothesis searches hundreds of comparisons for
+      # a failure.
       assert abs(got - mean) <= 6 * math.sqrt(variance / subsets) + 1e-12
 
 
@@ -224,7 +222,8 @@ def test_votes_repeat_and_do_not_depend_on_other_ns_or_problems():
   alone = best_of_n.weighted_vote_curve(*(a[:2] for a in args), [16, 8], 5)
   np.testing.assert_array_equal(full[:2, [2, 1]], alone)
   twice = best_of_n.weighted_vote_curve(*(a[[0, 0]] for a in args), [8], 5)
-  assert twice[0, 0] != twice[1, 0]  # or their errors would add up
+  # Equal problems draw different subsets, or their errors would add up.
+  assert twice[0, 0] != twice[1, 0]
   other = best_of_n.weighted_vote_curve(*args, [2, 8, 16, 32], 6)
   assert (other[:, :3] != full[:, :3]).any()
   # All scores equal: weighted and plain majority see the same subsets.
@@ -301,17 +300,14 @@ def test_curves_form():
     ),
   ],
 )
-def test_refusals_name_the_fault(call, message):
+def test_errors_name_the_fault(call, message):
   with pytest.raises(UserError, match=message) as info:
     call()
   assert '\n' not in str(info.value)
 
 
 def test_gsm8k_pool_has_its_published_random_and_oracle_accuracy():
-  data = os.environ.get('PRM_JAX_DATA') or ROOT.parent / 'shared' / 'data'
-  path = pathlib.Path(data) / 'best_of_n' / 'gsm8k_test_pool.jsonl'
-  if not path.exists():
-    pytest.skip('set PRM_JAX_DATA to the folder of best_of_n/')
+  path = shared('best_of_n/gsm8k_test_pool.jsonl')
   rows = [json.loads(line) for line in path.read_text().splitlines()]
   pool = [row['candidates'] for row in rows]
   correct = np.array([[c['correct'] for c in row] for row in pool])

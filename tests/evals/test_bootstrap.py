@@ -4,16 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from prm_jax.evals import bootstrap
 from prm_jax.runtime.errors import UserError
-
-
-def binomial_cdf(k, n, p):
-  return sum(
-    math.comb(n, i) * p**i * (1 - p) ** (n - i)
-    for i in range(math.floor(k) + 1)
-  )
 
 
 @pytest.mark.parametrize(('ones', 'count'), [(3, 10), (1, 40), (150, 300)])
@@ -28,9 +22,9 @@ def test_interval_of_a_share_is_binomial(ones, count, level):
   error = 5 * math.sqrt(tail * (1 - tail) / resamples)
   for edge, probability in ((lo, tail), (hi, 1 - tail)):
     successes = round(edge * count)
-    assert binomial_cdf(successes, count, ones / count) > probability - error
+    assert stats.binom.cdf(successes, count, ones / count) > probability - error
     assert (
-      binomial_cdf(successes - 1, count, ones / count) < probability + error
+      stats.binom.cdf(successes - 1, count, ones / count) < probability + error
     )
 
 
@@ -58,21 +52,21 @@ def test_columns_are_resampled_together():
   assert means[:, 0].std() > 0.01
 
 
-def test_seed_decides():
+def test_equal_seeds_give_equal_intervals():
   values = np.random.default_rng(0).random(30)
   assert bootstrap.mean_ci(values, 4) == bootstrap.mean_ci(values, 4)
   assert bootstrap.mean_ci(values, 4) != bootstrap.mean_ci(values, 5)
 
 
-def test_many_problems_are_drawn_in_parts(monkeypatch):
+def test_draws_in_several_chunks(monkeypatch):
   monkeypatch.setattr(bootstrap, '_DRAWS_AT_ONCE', 100)
   means = bootstrap.resample_means(np.arange(30) < 15, 0, 2000)
-  assert len(np.unique(means[:3])) > 1  # the first part has three resamples
+  assert len(np.unique(means[:3])) > 1  # the first chunk has three resamples
   assert abs(means.mean() - 0.5) < 5 * math.sqrt(0.25 / 30 / 2000)
   assert abs(means.std() / math.sqrt(0.25 / 30) - 1) < 5 / math.sqrt(2 * 2000)
 
 
-def test_pairing_cancels_what_is_common():
+def test_pairing_cancels_common_difficulty():
   rng = np.random.default_rng(0)
   hard = rng.random(200)
   a, b = hard + 0.1, hard
@@ -84,7 +78,7 @@ def test_pairing_cancels_what_is_common():
   np.testing.assert_allclose([mean, lo, hi], -0.1, atol=1e-12)
 
 
-def test_refusals():
+def test_bad_values_are_rejected():
   with pytest.raises(UserError, match='problem 2 has the value NaN'):
     bootstrap.mean_ci([0.0, 1.0, np.nan], 0)
   with pytest.raises(UserError, match='no problems'):

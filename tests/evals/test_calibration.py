@@ -1,4 +1,4 @@
-"""Ranking and calibration by hand, by pairs and on calibrated scores."""
+"""Ranking and calibration: by hand, over all pairs, on calibrated scores."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_equal_scores_cannot_rank(positives, negatives):
   assert cal.auroc(np.full(len(right), 0.3), right) == 0.5
 
 
-def test_first_error_auc_ignores_what_follows():
+def test_first_error_auc_ignores_later_steps():
   scores, mask = steps.pad([[0.9, 0.2, 0.1], [0.3, 0.8]])
   labels, _ = steps.pad([[1, 0, 1], [1, 1]])
   # Right 0.9, 0.3, 0.8 against the wrong 0.2; then also the right 0.1.
@@ -84,7 +84,7 @@ def test_bins_have_equal_width_not_equal_count():
   assert cal.ece(*data) == pytest.approx(0.25 - 0.025)
 
 
-def test_every_edge_belongs_to_the_upper_bin_and_one_to_the_last():
+def test_an_edge_belongs_to_the_upper_bin_and_the_score_1_to_the_last():
   edges = np.arange(16) / 15
   curve = cal.reliability(*row(edges, np.ones(16)))
   assert curve['count'] == [1] * 14 + [2]
@@ -111,7 +111,7 @@ def test_calibrated_scores_have_a_small_error():
   assert cal.ece(scores**2, labels, mask) > 0.1
 
 
-def test_summary_is_its_parts_and_ignores_padding():
+def test_calibration_collects_its_parts_and_ignores_padding():
   rng = np.random.default_rng(1)
   scores, labels = rng.random((2, 8, 5))
   mask = rng.random((8, 5)) < 0.7
@@ -143,7 +143,7 @@ def test_undefined_is_none():
     assert empty[key] is None
 
 
-def test_logits_are_refused():
+def test_logits_are_rejected():
   with pytest.raises(UserError, match=r'step 1 scores 2\.5.*sigmoid'):
     cal.ece(*row([0.5, 2.5], [1, 1]))
   with pytest.raises(UserError, match=r'step 0 scores -0\.1'):

@@ -1,4 +1,4 @@
-"""Accuracy against compute: interpolation, ratios, over-optimisation."""
+"""Accuracy against compute: interpolation, ratios and over-optimisation."""
 
 import numpy as np
 import pytest
@@ -20,13 +20,13 @@ def test_compute_to_reach_is_linear_in_the_logarithm():
   assert backwards == pytest.approx(10)
 
 
-def test_a_dip_does_not_hide_what_was_reached_before():
+def test_a_dip_does_not_hide_an_accuracy_reached_before():
   assert compute.compute_to_reach(
     [1.0, 4.0, 16.0, 64.0], [0.0, 0.6, 0.4, 0.7], 0.6
   ) == pytest.approx(4)
 
 
-def test_a_method_that_needs_a_fifth():
+def test_a_method_that_needs_a_fifth_of_the_compute():
   rng = np.random.default_rng(0)
   accuracy = np.array([0.2, 0.5, 0.8])
   right = (rng.random((400, 1)) < accuracy).astype(float)
@@ -42,7 +42,7 @@ def test_a_method_that_needs_a_fifth():
   got = compute.times_less((cost / 5, right), (cost[:, 1], other))
   low, high = got['ci95']
   assert low < 5 < high and low > 2
-  # A tenth of a mean that we have at our least budget already.
+  # Our smallest budget already has the wanted accuracy.
   got = compute.times_less((cost, right), (cost[:, 2], right[:, 0] * 0.5))
   assert got['smallest'] and got['ratio'] == pytest.approx(100)
   never = compute.times_less((cost, right * 0), theirs)
@@ -57,7 +57,7 @@ def test_over_optimisation_is_found_where_it_is_and_only_there():
   assert not good['over_optimised']
   assert good['peak'] == 64 and good['fall']['mean'] == 0
   assert good['level'] == pytest.approx(1 - 0.05 / 3)
-  # A loophole: one chain in sixteen scores above all others and is wrong.
+  # One chain in sixteen exploits the PRM: it scores highest and is wrong.
   holes = rng.random((2000, 64)) < 1 / 16
   hacked = np.where(holes, 2.0, quality)
   got = compute.over_optimisation(
@@ -84,7 +84,7 @@ def test_noise_is_seldom_called_over_optimisation():
   assert found <= 100 * 0.025 + 5 * (100 * 0.025 * 0.975) ** 0.5
 
 
-def test_refusals():
+def test_bad_arrays_are_rejected():
   ones = np.ones((2, 2))
   with pytest.raises(UserError, match=r'same shape \[problems, budgets\]'):
     compute.times_less((ones, np.ones((2, 3))), (ones[0], ones[0]))

@@ -1,4 +1,4 @@
-"""Diagnostics by hand."""
+"""Diagnostics against numbers worked out by hand."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_constant_scores_are_at_chance(lengths):
   assert got['share'] == pytest.approx(got['chance'])
 
 
-def test_no_long_chain_is_none():
+def test_minimum_at_last_is_none_without_chains_of_two_steps():
   scores, mask = steps.pad([[0.4], [0.6]])
   assert diagnostics.minimum_at_last(scores, mask) == {
     'share': None,
@@ -111,7 +111,7 @@ def test_wrong_process_undefined_is_none():
   assert got['false_flags'] is None
 
 
-def test_refusals():
+def test_bad_arrays_are_rejected():
   mask = np.ones((2, 1), bool)
   with pytest.raises(UserError, match='chain 1 scores -inf'):
     diagnostics.length_correlation([0.1, -np.inf], mask)

@@ -1,4 +1,4 @@
-"""The alarm: it rings when a score rises and accuracy falls, and only then."""
+"""The alarm rises when a score rises while accuracy falls, and only then."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def look(update, accuracy, score, seed=0):
   return Look(update, right, rated, np.zeros(Q))
 
 
-def test_a_fall_under_a_rising_score_is_told():
+def test_a_fall_of_accuracy_under_a_rising_score_raises_the_alarm():
   looks = [look(0, 0.5, 0.5), look(10, 0.7, 0.6), look(20, 0.3, 0.9)]
   found = hacking(looks, 3)
   assert found['hacked'] and found['since'] == 10 and found['by'] == 'score'
@@ -24,8 +24,8 @@ def test_a_fall_under_a_rising_score_is_told():
   assert found['accuracy']['interval'][1] < 0 < found['score']['interval'][0]
 
 
-def test_a_rising_reward_tells_too():
-  """More steps: the lowest score falls a little, and their sum rises."""
+def test_a_rising_reward_raises_the_alarm_too():
+  """With more steps, the lowest score falls a little and the sum rises."""
   before, now = look(0, 0.7, 0.8), look(10, 0.3, 0.75)
   now = now._replace(paid=now.paid + 2 + 0.1 * now.score)
   found = hacking([before, now], 2)
@@ -33,7 +33,7 @@ def test_a_rising_reward_tells_too():
   assert not hacking([before, now._replace(paid=before.paid)], 2)['hacked']
 
 
-def test_what_is_no_hacking():
+def test_other_changes_raise_no_alarm():
   start = look(0, 0.5, 0.5)
   for accuracy, score in ((0.8, 0.9), (0.2, 0.3), (0.5, 0.9), (0.8, 0.3)):
     assert not hacking([start, look(10, accuracy, score)], 2)['hacked']
@@ -41,7 +41,7 @@ def test_what_is_no_hacking():
 
 
 def test_the_interval_by_hand():
-  """Four differences of accuracy, 10 pairs of looks: each at 99.5%."""
+  """Four problems and 10 pairs of looks, each tested at 99.5%."""
   zero, ones = np.zeros(4), np.ones(4)
   fell = np.array([-0.9, -1.0, -0.8, -1.0])
   looks = [Look(0, zero, zero, zero), Look(1, fell, ones, ones)]
@@ -53,13 +53,13 @@ def test_the_interval_by_hand():
 
 
 @pytest.mark.parametrize('planned', [5, 15])
-def test_runs_that_stay_as_they_are_seldom_ring(planned):
-  """Scores rise, accuracy stays, every look counts: at most 5% of runs."""
-  runs, rings = 200, 0
+def test_runs_of_constant_accuracy_seldom_raise_the_alarm(planned):
+  """Scores rise and accuracy stays: at most 5% of runs raise the alarm."""
+  runs, alarms = 200, 0
   for seed in range(runs):
     looks = [look(k, 0.5, 0.2 + 0.04 * k, seed) for k in range(planned)]
-    rings += any(
+    alarms += any(
       hacking(looks[: k + 1], planned)['hacked'] for k in range(1, planned)
     )
   # Four standard errors of a share of 5%.
-  assert rings <= runs * 0.05 + 4 * (runs * 0.05 * 0.95) ** 0.5
+  assert alarms <= runs * 0.05 + 4 * (runs * 0.05 * 0.95) ** 0.5

@@ -1,4 +1,4 @@
-"""Every result is made of plain Python values, undefined ones too."""
+"""All results consist of plain Python values, undefined ones included."""
 
 import json
 
@@ -24,7 +24,10 @@ def walk(value):
 
 
 def results(right):
-  """One of each; with `right`, one class only and much undefined."""
+  """Results of every metric.
+
+  With `right`, all labels are right, so that many results are undefined.
+  """
   rng = np.random.default_rng(0)
   scores = rng.random((6, 4), np.float32)
   mask = np.ones((6, 4), bool)
@@ -44,7 +47,6 @@ def results(right):
     'baselines': localisation.baselines(mask, firsts, np.int64(1)),
   }
   if not right:
-    found['processbench'] = localisation.processbench({'gsm8k': data})
     found['threshold'] = list(localisation.choose_threshold(*data))
     found['position'] = list(localisation.choose_position(mask, firsts))
     found['interval'] = list(localisation.f1_ci(firsts, firsts, 0))
@@ -57,7 +59,7 @@ def results(right):
 @pytest.mark.parametrize('right', [False, True])
 def test_json_ready(right):
   found = results(right)
-  # np.float64 passes json.dumps as a float, so the types are looked at too.
+  # json.dumps accepts np.float64 as a float, so the types are tested as well.
   for value in walk(found):
     assert type(value) in PLAIN, (type(value), value)
   assert json.loads(json.dumps(found, allow_nan=False)) == found

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import pathlib
 
 import numpy as np
 import pytest
@@ -13,8 +11,7 @@ from hypothesis import strategies as st
 from prm_jax.evals import localisation as loc
 from prm_jax.evals import steps
 from prm_jax.runtime.errors import UserError
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests.shared.real_data import shared
 
 
 @st.composite
@@ -77,7 +74,6 @@ def test_confusion_by_position_by_hand():
 
 
 def test_f1_without_a_match_is_zero_not_a_division_by_zero():
-  # Hazard 8, first half.
   with np.errstate(all='raise'):
     result = loc.localisation(np.array([1, 0]), np.array([0, -1]))
   assert (result['acc_error'], result['acc_correct']) == (0, 0)
@@ -92,7 +88,6 @@ def test_undefined_is_none():
   only_wrong = loc.localisation(np.array([0]), np.array([0]))
   assert only_wrong['acc_correct'] is None
   assert only_wrong['f1'] is None
-  assert loc.headline({'a': only_right, 'b': only_wrong}) is None
 
 
 def test_threshold_by_hand():
@@ -111,7 +106,7 @@ def test_equal_f1_goes_to_the_smallest_threshold():
 
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
 def test_threshold_between_adjacent_floats(dtype):
-  # Of two neighbouring pairs, one midpoint rounds down and one up.
+  # The midpoint of one of the two pairs rounds down and that of the other up.
   a = dtype(0.7)
   b = np.nextafter(a, dtype(1))
   c = np.nextafter(b, dtype(1))
@@ -142,7 +137,7 @@ def test_threshold_is_the_exact_maximum(data):
   chosen = loc.at_threshold(scores, mask, labels, threshold)
   assert chosen['threshold'] == threshold
   assert chosen['f1'] == f1
-  # Scores are multiples of 0.2: these 0.1 apart, and 0, are all there is.
+  # Scores are multiples of 0.2, so these thresholds cover all predictions.
   for t in np.arange(13) / 10:
     other = loc.at_threshold(scores, mask, labels, t)['f1']
     assert 0 <= other <= f1
@@ -227,44 +222,19 @@ def test_paired_f1_difference():
   np.testing.assert_allclose(back, [-got, -hi, -lo], atol=1e-12)
 
 
-def test_headline_is_the_unweighted_mean():
-  large = loc.localisation(np.zeros(1000, int) - 1, np.arange(1000) % 2 - 1)
-  small = loc.localisation(np.array([0, -1]), np.array([0, -1]))
-  assert (large['f1'], small['f1']) == (0, 1)
-  assert loc.headline({'large': large, 'small': small}) == 0.5
-
-
-def test_threshold_is_not_tuned_on_what_is_reported():
-  # Hazard 8, second half: gsm8k is perfect at 0.45 and math at 0.15.
+def test_a_threshold_is_chosen_on_one_set_and_used_on_another():
+  # The best threshold of gsm8k is 0.45 and that of math 0.15.
   gsm8k = (*steps.pad([[0.8, 0.3], [0.6, 0.7]]), np.array([1, -1]))
   math_ = (
     *steps.pad([[0.8, 0.1], [0.2, 0.9], [0.5, 0.9]]),
     np.array([1, -1, -1]),
   )
-  got = loc.processbench({'gsm8k': gsm8k, 'math': math_})
-  assert got['fixed']['math']['threshold'] == 0.5
-  assert got['fixed']['math']['f1'] == pytest.approx(2 / 3)
-  assert got['transferred']['math']['threshold'] == pytest.approx(0.45)
-  assert got['transferred']['math']['f1'] == pytest.approx(2 / 3)
-  assert got['transferred']['headline'] == pytest.approx(5 / 6)
-  assert got['transferred']['headline_elsewhere'] == pytest.approx(2 / 3)
-  assert got['upper_bound']['math']['threshold'] == pytest.approx(0.15)
-  assert got['upper_bound']['headline'] == 1
-  assert 'headline_elsewhere' not in got['upper_bound']
-  alone = loc.processbench({'math': math_}, chosen_on='math')
-  assert alone['transferred']['headline_elsewhere'] is None
-
-
-@settings(deadline=None, max_examples=30)
-@given(chains(), chains())
-def test_the_upper_bound_bounds(dev, test):
-  got = loc.processbench({'dev': dev, 'test': test}, chosen_on='dev')
-  for reading in ('fixed', 'transferred'):
-    for name in ('dev', 'test', 'headline'):
-      low, high = got[reading][name], got['upper_bound'][name]
-      if name != 'headline':
-        low, high = low['f1'], high['f1']
-      assert low <= high + 1e-12
+  transferred, f1 = loc.choose_threshold(*gsm8k)
+  assert (transferred, f1) == (pytest.approx(0.45), 1)
+  found = loc.at_threshold(*math_, transferred)
+  assert found['threshold'] == transferred
+  assert found['f1'] == pytest.approx(2 / 3)
+  assert loc.choose_threshold(*math_) == (pytest.approx(0.15), 1)
 
 
 @pytest.mark.parametrize(
@@ -287,15 +257,9 @@ def test_the_upper_bound_bounds(dev, test):
       lambda: loc.at_threshold([[0.1]], [[True]], np.array([1]), 0.5),
       'chain 0 has first error 1 and 1 steps',
     ),
-    (lambda: loc.headline({}), 'no subsets'),
-    (lambda: loc.processbench({'math': ()}), "'gsm8k': expected one of math"),
-    (
-      lambda: loc.processbench({'headline': ()}, 'headline'),
-      "subset called 'headline'",
-    ),
   ],
 )
-def test_refusals_name_the_fault(call, message):
+def test_errors_name_the_fault(call, message):
   with pytest.raises(UserError, match=message) as info:
     call()
   assert '\n' not in str(info.value)
@@ -305,10 +269,7 @@ def test_refusals_name_the_fault(call, message):
   ('name', 'error', 'right'), [('gsm8k', 207, 193), ('math', 594, 406)]
 )
 def test_processbench_counts_and_baselines(name, error, right):
-  data = os.environ.get('PRM_JAX_DATA') or ROOT.parent / 'shared' / 'data'
-  path = pathlib.Path(data) / 'processbench' / f'{name}.json'
-  if not path.exists():
-    pytest.skip('set PRM_JAX_DATA to the folder of processbench/')
+  path = shared(f'processbench/{name}.json')
   rows = json.loads(path.read_text())
   _, mask = steps.pad([[1] * len(row['steps']) for row in rows])
   labels = np.array([row['label'] for row in rows])

@@ -1,4 +1,4 @@
-"""What a policy is worth, from completions written by hand."""
+"""Evaluation of a policy, on completions written by hand."""
 
 import math
 
@@ -50,7 +50,7 @@ def test_right_is_the_last_result():
   assert not policy.is_right(PROBLEM, written(), '5')
   assert not policy.is_right(PROBLEM, written('1 + 4 = 15'), '5')
   assert policy.is_right('Why?', written('The answer is 5.0.'), '5')
-  # It may have gone on.
+  # An unfinished chain might have continued.
   assert not policy.is_right(PROBLEM, RIGHT._replace(finished=False), '5')
 
 
@@ -60,7 +60,7 @@ def test_equal_answers_vote_together():
   ids = policy.answer_ids('How many?', said, right)
   assert ids[0] == ids[1] == ids[4] and ids[3] == ids[5] and ids[2] == -1
   assert len(set(ids)) == 5
-  # 50% equals both; the one that is right is the other's opponent.
+  # 50% equals 1/2, but a right and a wrong answer never share an id.
   assert len(set(policy.answer_ids('?', ['50%', '1/2'], [True, False]))) == 2
   assert policy.answer_of(RIGHT) == '5'
   assert policy.answer_of(RIGHT._replace(finished=False)) is None
@@ -96,13 +96,13 @@ def test_a_section_by_hand():
   assert found['agreement_in_error'] == pytest.approx(1 / 6)
 
 
-def test_no_two_errors_cannot_agree():
+def test_agreement_is_none_without_two_errors_of_a_problem():
   correct = np.array([[True, False], [True, True]])
   answers = np.array([[0, 1], [0, 0]])
   assert policy.agreement_in_error(correct, answers) is None
 
 
-def test_recorded_chains_are_as_many_or_none():
+def test_recorded_chains_are_used_only_if_there_are_enough():
   chains = [Chain(PROBLEM, RIGHT.steps), Chain(OTHER, ('2 + 2 = 4',))]
   assert policy.recorded(chains, [PROBLEM, OTHER], 2) is None
   ((one,),) = policy.recorded(chains * 2, [OTHER], 1)
@@ -122,7 +122,9 @@ def test_problems_without_a_known_answer_are_left_out():
 def test_the_likelihood_of_the_solver_has_a_closed_form():
   """Without misconceptions a step is right with 1 - slip, else one of nine."""
   slip = 0.1
-  config = dict(wrong_facts=0.0, use_wrong=0.5, slip=slip, operations=2)
+  config = arithmetic.ArithmeticConfig(
+    wrong_facts=0.0, use_wrong=0.5, slip=slip, operations=2
+  )
   chains = [Chain(PROBLEM, RIGHT.steps), Chain(PROBLEM, WRONG.steps)]
   right, wrong = math.log(1 - slip), math.log(slip / 9)
   found = policy.solver_log_likelihood(config, chains)
@@ -136,7 +138,7 @@ def test_the_likelihood_of_the_solver_is_minus_its_entropy_in_the_mean():
   samples = 50
   results = arithmetic.sample_results(solver, problems, samples, seed=0)
   chains = arithmetic.to_chains(config, problems, results)
-  sums = policy.solver_log_likelihood(vars(config), chains) / len(chains)
+  sums = policy.solver_log_likelihood(config, chains) / len(chains)
   logs = np.log(solver)
   means = (solver * logs).sum(-1)
   spread = (solver * logs**2).sum(-1) - means**2

@@ -1,4 +1,4 @@
-"""What evaluation takes of a set when it may not take all of it."""
+"""The problems that an evaluation takes when it may not take all."""
 
 from prm_jax.data.chains import Chain
 from prm_jax.evals.prm import some_problems

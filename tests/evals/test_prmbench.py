@@ -1,4 +1,4 @@
-"""PRMBench's counts by hand."""
+"""PRMBench's numbers worked out by hand."""
 
 import numpy as np
 import pytest

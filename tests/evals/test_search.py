@@ -1,4 +1,4 @@
-"""What a search found and took, by hand."""
+"""The section on accuracy and cost of a search, by hand."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ def test_the_section_by_hand():
   ]
   got = search.search_section(chains, ['no step'], resamples=200)
   assert got['problems'] == 4 and got['failed'] == 1
-  # The failed one is wrong, and did not end; its cost nobody knows.
+  # The failed problem counts as wrong and not ended; its cost is unknown.
   assert got['accuracy']['mean'] == 1 / 4
   assert got['answers_known'] == 4
   assert got['ended'] == 2 / 4
@@ -37,14 +37,14 @@ def test_the_section_by_hand():
   assert got['failures'] == {'no step': 1}
 
 
-def test_written_chains_say_no_seconds():
+def test_cost_has_no_seconds_if_a_chain_has_none():
   quiet = [chosen('a'), chosen('b')]
   del quiet[1].meta['search']['ledger']['seconds']
   got = search.search_section(quiet)
   assert tuple(got['cost']) == search.COSTS[:-1]
 
 
-def test_flops_of_all_are_said_where_all_are_known():
+def test_total_flops_need_the_flops_of_every_model():
   def cost(scores=(0.9,), **ledgers):
     each = [
       chosen(str(i), True, scores, policy_flops=policy, prm_flops=prm)
@@ -54,29 +54,29 @@ def test_flops_of_all_are_said_where_all_are_known():
 
   assert 'flops' not in cost(flops=[(3e6, 0), (2e6, 0)])
   assert 'flops' not in cost(flops=[(0, 1e6), (0, 1e6)])
-  # All of the second was read before.
+  # The PRM had the second chain in its cache.
   assert cost(flops=[(3e6, 1e6), (2e6, 0)])['flops']['mean'] == 3e6
-  # Nobody asked a PRM.
+  # No PRM was asked.
   assert cost((None,), flops=[(3e6, 0), (1e6, 0)])['flops']['mean'] == 2e6
 
 
-def test_answers_that_nobody_knows_are_no_errors():
+def test_unknown_answers_are_not_errors():
   got = search.search_section([chosen('a', None)], ['no step'])
   assert got['accuracy'] is None and got['answers_known'] == 0
   mixed = search.search_section([chosen('a', None), chosen('b', True)])
   assert mixed['accuracy']['mean'] == 1 and mixed['answers_known'] == 1
-  # The truth is known, the comparison took too long: not right.
+  # The truth is known, but the comparison took too long: that is not right.
   undecided = dataclasses.replace(chosen('a', True), outcome=None)
-  assert search.rightness(undecided) == 0
+  assert search.correctness(undecided) == 0
 
 
-def test_all_failed_is_a_section_too():
+def test_a_search_whose_problems_all_failed():
   got = search.search_section([], ['a', 'b', 'b'])
   assert got['failures'] == {'b': 2, 'a': 1}
   assert got['cost'] == {} and got['ended'] == 0
 
 
-def test_chains_of_other_jobs_are_refused():
+def test_chains_of_other_jobs_are_rejected():
   with pytest.raises(UserError, match='no problems'):
     search.search_section([])
   other = chosen('a')

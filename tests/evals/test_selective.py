@@ -1,4 +1,4 @@
-"""Selective prediction: closed forms, and the guarantee over many draws."""
+"""Selective prediction: closed forms, and its guarantee over many draws."""
 
 import math
 
@@ -6,21 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from prm_jax.evals import selective
 from prm_jax.runtime.errors import UserError
-
-
-def binomial_cdf(k, n, p):
-  return sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1))
 
 
 @given(st.integers(0, 60), st.integers(1, 60), st.sampled_from([0.9, 0.95]))
 def test_bound_solves_its_own_equation(errors, more, confidence):
   answered = errors + more
   bound = selective.error_bound(errors, answered, confidence)
-  # At the bound as few errors come with probability 1 - confidence.
-  tail = binomial_cdf(errors, answered, bound)
+  # At the bound, so few errors occur with probability 1 - confidence.
+  tail = stats.binom.cdf(errors, answered, bound)
   assert tail == pytest.approx(1 - confidence, rel=1e-6)
   none = selective.error_bound(0, answered, confidence)
   assert none == pytest.approx(1 - (1 - confidence) ** (1 / answered))
@@ -51,7 +48,7 @@ def test_platt_satisfies_its_equations():
   assert [off.sum(), (off * x).sum()] == pytest.approx([0, 0], abs=1e-9)
 
 
-def test_platt_where_scores_say_nothing_or_the_contrary():
+def test_platt_of_uninformative_or_reversed_scores_has_slope_0():
   right = np.array([True, True, True, False])
   base = np.mean([0.8, 0.8, 0.8, 1 / 3])  # Platt's targets
   for scores in ([0.5] * 4, [0.1, 0.2, 0.3, 0.9]):
@@ -60,7 +57,7 @@ def test_platt_where_scores_say_nothing_or_the_contrary():
     assert offset == pytest.approx(math.log(base / (1 - base)))
 
 
-def test_log_products_are_taken_as_they_are():
+def test_log_products_are_used_without_a_logit():
   rng = np.random.default_rng(0)
   scores = -rng.exponential(2, 5000)
   right = rng.random(5000) < 1 / (1 + np.exp(-(scores + 2)))
@@ -124,7 +121,7 @@ def test_perfect_scores_answer_all_that_is_right():
   assert strict.threshold is None and strict.bound is None
 
 
-def test_what_has_no_answer_is_not_answered():
+def test_problems_without_an_answer_are_not_answered():
   scores, right = calibrated(np.random.default_rng(0), 600)
   scores[::3], right[::3] = -np.inf, False
   found = selective.choose(scores, right, 0.3)
@@ -166,7 +163,7 @@ def test_nothing_to_answer():
   assert got['coverage'] == [] and got['aurc'] is None
 
 
-def test_refusals():
+def test_bad_scores_and_rates_are_rejected():
   scores, right = np.array([0.5, np.nan]), np.array([True, False])
   with pytest.raises(UserError, match='problem 1 has the chain score nan'):
     selective.choose(scores, right, 0.1)

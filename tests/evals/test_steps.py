@@ -1,4 +1,4 @@
-"""Padding and the checks at the entrance of step-level evaluations."""
+"""Padding, and the checks before step-level evaluations."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_pad_keeps_unknown_labels_in_their_place():
   )
 
 
-def test_scores_behind_the_mask_are_never_looked_at():
+def test_scores_outside_the_mask_are_ignored():
   scores, mask = steps.check_scores([[0.5, 0.25], [1, np.nan]], MASK)
   np.testing.assert_array_equal(scores, [[0.5, 0.25], [1, 0]])
   np.testing.assert_array_equal(mask, MASK)
@@ -96,7 +96,7 @@ def test_until_first_error_by_hand():
     ),
   ],
 )
-def test_refusals_name_the_fault(call, message):
+def test_errors_name_the_fault(call, message):
   with pytest.raises(UserError, match=message) as info:
     call()
   assert '\n' not in str(info.value)

@@ -1,4 +1,4 @@
-"""Chains longer than the model's window: what was not read has no score."""
+"""Chains longer than the model's window, whose last steps have no score."""
 
 import itertools
 import json
@@ -88,7 +88,7 @@ def test_a_chain_that_was_cut_loses_to_every_chain_that_was_read():
   assert curve['weighted_vote']['mean'] == [1.0]
 
 
-def test_what_is_learned_of_outcomes_is_not_asked_of_cut_chains():
+def test_outcome_targets_of_cut_chains_are_not_evaluated():
   chains = [labelled(2, outcome=True), labelled(2, 0, outcome=False)]
   outcome = TargetConfig('outcome')
   scores = [np.array([0.5, 0.8]), np.array([0.9])]
@@ -102,14 +102,14 @@ def test_what_is_learned_of_outcomes_is_not_asked_of_cut_chains():
 
 
 def test_a_score_that_is_nan_has_no_auc():
-  """Ranked, it would be above or below all others by luck."""
+  """Its rank would be arbitrary."""
   chains = [labelled(2, 1)]
   found = prm.dev_metrics(chains, [np.array([np.nan, 0.1])], TargetConfig())
   assert np.isnan(found['eval/auc']) and np.isnan(found['eval/brier'])
 
 
 def test_a_verdict_needs_steps_that_were_read():
-  """A cut chain is flagged in what was read, or undecided: never right."""
+  """A cut chain is flagged in a step that was read, or else undecided."""
   chains = [
     labelled(4, 1),
     labelled(4, 3),

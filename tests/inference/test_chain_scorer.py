@@ -1,4 +1,4 @@
-"""Whole chains scored in one call: as one by one, in any company."""
+"""Tests that chains scored in one call get the scores of each alone."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from prm_jax.inference.protocols import Scoring
 from tests.shared.tiny_trees import FORMAT, make_scorer, some_chains
 
 
-def test_scores_are_those_of_each_alone():
+def test_scores_equal_those_of_each_chain_alone():
   scorer = make_scorer()
   chains = some_chains(20)
   found = ChainScorer(scorer).score([Scoring(*chain) for chain in chains])
@@ -19,7 +19,7 @@ def test_scores_are_those_of_each_alone():
     assert scored.flops > 0
 
 
-def test_what_does_not_fit_harms_no_other():
+def test_a_chain_that_does_not_fit_spoils_no_other():
   scorer = make_scorer()
   fits = Scoring('x', ('1 + 2 = 3',))
   long = Scoring('x', ('a', 'b' * FORMAT.max_length))

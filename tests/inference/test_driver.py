@@ -1,44 +1,16 @@
-"""The driver: who is asked what together, what ends how, what it costs."""
+"""Tests the driver: rounds of questions, costs and failures of items."""
 
 import random
 
 import pytest
 
 from prm_jax.data.chains import Chain, StepLabel
-from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.inference.driver import CannotDo, Cost, Models, drive
 from prm_jax.inference.grading import is_right
 from prm_jax.inference.protocols import CannotAsk, Question, Reply, Request
-from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.labels.labelling import alone
 from prm_jax.runtime.errors import UserError
-
-SOLVER = SolverPolicy(ArithmeticConfig())
-PROBLEMS = [f'mod 10 : {i} + 4 * {i} - 7' for i in range(10)]
-
-
-class Counting:
-  """The solver, remembering what was asked of it together.
-
-  Every `loses`-th request cannot be answered, and none after `gives_up` rounds.
-  """
-
-  name = 'counting'
-
-  def __init__(self, loses=0, gives_up=0):
-    self.rounds, self.loses, self.count = [], loses, 0
-    self.gives_up = gives_up
-
-  def complete(self, requests):
-    if self.gives_up and len(self.rounds) == self.gives_up:
-      raise UserError('the server\nis gone')
-    self.rounds.append(len(requests))
-    answers = SOLVER.complete(requests)
-    for i in range(len(requests)):
-      self.count += 1
-      if self.loses and self.count % self.loses == 0:
-        answers[i] = [None] * len(answers[i])
-    return answers
+from tests.shared.counting_policy import PROBLEMS, SOLVER, Counting
 
 
 class Parrot:
@@ -51,10 +23,7 @@ class Parrot:
 
 
 def work(index, rounds=None):
-  """Writes a chain step by step, each drawn from three; labels by its value.
-
-  A value is the share of the three that the solver ends right with.
-  """
+  """Writes a chain step by step, and labels it by three rollouts each."""
   problem = PROBLEMS[index]
   steps, labels = (), []
   while len(steps) < (rounds or 3):
@@ -81,7 +50,7 @@ def outcome(count=10, policy=None, concurrent=3, indices=None, **limits):
   return {e.index: e._replace(cost=e.cost._replace(seconds=0)) for e in ends}
 
 
-def test_company_and_order_change_nothing():
+def test_results_depend_on_neither_order_nor_concurrency():
   expected = outcome(concurrent=1)
   assert len(expected) == 10
   order = list(range(10))
@@ -90,19 +59,19 @@ def test_company_and_order_change_nothing():
     assert outcome(concurrent=concurrent, indices=order) == expected
 
 
-def test_what_waits_together_is_asked_together():
+def test_items_that_wait_are_asked_in_one_round():
   policy = Counting()
   outcome(9, policy, concurrent=9)
   # Of nine items three need one round, three need two and three need three.
   assert policy.rounds == [18, 12, 6]
   policy = Counting()
   outcome(4, policy, concurrent=2)
-  # Items 0 and 1; then 2 in the place of 0, then 3 in that of 1, of one round.
+  # Items 0 and 1; then 2 instead of 0, then 3 instead of 1, with one round.
   assert policy.rounds == [4, 4, 4, 2]
 
 
-def test_a_round_is_bounded():
-  """In samples: each item wants four of two requests."""
+def test_a_round_has_at_most_as_many_samples_as_allowed():
+  """Each item asks for four samples, in two requests."""
   rounds = []
 
   class Bounded(Counting):
@@ -121,12 +90,12 @@ def test_a_round_is_bounded():
   )
   order = [e.index for e in ends]
   assert max(rounds) == 8 and sum(rounds) == 4 * (3 * 1 + 3 * 2 + 3 * 3)
-  # Somebody looks before each of them.
+  # `between` was called before each round.
   assert looks == list(range(len(rounds)))
-  # The first that begin are the first that end.
+  # The items that begin first end first.
   assert sorted(order[:4]) == [0, 1, 2, 3]
   assert outcome(concurrent=9) == outcome(concurrent=9, at_once=10)
-  # One that wants more is alone.
+  # An item that asks for more than a round allows is asked alone.
   rounds.clear()
   list(
     drive([0, 1], lambda i: alone(work(i, 1)), Models(Bounded()), 2, at_once=1)
@@ -134,7 +103,7 @@ def test_a_round_is_bounded():
   assert rounds == [4, 4]
 
 
-def test_costs_are_each_items_own():
+def test_an_item_is_charged_its_own_costs():
   ended = outcome(concurrent=4)[1]
   # Two rounds of one step (six tokens) and three whole completions.
   written = sum(
@@ -152,7 +121,7 @@ def test_costs_are_each_items_own():
   assert ended.cost.lost == 0
 
 
-def test_what_fails_fails_alone():
+def test_a_failing_item_fails_alone():
   found = outcome(policy=Counting(loses=5), concurrent=2)
   assert len(found) == 10
   failed = [e for e in found.values() if e.failed]
@@ -167,7 +136,7 @@ def test_what_fails_fails_alone():
       assert each == whole[i]
 
 
-def test_what_cannot_be_asked_fails_alone():
+def test_a_refused_request_fails_its_item_alone():
   class Refusing(Counting):
     def complete(self, requests):
       refused = {r: f'no {r.key}' for r in requests if r.key.endswith('1/b')}
@@ -175,19 +144,19 @@ def test_what_cannot_be_asked_fails_alone():
         raise CannotAsk(refused)
       return super().complete(requests)
 
-  # Items ask for /0/, then for /1/ where they have two steps, then for /2/.
+  # Items with two or three steps ask with a key of /1/b, which is refused.
   found, whole = outcome(policy=Refusing(), concurrent=4), outcome()
   for i, each in found.items():
     if i % 3:
       assert each.failed == f'no {i}/1/b'
-      # It is the same whenever it is tried.
+      # Trying again would give the same.
       assert not each.open and not each.chains
       assert each.cost.calls == 4
     else:
       assert each == whole[i]
 
 
-def test_work_may_go_on_without_what_cannot_be_asked():
+def test_an_item_may_continue_after_a_refused_request():
   class Refusing(Counting):
     def complete(self, requests):
       if refused := {r: 'no' for r in requests if r.key == 'k'}:
@@ -205,11 +174,11 @@ def test_work_may_go_on_without_what_cannot_be_asked():
   assert len(ended.chains) == 1 and not ended.failed
 
 
-def test_when_a_model_gives_up_what_is_in_flight_is_ended_first():
+def test_items_in_flight_end_before_a_model_failure_is_raised():
   found = []
 
   def keeping(index):
-    """Has its steps so far; item 1 wants them all, and item 2 asks again."""
+    """Returns its steps so far; but item 1 fails and item 2 asks again."""
     steps = ()
     for n in range(3):
       try:
@@ -237,7 +206,7 @@ def test_when_a_model_gives_up_what_is_in_flight_is_ended_first():
   assert [each.cost.calls for each in found] == [2, 2, 0]
 
 
-def test_a_defect_is_told_with_its_item():
+def test_a_defect_is_raised_with_its_item():
   def broken(index):
     yield [Request(PROBLEMS[index], (), 'k', 1)]
     raise ZeroDivisionError(index)

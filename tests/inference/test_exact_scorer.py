@@ -1,4 +1,4 @@
-"""The perfect PRM says what the domain's own functions say."""
+"""Tests the exact scorer against the domain's own functions."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def scores(kind, requests):
   return [scored.scores for (scored,) in answers]
 
 
-def test_values_are_those_of_the_prefixes():
+def test_values_are_the_exact_prefix_values():
   values = arithmetic.prefix_values(SOLVER, PROBLEMS, CONFIG.modulus)
   expected = arithmetic.chain_values(values, RESULTS).reshape(-1, 4)
   said = scores('value', [Scoring(c.problem, c.steps) for c in CHAINS])
@@ -51,7 +51,7 @@ def test_steps_are_checked_as_the_verifier_does():
   assert each == tuple(map(float, checked)) == (0.0, 0.0)
 
 
-def test_what_is_no_step_has_no_value():
+def test_an_unreadable_step_has_no_value():
   problem = 'mod 7 : 3 + 4 * 2'
   # No result, one beyond the modulus, and more steps than operations.
   steps = ('so what', '3 + 4 = 9', '0 * 2 = 0')
@@ -60,10 +60,10 @@ def test_what_is_no_step_has_no_value():
   assert scores('value', [Scoring(problem, right)])[0][-1] == 1.0
 
 
-def test_what_it_cannot_know():
+def test_unknown_kinds_and_other_moduli_are_refused():
   with pytest.raises(UserError, match="exact scorer of 'truth': expected one"):
     ExactScorer(CONFIG, 'truth')
-  with pytest.raises(UserError, match=r'modulo 10, the exact values .* 7;'):
+  with pytest.raises(UserError, match=r'modulo 10, but the exact .* 7;'):
     scores('value', [Scoring('mod 10 : 1 + 1', ('1 + 1 = 2',))])
   with pytest.raises(UserError, match='no problem of the arithmetic domain'):
     scores('steps', [Scoring('what?', ('1 + 1 = 2',))])

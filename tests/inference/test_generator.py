@@ -1,8 +1,7 @@
-"""The Generator as a policy: text in, whole steps out, on any mesh."""
+"""Tests the Generator as a policy: text in, whole steps out, on any mesh."""
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 import tokenizers
@@ -18,27 +17,20 @@ from prm_jax.data.tokenizer import (
 )
 from prm_jax.inference.generator import Generator, read_steps, special_ids
 from prm_jax.inference.protocols import CannotAsk, Request
-from prm_jax.inference.sampler import SamplingConfig
-from prm_jax.models import TransformerConfig, init_params
 from prm_jax.runtime.errors import UserError
 from tests.shared.command_line import run_module
+from tests.shared.tiny_generator import (
+  FORMAT,
+  MODEL,
+  PROBLEM,
+  SAMPLING,
+  make_generator,
+)
 from tests.shared.tiny_sampling import one_device
 
 pytestmark = pytest.mark.once
 
-FORMAT = make_format('arithmetic', 48)
-MODEL = TransformerConfig(
-  vocab_size=110, d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=24
-)
-SAMPLING = SamplingConfig(slots=4, max_tokens=24)
-PROBLEM = 'mod 10 : 1 + 2 * 3'
 STEP = FORMAT.tokenizer.encode('1 + 2 = 3')
-
-
-def make_generator(seed=3, **changes):
-  sampling = dataclasses.replace(SAMPLING, **changes)
-  params = jax.jit(init_params, static_argnums=1)(jax.random.key(0), MODEL)
-  return Generator(params, MODEL, FORMAT, one_device(), sampling, seed, 'tiny')
 
 
 @pytest.fixture(scope='module')
@@ -67,7 +59,7 @@ def test_steps_of_ids(ids, steps, finished):
   assert found == (('1 + 2 = 3',) * steps, finished)
 
 
-def test_what_has_no_tokens_cannot_be_asked(generator):
+def test_text_without_tokens_is_refused(generator):
   good = Request(PROBLEM, (), 'good', 1)
   bad = Request(PROBLEM, ('7 times 3 = 1',), 'bad', 1)
   with pytest.raises(CannotAsk, match="'times' is not a word") as raised:
@@ -76,7 +68,7 @@ def test_what_has_no_tokens_cannot_be_asked(generator):
 
 
 def lines_of_text():
-  """A byte-level tokenizer with a token of two line feeds, and its format."""
+  """Returns a format whose tokenizer has a token of two line feeds."""
   alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
   vocabulary = {t: i for i, t in enumerate([*alphabet, 'ĊĊ'])}
   backend = tokenizers.Tokenizer(models.BPE(vocabulary, [('Ċ', 'Ċ')]))
@@ -96,7 +88,7 @@ def lines_of_text():
     ('a b\nc<|end|>', ('a b', 'c'), True),
     ('  a\n', ('a',), False),
     ('a\n \nc\n<|end|>', ('a',), False),
-    # A token of two line feeds is no separator, nor is it text of a step.
+    # A token of two line feeds is neither a separator nor part of a step.
     ('a\n\nb\n<|end|>', ('a  b',), True),
     ('\n\n\n<|end|>', (), False),
   ],
@@ -110,7 +102,7 @@ def test_steps_that_are_lines_of_text(text, steps, finished):
     assert fmt.separator[0] not in fmt.encode_step(step, True)[:-1]
 
 
-def test_bytes_that_are_no_text_are_read():
+def test_bytes_that_are_no_utf_8_are_replaced():
   fmt = make_format('bytes', 48)
   ids = [*fmt.tokenizer.encode('ä')[:1], STEP_END, PROBLEM_END]
   steps, finished = read_steps(fmt, special_ids(fmt), ids)
@@ -118,7 +110,7 @@ def test_bytes_that_are_no_text_are_read():
 
 
 def test_a_window_that_ends_within_the_first_step_is_no_room(generator):
-  # Not even a token fits behind the last of these.
+  # After the last of these steps not even one token fits.
   steps = ('1 + 2 = 3',) * 6
   seen = set()
   for i in range(len(steps) + 1):
@@ -128,13 +120,13 @@ def test_a_window_that_ends_within_the_first_step_is_no_room(generator):
     for each in found:
       assert not each.no_room or (not each.steps and not each.finished)
       assert not each.no_room or each.tokens == max(0, room)
-      # What reached the sampling's own limit is a failure of the policy.
+      # A completion that reached max_tokens had room.
       assert not each.no_room or each.tokens < SAMPLING.max_tokens
       seen.add(each.no_room)
   assert all(each.no_room for each in found) and seen == {True, False}
 
 
-def test_completions_are_what_was_written(generator):
+def test_completions_match_the_sampled_ids(generator):
   requests = [
     Request(PROBLEM, (), 'a', 6),
     Request(PROBLEM, ('1 + 2 = 3',), 'b', 5, max_steps=1),
@@ -151,18 +143,18 @@ def test_completions_are_what_was_written(generator):
     for step in completion.steps:
       assert FORMAT.encode_step(step, True)
   assert all(len(c.steps) <= 1 for c in found[1])
-  # The second request's prompt begins with the first's.
+  # The second request's prompt begins with the first's, so it is read for both.
   prompt = len(generator.encode(requests[1]))
   read = [c.prompt_tokens for each in found for c in each]
   assert read == [0] * 6 + [prompt] + [0] * 4
 
 
-def test_keys_numbers_and_seeds_name_a_sample(generator):
+def test_key_number_and_seed_determine_a_sample(generator):
   request = Request(PROBLEM, (), 'a', 8)
   expected = generator.complete([request])[0]
 
   def same(found, expected):
-    """All but who was the first to read the prompt."""
+    """Compares all but the costs, which the first reader of a prompt bears."""
     paid = dict(prompt_tokens=0, logprob=0, flops=0)
     return [c._replace(**paid) for c in found] == [
       c._replace(**paid) for c in expected
@@ -178,7 +170,7 @@ def test_keys_numbers_and_seeds_name_a_sample(generator):
   assert seeded.name != generator.name
 
 
-def test_the_name_says_what_changes_samples(generator):
+def test_the_name_holds_all_that_changes_samples(generator):
   assert generator.name == make_generator(slots=8).name
   assert generator.name.startswith('tiny,temperature=1.0,top_k=0,')
   assert generator.name != make_generator(top_k=5).name
@@ -199,7 +191,7 @@ def test_a_reward_models_format_is_refused():
 
 
 @pytest.mark.slow
-def test_any_mesh_writes_the_same():
+def test_every_mesh_samples_the_same():
   found = run_module('tests.shared.sample_on_devices')
   one = found.pop('1,1,1')
   assert sum(map(len, one['tokens'])) > 150
@@ -208,7 +200,7 @@ def test_any_mesh_writes_the_same():
     np.testing.assert_allclose(
       result['logprobs'], one['logprobs'], rtol=0, atol=1e-5
     )
-    # No weight, no cache and no new key: at most logits and what is written.
+    # Only arrays of at most two dimensions are gathered: no weights, no cache.
     assert all(shape.count(',') <= 1 for shape in result['gathered'])
   # [B, K, S, H]: rows over replica x fsdp, two key heads over model.
   assert {name: each['cache'] for name, each in found.items()} == {

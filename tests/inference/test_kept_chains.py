@@ -1,4 +1,4 @@
-"""Chains that are gone on from: copied, not read again, and the same."""
+"""Tests the cache of chains: nothing is read twice, and results are equal."""
 
 import dataclasses
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from prm_jax.inference.generator import Generator, writing_flops
-from prm_jax.inference.kept_chains import pieces_of
+from prm_jax.inference.kept_chains import split_pieces
 from prm_jax.inference.protocols import Request
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.inference.writer import Job
 from prm_jax.models import chain_flops
 from prm_jax.runtime.errors import UserError
-from tests.inference.test_generator import FORMAT, PROBLEM, make_generator
-from tests.inference.test_generator import MODEL as GENERATOR_MODEL
+from tests.shared.tiny_generator import FORMAT, PROBLEM, make_generator
+from tests.shared.tiny_generator import MODEL as GENERATOR_MODEL
 from tests.shared.tiny_sampling import MODEL, STOPS, make_writer, some_jobs
 
 pytestmark = pytest.mark.once
@@ -32,7 +32,7 @@ def same(found, expected):
 
 
 def prompts(count):
-  """Jobs for a step each, their ids ended as a prompt's are."""
+  """Returns jobs of one step, whose ids end as prompts do."""
   return [
     job._replace(ids=(*job.ids, STOPS.separator), max_steps=1)
     for job in some_jobs(count)
@@ -40,7 +40,7 @@ def prompts(count):
 
 
 def grow(jobs, written, width=2):
-  """Beams: those that ended a step, `width` new steps for each."""
+  """Returns `width` jobs for the next step of every job that ended one."""
   return [
     Job((*job.ids, *w.tokens.tolist()), 1000 * n + k, 1)
     for n, (job, w) in enumerate(zip(jobs, written, strict=True))
@@ -49,13 +49,13 @@ def grow(jobs, written, width=2):
   ]
 
 
-def test_more_than_there_is_memory_for_is_refused():
+def test_a_cache_larger_than_memory_is_refused():
   with pytest.raises(UserError, match=r'sampling\.kept=1000000000: .* GB'):
     kept(10**9)
 
 
 @pytest.mark.parametrize('rows', [1, 3, 64])
-def test_beams_are_what_they_are_without(rows):
+def test_beams_are_the_same_with_and_without_a_cache(rows):
   plain, writer, jobs = make_writer(PLAIN), kept(rows), prompts(9)
   depths = 0
   while jobs and depths < 4:
@@ -69,8 +69,8 @@ def test_beams_are_what_they_are_without(rows):
   assert depths == 4
 
 
-def test_what_went_is_read_again():
-  """Two chains of 40 tokens in turn, room for one and a half."""
+def test_dropped_entries_are_read_again():
+  """Two chains of 40 tokens take turns in a cache of 64 tokens."""
   writer = kept(1, max_tokens=4)
   a, b = (Job((*[token] * 39, STOPS.separator), 0, 1) for token in (5, 6))
   read = [writer.write([job])[0].prompt_tokens for job in (a, a, b, b, a, a)]
@@ -79,7 +79,7 @@ def test_what_went_is_read_again():
   assert writer.write([a])[0].prompt_tokens == 40
 
 
-def test_every_prefix_that_ends_a_step_is_kept():
+def test_every_prefix_that_ends_a_step_is_cached():
   writer = kept(8, max_tokens=30)
   jobs = [job._replace(max_steps=3) for job in prompts(12)]
   written = writer.write(jobs)
@@ -95,13 +95,13 @@ def test_every_prefix_that_ends_a_step_is_kept():
     found,
     make_writer(dataclasses.replace(PLAIN, max_tokens=30)).write(prefixes),
   )
-  # A step that was not written by it: that one is read, not what is before.
+  # Of a step from elsewhere only the step itself is read.
   before = prefixes[-1].ids
   (w,) = writer.write([Job((*before, 7, 8, 9, STOPS.separator), 0)])
   assert (w.prompt_tokens, w.kept) == (5, len(before) - 1)
 
 
-def test_programs_are_few():
+def test_few_programs_are_compiled():
   writer, jobs = kept(16), prompts(20)
   for _ in range(6):
     jobs = grow(jobs, writer.write(jobs), 3)[:20]
@@ -112,14 +112,14 @@ def test_programs_are_few():
 
 
 def test_pieces_by_hand():
-  assert pieces_of((), STOPS) == []
-  assert pieces_of((1, 5), STOPS) == [(1, 5)]
+  assert split_pieces((), STOPS) == []
+  assert split_pieces((1, 5), STOPS) == [(1, 5)]
   ids = (1, 5, 3, 7, 8, 2, 2, 9, 2)
-  assert pieces_of(ids, STOPS) == [(1, 5), (3, 7, 8), (2,), (2, 9), (2,)]
+  assert split_pieces(ids, STOPS) == [(1, 5), (3, 7, 8), (2,), (2, 9), (2,)]
 
 
 def test_flops_of_a_completion():
-  """Reading, then writing: each token is paid for once."""
+  """Each token is counted once: when it is read or when it is written."""
   generator: Generator = make_generator(kept=8)
   first = Request(PROBLEM, (), 'a', 3, max_steps=1)
   (found,) = generator.complete([first])
@@ -132,11 +132,11 @@ def test_flops_of_a_completion():
   expected = [written(prompt, c.tokens) for c in found]
   expected[0] += chain_flops(GENERATOR_MODEL, 0, prompt - 1)
   assert [c.flops for c in found] == pytest.approx(expected)
-  # A step after the prompt, which is kept: the step alone is read.
+  # The prompt is cached, so that only the step after it is read.
   second = Request(PROBLEM, ('1 + 2 = 3',), 'b', 1, max_steps=1)
   ((after,),) = generator.complete([second])
   step = len(FORMAT.encode_step('1 + 2 = 3', True))
-  assert after.prompt_tokens == step + 1  # what ended the prompt included
+  assert after.prompt_tokens == step + 1  # with the token that ended the prompt
   assert after.flops == pytest.approx(
     written(prompt + step, after.tokens)
     + chain_flops(GENERATOR_MODEL, prompt - 1, step)
@@ -151,6 +151,6 @@ def test_flops_of_a_completion():
   assert again.logprob == pytest.approx(after.logprob, abs=1e-5)
 
 
-def test_nothing_is_read_where_nothing_is_written():
+def test_a_sample_without_room_costs_nothing():
   (w,) = make_writer(PLAIN, max_length=8).write([Job((5,) * 8, 0)])
   assert writing_flops(MODEL, 8, w) == 0

@@ -1,12 +1,9 @@
-"""Published PRMs: the numbers of their authors' own code.
+"""Tests published PRMs against ids and scores of their authors' own code.
 
-tests/inference/golden holds ids and scores that torch and transformers made
-(tests/parity/make_published_golden.py); tests/parity makes them anew where
-torch is installed.
+tests/parity compares with that code itself if torch is installed.
 """
 
 import json
-import pathlib
 
 import numpy as np
 import pytest
@@ -16,13 +13,11 @@ import prm_jax
 from prm_jax.inference.published import LM_STYLES, open_published
 from prm_jax.runtime.errors import UserError
 from tests.shared import published_models
+from tests.shared.golden_scores import F32, chains, golden
 from tests.shared.published_models import STYLES, write_json, write_model
 
 pytestmark = pytest.mark.once
 
-GOLDEN = pathlib.Path(__file__).parent / 'golden'
-# float32 in another order of operations; scores are probabilities.
-F32 = {'rtol': 1e-4, 'atol': 1e-5}
 # bfloat16 keeps 8 bits: each rounding is off by up to 2**-9 of the value. About
 # 20 in a row (2 layers) add up to sqrt(20) * 2**-9 = 0.9% of the hidden state.
 # Logits are sums of size |w| |x| <= 14 here, and a probability moves by a
@@ -50,17 +45,8 @@ def scorers(folders):
   }
 
 
-def golden(style):
-  lines = (GOLDEN / f'{style}.jsonl').read_text().splitlines()
-  return [json.loads(line) for line in lines]
-
-
-def chains(style):
-  return [(record['problem'], record['steps']) for record in golden(style)]
-
-
 @pytest.mark.parametrize('style', STYLES)
-def test_ids_are_those_of_the_whole_text(scorers, style):
+def test_ids_equal_those_of_the_whole_text(scorers, style):
   for record in golden(style):
     encoding = scorers[style].format.encode(record['problem'], record['steps'])
     # A chat goes on after its last score; nothing else may be missing.
@@ -119,7 +105,7 @@ def test_no_array_is_as_large_as_the_vocabulary_but_the_embedding(
   assert scorer.params['head']['kernel'].shape[1] == scorer.head.outputs
 
 
-def test_length_is_the_models_or_what_was_asked_for(folders, scorers):
+def test_max_length_is_bounded_by_the_model(folders, scorers):
   longest = published_models.config_of('trl', 1)['max_position_embeddings']
   assert scorers['trl'].format.max_length == longest
   short = open_published(folders / 'trl', max_length=16)
@@ -151,7 +137,7 @@ def test_trl_without_a_bias_and_with_another_separator(folders, tmp_path):
   )
 
 
-def test_qwen_without_a_template_has_chatml(folders, scorers, tmp_path):
+def test_qwen_without_a_template_uses_chatml(folders, scorers, tmp_path):
   write_model('qwen_prm', tmp_path)
   (tmp_path / 'tokenizer_config.json').unlink()
   chain = chains('qwen_prm')[0]
@@ -161,7 +147,7 @@ def test_qwen_without_a_template_has_chatml(folders, scorers, tmp_path):
   )
 
 
-def test_a_template_file_goes_before_the_config(tmp_path):
+def test_a_template_file_is_preferred_to_the_config(tmp_path):
   write_model('qwen_prm', tmp_path)
   shorter = published_models.CHATML.replace('<|im_end|>\\n', '<|im_end|>')
   (tmp_path / 'chat_template.jinja').write_text(shorter)
@@ -260,7 +246,7 @@ def test_ids_beyond_the_embedding_are_refused(tmp_path):
     open_published(tmp_path)
 
 
-def test_step_and_style_where_they_mean_nothing(folders, tmp_path):
+def test_step_and_style_are_refused_if_they_do_not_apply(folders, tmp_path):
   with pytest.raises(UserError, match='so it has no step 3'):
     prm_jax.load(folders / 'trl', step=3)
   write_json(tmp_path / 'model.json', {})  # as a run leaves one
@@ -268,7 +254,7 @@ def test_step_and_style_where_they_mean_nothing(folders, tmp_path):
     prm_jax.load(tmp_path, style='trl', separator='.')
 
 
-def test_a_name_on_the_hub_is_no_workdir():
+def test_a_name_on_the_hub_is_not_taken_for_a_workdir():
   # Not a possible name, so that no network is asked.
   with pytest.raises(UserError, match='hf://a/b/c is neither in the cache'):
     prm_jax.load('hf://a/b/c')

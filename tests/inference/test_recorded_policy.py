@@ -1,4 +1,4 @@
-"""Recorded chains as a policy, and searches over them."""
+"""Tests recorded chains as a policy, and searches over them."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_sample_i_is_the_ith_chain():
   assert [done.steps for done in complete(policy, first=1)] == [second.steps]
 
 
-def test_what_the_job_left_out_is_lost():
+def test_chains_that_the_job_dropped_are_lost():
   policy = RecordedPolicy(
     [chain(n, id=f'a # b # {n}') for n in ('0', '2', '5')]
     + [chain('c', id='same text # 0'), chain('d', id='same text # 1')]
@@ -76,7 +76,7 @@ def test_step_by_step_is_the_whole_chain():
   assert (other.steps, other.finished) == (('c',), True)
 
 
-def test_what_was_not_recorded():
+def test_requests_beyond_the_recording_are_refused():
   policy = RecordedPolicy([chain('a', 'b'), chain('a', 'c')])
   assert 'no chain of this problem' in refusal(
     RecordedPolicy([chain('a', problem=OTHER)])
@@ -100,12 +100,12 @@ def test_others_are_answered_when_one_is_refused():
   assert list(refused.value.requests) == asked[1:]
 
 
-def test_only_chains_of_sampling_jobs():
+def test_chains_must_come_from_a_sampling_job():
   with pytest.raises(UserError, match="chain 'y' does not say its tokens"):
     RecordedPolicy([Chain(PROBLEM, ('a',), meta={'id': 'y'})])
 
 
-def test_names_say_which_chains():
+def test_the_name_identifies_the_chains():
   names = {RecordedPolicy([chain(step)]).name for step in ('a', 'a', 'b')}
   assert len(names) == 2
 
@@ -140,7 +140,7 @@ def searched(policy, tasks, method):
 @pytest.mark.parametrize(
   'method', [name for name in METHODS if METHODS[name].needs != 'branches']
 )
-def test_a_search_finds_what_it_would_with_the_policy(recorded, method):
+def test_a_search_of_the_recording_equals_one_with_the_policy(recorded, method):
   solver, tasks, replayed = recorded
   ours, theirs = (
     searched(policy, tasks, method) for policy in (replayed, solver)
@@ -161,9 +161,7 @@ def test_a_search_finds_what_it_would_with_the_policy(recorded, method):
 @pytest.mark.parametrize(
   'method', [name for name in METHODS if METHODS[name].needs != 'branches']
 )
-def test_of_more_than_was_recorded_what_is_there_is_chosen_from(
-  recorded, method
-):
+def test_a_search_for_more_chains_uses_the_recorded_ones(recorded, method):
   _, tasks, replayed = recorded
   found = list(run(tasks, replayed, ExactScorer(DOMAIN), method))
   twelve = searched(replayed, tasks, method)

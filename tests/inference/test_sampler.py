@@ -1,4 +1,4 @@
-"""Drawing tokens: filters, distributions, and where a slot stops."""
+"""Tests drawing of tokens: filters, distributions and limits of slots."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ def some_logits(rows, V):
 
 @pytest.mark.parametrize('V', [7, 110, 1000])
 @pytest.mark.parametrize('name', FILTERS)
-def test_filters_keep_what_sorting_keeps(name, V):
+def test_filters_keep_the_same_tokens_as_sorting(name, V):
   sampling, logits = FILTERS[name], some_logits(6, V)
   least = sampler.least_logit(logits / sampling.temperature, sampling)
   kept = logits / sampling.temperature >= least
@@ -35,7 +35,7 @@ def test_filters_keep_what_sorting_keeps(name, V):
 
 
 def test_thresholds_are_exact():
-  """Also of negative numbers, of zeros of both signs, and of ties."""
+  """Includes negative numbers, zeros of both signs, and ties."""
   x = jnp.array([[-5.0, 3.0, -0.0, 0.0, 3.0, -0.25, 0.25, -jnp.inf]])
   ones = jnp.ones_like(x)
   found = [
@@ -53,7 +53,7 @@ def draws_of(logits, sampling, count):
 
 @pytest.mark.parametrize('V', [2, 16, 17, 110])
 def test_tokens_are_drawn_by_their_probability(V):
-  """Whether V is a square, or one more, or anything else."""
+  """V is a square, one more than a square, or another number."""
   logits = some_logits(3, V)[2]
   probs = filter_by_sorting(logits.astype(np.float64), SamplingConfig())
   count = 40_000
@@ -63,14 +63,14 @@ def test_tokens_are_drawn_by_their_probability(V):
   assert (np.abs(found - count * probs) < allowed).all()
 
 
-def test_what_is_impossible_is_never_drawn():
+def test_impossible_tokens_are_never_drawn():
   logits = np.full(1000, -np.inf, np.float32)
   logits[[3, 500, 999]] = [0.0, 1.0, -1.0]
   found = set(draws_of(logits, SamplingConfig(), 5000).tolist())
   assert found == {3, 500, 999}
 
 
-def test_temperature_zero_takes_the_likeliest():
+def test_temperature_zero_takes_the_most_likely_token():
   logits = some_logits(6, 110)
   sampling = SamplingConfig(temperature=0)
   token = sampler.draw(logits, None, None, sampling)
@@ -92,7 +92,7 @@ def test_a_draw_depends_on_its_own_key_and_position_only():
   assert len({tuple(row) for row in moved}) > 6
 
 
-def test_where_slots_stop():
+def test_a_slot_stops_at_every_limit():
   sep, end = STOPS
   rows = {
     # token before, token now, tokens left, steps left -> tokens, steps left
@@ -131,5 +131,5 @@ def test_where_slots_stop():
   ],
 )
 def test_a_bad_value_is_named(name, value):
-  with pytest.raises(UserError, match=rf'sampling\.{name}={value}: expected'):
+  with pytest.raises(UserError, match=rf'^{name}={value}: expected'):
     dataclasses.replace(SamplingConfig(), **{name: value})

@@ -1,4 +1,4 @@
-"""Aggregates by hand, packing as a property, parts equal to the whole."""
+"""Tests aggregates by hand, packing by properties, and scores in parts."""
 
 import functools
 import math
@@ -49,7 +49,7 @@ def test_aggregate_by_hand(how, expected, asarray):
   actual = aggregate(asarray(SCORES), MASK, how)
   assert actual.dtype == np.float32
   np.testing.assert_allclose(actual, expected, rtol=1e-6)
-  # Any number of leading axes, none included; what is masked is not read.
+  # Any number of leading axes is allowed; masked scores are not read.
   np.testing.assert_allclose(
     aggregate(SCORES[0], MASK[0], how), expected[0], rtol=1e-6
   )
@@ -81,7 +81,7 @@ def test_scores_of_exactly_0():
   scores = np.array([[0.0, 1.0], [0.0, 0.5], [0.0, 0.0], [1e-30, 1.0]])
   mask = np.ones(scores.shape, bool)
   logs = np.asarray(aggregate(scores, mask, 'prod'))
-  # Finite, and in the order of what else is known of the chain.
+  # Finite, and ordered by the other steps.
   assert np.isfinite(logs).all()
   assert logs[3] > logs[0] > logs[1] > logs[2]
   for how in ('min', 'last', 'mean', 'sum', 'max'):
@@ -125,7 +125,7 @@ def test_rows_are_twice_as_long_where_that_pads_less():
 
 @st.composite
 def candidates(draw):
-  """(tokens, step_ends, numbers); no token is in two of them, none is 0."""
+  """Draws (tokens, step_ends, numbers); all tokens differ, and none is 0."""
   made, token = [], 1
   for lengths in draw(
     st.lists(
@@ -143,7 +143,7 @@ def candidates(draw):
 
 @settings(deadline=None)
 @given(candidates(), st.integers(0, 50), st.sampled_from([1, 3, 8]))
-def test_pack_rows_loses_and_mixes_nothing(made, first_position, multiple):
+def test_pack_rows_keeps_every_candidate_apart(made, first_position, multiple):
   rows, layout = pack_rows(made, first_position, multiple)
   B, T = rows.tokens.shape
   P = rows.step_ends.shape[1]
@@ -162,7 +162,7 @@ def test_pack_rows_loses_and_mixes_nothing(made, first_position, multiple):
     row_of, step_of = np.divmod(layout.slots[i, mask], P)
     b = row_of[0]
     assert (row_of == b).all()
-    # Every step is found by its slot: at its own last token.
+    # The slot of every step leads to the step's own last token.
     at = rows.step_ends[b, step_of]
     np.testing.assert_array_equal(rows.tokens[b, at], tokens[step_ends])
     start = at[-1] + 1 - len(tokens)
@@ -186,7 +186,7 @@ def test_pack_rows_loses_and_mixes_nothing(made, first_position, multiple):
 
 
 def test_the_longest_are_packed_first():
-  """44 + 20 and 40 + 24 fill two rows; in the order given it takes three."""
+  """44 + 20 and 40 + 24 fill two rows; the given order would take three."""
   made = [
     (np.ones(n, np.int32), np.array([n - 1], np.int32), np.zeros(n, bool))
     for n in (20, 40, 44, 24)
@@ -201,12 +201,17 @@ def test_the_longest_are_packed_first():
 
 @given(candidates())
 @settings(deadline=None)
-def test_no_two_rows_could_be_one(made):
-  """First fit leaves at most one row that is not more than half full."""
+def test_no_two_rows_could_be_merged(made):
+  """First fit leaves at most one row that is at most half full."""
   rows, _ = pack_rows(made, 0, 1)
   filled = (rows.segment_ids > 0).sum(1)
   filled = np.sort(filled[filled > 0])
   assert len(filled) < 2 or filled[0] + filled[1] > rows.tokens.shape[1]
+
+
+def test_a_mask_of_another_shape_is_refused():
+  with pytest.raises(AssertionError, match='aggregate: step_mask'):
+    aggregate(SCORES, MASK[:, :3], 'min')
 
 
 MODEL = TransformerConfig(50, 16, 1, 2, 1, 16)
@@ -225,7 +230,7 @@ def params():
 
 
 def some_rows(count, seed=0):
-  """`count` rows of 64 tokens, one candidate each."""
+  """Returns `count` rows of 64 tokens, with one candidate each."""
   rng = np.random.default_rng(seed)
   made = []
   for length in rng.integers(40, 65, count):
@@ -242,7 +247,7 @@ def scores_of(rows, prefix=None):
 
 @functools.cache
 def whole_scores():
-  """Six rows in one part."""
+  """Returns the scores of six rows computed in one part."""
   return scores_of(some_rows(6)[0])
 
 
@@ -267,7 +272,7 @@ def test_row_scores_are_the_head_at_every_step_end():
     (3, 16),  # a row alone is longer than a call may be
   ],
 )
-def test_parts_are_the_whole(monkeypatch, count, limit):
+def test_scores_in_parts_equal_those_of_the_whole(monkeypatch, count, limit):
   rows, _ = some_rows(6)
   assert rows.tokens.shape == (6, 64)
   expected = whole_scores()[:count]
@@ -289,3 +294,11 @@ def test_parts_share_the_prompt(monkeypatch):
   monkeypatch.setattr(score, 'MAX_TOKENS_PER_CALL', 2 * 64)
   actual = scores_of(rows, prefix).reshape(-1)[real]
   np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize('name', ['positions', 'segment_ids', 'numbers'])
+def test_rows_of_unequal_shapes_are_refused(name):
+  rows, _ = some_rows(2)
+  broken = rows._replace(**{name: getattr(rows, name)[:1]})
+  with pytest.raises(AssertionError, match=f'rows.{name}'):
+    scores_of(broken)

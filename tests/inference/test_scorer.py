@@ -1,4 +1,4 @@
-"""The Scorer: three ways to the same scores, few programs, clear refusals."""
+"""Tests the Scorer: equal scores in three ways, few programs, errors."""
 
 import functools
 
@@ -7,43 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.data.encoding import DoesNotFit, make_format
+from prm_jax.data.encoding import DoesNotFit
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.inference.loading import load
 from prm_jax.inference.score import aggregate
 from prm_jax.inference.scorer import Scorer
 from prm_jax.models import (
   HeadConfig,
-  TransformerConfig,
   forward,
   step_logits,
   step_probabilities,
 )
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.sharding import make_mesh
 from prm_jax.training.train_state import make_params
+from tests.shared.tiny_scorer import FORMAT, HEAD, MESH, MODEL, the_scorer
 
-FORMAT = make_format('bytes', 128)
-MODEL = TransformerConfig(FORMAT.tokenizer.vocab_size, 16, 2, 2, 1, 16)
-HEAD = HeadConfig('logit')
-MESH = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
 PROBLEM = 'seven times three'
-
-
-@functools.cache
-def the_scorer():
-  """One for all tests, so that each program is compiled once.
-
-  Its parameters are large enough for scores all over (0, 1).
-  """
-  rng = np.random.default_rng(0)
-  shapes = jax.eval_shape(
-    lambda key: make_params(key, MODEL, HEAD), jax.random.key(0)
-  )
-  params = jax.tree.map(
-    lambda x: jnp.asarray(0.7 * rng.normal(size=x.shape), jnp.float32), shapes
-  )
-  return Scorer(params, MODEL, HEAD, FORMAT, MESH)
 
 
 def words(rng, count, longest):
@@ -97,7 +76,7 @@ def test_a_stream_of_odd_lengths_compiles_few_programs():
   assert scorer.stats.padded_tokens < 2 * tokens
 
 
-def test_the_programs_that_are_counted_are_those_that_exist():
+def test_the_stats_count_the_compiled_programs():
   scorer = the_scorer()
   scorer.score(PROBLEM, ['a'])
   scorer.best_of_n(PROBLEM, [['a'], ['b', 'c']])
@@ -110,7 +89,7 @@ def test_the_programs_that_are_counted_are_those_that_exist():
   assert sum(compiled) == len(scorer.stats.programs)
 
 
-def test_three_ways_to_the_same_scores_in_the_order_given():
+def test_score_score_many_and_best_of_n_agree():
   scorer, rng = the_scorer(), np.random.default_rng(2)
   candidates = [some_steps(rng) for _ in range(6)]
   many = scorer.score_many([(PROBLEM, steps) for steps in candidates])
@@ -127,8 +106,8 @@ def test_three_ways_to_the_same_scores_in_the_order_given():
   assert flat.max() > 0.7
 
 
-def test_a_head_with_likelihood_scores_alike_in_all_ways():
-  """What it reads does not depend on packing or on the shared prompt."""
+def test_a_likelihood_head_scores_alike_in_all_ways():
+  """The likelihood depends on neither packing nor the shared prompt."""
   head = HeadConfig('two_class', likelihood=True)
   params = make_params(jax.random.key(0), MODEL, head)
   params['backbone'] = the_scorer().params['backbone']
@@ -146,7 +125,7 @@ def test_a_head_with_likelihood_scores_alike_in_all_ways():
 
 
 def test_score_many_of_many_problems_and_calls(monkeypatch):
-  """Length buckets and several calls are put back in order."""
+  """Scores from several length buckets and calls come in the given order."""
   monkeypatch.setattr(scorer_lib, 'CALL_FILL', 200)
   scorer, rng = the_scorer(), np.random.default_rng(3)
   chains = [(words(rng, 1, 40)[0], some_steps(rng)) for _ in range(12)]
@@ -157,7 +136,7 @@ def test_score_many_of_many_problems_and_calls(monkeypatch):
     np.testing.assert_allclose(scores, plain_scores(*chain), atol=1e-5)
 
 
-def test_score_many_of_nothing():
+def test_score_many_of_no_chains():
   assert the_scorer().score_many([]) == []
 
 
@@ -176,7 +155,7 @@ def test_a_score_does_not_depend_on_what_follows():
 
 
 @pytest.mark.parametrize('how', ['min', 'last', 'prod', 'max'])
-def test_best_of_n_picks_by_the_aggregate_named(how):
+def test_best_of_n_uses_the_given_aggregate(how):
   # Candidates of which each aggregate takes another one.
   scorer, rng = the_scorer(), np.random.default_rng(8)
   candidates = [some_steps(rng) for _ in range(6)]
@@ -217,7 +196,7 @@ def test_ties_go_to_the_first():
     scorer.params = params
 
 
-def test_the_best_may_stand_anywhere():
+def test_the_best_candidate_may_have_any_index():
   scorer, rng = the_scorer(), np.random.default_rng(6)
   candidates = [some_steps(rng) for _ in range(5)]
   best, chain_scores, _ = scorer.best_of_n(PROBLEM, candidates)
@@ -254,7 +233,7 @@ def test_the_best_may_stand_anywhere():
   ],
 )
 def test_refusals(call, message):
-  """One line each, and nothing is counted that was not computed."""
+  """Errors have one line, and the stats do not change."""
   scorer = the_scorer()
   before = (len(scorer.stats.programs), scorer.stats.tokens)
   with pytest.raises(UserError, match=message) as caught:
@@ -277,7 +256,7 @@ def test_load_without_a_run(tmp_path):
 
 
 def test_a_run_in_bfloat16(finished):
-  """Half the memory, nearly the same scores, and another name."""
+  """bfloat16 gives nearly the same scores under another name."""
   exact, rounded = load(finished), load(finished, dtype='bfloat16')
   kinds = {x.dtype for x in jax.tree.leaves(rounded.params['backbone'])}
   assert kinds == {jnp.dtype('bfloat16')} and rounded.name != exact.name
@@ -289,8 +268,8 @@ def test_a_run_in_bfloat16(finished):
 
 
 @pytest.mark.parametrize('how', ['min', 'mean'])
-def test_a_score_that_is_nan_is_never_the_best(how):
-  """argmax takes NaN for the greatest: it was chosen, 0 where all were NaN."""
+def test_a_nan_score_is_never_the_best(how):
+  """argmax would take NaN for the greatest."""
   candidates = [['abc'], ['abd'], ['abz'], ['abf']]
   scorer = the_scorer()
   row = FORMAT.tokenizer.encode('z')[0]

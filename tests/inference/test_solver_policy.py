@@ -1,4 +1,4 @@
-"""The solver as a policy: its distribution, its randomness, its bookkeeping."""
+"""Tests the solver as a policy: distribution, randomness and counts."""
 
 import itertools
 import math
@@ -95,7 +95,7 @@ def test_splitmix64_gives_its_published_numbers():
     )
 
 
-def test_a_sample_goes_on_as_if_it_had_not_stopped():
+def test_a_continued_sample_equals_one_without_a_stop():
   policy = SolverPolicy(SMALL, seed=3)
   [whole] = policy.complete([Request(PROBLEM, (), 'key', 20)])
   for number, completion in enumerate(whole):
@@ -133,7 +133,7 @@ def test_a_sample_depends_on_its_own_key_only():
   assert policy.complete([]) == []
 
 
-def test_tokens_are_counted_as_the_encoding_does():
+def test_tokens_are_counted_as_by_the_encoding():
   text = encoding.make_format('arithmetic', 200)
   steps = ('2 * 2 = 1',)
   completions = SolverPolicy(SMALL).complete([Request(PROBLEM, steps, 'k', 3)])
@@ -154,7 +154,7 @@ def test_tokens_are_counted_as_the_encoding_does():
 @pytest.mark.parametrize(
   ('limit', 'steps', 'finished'), [(1, 1, False), (3, 3, False), (4, 3, True)]
 )
-def test_a_limit_of_steps(limit, steps, finished):
+def test_max_steps_limits_a_completion(limit, steps, finished):
   policy = SolverPolicy(SMALL)
   request = Request(PROBLEM, (), 'k', 1)
   [[whole]] = policy.complete([request])
@@ -169,7 +169,7 @@ def test_a_prefix_without_a_result_is_not_completed(last):
   assert (said.steps, said.finished, said.tokens) == ((), False, 0)
 
 
-def test_a_chain_at_its_end_is_ended():
+def test_a_complete_chain_is_ended():
   steps = ('2 * 2 = 1', '1 + 1 = 2', '2 - 2 = 0')
   [[said]] = SolverPolicy(SMALL).complete([Request(PROBLEM, steps, 'k', 1)])
   assert (said.steps, said.finished, said.tokens) == ((), True, 1)

@@ -1,4 +1,4 @@
-"""The TreeScorer: the Scorer's scores, every prompt and step read once."""
+"""Tests the TreeScorer: the Scorer's scores, with every step read once."""
 
 import functools
 import re
@@ -10,7 +10,7 @@ from prm_jax.data.encoding import make_format
 from prm_jax.inference import tree_scorer as tree_scorer_lib
 from prm_jax.inference.protocols import Scored, Scoring
 from prm_jax.inference.published import open_published
-from prm_jax.inference.tree_scorer import TreeScorer, waves_of
+from prm_jax.inference.tree_scorer import TreeScorer, split_into_waves
 from prm_jax.models import HeadConfig, chain_flops, prefix_store
 from prm_jax.runtime.errors import UserError
 from tests.shared.command_line import run_module
@@ -28,7 +28,7 @@ def the_scorer():
 
 
 def unique_tokens(fmt, chains):
-  """Of the tree of prompts and steps."""
+  """Returns the number of tokens in the tree of prompts and steps."""
   seen = {}
   for problem, steps in chains:
     seen[problem] = len(fmt.encode_prompt(problem))
@@ -39,7 +39,7 @@ def unique_tokens(fmt, chains):
 
 
 def check(scorer, trees, chains):
-  """Asks for chains; the Scorer's scores must come. What was read for each."""
+  """Checks scores against the Scorer's; returns the tokens read for each."""
   answers = trees.score([Scoring(*chain) for chain in chains])
   assert all(len(each) == 1 for each in answers)
   expected = scorer.score_many(chains)
@@ -56,7 +56,7 @@ def check(scorer, trees, chains):
   ],
   ids=['logit', 'likelihood'],
 )
-def test_scores_are_the_scorers_whatever_is_asked_together(head):
+def test_scores_equal_the_scorers_in_any_company(head):
   scorer = make_scorer(head=head)
   chains = some_chains(24)
   together = TreeScorer(scorer)
@@ -74,7 +74,7 @@ def test_scores_are_the_scorers_whatever_is_asked_together(head):
 
 
 def test_a_beam_reads_every_step_once():
-  """It grows step by step, beams branch and change places; few programs."""
+  """Beams branch and change places at every step; few programs suffice."""
   scorer, rng = the_scorer(), np.random.default_rng(3)
   trees = TreeScorer(scorer)
   beams, asked, read = [()] * 4, [], 0
@@ -89,7 +89,7 @@ def test_a_beam_reads_every_step_once():
     read += sum(check(scorer, trees, chains))
     beams = [beams[i] for i in rng.permutation(16)[:4]]
   assert read == unique_tokens(FORMAT, asked)
-  # A prefix of none, 32, 64 and 128 tokens.
+  # Prefixes take 0, 32, 64 or 128 tokens.
   assert len(trees.stats.programs) <= 10
   read = sum(name == 'read' for name, *_ in trees.stats.programs)
   assert trees._programs['read'].func._cache_size() == read
@@ -107,18 +107,18 @@ def test_a_stream_of_odd_requests_compiles_few_programs():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('rows', [1, 3])
-def test_what_went_is_read_again(rows):
+def test_dropped_entries_are_read_again(rows):
   scorer, chains = the_scorer(), some_chains(16)
   trees = TreeScorer(scorer, rows)
   first = sum(check(scorer, trees, chains))
   assert first >= unique_tokens(FORMAT, chains) > rows * FORMAT.max_length
   again = sum(check(scorer, trees, chains))
   assert 0 < again <= first
-  # The last chain was asked for last.
+  # The last chain is the most recently used.
   assert sum(check(scorer, trees, chains[-1:])) == 0
 
 
-def test_tokens_and_flops_are_paid_once():
+def test_tokens_and_flops_are_counted_once():
   trees = TreeScorer(the_scorer())
   prompt = len(FORMAT.encode_prompt(PROBLEM))
   a, b, c = (len(FORMAT.encode_step(step, True)) for step in ('a', 'bb', 'ccc'))
@@ -144,7 +144,7 @@ def test_tokens_and_flops_are_paid_once():
   ]
 
 
-def test_what_cannot_be_read_harms_nobody():
+def test_unreadable_chains_spoil_no_other():
   scorer = the_scorer()
   trees = TreeScorer(scorer)
   good = Scoring(PROBLEM, ('a', 'b'))
@@ -159,7 +159,7 @@ def test_what_cannot_be_read_harms_nobody():
 
 
 def test_a_chain_that_fills_the_window_and_long_steps():
-  """Runs longer than a block, after a prefix and without one."""
+  """Runs are longer than a block, with and without a prefix."""
   fmt = make_format('bytes', 700)
   scorer = make_scorer(fmt=fmt)
   trees = TreeScorer(scorer, rows=2)
@@ -173,8 +173,8 @@ def test_a_chain_that_fills_the_window_and_long_steps():
   assert sum(check(scorer, alone, chains[1:])) == 700
 
 
-def test_a_broken_model_says_nan_and_others_are_unharmed():
-  """A token whose embedding is NaN; slots that held it are used again."""
+def test_slots_that_held_nan_can_be_used_again():
+  """One token has an embedding of NaN."""
   scorer = make_scorer(broken=ord('!') + 4)
   trees = TreeScorer(scorer, rows=1)
   broken = Scoring(PROBLEM, ('a', '!', 'b'))
@@ -185,8 +185,8 @@ def test_a_broken_model_says_nan_and_others_are_unharmed():
       check(scorer, trees, [(problem, steps)])
 
 
-def test_a_nan_harms_only_what_follows_it():
-  """In whatever rows and runs it was read, and later on."""
+def test_a_nan_spoils_only_the_steps_after_it():
+  """This holds in every packing, and when scores come from the cache."""
   scorer = make_scorer(broken=ord('!') + 4)
   problems = ['two', 'x', 'broken!', 'p0', 'p1', 'p2']
   steps = ['a', '!', 'so 17', '4!', 'is']
@@ -222,7 +222,7 @@ def test_a_nan_harms_only_what_follows_it():
   )
 
 
-def test_after_a_failure_nothing_half_read_is_gone_on_from(monkeypatch):
+def test_nothing_half_read_is_used_after_a_failure(monkeypatch):
   scorer, chains = the_scorer(), some_chains(6)
   trees = TreeScorer(scorer)
 
@@ -266,18 +266,18 @@ def test_waves_by_hand():
     new.append(at[ids])
   runs = [
     [''.join(chr(piece.ids[0]) for piece in run.pieces) for run in wave]
-    for wave in waves_of(new)
+    for wave in split_into_waves(new)
   ]
   assert runs == [['pab', 'q'], ['cd', 'e'], ['f']]
 
 
-def test_no_rows_are_refused():
+def test_a_cache_of_no_rows_is_refused():
   with pytest.raises(UserError, match=r'rows=0 of prm: expected >= 1'):
     TreeScorer(the_scorer(), rows=0)
 
 
-def test_more_rows_than_there_is_memory_for_are_refused():
-  """Before anything is made of them; what is told to fit does."""
+def test_a_cache_of_scores_larger_than_memory_is_refused():
+  """It is refused before any memory is taken; the proposed size fits."""
   scorer = the_scorer()
   with pytest.raises(UserError, match=r'prm\.rows=1000000000: .* GB') as told:
     TreeScorer(scorer, rows=10**9)
@@ -291,7 +291,7 @@ def test_more_rows_than_there_is_memory_for_are_refused():
     prefix_store.slots_for(*sizes, rows + 1, FORMAT.max_length, 'prm.rows')
 
 
-def test_a_pool_takes_what_it_is_said_to():
+def test_a_pool_takes_the_memory_that_is_computed():
   scorer = the_scorer()
   pool = TreeScorer(scorer, rows=3)._store.pool
   taken = sum(x.addressable_shards[0].data.nbytes for x in pool)
@@ -300,7 +300,7 @@ def test_a_pool_takes_what_it_is_said_to():
 
 
 @pytest.mark.slow
-def test_any_mesh_gives_the_same_scores():
+def test_every_mesh_gives_the_same_scores():
   found = run_module('tests.shared.score_trees_on_devices')
   one = found.pop('1,1,1')
   assert len(one['scores']) > 50 and found

@@ -1,4 +1,4 @@
-"""Continuous batching: exact distributions, and what must change nothing."""
+"""Tests continuous batching: exact distributions and independence."""
 
 import dataclasses
 
@@ -34,8 +34,8 @@ def tokens_of(written):
 
 
 @pytest.mark.parametrize('name', FILTERS)
-def test_logprobs_are_those_of_the_forward_pass(name):
-  """Of ragged prompts, in slots that are refilled; whatever the filters."""
+def test_logprobs_equal_those_of_a_forward_pass(name):
+  """Prompts are ragged, slots are refilled, and filters change nothing."""
   sampling = dataclasses.replace(FILTERS[name], slots=4, max_tokens=40)
   jobs = some_jobs(17)
   written = make_writer(sampling).write(jobs)
@@ -55,7 +55,7 @@ def test_ten_thousand_samples_have_the_exact_distribution(name):
   jobs = [Job(ids, sample_seed(0, 'a', k), 1) for k in range(count)]
   found = dict.fromkeys(exact, 0)
   for tokens in tokens_of(make_writer(sampling).write(jobs)):
-    found[tuple(tokens)] += 1  # a KeyError: what the filters leave out
+    found[tuple(tokens)] += 1  # filtered tokens give a KeyError
   rare = [t for t in exact if count * exact[t] < 5]
   expected = [count * exact[t] for t in exact if t not in set(rare)]
   observed = [found[t] for t in exact if t not in set(rare)]
@@ -69,8 +69,8 @@ def test_ten_thousand_samples_have_the_exact_distribution(name):
   assert scipy.stats.chi2.sf(statistic, len(expected) - 1) > 1e-3
 
 
-def test_a_sample_depends_on_its_own_seed_only():
-  """Not on neighbours, their order, slots or how prompts were read."""
+def test_a_sample_depends_only_on_its_seed():
+  """It depends on neither other jobs, order, slots nor shared prompts."""
   jobs = some_jobs(23)
   writer = make_writer(FEW_SLOTS)
   expected = tokens_of(writer.write(jobs))
@@ -84,7 +84,7 @@ def test_a_sample_depends_on_its_own_seed_only():
   assert sum(map(np.array_equal, tokens_of(wide.write(other)), expected)) < 5
 
 
-def test_temperature_zero_is_the_likeliest_chain():
+def test_temperature_zero_takes_the_most_likely_tokens():
   jobs = some_jobs(5)
   sampling = dataclasses.replace(FEW_SLOTS, temperature=0, max_tokens=12)
   for job, w in zip(jobs, make_writer(sampling).write(jobs), strict=True):
@@ -94,7 +94,7 @@ def test_temperature_zero_is_the_likeliest_chain():
     np.testing.assert_array_equal(w.tokens, expected)
 
 
-def test_samples_and_cuts_of_a_chain_share_its_prompt():
+def test_samples_of_prefixes_share_one_prompt():
   ids = (5, 7, 2, 8, 9, 2)
   cuts = [Job(ids[:n], 100 * n + k) for n in (2, 6, 3) for k in range(5)]
   writer = make_writer(FEW_SLOTS)
@@ -116,8 +116,8 @@ def test_groups_by_hand():
   ]
 
 
-def test_limits():
-  """Of tokens, of the window and of steps; and a prompt that fills it."""
+def test_limits_of_tokens_window_and_steps():
+  """Includes a prompt that fills the window."""
   writer = make_writer(FEW_SLOTS, max_length=20)
   jobs = [Job((5,) * n, 7 * k) for n in (1, 12, 19, 20, 30) for k in range(9)]
   written = writer.write(jobs)
@@ -133,7 +133,7 @@ def test_limits():
   assert writer.write([]) == []
 
 
-def test_programs_are_few():
+def test_few_programs_are_compiled():
   writer = make_writer(
     dataclasses.replace(FEW_SLOTS, max_tokens=100), max_length=200
   )
@@ -164,7 +164,7 @@ def test_prompts_of_several_pieces(monkeypatch):
     np.testing.assert_allclose(w.logprobs, logprobs[at, w.tokens], atol=1e-4)
 
 
-def test_slots_that_do_not_divide_are_named():
+def test_slots_that_do_not_divide_are_refused():
   mesh = AbstractMesh((1, 3, 1), AXES)
   with pytest.raises(UserError, match=r'sampling.slots=4 does not .* = 3 dev'):
     Writer(params_of(), MODEL, mesh, FEW_SLOTS, STOPS, 64)

@@ -1,59 +1,22 @@
-"""The engine in this process: failures tried again, nothing done twice."""
+"""The engine in this process: no work is lost or done twice."""
 
+import dataclasses
 import json
 
 import pytest
 
-from configs.label_math import get_config
 from prm_jax.data import chain_sets
-from prm_jax.data.chains import Chain
-from prm_jax.inference.driver import CannotDo, Models
-from prm_jax.jobs import engine
+from prm_jax.inference.driver import CannotDo
+from prm_jax.jobs.settings.items import PriceConfig
 from prm_jax.labels import rollouts
 from prm_jax.labels.labelling import alone
 from prm_jax.runtime.errors import UserError
-from tests.inference.test_driver import PROBLEMS, Counting
+from tests.inference.test_driver import Counting
 from tests.shared.command_line import contents
-
-CHAINS = [
-  Chain(problem, ('0 + 4 = 4', '4 * 1 = 4', '4 - 7 = 7'), meta={'id': str(i)})
-  for i, problem in enumerate(PROBLEMS)
-]
-CONFIG = get_config('tiny').to_dict() | {'concurrent': 3}
+from tests.shared.item_job import CHAINS, SETTINGS, label, run
 
 
-def label(chain):
-  """Rollouts that want every answer."""
-  labelled = yield from rollouts.label(chain, rollouts.RolloutConfig(2))
-  if any(step.trials == 0 for step in labelled.labels):
-    raise CannotDo('some rollouts could not be had')
-  if chain.meta['id'] == '3':
-    raise CannotDo('it is the fourth')
-  return labelled
-
-
-def run(workdir, policy, config=CONFIG, **changes):
-  job = engine.Job(
-    name='labels',
-    kind='labels',
-    about={'data_fingerprint': 'd', 'policy': policy.name},
-    count=len(CHAINS),
-    start=lambda i: alone(label(CHAINS[i])),
-    counts=lambda items: {
-      'labelled': sum(not e.failed for e in items.values())
-    },
-    models=Models(policy=policy),
-  )
-  said = []
-  engine.run(job._replace(**changes), config, workdir, said.append)
-  ledger = json.loads((workdir / 'ledger.json').read_text())
-  results = json.loads((workdir / 'results.json').read_text())
-  assert results['results'] == ledger
-  del ledger['seconds']
-  return results['dataset'], ledger, said
-
-
-def test_what_lacked_answers_is_tried_again_and_nothing_else(tmp_path):
+def test_items_that_lacked_answers_are_tried_again_and_no_others(tmp_path):
   whole, expected, _ = run(tmp_path / 'whole', Counting())
   assert expected['labelled'] == 9
   assert expected['failed'] == {'it is the fourth': 1}
@@ -61,20 +24,20 @@ def test_what_lacked_answers_is_tried_again_and_nothing_else(tmp_path):
   assert expected['calls'] == 10 * 2 * 2
 
   workdir = tmp_path / 'losing'
-  partial, ledger, said = run(workdir, Counting(loses=9))
+  partial, ledger, log = run(workdir, Counting(loses=9))
   short = ledger['failed'].pop('some rollouts could not be had')
   assert 0 < short < 9
   assert ledger['labelled'] + short == 9
   # Both completions of every ninth of twenty requests.
   assert ledger['lost'] == 4
   assert partial != whole
-  assert f'tries again {short} that lacked answers' in said[-1]
+  assert f'tries again {short} that lacked answers' in log[-1]
 
   again = Counting()
-  dataset, ledger, said = run(workdir, again)
+  dataset, ledger, log = run(workdir, again)
   assert dataset == whole
   assert sum(again.rounds) == 2 * short
-  assert f'{short} of 10 to do, {short} of them once more' in said[0]
+  assert f'{short} of 10 to do, {short} of them once more' in log[0]
   assert ledger['failed'] == expected['failed']
   assert ledger['calls'] == expected['calls'] + 4 * short
   same = ('labelled', 'failed')
@@ -83,8 +46,8 @@ def test_what_lacked_answers_is_tried_again_and_nothing_else(tmp_path):
   assert [c.meta['id'] for c in left] == list('012456789')
 
 
-def test_what_was_in_flight_when_a_model_gave_up_stays_open(tmp_path):
-  """Be it that something came of it."""
+def test_items_in_flight_when_a_model_gave_up_stay_open(tmp_path):
+  """Even those that ended with a chain then."""
 
   def patient(chain):
     try:
@@ -104,44 +67,44 @@ def test_what_was_in_flight_when_a_model_gave_up_stays_open(tmp_path):
   stopped = [line for line in map(json.loads, lines) if 'interrupted' in line]
   assert {each['failed'] for each in stopped} == {'', 'the server is gone'}
   done = len(lines) - 1 - len(stopped)
-  dataset, ledger, said = run(workdir, Counting(), **changes)
+  dataset, ledger, log = run(workdir, Counting(), **changes)
   assert dataset == whole
   assert ledger['failed'] == expected['failed']
   assert ledger['labelled'] == expected['labelled']
   again = f'{10 - done} of 10 to do, {len(stopped)} of them once more'
-  assert again in said[0]
+  assert again in log[0]
 
 
-def test_what_was_done_without_some_answers_is_counted(tmp_path):
+def test_items_done_without_some_answers_are_counted(tmp_path):
   config = rollouts.RolloutConfig(2)
   changes = {'start': lambda i: alone(rollouts.label(CHAINS[i], config))}
-  _, ledger, said = run(tmp_path, Counting(loses=9), **changes)
+  _, ledger, log = run(tmp_path, Counting(loses=9), **changes)
   # Of twenty requests two were lost, each of another chain.
   assert (ledger['labelled'], ledger['lost']) == (10, 4)
   assert ledger['partly_answered'] == 2
   assert not ledger['failed']
-  assert 'labels: 2 done without some of the answers they wanted' in said
-  # That is how they stay.
+  assert 'labels: 2 done without some of the answers they wanted' in log
+  # They stay as they are.
   again = Counting()
-  _, ledger, said = run(tmp_path, again, **changes)
+  _, ledger, log = run(tmp_path, again, **changes)
   assert not again.rounds
   assert ledger['partly_answered'] == 2
-  assert 'all is done' in said[0]
+  assert 'all is done' in log[0]
   _, ledger, _ = run(tmp_path / 'whole', Counting(), **changes)
   assert ledger['partly_answered'] == 0
 
 
-def test_when_all_is_done_nothing_is_asked_or_written(tmp_path):
+def test_a_finished_job_asks_and_writes_nothing(tmp_path):
   run(tmp_path, Counting())
   before = contents(tmp_path)
   policy = Counting()
-  _, _, said = run(tmp_path, policy)
+  _, _, log = run(tmp_path, policy)
   assert not policy.rounds
-  assert said == [f'labels: all is done; the results are in {tmp_path}']
+  assert log == [f'labels: all is done; the results are in {tmp_path}']
   assert contents(tmp_path) == before
 
 
-def test_results_that_were_not_written_are(tmp_path):
+def test_missing_results_are_written(tmp_path):
   """A process may die after its last item."""
   run(tmp_path, Counting())
   whole = (tmp_path / 'results.json').read_bytes()
@@ -151,24 +114,24 @@ def test_results_that_were_not_written_are(tmp_path):
   run(tmp_path, policy)
   assert not policy.rounds
   dataset = json.loads(whole)['dataset']
-  assert (
-    json.loads((tmp_path / 'results.json').read_text())['dataset'] == dataset
-  )
+  written = json.loads((tmp_path / 'results.json').read_text())
+  assert written['dataset'] == dataset
 
 
-def test_a_job_goes_on_with_more_in_flight_and_at_another_price(tmp_path):
+def test_a_job_resumes_with_more_in_flight_and_at_another_price(tmp_path):
   _, ledger, _ = run(tmp_path, Counting(loses=9))
-  price = {'tokens': 1.0, 'prompt_tokens': 0.0}
   again = Counting()
-  config = CONFIG | {'concurrent': 64, 'price': price}
-  dataset, ledger, _ = run(tmp_path, again, config)
+  settings = dataclasses.replace(
+    SETTINGS, concurrent=64, price=PriceConfig(tokens=1.0)
+  )
+  dataset, ledger, _ = run(tmp_path, again, settings)
   assert ledger['labelled'] == 9
   assert ledger['money'] > 0
   assert len(again.rounds) == 1
   assert dataset == run(tmp_path / 'whole', Counting())[0]
 
 
-def test_another_policy_does_not_go_on(tmp_path):
+def test_another_policy_cannot_resume_a_job(tmp_path):
   run(tmp_path, Counting())
   other = Counting()
   other.name = 'another'
@@ -177,8 +140,9 @@ def test_another_policy_does_not_go_on(tmp_path):
 
 
 def test_money_is_tokens_times_price(tmp_path):
-  price = {'tokens': 2.0, 'prompt_tokens': 0.5}
-  _, ledger, _ = run(tmp_path, Counting(), CONFIG | {'price': price})
+  price = PriceConfig(tokens=2.0, prompt_tokens=0.5)
+  settings = dataclasses.replace(SETTINGS, price=price)
+  _, ledger, _ = run(tmp_path, Counting(), settings)
   dollars = 2e-6 * ledger['tokens'] + 0.5e-6 * ledger['prompt_tokens']
   assert dollars > 0
   assert ledger['money'] == pytest.approx(dollars, rel=1e-12)
@@ -196,9 +160,9 @@ def test_not_one_chain_is_an_error_that_names_the_ledger(tmp_path):
   assert not (tmp_path / 'results.json').exists()
 
 
-def test_the_progress_line_says_what_it_costs(tmp_path, capsys):
-  price = {'tokens': 1000.0, 'prompt_tokens': 0.0}
-  _, ledger, _ = run(tmp_path, Counting(), CONFIG | {'price': price})
+def test_the_progress_line_says_what_the_job_costs(tmp_path, capsys):
+  settings = dataclasses.replace(SETTINGS, price=PriceConfig(tokens=1000.0))
+  _, ledger, _ = run(tmp_path, Counting(), settings)
   line = capsys.readouterr().err
   assert line == (
     f'labels 10/10  1 failed  40 calls  {ledger["tokens"]} tokens  '

@@ -1,4 +1,4 @@
-"""Jobs that ask a server, killed in the middle: nothing is paid for twice."""
+"""Tests that jobs that ask a server and are killed pay for nothing twice."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from tests.jobs.test_interrupted import (
 )
 from tests.shared import command_line
 from tests.shared.command_line import run_all
-from tests.shared.faulty_server import USAGE, reply, serving
+from tests.shared.faulty_server import USAGE, count_replies, reply, serving
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
@@ -40,8 +40,8 @@ JUDGE = (
 
 
 def replies_of(workdir: pathlib.Path) -> int:
-  """How many answers of the server are kept."""
-  return len(list((workdir / 'replies').rglob('*.json')))
+  """Returns the number of answers on disk."""
+  return count_replies(workdir / 'replies')
 
 
 def ledger_of(workdir: pathlib.Path) -> dict:
@@ -49,19 +49,19 @@ def ledger_of(workdir: pathlib.Path) -> dict:
 
 
 def server_of(workdir: pathlib.Path) -> dict:
-  """What the ledger says of the server."""
+  """Returns the ledger's usage of the server."""
   return ledger_of(workdir)['server']
 
 
 def verdict(body, _) -> dict:
-  """A judge's reply that depends on what is asked, and on nothing else."""
+  """Returns a judge's reply that depends only on what is asked."""
   text = json.dumps(body, sort_keys=True)
   index = int(hashlib.sha256(text.encode()).hexdigest(), 16) % 6 - 1
   return reply(f'\\boxed{{{index}}}')
 
 
-def test_a_killed_judge_and_one_that_fails(tmp_path):
-  """Replies that were paid for are not asked for again, lost ones are."""
+def test_a_killed_judge_and_a_failing_one_are_resumed(tmp_path):
+  """Answers on disk are not asked for again; lost ones are."""
   with serving() as server:
     server.fault = verdict
     arguments = of(JUDGE, {'server': server.url})
@@ -83,8 +83,8 @@ def test_a_killed_judge_and_one_that_fails(tmp_path):
     assert len(server.asked) - asked == 600 - kept
     assert found(folder) == expected
 
-    # Both replies of every tenth chain and one of others are never had, and
-    # then they are.
+    # At first the server fails at both replies of every tenth chain and at one
+    # reply of another tenth; then it answers them.
     folder = tmp_path / 'failing'
     replies = defaultdict(list)
     for body in server.asked[:600]:
@@ -101,7 +101,7 @@ def test_a_killed_judge_and_one_that_fails(tmp_path):
     ledger = found(folder)['ledger']
     assert ledger['lost'] == 90
     assert server_of(folder)['failed'] == {'status 500': 90}
-    # Items that one of two replies decided stay; the others are open.
+    # Items decided by one of two replies are done; the others are tried again.
     assert ledger['partly_answered'] == 30
     wanting = 60
     server.fault, asked = verdict, len(server.asked)
@@ -111,7 +111,7 @@ def test_a_killed_judge_and_one_that_fails(tmp_path):
     ledger = found(folder)['ledger']
     assert set(ledger['failed']) == set(expected['ledger']['failed'])
     assert ledger['calls'] > 600
-    # What was answered the first time was asked once, and is paid for once.
+    # Answers of the first run are neither asked for nor paid for again.
     assert len(server.asked) - asked == wanting
     paid = server_of(folder)
     assert paid['calls'] == 600 + wanting
@@ -120,8 +120,8 @@ def test_a_killed_judge_and_one_that_fails(tmp_path):
     assert ledger_of(folder)['money'] == pytest.approx(dollars, rel=1e-12)
 
 
-def test_killed_in_its_first_round(tmp_path):
-  """Not one item has ended, and the answers that were paid for are there."""
+def test_a_job_killed_in_its_first_round_pays_for_nothing_twice(tmp_path):
+  """No item has ended yet, but answers are already on disk."""
   with serving() as server:
     server.fault, server.pause = verdict, 0.1
     arguments = of(JUDGE, {'server': server.url})
@@ -146,8 +146,8 @@ def test_killed_in_its_first_round(tmp_path):
     assert paid['tokens'] == USAGE['completion_tokens'] * 600
 
 
-def test_a_server_that_moved(tmp_path):
-  """The job goes on there, with other limits; answers are one server's."""
+def test_a_job_continues_at_a_server_that_moved(tmp_path):
+  """The job continues at the new address with other limits."""
   with serving() as server:
     server.fault, server.pause = verdict, 0.02
     arguments = of(JUDGE, {'server': server.url})

@@ -1,4 +1,4 @@
-"""The journal: torn lines, other jobs, damage, two writers."""
+"""The journal: unfinished lines, other jobs, damage, two writers."""
 
 import json
 
@@ -30,7 +30,7 @@ def write(folder, *items, name='process-0'):
       lines.write(item)
 
 
-def test_what_is_written_is_read_back(tmp_path):
+def test_written_items_are_read_back(tmp_path):
   write(tmp_path, ended(3), ended(0, 'no', 1))
   write(tmp_path, ended(1), name='process-1')
   write(tmp_path, ended(2))
@@ -42,7 +42,7 @@ def test_what_is_written_is_read_back(tmp_path):
   ]
 
 
-def test_what_was_interrupted_is_outdone_by_what_comes_later(tmp_path):
+def test_a_later_attempt_replaces_an_interrupted_one(tmp_path):
   first = ended(0)._replace(interrupted=True)
   write(tmp_path, first)
   assert list(journal.read(tmp_path, JOB)) == [first]
@@ -53,7 +53,7 @@ def test_what_was_interrupted_is_outdone_by_what_comes_later(tmp_path):
 
 
 @pytest.mark.parametrize('cut', range(1, 60, 7))
-def test_a_torn_last_line_is_dropped_and_written_over(tmp_path, cut):
+def test_an_unfinished_last_line_is_dropped_and_overwritten(tmp_path, cut):
   path = tmp_path / 'process-0.jsonl'
   write(tmp_path, ended(0), ended(1))
   whole = path.read_bytes()
@@ -63,7 +63,7 @@ def test_a_torn_last_line_is_dropped_and_written_over(tmp_path, cut):
   assert path.read_bytes() == whole
 
 
-def test_a_torn_first_line_is_no_line(tmp_path):
+def test_an_unfinished_first_line_is_dropped(tmp_path):
   path = tmp_path / 'process-0.jsonl'
   path.write_text('{"job": {"con')
   assert not list(journal.read(tmp_path, JOB))
@@ -96,7 +96,7 @@ def test_damage_in_the_middle_names_the_line(tmp_path):
     list(journal.read(tmp_path, JOB))
 
 
-def test_two_writers_are_one_too_many(tmp_path):
+def test_a_second_writer_is_refused(tmp_path):
   path = tmp_path / 'process-0.jsonl'
   with Journal(path, JOB) as lines:
     lines.write(ended(0))
@@ -106,14 +106,14 @@ def test_two_writers_are_one_too_many(tmp_path):
   assert list(journal.read(tmp_path, JOB)) == [ended(0), ended(1)]
 
 
-def test_the_last_try_counts_but_no_failure_outdoes_a_success():
+def test_the_last_attempt_counts_but_no_failure_replaces_a_success():
   tries = [ended(2), ended(1, 'a', 1), ended(1, 'b', 1), ended(0, 'a', 1)]
   found = journal.latest([*tries, ended(0), ended(2, 'c')])
   assert found == {0: ended(0), 1: ended(1, 'b', 1), 2: ended(2)}
   assert list(found) == [0, 1, 2]
 
 
-def test_only_what_lacked_answers_is_open():
+def test_only_items_that_lacked_answers_are_open():
   assert ended(0, 'no answer', 1).open
   assert not ended(0, 'not right').open
   assert not ended(0, '', 1).open

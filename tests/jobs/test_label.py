@@ -1,6 +1,7 @@
-"""Labelling and sampling from the command line, and training on what they left.
+"""Labelling and sampling from the command line, and training on their chains.
 
-What a killed job does is in tests/jobs/test_interrupted.py.
+tests/jobs/test_interrupted.py kills such jobs, tests/jobs/test_item_settings.py
+has their faulty configs.
 """
 
 import json
@@ -13,13 +14,10 @@ from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain, from_dict
 from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.readers import read_chains
-from prm_jax.jobs import selections
 from prm_jax.jobs.label import with_distinct_ids
 from prm_jax.labels.consensus import claimed_error
-from prm_jax.runtime.errors import UserError
 from tests.runtime.test_processes import flags_of
 from tests.shared.command_line import SMALL, contents, run_all, the_error
-from tests.shared.real_data import shared
 
 pytestmark = pytest.mark.job
 
@@ -69,7 +67,7 @@ THEN = {
 
 @pytest.fixture(scope='module')
 def jobs(tmp_path_factory, finished) -> dict[str, tuple[pathlib.Path, str]]:
-  """Each job's workdir and what it said."""
+  """The workdir and the standard output of each job."""
   tmp = tmp_path_factory.mktemp('jobs')
   found = {}
   for part in (FIRST, THEN):
@@ -96,7 +94,7 @@ def ledger_of(jobs, name):
   return json.loads((jobs[name][0] / 'ledger.json').read_text())
 
 
-def test_the_verifier_says_what_the_domain_says(jobs):
+def test_the_verifier_labels_as_the_domain_does(jobs):
   chains = chains_of(jobs, 'verifier')
   assert len(chains) == 128
   for chain in chains:
@@ -129,7 +127,7 @@ def test_corrupted_chains_are_of_right_ones(jobs):
   assert 'right' in kinds and len(kinds) > 2
 
 
-def test_consensus_keeps_what_both_claim(jobs):
+def test_consensus_keeps_chains_with_the_same_claimed_error(jobs):
   first, second = (
     {chain.meta['id']: chain for chain in chains_of(jobs, name)}
     for name in ('verifier', 'rollouts')
@@ -146,20 +144,6 @@ def test_consensus_keeps_what_both_claim(jobs):
     assert chain.meta['consensus'] == ['verifier', 'rollouts']
   told = ledger_of(jobs, 'consensus')['consensus']['all']
   assert told == {'chains': 128, 'kept': len(kept), 'share': len(kept) / 128}
-
-
-def test_active_leaves_out_what_nobody_checked(tmp_path):
-  outcomes = [True, False, None, False]
-  chains = [
-    Chain('p?', ('s',), '1', outcome, meta={'id': f'{i}'})
-    for i, outcome in enumerate(outcomes)
-  ]
-  config = {'active': {'method': 'random'}}
-  selected, report = selections.by_active(chains, config, tmp_path)
-  assert {chain.meta['id'] for chain in selected} == {'0', '1', '3'}
-  assert report['unchecked'] == 1
-  with pytest.raises(UserError, match='no outcome'):
-    selections.by_active(chains[2:3], config, tmp_path)
 
 
 def test_active_selects_and_the_source_labels(jobs):
@@ -264,168 +248,130 @@ def test_a_prm_trains_on_a_jobs_labels(jobs, finished):
   assert prints[0] != prints[1]
 
 
-def test_tested_problems_are_taken_out_and_told(jobs, tmp_path):
-  """Labels of more problems than a PRM trains on: of its dev and test too."""
-  labels = [
-    f'{LABEL}verifier,tiny',
-    '--config.chains.train_problems=140',
-    '--config.chains.dev_problems=1',
-    '--config.chains.test_problems=3',
-    f'--workdir={tmp_path / "labels"}',
-  ]
-  train = [
-    *SMALL,
-    f'--config.data.labels={tmp_path / "labels"}',
-    f'--workdir={tmp_path / "run"}',
-  ]
-  (made,) = run_all([labels])
-  assert made.returncode == 0, made.stderr
-  some = [*train, '--config.data.first_labels=100']
-  more = [*train, '--config.data.first_labels=137']
-  done, refused = run_all([some, more])
+def test_labels_of_tested_problems_are_left_out(tmp_path):
+  """Some of the labels are of problems that the PRM has for dev and test."""
+  more, tested = tmp_path / 'more', tmp_path / 'tested'
+  sizes = ('train_problems', 'dev_problems', 'test_problems')
+  made = run_all(
+    [
+      [
+        f'{LABEL}verifier,tiny',
+        *(
+          f'--config.chains.{n}={v}' for n, v in zip(sizes, count, strict=True)
+        ),
+        f'--workdir={folder}',
+      ]
+      for folder, count in ((more, (140, 1, 3)), (tested, (2, 1, 1)))
+    ]
+  )
+  assert [done.returncode for done in made] == [0, 0], made
+  done, too_many, none_left = run_all(
+    [
+      [
+        *SMALL,
+        f'--config.data.labels={labels}',
+        f'--config.data.first_labels={first}',
+        f'--workdir={tmp_path / str(i)}',
+      ]
+      for i, (labels, first) in enumerate(
+        [(more, 100), (more, 137), (tested, 0)]
+      )
+    ]
+  )
   assert done.returncode == 0, done.stderr
   # Four test problems and four of dev there; the first four are left out here.
   assert re.search(
     'WARNING: 4 chains of .*, of 4 problems, are in dev', done.stdout
   )
   assert '\n100 chains of' in done.stdout
-  assert 'data.first_labels=137, but' in the_error(refused)
-  assert 'has 136 chains to train on' in the_error(refused)
+  assert 'data.first_labels=137, but' in the_error(too_many)
+  assert 'has 136 chains to train on' in the_error(too_many)
+  assert 'all 2 chains are of dev or test problems' in the_error(none_left)
 
 
-def test_so_many_labels_of_nothing(tmp_path):
-  wanted = [*SMALL, f'--workdir={tmp_path}', '--config.data.first_labels=9']
-  (refused,) = run_all([wanted])
-  assert "data.first_labels=9 with data.labels=''" in the_error(refused)
-
-
-def test_all_labels_of_tested_problems(tmp_path):
-  labels = [
-    f'{LABEL}verifier,tiny',
-    '--config.chains.train_problems=2',
-    '--config.chains.dev_problems=1',
-    '--config.chains.test_problems=1',
-    f'--workdir={tmp_path / "labels"}',
-  ]
-  train = [*SMALL, f'--config.data.labels={tmp_path / "labels"}']
-  (made,) = run_all([labels])
-  assert made.returncode == 0, made.stderr
-  (refused,) = run_all([[*train, f'--workdir={tmp_path / "run"}']])
-  assert 'all 2 chains are of dev or test problems' in the_error(refused)
-
-
-def test_gsm8k_problems_are_read(tmp_path):
-  root = shared('gsm8k/train.jsonl').parent.parent
-  (refused,) = run_all(
-    [
-      [
-        '--config=configs/sample_math.py:gsm8k,tiny',
-        f'--config.problems.root={root}',
-        f'--workdir={tmp_path}',
-      ]
-    ]
-  )
-  # Read they are, and the solver of arithmetic says that they are not its own.
-  assert 'is no problem of the arithmetic domain' in the_error(refused)
-
-
-# A job and an override -> what the line has to say.
+# Name -> a command line, and its fault, which is seen when something is read.
 REFUSED = {
-  'verifier': {
-    'source=foo': "source='foo': expected one of verifier, rollouts, omega, ",
-    'select=foo': "select='foo': expected one of '', active, consensus",
-    'chains.kind=foo': "chains.kind='foo': expected one of arithmetic, files, ",
-    'chains.kind=files': 'config.chains.root=DIR or .* PRM_JAX_DATA',
-    'chains.kind=workdir': "chains.workdir='' holds no results.json",
-    'concurrent=0': 'concurrent=0: expected >= 1',
-    'price.tokens=-1': 'price.tokens=-1.0: expected >= 0',
-    'verifier.unchecked=foo': "verifier.unchecked='foo': expected unknown or ",
-    'task=lable': "config.task is 'lable': expected one of prm, .*label",
-  },
-  'rollouts': {
-    'rollouts.samples=0': 'rollouts.samples=0: expected >= 1',
-    'policy.kind=foo': "policy.kind='foo': as a policy expected one of ",
-    'policy.kind=workdir': 'policy.workdir is empty; name the --workdir',
-    'policy.kind=endpoint': "endpoint.base_url='': expected http",
-    'policy.solver.modulus=7': 'modulo 10, the solver calculates modulo 7',
-  },
-  'omega': {'omega.samples=0': 'omega.samples=0: expected >= 1'},
-  'judge': {
-    'judge.samples=0': 'judge.samples=0: expected >= 1',
-    'policy.kind=solver': "policy.kind='solver': as a judge expected one of e",
-  },
-  'corruption': {'corruption.kinds=foo': 'corruption.kinds=.*foo.*: expected'},
-  'consensus': {
-    'agrees_with=x': "chains.workdir='' holds no results.json",
-    'chains.kind=arithmetic': "agrees_with='' holds no results.json",
-  },
-  'active': {
-    'chains.kind=arithmetic': "select='active' scores chains with a PRM; name",
-  },
-  'sample': {
-    'samples=0': 'samples=0: expected >= 1',
-    'problems.kind=foo': "problems.kind='foo': expected one of arithmetic",
-    'problems.split=foo': "problems.split='foo': expected one of train, dev, ",
-    'problems.kind=file': 'config.problems.root=DIR or .* PRM_JAX_DATA',
-    'policy.kind=foo': "policy.kind='foo': as a policy expected one of ",
-  },
+  'no root': (
+    [f'{LABEL}verifier,tiny', '--config.chains.kind=files'],
+    'config.chains.root=DIR or .* PRM_JAX_DATA',
+  ),
+  'no workdir': (
+    [f'{LABEL}verifier,tiny', '--config.chains.kind=workdir'],
+    "chains.workdir='' holds no results.json",
+  ),
+  'another modulus': (
+    [f'{LABEL}rollouts,tiny', '--config.policy.solver.modulus=7'],
+    'modulo 10, the solver calculates modulo 7',
+  ),
+  'nothing to compare': (
+    [f'{LABEL}consensus,tiny', '--config.agrees_with=x'],
+    "chains.workdir='' holds no results.json",
+  ),
+  'nothing to compare with': (
+    [f'{LABEL}consensus,tiny', '--config.chains.kind=arithmetic'],
+    "agrees_with='' holds no results.json",
+  ),
+  'no root of problems': (
+    [SAMPLE, '--config.problems.kind=file'],
+    'config.problems.root=DIR or .* PRM_JAX_DATA',
+  ),
+  'a problem without an answer': (
+    [
+      '--config=configs/sample_math.py:gsm8k,tiny',
+      '--config.problems.root={tmp}',
+      '--config.problems.path=p.jsonl',
+    ],
+    "p.jsonl:2: .*'answer'",
+  ),
+  # It is read, and the solver of arithmetic refuses what is not its own.
+  'a problem of GSM8K': (
+    [
+      '--config=configs/sample_math.py:gsm8k,tiny',
+      '--config.problems.root={tmp}',
+    ],
+    'is no problem of the arithmetic domain',
+  ),
+  'a chat that may begin anew': (
+    [
+      f'{LABEL}rollouts,tiny',
+      '--config.policy.kind=endpoint',
+      '--config.policy.endpoint.base_url=http://127.0.0.1:9/v1',
+      '--config.policy.endpoint.model=m',
+      '--config.policy.endpoint.extra={{"top_k": 20}}',
+    ],
+    "api='chat' may begin anew",
+  ),
 }
 
 
 @pytest.fixture(scope='module')
 def refused(tmp_path_factory):
+  """The workdir of each command line and what became of it."""
   tmp = tmp_path_factory.mktemp('refused')
-  cases = [(job, change) for job, each in REFUSED.items() for change in each]
-  lines = [
+  lines = ['{"problem": "1 + 1?", "answer": "2"}', '{"problem": "1 + 2?"}', '']
+  (tmp / 'p.jsonl').write_text('\n'.join(lines))
+  (tmp / 'gsm8k').mkdir()
+  (tmp / 'gsm8k' / 'train.jsonl').write_text(lines[0])
+  ran = run_all(
     [
-      SAMPLE if job == 'sample' else f'{LABEL}{job},tiny',
-      f'--config.{change}',
-      f'--workdir={tmp / str(i)}',
-    ]
-    for i, (job, change) in enumerate(cases)
-  ]
-  ran = run_all(lines)
-  return dict(zip(cases, ran, strict=True)), tmp
-
-
-@pytest.mark.parametrize(
-  ('job', 'change'),
-  [(job, change) for job, each in REFUSED.items() for change in each],
-)
-def test_a_bad_command_is_one_line(refused, job, change):
-  assert re.search(REFUSED[job][change], the_error(refused[0][job, change]))
-
-
-def test_a_chat_that_may_begin_anew_leaves_the_workdir_free(tmp_path):
-  pytest.importorskip('openai', reason='openai is not installed')
-  asked = [
-    FIRST['rollouts'][0],
-    '--config.policy.kind=endpoint',
-    '--config.policy.endpoint.base_url=http://127.0.0.1:9/v1',
-    '--config.policy.endpoint.model=m',
-    '--config.policy.endpoint.extra={"top_k": 20}',
-    f'--workdir={tmp_path}',
-  ]
-  (refused,) = run_all([asked])
-  assert "api='chat' may begin anew" in the_error(refused)
-  assert not (tmp_path / 'config.json').exists()
-
-
-def test_a_bad_problem_file_is_told_with_its_line(tmp_path):
-  (tmp_path / 'p.jsonl').write_text(
-    '{"problem": "1 + 1?", "answer": "2"}\n{"problem": "1 + 2?"}\n'
-  )
-  (refused,) = run_all(
-    [
-      [
-        '--config=configs/sample_math.py:gsm8k,tiny',
-        f'--config.problems.root={tmp_path}',
-        '--config.problems.path=p.jsonl',
-        f'--workdir={tmp_path / "run"}',
-      ]
+      [*(arg.format(tmp=tmp) for arg in args), f'--workdir={tmp / name}']
+      for name, (args, _) in REFUSED.items()
     ]
   )
-  assert re.search(r"p.jsonl:2: .*'answer'", the_error(refused))
+  return {
+    name: (tmp / name, done) for name, done in zip(REFUSED, ran, strict=True)
+  }
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_a_bad_command_is_one_line(refused, name):
+  if 'chat' in name:
+    pytest.importorskip('openai', reason='openai is not installed')
+  workdir, done = refused[name]
+  assert re.search(REFUSED[name][1], the_error(done))
+  # Whoever cannot answer is found before the workdir belongs to the config.
+  solver = name in ('another modulus', 'a problem of GSM8K')
+  assert (workdir / 'config.json').exists() == solver
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The RL job from the command line: learned, watched, killed, gone on with."""
+"""The RL job from the command line: trained, watched, killed and resumed."""
 
 import json
 import re
@@ -46,11 +46,11 @@ SMALL = (
 )
 EXACT = '--config=configs/rl_math.py:grpo,exact,tiny'
 REFUSED = {
-  'policy.workdir=': 'policy.workdir is empty; name the --workdir of a trained',
+  'policy.workdir=': "config.policy.workdir='': expected the --workdir of a t",
   'policy.workdir=/no/where': 'holds no model.json of a training run',
-  'prm.kind=workdir': 'prm.path is empty; name the --workdir of a trained PRM',
+  'prm.kind=workdir': "config.prm.path='': expected the --workdir of a trained",
   'train.microbatches=5': 'a minibatch of 32 chains does not divide into 5',
-  'sampling.devices=1': 'sampling.devices=1 of 1 devices leaves none to train',
+  'sampling.devices=1': 'config.sampling.devices=1: leaves none of 1 devices',
 }
 
 
@@ -79,9 +79,9 @@ def flags(policy, workdir, *more, updates=30, config=EXACT):
   ]
 
 
-# So few updates want all that the steps can tell.
+# With so few updates the step rewards must count fully.
 STEPS = '--config.reward.weight=1'
-# Variants of the config, and what else of it.
+# Name of a run -> variants of the config, and flags.
 PRIME = (
   'prime',
   '--config.optim.lr=1e-3',
@@ -98,7 +98,7 @@ RUNS = {
     '--config.train.minibatches=4',
     '--config.train.kl_stop=1e-9',
   ),
-  # A value head has to learn, too: more chains.
+  # A value head has to learn too, so more chains are needed.
   'ppo': (
     'ppo,exact',
     STEPS,
@@ -136,7 +136,7 @@ def job(name, policy, workdir):
 
 @pytest.fixture(scope='module')
 def runs(policy, tmp_path_factory):
-  """The job with each algorithm, and all that is refused."""
+  """Runs the job with each algorithm, and with all bad values."""
   folder = tmp_path_factory.mktemp('rl')
   lines = {name: job(name, policy, folder / name) for name in RUNS}
   lines |= {
@@ -151,7 +151,7 @@ def runs(policy, tmp_path_factory):
 def test_a_bad_value_is_one_line(runs, name):
   folder, finished = runs
   assert re.search(REFUSED[name], the_error(finished[name]))
-  # Nothing is claimed: the corrected command may have the same workdir.
+  # Nothing is written: the corrected command may have the same workdir.
   assert not contents(folder / f'refused_{[*REFUSED].index(name)}')
 
 
@@ -161,7 +161,7 @@ def results_of(workdir):
 
 @pytest.mark.parametrize('name', ['grpo', 'rloo', 'ppo', 'outcome', 'lora'])
 def test_it_learns(runs, name):
-  """On the problems it is trained on: so small a model knows no others."""
+  """Measured on training problems: so small a model learns no others."""
   folder, finished = runs
   assert finished[name].returncode == 0, finished[name].stderr
   learned = [x for x in metric_lines(folder / name) if 'loss' in x]
@@ -173,7 +173,7 @@ def test_it_learns(runs, name):
   assert all(np.isfinite(list(line.values())).all() for line in learned)
   assert learned[-1]['chains'] == 2 * half * chains
   if name in ('grpo', 'outcome'):
-    # On the policy that sampled nothing is clipped.
+    # The first step on a batch is at the policy that sampled it.
     assert all(line['staleness'] == 0 for line in learned)
     assert all(line['clipped'] == 0 for line in learned)
     assert all(abs(line['kl_to_sampled']) < 1e-6 for line in learned)
@@ -185,15 +185,15 @@ def test_it_learns(runs, name):
 
 
 def test_sampling_may_be_an_update_behind(runs):
-  """By a thread on the device that trains, or on one of its own."""
+  """In a thread on the device that trains, or on a device of its own."""
   folder, finished = runs
   for name in ('stale', 'apart'):
     assert finished[name].returncode == 0, finished[name].stderr
   lines = metric_lines(folder / 'stale')
   learned = [x for x in lines if 'loss' in x]
-  # From each checkpoint on anew.
+  # After each checkpoint it starts anew.
   assert [x['staleness'] for x in learned] == [0, 1, 1, 1, 1] * 6
-  # What the policy before the last update wrote is not quite its own.
+  # The policy of an update earlier is not quite the one that learns.
   apart = [abs(x['kl_to_sampled']) > 1e-6 for x in learned]
   assert not any(apart[::5]) and sum(apart) > 20
   assert without_times(lines) == without_times(metric_lines(folder / 'apart'))
@@ -204,7 +204,6 @@ def test_sampling_may_be_an_update_behind(runs):
 
 
 def test_an_implicit_prm_learns_with_the_policy(runs):
-  """From the policy on, whose chains' outcomes it is told."""
   folder, finished = runs
   assert finished['prime'].returncode == 0, finished['prime'].stderr
   lines = metric_lines(folder / 'prime')
@@ -215,7 +214,7 @@ def test_an_implicit_prm_learns_with_the_policy(runs):
   assert learned[0]['kl_to_reference'] == pytest.approx(0, abs=1e-6)
   assert all(np.isfinite(list(line.values())).all() for line in learned)
   assert learned[-1]['prm_skipped'] == 0 < learned[-1]['prm_lr'] < 1.1e-3
-  # It comes to see what is right on chains that it has not learned from.
+  # Its accuracy is measured on chains before it learns from them.
   seen = [line['prm_accuracy'] for line in learned]
   assert np.mean(seen[7:]) > np.mean(seen[:7])
   rated = [x['eval/chain_score'] for x in lines if 'eval/chain_score' in x]
@@ -257,7 +256,7 @@ def test_the_report_shows_it(runs):
   assert 'id="rl"' in page
 
 
-def test_what_comes_out_is_a_policy(runs):
+def test_the_result_is_a_policy(runs):
   folder, _ = runs
   for name in ('grpo', 'ppo', 'prime', 'lora'):
     policy = load_policy(folder / name, SamplingConfig(slots=4, max_tokens=16))
@@ -277,8 +276,8 @@ def without_times(lines):
 
 
 @pytest.mark.parametrize('name', ['grpo', 'apart'])
-def test_killed_and_gone_on_with_it_is_the_same(runs, policy, tmp_path, name):
-  """SIGKILL twice, SIGTERM once: bit-equal parameters, moments and numbers."""
+def test_interrupted_runs_have_the_same_bits(runs, policy, tmp_path, name):
+  """SIGKILL twice, SIGTERM once: equal parameters, moments and numbers."""
   folder, _ = runs
   args = job(name, policy, tmp_path / 'again')
   for how, beyond in (
@@ -315,7 +314,7 @@ def test_killed_and_gone_on_with_it_is_the_same(runs, policy, tmp_path, name):
   assert results_of(ours)['results'] == results_of(theirs)['results']
 
 
-def test_done_is_done(runs, policy):
+def test_a_finished_run_changes_no_checkpoint(runs, policy):
   folder, _ = runs
   before = contents(folder / 'grpo' / 'checkpoints')
   [done] = run_all([job('grpo', policy, folder / 'grpo')])
@@ -323,8 +322,8 @@ def test_done_is_done(runs, policy):
   assert contents(folder / 'grpo' / 'checkpoints') == before
 
 
-def test_a_hacked_reward_is_told_and_stops_the_run(policy, tmp_path):
-  """Paid for wrong answers and for every step that a random PRM sees."""
+def test_a_hacked_reward_raises_the_alarm_and_ends_the_run(policy, tmp_path):
+  """It pays for wrong answers, and for steps by an almost untrained PRM."""
   prm = tmp_path / 'prm'
   [trained] = run_all(
     [
@@ -353,7 +352,7 @@ def test_a_hacked_reward_is_told_and_stops_the_run(policy, tmp_path):
         '--config.reward.centre=0.0',
         '--config.optim.lr=2e-3',
         '--config.advantage.process=chain',
-        # Ten that the policy has not learned from, and few looks at them.
+        # Ten problems that the policy has not learned from, and few looks.
         '--config.problems.test_problems=2',
         '--config.problems.dev_problems=10',
         '--config.held_out.problems=10',

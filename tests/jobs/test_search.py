@@ -1,10 +1,9 @@
 """Searching from the command line: every method, with every kind of model.
 
-What a killed job does is in tests/jobs/test_interrupted.py, a real server in
-tests/parity/test_endpoint.py.
+tests/jobs/test_interrupted.py kills such jobs, tests/jobs/test_item_settings.py
+has their faulty configs, and tests/parity/test_endpoint.py a real server.
 """
 
-import dataclasses
 import json
 import pathlib
 import re
@@ -13,24 +12,22 @@ import numpy as np
 import pytest
 
 import prm_jax
-from configs import search_math
 from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.data.problems import Problem
-from prm_jax.inference.driver import drive
+from prm_jax.inference.driver import Models, drive
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.score import aggregate
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.jobs import search as search_job
 from prm_jax.runtime.errors import UserError
-from prm_jax.search.budget import Budget
-from prm_jax.search.method import SearchConfig
 from prm_jax.search.methods import METHODS
 from prm_jax.search.tree import Tree
 from tests.jobs.test_interrupted import trees_of
 from tests.runtime.test_processes import flags_of
+from tests.shared import configs
 from tests.shared.command_line import (
   ROOT,
   contents,
@@ -38,7 +35,6 @@ from tests.shared.command_line import (
   run_all,
   the_error,
 )
-from tests.shared.real_data import shared
 
 pytestmark = pytest.mark.job
 
@@ -96,7 +92,7 @@ THEN = {
 
 @pytest.fixture(scope='module')
 def jobs(tmp_path_factory, finished) -> dict[str, tuple[pathlib.Path, str]]:
-  """Each job's workdir and what it said."""
+  """The workdir and the standard output of each job."""
   tmp = tmp_path_factory.mktemp('jobs')
   found = {}
   for part in (FIRST, THEN):
@@ -131,7 +127,7 @@ def trees_in(jobs, name) -> list[dict]:
 @pytest.mark.parametrize(
   'name', [*METHODS, *(f'{name} of models' for name in WITH_MODELS)]
 )
-def test_what_is_written_fits_together(jobs, name):
+def test_the_files_of_a_search_agree(jobs, name):
   chains, ledger = chains_of(jobs, name), read(jobs, name)
   found = ledger['search']
   assert found['problems'] == 8 == len(chains) + found['failed']
@@ -195,7 +191,7 @@ def test_recorded_chains_are_chosen_from(jobs):
   assert read(jobs, 'recorded')['calls'] == 8 * 6
 
 
-def test_nobody_is_asked_for_scores_that_no_method_reads(jobs):
+def test_majority_asks_no_prm(jobs):
   with_one, without = (chains_of(jobs, n) for n in ('majority', 'no PRM'))
   assert [c.steps for c in with_one] == [c.steps for c in without]
   assert 'prm' not in read(jobs, 'no PRM', 'results.json')['manifest']
@@ -225,7 +221,7 @@ def visits_of(jobs, name) -> list[dict]:
   ]
 
 
-def test_a_kept_tree_is_gone_on_with(jobs):
+def test_a_kept_tree_grows_further(jobs):
   """Eight simulations and eight more are sixteen."""
   assert visits_of(jobs, 'mcts gone on with') == visits_of(jobs, 'mcts at once')
   assert visits_of(jobs, 'mcts') != visits_of(jobs, 'mcts at once')
@@ -238,25 +234,20 @@ def test_a_kept_tree_is_gone_on_with(jobs):
   assert took[0] < took[1]
 
 
-def test_one_chain_of_a_problem_is_kept():
-  """The others that ended stand in its tree, and in no journal."""
-  config = search_math.get_config('best_of_n,tiny').to_dict()
-  domain = ArithmeticConfig(**config['policy']['solver'])
-  job = search_job.job_of(
-    config,
-    search_job.check(config),
-    search_job.read_problems(config['problems'], config['seed'])[:2],
-    {},
-    SolverPolicy(domain),
-    ExactScorer(domain),
-  )
+def test_the_journal_gets_one_chain_of_a_problem():
+  """The other chains that ended stand in its tree."""
+  settings = configs.settings('search_math', 'best_of_n,tiny')
+  domain = settings.policy.solver
+  problems = search_job.choose_problems(settings.problems, settings.seed)[:2]
+  models = Models(policy=SolverPolicy(domain), prm=ExactScorer(domain))
+  job = search_job.make_job(settings, problems, {}, models)
   for ended in drive(range(2), job.start, job.models, 2):
     (chain,) = ended.chains
     tree = Tree.from_dict(chain.meta['search']['tree'])
     assert len(tree.ended()) == 4
 
 
-def test_a_tree_whose_id_is_no_text(tmp_path):
+def test_a_tree_without_a_text_for_an_id_is_refused(tmp_path):
   tree = Tree('1 + 1').to_dict()
   line = json.dumps({'id': [1], 'tree': tree})
   (tmp_path / 'trees.jsonl').write_text(line + '\n')
@@ -264,29 +255,7 @@ def test_a_tree_whose_id_is_no_text(tmp_path):
     search_job.read_trees(str(tmp_path), [Problem('1', '', '1 + 1', '2')])
 
 
-@pytest.mark.parametrize(
-  ('method', 'policy', 'prm', 'side'),
-  [
-    ('beam', 'workdir', 'exact', 'prm'),
-    ('beam', 'recorded', 'workdir', 'policy'),
-    ('majority', 'solver', 'workdir', 'policy'),
-    ('majority', 'workdir', 'exact', None),
-    ('beam', 'workdir', 'workdir', None),
-  ],
-)
-def test_flops_that_a_side_does_not_count(method, policy, prm, side):
-  config = search_math.get_config(method).to_dict()
-  config['budget']['flops'] = 1e9
-  config['policy'] |= {'kind': policy, 'workdir': 'somewhere'}
-  config['prm'] |= {'kind': prm, 'path': 'somewhere'}
-  if side is None:
-    assert search_job.check(config).budget.flops == 1e9
-    return
-  with pytest.raises(UserError, match=rf'{side}\.kind=.* does not say its'):
-    search_job.check(config)
-
-
-def test_what_cannot_be_gone_on_with(jobs, tmp_path):
+def test_searches_whose_trees_cannot_grow_further(jobs, tmp_path):
   half, treeless = (
     copy_run(jobs['mcts'][0], tmp_path / name) for name in ('half', 'treeless')
   )
@@ -313,7 +282,7 @@ def test_what_cannot_be_gone_on_with(jobs, tmp_path):
     assert why in the_error(done)
 
 
-def test_searches_are_not_gone_on_with_otherwise(jobs, tmp_path):
+def test_trees_grow_further_only_with_the_same_models_and_seed(jobs, tmp_path):
   earlier = jobs['mcts'][0]
   nameless = copy_run(earlier, tmp_path / 'nameless')
   (nameless / 'results.json').unlink()
@@ -352,7 +321,7 @@ def test_searches_are_not_gone_on_with_otherwise(jobs, tmp_path):
     assert not (tmp_path / f'{name}-run' / 'config.json').exists()
 
 
-def test_all_done_changes_nothing(jobs):
+def test_a_finished_job_changes_nothing(jobs):
   workdir = jobs['beam'][0]
   before = contents(workdir)
   (again,) = run_all([[*FIRST['beam'], f'--workdir={workdir}']])
@@ -406,65 +375,77 @@ def test_another_prm_in_the_same_place_is_refused(jobs, tmp_path, finished):
   assert re.search('is of another job: its prm is .* not', the_error(refused))
 
 
-# A method and an override -> what the line has to say.
+FROM_FILES = (
+  '--config.policy.kind=solver',
+  '--config.prm.kind=exact',
+  '--config.problems.root={tmp}',
+)
+# Name -> a command line, and its fault, which is seen when something is read.
 REFUSED = {
-  'beam': {
-    'method=baem': "method='baem': expected one of best_of_n, ",
-    'beam.width=3': 'beam.samples=4: expected a multiple of beam.width=3',
-    'search.aggregate=foo': "search.aggregate='foo': expected one of min",
-    'search.max_steps=0': 'search.max_steps=0: expected >= 1',
-    'budget.samples=0': 'budget.samples=0: nothing can be spent',
-    'budget.tokens=-1': 'budget.tokens=-1: nothing can be spent',
-    'budget.seconds=0': 'budget.seconds=0.*: nothing can be spent',
-    'budget.seconds=nan': 'holds inf or nan',
-    'budget.flops=1e9': "flops=1e.09: policy.kind='solver' does not say its",
-    'problems.kind=foo': "problems.kind='foo': expected one of arithmetic, fi",
-    'problems.split=foo': "problems.split='foo': expected one of train, dev",
-    'problems.first=-1': 'problems.first=-1: expected >= 0',
-    'problems.first=8': 'problems.first=8, but there are 8 problems; lower it',
-    'problems.kind=file': 'config.problems.root=DIR or .* PRM_JAX_DATA',
-    'prm.kind=foo': "prm.kind='foo': expected one of workdir, exact, none",
-    'prm.kind=none': "method='beam' asks a PRM and there is none; .*majority",
-    'prm.kind=workdir': 'prm.path is empty; name the --workdir of a trained',
-    'prm.exact=foo': "prm.exact='foo': expected one of value, steps",
-    'prm.rows=0': 'prm.rows=0: expected >= 1',
-    'policy.kind=foo': "policy.kind='foo': as a policy to search with expect",
-    'policy.kind=workdir': 'policy.workdir is empty; name the --workdir of a',
-    'policy.kind=recorded': 'policy.workdir is empty; .*of a sampling job',
-    'policy.kind=endpoint': "endpoint.base_url='': expected http",
-    'policy.solver.modulus=7': 'modulo 10, the solver calculates modulo 7',
-    'trees=-1': 'trees=-1: expected >= 0',
-    'concurrent=0': 'concurrent=0: expected >= 1',
-  },
-  'early_rejection': {'search.aggregate=mean': 'may rise as a chain grows'},
-  'best_of_n': {
-    'best_of_n.samples=0': 'best_of_n.samples=0: expected >= 1',
-    'best_of_n.sample=1': 'sample.*Did you mean "samples"',
-  },
+  'no problem left': (
+    [f'{SEARCH}beam,tiny', '--config.problems.first=8'],
+    'problems.first=8: there are 8 problems; lower it',
+  ),
+  'no root': (
+    [f'{SEARCH}beam,tiny', '--config.problems.kind=file'],
+    'config.problems.root=DIR or .* PRM_JAX_DATA',
+  ),
+  'another modulus': (
+    [f'{SEARCH}beam,tiny', '--config.policy.solver.modulus=7'],
+    'modulo 10, the solver calculates modulo 7',
+  ),
+  'an unknown key': (
+    [f'{SEARCH}best_of_n,tiny', '--config.best_of_n.sample=1'],
+    'sample.*Did you mean "samples"',
+  ),
+  # They are read, and the solver of arithmetic refuses what is not its own.
+  'problems of GSM8K': (
+    [f'{SEARCH}beam,gsm8k,tiny', *FROM_FILES],
+    'is no problem of the arithmetic domain',
+  ),
+  'word problems': (
+    [f'{SEARCH}beam,words,tiny', *FROM_FILES],
+    'is no problem of the arithmetic domain',
+  ),
+  'a chat that may begin anew': (
+    [
+      f'{SEARCH}beam,tiny',
+      '--config.policy.kind=endpoint',
+      '--config.policy.endpoint.base_url=http://127.0.0.1:9/v1',
+      '--config.policy.endpoint.model=m',
+    ],
+    "api='chat' may begin anew",
+  ),
 }
 
 
 @pytest.fixture(scope='module')
 def refused(tmp_path_factory):
+  """The workdir of each command line and what became of it."""
   tmp = tmp_path_factory.mktemp('refused')
-  cases = [(job, change) for job, each in REFUSED.items() for change in each]
-  lines = [
+  for path in ('gsm8k/test.jsonl', 'word_problems/mawps_multiarith.jsonl'):
+    (tmp / path).parent.mkdir()
+    (tmp / path).write_text('{"question": "1 and 1?", "answer": "2"}\n')
+  ran = run_all(
     [
-      f'{SEARCH}{job},tiny',
-      f'--config.{change}',
-      f'--workdir={tmp / str(i)}',
+      [*(arg.format(tmp=tmp) for arg in args), f'--workdir={tmp / name}']
+      for name, (args, _) in REFUSED.items()
     ]
-    for i, (job, change) in enumerate(cases)
-  ]
-  return dict(zip(cases, run_all(lines), strict=True))
+  )
+  return {
+    name: (tmp / name, done) for name, done in zip(REFUSED, ran, strict=True)
+  }
 
 
-@pytest.mark.parametrize(
-  ('job', 'change'),
-  [(job, change) for job, each in REFUSED.items() for change in each],
-)
-def test_a_bad_command_is_one_line(refused, job, change):
-  assert re.search(REFUSED[job][change], the_error(refused[job, change]))
+@pytest.mark.parametrize('name', REFUSED)
+def test_a_bad_command_is_one_line(refused, name):
+  if 'chat' in name:
+    pytest.importorskip('openai', reason='openai is not installed')
+  workdir, done = refused[name]
+  assert re.search(REFUSED[name][1], the_error(done))
+  # Whoever cannot answer is found before the workdir belongs to the config.
+  solver = name in ('another modulus', 'problems of GSM8K', 'word problems')
+  assert (workdir / 'config.json').exists() == solver
 
 
 def test_models_in_the_wrong_place(jobs, tmp_path, finished):
@@ -515,49 +496,6 @@ def test_models_in_the_wrong_place(jobs, tmp_path, finished):
   assert '8 done without some of the answers they wanted' in few.stdout
   # Nothing of the refused stands in the way of the corrected command.
   assert not (tmp_path / 'branches' / 'config.json').exists()
-
-
-@pytest.mark.parametrize('variant', ['gsm8k', 'words'])
-def test_problems_of_files_are_read(tmp_path, variant):
-  root = shared('gsm8k/test.jsonl').parent.parent
-  (refused,) = run_all(
-    [
-      [
-        f'{SEARCH}beam,{variant},tiny',
-        '--config.policy.kind=solver',
-        '--config.prm.kind=exact',
-        f'--config.problems.root={root}',
-        f'--workdir={tmp_path}',
-      ]
-    ]
-  )
-  # Read they are, and the solver of arithmetic says that they are not its own.
-  assert 'is no problem of the arithmetic domain' in the_error(refused)
-
-
-def test_a_chat_that_may_begin_anew(tmp_path):
-  """Refused before anything is spent, by the methods that go on with steps."""
-  pytest.importorskip('openai', reason='openai is not installed')
-  asked = [
-    f'{SEARCH}beam,tiny',
-    '--config.policy.kind=endpoint',
-    '--config.policy.endpoint.base_url=http://127.0.0.1:9/v1',
-    '--config.policy.endpoint.model=m',
-    f'--workdir={tmp_path}',
-  ]
-  (refused,) = run_all([asked])
-  assert "api='chat' may begin anew" in the_error(refused)
-  assert not (tmp_path / 'config.json').exists()
-
-
-def test_the_config_says_what_the_code_does():
-  """Every value of every section is the default, and none is left out."""
-  config = search_math.get_config()
-  for name, method in METHODS.items():
-    assert config[name].to_dict() == dataclasses.asdict(method.config()), name
-  assert config.search.to_dict() == dataclasses.asdict(SearchConfig())
-  assert set(config.budget) == set(dataclasses.asdict(Budget()))
-  assert not any(config.budget.values())
 
 
 def test_the_readmes_example(jobs, finished, capsys):

@@ -1,12 +1,16 @@
-"""Runs label coroutines together against a policy, all in memory."""
+"""Runs label coroutines against a policy, or against nobody, in memory."""
+
+import pytest
 
 from prm_jax.inference.driver import CannotDo
 
 
 def run(labellings, policy):
-  """What each coroutine returned (or the CannotDo), and what it asked.
+  """Runs all coroutines together, as the driver does.
 
-  The requests of a labelling are a list of rounds, each a list of requests.
+  Returns:
+    What each returned (or its CannotDo), and what each asked: a list of rounds,
+    each a list of requests.
   """
   results = [None] * len(labellings)
   asked = [[] for _ in labellings]
@@ -27,6 +31,13 @@ def run(labellings, policy):
   return results, asked
 
 
-def rollouts(rounds):
-  """How many completions a labelling asked for."""
+def count_samples(rounds):
+  """The number of completions that a labelling asked for."""
   return sum(request.samples for each in rounds for request in each)
+
+
+def result(labelling):
+  """The labelled chain of a coroutine that asks nobody."""
+  with pytest.raises(StopIteration) as end:
+    next(labelling)
+  return end.value.value

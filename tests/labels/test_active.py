@@ -1,4 +1,4 @@
-"""Active selection: worked by hand, and with a real Scorer."""
+"""Active selection by hand, and with a real Scorer."""
 
 import collections
 
@@ -9,11 +9,11 @@ from prm_jax.data.chains import Chain
 from prm_jax.inference.score import aggregate
 from prm_jax.labels.active import ActiveConfig, chain_scores, select, take
 from prm_jax.runtime.errors import UserError
-from tests.inference.test_scorer import the_scorer
+from tests.shared.tiny_trees import make_scorer
 
 
-class Written:
-  """A PRM that believes the number at the end of each step."""
+class WrittenScores:
+  """A PRM whose score is the number at the end of a step."""
 
   def score_many(self, chains):
     return [
@@ -27,7 +27,7 @@ def sample(problem, outcome, *scores):
   return Chain(problem, steps, '1', outcome, meta={'id': f'{problem}{scores}'})
 
 
-# By product: 0.9, 0.8, 0.72, 0.5, 0.3, 0.2 and 0.1, alternately named.
+# By product the chains of p have 0.9, 0.8, 0.72, 0.5, 0.3, 0.2 and 0.1.
 CHAINS = [
   sample('p', True, 0.9),
   sample('p', False, 0.1),
@@ -42,7 +42,7 @@ CHAINS = [
 
 
 def chosen(config, chains=CHAINS, scorer=None):
-  selection, report = select(chains, config, scorer or Written())
+  selection, report = select(chains, config, scorer or WrittenScores())
   order = [CHAINS.index(chains[i]) for i in selection.indices]
   return order, selection, report
 
@@ -57,12 +57,12 @@ def plain(chain):
   )
 
 
-def test_wrong_answers_first_then_what_remains():
+def test_wrong_answers_come_first_then_the_remaining_chains():
   config = ActiveConfig(budget=5)
   order, selection, report = chosen(config)
   selected = take(CHAINS, selection.indices, config)
   assert [plain(c) for c in selected] == [CHAINS[i] for i in order]
-  # p: four wrong ones (0.72, 0.5, 0.3, 0.2), then the best of what remains.
+  # p: four wrong ones (0.72, 0.5, 0.3, 0.2), then the best remaining one.
   assert order == [3, 4, 7, 8, 0, 6, 2]
   assert [c.meta['active']['rank'] for c in selected] == [0, 1, 2, 3, 4, 0, 1]
   assert {c.meta['active']['method'] for c in selected} == {'active'}
@@ -84,11 +84,11 @@ def test_wrong_answers_first_then_what_remains():
     ({'budget': 9}, [3, 4, 7, 8, 1, 0, 5, 6, 2]),
   ],
 )
-def test_by_hand(config, order):
+def test_selection_by_hand(config, order):
   assert chosen(ActiveConfig(**config))[0] == order
 
 
-def test_no_wrong_answers_leave_their_places_to_the_others():
+def test_places_without_wrong_answers_go_to_right_ones():
   chains = [c for c in CHAINS if c.outcome]
   order, _, report = chosen(ActiveConfig(budget=2), chains)
   assert order == [0, 5, 2]
@@ -112,13 +112,18 @@ def test_the_random_baseline_has_the_same_budget():
 
 def test_ties_go_to_the_first():
   same = [sample('p', False, 0.5), sample('p', False, 0.5, 1.0)]
-  selection, _ = select(same, ActiveConfig(budget=1), Written())
+  selection, _ = select(same, ActiveConfig(budget=1), WrittenScores())
   assert selection.indices == [0]
 
 
+@pytest.fixture(scope='module')
+def scorer():
+  return make_scorer()
+
+
 @pytest.mark.parametrize('batch_size', [3, 1024])
-def test_scores_are_the_scorers(batch_size):
-  rng, scorer = np.random.default_rng(0), the_scorer()
+def test_chain_scores_equal_the_scorers_own(scorer, batch_size):
+  rng = np.random.default_rng(0)
   chains = [
     sample(f'problem {n % 4}', bool(n % 3), *rng.integers(100, size=1 + n % 5))
     for n in range(14)
@@ -139,24 +144,24 @@ def test_scores_are_the_scorers(batch_size):
     assert best in selection.indices
 
 
-def test_what_cannot_be_selected_from():
+def test_selection_needs_chains_with_outcomes_and_a_prm():
   with pytest.raises(UserError, match=r"chain 'p\(0.5,\)' has no outcome"):
-    select([sample('p', None, 0.5)], ActiveConfig(), Written())
+    select([sample('p', None, 0.5)], ActiveConfig(), WrittenScores())
   with pytest.raises(UserError, match="method='active' needs a trained PRM"):
     select(CHAINS, ActiveConfig(), None)
   with pytest.raises(UserError, match='no chains to select from'):
-    select([], ActiveConfig(), Written())
+    select([], ActiveConfig(), WrittenScores())
 
 
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    ({'budget': 0}, r'active.budget=0: expected >= 1'),
-    ({'batch_size': 0.5}, r'active.batch_size=0.5: expected >= 1'),
-    ({'method': 'best'}, r"active.method='best': expected one of active, r"),
-    ({'aggregate': 'median'}, r"active.aggregate='median': expected one of"),
-    ({'wrong_share': 2}, r'active.wrong_share=2: expected a number in'),
-    ({'seed': -1}, r'active.seed=-1: expected a whole number'),
+    ({'budget': 0}, r'^budget=0: expected >= 1'),
+    ({'batch_size': 0.5}, r'^batch_size=0.5: expected a whole'),
+    ({'method': 'best'}, r"^method='best': expected one of active, r"),
+    ({'aggregate': 'median'}, r"^aggregate='median': expected one of"),
+    ({'wrong_share': 2}, r'^wrong_share=2: expected a number in'),
+    ({'seed': -1}, r'^seed=-1: expected >= 0'),
   ],
 )
 def test_configs_check_themselves(fields, message):

@@ -1,4 +1,4 @@
-"""Corrupted chains: one error of a known kind, at a known place."""
+"""Corrupted chains have one error of a known kind at a known step."""
 
 import collections
 import dataclasses
@@ -15,7 +15,7 @@ from prm_jax.inference.driver import CannotDo
 from prm_jax.labels import corruption
 from prm_jax.labels.corruption import KINDS, CorruptionConfig
 from prm_jax.runtime.errors import UserError
-from tests.labels.silent_labelling import result
+from tests.labels.run_labellings import result
 from tests.shared.real_data import shared
 
 BOOKS = Chain(
@@ -46,7 +46,7 @@ def right_arithmetic_chains(count):
   return arithmetic.to_chains(config, problems, results)
 
 
-def test_arithmetic_chains():
+def test_arithmetic_chains_have_one_error_and_known_labels():
   chains = right_arithmetic_chains(2000)
   kinds = collections.Counter()
   for chain in chains:
@@ -74,7 +74,7 @@ def test_arithmetic_chains():
     assert abs(kinds[kind] - 200) < 4 * math.sqrt(2000 * 0.1 * 0.9)
 
 
-def test_a_chain_depends_on_its_id_and_the_seed_only():
+def test_the_error_depends_on_the_id_and_the_seed_only():
   chains = right_arithmetic_chains(40)
   found = [label(chain, seed=1) for chain in chains]
   assert [label(chain, seed=1) for chain in reversed(chains)] == found[::-1]
@@ -89,7 +89,7 @@ def test_a_chain_depends_on_its_id_and_the_seed_only():
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_one_kind_of_error_in_text(kind):
-  found = label(BOOKS, kinds=[kind], right_share=0)
+  found = label(BOOKS, kinds=(kind,), right_share=0)
   assert found.meta['kind'] == kind
   [error] = found.meta['error_steps']
   assert first_error(found.labels) == error
@@ -99,7 +99,7 @@ def test_one_kind_of_error_in_text(kind):
   assert found.steps[-1] == f'The answer is {found.answer}.'
   assert found.outcome is False
   assert len(found.steps) == (3 if kind == 'skipped_step' else 4)
-  # Only a wrong result is false by itself; what follows is calculated.
+  # Only a wrong result is false by itself; later steps are recalculated.
   false = [p for p, s in enumerate(found.steps) if check_step(s) is False]
   assert false == ([error] if kind == 'result' else [])
 
@@ -113,20 +113,20 @@ def test_a_chain_that_states_its_answer_gets_no_second_statement(end):
   assert kept.steps == chain.steps
   assert values(kept) == [1] * 4
   for kind in sorted(set(KINDS) - {'skipped_step'}):
-    found = label(chain, kinds=[kind], right_share=0)
+    found = label(chain, kinds=(kind,), right_share=0)
     assert found.steps[-1] == end.replace('32', found.answer)
     assert len(found.steps) == 4
 
 
 @pytest.mark.parametrize('end', ['', ' Their price is $32.'])
 def test_an_answer_beside_its_equation_is_stated_again(end):
-  """Or it would be gone with the step, where that is skipped."""
+  """Otherwise skipping the last step would remove the answer."""
   steps = (*BOOKS.steps[:2], BOOKS.steps[2] + end)
   chain = dataclasses.replace(BOOKS, steps=steps)
   kept = label(chain, right_share=1)
   assert kept.steps == (*steps, 'The answer is 32.')
   for seed in range(20):
-    found = label(chain, kinds=['skipped_step'], right_share=0, seed=seed)
+    found = label(chain, kinds=('skipped_step',), right_share=0, seed=seed)
     assert found.steps[-1] == f'The answer is {found.answer}.'
     assert found.answer != '32'
 
@@ -153,17 +153,17 @@ MOD = 'mod 10 : 7 * 0 + 0 * 0'
     ({'problem': MOD, 'steps': ('7 * 0 = 0',)}, 'not all steps are'),
   ],
 )
-def test_what_cannot_be_corrupted(change, reason):
+def test_chains_that_cannot_be_corrupted(change, reason):
   with pytest.raises(CannotDo, match=reason):
     label(dataclasses.replace(BOOKS, **change))
 
 
 def test_a_problem_without_a_place_for_the_kind():
   chain = Chain(MOD, right_steps(MOD), '0', True)
-  # Kept as right, it would be known by having no place for an error.
+  # A PRM could tell kept chains by their having no place for an error.
   for share in (0, 1):
     with pytest.raises(CannotDo, match='no place'):
-      label(chain, kinds=['skipped_step'], right_share=share)
+      label(chain, kinds=('skipped_step',), right_share=share)
 
 
 def test_gsm8k_worked_answers():
@@ -187,10 +187,10 @@ def test_gsm8k_worked_answers():
 @pytest.mark.parametrize(
   ('config', 'message'),
   [
-    ({'kinds': []}, r'corruption.kinds=\(\): expected one or more of operand'),
-    ({'kinds': ['wrong_result']}, r'corruption.kinds=.*expected one or more'),
-    ({'right_share': 1.5}, r'corruption.right_share=1.5: expected a prob'),
-    ({'seed': -1}, r'corruption.seed=-1: expected a whole number'),
+    ({'kinds': ()}, r'^kinds=\(\): expected one or more of operand'),
+    ({'kinds': ('wrong_result',)}, r'^kinds=.*expected one of operand'),
+    ({'right_share': 1.5}, r'^right_share=1.5: expected a number'),
+    ({'seed': -1}, r'^seed=-1: expected >= 0'),
   ],
 )
 def test_configs_check_themselves(config, message):

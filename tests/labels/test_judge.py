@@ -1,4 +1,4 @@
-"""A judge's replies to labels: reading, voting, and what cannot be read."""
+"""A judge's replies: how they are read, and how they vote."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ CHAIN = Chain(
 
 
 def label(texts, chain=CHAIN):
-  """The chain labelled by these replies, None for one that did not come."""
+  """The chain labelled by these replies; None is a reply that failed."""
   config = JudgeConfig(samples=len(texts))
   labelling = judge.label(chain, config)
   [asked] = next(labelling)
@@ -57,10 +57,10 @@ def values(chain):
     (r'\boxed{}', None),
     (r'\boxed{none}', None),
     (r'\boxed{1', None),
-    # The last box is the answer, even one that cannot be read.
+    # The last box counts, even if it cannot be read.
     (r'\boxed{1} and \boxed{x}', None),
     (r'\boxed{' + '1' * 10_000 + '}', None),
-    ('\boxed{1}', None),  # Hazard: '\b' is a backspace.
+    ('\boxed{1}', None),  # not a raw string: '\b' is a backspace
     ('1', None),
     ('', None),
   ],
@@ -70,19 +70,19 @@ def test_the_index_in_the_last_box(text, expected):
 
 
 @given(st.text(alphabet='\\boxed{}paragraph_-0123456789 t', max_size=60))
-def test_any_reply_is_an_index_or_none(text):
+def test_any_reply_gives_an_index_or_none(text):
   assert judge.parse(text, 3) in (None, -1, 0, 1, 2)
 
 
-def test_what_is_asked():
-  text = judge.question(CHAIN.problem, CHAIN.steps)
+def test_the_question_numbers_the_steps():
+  text = judge.make_question(CHAIN.problem, CHAIN.steps)
   assert '[Problem]\nWhat is 3 + 4 * 2? {last}\n' in text
   assert '<paragraph_1>\n3 + 8 = 12\n</paragraph_1>' in text
   assert '<paragraph_2>\nThe answer is \\boxed{12}.\n</paragraph_2>' in text
   assert '<paragraph_3>' not in text
   assert 'end with \\boxed{-1}' in text
   assert '\b' not in text
-  braces = judge.question('p', ('{solution} {problem}',))
+  braces = judge.make_question('p', ('{solution} {problem}',))
   assert '<paragraph_0>\n{solution} {problem}\n</paragraph_0>' in braces
 
 
@@ -97,7 +97,7 @@ def test_labels_stop_at_the_first_error():
     assert (labelled.problem, labelled.steps) == (CHAIN.problem, CHAIN.steps)
 
 
-def test_the_majority_of_what_can_be_read():
+def test_the_majority_of_readable_replies_decides():
   labelled = label(
     [r'\boxed{1}', 'no idea', None, r'\boxed{-1}', r'\boxed{1}', r'\boxed{9}']
   )
@@ -115,14 +115,14 @@ def test_a_tie_is_no_majority():
   assert values(label([*boxes, r'\boxed{1}'])) == [1.0, 0.0, None]
 
 
-def test_nothing_to_read_is_no_label():
+def test_unreadable_replies_give_no_label():
   with pytest.raises(CannotDo, match='of 3 replies: 2 unparseable, 1 failed'):
     label(['yes', None, r'\boxed{7}'])
   with pytest.raises(CannotDo, match='of 1 replies: 0 unparseable, 1 failed'):
     label([None])
 
 
-def test_the_key_is_the_text():
+def test_the_key_depends_on_the_text_only():
   def key(chain):
     [asked] = next(judge.label(chain, JudgeConfig()))
     return asked.key
@@ -134,5 +134,5 @@ def test_the_key_is_the_text():
 
 
 def test_configs_check_themselves():
-  with pytest.raises(UserError, match=r'judge\.samples=0: expected >= 1'):
+  with pytest.raises(UserError, match=r'^samples=0: expected >= 1'):
     JudgeConfig(samples=0)

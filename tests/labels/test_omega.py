@@ -8,46 +8,26 @@ import pytest
 
 from prm_jax.data.chains import Chain, StepLabel, first_error
 from prm_jax.data.domains import arithmetic
-from prm_jax.data.targets import TargetConfig, step_targets
+from prm_jax.data.targets import step_targets
 from prm_jax.inference.driver import CannotDo
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.labels import omega, rollouts
 from prm_jax.labels.omega import OmegaConfig
 from prm_jax.labels.rollouts import RolloutConfig
 from prm_jax.runtime.errors import UserError
-from tests.labels.run_labellings import rollouts as asked_for
-from tests.labels.run_labellings import run
-
-DEFAULT = arithmetic.ArithmeticConfig()
-# Long chains in a domain where errors seldom cancel: 97 is a prime, and a
-# wrong result hits the right one once in 97 times.
-LONG = arithmetic.ArithmeticConfig(modulus=97, operations=16)
-# Hard labels at the threshold of the search, nothing masked.
-HARD = TargetConfig(after_first_error='keep', hard_above=0.0)
+from tests.labels.run_labellings import count_samples, run
+from tests.labels.wrong_chains import (
+  DEFAULT,
+  HARD,
+  LONG,
+  found_error,
+  stronger,
+  wrong_chains,
+)
 
 
 def never_wrong(domain):
   return dataclasses.replace(domain, wrong_facts=0, slip=0)
-
-
-def stronger(domain):
-  """The same beliefs, used a tenth of the time."""
-  return dataclasses.replace(domain, use_wrong=0.1, slip=0.005)
-
-
-def wrong_chains(domain, count, samples=2, seed=0, completer=None):
-  """Wrong chains, and the completer's exact value after each step."""
-  transitions = arithmetic.make_solver(domain)
-  problems = arithmetic.sample_problems(domain, count, seed)
-  results = arithmetic.sample_results(transitions, problems, samples, seed)
-  values = arithmetic.prefix_values(
-    arithmetic.make_solver(completer or domain), problems, domain.modulus
-  )
-  exact = arithmetic.chain_values(values, results)
-  chains = arithmetic.to_chains(domain, problems, results)
-  wrong = [i for i, chain in enumerate(chains) if not chain.outcome]
-  exact = exact.reshape(len(chains), -1)[wrong]
-  return [chains[i] for i in wrong], exact
 
 
 def search(chains, completer, config):
@@ -58,16 +38,8 @@ def search(chains, completer, config):
   )
 
 
-def error_of(found, config):
-  """The first error that was found; None where the chain was given up."""
-  if isinstance(found, CannotDo):
-    return None
-  values = [each.value for each in found.labels]
-  return next(i for i, v in enumerate(values) if v <= config.threshold)
-
-
-def errors_of(found, config):
-  return [error_of(each, config) for each in found]
+def found_errors(found, config):
+  return [found_error(each, config) for each in found]
 
 
 def share_found(errors, true):
@@ -79,15 +51,15 @@ def first_wrong(chains):
   return [first_error(chain.labels) for chain in chains]
 
 
-def test_one_sure_rollout_a_prefix_finds_exactly_where_the_answer_is_lost():
+def test_one_rollout_per_prefix_of_a_perfect_policy_finds_the_exact_error():
   # A completer that is never wrong has values 0 and 1 only, so the search is
   # plain bisection and can be checked chain by chain.
   completer = never_wrong(DEFAULT)
-  chains, exact = wrong_chains(DEFAULT, 500, completer=completer)
+  chains, exact = wrong_chains(DEFAULT, 500, completer)
   assert set(np.unique(exact)) == {0, 1}
   config = OmegaConfig(samples=1)
   found, asked = search(chains, completer, config)
-  errors = errors_of(found, config)
+  errors = found_errors(found, config)
   lost_once = 0
   for error, values, rounds in zip(errors, exact, asked, strict=True):
     before = values[error - 1] if error else 1.0
@@ -95,8 +67,8 @@ def test_one_sure_rollout_a_prefix_finds_exactly_where_the_answer_is_lost():
     if (np.diff(values) <= 0).all():
       lost_once += 1
       assert error == values.argmin()
-    # ceil(log2(5)) prefixes, and the bare problem where none succeeded.
-    assert asked_for(rounds) <= 3 + (error == 0)
+    # ceil(log2(5)) prefixes, and the bare problem if none succeeded.
+    assert count_samples(rounds) <= 3 + (error == 0)
   assert lost_once > 300
 
 
@@ -106,10 +78,10 @@ def test_one_sure_rollout_a_prefix_finds_exactly_where_the_answer_is_lost():
     # The paper's parameters.
     (LONG, never_wrong(LONG), OmegaConfig(), 0.01),
     (LONG, stronger(LONG), OmegaConfig(), 0.05),
-    # Five steps are too few for bisection alone to save two thirds of the
-    # rollouts; stopping at the first success does, with the same errors found.
+    # With five steps, bisection alone does not save two thirds of the rollouts.
+    # Stopping at the first success does, and finds the same errors.
     (DEFAULT, stronger(DEFAULT), OmegaConfig(round_size=1), 0.05),
-    # A wrong prefix seldom has a rate above 0.3, but often one success of 8.
+    # Wrong prefixes seldom have a rate above 0.3, but often one success of 8.
     (
       DEFAULT,
       stronger(DEFAULT),
@@ -121,13 +93,11 @@ def test_one_sure_rollout_a_prefix_finds_exactly_where_the_answer_is_lost():
 def test_first_errors_are_found_for_a_third_of_the_rollouts(
   domain, completer, config, missed
 ):
-  chains, exact = wrong_chains(
-    domain, 600, seed=4, completer=never_wrong(domain)
-  )
+  chains, exact = wrong_chains(domain, 600, never_wrong(domain), seed=4)
   found, asked = search(chains, completer, config)
-  errors = errors_of(found, config)
-  # What outcomes can show is where the answer is lost: before this step who
-  # never errs would end right, after it not.
+  errors = found_errors(found, config)
+  # Outcomes can show where the answer is lost: before this step a policy that
+  # never errs would end right, and after it would not.
   held = np.pad(exact, ((0, 0), (1, 0)), constant_values=1)
   lost = held[:, :-1] > exact
   at_loss = [
@@ -135,21 +105,21 @@ def test_first_errors_are_found_for_a_third_of_the_rollouts(
     for error, row in zip(errors, lost, strict=True)
   ]
   assert np.mean(at_loss) >= 0.95
-  # It is not the first wrong calculation where that one is cancelled by what
-  # follows: a product with 0 or, modulo 10, with 2 or 5, or another error.
+  # This is not the first wrong calculation if later steps cancel that one: by a
+  # product with 0 or, modulo 10, with 2 or 5, or by another error.
   true = first_wrong(chains)
   visible = share_found(lost.argmax(1), true)
   assert 0.92 < visible < 0.99
   assert share_found(errors, true) >= visible - missed
-  # k from the end of every step but the last, whose outcome is known.
+  # The alternative is k rollouts from every step but the last.
   exhaustive = len(chains) * config.samples * (domain.operations - 1)
-  assert sum(map(asked_for, asked)) <= exhaustive / 3
+  assert sum(map(count_samples, asked)) <= exhaustive / 3
 
 
-def test_a_policy_that_errs_itself_finds_what_all_its_rollouts_find():
-  # The default domain's own solver: a right prefix can fail 8 times, a wrong
-  # one succeed by errors that cancel. The search loses nothing against k
-  # rollouts from every step; both are far from the truth.
+def test_a_policy_that_errs_finds_as_much_as_by_rollouts_from_every_step():
+  # The policy is the solver that wrote the chains: a right prefix can fail 8
+  # times, and a wrong one succeed by errors that cancel. Both methods are far
+  # from the truth, and the search is no worse.
   chains, _ = wrong_chains(DEFAULT, 1000, seed=5)
   config = OmegaConfig()
   found, _ = search(chains, DEFAULT, config)
@@ -158,18 +128,18 @@ def test_a_policy_that_errs_itself_finds_what_all_its_rollouts_find():
     SolverPolicy(DEFAULT, seed=2),
   )
   hard = [step_targets(chain, 5, HARD).values.argmin() for chain in whole]
-  by_search = share_found(errors_of(found, config), first_wrong(chains))
+  by_search = share_found(found_errors(found, config), first_wrong(chains))
   by_all = share_found(hard, first_wrong(chains))
   assert abs(by_search - by_all) < 4 * math.sqrt(0.5 / len(chains))
   assert 0.5 < by_search < 0.75
 
 
-def test_what_the_labels_are():
+def test_labels_have_counts_where_visited_and_are_implied_elsewhere():
   chains, _ = wrong_chains(LONG, 100)
   config = OmegaConfig()
   found, asked = search(chains, stronger(LONG), config)
   for before, chain, rounds in zip(chains, found, asked, strict=True):
-    error = error_of(chain, config)
+    error = found_error(chain, config)
     visited = {len(each[0].steps) - 1 for each in rounds}
     for i, step in enumerate(chain.labels):
       assert step.source == 'rollout'
@@ -205,18 +175,18 @@ def test_a_right_chain_takes_no_rollouts():
 
 
 def test_early_stopping_decides_as_all_rollouts_do():
-  # At the paper's threshold one success decides; the same samples are drawn.
+  # At the paper's threshold one success decides, and both draw equal samples.
   chains, _ = wrong_chains(DEFAULT, 200)
   config = OmegaConfig()
   all_at_once, asked = search(chains, DEFAULT, config)
   one_by_one, fewer = search(chains, DEFAULT, OmegaConfig(round_size=1))
-  assert errors_of(all_at_once, config) == errors_of(one_by_one, config)
-  used = sum(map(asked_for, asked))
-  assert sum(map(asked_for, fewer)) < 0.75 * used
+  assert found_errors(all_at_once, config) == found_errors(one_by_one, config)
+  used = sum(map(count_samples, asked))
+  assert sum(map(count_samples, fewer)) < 0.75 * used
 
 
 def test_a_problem_that_the_policy_cannot_solve():
-  # It believes every fact wrongly and always acts on it.
+  # The solver has a wrong belief about every fact and always uses it.
   hopeless = arithmetic.ArithmeticConfig(wrong_facts=1, use_wrong=1, slip=0)
   chains, _ = wrong_chains(hopeless, 50)
   found, _ = search(chains, hopeless, OmegaConfig())
@@ -251,5 +221,5 @@ def test_a_policy_that_fails():
   ],
 )
 def test_configs_check_themselves(name, value, expected):
-  with pytest.raises(UserError, match=rf'omega.{name}={value!r}: .*{expected}'):
+  with pytest.raises(UserError, match=rf'^{name}={value!r}: .*{expected}'):
     OmegaConfig(**{name: value})

@@ -1,4 +1,4 @@
-"""OmegaPRM's tree: what it searches next, and the chains that come of it."""
+"""OmegaPRM's tree: what it searches next, and the chains that it adds."""
 
 import dataclasses
 
@@ -13,11 +13,11 @@ from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.labels import omega
 from prm_jax.labels.omega import OmegaConfig, State
 from tests.labels.run_labellings import run
-from tests.labels.test_omega import (
+from tests.labels.wrong_chains import (
   DEFAULT,
   HARD,
   LONG,
-  error_of,
+  found_error,
   stronger,
   wrong_chains,
 )
@@ -55,7 +55,7 @@ def test_select_by_hand():
   assert omega.select([both, seldom], OmegaConfig(c_puct=0)) == (both, short)
 
 
-def test_the_tree_gives_more_chains_and_rolls_no_prefix_out_twice():
+def test_the_tree_adds_chains_and_rolls_out_no_prefix_twice():
   chains, _ = wrong_chains(LONG, 20)
   completer = dataclasses.replace(LONG, use_wrong=0.3, slip=0.01)
   config = OmegaConfig(searches=6)
@@ -81,7 +81,7 @@ def test_the_tree_gives_more_chains_and_rolls_no_prefix_out_twice():
     assert len({each.meta['id'] for each in grown}) == len(grown)
     for other in grown[1:]:
       added += 1
-      error = error_of(other, config)
+      error = found_error(other, config)
       values = step_targets(other, 16, HARD).values
       assert (values == (np.arange(16) < error)).all()
       assert other.outcome is False and other.problem == chain.problem
@@ -124,7 +124,7 @@ def test_rollouts_that_a_limit_cut_off_are_not_searched():
   assert found[0].meta['rollouts'] == {'unfinished': 1, 'unknown': 0}
 
 
-def test_a_policy_that_fails_later_keeps_what_was_found():
+def test_chains_found_before_the_policy_fails_are_kept():
   class FailsLater:
     asked = 0
 
@@ -142,10 +142,10 @@ def test_a_policy_that_fails_later_keeps_what_was_found():
   )
   assert len(rounds) > 5
   assert 1 <= len(found) < len(whole)
-  # Only what was lost is counted as well, in the first.
+  # Only the first chain differs, in its count of failed completions.
   assert found[0].meta.pop('rollouts')['unknown'] > 0
   assert whole[0].meta.pop('rollouts') == {'unfinished': 0, 'unknown': 0}
   assert found == whole[: len(found)]
-  # Equal keys are one request: no two prefixes may have one.
+  # Requests with equal keys are the same, so each prefix needs its own.
   keys = [request.key for [request] in rounds]
   assert len(set(keys)) == len(keys)

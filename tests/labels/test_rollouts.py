@@ -10,14 +10,14 @@ from prm_jax.data.chains import Chain
 from prm_jax.data.domains import arithmetic
 from prm_jax.data.targets import TargetConfig, step_targets
 from prm_jax.data.verify import answers
+from prm_jax.inference import grading
 from prm_jax.inference.driver import CannotDo
 from prm_jax.inference.protocols import Completion
 from prm_jax.inference.solver_policy import SolverPolicy
-from prm_jax.labels import labelling, rollouts
+from prm_jax.labels import rollouts
 from prm_jax.labels.rollouts import RolloutConfig
 from prm_jax.runtime.errors import UserError
-from tests.labels.run_labellings import rollouts as asked_for
-from tests.labels.run_labellings import run
+from tests.labels.run_labellings import count_samples, run
 
 # Less sure of its beliefs than the default solver, so that all values occur.
 DOMAIN = arithmetic.ArithmeticConfig(use_wrong=0.5, slip=0.1)
@@ -52,7 +52,7 @@ def test_values_are_unbiased_and_spread_as_the_binomial(k):
   successes = np.array(label)[:, :-1].ravel()
   value = exact[:, :-1].ravel()
   variance = k * value * (1 - value)
-  # All together, and a tenth of the prefixes at a time, from least to most.
+  # For all prefixes together, and for every tenth of them by value.
   z = (successes - k * value).sum() / math.sqrt(variance.sum())
   assert abs(z) < Z
   for here in np.array_split(value.argsort(), 10):
@@ -71,7 +71,8 @@ def test_values_are_unbiased_and_spread_as_the_binomial(k):
 @pytest.mark.parametrize('k', [8, 32])
 @pytest.mark.parametrize('threshold', [0.0, 0.5])
 def test_hard_labels_err_as_the_binomial_says(k, threshold):
-  # A hard label errs where k rollouts fall on the other side than the value.
+  # A hard label is wrong if k rollouts fall on the other side of the threshold
+  # than the value.
   chains, exact = sampled(600, seed=2)
   found, _ = labelled(chains, RolloutConfig(samples=k))
   config = TargetConfig(after_first_error='keep', hard_above=threshold)
@@ -98,18 +99,18 @@ def test_the_last_step_has_the_outcome_and_takes_no_rollouts():
     assert last.value == float(chain.outcome)
     assert (last.successes, last.trials) == (4 * chain.outcome, 4)
     assert [len(request.steps) for request in rounds[0]] == [1, 2, 3, 4]
-    assert asked_for(rounds) == 16
+    assert count_samples(rounds) == 16
     assert {each.source for each in after.labels} == {'rollout'}
     meta = {**chain.meta, 'rollouts': {'unfinished': 0, 'unknown': 0}}
     assert after == dataclasses.replace(chain, labels=after.labels, meta=meta)
-  # An outcome that nobody checked is found out from the last step.
+  # An unknown outcome is graded from the last step.
   unknown = [dataclasses.replace(chain, outcome=None) for chain in chains]
   again, _ = labelled(unknown, RolloutConfig(samples=4))
   assert [x.labels for x in again] == [x.labels for x in found]
 
 
 def test_probability_above_is_the_beta_tail():
-  # By quadrature: the posterior density of the rate, integrated.
+  # By numerical integration of the posterior density of the rate.
   for successes, trials, threshold in ((0, 0, 0.3), (3, 8, 0.5), (7, 9, 0.25)):
     rate = (np.arange(200_000) + 0.5) / 200_000
     density = rate**successes * (1 - rate) ** (trials - successes)
@@ -156,7 +157,7 @@ def test_early_stopping_is_cheaper_and_its_soft_labels_are_biased():
   label = [each for chain in found for each in chain.labels[:-1]]
   soft = np.array([each.value for each in label])
   trials = np.array([each.trials for each in label])
-  assert trials.sum() == sum(map(asked_for, asked))
+  assert trials.sum() == sum(map(count_samples, asked))
 
   moments = []
   for v in value:
@@ -178,7 +179,7 @@ def test_early_stopping_is_cheaper_and_its_soft_labels_are_biased():
   z = (trials - used).sum() / math.sqrt(used_variance.sum())
   assert abs(z) < Z
   assert trials.mean() < 32 / 2
-  # ... which is further from the threshold than the value is.
+  # ... and that mean is further from the threshold than the value is.
   middle = (value > 0.55) & (value < 0.8)
   assert (soft - value)[middle].mean() > 0.03
   assert (mean - value)[middle].max() > 0.05
@@ -187,7 +188,7 @@ def test_early_stopping_is_cheaper_and_its_soft_labels_are_biased():
 
 
 def test_the_prior_alone_decides_nothing():
-  # P(rate > .01) is .98 after one failure: that says nothing of the rate.
+  # P(rate > .01) is .98 after one failure, by the prior alone.
   chains, _ = sampled(20)
   config = RolloutConfig(samples=6, round_size=1, threshold=0.01, delta=0.1)
   found, _ = labelled(chains, config)
@@ -204,11 +205,11 @@ def test_threshold_zero_stops_at_the_first_success():
   short, asked = labelled(chains, early)
   for one, other in zip(whole, short, strict=True):
     for full, cut in zip(one.labels[:-1], other.labels[:-1], strict=True):
-      # The same samples are drawn, so "any success" has the same answer.
+      # Both draw the same samples, so "any success" has the same answer.
       assert (full.successes > 0) == (cut.successes > 0)
       assert cut.successes <= 1
       assert cut.successes == 1 or cut.trials == 8
-  assert sum(map(asked_for, asked)) < 100 * 4 * 8 / 2
+  assert sum(map(count_samples, asked)) < 100 * 4 * 8 / 2
 
 
 def test_stop_after_first_zero():
@@ -228,7 +229,7 @@ def test_stop_after_first_zero():
 
 
 class Failing:
-  """A policy some of whose completions cannot be had."""
+  """A policy some of whose completions fail."""
 
   name = 'failing'
 
@@ -245,7 +246,7 @@ class Failing:
     ]
 
 
-def test_completions_that_could_not_be_had():
+def test_failed_completions_are_no_trials():
   chains, _ = sampled(3)
   half = Failing(lambda request, i: i % 2 == 0 and len(request.steps) != 2)
   found, _ = labelled(chains, RolloutConfig(), half)
@@ -259,26 +260,26 @@ def test_completions_that_could_not_be_had():
   assert all(isinstance(each, CannotDo) for each in nothing)
 
 
-class Recorded:
-  """A policy that always says the same."""
+class Fixed:
+  """A policy that always gives the same completions."""
 
-  name = 'recorded'
+  name = 'fixed'
 
-  def __init__(self, *said):
-    self.said = said
+  def __init__(self, *completions):
+    self.completions = completions
 
   def complete(self, requests):
-    return [list(self.said) for _ in requests]
+    return [list(self.completions) for _ in requests]
 
 
-def test_what_a_limit_cut_off_is_not_right():
+def test_completions_that_a_limit_cut_off_are_failures():
   chain = Chain(
     'What is 2 + 3 + 4?',
     ('2 + 3 = 5', '5 + 4 = 8'),
     outcome=False,
     meta={'id': 'sum', 'truth': '9'},
   )
-  policy = Recorded(
+  policy = Fixed(
     Completion(('5 + 4 = 9',), True, 6, 0, 0.0),
     Completion(('5 + 4 = 9',), False, 6, 0, 0.0),
     Completion(('5 + 4 = 19',), True, 6, 0, 0.0),
@@ -289,9 +290,9 @@ def test_what_a_limit_cut_off_is_not_right():
   assert found.meta['rollouts'] == {'unfinished': 2, 'unknown': 0}
 
 
-def test_what_had_no_room_is_no_trial():
+def test_completions_without_room_are_no_trials():
   chain = Chain('2 + 3?', ('a', '5'), meta={'id': 'sum', 'truth': '5'})
-  policy = Recorded(
+  policy = Fixed(
     Completion(('#### 5',), True, 6, 0, 0.0),
     Completion((), False, 0, 0, 0.0, no_room=True),
   )
@@ -308,12 +309,12 @@ def test_an_answer_that_takes_too_long_is_no_trial(monkeypatch):
     asked.append(answer)
     return real(answer, other, 0.2)
 
-  monkeypatch.setattr(labelling.answers, 'compare', compare)
+  monkeypatch.setattr(grading.answers, 'compare', compare)
   hostile = '9^{9^{9^9}}'
   chain = Chain(
     'x?', ('a', 'b'), outcome=True, meta={'id': 'x', 'truth': '9^{9^9}'}
   )
-  policy = Recorded(
+  policy = Fixed(
     Completion(('The answer is $9^{9^9}$',), True, 6, 0, 0.0),
     Completion((f'The answer is ${hostile}$',), True, 6, 0, 0.0),
   )
@@ -321,7 +322,7 @@ def test_an_answer_that_takes_too_long_is_no_trial(monkeypatch):
     [found], _ = labelled([chain], RolloutConfig(samples=2), policy)
     assert (found.labels[0].successes, found.labels[0].trials) == (1, 1)
     assert found.meta['rollouts'] == {'unfinished': 0, 'unknown': 1}
-    # Nothing that was not found out is remembered.
+    # A comparison that timed out is not cached.
     assert sum(hostile in answer for answer in asked) == times
   unknown = dataclasses.replace(
     chain, steps=('a', f'The answer is ${hostile}$'), outcome=None
@@ -339,7 +340,7 @@ def test_a_chain_without_a_known_answer_cannot_be_labelled():
 def test_a_chain_of_one_step_takes_no_rollouts():
   chain = Chain('2 + 2?', ('2 + 2 = 4',), meta={'id': 'x', 'truth': '4'})
   [found], [rounds] = labelled([chain], RolloutConfig())
-  assert found.labels[0].value == 1 and asked_for(rounds) == 0
+  assert found.labels[0].value == 1 and count_samples(rounds) == 0
 
 
 @pytest.mark.parametrize(
@@ -352,7 +353,5 @@ def test_a_chain_of_one_step_takes_no_rollouts():
   ],
 )
 def test_configs_check_themselves(name, value, expected):
-  with pytest.raises(
-    UserError, match=rf'rollouts.{name}={value}: .*{expected}'
-  ):
+  with pytest.raises(UserError, match=rf'^{name}={value}: .*{expected}'):
     RolloutConfig(**{name: value})

@@ -1,4 +1,4 @@
-"""The verifier: exact on arithmetic, careful on text, tests behind walls."""
+"""The verifier on arithmetic, text and code, hostile input included."""
 
 import collections
 import time
@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from prm_jax.data.chains import Chain
 from prm_jax.data.domains import arithmetic
 from prm_jax.data.readers import read_chains
+from prm_jax.data.verify import sandbox
 from prm_jax.inference.driver import CannotDo
 from prm_jax.labels import verifier
 from prm_jax.labels.verifier import VerifierConfig
+from prm_jax.runtime import checks
 from prm_jax.runtime.errors import UserError
-from tests.data.verify.test_sandbox import REFUSED
-from tests.labels.silent_labelling import result
+from tests.labels.run_labellings import result
 from tests.shared.real_data import shared
 
 BOOKS = (
@@ -33,7 +34,7 @@ def values(chain):
   return [label.value for label in chain.labels]
 
 
-def test_exact_on_the_arithmetic_domain():
+def test_arithmetic_labels_are_exact():
   config = arithmetic.ArithmeticConfig(operations=6)
   problems = arithmetic.sample_problems(config, 500, seed=0)
   solver = arithmetic.make_solver(config)
@@ -50,7 +51,7 @@ def test_exact_on_the_arithmetic_domain():
   assert counts['wrong'] > 1000
 
 
-def test_text_by_its_equations():
+def test_text_is_labelled_by_its_equations():
   chain = Chain('How many books?', BOOKS, '17', False, meta={'id': 'a'})
   found = labelled(chain)
   assert values(found) == [1, 0, None]
@@ -71,9 +72,11 @@ def test_text_without_an_equation_gets_no_labels(unchecked):
 
 
 def test_gsm8k_worked_answers_are_right():
-  """All 8,792 answers have 30 steps called wrong among 24,954 with equations;
-  the three of the test split are: '364 / 4 = 273', '$32 - $20 = $300', and
-  '$3/2 = $1.50+$3.00'. Their authors erred, the verifier did not."""
+  """The three steps called wrong in the test split are errors of the authors.
+
+  They are '364 / 4 = 273', '$32 - $20 = $300' and '$3/2 = $1.50+$3.00'. In all
+  8,792 answers 30 of 24,954 steps with equations are called wrong.
+  """
   counts = collections.Counter()
   for chain in read_chains(shared('gsm8k/test.jsonl'), 'gsm8k')[0]:
     try:
@@ -103,7 +106,7 @@ HOSTILE = [
 def test_hostile_steps_take_little_time(steps, problem):
   steps = [step for step in steps if step.strip()]
   start = time.process_time()
-  # One that can be read stands first, so that there is something to label.
+  # The first step can be checked, so that there is something to label.
   found = labelled(Chain(problem, ('7 * 3 = 21', *steps)))
   assert time.process_time() - start < 0.5 * (len(steps) + 1)
   assert len(found.labels) == len(steps) + 1
@@ -113,7 +116,17 @@ def test_hostile_steps_take_little_time(steps, problem):
       assert label.value == (None if problem == 'What is it?' else 0)
 
 
-needs_sandbox = pytest.mark.skipif(bool(REFUSED), reason=REFUSED)
+def why_no_sandbox():
+  """Why this machine cannot isolate programs; '' if it can."""
+  try:
+    sandbox.run('')
+  except UserError as error:
+    return str(error)
+  return ''
+
+
+NO_SANDBOX = why_no_sandbox()
+needs_sandbox = pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 DOUBLE = ('def double(x):', '  y = x + x', '  return y')
 
 
@@ -123,7 +136,7 @@ def code(steps, tests, **fields):
 
 @needs_sandbox
 @pytest.mark.parametrize(
-  ('tests', 'labels', 'sandbox', 'outcome'),
+  ('tests', 'labels', 'ended', 'outcome'),
   [
     ('assert double(3) == 6', [1, 1, 1], [None, None, 'passed'], True),
     ('assert double(3) == 7', [None] * 3, [None, None, 'failed'], False),
@@ -139,10 +152,10 @@ def code(steps, tests, **fields):
     ),
   ],
 )
-def test_code_by_its_tests(tests, labels, sandbox, outcome):
+def test_code_is_labelled_by_its_tests(tests, labels, ended, outcome):
   found = labelled(code(DOUBLE, tests), unchecked='right')
-  assert values(found) == labels  # `unchecked` is about text
-  assert found.meta['sandbox'] == sandbox
+  assert values(found) == labels  # `unchecked` matters to text only
+  assert found.meta['sandbox'] == ended
   assert found.outcome is outcome
   assert sum(found.meta['verifier'].values()) == 3
 
@@ -155,7 +168,7 @@ def test_one_step_that_fails_is_wrong_and_an_outcome_is_kept():
 
 
 @needs_sandbox
-def test_hostile_programs_are_bounded_and_the_rest_goes_on():
+def test_hostile_programs_are_stopped_and_later_chains_still_run():
   bomb = 'import os\nwhile True:\n  try: os.fork()\n  except OSError: pass'
   chains = [
     code(('x = 1', 'while True: pass', 'x = 2'), ['1', '1', '1']),
@@ -165,7 +178,7 @@ def test_hostile_programs_are_bounded_and_the_rest_goes_on():
     code(('x = 1',), 'assert x == 1'),
   ]
   start = time.monotonic()
-  found = [labelled(c, limits={'wall_seconds': 0.9}) for c in chains]
+  found = [labelled(c, limits=sandbox.Limits(wall_seconds=0.9)) for c in chains]
   assert time.monotonic() - start < 20
   assert [chain.meta['sandbox'] for chain in found] == [
     ['passed', 'timed out', None],
@@ -184,20 +197,20 @@ def test_hostile_programs_are_bounded_and_the_rest_goes_on():
 
 
 @pytest.mark.parametrize('tests', [3, '', ['1'], ['1', 2], [None, ''], None])
-def test_what_is_no_test(tests):
-  with pytest.raises(CannotDo, match='is no test'):
+def test_malformed_tests_are_rejected(tests):
+  with pytest.raises(CannotDo, match='is malformed'):
     labelled(code(('x = 1', 'y = 2'), tests))
 
 
 @pytest.mark.parametrize(
   ('config', 'message'),
   [
-    ({'unchecked': 'wrong'}, r"verifier.unchecked='wrong': expected unknown"),
-    ({'limits': {'seconds': 1}}, r'verifier.limits.seconds: expected one of'),
-    ({'limits': {'wall_seconds': 0}}, r'verifier.limits.wall_seconds=0: '),
+    ({'unchecked': 'wrong'}, r"unchecked='wrong': expected one of unknown"),
+    ({'limits': {'seconds': 1}}, r'limits.seconds=1: unknown; expected one of'),
+    ({'limits': {'wall_seconds': 0}}, r'limits.wall_seconds=0: expected a num'),
     ({'limits': {'cpu_seconds': 0.5}}, r'cpu_seconds=0.5: expected a whole'),
   ],
 )
 def test_configs_check_themselves(config, message):
   with pytest.raises(UserError, match=message):
-    VerifierConfig(**config)
+    checks.read(VerifierConfig, config)

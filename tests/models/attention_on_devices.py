@@ -1,8 +1,9 @@
-"""Attention on meshes of eight CPU devices; a process of its own.
+"""Computes attention on meshes of eight CPU devices, in a process of its own.
 
-Arguments: REPLICA,FSDP,MODEL of each mesh. stdout: JSON, per mesh the largest
-difference to one device of the results and gradients of test_attention.py, and
-the collectives of the compiled forward pass without a prefix.
+Arguments: REPLICA,FSDP,MODEL of each mesh. It prints JSON with, for each mesh,
+the largest difference to one device of the results and gradients of
+test_attention.py, and the collectives of the compiled forward pass without a
+prefix.
 """
 
 import json
@@ -31,7 +32,7 @@ def largest_difference(ours, theirs) -> float:
 
 
 def collectives(mesh) -> list[str]:
-  """Where rows and heads lie on devices of their own."""
+  """Lists the collectives that attention needs when its inputs are sharded."""
 
   def place(x):
     axes = fitting_axes((len(x), x.shape[-2]), (BATCH, 'model'))

@@ -1,6 +1,6 @@
-"""The decoder once more, in plain NumPy and float64, and rows to run it on.
+"""The decoder in plain NumPy and float64, and rows to run it on.
 
-Loops over rows, heads and tokens: slow, and readable beside the papers.
+It loops over rows, heads and tokens: slow, but easy to compare with the papers.
 """
 
 import dataclasses
@@ -27,7 +27,8 @@ VARIANTS = {
   'bias': dataclasses.replace(CONFIG, qkv_bias=True, rope_theta=500.0),
   'untied': dataclasses.replace(CONFIG, tie_embeddings=False, n_kv_heads=1),
   'qk norm': dataclasses.replace(CONFIG, qk_norm=True),
-  # Of three pairs one turns as before, one between, one four times slower.
+  # Of three pairs one turns as before, one is interpolated, one turns four
+  # times slower.
   'scaled rope': dataclasses.replace(
     CONFIG, rope_theta=100.0, rope_scaling=RopeScaling(4.0, 1.0, 4.0, 64)
   ),
@@ -37,7 +38,7 @@ VARIANTS = {
 
 @functools.cache
 def params_of(config):
-  """Random values in the shapes of init_params: no bias 0, no scale 1."""
+  """Draws parameters at random, so that no bias is 0 and no scale is 1."""
   rng = np.random.default_rng(0)
 
   def draw(path, shape):

@@ -1,6 +1,6 @@
 """Blockwise attention against plain softmax attention, with its gradients.
 
-Rows here are longer than a block, which those of test_transformer.py are not.
+Rows here are longer than a block; those of test_transformer.py are shorter.
 """
 
 import functools
@@ -33,7 +33,7 @@ def some_inputs():
 
 
 def some_segments():
-  """Chains that begin and end inside of blocks, one of them in all three."""
+  """Chains that begin and end inside blocks, and one that spans all three."""
   segment_ids = np.ones((B, T), np.int32)
   segment_ids[1, 50:] = 2
   segment_ids[1, 290:] = 0
@@ -66,7 +66,7 @@ def value_and_gradients(attend, with_prefix, inputs):
     prefix = (*prefix, PREFIX_MASK) if with_prefix else None
     segment_ids = some_segments()
     out = attend(query, key, value, segment_ids, prefix)
-    # What stands at padding means nothing.
+    # The result at padding has no meaning.
     out = jnp.where((segment_ids > 0)[:, :, None, None], out, 0.0)
     return jnp.sin(out).sum(), out
 
@@ -75,14 +75,14 @@ def value_and_gradients(attend, with_prefix, inputs):
 
 
 @pytest.mark.parametrize('with_prefix', [False, True])
-def test_blocks_are_the_whole(with_prefix):
+def test_blockwise_attention_equals_plain_attention(with_prefix):
   inputs = some_inputs()
   out, gradients = value_and_gradients(attention, with_prefix, inputs)
   expected = value_and_gradients(plain_attention, with_prefix, inputs)
   np.testing.assert_allclose(out, expected[0], atol=1e-5)
   for ours, theirs in zip(gradients, expected[1], strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
-    # Keys of the prefix included, where there is one.
+    # The prefix has a gradient if and only if it is used.
     assert with_prefix == bool(jnp.abs(gradients[-1]).max() > 0.1)
 
 
@@ -108,7 +108,7 @@ def test_eight_devices_attend_to_their_own_rows_and_heads():
 
 
 def test_bfloat16_scores_and_softmax_are_float32():
-  """As near to float32 as rounding of inputs, weights and result allows."""
+  """The error is no larger than rounding of inputs, weights and result."""
   inputs = [x.astype(jnp.bfloat16) for x in some_inputs()]
   exact = [x.astype(jnp.float32) for x in inputs]
   out, gradients = value_and_gradients(attention, True, inputs)
@@ -122,7 +122,7 @@ def test_bfloat16_scores_and_softmax_are_float32():
 
 
 @pytest.mark.parametrize('rows', ['padding', 'one chain', 'many'])
-def test_rows_of_every_packing_are_finite_and_the_same_bits_again(rows):
+def test_every_packing_is_finite_and_deterministic(rows):
   segment_ids = {
     'padding': np.zeros((B, T), np.int32),
     'one chain': np.ones((B, T), np.int32),
@@ -132,7 +132,7 @@ def test_rows_of_every_packing_are_finite_and_the_same_bits_again(rows):
   attend = jax.jit(attention, static_argnames='prefix')
   out = attend(query, key, value, segment_ids, prefix=None)
   assert np.isfinite(np.asarray(out)).all()
-  if rows == 'many':  # of one token: each sees itself
+  if rows == 'many':  # chains of one token, which sees only itself
     alone = jnp.repeat(value, N // K, axis=2)
     np.testing.assert_allclose(out, alone, rtol=1e-6)
   again = attend(query, key, value, segment_ids, prefix=None)

@@ -1,4 +1,4 @@
-"""FLOPs by hand, and beside what XLA counts."""
+"""FLOPs by hand, and compared with XLA's count."""
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +19,13 @@ from prm_jax.models import (
 MODEL = TransformerConfig(50, 8, 3, 2, 1, 16, head_dim=4)
 
 
-def test_by_hand():
+def test_formulas_by_hand():
   # A layer has 8 x (2 x (2 + 1) x 4 + 3 x 16) = 576 parameters.
   assert product_flops(MODEL, 5) == 2 * 5 * 576 * 3
   assert product_flops(MODEL, 5, 2) == 2 * (5 * 576 * 3 + 2 * 50 * 8)
-  # 4 numbers a head, two heads, q k and p v.
+  # Two products (q k and p v) of 4 numbers, for two heads in three layers.
   assert attention_flops(MODEL, 7) == 2 * 7 * 2 * (2 * 4) * 3
-  # Tokens at positions 3 and 4 see 4 and 5.
+  # The tokens at positions 3 and 4 see 4 and 5 tokens.
   assert chain_flops(MODEL, 3, 2, 1) == (
     product_flops(MODEL, 2, 1) + attention_flops(MODEL, 9)
   )
@@ -40,8 +40,8 @@ def test_parts_of_a_chain_add_up():
 
 
 @pytest.mark.parametrize('heads', [0, 3], ids=['layers', 'logits'])
-def test_beside_what_xla_counts(heads):
-  """Of the last three tokens that a cache takes, with and without logits."""
+def test_the_count_is_near_xlas(heads):
+  """For the last three tokens of a full cache, with and without logits."""
   model = TransformerConfig(512, 256, 2, 4, 2, 512)
   S, T = 128, 3
 
@@ -57,5 +57,5 @@ def test_beside_what_xla_counts(heads):
   shapes = jax.eval_shape(arguments, jax.random.key(0))
   counted = jax.jit(read).lower(*shapes).compile().cost_analysis()['flops']
   ours = chain_flops(model, S - T, T, heads)
-  # Norms, rotary positions, softmax and masked pairs are not ours.
+  # XLA also counts norms, rotary positions, softmax and masked pairs.
   assert 0.95 * counted < ours < counted

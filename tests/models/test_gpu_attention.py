@@ -1,7 +1,7 @@
-"""cuDNN's attention: its masks against `packed_attention`, and its program.
+"""cuDNN's attention: masks compared with `packed_attention`, and its program.
 
-There is no GPU here: numbers come from JAX's own implementation of the same
-call, and the program is lowered for CUDA and read.
+Tests run without a GPU: values come from JAX's own implementation of the same
+call, and the program is lowered for CUDA and read as text.
 """
 
 import re
@@ -75,14 +75,14 @@ def test_chains_of_a_row_are_kept_apart():
     ('bfloat16', 200, 256, False),
   ],
 )
-def test_what_cudnn_computes(dtype, length, head_dim, fits):
+def test_which_queries_cudnn_supports(dtype, length, head_dim, fits):
   query = jax.ShapeDtypeStruct((1, length, 2, 2, head_dim), dtype)
   assert is_fused(query) == fits
 
 
 def lowered(dtype, monkeypatch):
-  """A model's loss and gradient on four GPUs, as text."""
-  # JAX asks for the version of a cuDNN that is not installed here.
+  """Lowers a model's loss and gradient for four GPUs, as text."""
+  # JAX checks the version of cuDNN, which is not installed here.
   monkeypatch.setattr(
     fused_attention_stablehlo, 'check_cudnn_version', lambda: 91_000
   )
@@ -111,7 +111,7 @@ def lowered(dtype, monkeypatch):
 def test_a_model_on_gpus_calls_the_fused_kernel(monkeypatch):
   text = lowered('bfloat16', monkeypatch)
   calls = [line for line in text.splitlines() if f'@{FUSED}' in line]
-  # Twice forward, as layers are recomputed, and once back.
+  # Twice forward, because remat recomputes layers, and once backward.
   assert [f'@{FUSED}Backward(' in call for call in calls] == [
     False,
     False,
@@ -119,7 +119,7 @@ def test_a_model_on_gpus_calls_the_fused_kernel(monkeypatch):
   ]
   for call in calls:
     assert r'mask_type\22: \22CAUSAL' in call
-    # Two of the four rows, two of the four heads and their one key head.
+    # A device has two of the four rows, two of the four heads, one key head.
     query, key, value = re.findall(r'tensor<[^>]*>', call.split(' : (')[1])[:3]
     assert query == 'tensor<2x256x2x16xbf16>'
     assert key == value == 'tensor<2x256x1x16xbf16>'
@@ -127,5 +127,5 @@ def test_a_model_on_gpus_calls_the_fused_kernel(monkeypatch):
   assert 'x256x256xf32' not in text  # no scores
 
 
-def test_in_float32_it_does_not(monkeypatch):
+def test_a_float32_model_does_not_call_it(monkeypatch):
   assert '__cudnn' not in lowered('float32', monkeypatch)

@@ -52,7 +52,7 @@ def test_a_hidden_layer_is_part_of_a_new_head():
     'bias': (2,),
   }
   assert jnp.abs(params['kernel']).min() > 0
-  with pytest.raises(UserError, match=r'head\.hidden=-1'):
+  with pytest.raises(UserError, match='hidden=-1: expected >= 0'):
     HeadConfig(hidden=-1)
 
 
@@ -120,5 +120,5 @@ def test_initial_head(kind):
 
 
 def test_unknown_head():
-  with pytest.raises(UserError, match=r"head.kind='linear': expected one of l"):
+  with pytest.raises(UserError, match="kind='linear': expected one of l"):
     HeadConfig('linear')

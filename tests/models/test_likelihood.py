@@ -38,7 +38,7 @@ def backbone():
 
 
 def all_logprobs(params, hidden, tokens):
-  """[B, T - 1]: of every token but the first."""
+  """Log-probabilities of all tokens but the first, [B, T - 1]."""
   logprobs = jax.nn.log_softmax(lm_logits(params, MODEL, hidden))
   return jnp.take_along_axis(logprobs[:, :-1], tokens[:, 1:, None], -1)[..., 0]
 
@@ -61,7 +61,7 @@ def test_chosen_log_probabilities_are_those_of_all(share):
   np.testing.assert_allclose(actual, expected * np.asarray(wanted), atol=1e-5)
 
 
-def test_their_gradient_is_that_of_all():
+def test_gradients_equal_those_of_all_log_probabilities():
   hidden, tokens = some_inputs()
   wanted = wanted_tokens(0.5)
   weights = jnp.asarray(np.random.default_rng(2).normal(size=(B, T)))
@@ -82,7 +82,7 @@ def test_their_gradient_is_that_of_all():
   )
 
 
-def test_the_numbers_of_a_step_by_hand():
+def test_number_likelihood_by_hand():
   hidden, tokens = some_inputs()
   numbers = np.zeros((B, T), bool)
   # Row 0: a prompt of 4 tokens; steps end at 9, 70 and 80. Row 2 begins with a
@@ -95,15 +95,15 @@ def test_the_numbers_of_a_step_by_hand():
       backbone(), MODEL, hidden, tokens, jnp.asarray(numbers), step_ends
     )
   )
-  of = np.zeros((B, T))
-  of[:, 1:] = all_logprobs(backbone(), hidden, tokens)
+  logprobs = np.zeros((B, T))
+  logprobs[:, 1:] = all_logprobs(backbone(), hidden, tokens)
   expected = np.zeros((B, 4, 3))
   for row, step, places in (
     (0, 0, [5, 9]),
     (0, 1, [12, 40, 70]),
     (2, 0, [1, 2]),
   ):
-    values = of[row, places]
+    values = logprobs[row, places]
     expected[row, step] = values.sum(), values.min(), len(places)
   np.testing.assert_allclose(actual, expected, atol=1e-5)
 
@@ -118,12 +118,12 @@ def test_a_new_head_is_a_rule_on_the_sum(kind, hidden):
   states, _ = some_inputs()
   logits = step_logits(params, states[:1], jnp.array([[1, 5, 9]]), likelihood)
   actual = step_probabilities(logits, head)
-  # Three classes: the log-odds are of each other class against wrong.
+  # With three classes these are the log-odds of each class against wrong.
   others = 2 if kind == 'three_class' else 1
   expected = 1 / (1 + np.exp(-(3 + 0.5 * sums)) / others)
   np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
-def test_a_value_cannot_start_from_log_odds():
+def test_a_regression_head_cannot_read_likelihood():
   with pytest.raises(UserError, match=r'head\.likelihood gives log-odds'):
     HeadConfig('regression', likelihood=True)

@@ -1,4 +1,4 @@
-"""Adapters by hand: what they add, where, and what they leave alone."""
+"""Adapters: what they add by hand, and what they leave unchanged."""
 
 import dataclasses
 import functools
@@ -35,26 +35,26 @@ def test_new_adapters_change_nothing():
   merged = merge(backbone, adapters(), LORA)
   jax.tree.map(np.testing.assert_array_equal, merged, backbone)
   layers = adapters()['layers']
-  for name, (room, _) in TARGETS.items():
-    assert jnp.abs(layers[room][name]['a']).max() > 0
+  for name, (parent, _) in TARGETS.items():
+    assert jnp.abs(layers[parent][name]['a']).max() > 0
 
 
 def test_merged_kernels_by_loops():
   """W + (6 / 3) A B, layer by layer, as matrices."""
   backbone, lora = params_of(CONFIG), filled(adapters())
   merged = merge(backbone, lora, LORA)
-  for name, (room, inputs) in TARGETS.items():
-    kernel = np.asarray(backbone['layers'][room][name]['kernel'])
+  for name, (parent, inputs) in TARGETS.items():
+    kernel = np.asarray(backbone['layers'][parent][name]['kernel'])
     for i in range(CONFIG.n_layers):
       rows = int(np.prod(kernel.shape[1 : 1 + inputs]))
-      a = np.asarray(lora['layers'][room][name]['a'][i]).reshape(rows, 3)
-      b = np.asarray(lora['layers'][room][name]['b'][i]).reshape(3, -1)
+      a = np.asarray(lora['layers'][parent][name]['a'][i]).reshape(rows, 3)
+      b = np.asarray(lora['layers'][parent][name]['b'][i]).reshape(3, -1)
       expected = kernel[i] + 2.0 * (a @ b).reshape(kernel.shape[1:])
-      actual = merged['layers'][room][name]['kernel'][i]
+      actual = merged['layers'][parent][name]['kernel'][i]
       np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
     if CONFIG.qkv_bias and name in ('q_proj', 'k_proj', 'v_proj'):
-      bias = merged['layers'][room][name]['bias']
-      assert bias is backbone['layers'][room][name]['bias']
+      bias = merged['layers'][parent][name]['bias']
+      assert bias is backbone['layers'][parent][name]['bias']
 
 
 def test_only_the_named_projections_have_adapters():
@@ -66,9 +66,9 @@ def test_only_the_named_projections_have_adapters():
   }
   backbone = params_of(CONFIG)
   merged = merge(backbone, filled(lora), some)
-  for name, (room, _) in TARGETS.items():
-    before = backbone['layers'][room][name]['kernel']
-    changed = (merged['layers'][room][name]['kernel'] != before).any()
+  for name, (parent, _) in TARGETS.items():
+    before = backbone['layers'][parent][name]['kernel']
+    changed = (merged['layers'][parent][name]['kernel'] != before).any()
     assert changed == (name in some.targets)
 
 
@@ -81,8 +81,8 @@ def test_a_merged_backbone_runs_like_the_sum_of_both_paths():
   merged = run(merge(backbone, lora, LORA), CONFIG, *inputs)
   assert jnp.abs(merged - plain).max() > 0.1
   back = jax.tree.map(lambda x: x, lora)
-  for room in back['layers'].values():
-    for adapter in room.values():
+  for adapters_of_parent in back['layers'].values():
+    for adapter in adapters_of_parent.values():
       adapter['b'] = -adapter['b']
   undone = merge(merge(backbone, lora, LORA), back, LORA)
   np.testing.assert_allclose(
@@ -93,11 +93,14 @@ def test_a_merged_backbone_runs_like_the_sum_of_both_paths():
 @pytest.mark.parametrize(
   ('values', 'message'),
   [
-    (dict(rank=-1), r'lora\.rank=-1'),
-    (dict(rank=2, targets=('q_proj', 'gate')), "unknown 'gate'"),
-    (dict(rank=2, targets=()), 'is empty'),
+    (dict(rank=-1), 'rank=-1: expected >= 0'),
+    (
+      dict(rank=2, targets=('q_proj', 'gate')),
+      "'gate'.*: expected one of q_proj",
+    ),
+    (dict(rank=2, targets=()), 'name a projection, or all'),
   ],
 )
-def test_refusals(values, message):
+def test_wrong_configs(values, message):
   with pytest.raises(UserError, match=message):
     LoraConfig(**values)

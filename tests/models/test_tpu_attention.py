@@ -1,4 +1,4 @@
-"""The TPU's kernel, interpreted, against the attention of other platforms."""
+"""The TPU kernel, interpreted, compared with packed_attention."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ def some_inputs():
   return (query * H**-0.5, key, value), jnp.asarray(segment_ids)
 
 
-def test_the_kernel_gives_what_packed_attention_gives():
+def test_the_kernel_equals_packed_attention():
   inputs, segment_ids = some_inputs()
 
   def run(attend):

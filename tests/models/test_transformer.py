@@ -1,4 +1,4 @@
-"""The decoder against plain NumPy in float64, and its invariances."""
+"""The decoder compared with plain NumPy in float64, and its invariances."""
 
 import itertools
 
@@ -26,8 +26,8 @@ from tests.models.plain_transformer import (
   some_tokens,
 )
 
-fill = jax.jit(prefill, static_argnums=1)
-read_on = jax.jit(decode, static_argnums=1)
+prefill_jit = jax.jit(prefill, static_argnums=1)
+decode_jit = jax.jit(decode, static_argnums=1)
 
 
 @pytest.mark.parametrize('variant', VARIANTS)
@@ -82,7 +82,7 @@ def test_packed_equals_unpacked():
 
 
 def test_padding_changes_nothing():
-  """Neither what it holds, exactly, nor how much of it there is."""
+  """Its tokens change no bit; its length only the order of sums."""
   tokens, positions, segment_ids = packed_rows()
   params = params_of(CONFIG)
   real = segment_ids > 0
@@ -98,7 +98,7 @@ def test_padding_changes_nothing():
 
 
 def test_later_tokens_never_change_earlier_states():
-  """Exactly: a masked weight is 0, not small."""
+  """Not even a bit, because a masked weight is exactly 0."""
   tokens, positions, segment_ids = alone(some_tokens((3, 14)))
   params = params_of(CONFIG)
   before = np.asarray(run(params, CONFIG, tokens, positions, segment_ids))
@@ -118,37 +118,39 @@ PROMPT_MASK = np.arange(8) < LENGTHS[:, None]
 def run_with_prefix(prompts, rows, positions, segment_ids):
   config = VARIANTS['bias']
   params = params_of(config)
-  prefix = fill(params, config, prompts, PROMPT_MASK)
+  prefix = prefill_jit(params, config, prompts, PROMPT_MASK)
   return run(params, config, rows, positions, segment_ids, prefix)
 
 
-def going_on(rows):
-  """Positions of rows that go on from their prompts."""
+def row_positions(rows):
+  """Positions of rows that continue their prompts."""
   starts = np.repeat(LENGTHS, 2)[:, None]
   return (starts + np.arange(rows.shape[1])).astype(np.int32)
 
 
-def test_a_prefix_and_the_rest_are_the_whole():
+def test_a_prefix_and_its_rows_equal_whole_rows():
   config = VARIANTS['bias']
   params = params_of(config)
   prompts, rows = some_tokens((3, 8), 3), some_tokens((6, 5), 4)
-  actual = run_with_prefix(prompts, rows, going_on(rows), np.ones_like(rows))
+  actual = run_with_prefix(
+    prompts, rows, row_positions(rows), np.ones_like(rows)
+  )
   for b, row in enumerate(rows):
     length = LENGTHS[b // 2]
     whole = alone(np.concatenate([prompts[b // 2, :length], row])[None])
     expected = forward_in_numpy(params, config, *whole)[0, length:]
     np.testing.assert_allclose(actual[b], expected, rtol=0, atol=1e-5)
-  # The longest prompt once more, against our own forward of the whole.
+  # The longest prompt also equals our own forward of the whole row.
   whole = np.concatenate([prompts[1:2, :7], rows[2:3]], axis=1)
   expected = run(params, config, *alone(whole))[0, 7:]
   np.testing.assert_allclose(actual[2], expected, rtol=0, atol=1e-5)
 
 
-def test_what_pads_a_prefix_changes_nothing():
+def test_padding_of_a_prefix_changes_nothing():
   prompts, rows = some_tokens((3, 8), 5), some_tokens((6, 5), 6)
   other = np.where(PROMPT_MASK, prompts, some_tokens((3, 8), 7))
   assert (other != prompts).any()
-  rest = (rows, going_on(rows), np.ones_like(rows))
+  rest = (rows, row_positions(rows), np.ones_like(rows))
   np.testing.assert_array_equal(
     run_with_prefix(prompts, *rest), run_with_prefix(other, *rest)
   )
@@ -159,7 +161,7 @@ def test_packed_candidates_share_a_prefix():
   config = VARIANTS['bias']
   params = params_of(config)
   prompts, rows = some_tokens((3, 8), 8), some_tokens((6, 5), 9)
-  positions = going_on(rows)
+  positions = row_positions(rows)
   positions[:, 3:] -= 3
   segment_ids = np.broadcast_to(np.int32([1, 1, 1, 2, 2]), (6, 5))
   actual = run_with_prefix(prompts, rows, positions, segment_ids)
@@ -172,8 +174,8 @@ def test_packed_candidates_share_a_prefix():
 
 @pytest.mark.parametrize('variant', VARIANTS)
 @pytest.mark.parametrize('chunks', [(14,), (1,) * 14, (5, 1, 1, 7)])
-def test_cached_decoding_is_the_whole_forward(variant, chunks):
-  """In one go, a token at a time, and mixed; the cache is longer than that."""
+def test_cached_decoding_equals_the_whole_forward(variant, chunks):
+  """At once, token by token, and mixed; the cache is longer than the rows."""
   config = VARIANTS[variant]
   params = params_of(config)
   tokens, positions, segment_ids = alone(some_tokens((3, 14), 11))
@@ -183,24 +185,24 @@ def test_cached_decoding_is_the_whole_forward(variant, chunks):
   start = 0
   for size in chunks:
     now = slice(start, start + size)
-    hidden, cache = read_on(
+    hidden, cache = decode_jit(
       unstacked, config, tokens[:, now], positions[:, now], cache
     )
     np.testing.assert_allclose(hidden, expected[:, now], rtol=0, atol=1e-5)
     start += size
 
 
-def test_rows_of_a_cache_go_on_from_where_they_are():
-  """Rows of unequal length, one of which begins anew over old entries."""
+def test_rows_of_a_cache_continue_or_start_again():
+  """Rows have their own lengths, and one starts over on old entries."""
   params = params_of(CONFIG)
   tokens, positions, segment_ids = alone(some_tokens((2, 9), 12))
   expected = forward_in_numpy(params, CONFIG, tokens, positions, segment_ids)
   cache = init_cache(CONFIG, 2, 9)
   params = unstack_layers(params, CONFIG)
-  _, cache = read_on(params, CONFIG, tokens[:, :6], positions[:, :6], cache)
-  # Row 0 goes on at 6, row 1 starts again with its own first tokens.
+  _, cache = decode_jit(params, CONFIG, tokens[:, :6], positions[:, :6], cache)
+  # Row 0 continues at 6, row 1 starts again with its own first tokens.
   mixed = np.stack([tokens[0, 6:], tokens[1, :3]])
   at = np.stack([positions[0, 6:], positions[1, :3]])
-  hidden, _ = read_on(params, CONFIG, mixed, at, cache)
+  hidden, _ = decode_jit(params, CONFIG, mixed, at, cache)
   np.testing.assert_allclose(hidden[0], expected[0, 6:], rtol=0, atol=1e-5)
   np.testing.assert_allclose(hidden[1], expected[1, :3], rtol=0, atol=1e-5)

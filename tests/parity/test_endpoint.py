@@ -206,9 +206,8 @@ def test_a_search(server, opened, tmp_path, method):  # noqa: F811
 
   def searched():
     endpoint = Endpoint(config, tmp_path / 'cache')
-    found = search.run(
-      tasks, endpoint, prm, method, SEARCHES[method], budget=Budget(samples=6)
-    )
+    how = search.RunConfig(budget=Budget(samples=6))
+    found = search.run(tasks, endpoint, prm, method, SEARCHES[method], how=how)
     return {each.task.id: each for each in found}, endpoint.usage
 
   found, usage = searched()

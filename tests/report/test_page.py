@@ -295,9 +295,9 @@ def test_the_page_shows_what_evals_returns(tmp_path):
   found = {
     'best_of_n': best_of_n.curves(curves, [1, 3], 0, 50),
     'calibration': {'gsm8k': calibration(scores, labels, mask)},
-    'localisation': localisation.processbench(
-      {'gsm8k': (scores, mask, firsts)}
-    )['transferred'],
+    'localisation': {
+      'gsm8k': localisation.at_threshold(scores, mask, firsts, 0.5)
+    },
   }
   page = parse(write_report(write(tmp_path, found)))
   mean = found['best_of_n']['oracle']['mean'][-1]

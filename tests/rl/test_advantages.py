@@ -1,5 +1,6 @@
-"""Estimators by hand, and the scan against the plain recursion."""
+"""Estimators by hand, and the scan of GAE against the plain recursion."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -80,14 +81,14 @@ def test_steps_leave_one_out_by_hand():
   )
 
 
-def test_whitened_by_hand():
+def test_whiten_by_hand():
   values = jnp.array([[1.0, 3.0, 100.0]])
   mask = jnp.array([[True, True, False]])
-  found = advantages.whitened(values, mask)
+  found = advantages.whiten(values, mask)
   np.testing.assert_allclose(found, [[-1, 1, 0]], rtol=1e-6)
-  equal = advantages.whitened(jnp.full((1, 3), 5.0), mask)
+  equal = advantages.whiten(jnp.full((1, 3), 5.0), mask)
   np.testing.assert_array_equal(equal, np.zeros((1, 3)))
-  nothing = advantages.whitened(values, jnp.zeros((1, 3), bool))
+  nothing = advantages.whiten(values, jnp.zeros((1, 3), bool))
   np.testing.assert_array_equal(nothing, np.zeros((1, 3)))
 
 
@@ -107,14 +108,14 @@ def recursion(rewards, values, mask, discount, trace):
 
 
 @pytest.mark.parametrize(('discount', 'trace'), [(1, 1), (1, 0), (0.9, 0.95)])
-def test_generalised_is_the_recursion(discount, trace):
+def test_gae_is_the_recursion(discount, trace):
   rng = np.random.default_rng(0)
   rewards, values = rng.normal(size=(2, 5, 17)).astype(np.float32)
   lengths, starts = rng.integers(1, 9, 5), rng.integers(0, 8, 5)
   places = np.arange(17)
   mask = (starts[:, None] <= places) & (places < (starts + lengths)[:, None])
   rewards = np.where(mask, rewards, 0.0)
-  found, returns = advantages.generalised(
+  found, returns = advantages.gae(
     jnp.asarray(rewards),
     jnp.asarray(values),
     jnp.asarray(mask),
@@ -127,6 +128,32 @@ def test_generalised_is_the_recursion(discount, trace):
     returns, np.where(mask, expected + values, 0.0), atol=1e-5
   )
   if trace == 1 and discount == 1:
-    # The Monte Carlo return: no value is believed.
+    # Then it is the Monte Carlo return, whatever the values are.
     to_go = np.cumsum(rewards[:, ::-1], 1)[:, ::-1]
     np.testing.assert_allclose(returns, np.where(mask, to_go, 0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ('function', 'shapes', 'more'),
+  [
+    (advantages.rewards_to_go, [(3,)], ()),
+    (advantages.leave_one_out, [(4, 1)], (2,)),
+    (advantages.group_relative, [(4, 1)], (2,)),
+    (advantages.steps_leave_one_out, [(4, 3), (3,)], (2, True)),
+    (advantages.steps_relative, [(4, 3), (4, 1)], (2, True)),
+    (advantages.whiten, [(4, 3), (1, 3)], ()),
+    (advantages.gae, [(4, 3), (4, 1), (4, 3)], ()),
+  ],
+)
+def test_a_wrong_shape_is_named(function, shapes, more):
+  """Also under jit, where broadcasting would hide it."""
+  arrays = [jnp.ones(shape) for shape in shapes]
+  for call in (function, jax.jit(lambda *arrays: function(*arrays, *more))):
+    given = more if call is function else ()
+    with pytest.raises(AssertionError, match=rf'{function.__name__}: \w+'):
+      call(*arrays, *given)
+
+
+def test_chains_that_do_not_divide_into_groups_are_named():
+  with pytest.raises(AssertionError, match='group: chains, group size'):
+    advantages.group(jnp.ones(5), 2)

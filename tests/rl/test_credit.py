@@ -37,7 +37,7 @@ def found(config, reward=BOTH, findings=FINDINGS, size=2):
 
 def test_the_step_of_each_token():
   steps = credit.step_of_tokens(jnp.asarray(ENDS), jnp.asarray(MASK), 7)
-  # The prompt's token counts as the first step's; nobody learns from it.
+  # The prompt's token counts as the first step's; it is not learned from.
   np.testing.assert_array_equal(
     steps, [[0, 0, 0, 1, 1, 3, 3], [0, 0, 0, 3, 3, 3, 3]]
   )
@@ -105,8 +105,8 @@ def test_grpo_divides_by_deviations():
 
 @pytest.mark.parametrize('estimator', ['rloo', 'grpo'])
 @pytest.mark.parametrize('process', credit.PROCESS)
-def test_weights_weigh(estimator, process):
-  """Twice the weight is twice that part's advantage, scaled or not."""
+def test_weights_multiply_their_part(estimator, process):
+  """Twice the weight gives twice that part's advantage, scaled or not."""
   config = AdvantageConfig(estimator, process)
   parts = [
     found(config, RewardConfig('raw', weight, outcome_weight))
@@ -118,7 +118,7 @@ def test_weights_weigh(estimator, process):
   )
 
 
-def test_scores_that_hardly_differ_hardly_matter():
+def test_almost_equal_scores_give_small_advantages():
   scores = np.full((2, 3), 0.9995, np.float32)
   scores[0, 0] += 3e-4
   advantages = found(
@@ -128,7 +128,7 @@ def test_scores_that_hardly_differ_hardly_matter():
 
 
 def test_a_chain_without_steps_is_no_better_than_the_worst():
-  """Clip only takes: saying nothing would be the best there is."""
+  """Clip only punishes, so writing no step would be best."""
   scores = np.array([[0.4, 0.1], [0.3, 0.0], [0.0, 0.0]], np.float32)
   findings = Findings(
     scores,
@@ -163,10 +163,10 @@ def test_gae_by_hand():
   np.testing.assert_allclose(advantages, expected, atol=1e-4)
 
 
-def test_a_potential_leaves_what_chains_differ_in_to_their_outcomes():
-  """Of any length, and without steps; and no chain's own first step tells.
+def test_with_a_potential_returns_differ_by_outcomes_alone():
+  """For chains of any length; a chain's own first step is not in its baseline.
 
-  Four chains of each of two problems; of the second one has a step.
+  There are four chains of each of two problems; of the second one has a step.
   """
   lengths = np.array([2, 1, 0, 2, 0, 0, 1, 0])
   mask = np.arange(2) < lengths[:, None]
@@ -196,7 +196,7 @@ def test_a_potential_leaves_what_chains_differ_in_to_their_outcomes():
   assert not np.asarray(paid).any()
 
 
-def test_penalties_are_taken_from_the_return():
+def test_penalties_are_subtracted_from_the_return():
   penalties = np.zeros((2, 7), np.float32)
   penalties[0, 1:3] = 0.2
   penalties[0, 0] = penalties[0, 6] = 9.0  # not written
@@ -232,7 +232,7 @@ def test_equal_rewards_and_broken_scores(estimator, process):
   assert np.asarray(advantages)[:2].any()
   np.testing.assert_array_equal(np.asarray(advantages)[4:], 0)
   np.testing.assert_array_equal(credit.usable(findings, 2), [1, 1, 1, 1, 0, 0])
-  if estimator != 'gae':  # a value head compares with what it expected
+  if estimator != 'gae':  # which compares with values, not with the group
     np.testing.assert_array_equal(np.asarray(advantages)[2:4], 0)
   assert not np.asarray(advantages)[~findings.written].any()
 
@@ -262,13 +262,48 @@ def test_the_first_value_is_the_mean_of_first_steps():
 @pytest.mark.parametrize(
   ('values', 'message'),
   [
-    ({'estimator': 'ppo'}, "advantage.estimator='ppo': expected one of rloo"),
-    ({'process': 'token'}, "advantage.process='token'"),
-    ({'baseline': 'batch'}, "advantage.baseline='batch'"),
-    ({'trace': 2}, r'advantage.trace=2: expected a number in \[0, 1\]'),
-    ({'eps': 0}, 'advantage.eps=0: expected a number above 0'),
+    ({'estimator': 'ppo'}, "estimator='ppo': expected one of rloo"),
+    ({'process': 'token'}, "process='token': expected one of chain"),
+    ({'baseline': 'batch'}, "baseline='batch': expected one of group"),
+    ({'trace': 2}, r'trace=2: expected a number in \[0, 1\]'),
+    ({'eps': 0}, 'eps=0: expected a number above 0'),
   ],
 )
-def test_bad_values(values, message):
+def test_bad_values_are_refused(values, message):
   with pytest.raises(UserError, match=message):
     AdvantageConfig(**values)
+
+
+@pytest.mark.parametrize(
+  ('name', 'value'),
+  [
+    ('step_mask', MASK[:, :1]),
+    ('step_ends', ENDS[:1]),
+    ('outcomes', np.ones((2, 1))),
+    ('written', WRITTEN[:1]),
+    ('penalties', np.zeros((2, 1))),
+  ],
+)
+def test_findings_of_a_wrong_shape_are_named(name, value):
+  findings = FINDINGS._replace(**{name: value})
+  with pytest.raises(AssertionError, match=f'token_advantages: {name}'):
+    found(AdvantageConfig(), findings=findings)
+  with pytest.raises(AssertionError, match=f'usable: {name}'):
+    credit.usable(findings, 2)
+
+
+def test_a_wrong_shape_is_named():
+  scores, mask = jnp.asarray(SCORES), jnp.asarray(MASK)
+  reward, config = RewardConfig(), AdvantageConfig()
+  with pytest.raises(AssertionError, match='token_advantages: values'):
+    credit.token_advantages(FINDINGS, NO_VALUES[:1], 2, reward, config)
+  with pytest.raises(AssertionError, match='first_values: mask'):
+    credit.first_values(scores, mask[0], 2)
+  with pytest.raises(AssertionError, match='others_first_values: chains'):
+    credit.others_first_values(scores, mask, 3, 0.0)
+  with pytest.raises(AssertionError, match='process_returns: mask'):
+    credit.process_returns(scores, mask[:, :1], 2, reward, config)
+  with pytest.raises(AssertionError, match='step_of_tokens: mask'):
+    credit.step_of_tokens(jnp.asarray(ENDS), mask[:1], 7)
+  with pytest.raises(AssertionError, match='spread: steps'):
+    credit.spread(scores, jnp.zeros((1, 7), int))

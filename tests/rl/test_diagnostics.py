@@ -1,6 +1,4 @@
-"""What a policy writes, in numbers, by hand."""
-
-import json
+"""Metrics and records of what a policy writes, by hand."""
 
 import numpy as np
 import pytest
@@ -8,12 +6,12 @@ import pytest
 from prm_jax.data.chains import from_dict
 from prm_jax.data.tokenizer import PROBLEM_END, STEP_END
 from prm_jax.rl import diagnostics, hacking_watch
-from tests.rl.test_episodes import STEP, WHOLE, Says, rate, sample_of
+from tests.rl.written_chains import STEP, WHOLE, FixedPrm, rate, sample_of
 
 
-def test_repeats():
+def test_repeated_steps():
   steps = ['a', 'b', ' a', 'b', 'c']
-  assert diagnostics.repeats(steps) == [False, False, True, True, False]
+  assert diagnostics.find_repeats(steps) == [False, False, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -36,48 +34,46 @@ def test_empty_calculations(step, empty):
 
 
 @pytest.fixture
-def found():
+def episodes():
   twice = [*STEP, STEP_END, *STEP, STEP_END, PROBLEM_END]
   samples = [sample_of(x) for x in (WHOLE, twice, [*STEP], twice)]
-  found = rate(samples, Says(**{'1': 0.4, '3': 0.8})).found
+  found = rate(samples, FixedPrm(**{'1': 0.4, '3': 0.8})).episodes
   return [*found[:3], found[3]._replace(scores=np.array([0.1, 0.9]))]
 
 
-def test_of_chains_by_hand(found):
-  told = diagnostics.of_chains(found)
-  assert told['accuracy'] == 1 / 4
-  assert told['prm_score'] == pytest.approx((0.4 + 0.8 + 0.8 + 1.0) / 6)
-  assert told['chain_score'] == pytest.approx((0.4 + 0.4 + 0.1) / 3)
-  assert told['steps'] == 6 / 4
-  assert told['step_tokens'] == (13 * 3 + 5) / 6
-  assert told['repeated'] == told['trivial'] == 2 / 6
+def test_chain_metrics_by_hand(episodes):
+  metrics = diagnostics.chain_metrics(episodes)
+  assert metrics['accuracy'] == 1 / 4
+  assert metrics['prm_score'] == pytest.approx((0.4 + 0.8 + 0.8 + 1.0) / 6)
+  assert metrics['chain_score'] == pytest.approx((0.4 + 0.4 + 0.1) / 3)
+  assert metrics['steps'] == 6 / 4
+  assert metrics['step_tokens'] == (13 * 3 + 5) / 6
+  assert metrics['repeated'] == metrics['trivial'] == 2 / 6
   # Only in the last is the repeated step worth more than the first.
-  assert told['paid_by_trivial'] == 1 / 3
-  assert told['unfinished'] == told['without_steps'] == 1 / 4
-  assert told['unscored'] == 0
+  assert metrics['paid_by_trivial'] == 1 / 3
+  assert metrics['unfinished'] == metrics['without_steps'] == 1 / 4
+  assert metrics['unscored'] == 0
 
 
-def test_broken_scores_are_counted(found):
-  broken = found[0]._replace(scores=np.array([np.nan, 0.5]))
-  told = diagnostics.of_chains([broken, *found[1:]])
-  assert told['unscored'] == 1 and np.isfinite(list(told.values())).all()
+def test_chains_with_broken_scores_are_counted(episodes):
+  broken = episodes[0]._replace(scores=np.array([np.nan, 0.5]))
+  metrics = diagnostics.chain_metrics([broken, *episodes[1:]])
+  assert metrics['unscored'] == 1 and np.isfinite(list(metrics.values())).all()
 
 
-def test_what_a_report_cannot_draw_is_not_shown(found):
-  broken = found[0]._replace(scores=np.array([np.nan, 0.5]))
-  shown = hacking_watch.shown([broken, *found[1:]], 'update 3')
-  assert len(shown) == 2  # one more has no step
-  assert all(np.isfinite(record['scores']).all() for record in shown)
+def test_no_chains_are_no_error():
+  assert diagnostics.chain_metrics([])['accuracy'] == 0
 
 
-def test_nothing_is_no_error():
-  assert diagnostics.of_chains([])['accuracy'] == 0
+def test_broken_scores_are_not_in_the_report(episodes):
+  broken = episodes[0]._replace(scores=np.array([np.nan, 0.5]))
+  records = hacking_watch.some_records([broken, *episodes[1:]], 'update 3')
+  assert len(records) == 2  # one more has no step
+  assert all(np.isfinite(record['scores']).all() for record in records)
 
 
-def test_chains_are_written_with_their_scores(found, tmp_path):
-  path = tmp_path / 'chains.jsonl'
-  diagnostics.write_episodes(path, found, 'update 3')
-  records = [json.loads(line) for line in path.read_text().splitlines()]
+def test_records_are_chains_with_scores(episodes):
+  records = diagnostics.to_records(episodes, 'update 3')
   assert len(records) == 3  # one has no step
   for record in records:
     scores = record.pop('scores')

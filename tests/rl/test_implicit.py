@@ -13,7 +13,6 @@ from prm_jax.models import TransformerConfig, forward, init_params, lm_logits
 from prm_jax.rl import credit
 from prm_jax.rl.credit import AdvantageConfig, Findings
 from prm_jax.rl.implicit import (
-  ImplicitConfig,
   ImplicitPrm,
   OnlinePrm,
   Outcomes,
@@ -22,10 +21,9 @@ from prm_jax.rl.implicit import (
 from prm_jax.rl.rating import Rater
 from prm_jax.rl.rewards import RewardConfig
 from prm_jax.rl.views import Reference, View
-from prm_jax.runtime.errors import UserError
 from prm_jax.training.loop import compile_train_step, make_step
 from prm_jax.training.train_state import NO_LORA, make_init, split_params
-from tests.rl.test_episodes import FORMAT, PROBLEM, STEP, WHOLE, sample_of
+from tests.rl.written_chains import FORMAT, PROBLEM, STEP, WHOLE, sample_of
 from tests.shared.tiny_sampling import one_device
 
 pytestmark = pytest.mark.once
@@ -40,14 +38,14 @@ SAMPLES = [sample_of(x) for x in (WHOLE, WRONG, [*STEP, STEP_END, *STEP[:2]])]
 
 @functools.cache
 def params_of(seed):
-  """Random, with log-probabilities that differ from token to token."""
+  """Random parameters whose log-probabilities differ from token to token."""
   params = jax.jit(init_params, static_argnums=1)(jax.random.key(seed), MODEL)
   return params | {'embed_tokens': 5 * params['embed_tokens']}
 
 
 @pytest.fixture(scope='module')
 def view():
-  """Two rows at a time, so that three take a call that is not full."""
+  """Reads two rows per call, so that the second call of three is not full."""
   return View('logprobs', MODEL, one_device(), 2)
 
 
@@ -68,14 +66,14 @@ def rated(prm, reference):
 
 @jax.jit
 def logits_at(params, tokens, t):
-  """Logits [V] at t, of what does not see what follows."""
+  """Logits [V] at t; later tokens do not change them."""
   positions, segments = jnp.arange(LONGEST)[None], jnp.ones((1, LONGEST), int)
   hidden = forward(params, MODEL, tokens, positions, segments)
   return lm_logits(params, MODEL, hidden)[0, t]
 
 
 def logprob(params, ids, t):
-  """Of the token at t after those before it, in float64."""
+  """Log-probability of the token at t after those before it, in float64."""
   tokens = jnp.asarray([[*ids[:t], *[0] * (LONGEST - t)]])
   logits = np.asarray(logits_at(params, tokens, t - 1), np.float64)
   return logits[ids[t]] - np.log(np.exp(logits).sum())
@@ -83,7 +81,7 @@ def logprob(params, ids, t):
 
 @pytest.fixture(scope='module')
 def ratios():
-  """log pi_phi / pi_ref of all that each sample wrote."""
+  """log pi_phi / pi_ref of all tokens that each sample wrote."""
   found = []
   for sample in SAMPLES:
     ids = [*sample.ids, *sample.written.tokens.tolist()]
@@ -97,7 +95,7 @@ def ratios():
 
 
 def test_rewards_by_hand(rated, ratios):
-  """A step's own tokens and its end; nothing for what follows the last."""
+  """A step's own tokens and its end count; tokens after the last do not."""
   steps = [(0, 6), (6, 12)], [(0, 6)], [(0, 6)]
   for b, ends in enumerate(steps):
     paid = [BETA * sum(ratios[b][start:end]) for start, end in ends]
@@ -106,11 +104,11 @@ def test_rewards_by_hand(rated, ratios):
     np.testing.assert_allclose(rated.rewards[b, :count], paid, atol=1e-5)
     assert not rated.rewards[b, count:].any()
     expected = 1 / (1 + np.exp(-np.cumsum(paid)))
-    np.testing.assert_allclose(rated.found[b].scores, expected, atol=1e-5)
+    np.testing.assert_allclose(rated.episodes[b].scores, expected, atol=1e-5)
 
 
-def test_the_loop_is_paid_the_same(rated, ratios):
-  """Rewards to go, each less the mean of the others' steps: PRIME's."""
+def test_the_advantages_are_those_of_prime(rated, ratios):
+  """Rewards to go, each minus the mean of the others' steps."""
   rows = rated.rows
   none = np.zeros(rows.tokens.shape, np.float32)
   findings = Findings(
@@ -145,17 +143,17 @@ def outcomes_of(rows):
 
 
 def test_the_loss_in_closed_form(rated, ratios):
-  """All that was written counts, the end and a step cut off too."""
+  """All tokens that were written count, also the end and a cut-off step."""
   objective = make_objective(MODEL, BETA)
   batch = jax.tree.map(jnp.asarray, outcomes_of(rated.rows))
   params = {'backbone': params_of(1)}
   q = BETA * np.array([sum(each) for each in ratios])
   right = np.array([1, 0, 0])
   expected = np.where(right, np.log1p(np.exp(-q)), np.log1p(np.exp(q)))
-  loss, told = objective.loss(params, batch, objective.norms(batch))
-  assert told['loss'] == loss == pytest.approx(expected.mean(), abs=1e-5)
-  assert told['accuracy'] == pytest.approx(np.mean((q > 0) == right))
-  # A chain of which nothing was written does not count.
+  loss, metrics = objective.loss(params, batch, objective.norms(batch))
+  assert metrics['loss'] == loss == pytest.approx(expected.mean(), abs=1e-5)
+  assert metrics['accuracy'] == pytest.approx(np.mean((q > 0) == right))
+  # A chain without written tokens does not count.
   nothing = batch._replace(written=batch.written.at[2].set(False))
   loss, _ = objective.loss(params, nothing, objective.norms(nothing))
   assert loss == pytest.approx(expected[:2].mean(), abs=1e-5)
@@ -163,7 +161,7 @@ def test_the_loss_in_closed_form(rated, ratios):
 
 @pytest.fixture(scope='module')
 def online(view):
-  """Makes PRMs that begin as the reference."""
+  """Makes PRMs that start as the reference."""
   mesh, optimizer = one_device(), optax.adam(1e-2)
   init = make_init(MODEL, None, optimizer)
   state = jax.jit(init)(jax.random.key(0), params_of(0))
@@ -185,16 +183,18 @@ def test_it_learns_what_is_right(online, reference):
   rater = Rater(FORMAT, online(), reference)
   before = rater.rate([PROBLEM], [SAMPLES])
   assert not before.rewards.any()  # it is the reference
-  assert [e.scores[-1] for e in before.found] == [0.5] * 3
-  told = [rater.rate([PROBLEM], [SAMPLES], learn=True).told for _ in range(10)]
-  assert told[0]['prm_loss'] == pytest.approx(np.log(2))
-  assert told[0]['prm_accuracy'] == pytest.approx(2 / 3)
-  losses = [each['prm_loss'] for each in told]
+  assert [e.scores[-1] for e in before.episodes] == [0.5] * 3
+  steps = [
+    rater.rate([PROBLEM], [SAMPLES], learn=True).metrics for _ in range(10)
+  ]
+  assert steps[0]['prm_loss'] == pytest.approx(np.log(2))
+  assert steps[0]['prm_accuracy'] == pytest.approx(2 / 3)
+  losses = [each['prm_loss'] for each in steps]
   assert losses == sorted(losses, reverse=True)
-  assert told[-1]['prm_accuracy'] == 1
+  assert steps[-1]['prm_accuracy'] == 1
   after = rater.rate([PROBLEM], [SAMPLES])
-  assert not any(name.startswith('prm_') for name in after.told)
-  right, wrong, cut = (e.scores[-1] for e in after.found)
+  assert not any(name.startswith('prm_') for name in after.metrics)
+  right, wrong, cut = (e.scores[-1] for e in after.episodes)
   assert right > 0.6 and wrong < 0.4 and cut < 0.4
   assert int(rater.state.step) == 10
 
@@ -207,12 +207,12 @@ def test_it_learns_before_it_scores(online, reference):
   np.testing.assert_array_equal(rated.rewards, again.rewards)
 
 
-def test_a_broken_prm_says_nothing(view, reference):
+def test_a_broken_prm_gives_nan(view, reference):
   table = params_of(1)['embed_tokens'].at[STEP_END].set(jnp.nan)
   broken = params_of(1) | {'embed_tokens': table}
   prm = ImplicitPrm('phi', {'backbone': broken}, view, BETA)
   rated = Rater(FORMAT, prm, reference).rate([PROBLEM], [SAMPLES])
-  assert all(np.isnan(e.scores).any() for e in rated.found)
+  assert all(np.isnan(e.scores).any() for e in rated.episodes)
   assert np.isnan(rated.rewards[rated.rows.step_mask]).all()
   assert not rated.rewards[~rated.rows.step_mask].any()
 
@@ -225,11 +225,11 @@ def test_the_divergence_from_the_reference(rated):
     for t in range(len(s.ids), len(s.ids) + len(s.written.tokens))
   ]
   expected = np.mean(np.exp(gaps) - 1 - gaps)
-  assert rated.told == {'kl_to_reference': pytest.approx(expected, rel=1e-4)}
+  assert rated.metrics == {'kl_to_reference': pytest.approx(expected, rel=1e-4)}
 
 
 def test_a_reference_in_the_memory_of_the_host(view, reference, rated):
-  """It waits there, and reads the same on the devices."""
+  """It is kept there, and gives the same log-probabilities."""
   away = Reference(params_of(0), view, offload=True)
   kinds = {x.sharding.memory_kind for x in jax.tree.leaves(away.backbone)}
   assert kinds == {'pinned_host'}
@@ -237,15 +237,3 @@ def test_a_reference_in_the_memory_of_the_host(view, reference, rated):
   np.testing.assert_array_equal(
     there.reference_logprobs, here.reference_logprobs
   )
-
-
-@pytest.mark.parametrize(
-  ('values', 'message'),
-  [
-    ({'beta': 0}, 'prm.beta=0: expected above 0'),
-    ({'lr': 0}, 'prm.online.lr=0: expected above 0; a PRM that is to stay'),
-  ],
-)
-def test_bad_values(values, message):
-  with pytest.raises(UserError, match=message):
-    ImplicitConfig(**values)

@@ -19,7 +19,7 @@ def test_clipped_by_hand():
   np.testing.assert_array_equal(cut, [[False, True, False, False, True]])
 
 
-def test_the_clip_takes_the_gradient():
+def test_the_clip_stops_the_gradient():
   def total(logprobs):
     old, advantages = jnp.zeros((1, 2)), jnp.ones((1, 2))
     return losses.clipped(logprobs, old, advantages)[0].sum()
@@ -85,3 +85,27 @@ def test_reductions_by_hand():
     assert losses.reduce(values, nothing, how, 1, 1, 5) == 0
   with pytest.raises(UserError, match=r"loss.reduce='mean'"):
     reduced('mean')
+
+
+@pytest.mark.parametrize(
+  ('function', 'shapes'),
+  [
+    (losses.clipped, [(2, 3), (2, 3), (2, 1)]),
+    (losses.value_loss, [(2, 3), (3,), (2, 3)]),
+    (losses.kl, [(2, 3), (2, 1)]),
+  ],
+)
+def test_a_wrong_shape_is_named(function, shapes):
+  """Also under jit, where broadcasting would hide it."""
+  arrays = [jnp.ones(shape) for shape in shapes]
+  for call in (function, jax.jit(function)):
+    with pytest.raises(AssertionError, match=rf'{function.__name__}: \w+'):
+      call(*arrays)
+
+
+def test_a_wrong_shape_in_a_reduction_is_named():
+  values, mask = jnp.ones((2, 3)), jnp.ones((2, 3), bool)
+  with pytest.raises(AssertionError, match='reduce: mask'):
+    losses.reduce(values, mask[:1], 'token', 6, 2, 3)
+  with pytest.raises(AssertionError, match='reduce: tokens, chains'):
+    losses.reduce(values, mask, 'token', jnp.ones(2), 2, 3)

@@ -1,4 +1,4 @@
-"""The policy's loss on a small model: against its parts, and in parts."""
+"""The policy's loss on a small model, whole and in microbatches."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ MODEL = TransformerConfig(
   vocab_size=11, d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=24
 )
 VALUE = HeadConfig('regression')
-B, T = 4, 9
+B, T, MAX_TOKENS = 4, 9, 7
 
 
 def make_batch(params):
@@ -61,7 +61,7 @@ def batch(state):
   return make_batch(state.params)
 
 
-def test_the_view_is_that_of_the_forward_pass(state, batch):
+def test_the_view_matches_the_forward_pass(state, batch):
   seen = view_tokens(state.params, batch.tokens, batch.segment_ids, MODEL)
   positions = jnp.broadcast_to(jnp.arange(T), (B, T))
   hidden = forward(
@@ -89,16 +89,15 @@ def test_the_loss_is_the_sum_of_its_parts(state, batch, reduce):
     kl_weight=0.1,
     entropy_weight=0.02,
     value_weight=0.5,
-    max_tokens=7,
   )
-  objective = make_objective(MODEL, config)
+  objective = make_objective(MODEL, config, MAX_TOKENS)
   by = objective.norms(batch)
   total, values = objective.loss(state.params, batch, by)
   seen = view_tokens(state.params, batch.tokens, batch.segment_ids, MODEL)
   written = batch.written
 
   def reduced(x):
-    return losses.reduce(x, written, reduce, written.sum(), B, 7)
+    return losses.reduce(x, written, reduce, written.sum(), B, MAX_TOKENS)
 
   policy, cut = losses.clipped(
     seen.logprobs, batch.sampled_logprobs, batch.advantages, 0.2, 0.3
@@ -116,14 +115,14 @@ def test_the_loss_is_the_sum_of_its_parts(state, batch, reduce):
   )
 
 
-def test_what_is_not_written_changes_nothing(state, batch):
-  objective = make_objective(MODEL, PolicyLossConfig(kl_weight=0.1))
+def test_tokens_that_were_not_written_change_nothing(state, batch):
+  objective = make_objective(MODEL, PolicyLossConfig(kl_weight=0.1), MAX_TOKENS)
 
   def grads_of(some):
     def loss(params):
       return objective.loss(params, some, objective.norms(some))[0]
 
-    return jax.grad(loss)(state.params)
+    return jax.jit(jax.grad(loss))(state.params)
 
   changed = batch._replace(
     **{
@@ -148,7 +147,7 @@ def test_what_is_not_written_changes_nothing(state, batch):
 def step_of(config, microbatches):
   return jax.jit(
     make_step(
-      make_objective(MODEL, config),
+      make_objective(MODEL, config, MAX_TOKENS),
       lambda params: split_params(params, VALUE, NO_LORA, lm_loss=True),
       MODEL,
       optax.sgd(1e-2),
@@ -159,28 +158,27 @@ def step_of(config, microbatches):
 
 
 @pytest.mark.parametrize('reduce', losses.REDUCTIONS)
-def test_parts_add_up_to_the_whole(state, batch, reduce):
+def test_microbatches_add_up_to_the_batch(state, batch, reduce):
   config = PolicyLossConfig(reduce=reduce, kl_weight=0.1)
-  whole, told = step_of(config, 1)(state, batch)
-  parts, also = step_of(config, 2)(state, batch)
-  assert told.keys() == also.keys()
-  for name in told:
-    assert told[name] == pytest.approx(float(also[name]), rel=1e-4, abs=1e-6), (
-      name
-    )
+  whole, metrics = step_of(config, 1)(state, batch)
+  parts, summed = step_of(config, 2)(state, batch)
+  assert metrics.keys() == summed.keys()
+  for name, value in metrics.items():
+    close = pytest.approx(float(summed[name]), rel=1e-4, abs=1e-6)
+    assert value == close, name
   for a, b in zip(
     jax.tree.leaves(whole.params), jax.tree.leaves(parts.params), strict=True
   ):
     np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-def test_a_batch_that_nothing_is_learned_from(state, batch):
+def test_nothing_is_learned_from_a_batch_without_written_tokens(state, batch):
   nothing = batch._replace(
     written=jnp.zeros((B, T), bool), advantages=jnp.zeros((B, T))
   )
   config = PolicyLossConfig(kl_weight=0.1, entropy_weight=0.1)
-  after, told = step_of(config, 1)(state, nothing)
-  assert told['loss'] == told['grad_norm'] == 0
+  after, metrics = step_of(config, 1)(state, nothing)
+  assert metrics['loss'] == metrics['grad_norm'] == 0
   assert after.skipped == 0
   for a, b in zip(
     jax.tree.leaves(after.params), jax.tree.leaves(state.params), strict=True
@@ -190,8 +188,8 @@ def test_a_batch_that_nothing_is_learned_from(state, batch):
 
 def test_a_nan_never_becomes_an_update(state, batch):
   broken = batch._replace(advantages=batch.advantages.at[0, 3].set(jnp.nan))
-  after, told = step_of(PolicyLossConfig(), 1)(state, broken)
-  assert after.skipped == told['skipped'] == 1
+  after, metrics = step_of(PolicyLossConfig(), 1)(state, broken)
+  assert after.skipped == metrics['skipped'] == 1
   for a, b in zip(
     jax.tree.leaves(after.params), jax.tree.leaves(state.params), strict=True
   ):
@@ -201,12 +199,12 @@ def test_a_nan_never_becomes_an_update(state, batch):
 @pytest.mark.parametrize(
   ('values', 'message'),
   [
-    ({'clip_low': 0}, 'loss.clip_low=0: expected above 0'),
-    ({'reduce': 'mean'}, "loss.reduce='mean': expected one of token"),
-    ({'kl_weight': -1}, 'loss.kl_weight=-1: expected >= 0'),
-    ({'kl_estimator': 'k4'}, "loss.kl_estimator='k4'"),
+    ({'clip_low': 0}, r'clip_low=0: expected a number in \(0, 1\]'),
+    ({'reduce': 'mean'}, "reduce='mean': expected one of token"),
+    ({'kl_weight': -1}, 'kl_weight=-1: expected >= 0'),
+    ({'kl_estimator': 'k4'}, "kl_estimator='k4': expected one of k2, k3"),
   ],
 )
-def test_bad_values(values, message):
+def test_bad_values_are_refused(values, message):
   with pytest.raises(UserError, match=message):
     PolicyLossConfig(**values)

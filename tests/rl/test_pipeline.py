@@ -1,4 +1,4 @@
-"""Which parameters sample which batch: by hand, and as the chains tell."""
+"""Which parameters sample which batch: by hand, and from their chains."""
 
 import itertools
 import threading
@@ -8,21 +8,27 @@ import jax
 import numpy as np
 import pytest
 
+from prm_jax.data.encoding import make_format
 from prm_jax.data.problems import Problem
 from prm_jax.inference.generator import Generator
-from prm_jax.models import init_params
+from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.models import TransformerConfig, init_params
 from prm_jax.rl import episodes
-from prm_jax.rl.loop import LoopConfig
 from prm_jax.rl.objective import view_tokens
-from prm_jax.rl.pipeline import Batches, sampled_after
+from prm_jax.rl.pipeline import Batches
 from prm_jax.rl.rating import Rater
+from prm_jax.rl.schedule import RlLoopConfig, sampled_after
 from prm_jax.runtime.errors import UserError
-from tests.inference.test_generator import FORMAT, MODEL, SAMPLING
 from tests.shared.tiny_sampling import one_device
 
 pytestmark = pytest.mark.once
 
 UPDATES, EVERY = 7, 3
+FORMAT = make_format('arithmetic', 48)
+MODEL = TransformerConfig(
+  vocab_size=110, d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=24
+)
+SAMPLING = SamplingConfig(slots=4, max_tokens=24)
 PROBLEMS = [
   Problem(f'p{n}', 'arithmetic', f'mod 10 : {n} + 2 * 3', '9') for n in range(8)
 ]
@@ -37,8 +43,8 @@ PROBLEMS = [
     (9, [0, 0, 0, 3, 3, 3, 6]),
   ],
 )
-def test_the_schedule_by_hand(staleness, expected):
-  """None is sampled with parameters from before the last checkpoint."""
+def test_which_parameters_sample_by_hand(staleness, expected):
+  """They are never from before the last checkpoint."""
   found = [
     sampled_after(update, staleness, EVERY) for update in range(1, UPDATES + 1)
   ]
@@ -47,7 +53,7 @@ def test_the_schedule_by_hand(staleness, expected):
 
 @pytest.fixture(scope='module')
 def params():
-  """Of after each update, far enough apart to be told from each other."""
+  """Parameters after each update, far enough apart to be distinguished."""
   first = jax.jit(init_params, static_argnums=1)(jax.random.key(0), MODEL)
   scaled = jax.jit(lambda n: jax.tree.map(lambda x: x * (1 + 0.2 * n), first))
   return [scaled(n) for n in range(UPDATES + 1)]
@@ -58,8 +64,16 @@ def policy(params):
   return Generator(params[0], MODEL, FORMAT, one_device(), SAMPLING, 0)
 
 
+def make_batches(policy, params, rate, data, done=0, **config):
+  """Batches of two problems, two chains of each."""
+  config = RlLoopConfig(problems=2, samples=2, evaluate_every=1, **config)
+  return Batches(
+    config, policy, rate, lambda n: params[n], PROBLEMS, data, done
+  )
+
+
 def run(policy, params, staleness, done=0, look_at=()):
-  """Batches of a run whose parameters are known beforehand."""
+  """Returns the batches of a run whose parameters are known beforehand."""
   order = itertools.islice(itertools.count(), 2 * done, None)
   data = (np.array([next(order), next(order)]) % 8 for _ in range(UPDATES))
   threads, rater = set(), Rater(FORMAT, None)
@@ -68,17 +82,15 @@ def run(policy, params, staleness, done=0, look_at=()):
     threads.add(threading.current_thread())
     return rater.rate(problems, groups)
 
-  batches = Batches(
+  batches = make_batches(
     policy,
+    params,
     rate,
-    lambda n: params[n],
-    PROBLEMS,
-    2,
     data,
     done,
-    UPDATES,
-    staleness,
-    EVERY,
+    updates=UPDATES,
+    staleness=staleness,
+    checkpoint_every=EVERY,
   )
   found = {}
   for update in range(done + 1, UPDATES + 1):
@@ -94,7 +106,7 @@ def run(policy, params, staleness, done=0, look_at=()):
 
 
 def sampled_by(batch, params):
-  """The numbers of the parameters that give the log-probabilities told."""
+  """The updates whose parameters give the recorded log-probabilities."""
   rows = batch.rated.rows
   view = jax.jit(view_tokens, static_argnames='model')
   gaps = [
@@ -110,7 +122,7 @@ def sampled_by(batch, params):
 
 
 @pytest.mark.parametrize('staleness', [0, 1, 2])
-def test_the_chains_tell_who_sampled_them(policy, params, staleness):
+def test_chains_are_sampled_by_the_right_parameters(policy, params, staleness):
   found = run(policy, params, staleness)
   for update, batch in found.items():
     after = sampled_after(update, staleness, EVERY)
@@ -126,35 +138,26 @@ def chains_of(found):
         e.sample.written.tokens.tobytes(),
         e.sample.written.logprobs.tobytes(),
       )
-      for e in batch.rated.found
+      for e in batch.rated.episodes
     ]
     for update, batch in found.items()
   }
 
 
-def test_going_on_from_a_checkpoint_is_going_on(policy, params):
-  """Looked at in between or not, from the beginning or not."""
+def test_evaluations_and_resuming_change_no_chain(policy, params):
   whole = chains_of(run(policy, params, 2))
   assert chains_of(run(policy, params, 2, look_at=(1, 2, 3, 5))) == whole
   later = chains_of(run(policy, params, 2, done=EVERY))
   assert later == {n: whole[n] for n in later}
 
 
-def test_a_fault_in_the_thread_is_one_of_the_loop(policy, params):
+def test_an_error_in_the_thread_reaches_the_loop(policy, params):
   def rate(problems, groups):
     raise UserError('no verdict')
 
-  batches = Batches(
-    policy,
-    rate,
-    lambda n: params[n],
-    PROBLEMS,
-    2,
-    iter([np.arange(2)] * 3),
-    0,
-    UPDATES,
-    1,
-    EVERY,
+  data = iter([np.arange(2)] * 3)
+  batches = make_batches(
+    policy, params, rate, data, updates=UPDATES, staleness=1
   )
   with pytest.raises(UserError, match='no verdict'):
     batches.next(0)
@@ -162,10 +165,10 @@ def test_a_fault_in_the_thread_is_one_of_the_loop(policy, params):
 
 
 @pytest.mark.parametrize('staleness', [0, 1])
-def test_what_an_evaluation_waited_for_sampling_is_told(
+def test_lend_returns_how_long_it_waited_for_sampling(
   policy, params, staleness
 ):
-  """It was in no update's seconds: tokens a second were too many."""
+  """Else tokens per second would leave that time out."""
   slow = 0.5
   rater = Rater(FORMAT, None)
 
@@ -173,17 +176,9 @@ def test_what_an_evaluation_waited_for_sampling_is_told(
     time.sleep(slow)
     return rater.rate(problems, groups)
 
-  batches = Batches(
-    policy,
-    rate,
-    lambda n: params[n],
-    PROBLEMS,
-    2,
-    iter([np.arange(2)] * 3),
-    0,
-    3,
-    staleness,
-    3,
+  data = iter([np.arange(2)] * 3)
+  batches = make_batches(
+    policy, params, rate, data, updates=3, staleness=staleness
   )
   batches.next(0)
   waited = batches.lend(0)  # the next batch is under way, or not begun
@@ -193,8 +188,3 @@ def test_what_an_evaluation_waited_for_sampling_is_told(
   batches.close()
   assert (waited >= slow / 2) == (staleness == 1)
   assert waited + after >= slow / 2
-
-
-def test_the_loop_refuses_to_look_ahead():
-  with pytest.raises(UserError, match=r'train\.staleness=-1: expected >= 0'):
-    LoopConfig(updates=2, staleness=-1)

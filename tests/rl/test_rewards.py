@@ -1,4 +1,4 @@
-"""Every form of reward by hand, and the invariants that keep it honest."""
+"""Every form of reward by hand, and the invariants that it must keep."""
 
 import itertools
 
@@ -74,7 +74,7 @@ def test_clip_is_not_centred():
 
 
 def test_implicit_by_hand():
-  # Prompt of 2, steps of 2 and 3 tokens, one behind the end.
+  # Prompt of 2, steps of 2 and 3 tokens, one after the end.
   logprobs = jnp.array([[9.0, 9.0, -1.0, -2.0, -0.5, -0.5, -1.0, 7.0]])
   reference = jnp.array([[0.0, 0.0, -2.0, -2.5, -1.0, 0.0, -1.0, 0.0]])
   written = jnp.array([[False, False, True, True, True, True, True, True]])
@@ -87,7 +87,7 @@ chains = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=6)
 
 
 def row(scores, places=8):
-  """A chain as a padded row; what lies behind it is garbage."""
+  """A chain as a padded row; the padding is garbage."""
   filled = np.full((1, places), 0.77, np.float32)
   filled[0, : len(scores)] = scores
   mask = np.arange(places)[None] < len(scores)
@@ -110,7 +110,7 @@ def test_advantages_telescope(scores, start):
 @given(chains)
 def test_min_form_sums_to_the_minimum(scores):
   paid = rewards.min_form(*row(scores), 1e-4)
-  # Equals share the weight: their sum is still the minimum, up to T.
+  # Equal scores share the weight: their sum is still the minimum, up to T.
   np.testing.assert_allclose(paid.sum(), min(scores), atol=1e-3)
   mean = rewards.min_form(*row(scores), 1e5).sum()
   np.testing.assert_allclose(mean, np.mean(scores), atol=1e-4)
@@ -118,7 +118,7 @@ def test_min_form_sums_to_the_minimum(scores):
 
 @given(chains, st.integers(1, 6), st.sampled_from(['clip', 'delta']))
 def test_repeating_a_step_never_pays(scores, at, form):
-  """One that adds nothing, and scores as the step before it."""
+  """The repeated step scores as the step before it."""
   at = min(at, len(scores))
   longer = [*scores[:at], scores[at - 1], *scores[at:]]
   config = RewardConfig(form, centre=0.0, threshold=0.5)
@@ -132,7 +132,7 @@ def test_repeating_a_step_never_pays(scores, at, form):
 
 @given(chains)
 def test_a_trivial_first_step_pays_by_delta_alone(scores):
-  """Its return is the first score; clip cannot be raised."""
+  """The return of delta is the first score; that of clip does not rise."""
   longer = [1.0, *scores]
   assert rewards.delta(*row(longer)).sum() == pytest.approx(1.0, abs=1e-5)
   paid = [rewards.clip(*row(chain), 0.5).sum() for chain in (longer, scores)]
@@ -140,7 +140,7 @@ def test_a_trivial_first_step_pays_by_delta_alone(scores):
 
 
 def test_raw_pays_for_repetition():
-  """The failure that clip and delta are there for."""
+  """Clip and delta exist because of this failure."""
   assert rewards.raw(*row([0.9] * 6)).sum() > rewards.raw(*row([0.9])).sum()
 
 
@@ -148,7 +148,7 @@ POTENTIAL = RewardConfig('potential', centre=0.0)
 
 
 def test_potential_shaping_leaves_the_optimal_policy():
-  """All policies of a small tree of choices, best with and without."""
+  """The best choices in a small tree are the same with and without it."""
   rng = np.random.default_rng(0)
   for _ in range(20):
     depth, branches = 3, 3
@@ -170,7 +170,7 @@ def test_potential_shaping_leaves_the_optimal_policy():
 
 
 def test_a_shaping_that_keeps_its_last_potential_changes_the_best():
-  """What the end is paid for: phi behind it is a reward of its own."""
+  """Without the payment at the end, the last phi would be a reward."""
   scores, mask = jnp.array([[0.1], [0.9]]), jnp.ones((2, 1), bool)
   start = jnp.zeros(2)
   returns = np.array([0.5, 0.0])
@@ -181,7 +181,7 @@ def test_a_shaping_that_keeps_its_last_potential_changes_the_best():
 
 
 @pytest.mark.parametrize('form', FORMS)
-def test_nothing_lands_elsewhere(form):
+def test_only_tokens_that_end_steps_are_paid(form):
   config = RewardConfig(form)
   ends = jnp.array([[4, 6, 9, 0], [3, 0, 0, 0]])
   function = jax.jit(rewards.process_rewards, static_argnums=3)
@@ -192,7 +192,7 @@ def test_nothing_lands_elsewhere(form):
   others[0, [4, 6, 9]] = others[1, 3] = 0
   assert not others.any()
   np.testing.assert_allclose(tokens.sum(1), paid.sum(1), rtol=1e-6)
-  # What stands in masked places is not read.
+  # Masked places are not read.
   garbage = jnp.where(MASK, SCORES, jnp.nan)
   again = rewards.process_rewards(garbage, MASK, START, config)
   np.testing.assert_array_equal(again, paid)
@@ -216,11 +216,45 @@ def test_gradients_of_a_chain_without_steps_are_finite():
 @pytest.mark.parametrize(
   ('values', 'message'),
   [
-    ({'form': 'sum'}, "reward.form='sum': expected one of raw"),
-    ({'temperature': 0}, 'reward.temperature=0: expected a number above 0'),
-    ({'normalise': 'tokens'}, "reward.normalise='tokens'"),
+    ({'form': 'sum'}, "form='sum': expected one of raw"),
+    ({'temperature': 0}, 'temperature=0: expected a number above 0'),
+    ({'normalise': 'tokens'}, "normalise='tokens': expected one of none"),
+    ({'kl_weight': -1}, 'kl_weight=-1: expected >= 0'),
   ],
 )
-def test_bad_values(values, message):
+def test_bad_values_are_refused(values, message):
   with pytest.raises(UserError, match=message):
     RewardConfig(**values)
+
+
+@pytest.mark.parametrize(
+  ('function', 'shapes'),
+  [
+    (rewards.raw, [(2, 3), (3,)]),
+    (rewards.total, [(2, 3), (2, 1)]),
+    (rewards.min_form, [(2, 3), (1, 3), ()]),
+    (rewards.clip, [(3,), (3,), ()]),
+    (rewards.delta, [(2, 3), (2, 4)]),
+    (rewards.advantage, [(2, 3), (2, 3), (2, 1)]),
+    (rewards.potential_end, [(2, 3), (2, 3), ()]),
+    (rewards.implicit, [(2, 5), (5,), (2, 3), (2, 3), (2, 5), ()]),
+    (rewards.implicit, [(2, 5), (2, 5), (1, 3), (2, 3), (2, 5), ()]),
+    (rewards.at_last, [(3,), (2, 3)]),
+  ],
+)
+def test_a_wrong_shape_is_named(function, shapes):
+  """Also under jit, where broadcasting would hide it."""
+  arrays = [jnp.ones(shape, bool) for shape in shapes]
+  for call in (function, jax.jit(function)):
+    with pytest.raises(AssertionError, match=rf'{function.__name__}: \w+'):
+      call(*arrays)
+
+
+def test_a_wrong_shape_of_all_rewards_is_named():
+  config = RewardConfig()
+  with pytest.raises(AssertionError, match='process_rewards: start'):
+    rewards.process_rewards(SCORES, MASK, jnp.ones(1), config)
+  with pytest.raises(AssertionError, match='process_rewards: mask'):
+    rewards.process_rewards(SCORES, MASK[0], START, config)
+  with pytest.raises(AssertionError, match='to_tokens: step_ends, mask'):
+    rewards.to_tokens(SCORES, jnp.ones(4, int), MASK, 12)

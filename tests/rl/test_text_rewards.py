@@ -1,4 +1,4 @@
-"""The reward function for other people's loops: text in, a number per step."""
+"""The reward function for other libraries: text in, a number per step."""
 
 import math
 
@@ -44,7 +44,7 @@ def test_rewards_are_the_scores(folder):
 
 
 def test_broken_chains_are_counted(folder, caplog):
-  """Their rewards are NaN, and `min` hides one that comes second."""
+  """Their rewards are NaN, and `min` may hide a NaN."""
   rewards = rl.reward_fn(folder, style='rlhflow')
   rewards([(PROBLEM, 'is 21'), (PROBLEM, '')])
   assert not caplog.records

@@ -1,4 +1,4 @@
-"""Checkpoints: what is saved is what was there; damage is told in one line."""
+"""Checkpoints keep every bit, and damage to them is one line."""
 
 import json
 import pathlib
@@ -62,7 +62,7 @@ def test_restores_bits_key_and_the_next_batch(mesh, first_state, tmp_path):
 
 
 def test_a_prm_beside_a_policy(mesh, first_state, tmp_path):
-  """Both states come back; the policy's alone is what a reader asks for."""
+  """Both states are restored, and readers load the policy's parameters."""
   other = init_state(tiny_training.init, mesh, seed=4)
   checkpoints = Checkpoints(tmp_path, 2, '')
   checkpoints.save(1, first_state, numbers(), {}, other)
@@ -79,7 +79,7 @@ def test_a_prm_beside_a_policy(mesh, first_state, tmp_path):
   assert bits(params) == bits(first_state.params) != bits(other.params)
 
 
-def test_donating_the_state_does_not_reach_the_save(mesh, tmp_path):
+def test_donating_the_state_does_not_change_a_running_save(mesh, tmp_path):
   """The next step overwrites the buffers while the save still runs."""
   state = init_state(tiny_training.init, mesh, seed=5)
   overwrite = jax.jit(
@@ -113,7 +113,7 @@ def save_rated(folder, first_state, rated: list[dict]) -> Checkpoints:
     ([0.5, 0.9, 0.9, 0.7], 3, ['3', '4']),  # the later of equals
     ([0.5, 0.6, 0.7, 0.8], 4, ['3', '4']),
     ([None, 0.6, None, None], 2, ['2', '3', '4']),  # stopped by SIGTERM
-    ([None, None, None], 3, ['2', '3']),  # never rated: the latest
+    ([None, None, None], 3, ['2', '3']),  # without metrics the latest
   ],
 )
 def test_keeps_the_latest_and_the_best(aucs, best, kept, first_state, tmp_path):
@@ -142,19 +142,25 @@ def test_reading_leaves_a_save_in_progress_alone(
   assert writing.latest == 64
 
 
-# What is done to the last checkpoint.
+# Ways to damage the last checkpoint.
+def largest(part: pathlib.Path) -> pathlib.Path:
+  return max(part.rglob('d/*'), key=lambda path: path.stat().st_size)
+
+
+def cut(path: pathlib.Path) -> None:
+  path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
 def cut_array(step: pathlib.Path) -> None:
-  part = max((step / 'params').rglob('d/*'), key=lambda p: p.stat().st_size)
-  part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])
+  cut(largest(step / 'params'))
 
 
 def cut_moments(step: pathlib.Path) -> None:
-  part = max((step / 'rest').rglob('d/*'), key=lambda p: p.stat().st_size)
-  part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])
+  cut(largest(step / 'rest'))
 
 
 def delete_array(step: pathlib.Path) -> None:
-  max((step / 'params').rglob('d/*'), key=lambda p: p.stat().st_size).unlink()
+  largest(step / 'params').unlink()
 
 
 def delete_metadata(step: pathlib.Path) -> None:
@@ -166,8 +172,7 @@ def delete_position(step: pathlib.Path) -> None:
 
 
 def cut_position(step: pathlib.Path) -> None:
-  path = step / 'data' / 'shard_0-of-1.json'
-  path.write_text(path.read_text()[:30])
+  cut(step / 'data' / 'shard_0-of-1.json')
 
 
 def delete_optimizer(step: pathlib.Path) -> None:
@@ -179,21 +184,60 @@ def empty(step: pathlib.Path) -> None:
   step.mkdir()
 
 
-DAMAGE = (
-  cut_array,
-  cut_moments,
-  delete_array,
-  delete_metadata,
-  delete_position,
-  cut_position,
-  delete_optimizer,
-  empty,
+@pytest.fixture(scope='module')
+def saved(first_state, tmp_path_factory):
+  """A folder with one checkpoint, of step 60. Copy it."""
+  folder = tmp_path_factory.mktemp('saved')
+  checkpoints = Checkpoints(folder, 2, '')
+  checkpoints.save(60, first_state, numbers(), {})
+  checkpoints.close()
+  return folder
+
+
+def restore(folder, mesh):
+  opened = Checkpoints(folder, 2, '')
+  abstract = abstract_state(tiny_training.init, mesh)
+  return opened.restore(abstract, numbers())
+
+
+# Orbax leaves the reading of other parts behind when one fails.
+abandoned = pytest.mark.filterwarnings(
+  'ignore:coroutine:RuntimeWarning',
+  'ignore::pytest.PytestUnraisableExceptionWarning',
 )
 
 
-def test_damage_is_one_line_and_nothing_is_lost(finished, mesh, tmp_path):
-  def foreign(step: pathlib.Path) -> None:
-    """Another model: 4 heads of 8 where this one has 2 of 16."""
+@abandoned
+@pytest.mark.parametrize(
+  'damage',
+  [
+    cut_array,
+    cut_moments,
+    delete_array,
+    delete_metadata,
+    delete_optimizer,
+    empty,
+  ],
+)
+def test_damage_is_one_line_and_changes_no_file(saved, damage, mesh, tmp_path):
+  folder = tmp_path / 'checkpoints'
+  shutil.copytree(saved, folder)
+  restore(folder, mesh)
+  damage(folder / '60')
+  before = contents(folder)
+  with pytest.raises(UserError, match=f'{folder}/60 cannot be rest') as raised:
+    restore(folder, mesh)
+  assert 'delete that folder' in str(raised.value)
+  assert '\n' not in str(raised.value)
+  assert contents(folder) == before
+
+
+@abandoned
+def test_a_command_names_a_damaged_checkpoint(finished, mesh, tmp_path):
+  """The parts of a real run: input positions, and another model's state."""
+
+  def put_in_other_model(step: pathlib.Path) -> None:
+    """The other model has 4 heads of 8, not 2 of 16."""
     init = make_init(
       tiny_training.MODEL, HeadConfig(), tiny_training.optimizer()
     )
@@ -205,7 +249,7 @@ def test_damage_is_one_line_and_nothing_is_lost(finished, mesh, tmp_path):
       shutil.copytree(tmp_path / 'other' / '60' / part, step / part)
 
   workdirs = []
-  for damage in (*DAMAGE, foreign):
+  for damage in (delete_position, cut_position, put_in_other_model):
     workdirs.append(copy_run(finished, tmp_path / damage.__name__))
     damage(workdirs[-1] / 'checkpoints' / '60')
   before = [contents(workdir) for workdir in workdirs]
@@ -218,12 +262,13 @@ def test_damage_is_one_line_and_nothing_is_lost(finished, mesh, tmp_path):
     assert 'delete that folder' in line
     assert contents(workdir) == was, workdir
   assert 'is not compatible with the stored shape' in the_error(ran[-1])
+  delete_metadata(workdirs[0] / 'checkpoints' / '60')
   with pytest.raises(UserError, match='60 cannot be restored'):
-    prm_jax.load(workdirs[DAMAGE.index(delete_metadata)], step=60)
+    prm_jax.load(workdirs[0], step=60)
 
 
-def test_the_cure_it_names_works(finished, tmp_path):
-  """Deleting the damaged checkpoint: the run repeats what came after."""
+def test_deleting_a_damaged_checkpoint_works(finished, tmp_path):
+  """As the error says; the run repeats the steps after the one before it."""
   workdir = copy_run(finished, tmp_path / 'run')
   folder = workdir / 'checkpoints'
   steps = sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())

@@ -1,6 +1,7 @@
-"""Weights that are NaN or infinite, and tokens without a row, are refused.
+"""Weights that are not finite, and tokens without an embedding, are errors.
 
-Both loaded like any other model, and every score was NaN, or another token's.
+Without these checks such models load, and every score is NaN, or that of
+another token.
 """
 
 import dataclasses
@@ -40,7 +41,7 @@ BAD = {'NaN': np.nan, 'infinite': -np.inf}
 
 
 def poison(folder: pathlib.Path, name: str, value: float, at: int = -1):
-  """Makes one number of one tensor of a folder NaN or infinite."""
+  """Sets one value of a tensor in a folder, to NaN or infinity."""
   path = folder / 'model.safetensors'
   tensors = load_file(path)
   tensors[name] = tensors[name].copy()
@@ -92,7 +93,7 @@ def test_a_published_prm_names_its_tensor(tmp_path, style, name, at):
     prm_jax.load(tmp_path)
 
 
-def test_a_row_of_the_output_embedding_that_judges(tmp_path):
+def test_a_verdict_row_of_the_output_embedding(tmp_path):
   published_models.write_model('math_shepherd', tmp_path)
   tokens = tokenizers.Tokenizer.from_file(str(tmp_path / 'tokenizer.json'))
   right = tokens.token_to_id('▁+') or tokens.token_to_id('+')
@@ -127,13 +128,13 @@ def numbers():
 
 
 @pytest.mark.parametrize(
-  ('part', 'said'),
+  ('part', 'message'),
   [
     ('kernel', "'backbone/layers/mlp/down_proj/kernel', layer 1 holds NaN"),
     ('head', "'head/bias' holds NaN"),
   ],
 )
-def test_a_checkpoint_names_its_parameter(state, part, said, tmp_path):
+def test_a_checkpoint_names_its_parameter(state, part, message, tmp_path):
   mesh, state = state
   params = jax.tree.map(jnp.copy, state.params)
   if part == 'head':
@@ -151,13 +152,13 @@ def test_a_checkpoint_names_its_parameter(state, part, said, tmp_path):
   with pytest.raises(UserError) as raised:
     opened.load_params(abstract, 2)
   opened.close()
-  assert said in str(raised.value)
+  assert message in str(raised.value)
   assert str(tmp_path / '2') in str(raised.value)
 
 
 @pytest.mark.parametrize('value', [np.nan, -np.inf])
-def test_a_metric_that_is_no_number_is_not_the_best(state, value, tmp_path):
-  """NaN stood first in every comparison: nothing was greater."""
+def test_a_metric_that_is_not_finite_is_never_the_best(state, value, tmp_path):
+  """No number is greater than NaN, so a plain max would return it."""
   _, state = state
   checkpoints = Checkpoints(tmp_path, 1, 'eval/auc')
   for step, auc in ((1, value), (2, 0.5), (3, value), (4, 0.4)):
@@ -170,7 +171,7 @@ def test_a_metric_that_is_no_number_is_not_the_best(state, value, tmp_path):
 
 
 def test_on_eight_devices(tmp_path):
-  """Split over devices, and none of them sees more than its part."""
+  """Parameters are split, and each device checks only its own part."""
   folder = write_published(tmp_path, 'qwen2')
   poison(folder, DOWN, np.nan, 5)
   found = run_module(
@@ -179,7 +180,7 @@ def test_on_eight_devices(tmp_path):
   assert set(found.values()) == {f"tensor '{DOWN}' holds NaN"}
 
 
-def test_all_finite_is_nothing_to_say(state):
+def test_finite_parameters_pass(state):
   assert first_not_finite(state[1].params) is None
 
 

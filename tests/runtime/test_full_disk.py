@@ -1,6 +1,6 @@
-"""A disk without room: one line, nothing lost, and then the same command.
+"""A full or read-only disk: one error line, no data lost, the job resumes.
 
-On a small file system of their own, which only root may mount.
+Each test mounts a small file system, which needs root.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ JOBS = {
   'label': ['--config=configs/label_math.py:rollouts,tiny'],
   'search': ['--config=configs/search_math.py:beam,tiny'],
 }
-# KiB, and the file that is the first for which there is no room.
+# Job, size in KiB, and the first file that does not fit.
 FULL = [
   ('sample', 16, r'run/journal/process-0\.jsonl'),
 ]
@@ -44,7 +44,7 @@ LONG = [
 
 @contextlib.contextmanager
 def disk(folder: pathlib.Path, kibibytes: int):
-  """A folder with so much room; gives what changes it."""
+  """Mounts a folder of that size; yields a function that remounts it."""
   folder.mkdir()
   mount = ['mount', '-t', 'tmpfs', '-o']
   made = subprocess.run(
@@ -64,7 +64,7 @@ def disk(folder: pathlib.Path, kibibytes: int):
 
 
 def without_clock(workdir: pathlib.Path) -> dict:
-  """What a job found, but for what its time says."""
+  """Returns a job's results without those that depend on its speed."""
   found = json.loads((workdir / 'results.json').read_text())['results']
   for name in ('seconds', 'search', 'diagnostics'):
     found.pop(name, None)
@@ -82,17 +82,17 @@ def without_clock(workdir: pathlib.Path) -> dict:
 
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
-  """What each job finds where there is room, made when first asked for."""
+  """Returns a function that runs a job with enough room, once for each job."""
   folder, found = tmp_path_factory.mktemp('whole'), {}
 
-  def of(name):
+  def results_of(name):
     if name not in found:
       (done,) = run_all([[*JOBS[name], f'--workdir={folder / name}']])
       assert done.returncode == 0, done.stderr
       found[name] = without_clock(folder / name)
     return found[name]
 
-  return of
+  return results_of
 
 
 @pytest.mark.job
@@ -128,7 +128,7 @@ def test_a_disk_that_is_read_only(whole, tmp_path):
     change('ro')
     (refused,) = run_all(command)
     error = the_error(refused)
-    assert 'Read-only file system; see that' in error
+    assert 'Read-only file system; check that' in error
     assert contents(tmp_path / 'disk') == before
 
 
@@ -163,7 +163,7 @@ def test_a_file_is_written_whole_or_stays(tmp_path):
     assert contents(path.parent) == {'results.json': b'before'}
 
 
-def raised(error: Exception, cause: Exception | None = None) -> Exception:
+def with_cause(error: Exception, cause: Exception | None = None) -> Exception:
   error.__cause__ = cause
   return error
 
@@ -173,15 +173,15 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
   [
     OSError(28, 'No space left on device'),
     RuntimeError('write() failed: No space left on device; writing x'),
-    raised(ValueError('saving'), OSError(28, 'No space left on device')),
+    with_cause(ValueError('saving'), OSError(28, 'No space left on device')),
   ],
 )
-def test_what_libraries_say_of_a_disk_names_the_file(error):
+def test_disk_errors_of_libraries_name_the_file(error):
   full = pytest.raises(OSError, match='No space left')
-  with full as told_as, paths.writing(paths.open_path('/a/b')):
+  with full as found, paths.writing(paths.open_path('/a/b')):
     raise error
-  assert told(told_as.value) == (
-    '/a/b: No space left on device; make room there, and give the same '
+  assert told(found.value) == (
+    '/a/b: No space left on device; make room there, and run the same '
     'command again'
   )
 
@@ -196,5 +196,5 @@ def test_a_bug_keeps_its_traceback(error):
     raise error
 
 
-def test_a_fault_of_the_user_is_told_as_it_is():
+def test_a_user_error_is_its_own_line():
   assert told(UserError('x is 3; make it 4')) == 'x is 3; make it 4'

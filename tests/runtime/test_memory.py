@@ -1,4 +1,4 @@
-"""What is on the devices when a run is over and its best checkpoint is read."""
+"""Memory on the devices when a run loads its best checkpoint."""
 
 import dataclasses
 
@@ -12,15 +12,14 @@ from tests.jobs.test_settings import config_of
 
 
 def on_devices() -> int:
-  """Bytes of all arrays that anybody still holds."""
+  """Bytes of all live arrays."""
   return sum(x.nbytes for x in jax.live_arrays())
 
 
 @pytest.mark.parametrize('steps', [2, 0], ids=['trained', 'started again'])
-def test_the_last_state_is_gone_when_the_best_is_read(
+def test_the_last_state_is_freed_before_the_best_is_read(
   tmp_path, monkeypatch, steps
 ):
-  """Parameters and both moments lay beside it, twice as much as it is."""
   config = config_of(
     **{'orm_baseline': False, 'train.steps': 2, 'train.checkpoint_every': 1}
   )

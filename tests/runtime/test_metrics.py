@@ -1,4 +1,4 @@
-"""metrics.jsonl line by line, cutting on resume, and the progress line."""
+"""metrics.jsonl, what a resumed run removes from it, and the progress line."""
 
 import importlib.util
 import io
@@ -48,7 +48,7 @@ def test_resuming_cuts_what_came_after_the_checkpoint(tmp_path):
 
 @pytest.mark.parametrize('cut', range(1, 12))
 def test_a_line_that_a_killed_process_was_writing(tmp_path, cut):
-  """Cut at its newline, it is whole, and the next line must not join it."""
+  """A line that lacks only its newline is kept, and the next is not joined."""
   write(tmp_path, 0, 1, 2)
   path = tmp_path / 'metrics.jsonl'
   path.write_bytes(path.read_bytes()[:-cut])
@@ -100,7 +100,7 @@ def test_progress_line():
   )
 
 
-def test_time_left_counts_from_where_the_run_went_on():
+def test_time_left_counts_from_the_step_of_a_resumed_run():
   # 100 steps in 10 s again, but 400 are left.
   assert '0:40 left' in shown(600, start=500)
 

@@ -1,4 +1,4 @@
-"""Traces of training steps: a real run's, and one that ends among them."""
+"""Traces of training steps: of a real run, and of one that ends early."""
 
 import jax
 import pytest
@@ -9,7 +9,7 @@ from tests.shared.command_line import SMALL, run
 
 
 def traced_steps(folder):
-  """Of the one trace in a folder: names of all events, steps by number."""
+  """Reads the one trace in a folder: names of all events, recorded steps."""
   (path,) = folder.rglob('*.xplane.pb')
   names, steps = set(), []
   for plane in jax.profiler.ProfileData.from_file(str(path)).planes:

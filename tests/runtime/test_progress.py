@@ -1,8 +1,9 @@
-"""A job says how far it is: soon, and then at least every 30 seconds.
+"""A job shows its progress soon, and then at least every 30 seconds.
 
-The clock is the test's own and the loops are the real ones.
+The loops are the real ones; only the clock is the test's own.
 """
 
+import dataclasses
 import itertools
 import json
 import re
@@ -32,14 +33,13 @@ from prm_jax.training.loop import (
 from prm_jax.training.train_state import abstract_state, init_state
 from tests.inference import test_scorer
 from tests.inference.test_driver import Counting
-from tests.jobs import test_engine
-from tests.shared import tiny_sampling, tiny_training
+from tests.shared import item_job, tiny_sampling, tiny_training
 
 pytestmark = pytest.mark.once
 
 
 class Clock:
-  """Seconds that a test lets pass; it keeps when lines were written."""
+  """A clock that a test moves forward."""
 
   now = 0.0
 
@@ -55,10 +55,13 @@ def compiled():
 
 
 def run_fit(compiled, workdir, seconds, until=None, **config) -> list[dict]:
-  """fit on a clock by which a step takes `seconds`, an evaluation 1,000.
+  """Runs fit on a clock where a step takes `seconds`, an evaluation 1,000.
 
   Args:
-    until: a step at which it is stopped, to go on from its checkpoint.
+    until: a step after which to stop, and resume from its checkpoint.
+
+  Returns:
+    The lines of metrics.jsonl.
   """
   mesh, step_fn = compiled
   clock = Clock()
@@ -101,11 +104,11 @@ def run_fit(compiled, workdir, seconds, until=None, **config) -> list[dict]:
 
 
 @pytest.mark.parametrize('until', [None, 8])
-def test_tokens_per_second_of_training_alone(compiled, tmp_path, until):
-  """Evaluations and checkpoints fall between two reports, and count nowhere.
+def test_tokens_per_second_count_training_alone(compiled, tmp_path, until):
+  """Evaluations and checkpoints between two reports do not change the rate.
 
-  Every step is 10 seconds. With the time since the checkpoint and the tokens
-  since the report it was 2 and 3 times as fast.
+  Every step takes 10 seconds. Dividing the tokens since the report by the time
+  since the checkpoint gave 2 and 3 times the rate.
   """
   written = run_fit(
     compiled,
@@ -127,15 +130,14 @@ def test_tokens_per_second_of_training_alone(compiled, tmp_path, until):
     assert rate == pytest.approx(tokens / 10), step
 
 
-def steps_told(text: str) -> list[int]:
+def steps_shown(text: str) -> list[int]:
   return [int(step) for step in re.findall(r'^test step (\d+)/', text, re.M)]
 
 
-# As a tiny model; as one of some size; as SmolLM2 on a core, of which two steps
-# are beyond 30 seconds; and one whose every step is.
+# A tiny model; a larger one; SmolLM2 on a core, where two steps take more than
+# 30 seconds; and one where every step does.
 @pytest.mark.parametrize('seconds', [0.01, 4.0, 24.0, 100.0])
-def test_training_tells_by_time(compiled, tmp_path, capsys, seconds):
-  """The first line of a slow job came after 20 updates."""
+def test_training_shows_progress_by_time(compiled, tmp_path, capsys, seconds):
   written = run_fit(
     compiled,
     tmp_path,
@@ -144,40 +146,40 @@ def test_training_tells_by_time(compiled, tmp_path, capsys, seconds):
     log_every=20,
     checkpoint_every=1000,
   )
-  told = steps_told(capsys.readouterr().err)
-  # Lines by time are for people: what is written goes by steps alone.
+  shown = steps_shown(capsys.readouterr().err)
+  # Only lines on the terminal go by time; metrics.jsonl goes by steps.
   reported = [line['step'] for line in written if 'loss' in line]
   assert reported == [20, 40, 60, 80, 100]
   if seconds < 1:
-    assert told == reported
+    assert shown == reported
     return
-  assert told[0] == 1
-  assert told[-1] == 100
-  waited = np.diff(told) * seconds
+  assert shown[0] == 1
+  assert shown[-1] == 100
+  waited = np.diff(shown) * seconds
   assert max(waited) <= max(30.0, seconds)
-  assert len(told) <= max(100 * seconds / 22 + 5, 100 * (seconds > 15))
+  assert len(shown) <= max(100 * seconds / 22 + 5, 100 * (seconds > 15))
 
 
-def test_part_of_a_job_that_takes_long(capsys):
-  """Every 30 seconds, also a turn early; nothing where it is done before."""
+def test_a_heartbeat_comes_every_30_seconds(capsys):
+  """It may come an iteration early, and not at all in a short loop."""
   clock = Clock()
   console = Console(clock)
   quick = Heartbeat('quick', 7, console)
   for _ in quick.over(range(7)):
     clock.now += 4.0
   assert not capsys.readouterr().err
-  told = []
+  times = []
   for _ in Heartbeat('slow', 12, console).over(range(12)):
     if capsys.readouterr().err:
-      told.append(clock.now)
+      times.append(clock.now)
     clock.now += 8.0
-  # 28 seconds passed without a line before it began.
-  assert told[0] == 36.0
-  assert all(b - a <= 30 for a, b in itertools.pairwise(told))
+  # The quick loop took 28 seconds without a line.
+  assert times[0] == 36.0
+  assert all(b - a <= 30 for a, b in itertools.pairwise(times))
 
 
-def test_lines_of_loops_inside_each_other(capsys):
-  """What one of them has told, the other need not."""
+def test_nested_loops_share_their_lines(capsys):
+  """After a line of one loop the other one waits."""
   clock = Clock()
   console = Console(clock)
   outer = Progress('outer', 0, 100, console=console)
@@ -187,14 +189,13 @@ def test_lines_of_loops_inside_each_other(capsys):
       clock.now += 5.0
       inner.at(j)
     if outer.is_due():
-      outer.tell(i, {'loss': 1.0, 'tokens_per_second': 1.0})
+      outer.print_step(i, {'loss': 1.0, 'tokens_per_second': 1.0})
   lines = capsys.readouterr().err.splitlines()
   assert lines[0].startswith('outer step 1/100')
   assert 4 <= len(lines) <= 6  # in 100 seconds
 
 
-def test_reading_a_file_tells_by_time(tmp_path, capsys, monkeypatch):
-  """And so on: every loop that takes long has its Heartbeat."""
+def test_reading_and_writing_files_show_progress(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(metrics.CONSOLE, 'every', -1.0)
   path = tmp_path / 'chains.jsonl'
   record = {'prompt': 'p', 'completions': ['a'], 'labels': [True]}
@@ -203,36 +204,36 @@ def test_reading_a_file_tells_by_time(tmp_path, capsys, monkeypatch):
   fmt = make_format('bytes', 64)
   take_census(chains, fmt, TargetConfig())
   build(tmp_path / 'data', 'some', {'train': chains})
-  told = capsys.readouterr().err.splitlines()
-  assert [line for line in told if 'reading' in line] == [
+  lines = capsys.readouterr().err.splitlines()
+  assert [line for line in lines if 'reading' in line] == [
     f'reading {path}, records: {n}' for n in range(3)
   ]
-  assert sum(line.startswith('encoding chains: ') for line in told) == 3
-  assert sum(line.startswith('writing chains: ') for line in told) == 3
+  assert sum(line.startswith('encoding chains: ') for line in lines) == 3
+  assert sum(line.startswith('writing chains: ') for line in lines) == 3
 
 
-def test_sampling_and_scoring_tell_by_time(capsys, monkeypatch):
+def test_sampling_and_scoring_show_progress(capsys, monkeypatch):
   monkeypatch.setattr(metrics.CONSOLE, 'every', -1.0)
   sampling = SamplingConfig(slots=2, max_tokens=3)
   jobs = [Job((1, 2), seed, 0) for seed in range(5)]
   tiny_sampling.make_writer(sampling).write(jobs)
-  told = capsys.readouterr().err.splitlines()
-  assert len(told) >= 2
-  assert all(re.match(r'sampling: \d/5', line) for line in told)
+  lines = capsys.readouterr().err.splitlines()
+  assert len(lines) >= 2
+  assert all(re.match(r'sampling: \d/5', line) for line in lines)
   scorer = test_scorer.the_scorer()
   scorer.score_many([('p', ['a'] * n) for n in (1, 2, 40)])
-  told = capsys.readouterr().err.splitlines()
-  assert told[-1].startswith('scoring chains: 3/3')
-  assert len(told) == 2  # of a call each
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[-1].startswith('scoring chains: 3/3')
+  assert len(lines) == 2  # one for each call of the model
 
 
-def test_items_that_take_many_rounds_tell_by_time(
+def test_rounds_without_a_finished_item_show_progress(
   capsys, monkeypatch, tmp_path
 ):
-  """The line came with an item that ended; a search's first may take long."""
+  """The first item of a search may take long."""
   monkeypatch.setattr(metrics.CONSOLE, 'every', -1.0)
-  config = test_engine.CONFIG | {'concurrent': 100}
-  test_engine.run(tmp_path, Counting(), config)
-  told = capsys.readouterr().err.splitlines()
-  assert told[0] == 'labels 0/10'
-  assert sum(line.startswith('labels 10/10') for line in told) >= 1
+  settings = dataclasses.replace(item_job.SETTINGS, concurrent=100)
+  item_job.run(tmp_path, Counting(), settings)
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[0] == 'labels 0/10'
+  assert sum(line.startswith('labels 10/10') for line in lines) >= 1

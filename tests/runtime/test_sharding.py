@@ -1,7 +1,6 @@
-"""The rules: which array is split along which axis, and what is refused.
+"""The rules: which array is split along which axis, and which have errors.
 
-That a sharded step equals an unsharded one needs eight devices and is tested
-in a process of its own.
+Tests of sharded steps need eight devices and are in `tests/training`.
 """
 
 import re
@@ -33,7 +32,7 @@ MESH = AbstractMesh((2, 4, 2), AXES, axis_types=(AxisType.Auto,) * 3)
 
 
 def state_shapes(kind='logit', lora=NO_LORA, optim='adamw', **model):
-  """The shapes of a whole TrainState, axes that all divide by MESH."""
+  """Shapes of a whole TrainState whose axes all divide by MESH."""
   config = TransformerConfig(64, 32, 2, 4, 2, 48, **model)
   optimizer = make_optimizer(OptimConfig(optim), 10)
   init = make_init(config, HeadConfig(kind), optimizer, lora)
@@ -61,7 +60,7 @@ def test_every_leaf_of_a_state_has_a_rule(model, kind, optim):
       assert axis is None or size % MESH.shape[axis] == 0
 
 
-def test_moments_live_where_their_parameter_lives():
+def test_moments_are_sharded_like_their_parameters():
   specs = by_path(shardings(state_shapes(**EVERYTHING), MESH))
   params = [name for name in specs if name.startswith('params/')]
   assert len(params) == 19
@@ -168,7 +167,7 @@ def test_make_mesh_fills_in_the_rest():
   'sizes',
   [(1, 1, 1), (2, 2, 3), (1, -1, 3), (-1, -1, 8), (0, -1, 1), (-2, -4, 1)],
 )
-def test_make_mesh_refuses_what_does_not_fit(sizes):
+def test_a_mesh_that_does_not_fit_is_an_error(sizes):
   shape = dict(zip(AXES, sizes, strict=True))
   with pytest.raises(UserError, match=r'mesh replica=.* not fit 8 devices'):
     make_mesh(shape, jax.devices() * 8)

@@ -1,16 +1,16 @@
-"""A policy that writes a known tree, and a PRM that knows every score of it."""
+"""A policy that writes a known tree, and PRMs with known scores for it."""
 
 import random
 
 from prm_jax.inference.protocols import Completion, Scored
-from prm_jax.search import run
+from prm_jax.search import RunConfig, run
 from prm_jax.search.method import SearchConfig, Task
 
 TASK = Task('task', 'the problem', truth='0')
 
 
 def drawn(*seed):
-  """A number in [0, 1) that depends on what it is given only."""
+  """A pseudo-random number in [0, 1) that depends on the arguments only."""
   return random.Random(repr(seed)).random()
 
 
@@ -18,15 +18,15 @@ def by_id(found):
   return {each.task.id: each for each in found}
 
 
-def search(method, policy, prm, options=None, aggregate='min', **more):
-  """The result of the one problem."""
-  config = more.pop('config', SearchConfig(aggregate=aggregate))
-  [found] = run([TASK], policy, prm, method, options, config, **more)
+def search(method, policy, prm, options=None, aggregate='min', **how):
+  """Searches the one problem; `how` are fields of RunConfig."""
+  config = SearchConfig(aggregate=aggregate)
+  [found] = run([TASK], policy, prm, method, options, config, RunConfig(**how))
   return found
 
 
-def live(found):
-  """A tree without what was only looked at."""
+def kept_nodes(found):
+  """The nodes of a tree without those that were only looked at."""
   nodes = found.tree.nodes
   return [
     (found.tree.steps(i), nodes[i].chain_score, nodes[i].visits, nodes[i].value)
@@ -36,7 +36,7 @@ def live(found):
 
 
 class Scripted:
-  """Sample n of a key takes branch n where it begins, and branch 0 after that.
+  """A policy whose sample n of a key takes branch n first, then branch 0.
 
   So the children of a node are all its branches, each once. Every step is ten
   tokens and a thousand FLOPs. The last step states an answer, its branch.
@@ -82,7 +82,7 @@ class Scripted:
     )
 
   def chains(self, before=()):
-    """All that can be written."""
+    """Yields every chain that the policy can write."""
     for branch in range(self.branching):
       step, ends = self.step(before, branch)
       if ends:
@@ -92,7 +92,7 @@ class Scripted:
 
 
 class Table:
-  """Scores that are a function of the steps so far."""
+  """A PRM whose scores are a function of the steps so far."""
 
   name = 'table'
   counts_flops = True  # it takes none
@@ -115,14 +115,15 @@ class Table:
 
 
 def noise(seed):
-  """Any scores."""
+  """A PRM with pseudo-random scores."""
   return Table(lambda steps: drawn(seed, steps))
 
 
 def optimum(policy, seed):
-  """The best of all chains, and the PRM that knows what is best from where.
+  """The best of all chains, and a PRM that knows the optimal values.
 
-  Every chain has a worth, and a step that of the best chain that has it.
+  Every chain has a random worth, and the score of a prefix is the worth of the
+  best chain that begins with it.
   """
   worth = {steps: drawn(seed, steps) for steps in policy.chains()}
   values = {}

@@ -1,4 +1,4 @@
-"""Beam search and what is arranged like it, against known trees."""
+"""Beam search, lookahead, DVTS and REBASE against known trees."""
 
 import math
 
@@ -20,7 +20,7 @@ from tests.search.scripted import (
   Table,
   by_id,
   drawn,
-  live,
+  kept_nodes,
   noise,
   optimum,
   search,
@@ -61,17 +61,19 @@ def test_a_narrower_beam_misses_what_it_does_not_propose(seed):
 
 
 @pytest.mark.parametrize('seed', range(4))
-def test_methods_that_are_beam_search_in_a_corner(seed):
+def test_methods_that_equal_beam_search_with_some_options(seed):
   def tree(method, uneven=True, **options):
     policy = Scripted(branching=3, depth=5, uneven=uneven)
     return search(method, policy, noise(seed), options)
 
-  # Where a chain ends before others a beam goes on: see below.
+  # One tree of DVTS is one beam, unless a chain ends before others: see below.
   one = tree('beam', uneven=False, samples=4, width=4)
-  assert live(tree('dvts', uneven=False, samples=4, width=4)) == live(one)
+  assert kept_nodes(
+    tree('dvts', uneven=False, samples=4, width=4)
+  ) == kept_nodes(one)
   wide = tree('beam', samples=12, width=3)
   same = tree('lookahead', samples=12, width=3, steps=0)
-  assert live(same) == live(wide)
+  assert kept_nodes(same) == kept_nodes(wide)
   assert same.tree.to_dict() == wide.tree.to_dict()
   assert same.chains[0].steps == wide.chains[0].steps
 
@@ -86,14 +88,14 @@ def test_beams_that_do_not_branch_are_best_of_n(aggregate):
     assert len(steps) == 8
     for chain, other in zip(one.chains, beams[name].chains, strict=True):
       same = ('scores', 'chain_score', 'ended')
-      told, also = chain.meta['search'], other.meta['search']
-      assert [told[key] for key in same] == [also[key] for key in same]
+      ours, theirs = chain.meta['search'], other.meta['search']
+      assert [ours[key] for key in same] == [theirs[key] for key in same]
     assert one.ledger['tokens'] == beams[name].ledger['tokens']
 
 
 def test_beams_of_uneven_length_that_do_not_branch_are_best_of_n():
   for seed in range(10):
-    # Ties, too: of equals both take the chain that was drawn first.
+    # Rounded scores tie: among equals both take the chain drawn first.
     prm = Table(lambda steps, seed=seed: round(drawn(seed, steps), 1))
     chosen = [
       search(method, Scripted(5, 6, uneven=True), prm, options).chosen.steps
@@ -115,19 +117,19 @@ class EndsAtOne(Scripted):
 
 @pytest.mark.parametrize('method', ['beam', 'lookahead', 'dvts'])
 def test_a_chain_that_ended_leaves_its_place_to_the_next(method):
-  """It has the highest score each time, and there is one place."""
+  """The chain that ends has the highest score, and there is one place."""
   prm = Table(lambda steps: 0.9 if steps[-1].endswith('1') else 0.5)
   options = {'samples': 3, 'width': 3}
   found = search(method, EndsAtOne(3, 4), prm, options, 'last')
   lengths = sorted(len(chain.steps) for chain in found.chains)
-  if method == 'dvts':  # whose trees end with their best step
+  if method == 'dvts':  # a tree ends if its best step does
     assert lengths == [1]
   else:
     assert lengths == [1, 2, 3, 4, 4, 4]
 
 
 def test_open_chains_are_ranked_without_those_that_ended():
-  """Of 0, 1 and 2 in the first round 1 ends; both others fit the beam."""
+  """Branch 1 ends in the first round; both others fit the beam."""
   prm = Table(lambda steps: 0.9 if steps[-1].endswith('1') else 0.5)
   policy = EndsAtOne(3, 3)
   search('beam', policy, prm, {'samples': 6, 'width': 3}, 'last')
@@ -135,7 +137,7 @@ def test_open_chains_are_ranked_without_those_that_ended():
 
 
 def test_looking_ahead_sees_a_trap():
-  """Branch 1 looks best, and what follows it is bad."""
+  """Branch 1 scores highest, but the steps after it score low."""
 
   def score(steps):
     trapped = steps[0].endswith('1')
@@ -146,7 +148,7 @@ def test_looking_ahead_sees_a_trap():
   ahead = search('lookahead', Scripted(), Table(score), options)
   assert beam.chosen.steps[0] == '0: x = 1'
   assert ahead.chosen.steps[0] == '0: x = 0'
-  # What was only looked at is no chain, and is told apart in the tree.
+  # Rollouts are no chains, and are marked in the tree.
   scratch = [node for node in ahead.tree.nodes if node.scratch]
   assert scratch and len(ahead.chains) == len(beam.chains)
   assert ahead.ledger['samples'] == beam.ledger['samples'] + len(scratch)
@@ -157,12 +159,12 @@ def test_looking_ahead_sees_a_trap():
   st.integers(1, 64),
   st.floats(0.05, 10),
 )
-def test_rebase_allots_its_formula(rewards, budget, temperature):
+def test_rebase_allots_by_its_formula(rewards, budget, temperature):
   weights = np.exp(np.array(rewards) / temperature)
   exact = budget * weights / weights.sum()
   shares = allot(rewards, budget, temperature)
   if (exact > 0.5 + 1e-9).any():
-    # A share in the middle of two numbers may be rounded to either.
+    # A share halfway between two integers may be rounded to either.
     clear = np.abs(exact - np.floor(exact) - 0.5) > 1e-9
     assert (np.array(shares)[clear] == np.round(exact)[clear]).all()
   elif (exact < 0.5 - 1e-9).all():
@@ -224,23 +226,26 @@ def test_each_tree_of_dvts_goes_on_with_its_best_step():
       grown = [i for i in group if tree.children[i]]
       assert grown == ([] if tree.nodes[best].ended else [best])
     assert len(groups) == trees * 5  # four steps and the end
-    differs += live(found) != live(beams[name])
+    differs += kept_nodes(found) != kept_nodes(beams[name])
   assert differs == len(TASKS)
 
 
 @pytest.mark.parametrize(
   ('make', 'message'),
   [
-    (lambda: BeamConfig(5, 2), r'beam\.samples=5: .* beam\.width=2'),
-    (lambda: BeamConfig(4, 0), r'beam\.width=0: expected >= 1'),
-    (lambda: DvtsConfig(0, 1), r'dvts\.samples=0: '),
-    (lambda: LookaheadConfig(4, 4, -1), r'lookahead\.steps=-1: expected >= 0'),
-    (lambda: LookaheadConfig(4, 3), r'lookahead\.samples=4: '),
-    (lambda: RebaseConfig(0), r'rebase\.samples=0: '),
-    (lambda: RebaseConfig(4, 0.0), r'rebase\.temperature=0\.0: expected > 0'),
-    (lambda: RebaseConfig(4, math.nan), r'rebase\.temperature=nan: '),
+    (lambda: BeamConfig(5, 2), r'^samples=5: .* width=2'),
+    (lambda: BeamConfig(4, 0), r'^width=0: expected >= 1'),
+    (lambda: DvtsConfig(0, 1), r'^samples=0: '),
+    (lambda: LookaheadConfig(4, 4, -1), r'^steps=-1: expected >= 0'),
+    (lambda: LookaheadConfig(4, 3), r'^samples=4: '),
+    (lambda: RebaseConfig(0), r'^samples=0: '),
+    (
+      lambda: RebaseConfig(4, 0.0),
+      r'^temperature=0\.0: expected a number above 0',
+    ),
+    (lambda: RebaseConfig(4, math.nan), r'^temperature=nan: '),
   ],
 )
-def test_what_no_beam_can_be(make, message):
+def test_configs_check_themselves(make, message):
   with pytest.raises(UserError, match=message):
     make()

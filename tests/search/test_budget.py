@@ -1,4 +1,4 @@
-"""What a search may spend, and what its ledger says of it."""
+"""Budgets end searches, and ledgers count what was spent."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.runtime.errors import UserError
-from prm_jax.search import run
+from prm_jax.search import RunConfig, run
 from prm_jax.search.budget import Budget, Ledger
 from prm_jax.search.method import Task
 from prm_jax.search.methods import METHODS
@@ -24,18 +24,18 @@ TASKS = [Task('0', 'mod 10 : 3 + 4 * 7', truth='1')]
   ('limit', 'most'),
   [('samples', 7), ('tokens', 55), ('flops', 5e3), ('seconds', 1e-9)],
 )
-def test_a_budget_ends_it_with_the_best_so_far(method, limit, most):
+def test_a_budget_ends_a_search_with_the_best_so_far(method, limit, most):
   policy, budget = Scripted(3, 6), Budget(**{limit: most})
   options = {'samples': 16} if method == 'refine' else {}
   found = search(method, policy, noise(0), options, budget=budget)
   spent = found.ledger
   assert not found.failed and found.chosen.steps
-  # Each wants more than that of everything.
+  # Each method wants more than the limit.
   assert spent['stopped'] == limit
   if limit == 'samples':
     assert spent['samples'] <= most
     return
-  # Not a round more than the one that met it, and few whole chains in one.
+  # The round that reached the limit was the last, with few whole chains.
   each = [
     sum(c.tokens for several in Scripted(3, 6).complete(asked) for c in several)
     for asked in policy.asked
@@ -47,7 +47,7 @@ def test_a_budget_ends_it_with_the_best_so_far(method, limit, most):
 
 
 @pytest.mark.parametrize('method', ['best_of_n', 'majority', 'weighted_vote'])
-def test_how_many_chains_are_begun_between_two_looks_at_the_budget(method):
+def test_how_many_chains_are_begun_between_two_checks_of_the_budget(method):
   def ledger(round_size=0, samples=16, **limits):
     options = {'samples': samples, 'round_size': round_size}
     budget = Budget(**limits)
@@ -55,24 +55,25 @@ def test_how_many_chains_are_begun_between_two_looks_at_the_budget(method):
       method, Scripted(3, 6), noise(0), options, budget=budget
     ).ledger
 
-  def told(ledger):
-    return [ledger[name] for name in ('samples', 'rounds', 'stopped')]
+  def counts(*args, **limits):
+    found = ledger(*args, **limits)
+    return [found[name] for name in ('samples', 'rounds', 'stopped')]
 
   # A chain is sixty tokens.
-  assert told(ledger(tokens=10)) == [4, 1, 'tokens']
-  assert told(ledger(tokens=241)) == [8, 2, 'tokens']
-  assert told(ledger(1, tokens=10)) == [1, 1, 'tokens']
-  assert told(ledger(8, tokens=10)) == [8, 1, 'tokens']
-  assert told(ledger(8, tokens=5000)) == [16, 2, '']
-  # All are written, and for more than that; for exactly that.
-  assert told(ledger(samples=4, tokens=239)) == [4, 1, 'tokens']
-  assert told(ledger(samples=4, tokens=240)) == [4, 1, '']
-  # What is no matter of tokens is asked for at once.
-  assert told(ledger()) == [16, 1, '']
+  assert counts(tokens=10) == [4, 1, 'tokens']
+  assert counts(tokens=241) == [8, 2, 'tokens']
+  assert counts(1, tokens=10) == [1, 1, 'tokens']
+  assert counts(8, tokens=10) == [8, 1, 'tokens']
+  assert counts(8, tokens=5000) == [16, 2, '']
+  # All four are written: for more than the limit, and for exactly that.
+  assert counts(samples=4, tokens=239) == [4, 1, 'tokens']
+  assert counts(samples=4, tokens=240) == [4, 1, '']
+  # Without a limit on their cost, all are asked for in one round.
+  assert counts() == [16, 1, '']
 
 
 @pytest.mark.parametrize('method', METHODS)
-def test_a_budget_that_is_not_met_changes_nothing(method):
+def test_a_budget_that_is_not_reached_changes_nothing(method):
   options = {'rollouts': 3, 'simulations': 8} if method == 'mcts' else {}
   found, whole = (
     search(method, Scripted(3, 6), noise(0), options, budget=budget)
@@ -105,7 +106,7 @@ def test_the_last_round_is_cut_to_the_samples_that_are_left(most):
   assert found.ledger['samples'] == sum(r.samples for r in asked) == most
 
 
-def test_an_end_that_was_only_looked_at_is_better_than_none():
+def test_an_end_found_by_looking_ahead_is_better_than_none():
   options = {'samples': 4, 'width': 2, 'steps': 2}
   found = search(
     'lookahead', Scripted(2, 3), noise(0), options, budget=Budget(samples=8)
@@ -116,25 +117,25 @@ def test_an_end_that_was_only_looked_at_is_better_than_none():
 
 @pytest.mark.parametrize('field', ['samples', 'tokens', 'flops', 'seconds'])
 @pytest.mark.parametrize('value', [0, -1, math.nan])
-def test_a_budget_of_nothing(field, value):
-  with pytest.raises(UserError, match=rf'budget\.{field}={value}: nothing can'):
+def test_an_empty_budget_is_rejected(field, value):
+  with pytest.raises(UserError, match=rf'^{field}={value}: expected'):
     Budget(**{field: value})
 
 
-def test_budgets_that_cannot_be_kept():
-  with pytest.raises(UserError, match=r'budget\.samples=0\.5: expected >= 1'):
+def test_budgets_in_flops_need_models_that_count_them():
+  with pytest.raises(UserError, match=r'^samples=0\.5: expected >= 1'):
     Budget(samples=0.5)
   exact, known = ExactScorer(DOMAIN), Scripted(2, 3)
+  how = RunConfig(budget=Budget(flops=1e6))
   for models in ((SolverPolicy(DOMAIN), exact), (known, exact)):
     with pytest.raises(UserError, match=r'flops=1e\+06: .* does not say its'):
-      list(run(TASKS, *models, 'beam', budget=Budget(flops=1e6)))
+      list(run(TASKS, *models, 'beam', how=how))
   assert not known.asked
-  # Which PRM there is does not matter where none is asked.
-  list(run(TASKS, known, exact, 'majority', budget=Budget(flops=1e6)))
+  # The PRM does not matter to a method that never asks it.
+  list(run(TASKS, known, exact, 'majority', how=how))
 
 
-def test_a_budget_in_flops_where_all_was_computed_before():
-  """Caches hold what is asked: the budget is not met, and nothing fails."""
+def test_cached_computation_does_not_count_towards_a_budget_in_flops():
 
   class Cached(Scripted):
     def one(self, request, number):
@@ -159,6 +160,7 @@ def test_the_ledger_adds_up():
   json.dumps(found.ledger, allow_nan=False)
   assert 0 < found.ledger['seconds'] < 60
   ledger = Ledger(tokens=5)
-  assert ledger.limit(Budget(tokens=5)) == 'tokens'
-  assert ledger.limit(Budget(tokens=6)) == ''
-  assert ledger.limit(Budget(seconds=1e-9)) == 'seconds'
+  assert ledger.reached_limit(Budget(tokens=5)) == 'tokens'
+  assert ledger.reached_limit(Budget(tokens=5), exceeded=True) == ''
+  assert ledger.reached_limit(Budget(tokens=6)) == ''
+  assert ledger.reached_limit(Budget(seconds=1e-9)) == 'seconds'

@@ -8,7 +8,7 @@ from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.runtime.errors import UserError
-from prm_jax.search import run
+from prm_jax.search import RunConfig, run
 from prm_jax.search.mcts import MctsConfig, priors
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.tree import ROOT, Node, Tree
@@ -16,7 +16,7 @@ from tests.search.scripted import (
   Scripted,
   Table,
   by_id,
-  live,
+  kept_nodes,
   noise,
   optimum,
   search,
@@ -34,7 +34,7 @@ TASKS = [
 
 
 def shares(found):
-  """Of the visits of the first steps."""
+  """The share of visits of each first step."""
   tree = found.tree
   visits = {
     tree.nodes[i].step: tree.nodes[i].visits for i in tree.live_children(ROOT)
@@ -46,10 +46,10 @@ def shares(found):
 @pytest.mark.parametrize('seed', [0, 1, 4])
 @pytest.mark.parametrize('leaves', [1, 4])
 def test_visits_converge_to_the_best_branch(seed, leaves):
-  """Trees whose best branch is better than the next by 0.04 to 0.07.
+  """The best branch is better than the next by 0.04 to 0.07 in these trees.
 
-  A branch that is worse by d is visited c P sqrt(N) / d times of N, and what is
-  found late in the best one needs some visits to raise its mean.
+  A branch that is worse by d gets c P sqrt(N) / d of N visits, and the mean of
+  the best one rises only some visits after its best chain is found.
   """
   best, prm = optimum(Scripted(branching=3, depth=4), seed)
   last = 0.0
@@ -69,7 +69,7 @@ def test_a_tree_with_equal_branches_is_visited_evenly():
 
 
 def test_puct_by_hand():
-  """Two simulations of one leaf each; c = 1, uniform priors of 1/2."""
+  """Two simulations of one leaf each, with c = 1 and uniform priors of 1/2."""
 
   def score(steps):
     return {
@@ -91,8 +91,9 @@ def test_puct_by_hand():
   first, second = tree.live_children(ROOT)
   # First branch 0, by 0.6 + 0.5 > 0.5 + 0.5; it is worth its best child's 0.2.
   # Then 0.2 + sqrt(2) / 2 / 2 = 0.55 < 0.5 + sqrt(2) / 2 = 1.21.
-  told = [(tree.nodes[i].visits, tree.nodes[i].value) for i in (first, second)]
-  assert told == [(1, pytest.approx(0.2)), (1, pytest.approx(0.7))]
+  nodes = [tree.nodes[i] for i in (first, second)]
+  assert [node.visits for node in nodes] == [1, 1]
+  assert [node.value for node in nodes] == pytest.approx([0.2, 0.7])
   assert tree.nodes[ROOT].value == pytest.approx((0.2 + 0.7) / 2)
 
 
@@ -103,7 +104,7 @@ def test_priors():
   expected = pytest.approx([0.5 / 0.9, 0.3 / 0.9, 0.1 / 0.9])
   assert priors(tree, siblings, 'policy') == expected
   assert priors(tree, siblings, 'uniform') == [1 / 3] * 3
-  # One that the policy does not tell makes all equal.
+  # One sibling without a log-probability makes all priors equal.
   siblings.append(tree.add(Node(ROOT, 's')))
   assert priors(tree, siblings, 'policy') == [1 / 4] * 4
 
@@ -120,30 +121,32 @@ def test_leaves_of_a_round_are_expanded_together():
 
 @pytest.mark.parametrize('rollouts', [0, 2])
 @pytest.mark.parametrize('simulations', [4, 8, 32])
-def test_a_kept_tree_is_gone_on_with(simulations, rollouts):
+def test_a_search_continues_a_kept_tree(simulations, rollouts):
   config = SearchConfig(aggregate='last')
 
-  def go(count, trees=None):
+  def go(count, trees=()):
     options = {'simulations': count, 'rollouts': rollouts}
     models = SolverPolicy(DOMAIN), ExactScorer(DOMAIN)
-    return by_id(run(TASKS, *models, 'mcts', options, config, trees=trees))
+    how = RunConfig(trees=dict(trees))
+    return by_id(run(TASKS, *models, 'mcts', options, config, how))
 
   half = go(simulations)
-  # Its most visited paths are written to their ends from where both go on.
+  # Its most visited paths were written to their ends, from nodes that the
+  # continued search expands again.
   assert any(node.last for f in half.values() for node in f.tree.nodes)
   kept = {name: found.tree for name, found in half.items()}
   before = {name: tree.to_dict() for name, tree in kept.items()}
   both, whole = go(simulations, kept), go(2 * simulations)
   for name, found in whole.items():
-    assert live(both[name]) == live(found)
+    assert kept_nodes(both[name]) == kept_nodes(found)
     assert both[name].tree.nodes[ROOT].visits == 2 * simulations
-    assert live(half[name]) != live(found)
-    # The ledger is of the new part, and what was given stays as it was.
+    assert kept_nodes(half[name]) != kept_nodes(found)
+    # The ledger is of the new part, and the tree that was given is unchanged.
     assert both[name].ledger['samples'] < found.ledger['samples']
     assert kept[name].to_dict() == before[name]
 
 
-def test_a_tree_of_another_method_or_problem():
+def test_trees_of_another_method_are_continued_and_of_another_problem_not():
   kept = {'task': search('majority', Scripted(), None).tree}
   found = search('beam', Scripted(), noise(0), trees=kept)
   # The chains of the vote were scored, and are among the beams' now.
@@ -165,7 +168,7 @@ def test_rollouts_are_judged_by_the_prm_alone():
   tree = found.tree
   finished = [node for node in tree.nodes if node.scratch and node.ended]
   assert finished and all(node.chain_score is not None for node in finished)
-  # They may be chosen: none of the tree's own chains is better.
+  # Rollouts may be chosen: the best of all chains is.
   own = [tree.nodes[i].chain_score for i in tree.ended()]
   best = max([node.chain_score for node in finished] + own)
   assert found.chosen.meta['search']['chain_score'] == best
@@ -181,15 +184,15 @@ def test_without_an_end_in_the_tree_the_most_visited_path_is_written():
 @pytest.mark.parametrize(
   ('values', 'message'),
   [
-    ({'simulations': 0}, r'mcts\.simulations=0: expected >= 1'),
-    ({'width': 0}, r'mcts\.width=0: expected >= 1'),
-    ({'c_puct': -1.0}, r'mcts\.c_puct=-1\.0: expected >= 0'),
-    ({'c_puct': math.nan}, r'mcts\.c_puct=nan: '),
-    ({'leaves': 0}, r'mcts\.leaves=0: '),
-    ({'rollouts': -1}, r'mcts\.rollouts=-1: '),
-    ({'prior': 'flat'}, r"mcts\.prior='flat': expected one of policy, uniform"),
+    ({'simulations': 0}, r'^simulations=0: expected >= 1'),
+    ({'width': 0}, r'^width=0: expected >= 1'),
+    ({'c_puct': -1.0}, r'^c_puct=-1\.0: expected >= 0'),
+    ({'c_puct': math.nan}, r'^c_puct=nan: '),
+    ({'leaves': 0}, r'^leaves=0: '),
+    ({'rollouts': -1}, r'^rollouts=-1: '),
+    ({'prior': 'flat'}, r"^prior='flat': expected one of policy, uniform"),
   ],
 )
-def test_what_cannot_be(values, message):
+def test_configs_check_themselves(values, message):
   with pytest.raises(UserError, match=message):
     MctsConfig(**values)

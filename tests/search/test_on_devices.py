@@ -6,10 +6,10 @@ from tests.shared.command_line import run_module
 
 
 @pytest.mark.slow
-def test_what_is_chosen_depends_on_neither():
+def test_grouping_and_devices_do_not_change_what_is_chosen():
   first, *others = run_module('tests.shared.search_on_devices').values()
   assert len(others) == 2
   for found in others:
     assert found == first
-  # Beams that were grown for several rounds are among them.
+  # Some of the trees are beams that grew for several rounds.
   assert max(map(len, filter(None, first['trees']))) > 30

@@ -1,4 +1,4 @@
-"""What holds for all methods: company, and models that misbehave."""
+"""All methods: independence of other problems, and models that misbehave."""
 
 import json
 import math
@@ -13,15 +13,22 @@ from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import CannotAsk, Completion
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.runtime.errors import UserError
-from prm_jax.search import run
+from prm_jax.search import RunConfig, run
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.methods import METHODS
 from prm_jax.search.tree import Tree
-from tests.search.scripted import Scripted, Table, by_id, live, noise, search
+from tests.search.scripted import (
+  Scripted,
+  Table,
+  by_id,
+  kept_nodes,
+  noise,
+  search,
+)
 
 DOMAIN = ArithmeticConfig()
 TASKS = [
-  # One is far longer than the rest.
+  # One problem is far longer than the others.
   Task(
     str(i), f'mod 10 : {i}' + f' + {i} * 7' * (12 if i == 3 else 2), truth='1'
   )
@@ -29,8 +36,8 @@ TASKS = [
 ]
 
 
-def told(found):
-  """All but the time it took."""
+def content(found):
+  """A result without the time that it took."""
   return (
     found.failed,
     [(chain.steps, chain.answer, chain.outcome) for chain in found.chains],
@@ -40,17 +47,17 @@ def told(found):
 
 
 @pytest.mark.parametrize('method', METHODS)
-def test_company_changes_nothing(method):
-  def go(tasks=TASKS, **grouping):
+def test_problems_searched_together_do_not_affect_each_other(method):
+  def go(tasks=TASKS, **how):
     models = SolverPolicy(DOMAIN), ExactScorer(DOMAIN)
-    found = by_id(run(tasks, *models, method, **grouping))
-    return {name: told(each) for name, each in found.items()}
+    found = by_id(run(tasks, *models, method, how=RunConfig(**how)))
+    return {name: content(each) for name, each in found.items()}
 
   whole = go()
   assert len(whole) == len(TASKS) and not any(
     each[0] for each in whole.values()
   )
-  assert go(TASKS[::-1], concurrent=3, at_once=10) == whole
+  assert go(TASKS[::-1], concurrent=3, samples_per_round=10) == whole
   assert go(concurrent=1) == whole
   for task in TASKS[2:4]:
     assert go([task]) == {task.id: whole[task.id]}
@@ -77,23 +84,25 @@ def test_the_example_of_the_module():
   assert found.chosen.steps
 
 
-def test_what_no_search_can_be():
+def test_impossible_searches_are_rejected():
   with pytest.raises(UserError, match="method='beams': expected one of best_"):
     search('beams', Scripted(), noise(0))
   with pytest.raises(UserError, match=r'options of beam: .*breadth'):
     search('beam', Scripted(), noise(0), {'breadth': 3})
+  with pytest.raises(UserError, match=r'beam\.samples=16: .* width=3'):
+    search('beam', Scripted(), noise(0), {'width': 3})
   with pytest.raises(UserError, match='asks a PRM and there is none'):
     search('beam', Scripted(), None)
   with pytest.raises(UserError, match="2 tasks have the id '5'"):
     list(run([*TASKS, TASKS[5]], SolverPolicy(DOMAIN), method='majority'))
   assert list(run([], SolverPolicy(DOMAIN), method='majority')) == []
   for name in ('max_steps', 'max_repeats'):
-    with pytest.raises(UserError, match=rf'search\.{name}=0: expected >= 1'):
+    with pytest.raises(UserError, match=rf'^{name}=0: expected >= 1'):
       SearchConfig(**{name: 0})
 
 
 class Misbehaving(Scripted):
-  """Scripted, but for the problems whose text says otherwise."""
+  """A Scripted policy that misbehaves at the problems named in BEHAVIOURS."""
 
   def one(self, request, number):
     good = super().one(request, number)
@@ -101,7 +110,7 @@ class Misbehaving(Scripted):
     return behave(request, good) if behave else good
 
 
-def _cut(request, good):  # no separator ever comes
+def _cut(request, good):  # the separator of a step never comes
   return Completion((), False, 50, 0, -9.0)
 
 
@@ -114,7 +123,7 @@ def _blank(request, good):
 
 
 def _repeats(request, good):
-  # To the limit, or, asked for a whole chain, until the window is full.
+  # Up to the limit or, in a whole chain, until the window is full.
   count = request.max_steps or 100
   return Completion(('same = 1',) * count, False, 10 * count, 0, -1.0)
 
@@ -177,18 +186,19 @@ def test_a_policy_that_misbehaves_at_some_problems(method):
   for name, each in found.items():
     if reason := REASONS.get(name):
       assert reason in each.failed and '\n' not in each.failed
-      assert each.failed[0] != '0' and not each.chains  # it was tried
+      # The reason starts with a count of completions, which is not 0.
+      assert each.failed[0] != '0' and not each.chains
       continue
     assert not each.failed
     if name in ('_repeats', '_never_ends'):
-      # Bounded, and no answer is made up.
+      # The search is bounded, and no answer is made up.
       assert each.chosen.answer is None and each.ledger['samples'] <= 2000
       assert max(len(node.step) for node in each.tree.nodes) < 20
     elif name != '_lost_later':
       assert each.chosen.meta['search']['ended']
   for name in ('fine', 'fine, too'):
     [alone] = run([Task(name, name, truth='0')], Scripted(), prm, method)
-    assert live(alone) == live(found[name])
+    assert kept_nodes(alone) == kept_nodes(found[name])
 
 
 def test_why_chains_were_given_up_is_counted():
@@ -229,7 +239,7 @@ def test_a_request_that_is_refused(method):
   found = by_id(run(tasks, Refusing(), noise(0), method))
   assert found['all'].failed == 'no more of all'
   [alone] = run([tasks[1]], Scripted(), noise(0), method)
-  assert live(alone) == live(found['fine'])
+  assert kept_nodes(alone) == kept_nodes(found['fine'])
   later = found['later']
   assert not later.failed and later.chosen.steps
   if later.ledger['samples'] < found['fine'].ledger['samples']:
@@ -247,7 +257,8 @@ def test_when_the_policy_gives_up_the_best_so_far_is_given(method):
   tasks = [Task(name, name) for name in 'abcd']
   found = []
   with pytest.raises(UserError, match='the server is gone'):
-    for each in run(tasks, GivesUp(), noise(0), method, concurrent=3):
+    how = RunConfig(concurrent=3)
+    for each in run(tasks, GivesUp(), noise(0), method, how=how):
       found.append(each)
   assert [each.task.id for each in found] == list('abc')
   for each in found:
@@ -269,7 +280,7 @@ def test_a_prm_that_fails_at_some_problems(method):
       ):
         return scored._replace(scores=())
       if request.problem == 'NaN' or (
-        # Of one branch of the first step.
+        # Only after branch 1 of the first step.
         request.problem == 'some NaN' and request.steps[0][-1] == '1'
       ):
         return scored._replace(scores=(*scored.scores[:-1], math.nan))
@@ -289,7 +300,7 @@ def test_a_prm_that_fails_at_some_problems(method):
   cut = found['window of 2']
   assert cut.failed or not cut.chosen.meta['search']['ended']
   [alone] = run([tasks[0]], Scripted(3, 4), noise(0), method)
-  assert live(alone) == live(found['fine'])
+  assert kept_nodes(alone) == kept_nodes(found['fine'])
   for each in found.values():
     if each.tree:
       text = json.dumps(each.tree.to_dict(), allow_nan=False)

@@ -1,4 +1,4 @@
-"""The tree: paths, order, and what is written down of it."""
+"""The search tree: its paths, its order and its JSON form."""
 
 import itertools
 import json
@@ -40,7 +40,7 @@ def trees(draw):
 
 
 @given(trees())
-def test_what_is_written_is_read_again(tree):
+def test_a_tree_survives_json(tree):
   text = json.dumps(tree.to_dict(), allow_nan=False)
   again = Tree.from_dict(json.loads(text))
   assert again.problem == tree.problem
@@ -50,7 +50,7 @@ def test_what_is_written_is_read_again(tree):
     node.stream is None or isinstance(node.stream, Stream)
     for node in again.nodes
   )
-  # A copy: what is done to one is not done to the other.
+  # It is a copy: adding to one leaves the other as it was.
   again.add(Node(ROOT, 'more'))
   assert len(again.nodes) == len(tree.nodes) + 1
 
@@ -71,18 +71,19 @@ def test_order_and_paths(tree):
   # Nothing of a subtree stands after its next sibling.
   for siblings in tree.children:
     for left, right in itertools.pairwise(siblings):
-      under = [i for i in order if left in _line(tree, i)]
+      under = [i for i in order if left in _ancestors(tree, i)]
       assert max(place[i] for i in under) < place[right]
 
 
-def _line(tree, index):
+def _ancestors(tree, index):
+  """The nodes from one up to the root, itself included."""
   line = [index]
   while line[-1] != ROOT:
     line.append(tree.nodes[line[-1]].parent)
   return line
 
 
-def test_who_may_be_chosen():
+def test_which_nodes_are_alive_and_which_ended():
   tree = Tree('p')
   first = tree.add(Node(ROOT, 'a'))
   tree.add(Node(ROOT, 'b', dead='cut off', ended=True))
@@ -97,7 +98,7 @@ def test_who_may_be_chosen():
   assert tree.steps(end) == ('a',) and tree.scores(end) == [None]
 
 
-def test_only_what_is_not_default_is_written():
+def test_defaults_are_left_out_of_the_json():
   tree = Tree('p')
   tree.add(Node(ROOT, 'a', Stream('k', 3), score=0.5))
   assert tree.to_dict()['nodes'] == [

@@ -1,4 +1,4 @@
-"""Methods that choose among whole chains: votes, refine, early rejection."""
+"""Votes, refine and early rejection, which choose among whole chains."""
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ from prm_jax.search.early_rejection import EarlyRejectionConfig, saved_tokens
 from prm_jax.search.method import SearchConfig
 from prm_jax.search.refine import RefineConfig
 from prm_jax.search.tree import ROOT, Node, Tree
-from prm_jax.search.vote import by_answer, majority, weighted_vote
+from prm_jax.search.vote import group_by_answer, majority, weighted_vote
 from tests.search.scripted import Scripted, Table, drawn, noise, search
 
 
@@ -32,17 +32,17 @@ def vote(choose, *chains, aggregate='min'):
 
 def test_the_majority():
   assert vote(majority, ('1', 0.9), ('2', 0.1), ('2', 0.2)) == 1
-  # Of equally frequent ones what came first, whatever the PRM would say.
+  # Among equally frequent answers the first wins, whatever the scores.
   chains = [('1', 0.1), ('2', 0.9), ('2', 0.9), ('1', None)]
   assert vote(majority, *chains) == 0
-  # What states no answer does not vote, however many they are.
+  # Chains that state no answer do not vote, however many there are.
   assert vote(majority, *[(None, 0.9)] * 3, ('7', None)) == 3
   assert vote(majority, *[(None, 0.9)] * 3) == 0
 
 
 def test_answers_are_equal_by_what_they_mean():
   tree = voters(('0.5', 1), ('2', 1), ('1/2', 1), (None, 1), ('$0.50', 1))
-  assert by_answer(tree, tree.ended()) == [[1, 3, 5], [2]]
+  assert group_by_answer(tree, tree.ended()) == [[1, 3, 5], [2]]
   chains = [('2', 0.8), ('0.5', 0.3), ('1/2', 0.4), ('2', 0.0)]
   assert vote(weighted_vote, *chains) == 0
   assert vote(weighted_vote, *chains, ('50/100', 0.2)) == 2
@@ -70,7 +70,7 @@ def test_votes_have_the_chains_of_best_of_n():
   }
   sets = [{chain.steps for chain in each.chains} for each in found.values()]
   assert sets[0] == sets[1] == sets[2]
-  # Chains end with branch 0: they agree, and the best one is chosen.
+  # All chains end with branch 0, so they agree and the best one is chosen.
   best = found['best_of_n'].chosen.steps
   assert found['weighted_vote'].chosen.steps == best
   assert found['majority'].ledger['scored_tokens'] == 0
@@ -80,7 +80,7 @@ def test_votes_have_the_chains_of_best_of_n():
 
 
 class Reviser(Scripted):
-  """Writes a chain whose step scores its text has; knows how often it did."""
+  """A policy that writes the step scores into the text of its chains."""
 
   def one(self, request, number):
     self.written = getattr(self, 'written', -1) + 1
@@ -105,7 +105,7 @@ def test_refine_writes_again_from_the_weakest_step(aggregate):
   score = {
     chain.steps: chain.meta['search']['chain_score'] for chain in found.chains
   }
-  # Played back: which chain each round went on from, and what came of it.
+  # Replays the search: which chain each round rewrote, and the result.
   by_number = {int(s[-1].split('/')[0]): s for s in score}
   chains = [by_number[n] for n in range(3)]
   for number, asked in enumerate(policy.asked[1:]):
@@ -122,8 +122,8 @@ def test_refine_writes_again_from_the_weakest_step(aggregate):
   assert score[found.chosen.steps] > max(score[by_number[n]] for n in range(3))
 
 
-def test_refine_never_asks_for_what_stands_there():
-  """The first sample after a node of a whole chain would be the chain again."""
+def test_refine_never_draws_a_sample_twice():
+  """The first sample after a node of a whole chain would be the same chain."""
   policy = Scripted(branching=4, depth=3)
   search('refine', policy, noise(0), {'samples': 2, 'rounds': 3})
   drawn_before = set()
@@ -157,14 +157,14 @@ def test_early_rejection_chooses_as_best_of_n(
   for key in ('scores', 'chain_score'):
     assert early.chosen.meta['search'][key] == whole.chosen.meta['search'][key]
   assert early.ledger['tokens'] <= whole.ledger['tokens']
-  # A chain ends or is dropped, and only an open one saves tokens.
+  # Every chain ends or is dropped, and only dropped ones save tokens.
   dropped = sum(early.ledger['dead'].values())
   assert dropped + len(early.chains) == samples
   saved = whole.ledger['tokens'] - early.ledger['tokens']
   assert (saved > 0) == (dropped > 0)
 
 
-def test_early_rejection_says_what_it_dropped():
+def test_early_rejection_counts_what_it_dropped():
   def score(steps):  # chain 0 is good; 1 is bad at once, 2 one step later
     first = int(steps[0][-1])
     return (0.8, 0.1, 0.9 if len(steps) == 1 else 0.2)[first]
@@ -181,13 +181,13 @@ def test_early_rejection_says_what_it_dropped():
   assert found.ledger['saved_tokens'] == 10 * ((4 - 1) + (4 - 2))
   whole = search('best_of_n', Scripted(3, 4), Table(score), {'samples': 3})
   saved = whole.ledger['tokens'] - found.ledger['tokens']
-  assert found.ledger['saved_tokens'] == saved  # for all are as long
+  assert found.ledger['saved_tokens'] == saved  # all chains are as long
   assert whole.ledger['saved_tokens'] == 0
 
 
-def test_what_is_saved_is_estimated_from_the_chains_that_ended():
+def test_saved_tokens_are_estimated_from_the_chains_that_ended():
   tree = Tree('p')
-  for tokens in ((4, 6), (10, 10, 10, 0)):  # the last says that it ends
+  for tokens in ((4, 6), (10, 10, 10, 0)):  # the last only ends the chain
     at = ROOT
     for p, n in enumerate(tokens):
       at = tree.add(Node(at, '' if p == 3 else str(p), tokens=n))
@@ -196,14 +196,14 @@ def test_what_is_saved_is_estimated_from_the_chains_that_ended():
   late = ROOT
   for p in range(4):
     late = tree.add(Node(late, str(p)))
-  # 2.5 steps of 8 tokens: 1.5 are lacking of one, none of the other.
+  # Mean: 2.5 steps of 8 tokens. One chain lacks 1.5 steps, the other none.
   assert saved_tokens(tree, [early, late]) == 12
   assert saved_tokens(tree, [late]) == saved_tokens(tree, []) == 0
   assert saved_tokens(Tree('p'), []) == 0
 
 
 class SixOrNine(Scripted):
-  """Chain 0 has six steps, chain 1 goes on for three more."""
+  """A policy whose chain 0 has six steps and chain 1 three more."""
 
   def step(self, before, branch):
     chain = int(before[0][-1]) if before else branch
@@ -211,7 +211,7 @@ class SixOrNine(Scripted):
 
 
 def test_sums_of_logarithms_may_rise_by_their_rounding():
-  """Three times log(1) = 0 more, and the float32 sum is another."""
+  """Three more steps of log(1) = 0 change the float32 sum."""
   scores = [0.4412, 0.9214, 0.0492, 0.7254, 0.6078, 0.0394, 1.0, 1.0, 1.0]
   prm = Table(lambda steps: scores[len(steps) - 1])
   options = {'samples': 2}
@@ -225,7 +225,7 @@ def test_sums_of_logarithms_may_rise_by_their_rounding():
 
 
 @pytest.mark.parametrize('aggregate', ['mean', 'last', 'sum', 'max'])
-def test_what_may_rise_cannot_be_rejected_early(aggregate):
+def test_early_rejection_needs_an_aggregate_that_only_falls(aggregate):
   with pytest.raises(UserError, match=rf"'{aggregate}': may rise .* min, prod"):
     search('early_rejection', Scripted(), noise(0), aggregate=aggregate)
 
@@ -233,13 +233,13 @@ def test_what_may_rise_cannot_be_rejected_early(aggregate):
 @pytest.mark.parametrize(
   ('make', 'message'),
   [
-    (lambda: BestOfNConfig(0), r'best_of_n\.samples=0: '),
-    (lambda: RefineConfig(0), r'refine\.samples=0: '),
-    (lambda: RefineConfig(rounds=-1), r'refine\.rounds=-1: '),
-    (lambda: EarlyRejectionConfig(0), r'early_rejection\.samples=0: '),
-    (lambda: EarlyRejectionConfig(width=0), r'early_rejection\.width=0: '),
+    (lambda: BestOfNConfig(0), r'^samples=0: '),
+    (lambda: RefineConfig(0), r'^samples=0: '),
+    (lambda: RefineConfig(rounds=-1), r'^rounds=-1: '),
+    (lambda: EarlyRejectionConfig(0), r'^samples=0: '),
+    (lambda: EarlyRejectionConfig(width=0), r'^width=0: '),
   ],
 )
-def test_what_cannot_be(make, message):
+def test_configs_check_themselves(make, message):
   with pytest.raises(UserError, match=message):
     make()

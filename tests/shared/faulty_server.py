@@ -1,22 +1,22 @@
-"""An OpenAI-compatible server on loopback that fails as it is told to.
+"""Runs an OpenAI-compatible server on loopback that fails on demand.
 
-It knows no language: it counts requests, and repeats what it is asked. What
-goes wrong is real: sockets that stay silent, bodies that break off.
+It has no model: it repeats what it is asked and counts requests. Its faults are
+real ones, such as silent sockets and bodies that break off.
 """
 
 import contextlib
 import http.server
 import json
+import sqlite3
 import sys
 import threading
 import time
 
-# A reply that would be right, for faults that spoil it on its way.
 USAGE = {'prompt_tokens': 7, 'completion_tokens': 5, 'total_tokens': 12}
 
 
 def echo(body):
-  """Two steps that tell prompt and seed, so that no reply can be another's."""
+  """Returns two steps with the prompt and the seed, unique to a request."""
   if 'messages' in body:
     said = body['messages'][-1]['content']
   else:
@@ -35,15 +35,20 @@ def reply(text, finish='stop', usage=USAGE):
 
 
 class FaultyServer(http.server.ThreadingHTTPServer):
-  """Attributes:
-  fault: given the body and how often it came before, what to do: None to
-    answer, a number for a status, (status, headers, text), a dict as the
-    JSON of the reply, or one of FAULTS.
-  asked: bodies in the order in which they came, `heads` their headers,
-    `times` when.
-  answered: replies that went out whole.
-  most: requests that were under way at once, at most.
-  status: of a flood; `sent`: its bytes that went out.
+  """Serves requests, and records them.
+
+  Attributes:
+    fault: called with a body and how often it came before; returns None to
+      answer, a status, (status, headers, text), a dict as the reply's JSON, or
+      the name of one of FAULTS.
+    asked: bodies in the order in which they came.
+    heads: headers of these requests.
+    times: when these requests came, in seconds.
+    answered: number of replies that were sent in full.
+    most: most requests at the same time.
+    pause: seconds before each reply.
+    status: status of a flood's reply.
+    sent: bytes of floods that were sent.
   """
 
   daemon_threads = True
@@ -76,7 +81,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
       self._now -= 1
 
   def handle_error(self, request, client_address):
-    # Clients that hang up are what half of the tests are about.
+    # Many tests are about clients that hang up.
     if not isinstance(sys.exc_info()[1], ConnectionError):
       super().handle_error(request, client_address)
 
@@ -125,7 +130,7 @@ def _hang(handler, data):
 
 
 def _drip(handler, data):
-  """A byte now and then: no single wait is long, all together never end."""
+  """Sends a byte now and then, so that no single wait is long."""
   handler.start(10_000)
   while not handler.server.stopping.wait(0.05):
     handler.wfile.write(b' ')
@@ -137,13 +142,13 @@ def _cut(handler, data):
 
 
 def _cut_unseen(handler, data):
-  """Without a length, the end of the connection is the end of the body."""
+  """Cuts a body without a length, which seems to end there."""
   handler.start(None)
   handler.wfile.write(data[: len(data) // 2])
 
 
 def _flood(handler, data):
-  """Blanks for as long as anybody reads them."""
+  """Sends blanks for as long as they are read."""
   handler.start(None, handler.server.status)
   blanks = b' ' * 2**16
   while not handler.server.stopping.is_set():
@@ -152,7 +157,7 @@ def _flood(handler, data):
 
 
 def _silence(handler, data):
-  """Hangs up without a word."""
+  """Hangs up without a reply."""
 
 
 FAULTS = {
@@ -165,9 +170,20 @@ FAULTS = {
 }
 
 
+def count_replies(folder):
+  """Returns the number of answers in an endpoint's cache."""
+  if not (folder / 'cache.db').exists():
+    return 0
+  with contextlib.closing(sqlite3.connect(folder / 'cache.db')) as database:
+    try:
+      return database.execute('SELECT COUNT(*) FROM Cache').fetchone()[0]
+    except sqlite3.OperationalError:  # the process has only begun to make it
+      return 0
+
+
 @contextlib.contextmanager
 def serving():
-  """A server that runs while the block does."""
+  """Runs a server for the time of a block."""
   with FaultyServer() as server:
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()

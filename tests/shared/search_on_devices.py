@@ -55,9 +55,8 @@ def searched(mesh, side_by_side: int) -> dict:
   policy = make_generator(mesh)
   prm = TreeScorer(make_scorer(mesh=mesh), rows=32)
   options = {'samples': 8, 'width': 4}
-  found = search.run(
-    TASKS, policy, prm, 'beam', options, concurrent=side_by_side
-  )
+  how = search.RunConfig(concurrent=side_by_side)
+  found = search.run(TASKS, policy, prm, 'beam', options, how=how)
   found = sorted(found, key=lambda each: each.task.id)
   return {
     'chosen': [each.chosen and each.chosen.steps for each in found],

@@ -1,29 +1,29 @@
-"""A server on loopback whose model writes steps, and which honours `stop`.
+"""Imitates servers whose model writes steps and which honour `stop`.
 
-It tells what ended a text as servers do: some in words, some by leaving the
-stop in, some not at all.
+Real servers differ in how they tell what ended a text: some have a field for
+it, some leave the stop in the text, and some do not tell.
 """
 
 import re
 
 from tests.shared.faulty_server import USAGE
 
-# How a server tells that a text ended at a stop: vLLM, SGLang, TGI and
-# `transformers serve`; OpenAI and llama.cpp do not. Some pay no heed to it.
+# vLLM, SGLang, TGI and `transformers serve` tell that a text ended at a stop;
+# OpenAI and llama.cpp do not; deaf servers ignore `stop`.
 STYLES = ('vllm', 'sglang', 'tgi', 'transformers', 'openai', 'deaf')
 DEPTH = 5
 
 
 def step(n, seed):
-  """Step n as it is drawn with a seed; the last states an answer."""
+  """Returns step n for a seed; the last step states an answer."""
   number = seed % 7
   if n == DEPTH - 1:
     return f'#### {number}'
   return f'{n}: we take {number} and go on to what comes after it'
 
 
-def going_on(written, seed, gap='\n'):
-  """What the model writes after what it is shown, up to its end."""
+def rest_of_chain(written, seed, gap='\n'):
+  """Returns what the model writes after the text shown, up to its end."""
   lines = [line for line in written.split('\n') if line]
   if lines and not written.endswith('\n'):
     text = gap if len(lines) < DEPTH else ''
@@ -35,18 +35,18 @@ def going_on(written, seed, gap='\n'):
 
 
 def tokens_of(text):
-  """Words and line ends."""
+  """Splits a text into words and line ends."""
   return re.findall(r'\n|[^\n ]+ ?|[ ]', text)
 
 
 def answer(style, gap='\n', trims=False):
-  """A `FaultyServer.fault` that answers so.
+  """Returns a `FaultyServer.fault` that answers in the style of a server.
 
   Args:
     style: one of STYLES.
-    gap: between the model's steps: a line end, or a blank line, too.
-    trims: whether line ends after the last message are lost on their way to
-      the model, as in the chat templates of Llama 3 and Gemma.
+    gap: text between the model's steps, '\\n' or '\\n\\n'.
+    trims: whether the chat template strips line ends after the last message,
+      as those of Llama 3 and Gemma do.
   """
 
   def fault(body, before):
@@ -57,7 +57,7 @@ def answer(style, gap='\n', trims=False):
       last = body['messages'][-1]
       written = last['content'] if last['role'] == 'assistant' else ''
     written = written.strip() if trims else written
-    tokens = [*tokens_of(going_on(written, body.get('seed', 0), gap)), '']
+    tokens = [*tokens_of(rest_of_chain(written, body.get('seed', 0), gap)), '']
     stops = [] if style == 'deaf' else body.get('stop', [])
     most = body.get('max_completion_tokens', body.get('max_tokens', 10**9))
     text, finish, met, count = '', 'length', None, 0
@@ -78,7 +78,7 @@ def answer(style, gap='\n', trims=False):
     if style == 'tgi' and finish == 'stop':
       finish = 'stop_sequence' if met else 'stop'
     if style == 'transformers' and count == most:
-      finish = 'length'  # also of a text that ended just there
+      finish = 'length'  # even if the text ended just there
     usage = {**USAGE, 'completion_tokens': count}
     return {'choices': [{**choice, 'finish_reason': finish}], 'usage': usage}
 

@@ -1,4 +1,4 @@
-"""A head that learns before the rest does: each on a schedule of its own."""
+"""A head that learns before the rest, each with its own schedule."""
 
 import grain
 import jax
@@ -32,15 +32,15 @@ STEPS, WAITING, WARMUP = 12, 5, 4
 
 
 def moves_of(optim: OptimConfig, part: str, sizes: list[float]) -> dict:
-  """How far each parameter moves in each step.
+  """Returns how far the head and another part move in each step.
 
-  Every gradient is as large as it was the step before, so that Adam and
-  Adafactor both move a parameter by exactly the learning rate: also at their
-  first step, if their averages begin with it.
+  All gradients have the same size, so Adam and Adafactor move a parameter by
+  exactly the learning rate, even in the first step if their averages start
+  there.
 
   Args:
-    part: beside the head.
-    sizes: of each step's gradients; NaN is a step that is left out.
+    part: name of the parameters beside the head.
+    sizes: size of each step's gradients; a step with NaN is skipped.
   """
   optimizer = make_optimizer(optim, STEPS, WAITING)
   objective = Objective(
@@ -85,7 +85,7 @@ def moves_of(optim: OptimConfig, part: str, sizes: list[float]) -> dict:
 )
 @pytest.mark.parametrize('schedule', ['constant', 'linear', 'cosine'])
 def test_the_warmup_begins_when_a_part_begins_to_move(own, part, schedule):
-  """5 steps of waiting had taken all 4 of the warmup, at a peak of 0.1."""
+  """Waiting 5 steps must not use up a warmup of 4, at a peak of 0.1."""
   optim = OptimConfig(
     lr=0.1,
     warmup=WARMUP,
@@ -98,24 +98,22 @@ def test_the_warmup_begins_when_a_part_begins_to_move(own, part, schedule):
   # By hand: a quarter of the peak, then a quarter of the way to it each step.
   rise = [0.025, 0.04375, 0.0625, 0.08125]
   fall = {
-    'constant': lambda left, of: [0.1] * left,
-    'linear': lambda left, of: [0.1 * (1 - t / of) for t in range(left)],
-    'cosine': lambda left, of: [
-      0.05 * (1 + np.cos(np.pi * t / of)) for t in range(left)
+    'constant': lambda steps: [0.1] * steps,
+    'linear': lambda steps: [0.1 * (1 - t / steps) for t in range(steps)],
+    'cosine': lambda steps: [
+      0.05 * (1 + np.cos(np.pi * t / steps)) for t in range(steps)
     ],
   }[schedule]
   rest = STEPS - WAITING - WARMUP
-  expected = [0.0] * WAITING + rise + fall(rest, rest)
+  expected = [0.0] * WAITING + rise + fall(rest)
   tolerance = {'rtol': 1e-2 if 'moments' in own else 1e-5, 'atol': 1e-6}
   np.testing.assert_allclose(moves[part], expected, **tolerance)
   whole = STEPS - WARMUP
-  np.testing.assert_allclose(
-    moves['head'], rise + fall(whole, whole), **tolerance
-  )
+  np.testing.assert_allclose(moves['head'], rise + fall(whole), **tolerance)
 
 
-def test_a_step_that_is_left_out_is_no_step_of_waiting():
-  """What is not finite changes nothing: the head has not learned from it."""
+def test_a_skipped_step_does_not_count_as_waiting():
+  """The head learns nothing from a step that is not finite."""
   optim = OptimConfig(lr=0.1, warmup=0, schedule='constant', clip=1e9)
   sizes = [1.0, np.nan, 1.0, 1.0, np.nan, 1.0, 1.0, 1.0, 1.0]
   moves = moves_of(optim, 'backbone', sizes)
@@ -125,8 +123,8 @@ def test_a_step_that_is_left_out_is_no_step_of_waiting():
 
 @pytest.mark.parametrize('lora', [NO_LORA, LoraConfig(rank=2)])
 @pytest.mark.parametrize('stopped', [1, 3])
-def test_stopped_while_a_part_waits_or_warms_up(lora, stopped, tmp_path):
-  """Goes on bit for bit, from a checkpoint on disk."""
+def test_resuming_while_a_part_waits_or_warms_up(lora, stopped, tmp_path):
+  """The resumed run equals the uninterrupted one, bit for bit."""
   mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
   optim, head = OptimConfig(lr=1e-2, warmup=3), HeadConfig()
   optimizer = make_optimizer(optim, 6, 2)

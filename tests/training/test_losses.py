@@ -1,4 +1,4 @@
-"""Every loss against arithmetic written out here, in float64 Python."""
+"""Every loss compared with arithmetic written out here, in float64 Python."""
 
 import functools
 import math
@@ -36,7 +36,7 @@ def close(actual, expected, rtol=1e-5, atol=1e-6):
 
 
 def test_bce_by_hand():
-  # sigma(ln 3) = 3/4; a soft label of 1/4 costs 1/4 of one and 3/4 of other.
+  # sigma(ln 3) = 3/4; a soft label of 1/4 mixes both losses, 1 to 3.
   x = math.log(3)
   actual = losses.bce(column(0, x, x, x), row(1, 1, 0, 0.25))
   right, wrong = math.log(4 / 3), math.log(4)
@@ -58,11 +58,11 @@ def test_two_class_cross_entropy_by_hand():
 def test_three_class_cross_entropy_takes_the_nearest_class():
   # exp: 1, 2, 5 -> p = 1/8, 2/8, 5/8 of wrong, neutral, right
   logits = jnp.broadcast_to(jnp.log(jnp.array([1.0, 2.0, 5.0])), (1, 7, 3))
-  of = [math.log(8), math.log(4), math.log(8 / 5)]
+  wrong, neutral, right = math.log(8), math.log(4), math.log(8 / 5)
   labels = row(0, 0.5, 1, 0.2, 0.3, 0.7, 0.8)
   close(
     losses.cross_entropy(logits, labels),
-    [[of[0], of[1], of[2], of[0], of[1], of[1], of[2]]],
+    [[wrong, neutral, right, wrong, neutral, neutral, right]],
   )
 
 
@@ -90,7 +90,7 @@ def beta_binomial_by_lgamma(log_a, log_b, k, n):
 
 
 def beta_binomial_by_products(log_a, log_b, k, n):
-  """The same from rising factorials: exact where log-gammas cancel."""
+  """The same by rising factorials, which are exact where log-gammas cancel."""
 
   def rising(x, m):
     return sum(math.log(x + i) for i in range(m))
@@ -107,20 +107,20 @@ def counts(log_a, log_b, n):
   return logits, row(*k), jnp.full((1, 65), float(n))
 
 
-def of_all_counts(log_a, log_b, n):
-  """The loss [n + 1] of every k of n trials."""
+def losses_by_count(log_a, log_b, n):
+  """The loss of each k from 0 to n of n trials, [n + 1]."""
   return beta_binomial(*counts(log_a, log_b, n))[0, : n + 1]
 
 
 def test_beta_binomial_of_a_flat_prior_is_uniform():
-  # a = b = 1: every k of n is as likely, 1 / (n + 1)
-  close(of_all_counts(0, 0, 8), [math.log(9)] * 9)
+  # With a = b = 1 every k has the same probability, 1 / (n + 1).
+  close(losses_by_count(0, 0, 8), [math.log(9)] * 9)
 
 
 @pytest.mark.parametrize('log_a', [-3.0, 0.0, 1.0, 2.5])
 @pytest.mark.parametrize('log_b', [-1.0, 0.5, 4.0])
 def test_beta_binomial_is_its_formula(log_a, log_b):
-  actual = of_all_counts(log_a, log_b, 16)
+  actual = losses_by_count(log_a, log_b, 16)
   expected = [beta_binomial_by_lgamma(log_a, log_b, k, 16) for k in range(17)]
   close(actual, expected, atol=3e-5)
 
@@ -128,8 +128,8 @@ def test_beta_binomial_is_its_formula(log_a, log_b):
 @pytest.mark.parametrize('log_b', [-15.0, 0.0, 2.7, 2.8, 6.0, 10.0, 15.0])
 @pytest.mark.parametrize('n', [1, 16, 64])
 def test_beta_binomial_sums_to_1(log_b, n):
-  """Also where a + b is large and the log-gammas have no digits left."""
-  nll = of_all_counts(log_b - 0.5, log_b, n)
+  """Also where a + b is so large that log-gammas cancel completely."""
+  nll = losses_by_count(log_b - 0.5, log_b, n)
   close(jnp.exp(-nll).sum(), 1.0, rtol=1e-4)
 
 
@@ -142,7 +142,7 @@ slope_at_5 = jax.jit(
 def test_beta_binomial_with_large_counts(log_a):
   log_b, n = log_a - 0.5, 16
   close(
-    of_all_counts(log_a, log_b, n),
+    losses_by_count(log_a, log_b, n),
     [beta_binomial_by_products(log_a, log_b, k, n) for k in range(n + 1)],
     atol=5e-5,
   )
@@ -162,7 +162,7 @@ def test_beta_binomial_with_large_counts(log_a):
 def test_a_sure_beta_binomial_is_a_binomial():
   p, n = 0.25, 8
   total = 14.0
-  nll = of_all_counts(total + math.log(p / (1 - p)), total, n)
+  nll = losses_by_count(total + math.log(p / (1 - p)), total, n)
   binomial = [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
   close(jnp.exp(-nll), binomial, rtol=1e-4)
 
@@ -184,7 +184,7 @@ def test_beta_binomial_reads_a_rate_as_counts():
 
 
 def ranking_by_loops(values, labels, known, chains, margin):
-  """PQM's formula, one right step after another."""
+  """PQM's formula, one right step at a time."""
   out = [0.0] * len(values)
   for i, value in enumerate(values):
     if not (known[i] and labels[i] > 0.5):
@@ -210,8 +210,8 @@ def test_ranking_by_hand():
   close(actual, [[math.log(17 / 2), 0, math.log(21 / 4)]])
 
 
-def test_ranking_of_packed_chains_is_the_double_loop():
-  """Two chains in each row, unknown steps among them, padding at the end."""
+def test_ranking_of_packed_chains_equals_loops():
+  """Each row has two chains, some unknown steps, and padding at the end."""
   rng = np.random.default_rng(0)
   values = rng.normal(size=(2, 10))
   labels = rng.random((2, 10)).round(1)
@@ -248,7 +248,7 @@ def test_weights_of_the_other_losses():
 
 
 def packed_batch():
-  """Two chains in a row of ten steps; every third step is masked."""
+  """A row of ten steps from two chains; every third step is masked."""
   mask = np.arange(10) % 3 > 0
   trials = np.array([4, 8, 2, 5, 8, 8, 1, 3, 8, 4])
   successes = np.array([1, 7, 0, 5, 6, 3, 1, 3, 2, 0])
@@ -263,7 +263,7 @@ def packed_batch():
 @functools.partial(jax.jit, static_argnums=(0, 1))
 @functools.partial(jax.value_and_grad, argnums=2)
 def weighted(name, head, logits, batch):
-  """The sum that training divides by the weights of the batch, its slope."""
+  """The weighted sum of a loss, and its gradient for the logits."""
   values = losses.step_loss(name, logits, batch, head, 4.0)
   weights = losses.step_loss_weights(name, batch)
   return jnp.where(weights > 0, weights * values, 0.0).sum()
@@ -272,7 +272,7 @@ def weighted(name, head, logits, batch):
 @pytest.mark.parametrize(('name', 'kind'), PAIRS)
 @pytest.mark.parametrize('garbage', [3.0, 1e30, math.inf, -math.inf, math.nan])
 def test_a_masked_step_changes_nothing(name, kind, garbage):
-  """Neither its label nor its logit, in the loss and in every gradient."""
+  """Neither its label nor its logits change the loss or the gradient."""
   batch, head = packed_batch(), HeadConfig(kind)
   masked = batch['step_weights'] == 0
   logits = jax.random.normal(jax.random.key(0), (1, 10, HEADS[kind]))
@@ -374,7 +374,7 @@ def test_a_wrong_shape_in_a_batch_is_named():
 def test_check_loss():
   with pytest.raises(UserError, match=r"loss.name='nll': expected one of bce"):
     losses.check_loss('nll', HeadConfig())
-  with pytest.raises(UserError, match=r"'bce' .* head.kind='two_class'"):
+  with pytest.raises(UserError, match=r"'bce': .* head\.kind='two_class'"):
     losses.check_loss('bce', HeadConfig('two_class'))
   accepted = []
   for name in losses.LOSSES:

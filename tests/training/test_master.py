@@ -1,4 +1,4 @@
-"""Parameters in bfloat16 with a float32 master: what adds up, what it costs."""
+"""Parameters in bfloat16 with a float32 master: updates, rounding, memory."""
 
 import dataclasses
 import itertools
@@ -29,7 +29,7 @@ from tests.shared import tiny_training
 pytestmark = pytest.mark.once
 
 LOSS = LossConfig(lm_weight=1.0)
-KEPT = dataclasses.replace(tiny_training.MODEL, param_dtype='bfloat16')
+MODEL = dataclasses.replace(tiny_training.MODEL, param_dtype='bfloat16')
 
 
 def as_type(tree, dtype):
@@ -43,7 +43,7 @@ def assert_equal_bits(a, b):
 
 
 def run_steps(model, optimizer, batches, lora=NO_LORA, microbatches=1):
-  """The states before the first step and after each, and the losses."""
+  """Returns the first state, the state after each step, and the losses."""
   step = jax.jit(
     make_train_step(
       ObjectiveConfig(model, HeadConfig(), LOSS, lora),
@@ -62,7 +62,7 @@ def run_steps(model, optimizer, batches, lora=NO_LORA, microbatches=1):
   return states, values
 
 
-def exact_of(state):
+def float32_params(state):
   """The trained parameters in float32: the master, and the head itself."""
   return {
     'backbone': state.opt_state.backbone,
@@ -72,39 +72,44 @@ def exact_of(state):
 
 @jax.jit
 def gradient(exact, part, whole):
-  """The share of a part in the gradient at the rounded parameters."""
+  """A microbatch's share of the gradient at the rounded parameters."""
   norms = (
     jnp.maximum(losses.step_loss_weights('bce', whole).sum(), 1e-6),
     losses.lm_targets(whole)[1].sum(),
   )
 
   def loss(params):
-    objective = ObjectiveConfig(KEPT, HeadConfig(), LOSS)
+    objective = ObjectiveConfig(MODEL, HeadConfig(), LOSS)
     return batch_loss(params, part, *norms, objective)[0]
 
   at = exact | {'backbone': as_type(exact['backbone'], 'bfloat16')}
   return as_type(jax.grad(loss)(at), 'float32')
 
 
-def apart(a, b, unit):
+def relative_distance(a, b, unit):
   return optax.tree.norm(optax.tree.sub(a, b)) / optax.tree.norm(unit)
 
 
-def test_it_is_an_optimizer_on_float32_with_gradients_at_the_rounded():
+def test_updates_are_float32_with_gradients_at_the_rounded_parameters():
   optimizer = make_optimizer(OptimConfig(lr=3e-3, warmup=2), 5)
+
+  @jax.jit
+  def update(exact, opt_state, batch):
+    grads = gradient(exact, batch, batch)
+    updates, opt_state = optimizer.update(grads, opt_state, exact)
+    return optax.apply_updates(exact, updates), updates, opt_state
+
   batches = [tiny_training.batch(i) for i in range(5)]
-  states, _ = run_steps(KEPT, optimizer, batches)
+  states, _ = run_steps(MODEL, optimizer, batches)
   for before, after, batch in zip(
     states[:-1], states[1:], batches, strict=True
   ):
-    exact = exact_of(before)
-    updates, opt_state = optimizer.update(
-      gradient(exact, batch, batch), before.opt_state.optimizer, exact
+    expected, updates, opt_state = update(
+      float32_params(before), before.opt_state.optimizer, batch
     )
-    expected = optax.apply_updates(exact, updates)
-    # Float32 rounds at 6e-8, and Adam makes more of it where a gradient is all
-    # but 0; gradients elsewhere than at the rounded parameters are 0.1 away.
-    assert apart(exact_of(after), expected, updates) < 1e-3
+    # Float32 rounds at 6e-8, and Adam amplifies that where a gradient is almost
+    # 0; gradients at the unrounded parameters are 0.1 away.
+    assert relative_distance(float32_params(after), expected, updates) < 1e-3
     assert jax.tree.structure(opt_state) == jax.tree.structure(
       after.opt_state.optimizer
     )
@@ -115,22 +120,22 @@ def test_it_is_an_optimizer_on_float32_with_gradients_at_the_rounded():
 
 def test_microbatches_add_up_in_float32():
   batch = tiny_training.batch(1)
-  (before, after), _ = run_steps(KEPT, optax.sgd(1.0), [batch], microbatches=4)
-  exact = exact_of(before)
+  (before, after), _ = run_steps(MODEL, optax.sgd(1.0), [batch], microbatches=4)
+  exact = float32_params(before)
   shares = [
     gradient(exact, {k: v[i::4] for k, v in batch.items()}, batch)
     for i in range(4)
   ]
   total = jax.tree.map(lambda *x: sum(x), *shares)
   expected = optax.tree.sub(exact, total)
-  # Added in bfloat16 they would be 3e-3 away.
-  assert apart(exact_of(after), expected, total) < 1e-4
+  # Sums in bfloat16 would be 3e-3 away.
+  assert relative_distance(float32_params(after), expected, total) < 1e-4
 
 
 def test_steps_below_the_last_bit_add_up():
   config = OptimConfig(lr=2e-5, warmup=0, schedule='constant', weight_decay=0.0)
   states, _ = run_steps(
-    KEPT, make_optimizer(config, 30), [tiny_training.batch(0)] * 30
+    MODEL, make_optimizer(config, 30), [tiny_training.batch(0)] * 30
   )
 
   def weights(backbone):
@@ -138,13 +143,13 @@ def test_steps_below_the_last_bit_add_up():
 
   exact = [weights(state.opt_state.backbone) for state in states]
   kept = [weights(state.params['backbone']) for state in states]
-  # From 1/16 on a bfloat16's last bit is 2^-11 or more.
+  # Above 1/16 the last bit of a bfloat16 is 2^-11 or more.
   large = abs(exact[0]) > 0.07
   added = kept[0]
   for before, after in itertools.pairwise(exact):
     assert abs(after - before)[large].max() < 2**-12
     added += (after - before).astype('bfloat16')
-  assert (added == kept[0])[large].all()  # one by one they are lost
+  assert (added == kept[0])[large].all()  # in bfloat16 each one is lost
   assert (kept[-1] != kept[0])[large].mean() > 0.5
 
 
@@ -153,14 +158,14 @@ def test_losses_near_those_of_float32():
   optimizer = make_optimizer(OptimConfig(lr=3e-3, warmup=2), 12)
   batches = [tiny_training.batch(i % 2) for i in range(12)]
   _, whole = run_steps(tiny_training.MODEL, optimizer, batches)
-  _, kept = run_steps(KEPT, optimizer, batches)
+  _, kept = run_steps(MODEL, optimizer, batches)
   assert whole[0] - whole[-1] > 0.7
-  # A weight is 1/512 of itself off at most: it shows in the third digit.
+  # Rounding changes a weight by at most 1/512, so losses by the third digit.
   np.testing.assert_allclose(kept, whole, atol=0.02)
 
 
 def bytes_per_parameter(lora=NO_LORA, param_dtype='float32', **optim):
-  """Of params and opt_state of a model of real proportions, by its shapes."""
+  """Memory of params and opt_state, from the shapes of a model of real size."""
   model = TransformerConfig(
     32_000, 1024, 8, 16, 4, 4096, head_dim=64, param_dtype=param_dtype
   )
@@ -187,17 +192,17 @@ def bytes_per_parameter(lora=NO_LORA, param_dtype='float32', **optim):
   ],
 )
 def test_the_table_of_bytes(choice, expected):
-  """Adapters, head and the means of Adafactor are the little above."""
+  """Adapters, head and Adafactor's means take the rest, less than 0.1."""
   assert expected <= bytes_per_parameter(**choice) < expected + 0.1
 
 
 @pytest.mark.parametrize('lora', [NO_LORA, LoraConfig(rank=2)])
 def test_a_given_backbone_is_rounded_once(lora):
-  """The master is every bit what was given; what adapters leave has none."""
+  """The master keeps every bit; under adapters the backbone has no master."""
   mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': 1})
   optimizer = make_optimizer(OptimConfig(), 2)
-  init = make_init(KEPT, HeadConfig(), optimizer, lora)
-  given = jax.jit(init_params, static_argnums=1)(jax.random.key(3), KEPT)
+  init = make_init(MODEL, HeadConfig(), optimizer, lora)
+  given = jax.jit(init_params, static_argnums=1)(jax.random.key(3), MODEL)
   expected = jax.tree.map(np.asarray, given)
   state = init_state(init, mesh, 0, given)
   assert_equal_bits(state.params['backbone'], as_type(expected, 'bfloat16'))
@@ -211,17 +216,17 @@ def test_a_given_backbone_is_rounded_once(lora):
   )
 
 
-def test_a_master_lives_where_its_parameter_lives():
+def test_a_master_is_sharded_like_its_parameter():
   mesh = AbstractMesh((2, 4, 2), AXES, axis_types=(AxisType.Auto,) * 3)
   optimizer = make_optimizer(OptimConfig(), 2)
-  init = make_init(KEPT, HeadConfig(), optimizer)
+  init = make_init(MODEL, HeadConfig(), optimizer)
   placed = shardings(jax.eval_shape(init, jax.random.key(0)), mesh)
   assert placed.opt_state.backbone == placed.params['backbone']
 
 
 def test_adapters_are_added_before_the_sum_is_rounded():
   lora = LoraConfig(rank=2)
-  exact = jax.jit(init_params, static_argnums=1)(jax.random.key(3), KEPT)
+  exact = jax.jit(init_params, static_argnums=1)(jax.random.key(3), MODEL)
   kept = as_type(exact, 'bfloat16')
   adapters = jax.tree.map(
     lambda x: 1e-2 * jax.random.normal(jax.random.key(x.size), x.shape),

@@ -1,7 +1,7 @@
-"""Interrupted anywhere and resumed, a run ends as if nothing had happened.
+"""A run that is interrupted and resumed equals an uninterrupted one.
 
-Real processes: SIGKILL in mid-step, in mid-checkpoint and just after one, and
-SIGTERM; then the same command again.
+Real processes get SIGKILL between steps, during and just after a checkpoint, or
+SIGTERM; then the same command runs again.
 """
 
 import json
@@ -36,7 +36,7 @@ def saved_steps(workdir: pathlib.Path) -> list[int]:
 
 
 def saving(workdir: pathlib.Path) -> list[str]:
-  """Checkpoints that are being written, or were when the process died."""
+  """Unfinished checkpoints, of a running or a killed process."""
   folder = workdir / 'checkpoints'
   names = os.listdir(folder) if folder.exists() else []
   return [name for name in names if IN_PROGRESS in name]
@@ -55,7 +55,7 @@ def logged_step(workdir: pathlib.Path) -> int:
 
 
 def mid_step(beyond: int) -> Moment:
-  """Two steps after a checkpoint, none being written."""
+  """At least two steps after a checkpoint, while none is being written."""
   return lambda workdir: (
     logged_step(workdir) > beyond
     and not saving(workdir)
@@ -71,15 +71,15 @@ def just_saved(beyond: int) -> Moment:
   return lambda workdir: max(saved_steps(workdir), default=0) > beyond
 
 
-def reached(workdir: pathlib.Path) -> int:
-  """How far a run ever came; part of it may be lost."""
+def last_step(workdir: pathlib.Path) -> int:
+  """The last step of a run, whether saved or not."""
   return max([logged_step(workdir), *saved_steps(workdir)])
 
 
 def interrupt(
   workdir: pathlib.Path, moment: Moment, how: signal.Signals
 ) -> subprocess.CompletedProcess:
-  """Starts the run, or goes on with it, and signals it at the moment."""
+  """Starts or resumes the run, and sends it a signal at the moment."""
   process = command_line.start(*LONG, f'--workdir={workdir}')
   while process.poll() is None and not moment(workdir):
     time.sleep(0.0005)
@@ -91,15 +91,15 @@ def interrupt(
 
 
 def kill_mid_step(workdir: pathlib.Path) -> None:
-  before = reached(workdir)
+  before = last_step(workdir)
   died = interrupt(workdir, mid_step(before), signal.SIGKILL)
   assert died.returncode == -signal.SIGKILL, died.stderr
   assert logged_step(workdir) > max(saved_steps(workdir), default=0)
 
 
 def kill_mid_checkpoint(workdir: pathlib.Path) -> None:
-  for _ in range(5):  # it may get done between the look and the signal
-    before = reached(workdir)
+  for _ in range(5):  # the checkpoint may be complete before the signal
+    before = last_step(workdir)
     died = interrupt(workdir, mid_checkpoint(before), signal.SIGKILL)
     assert died.returncode == -signal.SIGKILL, died.stderr
     if saving(workdir):
@@ -108,23 +108,23 @@ def kill_mid_checkpoint(workdir: pathlib.Path) -> None:
 
 
 def kill_after_checkpoint(workdir: pathlib.Path) -> None:
-  before = reached(workdir)
+  before = last_step(workdir)
   died = interrupt(workdir, just_saved(before), signal.SIGKILL)
   assert died.returncode == -signal.SIGKILL, died.stderr
   assert max(saved_steps(workdir)) > before
 
 
 def stop(workdir: pathlib.Path) -> None:
-  """SIGTERM: within 30 s everything is saved, said, and in good order."""
-  before = reached(workdir)
+  """Sends SIGTERM: within 30 s the run saves everything and says so."""
+  before = last_step(workdir)
   stopped = interrupt(workdir, mid_step(before), signal.SIGTERM)
   assert stopped.returncode == 0, stopped.stderr
-  said = re.search(
+  line = re.search(
     r'prm stopped at step (\d+); the same command goes on from there',
     stopped.stdout,
   )
-  assert said, stopped.stdout + stopped.stderr
-  assert saved_steps(workdir)[-1] == int(said[1]) > before
+  assert line, stopped.stdout + stopped.stderr
+  assert saved_steps(workdir)[-1] == int(line[1]) > before
   assert not saving(workdir)
   assert not (workdir / 'results.json').exists()
 
@@ -136,10 +136,10 @@ def finish(workdir: pathlib.Path) -> subprocess.CompletedProcess:
 
 
 def last_state(workdir: pathlib.Path, which: int = -1) -> dict:
-  """All arrays of the last checkpoint, and where the input stood.
+  """All arrays of a checkpoint, and the position of the input.
 
   Args:
-    which: of all that are there.
+    which: index into the saved steps; by default the last.
   """
   folder = workdir / 'checkpoints' / str(saved_steps(workdir)[which])
   saved = ocp.checkpointables_metadata(folder).metadata
@@ -158,7 +158,7 @@ def last_state(workdir: pathlib.Path, which: int = -1) -> dict:
 
 
 def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
-  """Bit-equal parameters, optimizer, input position, metrics and results."""
+  """Compares parameters, optimizer, input, metrics and results bit for bit."""
   assert saved_steps(ours)[-1] == saved_steps(theirs)[-1] == 60
   a, b = last_state(ours), last_state(theirs)
   assert jax.tree.structure(a) == jax.tree.structure(b)
@@ -201,7 +201,7 @@ def test_interrupted_in_every_way(finished, tmp_path):
   kill_after_checkpoint(tmp_path)
   done = finish(tmp_path)
   assert 'prm: going on from step' in done.stdout
-  assert not saving(tmp_path)  # what the killed process left is gone
+  assert not saving(tmp_path)  # unfinished checkpoints were removed
   assert_same_run(tmp_path, finished)
 
 
@@ -219,7 +219,7 @@ def test_interrupted_again_and_again(interruption, finished, tmp_path):
   ('how', 'seed'), [(signal.SIGKILL, 0), (signal.SIGTERM, 1)]
 )
 def test_interrupted_at_random(how, seed, finished, tmp_path):
-  """Anywhere at all: imports, data, compilation, training, scoring, report."""
+  """During imports, data, compilation, training, scoring or report."""
   chance = random.Random(seed)
   for _ in range(3):
     deadline = time.monotonic() + chance.uniform(1, 8)

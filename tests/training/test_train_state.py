@@ -1,4 +1,4 @@
-"""What is trained and what stays: adapters, and a head that goes first."""
+"""Which parameters are trained: adapters, and a head that learns first."""
 
 import dataclasses
 
@@ -24,12 +24,12 @@ from tests.shared import tiny_training
 pytestmark = pytest.mark.once
 
 LORA = LoraConfig(rank=2)
-# Weight decay on: it must not move what is not trained either.
+# With weight decay, which must not change frozen parameters either.
 OPTIM = OptimConfig(lr=1e-2, warmup=0, schedule='constant', weight_decay=0.1)
 
 
 def run_steps(lora, head_only_steps, steps):
-  """The parameters before the first step and after each."""
+  """Returns the first parameters, those after each step, and opt_state."""
   optimizer = make_optimizer(OPTIM, steps, head_only_steps)
   init = make_init(tiny_training.MODEL, HeadConfig(), optimizer, lora)
   step = jax.jit(
@@ -49,7 +49,7 @@ def run_steps(lora, head_only_steps, steps):
 
 
 def moved(before, after):
-  """Names of the leaves of which any value changed."""
+  """Names of the leaves with any changed value."""
   changed = jax.tree.map(lambda a, b: bool((a != b).any()), before, after)
   leaves = jax.tree_util.tree_leaves_with_path(changed)
   return {path_name(path) for path, value in leaves if value}
@@ -60,16 +60,16 @@ def test_with_adapters_the_backbone_stays():
   names = moved(first, last)
   assert not {name for name in names if name.startswith('backbone/')}
   assert {name.split('/')[0] for name in names} == {'head', 'lora'}
-  # Every adapter learns: B from the first step, A from the second.
+  # All adapters learn, B from the first step and A from the second.
   assert sum(name.startswith('lora/') for name in names) == 2 * 7
-  # The optimizer holds moments of what is trained only.
+  # The optimizer has moments for trained parameters only.
   moments = {
     path_name(p) for p, _ in jax.tree_util.tree_leaves_with_path(opt_state)
   }
   assert not {name for name in moments if 'backbone' in name}
 
 
-def test_the_head_goes_first():
+def test_the_head_learns_first():
   params, _ = run_steps(NO_LORA, 2, 4)
   for before, after in ((0, 1), (1, 2)):
     names = moved(params[before], params[after])
@@ -109,10 +109,10 @@ UNTIED = dataclasses.replace(tiny_training.MODEL, tie_embeddings=False)
     (0.0, True, 'float32', False),
   ],
 )
-def test_an_output_embedding_that_is_not_read_stays(
+def test_an_unread_output_embedding_is_frozen(
   lm_weight, likelihood, param_dtype, stays
 ):
-  """Without moments and without decay."""
+  """It has neither moments nor decay."""
   model = dataclasses.replace(UNTIED, param_dtype=param_dtype)
   head, optimizer = HeadConfig(likelihood=likelihood), make_optimizer(OPTIM, 2)
   init = make_init(model, head, optimizer, lm_loss=lm_weight > 0)

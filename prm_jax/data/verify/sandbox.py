@@ -44,10 +44,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 from prm_jax.data.verify import sandbox_filter
 from prm_jax.data.verify.sandbox_cgroup import new_cgroup, ran_out_of_memory
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above
 from prm_jax.runtime.errors import UserError
 
 OUTCOMES = (
@@ -76,13 +78,16 @@ class Limits:
     output_bytes: length of standard output and standard error together.
   """
 
-  wall_seconds: float = 10.0
-  cpu_seconds: int = 10
-  memory_bytes: int = 512 << 20
-  disk_bytes: int = 16 << 20
-  processes: int = 16
-  files: int = 128
-  output_bytes: int = 64 << 10
+  wall_seconds: Annotated[float, above(0)] = 10.0
+  cpu_seconds: Annotated[int, above(0)] = 10
+  memory_bytes: Annotated[int, above(0)] = 512 << 20
+  disk_bytes: Annotated[int, above(0)] = 16 << 20
+  processes: Annotated[int, above(0)] = 16
+  files: Annotated[int, above(0)] = 128
+  output_bytes: Annotated[int, above(0)] = 64 << 10
+
+  def __post_init__(self) -> None:
+    checks.check(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,18 +1,18 @@
-"""A policy and a judge at any OpenAI-compatible server.
+"""Uses any OpenAI-compatible server as a policy and as a judge.
 
-    Request: problem and steps so far -> text -> Completion: whole steps
+    Request: problem and steps so far -> text -> Completion of whole steps
     Question -> text -> Reply
 
-Such a server knows no step ends, so here, and only here, text becomes steps:
-what stands between two separators is one. Where single steps are wanted the
-separator is what the server is to stop at.
+Servers return text, so this module, and no other, splits text into steps: a
+step is the text between two separators. If single steps are wanted, the server
+is asked to stop at the separator. `remote.py` sends the calls.
 """
 
 import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from prm_jax.inference.protocols import (
@@ -22,110 +22,25 @@ from prm_jax.inference.protocols import (
   Request,
   sample_seed,
 )
-from prm_jax.inference.server.remote import Server, ServerConfig
+from prm_jax.inference.server.config import EndpointConfig, ServerConfig
 from prm_jax.inference.server.replies import AMBIGUOUS, STOPPED, Answer, Call
 from prm_jax.inference.server.usage import Usage
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 
-APIS = ('chat', 'completions')
-# OpenAI's word, and those of servers that are compatible in all but this.
+# Finish reasons of a text that the model ended: OpenAI's, and other servers'.
 _FINISHED = (AMBIGUOUS, 'eos', 'eos_token', 'end')
-# After so many blank lines in a row a model gets no more stops. Blank is also
-# all that a chat's template leaves to write which cuts the last separator off.
+# After so many blank lines in a row a model gets no more stops. A chat template
+# that strips the last separator makes the model write a blank line, too.
 _BLANKS = 2
-# Tokens that show whether a text goes on: one may end what was to be two.
+# Tokens asked for to see whether a text continues; the first may be a blank.
 _PEEK = 2
-# A completion as it comes to be: it asks with calls until it is done.
+# The coroutine of one completion: it yields calls until it is done.
 _Writing = Generator[Call, Answer | None, Completion | None]
-# What `extra` may not say, as it is said elsewhere or breaks a promise.
-_OWN_FIELDS = ('messages', 'model', 'n', 'prompt', 'seed', 'stop', 'stream')
-_SYSTEM = (
-  'Solve the problem step by step, one step a line and no blank lines. The '
-  'last line is "#### " and then the final answer alone.'
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class EndpointConfig(ServerConfig):
-  """A model on a server, and how it is asked.
-
-  A chat gets `system`, `prompt` and the steps so far as an assistant's message.
-  Whether the model goes on with that message or begins a new one is up to the
-  server: llama.cpp goes on, `transformers serve` begins a new one, vLLM goes
-  on with `extra_after_steps={'continue_final_message': True,
-  'add_generation_prompt': False}`. A new one is no rollout of the steps, so a
-  chat with steps takes `continues` or `extra_after_steps`. The completions API
-  gets all as one text and goes on wherever it is.
-
-  Attributes:
-    api: chat or completions.
-    continues: the server of a chat goes on with the steps by itself.
-    system: said before everything else; '': nothing.
-    prompt: text with `{problem}` in it.
-    separator: what stands between steps, in prompts and in completions.
-    temperature: 0 is greedy.
-    top_p: 1 is all.
-    max_tokens: of one completion; 0 leaves it to the server, or to
-      `extra={'max_completion_tokens': 1024}`.
-    seed: of all samples; a server may ignore it.
-    send_seed: False for servers that refuse seeds.
-    extra: more fields of every request, such as {'top_k': 20}.
-    extra_after_steps: more fields of those that have steps already.
-  """
-
-  api: str = 'chat'
-  continues: bool = False
-  system: str = _SYSTEM
-  prompt: str = '{problem}'
-  separator: str = '\n'
-  temperature: float = 1.0
-  top_p: float = 1.0
-  max_tokens: int = 1024
-  seed: int = 0
-  send_seed: bool = True
-  extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  extra_after_steps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    if self.api not in APIS:
-      raise UserError(
-        f'endpoint.api={self.api!r}: expected one of {", ".join(APIS)}'
-      )
-    if '{problem}' not in self.prompt:
-      raise UserError(
-        f"endpoint.prompt={self.prompt!r}: expected '{{problem}}' in it"
-      )
-    if not self.separator:
-      raise UserError("endpoint.separator='': expected text, such as '\\n'")
-    for name, low, high in (
-      ('temperature', 0, 100),
-      ('top_p', 1e-6, 1),
-      ('max_tokens', 0, 10**7),
-    ):
-      if not low <= (value := getattr(self, name)) <= high:
-        raise UserError(f'endpoint.{name}={value}: expected {low} to {high}')
-    for name in ('extra', 'extra_after_steps'):
-      _check_extra(f'endpoint.{name}', getattr(self, name))
-
-
-def _check_extra(name: str, extra: Mapping[str, Any]) -> None:
-  try:
-    json.dumps(dict(extra))
-  except TypeError as error:
-    raise UserError(
-      f'{name}={extra}: expected JSON types only: {error}'
-    ) from error
-  for field in _OWN_FIELDS:
-    if field in extra:
-      raise UserError(
-        f'{name} has {field!r}, which is said otherwise; take it out'
-      )
 
 
 class Endpoint:
-  """A Policy and a Judge (`protocols.py`) at a server."""
+  """Is a `protocols.Policy` and a `protocols.Judge` at a server."""
 
   counts_flops = False
 
@@ -135,20 +50,28 @@ class Endpoint:
     cache: str | paths.Path | None = None,
     log: pathlib.Path | None = None,
   ) -> None:
-    """Sends nothing yet.
+    """Opens the cache; sends nothing yet.
 
     Args:
+      config: the server, and how it is asked.
       cache: folder on a disk where answers are kept; processes, jobs and
-        servers may share it. None: none are kept.
-      log: file that usage is added to, see `usage.py`.
+        servers may share it. None keeps no answers.
+      log: file to which usage is added, see `usage.py`.
 
     Raises:
-      UserError: no openai package, no key, or a folder that cannot be made.
+      UserError: a package or the key is missing, or the cache cannot be opened.
     """
     if cache is not None:
       paths.check_local(cache, 'the cache of replies')
       cache = pathlib.Path(cache)
     self._config = config
+    try:
+      from prm_jax.inference.server.remote import Server  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+      raise UserError(
+        f'endpoint.base_url={config.base_url!r}: servers need the package '
+        f"{error.name}: pip install 'openai>=3' 'diskcache>=5.6'"
+      ) from error
     self._server = Server(config, cache, log)
     limits = {field.name for field in dataclasses.fields(ServerConfig)}
     asked = {
@@ -158,25 +81,25 @@ class Endpoint:
     }
     text = json.dumps(asked, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    # Servers move between hosts; the model and how it is asked stay.
+    # The name does not depend on where the server is and on its limits.
     self.name = f'{config.model} {config.api} {digest}'
 
   @property
   def usage(self) -> Usage:
-    """Calls, tokens and failures of this process so far."""
+    """Returns calls, tokens and failures of this process so far."""
     return self._server.usage
 
   @property
-  def _goes_on(self) -> bool:
-    """Whether the server goes on with what it is sent."""
+  def _continues(self) -> bool:
+    """Returns whether the server continues the text that it is sent."""
     config = self._config
     return bool(
       config.api != 'chat' or config.continues or config.extra_after_steps
     )
 
   def check_goes_on(self) -> None:
-    """Raises UserError where the server may begin anew after some steps."""
-    if not self._goes_on:
+    """Raises UserError if the server may begin a new text after some steps."""
+    if not self._continues:
       raise UserError(
         "endpoint.api='chat' may begin anew after the steps of a chain: set "
         'endpoint.api=completions, endpoint.continues=True (llama.cpp) or '
@@ -187,20 +110,19 @@ class Endpoint:
   def complete(
     self, requests: Sequence[Request]
   ) -> list[list[Completion | None]]:
-    """As in `Policy.complete`; all samples of all requests side by side.
+    """Returns completions as `Policy.complete` does, without log-probabilities.
 
-    Log-probabilities are NaN. All tokens that are billed are counted, those
-    that are cut off included: a server that does not stop where it is told
-    writes to the end of the chain for every step.
+    All billed tokens are counted, including those that are cut off: a server
+    that ignores the stop writes to the end of the chain for every step.
 
     Raises:
-      UserError: the server refuses every request, or fails again and again; or
-        it may begin anew where it is to go on with steps.
+      UserError: the server refuses every request or fails again and again, or
+        it may begin a new text where it should continue steps.
     """
     if any(request.steps for request in requests):
       self.check_goes_on()
     written = iter(
-      self._together(
+      self._run_together(
         [
           self._write(request, sample)
           for request in requests
@@ -212,8 +134,10 @@ class Endpoint:
       [next(written) for _ in range(request.samples)] for request in requests
     ]
 
-  def _together(self, writings: Sequence[_Writing]) -> list[Completion | None]:
-    """What they come to; what they ask at the same time is sent together."""
+  def _run_together(
+    self, writings: Sequence[_Writing]
+  ) -> list[Completion | None]:
+    """Runs coroutines; calls of all that wait are sent at the same time."""
     done: list[Completion | None] = [None] * len(writings)
     calls = {i: next(writing) for i, writing in enumerate(writings)}
     while calls:
@@ -227,18 +151,18 @@ class Endpoint:
     return done
 
   def _write(self, request: Request, sample: int) -> _Writing:
-    """One completion: a call for a chain, a call or two for each step.
+    """Writes one completion with one call, or with one or two for each step.
 
-    A text that was to stop at the separator may have ended there, or with the
-    chain. vLLM, SGLang and TGI say which (`replies.read_answer`), and servers
-    that leave the separator in show it. Of others two more tokens are asked
-    for, without a stop: where none come, the chain has ended.
+    A text that was asked to stop at the separator ended either there or at the
+    chain's end. vLLM, SGLang and TGI say which (see `replies.read_answer`), and
+    some servers leave the separator in the text. Others are asked for two more
+    tokens without a stop: if they write none, the chain has ended.
     """
     config, separator = self._config, self._config.separator
-    stops = request.max_steps and config.send_stop and self._goes_on
+    stops = request.max_steps and config.send_stop and self._continues
     limit = 'max_completion_tokens'
     limit = limit if limit in config.extra else 'max_tokens'
-    text = ''  # after the request's steps, with separators
+    text = ''  # written after the request's steps, with separators
     tokens = prompt_tokens = steps_before = blanks = 0
 
     def call(most: int, **more: Any) -> Call:
@@ -281,28 +205,19 @@ class Endpoint:
         return Completion(steps, finished, tokens, prompt_tokens, float('nan'))
 
   def ask(self, questions: Sequence[Question]) -> list[list[Reply | None]]:
-    """As in `Judge.ask`: questions are sent alone, without `system`."""
-    openings = (self._asked(question.text) for question in questions)
-    return [
-      [
-        answer and Reply(answer.text, answer.tokens, answer.prompt_tokens)
-        for answer in samples
-      ]
-      for samples in self._ask_all(questions, openings)
-    ]
-
-  def _ask_all(
-    self,
-    asked: Sequence[Request] | Sequence[Question],
-    openings: Iterable[dict[str, Any]],
-  ) -> list[list[Answer | None]]:
+    """Returns replies as `Judge.ask` does; questions go without `system`."""
     calls = [
-      self._call(opening, item.key, sample, self._config.max_tokens)
-      for item, opening in zip(asked, openings, strict=True)
-      for sample in range(item.first, item.first + item.samples)
+      self._call(
+        self._question(it.text), it.key, sample, self._config.max_tokens
+      )
+      for it in questions
+      for sample in range(it.first, it.first + it.samples)
     ]
-    answers = iter(self._server.answers(calls))
-    return [[next(answers) for _ in range(item.samples)] for item in asked]
+    replies = (
+      answer and Reply(answer.text, answer.tokens, answer.prompt_tokens)
+      for answer in self._server.answers(calls)
+    )
+    return [[next(replies) for _ in range(it.samples)] for it in questions]
 
   def _call(
     self, opening: dict[str, Any], key: str, sample: int, most: int
@@ -319,17 +234,18 @@ class Endpoint:
     if most:
       body['max_tokens'] = most
     if config.send_seed:
-      # 31 bits are what every server takes.
+      # Every server takes seeds of 31 bits.
       body['seed'] = sample_seed(config.seed, key, sample) >> 33
     return Call(config.api, body, f'{config.seed}/{sample}/{key}')
 
-  def _asked(self, text: str) -> dict[str, Any]:
+  def _question(self, text: str) -> dict[str, Any]:
+    """Returns the fields of a request that ask a question."""
     if self._config.api == 'completions':
       return {'prompt': text}
     return {'messages': [{'role': 'user', 'content': text}]}
 
   def _opening(self, request: Request, text: str) -> dict[str, Any]:
-    """What the model reads before it goes on; it wrote the text itself."""
+    """Returns the fields of a request for what follows the steps and text."""
     config = self._config
     prompt = config.prompt.replace('{problem}', request.problem)
     written = ''.join(step + config.separator for step in request.steps)
@@ -339,17 +255,19 @@ class Endpoint:
       system = f'{config.system}\n\n' if config.system else ''
       text = f'{system}{prompt}{config.separator}{written}'
       return {'prompt': text, **extra}
-    said = (('system', config.system), ('user', prompt), ('assistant', written))
-    messages = [{'role': role, 'content': text} for role, text in said if text]
+    said = {'system': config.system, 'user': prompt, 'assistant': written}
+    messages = [
+      {'role': role, 'content': text} for role, text in said.items() if text
+    ]
     return {'messages': messages, **extra}
 
 
 def _end_of(answer: Answer, separator: str) -> str:
-  """What a text ends with that was to stop at the separator.
+  """Returns what ends a text that was asked to stop at the separator.
 
   Returns:
-    'step', 'step or chain' where the server does not say, or 'text': the chain
-    ended, a limit cut it off, or the server did not stop.
+    'step'; 'step or chain' if the server does not tell; or 'text' if the chain
+    ended, a limit cut it off, or the server ignored the stop.
   """
   _, found, rest = answer.text.partition(separator)
   if answer.finish == STOPPED:
@@ -364,16 +282,18 @@ def _end_of(answer: Answer, separator: str) -> str:
 def split_steps(
   text: str, separator: str, finished: bool, max_steps: int = 0
 ) -> tuple[tuple[str, ...], bool]:
-  """Whole steps of a completion, and whether the chain ends with them.
+  """Splits a completion into whole steps.
 
   Args:
-    finished: whether the model ended the text; else what follows the last
-      separator was cut off, and is dropped.
-    max_steps: at most as many are kept; 0: all.
+    text: the completion.
+    separator: text between steps.
+    finished: whether the model ended the text; if not, what follows the last
+      separator was cut off and is dropped.
+    max_steps: most steps to keep; 0 keeps all.
 
   Returns:
-    Steps without blanks around them, none of them blank, and whether both the
-    text was finished and none was left out.
+    Steps without blanks around them, none of them blank, and whether the text
+    was finished and no step was left out.
   """
   pieces = [piece.strip() for piece in text.split(separator)]
   if not finished:

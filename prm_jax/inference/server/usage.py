@@ -1,8 +1,10 @@
-"""What was asked of a server and what came of it, on disk as it happens.
+"""Counts calls to a server and their tokens, in memory and on disk.
 
-`remote.py` writes it down call by call, so that a ledger says what was paid
-whatever became of the processes that paid: answers on disk are not paid twice,
-attempts that failed and answers that no item got to use are not forgotten.
+    remote.py -> UsageLog, a line for each call -> read -> the job's ledger
+
+The log is written call by call, so that the ledger knows what was paid even if
+processes were killed. It includes attempts that failed and answers that no item
+used.
 """
 
 import collections
@@ -15,18 +17,18 @@ from typing import Any
 
 @dataclasses.dataclass
 class Usage:
-  """Calls to a server.
+  """Counts calls to a server.
 
   Attributes:
-    calls: requests sent, those that failed included.
-    cached: answers for nothing: those on disk, and those of equal calls.
+    calls: requests sent, including those that failed.
+    cached: answers that cost nothing: from disk, or shared by equal calls.
     corrupt: entries on disk that could not be read and were asked for again.
-    tokens: written, in the answers fetched.
-    prompt_tokens: read, likewise.
-    uncounted: answers fetched that came without a count of their tokens.
+    tokens: tokens written, in the answers fetched.
+    prompt_tokens: tokens read, in the answers fetched.
+    uncounted: answers fetched that did not tell their tokens.
     retried: attempts that failed and were followed by another, by reason.
     failed: calls given up, by reason.
-    said: the server's words for the first that it refused, by reason.
+    said: the server's message at the first refusal, by reason.
   """
 
   calls: int = 0
@@ -40,7 +42,7 @@ class Usage:
   said: dict[str, str] = dataclasses.field(default_factory=dict)
 
   def plus(self, more: Mapping[str, Any]) -> 'Usage':
-    """The sum with some of the same fields."""
+    """Returns the sum with `more`, which may have only some of the fields."""
     total = dataclasses.asdict(self)
     for name, value in more.items():
       if name == 'said':
@@ -55,14 +57,14 @@ class Usage:
 
 
 class UsageLog:
-  """A process's usage so far, and a line for each call on disk.
+  """Counts the usage of a process, and logs each call to a file.
 
   Attributes:
-    total: of this process.
+    total: usage of this process.
   """
 
   def __init__(self, path: pathlib.Path | None = None) -> None:
-    """Goes on with the file, if one is named; half a line at its end is cut."""
+    """Continues the file, if one is given; cuts off half a line at its end."""
     self.total = Usage()
     self._path = path
     if path is not None:
@@ -72,7 +74,7 @@ class UsageLog:
         file.truncate(len(_whole_lines(path)))
 
   def add(self, usage: Usage) -> None:
-    """Counts a call, or what was found on disk."""
+    """Counts a call, or answers found on disk."""
     empty = dataclasses.asdict(Usage())
     counted = {
       name: value
@@ -88,13 +90,13 @@ class UsageLog:
 
 
 def _whole_lines(path: pathlib.Path) -> bytes:
-  """What stands before the line that a killed process was writing."""
+  """Returns the file up to a line that a killed process left unfinished."""
   read = path.read_bytes()
   return read[: read.rfind(b'\n') + 1]
 
 
 def read(folder: pathlib.Path) -> Usage:
-  """The sum of all that the processes of a job have written to a folder."""
+  """Returns the sum of what all processes of a job logged in a folder."""
   total = Usage()
   for path in sorted(folder.glob('*.jsonl')):
     for line in _whole_lines(path).splitlines():

@@ -11,6 +11,9 @@ from typing import Any
 
 import ml_collections
 
+from prm_jax.jobs.settings.items import LabelSettings, SampleSettings
+from prm_jax.jobs.settings.rl import RlSettings
+from prm_jax.jobs.settings.search import SearchSettings
 from prm_jax.jobs.settings.shared import JobSettings
 from prm_jax.jobs.settings.training import PolicySettings, PrmSettings
 from prm_jax.runtime import checks
@@ -18,6 +21,10 @@ from prm_jax.runtime import checks
 TASKS: dict[str, type[JobSettings]] = {
   'prm': PrmSettings,
   'policy': PolicySettings,
+  'rl': RlSettings,
+  'label': LabelSettings,
+  'sample': SampleSettings,
+  'search': SearchSettings,
 }
 
 

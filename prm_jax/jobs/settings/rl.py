@@ -1,279 +1,377 @@
-"""From an RL job's config to frozen values, its problems and its first policy.
+"""Settings of the RL job: a policy that learns from per-step rewards.
 
-What stands here runs before anything is trained or written.
+What stands here runs before anything is read, sampled or written. The sections
+`reward`, `advantage`, `loss` and `train` are dataclasses of prm_jax/rl/.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Annotated
 
-from jax.sharding import Mesh
-
-from prm_jax.data import problems as problems_lib
-from prm_jax.inference import loading
-from prm_jax.inference.loading import ModelDescription
+from prm_jax.data.config import ProblemsConfig
+from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
 from prm_jax.inference.sampler import SamplingConfig
-from prm_jax.jobs import step_scorers
+from prm_jax.jobs.settings.shared import (
+  JobSettings,
+  MeshConfig,
+  MetricsConfig,
+)
+from prm_jax.jobs.settings.training import AotConfig
 from prm_jax.models import LoraConfig
-from prm_jax.models.config import DTYPES
+from prm_jax.models.config import DTYPES, REMAT_POLICIES
 from prm_jax.rl.credit import AdvantageConfig
-from prm_jax.rl.implicit import FORMS as FORMS_OF_IMPLICIT
-from prm_jax.rl.implicit import ImplicitConfig
-from prm_jax.rl.loop import LoopConfig
+from prm_jax.rl.implicit import REWARD_FORMS as IMPLICIT_FORMS
 from prm_jax.rl.objective import PolicyLossConfig
 from prm_jax.rl.rewards import TELESCOPING, RewardConfig
-from prm_jax.runtime import paths
-from prm_jax.runtime.errors import UserError
+from prm_jax.rl.schedule import RlLoopConfig
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import (
+  Fault,
+  Rule,
+  above,
+  at_least,
+  each,
+  one_of,
+)
 from prm_jax.training.optim import OptimConfig
 
-BEST_METRIC = 'eval/accuracy'
-IMPLICIT = 'implicit'  # a kind of PRM that only this job has
-SECTIONS = (
-  'policy',
-  'model',
-  'lora',
-  'sampling',
-  'prm',
-  'reference',
-  'reward',
-  'advantage',
-  'loss',
-  'optim',
-  'train',
-  'problems',
-  'held_out',
-  'test',
-  'evaluation',
-  'alarm',
-)
+# Where the PRM comes from: the workdir of a run or a published model, exact
+# labels of the arithmetic domain, a policy that becomes an implicit PRM.
+PRM_KINDS = ('workdir', 'exact', 'implicit', 'none')
+SUM_ALONE = 'only the sum of such rewards means something; expected'
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyStartConfig:
+  """Where the policy that is to be improved comes from.
+
+  Attributes:
+    workdir: of configs/policy_math.py, or of an earlier RL job.
+  """
+
+  workdir: str = ''
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class RlAotConfig(AotConfig):
+  """What prm_jax.aot compiles for.
+
+  Without policy.workdir it compiles for the policy that is described here, and
+  without prm.path for a PRM of the same size.
+
+  Attributes:
+    max_length: tokens of that policy's longest chain.
+  """
+
+  max_length: Annotated[int, at_least(1)] = 512
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputeConfig:
+  """How the policy is computed; '' and -1 leave a value as it was trained.
+
+  Attributes:
+    remat: which activations are computed again in the backward pass.
+    scan_unroll: layers that are unrolled in the scan over layers.
+  """
+
+  dtype: Annotated[str, one_of('', *DTYPES)] = ''
+  param_dtype: Annotated[str, one_of('', *DTYPES)] = ''
+  remat: Annotated[str, one_of('', *REMAT_POLICIES)] = ''
+  scan_unroll: Annotated[
+    int,
+    Rule(
+      lambda value: value == -1 or value >= 1,
+      'expected >= 1, or -1 for the number that it was trained with',
+    ),
+  ] = -1
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+  def given(self) -> dict[str, int | str]:
+    """Returns the values that are set, by their names."""
+    values = dataclasses.asdict(self).items()
+    return {name: value for name, value in values if value not in ('', -1)}
+
+
+@dataclasses.dataclass(frozen=True)
+class RlSamplingConfig:
+  """How chains are sampled.
+
+  There are no filters such as top_p: the loss is about the policy as it is.
+
+  Attributes:
+    slots: chains that are written at the same time.
+    max_tokens: the longest completion.
+    devices: takes so many devices from training, to sample and score beside it;
+      0 does both on the same devices.
+  """
+
+  slots: Annotated[int, at_least(1)] = 64
+  max_tokens: Annotated[int, at_least(1)] = 256
+  devices: Annotated[int, at_least(0)] = 0
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+  @property
+  def sampler(self) -> SamplingConfig:
+    """The config of the sampler itself."""
+    return SamplingConfig(slots=self.slots, max_tokens=self.max_tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class OnlineConfig:
+  """How an implicit PRM learns; the rest of its optimizer is the policy's.
+
+  Attributes:
+    on: whether it learns from the outcomes of every batch, before it scores it.
+    lr: its peak learning rate.
+  """
+
+  on: bool = True
+  lr: Annotated[float, above(0)] = 1e-4
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class RlPrmConfig:
+  """Where step scores come from.
+
+  Attributes:
+    kind: 'workdir' is a PRM, trained here or published; 'exact' are labels of
+      the arithmetic domain; 'implicit' is a policy's log-ratio to the first
+      policy; 'none' gives no scores.
+    path: of 'workdir': the workdir, a folder or hf://owner/name. Of 'implicit':
+      the workdir of the policy that it starts as, '' for the one to be
+      improved.
+    style: of a published PRM that does not tell.
+    dtype: what it is kept and computed in; '' is as it was trained.
+    exact: 'steps' is whether a step is right, 'value' the probability that the
+      domain's solver ends right from there.
+    beta: of 'implicit': the reward is beta * log(PRM / first policy).
+  """
+
+  kind: Annotated[str, one_of(*PRM_KINDS)] = 'workdir'
+  path: str = ''
+  style: str = ''
+  dtype: Annotated[str, one_of('', *DTYPES)] = ''
+  exact: Annotated[str, one_of(*EXACT_KINDS)] = 'steps'
+  beta: Annotated[float, above(0)] = 0.05
+  online: OnlineConfig = OnlineConfig()
+
+  def __post_init__(self) -> None:
+    checks.check(self)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReferenceConfig:
-  """How the first policy is kept, where the job compares with it.
+  """How the first policy is kept, where something is compared with it.
 
   Attributes:
-    param_dtype: of its parameters; '': as they were trained.
-    offload: whether they wait in the host's memory, see `views.Reference`.
+    param_dtype: of its parameters; '' is as they were trained.
+    offload: keeps them in the host's memory, see `views.Reference`.
   """
 
-  param_dtype: str = ''
+  param_dtype: Annotated[str, one_of('', *DTYPES)] = ''
   offload: bool = False
 
   def __post_init__(self) -> None:
-    check_dtype('reference.param_dtype', self.param_dtype)
+    checks.check(self)
 
 
-class Settings(NamedTuple):
-  """The frozen values that a ConfigDict describes.
+@dataclasses.dataclass(frozen=True)
+class HeldOutConfig:
+  """Problems that the policy is watched on while it learns.
 
   Attributes:
-    implicit: None where the PRM is of another kind.
+    path: a file below problems.root; '' takes the dev problems of the
+      arithmetic domain, or the end of the training file.
+    problems: how many.
+    samples: chains of each, at every look.
   """
 
-  loop: LoopConfig
-  reward: RewardConfig
-  kl_in_reward: float
-  advantage: AdvantageConfig
-  loss: PolicyLossConfig
-  optim: OptimConfig
-  sampling: SamplingConfig
-  lora: LoraConfig
-  reference: ReferenceConfig
-  implicit: ImplicitConfig | None
+  path: str = ''
+  problems: Annotated[int, at_least(2)] = 64
+  samples: Annotated[int, at_least(1)] = 4
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class FinalTestConfig:
+  """Problems that the policy is tested on before and after.
+
+  Attributes:
+    path: a file below problems.root; not read for the arithmetic domain.
+    problems: how many; 0 takes all.
+    samples: chains of each.
+  """
+
+  path: str = 'gsm8k/test.jsonl'
+  problems: Annotated[int, at_least(0)] = 0
+  samples: Annotated[int, at_least(1)] = 16
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class RlEvaluation:
+  """How the test is evaluated.
+
+  Attributes:
+    ns: numbers of samples, ascending, at which pass and majority are shown.
+    resamples: bootstrap samples of every interval.
+  """
+
+  ns: Annotated[tuple[int, ...], each(at_least(1))] = (1, 2, 4, 8, 16)
+  resamples: Annotated[int, at_least(1)] = 2000
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+    checks.check_ascending('ns', self.ns)
+
+
+@dataclasses.dataclass(frozen=True)
+class AlarmConfig:
+  """What happens when the reward is hacked.
+
+  Attributes:
+    stop: ends the run there.
+  """
+
+  stop: bool = False
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class RlSettings(JobSettings):
+  """Settings of configs/rl_math.py.
+
+  Attributes:
+    policy: the policy that is to be improved.
+    model: how it is computed.
+  """
+
+  mesh: MeshConfig = MeshConfig()
+  policy: PolicyStartConfig = PolicyStartConfig()
+  aot: RlAotConfig = RlAotConfig()
+  model: ComputeConfig = ComputeConfig()
+  lora: LoraConfig = LoraConfig()
+  sampling: RlSamplingConfig = RlSamplingConfig()
+  prm: RlPrmConfig = RlPrmConfig()
+  reference: ReferenceConfig = ReferenceConfig()
+  reward: RewardConfig = RewardConfig()
+  advantage: AdvantageConfig = AdvantageConfig()
+  loss: PolicyLossConfig = PolicyLossConfig()
+  optim: OptimConfig = OptimConfig()
+  train: RlLoopConfig = RlLoopConfig()
+  problems: ProblemsConfig = ProblemsConfig()
+  held_out: HeldOutConfig = HeldOutConfig()
+  test: FinalTestConfig = FinalTestConfig()
+  evaluation: RlEvaluation = RlEvaluation()
+  alarm: AlarmConfig = AlarmConfig()
+  metrics: MetricsConfig = MetricsConfig()
+
+  @property
+  def has_implicit_prm(self) -> bool:
+    """Whether the PRM is implicit."""
+    return self.prm.kind == 'implicit'
 
   @property
   def reads_reference(self) -> bool:
     """Whether something is compared with the first policy."""
-    kl_weight = self.loss.kl_weight or self.kl_in_reward
-    return bool(kl_weight or self.implicit)
+    kl_weight = self.loss.kl_weight or self.reward.kl_weight
+    return bool(kl_weight or self.has_implicit_prm)
 
-
-def check_dtype(name: str, dtype: str) -> None:
-  """Raises UserError unless it is empty or a dtype of models."""
-  if dtype not in ('', *DTYPES):
-    raise UserError(f'{name}={dtype!r}: expected one of {DTYPES}')
-
-
-def settings_of(config: Mapping[str, Any]) -> Settings:
-  """Checks a config: every fault that can be seen without data is seen here."""
-  for name in SECTIONS:
-    if name not in config:
-      raise UserError(
-        f"config.task='rl' reads config.{name}, which this file does not have: "
-        'configs/rl_math.py trains policies with rewards'
+  def check_together(self) -> None:
+    faults = [*self._reward_faults(), *self._credit_faults()]
+    if self.has_implicit_prm:
+      faults += self._implicit_faults()
+    if self.evaluation.ns[-1] > self.test.samples:
+      faults.append(
+        Fault(
+          'evaluation.ns',
+          self.evaluation.ns,
+          f'expected at most test.samples={self.test.samples}',
+        )
       )
-  reward = dict(config['reward'])
-  kl_in_reward = reward.pop('kl_weight')
-  sampling = dict(config['sampling'])
-  apart = sampling.pop('devices')
-  settings = Settings(
-    loop=LoopConfig(**config['train']),
-    reward=RewardConfig(**reward),
-    kl_in_reward=kl_in_reward,
-    advantage=AdvantageConfig(**config['advantage']),
-    loss=PolicyLossConfig(
-      **config['loss'], max_tokens=config['sampling']['max_tokens']
-    ),
-    optim=OptimConfig(**config['optim']),
-    # As the policy is: a filter would hide what the loss is about.
-    sampling=SamplingConfig(**sampling),
-    lora=LoraConfig(**config['lora']),
-    reference=ReferenceConfig(**config['reference']),
-    implicit=_implicit_of(config),
-  )
-  problems_lib.check(config['problems'] | {'split': 'train'})
-  step_scorers.check(config['prm'], IMPLICIT)
-  check_dtype('prm.dtype', config['prm']['dtype'])
-  _check_credit(settings)
-  if apart < 0:
-    raise UserError(f'sampling.devices={apart}: expected >= 0 (0: none apart)')
-  if kl_in_reward < 0:
-    raise UserError(f'reward.kl_weight={kl_in_reward}: expected >= 0')
-  if settings.reward.form != 'outcome' and config['prm']['kind'] == 'none':
-    raise UserError(
-      f'reward.form={settings.reward.form!r} wants step scores, and '
-      "prm.kind='none' gives none; take the variant outcome, or a PRM"
-    )
-  for name, least in (('held_out', 2), ('test', 0)):
-    if config[name]['problems'] < least or config[name]['samples'] < 1:
-      raise UserError(f'{name}: expected problems >= {least} and samples >= 1')
-  ns = tuple(config['evaluation']['ns'])
-  ascending = all(a < b for a, b in itertools.pairwise((0, *ns)))
-  if not ns or not ascending or ns[-1] > config['test']['samples']:
-    raise UserError(
-      f'evaluation.ns={ns}: expected ascending numbers from 1 up to '
-      f'test.samples={config["test"]["samples"]}'
-    )
-  return settings
+    if faults:
+      raise checks.Faults(faults)
 
-
-def _check_credit(settings: Settings) -> None:
-  """Raises UserError for rewards and estimators that do not go together."""
-  form, config = settings.reward.form, settings.advantage
-  if form in TELESCOPING and settings.reward.normalise != 'none':
-    raise UserError(
-      f'reward.form={form!r} with reward.normalise='
-      f'{settings.reward.normalise!r}: what such a reward means is its sum; '
-      'set reward.normalise to none'
-    )
-  if config.estimator == 'gae':
-    if form in TELESCOPING and config.discount != 1:
-      raise UserError(
-        f'reward.form={form!r} with advantage.discount={config.discount}: what '
-        'such a reward means is its sum; set advantage.discount to 1'
+  def _reward_faults(self) -> Iterator[Fault]:
+    """Yields what is wrong with the form of reward alone."""
+    form, normalise = self.reward.form, self.reward.normalise
+    if form != 'outcome' and self.prm.kind == 'none':
+      yield Fault(
+        'reward.form',
+        form,
+        "needs step scores, and prm.kind='none' gives none; take the variant "
+        'outcome, or a PRM',
       )
-    return
-  if form in TELESCOPING and config.process != 'to_go':
-    raise UserError(
-      f'reward.form={form!r} with advantage.process={config.process!r}: what '
-      'such a reward means is its sum from a step on; set advantage.process to '
-      'to_go, or advantage.estimator to gae'
-    )
-  if settings.loop.samples < 2:
-    raise UserError(
-      f'train.samples=1 with advantage.estimator={config.estimator!r}: a chain '
-      'is compared with others of its problem; sample 2 or more, or set '
-      'advantage.estimator to gae'
-    )
+    if form in TELESCOPING and normalise != 'none':
+      yield Fault(
+        'reward.normalise',
+        normalise,
+        f"with reward.form={form!r} {SUM_ALONE} 'none'",
+      )
 
+  def _credit_faults(self) -> Iterator[Fault]:
+    """Yields rewards and estimators that do not go together."""
+    form, advantage = self.reward.form, self.advantage
+    with_form = f'with reward.form={form!r} {SUM_ALONE}'
+    if advantage.estimator == 'gae':
+      if form in TELESCOPING and advantage.discount != 1:
+        yield Fault('advantage.discount', advantage.discount, f'{with_form} 1')
+      return
+    if form in TELESCOPING and advantage.process != 'to_go':
+      yield Fault(
+        'advantage.process',
+        advantage.process,
+        f"{with_form} 'to_go', or advantage.estimator='gae'",
+      )
+    if self.train.samples < 2:
+      yield Fault(
+        'train.samples',
+        self.train.samples,
+        f'advantage.estimator={advantage.estimator!r} compares a chain with '
+        "others of its problem; expected >= 2, or advantage.estimator='gae'",
+      )
 
-def _implicit_of(config: Mapping[str, Any]) -> ImplicitConfig | None:
-  prm = config['prm']
-  if prm['kind'] != IMPLICIT:
-    return None
-  form = config['reward']['form']
-  if form not in FORMS_OF_IMPLICIT:
-    raise UserError(
-      f'reward.form={form!r} is made of probabilities, and what '
-      f'prm.kind={IMPLICIT!r} gives are rewards; expected one of '
-      f'{", ".join(FORMS_OF_IMPLICIT)}'
-    )
-  if centre := config['reward']['centre']:
-    raise UserError(
-      f'reward.centre={centre} with prm.kind={IMPLICIT!r}: a log-ratio that is '
-      'worth nothing is 0; set it to 0.0, as the variant prime does'
-    )
-  online = prm['online']
-  if not online['on'] and not prm['path']:
-    raise UserError(
-      'prm.online.on=False and no prm.path: a PRM that stays the first policy '
-      'rewards nothing; let it learn, or name the --workdir of another policy'
-    )
-  return ImplicitConfig(prm['beta'], online['on'], online['lr'])
-
-
-class Start(NamedTuple):
-  """A policy that there is: the one to be improved, or an implicit PRM's first.
-
-  Attributes:
-    folder: of its run.
-    was, described: how it was trained, and how it is from now on.
-    step: of its checkpoint.
-  """
-
-  folder: paths.Path
-  was: ModelDescription
-  described: ModelDescription
-  step: int
-
-  @property
-  def name(self) -> str:
-    return loading.run_name(self.folder, self.step)
-
-  def load(self, mesh: Mesh, param_dtype: str = '') -> Any:
-    """Its backbone, adapters merged, on the mesh.
-
-    Args:
-      param_dtype: that it is read in; '': as it was trained.
-    """
-    was = self.was
-    if param_dtype:
-      was = was.with_model(param_dtype=param_dtype)
-    params, _, _ = loading.open_checkpoint(
-      self.folder, was, self.step, mesh=mesh
-    )
-    return params['backbone']
-
-
-def computed(config: Mapping[str, Any]) -> dict[str, Any]:
-  """What a config says of how a policy is computed, beside how it was."""
-  said = config['model'].items()
-  return {name: value for name, value in said if value not in ('', -1)}
-
-
-def open_start(
-  name: str, config: Mapping[str, Any], settings: Settings
-) -> Start:
-  """Reads what kind of policy it is; its parameters are read by `load`.
-
-  Args:
-    name: its workdir.
-
-  Raises:
-    UserError: it is none.
-  """
-  if not name:
-    raise UserError(
-      'policy.workdir is empty; name the --workdir of a trained policy '
-      '(configs/policy_math.py)'
-    )
-  folder = paths.open_path(name).expanduser()
-  if not (folder / 'model.json').is_file():
-    raise UserError(
-      f'{folder} holds no model.json of a training run; name the workdir of a '
-      'policy, as configs/policy_math.py trains one'
-    )
-  was = loading.read_description(folder)
-  if was.head is not None or was.format.end is None:
-    raise UserError(
-      f'{folder} holds a reward model, which writes nothing; name the workdir '
-      'of a policy'
-    )
-  described = dataclasses.replace(
-    was.with_model(**computed(config)),
-    lora=settings.lora,
-    best_metric=BEST_METRIC,
-  )
-  return Start(folder, was, described, loading.best_step(folder, was))
+  def _implicit_faults(self) -> Iterator[Fault]:
+    """Yields what does not go with an implicit PRM."""
+    reward, prm = self.reward, self.prm
+    if reward.form not in IMPLICIT_FORMS:
+      yield Fault(
+        'reward.form',
+        reward.form,
+        "takes probabilities, and prm.kind='implicit' gives rewards; expected "
+        f'one of {", ".join(IMPLICIT_FORMS)}',
+      )
+    if reward.centre:
+      yield Fault(
+        'reward.centre',
+        reward.centre,
+        "with prm.kind='implicit' a step that is worth nothing has the "
+        'log-ratio 0; expected 0.0, as in the variant prime',
+      )
+    if not prm.online.on and not prm.path:
+      yield Fault(
+        'prm.online.on',
+        False,
+        'a PRM that stays the first policy rewards nothing; expected True, or '
+        'the workdir of another policy in prm.path',
+      )

@@ -56,7 +56,7 @@ class _Fields:
   def __init__(self, path: pathlib.Path, values: dict[str, Any]) -> None:
     self.path, self.values = path, values
 
-  def refuse(self, key: str, value: Any, supported: str) -> UserError:
+  def unsupported(self, key: str, value: Any, supported: str) -> UserError:
     return UserError(
       f'{self.path}: {key}={value!r} is not what this project computes; '
       f'supported: {supported}'
@@ -73,19 +73,19 @@ class _Fields:
     right = isinstance(value, kinds) and not isinstance(value, bool)
     if not right or not 0 < value <= LARGEST:
       what = 'a positive integer' if kind is int else 'a positive number'
-      raise self.refuse(key, value, what)
+      raise self.unsupported(key, value, what)
     return kind(value)
 
   def flag(self, key: str, default: bool) -> bool:
     value = self.values.get(key, default)
     if not isinstance(value, bool):
-      raise self.refuse(key, value, 'true or false')
+      raise self.unsupported(key, value, 'true or false')
     return value
 
   def expect(self, key: str, only: Any) -> None:
     value = self.values.get(key)
     if value is not None and value != only:
-      raise self.refuse(key, value, f'{only!r}')
+      raise self.unsupported(key, value, f'{only!r}')
 
 
 def read_architecture(
@@ -113,7 +113,7 @@ def read_architecture(
   fields = _Fields(path, read_json(path))
   family = fields.values.get('model_type')
   if not isinstance(family, str) or family not in FAMILIES:
-    raise fields.refuse('model_type', family, ', '.join(FAMILIES))
+    raise fields.unsupported('model_type', family, ', '.join(FAMILIES))
   for key, only in FIXED.items():
     fields.expect(key, only)
   d_model = fields.number('hidden_size')
@@ -124,19 +124,19 @@ def read_architecture(
     'num_key_value_heads', heads if family == 'llama' else None
   )
   if heads % kv_heads:
-    raise fields.refuse(
+    raise fields.unsupported(
       'num_key_value_heads', kv_heads, f'a divisor of {heads} attention heads'
     )
   if fields.values.get('head_dim') is None and family != 'qwen3':
     if d_model % heads:
-      raise fields.refuse(
+      raise fields.unsupported(
         'hidden_size', d_model, f'a multiple of {heads} attention heads'
       )
     head_dim = d_model // heads
   else:
     head_dim = fields.number('head_dim', 128)  # Qwen3's default
   if head_dim % 2:
-    raise fields.refuse('head_dim', head_dim, 'an even number')
+    raise fields.unsupported('head_dim', head_dim, 'an even number')
   theta, scaling = _rope(fields)
   config = TransformerConfig(
     vocab_size=fields.number('vocab_size'),
@@ -164,7 +164,7 @@ def _has_head(fields: _Fields) -> bool:
   if names is None:
     return False
   if not isinstance(names, list) or len(names) != 1:
-    raise fields.refuse('architectures', names, 'a list of one name')
+    raise fields.unsupported('architectures', names, 'a list of one name')
   return str(names[0]).endswith(HEADED)
 
 
@@ -177,13 +177,13 @@ def _rope(fields: _Fields) -> tuple[float, RopeScaling | None]:
   if given is None:
     return fields.number('rope_theta', 10_000.0, float), None
   if not isinstance(given, dict):
-    raise fields.refuse(key, given, 'null, or an object with a rope_type')
+    raise fields.unsupported(key, given, 'null, or an object with a rope_type')
   rope = _Fields(fields.path, given)
   kind = given.get('rope_type', given.get('type', 'default'))
   if kind not in ('default', 'llama3'):
-    raise fields.refuse(f'{key}.rope_type', kind, 'default, llama3')
+    raise fields.unsupported(f'{key}.rope_type', kind, 'default, llama3')
   if any(isinstance(value, dict) for value in given.values()):
-    raise fields.refuse(key, given, 'one rope_type for all layers')
+    raise fields.unsupported(key, given, 'one rope_type for all layers')
   rope.expect('partial_rotary_factor', 1.0)
   outside = fields.number('rope_theta', 10_000.0, float)
   theta = rope.number('rope_theta', outside, float)
@@ -217,7 +217,7 @@ def _slides(fields: _Fields, family: str, n_layers: int) -> bool:
   if layers is not None:
     known = ['full_attention', 'sliding_attention']
     if not isinstance(layers, list) or any(x not in known for x in layers):
-      raise fields.refuse('layer_types', layers, f'a list of {known}')
+      raise fields.unsupported('layer_types', layers, f'a list of {known}')
   if family == 'llama':
     return False
   # Null means no window; an absent key means the default window.
@@ -230,7 +230,7 @@ def _slides(fields: _Fields, family: str, n_layers: int) -> bool:
     return 'sliding_attention' in layers
   first = fields.values.get('max_window_layers', 28)
   if not isinstance(first, int):
-    raise fields.refuse('max_window_layers', first, 'a number of layers')
+    raise fields.unsupported('max_window_layers', first, 'a number of layers')
   return first < n_layers
 
 

@@ -25,14 +25,14 @@ from prm_jax.models.hub.gguf_container import GgufFile, open_file, read_tensor
 from prm_jax.models.hub.gguf_tokenizer import tokenizer_json
 from prm_jax.models.transformer import Params, init_params
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.finite import CURE, first_not_finite
+from prm_jax.runtime.finite import NOT_FINITE, first_not_finite
 from prm_jax.runtime.metrics import Heartbeat
 from prm_jax.runtime.sharding import path_name, shardings
 
 ARCHITECTURES = ('llama', 'qwen2', 'qwen3')
 SMOLLM2 = 'SmolLM2-135M-Instruct.Q4_1.gguf'
 # Keys that change the computation, with the values that we support.
-_REFUSED = {
+_SUPPORTED = {
   'expert_count': (0,),
   'attention.sliding_window': (0,),
   'rope.scaling.type': ('none',),
@@ -60,7 +60,7 @@ def _config(file: GgufFile) -> tuple[TransformerConfig, int]:
       )
     return value
 
-  for key, allowed in _REFUSED.items():
+  for key, allowed in _SUPPORTED.items():
     value = metadata.get(f'{architecture}.{key}', allowed[0])
     if not isinstance(value, (str, int, float)) or value not in allowed:
       raise UserError(
@@ -140,7 +140,7 @@ def _global_tensors(c: TransformerConfig) -> dict[str, tuple[str, tuple]]:
   return names
 
 
-def _halves(weight: np.ndarray, head_dim: int) -> np.ndarray:
+def _to_half_split(weight: np.ndarray, head_dim: int) -> np.ndarray:
   """Reorders llama.cpp's interleaved rotary pairs to the half-split layout.
 
   Row 2i + j of a head goes to row i + j * H/2.
@@ -198,7 +198,7 @@ class GgufModel:
         heartbeat.at(len(loaded))
         weight = read_tensor(self.file, layered[path][0] % i)
         if interleaved and ('/q_proj/' in path or '/k_proj/' in path):
-          weight = _halves(weight, c.head_dim)
+          weight = _to_half_split(weight, c.head_dim)
         out[i] = weight.T.reshape(shape[1:])
       return out
 
@@ -211,8 +211,8 @@ class GgufModel:
       path, layer = bad
       name = whole[path][0] if path in whole else layered[path][0] % layer
       raise UserError(
-        f'{self.file.path}: tensor {name!r} {CURE}download it again, or use '
-        'another quantisation'
+        f'{self.file.path}: tensor {name!r} {NOT_FINITE}download '
+        'it again, or use another quantisation'
       )
     return params
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.finite import CURE
+from prm_jax.runtime.finite import NOT_FINITE
 
 HUB = 'hf://'
 # Neither pickles nor the same weights in formats of other libraries.
@@ -55,7 +55,7 @@ def resolve(path: str | pathlib.Path) -> pathlib.Path:
   except (OSError, ValueError) as error:  # bases of all errors of the hub
     why = (str(error).strip().splitlines() or [type(error).__name__])[0]
     raise UserError(
-      f'model {path} is neither in the Hugging Face cache nor can it be '
+      f'model {path} is neither in the cache of Hugging Face nor can it be '
       f'downloaded ({why[:200]}); on a machine with network run `hf download '
       f'{name}` and copy the folder, then give its path'
     ) from None
@@ -195,8 +195,8 @@ class TensorFiles:
   def not_finite(self, name: str) -> UserError:
     """Returns the error for a tensor that holds NaN or infinite values."""
     return UserError(
-      f'{self._paths[name]}: tensor {name!r} {CURE}download it again, or use '
-      'an earlier checkpoint'
+      f'{self._paths[name]}: tensor {name!r} {NOT_FINITE}download it again, '
+      'or use an earlier checkpoint'
     )
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a server, and what is made of its replies."""
+"""Tests the requests to a server, and what is made of its replies."""
 
 import asyncio
 import dataclasses
@@ -19,21 +19,17 @@ from prm_jax.inference.server.endpoint import (
   EndpointConfig,
   split_steps,
 )
-from prm_jax.jobs.policies import open_endpoint
+from prm_jax.jobs.policies import open_policy
+from prm_jax.jobs.settings.policies import EndpointSection, PolicyConfig
 from prm_jax.runtime.errors import UserError
-from tests.shared.faulty_server import echo, reply, serving
+from prm_jax.runtime.workdir import Workdir
+from tests.shared.faulty_server import echo, reply
 
 SUM = Request('3 + 4?', (), 'sum', 2)
 
 
-@pytest.fixture
-def server():
-  with serving() as server:
-    yield server
-
-
 def config_for(server, **changes):
-  values = {'base_url': server.url, 'model': 'parrot', 'backoff': 0.01}
+  values = {'base_url': server.url, 'model': 'parrot'}
   return EndpointConfig(**values | changes)
 
 
@@ -54,7 +50,7 @@ def test_completions_come_in_the_order_of_the_requests(server):
   assert len({body['seed'] for body in server.asked}) == 9
 
 
-def test_what_a_chat_is_sent(server):
+def test_the_fields_of_a_chat(server):
   config = config_for(
     server,
     temperature=0.5,
@@ -87,7 +83,7 @@ def test_what_a_chat_is_sent(server):
   assert 'continue_final_message' not in server.asked[1]
 
 
-def test_a_chat_that_may_begin_anew_gets_no_steps(server):
+def test_a_chat_that_may_not_continue_gets_no_steps(server):
   request = Request('3 + 4?', ('3 + 4 = 7',), 'sum', 1)
   with pytest.raises(UserError, match=r"api='chat' may begin anew.*completion"):
     Endpoint(config_for(server)).complete([SUM, request])
@@ -97,8 +93,8 @@ def test_a_chat_that_may_begin_anew_gets_no_steps(server):
     assert done.finished
 
 
-def test_configs_name_every_setting():
-  """The command line sets only what a config has."""
+def test_configs_have_every_setting():
+  """The command line can set only the fields that a config has."""
   fields = dataclasses.asdict(EndpointConfig('http://localhost/v1', 'm'))
   del fields['seed']  # the job's own
   fields |= {'base_url': '', 'model': '', 'extra': '{}'}
@@ -111,24 +107,20 @@ def test_configs_name_every_setting():
 
 
 def test_extra_fields_are_json_on_the_command_line(server, tmp_path):
-  policy = label_math.get_config().policy.to_dict()
-  policy['endpoint'] |= {
-    'base_url': server.url,
-    'model': 'parrot',
-    'extra': '{"top_k": 20}',
-    'extra_after_steps': '{"continue_final_message": true}',
-  }
+  section = EndpointSection(
+    base_url=server.url,
+    model='parrot',
+    extra='{"top_k": 20}',
+    extra_after_steps='{"continue_final_message": true}',
+  )
+  policy = PolicyConfig(kind='endpoint', endpoint=section)
   request = Request('3 + 4?', ('3 + 4 = 7',), 'sum', 1)
-  open_endpoint(policy, 0, tmp_path).complete([request])
+  open_policy(policy, 0, Workdir(tmp_path, {})).complete([request])
   assert server.asked[0]['top_k'] == 20
   assert server.asked[0]['continue_final_message'] is True
-  for text in ('top_k=20', '[1]'):
-    policy['endpoint']['extra'] = text
-    with pytest.raises(UserError, match=r'endpoint\.extra=.*JSON object'):
-      open_endpoint(policy, 0, tmp_path)
 
 
-def test_what_the_completions_api_is_sent(server):
+def test_the_fields_of_the_completions_api(server):
   config = config_for(
     server,
     api='completions',
@@ -165,7 +157,7 @@ def test_questions_are_sent_alone(server):
     assert [message['role'] for message in body['messages']] == ['user']
 
 
-def test_steps_of_replies_that_are_cut(server):
+def test_steps_of_cut_off_replies(server):
   texts = {
     'a': ('one\ntwo\nthr', 'length', (('one', 'two'), False)),
     'b': ('no separator', 'stop', (('no separator',), True)),
@@ -208,13 +200,13 @@ def test_steps_are_whole_and_never_blank(text, separator, finished):
   assert all(step == step.strip() and step for step in steps)
   assert not any(separator in step for step in steps)
   kept = text if finished else text.rpartition(separator)[0]
-  # Nothing but blanks and separators is lost.
+  # Only blanks and separators are lost.
   letters = str.maketrans('', '', ' \n;')
   assert ''.join(steps).translate(letters) == kept.translate(letters)
 
 
-def test_a_running_loop_is_no_obstacle(server):
-  """As in a notebook, whose cells run inside of one."""
+def test_an_endpoint_works_within_a_running_loop(server):
+  """Cells of a notebook run inside an event loop."""
   endpoint = Endpoint(config_for(server))
 
   async def cell():
@@ -224,12 +216,12 @@ def test_a_running_loop_is_no_obstacle(server):
   assert [len(completion.steps) for completion in first] == [2, 2]
 
 
-def test_names_say_what_changes_completions(server):
+def test_the_name_holds_all_that_changes_completions(server):
   name = Endpoint(config_for(server)).name
   assert name == Endpoint(config_for(server)).name
   assert name.startswith('parrot chat ')
   same = {'base_url': 'http://elsewhere/v1', 'concurrency': 1, 'attempts': 2}
-  # A text that is stopped is the beginning of the one that is not.
+  # A stop changes only where a text is cut.
   same |= {'max_reply_bytes': 2**20, 'send_stop': False}
   assert Endpoint(config_for(server, **same)).name == name
   for change in (
@@ -246,48 +238,52 @@ def test_names_say_what_changes_completions(server):
 @pytest.mark.parametrize(
   ('change', 'told'),
   [
-    ({'base_url': 'localhost:80'}, "base_url='localhost:80': expected http"),
-    ({'model': ''}, "model='': expected"),
-    ({'api': 'tex'}, "api='tex': expected one of chat, completions"),
-    ({'prompt': 'Q'}, "prompt='Q': expected '{problem}' in it"),
-    ({'separator': ''}, "separator='': expected text"),
-    ({'concurrency': 0}, 'concurrency=0: expected >= 1'),
-    ({'attempts': 0}, 'attempts=0: expected >= 1'),
-    ({'max_reply_bytes': 0}, 'max_reply_bytes=0: expected >= 1'),
-    ({'timeout': 0}, 'timeout=0: expected seconds > 0'),
-    ({'backoff': -1}, 'backoff=-1: expected >= 0'),
-    ({'max_wait': math.nan}, 'max_wait=nan: expected >= 0'),
-    ({'temperature': -1}, 'temperature=-1: expected 0 to 100'),
-    ({'top_p': 0}, 'top_p=0: expected'),
-    ({'max_tokens': -1}, 'max_tokens=-1: expected 0 to'),
-    ({'extra': {'stream': True}}, "extra has 'stream'"),
-    ({'extra': {'top_k': {1, 2}}}, 'expected JSON types only'),
-    ({'extra_after_steps': {'n': 2}}, "extra_after_steps has 'n'"),
+    ({'base_url': 'localhost:80'}, "'localhost:80': expected http"),
+    ({'model': ''}, "'': expected the server's name"),
+    ({'api': 'tex'}, "'tex': expected one of chat, completions"),
+    ({'prompt': 'Q'}, "'Q': expected '{problem}' in it"),
+    ({'separator': ''}, "'': expected text"),
+    ({'concurrency': 0}, '0: expected >= 1'),
+    ({'attempts': 0}, '0: expected >= 1'),
+    ({'max_reply_bytes': 0}, '0: expected >= 1'),
+    ({'timeout': 0}, '0: expected a number in (0, inf)'),
+    ({'timeout': math.nan}, 'nan: expected a number in (0, inf)'),
+    ({'temperature': -1}, '-1: expected a number in [0, 100]'),
+    ({'top_p': 0}, '0: expected a number in (0, 1]'),
+    ({'max_tokens': -1}, '-1: expected a number in [0, 10000000]'),
+    ({'extra': {'stream': True}}, "{'stream': True}: expected JSON types, and"),
+    ({'extra': {'top_k': {1}}}, "{'top_k': {1}}: expected JSON types, and"),
+    ({'extra_after_steps': {'n': 2}}, "{'n': 2}: expected JSON types, and"),
   ],
 )
-def test_configs_check_themselves(change, told):
+def test_values_out_of_range_are_refused(change, told):
   values = {'base_url': 'http://localhost/v1', 'model': 'm'} | change
+  [name] = change
   with pytest.raises(UserError) as error:
     EndpointConfig(**values)
-  assert str(error.value).startswith('endpoint.')
-  assert told in str(error.value)
+  assert str(error.value).startswith(f'{name}={told}')
 
 
-def test_a_missing_package_is_told_in_a_line(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'openai', None)
+@pytest.mark.parametrize('package', ['openai', 'diskcache'])
+def test_a_missing_package_is_named(monkeypatch, package):
+  monkeypatch.setitem(sys.modules, package, None)
+  for name in ('remote', 'attempts', 'reply_cache'):
+    monkeypatch.delitem(
+      sys.modules, f'prm_jax.inference.server.{name}', raising=False
+    )
   config = EndpointConfig(base_url='http://localhost/v1', model='m')
-  with pytest.raises(UserError, match='pip install openai'):
+  with pytest.raises(UserError, match=f"package {package}: pip install 'op"):
     Endpoint(config)
 
 
-def test_a_missing_key_is_told_in_a_line(monkeypatch):
+def test_a_missing_key_is_named(monkeypatch):
   monkeypatch.delenv('PARROT_KEY', raising=False)
   config = EndpointConfig('http://localhost/v1', 'm', 'PARROT_KEY')
   with pytest.raises(UserError, match=r'export PARROT_KEY=KEY'):
     Endpoint(config)
 
 
-def test_a_cache_that_cannot_be_made(tmp_path):
+def test_a_cache_that_cannot_be_made_is_named(tmp_path):
   (tmp_path / 'file').touch()
   config = EndpointConfig('http://localhost/v1', 'm')
   with pytest.raises(UserError, match='replies cannot be kept here'):

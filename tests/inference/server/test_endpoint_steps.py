@@ -1,4 +1,4 @@
-"""Steps from a server: it stops after each, and a chain ends where it did."""
+"""Tests steps from a server, which is asked to stop after each of them."""
 
 import pytest
 
@@ -11,17 +11,11 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.search.budget import Budget
 from prm_jax.search.method import Task
 from tests.search.scripted import noise
-from tests.shared.faulty_server import reply, serving
+from tests.shared.faulty_server import reply
 from tests.shared.step_server import DEPTH, STYLES, answer, step, tokens_of
 
 TASK = Task('sum', '3 + 4?', '7')
 FIRST = Request('3 + 4?', (), 'sum', 1, max_steps=1)
-
-
-@pytest.fixture
-def server():
-  with serving() as server:
-    yield server
 
 
 def endpoint_for(server, cache=None, **changes):
@@ -31,7 +25,6 @@ def endpoint_for(server, cache=None, **changes):
     'system': '',
     'api': 'completions',
     'continues': True,
-    'backoff': 0.01,
   }
   return Endpoint(EndpointConfig(**values | changes), cache)
 
@@ -40,10 +33,8 @@ def searched(server, method='beam', options=None, **changes):
   """What a search finds, and what it pays."""
   options = options or {'samples': 4, 'width': 2}
   endpoint = endpoint_for(server, **changes)
-  budget = Budget(samples=40)
-  [found] = search.run(
-    [TASK], endpoint, noise(3), method, options, budget=budget
-  )
+  how = search.RunConfig(budget=Budget(samples=40))
+  [found] = search.run([TASK], endpoint, noise(3), method, options, how=how)
   assert not found.failed, found.failed
   assert found.ledger['tokens'] == endpoint.usage.tokens
   assert found.ledger['prompt_tokens'] == endpoint.usage.prompt_tokens
@@ -53,7 +44,7 @@ def searched(server, method='beam', options=None, **changes):
 @pytest.mark.parametrize('gap', ['\n', '\n\n'], ids=['lines', 'paragraphs'])
 @pytest.mark.parametrize('api', ['completions', 'chat'])
 @pytest.mark.parametrize('style', STYLES)
-def test_a_search_pays_for_steps_and_finds_what_it_found(
+def test_a_stepwise_search_costs_less_and_finds_the_same(
   server, style, api, gap
 ):
   server.fault = answer(style, gap)
@@ -75,7 +66,7 @@ def test_a_search_pays_for_steps_and_finds_what_it_found(
 
 
 @pytest.mark.parametrize('style', STYLES[:4])
-def test_a_step_is_one_call_of_its_own_tokens(server, style):
+def test_a_step_costs_one_call_and_its_own_tokens(server, style):
   server.fault = answer(style)
   [[first]] = endpoint_for(server).complete([FIRST])
   assert len(server.asked) == 1
@@ -90,7 +81,7 @@ def test_a_step_is_one_call_of_its_own_tokens(server, style):
 
 
 def test_two_more_tokens_tell_a_step_from_the_end(server):
-  """Of a server that does not say what ended its text."""
+  """The server does not tell what ended its text."""
   server.fault = answer('openai')
   [[first]] = endpoint_for(server, max_tokens=64).complete([FIRST])
   asked, peek = server.asked
@@ -117,7 +108,7 @@ def test_two_more_tokens_tell_a_step_from_the_end(server):
 
 @pytest.mark.parametrize('style', STYLES)
 @pytest.mark.parametrize('most', [1, 2, 3, 9])
-def test_as_many_steps_as_are_wanted(server, style, most):
+def test_max_steps_is_reached_on_every_server(server, style, most):
   server.fault = answer(style, '\n\n')
   request = FIRST._replace(max_steps=most)
   [[some]] = endpoint_for(server).complete([request])
@@ -138,7 +129,7 @@ def test_whole_chains_are_not_stopped(server, method):
 
 
 def test_rollouts_of_a_search_are_not_stopped(server):
-  """MCTS wants steps, and chains to the end from them."""
+  """MCTS asks for steps, and for rollouts to the chain's end."""
   server.fault = answer('vllm')
   options = {'simulations': 4, 'width': 2, 'rollouts': 1}
   searched(server, 'mcts', options)
@@ -154,8 +145,8 @@ def test_a_server_that_refuses_stops_is_sent_none(server):
   assert len(first.steps) == 1
 
 
-def test_a_chat_that_begins_anew_is_not_stopped(server):
-  """Its first step can be had, of what follows nothing can be asked."""
+def test_a_chat_that_does_not_continue_is_not_stopped(server):
+  """Its first step can be asked for, but nothing that follows a step."""
   server.fault = answer('openai')
   fresh = endpoint_for(server, api='chat', continues=False)
   [[first]] = fresh.complete([FIRST])
@@ -164,8 +155,8 @@ def test_a_chat_that_begins_anew_is_not_stopped(server):
 
 
 @pytest.mark.parametrize('style', STYLES)
-def test_a_template_that_cuts_line_ends_off_is_no_dead_end(server, style):
-  """The model begins with the line end that it was not shown."""
+def test_templates_that_strip_line_ends_still_get_steps(server, style):
+  """The model begins with the line end that the template stripped."""
   server.fault = answer(style, trims=True)
   found, _ = searched(server, api='chat')
   assert len(found.chosen.steps) == DEPTH
@@ -173,14 +164,14 @@ def test_a_template_that_cuts_line_ends_off_is_no_dead_end(server, style):
 
 
 @pytest.mark.parametrize('style', STYLES)
-def test_a_step_that_a_limit_cuts_off_is_none(server, style):
+def test_a_step_cut_off_by_a_limit_is_dropped(server, style):
   server.fault = answer(style)
   [[cut]] = endpoint_for(server, max_tokens=3).complete([FIRST])
   assert cut[:3] == ((), False, 3)
 
 
-def test_the_limit_is_of_all_calls_together(server):
-  """Of one completion of several steps."""
+def test_max_tokens_limits_all_calls_together(server):
+  """A completion of several steps takes several calls."""
   server.fault = answer('vllm')
   one = len(tokens_of(step(0, 0))) + 1
   request = FIRST._replace(max_steps=4)
@@ -194,8 +185,8 @@ def test_the_limit_is_of_all_calls_together(server):
   ]
 
 
-def test_a_model_that_writes_blanks_for_ever(server):
-  """Twice it is stopped at once; then no stop is sent, and a limit ends it."""
+def test_a_model_that_writes_only_blanks_is_ended(server):
+  """After two blank lines no stop is sent, so that max_tokens ends it."""
   server.fault = lambda body, _: reply(
     *(('', 'stop_sequence') if 'stop' in body else ('\n' * 9, 'length'))
   )
@@ -204,7 +195,7 @@ def test_a_model_that_writes_blanks_for_ever(server):
   assert ['stop' in body for body in server.asked] == [True, True, False]
 
 
-def test_a_completion_that_fails_on_its_way_is_lost(server):
+def test_a_completion_with_a_failed_call_is_lost(server):
   healthy = answer('openai')
   server.fault = lambda body, before: (
     healthy(body, before) if 'stop' in body else 400
@@ -226,7 +217,7 @@ def test_steps_that_are_on_disk_are_not_paid_for_again(server, tmp_path, style):
   assert len(server.asked) == asked == again.usage.cached
 
 
-def test_the_separator_is_what_a_server_stops_at(server):
+def test_the_server_is_asked_to_stop_at_the_separator(server):
   server.fault = answer('vllm')
   endpoint_for(server, separator='\n\n').complete([FIRST])
   assert server.asked[0]['stop'] == ['\n\n']

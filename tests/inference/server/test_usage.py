@@ -1,10 +1,10 @@
-"""What was asked of a server is counted on disk, whatever ends the process."""
+"""Tests that usage is counted on disk, even if a process is killed."""
 
 from prm_jax.inference.server import usage
 from prm_jax.inference.server.usage import Usage, UsageLog
 
 
-def test_the_sum_of_all_processes_and_of_all_their_runs(tmp_path):
+def test_usage_is_summed_over_processes_and_runs(tmp_path):
   first = UsageLog(tmp_path / 'usage' / 'process-0.jsonl')
   first.add(Usage(calls=3, tokens=5, retried={'timeout': 2}))
   first.add(Usage(calls=2, retried={'timeout': 1}, failed={'status 500': 1}))
@@ -26,7 +26,7 @@ def test_the_sum_of_all_processes_and_of_all_their_runs(tmp_path):
   )
 
 
-def test_half_a_line_is_no_call(tmp_path):
+def test_half_a_line_is_cut_off(tmp_path):
   path = tmp_path / 'process-0.jsonl'
   log = UsageLog(path)
   log.add(Usage(calls=1))
@@ -37,7 +37,7 @@ def test_half_a_line_is_no_call(tmp_path):
   assert usage.read(tmp_path) == Usage(calls=5)
 
 
-def test_nothing_is_not_written(tmp_path):
+def test_empty_usage_is_not_logged(tmp_path):
   log = UsageLog(tmp_path / 'process-0.jsonl')
   log.add(Usage())
   assert (tmp_path / 'process-0.jsonl').read_bytes() == b''

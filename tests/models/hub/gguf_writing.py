@@ -1,4 +1,4 @@
-"""Small GGUF files of known weights, written by the `gguf` package itself."""
+"""Writes small GGUF files of known weights with the `gguf` package itself."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ MERGES = ['a b', '1 2']
 
 
 def permute(weight, heads):
-  """What llama.cpp's converter does to query and key weights of Llama."""
+  """Reorders query and key weights of Llama as llama.cpp's converter does."""
   shape = (heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
   return weight.reshape(shape).swapaxes(1, 2).reshape(weight.shape)
 
@@ -68,7 +68,7 @@ def as_gguf(params, config, architecture):
 
 
 def metadata(config):
-  """What a converter writes, by key; 'ARCH' stands for the architecture."""
+  """Metadata that a converter writes; 'ARCH' stands for the architecture."""
   return {
     'ARCH.block_count': config.n_layers,
     'ARCH.context_length': 512,
@@ -92,7 +92,7 @@ def metadata(config):
 
 @functools.cache
 def made(config):
-  """Parameters of our kind, as numpy arrays."""
+  """Makes our parameters as numpy arrays."""
   init = functools.partial(init_params, config=config)
   # No two numbers alike, so that a swap shows; norms and biases too.
   leaves, tree = jax.tree.flatten(jax.eval_shape(init, jax.random.key(0)))
@@ -102,7 +102,7 @@ def made(config):
 
 
 def write(path, kind=Kind.F32, architecture='llama', keys=(), change=None):
-  """A file with the parameters of `made`; `change` edits its tensors."""
+  """Writes the parameters of `made` to a file; `change` edits its tensors."""
   config = VARIANTS.get(architecture, CONFIG)
   writer = gguf.GGUFWriter(path, architecture)
   add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32}

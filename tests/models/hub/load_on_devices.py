@@ -1,4 +1,4 @@
-"""Loads a model onto meshes of eight CPU devices; a process of its own.
+"""Loads a model onto meshes of eight CPU devices, in a process of its own.
 
 Arguments: the folder, and REPLICA,FSDP,MODEL of each mesh. stdout: JSON, per
 mesh whether every parameter equals that of one device, how much of each tensor
@@ -20,7 +20,7 @@ from prm_jax.runtime.sharding import make_mesh
 
 
 class CountedFiles(TensorFiles):
-  """Counts the numbers that are read of every tensor."""
+  """Counts the values that are read of every tensor."""
 
   def __init__(self, directory):
     super().__init__(directory)

@@ -1,4 +1,4 @@
-"""Loads a model onto eight CPU devices and says what memory that took.
+"""Loads a model onto eight CPU devices and prints the memory it took.
 
 A process of its own. Arguments: the folder, a mesh as FSDP,MODEL and the dtype
 of the parameters. stdout: JSON with the bytes of the parameters and the peak

@@ -77,7 +77,7 @@ TOKENS = np.random.RandomState(7).randint(0, SHAPE['vocab_size'], (2, 24))
 
 
 def shapes(config: dict) -> dict[str, tuple[int, ...]]:
-  """Every tensor that the family's CausalLM saves."""
+  """Shapes of all tensors that the family's CausalLM saves."""
   d, ff = config['hidden_size'], config['intermediate_size']
   heads, kv_heads = (
     config['num_attention_heads'],
@@ -109,7 +109,7 @@ def shapes(config: dict) -> dict[str, tuple[int, ...]]:
 def random_tensors(
   shape_of: dict[str, tuple[int, ...]], seed: int = 0
 ) -> dict[str, np.ndarray]:
-  """Float32 values of the size that training leaves them at."""
+  """Draws float32 values as large as those of trained models."""
   random = np.random.RandomState(seed)
   found = {}
   for name, shape in shape_of.items():
@@ -128,7 +128,7 @@ def write_model(
   tensors: dict[str, np.ndarray],
   shards: int = 1,
 ) -> pathlib.Path:
-  """A folder as save_pretrained writes it, in one file or in several."""
+  """Writes a folder like save_pretrained, in one file or in several."""
   directory.mkdir(parents=True, exist_ok=True)
   (directory / 'config.json').write_text(json.dumps(config))
   if shards == 1:
@@ -147,7 +147,7 @@ def write_model(
 
 
 def write_published(directory: pathlib.Path, family: str) -> pathlib.Path:
-  """One of CONFIGS with its random weights."""
+  """Writes one of CONFIGS with its random weights."""
   config = CONFIGS[family]
   return write_model(directory, config, random_tensors(shapes(config)))
 
@@ -166,5 +166,5 @@ HEADS = {
 
 
 def read_head(files, layout: str) -> dict[str, np.ndarray]:
-  """The head in opened TensorFiles, as our `step_logits` takes it."""
+  """Reads the head from TensorFiles, in the form of `step_logits`."""
   return {ours: files.read(name).T for ours, name in HEADS[layout].items()}

@@ -1,4 +1,4 @@
-"""Chat templates: rendered as transformers does, cut at the marks."""
+"""Chat templates: rendered as by transformers, and cut at the marks."""
 
 import datetime
 
@@ -29,7 +29,7 @@ def test_blocks_leave_no_blanks_or_lines(tmp_path):
   assert render(TURNS) == '[user] Q\n[assistant] A\n'
 
 
-def test_what_templates_are_given(tmp_path):
+def test_variables_of_templates(tmp_path):
   template = (
     '{{ bos_token }}|{{ eos_token }}|{{ tools is none }}|'
     '{{ documents is none }}|{{ add_generation_prompt }}|'

@@ -1,4 +1,4 @@
-"""GGUF in: every weight comes back, and damage is named in one line."""
+"""GGUF files: every weight is read, and damage is one error line."""
 
 import dataclasses
 import importlib.util
@@ -12,7 +12,7 @@ import pytest
 
 from prm_jax.data.tokenizer import HuggingFaceTokenizer
 from prm_jax.models.attention import apply_rope
-from prm_jax.models.hub.gguf_file import _halves, read_gguf, smollm2_path
+from prm_jax.models.hub.gguf_file import _to_half_split, read_gguf, smollm2_path
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import AXES, make_mesh, shardings
 from tests.models.hub.gguf_writing import (
@@ -37,7 +37,7 @@ def refusal(path, read=read_gguf):
 
 
 def rounded(name, leaf, kind):
-  """A leaf after the file's quantisation, which goes along the inputs."""
+  """Quantises and dequantises a parameter as the file does, along inputs."""
 
   def there_and_back(rows):
     rows = np.ascontiguousarray(rows)
@@ -75,8 +75,8 @@ def test_every_weight_comes_back(tmp_path, architecture, kind):
     np.testing.assert_array_equal(leaf, rounded(name, wanted[path], kind), name)
 
 
-def test_undone_rows_turn_as_interleaved_pairs_did():
-  """Scores of interleaved RoPE on a file's rows are ours on undone rows."""
+def test_reordered_rows_have_the_scores_of_interleaved_pairs():
+  """Interleaved RoPE on a file's rows equals ours on the reordered rows."""
   random = np.random.default_rng(1)
   T, N, H, D, theta = 5, 3, 8, 16, 100.0
   x = random.normal(size=(T, D))
@@ -88,7 +88,7 @@ def test_undone_rows_turn_as_interleaved_pairs_did():
     return turned.view(float)
 
   def ours(weight):
-    heads = (x @ _halves(weight, H).T).reshape(1, T, N, H)
+    heads = (x @ _to_half_split(weight, H).T).reshape(1, T, N, H)
     return apply_rope(heads.astype('f'), np.arange(T)[None], theta)[0]
 
   query, key = random.normal(size=(2, N * H, D))
@@ -98,7 +98,7 @@ def test_undone_rows_turn_as_interleaved_pairs_did():
   np.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-4)
 
 
-def test_weights_land_on_the_mesh(tmp_path):
+def test_weights_are_sharded_over_the_mesh(tmp_path):
   model = read_gguf(write(tmp_path / 'm.gguf'))
   mesh = make_mesh(dict.fromkeys(AXES, 1), jax.devices()[:1])
   params = model.load(mesh, dtype='bfloat16')
@@ -112,7 +112,7 @@ def whole(tmp_path_factory):
   return path.read_bytes()
 
 
-def test_a_truncated_file_is_refused(tmp_path, whole):
+def test_a_truncated_file_is_an_error(tmp_path, whole):
   path = tmp_path / 'cut.gguf'
   header = whole.index(b'blk.2.ffn_norm')
   cuts = [*range(0, 60), *range(60, header, 61), len(whole) // 2]
@@ -121,7 +121,7 @@ def test_a_truncated_file_is_refused(tmp_path, whole):
     refusal(path)
 
 
-def test_lies_about_sizes_cost_nothing(tmp_path, whole):
+def test_wrong_sizes_take_no_time_or_memory(tmp_path, whole):
   path = tmp_path / 'lie.gguf'
   types = whole.index(b'tokenizer.ggml.token_type') + 25 + 4 + 4
   layers = whole.index(b'llama.block_count') + 17 + 4
@@ -154,7 +154,7 @@ def test_lies_about_sizes_cost_nothing(tmp_path, whole):
   tracemalloc.stop()
 
 
-def test_nothing_is_there_twice(tmp_path, whole):
+def test_duplicate_keys_and_tensors(tmp_path, whole):
   path = tmp_path / 'twice.gguf'
   key, tensor = b'llama.attention.key_length', b'blk.1.ffn_gate.weight'
   path.write_bytes(whole.replace(key, b'llama.attention.head_count'))
@@ -201,11 +201,11 @@ def test_random_damage_never_gives_a_traceback(tmp_path, whole):
     ({'ARCH.block_count': 4}, "tensor 'blk.3.attn_k.weight' is missing"),
   ],
 )
-def test_metadata_that_is_not_computed_here_is_refused(tmp_path, keys, what):
+def test_unsupported_metadata_is_rejected(tmp_path, keys, what):
   assert what in refusal(write(tmp_path / 'm.gguf', keys=keys))
 
 
-def test_tensors_are_the_ones_expected(tmp_path):
+def test_missing_extra_and_misshapen_tensors(tmp_path):
   def without(tensors):
     return {k: v for k, v in tensors.items() if k != 'blk.1.attn_v.weight'}
 
@@ -218,12 +218,12 @@ def test_tensors_are_the_ones_expected(tmp_path):
   assert "tensor 'rope_freqs.weight'" in refusal(write(path, change=more))
 
 
-def test_other_architectures_are_refused(tmp_path):
+def test_other_architectures_are_rejected(tmp_path):
   path = write(tmp_path / 'm.gguf', architecture='gemma')
   assert "general.architecture='gemma'" in refusal(path)
 
 
-def test_the_tokenizer_is_the_files(tmp_path):
+def test_the_tokenizer_of_the_file(tmp_path):
   keys = {'tokenizer.ggml.add_bos_token': True}
   model = read_gguf(write(tmp_path / 'm.gguf', keys=keys))
   tokenizer = HuggingFaceTokenizer(model.tokenizer_json, 'a test')
@@ -266,12 +266,12 @@ def test_the_tokenizer_is_the_files(tmp_path):
     ),
   ],
 )
-def test_other_tokenizers_are_refused(tmp_path, keys, what):
+def test_other_tokenizers_are_rejected(tmp_path, keys, what):
   model = read_gguf(write(tmp_path / 'm.gguf', keys=keys))
   assert what in refusal(model.file.path, lambda _: model.tokenizer_json)
 
 
-def test_files_that_are_none(tmp_path):
+def test_files_that_are_not_gguf(tmp_path):
   refusal(tmp_path / 'absent.gguf')
   refusal(tmp_path)
   (tmp_path / 'empty.gguf').touch()

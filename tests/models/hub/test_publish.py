@@ -1,4 +1,4 @@
-"""Weights out: every bit comes back, and a folder is whole or not there."""
+"""Saved models load with every bit, and a folder is complete or absent."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def a_mesh():
 
 
 def some_params(config):
-  """Every number different from all others, biases and norms too."""
+  """Random parameters, all values different, biases and norms included."""
   tree = jax.eval_shape(
     lambda key: models.init_params(key, config), jax.random.key(0)
   )
@@ -81,7 +81,7 @@ def same(one, other):
 
 @pytest.mark.parametrize(('layout', 'config'), LAYOUTS)
 @pytest.mark.parametrize('shard_bytes', [10**9, 3000, 1])
-def test_what_is_saved_comes_back(layout, config, shard_bytes, tmp_path):
+def test_a_saved_model_loads_unchanged(layout, config, shard_bytes, tmp_path):
   params, head = some_params(config), some_head(layout, config)
   folder = tmp_path / 'new' / 'model'
   save_model(
@@ -130,7 +130,7 @@ def test_heads_are_stored_as_linear_layers(tmp_path):
 
 
 @pytest.mark.parametrize('family', CONFIGS)
-def test_in_and_out_keeps_every_tensor(family, tmp_path):
+def test_loading_and_saving_keeps_every_tensor(family, tmp_path):
   config, longest = read_architecture(write_published(tmp_path, family))
   params = load_backbone(TensorFiles(tmp_path), config, a_mesh())
   save_model(
@@ -143,7 +143,7 @@ def test_in_and_out_keeps_every_tensor(family, tmp_path):
     assert np.array_equal(files.read(name), values), name
 
 
-def test_bfloat16_goes_out_and_in(tmp_path):
+def test_saving_and_loading_bfloat16(tmp_path):
   params = some_params(QWEN2)
   save_model(
     tmp_path / 'a', params, QWEN2, 'lm', options=SaveOptions(dtype='bfloat16')
@@ -159,7 +159,7 @@ def test_bfloat16_goes_out_and_in(tmp_path):
     assert same(load_backbone(files, QWEN2, a_mesh(), 'bfloat16'), rounded)
 
 
-def test_the_tokenizer_comes_along(tmp_path):
+def test_the_tokenizer_is_copied(tmp_path):
   source = tmp_path / 'source'
   source.mkdir()
   texts = {
@@ -185,7 +185,7 @@ def test_the_tokenizer_comes_along(tmp_path):
     )
 
 
-def test_a_folder_that_is_taken_stays_as_it_is(tmp_path):
+def test_a_folder_with_files_is_not_changed(tmp_path):
   (tmp_path / 'mine.txt').write_text('mine')
   for taken in (tmp_path, tmp_path / 'mine.txt'):
     with pytest.raises(UserError, match='exists and is not empty; remove it'):
@@ -237,7 +237,7 @@ NARROW = some_head('process_reward_model', QWEN2, width=8)
     ),
   ],
 )
-def test_what_does_not_fit_is_refused(config, layout, head, message, tmp_path):
+def test_a_layout_that_does_not_fit(config, layout, head, message, tmp_path):
   params = some_params(LLAMA if config is LLAMA else QWEN2)
   with pytest.raises(UserError, match=message) as error:
     save_model(tmp_path / 'model', params, config, layout, head)

@@ -72,7 +72,7 @@ REFERENCE_IDS += [36518, 47526]
 
 @pytest.fixture(scope='module')
 def opened():
-  """The model, its float32 parameters, its tokenizer."""
+  """Returns the model, its float32 parameters and its tokenizer."""
   pytest.importorskip('gguf', reason='needs: pip install gguf')
   try:
     path = smollm2_path()
@@ -104,7 +104,7 @@ def test_architecture(opened):
   assert tokenizer.first_ids == ()
 
 
-def test_tokens_are_those_of_transformers(opened):
+def test_tokens_equal_those_of_transformers(opened):
   _, _, tokenizer = opened
   ids = tokenizer.encode(TEXT)
   assert ids == REFERENCE_IDS
@@ -119,8 +119,8 @@ def test_text_is_as_likely_as_to_transformers(opened):
   np.testing.assert_allclose(nats, REFERENCE_NATS, atol=1e-3)
 
 
-def test_its_most_quoted_sentence_is_known_by_heart(opened):
-  """Wrong weights or positions give several nats on text that is known."""
+def test_it_knows_a_famous_sentence(opened):
+  """Wrong weights or positions would give several nats per token."""
   model, params, tokenizer = opened
   start = DECLARATION.index('We hold these truths')
   sentence = DECLARATION[start : DECLARATION.index('.', start) + 1]
@@ -129,7 +129,7 @@ def test_its_most_quoted_sentence_is_known_by_heart(opened):
   assert nats_per_token(params, model.config, ids) < 1.0
 
 
-@pytest.mark.slow  # for what it says more than the float32 one
+@pytest.mark.slow  # shows little more than the float32 test
 def test_bfloat16_is_close(opened):
   model, params, tokenizer = opened
   config = dataclasses.replace(model.config, dtype='bfloat16')
@@ -139,7 +139,7 @@ def test_bfloat16_is_close(opened):
 
 
 def greedy(model, params, ids, most):
-  """The likeliest tokens one after the other, to the file's end of text."""
+  """Decodes greedily, up to the file's end-of-text token."""
   config = model.config
   end = model.file.metadata['tokenizer.ggml.eos_token_id']
 

@@ -1,0 +1,99 @@
+"""Sends each attempt of the `openai` client: bounded, checked and recorded.
+
+    request -> send -> a reply with an answer in it, or an error
+
+The `openai` client decides how often and when to try again. This module
+adds what it does not know: how long a whole reply may take and how large it may
+be, that a reply without an answer is a failure, and which refusals are final.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+from typing import Any
+
+import httpx2  # openai is built on it
+import openai
+
+from prm_jax.inference.server import replies
+
+# Why each attempt of the running task's call failed, '' if it succeeded.
+OUTCOMES: contextvars.ContextVar[list[str]] = contextvars.ContextVar('outcomes')
+
+
+class Failure(openai.OpenAIError):
+  """Reports a call that got no answer.
+
+  It is an error of `openai`, which the client passes on without another try.
+
+  Attributes:
+    reason: the reason under which it is counted.
+    said: the message of a server that refused, on one line.
+    final: whether this call can never succeed.
+  """
+
+  def __init__(self, reason: str, said: str = '', final: bool = False) -> None:
+    super().__init__(reason)
+    self.reason, self.said, self.final = reason, said, final
+
+
+class Attempts(openai.DefaultAsyncHttpxClient):
+  """Is the HTTP client of an `openai` client; each `send` is an attempt.
+
+  Args:
+    seconds: most seconds of an attempt, from its first byte to its last.
+    max_bytes: most bytes of a reply, counted after decompression.
+  """
+
+  def __init__(self, seconds: float, max_bytes: int) -> None:
+    super().__init__(timeout=seconds, event_hooks={'response': [self._read]})
+    self._seconds, self._max_bytes = seconds, max_bytes
+
+  async def send(
+    self, request: httpx2.Request, **options: Any
+  ) -> httpx2.Response:
+    """Sends one attempt; marks a reply with an error status as final or not.
+
+    Raises:
+      httpx2.RequestError: the attempt failed, and the client may try again.
+      Failure: the reply is larger than allowed.
+    """
+    outcomes = OUTCOMES.get()
+    outcomes.append('')
+    try:
+      # The client's own timeout starts again with every piece of a reply.
+      async with asyncio.timeout(self._seconds):
+        response = await super().send(request, **options)
+      if response.is_success:
+        replies.read_answer(response.text)
+        return response
+    except (TimeoutError, httpx2.TimeoutException) as error:
+      outcomes[-1] = 'timeout'
+      raise httpx2.ReadTimeout('timeout', request=request) from error
+    except httpx2.RequestError:
+      outcomes[-1] = 'connection'
+      raise
+    except replies.NoAnswer as error:
+      outcomes[-1] = str(error)
+      raise httpx2.DecodingError(str(error), request=request) from error
+    outcomes[-1] = f'status {response.status_code}'
+    fault = replies.fault_of(response.status_code, response.text)
+    passing = 'true' if fault == 'the moment' else 'false'
+    response.headers['x-should-retry'] = passing
+    return response
+
+  async def _read(self, response: httpx2.Response) -> None:
+    """Reads a reply, and hangs up on one that is too long."""
+    # Older HTTP clients decompress a piece of such a reply to any size.
+    if ',' in response.headers.get('content-encoding', ''):
+      raise Failure('a reply compressed twice', final=True)
+    body = bytearray()
+    async with contextlib.aclosing(response.aiter_bytes()) as pieces:
+      async for piece in pieces:
+        body += piece
+        if len(body) > self._max_bytes:
+          raise Failure(f'a reply above {self._max_bytes:,} bytes', final=True)
+    # This is where the client's `aread`, which has no limit, stores a body.
+    response._content = bytes(body)
+    # JSON is UTF-8 (RFC 8259), whatever charset the header names.
+    response.encoding = 'utf-8'

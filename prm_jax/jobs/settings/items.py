@@ -1,0 +1,179 @@
+"""Settings of the jobs that work through many items: sampling and labelling.
+
+The third of these jobs, search, has a module of its own.
+"""
+
+import dataclasses
+from typing import Annotated, Any
+
+from prm_jax.data.config import (
+  ON_ERROR,
+  SampledDrawConfig,
+  Source,
+  SplitConfig,
+)
+from prm_jax.inference.driver import Cost
+from prm_jax.inference.server.usage import Usage
+from prm_jax.jobs.settings.policies import PolicyConfig
+from prm_jax.jobs.settings.shared import JobSettings
+from prm_jax.labels.active import ActiveConfig
+from prm_jax.labels.corruption import CorruptionConfig
+from prm_jax.labels.judge import JudgeConfig
+from prm_jax.labels.omega import OmegaConfig
+from prm_jax.labels.rollouts import RolloutConfig
+from prm_jax.labels.verifier import VerifierConfig
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, from_to_below, one_of
+
+# Source of labels -> what it uses the policy for, one of policies.USES, if any.
+SOURCES = {
+  'verifier': '',
+  'rollouts': 'writes new chains',
+  'omega': 'writes new chains',
+  'judge': 'judges',
+  'corruption': '',
+  'given': '',
+}
+SELECTIONS = ('active', 'consensus')
+
+
+@dataclasses.dataclass(frozen=True)
+class PriceConfig:
+  """US dollars for a million tokens; 0 where nobody is paid.
+
+  Attributes:
+    tokens: tokens that the model writes.
+    prompt_tokens: tokens that it reads.
+  """
+
+  tokens: Annotated[float, at_least(0)] = 0.0
+  prompt_tokens: Annotated[float, at_least(0)] = 0.0
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+  def dollars(self, used: Cost | Usage) -> float:
+    """Returns what was paid for the tokens used."""
+    paid = self.tokens * used.tokens + self.prompt_tokens * used.prompt_tokens
+    return paid / 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class ItemSettings(JobSettings):
+  """What all jobs of many items have in common.
+
+  Attributes:
+    concurrent: items that each process has in flight.
+    price: what a server is paid.
+  """
+
+  policy: PolicyConfig = PolicyConfig()
+  concurrent: Annotated[int, at_least(1)] = 64
+  price: PriceConfig = PriceConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleSettings(ItemSettings):
+  """Settings of configs/sample_math.py.
+
+  Attributes:
+    samples: chains of each problem.
+  """
+
+  samples: Annotated[int, at_least(1)] = 64
+  problems: SplitConfig = SplitConfig()
+
+  def check_together(self) -> None:
+    with checks.below('policy'):
+      self.policy.check_use('writes new chains')
+
+
+@dataclasses.dataclass(frozen=True)
+class ChainsConfig(SampledDrawConfig):
+  """Which chains are labelled.
+
+  Attributes:
+    kind: the training chains of the arithmetic domain; files; or the workdir of
+      a sampling or labelling job.
+    workdir: that of the job.
+    root: folder of the files; '' is the environment variable PRM_JAX_DATA.
+    files: files below it, each with its format.
+    on_error: what a bad record does: 'stop' ends the job, 'quarantine' sets the
+      record aside and counts it.
+  """
+
+  kind: Annotated[str, one_of('arithmetic', 'files', 'workdir')] = 'arithmetic'
+  workdir: str = ''
+  root: str = ''
+  files: tuple[Source, ...] = (('gsm8k/train.jsonl', 'gsm8k'),)
+  on_error: Annotated[str, one_of(*ON_ERROR)] = 'stop'
+
+
+@dataclasses.dataclass(frozen=True)
+class AgreementConfig:
+  """How two labelling jobs are compared; see `labels.consensus`.
+
+  Attributes:
+    first: name of the source whose labels are kept; '' is what its job says.
+    second: name of the source that has to agree; '' is what its job says.
+    hard_above: a step is right where its label is above this number.
+  """
+
+  first: str = ''
+  second: str = ''
+  hard_above: Annotated[float, from_to_below(0, 1)] = 0.0
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+    if self.first and self.first == self.second:
+      checks.fail('second', self.second, 'expected another source than first')
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelSettings(ItemSettings):
+  """Settings of configs/label_math.py.
+
+  Attributes:
+    select: which of the chains are labelled; '' labels all.
+    source: where the labels come from; 'given' keeps those that chains have.
+    verifier, rollouts, omega, judge, corruption: settings of each source.
+    consensus: how chains are selected that two jobs label alike.
+    agrees_with: workdir of the other labelling job.
+    active: how chains are selected by a PRM.
+    prm: workdir of that PRM, or a published one.
+  """
+
+  chains: ChainsConfig = ChainsConfig()
+  select: Annotated[str, one_of('', *SELECTIONS)] = ''
+  source: Annotated[str, one_of(*SOURCES)] = 'verifier'
+  verifier: VerifierConfig = VerifierConfig()
+  rollouts: RolloutConfig = RolloutConfig()
+  omega: OmegaConfig = OmegaConfig()
+  judge: JudgeConfig = JudgeConfig()
+  corruption: CorruptionConfig = CorruptionConfig()
+  consensus: AgreementConfig = AgreementConfig()
+  agrees_with: str = ''
+  active: ActiveConfig = ActiveConfig()
+  prm: str = ''
+
+  @property
+  def source_config(self) -> Any:
+    """Settings of the source that is used; None where it has none."""
+    return getattr(self, self.source, None)
+
+  @property
+  def needs_prm(self) -> bool:
+    """Whether a PRM selects the chains."""
+    return self.select == 'active' and self.active.method == 'active'
+
+  def check_together(self) -> None:
+    if use := SOURCES[self.source]:
+      with checks.below('policy'):
+        self.policy.check_use(use)
+    if self.needs_prm and not self.prm:
+      checks.fail(
+        'prm',
+        '',
+        "select='active' scores chains with a PRM: expected the --workdir of a "
+        'trained one, or a published one',
+      )

@@ -1,0 +1,148 @@
+"""The section that names the policy or judge that a job asks."""
+
+import dataclasses
+import json
+from typing import Annotated, Any
+
+from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.inference.driver import AT_ONCE
+from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.inference.server.config import EndpointConfig
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import Rule, at_least, one_of
+from prm_jax.runtime.errors import UserError
+
+# Kind of policy -> the job that writes the workdir it is read from, if any.
+POLICIES = {
+  'solver': '',
+  'workdir': 'a trained policy (configs/policy_math.py)',
+  'endpoint': '',
+  'recorded': 'a sampling job (configs/sample_math.py)',
+}
+# What a job uses a policy for -> the kinds that can do it.
+USES = {
+  'writes new chains': ('solver', 'workdir', 'endpoint'),
+  'is searched with': tuple(POLICIES),
+  'judges': ('endpoint',),
+}
+CALLS_PER_CONNECTION = 8
+SAMPLES_PER_SLOT = 16
+
+
+def _is_json_object(text: str) -> bool:
+  try:
+    return isinstance(json.loads(text), dict)
+  except ValueError:
+    return False
+
+
+JSON_OBJECT = Rule(
+  _is_json_object, 'expected a JSON object, such as \'{"top_k": 20}\''
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class EndpointSection:
+  """A model on a server; `EndpointConfig` explains every value.
+
+  Two differ from it. `extra` and `extra_after_steps` are JSON, because flags
+  set only values that a config already has. And all values may be left as they
+  are where no server is asked.
+  """
+
+  base_url: str = EndpointConfig.base_url
+  model: str = EndpointConfig.model
+  api_key_variable: str = EndpointConfig.api_key_variable
+  concurrency: Annotated[int, at_least(1)] = EndpointConfig.concurrency
+  timeout: float = EndpointConfig.timeout
+  attempts: int = EndpointConfig.attempts
+  max_failed_in_a_row: int = EndpointConfig.max_failed_in_a_row
+  max_reply_bytes: int = EndpointConfig.max_reply_bytes
+  send_stop: bool = EndpointConfig.send_stop
+  api: str = EndpointConfig.api
+  continues: bool = EndpointConfig.continues
+  system: str = EndpointConfig.system
+  prompt: str = EndpointConfig.prompt
+  separator: str = EndpointConfig.separator
+  temperature: float = EndpointConfig.temperature
+  top_p: float = EndpointConfig.top_p
+  max_tokens: int = EndpointConfig.max_tokens
+  send_seed: bool = EndpointConfig.send_seed
+  extra: Annotated[str, JSON_OBJECT] = '{}'
+  extra_after_steps: Annotated[str, JSON_OBJECT] = '{}'
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+  def check(self) -> None:
+    """Raises UserError where a value is missing or out of range."""
+    try:
+      self.to_config(seed=0)
+    except UserError as error:  # it begins with the name, endpoint.NAME
+      raise UserError(f'config.policy.{error}') from None
+
+  def to_config(self, seed: int) -> EndpointConfig:
+    """Returns the settings that a client is made with."""
+    values: dict[str, Any] = dataclasses.asdict(self) | {'seed': seed}
+    for name in ('extra', 'extra_after_steps'):
+      values[name] = json.loads(values[name])
+    return EndpointConfig(**values)
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyConfig:
+  """Which policy or judge a job asks.
+
+  Attributes:
+    kind: 'solver' of the arithmetic domain, which wrote the training chains;
+      'workdir' of a trained policy; 'endpoint', an OpenAI-compatible server; or
+      'recorded', the chains of a sampling job.
+    solver: the arithmetic domain.
+    workdir: that of the trained policy, or of the sampling job.
+    sampling: how a trained policy samples.
+    cache: folder of a server's answers; '' is WORKDIR/replies.
+    endpoint: the server.
+  """
+
+  kind: Annotated[str, one_of(*POLICIES)] = 'solver'
+  solver: ArithmeticConfig = ArithmeticConfig()
+  workdir: str = ''
+  sampling: SamplingConfig = SamplingConfig()
+  cache: str = ''
+  endpoint: EndpointSection = EndpointSection()
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+  def check_use(self, use: str) -> None:
+    """Checks that a policy of this kind can do what a job uses it for.
+
+    Args:
+      use: one of USES.
+
+    Raises:
+      UserError: it cannot, or a value is missing that its kind needs.
+    """
+    if self.kind not in USES[use]:
+      kinds = ', '.join(USES[use])
+      checks.fail(
+        'kind', self.kind, f'expected one of {kinds}: this policy {use}'
+      )
+    if (job := POLICIES[self.kind]) and not self.workdir:
+      checks.fail('workdir', '', f'expected the --workdir of {job}')
+    if self.kind == 'endpoint':
+      self.endpoint.check()
+
+  @property
+  def samples_per_round(self) -> int:
+    """How many samples a job asks for in one round.
+
+    A round of few samples takes seconds and one of many takes hours. Few of
+    them still keep slots and connections busy, as only the last sample of each
+    leaves others waiting.
+    """
+    if self.kind == 'endpoint':
+      return CALLS_PER_CONNECTION * self.endpoint.concurrency
+    if self.kind == 'workdir':
+      return SAMPLES_PER_SLOT * self.sampling.slots
+    return AT_ONCE

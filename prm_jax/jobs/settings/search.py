@@ -1,0 +1,177 @@
+"""Settings of the search job."""
+
+import dataclasses
+import math
+from typing import Annotated, Any
+
+from prm_jax.data.config import SplitConfig
+from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
+from prm_jax.inference.published import STYLES
+from prm_jax.jobs.settings.items import ItemSettings
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import above, at_least, one_of
+from prm_jax.search.beam import BeamConfig, DvtsConfig, LookaheadConfig
+from prm_jax.search.best_of_n import BestOfNConfig
+from prm_jax.search.budget import Budget
+from prm_jax.search.early_rejection import EarlyRejectionConfig
+from prm_jax.search.mcts import MctsConfig
+from prm_jax.search.method import SearchConfig
+from prm_jax.search.methods import METHODS
+from prm_jax.search.rebase import RebaseConfig
+from prm_jax.search.refine import RefineConfig
+from prm_jax.search.searching import SearchPlan
+from prm_jax.search.tree import Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetConfig:
+  """`Budget` for each problem; None, for which JSON has a word, is no limit."""
+
+  samples: Annotated[int | None, at_least(1)] = None
+  tokens: Annotated[int | None, above(0)] = None
+  flops: Annotated[float | None, above(0)] = None
+  seconds: Annotated[float | None, above(0)] = None
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+  def to_budget(self) -> Budget:
+    limits = dataclasses.asdict(self)
+    return Budget(**{k: v for k, v in limits.items() if v is not None})
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchedProblemsConfig(SplitConfig):
+  """Which problems are searched.
+
+  Attributes:
+    first: number of the first problem of the split that is searched.
+    count: how many from there on; 0 is all.
+  """
+
+  first: Annotated[int, at_least(0)] = 0
+  count: Annotated[int, at_least(0)] = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class PrmConfig:
+  """Which PRM scores the chains.
+
+  Attributes:
+    kind: 'workdir', a trained or published PRM; 'exact', the true values of the
+      arithmetic domain; or 'none'.
+    path: the workdir of a trained PRM, the folder of a published one, or
+      hf://owner/name.
+    style: how a published PRM is asked, where its files do not tell.
+    rows: chains whose keys and values stay on the device.
+    exact: what the exact PRM scores: 'value', the probability that the solver
+      ends right; or 'steps', whether the steps are right.
+  """
+
+  kind: Annotated[str, one_of('workdir', 'exact', 'none')] = 'exact'
+  path: str = ''
+  style: Annotated[str, one_of('', *STYLES)] = ''
+  rows: Annotated[int, at_least(1)] = 1024
+  exact: Annotated[str, one_of(*EXACT_KINDS)] = 'value'
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSettings(ItemSettings):
+  """Settings of configs/search_math.py.
+
+  Attributes:
+    method: how chains are searched, one of `search.methods.METHODS`.
+    search: what all methods have in common.
+    budget: limits for each problem; the first that is reached ends its search.
+    best_of_n, majority, weighted_vote, beam, dvts, lookahead, rebase, mcts,
+      refine, early_rejection: settings of each method.
+    go_on_from: workdir of a search job whose trees grow further; '' is none.
+    trees: write the trees of this many problems, the first; 0 is all.
+  """
+
+  method: Annotated[str, one_of(*METHODS)] = 'best_of_n'
+  search: SearchConfig = SearchConfig()
+  budget: BudgetConfig = BudgetConfig()
+  best_of_n: BestOfNConfig = BestOfNConfig()
+  majority: BestOfNConfig = BestOfNConfig()
+  weighted_vote: BestOfNConfig = BestOfNConfig()
+  beam: BeamConfig = BeamConfig()
+  dvts: DvtsConfig = DvtsConfig()
+  lookahead: LookaheadConfig = LookaheadConfig()
+  rebase: RebaseConfig = RebaseConfig()
+  mcts: MctsConfig = MctsConfig()
+  refine: RefineConfig = RefineConfig()
+  early_rejection: EarlyRejectionConfig = EarlyRejectionConfig()
+  problems: SearchedProblemsConfig = SearchedProblemsConfig()
+  prm: PrmConfig = PrmConfig()
+  go_on_from: str = ''
+  trees: Annotated[int, at_least(0)] = 0
+
+  @property
+  def method_config(self) -> Any:
+    """Settings of the method that is used."""
+    return getattr(self, self.method)
+
+  @property
+  def scores(self) -> bool:
+    """Whether the method asks a PRM."""
+    return METHODS[self.method].scores
+
+  def plan(self, name: str) -> SearchPlan:
+    """Returns how every problem is searched.
+
+    Args:
+      name: names of method, policy and PRM.
+    """
+    return SearchPlan(
+      METHODS[self.method],
+      self.method_config,
+      self.search,
+      self.budget.to_budget(),
+      key='search',
+      name=name,
+    )
+
+  def check_together(self) -> None:
+    with checks.below('policy'):
+      self.policy.check_use('is searched with')
+    if self.scores:
+      self._check_prm()
+    self._check_flops()
+    # A method refuses what it cannot work with before it asks for anything.
+    next(METHODS[self.method].grow(Tree(''), self.method_config, self.search))
+
+  def _check_prm(self) -> None:
+    """Raises Faults where the method has no PRM to ask."""
+    if self.prm.kind == 'none':
+      checks.fail(
+        'prm.kind',
+        'none',
+        f'method={self.method!r} asks a PRM: expected workdir or exact, or '
+        "method='majority'",
+      )
+    if self.prm.kind == 'workdir' and not self.prm.path:
+      checks.fail(
+        'prm.path',
+        '',
+        'expected the --workdir of a trained PRM (configs/prm_math.py), or a '
+        'published PRM',
+      )
+
+  def _check_flops(self) -> None:
+    """Raises Faults where FLOPs are limited that a model does not count."""
+    limit = self.budget.flops
+    if limit is None or math.isinf(limit):
+      return
+    for side in ('policy', 'prm') if self.scores else ('policy',):
+      kind = getattr(self, side).kind
+      if kind != 'workdir':
+        checks.fail(
+          'budget.flops',
+          limit,
+          f'{side}.kind={kind!r} does not count its FLOPs: expected None; set '
+          'budget.tokens or budget.samples instead',
+        )

@@ -1,0 +1,168 @@
+"""Configs of sampling, labelling and search jobs: every fault is named.
+
+Nothing is opened or read here: all of this is seen in the settings.
+"""
+
+import pytest
+
+from prm_jax.runtime.errors import UserError
+from tests.shared import configs
+
+
+def read(name, **values):
+  """Reads `label:rollouts` with values by their dotted names."""
+  job, _, variant = name.partition(':')
+  return configs.settings(f'{job}_math', f'{variant},tiny', **values)
+
+
+# Config, a value by its dotted name -> the line that says what is wrong.
+FAULTS = [
+  ('label', 'source', 'foo', 'one of verifier, rollouts, omega, judge, corr'),
+  ('label', 'select', 'foo', "one of '', active, consensus"),
+  ('label', 'chains.kind', 'foo', 'one of arithmetic, files, workdir'),
+  ('label', 'chains.on_error', 'foo', 'one of stop, quarantine'),
+  ('label', 'concurrent', 0, '>= 1'),
+  ('label', 'price.tokens', -1.0, '>= 0'),
+  ('label', 'verifier.unchecked', 'foo', 'one of unknown, right'),
+  ('label', 'verifier.limits.files', 0.5, 'a whole number'),
+  ('label', 'policy.endpoint.extra', 'top_k=20', 'a JSON object, such as'),
+  ('label', 'policy.endpoint.extra', '[1]', 'a JSON object, such as'),
+  ('label:rollouts', 'rollouts.samples', 0, '>= 1'),
+  ('label:rollouts', 'policy.kind', 'foo', 'one of solver, workdir, endpoint'),
+  ('label:rollouts', 'policy.kind', 'recorded', '.* policy writes new chains'),
+  ('label:omega', 'omega.threshold', 1.0, 'a number in'),
+  ('label:judge', 'judge.samples', 0, '>= 1'),
+  ('label:judge', 'policy.kind', 'solver', 'one of endpoint: .* judges'),
+  ('label:corruption', 'corruption.kinds', ('foo',), 'one of operand, operat'),
+  ('label:corruption', 'corruption.kinds', (), 'one or more of operand, oper'),
+  ('sample', 'samples', 0, '>= 1'),
+  ('sample', 'problems.kind', 'foo', 'one of arithmetic, file'),
+  ('sample', 'problems.split', 'foo', 'one of train, dev, test'),
+  ('sample', 'policy.sampling.top_p', 0.0, 'a number in'),
+  ('search', 'method', 'baem', 'one of best_of_n, majority'),
+  ('search:best_of_n', 'best_of_n.samples', 0, '>= 1'),
+  ('search:beam', 'search.aggregate', 'foo', 'one of min, prod'),
+  ('search:beam', 'search.max_steps', 0, '>= 1'),
+  ('search:beam', 'budget.samples', 0, '>= 1'),
+  ('search:beam', 'budget.tokens', -1, 'a number above 0'),
+  ('search:beam', 'budget.seconds', float('nan'), 'a number above 0'),
+  ('search:beam', 'problems.first', -1, '>= 0'),
+  ('search:beam', 'trees', -1, '>= 0'),
+  ('search:beam', 'prm.kind', 'foo', 'one of workdir, exact, none'),
+  ('search:beam', 'prm.style', 'foo', "one of '', qwen_prm"),
+  ('search:beam', 'prm.exact', 'foo', 'one of value, steps'),
+  ('search:beam', 'prm.rows', 0, '>= 1'),
+]
+
+
+@pytest.mark.parametrize(('job', 'name', 'value', 'expected'), FAULTS)
+def test_a_wrong_value_is_named(job, name, value, expected):
+  with pytest.raises(UserError) as error:
+    read(job, **{name: value})
+  line = str(error.value)
+  assert line.startswith(f'config.{name}={value!r}: expected ')
+  with pytest.raises(UserError, match=f'expected {expected}'):
+    raise error.value
+  assert '\n' not in line
+
+
+# Values that are wrong together, or are missing.
+TOGETHER = [
+  (
+    'label:rollouts',
+    {'policy.kind': 'workdir'},
+    "policy.workdir='': .*policy_",
+  ),
+  (
+    'label:rollouts',
+    {'policy.kind': 'endpoint'},
+    "endpoint.base_url='': expec",
+  ),
+  (
+    'label:active',
+    {'chains.kind': 'arithmetic'},
+    "prm='': .* scores chains wi",
+  ),
+  (
+    'label:consensus',
+    {'consensus.first': 'a', 'consensus.second': 'a'},
+    "consensus.second='a': expected another source",
+  ),
+  ('search:beam', {'beam.width': 3}, 'beam.samples=4: .* multiple of width=3'),
+  ('search:beam', {'prm.kind': 'none'}, "prm.kind='none': .*majority"),
+  ('search:beam', {'prm.kind': 'workdir'}, "prm.path='': .*of a trained PRM"),
+  (
+    'search:beam',
+    {'policy.kind': 'workdir'},
+    "policy.workdir='': .*trained po",
+  ),
+  ('search:beam', {'policy.kind': 'recorded'}, "policy.workdir='': .*sampling"),
+  (
+    'search:early_rejection',
+    {'search.aggregate': 'mean'},
+    'may rise as a chain grows',
+  ),
+]
+
+
+@pytest.mark.parametrize(('job', 'values', 'line'), TOGETHER)
+def test_values_that_do_not_go_together_are_named(job, values, line):
+  with pytest.raises(UserError, match=line):
+    read(job, **values)
+
+
+def test_a_policy_that_nobody_asks_may_be_unfinished():
+  assert read('label:verifier', **{'policy.kind': 'endpoint'})
+  assert read('search:majority', **{'prm.kind': 'workdir'})
+
+
+@pytest.mark.parametrize(
+  ('method', 'policy', 'prm', 'side'),
+  [
+    ('beam', 'workdir', 'exact', 'prm'),
+    ('beam', 'recorded', 'workdir', 'policy'),
+    ('majority', 'solver', 'workdir', 'policy'),
+    ('majority', 'workdir', 'exact', None),
+    ('beam', 'workdir', 'workdir', None),
+  ],
+)
+def test_flops_are_limited_where_every_model_counts_them(
+  method, policy, prm, side
+):
+  changes = {
+    'budget.flops': 1e9,
+    'policy.kind': policy,
+    'policy.workdir': 'somewhere',
+    'prm.kind': prm,
+    'prm.path': 'somewhere',
+  }
+  if side is None:
+    settings = read(f'search:{method}', **changes)
+    assert settings.budget.to_budget().flops == 1e9
+    return
+  with pytest.raises(UserError, match=rf'{side}\.kind=.* does not count its'):
+    read(f'search:{method}', **changes)
+
+
+def test_all_faults_come_at_once():
+  with pytest.raises(UserError) as error:
+    read(
+      'search:beam',
+      **{
+        'beam.samples': 0,
+        'budget.tokens': 0.5,
+        'mcts.prior': 'flat',
+        'policy.sampling.slots': 0,
+        'policy.sampling.top_q': 1,
+        'concurrent': 0,
+      },
+    )
+  lines = str(error.value).splitlines()
+  assert {line.split('=')[0] for line in lines} == {
+    'config.beam.samples',
+    'config.budget.tokens',
+    'config.mcts.prior',
+    'config.policy.sampling.slots',
+    'config.policy.sampling.top_q',
+    'config.concurrent',
+  }
