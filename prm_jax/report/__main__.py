@@ -1,7 +1,7 @@
-"""python -m prm_jax.report DIR [DIR ...]: one run's page, or several compared.
+"""python -m prm_jax.report DIR [DIR ...]: reports one run, or compares several.
 
-With one workdir its report.html is written again. With several a page is
-written that holds their numbers, curves and differing settings side by side.
+With one workdir, writes its report.html again. With several, writes a page with
+their numbers, curves and differing settings side by side.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def main() -> None:
     '--output',
     type=pathlib.Path,
     default=pathlib.Path('comparison.html'),
-    help='where several are compared; default: %(default)s',
+    help='file for the comparison of several runs; default: %(default)s',
   )
   args = parser.parse_args()
   with exits_with_a_line():
