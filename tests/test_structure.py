@@ -14,7 +14,7 @@ SETTINGS = pathlib.Path('prm_jax/jobs/settings')
 # They pass a raw config on, or compare two, and know no key of it.
 OPAQUE = {
   pathlib.Path('prm_jax/runtime') / name
-  for name in ('checks.py', 'manifest.py', 'workdir.py')
+  for name in ('checks.py', 'command_line.py', 'manifest.py', 'workdir.py')
 }
 MOST_PARAMETERS = 7
 MOST_LINES_OF_RUN = 50

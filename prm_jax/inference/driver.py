@@ -180,7 +180,7 @@ def drive(
     models: the models that answer.
     concurrent: most items in flight.
     between: called before each round; an exception from it ends the loop.
-    samples_per_round: most samples of a round, unless a single item asks for more.
+    samples_per_round: most samples of a round, unless one item asks for more.
 
   Raises:
     UserError: a model is missing or gave up. Before that, all items in flight

@@ -5,8 +5,8 @@
 
 Follows Luo et al. (2024). `label` searches one chain. `label_tree` also
 searches the wrong rollouts that were drawn on the way, most convincing first,
-and so returns several labelled chains. A search rolls out about as many prefixes as
-the logarithm of the number of steps.
+and so returns several labelled chains. A search rolls out about as many
+prefixes as the logarithm of the number of steps.
 """
 
 import dataclasses
