@@ -1,29 +1,21 @@
-"""PRMs of the arithmetic domain that differ in one thing, three seeds.
+"""What the ablations share: training, measures, table, figure, command line.
 
-What the ablations share: how their PRMs are trained, what is read of them, the
-table, the figure and the command line. An arm is one value of the thing; what
-it measures is a mapping from names to `Measured`.
+An ablation trains PRMs of the arithmetic domain that differ in one thing, each
+with three seeds. An arm is one value of that thing; what an arm measures is a
+mapping from names to `Measured`.
 """
 
-import argparse
-import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments import ablation_figure
-from experiments.arithmetic import (
-  chains_per_row,
-  domain_flags,
-  row_flags,
-)
-from experiments.runner import Runner
-from prm_jax.report import readme_table
-from prm_jax.runtime import manifest
+from experiments import command_line, figures
+from experiments.arithmetic import chains_per_row, domain_flags, row_flags
+from experiments.runner import Runner, read_results
+from experiments.tables import mean_and_seeds, table
 
-SEEDS = (0, 1, 2)
 OPERATIONS = 5
-CHAINS = 32  # of an update
+CHAINS = 32  # per update
 SIZES = (
   '--config.data.train_problems=2048',
   '--config.data.test_problems=200',
@@ -37,10 +29,10 @@ F1, AUC = 'first-error F1', 'AUC of steps'
 BY_PRM, BY_ORM = 'best of 16, PRM', 'best of 16, ORM'
 VOTE = 'weighted vote of 16'
 CURVES = {BY_PRM: 'prm_min', BY_ORM: 'orm', VOTE: 'weighted_vote'}
-# What most ablations have as one of their arms is trained once.
-AS_IT_IS = 'prm'
+# Folder of the PRM with all defaults: an arm of most ablations, trained once.
+DEFAULT = 'prm'
 
-# (runner, seed, arm) -> what it measures.
+# (runner, seed, arm) -> what the arm measures.
 Measure = Callable[[Runner, int, str], Mapping[str, 'Measured']]
 
 
@@ -52,13 +44,14 @@ class Measured(NamedTuple):
 
 
 class Ablation(NamedTuple):
-  """One experiment.
+  """One ablation.
 
   Attributes:
-    file: of its run.py.
-    thing: what the arms differ in, for the table's head.
-    arms: their names.
-    prepare: (runner, seed) -> what all arms of a seed need; made first.
+    file: path of its run.py.
+    thing: what the arms differ in; the head of the table's first column.
+    arms: names of the arms.
+    measure: function that trains and measures one arm for one seed.
+    prepare: (runner, seed) -> None; makes what all arms of a seed need.
   """
 
   file: str
@@ -66,14 +59,6 @@ class Ablation(NamedTuple):
   arms: Sequence[str]
   measure: Measure
   prepare: Callable[[Runner, int], object] = lambda runner, seed: None
-
-  @property
-  def folder(self) -> pathlib.Path:
-    return pathlib.Path(self.file).resolve().parent
-
-  @property
-  def command(self) -> str:
-    return f'python -m experiments.{self.folder.name}.run --workdir DIR'
 
 
 def train(
@@ -84,7 +69,12 @@ def train(
   operations: int = OPERATIONS,
   variant: str = '',
 ) -> pathlib.Path:
-  """One PRM; of two equal flags the later counts."""
+  """Trains one PRM and returns its workdir.
+
+  Args:
+    flags: changes to the shared setup; the later of two equal flags counts.
+    variant: variant of configs/prm_math.py.
+  """
   return runner.main(
     f'prm_math.py:{variant}' if variant else 'prm_math.py',
     f'seed_{seed}/{name}',
@@ -99,7 +89,7 @@ def train(
 def train_policy(
   runner: Runner, seed: int, name: str, *flags: str
 ) -> pathlib.Path:
-  """A policy that imitates the chains which the PRMs have labels of."""
+  """Trains a policy on the chains that the PRMs are trained on."""
   return runner.main(
     'policy_math.py',
     f'seed_{seed}/{name}',
@@ -118,70 +108,57 @@ def train_policy(
 
 
 def read(workdir: pathlib.Path) -> dict[str, Measured]:
-  """What a PRM is judged by, from its results.json."""
-  results = json.loads((workdir / 'results.json').read_text())['results']
-  (where,) = results['localisation'].values()
+  """Reads what a PRM is judged by from its results.json."""
+  results = read_results(workdir)
+  (found,) = results['localisation'].values()
   (calibration,) = results['calibration'].values()
-  found = {
-    F1: Measured(where['f1'], where['ci95']),
+  measured = {
+    F1: Measured(found['f1'], found['ci95']),
     AUC: Measured(calibration['first_error_auc']),
   }
   curves = results['best_of_n']
   for name, method in CURVES.items():
-    if name != BY_ORM or method in curves:  # only some train an ORM
+    if name != BY_ORM or method in curves:  # only some runs train an ORM
       curve = curves[method]
-      found[name] = Measured(curve['mean'][-1], curve['ci95'][-1])
-  return found
+      measured[name] = Measured(curve['mean'][-1], curve['ci95'][-1])
+  return measured
 
 
 def run(ablation: Ablation) -> None:
-  """The command line of an experiment's run.py."""
-  parser = argparse.ArgumentParser(description=ablation.command)
-  parser.add_argument('--workdir', type=pathlib.Path, required=True)
-  parser.add_argument('--jobs', type=int, default=2, help='side by side')
-  parser.add_argument('--seeds', type=int, nargs='+', default=SEEDS)
+  """Runs an ablation as its command line says, and writes what it found."""
+  parser = command_line.make_parser(
+    f'Ablation: {ablation.thing}.',
+    ablation.file,
+    *('--workdir', '--jobs', '--seeds'),
+  )
   parser.add_argument(
     '--arms', nargs='+', choices=ablation.arms, default=ablation.arms
   )
-  parser.add_argument('--output', type=pathlib.Path, default=ablation.folder)
-  args = parser.parse_args()
-  whole = [*args.arms] == [*ablation.arms] and [*args.seeds] == [*SEEDS]
-  if not whole and args.output == ablation.folder:
-    parser.error('some arms or seeds only: --output has to be another folder')
+  args = command_line.parse(parser)
   runner = Runner(args.workdir, args.jobs)
   runner.all(ablation.prepare, [(runner, seed) for seed in args.seeds])
-  asked = [(arm, seed) for arm in args.arms for seed in args.seeds]
+  pairs = [(arm, seed) for arm in args.arms for seed in args.seeds]
   found = runner.all(
-    ablation.measure, [(runner, seed, arm) for arm, seed in asked]
+    ablation.measure, [(runner, seed, arm) for arm, seed in pairs]
   )
   runs: dict[str, dict[str, Any]] = {}
-  for (arm, seed), measured in zip(asked, found, strict=True):
+  for (arm, seed), measured in zip(pairs, found, strict=True):
     runs.setdefault(arm, {})[str(seed)] = {
       name: {'value': it.value, 'ci95': it.ci95 and list(it.ci95)}
       for name, it in measured.items()
     }
-  document = {
-    'command': ablation.command,
-    'git_commit': manifest.git_commit(),
-    'seeds': list(args.seeds),
-    'thing': ablation.thing,
-    'runs': runs,
-  }
-  manifest.write_json(args.output / 'results.json', document)
-  ablation_figure.draw(document, names_of(document), args.output / 'figure.svg')
-  text = render(document)
-  if (args.output / 'README.md').exists():
-    readme_table.fill(args.output / 'README.md', text)
-  print(text)
+  document = command_line.about(args) | {'thing': ablation.thing, 'runs': runs}
+  draw(document, args.output / 'figure.svg')
+  command_line.write(args.output, document, render(document))
 
 
 def values(document: Mapping[str, Any], arm: str, name: str) -> list[float]:
-  """Of each seed."""
+  """Returns one measure of one arm, for each seed."""
   return [seed[name]['value'] for seed in document['runs'][arm].values()]
 
 
 def names_of(document: Mapping[str, Any]) -> list[str]:
-  """All that some arm measures, in order."""
+  """Returns all that some arm measures, in the order of its first arm."""
   return list(
     dict.fromkeys(
       name
@@ -193,22 +170,47 @@ def names_of(document: Mapping[str, Any]) -> list[str]:
 
 
 def render(document: Mapping[str, Any]) -> str:
-  """Markdown: means of seeds and each of them, in percent."""
+  """Makes the table: the mean of the seeds and each of them, in percent."""
   names = names_of(document)
-  lines = [
-    f'| {document["thing"]} | {" | ".join(names)} |',
-    f'| --- |{" --- |" * len(names)}',
-  ]
+  rows = []
   for arm, seeds in document['runs'].items():
-    cells = [arm]
+    row = [arm]
     for name in names:
-      known = [each[name] for each in seeds.values() if name in each]
-      cells.append(_cell(known) if known else '')
-    lines.append(f'| {" | ".join(cells)} |')
-  return '\n'.join(lines)
+      known = [seed[name]['value'] for seed in seeds.values() if name in seed]
+      row.append(mean_and_seeds(known) if known else '')
+    rows.append(row)
+  return table([document['thing'], *names], rows)
 
 
-def _cell(known: Sequence[Mapping[str, Any]]) -> str:
-  each = [100 * it['value'] for it in known]
-  mean = sum(each) / len(each)
-  return f'{mean:.1f} ({", ".join(f"{value:.1f}" for value in each)})'
+def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
+  """Draws a panel for each measure, with a row for each arm.
+
+  Each row shows the seeds with their 95% intervals, and their mean.
+  """
+  runs, names = document['runs'], names_of(document)
+  size = 1.8 + 2.4 * len(names), 0.9 + 0.42 * len(runs)
+  figure, panels = figures.make_panels(len(names), size, sharey=True)
+  for panel, name in zip(panels, names, strict=True):
+    for row, seeds in enumerate(runs.values()):
+      known = [seed[name] for seed in seeds.values() if name in seed]
+      for k, measured in enumerate(known):
+        height = row + 0.16 * (k - (len(known) - 1) / 2)
+        _draw_seed(panel, height, measured)
+      if known:
+        mean = sum(100 * measured['value'] for measured in known) / len(known)
+        panel.plot([mean], [row], 'D', color='black', markersize=4)
+    panel.set_xlabel(f'{name}, %')
+    panel.grid(axis='x', alpha=0.25)
+  panels[0].set_yticks(range(len(runs)), list(runs))
+  panels[0].invert_yaxis()
+  figure.tight_layout()
+  figures.save(figure, path)
+
+
+def _draw_seed(panel: Any, height: float, measured: Mapping[str, Any]) -> None:
+  """Draws one number as a dot, and its interval as a line through it."""
+  value = 100 * measured['value']
+  if measured['ci95']:
+    low, high = (100 * bound for bound in measured['ci95'])
+    panel.plot([low, high], [height] * 2, color='tab:blue', linewidth=1)
+  panel.plot([value], [height], 'o', color='tab:blue', markersize=2.5)

@@ -1,16 +1,17 @@
-"""Jobs in the arithmetic domain with problems of another length."""
+"""Flags of jobs in the arithmetic domain, for problems of any length."""
 
-import json
 import pathlib
 
-ROW = 188  # tokens of a packed row, about
-# What stands around the steps of six tokens: a problem takes 2 K + 6.
+from experiments.runner import read_results
+
+ROW = 188  # about as many tokens as a packed row of the configs has
+# A problem of K operations takes 2 K + 6 tokens, each of its K steps six.
 AROUND = 6
 FORMED = 0.8  # share of a policy's chains that take the problem's own steps
 
 
 def domain_flags(seed: int, operations: int, section: str) -> list[str]:
-  """Problems of so many operations, by a solver of this seed."""
+  """Returns the flags of problems of a length and of a solver with a seed."""
   return [
     f'--config.seed={seed}',
     f'--config.{section}.arithmetic.solver_seed={seed}',
@@ -19,16 +20,16 @@ def domain_flags(seed: int, operations: int, section: str) -> list[str]:
 
 
 def chains_per_row(operations: int, end: bool = False) -> int:
-  """How many chains of so many steps a row has room for."""
+  """Returns how many chains of this many steps fit one row."""
   return max(1, ROW // (8 * operations + AROUND + end))
 
 
 def row_flags(operations: int, end: bool, extra_steps: int = 0) -> list[str]:
-  """Windows of chains of so many steps.
+  """Returns the flags of windows and rows for chains of this many steps.
 
   Args:
-    end: whether a chain's end is a token, as it is for a policy.
-    extra_steps: that a chain which goes on for too long may have.
+    end: whether a token marks the end of a chain, as it does for a policy.
+    extra_steps: steps that a chain may have beyond those it needs.
   """
   chain = 8 * operations + AROUND + end
   longest = chain + 6 * extra_steps
@@ -41,12 +42,15 @@ def row_flags(operations: int, end: bool, extra_steps: int = 0) -> list[str]:
 
 
 def check_formed(policy: pathlib.Path) -> None:
-  """Stops where a policy has not learned to write steps: nothing tells then."""
-  found = json.loads((policy / 'results.json').read_text())['results']
-  formed = found['sampling']['arithmetic']['policy']['formed']
+  """Stops where a policy has not learned to write the steps of a problem.
+
+  What such a policy's chains say would tell nothing about rewards or searches.
+  """
+  sampling = read_results(policy)['sampling']
+  formed = sampling['arithmetic']['policy']['formed']
   if formed < FORMED:
     raise SystemExit(
-      f'error: {100 * formed:.0f}% of the chains of {policy} are well formed; '
-      'raise its updates in the run.py of this experiment, and use a new '
-      '--workdir'
+      f'error: only {100 * formed:.0f}% of the chains of {policy} take the '
+      "problem's own steps; raise the policy's updates in the run.py of this "
+      'experiment, and use a new --workdir'
     )

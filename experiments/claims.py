@@ -1,8 +1,8 @@
-"""What the literature claims, what was found here, and whether it holds.
+"""What the literature claims, what we found, and whether the claim holds.
 
     python -m experiments.claims
 
-Asks the results.json of every experiment what its claims.py wants to know, and
+Reads the results of every experiment, lets its claims.py answer its claims, and
 fills the table of README.md beside this file. A verdict follows from the
 numbers by the rule of its claim.
 """
@@ -11,6 +11,7 @@ import importlib
 import json
 import pathlib
 
+from experiments.tables import table
 from prm_jax.report import readme_table
 
 HERE = pathlib.Path(__file__).parent
@@ -36,20 +37,26 @@ FOLDERS = (
 
 
 def render() -> str:
-  """The table, Markdown."""
-  lines = [
-    '| experiment | claim | literature | here | 95% interval | verdict |',
-    '| --- | --- | --- | --- | --- | --- |',
-  ]
+  """Makes the table of all claims."""
+  rows = []
   for folder in FOLDERS:
     for claim in importlib.import_module(f'experiments.{folder}.claims').CLAIMS:
       results = json.loads((HERE / folder / claim.results).read_text())
       found = claim.find(results)
-      lines.append(
-        f'| [{folder}]({folder}) | {claim.text} | {claim.literature} | '
-        f'{found.number} | {found.interval} | {found.verdict} |'
+      rows.append(
+        [
+          f'[{folder}]({folder})',
+          claim.text,
+          claim.literature,
+          found.number,
+          found.interval,
+          found.verdict,
+        ]
       )
-  return '\n'.join(lines)
+  return table(
+    ['experiment', 'claim', 'literature', 'here', '95% interval', 'verdict'],
+    rows,
+  )
 
 
 def main() -> None:

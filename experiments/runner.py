@@ -1,6 +1,7 @@
-"""Runs jobs of `prm_jax.main` side by side, each on a core of its own.
+"""Runs the jobs of an experiment, several at the same time.
 
-What is there already is not made again: an experiment that was stopped goes on.
+A job whose results are there is not run again, so an experiment that was
+stopped resumes with the same command.
 """
 
 import concurrent.futures
@@ -8,12 +9,15 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from prm_jax.runtime import manifest, paths
+from prm_jax.runtime import paths
+from prm_jax.runtime import workdir as workdir_lib
+from prm_jax.runtime.workdir import is_done
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# As `prm_jax.main` has it: equal programs are compiled once.
+# The compilation cache of `prm_jax.main`: equal programs are compiled once.
 CACHE = {
   'JAX_COMPILATION_CACHE_DIR': str(paths.machine_folder('xla')),
   'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.2',
@@ -21,12 +25,23 @@ CACHE = {
 }
 
 
+def read_results(workdir: pathlib.Path) -> dict[str, Any]:
+  """Returns what a job that is done has measured, from its results.json."""
+  return workdir_lib.read_results(workdir)['results']
+
+
+def slug(name: str) -> str:
+  """Makes a name, such as that of an arm, the name of a folder."""
+  return name.replace(' + ', '_').replace(', ', '_').replace(' ', '_')
+
+
 class Runner:
   """Runs command lines.
 
   Args:
-    workdir: below which each job has its folder.
-    jobs: how many run at the same time; several have a core each.
+    workdir: folder below which each job has a folder of its own.
+    jobs: number of jobs that run at the same time. Several have a core each,
+      and their output is shown only where they fail.
   """
 
   def __init__(self, workdir: pathlib.Path, jobs: int):
@@ -37,23 +52,29 @@ class Runner:
     self._free = list(range(jobs))
 
   def main(self, config: str, folder: str, *flags: str) -> pathlib.Path:
-    """One job of prm_jax.main, unless its results are there; its workdir."""
+    """Runs one job of prm_jax.main unless it is done; returns its workdir."""
     path = self.workdir / folder
-    if not manifest.is_done(path):
+    if not is_done(path):
       flags = (f'--config=configs/{config}', f'--workdir={path}', *flags)
-      self.run(folder, '-m', 'prm_jax.main', *flags)
+      self.run(folder or path.name, '-m', 'prm_jax.main', *flags)
     return path
 
   def run(self, name: str, *arguments: str) -> None:
-    """One run of this Python, on a core that is free."""
+    """Runs this Python with some arguments, on a core that is free.
+
+    Raises:
+      SystemExit: the run failed; what it said last is printed at once, as the
+        runs beside it may take hours.
+    """
     slot = self._free.pop()
-    if self._jobs > 1 and hasattr(os, 'sched_setaffinity'):
-      # Of this thread; the child inherits it.
+    alone = self._jobs == 1
+    if not alone and hasattr(os, 'sched_setaffinity'):
+      # The affinity of this thread, which the child process inherits.
       os.sched_setaffinity(0, {self._cores[slot % len(self._cores)]})
     try:
       done = subprocess.run(
         [sys.executable, *arguments],
-        capture_output=True,
+        capture_output=not alone,
         text=True,
         check=False,
         cwd=ROOT,
@@ -62,11 +83,11 @@ class Runner:
     finally:
       self._free.append(slot)
     if done.returncode:
-      # Now, too: what runs beside it may take hours.
-      print(f'{name}: failed: {done.stderr.strip()[-2000:]}', flush=True)
+      if not alone:
+        print(f'{name}: failed: {done.stderr.strip()[-2000:]}', flush=True)
       raise SystemExit(f'error: {name} failed')
     print(f'{name}: done', flush=True)
 
-  def all(self, function: object, calls: Sequence[tuple]) -> list:
-    """What a function, such as `main`, gives for each of several arguments."""
+  def all(self, function: Callable[..., Any], calls: Sequence[tuple]) -> list:
+    """Calls a function, such as `main`, with each tuple of arguments."""
     return list(self._pool.map(lambda call: function(*call), calls))

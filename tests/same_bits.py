@@ -18,6 +18,7 @@ import json
 import os
 import pathlib
 import queue
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = pathlib.Path(tempfile.gettempdir()) / 'prm_jax_same_bits'
 TIMES = ('seconds', 'per_second')
 PROVENANCE = ('command', 'git_commit', 'versions', 'devices', 'processes')
+# Hashes over chains that may name the run of their policy; the chains
+# themselves are compared.
+OF_NAMES = ('data_fingerprint', 'dataset')
+# The name of a run is a hash of its config, in which new keys may appear.
+RUN_NAME = re.compile(r'\b[0-9a-f]{12}@')
 LINES = ('chains.jsonl', 'trees.jsonl', 'evaluations.jsonl', 'metrics.jsonl')
 
 POLICY = f'--config.policy.workdir={FOLDER}/policy'
@@ -86,7 +92,12 @@ STAGES: tuple[dict[str, tuple[str, ...]], ...] = (
       f'--config.data.labels={FOLDER}/label_rollouts',
       '--config.targets.hard_above=0.0',
     ),
-    'sample_trained': ('sample_math:tiny', *TRAINED),
+    # Chains that fit the window of the PRM that label_active scores them with.
+    'sample_trained': (
+      'sample_math:tiny',
+      *TRAINED,
+      '--config.policy.sampling.max_tokens=24',
+    ),
     'search_trained': (
       'search_math:beam,tiny',
       *TRAINED,
@@ -121,7 +132,6 @@ ON_DATA = {
   'prm_human': ('prm_math:human,tiny',),
   'prm_smollm2': ('prm_math:smollm2,lora,tiny',),
   'policy_smollm2': ('policy_math:smollm2,lora,tiny',),
-  'sample_gsm8k': ('sample_math:gsm8k,tiny', *TRAINED),
 }
 
 
@@ -131,13 +141,16 @@ def hash_text(text: str) -> str:
 
 
 def drop_times(value: Any) -> Any:
-  """The same JSON value without what no two runs agree on."""
+  """The same JSON value without what no two versions agree on."""
   if isinstance(value, dict):
     return {
       name: drop_times(each)
       for name, each in value.items()
-      if name not in PROVENANCE and not any(time in name for time in TIMES)
+      if name not in (*PROVENANCE, *OF_NAMES)
+      and not any(time in name for time in TIMES)
     }
+  if isinstance(value, str):
+    return RUN_NAME.sub('run@', value)
   return list(map(drop_times, value)) if isinstance(value, list) else value
 
 

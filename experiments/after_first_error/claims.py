@@ -1,17 +1,17 @@
-"""What after_first_error is asked, and how its results answer."""
+"""The claims of after_first_error."""
 
 from experiments import ablations
 from experiments.findings import Claim, arm_leads
 
 CLAIMS = (
   Claim(
-    'Steps after the first error are better left out than called wrong (F1 '
+    'Steps after the first error are better left out than labelled wrong (F1 '
     'after 400 updates)',
     'none',
     arm_leads('mask', 'bad', ablations.F1),
   ),
   Claim(
-    'Labels of each such step by itself are better still (F1)',
+    'Labels of each such step by itself are better than leaving them out (F1)',
     'none',
     arm_leads('keep', 'mask', ablations.F1),
   ),

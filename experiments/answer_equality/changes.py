@@ -1,7 +1,7 @@
-r"""Changes to an answer of MATH after which it says something else.
+r"""Changes to an answer of MATH that alter its meaning.
 
-Every function gives another answer, or None where the change does not apply or
-could leave the meaning as it was: 0 has no sign, 1 to any power is 1.
+Every function returns another answer, or None where its change does not apply
+or could leave the meaning as it was: 0 has no sign, and 1 to any power is 1.
 """
 
 import random
@@ -46,7 +46,7 @@ LETTER = re.compile(r'(?<![\\a-zA-Z{])([a-z])(?![a-z])')
 
 
 def digit(text: str, rng: random.Random) -> str | None:
-  """Another digit from 2 to 9, where nothing makes up for it."""
+  """Replaces a digit by another from 2 to 9, where that changes the value."""
   if re.search(
     r'text|mbox|overline|phantom|[=:]|\\c?dot|log|!|(?<!\d)0(?![.\d])', text
   ):
@@ -54,7 +54,7 @@ def digit(text: str, rng: random.Random) -> str | None:
   places = [
     m.start()
     for m in re.finditer(r'[2-9]', text)
-    # 1^2 and 2112_7: the base has a change of its own.
+    # In 1^2 the exponent has no effect; in 2112_7 the base has its own change.
     if not re.search(r'1\^\{?\d*$|_\{?\d*$', text[: m.start()])
   ]
   if not places:
@@ -162,7 +162,7 @@ def brackets(text: str, rng: random.Random) -> str | None:
     return None
   match = rng.choice(found)
   below, *_, above = match['inside'].split(',')
-  # Of a bracket at infinity there is one reading only.
+  # A bracket at infinity is always open, however it is written.
   sides = {'open': below, 'close': above}
   sides = [side for side, end in sides.items() if 'infty' not in end]
   if not sides:
@@ -189,7 +189,7 @@ def one_more(text: str, _: random.Random) -> str | None:
 
 
 def as_list(text: str, _: random.Random) -> str | None:
-  """10,\\!080 as the two numbers 10 and 80."""
+  """Turns 10,\\!080 into the list of 10 and 080."""
   plain = re.sub(r',\\!', '', text.strip())
   if not re.fullmatch(r'[1-9]\d{3,5}', plain):
     return None
@@ -215,7 +215,7 @@ def unit(text: str, _: random.Random) -> str | None:
 
 
 def dimension(text: str, _: random.Random) -> str | None:
-  """Feet as square feet."""
+  """Turns feet into square feet, and square feet into cubic feet."""
   match = whole(MEASURED, text)
   if not match or match['unit'].strip() not in (
     'feet',
@@ -240,7 +240,7 @@ def variable(text: str, rng: random.Random) -> str | None:
 
 
 def letter_added(text: str, rng: random.Random) -> str | None:
-  """4 as 4t: no unit, but a variable."""
+  """Turns 4 into 4t, whose letter is a variable and no unit."""
   if value_of(text) is None or not re.search(r'[1-9]', text):
     return None
   return text.strip() + rng.choice(['t', 'x', 'm', 'h', 's', 'c', ' xy'])

@@ -1,8 +1,8 @@
-"""math-verify's own parse and verify, on texts as they are.
+"""Judges pairs of answers by math-verify's own parse and verify.
 
-Run as a file by `prm_jax.data.verify.symbolic.Worker`: pairs in, verdicts out,
-one a line. Its README hands it a text that holds LaTeX in dollar signs or a
-box; what stands in neither is put there by whoever asks.
+`prm_jax.data.verify.symbolic.Worker` runs this file: it reads pairs and prints
+verdicts, one on each line. math-verify finds LaTeX in dollar signs or in a box;
+the caller puts texts without either into one of them.
 """
 
 import json

@@ -1,7 +1,8 @@
-r"""Other ways to write a number of MATH's answers, and the unit behind it.
+r"""Other ways to write the numbers and units in MATH's answers.
 
-Whole numbers, decimals, fractions and mixed numbers are read here by their
-looks, into exact fractions; nothing is shared with the judges.
+Whole numbers, decimals, fractions and mixed numbers are read into exact
+fractions by regular expressions, without any code of the judges. Every function
+returns the answer in another form, or None where it does not apply.
 """
 
 import random
@@ -26,11 +27,12 @@ ABBREVIATED = {
 
 
 def whole(pattern: re.Pattern, text: str) -> re.Match | None:
+  """Matches a pattern with the whole text."""
   return pattern.fullmatch(text.strip())
 
 
 def value_of(text: str) -> Fraction | None:
-  """Of an integer, a fraction, a mixed number or a decimal; else None."""
+  """Reads an integer, a fraction, a mixed number or a decimal; else None."""
   text = re.sub(r',\\!', '', text.strip())
   if whole(INTEGER, text) or whole(DECIMAL, text):
     return Fraction(text)
@@ -63,7 +65,7 @@ def as_repeating(text: str, _: random.Random) -> str | None:
 
 
 def as_fraction(text: str, rng: random.Random) -> str | None:
-  """A decimal, mixed or whole number as one fraction, perhaps not reduced."""
+  """Writes a number as one fraction, which may be not reduced."""
   value = value_of(text)
   if value is None or abs(value) > 10**6:
     return None
@@ -143,7 +145,7 @@ def no_unit(text: str, _: random.Random) -> str | None:
 
 
 def other_unit(text: str, rng: random.Random) -> str | None:
-  """The same unit in other letters."""
+  """Writes the same unit in another way."""
   match = whole(MEASURED, text)
   if not match:
     found = [
@@ -160,7 +162,7 @@ def other_unit(text: str, rng: random.Random) -> str | None:
       )
       if '(' not in text
     ]
-    found = [each for each in found if each != text]
+    found = [other for other in found if other != text]
     return rng.choice(found) if found else None
   value, unit = match['value'], match['unit'].strip(' .')
   power = match['power'] or ''

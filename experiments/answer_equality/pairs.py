@@ -1,10 +1,10 @@
 """Pairs of answers that are equal or different by construction.
 
-Each starts from the final answer of a MATH problem. Equal: one or two
-respellings, each of which keeps the meaning (`respellings.py`). Different: one
-change which does not (`changes.py`), then perhaps a respelling; or the answer
-of another problem, where both are numbers, words or points and differ. No
-judge has a say in what is made.
+Each starts from the final answer of a MATH problem. Equal pairs have one or two
+respellings, which keep the meaning (`respellings.py`). Different pairs have one
+change, which alters it (`changes.py`), and perhaps a respelling; or they have
+the answer of another problem, where both are numbers, words or points and
+differ. No judge takes part in making them.
 """
 
 import json
@@ -19,7 +19,7 @@ from experiments.answer_equality.number_forms import value_of
 from experiments.answer_equality.respellings import EQUAL
 
 ANOTHER = "another problem's answer"
-# Frames for any text, and so the only respellings that may follow another one.
+# These frames fit any text, so only they may follow another respelling.
 FRAMES = ('in $, \\( or \\[', 'boxed', 'a full stop, bold or spaces')
 
 
@@ -33,7 +33,7 @@ class Pair(NamedTuple):
 
 
 def read_answers(folder: pathlib.Path) -> list[str]:
-  """The different final answers of MATH's train and test problems."""
+  """Reads the different final answers of MATH's train and test problems."""
   rows = json.loads((folder / 'train_7500_problem_answer.json').read_text())
   found = [row['final_answer'] for row in rows]
   for line in (folder / 'test_5000.jsonl').read_text().splitlines():
@@ -43,7 +43,7 @@ def read_answers(folder: pathlib.Path) -> list[str]:
 
 
 def boxed(solution: str) -> str:
-  """What stands in the last box of a solution; '' for none."""
+  """Returns the content of the last box of a solution; '' for none."""
   start = solution.rfind('\\boxed{') + len('\\boxed{')
   depth = 1
   for k in range(start, len(solution)):
@@ -54,11 +54,13 @@ def boxed(solution: str) -> str:
 
 
 def make_pairs(answers: list[str], count: int, seed: int) -> list[Pair]:
-  """As many pairs, half of them equal, each kind about as often.
+  """Makes pairs, about half of them equal, each kind about equally often.
 
   Args:
-    answers: LaTeX, each once, so that the few small whole numbers that most
-      problems of MATH have for an answer do not crowd out the others.
+    answers: LaTeX, each answer once. Most problems of MATH have a small whole
+      number for an answer, which would otherwise crowd out the others.
+    count: number of pairs.
+    seed: seed of all choices.
   """
   rng = random.Random(seed)
   made, kinds = [], Counter()
@@ -81,7 +83,11 @@ def one_pair(
   kinds: Counter,
   rng: random.Random,
 ) -> Pair | None:
-  """Of the kinds that the answer allows, the one with the fewest pairs."""
+  """Makes a pair of the kind with the fewest pairs so far; None for none.
+
+  Args:
+    kinds: numbers of pairs so far, by kind and by whether they are equal.
+  """
   ways = EQUAL if equal else DIFFERENT
   found = {name: way(truth, rng) for name, way in ways.items()}
   if not equal:
@@ -98,7 +104,7 @@ def one_pair(
 
 
 def another(truth: str, answers: list[str], rng: random.Random) -> str | None:
-  """The answer of another problem, which is sure to be another answer."""
+  """Returns another problem's answer that surely differs; None for none."""
   other = rng.choice(answers)
   values = value_of(truth), value_of(other)
   if None not in values:
@@ -110,7 +116,7 @@ def another(truth: str, answers: list[str], rng: random.Random) -> str | None:
   if all(re.fullmatch(point, x) for x in (truth, other)):
     one, two = (re.findall(r'-?\d+', x) for x in (truth, other))
     return other if one != two else None
-  # One of them is a number, the other not even close to one.
+  # One of them is a number, the other one has a variable or is a point.
   algebra = r'[-+\dx^{} ]*x[-+\dx^{} ]*'
   if any(v is not None for v in values):
     text = other if values[0] is not None else truth

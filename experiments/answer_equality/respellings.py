@@ -1,6 +1,6 @@
-r"""Other ways to write an answer of MATH, each of the same meaning.
+r"""Other ways to write an answer of MATH with the same meaning.
 
-Every function takes the answer as LaTeX and gives it in other words, or None
+Every function takes the answer as LaTeX and returns it in another form, or None
 where it has nothing to change. They use no code of the judges: what they write
 is equal by the rules of arithmetic and of LaTeX.
 """
@@ -26,7 +26,7 @@ from experiments.answer_equality.number_forms import (
 )
 
 LIST = re.compile(r'[^,()\[\]{}]*(?:\{[^{},]*\}[^,()\[\]{}]*)*')
-# The signs are what this table is about.
+# This table replaces LaTeX by the Unicode signs that ruff warns of.
 # ruff: noqa: RUF001
 SIGNS = (
   (r'\\pi(?![a-z]) ?', 'π'),
@@ -51,12 +51,12 @@ PLAIN = (
   (r'\\cdot', '*'),
   (r'\^\{([^{}]*)\}', r'^(\1)'),
 )
-# What plain text has no word for, or needs care beside a letter.
+# What plain text cannot say, or what would be ambiguous beside a letter.
 LATEX_ONLY = re.compile(r'\\|[{}]|pi[a-z0-9(]|[\d)a-z]\s*(?:sqrt|pi)')
 
 
 def substituted(*rules: tuple[str, str]) -> Respelling:
-  """Applies rules; None where nothing comes of them."""
+  """Makes a respelling that applies rules; None where they change nothing."""
 
   def respell(text: str, _: random.Random) -> str | None:
     found = text
@@ -68,6 +68,8 @@ def substituted(*rules: tuple[str, str]) -> Respelling:
 
 
 def around(*frames: str) -> Respelling:
+  """Makes a respelling that puts the answer into one of some frames."""
+
   def respell(text: str, rng: random.Random) -> str | None:
     return rng.choice(frames).replace('ANSWER', text.strip())
 
@@ -75,7 +77,7 @@ def around(*frames: str) -> Respelling:
 
 
 def as_decimals_inside(text: str, rng: random.Random) -> str | None:
-  """Fractions among the coordinates of a point or the cells of a matrix."""
+  """Writes fractions in a point or a matrix as decimals."""
   if not re.match(r'\s*(?:\\left)?[(\[]|\s*\\begin', text):
     return None
 
@@ -99,7 +101,7 @@ def as_decimals_inside(text: str, rng: random.Random) -> str | None:
 
 
 def items_of(text: str) -> list[str] | None:
-  """Of a bare list."""
+  """Returns the items of a list without brackets; None for other texts."""
   text = text.strip()
   if (
     re.search(r'\\!|=|text|^[\\$-]*\d{1,3}(?:,\d{3})+$', text)
@@ -168,7 +170,7 @@ def swapped_sides(text: str, _: random.Random) -> str | None:
 
 
 def sum_reordered(text: str, _: random.Random) -> str | None:
-  """a + b as b + a, where no bracket or brace is around the sign."""
+  """Writes a + b as b + a, for signs outside brackets and braces."""
   depth, cuts = 0, []
   if re.search(r'[,=<>:_&]|text|\\(?:begin|pm|[lg]eq?|cup|in)(?![a-z])', text):
     return None
@@ -188,7 +190,7 @@ def sum_reordered(text: str, _: random.Random) -> str | None:
 
 
 def other_root(text: str, rng: random.Random) -> str | None:
-  """3\\sqrt{2} as \\sqrt{18}, \\frac{5\\pi}{3} as \\frac{5}{3}\\pi."""
+  """Writes 3\\sqrt{2} as \\sqrt{18}, \\frac{5\\pi}{3} as \\frac{5}{3}\\pi."""
   if match := re.fullmatch(r'(\d+) ?\\sqrt\{(\d+)\}', text.strip()):
     above = int(match[1]) ** 2 * int(match[2])
     return rng.choice(
@@ -208,7 +210,7 @@ def other_root(text: str, rng: random.Random) -> str | None:
 
 
 def plain_text(text: str, _: random.Random) -> str | None:
-  """As in a plain text file: (3/4)*pi, 2*sqrt(3), (-inf, 2) U (3, inf)."""
+  """Writes plain text: (3/4)*pi, 2*sqrt(3), (-inf, 2) U (3, inf)."""
   if re.search(r'\\(?:text|begin|mbox|[lg]eq?|overline|circ|%|\$)|_', text):
     return None
   if re.search(r'\d ?\\[dt]?frac', text):
@@ -278,7 +280,7 @@ def union_reordered(text: str, _: random.Random) -> str | None:
   return r' \cup '.join(reversed(parts)) if len(parts) > 1 else None
 
 
-# By what the table calls them.
+# The respellings by their names in the table.
 EQUAL: dict[str, Respelling] = {
   'in $, \\( or \\[': around(
     '$ANSWER$', r'\(ANSWER\)', r'\[ANSWER\]', '$$ANSWER$$'

@@ -1,39 +1,35 @@
-"""How often do we, and math-verify alone, judge a pair of answers right?
+"""How often is a pair of final answers judged right, by us and by math-verify?
 
     pip install -e '.[verify]'
     PRM_JAX_DATA=DIR python -m experiments.answer_equality.run
 
 Makes pairs of MATH's answers that are equal or different by construction
-(`pairs.py`) and asks three judges about each: ours, in both orders, and
-math-verify's own parse and verify on the same texts, put in dollar signs or in
-a box where they stand in neither. Writes results.json and the table of
-README.md beside this file.
+(`pairs.py`). Three judges decide each: ours, in both orders, and math-verify's
+own parse and verify on the same texts, where a text outside dollar signs or a
+box is put into either. Writes results.json and the tables of README.md beside
+this file.
 """
 
-import argparse
-import os
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from experiments import command_line
 from experiments.answer_equality.pairs import Pair, make_pairs, read_answers
+from experiments.tables import table
 from prm_jax.data.datasets import DATA_VARIABLE
 from prm_jax.data.verify import answers, symbolic
-from prm_jax.report import readme_table
 from prm_jax.report.sections import wilson
-from prm_jax.runtime import manifest
 
-HERE = pathlib.Path(__file__).parent
-COMMAND = 'PRM_JAX_DATA=DIR python -m experiments.answer_equality.run'
 PAIRS, SEED = 3_200, 0
-SECONDS = 20.0  # for a pair; then it is judged different
+SECONDS = 20.0  # time for one pair, after which it is judged different
 OURS = 'ours'
 MATH_VERIFY = {
   'math-verify in \\boxed{...}': r'\boxed{ANSWER}',
   'math-verify in $...$': '$ANSWER$',
 }
-# LaTeX that math-verify finds by itself.
+# LaTeX that math-verify finds in a text by itself.
 FRAMED = re.compile(r'\$.*\$|\\boxed|\\\(|\\\[', re.DOTALL)
 Judge = Callable[[str, str], bool]
 
@@ -42,12 +38,17 @@ def ours(answer: str, truth: str) -> bool:
   return answers.equal(answer, truth, SECONDS)
 
 
-def alone(frame: str) -> Judge:
-  """math-verify by itself, in a process that can be killed."""
-  worker = symbolic.Worker(HERE / 'math_verify_alone.py')
+def math_verify_alone(frame: str) -> Judge:
+  """Makes a judge of math-verify alone, in a process that can be killed.
+
+  Args:
+    frame: where a text goes that math-verify would not find LaTeX in.
+  """
+  script = pathlib.Path(__file__).with_name('math_verify_alone.py')
+  worker = symbolic.Worker(script)
 
   def framed(text: str) -> str:
-    # The dollar sign of an amount is no frame.
+    # An escaped dollar sign is a currency, and no frame.
     found = FRAMED.search(text.replace(r'\$', ''))
     return text if found else frame.replace('ANSWER', text)
 
@@ -61,8 +62,10 @@ def alone(frame: str) -> Judge:
 
 
 def judged(pairs: Sequence[Pair]) -> dict[str, list[bool]]:
-  """What each judge says of every pair, and ours the other way round."""
-  judges = {OURS: ours} | {k: alone(frame) for k, frame in MATH_VERIFY.items()}
+  """Lets each judge decide every pair, and ours also in the other order."""
+  judges = {OURS: ours} | {
+    k: math_verify_alone(frame) for k, frame in MATH_VERIFY.items()
+  }
   found = {
     name: [judge(pair.answer, pair.truth) for pair in pairs]
     for name, judge in judges.items()
@@ -71,11 +74,12 @@ def judged(pairs: Sequence[Pair]) -> dict[str, list[bool]]:
   return found
 
 
-def share(wrong: int, count: int) -> dict[str, Any]:
+def share(pairs: int, count: int) -> dict[str, Any]:
+  """Returns the share of some pairs among all, with its 95% interval."""
   return {
-    'value': wrong / count,
-    'ci95': wilson(wrong / count, count),
-    'pairs': wrong,
+    'value': pairs / count,
+    'ci95': wilson(pairs / count, count),
+    'pairs': pairs,
     'of': count,
   }
 
@@ -83,38 +87,28 @@ def share(wrong: int, count: int) -> dict[str, Any]:
 def counted(
   pairs: Sequence[Pair], verdicts: Mapping[str, Sequence[bool]]
 ) -> dict[str, Any]:
-  """Both kinds of error of each judge, in all and by how pairs were made."""
+  """Counts both kinds of error of each judge, by how the pairs were made."""
   judges = [OURS, *MATH_VERIFY]
-  wrong = {
-    name: [
-      v != pair.equal for v, pair in zip(verdicts[name], pairs, strict=True)
-    ]
-    for name in judges
-  }
-  total = {True: 0, False: 0}
   kinds: dict[str, dict[str, dict[str, int]]] = {'equal': {}, 'different': {}}
   for i, pair in enumerate(pairs):
-    total[pair.equal] += 1
     row = kinds['equal' if pair.equal else 'different'].setdefault(
       pair.kind, {'pairs': 0} | dict.fromkeys(judges, 0)
     )
     row['pairs'] += 1
     for name in judges:
-      row[name] += wrong[name][i]
+      row[name] += verdicts[name][i] != pair.equal
+
+  def total(truth: str, name: str) -> int:
+    return sum(row[name] for row in kinds[truth].values())
+
+  equal, different = total('equal', 'pairs'), total('different', 'pairs')
   overall = {}
   for name in judges:
-    errors = {
-      kind: sum(
-        w
-        for w, pair in zip(wrong[name], pairs, strict=True)
-        if pair.equal is kind
-      )
-      for kind in (True, False)
-    }
+    missed, taken = total('equal', name), total('different', name)
     overall[name] = {
-      'right': share(len(pairs) - sum(errors.values()), len(pairs)),
-      'false_equal': share(errors[False], total[False]),
-      'false_different': share(errors[True], total[True]),
+      'right': share(len(pairs) - missed - taken, len(pairs)),
+      'false_equal': share(taken, different),
+      'false_different': share(missed, equal),
     }
   asymmetric = sum(
     a != b for a, b in zip(verdicts[OURS], verdicts['backwards'], strict=True)
@@ -123,38 +117,36 @@ def counted(
 
 
 def render(found: Mapping[str, Any]) -> str:
-  """Both tables, Markdown."""
-  lines = [
-    '| judge | right, % | 95% interval | false equal | % of the different '
-    '| false different | % of the equal |',
-    '| --- | --- | --- | --- | --- | --- | --- |',
-  ]
-  for name, row in found['judges'].items():
-    cells = [f'{100 * row["right"]["value"]:.2f}', _between(row['right'])]
+  """Makes all tables."""
+  judges = list(found['judges'])
+  heads = (
+    'judge | right, % | 95% interval | false equal | % of the different | '
+    'false different | % of the equal'
+  )
+  rows = []
+  for name, judge in found['judges'].items():
+    right, errors = judge['right'], []
     for kind in ('false_equal', 'false_different'):
-      part = row[kind]
-      percent = f'{100 * part["value"]:.2f} ({_between(part)})'
-      cells += [f'{part["pairs"]:,} of {part["of"]:,}', percent]
-    lines.append(f'| {name} | {" | ".join(cells)} |')
-  lines += [
-    '',
-    f'Pairs that we judge otherwise in the other order: {found["asymmetric"]}.',
+      part = judge[kind]
+      errors += [f'{part["pairs"]:,} of {part["of"]:,}', _share(part)]
+    rows.append([name, f'{100 * right["value"]:.2f}', _between(right), *errors])
+  parts = [
+    table(heads, rows),
+    f'Pairs that our judge decides differently in the other order: '
+    f'{found["asymmetric"]}.',
   ]
-  names = list(found['judges'])
   for kind, title in (('equal', 'respelling'), ('different', 'change')):
-    lines += [
-      '',
-      f'| {title} | pairs | wrong: {" | wrong: ".join(names)} |',
-      '| --- ' * (len(names) + 2) + '|',
+    rows = [
+      [_plain(name), str(row['pairs']), *(str(row[judge]) for judge in judges)]
+      for name, row in found['kinds'][kind].items()
     ]
-    for name, row in found['kinds'][kind].items():
-      wrong = ' | '.join(str(row[judge]) for judge in names)
-      lines.append(f'| {_plain(name)} | {row["pairs"]} | {wrong} |')
-  return '\n'.join(lines)
+    heads = [title, 'pairs', *(f'wrong: {judge}' for judge in judges)]
+    parts.append(table(heads, rows))
+  return '\n\n'.join(parts)
 
 
 def _plain(name: str) -> str:
-  """As a cell of a table, where a backslash and a dollar sign are text."""
+  """Escapes what Markdown would not show as it is."""
   return re.sub(r'([\\$*])', r'\\\1', name)
 
 
@@ -163,35 +155,24 @@ def _between(part: Mapping[str, Any]) -> str:
   return f'{100 * low:.2f} to {100 * high:.2f}'
 
 
+def _share(part: Mapping[str, Any]) -> str:
+  return f'{100 * part["value"]:.2f} ({_between(part)})'
+
+
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument(
-    '--data-root',
-    type=pathlib.Path,
-    default=os.environ.get(DATA_VARIABLE),
-    help=f'holds math/; ${DATA_VARIABLE} where it is not given',
-  )
+  parser = command_line.make_parser(__doc__, __file__, '--data-root')
   parser.add_argument('--pairs', type=int, default=PAIRS)
   parser.add_argument('--seed', type=int, default=SEED)
-  parser.add_argument('--output', type=pathlib.Path, default=HERE)
-  args = parser.parse_args()
-  if not args.data_root:
-    parser.error(f'--data-root is missing, and {DATA_VARIABLE} is not set')
-  pairs = make_pairs(
-    read_answers(pathlib.Path(args.data_root) / 'math'), args.pairs, args.seed
-  )
-  found = {
-    'command': COMMAND,
-    'git_commit': manifest.git_commit(),
+  args = command_line.parse(parser)
+  answers_of_math = read_answers(pathlib.Path(args.data_root) / 'math')
+  pairs = make_pairs(answers_of_math, args.pairs, args.seed)
+  document = command_line.about(args) | {
     'seed': args.seed,
     'pairs': len(pairs),
-  } | counted(pairs, judged(pairs))
-  manifest.write_json(args.output / 'results.json', found)
-  text = render(found)
-  readme = args.output / 'README.md'
-  if readme.exists():
-    readme_table.fill(readme, text)
-  print(text)
+    **counted(pairs, judged(pairs)),
+  }
+  document['command'] = f'{DATA_VARIABLE}=DIR {args.command}'
+  command_line.write(args.output, document, render(document))
 
 
 if __name__ == '__main__':

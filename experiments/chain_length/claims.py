@@ -1,15 +1,16 @@
-"""What chain_length is asked, and how its results answer."""
+"""The claims of chain_length."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from experiments import ablations
-from experiments.findings import Claim, Found, mean
+from experiments.findings import Claim, Found
+from experiments.tables import mean, points
 
 
-def gap_grows(document: Mapping[str, Any]) -> Found:
-  """PRM's lead over the ORM, the shortest chains and the longest."""
-  gaps = {
+def lead_grows(document: Mapping[str, Any]) -> Found:
+  """Compares the PRM's lead over the ORM on the shortest and longest chains."""
+  leads = {
     arm: [
       a - b
       for a, b in zip(
@@ -20,23 +21,22 @@ def gap_grows(document: Mapping[str, Any]) -> Found:
     ]
     for arm in document['runs']
   }
-  short, *_, long = gaps.values()
+  shortest, *_, longest = leads.values()
+  seeds = list(zip(shortest, longest, strict=True))
   return Found(
-    '; '.join(f'{100 * mean(each):+.1f} ({arm})' for arm, each in gaps.items()),
+    '; '.join(f'{points(mean(seeds))} ({arm})' for arm, seeds in leads.items()),
     'each seed, first and last: '
-    + ', '.join(
-      f'{100 * a:+.1f} to {100 * b:+.1f}'
-      for a, b in zip(short, long, strict=True)
-    ),
-    [b > a for a, b in zip(short, long, strict=True)],
+    + ', '.join(f'{points(a)} to {points(b)}' for a, b in seeds),
+    [b > a for a, b in seeds],
   )
 
 
 CLAIMS = (
   Claim(
-    "A PRM's lead over an ORM grows with length (points, best of 16)",
-    'alike on GSM8K (Uesato et al., 2022), apart on MATH (Lightman et al., '
+    "A PRM's lead over an ORM grows with the length of chains (points, best "
+    'of 16)',
+    'no lead on GSM8K (Uesato et al., 2022), a lead on MATH (Lightman et al., '
     '2023)',
-    gap_grows,
+    lead_grows,
   ),
 )

@@ -1,4 +1,4 @@
-"""Short and long chains: when is a PRM worth more than an ORM?
+"""Short and long chains: where is a PRM worth more than an ORM?
 
     pip install -e '.[experiments]'
     python -m experiments.chain_length.run --workdir /tmp/ablations
@@ -12,21 +12,21 @@ from experiments import ablations
 from experiments.ablations import Ablation, Measured
 from experiments.runner import Runner
 
-# One step is a fact, of which a PRM has seen all or learns nothing.
+# A chain of one step is a single fact, which a PRM knows or does not know.
 ARMS = {'2 steps': 2, '3 steps': 3, '5 steps': 5, '8 steps': 8}
 
 
 def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
-  """A PRM and an ORM on the same chains, with equal updates."""
+  """Trains a PRM and an ORM on the same chains, with equal updates."""
   steps = ARMS[arm]
-  done = ablations.train(
+  workdir = ablations.train(
     runner,
     seed,
     f'length_{steps}',
     '--config.orm_baseline=True',
     operations=steps,
   )
-  return ablations.read(done)
+  return ablations.read(workdir)
 
 
 ABLATION = Ablation(__file__, 'a chain has', list(ARMS), measure)

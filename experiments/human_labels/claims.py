@@ -1,12 +1,14 @@
-"""What human_labels is asked, and how its results answer."""
+"""The claims of human_labels."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.findings import Claim, Found, between, percent
+from experiments.findings import Claim, Found
+from experiments.tables import between, percent
 
 
 def human_labels_teach(document: Mapping[str, Any]) -> Found:
+  """Finds whether the interval of F1 lies above a uniform guess, by set."""
   sets = document['results']['localisation']
   return Found(
     '; '.join(f'{percent(x["f1"])} ({name})' for name, x in sets.items()),
@@ -17,9 +19,10 @@ def human_labels_teach(document: Mapping[str, Any]) -> Found:
 
 CLAIMS = (
   Claim(
-    'Human step labels make a PRM: F1 above a guess (from scratch, 0.7M)',
-    '68 and 63, Qwen2.5-Math-7B on PRM800K (Zheng et al., 2024; Zhang et '
-    'al., 2025)',
+    'A PRM of 0.7M parameters from scratch learns from human step labels (F1 '
+    'above a uniform guess)',
+    '68 and 63, Qwen2.5-Math-7B on PRM800K (Zheng et al., 2024; Zhang et al., '
+    '2025)',
     human_labels_teach,
   ),
 )

@@ -1,24 +1,21 @@
-"""A byte-level PRM from scratch on human labels, on ProcessBench.
+"""What does a byte-level PRM from scratch learn from human labels alone?
 
-    python experiments/human_labels/run.py --workdir /tmp/human --data-root DIR
+    python -m experiments.human_labels.run --workdir /tmp/human --data-root DIR
 
-Runs the main job (or finds it done) and writes results.json and the table of
-README.md beside this file.
+Runs the main job on human step labels unless it is done, tests it on
+ProcessBench, and writes results.json and the table of README.md beside this
+file.
 """
 
-import argparse
-import json
-import os
-import pathlib
-import subprocess
-import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from prm_jax.data.datasets import DATA_VARIABLE
-from prm_jax.report import readme_table
-from prm_jax.runtime import manifest
+from experiments import command_line
+from experiments.runner import Runner
+from experiments.tables import between, percent, table
+from prm_jax.runtime.workdir import read_results
 
-HERE = pathlib.Path(__file__).parent
-ROWS = {
+BASELINES = {
   'all_right': 'every step right',
   'first_step': 'first step wrong',
   'position': 'step position, chosen on dev',
@@ -26,98 +23,76 @@ ROWS = {
 }
 
 
-def table(results: dict) -> str:
-  """Markdown: F1 with its interval beside what needs no model."""
-  lines = [
-    '| set | scorer | F1 | 95% interval | acc, error | acc, correct |',
-    '| --- | --- | --- | --- | --- | --- |',
-  ]
+def rows(results: Mapping[str, Any]) -> Iterable[list[str]]:
+  """Makes a row for the PRM, and for each baseline, on each set."""
   for name, found in results['localisation'].items():
-    low, high = found['ci95']
-    rows = [('PRM', found, f'{100 * low:.1f} to {100 * high:.1f}')]
-    rows += [(text, found['baselines'][key], '') for key, text in ROWS.items()]
-    for who, row, interval in rows:
-      cells = ' | '.join(
-        '' if row[key] is None else f'{100 * row[key]:.1f}'
+    scorers = [('PRM', found, between(found['ci95']))]
+    scorers += [
+      (text, found['baselines'][key], '') for key, text in BASELINES.items()
+    ]
+    for scorer, measured, interval in scorers:
+      accuracies = [
+        '' if measured[key] is None else percent(measured[key])
         for key in ('acc_error', 'acc_correct')
-      )
-      f1 = f'{100 * row["f1"]:.1f}'
-      lines.append(f'| {name} | {who} | {f1} | {interval} | {cells} |')
-  return '\n'.join(lines)
+      ]
+      yield [name, scorer, percent(measured['f1']), interval, *accuracies]
+
+
+def notes(document: Mapping[str, Any]) -> list[str]:
+  """Says what the table does not: threshold, time, AUC, what was not read."""
+  about, results = document['manifest'], document['results']
+  areas = ', '.join(
+    f'{values["first_error_auc"]:.3f} ({name})'
+    for name, values in results['calibration'].items()
+  )
+  unread = ', '.join(
+    f'{count["steps"]:,} of {count["of_steps"]:,} steps in '
+    f'{count["chains"]:,} of {count["of_chains"]:,} chains ({name})'
+    for name, count in results.get('unread', {}).items()
+  )
+  undecided = ', '.join(
+    f'{found["count_undecided"]:,} ({name})'
+    for name, found in results['localisation'].items()
+  )
+  return [
+    f'The threshold is {about["threshold"]["value"]:.3f}, by the '
+    f'{about["threshold"]["source"]}. The run took '
+    f'{about["wall_seconds"] / 60:.1f} minutes.',
+    f'Area under the ROC of steps up to the first error: {areas}.',
+    f'Steps beyond the window, which have no score: {unread}.',
+    'Chains cut by the window without a flagged step, which count as missed: '
+    f'{undecided}.',
+  ]
+
+
+def render(document: Mapping[str, Any]) -> str:
+  """Makes the table, F1 and accuracies in percent, and the notes below it."""
+  heads = ['set', 'scorer', 'F1', '95% interval', 'acc, error', 'acc, correct']
+  text = table(heads, rows(document['results']))
+  return text + '\n\n' + '\n'.join(notes(document))
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--workdir', type=pathlib.Path, required=True)
-  parser.add_argument(
-    '--data-root', type=pathlib.Path, default=os.environ.get(DATA_VARIABLE)
+  parser = command_line.make_parser(
+    __doc__, __file__, '--workdir', '--data-root'
   )
   parser.add_argument(
-    '--problems', type=int, default=0, help='of each test; 0: all'
+    '--problems', type=int, default=0, help='problems of each test; 0: all'
   )
-  parser.add_argument('--output', type=pathlib.Path, default=HERE)
-  args = parser.parse_args()
-  if not args.data_root:
-    parser.error(f'--data-root is missing, and {DATA_VARIABLE} is not set')
-  if args.problems and args.output == HERE:
-    parser.error('--problems: --output has to be another folder')
-  path = args.workdir / 'results.json'
-  if not manifest.is_done(args.workdir):
-    subprocess.run(
-      [
-        sys.executable,
-        '-m',
-        'prm_jax.main',
-        '--config=configs/prm_math.py:human',
-        f'--workdir={args.workdir.absolute()}',
-        f'--config.data.root={args.data_root.absolute()}',
-        f'--config.evaluation.max_problems={args.problems}',
-      ],
-      check=True,
-      cwd=HERE.parents[1],
-    )
-  document = json.loads(path.read_text())
-  about = document['manifest']
-  about['command'] = (
+  args = command_line.parse(parser)
+  workdir = Runner(args.workdir, jobs=1).main(
+    'prm_math.py:human',
+    '',
+    f'--config.data.root={args.data_root.absolute()}',
+    f'--config.evaluation.max_problems={args.problems}',
+  )
+  document = read_results(workdir)
+  # Folders differ from place to place.
+  document['manifest']['command'] = (
     'python -m prm_jax.main --config configs/prm_math.py:human '
     '--workdir DIR --config.data.root=DATA'
   )
-  manifest.write_json(args.output / 'results.json', document)
-  text = render(document)
-  if (args.output / 'README.md').exists():
-    readme_table.fill(args.output / 'README.md', text)
-  print(text)
-
-
-def render(document: dict) -> str:
-  """Markdown: the table, and what it was measured with."""
-  about = document['manifest']
-  seconds = about['wall_seconds']
-  calibration = document['results']['calibration']
-  notes = [
-    f'Threshold {about["threshold"]["value"]:.3f}, '
-    f'{about["threshold"]["source"]}; {seconds / 60:.1f} minutes.',
-    'Area under the ROC of steps up to the first error: '
-    + ', '.join(
-      f'{values["first_error_auc"]:.3f} ({name})'
-      for name, values in calibration.items()
-    )
-    + '.',
-    'Beyond the window, without a score: '
-    + ', '.join(
-      f'{count["steps"]:,} of {count["of_steps"]:,} steps in '
-      f'{count["chains"]:,} of {count["of_chains"]:,} chains ({name})'
-      for name, count in document['results'].get('unread', {}).items()
-    )
-    + '.',
-    'Cut chains without a flag, which count as missed: '
-    + ', '.join(
-      f'{found["count_undecided"]:,} ({name})'
-      for name, found in document['results']['localisation'].items()
-    )
-    + '.',
-  ]
-  return table(document['results']) + '\n\n' + '\n'.join(notes)
+  command_line.write(args.output, document, render(document))
 
 
 if __name__ == '__main__':

@@ -1,14 +1,16 @@
-"""What label_sources is asked, and how its results answer."""
+"""The claims of label_sources."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.findings import Claim, Finder, Found, mean, percent
+from experiments.findings import Claim, Finder, Found, compare_seeds
 from experiments.label_sources.run import ACTIVE
 from experiments.label_sources.tables import efficiency
+from experiments.tables import mean, percent
 
 
 def hard_beats_soft(document: Mapping[str, Any]) -> Found:
+  """Compares F1 by two kinds of rollout labels; intervals must not overlap."""
   hard, soft = (
     [
       run[f'equal chains: rollouts, {kind}']['localisation']
@@ -16,20 +18,14 @@ def hard_beats_soft(document: Mapping[str, Any]) -> Found:
     ]
     for kind in ('threshold 0', 'soft')
   )
-  return Found(
-    ' to '.join(
-      percent(mean([x['f1'] for x in side])) for side in (hard, soft)
-    ),
-    'each seed: '
-    + ', '.join(
-      f'{percent(a["f1"])} to {percent(b["f1"])}'
-      for a, b in zip(hard, soft, strict=True)
-    ),
-    [a['ci95'][0] > b['ci95'][1] for a, b in zip(hard, soft, strict=True)],
+  found = compare_seeds([x['f1'] for x in hard], [x['f1'] for x in soft])
+  return found._replace(
+    holds=[a['ci95'][0] > b['ci95'][1] for a, b in zip(hard, soft, strict=True)]
   )
 
 
 def consensus_is_cleaner(document: Mapping[str, Any]) -> Found:
+  """Compares labels on which two sources agree with those of each source."""
   both, one, other = (
     [labels[name]['accuracy'] for labels in document['labels'].values()]
     for name in (
@@ -46,6 +42,7 @@ def consensus_is_cleaner(document: Mapping[str, Any]) -> Found:
 
 
 def active_selection(document: Mapping[str, Any]) -> Found:
+  """Finds whether active selection needs fewer chains, in each seed."""
   found = [
     efficiency(runs, ACTIVE['budgets'], 'min')
     for runs in document['runs'].values()
@@ -62,7 +59,13 @@ def active_selection(document: Mapping[str, Any]) -> Found:
 def best_aggregate(
   labels: str, best: Sequence[str], others: Sequence[str]
 ) -> Finder:
-  """Whether some aggregates of step scores are above others, each seed."""
+  """Makes a finder of whether some aggregates of step scores choose better.
+
+  Args:
+    labels: what the PRM was trained on.
+    best: aggregates that have to be above all others, in each seed.
+    others: the other aggregates.
+  """
 
   def find(document: Mapping[str, Any]) -> Found:
     runs = [
@@ -75,7 +78,7 @@ def best_aggregate(
     }
     return Found(
       '; '.join(
-        f'{percent(mean(each))} ({how})' for how, each in means.items()
+        f'{percent(mean(seeds))} ({how})' for how, seeds in means.items()
       ),
       f'each seed, {best[0]}: {", ".join(map(percent, means[best[0]]))}',
       [
@@ -90,28 +93,31 @@ def best_aggregate(
 
 CLAIMS = (
   Claim(
-    'Hard labels at threshold 0 beat soft ones (first-error F1)',
+    'Hard labels at threshold 0 beat soft labels (first-error F1)',
     'the same order, after filtering (Zhang et al., 2025)',
     hard_beats_soft,
   ),
   Claim(
-    'Where two sources agree labels are cleaner (% of chains)',
+    'Labels on which two sources agree are right more often (% of chains)',
     'rollouts and a judge make a better PRM (Zhang et al., 2025)',
     consensus_is_cleaner,
   ),
   Claim(
-    'Labels of the most convincing wrong chains are worth more (best of 64)',
+    'Labels of the most convincing wrong chains are worth more than those of '
+    'random chains (best of 64)',
     '2.6x (Lightman et al., 2023)',
     active_selection,
   ),
   Claim(
-    'A PRM of soft rollouts chooses best by its last step (best of 64)',
-    'last before product and min (Zhang et al., 2025)',
+    "A PRM trained on soft rollout labels chooses best by the last step's "
+    'score (best of 64)',
+    'the last step is better than product and minimum (Zhang et al., 2025)',
     best_aggregate('rollouts, soft', ('last',), ('min', 'prod')),
   ),
   Claim(
-    'One of exact labels by its lowest step or their product',
-    'the same for labels of people and judges (Zhang et al., 2025)',
+    'A PRM trained on exact labels chooses best by the lowest score or the '
+    'product (best of 64)',
+    'the same, for labels of people and judges (Zhang et al., 2025)',
     best_aggregate('verifier', ('min', 'prod'), ('last',)),
   ),
 )

@@ -1,4 +1,4 @@
-"""How often labels are right, on a domain that knows it, and what they took."""
+"""How often labels are right, on a domain that knows it, and what they cost."""
 
 import json
 import pathlib
@@ -10,12 +10,17 @@ from prm_jax.labels.consensus import claimed_error
 
 
 def read_labels(folder: pathlib.Path) -> list[chains_lib.Chain]:
+  """Reads the labelled chains of a labelling job."""
   lines = (folder / 'chains.jsonl').read_bytes().splitlines()
   return [chains_lib.from_dict(json.loads(line)) for line in lines]
 
 
 def accuracy(chains: Sequence[chains_lib.Chain], above: float) -> float:
-  """Share of chains whose labels have the true first error."""
+  """Returns the share of chains whose labels have the true first error.
+
+  Args:
+    above: a step is labelled right where its value is above this.
+  """
   right = 0
   for chain in chains:
     steps = arithmetic_text.check_steps(chain.problem, chain.steps)
@@ -25,6 +30,6 @@ def accuracy(chains: Sequence[chains_lib.Chain], above: float) -> float:
 
 
 def written_tokens(chains: Sequence[chains_lib.Chain]) -> int:
-  """What the solver wrote: words, separators, ends."""
+  """Counts what the solver wrote: words, separators and ends of chains."""
   words = sum(len(step.split()) + 1 for it in chains for step in it.steps)
   return words + len(chains)

@@ -1,43 +1,40 @@
-"""What labels without humans are worth, on a domain that knows the truth.
+"""What are labels without humans worth, on a domain that knows the truth?
 
     python -m experiments.label_sources.run --workdir /tmp/label_sources
 
-Every source labels chains of the arithmetic domain; a PRM is trained on each
-kind of label, with equal chains and with equal tokens sampled, three seeds; and
-on chains that active selection chose. What is there already is not made again.
-Writes results.json and the tables of README.md beside this file.
+Every source labels chains of the arithmetic domain. A PRM is trained on each
+kind of label, with equal chains and with equal tokens sampled, and on chains
+that active selection chose; three seeds. Writes results.json and the tables of
+README.md beside this file.
 """
 
-import argparse
 import json
 import pathlib
 from collections.abc import Collection, Sequence
+from typing import Any
 
+from experiments import command_line
 from experiments.label_sources import tables
 from experiments.label_sources.counting import (
   accuracy,
   read_labels,
   written_tokens,
 )
-from experiments.runner import Runner
-from prm_jax.report import readme_table
-from prm_jax.runtime import manifest
+from experiments.runner import Runner, slug
+from prm_jax.runtime.workdir import read_results, write_json
 
-HERE = pathlib.Path(__file__).parent
-COMMAND = 'python -m experiments.label_sources.run --workdir DIR'
-SEEDS = (0, 1, 2)
-POOL = 16_384  # chains that every source is given, one a problem
-CHAINS = 4_096  # that a PRM is trained on, with equal chains
-# With equal tokens: what rollouts need for so many.
+POOL = 16_384  # chains that every source labels, one of each problem
+CHAINS = 4_096  # chains that a PRM is trained on, with equal chains
+# With equal tokens, every source may sample what rollouts need for this many.
 ROLLOUT_CHAINS = 768
-# Who completes chains for the labels: the solver that wrote them, believing its
-# wrong facts less often; for the consensus another one, with other facts.
+# The completer: the solver that wrote the chains, which uses its wrong beliefs
+# less often. The second source of the consensus has other wrong beliefs.
 COMPLETER = {'use_wrong': 0.3, 'slip': 0.01}
 OTHER_SOLVER = 100  # added to the seed
 ACTIVE = {'problems': 256, 'samples': 64, 'budgets': (5, 10, 20)}
-# Labels -> (the job they come from, the value above which a step is right, the
-# PRM's flags); None: soft labels are no verdicts. Of a chain's worth labels say
-# something after an error, too; of a step they do not.
+# Labels -> (the job that makes them; the value above which a step is right, or
+# None, as soft labels are no verdicts; the flags of the PRM). Soft labels say
+# what the prefix is worth, which has a meaning after an error, too.
 VALUES = ('--config.targets.after_first_error=keep',)
 ANY = ('--config.targets.hard_above=0.0',)
 LABELS = {
@@ -58,7 +55,7 @@ LABELS = {
   'corruption': ('corruption', 0.0, ()),
   'consensus': ('consensus', 0.0, ANY),
 }
-# Labels that no PRM is trained on: to see what the completer is worth.
+# Labels that no PRM is trained on: they show what the completer is worth.
 ONLY_COUNTED = {
   'rollouts by another completer, threshold 0': ('other', 0.0, ()),
   'rollouts by the solver itself, threshold 0': ('rollouts_own', 0.0, ()),
@@ -67,6 +64,7 @@ ONLY_COUNTED = {
 
 
 def domain_flags(seed: int, section: str) -> list[str]:
+  """Returns the flags of problems and of a solver with a seed."""
   return [
     f'--config.seed={seed}',
     f'--config.{section}.arithmetic.solver_seed={seed}',
@@ -76,7 +74,7 @@ def domain_flags(seed: int, section: str) -> list[str]:
 def label_all(
   runner: Runner, seed: int, jobs: Sequence[str]
 ) -> dict[str, pathlib.Path]:
-  """The labels of the same chains by every source that is asked for."""
+  """Lets every wanted source label the same chains; returns their workdirs."""
   pool = [
     *domain_flags(seed, 'chains'),
     f'--config.chains.train_problems={POOL}',
@@ -86,10 +84,10 @@ def label_all(
     values = {'solver_seed': solver_seed, **changes}
     return [f'--config.policy.solver.{k}={v}' for k, v in values.items()]
 
-  # A rollout that ends right decides at threshold 0: no more are needed.
+  # At threshold 0 a single rollout that ends right decides.
   one_by_one = '--config.omega.round_size=1'
   better = completer(seed, **COMPLETER)
-  asks = {
+  sources = {
     'verifier': ('verifier',),
     'corruption': ('corruption', f'--config.corruption.seed={seed}'),
     'rollouts': ('rollouts', *better),
@@ -98,15 +96,15 @@ def label_all(
     'rollouts_own': ('rollouts', *completer(seed)),
     'omega_own': ('omega', *completer(seed), one_by_one),
   }
-  asks = {name: ask for name, ask in asks.items() if name in jobs}
+  sources = {name: flags for name, flags in sources.items() if name in jobs}
   paths = runner.all(
     runner.main,
     [
       (f'label_math.py:{variant}', f'seed_{seed}/labels_{name}', *pool, *flags)
-      for name, (variant, *flags) in asks.items()
+      for name, (variant, *flags) in sources.items()
     ],
   )
-  found = dict(zip(asks, paths, strict=True))
+  found = dict(zip(sources, paths, strict=True))
   if 'consensus' not in jobs:
     return found
   found['consensus'] = runner.main(
@@ -120,7 +118,7 @@ def label_all(
 
 
 def describe_labels(folders: dict[str, pathlib.Path]) -> dict[str, dict]:
-  """What each source took and how often it is right."""
+  """Returns what each source cost and how often it is right."""
   ledgers = {
     name: json.loads((folder / 'ledger.json').read_text())
     for name, folder in folders.items()
@@ -132,7 +130,7 @@ def describe_labels(folders: dict[str, pathlib.Path]) -> dict[str, dict]:
       continue
     chains = read_labels(folders[job])
     tokens = pool + ledgers[job]['tokens']
-    if job == 'consensus':  # both of its sources were asked about all chains
+    if job == 'consensus':  # both of its sources labelled all chains
       tokens += ledgers['rollouts']['tokens'] + ledgers['other']['tokens']
     found[name] = {
       'labelled': len(chains),
@@ -144,6 +142,7 @@ def describe_labels(folders: dict[str, pathlib.Path]) -> dict[str, dict]:
 
 
 def train_flags(seed: int, labels: pathlib.Path, chains: int) -> list[str]:
+  """Returns the flags of a PRM on the first labelled chains; 0: on all."""
   return [
     *domain_flags(seed, 'data'),
     '--config.orm_baseline=False',
@@ -161,21 +160,23 @@ def train_calls(
   labels: dict[str, dict],
   names: Collection[str],
 ) -> dict[tuple[str, str], tuple]:
-  """A PRM for every kind of label and every budget."""
+  """Returns the jobs of a PRM for every kind of label and every budget.
+
+  Writes the number of chains of each into `labels`.
+  """
   calls = {}
   for name, (job, _, flags) in LABELS.items():
     if name not in names:
       continue
-    has, wanted = labels[name], {'equal chains': CHAINS}
-    if (by := labels.get('rollouts, hard')) is not None:
-      budget = ROLLOUT_CHAINS * by['tokens_per_chain']
-      wanted['equal tokens'] = int(budget / has['tokens_per_chain'])
-    for kind, many in wanted.items():
-      has[kind] = chains = min(many, has['labelled'])
-      slug = f'{name}_{kind}'.replace(', ', '_').replace(' ', '_')
+    source, wanted = labels[name], {'equal chains': CHAINS}
+    if (rollouts := labels.get('rollouts, hard')) is not None:
+      budget = ROLLOUT_CHAINS * rollouts['tokens_per_chain']
+      wanted['equal tokens'] = int(budget / source['tokens_per_chain'])
+    for kind, count in wanted.items():
+      source[kind] = chains = min(count, source['labelled'])
       calls[kind, name] = (
         'prm_math.py',
-        f'seed_{seed}/prm_{slug}',
+        f'seed_{seed}/prm_{slug(f"{name}_{kind}")}',
         *train_flags(seed, folders[job], chains),
         *flags,
       )
@@ -183,7 +184,7 @@ def train_calls(
 
 
 def active_calls(runner: Runner, seed: int) -> dict[tuple[str, int], tuple]:
-  """PRMs on the most convincing wrong answers, and on as many others."""
+  """Labels chains by active and by random selection; returns the PRMs' jobs."""
   sampled = runner.main(
     'sample_math.py',
     f'seed_{seed}/samples',
@@ -206,7 +207,7 @@ def active_calls(runner: Runner, seed: int) -> dict[tuple[str, int], tuple]:
     f'seed_{seed}/selector',
     *train_flags(seed, one_each, 0),
   )
-  asked = [(m, b) for b in ACTIVE['budgets'] for m in ('active', 'random')]
+  pairs = [(m, b) for b in ACTIVE['budgets'] for m in ('active', 'random')]
   labelled = runner.all(
     runner.main,
     [
@@ -220,7 +221,7 @@ def active_calls(runner: Runner, seed: int) -> dict[tuple[str, int], tuple]:
         f'--config.active.budget={budget}',
         f'--config.active.seed={seed}',
       )
-      for method, budget in asked
+      for method, budget in pairs
     ],
   )
   return {
@@ -229,20 +230,20 @@ def active_calls(runner: Runner, seed: int) -> dict[tuple[str, int], tuple]:
       f'seed_{seed}/prm_active_{method}_{budget}',
       *train_flags(seed, labels, 0),
     )
-    for (method, budget), labels in zip(asked, labelled, strict=True)
+    for (method, budget), labels in zip(pairs, labelled, strict=True)
   }
 
 
 def read_run(folder: pathlib.Path) -> dict:
-  """What a trained PRM is judged by."""
-  document = json.loads((folder / 'results.json').read_text())
+  """Reads what a PRM is judged by from its results.json."""
+  document = read_results(folder)
   results = document['results']
   about = {k: v for k, v in document['manifest'].items() if k != 'command'}
   curves = results['best_of_n']
-  at = curves['n'].index(max(curves['n']))
+  last = curves['n'].index(max(curves['n']))
   return {
     'best_of_64': {
-      name: {'mean': curve['mean'][at], 'ci95': curve['ci95'][at]}
+      name: {'mean': curve['mean'][last], 'ci95': curve['ci95'][last]}
       for name, curve in curves.items()
       if name != 'n'
     },
@@ -251,55 +252,60 @@ def read_run(folder: pathlib.Path) -> dict:
   }
 
 
-def render(found: dict) -> str:
-  """All tables, Markdown."""
+def render(found: dict[str, Any]) -> str:
+  """Makes all tables."""
   return tables.render(found, LABELS, ACTIVE['budgets'])
 
 
+def run_seed(
+  runner: Runner, seed: int, names: Collection[str], active: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Labels and trains with one seed.
+
+  Args:
+    names: the kinds of label.
+    active: whether to run active selection, too.
+
+  Returns:
+    What the labels cost, by their name; what the PRMs measure, by `kind: name`.
+  """
+  # The cost of the chains themselves is read from the verifier's labels.
+  jobs = {'verifier', *((LABELS | ONLY_COUNTED)[name][0] for name in names)}
+  if 'consensus' in jobs:
+    jobs |= {'rollouts', 'other'}
+  folders = label_all(runner, seed, sorted(jobs))
+  labels = describe_labels(folders)
+  calls = train_calls(seed, folders, labels, names)
+  if active:
+    calls |= active_calls(runner, seed)
+  trained = runner.all(runner.main, list(calls.values()))
+  runs = {
+    f'{kind}: {name}': read_run(folder)
+    for (kind, name), folder in zip(calls, trained, strict=True)
+  }
+  return labels, runs
+
+
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--workdir', type=pathlib.Path, required=True)
-  parser.add_argument('--jobs', type=int, default=2, help='side by side')
-  parser.add_argument('--seeds', type=int, nargs='+', default=SEEDS)
+  parser = command_line.make_parser(
+    __doc__, __file__, '--workdir', '--jobs', '--seeds'
+  )
   parser.add_argument(
     '--labels', nargs='+', choices=LABELS, help='only these, without tables'
   )
-  parser.add_argument('--output', type=pathlib.Path, default=HERE)
-  args = parser.parse_args()
+  args = command_line.parse(parser)
   runner = Runner(args.workdir, args.jobs)
-  every = LABELS | ONLY_COUNTED
-  # What the pool's chains took is read from the verifier's labels.
-  jobs = {'verifier', *(every[name][0] for name in args.labels or every)}
-  if 'consensus' in jobs:
-    jobs |= {'rollouts', 'other'}
-
+  names = args.labels or [*LABELS, *ONLY_COUNTED]
   labels, runs = {}, {}
   for seed in args.seeds:
-    folders = label_all(runner, seed, sorted(jobs))
-    labels[seed] = describe_labels(folders)
-    calls = train_calls(seed, folders, labels[seed], args.labels or LABELS)
-    if not args.labels:
-      calls |= active_calls(runner, seed)
-    trained = runner.all(runner.main, list(calls.values()))
-    runs[seed] = {
-      f'{kind}: {name}': read_run(folder)
-      for (kind, name), folder in zip(calls, trained, strict=True)
-    }
-  found = {
-    'command': COMMAND,
-    'git_commit': manifest.git_commit(),
-    'seeds': list(args.seeds),
-    'labels': {str(seed): value for seed, value in labels.items()},
-    'runs': {str(seed): value for seed, value in runs.items()},
-  }
-  manifest.write_json(args.output / 'results.json', found)
-  if args.labels:  # no tables without the others
-    return
-  text = render(found)
-  readme = args.output / 'README.md'
-  if readme.exists():
-    readme_table.fill(readme, text)
-  print(text)
+    labels[str(seed)], runs[str(seed)] = run_seed(
+      runner, seed, names, active=not args.labels
+    )
+  found = command_line.about(args) | {'labels': labels, 'runs': runs}
+  if args.labels:  # the tables need all of them
+    write_json(args.output / 'results.json', found)
+  else:
+    command_line.write(args.output, found, render(found))
 
 
 if __name__ == '__main__':

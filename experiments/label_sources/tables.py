@@ -1,10 +1,12 @@
-"""The tables of this experiment's README, from its results.json."""
+"""The tables of this experiment's README, made from its results.json."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from experiments.tables import mean, mean_and_seeds, table
 
 AGGREGATES = ('min', 'prod', 'mean', 'last')
 LIGHTMAN = 2.6  # Lightman et al. (2023), section 4.2
@@ -16,38 +18,32 @@ MEASURES = {
 }
 
 
-def mean(values: Sequence[float]) -> float:
-  return sum(values) / len(values)
-
-
-def percent(values: Sequence[float]) -> str:
-  """Mean of seeds, and each of them."""
-  each = ', '.join(f'{100 * value:.1f}' for value in values)
-  return f'{100 * mean(values):.1f} ({each})'
-
-
 def label_table(labels: Sequence[dict[str, Any]]) -> str:
-  lines = [
-    '| labels | first error right, % of chains | chains labelled | tokens '
-    'sampled per chain |',
-    '| --- | --- | --- | --- |',
-  ]
+  """Shows how often the labels of each source are right, and their cost."""
+  rows = []
   for name in labels[0]:
-    rows = [seed[name] for seed in labels]
-    known = rows[0]['accuracy'] is not None
-    right = percent([row['accuracy'] for row in rows]) if known else 'soft'
-    lines.append(
-      f'| {name} | {right} | {mean([row["labelled"] for row in rows]):,.0f} | '
-      f'{mean([row["tokens_per_chain"] for row in rows]):,.0f} |'
+    seeds = [seed[name] for seed in labels]
+    known = seeds[0]['accuracy'] is not None
+    rows.append(
+      [
+        name,
+        mean_and_seeds([it['accuracy'] for it in seeds]) if known else 'soft',
+        f'{mean([it["labelled"] for it in seeds]):,.0f}',
+        f'{mean([it["tokens_per_chain"] for it in seeds]):,.0f}',
+      ]
     )
-  return '\n'.join(lines)
+  heads = (
+    'labels | first error right, % of chains | chains labelled | '
+    'tokens sampled per chain'
+  )
+  return table(heads, rows)
 
 
 def interval(runs: Sequence[dict[str, Any]]) -> str:
-  """Each seed's 95% interval of best-of-64 by min, over problems."""
-  pairs = [run['best_of_64']['prm_min']['ci95'] for run in runs]
+  """Formats each seed's 95% interval, over problems, of best of 64 by min."""
+  intervals = [run['best_of_64']['prm_min']['ci95'] for run in runs]
   return '; '.join(
-    f'{100 * low:.0f} to {100 * high:.0f}' for low, high in pairs
+    f'{100 * low:.0f} to {100 * high:.0f}' for low, high in intervals
   )
 
 
@@ -57,59 +53,74 @@ def run_table(
   names: Sequence[str],
   kind: str,
 ) -> str:
-  lines = [
-    f'| labels, {kind} | chains | first-error F1 | best of 64 by min | its 95% '
-    'intervals | by last | weighted vote |',
-    '| --- | --- | --- | --- | --- | --- | --- |',
-  ]
+  """Shows the PRM of each kind of label, beside choices that need no labels.
+
+  Args:
+    names: the kinds of label.
+    kind: 'equal chains' or 'equal tokens'.
+  """
+  rows = []
   for name in names:
-    rows = [seed[f'{kind}: {name}'] for seed in runs]
+    seeds = [seed[f'{kind}: {name}'] for seed in runs]
     chains = mean([seed[name][kind] for seed in labels])
     cells = {
-      measure: percent([read(row) for row in rows])
+      measure: mean_and_seeds([read(run) for run in seeds])
       for measure, read in MEASURES.items()
     }
-    lines.append(
-      f'| {name} | {chains:,.0f} | {cells["F1"]} | {cells["min"]} | '
-      f'{interval(rows)} | {cells["last"]} | {cells["vote"]} |'
+    rows.append(
+      [
+        name,
+        f'{chains:,.0f}',
+        cells['F1'],
+        cells['min'],
+        interval(seeds),
+        cells['last'],
+        cells['vote'],
+      ]
     )
-  votes = {
-    name: percent(
-      [seed[f'{kind}: {names[0]}']['best_of_64'][name]['mean'] for seed in runs]
-    )
-    for name in ('majority', 'random', 'oracle')
-  }
-  lines += [
-    f'| no labels: {name} | | | {value} | | | |'
-    for name, value in votes.items()
+  for name in ('majority', 'random', 'oracle'):
+    seeds = [seed[f'{kind}: {names[0]}']['best_of_64'][name] for seed in runs]
+    right = mean_and_seeds([curve['mean'] for curve in seeds])
+    rows.append([f'no labels: {name}', '', '', right, '', '', ''])
+  heads = [
+    f'labels, {kind}',
+    'chains',
+    'first-error F1',
+    'best of 64 by min',
+    'its 95% intervals',
+    'by last',
+    'weighted vote',
   ]
-  return '\n'.join(lines)
+  return table(heads, rows)
 
 
 def aggregation_table(
   runs: Sequence[dict[str, Any]], names: Sequence[str], kind: str
 ) -> str:
-  """Best of 64 by every aggregate of a chain's step scores."""
-  lines = [
-    f'| labels, {kind} | {" | ".join(AGGREGATES)} |',
-    f'| --- |{" --- |" * len(AGGREGATES)}',
-  ]
+  """Shows best of 64 by every aggregate of a chain's step scores."""
+  rows = []
   for name in names:
-    rows = [seed[f'{kind}: {name}']['best_of_64'] for seed in runs]
-    cells = [
-      percent([row[f'prm_{how}']['mean'] for row in rows]) for how in AGGREGATES
-    ]
-    lines.append(f'| {name} | {" | ".join(cells)} |')
-  return '\n'.join(lines)
+    seeds = [seed[f'{kind}: {name}']['best_of_64'] for seed in runs]
+    rows.append(
+      [
+        name,
+        *(
+          mean_and_seeds([curves[f'prm_{how}']['mean'] for curves in seeds])
+          for how in AGGREGATES
+        ),
+      ]
+    )
+  return table([f'labels, {kind}', *AGGREGATES], rows)
 
 
 def efficiency(
   runs: dict[str, Any], budgets: Sequence[int], measure: str
 ) -> float | None:
-  """Times fewer chains that active selection needs for the same result.
+  """Returns how many times fewer chains active selection needs.
 
-  Parallel lines over log2(chains), one for each method, by least squares; their
-  horizontal distance. None where more chains do not help.
+  Fits parallel lines over log2(chains), one for each method, by least squares;
+  their horizontal distance is the factor for the same result. None where more
+  chains do not help.
   """
   read = MEASURES[measure]
   rows, values = [], []
@@ -124,35 +135,36 @@ def efficiency(
 
 
 def active_table(runs: Sequence[dict[str, Any]], budgets: Sequence[int]) -> str:
-  heads = ' | '.join(f'{budget} a problem' for budget in budgets)
-  lines = [
-    f'| selection | measure | {heads} |',
-    '| --- | --- |' + ' --- |' * len(budgets),
+  """Shows active beside random selection, and the data efficiency below."""
+  titles = {'F1': 'first-error F1', 'min': 'best of 64 by min'}
+  rows = [
+    [
+      method,
+      title,
+      *(
+        mean_and_seeds([MEASURES[name](s[f'{method}: {b}']) for s in runs])
+        for b in budgets
+      ),
+    ]
+    for method in ('active', 'random')
+    for name, title in titles.items()
   ]
-  for method in ('active', 'random'):
-    for measure in ('F1', 'min'):
-      cells = [
-        percent([MEASURES[measure](s[f'{method}: {budget}']) for s in runs])
-        for budget in budgets
-      ]
-      title = {'F1': 'first-error F1', 'min': 'best of 64 by min'}[measure]
-      lines.append(f'| {method} | {title} | {" | ".join(cells)} |')
-  lines.append('')
-  for measure, title in (('F1', 'first-error F1'), ('min', 'best of 64')):
-    factors = [efficiency(seed, budgets, measure) for seed in runs]
+  heads = ['selection', 'measure', *(f'{b} a problem' for b in budgets)]
+  parts = [table(heads, rows)]
+  for name, title in (('F1', 'first-error F1'), ('min', 'best of 64')):
+    factors = [efficiency(seed, budgets, name) for seed in runs]
     shown = ', '.join('none' if f is None else f'{f:.2f}' for f in factors)
-    lines.append(
-      f'Data efficiency by {title}, of each seed: {shown} (Lightman et al.: '
-      f'{LIGHTMAN}).'
+    parts.append(
+      f'Data efficiency of active selection by {title}, each seed: {shown} '
+      f'(Lightman et al. find {LIGHTMAN}).'
     )
-    lines.append('')
-  return '\n'.join(lines[:-1])
+  return '\n\n'.join(parts)
 
 
 def render(
   found: dict[str, Any], names: Sequence[str], budgets: Sequence[int]
 ) -> str:
-  """All tables, Markdown."""
+  """Makes all tables."""
   names = list(names)
   labels, runs = list(found['labels'].values()), list(found['runs'].values())
   return '\n\n'.join(

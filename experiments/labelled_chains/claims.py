@@ -1,32 +1,31 @@
-"""What labelled_chains is asked, and how its results answer."""
+"""The claims of labelled_chains."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from experiments import ablations
-from experiments.findings import Claim, Finder, Found, mean, percent
+from experiments.findings import Claim, Finder, Found, pairs
+from experiments.tables import mean, percent
 
 
-def process_is_cheaper(behind: int) -> Finder:
-  """PRM beside the ORM with `behind` times five times as many chains."""
+def process_is_cheaper(rows: int) -> Finder:
+  """Makes a finder that compares each PRM with the ORM some rows further on.
+
+  Each row has five times the chains of the row before.
+  """
 
   def find(document: Mapping[str, Any]) -> Found:
     arms = list(document['runs'])
-    pairs = list(zip(arms, arms[behind:], strict=False))
-    prm, orm = (
-      [ablations.values(document, pair[side], name) for pair in pairs]
-      for side, name in enumerate((ablations.BY_PRM, ablations.BY_ORM))
-    )
+    compared = list(zip(arms, arms[rows:], strict=False))
+    prm = [ablations.values(document, a, ablations.BY_PRM) for a, _ in compared]
+    orm = [ablations.values(document, b, ablations.BY_ORM) for _, b in compared]
+    first, second = compared[-1]
     return Found(
       '; '.join(
         f'{percent(mean(a))} ({first} chains) to {percent(mean(b))} ({second})'
-        for (first, second), a, b in zip(pairs, prm, orm, strict=True)
+        for (first, second), a, b in zip(compared, prm, orm, strict=True)
       ),
-      f'each seed at {pairs[-1][0]} and {pairs[-1][1]}: '
-      + ', '.join(
-        f'{percent(a)} to {percent(b)}'
-        for a, b in zip(prm[-1], orm[-1], strict=True)
-      ),
+      f'each seed at {first} and {second}: {pairs(prm[-1], orm[-1])}',
       [
         a > b
         for ours, theirs in zip(prm, orm, strict=True)
@@ -39,13 +38,13 @@ def process_is_cheaper(behind: int) -> Finder:
 
 CLAIMS = (
   Claim(
-    'With equal chains a PRM chooses better than an ORM (best of 16)',
+    'With as many chains a PRM chooses better than an ORM (best of 16)',
     'at every number of chains (Lightman et al., 2023, figure 4)',
-    process_is_cheaper(0),
+    process_is_cheaper(rows=0),
   ),
   Claim(
-    'With at most as many labels, too',
+    'With at most as many labels a PRM chooses better than an ORM (best of 16)',
     'none',
-    process_is_cheaper(1),
+    process_is_cheaper(rows=1),
   ),
 )

@@ -1,11 +1,11 @@
-"""How many labelled chains a PRM takes, and how many an ORM.
+"""How many labelled chains does a PRM take, and how many an ORM?
 
     pip install -e '.[experiments]'
     python -m experiments.labelled_chains.run --workdir /tmp/ablations
 
-The numbers of chains are five times each other, and a chain has five steps: the
-PRM of a row has at most as many labels as the ORM of the next. Writes
-results.json, figure.svg and the table of README.md beside this file.
+Each arm has five times the chains of the arm before, and a chain has five
+steps: the PRM of a row has at most as many labels as the ORM of the next row.
+Writes results.json, figure.svg and the table of README.md beside this file.
 """
 
 import pathlib
@@ -19,8 +19,8 @@ CHAINS = (82, 410, 2050, 10_250)
 ARMS = {f'{chains:,}': chains for chains in CHAINS}
 
 
-def folder(runner: Runner, seed: int, chains: int) -> pathlib.Path:
-  """A PRM and an ORM on the same chains, with equal updates."""
+def train(runner: Runner, seed: int, chains: int) -> pathlib.Path:
+  """Trains a PRM and an ORM on the same chains, with equal updates."""
   return ablations.train(
     runner,
     seed,
@@ -31,7 +31,7 @@ def folder(runner: Runner, seed: int, chains: int) -> pathlib.Path:
 
 
 def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
-  return ablations.read(folder(runner, seed, ARMS[arm]))
+  return ablations.read(train(runner, seed, ARMS[arm]))
 
 
 ABLATION = Ablation(__file__, 'labelled chains', list(ARMS), measure)

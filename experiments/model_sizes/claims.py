@@ -1,4 +1,4 @@
-"""What model_sizes is asked, and how its results answer."""
+"""The claims of model_sizes."""
 
 from experiments.findings import Claim, arm_leads
 from experiments.model_sizes.run import BEST, MAJORITY, POLICIES
@@ -7,12 +7,12 @@ SMALLER, LARGER = (BEST.format(width) for width in sorted(POLICIES))
 
 CLAIMS = (
   Claim(
-    'A PRM of the width of a smaller policy chooses better than majority',
+    'A PRM as wide as the narrower policy chooses better than majority',
     'none',
     arm_leads('PRM of width 64', MAJORITY, SMALLER),
   ),
   Claim(
-    'A PRM half as wide as its policy does, too',
+    'A PRM half as wide as its policy chooses better than majority',
     'small verifiers of large generators pay (Cobbe et al., 2021)',
     arm_leads('PRM of width 64', MAJORITY, LARGER),
   ),

@@ -1,14 +1,15 @@
-"""What neutral_labels is asked, and how its results answer."""
+"""The claims of neutral_labels."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from experiments import ablations
-from experiments.findings import Claim, Found, mean, percent
+from experiments.findings import Claim, Found
+from experiments.tables import mean, percent
 
 
 def tells_steps_apart(document: Mapping[str, Any]) -> Found:
-  """Whether the area of every seed of an arm is above a coin's, in each set."""
+  """Finds whether the AUC is above 0.5 on each set, for each arm and seed."""
   names = [
     name
     for name in ablations.names_of(document)
@@ -20,7 +21,7 @@ def tells_steps_apart(document: Mapping[str, Any]) -> Found:
   }
   return Found(
     '; '.join(
-      f'{", ".join(percent(mean(each)) for each in sets)} ({arm})'
+      f'{", ".join(percent(mean(seeds)) for seeds in sets)} ({arm})'
       for arm, sets in areas.items()
     ),
     'seeds from '
@@ -28,15 +29,15 @@ def tells_steps_apart(document: Mapping[str, Any]) -> Found:
       f'{percent(min(map(min, sets)))} to {percent(max(map(max, sets)))}'
       for sets in areas.values()
     ),
-    [min(each) > 0.5 for sets in areas.values() for each in sets],
+    [min(seeds) > 0.5 for sets in areas.values() for seeds in sets],
   )
 
 
 CLAIMS = (
   Claim(
-    'On human labels a PRM of 0.7M tells steps apart, whatever neutral is '
-    '(AUC; gsm8k, math)',
-    'a large one hardly minds what it is (Lightman et al., 2023)',
+    'On human labels a PRM of 0.7M parameters tells right steps from wrong '
+    'ones, whatever neutral steps count as (AUC; gsm8k, math)',
+    'for a large PRM it hardly matters (Lightman et al., 2023)',
     tells_steps_apart,
   ),
 )

@@ -1,21 +1,19 @@
-"""What people call neutral: is it learned as right, wrong, half, or not at all?
+"""Is a step that people call neutral right, wrong, half, or no target at all?
 
     pip install -e '.[experiments]'
     python -m experiments.neutral_labels.run --workdir /tmp/neutral_labels
 
-A byte-level PRM on human step labels (the variant `human` of
+Trains a byte-level PRM on human step labels (the variant `human` of
 configs/prm_math.py; PRM_JAX_DATA names the data), with windows of half the
 length and fewer problems to test on. Writes results.json, figure.svg and the
 table of README.md beside this file.
 """
 
-import json
-import pathlib
 from collections.abc import Mapping
 
 from experiments import ablations
 from experiments.ablations import AUC, F1, Ablation, Measured
-from experiments.runner import Runner
+from experiments.runner import Runner, read_results
 
 ARMS = ('good', 'bad', 'ignore', 'half')
 FLAGS = (
@@ -28,25 +26,22 @@ FLAGS = (
 )
 
 
-def folder(runner: Runner, seed: int, arm: str) -> pathlib.Path:
-  return runner.main(
+def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
+  """Trains a PRM with one target for neutral steps."""
+  workdir = runner.main(
     'prm_math.py:human',
     f'seed_{seed}/neutral_{arm}',
     f'--config.seed={seed}',
     f'--config.targets.neutral={arm}',
     *FLAGS,
   )
-
-
-def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
-  done = folder(runner, seed, arm)
-  results = json.loads((done / 'results.json').read_text())['results']
-  found = {}
-  for name, where in results['localisation'].items():
-    found[f'{F1}, {name}'] = Measured(where['f1'], where['ci95'])
+  results = read_results(workdir)
+  measured = {}
+  for name, found in results['localisation'].items():
+    measured[f'{F1}, {name}'] = Measured(found['f1'], found['ci95'])
     auc = results['calibration'][name]['first_error_auc']
-    found[f'{AUC}, {name}'] = Measured(auc)
-  return found
+    measured[f'{AUC}, {name}'] = Measured(auc)
+  return measured
 
 
 ABLATION = Ablation(__file__, 'neutral is', ARMS, measure)

@@ -1,42 +1,36 @@
-"""What out_of_distribution is asked, and how its results answer."""
+"""The claims of out_of_distribution."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from experiments import ablations
-from experiments.findings import Claim, Finder, Found, mean, percent
+from experiments.findings import Claim, Finder, Found, compare_seeds
+from experiments.out_of_distribution.run import RIGHT
 
 
-def pays_on(arm: str) -> Finder:
-  """Whether a PRM's choice is better than a chain at random, each seed."""
+def choice_pays(arm: str) -> Finder:
+  """Makes a finder of whether a PRM chooses better than at random."""
 
   def find(document: Mapping[str, Any]) -> Found:
     chosen, random = (
       ablations.values(document, arm, name)
-      for name in (ablations.BY_PRM, 'right chains')
+      for name in (ablations.BY_PRM, RIGHT)
     )
-    return Found(
-      f'{percent(mean(chosen))} to {percent(mean(random))}',
-      'each seed: '
-      + ', '.join(
-        f'{percent(a)} to {percent(b)}'
-        for a, b in zip(chosen, random, strict=True)
-      ),
-      [a > b for a, b in zip(chosen, random, strict=True)],
-    )
+    return compare_seeds(chosen, random)
 
   return find
 
 
 CLAIMS = (
   Claim(
-    'A PRM of 5 steps chooses better than at random among chains of 12',
+    'A PRM trained on 5 steps chooses better than at random among chains of '
+    '12 steps',
     'PRMs stay ahead on fresh exams (Lightman et al., 2023, section 5)',
-    pays_on('12 steps'),
+    choice_pays('12 steps'),
   ),
   Claim(
-    'And where the facts are others (modulo 9)',
+    'A PRM chooses better than at random where the facts are others (modulo 9)',
     'none',
-    pays_on('modulo 9'),
+    choice_pays('modulo 9'),
   ),
 )

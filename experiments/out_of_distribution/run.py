@@ -1,14 +1,13 @@
-"""What of a PRM holds on chains unlike those it was trained on.
+"""What of a PRM holds on chains unlike those it was trained on?
 
     pip install -e '.[experiments]'
     python -m experiments.out_of_distribution.run --workdir /tmp/ablations
 
-A PRM of chains of five steps modulo 10, read on longer ones, other moduli,
-other mistakes and, where its training had no products, on products. Writes
+A PRM trained on chains of five steps modulo 10 judges longer chains, other
+moduli, other mistakes and, where its training had no products, products. Writes
 results.json, figure.svg and the table of README.md beside this file.
 """
 
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,11 +22,13 @@ from prm_jax.data.chains import Chain
 from prm_jax.data.domains import arithmetic
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.evals import suite
+from prm_jax.runtime import manifest
 
 SAMPLES, PROBLEMS = 16, 200
-LONGEST = 12  # steps that a row has room for
+LONGEST = 12  # steps that fit the window
 ALL, NO_PRODUCTS = 'all', 'no_products'
-# What stands in the window beside training's own chains is room.
+RIGHT = 'right chains'
+# Training's own chains fill less than half of the window.
 WINDOW = (
   f'--config.data.max_length={8 * LONGEST + 6}',
   f'--config.data.row_length={8 * LONGEST + 6}',
@@ -37,7 +38,14 @@ TRAINED = {ALL: (), NO_PRODUCTS: ('--config.data.arithmetic.ops=+-',)}
 
 
 class Arm(NamedTuple):
-  """Which PRM reads chains of which domain."""
+  """Which PRM judges which chains.
+
+  Attributes:
+    trained: the PRM, a key of `TRAINED`.
+    domain: fields of the chains' `ArithmeticConfig` that differ from its
+      defaults.
+    other_solver: whether a solver with other wrong beliefs wrote the chains.
+  """
 
   trained: str
   domain: Mapping[str, Any]
@@ -59,16 +67,17 @@ ARMS = {
 
 def prepare(runner: Runner, seed: int) -> None:
   for trained in TRAINED:
-    model(runner, seed, trained)
+    make_prm(runner, seed, trained)
 
 
-def model(runner: Runner, seed: int, trained: str) -> pathlib.Path:
+def make_prm(runner: Runner, seed: int, trained: str) -> pathlib.Path:
+  """Trains one of the PRMs."""
   flags = WINDOW + TRAINED[trained]
   return ablations.train(runner, seed, f'windows_{trained}', *flags)
 
 
 def sample(arm: Arm, seed: int) -> Sequence[Chain]:
-  """Chains that a PRM of this seed has not seen."""
+  """Samples chains that a PRM of this seed has not seen."""
   solver_seed = seed + 100 if arm.other_solver else seed
   fields = {'solver_seed': solver_seed} | dict(arm.domain)
   config = arithmetic.ArithmeticConfig(**fields)
@@ -81,31 +90,29 @@ def sample(arm: Arm, seed: int) -> Sequence[Chain]:
 
 
 def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
-  """With the threshold that was best on chains as in training."""
-  asked = ARMS[arm]
-  workdir = model(runner, seed, asked.trained)
-  about = json.loads((workdir / 'results.json').read_text())['manifest']
-  chains = sample(asked, seed)
+  """Judges an arm's chains, with the threshold chosen on training's kind."""
+  wanted = ARMS[arm]
+  workdir = make_prm(runner, seed, wanted.trained)
+  threshold = manifest.read_results(workdir)['manifest']['threshold']['value']
+  chains = sample(wanted, seed)
   scores = prm_evaluation.score_chains(load(workdir), chains)
-  where = suite.localisation_section(
-    chains, scores, about['threshold']['value'], 0, seed, 2000
-  )
+  found = suite.localisation_section(chains, scores, threshold, 0, seed, 2000)
   auc = suite.calibration_section(chains, scores)['first_error_auc']
   lowest = prm_evaluation.chain_scores(chains, scores, 'min')
   curves = suite.best_of_n_section(
     chains, {'prm': lowest}, np.maximum(lowest, 0.0), [SAMPLES], seed, 2000
   )
-  found = {F1: Measured(where['f1'], where['ci95']), AUC: Measured(auc)}
-  named = {
-    'right chains': 'random',
+  measured = {F1: Measured(found['f1'], found['ci95']), AUC: Measured(auc)}
+  methods = {
+    RIGHT: 'random',
     BY_PRM: 'prm',
     VOTE: 'weighted_vote',
     'oracle of 16': 'oracle',
   }
-  for name, method in named.items():
+  for name, method in methods.items():
     curve = curves[method]
-    found[name] = Measured(float(curve['mean'][0]), tuple(curve['ci95'][0]))
-  return found
+    measured[name] = Measured(float(curve['mean'][0]), tuple(curve['ci95'][0]))
+  return measured
 
 
 ABLATION = Ablation(__file__, 'chains', list(ARMS), measure, prepare)

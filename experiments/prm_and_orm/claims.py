@@ -1,10 +1,10 @@
-"""What prm_and_orm is asked, and how its results answer."""
+"""The claims of prm_and_orm."""
 
 from experiments.findings import Claim, arm_leads
 
 CLAIMS = (
   Claim(
-    "A tenth of an ORM's logit helps a PRM to choose (best of 16)",
+    "A tenth of an ORM's logit, added, helps a PRM to choose (best of 16)",
     'none',
     arm_leads('w = 0.1', 'w = 0', 'best of 16, 2,050 chains'),
   ),

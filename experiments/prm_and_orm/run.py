@@ -10,18 +10,20 @@ README.md beside this file.
 
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from experiments import ablations
 from experiments.ablations import Ablation, Measured
-from experiments.labelled_chains.run import folder
+from experiments.labelled_chains.run import train
 from experiments.runner import Runner
 from prm_jax import load
+from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import load_dataset
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.evals import suite
+from prm_jax.jobs.settings import read_settings
 
 NS = (4, 16)
 METHODS = {'best': 'both', 'weighted vote': 'weighted_vote'}
@@ -31,51 +33,53 @@ ARMS = {f'w = {weight:g}': weight for weight in WEIGHTS}
 
 
 def logit(chance: np.ndarray) -> np.ndarray:
-  # float32 tells no more chances from 0 and 1.
+  # float32 does not tell chances nearer to 0 or 1 than this from 0 and 1.
   kept = np.clip(chance, 2.0**-25, 1 - 2.0**-25)
   return np.log(kept) - np.log1p(-kept)
 
 
-def score_test(workdir: pathlib.Path) -> None:
-  """[M] scores of the test chains by both models, into their workdir."""
+def test_chains(workdir: pathlib.Path) -> Sequence[Chain]:
+  """Returns the test chains of a PRM's own data."""
   config = json.loads((workdir / 'config.json').read_text())
-  dataset = load_dataset(config['data'], config['seed'], workdir, print)
+  settings = read_settings(config)
+  dataset = load_dataset(settings.data, settings.seed, workdir, print)
   (chains,) = dataset.evaluations.values()
-  of_prm = prm_evaluation.score_chains(load(workdir), chains)
-  of_orm = prm_evaluation.score_chains(load(workdir / 'orm'), chains)
-  scores = {
-    'prm': prm_evaluation.chain_scores(chains, of_prm, 'min').tolist(),
-    'orm': prm_evaluation.chain_scores(chains, of_orm, 'last').tolist(),
-  }
-  (workdir / 'both.json').write_text(json.dumps(scores))
+  return chains
 
 
 def prepare(runner: Runner, seed: int) -> None:
-  for chains in CHAINS.values():
-    score_test(folder(runner, seed, chains))
+  """Scores the test chains by both models; keeps the scores beside them."""
+  for count in CHAINS.values():
+    workdir = train(runner, seed, count)
+    chains = test_chains(workdir)
+    prm = prm_evaluation.score_chains(load(workdir), chains)
+    orm = prm_evaluation.score_chains(load(workdir / 'orm'), chains)
+    scores = {
+      'prm': prm_evaluation.chain_scores(chains, prm, 'min').tolist(),
+      'orm': prm_evaluation.chain_scores(chains, orm, 'last').tolist(),
+    }
+    (workdir / 'both.json').write_text(json.dumps(scores))
 
 
 def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
-  weight, found = ARMS[arm], {}
-  for name, chains in CHAINS.items():
-    workdir = folder(runner, seed, chains)
-    config = json.loads((workdir / 'config.json').read_text())
+  """Chooses among the test chains by the sum with one weight."""
+  weight, measured = ARMS[arm], {}
+  for name, count in CHAINS.items():
+    workdir = train(runner, seed, count)
     scores = json.loads((workdir / 'both.json').read_text())
-    dataset = load_dataset(config['data'], config['seed'], workdir, print)
-    (test,) = dataset.evaluations.values()
     mixed = (1 - weight) * logit(np.array(scores['prm']))
     mixed = mixed + weight * logit(np.array(scores['orm']))
     chance = 1 / (1 + np.exp(-mixed))
     curves = suite.best_of_n_section(
-      test, {'both': mixed}, chance, NS, seed, 2000
+      test_chains(workdir), {'both': mixed}, chance, NS, seed, 2000
     )
     for k, n in enumerate(NS):
-      for told, method in METHODS.items():
+      for shown, method in METHODS.items():
         curve = curves[method]
-        found[f'{told} of {n}, {name}'] = Measured(
+        measured[f'{shown} of {n}, {name}'] = Measured(
           float(curve['mean'][k]), tuple(curve['ci95'][k])
         )
-  return found
+  return measured
 
 
 ABLATION = Ablation(__file__, "the ORM's share", list(ARMS), measure, prepare)

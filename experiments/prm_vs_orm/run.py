@@ -1,24 +1,21 @@
-"""PRM against ORM and majority on the arithmetic domain, three seeds.
+"""PRM, ORM and majority on the arithmetic domain, three seeds.
 
-    python experiments/prm_vs_orm/run.py --workdir /tmp/prm_vs_orm
+    python -m experiments.prm_vs_orm.run --workdir /tmp/prm_vs_orm
 
 Each seed draws its own problems, misconceptions, chains and weights, and runs
-the main job; a run that is there already is not repeated. Writes results.json,
-figure.svg and the table of README.md beside this file.
+the main job unless it is done. Writes results.json, figure.svg and the table of
+README.md beside this file.
 """
 
-import argparse
-import json
-import pathlib
-import subprocess
-import sys
+from collections.abc import Mapping
+from typing import Any
 
-from prm_jax.report import figures, readme_table
-from prm_jax.runtime import manifest
+from experiments import command_line
+from experiments.runner import Runner
+from experiments.tables import mean, percent, table
+from prm_jax.report import figures
+from prm_jax.runtime.workdir import read_results
 
-HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parents[1]
-SEEDS = (0, 1, 2)
 STYLES = {
   'prm_min': 'prm lead',
   'orm': 'orm',
@@ -37,102 +34,85 @@ METHODS = {
 }
 
 
-def run_seed(seed: int, workdir: pathlib.Path, variant: str) -> dict:
-  """The results of one seed, trained here unless it is done."""
-  folder = workdir.absolute() / f'seed_{seed}'
-  results = folder / 'results.json'
-  if not manifest.is_done(folder):
-    config = 'configs/prm_math.py'
-    subprocess.run(
-      [
-        sys.executable,
-        '-m',
-        'prm_jax.main',
-        f'--config={config}:{variant}' if variant else f'--config={config}',
-        f'--workdir={folder}',
-        f'--config.seed={seed}',
-        f'--config.data.arithmetic.solver_seed={seed}',
-      ],
-      check=True,
-      cwd=ROOT,
-    )
-  document = json.loads(results.read_text())
+def run_seed(runner: Runner, seed: int, variant: str) -> dict[str, Any]:
+  """Runs the main job with one seed; returns its manifest and results."""
+  flags = (
+    f'--config.seed={seed}',
+    f'--config.data.arithmetic.solver_seed={seed}',
+  )
+  config = f'prm_math.py:{variant}' if variant else 'prm_math.py'
+  workdir = runner.main(config, f'seed_{seed}', *flags)
+  document = read_results(workdir)
+  # Folders differ from place to place.
   document['manifest']['command'] = (
-    'python -m prm_jax.main --config configs/prm_math.py --workdir DIR '
-    f'--config.seed={seed} --config.data.arithmetic.solver_seed={seed}'
+    f'python -m prm_jax.main --config configs/{config} --workdir DIR '
+    + ' '.join(flags)
   )
   return document
 
 
-def render(document: dict[str, dict]) -> str:
-  """Markdown: accuracy in percent by N, each seed and the mean of seeds."""
+def means(runs: Mapping[str, Any], method: str) -> list[float]:
+  """Returns the accuracy of one method for each N, the mean of the seeds."""
+  curves = [run['best_of_n'][method]['mean'] for run in runs.values()]
+  return [mean(seeds) for seeds in zip(*curves, strict=True)]
+
+
+def sizes(runs: Mapping[str, Any]) -> list[int]:
+  """Returns the values of N."""
+  return next(iter(runs.values()))['best_of_n']['n']
+
+
+def render(document: Mapping[str, Any]) -> str:
+  """Makes the table: accuracy by N in percent, and each seed at the last N."""
   runs = document['results']
-  n = next(iter(runs.values()))['best_of_n']['n']
-  last = n[-1]
-  lines = [
-    '| picked by | ' + ' | '.join(f'N = {k}' for k in n) + ' | seeds at N = '
-    f'{last} |',
-    '| --- |' + ' --- |' * (len(n) + 1),
+  n = sizes(runs)
+  rows = []
+  for method, name in METHODS.items():
+    ends = []
+    for run in runs.values():
+      curve = run['best_of_n'][method]
+      low, high = map(percent, curve['ci95'][-1])
+      ends.append(f'{percent(curve["mean"][-1])} [{low}, {high}]')
+    rows.append([name, *map(percent, means(runs, method)), '; '.join(ends)])
+  heads = ['picked by', *(f'N = {k}' for k in n), f'seeds at N = {n[-1]}']
+  return table(heads, rows)
+
+
+def draw(document: Mapping[str, Any]) -> str:
+  """Draws accuracy against N as SVG, the mean of the seeds."""
+  runs = document['results']
+  series = [
+    {
+      'key': method,
+      'name': METHODS[method],
+      'style': style,
+      'band': False,
+      'ci95': None,
+      'mean': means(runs, method),
+    }
+    for method, style in STYLES.items()
   ]
-  for key, name in METHODS.items():
-    curves = [run['best_of_n'][key] for run in runs.values()]
-    means = [
-      sum(c['mean'][i] for c in curves) / len(curves) for i in range(len(n))
-    ]
-    seeds = '; '.join(
-      f'{100 * c["mean"][-1]:.1f} [{100 * c["ci95"][-1][0]:.1f}, '
-      f'{100 * c["ci95"][-1][1]:.1f}]'
-      for c in curves
-    )
-    cells = ' | '.join(f'{100 * mean:.1f}' for mean in means)
-    lines.append(f'| {name} | {cells} | {seeds} |')
-  return '\n'.join(lines)
+  title = 'Best-of-N accuracy, mean of three seeds'
+  return figures.standalone(figures.best_of_n(sizes(runs), series, title))
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--workdir', type=pathlib.Path, required=True)
-  parser.add_argument('--variant', default='', help='of configs/prm_math.py')
-  parser.add_argument('--seeds', type=int, nargs='+', default=SEEDS)
-  parser.add_argument('--output', type=pathlib.Path, default=HERE)
-  args = parser.parse_args()
-
-  documents = {
-    str(seed): run_seed(seed, args.workdir, args.variant) for seed in args.seeds
-  }
-  runs = {seed: doc['results'] for seed, doc in documents.items()}
-  n = runs[str(args.seeds[0])]['best_of_n']['n']
-  document = {
-    'command': 'python experiments/prm_vs_orm/run.py --workdir DIR',
-    'manifests': {seed: doc['manifest'] for seed, doc in documents.items()},
-    'results': runs,
-  }
-  manifest.write_json(args.output / 'results.json', document)
-  series = [
-    {
-      'key': key,
-      'name': METHODS[key],
-      'style': STYLES[key],
-      'band': False,
-      'ci95': None,
-      'mean': [
-        sum(run['best_of_n'][key]['mean'][i] for run in runs.values())
-        / len(runs)
-        for i in range(len(n))
-      ],
-    }
-    for key in STYLES
-  ]
-  (args.output / 'figure.svg').write_text(
-    figures.standalone(
-      figures.best_of_n(n, series, 'Best-of-N accuracy, mean of three seeds')
-    )
+  parser = command_line.make_parser(__doc__, __file__, '--workdir', '--seeds')
+  parser.add_argument(
+    '--variant', default='', help='variant of configs/prm_math.py'
   )
-  text = render(document)
-  readme = args.output / 'README.md'
-  if readme.exists():
-    readme_table.fill(readme, text)
-  print(text)
+  args = command_line.parse(parser)
+  runner = Runner(args.workdir, jobs=1)
+  found = {
+    str(seed): run_seed(runner, seed, args.variant) for seed in args.seeds
+  }
+  document = {
+    'command': args.command,
+    'manifests': {seed: run['manifest'] for seed, run in found.items()},
+    'results': {seed: run['results'] for seed, run in found.items()},
+  }
+  (args.output / 'figure.svg').write_text(draw(document))
+  command_line.write(args.output, document, render(document))
 
 
 if __name__ == '__main__':

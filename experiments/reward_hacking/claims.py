@@ -1,32 +1,37 @@
-"""What reward_hacking is asked, and how its results answer."""
+"""The claims of reward_hacking."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.findings import Claim, Finder, Found, between, percent
+from experiments.findings import Claim, Finder, Found
+from experiments.tables import between, percent
 
 
 def weak_prm(with_outcome: bool) -> Finder:
-  """How far accuracy falls by the forms of a weak PRM, alone or not."""
+  """Makes a finder of whether a weak PRM is hacked as the only reward.
+
+  Args:
+    with_outcome: whether to ask instead that it is not hacked beside the
+      verifier.
+  """
 
   def find(document: Mapping[str, Any]) -> Found:
     arms = {
-      name: told
-      for name, told in document['results']['arms'].items()
+      name: arm
+      for name, arm in document['results']['arms'].items()
       if name.endswith('and outcome') == with_outcome
     }
+    accuracies = {name: arm['accuracy'] for name, arm in arms.items()}
     return Found(
       '; '.join(
-        f'{percent(told["accuracy"]["mean"][0])} to '
-        f'{percent(told["accuracy"]["mean"][-1])} ({name})'
-        for name, told in arms.items()
+        f'{percent(it["mean"][0])} to {percent(it["mean"][-1])} ({name})'
+        for name, it in accuracies.items()
       ),
       'in the end '
       + '; '.join(
-        between((told['accuracy']['low'][-1], told['accuracy']['high'][-1]))
-        for told in arms.values()
+        between((it['low'][-1], it['high'][-1])) for it in accuracies.values()
       ),
-      [told['falls'] != with_outcome for told in arms.values()],
+      [arm['falls'] != with_outcome for arm in arms.values()],
     )
 
   return find
@@ -39,7 +44,7 @@ CLAIMS = (
     weak_prm(with_outcome=False),
   ),
   Claim(
-    "The verifier's word beside it ends that",
+    "The verifier's verdict beside a weak PRM prevents the hacking",
     'some verified rewards prevent it (PURE; Cheng et al., 2025)',
     weak_prm(with_outcome=True),
   ),

@@ -1,38 +1,29 @@
-"""Verified accuracy, and what the PRM says, against chains."""
+"""Verified accuracy, and the PRM's scores, against sampled chains."""
 
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import matplotlib
-
-matplotlib.use('svg')
-from matplotlib import pyplot
-
-# Equal bytes from equal numbers.
-matplotlib.rcParams.update({'svg.hashsalt': 'prm_jax', 'font.size': 9})
+from experiments import figures
 
 
 def draw(found: Mapping[str, Any], path: pathlib.Path) -> None:
   """Writes the figure as SVG."""
-  figure, (right, said) = pyplot.subplots(1, 2, figsize=(8.8, 4.4))
-  colours = pyplot.get_cmap('tab10').colors
-  for colour, (form, told) in zip(colours, found['arms'].items(), strict=False):
-    mean, low, high = (
-      [100 * value for value in told['accuracy'][name]]
-      for name in ('mean', 'low', 'high')
+  figure, (accuracy, scores) = figures.make_panels(2, (8.8, 4.4))
+  for colour, (form, arm) in zip(
+    figures.COLOURS, found['arms'].items(), strict=False
+  ):
+    figures.draw_curve(
+      accuracy, found['chains'], arm['accuracy'], color=colour, label=form
     )
-    right.plot(found['chains'], mean, color=colour, label=form)
-    right.fill_between(
-      found['chains'], low, high, color=colour, alpha=0.12, linewidth=0
-    )
-    said.plot(found['chains'], told['score'], color=colour)
-  right.set_ylabel('right answers on held-out problems, %')
-  said.set_ylabel("a chain's lowest PRM score, mean")
-  for panel in (right, said):
+    scores.plot(found['chains'], arm['score'], color=colour)
+  accuracy.set_ylabel('right answers on held-out problems, %')
+  scores.set_ylabel("a chain's lowest PRM score, mean")
+  for panel in (accuracy, scores):
     panel.set_xlabel('chains sampled')
     panel.grid(alpha=0.25)
-  figure.legend(*right.get_legend_handles_labels(), loc='lower center', ncols=4)
+  figure.legend(
+    *accuracy.get_legend_handles_labels(), loc='lower center', ncols=4
+  )
   figure.tight_layout(rect=(0, 0.12, 1, 1))
-  figure.savefig(path, metadata={'Date': None})
-  pyplot.close(figure)
+  figures.save(figure, path)

@@ -1,30 +1,29 @@
-"""What smollm2_prm is asked, and how its results answer."""
+"""The claims of smollm2_prm."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from experiments.findings import Claim, Found
+from experiments.tables import points, points_between
 
 
 def training_beats_likelihood(document: Mapping[str, Any]) -> Found:
-  sets = document['results']['localisation']
+  """Finds whether the trained row's lead is above 0, on each set."""
   leads = {
     name: rows['likelihood']['minus_digit_likelihood']
-    for name, rows in sets.items()
+    for name, rows in document['results']['localisation'].items()
   }
   return Found(
-    '; '.join(f'{100 * x["difference"]:+.1f} ({k})' for k, x in leads.items()),
-    '; '.join(
-      ' to '.join(f'{100 * bound:+.1f}' for bound in x['ci95'])
-      for x in leads.values()
-    ),
+    '; '.join(f'{points(x["difference"])} ({k})' for k, x in leads.items()),
+    '; '.join(points_between(x['ci95']) for x in leads.values()),
     [x['ci95'][0] > 0 for x in leads.values()],
   )
 
 
 CLAIMS = (
   Claim(
-    "A 135M model's training on step labels beats its own likelihood (F1)",
+    'A 135M model trained on step labels finds errors better than its own '
+    'likelihood does (F1)',
     'none',
     training_beats_likelihood,
   ),

@@ -1,7 +1,8 @@
-"""Step scores of every row to ProcessBench's numbers, all by the same rule.
+"""From the step scores of every row to ProcessBench's numbers.
 
-One threshold per row, the one with the highest F1 on dev, used unchanged on
-the sets that are reported; every row is paired with the reference row.
+Every row has one threshold, the one with the highest F1 on dev, which is used
+unchanged on the sets that are reported. Every row is compared in pairs with the
+reference row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,20 +17,20 @@ DEV = 'dev'
 REFERENCE = 'digit_likelihood'
 LENGTH_RULE = 'chain_length'
 
-# set -> step scores of each chain, of the steps that were read
+# Set -> for each chain, the scores of the steps that were read.
 Scores = Mapping[str, Sequence[np.ndarray]]
 
 
 class Part(NamedTuple):
-  """A set of chains with what every row needs of them."""
+  """A set of chains, with its masks and labels as arrays."""
 
   chains: list[Chain]
   mask: np.ndarray  # [M, P] bool
-  first: np.ndarray  # [M] first errors
+  first: np.ndarray  # [M] index of the first error, or -1
 
 
 def make_part(chains: Sequence[Chain]) -> Part:
-  """The chains with their steps and first errors as arrays."""
+  """Makes a `Part` of labelled chains."""
   _, mask = steps.pad([[0.0] * len(chain.steps) for chain in chains])
   first = np.array([first_error(chain.labels) for chain in chains])
   return Part(list(chains), mask, first)
@@ -40,14 +41,14 @@ def length_guess(
   shortest: int,
   position: int,
 ) -> np.ndarray:  # [M]
-  """Step `position` for chains of `shortest` steps or more, -1 for others."""
+  """Guesses step `position` for chains of `shortest` steps or more, else -1."""
   return np.where(mask.sum(1) >= shortest, position, -1)
 
 
 def choose_length_rule(part: Part) -> tuple[int, int]:
-  """The (shortest, position) of `length_guess` with the highest F1.
+  """Returns the (shortest, position) of `length_guess` with the highest F1.
 
-  The first of equals: the rule that flags most.
+  Of equal rules it takes the first, which flags most chains.
   """
   longest = part.mask.shape[1]
   rules = [(m, k) for m in range(1, longest + 1) for k in range(m)]
@@ -59,8 +60,10 @@ def choose_length_rule(part: Part) -> tuple[int, int]:
 
 
 def add_signals(probabilities: Scores, likelihoods: Scores) -> Scores:
-  """The sum of a head's logits and of log-likelihoods, each in units of its
-  standard deviation over the steps of dev."""
+  """Adds a head's logits and log-likelihoods.
+
+  Each is in units of its standard deviation over the steps of dev.
+  """
   bounded = {
     name: [np.clip(np.asarray(x, np.float64), 1e-6, 1 - 1e-6) for x in values]
     for name, values in probabilities.items()
@@ -86,7 +89,7 @@ def judge(
   seed: int,
   resamples: int,
 ) -> dict[str, Any]:
-  """ProcessBench's numbers of one row and its lead over the reference."""
+  """Returns ProcessBench's numbers of a row, and its lead on the reference."""
   result = localisation.localisation(predicted, first)
   _, *interval = localisation.f1_ci(predicted, first, seed, resamples)
   lead, *lead_interval = localisation.f1_difference_ci(
@@ -104,15 +107,15 @@ def compare(
   seed: int,
   resamples: int,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-  """All rows on all sets.
+  """Judges all rows on all sets.
 
   Args:
-    scores: row -> `Scores`, with those of REFERENCE, higher is more right.
-    parts: set -> chains, with DEV.
+    scores: row -> `Scores`; higher is more right. REFERENCE has to be a row.
+    parts: set -> chains. DEV has to be a set.
 
   Returns:
     set -> row -> numbers. `threshold` is chosen on DEV; `upper_bound` is the
-    best threshold of the set itself. LENGTH_RULE has no scores: its threshold
+    best threshold of the set itself. LENGTH_RULE has no scores; its threshold
     is a number of steps.
   """
   shortest, position = choose_length_rule(parts[DEV])
@@ -128,7 +131,7 @@ def compare(
   }
   for row, by_set in scores.items():
     found = {
-      name: suite.padded(part.chains, by_set[name])
+      name: suite.pad_scores(part.chains, by_set[name])
       for name, part in parts.items()
     }
     best = {

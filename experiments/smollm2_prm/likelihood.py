@@ -1,9 +1,9 @@
-"""What an untrained backbone thinks of a chain: a log-probability per token.
+"""The log-probability that an untrained backbone gives each token of a chain.
 
     chains -> packed rows -> the cache on disk -> one step score per rule
 
-Every score that needs no training is made from these, so they are computed
-once and kept; an interrupted run goes on at the row where it stopped.
+All scores that need no training are made from these numbers, so they are
+computed once and kept. An interrupted run resumes at the row where it stopped.
 """
 
 import functools
@@ -18,7 +18,7 @@ import numpy as np
 
 from prm_jax.data.chains import Chain
 from prm_jax.data.encoding import DoesNotFit, Encoding, StepFormat
-from prm_jax.inference.score import Rows, pack_rows
+from prm_jax.inference.score import ScoringRows, pack_rows
 from prm_jax.models import TransformerConfig, forward, token_logprobs
 
 ROWS_AT_ONCE = 4
@@ -26,9 +26,9 @@ DIGITS = '0123456789'
 
 
 def row_logprobs(
-  backbone: Any, rows: Rows, model: TransformerConfig
+  backbone: Any, rows: ScoringRows, model: TransformerConfig
 ) -> jax.Array:  # [B, T] float32
-  """log p(token t | tokens of its segment before it), 0 for the first one."""
+  """Returns log p(token | earlier tokens of its segment), 0 for the first."""
   hidden = forward(backbone, model, *rows[:3])
   return token_logprobs(
     backbone, model, hidden, rows.tokens, rows.positions > 0
@@ -36,7 +36,7 @@ def row_logprobs(
 
 
 def encode(chain: Chain, fmt: StepFormat) -> Encoding | None:
-  """The chain in the model's own format, None where no step fits."""
+  """Encodes a chain in the model's own format; None where no step fits."""
   try:
     return fmt.encode(chain.problem, chain.steps)
   except DoesNotFit:
@@ -44,11 +44,12 @@ def encode(chain: Chain, fmt: StepFormat) -> Encoding | None:
 
 
 def key_of(encoding: Encoding) -> str:
+  """Returns the key of a chain in the cache."""
   return hashlib.sha256(encoding.tokens.tobytes()).hexdigest()[:24]
 
 
 def _write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
-  """Writes all or nothing."""
+  """Writes the file as a whole or not at all."""
   part = path.with_suffix('.part.npz')
   np.savez(part, **arrays)
   os.replace(part, path)
@@ -61,12 +62,13 @@ def read_or_compute(
   model: TransformerConfig,
   log: Callable[[str], None],
 ) -> dict[str, np.ndarray]:
-  """Log-probabilities [T] by `key_of`, those not in the file computed now.
+  """Reads log-probabilities [T] by `key_of`; computes those not in the file.
 
   Args:
-    path: an .npz that grows with every few rows; belongs to one backbone,
+    path: an .npz that grows with every few rows; it belongs to one backbone,
       format and dtype.
-    load_backbone: called only if something is missing.
+    load_backbone: loads the parameters; called only if something is missing.
+    log: prints one line.
   """
   known: dict[str, np.ndarray] = {}
   if path.exists():
@@ -87,7 +89,7 @@ def read_or_compute(
   total = sum(len(e.tokens) for _, e in missing)
   done = 0
   for b in range(0, int(row_of.max()) + 1, ROWS_AT_ONCE):
-    part = Rows(*(x[b : b + ROWS_AT_ONCE] for x in rows))
+    part = ScoringRows(*(x[b : b + ROWS_AT_ONCE] for x in rows))
     found = np.asarray(compute(backbone, part))
     for n in np.flatnonzero((row_of >= b) & (row_of < b + ROWS_AT_ONCE)):
       key, encoding = missing[n]
@@ -106,13 +108,16 @@ def step_scores(
   digit_tokens: frozenset[int],  # ids
   separator: int,
 ) -> dict[str, np.ndarray]:
-  """Step scores [R] of each rule, from the tokens of the step alone.
+  """Returns step scores [R] by each rule, from the tokens of the step alone.
 
-  Of the R steps that fit the window; the others have none. The separator is the
-  format's and not the step's: it is left out.
+  R steps fit the window; the others have no score. The separator belongs to the
+  format and not to the step, so it is left out.
 
   Args:
-    separator: how many tokens it has.
+    encoding: the chain; None where no step fits the window.
+    logprobs: log-probabilities by `key_of`.
+    digit_tokens: ids of the tokens that are digits.
+    separator: number of tokens of the separator.
   """
   read = 0 if encoding is None else len(encoding.step_ends)
   scores = {name: np.zeros(read) for name in ('digits', 'mean', 'minimum')}

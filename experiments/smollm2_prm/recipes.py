@@ -3,22 +3,20 @@
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 
 import numpy as np
 
 import prm_jax
+from experiments.runner import Runner
 from prm_jax.data.chains import Chain
 from prm_jax.evals.prm import score_chains
 from prm_jax.report import write_report
 from prm_jax.runtime.errors import UserError
 
-ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = 'configs/prm_math.py'
-# name -> (variant of the config, overrides, what the table says)
+# Name -> (variant of the config, changes to it, text of its row).
 RECIPES: dict[str, tuple[str, tuple[str, ...], str]] = {
   'likelihood': (
     'smollm2',
@@ -54,32 +52,29 @@ RECIPES: dict[str, tuple[str, tuple[str, ...], str]] = {
 }
 
 
-def arguments(name: str, extra: Sequence[str]) -> list[str]:
-  """What follows `python -m prm_jax.main`, the workdir excepted."""
-  variant, overrides, _ = RECIPES[name]
-  return [f'--config={CONFIG}:{variant}', *overrides, *extra]
-
-
 def train(
   name: str, workdir: pathlib.Path, data: pathlib.Path, extra: Sequence[str]
 ) -> None:
-  """Runs a recipe in workdir/name, or goes on with it."""
-  subprocess.run(
-    [
-      sys.executable,
-      '-m',
-      'prm_jax.main',
-      *arguments(name, extra),
-      f'--workdir={(workdir / name).absolute()}',
-      f'--config.data.dir={data.absolute()}',
-    ],
-    check=True,
-    cwd=ROOT,
+  """Runs a recipe in workdir/name, or resumes it.
+
+  Args:
+    data: folder of the data set, which all recipes share.
+    extra: further flags of the run.
+  """
+  variant, overrides, _ = RECIPES[name]
+  Runner(workdir, jobs=1).run(
+    name,
+    *('-m', 'prm_jax.main'),
+    f'--config={CONFIG}:{variant}',
+    *overrides,
+    *extra,
+    f'--workdir={(workdir / name).absolute()}',
+    f'--config.data.dir={data.absolute()}',
   )
 
 
 def trained(workdir: pathlib.Path) -> list[str]:
-  """The recipes whose run has its last checkpoint."""
+  """Returns the recipes whose run has its last checkpoint."""
 
   def done(folder: pathlib.Path) -> bool:
     if not (folder / 'config.json').exists():
@@ -91,16 +86,16 @@ def trained(workdir: pathlib.Path) -> list[str]:
 
 
 def read(name: str, workdir: pathlib.Path) -> dict:
-  """Manifest and results of a run, empty where it did not evaluate itself.
+  """Reads manifest and results of a run; both empty where it has none yet.
 
-  Its command is the one of this experiment: folders differ from place to place.
+  The command is that of this experiment, as folders differ between machines.
   """
   path = workdir / name / 'results.json'
   if not path.exists():
     return {'manifest': {}, 'results': {}}
   run = json.loads(path.read_text())
   run['manifest']['command'] = (
-    f'python experiments/smollm2_prm/run.py --workdir DIR --train {name}'
+    f'python -m experiments.smollm2_prm.run --workdir DIR --train {name}'
   )
   return run
 
@@ -108,7 +103,11 @@ def read(name: str, workdir: pathlib.Path) -> dict:
 def write_report_without_chains(
   name: str, workdir: pathlib.Path, output: pathlib.Path
 ) -> None:
-  """A run's report.html, but for the chains, which are other people's data."""
+  """Writes a run's report.html without chains, which are other people's data.
+
+  Raises:
+    UserError: the run has no results yet.
+  """
   run = read(name, workdir)
   if not run['results']:
     raise UserError(
@@ -122,9 +121,9 @@ def write_report_without_chains(
 
 
 class TrainedScores:
-  """Step scores of one trained run, kept beside it.
+  """The step scores of one trained run, which are kept beside it.
 
-  The checkpoint is opened only for chains that were not scored before.
+  Its checkpoint is opened only for chains that were not scored before.
   """
 
   def __init__(self, name: str, workdir: pathlib.Path):
@@ -134,10 +133,14 @@ class TrainedScores:
   def score(
     self, name: str, chains: Sequence[Chain], fingerprint: str
   ) -> list[np.ndarray]:
-    """Step scores [R] of chains in [0, 1], of the R steps that were read.
+    """Returns step scores [R] in [0, 1] of each chain's R steps that were read.
 
     Args:
-      fingerprint: of exactly these chains.
+      name: the set, for the name of the file.
+      fingerprint: fingerprint of exactly these chains.
+
+    Raises:
+      UserError: the file has the scores of other chains.
     """
     path = self._folder / f'read_scores_{name}_{fingerprint}.npz'
     if not path.exists():
@@ -148,5 +151,5 @@ class TrainedScores:
     with np.load(path) as file:
       lengths, flat = file['lengths'], file['flat']
     if len(lengths) != len(chains):
-      raise UserError(f'{path} is of other chains; delete it')
+      raise UserError(f'{path} holds the scores of other chains; delete it')
     return np.split(flat, np.cumsum(lengths)[:-1])

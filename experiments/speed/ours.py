@@ -1,10 +1,10 @@
 """Our side of run.py: prm_jax's train step and Scorer.best_of_n.
 
-Runs in the Python that has prm_jax. Prints one line of JSON.
+Prints one line of JSON.
 
     train    pipeline, transfer and train step, as train.fit runs them
     score    Scorer.best_of_n, text in, step scores out
-    weights  the parameters that score uses, as transformers reads them
+    weights  the parameters that score uses, written for transformers
     peak     a 2048-cube matrix product, in each dtype
 """
 
@@ -13,18 +13,23 @@ import dataclasses
 import hashlib
 import json
 import os
-import time
 
 import jax
 import numpy as np
-import workload as workload_lib
 
+from experiments.speed import workload as workload_lib
+from experiments.speed.sides import CLOCK_VARIABLE, CLOCKS
+from prm_jax import Scorer
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.encoding import StepFormat
-from prm_jax.data.pipeline import BatchConfig, fill, make_batches, take_census
+from prm_jax.data.pipeline import (
+  BatchConfig,
+  fill_rate,
+  make_batches,
+  take_census,
+)
 from prm_jax.data.targets import TargetConfig
 from prm_jax.inference.pretrained import open_pretrained
-from prm_jax.inference.scorer import Scorer
 from prm_jax.models import HeadConfig, TransformerConfig, init_head, init_params
 from prm_jax.models.hub.publish import SaveOptions, save_model
 from prm_jax.runtime.sharding import make_mesh
@@ -38,14 +43,12 @@ from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
 from prm_jax.training.train_state import init_state, make_init
 
 HEAD = HeadConfig('two_class')
-# run.py --clock: seconds, or seconds of CPU where the cores are shared.
-now = {'wall': time.perf_counter, 'cpu': time.process_time}[
-  os.environ.get('SPEED_CLOCK', 'wall')
-]
+now = CLOCKS[os.environ.get(CLOCK_VARIABLE, 'wall')]
 MESH = {'replica': 1, 'fsdp': -1, 'model': 1}
 
 
 def make_config(model: str, dtype: str) -> tuple[TransformerConfig, StepFormat]:
+  """Returns the config and the text format of a model of the workload."""
   fmt = workload_lib.make_format_of(model)
   if model != 'small':
     return dataclasses.replace(open_pretrained(model).model, dtype=dtype), fmt
@@ -62,7 +65,14 @@ def make_config(model: str, dtype: str) -> tuple[TransformerConfig, StepFormat]:
 def train(
   workload: dict, dtype: str, rows: int, row_length: int, steps: int
 ) -> dict:
-  """Real tokens per second of the train loop after the warm-up steps."""
+  """Measures real tokens per second of the train loop, after the warm-up.
+
+  Args:
+    workload: what `workload.make_workload` made.
+    rows: rows of a batch.
+    row_length: length of a row in tokens.
+    steps: updates that are measured.
+  """
   config, fmt = make_config(workload['model'], dtype)
   chains = [
     Chain(
@@ -72,7 +82,7 @@ def train(
     )
     for chain in workload['train']
   ]
-  # TRL trains on every label it is given.
+  # TRL trains on every label that it gets.
   targets = TargetConfig(after_first_error='keep')
   census = take_census(chains, fmt, targets)
   batches = iter(
@@ -114,7 +124,7 @@ def train(
         since = now()
       elif step >= warmup:
         tokens += int((batch['segment_ids'] > 0).sum())
-        fills.append(fill(batch))
+        fills.append(fill_rate(batch))
     jax.block_until_ready(state)
   seconds = now() - since
   digest = hashlib.sha256()
@@ -132,19 +142,19 @@ def train(
 
 
 def matmul_parameters(params: dict) -> int:
-  """All but the embedding, which is looked up."""
+  """Counts all parameters but the embedding, which is looked up."""
   total = sum(x.size for x in jax.tree.leaves(params))
   return total - params['backbone']['embed_tokens'].size
 
 
 def make_params(model: str, config: TransformerConfig) -> dict:
-  """The weights that both sides score with; the head is random."""
+  """Makes the weights that both sides score with; the head is random."""
   backbone, head = jax.random.split(jax.random.key(0))
   if model == 'small':
     params = jax.jit(init_params, static_argnums=1)(backbone, config)
   else:
     params = open_pretrained(model).load(make_mesh(MESH))
-  # So wide that scores spread over [0, 1].
+  # Wide enough for scores to spread over [0, 1].
   width = 4.0 if model == 'small' else 0.5
   head = jax.tree.map(
     lambda x: width * x, init_head(head, config.d_model, HEAD)
@@ -152,8 +162,8 @@ def make_params(model: str, config: TransformerConfig) -> dict:
   return {'backbone': params, 'head': head}
 
 
-def save_weights(model: str, directory: str) -> dict:
-  """The folder that AutoModelForTokenClassification opens."""
+def save_weights(model: str, directory: str) -> None:
+  """Writes the folder that AutoModelForTokenClassification opens."""
   config, _ = make_config(model, 'float32')
   params = make_params(model, config)
   save_model(
@@ -164,11 +174,15 @@ def save_weights(model: str, directory: str) -> dict:
     params['head'],
     options=SaveOptions(max_length=workload_lib.MAX_LENGTH),
   )
-  return {}
 
 
 def score(workload: dict, dtype: str, name: str, repeats: int) -> dict:
-  """Candidates per second of Scorer.best_of_n."""
+  """Measures candidates per second of Scorer.best_of_n.
+
+  Args:
+    name: the scoring task of the workload.
+    repeats: times that all candidates are scored.
+  """
   config, fmt = make_config(workload['model'], dtype)
   params = make_params(workload['model'], config)
   parameters = matmul_parameters(params)
@@ -187,14 +201,14 @@ def score(workload: dict, dtype: str, name: str, repeats: int) -> dict:
     'candidates_per_second': [len(scores) / t for t in times],
     'scores': [s.tolist() for s in scores],
     'fill': scorer.stats.tokens / scorer.stats.padded_tokens,
-    # The prompt once, as it is computed.
+    # The prompt counts once, as it is computed once.
     'tokens': scorer.stats.tokens // (repeats + 1),
     'parameters': parameters,
   }
 
 
 def peak() -> dict:
-  """Best of several 2048-cube products in GFLOP/s, by dtype."""
+  """Measures the best of several 2048-cube products in GFLOP/s, by dtype."""
   n, rates = 2048, {}
   for dtype in ('float32', 'bfloat16'):
     a = jax.random.normal(jax.random.key(0), (n, n), dtype)
@@ -221,7 +235,7 @@ def main() -> None:
   parser.add_argument('--weights')
   parser.add_argument('--repeats', type=int, default=1)
   args = parser.parse_args()
-  workload = {}
+  workload, result = {}, {}
   if args.workload:
     with open(args.workload) as file:
       workload = json.load(file)
@@ -230,9 +244,7 @@ def main() -> None:
   elif args.what == 'score':
     result = score(workload, args.dtype, args.task, args.repeats)
   elif args.what == 'weights':
-    result = save_weights(workload['model'], args.weights)
-  else:
-    result = {}
+    save_weights(workload['model'], args.weights)
   result['peak_gflops'] = peak()
   result['versions'] = {
     name: __import__(name).__version__ for name in ('jax', 'flax', 'grain')

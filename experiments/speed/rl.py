@@ -1,48 +1,45 @@
 """Speed of the whole RL loop beside TRL's GRPOTrainer, on a CPU.
 
-    python experiments/speed/rl.py --parity-python PYTHON --policy DIR --prm DIR
+    python -m experiments.speed.rl --parity-python PYTHON --policy DIR --prm DIR
 
-As sampling.py: both sides in processes of their own, in turn. Writes rl.json
+As in run.py, both sides run in processes of their own, in turn. Writes rl.json
 and the table of RL.md beside this file.
 """
 
 import argparse
 import json
-import os
 import pathlib
 import runpy
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 
+from experiments import command_line
+from experiments.runner import ROOT
+from experiments.speed import sides
+from experiments.tables import table
 from prm_jax.export import export
 from prm_jax.inference.generator import Generator
-from prm_jax.jobs import rl, rl_meshes, rl_problems, rl_rating, rl_settings
-from prm_jax.report import readme_table
+from prm_jax.jobs import rl, rl_problems
+from prm_jax.jobs.rl_rating import make_rater
+from prm_jax.jobs.rl_start import BEST_METRIC, open_start
+from prm_jax.jobs.settings import read_settings
 from prm_jax.runtime import manifest
 from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.workdir import Workdir
 
-HERE = pathlib.Path(__file__).parent
-CONFIG = HERE.parents[1] / 'configs' / 'rl_math.py'
-COMMAND = (
-  'python experiments/speed/rl.py --parity-python PYTHON --policy DIR --prm DIR'
-)
-# What pays -> variants of the config.
+CONFIG = ROOT / 'configs' / 'rl_math.py'
+# What a chain is paid for -> variants of the config.
 REWARDS = {'verifier': 'grpo,outcome', 'verifier and PRM': 'grpo'}
 PARTS = ('sampling', 'scoring')  # training is what is left
 
 
-def cores() -> int:
-  """That this process may use."""
-  return len(os.sched_getaffinity(0))
-
-
 def make_config(rewards: str, args: argparse.Namespace) -> dict:
-  """The config of our side, from which theirs is made."""
+  """Returns the config of our side, from which theirs is made."""
   config = runpy.run_path(str(CONFIG))['get_config'](REWARDS[rewards])
   config.policy.workdir = str(pathlib.Path(args.policy).absolute())
   if config.prm.kind != 'none':
@@ -50,94 +47,75 @@ def make_config(rewards: str, args: argparse.Namespace) -> dict:
   config.cpu_devices = args.devices
   updates = args.warmup + args.updates
   config.train.update(updates=updates, evaluate_every=args.warmup)
-  config.train.checkpoint_every = args.warmup * updates  # the last one only
-  config.optim.schedule = 'constant'  # as theirs
+  config.train.checkpoint_every = (
+    args.warmup * updates
+  )  # only the last one is written
+  config.optim.schedule = 'constant'  # as TRL's is
   return config.to_dict()
 
 
 def make_task(config: dict, policy: pathlib.Path, warmup: int) -> dict:
-  """What both sides read; theirs gets the problems in the order of ours.
+  """Makes what both sides read, with the problems in our order.
 
   Args:
-    policy: a folder that is written, with the policy for transformers.
+    policy: folder to write, with the policy for transformers.
+    warmup: updates that are not measured.
   """
-  settings = rl_settings.settings_of(config)
-  loop = settings.loop
-  fmt = rl_settings.open_start(
-    config['policy']['workdir'], config, settings
-  ).described.format
-  train = rl_problems.read_tasks(config).train
-  batches = rl_problems.batches_of(len(train), loop.problems, config['seed'])
+  settings = read_settings(config)
+  loop, workdir = settings.train, settings.policy.workdir
+  fmt = open_start(workdir, settings).described.format
+  train = rl_problems.read_tasks(settings).train
+  batches = rl_problems.iterate_batches(
+    len(train), loop.problems, settings.seed
+  )
   problems = [train[i] for _ in range(loop.updates) for i in next(batches)]
-  export(config['policy']['workdir'], policy, 'lm')
+  export(workdir, policy, 'lm')
   [prompt] = {len(fmt.encode_prompt(problem.text)) for problem in problems}
   return {
     'config': config,
     'warmup': warmup,
     'policy': str(policy),
-    'prm': config['prm']['path'],
+    'prm': settings.prm.path,
     'prompts': [problem.text for problem in problems],
     'truths': [problem.truth for problem in problems],
-    # As the window of our policy has it.
+    # As many as fit the window of our policy.
     'max_tokens': min(settings.sampling.max_tokens, fmt.max_length - prompt),
   }
 
 
 class Clock:
-  """In the place of the looks at held-out problems: reads the clocks."""
-
-  hacked = ()
+  """Reads the clocks where a job evaluates the policy on held-out problems."""
 
   def __init__(self, policy: Generator):
     self._policy = policy
     self.wall, self.cpu, self.tokens = {}, {}, {}
 
   def look(self, update: int) -> tuple[dict[str, float], bool]:
+    """Notes the clocks and the tokens after an update."""
     self.wall[update] = time.perf_counter()
     self.cpu[update] = time.process_time()
     self.tokens[update] = self._policy.stats.tokens
-    return {rl_settings.BEST_METRIC: 0.0}, False
+    return {BEST_METRIC: 0.0}, False
 
 
 def ours(task: dict) -> dict:
-  """The RL job without its evaluations."""
-  config = task['config']
-  settings = rl_settings.settings_of(config)
-  meshes = rl_meshes.make_meshes(config)
-  start = rl_settings.open_start(config['policy']['workdir'], config, settings)
-  policy = Generator(
-    start.load(meshes.sampling),
-    start.described.model,
-    start.described.format,
-    meshes.sampling,
-    settings.sampling,
-    config['seed'],
-  )
-  prm = rl_rating.open_prm(config, settings, start, meshes.sampling)
-  clock = Clock(policy)
+  """Measures our side: the RL job without its evaluations."""
+  settings = read_settings(task['config'])
   with tempfile.TemporaryDirectory() as folder:
-    workdir = pathlib.Path(folder)
+    workdir = Workdir(pathlib.Path(folder), task['config'])
+    job = rl.open_job(settings, workdir, print)
+    policy = rl.make_policy(job)
+    clock = Clock(policy)
     checkpoints = Checkpoints(
-      workdir / 'checkpoints', settings.loop.keep, rl_settings.BEST_METRIC
+      workdir / 'checkpoints', settings.train.keep, BEST_METRIC
     )
-    rater = rl_rating.make_rater(
-      settings, start, prm, checkpoints, meshes.sampling, config['seed']
+    rater = make_rater(
+      settings, job.start, job.prm, checkpoints, job.meshes.sampling
     )
-    rl.train(
-      config,
-      settings,
-      start,
-      policy,
-      rater,
-      rl_problems.read_tasks(config),
-      checkpoints,
-      clock,
-      meshes,
-      workdir,
-    )
+    rl.train(job, policy, rater, checkpoints, clock.look, workdir)
     checkpoints.close()
     text = (workdir / 'metrics.jsonl').read_text()
-  first, last = task['warmup'], settings.loop.updates
+  first, last = task['warmup'], settings.train.updates
   lines = [json.loads(line) for line in text.splitlines()]
   lines = [x for x in lines if x['step'] > first and 'accuracy' in x]
   return {
@@ -150,45 +128,31 @@ def ours(task: dict) -> dict:
   }
 
 
-def measure(command: list) -> dict:
-  """What the process of one side says in its last line."""
-  done = subprocess.run(
-    [*map(str, command)],
-    # Nothing is asked of the hub: the policy is a folder.
-    env=os.environ | {'HF_HUB_OFFLINE': '1'},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  if done.returncode:
-    sys.exit(f'error: {command[1]} failed:\n{done.stderr[-3000:]}')
-  return json.loads(done.stdout.splitlines()[-1])
-
-
-def compare(rewards: str, args: argparse.Namespace) -> dict:
-  """Both sides in turn."""
+def compare(rewards: str, args: argparse.Namespace) -> dict[str, Any]:
+  """Measures both sides, in turn."""
   config = make_config(rewards, args)
   found, versions = {'ours': [], 'theirs': []}, {}
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'task.json'
     task = make_task(config, pathlib.Path(folder) / 'policy', args.warmup)
     path.write_text(json.dumps(task))
-    sides = {
-      'ours': [sys.executable, __file__, f'--ours={path}'],
-      'theirs': [
+    commands = {
+      'ours': sides.ours('rl', f'--ours={path}'),
+      'theirs': sides.theirs(
         args.parity_python,
-        HERE / 'their_rl.py',
+        'their_rl.py',
         f'--task={path}',
-        f'--threads={cores()}',
-      ],
+        f'--threads={sides.cores()}',
+      ),
     }
     for turn in range(args.rounds):
-      # Who is first changes: the machine may be slower or faster all along.
-      for side in [*sides][:: -1 if turn % 2 else 1]:
-        run = measure(sides[side])
+      # The first side changes, as the machine may be slower or faster later on.
+      for side in [*commands][:: -1 if turn % 2 else 1]:
+        # Nothing is asked of the hub: the policy is a folder.
+        run = sides.measure(commands[side], HF_HUB_OFFLINE='1')
         versions |= run.pop('versions')
         found[side].append(run)
-  row = {
+  return {
     'rewards': rewards,
     **found,
     'rate': {side: rates(runs, 'wall') for side, runs in found.items()},
@@ -205,88 +169,94 @@ def compare(rewards: str, args: argparse.Namespace) -> dict:
     'chains': config['train']['problems'] * config['train']['samples'],
     'updates': args.updates,
     'max_tokens': task['max_tokens'],
-    'threads': cores(),
+    'threads': sides.cores(),
     'devices': args.devices,
     'versions': versions,
     'git_commit': manifest.git_commit(),
   }
-  print(render({'rows': [row]}), flush=True)
-  return row
 
 
-def rates(runs: list[dict], clock: str) -> list[float]:
-  """Tokens a second, of each run."""
+def rates(runs: Sequence[Mapping[str, Any]], clock: str) -> list[float]:
+  """Returns the tokens per second of each run."""
   return [run['tokens'] / run[clock] for run in runs]
 
 
-def shares(runs: list[dict]) -> dict[str, float]:
-  """Of the wall time of all runs."""
+def shares(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+  """Returns the share of each part in the wall time of all runs."""
   whole = sum(run['wall'] for run in runs)
   parts = {k: sum(run['parts'][k] for run in runs) / whole for k in PARTS}
   return parts | {'training': 1 - sum(parts.values())}
 
 
-def render(document: dict) -> str:
-  lines = [
-    '| rewards | ours, tokens/s | theirs | ratio [min, max] | of CPU seconds '
-    '| sampling, scoring, training: ours | theirs '
-    '| right chains: ours | theirs | cores, devices, updates, rounds |',
-    f'|{" --- |" * 10}',
-  ]
+def render(document: Mapping[str, Any]) -> str:
+  """Makes the table."""
+  both = 'ours', 'theirs'
+  rows = []
   for row in document['rows']:
-    sides = 'ours', 'theirs'
-    rate = [f'{statistics.median(row["rate"][side]):,.0f}' for side in sides]
-    ratio = [
-      f'{statistics.median(x):.2f} [{min(x):.2f}, {max(x):.2f}]'
-      for x in (row['ratio']['wall'], row['ratio']['cpu'])
-    ]
-    spent = [
-      ', '.join(f'{100 * x:.0f}%' for x in row['shares'][side].values())
-      for side in sides
-    ]
-    right = [
-      f'{100 * statistics.mean(run["right"] for run in row[side]):.0f}%'
-      for side in sides
-    ]
     sizes = row['threads'], row['devices'], row['updates'], len(row['ours'])
-    cells = [row['rewards'], *rate, *ratio, *spent, *right]
-    cells.append(', '.join(map(str, sizes)))
-    lines.append(f'| {" | ".join(cells)} |')
-  return '\n'.join(lines)
+    rows.append(
+      [
+        row['rewards'],
+        *(f'{statistics.median(row["rate"][side]):,.0f}' for side in both),
+        *(sides.spread(row['ratio'][clock]) for clock in ('wall', 'cpu')),
+        *(
+          ', '.join(f'{100 * x:.0f}%' for x in row['shares'][side].values())
+          for side in both
+        ),
+        *(
+          f'{100 * statistics.mean(run["right"] for run in row[side]):.0f}%'
+          for side in both
+        ),
+        ', '.join(map(str, sizes)),
+      ]
+    )
+  heads = (
+    'rewards | ours, tokens/s | theirs | ratio [min, max] | of CPU seconds | '
+    'sampling, scoring, training: ours | theirs | right chains: ours | '
+    'theirs | cores, devices, updates, rounds'
+  )
+  return table(heads, rows)
+
+
+def order(row: Mapping[str, Any]) -> int:
+  """Returns where a row stands in the table."""
+  return [*REWARDS].index(row['rewards'])
+
+
+def run_ours(path: pathlib.Path) -> None:
+  """Measures our side in this process; prints one line of JSON."""
+  task = json.loads(path.read_text())
+  jax.config.update('jax_num_cpu_devices', task['config']['cpu_devices'])
+  print(json.dumps(ours(task)))
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--parity-python')
+  parser = command_line.make_parser(
+    __doc__, __file__, '--parity-python', '--rounds', output=False
+  )
   parser.add_argument('--policy', help='workdir of configs/policy_math.py')
   parser.add_argument('--prm', help='workdir of configs/prm_math.py')
   parser.add_argument('--rewards', nargs='+', choices=REWARDS, default=REWARDS)
-  parser.add_argument('--rounds', type=int, default=3)
-  parser.add_argument('--warmup', type=int, default=10, help='updates')
-  parser.add_argument('--updates', type=int, default=20, help='measured')
   parser.add_argument(
-    '--devices', type=int, default=cores(), help='of ours, as cpu_devices'
+    '--warmup', type=int, default=10, help='updates that are not measured'
   )
-  parser.add_argument('--ours', help=argparse.SUPPRESS)
-  args = parser.parse_args()
+  parser.add_argument(
+    '--updates', type=int, default=20, help='updates that are measured'
+  )
+  parser.add_argument(
+    '--devices', type=int, default=sides.cores(), help='our cpu_devices'
+  )
+  parser.add_argument('--ours', type=pathlib.Path, help=argparse.SUPPRESS)
+  args = command_line.parse(parser)
   if args.ours:
-    task = json.loads(pathlib.Path(args.ours).read_text())
-    devices = task['config']['cpu_devices']
-    jax.config.update('jax_num_cpu_devices', devices)
-    print(json.dumps(ours(task)))
+    run_ours(args.ours)
     return
   for name in ('parity_python', 'policy', 'prm'):
     if not getattr(args, name):
-      sys.exit(f'error: --{name.replace("_", "-")} is missing; see --help')
-  kept = HERE / 'rl.json'
-  rows = json.loads(kept.read_text())['rows'] if kept.exists() else []
+      parser.error(f'--{name.replace("_", "-")} is missing')
+  command = f'{args.command} --parity-python PYTHON --policy DIR --prm DIR'
   for rewards in args.rewards:
-    others = [row for row in rows if row['rewards'] != rewards]
-    rows = [*others, compare(rewards, args)]
-    rows.sort(key=lambda row: [*REWARDS].index(row['rewards']))
-    document = {'command': COMMAND, 'rows': rows}
-    manifest.write_json(kept, document)
-    readme_table.fill(HERE / 'RL.md', render(document))
+    sides.keep_row(compare(rewards, args), order, 'rl', command, render)
 
 
 if __name__ == '__main__':

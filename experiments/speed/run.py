@@ -1,54 +1,43 @@
 """Speed beside TRL's PRM trainer and transformers' forward pass, on a CPU.
 
-    python experiments/speed/run.py --parity-python PYTHON
+    python -m experiments.speed.run --parity-python PYTHON
 
 PYTHON is the interpreter of an environment with torch, transformers and
 trl==1.12.0. Both sides run in processes of their own, in turn (A B A B ...), on
-the same real chains with the same parameters. Writes results.json and the table
-of README.md beside this file; `--models` measures some and keeps the others.
+the same real chains with equally many parameters. Writes results.json and the
+table of README.md beside this file; `--models` measures some and keeps the
+others.
 """
 
 import argparse
 import json
-import os
 import pathlib
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import workload as workload_lib
 
-from prm_jax.report import readme_table
+from experiments import command_line
+from experiments.speed import sides
+from experiments.speed import workload as workload_lib
+from experiments.speed.tables import render
 from prm_jax.runtime import manifest
 
-HERE = pathlib.Path(__file__).parent
-COMMAND = 'python experiments/speed/run.py --parity-python PYTHON'
 MODELS = ('small', 'smollm2')
 DTYPES = {'small': ('float32',), 'smollm2': ('float32', 'bfloat16')}
-# TRL's two ways to draw a batch; batch sizes to choose their best from.
-SAMPLINGS = ('random', 'group_by_length')
+SAMPLINGS = ('random', 'group_by_length')  # TRL's two ways to draw a batch
+# Batch sizes of which transformers gets the best.
 SIZES = {'small': (8, 16, 32, 64), 'smollm2': (4, 8)}
+# FLOPs per parameter and real token.
+TRAINING_FLOPS, SCORING_FLOPS = 6, 2
+# Runs one side and returns what it says.
 Run = Callable[..., dict]
 
 
-def worker(clock: str, python: str, script: str, *arguments: str) -> dict:
-  """Runs one worker and reads the line of JSON it ends with."""
-  done = subprocess.run(
-    [python, str(HERE / script), *arguments],
-    env=os.environ | {'SPEED_CLOCK': clock},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  if done.returncode:
-    sys.exit(f'error: {script} {arguments[0]} failed:\n{done.stderr[-3000:]}')
-  return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def spread(values: Sequence[float]) -> dict:
+def spread(values: Sequence[float]) -> dict[str, Any]:
+  """Returns the values of all rounds with their median, minimum and maximum."""
   return {
     'median': statistics.median(values),
     'min': min(values),
@@ -58,11 +47,11 @@ def spread(values: Sequence[float]) -> dict:
 
 
 def share_of_peak(runs: list[dict], dtype: str, flops: int) -> float:
-  """Of what the same process reached in a matrix product.
+  """Returns the share of what the same process reached in a matrix product.
 
   Args:
-    runs: with 'tokens_per_second', real ones.
-    flops: per parameter of a matrix product and real token.
+    runs: the runs of one side, with real tokens per second.
+    flops: FLOPs per parameter and real token.
   """
   return statistics.median(
     1e-9
@@ -74,10 +63,22 @@ def share_of_peak(runs: list[dict], dtype: str, flops: int) -> float:
   )
 
 
-def compare(what, dtype, unit, flops, mine, other) -> dict:
-  """One row: `unit` is the key of the rate in both sides' runs."""
+def compare(
+  what: str,
+  dtype: str,
+  unit: str,
+  flops: int,
+  mine: list[dict],
+  other: list[dict],
+) -> dict[str, Any]:
+  """Makes one row from the runs of both sides.
+
+  Args:
+    unit: key of the rate in the runs.
+    flops: FLOPs per parameter and real token.
+  """
   rates = [[run[unit] for run in runs] for runs in (mine, other)]
-  sides = {'ours': mine, 'theirs': other}
+  both = {'ours': mine, 'theirs': other}
   return {
     'what': what,
     'dtype': dtype,
@@ -86,18 +87,18 @@ def compare(what, dtype, unit, flops, mine, other) -> dict:
     'theirs': spread(rates[1]),
     'ratio': spread([a / b for a, b in zip(*rates, strict=True)]),
     'share_of_peak': {
-      side: share_of_peak(runs, dtype, flops) for side, runs in sides.items()
+      side: share_of_peak(runs, dtype, flops) for side, runs in both.items()
     },
     'peak_gflops': {
       side: statistics.median(run['peak_gflops'][dtype] for run in runs)
-      for side, runs in sides.items()
+      for side, runs in both.items()
     },
-    'fill': {side: runs[0].get('fill') for side, runs in sides.items()},
+    'fill': {side: runs[0].get('fill') for side, runs in both.items()},
   }
 
 
-def better_of(rows: list[dict]) -> dict:
-  """The row of both sides' better dtype, from rows of one thing."""
+def better_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+  """Makes the row in which each side has its better dtype."""
   best = {
     side: max(rows, key=lambda row: row[side]['median'])
     for side in ('ours', 'theirs')
@@ -120,58 +121,94 @@ def better_of(rows: list[dict]) -> dict:
   }
 
 
-def compare_training(model: str, ours: Run, theirs: Run, args) -> list[dict]:
-  """Real tokens per second, in turn."""
-  ways = SAMPLINGS if model == 'small' else DTYPES[model]
-  rows = args.rows if model == 'small' else args.rows // 2
-  mine, other = {way: [] for way in ways}, {way: [] for way in ways}
-  for turn in range(args.rounds):
-    for way in ways:
-      dtype = way if way in DTYPES[model] else 'float32'
-      if model == 'small' and way != SAMPLINGS[0]:
-        run = mine[SAMPLINGS[0]][-1]  # TRL's samplings share our run
-      else:
-        run = ours(
-          'train',
-          f'--dtype={dtype}',
-          f'--rows={rows}',
-          f'--row-length={args.row_length}',
-          f'--steps={args.steps}',
-        )
-      mine[way].append(run)
-      if model == 'small':
-        what, how = 'train', (f'--batch-size={2 * rows}', f'--sampling={way}')
-      else:
-        what = 'step'
-        how = f'--dtype={way}', f'--batch-tokens={rows * args.row_length}'
-      other[way].append(theirs(what, f'--steps={args.steps}', *how))
-      if model == 'small':  # TRL made its own token ids
-        assert other[way][-1]['ids_sha256'] == run['ids_sha256']
-    print(
-      f'training {model}, round {turn + 1} of {args.rounds} done', flush=True
-    )
+def train_ours(
+  ours: Run, dtype: str, rows: int, args: argparse.Namespace
+) -> dict[str, Any]:
+  """Runs our training once, with this many rows in a batch."""
+  return ours(
+    'train',
+    f'--dtype={dtype}',
+    f'--rows={rows}',
+    f'--row-length={args.row_length}',
+    f'--steps={args.steps}',
+  )
+
+
+def compare_trainers(
+  ours: Run, theirs: Run, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+  """Compares our training of the small model with TRL's trainer as it is.
+
+  Both of TRL's ways to draw a batch are compared with the same runs of ours.
+  """
+  mine, other = [], {sampling: [] for sampling in SAMPLINGS}
+  for _ in range(args.rounds):
+    mine.append(train_ours(ours, 'float32', args.rows, args))
+    for sampling, runs in other.items():
+      run = theirs(
+        'train',
+        f'--steps={args.steps}',
+        f'--batch-size={2 * args.rows}',
+        f'--sampling={sampling}',
+      )
+      # TRL makes its own token ids, which have to be ours.
+      assert run['ids_sha256'] == mine[-1]['ids_sha256']
+      runs.append(run)
   return [
     compare(
-      f'training, TRL `{way}`' if model == 'small' else 'training',
-      way if way in DTYPES[model] else 'float32',
+      f'training, TRL `{sampling}`',
+      'float32',
       'tokens_per_second',
-      6,
-      mine[way],
-      other[way],
+      TRAINING_FLOPS,
+      mine,
+      runs,
     )
-    for way in ways
+    for sampling, runs in other.items()
+  ]
+
+
+def compare_steps(
+  dtypes: Sequence[str], ours: Run, theirs: Run, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+  """Compares our training of SmolLM2 with steps of torch, without a trainer."""
+  rows = args.rows // 2
+  mine, other = ({dtype: [] for dtype in dtypes} for _ in range(2))
+  for _ in range(args.rounds):
+    for dtype in dtypes:
+      mine[dtype].append(train_ours(ours, dtype, rows, args))
+      run = theirs(
+        'step',
+        f'--steps={args.steps}',
+        f'--dtype={dtype}',
+        f'--batch-tokens={rows * args.row_length}',
+      )
+      other[dtype].append(run)
+  return [
+    compare(
+      'training',
+      dtype,
+      'tokens_per_second',
+      TRAINING_FLOPS,
+      mine[dtype],
+      other[dtype],
+    )
+    for dtype in dtypes
   ]
 
 
 def compare_scoring(
-  model: str, ours: Run, theirs: Run, tasks: dict, args
-) -> list[dict]:
-  """Candidates per second at equal scores, transformers at its best size."""
+  model: str,
+  ours: Run,
+  theirs: Run,
+  tasks: Iterable[str],
+  args: argparse.Namespace,
+) -> list[dict[str, Any]]:
+  """Measures candidates per second of scoring, in turn."""
   cases = [(task, dtype) for task in tasks for dtype in DTYPES[model]]
   mine, other = ({case: [] for case in cases} for _ in range(2))
   worst = dict.fromkeys(cases, 0.0)
   repeats = 2 if model == 'small' else 1
-  for turn in range(args.rounds):
+  for _ in range(args.rounds):
     for case in cases:
       how = f'--task={case[0]}', f'--dtype={case[1]}', f'--repeats={repeats}'
       a = ours('score', *how)
@@ -186,20 +223,17 @@ def compare_scoring(
       for run in (a, b):
         rates = run['candidates_per_second']
         run['candidates_per_second'] = statistics.median(rates)
-        # As many as each side computes: the prompt once, or every time.
+        # The tokens that the side computes: the prompt once, or every time.
         per_candidate = run['tokens'] / len(run['scores'])
         run['tokens_per_second'] = run['candidates_per_second'] * per_candidate
       mine[case].append(a)
       other[case].append(b)
-    print(
-      f'scoring {model}, round {turn + 1} of {args.rounds} done', flush=True
-    )
   return [
     compare(
       f'scoring, {case[0]}',
       case[1],
       'candidates_per_second',
-      2,
+      SCORING_FLOPS,
       mine[case],
       other[case],
     )
@@ -215,42 +249,38 @@ def compare_scoring(
   ]
 
 
-def measure(model: str, args: argparse.Namespace) -> dict:
-  """All rows of one model, and what they were measured on."""
-  threads = len(os.sched_getaffinity(0))
+def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
+  """Measures all rows of one model; also says what they were measured on."""
+  clock = {sides.CLOCK_VARIABLE: args.clock}
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'workload.json'
-    weights = pathlib.Path(folder) / 'weights'
+    weights = f'--weights={folder}/weights'
     made = workload_lib.make_workload(model, args.warmup_steps)
     path.write_text(json.dumps(made))
 
     def ours(what: str, *arguments: str) -> dict:
-      return worker(
-        args.clock,
-        sys.executable,
-        'ours.py',
-        what,
-        f'--workload={path}',
-        *arguments,
-      )
+      command = sides.ours('ours', what, f'--workload={path}', *arguments)
+      print(f'ours: {model}, {what}', flush=True)
+      return sides.measure(command, **clock)
 
     def theirs(what: str, *arguments: str) -> dict:
-      return worker(
-        args.clock,
+      command = sides.theirs(
         args.parity_python,
         'theirs.py',
         what,
-        f'--threads={threads}',
+        f'--threads={sides.cores()}',
         f'--workload={path}',
-        f'--weights={weights}',
+        weights,
         *arguments,
       )
+      print(f'theirs: {model}, {what}', flush=True)
+      return sides.measure(command, **clock)
 
-    versions = [
-      ours('weights', f'--weights={weights}')['versions'],
-      theirs('peak')['versions'],
-    ]
-    rows = compare_training(model, ours, theirs, args)
+    versions = ours('weights', weights)['versions'] | theirs('peak')['versions']
+    if model == 'small':
+      rows = compare_trainers(ours, theirs, args)
+    else:
+      rows = compare_steps(DTYPES[model], ours, theirs, args)
     rows += compare_scoring(model, ours, theirs, made['score'], args)
   for what in dict.fromkeys(row['what'] for row in rows):
     same = [row for row in rows if row['what'] == what]
@@ -259,8 +289,8 @@ def measure(model: str, args: argparse.Namespace) -> dict:
   keep = ('clock', 'rounds', 'steps', 'warmup_steps', 'rows', 'row_length')
   return {
     'arguments': {name: getattr(args, name) for name in keep},
-    'threads': threads,
-    'versions': versions[0] | versions[1],
+    'threads': sides.cores(),
+    'versions': versions,
     'git_commit': manifest.git_commit(),
     'workload': {
       name: {key: task[key] for key in ('prompt_tokens', 'lengths')}
@@ -270,83 +300,29 @@ def measure(model: str, args: argparse.Namespace) -> dict:
   }
 
 
-def render(document: dict) -> str:
-  lines = [
-    '| model | what | dtype | ours | theirs | ratio [min, max] '
-    '| share of peak, ours | theirs |',
-    '| --- | --- | --- | --- | --- | --- | --- | --- |',
-  ]
-  notes = []
-  for model, found in document['models'].items():
-    for row in found['rows']:
-      ratio, share = row['ratio'], row['share_of_peak']
-      digits = 0 if row['unit'] == 'tokens_per_second' else 1
-      unit = 'tokens/s' if digits == 0 else 'candidates/s'
-      lines.append(
-        f'| {model} | {row["what"]}, {unit} | {row["dtype"]} '
-        f'| {row["ours"]["median"]:,.{digits}f} '
-        f'| {row["theirs"]["median"]:,.{digits}f} '
-        f'| {ratio["median"]:.2f} [{ratio["min"]:.2f}, {ratio["max"]:.2f}] '
-        f'| {100 * share["ours"]:.0f}% | {100 * share["theirs"]:.0f}% |'
-      )
-    for name, task in found['workload'].items():
-      low, middle, high = np.percentile(task['lengths'], (0, 50, 100))
-      notes.append(
-        f'- {model}, {name}: {len(task["lengths"])} candidates after a prompt '
-        f'of {task["prompt_tokens"]} tokens; {low:.0f} to {high:.0f} tokens '
-        f'with it, median {middle:.0f}.'
-      )
-    for row in found['rows']:
-      if 'largest_score_difference' in row:
-        notes.append(
-          f'- {model}, {row["what"]}, {row["dtype"]}: largest difference of a '
-          f'step score {row["largest_score_difference"]:.1e}; '
-          f'{row["tokens_per_second"]["ours"]["median"]:,.0f} (ours) and '
-          f'{row["tokens_per_second"]["theirs"]["median"]:,.0f} (theirs) real '
-          'tokens/s.'
-        )
-      elif 'peak_gflops' in row:
-        peak, filled = row['peak_gflops'], row['fill']
-        notes.append(
-          f'- {model}, {row["what"]}, {row["dtype"]}: non-padding tokens '
-          f'{100 * filled["ours"]:.0f}% (ours), {100 * filled["theirs"]:.0f}% '
-          f'(theirs); matmul peak {peak["ours"]:.0f} (ours) and '
-          f'{peak["theirs"]:.0f} (theirs) GFLOP/s.'
-        )
-    notes.append(
-      f'- {model}: {found["threads"]} thread(s), seconds of '
-      f'{found["arguments"]["clock"]} time, '
-      f'{found["arguments"]["rounds"]} rounds, '
-      f'{found["arguments"]["steps"]} steps.'
-    )
-  return '\n'.join([*lines, '', *notes])
-
-
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--parity-python', required=True)
+  parser = command_line.make_parser(
+    __doc__, __file__, '--parity-python', '--clock', '--rounds', output=False
+  )
   parser.add_argument('--models', nargs='+', choices=MODELS, default=MODELS)
   parser.add_argument(
-    '--clock',
-    choices=('wall', 'cpu'),
-    default='wall',
-    help='cpu where other work shares the cores',
+    '--steps', type=int, default=8, help='updates that a run measures'
   )
-  parser.add_argument('--rounds', type=int, default=3)
-  parser.add_argument('--steps', type=int, default=8, help='timed, per run')
   parser.add_argument('--warmup-steps', type=int, default=3)
-  parser.add_argument('--rows', type=int, default=4, help='ours, per batch')
+  parser.add_argument('--rows', type=int, default=4, help='rows of our batches')
   parser.add_argument('--row-length', type=int, default=1024)
-  args = parser.parse_args()
-  kept = HERE / 'results.json'
+  args = command_line.parse(parser)
+  if not args.parity_python:
+    parser.error('--parity-python is missing: a Python with trl')
+  kept = sides.HERE / 'results.json'
   results = json.loads(kept.read_text()).get('models', {})
   for model in args.models:
     results[model] = measure(model, args)
-    in_order = {name: results[name] for name in MODELS if name in results}
-    document = {'command': COMMAND, 'models': in_order}
-    manifest.write_json(kept, document)
-    readme_table.fill(HERE / 'README.md', render(document))
-  print(render(document))
+    document = {
+      'command': f'{args.command} --parity-python PYTHON',
+      'models': {name: results[name] for name in MODELS if name in results},
+    }
+    command_line.write(sides.HERE, document, render(document))
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
-"""TRL's GRPOTrainer on the workload of rl.py, in its own process.
+"""TRL's GRPOTrainer on the task of rl.py, in its own process.
 
-Reads a JSON task and ends with a line of JSON: tokens, and where time went.
+Reads a JSON task and prints one line of JSON: tokens, and where time went.
 """
 
 import argparse
@@ -22,7 +22,7 @@ WORDS = ('+', '-', '*', '=', 'mod', ':', *map(str, range(100)))
 
 
 def make_tokenizer() -> transformers.PreTrainedTokenizerFast:
-  """The ids of prm_jax's tokenizer of the arithmetic domain, a step a line."""
+  """Makes prm_jax's tokenizer of the arithmetic domain, with a step a line."""
   ids = {word: i for i, word in enumerate((*SPECIALS, *WORDS))}
   backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids))
   backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(' ', 'removed')
@@ -39,7 +39,7 @@ def make_tokenizer() -> transformers.PreTrainedTokenizerFast:
 
 
 class Timed(trl.GRPOTrainer):
-  """The trainer; of each update tokens, and seconds of wall time by part."""
+  """The trainer, which notes each update's tokens and wall time by part."""
 
   def __init__(self, *args, **kwargs):
     super().__init__(*args, **kwargs)
@@ -63,7 +63,7 @@ class Timed(trl.GRPOTrainer):
 
 
 class Marks(transformers.TrainerCallback):
-  """Wall and CPU clock after each update."""
+  """Notes the wall clock and the CPU clock after each update."""
 
   def __init__(self):
     self.wall, self.cpu = [], []
@@ -74,10 +74,14 @@ class Marks(transformers.TrainerCallback):
 
 
 def make_rewards(prm: str) -> tuple[list, list[float]]:
-  """Reward functions, and a list of the share of right chains of each update.
+  """Makes the reward functions.
 
   Args:
     prm: workdir of a PRM, which pays a chain its lowest score; '': none.
+
+  Returns:
+    The functions, and a list that gets the share of right chains of each
+    update.
   """
   shares = []
 
@@ -105,10 +109,10 @@ def make_rewards(prm: str) -> tuple[list, list[float]]:
 
 
 def run(task: dict, folder: str) -> dict:
-  """What was measured after the updates that warm up.
+  """Trains, and returns what was measured after the warm-up.
 
   Args:
-    folder: for what the trainer writes.
+    folder: folder for what the trainer writes.
   """
   train, optim, loss = (task['config'][k] for k in ('train', 'optim', 'loss'))
   rewards, shares = make_rewards(task['prm'])
@@ -124,7 +128,7 @@ def run(task: dict, folder: str) -> dict:
       use_cpu=True,
       gradient_checkpointing=False,
       max_steps=train['updates'],
-      # One batch is sampled at once, and learned from at once.
+      # One batch is sampled, and learned from, in one go.
       per_device_train_batch_size=chains,
       num_generations=train['samples'],
       max_completion_length=task['max_tokens'],
@@ -150,7 +154,7 @@ def run(task: dict, folder: str) -> dict:
     processing_class=make_tokenizer(),
     callbacks=[marks],
   )
-  with contextlib.redirect_stdout(sys.stderr):  # it logs there
+  with contextlib.redirect_stdout(sys.stderr):  # the trainer logs to stdout
     trainer.train()
   first = task['warmup']
   return {

@@ -1,6 +1,6 @@
-"""`transformers.generate` on the workload of sampling.py, in its own process.
+"""`transformers.generate` on the task of sampling.py, in its own process.
 
-Reads a JSON task and ends with a line of JSON: the new tokens, the seconds.
+Reads a JSON task and prints one line of JSON: the new tokens and the seconds.
 """
 
 import argparse
@@ -11,8 +11,8 @@ import time
 import torch
 import transformers
 
-now = time.process_time if os.environ.get('SPEED_CLOCK') == 'cpu' else None
-now = now or time.perf_counter
+on_cpu = os.environ.get('SPEED_CLOCK') == 'cpu'
+now = time.process_time if on_cpu else time.perf_counter
 
 
 class Lengths(transformers.StoppingCriteria):
@@ -26,7 +26,7 @@ class Lengths(transformers.StoppingCriteria):
 
 
 def run(model: transformers.PreTrainedModel, batches: list[dict]) -> float:
-  """Seconds that all batches take."""
+  """Returns the seconds that all batches take."""
   began = now()
   for batch in batches:
     prompts = torch.tensor(batch['prompts'])

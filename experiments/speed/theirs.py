@@ -1,10 +1,10 @@
-"""The other side of run.py: TRL's PRMTrainer, and transformers' forward.
+"""The other side of run.py: TRL's PRMTrainer, and transformers' forward pass.
 
 Runs in an environment that has torch, transformers and trl (run.py's
-`--parity-python`) and does not import prm_jax. Prints one line of JSON.
+`--parity-python`), and does not import prm_jax. Prints one line of JSON.
 
-    train  PRMTrainer.train() as it is, timed from a callback
-    step   forward, backward and AdamW on batches of like lengths, no trainer
+    train  PRMTrainer.train() as it is, timed by a callback
+    step   forward, backward and AdamW on batches of similar lengths
     score  batches of padded candidates through AutoModelForTokenClassification
     peak   a 2048-cube matrix product, in each dtype
 """
@@ -24,7 +24,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import DataCollatorForTokenClassification, TrainerCallback
 from trl.experimental.prm import PRMConfig, PRMTrainer
 
-# run.py --clock: seconds, or seconds of CPU where the cores are shared.
+# The clock of run.py: seconds, or CPU seconds where other work runs beside it.
 now = {'wall': time.perf_counter, 'cpu': time.process_time}[
   os.environ.get('SPEED_CLOCK', 'wall')
 ]
@@ -33,7 +33,7 @@ SPECIALS = ('<pad>', '<bos>', STEP_END, PROBLEM_END)  # ids 0 to 3, as ours
 
 
 def byte_tokenizer() -> transformers.PreTrainedTokenizerFast:
-  """UTF-8 bytes as ids 4 to 259: the ids of prm_jax's byte tokenizer."""
+  """Makes the byte tokenizer of prm_jax: UTF-8 bytes are ids 4 to 259."""
   # GPT-2's map from a byte to the printable character that stands for it.
   plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
   spare = iter(range(256, 512))
@@ -55,7 +55,7 @@ def byte_tokenizer() -> transformers.PreTrainedTokenizerFast:
 def open_model(
   folder: str, dtype: str = 'float32'
 ) -> transformers.PreTrainedModel:
-  """The token classifier that our side wrote."""
+  """Opens the token classifier that our side wrote."""
   config = transformers.AutoConfig.from_pretrained(folder)
   config.classifier_dropout = 0.0
   return transformers.AutoModelForTokenClassification.from_pretrained(
@@ -67,7 +67,7 @@ def open_model(
 
 
 class Timer(TrainerCallback):
-  """The time at the end of every optimizer step."""
+  """Notes the time at the end of every optimizer step."""
 
   def __init__(self):
     self.ends = []
@@ -77,7 +77,7 @@ class Timer(TrainerCallback):
 
 
 class CountingCollator(DataCollatorForTokenClassification):
-  """The default collator; remembers real and padded tokens of each batch."""
+  """The default collator, which also counts real and padded tokens."""
 
   def torch_call(self, features):
     batch = super().torch_call(features)
@@ -90,7 +90,14 @@ class CountingCollator(DataCollatorForTokenClassification):
 def train(
   workload: dict, folder: str, batch_size: int, sampling: str, steps: int
 ) -> dict:
-  """Real tokens per second of PRMTrainer.train() after the warm-up steps."""
+  """Measures real tokens per second of PRMTrainer.train(), after the warm-up.
+
+  Args:
+    workload: what `workload.make_workload` made.
+    folder: folder of the model.
+    sampling: TRL's way to draw a batch.
+    steps: updates that are measured.
+  """
   tokenizer = byte_tokenizer()
   torch.manual_seed(0)
   dataset = Dataset.from_list(
@@ -118,8 +125,8 @@ def train(
         per_device_train_batch_size=batch_size,
         train_sampling_strategy=sampling,
         max_steps=warmup + steps,
-        # Its defaults are bfloat16 and recomputed activations; the comparison
-        # is float32, and recomputing would only slow it down.
+        # The defaults are bfloat16 and recomputed activations. We compare
+        # float32, and recomputing would only slow it down.
         bf16=False,
         gradient_checkpointing=False,
         optim='adamw_torch_fused',
@@ -156,13 +163,13 @@ def train(
 
 
 def matmul_parameters(model: transformers.PreTrainedModel) -> int:
-  """All but the embedding, which is looked up."""
+  """Counts all parameters but the embedding, which is looked up."""
   total = sum(p.numel() for p in model.parameters())
   return total - model.get_input_embeddings().weight.numel()
 
 
 def padded(chains: list[dict]) -> dict[str, torch.Tensor]:
-  """input_ids and attention_mask of chains, padded on the right."""
+  """Makes input_ids and attention_mask of chains, padded on the right."""
   tokens = [torch.tensor(chain['tokens']) for chain in chains]
   pad = torch.nn.utils.rnn.pad_sequence
   return {
@@ -174,10 +181,10 @@ def padded(chains: list[dict]) -> dict[str, torch.Tensor]:
 def step(
   workload: dict, folder: str, dtype: str, batch_tokens: int, steps: int
 ) -> dict:
-  """Real tokens per second of training steps after the warm-up steps.
+  """Measures real tokens per second of training steps, after the warm-up.
 
-  Batches are chains next to each other in length, as many as have at most
-  `batch_tokens` padded tokens; bfloat16 is autocast over float32 weights.
+  A batch has chains of neighbouring lengths, as many as have at most
+  `batch_tokens` padded tokens. bfloat16 is autocast over float32 weights.
   """
   chains = sorted(workload['train'], key=lambda c: len(c['tokens']))
   batches = [[]]
@@ -186,7 +193,7 @@ def step(
       batches.append([])
     batches[-1].append(chain)
   warmup = workload['warmup_steps']
-  # Short and long ones in turn: evenly over the lengths, by tokens.
+  # Batches evenly spaced over the lengths, in random order.
   chosen = np.linspace(0, len(batches) - 1, warmup + steps + 2).astype(int)[
     1:-1
   ]
@@ -225,7 +232,13 @@ def score(
   sizes: list[int],
   repeats: int,
 ) -> dict:
-  """Candidates per second at the best batch size, ids in, scores out."""
+  """Measures candidates per second at the best batch size, from ids to scores.
+
+  Args:
+    name: the scoring task of the workload.
+    sizes: batch sizes to choose the best from.
+    repeats: times that all candidates are scored.
+  """
   model = open_model(folder, dtype).eval()
   chains = workload['score'][name]['encoded']
   order = sorted(range(len(chains)), key=lambda i: len(chains[i]['tokens']))
@@ -240,7 +253,7 @@ def score(
         scores[i] = right[row][chains[i]['step_ends']].tolist()
     return scores
 
-  # At least two batches of the largest size, to find the best one.
+  # The best size is found on at least two batches of the largest size.
   some = order[:: max(1, len(order) // (2 * max(sizes)))]
   with torch.inference_mode():
     run(sizes[0], some[-sizes[0] :])
@@ -264,7 +277,7 @@ def score(
 
 
 def peak() -> dict:
-  """Best of several 2048-cube products in GFLOP/s, by dtype."""
+  """Measures the best of several 2048-cube products in GFLOP/s, by dtype."""
   n, rates = 2048, {}
   for dtype in ('float32', 'bfloat16'):
     a = torch.randn(n, n, dtype=getattr(torch, dtype))

@@ -1,6 +1,6 @@
-"""Beam search with a PRM that keeps what it read, beside one that does not.
+"""Beam search with a PRM that keeps its cache, beside one that does not.
 
-    python experiments/speed/tree_search.py
+    python -m experiments.speed.tree_search
 
 Both sides search the same problems in one process, in turn, with the same
 weights: `TreeScorer`, and `Scorer.score_many` of whole texts. Writes
@@ -8,34 +8,29 @@ tree_search.json and the table of TREE_SEARCH.md beside this file.
 """
 
 import argparse
-import json
 import math
-import os
-import pathlib
 import statistics
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
+from experiments import command_line
+from experiments.speed import sides
+from experiments.tables import table
+from prm_jax import Scorer, TreeScorer
 from prm_jax.data.domains import arithmetic
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.data.encoding import make_format
-from prm_jax.inference.protocols import Scored, Scoring
-from prm_jax.inference.scorer import Scorer
+from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.solver_policy import SolverPolicy
-from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.models import HeadConfig, TransformerConfig
-from prm_jax.report import readme_table
-from prm_jax.runtime import manifest
 from prm_jax.runtime.sharding import make_mesh
-from prm_jax.search import run
+from prm_jax.search import RunConfig, run
 from prm_jax.search.searching import Task
 from prm_jax.training.train_state import make_params
 
-HERE = pathlib.Path(__file__).parent
-COMMAND = 'python experiments/speed/tree_search.py'
-# It always slips, to any of 96 results: the leaves of a beam are different.
+# The solver always slips, to any of 96 results, so the leaves of a beam differ.
 DOMAIN = ArithmeticConfig(modulus=97, operations=10, slip=1.0)
 SAMPLES, WIDTH = 64, 4
 WARMUP = 3  # rounds that compile
@@ -47,7 +42,7 @@ MODELS = {  # random weights
 
 
 class WholeTexts:
-  """A `policy.StepScorer` that reads every chain from its beginning."""
+  """A StepScorer that reads every chain from its beginning."""
 
   name = 'whole texts'
   counts_flops = False
@@ -55,30 +50,36 @@ class WholeTexts:
   def __init__(self, scorer: Scorer):
     self._scorer = scorer
 
-  def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
+  def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
     return [
-      [Scored(tuple(map(float, scores)), 0)]
+      [ScoredSteps(tuple(map(float, scores)), 0)]
       for scores in self._scorer.score_many(requests)
     ]
 
 
 class Watched:
-  """A StepScorer whose time and requests are noted."""
+  """A StepScorer that notes the time it takes and what it is asked.
 
-  def __init__(self, scorer, now):
+  Args:
+    scorer: the StepScorer that does the work.
+    now: the clock.
+  """
+
+  def __init__(self, scorer: Any, now: Callable[[], float]):
     self.name, self._scorer, self._now = scorer.name, scorer, now
     self.counts_flops = scorer.counts_flops
-    self.seconds, self.asked = 0.0, []
+    self.seconds, self.requests = 0.0, []
 
-  def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
+  def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
     began = self._now()
     answers = self._scorer.score(requests)
     self.seconds += self._now() - began
-    self.asked += requests
+    self.requests += requests
     return answers
 
 
 def make_scorer(name: str, devices: int) -> Scorer:
+  """Makes a PRM with random weights."""
   fmt = make_format('arithmetic', MAX_LENGTH)
   sizes = MODELS[name]
   model = TransformerConfig(
@@ -93,7 +94,7 @@ def make_scorer(name: str, devices: int) -> Scorer:
 
 
 def make_tasks(problems: int) -> list[Task]:
-  """Different problems."""
+  """Samples different problems."""
   drawn = arithmetic.sample_problems(DOMAIN, problems, 0)
   solver = arithmetic.make_solver(DOMAIN)
   results = arithmetic.sample_results(solver, drawn, 1, 0)
@@ -101,135 +102,172 @@ def make_tasks(problems: int) -> list[Task]:
   return [Task(str(i), chain.problem) for i, chain in enumerate(chains)]
 
 
-def unique_tokens(fmt, asked: Sequence[Scoring]) -> int:
-  """Of the tree: every prompt and every step once."""
+def unique_tokens(fmt: Any, requests: Sequence[Scoring]) -> int:
+  """Counts the tokens of the tree: every prompt and every step once."""
   sizes = {}
-  for problem, steps in asked:
+  for problem, steps in requests:
     sizes[problem] = len(fmt.encode_prompt(problem))
     for i, step in enumerate(steps):
       sizes[problem, *steps[: i + 1]] = len(fmt.encode_step(step, i == 0))
   return sum(sizes.values())
 
 
-def search(tasks: Sequence[Task], policy, prm, now) -> tuple[float, list]:
-  """Seconds of a beam search side by side, and what was found."""
+def search(
+  tasks: Sequence[Task], policy: SolverPolicy, prm: Watched
+) -> list[tuple[str, ...]]:
+  """Searches all tasks side by side; returns the steps that each one chose."""
   options = {'samples': SAMPLES, 'width': WIDTH}
-  began = now()
   found = list(
     run(
-      tasks,
-      policy,
-      prm,
-      'beam',
-      options,
-      concurrent=len(tasks),
+      tasks, policy, prm, 'beam', options, how=RunConfig(concurrent=len(tasks))
     )
   )
-  return now() - began, sorted(found, key=lambda each: int(each.task.id))
+  found.sort(key=lambda result: int(result.task.id))
+  return [tuple(result.chosen.steps) for result in found]
 
 
-def compare(name: str, side_by_side: int, args) -> dict:
-  """Both sides on the same problems, new ones in every round."""
-  now = time.process_time if args.clock == 'cpu' else time.perf_counter
+class Round(NamedTuple):
+  """One search of some problems by one side.
+
+  Attributes:
+    search: seconds of the whole search.
+    scoring: seconds that its PRM took.
+    chosen: the steps chosen for each problem.
+    requests: the chains that the PRM was asked about.
+  """
+
+  search: float
+  scoring: float
+  chosen: list[tuple[str, ...]]
+  requests: list[Scoring]
+
+
+def search_once(
+  tasks: Sequence[Task],
+  policy: SolverPolicy,
+  scorer: Any,
+  now: Callable[[], float],
+) -> Round:
+  """Measures one search."""
+  watched = Watched(scorer, now)
+  began = now()
+  chosen = search(tasks, policy, watched)
+  return Round(now() - began, watched.seconds, chosen, watched.requests)
+
+
+def compare(name: str, count: int, args: argparse.Namespace) -> dict[str, Any]:
+  """Measures both sides on the same problems, new ones in every round.
+
+  Args:
+    name: the model.
+    count: number of problems that are searched side by side.
+  """
+  now = sides.CLOCKS[args.clock]
   devices = math.gcd(SAMPLES, len(jax.devices()))
   scorer = make_scorer(name, devices)
   trees = TreeScorer(scorer, args.rows)
   policy = SolverPolicy(DOMAIN)
-  sides = {'tree': trees, 'whole': WholeTexts(scorer)}
-  tasks = make_tasks(side_by_side * (args.rounds + WARMUP))
-  searches = {side: [] for side in sides}
-  scoring = {side: [] for side in sides}
-  read, unique, asked, apart = [], [], [], 0.0
-  for n in range(args.rounds + WARMUP):
-    part = tasks[n * side_by_side : (n + 1) * side_by_side]
-    chosen = {}
-    for side in [*sides] if n % 2 else [*sides][::-1]:
-      watched = Watched(sides[side], now)
+  scorers = {'tree': trees, 'whole': WholeTexts(scorer)}
+  rounds = args.rounds + WARMUP
+  tasks = make_tasks(count * rounds)
+  measured: dict[str, list[Round]] = {side: [] for side in scorers}
+  read, other_choices = [], 0.0
+  for n in range(rounds):
+    part = tasks[n * count : (n + 1) * count]
+    for side in [*scorers] if n % 2 else [*scorers][::-1]:
       tokens = trees.stats.tokens
-      seconds, found = search(part, policy, watched, now)
-      chosen[side] = [each.chosen.steps for each in found]
-      if n < WARMUP:
-        continue
-      searches[side].append(seconds)
-      scoring[side].append(watched.seconds)
+      measured[side].append(search_once(part, policy, scorers[side], now))
       if side == 'tree':
         read.append(trees.stats.tokens - tokens)
-        unique.append(unique_tokens(scorer.format, watched.asked))
-        asked.append(len(watched.asked))
-    # Equal up to rounding, so a tie may be broken in another way.
-    same = map(tuple.__eq__, *map(tuple, chosen.values()))
-    apart += 1 - statistics.mean(map(bool, same))
-
-  def ratios(seconds: dict) -> list[float]:
-    return [b / a for a, b in zip(*seconds.values(), strict=True)]
-
-  row = {
+    # Scores are equal up to rounding, so a tie may be broken in another way.
+    same = map(tuple.__eq__, *(found[-1].chosen for found in measured.values()))
+    other_choices += 1 - statistics.mean(map(bool, same))
+  kept = {side: found[WARMUP:] for side, found in measured.items()}
+  scoring = {side: [x.scoring for x in found] for side, found in kept.items()}
+  searches = {side: [x.search for x in found] for side, found in kept.items()}
+  requests = [found.requests for found in kept['tree']]
+  return {
     'model': name,
     'parameters': sum(x.size for x in jax.tree.leaves(scorer.params)),
-    'problems': side_by_side,
+    'problems': count,
     'scoring_seconds': scoring,
     'search_seconds': searches,
     'scoring_ratios': ratios(scoring),
     'search_ratios': ratios(searches),
-    'chains_scored': asked,
-    'tokens_read': read,
-    'unique_tokens': unique,
-    'other_choices': apart / (args.rounds + WARMUP),
+    'chains_scored': [len(chains) for chains in requests],
+    'tokens_read': read[WARMUP:],
+    'unique_tokens': [unique_tokens(scorer.format, x) for x in requests],
+    'other_choices': other_choices / rounds,
     'programs': sorted(map(list, trees.stats.programs)),
     'clock': args.clock,
-    'cores': len(os.sched_getaffinity(0)),
+    'cores': sides.cores(),
     'devices': devices,
     'jax': jax.__version__,
   }
-  print(render({'rows': [row]}), flush=True)
-  return row
 
 
-def render(document: dict) -> str:
-  lines = [
-    '| model | problems at once | scoring, s | whole texts, s '
-    '| ratio [min, max] | whole search, ratio [min, max] '
-    '| tokens read / unique | programs | clock, cores, devices, rounds |',
-    '| --- | --- | --- | --- | --- | --- | --- | --- | --- |',
-  ]
+def ratios(seconds: Mapping[str, Sequence[float]]) -> list[float]:
+  """Returns how many times faster the tree is, for each round."""
+  pairs = zip(seconds['tree'], seconds['whole'], strict=True)
+  return [whole / tree for tree, whole in pairs]
 
-  def told(ratios: Sequence[float]) -> str:
-    median = statistics.median(ratios)
-    return f'{median:.1f} [{min(ratios):.1f}, {max(ratios):.1f}]'
 
+def render(document: Mapping[str, Any]) -> str:
+  """Makes the table."""
+  rows = []
   for row in document['rows']:
-    mine, other = map(statistics.median, row['scoring_seconds'].values())
+    tree, whole = map(statistics.median, row['scoring_seconds'].values())
     share = sum(row['tokens_read']) / sum(row['unique_tokens'])
-    lines.append(
-      f'| {row["model"]} | {row["problems"]} | {mine:.3f} | {other:.3f} '
-      f'| {told(row["scoring_ratios"])} | {told(row["search_ratios"])} '
-      f'| {share:.3f} | {len(row["programs"])} | {row["clock"]}, '
-      f'{row["cores"]}, {row["devices"]}, {len(row["scoring_ratios"])} |'
+    sizes = row['cores'], row['devices'], len(row['scoring_ratios'])
+    rows.append(
+      [
+        row['model'],
+        str(row['problems']),
+        f'{tree:.3f}',
+        f'{whole:.3f}',
+        sides.spread(row['scoring_ratios'], digits=1),
+        sides.spread(row['search_ratios'], digits=1),
+        f'{share:.3f}',
+        str(len(row['programs'])),
+        ', '.join([row['clock'], *map(str, sizes)]),
+      ]
     )
-  return '\n'.join(lines)
+  heads = (
+    'model | problems at once | scoring, s | whole texts, s | '
+    'ratio [min, max] | whole search, ratio [min, max] | '
+    'tokens read / unique | programs | clock, cores, devices, rounds'
+  )
+  return table(heads, rows)
+
+
+def order(row: Mapping[str, Any]) -> tuple[int, int]:
+  """Returns where a row stands in the table."""
+  return [*MODELS].index(row['model']), row['problems']
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = command_line.make_parser(
+    __doc__, __file__, '--clock', '--rounds', output=False
+  )
+  parser.set_defaults(rounds=7)
   parser.add_argument('--models', nargs='+', choices=MODELS, default=[*MODELS])
-  parser.add_argument('--clock', choices=('wall', 'cpu'), default='wall')
-  parser.add_argument('--rounds', type=int, default=7)
-  parser.add_argument('--problems', type=int, nargs='+', default=[1, 4])
-  parser.add_argument('--rows', type=int, default=1024)
+  parser.add_argument(
+    '--problems',
+    type=int,
+    nargs='+',
+    default=[1, 4],
+    help='problems that are searched side by side',
+  )
+  parser.add_argument(
+    '--rows', type=int, default=1024, help='prefixes kept in the cache'
+  )
   parser.add_argument('--devices', type=int, default=1)
-  args = parser.parse_args()
+  args = command_line.parse(parser)
   jax.config.update('jax_num_cpu_devices', args.devices)
-  kept = HERE / 'tree_search.json'
-  rows = json.loads(kept.read_text())['rows'] if kept.exists() else []
   for model in args.models:
     for problems in args.problems:
       row = compare(model, problems, args)
-      key = model, problems
-      rows = [r for r in rows if (r['model'], r['problems']) != key] + [row]
-      rows.sort(key=lambda r: ([*MODELS].index(r['model']), r['problems']))
-      document = {'command': COMMAND, 'rows': rows}
-      manifest.write_json(kept, document)
-      readme_table.fill(HERE / 'TREE_SEARCH.md', render(document))
+      sides.keep_row(row, order, 'tree_search', args.command, render)
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
-"""What run.py measures: the models, the chains, the candidates.
+"""What run.py measures: the models, the chains and the candidates.
 
 Both sides read the same JSON file. Steps that do not fit the window are left
-out here, so that neither side truncates and both see the same tokens.
+out here, so neither side truncates and both see the same tokens.
 """
 
 import json
@@ -9,12 +9,13 @@ import os
 import pathlib
 from collections.abc import Callable, Sequence
 
+from prm_jax.data.datasets import DATA_VARIABLE
 from prm_jax.data.encoding import DoesNotFit, StepFormat, make_format
 from prm_jax.data.readers import read_chains
 from prm_jax.inference.pretrained import open_pretrained
 
 MAX_LENGTH = 1024
-# Random weights over bytes, in the shape of a Llama.
+# A Llama over bytes, with random weights.
 SMALL = {
   'vocab_size': 260,
   'd_model': 256,
@@ -25,17 +26,19 @@ SMALL = {
   'norm_eps': 1e-6,
 }
 CANDIDATES = 64
-PROMPT_TOKENS = 200  # of the problem that SmolLM2 scores, as near as there is
+# SmolLM2 scores the problem whose prompt is nearest to this length.
+PROMPT_TOKENS = 200
 
 
 def data_root() -> pathlib.Path:
-  """PRM_JAX_DATA, or shared/data beside the repository."""
-  beside = pathlib.Path(__file__).resolve().parents[3] / 'shared' / 'data'
-  return pathlib.Path(os.environ.get('PRM_JAX_DATA', beside))
+  """Returns the folder of the data files, or stops where none is named."""
+  if not os.environ.get(DATA_VARIABLE):
+    raise SystemExit(f'error: {DATA_VARIABLE} names no folder of data files')
+  return pathlib.Path(os.environ[DATA_VARIABLE])
 
 
 def training_chains(root: pathlib.Path, fmt: StepFormat) -> list[dict]:
-  """PRM800K trajectories, without the steps that do not fit the window."""
+  """Reads PRM800K trajectories, without steps that do not fit the window."""
   chains, _ = read_chains(
     root / 'prm800k' / 'prm800k_subset.jsonl', 'prm800k_flat'
   )
@@ -56,14 +59,14 @@ def training_chains(root: pathlib.Path, fmt: StepFormat) -> list[dict]:
 
 
 def make_format_of(model: str) -> StepFormat:
-  """Bytes for the small model, lines of text for SmolLM2."""
+  """Returns a model's text format: bytes, or lines of text for SmolLM2."""
   if model == 'small':
     return make_format('bytes', MAX_LENGTH)
   return make_format(open_pretrained(model).tokenizer, MAX_LENGTH, 'Ċ')
 
 
 def median_problem(problems: Sequence[str]) -> int:
-  """Index of the problem of median length, the first of equals."""
+  """Returns the index of the problem of median length."""
   order = sorted(range(len(problems)), key=lambda i: len(problems[i].encode()))
   return order[len(order) // 2]
 
@@ -71,7 +74,7 @@ def median_problem(problems: Sequence[str]) -> int:
 def fitting(
   problem: str, candidates: Sequence[Sequence[str]], fmt: StepFormat
 ) -> list[Sequence[str]]:
-  """The first CANDIDATES candidates that fit the window whole."""
+  """Returns the first CANDIDATES candidates that fit the window as a whole."""
   kept = []
   for steps in candidates:
     try:
@@ -84,7 +87,7 @@ def fitting(
 
 
 def prm800k_candidates(root: pathlib.Path, fmt: StepFormat) -> dict:
-  """A PRM800K problem: its own trajectories, then those of other problems."""
+  """Takes a PRM800K problem: its trajectories, then those of other problems."""
   chains, _ = read_chains(
     root / 'prm800k' / 'prm800k_subset.jsonl', 'prm800k_flat'
   )
@@ -100,7 +103,11 @@ def gsm8k_candidates(
   fmt: StepFormat,
   choose: Callable[[Sequence[str]], int] = median_problem,
 ) -> dict:
-  """A GSM8K problem: its own six solutions, then those of other problems."""
+  """Takes a GSM8K problem: its six solutions, then those of other problems.
+
+  Args:
+    choose: returns the index of the problem to take.
+  """
   path = root / 'best_of_n' / 'gsm8k_test_pool.jsonl'
   rows = [json.loads(line) for line in path.read_bytes().splitlines()]
   chosen = choose([row['question'] for row in rows])
@@ -116,13 +123,13 @@ def gsm8k_candidates(
 
 
 def encode(chain: dict, fmt: StepFormat) -> dict:
-  """Ids and step ends, which the other side is handed."""
+  """Returns the token ids and step ends of a chain, for the other side."""
   tokens, step_ends, _ = fmt.encode(chain['problem'], chain['steps'])
   return {'tokens': tokens.tolist(), 'step_ends': step_ends.tolist()}
 
 
 def describe(task: dict, fmt: StepFormat) -> dict:
-  """A scoring task with its ids and their lengths in tokens."""
+  """Adds token ids, and their lengths, to a scoring task."""
   encoded = [
     encode({'problem': task['problem'], 'steps': steps}, fmt)
     for steps in task['candidates']
@@ -135,7 +142,7 @@ def describe(task: dict, fmt: StepFormat) -> dict:
 
 
 def make_workload(model: str, warmup_steps: int) -> dict:
-  """All that both sides read.
+  """Makes all that both sides read.
 
   Args:
     model: 'small' or 'smollm2'.

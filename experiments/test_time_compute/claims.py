@@ -1,56 +1,58 @@
-"""What test_time_compute is asked, and how its results answer."""
+"""The claims of test_time_compute."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from experiments.findings import Claim, Found
+from experiments.tables import points, points_between, times
 
 
 def little_compute(document: Mapping[str, Any]) -> Found:
-  """Beam's compute for what best of 64 reaches, by operations."""
+  """Finds how much less compute beam takes for best of 64's accuracy."""
   found = {}
   for k, results in document['results'].items():
-    (asked,) = (
-      each
-      for each in results['times_less']
-      if (each['method'], each['size']) == ('best of N, PRM', 64)
+    (reference,) = (
+      it
+      for it in results['times_less']
+      if (it['method'], it['size']) == ('best of N, PRM', 64)
     )
-    found[k] = asked['ours']['beam']
+    found[k] = reference['ours']['beam']
   return Found(
-    '; '.join(f'{x["ratio"]:.1f}x ({k} operations)' for k, x in found.items()),
     '; '.join(
-      ' to '.join(f'{bound:.1f}' for bound in x['ci95']) for x in found.values()
+      f'{times(it["ratio"])} ({k} operations)' for k, it in found.items()
     ),
-    [x['ci95'][0] >= 5 for x in found.values()],
+    '; '.join(
+      ' to '.join(f'{bound:.1f}' for bound in it['ci95'])
+      for it in found.values()
+    ),
+    [it['ci95'][0] >= 5 for it in found.values()],
   )
 
 
 def beam_with_4(document: Mapping[str, Any]) -> Found:
+  """Finds whether beam with 4 is within noise of best of 16, or above it."""
   found = {
     k: results['differences']['beam with 4 and best of 16 by PRM']
     for k, results in document['results'].items()
   }
   return Found(
     '; '.join(
-      f'{100 * x["mean"]:+.1f} ({k} operations)' for k, x in found.items()
+      f'{points(it["mean"])} ({k} operations)' for k, it in found.items()
     ),
-    '; '.join(
-      ' to '.join(f'{100 * bound:+.1f}' for bound in x['ci95'])
-      for x in found.values()
-    ),
-    [x['ci95'][1] >= 0 for x in found.values()],
+    '; '.join(points_between(it['ci95']) for it in found.values()),
+    [it['ci95'][1] >= 0 for it in found.values()],
   )
 
 
 CLAIMS = (
   Claim(
     "Beam search reaches best of 64's accuracy with a fifth of its compute "
-    '(read off between sizes)',
+    '(interpolated between sizes)',
     'aim of this project',
     little_compute,
   ),
   Claim(
-    'Beam with 4 reaches best of 16 (points)',
+    "Beam search with 4 chains reaches best of 16's accuracy (points)",
     'equal, on MATH (Beeching et al., 2024)',
     beam_with_4,
   ),

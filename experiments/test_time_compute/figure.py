@@ -4,13 +4,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import matplotlib
+from experiments import figures
 
-matplotlib.use('svg')
-from matplotlib import pyplot
-
-# Equal bytes from equal numbers.
-matplotlib.rcParams.update({'svg.hashsalt': 'prm_jax', 'font.size': 9})
 STYLES = {
   'majority': ('tab:gray', '--'),
   'best of N, ORM': ('tab:orange', '--'),
@@ -28,10 +23,9 @@ STYLES = {
 
 def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
   """Writes the figure as SVG."""
-  figure, panels = pyplot.subplots(
-    1, len(results), figsize=(4.2 * len(results), 4.2), sharey=True
+  figure, panels = figures.make_panels(
+    len(results), (4.2 * len(results), 4.2), sharey=True
   )
-  panels = [panels] if len(results) == 1 else list(panels)
   for panel, (title, found) in zip(panels, results.items(), strict=True):
     for name, (colour, line) in STYLES.items():
       points = found['methods'].get(name, [])
@@ -60,5 +54,4 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
     *panels[0].get_legend_handles_labels(), loc='lower center', ncols=6
   )
   figure.tight_layout(rect=(0, 0.12, 1, 1))
-  figure.savefig(path, metadata={'Date': None})
-  pyplot.close(figure)
+  figures.save(figure, path)

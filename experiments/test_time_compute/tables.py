@@ -1,14 +1,21 @@
-"""Per-problem results of all seeds -> points with intervals, and the tables."""
+"""From results per problem to points with intervals, and the tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from experiments.tables import (
+  between,
+  percent,
+  points,
+  points_between,
+  table,
+  times,
+)
 from prm_jax.evals import bootstrap, compute
 
-# Comparisons that are asked for: (what, ours, theirs): the method and the index
-# of its point.
+# Paired comparisons: (what, ours, theirs), each a method and its size.
 PAIRS = (
   ('beam with 4 and best of 16 by PRM', ('beam', 4), ('best of N, PRM', 16)),
   ('beam and best of N by PRM, 16 each', ('beam', 16), ('best of N, PRM', 16)),
@@ -17,7 +24,8 @@ PAIRS = (
   ('PRM and ORM, best of 16', ('best of N, PRM', 16), ('best of N, ORM', 16)),
 )
 SIZE = ('n', 'samples', 'simulations')
-# Whose accuracy is to be had for less: method and size; None: at its best.
+# The accuracy of these is to be reached with less compute: method and size,
+# or None for the size with the highest accuracy.
 REFERENCES = (
   ('best of N, ORM', None),
   ('best of N, PRM', 16),
@@ -27,12 +35,12 @@ REFERENCES = (
 
 
 def size(point: Mapping[str, Any]) -> int:
-  """What a point of a curve is called by: its samples or simulations."""
+  """Returns the number of samples or simulations of a point of a curve."""
   return next(int(point[name]) for name in SIZE if name in point)
 
 
 def stacked(seeds: Sequence[Mapping[str, Any]], method: str, name: str):
-  """[Q, K]: the problems of all seeds, the points of a method."""
+  """Stacks a number of a method: [Q, K], problems of all seeds by points."""
   rows = [
     np.stack([np.asarray(p[name], float) for p in seed[method]], 1)
     for seed in seeds
@@ -41,17 +49,17 @@ def stacked(seeds: Sequence[Mapping[str, Any]], method: str, name: str):
 
 
 def flops_of(seeds: Sequence[Mapping[str, Any]], method: str) -> np.ndarray:
-  """[Q, K] of both models."""
+  """Returns the FLOPs of policy and PRM together: [Q, K]."""
   return stacked(seeds, method, 'policy_flops') + stacked(
     seeds, method, 'prm_flops'
   )
 
 
 def summarise(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-  """One difficulty: points of each method, and the comparisons.
+  """Summarises one difficulty: the points of each method, and comparisons.
 
-  Problems of all seeds are pooled: each seed has problems, misconceptions and
-  models of its own.
+  The problems of all seeds are pooled; each seed has problems, misconceptions
+  and models of its own.
   """
   methods = [name for name in seeds[0] if not name.startswith('_')]
   found: dict[str, Any] = {'methods': {}, 'differences': {}, 'times_less': []}
@@ -107,71 +115,68 @@ def column(
   method: str,
   wanted: int,
 ) -> np.ndarray:
-  """[Q] of the point of a method that has this size."""
+  """Returns the values [Q] of the point of a method that has this size."""
   sizes = [size(point) for point in seeds[0][method]]
   return values[method][:, sizes.index(wanted)]
 
 
-def percent(value: float) -> str:
-  return f'{100 * value:.1f}'
-
-
 def methods_table(found: Mapping[str, Any]) -> str:
-  lines = [
-    '| method | samples | right, % | 95% interval | each seed | GFLOP a '
-    'problem | tokens a problem |',
-    '| --- | --- | --- | --- | --- | --- | --- |',
-  ]
-  for name, points in found['methods'].items():
-    for point in points:
-      low, high = point['accuracy']['ci95']
-      seeds = ', '.join(map(percent, point['seeds']))
-      lines.append(
-        f'| {name.replace("_", " ")} | {point["size"]} | '
-        f'{percent(point["accuracy"]["mean"])} | {percent(low)} to '
-        f'{percent(high)} | {seeds} | {point["flops"] / 1e9:.2f} | '
-        f'{point["tokens"]:,.0f} |'
+  """Shows accuracy and compute of every method at every size."""
+  rows = []
+  for name, curve in found['methods'].items():
+    for point in curve:
+      accuracy = point['accuracy']
+      rows.append(
+        [
+          name.replace('_', ' '),
+          str(point['size']),
+          percent(accuracy['mean']),
+          between(accuracy['ci95']),
+          ', '.join(map(percent, point['seeds'])),
+          f'{point["flops"] / 1e9:.2f}',
+          f'{point["tokens"]:,.0f}',
+        ]
       )
-  return '\n'.join(lines)
+  heads = (
+    'method | samples | right, % | 95% interval | each seed | '
+    'GFLOP a problem | tokens a problem'
+  )
+  return table(heads, rows)
 
 
 def differences_table(results: Mapping[str, Any]) -> str:
-  lines = [
-    '| paired difference | '
-    + ' | '.join(f'{k} operations' for k in results)
-    + ' |',
-    '| --- |' + ' --- |' * len(results),
-  ]
+  """Shows the paired comparisons, by operations."""
+  rows = []
   for title, _, _ in PAIRS:
     cells = []
     for found in results.values():
       pair = found['differences'][title]
-      low, high = pair['ci95']
-      cells.append(
-        f'{100 * pair["mean"]:+.1f} ({100 * low:+.1f} to {100 * high:+.1f}), '
-        f'{pair["times_less_compute"]:.2f}x'
-      )
-    lines.append(f'| {title} | {" | ".join(cells)} |')
-  return '\n'.join(lines)
+      difference = f'{points(pair["mean"])} ({points_between(pair["ci95"])})'
+      cells.append(f'{difference}, {times(pair["times_less_compute"], 2)}')
+    rows.append([title, *cells])
+  heads = ['paired difference', *(f'{k} operations' for k in results)]
+  return table(heads, rows)
 
 
 def times_table(found: Mapping[str, Any]) -> str:
+  """Shows how many times less compute each method takes for an accuracy."""
+  asked = found['times_less']
+  rows = [
+    [
+      name.replace('_', ' '),
+      *(_times_less(it['ours'].get(name)) for it in asked),
+    ]
+    for name in found['methods']
+    if name != 'oracle'
+  ]
   heads = [
-    f'{each["method"]} with {each["size"]}: {percent(each["accuracy"])}%'
-    for each in found['times_less']
+    f'{it["method"]} with {it["size"]}: {percent(it["accuracy"])}%'
+    for it in asked
   ]
-  lines = [
-    f'| method | {" | ".join(heads)} |',
-    '| --- |' + ' --- |' * len(heads),
-  ]
-  for name in found['methods']:
-    if name != 'oracle':
-      cells = [_times(each['ours'].get(name)) for each in found['times_less']]
-      lines.append(f'| {name.replace("_", " ")} | {" | ".join(cells)} |')
-  return '\n'.join(lines)
+  return table(['method', *heads], rows)
 
 
-def _times(found: Mapping[str, Any] | None) -> str:
+def _times_less(found: Mapping[str, Any] | None) -> str:
   if found is None:
     return ''
   if found['ratio'] is None:
@@ -183,40 +188,48 @@ def _times(found: Mapping[str, Any] | None) -> str:
 
 
 def over_optimisation_table(results: Mapping[str, Any]) -> str:
-  lines = [
-    '| operations | PRM trained on | seed | best n | accuracy there | at the '
-    'last n | beyond noise |',
-    '| --- | --- | --- | --- | --- | --- | --- |',
-  ]
+  """Shows where best of n is best, and how it ends, for each seed."""
+  rows = []
   for k, found in results.items():
     for number, seed in enumerate(found['over_optimisation']):
-      for name, told in seed.items():
-        peak = told['n'].index(told['peak'])
-        lines.append(
-          f'| {k} | {name} | {number} | {told["peak"]} | '
-          f'{percent(told["accuracy"][peak])} | '
-          f'{percent(told["accuracy"][-1])} | '
-          f'{"yes" if told["over_optimised"] else "no"} |'
+      for name, curve in seed.items():
+        peak = curve['n'].index(curve['peak'])
+        rows.append(
+          [
+            k,
+            name,
+            str(number),
+            str(curve['peak']),
+            percent(curve['accuracy'][peak]),
+            percent(curve['accuracy'][-1]),
+            'yes' if curve['over_optimised'] else 'no',
+          ]
         )
-  return '\n'.join(lines)
+  heads = (
+    'operations | PRM trained on | seed | best n | accuracy there | '
+    'at the last n | beyond noise'
+  )
+  return table(heads, rows)
 
 
 def render(results: Mapping[str, Any]) -> str:
-  """All tables, Markdown."""
+  """Makes all tables."""
   parts = []
   for k, found in results.items():
     parts += [
       f'**{k} operations**',
       methods_table(found),
-      'How many times less compute than the search at the head of the column '
-      'has, for its accuracy (95%; the share of resamples that reach it, where '
-      'not all do; "at least": it is there at the smallest budget):',
+      'How many times less compute a method takes for the accuracy of the '
+      'search at the head of the column (95% interval, and the share of '
+      'resamples that reach it where not all do; "at least": the smallest '
+      'budget reaches it):',
       times_table(found),
     ]
   parts += [
-    'Ours minus theirs in percent, and how many times less compute ours took:',
+    'The first minus the second in percentage points, and how many times less '
+    'compute the first took:',
     differences_table(results),
-    'Best of n as n grows:',
+    'Where best of n is best as n grows, and how it ends:',
     over_optimisation_table(results),
   ]
   return '\n\n'.join(parts)

@@ -1,7 +1,7 @@
-"""python -m prm_jax.report DIR [DIR ...]: one run's page, or several compared.
+"""python -m prm_jax.report DIR [DIR ...]: reports one run, or compares several.
 
-With one workdir its report.html is written again. With several a page is
-written that holds their numbers, curves and differing settings side by side.
+With one workdir, writes its report.html again. With several, writes a page with
+their numbers, curves and differing settings side by side.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import pathlib
 from prm_jax.report import write_report
 from prm_jax.report.compare import compare
 from prm_jax.runtime import paths
-from prm_jax.runtime.errors import exits_with_a_line
+from prm_jax.runtime.errors import exit_on_user_error
 
 
 def main() -> None:
@@ -22,10 +22,10 @@ def main() -> None:
     '--output',
     type=pathlib.Path,
     default=pathlib.Path('comparison.html'),
-    help='where several are compared; default: %(default)s',
+    help='file for the comparison of several runs; default: %(default)s',
   )
   args = parser.parse_args()
-  with exits_with_a_line():
+  with exit_on_user_error():
     if len(args.workdirs) == 1:
       print(write_report(paths.open_path(args.workdirs[0])))
       return

@@ -1,7 +1,7 @@
-"""Chains with a score at each step: from chains.jsonl to what the page shows.
+"""Reads chains.jsonl, and prepares chains with step scores for the page.
 
-The scores stand beside the chain (a PRM's evaluation) or in its
-`meta['search']` (what a search chose).
+The scores stand beside a chain (in an evaluation of a PRM), or in its
+`meta['search']` (if a search chose the chain).
 """
 
 from collections.abc import Mapping
@@ -12,17 +12,20 @@ from prm_jax.report import files, sections
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 
-MAX_CHAINS = 24  # written out in the page
-MAX_FOUND = 50_000  # that the page can search
-MAX_CHARACTERS = 4000  # of one problem or step: a page is not a data file
+MAX_CHAINS = 24  # that are written out in the page
+MAX_FOUND = 50_000  # that can be searched in the page
+MAX_CHARACTERS = 4000  # of one problem or step: the page is no data file
 
 
 def read_chains(path: paths.Path) -> tuple[list, int]:
-  """The first MAX_FOUND (chain, extra fields) of a file, and how many it has.
+  """Reads the first MAX_FOUND chains of a file.
+
+  Returns:
+    (chain, extra fields) pairs, and the number of chains in the whole file.
 
   Raises:
-    UserError: a record is no chain, or has not one score in [0, 1] or null per
-      step.
+    UserError: a record is no chain, or does not have one score in [0, 1] or
+      null for each step.
   """
   shown, total = [], 0
   for where, record in files.records(path):
@@ -46,9 +49,10 @@ def read_chains(path: paths.Path) -> tuple[list, int]:
       extra |= {'scores': searched.get('scores')}
     scores = extra['scores']
     right = isinstance(scores, list) and len(scores) == len(chain.steps)
-    # null: not read, as the window ended; or a search asked no PRM.
+    # A score is null where the model's window ended before the step, or where a
+    # search used no PRM.
     if not right or not all(
-      s is None or (sections.number(s) and 0 <= s <= 1) for s in scores
+      s is None or (sections.is_number(s) and 0 <= s <= 1) for s in scores
     ):
       raise UserError(
         f'{where}: expected {len(chain.steps)} scores in [0, 1], one per step, '
@@ -61,12 +65,12 @@ def read_chains(path: paths.Path) -> tuple[list, int]:
 def chain_view(
   chain: chains.Chain, extra: Mapping[str, Any], cut: float
 ) -> dict[str, Any]:
-  """A chain as the template shows it, steps counted from 1.
+  """Returns a chain as the template shows it, with steps counted from 1.
 
   Args:
-    chain: with labels or without.
-    extra: `scores` in [0, 1] or None, `chosen`, `note`.
-    cut: a step that scores below it is flagged; the first flag is shown.
+    chain: with or without labels.
+    extra: `scores` (in [0, 1], or None), `chosen` and `note`.
+    cut: the first step that scores below it is flagged.
   """
   scores = extra['scores']
   error = chains.first_error(chain.labels)
@@ -87,7 +91,7 @@ def chain_view(
     steps.append(
       {
         'number': i + 1,
-        'text': cropped(text),
+        'text': crop(text),
         'score': sections.NOTHING if score is None else f'{score:.2f}',
         'share': '' if score is None else f'{100 * score:.0f}%',
         'error': i == error,
@@ -98,8 +102,8 @@ def chain_view(
     )
   outcomes = {True: 'right', False: 'wrong', None: 'not checked'}
   return {
-    'problem': cropped(chain.problem),
-    'answer': 'none' if chain.answer is None else cropped(chain.answer),
+    'problem': crop(chain.problem),
+    'answer': 'none' if chain.answer is None else crop(chain.answer),
     'outcome': outcomes[chain.outcome],
     'chosen': bool(extra['chosen']),
     'note': extra['note'] or '',
@@ -114,7 +118,8 @@ def chain_view(
   }
 
 
-def cropped(text: str) -> str:
+def crop(text: str) -> str:
+  """Cuts a text after MAX_CHARACTERS, and says how many characters follow."""
   more = len(text) - MAX_CHARACTERS
   if more <= 0:
     return text

@@ -1,6 +1,6 @@
 'use strict';
-// Chains as data -> a table of some of them, and one chain's steps on demand.
-// What a model wrote is only ever set as text.
+// Shows chains, which the page holds as data, in a table, and the steps of a
+// chain on demand. The text of a model is only ever set as text, never as HTML.
 (() => {
   const ROWS = 25;
   const BESIDE = 3;
@@ -151,7 +151,7 @@
     show();
   }
 
-  // One record of FORMAT `chains` a line, as a reader of labels wants it.
+  // Saves one record per line in the format `chains`, which data readers take.
   function save() {
     const whole = state.found.filter(c => !c.cropped);
     const lines = whole.map(c => JSON.stringify({

@@ -1,7 +1,7 @@
-"""All chains of a file, to search, filter, sort and export in the page.
+"""Prepares the chains that can be searched, sorted and saved in the page.
 
-The chains go into the page as data, not as markup: `explorer.js` shows a few at
-a time, as text and never as HTML.
+They go into the page as JSON, not as markup. `explorer.js` shows a few at a
+time, as text and never as HTML.
 """
 
 import base64
@@ -22,23 +22,27 @@ SCRIPT = (
   .joinpath('explorer.js')
   .read_text('utf-8')
 )
-# The one script that the page's policy allows.
+# The page's content security policy allows this script and no other.
 SCRIPT_HASH = (
   'sha256-'
   + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 )
 
 
-def explorer(
+def build(
   shown: Sequence[tuple[chains.Chain, Mapping[str, Any]]], cut: float
 ) -> dict[str, Any]:
-  """What the template wants of chains, with `scores`, `chosen` and `note`.
+  """Returns what the template of the explorer shows.
+
+  Args:
+    shown: chains with `scores`, `chosen` and `note`.
+    cut: the first step of a chain that scores below it is flagged.
 
   Returns:
-    `data`: JSON in which no text can end the element that holds it: `problems`,
-    and `chains` that name theirs by its index. A chain with a text longer than
-    MAX_CHARACTERS is shown cut off, and not exported.
-    `script`: what the element beside it holds.
+    `data`: JSON with `problems`, and `chains` that refer to them by index. No
+    text in it can end the element that holds it. A chain with a text longer
+    than MAX_CHARACTERS is cut off and cannot be saved.
+    `script`: the text of explorer.js.
   """
   index: dict[str, int] = {}
   records = []
@@ -60,8 +64,10 @@ def explorer(
         [x.value, x.source, x.successes, x.trials, x.neutral]
         for x in chain.labels
       ]
-    # A search's own notes are long, and made again by its command.
-    meta = finite({k: v for k, v in chain.meta.items() if k != 'search'})
+    # The notes of a search are long, and its command makes them again.
+    meta = replace_nonfinite(
+      {k: v for k, v in chain.meta.items() if k != 'search'}
+    )
     for name, value in (
       ('meta', meta),
       ('chosen', extra['chosen']),
@@ -81,12 +87,12 @@ def explorer(
   return {'data': markupsafe.Markup(text), 'script': markupsafe.Markup(SCRIPT)}
 
 
-def finite(value: Any) -> Any:
-  """JSON types with null where a browser's JSON has no number."""
+def replace_nonfinite(value: Any) -> Any:
+  """Replaces NaN and infinities, which JSON does not have, by None."""
   if isinstance(value, Mapping):
-    return {k: finite(v) for k, v in value.items()}
+    return {k: replace_nonfinite(v) for k, v in value.items()}
   if isinstance(value, list | tuple):
-    return [finite(v) for v in value]
+    return [replace_nonfinite(v) for v in value]
   return (
     None if isinstance(value, float) and not math.isfinite(value) else value
   )

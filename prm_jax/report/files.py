@@ -1,7 +1,7 @@
-"""The files of a workdir, for the report: JSON and JSON lines, or a clear line.
+"""Reads the files of a workdir for the report: JSON and lines of JSON.
 
-`page.py` reads through this; what the records mean is the business of the
-section that shows them.
+Errors name the file and line. What the records mean is up to the section of
+the page that shows them.
 """
 
 import json
@@ -12,13 +12,34 @@ from typing import Any
 from prm_jax.report import sections
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import read_results
 
 
-def json_object(text: bytes, where: object) -> dict[str, Any]:
-  """The object that a line holds.
+def read_document(workdir: paths.Path) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Returns the manifest and the results in a workdir's results.json.
+
+  Raises:
+    UserError: the file is missing or malformed.
+  """
+  path = workdir / 'results.json'
+  if not path.is_file():
+    raise UserError(f'{path}: no such file; evaluate the run first')
+  document = read_results(workdir)
+  for name in ('manifest', 'results'):
+    if not isinstance(document.get(name), dict):
+      raise UserError(f'{path}: expected an object under {name!r}')
+  return document['manifest'], document['results']
+
+
+def parse_object(text: bytes, where: object) -> dict[str, Any]:
+  """Returns the JSON object of a line.
 
   Args:
-    where: names it in the error message.
+    text: the line.
+    where: names the line in an error message.
+
+  Raises:
+    UserError: the line does not hold a JSON object.
   """
   try:
     value = json.loads(text)
@@ -30,24 +51,26 @@ def json_object(text: bytes, where: object) -> dict[str, Any]:
 
 
 def records(path: paths.Path) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Where each line stands, for an error message, and its object."""
+  """Yields each line's place, for error messages, and its JSON object."""
   with path.open('rb') as lines:
     for number, line in enumerate(lines, 1):
       if line.strip():
-        yield f'{path}:{number}', json_object(line, f'{path}:{number}')
+        yield f'{path}:{number}', parse_object(line, f'{path}:{number}')
 
 
-def count(path: paths.Path) -> int:
-  """How many records a file has, without reading what is in them."""
+def count_records(path: paths.Path) -> int:
+  """Counts the records of a file without parsing them."""
   with path.open('rb') as lines:
     return sum(bool(line.strip()) for line in lines)
 
 
 def read_metrics(path: paths.Path) -> dict[str, list[tuple[int, float]]]:
-  """Metric name -> (step, value) pairs, ascending in step.
+  """Reads metric name -> (step, value) pairs, ascending in step.
 
-  A step that was logged twice (a resumed run) counts as logged last; null is
-  NaN.
+  If a resumed run logged a step twice, the last values count. null is NaN.
+
+  Raises:
+    UserError: a line is not JSON or has no step.
   """
   logged: dict[str, dict[int, float]] = {}
   for where, record in records(path):
@@ -55,7 +78,7 @@ def read_metrics(path: paths.Path) -> dict[str, list[tuple[int, float]]]:
     if not isinstance(step, int):
       raise UserError(f'{where}: expected a whole number under step')
     for name, value in record.items():
-      if name != 'step' and (value is None or sections.number(value)):
+      if name != 'step' and (value is None or sections.is_number(value)):
         number = math.nan if value is None else float(value)
         logged.setdefault(name, {})[step] = number
   return {name: sorted(values.items()) for name, values in logged.items()}

@@ -1,33 +1,32 @@
-"""The report's step viewer in a notebook."""
+"""Shows the scored steps of a chain in a notebook, as the report does."""
 
 import html
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import markupsafe
 import numpy as np
 
 from prm_jax.data.chains import Chain, StepLabel
-from prm_jax.report import chain_views, figures
-from prm_jax.report.page import environment
+from prm_jax.report import chain_views
+from prm_jax.report.templates import render_template
 from prm_jax.runtime.errors import UserError
 
-LINE, TOP = 44, 150  # pixels of a step, and of what stands around them
+LINE, TOP = 44, 150  # height in pixels of one step, and of everything else
 
 
 class StepView(NamedTuple):
-  """A chain with its scores, which a notebook shows.
+  """A chain with its scores, which a notebook displays.
 
   Attributes:
-    page: a whole HTML page without scripts; a file of it opens anywhere.
-    height: in pixels, about.
+    page: a whole HTML page without scripts, which can also be saved to a file.
+    height: its approximate height in pixels.
   """
 
   page: str
   height: int
 
   def _repr_html_(self) -> str:
-    # In a frame its style sheet is its own, and so are its words.
+    # The frame keeps style sheet and texts apart from the notebook's.
     return (
       f'<iframe sandbox srcdoc="{html.escape(self.page)}" title="Scored steps" '
       f'style="width: 100%; height: {self.height}px; border: 0; '
@@ -42,12 +41,15 @@ def show(
   labels: Sequence[float | None] = (),
   threshold: float = 0.5,
 ) -> StepView:
-  """Each step with its score as colour and number, as in a report.
+  """Shows each step with its score as colour and number, as in a report.
 
   Args:
-    scores: [P] probabilities that steps are right, as `Scorer.score` gives
+    problem: the text of the problem.
+    steps: [P] texts of the steps.
+    scores: [P] probabilities that steps are right, as `Scorer.score` returns
       them; None or NaN where there is none.
-    labels: [P] what is known of the steps: below 1/2 is wrong, None unknown.
+    labels: [P] labels of the steps, or none at all: a value below 1/2 is wrong,
+      None is unknown.
     threshold: the first step that scores below it is flagged.
 
   Raises:
@@ -66,9 +68,5 @@ def show(
   view = chain_views.chain_view(
     chain, {'scores': values, 'chosen': False, 'note': ''}, threshold
   )
-  page = (
-    environment()
-    .get_template('step_view.html.j2')
-    .render(chain=view, figure_css=markupsafe.Markup(figures.STYLE))
-  )
+  page = render_template('step_view.html.j2', chain=view)
   return StepView(page, TOP + LINE * len(values))

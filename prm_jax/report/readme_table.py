@@ -1,6 +1,6 @@
-"""The table of an experiment's README, written by the run that measured it.
+"""Writes the table of an experiment's README, after the run that measured it.
 
-What stands between the two MARK lines is replaced; the prose around it stays.
+The text between the two MARK lines is replaced, the prose around it kept.
 """
 
 import pathlib
@@ -9,7 +9,11 @@ MARK = '<!-- table -->\n'
 
 
 def fill(readme: pathlib.Path, text: str) -> None:
-  """Puts `text` (Markdown) between the marks.
+  """Puts a text between the two marks of a README.
+
+  Args:
+    readme: the file to change.
+    text: Markdown.
 
   Raises:
     ValueError: the file does not have exactly two marks.

@@ -1,7 +1,7 @@
-"""The section of an RL run: what it learned, and if its reward is to trust.
+"""The section of an RL run: what the policy learned, and whether by hacking.
 
-From `rl_job.rl_section` and the accuracies on test problems (in results.json)
-to what the template shows.
+Turns the section `rl` of results.json and the accuracies on test problems into
+what the template shows.
 """
 
 from collections.abc import Mapping
@@ -10,42 +10,47 @@ from typing import Any
 import markupsafe
 
 from prm_jax.report import figures
-from prm_jax.report.sections import number, quoted
+from prm_jax.report.sections import format_percent, is_number
 from prm_jax.runtime.errors import UserError
 
 MAX_ROWS = 12
-# Of a look -> head of its column, as a percentage?
+# Metric of a look -> head of its column, and whether it is a percentage.
 COLUMNS = {
   'accuracy': ('right, %', True),
   'chain_score': ('lowest step score', False),
-  'paid': ('paid for steps', False),
+  'paid': ('reward for steps', False),
   'steps': ('steps', False),
   'step_tokens': ('tokens a step', False),
   'repeated': ('steps repeated, %', True),
   'trivial': ('steps trivial, %', True),
   'unfinished': ('unfinished, %', True),
 }
-OF_A_PRM = 'chain_score', 'paid'  # without one there are none
-ROSE = {'score': 'the PRM score', 'paid': 'what is paid for steps'}
+PRM_METRICS = 'chain_score', 'paid'  # a run without a PRM has none
+ROSE = {'score': 'the PRM score', 'paid': 'the reward for steps'}
 
 
 def rl(
   section: Mapping[str, Any], sampling: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """A sentence, the alarms, the figure and the table of looks.
+  """Returns a sentence, the alarms, the figure and the table of looks.
+
+  A look measures the policy on held-out problems during training.
 
   Args:
-    sampling: the policy `before` and `after`, on test problems.
+    section: `looks`, `alarms`, `has_prm` and `tested_after`.
+    sampling: accuracies on test problems, `before` and `after` training.
 
   Raises:
-    UserError: it has not the documented form.
+    UserError: a section does not have the documented form.
   """
   looks, alarms = section.get('looks'), section.get('alarms')
   if not isinstance(looks, list) or not looks or not isinstance(alarms, list):
     raise UserError('rl: expected a list of looks, one at least, and of alarms')
   for look in looks:
     told = look.get('told') if isinstance(look, dict) else None
-    if not isinstance(told, dict) or not all(number(v) for v in told.values()):
+    if not isinstance(told, dict) or not all(
+      is_number(v) for v in told.values()
+    ):
       raise UserError('rl.looks: expected objects with numbers under told')
     if not all(isinstance(look.get(k), int) for k in ('update', 'chains')):
       raise UserError('rl.looks: expected whole numbers, update and chains')
@@ -59,7 +64,7 @@ def rl(
   if not all(isinstance(sampling.get(name), dict) for name in names):
     raise UserError('sampling: expected the policy before and after')
   before, after = (
-    quoted(found['mean'], found['ci95'])
+    format_percent(found['mean'], found['ci95'])
     for found in (sampling[name]['accuracy'] for name in names)
   )
   every = -(-len(looks) // MAX_ROWS)
@@ -67,13 +72,13 @@ def rl(
   columns = {
     name: column
     for name, column in COLUMNS.items()
-    if section['has_prm'] or name not in OF_A_PRM
+    if section['has_prm'] or name not in PRM_METRICS
   }
   return {
     'sentence': (
-      f'Of its chains for test problems {before} were right before, and '
-      f'{after} at the best checkpoint on held-out problems, after '
-      f'{section["tested_after"]:,} chains.'
+      f'Of the chains for test problems, {before} were right before '
+      f'training, and {after} at the checkpoint that was best on held-out '
+      f'problems, after {section["tested_after"]:,} chains.'
     ),
     'alarms': [_alarm(each) for each in alarms],
     'has_prm': section['has_prm'],
@@ -109,7 +114,7 @@ def _alarm(alarm: Mapping[str, Any]) -> str:
 
 
 def _figure(looks: list[Mapping[str, Any]], has_prm: bool) -> markupsafe.Markup:
-  """Verified accuracy and the PRM's view, against the chains sampled."""
+  """Draws verified accuracy and PRM score against the chains sampled."""
   series = [
     {
       'name': name,
@@ -120,7 +125,7 @@ def _figure(looks: list[Mapping[str, Any]], has_prm: bool) -> markupsafe.Markup:
       ('verified accuracy', 'vote', 'accuracy'),
       ('lowest step score', 'prm', 'chain_score'),
     )
-    if has_prm or key not in OF_A_PRM
+    if has_prm or key not in PRM_METRICS
   ]
   ends = ', '.join(
     f'{s["name"]} from {s["points"][0][1]:.3g} to {s["points"][-1][1]:.3g}'

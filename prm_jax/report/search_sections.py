@@ -1,7 +1,8 @@
-"""The sections of a search: what it found and took, and where it may abstain.
+"""The sections of a search and of its abstention filter.
 
-From `evals.search.search_section` (in results.json) and
-`evals.abstain.abstain_section` (in abstain.json) to what the template shows.
+They turn what `evals.search.search_section` (in results.json) and
+`evals.abstain.abstain_section` (in abstain.json) found into what the template
+shows.
 """
 
 from collections.abc import Mapping
@@ -10,27 +11,27 @@ from typing import Any
 import markupsafe
 
 from prm_jax.report import figures
-from prm_jax.report.chain_views import cropped
-from prm_jax.report.sections import NOTHING, number, quoted
+from prm_jax.report.chain_views import crop
+from prm_jax.report.sections import NOTHING, format_percent, is_number
 from prm_jax.runtime.errors import UserError
 
 MAX_DECISIONS = 24
 COSTS = {
-  'samples': 'completions asked for',
+  'samples': 'completions requested',
   'rounds': 'rounds',
   'tokens': 'tokens written by the policy',
   'prompt_tokens': 'tokens read by the policy',
   'scored_tokens': 'tokens read by the PRM',
   'policy_flops': 'FLOPs of the policy',
   'prm_flops': 'FLOPs of the PRM',
-  'flops': 'FLOPs of all models asked',
-  'seconds': 'seconds, the others in flight included',
+  'flops': 'FLOPs of all models',
+  'seconds': 'seconds, while other problems ran as well',
 }
 UNITS = ((1e18, 'E'), (1e15, 'P'), (1e12, 'T'), (1e9, 'G'), (1e6, 'M'))
 
 
-def amount(value: float) -> str:
-  """A count or a measure in few characters: 0.25, 784, 12,345, 3.1G."""
+def format_amount(value: float) -> str:
+  """Formats an amount in few characters: 0.25, 784, 12,345, 3.1G."""
   for unit, suffix in UNITS:
     if value >= unit:
       return f'{value / unit:.3g}{suffix}'
@@ -38,10 +39,10 @@ def amount(value: float) -> str:
 
 
 def search(section: Mapping[str, Any]) -> dict[str, Any]:
-  """A sentence, the cost of a problem, and what was given up.
+  """Returns a summary, the cost of a problem, and what was given up.
 
   Raises:
-    UserError: it has not the documented form.
+    UserError: the section does not have the documented form.
   """
   problems = _count(section, 'problems', 'search')
   failed = _count(section, 'failed', 'search')
@@ -50,31 +51,35 @@ def search(section: Mapping[str, Any]) -> dict[str, Any]:
   if accuracy is not None:
     mean, pair = _interval(accuracy, 'search.accuracy')
     sentences.append(
-      f'The chosen answer is right for {quoted(mean, pair)} of '
+      f'The chosen answer is right for {format_percent(mean, pair)} of '
       f'{_count(section, "answers_known", "search"):,} problems.'
     )
   else:
-    sentences.append(f'{problems:,} problems, without known answers.')
+    sentences.append(f'{problems:,} problems, whose answers are not known.')
   if failed:
-    sentences.append(f'Nothing came of {failed:,}, which count as wrong.')
+    sentences.append(f'The search failed for {failed:,}, which count as wrong.')
   ended = section.get('ended')
-  if number(ended) and ended < 1:
+  if is_number(ended) and ended < 1:
     sentences.append(
-      f'The chosen chain came to its end for {quoted(ended, None)}.'
+      f'The chosen chain is complete for {format_percent(ended, None)}.'
     )
   saved = section.get('saved_tokens')
-  if number(saved) and saved:
+  if is_number(saved) and saved:
     sentences.append(
-      f'Chains that were rejected early would have been {amount(saved)} tokens '
-      'longer, by estimate.'
+      f'Rejecting chains early saved an estimated {format_amount(saved)} '
+      'tokens.'
     )
   costs = []
   for name, value in _object(section, 'cost', 'search').items():
     mean, (low, high) = _interval(value, f'search.cost.{name}')
     if 'flops' in name and not mean:
-      continue  # nobody knows, which is not 0
+      continue  # 0 FLOPs means that they are not known
     costs.append(
-      (COSTS.get(name, name), amount(mean), f'[{amount(low)}, {amount(high)}]')
+      (
+        COSTS.get(name, name),
+        format_amount(mean),
+        f'[{format_amount(low)}, {format_amount(high)}]',
+      )
     )
   return {
     'sentence': ' '.join(sentences),
@@ -86,10 +91,10 @@ def search(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def abstain(section: Mapping[str, Any]) -> dict[str, Any]:
-  """What the filter promises, what it did, and its decisions.
+  """Returns the filter's promise, its measured errors and its decisions.
 
   Raises:
-    UserError: it has not the documented form.
+    UserError: the section does not have the documented form.
   """
   tested = _object(section, 'tested', 'abstain')
   problems = _count(tested, 'problems', 'abstain.tested')
@@ -100,78 +105,46 @@ def abstain(section: Mapping[str, Any]) -> dict[str, Any]:
   decisions = section.get('problems')
   if not isinstance(decisions, list):
     raise UserError('abstain.problems: expected a list')
-  promise = f'at most {wanted:.3g} of the answered wrong'
+  promise = f'at most {wanted:.3g} of the answers wrong'
   if section.get('threshold') is None:
-    said = (
-      f'No threshold was shown to leave {promise} at confidence '
-      f'{confidence:.3g}: nothing is answered.'
+    summary = (
+      f'No threshold was shown to leave {promise} with confidence '
+      f'{confidence:.3g}, so no problem is answered.'
     )
   else:
-    said = (
-      f'Answered is what has a chain score of {section["threshold"]:.4g} or '
-      f'more, calibrated {section["probability"]:.2f}: '
-      f'{answered:,} of {problems:,} problems. '
-      f'{_count(section, "tried_on", "abstain"):,} held-out problems proposed '
-      f'thresholds, {_count(section, "tested_on", "abstain"):,} others showed '
-      f'for this one that '
-      f'with confidence {confidence:.3g} there are {promise}, in the long run '
+    summary = (
+      f'A problem is answered if its chain score is at least '
+      f'{section["threshold"]:.4g}, a calibrated probability of '
+      f'{section["probability"]:.2f}: {answered:,} of {problems:,} problems. '
+      f'Thresholds were proposed on '
+      f'{_count(section, "tried_on", "abstain"):,} held-out problems. On '
+      f'{_count(section, "tested_on", "abstain"):,} others this one was shown '
+      f'to leave, with confidence {confidence:.3g}, {promise} in the long run '
       'over problems of their kind.'
     )
     if tested.get('error') is not None:
-      said += (
-        f' Of those answered here {quoted(tested["error"], tested["ci95"])} '
-        f'are wrong; of all, {quoted(tested["error_of_all"], None)}.'
+      errors = format_percent(tested['error'], tested['ci95'])
+      errors_of_all = format_percent(tested['error_of_all'], None)
+      summary += (
+        f' Of the answers given here {errors} are wrong; without the filter, '
+        f'{errors_of_all} of all answers would be.'
       )
   curve = section.get('risk_coverage')
   return {
-    'sentence': said,
+    'sentence': summary,
     'figure': _risk_figure(curve, section, tested) if curve else None,
     'aurc': curve
     and [
       (name, f'{curve[key]:.4f}' if curve[key] is not None else NOTHING)
       for name, key in (
         ('this PRM', 'aurc'),
-        ('a score that says nothing', 'aurc_random'),
-        ('a perfect one', 'aurc_best'),
+        ('an uninformative score', 'aurc_random'),
+        ('a perfect score', 'aurc_best'),
       )
     ],
     'decisions': [_decision(each) for each in decisions[:MAX_DECISIONS]],
     'total': len(decisions),
   }
-
-
-def risk_coverage(
-  curve: Mapping[str, Any], wanted: float, point: Any, label: str
-) -> str:
-  """Error rate among the answered against the share that is answered, as SVG.
-
-  Args:
-    curve: `coverage`, `risk` and `aurc_random`, fractions.
-    wanted: the error rate that is asked for: a dotted line.
-    point: coverage and error of the chosen filter, or None.
-    label: the text alternative.
-  """
-  svg = figures.svg_of(640, 360, label, 'wide')
-  box = left, top, right, bottom = 46, 30, 620, 306
-  points = list(zip(curve['coverage'], curve['risk'], strict=True))
-  highest = max([y for _, y in points] + [wanted, curve['aurc_random'] or 0.0])
-  high = min(1.0, 1.1 * highest) or 1.0
-  sx = figures.linear(0, 1, left, right)
-  sy = figures.linear(0, high, bottom, top)
-  x_ticks = [(i / 5, f'{20 * i}') for i in range(6)]
-  y_ticks = [(v, f'{100 * v:.4g}') for v in figures.nice_ticks(0, high, 6)]
-  names = ('problems answered, %', 'wrong among the answered, %')
-  figures.axes(svg, box, sx, sy, x_ticks, y_ticks, names)
-  line = f'M{left} {sy(wanted):.1f}H{right}'
-  figures.add(svg, 'path', class_='diagonal', d=line)
-  at = {'class_': 'tick', 'x': left + 4, 'y': sy(wanted) - 5}
-  figures.add(svg, 'text', 'wanted', **at)
-  path = figures.line_of(figures.thin(points), sx, sy)
-  figures.add(svg, 'path', class_='line prm', d=path)
-  if point:
-    x, y = sx(point[0]), sy(point[1])
-    figures.add(svg, 'circle', class_='dot prm', cx=x, cy=y, r=5)
-  return figures.text_of(svg)
 
 
 def _risk_figure(
@@ -181,7 +154,7 @@ def _risk_figure(
 ) -> markupsafe.Markup | None:
   coverage, risk = curve.get('coverage'), curve.get('risk')
   lists = isinstance(coverage, list) and isinstance(risk, list)
-  if not lists or not all(map(number, [*coverage, *risk])):
+  if not lists or not all(map(is_number, [*coverage, *risk])):
     raise UserError('abstain.risk_coverage: expected coverage and risk')
   if len(coverage) != len(risk) or not coverage:
     return None
@@ -193,7 +166,7 @@ def _risk_figure(
     f'{100 * coverage[0]:.1f}% answered, {100 * risk[-1]:.1f}% at '
     f'{100 * coverage[-1]:.1f}%'
   )
-  drawn = risk_coverage(curve, section['wanted_error'], point, label)
+  drawn = figures.risk_coverage(curve, section['wanted_error'], point, label)
   return markupsafe.Markup(drawn)
 
 
@@ -204,19 +177,19 @@ def _decision(each: Any) -> dict[str, Any]:
   likely = each.get('probability')
   outcomes = {True: 'right', False: 'wrong'}
   return {
-    'id': cropped(str(each.get('id', ''))),
+    'id': crop(str(each.get('id', ''))),
     'answered': bool(each['answered']),
-    'answer': cropped(str(each.get('answer') or NOTHING)),
+    'answer': crop(str(each.get('answer') or NOTHING)),
     'outcome': outcomes.get(each.get('outcome'), 'not checked'),
-    'probability': f'{likely:.2f}' if number(likely) else NOTHING,
+    'probability': f'{likely:.2f}' if is_number(likely) else NOTHING,
     'weakest': weak and f'{weak["number"]} ({weak["score"]:.2f})',
-    'words': cropped(str(weak.get('text', ''))),
+    'words': crop(str(weak.get('text', ''))),
   }
 
 
 def _tally(section: Mapping[str, Any], name: str) -> list[tuple[str, str]]:
   counts = _object(section, name, 'search')
-  if not all(map(number, counts.values())):
+  if not all(map(is_number, counts.values())):
     raise UserError(f'search.{name}: expected counts by reason')
   return [(reason, f'{count:,}') for reason, count in counts.items()]
 
@@ -237,14 +210,14 @@ def _count(section: Mapping[str, Any], name: str, where: str) -> int:
 
 def _fraction(section: Mapping[str, Any], name: str) -> float:
   value = section.get(name)
-  if not number(value) or not 0 <= value <= 1:
+  if not is_number(value) or not 0 <= value <= 1:
     raise UserError(f'abstain.{name} is {value!r}: expected a fraction')
   return value
 
 
 def _interval(value: Any, where: str) -> tuple[float, tuple[float, float]]:
-  if isinstance(value, Mapping) and number(value.get('mean')):
+  if isinstance(value, Mapping) and is_number(value.get('mean')):
     pair = value.get('ci95')
-    if isinstance(pair, list) and len(pair) == 2 and all(map(number, pair)):
+    if isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)):
       return value['mean'], (pair[0], pair[1])
   raise UserError(f'{where}: expected a mean and its interval under ci95')

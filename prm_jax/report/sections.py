@@ -1,8 +1,8 @@
-"""Sections of a run's results: checked, named, drawn and put into words.
+"""Turns the sections of results.json into what the page shows.
 
-Between the numbers that `evals` computed (`results.json`) and the template
-that shows them: each function takes one section as plain JSON types, refuses
-what does not have the documented form, and returns what the page needs.
+Each function takes one section, as `evals` computed it and JSON holds it. It
+rejects a section that does not have the documented form, and returns the texts,
+rows and figures that the template shows.
 """
 
 import datetime
@@ -16,8 +16,8 @@ import markupsafe
 from prm_jax.report import figures
 from prm_jax.runtime.errors import UserError
 
-# Key in results -> name on the page, style in the style sheet. The order is
-# the order of the table; keys not listed come last under their own name.
+# Key in results -> name on the page, style in the style sheet. This is the
+# order of the table; other keys come last, under their own names.
 SERIES = {
   'orm': ('ORM', 'orm'),
   'majority': ('majority vote', 'vote'),
@@ -25,7 +25,7 @@ SERIES = {
   'random': ('random pick', 'reference'),
   'oracle': ('oracle', 'reference dashed'),
 }
-NOTHING = '\N{EN DASH}'  # where there is nothing to measure
+NOTHING = '\N{EN DASH}'  # shown where there is no value
 NAMES = {
   'ece': 'expected calibration error',
   'brier': 'Brier score',
@@ -37,17 +37,17 @@ NAMES = {
 }
 
 
-def number(value: Any) -> bool:
-  """A JSON number: true and false are none, though Python says so."""
+def is_number(value: Any) -> bool:
+  """Returns whether a JSON value is a number; true and false are not."""
   return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _fraction(value: Any, where: str) -> float:
-  """A fraction in [0, 1]; null and NaN say that there is nothing to measure."""
+  """Checks a fraction in [0, 1]; null becomes NaN: there is no value."""
   if value is None:
     return math.nan
-  # A mean of ones may come out a rounding error above one.
-  if not number(value) or value < -1e-9 or value > 1 + 1e-9:
+  # Rounding errors may put a mean of ones slightly above 1.
+  if not is_number(value) or value < -1e-9 or value > 1 + 1e-9:
     raise UserError(f'{where} is {value!r}: expected a fraction in [0, 1]')
   return value if math.isnan(value) else min(max(float(value), 0.0), 1.0)
 
@@ -80,7 +80,8 @@ def _interval(pair: tuple[float, float] | None) -> str:
   return f'[{100 * pair[0]:.1f}, {100 * pair[1]:.1f}]'
 
 
-def quoted(value: float, pair: tuple[float, float] | None) -> str:
+def format_percent(value: float, pair: tuple[float, float] | None) -> str:
+  """Formats a fraction and its interval as percentages: 85.5% [82.5, 87.5]."""
   return f'{_percent(value)}% {_interval(pair)}'.rstrip()
 
 
@@ -92,13 +93,13 @@ def _text(value: Any) -> str:
   return value if isinstance(value, str) else json.dumps(value)
 
 
-def plain(section: Mapping[str, Any]) -> list[tuple[str, str]]:
-  """(name, text) rows of any nested plain values, names joined by dots."""
+def flatten_rows(section: Mapping[str, Any]) -> list[tuple[str, str]]:
+  """Returns (name, text) rows of nested values, with names joined by dots."""
   rows = []
   for name, value in section.items():
     if isinstance(value, Mapping):
-      rows += [(f'{name}.{below}', text) for below, text in plain(value)]
-    elif name == 'wall_seconds' and number(value):
+      rows += [(f'{name}.{below}', text) for below, text in flatten_rows(value)]
+    elif name == 'wall_seconds' and is_number(value):
       clock = datetime.timedelta(seconds=round(value))
       rows.append((name, f'{_text(value)} ({clock})'))
     else:
@@ -107,7 +108,15 @@ def plain(section: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def best_of_n(section: Mapping[str, Any], aggregate: str) -> dict[str, Any]:
-  """Figure, table and the last column's numbers of the best-of-N section."""
+  """Returns the figure and the table of the best-of-N section.
+
+  Args:
+    section: accuracies against N by method.
+    aggregate: the step aggregation whose PRM curve leads the table.
+
+  Raises:
+    UserError: the section does not have the documented form.
+  """
   n = _list(section, 'n', 'best_of_n', -1)
   if not n or any(not isinstance(v, int) or v < 1 for v in n):
     raise UserError(f'best_of_n.n is {n!r}: expected whole numbers >= 1')
@@ -115,8 +124,8 @@ def best_of_n(section: Mapping[str, Any], aggregate: str) -> dict[str, Any]:
     raise UserError(f'best_of_n.n is {n!r}: expected ascending numbers')
   names = [name for name, v in section.items() if isinstance(v, Mapping)]
   prms = [name for name in names if name.startswith('prm_')]
-  # Fixed before the numbers are seen: the best of several aggregations on
-  # the test problems would be a choice made on them.
+  # The config fixes which aggregation leads. To take the best one would be a
+  # choice made on the test problems.
   lead = f'prm_{aggregate}' if f'prm_{aggregate}' in prms else None
   lead = lead or (prms[0] if prms else None)
   prms.sort(key=lambda name: name != lead)
@@ -157,7 +166,9 @@ def best_of_n(section: Mapping[str, Any], aggregate: str) -> dict[str, Any]:
     )
   label = f'Line chart of problems answered right against N, at N = {n[-1]}: '
   label += ', '.join(f'{s["name"]} {_percent(s["mean"][-1])}%' for s in series)
-  notes = plain({k: v for k, v in section.items() if k not in (*names, 'n')})
+  notes = flatten_rows(
+    {k: v for k, v in section.items() if k not in (*names, 'n')}
+  )
   return {
     'n': n,
     'lead': lead,
@@ -170,7 +181,7 @@ def best_of_n(section: Mapping[str, Any], aggregate: str) -> dict[str, Any]:
 
 
 def unread(section: Mapping[str, Any]) -> list[tuple[str, str]]:
-  """Rows: of each data set, what the model's window cut off."""
+  """Returns a row for each data set: the steps that the window cut off."""
   rows = []
   for name, values in section.items():
     counts = values if isinstance(values, Mapping) else {}
@@ -186,15 +197,15 @@ def unread(section: Mapping[str, Any]) -> list[tuple[str, str]]:
       (
         name,
         f'{steps:,} of {of_steps:,} steps, in {chains:,} of {of_chains:,} '
-        'chains, lie beyond the window: they have no score, and their chains '
-        'lose to those that were read whole',
+        "chains, lie beyond the model's window. They have no score, and their "
+        'chains lose to chains that were read whole',
       )
     )
   return rows
 
 
 def localisation(section: Mapping[str, Any]) -> dict[str, Any]:
-  """Table rows: every dataset's PRM, then its trivial baselines."""
+  """Returns the rows of each data set: its PRM, then trivial baselines."""
   rows, notes, places = [], {}, []
   for order, (dataset, values) in enumerate(section.items()):
     if not isinstance(values, Mapping):
@@ -202,29 +213,29 @@ def localisation(section: Mapping[str, Any]) -> dict[str, Any]:
       continue
     where = f'localisation.{dataset}'
     shared = {'dataset': dataset, 'order': order}
-    row = _found(values, where) | shared
+    row = _localisation_row(values, where) | shared
     rows.append(row | {'name': 'PRM', 'baseline': False})
     if 'by_position' in values:
-      told = _list(values, 'by_position', where, -1)
-      places.append((dataset, by_position(told, f'{where}.by_position')))
+      positions = _list(values, 'by_position', where, -1)
+      places.append((dataset, by_position(positions, f'{where}.by_position')))
     baselines = values.get('baselines') or {}
     if not isinstance(baselines, Mapping):
       raise UserError(f'{where}.baselines: expected an object')
     for name, baseline in baselines.items():
       if not isinstance(baseline, Mapping):
         raise UserError(f'{where}.baselines.{name}: expected an object')
-      row = _found(baseline, f'{where}.baselines.{name}') | shared
+      row = _localisation_row(baseline, f'{where}.baselines.{name}') | shared
       rows.append(row | {'name': name.replace('_', ' '), 'baseline': True})
-  return {'rows': rows, 'notes': plain(notes), 'places': places}
+  return {'rows': rows, 'notes': flatten_rows(notes), 'places': places}
 
 
 COUNTS = ('right_kept', 'right_flagged', 'wrong_kept', 'wrong_flagged')
 
 
-def by_position(told: list[Any], where: str) -> list[dict[str, Any]]:
-  """Table rows: of the steps at a place, how many are flagged, and rightly."""
+def by_position(positions: list[Any], where: str) -> list[dict[str, Any]]:
+  """Returns a row for each position: its right and wrong steps, % flagged."""
   rows = []
-  for k, each in enumerate(told):
+  for k, each in enumerate(positions):
     values = each if isinstance(each, Mapping) else {}
     counts = [values.get(name) for name in COUNTS]
     if any(not isinstance(count, int) or count < 0 for count in counts):
@@ -243,7 +254,7 @@ def by_position(told: list[Any], where: str) -> list[dict[str, Any]]:
   return rows
 
 
-def _found(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _localisation_row(values: Mapping[str, Any], where: str) -> dict[str, Any]:
   if 'f1' not in values:
     raise UserError(f'{where}: expected f1')
   f1 = _fraction(values['f1'], f'{where}.f1')
@@ -264,7 +275,12 @@ def _found(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def wilson(accuracy: float, count: int) -> tuple[float, float]:
-  """95% score interval of a share (Wilson, 1927), trials independent."""
+  """Returns the 95% score interval of a share (Wilson, 1927).
+
+  Args:
+    accuracy: the share of successes, in [0, 1].
+    count: number of independent trials, >= 1.
+  """
   z = 1.959964
   middle = accuracy + z * z / (2 * count)
   spread = accuracy * (1 - accuracy) / count + z * z / (4 * count * count)
@@ -274,7 +290,7 @@ def wilson(accuracy: float, count: int) -> tuple[float, float]:
 
 
 def calibration(dataset: str, section: Mapping[str, Any]) -> dict[str, Any]:
-  """One data set's numbers, and its reliability diagram where it has bins."""
+  """Returns a data set's calibration, with a reliability diagram if binned."""
   if not isinstance(section, Mapping):
     raise UserError(f'calibration.{dataset}: expected an object')
   bins = []
@@ -287,7 +303,7 @@ def calibration(dataset: str, section: Mapping[str, Any]) -> dict[str, Any]:
     scores = _list(diagram, 'score', where, len(counts))
     shares = _list(diagram, 'accuracy', where, len(counts))
     for count, score, share in zip(counts, scores, shares, strict=True):
-      if not number(count) or count < 0:
+      if not is_number(count) or count < 0:
         raise UserError(f'{where}.count holds {count!r}: expected a count')
       if count:
         right = _fraction(share, f'{where}.accuracy')
@@ -313,7 +329,7 @@ def calibration(dataset: str, section: Mapping[str, Any]) -> dict[str, Any]:
   numbers = {k: v for k, v in section.items() if k != 'reliability'}
   return {
     'dataset': dataset,
-    'rows': plain(numbers),
+    'rows': flatten_rows(numbers),
     'ece': _fraction(section.get('ece'), f'calibration.{dataset}.ece'),
     'figure': figure,
     'bins': [

@@ -1,16 +1,16 @@
-"""The map of a search tree: its shape at a glance, as inline SVG.
+"""Draws the map of a search tree, which shows its shape, as inline SVG.
 
-Depth runs to the right, the chosen chain along the top. A box is a step,
-coloured by its score and with the score in it; it leads to the step's row in
-the page (`trees.py`), where its words are. Every pruned subtree is one box.
+Depth runs to the right, and the chosen chain along the top. Each step is a box
+with its score as colour and number, and a link to its row in the page, which
+`trees.py` prepares. A pruned subtree is one box.
 """
 
 from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from prm_jax.report.figures import add, svg_of, text_of
 from prm_jax.report.sections import NOTHING
+from prm_jax.report.svg import add, new_svg, to_text
 
 WIDTH, HEIGHT = 34, 18  # of a box
 COLUMN, ROW = 52, 24  # from one box to the next
@@ -18,37 +18,41 @@ MARGIN = 6
 
 
 def draw(steps: Sequence[Any], shown: set[int], label: str, name: str) -> str:
-  """The SVG.
+  """Draws the map.
 
   Args:
-    steps: `trees.Step`s, the root first.
-    shown: indices of those that are drawn, with all that lead to them.
-    label: the text alternative; the rows say the same in words.
-    name: the rows' ids are NAME-INDEX.
+    steps: the tree's steps (`trees.MergedStep`), the root first.
+    shown: indices of the steps to draw; all that lead to them are included.
+    label: the text alternative; the page's rows hold the same information.
+    name: prefix of the rows' ids, which are NAME-INDEX.
+
+  Returns:
+    The SVG as text.
   """
   places, rows = layout(steps, shown)
   columns = 1 + max(column for column, _ in places.values())
   width = COLUMN * (columns - 1) + WIDTH + 2 * MARGIN
   height = ROW * (rows - 1) + HEIGHT + 2 * MARGIN
-  svg = svg_of(width, height, label, 'map')
-  # Natural size, so that numbers stay readable; the page scrolls it.
+  svg = new_svg(width, height, label, 'map')
+  # At natural size the numbers stay readable; the page scrolls the map.
   svg.set('style', f'width: {width}px')
   svg.set('role', 'group')
-  drawn = sorted(places, key=lambda i: steps[i].chosen)  # chosen ones on top
+  # The chosen steps are drawn last, to lie on top.
+  drawn = sorted(places, key=lambda i: steps[i].chosen)
   for i in drawn:
     if i:
       _edge(svg, places[steps[i].parent], places[i], _state(steps[i]))
   for i in drawn:
     _box(svg, steps[i], places[i], f'#{name}-{i}' if i else '')
-  return text_of(svg)
+  return to_text(svg)
 
 
 def layout(
   steps: Sequence[Any], shown: set[int]
 ) -> tuple[dict[int, tuple[int, int]], int]:
-  """Column and row of every box, and how many rows there are.
+  """Returns the (column, row) of each box by step, and the number of rows.
 
-  The first child continues its parent's row, each other begins a new one.
+  The first child continues its parent's row; every other begins a new row.
   """
   places, row = {}, 0
   stack = [(0, True)]
@@ -57,7 +61,7 @@ def layout(
     row += not first
     places[i] = steps[i].number, row
     if i and not steps[i].kept:
-      continue  # what follows is in its box
+      continue  # its box stands for the whole pruned subtree
     children = [c for c in steps[i].children if c in shown]
     children.sort(key=lambda c: steps[c].rank)
     stack += [(c, n == 0) for n, c in enumerate(children)][::-1]

@@ -1,11 +1,11 @@
-"""Search trees: from trees.jsonl to the rows and the map of the page.
+"""Reads trees.jsonl, and prepares search trees as rows and a map for the page.
 
     {"id", "problem", "truth", "tree": Tree.to_dict(), "chosen": node, "method"}
 
-Steps with one text after the same steps are one step here, with a count. The
-chosen chain is a column of rows; what was proposed beside a step is indented
-below it, and what was pruned is folded. Of a large tree the most promising
-steps are shown and the others counted.
+Steps with the same text after the same steps are merged and counted. The chosen
+chain is a column of rows. Alternatives to a step are indented below it, and
+pruned ones are folded. Of a large tree the most promising steps are shown, and
+the others counted.
 """
 
 import dataclasses
@@ -19,35 +19,40 @@ import markupsafe
 
 from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.report import files, sections, tree_map
-from prm_jax.report.chain_views import cropped
+from prm_jax.report.chain_views import crop
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 from prm_jax.search.tree import ROOT, Tree
 
 MAX_TREES = 8
-MAX_STEPS = 300  # of a tree: more is no picture, and would be a data file
-MAX_MAPPED = 120
-MAX_EXCERPT = 160  # characters: wider than the line that shows them
-SMALLEST_FOLD = 3  # steps; fewer are read faster than opened
+MAX_STEPS = 300  # of a tree, so that the page stays readable and small
+MAX_MAPPED = 120  # steps in the map
+MAX_EXCERPT = 160  # characters of a step, wider than the line that shows them
+SMALLEST_FOLD = 3  # steps; fewer are faster to read than to open
 
 
 @dataclasses.dataclass
-class Step:
-  """Nodes of one text after the same steps.
+class MergedStep:
+  """The nodes of a tree that have the same text after the same steps.
 
   Attributes:
-    parent, children: indices of Steps; the root is 0, its own parent.
-    number: in its chain, from 1.
-    score, chain_score: of the first node that has one.
-    count: how many nodes.
-    value: sum over their visits of what the method thought of it.
-    ended: how many chains end here and may be chosen.
-    dead: why others were given up.
-    scratch: whether all were rolled out to look ahead only.
-    chosen: whether the chosen chain has it.
-    kept: whether a chain that ended, or the chosen one, has it; else it was
-      pruned.
-    size: Steps from here on, it included.
+    parent: index of the step before; the root is 0, its own parent.
+    text: the text of the step.
+    number: position in its chain, from 1.
+    score: step score of the first node that has one.
+    chain_score: chain score of the first node that has one.
+    count: number of nodes.
+    tokens: tokens of all nodes together.
+    visits: visits of all nodes together.
+    value: sum, over these visits, of the values that the method estimated.
+    ended: number of chains that end here and may be chosen.
+    dead: reasons for which chains were given up here, with counts.
+    scratch: whether all nodes were only rolled out to look ahead.
+    chosen: whether the step is in the chosen chain.
+    kept: whether the step is in a chain that ended, or in the chosen one;
+      otherwise it was pruned.
+    size: number of steps in the subtree, including this one.
+    children: indices of the steps after it.
   """
 
   parent: int
@@ -69,29 +74,32 @@ class Step:
 
   @property
   def rank(self) -> tuple:
-    """Sorts the chosen step first, then kept ones, then by chain score."""
+    """Key that sorts the chosen step first, then kept ones, then by score."""
     score = -math.inf if self.chain_score is None else self.chain_score
     return not self.chosen, not self.kept, self.scratch, -score
 
 
 def read_trees(path: paths.Path) -> tuple[list[dict[str, Any]], int]:
-  """The views of the first MAX_TREES trees of a file, and how many it has.
+  """Reads the first MAX_TREES trees of a file.
+
+  Returns:
+    Their views, and the number of trees in the whole file.
 
   Raises:
-    UserError: a line is not of the form above.
+    UserError: a line is no search tree.
   """
   views = []
-  # Trees may be large, and there may be one of every problem.
+  # Trees may be large, and a file may hold one for every problem.
   for where, record in itertools.islice(files.records(path), MAX_TREES):
     try:
       tree, chosen = _tree(record)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
       raise UserError(
-        f'{where}: is no search tree; expected id, problem, truth, method, '
+        f'{where}: not a search tree; expected id, problem, truth, method, '
         'tree as Tree.to_dict gives it, and the index of the chosen node'
       ) from None
     views.append(tree_view(record, tree, chosen, f'tree-{len(views)}'))
-  return views, files.count(path)
+  return views, files.count_records(path)
 
 
 def _tree(record: Mapping[str, Any]) -> tuple[Tree, int]:
@@ -104,7 +112,7 @@ def _tree(record: Mapping[str, Any]) -> tuple[Tree, int]:
     before = range(i) if i else (-1,)
     if node.parent not in before or not isinstance(node.step, str):
       raise ValueError
-    if not all(sections.number(s) and math.isfinite(s) for s in known):
+    if not all(sections.is_number(s) and math.isfinite(s) for s in known):
       raise ValueError
     if not isinstance(node.dead, str):
       raise TypeError
@@ -113,9 +121,9 @@ def _tree(record: Mapping[str, Any]) -> tuple[Tree, int]:
   return tree, record['chosen']
 
 
-def merged(tree: Tree, chosen: int) -> list[Step]:
-  """The tree with equal siblings made one, parents before children."""
-  steps = [Step(ROOT, '', 0)]
+def merge_equal_steps(tree: Tree, chosen: int) -> list[MergedStep]:
+  """Merges equal siblings of a tree; parents come before their children."""
+  steps = [MergedStep(ROOT, '', 0)]
   place = {ROOT: ROOT}
   known: dict[tuple[int, str], int] = {}
   for i, node in enumerate(tree.nodes[1:], 1):
@@ -124,7 +132,7 @@ def merged(tree: Tree, chosen: int) -> list[Step]:
     if node.step:
       at = known.setdefault((parent, node.step), len(steps))
       if at == len(steps):
-        steps.append(Step(parent, node.step, steps[parent].number + 1))
+        steps.append(MergedStep(parent, node.step, steps[parent].number + 1))
         steps[parent].children.append(at)
       steps[at].count += 1
     place[i] = at
@@ -137,7 +145,7 @@ def merged(tree: Tree, chosen: int) -> list[Step]:
     if step.chain_score is None:
       step.chain_score = node.chain_score
     step.scratch &= node.scratch
-    # What was rolled out may be chosen where nothing else came to its end.
+    # If no other chain ended, one that was rolled out may be the chosen one.
     able = not node.dead and (not node.scratch or i == chosen)
     step.ended += node.ended and able
     if node.dead:
@@ -151,10 +159,11 @@ def merged(tree: Tree, chosen: int) -> list[Step]:
   return steps
 
 
-def most_promising(steps: Sequence[Step], limit: int) -> set[int]:
-  """At most `limit` Steps with all that lead to them; the chosen ones for sure.
+def select_promising(steps: Sequence[MergedStep], limit: int) -> set[int]:
+  """Selects at most `limit` steps: the chosen chain, and the most promising.
 
-  Whole chains are taken, so that nothing shown hangs in the air.
+  A step is selected together with all steps that lead to it. The chosen chain
+  is always whole, even if it is longer than `limit`.
   """
   shown = {ROOT}
   for i in sorted(range(1, len(steps)), key=lambda i: steps[i].rank):
@@ -170,27 +179,29 @@ def most_promising(steps: Sequence[Step], limit: int) -> set[int]:
 def tree_view(
   record: Mapping[str, Any], tree: Tree, chosen: int, name: str
 ) -> dict[str, Any]:
-  """A tree as the template shows it.
+  """Returns a tree as the template shows it.
 
   Args:
     record: a line of trees.jsonl.
-    name: no other element of the page has an id that begins so.
+    tree: the tree in the record.
+    chosen: index of the chosen node.
+    name: prefix for the ids of the tree's elements, unique in the page.
   """
-  steps = merged(tree, chosen)
-  shown = most_promising(steps, MAX_STEPS)
+  steps = merge_equal_steps(tree, chosen)
+  shown = select_promising(steps, MAX_STEPS)
   label = (
     f'Map of a search tree of {len(steps) - 1:,} different steps; the chosen '
     f'chain has {len(tree.path(chosen))}'
   )
-  mapped = shown & most_promising(steps, MAX_MAPPED)
+  mapped = shown & select_promising(steps, MAX_MAPPED)
   answer = final_answer(tree.steps(chosen)) if tree.path(chosen) else None
   finished = tree.nodes[chosen].ended
   return {
-    'id': cropped(str(record.get('id', ''))),
-    'problem': cropped(record['problem']),
-    'truth': cropped(str(record.get('truth') or '')),
+    'id': crop(str(record.get('id', ''))),
+    'problem': crop(record['problem']),
+    'truth': crop(str(record.get('truth') or '')),
     'method': record['method'].replace('_', ' '),
-    'answer': cropped(answer) if finished and answer is not None else '',
+    'answer': crop(answer) if finished and answer is not None else '',
     'finished': finished,
     'nodes': sum(bool(node.step) for node in tree.nodes),
     'distinct': len(steps) - 1,
@@ -202,18 +213,22 @@ def tree_view(
 
 
 def _rows(
-  steps: Sequence[Step],
+  steps: Sequence[MergedStep],
   shown: set[int],
   at: int,
   level: int,
   name: str,
   folded: bool = False,
 ) -> Iterator[dict[str, Any]]:
-  """Rows of what follows a Step; the main line keeps its level.
+  """Yields rows for the steps after a step; the main line keeps its level.
 
   Args:
-    level: of indentation; in a fold, of that within it.
-    folded: in a fold already, in which there is no other.
+    steps: all steps of the tree.
+    shown: indices of the steps to show.
+    at: index of the step whose followers are shown.
+    level: level of indentation; inside a fold, counted within it.
+    name: prefix of the rows' ids.
+    folded: whether the rows are inside a fold, where there is no other fold.
   """
   while True:
     children = [i for i in steps[at].children if i in shown]
@@ -227,9 +242,9 @@ def _rows(
       beside = [i for i in children if steps[i].kept is kept]
       small = sum(steps[i].size for i in beside) < SMALLEST_FOLD
       if beside and (folded or small):
-        yield from _unfolded(steps, shown, beside, level + 1, name)
+        yield from _unfolded_rows(steps, shown, beside, level + 1, name)
       elif beside:
-        yield _fold(steps, shown, beside, level + 1, name)
+        yield _folded_row(steps, shown, beside, level + 1, name)
     if lost:
       yield {'kind': 'more', 'level': level + 1, 'count': lost}
     if main is None:
@@ -237,8 +252,8 @@ def _rows(
     at = main
 
 
-def _unfolded(
-  steps: Sequence[Step],
+def _unfolded_rows(
+  steps: Sequence[MergedStep],
   shown: set[int],
   which: Sequence[int],
   level: int,
@@ -249,8 +264,8 @@ def _unfolded(
     yield from _rows(steps, shown, i, level, name, True)
 
 
-def _fold(
-  steps: Sequence[Step],
+def _folded_row(
+  steps: Sequence[MergedStep],
   shown: set[int],
   which: Sequence[int],
   level: int,
@@ -268,11 +283,11 @@ def _fold(
     'kind': 'fold',
     'level': level,
     'words': ', '.join(words),
-    'rows': list(_unfolded(steps, shown, which, 0, name)),
+    'rows': list(_unfolded_rows(steps, shown, which, 0, name)),
   }
 
 
-def _row(step: Step, level: int, name: str) -> dict[str, Any]:
+def _row(step: MergedStep, level: int, name: str) -> dict[str, Any]:
   known = step.score is not None
   facts = []
   if step.chain_score is not None:
@@ -294,7 +309,7 @@ def _row(step: Step, level: int, name: str) -> dict[str, Any]:
     'level': level,
     'number': step.number,
     'excerpt': step.text[:MAX_EXCERPT],
-    'text': cropped(step.text),
+    'text': crop(step.text),
     'score': f'{step.score:.2f}' if known else sections.NOTHING,
     'share': f'{100 * min(max(step.score, 0), 1):.0f}%' if known else '',
     'state': state,

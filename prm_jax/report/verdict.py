@@ -1,8 +1,8 @@
-"""A run's numbers in a paragraph that someone outside the field can read.
+"""Sums up a run's numbers in a paragraph that outsiders can read.
 
-Works on the sections that `sections.py` checked and heads the page. It states
-what was measured, favourable or not, and never calls a difference real: two
-intervals that do not overlap are named as just that.
+The paragraph heads the page. It is made from the sections that `sections.py`
+has checked, and states what was measured, favourable or not. It never claims
+that a difference is real, only that two intervals overlap or do not.
 """
 
 import math
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prm_jax.report.sections import quoted
+from prm_jax.report.sections import format_percent
 
 RIVALS = {
   'majority': 'majority vote',
@@ -21,19 +21,19 @@ RIVALS = {
 
 def verdict(
   best: Mapping[str, Any] | None,
-  found: Mapping[str, Any] | None,
+  localised: Mapping[str, Any] | None,
   calibrated: Sequence[Mapping[str, Any]],
 ) -> str:
-  """The paragraph; empty where no section is known.
+  """Returns the paragraph; '' if there is no section to sum up.
 
   Args:
-    best: what `sections.best_of_n` returned.
-    found: what `sections.localisation` returned.
-    calibrated: what `sections.calibration` returned, one per data set.
+    best: the view from `sections.best_of_n`, or None.
+    localised: the view from `sections.localisation`, or None.
+    calibrated: views from `sections.calibration`, one for each data set.
   """
-  sentences = _picking(best) if best else []
-  if found and found['rows']:
-    sentences.append(_finding(found['rows']))
+  sentences = _sum_up_best_of_n(best) if best else []
+  if localised and localised['rows']:
+    sentences.append(_sum_up_localisation(localised['rows']))
   off = [
     f'{100 * one["ece"]:.1f} points on {one["dataset"]}'
     for one in calibrated
@@ -44,16 +44,16 @@ def verdict(
       'Read as probabilities, its step scores are off by '
       f'{" and ".join(off)} on average (expected calibration error).'
     )
-  # An interval is one word: no line ends inside it.
+  # Non-breaking spaces keep an interval on one line.
   return re.sub(r', (?=[\d.]+\])', ',\N{NO-BREAK SPACE}', ' '.join(sentences))
 
 
-def _picking(best: Mapping[str, Any]) -> list[str]:
-  """Best-of-N at the largest N, the PRM beside its rivals."""
+def _sum_up_best_of_n(best: Mapping[str, Any]) -> list[str]:
+  """Compares the PRM with its rivals at the largest N."""
   at = {}
   for s in best['series']:
     pair = s['ci95'][-1] if s['ci95'] else None
-    at[s['key']] = (s['name'], quoted(s['mean'][-1], pair), pair)
+    at[s['key']] = (s['name'], format_percent(s['mean'][-1], pair), pair)
   if best['lead'] is None:
     return []
   name, value, pair = at[best['lead']]
@@ -74,8 +74,8 @@ def _picking(best: Mapping[str, Any]) -> list[str]:
     sentences.append(f'Its 95% interval {_joined(said)}.')
   if 'random' in at and 'oracle' in at:
     sentences.append(
-      f'A random pick gives {at["random"][1]}; a picker that never errs would '
-      f'reach {at["oracle"][1]}.'
+      f'A random pick gives {at["random"][1]}; a perfect pick would give '
+      f'{at["oracle"][1]}.'
     )
   return sentences
 
@@ -86,8 +86,8 @@ def _relation(pair: tuple[float, float], other: tuple[float, float]) -> str:
   return 'lies below that of' if pair[1] < other[0] else 'overlaps that of'
 
 
-def _finding(rows: Sequence[Mapping[str, Any]]) -> str:
-  """F1 of error localisation by dataset, with its best trivial baseline."""
+def _sum_up_localisation(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Gives F1 for each data set, beside its best trivial baseline."""
   best: dict[str, Mapping[str, Any]] = {}
   for row in rows:
     known = best.get(row['dataset'], {'value': -1.0})
@@ -105,6 +105,6 @@ def _finding(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _joined(parts: Sequence[str]) -> str:
-  """a, b and c."""
+  """Joins parts to "a, b and c"."""
   *most, last = parts
   return f'{", ".join(most)} and {last}' if most else last

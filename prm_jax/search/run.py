@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prm_jax.data.chains import Chain
-from prm_jax.inference.driver import AT_ONCE, Models, Work, drive
+from prm_jax.inference.driver import SAMPLES_PER_ROUND, AskedModels, Work, drive
 from prm_jax.inference.protocols import Policy, StepScorer
 from prm_jax.runtime import checks
 from prm_jax.runtime.errors import UserError
@@ -62,7 +62,7 @@ class RunConfig:
   key: str = '0'
   trees: Mapping[str, Tree] = dataclasses.field(default_factory=dict)
   concurrent: int = 64
-  samples_per_round: int = AT_ONCE
+  samples_per_round: int = SAMPLES_PER_ROUND
 
 
 def run(
@@ -73,7 +73,6 @@ def run(
   options: Mapping[str, Any] | None = None,
   config: SearchConfig | None = None,
   how: RunConfig | None = None,
-  **separately: Any,
 ) -> Iterator[Found]:
   """Searches every problem and yields each result as soon as it is there.
 
@@ -84,7 +83,6 @@ def run(
     options: the method's own settings, by the names of its config's fields.
     config: settings that all methods share.
     how: draws, budget and concurrency of the run.
-    **separately: fields of `how`, one by one.
 
   Raises:
     UserError: The method is unknown, an option is wrong, two tasks share an id,
@@ -95,10 +93,7 @@ def run(
   """
   if method not in METHODS:
     raise UserError(f'method={method!r}: expected one of {", ".join(METHODS)}')
-  if 'at_once' in separately:
-    separately['samples_per_round'] = separately.pop('at_once')
   config, how = config or SearchConfig(), how or RunConfig()
-  how = dataclasses.replace(how, **separately)
   check_models(method, policy, prm, how.budget)
   chosen = METHODS[method]
   try:
@@ -122,13 +117,13 @@ def run(
       tree = Tree.from_dict(how.trees[task.id].to_dict())
     return search_problem(task, plan, tree)
 
-  models = Models(policy=policy, prm=prm)
+  models = AskedModels(policy=policy, prm=prm)
   for ended in drive(
     range(len(tasks)),
     start,
     models,
     how.concurrent,
-    at_once=how.samples_per_round,
+    samples_per_round=how.samples_per_round,
   ):
     task = tasks[ended.index]
     if ended.failed:

@@ -361,18 +361,3 @@ def search_problem(
   searching = Searching(task, plan, tree)
   yield from searching.run()
   return searching.to_chains()
-
-
-def search(
-  task: Task,
-  method: Method,
-  method_config: Any,
-  config: SearchConfig,
-  budget: Budget,
-  key: str,
-  name: str = '',
-  tree: Tree | None = None,
-) -> Work:
-  """Searches one problem as `search_problem` does, without a SearchPlan."""
-  plan = SearchPlan(method, method_config, config, budget, key, name)
-  return search_problem(task, plan, tree)

@@ -15,6 +15,7 @@ from prm_jax.aot.chips import CHIPS, chip_of
 from prm_jax.aot.compiler import compile_program, open_topology
 from prm_jax.aot.work import Count
 from prm_jax.data.shards import rows_of_processes, share_of_rows
+from prm_jax.jobs.settings import read_settings
 from prm_jax.models import TransformerConfig
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import batch_sharding, make_mesh
@@ -176,7 +177,7 @@ def test_what_lies_beside_the_programs_of_rl_by_hand():
   config = small_rl()
   config['aot']['model'] |= {'vocab_size': 100, 'd_model': 8, 'n_heads': 2}
   config['aot']['model'] |= {'n_kv_heads': 1, 'd_ff': 16}
-  programs = rl_programs.plan(config, jax.devices()[:1]).programs
+  programs = rl_programs.plan(read_settings(config), jax.devices()[:1]).programs
   # Two embeddings; q, o and k, v; the feed-forward; biases; three norms.
   matrices = 2 * 100 * 8 + 2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 16
   biases, norms = 8 + 2 * 4, 3 * 8
@@ -199,20 +200,20 @@ def test_what_lies_beside_the_programs_of_rl_by_hand():
   # Without a reference and a PRM there is as much less.
   config['loss']['kl_weight'], config['prm']['kind'] = 0.0, 'none'
   config['reward'] |= {'form': 'outcome'}
-  alone = rl_programs.plan(config, jax.devices()[:1]).programs
+  alone = rl_programs.plan(read_settings(config), jax.devices()[:1]).programs
   assert alone.keys() == beside.keys() - {'reference', 'score'}
   assert alone['train'].beside == written_with
   # With a value head its view, and with staleness a copy on its way.
   config['advantage']['estimator'] = 'gae'
   config['train']['staleness'] = 1
-  ppo = rl_programs.plan(config, jax.devices()[:1]).programs
+  ppo = rl_programs.plan(read_settings(config), jax.devices()[:1]).programs
   assert 'values' in ppo
   assert ppo['train'].beside == written_with + backbone
   # An implicit PRM has moments of its own; the reference waits elsewhere.
   config['prm'] |= {'kind': 'implicit', 'dtype': ''}
   config['reward']['centre'] = 0.0
   config['reference']['offload'] = True
-  prime = rl_programs.plan(config, jax.devices()[:1]).programs
+  prime = rl_programs.plan(read_settings(config), jax.devices()[:1]).programs
   assert prime['train'].beside == written_with + 2 * backbone + rest
   assert prime['learn_prm'].beside < prime['score'].beside
 
@@ -223,7 +224,7 @@ def test_the_policy_and_its_reference_compile_apart():
   config = small_rl(max_length=64)
   config['sampling']['devices'], config['train']['staleness'] = 2, 1
   devices = open_topology('v5e:2x2')
-  plan = rl_programs.plan(config, devices)
+  plan = rl_programs.plan(read_settings(config), devices)
   training, sampling = (set(mesh.devices.flat) for mesh in plan.meshes)
   assert training | sampling == set(devices) and not training & sampling
   chip = chip_of(devices[0].device_kind)
@@ -296,7 +297,7 @@ def test_rl_by_command_line(tmp_path):
 def test_rl_of_a_real_size_fits_and_may_reach_half_of_peak():
   config = rl_math.get_config('qwen2_5_math_7b').to_dict()
   devices = open_topology(config['aot']['topology'])
-  programs = rl_programs.plan(config, devices).programs
+  programs = rl_programs.plan(read_settings(config), devices).programs
   chip = chip_of(devices[0].device_kind)
   for name in ('take', 'score', 'train'):
     found = estimate.describe(programs[name], chip)

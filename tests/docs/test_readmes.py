@@ -1,9 +1,8 @@
-"""The numbers of the experiments' READMEs are those of their results."""
+"""The READMEs of the experiments say what their results say."""
 
-import importlib.util
+import importlib
 import json
 import re
-import sys
 
 import pytest
 
@@ -13,12 +12,6 @@ from tests.shared.command_line import ROOT
 pytest.importorskip('matplotlib', reason="needs 'prm_jax[experiments]'")
 
 FOLDER = ROOT / 'experiments'
-# Document of each run.py but those named like their folder's README.md.
-SPEED = {
-  'SAMPLING.md': ('sampling.py', 'sampling.json'),
-  'TREE_SEARCH.md': ('tree_search.py', 'tree_search.json'),
-  'RL.md': ('rl.py', 'rl.json'),
-}
 READMES = sorted(
   str(path.relative_to(FOLDER))
   for path in FOLDER.glob('*/*.md')
@@ -26,34 +19,26 @@ READMES = sorted(
 )
 
 
-def parts_of(name):
-  """A README, the script that fills it, and the results it fills it from."""
-  readme = FOLDER / name
-  script, results = SPEED.get(readme.name, ('run.py', 'results.json'))
-  return readme, readme.parent / script, readme.parent / results
-
-
-def load_script(path, monkeypatch):
-  """The module of a script, which may import what lies beside it."""
-  monkeypatch.syspath_prepend(str(ROOT))
-  monkeypatch.syspath_prepend(str(path.parent))
-  name = f'script_{path.parent.name}_{path.stem}'
-  spec = importlib.util.spec_from_file_location(name, path)
-  module = importlib.util.module_from_spec(spec)
-  monkeypatch.setitem(sys.modules, name, module)
-  spec.loader.exec_module(module)
-  return module
+def table_of(path):
+  """Returns the text between the two marks of a README."""
+  _, table, _ = path.read_text().split(MARK)
+  return table
 
 
 @pytest.mark.parametrize('name', READMES)
-def test_tables_are_made_of_the_results(name, monkeypatch):
-  readme, script, results = parts_of(name)
-  _, table, _ = readme.read_text().split(MARK)
-  module = load_script(script, monkeypatch)
-  assert table == f'{module.render(json.loads(results.read_text()))}\n'
+def test_tables_are_made_of_the_results(name):
+  readme = FOLDER / name
+  stem = readme.stem.lower()
+  script, results = stem, f'{stem}.json'
+  if stem == 'readme':
+    script, results = 'run', 'results.json'
+  module = importlib.import_module(f'experiments.{readme.parent.name}.{script}')
+  document = json.loads((readme.parent / results).read_text())
+  assert table_of(readme) == f'{module.render(document)}\n'
+  assert f'python -m {module.__name__}' in readme.read_text()
 
 
-# A share, a ratio, a gain or a time: what a results.json would hold.
+# A share, a ratio, a gain or a time, which a results.json would hold.
 MEASURED = re.compile(
   r'\d+\.\d|\d ?%|\dx\b|\d+ (times|points|percent|minutes|seconds|hours)'
 )
@@ -61,7 +46,7 @@ MEASURED = re.compile(
 
 @pytest.mark.parametrize('name', READMES)
 def test_what_it_means_repeats_no_number(name):
-  """It would not be made anew with the table."""
+  """Such a number would not be written anew together with the table."""
   text = (FOLDER / name).read_text()
   before, _, after = text.split(MARK)
   _, _, meaning = before.partition('## What it means')
@@ -69,24 +54,22 @@ def test_what_it_means_repeats_no_number(name):
 
 
 def test_the_first_command_takes_as_long_as_it_says():
-  (told,) = re.findall(
+  (minutes,) = re.findall(
     r'in less than (\d+) minutes', (ROOT / 'README.md').read_text()
   )
   document = json.loads((FOLDER / 'prm_vs_orm/results.json').read_text())
-  seconds = [each['wall_seconds'] for each in document['manifests'].values()]
-  assert max(seconds) < 60 * int(told)
+  seconds = [run['wall_seconds'] for run in document['manifests'].values()]
+  assert max(seconds) < 60 * int(minutes)
 
 
-def test_what_comes_out_again_is_made_of_its_record(monkeypatch):
-  _, table, _ = (FOLDER / 'AGAIN.md').read_text().split(MARK)
+def test_what_was_repeated_is_made_of_its_record():
+  module = importlib.import_module('experiments.run_all')
   record = json.loads((FOLDER / 'again.json').read_text())
-  module = load_script(FOLDER / 'run_all.py', monkeypatch)
-  assert table == f'{module.render(record)}\n'
+  assert table_of(FOLDER / 'AGAIN.md') == f'{module.render(record)}\n'
 
 
-def test_verdicts_are_made_of_the_results(monkeypatch):
-  _, table, _ = (FOLDER / 'README.md').read_text().split(MARK)
-  module = load_script(FOLDER / 'claims.py', monkeypatch)
+def test_verdicts_are_made_of_the_results():
+  module = importlib.import_module('experiments.claims')
   folders = {path.parent.name for path in FOLDER.glob('*/claims.py')}
   assert folders == set(module.FOLDERS)
-  assert table == f'{module.render()}\n'
+  assert table_of(FOLDER / 'README.md') == f'{module.render()}\n'

@@ -1,4 +1,4 @@
-"""Experiments that are repeated are compared with what is committed."""
+"""Experiments are repeated and compared with what is committed."""
 
 import copy
 import json
@@ -8,6 +8,7 @@ import re
 import pytest
 
 from experiments import run_all
+from experiments.compare import compare, intervals, is_good
 from prm_jax.report import readme_table
 from tests.shared.command_line import ROOT
 
@@ -20,20 +21,20 @@ def test_every_experiment_is_repeated_or_says_why_not():
 def test_the_quick_budget_takes_as_long_as_it_says():
   record = json.loads((ROOT / 'experiments/again.json').read_text())
   assert set(record['experiments']) == set(run_all.QUICK)
-  (told,) = re.findall(
+  (minutes,) = re.findall(
     r'in less than (\d+) minutes', (ROOT / 'experiments/README.md').read_text()
   )
-  assert record['minutes'] < int(told)
+  assert record['minutes'] < int(minutes)
 
 
 @pytest.mark.parametrize('name', run_all.QUICK)
 def test_what_is_committed_has_intervals(name):
   path = ROOT / 'experiments' / name / 'results.json'
   document = json.loads(path.read_text())
-  for where, value, (low, high) in run_all.intervals(document):
-    # To rounding: curves are kept with fewer digits than their intervals.
+  for where, value, (low, high) in intervals(document):
+    # Curves are kept with fewer digits than their intervals.
     assert low - 1e-6 <= value <= high + 1e-6, where
-  rows = run_all.compare(document, document)
+  rows = compare(document, document)
   assert rows and all(row['agrees'] for row in rows)
 
 
@@ -70,9 +71,7 @@ def test_numbers_agree_where_their_intervals_meet():
   }
   found['differences'] = {'mean': 0.9, 'ci95': [0.8, 1.0]}
   found['new'] = {'f1': 0.5, 'ci95': [0.4, 0.6]}
-  agrees = {
-    row['where']: row['agrees'] for row in run_all.compare(known, found)
-  }
+  agrees = {row['where']: row['agrees'] for row in compare(known, found)}
   assert agrees == {
     'runs / 0': True,
     'curve / 0': True,
@@ -81,13 +80,13 @@ def test_numbers_agree_where_their_intervals_meet():
     'beam / first seed': True,
   }
   good = {'numbers': [{'agrees': True}]}
-  assert run_all.is_good(good)
+  assert is_good(good)
   for bad in (
     {'failed': 'no'},
     {'numbers': []},
     {'numbers': [{'agrees': False}]},
   ):
-    assert not run_all.is_good(bad)
+    assert not is_good(bad)
 
 
 ROWS = [
@@ -101,7 +100,7 @@ ROWS = [
 ]
 
 
-def test_what_differs_is_told():
+def test_the_table_names_what_does_not_agree():
   record = {
     'cores': 2,
     'minutes': 1.75,
@@ -120,18 +119,20 @@ def test_what_differs_is_told():
     '| --- | --- | --- | --- |\n'
     "| [lm_loss](lm_loss) | `--arms 'weight 0'` | 1 of 2 | 1.2 |\n"
     '| [speed](speed) | `` | 1 of 1 | 2.0 |\n'
-    '| all of them | | | 2 |\n'
-    '| [scaling](scaling) | no: no TPU | | |\n\n'
+    '| all of them |  |  | 2 |\n'
+    '| [scaling](scaling) | no: no TPU |  |  |\n\n'
     '- lm_loss, b: committed 0.500 [0.400, 0.600], now 0.700 [0.650, 0.800]'
   )
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path):
-  """A command of two experiments; what is repeated is written down."""
-  again = {name: run_all.Again(('--seeds', '0')) for name in ('one', 'two')}
-  monkeypatch.setattr(run_all, 'BUDGETS', {'quick': again})
-  monkeypatch.setattr(run_all, 'QUICK', again)
+def command(monkeypatch, tmp_path):
+  """Returns a command for two experiments that notes what it repeats."""
+  repetitions = {
+    name: run_all.Repetition(('--seeds', '0')) for name in ('one', 'two')
+  }
+  monkeypatch.setattr(run_all, 'BUDGETS', {'quick': repetitions})
+  monkeypatch.setattr(run_all, 'QUICK', repetitions)
   monkeypatch.setattr(run_all, 'HERE', tmp_path / 'kept')
   monkeypatch.setattr(run_all.manifest, 'git_commit', lambda: 'abc')
   monkeypatch.setenv('PRM_JAX_DATA', 'somewhere')
@@ -140,13 +141,13 @@ def asked(monkeypatch, tmp_path):
   (tmp_path / 'kept' / 'AGAIN.md').write_text(table)
   repeated = []
 
-  def ask(*flags, results=()):
-    rest = dict(results)
+  def run(*flags, results=()):
+    changes = dict(results)
     row = {'arguments': ['--seeds', '0'], 'minutes': 1.0, 'numbers': ROWS[:1]}
 
-    def repeat(name, again, workdir):
+    def repeat(name, repetition, workdir):
       repeated.append(name)
-      return row | rest.get(name, {})
+      return row | changes.get(name, {})
 
     monkeypatch.setattr(run_all, 'repeat', repeat)
     argv = ['run_all.py', '--workdir', str(tmp_path / 'work'), *flags]
@@ -154,68 +155,68 @@ def asked(monkeypatch, tmp_path):
     (tmp_path / 'work').mkdir(exist_ok=True)
     run_all.main()
 
-  ask.repeated, ask.kept = repeated, tmp_path / 'kept'
-  return ask
+  run.repeated, run.kept = repeated, tmp_path / 'kept'
+  return run
 
 
-def test_what_an_earlier_command_did_is_not_repeated(asked, capsys):
+def test_a_second_command_does_not_repeat_what_is_done(command, capsys):
   with pytest.raises(SystemExit):
-    asked(results={'two': {'numbers': ROWS}})
+    command(results={'two': {'numbers': ROWS}})
   assert 'one: 1 of 1 agree' in capsys.readouterr().out
   with pytest.raises(SystemExit):
-    asked('--only', 'two')
-  assert sorted(asked.repeated) == ['one', 'two']
+    command('--only', 'two')
+  assert sorted(command.repeated) == ['one', 'two']
 
 
-def test_a_record_is_kept_of_the_whole(asked):
-  asked('--record')
-  record = json.loads((asked.kept / 'again.json').read_text())
+def test_a_whole_budget_is_recorded(command):
+  command('--record')
+  record = json.loads((command.kept / 'again.json').read_text())
   assert list(record['experiments']) == ['one', 'two']
-  assert 'All numbers agree.' in (asked.kept / 'AGAIN.md').read_text()
+  assert 'All numbers agree.' in (command.kept / 'AGAIN.md').read_text()
 
 
 @pytest.mark.parametrize(
   ('two', 'message'),
   [
-    ({'minutes': None}, 'not recorded: not repeated in one go'),
+    ({'minutes': None}, 'not recorded: not repeated by one command'),
     ({'numbers': []}, 'not recorded: two gave no numbers'),
   ],
-  ids=['went on', 'nothing'],
+  ids=['resumed', 'no numbers'],
 )
-def test_no_record_is_kept_of_a_part(asked, two, message):
+def test_a_part_is_not_recorded(command, two, message):
   with pytest.raises(SystemExit, match=message):
-    asked('--record', results={'two': two})
-  assert not (asked.kept / 'again.json').exists()
+    command('--record', results={'two': two})
+  assert not (command.kept / 'again.json').exists()
 
 
-def test_a_command_that_goes_on_tells_no_time(asked):
-  asked('--only', 'one')
-  with pytest.raises(SystemExit, match='not repeated in one go'):
-    asked('--record')
+def test_a_resumed_budget_is_not_recorded(command):
+  command('--only', 'one')
+  with pytest.raises(SystemExit, match='not repeated by one command'):
+    command('--record')
 
 
-def test_what_shares_a_folder_runs_in_order():
+def test_another_commit_needs_a_new_workdir(command, monkeypatch):
+  command()
+  monkeypatch.setattr(run_all.manifest, 'git_commit', lambda: 'def')
+  with pytest.raises(SystemExit, match='is of commit abc, not of def'):
+    command()
+
+
+def test_experiments_that_share_a_folder_run_in_order():
   wanted = {
-    name: run_all.Again((), folder)
+    name: run_all.Repetition((), folder)
     for name, folder in (('a', 'x'), ('b', ''), ('c', 'x'), ('d', 'x'))
   }
-  met = []
+  called = []
 
-  def repeated(name, again):
-    assert again is wanted[name]
+  def function(name, repetition):
+    assert repetition is wanted[name]
     assert len(os.sched_getaffinity(0)) - len(before) // workers in (0, 1)
-    met.append(name)
+    called.append(name)
 
   before = os.sched_getaffinity(0)
   workers = min(2, len(before))
-  run_all.side_by_side(wanted, repeated)
-  assert sorted(met) == ['a', 'b', 'c', 'd']
-  assert [name for name in met if name != 'b'] == ['a', 'c', 'd']
+  run_all.side_by_side(wanted, function)
+  assert sorted(called) == ['a', 'b', 'c', 'd']
+  assert [name for name in called if name != 'b'] == ['a', 'c', 'd']
   assert os.sched_getaffinity(0) == before
-
-
-def test_another_commit_wants_a_new_workdir(asked, monkeypatch):
-  asked()
-  monkeypatch.setattr(run_all.manifest, 'git_commit', lambda: 'def')
-  with pytest.raises(SystemExit, match='is of commit abc, not of def'):
-    asked()

@@ -1,27 +1,18 @@
-"""The parts of experiments/smollm2_prm against what they must equal."""
+"""The likelihoods and the judging of smollm2_prm, beside their definitions."""
 
-import importlib
-import pathlib
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.smollm2_prm import judging, likelihood
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.encoding import make_format
 from prm_jax.models import TransformerConfig, forward, init_params, lm_logits
 
 pytestmark = pytest.mark.once
-
-FOLDER = pathlib.Path(__file__).parents[2] / 'experiments' / 'smollm2_prm'
-
-
-@pytest.fixture
-def module(monkeypatch):
-  """Imports a module of the experiment, which is no package."""
-  monkeypatch.syspath_prepend(FOLDER)
-  return importlib.import_module
 
 
 @pytest.fixture
@@ -40,19 +31,27 @@ def chains() -> list[Chain]:
   ]
 
 
-def alone(params, config, tokens: np.ndarray) -> np.ndarray:  # [T] -> [T]
-  """The definition, one chain at a time, without packing."""
-  row = jnp.asarray(tokens)[None]
-  positions = jnp.arange(len(tokens))[None]
-  hidden = forward(params, config, row, positions, jnp.ones_like(row))
+LONGEST = 64  # tokens
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def row_logprobs(params, config, row):  # [T] -> [T]
+  positions = jnp.arange(len(row))[None]
+  ones = jnp.ones((1, len(row)), int)
+  hidden = forward(params, config, row[None], positions, ones)
   logs = jax.nn.log_softmax(lm_logits(params, config, hidden)[0])
-  return np.r_[0.0, logs[np.arange(len(tokens) - 1), tokens[1:]]]
+  return jnp.r_[0.0, logs[jnp.arange(len(row) - 1), row[1:]]]
 
 
-def test_packed_logprobs_equal_those_of_each_chain_alone(
-  module, backbone, tmp_path
-):
-  likelihood = module('likelihood')
+def alone(params, config, tokens: np.ndarray) -> np.ndarray:  # [T] -> [T]
+  """Computes the log-probabilities of one chain, alone in its row."""
+  # What stands behind the chain has no effect on it: attention is causal.
+  row = np.zeros(LONGEST, tokens.dtype)
+  row[: len(tokens)] = tokens
+  return np.asarray(row_logprobs(params, config, row))[: len(tokens)]
+
+
+def test_packed_logprobs_equal_those_of_each_chain_alone(backbone, tmp_path):
   params, config = backbone
   fmt = make_format('bytes', 256)
   encodings = [likelihood.encode(chain, fmt) for chain in chains()]
@@ -76,8 +75,7 @@ def test_packed_logprobs_equal_those_of_each_chain_alone(
   assert lines[-1].endswith(f'{rest} of {rest} tokens')
 
 
-def test_what_is_in_the_file_needs_no_backbone(module, backbone, tmp_path):
-  likelihood = module('likelihood')
+def test_what_is_in_the_file_needs_no_backbone(backbone, tmp_path):
   params, config = backbone
   fmt = make_format('bytes', 256)
   encodings = [likelihood.encode(chain, fmt) for chain in chains()]
@@ -95,8 +93,7 @@ def test_what_is_in_the_file_needs_no_backbone(module, backbone, tmp_path):
   assert all((again[key] == first[key]).all() for key in first)
 
 
-def test_step_scores_by_hand(module):
-  likelihood = module('likelihood')
+def test_step_scores_by_hand():
   fmt = make_format('bytes', 12)
   chain = Chain('q', ('a1', 'b', '23', 'far away'))
   encoding = likelihood.encode(chain, fmt)
@@ -118,8 +115,7 @@ def labelled(steps: int, first_error: int) -> Chain:
   return Chain('q', ('s',) * steps, labels=tuple(map(StepLabel, values)))
 
 
-def test_length_rule_finds_the_rule_that_made_the_chains(module):
-  judging = module('judging')
+def test_length_rule_finds_the_rule_that_made_the_chains():
   part = judging.make_part(
     [labelled(n, 2 if n >= 5 else -1) for n in (1, 3, 4, 5, 6, 9)]
   )
@@ -128,8 +124,7 @@ def test_length_rule_finds_the_rule_that_made_the_chains(module):
   assert judging.length_guess(part.mask, *rule).tolist() == [-1] * 3 + [2] * 3
 
 
-def test_thresholds_come_from_dev_and_rows_are_paired(module):
-  judging = module('judging')
+def test_thresholds_come_from_dev_and_rows_are_paired():
   dev = judging.make_part([labelled(2, 1), labelled(2, -1)] * 3)
   test = judging.make_part([labelled(2, 1), labelled(2, -1)] * 5)
   good, bad = np.array([0.9, 0.2]), np.array([0.9, 0.8])
@@ -149,8 +144,7 @@ def test_thresholds_come_from_dev_and_rows_are_paired(module):
   assert found[judging.LENGTH_RULE]['f1'] == 0  # all chains are equally long
 
 
-def test_sum_of_signals_is_in_units_of_their_spread_on_dev(module):
-  judging = module('judging')
+def test_sum_of_signals_is_in_units_of_their_spread_on_dev():
   logits = {'dev': [np.array([-2.0, 2.0])], 'test': [np.array([4.0])]}
   logs = {'dev': [np.array([-10.0, 0.0])], 'test': [np.array([-5.0])]}
   probabilities = {

@@ -12,7 +12,6 @@ import pytest
 from prm_jax.data import builder, chain_sets
 from prm_jax.report import write_report
 from prm_jax.report.compare import read_run
-from prm_jax.rl.hacking_watch import Watch, read_looks
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import is_done, write_json
 from tests.shared.command_line import (
@@ -141,30 +140,3 @@ def test_done_is_what_has_its_chains(tmp_path):
   assert not is_done(tmp_path)
   (tmp_path / 'data' / 'labels_1').mkdir(parents=True)
   assert is_done(tmp_path)
-
-
-@pytest.mark.parametrize('text', ['{"update": 0}\n{"upd', '[]\n', '{}\n'])
-def test_looks_that_are_broken(tmp_path, text):
-  path = tmp_path / 'evaluations.jsonl'
-  path.write_text(text)
-  with pytest.raises(UserError, match=r'evaluations\.jsonl:\d: is no look'):
-    read_looks(path)
-
-
-def test_a_run_whose_looks_were_deleted_is_not_told_as_whole(tmp_path):
-  """Its results would be written anew without them."""
-  config = {'train': {'updates': 20, 'evaluate_every': 5}}
-  looks = ''.join(f'{{"update": {i}}}\n' for i in (0, 5, 10))
-  (tmp_path / 'evaluations.jsonl').write_text(looks)
-
-  def watch(from_update):
-    return Watch(config, *[None] * 4, tmp_path, from_update, print)
-
-  assert [line['update'] for line in watch(5).lines] == [0, 5]
-  assert [line['update'] for line in watch(12).lines] == [0, 5, 10]
-  with pytest.raises(UserError, match='lacks the look at update 15, and'):
-    watch(15)
-  (tmp_path / 'evaluations.jsonl').unlink()
-  with pytest.raises(UserError, match='lacks the look at update 0, and'):
-    watch(0)
-  assert watch(-1).lines == []

@@ -11,7 +11,7 @@ import pytest
 
 import prm_jax
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
-from prm_jax.inference.driver import Models, drive
+from prm_jax.inference.driver import AskedModels, drive
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.score import aggregate
@@ -23,7 +23,6 @@ from tests.jobs.test_interrupted import trees_of
 from tests.runtime.test_processes import flags_of
 from tests.shared import configs
 from tests.shared.command_line import (
-  ROOT,
   contents,
   copy_run,
   run_all,
@@ -174,7 +173,7 @@ def test_the_journal_gets_one_chain_of_a_problem():
   settings = configs.settings('search_math', 'best_of_n,tiny')
   domain = settings.policy.solver
   problems = search_job.choose_problems(settings.problems, settings.seed)[:2]
-  models = Models(policy=SolverPolicy(domain), prm=ExactScorer(domain))
+  models = AskedModels(policy=SolverPolicy(domain), prm=ExactScorer(domain))
   job = search_job.make_job(settings, problems, {}, models)
   for ended in drive(range(2), job.start, job.models, 2):
     (chain,) = ended.chains
@@ -343,15 +342,3 @@ def test_models_in_the_wrong_place(jobs, tmp_path, finished):
   assert '8 done without some of the answers they wanted' in few.stdout
   # Nothing of the refused stands in the way of the corrected command.
   assert not (tmp_path / 'branches' / 'config.json').exists()
-
-
-def test_the_readmes_example(jobs, finished, capsys):
-  """In the README's own words, but for where its models are."""
-  text = (ROOT / 'README.md').read_text()
-  (code,) = re.findall('In Python:\n\n```python\n(.*?)```', text, re.DOTALL)
-  code = code.replace('/tmp/policy', str(jobs.folder('policy')))
-  exec(code.replace('/tmp/prm_math', str(finished)), {})
-  lines = capsys.readouterr().out.splitlines()
-  assert len(lines) == 2
-  for line in lines:
-    assert 0 < float(line.split()[-1]) < 1

@@ -94,7 +94,10 @@ def test_a_merged_backbone_runs_like_the_sum_of_both_paths():
   ('values', 'message'),
   [
     (dict(rank=-1), 'rank=-1: expected >= 0'),
-    (dict(rank=2, targets=('q_proj', 'gate')), "'gate'.*: expected one of q_proj"),
+    (
+      dict(rank=2, targets=('q_proj', 'gate')),
+      "'gate'.*: expected one of q_proj",
+    ),
     (dict(rank=2, targets=()), 'name a projection, or all'),
   ],
 )

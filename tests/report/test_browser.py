@@ -1,4 +1,4 @@
-"""The report in a real browser: 20,000 chains, found, opened and saved."""
+"""The report in a real browser: 20,000 chains are found, opened and saved."""
 
 import json
 import random
@@ -71,18 +71,18 @@ def browser():
 
 @pytest.fixture(params=[(1200, 900), (390, 844)], ids=['wide', 'phone'])
 def page(request, browser, report):
-  """Opened, with what went wrong in `page.said`."""
+  """Opens the report; `page.errors` collects messages of the console."""
   width, height = request.param
   page = browser.new_page(viewport={'width': width, 'height': height})
-  page.said = []
-  page.on('console', lambda message: page.said.append(message.text))
-  page.on('pageerror', lambda error: page.said.append(str(error)))
+  page.errors = []
+  page.on('console', lambda message: page.errors.append(message.text))
+  page.on('pageerror', lambda error: page.errors.append(str(error)))
   started = time.perf_counter()
   page.goto(report.as_uri())
   page.wait_for_selector('#explorer tbody tr')
   page.seconds = time.perf_counter() - started
   yield page
-  assert not page.said
+  assert not page.errors
   assert page.title() != '1'  # no text became a script
   page.close()
 
@@ -134,9 +134,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_what_is_found_is_saved_to_be_labelled_again(
-  kind, page, records, tmp_path
-):
+def test_saved_chains_can_be_read_again(kind, page, records, tmp_path):
   page.select_option('[name=kind]', kind)
   wanted = [r for r in records if KINDS[kind](r)]
   assert 0 < found(page) == len(wanted) < COUNT
@@ -159,7 +157,7 @@ def test_what_is_found_is_saved_to_be_labelled_again(
   ] == json.loads(json.dumps(plain))
 
 
-def test_by_keyboard_a_problem_is_searched_sorted_and_opened(page, records):
+def test_the_keyboard_can_search_sort_and_open(page, records):
   page.focus('[name=words]')
   page.keyboard.type('problem 77 ')
   sync_api.expect(page.locator('#explorer output')).to_contain_text(
@@ -175,7 +173,7 @@ def test_by_keyboard_a_problem_is_searched_sorted_and_opened(page, records):
   assert shown == [f'{s:.2f}' for s in sorted(map(lowest, of_problem))]
   page.focus('#explorer button.open >> nth=0')
   page.keyboard.press('Enter')
-  # Beside it the chosen one of the problem.
+  # Beside it stands the chosen chain of the problem.
   views = page.locator('#explorer .opened .chain')
   first = min(of_problem, key=lowest)
   assert views.count() == 4

@@ -1,4 +1,4 @@
-"""Runs beside each other: by command, and what stands in the cells."""
+"""The comparison of runs: the command, and the contents of the page."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from tests.shared.command_line import ROOT
 
 @pytest.fixture
 def two(tmp_path):
-  """Two runs that differ in a rate and in what came of it."""
+  """Two runs that differ in a learning rate and in their results."""
   for name, lr, gain in (('a', 0.1, 0.0), ('b', 0.2, 0.05)):
     workdir = tmp_path / name
     workdir.mkdir()
@@ -47,13 +47,13 @@ def rows_of(page, section):
   }
 
 
-def test_by_command(two, tmp_path):
+def test_the_command_compares_runs(two, tmp_path):
   output = tmp_path / 'both.html'
   done = run(*two, f'--output={output}')
   assert (done.returncode, done.stdout) == (0, f'{output}\n'), done.stderr
   page = parse(output)
   numbers = rows_of(page, 'numbers')
-  # Of a curve its last point.
+  # A curve is given by its last point.
   assert numbers['best_of_n.prm_min'] == [
     '0.8552 [0.8252, 0.8752]',
     '0.9052 [0.8252, 0.8752]',
@@ -68,7 +68,7 @@ def test_by_command(two, tmp_path):
   assert not page.all('script')
 
 
-def test_one_is_written_again(two):
+def test_the_report_of_one_run_is_written_again(two):
   before = write_report(two[0]).read_bytes()
   (write_report(two[0])).unlink()
   done = run(two[0])
@@ -76,13 +76,13 @@ def test_one_is_written_again(two):
   assert (write_report(two[0])).read_bytes() == before
 
 
-def test_names_are_words(two, tmp_path):
+def test_names_of_runs_are_escaped(two, tmp_path):
   evil = tmp_path / '<script>alert(1)'
   evil.mkdir()
   write(evil)
   text = compare([two[0], str(evil)])
   assert '<script' not in text
-  # Settings of one that the other does not tell.
+  # A setting that only one of the runs has.
   assert 'optim.lr' in text
 
 
@@ -94,7 +94,7 @@ def test_names_are_words(two, tmp_path):
     (['a', '/nowhere'], '/nowhere/results.json: no such file'),
   ],
 )
-def test_what_cannot_be_compared(names, message, two):
+def test_runs_that_cannot_be_compared(names, message, two):
   paths = [two[0] if name == 'a' else name for name in names]
   with pytest.raises(UserError, match=message):
     compare(paths)

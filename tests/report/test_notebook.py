@@ -1,4 +1,4 @@
-"""One chain as a notebook shows it."""
+"""A chain as a notebook shows it."""
 
 import html
 import re
@@ -44,6 +44,6 @@ def test_a_notebook_frames_the_whole_page():
     ([0.5, 1.5, 0], 'score 1.5: expected a prob'),
   ],
 )
-def test_scores_that_do_not_fit(scores, message):
+def test_scores_that_do_not_fit_the_steps_are_rejected(scores, message):
   with pytest.raises(UserError, match=message):
     prm_jax.show('How many?', STEPS, scores)

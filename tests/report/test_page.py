@@ -135,7 +135,7 @@ def test_unknown_sections_and_the_manifest_are_plain_tables(tmp_path):
 
 def test_absent_data_leaves_no_section(tmp_path):
   page = parse(write_report(write(tmp_path, results={})))
-  assert [h.text for h in page.all('h2')] == ['How to make it again']
+  assert [h.text for h in page.all('h2')] == ['How to reproduce this run']
   assert not page.all('svg') and not page.all('details')
   assert [a.attributes['href'] for a in page.all('a')] == ['#manifest']
 
@@ -188,7 +188,7 @@ def test_unknown_truth_is_not_shown_as_right(tmp_path):
 
 
 def assert_scripts_are_ours(page):
-  """The chains as JSON, and the one program that the policy allows."""
+  """Checks that the chains are JSON and that only our script is allowed."""
   data, program = page.all('script')
   assert data.attributes['type'] == 'application/json'
   json.loads(''.join(data.words))
@@ -197,7 +197,7 @@ def assert_scripts_are_ours(page):
   assert f"script-src '{SCRIPT_HASH}'" in policy.attributes['content']
 
 
-def test_words_of_a_model_stay_words(tmp_path):
+def test_texts_of_a_model_are_escaped(tmp_path):
   evil = '</p><script>alert(1)</script><img src=x onerror="alert(2)"> & \ud800'
   rows = [record(problem=evil, answer=evil, note=evil, steps=(evil, 'b', 'c'))]
   results = DOCUMENT['results'] | {evil: {evil: evil}}
@@ -218,7 +218,7 @@ def test_words_of_a_model_stay_words(tmp_path):
   assert not handlers
 
 
-def test_the_page_loads_nothing(tmp_path):
+def test_the_page_loads_nothing_from_outside(tmp_path):
   metrics = {'.': losses(50, 0.2)}
   path = write_report(write(tmp_path, records=[record()], metrics=metrics))
   text = path.read_text()
@@ -256,7 +256,7 @@ def test_two_runs_are_two_curves(tmp_path):
   assert len(main.all('path', 'line')) == 2
   assert len(small.all('path', 'line')) == 1
   assert 'PRM from 1.2 to 0.225 at step 39' in main.attributes['aria-label']
-  assert 'Not finite, left out: PRM loss: 1.' in section.text
+  assert 'Values that are not finite are left out: PRM loss: 1.' in section.text
 
 
 def test_a_long_run_makes_a_small_page(tmp_path):
@@ -281,7 +281,7 @@ def test_config_is_shown_collapsed(tmp_path):
   assert '"lr": 0.001' in details.text
 
 
-def test_what_evals_returns_goes_in_unchanged(tmp_path):
+def test_the_page_shows_what_evals_returns(tmp_path):
   rng = np.random.default_rng(0)
   scores, mask = rng.random((40, 4)), np.ones((40, 4), bool)
   labels = (rng.random((40, 4)) < scores).astype(float)
@@ -312,8 +312,7 @@ def test_what_evals_returns_goes_in_unchanged(tmp_path):
   assert table(page.by_id('localisation'))[2][1] == f'{100 * f1:.1f}'
 
 
-def test_what_was_not_read_is_said(tmp_path):
-  """Steps beyond the window are counted, and chains without a verdict."""
+def test_unread_steps_are_reported(tmp_path):
   results = copy.deepcopy(DOCUMENT['results'])
   counts = {'steps': 918, 'of_steps': 6402, 'chains': 190, 'of_chains': 1000}
   results['unread'] = {'math': counts}

@@ -1,4 +1,4 @@
-"""The section of an RL run on the page, and what it refuses."""
+"""The section of an RL run on the page, and malformed sections."""
 
 import copy
 
@@ -42,13 +42,13 @@ RESULTS = {
 }
 
 
-def test_what_was_learned_is_said_and_drawn(tmp_path):
+def test_accuracies_and_alarms_are_shown(tmp_path):
   section = parse(write_report(write(tmp_path, RESULTS))).by_id('rl')
   said, alarm = (p.text for p in section.all('p')[:2])
   assert said == (
-    'Of its chains for test problems 50.0% [40.0, 60.0] were right before, and '
-    '75.0% [70.0, 80.0] at the best checkpoint on held-out problems, after 640 '
-    'chains.'
+    'Of the chains for test problems, 50.0% [40.0, 60.0] were right before '
+    'training, and 75.0% [70.0, 80.0] at the checkpoint that was best on '
+    'held-out problems, after 640 chains.'
   )
   assert 'fell by 25.0 points while the PRM score rose by 0.125' in alarm
   _, *rows = table(section.all('table')[0])
@@ -57,7 +57,7 @@ def test_what_was_learned_is_said_and_drawn(tmp_path):
   assert len(section.all('figure')) == 1
 
 
-def test_without_a_prm_nothing_is_said_of_one():
+def test_a_run_without_a_prm_shows_no_prm_metrics():
   section = RESULTS['rl'] | {'has_prm': False, 'alarms': []}
   found = rl_section.rl(section, RESULTS['sampling'])
   assert 'lowest step score' not in found['columns']

@@ -1,4 +1,4 @@
-"""A search's numbers on the page, and its filter's."""
+"""A search and its abstention filter on the page."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ from tests.evals.search_chains import chosen
 from tests.report.workdir import parse, table, write
 
 
-def searched(start, count):
+def search_chains(start, count):
   rng = np.random.default_rng(start)
   scores = rng.random(count)
   return [
@@ -23,23 +23,24 @@ def searched(start, count):
   ]
 
 
-TESTED = searched(1000, 60)
-SECTION = abstain_section(searched(0, 300), TESTED, 0.1)
+TESTED = search_chains(1000, 60)
+SECTION = abstain_section(search_chains(0, 300), TESTED, 0.1)
 
 
-def abstained(workdir, section, results=None):
+def abstain_page(workdir, section, results=None):
   write(workdir, results or {})
   (workdir / 'abstain.json').write_text(json.dumps({'abstain': section}))
   return parse(write_report(workdir)).by_id('abstain')
 
 
-def test_amounts():
+def test_amounts_are_short():
   assert [
-    search_sections.amount(v) for v in (0, 0.254, 12.34, 784.4, 12_345, 3.14e9)
+    search_sections.format_amount(v)
+    for v in (0, 0.254, 12.34, 784.4, 12_345, 3.14e9)
   ] == ['0', '0.254', '12.3', '784', '12,345', '3.14G']
 
 
-def test_what_evals_returns_is_shown(tmp_path):
+def test_the_page_shows_what_evals_returns(tmp_path):
   found = search_section(
     [
       chosen('a', True, dead={'cut <off>': 1200}, policy_flops=0, prm_flops=0),
@@ -59,26 +60,28 @@ def test_what_evals_returns_is_shown(tmp_path):
   section = page.by_id('search')
   said = section.all('p')[0].text
   assert said.startswith('The chosen answer is right for 33.3% [0.0, 100.0]')
-  assert 'Nothing came of 1, which count as wrong.' in said
-  assert 'The chosen chain came to its end for 33.3%.' in said
-  assert 'rejected early would have been 1,234 tokens longer' in said
+  assert 'The search failed for 1, which count as wrong.' in said
+  assert 'The chosen chain is complete for 33.3%.' in said
+  assert 'Rejecting chains early saved an estimated 1,234 tokens.' in said
   costs, dead, failures = section.all('table')
   rows = table(costs)
   assert ['tokens written by the policy', '100', '[100, 100]'] in rows
   assert not any('FLOPs' in row[0] for row in rows)  # 0 is not known
   assert table(dead) == [['cut <off>', '1,200']]
   assert table(failures) == [['no step', '1']]
-  assert '2 completions could not be had' in section.text
+  assert '2 requested completions could not be obtained' in section.text
   assert '#search' in [a.attributes['href'] for a in page.all('a')]
 
 
 def test_unknown_answers_and_failed_searches(tmp_path):
   unknown = search_section([chosen('a', None)])
   section = parse(write_report(write(tmp_path, {'search': unknown})))
-  assert '1 problems, without known answers' in section.by_id('search').text
+  assert (
+    '1 problems, whose answers are not known' in section.by_id('search').text
+  )
   failed = search_section([], ['x', 'x'])
   section = parse(write_report(write(tmp_path, {'search': failed})))
-  assert 'Nothing came of 2' in section.by_id('search').text
+  assert 'The search failed for 2' in section.by_id('search').text
 
 
 def test_the_chosen_chains_show_their_scores(tmp_path):
@@ -95,12 +98,16 @@ def test_the_chosen_chains_show_their_scores(tmp_path):
 
 
 def test_the_filter_is_shown_as_it_was_chosen(tmp_path):
-  section = abstained(tmp_path, SECTION)
+  section = abstain_page(tmp_path, SECTION)
   tested = SECTION['tested']
   said = section.all('p')[0].text
   assert f'{tested["answered"]} of 60 problems' in said
-  assert 'confidence 0.95 there are at most 0.1 of the answered wrong' in said
-  assert f'of all, {100 * tested["error_of_all"]:.1f}%' in said
+  assert (
+    'to leave, with confidence 0.95, at most 0.1 of the answers wrong' in said
+  )
+  assert (
+    f'without the filter, {100 * tested["error_of_all"]:.1f}% of all' in said
+  )
   (figure,) = section.all('svg')
   last = SECTION['risk_coverage']['risk'][-1]
   assert f'{100 * last:.1f}% at 100.0%' in figure.attributes['aria-label']
@@ -120,20 +127,20 @@ def test_the_filter_is_shown_as_it_was_chosen(tmp_path):
     assert row[4] == f'step 1 step 2 ({each["weakest_step"]["score"]:.2f})'
 
 
-def test_no_safe_threshold_is_said(tmp_path):
-  section = abstained(
-    tmp_path, abstain_section(searched(0, 300), TESTED, 0.001)
+def test_without_a_safe_threshold_no_problem_is_answered(tmp_path):
+  section = abstain_page(
+    tmp_path, abstain_section(search_chains(0, 300), TESTED, 0.001)
   )
-  assert 'nothing is answered' in section.all('p')[0].text
+  assert 'no problem is answered' in section.all('p')[0].text
   assert not section.all('circle')
 
 
-def test_words_stay_words(tmp_path):
+def test_texts_of_a_model_are_escaped(tmp_path):
   evil = '<script>x()</script>'
   section = copy.deepcopy(SECTION)
   section['problems'][0] |= {'id': evil, 'answer': evil}
   section['problems'][0]['weakest_step']['text'] = evil
-  shown = abstained(tmp_path, section)
+  shown = abstain_page(tmp_path, section)
   assert not shown.all('script')
   assert table(shown.all('table')[1])[1][0] == evil
 
@@ -160,6 +167,6 @@ def test_a_malformed_section_is_one_line_that_names_it(
   }
   broken(sections[name])
   with pytest.raises(UserError, match=named) as caught:
-    abstained(tmp_path, sections['abstain'], {'search': sections['search']})
+    abstain_page(tmp_path, sections['abstain'], {'search': sections['search']})
   file = 'results.json' if name == 'search' else 'abstain.json'
   assert file in str(caught.value) and '\n' not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Search trees on the page: every step counted, nothing trusted."""
+"""Search trees on the page: every step is counted, every text escaped."""
 
 import json
 
@@ -15,8 +15,8 @@ from prm_jax.search.tree import Node, Stream, Tree
 from tests.report.workdir import parse, write
 
 
-def grown(*nodes):
-  """A tree of (parent, step, score, further attributes)."""
+def make_tree(*nodes):
+  """Makes a tree of (parent, step, score, further attributes)."""
   tree = Tree('1 + 2 + 3?')
   for number, (parent, step, score, *more) in enumerate(nodes):
     tree.add(
@@ -33,8 +33,8 @@ def grown(*nodes):
   return tree
 
 
-def small():
-  return grown(
+def small_tree():
+  return make_tree(
     (0, 'one', 0.9),  # 1
     (0, 'one', 0.9),  # 2: the same step once more
     (0, 'won', 0.2),  # 3
@@ -46,7 +46,7 @@ def small():
   )
 
 
-def record(tree, chosen, **more):
+def tree_record(tree, chosen, **more):
   return {
     'id': 'p1',
     'problem': tree.problem,
@@ -57,15 +57,15 @@ def record(tree, chosen, **more):
   } | more
 
 
-def page(tmp_path, *records):
+def trees_section(tmp_path, *records):
   write(tmp_path, results={})
   lines = ''.join(json.dumps(each) + '\n' for each in records)
   (tmp_path / 'trees.jsonl').write_text(lines)
   return parse(write_report(tmp_path)).by_id('trees')
 
 
-def rows(section):
-  """(classes, texts of number, score and excerpt) of every step."""
+def step_rows(section):
+  """Returns (state, [number, score, excerpt], level) of each step."""
   return [
     (
       row.attributes['class'].split()[1],
@@ -77,15 +77,19 @@ def rows(section):
 
 
 @pytest.mark.parametrize('method', ['best_of_n', 'beam'])
-def test_what_a_search_returns_goes_in_unchanged(tmp_path, method):
+def test_the_page_shows_what_a_search_returns(tmp_path, method):
   config = ArithmeticConfig(operations=3)
   text = 'mod 10 : 7 * 3 + 4 - 2'
   (found,) = search.run(
     [Task(text, text, '3')], SolverPolicy(config), ExactScorer(config), method
   )
   about = found.chosen.meta['search']
-  section = page(tmp_path, record(found.tree, about['node'], problem=text))
-  chosen = [words for state, words, _ in rows(section) if state == 'chosen']
+  section = trees_section(
+    tmp_path, tree_record(found.tree, about['node'], problem=text)
+  )
+  chosen = [
+    words for state, words, _ in step_rows(section) if state == 'chosen'
+  ]
   assert chosen == [
     [str(number), f'{score:.2f}', step]
     for number, (score, step) in enumerate(
@@ -96,8 +100,8 @@ def test_what_a_search_returns_goes_in_unchanged(tmp_path, method):
   assert f'{proposed} steps proposed' in section.text
 
 
-def test_equal_siblings_are_one_step():
-  steps = trees.merged(small(), 4)
+def test_equal_siblings_are_merged():
+  steps = trees.merge_equal_steps(small_tree(), 4)
   assert [(s.text, s.count, s.size) for s in steps[1:]] == [
     ('one', 2, 4),
     ('won', 1, 3),
@@ -114,8 +118,8 @@ def test_equal_siblings_are_one_step():
 
 
 def test_the_chosen_chain_is_a_column_and_the_rest_beside_it(tmp_path):
-  section = page(tmp_path, record(small(), 4))
-  assert rows(section) == [
+  section = trees_section(tmp_path, tree_record(small_tree(), 4))
+  assert step_rows(section) == [
     ('chosen', ['1', '0.90', 'one'], 0),
     ('pruned', ['1', '0.20', 'won'], 0),  # in a fold
     ('pruned', ['2', '0.10', 'tie'], 0),
@@ -138,8 +142,8 @@ def test_the_chosen_chain_is_a_column_and_the_rest_beside_it(tmp_path):
   assert 'beam · answer' in meta and '8 steps proposed, 7 different' in meta
 
 
-def test_the_map_has_a_box_for_each_and_leads_to_the_rows(tmp_path):
-  section = page(tmp_path, record(small(), 4))
+def test_the_boxes_of_the_map_link_to_the_rows(tmp_path):
+  section = trees_section(tmp_path, tree_record(small_tree(), 4))
   (drawn,) = section.all('svg', 'map')
   boxes = drawn.all('a')
   # All but the two that are in the box of the pruned step before them.
@@ -160,12 +164,12 @@ def test_the_map_has_a_box_for_each_and_leads_to_the_rows(tmp_path):
   assert len(drawn.all('path', 'edge')) == len(boxes)
 
 
-def test_boxes_never_lie_on_each_other():
-  wide = grown(
+def test_boxes_never_overlap():
+  wide = make_tree(
     *[(0, f'a{i}', i / 10) for i in range(5)],
     *[(1 + i % 5, f'b{i}', i / 20, {'ended': True}) for i in range(10)],
   )
-  steps = trees.merged(wide, 15)
+  steps = trees.merge_equal_steps(wide, 15)
   places, count = tree_map.layout(steps, set(range(len(steps))))
   assert len(set(places.values())) == len(places) == 16
   assert {row for _, row in places.values()} == set(range(count))
@@ -175,11 +179,11 @@ def test_boxes_never_lie_on_each_other():
     assert row >= places[steps[i].parent][1]
 
 
-def test_a_large_tree_is_cut_to_the_promising_and_says_so(tmp_path):
+def test_of_a_large_tree_the_most_promising_steps_are_shown(tmp_path):
   nodes = [(0, f's{i}', i / 4000) for i in range(3000)]
   nodes += [(1 + i, f't{i}', 0.5, {'ended': True}) for i in range(10)]
-  section = page(tmp_path, record(grown(*nodes), 3001))
-  shown = rows(section)
+  section = trees_section(tmp_path, tree_record(make_tree(*nodes), 3001))
+  shown = step_rows(section)
   assert len(shown) == trees.MAX_STEPS
   texts = {words[2] for _, words, _ in shown}
   assert {'s0', 't0', 't9', 's2999'} <= texts and 's20' not in texts
@@ -191,17 +195,17 @@ def test_a_large_tree_is_cut_to_the_promising_and_says_so(tmp_path):
   assert (tmp_path / 'report.html').stat().st_size < 600_000
 
 
-def test_deep_trees_do_not_nest(tmp_path):
+def test_rows_of_a_deep_tree_are_not_nested(tmp_path):
   nodes = [(i, f's{i}', 0.5) for i in range(2000)]
-  section = page(tmp_path, record(grown(*nodes), 2000))
-  assert len(rows(section)) == 2000  # the chosen chain is always whole
-  assert {level for _, _, level in rows(section)} == {0}
+  section = trees_section(tmp_path, tree_record(make_tree(*nodes), 2000))
+  assert len(step_rows(section)) == 2000  # the chosen chain is always whole
+  assert {level for _, _, level in step_rows(section)} == {0}
   assert 'the chosen chain did not end' in section.text
 
 
-def test_what_the_prm_did_not_score_has_no_colour(tmp_path):
-  tree = grown((0, 'one', None), (1, '', None, {'ended': True}))
-  section = page(tmp_path, record(tree, 2))
+def test_a_step_without_a_score_has_no_colour(tmp_path):
+  tree = make_tree((0, 'one', None), (1, '', None, {'ended': True}))
+  section = trees_section(tmp_path, tree_record(tree, 2))
   (row,) = section.all('li', 'node')
   assert row.attributes['style'] == '--l:0'
   assert row.all('span', 'chip')[0].text == '–'  # noqa: RUF001
@@ -210,13 +214,13 @@ def test_what_the_prm_did_not_score_has_no_colour(tmp_path):
 
 
 def test_a_chain_that_was_rolled_out_may_be_the_chosen_one(tmp_path):
-  tree = grown(
+  tree = make_tree(
     (0, 'one', 0.5, {'visits': 3, 'value': 0.25}),
     (0, 'one', 0.5, {'visits': 1, 'value': 0.75}),
     (1, 'two', 0.5, {'scratch': True, 'ended': True}),
     (1, 'too', 0.4, {'scratch': True, 'ended': True}),
   )
-  section = page(tmp_path, record(tree, 3))
+  section = trees_section(tmp_path, tree_record(tree, 3))
   first, chosen, other = section.all('li', 'node')
   assert 'chosen' in chosen.attributes['class']
   assert chosen.all('span', 'badge')[0].text == 'end'
@@ -226,12 +230,12 @@ def test_a_chain_that_was_rolled_out_may_be_the_chosen_one(tmp_path):
   assert '4 visits of mean value 0.375' in first.all('p', 'meta')[0].text
 
 
-def test_words_of_a_model_stay_words(tmp_path):
+def test_texts_of_a_model_are_escaped(tmp_path):
   evil = '</p></details><script>alert(1)</script>" onclick="x() & \ud800'
-  tree = grown((0, evil, 0.5, {'dead': evil}), (0, 'b', 0.5))
+  tree = make_tree((0, evil, 0.5, {'dead': evil}), (0, 'b', 0.5))
   tree.problem = evil
-  section = page(
-    tmp_path, record(tree, 2, id=evil, truth=evil, method=f'a {evil}')
+  section = trees_section(
+    tmp_path, tree_record(tree, 2, id=evil, truth=evil, method=f'a {evil}')
   )
   assert not section.all('script')
   texts = [p.text for p in section.all('p', 'words')]
@@ -246,9 +250,9 @@ def test_words_of_a_model_stay_words(tmp_path):
   assert not handlers
 
 
-def test_many_trees_are_counted_and_ids_are_distinct(tmp_path):
+def test_trees_beyond_the_limit_are_counted_and_ids_are_distinct(tmp_path):
   count = trees.MAX_TREES + 3
-  section = page(tmp_path, *[record(small(), 4)] * count)
+  section = trees_section(tmp_path, *[tree_record(small_tree(), 4)] * count)
   assert f'The first {trees.MAX_TREES} of {count} trees' in section.text
   ids = [row.attributes['id'] for row in section.all('li', 'node')]
   assert len(ids) == len(set(ids)) == 7 * trees.MAX_TREES
@@ -259,7 +263,7 @@ def test_many_trees_are_counted_and_ids_are_distinct(tmp_path):
 
 
 def test_same_input_same_bytes(tmp_path):
-  page(tmp_path, record(small(), 4))
+  trees_section(tmp_path, tree_record(small_tree(), 4))
   first = (tmp_path / 'report.html').read_bytes()
   write_report(tmp_path)
   assert (tmp_path / 'report.html').read_bytes() == first
@@ -280,7 +284,7 @@ def test_same_input_same_bytes(tmp_path):
   ],
 )
 def test_a_malformed_tree_is_one_line_that_names_it(tmp_path, broken):
-  bad = record(small(), 4)
+  bad = tree_record(small_tree(), 4)
   broken(bad)
-  with pytest.raises(UserError, match=r'trees\.jsonl:2: is no search tree'):
-    page(tmp_path, record(small(), 4), bad)
+  with pytest.raises(UserError, match=r'trees\.jsonl:2: not a search tree'):
+    trees_section(tmp_path, tree_record(small_tree(), 4), bad)

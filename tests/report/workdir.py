@@ -1,4 +1,4 @@
-"""A small workdir to report on, and the page read back as a tree."""
+"""Writes small workdirs to report on, and parses the page."""
 
 import copy
 import html.parser

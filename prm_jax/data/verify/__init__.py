@@ -1,7 +1,8 @@
-"""Truth without a person: exact arithmetic, equal answers, unit tests.
+"""Verifiers: exact arithmetic, equality of answers, unit tests of code.
 
-`calculator.py` checks the equations in a step, `answers.py` says whether two
-final answers are the same (`spellings.py` writes them in one way first, and
-`quantities.py` reads values with units), `sandbox.py` runs a program's unit
-tests. Label sources and rewards read them. No file here imports JAX.
+`calculator.py` checks the equations in a step. `answers.py` decides whether two
+final answers are equal, with `spellings.py` to normalise them and
+`quantities.py` to read values with units. `final_answer.py` finds the answer
+that a chain states. `sandbox.py` runs a program's unit tests in isolation.
+Labels, search, evaluation and rewards call them. No file here imports JAX.
 """

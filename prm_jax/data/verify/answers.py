@@ -1,9 +1,10 @@
-"""Is this final answer the same as that one?
+"""Decides whether two final answers are equal.
 
-Outcome labels, best-of-N and rewards ask. Exact readings come first: numbers,
-units, tuples, intervals, sets, words. What is left, such as 2\\sqrt{2} and
-\\sqrt{8}, goes to math-verify in a process that can be killed. An answer is
-read whole or not at all: "it is 7, no, 8" equals neither.
+Outcome labels, best-of-N and rewards call this. Numbers, units, tuples,
+intervals, sets and words are compared exactly, here. The remaining pairs, such
+as 2\\sqrt{2} and \\sqrt{8}, go to math-verify, which runs in a process that can
+be killed. The whole text must be the answer: "it is 7, no, 8" equals neither 7
+nor 8.
 """
 
 import re
@@ -12,10 +13,10 @@ from typing import NamedTuple
 
 from prm_jax.data.verify import quantities, spellings, symbolic
 
-# Longer answers are equal to nothing but themselves.
+# A longer answer is equal only to the same text.
 MAX_TEXT = 2_000
 MAX_PARTS = 50
-_NOTHING = (
+_NO_SOLUTION = (
   'nosolution',
   'nosolutions',
   'thereisnosolution',
@@ -43,19 +44,20 @@ _NAMED = re.compile(
 )
 _NAMED_LAST = re.compile(r'(?P<value>[^=<>,;]+?)\s*(?P<sign>=)\s*' + _NAME)
 _RELATION = re.compile(r'[=<>]|\\(?:leq?|geq?|neq?|lt|gt)(?![A-Za-z])')
-_RANGES = re.compile(r'\\(?:cup|cap|mathbb|setminus)(?![A-Za-z])')
+_SET_OPERATORS = re.compile(r'\\(?:cup|cap|mathbb|setminus)(?![A-Za-z])')
 _MATRIX = re.compile(
   r'\\begin\{(?P<kind>[pb]?matrix)\}(?P<cells>.*)\\end\{(?P=kind)\}'
 )
-# What math-verify would drop or guess at.
+# math-verify would drop these or guess their meaning.
 _UNREADABLE = re.compile(r'[\d)}]_|\\approx|[\'"?!]{2}|[^\x20-\x7e]')
 
 
 class Verdict(NamedTuple):
-  """Are two answers equal, and what decided it.
+  """Whether two answers are equal, and which comparison decided it.
 
   Attributes:
-    how: text, number, parts, math-verify, or time limit (then not equal).
+    how: 'text', 'number', 'parts', 'math-verify' or 'time limit'. A pair that
+      reaches the time limit is not equal.
   """
 
   equal: bool
@@ -63,34 +65,42 @@ class Verdict(NamedTuple):
 
 
 def equal(answer: str, truth: str, seconds: float = 5.0) -> bool:
-  """Is the answer the same as the true one? See `compare`."""
+  """Returns whether an answer equals the true one; see `compare`."""
   return compare(answer, truth, seconds).equal
 
 
 def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
   """Compares two final answers, plain text or LaTeX.
 
-  The content of the last \\boxed counts where there is one. Numbers are
-  compared exactly: 1/3 is not 0.33. 50% equals both 1/2 and 50, which a
-  question for a percentage allows. A unit may be missing on one side, not
-  differ, but for its spelling; none is converted, and the base of a numeral is
-  one: 2112_7 is 2112, but not 2112_6 or 757. x = 4 and 4 = x are 4. A list
-  without brackets is a set; (1, 2) is neither [1, 2] nor {1, 2}, and 1,234 is
-  no list. A ratio or a date equals itself only: 2:3 is neither 4:6, as problems
-  ask for lowest terms, nor 2/3. The order of the two does not matter.
+  - The last \\boxed{} counts, where there is one.
+  - Numbers are compared exactly: 1/3 is not 0.33. 50% equals both 1/2 and 50,
+    because a question may ask for a percentage.
+  - Units must agree, or be missing on one side. Spellings of one unit are the
+    same, but no unit is converted. The base of a numeral counts as its unit:
+    2112_7 equals 2112, but neither 2112_6 nor 757.
+  - x = 4 and 4 = x equal 4.
+  - A list without brackets is a set. (1, 2) equals neither [1, 2] nor {1, 2}.
+    1,234 is a number, not a list.
+  - A ratio or a date equals only itself: 2:3 is neither 2/3 nor 4:6, because
+    problems ask for lowest terms.
+
+  The order of the two answers does not matter.
 
   Args:
-    seconds: wall time for the pair; after it, they are not equal.
+    answer: up to MAX_TEXT characters; a longer text equals only itself.
+    truth: of the same form.
+    seconds: wall time for the pair; at the limit the verdict is not equal.
 
   Raises:
-    UserError: math-verify is needed and not installed.
+    UserError: the pair needs math-verify, which is not installed.
   """
   deadline = time.monotonic() + seconds
   if len(answer) > MAX_TEXT or len(truth) > MAX_TEXT:
     return Verdict(answer.strip() == truth.strip(), 'text')
   try:
     a, b = spellings.clean(answer), spellings.clean(truth)
-    if len(a) > MAX_TEXT or len(b) > MAX_TEXT:  # a ½ becomes a \frac
+    # Cleaning may lengthen a text: a ½ becomes a \frac.
+    if len(a) > MAX_TEXT or len(b) > MAX_TEXT:
       return Verdict(a == b, 'text')
     return _compare(a, b, deadline, depth=0)
   except symbolic.TimedOut:
@@ -100,18 +110,18 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
 def _compare(a: str, b: str, deadline: float, depth: int) -> Verdict:
   if time.monotonic() > deadline:
     raise symbolic.TimedOut
-  values = _peel(a, b) if a and b else None
+  values = _strip_names(a, b) if a and b else None
   if values is None:
     return Verdict(False, 'text')
   a, b = values
-  numbers = quantities.quantity(a), quantities.quantity(b)
+  numbers = quantities.read_quantity(a), quantities.read_quantity(b)
   if all(numbers):
-    return Verdict(quantities.same(*numbers), 'number')
-  if _words(a) == _words(b):
+    return Verdict(quantities.same_quantity(*numbers), 'number')
+  if _comparison_key(a) == _comparison_key(b):
     return Verdict(True, 'text')
-  # 1,234 is a number before it is a list.
+  # A text that is a number is no list: 1,234.
   parts = [
-    None if n else _parts(x) for n, x in zip(numbers, (a, b), strict=True)
+    None if n else _read_parts(x) for n, x in zip(numbers, (a, b), strict=True)
   ]
   if any(parts):
     return _compare_parts(a, b, parts, deadline, depth)
@@ -125,40 +135,43 @@ def _compare_parts(
   deadline: float,
   depth: int,
 ) -> Verdict:
-  ranges = _is_range(a), _is_range(b)
+  described = _describes_set(a) or _describes_set(b)
   if all(parts) and depth < 3:
     same = _same_parts(*parts, deadline, depth)
-    # Two unions, part by part; [0, 2] and [0, 1] \cup [1, 2] as sets.
-    if same or parts[0][0] == parts[1][0] or not any(ranges):
+    # Two unions were compared part by part. [0, 2] and [0, 1] \cup [1, 2] are
+    # equal as sets only, which math-verify decides.
+    if same or parts[0][0] == parts[1][0] or not described:
       return Verdict(same, 'parts')
-  elif not any(ranges):
+  elif not described:
     return Verdict(False, 'parts')
   return _compare_expressions(a, b, deadline)
 
 
-def _is_range(text: str) -> bool:
-  """Is it a set of numbers, but not its elements one by one?"""
-  return bool(_RELATION.search(text) or _RANGES.search(text))
+def _describes_set(text: str) -> bool:
+  """Returns whether a text gives a set otherwise than by its elements."""
+  return bool(_RELATION.search(text) or _SET_OPERATORS.search(text))
 
 
 def _compare_expressions(a: str, b: str, deadline: float) -> Verdict:
-  (a, unit_a), (b, unit_b) = quantities.measured(a), quantities.measured(b)
+  (a, unit_a), (b, unit_b) = quantities.split_unit(a), quantities.split_unit(b)
   related = [bool(_RELATION.search(x)) for x in (a, b)]
-  if not quantities.agree(unit_a, unit_b):
+  if not quantities.units_agree(unit_a, unit_b):
     return Verdict(False, 'text')
-  if _words(a) == _words(b):
+  if _comparison_key(a) == _comparison_key(b):
     return Verdict(True, 'text')
   if (
-    not all(_depths(x)[0] and not _wordy(x) for x in (a, b))
+    not all(_split_at_commas(x)[0] and not _is_prose(x) for x in (a, b))
     or any(_UNREADABLE.search(x) for x in (a, b))
     or any(quantities.DATE.fullmatch(x) for x in (a, b))
-    # 2x + 3 = 5 is not 5, though x = 5 is.
+    # 2x + 3 = 5 does not equal 5. (The name of x = 5 has been removed.)
     or (any(related) and not all(related) and any('=' in x for x in (a, b)))
   ):
     return Verdict(False, 'text')
-  # Always a little: the reading before it took almost none.
+  # The comparisons above may have used the time up; they take microseconds.
   left = max(deadline - time.monotonic(), 0.01)
-  same = symbolic.WORKER.equal(spellings.latex(a), spellings.latex(b), left)
+  same = symbolic.WORKER.equal(
+    spellings.for_math_verify(a), spellings.for_math_verify(b), left
+  )
   return Verdict(same, 'math-verify')
 
 
@@ -184,11 +197,11 @@ def _same_parts(
   )
 
 
-def _parts(text: str) -> tuple[str, list[str]] | None:
-  """What kind of list it is, and its items.
+def _read_parts(text: str) -> tuple[str, list[str]] | None:
+  """Returns the kind of a list and its items, or None for a single value.
 
-  The kind is 'set' for braces or no brackets, or the brackets; or a union, a
-  ratio, or a matrix and its columns.
+  The kind is 'set' for braces or no brackets, otherwise the two brackets, such
+  as '[)'; or 'union', 'ratio', or 'matrix' with the lengths of its rows.
   """
   matrix = _MATRIX.fullmatch(text)
   if matrix:
@@ -201,7 +214,7 @@ def _parts(text: str) -> tuple[str, list[str]] | None:
     if text.startswith(opening):
       for closing in ('\\}', '}', ')', ']'):
         body = text[len(opening) : len(text) - len(closing)]
-        if text.endswith(closing) and _depths(body)[0]:
+        if text.endswith(closing) and _split_at_commas(body)[0]:
           braces = '{' in opening and closing == _CLOSING[opening]
           kind, inside = 'set' if braces else opening + closing, body
           break
@@ -209,9 +222,10 @@ def _parts(text: str) -> tuple[str, list[str]] | None:
   bare = kind == 'set' and inside is text
   if bare:
     inside = re.sub(r'\s*,?\s+(?:and|or)\s+', ', ', inside)
-    if re.search(r',\s', inside):  # so 1,234 is one of several numbers
+    # With ", " between items, the comma of 1,234 is a thousands separator.
+    if re.search(r',\s', inside):
       inside = _THOUSANDS.sub(lambda m: m[0].replace(',', ''), inside)
-  pieces = _depths(inside)[1]
+  pieces = _split_at_commas(inside)[1]
   if bare and len(pieces) == 1:
     for name, mark in (('union', r'\\cup(?![A-Za-z])'), ('ratio', ':')):
       if len(pieces) == 1 and re.search(mark, inside):
@@ -227,8 +241,13 @@ def _parts(text: str) -> tuple[str, list[str]] | None:
   return None if single or not all(pieces) else (kind, pieces)
 
 
-def _depths(text: str) -> tuple[bool, list[str]]:
-  """Never closes more than it opened? And the pieces between outer commas."""
+def _split_at_commas(text: str) -> tuple[bool, list[str]]:
+  """Splits at commas and semicolons outside of brackets.
+
+  Returns:
+    Whether every bracket is closed and none is closed before it opens, and the
+    pieces; no pieces where a bracket closes before it opens.
+  """
   depth, start, pieces = 0, 0, []
   for i, letter in enumerate(text):
     depth += (letter in '([{') - (letter in ')]}')
@@ -240,8 +259,8 @@ def _depths(text: str) -> tuple[bool, list[str]]:
   return depth == 0, [*pieces, text[start:]]
 
 
-def _peel(a: str, b: str) -> tuple[str, str] | None:
-  """Two texts without the x = before or after them; None if names differ."""
+def _strip_names(a: str, b: str) -> tuple[str, str] | None:
+  """Removes "x =" or "= x" from two answers; None if the names differ."""
   found = [_NAMED.fullmatch(x) or _NAMED_LAST.fullmatch(x) for x in (a, b)]
   if all(found):
     values = found[0]['value'].strip(), found[1]['value'].strip()
@@ -249,18 +268,18 @@ def _peel(a: str, b: str) -> tuple[str, str] | None:
       r'[{}]', '', found[1]['name']
     ):
       return values
-    # x = 2y and y = x/2 have other names for one relation.
-    return None if any(map(quantities.quantity, values)) else (a, b)
+    # x = 2y and y = x/2 may be one relation, solved for different names.
+    return None if any(map(quantities.read_quantity, values)) else (a, b)
   texts = [a, b]
   for i, match in enumerate(found):
-    # y = 2x + 1 beside 2x - y = -1 stays an equation.
+    # y = 2x + 1 stays an equation if the other answer is one: 2x - y = -1.
     if match and not (match['sign'] == '=' and _RELATION.search(texts[1 - i])):
       texts[i] = match['value'].strip()
   return texts[0], texts[1]
 
 
-def _wordy(text: str) -> bool:
-  """Is it language? Then only the same words are equal to it."""
+def _is_prose(text: str) -> bool:
+  """Returns whether a text has words of prose; it then equals only itself."""
   text = re.sub(r'\\(?:begin|end)\s*\{\w+\}|\\[A-Za-z]+', ' ', text)
   text = re.sub(r'\s+and\s+', ' ', text)
   found = re.findall(r'[A-Za-z]+', text)
@@ -271,10 +290,10 @@ def _wordy(text: str) -> bool:
   )
 
 
-def _words(text: str) -> str:
-  """Text without case, spaces and a lone letter's parentheses."""
-  # "2 3" is not 23, and 1, 234 is not 1,234.
+def _comparison_key(text: str) -> str:
+  """Removes case, spaces and the parentheses of "(b)"."""
+  # A space between digits stays: "2 3" is not 23, and 1, 234 is not 1,234.
   key = re.sub(r'(?<![\d,])\s+|\s+(?!\d)', '', text).casefold()
   if re.fullmatch(r'\([a-z]\)', key):
     key = key[1]
-  return _NOTHING[0] if key in _NOTHING else key
+  return _NO_SOLUTION[0] if key in _NO_SOLUTION else key

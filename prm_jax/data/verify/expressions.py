@@ -1,8 +1,9 @@
-"""Text to tokens to exact fractions: the arithmetic that a person writes.
+"""Parses arithmetic as people write it, and evaluates it in exact fractions.
 
-First stop of the verifiers: `calculator.py` finds equations among the tokens of
-a step, `answers.py` reads final answers. Nothing is evaluated by Python itself,
-and every size is bounded, so a hostile text costs microseconds.
+Text is normalised, split into tokens and evaluated. `calculator.py` looks for
+equations among the tokens of a step; `quantities.py` reads the values of final
+answers. Nothing is passed to Python's own `eval`, and every size is bounded, so
+that a hostile text takes microseconds.
 """
 
 import dataclasses
@@ -11,13 +12,14 @@ from fractions import Fraction
 
 from prm_jax.data.verify import latex
 
-# Beyond these a text is unreadable, not slow. Real answers stay far below.
+# A text beyond these limits is unreadable, so that none is slow to evaluate.
+# Real answers stay far below them.
 MAX_DIGITS = 100
 MAX_TOKENS = 200
 MAX_DEPTH = 32
 MAX_BITS = 4096
 
-# What may stand in a fraction's way, and \frac12 with its braces.
+# Removes layout inside fractions, and adds the braces of \frac12.
 _BEFORE_FRACTIONS = (
   (r'\\(?:left|right|displaystyle|[,;!:])', ''),
   (r'\\[dt]?frac\s*(\d)', r'\\frac{\1}'),
@@ -41,14 +43,14 @@ _SPELLINGS = (
   (r'¼', '1/4'),
   (r'¾', '3/4'),
   (r' ?\n ?', '\n'),
-  # Markdown's bold is no power.
+  # The ** of bold Markdown is no power.
   (r'(?<![\d)])\s*\*\*|\*\*(?!\s*[\d(-])', ' '),
   (r'\n(?=[=≈])', ' '),
 )
-# With \frac{1}{2^{98}}: one more pair of braces inside.
+# The content of a pair of braces, with one more pair inside: \frac{1}{2^{98}}.
 _INSIDE = r'\{((?:[^{}]|\{[^{}]*\})*)\}'
 _FRACTION = re.compile(rf'\\[dt]?frac\s*{_INSIDE}\s*{_INSIDE}')
-# The whole number of 12 \frac{3}{5}; the 3 of x^3 or of 0.3 is none.
+# The whole number of a mixed number, 12 \frac{3}{5}, but not the 3 of x^3.
 _WHOLE = re.compile(r'(?:^|[^\d.,^_\s])\s*[\d,]+\s*$')
 _TOKEN = re.compile(
   r"""
@@ -68,26 +70,25 @@ _TOKEN = re.compile(
   """,
   re.VERBOSE,
 )
-# 0900 is a time, not a number.
+# No leading zeros: 0900 is a time.
 _WELL_FORMED = re.compile(r'(?:[1-9]\d{0,2}(?:,\d{3})+|0|[1-9]\d*)?(?:\.\d+)?')
 
 
 class Unreadable(Exception):
-  """The text is not arithmetic, or is larger than the limits above."""
+  """The text is not arithmetic, or exceeds the limits of this module."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Token:
-  """One piece of a text.
+  """One token of a normalised text.
 
   Attributes:
     kind: number, percent, relation, power, operator, open, close, money, word,
-      mark (punctuation), or bad: digits that are no number, such as 1,00 or
-      2:30.
-    text: as written, spellings such as × or \\times made one.
-    start: where it begins in the normalised text.
-    spaced: False where it is written together with the value before it, as in
-      3kg and 2(3).
+      mark (punctuation), or bad (digits that are no number, such as 1,00 or
+      2:30).
+    text: as in the normalised text, where × and \\times are both *.
+    start: index of its first character in the normalised text.
+    spaced: False if it follows a value without a space, as in 3kg and 2(3).
   """
 
   kind: str
@@ -97,16 +98,16 @@ class Token:
 
   @property
   def end(self) -> int:
-    """Where the next character of the normalised text stands."""
+    """Index of the character after the token in the normalised text."""
     return self.start + len(self.text)
 
 
 def normalise(text: str) -> str:
-  """One spelling for what has many: LaTeX, Unicode signs, bold."""
-  # Single spaces first, or the patterns below are quadratic in long runs.
+  """Rewrites LaTeX, Unicode signs and bold Markdown as plain arithmetic."""
+  # Spaces are collapsed first, as the patterns are quadratic in long runs.
   lines = (' '.join(line.split()) for line in text.split('\n'))
   text = '\n'.join(filter(None, lines))
-  text = latex.plain(text)
+  text = latex.strip_layout(text)
   for pattern, replacement in _BEFORE_FRACTIONS:
     text = re.sub(pattern, replacement, text)
   for _ in range(MAX_DEPTH):
@@ -128,8 +129,8 @@ def _fraction(match: re.Match) -> str:
   return f'(({above})/({below}))'
 
 
-def tokens(text: str) -> list[Token]:
-  """The tokens of a normalised text."""
+def tokenize(text: str) -> list[Token]:
+  """Splits a normalised text into tokens."""
   found, spaced = [], False
   for match in _TOKEN.finditer(text):
     kind, written = match.lastgroup, match.group()
@@ -149,24 +150,28 @@ def tokens(text: str) -> list[Token]:
 
 
 def literal(token: Token) -> Fraction:
-  """The number that a token of kind number writes."""
+  """Returns the value of a token of kind number."""
   return Fraction(token.text.replace(',', ''))
 
 
-def value(text: str) -> Fraction:
-  """The exact value of an arithmetic expression, such as '1 1/2 + 20% of 5'.
+def exact_value(text: str) -> Fraction:
+  """Evaluates an arithmetic expression, such as '1 1/2 + 20% of 5', exactly.
+
+  Currency signs are ignored.
 
   Raises:
-    Unreadable: not an expression, a division by zero, or beyond the limits.
+    Unreadable: the text is not an expression, divides by zero, or exceeds the
+      limits of this module.
   """
-  found = [t for t in tokens(normalise(text)) if t.kind != 'money']
-  return evaluate(operators(found))[0]
+  found = [t for t in tokenize(normalise(text)) if t.kind != 'money']
+  return evaluate(mark_operators(found))[0]
 
 
-def operators(found: list[Token]) -> list[Token]:
-  """Reads x between two values as times, and so `of` after % or a fraction.
+def mark_operators(found: list[Token]) -> list[Token]:
+  """Turns an x between values, and "of" after % or a fraction, into operators.
 
-  The x of 10x 3 and 10x(3) stays an x: it may be a variable.
+  Both multiply. The x of 10x 3 and 10x(3) may be a variable: it becomes the
+  operator 'x', which makes an expression ambiguous.
   """
   read = list(found)
   for i in range(1, len(read) - 1):
@@ -197,10 +202,13 @@ def operators(found: list[Token]) -> list[Token]:
 
 
 def evaluate(found: list[Token]) -> tuple[Fraction, bool]:
-  """Value of a whole expression, and whether one could read it otherwise.
+  """Evaluates a whole expression, and tells whether it is ambiguous.
 
-  Two readings: 6 / 2(3), 6 / 1/3, 2 1/3 (6), 2^3^2, 10x(3), 2 (3 + 4) in
-  prose, and 100 - 20%.
+  Ambiguous are 6 / 2(3), 6 / 1/3, 2 1/3 (6), 2^3^2, 10x(3), 2 (3 + 4) in prose,
+  and 100 - 20%.
+
+  Raises:
+    Unreadable: as for `exact_value`.
   """
   if len(found) > MAX_TOKENS:
     raise Unreadable(f'{len(found)} tokens: more than {MAX_TOKENS}')
@@ -208,21 +216,25 @@ def evaluate(found: list[Token]) -> tuple[Fraction, bool]:
   result, _ = parser.sum(0)
   if parser.at < len(found):
     raise Unreadable(f'{found[parser.at].text!r} is out of place')
-  return result, parser.doubtful
+  return result, parser.ambiguous
 
 
 class _Parser:
-  """Recursive descent: holds the position; rules give (value, percent?)."""
+  """A recursive descent parser over tokens.
+
+  The methods for sums, products and so on read from the current position, and
+  return a value and whether it is a percentage.
+  """
 
   def __init__(self, found: list[Token]) -> None:
-    self.found = found
+    self.tokens = found
     self.at = 0
-    self.doubtful = False
+    self.ambiguous = False
 
   def peek(self, ahead: int = 0) -> Token:
     end = Token('end', '', -1, True)
     i = self.at + ahead
-    return self.found[i] if i < len(self.found) else end
+    return self.tokens[i] if i < len(self.tokens) else end
 
   def sum(self, depth: int) -> tuple[Fraction, bool]:
     if depth > MAX_DEPTH:
@@ -232,8 +244,8 @@ class _Parser:
       sign = -1 if self.peek().text == '-' else 1
       self.at += 1
       term, also = self.product(depth)
-      # 100 - 20%: of the hundred, or of one?
-      self.doubtful |= percent != also
+      # In 100 - 20%, the percentage may be of the 100 or of 1.
+      self.ambiguous |= percent != also
       total, percent = _bounded(total + sign * term), percent and also
     return total, percent
 
@@ -244,15 +256,15 @@ class _Parser:
       token = self.peek()
       if token.text in ('*', '/', 'of', 'x') and token.kind == 'operator':
         self.at += 1
-        self.doubtful |= token.text == 'x'
+        self.ambiguous |= token.text == 'x'
         factor, _ = self.signed(depth)
         if token.text == '/' and not factor:
           raise Unreadable('division by zero')
-        self.doubtful |= divided and token.text == '/'
+        self.ambiguous |= divided and token.text == '/'
         divided |= token.text == '/'
         result = result / factor if token.text == '/' else result * factor
       elif token.kind == 'open':
-        self.doubtful |= token.spaced or divided
+        self.ambiguous |= token.spaced or divided
         factor, _ = self.signed(depth)
         result *= factor
       else:
@@ -273,9 +285,9 @@ class _Parser:
     self.at += 1
     if depth > MAX_DEPTH:
       raise Unreadable('a tower of powers')
-    # 2^3^2, where 2^35^2 may be two powers as LaTeX has them.
+    # 2^3^2 has two readings; LaTeX's 2^35^2 may even mean 2^3 * 5^2.
     bare = self.peek().kind == 'number' and self.peek(1).kind == 'power'
-    self.doubtful |= bare
+    self.ambiguous |= bare
     exponent, _ = self.signed(depth + 1)
     return _power(base, exponent), False
 
@@ -299,12 +311,12 @@ class _Parser:
     if token.kind != 'number':
       raise Unreadable(f'{token.text!r} where a value should be')
     part = self.mixed(token)
-    # 2 1/3 (6): two and a third times six, or 2 times 1/3 times 6.
-    self.doubtful |= bool(part) and self.peek().kind == 'open'
+    # 2 1/3 (6) is (2 + 1/3) * 6, or 2 * 1/3 * 6.
+    self.ambiguous |= bool(part) and self.peek().kind == 'open'
     return literal(token) + part
 
   def mixed(self, whole: Token) -> Fraction:
-    """The 1/2 of 1 1/2, where there is one; else 0."""
+    """Reads the 1/2 of 1 1/2; returns 0 if there is no such fraction."""
     above, slash, below = (self.peek(i) for i in range(3))
     if not (
       above.kind == below.kind == 'number'

@@ -1,7 +1,7 @@
-"""The final answer that a chain states, as text for `answers.equal`.
+"""Finds the final answer that a chain states, as text for `answers.equal`.
 
-Every pattern here reads a text once from left to right, so that a policy's
-longest ramblings cost no more than their length.
+Every pattern here reads a text once from left to right, so that the time is
+linear in the length of what a policy wrote.
 """
 
 import re
@@ -9,20 +9,20 @@ from collections.abc import Sequence
 
 _MARK = re.compile(r'<<[^<>\n]*>>')  # GSM8K's calculator
 _HASHES = re.compile(r'####')
-_SAID = re.compile(
+_ANSWER_IS = re.compile(
   r'\banswers?\b[*_]*\s*(?:is|are|:|=)(?!\w)'
-  # "I hope the answer is correct" states none.
+  # "I hope the answer is correct" states no answer.
   r'(?!\s*(?:in)?(?:correct|right|wrong|valid|reasonable|consistent)\b)'
   r'|^[#*_ ]*(?:the\s)?(?:final\s)?answer[*_ ]*$'
-  r'|^(?-i:A):(?![^\n]*\n\s*(?-i:B)\b)',  # no options A, B, C
+  r'|^(?-i:A):(?![^\n]*\n\s*(?-i:B)\b)',  # but not of the options A, B, C
   re.IGNORECASE | re.MULTILINE,
 )
 _EQUALS = re.compile(r'=|≈|\\approx\b')
-# **14** or **168 ways**, not **2. Add the numbers**
+# Bold answers, **14** or **168 ways**, but not **2. Add the numbers**.
 _BOLD = re.compile(r'\*\*(?=[-+$\\\d.])(?!\d+[.:)]\s)(?=[^*\n]*\*\*)')
 _BRACES = re.compile(r'\\boxed\s*\{|(?<!\\)[{}]')
 _DISPLAYED = re.compile(r'\\\[(.*?)\\\]|\$\$(.*?)\$\$', re.DOTALL)
-# Signs around a formula; a dollar sign before a number may be money.
+# A formula in \( \) or $ $; before a number, a single $ is money.
 _FORMULA = re.compile(
   r'\\\((?P<round>(?:[^\\]|\\(?![()]))*+)\\\)'
   r'|(?<!\\)\$(?P<dollars>[^$]*)(?<!\\)\$(?!\d)'
@@ -30,7 +30,8 @@ _FORMULA = re.compile(
 _STRAY = re.compile(r'\\[][()]|(?<!\\)\$(?![-\d.])')
 _NUMBER = re.compile(r'[-+$€£]*[\d.,\s]+%?')
 _CLOSED = re.compile(r'\\[])]|(?<=[^\s\\])\$(?!\d)')
-# Where a sentence ends, or goes on with its reason. "Dr. Smith" does not end.
+# The end of a sentence (not the dot of "Dr. Smith"), or the start of a clause
+# that gives a reason or a consequence.
 _END = re.compile(
   r'(?<!\bMr)(?<!\bMs)(?<!\bMrs)(?<!\bDr)(?<!\bSt)[.]\s+(?=[A-Z\d\\$*(])'
   r'|[,;]?\s+\(?(?:because|since)\b'
@@ -39,36 +40,36 @@ _END = re.compile(
 
 
 def final_answer(steps: Sequence[str]) -> str | None:
-  """What the last step says the answer is; None where it says none.
+  """Returns the answer that the last step states, or None if it states none.
 
-  In this order: after a last `####`, in a box, after "answer is" or "Answer:",
-  right of the last equals sign or in bold, whichever comes later. Of two
-  answers of one kind the last counts; it goes to the end of its formula or
-  sentence, or to a "because".
+  Looks for, in this order: text after a final `####`; a box; text after "answer
+  is" or "Answer:"; text right of the last equals sign or in bold, whichever is
+  later. Of several answers of one kind, the last counts. An answer ends with
+  its formula or sentence, or before a "because".
   """
   text = _MARK.sub('', steps[-1])
-  hashes, said = _last(_HASHES, text), _last(_SAID, text)
-  box_start, box_end = _last_box(text)
-  # Four hashes before an answer are a heading.
-  if hashes > max(said, box_start):
-    return _stated(text[hashes:])
+  hashes, answer_is = _find_last(_HASHES, text), _find_last(_ANSWER_IS, text)
+  box_start, box_end = _find_last_box(text)
+  # #### before any other answer is the heading of a section.
+  if hashes > max(answer_is, box_start):
+    return _read_answer(text[hashes:])
   if box_end:
     return text[box_start:box_end]
-  if said:
-    return _stated(text[said:])
-  equals, bold = _last(_EQUALS, text), _last(_BOLD, text)
+  if answer_is:
+    return _read_answer(text[answer_is:])
+  equals, bold = _find_last(_EQUALS, text), _find_last(_BOLD, text)
   if bold > equals:
-    return _stated(text[bold:].partition('**')[0])
-  return _stated(text[equals:], inside=True) if equals else None
+    return _read_answer(text[bold:].partition('**')[0])
+  return _read_answer(text[equals:], inside=True) if equals else None
 
 
-def _last(pattern: re.Pattern, text: str) -> int:
-  """Where the last match ends; 0 for none."""
+def _find_last(pattern: re.Pattern, text: str) -> int:
+  """Returns the end of the last match, or 0 if there is none."""
   return max((match.end() for match in pattern.finditer(text)), default=0)
 
 
-def _last_box(text: str) -> tuple[int, int]:
-  """Where the box begins and ends that begins last and is closed; else 0, 0."""
+def _find_last_box(text: str) -> tuple[int, int]:
+  """Returns the start and end of the last closed \\boxed{}, or (0, 0)."""
   starts, boxes = [], [(0, 0)]
   for match in _BRACES.finditer(text):
     brace = match.group()
@@ -79,35 +80,37 @@ def _last_box(text: str) -> tuple[int, int]:
   return max(boxes)
 
 
-def _stated(text: str, inside: bool = False) -> str | None:
-  """What a text states first.
+def _read_answer(text: str, inside: bool = False) -> str | None:
+  """Returns the answer at the start of a text, or None if it is empty.
 
   Args:
-    inside: it may begin inside a formula, at whose end the statement ends.
+    inside: whether the text may begin inside a formula; the answer then ends
+      with that formula.
   """
   text = text.lstrip(' \t\n*_:')
   if displayed := _DISPLAYED.match(text):
-    return _trimmed(displayed[1] or displayed[2])
+    return _trim(displayed[1] or displayed[2])
   end = (text + '\n').find('\n')
   if (matrix := text.find('\\begin{', 0, end)) >= 0:
     end = (text + '\n').find('\n', max(text.find('\\end{', matrix), end))
   text = text[:end]
   if inside and (closed := _CLOSED.search(text)):
     text = text[: closed.start()]
-  # Long runs of spaces would make the pattern quadratic.
+  # Spaces are collapsed first, as the pattern is quadratic in long runs.
   text = _END.split(' '.join(text.split()), maxsplit=1)[0]
   formula = _FORMULA.match(text)
   if formula and text[formula.end() :].strip(' .').replace(' ', '').isalpha():
-    # "$72$ dollars" has a unit, of which "$32\pi$ cubic feet" is not in need.
+    # Words after a formula are its unit. They are kept for a plain number,
+    # "$72$ dollars", and dropped for other formulas, "$32\pi$ cubic feet".
     held = formula['round'] or formula['dollars'] or ''
     if not _NUMBER.fullmatch(held):
-      return _trimmed(held)
+      return _trim(held)
   text = _FORMULA.sub(r'\g<round>\g<dollars>', text)
-  return _trimmed(_STRAY.sub('', text))
+  return _trim(_STRAY.sub('', text))
 
 
-def _trimmed(text: str) -> str | None:
-  """Without spaces, marks and a bracket too many at the end; None if empty."""
+def _trim(text: str) -> str | None:
+  """Cuts at an unopened bracket, and strips punctuation; None if empty."""
   depth = 0
   for i, letter in enumerate(text):
     depth += (letter in '([{') - (letter in ')]}')

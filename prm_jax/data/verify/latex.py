@@ -1,6 +1,6 @@
-"""The layout of LaTeX, as the lines and signs of plain text.
+"""Turns the layout of LaTeX formulas into plain lines, for `expressions.py`.
 
-`expressions.py` reads what comes out; it knows LaTeX's operators by itself.
+LaTeX's operators stay: `expressions.py` reads them.
 """
 
 import re
@@ -11,25 +11,25 @@ _LAYOUT = (
   (r'\\[][]', '\n'),
   (r'\$\$([^$]*)\$\$', r'\n\1\n'),
   (r'\\(?:begin|end) ?\{(?:align|equation|gather|split)(?:ed)?\*?\}', '\n'),
-  # A line that goes on with the one before it, and formulas beside another.
+  # A line that continues the one before it, and formulas side by side.
   (r'(?m)^(?:[& ]|\\q?quad(?![a-z]))+(?=[-+*=])', ''),
   (r'\\q?quad(?![a-z])', ' , '),
   # The columns of aligned equations.
   (r'& ?(?=[=≈<>]|\\approx)|(?<=[=≈])&|(?<=[=≈] )&', ' '),
 )
 _FORMULA = re.compile(r'\\\(((?:[^\\]|\\(?![()]).)*+)\\\)', re.DOTALL)
-# 0.1\overline{6}. A dot over a digit is not read: it may be the first of two.
+# 0.1\overline{6}. A dot over a digit is not read: there may be a second dot.
 _REPEATING = re.compile(
   r'(?<![\d.,])(\d{1,20})\.(\d{0,20})\\(?:overline|bar) ?\{?(\d{1,20})\}?'
 )
 
 
-def plain(text: str) -> str:
-  """Text without the signs around formulas, lines and columns.
+def strip_layout(text: str) -> str:
+  """Removes the signs around formulas, lines and columns.
 
-  A semicolon begins a formula that holds an equation, so that nothing before it
-  is read into it: "a total of \\(3 + 4 = 7\\)". A repeating decimal becomes
-  the fraction that it is.
+  A formula that holds an equation gets a semicolon before it, so that the words
+  before it are not read as part of it: "a total of \\(3 + 4 = 7\\)". A
+  repeating decimal becomes a fraction.
   """
   for pattern, replacement in _LAYOUT:
     text = re.sub(pattern, replacement, text)

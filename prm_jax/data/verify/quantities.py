@@ -1,7 +1,7 @@
-"""Values and their units: '$1,000', '3 1/2 cups', '90^{\\circ}', '2112_7'.
+"""Reads values with units: '$1,000', '3 1/2 cups', '90^{\\circ}', '2112_7'.
 
-`answers.py` compares what is read here from a clean text (`spellings.py`). The
-base of a numeral is a unit, too: it may be missing, not differ.
+`answers.py` passes texts that `spellings.py` has cleaned, and compares the
+quantities. The base of a numeral is treated as its unit.
 """
 
 import re
@@ -11,8 +11,8 @@ from typing import NamedTuple
 from prm_jax.data.verify import expressions, units
 
 _SCALES = {'thousand': 10**3, 'million': 10**6, 'billion': 10**9, 'dozen': 12}
-# Units that people write together with the number; other letters are algebra.
-_GLUED = frozenset(
+# Units that may follow a number without a space. Other letters are algebra.
+_UNITS_WITHOUT_SPACE = frozenset(
   (
     *('km', 'cm', 'mm', 'kg', 'mg', 'ml', 'lb', 'lbs', 'oz', 'ft', 'mi', 'yd'),
     *('hr', 'hrs', 'min', 'mins', 'sec', 'mph', 'kmh', 'am', 'pm', 'usd'),
@@ -24,16 +24,16 @@ FUNCTIONS = frozenset(
     *('arctan', 'log', 'exp', 'infty', 'mod', 'gcd', 'lcm'),
   )
 )
-# "15 is not a solution" is no fifteen of anything.
+# Words that make a clause, not a unit: "15 is not a solution".
 _CLAUSE = frozenset(
   ('is', 'are', 'was', 'not', 'no', 'or', 'and', 'if', 'than', 'but', 'which')
 )
-_MEASURED = re.compile(
+_VALUE_AND_UNIT = re.compile(
   r'(?P<value>.*?(?:[\d)}\]%]|\\pi|\\infty))(?P<gap>\s*)'
   r'(?P<unit>[A-Za-z][A-Za-z ./-]*(?:\^(?:[23]|\{[23]\}))?)'
 )
 _NUMERAL = re.compile(r'-?[\d.,/ ]*\d')
-_BASED = re.compile(
+_NUMERAL_WITH_BASE = re.compile(
   r'(?P<value>-?(?=[A-Z]*\d)[0-9A-Z]+(?:\.[0-9A-Z]+)?|\([0-9A-Z]+\))'
   r'(?:_|\s+base\s+)\{?\s*(?P<base>\d{1,2})\s*\}?'
 )
@@ -42,24 +42,29 @@ DATE = re.compile(r'\d{1,2}([-/])\d{1,2}\1\d{4}|\d{4}([-/])\d{1,2}\2\d{1,2}')
 
 
 class Quantity(NamedTuple):
-  """A number and its unit, as `units.canonical` has it: '' for none, or %."""
+  """A number with its unit.
+
+  Attributes:
+    value: the exact number.
+    unit: as `units.canonical` gives it; '%' or, for none, ''.
+  """
 
   value: Fraction
   unit: str
 
 
-def quantity(text: str) -> Quantity | None:
+def read_quantity(text: str) -> Quantity | None:
   """Reads '$1,000', '3 1/2 cups', '2^10', '12.5%'; None for anything else."""
-  value, unit = measured(text)
+  value, unit = split_unit(text)
   if not value or value[-1] not in '0123456789)}%':
     return None
-  # (1,234) has two coordinates.
+  # The comma of (1,234) separates two coordinates.
   if re.search(r'[(\[{][^(\[{)\]}]*,', value) or DATE.fullmatch(value):
     return None
   if unit == 'percent':
     value, unit = f'{value}%', ''
   try:
-    exact = expressions.value(_POWER_OF_TEN.sub(r'*10^(\1)', value))
+    exact = expressions.exact_value(_POWER_OF_TEN.sub(r'*10^(\1)', value))
   except expressions.Unreadable:
     return None
   for name, factor in _SCALES.items():
@@ -69,9 +74,12 @@ def quantity(text: str) -> Quantity | None:
   return Quantity(exact, '%' if value.endswith('%') else units.canonical(unit))
 
 
-def measured(text: str) -> tuple[str, str]:
-  """A value and its unit, as written: ('2\\pi', 'cm'), ('2112', 'base7')."""
-  based = _BASED.fullmatch(text)
+def split_unit(text: str) -> tuple[str, str]:
+  """Splits a text into value and unit, as ('2\\pi', 'cm'), ('2112', 'base7').
+
+  The unit is in lower case, and '' where there is none.
+  """
+  based = _NUMERAL_WITH_BASE.fullmatch(text)
   if based:
     return based['value'].strip('()'), f'base{based["base"]}'
   text = re.sub(r'\^\{\\circ\}(?= ?[CF]?$)', ' degrees', text)
@@ -80,7 +88,7 @@ def measured(text: str) -> tuple[str, str]:
     return text, ''
   for sign in money:
     text = text.replace(sign, '').strip()
-  match, unit = _MEASURED.fullmatch(text), ''
+  match, unit = _VALUE_AND_UNIT.fullmatch(text), ''
   if match and _is_unit(match['value'], match['gap'], match['unit']):
     text, unit = match['value'], match['unit'].strip(' .').lower()
   unit = re.sub(r'\{|\}', '', unit)
@@ -88,23 +96,29 @@ def measured(text: str) -> tuple[str, str]:
 
 
 def _is_unit(value: str, gap: str, text: str) -> bool:
-  """Is text a unit of the value before it, and no letters of algebra?"""
+  """Returns whether a text is the unit of a value, and not algebra."""
   name = re.sub(r'\^.*|\.', '', text.lower()).strip()
   words = re.split('[ /-]+', name)
   if any(word in FUNCTIONS or word in _CLAUSE for word in words):
     return False
   if not gap:
-    return name in _GLUED
+    return name in _UNITS_WITHOUT_SPACE
   if len(name) == 1:
     return name in 'mglsh' and bool(_NUMERAL.fullmatch(value))
-  return units.known(name) or any(
-    len(word) > 2 or (len(word) > 1 and (units.known(word) or word in _GLUED))
+  return units.is_known(name) or any(
+    len(word) > 2
+    or (
+      len(word) > 1 and (units.is_known(word) or word in _UNITS_WITHOUT_SPACE)
+    )
     for word in words
   )
 
 
-def same(a: Quantity, b: Quantity) -> bool:
-  """Are two quantities equal? 50% is 1/2 and 50; no unit is converted."""
+def same_quantity(a: Quantity, b: Quantity) -> bool:
+  """Returns whether two quantities are equal.
+
+  50% equals 1/2 and 50. A unit may be missing; none is converted.
+  """
   percents = [a.unit, b.unit].count('%')
   if percents == 1:
     percent, other = (a, b) if a.unit == '%' else (b, a)
@@ -113,8 +127,11 @@ def same(a: Quantity, b: Quantity) -> bool:
   return a.value == b.value and units.agree(a.unit, b.unit)
 
 
-def agree(one: str, other: str) -> bool:
-  """Do the units of two values that are no numbers agree?"""
+def units_agree(one: str, other: str) -> bool:
+  """Returns whether the units of two expressions agree, or one is missing.
+
+  A scale, such as million, must be the same on both sides.
+  """
   if any(word in _SCALES for word in [*one.split(), *other.split()]):
     return one == other
   return units.agree(units.canonical(one), units.canonical(other))

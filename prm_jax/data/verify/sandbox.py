@@ -1,30 +1,34 @@
-"""Unit tests of a program that nobody has read, behind walls.
+"""Runs the unit tests of untrusted programs in isolation.
 
-Label sources and rewards for code steps run a model's program here (Linux; no
-root needed, and root's programs run as nobody). What a program may try, on
-purpose and with all its means, and what its caller is promised:
+Label sources and rewards for code steps run the programs that a model wrote
+here. This needs Linux but no root; programs of root run as nobody. These
+promises to the caller hold even for a program that tries to break them:
 
-- Files: it sees /usr (with /bin, /lib, /etc/alternatives) and this Python, and
-  of each file the bytes only: it cannot write, lock or watch it, and no socket
-  or FIFO there is the one outside. It has one empty folder, in memory. Of the
-  machine's devices it has /dev/null and /dev/urandom, and no terminal.
-- Others: no network, no sockets with a name, no processes but its own, no keys,
-  no System V memory, nothing of the caller's environment. What it finds out it
-  can tell the caller only, by its output.
-- Rights: the system calls in `sandbox_filter.py`, no namespaces, never root.
-- `Limits`: kept for all of its processes together, but CPU time, files open and
-  address space for each. When it ends, all that it started has ended.
+- Files: the program can read the bytes of the files in /usr (with /bin, /lib,
+  /etc/alternatives) and in the folders of this Python. It cannot write, lock or
+  watch them, and a socket or FIFO there is not connected to the one outside. It
+  can write to one folder, empty at first and held in memory. Its only devices
+  are /dev/null and /dev/urandom; it has no terminal.
+- Communication: it has no network, no named sockets, no keys and no System V
+  memory, sees no processes but its own, and gets nothing of the caller's
+  environment. The only way out for what it learns is its output, to the caller.
+- Rights: it may make only the system calls in `sandbox_filter.py`, may not
+  create namespaces, and never runs as root.
+- `Limits`: they hold for all of its processes together, but for CPU time, open
+  files and address space, which are limited for each process. When it ends,
+  everything that it started has ended.
 
-Memory is looked at every 20 ms. Between two looks many processes can take more,
-each at most `memory_bytes`, and the kernel's own records of them (some 20 MB
-each at worst) are not seen. Where we can make a control group, as root can, the
-kernel itself keeps all of that below `memory_bytes + disk_bytes`.
+Memory is measured every 20 ms. Between two measurements many processes can use
+more, each at most `memory_bytes`; and the kernel's own records of them (some 20
+MB each at worst) are not measured. Where we may make a control group, as root
+may, the kernel keeps all of that below `memory_bytes + disk_bytes`.
 
 Not promised: that a program is honest (see `run`); that it does not learn the
 machine's name, load or time; that the kernel and Python have no faults.
 
-A machine that lacks one of the walls is refused. bubblewrap would not be less
-code: it limits neither memory nor the number of files, and leaves root root.
+A machine that cannot give one of these promises is refused. bubblewrap would
+not need less code: it limits neither memory nor the number of files, and
+programs of root stay root.
 """
 
 import base64
@@ -43,7 +47,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, BinaryIO
 
 from prm_jax.data.verify import sandbox_filter
-from prm_jax.data.verify.sandbox_cgroup import new_cgroup, overran
+from prm_jax.data.verify.sandbox_cgroup import new_cgroup, ran_out_of_memory
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import above
 from prm_jax.runtime.errors import UserError
@@ -56,22 +60,22 @@ OUTCOMES = (
   'output too long',
 )
 _LAUNCHER = pathlib.Path(__file__).with_name('sandbox_launcher.py')
-_DYING_SECONDS = 10  # for the kernel to end what was killed
+_DYING_SECONDS = 10  # that the kernel may take to end killed processes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-  """What a program may use.
+  """The resources that a program may use.
 
   Attributes:
-    wall_seconds: from start to end, with everything it starts.
-    cpu_seconds: of one process; whole seconds.
-    memory_bytes: of all processes together, what waits in pipes included; also
-      the address space of each.
-    disk_bytes: of all files together, in memory.
-    processes: and threads, at one time.
-    files: open at one time, and in the folder.
-    output_bytes: standard output and error together.
+    wall_seconds: wall time of the program and everything that it starts.
+    cpu_seconds: CPU time of each process, in whole seconds.
+    memory_bytes: memory of all processes together, with the data in pipes; also
+      the address space of each process.
+    disk_bytes: size of all files together, which are held in memory.
+    processes: number of processes and threads at one time.
+    files: number of files in the folder, and of open files of each process.
+    output_bytes: length of standard output and standard error together.
   """
 
   wall_seconds: Annotated[float, above(0)] = 10.0
@@ -88,11 +92,11 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-  """What became of a program.
+  """The result of running a program.
 
   Attributes:
     outcome: one of OUTCOMES.
-    exit_code: negative for a signal; None where it was killed by us.
+    exit_code: negative for a signal; None if the sandbox killed the program.
     output: standard output and error, at most `Limits.output_bytes`.
     seconds: wall time.
   """
@@ -110,17 +114,18 @@ class Result:
 def run(program: str, tests: str = '', limits: Limits | None = None) -> Result:
   """Runs a Python program and, in the same module, its unit tests.
 
-  It has passed when the last line of the tests has been reached and the exit
-  code is 0; leaving earlier, with whatever code, is a failure. (A program that
-  reads its own file can forge that. None does by accident.)
+  A program passes if the end of the tests is reached and the exit code is 0. If
+  it exits before, with whatever code, it fails. A program that reads its own
+  file can forge this on purpose, but not by accident.
 
   Args:
     program: source, run with this Python and its installed packages.
-    tests: source that follows it: assertions, or calls that raise.
+    tests: source that is appended: assertions, or calls that raise.
+    limits: the resources it may use; the defaults of `Limits` if None.
 
   Raises:
-    UserError: this machine cannot isolate a program (no Linux, no libseccomp,
-      or user namespaces are forbidden); nothing has been run then.
+    UserError: this machine cannot isolate a program (it is no Linux, lacks
+      libseccomp, or forbids user namespaces). Nothing has been run then.
   """
   limits = limits or Limits()
   if sys.platform != 'linux':
@@ -151,7 +156,7 @@ def run(program: str, tests: str = '', limits: Limits | None = None) -> Result:
     output, ended = _launch(job, inside, start + limits.wall_seconds, limits)
     report = json.loads(status_end.readline() or b'{}')
     proven = proof_end.read(1000) == proof.encode()
-    if group and overran(group):
+    if group and ran_out_of_memory(group):
       report['code'] = None
   if 'isolation' in report:
     raise UserError(
@@ -167,12 +172,12 @@ def run(program: str, tests: str = '', limits: Limits | None = None) -> Result:
 
 
 def python_folders() -> list[str]:
-  """Where this Python is, and its environment."""
+  """Returns the folders of this Python and of its virtual environment."""
   return [os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)]
 
 
 def _pipe(stack: contextlib.ExitStack) -> tuple[BinaryIO, BinaryIO]:
-  """Where to read and where to write, closed with the stack."""
+  """Returns the reading and the writing end of a pipe; the stack closes it."""
   end, start = os.pipe()
   return (
     stack.enter_context(os.fdopen(end, 'rb')),
@@ -186,10 +191,16 @@ def _launch(
   deadline: float,
   limits: Limits,
 ) -> tuple[bytes, str]:
-  """Runs a job to its end; what it wrote, and how that ended.
+  """Runs a job in the launcher.
 
   Args:
-    inside: files for the launcher, closed here.
+    job: what the launcher reads from its standard input.
+    inside: open files that the launcher inherits; they are closed here.
+    deadline: on the monotonic clock; the program is killed then.
+    limits: as for `run`.
+
+  Returns:
+    The output and how it ended; see `_read`.
   """
   process = subprocess.Popen(
     [sys.executable, '-I', '-S', str(_LAUNCHER)],
@@ -209,14 +220,17 @@ def _launch(
       found = _read(process, deadline, limits)
       process.wait(_DYING_SECONDS)
     finally:
-      if process.poll() is None:  # interrupted: what is inside goes first
+      # After an interruption the program is ended first, then the launcher.
+      if process.poll() is None:
         process.terminate()
         try:
           process.wait(_DYING_SECONDS)
         finally:
           process.kill()
   if process.returncode > 0:
-    raise RuntimeError('the launcher of the sandbox has failed; it says why')
+    raise RuntimeError(
+      'the launcher of the sandbox has failed; its error is printed above'
+    )
   return found
 
 
@@ -226,7 +240,7 @@ def _outcome(ended: str, code: int | None, text: str, proven: bool) -> str:
   last = text.rstrip().rpartition('\n')[2]
   if code == 0 and proven:
     return 'passed'
-  # No code: the kernel, short of memory, has killed the whole namespace.
+  # Without a code, the program has been killed for its memory.
   if code is None or last.startswith('MemoryError'):
     return 'out of memory'
   return 'timed out' if code == -signal.SIGXCPU else 'failed'
@@ -235,7 +249,12 @@ def _outcome(ended: str, code: int | None, text: str, proven: bool) -> str:
 def _read(
   process: subprocess.Popen, deadline: float, limits: Limits
 ) -> tuple[bytes, str]:
-  """The output until all who could write have gone; kills at the limits."""
+  """Reads the output until every writer has ended; kills them at the limits.
+
+  Returns:
+    The output, at most `limits.output_bytes`; and 'closed', 'timed out' or
+    'output too long'.
+  """
   pipe = process.stdout.fileno()
   output, ended = b'', 'closed'
   with selectors.DefaultSelector() as selector:
@@ -254,7 +273,7 @@ def _read(
         ended = 'output too long'
       else:
         break
-      # Everything inside is killed; then the pipe closes.
+      # The launcher kills everything inside, and the pipe closes.
       process.terminate()
       deadline = time.monotonic() + _DYING_SECONDS
   return output, ended

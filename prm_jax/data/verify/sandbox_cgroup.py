@@ -1,7 +1,7 @@
-"""A control group that bounds what one program in the sandbox may hold.
+"""Limits a sandboxed program's memory by a control group, if we may make one.
 
-Only some users may make one: root, and who was given a part of the tree. There
-the kernel counts every byte, its own for the program among them.
+Root may, and users to whom a part of the tree of groups was delegated. The
+kernel then counts every byte of the program, its own records included.
 """
 
 import contextlib
@@ -15,10 +15,13 @@ _TREE = '/sys/fs/cgroup'
 
 @contextlib.contextmanager
 def new_cgroup(memory_bytes: int) -> Iterator[pathlib.Path | None]:
-  """Makes a group, for one `with`; None where this user may make none.
+  """Makes a control group for the duration of a `with`.
 
-  What is in it when the `with` ends must have ended. Who is killed meanwhile
-  leaves a group behind, empty.
+  Its processes must have ended when the `with` ends. If we are killed before,
+  an empty group is left behind.
+
+  Yields:
+    The group's folder, or None where this user may not make a group.
   """
   group = _make(str(memory_bytes))
   try:
@@ -28,10 +31,11 @@ def new_cgroup(memory_bytes: int) -> Iterator[pathlib.Path | None]:
       group.rmdir()
 
 
-def overran(group: pathlib.Path) -> bool:
-  """Has the kernel ended a process of the group for its memory?"""
+def ran_out_of_memory(group: pathlib.Path) -> bool:
+  """Returns whether the kernel has killed a process of the group for memory."""
   for name in ('memory.events', 'memory.oom_control'):
-    with contextlib.suppress(FileNotFoundError):  # of the other version
+    # Version 1 and version 2 of control groups each have one of the files.
+    with contextlib.suppress(FileNotFoundError):
       if re.search(r'^oom_kill [1-9]', (group / name).read_text(), re.M):
         return True
   return False
@@ -47,7 +51,8 @@ def _make(limit: str) -> pathlib.Path | None:
         'memory.memsw.limit_in_bytes': limit,
       }
     elif not kinds:
-      # Version 2 has no limits below a group with processes: beside ours.
+      # Version 2 has no limits below a group with processes, such as ours: the
+      # new group stands beside it.
       above = _TREE + own.rpartition('/')[0]
       limits = {'memory.max': limit, 'memory.swap.max': '0'}
     else:
@@ -69,6 +74,6 @@ def _make(limit: str) -> pathlib.Path | None:
 def _limit(group: pathlib.Path, limits: dict[str, str]) -> None:
   (memory, limit), (swap, most) = limits.items()
   (group / memory).write_text(limit)
-  if (group / swap).exists():  # else the kernel counts no swap
+  if (group / swap).exists():  # it is missing if the kernel counts no swap
     (group / swap).write_text(most)
   (group / 'cgroup.procs').open('w').close()

@@ -1,8 +1,8 @@
-"""The system calls that a program in the sandbox may make.
+"""Lists the system calls that a sandboxed program may make.
 
-A list of what Python and its packages need; whatever is not on it, calls that
-the kernel has yet to learn among them, is answered as if there were no such
-call. libseccomp turns the names into a filter for this machine's processor.
+The list holds what Python and its packages need. Any other call, also one that
+a future kernel may add, is answered as if it did not exist. libseccomp turns
+the names into a filter for this machine's processor.
 """
 
 import ctypes
@@ -50,7 +50,10 @@ _UNIX = 1
 
 
 class _Test(ctypes.Structure):
-  """`struct scmp_arg_cmp`: argument `number` is `b`, or has it under mask a."""
+  """`struct scmp_arg_cmp`: a condition on the argument with index `number`.
+
+  The argument must equal `a`; or, for _MASKED, equal `b` under the mask `a`.
+  """
 
   _fields_ = (
     ('number', ctypes.c_uint),
@@ -68,15 +71,15 @@ def _under(mask: int, number: int, value: int = 0) -> _Test:
   return _Test(number, _MASKED, mask, value)
 
 
-# A call is allowed where an argument is right.
+# Calls that are allowed if an argument meets one of the conditions.
 _WHERE = {
-  # No namespaces; and the threads of a process have one table of files, or the
-  # watch would look for them all.
+  # No new namespaces. Threads must share one table of open files, because the
+  # launcher counts only one table for each process.
   'clone': [
     _under(_NEW_NAMESPACES | _THREAD, 0),
     _under(_NEW_NAMESPACES | _THREAD | _FILES, 0, _THREAD | _FILES),
   ],
-  # Memory that several share, and huge pages, are counted for no process.
+  # Shared anonymous memory and huge pages do not count as any process's memory.
   'mmap': [
     _under(_ANONYMOUS | _HUGE, 3),
     _under(_ANONYMOUS | _SHARED | _HUGE, 3, _ANONYMOUS),
@@ -89,16 +92,18 @@ _WHERE = {
   # PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_NAME,
   # PR_GET_NAME
   'prctl': _is(0, 1, 2, 3, 15, 16),
-  # Its own limits, not those of the process that watches it.
+  # Only its own limits, not those of the process that watches it.
   'prlimit64': _is(0, 0),
-  # The two ends of a pipe, as asyncio has one; neither is sent to a name.
+  # asyncio needs a pair of connected sockets. sendto without an address sends
+  # to the other end, never to a named socket.
   'socketpair': _is(0, _UNIX),
   'sendto': _is(4, 0),
 }
-# Locks are granted and hold nothing: SQLite needs them, a program's files are
-# its own, and those of the machine must not be locked from in here.
+# Locks seem to succeed but have no effect. SQLite needs them; the program's
+# files are its own, and the machine's files must not be locked from inside.
 _PRETENDED = {'flock': None, 'fcntl': _is(1, 6, 7, 37, 38)}
-# With the words that programs know: "Address family not supported".
+# Calls refused with an error that programs expect, such as "Address family not
+# supported".
 _ANSWERS = {
   'socket': errno.EAFNOSUPPORT,
   'mknod': errno.EPERM,
@@ -108,10 +113,10 @@ _ANSWERS = {
 
 @functools.cache
 def compiled() -> bytes:
-  """The filter, as the kernel takes it.
+  """Returns the filter in the form that the kernel takes.
 
   Raises:
-    UserError: without libseccomp, or for another processor.
+    UserError: libseccomp is missing, or the processor is not supported.
   """
   if platform.machine() not in ('x86_64', 'aarch64'):
     raise UserError(
@@ -146,7 +151,7 @@ def compiled() -> bytes:
 
 
 def number(name: str) -> int:
-  """Of a system call on this processor; negative: it has none."""
+  """Returns a system call's number; negative if this processor lacks it."""
   return _library().seccomp_syscall_resolve_name(name.encode())
 
 

@@ -1,12 +1,13 @@
-"""The process that `sandbox.py` starts: walls first, then the program.
+"""Isolates a program and runs it; `sandbox.py` starts this file as a process.
 
-Run as a file, never imported. Three processes: this one (outside), the init of
-a new PID namespace, and the program. The init counts the program's memory; when
-it ends, for whatever reason, the kernel kills everything that the program left
-behind, daemons included.
+It is never imported. There are three processes: this launcher (outside), the
+init of a new PID namespace, and the program. The init measures the program's
+memory. When the init ends, for whatever reason, the kernel kills everything
+that the program has left behind, daemons included.
 
-Reads a job from stdin (JSON), writes what happened to descriptor `status`:
-{"isolation": why} or {"code": exit code, negative for a signal; None: killed}.
+Reads a job from standard input (JSON), and writes the result to the file
+descriptor `status`: {"isolation": why} if the program could not be isolated and
+did not run, or {"code": exit code, negative for a signal, null if killed}.
 """
 
 import base64
@@ -39,14 +40,14 @@ _SET_SECCOMP, _FILTER = 22, 2
 NOBODY = 65534
 WORKPLACE = '/dev/shm'
 _LOOK_SECONDS = 0.02
-# The most that waits in a pipe or in one end of a socket pair.
+# The most data that a pipe or one end of a socket pair holds.
 _DESCRIPTOR_BYTES = 256 << 10
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check(result: int, what: str) -> None:
-  """Raises the OSError of a C call that failed."""
+  """Raises the OSError of a failed C call; `what` says what it tried."""
   if result < 0:
     code = ctypes.get_errno()
     raise OSError(code, f'{what}: {os.strerror(code)}')
@@ -64,21 +65,27 @@ def mount(kind: str, target: str, options: str = '') -> None:
   check(done, f'mounting {kind} on {target}')
 
 
-def private_mounts() -> None:
+def make_mounts_private() -> None:
   check(libc.mount(None, b'/', None, _MS_REC | _MS_PRIVATE, None), 'private /')
 
 
-def leave_root() -> None:
-  """Root becomes nobody."""
+def drop_root() -> None:
+  """Makes this process nobody's instead of root's."""
   os.setgroups([])
   os.setresgid(NOBODY, NOBODY, NOBODY)
   os.setresuid(NOBODY, NOBODY, NOBODY)
-  # Or the kernel gives /proc/self to root, and uid_map cannot be written.
+  # Otherwise /proc/self belongs to root, and uid_map cannot be written.
   prctl(_SET_DUMPABLE, 1)
 
 
-def new_user_namespace(proc: int) -> None:
-  """The same user, counted anew; with all rights in here until an exec."""
+def enter_user_namespace(proc: int) -> None:
+  """Enters a new user namespace as the same user, with a new process count.
+
+  The process has all rights inside the namespace, until it calls exec.
+
+  Args:
+    proc: a descriptor of /proc.
+  """
   user, group = os.getuid(), os.getgid()
   check(libc.unshare(_NEW_USER), 'new user namespace')
   for name, text in (
@@ -91,13 +98,13 @@ def new_user_namespace(proc: int) -> None:
     os.close(file)
 
 
-def new_root(job: dict) -> int:
-  """A root with nothing in it but Python and an empty workplace.
+def enter_new_root(job: dict) -> int:
+  """Replaces the root folder by one with only Python and an empty workplace.
 
   Returns:
-    A descriptor of a /proc of our own processes, which nobody else sees.
+    A descriptor of a /proc of this namespace, which is not in the new root.
   """
-  private_mounts()
+  make_mounts_private()
   mount('tmpfs', '/tmp', 'mode=755')
   os.chdir('/tmp')
   os.mkdir('old')
@@ -110,8 +117,8 @@ def new_root(job: dict) -> int:
       os.symlink(os.readlink(f'/old{name}'), name)
     else:
       folders.add(name)
-  for folder in sorted(folders):  # a folder before those inside it
-    show(folder)
+  for folder in sorted(folders):  # so that a folder precedes those inside it
+    show_folder(folder)
   for name in ('/etc/ld.so.cache', '/etc/localtime'):
     if os.path.exists(f'/old{name}'):
       with open(f'/old{name}', 'rb') as old, open(name, 'wb') as new:
@@ -133,20 +140,23 @@ def new_root(job: dict) -> int:
     ),
     'read-only /',
   )
-  # In memory, so it is gone with the namespace and no disk fills up.
+  # It is held in memory, so that it vanishes with the namespace, and no disk
+  # fills up.
   size = f'size={job["disk_bytes"]},nr_inodes={job["files"]},mode=777'
   mount('tmpfs', WORKPLACE, size)
   return proc
 
 
-def show(folder: str) -> None:
-  """The files of a folder, by an overlay: nothing but their bytes.
+def show_folder(folder: str) -> None:
+  """Shows a folder of the old root in the new one, through an overlay.
 
-  A FIFO or socket in it is then another than the one outside.
+  Only the bytes of its files are shared: a FIFO or socket in the overlay is not
+  connected to the one outside.
   """
   if os.path.isdir(f'/old{folder}'):
     os.makedirs(folder, exist_ok=True)
-    # So that no path, whatever its letters, stands among the options.
+    # The option names ".", so that no path, whatever its characters, can be
+    # taken for an option.
     os.chdir(f'/old{folder}')
     try:
       mount('overlay', folder, 'lowerdir=.:/empty')
@@ -163,20 +173,22 @@ def set_limits(job: dict) -> None:
     ('FSIZE', job['disk_bytes']),
     ('NPROC', job['processes']),
     ('NOFILE', job['files']),
-    # Not 0: with 1, too, no program outside is told of a crash.
+    # With 0, a crash would still be piped to a program outside, if the kernel
+    # is so configured; with 1 it is not.
     ('CORE', 1),
     ('MEMLOCK', 0),
   ):
     kind = getattr(resource, f'RLIMIT_{name}')
     hard = resource.getrlimit(kind)[1]
     limit = value if hard < 0 else min(value, hard)
-    # SIGXCPU says why; the SIGKILL at the hard limit, a second later, does not.
+    # SIGXCPU at the soft limit tells us the reason; the SIGKILL at the hard
+    # limit, which comes a second later, would not.
     above = limit + 1 if name == 'CPU' and limit != hard else limit
     resource.setrlimit(kind, (limit, above))
 
 
 def set_filter(code: bytes) -> None:
-  """No system calls but those of sandbox_filter.py, from here on."""
+  """Allows only the system calls of `sandbox_filter.py` from here on."""
 
   class Program(ctypes.Structure):  # struct sock_fprog
     _fields_ = (('length', ctypes.c_ushort), ('code', ctypes.c_char_p))
@@ -187,13 +199,13 @@ def set_filter(code: bytes) -> None:
 
 
 def run_program(job: dict) -> None:
-  """Becomes the program; never returns."""
+  """Turns this process into the program; never returns."""
   if job['group'] is not None:
     os.write(job['group'], b'0')
     os.close(job['group'])
   if os.getuid() == 0:
-    leave_root()
-    new_user_namespace(job['proc'])
+    drop_root()
+    enter_user_namespace(job['proc'])
   os.chdir(WORKPLACE)
   try:
     with open('program.py', 'w', encoding='utf-8') as file:
@@ -209,40 +221,49 @@ def run_program(job: dict) -> None:
   environment = {'PATH': '/usr/bin:/bin', 'HOME': WORKPLACE}
   set_limits(job)
   set_filter(base64.b64decode(job['filter']))
-  # By its own name: links on the way to it may lie in no folder of ours.
+  # By its real path: links that lead to it may lie in folders that we do not
+  # show.
   os.execve(job['real_python'], command, environment)
 
 
-def memory_in_use(files: int) -> int:
-  """Bytes held by all processes of the /proc that we stand in, but the first.
+def measure_memory(files: int) -> int:
+  """Returns the bytes held by all processes of the namespace but the init.
 
-  Memory in RAM or swap that belongs to no file, and what may wait in pipes.
+  These are memory in RAM or swap that belongs to no file, and the most data
+  that the open pipes and sockets can hold. The current folder must be /proc.
+
+  Args:
+    files: open files assumed for a process whose table we may not read.
   """
   total = 0
   for process in os.listdir():
     most = 0
     if process.isdigit() and process != '1':
       try:
-        # The first thread may have ended, and then says nothing.
+        # All threads are read: one that has ended shows no memory.
         for thread in os.listdir(f'{process}/task'):
-          most = max(most, _held(f'{process}/task/{thread}', files))
+          most = max(most, _measure_thread(f'{process}/task/{thread}', files))
       except (FileNotFoundError, ProcessLookupError):
-        pass  # it has ended, or one of its threads: the next look sees it
+        pass  # a process or thread has ended; the next measurement is right
     total += most
   return total
 
 
-def _held(thread: str, files: int) -> int:
+def _measure_thread(thread: str, files: int) -> int:
   with open(f'{thread}/status', 'rb') as file:
     held = re.findall(rb'(?:RssAnon|VmSwap):\s*(\d+) kB', file.read())
-  # Nobody may look at the program of a file that may be run and not read.
+  # Not even we may look into a process of a file that can be run but not read.
   with contextlib.suppress(PermissionError):
     files = len(os.listdir(f'{thread}/fd'))
   return 1024 * sum(map(int, held)) + _DESCRIPTOR_BYTES * files
 
 
 def watch(job: dict, program: int) -> int | None:
-  """Waits for the program; its exit code, None where it took too much."""
+  """Waits for the program to end, and measures its memory meanwhile.
+
+  Returns:
+    Its exit code, or None if it uses more memory than allowed.
+  """
   os.chdir(job['proc'])
   ended = os.pidfd_open(program)
   while True:
@@ -252,58 +273,65 @@ def watch(job: dict, program: int) -> int | None:
       child, status = os.waitpid(-1, os.WNOHANG)
       if child == program:
         return os.waitstatus_to_exitcode(status)
-    if memory_in_use(job['files']) > job['memory_bytes']:
+    if measure_memory(job['files']) > job['memory_bytes']:
       return None
 
 
 def init(job: dict) -> None:
-  """The first process of the namespace: starts the program and reaps."""
+  """Runs as the namespace's first process: starts the program, and waits.
+
+  As an init it also reaps processes whose parents have ended.
+  """
   prctl(_SET_PDEATHSIG, signal.SIGKILL)
   try:
-    job['proc'] = new_root(job)
+    job['proc'] = enter_new_root(job)
     program = os.fork()
     if program == 0:
       try:
         run_program(job)
-      except Exception as error:  # or nobody would know that it never ran
-        tell(job, {'isolation': str(error)})
+      # Whatever the error, the caller must learn that the program never ran.
+      except Exception as error:
+        report(job, {'isolation': str(error)})
       finally:
         os._exit(127)
-    tell(job, {'code': watch(job, program)})
+    report(job, {'code': watch(job, program)})
   except Exception as error:
-    tell(job, {'isolation': str(error)})
+    report(job, {'isolation': str(error)})
   finally:
     os._exit(0)
 
 
-def tell(job: dict, what: dict) -> None:
+def report(job: dict, what: dict) -> None:
   os.write(job['status'], json.dumps(what).encode() + b'\n')
 
 
 def main() -> None:
   job = json.load(sys.stdin)
   prctl(_SET_PDEATHSIG, signal.SIGKILL)
-  # Or the program could end the init, which is to say how it ended.
+  # An init gets from inside only signals that have a handler. Through Python's
+  # handler of SIGINT, the program could end the init before its report.
   signal.signal(signal.SIGINT, signal.SIG_DFL)
   try:
     keyring = libc.syscall(job['calls']['keyctl'], _JOIN_SESSION_KEYRING, None)
     check(keyring, 'new session keyring')
     if os.getuid() != 0:
-      new_user_namespace(os.open('/proc', os.O_RDONLY))
+      enter_user_namespace(os.open('/proc', os.O_RDONLY))
     check(libc.unshare(sum(_NEW_NAMESPACES.values())), 'new namespaces')
-    # Until the handler below is there, a SIGTERM would leave the init alone.
+    # Until the handler below is set, a SIGTERM would end this process and not
+    # the init.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     first = os.fork()
   except OSError as error:
-    tell(job, {'isolation': str(error)})
+    report(job, {'isolation': str(error)})
     return
   if first == 0:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     init(job)
-  # Killing the init and waiting for it waits for all that dies with it.
+  # Waiting for the killed init waits for everything that dies with it.
   signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGKILL))
   signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-  # The init keeps it open: the pipe closes when everything has gone.
+  # The init keeps the output open, so the pipe closes when everything inside
+  # has ended.
   os.close(1)
   os.waitpid(first, 0)
 

@@ -1,8 +1,8 @@
-"""The two expressions at an equality sign, cut out of the prose around them.
+"""Cuts the two expressions at an equality sign out of the prose around them.
 
-`calculator.py` gives the tokens on both sides of a sign; what comes back is the
-expression that ends the left one or begins the right one, the units in it, and
-whether it surely ends there: "f'(3) = 4" states nothing of (3).
+`calculator.py` passes the tokens on either side of the sign. It gets back the
+expression next to the sign, the units in it, and whether the expression surely
+ends where it was cut: "f'(3) = 4" says nothing about (3).
 """
 
 from typing import NamedTuple
@@ -10,12 +10,13 @@ from typing import NamedTuple
 from prm_jax.data.verify.expressions import Token
 
 
-def words(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
+  """Returns the words of a text."""
   return frozenset(text.split())
 
 
 # Words that change the value of what stands beside them.
-WORKING = words(
+WORKING = word_set(
   'plus minus times less more over by of divided multiplied half twice double '
   'triple thrice third thirds quarter quarters sum difference product square '
   'squared cube cubed root per mod modulo remainder than from one two three '
@@ -24,15 +25,15 @@ WORKING = words(
   'nearly roughly around sin cos tan log ln sqrt gcd lcm base arcsin arccos '
   'arctan exp abs floor ceil ceiling phi choose factorial'
 )
-# "Suppose 3 + 4 = 8" claims nothing.
-_SUPPOSING = words('if suppose assume whether')
-# What comes between two clauses is no unit of the number before it.
-_CLAUSE = words(
+# After these words an equation is not claimed: "Suppose 3 + 4 = 8".
+_SUPPOSING = word_set('if suppose assume whether')
+# These words begin a new clause, and are no unit of the number before them.
+_CLAUSE = word_set(
   'then so and or if because since but while when where which that is are was '
   'were be has have had makes leaves gives equals becomes he she they it we '
   'you i now'
 )
-# Units of one kind a line.
+# Units, one string for each kind: time, length, money, weight and volume, data.
 _KINDS = (
   'second seconds sec secs minute minutes min mins hour hours hr hrs day days '
   'week weeks month months year years decade decades century centuries am pm',
@@ -53,9 +54,9 @@ class Side(NamedTuple):
   """One side of an equality sign.
 
   Attributes:
-    tokens: the expression, without units and currency.
-    sure: False where what stands beside it may belong to it.
-    units: in lower case, those after it included.
+    tokens: the expression, without units and currency signs.
+    sure: False where the words or signs beside the expression may belong to it.
+    units: the units in and after the expression, in lower case.
   """
 
   tokens: list[Token]
@@ -63,14 +64,14 @@ class Side(NamedTuple):
   units: set[str]
 
 
-def whole(segment: list[Token]) -> bool:
-  """Is a segment between two equality signs one expression and its units?"""
+def is_one_expression(segment: list[Token]) -> bool:
+  """Returns whether a segment is one expression with its units, no prose."""
   kept, _ = _without_units(segment, ends=True)
   return bool(kept) and not any(t.kind in ('word', 'mark') for t in kept)
 
 
-def last(segment: list[Token]) -> Side:
-  """The side that ends a segment."""
+def left_side(segment: list[Token]) -> Side:
+  """Returns the expression at the end of the segment left of a sign."""
   kept, units = _without_units(segment, ends=True)
   start = len(kept)
   depth = 0
@@ -85,9 +86,9 @@ def last(segment: list[Token]) -> Side:
   return Side(expression, _may_begin(before, expression[0], units), units)
 
 
-def first(segment: list[Token]) -> Side:
-  """The side that begins a segment."""
-  kept, units = _without_units(segment, ends=whole(segment))
+def right_side(segment: list[Token]) -> Side:
+  """Returns the expression at the start of the segment right of a sign."""
+  kept, units = _without_units(segment, ends=is_one_expression(segment))
   end = depth = 0
   while end < len(kept) and kept[end].kind not in ('word', 'mark', 'bad'):
     depth += {'open': 1, 'close': -1}.get(kept[end].kind, 0)
@@ -95,7 +96,7 @@ def first(segment: list[Token]) -> Side:
       break
     end += 1
   expression, after = kept[:end], kept[end:]
-  # "= 7 - which is less": a dash, not a minus.
+  # The "-" of "= 7 - which is less" is a dash, not a minus sign.
   if expression and expression[-1].text == '-':
     expression = expression[:-1]
   for token in after[:4]:
@@ -106,27 +107,27 @@ def first(segment: list[Token]) -> Side:
 
 
 def _may_begin(before: list[Token], begin: Token, units: set[str]) -> bool:
-  """May an expression begin at a token, after these?"""
+  """Returns whether an expression may begin at a token, after `before`."""
   if not before:
     return True
   near, *farther = before[-1], *before[-2:-1]
   sure = _is_border(near) and near.text.lower() not in _SUPPOSING
   sure &= not (near.text in ('min', 'max') and begin.kind == 'open')
   if near.end == begin.start:
-    # "floor(7/2)": whatever stands directly before "(" may be a function.
+    # A word directly before "(" may be a function: "floor(7/2)".
     sure &= not (near.kind == 'word' and begin.kind == 'open')
-    # f'(3), 7!(8), \sqrt[3]{8}, 5'3, 0.(3)
+    # These marks belong to the expression: f'(3), 7!(8), \sqrt[3]{8}, 0.(3).
     joined = farther and farther[0].end == near.start
     sure &= not (joined and near.text in ("'", '"', '!', ']'))
     sure &= not (joined and near.text == '.' and begin.kind == 'open')
-  # "3 and 4 + 5", "14, 400 / 80", "(1-2), (5-2)"
+  # The items of a list: "3 and 4 + 5", "14, 400 / 80", "(1-2), (5-2)".
   if farther and near.text.lower() in ('and', ','):
     sure &= farther[0].kind != 'number'
     listed = near.text == ',' and farther[0].kind == 'close'
     sure &= not (listed and begin.kind == 'open')
   if begin.kind == 'operator' and begin.text in '-+':
-    # "profit - 5 + 3 = 8" takes away from the profit; a line that begins with
-    # a sign may go on with the line before it.
+    # In "profit - 5 + 3 = 8" the sign subtracts from the profit. A line that
+    # begins with a sign may continue the line before it.
     sure &= near.text in '({[:,;\n'
     values = ('number', 'percent', 'close')
     sure &= not (near.text == '\n' and farther and farther[0].kind in values)
@@ -135,36 +136,37 @@ def _may_begin(before: list[Token], begin: Token, units: set[str]) -> bool:
 
 
 def _may_end(after: list[Token]) -> bool:
-  """May an expression end before these tokens?"""
+  """Returns whether an expression may end before these tokens."""
   if not after:
     return True
   near, *farther = after[:2]
-  # "3 + 4 = 8?", "3 * 2 = 3!"
+  # A question, "3 + 4 = 8?", or a factorial, "3 * 2 = 3!".
   sure = _is_border(near) and near.text not in '?!'
   for token in farther:
-    # "16.66..." and "5 and 2/3"
+    # The number continues: "16.66...", "5 and 2/3".
     sure &= near.text != '.' or token.text != '.'
     sure &= near.text.lower() != 'and' or token.kind not in _VALUES
-    # 0.(3), 0.\dot{3}
+    # A repeating decimal: 0.(3), 0.\dot{3}.
     glued = near.text == '.' and near.end == token.start
     digits = token.kind == 'open' or token.text[:2] in ('\\d', '\\b', '\\o')
     sure &= not (glued and digits)
-    # The next line goes on with this one.
+    # A sign at the start of the next line continues this one.
     sure &= near.text != '\n' or token.kind != 'operator'
   return sure and not _is_compound(after, set())
 
 
 def _is_compound(beside: list[Token], units: set[str]) -> bool:
-  """Does a quantity go on, as in 1 hour and 20 minutes?
+  """Returns whether a quantity has two units, as in "1 hour and 20 minutes".
 
   Args:
     beside: the tokens beside an expression, the nearest first.
-    units: of the expression, where it is the second part.
+    units: the expression's units, if it may be the second part of a quantity.
   """
   kinds = {KIND[unit] for unit in units if unit in KIND}
   beside = [t for t in beside[:5] if t.text.lower() not in ('and', ',')]
   if not kinds and beside and beside[0].kind == 'word':
-    # The first part: its unit and a number follow, and then the second's unit.
+    # The expression may be the first part: its unit, a number and the unit of
+    # the second part follow.
     kinds = {KIND.get(_unit(t), -1) for t in beside[2:3] if t.kind == 'word'}
   return (
     len(beside) > 1
@@ -176,10 +178,17 @@ def _is_compound(beside: list[Token], units: set[str]) -> bool:
 def _without_units(
   segment: list[Token], ends: bool
 ) -> tuple[list[Token], set[str]]:
-  """Drops currency, and words between a value and what ends or continues it.
+  """Splits tokens into an expression and the units of its values.
+
+  Currency signs are units, and so are words after a value if an operator, a
+  bracket or the end of the expression follows.
 
   Args:
-    ends: the segment ends at an equality sign, so its last words are a unit.
+    ends: whether the segment ends at an equality sign; its last words may then
+      be a unit.
+
+  Returns:
+    The tokens that are kept, and the units in lower case.
   """
   kept, units, pending = [], set(), []
   for token in segment:
@@ -211,7 +220,7 @@ def _are_unit(kept: list[Token], pending: list[Token]) -> bool:
     and len(pending) <= 4
     and pending[0].text != 'of'
     and all(_is_word(t) and t.text.lower() not in _CLAUSE for t in pending)
-    # "4 becomes A = 2", "1/2 ab = 4"
+    # A short name is a variable: "1/2 ab = 4", "4 becomes A = 2".
     and (len(name.text) > (1 if more else 2) or name.text.lower() in KIND)
   )
 
@@ -221,18 +230,18 @@ def _unit(token: Token) -> str:
 
 
 def _is_word(token: Token) -> bool:
-  """A word of the language; a letter alone may be a variable."""
+  """Returns whether a token is a word; a single letter may be a variable."""
   text = token.text
   if text.startswith('\\'):
     return False
-  # 3ab is algebra, 3kg is not: written together, only known units are units.
+  # 3ab is algebra and 3kg is not: without a space, only known units count.
   if not token.spaced and text[0].isalpha():
     return text.lower() in KIND
   return len(text) > 1 or text in ('a', 'A', 'I')
 
 
 def _is_border(token: Token) -> bool:
-  """May an expression end beside this token?"""
+  """Returns whether an expression may begin or end beside this token."""
   if token.kind == 'mark':
     return token.text in ',.;:?!"\'()[]—\n`*'
   if token.kind == 'word':

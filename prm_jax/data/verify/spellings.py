@@ -1,9 +1,10 @@
-r"""One spelling for what has many: the first and the last stop of `answers.py`.
+r"""Normalises the spelling of answers for `answers.py`.
 
-`clean` takes the answer out of its box and its dollar signs, and writes plain
-text, Unicode and the dialects of LaTeX in one way: 3√3, 3sqrt(3) and 3\sqrt3
-become 3\sqrt{3}. `latex` writes what math-verify would misread in a way that it
-reads. No pattern looks at a character more than a few times.
+`clean` is applied first: it removes the box and the dollar signs, and rewrites
+plain text, Unicode and the dialects of LaTeX in one way, so that 3√3, 3sqrt(3)
+and 3\sqrt3 become 3\sqrt{3}. `for_math_verify` is applied last, to expressions
+that go to math-verify: it rewrites what that library would misread. The time is
+linear in the length of the text.
 """
 
 import re
@@ -12,7 +13,7 @@ from fractions import Fraction
 
 from prm_jax.data.verify import units
 
-_HALVES = '½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞'
+_FRACTION_SIGNS = '½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞'
 # Most of the signs that look like ASCII letters are in these tables.
 # ruff: noqa: RUF001
 _SIGNS = {
@@ -36,7 +37,7 @@ _SIGNS = {
   '°': r'^{\circ}',
 }
 _RAISED = str.maketrans('⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻₀₁₂₃₄₅₆₇₈₉', '0123456789+-0123456789')
-_WRITTEN_OUT = re.compile(
+_TEXT_COMMAND = re.compile(
   r'\\(?:text(?:bf|it|rm|sf|normal)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}'
 )
 _VALUE_END = re.compile(r'(?:[\d})]|\\pi)[\s\\,;~]*$')
@@ -47,7 +48,7 @@ _DELIMITERS = (
   # $x = 1$ or $x = 2$, but not $5 or $6
   (r'(?<!\\)\$((?:\\.|[^$\\])+)(?<!\s)\$(?!\d)', r'\1'),
 )
-# In this order.
+# Applied in this order.
 _SPELLINGS = (
   (r'(?<=\d)(?:\{,\}(?:\\!)?|\\,|, ?\\!) ?(?=\d{3}(?!\d))', ''),
   (r'\{,\}', ','),
@@ -64,7 +65,7 @@ _SPELLINGS = (
   (r'(?<![\\A-Za-z])[pP]i(?![A-Za-z])', r'\\pi '),
   (r'(?<![\\A-Za-z])inf(?:inity)?(?![A-Za-z])', r'\\infty '),
   (r'√|(?<![\\A-Za-z])sqrt(?![A-Za-z])', r'\\sqrt '),
-  # Brackets or an array around the cells are one more way to draw a matrix.
+  # A matrix may be written as an array, or with brackets around the cells.
   (r'(\\\\)\s*\[\d+(?:pt|ex|em|mm)\]', r'\1'),
   (r'\\(begin|end)\{array\}(?:\{[clr|]*\})?', r'\\\1{matrix}'),
   (r'[(\[]\s*\\begin\{matrix\}', r'\\begin{pmatrix}'),
@@ -74,7 +75,7 @@ _SPELLINGS = (
   (r'^\s*[Aa]ll real numbers\s*\.?$', r'\\mathbb{R}'),
   (r'_\s*\{?\s*\(\s*(?:base\s*)?(\d+)\s*\)\s*\}?', r'_{\1}'),
   (r'_\{\s*base\s*(\d+)\s*\}|\s\(base (\d+)\)\s*$', r'_{\1\2}'),
-  # A group of LaTeX: 20{\frac{1}{4}}.
+  # Superfluous braces: 20{\frac{1}{4}}.
   (r'(?<=\d)\s*\{(\\frac\{\d+\}\{\d+\})\}', r'\1'),
   (r'\s+', ' '),
   (r'(?<=[)\]}]) ?U ?(?=[(\[{\\])', r'\\cup '),
@@ -87,18 +88,18 @@ _COMMAND = re.compile(
 )
 _ARGUMENT = {
   'frac': re.compile(r'\\(?!frac|sqrt)[A-Za-z]+|[\dA-Za-z]'),
-  # Nobody who writes \sqrt12 or √12 means the root of 1, as LaTeX does.
+  # LaTeX reads \sqrt12 as the root of 1, but people mean the root of 12.
   'sqrt': re.compile(r'\\(?!frac|sqrt)[A-Za-z]+|\d+(?:\.\d+)?|[A-Za-z]'),
 }
 _CLOSES = {'{': '}', '(': ')'}
-# For math-verify, which reads LaTeX only.
-_LATEX = (
+# For math-verify, which reads only LaTeX.
+_FOR_MATH_VERIFY = (
   (r'(?<![\\A-Za-z])(sin|cos|tan|ln|log)(?![A-Za-z])', r'\\\1 '),
   (r'\*', r'\\cdot '),
   (r'\^(-?\d{2,}|-\w)', r'^{\1}'),
   (r'_(\d{2,})', r'_{\1}'),
   (r'(?<=\d),(?=\d{3}(?!\d))', ''),
-  # A mixed number; the 3 of x^3 or of 0.3 is no whole one.
+  # A mixed number. The 3 of x^3 or of 0.3 is not its whole number.
   (
     r'(?<![\d.,^_])(?<!\^\{)(\d+)\s*\\frac\s*\{(\d+)\}\s*\{(\d+)\}',
     lambda m: (
@@ -106,47 +107,47 @@ _LATEX = (
     ),
   ),
   (r'(?<![\d.])(\d+(?:\.\d+)?)\^\{\\circ\}', r'(\1\\cdot\\frac{\\pi}{180})'),
-  # Written together with a number, math-verify has it for a real variable.
+  # math-verify reads the i of 2i as a real variable, unless a space precedes.
   (r'(?<![\\A-Za-z])i(?![A-Za-z])', ' i '),
 )
 
 
 def clean(text: str) -> str:
-  """The answer itself: no box, no dollar signs around it, one spelling."""
-  text = ' '.join(_unboxed(text).split())
+  """Returns an answer without box and dollar signs, in normalised spelling."""
+  text = ' '.join(_unbox(text).split())
   for pattern, replacement in _DELIMITERS:
     text = re.sub(pattern, replacement, text)
   for sign, spelling in _SIGNS.items():
     text = text.replace(sign, spelling)
-  text = re.sub(f'[{_HALVES}]', _vulgar, text)
+  text = re.sub(f'[{_FRACTION_SIGNS}]', _fraction_sign, text)
   for signs, mark in (('⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻', '^'), ('₀₁₂₃₄₅₆₇₈₉', '_')):
     text = re.sub(
       f'[{signs}]+',
       lambda m, mark=mark: f'{mark}{{{m[0].translate(_RAISED)}}}',
       text,
     )
-  text = _WRITTEN_OUT.sub(_written_out, text)
+  text = _TEXT_COMMAND.sub(_inline_text, text)
   for pattern, replacement in _SPELLINGS:
     text = re.sub(pattern, replacement, text)
   text = re.sub(r'(?<!\d)(\d*)\.(\d*)\\overline\{(\d+)\}', _repeating, text)
-  text = ' '.join(_braced(text).split())
+  text = ' '.join(_add_braces(text).split())
   return (text.rstrip('.,; ') if not text.endswith('..') else '') or text
 
 
-def latex(text: str) -> str:
-  """A clean text as math-verify reads it."""
-  for pattern, replacement in _LATEX:
+def for_math_verify(text: str) -> str:
+  """Rewrites a text from `clean` so that math-verify reads it correctly."""
+  for pattern, replacement in _FOR_MATH_VERIFY:
     text = re.sub(pattern, replacement, text)
   return text
 
 
-def _vulgar(match: re.Match) -> str:
+def _fraction_sign(match: re.Match) -> str:
   exact = Fraction(unicodedata.numeric(match[0])).limit_denominator(8)
   return rf'\frac{{{exact.numerator}}}{{{exact.denominator}}}'
 
 
-def _written_out(match: re.Match) -> str:
-  """What \\text{...} says; a letter behind a value is a unit there."""
+def _inline_text(match: re.Match) -> str:
+  """Returns the content of \\text{...}; a letter after a value is a unit."""
   words, before = match[1].strip(), match.string[: match.start()][-9:]
   if words in tuple('mglsh') and _VALUE_END.search(before):
     return f' {units.canonical(words)} '
@@ -154,7 +155,7 @@ def _written_out(match: re.Match) -> str:
 
 
 def _repeating(match: re.Match) -> str:
-  """0.1\\overline{6} as \\frac{15}{90}."""
+  """Rewrites 0.1\\overline{6} as \\frac{15}{90}."""
   whole, fixed, period = match.groups()
   if len(match[0]) > 40:
     return match[0]
@@ -163,9 +164,9 @@ def _repeating(match: re.Match) -> str:
   return rf'\frac{{{above}}}{{{"9" * len(period)}{"0" * len(fixed)}}}'
 
 
-def _braced(text: str) -> str:
-  """\\frac12 and \\sqrt(2) as \\frac{1}{2} and \\sqrt{2}."""
-  pairs, edits = _pairs(text), []
+def _add_braces(text: str) -> str:
+  """Rewrites \\frac12 and \\sqrt(2) as \\frac{1}{2} and \\sqrt{2}."""
+  pairs, edits = _match_brackets(text), []
   for match in _COMMAND.finditer(text):
     name, at = match['name'], match.end()
     for _ in range(2 if name == 'frac' else 1):
@@ -186,8 +187,8 @@ def _braced(text: str) -> str:
   return ''.join([*pieces, text[last:]])
 
 
-def _pairs(text: str) -> dict[int, int]:
-  """Where each brace and parenthesis is closed."""
+def _match_brackets(text: str) -> dict[int, int]:
+  """Maps the index of each opening bracket to that of its closing one."""
   found, open_ = {}, []
   for i, letter in enumerate(text):
     if letter in '{(':
@@ -197,7 +198,7 @@ def _pairs(text: str) -> dict[int, int]:
   return found
 
 
-def _unboxed(text: str) -> str:
+def _unbox(text: str) -> str:
   boxes = [match.end() for match in re.finditer(r'\\boxed\s*\{', text)]
   if not boxes:
     return text

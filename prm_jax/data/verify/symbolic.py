@@ -1,8 +1,9 @@
-"""math-verify in a process that can be killed.
+"""Runs math-verify in a child process that can be killed.
 
-`answers.py` asks it what exact arithmetic cannot decide. SymPy can take hours,
-or all memory, over a short text, and no signal stops it inside a thread; so it
-lives in a child that is killed at the time limit and started anew.
+`answers.py` asks it about pairs that exact arithmetic cannot decide. SymPy can
+take hours, or all memory, for a short text, and a thread cannot interrupt it.
+It therefore runs in a child process, which is killed at the time limit and
+started again for the next pair.
 """
 
 import atexit
@@ -26,10 +27,10 @@ class TimedOut(Exception):
 
 
 class Worker:
-  """One child process; safe to use from several threads, one at a time.
+  """One child process; threads may share it and take turns.
 
   Args:
-    child: the program that judges, which speaks as `symbolic_worker.py` does.
+    child: a Python file with the protocol of `symbolic_worker.py`.
   """
 
   def __init__(self, child: pathlib.Path = _CHILD) -> None:
@@ -40,18 +41,19 @@ class Worker:
     atexit.register(self.close)
 
   def equal(self, answer: str, truth: str, seconds: float) -> bool:
-    """Are two pieces of LaTeX the same, says math-verify.
+    """Returns whether math-verify finds two LaTeX texts equal.
 
     Args:
-      seconds: wall time; a child that was not running is started first, which
-        does not count.
+      answer: LaTeX, without dollar signs.
+      truth: of the same form.
+      seconds: wall time for the pair, not counting the start of the child.
 
     Raises:
-      TimedOut: killed at the limit, or out of memory.
+      TimedOut: the child reached the time limit or its memory limit.
       UserError: math-verify is not installed.
     """
     with self._lock:
-      # A fork's copy of the pipe belongs to the parent's child.
+      # After a fork, the pipe that we inherited leads to our parent's child.
       if self._process is None or self._owner != os.getpid():
         self._start()
       question = json.dumps([answer, truth, seconds]) + '\n'
@@ -68,12 +70,12 @@ class Worker:
       return reply['equal']
 
   def close(self) -> None:
-    """Ends the child."""
+    """Ends the child process; the next call of `equal` starts another."""
     if self._process is not None and self._owner == os.getpid():
       self._kill()
 
   def _start(self) -> None:
-    # -P: the folder of the file holds modules of this package.
+    # -P keeps the file's folder, with this package's modules, off sys.path.
     self._process = subprocess.Popen(
       [sys.executable, '-P', str(self._child)],
       stdin=subprocess.PIPE,
@@ -85,13 +87,13 @@ class Worker:
     reply = self._reply(_START_SECONDS)
     if reply is None or 'missing' in reply:
       self._kill()
-      why = reply['missing'] if reply else f'no sign in {_START_SECONDS} s'
+      why = reply['missing'] if reply else f'no reply in {_START_SECONDS} s'
       raise UserError(
         f"math-verify does not start ({why}): pip install 'prm_jax[verify]'"
       )
 
   def _reply(self, seconds: float) -> dict | None:
-    """The next line of the child, or None: too late, or it has died."""
+    """Returns the child's next line; None after `seconds` or if it has died."""
     deadline = time.monotonic() + seconds
     pipe, line = self._process.stdout.fileno(), b''
     while not line.endswith(b'\n'):

@@ -1,8 +1,11 @@
-"""The process that `symbolic.py` starts: pairs in, verdicts out, one a line.
+"""The child process of `symbolic.py`: reads pairs, writes verdicts, as lines.
 
-Run as a file, never imported: it must not load the package (and so JAX), only
-math-verify. What hangs here is killed from outside; should the parent die
-first, the alarm ends it.
+It is run as a file and never imported, so that it loads math-verify but neither
+this package nor JAX. The parent kills it when a pair takes too long; if the
+parent has died, an alarm ends it.
+
+Reads lines of JSON [answer, truth, seconds]; writes {"ready": true} or
+{"missing": why} once, then {"equal": true, false, or null if out of memory}.
 """
 
 import json
@@ -11,9 +14,9 @@ import resource
 import signal
 import sys
 
-# It compares differences at so many digits: 2^{-98}\pi is not 2^{-99}\pi.
+# Digits to which differences are evaluated: 2^{-98}\pi is not 2^{-99}\pi.
 PRECISION = 50
-DECIMALS = 12  # 1.414214 is not \sqrt{2}
+DECIMALS = 12  # to which floats are rounded: 1.414214 is not \sqrt{2}
 MEMORY_BYTES = 4 << 30  # SymPy alone needs a few hundred megabytes
 
 
@@ -21,7 +24,7 @@ def main() -> None:
   resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   try:
-    # After the limits above, which importing SymPy must keep to.
+    # Imported here, so that the limits above hold for the import, too.
     # ruff: noqa: PLC0415
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
@@ -29,8 +32,8 @@ def main() -> None:
   except ImportError as error:
     print(json.dumps({'missing': str(error)}), flush=True)
     return
-  logging.disable(logging.CRITICAL)  # it warns that no timeout is set
-  # Its units are any letters behind a number: 5 + 3t would be 8.
+  logging.disable(logging.CRITICAL)  # math-verify warns of the missing timeout
+  # With units=True any letters after a number are dropped: 5 + 3t would be 8.
   spelling = NormalizationConfig(basic_latex=True, units=False, boxed='last')
   latex = [LatexExtractionConfig(normalization_config=spelling)]
   imaginary = {Symbol('i', real=real): I for real in (True, False)}
@@ -54,7 +57,7 @@ def main() -> None:
     value = x.evalf(5) if isinstance(x, Expr) and x.is_number else None
     return isinstance(value, Float) and bool(abs(value) < 10.0**-DECIMALS)
 
-  # The first pair takes a second or more, which is no fault of the pair.
+  # The first pair takes a second or more, whichever it is.
   same(read('\\frac{x}{2} + \\sqrt{2}'), read('x + 1'))
   print(json.dumps({'ready': True}), flush=True)
   for line in sys.stdin:
@@ -62,10 +65,10 @@ def main() -> None:
     signal.alarm(int(seconds) + 2)
     try:
       a, b = read(answer), read(truth)
-      # Small numbers have small differences.
+      # The difference of two tiny numbers is tiny; their quotient tells more.
       if a and b and tiny(a[0]) and tiny(b[0]):
         a, b = [a[0] / b[0]], [Integer(1)]
-      # An interval equals an inequality in one order only.
+      # math-verify finds an interval equal to an inequality in one order only.
       equal = bool(a and b) and (same(a, b) or same(b, a))
     except (MemoryError, RecursionError):
       equal = None

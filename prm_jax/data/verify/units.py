@@ -1,13 +1,13 @@
-"""Spellings of one unit: 5 km and 5 kilometers, 10 a.m. and 10 am, $ and USD.
+"""Knows the spellings of units: km and kilometers, a.m. and am, $ and USD.
 
-`answers.py` compares the units of two numbers by what stands here. Nothing is
-converted: a kilometer is not a thousand meters.
+`quantities.py` compares the units of two numbers by it. Nothing is converted: a
+kilometer does not equal a thousand meters.
 """
 
 import re
 
 MONEY = {'$': 'dollar', '€': 'euro', '£': 'sterling', '¥': 'yen', '¢': 'cent'}
-# One unit a line. What stands first is no more right than the others.
+# One unit a line. Its first spelling stands for it in comparisons.
 _TABLE = """
 kilometer kilometre km kms
 meter metre m
@@ -53,7 +53,7 @@ _CANONICAL = {
   for line in _TABLE.strip().splitlines()
   for spelling in line.split()
 }
-# Pounds are a weight or money.
+# Pounds may be a weight or money.
 _TWO_MEANINGS = ({'pound', 'lb'}, {'pound', 'sterling'})
 _PHRASES = (
   (r'\.', ''),
@@ -63,7 +63,7 @@ _PHRASES = (
   (r'^(?:met(?:er|re)s?|m) ?(?:per|a|/) ?(?:second|sec|s)$', 'm/s'),
 )
 _POWERS = {'square': '^2', 'sq': '^2', 'cubic': '^3', 'cu': '^3'}
-# Plural and singular come to the same, which need not be a word.
+# Plural and singular get the same stem, which need not be a word.
 _ENDINGS = (
   (re.compile(r'(?:ies?|y)$'), 'y'),
   (re.compile(r'(x|ch|sh|ss|us|z|o)es?$'), r'\1'),
@@ -72,10 +72,12 @@ _ENDINGS = (
 
 
 def canonical(unit: str) -> str:
-  """What all spellings of a unit have in common; of a phrase, its first word.
+  """Returns one name for all spellings of a unit.
+
+  Of several words only the first counts, but for "square" and "cubic".
 
   Args:
-    unit: as written behind a number, in lower case; '' for none.
+    unit: as written after a number, in lower case; '' for none.
   """
   for pattern, replacement in _PHRASES:
     unit = re.sub(pattern, replacement, unit)
@@ -83,19 +85,19 @@ def canonical(unit: str) -> str:
   if word in _POWERS and rest:
     return canonical(rest) + _POWERS[word]
   word, caret, power = word.partition('^')
-  # "3 in all" are no inches.
+  # The "in" of "3 in all" is no inch.
   if not (word == 'in' and rest):
     word = _CANONICAL.get(word) or _CANONICAL.get(_stem(word)) or _stem(word)
   return word + caret + power
 
 
-def known(unit: str) -> bool:
-  """Is it in the table, in the singular or the plural?"""
+def is_known(unit: str) -> bool:
+  """Returns whether a word is a unit of the table, singular or plural."""
   return unit in _CANONICAL or _stem(unit) in _CANONICAL
 
 
 def agree(one: str, other: str) -> bool:
-  """Are two units, as `canonical` gives them, the same, or one missing?"""
+  """Returns whether two units from `canonical` agree, or one is missing."""
   same = one == other or {one, other} in _TWO_MEANINGS
   return same or not (one and other)
 

@@ -5,7 +5,7 @@ import json
 from typing import Annotated, Any
 
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
-from prm_jax.inference.driver import AT_ONCE
+from prm_jax.inference.driver import SAMPLES_PER_ROUND
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.inference.server.config import EndpointConfig
 from prm_jax.runtime import checks
@@ -142,4 +142,4 @@ class PolicyConfig:
       return CALLS_PER_CONNECTION * self.endpoint.concurrency
     if self.kind == 'workdir':
       return SAMPLES_PER_SLOT * self.sampling.slots
-    return AT_ONCE
+    return SAMPLES_PER_ROUND

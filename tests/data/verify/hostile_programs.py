@@ -1,7 +1,7 @@
-"""Hostile programs: verdicts they do not deserve, and more than their share.
+"""Hostile programs that want an undeserved verdict, or too many resources.
 
-Each with what must become of it. `outside.py` runs them, and looks from outside
-at what they have done. `hostile_reaches.py` has those that reach out.
+Each has its expected result. `outside.py` runs them and watches from outside
+what they do. `hostile_reaches.py` has programs that reach out of the sandbox.
 """
 
 import dataclasses
@@ -11,13 +11,14 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """A program and its end.
+  """A program and its expected result.
 
   Attributes:
-    source: follows HEAD.
-    words: in its output.
+    source: the program, to be appended to HEAD.
+    words: a part of its expected output.
+    outcome: expected `outcome` of the `sandbox.Result`.
+    code: expected `exit_code`.
     limits: fields of `sandbox.Limits`.
-    outcome: and `code`, of the `sandbox.Result`.
   """
 
   source: str
@@ -27,7 +28,7 @@ class Program:
   limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-# What they find in `out` is what `outside.Outside` has put there.
+# `outside.Outside` fills `out` with names of things outside of the sandbox.
 HEAD = """
 import contextlib, ctypes, errno, os, signal, socket, subprocess, sys
 import threading, time
@@ -36,13 +37,13 @@ libc = ctypes.CDLL(None, use_errno=True)
 places = [out['folder'], sys.prefix]
 
 def call(name, *arguments):
-  '''What the kernel answers: a number, or the name of an error.'''
+  '''Makes a system call; returns its result or the name of its error.'''
   numbers = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
   done = libc.syscall(out['calls'][name], *numbers)
   return errno.errorcode[ctypes.get_errno()] if done == -1 else done
 
 def refused(*names):
-  '''Calls with arguments that would do no harm, and be no fault.'''
+  '''Prints the results of calls, with arguments that would do no harm.'''
   known = [name for name in names if out['calls'][name] >= 0]
   print({call(name, 0, 0, 0, 0, 0, 0) for name in known})
 

@@ -1,8 +1,8 @@
-"""Hostile programs that reach out: to files, to others, for more rights."""
+"""Hostile programs that try to reach files, other processes and rights."""
 
 from tests.data.verify.hostile_programs import Program
 
-# By what a program would do with them.
+# Forbidden system calls, by the purpose that they would serve.
 FORBIDDEN = {
   'keys': 'keyctl add_key request_key',
   'System V memory': 'shmget shmat shmctl',

@@ -1,8 +1,8 @@
-"""What stands outside while hostile programs run, and what they did to it.
+"""Runs hostile programs, and sees whether they reach things outside.
 
-Run as a script, by root or an ordinary user, it runs all of
-the hostile programs and prints, as JSON, their results and every change
-that it saw outside. All of it is its own: two may run side by side.
+As a script, started by root or an ordinary user, it runs the hostile programs
+and prints as JSON their results and every change that it saw outside. It makes
+the things outside itself, so that two of it can run at the same time.
 """
 
 import array
@@ -45,7 +45,7 @@ libc.shmat.restype = ctypes.c_void_p
 
 
 def descendants() -> dict[int, str]:
-  """Command lines of the processes below this one, by process."""
+  """Returns the command lines of all descendants of this process, by pid."""
   parents, found = {}, {}
   for name in filter(str.isdigit, os.listdir('/proc')):
     with contextlib.suppress(OSError):  # it has ended
@@ -63,6 +63,7 @@ def descendants() -> dict[int, str]:
 
 
 def private_bytes(process: int) -> int:
+  """Returns the memory of a process that belongs to no file on a disk."""
   total = 0
   with contextlib.suppress(OSError):
     for line in (
@@ -74,11 +75,11 @@ def private_bytes(process: int) -> int:
 
 
 class Outside:
-  """Things that a program might reach, and what has become of them."""
+  """Makes things that a program might reach, and checks them afterwards."""
 
   def __init__(self, folder: pathlib.Path):
     self.folder = folder
-    # Everyone may enter and write: only the walls are in the way.
+    # Everyone may enter and write: only the sandbox prevents it.
     folder.chmod(0o777)
     self.names = {'process': os.getpid(), 'folder': str(folder)}
     self.names['calls'] = {name: sandbox_filter.number(name) for name in CALLS}
@@ -90,7 +91,7 @@ class Outside:
     self._terminal()
     self._network()
     for place in (folder, pathlib.Path(sys.prefix)):
-      self._place(place)
+      self._fill(place)
     self._shared_memory()
     self._keyring()
     self._tmux()
@@ -110,8 +111,8 @@ class Outside:
       server.listen()
     return server
 
-  def _place(self, place: pathlib.Path) -> None:
-    """Files, sockets and FIFOs in a folder that is hidden, and one shown."""
+  def _fill(self, place: pathlib.Path) -> None:
+    """Makes files, sockets and FIFOs in a folder, hidden or shown inside."""
     for name, kind in (
       ('stream', socket.SOCK_STREAM),
       ('mail', socket.SOCK_DGRAM),
@@ -127,7 +128,7 @@ class Outside:
       (place / name).chmod(0o666)
 
   def _terminal(self) -> None:
-    """A terminal that rules this session, with a line typed into it."""
+    """Makes a controlling terminal, with a line typed into it."""
     os.setsid()
     self.keyboard, self.terminal = pty.openpty()
     fcntl.ioctl(self.terminal, termios.TIOCSCTTY, 0)
@@ -159,7 +160,7 @@ class Outside:
     self.files['keys'] = self._keys()
 
   def _keys(self) -> tuple[bytes, bytes]:
-    """The key's value, and which keys the session has."""
+    """Returns the key's value, and the keys of the session."""
     found = []
     for key in (self.key, _LINK_SESSION):
       room = ctypes.create_string_buffer(1000)
@@ -168,27 +169,28 @@ class Outside:
     return tuple(found)
 
   def _tmux(self) -> None:
-    """A terminal multiplexer runs what it is told, if one is installed."""
+    """Starts tmux, which would run any command, if it is installed."""
     self.names['tmux'] = str(self.folder / 'tmux')
     self.tmux = shutil.which('tmux')
     if self.tmux:
       command = ('-f', os.devnull, 'new-session', '-d', 'sleep', '600')
-      self._tell_tmux(*command)
-      while 'sleep 600 ' not in descendants().values():  # else it is new later
+      self._run_tmux(*command)
+      # Once it runs, it is not taken for a process that a program has started.
+      while 'sleep 600 ' not in descendants().values():
         time.sleep(0.01)
       (self.folder / 'tmux').chmod(0o777)
 
-  def _tell_tmux(self, *words: str) -> None:
+  def _run_tmux(self, *words: str) -> None:
     subprocess.run(
       [self.tmux, '-S', self.names['tmux'], *words],
       check=True,
-      # Nobody's own shell refuses every command.
+      # The shell of the user nobody refuses every command.
       env=os.environ | {'SHELL': '/bin/sh'},
       stdin=subprocess.DEVNULL,
     )
 
   def run(self, name: str) -> dict:
-    """One program's result, and what was seen of it from here."""
+    """Runs a program; returns its result and what was seen outside."""
     program = PROGRAMS[name]
     head = HEAD.replace('OUT', repr(self.names))
     source = head + textwrap.dedent(program.source)
@@ -205,14 +207,14 @@ class Outside:
       if process not in before:
         self.seen.append(f'{line} goes on')
         os.kill(process, signal.SIGKILL)
-    self._look()
+    self._check_all()
     return dataclasses.asdict(result) | {
       'seen': sorted(set(self.seen)),
       'peak': self.peak,
     }
 
   def _watch(self, before: set[int], ended: threading.Event) -> None:
-    """Looks at what lasts only as long as the program."""
+    """Measures memory and looks for locks while a program runs."""
     while not ended.wait(0.02):
       ours = set(descendants()) - before
       self.peak = max(self.peak, sum(map(private_bytes, ours)))
@@ -221,8 +223,8 @@ class Outside:
         if int(process) in ours:
           self.seen.append(f'a lock: {kind}')
 
-  def _look(self) -> None:
-    """Looks at what a program would have left."""
+  def _check_all(self) -> None:
+    """Checks for everything that a program might have left behind."""
     for name, server in self.sockets.items():
       if select.select([server], [], [], 0)[0]:
         self.seen.append(f'socket {name}')
@@ -252,15 +254,15 @@ class Outside:
 
   def close(self) -> None:
     if self.tmux:
-      self._tell_tmux('kill-server')
+      self._run_tmux('kill-server')
     libc.shmctl(self.segment, _IPC_REMOVE, None)
 
 
 def become_ordinary() -> None:
-  """Root becomes nobody, who can yet see this Python and these tests.
+  """Turns root into nobody, who can still read this Python and these tests.
 
-  Where a parent of them is closed to others, an empty folder takes its place,
-  in this process's mounts only, with nothing in it but the way to these.
+  If one of their parent folders is closed to others, a folder with nothing in
+  it but the way to them is mounted over it, for this process only.
   """
   new_mounts, nobody = 0x20000, 65534
   recursive, private, bind = 16384, 1 << 18, 4096

@@ -1,4 +1,4 @@
-"""Answers of MATH beside respellings and changes of them, judged by us."""
+"""Equality of MATH's answers and respelt or changed versions of them."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def pairs_of_math(count: int) -> list[Pair]:
 
 
 def check(pairs: list[Pair]) -> None:
-  """No pair is falsely equal, 99.5% are right, and the order is all one."""
+  """No pair is falsely equal, 99.5% are right, and the order never matters."""
   false_equal, false_different, asymmetric = [], [], []
   for pair in pairs:
     one = answers.compare(pair.answer, pair.truth, SECONDS)

@@ -1,4 +1,4 @@
-"""The exact calculator: against Fraction, a table, and GSM8K's own marks."""
+"""The calculator: tables, Python's Fraction, GSM8K and ProcessBench."""
 
 import collections
 import json
@@ -10,7 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prm_jax.data.verify import expressions
-from prm_jax.data.verify.calculator import Equation, check_step, equations
+from prm_jax.data.verify.calculator import (
+  CheckedEquation,
+  check_step,
+  equations,
+)
 from tests.shared.real_data import shared
 
 HOLDS = """
@@ -97,7 +101,7 @@ He ends with a total of \\(3 + 4 = 8\\) apples
 2 / 8 = 4
 We calculate incorrectly 3(6) - 8 = 12
 """
-# Each of these was called wrong.
+# An earlier version of the calculator called each of these wrong.
 OTHER_NOTATIONS = """
 f'(3) = 4 + 5
 f''(3) = 4 + 5
@@ -193,17 +197,17 @@ def lines(table):
 
 
 @pytest.mark.parametrize('step', lines(HOLDS))
-def test_what_holds(step):
+def test_steps_that_hold(step):
   assert check_step(step) is True, equations(step)
 
 
 @pytest.mark.parametrize('step', lines(FAILS))
-def test_what_does_not_hold(step):
+def test_steps_that_do_not_hold(step):
   assert check_step(step) is False, equations(step)
 
 
 @pytest.mark.parametrize('step', lines(NOTHING_TO_CHECK))
-def test_what_has_another_reading_gets_no_verdict(step):
+def test_a_step_with_another_reading_gets_no_verdict(step):
   assert check_step(step) is None, equations(step)
 
 
@@ -225,13 +229,13 @@ def test_aligned_lines_are_a_chain():
 
 def test_a_formula_ends_where_its_delimiters_are():
   step = '\\[ 3 - 10 = -7 \\] Substituting \\(A = 0\\)'
-  assert equations(step) == [Equation('3 - 10', '-7', True)]
+  assert equations(step) == [CheckedEquation('3 - 10', '-7', True)]
 
 
 def test_a_chain_is_checked_pair_by_pair():
   assert equations('so 12-3 = 9 = 10-2 dollars') == [
-    Equation('12-3', '9', True),
-    Equation('9', '10-2', False),
+    CheckedEquation('12-3', '9', True),
+    CheckedEquation('9', '10-2', False),
   ]
 
 
@@ -265,8 +269,8 @@ def test_hostile_steps_are_unreadable_and_fast(step):
   assert time.process_time() - start < 2
 
 
-def trees():
-  """Expressions as text, with their exact value or None (division by zero)."""
+def expressions_and_values():
+  """Draws (text, exact value); the value is None for a division by zero."""
   decimals = st.decimals(0, 999, places=2).map(
     lambda d: (f'{d:.2f}', Fraction(d))
   )
@@ -287,20 +291,20 @@ def combine(parts):
   return text, value[operator]
 
 
-@given(trees())
+@given(expressions_and_values())
 @settings(max_examples=200, deadline=None)
-def test_values_are_those_of_fraction(tree):
-  text, exact = tree
+def test_expressions_have_the_value_that_fraction_gives(drawn):
+  text, exact = drawn
   if exact is None:
     with pytest.raises(expressions.Unreadable):
-      expressions.value(text)
+      expressions.exact_value(text)
   else:
-    assert expressions.value(text) == exact
+    assert expressions.exact_value(text) == exact
 
 
 @given(st.text('0123456789.+-*/^()=$% xof\n<>{}\\frac,', max_size=60))
 @settings(max_examples=300, deadline=None)
-def test_any_text_gets_a_verdict(text):
+def test_checking_any_text_raises_nothing(text):
   for left, right, holds in equations(text):
     assert holds in (True, False, None)
     assert isinstance(left, str) and isinstance(right, str)
@@ -308,7 +312,7 @@ def test_any_text_gets_a_verdict(text):
 
 @given(st.integers(1, 999), st.integers(1, 999), st.integers(2, 6))
 @settings(max_examples=200, deadline=None)
-def test_rounding_to_the_written_places(above, below, places):
+def test_a_decimal_holds_only_if_rounded_correctly(above, below, places):
   exact = Fraction(above, below)
   digits = int(exact * 10**places + Fraction(1, 2))
   for shift in (-1, 0, 1):
@@ -317,10 +321,13 @@ def test_rounding_to_the_written_places(above, below, places):
     assert check_step(f'{above} / {below} = {written}') is (shift == 0)
 
 
-def test_gsm8k_worked_answers():
-  """Found in all of them: 23,714 of 23,716 marks hold, the two others are
-  whole-number divisions (//); 22 of 21,200 plain equations do not, and nearly
-  all of those are their authors' errors. Here every tenth answer."""
+def test_worked_answers_of_gsm8k():
+  """Checks every tenth answer.
+
+  In all of them 23,714 of 23,716 marks hold; the other two are whole-number
+  divisions (//). Of 21,200 plain equations 22 do not hold, and nearly all of
+  those are their authors' errors.
+  """
   verdicts, in_text = collections.Counter(), collections.Counter()
   lines = shared('gsm8k/train.jsonl').read_text().splitlines()[::10]
   for line in lines:
@@ -336,10 +343,13 @@ def test_gsm8k_worked_answers():
   assert in_text[True] > 2000
 
 
-def test_processbench_steps():
-  """Before the first error that people found, three steps of all are called
-  wrong, each for an equation that is false (C(9, 7) = 9 * 8 * ... * 4 / 7! =
-  36), and none for its notation. Here every second chain."""
+def test_steps_of_processbench():
+  """Checks every second chain.
+
+  Before the first error that people found, only three steps of all chains are
+  called wrong, each for an equation that is false (C(9, 7) = 9 * 8 * ... * 4 /
+  7! = 36), and none for its notation.
+  """
   verdicts = {True: collections.Counter(), False: collections.Counter()}
   for name in ('gsm8k', 'math'):
     chains = json.loads(shared(f'processbench/{name}.json').read_text())
@@ -349,5 +359,6 @@ def test_processbench_steps():
         if first_error in (-1, i) or i < first_error:
           verdicts[i != first_error][check_step(step)] += 1
   assert verdicts[True][False] <= 3
-  assert verdicts[True][True] > 600  # 348 while \( \) was not read
-  assert verdicts[False][False] >= 24  # 18 then
+  # It was 348 and 18 before formulas in \( \) were read.
+  assert verdicts[True][True] > 600
+  assert verdicts[False][False] >= 24

@@ -1,3 +1,5 @@
+"""The final answer of a chain is found in linear time."""
+
 import json
 import time
 
@@ -66,7 +68,7 @@ from tests.shared.real_data import shared
     ('= ', None),
   ],
 )
-def test_what_the_last_step_says(last, answer):
+def test_the_answer_of_the_last_step_is_found(last, answer):
   found = final_answer(['The answer is 9.', last])
   if answer is None:
     assert found is None
@@ -93,13 +95,15 @@ def test_time_is_linear_in_the_length(start, piece):
       times.append(time.process_time() - begin)
     return min(times)
 
-  # Eight times the text takes some 8 times as long, not 64 times.
+  # For eight times the text, linear time is 8 times as long, quadratic 64.
   assert seconds(400_000) < 30 * max(seconds(50_000), 0.002)
 
 
-def test_answers_of_other_peoples_models():
-  """What was recorded with each text as its answer. The rest of two of the
-  models say no answer in so many words, or say another one."""
+def test_recorded_answers_of_published_samples():
+  """Finds the recorded answer in the texts of two models.
+
+  The other texts state no answer, or another one than was recorded.
+  """
   lines = shared('best_of_n/gsm8k_test_pool.jsonl').read_text().splitlines()
   for source, least in [
     ('openai-175b_verification', 0.99),

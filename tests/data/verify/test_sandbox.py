@@ -1,4 +1,4 @@
-"""The sandbox: real hostile programs, as root and as an ordinary user."""
+"""The sandbox holds real hostile programs, of root and of ordinary users."""
 
 import contextlib
 import json
@@ -19,28 +19,16 @@ import pytest
 
 from prm_jax.data.verify import sandbox, sandbox_cgroup
 from prm_jax.runtime.errors import UserError
+from tests.data.verify.isolation import REFUSED, needs_sandbox  # noqa: F401
 from tests.data.verify.outside import PROGRAMS, SECRET, VARIABLE, descendants
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
-def isolates() -> str:
-  """Why this machine cannot isolate a program, or ''."""
-  try:
-    sandbox.run('')
-  except UserError as error:
-    return str(error)
-  return ''
-
-
-REFUSED = isolates()
-needs_sandbox = pytest.mark.skipif(bool(REFUSED), reason=REFUSED)
-
-
 @contextlib.contextmanager
 def outside(user: str, *names: str) -> Iterator[subprocess.Popen]:
-  """`outside.py` at work on some programs, or all."""
-  # A Python of its own: files, sockets and FIFOs may be put beside it.
+  """Starts `outside.py` on some programs, or on all if there are no names."""
+  # With a Python of its own, in whose folder it makes files and sockets.
   folder = pathlib.Path(tempfile.mkdtemp(prefix='prm_jax_python_'))
   try:
     venv.create(folder, symlinks=True)
@@ -56,13 +44,14 @@ def outside(user: str, *names: str) -> Iterator[subprocess.Popen]:
     shutil.rmtree(folder)
 
 
-def told(process: subprocess.Popen) -> dict:
+def read_results(process: subprocess.Popen) -> dict:
   output, _ = process.communicate(timeout=300)
   assert process.returncode == 0
   return json.loads(output)
 
 
-# The kind of user who runs the tests, and root's tests the other one, slowly.
+# The plain tests run programs as the user who runs the tests. If that is root,
+# the slow tests run them as an ordinary user, too.
 SECOND = pytest.mark.slow if os.getuid() == 0 else ()
 
 
@@ -70,18 +59,18 @@ SECOND = pytest.mark.slow if os.getuid() == 0 else ()
   scope='module', params=['root', pytest.param('ordinary', marks=SECOND)]
 )
 def results(request):
-  """All programs' results, run by one kind of user."""
+  """Results of all programs, run by one kind of user."""
   if request.param == 'root' and os.getuid() != 0:
     pytest.skip('not root')
   with outside(request.param) as process:
-    found = told(process)
+    found = read_results(process)
   assert (found['user'] == 0) == (request.param == 'root')
   return found['results']
 
 
 @needs_sandbox
 @pytest.mark.parametrize('name', PROGRAMS)
-def test_what_becomes_of_a_program(results, name):
+def test_a_program_ends_as_expected_and_reaches_nothing(results, name):
   program, result = PROGRAMS[name], results[name]
   ended = result['outcome'], result['exit_code']
   assert ended == (program.outcome, program.code), result
@@ -91,21 +80,21 @@ def test_what_becomes_of_a_program(results, name):
 
 
 @needs_sandbox
-def test_limits_hold_in_time_and_size(results):
+def test_limits_hold_for_time_output_and_memory(results):
   assert results['infinite loop']['seconds'] < 6
   assert results['fork bomb']['seconds'] < 6
   longest = sandbox.Limits().output_bytes
   assert len(results['1 GB of output']['output']) == longest
-  # Eight processes want 150 MB each, and 256 MB are allowed.
+  # Eight processes try to use 150 MB each, and 256 MB are allowed.
   for name in ('memory of many processes', 'memory of a dead thread'):
     assert results[name]['peak'] < 512 << 20
 
 
 @needs_sandbox
-def test_two_may_test_at_once():
+def test_two_sandboxes_may_run_at_once():
   names = ('locks files outside', 'child of an infinite loop', 'FIFOs', 'right')
   with outside('ordinary', *names) as one, outside('ordinary', *names) as other:
-    for found in (told(one)['results'], told(other)['results']):
+    for found in (read_results(one)['results'], read_results(other)['results']):
       assert [found[name]['seen'] for name in names] == [[]] * 4
 
 
@@ -153,7 +142,7 @@ assert open(os.devnull, 'w').write('x') == 1 and len(os.urandom(3)) == 3
 
 
 @needs_sandbox
-def test_what_programs_usually_do_works():
+def test_usual_programs_work():
   result = sandbox.run(USUAL)
   assert result.passed, result.output
 
@@ -167,7 +156,7 @@ def test_tests_share_the_programs_module():
 
 
 @needs_sandbox
-def test_nothing_is_left_open():
+def test_no_descriptor_is_left_open():
   before = len(os.listdir('/proc/self/fd'))
   for source in ('1', 'while True: print("x" * 9999)'):
     sandbox.run(source)
@@ -175,23 +164,23 @@ def test_nothing_is_left_open():
 
 
 @needs_sandbox
-def test_a_program_that_never_ran_has_no_outcome():
+def test_a_program_that_cannot_be_started_raises():
   with pytest.raises(UserError, match=r'too large'):
     sandbox.run('1', limits=sandbox.Limits(cpu_seconds=10**30))
 
 
 @needs_sandbox
-def test_the_kernel_counts_where_a_group_can_be_made():
+def test_a_control_group_limits_memory_and_is_removed():
   with sandbox_cgroup.new_cgroup(64 << 20) as group:
     if group is None:
       pytest.skip('this user can make no control group')
     join = f'open({str(group / "cgroup.procs")!r}, "w").write("0")\n'
     command = [sys.executable, '-S', '-c', join + 'bytearray(b"x") * (1 << 28)']
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert sandbox_cgroup.overran(group)
+    assert sandbox_cgroup.ran_out_of_memory(group)
   assert not group.exists()
   with sandbox_cgroup.new_cgroup(1 << 30) as group:
-    assert not sandbox_cgroup.overran(group)
+    assert not sandbox_cgroup.ran_out_of_memory(group)
   seen = ''
   with futures.ThreadPoolExecutor() as pool:
     running = pool.submit(sandbox.run, 'import time\ntime.sleep(1)')
@@ -204,7 +193,8 @@ def test_the_kernel_counts_where_a_group_can_be_made():
   assert not (group.parent / name).exists()
 
 
-# As if by a machine of another kind: in a namespace where that is so.
+# What a machine may lack: options of `unshare`, a command that takes it away in
+# the new namespace, and the expected message.
 WITHOUT = {
   'libseccomp': (
     ('--mount',),
@@ -221,7 +211,7 @@ WITHOUT = {
 
 
 @pytest.mark.parametrize('missing', WITHOUT)
-def test_a_machine_without_a_wall_is_refused(missing):
+def test_a_machine_that_cannot_isolate_is_refused(missing):
   namespaces, spoil, message = WITHOUT[missing]
   if os.getuid() != 0:
     pytest.skip('not root')

@@ -1,0 +1,151 @@
+"""The command line that all experiments share, and the files they write.
+
+A run.py makes its parser here, adds the arguments that only it has, measures,
+and hands over what it found:
+
+    parser = command_line.make_parser(__doc__, __file__, '--workdir', '--seeds')
+    parser.add_argument('--arms', nargs='+', choices=ARMS, default=ARMS)
+    args = command_line.parse(parser)
+    document = command_line.about(args) | {'runs': ...}
+    command_line.write(args.output, document, render(document))
+
+The results of a whole experiment go to its own folder. A command that runs only
+a part of it has to name another folder with --output.
+"""
+
+import argparse
+import os
+import pathlib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from prm_jax.data.datasets import DATA_VARIABLE
+from prm_jax.report import readme_table
+from prm_jax.runtime import manifest
+from prm_jax.runtime.workdir import write_json
+
+SEEDS = (0, 1, 2)
+ARGUMENTS: dict[str, dict[str, Any]] = {
+  '--workdir': {
+    'type': pathlib.Path,
+    'required': True,
+    'help': 'folder of the runs; the same command resumes what is there',
+  },
+  '--jobs': {
+    'type': int,
+    'default': 2,
+    'help': 'runs at the same time, each on a core of its own',
+  },
+  '--seeds': {'type': int, 'nargs': '+', 'default': SEEDS},
+  '--quick': {
+    'action': 'store_true',
+    'help': 'very few updates, to see that everything runs',
+  },
+  '--data-root': {
+    'type': pathlib.Path,
+    'default': os.environ.get(DATA_VARIABLE),
+    'help': f'folder of the data files; default: ${DATA_VARIABLE}',
+  },
+  '--parity-python': {
+    'help': 'Python of an environment with torch, transformers and trl',
+  },
+  '--clock': {
+    'choices': ('wall', 'cpu'),
+    'default': 'wall',
+    'help': 'cpu measures CPU seconds, for cores that do other work, too',
+  },
+  '--rounds': {
+    'type': int,
+    'default': 3,
+    'help': 'times that each side is measured',
+  },
+}
+# What these say changes where, or how fast, an experiment runs, and not what it
+# finds.
+_WITHOUT_EFFECT = ('workdir', 'jobs', 'data_root', 'output')
+
+
+def make_parser(
+  doc: str, file: str, *shared: str, output: bool = True
+) -> argparse.ArgumentParser:
+  """Makes the parser of one experiment.
+
+  Args:
+    doc: docstring of its run.py; the first line becomes the description.
+    file: path of its run.py.
+    shared: which of `ARGUMENTS` it takes.
+    output: whether it takes `--output`.
+  """
+  path = pathlib.Path(file).resolve()
+  parser = argparse.ArgumentParser(
+    prog=f'python -m experiments.{path.parent.name}.{path.stem}',
+    description=doc.splitlines()[0],
+  )
+  for name in shared:
+    parser.add_argument(name, **ARGUMENTS[name])
+  if output:
+    parser.add_argument(
+      '--output',
+      type=pathlib.Path,
+      default=path.parent,
+      help='folder of results.json, figure and table; default: beside run.py',
+    )
+  where = ' --workdir DIR' if '--workdir' in shared else ''
+  parser.set_defaults(command=f'{parser.prog}{where}')
+  return parser
+
+
+def parse(
+  parser: argparse.ArgumentParser, free: Collection[str] = ()
+) -> argparse.Namespace:
+  """Parses the command line; exits with one line where it is wrong.
+
+  Args:
+    free: arguments that may differ from their defaults although the results go
+      to the experiment's own folder. With any other argument changed, the
+      command runs a part of the experiment and has to name another folder.
+  """
+  args = parser.parse_args()
+  if not getattr(args, 'data_root', True):
+    parser.error(f'--data-root is missing, and {DATA_VARIABLE} is not set')
+  home = parser.get_default('output')
+  if home and args.output.resolve() == home:
+    for name in set(vars(args)) - {*_WITHOUT_EFFECT, *free}:
+      if not _equal(getattr(args, name), parser.get_default(name)):
+        parser.error(
+          f'--{name.replace("_", "-")} runs a part of the experiment, whose '
+          f'results may not replace those in {home}; name another folder with '
+          '--output'
+        )
+  return args
+
+
+def _equal(value: Any, default: Any) -> bool:
+  """Compares two values, sequences by their items."""
+  if isinstance(value, list):
+    return value == list(default or ())
+  return value == default
+
+
+def about(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns how results came about: command, commit and seeds."""
+  found = {'command': args.command, 'git_commit': manifest.git_commit()}
+  return found | ({'seeds': list(args.seeds)} if 'seeds' in args else {})
+
+
+def write(
+  output: pathlib.Path,
+  document: Mapping[str, Any],
+  text: str,
+  results: str = 'results.json',
+  readme: str = 'README.md',
+) -> None:
+  """Writes the results, and their table into the README where there is one.
+
+  Args:
+    text: the table, as Markdown; it is printed, too.
+  """
+  write_json(output / results, document)
+  if (output / readme).exists():
+    readme_table.fill(output / readme, text)
+  print(text)

@@ -1,0 +1,52 @@
+"""Markdown tables of the experiments, and how their cells show numbers.
+
+Measured numbers are shares in [0, 1]; tables show them in percent.
+"""
+
+from collections.abc import Iterable, Sequence
+
+
+def table(heads: str | Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+  """Formats a Markdown table; every row has a cell for each head.
+
+  Args:
+    heads: the heads, also as one text with ' | ' between them.
+  """
+  heads = heads.split(' | ') if isinstance(heads, str) else heads
+  lines = [heads, ['---'] * len(heads), *rows]
+  return '\n'.join(f'| {" | ".join(cells)} |' for cells in lines)
+
+
+def mean(values: Sequence[float]) -> float:
+  """Returns the mean of the values, summed in their order."""
+  return sum(values) / len(values)
+
+
+def percent(value: float) -> str:
+  """Formats a share in percent."""
+  return f'{100 * value:.1f}'
+
+
+def points(value: float) -> str:
+  """Formats a difference of two shares in percentage points, with its sign."""
+  return f'{100 * value:+.1f}'
+
+
+def between(ci95: Sequence[float]) -> str:
+  """Formats an interval of shares in percent."""
+  return ' to '.join(map(percent, ci95))
+
+
+def points_between(ci95: Sequence[float]) -> str:
+  """Formats an interval of differences in percentage points."""
+  return ' to '.join(map(points, ci95))
+
+
+def times(ratio: float, digits: int = 1) -> str:
+  """Formats a ratio."""
+  return f'{ratio:.{digits}f}x'
+
+
+def mean_and_seeds(values: Sequence[float]) -> str:
+  """Formats the mean of the seeds in percent and, in brackets, each seed."""
+  return f'{percent(mean(values))} ({", ".join(map(percent, values))})'

@@ -1,0 +1,86 @@
+"""The command line, tables and runner that all experiments share."""
+
+import json
+import sys
+
+import pytest
+
+from experiments import command_line, tables
+from experiments.runner import Runner
+from prm_jax.report.readme_table import MARK
+
+DOC = 'Asks a question.\n\nAnd more.'
+
+
+@pytest.fixture
+def parse(monkeypatch, tmp_path):
+  """Returns a function that parses arguments of an experiment in tmp_path."""
+
+  def run(*arguments, free=()):
+    parser = command_line.make_parser(
+      DOC, str(tmp_path / 'run.py'), '--workdir', '--jobs', '--seeds'
+    )
+    parser.add_argument('--arms', nargs='+', default=('a', 'b'))
+    monkeypatch.setattr(sys, 'argv', ['run.py', '--workdir=work', *arguments])
+    return command_line.parse(parser, free)
+
+  return run
+
+
+def test_a_whole_experiment_writes_beside_its_run(parse, tmp_path):
+  args = parse('--jobs=1', '--seeds', '0', '1', '2', '--arms', 'a', 'b')
+  assert args.output == tmp_path
+  name = tmp_path.name
+  assert args.command == f'python -m experiments.{name}.run --workdir DIR'
+  assert command_line.about(args)['seeds'] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+  'part', [('--seeds', '0'), ('--arms', 'a')], ids=['seeds', 'arms']
+)
+def test_a_part_may_not_replace_the_whole(parse, part, tmp_path, capsys):
+  with pytest.raises(SystemExit):
+    parse(*part)
+  assert f'{part[0]} runs a part of the experiment' in capsys.readouterr().err
+  assert parse(*part, f'--output={tmp_path}/else').seeds
+  assert parse(*part, free=(part[0].strip('-'),)).output == tmp_path
+
+
+def test_a_missing_data_folder_is_named(monkeypatch, tmp_path, capsys):
+  monkeypatch.setitem(command_line.ARGUMENTS['--data-root'], 'default', None)
+  parser = command_line.make_parser(DOC, str(tmp_path / 'x'), '--data-root')
+  monkeypatch.setattr(sys, 'argv', ['run.py'])
+  with pytest.raises(SystemExit):
+    command_line.parse(parser)
+  assert '--data-root is missing' in capsys.readouterr().err
+
+
+def test_results_and_table_are_written(tmp_path, capsys):
+  text = tables.table(['arm', 'right'], [['one', tables.percent(0.5)]])
+  command_line.write(tmp_path, {'right': 0.5}, text)
+  assert not (tmp_path / 'README.md').exists()
+  (tmp_path / 'README.md').write_text(f'Why?\n{MARK}{MARK}')
+  command_line.write(tmp_path, {'right': 0.5}, text)
+  assert json.loads((tmp_path / 'results.json').read_text()) == {'right': 0.5}
+  table = '| arm | right |\n| --- | --- |\n| one | 50.0 |\n'
+  assert (tmp_path / 'README.md').read_text() == f'Why?\n{MARK}{table}{MARK}'
+  assert capsys.readouterr().out == 2 * table
+
+
+def test_cells_show_shares_in_percent():
+  assert tables.mean_and_seeds([0.5, 0.251]) == '37.5 (50.0, 25.1)'
+  assert tables.between((0.1, 0.2)) == '10.0 to 20.0'
+  assert tables.points_between((-0.1, 0.2)) == '-10.0 to +20.0'
+  assert tables.times(2.04) == '2.0x'
+
+
+@pytest.mark.parametrize('jobs', [1, 2])
+def test_the_runner_names_what_failed(tmp_path, jobs, capfd):
+  runner = Runner(tmp_path, jobs)
+  good, bad = 'print(1)', 'import sys; sys.exit("no memory")'
+  runner.all(runner.run, [('good', '-c', good), ('good', '-c', good)])
+  with pytest.raises(SystemExit, match='error: bad failed'):
+    runner.all(runner.run, [('bad', '-c', bad)])
+  out, err = capfd.readouterr()
+  assert out.count('good: done') == 2
+  assert 'no memory' in out + err
