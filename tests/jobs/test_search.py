@@ -181,15 +181,6 @@ def test_the_journal_gets_one_chain_of_a_problem():
     assert len(tree.ended()) == 4
 
 
-def test_a_finished_job_changes_nothing(jobs):
-  workdir = jobs.folder('beam')
-  before = contents(workdir)
-  (again,) = run_all([[*FIRST['beam'], f'--workdir={workdir}']])
-  assert again.returncode == 0, again.stderr
-  assert 'all is done; the results are in' in again.stdout
-  assert contents(workdir) == before
-
-
 @pytest.mark.slow
 def test_two_processes_find_what_one_does(jobs, tmp_path):
   alone = jobs.folder('beam of models')
@@ -204,12 +195,13 @@ def test_two_processes_find_what_one_does(jobs, tmp_path):
   assert scores == pytest.approx(expected, abs=1e-5)
 
 
-def test_another_config_is_refused(jobs):
+def test_a_finished_job_changes_nothing_and_takes_no_other_config(jobs):
   workdir = jobs.folder('beam')
   before = contents(workdir)
-  (refused,) = run_all(
-    [[*FIRST['beam'], '--config.beam.samples=8', f'--workdir={workdir}']]
-  )
+  same = [*FIRST['beam'], f'--workdir={workdir}']
+  again, refused = run_all([same, [*same, '--config.beam.samples=8']])
+  assert again.returncode == 0, again.stderr
+  assert 'all is done; the results are in' in again.stdout
   assert 'belongs to another config (differs in beam.samples)' in (
     the_error(refused)
   )
