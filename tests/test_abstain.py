@@ -1,4 +1,4 @@
-"""The command line of the filter, on workdirs as search jobs leave them."""
+"""The abstain command, on workdirs as search jobs leave them."""
 
 import json
 
@@ -52,11 +52,13 @@ def refused(capsys, jobs, *more):
 
 def test_it_writes_the_decisions_and_the_report(tmp_path, jobs, capsys):
   run(jobs, '--error', '0.1')
-  said = capsys.readouterr().out
+  printed = capsys.readouterr().out
   written = json.loads((tmp_path / 'test' / 'abstain.json').read_text())
   section = written['abstain']
   answered = [each for each in section['problems'] if each['answered']]
-  assert f'{len(answered)} of 100 answered' in said and '\n' not in said[:-1]
+  assert (
+    f'{len(answered)} of 100 answered' in printed and '\n' not in printed[:-1]
+  )
   # All that score above 0.41 are right, and nothing below is.
   assert 55 <= len(answered) <= 65
   assert section['tested']['error'] <= 0.1 < section['tested']['error_of_all']
@@ -71,13 +73,13 @@ def test_it_writes_the_decisions_and_the_report(tmp_path, jobs, capsys):
   assert (tmp_path / 'test' / 'abstain.json').read_bytes() == before
 
 
-def test_nothing_is_answered_where_nothing_is_shown(jobs, capsys):
+def test_nothing_is_answered_without_evidence(jobs, capsys):
   run(jobs, '--error', '0.001')
-  said = capsys.readouterr().out
-  assert 'nothing is answered: 300 held-out problems do not show' in said
+  printed = capsys.readouterr().out
+  assert 'nothing is answered: 300 held-out problems do not show' in printed
 
 
-def test_problems_that_failed_are_not_answered_and_wrong(tmp_path, jobs):
+def test_failed_problems_count_as_unanswered_and_wrong(tmp_path, jobs):
   jobs['workdir'] = search_job(tmp_path / 'failing', 1000, 100, failed=60)
   run(jobs, '--error', '0.1')
   written = json.loads((tmp_path / 'failing' / 'abstain.json').read_text())

@@ -118,8 +118,8 @@ def test_consensus_keeps_chains_with_the_same_claimed_error(jobs):
   assert 0 < len(kept) < 128
   for chain in kept:
     assert chain.meta['consensus'] == ['verifier', 'rollouts']
-  told = jobs.read('consensus')['consensus']['all']
-  assert told == {'chains': 128, 'kept': len(kept), 'share': len(kept) / 128}
+  counts = jobs.read('consensus')['consensus']['all']
+  assert counts == {'chains': 128, 'kept': len(kept), 'share': len(kept) / 128}
 
 
 def test_active_selects_and_the_source_labels(jobs):
@@ -337,7 +337,8 @@ def test_a_bad_command_is_one_line(refused, name):
     pytest.importorskip('openai', reason='openai is not installed')
   tmp, ended = refused
   assert re.search(REFUSED[name][1], the_error(ended[name]))
-  # Whoever cannot answer is found before the workdir belongs to the config.
+  # The solver sees what it is asked when the workdir is the config's own; all
+  # else is refused before.
   solver = name in ('another modulus', 'a problem of GSM8K')
   assert (tmp / name / 'config.json').exists() == solver
 

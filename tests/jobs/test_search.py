@@ -102,13 +102,13 @@ def test_the_files_of_a_search_agree(jobs, name):
       ('scored_tokens', 'scored_tokens'),
     ):
       assert ledger[ours] == sum(each[theirs] for each in took)
-  for chain, told in zip(chains, jobs.trees(name), strict=True):
-    assert told['id'] == chain.meta['problem_id']
-    assert told['truth'] == chain.meta['truth']
-    assert told['method'] == name.split()[0]
-    tree = Tree.from_dict(told['tree'])
-    assert tree.steps(told['chosen']) == chain.steps
-    assert tree.scores(told['chosen']) == chain.meta['search']['scores']
+  for chain, record in zip(chains, jobs.trees(name), strict=True):
+    assert record['id'] == chain.meta['problem_id']
+    assert record['truth'] == chain.meta['truth']
+    assert record['method'] == name.split()[0]
+    tree = Tree.from_dict(record['tree'])
+    assert tree.steps(record['chosen']) == chain.steps
+    assert tree.scores(record['chosen']) == chain.meta['search']['scores']
   assert jobs.read(name, 'results.json')['results'] == ledger
   assert (jobs.folder(name) / 'report.html').exists()
   method = name.split()[0]
@@ -284,13 +284,14 @@ def test_a_bad_command_is_one_line(refused, name):
     pytest.importorskip('openai', reason='openai is not installed')
   tmp, ended = refused
   assert re.search(REFUSED[name][1], the_error(ended[name]))
-  # Whoever cannot answer is found before the workdir belongs to the config.
+  # The solver sees what it is asked when the workdir is the config's own; all
+  # else is refused before.
   solver = name in ('another modulus', 'problems of GSM8K', 'word problems')
   assert (tmp / name / 'config.json').exists() == solver
 
 
 def test_models_in_the_wrong_place(jobs, tmp_path, finished):
-  """The PRM is a policy, the policy a PRM, the recording neither; each told."""
+  """A PRM as a policy, a policy as a PRM, and a recording as either."""
   policy, sample = jobs.folder('policy'), jobs.folder('sample')
   cases = {
     f'prm.path={policy}': 'holds a policy, which scores nothing',
@@ -329,7 +330,7 @@ def test_models_in_the_wrong_place(jobs, tmp_path, finished):
     the_error(branches)
   )
   assert 'does not say its tokens' in the_error(other)
-  # What is recorded is chosen from, and it is said that some is not.
+  # It chooses from the recorded chains, and says that some are missing.
   assert few.returncode == 0, few.stderr
   assert '8 done without some of the answers they wanted' in few.stdout
   # Nothing of the refused stands in the way of the corrected command.

@@ -34,7 +34,7 @@ def jobs(tmp_path_factory) -> FinishedJobs:
 
 def visits_of(jobs, name) -> list[dict]:
   """Of each problem: how often the search went to which steps."""
-  trees = [Tree.from_dict(told['tree']) for told in jobs.trees(name)]
+  trees = [Tree.from_dict(record['tree']) for record in jobs.trees(name)]
   return [
     {
       (tree.steps(i), node.stream): node.visits
