@@ -56,8 +56,6 @@ Variants, comma separated, as in `configs/label_math.py:rollouts,tiny`:
     tiny        a few chains: to see that everything runs
 """
 
-import functools
-
 import ml_collections
 
 from configs import common
@@ -103,11 +101,11 @@ def tiny(config: ml_collections.ConfigDict) -> None:
 def get_config(arg: str = '') -> ml_collections.ConfigDict:
   """Returns the config with the variants in `arg` applied in order."""
   variants = {
-    'verifier': functools.partial(use_source, source='verifier'),
-    'rollouts': functools.partial(use_source, source='rollouts'),
-    'omega': functools.partial(use_source, source='omega'),
+    'verifier': lambda config: use_source(config, 'verifier'),
+    'rollouts': lambda config: use_source(config, 'rollouts'),
+    'omega': lambda config: use_source(config, 'omega'),
     'judge': judge,
-    'corruption': functools.partial(use_source, source='corruption'),
+    'corruption': lambda config: use_source(config, 'corruption'),
     'consensus': consensus,
     'active': active,
     'small': small,

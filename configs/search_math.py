@@ -38,12 +38,15 @@ Variants, comma separated, as in `configs/search_math.py:beam,gsm8k,tiny`:
     tiny   a few problems: to see that everything runs
 """
 
-import functools
-
 import ml_collections
 
 from configs import common
-from prm_jax.search.methods import METHODS
+
+# Methods of N samples: all but mcts.
+SAMPLED = (
+  *('best_of_n', 'majority', 'weighted_vote', 'beam', 'dvts', 'lookahead'),
+  *('rebase', 'refine', 'early_rejection'),
+)
 
 
 def base() -> ml_collections.ConfigDict:
@@ -84,25 +87,24 @@ def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
   config.problems.update(train_problems=128, dev_problems=8, test_problems=8)
   config.problems.count = 8
-  for method in METHODS:
-    if 'samples' in config[method]:
-      config[method].samples = 4
+  for method in SAMPLED:
+    config[method].samples = 4
   config.mcts.simulations = 8
 
 
 def get_config(arg: str = '') -> ml_collections.ConfigDict:
   """Returns the config with the variants in `arg` applied in order."""
   variants = {
-    'best_of_n': functools.partial(use, method='best_of_n'),
-    'majority': functools.partial(use, method='majority'),
-    'weighted_vote': functools.partial(use, method='weighted_vote'),
-    'beam': functools.partial(use, method='beam'),
-    'dvts': functools.partial(use, method='dvts'),
-    'lookahead': functools.partial(use, method='lookahead'),
-    'rebase': functools.partial(use, method='rebase'),
-    'mcts': functools.partial(use, method='mcts'),
-    'refine': functools.partial(use, method='refine'),
-    'early_rejection': functools.partial(use, method='early_rejection'),
+    'best_of_n': lambda config: use(config, 'best_of_n'),
+    'majority': lambda config: use(config, 'majority'),
+    'weighted_vote': lambda config: use(config, 'weighted_vote'),
+    'beam': lambda config: use(config, 'beam'),
+    'dvts': lambda config: use(config, 'dvts'),
+    'lookahead': lambda config: use(config, 'lookahead'),
+    'rebase': lambda config: use(config, 'rebase'),
+    'mcts': lambda config: use(config, 'mcts'),
+    'refine': lambda config: use(config, 'refine'),
+    'early_rejection': lambda config: use(config, 'early_rejection'),
     'gsm8k': gsm8k,
     'words': words,
     'small': small,

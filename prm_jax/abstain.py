@@ -22,7 +22,7 @@ from prm_jax.data.chains import Chain
 from prm_jax.evals.abstain import abstain_section
 from prm_jax.evals.selective import CONFIDENCE
 from prm_jax.runtime import manifest, paths
-from prm_jax.runtime.errors import UserError, exits_with_a_line
+from prm_jax.runtime.errors import UserError, exit_on_user_error
 from prm_jax.runtime.workdir import (
   MAY_CHANGE,
   differences,
@@ -172,7 +172,7 @@ def main(argv: Sequence[str]) -> None:
   parser.add_argument('--confidence', type=float, default=CONFIDENCE)
   parser.add_argument('--seed', type=int, default=0, help='seed of the split')
   given = parser.parse_args(argv)
-  with exits_with_a_line():
+  with exit_on_user_error():
     print(summarise(abstain(**vars(given))))
 
 

@@ -28,7 +28,7 @@ from prm_jax.models.hub.architectures import LAYOUTS
 from prm_jax.models.hub.publish import SaveOptions, save_model
 from prm_jax.models.hub.safetensors_files import HUB
 from prm_jax.runtime import paths
-from prm_jax.runtime.errors import UserError, exits_with_a_line
+from prm_jax.runtime.errors import UserError, exit_on_user_error
 from prm_jax.runtime.sharding import flat_mesh
 from prm_jax.runtime.workdir import write_json
 
@@ -212,7 +212,7 @@ def main(argv: Sequence[str]) -> None:
     '--dtype', choices=DTYPES, help="default: the parameters' own"
   )
   given = parser.parse_args(argv)
-  with exits_with_a_line():
+  with exit_on_user_error():
     print(export(given.source, given.to, given.layout, given.step, given.dtype))
 
 

@@ -21,7 +21,7 @@ from absl import flags
 
 from prm_jax.jobs import label, policy, prm, rl, sample, search, settings
 from prm_jax.runtime import command_line, manifest, paths, processes
-from prm_jax.runtime.errors import UserError, told
+from prm_jax.runtime.errors import UserError, user_message
 from prm_jax.runtime.stopping import Stopped
 from prm_jax.runtime.workdir import Workdir
 
@@ -117,7 +117,7 @@ def run(argv: list[str]) -> None:
     print('interrupted; the same command goes on', file=sys.stderr)
     end('interrupted', 130)
   except Exception as error:
-    if line := told(error):
+    if line := user_message(error):
       for each in line.split('\n'):
         print(f'error: {processes.name()}{each}', file=sys.stderr, flush=True)
       end(line, 2)

@@ -18,6 +18,7 @@ import json
 import os
 import pathlib
 import queue
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = pathlib.Path(tempfile.gettempdir()) / 'prm_jax_same_bits'
 TIMES = ('seconds', 'per_second')
 PROVENANCE = ('command', 'git_commit', 'versions', 'devices', 'processes')
+# Hashes over chains that may name the run of their policy; the chains
+# themselves are compared.
+OF_NAMES = ('data_fingerprint', 'dataset')
+# The name of a run is a hash of its config, in which new keys may appear.
+RUN_NAME = re.compile(r'\b[0-9a-f]{12}@')
 LINES = ('chains.jsonl', 'trees.jsonl', 'evaluations.jsonl', 'metrics.jsonl')
 
 POLICY = f'--config.policy.workdir={FOLDER}/policy'
@@ -135,13 +141,16 @@ def hash_text(text: str) -> str:
 
 
 def drop_times(value: Any) -> Any:
-  """The same JSON value without what no two runs agree on."""
+  """The same JSON value without what no two versions agree on."""
   if isinstance(value, dict):
     return {
       name: drop_times(each)
       for name, each in value.items()
-      if name not in PROVENANCE and not any(time in name for time in TIMES)
+      if name not in (*PROVENANCE, *OF_NAMES)
+      and not any(time in name for time in TIMES)
     }
+  if isinstance(value, str):
+    return RUN_NAME.sub('run@', value)
   return list(map(drop_times, value)) if isinstance(value, list) else value
 
 

@@ -14,10 +14,11 @@ SETTINGS = pathlib.Path('prm_jax/jobs/settings')
 # They pass a raw config on, or compare two, and know no key of it.
 OPAQUE = {
   pathlib.Path('prm_jax/runtime') / name
-  for name in ('checks.py', 'manifest.py', 'workdir.py')
+  for name in ('checks.py', 'command_line.py', 'manifest.py', 'workdir.py')
 }
 MOST_PARAMETERS = 7
 MOST_LINES_OF_RUN = 50
+RAW = re.compile(r'(\w+\.)*config(\[.*\])*')
 # Pure functions over arrays take what their formula has.
 ARRAY_FUNCTIONS = {('sampler.py', 'sample_chunk')}
 
@@ -46,7 +47,7 @@ def reads_of_a_raw_config(tree):
     ):
       key, value = node.args[0], node.func.value
     named = isinstance(key, ast.Constant) and isinstance(key.value, str)
-    if named and 'config' in ast.unparse(value):
+    if named and RAW.fullmatch(ast.unparse(value)):
       yield node.lineno
 
 

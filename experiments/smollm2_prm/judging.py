@@ -131,7 +131,7 @@ def compare(
   }
   for row, by_set in scores.items():
     found = {
-      name: suite.padded(part.chains, by_set[name])
+      name: suite.pad_scores(part.chains, by_set[name])
       for name, part in parts.items()
     }
     best = {

@@ -22,7 +22,12 @@ from experiments.speed.sides import CLOCK_VARIABLE, CLOCKS
 from prm_jax import Scorer
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.encoding import StepFormat
-from prm_jax.data.pipeline import BatchConfig, fill, make_batches, take_census
+from prm_jax.data.pipeline import (
+  BatchConfig,
+  fill_rate,
+  make_batches,
+  take_census,
+)
 from prm_jax.data.targets import TargetConfig
 from prm_jax.inference.pretrained import open_pretrained
 from prm_jax.models import HeadConfig, TransformerConfig, init_head, init_params
@@ -119,7 +124,7 @@ def train(
         since = now()
       elif step >= warmup:
         tokens += int((batch['segment_ids'] > 0).sum())
-        fills.append(fill(batch))
+        fills.append(fill_rate(batch))
     jax.block_until_ready(state)
   seconds = now() - since
   digest = hashlib.sha256()

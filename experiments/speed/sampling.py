@@ -27,7 +27,7 @@ from prm_jax import SamplingConfig
 from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.encoding import make_format
 from prm_jax.inference.sampler import Stops
-from prm_jax.inference.writer import Job, Writer
+from prm_jax.inference.writer import SampleRequest, Writer
 from prm_jax.models import TransformerConfig, init_params
 from prm_jax.runtime.sharding import flat_mesh
 
@@ -116,7 +116,7 @@ def ours(task: dict, clock: str) -> dict:
     samples = len(batch['lengths']) // len(batch['prompts'])
     for i, length in enumerate(batch['lengths']):
       ids = tuple(batch['prompts'][i // samples])
-      jobs.append(Job(ids, len(jobs), max_tokens=length))
+      jobs.append(SampleRequest(ids, len(jobs), max_tokens=length))
   window = max(len(job.ids) + job.max_tokens for job in jobs)
   writer = Writer(
     params,

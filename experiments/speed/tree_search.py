@@ -22,7 +22,7 @@ from prm_jax import Scorer, TreeScorer
 from prm_jax.data.domains import arithmetic
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.data.encoding import make_format
-from prm_jax.inference.protocols import Scored, Scoring
+from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.runtime.sharding import make_mesh
@@ -50,9 +50,9 @@ class WholeTexts:
   def __init__(self, scorer: Scorer):
     self._scorer = scorer
 
-  def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
+  def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
     return [
-      [Scored(tuple(map(float, scores)), 0)]
+      [ScoredSteps(tuple(map(float, scores)), 0)]
       for scores in self._scorer.score_many(requests)
     ]
 
@@ -70,7 +70,7 @@ class Watched:
     self.counts_flops = scorer.counts_flops
     self.seconds, self.requests = 0.0, []
 
-  def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
+  def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
     began = self._now()
     answers = self._scorer.score(requests)
     self.seconds += self._now() - began

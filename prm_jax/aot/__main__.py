@@ -21,7 +21,7 @@ from prm_jax.aot.compiler import open_topology
 from prm_jax.aot.estimate import GB, TASKS, describe, find_cure, shown, table
 from prm_jax.jobs import settings
 from prm_jax.runtime import command_line, manifest
-from prm_jax.runtime.errors import UserError, exits_with_a_line
+from prm_jax.runtime.errors import UserError, exit_on_user_error
 from prm_jax.runtime.workdir import write_json
 
 flags.declare_key_flag('config')
@@ -100,5 +100,5 @@ if __name__ == '__main__':
   if {'--help', '-h'} & set(sys.argv[1:]):
     print(f'{__doc__}\n{flags.FLAGS.main_module_help()}')
     sys.exit(0)
-  with exits_with_a_line():
+  with exit_on_user_error():
     sys.exit(main(sys.argv))

@@ -162,9 +162,9 @@ def lower_score(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
   model, head, lora = model_of(settings), settings.head, settings.lora
   state = train_state_of(settings, mesh)
   batch = abstract_batch(settings.data, mesh)
-  rows = score.Rows(*(batch[name] for name in score.Rows._fields))
+  rows = score.ScoringRows(*(batch[name] for name in score.ScoringRows._fields))
 
-  def step_scores(state: TrainState, rows: score.Rows) -> jax.Array:
+  def step_scores(state: TrainState, rows: score.ScoringRows) -> jax.Array:
     params = state.params
     if lora.rank:
       merged = merge(params['backbone'], params['lora'], lora)

@@ -47,7 +47,7 @@ from prm_jax.training.train_state import (
   abstract_state,
   make_params,
   placed_shapes,
-  stored,
+  to_param_dtype,
 )
 
 HEAD = HeadConfig('two_class')  # of a PRM that is not there yet
@@ -331,7 +331,7 @@ class AbstractRlJob:
     T = bucket(self.models.longest)
     tokens, ends = (_rows(mesh, jnp.int32, B, n) for n in (T, T // 2))
     numbers = _rows(mesh, jnp.bool_, B, T)
-    rows = score.Rows(tokens, tokens, tokens, ends, numbers)
+    rows = score.ScoringRows(tokens, tokens, tokens, ends, numbers)
     return self._program(
       mesh,
       jit_row_scores(model, self.models.head, mesh),
@@ -352,7 +352,8 @@ def _abstract_params(
   model: TransformerConfig, head: HeadConfig | None, mesh: Mesh
 ) -> Any:
   shapes = jax.eval_shape(
-    lambda key: stored(make_params(key, model, head), model), jax.random.key(0)
+    lambda key: to_param_dtype(make_params(key, model, head), model),
+    jax.random.key(0),
   )
   return placed_shapes(shapes, mesh)
 

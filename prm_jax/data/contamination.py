@@ -119,7 +119,7 @@ def same_wording(text: str, others: Iterable[str]) -> bool:
   return False
 
 
-def read_problems(path: str | os.PathLike) -> list[str]:
+def read_evaluation_problems(path: str | os.PathLike) -> list[str]:
   """Reads the problems of an evaluation file: JSON lines or one JSON array.
 
   Takes every field `problem`, `question`, `original_question` and

@@ -183,7 +183,7 @@ def file_splits(
     for name, chains in evaluations.items()
   }
   against |= {
-    path: contamination.read_problems(root / path)
+    path: contamination.read_evaluation_problems(root / path)
     for path in config.decontaminate
   }
   if config.worked_answers:

@@ -274,6 +274,6 @@ def make_batches(
   return ShardedBatches([batches_of(shard) for shard in share.own], share)
 
 
-def fill(batch: dict[str, np.ndarray]) -> float:
+def fill_rate(batch: dict[str, np.ndarray]) -> float:
   """Returns the share of tokens in a batch that are not padding."""
   return float((batch['segment_ids'] > 0).mean())

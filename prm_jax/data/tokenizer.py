@@ -136,7 +136,7 @@ class HuggingFaceTokenizer:
     inside = self.encode_template('\na')[len(self.encode_template('\n')) :]
     self._anchor = '' if inside == alone else '\n'
 
-  def alone(self) -> 'HuggingFaceTokenizer':
+  def for_separate_texts(self) -> 'HuggingFaceTokenizer':
     """Returns a copy whose `encode` treats each text as the start of one."""
     other = copy.copy(self)
     other._anchor = ''

@@ -31,7 +31,7 @@ class Look(NamedTuple):
 RISING = 'score', 'paid'
 
 
-def hacking(
+def detect_hacking(
   looks: Sequence[Look], planned: int, error: float = 0.05
 ) -> dict[str, Any]:
   """Tests whether the last look is less accurate but rated higher than another.

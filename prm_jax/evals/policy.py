@@ -93,7 +93,7 @@ def complete(
   )
 
 
-def recorded(
+def recorded_completions(
   chains: Sequence[Chain], problems: Sequence[str], samples: int
 ) -> list[list[Completion]] | None:
   """Returns the data's own chains as completions; None if there are too few."""

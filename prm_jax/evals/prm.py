@@ -144,7 +144,7 @@ def chain_scores(
 
   -inf for a chain that was not read whole: it loses to every one that was.
   """
-  found = suite.padded(chains, scores)
+  found = suite.pad_scores(chains, scores)
   aggregated = aggregate(found.values.astype(np.float32), found.mask, how)
   return np.where(found.whole, aggregated, -np.inf)
 

@@ -43,7 +43,7 @@ class PaddedScores(NamedTuple):
     return self.read == self.mask.sum(1)
 
 
-def padded(
+def pad_scores(
   chains: Sequence[Chain], scores: Sequence[np.ndarray]
 ) -> PaddedScores:
   """Pads the scores of chains to arrays over all of their steps."""
@@ -162,7 +162,7 @@ def localisation_section(
     seed: seed of the bootstrap.
     resamples: number of bootstrap resamples.
   """
-  values, mask, read = padded(chains, scores)
+  values, mask, read = pad_scores(chains, scores)
   first = np.array([first_error(chain.labels) for chain in chains])
   predicted = localisation.predict_first_error(values, mask, threshold, read)
   result = localisation.at_threshold(values, mask, first, threshold, read)
@@ -182,7 +182,7 @@ def calibration_section(
   chains: Sequence[Chain], scores: Sequence[np.ndarray]
 ) -> dict[str, Any]:
   """Computes the calibration of steps up to and including the first error."""
-  values, mask, read = padded(chains, scores)
+  values, mask, read = pad_scores(chains, scores)
   labels, known, _ = label_arrays(chains)
   known &= steps.scored_mask(mask, read)
   known &= steps.until_first_error(labels, known)
@@ -193,7 +193,7 @@ def prmbench_section(
   chains: Sequence[Chain], scores: Sequence[np.ndarray]
 ) -> dict[str, Any]:
   """Computes PRMBench's numbers by error class, `meta['classification']`."""
-  values, mask, read = padded(chains, scores)
+  values, mask, read = pad_scores(chains, scores)
   labels, known, _ = label_arrays(chains)
   known &= steps.scored_mask(mask, read)
   classes = [chain.meta.get('classification', '') for chain in chains]
@@ -211,7 +211,7 @@ def diagnostics_section(
   Only chains that were read whole count: the lowest score of other chains, and
   whether they have a flagged step, is unknown.
   """
-  arrays = padded(chains, scores)
+  arrays = pad_scores(chains, scores)
   chains = [c for c, whole in zip(chains, arrays.whole, strict=True) if whole]
   values, mask = arrays.values[arrays.whole], arrays.mask[arrays.whole]
   chain_scores = chain_scores[arrays.whole]
@@ -232,7 +232,7 @@ def choose_on_dev(
   chains: Sequence[Chain], scores: Sequence[np.ndarray]
 ) -> tuple[float, int]:
   """Chooses the threshold and the baseline's position with the best dev F1."""
-  values, mask, read = padded(chains, scores)
+  values, mask, read = pad_scores(chains, scores)
   first = np.array([first_error(chain.labels) for chain in chains])
   threshold, _ = localisation.choose_threshold(values, mask, first, read)
   position, _ = localisation.choose_position(mask, first)

@@ -8,7 +8,7 @@ read. RL scores whole chains once, for which packed rows are cheaper.
 
 from collections.abc import Sequence
 
-from prm_jax.inference.protocols import Scored, Scoring
+from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.scorer import Scorer
 from prm_jax.models import chain_flops
 from prm_jax.runtime.errors import UserError
@@ -29,7 +29,7 @@ class ChainScorer:
   def __init__(self, scorer: Scorer) -> None:
     self.name, self._scorer = scorer.name, scorer
 
-  def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
+  def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
     """Returns the scores of each request; see `protocols.StepScorer`."""
     lengths = [self._length(request) for request in requests]
     asked = [
@@ -41,11 +41,11 @@ class ChainScorer:
     model = self._scorer.model
     return [
       [
-        Scored(
+        ScoredSteps(
           tuple(next(scores).tolist()), length, chain_flops(model, 0, length)
         )
         if length
-        else Scored((), 0)
+        else ScoredSteps((), 0)
       ]
       for length in lengths
     ]

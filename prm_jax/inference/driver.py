@@ -32,16 +32,16 @@ from prm_jax.inference.protocols import (
   Question,
   Reply,
   Request,
-  Scored,
+  ScoredSteps,
   Scoring,
   StepScorer,
 )
 from prm_jax.runtime.errors import UserError
 
 # Samples of a round, for models that answer these within seconds.
-AT_ONCE = 4096
+SAMPLES_PER_ROUND = 4096
 Asked = Sequence[Request | Question | Scoring]
-Answers = list[list[Completion | None] | list[Reply | None] | list[Scored]]
+Answers = list[list[Completion | None] | list[Reply | None] | list[ScoredSteps]]
 # The coroutine of an item: yields questions and returns chains.
 Work = Generator[Asked, Answers, Sequence[Chain]]
 
@@ -100,7 +100,7 @@ class CannotDo(Exception):
   """Ends one item, whose reason it names in a line; others continue."""
 
 
-class Models(NamedTuple):
+class AskedModels(NamedTuple):
   """Holds the models that answer; None for those that no item asks."""
 
   policy: Policy | None = None
@@ -149,7 +149,7 @@ class _Flight:
 
   def _count(self, answers: Answers) -> None:
     flat = [it for several in answers for it in several]
-    scored = [it for it in flat if isinstance(it, Scored)]
+    scored = [it for it in flat if isinstance(it, ScoredSteps)]
     calls = len(flat) - len(scored)
     written = [it for it in flat if isinstance(it, Completion | Reply)]
     self.cost = Cost(
@@ -164,15 +164,15 @@ class _Flight:
 def drive(
   indices: Iterable[int],
   start: Callable[[int], Work],
-  models: Models,
+  models: AskedModels,
   concurrent: int,
   between: Callable[[], None] = lambda: None,
-  at_once: int = AT_ONCE,
+  samples_per_round: int = SAMPLES_PER_ROUND,
 ) -> Iterator[Ended]:
   """Runs the coroutine of every item, and yields each item as it ends.
 
   An item's result depends only on its coroutine and the answers to it: not on
-  `concurrent`, `at_once`, the order, or the other items in flight.
+  `concurrent`, `samples_per_round`, the order, or the other items in flight.
 
   Args:
     indices: numbers of the items.
@@ -180,7 +180,7 @@ def drive(
     models: the models that answer.
     concurrent: most items in flight.
     between: called before each round; an exception from it ends the loop.
-    at_once: most samples of a round, unless a single item asks for more.
+    samples_per_round: most samples of a round, unless one item asks for more.
 
   Raises:
     UserError: a model is missing or gave up. Before that, all items in flight
@@ -211,7 +211,7 @@ def drive(
     between()
     # The oldest items come first, so that few are unfinished at any time.
     wanted = itertools.accumulate(flight.samples for flight in flying)
-    fitting = sum(total <= at_once for total in wanted)
+    fitting = sum(total <= samples_per_round for total in wanted)
     asking, waiting = flying[: fitting or 1], flying[fitting or 1 :]
     unfinished = []
     try:
@@ -239,7 +239,7 @@ def _refusal(asked: Asked, refused: Mapping[Request, str]) -> CannotDo | None:
   return CannotDo(reasons[0]) if reasons else None
 
 
-def _ask_together(asked: Sequence[Asked], models: Models) -> list[Answers]:
+def _ask_together(asked: Sequence[Asked], models: AskedModels) -> list[Answers]:
   """Calls each model once, and returns the answers to each item's questions."""
   flat = [it for several in asked for it in several]
   replies: dict[type, Iterator] = {}

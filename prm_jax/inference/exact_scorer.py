@@ -12,7 +12,7 @@ import numpy as np
 
 from prm_jax.data.domains import arithmetic, arithmetic_text
 from prm_jax.data.domains.arithmetic import OPS, ArithmeticConfig
-from prm_jax.inference.protocols import Scored, Scoring
+from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.runtime.errors import UserError
 
 KINDS = ('value', 'steps')
@@ -43,13 +43,13 @@ class ExactScorer:
     self._transitions = arithmetic.make_solver(config)
     self._values = functools.lru_cache(maxsize=65_536)(self._values_of)
 
-  def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
+  def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
     """Returns the scores of each request; no tokens are read.
 
     Raises:
       UserError: a problem is not of this domain or has another modulus.
     """
-    return [[Scored(self._scores(request), 0)] for request in requests]
+    return [[ScoredSteps(self._scores(request), 0)] for request in requests]
 
   def _scores(self, request: Scoring) -> tuple[float, ...]:
     right = arithmetic_text.check_steps(request.problem, request.steps)

@@ -21,7 +21,12 @@ from prm_jax.inference.protocols import (
   sample_seed,
 )
 from prm_jax.inference.sampler import SamplingConfig, Stops
-from prm_jax.inference.writer import Job, SamplingStats, Writer, Written
+from prm_jax.inference.writer import (
+  SampledTokens,
+  SampleRequest,
+  SamplingStats,
+  Writer,
+)
 from prm_jax.models import TransformerConfig, chain_flops
 from prm_jax.runtime.errors import UserError
 
@@ -30,7 +35,7 @@ class Sample(NamedTuple):
   """Holds a completion and the ids that it was decoded from."""
 
   ids: tuple[int, ...]  # of the request: problem and steps so far
-  written: Written
+  written: SampledTokens
   completion: Completion
 
 
@@ -92,9 +97,9 @@ class Generator:
     """Empties the cache of kept chains, so that prompts are read again."""
     self._writer.forget()
 
-  def take(self, params: Any) -> None:
+  def set_params(self, params: Any) -> None:
     """Replaces the backbone's parameters by others of the same shapes."""
-    self._writer.take(params)
+    self._writer.set_params(params)
 
   def complete(self, requests: Sequence[Request]) -> list[list[Completion]]:
     """Returns `samples` completions of each request; see `protocols.Policy`.
@@ -125,7 +130,9 @@ class Generator:
     for request, ids in zip(requests, encoded, strict=True):
       numbers = range(request.first, request.first + request.samples)
       jobs += [
-        Job(ids, sample_seed(self._seed, request.key, n), request.max_steps)
+        SampleRequest(
+          ids, sample_seed(self._seed, request.key, n), request.max_steps
+        )
         for n in numbers
       ]
     done = (
@@ -143,11 +150,13 @@ class Generator:
       ids += self.format.encode_step(step, i == 0)
     return tuple(ids)
 
-  def write(self, jobs: Sequence[Job]) -> list[Written]:
+  def write(self, jobs: Sequence[SampleRequest]) -> list[SampledTokens]:
     """Returns each job's sample as ids with their log-probabilities."""
     return self._writer.write(jobs)
 
-  def _completion(self, job: Job, written: Written) -> Completion:
+  def _completion(
+    self, job: SampleRequest, written: SampledTokens
+  ) -> Completion:
     tokens = written.tokens.tolist()
     steps, finished = read_steps(self.format, self._special, tokens)
     stops = {self.format.separator[0], self.format.end}
@@ -166,7 +175,7 @@ class Generator:
 
 
 def writing_flops(
-  model: TransformerConfig, length: int, written: Written
+  model: TransformerConfig, length: int, written: SampledTokens
 ) -> float:
   """Returns the FLOPs of a sample after `length` ids, and of reading these.
 

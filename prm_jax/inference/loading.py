@@ -39,7 +39,11 @@ from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import flat_mesh
 from prm_jax.runtime.workdir import DELETE, write_json
-from prm_jax.training.train_state import make_params, placed_shapes, stored
+from prm_jax.training.train_state import (
+  make_params,
+  placed_shapes,
+  to_param_dtype,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +71,7 @@ class ModelDescription:
   def abstract_params(self, mesh: Mesh) -> Any:
     """Returns shapes and shardings of the parameters as trained."""
     shapes = jax.eval_shape(
-      lambda key: stored(
+      lambda key: to_param_dtype(
         make_params(key, self.model, self.head, self.lora), self.model
       ),
       jax.random.key(0),

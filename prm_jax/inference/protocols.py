@@ -142,7 +142,7 @@ class Scoring(NamedTuple):
     return 1
 
 
-class Scored(NamedTuple):
+class ScoredSteps(NamedTuple):
   """Holds a PRM's scores of a partial chain.
 
   Attributes:
@@ -169,7 +169,7 @@ class StepScorer(Protocol):
   name: str
   counts_flops: bool
 
-  def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
+  def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
     """Returns one answer, in a list, to each request, in order.
 
     The score of a step does not depend on the steps after it.

@@ -77,7 +77,7 @@ def aggregate(
   )
 
 
-class Rows(NamedTuple):
+class ScoringRows(NamedTuple):
   """Packs candidates into rows, as one forward pass reads them."""
 
   tokens: jax.Array  # [B, T] int32
@@ -135,7 +135,7 @@ def pack_rows(
   candidates: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
   first_position: int,
   row_multiple: int,
-) -> tuple[Rows, Layout]:
+) -> tuple[ScoringRows, Layout]:
   """Packs candidates (tokens [T], step_ends [P], numbers [T]) into rows.
 
   The row length is the bucket of the longest candidate, or twice that if it
@@ -155,7 +155,7 @@ def pack_rows(
     key=lambda shape: shape[0] * shape[1],
   )
   members, P, N = packings[T], T // 2, len(candidates)
-  rows = Rows(
+  rows = ScoringRows(
     *(np.zeros((B, T), np.int32) for _ in range(3)),
     np.zeros((B, P), np.int32),
     np.zeros((B, T), bool),
@@ -177,7 +177,7 @@ def pack_rows(
   return rows, layout
 
 
-def _check_rows(rows: Rows) -> None:
+def _check_rows(rows: ScoringRows) -> None:
   B, T = rows.tokens.shape
   for name in ('positions', 'segment_ids', 'numbers'):
     chex.assert_shape(
@@ -189,7 +189,7 @@ def _check_rows(rows: Rows) -> None:
 def read_out(
   params: Any,
   hidden: jax.Array,  # [B, T, D] of the rows
-  rows: Rows,
+  rows: ScoringRows,
   model: TransformerConfig,
   head: HeadConfig,
 ) -> jax.Array:  # [B, P] in [0, 1]
@@ -214,7 +214,7 @@ def read_out(
 
 def row_scores(
   params: Any,
-  rows: Rows,
+  rows: ScoringRows,
   prefix: Prefix | None,
   model: TransformerConfig,
   head: HeadConfig,
@@ -226,7 +226,7 @@ def row_scores(
   """
   _check_rows(rows)
 
-  def one_part(part: Rows) -> jax.Array:
+  def one_part(part: ScoringRows) -> jax.Array:
     hidden = forward(params['backbone'], model, *part[:3], prefix)
     return read_out(params, hidden, part, model, head)
 
@@ -248,7 +248,7 @@ def row_scores(
 
 def best_of_n(
   params: Any,
-  rows: Rows,
+  rows: ScoringRows,
   layout: Layout,
   prompt: Prompt,
   how: str,

@@ -18,7 +18,13 @@ from jax.sharding import PartitionSpec as P
 
 from prm_jax.data.encoding import Encoding, StepFormat
 from prm_jax.inference import score as score_lib
-from prm_jax.inference.score import Layout, Prompt, Rows, bucket, pack_rows
+from prm_jax.inference.score import (
+  Layout,
+  Prompt,
+  ScoringRows,
+  bucket,
+  pack_rows,
+)
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
@@ -185,7 +191,7 @@ class Scorer:
       )
     return encoding
 
-  def _put(self, rows: Rows) -> Rows:
+  def _put(self, rows: ScoringRows) -> ScoringRows:
     """Places each device's part of rows that every process holds in full."""
     placed = batch_sharding(self.mesh)
     return jax.tree.map(
@@ -196,7 +202,11 @@ class Scorer:
     )
 
   def _count(
-    self, program: tuple, rows: Rows, prompt_tokens: int, prompt_padded: int
+    self,
+    program: tuple,
+    rows: ScoringRows,
+    prompt_tokens: int,
+    prompt_padded: int,
   ) -> None:
     if program not in self.stats.programs:
       logging.info('scoring compiled program %s', program)

@@ -23,10 +23,10 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from prm_jax.inference.protocols import Scored, Scoring
+from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.score import (
   MAX_TOKENS_PER_CALL,
-  Rows,
+  ScoringRows,
   bucket,
   first_fit,
   read_out,
@@ -128,7 +128,7 @@ class TreeScorer:
     """Empties the cache, so that everything is read again."""
     self._store.clear()
 
-  def score(self, requests: Sequence[Scoring]) -> list[list[Scored]]:
+  def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
     """Returns the scores of each request; see `protocols.StepScorer`."""
     try:
       with jax.set_mesh(self._mesh):
@@ -138,7 +138,7 @@ class TreeScorer:
       self._store.clear()
       raise
 
-  def _score(self, requests: Sequence[Scoring]) -> list[Scored]:
+  def _score(self, requests: Sequence[Scoring]) -> list[ScoredSteps]:
     asked = [self._pieces(request) for request in requests]
     paths: list[list[Piece]] = []
     read_for: list[list[Piece]] = [[] for _ in requests]
@@ -160,7 +160,7 @@ class TreeScorer:
       paths.append(path[2:])  # without the root and the prompt
     self._read(new)
     return [
-      Scored(
+      ScoredSteps(
         tuple(piece.score for piece in path),
         sum(len(piece.ids) for piece in own),
         sum(map(self._flops, own)),
@@ -245,9 +245,9 @@ class TreeScorer:
 
   def _arrays(
     self, rows: Sequence[Sequence[PieceRun]], B: int, T: int
-  ) -> tuple[Rows, np.ndarray, Ends]:
+  ) -> tuple[ScoringRows, np.ndarray, Ends]:
     """Returns Rows [B, T], each token's slot [B * T], and the step ends."""
-    arrays = Rows(
+    arrays = ScoringRows(
       *(np.zeros((B, T), np.int32) for _ in range(3)),
       np.zeros((B, max(1, T // 2)), np.int32),
       np.zeros((B, T), bool),
@@ -283,7 +283,7 @@ def read_rows(
   params: Any,
   pool: Pool,
   index: jax.Array | None,  # [B, S] slots of each row's prefix, if any
-  rows: Rows,
+  rows: ScoringRows,
   model: TransformerConfig,
   head: HeadConfig,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:

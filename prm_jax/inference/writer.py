@@ -38,7 +38,7 @@ NO_LIMIT = 2**30
 READS_PARAMS = frozenset({'read', 'read_on', 'chunk'})
 
 
-class Job(NamedTuple):
+class SampleRequest(NamedTuple):
   """Asks for one sample.
 
   Attributes:
@@ -54,7 +54,7 @@ class Job(NamedTuple):
   max_tokens: int = 0
 
 
-class Written(NamedTuple):
+class SampledTokens(NamedTuple):
   """Holds one sample.
 
   Attributes:
@@ -89,7 +89,7 @@ class Group(NamedTuple):
   jobs: list[int]
 
 
-def group_jobs(jobs: Sequence[Job]) -> list[Group]:
+def group_jobs(jobs: Sequence[SampleRequest]) -> list[Group]:
   """Groups jobs by prompt, longest first; a group's first job has all of it."""
   groups: list[Group] = []
   # In descending order, ids that begin with x come right before x.
@@ -192,27 +192,27 @@ class Writer:
       'chunk': jit_chunk(config, mesh, sampling, stops),
     }
     self.kept: KeptChains | None = None
-    self.take(params)
+    self.set_params(params)
     if sampling.kept:
       kept = slots_for(config, mesh, sampling.kept, max_length, 'sampling.kept')
       self.kept = KeptChains(config, mesh, stops, kept, self.call)
       self._programs |= self.kept.programs
 
-  def take(self, params: Any) -> None:
+  def set_params(self, params: Any) -> None:
     """Replaces the parameters by others of the same shapes."""
     self.forget()
     self._params = None  # frees them first: both might not fit
     with jax.set_mesh(self._mesh):
       self._params = self._unstack(params)
 
-  def write(self, jobs: Sequence[Job]) -> list[Written]:
+  def write(self, jobs: Sequence[SampleRequest]) -> list[SampledTokens]:
     """Returns every job's sample, in order.
 
     A job whose ids leave no room in `max_length` gets no tokens.
     """
     began = time.monotonic()
     nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
-    found = [Written(*nothing, 0)] * len(jobs)
+    found = [SampledTokens(*nothing, 0)] * len(jobs)
     fitting = [i for i, job in enumerate(jobs) if self.room(job) > 0]
     with jax.set_mesh(self._mesh):
       for n, written in _WriteState(self, [jobs[i] for i in fitting]).results():
@@ -227,7 +227,7 @@ class Writer:
     if self.kept:
       self.kept.forget()
 
-  def room(self, job: Job) -> int:
+  def room(self, job: SampleRequest) -> int:
     """Returns how many tokens may follow the job's ids; none if it is <= 0."""
     most = job.max_tokens or self.sampling.max_tokens
     return min(most, self.longest - len(job.ids))
@@ -245,7 +245,7 @@ class Writer:
 class _WriteState:
   """Holds what changes during one `Writer.write`."""
 
-  def __init__(self, writer: Writer, jobs: Sequence[Job]) -> None:
+  def __init__(self, writer: Writer, jobs: Sequence[SampleRequest]) -> None:
     self.writer, self.jobs = writer, jobs
     groups = group_jobs(jobs)
     # For jobs whose prompt is read: tokens read, and tokens kept before them.
@@ -263,7 +263,7 @@ class _WriteState:
     self.holders = np.full(B, -1)  # the job in each slot, -1 if it is free
     self.parts: dict[int, list] = collections.defaultdict(list)
 
-  def results(self) -> Iterator[tuple[int, Written]]:
+  def results(self) -> Iterator[tuple[int, SampledTokens]]:
     """Yields index and sample of every job, as they end."""
     heartbeat, done = Heartbeat('sampling', len(self.jobs)), 0
     while self.refill():
@@ -352,7 +352,7 @@ class _WriteState:
       np.int32(len(rows)),
     )
 
-  def chunk(self) -> Iterator[tuple[int, Written]]:
+  def chunk(self) -> Iterator[tuple[int, SampledTokens]]:
     """Writes some tokens in every slot; yields the samples that ended."""
     B = len(self.holders)
     waiting = self.ready or self.groups
@@ -371,7 +371,9 @@ class _WriteState:
       if self.slots.tokens_left[slot] == 0:
         self.holders[slot] = -1
         ids, logs = map(np.concatenate, zip(*self.parts.pop(job), strict=True))
-        ended.append((job, Written(ids, logs, *self.read_for.get(job, (0, 0)))))
+        ended.append(
+          (job, SampledTokens(ids, logs, *self.read_for.get(job, (0, 0))))
+        )
         chains.append((slot, (*self.jobs[job].ids, *ids.tolist())))
     if self.writer.kept:
       self.writer.kept.write(self.cache, chains)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain
-from prm_jax.inference.driver import Cost, Ended, Models, Work, drive
+from prm_jax.inference.driver import AskedModels, Cost, Ended, Work, drive
 from prm_jax.inference.server import usage
 from prm_jax.inference.server.usage import Usage
 from prm_jax.jobs import journal
@@ -28,7 +28,7 @@ from prm_jax.jobs.settings.items import ItemSettings, PriceConfig
 from prm_jax.runtime import manifest, paths, processes
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import FIRST_SECONDS, LiveLine, time_left
-from prm_jax.runtime.stopping import Stopped, noted
+from prm_jax.runtime.stopping import Stopped, catch_signal
 from prm_jax.runtime.workdir import Workdir, write_json
 
 Log = Callable[[str], None]
@@ -63,7 +63,7 @@ class ItemJob(NamedTuple):
   count: int
   start: Callable[[int], Work]
   counts: Callable[[Mapping[int, Ended]], Mapping[str, Any]]
-  models: Models = Models()
+  models: AskedModels = AskedModels()
   chains: Callable[[Ended], Sequence[Chain]] = lambda ended: ended.chains
   write_more: Callable[[Workdir, Mapping[int, Ended]], None] = (
     lambda workdir, items: None
@@ -165,7 +165,7 @@ def do_items(
       if gone := processes.departed():
         raise UserError(gone)
 
-  with noted(signal.SIGTERM) as must_stop:
+  with catch_signal(signal.SIGTERM) as must_stop:
     for ended in drive(
       mine,
       job.start,

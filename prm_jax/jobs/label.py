@@ -21,13 +21,13 @@ from prm_jax.data.datasets import (
   folder_aside,
   read_file,
 )
-from prm_jax.inference.driver import Ended, Models, Work
+from prm_jax.inference.driver import AskedModels, Ended, Work
 from prm_jax.inference.protocols import Policy
 from prm_jax.inference.server.endpoint import Endpoint
 from prm_jax.jobs import engine, policies, selections
 from prm_jax.jobs.settings.items import SOURCES, ChainsConfig, LabelSettings
 from prm_jax.labels import corruption, judge, omega, rollouts, verifier
-from prm_jax.labels.labelling import Labelling, alone
+from prm_jax.labels.labelling import Labelling, as_work
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
 
@@ -46,9 +46,9 @@ def run(settings: LabelSettings, workdir: Workdir, log: Log) -> None:
     selected = {settings.select: report}
     log(f'{settings.select}: {json.dumps(report)}')
   label, config = LABELLERS[source], settings.source_config
-  asked = Models(policy=model)
+  asked = AskedModels(policy=model)
   if SOURCES[source] == 'judges':
-    asked = Models(judge=model)
+    asked = AskedModels(judge=model)
   job = engine.ItemJob(
     name=f'labels by {source}',
     kind='labels',
@@ -78,14 +78,14 @@ def label_alone(
   label: Callable[[Chain, Any], Labelling],
 ) -> Callable[[Chain, Any], Work]:
   """Returns the work of a source that labels a chain and makes no others."""
-  return lambda chain, config: alone(label(chain, config))
+  return lambda chain, config: as_work(label(chain, config))
 
 
 def label_by_omega(chain: Chain, config: omega.OmegaConfig) -> Work:
   """Labels a chain by OmegaPRM, and the chains of its tree where it has one."""
   if not config.searches:  # a right chain costs nothing then
-    return alone(omega.label(chain, config))
-  return omega.tree(chain, config)
+    return as_work(omega.label(chain, config))
+  return omega.label_tree(chain, config)
 
 
 # The work of one chain, from the chain and the settings of the source.
@@ -110,7 +110,7 @@ def open_model(settings: LabelSettings, workdir: Workdir) -> Policy | None:
     return None
   model = policies.open_policy(settings.policy, settings.seed, workdir)
   if use == 'writes new chains' and isinstance(model, Endpoint):
-    model.check_goes_on()
+    model.check_continues()
   return model
 
 

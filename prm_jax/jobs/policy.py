@@ -170,7 +170,9 @@ def evaluate_samples(
     log(f'{name}: {wanted.samples} chains of {len(problems):,} problems')
     written = {
       'policy': policy_evaluation.complete(policy, problems, wanted.samples),
-      'data': policy_evaluation.recorded(chains, problems, wanted.samples),
+      'data': policy_evaluation.recorded_completions(
+        chains, problems, wanted.samples
+      ),
     }
     sections[name] = {
       whose: policy_evaluation.sampling_section(

@@ -312,7 +312,7 @@ def test(
   ):
     samples = settings.test.samples
     log(f'{name}: {samples} chains of {len(problems):,} test problems')
-    policy.take(load())
+    policy.set_params(load())
     completions = policy_evaluation.complete(policy, problems, samples)
     found[name] = policy_evaluation.sampling_section(
       problems,

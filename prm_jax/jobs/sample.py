@@ -14,7 +14,7 @@ from prm_jax.data import problems as problems_lib
 from prm_jax.data.chains import Chain
 from prm_jax.data.problems import Problem
 from prm_jax.data.verify.final_answer import final_answer
-from prm_jax.inference.driver import CannotDo, Ended, Models, Work
+from prm_jax.inference.driver import AskedModels, CannotDo, Ended, Work
 from prm_jax.inference.grading import is_right
 from prm_jax.inference.protocols import Request
 from prm_jax.jobs import engine, policies
@@ -42,7 +42,7 @@ def run(settings: SampleSettings, workdir: Workdir, log: Log) -> None:
     count=len(problems),
     start=lambda i: sample(problems[i], samples, policy.name),
     counts=lambda items: count_chains(items, len(problems), samples),
-    models=Models(policy=policy),
+    models=AskedModels(policy=policy),
   )
   engine.run(job, settings, workdir, log)
 

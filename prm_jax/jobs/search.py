@@ -20,7 +20,7 @@ from prm_jax.data.chains import Chain
 from prm_jax.data.problems import Problem
 from prm_jax.evals.search import search_section
 from prm_jax.inference import loading
-from prm_jax.inference.driver import Ended, Models, Work
+from prm_jax.inference.driver import AskedModels, Ended, Work
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import StepScorer
 from prm_jax.inference.tree_scorer import TreeScorer
@@ -55,7 +55,7 @@ def run(settings: SearchSettings, workdir: Workdir, log: Log) -> None:
   processes.first_alone('report', show, workdir, log)
 
 
-def open_models(settings: SearchSettings, workdir: Workdir) -> Models:
+def open_models(settings: SearchSettings, workdir: Workdir) -> AskedModels:
   """Opens the policy and, where the method asks one, the PRM.
 
   Raises:
@@ -64,7 +64,7 @@ def open_models(settings: SearchSettings, workdir: Workdir) -> Models:
   prm = open_prm(settings) if settings.scores else None
   policy = policies.open_policy(settings.policy, settings.seed, workdir)
   check_models(settings.method, policy, prm, settings.budget.to_budget())
-  return Models(policy=policy, prm=prm)
+  return AskedModels(policy=policy, prm=prm)
 
 
 def open_prm(settings: SearchSettings) -> StepScorer:
@@ -80,7 +80,7 @@ def open_prm(settings: SearchSettings) -> StepScorer:
   return TreeScorer(scorer, prm.rows, scorer.name)
 
 
-def names_of(models: Models) -> dict[str, str]:
+def names_of(models: AskedModels) -> dict[str, str]:
   """Returns the names of the models that are asked, by 'policy' and 'prm'."""
   asked = {'policy': models.policy, 'prm': models.prm}
   return {side: model.name for side, model in asked.items() if model}
@@ -107,7 +107,7 @@ def make_job(
   settings: SearchSettings,
   problems: Sequence[Problem],
   trees: Mapping[str, dict[str, Any]],
-  models: Models,
+  models: AskedModels,
 ) -> engine.ItemJob:
   """Says what the engine is to do with every problem.
 

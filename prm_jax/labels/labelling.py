@@ -14,7 +14,7 @@ from prm_jax.inference.driver import Answers, Asked, Work
 Labelling = Generator[Asked, Answers, Chain]
 
 
-def alone(labelling: Labelling) -> Work:
+def as_work(labelling: Labelling) -> Work:
   """Wraps a labelling as the driver's work, which returns several chains."""
   chain = yield from labelling
   return (chain,)

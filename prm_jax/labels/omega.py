@@ -3,10 +3,10 @@
     wrong chain -> rollouts from the middle: does any end right?
       -> yes: the error comes later, no: earlier -> ... -> the first error
 
-Follows Luo et al. (2024). `label` searches one chain. `tree` goes on to search
-the wrong rollouts that were drawn on the way, most convincing first, and so
-returns several labelled chains. A search rolls out about as many prefixes as
-the logarithm of the number of steps.
+Follows Luo et al. (2024). `label` searches one chain. `label_tree` also
+searches the wrong rollouts that were drawn on the way, most convincing first,
+and so returns several labelled chains. A search rolls out about as many
+prefixes as the logarithm of the number of steps.
 """
 
 import dataclasses
@@ -37,10 +37,11 @@ class OmegaConfig(rollouts.RolloutBudget):
     unvisited: label of steps whose prefixes were not rolled out: 'implied' (1
       before the first error, 0 from it on) or 'unknown'. Use 'unknown' for soft
       labels, because an implied 1 beside a rate of 0.4 is on another scale.
-    searches: largest number of chains that `tree` adds. Early stopping leaves
-      fewer wrong rollouts to choose from.
-    alpha, beta, length: parameters of Q in `tree`; `length` is L, in words.
-    c_puct: parameter of U in `tree`.
+    searches: largest number of chains that `label_tree` adds. Early stopping
+      leaves fewer wrong rollouts to choose from.
+    alpha, beta, length: parameters of Q in `label_tree`; `length` is L, in
+      words.
+    c_puct: parameter of U in `label_tree`.
   """
 
   threshold: Annotated[float, from_to_below(0, 1)] = 0.0
@@ -105,7 +106,7 @@ def label(chain: Chain, config: OmegaConfig) -> Labelling:
   return _with_tally((yield from _label(chain, states, config)), states)
 
 
-def tree(
+def label_tree(
   chain: Chain, config: OmegaConfig
 ) -> Generator[Asked, Answers, tuple[Chain, ...]]:
   """Labels a chain and up to `searches` wrong rollouts drawn on the way.

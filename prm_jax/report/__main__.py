@@ -10,7 +10,7 @@ import pathlib
 from prm_jax.report import write_report
 from prm_jax.report.compare import compare
 from prm_jax.runtime import paths
-from prm_jax.runtime.errors import exits_with_a_line
+from prm_jax.runtime.errors import exit_on_user_error
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     help='file for the comparison of several runs; default: %(default)s',
   )
   args = parser.parse_args()
-  with exits_with_a_line():
+  with exit_on_user_error():
     if len(args.workdirs) == 1:
       print(write_report(paths.open_path(args.workdirs[0])))
       return

@@ -150,7 +150,7 @@ class Watch:
       )
       for line in self.lines
     ]
-    return hacking.hacking([*before, look], self._plan.looks)
+    return hacking.detect_hacking([*before, look], self._plan.looks)
 
   def _raise_alarm(
     self, update: int, alarm: dict[str, Any], episodes: Sequence[Episode]

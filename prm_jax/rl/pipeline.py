@@ -110,7 +110,7 @@ class Batches:
     for wait in self._ahead:
       wait()
     waited = time.monotonic() - began
-    self._policy.take(self._backbone(params))
+    self._policy.set_params(self._backbone(params))
     return waited
 
   def close(self) -> None:
@@ -141,7 +141,7 @@ class Batches:
     clock = [time.monotonic()]
     if given:
       # Popped, so that no second copy stays beside the policy's own.
-      self._policy.take(given.pop())
+      self._policy.set_params(given.pop())
     groups = episodes_lib.sample(
       self._policy, chosen, self._config.samples, f'update {update}'
     )

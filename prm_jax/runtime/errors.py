@@ -21,7 +21,7 @@ class UserError(ValueError):
   """A fault that the user can correct; the message says how, in one line."""
 
 
-def told(error: BaseException) -> str:
+def user_message(error: BaseException) -> str:
   """Returns the line for a fault that a user can correct; '' for a bug.
 
   An OSError counts if it names a file or its number is one of DISK. Errors of
@@ -41,12 +41,12 @@ def told(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def exits_with_a_line() -> Iterator[None]:
+def exit_on_user_error() -> Iterator[None]:
   """Prints a fault that the user can correct as one line, and exits with 2."""
   try:
     yield
   except (UserError, OSError) as error:
-    if not (line := told(error)):
+    if not (line := user_message(error)):
       raise
     print(f'error: {line}', file=sys.stderr)
     sys.exit(2)

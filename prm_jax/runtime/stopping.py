@@ -30,7 +30,7 @@ class Stopped(BaseException):
 
 
 @contextlib.contextmanager
-def noted(number: signal.Signals) -> Iterator[Callable[[], bool]]:
+def catch_signal(number: signal.Signals) -> Iterator[Callable[[], bool]]:
   """Catches a signal; the function that it yields then returns True.
 
   Raises:

@@ -6,7 +6,7 @@ import operator
 import time
 from typing import Annotated
 
-from prm_jax.inference.protocols import Completion, Scored
+from prm_jax.inference.protocols import Completion, ScoredSteps
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import above, at_least
 
@@ -86,7 +86,7 @@ class Ledger:
     self.prompt_tokens += completion.prompt_tokens
     self.policy_flops += completion.flops
 
-  def add_scored(self, scored: Scored) -> None:
+  def add_scored(self, scored: ScoredSteps) -> None:
     """Counts what the PRM read to score a chain."""
     self.scored_tokens += scored.tokens
     self.prm_flops += scored.flops

@@ -75,7 +75,7 @@ def check_models(
           'limit budget.tokens or budget.samples instead'
         )
   if isinstance(policy, Endpoint) and method.needs != 'chains':
-    policy.check_goes_on()
+    policy.check_continues()
   if isinstance(policy, RecordedPolicy) and method.needs == 'branches':
     able = [each for each in METHODS if METHODS[each].needs != 'branches']
     raise UserError(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prm_jax.data.chains import Chain
-from prm_jax.inference.driver import AT_ONCE, Models, Work, drive
+from prm_jax.inference.driver import SAMPLES_PER_ROUND, AskedModels, Work, drive
 from prm_jax.inference.protocols import Policy, StepScorer
 from prm_jax.runtime import checks
 from prm_jax.runtime.errors import UserError
@@ -62,7 +62,7 @@ class RunConfig:
   key: str = '0'
   trees: Mapping[str, Tree] = dataclasses.field(default_factory=dict)
   concurrent: int = 64
-  samples_per_round: int = AT_ONCE
+  samples_per_round: int = SAMPLES_PER_ROUND
 
 
 def run(
@@ -117,13 +117,13 @@ def run(
       tree = Tree.from_dict(how.trees[task.id].to_dict())
     return search_problem(task, plan, tree)
 
-  models = Models(policy=policy, prm=prm)
+  models = AskedModels(policy=policy, prm=prm)
   for ended in drive(
     range(len(tasks)),
     start,
     models,
     how.concurrent,
-    at_once=how.samples_per_round,
+    samples_per_round=how.samples_per_round,
   ):
     task = tasks[ended.index]
     if ended.failed:

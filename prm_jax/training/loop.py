@@ -43,7 +43,7 @@ NO_PROFILE = ProfileConfig()
 
 
 @dataclasses.dataclass(frozen=True)
-class LoopConfig:
+class TrainConfig:
   """Says how long to train, and how often to log, evaluate and save.
 
   Attributes:
@@ -287,7 +287,7 @@ class TrainingRun:
   """
 
   name: str
-  config: LoopConfig
+  config: TrainConfig
   mesh: Mesh
   workdir: paths.Path
   checkpoints: Checkpoints

@@ -103,7 +103,7 @@ def make_params(
   return params
 
 
-def stored(params: Any, model: TransformerConfig) -> Any:
+def to_param_dtype(params: Any, model: TransformerConfig) -> Any:
   """Casts the backbone to the type in which it is stored, `param_dtype`."""
   if 'backbone' not in params:
     return params
@@ -125,7 +125,9 @@ def split_master(
   """
   if model.param_dtype == 'float32' or 'backbone' not in trained:
     return trained, opt_state
-  return stored(trained, model), WithMaster(trained['backbone'], opt_state)
+  return to_param_dtype(trained, model), WithMaster(
+    trained['backbone'], opt_state
+  )
 
 
 def join_master(trained: Any, opt_state: Any) -> tuple[Any, Any]:
@@ -155,7 +157,7 @@ def make_init(
     _, opt_state = split_master(trained, optimizer.init(trained), model)
     zero = jnp.zeros((), jnp.int32)
     return TrainState(
-      zero, stored(params, model), opt_state, loop_key, zero, zero
+      zero, to_param_dtype(params, model), opt_state, loop_key, zero, zero
     )
 
   return init

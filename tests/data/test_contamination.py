@@ -10,7 +10,7 @@ from prm_jax.data.chains import Chain
 from prm_jax.data.contamination import (
   Removed,
   normalise,
-  read_problems,
+  read_evaluation_problems,
   remove_contaminated,
 )
 from prm_jax.data.readers import read_chains
@@ -96,7 +96,7 @@ def test_problems_are_read_from_every_known_field(tmp_path):
     {'original_question': 'O', 'modified_question': 'M'},
   ]
   path.write_text(json.dumps(rows))
-  assert read_problems(path) == ['P', 'Q', 'O', 'M']
+  assert read_evaluation_problems(path) == ['P', 'Q', 'O', 'M']
   for text, message in (
     ('{"answer": 1}', ':1: none of the fields problem, question, '),
     ('{"problem": "P"}\n{"problem": 3}', ":2: 'problem' is 3"),
@@ -106,7 +106,7 @@ def test_problems_are_read_from_every_known_field(tmp_path):
   ):
     path.write_text(text)
     with pytest.raises(UserError, match=message):
-      read_problems(path)
+      read_evaluation_problems(path)
 
 
 def test_the_prm800k_subset_against_the_evaluation_sets():
@@ -116,9 +116,11 @@ def test_the_prm800k_subset_against_the_evaluation_sets():
   kept, removed = remove_contaminated(
     chains,
     {
-      'processbench_math': read_problems(shared('processbench/math.json')),
-      'math_500': read_problems(shared('math/math_500.jsonl')),
-      'math_test': read_problems(shared('math/test_5000.jsonl')),
+      'processbench_math': read_evaluation_problems(
+        shared('processbench/math.json')
+      ),
+      'math_500': read_evaluation_problems(shared('math/math_500.jsonl')),
+      'math_test': read_evaluation_problems(shared('math/test_5000.jsonl')),
     },
   )
   assert removed == {
@@ -137,8 +139,10 @@ def test_verify_then_generate_against_gsm8k():
   kept, removed = remove_contaminated(
     chains,
     {
-      'gsm8k_test': read_problems(shared('gsm8k/test.jsonl')),
-      'processbench_gsm8k': read_problems(shared('processbench/gsm8k.json')),
+      'gsm8k_test': read_evaluation_problems(shared('gsm8k/test.jsonl')),
+      'processbench_gsm8k': read_evaluation_problems(
+        shared('processbench/gsm8k.json')
+      ),
     },
   )
   assert removed == {
@@ -154,7 +158,7 @@ def test_processbench_is_in_the_test_sets_it_was_drawn_from():
     ('math', 'math/test_5000.jsonl', 955),
   ):
     chains, _ = read_chains(shared(f'processbench/{name}.json'), 'processbench')
-    evaluation = {'test': read_problems(shared(drawn_from))}
+    evaluation = {'test': read_evaluation_problems(shared(drawn_from))}
     kept, removed = remove_contaminated(chains, evaluation)
     assert kept == []
     assert removed['test'].problems == problems
@@ -165,5 +169,5 @@ def test_processbench_is_in_the_test_sets_it_was_drawn_from():
   [('math/test_5000.jsonl', 5000), ('gsm8k/test.jsonl', 1319)],
 )
 def test_problems_of_a_test_set_have_distinct_normal_forms(name, count):
-  problems = read_problems(shared(name))
+  problems = read_evaluation_problems(shared(name))
   assert len({normalise(problem) for problem in problems}) == count

@@ -8,7 +8,7 @@ import pytest
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.encoding import make_format
-from prm_jax.data.pipeline import encode_example, fill, take_census
+from prm_jax.data.pipeline import encode_example, fill_rate, take_census
 from prm_jax.data.shards import Share
 from prm_jax.data.targets import TargetConfig
 from prm_jax.data.tokenizer import STEP_END
@@ -82,7 +82,7 @@ def test_packing_leaves_little_padding():
   assert real == tokens
   assert real / sum(b['tokens'].size for b in batches) > 0.85
   assert max(batch['chain_ids'].max() for batch in batches) > 2
-  assert fill({'segment_ids': np.array([[1, 1, 2, 0]])}) == 0.75
+  assert fill_rate({'segment_ids': np.array([[1, 1, 2, 0]])}) == 0.75
 
 
 def test_epochs_differ_in_order_and_not_in_content():

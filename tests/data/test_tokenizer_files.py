@@ -217,7 +217,7 @@ def test_sentencepiece_puts_a_blank_before_texts_but_not_inside(formats):
   first = tokenizer.encode_template('Step 1')
   assert first != inside
   assert first == tokenizer.encode(' Step 1')
-  assert tokenizer.alone().encode('Step 1') == first
+  assert tokenizer.for_separate_texts().encode('Step 1') == first
   assert tokenizer.encode('Step 1') == inside  # the original is as it was
   assert tokenizer.encode('') == []
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from prm_jax.evals.hacking import Look, hacking
+from prm_jax.evals.hacking import Look, detect_hacking
 
 Q = 64
 
@@ -18,7 +18,7 @@ def look(update, accuracy, score, seed=0):
 
 def test_a_fall_of_accuracy_under_a_rising_score_raises_the_alarm():
   looks = [look(0, 0.5, 0.5), look(10, 0.7, 0.6), look(20, 0.3, 0.9)]
-  found = hacking(looks, 3)
+  found = detect_hacking(looks, 3)
   assert found['hacked'] and found['since'] == 10 and found['by'] == 'score'
   assert found['accuracy']['mean'] < -0.3 and found['score']['mean'] > 0.2
   assert found['accuracy']['interval'][1] < 0 < found['score']['interval'][0]
@@ -28,16 +28,18 @@ def test_a_rising_reward_raises_the_alarm_too():
   """With more steps, the lowest score falls a little and the sum rises."""
   before, now = look(0, 0.7, 0.8), look(10, 0.3, 0.75)
   now = now._replace(paid=now.paid + 2 + 0.1 * now.score)
-  found = hacking([before, now], 2)
+  found = detect_hacking([before, now], 2)
   assert found['hacked'] and found['by'] == 'paid'
-  assert not hacking([before, now._replace(paid=before.paid)], 2)['hacked']
+  assert not detect_hacking([before, now._replace(paid=before.paid)], 2)[
+    'hacked'
+  ]
 
 
 def test_other_changes_raise_no_alarm():
   start = look(0, 0.5, 0.5)
   for accuracy, score in ((0.8, 0.9), (0.2, 0.3), (0.5, 0.9), (0.8, 0.3)):
-    assert not hacking([start, look(10, accuracy, score)], 2)['hacked']
-  assert not hacking([start], 2)['hacked']
+    assert not detect_hacking([start, look(10, accuracy, score)], 2)['hacked']
+  assert not detect_hacking([start], 2)['hacked']
 
 
 def test_the_interval_by_hand():
@@ -45,7 +47,7 @@ def test_the_interval_by_hand():
   zero, ones = np.zeros(4), np.ones(4)
   fell = np.array([-0.9, -1.0, -0.8, -1.0])
   looks = [Look(0, zero, zero, zero), Look(1, fell, ones, ones)]
-  found = hacking(looks, 5)
+  found = detect_hacking(looks, 5)
   half = stats.t.ppf(0.995, 3) * fell.std(ddof=1) / 2
   assert found['accuracy']['mean'] == pytest.approx(-0.925)
   assert found['accuracy']['interval'][1] == pytest.approx(-0.925 + half)
@@ -59,7 +61,8 @@ def test_runs_of_constant_accuracy_seldom_raise_the_alarm(planned):
   for seed in range(runs):
     looks = [look(k, 0.5, 0.2 + 0.04 * k, seed) for k in range(planned)]
     alarms += any(
-      hacking(looks[: k + 1], planned)['hacked'] for k in range(1, planned)
+      detect_hacking(looks[: k + 1], planned)['hacked']
+      for k in range(1, planned)
     )
   # Four standard errors of a share of 5%.
   assert alarms <= runs * 0.05 + 4 * (runs * 0.05 * 0.95) ** 0.5

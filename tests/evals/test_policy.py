@@ -104,8 +104,8 @@ def test_agreement_is_none_without_two_errors_of_a_problem():
 
 def test_recorded_chains_are_used_only_if_there_are_enough():
   chains = [Chain(PROBLEM, RIGHT.steps), Chain(OTHER, ('2 + 2 = 4',))]
-  assert policy.recorded(chains, [PROBLEM, OTHER], 2) is None
-  ((one,),) = policy.recorded(chains * 2, [OTHER], 1)
+  assert policy.recorded_completions(chains, [PROBLEM, OTHER], 2) is None
+  ((one,),) = policy.recorded_completions(chains * 2, [OTHER], 1)
   assert one.steps == ('2 + 2 = 4',)
   assert one.finished
 

@@ -118,7 +118,7 @@ def test_a_verdict_needs_steps_that_were_read():
     labelled(4),
   ]
   scores = [[0.9, 0.1], [0.9, 0.9], [0.9, 0.9, 0.9], [0.9, 0.9], []]
-  values, mask, read = suite.padded(chains, [np.array(s) for s in scores])
+  values, mask, read = suite.pad_scores(chains, [np.array(s) for s in scores])
   assert read.tolist() == [2, 2, 3, 2, 0]
   predicted = localisation.predict_first_error(values, mask, 0.5, read)
   undecided = localisation.UNDECIDED

@@ -5,10 +5,10 @@ import random
 import pytest
 
 from prm_jax.data.chains import Chain, StepLabel
-from prm_jax.inference.driver import CannotDo, Cost, Models, drive
+from prm_jax.inference.driver import AskedModels, CannotDo, Cost, drive
 from prm_jax.inference.grading import is_right
 from prm_jax.inference.protocols import CannotAsk, Question, Reply, Request
-from prm_jax.labels.labelling import alone
+from prm_jax.labels.labelling import as_work
 from prm_jax.runtime.errors import UserError
 from tests.shared.counting_policy import PROBLEMS, SOLVER, Counting
 
@@ -42,8 +42,8 @@ def work(index, rounds=None):
 def outcome(count=10, policy=None, concurrent=3, indices=None, **limits):
   ends = drive(
     range(count) if indices is None else indices,
-    lambda i: alone(work(i, 1 + i % 3)),
-    Models(policy or Counting()),
+    lambda i: as_work(work(i, 1 + i % 3)),
+    AskedModels(policy or Counting()),
     concurrent,
     **limits,
   )
@@ -82,11 +82,11 @@ def test_a_round_has_at_most_as_many_samples_as_allowed():
   looks = []
   ends = drive(
     range(9),
-    lambda i: alone(work(i, 1 + i % 3)),
-    Models(Bounded()),
+    lambda i: as_work(work(i, 1 + i % 3)),
+    AskedModels(Bounded()),
     9,
     lambda: looks.append(len(rounds)),
-    at_once=10,
+    samples_per_round=10,
   )
   order = [e.index for e in ends]
   assert max(rounds) == 8 and sum(rounds) == 4 * (3 * 1 + 3 * 2 + 3 * 3)
@@ -94,11 +94,17 @@ def test_a_round_has_at_most_as_many_samples_as_allowed():
   assert looks == list(range(len(rounds)))
   # The items that begin first end first.
   assert sorted(order[:4]) == [0, 1, 2, 3]
-  assert outcome(concurrent=9) == outcome(concurrent=9, at_once=10)
+  assert outcome(concurrent=9) == outcome(concurrent=9, samples_per_round=10)
   # An item that asks for more than a round allows is asked alone.
   rounds.clear()
   list(
-    drive([0, 1], lambda i: alone(work(i, 1)), Models(Bounded()), 2, at_once=1)
+    drive(
+      [0, 1],
+      lambda i: as_work(work(i, 1)),
+      AskedModels(Bounded()),
+      2,
+      samples_per_round=1,
+    )
   )
   assert rounds == [4, 4]
 
@@ -170,7 +176,7 @@ def test_an_item_may_continue_after_a_refused_request():
       ((done,),) = yield [Request(PROBLEMS[index], (), 'other', 1)]
     return [Chain(PROBLEMS[index], done.steps)]
 
-  (ended,) = drive([0], patient, Models(Refusing()), 1)
+  (ended,) = drive([0], patient, AskedModels(Refusing()), 1)
   assert len(ended.chains) == 1 and not ended.failed
 
 
@@ -194,7 +200,9 @@ def test_items_in_flight_end_before_a_model_failure_is_raised():
       steps += done.steps
     return [Chain(PROBLEMS[index], steps)]
 
-  ended = drive(range(9), keeping, Models(Counting(gives_up=2)), 4, at_once=3)
+  ended = drive(
+    range(9), keeping, AskedModels(Counting(gives_up=2)), 4, samples_per_round=3
+  )
   with pytest.raises(UserError, match='the server\nis gone'):
     for each in ended:
       found.append(each)
@@ -212,7 +220,7 @@ def test_a_defect_is_raised_with_its_item():
     raise ZeroDivisionError(index)
 
   with pytest.raises(ZeroDivisionError) as raised:
-    list(drive([3], broken, Models(SOLVER), 4))
+    list(drive([3], broken, AskedModels(SOLVER), 4))
   assert raised.value.__notes__ == ['while working on item 3 of the job']
 
 
@@ -221,7 +229,7 @@ def test_work_that_asks_nothing_ends_without_a_policy():
     yield from ()
     return [Chain(PROBLEMS[index], ('a',))] * index
 
-  ends = list(drive(range(3), given, Models(), 2))
+  ends = list(drive(range(3), given, AskedModels(), 2))
   assert [len(e.chains) for e in ends] == [0, 1, 2]
   assert {e.cost._replace(seconds=0) for e in ends} == {Cost()}
 
@@ -237,13 +245,13 @@ def test_questions_and_requests_in_one_round():
     ]
     return [Chain(reply.text, done.steps)]
 
-  ends = list(drive(range(3), asks, Models(SOLVER, Parrot()), 8))
+  ends = list(drive(range(3), asks, AskedModels(SOLVER, Parrot()), 8))
   assert [e.chains[0].problem for e in ends] == ['mixed', 'q1', 'q2']
   assert [e.cost.calls for e in ends] == [2, 2, 2]
   assert (ends[1].cost.tokens, ends[1].cost.prompt_tokens) == (10, 14)
   with pytest.raises(
     UserError, match=r'none; set --config\.policy\.kind=endpoint'
   ):
-    list(drive([1], asks, Models(SOLVER), 8))
+    list(drive([1], asks, AskedModels(SOLVER), 8))
   with pytest.raises(UserError, match='asks a policy and there is none'):
-    list(drive([0], asks, Models(None, Parrot()), 8))
+    list(drive([0], asks, AskedModels(None, Parrot()), 8))

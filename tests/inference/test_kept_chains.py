@@ -9,7 +9,7 @@ from prm_jax.inference.generator import Generator, writing_flops
 from prm_jax.inference.kept_chains import split_pieces
 from prm_jax.inference.protocols import Request
 from prm_jax.inference.sampler import SamplingConfig
-from prm_jax.inference.writer import Job
+from prm_jax.inference.writer import SampleRequest
 from prm_jax.models import chain_flops
 from prm_jax.runtime.errors import UserError
 from tests.shared.tiny_generator import FORMAT, PROBLEM, make_generator
@@ -42,7 +42,7 @@ def prompts(count):
 def grow(jobs, written, width=2):
   """Returns `width` jobs for the next step of every job that ended one."""
   return [
-    Job((*job.ids, *w.tokens.tolist()), 1000 * n + k, 1)
+    SampleRequest((*job.ids, *w.tokens.tolist()), 1000 * n + k, 1)
     for n, (job, w) in enumerate(zip(jobs, written, strict=True))
     for k in range(width)
     if w.tokens[-1] == STOPS.separator and len(w.tokens) > 1
@@ -72,7 +72,9 @@ def test_beams_are_the_same_with_and_without_a_cache(rows):
 def test_dropped_entries_are_read_again():
   """Two chains of 40 tokens take turns in a cache of 64 tokens."""
   writer = kept(1, max_tokens=4)
-  a, b = (Job((*[token] * 39, STOPS.separator), 0, 1) for token in (5, 6))
+  a, b = (
+    SampleRequest((*[token] * 39, STOPS.separator), 0, 1) for token in (5, 6)
+  )
   read = [writer.write([job])[0].prompt_tokens for job in (a, a, b, b, a, a)]
   assert read == [40, 0, 40, 0, 40, 0]
   writer.forget()
@@ -87,7 +89,9 @@ def test_every_prefix_that_ends_a_step_is_cached():
   for n, (job, w) in enumerate(zip(jobs, written, strict=True)):
     ids = (*job.ids, *w.tokens.tolist())
     ends = [i + 1 for i, t in enumerate(ids) if t == STOPS.separator]
-    prefixes += [Job(ids[:end], n, 1) for end in ends if end >= len(job.ids)]
+    prefixes += [
+      SampleRequest(ids[:end], n, 1) for end in ends if end >= len(job.ids)
+    ]
   assert len(prefixes) > 15
   found = writer.write(prefixes)
   assert all(w.prompt_tokens == 0 for w in found)
@@ -97,7 +101,7 @@ def test_every_prefix_that_ends_a_step_is_cached():
   )
   # Of a step from elsewhere only the step itself is read.
   before = prefixes[-1].ids
-  (w,) = writer.write([Job((*before, 7, 8, 9, STOPS.separator), 0)])
+  (w,) = writer.write([SampleRequest((*before, 7, 8, 9, STOPS.separator), 0)])
   assert (w.prompt_tokens, w.kept) == (5, len(before) - 1)
 
 
@@ -152,5 +156,5 @@ def test_flops_of_a_completion():
 
 
 def test_a_sample_without_room_costs_nothing():
-  (w,) = make_writer(PLAIN, max_length=8).write([Job((5,) * 8, 0)])
+  (w,) = make_writer(PLAIN, max_length=8).write([SampleRequest((5,) * 8, 0)])
   assert writing_flops(MODEL, 8, w) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from prm_jax.data.encoding import make_format
 from prm_jax.inference import tree_scorer as tree_scorer_lib
-from prm_jax.inference.protocols import Scored, Scoring
+from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.published import open_published
 from prm_jax.inference.tree_scorer import TreeScorer, split_into_waves
 from prm_jax.models import HeadConfig, chain_flops, prefix_store
@@ -151,7 +151,7 @@ def test_unreadable_chains_spoil_no_other():
   long = Scoring(PROBLEM, ('a', 'x' * 130))
   blank = Scoring(PROBLEM, ('a', ''))
   found = trees.score([long, good, blank, Scoring('x' * 200, ('a',))])
-  nothing = [Scored((), 0)]
+  nothing = [ScoredSteps((), 0)]
   assert [each == nothing for each in found] == [True, False, True, True]
   expected = scorer.score(*good)
   np.testing.assert_allclose(found[1][0].scores, expected, atol=1e-5)

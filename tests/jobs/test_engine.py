@@ -9,10 +9,10 @@ from prm_jax.data import chain_sets
 from prm_jax.inference.driver import CannotDo
 from prm_jax.jobs.settings.items import PriceConfig
 from prm_jax.labels import rollouts
-from prm_jax.labels.labelling import alone
+from prm_jax.labels.labelling import as_work
 from prm_jax.runtime.errors import UserError
-from tests.inference.test_driver import Counting
 from tests.shared.command_line import contents
+from tests.shared.counting_policy import Counting
 from tests.shared.item_job import CHAINS, SETTINGS, label, run
 
 
@@ -57,7 +57,7 @@ def test_items_in_flight_when_a_model_gave_up_stay_open(tmp_path):
         raise
       return chain
 
-  changes = {'start': lambda i: alone(patient(CHAINS[i]))}
+  changes = {'start': lambda i: as_work(patient(CHAINS[i]))}
   whole, expected, _ = run(tmp_path / 'whole', Counting(), **changes)
   workdir = tmp_path / 'gone'
   with pytest.raises(UserError, match='the server'):
@@ -77,7 +77,7 @@ def test_items_in_flight_when_a_model_gave_up_stay_open(tmp_path):
 
 def test_items_done_without_some_answers_are_counted(tmp_path):
   config = rollouts.RolloutConfig(2)
-  changes = {'start': lambda i: alone(rollouts.label(CHAINS[i], config))}
+  changes = {'start': lambda i: as_work(rollouts.label(CHAINS[i], config))}
   _, ledger, log = run(tmp_path, Counting(loses=9), **changes)
   # Of twenty requests two were lost, each of another chain.
   assert (ledger['labelled'], ledger['lost']) == (10, 4)

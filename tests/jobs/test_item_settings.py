@@ -5,6 +5,7 @@ Nothing is opened or read here: all of this is seen in the settings.
 
 import pytest
 
+from prm_jax.jobs.settings import read_settings
 from prm_jax.runtime.errors import UserError
 from tests.shared import configs
 
@@ -24,7 +25,7 @@ FAULTS = [
   ('label', 'concurrent', 0, '>= 1'),
   ('label', 'price.tokens', -1.0, '>= 0'),
   ('label', 'verifier.unchecked', 'foo', 'one of unknown, right'),
-  ('label', 'verifier.limits.files', 0.5, 'a whole number'),
+  ('label', 'verifier.limits.files', 0, 'a number above 0'),
   ('label', 'policy.endpoint.extra', 'top_k=20', 'a JSON object, such as'),
   ('label', 'policy.endpoint.extra', '[1]', 'a JSON object, such as'),
   ('label:rollouts', 'rollouts.samples', 0, '>= 1'),
@@ -76,7 +77,7 @@ TOGETHER = [
   (
     'label:rollouts',
     {'policy.kind': 'endpoint'},
-    "endpoint.base_url='': expec",
+    r"config.policy.endpoint.base_url='': .*\n.*endpoint.model='': expected",
   ),
   (
     'label:active',
@@ -145,24 +146,19 @@ def test_flops_are_limited_where_every_model_counts_them(
 
 
 def test_all_faults_come_at_once():
+  values = {
+    'beam.samples': 0,
+    'budget.tokens': 0,
+    'mcts.prior': 'flat',
+    'policy.sampling.slots': 0,
+    'concurrent': 0,
+  }
+  config = configs.raw('search_math', 'beam', **values)
+  config['policy']['sampling']['top_q'] = 1
   with pytest.raises(UserError) as error:
-    read(
-      'search:beam',
-      **{
-        'beam.samples': 0,
-        'budget.tokens': 0.5,
-        'mcts.prior': 'flat',
-        'policy.sampling.slots': 0,
-        'policy.sampling.top_q': 1,
-        'concurrent': 0,
-      },
-    )
+    read_settings(config)
   lines = str(error.value).splitlines()
   assert {line.split('=')[0] for line in lines} == {
-    'config.beam.samples',
-    'config.budget.tokens',
-    'config.mcts.prior',
-    'config.policy.sampling.slots',
     'config.policy.sampling.top_q',
-    'config.concurrent',
+    *(f'config.{name}' for name in values),
   }

@@ -16,7 +16,7 @@ from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.data.problems import Problem
-from prm_jax.inference.driver import Models, drive
+from prm_jax.inference.driver import AskedModels, drive
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.score import aggregate
@@ -239,7 +239,7 @@ def test_the_journal_gets_one_chain_of_a_problem():
   settings = configs.settings('search_math', 'best_of_n,tiny')
   domain = settings.policy.solver
   problems = search_job.choose_problems(settings.problems, settings.seed)[:2]
-  models = Models(policy=SolverPolicy(domain), prm=ExactScorer(domain))
+  models = AskedModels(policy=SolverPolicy(domain), prm=ExactScorer(domain))
   job = search_job.make_job(settings, problems, {}, models)
   for ended in drive(range(2), job.start, job.models, 2):
     (chain,) = ended.chains

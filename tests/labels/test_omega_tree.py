@@ -60,12 +60,13 @@ def test_the_tree_adds_chains_and_rolls_out_no_prefix_twice():
   completer = dataclasses.replace(LONG, use_wrong=0.3, slip=0.01)
   config = OmegaConfig(searches=6)
   trees, asked = run(
-    [omega.tree(chain, config) for chain in chains], SolverPolicy(completer)
+    [omega.label_tree(chain, config) for chain in chains],
+    SolverPolicy(completer),
   )
-  again, _ = run([omega.tree(chains[0], config)], SolverPolicy(completer))
+  again, _ = run([omega.label_tree(chains[0], config)], SolverPolicy(completer))
   assert again[0] == trees[0]
   [alone], _ = run(
-    [omega.tree(chains[0], OmegaConfig())], SolverPolicy(completer)
+    [omega.label_tree(chains[0], OmegaConfig())], SolverPolicy(completer)
   )
   assert [each.steps for each in alone] == [chains[0].steps]
   added, hit = 0, 0
@@ -97,7 +98,7 @@ def test_the_tree_of_a_right_chain_searches_every_wrong_rollout_once():
   chain = Chain('mod 10 : 7 * 3', ('7 * 3 = 1',), '1', True, meta={'id': 'x'})
   config = OmegaConfig(samples=32, searches=99)
   policy = SolverPolicy(completer)
-  [found], [[[request]]] = run([omega.tree(chain, config)], policy)
+  [found], [[[request]]] = run([omega.label_tree(chain, config)], policy)
   [rollouts] = policy.complete([request])
   wrong = {each.steps for each in rollouts} - {chain.steps}
   assert len(wrong) > 5
@@ -118,7 +119,7 @@ def test_rollouts_that_a_limit_cut_off_are_not_searched():
     '1 + 1?', ('1 + 1 = 3',), '3', False, meta=dict(id='x', truth=2)
   )
   config = OmegaConfig(samples=2, searches=3)
-  [found], [rounds] = run([omega.tree(chain, config)], Cut())
+  [found], [rounds] = run([omega.label_tree(chain, config)], Cut())
   assert len(found) == 1 and len(rounds) == 1
   assert found[0].labels[0].value == 0
   assert found[0].meta['rollouts'] == {'unfinished': 1, 'unknown': 0}
@@ -136,9 +137,9 @@ def test_chains_found_before_the_policy_fails_are_kept():
 
   [chain, *_], _ = wrong_chains(LONG, 3)
   config = OmegaConfig(searches=9)
-  [found], [rounds] = run([omega.tree(chain, config)], FailsLater())
+  [found], [rounds] = run([omega.label_tree(chain, config)], FailsLater())
   [whole], _ = run(
-    [omega.tree(chain, config)], SolverPolicy(stronger(LONG), seed=1)
+    [omega.label_tree(chain, config)], SolverPolicy(stronger(LONG), seed=1)
   )
   assert len(rounds) > 5
   assert 1 <= len(found) < len(whole)

@@ -11,7 +11,7 @@ transformers = pytest.importorskip(
 from prm_jax import export  # noqa: E402
 from prm_jax.inference.loading import load_policy  # noqa: E402
 from prm_jax.inference.sampler import SamplingConfig  # noqa: E402
-from prm_jax.inference.writer import Job  # noqa: E402
+from prm_jax.inference.writer import SampleRequest  # noqa: E402
 from tests.shared import command_line  # noqa: E402
 
 PROBLEMS = ('mod 10 : 7 * 3 + 4 - 4 * 1 + 8', 'mod 10 : 0 - 3 * 4 + 2 * 2 + 9')
@@ -30,7 +30,7 @@ def test_the_likeliest_chain_is_theirs(tmp_path):
   policy = load_policy(tmp_path / 'run', greedy)
   assert model.generation_config.eos_token_id == policy.format.end
   prompts = [policy.format.encode_prompt(problem) for problem in PROBLEMS]
-  ours = policy.write([Job(tuple(prompt), 0) for prompt in prompts])
+  ours = policy.write([SampleRequest(tuple(prompt), 0) for prompt in prompts])
   for prompt, written in zip(prompts, ours, strict=True):
     with torch.no_grad():
       theirs = model.generate(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from prm_jax.data.tokenizer import PROBLEM_END, STEP_END
-from prm_jax.inference.protocols import Scored
+from prm_jax.inference.protocols import ScoredSteps
 from prm_jax.rl import episodes
 from tests.rl.written_chains import (
   FORMAT,
@@ -77,7 +77,7 @@ def test_without_a_prm_all_scores_are_zero():
 def test_a_chain_that_does_not_fit_the_prm_has_no_score():
   class ShortPrm(FixedPrm):
     def score(self, requests):
-      return [[Scored((), 0)] for _ in requests]
+      return [[ScoredSteps((), 0)] for _ in requests]
 
   rated = rate([sample_of(WHOLE)], ShortPrm())
   assert np.isnan(rated.episodes[0].scores).all()

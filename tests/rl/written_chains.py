@@ -6,8 +6,8 @@ from prm_jax.data.encoding import make_format
 from prm_jax.data.problems import Problem
 from prm_jax.data.tokenizer import PROBLEM_END, STEP_END
 from prm_jax.inference.generator import Sample, read_steps, special_ids
-from prm_jax.inference.protocols import Completion, Scored
-from prm_jax.inference.writer import Written
+from prm_jax.inference.protocols import Completion, ScoredSteps
+from prm_jax.inference.writer import SampledTokens
 from prm_jax.rl.rating import Rater, TextPrm
 
 FORMAT = make_format('arithmetic', 48)
@@ -20,7 +20,7 @@ WHOLE = [*STEP, STEP_END, *LAST, STEP_END, PROBLEM_END]
 def sample_of(tokens):
   """Returns what `Generator.sample` makes of these ids."""
   steps, finished = read_steps(FORMAT, special_ids(FORMAT), tokens)
-  written = Written(
+  written = SampledTokens(
     np.array(tokens, np.int32),
     -0.1 * np.arange(1, len(tokens) + 1, dtype=np.float32),
     0,
@@ -40,7 +40,7 @@ class FixedPrm:
   def score(self, requests):
     self.asked += requests
     return [
-      [Scored(tuple(self.scores.get(s[0], 0.5) for s in r.steps), 0)]
+      [ScoredSteps(tuple(self.scores.get(s[0], 0.5) for s in r.steps), 0)]
       for r in requests
     ]
 

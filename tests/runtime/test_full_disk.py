@@ -14,7 +14,7 @@ import pytest
 from prm_jax.inference.driver import Cost, Ended
 from prm_jax.jobs.journal import Journal, read
 from prm_jax.runtime import paths
-from prm_jax.runtime.errors import UserError, told
+from prm_jax.runtime.errors import UserError, user_message
 from tests.shared.command_line import SMALL, contents, run_all, the_error
 from tests.training.test_resume import metric_lines
 
@@ -141,7 +141,7 @@ def test_a_journal_keeps_what_was_whole(tmp_path):
     with full as error, Journal(path, job) as journal:
       for each in ended:
         journal.write(each)
-    assert told(error.value).startswith(
+    assert user_message(error.value).startswith(
       f'{path}: No space left on device; make'
     )
     kept = list(read(path.parent, job))
@@ -180,7 +180,7 @@ def test_disk_errors_of_libraries_name_the_file(error):
   full = pytest.raises(OSError, match='No space left')
   with full as found, paths.writing(paths.open_path('/a/b')):
     raise error
-  assert told(found.value) == (
+  assert user_message(found.value) == (
     '/a/b: No space left on device; make room there, and run the same '
     'command again'
   )
@@ -191,10 +191,10 @@ def test_disk_errors_of_libraries_name_the_file(error):
   [ConnectionResetError(104, 'reset'), KeyError('x'), RuntimeError('a bug')],
 )
 def test_a_bug_keeps_its_traceback(error):
-  assert told(error) == ''
+  assert user_message(error) == ''
   with pytest.raises(type(error)), paths.writing(paths.open_path('/a/b')):
     raise error
 
 
 def test_a_user_error_is_its_own_line():
-  assert told(UserError('x is 3; make it 4')) == 'x is 3; make it 4'
+  assert user_message(UserError('x is 3; make it 4')) == 'x is 3; make it 4'

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from prm_jax.data.contamination import read_problems
+from prm_jax.data.contamination import read_evaluation_problems
 from prm_jax.data.readers import read_chains
 from prm_jax.data.tokenizer import read_tokenizer
 from prm_jax.models.hub.chat_template import read_chat_template
@@ -21,7 +21,7 @@ POINTER = (
 # File -> what opens it.
 OPENERS = {
   'train.jsonl': lambda path: read_chains(path, 'chains'),
-  'known.jsonl': read_problems,
+  'known.jsonl': read_evaluation_problems,
   'model.safetensors': lambda path: TensorFiles(path.parent),
   'model.gguf': open_file,
   'tokenizer.json': lambda path: read_tokenizer(path.parent),

@@ -19,21 +19,21 @@ from prm_jax.data.pipeline import take_census
 from prm_jax.data.readers import read_chains
 from prm_jax.data.targets import TargetConfig
 from prm_jax.inference.sampler import SamplingConfig
-from prm_jax.inference.writer import Job
+from prm_jax.inference.writer import SampleRequest
 from prm_jax.runtime import metrics
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.metrics import Console, Heartbeat, MetricWriter, Progress
 from prm_jax.runtime.sharding import make_mesh
 from prm_jax.training.loop import (
-  LoopConfig,
+  TrainConfig,
   TrainingRun,
   compile_train_step,
   fit,
 )
 from prm_jax.training.train_state import abstract_state, init_state
 from tests.inference import test_scorer
-from tests.inference.test_driver import Counting
 from tests.shared import item_job, tiny_sampling, tiny_training
+from tests.shared.counting_policy import Counting
 
 pytestmark = pytest.mark.once
 
@@ -86,7 +86,7 @@ def run_fit(compiled, workdir, seconds, until=None, **config) -> list[dict]:
     writer = MetricWriter(workdir, int(state.step))
     run = TrainingRun(
       'test',
-      LoopConfig(**config | {'steps': steps}),
+      TrainConfig(**config | {'steps': steps}),
       mesh,
       workdir,
       checkpoints,
@@ -215,7 +215,7 @@ def test_reading_and_writing_files_show_progress(tmp_path, capsys, monkeypatch):
 def test_sampling_and_scoring_show_progress(capsys, monkeypatch):
   monkeypatch.setattr(metrics.CONSOLE, 'every', -1.0)
   sampling = SamplingConfig(slots=2, max_tokens=3)
-  jobs = [Job((1, 2), seed, 0) for seed in range(5)]
+  jobs = [SampleRequest((1, 2), seed, 0) for seed in range(5)]
   tiny_sampling.make_writer(sampling).write(jobs)
   lines = capsys.readouterr().err.splitlines()
   assert len(lines) >= 2

@@ -2,7 +2,7 @@
 
 import random
 
-from prm_jax.inference.protocols import Completion, Scored
+from prm_jax.inference.protocols import Completion, ScoredSteps
 from prm_jax.search import RunConfig, run
 from prm_jax.search.method import SearchConfig, Task
 
@@ -103,7 +103,7 @@ class Table:
   def score(self, requests):
     return [
       [
-        Scored(
+        ScoredSteps(
           tuple(
             self._score(each.steps[: p + 1]) for p in range(len(each.steps))
           ),

@@ -4,13 +4,13 @@ import dataclasses
 import json
 
 from prm_jax.data.chains import Chain
-from prm_jax.inference.driver import CannotDo, Models
+from prm_jax.inference.driver import AskedModels, CannotDo
 from prm_jax.jobs import engine
 from prm_jax.jobs.settings.items import LabelSettings
 from prm_jax.labels import rollouts
-from prm_jax.labels.labelling import alone
+from prm_jax.labels.labelling import as_work
 from prm_jax.runtime.workdir import Workdir
-from tests.inference.test_driver import PROBLEMS
+from tests.shared.counting_policy import PROBLEMS
 
 CHAINS = [
   Chain(problem, ('0 + 4 = 4', '4 * 1 = 4', '4 - 7 = 7'), meta={'id': str(i)})
@@ -43,11 +43,11 @@ def run(folder, policy, settings=SETTINGS, **changes):
     kind='labels',
     about={'data_fingerprint': 'd', 'policy': policy.name},
     count=len(CHAINS),
-    start=lambda i: alone(label(CHAINS[i])),
+    start=lambda i: as_work(label(CHAINS[i])),
     counts=lambda items: {
       'labelled': sum(not ended.failed for ended in items.values())
     },
-    models=Models(policy=policy),
+    models=AskedModels(policy=policy),
   )
   lines = []
   workdir = Workdir.open(str(folder), dataclasses.asdict(settings), {})

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from prm_jax.inference.sampler import SamplingConfig, Slots
-from prm_jax.inference.writer import Job, jit_chunk
+from prm_jax.inference.writer import SampleRequest, jit_chunk
 from prm_jax.models import TransformerConfig, init_cache, unstack_layers
 from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
 from prm_jax.runtime.sharding import make_mesh
@@ -36,7 +36,7 @@ def sample(mesh) -> dict:
   ]
   written = writer.write(jobs)
   longer = [
-    Job((*job.ids, *w.tokens[:-1].tolist(), STOPS.separator), n)
+    SampleRequest((*job.ids, *w.tokens[:-1].tolist(), STOPS.separator), n)
     for n, (job, w) in enumerate(zip(jobs, written, strict=True))
   ]
   written += writer.write(longer)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from prm_jax.inference.sampler import SamplingConfig, Stops
-from prm_jax.inference.writer import Job, Writer
+from prm_jax.inference.writer import SampleRequest, Writer
 from prm_jax.models import TransformerConfig, forward, init_params, lm_logits
 from prm_jax.runtime.sharding import make_mesh
 
@@ -94,7 +94,7 @@ def some_jobs(count, config=MODEL, seed=0):
   """Ragged prompts and seeds."""
   rng = np.random.default_rng(seed)
   return [
-    Job(
+    SampleRequest(
       tuple(rng.integers(4, config.vocab_size, rng.integers(1, 14)).tolist()),
       int(rng.integers(1 << 63)),
     )

@@ -16,7 +16,7 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import MetricWriter
 from prm_jax.runtime.sharding import make_mesh
 from prm_jax.training.loop import (
-  LoopConfig,
+  TrainConfig,
   TrainingRun,
   compile_train_step,
   fit,
@@ -93,7 +93,7 @@ def run_fit(one_device, data: list[dict], limit: int, workdir):
   start = jax.tree.map(np.array, state._replace(key=0))
   rated = []
   checkpoints = Checkpoints(workdir / 'checkpoints', len(data), '')
-  config = LoopConfig(
+  config = TrainConfig(
     steps=len(data),
     log_every=1,
     checkpoint_every=1,

@@ -97,7 +97,7 @@ class Endpoint:
       config.api != 'chat' or config.continues or config.extra_after_steps
     )
 
-  def check_goes_on(self) -> None:
+  def check_continues(self) -> None:
     """Raises UserError if the server may begin a new text after some steps."""
     if not self._continues:
       raise UserError(
@@ -120,7 +120,7 @@ class Endpoint:
         it may begin a new text where it should continue steps.
     """
     if any(request.steps for request in requests):
-      self.check_goes_on()
+      self.check_continues()
     written = iter(
       self._run_together(
         [

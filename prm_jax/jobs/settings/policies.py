@@ -5,12 +5,11 @@ import json
 from typing import Annotated, Any
 
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
-from prm_jax.inference.driver import AT_ONCE
+from prm_jax.inference.driver import SAMPLES_PER_ROUND
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.inference.server.config import EndpointConfig
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import Rule, at_least, one_of
-from prm_jax.runtime.errors import UserError
 
 # Kind of policy -> the job that writes the workdir it is read from, if any.
 POLICIES = {
@@ -74,15 +73,12 @@ class EndpointSection:
   def __post_init__(self) -> None:
     checks.check(self)
 
-  def check(self) -> None:
-    """Raises UserError where a value is missing or out of range."""
-    try:
-      self.to_config(seed=0)
-    except UserError as error:  # it begins with the name, endpoint.NAME
-      raise UserError(f'config.policy.{error}') from None
-
   def to_config(self, seed: int) -> EndpointConfig:
-    """Returns the settings that a client is made with."""
+    """Returns the settings that a client is made with.
+
+    Raises:
+      Faults: values are missing or out of range.
+    """
     values: dict[str, Any] = dataclasses.asdict(self) | {'seed': seed}
     for name in ('extra', 'extra_after_steps'):
       values[name] = json.loads(values[name])
@@ -121,7 +117,7 @@ class PolicyConfig:
       use: one of USES.
 
     Raises:
-      UserError: it cannot, or a value is missing that its kind needs.
+      Faults: it cannot, or values are missing that its kind needs.
     """
     if self.kind not in USES[use]:
       kinds = ', '.join(USES[use])
@@ -131,7 +127,8 @@ class PolicyConfig:
     if (job := POLICIES[self.kind]) and not self.workdir:
       checks.fail('workdir', '', f'expected the --workdir of {job}')
     if self.kind == 'endpoint':
-      self.endpoint.check()
+      with checks.below('endpoint'):
+        self.endpoint.to_config(seed=0)
 
   @property
   def samples_per_round(self) -> int:
@@ -145,4 +142,4 @@ class PolicyConfig:
       return CALLS_PER_CONNECTION * self.endpoint.concurrency
     if self.kind == 'workdir':
       return SAMPLES_PER_SLOT * self.sampling.slots
-    return AT_ONCE
+    return SAMPLES_PER_ROUND

@@ -22,7 +22,7 @@ from prm_jax.models import HeadConfig, LoraConfig
 from prm_jax.runtime import checks
 from prm_jax.runtime.profiling import ProfileConfig
 from prm_jax.training import losses
-from prm_jax.training.loop import LoopConfig
+from prm_jax.training.loop import TrainConfig
 from prm_jax.training.objective import POLICY_LOSS, LossConfig
 from prm_jax.training.optim import OptimConfig
 
@@ -61,7 +61,7 @@ class TrainingSettings(JobSettings):
   model: ModelConfig = ModelConfig()
   lora: LoraConfig = LoraConfig()
   optim: OptimConfig = OptimConfig()
-  train: LoopConfig = LoopConfig()
+  train: TrainConfig = TrainConfig()
   profile: ProfileConfig = ProfileConfig()
   metrics: MetricsConfig = MetricsConfig()
   # The evaluation metrics that may choose the best checkpoint.

@@ -103,7 +103,7 @@ def skywork_format(
       "Skywork prompt begins; copy the file of the model's own folder"
     )
   return StepFormat(
-    tokenizer.alone(),
+    tokenizer.for_separate_texts(),
     UNSET,
     prompt_prefix=tokenizer.first_ids,
     prompt_template=bos + '{problem}\n',
@@ -193,7 +193,7 @@ def trl_format(
   if not ends:
     raise UserError(f'separator {separator!r} has no tokens; give another')
   return StepFormat(
-    tokenizer.alone(),
+    tokenizer.for_separate_texts(),
     UNSET,
     prompt_prefix=() if bos is None else (_id_of(bos, tokenizer, directory),),
     prompt_template='{problem}',
