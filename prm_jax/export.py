@@ -1,11 +1,11 @@
-"""The command line that writes a model as Hugging Face's libraries read it.
+"""Writes a model in the files that Hugging Face's libraries read.
 
     python -m prm_jax.export --from /tmp/prm_math --to /tmp/prm_math_hf \\
       --layout token_classification
 
-A run goes out with its best checkpoint, adapters merged; a policy as layout lm,
-with the token that it ends on in generation_config.json. A base model (a
-folder, hf://OWNER/NAME, a .gguf file or smollm2) goes out as layout lm.
+A run is exported with its best checkpoint, adapters merged. A policy takes the
+layout lm, and its end token goes into generation_config.json. A base model (a
+folder, hf://OWNER/NAME, a .gguf file or smollm2) takes the layout lm, too.
 """
 
 import argparse
@@ -13,16 +13,16 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from prm_jax.data.tokenizer import HuggingFaceTokenizer
+from prm_jax.data.tokenizer import HuggingFaceTokenizer, Tokenizer
 from prm_jax.inference.loading import open_checkpoint, read_description
 from prm_jax.inference.pretrained import open_pretrained
 from prm_jax.inference.published import write_format
-from prm_jax.models import HeadConfig
+from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.models.config import DTYPES
 from prm_jax.models.hub.architectures import LAYOUTS
 from prm_jax.models.hub.publish import SaveOptions, save_model
@@ -35,14 +35,43 @@ from prm_jax.runtime.workdir import write_json
 Params = dict[str, Any]
 
 
-def two_classes(params: Params, head: HeadConfig) -> Params:
-  """A head whose softmax over (wrong, right) gives the same probabilities.
+class Source(NamedTuple):
+  """A model to be exported.
 
-  A logit z is the two logits (0, z): softmax(0, z)[1] = sigmoid(z).
+  Attributes:
+    backbone: its parameters.
+    model: its architecture.
+    tokenizer: its tokenizer.
+    max_length: its context length in tokens.
+    head: parameters of a PRM's head with two classes; None for layout lm.
+    separator: the text between the steps that a PRM reads.
+    end: the token on which a policy of ours ends, or None.
+    chat_template: of a base model; '' for none.
+  """
+
+  backbone: Params
+  model: TransformerConfig
+  tokenizer: Tokenizer
+  max_length: int
+  head: Params | None = None
+  separator: str = ''
+  end: int | None = None
+  chat_template: str = ''
+
+
+def two_classes(params: Params, head: HeadConfig) -> Params:
+  """Returns a head with two classes that gives the same probabilities.
+
+  A logit z becomes the logits (0, z) of (wrong, right), because
+  softmax(0, z)[1] = sigmoid(z).
+
+  Args:
+    params: of a head with one logit, or with two classes already.
+    head: describes the head.
 
   Raises:
-    UserError: the head is of another kind, or reads likelihoods, and two
-      logits do not hold it.
+    UserError: two logits cannot express the head, because it is of another
+      kind or reads likelihoods.
   """
   if head.likelihood:
     raise UserError(
@@ -70,72 +99,95 @@ def export(
   step: int | None = None,
   dtype: str | None = None,
 ) -> str:
-  """Writes a run or a base model; see `models.publish.save_model`.
+  """Writes a run or a base model; see `models.hub.publish.save_model`.
 
   Args:
-    source: the workdir of a run, or what `open_pretrained` takes.
-    step: of a run's checkpoint; the best where it is not given.
+    source: the workdir of a run, or a base model as `open_pretrained` takes it.
+    to: a local folder that does not exist or is empty.
+    layout: one of LAYOUTS.
+    step: a checkpoint of the run; the best one if None.
+    dtype: the type of the stored parameters; their own if None.
 
   Returns:
-    What was done, in a line.
+    A line that says what was written.
 
   Raises:
     UserError: there is no such model, or it does not fit the layout.
   """
-  head, separator, end, chat_template = None, '', None, ''
   paths.check_local(to, 'an exported model')
   if not source.startswith(HUB) and _is_run(paths.open_path(source)):
-    workdir = paths.open_path(source)
-    described = read_description(workdir)
-    if layout != 'lm' and described.head is None:
-      raise UserError(
-        f'{source} holds a policy, which has no head; use --layout lm'
-      )
-    params, _, _ = open_checkpoint(workdir, described, step)
-    backbone, config = params['backbone'], described.model
-    tokenizer, longest = described.format.tokenizer, described.format.max_length
-    if described.head is None:
-      end = described.format.end
-    if layout != 'lm':
-      separator = described.separator
-      head = two_classes(params['head'], described.head)
+    model = _open_run(source, layout, step)
   else:
-    if layout != 'lm' or step is not None:
-      raise UserError(
-        f'{source} is no workdir of a run (it has no model.json), and a base '
-        'model has neither a head nor steps; use --layout lm without --step'
-      )
-    base = open_pretrained(source)
-    config, tokenizer, longest = base.model, base.tokenizer, base.longest
-    chat_template = base.read_chat_template()
-    backbone = base.load(flat_mesh())
+    model = _open_base(source, layout, step)
+  has_file = isinstance(model.tokenizer, HuggingFaceTokenizer)
   with tempfile.TemporaryDirectory() as folder:
-    has_file = isinstance(tokenizer, HuggingFaceTokenizer)
     if has_file:
       path = pathlib.Path(folder) / 'tokenizer.json'
-      path.write_text(tokenizer.json, encoding='utf-8')
-    if chat_template:
+      path.write_text(model.tokenizer.json, encoding='utf-8')
+    if model.chat_template:
       path = pathlib.Path(folder) / 'chat_template.jinja'
-      path.write_text(chat_template, encoding='utf-8')
+      path.write_text(model.chat_template, encoding='utf-8')
     save_model(
       to,
-      backbone,
-      config,
+      model.backbone,
+      model.model,
       layout,
-      head,
+      model.head,
       tokenizer_from=folder if has_file else None,
-      options=SaveOptions(max_length=longest, dtype=dtype),
+      options=SaveOptions(max_length=model.max_length, dtype=dtype),
     )
-  if head is not None:
-    built_in = '' if has_file else tokenizer.name
-    write_format(pathlib.Path(to), separator, built_in)
-  if end is not None:
-    # What transformers' generate reads.
-    stops = {'eos_token_id': end}
+  if model.head is not None:
+    built_in = '' if has_file else model.tokenizer.name
+    write_format(pathlib.Path(to), model.separator, built_in)
+  if model.end is not None:
+    # The generate function of transformers stops at this token.
+    stops = {'eos_token_id': model.end}
     write_json(pathlib.Path(to) / 'generation_config.json', stops)
-  count = sum(leaf.size for leaf in jax.tree.leaves(backbone))
+  count = sum(leaf.size for leaf in jax.tree.leaves(model.backbone))
   beside = 'tokenizer.json' if has_file else 'no tokenizer, it is built in here'
   return f'{to}: {count:,} parameters of the backbone, {layout}; {beside}'
+
+
+def _open_run(source: str, layout: str, step: int | None) -> Source:
+  """Opens a checkpoint of a run, with a head unless the layout is lm."""
+  workdir = paths.open_path(source)
+  described = read_description(workdir)
+  if layout != 'lm' and described.head is None:
+    raise UserError(
+      f'{source} holds a policy, which has no head; use --layout lm'
+    )
+  params, _, _ = open_checkpoint(workdir, described, step)
+  model = Source(
+    params['backbone'],
+    described.model,
+    described.format.tokenizer,
+    described.format.max_length,
+    end=described.format.end if described.head is None else None,
+  )
+  if layout == 'lm':
+    return model
+  return model._replace(
+    head=two_classes(params['head'], described.head),
+    separator=described.separator,
+  )
+
+
+def _open_base(source: str, layout: str, step: int | None) -> Source:
+  """Opens a base model."""
+  if layout != 'lm' or step is not None:
+    raise UserError(
+      f'{source} is no workdir of a run (it has no model.json), and a base '
+      'model has neither a head nor steps; use --layout lm without --step'
+    )
+  base = open_pretrained(source)
+  chat_template = base.read_chat_template()
+  return Source(
+    base.load(flat_mesh()),
+    base.model,
+    base.tokenizer,
+    base.longest,
+    chat_template=chat_template,
+  )
 
 
 def _is_run(folder: paths.Path) -> bool:
@@ -144,17 +196,21 @@ def _is_run(folder: paths.Path) -> bool:
 
 
 def main(argv: Sequence[str]) -> None:
-  """Entry point: 0 when done, 2 for a user's fault."""
+  """Runs the command; exits with 2 on an error of the user."""
   parser = argparse.ArgumentParser(
     prog='prm_jax.export',
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   parser.add_argument('--from', dest='source', required=True)
-  parser.add_argument('--to', required=True, help='a folder that is not there')
+  parser.add_argument('--to', required=True, help='a new or empty folder')
   parser.add_argument('--layout', required=True, choices=LAYOUTS)
-  parser.add_argument('--step', type=int, help='default: the best checkpoint')
-  parser.add_argument('--dtype', choices=DTYPES, help='default: as it is')
+  parser.add_argument(
+    '--step', type=int, help='a checkpoint; default: the best'
+  )
+  parser.add_argument(
+    '--dtype', choices=DTYPES, help="default: the parameters' own"
+  )
   given = parser.parse_args(argv)
   with exit_on_user_error():
     print(export(given.source, given.to, given.layout, given.step, given.dtype))

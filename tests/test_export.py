@@ -1,4 +1,4 @@
-"""A run's model in Hugging Face's files gives the run's own scores."""
+"""Exported models give the scores of the run that they come from."""
 
 import json
 
@@ -25,7 +25,7 @@ CHAINS = [('mod 10 : 1 + 2', ['1 + 2 = 3']), ('mod 10 : 3 * 4', ['3 * 4 = 1'])]
 TWO_CLASS = HeadConfig('two_class')
 
 
-def test_a_run_goes_out_with_its_scores(finished, tmp_path, capsys):
+def test_an_exported_run_gives_the_same_scores(finished, tmp_path, capsys):
   arguments = ['--from', str(finished), '--to', str(tmp_path / 'out')]
   export.main([*arguments, '--layout', 'token_classification'])
   assert 'token_classification; no tokenizer, it is' in capsys.readouterr().out
@@ -51,7 +51,7 @@ def test_a_run_goes_out_with_its_scores(finished, tmp_path, capsys):
       loading.load(tmp_path / 'out')
 
 
-def test_a_logit_as_two_classes():
+def test_two_classes_give_the_probabilities_of_a_logit():
   head = HeadConfig('logit', hidden=5)
   params = init_head(jax.random.key(0), 8, head)
   params['bias'] += 0.7
@@ -69,7 +69,7 @@ def test_a_logit_as_two_classes():
     export.two_classes(params, HeadConfig(likelihood=True))
 
 
-def test_a_base_model_has_no_head(tmp_path, capsys):
+def test_a_base_model_can_only_be_exported_as_lm(tmp_path, capsys):
   folder = str(write_published(tmp_path / 'in', 'qwen3'))
   arguments = ['--from', folder, '--to', str(tmp_path / 'out')]
   for wrong in (
@@ -85,7 +85,7 @@ def test_a_base_model_has_no_head(tmp_path, capsys):
   assert not (tmp_path / 'out').exists()
 
 
-def test_a_base_model_goes_out_with_its_chat_template(tmp_path):
+def test_a_base_model_keeps_its_chat_template(tmp_path):
   folder = tmp_path / 'in'
   write_model('rlhflow', folder)
   base = open_pretrained(str(folder))

@@ -259,6 +259,7 @@ def _unfolded_rows(
   level: int,
   name: str,
 ) -> Iterator[dict[str, Any]]:
+  """Yields rows for some steps and everything after them, without folds."""
   for i in which:
     yield _row(steps[i], level, f'{name}-{i}')
     yield from _rows(steps, shown, i, level, name, True)
@@ -271,6 +272,7 @@ def _folded_row(
   level: int,
   name: str,
 ) -> dict[str, Any]:
+  """Returns one row that opens to the rows of some steps and their subtrees."""
   heads = [steps[i] for i in which]
   below = sum(step.size for step in heads) - len(heads)
   words = [f'{len(heads):,} {"beside it" if heads[0].kept else "pruned"}']

@@ -209,27 +209,11 @@ def _read_parts(text: str) -> tuple[str, list[str]] | None:
     rows = [row for row in rows if row not in ([' '], [''])]
     cells = [cell.strip() for row in rows for cell in row]
     return f'matrix {[len(row) for row in rows]}', cells
-  kind, inside = 'set', text
-  for opening in ('\\{', '{', '(', '['):
-    if text.startswith(opening):
-      for closing in ('\\}', '}', ')', ']'):
-        body = text[len(opening) : len(text) - len(closing)]
-        if text.endswith(closing) and _split_at_commas(body)[0]:
-          braces = '{' in opening and closing == _CLOSING[opening]
-          kind, inside = 'set' if braces else opening + closing, body
-          break
-      break
-  bare = kind == 'set' and inside is text
-  if bare:
-    inside = re.sub(r'\s*,?\s+(?:and|or)\s+', ', ', inside)
-    # With ", " between items, the comma of 1,234 is a thousands separator.
-    if re.search(r',\s', inside):
-      inside = _THOUSANDS.sub(lambda m: m[0].replace(',', ''), inside)
-  pieces = _split_at_commas(inside)[1]
-  if bare and len(pieces) == 1:
-    for name, mark in (('union', r'\\cup(?![A-Za-z])'), ('ratio', ':')):
-      if len(pieces) == 1 and re.search(mark, inside):
-        kind, pieces = name, re.split(mark, inside)
+  brackets, inside = _strip_brackets(text)
+  if brackets:
+    kind, pieces = brackets, _split_at_commas(inside)[1]
+  else:
+    kind, pieces = _split_without_brackets(text)
   if kind == 'set':
     pieces = [
       piece.replace('\\pm', sign, 1)
@@ -237,8 +221,36 @@ def _read_parts(text: str) -> tuple[str, list[str]] | None:
       for sign in ('+-' if piece.count('\\pm') == 1 else '+')
     ]
   pieces = [piece.strip() for piece in pieces]
-  single = len(pieces) == 1 and (kind != 'set' or bare)
+  # {5} is a set of one number, but (5) and 5 are numbers.
+  single = len(pieces) == 1 and brackets != 'set'
   return None if single or not all(pieces) else (kind, pieces)
+
+
+def _strip_brackets(text: str) -> tuple[str, str]:
+  """Returns the kind of brackets around a text, '' for none, and the inside."""
+  for opening in ('\\{', '{', '(', '['):
+    if text.startswith(opening):
+      for closing in ('\\}', '}', ')', ']'):
+        inside = text[len(opening) : len(text) - len(closing)]
+        if text.endswith(closing) and _split_at_commas(inside)[0]:
+          braces = '{' in opening and closing == _CLOSING[opening]
+          return 'set' if braces else opening + closing, inside
+      break
+  return '', text
+
+
+def _split_without_brackets(text: str) -> tuple[str, list[str]]:
+  """Returns 'set', 'union' or 'ratio', and the items of a list."""
+  text = re.sub(r'\s*,?\s+(?:and|or)\s+', ', ', text)
+  # With ", " between items, the comma of 1,234 is a thousands separator.
+  if re.search(r',\s', text):
+    text = _THOUSANDS.sub(lambda m: m[0].replace(',', ''), text)
+  pieces = _split_at_commas(text)[1]
+  if len(pieces) == 1:
+    for kind, mark in (('union', r'\\cup(?![A-Za-z])'), ('ratio', ':')):
+      if re.search(mark, text):
+        return kind, re.split(mark, text)
+  return 'set', pieces
 
 
 def _split_at_commas(text: str) -> tuple[bool, list[str]]:

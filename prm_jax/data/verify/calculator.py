@@ -81,13 +81,13 @@ def check_step(step: str) -> bool | None:
     True if at least one equation has a verdict and all verdicts are True, False
     if one is False, None if there is no verdict.
   """
-  verdicts = [equation.holds for equation in equations(step)]
+  verdicts = [equation.holds for equation in check_equations(step)]
   if False in verdicts:
     return False
   return True if True in verdicts else None
 
 
-def equations(step: str) -> list[CheckedEquation]:
+def check_equations(step: str) -> list[CheckedEquation]:
   """Finds and checks every equation of a step.
 
   A chain a = b = c gives a = b and b = c. Rounding is accepted as people write

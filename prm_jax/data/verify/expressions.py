@@ -213,7 +213,7 @@ def evaluate(found: list[Token]) -> tuple[Fraction, bool]:
   if len(found) > MAX_TOKENS:
     raise Unreadable(f'{len(found)} tokens: more than {MAX_TOKENS}')
   parser = _Parser(found)
-  result, _ = parser.sum(0)
+  result, _ = parser.parse_sum(0)
   if parser.at < len(found):
     raise Unreadable(f'{found[parser.at].text!r} is out of place')
   return result, parser.ambiguous
@@ -222,8 +222,13 @@ def evaluate(found: list[Token]) -> tuple[Fraction, bool]:
 class _Parser:
   """A recursive descent parser over tokens.
 
-  The methods for sums, products and so on read from the current position, and
-  return a value and whether it is a percentage.
+  Each method parses what its name says from the position `at` on, and moves
+  `at` behind it. It returns the value and whether that is a percentage.
+
+  Attributes:
+    tokens: the tokens of the expression.
+    at: index of the next token.
+    ambiguous: whether what was parsed so far can be read in another way.
   """
 
   def __init__(self, found: list[Token]) -> None:
@@ -232,32 +237,33 @@ class _Parser:
     self.ambiguous = False
 
   def peek(self, ahead: int = 0) -> Token:
+    """Returns a token from `at` on without moving; an "end" token after all."""
     end = Token('end', '', -1, True)
     i = self.at + ahead
     return self.tokens[i] if i < len(self.tokens) else end
 
-  def sum(self, depth: int) -> tuple[Fraction, bool]:
+  def parse_sum(self, depth: int) -> tuple[Fraction, bool]:
     if depth > MAX_DEPTH:
       raise Unreadable(f'more than {MAX_DEPTH} parentheses deep')
-    total, percent = self.product(depth)
+    total, percent = self.parse_product(depth)
     while self.peek().text in ('+', '-'):
       sign = -1 if self.peek().text == '-' else 1
       self.at += 1
-      term, also = self.product(depth)
+      term, also = self.parse_product(depth)
       # In 100 - 20%, the percentage may be of the 100 or of 1.
       self.ambiguous |= percent != also
       total, percent = _bounded(total + sign * term), percent and also
     return total, percent
 
-  def product(self, depth: int) -> tuple[Fraction, bool]:
-    result, percent = self.signed(depth)
+  def parse_product(self, depth: int) -> tuple[Fraction, bool]:
+    result, percent = self.parse_signed(depth)
     divided = False
     while True:
       token = self.peek()
       if token.text in ('*', '/', 'of', 'x') and token.kind == 'operator':
         self.at += 1
         self.ambiguous |= token.text == 'x'
-        factor, _ = self.signed(depth)
+        factor, _ = self.parse_signed(depth)
         if token.text == '/' and not factor:
           raise Unreadable('division by zero')
         self.ambiguous |= divided and token.text == '/'
@@ -265,21 +271,21 @@ class _Parser:
         result = result / factor if token.text == '/' else result * factor
       elif token.kind == 'open':
         self.ambiguous |= token.spaced or divided
-        factor, _ = self.signed(depth)
+        factor, _ = self.parse_signed(depth)
         result *= factor
       else:
         return result, percent
       result, percent = _bounded(result), False
 
-  def signed(self, depth: int) -> tuple[Fraction, bool]:
+  def parse_signed(self, depth: int) -> tuple[Fraction, bool]:
     token = self.peek()
     if token.kind == 'operator' and token.text in ('-', '+'):
       self.at += 1
       if depth > MAX_DEPTH:
         raise Unreadable('a pile of signs')
-      result, percent = self.signed(depth + 1)
+      result, percent = self.parse_signed(depth + 1)
       return (-result if token.text == '-' else result), percent
-    base, percent = self.postfix(depth)
+    base, percent = self.parse_postfix(depth)
     if self.peek().kind != 'power':
       return base, percent
     self.at += 1
@@ -288,34 +294,34 @@ class _Parser:
     # 2^3^2 has two readings; LaTeX's 2^35^2 may even mean 2^3 * 5^2.
     bare = self.peek().kind == 'number' and self.peek(1).kind == 'power'
     self.ambiguous |= bare
-    exponent, _ = self.signed(depth + 1)
+    exponent, _ = self.parse_signed(depth + 1)
     return _power(base, exponent), False
 
-  def postfix(self, depth: int) -> tuple[Fraction, bool]:
-    result = self.atom(depth)
+  def parse_postfix(self, depth: int) -> tuple[Fraction, bool]:
+    result = self.parse_atom(depth)
     percent = self.peek().kind == 'percent'
     if percent:
       self.at += 1
       result /= 100
     return result, percent
 
-  def atom(self, depth: int) -> Fraction:
+  def parse_atom(self, depth: int) -> Fraction:
     token = self.peek()
     self.at += 1
     if token.kind == 'open':
-      result, _ = self.sum(depth + 1)
+      result, _ = self.parse_sum(depth + 1)
       if self.peek().kind != 'close':
         raise Unreadable('a parenthesis is open')
       self.at += 1
       return result
     if token.kind != 'number':
       raise Unreadable(f'{token.text!r} where a value should be')
-    part = self.mixed(token)
+    part = self.parse_mixed(token)
     # 2 1/3 (6) is (2 + 1/3) * 6, or 2 * 1/3 * 6.
     self.ambiguous |= bool(part) and self.peek().kind == 'open'
     return literal(token) + part
 
-  def mixed(self, whole: Token) -> Fraction:
+  def parse_mixed(self, whole: Token) -> Fraction:
     """Reads the 1/2 of 1 1/2; returns 0 if there is no such fraction."""
     above, slash, below = (self.peek(i) for i in range(3))
     if not (

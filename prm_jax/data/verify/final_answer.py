@@ -89,7 +89,7 @@ def _read_answer(text: str, inside: bool = False) -> str | None:
   """
   text = text.lstrip(' \t\n*_:')
   if displayed := _DISPLAYED.match(text):
-    return _trim(displayed[1] or displayed[2])
+    return _trim(displayed[1] or displayed[2] or '')
   end = (text + '\n').find('\n')
   if (matrix := text.find('\\begin{', 0, end)) >= 0:
     end = (text + '\n').find('\n', max(text.find('\\end{', matrix), end))

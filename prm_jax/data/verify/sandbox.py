@@ -108,6 +108,7 @@ class Result:
 
   @property
   def passed(self) -> bool:
+    """Whether the program has passed its tests."""
     return self.outcome == 'passed'
 
 

@@ -54,10 +54,12 @@ def check(result: int, what: str) -> None:
 
 
 def prctl(option: int, value: int, more: object = 0) -> None:
+  """Sets a property of this process, as the C function does."""
   check(libc.prctl(option, value, more, 0, 0), f'prctl {option}')
 
 
 def mount(kind: str, target: str, options: str = '') -> None:
+  """Mounts a file system, without setuid programs and devices."""
   flags = _MS_NOSUID | _MS_NODEV
   done = libc.mount(
     kind.encode(), target.encode(), kind.encode(), flags, options.encode()
@@ -66,6 +68,7 @@ def mount(kind: str, target: str, options: str = '') -> None:
 
 
 def make_mounts_private() -> None:
+  """Keeps the mounts of this namespace from spreading to the one outside."""
   check(libc.mount(None, b'/', None, _MS_REC | _MS_PRIVATE, None), 'private /')
 
 
@@ -167,6 +170,7 @@ def show_folder(folder: str) -> None:
 
 
 def set_limits(job: dict) -> None:
+  """Sets the limits that the kernel keeps for each process or user."""
   for name, value in (
     ('CPU', job['cpu_seconds']),
     ('AS', job['memory_bytes']),
@@ -302,10 +306,12 @@ def init(job: dict) -> None:
 
 
 def report(job: dict, what: dict) -> None:
+  """Writes a result to the descriptor `status`."""
   os.write(job['status'], json.dumps(what).encode() + b'\n')
 
 
 def main() -> None:
+  """Reads a job, runs it in new namespaces, and waits until all has ended."""
   job = json.load(sys.stdin)
   prctl(_SET_PDEATHSIG, signal.SIGKILL)
   # An init gets from inside only signals that have a handler. Through Python's

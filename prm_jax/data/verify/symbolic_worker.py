@@ -21,6 +21,7 @@ MEMORY_BYTES = 4 << 30  # SymPy alone needs a few hundred megabytes
 
 
 def main() -> None:
+  """Judges pairs from standard input until it is closed."""
   resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   try:

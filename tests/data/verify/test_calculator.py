@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from prm_jax.data.verify import expressions
 from prm_jax.data.verify.calculator import (
   CheckedEquation,
+  check_equations,
   check_step,
-  equations,
 )
 from tests.shared.real_data import shared
 
@@ -198,22 +198,22 @@ def lines(table):
 
 @pytest.mark.parametrize('step', lines(HOLDS))
 def test_steps_that_hold(step):
-  assert check_step(step) is True, equations(step)
+  assert check_step(step) is True, check_equations(step)
 
 
 @pytest.mark.parametrize('step', lines(FAILS))
 def test_steps_that_do_not_hold(step):
-  assert check_step(step) is False, equations(step)
+  assert check_step(step) is False, check_equations(step)
 
 
 @pytest.mark.parametrize('step', lines(NOTHING_TO_CHECK))
 def test_a_step_with_another_reading_gets_no_verdict(step):
-  assert check_step(step) is None, equations(step)
+  assert check_step(step) is None, check_equations(step)
 
 
 @pytest.mark.parametrize('step', lines(OTHER_NOTATIONS))
 def test_a_right_step_in_another_notation_is_not_called_wrong(step):
-  assert check_step(step) is None, equations(step)
+  assert check_step(step) is None, check_equations(step)
 
 
 def test_aligned_lines_are_a_chain():
@@ -229,11 +229,11 @@ def test_aligned_lines_are_a_chain():
 
 def test_a_formula_ends_where_its_delimiters_are():
   step = '\\[ 3 - 10 = -7 \\] Substituting \\(A = 0\\)'
-  assert equations(step) == [CheckedEquation('3 - 10', '-7', True)]
+  assert check_equations(step) == [CheckedEquation('3 - 10', '-7', True)]
 
 
 def test_a_chain_is_checked_pair_by_pair():
-  assert equations('so 12-3 = 9 = 10-2 dollars') == [
+  assert check_equations('so 12-3 = 9 = 10-2 dollars') == [
     CheckedEquation('12-3', '9', True),
     CheckedEquation('9', '10-2', False),
   ]
@@ -305,7 +305,7 @@ def test_expressions_have_the_value_that_fraction_gives(drawn):
 @given(st.text('0123456789.+-*/^()=$% xof\n<>{}\\frac,', max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_checking_any_text_raises_nothing(text):
-  for left, right, holds in equations(text):
+  for left, right, holds in check_equations(text):
     assert holds in (True, False, None)
     assert isinstance(left, str) and isinstance(right, str)
 
@@ -333,7 +333,7 @@ def test_worked_answers_of_gsm8k():
   for line in lines:
     for step in json.loads(line)['answer'].split('\n')[:-1]:
       marks = step.count('<<')
-      found = equations(step)
+      found = check_equations(step)
       verdicts.update(e.holds for e in found[:marks])
       in_text.update(e.holds for e in found[marks:])
   assert verdicts[False] == 0

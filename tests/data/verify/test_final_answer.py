@@ -4,6 +4,8 @@ import json
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from prm_jax.data.verify.answers import equal
 from prm_jax.data.verify.final_answer import final_answer
@@ -66,6 +68,7 @@ from tests.shared.real_data import shared
     ('A: 5\nB: 6', None),
     ('He has 7 apples left.', None),
     ('= ', None),
+    ('The answer is \\[\\]', None),
   ],
 )
 def test_the_answer_of_the_last_step_is_found(last, answer):
@@ -74,6 +77,30 @@ def test_the_answer_of_the_last_step_is_found(last, answer):
     assert found is None
   else:
     assert equal(found, answer)
+
+
+PIECES = (
+  *(
+    '7',
+    ' = ',
+    'The answer is ',
+    '#### ',
+    '\\[',
+    '\\]',
+    '\\(',
+    '\\)',
+    '$',
+    '**',
+  ),
+  *('\\boxed{', '{', '}', '\n', '.', ' because ', '\\begin{', 'x', ']', ')'),
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map(''.join))
+@settings(max_examples=300, deadline=None)
+def test_any_text_has_an_answer_or_none(text):
+  found = final_answer([text])
+  assert found is None or (found and found == found.strip())
 
 
 @pytest.mark.parametrize('start', ['', 'The answer is ', 'x = '])
