@@ -96,7 +96,7 @@ def read_models(settings: RlSettings) -> RlModels:
 
 
 def _read_prm(path: str) -> ModelDescription:
-  folder = paths.open_path(path).expanduser()
+  folder = paths.open_path(path)
   if not (folder / 'model.json').is_file():
     raise UserError(
       f'config.prm.path={path!r}: has no model.json of a training run. A '

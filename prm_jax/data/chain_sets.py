@@ -58,7 +58,7 @@ def read(workdir: str, flag: str) -> builder.ChainSource:
     UserError: the folder holds no finished job with chains.
   """
   paths.check_local(workdir, f'what {flag} names')
-  folder = paths.open_path(workdir).expanduser()
+  folder = paths.open_path(workdir)
   try:
     name = read_results(folder)['dataset']['name']
   except (LookupError, TypeError):

@@ -108,7 +108,7 @@ def data_root(configured: str, flag: str = 'data.root') -> paths.Path:
       f'this config reads files: say where they are with --config.{flag}=DIR '
       f'or the environment variable {DATA_VARIABLE}'
     )
-  return paths.open_path(root).expanduser()
+  return paths.open_path(root)
 
 
 def read_file(

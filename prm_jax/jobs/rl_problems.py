@@ -115,7 +115,7 @@ def check_unseen(tasks: Tasks, model: str | os.PathLike) -> None:
   """
   if not model or str(model).startswith(HUB):
     return
-  path = paths.open_path(model).expanduser() / 'config.json'
+  path = paths.open_path(model) / 'config.json'
   if not path.is_file():
     return
   trained = paths.read_json(path, DELETE)

@@ -67,7 +67,7 @@ def open_start(name: str, settings: RlSettings) -> Start:
       name,
       'expected the --workdir of a trained policy (configs/policy_math.py)',
     )
-  folder = paths.open_path(name).expanduser()
+  folder = paths.open_path(name)
   if not (folder / 'model.json').is_file():
     raise UserError(
       f'{folder} holds no model.json of a training run; name the workdir of a '

@@ -199,7 +199,7 @@ def read_trees(
   """
   if not workdir:
     return {}
-  path = paths.open_path(workdir).expanduser() / TREES
+  path = paths.open_path(workdir) / TREES
   texts = {problem.id: problem.text for problem in problems}
   found = {}
   try:
@@ -243,7 +243,7 @@ def check_earlier(settings: SearchSettings, names: Mapping[str, str]) -> None:
     UserError: it had another seed, policy, PRM or aggregate, or is not done.
   """
   workdir = settings.go_on_from
-  folder = paths.open_path(workdir).expanduser()
+  folder = paths.open_path(workdir)
   try:
     about = read_results(folder)['manifest']
     theirs = paths.read_json(folder / 'config.json', 'search anew')

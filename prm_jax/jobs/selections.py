@@ -116,6 +116,6 @@ def find_source(workdir: str, unknown: str) -> str:
   """
   if not workdir:
     return unknown
-  folder = paths.open_path(workdir).expanduser()
+  folder = paths.open_path(workdir)
   about = read_results(folder).get('manifest', {})
   return about.get('source', unknown)

@@ -50,7 +50,7 @@ def parse_object(text: bytes, where: object) -> dict[str, Any]:
   return value
 
 
-def records(path: paths.Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_records(path: paths.Path) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yields each line's place, for error messages, and its JSON object."""
   with path.open('rb') as lines:
     for number, line in enumerate(lines, 1):
@@ -73,7 +73,7 @@ def read_metrics(path: paths.Path) -> dict[str, list[tuple[int, float]]]:
     UserError: a line is not JSON or has no step.
   """
   logged: dict[str, dict[int, float]] = {}
-  for where, record in records(path):
+  for where, record in read_records(path):
     step = record.get('step')
     if not isinstance(step, int):
       raise UserError(f'{where}: expected a whole number under step')

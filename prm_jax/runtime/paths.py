@@ -30,14 +30,16 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 
 def open_path(path: str | os.PathLike) -> Path:
-  """The path of that name; nothing is looked at.
+  """Returns the path of a name, in which `~` is the home folder.
+
+  Nothing is looked at.
 
   Raises:
     UserError: gs:// without a bucket or without gcsfs, or another scheme.
   """
   text = os.fspath(path)
   if not text.startswith('gs:') and '://' not in text:
-    return pathlib.Path(text)
+    return pathlib.Path(text).expanduser()
   if not re.match(f'{GS}[^/]', text):
     raise UserError(
       f'{text}: expected a folder on disk or {GS}BUCKET/FOLDER; other schemes '

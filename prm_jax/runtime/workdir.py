@@ -72,7 +72,7 @@ class Workdir:
       UserError: it belongs to another config, cannot be written, or is not one
         folder for all processes.
     """
-    workdir = cls(paths.open_path(name).expanduser(), config, defaults)
+    workdir = cls(paths.open_path(name), config, defaults)
     processes.first_alone('workdir', workdir._check)
     check_shared(workdir.path, '--workdir')
     return workdir
@@ -179,21 +179,6 @@ def write_lines(path: paths.Path, records: Iterable[Any]) -> None:
   """Writes a file of JSON lines, all or nothing."""
   lines = (json.dumps(record, ensure_ascii=False) for record in records)
   paths.write_text(path, ''.join(f'{line}\n' for line in lines))
-
-
-def open_other(name: str, flag: str, job: str) -> paths.Path:
-  """Returns the workdir of another job, which a config names.
-
-  Args:
-    flag: the config key that holds the name.
-    job: what belongs there, such as 'a trained policy (configs/policy.py)'.
-
-  Raises:
-    UserError: the name is empty.
-  """
-  if not name:
-    raise UserError(f'{flag} is empty; name the --workdir of {job}')
-  return paths.open_path(name).expanduser()
 
 
 def read_results(workdir: paths.Path) -> dict[str, Any]:

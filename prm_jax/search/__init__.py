@@ -5,6 +5,7 @@ proposes steps with the policy and chooses by the scores of the PRM; README
 lists them all.
 """
 
+from prm_jax.search.method import Task
 from prm_jax.search.run import Found, RunConfig, run
 
-__all__ = ['Found', 'RunConfig', 'run']
+__all__ = ['Found', 'RunConfig', 'Task', 'run']

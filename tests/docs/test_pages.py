@@ -10,7 +10,7 @@ import pytest
 from prm_jax.data.readers import READERS
 from prm_jax.inference.published import STYLES
 from prm_jax.jobs.label import SOURCES
-from prm_jax.jobs.selections import SELECTIONS
+from prm_jax.jobs.settings.items import SELECTIONS
 from prm_jax.models.hub.architectures import LAYOUTS
 from prm_jax.rl.rewards import FORMS
 from prm_jax.search.methods import METHODS

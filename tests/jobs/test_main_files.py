@@ -80,7 +80,7 @@ def test_other_data_than_the_run_began_with(files_run, tmp_path):
   write_lines(folder / 'data' / 'train.jsonl', train_records())
   (done,) = run_all([arguments])
   assert done.returncode == 0, done.stderr
-  assert 'going on from step 6' in done.stdout
+  assert 'resuming from step 6' in done.stdout
 
 
 # Each takes the folder with the data, and damages it.
@@ -160,7 +160,7 @@ FAULTS = {
   'no dev chains': (
     NOTHING,
     'config.data.dev_share = 0.0',
-    'data.dev_share=0.0 leaves .* 0 for dev',
+    r'config.data.dev_share=0.0: expected a number in \(0, 1\)',
   ),
   'text that the tokenizer lacks': (
     NOTHING,

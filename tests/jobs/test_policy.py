@@ -58,11 +58,11 @@ REFUSED = {
   'eval/log_likelihood',
   'data.end=x': "data.end='x': the tokenizer 'arithmetic' has its own",
   'sampling.slots=0': 'sampling.slots=0: expected >= 1',
-  'sampling.top_p=0.0': 'sampling.top_p=0.0: expected above 0',
+  'sampling.top_p=0.0': r'sampling.top_p=0.0: expected a number in \(0, 1\]',
   'evaluation.samples=2': 'evaluation.samples=2: expected at least the 4',
   'evaluation.ns=(2, 1)': 'evaluation.ns=.*: expected ascending',
-  'lora.rank=2': 'lora.rank=2 needs a backbone that was trained',
-  'task=prm': "config.task='prm' reads config.head, which .*policy_math",
+  'lora.rank=2': 'config.lora.rank=2: adapters need a trained backbone',
+  'task=prm': "config.task='prm': .* has no sampling; take configs/prm_math.py",
 }
 
 
@@ -128,7 +128,7 @@ def test_other_refused_commands(runs):
   refused = the_error(finished['completion'])
   assert 'expected process or outcome; configs/policy_math.py' in refused
   refused = the_error(finished['task'])
-  assert "task='policy' reads config.sampling, which this file" in refused
+  assert "config.task='policy': a config of this task has no head, " in refused
 
 
 def test_it_learns_to_end_its_chains(trained):
@@ -196,7 +196,7 @@ def test_resumed_equals_uninterrupted(trained, tmp_path):
   (again / 'results.json').unlink()
   (done,) = run_all([[*SMALL, f'--workdir={again}']])
   assert done.returncode == 0, done.stderr
-  assert 'policy: going on from step 50' in done.stdout
+  assert 'policy: resuming from step 50' in done.stdout
   ours, theirs = last_state(again), last_state(trained)
   for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
     assert np.asarray(a).tobytes() == np.asarray(b).tobytes()

@@ -125,5 +125,5 @@ def test_a_new_head_is_a_rule_on_the_sum(kind, hidden):
 
 
 def test_a_regression_head_cannot_read_likelihood():
-  with pytest.raises(UserError, match=r'head\.likelihood gives log-odds'):
+  with pytest.raises(UserError, match='likelihood=True: gives log-odds'):
     HeadConfig('regression', likelihood=True)

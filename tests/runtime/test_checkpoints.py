@@ -275,7 +275,7 @@ def test_deleting_a_damaged_checkpoint_works(finished, tmp_path):
   shutil.rmtree(folder / '60')
   (done,) = command_line.run_all([[*LONG, f'--workdir={workdir}']])
   assert done.returncode == 0, done.stderr
-  assert f'going on from step {steps[-2]}' in done.stdout
+  assert f'resuming from step {steps[-2]}' in done.stdout
   for name in ('chains.jsonl', 'config.json'):
     assert (workdir / name).read_bytes() == (finished / name).read_bytes()
   ours, theirs = (

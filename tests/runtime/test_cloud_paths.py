@@ -134,7 +134,7 @@ def run(storage):
   assert 0 < left < before
   done = command_line.run(*LONG, f'--workdir={workdir}')
   assert done.returncode == 0, done.stderr
-  assert f'prm: going on from step {left}\n' in done.stdout
+  assert f'prm: resuming from step {left}\n' in done.stdout
   return workdir
 
 

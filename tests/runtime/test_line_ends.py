@@ -12,7 +12,7 @@ import pytest
 from prm_jax.data.problems import Problem
 from prm_jax.data.readers import read_chains
 from prm_jax.jobs.search import read_trees
-from prm_jax.report.files import records
+from prm_jax.report.files import read_records
 from prm_jax.rl.hacking_watch import read_looks
 from prm_jax.runtime import paths
 from prm_jax.runtime.metrics import MetricWriter
@@ -127,7 +127,7 @@ def test_looks_of_a_run_that_goes_on(tmp_path):
   looks = [{'update': i, 'chains': [{'steps': [STEP]}]} for i in range(3)]
   write_lines(path, looks)
   assert read_looks(path) == looks
-  assert [each for _, each in records(path)] == looks
+  assert [each for _, each in read_records(path)] == looks
 
 
 def test_metrics_named_with_such_marks(tmp_path):

@@ -5,10 +5,19 @@ import dataclasses
 import jax
 import pytest
 
+from prm_jax.jobs.settings import read_settings
 from prm_jax.jobs.training import open_job, train_best
 from prm_jax.models import LoraConfig
 from prm_jax.runtime.checkpoints import Checkpoints
-from tests.jobs.test_settings import config_of
+from prm_jax.runtime.workdir import Workdir
+from tests.shared import configs
+
+
+def open_tiny(path, **values):
+  """A tiny PRM job with some values changed, and its workdir."""
+  raw = configs.raw('prm_math', 'tiny', **values)
+  workdir = Workdir.open(path, raw, {})
+  return open_job(read_settings(raw), workdir, lambda text: None), workdir
 
 
 def on_devices() -> int:
@@ -20,15 +29,11 @@ def on_devices() -> int:
 def test_the_last_state_is_freed_before_the_best_is_read(
   tmp_path, monkeypatch, steps
 ):
-  config = config_of(
-    **{'orm_baseline': False, 'train.steps': 2, 'train.checkpoint_every': 1}
-  )
-  job = open_job(config, tmp_path, lambda text: None)
+  values = {'orm_baseline': False, 'train.steps': 2}
+  job, workdir = open_tiny(tmp_path, **values, **{'train.checkpoint_every': 1})
 
   def train():
-    return train_best(
-      'prm', job, tmp_path, lambda params: {}, lambda text: None
-    )
+    return train_best('prm', job, workdir, lambda params: {}, lambda text: None)
 
   if not steps:
     train()
@@ -48,8 +53,8 @@ def test_the_last_state_is_freed_before_the_best_is_read(
 
 
 def test_merged_adapters_take_the_memory_of_the_backbone(tmp_path):
-  job = open_job(config_of(), tmp_path, lambda text: None)
-  described = job.settings.described
+  job, _ = open_tiny(tmp_path)
+  described = job.model.described
 
   described = dataclasses.replace(described, lora=LoraConfig(rank=2))
   shapes = described.abstract_params(job.mesh)

@@ -271,11 +271,11 @@ def test_stopped_and_killed_and_resumed(uninterrupted, tmp_path):
   )
   assert victim.returncode == -signal.SIGKILL
   check_survivor(survivor)
-  assert f'going on from step {step}' in survivor.stdout
+  assert f'resuming from step {step}' in survivor.stdout
   assert STEPS > saved_steps(tmp_path)[-1] > step
 
   first, _ = finish(tmp_path)
-  assert 'going on from step' in first.stdout
+  assert 'resuming from step' in first.stdout
   assert_same_run(tmp_path, uninterrupted)
 
 

@@ -125,12 +125,3 @@ def test_a_key_that_an_earlier_version_did_not_write_has_its_default(tmp_path):
   other = now | {'data': {'kind': 'words', 'shards': 4}}
   with pytest.raises(UserError, match=r'differs in data\.shards\)'):
     claim(tmp_path, other, 'abc', defaults)
-
-
-def test_another_workdir_has_to_be_named():
-  with pytest.raises(
-    UserError, match=r'prm\.path is empty; name the --workdir'
-  ):
-    workdir_lib.open_other('', 'prm.path', 'a PRM (configs/prm_math.py)')
-  path = workdir_lib.open_other('~/run', 'prm.path', 'a PRM')
-  assert path.is_absolute() and path.name == 'run'

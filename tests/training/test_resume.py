@@ -200,7 +200,7 @@ def test_interrupted_in_every_way(finished, tmp_path):
   stop(tmp_path)
   kill_after_checkpoint(tmp_path)
   done = finish(tmp_path)
-  assert 'prm: going on from step' in done.stdout
+  assert 'prm: resuming from step' in done.stdout
   assert not saving(tmp_path)  # unfinished checkpoints were removed
   assert_same_run(tmp_path, finished)
 
