@@ -30,22 +30,24 @@ MOST_LINES = 400
 NOWHERE = {'clu', 'pickle', 'tensorflow', 'torch', 'transformers', 'dill'}
 
 
-def modules():
-  """Dotted names of every module of the package, with their files."""
+def modules(folder):
+  """Returns the dotted names of all modules of a folder, with their files."""
   found = {}
-  for path in sorted((ROOT / PACKAGE).rglob('*.py')):
+  for path in sorted((ROOT / folder).rglob('*.py')):
     parts = path.relative_to(ROOT).with_suffix('').parts
     found['.'.join(p for p in parts if p != '__init__')] = path
   return found
 
 
-MODULES = modules()
+MODULES = modules(PACKAGE)
+TESTS = modules('tests')
 
 
 def imports_of(source, module, is_package=False):
   """Dotted names that a module imports, also inside functions.
 
-  `from a import b` gives a.b where that is a module of the package, else a.
+  `from a import b` gives a.b where that is a module of the package or of its
+  tests, else a.
   """
   names = set()
   for node in ast.walk(ast.parse(source)):
@@ -58,7 +60,7 @@ def imports_of(source, module, is_package=False):
         base = '.'.join([*package[: -node.level], *filter(None, [base])])
       for alias in node.names:
         deeper = f'{base}.{alias.name}'
-        names.add(deeper if deeper in MODULES else base)
+        names.add(deeper if deeper in MODULES | TESTS else base)
   return names
 
 
@@ -167,3 +169,36 @@ def test_configs_import_only_ml_collections_and_what_they_share():
 def test_the_package_stands_on_its_own():
   for path, packages in sources(PACKAGE):
     assert not packages & {'experiments', 'colab', 'configs', 'tests'}, path
+
+
+def imported_tests(source, module):
+  """Returns the test modules that a module of the tests imports."""
+  names = imports_of(source, module)
+  return sorted(
+    name
+    for name in names & TESTS.keys()
+    if name.rpartition('.')[2].startswith('test_')
+  )
+
+
+@pytest.mark.parametrize(
+  'source',
+  [
+    'from tests.jobs.test_main import HUMAN',
+    'from tests.jobs import test_main',
+    'import tests.jobs.test_main',
+    'def f():\n  from .test_main import HUMAN',
+    'from . import test_main',
+  ],
+)
+def test_an_import_of_a_test_module_is_found(source):
+  source += '\nfrom tests.shared import command_line\n'
+  assert imported_tests(source, 'tests.jobs.test_x') == ['tests.jobs.test_main']
+
+
+def test_no_module_imports_a_test_module():
+  """What several tests share is in a plainly named module beside them."""
+  found = {
+    name: imported_tests(path.read_text(), name) for name, path in TESTS.items()
+  }
+  assert {name: tests for name, tests in found.items() if tests} == {}

@@ -19,7 +19,7 @@ from prm_jax.jobs.settings import read_settings
 from prm_jax.models import TransformerConfig
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import batch_sharding, make_mesh
-from tests.models.hub.test_architectures import PUBLISHED
+from tests.models.hub.published_architectures import PUBLISHED
 from tests.shared.command_line import ROOT
 from tests.shared.configs import settings
 

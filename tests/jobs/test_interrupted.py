@@ -6,28 +6,21 @@ Real processes and SIGKILL, for every label source, for sampling and search.
 import json
 import pathlib
 import signal
-import subprocess
-import time
 
 import pytest
 
-from prm_jax.data import builder, chain_sets
-from tests.runtime.test_processes import flags_of
-from tests.shared import command_line
-from tests.shared.command_line import contents, run_all
+from tests.shared.command_line import (
+  LABEL,
+  chain_flags,
+  contents,
+  run_all,
+  workdir_flag,
+)
+from tests.shared.finished_jobs import read_outcome, read_trees_and_scores
+from tests.shared.interruptions import count_journal_lines, fill_in, interrupt
+from tests.shared.several_processes import process_flags
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
-
-LABEL = '--config=configs/label_math.py:'
-
-
-def chains(count: int) -> tuple[str, ...]:
-  return (
-    f'--config.chains.train_problems={count}',
-    '--config.chains.dev_problems=1',
-    '--config.chains.test_problems=1',
-    '--config.concurrent=20',
-  )
 
 
 def problems(count: int) -> tuple[str, ...]:
@@ -60,10 +53,10 @@ MODEL = (
 )
 # Every source, with as many items as keep it busy for a while.
 JOBS = {
-  'verifier': (f'{LABEL}verifier', *chains(2000)),
-  'rollouts': (f'{LABEL}rollouts', *chains(600)),
-  'omega': (f'{LABEL}omega', *chains(600)),
-  'corruption': (f'{LABEL}corruption', *chains(2000)),
+  'verifier': (f'{LABEL}verifier', *chain_flags(2000)),
+  'rollouts': (f'{LABEL}rollouts', *chain_flags(600)),
+  'omega': (f'{LABEL}omega', *chain_flags(600)),
+  'corruption': (f'{LABEL}corruption', *chain_flags(2000)),
   'consensus': (
     f'{LABEL}consensus',
     '--config.chains.workdir={labelled}',
@@ -85,7 +78,7 @@ JOBS = {
   'sample of a model': (SAMPLE, *problems(60), *MODEL),
   'rollouts of a model': (
     f'{LABEL}rollouts',
-    *chains(60),
+    *chain_flags(60),
     *MODEL,
     '--config.rollouts.samples=2',
     '--config.concurrent=4',
@@ -110,8 +103,8 @@ JOBS = {
 }
 # What the jobs above begin with.
 BEFORE = {
-  'labelled': (f'{LABEL}verifier', *chains(600)),
-  'labelled_otherwise': (f'{LABEL}rollouts', *chains(600)),
+  'labelled': (f'{LABEL}verifier', *chain_flags(600)),
+  'labelled_otherwise': (f'{LABEL}rollouts', *chain_flags(600)),
   'sampled': (SAMPLE, *problems(80)),
   'policy': ('--config=configs/policy_math.py:tiny',),
 }
@@ -124,65 +117,18 @@ def folders(tmp_path_factory, finished) -> dict[str, pathlib.Path]:
   folders = {name: tmp / name for name in (*BEFORE, *JOBS)}
   folders['prm'] = finished
   for jobs in (BEFORE, JOBS):
-    lines = [[*of(jobs[name], folders), work(folders[name])] for name in jobs]
+    lines = [
+      [*fill_in(jobs[name], folders), workdir_flag(folders[name])]
+      for name in jobs
+    ]
     for done in run_all(lines):
       assert done.returncode == 0, done.stderr
   return folders
 
 
-def of(arguments, folders) -> list[str]:
-  return [argument.format(**folders) for argument in arguments]
-
-
-def work(folder: pathlib.Path) -> str:
-  return f'--workdir={folder}'
-
-
-def lines_of(workdir: pathlib.Path) -> int:
-  """Whole lines in the journals, the first of each included."""
-  paths = (workdir / 'journal').glob('*.jsonl')
-  return sum(path.read_bytes().count(b'\n') for path in paths)
-
-
-def found(workdir: pathlib.Path) -> dict:
-  """All that a job left and that does not depend on the clock."""
-  results = json.loads((workdir / 'results.json').read_text())
-  ledger = json.loads((workdir / 'ledger.json').read_text())
-  assert results['results'] == ledger
-  assert ledger.pop('seconds') > 0
-  if searching := ledger.get('search'):
-    assert searching['cost'].pop('seconds')['mean'] > 0
-  # What was under way when a process died was asked for again.
-  if ledger.pop('server', None):
-    del ledger['money']
-  stored = builder.fingerprint(chain_sets.read(str(workdir), 'workdir'))
-  assert stored == results['dataset']['fingerprint']
-  trees = workdir / 'trees.jsonl'
-  return {
-    'dataset': results['dataset'],
-    'ledger': ledger,
-    'chains': (workdir / 'chains.jsonl').read_bytes(),
-    'trees': trees.read_bytes() if trees.exists() else b'',
-  }
-
-
-def interrupt(
-  arguments: list[str], workdir: pathlib.Path, lines: int, how: signal.Signals
-) -> subprocess.CompletedProcess:
-  """Starts the job and signals it when its journals have so many lines."""
-  process = command_line.start(*arguments, work(workdir))
-  end = time.monotonic() + 120
-  while lines_of(workdir) < lines and process.poll() is None:
-    assert time.monotonic() < end
-    time.sleep(0.005)
-  process.send_signal(how)
-  out, err = process.communicate(timeout=60)
-  return subprocess.CompletedProcess(arguments, process.returncode, out, err)
-
-
 def items_of(workdir: pathlib.Path) -> int:
   """How many items a job has that was never interrupted."""
-  return lines_of(workdir) - 1
+  return count_journal_lines(workdir) - 1
 
 
 # Models that compute other chains beside a chain round what they say otherwise.
@@ -191,108 +137,101 @@ ROUNDED = 'beam with models'
 
 @pytest.mark.parametrize('name', [name for name in JOBS if name != ROUNDED])
 def test_killed_and_resumed_equals_uninterrupted(folders, tmp_path, name):
-  arguments, count = of(JOBS[name], folders), items_of(folders[name])
+  arguments, count = fill_in(JOBS[name], folders), items_of(folders[name])
   killed = interrupt(arguments, tmp_path, count // 5, signal.SIGKILL)
   assert killed.returncode == -signal.SIGKILL
-  before = lines_of(tmp_path) - 1
+  before = count_journal_lines(tmp_path) - 1
   # What labels nothing itself is done with all of it in milliseconds.
   assert count // 5 <= before + 1
   assert before < count or name == 'consensus', f'{before} of {count} done'
   assert not (tmp_path / 'results.json').exists()
 
-  (done,) = run_all([[*arguments, work(tmp_path)]])
+  (done,) = run_all([[*arguments, workdir_flag(tmp_path)]])
   assert done.returncode == 0, done.stderr
   if before < count:
     assert f'{count - before:,} of {count:,} to do' in done.stdout
-  assert found(tmp_path) == found(folders[name])
+  assert read_outcome(tmp_path) == read_outcome(folders[name])
   # Each item once: none was lost, none repeated.
-  assert lines_of(tmp_path) == count + 1
-
-
-def trees_of(workdir: pathlib.Path) -> tuple[list[dict], list[float]]:
-  """The trees of a search without what models say of steps; what they say."""
-  trees, scores = [], []
-  for line in (workdir / 'trees.jsonl').read_text().splitlines():
-    trees.append(json.loads(line))
-    for node in trees[-1]['tree']['nodes']:
-      for said in ('score', 'chain_score', 'logprob'):
-        scores.append(node.pop(said, 0.0))
-  return trees, scores
+  assert count_journal_lines(tmp_path) == count + 1
 
 
 def test_a_search_with_a_prm_killed_and_resumed(folders, tmp_path):
   """The same steps, choices and costs; of a score the last digit may differ."""
-  arguments, count = of(JOBS[ROUNDED], folders), items_of(folders[ROUNDED])
+  arguments, count = fill_in(JOBS[ROUNDED], folders), items_of(folders[ROUNDED])
   interrupt(arguments, tmp_path, count // 5, signal.SIGKILL)
-  assert lines_of(tmp_path) - 1 < count
-  (done,) = run_all([[*arguments, work(tmp_path)]])
+  assert count_journal_lines(tmp_path) - 1 < count
+  (done,) = run_all([[*arguments, workdir_flag(tmp_path)]])
   assert done.returncode == 0, done.stderr
   (ours, scores), (theirs, expected) = map(
-    trees_of, (tmp_path, folders[ROUNDED])
+    read_trees_and_scores, (tmp_path, folders[ROUNDED])
   )
   assert ours == theirs
   assert scores == pytest.approx(expected, abs=1e-5)
-  assert found(tmp_path)['ledger'] == found(folders[ROUNDED])['ledger']
+  assert (
+    read_outcome(tmp_path)['ledger'] == read_outcome(folders[ROUNDED])['ledger']
+  )
 
 
 def test_sigterm_stops_in_good_order(folders, tmp_path):
-  arguments, count = of(JOBS['rollouts'], folders), 600
+  arguments, count = fill_in(JOBS['rollouts'], folders), 600
   stopped = interrupt(arguments, tmp_path, count // 4, signal.SIGTERM)
   assert stopped.returncode == 0, stopped.stderr
   assert 'Traceback' not in stopped.stderr
-  done = lines_of(tmp_path) - 1
+  done = count_journal_lines(tmp_path) - 1
   assert f'stopped with {done:,} of 600 done; the same command' in (
     stopped.stdout
   )
   assert (tmp_path / 'journal/process-0.jsonl').read_bytes()[-1:] == b'\n'
-  (resumed,) = run_all([[*arguments, work(tmp_path)]])
+  (resumed,) = run_all([[*arguments, workdir_flag(tmp_path)]])
   assert resumed.returncode == 0, resumed.stderr
-  assert found(tmp_path) == found(folders['rollouts'])
+  assert read_outcome(tmp_path) == read_outcome(folders['rollouts'])
 
 
 @pytest.mark.parametrize('name', ['rollouts', 'sample'])
 def test_two_processes_do_what_one_does(folders, tmp_path, name):
   """Begun by one, killed, finished by two."""
-  arguments, count = of(JOBS[name], folders), items_of(folders[name])
+  arguments, count = fill_in(JOBS[name], folders), items_of(folders[name])
   interrupt(arguments, tmp_path, count // 5, signal.SIGKILL)
-  before = lines_of(tmp_path) - 1
+  before = count_journal_lines(tmp_path) - 1
   together = run_all(
-    [[*arguments, work(tmp_path), *flags] for flags in flags_of(2)],
+    [
+      [*arguments, workdir_flag(tmp_path), *flags] for flags in process_flags(2)
+    ],
     together=True,
   )
   for done in together:
     assert done.returncode == 0, done.stderr
   assert together[0].stdout
   assert not together[1].stdout.strip()
-  assert found(tmp_path) == found(folders[name])
+  assert read_outcome(tmp_path) == read_outcome(folders[name])
   second = (tmp_path / 'journal/process-1.jsonl').read_bytes().count(b'\n')
   assert abs(second - 1 - (count - before) / 2) <= count / 20
-  assert lines_of(tmp_path) == count + 2
+  assert count_journal_lines(tmp_path) == count + 2
 
 
 def test_all_done_changes_nothing(folders):
   before = contents(folders['corruption'])
-  arguments = of(JOBS['corruption'], folders)
-  (again,) = run_all([[*arguments, work(folders['corruption'])]])
+  arguments = fill_in(JOBS['corruption'], folders)
+  (again,) = run_all([[*arguments, workdir_flag(folders['corruption'])]])
   assert again.returncode == 0, again.stderr
   assert 'all is done; the results are in' in again.stdout
   assert contents(folders['corruption']) == before
 
 
 def test_the_journal_of_a_killed_job_may_end_in_half_a_line(folders, tmp_path):
-  arguments = of(JOBS['verifier'], folders)
+  arguments = fill_in(JOBS['verifier'], folders)
   interrupt(arguments, tmp_path, 500, signal.SIGKILL)
   path = tmp_path / 'journal/process-0.jsonl'
   path.write_bytes(path.read_bytes()[:-30])
-  (done,) = run_all([[*arguments, work(tmp_path)]])
+  (done,) = run_all([[*arguments, workdir_flag(tmp_path)]])
   assert done.returncode == 0, done.stderr
-  assert found(tmp_path) == found(folders['verifier'])
+  assert read_outcome(tmp_path) == read_outcome(folders['verifier'])
 
 
 def test_the_ledger_counts_what_the_chains_hold(folders):
   for name in ('verifier', 'rollouts', 'omega', 'corruption'):
-    ledger = found(folders[name])['ledger']
-    lines = found(folders[name])['chains'].splitlines()
+    ledger = read_outcome(folders[name])['ledger']
+    lines = read_outcome(folders[name])['chains'].splitlines()
     values = [s['value'] for line in lines for s in json.loads(line)['labels']]
     assert ledger['labels'] == sum(value is not None for value in values)
     assert ledger['labelled'] == len(lines)
@@ -300,4 +239,4 @@ def test_the_ledger_counts_what_the_chains_hold(folders):
     assert ledger['labelled'] + failed == ledger['chains']
     assert ledger['chains'] == items_of(folders[name])
   # Eight rollouts of each step but the last.
-  assert found(folders['rollouts'])['ledger']['calls'] == 600 * 4 * 8
+  assert read_outcome(folders['rollouts'])['ledger']['calls'] == 600 * 4 * 8

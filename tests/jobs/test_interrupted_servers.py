@@ -11,25 +11,18 @@ import pytest
 
 pytest.importorskip('openai', reason='openai is not installed')
 
-from tests.jobs.test_interrupted import (
-  LABEL,
-  chains,
-  found,
-  interrupt,
-  lines_of,
-  of,
-  work,
-)
 from tests.shared import command_line
-from tests.shared.command_line import run_all
+from tests.shared.command_line import LABEL, chain_flags, run_all, workdir_flag
 from tests.shared.faulty_server import USAGE, count_replies, reply, serving
+from tests.shared.finished_jobs import read_outcome
+from tests.shared.interruptions import count_journal_lines, fill_in, interrupt
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
 # Asks the server of the test.
 JUDGE = (
   f'{LABEL}judge',
-  *chains(300),
+  *chain_flags(300),
   '--config.policy.endpoint.base_url={server}',
   '--config.policy.endpoint.model=m',
   '--config.policy.endpoint.attempts=1',
@@ -64,10 +57,10 @@ def test_a_killed_judge_and_a_failing_one_are_resumed(tmp_path):
   """Answers on disk are not asked for again; lost ones are."""
   with serving() as server:
     server.fault = verdict
-    arguments = of(JUDGE, {'server': server.url})
-    (whole,) = run_all([[*arguments, work(tmp_path / 'whole')]])
+    arguments = fill_in(JUDGE, {'server': server.url})
+    (whole,) = run_all([[*arguments, workdir_flag(tmp_path / 'whole')]])
     assert whole.returncode == 0, whole.stderr
-    expected = found(tmp_path / 'whole')
+    expected = read_outcome(tmp_path / 'whole')
     assert expected['ledger']['calls'] == len(server.asked) == 600
     assert expected['ledger']['failed']  # votes that are tied
 
@@ -75,13 +68,13 @@ def test_a_killed_judge_and_a_failing_one_are_resumed(tmp_path):
     folder = tmp_path / 'killed'
     killed = interrupt(arguments, folder, 100, signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
-    assert 99 <= lines_of(folder) - 1 < 300
+    assert 99 <= count_journal_lines(folder) - 1 < 300
     server.pause, kept = 0, replies_of(folder)
     asked = len(server.asked)
-    (done,) = run_all([[*arguments, work(folder)]])
+    (done,) = run_all([[*arguments, workdir_flag(folder)]])
     assert done.returncode == 0, done.stderr
     assert len(server.asked) - asked == 600 - kept
-    assert found(folder) == expected
+    assert read_outcome(folder) == expected
 
     # At first the server fails at both replies of every tenth chain and at one
     # reply of another tenth; then it answers them.
@@ -96,19 +89,19 @@ def test_a_killed_judge_and_a_failing_one_are_resumed(tmp_path):
     server.fault = lambda body, before: (
       500 if json.dumps(body) in fails else verdict(body, before)
     )
-    (first,) = run_all([[*arguments, work(folder)]])
+    (first,) = run_all([[*arguments, workdir_flag(folder)]])
     assert first.returncode == 0, first.stderr
-    ledger = found(folder)['ledger']
+    ledger = read_outcome(folder)['ledger']
     assert ledger['lost'] == 90
     assert server_of(folder)['failed'] == {'status 500': 90}
     # Items decided by one of two replies are done; the others are tried again.
     assert ledger['partly_answered'] == 30
     wanting = 60
     server.fault, asked = verdict, len(server.asked)
-    (second,) = run_all([[*arguments, work(folder)]])
+    (second,) = run_all([[*arguments, workdir_flag(folder)]])
     assert second.returncode == 0, second.stderr
     assert 'once more' in second.stdout
-    ledger = found(folder)['ledger']
+    ledger = read_outcome(folder)['ledger']
     assert set(ledger['failed']) == set(expected['ledger']['failed'])
     assert ledger['calls'] > 600
     # Answers of the first run are neither asked for nor paid for again.
@@ -124,21 +117,21 @@ def test_a_job_killed_in_its_first_round_pays_for_nothing_twice(tmp_path):
   """No item has ended yet, but answers are already on disk."""
   with serving() as server:
     server.fault, server.pause = verdict, 0.1
-    arguments = of(JUDGE, {'server': server.url})
-    process = command_line.start(*arguments, work(tmp_path))
+    arguments = fill_in(JUDGE, {'server': server.url})
+    process = command_line.start(*arguments, workdir_flag(tmp_path))
     end = time.monotonic() + 120
     while replies_of(tmp_path) < 20 and process.poll() is None:
       assert time.monotonic() < end
       time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
-    assert lines_of(tmp_path) == 1
+    assert count_journal_lines(tmp_path) == 1
     kept = replies_of(tmp_path)
     assert kept >= 20
     # The server may still be answering.
     time.sleep(0.5)
     server.pause, asked = 0, len(server.asked)
-    (done,) = run_all([[*arguments, work(tmp_path)]])
+    (done,) = run_all([[*arguments, workdir_flag(tmp_path)]])
     assert done.returncode == 0, done.stderr
     assert len(server.asked) - asked == 600 - kept
     paid = server_of(tmp_path)
@@ -150,19 +143,19 @@ def test_a_job_continues_at_a_server_that_moved(tmp_path):
   """The job continues at the new address with other limits."""
   with serving() as server:
     server.fault, server.pause = verdict, 0.02
-    arguments = of(JUDGE, {'server': server.url})
+    arguments = fill_in(JUDGE, {'server': server.url})
     interrupt(arguments, tmp_path, 100, signal.SIGTERM)
     before = len(server.asked)
     assert 0 < before < 600
   with serving() as server:
     server.fault = verdict
     moved = [
-      *of(JUDGE, {'server': server.url}),
+      *fill_in(JUDGE, {'server': server.url}),
       '--config.policy.endpoint.concurrency=4',
       '--config.policy.endpoint.timeout=60',
       '--config.concurrent=64',
     ]
-    (done,) = run_all([[*moved, work(tmp_path)]])
+    (done,) = run_all([[*moved, workdir_flag(tmp_path)]])
     assert done.returncode == 0, done.stderr
     assert before + len(server.asked) == 600
     assert server_of(tmp_path)['calls'] == 600

@@ -14,13 +14,12 @@ from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.readers import read_chains
 from prm_jax.jobs.label import with_distinct_ids
 from prm_jax.labels.consensus import claimed_error
-from tests.runtime.test_processes import flags_of
-from tests.shared.command_line import SMALL, run_all, the_error
+from tests.shared.command_line import LABEL, SMALL, run_all, the_error
 from tests.shared.finished_jobs import FinishedJobs, run_named
+from tests.shared.several_processes import process_flags
 
 pytestmark = pytest.mark.job
 
-LABEL = '--config=configs/label_math.py:'
 SAMPLE = '--config=configs/sample_math.py:tiny'
 FIRST = {
   'sample': [SAMPLE],
@@ -175,7 +174,10 @@ def test_each_process_asks_its_own_copy_of_a_model(jobs, tmp_path):
   alone = jobs.folder('sample of a model')
   arguments = jobs.fill([SAMPLE, *MODEL])
   together = run_all(
-    [[*arguments, f'--workdir={tmp_path}', *flags] for flags in flags_of(2)],
+    [
+      [*arguments, f'--workdir={tmp_path}', *flags]
+      for flags in process_flags(2)
+    ],
     together=True,
   )
   assert [done.returncode for done in together] == [0, 0], together

@@ -187,6 +187,35 @@ def test_a_value_is_refused_before_data_is_made(faults, name):
   assert not faults[name].stdout
 
 
+@pytest.mark.parametrize(
+  'faults',
+  [
+    {
+      'sead=-1': "'-1': there is no 'sead' there; did you mean seed?",
+      'train.stepz=0': "'0': there is no 'stepz' there; did you mean steps?",
+      'optim.lr=abc': "'abc': expected a number",
+    },
+    {
+      'seed=-1': '-1: expected >= 0',
+      'train.steps=0': '0: expected >= 1',
+      'optim.name=sgd': "'sgd': expected one of adamw, adafactor",
+      'data.arithmetic.slip=2.0': '2.0: expected a number in [0, 1]',
+    },
+  ],
+  ids=['misspelt', 'impossible'],
+)
+def test_each_of_several_faults_gets_a_line(tmp_path, faults):
+  flags = [f'--config.{fault}' for fault in faults]
+  (refused,) = run_all([[*SMALL, *flags, f'--workdir={tmp_path / "run"}']])
+  assert refused.returncode == 2
+  assert sorted(refused.stderr.strip().splitlines()) == sorted(
+    f'error: config.{fault.partition("=")[0]}={expected}'
+    for fault, expected in faults.items()
+  )
+  assert not refused.stdout
+  assert not (tmp_path / 'run').exists()
+
+
 def test_a_batch_that_does_not_divide_over_devices(tmp_path):
   (refused,) = run_all(
     [[*SMALL, '--config.cpu_devices=3', f'--workdir={tmp_path}']]

@@ -25,33 +25,19 @@ from prm_jax.models.hub.safetensors_files import TensorFiles
 from prm_jax.models.hub.weights import load_backbone
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import make_mesh
-from tests.shared.command_line import copy_run, run_all, the_error
+from tests.shared.command_line import (
+  SMALL_POLICY,
+  copy_run,
+  run_all,
+  the_error,
+)
 from tests.shared.files_job import write_lines
 from tests.shared.published_models import write_model
-from tests.training.test_resume import last_state, metric_lines, saved_steps
+from tests.shared.saved_runs import load_state, read_metrics, saved_steps
 
 pytestmark = pytest.mark.job
 
 TINY = '--config=configs/policy_math.py:tiny'
-# A domain that is learned in seconds: 3 m^2 facts of one step, mistakes of its
-# solver included. `mod 3 : 2 * 2 = 1`
-SMALL = (
-  TINY,
-  '--config.data.arithmetic.modulus=3',
-  '--config.data.arithmetic.operations=1',
-  '--config.data.max_length=15',
-  '--config.data.row_length=45',
-  '--config.data.max_steps_per_row=3',
-  '--config.data.train_problems=15',
-  '--config.data.train_samples=40',
-  '--config.data.dev_problems=4',
-  '--config.data.test_problems=8',
-  '--config.evaluation.max_problems=8',
-  '--config.train.steps=150',
-  '--config.train.checkpoint_every=50',
-  '--config.train.keep=3',
-  '--config.optim.lr=1e-2',
-)
 # Refused before anything is made.
 REFUSED = {
   'train.best_metric=eval/auc': 'best_metric=.eval/auc.: expected one of '
@@ -70,7 +56,9 @@ REFUSED = {
 def runs(tmp_path_factory):
   """The small run, and every command line that is refused."""
   folder = tmp_path_factory.mktemp('policy')
-  command_lines = {'trained': [*SMALL, f'--workdir={folder / "trained"}']}
+  command_lines = {
+    'trained': [*SMALL_POLICY, f'--workdir={folder / "trained"}']
+  }
   command_lines |= {
     name: [TINY, f'--config.{name}', f'--workdir={folder / str(i)}']
     for i, name in enumerate(REFUSED)
@@ -136,7 +124,7 @@ def test_it_learns_to_end_its_chains(trained):
   found = results['sampling']['arithmetic']['policy']
   # Of 32 chains; one token in 110 is the end.
   assert found['finished'] > 0.8
-  lines = metric_lines(trained)
+  lines = read_metrics(trained)
   rated = [
     x['eval/log_likelihood'] for x in lines if 'eval/log_likelihood' in x
   ]
@@ -194,15 +182,15 @@ def test_resumed_equals_uninterrupted(trained, tmp_path):
   for step in ('100', '150'):
     shutil.rmtree(again / 'checkpoints' / step)
   (again / 'results.json').unlink()
-  (done,) = run_all([[*SMALL, f'--workdir={again}']])
+  (done,) = run_all([[*SMALL_POLICY, f'--workdir={again}']])
   assert done.returncode == 0, done.stderr
   assert 'policy: resuming from step 50' in done.stdout
-  ours, theirs = last_state(again), last_state(trained)
+  ours, theirs = load_state(again), load_state(trained)
   for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
     assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
   told = [
     [{k: v for k, v in line.items() if k != 'tokens_per_second'} for line in x]
-    for x in (metric_lines(again), metric_lines(trained))
+    for x in (read_metrics(again), read_metrics(trained))
   ]
   assert told[0] == told[1]
   assert results_of(again)['results'] == results_of(trained)['results']

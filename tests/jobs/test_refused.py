@@ -6,8 +6,13 @@ import pytest
 
 pytest.importorskip('openai', reason='openai is not installed')
 
-from tests.jobs.test_interrupted import LABEL, chains, work
-from tests.shared.command_line import run_all, the_error
+from tests.shared.command_line import (
+  LABEL,
+  chain_flags,
+  run_all,
+  the_error,
+  workdir_flag,
+)
 from tests.shared.faulty_server import reply, serving
 
 pytestmark = pytest.mark.job
@@ -24,11 +29,11 @@ TOO_LONG = (
 def judge(server, folder, *flags):
   return [
     f'{LABEL}judge',
-    *chains(12),
+    *chain_flags(12),
     f'--config.policy.endpoint.base_url={server.url}',
     '--config.policy.endpoint.model=m',
     *flags,
-    work(folder),
+    workdir_flag(folder),
   ]
 
 

@@ -12,10 +12,14 @@ import pytest
 from prm_jax.inference.loading import load_policy
 from prm_jax.inference.protocols import Request
 from prm_jax.inference.sampler import SamplingConfig
-from tests.jobs.test_policy import SMALL as SMALL_POLICY
 from tests.shared import command_line
-from tests.shared.command_line import contents, run_all, the_error
-from tests.training.test_resume import last_state, metric_lines, saved_steps
+from tests.shared.command_line import (
+  SMALL_POLICY,
+  contents,
+  run_all,
+  the_error,
+)
+from tests.shared.saved_runs import load_state, read_metrics, saved_steps
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
@@ -164,7 +168,7 @@ def test_it_learns(runs, name):
   """Measured on training problems: so small a model learns no others."""
   folder, finished = runs
   assert finished[name].returncode == 0, finished[name].stderr
-  learned = [x for x in metric_lines(folder / name) if 'loss' in x]
+  learned = [x for x in read_metrics(folder / name) if 'loss' in x]
   right = [line['accuracy'] for line in learned]
   half, chains = (30, 128) if name == 'ppo' else (15, 32)
   assert len(right) == 2 * half
@@ -189,14 +193,14 @@ def test_sampling_may_be_an_update_behind(runs):
   folder, finished = runs
   for name in ('stale', 'apart'):
     assert finished[name].returncode == 0, finished[name].stderr
-  lines = metric_lines(folder / 'stale')
+  lines = read_metrics(folder / 'stale')
   learned = [x for x in lines if 'loss' in x]
   # After each checkpoint it starts anew.
   assert [x['staleness'] for x in learned] == [0, 1, 1, 1, 1] * 6
   # The policy of an update earlier is not quite the one that learns.
   apart = [abs(x['kl_to_sampled']) > 1e-6 for x in learned]
   assert not any(apart[::5]) and sum(apart) > 20
-  assert without_times(lines) == without_times(metric_lines(folder / 'apart'))
+  assert without_times(lines) == without_times(read_metrics(folder / 'apart'))
   assert (
     results_of(folder / 'stale')['results']
     == (results_of(folder / 'apart')['results'])
@@ -206,7 +210,7 @@ def test_sampling_may_be_an_update_behind(runs):
 def test_an_implicit_prm_learns_with_the_policy(runs):
   folder, finished = runs
   assert finished['prime'].returncode == 0, finished['prime'].stderr
-  lines = metric_lines(folder / 'prime')
+  lines = read_metrics(folder / 'prime')
   [first] = [x for x in lines if x['step'] == 0]
   assert first['eval/chain_score'] == 0.5
   learned = [x for x in lines if 'loss' in x]
@@ -224,7 +228,7 @@ def test_an_implicit_prm_learns_with_the_policy(runs):
 def test_adapters_learn_and_the_backbone_stays(runs):
   folder, _ = runs
   first, last = (
-    last_state(folder / 'lora', step)['params'] for step in (0, -1)
+    load_state(folder / 'lora', step)['params'] for step in (0, -1)
   )
   for name, moved in (('backbone', False), ('lora', True)):
     pairs = zip(*(jax.tree.leaves(x[name]) for x in (first, last)), strict=True)
@@ -239,7 +243,7 @@ def test_it_is_watched_and_tested(runs):
   assert looks[-1]['chains'] == 30 * 32
   for name in ('before', 'after'):
     assert found['sampling'][name]['problems'] == 8
-  rated = [x for x in metric_lines(folder / 'grpo') if 'eval/accuracy' in x]
+  rated = [x for x in read_metrics(folder / 'grpo') if 'eval/accuracy' in x]
   assert [x['step'] for x in rated] == [*range(0, 31, 5)]
   for line, look in zip(rated, looks, strict=True):
     assert line['eval/accuracy'] == look['told']['accuracy']
@@ -289,7 +293,7 @@ def test_interrupted_runs_have_the_same_bits(runs, policy, tmp_path, name):
     path = tmp_path / 'again' / 'metrics.jsonl'
     while process.poll() is None and (
       not path.exists()
-      or max([0, *(x['step'] for x in metric_lines(path.parent))]) < beyond
+      or max([0, *(x['step'] for x in read_metrics(path.parent))]) < beyond
     ):
       time.sleep(0.01)
     process.send_signal(how)
@@ -301,15 +305,15 @@ def test_interrupted_runs_have_the_same_bits(runs, policy, tmp_path, name):
   assert done.returncode == 0, done.stderr
   ours, theirs = tmp_path / 'again', folder / name
   assert saved_steps(ours)[-1] == saved_steps(theirs)[-1] == 30
-  a, b = last_state(ours), last_state(theirs)
+  a, b = load_state(ours), load_state(theirs)
   assert ('prm' in a) == (name == 'apart')
   assert jax.tree.structure(a) == jax.tree.structure(b)
   for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
     assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
   for file in ('evaluations.jsonl', 'chains.jsonl', 'data.json', 'config.json'):
     assert (ours / file).read_bytes() == (theirs / file).read_bytes(), file
-  assert without_times(metric_lines(ours)) == without_times(
-    metric_lines(theirs)
+  assert without_times(read_metrics(ours)) == without_times(
+    read_metrics(theirs)
   )
   assert results_of(ours)['results'] == results_of(theirs)['results']
 

@@ -19,8 +19,6 @@ from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.jobs import search as search_job
 from prm_jax.search.methods import METHODS
 from prm_jax.search.tree import Tree
-from tests.jobs.test_interrupted import trees_of
-from tests.runtime.test_processes import flags_of
 from tests.shared import configs
 from tests.shared.command_line import (
   contents,
@@ -28,7 +26,12 @@ from tests.shared.command_line import (
   run_all,
   the_error,
 )
-from tests.shared.finished_jobs import FinishedJobs, run_named
+from tests.shared.finished_jobs import (
+  FinishedJobs,
+  read_trees_and_scores,
+  run_named,
+)
+from tests.shared.several_processes import process_flags
 
 pytestmark = pytest.mark.job
 
@@ -186,11 +189,17 @@ def test_two_processes_find_what_one_does(jobs, tmp_path):
   alone = jobs.folder('beam of models')
   arguments = jobs.fill(THEN['beam of models'])
   together = run_all(
-    [[*arguments, f'--workdir={tmp_path}', *flags] for flags in flags_of(2)],
+    [
+      [*arguments, f'--workdir={tmp_path}', *flags]
+      for flags in process_flags(2)
+    ],
     together=True,
   )
   assert [done.returncode for done in together] == [0, 0], together
-  (ours, scores), (theirs, expected) = trees_of(tmp_path), trees_of(alone)
+  (ours, scores), (theirs, expected) = (
+    read_trees_and_scores(tmp_path),
+    read_trees_and_scores(alone),
+  )
   assert ours == theirs
   assert scores == pytest.approx(expected, abs=1e-5)
 

@@ -16,6 +16,7 @@ from prm_jax.labels import verifier
 from prm_jax.labels.verifier import VerifierConfig
 from prm_jax.runtime import checks
 from prm_jax.runtime.errors import UserError
+from tests.data.verify.isolation import needs_sandbox
 from tests.labels.run_labellings import result
 from tests.shared.real_data import shared
 
@@ -116,17 +117,6 @@ def test_hostile_steps_take_little_time(steps, problem):
       assert label.value == (None if problem == 'What is it?' else 0)
 
 
-def why_no_sandbox():
-  """Why this machine cannot isolate programs; '' if it can."""
-  try:
-    sandbox.run('')
-  except UserError as error:
-    return str(error)
-  return ''
-
-
-NO_SANDBOX = why_no_sandbox()
-needs_sandbox = pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 DOUBLE = ('def double(x):', '  y = x + x', '  return y')
 
 

@@ -1,8 +1,8 @@
 """Computes attention on meshes of eight CPU devices, in a process of its own.
 
 Arguments: REPLICA,FSDP,MODEL of each mesh. It prints JSON with, for each mesh,
-the largest difference to one device of the results and gradients of
-test_attention.py, and the collectives of the compiled forward pass without a
+the largest difference to one device of the results and gradients on
+long_rows.py, and the collectives of the compiled forward pass without a
 prefix.
 """
 
@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from prm_jax.models.attention import attention
 from prm_jax.runtime.sharding import BATCH, fitting_axes, make_mesh
-from tests.models.test_attention import (
+from tests.models.long_rows import (
   some_inputs,
   some_segments,
   value_and_gradients,

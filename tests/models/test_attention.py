@@ -3,8 +3,6 @@
 Rows here are longer than a block; those of test_transformer.py are shorter.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,35 +10,20 @@ import pytest
 
 from prm_jax.models.attention import attention
 from prm_jax.models.layers import linear
-from prm_jax.models.packed_attention import BLOCK
+from tests.models.long_rows import (
+  B,
+  G,
+  H,
+  K,
+  N,
+  S,
+  T,
+  arrays,
+  some_inputs,
+  some_segments,
+  value_and_gradients,
+)
 from tests.shared.command_line import run_module
-
-B, G, N, K, H, S = 4, 2, 4, 2, 6, 9
-T = 2 * BLOCK + 44  # two whole blocks and a part of one
-PREFIX_MASK = np.arange(S) < np.array([[9], [4]])
-
-
-def arrays(*shapes, seed=0):
-  rng = np.random.default_rng(seed)
-  return [jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes]
-
-
-def some_inputs():
-  """Query, key, value; keys and values of the prefix."""
-  return arrays(
-    (B, T, N, H), (B, T, K, H), (B, T, K, H), (G, S, K, H), (G, S, K, H)
-  )
-
-
-def some_segments():
-  """Chains that begin and end inside blocks, and one that spans all three."""
-  segment_ids = np.ones((B, T), np.int32)
-  segment_ids[1, 50:] = 2
-  segment_ids[1, 290:] = 0
-  segment_ids[2, 128:] = 2
-  segment_ids[2, 200:] = 3
-  segment_ids[3, 5:] = 0
-  return segment_ids
 
 
 def plain_attention(query, key, value, segment_ids, prefix):
@@ -57,21 +40,6 @@ def plain_attention(query, key, value, segment_ids, prefix):
   scores = jnp.einsum('BTNH,BUNH->BNTU', query, key) / H**0.5
   scores = jnp.where(visible[:, None], scores, -jnp.inf)
   return jnp.einsum('BNTU,BUNH->BTNH', jax.nn.softmax(scores), value)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def value_and_gradients(attend, with_prefix, inputs):
-  def loss(inputs):
-    query, key, value, *prefix = inputs
-    prefix = (*prefix, PREFIX_MASK) if with_prefix else None
-    segment_ids = some_segments()
-    out = attend(query, key, value, segment_ids, prefix)
-    # The result at padding has no meaning.
-    out = jnp.where((segment_ids > 0)[:, :, None, None], out, 0.0)
-    return jnp.sin(out).sum(), out
-
-  (_, out), gradients = jax.value_and_grad(loss, has_aux=True)(inputs)
-  return out, gradients
 
 
 @pytest.mark.parametrize('with_prefix', [False, True])

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -36,21 +35,26 @@ from prm_jax.runtime.errors import UserError  # noqa: E402
 from prm_jax.search.budget import Budget  # noqa: E402
 from prm_jax.search.method import Task  # noqa: E402
 from prm_jax.search.methods import METHODS  # noqa: E402
-from tests.models.hub.test_smollm2 import greedy, opened  # noqa: E402, F401
+from tests.shared import smollm2  # noqa: E402
 from tests.shared.published_models import write_model  # noqa: E402
+from tests.shared.several_processes import free_port  # noqa: E402
 
 FRANCE = 'What is the capital of France?'
 SECONDS = 180  # for the server to start, on a machine that is busy
 
 
 @pytest.fixture(scope='module')
-def server(opened, tmp_path_factory):  # noqa: F811
+def opened():
+  """Returns the model, its float32 parameters and its tokenizer."""
+  return smollm2.open_or_skip()
+
+
+@pytest.fixture(scope='module')
+def server(opened, tmp_path_factory):
   """base_url and model of the server."""
   folder = tmp_path_factory.mktemp('served') / 'smollm2'
   export('smollm2', folder, 'lm')
-  with socket.socket() as free:
-    free.bind(('127.0.0.1', 0))
-    port = free.getsockname()[1]
+  port = free_port()
   command = [sys.executable, '-m', 'transformers.cli.transformers', 'serve']
   command += [str(folder), '--host=127.0.0.1', f'--port={port}']
   command += ['--device=cpu', '--dtype=float32']
@@ -84,11 +88,11 @@ def _wait(process, url, log):
   pytest.fail(f'no answer in {SECONDS} seconds: {log.read_text()}')
 
 
-def end_of(opened):  # noqa: F811
+def end_of(opened):
   return opened[0].file.metadata['tokenizer.ggml.eos_token_id']
 
 
-def config_for(server, opened, **changes):  # noqa: F811
+def config_for(server, opened, **changes):
   """Seeds count where calls come one by one: the server has one generator."""
   # Our export writes no generation_config.json, so it is sent.
   generation = {'eos_token_id': end_of(opened)}
@@ -99,7 +103,7 @@ def config_for(server, opened, **changes):  # noqa: F811
   return EndpointConfig(**server | values | {'extra': extra} | changes)
 
 
-def test_a_question_in_chat_form(server, opened):  # noqa: F811
+def test_a_question_in_chat_form(server, opened):
   model, _, tokenizer = opened
   endpoint = Endpoint(config_for(server, opened, temperature=0.0))
   [[reply]] = endpoint.ask([Question(FRANCE, 'q', 1)])
@@ -114,7 +118,7 @@ def test_a_question_in_chat_form(server, opened):  # noqa: F811
 
 
 @pytest.mark.parametrize('most', [5, 24])
-def test_steps_are_those_of_our_own_decoding(server, opened, most):  # noqa: F811
+def test_steps_are_those_of_our_own_decoding(server, opened, most):
   model, params, tokenizer = opened
   config = config_for(
     server, opened, api='completions', temperature=0.0, max_tokens=most
@@ -122,7 +126,7 @@ def test_steps_are_those_of_our_own_decoding(server, opened, most):  # noqa: F81
   request = Request('Count from 1 to 5.', ('1', '2'), 'count', 1)
   [[completion]] = Endpoint(config).complete([request])
   ids = tokenizer.encode('Count from 1 to 5.\n1\n2\n')
-  ours = greedy(model, params, ids, most)
+  ours = smollm2.decode_greedily(model, params, ids, most)
   finished = most == 24
   assert (ours[-1] == end_of(opened)) == finished
   text = tokenizer.decode(ours[:-1] if finished else ours)
@@ -133,7 +137,7 @@ def test_steps_are_those_of_our_own_decoding(server, opened, most):  # noqa: F81
   assert completion.prompt_tokens == len(ids)
 
 
-def test_samples_follow_their_seeds(server, opened, tmp_path):  # noqa: F811
+def test_samples_follow_their_seeds(server, opened, tmp_path):
   config = config_for(server, opened, max_tokens=8)
   question = Question('Name an animal.', 'animal', 3)
   first = Endpoint(config, tmp_path)
@@ -146,7 +150,7 @@ def test_samples_follow_their_seeds(server, opened, tmp_path):  # noqa: F811
   assert first.usage.calls == first.usage.cached == 3
 
 
-def test_a_judge(server, opened):  # noqa: F811
+def test_a_judge(server, opened):
   """A model this small is no judge; its words decide all the same."""
   chain = Chain('What is 3 + 4?', ('3 + 4 = 8', 'So 8.'), meta={'id': 'a'})
   endpoint = Endpoint(config_for(server, opened, temperature=0.0, max_tokens=8))
@@ -194,7 +198,7 @@ OFTEN = ('best_of_n', 'beam', 'mcts', 'refine')
     for name in SEARCHES
   ],
 )
-def test_a_search(server, opened, tmp_path, method):  # noqa: F811
+def test_a_search(server, opened, tmp_path, method):
   """A server writes, a PRM of ours scores; asked again nothing is paid."""
   write_model('rlhflow', tmp_path / 'prm')
   prm = TreeScorer(load(tmp_path / 'prm', style='rlhflow'))
@@ -235,7 +239,7 @@ def test_a_search(server, opened, tmp_path, method):  # noqa: F811
     assert each.chosen.steps == found[name].chosen.steps
 
 
-def test_a_search_that_a_chat_cannot_do(server, opened):  # noqa: F811
+def test_a_search_that_a_chat_cannot_do(server, opened):
   """This server's chats begin anew: nothing is spent to find that out."""
   endpoint = Endpoint(config_for(server, opened))
   task, prm = Task('sum', 'What is 2 + 2?'), ExactScorer(ArithmeticConfig())
@@ -244,7 +248,7 @@ def test_a_search_that_a_chat_cannot_do(server, opened):  # noqa: F811
   assert endpoint.usage.calls == 0
 
 
-def test_what_a_real_server_refuses(server, opened):  # noqa: F811
+def test_what_a_real_server_refuses(server, opened):
   question = [Question(FRANCE, 'q', 1)]
   with pytest.raises(UserError, match=r"'rook' with status 400: .*pinned"):
     Endpoint(config_for(server | {'model': 'rook'}, opened)).ask(question)

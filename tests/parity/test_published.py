@@ -9,8 +9,8 @@ pytest.importorskip('transformers', reason=REASON)
 
 import prm_jax  # noqa: E402
 from prm_jax.inference.published import LM_STYLES  # noqa: E402
-from tests.inference.test_published import F32, chains, golden  # noqa: E402
 from tests.parity.make_published_golden import reference  # noqa: E402
+from tests.shared.golden_scores import F32, chains, golden  # noqa: E402
 from tests.shared.published_models import STYLES, write_model  # noqa: E402
 
 

@@ -29,9 +29,13 @@ from prm_jax.runtime import metrics, paths
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import MetricWriter
 from prm_jax.training.loop import _check_finite
-from tests.runtime.test_processes import ends, flags_of, free_port
 from tests.shared import command_line, files_job
 from tests.shared.command_line import LONG, TINY, run_all, start, the_error
+from tests.shared.several_processes import (
+  free_port,
+  process_flags,
+  wait_for_all,
+)
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
@@ -179,13 +183,13 @@ def test_two_processes_share_a_bucket(tmp_path):
   root, workdir = (paths.open_path(f'{BUCKET}/{name}') for name in 'dw')
   for file in (tmp_path / 'data').iterdir():
     paths.write_text(root / file.name, file.read_text())
-  done = ends(
+  done = wait_for_all(
     [
       start(
         *(config, f'--workdir={workdir}', f'--config.data.root={root}'),
         *('--config.data.batch_size=4', '--config.train.steps=2', *flags),
       )
-      for flags in flags_of(2)
+      for flags in process_flags(2)
     ]
   )
   for process in done:

@@ -16,7 +16,7 @@ from prm_jax.jobs.journal import Journal, read
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError, user_message
 from tests.shared.command_line import SMALL, contents, run_all, the_error
-from tests.training.test_resume import metric_lines
+from tests.shared.saved_runs import read_metrics
 
 JOBS = {
   'prm': SMALL,
@@ -73,7 +73,7 @@ def without_clock(workdir: pathlib.Path) -> dict:
     if (workdir / name).exists():
       kept[name] = (workdir / name).read_text()
   if (workdir / 'metrics.jsonl').exists():
-    lines = metric_lines(workdir)
+    lines = read_metrics(workdir)
     for line in lines:
       line.pop('tokens_per_second', None)
     kept['metrics'] = lines

@@ -16,9 +16,10 @@ from prm_jax.report.files import read_records
 from prm_jax.rl.hacking_watch import read_looks
 from prm_jax.runtime import paths
 from prm_jax.runtime.metrics import MetricWriter
-from tests.jobs.test_interrupted import found, interrupt, work
-from tests.shared.command_line import run_all
+from tests.shared.command_line import run_all, workdir_flag
 from tests.shared.faulty_server import reply, serving
+from tests.shared.finished_jobs import read_outcome
+from tests.shared.interruptions import interrupt
 
 MARKS = '\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e'
 STEP = f'a{"b".join(MARKS)}c'
@@ -95,18 +96,18 @@ def test_killed_and_resumed_with_such_steps(name, tmp_path):
     arguments = [
       each.format(server=server.url, root=tmp_path) for each in JOBS[name]
     ]
-    (whole,) = run_all([[*arguments, work(tmp_path / 'whole')]])
+    (whole,) = run_all([[*arguments, workdir_flag(tmp_path / 'whole')]])
     assert whole.returncode == 0, whole.stderr
     server.pause, folder = 0.02, tmp_path / 'killed'
     killed = interrupt(arguments, folder, COUNT // 4, signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     server.pause = 0.0
-    (done,) = run_all([[*arguments, work(folder)]])
+    (done,) = run_all([[*arguments, workdir_flag(folder)]])
   assert done.returncode == 0, done.stderr
   assert f'of {COUNT} to do' in done.stdout
-  expected = found(tmp_path / 'whole')
+  expected = read_outcome(tmp_path / 'whole')
   assert MARKS[0] in expected['chains'].decode()
-  assert found(folder) == expected
+  assert read_outcome(folder) == expected
   # And what comes after these jobs reads all of it.
   chains, summary = read_chains(folder / 'chains.jsonl', 'chains')
   assert summary.records == len(chains) == expected['chains'].count(b'\n')

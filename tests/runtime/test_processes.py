@@ -8,7 +8,6 @@ one of them dying.
 import json
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,13 +24,18 @@ from tests.shared.command_line import (
   start,
   the_error,
 )
-from tests.training.test_resume import (
+from tests.shared.saved_runs import (
   Moment,
   just_saved,
-  last_state,
+  load_state,
   logged_step,
-  metric_lines,
+  read_metrics,
   saved_steps,
+)
+from tests.shared.several_processes import (
+  free_port,
+  process_flags,
+  wait_for_all,
 )
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
@@ -49,50 +53,11 @@ LOST = (
 )
 
 
-def free_port() -> int:
-  with socket.socket() as listening:
-    listening.bind(('127.0.0.1', 0))
-    return listening.getsockname()[1]
-
-
-def flags_of(count: int) -> list[list[str]]:
-  """What each process of a job is started with."""
-  port = free_port()
-  return [
-    [
-      f'--coordinator=127.0.0.1:{port}',
-      f'--processes={count}',
-      f'--process={i}',
-    ]
-    for i in range(count)
-  ]
-
-
-def ends(
-  processes: list[subprocess.Popen], timeout: float = 240
-) -> list[subprocess.CompletedProcess]:
-  """Waits for all; none of them survives."""
-  end = time.monotonic() + timeout
-  try:
-    told = [
-      process.communicate(timeout=max(1, end - time.monotonic()))
-      for process in processes
-    ]
-  finally:
-    for process in processes:
-      process.kill()
-      process.wait()
-  return [
-    subprocess.CompletedProcess(process.args, process.returncode, *texts)
-    for process, texts in zip(processes, told, strict=True)
-  ]
-
-
 def start_job(*each: tuple[str, ...]) -> list[subprocess.Popen]:
   """A command line for every process."""
   return [
     start(*args, *flags)
-    for args, flags in zip(each, flags_of(len(each)), strict=True)
+    for args, flags in zip(each, process_flags(len(each)), strict=True)
   ]
 
 
@@ -118,7 +83,7 @@ def steps_of(what: str, folder: pathlib.Path, devices: int, count: int = 0):
 
 
 def results(processes: list[subprocess.Popen]) -> list[dict]:
-  done = ends(processes)
+  done = wait_for_all(processes)
   for process in done:
     assert process.returncode == 0, process.stderr
   return [json.loads(process.stdout.splitlines()[-1]) for process in done]
@@ -199,13 +164,13 @@ def interrupt(
     for process in processes:
       process.kill()
     raise
-  done = ends(processes, timeout=60)
+  done = wait_for_all(processes, timeout=60)
   assert time.monotonic() - sent < 60
   return done
 
 
 def finish(workdir: pathlib.Path) -> list[subprocess.CompletedProcess]:
-  done = ends(start_job(*[(*JOB, f'--workdir={workdir}')] * 2))
+  done = wait_for_all(start_job(*[(*JOB, f'--workdir={workdir}')] * 2))
   for process in done:
     assert process.returncode == 0, process.stderr
   return done
@@ -232,7 +197,7 @@ def uninterrupted(tmp_path_factory) -> pathlib.Path:
 def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
   """Bit-equal arrays, positions, metrics, results."""
   assert saved_steps(ours)[-1] == saved_steps(theirs)[-1] == STEPS
-  a, b = last_state(ours), last_state(theirs)
+  a, b = load_state(ours), load_state(theirs)
   assert {'shard_0-of-2.json', 'shard_1-of-2.json'} == a['data'].keys()
   assert jax.tree.structure(a) == jax.tree.structure(b)
   for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
@@ -240,7 +205,7 @@ def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
   lines = [
     [
       {k: v for k, v in line.items() if k != 'tokens_per_second'}
-      for line in metric_lines(workdir)
+      for line in read_metrics(workdir)
     ]
     for workdir in (ours, theirs)
   ]
@@ -318,7 +283,7 @@ def test_faults_that_all_processes_tell(tmp_path):
   command_lines = [
     (*args, *flags)
     for job in jobs
-    for args, flags in zip(job[:2], flags_of(2), strict=True)
+    for args, flags in zip(job[:2], process_flags(2), strict=True)
   ]
   ran = run_all(command_lines, together=True)
   for number, job in enumerate(jobs):
@@ -347,7 +312,7 @@ def test_nobody_answers(tmp_path):
     stderr=subprocess.PIPE,
     text=True,
   )
-  (alone,) = ends([process], timeout=60)
+  (alone,) = wait_for_all([process], timeout=60)
   assert the_error(alone) == (
     f'error: process 1: nobody answers at 127.0.0.1:{port}, where process 0 '
     'should be after 2 s; start all of them with the same command, each with '

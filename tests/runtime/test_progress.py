@@ -31,9 +31,9 @@ from prm_jax.training.loop import (
   fit,
 )
 from prm_jax.training.train_state import abstract_state, init_state
-from tests.inference import test_scorer
 from tests.shared import item_job, tiny_sampling, tiny_training
 from tests.shared.counting_policy import Counting
+from tests.shared.tiny_scorer import the_scorer
 
 pytestmark = pytest.mark.once
 
@@ -220,7 +220,7 @@ def test_sampling_and_scoring_show_progress(capsys, monkeypatch):
   lines = capsys.readouterr().err.splitlines()
   assert len(lines) >= 2
   assert all(re.match(r'sampling: \d/5', line) for line in lines)
-  scorer = test_scorer.the_scorer()
+  scorer = the_scorer()
   scorer.score_many([('p', ['a'] * n) for n in (1, 2, 40)])
   lines = capsys.readouterr().err.splitlines()
   assert lines[-1].startswith('scoring chains: 3/3')

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prm_jax.data import chain_sets
+from prm_jax.data import builder, chain_sets
 from prm_jax.data.chains import Chain
 from tests.shared.command_line import run_all
 
@@ -69,3 +69,38 @@ def run_named(
     for name, line in jobs.items()
   ]
   return dict(zip(jobs, run_all(lines), strict=True))
+
+
+def read_outcome(workdir: pathlib.Path) -> dict:
+  """Returns what a job left, without what depends on the clock."""
+  results = json.loads((workdir / 'results.json').read_text())
+  ledger = json.loads((workdir / 'ledger.json').read_text())
+  assert results['results'] == ledger
+  assert ledger.pop('seconds') > 0
+  if searching := ledger.get('search'):
+    assert searching['cost'].pop('seconds')['mean'] > 0
+  # A server is asked again for what was under way when a process died.
+  if ledger.pop('server', None):
+    del ledger['money']
+  stored = builder.fingerprint(chain_sets.read(str(workdir), 'workdir'))
+  assert stored == results['dataset']['fingerprint']
+  trees = workdir / 'trees.jsonl'
+  return {
+    'dataset': results['dataset'],
+    'ledger': ledger,
+    'chains': (workdir / 'chains.jsonl').read_bytes(),
+    'trees': trees.read_bytes() if trees.exists() else b'',
+  }
+
+
+def read_trees_and_scores(
+  workdir: pathlib.Path,
+) -> tuple[list[dict], list[float]]:
+  """Returns a search's trees without the models' scores, and the scores."""
+  trees, scores = [], []
+  for line in (workdir / 'trees.jsonl').read_text().splitlines():
+    trees.append(json.loads(line))
+    for node in trees[-1]['tree']['nodes']:
+      for field in ('score', 'chain_score', 'logprob'):
+        scores.append(node.pop(field, 0.0))
+  return trees, scores

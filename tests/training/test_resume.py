@@ -12,27 +12,25 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 
 import jax
 import numpy as np
 import pytest
-from orbax.checkpoint import v1 as ocp
 
 from tests.shared import command_line
 from tests.shared.command_line import LONG
+from tests.shared.saved_runs import (
+  Moment,
+  just_saved,
+  load_state,
+  logged_step,
+  read_metrics,
+  saved_steps,
+)
 
 pytestmark = pytest.mark.job
 
-Moment = Callable[[pathlib.Path], bool]
 IN_PROGRESS = '.orbax-checkpoint-tmp'
-
-
-def saved_steps(workdir: pathlib.Path) -> list[int]:
-  """Steps with a complete checkpoint, ascending."""
-  folder = workdir / 'checkpoints'
-  names = os.listdir(folder) if folder.exists() else []
-  return sorted(int(name) for name in names if name.isdigit())
 
 
 def saving(workdir: pathlib.Path) -> list[str]:
@@ -40,18 +38,6 @@ def saving(workdir: pathlib.Path) -> list[str]:
   folder = workdir / 'checkpoints'
   names = os.listdir(folder) if folder.exists() else []
   return [name for name in names if IN_PROGRESS in name]
-
-
-def metric_lines(workdir: pathlib.Path) -> list[dict]:
-  text = (workdir / 'metrics.jsonl').read_text()
-  # A process may be in the middle of the last line.
-  return [json.loads(line) for line in text.split('\n')[:-1]]
-
-
-def logged_step(workdir: pathlib.Path) -> int:
-  if not (workdir / 'metrics.jsonl').exists():
-    return 0
-  return max((line['step'] for line in metric_lines(workdir)), default=0)
 
 
 def mid_step(beyond: int) -> Moment:
@@ -65,10 +51,6 @@ def mid_step(beyond: int) -> Moment:
 
 def mid_checkpoint(beyond: int) -> Moment:
   return lambda workdir: logged_step(workdir) > beyond and bool(saving(workdir))
-
-
-def just_saved(beyond: int) -> Moment:
-  return lambda workdir: max(saved_steps(workdir), default=0) > beyond
 
 
 def last_step(workdir: pathlib.Path) -> int:
@@ -135,32 +117,10 @@ def finish(workdir: pathlib.Path) -> subprocess.CompletedProcess:
   return done
 
 
-def last_state(workdir: pathlib.Path, which: int = -1) -> dict:
-  """All arrays of a checkpoint, and the position of the input.
-
-  Args:
-    which: index into the saved steps; by default the last.
-  """
-  folder = workdir / 'checkpoints' / str(saved_steps(workdir)[which])
-  saved = ocp.checkpointables_metadata(folder).metadata
-  # On one device, wherever it was saved from.
-  here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  shapes = jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here),
-    {name: tree for name, tree in saved.items() if name != 'data'},
-  )
-  state = ocp.load_checkpointables(folder, shapes)
-  data = {
-    path.name: json.loads(path.read_text())
-    for path in (folder / 'data').glob('shard_*.json')
-  }
-  return jax.tree.map(np.asarray, state) | {'data': data}
-
-
 def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
   """Compares parameters, optimizer, input, metrics and results bit for bit."""
   assert saved_steps(ours)[-1] == saved_steps(theirs)[-1] == 60
-  a, b = last_state(ours), last_state(theirs)
+  a, b = load_state(ours), load_state(theirs)
   assert jax.tree.structure(a) == jax.tree.structure(b)
   names = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(a)]
   assert any('opt_state' in name and 'nu' in name for name in names)
@@ -172,7 +132,7 @@ def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
   def lines(workdir):
     return [
       {k: v for k, v in line.items() if k != 'tokens_per_second'}
-      for line in metric_lines(workdir)
+      for line in read_metrics(workdir)
     ]
 
   assert lines(ours) == lines(theirs)

@@ -1,7 +1,6 @@
 """A real language model: SmolLM2-135M-Instruct, as pip installs it."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,16 +8,8 @@ import numpy as np
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from prm_jax.data.tokenizer import HuggingFaceTokenizer
-from prm_jax.models import (
-  decode,
-  forward,
-  init_cache,
-  lm_logits,
-  unstack_layers,
-)
-from prm_jax.models.hub.gguf_file import read_gguf, smollm2_path
-from prm_jax.runtime.errors import UserError
+from prm_jax.models import forward, lm_logits
+from tests.shared import smollm2
 
 # The Declaration of Independence of the United States, 1776, its beginning.
 DECLARATION = """\
@@ -73,14 +64,7 @@ REFERENCE_IDS += [36518, 47526]
 @pytest.fixture(scope='module')
 def opened():
   """Returns the model, its float32 parameters and its tokenizer."""
-  pytest.importorskip('gguf', reason='needs: pip install gguf')
-  try:
-    path = smollm2_path()
-  except UserError as error:
-    pytest.skip(str(error))
-  model = read_gguf(path)
-  tokenizer = HuggingFaceTokenizer(model.tokenizer_json, str(path))
-  return model, model.load(), tokenizer
+  return smollm2.open_or_skip()
 
 
 def nats_per_token(params, config, ids):
@@ -138,32 +122,13 @@ def test_bfloat16_is_close(opened):
   np.testing.assert_allclose(nats, REFERENCE_NATS, atol=0.02)
 
 
-def greedy(model, params, ids, most):
-  """Decodes greedily, up to the file's end-of-text token."""
-  config = model.config
-  end = model.file.metadata['tokenizer.ggml.eos_token_id']
-
-  @functools.partial(jax.jit, donate_argnums=3)
-  def step(params, tokens, positions, cache):
-    hidden, cache = decode(params, config, tokens, positions, cache)
-    return lm_logits(params, config, hidden[:, -1:]).argmax(), cache
-
-  cache = init_cache(config, 1, len(ids) + most)
-  params = unstack_layers(params, config)
-  out, new, at = [], list(ids), 0
-  while len(out) < most and end not in out:
-    positions = jnp.arange(at, at + len(new))[None]
-    token, cache = step(params, jnp.array([new]), positions, cache)
-    at, new = at + len(new), [int(token)]
-    out += new
-  return out
-
-
 def test_it_answers_in_chat_form(opened):
   model, params, tokenizer = opened
   question = {'role': 'user', 'content': 'What is the capital of France?'}
   template = ImmutableSandboxedEnvironment().from_string(model.chat_template)
   prompt = template.render(messages=[question], add_generation_prompt=True)
   ids = tokenizer.encode_template(prompt)
-  answer = tokenizer.decode(greedy(model, params, ids, most=16))
+  answer = tokenizer.decode(
+    smollm2.decode_greedily(model, params, ids, most=16)
+  )
   assert answer == 'The capital of France is Paris.<|im_end|>'
