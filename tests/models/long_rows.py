@@ -26,7 +26,7 @@ def some_inputs():
 
 
 def some_segments():
-  """Returns segments of chains that begin and end inside blocks, and one that spans all three."""
+  """Returns segments that begin and end inside blocks; one spans all three."""
   segment_ids = np.ones((B, T), np.int32)
   segment_ids[1, 50:] = 2
   segment_ids[1, 290:] = 0
