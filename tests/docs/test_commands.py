@@ -257,7 +257,7 @@ def test_a_snippet_runs(page, code, finished):
   folder, _ = finished
   done = run_python('-c', code.replace('/tmp/', f'{folder}/'))
   assert done.returncode == 0, f'{page}\n{done.stderr}'
-  if 'search.run' in code:
+  if 'from prm_jax.search import' in code:
     scores = [float(line.split()[-1]) for line in done.stdout.splitlines()]
     assert len(scores) == 2
     assert all(0 < score < 1 for score in scores)
