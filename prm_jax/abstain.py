@@ -1,4 +1,4 @@
-"""The command line that lets a search abstain where it is likely to be wrong.
+"""Lets a search abstain on problems where it is likely to be wrong.
 
     python -m prm_jax.abstain --held_out WORKDIR --workdir WORKDIR --error 0.05
 
@@ -153,7 +153,7 @@ def summarise(section: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-  """Entry point: 0 when done, 2 for a user's fault."""
+  """Runs the command; returns 0 when done, 2 for a user's fault."""
   parser = argparse.ArgumentParser(
     prog='prm_jax.abstain',
     description=__doc__,

@@ -38,7 +38,7 @@ SAME_WORDING = 0.35
 
 
 class Removed(NamedTuple):
-  """Counts what was removed because of one evaluation set."""
+  """Counts the chains removed because of one evaluation set."""
 
   chains: int
   problems: int  # distinct after normalisation

@@ -213,7 +213,6 @@ def make_batches(
   """Shuffles, encodes and packs the usable chains into batches.
 
   Args:
-    chains: the chains of the data set.
     census: what `take_census` counted with the same format and targets.
     fmt: how chains become ids.
     targets: how labels become targets.

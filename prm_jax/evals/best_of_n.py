@@ -29,7 +29,7 @@ def _check(correct: np.ndarray, ns: Sequence[int]) -> np.ndarray:
     q, i = bad[0]
     raise UserError(
       f'problem {q}, sample {i} has correct = {correct[q, i]}: expected True '
-      'or False; leave out what nobody checked'
+      'or False; leave out unchecked samples'
     )
   samples = correct.shape[1]
   for n in ns:

@@ -157,6 +157,6 @@ def _check(
   if not compute.any(0).all():
     raise UserError(
       f'nothing was spent at budget {int(np.argmin(compute.any(0)))}: count '
-      'tokens where nobody knows the FLOPs'
+      'tokens where the FLOPs are unknown'
     )
   return compute, correct

@@ -109,7 +109,7 @@ def wrong_process_found(
   if outcomes.shape != labels.shape or outcomes.dtype != bool:
     raise UserError(
       f'outcomes {outcomes.shape} of {outcomes.dtype}: expected '
-      f'{len(labels)} True or False; leave out chains that nobody checked'
+      f'{len(labels)} True or False; leave out unchecked chains'
     )
   flagged = (mask & (scores < threshold)).any(1)
   wrong = flagged[outcomes & (labels >= 0)]

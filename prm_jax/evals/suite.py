@@ -39,7 +39,7 @@ class PaddedScores(NamedTuple):
 
   @property
   def whole(self) -> np.ndarray:
-    """[M] bool, True for chains of which every step was read."""
+    """Returns [M] bool, True for chains of which every step was read."""
     return self.read == self.mask.sum(1)
 
 
@@ -115,7 +115,7 @@ def best_of_n_section(
 
   Args:
     chains: chains with outcomes, several per problem.
-    chain_scores: method -> scores [M], of which the highest is chosen; -inf for
+    chain_scores: method -> scores [M]; the highest is chosen; -inf for
       a chain that was not read whole.
     vote_weights: [M] >= 0, weight of a chain's vote in `weighted_vote`.
     ns: sizes n; those above the number of samples are left out.

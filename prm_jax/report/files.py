@@ -35,7 +35,6 @@ def parse_object(text: bytes, where: object) -> dict[str, Any]:
   """Returns the JSON object of a line.
 
   Args:
-    text: the line.
     where: names the line in an error message.
 
   Raises:

@@ -12,7 +12,6 @@ def fill(readme: pathlib.Path, text: str) -> None:
   """Puts a text between the two marks of a README.
 
   Args:
-    readme: the file to change.
     text: Markdown.
 
   Raises:

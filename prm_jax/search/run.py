@@ -27,7 +27,6 @@ class Found(NamedTuple):
   """Holds the result of one problem.
 
   Attributes:
-    task: the problem.
     failed: why there is no result; '' if there is one.
     chosen: the chosen chain; None if the search failed.
     chains: all chains that ended, the chosen one first; () if it failed.

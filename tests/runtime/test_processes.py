@@ -349,7 +349,7 @@ def test_nobody_answers(tmp_path):
   )
   (alone,) = ends([process], timeout=60)
   assert the_error(alone) == (
-    f'error: process 1: nobody answers at 127.0.0.1:{port}, where process 0 '
+    f'error: process 1: no answer from 127.0.0.1:{port}, where process 0 '
     'should be after 2 s; start all of them with the same command, each with '
     'its own --process (--processes=1 runs alone)'
   )

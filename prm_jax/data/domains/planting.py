@@ -53,7 +53,6 @@ def chain_with_errors(
   """Writes one attempt at a problem, from its right solution.
 
   Args:
-    question: the problem.
     solution: the right solution; its last number is the answer.
     links: where the numbers of the solution come from.
     config: how often which errors are planted.

@@ -53,7 +53,7 @@ _UNREADABLE = re.compile(r'[\d)}]_|\\approx|[\'"?!]{2}|[^\x20-\x7e]')
 
 
 class Verdict(NamedTuple):
-  """Whether two answers are equal, and which comparison decided it.
+  """Says whether two answers are equal, and which comparison decided it.
 
   Attributes:
     how: 'text', 'number', 'parts', 'math-verify' or 'time limit'. A pair that
