@@ -64,7 +64,6 @@ def two_classes(params: Params, head: HeadConfig) -> Params:
 
   Args:
     params: parameters of a head with one logit or two classes.
-    head: describes the head.
 
   Raises:
     UserError: two logits cannot express the head, because it is of another

@@ -112,10 +112,10 @@ def run(argv: list[str]) -> None:
     main(command_line.parse_flags(argv))
     end(DONE, 0)
   except Stopped as stopped:
-    command_line.log(f'{stopped}; the same command goes on from there')
+    command_line.log(f'{stopped}; the same command resumes from there')
     end(str(stopped), 0)
   except KeyboardInterrupt:
-    print('interrupted; the same command goes on', file=sys.stderr)
+    print('interrupted; the same command resumes', file=sys.stderr)
     end('interrupted', 130)
   except Exception as error:
     if line := user_message(error):

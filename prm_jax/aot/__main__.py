@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
     command_line.log(f'{name}: {table(found[name], chip)}')
   cure = None
   if not found['train']['fits']:
-    command_line.log('looking for what makes the train step fit')
+    command_line.log('looking for a setting with which the train step fits')
     cure = find_cure(chosen, plan, devices, chip)
     command_line.log(f'train fits with {cure or "more chips only"}')
   if output:

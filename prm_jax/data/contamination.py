@@ -68,7 +68,6 @@ def remove_contaminated(
   """Removes the chains whose problem is in one of the evaluation sets.
 
   Args:
-    chains: training chains.
     evaluation_problems: the problems of each evaluation set, by its name.
 
   Returns:

@@ -78,9 +78,6 @@ def share_of_rows(
 
   Args:
     rows: the rows of each process, as `rows_of_processes` returns them.
-    process: index of the process.
-    batch_size: as for `share_of_process`.
-    shards: as for `share_of_process`.
 
   Raises:
     UserError: as for `share_of_process`.

@@ -53,8 +53,6 @@ def times_less(
   Args:
     ours: compute and correctness of our method at K budgets.
     theirs: compute and correctness of their method at one budget.
-    seed: seed of the bootstrap.
-    resamples: number of bootstrap resamples of the problems.
 
   Returns:
     A dict with:

@@ -91,7 +91,6 @@ def wrong_process_found(
   reward model cannot tell chains with a wrong step from those without.
 
   Args:
-    step_scores: scores of every step.
     step_mask: every step that exists.
     labels: index of the first wrong step, -1 for none.
     outcomes: bool, whether the final answer is right.

@@ -120,7 +120,6 @@ def best_of_n_section(
     vote_weights: [M] >= 0, weight of a chain's vote in `weighted_vote`.
     ns: sizes n; those above the number of samples are left out.
     seed: seed of votes and bootstrap.
-    resamples: number of bootstrap resamples.
   """
   groups = np.array(groups_of_equal_size(chains))  # [Q, N]
   correct = np.array([bool(chain.outcome) for chain in chains])[groups]
@@ -159,8 +158,6 @@ def localisation_section(
   Args:
     threshold: steps that score below it are wrong; chosen on other problems.
     position: step index of the position baseline; chosen on other problems.
-    seed: seed of the bootstrap.
-    resamples: number of bootstrap resamples.
   """
   values, mask, read = pad_scores(chains, scores)
   first = np.array([first_error(chain.labels) for chain in chains])

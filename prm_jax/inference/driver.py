@@ -172,8 +172,6 @@ def drive(
   `concurrent`, `samples_per_round`, the order, or the other items in flight.
 
   Args:
-    indices: numbers of the items.
-    start: makes the coroutine of an item.
     concurrent: most items in flight.
     between: called before each round; an exception from it ends the loop.
     samples_per_round: most samples of a round, unless one item asks for more.

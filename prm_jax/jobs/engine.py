@@ -204,7 +204,7 @@ def write_results(
   chains = [chain for ended in items.values() for chain in job.chains(ended)]
   if not chains:
     raise UserError(
-      f'{job.name}: not one chain came of {len(items):,} items; see '
+      f'{job.name}: none of {len(items):,} items gave a chain; see '
       f'{workdir / "ledger.json"} for the reasons'
     )
   dataset = chain_sets.write(workdir.path, job.kind, chains)
@@ -215,7 +215,7 @@ def write_results(
   results = {'manifest': about, 'dataset': dataset, 'results': ledger}
   write_json(workdir / 'results.json', results)
   if partly := ledger['partly_answered']:
-    log(f'{job.name}: {partly:,} done without some of the answers they wanted')
+    log(f'{job.name}: {partly:,} done without some of their answers')
   again = ''
   if count := sum(ended.open for ended in items.values()):
     again = f'; the same command tries again {count:,} that lacked answers'

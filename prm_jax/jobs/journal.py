@@ -110,8 +110,8 @@ def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[dict]:
       record['job' if i == 1 else 'index']
     except (ValueError, KeyError, TypeError):
       raise UserError(
-        f'{path}:{i}: is no line of a journal; delete this line, and its item '
-        'is done anew, or delete the file, and all of its items are'
+        f'{path}:{i}: is not a line of a journal; delete the line to do its '
+        'item again, or the file to do all of its items again'
       ) from None
     records.append(record)
   if records:
@@ -130,9 +130,6 @@ def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[dict]:
 
 def read(folder: pathlib.Path, job: Mapping[str, str]) -> Iterator[Ended]:
   """Reads every line of every process, file after file.
-
-  Args:
-    job: as in `Journal`.
 
   Raises:
     UserError: a file is another job's, or damaged.

@@ -23,10 +23,6 @@ USAGE = 'usage'  # folder of a workdir, as `usage.read` takes it
 def open_policy(config: PolicyConfig, seed: int, workdir: Workdir) -> Policy:
   """Opens the policy that a config describes; a server is a Judge, too.
 
-  Args:
-    seed: seed of its samples.
-    workdir: workdir of the job that asks it.
-
   Raises:
     UserError: the policy is missing, or is not a policy.
   """

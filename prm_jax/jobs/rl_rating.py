@@ -90,11 +90,7 @@ def make_rater(
   checkpoints: Checkpoints,
   mesh: Mesh,
 ) -> Rater:
-  """Loads the parameters; a PRM that learns resumes from the last checkpoint.
-
-  Args:
-    mesh: mesh of the PRM and the reference.
-  """
+  """Loads parameters; a PRM that learns resumes from its checkpoint."""
   reference, chain_prm = None, None
   if settings.reads_reference:
     kept = settings.reference

@@ -87,12 +87,7 @@ def sample(problem: Problem, samples: int, generator: str) -> Work:
 def count_chains(
   items: Mapping[int, Ended], problems: int, samples: int
 ) -> dict[str, Any]:
-  """Returns the ledger's counts of problems and chains.
-
-  Args:
-    problems: number of problems in the job.
-    samples: number of chains per problem.
-  """
+  """Returns the ledger's counts of problems and chains."""
   sampled = [ended for ended in items.values() if not ended.failed]
   chains = [chain for ended in sampled for chain in ended.chains]
   return {

@@ -218,7 +218,7 @@ def read_trees(
       Tree.from_dict(tree)
     except (ValueError, LookupError, TypeError, AttributeError):
       raise UserError(
-        f'{path}:{number}: is no line of a search; run that one again in an '
+        f'{path}:{number}: is not a search tree; run that one again in an '
         'empty --workdir'
       ) from None
     if texts.get(name) == tree['problem']:

@@ -188,7 +188,7 @@ def train_best(
   loop, data = settings.train, settings.data
   chains = job.dataset.train
   processes.first_alone('model', _describe, workdir.path, described)
-  log(f'{name}: counting what the {len(chains):,} chains teach')
+  log(f'{name}: counting the usable chains of {len(chains):,}')
   census = take_census(chains, described.format, settings.targets)
   log(f'{name}: {census.summary()}')
   check_counts(settings.loss, chains)

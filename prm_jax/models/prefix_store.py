@@ -175,7 +175,6 @@ def slots_for(
   """Returns the number of slots for a store, if it fits half of the memory.
 
   Args:
-    rows: number of chains to keep.
     length: longest chain in tokens.
     flag: name of the option that sets `rows`, for messages.
 

@@ -96,7 +96,6 @@ def add(
   """Adds a child element and returns it.
 
   Args:
-    text: its text content.
     **attributes: numbers are user units; `class_` becomes `class`.
   """
   plain = {

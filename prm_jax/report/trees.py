@@ -180,7 +180,6 @@ def tree_view(
   """Returns a tree as the template shows it.
 
   Args:
-    chosen: index of the chosen node.
     name: prefix for the ids of the tree's elements, unique in the page.
   """
   steps = merge_equal_steps(tree, chosen)
@@ -219,10 +218,8 @@ def _rows(
   """Yields rows for the steps after a step; the main line keeps its level.
 
   Args:
-    shown: indices of the steps to show.
     at: index of the step whose followers are shown.
     level: level of indentation; inside a fold, counted within it.
-    name: prefix of the rows' ids.
     folded: whether the rows are inside a fold, where there is no other fold.
   """
   while True:

@@ -46,7 +46,6 @@ def reward_fn(
     separator: the text between the steps of a completion.
     config: how scores become rewards; by default rewards are the scores. Its
       weights are not read, as there is no outcome to add.
-    style: as in `prm_jax.load`.
 
   Returns:
     A function that returns for each pair a list with a number per step: []

@@ -115,11 +115,7 @@ class Faults(UserError):
 
 
 def fail(name: str, value: Any, expected: str) -> typing.NoReturn:
-  """Raises Faults with a single fault, for rules on several fields.
-
-  Args:
-    expected: what was expected, and what to do.
-  """
+  """Raises Faults with a single fault, for rules on several fields."""
   raise Faults([Fault(name, value, expected)])
 
 

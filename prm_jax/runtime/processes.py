@@ -231,9 +231,6 @@ def wait_for_all(what: str) -> None:
 def first_alone(what: str, work: Callable[..., Any], *args: Any) -> None:
   """Calls `work(*args)` in process 0; the others wait until it is done.
 
-  Args:
-    what: names the work, for processes that wait.
-
   Raises:
     UserError: process 0 failed; every process raises its reason.
   """

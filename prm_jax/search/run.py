@@ -80,8 +80,6 @@ def run(
     prm: None for methods that need none.
     method: a name in `methods.METHODS`.
     options: the method's own settings, by the names of its config's fields.
-    config: settings that all methods share.
-    how: draws, budget and concurrency of the run.
 
   Raises:
     UserError: The method is unknown, an option is wrong, two tasks share an id,

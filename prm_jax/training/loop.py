@@ -143,8 +143,6 @@ def make_step(
       like `split_params`.
     model: its `param_dtype` says how the backbone is stored.
     optimizer: made for the same `head_only_steps`.
-    schedule: the learning rate to report.
-    microbatches, head_only_steps: see LoopConfig.
   """
 
   def loss_share(

@@ -263,7 +263,7 @@ def test_stopped_and_killed_and_resumed(uninterrupted, tmp_path):
   for process in stopped:
     assert process.returncode == 0, process.stderr
     assert 'error' not in process.stderr
-  line = f'prm stopped at step {step}; the same command goes on from there'
+  line = f'prm stopped at step {step}; the same command resumes from there'
   assert line in stopped[0].stdout
 
   survivor, victim = interrupt(

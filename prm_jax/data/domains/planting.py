@@ -54,10 +54,6 @@ def chain_with_errors(
 
   Args:
     solution: the right solution; its last number is the answer.
-    links: where the numbers of the solution come from.
-    config: how often which errors are planted.
-    meta: `meta` of the chain.
-    rng: source of all random choices.
 
   Returns:
     The chain; None if an error was to be planted and the solution offers none

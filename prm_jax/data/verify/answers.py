@@ -88,7 +88,6 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
 
   Args:
     answer: up to MAX_TEXT characters; a longer text equals only itself.
-    truth: of the same form.
     seconds: wall time for the pair; at the limit the verdict is not equal.
 
   Raises:

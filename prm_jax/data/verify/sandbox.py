@@ -198,7 +198,6 @@ def _launch(
     job: what the launcher reads from its standard input.
     inside: open files that the launcher inherits; they are closed here.
     deadline: on the monotonic clock; the program is killed then.
-    limits: as for `run`.
 
   Returns:
     The output and how it ended; see `_read`.

@@ -45,7 +45,6 @@ class Worker:
 
     Args:
       answer: LaTeX, without dollar signs.
-      truth: of the same form.
       seconds: wall time for the pair, not counting the start of the child.
 
     Raises:

@@ -53,7 +53,6 @@ class Endpoint:
     """Opens the cache; sends nothing yet.
 
     Args:
-      config: the server, and how it is asked.
       cache: folder on a disk where answers are kept; processes, jobs and
         servers may share it. None keeps no answers.
       log: file to which usage is added, see `usage.py`.

@@ -43,7 +43,6 @@ class Server:
     """Opens the cache and the log; sends nothing yet.
 
     Args:
-      config: where the server is, and what limits apply.
       cache: folder of answers; None keeps none.
       log: file to which usage is added; None counts it in this process only.
 
@@ -216,8 +215,8 @@ class Server:
         message = f': {short.said}' if short.said else ''
         raise UserError(
           f'{config.base_url}: refused model {config.model!r} with {why}'
-          f'{message}; a short question, too, after {refused} in a row: see what it '
-          'says, endpoint.max_tokens and endpoint.extra'
+          f'{message}; a short question, too, after {refused} in a row: see '
+          'what it says, endpoint.max_tokens and endpoint.extra'
         ) from short
 
   async def _send(self, client: openai.AsyncOpenAI, call: Call) -> Answer:

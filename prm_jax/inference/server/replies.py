@@ -92,9 +92,6 @@ def fault_of(status: int, text: str) -> str:
   A bad key, account or address fails every call. Servers word all other 4xx
   refusals freely, and these may concern only this call.
 
-  Args:
-    text: the server's reply, in any form.
-
   Returns:
     'the moment' (another attempt may succeed), 'the call', 'the key', 'the
     account', or 'the address' (of server, API or model).

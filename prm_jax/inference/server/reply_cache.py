@@ -71,8 +71,8 @@ class ReplyCache:
       why = getattr(error, 'strerror', None) or str(error) or 'it stays locked'
       raise UserError(
         f'{self._folder}: replies cannot be kept here: {why}; see to the disk '
-        'or choose another policy.cache; where cache.db is broken, move it '
-        'away, and what it held is asked for again'
+        'or choose another policy.cache; if cache.db is broken, move it away, '
+        'and its calls are sent again'
       ) from error
 
   def read(self, call: Call) -> Answer | None:
