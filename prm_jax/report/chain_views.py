@@ -28,7 +28,7 @@ def read_chains(path: paths.Path) -> tuple[list, int]:
       null for each step.
   """
   shown, total = [], 0
-  for where, record in files.records(path):
+  for where, record in files.read_records(path):
     total += 1
     if total > MAX_FOUND:
       continue

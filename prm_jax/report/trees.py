@@ -88,7 +88,7 @@ def read_trees(path: paths.Path) -> tuple[list[dict[str, Any]], int]:
   """
   views = []
   # Trees may be large, and a file may hold one for every problem.
-  for where, record in itertools.islice(files.records(path), MAX_TREES):
+  for where, record in itertools.islice(files.read_records(path), MAX_TREES):
     try:
       tree, chosen = _tree(record)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
