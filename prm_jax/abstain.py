@@ -1,4 +1,4 @@
-"""The command line that lets a search abstain where it is likely to be wrong.
+"""Lets a search abstain on problems where it is likely to be wrong.
 
     python -m prm_jax.abstain --held_out WORKDIR --workdir WORKDIR --error 0.05
 
@@ -48,9 +48,6 @@ def read_search(
 ) -> tuple[list[Chain], dict[str, Any], int]:
   """Reads the chosen chains of a search job, its config, and its failures.
 
-  Args:
-    flag: what named the workdir.
-
   Returns:
     The chains, the config, and the number of problems that failed.
 
@@ -91,7 +88,6 @@ def abstain(
 
   Args:
     held_out: workdir of a search job on held-out problems.
-    workdir: workdir of the search that is filtered.
     error: wanted error rate among the answered problems, in (0, 1).
     confidence: probability that the error rate is kept.
     seed: seed of the split of the held-out problems.
@@ -153,7 +149,7 @@ def summarise(section: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-  """Entry point: 0 when done, 2 for a user's fault."""
+  """Runs the command; returns 0 when done, 2 for a user's fault."""
   parser = argparse.ArgumentParser(
     prog='prm_jax.abstain',
     description=__doc__,

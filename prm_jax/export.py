@@ -36,17 +36,14 @@ Params = dict[str, Any]
 
 
 class Source(NamedTuple):
-  """A model to be exported.
+  """Holds a model to be exported.
 
   Attributes:
-    backbone: its parameters.
-    model: its architecture.
-    tokenizer: its tokenizer.
     max_length: its context length in tokens.
     head: parameters of a PRM's head with two classes; None for layout lm.
     separator: the text between the steps that a PRM reads.
-    end: the token on which a policy of ours ends, or None.
-    chat_template: of a base model; '' for none.
+    end: the token with which a policy trained here ends a chain, or None.
+    chat_template: the base model's template; '' for none.
   """
 
   backbone: Params
@@ -66,8 +63,7 @@ def two_classes(params: Params, head: HeadConfig) -> Params:
   softmax(0, z)[1] = sigmoid(z).
 
   Args:
-    params: of a head with one logit, or with two classes already.
-    head: describes the head.
+    params: parameters of a head with one logit or two classes.
 
   Raises:
     UserError: two logits cannot express the head, because it is of another

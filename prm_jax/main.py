@@ -1,10 +1,10 @@
-"""The command line: flags to devices to one job.
+"""Runs one job from the command line.
 
     python -m prm_jax.main --config configs/prm_math.py --workdir /tmp/prm_math
 
 Any value of the config can be set: `--config.optim.lr=1e-4`. Variants follow
 the file after a colon: `--config configs/prm_math.py:tiny`. The same command
-goes on where an earlier one stopped.
+resumes an interrupted run.
 
 On several hosts run it on every host; where JAX does not find the others by
 itself (Cloud TPU, GKE, SLURM), with --coordinator, --processes and --process.
@@ -65,14 +65,14 @@ def prepare_jax(cpu_devices: int) -> None:
 
 
 def stop_at_once(*_: Any) -> None:
-  """SIGTERM outside training: nothing is half written, so just leave."""
+  """Ends on SIGTERM outside training, where no file is half written."""
   raise Stopped('stopped')
 
 
 def hide_late_reads(unraisable: Any) -> None:
-  """An unraisablehook without TensorStore's complaints on a failed restore.
+  """Replaces unraisablehook, to hide TensorStore's errors on a failed restore.
 
-  Reads that end when Orbax has given up find its event loop closed, and each
+  Reads that end after Orbax has given up find its event loop closed, and each
   prints a traceback around our one line.
   """
   if str(unraisable.exc_value) != 'Event loop is closed':
@@ -99,9 +99,10 @@ def main(argv: list[str]) -> None:
 
 
 def run(argv: list[str]) -> None:
-  """Entry point: 0 when done or stopped in good order, 2 for a user's fault.
+  """Runs the job and returns the exit code.
 
-  1 for what is nobody's fault here: another process was lost, or a defect.
+  It is 0 when done or stopped in good order, 2 for a user's fault, and 1 if
+  another process was lost or for a defect.
   """
   sys.unraisablehook = hide_late_reads
   if {'--help', '-h'} & set(argv[1:]):
@@ -111,10 +112,10 @@ def run(argv: list[str]) -> None:
     main(command_line.parse_flags(argv))
     end(DONE, 0)
   except Stopped as stopped:
-    command_line.log(f'{stopped}; the same command goes on from there')
+    command_line.log(f'{stopped}; the same command resumes from there')
     end(str(stopped), 0)
   except KeyboardInterrupt:
-    print('interrupted; the same command goes on', file=sys.stderr)
+    print('interrupted; the same command resumes', file=sys.stderr)
     end('interrupted', 130)
   except Exception as error:
     if line := user_message(error):
@@ -130,7 +131,7 @@ def run(argv: list[str]) -> None:
 
 
 def end(why: str, code: int) -> None:
-  """Exits; the other processes are told why."""
+  """Tells the other processes why this one ends, and exits."""
   if processes.count() > 1:
     # Process 0 may be writing results when the others are done.
     processes.leave(why, patient=why == DONE)

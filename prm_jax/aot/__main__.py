@@ -1,13 +1,12 @@
-"""The command line that compiles a config for a TPU, on a machine without one.
+"""Compiles a config for a TPU, on a machine without one.
 
     python -m prm_jax.aot --config configs/prm_math.py:qwen2_5_math_7b \
       --topology v5e:16x16
 
-The train step and the scoring step that run elsewhere (a policy's: what reads
-prompts and what samples, its cache included; of an RL job all of these) go
-through the real TPU compiler (pip install 'jax[tpu]'). It says what they need
-of each chip's memory and how long they take at least; exit code 1 when they do
-not fit.
+The real TPU compiler (pip install 'jax[tpu]') compiles the train step and the
+scoring step, for a policy the reading of prompts and the sampling, and all of
+these for an RL job. The report gives the memory that each program needs on a
+chip and the least time that it takes. The exit code is 1 if one does not fit.
 """
 
 import dataclasses
@@ -29,13 +28,13 @@ _TOPOLOGY = flags.DEFINE_string(
   'topology', '', "Chips, such as v5e:16x16; by default the config's own."
 )
 _SLICES = flags.DEFINE_integer(
-  'slices', 1, 'So many such slices, joined by the data center network.'
+  'slices', 1, 'Number of such slices, joined by the data center network.'
 )
 _OUTPUT = flags.DEFINE_string('output', '', 'A JSON file to write, too.')
 
 
 def main(argv: list[str]) -> int:
-  """0 where all fits, 1 where not."""
+  """Compiles the config's programs; returns 0 if all fit, else 1."""
   rest = command_line.parse_flags(argv)
   if len(rest) > 1:
     raise UserError(f'unknown argument {rest[1]!r}; see --help')
@@ -67,7 +66,7 @@ def main(argv: list[str]) -> int:
   )
   if _SLICES.value > 1:
     command_line.log(
-      '  what is sent between slices is timed at that rate too: it takes longer'
+      '  transfers between slices are timed at that rate too, but take longer'
     )
   found = {}
   for name, program in plan.programs.items():
@@ -75,7 +74,7 @@ def main(argv: list[str]) -> int:
     command_line.log(f'{name}: {table(found[name], chip)}')
   cure = None
   if not found['train']['fits']:
-    command_line.log('looking for what makes the train step fit')
+    command_line.log('looking for a setting with which the train step fits')
     cure = find_cure(chosen, plan, devices, chip)
     command_line.log(f'train fits with {cure or "more chips only"}')
   if output:

@@ -1,4 +1,4 @@
-"""Published figures of TPU chips, for bounds on what a program can reach."""
+"""Lists published figures of TPU chips, as bounds on programs."""
 
 import dataclasses
 
@@ -7,14 +7,14 @@ from prm_jax.runtime.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """One chip.
+  """Describes one chip.
 
   Attributes:
     flops: bfloat16 operations per second.
     hbm_bytes: memory; hbm_rate: its bytes per second.
     ici_rate: bytes per second that leave the chip over all of its links to
       other chips.
-    source: where the figures stand.
+    source: where the figures were published.
   """
 
   name: str
@@ -35,7 +35,7 @@ CHIPS = {
 
 
 def chip_of(device_kind: str) -> Chip:
-  """The figures of a JAX device; a UserError where there are none."""
+  """Returns the figures of a device; raises UserError for unknown chips."""
   if device_kind not in CHIPS:
     raise UserError(
       f'no figures for the chip {device_kind!r}: expected a topology of '

@@ -1,4 +1,4 @@
-"""The TPU compiler, on a machine without a TPU: topologies and programs."""
+"""Runs the TPU compiler on a machine without a TPU."""
 
 import contextlib
 import importlib.util
@@ -14,17 +14,17 @@ from prm_jax.runtime.errors import UserError
 
 
 def open_topology(name: str, slices: int = 1) -> list[jax.Device]:
-  """The devices of TPU slices that are not here.
+  """Returns the devices of TPU slices, none of which need be attached.
 
   Raises:
     UserError: libtpu is missing, or knows no such slice.
   """
   if importlib.util.find_spec('libtpu') is None:
     raise UserError("libtpu is missing: pip install 'jax[tpu]'")
-  os.environ['TPU_SKIP_MDS_QUERY'] = '1'  # no TPU host is asked what it is
+  os.environ['TPU_SKIP_MDS_QUERY'] = '1'  # this machine is no TPU host
   # Its warnings go to stderr, not to files in /tmp.
   os.environ.setdefault('TPU_STDERR_LOG_LEVEL', '0')
-  # The lock is for chips, of which none is used.
+  # The lock guards chips, and none is used.
   os.environ['ALLOW_MULTIPLE_LIBTPU_LOAD'] = '1'
   jax.config.update('jax_platforms', 'cpu')
   try:
@@ -43,28 +43,28 @@ def open_topology(name: str, slices: int = 1) -> list[jax.Device]:
 
 @contextlib.contextmanager
 def captured_stderr() -> Iterator[list[str]]:
-  """Takes what the compiler says; it writes to the file descriptor itself."""
-  said: list[str] = []
+  """Captures stderr at the file descriptor, where the compiler writes it."""
+  lines: list[str] = []
   sys.stderr.flush()
   with tempfile.TemporaryFile() as file:
     stderr = os.dup(2)
     os.dup2(file.fileno(), 2)
     try:
-      yield said
+      yield lines
     finally:
       os.dup2(stderr, 2)
       os.close(stderr)
       file.seek(0)
-      said += file.read().decode(errors='replace').splitlines()
+      lines += file.read().decode(errors='replace').splitlines()
 
 
 def compile_program(
   lowered: jax.stages.Lowered,
 ) -> tuple[jax.stages.Compiled | None, list[str]]:
-  """The compiled program, None where it needs too much; what was said."""
-  with captured_stderr() as said:
+  """Returns the program, None if it does not fit; and the compiler's lines."""
+  with captured_stderr() as lines:
     try:
-      return lowered.compile(), said
+      return lowered.compile(), lines
     except jax.errors.JaxRuntimeError as error:
       if 'RESOURCE_EXHAUSTED' not in str(error):
         raise
@@ -72,7 +72,7 @@ def compile_program(
 
 
 def memory_of(compiled: jax.stages.Compiled) -> dict[str, float]:
-  """Bytes on one device; outputs that take over an input's place count once."""
+  """Counts bytes on one device; outputs in an input's memory count once."""
   found = compiled.memory_analysis()
   parts = {
     'arguments': found.argument_size_in_bytes,

@@ -1,4 +1,4 @@
-"""What a plan's programs need of a chip, and the smallest change that fits.
+"""Estimates what a plan's programs need, and finds a small change that fits.
 
 The command line is `python -m prm_jax.aot`.
 """
@@ -32,7 +32,7 @@ KERNEL = 'tpu_custom_call'  # what a Pallas kernel is in a program's text
 
 
 def times(count: Count, chip: Chip) -> dict[str, float]:
-  """Least seconds of each resource, used alone at its published rate."""
+  """Returns the least seconds on each resource, at its published rate."""
   return {
     'compute': count.flops / chip.flops,
     'hbm': count.memory_bytes / chip.hbm_rate,
@@ -43,13 +43,13 @@ def times(count: Count, chip: Chip) -> dict[str, float]:
 def smaller_changes(
   settings: Settings, remat: str, rows: int
 ) -> Iterator[Mapping[str, Any]]:
-  """Changes that save memory, the cheapest first: names -> values.
+  """Yields changes that save memory, the cheapest first: names -> values.
 
   Recomputation costs a third more work, smaller parts of a batch and wider
   tensor parallelism more traffic.
 
   Args:
-    remat: of the model; rows: of a batch.
+    remat: the model's setting; rows: rows of a batch.
   """
   policies = ('none', 'dots', 'full')
   for more in policies[policies.index(remat) + 1 :]:
@@ -66,7 +66,7 @@ def smaller_changes(
 
 
 def with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-  """Returns settings with some dotted names set."""
+  """Returns the settings with the values of some dotted names replaced."""
   for name, value in changes.items():
     section, key = name.split('.')
     changed = dataclasses.replace(getattr(settings, section), **{key: value})
@@ -80,7 +80,7 @@ def find_cure(
   devices: Sequence[jax.Device],
   chip: Chip,
 ) -> str | None:
-  """Flags of the smallest change with which the train step fits."""
+  """Returns flags of the smallest change with which the train step fits."""
   for changes in smaller_changes(settings, plan.remat, plan.rows):
     changed = with_changes(settings, changes)
     flags_text = ' '.join(f'--config.{k}={v}' for k, v in changes.items())
@@ -97,7 +97,7 @@ def find_cure(
 
 
 def memory(program: Program, compiled: jax.stages.Compiled) -> dict[str, float]:
-  """Bytes on one device, with what lies beside the program."""
+  """Counts bytes on one device, with arrays that the program does not read."""
   found = memory_of(compiled)
   parts = {'arguments': found.pop('arguments') - program.cache}
   parts |= {'cache': program.cache, 'beside': program.beside}
@@ -106,11 +106,11 @@ def memory(program: Program, compiled: jax.stages.Compiled) -> dict[str, float]:
 
 
 def describe(program: Program, chip: Chip) -> dict[str, Any]:
-  """One program: memory, work, times and the bound that follows."""
+  """Reports one program: memory, work, least times and the binding resource."""
   began = time.monotonic()
-  compiled, said = compile_program(program.lower())
+  compiled, lines = compile_program(program.lower())
   if compiled is None:
-    return {'fits': False, 'compiler': said[-1][:300]}
+    return {'fits': False, 'compiler': lines[-1][:300]}
   seconds = time.monotonic() - began
   bytes_used = memory(program, compiled)
   text = compiled.as_text()
@@ -131,13 +131,15 @@ def describe(program: Program, chip: Chip) -> dict[str, Any]:
     'seconds_at_least': seconds_at_least,
     'mfu_at_most': useful / chip.flops / max(seconds_at_least.values()),
     # Arrays that the devices exchange whole; there should be none.
-    'rematerialized': [x for x in said if 'full rematerialization' in x],
+    'rematerialized': [
+      line for line in lines if 'full rematerialization' in line
+    ],
     'compile_seconds': round(seconds, 1),
   }
 
 
 def table(found: Mapping[str, Any], chip: Chip) -> str:
-  """A few lines for the console."""
+  """Formats the report of a program for the console."""
   if 'memory_bytes' not in found:
     return f'does not fit: {found["compiler"]}'
 
@@ -164,5 +166,5 @@ def table(found: Mapping[str, Any], chip: Chip) -> str:
 
 
 def shown(mesh: Mesh) -> str:
-  """Its axes and their sizes."""
+  """Formats a mesh as its axes and their sizes."""
   return ', '.join(f'{axis} {size}' for axis, size in mesh.shape.items())

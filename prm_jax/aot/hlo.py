@@ -1,4 +1,4 @@
-"""A compiled program, read from its text: computations, shapes, loops."""
+"""Parses the text of a compiled program: computations, shapes, loops."""
 
 import math
 import re
@@ -15,7 +15,7 @@ _TRIPS = re.compile(r'known_trip_count[^\d]*(\d+)')
 
 
 class Array(NamedTuple):
-  """A result: its dimensions, bytes, and whether it is in main memory."""
+  """Describes a result: dimensions, bytes, and whether it is in main memory."""
 
   dims: tuple[int, ...]
   size: float
@@ -23,7 +23,7 @@ class Array(NamedTuple):
 
 
 class Instruction(NamedTuple):
-  """One line: arrays it makes, names it reads, and the rest of its text."""
+  """Holds one line: the arrays it makes, the names it reads, and the rest."""
 
   name: str
   arrays: tuple[Array, ...]
@@ -36,14 +36,14 @@ Computation = dict[str, Instruction]
 
 
 class Program(NamedTuple):
-  """All computations by name, and the name of the first to run."""
+  """Holds all computations by name, and the name of the first to run."""
 
   computations: dict[str, Computation]
   entry: str
 
 
 def read_program(text: str) -> Program:
-  """Reads what `jax.stages.Compiled.as_text` writes."""
+  """Parses the output of `jax.stages.Compiled.as_text`."""
   computations: dict[str, Computation] = {}
   entry, current = '', None
   for line in text.splitlines():
@@ -58,7 +58,7 @@ def read_program(text: str) -> Program:
 
 
 def _closing(text: str, start: int) -> int:
-  """Where the parenthesis that opens at `start` closes."""
+  """Returns the index of the parenthesis that closes the one at `start`."""
   depth = 0
   for i in range(start, len(text)):
     depth += (text[i] == '(') - (text[i] == ')')
@@ -103,7 +103,7 @@ def trips(
   here: Computation,
   computations: Mapping[str, Computation],
 ) -> int | None:
-  """Iterations of a loop that counts; None where it cannot be seen."""
+  """Returns the iterations of a counting loop; None if they are unknown."""
   if known := _TRIPS.search(loop.text):
     return int(known[1])
   condition, body = (

@@ -1,8 +1,8 @@
-"""The programs that aot.py compiles, on shapes alone.
+"""Lowers the programs of a config, on shapes alone.
 
 A config -> its train step and its scoring step, or a policy's sampling
-programs, lowered for a mesh whose devices need not be here, and the work that
-each needs at least. Those of RL are in rl_programs.py.
+programs, lowered for a mesh whose devices need not be here, with the least
+work that each needs. `rl_programs.py` lowers those of RL.
 """
 
 import dataclasses
@@ -51,15 +51,16 @@ PER_STEP = ('step_labels', 'step_weights', 'step_trials')
 
 
 class Program(NamedTuple):
-  """A program, and what is known of it before it is compiled.
+  """Describes a program before it is compiled.
 
   Attributes:
-    lower: makes it, up to what the compiler does.
-    devices: that it runs on.
+    lower: returns the lowered program.
+    devices: the number of devices that it runs on.
     products, attention: FLOPs that any implementation needs.
     kernels: FLOPs of its attention kernels, if it has any.
-    cache: bytes on a device of the cache among its arguments.
-    beside: bytes that lie on a device while it runs and that it does not read.
+    cache: bytes per device of the cache among its arguments.
+    beside: bytes per device that are allocated while it runs but that it does
+      not read.
   """
 
   lower: Callable[[], jax.stages.Lowered]
@@ -72,13 +73,13 @@ class Program(NamedTuple):
 
 
 class Plan(NamedTuple):
-  """What a config would run.
+  """Describes what a config would run.
 
   Attributes:
-    programs: by name, `train` among them.
-    meshes: the one that trains first.
-    remat: of what is trained.
-    rows, length: of a training batch.
+    programs: programs by name, `train` among them.
+    meshes: the meshes; the one for training is first.
+    remat: the remat setting of the trained model.
+    rows, length: shape of a training batch.
   """
 
   programs: dict[str, Program]
@@ -89,7 +90,7 @@ class Plan(NamedTuple):
 
 
 def model_of(settings: Settings) -> TransformerConfig:
-  """Returns the architecture; of a base on the hub, that of `aot.model`."""
+  """Returns the architecture; for a base on the hub, `aot.model`."""
   known = settings.aot.model.given()
   if known:
     return TransformerConfig(**known | settings.model.given())
@@ -97,13 +98,13 @@ def model_of(settings: Settings) -> TransformerConfig:
 
 
 def optimizer_of(settings: Settings) -> optax.GradientTransformation:
-  """Returns the optimizer as `jobs.training.train_best` makes it."""
+  """Returns the optimizer that `jobs.training.train_best` makes."""
   train = settings.train
   return make_optimizer(settings.optim, train.steps, train.head_only_steps)
 
 
 def train_state_of(settings: Settings, mesh: Mesh) -> TrainState:
-  """Returns the state that the job trains, without values."""
+  """Returns the shapes of the state that the job trains."""
   init = make_init(
     model_of(settings),
     settings.head,
@@ -115,7 +116,7 @@ def train_state_of(settings: Settings, mesh: Mesh) -> TrainState:
 
 
 def lower_train(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
-  """Lowers the train step of the job, on shapes."""
+  """Lowers the job's train step, on shapes."""
   train = settings.train
   state = train_state_of(settings, mesh)
   step = make_train_step(
@@ -136,7 +137,7 @@ def lower_train(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
 def abstract_batch(
   data: DataConfig, mesh: Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-  """Returns a batch of `pipeline.make_batches`, without values."""
+  """Returns the shapes of a batch of `pipeline.make_batches`."""
   B, T, P = data.batch_size, data.row_length, data.max_steps_per_row
 
   def of(length: int, dtype: Any) -> jax.ShapeDtypeStruct:
@@ -155,9 +156,9 @@ def abstract_batch(
 
 
 def lower_score(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
-  """Lowers `score.row_scores` of as many rows as a training batch has.
+  """Lowers `score.row_scores` for as many rows as a training batch has.
 
-  As in an evaluation during training, with the optimizer's state on the chip.
+  The optimizer's state counts too, as in an evaluation during training.
   """
   model, head, lora = model_of(settings), settings.head, settings.lora
   state = train_state_of(settings, mesh)
@@ -180,7 +181,7 @@ def lower_score(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
 def reading(
   model: TransformerConfig, rows: int, length: int, logits: bool = False
 ) -> dict[str, float]:
-  """FLOPs of a forward pass over rows of one chain each."""
+  """Counts FLOPs of a forward pass over rows of one chain each."""
   tokens = rows * length
   attention = attention_flops(model, tokens * (length + 1) / 2)
   return {
@@ -193,11 +194,10 @@ def reading(
 def learning(
   model: TransformerConfig, rows: int, length: int, logits: bool = False
 ) -> dict[str, float]:
-  """`reading` of a train step: a gradient costs twice the forward pass.
+  """Counts FLOPs of a train step: a gradient costs twice the forward pass.
 
-  To the 2 products of the forward kernel the two of the gradient have 7, as
-  both make the scores again. With activations that are not kept forward runs
-  twice.
+  A forward attention kernel has 2 products and its gradient 7, because both
+  recompute the scores. With remat, the forward pass runs twice.
   """
   found = reading(model, rows, length, logits)
   forward = 1 if model.remat == 'none' else 2
@@ -209,12 +209,12 @@ def learning(
 
 
 def _wide(model: TransformerConfig) -> float:
-  """Kernels have heads of whole LANES."""
+  """Returns the factor by which kernels pad heads to whole LANES."""
   return -(-model.head_dim // LANES) * LANES / model.head_dim
 
 
 def placed(shapes: Any, where: Any) -> Any:
-  """ShapeDtypeStructs with a tree of shardings."""
+  """Adds a tree of shardings to a tree of shapes."""
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
     shapes,
@@ -223,7 +223,7 @@ def placed(shapes: Any, where: Any) -> Any:
 
 
 def bytes_of(tree: Any) -> int:
-  """What placed shapes take of one device's memory."""
+  """Returns the bytes that placed shapes take on one device."""
   return sum(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
     for leaf in jax.tree.leaves(tree)
@@ -231,10 +231,10 @@ def bytes_of(tree: Any) -> int:
 
 
 class Sampling(NamedTuple):
-  """A policy that writes.
+  """Describes the programs with which a policy samples.
 
   Attributes:
-    length: of its longest chain.
+    length: tokens of its longest chain.
   """
 
   model: TransformerConfig
@@ -243,7 +243,7 @@ class Sampling(NamedTuple):
   mesh: Mesh
 
   def params(self) -> Any:
-    """In the form that it writes with."""
+    """Returns the parameters' shapes, in the form that the sampler reads."""
     stacked = self.stacked()
     return placed(
       jax.eval_shape(lambda x: unstack_layers(x, self.model), stacked),
@@ -251,36 +251,36 @@ class Sampling(NamedTuple):
     )
 
   def stacked(self) -> Any:
-    """As they are trained, but for the type."""
+    """Returns the parameters' shapes as they are trained, in its dtype."""
     return jax.eval_shape(
       lambda key: init_params(key, self.model), jax.random.key(0)
     )
 
   def cache(self) -> Any:
-    """The longest that it needs."""
+    """Returns the shapes of the largest cache that it needs."""
     slots = self.config.slots
     split = cache_sharding(self.model, slots, self.mesh)
     shapes = jax.eval_shape(lambda: init_cache(self.model, slots, self.length))
     return placed(shapes, jax.tree.map(lambda _: split, shapes))
 
   def lower_read(self) -> jax.stages.Lowered:
-    """`Writer` reads as many prompts as one call takes."""
+    """Lowers the call in which `Writer` reads as many prompts as it can."""
     params = self.params()
     tokens = jax.ShapeDtypeStruct(self._prompts(), jnp.int32)
     with jax.set_mesh(self.mesh):
       return jit_read(self.model).lower(params, tokens)
 
   def _prompts(self) -> tuple[int, int]:
-    """As long as they leave room to write."""
+    """Returns the largest prompt length that leaves room to write."""
     longest = max(1, self.length - self.config.max_tokens)
     T = bucket(longest, SMALLEST_BUCKET)
     return max(1, min(PROMPT_TOKENS // T, bucket(self.config.slots, 1))), T
 
   def lower_chunk(self) -> jax.stages.Lowered:
-    """A chunk of `Writer`, with chains as long as they can become.
+    """Lowers a chunk of `Writer`, with chains of the greatest length.
 
-    Its loop over tokens is counted once: the work is that of one token of
-    every slot.
+    The body of its loop over tokens counts once: the work is that of one token
+    in every slot.
     """
     whole = NamedSharding(self.mesh, P())
 
@@ -289,7 +289,7 @@ class Sampling(NamedTuple):
 
     B = self.config.slots
     slots = Slots(*(of(jnp.int32, B) for _ in range(4)), of(jnp.uint32, B, 2))
-    # Which tokens stop a chain is no matter of its shape.
+    # The shapes do not depend on which tokens stop a chain.
     stops = Stops(separator=2, end=3)
     chunk = jit_chunk(self.model, self.mesh, self.config, stops)
     params, cache = self.params(), self.cache()
@@ -297,7 +297,7 @@ class Sampling(NamedTuple):
       return chunk.lower(params, slots, cache, of(jnp.int32))
 
   def programs(self) -> dict[str, Program]:
-    """Reading prompts, and writing."""
+    """Returns the two programs: reading prompts, and writing."""
     B, size, model = self.config.slots, self.mesh.size, self.model
     rows, length = self._prompts()
     # Of the last layer keys and values alone.

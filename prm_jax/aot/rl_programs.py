@@ -1,8 +1,7 @@
-"""The programs of an RL job, lowered on shapes alone; see programs.py.
+"""Lowers the programs of an RL job on shapes alone; see programs.py.
 
-A chip holds more than any one program reads: the parameters that are trained,
-the form of them that the policy writes with, the PRM, the reference. All of it
-counts.
+A chip holds more than any one program reads: the trained parameters, the copy
+that the policy samples with, the PRM and the reference. All of it counts.
 """
 
 import dataclasses
@@ -54,12 +53,12 @@ HEAD = HeadConfig('two_class')  # of a PRM that is not there yet
 
 
 class RlModels(NamedTuple):
-  """Which models a job has.
+  """Describes the models of a job.
 
   Attributes:
     longest: tokens of the policy's longest chain.
-    prm: None without a PRM that is a model.
-    head: of the PRM; None if it is implicit.
+    prm: the PRM's model; None if the PRM is not a model.
+    head: the PRM's head; None if the PRM is implicit.
   """
 
   policy: TransformerConfig
@@ -71,10 +70,11 @@ class RlModels(NamedTuple):
 def read_models(settings: RlSettings) -> RlModels:
   """Describes the models of the workdirs that the settings name.
 
-  Without these it is the policy that `aot` describes, and a PRM of its size.
+  Without workdirs it takes the policy of the `aot` section, and a PRM of the
+  same size.
 
   Raises:
-    UserError: neither says what the policy is.
+    UserError: neither workdir nor `aot` section describes the policy.
   """
   known, prm = settings.aot.model.given(), settings.prm
   if known and not settings.policy.workdir:
@@ -107,9 +107,9 @@ def _read_prm(path: str) -> ModelDescription:
 
 
 class Held(NamedTuple):
-  """What stays on the devices, as placed shapes; None if there is none.
+  """Holds placed shapes of what stays on the devices; None for what is absent.
 
-  From `written_with` on it is on the sampling mesh.
+  Fields from `written_with` on are on the sampling mesh.
   """
 
   params: Any  # the parameters that are trained
@@ -122,7 +122,7 @@ class Held(NamedTuple):
 
 
 class AbstractRlJob:
-  """An RL job of shapes, without values.
+  """Holds an RL job's shapes without values.
 
   Raises:
     UserError: the settings do not fit the devices.
@@ -152,13 +152,13 @@ class AbstractRlJob:
 
   @property
   def length(self) -> int:
-    """Length in tokens of the longest rows that are learned from."""
+    """Returns the length in tokens of the longest training rows."""
     longest = self.models.longest
     return min(cache_bucket(longest), longest)
 
   @property
   def rows(self) -> int:
-    """Number of chains in a minibatch."""
+    """Returns the number of chains in a minibatch."""
     return self.settings.train.chains // self.settings.train.minibatches
 
   def _hold(self) -> Held:
@@ -182,7 +182,7 @@ class AbstractRlJob:
     )
 
   def _backbone(self, dtype: str) -> Any:
-    """Returns the backbone as it is trained, but on the sampling mesh."""
+    """Returns the backbone as it is trained, placed on the sampling mesh."""
     model = dataclasses.replace(self.models.policy, param_dtype=dtype)
     return _abstract_params(model, None, self.meshes.sampling)['backbone']
 
@@ -206,7 +206,7 @@ class AbstractRlJob:
     read: Sequence[str] = (),
     **flops: float,
   ) -> Program:
-    """Describes a jitted function that reads some of what is held."""
+    """Describes a jitted function that reads some of the shapes held."""
 
     def lower() -> jax.stages.Lowered:
       with jax.set_mesh(mesh):
@@ -217,24 +217,24 @@ class AbstractRlJob:
   def programs(self) -> dict[str, Program]:
     """Returns the programs in the order in which an update runs them."""
     mesh, settings = self.meshes.sampling, self.settings
-    found = {'take': self._take()}
+    programs = {'take': self._take()}
     for name, program in self.sampling.programs().items():
       beside = self._beside(mesh, 'written_with')
-      found[name] = program._replace(beside=beside)
+      programs[name] = program._replace(beside=beside)
     if settings.reads_reference:
       params = {'backbone': self._reference()}
-      found['reference'] = self._view('logprobs', mesh, params, 'reference')
+      programs['reference'] = self._view('logprobs', mesh, params, 'reference')
     if self.prm_state:
-      found['learn_prm'] = self._learn_prm()
+      programs['learn_prm'] = self._learn_prm()
     if settings.has_implicit_prm:
-      found['score'] = self._view('logprobs', mesh, self.held.prm, 'prm')
+      programs['score'] = self._view('logprobs', mesh, self.held.prm, 'prm')
     elif self.models.prm:
-      found['score'] = self._score()
+      programs['score'] = self._score()
     mesh, params = self.meshes.training, self.state.params
     if 'head' in params:
-      found['values'] = self._view('values', mesh, params, 'params')
-    found['advantages'] = self._advantages()
-    found['train'] = self._program(
+      programs['values'] = self._view('values', mesh, params, 'params')
+    programs['advantages'] = self._advantages()
+    programs['train'] = self._program(
       mesh,
       compile_train_step(self._step, self.state, mesh),
       self.state,
@@ -242,10 +242,10 @@ class AbstractRlJob:
       read=('params', 'rest'),
       **learning(self.models.policy, self.rows, self.length, logits=True),
     )
-    return found
+    return programs
 
   def _take(self) -> Program:
-    """The policy takes its new parameters, after the old ones were freed."""
+    """Describes how the policy takes parameters, after the old are freed."""
     mesh, policy = self.meshes.sampling, self.models.policy
     backbone = self._backbone(policy.param_dtype)
     read = ['written_with']
@@ -256,7 +256,7 @@ class AbstractRlJob:
     return self._program(mesh, function, backbone, read=read)
 
   def _view(self, part: str, mesh: Mesh, params: Any, read: str) -> Program:
-    """Reads log-probabilities or values of the rows of one call."""
+    """Describes the call that reads log-probabilities or values of rows."""
     model = self.models.prm if read == 'prm' else self.models.policy
     lora = self.settings.lora if 'lora' in params else NO_LORA
     B, T = self.settings.train.rows, self.length
@@ -279,7 +279,7 @@ class AbstractRlJob:
     return Experience(tokens, tokens, written, *floats)
 
   def _learn_prm(self) -> Program:
-    """Takes a step of an implicit PRM on all chains of an update."""
+    """Describes a step of an implicit PRM on all chains of an update."""
     mesh, B = self.meshes.sampling, self.settings.train.chains
     tokens = _rows(mesh, jnp.int32, B, self.length)
     batch = Outcomes(
@@ -299,7 +299,7 @@ class AbstractRlJob:
     )
 
   def _advantages(self) -> Program:
-    """Computes advantages of an update's chains, with as many steps as fit."""
+    """Describes the advantages of an update's chains with the most steps."""
     mesh, settings = self.meshes.training, self.settings
     whole = NamedSharding(mesh, P())
 
@@ -323,7 +323,7 @@ class AbstractRlJob:
     return self._program(mesh, function, findings, numbers)
 
   def _score(self) -> Program:
-    """Scores as many chains of an update as one call takes."""
+    """Describes the scoring of as many chains as one call takes."""
     mesh, model = self.meshes.sampling, self.models.prm
     split = mesh.shape['replica'] * mesh.shape['fsdp']
     per_call = max(1, CALL_FILL * split // self.models.longest)

@@ -1,9 +1,8 @@
-"""What one device does in a compiled program: products, memory, traffic.
+"""Counts one device's work in a compiled program: products, memory, traffic.
 
-XLA's own cost analysis counts the body of a loop once, and a training step is
-mostly loops: over layers, microbatches, and, on TPU, over the parts of a
-product whose operand is still on its way. Here a body counts as often as it
-runs.
+XLA's own cost analysis counts the body of a loop once, but a training step is
+mostly loops: over layers, over microbatches, and on TPU over the parts of a
+product whose operand is still arriving. Here a body counts as often as it runs.
 """
 
 import dataclasses
@@ -29,12 +28,12 @@ COLLECTIVES = (
   'all-to-all',
   'collective-permute',
 )
-# TPU's reduce-scatter is a fusion with this name, of an all-reduce and the
-# slice of its result that a device keeps.
+# A TPU's reduce-scatter is a fusion with this name: an all-reduce, and the
+# slice of the result that a device keeps.
 SCATTERING = 'all-reduce-scatter'
-# In fusions: a collective that goes on beside it is counted where it begins.
+# Within fusions: a collective that overlaps one counts where it starts.
 PASSED_ON = {*COLLECTIVES, 'parameter', 'custom-call'}
-# They name or pass on what is there already.
+# These name or pass on existing arrays.
 _FREE = {
   'async-start',
   'bitcast',
@@ -51,15 +50,14 @@ _FREE = {
 
 @dataclasses.dataclass
 class Count:
-  """Work of one device.
+  """Holds the work of one device.
 
   Attributes:
-    flops: of matrix products and convolutions; kernels are not seen into.
-    memory_bytes: read from and written to main memory (HBM).
-    sent_bytes: per kind of collective, in ring algorithms.
+    flops: FLOPs of matrix products and convolutions, without those in kernels.
+    memory_bytes: bytes read from and written to main memory (HBM).
+    sent_bytes: bytes sent by each kind of collective, with ring algorithms.
     largest_gather: bytes of the largest result of one all-gather.
-    unknown_loops: loops that were counted once, as their length is not in the
-      program.
+    unknown_loops: number of loops of unknown length, which were counted once.
   """
 
   flops: float = 0.0
@@ -70,10 +68,10 @@ class Count:
 
 
 def count_work(program: Program, devices: int) -> Count:
-  """Counts a whole program, loops as often as they run.
+  """Counts the work of a whole program; loops count as often as they run.
 
   Args:
-    devices: in the program; the group of a collective that names none.
+    devices: number of devices; the group size where a collective names none.
   """
   total = Count()
   _count(
@@ -120,10 +118,10 @@ def _count(
 
 
 def _first_piece(made: Instruction, channels: set[str], fused: bool) -> bool:
-  """Whether a collective was not counted yet.
+  """Says whether a collective was not counted yet.
 
-  One that goes on beside products is spread over several fusions and stands
-  in each under the same channel.
+  A collective that overlaps products is spread over several fusions, all with
+  the same channel.
   """
   if not fused:
     return True
@@ -139,7 +137,7 @@ def _calls(
   computations: Mapping[str, Computation],
   total: Count,
 ) -> Iterator[tuple[str, float]]:
-  """The computations that an instruction runs, and how often."""
+  """Returns the computations that an instruction runs, and how often."""
   if made.kind == 'while':
     body = re.search(r'body=%([\w.\-]+)', made.text)[1]
     runs = trips(made, here, computations)
@@ -162,7 +160,7 @@ def _calls(
 
 
 def _product_flops(made: Instruction, here: Computation) -> float:
-  """Two per multiplication: those that meet no padding."""
+  """Counts two FLOPs per multiplication, without those by padding."""
   (out,) = made.arrays
   left, right = (here[name].arrays[0].dims for name in made.operands[:2])
   if made.kind == 'dot':
@@ -204,7 +202,11 @@ def _valid_pairs(
   spread: int,
   kernel_spread: int,
 ) -> int:
-  """Pairs of output and kernel positions along one axis that meet an input."""
+  """Counts the pairs of output and kernel positions that meet an input.
+
+  All sizes are of one axis; `spread` and `kernel_spread` are the dilations of
+  input and kernel.
+  """
   return sum(
     0 <= at < size * spread and at % spread == 0
     for o in range(outputs)
@@ -228,10 +230,10 @@ def _group_size(text: str, devices: int) -> int:
 def _collective(
   made: Instruction, kind: str, devices: int
 ) -> tuple[float, float]:
-  """Bytes that a device sends in a ring, and bytes that it gathers.
+  """Returns the bytes that a device sends in a ring, and those that it gathers.
 
-  Gathering or scattering passes on all but the own part; a reduction to all
-  is a scattering one and a gathering one (Patarasuk and Yuan, 2009).
+  Gathering or scattering sends all but the device's own part; an all-reduce is
+  a reduce-scatter and an all-gather (Patarasuk and Yuan, 2009).
   """
   size = sum(array.size for array in _results(made))
   group = _group_size(made.text, devices)
@@ -249,7 +251,7 @@ def _collective(
 
 
 def _results(made: Instruction) -> tuple[Array, ...]:
-  """What a collective makes; its start has the operands in front of that."""
+  """Returns a collective's results; a `-start` lists its operands first."""
   if not made.kind.endswith('-start') or made.kind == 'all-reduce-start':
     return made.arrays
   count = len(made.operands)
@@ -261,7 +263,7 @@ def _memory_bytes(
   here: Computation,
   computations: Mapping[str, Computation],
 ) -> float:
-  """Bytes that an instruction moves from and to main memory."""
+  """Counts bytes that an instruction moves from and to main memory."""
   if made.kind in _FREE or made.kind.endswith('-done'):
     return 0.0
   arrays = [
@@ -287,8 +289,11 @@ def _memory_bytes(
 
 
 def _fusion_bytes(inside: Computation, out: tuple[Array, ...]) -> float:
-  """A fusion's bytes: of what it only slices, the slice; none of what it only
-  passes on, as a collective does that goes on beside it."""
+  """Counts bytes that a fusion moves.
+
+  An operand that is only sliced counts as its slice. One that is only passed
+  on, as for a collective that overlaps the fusion, does not count.
+  """
   root = list(inside.values())[-1]
   results = [inside[name] for name in root.operands]
   if root.kind != 'tuple':
@@ -315,7 +320,7 @@ def _written(made: Instruction, result: Array, inside: Computation) -> float:
 
 
 def _read(name: str, user: Instruction, inside: Computation) -> float:
-  """How much of an array one of its users inside of a fusion needs."""
+  """Returns how much of an array one of its users in a fusion reads."""
   if user.kind in PASSED_ON or user.kind == 'tuple':
     return 0.0
   if user.kind == 'bitcast':

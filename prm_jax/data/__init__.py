@@ -1,4 +1,4 @@
-"""Data: from files and domains to the batches that training reads.
+"""Turns files and domains into the batches that training reads.
 
 readers/, domains/   make chains, from files or with known truth
 chains               the records that all stages pass on

@@ -118,10 +118,8 @@ class ChainsBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   """Writes any {split: chains} as ArrayRecord; the project's only TFDS builder.
 
   Args:
-    splits: the chains of each split.
     metadata: JSON that is stored beside the chains.
     data_dir: root folder of the data sets.
-    name: name of the data set.
   """
 
   VERSION = tfds.core.Version(VERSION)

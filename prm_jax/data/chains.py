@@ -1,4 +1,4 @@
-"""Chain and StepLabel: the records that every stage of the pipeline passes on.
+"""Defines Chain and StepLabel, the records that all stages pass on.
 
 Readers and domains make chains, label sources fill in `labels`, the encoding
 turns chains into token ids, and evaluations and reports read them back. Both

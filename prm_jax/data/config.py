@@ -1,6 +1,6 @@
-"""The sections of a config that name chains and problems.
+"""Defines the config sections that name chains and problems.
 
-`datasets.py` and `problems.py` read what these settings name.
+`datasets.py` and `problems.py` read the data that these settings name.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ Source = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class DrawConfig:
-  """The sizes of the splits of one draw of arithmetic problems.
+  """Sets the sizes of the splits of one draw of arithmetic problems.
 
   Equal numbers and equal seeds give equal problems in every job.
   """
@@ -36,7 +36,7 @@ class DrawConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SampledDrawConfig(DrawConfig):
-  """The same, with the number of chains that are sampled of each problem."""
+  """Adds to a draw the number of chains sampled per problem."""
 
   train_samples: Annotated[int, at_least(1)] = 1
   dev_samples: Annotated[int, at_least(1)] = 8
@@ -44,13 +44,13 @@ class SampledDrawConfig(DrawConfig):
 
   @property
   def samples(self) -> tuple[int, int, int]:
-    """Chains of a problem of train, dev and test."""
+    """Returns the chains per problem of train, dev and test."""
     return self.train_samples, self.dev_samples, self.test_samples
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(SampledDrawConfig):
-  """What a training job learns from and is evaluated on.
+  """Says which data a training job learns from and is evaluated on.
 
   Attributes:
     kind: where chains come from: the arithmetic domain, the words domain, or
@@ -60,7 +60,6 @@ class DataConfig(SampledDrawConfig):
     labels: workdir of a labelling job, whose chains replace the training
       chains.
     first_labels: use only this many of them; 0 uses all.
-    words: the words domain.
     root: folder of the files; '' is the environment variable PRM_JAX_DATA.
     train: files of training chains, each with its format.
     evaluations: name of an evaluation -> its file and format.
@@ -70,13 +69,13 @@ class DataConfig(SampledDrawConfig):
     words_problems: chains of the words domain to add to the files.
     on_error: what a bad record does: 'stop' ends the job, 'quarantine' sets the
       record aside and counts it.
-    tokenizer: 'arithmetic', 'bytes', or the file of a tokenizer; '' is that of
-      the base.
+    tokenizer: 'arithmetic', 'bytes', or the file of a tokenizer; '' is the
+      base's.
     separator: token that ends a step; '' is the tokenizer's own.
     end: token that ends a policy's chain; '' is the tokenizer's own.
-    max_length: tokens of a chain that are read.
+    max_length: longest chain in tokens; longer ones are cut.
     row_length: tokens of a row, into which chains are packed.
-    max_steps_per_row: steps of a row.
+    max_steps_per_row: most steps of a row.
     batch_size: rows of a batch.
     shards: parts that the chains are split into, each read by one process; 0 is
       as few as possible. Batches depend on it, so a run whose number of
@@ -122,13 +121,13 @@ class DataConfig(SampledDrawConfig):
 
   @property
   def evaluation_names(self) -> tuple[str, ...]:
-    """Names of the evaluations that this data has."""
+    """Returns the names of the evaluations that this data has."""
     return tuple(self.evaluations) if self.kind == 'files' else (self.kind,)
 
 
 @dataclasses.dataclass(frozen=True)
 class ProblemsConfig(DrawConfig):
-  """Which problems a job works on.
+  """Says which problems a job works on.
 
   Attributes:
     kind: the arithmetic domain, or a file.
@@ -143,10 +142,10 @@ class ProblemsConfig(DrawConfig):
 
 @dataclasses.dataclass(frozen=True)
 class SplitConfig(ProblemsConfig):
-  """The same, of one split.
+  """Says which problems of which split a job works on.
 
   Attributes:
-    split: of the arithmetic domain's problems; a file is read whole.
+    split: split of the arithmetic domain; a file is read whole.
   """
 
   split: Annotated[str, one_of(*SPLITS)] = 'train'

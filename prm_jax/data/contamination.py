@@ -38,7 +38,7 @@ SAME_WORDING = 0.35
 
 
 class Removed(NamedTuple):
-  """Counts what was removed because of one evaluation set."""
+  """Counts the chains removed because of one evaluation set."""
 
   chains: int
   problems: int  # distinct after normalisation
@@ -68,7 +68,6 @@ def remove_contaminated(
   """Removes the chains whose problem is in one of the evaluation sets.
 
   Args:
-    chains: training chains.
     evaluation_problems: the problems of each evaluation set, by its name.
 
   Returns:

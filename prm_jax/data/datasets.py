@@ -1,8 +1,10 @@
-"""From a config's data section to splits on disk: train, dev, evaluations.
+"""Makes the splits that a config's data section names.
 
-Chains that a domain writes, with known truth, or files that a person brings.
-Either way the chains are decontaminated, split by problem and written once as
-ArrayRecord, and everything after reads that.
+    a domain or files -> decontaminated -> split by problem -> ArrayRecord
+      -> ChainSource
+
+Everything after this module reads the ArrayRecord files, which are written
+once. A split is train, dev or an evaluation.
 """
 
 import contextlib
@@ -31,7 +33,7 @@ IN_MEMORY_CHAINS = 100_000
 
 
 class Splits(NamedTuple):
-  """What a source gives, before it is written."""
+  """Holds the splits of a source, before they are written."""
 
   train: list[Chain]
   dev: list[Chain]
@@ -40,7 +42,7 @@ class Splits(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-  """What a job works on.
+  """Holds the chains that a job works on.
 
   Attributes:
     train: chains to learn from.
@@ -65,8 +67,8 @@ def arithmetic_splits(
   number of training problems changes.
 
   Args:
-    samples: chains of each problem of train, dev and test.
-    seed: decides the draw and the samples.
+    samples: chains per problem of train, dev and test.
+    seed: seed of the draw and the samples.
   """
   domain = draw.arithmetic
   solver = arithmetic.make_solver(domain)
@@ -101,7 +103,7 @@ def words_splits(config: DataConfig, seed: int) -> Splits:
 
 
 def data_root(configured: str, flag: str = 'data.root') -> paths.Path:
-  """The folder that relative paths of a config's files start from."""
+  """Returns the folder from which a config's relative file paths start."""
   root = configured or os.environ.get(DATA_VARIABLE, '')
   if not root:
     raise UserError(
@@ -119,7 +121,7 @@ def read_file(
   aside: paths.Path,
   log: Log,
 ) -> list[Chain]:
-  """The chains of a file below root; bad records go to the folder aside."""
+  """Reads the chains of a file; bad records go to the folder `aside`."""
   side = aside / f'{path.replace("/", "_")}.quarantine.jsonl'
   chains, summary = read_chains(
     root / path, fmt, on_error=on_error, quarantine_path=side
@@ -130,13 +132,13 @@ def read_file(
 
 @contextlib.contextmanager
 def folder_aside(workdir: paths.Path) -> Iterator[paths.Path]:
-  """Where bad records go: process 0 alone keeps them."""
+  """Yields the folder of bad records, a temporary one except in process 0."""
   with tempfile.TemporaryDirectory() as elsewhere:
     yield workdir if processes.is_first() else pathlib.Path(elsewhere)
 
 
 def is_dev_problem(problem: str, share: float) -> bool:
-  """Splits by problem: the same text always falls the same way."""
+  """Says whether a problem is of the dev split, by a hash of its text."""
   digest = hashlib.sha256(contamination.normalise(problem).encode()).digest()
   return int.from_bytes(digest[:8]) < share * 2**64
 
@@ -144,7 +146,7 @@ def is_dev_problem(problem: str, share: float) -> bool:
 def _unevaluated_words(
   count: int, seed: int, against: Mapping[str, Sequence[str]], log: Log
 ) -> list[Chain]:
-  """Word problems, without the templates that an evaluation problem is of.
+  """Makes word problems, without templates of problems in an evaluation.
 
   The templates were made from problems of GSM8K's test set.
   """
@@ -222,10 +224,10 @@ def file_splits(
 def labelled_chains(
   config: DataConfig, splits: Splits, log: Log
 ) -> list[Chain]:
-  """The chains of a labelling job, to train on in place of a config's own.
+  """Reads a labelling job's chains, which replace the config's own.
 
   Raises:
-    UserError: there are none, or all are of problems to be tested on.
+    UserError: there are none, or all are of test problems.
   """
   labelled = chain_sets.read(config.labels, 'data.labels')
   against = {'dev': splits.dev} | splits.evaluations
@@ -257,9 +259,9 @@ def labelled_chains(
 def _built_folder(
   configured: str, workdir: paths.Path
 ) -> tuple[pathlib.Path, bool]:
-  """Where ArrayRecord goes, and whether each process has to write it there.
+  """Returns the folder for ArrayRecord, and whether each process writes it.
 
-  Records are read at random, which ArrayRecord does from a disk only.
+  Records are read at random, which ArrayRecord can do only from a disk.
   """
   paths.check_local(configured, 'what data.dir names')
   if configured or not paths.is_remote(workdir):
@@ -273,13 +275,12 @@ def load_dataset(
   """Makes or finds the splits of `config` and opens them.
 
   Args:
-    config: the data section, with `kind` 'arithmetic', 'words' or 'files';
-      `labels` names a job whose chains are trained on in place of its own.
-    seed: of everything that a domain draws.
-    workdir: ArrayRecord goes to workdir/data unless config.dir names
-      another folder, which several runs may share and all processes see. With a
-      workdir at gs://
-      every machine writes a copy of its own, where all of its runs find it.
+    config: the data section; the chains of the job in `labels` replace its
+      training chains.
+    seed: seed of everything that a domain draws.
+    workdir: ArrayRecord goes to workdir/data unless config.dir names another
+      folder, which several runs may share and all processes see. With a workdir
+      at gs:// every machine writes its own copy, which all its runs share.
   """
   directory, everywhere = _built_folder(config.dir, workdir)
   if config.kind == 'arithmetic':

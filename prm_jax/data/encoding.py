@@ -90,7 +90,6 @@ class StepFormat:
     """Returns the ids of one step; the last one is where its score is read.
 
     Args:
-      step: the text of the step.
       first: whether it is the first step of its chain.
 
     Raises:

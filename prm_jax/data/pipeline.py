@@ -213,11 +213,7 @@ def make_batches(
   """Shuffles, encodes and packs the usable chains into batches.
 
   Args:
-    chains: the chains of the data set.
     census: what `take_census` counted with the same format and targets.
-    fmt: how chains become ids.
-    targets: how labels become targets.
-    config: what the batches look like.
     share: the shards that this process reads; all chains by default. Shard s of
       S holds every S-th chain of the shuffled ones and fills an equal part of
       each batch.

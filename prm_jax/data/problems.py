@@ -21,11 +21,10 @@ ANSWERS = ('answer', 'target')
 
 
 class Problem(NamedTuple):
-  """Something to solve.
+  """Holds a problem to solve.
 
   Attributes:
     id: no other problem of the job has it.
-    truth: the right answer.
   """
 
   id: str
@@ -42,12 +41,12 @@ def read_problems(
   Args:
     config: a file has JSON lines, or one JSON array, with `problem` (or
       `question`, `input`) and `answer` (or `target`): the answer itself, a
-      number, or a worked one that ends `#### 72`.
-    split: of the arithmetic domain's problems.
-    seed: of the draw of arithmetic problems: those of configs/prm_math.py.
+      number, or a worked answer that ends `#### 72`.
+    split: split of the arithmetic domain.
+    seed: seed of the draw of arithmetic problems, as in configs/prm_math.py.
 
   Raises:
-    UserError: the file or one of its records is not so.
+    UserError: the file or one of its records has another form.
   """
   if config.kind == 'arithmetic':
     splits = arithmetic_splits(config, (1, 1, 1), seed)
@@ -103,6 +102,6 @@ def _truth(fields: records.Fields, name: str) -> str:
 
 
 def fingerprint(problems: Sequence[Problem]) -> str:
-  """16 hex digits over all of them, in order."""
+  """Returns 16 hex digits over all problems, in order."""
   text = json.dumps(problems, ensure_ascii=False)
   return hashlib.sha256(text.encode()).hexdigest()[:16]

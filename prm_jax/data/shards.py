@@ -44,7 +44,6 @@ def share_of_process(mesh: Mesh, batch_size: int, shards: int) -> Share:
   """Returns the shards whose rows the devices of this process hold.
 
   Args:
-    mesh: the mesh of devices.
     batch_size: number of rows over all processes.
     shards: number of shards; 0 takes the smallest that is possible.
 
@@ -79,9 +78,6 @@ def share_of_rows(
 
   Args:
     rows: the rows of each process, as `rows_of_processes` returns them.
-    process: index of the process.
-    batch_size: as for `share_of_process`.
-    shards: as for `share_of_process`.
 
   Raises:
     UserError: as for `share_of_process`.

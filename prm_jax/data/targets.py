@@ -68,9 +68,7 @@ def step_targets(chain: Chain, steps: int, config: TargetConfig) -> Targets:
   if it has no outcome or was cut before its last step.
 
   Args:
-    chain: the chain with its labels and outcome.
     steps: number of steps that fit into the model's window.
-    config: how labels become targets.
   """
   values = np.zeros(steps, np.float32)
   weights = np.zeros(steps, np.float32)

@@ -87,14 +87,12 @@ class HuggingFaceTokenizer:
   """Wraps a `tokenizer.json`, read by the `tokenizers` library.
 
   Attributes:
-    json: the content of the file.
     name: 16 hex digits of the content's SHA-256.
     vocab_size: the largest id plus 1.
     first_ids: ids that the tokenizer itself puts before a text, such as <s>.
     specials: the texts of the special tokens.
 
   Args:
-    text: the content of the file.
     where: where the content comes from, for error messages.
 
   Raises:
@@ -198,7 +196,6 @@ def check_rows(tokenizer: Tokenizer, rows: int, where: object) -> None:
   More rows than tokens are allowed, because embeddings are often padded.
 
   Args:
-    tokenizer: the tokenizer of the model.
     rows: number of rows of the model's embedding.
     where: where model and tokenizer are, for the error message.
   """

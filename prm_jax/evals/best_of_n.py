@@ -29,7 +29,7 @@ def _check(correct: np.ndarray, ns: Sequence[int]) -> np.ndarray:
     q, i = bad[0]
     raise UserError(
       f'problem {q}, sample {i} has correct = {correct[q, i]}: expected True '
-      'or False; leave out what nobody checked'
+      'or False; leave out unchecked samples'
     )
   samples = correct.shape[1]
   for n in ns:
@@ -84,7 +84,6 @@ def best_of_n_curve(
 
   Args:
     chain_scores: higher is better; -inf (a log of 0) is allowed.
-    correct: whether the final answer is right.
     ns: subset sizes, each in 1..N, in any order.
 
   Returns:
@@ -292,9 +291,7 @@ def curves(
 
   Args:
     methods: name -> per-problem accuracies [Q, K] at `ns`.
-    ns: the K subset sizes.
     seed: seed of the bootstrap over problems, shared to pair the methods.
-    resamples: number of bootstrap resamples.
 
   Returns:
     {'n': [...], name: {'mean': [...], 'ci95': [[lo, hi], ...]}, ...}.

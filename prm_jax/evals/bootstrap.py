@@ -72,7 +72,6 @@ def mean_ci(
 
   Args:
     per_problem: one value, or one array of values, per problem.
-    seed: seed of the draws.
     resamples: number of draws of Q problems.
     level: probability that the interval covers, in (0, 1).
 

@@ -53,8 +53,6 @@ def times_less(
   Args:
     ours: compute and correctness of our method at K budgets.
     theirs: compute and correctness of their method at one budget.
-    seed: seed of the bootstrap.
-    resamples: number of bootstrap resamples of the problems.
 
   Returns:
     A dict with:
@@ -157,6 +155,6 @@ def _check(
   if not compute.any(0).all():
     raise UserError(
       f'nothing was spent at budget {int(np.argmin(compute.any(0)))}: count '
-      'tokens where nobody knows the FLOPs'
+      'tokens where the FLOPs are unknown'
     )
   return compute, correct

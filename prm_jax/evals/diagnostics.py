@@ -91,7 +91,6 @@ def wrong_process_found(
   reward model cannot tell chains with a wrong step from those without.
 
   Args:
-    step_scores: scores of every step.
     step_mask: every step that exists.
     labels: index of the first wrong step, -1 for none.
     outcomes: bool, whether the final answer is right.
@@ -109,7 +108,7 @@ def wrong_process_found(
   if outcomes.shape != labels.shape or outcomes.dtype != bool:
     raise UserError(
       f'outcomes {outcomes.shape} of {outcomes.dtype}: expected '
-      f'{len(labels)} True or False; leave out chains that nobody checked'
+      f'{len(labels)} True or False; leave out unchecked chains'
     )
   flagged = (mask & (scores < threshold)).any(1)
   wrong = flagged[outcomes & (labels >= 0)]

@@ -185,7 +185,6 @@ def sampling_section(
   Args:
     ns: numbers of samples at which `pass` and `majority` are computed.
     seed: seed of the votes and of the bootstrap over problems.
-    resamples: number of bootstrap resamples.
 
   Returns:
     A dict with `accuracy` and its interval; `by_n`, the exact `pass` and the

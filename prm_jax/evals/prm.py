@@ -30,7 +30,7 @@ WORTH_SHARING = 8
 
 @dataclasses.dataclass(frozen=True)
 class PrmEvaluation:
-  """How a reward model is evaluated.
+  """Says how a reward model is evaluated.
 
   Attributes:
     best_of_n: the evaluation whose candidates it chooses from; '' for none.
@@ -68,11 +68,7 @@ class PrmEvaluation:
 
 
 def score_chains(scorer: Scorer, chains: Sequence[Chain]) -> list[np.ndarray]:
-  """Step scores [R] of each chain, of the R steps that were read.
-
-  Those that fit the model's window are read; the others have no score. Samples
-  of one problem are scored together, sharing its prompt.
-  """
+  """Returns each chain's step scores [R], for the R steps that were read."""
   fitting = []
   for chain in chains:
     try:
@@ -105,15 +101,7 @@ def score_chains(scorer: Scorer, chains: Sequence[Chain]) -> list[np.ndarray]:
 def dev_metrics(
   chains: Sequence[Chain], scores: Sequence[np.ndarray], targets: TargetConfig
 ) -> dict[str, float]:
-  """How well the scores tell right from wrong, as the loss defines them.
-
-  Returns:
-    `eval/brier`; `eval/auc`, where steps of both kinds were read; and
-    `eval/unread_steps`, where steps were not read.
-
-  Raises:
-    UserError: no step that has a target was read.
-  """
+  """Measures how well the scores tell right steps from wrong ones."""
   flat, right = [], []
   for chain, values in zip(chains, scores, strict=True):
     known = step_targets(chain, len(values), targets)
@@ -140,20 +128,14 @@ def dev_metrics(
 def chain_scores(
   chains: Sequence[Chain], scores: Sequence[np.ndarray], how: str
 ) -> np.ndarray:
-  """[M] chain scores of ragged step scores.
-
-  -inf for a chain that was not read whole: it loses to every one that was.
-  """
+  """Returns chain scores [M] of ragged step scores."""
   found = suite.pad_scores(chains, scores)
   aggregated = aggregate(found.values.astype(np.float32), found.mask, how)
   return np.where(found.whole, aggregated, -np.inf)
 
 
 def some_problems(chains: Sequence[Chain], count: int) -> Sequence[Chain]:
-  """The chains of `count` problems, all of them for 0.
-
-  Evenly spaced: benchmark files are sorted by outcome.
-  """
+  """Returns the chains of `count` evenly spaced problems; 0 returns all."""
   problems = list(dict.fromkeys(chain.problem for chain in chains))
   if not 0 < count < len(problems):
     return chains
@@ -247,7 +229,7 @@ def chains_to_show(
   headline: np.ndarray,
   count: int,
 ) -> list[dict[str, Any]]:
-  """The best and the worst scored chain of each of the first problems."""
+  """Returns the best and worst scored chain of each of the first problems."""
   groups: dict[str, list[int]] = {}
   for i, chain in enumerate(chains):
     groups.setdefault(chain.problem, []).append(i)

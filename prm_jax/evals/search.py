@@ -41,8 +41,6 @@ def search_section(
     chosen: the chosen chain of each problem whose search did not fail, with its
       ledger in `meta['search']`.
     failed: for each other problem the reason why its search failed.
-    seed: seed of the bootstrap over problems.
-    resamples: number of bootstrap resamples.
 
   Returns:
     A dict with:

@@ -39,7 +39,7 @@ class PaddedScores(NamedTuple):
 
   @property
   def whole(self) -> np.ndarray:
-    """[M] bool, True for chains of which every step was read."""
+    """Returns [M] bool, True for chains of which every step was read."""
     return self.read == self.mask.sum(1)
 
 
@@ -115,12 +115,11 @@ def best_of_n_section(
 
   Args:
     chains: chains with outcomes, several per problem.
-    chain_scores: method -> scores [M], of which the highest is chosen; -inf for
+    chain_scores: method -> scores [M]; the highest is chosen; -inf for
       a chain that was not read whole.
     vote_weights: [M] >= 0, weight of a chain's vote in `weighted_vote`.
     ns: sizes n; those above the number of samples are left out.
     seed: seed of votes and bootstrap.
-    resamples: number of bootstrap resamples.
   """
   groups = np.array(groups_of_equal_size(chains))  # [Q, N]
   correct = np.array([bool(chain.outcome) for chain in chains])[groups]
@@ -159,8 +158,6 @@ def localisation_section(
   Args:
     threshold: steps that score below it are wrong; chosen on other problems.
     position: step index of the position baseline; chosen on other problems.
-    seed: seed of the bootstrap.
-    resamples: number of bootstrap resamples.
   """
   values, mask, read = pad_scores(chains, scores)
   first = np.array([first_error(chain.labels) for chain in chains])

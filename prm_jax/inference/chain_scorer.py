@@ -17,9 +17,6 @@ from prm_jax.runtime.errors import UserError
 class ChainScorer:
   """Makes a `protocols.StepScorer` of a Scorer, without a cache.
 
-  Args:
-    scorer: the PRM.
-
   Attributes:
     name: identifies the PRM.
   """

@@ -74,7 +74,6 @@ class Ended(NamedTuple):
     index: the item's number in the job.
     chains: the item's result; none if it failed.
     failed: why it failed, in one line; '' if it did not.
-    cost: what it cost.
     interrupted: whether it was ended early because a model gave up; its result
       is then the best so far.
   """
@@ -114,9 +113,7 @@ class _Flight:
 
   Attributes:
     index: the item's number in the job.
-    work: its coroutine.
     asked: the questions whose answers it waits for.
-    cost: what it cost so far.
   """
 
   index: int
@@ -175,9 +172,6 @@ def drive(
   `concurrent`, `samples_per_round`, the order, or the other items in flight.
 
   Args:
-    indices: numbers of the items.
-    start: makes the coroutine of an item.
-    models: the models that answer.
     concurrent: most items in flight.
     between: called before each round; an exception from it ends the loop.
     samples_per_round: most samples of a round, unless one item asks for more.

@@ -207,7 +207,6 @@ def read_steps(
   because models from elsewhere end their chains in this way.
 
   Args:
-    fmt: the policy's format.
     special: ids from `special_ids`.
     tokens: ids that a policy wrote, from the beginning of a step.
   """

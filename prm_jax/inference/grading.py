@@ -76,7 +76,6 @@ def is_right(
   An unfinished chain is wrong, even if the right number appears in it.
 
   Args:
-    truth: the right answer.
     before: the steps that the completion continues.
 
   Returns:

@@ -178,8 +178,6 @@ def open_checkpoint(
   """Returns a run's parameters with adapters merged, their mesh and step.
 
   Args:
-    workdir: the run's workdir.
-    described: the run's description.
     step: step of a checkpoint; by default the best by the run's own metric, or
       the last if it has none.
     mesh: devices to hold them; by default all devices of all processes.

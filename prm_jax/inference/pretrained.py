@@ -41,7 +41,6 @@ class Pretrained:
   Attributes:
     model: the architecture.
     longest: longest sequence in tokens that the model was trained for.
-    tokenizer: its tokenizer.
     read_chat_template: returns its Jinja text, '' if it has none.
     load: returns the backbone's parameters on a given mesh, in float32 or in
       the given `dtype`.

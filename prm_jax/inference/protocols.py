@@ -21,7 +21,6 @@ class Request(NamedTuple):
   """Asks for completions of one partial chain.
 
   Attributes:
-    problem: as in Chain.
     steps: steps written so far; () asks for the chain from its beginning.
     key: seeds the randomness together with the policy's seed and the sample's
       number: the same three give the same completion, whatever else is asked.
@@ -129,7 +128,6 @@ class Scoring(NamedTuple):
   """Asks for the scores of a partial chain's steps.
 
   Attributes:
-    problem: as in Chain.
     steps: at least one step.
   """
 
@@ -188,12 +186,6 @@ class Judge(Protocol):
 
 
 def sample_seed(seed: int, key: str, sample: int) -> int:
-  """Returns a 64-bit seed of one sample, the same on every machine.
-
-  Args:
-    seed: the policy's seed.
-    key: the key of the Request.
-    sample: the number of the sample.
-  """
+  """Returns a 64-bit seed of one sample, the same on every machine."""
   digest = hashlib.sha256(f'{seed}/{sample}/{key}'.encode()).digest()
   return int.from_bytes(digest[:8])

@@ -123,7 +123,6 @@ def write_format(
   """Records in a folder that its PRM reads prm_jax's own format.
 
   Args:
-    directory: the folder of an exported PRM.
     separator: see `encoding.make_format`.
     tokenizer: name of a built-in one, '' for the folder's tokenizer.json.
   """

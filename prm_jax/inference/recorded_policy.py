@@ -130,7 +130,6 @@ def open_recorded(workdir: str, flag: str) -> RecordedPolicy:
   """Makes a policy of a sampling job's chains.
 
   Args:
-    workdir: the workdir of the sampling job.
     flag: the config's name for it, which errors mention.
   """
   return RecordedPolicy(list(chain_sets.read(workdir, flag)))

@@ -121,7 +121,6 @@ class Scorer:
     """Scores all candidates for one problem and picks the best.
 
     Args:
-      problem: the problem's text.
       candidates: N chains, each a sequence of steps.
       aggregate: how step scores become a chain score, see `score.aggregate`.
 

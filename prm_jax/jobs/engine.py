@@ -1,11 +1,11 @@
-"""Runs all items of a job, whatever happens to its processes.
+"""Runs all items of a job, and resumes after any interruption.
 
     ItemJob -> items shared out over processes -> driver -> journal -> results
 
-A job (`label.py`, `sample.py`, `search.py`) says what an item is and which
-chains come of it. Finished items stand in the journals of the processes. The
-same command does the rest: items that were never begun, were lost with a
-process, lacked answers, or were in flight when a model gave up.
+A job (`label.py`, `sample.py`, `search.py`) defines its items and makes chains
+from them. Every process keeps its finished items in a journal. The same command
+does the rest: items that were never begun, were lost with a process, lacked
+answers, or were in flight when a model gave up.
 """
 
 import dataclasses
@@ -39,22 +39,19 @@ MODELS = ('policy', 'prm')  # what a resumed job has to agree on
 
 
 class ItemJob(NamedTuple):
-  """What is to be done with every item.
+  """Says what to do with every item.
 
   Attributes:
     name: shown in the progress line.
-    kind: what the chains are, as in `chain_sets.write`.
-    about: what the manifest says of this job beside what it says of every job.
-      It has `data_fingerprint` (of what the items are), `policy` (the name of
-      the model that answers) and, where there is one, `prm`.
-    count: how many items there are.
+    kind: kind of the chains, as in `chain_sets.write`.
+    about: the job's own part of the manifest: `data_fingerprint` (hash of the
+      items), `policy` (the name of the model that answers) and, if there is
+      one, `prm`.
+    count: number of items.
     start: makes the work of an item from its number.
-    counts: makes what ledger.json says of the chains from what became of each
-      item.
-    models: the models that answer.
-    chains: gives those chains of an item that are written.
-    write_more: writes to the workdir what else came of the items, before the
-      results.
+    counts: makes the counts in ledger.json from the results of the items.
+    chains: returns those chains of an item that are written.
+    write_more: writes other outputs to the workdir, before the results.
   """
 
   name: str
@@ -71,7 +68,7 @@ class ItemJob(NamedTuple):
 
 
 class _Records(NamedTuple):
-  """The journals of all processes, of a job with these input and models."""
+  """Reads the journals of all processes of one job."""
 
   folder: paths.Path
   identity: Mapping[str, str]
@@ -90,12 +87,12 @@ def run(
 ) -> None:
   """Does this process's share of the open items, and writes the results.
 
-  Item i is done by process i mod n. Items that lacked answers are tried again.
+  Process i mod n does item i. Items that lacked answers are tried again.
 
   Raises:
-    Stopped: by SIGTERM, between two rounds; all that ended is in the journal.
-    UserError: the workdir is another job's or damaged, nothing came of any
-      item, another process stopped, or a model gave up.
+    Stopped: by SIGTERM, between two rounds; finished items are in the journal.
+    UserError: the workdir is another job's or damaged, all items failed,
+      another process stopped, or a model gave up.
   """
   data = job.about['data_fingerprint']
   processes.check_same(
@@ -121,7 +118,7 @@ def run(
 
 
 def find_open_items(job: ItemJob, records: _Records, log: Log) -> list[int]:
-  """Returns the numbers of the items that are to be done, the same everywhere.
+  """Returns the numbers of the items to do, the same in every process.
 
   Raises:
     UserError: the processes read different journals.
@@ -190,15 +187,11 @@ def write_results(
 ) -> None:
   """Writes the chains in the order of the items, the ledger and the results.
 
-  results.json stays where it says the same already, and with it the manifest of
-  the processes that did the work. What else was deleted or damaged is written
-  again.
-
-  Args:
-    about: the manifest.
+  A results.json with the same content is kept, and with it the manifest of the
+  processes that did the work. Other deleted or damaged files are written again.
 
   Raises:
-    UserError: not one chain came of the items.
+    UserError: no item gave a chain.
   """
   written = records.read()
   items = journal.latest(written)
@@ -211,7 +204,7 @@ def write_results(
   chains = [chain for ended in items.values() for chain in job.chains(ended)]
   if not chains:
     raise UserError(
-      f'{job.name}: not one chain came of {len(items):,} items; see '
+      f'{job.name}: none of {len(items):,} items gave a chain; see '
       f'{workdir / "ledger.json"} for the reasons'
     )
   dataset = chain_sets.write(workdir.path, job.kind, chains)
@@ -222,7 +215,7 @@ def write_results(
   results = {'manifest': about, 'dataset': dataset, 'results': ledger}
   write_json(workdir / 'results.json', results)
   if partly := ledger['partly_answered']:
-    log(f'{job.name}: {partly:,} done without some of the answers they wanted')
+    log(f'{job.name}: {partly:,} done without some of their answers')
   again = ''
   if count := sum(ended.open for ended in items.values()):
     again = f'; the same command tries again {count:,} that lacked answers'
@@ -232,11 +225,11 @@ def write_results(
 def make_ledger(
   job: ItemJob, written: Sequence[Ended], price: PriceConfig, workdir: Workdir
 ) -> dict[str, Any]:
-  """Returns what ledger.json says: counts, failures, costs and money.
+  """Returns the content of ledger.json: counts, failures, costs and money.
 
   Args:
-    written: every attempt at every item. Failures and earlier attempts were
-      paid for, too.
+    written: every attempt at every item; failures and earlier attempts cost
+      money, too.
   """
   items = journal.latest(written)
   spent = add_up([ended.cost for ended in written])
@@ -259,7 +252,7 @@ def make_ledger(
 
 
 def add_up(costs: Sequence[Cost]) -> Cost:
-  """Returns the sum of the costs, each part by itself."""
+  """Sums the costs field by field."""
   return Cost(*map(sum, zip(*costs, strict=True))) if costs else Cost()
 
 
@@ -276,7 +269,7 @@ def _read_results(workdir: Workdir) -> dict[str, Any]:
 
 
 class _Progress(LiveLine):
-  """Shows how far process 0 is with its share, the cost, and the time left."""
+  """Shows process 0's progress on its share, the cost, and the time left."""
 
   def __init__(self, name: str, count: int, price: PriceConfig) -> None:
     super().__init__(processes.is_first())
@@ -285,7 +278,7 @@ class _Progress(LiveLine):
     self.done, self._failed, self._cost = 0, 0, Cost()
 
   def show(self, ended: Ended) -> None:
-    """Counts an item, and writes the line where it is time to."""
+    """Counts an item, and prints the line if one is due."""
     self.done += 1
     self._failed += bool(ended.failed)
     self._cost = add_up([self._cost, ended.cost])
@@ -295,7 +288,7 @@ class _Progress(LiveLine):
       self._write(last)
 
   def look(self) -> None:
-    """Writes the line where items take so long that none ends in time."""
+    """Prints a line if one is due while no item ends."""
     first = not self._has_shown and self.seconds >= FIRST_SECONDS
     if self.is_due() or first:
       self._write()
@@ -311,7 +304,7 @@ class _Progress(LiveLine):
       parts.append(f'{self._cost.scored_tokens:,} PRM tokens')
     if any(dataclasses.astuple(self._price)):
       parts.append(f'${self._price.dollars(self._cost):,.2f}')
-    if self.done:  # before, nobody knows
+    if self.done:  # before that the rate is unknown
       left = self._count - self.done
       parts.append(time_left(self.done, left, self.seconds))
     self.write('  '.join(parts), last)

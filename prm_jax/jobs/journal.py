@@ -1,15 +1,15 @@
-"""Keeps what a job has finished, a line per item, so that it can be killed.
+"""Keeps a job's finished items, one per line, so that it can be killed.
 
     driver -> Journal.write -> journal/process-N.jsonl -> read -> the results
 
-Every process of a job appends to a file of its own and reads those of all, so a
+Every process of a job appends to its own file and reads the files of all, so a
 job can be resumed with another number of processes.
 
     {"job": {"input": "03...", "policy": "..."}}
     {"index": 7, "chains": [...], "failed": "", "cost": [91, 12, 8, 0, 0.02]}
 
 An item that failed, or was in flight when a model gave up ("interrupted":
-true), may be tried again. Then its last line counts, and the costs of all.
+true), may be tried again. Then its last line counts, but all costs do.
 """
 
 import fcntl
@@ -33,14 +33,13 @@ class Journal:
   """Appends to the file of one process; use it as a context manager."""
 
   def __init__(self, path: pathlib.Path, job: Mapping[str, str]) -> None:
-    """Opens or begins the file, and cuts the line that a kill left unfinished.
+    """Opens or begins the file, and cuts off a line left unfinished by a kill.
 
     Args:
-      job: what a resumed job has to agree on, such as its policy.
+      job: what must be the same when a job resumes, such as its policy.
 
     Raises:
-      UserError: the file is another job's, damaged, or being written by another
-        process.
+      UserError: the file is another job's, damaged, or open in another process.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     self._path = path
@@ -60,7 +59,7 @@ class Journal:
     self._synced = time.monotonic()
 
   def write(self, ended: Ended) -> None:
-    """Appends a line for an item that ended."""
+    """Appends a line for a finished item."""
     self._append(
       {
         'index': ended.index,
@@ -99,7 +98,7 @@ def _whole_lines(path: pathlib.Path) -> bytes:
 
 
 def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[dict]:
-  """Reads the records of a file; [] where it has not even a first line.
+  """Reads the records of a file; [] if it lacks even a first line.
 
   Raises:
     UserError: the file is another job's, or damaged.
@@ -111,8 +110,8 @@ def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[dict]:
       record['job' if i == 1 else 'index']
     except (ValueError, KeyError, TypeError):
       raise UserError(
-        f'{path}:{i}: is no line of a journal; delete this line, and its item '
-        'is done anew, or delete the file, and all of its items are'
+        f'{path}:{i}: is not a line of a journal; delete the line to do its '
+        'item again, or the file to do all of its items again'
       ) from None
     records.append(record)
   if records:
@@ -132,9 +131,6 @@ def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[dict]:
 def read(folder: pathlib.Path, job: Mapping[str, str]) -> Iterator[Ended]:
   """Reads every line of every process, file after file.
 
-  Args:
-    job: as in `Journal`.
-
   Raises:
     UserError: a file is another job's, or damaged.
   """
@@ -150,7 +146,7 @@ def read(folder: pathlib.Path, job: Mapping[str, str]) -> Iterator[Ended]:
 
 
 def latest(all_ended: Iterable[Ended]) -> dict[int, Ended]:
-  """Returns what became of each item, in their order.
+  """Returns the result of each item, in the order of the items.
 
   The last attempt counts, but no later failure replaces a success.
   """

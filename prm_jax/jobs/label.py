@@ -1,10 +1,10 @@
-"""The labelling job: chains in, the same chains with step labels out.
+"""Runs the labelling job: chains in, the same chains with step labels out.
 
-    chains -> selection, where one is named -> source -> WORKDIR/data
+    chains -> selection, if one is named -> source -> WORKDIR/data
 
 `main.py` runs it for `config.task = 'label'`, in every process of the job.
-`engine.py` does its items and resumes them: an item is a chain. `labels/` has
-the sources.
+`engine.py` runs and resumes its items: an item is a chain. `labels/` has the
+sources.
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ def run(settings: LabelSettings, workdir: Workdir, log: Log) -> None:
 
 
 def keep_labels(chain: Chain, config: None) -> Labelling:
-  """Keeps the labels that a chain comes with."""
+  """Returns the chain with the labels that it already has."""
   del config
   yield from ()
   return chain
@@ -77,12 +77,12 @@ def keep_labels(chain: Chain, config: None) -> Labelling:
 def label_alone(
   label: Callable[[Chain, Any], Labelling],
 ) -> Callable[[Chain, Any], Work]:
-  """Returns the work of a source that labels a chain and makes no others."""
+  """Makes an item's work of a source that labels one chain and adds none."""
   return lambda chain, config: as_work(label(chain, config))
 
 
 def label_by_omega(chain: Chain, config: omega.OmegaConfig) -> Work:
-  """Labels a chain by OmegaPRM, and the chains of its tree where it has one."""
+  """Labels a chain by OmegaPRM, and adds the labelled chains of its tree."""
   if not config.searches:  # a right chain costs nothing then
     return as_work(omega.label(chain, config))
   return omega.label_tree(chain, config)
@@ -100,11 +100,11 @@ LABELLERS: dict[str, Callable[[Chain, Any], Work]] = {
 
 
 def open_model(settings: LabelSettings, workdir: Workdir) -> Policy | None:
-  """Opens the policy or judge that the source asks; None where it asks none.
+  """Opens the policy or judge of the source; None if it needs none.
 
   Raises:
-    UserError: it cannot be opened, or is a server that may begin a chain anew
-      where it is to go on with steps.
+    UserError: it cannot be opened, or is a server that may restart a chain
+      instead of continuing its steps.
   """
   if not (use := SOURCES[settings.source]):
     return None
@@ -119,10 +119,10 @@ def read_all(
 ) -> list[Chain]:
   """Reads the chains that a config names; no two have the same `meta['id']`.
 
-  Sources draw by this id.
+  Sources seed their random draws with this id.
 
   Args:
-    seed: decides what the arithmetic domain draws.
+    seed: seed of the chains drawn from the arithmetic domain.
 
   Raises:
     UserError: there are none, or they cannot be read.
@@ -145,7 +145,7 @@ def read_all(
 
 
 def with_distinct_ids(chains: Sequence[Chain]) -> list[Chain]:
-  """Returns the chains, of those with equal ids all but the first numbered."""
+  """Makes ids unique: of chains with the same id, later ones get numbers."""
   taken = {chain.meta['id'] for chain in chains}
   seen: set[str] = set()
   numbers: Counter[str] = Counter()
@@ -165,7 +165,7 @@ def with_distinct_ids(chains: Sequence[Chain]) -> list[Chain]:
 
 
 def count_labels(items: Mapping[int, Ended], source: str) -> dict[str, int]:
-  """Counts for the ledger what became of the chains."""
+  """Returns the ledger's counts of labelled chains."""
   labelled = [chain for ended in items.values() for chain in ended.chains]
   values = [step.value for chain in labelled for step in chain.labels]
   counts = {

@@ -1,9 +1,8 @@
-"""Opens the policy or judge that a job asks, by the policy section of a config.
+"""Opens the policy or judge that a job asks, from a config's policy section.
 
     PolicyConfig -> open_policy -> Policy or Judge (inference/protocols.py)
 
-`settings/policies.py` has the section and checks what can be seen of it without
-opening anything.
+`settings/policies.py` has the section, with the checks that open nothing.
 """
 
 import jax
@@ -24,12 +23,8 @@ USAGE = 'usage'  # folder of a workdir, as `usage.read` takes it
 def open_policy(config: PolicyConfig, seed: int, workdir: Workdir) -> Policy:
   """Opens the policy that a config describes; a server is a Judge, too.
 
-  Args:
-    seed: seed of its samples.
-    workdir: that of the job that asks it.
-
   Raises:
-    UserError: the policy is not where the config says, or is no policy.
+    UserError: the policy is missing, or is not a policy.
   """
   if config.kind == 'solver':
     return SolverPolicy(config.solver, seed)
@@ -41,9 +36,9 @@ def open_policy(config: PolicyConfig, seed: int, workdir: Workdir) -> Policy:
 
 
 def open_trained(config: PolicyConfig, seed: int) -> Policy:
-  """Opens a trained policy, in every process a copy of its own.
+  """Opens a copy of a trained policy in each process.
 
-  Each process asks what its own items want, and others ask something else.
+  Processes ask independently, each for its own items.
   """
   mesh = flat_mesh(jax.local_devices())
   return loading.load_policy(
@@ -52,7 +47,7 @@ def open_trained(config: PolicyConfig, seed: int) -> Policy:
 
 
 def open_recording(config: PolicyConfig) -> RecordedPolicy:
-  """Opens the chains of a sampling job, which answer as a policy would."""
+  """Opens the chains of a sampling job as a policy that replays them."""
   return open_recorded(config.workdir, 'policy.workdir')
 
 
@@ -61,8 +56,8 @@ def open_endpoint(
 ) -> Endpoint:
   """Opens a client of a server, which is a Policy and a Judge.
 
-  Its answers are kept in the job's workdir unless a cache is named: they were
-  paid for, and a process that is killed loses a round of them.
+  Its answers are kept in the job's workdir unless a cache is named: they cost
+  money, and a process that is killed would lose a round of them.
   """
   return Endpoint(
     config.endpoint.to_config(seed),

@@ -1,8 +1,8 @@
-"""The policy job, end to end: data, supervised fine-tuning, samples, results.
+"""Runs the policy job: data, supervised fine-tuning, samples, results.
 
-What `main.py` runs for `config.task = 'policy'`, in every process of the job.
-The best checkpoint is the one that finds the dev chains likeliest; it is
-evaluated by what it writes itself.
+`main.py` runs it for `config.task = 'policy'`, in every process of the job. The
+best checkpoint is the one with the highest likelihood of the dev chains. It is
+evaluated on chains that it samples.
 """
 
 import time
@@ -75,13 +75,12 @@ def run(settings: PolicySettings, workdir: Workdir, log: Log) -> None:
 
 
 class DevSet(NamedTuple):
-  """Chains of dev problems in the shapes of training.
+  """Holds the dev chains, packed as training chains are.
 
   Attributes:
-    chains: those that fit.
-    whole: whether all of them do, to their ends.
-    batches: every process has all rows of all of them.
-    tokens: that the loss counts.
+    whole: whether all dev chains fit without being cut.
+    batches: batches with all rows, the same in every process.
+    tokens: number of tokens that the loss counts.
   """
 
   chains: Sequence[Chain]
@@ -91,7 +90,7 @@ class DevSet(NamedTuple):
 
 
 def dev_set(opened: TrainingJob) -> DevSet:
-  """Packs the dev chains; the last batch is filled up with empty rows."""
+  """Packs the dev chains; empty rows fill up the last batch."""
   settings, fmt = opened.settings, opened.model.described.format
   data, targets = settings.data, settings.targets
   chains = some_problems(
@@ -125,9 +124,9 @@ def dev_set(opened: TrainingJob) -> DevSet:
 
 
 def make_likelihood(opened: TrainingJob, dev: DevSet) -> Callable[[Any], float]:
-  """A function: merged parameters -> log-likelihood of the dev chains.
+  """Returns a function: merged parameters -> log-likelihood of the dev chains.
 
-  In nats per token that the loss counts; 0 would be certainty.
+  It is in nats per token that the loss counts; 0 would be certainty.
   """
   mesh, model = opened.mesh, opened.model.described.model
   objective = ObjectiveConfig(model, None, POLICY_LOSS)
@@ -160,7 +159,8 @@ def evaluate_samples(
 ) -> dict[str, Any]:
   """Samples the problems of every evaluation, and measures the chains.
 
-  `data` are the evaluation's own chains, where it has as many of each problem.
+  `data` has the metrics of the evaluation's own chains, if it has as many of
+  each problem.
   """
   wanted = opened.settings.evaluation
   sections = {}
@@ -190,7 +190,7 @@ def evaluate_samples(
 
 
 def print_table(results: Mapping[str, Any], log: Log) -> None:
-  """Prints the numbers that a run is judged by."""
+  """Prints the main numbers of a run."""
   dev = results['dev']
   log('')
   best = dev.get('solver_log_likelihood')
@@ -202,27 +202,27 @@ def print_table(results: Mapping[str, Any], log: Log) -> None:
     first = next(iter(sections.values()))
     log('')
     log(f'{name:16}' + ''.join(f'{n:>8}' for n in first['by_n']['n']))
-    for whose, found in sections.items():
+    for writer, section in sections.items():
       for kind in ('pass', 'majority'):
-        means = found['by_n'][kind]['mean']
+        means = section['by_n'][kind]['mean']
         cells = ''.join(f'{100 * mean:8.1f}' for mean in means)
-        log(f'{whose + " " + kind:16}{cells}')
-    for whose, found in sections.items():
-      agree = found['agreement_in_error']
+        log(f'{writer + " " + kind:16}{cells}')
+    for writer, section in sections.items():
+      agree = section['agreement_in_error']
       log(
-        f'{whose}: accuracy {100 * found["accuracy"]["mean"]:.1f}, '
-        f'rightly formed {100 * found["formed"]:.1f}, '
-        f'majority wrong {100 * found["majority_wrong"]:.1f}'
+        f'{writer}: accuracy {100 * section["accuracy"]["mean"]:.1f}, '
+        f'rightly formed {100 * section["formed"]:.1f}, '
+        f'majority wrong {100 * section["majority_wrong"]:.1f}'
         + ('' if agree is None else f', errors agree {100 * agree:.1f}')
       )
   log('')
 
 
 def check_grading(kind: str) -> None:
-  """Raises UserError, before training, where answers could not be compared.
+  """Raises UserError, before training, if answers cannot be compared.
 
   Args:
-    kind: of the data; the arithmetic domain's need no library.
+    kind: kind of the data; arithmetic answers need no library.
   """
   if kind != 'arithmetic' and not find_spec('math_verify'):
     raise UserError(

@@ -1,9 +1,9 @@
-"""The PRM job, end to end: data, training, evaluation, results, report.
+"""Runs the PRM job: data, training, evaluation, results, report.
 
-What `main.py` runs for `config.task = 'prm'`, in every process of the job;
-process 0 alone writes. With `config.orm_baseline` an outcome model with the
-same budget is trained on the same chains, and differs in `targets.supervision`
-alone; it stands beside the PRM in the results.
+`main.py` runs it for `config.task = 'prm'`, in every process of the job; only
+process 0 writes. With `config.orm_baseline` an outcome model with the same
+budget is trained on the same chains; it differs only in `targets.supervision`,
+and the results show it beside the PRM.
 """
 
 import dataclasses
@@ -85,7 +85,7 @@ def show(results: Mapping[str, Any], workdir: Workdir, log: Log) -> None:
 
 
 def print_table(results: Mapping[str, Any], log: Log) -> None:
-  """Prints the numbers that a run is judged by."""
+  """Prints the main numbers of a run."""
   curve = results.get('best_of_n')
   if curve:
     log('')

@@ -1,10 +1,10 @@
-"""The RL job: improves a policy, and says whether it cheated.
+"""Runs the RL job: improves a policy, and tests whether it hacked the reward.
 
     policy, PRM, problems -> rl/loop.py -> checkpoints, evaluations.jsonl,
       results, report
 
-What `main.py` runs for `config.task = 'rl'`, in every process of the job;
-process 0 alone writes.
+`main.py` runs it for `config.task = 'rl'`, in every process of the job; only
+process 0 writes.
 """
 
 import contextlib
@@ -63,12 +63,10 @@ VALUE_HEAD = HeadConfig('regression')  # its outputs are not clipped
 
 
 class RlJob(NamedTuple):
-  """The settings of an RL job with its devices, models and problems.
+  """Holds the settings of an RL job with its devices, models and problems.
 
   Attributes:
-    start: the policy that is to be improved.
-    prm: from `open_prm`.
-    names: 'policy', and 'prm' if there is one -> which run and checkpoint.
+    names: run and checkpoint of the 'policy' and, if there is one, the 'prm'.
   """
 
   settings: RlSettings
@@ -80,7 +78,7 @@ class RlJob(NamedTuple):
 
   @property
   def fingerprint(self) -> str:
-    """Says which problems and models the results are of."""
+    """Returns a hash of the problems and models behind the results."""
     problems = [problem for part in self.tasks for problem in part]
     return ', '.join([problems_lib.fingerprint(problems), *self.names.values()])
 
@@ -134,7 +132,7 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
 
 
 def make_policy(job: RlJob) -> Generator:
-  """Returns the policy that samples, with its first parameters."""
+  """Returns the policy that samples, with its initial parameters."""
   mesh, described = job.meshes.sampling, job.start.described
   return Generator(
     job.start.load(mesh),
@@ -153,9 +151,9 @@ def learn(
   workdir: Workdir,
   log: Log,
 ) -> Sequence[Look]:
-  """Trains the policy under watch; returns the looks at it.
+  """Trains the policy under watch; returns the evaluations.
 
-  An alarm that ends the run ends it for good: a resumed run does not train on.
+  A run that an alarm ended stays ended: resuming it trains no further.
   """
   settings, mesh = job.settings, job.meshes.sampling
   latest = -1 if checkpoints.latest is None else checkpoints.latest
@@ -199,7 +197,7 @@ def train(
   """Trains the policy, from the start or from the last checkpoint.
 
   Args:
-    evaluate: gives the metrics of some updates, BEST_METRIC among them.
+    evaluate: returns metrics after some updates, BEST_METRIC among them.
   """
   settings, described = job.settings, job.start.described
   loop, seed = settings.train, settings.seed
@@ -240,7 +238,7 @@ def train(
 
 
 def make_backbone(job: RlJob) -> Callable[[Any], Any]:
-  """Returns a function: parameters as trained -> those that sample."""
+  """Returns a function: parameters as trained -> parameters for sampling."""
   described, meshes = job.start.described, job.meshes
   shared = (
     not job.settings.train.staleness and meshes.sampling is meshes.training
@@ -250,7 +248,7 @@ def make_backbone(job: RlJob) -> Callable[[Any], Any]:
     written_with = described.merged(params)['backbone']
     if shared:
       return written_with
-    # A copy, as the next train step donates the memory of what it trains.
+    # A copy, because the next train step donates its parameters' memory.
     placed = shardings(written_with, meshes.sampling)
     return jax.device_put(written_with, placed, may_alias=False)
 
@@ -260,7 +258,7 @@ def make_backbone(job: RlJob) -> Callable[[Any], Any]:
 def make_init_and_step(
   settings: RlSettings, model: TransformerConfig
 ) -> tuple[Callable[..., TrainState], Callable]:
-  """Makes two functions: one builds the policy's first state, one trains it.
+  """Returns two functions: to build the policy's first state, and to train it.
 
   Neither is jitted.
   """
@@ -279,7 +277,7 @@ def make_init_and_step(
 
 
 def zero_head(init: Callable[..., TrainState]) -> Callable[..., TrainState]:
-  """Makes the value head say 0 at first: random values are worse than none."""
+  """Makes the value head return 0 at first, better than random values."""
 
   def zeroed(key: jax.Array, backbone: Any = None) -> TrainState:
     state = init(key, backbone)
@@ -294,7 +292,7 @@ def zero_head(init: Callable[..., TrainState]) -> Callable[..., TrainState]:
 def test(
   job: RlJob, policy: Generator, checkpoints: Checkpoints, log: Log
 ) -> dict[str, Any]:
-  """Samples the test problems, before and after, and measures the chains."""
+  """Samples the test problems with the first and the best policy."""
   settings, mesh = job.settings, job.meshes.sampling
   described = job.start.described
   problems = [problem.text for problem in job.tasks.test]
@@ -305,7 +303,7 @@ def test(
     params = checkpoints.load_params(shapes, checkpoints.best)
     return described.merged(params, give_away=True)['backbone']
 
-  found = {}
+  sections = {}
   for name, load in (
     ('before', functools.partial(job.start.load, mesh)),
     ('after', load_best),
@@ -314,7 +312,7 @@ def test(
     log(f'{name}: {samples} chains of {len(problems):,} test problems')
     policy.set_params(load())
     completions = policy_evaluation.complete(policy, problems, samples)
-    found[name] = policy_evaluation.sampling_section(
+    sections[name] = policy_evaluation.sampling_section(
       problems,
       truths,
       completions,
@@ -322,11 +320,11 @@ def test(
       settings.seed,
       settings.evaluation.resamples,
     )
-  return found
+  return sections
 
 
 def rl_section(job: RlJob, looks: Sequence[Look], best: int) -> dict[str, Any]:
-  """Returns what the looks at held-out problems found, for results.json.
+  """Returns the results.json section on the held-out evaluations.
 
   Args:
     best: the update whose checkpoint is tested.
@@ -353,7 +351,7 @@ def rl_section(job: RlJob, looks: Sequence[Look], best: int) -> dict[str, Any]:
 
 
 def kept_chains(looks: Sequence[Look]) -> list[dict[str, Any]]:
-  """Returns the chains that were kept at each look, problem by problem."""
+  """Returns the chains that each evaluation kept, problem by problem."""
   records = [
     record | {'note': record['meta']['when']}
     for look in looks
@@ -364,7 +362,7 @@ def kept_chains(looks: Sequence[Look]) -> list[dict[str, Any]]:
 
 
 def show(results: Mapping[str, Any], workdir: Workdir, log: Log) -> None:
-  """Prints the accuracy before and after, and writes the report."""
+  """Prints the accuracy before and after training, and writes the report."""
   for name, found in results['sampling'].items():
     low, high = found['accuracy']['ci95']
     log(f'{name}: {found["accuracy"]["mean"]:.1%} [{low:.1%}, {high:.1%}]')

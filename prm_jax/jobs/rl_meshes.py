@@ -16,11 +16,11 @@ from prm_jax.runtime.sharding import make_mesh
 
 
 class Meshes(NamedTuple):
-  """One mesh for everything, or two without a device in common.
+  """Holds one mesh for everything, or two without a device in common.
 
   Attributes:
-    training: of the policy that learns.
-    sampling: of the policy that writes, the PRM and the reference.
+    training: mesh of the policy that is trained.
+    sampling: mesh of the sampling policy, the PRM and the reference.
   """
 
   training: Mesh
@@ -33,12 +33,12 @@ def make_meshes(
   """Returns the meshes of an RL job.
 
   Args:
-    devices: all of them; by default what JAX finds.
+    devices: all devices; by default those that JAX finds.
 
   Raises:
     UserError: they do not fit, or two threads would run programs on several
-      devices that they share. Each device might then run them in another
-      order, and all would wait for each other for ever.
+      shared devices. Each device might then run them in another order, a
+      deadlock.
   """
   devices = jax.devices() if devices is None else devices
   apart, staleness = settings.sampling.devices, settings.train.staleness
@@ -69,7 +69,7 @@ def make_meshes(
 
 
 def _check_one_process(settings: RlSettings) -> None:
-  """Raises Faults for what works in one process only."""
+  """Raises Faults for settings that need a single process."""
   why = 'sampling beside training works in one process; set it to 0'
   faults = [
     Fault(f'config.{name}', value, why)

@@ -1,4 +1,4 @@
-"""Reads the problems of an RL job: to train on, to watch it on, and to test."""
+"""Reads the problems of an RL job: for training, held-out checks and test."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ Log = Callable[[str], None]
 
 
 class Tasks(NamedTuple):
-  """The problems of a job, by what they are for."""
+  """Holds the problems of a job by their use."""
 
   train: list[Problem]
   held_out: list[Problem]
@@ -32,9 +32,8 @@ class Tasks(NamedTuple):
 def read_tasks(settings: RlSettings) -> Tasks:
   """Reads all problems of the job.
 
-  In the arithmetic domain they are those of the three splits. From files, the
-  held-out problems have a file of their own, or are the end of the training
-  file.
+  The arithmetic domain has three splits. From files, the held-out problems come
+  from their own file, or else from the end of the training file.
 
   Raises:
     UserError: they are too few, or some are in training and test.
@@ -72,7 +71,7 @@ def read_tasks(settings: RlSettings) -> Tasks:
 def drop_too_long(tasks: Tasks, fmt: StepFormat, log: Log) -> Tasks:
   """Drops the problems that leave the policy no room to write.
 
-  Those of the test stay, and their answers count as wrong.
+  Test problems are kept, and their answers count as wrong.
 
   Raises:
     UserError: too few are left.
@@ -107,11 +106,10 @@ def check_unseen(tasks: Tasks, model: str | os.PathLike) -> None:
   again.
 
   Args:
-    model: the workdir of its run; a published model is not checked, and '' is
-      none.
+    model: the workdir of its run; published models and '' are not checked.
 
   Raises:
-    UserError: it was.
+    UserError: it was trained on some.
   """
   if not model or str(model).startswith(HUB):
     return

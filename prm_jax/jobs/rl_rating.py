@@ -1,10 +1,10 @@
-"""Opens what rates the chains of an RL job: the PRM and the reference.
+"""Opens the models that rate the chains of an RL job: PRM and reference.
 
-    settings -> open_prm -> a PRM, or the policy that an implicit one starts as
+    settings -> open_prm -> a PRM, or the first policy of an implicit one
       -> make_rater -> rl/rating.py
 
-`open_prm` runs before anything is written; parameters of policies are read in
-`make_rater`.
+`open_prm` runs before anything is written; `make_rater` loads the parameters of
+policies.
 """
 
 import dataclasses
@@ -39,10 +39,10 @@ from prm_jax.training.train_state import (
 def open_prm(
   settings: RlSettings, start: Start, mesh: Mesh
 ) -> StepScorer | Start | None:
-  """Opens the PRM; of an implicit one, the policy that it starts as.
+  """Opens the PRM; if it is implicit, the policy from which it starts.
 
   Raises:
-    UserError: there is none, or it reads other tokens than the policy writes.
+    UserError: there is none, or it has another tokenizer than the policy.
   """
   prm = settings.prm
   if prm.kind == 'none':
@@ -64,7 +64,7 @@ def open_prm(
 
 
 def _open_implicit(settings: RlSettings, start: Start) -> Start:
-  """Opens the policy that an implicit PRM starts as."""
+  """Opens the policy from which an implicit PRM starts."""
   prm, first = settings.prm, start
   if prm.path:
     first = open_start(prm.path, settings)
@@ -90,12 +90,7 @@ def make_rater(
   checkpoints: Checkpoints,
   mesh: Mesh,
 ) -> Rater:
-  """Reads the parameters; of a PRM that learns, from the last checkpoint.
-
-  Args:
-    prm: from `open_prm`.
-    mesh: where the PRM and the reference are.
-  """
+  """Loads parameters; a PRM that learns resumes from its checkpoint."""
   reference, chain_prm = None, None
   if settings.reads_reference:
     kept = settings.reference
@@ -112,7 +107,7 @@ def make_rater(
 def make_init_and_step(
   settings: RlSettings, model: TransformerConfig
 ) -> tuple[Callable[..., TrainState], Callable]:
-  """Makes two functions: one builds the PRM's first state, one trains it.
+  """Returns two functions: to build the PRM's first state, and to train it.
 
   Neither is jitted.
   """

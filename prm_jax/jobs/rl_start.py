@@ -18,13 +18,13 @@ BEST_METRIC = 'eval/accuracy'
 
 
 class Start(NamedTuple):
-  """A trained policy: the one to be improved, or an implicit PRM's first.
+  """Describes a trained policy from which training starts.
 
   Attributes:
     folder: the workdir of its run.
-    was: how it was trained.
-    described: how it is computed and trained from now on.
-    step: of its checkpoint.
+    was: its description as it was trained.
+    described: its description as it is computed and trained from now on.
+    step: step of its checkpoint.
   """
 
   folder: paths.Path
@@ -34,14 +34,14 @@ class Start(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Says which run and checkpoint it is."""
+    """Returns the name of its run and checkpoint."""
     return loading.run_name(self.folder, self.step)
 
   def load(self, mesh: Mesh, param_dtype: str = '') -> Any:
-    """Reads its backbone onto the mesh, with adapters merged.
+    """Loads its backbone onto the mesh, with adapters merged.
 
     Args:
-      param_dtype: what it is read in; '' is as it was trained.
+      param_dtype: dtype of the parameters; '' is as it was trained.
     """
     was = self.was
     if param_dtype:

@@ -1,9 +1,9 @@
-"""The sampling job: problems in, a policy's chains with their outcomes out.
+"""Runs the sampling job: problems in, a policy's chains with outcomes out.
 
     problems -> policy -> chains, the final answer checked -> WORKDIR/data
 
 `main.py` runs it for `config.task = 'sample'`, in every process of the job.
-`engine.py` does its items and resumes them: an item is a problem with all its
+`engine.py` runs and resumes its items: an item is a problem with all its
 samples.
 """
 
@@ -48,13 +48,10 @@ def run(settings: SampleSettings, workdir: Workdir, log: Log) -> None:
 
 
 def sample(problem: Problem, samples: int, generator: str) -> Work:
-  """Samples the chains of one problem; those without a whole step are dropped.
+  """Samples the chains of one problem; drops those without a whole step.
 
-  A chain that did not come to its end has no answer and is wrong. The outcome
-  is None where the answer could not be compared in time.
-
-  Args:
-    generator: the policy's name.
+  A chain that was cut off has no answer and counts as wrong. The outcome is
+  None if comparing the answer took too long.
 
   Returns:
     The chains, in the order of their samples.
@@ -90,12 +87,7 @@ def sample(problem: Problem, samples: int, generator: str) -> Work:
 def count_chains(
   items: Mapping[int, Ended], problems: int, samples: int
 ) -> dict[str, Any]:
-  """Counts for the ledger what became of the problems and of their chains.
-
-  Args:
-    problems: how many problems the job has.
-    samples: chains of each.
-  """
+  """Returns the ledger's counts of problems and chains."""
   sampled = [ended for ended in items.values() if not ended.failed]
   chains = [chain for ended in sampled for chain in ended.chains]
   return {

@@ -1,10 +1,10 @@
-"""The search job: problems in, for each the chain that a search chose out.
+"""Runs the search job: problems in, the best chain found for each out.
 
     problems -> policy and PRM, by a method of search/ -> WORKDIR: the chosen
       chains in data and chains.jsonl, the trees in trees.jsonl, results, report
 
 `main.py` runs it for `config.task = 'search'`, in every process of the job.
-`engine.py` does its items and resumes them: an item is a problem.
+`engine.py` runs and resumes its items: an item is a problem.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ def run(settings: SearchSettings, workdir: Workdir, log: Log) -> None:
 
 
 def open_models(settings: SearchSettings, workdir: Workdir) -> AskedModels:
-  """Opens the policy and, where the method asks one, the PRM.
+  """Opens the policy and, if the method needs one, the PRM.
 
   Raises:
     UserError: one cannot be opened, or the method cannot work with them.
@@ -68,9 +68,9 @@ def open_models(settings: SearchSettings, workdir: Workdir) -> AskedModels:
 
 
 def open_prm(settings: SearchSettings) -> StepScorer:
-  """Opens the PRM, in every process a copy of its own.
+  """Opens a copy of the PRM in each process.
 
-  Each process asks about its own problems, and others ask something else.
+  Processes ask independently, each for its own problems.
   """
   prm = settings.prm
   if prm.kind == 'exact':
@@ -81,13 +81,13 @@ def open_prm(settings: SearchSettings) -> StepScorer:
 
 
 def names_of(models: AskedModels) -> dict[str, str]:
-  """Returns the names of the models that are asked, by 'policy' and 'prm'."""
+  """Returns the names of the models, by 'policy' and 'prm'."""
   asked = {'policy': models.policy, 'prm': models.prm}
   return {side: model.name for side, model in asked.items() if model}
 
 
 def choose_problems(config: SearchedProblemsConfig, seed: int) -> list[Problem]:
-  """Reads the problems and returns those that are to be searched.
+  """Reads the problems and returns those to search.
 
   Raises:
     UserError: there are none.
@@ -109,10 +109,10 @@ def make_job(
   trees: Mapping[str, dict[str, Any]],
   models: AskedModels,
 ) -> engine.ItemJob:
-  """Says what the engine is to do with every problem.
+  """Describes the job for the engine.
 
   Args:
-    trees: those of an earlier search that grow further, by problem id.
+    trees: trees of an earlier search to continue, by problem id.
   """
   names = names_of(models)
   plan = settings.plan(', '.join([settings.method, *names.values()]))
@@ -160,9 +160,9 @@ def make_job(
 
 
 def without_tree(chain: Chain) -> Chain:
-  """Returns a chosen chain as it is written; its tree stands in trees.jsonl.
+  """Returns a chosen chain as it is written; its tree is in trees.jsonl.
 
-  Seconds are left out, too: no two runs agree on them.
+  Seconds are dropped, as no two runs agree on them.
   """
   about = dict(chain.meta['search'])
   del about['tree']
@@ -186,16 +186,16 @@ def tree_record(chain: Chain, method: str) -> dict[str, Any]:
 def read_trees(
   workdir: str, problems: Sequence[Problem]
 ) -> dict[str, dict[str, Any]]:
-  """Reads the trees of an earlier search, by the ids of their problems.
+  """Reads the trees of an earlier search, by problem id.
 
   Args:
-    workdir: that of the search; '' where there was none.
+    workdir: workdir of that search; '' if there is none.
 
   Returns:
-    The trees of these problems, as `Tree.to_dict` gives them.
+    The trees of these problems, in the form of `Tree.to_dict`.
 
   Raises:
-    UserError: no search with trees of these problems ended there.
+    UserError: the search is not done, or has no trees of these problems.
   """
   if not workdir:
     return {}
@@ -218,7 +218,7 @@ def read_trees(
       Tree.from_dict(tree)
     except (ValueError, LookupError, TypeError, AttributeError):
       raise UserError(
-        f'{path}:{number}: is no line of a search; run that one again in an '
+        f'{path}:{number}: is not a search tree; run that one again in an '
         'empty --workdir'
       ) from None
     if texts.get(name) == tree['problem']:
@@ -232,12 +232,10 @@ def read_trees(
 
 
 def check_earlier(settings: SearchSettings, names: Mapping[str, str]) -> None:
-  """Checks that the search whose trees grow further was made as this one.
+  """Checks that the search to continue had the same models and settings.
 
-  Its scores are kept, and what MCTS made of them: others may not be mixed in.
-
-  Args:
-    names: from `names_of`.
+  Its scores, and the statistics of MCTS, are kept and must not be mixed with
+  others.
 
   Raises:
     UserError: it had another seed, policy, PRM or aggregate, or is not done.
@@ -282,7 +280,7 @@ def fingerprint(
 
 
 def show(workdir: Workdir, log: Log) -> None:
-  """Prints the numbers that a run is judged by, and writes the report."""
+  """Prints the main numbers of a run, and writes the report."""
   document = workdir.read_json('results.json')
   found = document['results']['search']
   method = document['manifest']['method']

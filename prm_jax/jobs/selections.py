@@ -1,10 +1,10 @@
-"""Selects which chains a labelling job labels, by the names of its config.
+"""Selects which chains a labelling job labels.
 
     chains -> select -> those to label, and a report for the ledger
 
-`label.py` has read the chains; the selected ones go on to a source. What a PRM
-selected is kept in a file, because its scores differ in the last digit from
-machine to machine: a job that is resumed labels the chains that it began with.
+`label.py` reads the chains before and passes the selected ones to a source. A
+selection by a PRM is kept in a file, because its scores differ in the last
+digit from machine to machine: a resumed job must label the same chains.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ Selected = tuple[list[Chain], dict[str, Any]]
 def select(
   chains: Sequence[Chain], settings: LabelSettings, workdir: Workdir
 ) -> Selected:
-  """Selects by the rule that the settings name."""
+  """Selects by the rule in the settings."""
   if settings.select == 'consensus':
     return select_agreed(chains, settings)
   return select_convincing(chains, settings, workdir)
@@ -42,11 +42,11 @@ def select_convincing(
   time, is left out.
 
   Raises:
-    UserError: the selection that a job began with is of other chains.
+    UserError: the selection kept in the workdir is of other chains.
   """
   checked = [chain for chain in chains if chain.outcome is not None]
   unchecked = {'unchecked': len(chains) - len(checked)}
-  chains = checked or chains  # of none at all, `active` says what is wrong
+  chains = checked or chains  # `active` reports that none is checked
   config = settings.active
   if not settings.needs_prm:
     selection, report = active.select(chains, config, None)
@@ -83,7 +83,7 @@ def select_convincing(
 
 
 def select_agreed(chains: Sequence[Chain], settings: LabelSettings) -> Selected:
-  """Selects the chains that another labelling job labels alike.
+  """Selects chains with the same labels in another labelling job.
 
   See `labels/consensus.py`.
   """
@@ -111,8 +111,8 @@ def find_source(workdir: str, unknown: str) -> str:
   """Returns the name of the source that labelled the chains of a job.
 
   Args:
-    workdir: that of the job; '' where the chains are of none.
-    unknown: what to return where nobody says.
+    workdir: the job's workdir; '' if no job labelled the chains.
+    unknown: the value to return if the source is unknown.
   """
   if not workdir:
     return unknown

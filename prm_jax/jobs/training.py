@@ -44,7 +44,7 @@ Log = Callable[[str], None]
 
 
 class Model(NamedTuple):
-  """What is trained, and what its backbone starts from.
+  """Holds the described model and the base that its backbone starts from.
 
   Attributes:
     base: the pretrained model; None starts at random.
@@ -55,10 +55,10 @@ class Model(NamedTuple):
 
 
 class TrainingJob(NamedTuple):
-  """A config's settings with its model, its devices and its data.
+  """Holds a config's settings with its model, its devices and its data.
 
   Attributes:
-    share: what this process reads of the data.
+    share: the part of the data that this process reads.
   """
 
   settings: PrmSettings | PolicySettings
@@ -68,7 +68,7 @@ class TrainingJob(NamedTuple):
   dataset: Dataset
 
   def manifest(self) -> dict[str, Any]:
-    """Describes what its results were made with."""
+    """Describes how its results were made."""
     fmt = self.model.described.format
     return manifest.describe(self.settings.seed) | {
       'name': self.settings.name,
@@ -92,7 +92,7 @@ def open_job(
 
 
 def open_model(settings: PrmSettings | PolicySettings) -> Model:
-  """Describes the model of the settings: its own, or that of its base.
+  """Describes the settings' model; an architecture may come from its base.
 
   Raises:
     UserError: the base cannot be read, or does not fit the settings.
@@ -188,7 +188,7 @@ def train_best(
   loop, data = settings.train, settings.data
   chains = job.dataset.train
   processes.first_alone('model', _describe, workdir.path, described)
-  log(f'{name}: counting what the {len(chains):,} chains teach')
+  log(f'{name}: counting the usable chains of {len(chains):,}')
   census = take_census(chains, described.format, settings.targets)
   log(f'{name}: {census.summary()}')
   check_counts(settings.loss, chains)
@@ -264,7 +264,7 @@ def train_best(
 
 
 def check_counts(loss: LossConfig, chains: Sequence[Chain]) -> None:
-  """Raises UserError where a loss of rollout counts would find none."""
+  """Raises UserError if a loss of rollout counts has chains without counts."""
   counted = (label.trials for chain in chains for label in chain.labels)
   if loss.name == 'beta_binomial' and not any(counted):
     raise UserError(
@@ -275,7 +275,7 @@ def check_counts(loss: LossConfig, chains: Sequence[Chain]) -> None:
 
 
 def _describe(workdir: paths.Path, described: ModelDescription) -> None:
-  """Writes model.json; UserError when the base's tokenizer is another now."""
+  """Writes model.json; raises UserError if the base's tokenizer has changed."""
   paths.make_folder(workdir)
   if (workdir / 'model.json').exists():
     before = loading.read_description(workdir).format.fingerprint()

@@ -175,7 +175,6 @@ def most_convincing(
 
   Args:
     members: indices of the problem's chains.
-    scores: chain scores of all chains.
 
   Returns:
     The selected members, wrong answers first.

@@ -48,7 +48,7 @@ class Kept(NamedTuple):
 
   @property
   def share(self) -> float:
-    """Share of the chains that were kept, in [0, 1]; 0 without chains."""
+    """Returns the share of chains kept, in [0, 1]; 0 without chains."""
     return self.kept / self.chains if self.chains else 0.0
 
 

@@ -122,9 +122,6 @@ def make_question(problem: str, steps: Sequence[str]) -> str:
 def parse(text: str, steps: int) -> int | None:
   r"""Reads the step index in the last \boxed{} of a reply.
 
-  Args:
-    steps: number of steps of the chain.
-
   Returns:
     An index from -1 to steps - 1, or None if there is no box or its content is
     no such index.

@@ -58,7 +58,6 @@ class State:
   """Holds a prefix that was rolled out: a node of the paper's tree.
 
   Attributes:
-    steps: the steps of the prefix.
     label: counts of successes and trials. Its value is MC(s), or None if there
       were no trials.
     wrong: rollouts that ended with a wrong answer and were not searched yet.

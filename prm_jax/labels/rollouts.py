@@ -63,7 +63,6 @@ class Rollout(NamedTuple):
   """Holds one completion of a prefix.
 
   Attributes:
-    steps: the steps after the prefix.
     finished: whether the chain came to its end, as in Completion.
     right: whether its answer is right, by `grading.is_right`. None does not
       count as a trial: the completion failed, the window had no room for a

@@ -1,4 +1,4 @@
-"""The transformer and its step heads: pure functions over a plain dict.
+"""Defines the transformer and its step heads as pure functions.
 
     tokens -> forward -> hidden states -> step_logits -> step_probabilities
                                        -> lm_logits, for policies

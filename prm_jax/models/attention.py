@@ -1,4 +1,4 @@
-"""Rotary positions and attention: within a row, to a prefix, to a cache.
+"""Computes rotary positions and attention to rows, prefixes and caches.
 
 The layers of `transformer.py` call these. On a TPU or GPU packed rows go to a
 fused kernel where it supports their shapes.

@@ -1,4 +1,4 @@
-"""Shardings for decoding: of unstacked parameters, caches and the prefix pool.
+"""Shards decoding parameters, caches and the prefix pool.
 
 Sampling and search place their arrays by these; training uses the table of
 `runtime/sharding.py` alone.

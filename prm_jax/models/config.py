@@ -1,4 +1,4 @@
-"""Configs of the backbone and of the step head.
+"""Defines the configs of the backbone and of the step head.
 
 They are frozen, so that jitted functions can take them as static arguments.
 """
@@ -44,7 +44,7 @@ class RopeScaling:
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-  """A decoder of the Llama, Mistral, Qwen2 or Qwen3 shape.
+  """Describes a decoder of the Llama, Mistral, Qwen2 or Qwen3 shape.
 
   Attributes:
     head_dim: size of an attention head; 0 means d_model // n_heads.

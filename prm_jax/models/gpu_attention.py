@@ -1,4 +1,4 @@
-"""Attention over packed rows on NVIDIA GPUs: cuDNN's fused kernel.
+"""Attends over packed rows on NVIDIA GPUs with cuDNN's fused kernel.
 
 The counterpart of `packed_attention` and `tpu_attention`. A mask keeps the
 chains of a row apart, which works on all GPUs from Ampere on. cuDNN's own

@@ -1,4 +1,4 @@
-"""Step heads: from the hidden state at each step's end to a probability.
+"""Computes step probabilities from the hidden state at each step's end.
 
     hidden states, step_ends -> step_logits -> step_probabilities
 

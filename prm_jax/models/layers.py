@@ -1,4 +1,4 @@
-"""Layers of the transformer: embedding, norm and linear map.
+"""Defines the transformer's embedding, norm and linear map.
 
 Embedding and linear map have gradients of their own, for precision and speed.
 """

@@ -1,4 +1,4 @@
-"""Low-rank adapters: the backbone stays frozen, small products are trained.
+"""Trains low-rank adapters beside a frozen backbone.
 
 W' = W + (alpha / rank) A B for chosen projections (LoRA; Hu et al., 2021). The
 adapters are a parameter tree beside the backbone's. `merge` adds them to it,

@@ -1,4 +1,4 @@
-"""Attention over long packed rows that computes only the visible blocks.
+"""Attends over long packed rows, computing only the visible blocks.
 
 In a row of several chains most pairs of tokens may not see each other. Each
 block of queries goes over the key blocks from the start of its first chain up

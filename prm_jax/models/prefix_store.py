@@ -1,4 +1,4 @@
-"""Device cache of the keys and values of partial chains.
+"""Caches the keys and values of partial chains on the device.
 
     pieces of ids (a prompt, its steps) -> find: those in the cache
       -> gather their slots -> a model reads the new tokens
@@ -42,11 +42,10 @@ class Pool(NamedTuple):
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Piece:
-  """A node of the tree: some tokens that follow those of another piece.
+  """Is a node of the tree: some tokens that follow another piece's.
 
   Attributes:
     before: the piece that it follows; None for the root.
-    ids: its own tokens.
     slots: [n] int32, the slots of all tokens from the chain's start to its end.
     used: the call of `PrefixStore.begin` after which it was last asked for.
     after: the pieces that follow it, by their ids.
@@ -62,7 +61,7 @@ class Piece:
 
   @property
   def first(self) -> int:
-    """The position of its first token."""
+    """Returns the position of its first token."""
     return len(self.slots) - len(self.ids)
 
 
@@ -176,7 +175,6 @@ def slots_for(
   """Returns the number of slots for a store, if it fits half of the memory.
 
   Args:
-    rows: number of chains to keep.
     length: longest chain in tokens.
     flag: name of the option that sets `rows`, for messages.
 

@@ -1,4 +1,4 @@
-"""Attention over packed rows on TPU: the splash kernel of Pallas.
+"""Attends over packed rows on TPU with the splash kernel of Pallas.
 
 The counterpart of `packed_attention` and `gpu_attention`. It computes the same
 values and keeps the scores in the chip's own memory.

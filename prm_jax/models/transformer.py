@@ -1,4 +1,4 @@
-"""The decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+"""Defines the decoder of the Llama and Qwen shapes, as pure functions.
 
 A row may hold several chains: `segment_ids` (0 is padding) say which tokens
 may see each other. A group of rows may share a `Prefix`: keys and values of a
@@ -46,7 +46,7 @@ class Cache(NamedTuple):
 
 
 class Attention(nn.Module):
-  """Self-attention that also returns its keys and values.
+  """Computes self-attention, and also returns its keys and values.
 
   With `prefix_mask`, `kv` belongs to a prefix. Without it, `kv` is a cache and
   is returned with the new keys and values written at their positions.
@@ -94,7 +94,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-  """SwiGLU (Shazeer, 2020): down(silu(gate(x)) * up(x))."""
+  """Computes SwiGLU (Shazeer, 2020): down(silu(gate(x)) * up(x))."""
 
   config: TransformerConfig
 
@@ -109,7 +109,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-  """One layer, in the form that scan expects: (carry, xs) -> (carry, ys)."""
+  """Is one layer, in the form that scan expects: (carry, xs) -> (carry, ys)."""
 
   config: TransformerConfig
   keep_kv: bool
@@ -145,7 +145,7 @@ def _remat(config: TransformerConfig) -> type[Block]:
 
 
 class Transformer(nn.Module):
-  """Embedding, layers and final norm; owns the output embedding if untied."""
+  """Runs embedding, layers and final norm; owns an untied output embedding."""
 
   config: TransformerConfig
   keep_kv: bool = False

@@ -26,7 +26,7 @@ TableRows = list[tuple[str, list[tuple[str, str]]]]
 
 
 class ComparedRun(NamedTuple):
-  """The files of a workdir that are compared: parsed JSON, and metrics."""
+  """Holds the files of a workdir that are compared: JSON, and metrics."""
 
   name: str
   results: Mapping[str, Any]

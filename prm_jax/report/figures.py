@@ -137,13 +137,10 @@ def curves(
 
   Args:
     series: `name`, `style` and `points` (step, value), ascending in step.
-    y_label: the name of the metric.
-    label: the text alternative.
     average: share of the run that the strong line averages over; 0 draws the
       values as they are.
     small: whether the figure is one of several side by side; such a figure has
       no names at the line ends.
-    x_label: the name of the x axis.
   """
   size = (340, 200, 326, 32) if small else (640, 380, 572, 44)
   width, height, end, drop = size
@@ -196,7 +193,6 @@ def reliability(bins: Sequence[Mapping[str, Any]], label: str) -> str:
   Args:
     bins: `score` and `accuracy` (fractions), `count` (>= 1), `interval` (a
       pair).
-    label: the text alternative.
   """
   figure = svg.new_svg(336, 440, label, 'small')
   box = left, top, right, bottom = 46, 30, 326, 310
@@ -253,7 +249,6 @@ def risk_coverage(
     curve: `coverage`, `risk` and `aurc_random`, fractions.
     wanted: the error rate that was asked for, drawn as a dotted line.
     point: coverage and error of the chosen filter, or None.
-    label: the text alternative.
   """
   figure = svg.new_svg(640, 360, label, 'wide')
   box = left, top, right, bottom = 46, 30, 620, 306

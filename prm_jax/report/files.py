@@ -34,10 +34,6 @@ def read_document(workdir: paths.Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def parse_object(text: bytes, where: object) -> dict[str, Any]:
   """Returns the JSON object of a line.
 
-  Args:
-    text: the line.
-    where: names the line in an error message.
-
   Raises:
     UserError: the line does not hold a JSON object.
   """

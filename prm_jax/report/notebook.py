@@ -15,7 +15,7 @@ LINE, TOP = 44, 150  # height in pixels of one step, and of everything else
 
 
 class StepView(NamedTuple):
-  """A chain with its scores, which a notebook displays.
+  """Holds a chain with its scores, which a notebook displays.
 
   Attributes:
     page: a whole HTML page without scripts, which can also be saved to a file.
@@ -44,8 +44,6 @@ def show(
   """Shows each step with its score as colour and number, as in a report.
 
   Args:
-    problem: the text of the problem.
-    steps: [P] texts of the steps.
     scores: [P] probabilities that steps are right, as `Scorer.score` returns
       them; None or NaN where there is none.
     labels: [P] labels of the steps, or none at all: a value below 1/2 is wrong,

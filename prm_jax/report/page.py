@@ -38,7 +38,7 @@ CHECKED_SECTIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class RunFiles:
-  """What the page shows of a workdir, parsed.
+  """Holds what the page shows of a workdir, parsed.
 
   Attributes:
     title: the run's name, which heads the page.

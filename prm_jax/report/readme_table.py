@@ -11,10 +11,6 @@ MARK = '<!-- table -->\n'
 def fill(readme: pathlib.Path, text: str) -> None:
   """Puts a text between the two marks of a README.
 
-  Args:
-    readme: the file to change.
-    text: Markdown.
-
   Raises:
     ValueError: the file does not have exactly two marks.
   """

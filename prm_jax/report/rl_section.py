@@ -1,4 +1,4 @@
-"""The section of an RL run: what the policy learned, and whether by hacking.
+"""Shows what an RL run's policy learned, and whether by hacking.
 
 Turns the section `rl` of results.json and the accuracies on test problems into
 what the template shows.
@@ -47,14 +47,14 @@ def rl(
   if not isinstance(looks, list) or not looks or not isinstance(alarms, list):
     raise UserError('rl: expected a list of looks, one at least, and of alarms')
   for look in looks:
-    told = look.get('told') if isinstance(look, dict) else None
-    if not isinstance(told, dict) or not all(
-      is_number(v) for v in told.values()
+    metrics = look.get('told') if isinstance(look, dict) else None
+    if not isinstance(metrics, dict) or not all(
+      is_number(v) for v in metrics.values()
     ):
       raise UserError('rl.looks: expected objects with numbers under told')
     if not all(isinstance(look.get(k), int) for k in ('update', 'chains')):
       raise UserError('rl.looks: expected whole numbers, update and chains')
-    if missing := COLUMNS.keys() - told.keys():
+    if missing := COLUMNS.keys() - metrics.keys():
       raise UserError(f'rl.looks.told: {min(missing)!r} is missing')
   if not isinstance(section.get('has_prm'), bool):
     raise UserError('rl.has_prm: expected true or false')

@@ -1,4 +1,4 @@
-"""The sections of a search and of its abstention filter.
+"""Makes the sections of a search and of its abstention filter.
 
 They turn what `evals.search.search_section` (in results.json) and
 `evals.abstain.abstain_section` (in abstain.json) found into what the template

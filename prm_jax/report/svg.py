@@ -96,9 +96,6 @@ def add(
   """Adds a child element and returns it.
 
   Args:
-    parent: the element to which the child is added.
-    tag: the child's tag.
-    text: its text content.
     **attributes: numbers are user units; `class_` becomes `class`.
   """
   plain = {
@@ -130,7 +127,7 @@ def to_text(svg: ElementTree.Element) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-  """The area of an SVG in which values are drawn to scale.
+  """Represents the area of an SVG in which values are drawn to scale.
 
   Attributes:
     svg: the SVG that holds the plot and its axes.
@@ -167,7 +164,7 @@ class Plot:
     Args:
       x_ticks: (value, text) of the numbers on the x axis.
       y_ticks: (value, text) of the numbers on the y axis.
-      names: of the x and the y axis.
+      names: names of the x and the y axis.
       drop: distance of the x axis's name from the bottom of the plot.
     """
     svg = self.svg

@@ -1,4 +1,4 @@
-"""The training section: loss curves and all other logged metrics."""
+"""Makes the training section: loss curves and all other logged metrics."""
 
 import math
 from collections.abc import Mapping

@@ -33,16 +33,14 @@ SMALLEST_FOLD = 3  # steps; fewer are faster to read than to open
 
 @dataclasses.dataclass
 class MergedStep:
-  """The nodes of a tree that have the same text after the same steps.
+  """Merges the nodes that have the same text after the same steps.
 
   Attributes:
     parent: index of the step before; the root is 0, its own parent.
-    text: the text of the step.
     number: position in its chain, from 1.
     score: step score of the first node that has one.
     chain_score: chain score of the first node that has one.
     count: number of nodes.
-    tokens: tokens of all nodes together.
     visits: visits of all nodes together.
     value: sum, over these visits, of the values that the method estimated.
     ended: number of chains that end here and may be chosen.
@@ -74,7 +72,7 @@ class MergedStep:
 
   @property
   def rank(self) -> tuple:
-    """Key that sorts the chosen step first, then kept ones, then by score."""
+    """Returns a sort key: the chosen step, then kept ones, then by score."""
     score = -math.inf if self.chain_score is None else self.chain_score
     return not self.chosen, not self.kept, self.scratch, -score
 
@@ -182,9 +180,6 @@ def tree_view(
   """Returns a tree as the template shows it.
 
   Args:
-    record: a line of trees.jsonl.
-    tree: the tree in the record.
-    chosen: index of the chosen node.
     name: prefix for the ids of the tree's elements, unique in the page.
   """
   steps = merge_equal_steps(tree, chosen)
@@ -223,11 +218,8 @@ def _rows(
   """Yields rows for the steps after a step; the main line keeps its level.
 
   Args:
-    steps: all steps of the tree.
-    shown: indices of the steps to show.
     at: index of the step whose followers are shown.
     level: level of indentation; inside a fold, counted within it.
-    name: prefix of the rows' ids.
     folded: whether the rows are inside a fold, where there is no other fold.
   """
   while True:

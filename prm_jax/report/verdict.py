@@ -70,8 +70,8 @@ def _sum_up_best_of_n(best: Mapping[str, Any]) -> list[str]:
       how = _relation(pair, at[key][2])
       relations.setdefault(how, []).append(RIVALS[key])
   if relations:
-    said = [f'{how} {_joined(names)}' for how, names in relations.items()]
-    sentences.append(f'Its 95% interval {_joined(said)}.')
+    overlaps = [f'{how} {_joined(names)}' for how, names in relations.items()]
+    sentences.append(f'Its 95% interval {_joined(overlaps)}.')
   if 'random' in at and 'oracle' in at:
     sentences.append(
       f'A random pick gives {at["random"][1]}; a perfect pick would give '

@@ -2,7 +2,7 @@
 
 schedule -> loop: pipeline (episodes, rating, views, implicit)
   -> rewards -> credit, advantages -> objective, losses -> train steps
-hacking_watch looks at the policy all along; text_rewards is for other
+hacking_watch evaluates the policy during training; text_rewards is for other
 libraries
 """
 

@@ -25,7 +25,7 @@ def rewards_to_go(
   rewards: jax.Array,  # [B, T]
   discount: float = 1.0,
 ) -> jax.Array:  # [B, T]
-  """R_t = r_t + gamma R_{t+1}: the return from each token on."""
+  """Returns R_t = r_t + gamma R_{t+1}, the return from each token on."""
   chex.assert_rank(rewards, 2, custom_message='rewards_to_go: rewards')
 
   def combine(
@@ -52,7 +52,7 @@ def leave_one_out(
   returns: jax.Array,  # [B]
   size: int,
 ) -> jax.Array:  # [B]
-  """A_i = R_i - mean of the other G - 1 (RLOO; Kool et al., 2019).
+  """Returns A_i = R_i - mean of the other G - 1 (RLOO; Kool et al., 2019).
 
   With one sample in a group there is no baseline, and A is R.
   """
@@ -70,11 +70,12 @@ def group_relative(
   scale: bool = True,
   eps: float = 1e-4,
 ) -> jax.Array:  # [B]
-  """A_i = (R_i - mean) / (std + eps) of its group (GRPO; Shao et al., 2024).
+  """Returns A_i = (R_i - mean) / (std + eps) (GRPO; Shao et al., 2024).
 
-  The mean includes R_i. `scale=False` leaves out the division (Liu et al.,
-  2025, Dr. GRPO), which gives easy and hard problems more weight than those in
-  between. In a group whose returns are equal all advantages are 0.
+  Mean and deviation are the group's, R_i included. `scale=False` leaves out the
+  division (Liu et al., 2025, Dr. GRPO), which gives easy and hard problems more
+  weight than those in between. If all returns of a group are equal, its
+  advantages are 0.
   """
   chex.assert_rank(returns, 1, custom_message='group_relative: returns')
   grouped = group(returns, size)
@@ -92,10 +93,10 @@ def steps_leave_one_out(
   size: int,
   by_position: bool,
 ) -> jax.Array:  # [B, P]
-  """Each step's reward minus the mean over steps of the other chains.
+  """Subtracts from each step's reward the mean over the other chains' steps.
 
-  This is `leave_one_out` for steps: the mean is over all of theirs, or over
-  those at the same position. A step without any counterpart gets 0.
+  This is `leave_one_out` for steps. The mean is over all of their steps, or
+  over those at the same position. A step without any counterpart gets 0.
   """
   _check_steps('steps_leave_one_out', rewards, mask)
   sums, counts = _sums(rewards, mask, size, by_position)
@@ -114,15 +115,15 @@ def steps_relative(
   scale: bool = True,
   eps: float = 1e-4,
 ) -> jax.Array:  # [B, P]
-  """Each step's reward relative to its group (GRPO with process rewards).
+  """Normalises each step's reward in its group (GRPO with process rewards).
 
-  Shao et al. (2024), section 4.1.3: a step's reward is normalised by mean and
-  deviation over the steps of all samples of the problem; there the advantage of
-  a token is the sum of these from its step on (`rewards_to_go`). Every step
-  below the mean then costs something, which favours short chains where later
-  steps score lower than early ones. With `by_position` the mean is over steps
-  at the same position, which removes that bias; the deviation from these means
-  is over all steps.
+  Shao et al. (2024), section 4.1.3: mean and deviation are over the steps of
+  all samples of the problem, and a token's advantage is the sum of the
+  normalised rewards from its step on (`rewards_to_go`). Every step below the
+  mean then costs something, which favours short chains if later steps score
+  lower than early ones. With `by_position` the mean is over steps at the same
+  position, which removes that bias; the deviation from these means is over all
+  steps.
   """
   _check_steps('steps_relative', rewards, mask)
   grouped, where = group(rewards, size), group(mask, size)
@@ -146,7 +147,7 @@ def _check_steps(name: str, rewards: jax.Array, mask: jax.Array) -> None:
 def _sums(
   rewards: jax.Array, mask: jax.Array, size: int, by_position: bool
 ) -> tuple[jax.Array, jax.Array]:  # [B / G, G, P or 1] each
-  """Sums and counts the steps of each chain, by position or all of them."""
+  """Returns sums and counts of each chain's steps, by position or in all."""
   sums = group(jnp.where(mask, rewards, 0.0), size)
   counts = group(mask, size)
   if by_position:
@@ -175,13 +176,13 @@ def gae(
   discount: float = 1.0,
   trace: float = 0.95,
 ) -> tuple[jax.Array, jax.Array]:  # [B, T], [B, T]
-  """GAE (Schulman et al., 2016): A_t = sum_k (gamma lambda)^k delta_{t+k}.
+  """Computes A_t = sum_k (gamma lambda)^k delta_{t+k} (Schulman et al., 2016).
 
   delta_t = r_t + gamma V_{t+1} - V_t, where V after the last token is 0. The
   sum is an associative scan, of logarithmic depth.
 
   Returns:
-    The advantages, and the returns A + V that the value head is trained on.
+    The advantages, and the returns A + V, targets of the value head.
   """
   chex.assert_rank(rewards, 2, custom_message='gae: rewards')
   chex.assert_shape(

@@ -2,10 +2,11 @@
 
     step scores, outcomes -> rewards.py -> advantages.py -> [B, T]
 
-Two parts are added: that of the outcome, one number for a whole chain, and that
-of the process, which may differ from step to step. With rloo and grpo each is
-first compared with its own group and then weighted: the division by a deviation
-would undo the weight. Groups are G chains of each problem, one after another.
+An advantage is a sum of two parts: the outcome's, one number for a whole chain,
+and the process's, which may differ from step to step. With rloo and grpo each
+is first compared within its group and then weighted, because dividing by a
+deviation would undo the weight. Groups are G chains of each problem, one after
+another.
 
 Every function checks the shapes of its arguments, also under `jax.jit`, and
 raises AssertionError with its own name.
@@ -30,21 +31,21 @@ BASELINES = ('group', 'position')
 
 @dataclasses.dataclass(frozen=True)
 class AdvantageConfig:
-  """How rewards become advantages.
+  """Says how rewards become advantages.
 
   Attributes:
     estimator: rloo (the mean of the others as baseline), grpo (relative to the
       group's mean and deviation) or gae (with a value head).
     process: which tokens a step's reward credits, in rloo and grpo: all tokens
       of its 'chain' (which gets the sum over its steps), the tokens up to it
-      ('to_go': each step gets what follows from it on), or its own ('step').
-      In to_go each step is compared before the sum is taken (Shao et al.,
-      2024). So a chain that ends where others go on does not lose what they
-      are paid later, and forms that pay late (delta, min_form) favour it even
-      where all sums are equal.
+      ('to_go': each step is credited with all later rewards), or its own
+      ('step'). In to_go each step is compared before the sum is taken (Shao et
+      al., 2024). So a chain that ends early does not lose the later rewards of
+      longer chains, and forms that pay late (delta, min_form) favour it even if
+      all sums are equal.
     baseline: what a step's reward is compared with in to_go and step: all steps
       of the 'group', or those at its 'position'. The former favours short
-      chains where later steps score lower.
+      chains if later steps score lower.
     scale: whether grpo divides by the deviation.
     eps: added to that deviation. At the usual 1e-4, groups whose scores differ
       by a thousandth get large advantages.
@@ -65,7 +66,7 @@ class AdvantageConfig:
 
 
 class Findings(NamedTuple):
-  """What is known of B chains once they are rated."""
+  """Holds the scores and outcomes of B rated chains."""
 
   scores: jax.Array  # [B, P] in [0, 1]; rewards, if the PRM is implicit
   step_mask: jax.Array  # [B, P] bool, steps come first
@@ -76,7 +77,7 @@ class Findings(NamedTuple):
 
 
 def _check_findings(name: str, findings: Findings) -> None:
-  """Raises AssertionError where the shapes do not go together."""
+  """Raises AssertionError if the shapes do not match."""
   (B, P), T = findings.scores.shape, findings.written.shape[1]
   for field, shape in (
     ('step_mask', (B, P)),
@@ -105,8 +106,8 @@ def usable(
 ) -> jax.Array:  # [B] bool
   """Says of each chain whether all scores of its group are finite.
 
-  A group is learned from as a whole or not at all: without one of its chains
-  it would have another baseline.
+  A group is used as a whole or not at all, because leaving out one of its
+  chains would change the baseline.
   """
   _check_findings('usable', findings)
   advantages.check_groups('usable', findings.scores, size)
@@ -122,8 +123,8 @@ def first_values(
 ) -> jax.Array:  # [B]
   """Estimates the value of each problem before any step.
 
-  A PRM has no score for that: it is the mean score of the first steps in the
-  group, which the policy itself has drawn.
+  A PRM has no score for that. The estimate is the mean score of the first steps
+  in the group, which the policy itself has drawn.
   """
   _check_steps('first_values', scores, mask, size)
   first = advantages.group(jnp.where(mask[:, 0], scores[:, 0], 0.0), size)
@@ -137,10 +138,10 @@ def others_first_values(
   size: int,
   otherwise: float,
 ) -> jax.Array:  # [B]
-  """`first_values` of each chain from the others of its group alone.
+  """Returns `first_values` of each chain from the others of its group.
 
-  So a chain's own first step does not lower what it is paid. Where no other
-  chain has a step, the value is `otherwise`.
+  So a chain's own first step does not lower its reward. If no other chain has a
+  step, the value is `otherwise`.
   """
   _check_steps('others_first_values', scores, mask, size)
   here = mask[:, 0]
@@ -186,10 +187,10 @@ def process_returns(
   reward: RewardConfig,
   config: AdvantageConfig,
 ) -> jax.Array:  # [B]
-  """Returns what each chain is paid for its steps, without any baseline.
+  """Returns each chain's total process reward, without any baseline.
 
-  It is the sum of what its steps are credited with; in `to_go` a reward counts
-  once for each step that leads to it. Scores that are not finite count as
+  It is the sum of the rewards that its steps are credited with; in `to_go` a
+  reward counts once for each step up to it. Scores that are not finite count as
   missing. A potential pays every chain the same in total: 0.
   """
   _check_steps('process_returns', scores, mask, size)
@@ -211,12 +212,12 @@ def token_advantages(
   reward: RewardConfig,
   config: AdvantageConfig,
 ) -> tuple[jax.Array, jax.Array]:  # [B, T], [B, T]
-  """Returns advantages, and the returns that a value head is to learn.
+  """Returns advantages, and the returns that a value head learns.
 
-  Both are 0 where the policy did not write, and in groups that are not
-  `usable`. With rloo and grpo, groups whose rewards are equal have advantage 0.
-  Where whole chains are compared, a chain without steps is rewarded like the
-  worst of its group: by forms that only punish it would be the best.
+  Both are 0 for tokens that the policy did not write, and in groups that are
+  not `usable`. With rloo and grpo, groups with equal rewards have advantage 0.
+  When whole chains are compared, a chain without steps gets the lowest reward
+  of its group, or else it would be the best under forms that only punish.
   """
   _check_findings('token_advantages', findings)
   chex.assert_shape(
@@ -263,7 +264,7 @@ def token_advantages(
 def _whole_chains(
   step_rewards: jax.Array, mask: jax.Array, size: int
 ) -> jax.Array:  # [B]
-  """Sums over steps; chains without steps get the lowest of their group."""
+  """Sums over steps; a chain without steps gets its group's lowest sum."""
   sums, has_steps = step_rewards.sum(1), mask.any(1)
   others = advantages.group(jnp.where(has_steps, sums, jnp.inf), size).min(1)
   lowest = jnp.where(jnp.isfinite(others), others, 0.0)
@@ -273,7 +274,7 @@ def _whole_chains(
 def _relative(
   returns: jax.Array, size: int, config: AdvantageConfig
 ) -> jax.Array:
-  """Compares whole chains with their group."""
+  """Compares the returns of whole chains within their group."""
   if config.estimator == 'rloo':
     return advantages.leave_one_out(returns, size)
   return advantages.group_relative(returns, size, config.scale, config.eps)
@@ -282,7 +283,7 @@ def _relative(
 def _relative_steps(
   step_rewards: jax.Array, mask: jax.Array, size: int, config: AdvantageConfig
 ) -> jax.Array:
-  """Compares steps with those of their group."""
+  """Compares the rewards of steps within their group."""
   by_position = config.baseline == 'position'
   if config.estimator == 'rloo':
     return advantages.steps_leave_one_out(step_rewards, mask, size, by_position)

@@ -1,7 +1,7 @@
-"""Describes what a policy writes while it learns, in numbers and as records.
+"""Describes a policy's chains during training, in numbers and as records.
 
-Length, repetition and trivial steps show that a PRM is fooled before accuracy
-does: chains get more steps, shorter ones, the same ones again.
+Length, repetition and trivial steps show earlier than accuracy that a PRM is
+fooled: chains get more steps, shorter ones, the same ones again.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from prm_jax.rl.objective import Experience
 
 
 def find_repeats(steps: Sequence[str]) -> list[bool]:
-  """Says of each step whether the chain had it before; spaces do not count."""
+  """Says of each step whether an earlier one is equal, spaces ignored."""
   seen: set[str] = set()
   marks = []
   for step in steps:
@@ -30,7 +30,7 @@ def find_repeats(steps: Sequence[str]) -> list[bool]:
 def is_empty_calculation(step: str) -> bool:
   """Says whether a step calculates nothing: no digit, or equal sides.
 
-  "5 + 0 = 5" and "5 * 1 = 5" only give back their first number, "7 = 7" too.
+  "5 + 0 = 5" and "5 * 1 = 5" only return their first number, as does "7 = 7".
   """
   if not any(map(str.isdigit, step)):
     return True
@@ -104,8 +104,8 @@ def batch_metrics(
 ) -> dict[str, float]:
   """Returns `chain_metrics`, and the share of groups without any advantage.
 
-  Nothing is learned from these: their chains have equal rewards, or scores that
-  are not finite.
+  Nothing is learned from such groups: their chains have equal rewards, or
+  scores that are not finite.
   """
   moved = (batch.advantages != 0).any(1).reshape(-1, size).any(1)
   return chain_metrics(episodes) | {'idle_groups': float(1 - moved.mean())}

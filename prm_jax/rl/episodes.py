@@ -1,4 +1,4 @@
-"""Chains that a policy writes to learn from: sampled, graded, as arrays.
+"""Samples and grades the chains that a policy learns from.
 
     problems -> Generator.sample -> outcome by the verifier -> Episodes
       -> EpisodeRows, arrays of a few fixed shapes -> rating.py
@@ -25,14 +25,14 @@ SMALLEST_STEPS = 8
 
 
 class Episode(NamedTuple):
-  """One chain.
+  """Holds one chain of the policy.
 
   Attributes:
-    right: whether it ended with the right answer; an answer that could not be
-      compared in time counts as wrong.
-    scores: of its steps by the PRM, [P] in [0, 1]. NaN where the PRM's
+    right: whether its final answer is right; False if the comparison took too
+      long.
+    scores: the PRM's scores of its steps, [P] in [0, 1]. NaN if the PRM's
       computation is not finite or the chain does not fit its window; 0 without
-      a PRM, and until the PRM was asked.
+      a PRM, and before the PRM has scored it.
   """
 
   problem: Problem
@@ -42,7 +42,7 @@ class Episode(NamedTuple):
 
   @property
   def steps(self) -> tuple[str, ...]:
-    """The text of the steps that the policy finished."""
+    """Returns the text of the steps that the policy finished."""
     return self.sample.completion.steps
 
 
@@ -52,8 +52,8 @@ def sample(
   """Samples `size` chains of each problem.
 
   Args:
-    key: decides what is drawn, with the problem, the number of times that it
-      was drawn before in this call, and the policy's seed.
+    key: seeds the samples, together with the problem, the number of its earlier
+      draws in this call, and the policy's seed.
   """
   # At the end of an epoch a batch may hold a problem twice; its chains differ.
   met: collections.Counter[str] = collections.Counter()
@@ -91,7 +91,7 @@ def verify(
 
 
 class EpisodeRows(NamedTuple):
-  """Episodes as arrays, one in each row."""
+  """Holds episodes as arrays, one in each row."""
 
   tokens: np.ndarray  # [B, T] int32
   segment_ids: np.ndarray  # [B, T] int32, 1; 0 is padding
@@ -104,7 +104,7 @@ class EpisodeRows(NamedTuple):
 
 
 def to_rows(episodes: Sequence[Episode], fmt: StepFormat) -> EpisodeRows:
-  """Pads all to the shortest of a few lengths that holds them."""
+  """Pads all episodes to the shortest of a few lengths that fits."""
   lengths = [len(e.sample.ids) + len(e.sample.written.tokens) for e in episodes]
   B, T = len(episodes), min(cache_bucket(max(lengths)), fmt.max_length)
   P = bucket(max(len(e.steps) for e in episodes) or 1, SMALLEST_STEPS)
@@ -128,7 +128,7 @@ def to_rows(episodes: Sequence[Episode], fmt: StepFormat) -> EpisodeRows:
 
 
 def step_ends(tokens: np.ndarray, count: int, fmt: StepFormat) -> np.ndarray:
-  """Returns where the first `count` steps of what a policy wrote end, [count].
+  """Returns the indices where the first `count` written steps end, [count].
 
   Steps are those of `generator.read_steps`: each ends with the next separator,
   the last one possibly with the end token.

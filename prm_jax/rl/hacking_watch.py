@@ -1,4 +1,4 @@
-"""Watches a policy while it learns, and raises an alarm when it cheats.
+"""Evaluates a policy during training, and raises an alarm on reward hacking.
 
 held-out problems -> chains -> accuracy, PRM scores -> evals/hacking.py
   -> evaluations.jsonl, an alarm, the chains that show it
@@ -38,12 +38,10 @@ KEPT_CHAINS = 4  # of each look, for the report
 
 @dataclasses.dataclass(frozen=True)
 class WatchPlan:
-  """When a run looks at its policy, and what follows.
+  """Says when a run evaluates its policy, and what an alarm does.
 
   Attributes:
-    updates: number of updates of the whole run.
     evaluate_every: updates between two looks.
-    samples: chains of each held-out problem.
     stop: whether an alarm ends the run.
     resumes_from: update of the last checkpoint; -1 before there is one.
   """
@@ -56,15 +54,15 @@ class WatchPlan:
 
   @property
   def looks(self) -> int:
-    """Number of looks in the whole run."""
+    """Returns the number of looks in the whole run."""
     return 1 + -(-self.updates // self.evaluate_every)
 
 
 class Watch:
   """Evaluates the policy on held-out problems and detects reward hacking.
 
-  Every look is a line of evaluations.jsonl. A resumed run drops the looks after
-  the update that it resumes from.
+  Every evaluation, called a look, is a line of evaluations.jsonl. A resumed run
+  drops the looks after the update from which it resumes.
 
   Args:
     process_returns: see ProcessReturns.
@@ -100,13 +98,13 @@ class Watch:
 
   @property
   def ended(self) -> bool:
-    """Whether an alarm ended the run."""
+    """Says whether an alarm ended the run."""
     return self._plan.stop and any(
       line['alarm']['hacked'] for line in self.lines
     )
 
   def look(self, update: int) -> tuple[dict[str, float], bool]:
-    """Returns the metrics of this update, and whether the run is to end."""
+    """Evaluates the policy; returns metrics, and whether to end the run."""
     groups = episodes_lib.sample(
       self._policy, self._problems, self._plan.samples, 'held out'
     )
@@ -140,7 +138,7 @@ class Watch:
     return named, alarm['hacked'] and self._plan.stop
 
   def _check_hacking(self, look: hacking.Look) -> dict[str, Any]:
-    """Compares a look with those before it; without a PRM nothing is hacked."""
+    """Compares a look with those before it; without a PRM there is no alarm."""
     if self._rater.prm is None:
       return {'hacked': False}
     before = [
@@ -178,7 +176,8 @@ def lowest_score(episode: Episode) -> float:
 def some_records(episodes: Sequence[Episode], when: str) -> list[dict]:
   """Returns a few chains with scores, of the same problems at every look.
 
-  Chains whose scores are not finite are left out, as a report cannot draw them.
+  Chains with scores that are not finite are left out, as a report cannot draw
+  them.
   """
   step = max(1, len(episodes) // KEPT_CHAINS)
   some = episodes[::step][:KEPT_CHAINS]

@@ -1,4 +1,4 @@
-"""Implicit PRM: a language model whose log-ratio to a reference is the reward.
+"""Trains an implicit PRM: its reward is a log-ratio to a reference policy.
 
     EpisodeRows with outcomes -> BCE of the chain's log-ratio -> phi learns
       -> beta * log pi_phi / pi_ref of each step's tokens
@@ -32,7 +32,7 @@ REWARD_FORMS = ('raw', 'total', 'min_form', 'outcome')
 
 
 class Outcomes(NamedTuple):
-  """The fields of EpisodeRows that the PRM learns from."""
+  """Holds the fields of EpisodeRows that the PRM learns from."""
 
   tokens: jax.Array  # [B, T] int32
   segment_ids: jax.Array  # [B, T] int32
@@ -73,10 +73,10 @@ def make_objective(
 
 
 class ImplicitPrm:
-  """A `rating.ChainPrm` that never changes.
+  """Is a `rating.ChainPrm` that never changes.
 
   Args:
-    params: of phi, as `view_tokens` takes them.
+    params: parameters of phi, as `view_tokens` takes them.
     view: computes log-probabilities under such parameters.
   """
 
@@ -112,14 +112,14 @@ class ImplicitPrm:
 
 
 class OnlinePrm(ImplicitPrm):
-  """An implicit PRM that learns from every batch.
+  """Is an implicit PRM that learns from every batch.
 
   Args:
-    state: the first one, or that of a checkpoint.
+    state: the initial state, or a checkpoint's.
     step_fn: from `train.compile_train_step`, for batches of Outcomes.
 
   Attributes:
-    state: the current one.
+    state: the current state.
   """
 
   def __init__(
@@ -135,7 +135,7 @@ class OnlinePrm(ImplicitPrm):
     self.state, self._step, self._mesh = state, step_fn, mesh
 
   def learn(self, rows: EpisodeRows) -> dict[str, float]:
-    """Takes a step; the metrics are those before it, on unseen chains."""
+    """Takes a train step; its metrics are those before the update."""
     batch = Outcomes(*(getattr(rows, name) for name in Outcomes._fields))
     with jax.set_mesh(self._mesh):
       self.state, metrics = self._step(self.state, put_rows(batch, self._mesh))

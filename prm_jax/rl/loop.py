@@ -4,8 +4,8 @@
       -> credit.py: advantages -> train steps on minibatches
       -> the policy samples with its new parameters
 
-All of it runs in one process and on one mesh, unless sampling has devices of
-its own. The caller passes in the evaluation.
+Everything runs in the same processes and on one mesh, unless sampling has its
+own devices. The caller passes in the evaluation.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def jit_advantages(
 ) -> Any:
   """Returns `credit.token_advantages` jitted, a function of findings, values.
 
-  It is too little work to be split: every device computes all of it.
+  The work is too little to split: every device computes all of it.
   """
   return jax.jit(
     functools.partial(
@@ -64,8 +64,8 @@ class Learner:
   Args:
     step_fn: from `train.compile_train_step`.
     values: reads the value head; None for estimators without one.
-    mesh: of the policy that is trained.
-    seed: shuffles the chains.
+    mesh: mesh of the policy that is trained.
+    seed: seed of the order of the chains.
   """
 
   def __init__(
@@ -88,8 +88,7 @@ class Learner:
     """Takes the steps of one update.
 
     Returns:
-      The state after them, the means of their metrics, and what they learned
-      from.
+      The new state, the mean metrics, and the Experience that it learned from.
     """
     config, batch = self._config, self.experience(state.params, rated)
     per_step, left_out = [], 0
@@ -114,7 +113,7 @@ class Learner:
     return state, means, batch
 
   def experience(self, params: Any, rated: Rated) -> Experience:
-    """Returns what the policy learns from, on the host."""
+    """Computes the arrays that the policy learns from, on the host."""
     rows = rated.rows
     values = penalties = np.zeros(rows.tokens.shape, np.float32)
     if self._values is not None:
@@ -154,12 +153,12 @@ class Learner:
 
 
 class Tools(NamedTuple):
-  """What the loop works with.
+  """Holds the models that the loop works with.
 
   Attributes:
     policy: samples, with the parameters that the loop gives it.
-    rater: says what its chains are worth; its PRM may learn with the policy.
-    backbone: parameters as trained -> those that the policy writes with.
+    rater: rates the chains; its PRM may learn beside the policy.
+    backbone: parameters as trained -> parameters for sampling.
   """
 
   policy: Generator
@@ -170,12 +169,12 @@ class Tools(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RlRun:
-  """How a run goes, and where its numbers and checkpoints go.
+  """Says how a run goes, and where its metrics and checkpoints are written.
 
   Attributes:
-    mesh: of the policy that is trained.
+    mesh: mesh of the policy that is trained.
     evaluate: called before the first update and after some others; the policy
-      has the parameters of that update.
+      then has the parameters of that update.
   """
 
   config: RlLoopConfig
@@ -203,9 +202,9 @@ def improve(
     The last state.
 
   Raises:
-    Stopped: after SIGTERM, with everything saved. With staleness batches may be
-      in progress, which no checkpoint holds; then the last regular checkpoint
-      counts.
+    Stopped: after SIGTERM, with everything saved. With staleness the last
+      regular checkpoint counts if batches are in progress, because no
+      checkpoint can hold them.
     UserError: too many steps in a row were not finite.
   """
   config, checkpoints, writer = run.config, run.checkpoints, run.writer
@@ -271,7 +270,7 @@ def improve(
 
 
 def _is_unscored(episodes: Sequence[Episode]) -> bool:
-  """Says whether there are steps, and none of them has a finite score."""
+  """Says whether there are steps but none has a finite score."""
   scores = np.concatenate([episode.scores for episode in episodes])
   return bool(len(scores)) and not np.isfinite(scores).any()
 
@@ -289,10 +288,10 @@ def _check_scored(unscored: int, rater: Rater, config: RlLoopConfig) -> None:
 def _speed(
   batch: RatedBatch, clock: Sequence[float], lent: float
 ) -> dict[str, float]:
-  """Returns tokens per second, and where the time went.
+  """Returns tokens per second, and how the time was spent.
 
   Args:
-    clock: when the batch was asked for, was there and was learned from.
+    clock: times at which the batch was requested, ready and learned from.
     lent: seconds that the last evaluation waited for this batch.
   """
   tokens = sum(len(e.sample.written.tokens) for e in batch.rated.episodes)

@@ -1,10 +1,11 @@
-"""Policy losses, a pure function each, over the tokens that a policy wrote.
+"""Computes policy losses over the tokens that a policy wrote.
 
 log-probabilities now and when sampled, advantages -> a value per token
   -> reduce -> a scalar
 
-Every function checks the shapes of its arguments, also under `jax.jit`, and
-raises AssertionError with its own name: broadcasting would hide the mistake.
+Every function is pure, checks the shapes of its arguments, also under
+`jax.jit`, and raises AssertionError with its own name: broadcasting would hide
+the mistake.
 """
 
 import chex
@@ -24,12 +25,12 @@ def clipped(
   low: float = 0.2,
   high: float = 0.2,
 ) -> tuple[jax.Array, jax.Array]:  # [B, T], [B, T] bool
-  """-min(rho A, clip(rho, 1 - low, 1 + high) A), rho = pi / pi_sampled.
+  """Computes -min(rho A, clip(rho, 1 - low, 1 + high) A).
 
-  PPO (Schulman et al., 2017); `high` above `low` is DAPO's clip-higher (Yu et
-  al., 2025). GRPO has the same loss, with advantages without a learnt baseline.
-  At rho = 1, the first step on a batch, its gradient is REINFORCE's (Williams,
-  1992): that of -A log pi.
+  rho = pi / pi_sampled. PPO (Schulman et al., 2017); `high` above `low` is
+  DAPO's clip-higher (Yu et al., 2025). GRPO has the same loss, with advantages
+  without a learnt baseline. At rho = 1, the first step on a batch, its gradient
+  is REINFORCE's (Williams, 1992): that of -A log pi.
 
   Returns:
     The loss, and where the clip set the gradient to 0.
@@ -51,7 +52,10 @@ def value_loss(
   returns: jax.Array,  # [B, T]
   clip: float = 0.2,
 ) -> jax.Array:  # [B, T]
-  """max((V - R)^2, (V_old + clip(V - V_old) - R)^2) / 2; 0 does not clip."""
+  """Computes max((V - R)^2, (V_old + clip(V - V_old) - R)^2) / 2.
+
+  `clip` 0 does not clip.
+  """
   chex.assert_equal_shape(
     [values, old_values, returns],
     custom_message='value_loss: values, old_values, returns',
@@ -94,7 +98,7 @@ def kl(
 
 
 def entropy(logits: jax.Array) -> jax.Array:  # [..., V] -> [...]
-  """-sum p log p of the next token's distribution, in nats."""
+  """Computes -sum p log p of the next token's distribution, in nats."""
   log_p = jax.nn.log_softmax(logits)
   return -(jnp.exp(log_p) * log_p).sum(-1)
 

@@ -1,11 +1,11 @@
-"""The loss that a policy minimises: losses.py over a batch of its chains.
+"""Defines the loss of a policy: losses.py over a batch of its chains.
 
     params, Experience -> log-probabilities, entropy, values of every token
       -> policy loss + KL + value loss - entropy
 
-Every array [B, T] has its number at the token that the number is about. A
-token's log-probability and the value of the state before it come from the
-hidden state one token earlier.
+Every array [B, T] has each number at the token that it describes. A token's
+log-probability and the value of the state before it come from the hidden state
+one token earlier.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ KL = 'k2', 'k3'  # estimators whose gradient is not 0 on average
 
 @dataclasses.dataclass(frozen=True)
 class PolicyLossConfig:
-  """The terms of the loss.
+  """Sets the terms of the loss.
 
   Attributes:
     clip_low: how far the ratio to the sampling policy may fall below 1, see
@@ -62,7 +62,7 @@ class PolicyLossConfig:
 
 
 class Experience(NamedTuple):
-  """Chains of a policy, with all that it learns from them.
+  """Holds chains with everything that the policy learns from.
 
   Each row is one chain. `written` marks the tokens that the policy wrote and
   learns from; the numbers of other tokens are not read.
@@ -79,7 +79,7 @@ class Experience(NamedTuple):
 
 
 class TokenView(NamedTuple):
-  """What a model says of every token of a row."""
+  """Holds a model's outputs for every token of a row."""
 
   logprobs: jax.Array  # [B, T], 0 at the first token
   entropy: jax.Array  # [B, T] of the distribution it is drawn from, nats
@@ -93,7 +93,7 @@ def view_tokens(
   model: TransformerConfig,
   lora: LoraConfig = NO_LORA,
 ) -> TokenView:
-  """Returns log-probabilities, entropies and values of rows, a chain each."""
+  """Returns log-probabilities, entropies and values; each row is one chain."""
   backbone = params['backbone']
   if lora.rank:
     backbone = merge(backbone, params['lora'], lora)
@@ -110,7 +110,7 @@ def view_tokens(
 
 
 def _later(x: jax.Array) -> jax.Array:  # [B, T - 1] -> [B, T]
-  """Moves each number to the token after the one that it was read at."""
+  """Moves each number from the token where it was read to the next."""
   return jnp.pad(x, ((0, 0), (1, 0)))
 
 
@@ -139,7 +139,7 @@ def make_objective(
   """Returns the loss for the train step.
 
   Args:
-    max_tokens: of a chain; what `reduce='constant'` divides by.
+    max_tokens: longest chain in tokens; `reduce='constant'` divides by it.
   """
 
   def norms(batch: Experience) -> tuple[jax.Array, jax.Array]:

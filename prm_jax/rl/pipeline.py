@@ -1,11 +1,11 @@
-"""Samples batches of chains, while the batches before them are learned from.
+"""Samples batches of chains while earlier batches are learned from.
 
     parameters after an update -> chains of the batches that are due, rated
       -> loop.py, one batch an update
 
-Which parameters sample which batch follows from the config alone, never from
-the clock. So a run has the same bits on fast and slow machines, and however
-often it is interrupted.
+The config alone decides which parameters sample which batch, never the clock.
+So a run has the same bits on fast and slow machines, and however often it is
+interrupted.
 """
 
 import collections
@@ -27,12 +27,12 @@ Rate = Callable[[Sequence[Problem], Sequence[Sequence[Sample]]], Rated]
 
 
 class RatedBatch(NamedTuple):
-  """The chains that an update learns from.
+  """Holds the chains that an update learns from.
 
   Attributes:
     staleness: updates between the policy that sampled the batch and the one
       that learns from it.
-    seconds_sampling: wall time of sampling, beside whatever else ran.
+    seconds_sampling: wall time of sampling, in parallel with anything else.
     seconds_scoring: wall time of rating, likewise.
   """
 
@@ -46,16 +46,16 @@ class Batches:
   """Hands out the batches of a run, in order.
 
   With staleness a thread samples and rates while the caller learns. The caller
-  may then use the policy or the PRM only after `lend`, until `next`. A PRM that
-  learns from what it rates does so batch by batch, in order: at an update it
-  may already have learned from later batches that were begun.
+  may then use the policy or the PRM only between `lend` and `next`. A PRM that
+  learns does so batch by batch, in order: at an update it may already have
+  learned from later batches that were begun.
 
   Args:
-    rate: says what the chains of problems are worth.
-    backbone: parameters as trained -> those that the policy writes with; a copy
-      with staleness, as training donates the memory of what it trains.
+    rate: rates the chains of problems.
+    backbone: parameters as trained -> parameters for sampling; with staleness a
+      copy, because training donates the memory of its parameters.
     data: iterates over the indices of each batch's problems.
-    done: the update that the run resumes from.
+    done: the update from which the run resumes.
   """
 
   def __init__(
@@ -81,14 +81,14 @@ class Batches:
 
   @property
   def ahead(self) -> int:
-    """Number of batches that were begun and not handed out yet."""
+    """Returns the number of batches begun but not yet handed out."""
     return len(self._ahead)
 
   def next(self, params: Any) -> RatedBatch:
-    """Returns the next batch, once all those before it are learned from.
+    """Returns the next batch; all earlier ones must be learned from.
 
     Args:
-      params: the current ones, as trained. All batches that they are to sample
+      params: the current parameters, as trained. All batches that they sample
         are begun.
     """
     due = 0
@@ -104,7 +104,7 @@ class Batches:
     """Waits for all batches that were begun; the policy then has `params`.
 
     Returns:
-      Seconds that it waited for batches that are learned from later.
+      Seconds that it waited for batches of later updates.
     """
     began = time.monotonic()
     for wait in self._ahead:

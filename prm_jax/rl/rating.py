@@ -1,9 +1,9 @@
-"""Rates what a policy wrote: outcomes by the verifier, steps by a PRM.
+"""Rates a policy's chains: outcomes by the verifier, steps by a PRM.
 
     samples -> Episodes, EpisodeRows -> the reference's log-probabilities
       -> a PRM, which may first learn from the outcomes -> step scores, rewards
 
-The RL loop rates what it learns from, and `hacking_watch.py` the chains of the
+The RL loop rates its training chains, and `hacking_watch.py` the chains of the
 held-out problems.
 """
 
@@ -24,13 +24,14 @@ from prm_jax.training.train_state import TrainState
 
 
 class StepScores(NamedTuple):
-  """What a PRM says of the steps of B chains.
+  """Holds a PRM's results for the steps of B chains.
 
-  NaN where its computation is not finite, or a chain does not fit its window.
+  They are NaN if its computation is not finite or a chain does not fit its
+  window.
 
   Attributes:
     scores: probabilities, for evaluation.
-    rewards: numbers that the forms of reward start from.
+    rewards: raw rewards, to which a form of reward is applied.
   """
 
   scores: np.ndarray  # [B, P] float64 in [0, 1]
@@ -38,18 +39,18 @@ class StepScores(NamedTuple):
 
 
 class ChainPrm(Protocol):
-  """A PRM that scores the steps of chains that a policy wrote.
+  """Scores the steps of chains that a policy wrote.
 
   Attributes:
-    name: says which PRM it is.
-    state: what a checkpoint keeps of it; None if it never changes.
+    name: identifies the PRM.
+    state: the state that a checkpoint keeps; None if it never changes.
   """
 
   name: str
   state: TrainState | None
 
   def learn(self, rows: EpisodeRows) -> dict[str, float]:
-    """Learns from the outcomes, if it is such a PRM, and returns metrics."""
+    """Learns from the outcomes if the PRM can, and returns metrics."""
     ...
 
   def score(self, episodes: Sequence[Episode], rows: EpisodeRows) -> StepScores:
@@ -58,7 +59,7 @@ class ChainPrm(Protocol):
 
 
 class TextPrm:
-  """A PRM that reads text and never changes."""
+  """Is a ChainPrm that reads text and never changes."""
 
   state = None
 
@@ -84,12 +85,12 @@ class TextPrm:
 
 
 class Rated(NamedTuple):
-  """Chains with their outcomes and scores.
+  """Holds chains with their outcomes and scores.
 
   Attributes:
     rows: the same chains as arrays.
-    rewards: [B, P] of steps, before any form of reward.
-    metrics: of the PRM and of the distance from the reference.
+    rewards: [B, P] rewards of steps, before any form of reward.
+    metrics: metrics of the PRM and the distance from the reference.
   """
 
   episodes: list[Episode]
@@ -99,10 +100,10 @@ class Rated(NamedTuple):
 
 
 class Rater:
-  """Asks the verifier, the reference and the PRM, in this order.
+  """Applies the verifier, the reference and the PRM, in this order.
 
   Args:
-    fmt: the policy's.
+    fmt: the policy's format.
     prm: None gives steps neither scores nor rewards.
     reference: the policy that log-probabilities are compared with; None skips
       the comparison.
@@ -118,7 +119,7 @@ class Rater:
 
   @property
   def state(self) -> TrainState | None:
-    """What a checkpoint keeps of the PRM."""
+    """Returns the PRM's state for a checkpoint."""
     return None if self.prm is None else self.prm.state
 
   def rate(

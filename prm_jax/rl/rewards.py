@@ -1,11 +1,11 @@
-"""Turns step scores into rewards: what a policy is paid for each step.
+"""Turns step scores into rewards for each step.
 
     PRM's step scores [B, P] -> a form of reward [B, P] -> normalise
       -> credit.py, which mixes it with the outcome
 
-One pure function for each form, jittable. `mask` says which of the P places
-hold a step of the chain; its steps come first. All other places are paid 0, so
-no reward can land on a prompt, on padding or after a chain's end.
+Each form is a pure, jittable function. `mask` says which of the P places hold a
+step of the chain; its steps come first. All other places get reward 0, so no
+reward can land on a prompt, on padding or after a chain's end.
 
 Every function checks the shapes of its arguments, also under `jax.jit`, and
 raises AssertionError with its own name: broadcasting would hide the mistake.
@@ -38,17 +38,17 @@ NORMALISE = ('none', 'steps')
 
 @dataclasses.dataclass(frozen=True)
 class RewardConfig:
-  """How step scores become rewards.
+  """Says how step scores become rewards.
 
   Attributes:
     form: the function of the scores, see below.
-    weight: factor of the process reward, where credit.py adds it up.
+    weight: factor of the process reward when credit.py adds it up.
     outcome_weight: factor of the verifier's outcome (1 or 0), likewise.
     centre: subtracted from every score first, except for `clip`. At 0.5 a step
-      that is as likely wrong as right is worth nothing. At less, more steps are
-      more reward, and the lowest score of `min_form` is worth next to nothing.
-    temperature: of `min_form`, for scores in [0, 1]: half of the value for
-      PURE's, which are in [-1, 1].
+      that is as likely wrong as right has reward 0. At less, more steps are
+      more reward, and the lowest score of `min_form` has almost no weight.
+    temperature: temperature of `min_form`, for scores in [0, 1]: half of the
+      value for PURE's, which are in [-1, 1].
     threshold: eta of `clip`.
     normalise: 'steps' divides by the number of the chain's steps.
     kl_weight: factor of the KL divergence from the first policy, which loop.py
@@ -78,13 +78,13 @@ def raw(
   scores: jax.Array,  # [B, P]
   mask: jax.Array,  # [B, P] bool
 ) -> jax.Array:  # [B, P]
-  """r_t = s_t. The return grows with every step that scores above 0."""
+  """Returns r_t = s_t; any score above 0 adds to the return."""
   _check_steps('raw', scores, mask)
   return jnp.where(mask, scores, 0.0)
 
 
 def total(scores: jax.Array, mask: jax.Array) -> jax.Array:
-  """Pays the sum of all scores at the last step, with no credit to others."""
+  """Gives the sum of all scores to the last step, and 0 to the others."""
   _check_steps('total', scores, mask)
   return at_last(raw(scores, mask).sum(-1), mask)
 
@@ -92,12 +92,12 @@ def total(scores: jax.Array, mask: jax.Array) -> jax.Array:
 def min_form(
   scores: jax.Array, mask: jax.Array, temperature: float
 ) -> jax.Array:
-  """r_t = w_t s_t with w = softmax(-s / T) over the chain's steps.
+  """Returns r_t = w_t s_t with w = softmax(-s / T) over the chain's steps.
 
   PURE (Cheng et al., 2025): the sum of rewards tends to the minimum of the
-  scores as T -> 0, and is their mean as T grows. Scores must be signed. With
-  scores in [0, 1] a surely wrong step would be paid 0, no less than a right one
-  beside it, and the steps before it would be blamed.
+  scores as T -> 0, and to their mean as T grows. Scores must be signed. With
+  scores in [0, 1] a surely wrong step would get reward 0, no less than a right
+  one beside it, and the steps before it would be blamed.
   """
   _check_steps('min_form', scores, mask)
   logits = jnp.where(mask, -scores / temperature, -jnp.inf)
@@ -107,13 +107,13 @@ def min_form(
 
 
 def clip(scores: jax.Array, mask: jax.Array, threshold: float) -> jax.Array:
-  """r_t = min(s_t - eta, 0) (Gao et al., 2024): no step adds to the return."""
+  """Returns r_t = min(s_t - eta, 0), never positive (Gao et al., 2024)."""
   _check_steps('clip', scores, mask)
   return jnp.where(mask, jnp.minimum(scores - threshold, 0.0), 0.0)
 
 
 def delta(scores: jax.Array, mask: jax.Array) -> jax.Array:
-  """r_t = s_t - s_{t+1}, at the last step s_t (Gao et al., 2024).
+  """Returns r_t = s_t - s_{t+1}, and s_t at the last step (Gao et al., 2024).
 
   The sum telescopes: the return from step t on is s_t, however many steps
   follow.
@@ -128,7 +128,7 @@ def advantage(
   mask: jax.Array,
   start: jax.Array,  # [B]
 ) -> jax.Array:
-  """r_t = s_t - s_{t-1}: what the step adds to the chance of success.
+  """Returns r_t = s_t - s_{t-1}, by which the step changes the success rate.
 
   PAV (Setlur et al., 2025): if the scores are values under a prover policy,
   this is the step's advantage under it. The return is s_P - s_0.
@@ -148,12 +148,13 @@ def potential_end(
   mask: jax.Array,
   start: jax.Array,  # [B]
 ) -> jax.Array:  # [B]
-  """-phi_P: what makes `advantage` a shaping (Ng, Harada and Russell, 1999).
+  """Returns -phi_P, which makes `advantage` a potential-based shaping.
 
-  With the scores as a potential phi a step is paid phi_t - phi_{t-1}, and the
-  theorem requires a potential of 0 after the chain's end. Added to any reward,
-  undiscounted, the two leave the optimal policy unchanged: the return of a
-  chain changes by -phi_0 whatever its steps are. Without a step phi_P is phi_0.
+  Ng, Harada and Russell (1999): with the scores as a potential phi the reward
+  of a step is phi_t - phi_{t-1}, and the theorem requires a potential of 0
+  after the chain's end. Added to any reward, undiscounted, the two leave the
+  optimal policy unchanged: the return of a chain changes by -phi_0 whatever its
+  steps are. Without a step phi_P is phi_0.
   """
   _check_steps('potential_end', scores, mask)
   chex.assert_shape(
@@ -171,7 +172,7 @@ def implicit(
   token_mask: jax.Array,  # [B, T] bool, tokens that the policy wrote
   beta: float,
 ) -> jax.Array:  # [B, P]
-  """r_t = beta * sum over the step's tokens of log pi / pi_ref.
+  """Returns r_t = beta * sum of log pi / pi_ref over the step's tokens.
 
   Implicit PRM (Yuan et al., 2024) at the granularity of steps, as in PRIME (Cui
   et al., 2025): the step rewards of a model trained on outcomes alone. Tokens
@@ -217,7 +218,7 @@ def process_rewards(
   start: jax.Array,  # [B] value of the problem before any step
   config: RewardConfig,
 ) -> jax.Array:  # [B, P]
-  """Returns form(scores - centre), divided by the chain's steps if wanted."""
+  """Returns form(scores - centre), divided by the number of steps if set."""
   steps, end = step_and_end_rewards(scores, mask, start, config)
   return steps + at_last(end, mask)
 
@@ -228,10 +229,10 @@ def step_and_end_rewards(
   start: jax.Array,  # [B] value of the problem before any step
   config: RewardConfig,
 ) -> tuple[jax.Array, jax.Array]:  # [B, P], [B]
-  """`process_rewards`, and apart from it what a chain is paid for ending.
+  """Returns `process_rewards`, and the reward of each chain for its end.
 
-  Only 'potential' pays for that: whether a step was the last is not known
-  before the chain ends.
+  Only 'potential' rewards the end, because whether a step is the last is not
+  known before the chain ends.
   """
   _check_steps('process_rewards', scores, mask)
   chex.assert_shape(

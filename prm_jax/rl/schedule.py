@@ -1,7 +1,7 @@
-"""Says how long RL runs, how much it samples and how often it does what.
+"""Sets how long RL runs, how much it samples and how often it evaluates.
 
-The `train` section of an RL config. `loop.py` runs by it, and `pipeline.py`
-derives from it which parameters sample which batch.
+This is the `train` section of an RL config. `loop.py` follows it, and
+`pipeline.py` derives from it which parameters sample which batch.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from prm_jax.runtime.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class RlLoopConfig:
-  """How long RL runs, how much it samples and how often it does what.
+  """Sets how long RL runs, how much it samples and how often it evaluates.
 
   Attributes:
     updates: number of batches that are sampled and learned from.
@@ -23,17 +23,17 @@ class RlLoopConfig:
     epochs: how often each chain is learned from.
     minibatches: optimizer steps in an epoch.
     microbatches: parts of a minibatch whose gradients add up.
-    staleness: how many updates the policy that samples a batch may be behind
-      the one that learns from it, see `sampled_after`.
-    kl_stop: ends the steps on a batch early: the step that finds the policy
-      further than this from the one that sampled the batch, in nats per token,
-      is the last; 0 takes all steps.
+    staleness: how many updates the sampling policy may be behind the learning
+      one, see `sampled_after`.
+    kl_stop: largest KL divergence from the sampling policy, in nats per token.
+      The first step that exceeds it is the last on its batch; 0 takes all
+      steps.
     log_every: updates between two lines of metrics.
-    evaluate_every: updates between two looks at the held-out problems.
+    evaluate_every: updates between two evaluations on the held-out problems.
     checkpoint_every: updates between two checkpoints; each is evaluated.
     keep: number of latest checkpoints that are kept.
-    max_skipped_in_a_row: ends the run after so many consecutive steps that are
-      not finite, or consecutive batches of which the PRM scores nothing.
+    max_skipped_in_a_row: the run ends after so many consecutive steps that are
+      not finite, or consecutive batches without any PRM score.
   """
 
   updates: Annotated[int, at_least(1)] = 400
@@ -74,21 +74,21 @@ class RlLoopConfig:
 
   @property
   def chains(self) -> int:
-    """Number of chains in a batch."""
+    """Returns the number of chains in a batch."""
     return self.problems * self.samples
 
   @property
   def rows(self) -> int:
-    """Number of chains that are on the devices at a time in training."""
+    """Returns the number of chains on the devices at a time in training."""
     return self.chains // self.minibatches // self.microbatches
 
   @property
   def steps(self) -> int:
-    """Number of optimizer steps in the whole run."""
+    """Returns the number of optimizer steps in the whole run."""
     return self.updates * self.epochs * self.minibatches
 
   def check_devices(self, rows: int) -> None:
-    """Raises UserError unless minibatches divide over so many devices."""
+    """Raises UserError unless minibatches divide over the devices."""
     wanted = rows * self.microbatches
     size = self.chains // self.minibatches
     if size % wanted:

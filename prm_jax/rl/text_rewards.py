@@ -28,7 +28,7 @@ from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.server.endpoint import split_steps
 from prm_jax.rl.rewards import RewardConfig, process_rewards
 
-# Text, or the messages of a chat, of which only the last one is read.
+# A text, or a chat's messages; only the last message is read.
 Text = str | Sequence[Mapping[str, str]]
 RewardFn = Callable[[Iterable[tuple[Text, Text]]], list[list[float]]]
 
@@ -42,16 +42,15 @@ def reward_fn(
   """Returns a function: (prompt, completion) pairs -> rewards of their steps.
 
   Args:
-    path: of a trained or published PRM, as `prm_jax.load` takes it.
+    path: path of a trained or published PRM, as in `prm_jax.load`.
     separator: the text between the steps of a completion.
     config: how scores become rewards; by default rewards are the scores. Its
       weights are not read, as there is no outcome to add.
-    style: as in `prm_jax.load`.
 
   Returns:
     A function that returns for each pair a list with a number per step: []
-    without steps, NaN where the chain does not fit the PRM's window or a score
-    is not finite.
+      without steps, NaN if the chain does not fit the PRM's window or a score
+      is not finite.
   """
   scorer = ChainScorer(load(path, style=style))
   config = config or RewardConfig(centre=0.0)

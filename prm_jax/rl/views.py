@@ -1,4 +1,4 @@
-"""Reads what a model says of chains that were written, onto the host.
+"""Computes a model's log-probabilities or values of chains, onto the host.
 
 EpisodeRows, any number -> a few of them at a time, spread over the mesh
   -> log-probabilities or values [B, T]
@@ -76,12 +76,12 @@ class View:
 
 
 class Reference:
-  """A policy that never changes, with which another is compared.
+  """Holds the fixed policy with which another is compared.
 
   Args:
     backbone: its parameters, on the mesh, sharded as a policy's are.
-    offload: keeps them in the memory of the host, and on the devices only while
-      they are used.
+    offload: keeps them in the memory of the host, and on the devices only
+      during use.
   """
 
   def __init__(self, backbone: Any, view: View, offload: bool = False) -> None:

@@ -111,8 +111,6 @@ class Checkpoints:
     """Starts to save a TrainState and the input's position; does not wait.
 
     Args:
-      data: the input iterator.
-      metrics: of the evaluation at this step.
       prm: the TrainState of a PRM that learns beside the policy.
 
     Raises:

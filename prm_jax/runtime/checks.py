@@ -39,7 +39,7 @@ _EXPECTED = {
 
 
 class Rule(NamedTuple):
-  """A condition on one value, and what the error says was expected."""
+  """Holds a condition on one value, and the error's text for it."""
 
   holds: Callable[[Any], bool]
   expected: str
@@ -87,12 +87,12 @@ def one_of(*choices: Any) -> Rule:
 
 
 def each(rule: Rule) -> Rule:
-  """The rule for every element of a tuple."""
+  """Returns the rule that every element of a tuple obeys `rule`."""
   return Rule(lambda value: all(map(rule.holds, value)), rule.expected)
 
 
 class Fault(NamedTuple):
-  """One value that is wrong; `name` may be dotted."""
+  """Describes one wrong value; `name` may be dotted."""
 
   name: str
   value: Any
@@ -102,12 +102,12 @@ class Fault(NamedTuple):
     return f'{self.name}={self.value!r}: {self.expected}'
 
   def below(self, section: str) -> 'Fault':
-    """The same fault, named from the section that holds its settings."""
+    """Returns the same fault, named from the section around it."""
     return self._replace(name=f'{section}.{self.name}')
 
 
 class Faults(UserError):
-  """Everything that is wrong with some settings, a line each."""
+  """Reports everything that is wrong with some settings, one line each."""
 
   def __init__(self, faults: Iterable[Fault]) -> None:
     self.faults = tuple(faults)
@@ -115,18 +115,13 @@ class Faults(UserError):
 
 
 def fail(name: str, value: Any, expected: str) -> typing.NoReturn:
-  """Raises Faults with the one: for rules that look at several fields.
-
-  Args:
-    name: the field's.
-    expected: what was expected, and what to do.
-  """
+  """Raises Faults with a single fault, for rules on several fields."""
   raise Faults([Fault(name, value, expected)])
 
 
 @contextlib.contextmanager
 def below(section: str) -> Iterator[None]:
-  """Names faults that are raised inside from the section that holds them."""
+  """Prefixes the names of faults raised inside with their section."""
   try:
     yield
   except Faults as error:
@@ -157,12 +152,12 @@ def check_ascending(name: str, values: tuple[int, ...]) -> None:
 
 
 def read(cls: type[T], config: Mapping[str, Any], section: str = 'config') -> T:
-  """Builds settings from a config; sections become dataclasses of their own.
+  """Builds settings from a config; sections become nested dataclasses.
 
-  Lists become tuples. A missing key has the default of its field.
+  Lists become tuples. A missing key gets its field's default.
 
   Args:
-    section: the dotted name of this config, as an error shows it.
+    section: the dotted name of this config, for errors.
 
   Raises:
     Faults: for all unknown keys and all wrong values, in all sections.
@@ -203,7 +198,7 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def plain_type(hint: Any) -> type:
-  """Returns int for `Annotated[int | None, ...]`, and alike for others."""
+  """Returns int for `Annotated[int | None, ...]`, and likewise for others."""
   if typing.get_origin(hint) is Annotated:
     hint = typing.get_args(hint)[0]
   if _is_union(hint):
@@ -212,7 +207,7 @@ def plain_type(hint: Any) -> type:
 
 
 def _dataclass_of(hint: Any) -> type | None:
-  """The dataclass that a hint names, alone or beside None."""
+  """Returns the dataclass that a hint names, alone or beside None."""
   options = typing.get_args(hint) if _is_union(hint) else (hint,)
   return next(filter(dataclasses.is_dataclass, options), None)
 
@@ -230,7 +225,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _why_not(value: Any, hint: Any) -> str:
-  """Returns what was expected in place of a value; '' where it is right."""
+  """Returns what was expected instead of a value; '' if the value is right."""
   origin, args = typing.get_origin(hint), typing.get_args(hint)
   if origin is Annotated:
     return _why_not_rules(value, *args)

@@ -1,4 +1,4 @@
-"""Parses `--config` and puts whatever a person can mistype into one clear line.
+"""Parses `--config` and reports mistyped flags and values in one clear line.
 
 `prm_jax.main` runs the job that a config describes, `prm_jax.aot` compiles it.
 """
@@ -30,13 +30,13 @@ OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]+)(?:=(.*))?$', re.DOTALL)
 
 
 def log(text: str) -> None:
-  """Prints a line in process 0, which speaks for all."""
+  """Prints a line, in process 0 only."""
   if processes.is_first():
     print(text, flush=True)
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  """Parses the flags and returns what is left of the command line.
+  """Parses the flags and returns the remaining arguments.
 
   Raises:
     UserError: a line for every override that is wrong, or one for the config
@@ -54,7 +54,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def _make_configs_importable(argv: list[str]) -> None:
-  """Lets a config file import `configs.common`, wherever the command runs."""
+  """Lets a config file import `configs.common` from any current folder."""
   for i, arg in enumerate(argv):
     if CONFIG_FLAG.match(arg):
       name = arg.partition('=')[2] or (argv[i + 1 : i + 2] or [''])[0]
@@ -64,7 +64,7 @@ def _make_configs_importable(argv: list[str]) -> None:
 
 
 def _faults_of_overrides(argv: list[str]) -> list[str]:
-  """A line for each `--config.NAME=VALUE` that is wrong.
+  """Returns a line for each `--config.NAME=VALUE` that is wrong.
 
   Each is tried alone, as absl stops at the first fault.
   """
@@ -93,7 +93,7 @@ def _faults_of_overrides(argv: list[str]) -> list[str]:
 
 
 def _load(argv: list[str]) -> ml_collections.ConfigDict:
-  """The config of some arguments, parsed apart from all other flags."""
+  """Returns the config that these arguments give, ignoring other flags."""
   values = flags.FlagValues()
   holder = config_flags.DEFINE_config_file(
     'config', None, HELP, flag_values=values, sys_argv=argv
@@ -103,7 +103,7 @@ def _load(argv: list[str]) -> ml_collections.ConfigDict:
 
 
 def _expected(config: ml_collections.ConfigDict, name: str) -> str:
-  """What was expected of an override with a dotted name."""
+  """Returns what was expected of an override with a dotted name."""
   here: Any = config
   for part in name.split('.'):
     if not isinstance(here, ml_collections.ConfigDict) or part not in here:
@@ -116,7 +116,7 @@ def _expected(config: ml_collections.ConfigDict, name: str) -> str:
 
 
 def _line(error: Exception) -> str:
-  """The line for anything else that a person can mistype."""
+  """Returns the line for any other mistake in the flags."""
   if isinstance(error, flags.Error):
     # A config that raises is quoted with its traceback; the last line is it.
     what, _, why = str(error).partition('Error whilst parsing config file:')

@@ -1,4 +1,4 @@
-"""Errors that reach a user as a single line: UserError, and those of a disk.
+"""Defines errors that reach a user as a single line.
 
 UserError is raised at the borders (config, files, records, checkpoints)
 wherever a person can cause and correct the fault. Command lines print it
@@ -18,7 +18,7 @@ DISK = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
 class UserError(ValueError):
-  """A fault that the user can correct; the message says how, in one line."""
+  """Reports a fault that the user can correct, and how, in one line."""
 
 
 def user_message(error: BaseException) -> str:

@@ -68,11 +68,12 @@ def check_same_config(config: Mapping[str, Any]) -> None:
   # Configs are long and there may be hundreds: first only their digests.
   if len(set(processes.exchange('digest', digest))) == 1:
     return
-  said = [json.loads(it) for it in processes.exchange('config', text)]
-  others = [i for i, theirs in enumerate(said) if theirs != said[0]]
-  different = differences(said[0], said[others[0]])
+  configs = [json.loads(it) for it in processes.exchange('config', text)]
+  others = [i for i, theirs in enumerate(configs) if theirs != configs[0]]
+  first, other = configs[0], configs[others[0]]
+  different = differences(first, other)
   shown = ', '.join(
-    f'{name} ({_value(said[0], name)} and {_value(said[others[0]], name)})'
+    f'{name} ({_value(first, name)} and {_value(other, name)})'
     for name in different[:3]
   )
   more = f' and {len(different) - 3} more' if len(different) > 3 else ''
@@ -83,7 +84,7 @@ def check_same_config(config: Mapping[str, Any]) -> None:
 
 
 def _value(config: Any, name: str) -> str:
-  """What stands under a dotted name, cut; None where there is nothing."""
+  """Formats the value under a dotted name, shortened; None if there is none."""
   for part in name.split('.'):
     config = config.get(part) if isinstance(config, dict) else None
   text = repr(config)

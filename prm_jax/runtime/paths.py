@@ -1,8 +1,8 @@
-"""Paths on disk and in Google Cloud Storage, with the same methods.
+"""Opens paths on disk and in Google Cloud Storage, with the same methods.
 
 Everything that a run writes into its workdir or reads from data.root starts at
 a path that `open_path` made: a `pathlib.Path` on disk, an `epath.Path` at
-gs://. What differs between the two is in this file.
+gs://. All differences between the two are handled in this file.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def is_remote(path: str | os.PathLike) -> bool:
 def open_path(path: str | os.PathLike) -> Path:
   """Returns the path of a name, in which `~` is the home folder.
 
-  Nothing is looked at.
+  It does not access the path.
 
   Raises:
     UserError: gs:// without a bucket or without gcsfs, or another scheme.
@@ -57,12 +57,12 @@ def open_path(path: str | os.PathLike) -> Path:
 
 
 def machine_folder(name: str) -> pathlib.Path:
-  """Where this machine keeps for all runs what must be on a disk."""
+  """Returns the local folder for files that all runs on this machine share."""
   return pathlib.Path.home() / '.cache' / 'prm_jax' / name
 
 
 def check_local(path: str | os.PathLike, what: str) -> None:
-  """Raises UserError for gs:// where only a disk will do."""
+  """Raises UserError for gs:// where a disk is needed."""
   if is_remote(path):
     raise UserError(
       f'{path}: {what} must be on a disk; name a folder there, and copy with '
@@ -72,7 +72,7 @@ def check_local(path: str | os.PathLike, what: str) -> None:
 
 @contextlib.contextmanager
 def told_in_a_line(path: Path) -> Iterator[None]:
-  """What Cloud Storage answers to a request as a UserError; disks' stay."""
+  """Turns errors of Cloud Storage into a UserError; errors of disks pass."""
   try:
     yield
   except Exception as error:
@@ -90,7 +90,7 @@ def told_in_a_line(path: Path) -> Iterator[None]:
 
 
 def _remote_faults() -> tuple[type[Exception], ...]:
-  """Everything that gcsfs lets through from below it."""
+  """Returns the exception types that gcsfs lets through from its libraries."""
   import aiohttp  # noqa: PLC0415
   import gcsfs.retry  # noqa: PLC0415
   import google.auth.exceptions  # noqa: PLC0415
@@ -105,7 +105,7 @@ def _remote_faults() -> tuple[type[Exception], ...]:
 
 
 def make_folder(path: Path) -> None:
-  """Makes a folder where there is none; finds that one may write there.
+  """Makes a folder if it is missing, and checks that it can be written.
 
   Raises:
     OSError: on disk.
@@ -123,10 +123,10 @@ def make_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-  """What a disk answers while a file is written, as an OSError that names it.
+  """Adds the path to a disk's errors while a file is written.
 
-  Python's `write` does not say which file, and the libraries that write
-  checkpoints and ArrayRecord raise errors of their own.
+  Python's `write` does not name the file, and the libraries that write
+  checkpoints and ArrayRecord raise their own error types.
   """
   try:
     yield
@@ -143,12 +143,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-  """Writes a file, all or nothing."""
+  """Writes a file atomically."""
   write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-  """Writes a file, all or nothing."""
+  """Writes a file atomically."""
   if is_remote(path):
     with told_in_a_line(path):
       path.write_bytes(data)  # appears when it is whole
@@ -159,7 +159,7 @@ def write_bytes(path: Path, data: bytes) -> None:
       with part.open('wb') as file:
         file.write(data)
         file.flush()
-        # Else the name may be on the disk before what it names.
+        # Without it the new name could reach the disk before the content.
         os.fsync(file.fileno())
       part.replace(path)
     except OSError:
@@ -168,10 +168,10 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_all(file: io.FileIO, data: bytes, path: Path) -> None:
-  """Appends to a file that has no buffer.
+  """Appends to an unbuffered file.
 
-  What a disk has no room for is gone: a buffer would write it once more when
-  the file is closed, and fail once more.
+  If the disk is full the rest is lost. A buffer would try to write it again
+  when the file is closed, and fail again.
   """
   with writing(path):
     while data:  # a disk that fills up takes the beginning
@@ -179,7 +179,7 @@ def write_all(file: io.FileIO, data: bytes, path: Path) -> None:
 
 
 def open_bytes(path: str | os.PathLike) -> IO[bytes]:
-  """A file for reading.
+  """Opens a file for reading.
 
   Raises:
     OSError: on disk.
@@ -200,19 +200,19 @@ def open_bytes(path: str | os.PathLike) -> IO[bytes]:
 
 
 def read_text(path: str | os.PathLike) -> str:
-  """The text of a file in UTF-8; raises as `open_bytes`."""
+  """Reads a UTF-8 file; raises the errors of `open_bytes`."""
   with io.TextIOWrapper(open_bytes(path), encoding='utf-8') as file:
     return file.read()
 
 
 def read_json(path: Path, cure: str) -> dict[str, Any]:
-  """The object that a JSON file holds.
+  """Reads a JSON object.
 
   Args:
-    cure: what to do where it holds none.
+    cure: what to do if the file is broken, for the error.
 
   Raises:
-    UserError: it cannot be read, is empty, cut off, or no object.
+    UserError: the file cannot be read, is empty, cut off, or not an object.
   """
   try:
     with open_bytes(path) as file:
@@ -236,10 +236,10 @@ def read_json(path: Path, cure: str) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[bytes]:
-  """The lines of a file, which end with \\n and nothing else.
+  """Returns the lines of a file; only a line feed ends one.
 
   `str.splitlines` would also end them at U+2028, U+0085 and others, which JSON
-  leaves as they are inside a text.
+  does not escape in strings.
   """
   lines = path.read_bytes().split(b'\n')
   return lines if lines[-1] else lines[:-1]

@@ -1,12 +1,12 @@
-"""Several processes that run one job: joining, agreeing, waiting, leaving.
+"""Coordinates the processes of one job: joining, agreeing, waiting, leaving.
 
 On a TPU pod, under SLURM or on many GPUs every host runs the same command.
-`join` makes them one job before anything is computed; from then on all run the
-same program, and what one of them does alone (process 0 writes) the others
-wait for here. With one process everything here does nothing.
+`join` makes them one job before anything is computed. From then on all run the
+same program, and wait here for work that one process does alone (only process 0
+writes). With one process everything here does nothing.
 
 Messages go through the key-value store of JAX's coordination service, not
-through the devices: who waits there can still be told that another left.
+through the devices, so a waiting process learns when another has left.
 """
 
 import itertools
@@ -37,7 +37,7 @@ HEARTBEAT_SECONDS = 40
 LEAVE_SECONDS = 20
 POLL_MILLISECONDS = 1000
 _LEFT = 'prm_jax/left'
-_GONE = 'prm_jax/gone'  # who ends with its next instruction
+_GONE = 'prm_jax/gone'  # processes that are about to exit
 # What gloo, NCCL and the coordination service say when a peer is gone.
 _LOST = (
   'Gloo',
@@ -55,22 +55,22 @@ _calls = itertools.count()
 
 
 def index() -> int:
-  """The number of this process."""
+  """Returns the number of this process."""
   return global_state.process_id
 
 
 def count() -> int:
-  """How many processes run this job."""
+  """Returns the number of processes that run this job."""
   return global_state.num_processes
 
 
 def is_first() -> bool:
-  """Whether this is process 0, which alone writes and talks."""
+  """Says whether this is process 0, which alone writes files and prints."""
   return index() == 0
 
 
 def name() -> str:
-  """What stands before an error: '' where there is one process."""
+  """Returns the prefix of this process's errors; '' if it runs alone."""
   return f'process {index()} of {count()}: ' if count() > 1 else ''
 
 
@@ -81,9 +81,10 @@ def join(
 
   Args:
     coordinator: HOST:PORT of process 0, which opens that port.
-    processes: how many there are; 1 with nothing else: alone, come what may.
-    process: the number of this one. Without any of the three JAX looks for a
-      cluster that it knows (Cloud TPU, GKE, SLURM, Open MPI).
+    processes: the number of processes; 1 without the other two always runs
+      alone.
+    process: the number of this process. Without any of the three JAX looks for
+      a cluster that it knows (Cloud TPU, GKE, SLURM, Open MPI).
 
   Raises:
     UserError: the arguments do not fit together, or not all processes joined
@@ -144,7 +145,7 @@ def join(
 
 
 def _check(coordinator: str, processes: int, process: int) -> None:
-  """Raises UserError where flags cannot work."""
+  """Raises UserError for flags that cannot work."""
   host, _, port = coordinator.rpartition(':')
   if not host or not port.isdecimal() or not 0 < int(port) < 65536:
     raise UserError(
@@ -171,7 +172,7 @@ def _give_up(
     try:
       socket.create_connection((host.strip('[]'), int(port)), timeout=5).close()
     except OSError:
-      what = f'nobody answers at {coordinator}, where process 0 should be'
+      what = f'no answer from {coordinator}, where process 0 should be'
   stop(
     f'error: {who}{what} after {seconds} s; start all of them with the same '
     'command, each with its own --process (--processes=1 runs alone)',
@@ -189,7 +190,7 @@ def stop(line: str, code: int) -> NoReturn:
 
 
 def exchange(what: str, text: str) -> list[str]:
-  """What every process says, in their order; waits until all have spoken.
+  """Returns the texts of all processes, in order; waits for all of them.
 
   Raises:
     UserError: another process has left.
@@ -201,14 +202,14 @@ def exchange(what: str, text: str) -> list[str]:
   store.key_value_set(f'{key}/{index()}', text)
   # A star: process 0 collects, so that N processes cost 2 N requests.
   if is_first():
-    said = [_get(f'{key}/{i}') for i in range(count())]
-    store.key_value_set(f'{key}/all', json.dumps(said))
-    return said
+    texts = [_get(f'{key}/{i}') for i in range(count())]
+    store.key_value_set(f'{key}/all', json.dumps(texts))
+    return texts
   return json.loads(_get(f'{key}/all'))
 
 
 def _get(key: str) -> str:
-  """Waits for a value as long as nobody leaves."""
+  """Waits for a value; raises UserError if a process leaves first."""
   gone = ''
   while True:
     try:
@@ -216,25 +217,22 @@ def _get(key: str) -> str:
     except jax.errors.JaxRuntimeError as error:
       if 'DEADLINE_EXCEEDED' not in str(error):
         raise
-    # Who left may have said it just before: then there is an answer now.
+    # A process may have answered just before it left, so try once more.
     if gone:
       raise UserError(gone)
     gone = departed()
 
 
 def wait_for_all(what: str) -> None:
-  """Goes on when every process has come here."""
+  """Waits until every process has called this."""
   exchange(what, '')
 
 
 def first_alone(what: str, work: Callable[..., Any], *args: Any) -> None:
   """Calls `work(*args)` in process 0; the others wait until it is done.
 
-  Args:
-    what: names the work, for processes that wait.
-
   Raises:
-    UserError: process 0 could not; on the others too, naming its reason.
+    UserError: process 0 failed; every process raises its reason.
   """
   if is_first():
     work(*args)
@@ -242,20 +240,20 @@ def first_alone(what: str, work: Callable[..., Any], *args: Any) -> None:
 
 
 def check_same(what: str, value: str, cure: str) -> None:
-  """Raises UserError, the same everywhere, where processes hold others."""
-  said = exchange(what, value)
-  others = [i for i, text in enumerate(said) if text != said[0]]
+  """Raises UserError in all processes if their values differ."""
+  values = exchange(what, value)
+  others = [i for i, text in enumerate(values) if text != values[0]]
   if others:
     raise UserError(
-      f'{what} is {said[others[0]]} on process {others[0]} and {said[0]} on '
-      f'process 0; {cure}'
+      f'{what} is {values[others[0]]} on process {others[0]} and '
+      f'{values[0]} on process 0; {cure}'
     )
 
 
 def departed() -> str:
-  """Which process stopped and what it said; '' while none did.
+  """Returns which process stopped and why; '' if none did.
 
-  Of several process 0 is named.
+  If several stopped, it is process 0.
   """
   if count() == 1:
     return ''
@@ -268,14 +266,14 @@ def departed() -> str:
 
 
 def leave(why: str, patient: bool = False) -> None:
-  """Tells the others that this process ends, and waits until they do, too.
+  """Tells the others that this process ends, and waits until they end, too.
 
-  What follows is `stop`: JAX's own end is a race, in which process 0, and the
-  store with it, may be gone before another has stopped listening to it and is
-  then ended from C++.
+  `stop` comes next. JAX's own shutdown has a race: process 0, and the store
+  with it, may end while another process still listens to it, which is then
+  aborted from C++.
 
   Args:
-    patient: waits while all live, and not only for LEAVE_SECONDS.
+    patient: waits as long as all live, not only for LEAVE_SECONDS.
   """
   if count() == 1:
     return
@@ -296,12 +294,12 @@ def leave(why: str, patient: bool = False) -> None:
       wait_for(_GONE, LEAVE_SECONDS)
       time.sleep(0.2)  # between a process's last word and its end
   except jax.errors.JaxRuntimeError as error:
-    if not is_loss(error):  # process 0 is gone, and there is nobody to tell
+    if not is_loss(error):  # if process 0 is gone, no process can be told
       raise
 
 
 def is_loss(error: BaseException) -> bool:
-  """Whether an exception means that another process is gone."""
+  """Says whether an exception means that another process was lost."""
   if count() == 1:
     return False
   seen: BaseException | None = error
@@ -313,7 +311,7 @@ def is_loss(error: BaseException) -> bool:
 
 
 def told(error: BaseException) -> str:
-  """A line for `is_loss`: who left and why, as far as it is known."""
+  """Returns a line for `is_loss`: who left and why, as far as is known."""
   try:
     gone = departed()
   except jax.errors.JaxRuntimeError:  # it was process 0, with the store

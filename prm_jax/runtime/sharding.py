@@ -1,4 +1,4 @@
-"""The mesh, and how every array is sharded over it.
+"""Makes the mesh, and decides how every array is sharded over it.
 
 The mesh has three axes: `replica` is data parallel across slices, `fsdp` splits
 the batch and the parameters, `model` is tensor parallel. RULES maps the path of
@@ -189,8 +189,8 @@ def axis_size(*axes: str) -> int:
 def platform() -> str:
   """Returns the platform that is compiled for: 'cpu', 'gpu' or 'tpu'.
 
-  It is that of the current mesh, whose devices need not be on this machine:
-  `prm_jax.aot` compiles for others.
+  It is the current mesh's, whose devices may not be on this machine, as in
+  `prm_jax.aot`.
   """
   mesh = jax.sharding.get_abstract_mesh()
   return jax.default_backend() if mesh.empty else mesh.abstract_device.platform

@@ -1,4 +1,4 @@
-"""Handles SIGTERM during a job: it is noted, and obeyed when nothing is open.
+"""Handles SIGTERM during a job, which stops once everything is saved.
 
 In training a single process may get the signal, but all must stop after the
 same step, because all take part in saving a checkpoint. So in every step the
@@ -22,9 +22,9 @@ from prm_jax.runtime.sharding import AXES
 
 
 class Stopped(BaseException):
-  """SIGTERM arrived and everything is saved.
+  """Reports that SIGTERM arrived and everything is saved.
 
-  Like KeyboardInterrupt it is no Exception, so that no handler of faults
+  Like KeyboardInterrupt it is no Exception, so that no handler of errors
   catches it.
   """
 
@@ -66,7 +66,7 @@ class StopSignal:
     self._asked = True
 
   def agreed(self) -> bool:
-    """Says whether to stop after this step: in all processes, or in none.
+    """Says whether all processes stop after this step.
 
     Every process must call it exactly once per step.
     """

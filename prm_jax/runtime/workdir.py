@@ -1,8 +1,8 @@
-"""The folder that holds everything a job writes, on a disk or at gs://.
+"""Guards the folder that holds everything a job writes, on a disk or at gs://.
 
 Two files guard it: config.json and data.json are written once, and a run with
-another config or with other data is refused, so that no result mixes two jobs.
-Of several processes only the first writes; the others wait until it is done.
+another config or other data is rejected, so that no result mixes two jobs. With
+several processes only the first writes; the others wait until it is done.
 """
 
 import dataclasses
@@ -50,11 +50,10 @@ MAY_CHANGE = (
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:
-  """The workdir of the job that runs; `workdir / 'name'` is a path in it.
+  """Represents the running job's workdir; `workdir / 'name'` is a path in it.
 
   Attributes:
-    path: the folder.
-    config: what its config.json holds, or will hold.
+    config: the content of its config.json.
     defaults: values that a config.json of an earlier version may lack.
   """
 
@@ -66,7 +65,7 @@ class Workdir:
   def open(
     cls, name: str, config: Mapping[str, Any], defaults: Mapping[str, Any]
   ) -> 'Workdir':
-    """Makes the folder, and checks that it is new or this config's own.
+    """Makes the folder, and checks that it is new or belongs to this config.
 
     Raises:
       UserError: it belongs to another config, cannot be written, or is not one
@@ -96,36 +95,35 @@ class Workdir:
     paths.check_local(self.path, f'the workdir of {job}')
 
   def claim(self, data_fingerprint: str) -> None:
-    """Makes the workdir this config's and these data's own.
+    """Ties the workdir to this config and this data.
 
     A job calls this when its data is there: a run that fails before leaves the
     workdir free for the corrected command.
 
     Raises:
-      UserError: what is in the workdir was made with another config or from
-        other data.
+      UserError: the workdir belongs to another config or other data.
     """
     processes.first_alone('claim', self._claim, data_fingerprint)
 
   def write_json(self, name: str, value: Any) -> None:
-    """Writes a file, all or nothing, in process 0; the others wait."""
+    """Writes a file atomically in process 0; the others wait."""
     processes.first_alone(name, write_json, self / name, value)
 
   def write_lines(self, name: str, records: Iterable[Any]) -> None:
-    """Writes JSON lines, all or nothing, in process 0; the others wait."""
+    """Writes JSON lines atomically in process 0; the others wait."""
     processes.first_alone(name, write_lines, self / name, records)
 
   def read_json(self, name: str) -> dict[str, Any]:
-    """Returns what a JSON file holds; {} where there is none yet.
+    """Returns the object in a JSON file; {} if there is no file yet.
 
     Raises:
-      UserError: it is empty, cut off, or no object.
+      UserError: the file is empty, cut off, or not an object.
     """
     path = self / name
     return paths.read_json(path, DELETE) if path.exists() else {}
 
   def _check(self) -> None:
-    """Raises UserError unless the folder is this config's own or new."""
+    """Raises UserError unless the folder is new or belongs to this config."""
     try:
       ours = json.loads(json.dumps(self.config, allow_nan=False))
     except ValueError:
@@ -171,21 +169,21 @@ class Workdir:
 
 
 def write_json(path: paths.Path, value: Any) -> None:
-  """Writes a JSON file, all or nothing."""
+  """Writes a JSON file atomically."""
   paths.write_text(path, json.dumps(value, indent=2, allow_nan=False) + '\n')
 
 
 def write_lines(path: paths.Path, records: Iterable[Any]) -> None:
-  """Writes a file of JSON lines, all or nothing."""
+  """Writes a file of JSON lines atomically."""
   lines = (json.dumps(record, ensure_ascii=False) for record in records)
   paths.write_text(path, ''.join(f'{line}\n' for line in lines))
 
 
 def read_results(workdir: paths.Path) -> dict[str, Any]:
-  """Returns results.json of a job that is done; {} where there is none yet.
+  """Returns results.json of a finished job; {} if there is none yet.
 
   Raises:
-    UserError: it is empty, cut off or no object.
+    UserError: the file is empty, cut off, or not an object.
   """
   path = workdir / 'results.json'
   if not path.is_file():
@@ -194,9 +192,9 @@ def read_results(workdir: paths.Path) -> dict[str, Any]:
 
 
 def is_done(workdir: paths.Path) -> bool:
-  """Returns whether a job ended there, with its chains where it makes some.
+  """Returns whether a job has ended there, with its chains if it makes some.
 
-  The job makes again what is broken or was deleted.
+  If files are broken or deleted it is not done: the job makes them again.
   """
   try:
     results = read_results(workdir)
@@ -236,10 +234,10 @@ def with_defaults(
 
 
 def check_shared(folder: paths.Path, flag: str) -> None:
-  """Checks that a folder is one and the same for all processes.
+  """Checks that a folder is the same one for all processes.
 
   Args:
-    flag: what names it.
+    flag: the flag that names it, for the error.
 
   Raises:
     UserError: another process does not see what process 0 wrote there.

@@ -1,4 +1,4 @@
-"""Samples whole chains, of which the highest score or a vote chooses one."""
+"""Samples whole chains, one of which is chosen by score or by vote."""
 
 import dataclasses
 from typing import Annotated

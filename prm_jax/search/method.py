@@ -43,7 +43,6 @@ class Task(NamedTuple):
 
   Attributes:
     id: unique among the problems of a search; the random draws depend on it.
-    text: the problem.
     truth: the right answer, '' if unknown. It is used only to grade the chains
       once the search has ended.
     dataset: name of the data set, for the meta of the chains.

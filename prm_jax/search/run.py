@@ -27,7 +27,6 @@ class Found(NamedTuple):
   """Holds the result of one problem.
 
   Attributes:
-    task: the problem.
     failed: why there is no result; '' if there is one.
     chosen: the chosen chain; None if the search failed.
     chains: all chains that ended, the chosen one first; () if it failed.
@@ -81,8 +80,6 @@ def run(
     prm: None for methods that need none.
     method: a name in `methods.METHODS`.
     options: the method's own settings, by the names of its config's fields.
-    config: settings that all methods share.
-    how: draws, budget and concurrency of the run.
 
   Raises:
     UserError: The method is unknown, an option is wrong, two tasks share an id,

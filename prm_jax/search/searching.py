@@ -56,9 +56,8 @@ class Searching:
   """Holds the search of one problem while it runs.
 
   Attributes:
-    task: the problem.
-    tree: what was found so far.
-    ledger: what was spent so far.
+    tree: the steps found so far.
+    ledger: the costs so far.
   """
 
   def __init__(

@@ -1,4 +1,4 @@
-"""The train step and the training loop of PRMs, ORMs and policies.
+"""Defines the train step and the training loop of PRMs, ORMs and policies.
 
     state, batch -> train step -> state, metrics
     fit: batches -> train steps -> metrics.jsonl, checkpoints
@@ -6,7 +6,7 @@
 The step is one jitted function, sharded by the rules of `runtime/sharding.py`,
 and its state is donated. The loop feeds it batches, writes metrics and
 checkpoints, and stops cleanly on SIGTERM. Callers pass in the evaluation. RL
-uses `make_step` with an objective of its own.
+uses `make_step` with its own objective.
 """
 
 import dataclasses
@@ -81,7 +81,7 @@ class TrainConfig:
 
 
 class Objective(NamedTuple):
-  """What a step minimises, on a batch that may run in microbatches.
+  """Defines the loss of a step, on a batch that may run in microbatches.
 
   Attributes:
     norms: batch -> the denominators of the loss, from the whole batch.
@@ -101,7 +101,7 @@ def make_train_step(
   microbatches: int = 1,
   head_only_steps: int = 0,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
-  """Makes the train step of reward models, and of policies that imitate."""
+  """Makes the train step of reward models and of supervised policies."""
   loss = config.loss
 
   def loss_share(
@@ -143,8 +143,6 @@ def make_step(
       like `split_params`.
     model: its `param_dtype` says how the backbone is stored.
     optimizer: made for the same `head_only_steps`.
-    schedule: the learning rate to report.
-    microbatches, head_only_steps: see LoopConfig.
   """
 
   def loss_share(
@@ -245,7 +243,7 @@ def compile_train_step(
 
 
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> Batch:
-  """Makes a global batch, of which this process has the given rows."""
+  """Makes a global batch from the rows that each process has."""
   placed = batch_sharding(mesh)
   return {
     name: jax.make_array_from_process_local_data(placed, value)

@@ -1,4 +1,4 @@
-"""Losses: one pure function for each step loss, and the language-model loss.
+"""Computes step losses and the language-model loss, as pure functions.
 
 A step loss maps the head's outputs to one value per step; `step_loss_weights`
 says how much each step counts. The two are separate so that a batch that is
@@ -35,7 +35,7 @@ def bce(
   logits: jax.Array,  # [B, P, 1]
   labels: jax.Array,  # [B, P] in [0, 1], soft or hard
 ) -> jax.Array:  # [B, P]
-  """Binary cross-entropy: -y log s(x) - (1 - y) log(1 - s(x))."""
+  """Computes binary cross-entropy, -y log s(x) - (1 - y) log(1 - s(x))."""
   chex.assert_rank(labels, 2, custom_message='bce: labels')
   chex.assert_shape(logits, (*labels.shape, 1), custom_message='bce: logits')
   return optax.sigmoid_binary_cross_entropy(logits[..., 0], labels)
@@ -45,7 +45,7 @@ def cross_entropy(
   logits: jax.Array,  # [B, P, C], C is 2 or 3
   labels: jax.Array,  # [B, P] in [0, 1]
 ) -> jax.Array:  # [B, P]
-  """Softmax cross-entropy against the label's class.
+  """Computes softmax cross-entropy against the label's class.
 
   Two classes take a soft label: -(1 - y) log p_0 - y log p_1. Three classes
   (wrong, neutral, right) take the nearest of 0, 1/2 and 1.
@@ -65,7 +65,7 @@ def mse(
   predictions: jax.Array,  # [B, P] in [0, 1], or unbounded for regression
   labels: jax.Array,  # [B, P] in [0, 1]
 ) -> jax.Array:  # [B, P]
-  """Squared error (x - y)^2: the Brier score where x is a probability."""
+  """Computes (x - y)^2, the Brier score if x is a probability."""
   chex.assert_rank(labels, 2, custom_message='mse: labels')
   chex.assert_shape(
     predictions, labels.shape, custom_message='mse: predictions'
@@ -97,7 +97,7 @@ def beta_binomial(
   successes: jax.Array,  # [B, P], n p where the label is a rate
   trials: jax.Array,  # [B, P]
 ) -> jax.Array:  # [B, P]
-  """Negative log-likelihood of rollout counts under a Beta prior on the rate.
+  """Computes -log p(rollout counts) under a Beta prior on the success rate.
 
   -log [ C(n, k) B(k + a, n - k + b) / B(a, b) ], a = exp(x_1), b = exp(x_0);
   the mean a / (a + b) is softmax(x)_1, so the two-class read-out applies. As
@@ -127,7 +127,7 @@ def ranking(
   chain_ids: jax.Array,  # [B, P], compared within a row
   margin: float,
 ) -> jax.Array:  # [B, P], 0 where the step is wrong or unknown
-  """Comparative loss of process Q-value ranking (PQM; Li and Li, 2024).
+  """Computes the comparative loss of PQM (Li and Li, 2024).
 
   For the t-th right step c_t of a chain with wrong steps W:
   -log exp(Q_ct) / (sum_{q <= t} exp(Q_cq) + sum_{w in W} exp(Q_w + margin)).
@@ -216,7 +216,7 @@ def step_loss_weights(name: str, batch: Batch) -> jax.Array:  # [B, P]
 
 
 def lm_targets(batch: Batch) -> tuple[jax.Array, jax.Array]:
-  """Returns the next tokens [B, T], and 1 where one is to be predicted [B, T].
+  """Returns the next tokens [B, T], and 1 at those that the loss counts [B, T].
 
   A token is predicted if `lm_mask` holds for it and the token before it is of
   the same chain.
@@ -239,7 +239,7 @@ def lm_loss(
   logits: jax.Array,  # [B, T, V]
   next_tokens: jax.Array,  # [B, T]
 ) -> jax.Array:  # [B, T]
-  """Cross-entropy of the next token: -log softmax(x)_y, in nats."""
+  """Computes the next token's cross-entropy, -log softmax(x)_y, in nats."""
   chex.assert_rank(next_tokens, 2, custom_message='lm_loss: next_tokens')
   chex.assert_shape(
     logits, (*next_tokens.shape, None), custom_message='lm_loss: logits'

@@ -1,4 +1,4 @@
-"""The training objective: the step loss, the language-model loss, or both.
+"""Defines the objective: the step loss, the language-model loss, or both.
 
     params, batch -> hidden states -> losses, weighted and added up
 
@@ -33,7 +33,7 @@ Batch = dict[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-  """Says what is minimised: the step loss plus `lm_weight` times the LM loss.
+  """Sets the loss: the step loss plus `lm_weight` times the LM loss.
 
   Attributes:
     name: one of losses.LOSSES; '' for a policy, which has no head.

@@ -146,7 +146,7 @@ def clip_by_layer_rms(threshold: float) -> optax.GradientTransformation:
 
 
 class HeadFirstState(NamedTuple):
-  """State of `head_first`."""
+  """Holds the state of `head_first`."""
 
   count: jax.Array  # [] int32, number of updates so far
   head: Any

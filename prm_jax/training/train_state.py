@@ -1,4 +1,4 @@
-"""TrainState: everything that a train step changes, and how it is made.
+"""Makes TrainState, everything that a train step changes.
 
 This module also says which parameters are trained: all of them, or, with LoRA,
 adapters and head over a frozen backbone.
@@ -26,7 +26,7 @@ NO_LORA = LoraConfig()
 
 
 class TrainState(NamedTuple):
-  """Everything that a train step changes."""
+  """Holds everything that a train step changes."""
 
   step: jax.Array  # [] int32, number of steps so far, skipped ones included
   params: Any  # {'backbone'}, with 'head' in reward models, 'lora' if adapted
@@ -37,7 +37,7 @@ class TrainState(NamedTuple):
 
 
 class WithMaster(NamedTuple):
-  """Optimizer state for a backbone that is stored in bfloat16.
+  """Holds the optimizer state for a backbone stored in bfloat16.
 
   Updates are added to the float32 master, and the parameters are its rounded
   copy. Most updates are smaller than half of a bfloat16's last bit (1/256 of
@@ -116,9 +116,6 @@ def split_master(
   trained: Any, opt_state: Any, model: TransformerConfig
 ) -> tuple[Any, Any]:
   """Rounds float32 parameters for storage, and adds a master if they need one.
-
-  Args:
-    opt_state: the optimizer's own state.
 
   Returns:
     The stored parameters, and the optimizer state with the master.

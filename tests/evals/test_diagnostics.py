@@ -117,7 +117,7 @@ def test_bad_arrays_are_rejected():
     diagnostics.length_correlation([0.1, -np.inf], mask)
   with pytest.raises(UserError, match='for 2 chains'):
     diagnostics.length_correlation([0.1], mask)
-  with pytest.raises(UserError, match='leave out chains that nobody checked'):
+  with pytest.raises(UserError, match='leave out unchecked chains'):
     diagnostics.wrong_process_found(
       np.ones((2, 1)), mask, np.array([-1, -1]), [True, None]
     )

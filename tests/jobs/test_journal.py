@@ -89,7 +89,7 @@ def test_damage_in_the_middle_names_the_line(tmp_path):
   write(tmp_path, ended(0), ended(1))
   first, second, third = path.read_text().splitlines()
   path.write_text('\n'.join([first, second[:40], third, '']))
-  with pytest.raises(UserError, match=r'process-0.jsonl:2: .*delete this line'):
+  with pytest.raises(UserError, match=r'process-0.jsonl:2: .*delete the line'):
     list(journal.read(tmp_path, JOB))
   path.write_text('\n'.join([json.dumps([1]), second, '']))
   with pytest.raises(UserError, match=r'process-0.jsonl:1: '):

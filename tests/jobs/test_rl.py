@@ -300,7 +300,7 @@ def test_interrupted_runs_have_the_same_bits(runs, policy, tmp_path, name):
     out, err = process.communicate(timeout=120)
     assert process.returncode in (0, -signal.SIGKILL), err
     if how == signal.SIGTERM:
-      assert 'the same command goes on from there' in out
+      assert 'the same command resumes from there' in out
   done = command_line.run(*args)
   assert done.returncode == 0, done.stderr
   ours, theirs = tmp_path / 'again', folder / name

@@ -62,7 +62,7 @@ def test_a_tree_without_a_text_for_an_id_is_refused(tmp_path):
   tree = Tree('1 + 1').to_dict()
   line = json.dumps({'id': [1], 'tree': tree})
   (tmp_path / 'trees.jsonl').write_text(line + '\n')
-  with pytest.raises(UserError, match=r'trees\.jsonl:1: is no line of a sea'):
+  with pytest.raises(UserError, match=r'trees\.jsonl:1: is not a search tree'):
     read_trees(str(tmp_path), [Problem('1', '', '1 + 1', '2')])
 
 
@@ -125,7 +125,7 @@ def test_trees_grow_further_only_with_the_same_models_and_seed(ended, name):
     ('nothing', 'do not say how it was searched; name the --workdir'),
     ('nameless', 'do not say how it was searched; name the --workdir'),
     ('treeless', 'trees.jsonl: No such file or directory; name the'),
-    ('half', 'trees.jsonl:1: is no line of a search; run'),
+    ('half', 'trees.jsonl:1: is not a search tree; run'),
     ('others', 'has trees of none of the 2 problems; name a'),
   ],
 )

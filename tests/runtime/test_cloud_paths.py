@@ -129,7 +129,7 @@ def run(storage):
   workdir = paths.open_path(f'{BUCKET}/run')
   stopped = stop_after(8, workdir)
   assert stopped.returncode == 0, stopped.stderr
-  assert 'the same command goes on from there' in stopped.stdout
+  assert 'the same command resumes from there' in stopped.stdout
   before = last_saved(workdir)
   assert read_lines(workdir)[-1]['step'] == before
   # What a process that is killed while it saves leaves behind.

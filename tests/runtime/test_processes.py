@@ -228,7 +228,7 @@ def test_stopped_and_killed_and_resumed(uninterrupted, tmp_path):
   for process in stopped:
     assert process.returncode == 0, process.stderr
     assert 'error' not in process.stderr
-  line = f'prm stopped at step {step}; the same command goes on from there'
+  line = f'prm stopped at step {step}; the same command resumes from there'
   assert line in stopped[0].stdout
 
   survivor, victim = interrupt(
@@ -314,7 +314,7 @@ def test_nobody_answers(tmp_path):
   )
   (alone,) = wait_for_all([process], timeout=60)
   assert the_error(alone) == (
-    f'error: process 1: nobody answers at 127.0.0.1:{port}, where process 0 '
+    f'error: process 1: no answer from 127.0.0.1:{port}, where process 0 '
     'should be after 2 s; start all of them with the same command, each with '
     'its own --process (--processes=1 runs alone)'
   )

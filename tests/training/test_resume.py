@@ -102,7 +102,7 @@ def stop(workdir: pathlib.Path) -> None:
   stopped = interrupt(workdir, mid_step(before), signal.SIGTERM)
   assert stopped.returncode == 0, stopped.stderr
   line = re.search(
-    r'prm stopped at step (\d+); the same command goes on from there',
+    r'prm stopped at step (\d+); the same command resumes from there',
     stopped.stdout,
   )
   assert line, stopped.stdout + stopped.stderr

@@ -65,9 +65,7 @@ def plant(
   """Plants one error in the right chain, drawn uniformly from all possible.
 
   Args:
-    problem: text of the problem.
     kind: one of KINDS.
-    rng: source of all random choices.
 
   Returns:
     The chain; None if no error of this kind makes the answer wrong, as before

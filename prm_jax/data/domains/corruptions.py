@@ -110,10 +110,8 @@ def plant(
 
   Args:
     solution: the right solution; its last number is the answer.
-    links: where its numbers come from.
     kind: one of KINDS.
     question: the numbers of the question; 'wrong_operand' may use them.
-    rng: source of all random choices.
 
   Returns:
     The error; None if the solution offers none of this kind.

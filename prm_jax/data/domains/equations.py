@@ -142,8 +142,6 @@ def evaluate(
   """Calculates the left side, in the printed unit of the right side.
 
   Args:
-    solution: the solution that the equation belongs to.
-    equation: the equation.
     values: the value of every number; it replaces `solution.values`.
     operators: symbols that replace the operators at these places.
 

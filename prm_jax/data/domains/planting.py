@@ -53,12 +53,7 @@ def chain_with_errors(
   """Writes one attempt at a problem, from its right solution.
 
   Args:
-    question: the problem.
     solution: the right solution; its last number is the answer.
-    links: where the numbers of the solution come from.
-    config: how often which errors are planted.
-    meta: `meta` of the chain.
-    rng: source of all random choices.
 
   Returns:
     The chain; None if an error was to be planted and the solution offers none

@@ -86,9 +86,6 @@ def make_chains(
   templates as a slice of one call: a second call may repeat problems.
 
   Args:
-    config: which problems to make and which errors to plant.
-    count: number of problems.
-    seed: seed of all random choices.
     samples: number of chains per problem; each may be right or wrong.
 
   Returns:

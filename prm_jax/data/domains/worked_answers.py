@@ -37,10 +37,8 @@ def plant_errors(
   do not give the answer, or if an error is wanted and none can be planted.
 
   Args:
-    chains: right chains with their answers.
     seed: seed of all random choices. A result depends only on the seed, the
       chain and its index.
-    error_share: probability that an error is planted.
     repeat_share: probability that a chain without error repeats a step.
 
   Returns:
@@ -75,7 +73,6 @@ def infer_links(
   """Infers from their values where the numbers of a solution come from.
 
   Args:
-    given: the numbers of the question.
     solution: the solution; it holds exactly.
   """
   results = {e.result: e for e in solution.equations}

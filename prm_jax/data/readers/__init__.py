@@ -90,7 +90,6 @@ def read_chains(
   counted from 1. If a record has several chains, `/k` is appended.
 
   Args:
-    path: the file.
     fmt: its format, a key of READERS.
     on_error: 'stop' raises at the first bad record; 'quarantine' writes bad
       records to `quarantine_path` and continues.

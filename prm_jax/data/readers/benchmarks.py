@@ -2,7 +2,7 @@
 
 Where a benchmark gives the index of the first error, the steps before it are
 labelled right, the step itself is labelled wrong, and later steps are unknown,
-because nobody judged them.
+because they were not judged.
 """
 
 import dataclasses

@@ -53,7 +53,7 @@ _UNREADABLE = re.compile(r'[\d)}]_|\\approx|[\'"?!]{2}|[^\x20-\x7e]')
 
 
 class Verdict(NamedTuple):
-  """Whether two answers are equal, and which comparison decided it.
+  """Says whether two answers are equal, and which comparison decided it.
 
   Attributes:
     how: 'text', 'number', 'parts', 'math-verify' or 'time limit'. A pair that
@@ -88,7 +88,6 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
 
   Args:
     answer: up to MAX_TEXT characters; a longer text equals only itself.
-    truth: of the same form.
     seconds: wall time for the pair; at the limit the verdict is not equal.
 
   Raises:

@@ -61,7 +61,7 @@ _EQUALS, _NEARLY = ('=', '=='), ('≈', '~=')
 
 
 class CheckedEquation(NamedTuple):
-  """An equation of a step and its verdict.
+  """Holds an equation of a step and its verdict.
 
   Attributes:
     left: the left side as written.

@@ -75,12 +75,12 @@ _WELL_FORMED = re.compile(r'(?:[1-9]\d{0,2}(?:,\d{3})+|0|[1-9]\d*)?(?:\.\d+)?')
 
 
 class Unreadable(Exception):
-  """The text is not arithmetic, or exceeds the limits of this module."""
+  """Says that a text is not arithmetic, or exceeds this module's limits."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Token:
-  """One token of a normalised text.
+  """Holds one token of a normalised text.
 
   Attributes:
     kind: number, percent, relation, power, operator, open, close, money, word,
@@ -98,7 +98,7 @@ class Token:
 
   @property
   def end(self) -> int:
-    """Index of the character after the token in the normalised text."""
+    """Returns the index of the character after the token."""
     return self.start + len(self.text)
 
 
@@ -220,13 +220,12 @@ def evaluate(found: list[Token]) -> tuple[Fraction, bool]:
 
 
 class _Parser:
-  """A recursive descent parser over tokens.
+  """Parses tokens by recursive descent.
 
   Each method parses what its name says from the position `at` on, and moves
   `at` behind it. It returns the value and whether that is a percentage.
 
   Attributes:
-    tokens: the tokens of the expression.
     at: index of the next token.
     ambiguous: whether what was parsed so far can be read in another way.
   """

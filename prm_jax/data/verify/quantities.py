@@ -42,7 +42,7 @@ DATE = re.compile(r'\d{1,2}([-/])\d{1,2}\1\d{4}|\d{4}([-/])\d{1,2}\2\d{1,2}')
 
 
 class Quantity(NamedTuple):
-  """A number with its unit.
+  """Holds a number with its unit.
 
   Attributes:
     value: the exact number.

@@ -65,7 +65,7 @@ _DYING_SECONDS = 10  # that the kernel may take to end killed processes
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-  """The resources that a program may use.
+  """Limits the resources of a program.
 
   Attributes:
     wall_seconds: wall time of the program and everything that it starts.
@@ -92,7 +92,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-  """The result of running a program.
+  """Holds the result of running a program.
 
   Attributes:
     outcome: one of OUTCOMES.
@@ -108,7 +108,7 @@ class Result:
 
   @property
   def passed(self) -> bool:
-    """Whether the program has passed its tests."""
+    """Says whether the program has passed its tests."""
     return self.outcome == 'passed'
 
 
@@ -198,7 +198,6 @@ def _launch(
     job: what the launcher reads from its standard input.
     inside: open files that the launcher inherits; they are closed here.
     deadline: on the monotonic clock; the program is killed then.
-    limits: as for `run`.
 
   Returns:
     The output and how it ended; see `_read`.

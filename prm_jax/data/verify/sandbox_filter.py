@@ -50,7 +50,7 @@ _UNIX = 1
 
 
 class _Test(ctypes.Structure):
-  """`struct scmp_arg_cmp`: a condition on the argument with index `number`.
+  """Mirrors `struct scmp_arg_cmp`, a condition on argument `number`.
 
   The argument must equal `a`; or, for _MASKED, equal `b` under the mask `a`.
   """

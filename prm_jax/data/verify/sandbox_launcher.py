@@ -85,9 +85,6 @@ def enter_user_namespace(proc: int) -> None:
   """Enters a new user namespace as the same user, with a new process count.
 
   The process has all rights inside the namespace, until it calls exec.
-
-  Args:
-    proc: a descriptor of /proc.
   """
   user, group = os.getuid(), os.getgid()
   check(libc.unshare(_NEW_USER), 'new user namespace')

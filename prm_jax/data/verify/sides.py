@@ -51,7 +51,7 @@ _VALUES = ('number', 'open', 'money')
 
 
 class Side(NamedTuple):
-  """One side of an equality sign.
+  """Holds one side of an equality sign.
 
   Attributes:
     tokens: the expression, without units and currency signs.

@@ -23,11 +23,11 @@ _START_SECONDS = 120  # importing SymPy on a busy machine
 
 
 class TimedOut(Exception):
-  """The pair took longer than its time limit, or more memory than allowed."""
+  """Says that a pair exceeded its time limit or its memory limit."""
 
 
 class Worker:
-  """One child process; threads may share it and take turns.
+  """Runs one child process; threads may share it and take turns.
 
   Args:
     child: a Python file with the protocol of `symbolic_worker.py`.
@@ -45,7 +45,6 @@ class Worker:
 
     Args:
       answer: LaTeX, without dollar signs.
-      truth: of the same form.
       seconds: wall time for the pair, not counting the start of the child.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The child process of `symbolic.py`: reads pairs, writes verdicts, as lines.
+"""Compares pairs with math-verify, as the child process of `symbolic.py`.
 
 It is run as a file and never imported, so that it loads math-verify but neither
 this package nor JAX. The parent kills it when a pair takes too long; if the

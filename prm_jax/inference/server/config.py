@@ -97,7 +97,7 @@ class EndpointConfig(ServerConfig):
 
   Attributes:
     api: 'chat' or 'completions'.
-    continues: whether a chat's server continues the steps without being told.
+    continues: whether a chat's server continues the steps by default.
     system: system message, '' for none.
     prompt: text with `{problem}` in it.
     separator: text between steps, in prompts and in completions.

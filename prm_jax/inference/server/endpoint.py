@@ -53,7 +53,6 @@ class Endpoint:
     """Opens the cache; sends nothing yet.
 
     Args:
-      config: the server, and how it is asked.
       cache: folder on a disk where answers are kept; processes, jobs and
         servers may share it. None keeps no answers.
       log: file to which usage is added, see `usage.py`.
@@ -255,9 +254,9 @@ class Endpoint:
       system = f'{config.system}\n\n' if config.system else ''
       text = f'{system}{prompt}{config.separator}{written}'
       return {'prompt': text, **extra}
-    said = {'system': config.system, 'user': prompt, 'assistant': written}
+    turns = {'system': config.system, 'user': prompt, 'assistant': written}
     messages = [
-      {'role': role, 'content': text} for role, text in said.items() if text
+      {'role': role, 'content': text} for role, text in turns.items() if text
     ]
     return {'messages': messages, **extra}
 
@@ -285,8 +284,6 @@ def split_steps(
   """Splits a completion into whole steps.
 
   Args:
-    text: the completion.
-    separator: text between steps.
     finished: whether the model ended the text; if not, what follows the last
       separator was cut off and is dropped.
     max_steps: most steps to keep; 0 keeps all.

@@ -43,7 +43,6 @@ class Server:
     """Opens the cache and the log; sends nothing yet.
 
     Args:
-      config: where the server is, and what limits apply.
       cache: folder of answers; None keeps none.
       log: file to which usage is added; None counts it in this process only.
 
@@ -213,11 +212,11 @@ class Server:
     except Failure as short:
       if short.final:
         why = short.reason.removeprefix('refused with ')
-        said = f': {short.said}' if short.said else ''
+        message = f': {short.said}' if short.said else ''
         raise UserError(
-          f'{config.base_url}: refused model {config.model!r} with {why}{said}'
-          f'; a short question, too, after {refused} in a row: see what it '
-          'says, endpoint.max_tokens and endpoint.extra'
+          f'{config.base_url}: refused model {config.model!r} with {why}'
+          f'{message}; a short question, too, after {refused} in a row: see '
+          'what it says, endpoint.max_tokens and endpoint.extra'
         ) from short
 
   async def _send(self, client: openai.AsyncOpenAI, call: Call) -> Answer:
@@ -245,18 +244,18 @@ class Server:
     """Returns a Failure of this call, or a UserError that ends the job."""
     config, status = self._config, error.status_code
     # The client finds the message only if the server uses OpenAI's form.
-    said = error.response.text
+    message = error.response.text
     if isinstance(error.body, Mapping) and 'message' in error.body:
-      said = str(error.body['message'])
-    said = ' '.join(said.split())
+      message = str(error.body['message'])
+    message = ' '.join(message.split())
     if self._key:
       # Some servers quote the key.
-      said = said.replace(self._key, '***')
-    said, fault = said[:300], fault_of(status, error.response.text)
+      message = message.replace(self._key, '***')
+    message, fault = message[:300], fault_of(status, error.response.text)
     if fault == 'the moment':
       return Failure(f'status {status}')
     if fault == 'the call':
-      return Failure(f'refused with status {status}', said, final=True)
+      return Failure(f'refused with status {status}', message, final=True)
     cure = {
       'the account': 'the account, then run the same command again',
       'the key': f'the key in {config.api_key_variable or "the environment"}, '
@@ -265,5 +264,5 @@ class Server:
     }[fault]
     return UserError(
       f'{config.base_url}: refused model {config.model!r} with status '
-      f'{status}: {said}; see to {cure}'
+      f'{status}: {message}; see to {cure}'
     )

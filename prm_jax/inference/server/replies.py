@@ -36,7 +36,6 @@ class Call(NamedTuple):
 
   Attributes:
     api: 'chat' or 'completions'.
-    body: the whole request, in JSON types.
     sample: key, seed and number of the sample: calls with equal bodies and
       different samples are different draws.
   """
@@ -71,7 +70,6 @@ class Answer(NamedTuple):
   """Holds what the server wrote.
 
   Attributes:
-    text: the text of the answer.
     finish: why the text ended: 'eos' (the model ended it), STOPPED (at a stop),
       AMBIGUOUS (either of these), 'length', or the server's own word.
     tokens: tokens written, as billed; 0 if the server does not tell.
@@ -85,21 +83,18 @@ class Answer(NamedTuple):
 
 
 class NoAnswer(ValueError):
-  """A reply that has no answer in it; its text is what it is counted by."""
+  """Reports a reply without an answer; failures are counted by its text."""
 
 
 def fault_of(status: int, text: str) -> str:
   """Returns whose fault a status other than 200 is.
 
-  A bad key, account or address fails every call. Whatever else a server
-  refuses with a 4xx it words as it likes, and it may be only this call.
-
-  Args:
-    text: what the server said, in any form.
+  A bad key, account or address fails every call. Servers word all other 4xx
+  refusals freely, and these may concern only this call.
 
   Returns:
-    'the moment' (another attempt may succeed), 'the call', 'the key',
-    'the account', or 'the address': of server, API or model.
+    'the moment' (another attempt may succeed), 'the call', 'the key', 'the
+    account', or 'the address' (of server, API or model).
   """
   try:
     body = json.loads(text)
@@ -134,12 +129,12 @@ def read_answer(text: str) -> Answer:
   except (ValueError, RecursionError) as error:
     raise NoAnswer('malformed JSON') from error
   match reply:
-    case {'choices': [{'message': {'content': str(said)}} as choice, *_]}:
+    case {'choices': [{'message': {'content': str(content)}} as choice, *_]}:
       pass
     # A reasoning model may be cut off before it answers.
     case {'choices': [{'message': {'content': None}} as choice, *_]}:
-      said = ''
-    case {'choices': [{'text': str(said)} as choice, *_]}:
+      content = ''
+    case {'choices': [{'text': str(content)} as choice, *_]}:
       pass
     case _:
       raise NoAnswer('no choices')
@@ -156,5 +151,5 @@ def read_answer(text: str) -> Answer:
     if finish == AMBIGUOUS and name in choice:
       finish = STOPPED if isinstance(choice[name], str) else 'eos'
   # JSON may escape half of a surrogate pair, which UTF-8 files cannot hold.
-  said = said.encode('utf-8', 'replace').decode()
-  return Answer(said, finish, tokens, prompt_tokens)
+  content = content.encode('utf-8', 'replace').decode()
+  return Answer(content, finish, tokens, prompt_tokens)

@@ -71,12 +71,12 @@ class ReplyCache:
       why = getattr(error, 'strerror', None) or str(error) or 'it stays locked'
       raise UserError(
         f'{self._folder}: replies cannot be kept here: {why}; see to the disk '
-        'or choose another policy.cache; where cache.db is broken, move it '
-        'away, and what it held is asked for again'
+        'or choose another policy.cache; if cache.db is broken, move it away, '
+        'and its calls are sent again'
       ) from error
 
   def read(self, call: Call) -> Answer | None:
-    """Returns the answer to the call, None where there is none to be read."""
+    """Returns the stored answer to the call, or None."""
     digest = call.digest()
     with self._errors_named():
       text = self._answers.get(digest)
@@ -93,13 +93,13 @@ class ReplyCache:
       case {
         'call': dict(asked),
         'answer': {
-          'text': str(said),
+          'text': str(content),
           'finish': str(finish),
           'tokens': int(tokens),
           'prompt_tokens': int(prompt_tokens),
         },
       } if asked == call._asdict():
-        return Answer(said, finish, tokens, prompt_tokens)
+        return Answer(content, finish, tokens, prompt_tokens)
     self.corrupt += 1
     return None
 

@@ -1,7 +1,7 @@
-"""What a config may say: a dataclass for every job and every section.
+"""Defines all settings: a dataclass for every job and every section.
 
 A config file gives a raw config; `read_settings` builds the settings of its
-task and reports every fault at once. Everything below takes settings, never the
+task and reports all errors at once. All other code takes settings, never the
 raw config.
 """
 
@@ -53,7 +53,7 @@ def read_settings(config: Mapping[str, Any]) -> JobSettings:
 
 
 def default_config(task: str) -> ml_collections.ConfigDict:
-  """Returns the config of a task in which everything has its default.
+  """Returns the default config of a task.
 
   Where the default is None, the config takes only values of the field's type.
   """
@@ -61,7 +61,7 @@ def default_config(task: str) -> ml_collections.ConfigDict:
 
 
 def _to_config(section: Any) -> ml_collections.ConfigDict:
-  """Returns settings as a ConfigDict, with sections in it."""
+  """Converts settings to a ConfigDict with nested sections."""
   config = ml_collections.ConfigDict()
   for name, hint in checks.field_types(type(section)).items():
     value = getattr(section, name)

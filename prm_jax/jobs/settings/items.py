@@ -1,6 +1,6 @@
-"""Settings of the jobs that work through many items: sampling and labelling.
+"""Defines the settings of the sampling and labelling jobs.
 
-The third of these jobs, search, has a module of its own.
+The third job that works through many items, search, has its own module.
 """
 
 import dataclasses
@@ -39,11 +39,11 @@ SELECTIONS = ('active', 'consensus')
 
 @dataclasses.dataclass(frozen=True)
 class PriceConfig:
-  """US dollars for a million tokens; 0 where nobody is paid.
+  """Sets the price in US dollars per million tokens; 0 is free.
 
   Attributes:
-    tokens: tokens that the model writes.
-    prompt_tokens: tokens that it reads.
+    tokens: price of tokens that the model writes.
+    prompt_tokens: price of tokens that it reads.
   """
 
   tokens: Annotated[float, at_least(0)] = 0.0
@@ -53,18 +53,18 @@ class PriceConfig:
     checks.check(self)
 
   def dollars(self, used: Cost | Usage) -> float:
-    """Returns what was paid for the tokens used."""
+    """Returns the cost of the tokens used, in US dollars."""
     paid = self.tokens * used.tokens + self.prompt_tokens * used.prompt_tokens
     return paid / 1e6
 
 
 @dataclasses.dataclass(frozen=True)
 class ItemSettings(JobSettings):
-  """What all jobs of many items have in common.
+  """Holds the settings that all jobs of many items share.
 
   Attributes:
     concurrent: items that each process has in flight.
-    price: what a server is paid.
+    price: price of a server's tokens.
   """
 
   policy: PolicyConfig = PolicyConfig()
@@ -74,10 +74,10 @@ class ItemSettings(JobSettings):
 
 @dataclasses.dataclass(frozen=True)
 class SampleSettings(ItemSettings):
-  """Settings of configs/sample_math.py.
+  """Holds the settings of configs/sample_math.py.
 
   Attributes:
-    samples: chains of each problem.
+    samples: number of chains per problem.
   """
 
   samples: Annotated[int, at_least(1)] = 64
@@ -90,12 +90,12 @@ class SampleSettings(ItemSettings):
 
 @dataclasses.dataclass(frozen=True)
 class ChainsConfig(SampledDrawConfig):
-  """Which chains are labelled.
+  """Says which chains are labelled.
 
   Attributes:
     kind: the training chains of the arithmetic domain; files; or the workdir of
       a sampling or labelling job.
-    workdir: that of the job.
+    workdir: workdir of that job.
     root: folder of the files; '' is the environment variable PRM_JAX_DATA.
     files: files below it, each with its format.
     on_error: what a bad record does: 'stop' ends the job, 'quarantine' sets the
@@ -111,12 +111,12 @@ class ChainsConfig(SampledDrawConfig):
 
 @dataclasses.dataclass(frozen=True)
 class AgreementConfig:
-  """How two labelling jobs are compared; see `labels.consensus`.
+  """Says how two labelling jobs are compared; see `labels.consensus`.
 
   Attributes:
-    first: name of the source whose labels are kept; '' is what its job says.
-    second: name of the source that has to agree; '' is what its job says.
-    hard_above: a step is right where its label is above this number.
+    first: name of the source whose labels are kept; '' takes it from its job.
+    second: name of the source that must agree; '' takes it from its job.
+    hard_above: a step is right if its label is above this number.
   """
 
   first: str = ''
@@ -131,15 +131,15 @@ class AgreementConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LabelSettings(ItemSettings):
-  """Settings of configs/label_math.py.
+  """Holds the settings of configs/label_math.py.
 
   Attributes:
     select: which of the chains are labelled; '' labels all.
-    source: where the labels come from; 'given' keeps those that chains have.
+    source: where the labels come from; 'given' keeps the chains' own labels.
     verifier, rollouts, omega, judge, corruption: settings of each source.
-    consensus: how chains are selected that two jobs label alike.
+    consensus: how to select chains that two jobs label alike.
     agrees_with: workdir of the other labelling job.
-    active: how chains are selected by a PRM.
+    active: how a PRM selects chains.
     prm: workdir of that PRM, or a published one.
   """
 
@@ -158,12 +158,12 @@ class LabelSettings(ItemSettings):
 
   @property
   def source_config(self) -> Any:
-    """Settings of the source that is used; None where it has none."""
+    """Returns the settings of the source; None if it has none."""
     return getattr(self, self.source, None)
 
   @property
   def needs_prm(self) -> bool:
-    """Whether a PRM selects the chains."""
+    """Says whether a PRM selects the chains."""
     return self.select == 'active' and self.active.method == 'active'
 
   def check_together(self) -> None:

@@ -1,4 +1,4 @@
-"""The section that names the policy or judge that a job asks."""
+"""Defines the config section for the policy or judge of a job."""
 
 import dataclasses
 import json
@@ -42,11 +42,11 @@ JSON_OBJECT = Rule(
 
 @dataclasses.dataclass(frozen=True)
 class EndpointSection:
-  """A model on a server; `EndpointConfig` explains every value.
+  """Describes a model on a server; `EndpointConfig` explains every value.
 
-  Two differ from it. `extra` and `extra_after_steps` are JSON, because flags
-  set only values that a config already has. And all values may be left as they
-  are where no server is asked.
+  It differs in two ways. `extra` and `extra_after_steps` are JSON texts,
+  because flags can set only values that a config already has. And all values
+  have defaults, for jobs without a server.
   """
 
   base_url: str = EndpointConfig.base_url
@@ -74,7 +74,7 @@ class EndpointSection:
     checks.check(self)
 
   def to_config(self, seed: int) -> EndpointConfig:
-    """Returns the settings that a client is made with.
+    """Returns the settings of a client.
 
     Raises:
       Faults: values are missing or out of range.
@@ -87,17 +87,15 @@ class EndpointSection:
 
 @dataclasses.dataclass(frozen=True)
 class PolicyConfig:
-  """Which policy or judge a job asks.
+  """Says which policy or judge a job asks.
 
   Attributes:
-    kind: 'solver' of the arithmetic domain, which wrote the training chains;
-      'workdir' of a trained policy; 'endpoint', an OpenAI-compatible server; or
-      'recorded', the chains of a sampling job.
-    solver: the arithmetic domain.
-    workdir: that of the trained policy, or of the sampling job.
+    kind: 'solver' is the arithmetic domain's, which wrote the training chains;
+      'workdir' a trained policy; 'endpoint' an OpenAI-compatible server;
+      'recorded' replays the chains of a sampling job.
+    workdir: workdir of the trained policy, or of the sampling job.
     sampling: how a trained policy samples.
     cache: folder of a server's answers; '' is WORKDIR/replies.
-    endpoint: the server.
   """
 
   kind: Annotated[str, one_of(*POLICIES)] = 'solver'
@@ -111,13 +109,13 @@ class PolicyConfig:
     checks.check(self)
 
   def check_use(self, use: str) -> None:
-    """Checks that a policy of this kind can do what a job uses it for.
+    """Checks that a policy of this kind suits a job.
 
     Args:
       use: one of USES.
 
     Raises:
-      Faults: it cannot, or values are missing that its kind needs.
+      Faults: it does not, or values that its kind needs are missing.
     """
     if self.kind not in USES[use]:
       kinds = ', '.join(USES[use])
@@ -132,11 +130,10 @@ class PolicyConfig:
 
   @property
   def samples_per_round(self) -> int:
-    """How many samples a job asks for in one round.
+    """Returns how many samples a job asks for in one round.
 
-    A round of few samples takes seconds and one of many takes hours. Few of
-    them still keep slots and connections busy, as only the last sample of each
-    leaves others waiting.
+    A round of few samples takes seconds, one of many takes hours. Few still
+    keep slots and connections busy, because other items fill the gaps.
     """
     if self.kind == 'endpoint':
       return CALLS_PER_CONNECTION * self.endpoint.concurrency

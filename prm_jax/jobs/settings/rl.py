@@ -1,7 +1,8 @@
-"""Settings of the RL job: a policy that learns from per-step rewards.
+"""Defines the settings of the RL job: policy training with per-step rewards.
 
-What stands here runs before anything is read, sampled or written. The sections
-`reward`, `advantage`, `loss` and `train` are dataclasses of prm_jax/rl/.
+Everything here is checked before anything is read, sampled or written. The
+sections `reward`, `advantage`, `loss` and `train` are dataclasses of
+prm_jax/rl/.
 """
 
 import dataclasses
@@ -43,10 +44,10 @@ SUM_ALONE = 'only the sum of such rewards means something; expected'
 
 @dataclasses.dataclass(frozen=True)
 class PolicyStartConfig:
-  """Where the policy that is to be improved comes from.
+  """Says which policy to improve.
 
   Attributes:
-    workdir: of configs/policy_math.py, or of an earlier RL job.
+    workdir: workdir of configs/policy_math.py, or of an earlier RL job.
   """
 
   workdir: str = ''
@@ -57,7 +58,7 @@ class PolicyStartConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RlAotConfig(AotConfig):
-  """What prm_jax.aot compiles for.
+  """Says what prm_jax.aot compiles for.
 
   Without policy.workdir it compiles for the policy that is described here, and
   without prm.path for a PRM of the same size.
@@ -74,11 +75,11 @@ class RlAotConfig(AotConfig):
 
 @dataclasses.dataclass(frozen=True)
 class ComputeConfig:
-  """How the policy is computed; '' and -1 leave a value as it was trained.
+  """Says how the policy is computed; '' and -1 keep the values of its training.
 
   Attributes:
-    remat: which activations are computed again in the backward pass.
-    scan_unroll: layers that are unrolled in the scan over layers.
+    remat: which activations are recomputed in the backward pass.
+    scan_unroll: number of layers that are unrolled in the scan over layers.
   """
 
   dtype: Annotated[str, one_of('', *DTYPES)] = ''
@@ -96,22 +97,23 @@ class ComputeConfig:
     checks.check(self)
 
   def given(self) -> dict[str, int | str]:
-    """Returns the values that are set, by their names."""
+    """Returns the values that are set, by name."""
     values = dataclasses.asdict(self).items()
     return {name: value for name, value in values if value not in ('', -1)}
 
 
 @dataclasses.dataclass(frozen=True)
 class RlSamplingConfig:
-  """How chains are sampled.
+  """Says how chains are sampled.
 
-  There are no filters such as top_p: the loss is about the policy as it is.
+  There are no filters such as top_p, because the loss assumes samples from the
+  unchanged policy.
 
   Attributes:
-    slots: chains that are written at the same time.
-    max_tokens: the longest completion.
-    devices: takes so many devices from training, to sample and score beside it;
-      0 does both on the same devices.
+    slots: number of chains that are written at the same time.
+    max_tokens: longest completion in tokens.
+    devices: number of devices set apart for sampling and scoring beside
+      training; 0 does everything on the same devices.
   """
 
   slots: Annotated[int, at_least(1)] = 64
@@ -123,13 +125,13 @@ class RlSamplingConfig:
 
   @property
   def sampler(self) -> SamplingConfig:
-    """The config of the sampler itself."""
+    """Returns the config of the sampler itself."""
     return SamplingConfig(slots=self.slots, max_tokens=self.max_tokens)
 
 
 @dataclasses.dataclass(frozen=True)
 class OnlineConfig:
-  """How an implicit PRM learns; the rest of its optimizer is the policy's.
+  """Says how an implicit PRM learns; other optimizer settings are the policy's.
 
   Attributes:
     on: whether it learns from the outcomes of every batch, before it scores it.
@@ -145,20 +147,19 @@ class OnlineConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RlPrmConfig:
-  """Where step scores come from.
+  """Says where step scores come from.
 
   Attributes:
-    kind: 'workdir' is a PRM, trained here or published; 'exact' are labels of
-      the arithmetic domain; 'implicit' is a policy's log-ratio to the first
-      policy; 'none' gives no scores.
-    path: of 'workdir': the workdir, a folder or hf://owner/name. Of 'implicit':
-      the workdir of the policy that it starts as, '' for the one to be
-      improved.
-    style: of a published PRM that does not tell.
-    dtype: what it is kept and computed in; '' is as it was trained.
+    kind: 'workdir' is a trained or published PRM; 'exact' are labels of the
+      arithmetic domain; 'implicit' is a policy's log-ratio to the first policy;
+      'none' gives no scores.
+    path: for 'workdir' a workdir, a folder or hf://owner/name. For 'implicit'
+      the workdir of the policy from which it starts; '' is the one to improve.
+    style: prompt style of a published PRM whose files do not name one.
+    dtype: dtype of its parameters and computation; '' is as it was trained.
     exact: 'steps' is whether a step is right, 'value' the probability that the
       domain's solver ends right from there.
-    beta: of 'implicit': the reward is beta * log(PRM / first policy).
+    beta: for 'implicit': the reward is beta * log(PRM / first policy).
   """
 
   kind: Annotated[str, one_of(*PRM_KINDS)] = 'workdir'
@@ -175,10 +176,10 @@ class RlPrmConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ReferenceConfig:
-  """How the first policy is kept, where something is compared with it.
+  """Says how the first policy is kept as a reference.
 
   Attributes:
-    param_dtype: of its parameters; '' is as they were trained.
+    param_dtype: dtype of its parameters; '' is as they were trained.
     offload: keeps them in the host's memory, see `views.Reference`.
   """
 
@@ -191,13 +192,12 @@ class ReferenceConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutConfig:
-  """Problems that the policy is watched on while it learns.
+  """Says on which problems the policy is watched while it learns.
 
   Attributes:
     path: a file below problems.root; '' takes the dev problems of the
       arithmetic domain, or the end of the training file.
-    problems: how many.
-    samples: chains of each, at every look.
+    samples: chains per problem in each evaluation.
   """
 
   path: str = ''
@@ -210,12 +210,11 @@ class HeldOutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class FinalTestConfig:
-  """Problems that the policy is tested on before and after.
+  """Says on which problems the policy is tested before and after.
 
   Attributes:
     path: a file below problems.root; not read for the arithmetic domain.
-    problems: how many; 0 takes all.
-    samples: chains of each.
+    problems: number of problems; 0 takes all.
   """
 
   path: str = 'gsm8k/test.jsonl'
@@ -228,11 +227,11 @@ class FinalTestConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RlEvaluation:
-  """How the test is evaluated.
+  """Says how the test is evaluated.
 
   Attributes:
     ns: numbers of samples, ascending, at which pass and majority are shown.
-    resamples: bootstrap samples of every interval.
+    resamples: number of bootstrap samples for every interval.
   """
 
   ns: Annotated[tuple[int, ...], each(at_least(1))] = (1, 2, 4, 8, 16)
@@ -245,10 +244,10 @@ class RlEvaluation:
 
 @dataclasses.dataclass(frozen=True)
 class AlarmConfig:
-  """What happens when the reward is hacked.
+  """Says what happens when the reward is hacked.
 
   Attributes:
-    stop: ends the run there.
+    stop: whether an alarm ends the run.
   """
 
   stop: bool = False
@@ -259,10 +258,9 @@ class AlarmConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RlSettings(JobSettings):
-  """Settings of configs/rl_math.py.
+  """Holds the settings of configs/rl_math.py.
 
   Attributes:
-    policy: the policy that is to be improved.
     model: how it is computed.
   """
 
@@ -288,12 +286,12 @@ class RlSettings(JobSettings):
 
   @property
   def has_implicit_prm(self) -> bool:
-    """Whether the PRM is implicit."""
+    """Says whether the PRM is implicit."""
     return self.prm.kind == 'implicit'
 
   @property
   def reads_reference(self) -> bool:
-    """Whether something is compared with the first policy."""
+    """Says whether anything is compared with the first policy."""
     kl_weight = self.loss.kl_weight or self.reward.kl_weight
     return bool(kl_weight or self.has_implicit_prm)
 
@@ -313,7 +311,7 @@ class RlSettings(JobSettings):
       raise checks.Faults(faults)
 
   def _reward_faults(self) -> Iterator[Fault]:
-    """Yields what is wrong with the form of reward alone."""
+    """Yields faults of the reward section alone."""
     form, normalise = self.reward.form, self.reward.normalise
     if form != 'outcome' and self.prm.kind == 'none':
       yield Fault(
@@ -330,7 +328,7 @@ class RlSettings(JobSettings):
       )
 
   def _credit_faults(self) -> Iterator[Fault]:
-    """Yields rewards and estimators that do not go together."""
+    """Yields faults of rewards and estimators that do not go together."""
     form, advantage = self.reward.form, self.advantage
     with_form = f'with reward.form={form!r} {SUM_ALONE}'
     if advantage.estimator == 'gae':
@@ -352,7 +350,7 @@ class RlSettings(JobSettings):
       )
 
   def _implicit_faults(self) -> Iterator[Fault]:
-    """Yields what does not go with an implicit PRM."""
+    """Yields settings that do not go with an implicit PRM."""
     reward, prm = self.reward, self.prm
     if reward.form not in IMPLICIT_FORMS:
       yield Fault(

@@ -1,4 +1,4 @@
-"""Settings of the search job."""
+"""Defines the settings of the search job."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ from prm_jax.search.tree import Tree
 
 @dataclasses.dataclass(frozen=True)
 class BudgetConfig:
-  """`Budget` for each problem; None, for which JSON has a word, is no limit."""
+  """Limits each problem's `Budget`; None, which JSON has, is no limit."""
 
   samples: Annotated[int | None, at_least(1)] = None
   tokens: Annotated[int | None, above(0)] = None
@@ -42,11 +42,11 @@ class BudgetConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SearchedProblemsConfig(SplitConfig):
-  """Which problems are searched.
+  """Says which problems are searched.
 
   Attributes:
     first: number of the first problem of the split that is searched.
-    count: how many from there on; 0 is all.
+    count: number of problems from there on; 0 is all.
   """
 
   first: Annotated[int, at_least(0)] = 0
@@ -55,15 +55,15 @@ class SearchedProblemsConfig(SplitConfig):
 
 @dataclasses.dataclass(frozen=True)
 class PrmConfig:
-  """Which PRM scores the chains.
+  """Says which PRM scores the chains.
 
   Attributes:
     kind: 'workdir', a trained or published PRM; 'exact', the true values of the
       arithmetic domain; or 'none'.
     path: the workdir of a trained PRM, the folder of a published one, or
       hf://owner/name.
-    style: how a published PRM is asked, where its files do not tell.
-    rows: chains whose keys and values stay on the device.
+    style: prompt style of a published PRM whose files do not name one.
+    rows: number of chains whose keys and values stay on the device.
     exact: what the exact PRM scores: 'value', the probability that the solver
       ends right; or 'steps', whether the steps are right.
   """
@@ -80,16 +80,17 @@ class PrmConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SearchSettings(ItemSettings):
-  """Settings of configs/search_math.py.
+  """Holds the settings of configs/search_math.py.
 
   Attributes:
-    method: how chains are searched, one of `search.methods.METHODS`.
-    search: what all methods have in common.
-    budget: limits for each problem; the first that is reached ends its search.
+    method: search method, one of `search.methods.METHODS`.
+    search: settings that all methods share.
+    budget: limits for each problem; the first to be reached ends its search.
     best_of_n, majority, weighted_vote, beam, dvts, lookahead, rebase, mcts,
       refine, early_rejection: settings of each method.
-    go_on_from: workdir of a search job whose trees grow further; '' is none.
-    trees: write the trees of this many problems, the first; 0 is all.
+    go_on_from: workdir of a search job whose trees are continued; '' is none.
+    trees: number of problems, from the first, whose trees are written; 0 is
+      all.
   """
 
   method: Annotated[str, one_of(*METHODS)] = 'best_of_n'
@@ -112,12 +113,12 @@ class SearchSettings(ItemSettings):
 
   @property
   def method_config(self) -> Any:
-    """Settings of the method that is used."""
+    """Returns the settings of the chosen method."""
     return getattr(self, self.method)
 
   @property
   def scores(self) -> bool:
-    """Whether the method asks a PRM."""
+    """Says whether the method uses a PRM."""
     return METHODS[self.method].scores
 
   def plan(self, name: str) -> SearchPlan:
@@ -145,7 +146,7 @@ class SearchSettings(ItemSettings):
     next(METHODS[self.method].grow(Tree(''), self.method_config, self.search))
 
   def _check_prm(self) -> None:
-    """Raises Faults where the method has no PRM to ask."""
+    """Raises Faults if the method needs a PRM and there is none."""
     if self.prm.kind == 'none':
       checks.fail(
         'prm.kind',
@@ -162,7 +163,7 @@ class SearchSettings(ItemSettings):
       )
 
   def _check_flops(self) -> None:
-    """Raises Faults where FLOPs are limited that a model does not count."""
+    """Raises Faults if FLOPs are limited but a model does not count them."""
     limit = self.budget.flops
     if limit is None or math.isinf(limit):
       return

@@ -1,4 +1,4 @@
-"""Sections that stand in the configs of several jobs."""
+"""Defines the sections that several jobs share."""
 
 import dataclasses
 from typing import Annotated
@@ -10,12 +10,12 @@ from prm_jax.runtime.checks import at_least, one_of
 
 @dataclasses.dataclass(frozen=True)
 class JobSettings:
-  """What every config says.
+  """Holds the settings that every config has.
 
   Attributes:
     task: which of the six jobs it is.
     name: the title of the run, in its results and its report.
-    seed: decides everything that is drawn at random.
+    seed: seed of everything that is drawn at random.
     cpu_devices: run on this many devices of the CPU; 0 takes what JAX finds.
   """
 
@@ -28,19 +28,19 @@ class JobSettings:
     checks.check(self)
 
   def check_together(self) -> None:
-    """Raises Faults where values of several sections do not go together."""
+    """Raises Faults for values of several sections that contradict."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-  """The number of devices on each axis of the mesh.
+  """Sets the number of devices on each axis of the mesh.
+
+  One of them may be -1: it takes the remaining devices.
 
   Attributes:
-    replica: copies of everything.
+    replica: number of copies of everything.
     fsdp: devices that parameters, optimizer state and batches are split over.
     model: devices that heads and feed-forward units are split over.
-
-  One of them may be -1: it takes the devices that the others leave.
   """
 
   replica: int = 1
@@ -53,7 +53,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MetricsConfig:
-  """Where metrics go beside metrics.jsonl.
+  """Says where metrics are written beside metrics.jsonl.
 
   Attributes:
     tensorboard: also write TensorBoard events; needs `tensorboardX`.
@@ -69,7 +69,7 @@ class MetricsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """What a config says of a transformer; None leaves a value as it is.
+  """Describes a transformer; None takes the default or the base's value.
 
   A model from scratch needs at least `d_model`, `n_layers`, `n_heads`,
   `n_kv_heads` and `d_ff`. A pretrained base brings its own architecture, so
@@ -97,6 +97,6 @@ class ModelConfig:
     checks.check(self)
 
   def given(self) -> dict[str, int | float | bool | str]:
-    """Returns the values that are set, by their names."""
+    """Returns the values that are set, by name."""
     values = dataclasses.asdict(self)
     return {name: value for name, value in values.items() if value is not None}

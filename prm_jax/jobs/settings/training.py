@@ -1,7 +1,7 @@
-"""Settings of the jobs that train: a reward model, or a policy by imitation.
+"""Defines the settings of the training jobs: reward model, supervised policy.
 
-What stands here runs before anything is read, drawn or written: a fault in a
-config costs a second, and not the training run before it is met.
+They are checked before anything is read, drawn or written, so an error in a
+config costs a second and not a training run.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ COMPUTED = {'dtype', 'param_dtype', 'remat', 'scan_unroll'}
 
 @dataclasses.dataclass(frozen=True)
 class AotConfig:
-  """What prm_jax.aot compiles for.
+  """Says what prm_jax.aot compiles for.
 
   Attributes:
-    topology: chips, such as v5e:16x16.
+    topology: TPU chips, such as v5e:16x16.
     model: the architecture of a base that is not on this machine.
   """
 
@@ -45,7 +45,7 @@ class AotConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings(JobSettings):
-  """What the training of reward models and of policies has in common.
+  """Holds the settings that training reward models and policies share.
 
   Attributes:
     base: what the backbone starts from: a folder, hf://owner/name, a .gguf
@@ -114,7 +114,7 @@ class TrainingSettings(JobSettings):
 
 @dataclasses.dataclass(frozen=True)
 class PrmSettings(TrainingSettings):
-  """Settings of configs/prm_math.py.
+  """Holds the settings of configs/prm_math.py.
 
   Attributes:
     orm_baseline: also train an outcome model on the same chains, to compare.
@@ -149,7 +149,7 @@ class PrmSettings(TrainingSettings):
       )
 
   def _check_counts(self) -> None:
-    """Raises Faults where a loss of counts would read ones nobody counted."""
+    """Raises Faults if a loss of rollout counts has data without counts."""
     if self.loss.name != 'beta_binomial':
       return
     with_loss = "with loss.name='beta_binomial'"
@@ -185,7 +185,7 @@ class PrmSettings(TrainingSettings):
 
 @dataclasses.dataclass(frozen=True)
 class PolicySettings(TrainingSettings):
-  """Settings of configs/policy_math.py.
+  """Holds the settings of configs/policy_math.py.
 
   Attributes:
     sampling: how the evaluation samples the policy.

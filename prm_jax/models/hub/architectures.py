@@ -257,7 +257,6 @@ def architecture_json(
 
   Args:
     layout: one of LAYOUTS.
-    max_length: context length in tokens.
     dtype: type of the stored weights, 'float32' or 'bfloat16'.
 
   Raises:

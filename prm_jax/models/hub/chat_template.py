@@ -87,7 +87,6 @@ def cut(text: str, marks: str, directory: pathlib.Path) -> list[str]:
 
   Args:
     marks: one character for each changing text, in their expected order.
-    directory: for the error message.
 
   Raises:
     UserError: the template drops, repeats or reorders a text.

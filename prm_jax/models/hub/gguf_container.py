@@ -37,7 +37,7 @@ class GgufTensor(NamedTuple):
 
 
 class GgufFile(NamedTuple):
-  """An opened file whose tensors are not read yet."""
+  """Holds an opened file whose tensors are not read yet."""
 
   path: pathlib.Path
   metadata: dict[str, Any]

@@ -151,7 +151,7 @@ def _to_half_split(weight: np.ndarray, head_dim: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class GgufModel:
-  """A model in an opened file whose weights are not read yet.
+  """Holds a model in an opened file whose weights are not read yet.
 
   Attributes:
     config: computes in float32; use `dataclasses.replace` for bfloat16.

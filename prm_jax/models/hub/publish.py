@@ -48,7 +48,7 @@ Outgoing = tuple[str, int, Callable[[], np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class SaveOptions:
-  """How a model is stored.
+  """Says how a model is stored.
 
   Attributes:
     max_length: context length in tokens that config.json states.

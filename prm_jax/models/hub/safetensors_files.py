@@ -75,7 +75,6 @@ class TensorFiles:
   weights are read. `check` compares names and shapes with the model's.
 
   Attributes:
-    directory: the folder.
     shapes: shape of every tensor by its name in the files.
 
   Raises:
