@@ -65,7 +65,7 @@ class PieceRun:
 
   @property
   def length(self) -> int:
-    """Length in tokens."""
+    """Returns the length in tokens."""
     return sum(len(piece.ids) for piece in self.pieces)
 
 
