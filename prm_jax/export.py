@@ -187,7 +187,7 @@ def _open_base(source: str, layout: str, step: int | None) -> Source:
 
 
 def _is_run(folder: paths.Path) -> bool:
-  with paths.told_in_a_line(folder):
+  with paths.as_user_errors(folder):
     return (folder / 'model.json').is_file()
 
 

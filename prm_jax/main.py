@@ -127,7 +127,9 @@ def run(argv: list[str]) -> None:
     if not processes.is_loss(error):
       traceback.print_exc()
       end(f'{type(error).__name__}, see its traceback', 1)
-    processes.stop(f'error: {processes.name()}{processes.told(error)}', 1)
+    processes.stop(
+      f'error: {processes.name()}{processes.describe_loss(error)}', 1
+    )
 
 
 def end(why: str, code: int) -> None:

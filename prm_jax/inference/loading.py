@@ -255,7 +255,7 @@ def load(
     _check_no_step(path, step)
     return published()
   workdir = paths.open_path(path)
-  with paths.told_in_a_line(workdir):
+  with paths.as_user_errors(workdir):
     is_run = (workdir / 'model.json').is_file()
   if not is_run:
     if not (workdir / 'config.json').is_file():
@@ -315,7 +315,7 @@ def load_policy(
     UserError: there is no policy at this path, or its checkpoint is damaged.
   """
   workdir = paths.open_path(path)
-  with paths.told_in_a_line(workdir):
+  with paths.as_user_errors(workdir):
     is_run = (workdir / 'model.json').is_file()
   if not is_run:
     raise UserError(

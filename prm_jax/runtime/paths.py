@@ -71,7 +71,7 @@ def check_local(path: str | os.PathLike, what: str) -> None:
 
 
 @contextlib.contextmanager
-def told_in_a_line(path: Path) -> Iterator[None]:
+def as_user_errors(path: Path) -> Iterator[None]:
   """Turns errors of Cloud Storage into a UserError; errors of disks pass."""
   try:
     yield
@@ -116,7 +116,7 @@ def make_folder(path: Path) -> None:
     return
   # There are no folders in a bucket, and mkdir would make a misspelt bucket.
   probe = path / '.may_write'
-  with told_in_a_line(path):
+  with as_user_errors(path):
     probe.write_text('')
     probe.unlink(missing_ok=True)  # another run may be looking, too
 
@@ -150,7 +150,7 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, data: bytes) -> None:
   """Writes a file atomically."""
   if is_remote(path):
-    with told_in_a_line(path):
+    with as_user_errors(path):
       path.write_bytes(data)  # appears when it is whole
     return
   part = path.with_name(path.name + '.tmp')
@@ -186,7 +186,7 @@ def open_bytes(path: str | os.PathLike) -> IO[bytes]:
     UserError: at gs://, or git has not fetched the file yet.
   """
   opened = open_path(path)
-  with told_in_a_line(opened):
+  with as_user_errors(opened):
     file = opened.open('rb')
     head = file.read(len(LFS))
   if head == LFS:

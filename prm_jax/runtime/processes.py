@@ -310,7 +310,7 @@ def is_loss(error: BaseException) -> bool:
   return False
 
 
-def told(error: BaseException) -> str:
+def describe_loss(error: BaseException) -> str:
   """Returns a line for `is_loss`: who left and why, as far as is known."""
   try:
     gone = departed()

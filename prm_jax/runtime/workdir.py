@@ -249,7 +249,7 @@ def check_shared(folder: paths.Path, flag: str) -> None:
   processes.first_alone('shared', _touch, path, flag)
   # Network file systems show a new file to other hosts with some delay.
   end = time.monotonic() + SHARED_SECONDS
-  with paths.told_in_a_line(path):
+  with paths.as_user_errors(path):
     while not (there := path.exists()) and time.monotonic() < end:
       time.sleep(0.2)
   saw = processes.exchange('saw', 'yes' if there else 'no')

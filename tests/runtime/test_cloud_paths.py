@@ -310,7 +310,7 @@ def test_an_answer_of_cloud_storage_is_one_line(status):
   why = f'Anonymous caller {status}'
   answer = {'error': {'code': status, 'message': why}}
   path = paths.open_path(f'{BUCKET}/run')
-  with pytest.raises(UserError) as told, paths.told_in_a_line(path):
+  with pytest.raises(UserError) as told, paths.as_user_errors(path):
     gcsfs.retry.validate_response(status, json.dumps(answer), 'b/bucket')
   line = str(told.value)
   assert line.startswith(f'{BUCKET}/run: ')
@@ -321,5 +321,5 @@ def test_an_answer_of_cloud_storage_is_one_line(status):
 def test_paths_on_disk_are_those_of_pathlib(tmp_path):
   assert type(paths.open_path(str(tmp_path))) is type(tmp_path)
   assert paths.open_path(tmp_path / 'gs') == tmp_path / 'gs'
-  with pytest.raises(IsADirectoryError), paths.told_in_a_line(tmp_path):
+  with pytest.raises(IsADirectoryError), paths.as_user_errors(tmp_path):
     tmp_path.read_text()
