@@ -165,7 +165,7 @@ def test_a_run_as_the_base_of_another(finished, tmp_path):
     ]
   )
   assert done.returncode == 0, done.stderr
-  assert "base='' leaves model.d_model open; set --config.base" in the_error(
+  assert "config.model.d_model=None: base='' leaves it open; set" in the_error(
     refused
   )
   before, after = (
@@ -182,10 +182,12 @@ def test_a_run_as_the_base_of_another(finished, tmp_path):
 REFUSED = {
   "config.data.separator = '<none>'": "no token '<none>'",
   "config.data.tokenizer = 'bytes'": 'brings its own; set it',
-  'config.data.update(max_length=9999, row_length=9999)': 'is beyond the',
-  'config.model.d_model = 8': 'brings its own model.d_model',
-  'config.train.head_only_steps = 6': 'head_only_steps=6: expected 0 to',
-  "config.base = ''": "base='' leaves model.d_model open",
+  'config.data.update(max_length=9999, row_length=9999)': (
+    'reads at most 1024 tokens; lower it'
+  ),
+  'config.model.d_model = 8': 'model.d_model=8: base=',
+  'config.train.head_only_steps = 6': 'expected less than steps=6',
+  "config.base = ''": "model.d_model=None: base='' leaves it open",
 }
 
 
