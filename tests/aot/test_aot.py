@@ -328,10 +328,13 @@ def test_what_does_not_fit_is_said_with_a_cure(tmp_path):
     (['--topology=v5e:7x7x7'], "topology 'v5e:7x7x7' is unknown"),
     (['--topology=v5e:2x2', '--config.mesh.model=3'], 'model=3 does not fit 4'),
     ([], '--topology is missing'),
-    (['--config=configs/sample_math.py'], "config.task is 'sample', which has"),
+    (
+      ['--config=configs/sample_math.py'],
+      "config.task='sample': it has no programs",
+    ),
     (
       ['--config=configs/rl_math.py', '--topology=v5e:2x2'],
-      'policy.workdir is empty',
+      "config.policy.workdir='': expected the --workdir",
     ),
   ],
 )
