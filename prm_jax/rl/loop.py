@@ -244,7 +244,7 @@ def improve(
         writer.write(update, metrics)
         progress.show(update, metrics)
       elif progress.is_due():
-        progress.tell(update, metrics)
+        progress.print_step(update, metrics)
       _check_finite(metrics, episodes, update, run)
       unscored = unscored + 1 if _is_unscored(episodes) else 0
       _check_scored(unscored, tools.rater, config)

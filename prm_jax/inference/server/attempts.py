@@ -37,6 +37,19 @@ class Failure(openai.OpenAIError):
     self.reason, self.said, self.final = reason, said, final
 
 
+def _drop_short_waits(response: httpx2.Response, attempts: int) -> None:
+  """Lets the client back off where a server asks for a shorter wait.
+
+  The client waits as long as it is asked to, even for a millisecond, and so
+  would use up all attempts at once.
+  """
+  least = min(0.5 * 2 ** (attempts - 1), 8.0)
+  for name, units in (('retry-after-ms', 1000), ('retry-after', 1)):
+    with contextlib.suppress(KeyError, ValueError):  # absent, or a date
+      if float(response.headers[name]) < least * units:
+        del response.headers[name]
+
+
 class Attempts(openai.DefaultAsyncHttpxClient):
   """Is the HTTP client of an `openai` client; each `send` is an attempt.
 
@@ -59,20 +72,18 @@ class Attempts(openai.DefaultAsyncHttpxClient):
       Failure: the reply is larger than allowed.
     """
     outcomes = OUTCOMES.get()
-    outcomes.append('')
+    outcomes.append('connection')  # until more is known
     try:
       # The client's own timeout starts again with every piece of a reply.
       async with asyncio.timeout(self._seconds):
         response = await super().send(request, **options)
       if response.is_success:
         replies.read_answer(response.text)
+        outcomes[-1] = ''
         return response
     except (TimeoutError, httpx2.TimeoutException) as error:
       outcomes[-1] = 'timeout'
       raise httpx2.ReadTimeout('timeout', request=request) from error
-    except httpx2.RequestError:
-      outcomes[-1] = 'connection'
-      raise
     except replies.NoAnswer as error:
       outcomes[-1] = str(error)
       raise httpx2.DecodingError(str(error), request=request) from error
@@ -80,6 +91,7 @@ class Attempts(openai.DefaultAsyncHttpxClient):
     fault = replies.fault_of(response.status_code, response.text)
     passing = 'true' if fault == 'the moment' else 'false'
     response.headers['x-should-retry'] = passing
+    _drop_short_waits(response, len(outcomes))
     return response
 
   async def _read(self, response: httpx2.Response) -> None:

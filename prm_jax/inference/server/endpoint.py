@@ -62,7 +62,7 @@ class Endpoint:
     """
     if cache is not None:
       paths.check_local(cache, 'the cache of replies')
-      cache = pathlib.Path(cache)
+      cache = pathlib.Path(cache).expanduser()
     self._config = config
     try:
       from prm_jax.inference.server.remote import Server  # noqa: PLC0415

@@ -8,6 +8,7 @@ before it hands it on.
 
 import contextlib
 import json
+import os
 import pathlib
 import sqlite3
 from collections.abc import Iterator
@@ -55,13 +56,23 @@ class ReplyCache:
     """Opens the folder, and makes it where there is none.
 
     Raises:
-      UserError: it cannot be made, or its database cannot be opened.
+      UserError: it cannot be made, or its database cannot be opened for
+        writing, which it has to be even where every answer is there.
     """
+    if os.path.expandvars(folder) != str(folder):  # as diskcache would
+      raise UserError(
+        f'{folder}: the name holds a variable; name a folder without one'
+      )
     self._folder = folder
     self.corrupt = 0
     with self._errors_named():
       folder.mkdir(parents=True, exist_ok=True)
-      self._answers = diskcache.Cache(str(folder), disk=_TextOnly, **_SETTINGS)
+      try:
+        self._answers = diskcache.Cache(
+          str(folder), disk=_TextOnly, **_SETTINGS
+        )
+      except (TypeError, ValueError) as error:  # settings of another program
+        raise sqlite3.DatabaseError(f'cache.db is not ours ({error})') from None
 
   @contextlib.contextmanager
   def _errors_named(self) -> Iterator[None]:
@@ -87,7 +98,7 @@ class ReplyCache:
         return None
     try:
       entry = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
       entry = None
     match entry:
       case {
@@ -107,4 +118,8 @@ class ReplyCache:
     """Stores an answer; it outlives the process from here on."""
     entry = {'call': call._asdict(), 'answer': answer._asdict()}
     with self._errors_named():
-      self._answers.set(call.digest(), json.dumps(entry))
+      try:
+        self._answers.set(call.digest(), json.dumps(entry))
+      except BaseException:
+        self._answers.close()  # a transaction left open would keep its lock
+        raise

@@ -75,6 +75,15 @@ def test_retry_after_is_heeded(server):
   assert server.times[1] - server.times[0] >= 0.5
 
 
+@pytest.mark.parametrize('header', ['Retry-After', 'retry-after-ms'])
+def test_a_short_retry_after_does_not_end_the_growing_waits(server, header):
+  """Else all attempts would be used up within a blink."""
+  server.fault = lambda body, _: (429, {header: '0.0001'}, '{}')
+  assert endpoint_for(server, attempts=6).complete([GOOD]) == [[None]]
+  waits = [b - a for a, b in itertools.pairwise(server.times)]
+  assert waits[-1] >= 0.01 * 2**4 * 0.75
+
+
 def test_a_retry_after_above_two_minutes_fails_at_once(server):
   server.fault = lambda body, _: (503, {'Retry-After': '3600'}, '{}')
   endpoint = endpoint_for(server)

@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip('openai', reason='openai is not installed')
 pytest.importorskip('diskcache', reason='diskcache is not installed')
 
+import diskcache
+
 from prm_jax.inference.server.replies import Answer, Call
 from prm_jax.inference.server.reply_cache import ReplyCache
 from prm_jax.runtime.errors import UserError
@@ -211,6 +213,38 @@ def test_the_cache_evicts_nothing(tmp_path):
   for call in calls:
     cache.write(call, ANSWER)
   assert all(cache.read(call) == ANSWER for call in calls)
+
+
+def test_a_failed_write_leaves_no_lock(tmp_path):
+  """A reader that stays makes the commit fail; later writes must not."""
+  cache = ReplyCache(tmp_path)
+  cache.write(CALL, ANSWER)
+  cache._answers._timeout = 0.2
+  cache._answers.close()
+  reader = sqlite3.connect(tmp_path / 'cache.db', isolation_level=None)
+  reader.execute('BEGIN')
+  reader.execute('SELECT * FROM Cache').fetchone()
+  other = CALL._replace(sample='1')
+  with pytest.raises(UserError, match='lock'):
+    cache.write(other, ANSWER)
+  reader.execute('COMMIT')
+  cache.write(other, ANSWER)
+  assert cache.read(other) == ANSWER
+
+
+def test_a_database_of_another_program_is_named(tmp_path):
+  diskcache.Cache(
+    str(tmp_path), disk=diskcache.JSONDisk, disk_compress_level=1
+  ).close()
+  with pytest.raises(UserError, match='not ours'):
+    ReplyCache(tmp_path)
+
+
+def test_a_folder_with_a_variable_in_its_name_is_refused(tmp_path, monkeypatch):
+  """diskcache would keep its file in another folder."""
+  monkeypatch.setenv('ELSEWHERE', 'else')
+  with pytest.raises(UserError, match='holds a variable'):
+    ReplyCache(tmp_path / '$ELSEWHERE')
 
 
 def test_a_damaged_database_is_named(tmp_path):
