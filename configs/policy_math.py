@@ -61,6 +61,10 @@ def pretrained(
   config.name = f'Policy from {base} on GSM8K'
   config.data.update(
     kind='files',
+    # Not read of files; with the defaults, workdirs of earlier versions, which
+    # did not name them, can be resumed.
+    train_samples=1,
+    test_samples=64,
     train=(('gsm8k/train.jsonl', 'gsm8k_stated'),),
     decontaminate=(
       'processbench/gsm8k.json',

@@ -23,7 +23,7 @@ from prm_jax.jobs import label, policy, prm, rl, sample, search, settings
 from prm_jax.runtime import command_line, manifest, paths, processes
 from prm_jax.runtime.errors import UserError, user_message
 from prm_jax.runtime.stopping import Stopped
-from prm_jax.runtime.workdir import Workdir
+from prm_jax.runtime.workdir import Workdir, with_defaults
 
 RUN = {
   'prm': prm.run,
@@ -88,13 +88,16 @@ def main(argv: list[str]) -> None:
   if not workdir:
     raise UserError('--workdir is missing: --workdir /tmp/prm_math')
   raw = config.to_dict()
-  chosen = settings.read_settings(raw)
   signal.signal(signal.SIGTERM, stop_at_once)
-  prepare_jax(chosen.cpu_devices)
+  devices = raw.get('cpu_devices', 0)
+  prepare_jax(devices if type(devices) is int and devices > 0 else 0)
+  # A process with another config says so before it is refused: else the others
+  # would wait for it.
   processes.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
   manifest.check_same_config(raw)
+  chosen = settings.read_settings(raw)
   defaults = settings.default_config(chosen.task).to_dict()
-  folder = Workdir.open(workdir, raw, defaults)
+  folder = Workdir.open(workdir, with_defaults(raw, defaults), defaults)
   RUN[chosen.task](chosen, folder, command_line.log)
 
 

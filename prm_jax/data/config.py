@@ -26,8 +26,8 @@ class DrawConfig:
   """
 
   train_problems: Annotated[int, at_least(1)] = 8192
-  dev_problems: Annotated[int, at_least(1)] = 128
-  test_problems: Annotated[int, at_least(1)] = 400
+  dev_problems: Annotated[int, at_least(0)] = 128
+  test_problems: Annotated[int, at_least(0)] = 400
   arithmetic: ArithmeticConfig = ArithmeticConfig()
 
   def __post_init__(self) -> None:

@@ -164,7 +164,11 @@ def read(cls: type[T], config: Mapping[str, Any], section: str = 'config') -> T:
   """
   hints = field_types(cls)
   faults = [
-    Fault(name, config[name], f'unknown; expected one of {", ".join(hints)}')
+    Fault(
+      name,
+      config[name],
+      f'unknown; delete it, or name one of {", ".join(hints)}',
+    )
     for name in config
     if name not in hints
   ]
@@ -235,7 +239,8 @@ def _why_not(value: Any, hint: Any) -> str:
   if origin is tuple:
     return _why_not_tuple(value, args)
   kind = origin or hint
-  types_, expected = _EXPECTED.get(kind, (kind, f'a {kind.__name__}'))
+  words = 'section' if dataclasses.is_dataclass(kind) else kind.__name__
+  types_, expected = _EXPECTED.get(kind, (kind, f'a {words}'))
   fits = isinstance(value, types_)
   if isinstance(value, bool):  # which Python counts among the numbers
     fits = kind is bool

@@ -54,13 +54,21 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def _make_configs_importable(argv: list[str]) -> None:
-  """Lets a config file import `configs.common` from any current folder."""
+  """Lets a config file import `configs.common`, wherever the command runs.
+
+  That is looked for beside the config file's folder, and in the checkout of
+  this package.
+  """
+  folders = []
   for i, arg in enumerate(argv):
     if CONFIG_FLAG.match(arg):
       name = arg.partition('=')[2] or (argv[i + 1 : i + 2] or [''])[0]
-      folder = pathlib.Path(name.partition(':')[0]).resolve().parent.parent
-      if (folder / 'configs' / 'common.py').is_file():
-        sys.path.append(str(folder))
+      path = pathlib.Path(name.partition(':')[0])
+      folders.append(path.resolve().parent.parent)
+  folders.append(pathlib.Path(__file__).resolve().parents[2])
+  for folder in folders:
+    if (folder / 'configs' / 'common.py').is_file():
+      sys.path.append(str(folder))
 
 
 def _faults_of_overrides(argv: list[str]) -> list[str]:
@@ -127,6 +135,11 @@ def _line(error: Exception) -> str:
     return (
       f'--config cannot be read: {why}; name one of configs/, as FILE.py or '
       'FILE.py:VARIANTS'
+    )
+  if isinstance(error, ImportError):
+    return (
+      f'config: {error}; run the command in the folder that holds configs/, or '
+      'put that folder into PYTHONPATH'
     )
   if isinstance(error, SyntaxError):
     place = f' {error.filename}:{error.lineno}' if error.filename else ''

@@ -140,7 +140,8 @@ class Workdir:
       ) from None
     if not known:
       return
-    theirs = with_defaults(paths.read_json(path, OWN_OR_OTHER), self.defaults)
+    defaults = json.loads(json.dumps(self.defaults))  # JSON has no tuples
+    theirs = with_defaults(paths.read_json(path, OWN_OR_OTHER), defaults)
     different = [
       name
       for name in differences(ours, theirs)

@@ -328,3 +328,30 @@ def test_load_names_what_is_missing(broken_workdirs, name, said):
   assert str(broken_workdirs / name) in str(raised.value)
   assert '\n' not in str(raised.value)
   assert contents(broken_workdirs) == before
+
+
+PARTIAL = """
+import ml_collections
+
+
+def get_config():
+  return ml_collections.ConfigDict(
+    dict(
+      task='sample',
+      samples=2,
+      problems=dict(train_problems=8, dev_problems=8, test_problems=0),
+    )
+  )
+"""
+
+
+def test_a_config_of_some_keys_runs_again_and_again(tmp_path):
+  """What it does not say has its default, in config.json too."""
+  (tmp_path / 'mine.py').write_text(PARTIAL)
+  arguments = [f'--config={tmp_path}/mine.py', f'--workdir={tmp_path}/run']
+  for says in ('8 of 8 to do', 'all is done'):
+    (done,) = run_all([arguments])
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout
+  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  assert config['seed'] == 0 and config['problems']['kind'] == 'arithmetic'

@@ -6,7 +6,9 @@ from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.jobs.settings import TASKS, default_config, read_settings
 from prm_jax.jobs.training import check_counts
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.objective import LossConfig
+from tests.shared import configs
 from tests.shared.configs import settings
 
 COUNTS = {
@@ -142,3 +144,28 @@ def test_every_fault_of_a_config_is_reported_at_once():
     'config.seed',
     'config.train.steps',
   ]
+
+
+# The keys of each config that have come since the first version.
+NEW = {
+  'prm_math': {
+    *('root', 'train', 'evaluations', 'decontaminate', 'dev_share'),
+    *('worked_answers', 'words_problems', 'on_error', 'words', 'end'),
+  },
+  'policy_math': {
+    *('labels', 'first_labels', 'root', 'train', 'evaluations'),
+    *('decontaminate', 'dev_share', 'worked_answers', 'words_problems'),
+    *('on_error', 'words'),
+  },
+}
+
+
+@pytest.mark.parametrize('file', NEW)
+def test_a_workdir_of_the_first_version_can_be_resumed(tmp_path, file):
+  """Its config.json lacks the keys that have come since."""
+  now = configs.raw(file, 'tiny')
+  data = {k: v for k, v in now['data'].items() if k not in NEW[file]}
+  before = now | {'data': data, 'aot': {'topology': '', 'model': {}}}
+  Workdir.open(tmp_path, before, {}).claim('abc')
+  defaults = default_config(now['task']).to_dict()
+  Workdir.open(tmp_path, now, defaults).claim('abc')

@@ -119,9 +119,10 @@ def test_a_config_that_json_cannot_keep(tmp_path, value):
 def test_a_key_that_an_earlier_version_did_not_write_has_its_default(tmp_path):
   before = {'seed': 0, 'data': {'kind': 'words'}}
   claim(tmp_path, before, 'abc')
-  defaults = {'seed': 0, 'data': {'kind': 'arithmetic', 'shards': 0}}
-  now = {'seed': 0, 'data': {'kind': 'words', 'shards': 0}}
+  rest = {'shards': 0, 'kinds': ('a', 'b')}  # JSON makes a list of a tuple
+  defaults = {'seed': 0, 'data': {'kind': 'arithmetic', **rest}}
+  now = {'seed': 0, 'data': {'kind': 'words', **rest}}
   claim(tmp_path, now, 'abc', defaults)
-  other = now | {'data': {'kind': 'words', 'shards': 4}}
+  other = now | {'data': now['data'] | {'shards': 4}}
   with pytest.raises(UserError, match=r'differs in data\.shards\)'):
     claim(tmp_path, other, 'abc', defaults)

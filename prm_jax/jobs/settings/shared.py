@@ -5,7 +5,7 @@ from typing import Annotated
 
 from prm_jax.models.config import DTYPES, REMAT_POLICIES
 from prm_jax.runtime import checks
-from prm_jax.runtime.checks import at_least, one_of
+from prm_jax.runtime.checks import above, at_least, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +83,8 @@ class ModelConfig:
   n_kv_heads: Annotated[int | None, at_least(1)] = None
   d_ff: Annotated[int | None, at_least(1)] = None
   head_dim: Annotated[int | None, at_least(0)] = None
-  rope_theta: float | None = None
-  norm_eps: float | None = None
+  rope_theta: Annotated[float | None, above(0)] = None
+  norm_eps: Annotated[float | None, at_least(0)] = None
   qkv_bias: bool | None = None
   qk_norm: bool | None = None
   tie_embeddings: bool | None = None
