@@ -196,7 +196,10 @@ def test_malformed_tests_are_rejected(tests):
   ('config', 'message'),
   [
     ({'unchecked': 'wrong'}, r"unchecked='wrong': expected one of unknown"),
-    ({'limits': {'seconds': 1}}, r'limits.seconds=1: unknown; expected one of'),
+    (
+      {'limits': {'seconds': 1}},
+      r'limits.seconds=1: unknown; delete it, or name one of',
+    ),
     ({'limits': {'wall_seconds': 0}}, r'limits.wall_seconds=0: expected a num'),
     ({'limits': {'cpu_seconds': 0.5}}, r'cpu_seconds=0.5: expected a whole'),
   ],
