@@ -3,6 +3,8 @@
 import json
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import jax
@@ -316,6 +318,27 @@ def test_interrupted_runs_have_the_same_bits(runs, policy, tmp_path, name):
     read_metrics(theirs)
   )
   assert results_of(ours)['results'] == results_of(theirs)['results']
+
+
+def test_an_update_between_two_logged_ones_is_shown_by_the_clock(
+  policy, tmp_path
+):
+  """On a slow machine; here the first line is due at once."""
+  impatient = (
+    'import sys; from prm_jax import main; from prm_jax.runtime import metrics;'
+    'metrics.FIRST_SECONDS = 0.0; main.run(sys.argv)'
+  )
+  rarely = '--config.train.log_every=100'
+  arguments = flags(policy, tmp_path / 'run', rarely, updates=2)
+  done = subprocess.run(
+    [sys.executable, '-c', impatient, *arguments],
+    cwd=command_line.ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'rl step 1/2 ' in done.stderr
 
 
 def test_a_finished_run_changes_no_checkpoint(runs, policy):
