@@ -1,0 +1,1 @@
+"""Serves every room: errors, paths, processes, devices, checkpoints."""

@@ -1,0 +1,1 @@
+"""Asks models on OpenAI-compatible servers; pays for each answer once."""
