@@ -1,0 +1,1 @@
+"""Compiles the programs of a config for a TPU, on a machine without one."""

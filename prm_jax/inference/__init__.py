@@ -1,0 +1,1 @@
+"""Scores steps and samples chains, by models here and on servers."""

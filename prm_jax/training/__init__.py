@@ -1,0 +1,1 @@
+"""Trains models: losses, the optimizer, the train state, the train loop."""

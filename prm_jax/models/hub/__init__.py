@@ -1,0 +1,1 @@
+"""Reads and writes the weights, configs and tokenizers of other libraries."""
