@@ -28,7 +28,6 @@ TASKS = {
   'rl': rl_programs.plan,
 }
 GB = 1e9
-KERNEL = 'tpu_custom_call'  # what a Pallas kernel is in a program's text
 
 
 def times(count: Count, chip: Chip) -> dict[str, float]:
@@ -115,8 +114,8 @@ def describe(program: Program, chip: Chip) -> dict[str, Any]:
   bytes_used = memory(program, compiled)
   text = compiled.as_text()
   work = count_work(read_program(text), program.devices)
-  if KERNEL in text:
-    work.flops += program.kernels / program.devices
+  for kernel, flops in program.kernels.items():
+    work.flops += flops / program.devices * (kernel in text)
   seconds_at_least = times(work, chip)
   useful = (program.products + program.attention) / program.devices
   return {

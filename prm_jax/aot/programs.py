@@ -7,7 +7,8 @@ work that each needs. `rl_programs.py` lowers those of RL.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -47,6 +48,7 @@ from prm_jax.training.train_state import TrainState, abstract_state, make_init
 
 Settings = PrmSettings | PolicySettings
 # Of the state's dtype and shape only these matter to a bound.
+TPU_KERNEL, GPU_KERNEL = 'tpu_custom_call', '__cudnn$fmha'
 PER_STEP = ('step_labels', 'step_weights', 'step_trials')
 
 
@@ -57,7 +59,8 @@ class Program(NamedTuple):
     lower: returns the lowered program.
     devices: the number of devices that it runs on.
     products, attention: FLOPs that any implementation needs.
-    kernels: FLOPs of its attention kernels, if it has any.
+    kernels: FLOPs of attention kernels, by the name that a kernel has in a
+      compiled program.
     cache: bytes per device of the cache among its arguments.
     beside: bytes per device that are allocated while it runs but that it does
       not read.
@@ -67,7 +70,7 @@ class Program(NamedTuple):
   devices: int
   products: float = 0.0
   attention: float = 0.0
-  kernels: float = 0.0
+  kernels: Mapping[str, float] = types.MappingProxyType({})
   cache: int = 0
   beside: int = 0
 
@@ -180,36 +183,41 @@ def lower_score(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
 
 def reading(
   model: TransformerConfig, rows: int, length: int, logits: bool = False
-) -> dict[str, float]:
+) -> dict[str, Any]:
   """Counts FLOPs of a forward pass over rows of one chain each."""
   tokens = rows * length
   attention = attention_flops(model, tokens * (length + 1) / 2)
   return {
     'products': product_flops(model, tokens, logits * tokens),
     'attention': attention,
-    'kernels': attention * _wide(model),
+    'kernels': {TPU_KERNEL: attention * _wide(model), GPU_KERNEL: attention},
   }
 
 
 def learning(
   model: TransformerConfig, rows: int, length: int, logits: bool = False
-) -> dict[str, float]:
+) -> dict[str, Any]:
   """Counts FLOPs of a train step: a gradient costs twice the forward pass.
 
-  A forward attention kernel has 2 products and its gradient 7, because both
-  recompute the scores. With remat, the forward pass runs twice.
+  A forward attention kernel has 2 products. Its gradient has 5, because it
+  computes the scores again, and on a TPU 7, because two kernels do. With remat,
+  the forward pass runs twice.
   """
   found = reading(model, rows, length, logits)
   forward = 1 if model.remat == 'none' else 2
+  gradient = {TPU_KERNEL: 7, GPU_KERNEL: 5}
   return {
     'products': 3 * found['products'],
     'attention': 3 * found['attention'],
-    'kernels': found['kernels'] * (2 * forward + 7) / 2,
+    'kernels': {
+      name: flops * (2 * forward + gradient[name]) / 2
+      for name, flops in found['kernels'].items()
+    },
   }
 
 
 def _wide(model: TransformerConfig) -> float:
-  """Returns the factor by which kernels pad heads to whole LANES."""
+  """Returns the factor by which TPU kernels pad heads to whole LANES."""
   return -(-model.head_dim // LANES) * LANES / model.head_dim
 
 

@@ -204,7 +204,7 @@ class AbstractRlJob:
     function: Any,
     *arguments: Any,
     read: Sequence[str] = (),
-    **flops: float,
+    **flops: Any,
   ) -> Program:
     """Describes a jitted function that reads some of the shapes held."""
 

@@ -35,7 +35,7 @@ class AotConfig:
   """Says what prm_jax.aot compiles for.
 
   Attributes:
-    topology: TPU chips, such as v5e:16x16.
+    topology: TPU chips, such as v5e:16x16, or the GPUs of a host: h100:8.
     model: the architecture of a base that is not on this machine.
   """
 
