@@ -44,9 +44,7 @@ def _open_tpus(name: str, slices: int) -> list[jax.Device]:
   os.environ.setdefault('TPU_STDERR_LOG_LEVEL', '0')
   # The lock guards chips, and none is used.
   os.environ['ALLOW_MULTIPLE_LIBTPU_LOAD'] = '1'
-  return _describe(
-    name, platform='tpu', topology_name=name, num_slices=slices
-  )
+  return _describe(name, platform='tpu', topology_name=name, num_slices=slices)
 
 
 def _open_gpus(
@@ -63,9 +61,7 @@ def _open_gpus(
   jax.devices()  # registers the compiler
   # Slices, hosts of a slice, GPUs of a host.
   shape = f'1x{hosts}x{count}'
-  return _describe(
-    name, platform='cuda', target_config=target, topology=shape
-  )
+  return _describe(name, platform='cuda', target_config=target, topology=shape)
 
 
 def _describe(name: str, **options: Any) -> list[jax.Device]:
