@@ -1,11 +1,13 @@
 """Computes rotary positions and attention to rows, prefixes and caches.
 
-The layers of `transformer.py` call these. On a TPU or GPU packed rows go to a
-fused kernel where it supports their shapes.
+The layers of `transformer.py` call these. On a TPU or GPU rows go to a fused
+kernel where it supports their shapes.
 """
 
 import functools
+import logging
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,10 @@ from prm_jax.models.gpu_attention import cudnn_attention, is_fused
 from prm_jax.models.packed_attention import BLOCK, MASKED, packed_attention
 from prm_jax.models.tpu_attention import LANES, splash_attention
 from prm_jax.runtime.sharding import axis_size, platform
+
+# Tokens of the longest rows whose scores are computed at once on accelerators.
+# On a CPU it is BLOCK, as blocks stay in the processor's own memory.
+AT_ONCE = 2048
 
 
 def apply_rope(
@@ -62,8 +68,10 @@ def attention(
 ) -> jax.Array:  # [B, T, N, H]
   """Computes causal grouped-query attention within segments and to a prefix.
 
-  Rows of at most BLOCK tokens compute all their scores at once; longer ones go
-  through `packed_attention`, which also says what segment_ids must look like.
+  A fused kernel does it where the platform has one for these shapes. Otherwise
+  rows of at most AT_ONCE tokens compute all their scores at once, and longer
+  ones go through `packed_attention`, which also says what segment_ids must look
+  like. Its loops are slow on accelerators, so that is logged there.
   """
   B, T, N, H = query.shape
   K = key.shape[2]
@@ -75,24 +83,88 @@ def attention(
     if prefix is not None:
       prefix = repeat(prefix[0]), repeat(prefix[1]), prefix[2]
   query = query.reshape(B, T, K, N // K, H) * H**-0.5
-  if platform() == 'tpu' and T % LANES == 0 and prefix is None:
-    return splash_attention(query, key, value, segment_ids).reshape(B, T, N, H)
-  if platform() == 'gpu' and is_fused(query) and prefix is None:
-    return cudnn_attention(query, key, value, segment_ids).reshape(B, T, N, H)
-  if T > BLOCK:
+  where, S = platform(), 0 if prefix is None else prefix[0].shape[1]
+  if where == 'tpu' and T % LANES == 0 and prefix is None:
+    out = splash_attention(query, key, value, segment_ids)
+  elif where == 'gpu' and is_fused(query, S + T):
+    out = fused_on_gpu(query, key, value, segment_ids, prefix)
+  elif (BLOCK if where == 'cpu' else AT_ONCE) >= T:
+    out = attend_at_once(query, key, value, segment_ids, prefix)
+  else:
+    if where != 'cpu':
+      logging.warning(
+        'attention of %s rows of %s tokens goes block by block, which is slow: '
+        'no kernel takes %s with heads of %s',
+        *(B, T, query.dtype, H),
+      )
     out = packed_attention(query, key, value, segment_ids, prefix)
-    return out.reshape(B, T, N, H)
+  return out.reshape(B, T, N, H)
+
+
+def visible_tokens(segment_ids: jax.Array) -> jax.Array:  # [B, T, T] bool
+  """Says which tokens of a row see each other, were it not for their order."""
+  return segment_ids[:, :, None] == segment_ids[:, None]
+
+
+def fused_on_gpu(
+  query: jax.Array,  # [B, T, K, R, H], scaled
+  key: jax.Array,  # [B, T, K, H]
+  value: jax.Array,  # [B, T, K, H]
+  segment_ids: jax.Array,  # [B, T]
+  prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # [G, S, K, H] x 2
+  implementation: Literal['cudnn', 'xla'] = 'cudnn',
+) -> jax.Array:  # [B, T, K, R, H]
+  """Computes `attention` with cuDNN's kernel.
+
+  A prefix is copied for each row of its group: with few key heads its keys take
+  far less memory than the scores that any other way would keep.
+
+  Args:
+    implementation: see `cudnn_attention`.
+  """
+  B, T = segment_ids.shape
+  visible = visible_tokens(segment_ids)
+  if prefix is None:
+    return cudnn_attention(query, key, value, visible, True, implementation)
+  keys, values, mask = prefix
+  E = B // len(mask)
+  shape = B, T, mask.shape[1]
+  seen = jnp.broadcast_to(jnp.repeat(mask, E, 0)[:, None], shape)
+  visible &= jnp.tril(jnp.ones((T, T), bool))
+  return cudnn_attention(
+    query,
+    jnp.concatenate([jnp.repeat(keys, E, 0), key], 1),
+    jnp.concatenate([jnp.repeat(values, E, 0), value], 1),
+    jnp.concatenate([seen, visible], 2),
+    False,
+    implementation,
+  )
+
+
+def attend_at_once(
+  query: jax.Array,  # [B, T, K, R, H], scaled
+  key: jax.Array,  # [B, T, K, H]
+  value: jax.Array,  # [B, T, K, H]
+  segment_ids: jax.Array,  # [B, T]
+  prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # [G, S, K, H] x 2
+) -> jax.Array:  # [B, T, K, R, H]
+  """Computes `attention` with all scores of a layer at once.
+
+  The gradient computes longer rows' scores again, because those of all layers
+  would take gigabytes.
+  """
+  T = query.shape[1]
   if prefix is not None:
     prefix = prefix[0].swapaxes(1, 2), prefix[1].swapaxes(1, 2), prefix[2]
-  same = segment_ids[:, :, None] == segment_ids[:, None]
-  out = attend_block(
+  attend = attend_block if T <= BLOCK else jax.checkpoint(attend_block)
+  out = attend(
     query.transpose(0, 2, 3, 1, 4),  # [B, K, R, T, H]
     key.swapaxes(1, 2),
     value.swapaxes(1, 2),
-    same & jnp.tril(jnp.ones((T, T), bool)),
+    visible_tokens(segment_ids) & jnp.tril(jnp.ones((T, T), bool)),
     prefix,
   )
-  return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H)
+  return out.transpose(0, 3, 1, 2, 4)
 
 
 def cached_attention(

@@ -19,16 +19,20 @@ LONGEST = 8192  # tokens in a row; the mask of longer rows takes gigabytes
 OLDEST = 8.0  # compute capability of Ampere, the first with this kernel
 
 
-def is_fused(query: jax.Array) -> bool:
+def is_fused(
+  query: jax.Array,  # [B, T, K, R, H]
+  keys: int,
+) -> bool:
   """Says whether cuDNN has a kernel for these queries, and for the gradient.
 
   Args:
-    query: [B, T, K, R, H].
+    keys: number of keys of a row.
   """
   T, H = query.shape[1], query.shape[-1]
   half = query.dtype in (jnp.bfloat16, jnp.float16)
-  fits = T % 2 == 0 and T <= LONGEST and H % 8 == 0 and H <= LARGEST_HEAD
-  return half and fits and _has_kernel(jax.local_devices()[0])
+  fits = T % 2 == keys % 2 == 0 and keys <= LONGEST
+  head_fits = H % 8 == 0 and H <= LARGEST_HEAD
+  return half and fits and head_fits and _has_kernel(jax.local_devices()[0])
 
 
 def _has_kernel(device: jax.Device) -> bool:
@@ -41,12 +45,13 @@ def _has_kernel(device: jax.Device) -> bool:
 
 def cudnn_attention(
   query: jax.Array,  # [B, T, K, R, H], scaled; R query heads share a key head
-  key: jax.Array,  # [B, T, K, H]
-  value: jax.Array,  # [B, T, K, H]
-  segment_ids: jax.Array,  # [B, T]
+  key: jax.Array,  # [B, U, K, H]
+  value: jax.Array,  # [B, U, K, H]
+  visible: jax.Array,  # [B, T, U] bool
+  is_causal: bool,
   implementation: Literal['cudnn', 'xla'] = 'cudnn',
 ) -> jax.Array:  # [B, T, K, R, H]
-  """Computes causal attention within segments, for queries that `is_fused`.
+  """Computes attention to the visible keys, for queries that `is_fused`.
 
   Scores stay on the chip. The mask takes 2 bytes for each pair of a row's
   tokens, and cuDNN makes a gradient of it that takes as much and is never
@@ -54,6 +59,8 @@ def cudnn_attention(
   a mesh each device computes its own rows and heads.
 
   Args:
+    is_causal: whether query t sees at most the keys up to t; the kernel then
+      skips half of its work. `visible` may be true beyond that.
     implementation: 'xla' computes the same on any device, all scores at once.
   """
 
@@ -61,20 +68,19 @@ def cudnn_attention(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    segment_ids: jax.Array,
+    visible: jax.Array,
   ) -> jax.Array:
     B, T, K, R, H = query.shape
-    same = segment_ids[:, :, None] == segment_ids[:, None]
     out = jax.nn.dot_product_attention(
       query.reshape(B, T, K * R, H),
       key,
       value,
-      mask=same[:, None],
-      is_causal=True,
+      mask=visible[:, None],
+      is_causal=is_causal,
       scale=1.0,
       implementation=implementation,
     )
     return out.reshape(query.shape)
 
   attend = over_rows_and_heads(attend, query.shape[0], query.shape[2])
-  return attend(query, key, value, segment_ids)
+  return attend(query, key, value, visible)

@@ -1,0 +1,229 @@
+"""What must an accelerator prove? All of it, in ten minutes, on one chip.
+
+    python -m experiments.accelerator.run --workdir /tmp/chip --minutes 10
+    python -m experiments.accelerator.run --workdir /tmp/chip --tiny  # on a CPU
+
+Runs the parts below, the most valuable first, each side in a process of its own
+and the two sides in turn. Every case is written to WORKDIR when it is done, and
+so are compiled programs: the same command goes on where an earlier one ended. A
+case that fails is recorded, and the others are run; the exit code is then 1.
+
+    machine    the chip, and what it reaches in a product and in a copy
+    right      every program beside the CPU of the same machine
+    training   tokens per second and MFU, beside PyTorch
+    scoring    candidates per second, beside transformers
+    sampling   tokens per second, beside transformers' generate
+    rl         the RL loop, beside TRL's GRPOTrainer
+
+Writes WORKDIR/results.json and prints its tables. `keep.py` takes the results
+of an accelerator over into the repository.
+"""
+
+import argparse
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from experiments import command_line
+from experiments.accelerator.cases import write
+from experiments.accelerator.results import collect, render
+from experiments.runner import ROOT
+
+GRACE = 20.0  # seconds that a case may take beyond the time of its part
+
+
+class Part(NamedTuple):
+  """Says how a part is run.
+
+  Attributes:
+    sides: module of each side; 'theirs' needs PyTorch.
+    rounds: times that each side has its turn.
+    weight: share of the time, relative to those of the other parts.
+  """
+
+  sides: Mapping[str, str]
+  rounds: int
+  weight: float
+
+
+def _both(name: str, rounds: int, weight: float) -> Part:
+  return Part({'ours': name, 'theirs': f'their_{name}'}, rounds, weight)
+
+
+PARTS = {
+  'machine': _both('machine', 1, 0.5),
+  'right': Part({'ours': 'right'}, 1, 2),
+  'training': _both('training', 2, 3.5),
+  'scoring': _both('scoring', 2, 1),
+  'sampling': _both('sampling', 2, 1),
+  'rl': _both('rl', 1, 2),
+}
+
+
+class Turn(NamedTuple):
+  """Names one process: a side of a part, and the number of its turn."""
+
+  part: str
+  side: str
+  round: int
+
+
+def turns(parts: list[str], tiny: bool, torch: bool) -> list[Turn]:
+  """Returns the processes of a run, in order; sides take turns."""
+  return [
+    Turn(name, side, n)
+    for name in parts
+    for n in range(1 if tiny else PARTS[name].rounds)
+    # The order changes, as a chip may grow warm.
+    for side in [*PARTS[name].sides][:: -1 if n % 2 else 1]
+    if torch or side == 'ours'
+  ]
+
+
+def shares(left: list[Turn]) -> Iterator[tuple[Turn, float]]:
+  """Yields each turn with its share of the time that is left at that point."""
+  weights = [
+    PARTS[turn.part].weight / sum(other.part == turn.part for other in left)
+    for turn in left
+  ]
+  for i, turn in enumerate(left):
+    yield turn, weights[i] / sum(weights[i:])
+
+
+def environment(workdir: pathlib.Path) -> dict[str, str]:
+  """Returns the variables of every process: compiled programs are kept."""
+  caches = {
+    'JAX_COMPILATION_CACHE_DIR': str(workdir / 'compiled' / 'jax'),
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.2',
+    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+    'TORCHINDUCTOR_CACHE_DIR': str(workdir / 'compiled' / 'torch'),
+    'TRITON_CACHE_DIR': str(workdir / 'compiled' / 'triton'),
+  }
+  fixed = {
+    # Nothing is asked of the hub: weights are random, tokenizers our own.
+    'HF_HUB_OFFLINE': '1',
+    'TOKENIZERS_PARALLELISM': 'false',
+    'PYTHONUNBUFFERED': '1',
+    'PYTHONPATH': os.pathsep.join(
+      filter(None, [str(ROOT), os.environ.get('PYTHONPATH')])
+    ),
+  }
+  return caches | os.environ | fixed
+
+
+def start(
+  turn: Turn, args: argparse.Namespace, seconds: float
+) -> subprocess.Popen:
+  """Starts the process of a turn; what it says goes to a log of the workdir."""
+  python = args.torch_python if turn.side == 'theirs' else sys.executable
+  module = f'experiments.accelerator.{PARTS[turn.part].sides[turn.side]}'
+  command = [
+    *(python, '-m', module),
+    f'--folder={args.workdir / turn.part}',
+    f'--side={turn.side}',
+    f'--round={turn.round}',
+    f'--seconds={seconds:.0f}',
+    *(['--tiny'] * args.tiny),
+  ]
+  log = args.workdir / 'logs' / f'{turn.part}.{turn.side}.{turn.round}.txt'
+  with log.open('a') as file:
+    return subprocess.Popen(
+      command,
+      cwd=ROOT,
+      env=environment(args.workdir),
+      stdout=file,
+      stderr=subprocess.STDOUT,
+      start_new_session=True,  # so that what it started ends with it
+    )
+
+
+def wait(process: subprocess.Popen, seconds: float) -> str:
+  """Waits for a turn and returns how it ended: '', or what went wrong."""
+  try:
+    code = process.wait(seconds + GRACE)
+  except subprocess.TimeoutExpired:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return f'stopped after {seconds + GRACE:.0f} s'
+  return f'exit code {code}' if code else ''
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+  """Runs all turns; returns the results."""
+  began = time.monotonic()
+  ends = began + 60 * args.minutes
+  ended: dict[str, str] = {}
+  for turn, share in shares(turns(args.parts, args.tiny, args.torch_python)):
+    seconds = max(0.0, ends - time.monotonic()) * share
+    name = '.'.join(map(str, turn))
+    since = time.monotonic()
+    fault = wait(start(turn, args, seconds), seconds)
+    if fault:
+      ended[name] = fault
+    print(
+      f'{name}: {time.monotonic() - since:.0f} of {seconds:.0f} s'
+      f'{f" ({fault})" if fault else ""}',
+      flush=True,
+    )
+    found = collect(args.workdir, ended) | {'tiny': args.tiny}
+    write(args.workdir / 'results.json', found)
+  return found
+
+
+def find_torch(given: str | None) -> str | None:
+  """Returns the Python that has PyTorch and transformers, if there is one."""
+  python = given or sys.executable
+  check = subprocess.run(
+    [python, '-c', 'import torch, transformers'],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  if check.returncode and given:
+    raise SystemExit(
+      f'error: --torch-python={given}: {check.stderr.strip()[-200:]}'
+    )
+  return None if check.returncode else python
+
+
+def main() -> int:
+  parser = command_line.make_parser(
+    __doc__, __file__, '--workdir', output=False
+  )
+  parser.add_argument(
+    '--minutes', type=float, default=10.0, help='time for all parts together'
+  )
+  parser.add_argument(
+    '--parts', nargs='+', choices=PARTS, default=[*PARTS], metavar='PART'
+  )
+  parser.add_argument(
+    '--tiny', action='store_true', help='sizes of a test, for a CPU'
+  )
+  parser.add_argument(
+    '--torch-python',
+    help='Python of an environment with torch, transformers and trl; by '
+    'default this one, and without them our side alone is measured',
+  )
+  args = command_line.parse(parser)
+  args.workdir = args.workdir.absolute()
+  (args.workdir / 'logs').mkdir(parents=True, exist_ok=True)
+  args.torch_python = find_torch(args.torch_python)
+  if not args.torch_python:
+    print('no PyTorch here: the other side is left out (--torch-python)')
+  found = run(args)
+  print(render(found))
+  failed = found['failed']
+  for name, fault in failed.items():
+    print(f'failed: {name}: {fault}')
+  if failed:
+    print(f'what they said is in {args.workdir / "logs"}')
+  return bool(failed)
+
+
+if __name__ == '__main__':
+  sys.exit(main())
