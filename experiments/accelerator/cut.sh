@@ -30,8 +30,8 @@ for group in wheels weights; do
   [[ -d $folder/$group ]] || fail "$folder/$group: no such folder; run pack.sh first"
 done
 
-rm -rf "$folder/parts"
-mkdir "$folder/parts"
+mkdir -p "$folder/parts"
+rm -f "$folder"/parts/{wheels.*,weights.*,SHA256SUMS}
 for group in wheels weights; do
   # Wheels are compressed already. The options make equal folders equal parts.
   tar --create --directory "$folder/$group" --sort=name --mtime=@0 --owner=0 \

@@ -21,7 +21,7 @@ fail() {
   exit 1
 }
 
-python=python3 paths=() groups=()
+python=python3 paths=() groups=() site=''
 while (($#)); do
   case $1 in
     --help | -h)
@@ -43,7 +43,13 @@ done
 parts=${paths[0]} target=${paths[1]}
 [[ -r $parts/SHA256SUMS ]] ||
   fail "$parts/SHA256SUMS: no such file; it comes with the first part"
-"$python" -m pip --version >/dev/null 2>&1 ||
+
+pip_here() { # the user's own settings and packages play no part
+  env -u PYTHONPATH ${site:+PYTHONPATH="$site"} "$python" -m pip --isolated \
+    --disable-pip-version-check "$@"
+}
+
+pip_here --version >/dev/null 2>&1 ||
   fail "--python $python has no pip; expected a Python 3.12 with pip"
 mkdir -p "$target"
 target=$(cd "$target" && pwd)
@@ -67,47 +73,68 @@ check() { # check GROUP: all its parts are there and whole
 }
 
 install() { # install GROUP: all of it or, after an interruption, nothing
-  local new=$target/$1.new
-  if sums "$1" | cmp --quiet - "$target/$1/.parts"; then
-    echo "$1: already there"
-    return
+  local group=$1 new=$target/$1.new
+  if [[ -e $target/$group ]]; then
+    [[ -e $target/$group/.parts ]] ||
+      fail "$target/$group: not made by unpack.sh; name another TARGET"
+    if sums "$group" | cmp --quiet - "$target/$group/.parts"; then
+      echo "$group: already there"
+      return
+    fi
   fi
   rm -rf "$new"
-  mkdir -p "$new/packed"
-  sums "$1" | while read -r _ name; do cat "$parts/$name"; done |
+  mkdir -p "$new/packed" "$new/site"
+  sums "$group" | while read -r _ name; do cat "$parts/$name"; done |
     tar --extract --directory "$new/packed"
-  "$python" -m pip --isolated --disable-pip-version-check install --quiet \
-    --no-index --no-deps --no-compile --no-cache-dir --root-user-action ignore \
-    --target "$new/site" "$new"/packed/*.whl || fail "$1: pip cannot install it"
-  sums "$1" >"$new/site/.parts"
-  rm -rf "${target:?}/$1"
-  mv "$new/site" "$target/$1"
+  if compgen -G "$new/packed/*.whl" >/dev/null; then # a machine may lack nothing
+    pip_here install --quiet --no-index --no-deps --no-compile --no-cache-dir \
+      --root-user-action ignore --target "$new/site" "$new"/packed/*.whl ||
+      fail "$group: pip of $python cannot install it"
+  fi
+  sums "$group" >"$new/site/.parts"
+  rm -rf "${target:?}/$group"
+  mv "$new/site" "$target/$group"
   rm -rf "$new"
-  echo "$1: installed"
+  echo "$group: installed"
+}
+
+# The description of prm_jax that an installation would leave. Its code stays in the
+# repository: to install it takes setuptools of a version that may not be there.
+describe() {
+  "$python" - "$root/pyproject.toml" "$target/wheels" <<'END'
+import pathlib, shutil, sys, tomllib
+
+project = tomllib.loads(pathlib.Path(sys.argv[1]).read_text())['project']
+name, version = project['name'], project['version']
+lines = ['Metadata-Version: 2.1', f'Name: {name}', f'Version: {version}']
+lines += [f'Requires-Dist: {each}' for each in project['dependencies']]
+about = pathlib.Path(sys.argv[2], f'{name}-{version}.dist-info')
+for old in about.parent.glob(f'{name}-*.dist-info'):
+  shutil.rmtree(old)
+about.mkdir()
+(about / 'METADATA').write_text('\n'.join(lines) + '\n')
+END
+}
+
+# Lists what does not fit together; pip's exit code only repeats whether there is any.
+misfits() {
+  { pip_here check || true; } | sed '/^No broken requirements/d'
+}
+
+# The machine's packages, whose versions pack.sh may not have known, may not fit ours.
+# What does not fit among themselves alone is no matter of ours.
+warn() {
+  local alone line
+  alone=$(misfits)
+  site=$target/wheels misfits | while read -r line; do
+    grep -qxF "$line" <<<"$alone" || echo "warning: $line" >&2
+  done
 }
 
 for group in "${groups[@]}"; do check "$group"; done
 for group in "${groups[@]}"; do install "$group"; done
-
-# The description of prm_jax that an installation would leave. Its code is found in the
-# repository: installing it needs setuptools of a version that may not be there.
 if [[ -d $target/wheels ]]; then
-  "$python" - "$root/pyproject.toml" "$target/wheels" <<'END'
-import pathlib, sys, tomllib
-
-project = tomllib.loads(pathlib.Path(sys.argv[1]).read_text())['project']
-lines = ['Metadata-Version: 2.1', 'Name: prm_jax', f'Version: {project["version"]}']
-lines += [f'Requires-Dist: {each}' for each in project['dependencies']]
-about = pathlib.Path(sys.argv[2], 'prm_jax.dist-info')
-about.mkdir(exist_ok=True)
-(about / 'METADATA').write_text('\n'.join(lines) + '\n')
-END
-  # The machine's own packages, whose versions pack.sh may not have known, may not fit.
-  PYTHONPATH=$target/wheels "$python" -m pip --isolated --disable-pip-version-check \
-    check 2>&1 | while read -r name problem; do
-    if compgen -G "$target/wheels/${name//-/_}*.dist-info" >/dev/null; then
-      echo "warning: $name $problem" >&2
-    fi
-  done
+  describe
+  warn
 fi
 echo "export PYTHONPATH=$root:$target/wheels:$target/weights"
