@@ -30,10 +30,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from experiments import command_line
-from experiments.accelerator.cases import write
+from experiments.accelerator.cases import LEFT, write
 from experiments.accelerator.results import collect, render
 from experiments.runner import ROOT
 
+NO_TIME = 'no time for all cases'
 GRACE = 20.0  # seconds that a case may take beyond the time of its part
 
 
@@ -116,6 +117,11 @@ def environment(workdir: pathlib.Path) -> dict[str, str]:
   return caches | os.environ | fixed
 
 
+def log_of(turn: Turn, workdir: pathlib.Path) -> pathlib.Path:
+  """Returns the file of what a turn says."""
+  return workdir / 'logs' / f'{".".join(map(str, turn))}.txt'
+
+
 def start(
   turn: Turn, args: argparse.Namespace, seconds: float
 ) -> subprocess.Popen:
@@ -130,8 +136,7 @@ def start(
     f'--seconds={seconds:.0f}',
     *(['--tiny'] * args.tiny),
   ]
-  log = args.workdir / 'logs' / f'{turn.part}.{turn.side}.{turn.round}.txt'
-  with log.open('a') as file:
+  with log_of(turn, args.workdir).open('a') as file:
     return subprocess.Popen(
       command,
       cwd=ROOT,
@@ -142,7 +147,7 @@ def start(
     )
 
 
-def wait(process: subprocess.Popen, seconds: float) -> str:
+def wait(process: subprocess.Popen, seconds: float, log: pathlib.Path) -> str:
   """Waits for a turn and returns how it ended: '', or what went wrong."""
   try:
     code = process.wait(seconds + GRACE)
@@ -150,7 +155,10 @@ def wait(process: subprocess.Popen, seconds: float) -> str:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     return f'stopped after {seconds + GRACE:.0f} s'
-  return f'exit code {code}' if code else ''
+  if code in (0, LEFT):
+    return NO_TIME if code else ''
+  lines = log.read_text(errors='replace').strip().splitlines()
+  return ': '.join([f'exit code {code}', *lines[-1:]])
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -158,19 +166,28 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   began = time.monotonic()
   ends = began + 60 * args.minutes
   ended: dict[str, str] = {}
+  left = []
   for turn, share in shares(turns(args.parts, args.tiny, args.torch_python)):
     seconds = max(0.0, ends - time.monotonic()) * share
     name = '.'.join(map(str, turn))
     since = time.monotonic()
-    fault = wait(start(turn, args, seconds), seconds)
-    if fault:
+    process = start(turn, args, seconds)
+    fault = wait(process, seconds, log_of(turn, args.workdir))
+    if fault == NO_TIME:
+      left.append(name)
+    elif fault:
       ended[name] = fault
     print(
       f'{name}: {time.monotonic() - since:.0f} of {seconds:.0f} s'
       f'{f" ({fault})" if fault else ""}',
       flush=True,
     )
-    found = collect(args.workdir, ended) | {'tiny': args.tiny}
+    found = {
+      **collect(args.workdir, ended),
+      'left': left,
+      'minutes': args.minutes,
+      'tiny': args.tiny,
+    }
     write(args.workdir / 'results.json', found)
   return found
 
@@ -222,6 +239,9 @@ def main() -> int:
     print(f'failed: {name}: {fault}')
   if failed:
     print(f'what they said is in {args.workdir / "logs"}')
+  if found['left']:
+    left = ', '.join(found['left'])
+    print(f'{NO_TIME} of {left}; the same command goes on')
   return bool(failed)
 
 
