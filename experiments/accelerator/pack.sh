@@ -81,6 +81,8 @@ pip=("$work/venv/bin/python" -m pip --disable-pip-version-check)
 normal() { sed -E 's/[-_.]+/-/g' | tr '[:upper:]' '[:lower:]'; }
 # Lines of names, and of versions without their local part: 2.11.0+cu130 is not on PyPI.
 sed -E 's/[[:space:]]*(#.*)?$//; /^$/d; s/ @ .*//' "$has" >"$work/has"
+strange=$(grep -m1 -vE '^[A-Za-z0-9._-]+(==[^[:space:]]+)?$' "$work/has") &&
+  fail "--has $has: '$strange'; expected NAME==VERSION or NAME in a line"
 sed -E 's/==.*//' "$work/has" | normal | sort -u >"$work/names"
 sed -nE 's/^([^=]+==[^+]*).*/\1/p' "$work/has" >"$work/constraints"
 
@@ -98,7 +100,7 @@ print(*needed, sep='\n')
 END
 
 echo 'asking pip what is needed beside what the machine has ...'
-if ! "${pip[@]}" install --dry-run --ignore-installed --quiet --quiet \
+if ! "${pip[@]}" install --dry-run --ignore-installed \
   --report "$work/report.json" -r "$work/requirements.txt" \
   -c "$work/constraints" >"$work/log" 2>&1; then
   cause=$(sed -n '/The conflict is caused by/,/^$/p' "$work/log" | sed '1d;/^$/d' |
