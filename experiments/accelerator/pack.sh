@@ -75,15 +75,14 @@ trap 'rm -rf "$work"' EXIT
 # Its own pip: an older one downloads gigabytes only to read what PyTorch needs.
 "$python" -m venv "$work/venv"
 pip=("$work/venv/bin/python" -m pip --disable-pip-version-check)
-"${pip[@]}" install --quiet 'pip>=25' 2>"$work/log" ||
+"${pip[@]}" install --quiet 'pip>=25' packaging 2>"$work/log" ||
   fail "pip cannot be installed: $(tail -1 "$work/log")"
 
-normal() { sed -E 's/[-_.]+/-/g' | tr '[:upper:]' '[:lower:]'; }
 # Lines of names, and of versions without their local part: 2.11.0+cu130 is not on PyPI.
 sed -E 's/[[:space:]]*(#.*)?$//; /^$/d; s/ @ .*//' "$has" >"$work/has"
 strange=$(grep -m1 -vE '^[A-Za-z0-9._-]+(==[^[:space:]]+)?$' "$work/has") &&
   fail "--has $has: '$strange'; expected NAME==VERSION or NAME in a line"
-sed -E 's/==.*//' "$work/has" | normal | sort -u >"$work/names"
+sed -E 's/==.*//' "$work/has" >"$work/names"
 sed -nE 's/^([^=]+==[^+]*).*/\1/p' "$work/has" >"$work/constraints"
 
 # What pyproject.toml asks for, so that no bound stands in two places.
@@ -108,16 +107,8 @@ if ! "${pip[@]}" install --dry-run --ignore-installed \
   fail "beside what $has lists, pip finds no versions that fit:" \
     "${cause:-$(grep -m1 ERROR "$work/log" || tail -1 "$work/log")}"
 fi
-"$python" - "$work/report.json" "$work/names" >"$work/wanted" <<'END'
-import json, pathlib, re, sys
-
-report, names = map(pathlib.Path, sys.argv[1:])
-there = set(names.read_text().split())
-for each in json.loads(report.read_text())['install']:
-  name, version = each['metadata']['name'], each['metadata']['version']
-  if re.sub(r'[-_.]+', '-', name).lower() not in there:
-    print(f'{name}=={version}')
-END
+"$work/venv/bin/python" "$here/lacking.py" "$work/report.json" "$work/names" \
+  >"$work/wanted"
 
 mkdir -p "$out/wheels" "$out/weights"
 echo "collecting $(wc -l <"$work/wanted") packages and the weights ..."

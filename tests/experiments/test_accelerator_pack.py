@@ -14,6 +14,7 @@ import zipfile
 
 import pytest
 
+from experiments.accelerator.lacking import lacking
 from tests.shared.command_line import ROOT
 
 FOLDER = ROOT / 'experiments' / 'accelerator'
@@ -215,3 +216,47 @@ def test_the_image_is_described_as_pip_lists_it():
   assert len(set(names)) == len(names)
   assert all(re.fullmatch(r'[a-z0-9-]+(==[\d.]+\w*)?', p) for p in packages)
   assert {'jax==0.11.2', 'torch==2.11.0'} < set(packages)
+
+
+def package(name, *needs, requested=False):
+  metadata = {'name': name, 'version': '2.0', 'requires_dist': list(needs)}
+  return {'metadata': metadata, 'requested': requested}
+
+
+def test_only_what_the_machine_lacks_for_us_is_brought():
+  report = {
+    'install': [
+      package(
+        'data_set',
+        'Torch',
+        'Paths[remote]',
+        'old; python_version<"3"',
+        requested=True,
+      ),
+      package('torch', 'cuda'),
+      package('cuda'),
+      package('paths', 'plain-need', 'remote_need; extra == "remote"'),
+      package('plain_need'),
+      package('Remote.Need', 'cycle'),
+      package('cycle', 'remote-need'),
+    ]
+  }
+  names = ['torch', 'paths', 'unrelated']
+  assert lacking(report, names) == [
+    'cycle==2.0',
+    'data-set==2.0',
+    'remote-need==2.0',
+  ]
+  everything = lacking(report, [])
+  assert [line.split('==')[0] for line in everything] == [
+    *(
+      'cuda',
+      'cycle',
+      'data-set',
+      'paths',
+      'plain-need',
+      'remote-need',
+      'torch',
+    )
+  ]
+  assert lacking(report, ['data_set']) == []
