@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Cuts the folders wheels/ and weights/ of pack.sh into parts for transfers of limited
-# size. It stands alone so that packages can be cut again without network.
+# Cuts the folders wheels/ and weights/ of pack.sh into parts for transfers of
+# limited size. It stands alone, so packages can be cut again without network.
 set -euo pipefail
 
 usage() {
@@ -8,8 +8,8 @@ usage() {
 usage: cut.sh FOLDER MB
 
 Writes FOLDER/parts anew: wheels.00, wheels.01, ... hold FOLDER/wheels, and
-weights.00, ... FOLDER/weights, none larger than MB (of 1024*1024 bytes); SHA256SUMS
-lists all of them and belongs to every transfer.
+weights.00, ... FOLDER/weights, none larger than MB (of 1024*1024 bytes).
+SHA256SUMS lists all of them and belongs to every transfer.
 END
 }
 
@@ -27,7 +27,8 @@ folder=$1 part_size=$2
 [[ $part_size =~ ^[1-9][0-9]*$ ]] ||
   fail "$part_size: expected a whole number of MB above 0"
 for group in wheels weights; do
-  [[ -d $folder/$group ]] || fail "$folder/$group: no such folder; run pack.sh first"
+  [[ -d $folder/$group ]] ||
+    fail "$folder/$group: no such folder; run pack.sh first"
 done
 
 mkdir -p "$folder/parts"

