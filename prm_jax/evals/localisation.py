@@ -38,7 +38,7 @@ def predict_first_error(
   return np.where(low.any(1), low.argmax(1), none)
 
 
-def _f1(
+def f1_of(
   acc_error: float | np.ndarray, acc_correct: float | np.ndarray
 ) -> np.ndarray:
   """Returns the harmonic mean of two accuracies; 0 if both are 0."""
@@ -67,7 +67,7 @@ def _result(hits: np.ndarray, labels: np.ndarray) -> Result:
     'count_correct': int((~error).sum()),
   }
   if error.any() and (~error).any():
-    result['f1'] = float(_f1(result['acc_error'], result['acc_correct']))
+    result['f1'] = float(f1_of(result['acc_error'], result['acc_correct']))
   return result
 
 
@@ -223,7 +223,7 @@ def choose_threshold(
   ended = np.searchsorted(np.sort(lowest_kept[error][reachable]), candidates)
   lost = np.searchsorted(np.sort(lowest_kept[~error]), candidates)
   rights = (~error).sum()
-  f1 = _f1((begun - ended) / error.sum(), (rights - lost) / rights)
+  f1 = f1_of((begun - ended) / error.sum(), (rights - lost) / rights)
   best = int(f1.argmax())
   return float(candidates[best]), float(f1[best])
 
@@ -296,7 +296,7 @@ def _resampled_f1(
   error = labels >= 0
   if error.all() or not error.any():
     raise UserError('F1 interval on chains of one kind: expected both kinds')
-  return _f1(
+  return f1_of(
     bootstrap.resample_means(hits[error], [seed, 1], resamples),
     bootstrap.resample_means(hits[~error], [seed, 0], resamples),
   )
