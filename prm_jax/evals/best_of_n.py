@@ -286,21 +286,31 @@ def curves(
   ns: Sequence[int],
   seed: int,
   resamples: int = 2000,
+  null: str = '',
 ) -> dict[str, object]:
   """Averages per-problem curves into the form that results.json keeps.
 
   Args:
     methods: name -> per-problem accuracies [Q, K] at `ns`.
     seed: seed of the bootstrap over problems, shared to pair the methods.
+    null: the method that others are compared with; '' for none.
 
   Returns:
-    {'n': [...], name: {'mean': [...], 'ci95': [[lo, hi], ...]}, ...}.
+    {'n': [...], name: {'mean': [...], 'ci95': [[lo, hi], ...]}, ...}. With a
+    null the others also have `over_null`, their paired differences from it, in
+    the same form.
 
   Raises:
     UserError: A method is called 'n', has not one column per n, or
       `bootstrap.mean_ci` rejects its values.
   """
   result: dict[str, object] = {'n': [int(n) for n in ns]}
+
+  def averaged(values: np.ndarray) -> dict[str, object]:
+    mean, lo, hi = bootstrap.mean_ci(values, seed, resamples)
+    pairs = [list(pair) for pair in zip(lo, hi, strict=True)]
+    return {'mean': mean, 'ci95': pairs}
+
   for name, values in methods.items():
     shape = np.shape(values)
     if name == 'n' or len(shape) != 2 or shape[1] != len(ns):
@@ -308,7 +318,8 @@ def curves(
         f'method {name!r} of shape {shape}: expected a name other than '
         f"'n' and the shape [problems, {len(ns)}]"
       )
-    mean, lo, hi = bootstrap.mean_ci(values, seed, resamples)
-    pairs = [list(pair) for pair in zip(lo, hi, strict=True)]
-    result[name] = {'mean': mean, 'ci95': pairs}
+    found = averaged(values)
+    if null and name != null:
+      found['over_null'] = averaged(np.asarray(values) - methods[null])
+    result[name] = found
   return result
