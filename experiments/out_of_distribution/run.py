@@ -96,13 +96,17 @@ def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
   threshold = manifest.read_results(workdir)['manifest']['threshold']['value']
   chains = sample(wanted, seed)
   scores = prm_evaluation.score_chains(load(workdir), chains)
-  found = suite.localisation_section(chains, scores, threshold, 0, seed, 2000)
-  auc = suite.calibration_section(chains, scores)['first_error_auc']
+  chosen = suite.ChosenOnDev(threshold, 0, {})
+  found = suite.localisation_section(chains, scores, chosen, seed, 2000)
+  steps = suite.calibration_section(chains, scores, {}, seed, 2000)
   lowest = prm_evaluation.chain_scores(chains, scores, 'min')
   curves = suite.best_of_n_section(
     chains, {'prm': lowest}, np.maximum(lowest, 0.0), [SAMPLES], seed, 2000
   )
-  measured = {F1: Measured(found['f1'], found['ci95']), AUC: Measured(auc)}
+  measured = {
+    F1: Measured(found['f1'], found['ci95']),
+    AUC: Measured(steps['ranking']['auc'], steps['ranking']['ci95']),
+  }
   methods = {
     RIGHT: 'random',
     BY_PRM: 'prm',

@@ -85,15 +85,16 @@ def add_signals(probabilities: Scores, likelihoods: Scores) -> Scores:
 def judge(
   predicted: np.ndarray,  # [M]
   reference: np.ndarray,  # [M]
-  first: np.ndarray,  # [M]
+  part: Part,
   seed: int,
   resamples: int,
 ) -> dict[str, Any]:
   """Returns ProcessBench's numbers of a row, and its lead on the reference."""
+  first, problems = part.first, suite.problem_ids(part.chains)
   result = localisation.localisation(predicted, first)
-  _, *interval = localisation.f1_ci(predicted, first, seed, resamples)
+  _, *interval = localisation.f1_ci(predicted, first, problems, seed, resamples)
   lead, *lead_interval = localisation.f1_difference_ci(
-    predicted, reference, first, seed, resamples
+    (predicted, reference), first, problems, seed, resamples
   )
   return result | {
     'ci95': interval,
@@ -159,7 +160,7 @@ def compare(
       row: judge(
         predicted[row][name],
         predicted[REFERENCE][name],
-        part.first,
+        part,
         seed,
         resamples,
       )

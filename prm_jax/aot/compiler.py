@@ -12,9 +12,8 @@ import jax
 from jax.experimental import topologies
 
 from prm_jax.aot.chips import CHIPS, Chip, Gpu
+from prm_jax.runtime.determinism import ask_for_same_bits, has_gpu_plugin
 from prm_jax.runtime.errors import UserError
-
-GPU_PLUGINS = 'jax_cuda13_plugin', 'jax_cuda12_plugin'
 
 
 def open_topology(name: str, slices: int = 1) -> list[jax.Device]:
@@ -50,7 +49,7 @@ def _open_tpus(name: str, slices: int) -> list[jax.Device]:
 def _open_gpus(
   name: str, target: str, count: str, hosts: int
 ) -> list[jax.Device]:
-  if not any(map(importlib.util.find_spec, GPU_PLUGINS)):
+  if not has_gpu_plugin():
     raise UserError(
       "XLA's compiler for NVIDIA GPUs is missing: pip install 'jax[cuda13]'"
     )
@@ -58,6 +57,7 @@ def _open_gpus(
     raise UserError(
       f'topology {name!r}: expected a number of GPUs, such as h100:8'
     )
+  ask_for_same_bits(os.environ)  # as jobs do
   jax.devices()  # registers the compiler
   # Slices, hosts of a slice, GPUs of a host.
   shape = f'1x{hosts}x{count}'

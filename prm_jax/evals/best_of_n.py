@@ -18,7 +18,7 @@ from prm_jax.runtime.errors import UserError
 _TIE = 1e-9
 
 
-def _check(correct: np.ndarray, ns: Sequence[int]) -> np.ndarray:
+def check_correct(correct: np.ndarray, ns: Sequence[int]) -> np.ndarray:
   """Returns `correct` as float64 [Q, N]; raises UserError on bad input."""
   correct = np.asarray(correct, np.float64)
   if correct.ndim != 2 or not correct.size:
@@ -93,7 +93,7 @@ def best_of_n_curve(
     UserError: A score is NaN (the error names problem and sample), the shapes
       differ, or an n is outside 1..N.
   """
-  correct = _check(correct, ns)
+  correct = check_correct(correct, ns)
   ranked = _ranked_correct(_check_scores(chain_scores, correct), correct)
   samples = correct.shape[1]
   below = samples - np.arange(1, samples)  # samples ranked below rank i
@@ -108,7 +108,7 @@ def best_of_n_curve(
 
 def random_curve(correct: np.ndarray, ns: Sequence[int]) -> np.ndarray:
   """Returns the accuracy [Q, K] of one random sample, the same for every n."""
-  correct = _check(correct, ns)
+  correct = check_correct(correct, ns)
   return np.repeat(correct.mean(1, keepdims=True), len(ns), axis=1)
 
 
@@ -117,7 +117,7 @@ def oracle_curve(correct: np.ndarray, ns: Sequence[int]) -> np.ndarray:
 
   pass@n = 1 - C(N - c, n) / C(N, n) for c right samples of N.
   """
-  correct = _check(correct, ns)
+  correct = check_correct(correct, ns)
   samples = correct.shape[1]
   drawn = np.arange(samples)
   wrong = samples - correct.sum(1, keepdims=True)
@@ -151,7 +151,7 @@ def majority_curve(
     UserError: An answer id is both right and wrong, a right sample has no
       answer, the shapes differ, or an n is outside 1..N.
   """
-  correct = _check(correct, ns)
+  correct = check_correct(correct, ns)
   return _vote(None, correct, answers, ns, seed, subsets)
 
 
@@ -171,7 +171,7 @@ def weighted_vote_curve(
     UserError: As `majority_curve`, or a score is NaN, infinite or negative: in
       a sum of log scores every vote would count against its answer.
   """
-  correct = _check(correct, ns)
+  correct = check_correct(correct, ns)
   scores = _check_scores(chain_scores, correct)
   if (bad := np.argwhere((scores < 0) | np.isinf(scores))).size:
     q, i = bad[0]
@@ -286,21 +286,31 @@ def curves(
   ns: Sequence[int],
   seed: int,
   resamples: int = 2000,
+  null: str = '',
 ) -> dict[str, object]:
   """Averages per-problem curves into the form that results.json keeps.
 
   Args:
     methods: name -> per-problem accuracies [Q, K] at `ns`.
     seed: seed of the bootstrap over problems, shared to pair the methods.
+    null: the method that others are compared with; '' for none.
 
   Returns:
-    {'n': [...], name: {'mean': [...], 'ci95': [[lo, hi], ...]}, ...}.
+    {'n': [...], name: {'mean': [...], 'ci95': [[lo, hi], ...]}, ...}. With a
+    null the others also have `over_null`, their paired differences from it, in
+    the same form.
 
   Raises:
     UserError: A method is called 'n', has not one column per n, or
       `bootstrap.mean_ci` rejects its values.
   """
   result: dict[str, object] = {'n': [int(n) for n in ns]}
+
+  def averaged(values: np.ndarray) -> dict[str, object]:
+    mean, lo, hi = bootstrap.mean_ci(values, seed, resamples)
+    pairs = [list(pair) for pair in zip(lo, hi, strict=True)]
+    return {'mean': mean, 'ci95': pairs}
+
   for name, values in methods.items():
     shape = np.shape(values)
     if name == 'n' or len(shape) != 2 or shape[1] != len(ns):
@@ -308,7 +318,8 @@ def curves(
         f'method {name!r} of shape {shape}: expected a name other than '
         f"'n' and the shape [problems, {len(ns)}]"
       )
-    mean, lo, hi = bootstrap.mean_ci(values, seed, resamples)
-    pairs = [list(pair) for pair in zip(lo, hi, strict=True)]
-    result[name] = {'mean': mean, 'ci95': pairs}
+    found = averaged(values)
+    if null and name != null:
+      found['over_null'] = averaged(np.asarray(values) - methods[null])
+    result[name] = found
   return result

@@ -12,6 +12,8 @@ import numpy as np
 from prm_jax.evals import steps
 from prm_jax.runtime.errors import UserError
 
+SUREST = 1e-6  # how near to 0 and 1 a score counts in the log loss
+
 
 def auroc(scores: np.ndarray, right: np.ndarray) -> float | None:
   """Returns the probability that a right item scores above a wrong one.
@@ -153,6 +155,43 @@ def _ece(curve: dict[str, list]) -> float | None:
   return sum(gaps) / total
 
 
+def log_loss(
+  step_scores: np.ndarray,  # [M, P] in [0, 1]
+  step_labels: np.ndarray,  # [M, P] in [0, 1]
+  step_mask: np.ndarray,  # [M, P]
+) -> float | None:
+  """Returns the mean of -y log(s) - (1 - y) log(1 - s), in nats.
+
+  Scores are held within SUREST of 0 and 1, so that one sure mistake does not
+  make it infinite. The result is None if there are no steps.
+  """
+  scores, labels, mask = _probabilities(step_scores, step_labels, step_mask)
+  s, y = np.clip(scores[mask], SUREST, 1 - SUREST), labels[mask]
+  loss = -y * np.log(s) - (1 - y) * np.log1p(-s)
+  return float(loss.mean()) if loss.size else None
+
+
+def unsure(
+  step_scores: np.ndarray,  # [M, P] in [0, 1]
+  step_labels: np.ndarray,  # [M, P] in [0, 1]
+  step_mask: np.ndarray,  # [M, P]
+) -> dict[str, float | int | None]:
+  """Computes `ece` over the steps with scores from 0.05 to 0.95.
+
+  Most steps are easy and score near 0 or 1. They make the error over all steps
+  small, however wrong the scores between are.
+
+  Returns:
+    `ece`, None without such steps; and their `share` of all steps.
+  """
+  scores, labels, mask = _probabilities(step_scores, step_labels, step_mask)
+  between = mask & (scores >= 0.05) & (scores <= 0.95)
+  return {
+    'ece': ece(scores, labels, between),
+    'share': float(between.sum() / mask.sum()) if mask.any() else None,
+  }
+
+
 def calibration(
   step_scores: np.ndarray,  # [M, P] in [0, 1]
   step_labels: np.ndarray,  # [M, P] in [0, 1]
@@ -172,6 +211,8 @@ def calibration(
     'accuracy_until_first_error': accuracy_until_first_error(*data),
     'ece': _ece(curve),
     'brier': brier(*data),
+    'log_loss': log_loss(*data),
+    'unsure': unsure(*data),
     'reliability': curve,
     'count': sum(curve['count']),
   }

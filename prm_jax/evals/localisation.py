@@ -38,7 +38,7 @@ def predict_first_error(
   return np.where(low.any(1), low.argmax(1), none)
 
 
-def _f1(
+def f1_of(
   acc_error: float | np.ndarray, acc_correct: float | np.ndarray
 ) -> np.ndarray:
   """Returns the harmonic mean of two accuracies; 0 if both are 0."""
@@ -67,7 +67,7 @@ def _result(hits: np.ndarray, labels: np.ndarray) -> Result:
     'count_correct': int((~error).sum()),
   }
   if error.any() and (~error).any():
-    result['f1'] = float(_f1(result['acc_error'], result['acc_correct']))
+    result['f1'] = float(f1_of(result['acc_error'], result['acc_correct']))
   return result
 
 
@@ -223,7 +223,7 @@ def choose_threshold(
   ended = np.searchsorted(np.sort(lowest_kept[error][reachable]), candidates)
   lost = np.searchsorted(np.sort(lowest_kept[~error]), candidates)
   rights = (~error).sum()
-  f1 = _f1((begun - ended) / error.sum(), (rights - lost) / rights)
+  f1 = f1_of((begun - ended) / error.sum(), (rights - lost) / rights)
   best = int(f1.argmax())
   return float(candidates[best]), float(f1[best])
 
@@ -286,53 +286,69 @@ def baselines(
 
 
 def _resampled_f1(
-  hits: np.ndarray, labels: np.ndarray, seed: int, resamples: int
-) -> np.ndarray:
-  """Returns the F1 [B, ...] of bootstrap resamples of hits [M, ...].
+  hits: np.ndarray,  # [M, ...]
+  labels: np.ndarray,  # [M]
+  problems: np.ndarray,  # [M]
+  seed: int,
+  resamples: int,
+) -> np.ndarray:  # [B, ...]
+  """Returns the F1 of resamples of whole problems.
 
-  Chains with an error and chains without are resampled separately, because a
-  resample with chains of one kind only would have no F1.
+  The accuracy on a kind of chains that a resample has none of counts as 0.
   """
+  problems = np.asarray(problems)
+  if problems.shape != labels.shape:
+    raise UserError(
+      f'problems {problems.shape} for {len(labels)} chains: expected the id of '
+      'the problem of each'
+    )
   error = labels >= 0
   if error.all() or not error.any():
     raise UserError('F1 interval on chains of one kind: expected both kinds')
-  return _f1(
-    bootstrap.resample_means(hits[error], [seed, 1], resamples),
-    bootstrap.resample_means(hits[~error], [seed, 0], resamples),
+  _, ids = np.unique(problems, return_inverse=True)
+  flat = hits.reshape(len(hits), -1).astype(np.float64)
+  # Of each problem, by kind: matches of every method, and chains.
+  sums = np.zeros((ids.max() + 1, 2, flat.shape[1] + 1))
+  np.add.at(sums, (ids, error.astype(int)), np.c_[flat, np.ones(len(flat))])
+  means = bootstrap.resample_means(sums, seed, resamples)
+  matched, count = means[..., :-1], means[..., -1:]
+  accuracy = np.divide(
+    matched, count, out=np.zeros_like(matched), where=count > 0
   )
+  f1 = f1_of(accuracy[:, 1], accuracy[:, 0])
+  return f1.reshape(resamples, *hits.shape[1:])
 
 
 def f1_ci(
   predictions: np.ndarray,  # [M]
   labels: np.ndarray,  # [M]
+  problems: np.ndarray,  # [M] ids of the chains' problems
   seed: int,
   resamples: int = 2000,
-  level: float = 0.95,
 ) -> tuple[float, float, float]:
-  """Returns F1 and its interval over chains, stratified by kind: f1, lo, hi.
+  """Returns F1 and its 95% interval over problems: f1, lo, hi.
 
   Raises:
     UserError: There are no chains with an error or none without.
   """
   predictions, labels = _check_pair(predictions, labels)
-  f1 = _resampled_f1(predictions == labels, labels, seed, resamples)
-  lo, hi = bootstrap.interval(f1, level)
+  f1 = _resampled_f1(predictions == labels, labels, problems, seed, resamples)
+  lo, hi = bootstrap.interval(f1)
   return localisation(predictions, labels)['f1'], lo, hi
 
 
 def f1_difference_ci(
-  predictions_a: np.ndarray,  # [M]
-  predictions_b: np.ndarray,  # [M]
+  pair: tuple[np.ndarray, np.ndarray],  # predictions [M] of a and of b
   labels: np.ndarray,  # [M]
+  problems: np.ndarray,  # [M] ids of the chains' problems
   seed: int,
   resamples: int = 2000,
-  level: float = 0.95,
 ) -> tuple[float, float, float]:
   """Returns F1 of a minus F1 of b on the same chains, paired, as `f1_ci`."""
-  a, labels = _check_pair(predictions_a, labels)
-  b, labels = _check_pair(predictions_b, labels)
+  a, labels = _check_pair(pair[0], labels)
+  b, labels = _check_pair(pair[1], labels)
   hits = np.stack([a == labels, b == labels], axis=1)
-  f1 = _resampled_f1(hits, labels, seed, resamples)
-  lo, hi = bootstrap.interval(f1[:, 0] - f1[:, 1], level)
+  f1 = _resampled_f1(hits, labels, problems, seed, resamples)
+  lo, hi = bootstrap.interval(f1[:, 0] - f1[:, 1])
   difference = localisation(a, labels)['f1'] - localisation(b, labels)['f1']
   return difference, lo, hi

@@ -155,7 +155,8 @@ def evaluate(
   """Returns the sections of results.json, the threshold, and chains to show."""
   process = targets.supervision == 'process'
   results: dict[str, Any] = {}
-  threshold, shown = {'value': 0.5, 'source': 'fixed'}, []
+  chosen, threshold = None, {'value': 0.5, 'source': 'fixed'}
+  shown = []
 
   def note_unread(
     name: str, chains: Sequence[Chain], scores: Sequence[np.ndarray]
@@ -166,9 +167,9 @@ def evaluate(
   if process:
     scores = score_chains(prm, dataset.dev)
     note_unread('dev', dataset.dev, scores)
-    value, position = suite.choose_on_dev(dataset.dev, scores)
+    chosen = suite.choose_on_dev(dataset.dev, scores)
     threshold = {
-      'value': value,
+      'value': chosen.threshold,
       'source': f'best F1 on {len(dataset.dev):,} dev chains',
     }
   for name, every_chain in dataset.evaluations.items():
@@ -200,17 +201,19 @@ def evaluate(
         seed,
         wanted.resamples,
       )
-    if process and any(chain.labels for chain in chains):
+      results['ranking'] = suite.chain_ranking_section(
+        chains, methods, seed, wanted.resamples
+      )
+    if chosen and any(chain.labels for chain in chains):
       results.setdefault('localisation', {})[name] = suite.localisation_section(
         chains,
         scores,
-        threshold['value'],
-        position,
+        chosen,
         seed,
         wanted.resamples,
       )
       results.setdefault('calibration', {})[name] = suite.calibration_section(
-        chains, scores
+        chains, scores, chosen.rules, seed, wanted.resamples
       )
       results.setdefault('diagnostics', {})[name] = suite.diagnostics_section(
         chains, scores, headline, threshold['value']

@@ -18,10 +18,17 @@ from prm_jax.evals import (
   calibration,
   diagnostics,
   localisation,
+  nulls,
   prmbench,
+  ranking,
   steps,
+  trivial,
 )
 from prm_jax.evals.policy import answer_ids
+from prm_jax.evals.ranking import Ranked
+from prm_jax.evals.trivial import Rule
+
+NULL = 'random_per_text'
 
 
 class PaddedScores(NamedTuple):
@@ -52,6 +59,26 @@ def pad_scores(
   values = np.zeros(mask.shape)
   values[steps.scored_mask(mask, read)] = np.concatenate(scores)
   return PaddedScores(values, mask, read)
+
+
+class ChosenOnDev(NamedTuple):
+  """Holds what is chosen on dev chains and used unchanged on others.
+
+  Attributes:
+    threshold: steps that score below it are wrong.
+    position: step index of the position baseline.
+    rules: rules of `trivial.FEATURES`; those without one are left out.
+  """
+
+  threshold: float
+  position: int
+  rules: Mapping[str, Rule]
+
+
+def problem_ids(chains: Sequence[Chain]) -> np.ndarray:  # [M]
+  """Numbers the problems of chains."""
+  ids: dict[str, int] = {}
+  return np.array([ids.setdefault(c.problem, len(ids)) for c in chains])
 
 
 def unread_section(
@@ -141,33 +168,77 @@ def best_of_n_section(
     vote_weights[groups], correct, answers, ns, seed
   )
   methods['random'] = best_of_n.random_curve(correct, ns)
+  methods[NULL] = nulls.random_per_text_curve(
+    _text_ids(chains)[groups], correct, ns
+  )
   methods['oracle'] = best_of_n.oracle_curve(correct, ns)
-  return best_of_n.curves(methods, ns, seed, resamples)
+  return best_of_n.curves(methods, ns, seed, resamples, NULL)
+
+
+def _text_ids(chains: Sequence[Chain]) -> np.ndarray:  # [M]
+  """Numbers the chains' texts: problem, steps and answer."""
+  ids: dict[tuple, int] = {}
+  return np.array(
+    [ids.setdefault((c.problem, c.steps, c.answer), len(ids)) for c in chains]
+  )
+
+
+def chain_ranking_section(
+  chains: Sequence[Chain],
+  chain_scores: Mapping[str, np.ndarray],
+  seed: int,
+  resamples: int,
+) -> dict[str, Any]:
+  """Computes how well chain scores rank right chains above wrong ones.
+
+  Args:
+    chains: chains with outcomes, several per problem.
+    chain_scores: method -> scores [M]; -inf for a chain not read whole.
+
+  Returns:
+    method -> see `ranking.ranking`; `distinct_texts`, the mean number of
+    different chains of a problem.
+  """
+  known = [i for i, chain in enumerate(chains) if chain.outcome is not None]
+  right = np.array([bool(chains[i].outcome) for i in known])
+  problems = problem_ids(chains)
+  texts = len(set(_text_ids(chains).tolist()))
+  found: dict[str, Any] = {
+    name: ranking.ranking(
+      Ranked(values[known], right, problems[known]), seed, resamples
+    )
+    for name, values in chain_scores.items()
+  }
+  return found | {'distinct_texts': texts / len(set(problems.tolist()))}
 
 
 def localisation_section(
   chains: Sequence[Chain],
   scores: Sequence[np.ndarray],
-  threshold: float,
-  position: int,
+  chosen: ChosenOnDev,
   seed: int,
   resamples: int,
 ) -> dict[str, Any]:
   """Computes ProcessBench's first-error F1, with baselines that need no model.
 
-  Args:
-    threshold: steps that score below it are wrong; chosen on other problems.
-    position: step index of the position baseline; chosen on other problems.
+  Baselines read every step, also those that the model's window cut off.
   """
   values, mask, read = pad_scores(chains, scores)
   first = np.array([first_error(chain.labels) for chain in chains])
+  threshold = chosen.threshold
   predicted = localisation.predict_first_error(values, mask, threshold, read)
   result = localisation.at_threshold(values, mask, first, threshold, read)
-  _, low, high = localisation.f1_ci(predicted, first, seed, resamples)
+  _, low, high = localisation.f1_ci(
+    predicted, first, problem_ids(chains), seed, resamples
+  )
   best, upper = localisation.choose_threshold(values, mask, first, read)
+  baselines = localisation.baselines(mask, first, chosen.position)
+  for name, (sign, limit) in chosen.rules.items():
+    feature = sign * trivial.scores(chains, name)
+    baselines[name] = localisation.at_threshold(feature, mask, first, limit)
   return result | {
     'ci95': [low, high],
-    'baselines': localisation.baselines(mask, first, position),
+    'baselines': baselines | {'noise': nulls.noise(mask, first)},
     'upper_bound': {'threshold': best, 'f1': upper},
     'by_position': localisation.confusion_by_position(
       values, mask, first, threshold, read
@@ -176,14 +247,37 @@ def localisation_section(
 
 
 def calibration_section(
-  chains: Sequence[Chain], scores: Sequence[np.ndarray]
+  chains: Sequence[Chain],
+  scores: Sequence[np.ndarray],
+  rules: Mapping[str, Rule],
+  seed: int,
+  resamples: int,
 ) -> dict[str, Any]:
-  """Computes the calibration of steps up to and including the first error."""
+  """Computes the calibration of steps up to and including the first error.
+
+  Returns:
+    See `calibration.calibration`; also `ranking` over the same steps, and
+    `baselines`, the `ranking` of features of the text.
+  """
   values, mask, read = pad_scores(chains, scores)
   labels, known, _ = label_arrays(chains)
   known &= steps.scored_mask(mask, read)
   known &= steps.until_first_error(labels, known)
-  return calibration.calibration(values, labels, known)
+  of_step = np.repeat(problem_ids(chains)[:, None], mask.shape[1], 1)[known]
+
+  def ranked(values: np.ndarray) -> dict[str, Any]:
+    right = labels[known] >= 0.5
+    return ranking.ranking(
+      Ranked(values[known], right, of_step), seed, resamples
+    )
+
+  return calibration.calibration(values, labels, known) | {
+    'ranking': ranked(values),
+    'baselines': {
+      name: ranked(rule.sign * trivial.scores(chains, name))
+      for name, rule in rules.items()
+    },
+  }
 
 
 def prmbench_section(
@@ -227,10 +321,12 @@ def diagnostics_section(
 
 def choose_on_dev(
   chains: Sequence[Chain], scores: Sequence[np.ndarray]
-) -> tuple[float, int]:
-  """Chooses the threshold and the baseline's position with the best dev F1."""
+) -> ChosenOnDev:
+  """Chooses threshold, position and rules with the best F1 on dev chains."""
   values, mask, read = pad_scores(chains, scores)
-  first = np.array([first_error(chain.labels) for chain in chains])
+  labels, known, first = label_arrays(chains)
+  known &= steps.until_first_error(labels, known)
   threshold, _ = localisation.choose_threshold(values, mask, first, read)
   position, _ = localisation.choose_position(mask, first)
-  return float(threshold), int(position)
+  rules = trivial.choose_rules(chains, labels, known, first)
+  return ChosenOnDev(float(threshold), int(position), rules)

@@ -89,20 +89,20 @@ def print_table(results: Mapping[str, Any], log: Log) -> None:
   curve = results.get('best_of_n')
   if curve:
     log('')
-    log('best of N     ' + ''.join(f'{n:>8}' for n in curve['n']))
+    log('best of N       ' + ''.join(f'{n:>8}' for n in curve['n']))
     for name, values in curve.items():
       if name != 'n':
         cells = ''.join(f'{100 * mean:8.1f}' for mean in values['mean'])
-        log(f'{name:14}{cells}')
+        log(f'{name:16}{cells}')
   if 'localisation' in results:
     log('')
-    log('first error         F1   error   right   best trivial F1')
+    log('first error           F1   error   right   best trivial F1')
   for name, found in results.get('localisation', {}).items():
     trivial, base = max(
       (base['f1'] or 0.0, which) for which, base in found['baselines'].items()
     )
     log(
-      f'{name:14}{100 * found["f1"]:8.1f}{100 * found["acc_error"]:8.1f}'
+      f'{name:16}{100 * found["f1"]:8.1f}{100 * found["acc_error"]:8.1f}'
       f'{100 * found["acc_correct"]:8.1f}   {100 * trivial:.1f} ({base})'
     )
   for name, count in results.get('unread', {}).items():

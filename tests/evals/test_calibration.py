@@ -123,6 +123,8 @@ def test_calibration_collects_its_parts_and_ignores_padding():
     'accuracy_until_first_error': cal.accuracy_until_first_error(*data),
     'ece': cal.ece(*data),
     'brier': cal.brier(*data),
+    'log_loss': cal.log_loss(*data),
+    'unsure': cal.unsure(*data),
     'reliability': cal.reliability(*data),
     'count': int(mask.sum()),
   }
@@ -150,3 +152,20 @@ def test_logits_are_rejected():
     cal.brier(*row([-0.1], [1]))
   # A ranking needs no probabilities.
   assert cal.step_auroc(*row([-3.0, 2.5], [0, 1])) == 1
+
+
+def test_sure_and_right_steps_do_not_hide_what_is_between():
+  """Ninety sure steps, all right; ten that score 0.5 and are all wrong."""
+  scores = np.array([[0.99] * 90 + [0.5] * 10])
+  labels = np.array([[1.0] * 90 + [0.0] * 10])
+  found = cal.calibration(scores, labels, np.ones((1, 100), bool))
+  assert found['ece'] == pytest.approx(0.9 * 0.01 + 0.1 * 0.5)
+  assert found['unsure'] == {'ece': pytest.approx(0.5), 'share': 0.1}
+  expected = -(0.9 * np.log(0.99) + 0.1 * np.log(0.5))
+  assert found['log_loss'] == pytest.approx(expected)
+
+
+def test_a_sure_mistake_has_a_finite_log_loss():
+  loss = cal.log_loss([[1.0]], [[0.0]], [[True]])
+  assert loss == pytest.approx(-np.log(cal.SUREST))
+  assert cal.log_loss([[1.0]], [[0.0]], [[False]]) is None

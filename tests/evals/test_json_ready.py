@@ -49,9 +49,10 @@ def results(right):
   if not right:
     found['threshold'] = list(localisation.choose_threshold(*data))
     found['position'] = list(localisation.choose_position(mask, firsts))
-    found['interval'] = list(localisation.f1_ci(firsts, firsts, 0))
+    problems = np.arange(len(firsts))
+    found['interval'] = list(localisation.f1_ci(firsts, firsts, problems, 0))
     found['difference'] = list(
-      localisation.f1_difference_ci(firsts, 0 * firsts, firsts, 0)
+      localisation.f1_difference_ci((firsts, 0 * firsts), firsts, problems, 0)
     )
   return found
 

@@ -190,35 +190,56 @@ def test_best_position_is_the_best(data):
 
 
 def test_f1_interval_follows_the_binomial_law():
-  # All right chains match, so F1 = 2a / (a + 1) is monotone in a, and a
-  # resampled is Binomial(20, 0.5) / 20 with 95% of its mass in 6..14.
-  labels = np.array([0] * 20 + [-1] * 7)
-  predictions = np.array([0] * 10 + [1] * 10 + [-1] * 7)
-  f1, lo, hi = loc.f1_ci(predictions, labels, 0, resamples=20_000)
+  # Every problem has a right chain, which matches, and one with an error: F1 =
+  # 2a / (a + 1), and a resampled is Binomial(20, 0.5) / 20 with 95% of its mass
+  # in 6..14.
+  labels = np.array([0, -1] * 20)
+  predictions = np.array([0, -1] * 10 + [1, -1] * 10)
+  problems = np.repeat(np.arange(20), 2)
+  f1, lo, hi = loc.f1_ci(predictions, labels, problems, 0, resamples=20_000)
   assert f1 == pytest.approx(2 / 3)
   assert lo == pytest.approx(2 * 0.3 / 1.3)
   assert hi == pytest.approx(2 * 0.7 / 1.7)
 
 
+def test_chains_of_one_problem_count_as_one_draw():
+  """Eight chains for each problem, all alike: no narrower than one of each."""
+  rng = np.random.default_rng(4)
+  labels = np.tile([0, -1], 30)
+  predictions = np.where(rng.random(60) < 0.5, labels, 1)
+  problems = np.arange(60) // 2
+  one = loc.f1_ci(predictions, labels, problems, 0)
+  eight = loc.f1_ci(
+    *(np.repeat(x, 8) for x in (predictions, labels, problems)), 0
+  )
+  assert eight == pytest.approx(one)
+  alone = loc.f1_ci(
+    np.repeat(predictions, 8), np.repeat(labels, 8), np.arange(480), 0
+  )
+  assert alone[2] - alone[1] < 0.5 * (one[2] - one[1])
+
+
 def test_f1_interval_of_few_chains_is_defined():
   with np.errstate(all='raise'):
-    f1, lo, hi = loc.f1_ci(np.array([0, -1, 0]), np.array([0, -1, -1]), 0)
+    f1, lo, hi = loc.f1_ci(
+      np.array([0, -1, 0]), np.array([0, -1, -1]), np.arange(3), 0
+    )
   assert (f1, lo, hi) == (pytest.approx(2 / 3), 0, 1)
 
 
 def test_paired_f1_difference():
   rng = np.random.default_rng(0)
-  labels = np.repeat([0, -1], 100)
+  labels, problems = np.repeat([0, -1], 100), np.arange(200)
   b = np.where(rng.random(200) < 0.6, labels, 1)
   a = b.copy()
   a[labels != b] = np.where(rng.random((labels != b).sum()) < 0.2, -1, 1)
-  got, lo, hi = loc.f1_difference_ci(a, b, labels, 0)
-  f1_a, lo_a, hi_a = loc.f1_ci(a, labels, 0)
-  assert got == f1_a - loc.f1_ci(b, labels, 0)[0]
+  got, lo, hi = loc.f1_difference_ci((a, b), labels, problems, 0)
+  f1_a, lo_a, hi_a = loc.f1_ci(a, labels, problems, 0)
+  assert got == f1_a - loc.f1_ci(b, labels, problems, 0)[0]
   assert lo <= got <= hi
   assert hi - lo < hi_a - lo_a
-  assert loc.f1_difference_ci(b, b, labels, 0) == (0, 0, 0)
-  back = loc.f1_difference_ci(b, a, labels, 0)
+  assert loc.f1_difference_ci((b, b), labels, problems, 0) == (0, 0, 0)
+  back = loc.f1_difference_ci((b, a), labels, problems, 0)
   np.testing.assert_allclose(back, [-got, -hi, -lo], atol=1e-12)
 
 
@@ -249,8 +270,12 @@ def test_a_threshold_is_chosen_on_one_set_and_used_on_another():
       'expected both kinds',
     ),
     (
-      lambda: loc.f1_ci(np.array([0]), np.array([0]), 0),
+      lambda: loc.f1_ci(np.array([0]), np.array([0]), np.array([0]), 0),
       'expected both kinds',
+    ),
+    (
+      lambda: loc.f1_ci(np.array([0]), np.array([0]), np.array([0, 1]), 0),
+      r'problems \(2,\) for 1 chains',
     ),
     (lambda: loc.localisation([0, 1], [0]), r'predictions \(2,\)'),
     (

@@ -47,7 +47,7 @@ def chains_and_random_scores(window: int) -> tuple[list[Chain], list]:
 
 def test_a_random_scorer_has_the_auc_of_a_coin_whatever_is_unread():
   chains, scores = chains_and_random_scores(window=5)
-  found = suite.calibration_section(chains, scores)
+  found = suite.calibration_section(chains, scores, {}, 0, 100)
   wrong = sum(
     0 <= first_error(c.labels) < len(s)
     for c, s in zip(chains, scores, strict=True)
