@@ -11,6 +11,7 @@ import json
 import pathlib
 import sys
 import tempfile
+import traceback
 from typing import Any
 
 import torch
@@ -49,21 +50,39 @@ def measure(task: dict, **options: Any) -> dict:
     return their_rl.run(task, folder, DEVICE, **options)
 
 
-def fastest(task: dict) -> str:
-  """Returns the name of the cache with which a few updates are fastest."""
+def fastest(task: dict) -> tuple[str, list[str]]:
+  """Returns the cache with which a few updates are fastest, and notes.
+
+  Raises:
+    RuntimeError: with none of them updates work.
+  """
   if DEVICE == 'cpu':
-    return next(iter(CACHES))  # a static one is for a GPU's sake
+    chosen = next(iter(CACHES))  # a static one is for a GPU's sake
+    return chosen, [chosen]
   few = rl_task.measured(task, *rl_task.FEW)
-  return min(CACHES, key=lambda name: measure(few, **CACHES[name])['wall'])
+  seconds, notes = {}, []
+  for name, options in CACHES.items():
+    try:
+      found = rl_task.rate(few, measure(few, **options))
+    except Exception as error:
+      # The other one may work; the notes say that this one does not.
+      traceback.print_exc()
+      notes.append(f'{name}: {type(error).__name__}')
+      continue
+    seconds[name] = found['seconds_per_update']
+    notes.append(f'{name}: {1e3 * seconds[name]:.0f} ms an update')
+  if not seconds:
+    raise RuntimeError(f'no cache works: {", ".join(notes)}')
+  return min(seconds, key=lambda name: seconds[name]), notes
 
 
 def grpo(folder: pathlib.Path) -> dict:
   """Measures the tokens per second of the loop."""
   task = read_task(folder)
-  chosen = fastest(task)
+  chosen, notes = fastest(task)
   task = rl_task.measured(task)
   found = rate(task, measure(task, **CACHES[chosen]))
-  return found | {'cache': chosen, 'notes': [chosen]}
+  return found | {'cache': chosen, 'notes': notes}
 
 
 def continuous(folder: pathlib.Path) -> dict:
