@@ -63,7 +63,7 @@ PARTS = {
   'training': _both('training', 2, 3.5),
   'scoring': _both('scoring', 2, 1),
   'sampling': _both('sampling', 2, 1),
-  'rl': _both('rl', 1, 2),
+  'rl': _both('rl', 1, 3),
 }
 
 
