@@ -1,10 +1,13 @@
-"""What the tests of the TPU compiler and of the GPU compiler share."""
+"""What the tests of programs for TPUs and of those for GPUs share."""
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from configs import rl_math
+from prm_jax.aot.hlo import read_program
+from prm_jax.aot.work import Count, count_work
 from tests.shared.command_line import ROOT
 
 
@@ -26,3 +29,14 @@ def small_rl(variants: str = '', **aot_config: Any) -> dict[str, Any]:
   config['aot']['model']['n_layers'] = 1
   config['aot'] |= aot_config
   return config
+
+
+def work_of(lines: Sequence[str], more: str = '', devices: int = 256) -> Count:
+  """Counts the work of a program's text.
+
+  Args:
+    lines: the instructions of its entry; more: other computations.
+  """
+  body = '\n'.join(f'  {line}' for line in lines)
+  text = f'{more}\n\nENTRY %main () -> f32[] {{\n{body}\n}}\n'
+  return count_work(read_program(text), devices)
