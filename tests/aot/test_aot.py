@@ -44,15 +44,23 @@ def test_useful_flops_by_hand():
   assert found['products'] == 2 * (2 * 3) * 576 * 3
   # Six pairs a row, two heads, q k and p v.
   assert found['attention'] == 2 * 6 * 2 * (2 * 2 * 4) * 3
-  # Kernels have heads of 128.
-  assert found['kernels'] == 32 * found['attention']
+  # On a TPU kernels have heads of 128.
+  tpu, gpu = programs.TPU_KERNEL, programs.GPU_KERNEL
+  kernels = {tpu: 32 * found['attention'], gpu: found['attention']}
+  assert found['kernels'] == kernels
   trained = programs.learning(model, 2, 3)
   assert trained['products'] == 3 * found['products']
   assert trained['attention'] == 3 * found['attention']
-  # Nine products for two, or eleven where forward runs again.
-  assert trained['kernels'] == 9 / 2 * found['kernels']
+  # Nine products for two, or eleven where forward runs again; on GPUs two less.
+  assert trained['kernels'] == {
+    tpu: 9 / 2 * kernels[tpu],
+    gpu: 7 / 2 * kernels[gpu],
+  }
   again = programs.learning(dataclasses.replace(model, remat='full'), 2, 3)
-  assert again['kernels'] == 11 / 2 * found['kernels']
+  assert again['kernels'] == {
+    tpu: 11 / 2 * kernels[tpu],
+    gpu: 9 / 2 * kernels[gpu],
+  }
   logits = programs.reading(model, 2, 3, logits=True)
   assert logits['products'] - found['products'] == 2 * (2 * 3) * 8 * 50
 
