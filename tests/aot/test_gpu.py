@@ -1,20 +1,20 @@
 """Programs through XLA's compiler for GPUs, where its plugin is installed."""
 
-import importlib.util
 import json
 
 import pytest
 
 from prm_jax.aot import estimate, programs, rl_programs
 from prm_jax.aot.chips import CHIPS, chip_of
-from prm_jax.aot.compiler import GPU_PLUGINS, compile_program, open_topology
+from prm_jax.aot.compiler import compile_program, open_topology
 from prm_jax.aot.hlo import read_program
 from prm_jax.aot.work import count_work
 from prm_jax.jobs.settings import read_settings
+from prm_jax.runtime.determinism import has_gpu_plugin
 from tests.shared.compiled_elsewhere import run_aot, small_rl
 from tests.shared.configs import settings
 
-HAS_GPU_COMPILER = any(map(importlib.util.find_spec, GPU_PLUGINS))
+HAS_GPU_COMPILER = has_gpu_plugin()
 needs_compiler = pytest.mark.skipif(
   not HAS_GPU_COMPILER, reason="needs: pip install 'jax[cuda13]'"
 )
