@@ -36,7 +36,7 @@ def check(found, loops=0):
   assert found['rematerialized'] == []
   assert found['unknown_loops'] == loops
   assert found['flops'] >= found['useful_flops']
-  assert 0 <= found['mfu_at_most'] < 1
+  assert 0 <= found['mfu_at_most'] <= 1 + 1e-9  # rounded
 
 
 def small_prm(dtype):
