@@ -24,7 +24,7 @@ def open_topology(name: str, slices: int = 1) -> list[jax.Device]:
     slices: number of such slices or hosts.
 
   Raises:
-    UserError: the compiler is missing, or knows no such slice.
+    UserError: there is no such chip or slice, or the compiler is missing.
   """
   jax.config.update('jax_platforms', 'cpu')
   kind, _, size = name.partition(':')
@@ -32,6 +32,12 @@ def open_topology(name: str, slices: int = 1) -> list[jax.Device]:
     if chip.gpu and chip.name == kind:
       target = gpu_target(device_kind, chip, chip.gpu)
       return _open_gpus(name, target, size or '1', slices)
+  known = [chip.name for chip in CHIPS.values()]
+  if kind not in known:
+    raise UserError(
+      f'topology {name!r}: no such chip; expected one of {", ".join(known)}, '
+      'as in v5e:4x4 or h100:8'
+    )
   return _open_tpus(name, slices)
 
 
