@@ -193,15 +193,15 @@ def diagnostics(section: Mapping[str, Any]) -> list[tuple[str, str]]:
       continue
     for key, value in values.items():
       known = WARNINGS.get(key)
-      # A chain of one step has no warning sign of this kind.
-      found = known(value) if known and value is not None else None
+      found = known(value) if known else None
       rows += [
         (f'{name}: {words}', shown) for words, shown in found or ()
       ] or flatten_rows({f'{name}.{key}': value})
   return rows
 
 
-def _minimum_at_last(value: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _minimum_at_last(value: Any) -> list[tuple[str, str]]:
+  value = value if isinstance(value, Mapping) else {}
   share, chance, count = (value.get(k) for k in ('share', 'chance', 'count'))
   if not is_number(share) or not is_number(chance):
     return [('chains of several steps', '0')]
@@ -213,7 +213,8 @@ def _minimum_at_last(value: Mapping[str, Any]) -> list[tuple[str, str]]:
   ]
 
 
-def _wrong_process(value: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _wrong_process(value: Any) -> list[tuple[str, str]]:
+  value = value if isinstance(value, Mapping) else {}
   rows = []
   for words, share, count in (
     ('right answers by wrong steps that are flagged', 'found', 'wrong'),
