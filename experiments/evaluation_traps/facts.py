@@ -10,7 +10,6 @@ from typing import Any
 
 from experiments.tables import between, mean, percent, points
 
-
 WIDTH = 98  # of the lines of docs/
 
 
