@@ -24,7 +24,6 @@ from prm_jax.report.values import (
   list_of,
   percent,
   section_of,
-  text,
 )
 from prm_jax.runtime.errors import UserError
 
@@ -231,7 +230,10 @@ WARNINGS = {
   'minimum_at_last': _minimum_at_last,
   'right_answer_wrong_process': _wrong_process,
   'length_correlation': lambda value: [
-    ('correlation of chain score and number of steps', text(value))
+    (
+      'correlation of chain score and number of steps',
+      f'{value:+.2f}' if is_number(value) else NOTHING,
+    )
   ],
 }
 

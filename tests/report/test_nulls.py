@@ -282,3 +282,13 @@ def test_a_malformed_null_is_named(tmp_path, results, break_it, named):
   with pytest.raises(UserError) as caught:
     page_of(tmp_path, results)
   assert named in str(caught.value)
+
+
+def test_a_correlation_with_length_is_in_words(tmp_path, results):
+  results = copy.deepcopy(results)
+  results['diagnostics']['toy']['length_correlation'] = -0.2159
+  page = page_of(tmp_path, results)
+  rows = dict(
+    row for found in page.all('table', 'plain') for row in table(found)
+  )
+  assert rows['toy: correlation of chain score and number of steps'] == '-0.22'
