@@ -94,6 +94,7 @@ QUICK = {
   'human_labels': Repetition(('--problems', '60'), data=True),
 }
 NOT_REPEATED = {
+  'evaluation_traps': 'most of it is exact, or committed numbers of others',
   'neutral_labels': 'it takes an hour on human labels',
   'smollm2_prm': 'it takes an hour and weights of 140 MB',
   'scaling': 'it compiles for TPUs, and its numbers have no intervals',
