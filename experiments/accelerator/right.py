@@ -27,11 +27,13 @@ def make_cases(tiny: bool) -> dict[str, cases.Case]:
   """Returns the cases by name, the most valuable first."""
   model = right_programs.model_of(tiny)
   long = right_programs.long_row(tiny)
-  short = long // 4  # on a CPU, all scores of a row at once
+  short = long // 4  # at the tiny size, all scores of a row at once
+  # The gradient of long rows takes a CPU long to compile; `attention` has it.
+  learned = short if tiny else long
   made = {
     f'forward_{long}': (right_programs.compare_forward, model, long),
     'attention': (right_attention.compare, right_attention.sizes(tiny)),
-    'gradients': (right_programs.compare_gradients, model, long),
+    'gradients': (right_programs.compare_gradients, model, learned),
     'train_steps': (right_programs.compare_train_steps, model, short),
     'scoring': (right_scoring.compare_scoring, model),
     'decoding': (right_sampling.compare_decoding, model),
@@ -39,7 +41,7 @@ def make_cases(tiny: bool) -> dict[str, cases.Case]:
     'sampling_drawn': (right_sampling.compare_drawn, model),
     'growing_chains': (right_scoring.compare_growing, model),
     'rl_update': (right_sampling.compare_rl, model),
-    'same_bits': (right_resume.compare_twice, model, long),
+    'same_bits': (right_resume.compare_twice, model, learned),
     'resume': (right_resume.compare_resumed, model),
     f'forward_{short}': (right_programs.compare_forward, model, short),
   }
@@ -58,6 +60,13 @@ def main() -> None:
   # A process that takes all of a GPU's memory leaves none to other tests.
   os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
   setup = cases.read_arguments()
+  if setup.tiny:
+    # Programs compile in two thirds of the time, and compute little.
+    os.environ.setdefault(
+      'XLA_FLAGS',
+      '--xla_backend_optimization_level=0 '
+      '--xla_llvm_disable_expensive_passes=true',
+    )
   cases.run(setup, make_cases(setup.tiny))
 
 
