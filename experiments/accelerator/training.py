@@ -8,6 +8,7 @@ Beside the measured step stands what `prm_jax.aot` counts in its program.
 import functools
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -74,6 +75,7 @@ def batches(case: Training) -> Iterator[dict[str, np.ndarray]]:
   """Yields the batches of a case: each row is full, and one chain."""
   random = np.random.default_rng(0)
   rows = case.rows, case.length
+  positions = np.tile(np.arange(case.length, dtype=np.int32), (case.rows, 1))
   ends = np.arange(case.step - 1, case.length, case.step, dtype=np.int32)
   steps = case.rows, len(ends)
   for _ in range(case.warmup + case.steps):
@@ -83,7 +85,7 @@ def batches(case: Training) -> Iterator[dict[str, np.ndarray]]:
         np.arange(case.length, dtype=np.int32), (rows[0], 1)
       ),
       'segment_ids': np.ones(rows, np.int32),
-      'step_ends': np.tile(ends, (rows[0], 1)),
+      'step_ends': np.tile(ends, (case.rows, 1)),
       'step_labels': random.integers(0, 2, steps).astype(np.float32),
       'step_weights': np.ones(steps, np.float32),
       'step_trials': np.zeros(steps, np.float32),
@@ -110,6 +112,15 @@ def roofline(
     'flops': work.flops,
     'hbm_bytes': work.memory_bytes,
   }
+
+
+def roofline_or_fault(*arguments: Any) -> dict[str, Any]:
+  """Returns `roofline`, or what was wrong: a measurement is not lost for it."""
+  try:
+    return roofline(*arguments)
+  except Exception as error:
+    traceback.print_exc()
+    return {'roofline_fault': f'{type(error).__name__}: {error}'[:300]}
 
 
 def measure(case: Training) -> dict[str, Any]:
@@ -144,7 +155,7 @@ def measure(case: Training) -> dict[str, Any]:
     'loss': float(found['loss']),
     'skipped': int(found['skipped']),
     'notes': [f'{case.rows} rows', f'remat {case.remat}'],
-    **(roofline(compiled, case, step.model, chip) if chip else {}),
+    **(roofline_or_fault(compiled, case, step.model, chip) if chip else {}),
   }
 
 
