@@ -11,8 +11,7 @@ import numpy as np
 from experiments.accelerator import right_checks as checks
 from experiments.accelerator.right_checks import Setting, reference, subjects
 from experiments.accelerator.right_programs import ROWS, make_batch
-from prm_jax.models.attention import attend_block
-from prm_jax.models.gpu_attention import cudnn_attention
+from prm_jax.models.attention import attend_block, fused_on_gpu
 from prm_jax.models.packed_attention import packed_attention
 from prm_jax.models.tpu_attention import splash_attention
 
@@ -64,10 +63,11 @@ def kernels(platform: str) -> dict[str, tuple[Attend, tuple[str, ...]]]:
   both = 'float32', 'bfloat16'
   plain = {'blocks': (blocks, both)}
   if platform == 'gpu':
-    return plain | {'cuDNN': (cudnn_attention, ('bfloat16',))}
+    fused = functools.partial(fused_on_gpu, prefix=None)
+    return plain | {'cuDNN': (fused, ('bfloat16',))}
   if platform == 'tpu':
     return plain | {'splash': (splash_attention, both)}
-  xla = functools.partial(cudnn_attention, implementation='xla')
+  xla = functools.partial(fused_on_gpu, prefix=None, implementation='xla')
   interpreted = functools.partial(splash_attention, interpret=True)
   return plain | {
     'like cuDNN': (xla, both),
