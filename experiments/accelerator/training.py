@@ -81,9 +81,7 @@ def batches(case: Training) -> Iterator[dict[str, np.ndarray]]:
   for _ in range(case.warmup + case.steps):
     yield {
       'tokens': random.integers(4, case.shape['vocab_size'], rows, np.int32),
-      'positions': np.tile(
-        np.arange(case.length, dtype=np.int32), (rows[0], 1)
-      ),
+      'positions': positions,
       'segment_ids': np.ones(rows, np.int32),
       'step_ends': np.tile(ends, (case.rows, 1)),
       'step_labels': random.integers(0, 2, steps).astype(np.float32),
