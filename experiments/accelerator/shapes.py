@@ -113,7 +113,7 @@ class Scoring(NamedTuple):
     fewest, most: steps of a candidate; those of candidates differ.
     step: tokens of a step.
     growing: whether all candidates are scored after each of their steps, as in
-      a beam search; then all have `most` steps.
+      a beam search; they have equally many.
     repeats: times that all candidates are scored.
   """
 
@@ -133,15 +133,12 @@ class Scoring(NamedTuple):
     def text(tokens: int) -> str:
       return ''.join(letters.choices(string.ascii_letters, k=tokens))
 
+    def chain() -> list[str]:
+      steps = counts.randint(self.fewest, self.most)
+      return [text(self.step - 1) for _ in range(steps)]  # and a STEP_END
+
     problem = text(self.prompt - 2)  # BOS and PROBLEM_END are tokens, too
-    fewest = self.most if self.growing else self.fewest
-    return Candidates(
-      problem,
-      [
-        [text(self.step - 1) for _ in range(counts.randint(fewest, self.most))]
-        for _ in range(self.candidates)
-      ],
-    )
+    return Candidates(problem, [chain() for _ in range(self.candidates)])
 
   def rounds(self, drawn: Candidates) -> list[list[list[str]]]:
     """Returns the chains of each call, all of them growing or whole."""
@@ -221,13 +218,19 @@ def training(tiny: bool) -> dict[str, Training]:
 def scoring(tiny: bool) -> dict[str, Scoring]:
   """Returns the scoring tasks by name, the most wanted first."""
   if tiny:
-    case = Scoring(TINY, 4, 16, 1, 3, 8, repeats=2)
-    return {'tiny_short': case, 'tiny_growing': case._replace(growing=True)}
-  kinds = {'short': (96, False), 'long': (1024, False), 'growing': (96, True)}
+    return {
+      'tiny_short': Scoring(TINY, 4, 16, 1, 3, 8, repeats=2),
+      'tiny_growing': Scoring(TINY, 4, 16, 3, 3, 8, True, repeats=2),
+    }
+  kinds = {
+    'short': (96, 4, 12, 40),
+    'long': (1024, 4, 12, 40),
+    'growing': (96, 8, 8, 40, True),
+  }
   return {
-    f'{name}_{kind}': Scoring(MODELS[name], 64, prompt, 4, 12, 40, growing)
+    f'{name}_{kind}': Scoring(MODELS[name], 64, *sizes)
     for name in ('1.5B', '135M')
-    for kind, (prompt, growing) in kinds.items()
+    for kind, sizes in kinds.items()
   }
 
 

@@ -1,20 +1,12 @@
 """PyTorch's side of the machine: its versions, and what it reaches at most."""
 
-import time
-
 import torch
 import transformers
 
 from experiments.accelerator import cases
+from experiments.accelerator.their_models import DEVICE, seconds_of
 
-DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 CALLS = 20
-
-
-def synchronize() -> None:
-  """Waits for the device."""
-  if DEVICE == 'cuda':
-    torch.cuda.synchronize()
 
 
 def about() -> dict:
@@ -33,14 +25,8 @@ def product(size: int) -> dict:
   """Measures a bfloat16 product of two square matrices of random numbers."""
   torch.manual_seed(0)
   a, b = torch.randn(2, size, size, device=DEVICE, dtype=torch.bfloat16)
-  times = []
-  for _ in range(CALLS + 1):
-    synchronize()
-    began = time.perf_counter()
-    a @ b
-    synchronize()
-    times.append(time.perf_counter() - began)
-  return {'flops_per_second': 2 * size**3 / min(times[1:]), 'size': size}
+  _, *seconds = [seconds_of(torch.matmul, a, b) for _ in range(CALLS + 1)]
+  return {'flops_per_second': 2 * size**3 / min(seconds), 'size': size}
 
 
 def main() -> None:

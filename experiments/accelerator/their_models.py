@@ -4,7 +4,6 @@ The weights are random, as on our side. Nothing here imports jax.
 """
 
 import gc
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +14,9 @@ import transformers
 from experiments.accelerator.shapes import CLASSES, Shape
 
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+if DEVICE == 'cpu':
+  # Only tiny sizes run there, on which more threads are slower.
+  torch.set_num_threads(1)
 NAMES = {
   'd_model': 'hidden_size',
   'n_layers': 'num_hidden_layers',
@@ -79,8 +81,3 @@ def make_model(
   make = getattr(transformers, f'AutoModel{kind}')
   with torch.device(DEVICE):
     return make.from_config(config, dtype=dtype, attn_implementation='sdpa')
-
-
-def rates(seconds: list[float], key: str, count: int) -> dict[str, Any]:
-  """Returns a rate and the times of the repetitions that it comes from."""
-  return {key: count / statistics.median(seconds), 'seconds': seconds}

@@ -156,11 +156,14 @@ def run(module, folder, side):
   }
 
 
-@pytest.mark.skipif(
+needs_torch = pytest.mark.skipif(
   not importlib.util.find_spec('torch')
   or not importlib.util.find_spec('transformers'),
   reason='needs torch and transformers',
 )
+
+
+@needs_torch
 @pytest.mark.parametrize('part', PARTS)
 def test_the_other_side_has_the_same_cases(part, tmp_path):
   theirs = run(f'their_{part}', tmp_path, 'theirs')
@@ -169,10 +172,31 @@ def test_the_other_side_has_the_same_cases(part, tmp_path):
     assert found[PARTS[part]] > 0
 
 
-@pytest.mark.parametrize('part', PARTS)
-def test_the_other_side_imports_no_jax(part):
-  path = ROOT / 'experiments' / 'accelerator'
-  for name in (f'their_{part}', 'their_models', 'their_machine', 'shapes'):
-    text = (path / f'{name}.py').read_text()
-    assert 'prm_jax import' not in text.replace('"prm_jax', '')
-    assert 'import jax' not in text.replace('imports jax', '')
+def test_a_batch_that_takes_too_much_memory_is_halved(monkeypatch):
+  torch = pytest.importorskip('torch')
+  their_training = pytest.importorskip('experiments.accelerator.their_training')
+
+  def measure_rows(case):
+    if case.rows > 2:
+      raise torch.OutOfMemoryError('2 GiB are missing')
+    return {'tokens_per_second': 1.0}
+
+  monkeypatch.setattr(their_training, 'measure_rows', measure_rows)
+  (case,) = shapes.training(True).values()
+  found = their_training.measure(case._replace(rows=8))
+  assert found['notes'] == [
+    'out of memory with 8 rows',
+    'out of memory with 4 rows',
+    '2 rows',
+  ]
+
+
+@needs_torch
+def test_the_other_side_needs_no_jax():
+  modules = [f'experiments.accelerator.their_{part}' for part in PARTS]
+  modules.append('experiments.accelerator.their_machine')
+  code = (
+    'import sys; sys.modules |= {"jax": None, "prm_jax": None}; '
+    f'import {", ".join(modules)}'
+  )
+  subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
