@@ -20,6 +20,7 @@ of an accelerator over into the repository.
 """
 
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import signal
@@ -35,6 +36,9 @@ from experiments.accelerator.results import collect, render
 from experiments.runner import ROOT
 from prm_jax.runtime.determinism import ask_for_same_bits
 
+FAST_TO_COMPILE = (
+  '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true'
+)
 NO_TIME = 'no time for all cases'
 GRACE = 20.0  # seconds that a case may take beyond the time of its part
 
@@ -97,8 +101,12 @@ def shares(left: list[Turn]) -> Iterator[tuple[Turn, float]]:
     yield turn, weights[i] / sum(weights[i:])
 
 
-def environment(workdir: pathlib.Path) -> dict[str, str]:
-  """Returns the variables of every process: compiled programs are kept."""
+def environment(workdir: pathlib.Path, tiny: bool) -> dict[str, str]:
+  """Returns the variables of every process: compiled programs are kept.
+
+  Tiny programs take longer to compile than to run, so LLVM's optimizations are
+  left out.
+  """
   caches = {
     'JAX_COMPILATION_CACHE_DIR': str(workdir / 'compiled' / 'jax'),
     'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.2',
@@ -115,6 +123,8 @@ def environment(workdir: pathlib.Path) -> dict[str, str]:
       filter(None, [str(ROOT), os.environ.get('PYTHONPATH')])
     ),
   }
+  if tiny:
+    caches['XLA_FLAGS'] = FAST_TO_COMPILE
   variables = caches | os.environ | fixed
   ask_for_same_bits(variables)  # as `prm_jax.main` does
   return variables
@@ -143,7 +153,7 @@ def start(
     return subprocess.Popen(
       command,
       cwd=ROOT,
-      env=environment(args.workdir),
+      env=environment(args.workdir, args.tiny),
       stdout=file,
       stderr=subprocess.STDOUT,
       start_new_session=True,  # so that what it started ends with it
@@ -164,27 +174,57 @@ def wait(process: subprocess.Popen, seconds: float, log: pathlib.Path) -> str:
   return ': '.join([f'exit code {code}', *lines[-1:]])
 
 
+def run_turn(
+  turn: Turn, args: argparse.Namespace, seconds: float
+) -> tuple[Turn, str]:
+  """Runs the process of a turn; returns the turn, and how it ended."""
+  since = time.monotonic()
+  process = start(turn, args, seconds)
+  fault = wait(process, seconds, log_of(turn, args.workdir))
+  print(
+    f'{".".join(map(str, turn))}: {time.monotonic() - since:.0f} of '
+    f'{seconds:.0f} s{f" ({fault})" if fault else ""}',
+    flush=True,
+  )
+  return turn, fault
+
+
+def timed(args: argparse.Namespace) -> Iterator[tuple[Turn, str]]:
+  """Runs one turn after another, each for its share of the time."""
+  ends = time.monotonic() + 60 * args.minutes
+  for turn, share in shares(turns(args.parts, args.tiny, args.torch_python)):
+    yield run_turn(turn, args, max(0.0, ends - time.monotonic()) * share)
+
+
+def side_by_side(args: argparse.Namespace) -> Iterator[tuple[Turn, str]]:
+  """Runs parts side by side, as tiny sizes say nothing about speed."""
+  waiting = turns(args.parts, args.tiny, args.torch_python)
+
+  def run_part(part: str) -> list[tuple[Turn, str]]:
+    own = [turn for turn in waiting if turn.part == part]
+    return [run_turn(turn, args, 60 * args.minutes) for turn in own]
+
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    # The longest first.
+    for ended in pool.map(run_part, sorted(args.parts, key=weight)):
+      yield from ended
+
+
+def weight(part: str) -> float:
+  """Orders parts by the time that they take, the longest first."""
+  return -PARTS[part].weight
+
+
 def run(args: argparse.Namespace) -> dict[str, Any]:
   """Runs all turns; returns the results."""
-  began = time.monotonic()
-  ends = began + 60 * args.minutes
   ended: dict[str, str] = {}
   left = []
-  for turn, share in shares(turns(args.parts, args.tiny, args.torch_python)):
-    seconds = max(0.0, ends - time.monotonic()) * share
+  for turn, fault in side_by_side(args) if args.tiny else timed(args):
     name = '.'.join(map(str, turn))
-    since = time.monotonic()
-    process = start(turn, args, seconds)
-    fault = wait(process, seconds, log_of(turn, args.workdir))
     if fault == NO_TIME:
       left.append(name)
     elif fault:
       ended[name] = fault
-    print(
-      f'{name}: {time.monotonic() - since:.0f} of {seconds:.0f} s'
-      f'{f" ({fault})" if fault else ""}',
-      flush=True,
-    )
     found = {
       **collect(args.workdir, ended),
       'left': left,
