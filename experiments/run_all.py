@@ -56,7 +56,7 @@ class Repetition(NamedTuple):
   data: bool = False
 
 
-FIRST = ('--seeds', '0')
+FIRST = ('--seeds', str(command_line.SEEDS[0]))
 QUICK = {
   'after_first_error': Repetition(
     (*FIRST, '--arms', 'mask', 'bad'), 'ablations'
@@ -96,6 +96,7 @@ QUICK = {
 NOT_REPEATED = {
   'neutral_labels': 'it takes an hour on human labels',
   'smollm2_prm': 'it takes an hour and weights of 140 MB',
+  'accelerator': 'it needs an accelerator',
   'scaling': 'it compiles for TPUs, and its numbers have no intervals',
   'speed': 'its numbers hold for the machine that measured them',
   'answer_equality': 'tests/data/verify/test_answer_pairs.py repeats it',

@@ -1,9 +1,9 @@
 """Compares search methods by accuracy as a function of compute.
 
-A method at K budgets is two arrays: compute and correctness of Q problems, or of
-other units, at each budget. Experiments use this module for the compute that an accuracy takes,
-how many times less of it one method needs than another, and whether a PRM is
-over-optimised.
+A method at K budgets is two arrays: compute and correctness of problems, or of
+other units, at each budget. Experiments use this module for the compute that an
+accuracy takes, how many times less of it one method needs than another, and
+whether a PRM is over-optimised.
 """
 
 from collections.abc import Sequence
