@@ -66,15 +66,18 @@ class Case(NamedTuple):
     """Says whether the interval lies in the region, outside it, or on both."""
     if self.effect is None or self.effect.ci95 is None:
       return OPEN
-    (low, high), (least, most) = self.effect.ci95, region
-    low_open, high_open = self.effect.open
-    above_least = least == -math.inf or (low > least and not low_open)
-    below_most = most == math.inf or (high < most and not high_open)
-    if above_least and below_most:
-      return HOLDS
-    below_least = high < least and not high_open
-    above_most = low > most and not low_open
-    return FAILS if below_least or above_most else OPEN
+    low, high = (
+      beyond if is_open else end
+      for end, is_open, beyond in zip(
+        self.effect.ci95, self.effect.open, (-math.inf, math.inf), strict=True
+      )
+    )
+    least, most = region
+    inside = least <= low and high <= most
+    outside = high <= least or low >= most
+    if inside == outside:  # neither, or an interval without width at the edge
+      return OPEN
+    return HOLDS if inside else FAILS
 
 
 class Found(NamedTuple):

@@ -33,13 +33,14 @@ def compute_to_reach(
     extrapolated.
   """
   order = np.argsort(compute, kind='stable')
-  logs = np.log(np.asarray(compute, np.float64)[order])
+  budgets = np.asarray(compute, np.float64)[order]
   reached = np.asarray(accuracy, np.float64)[order]
   if not (reached >= wanted).any():
     return None
   k = int(np.argmax(reached >= wanted))
-  if k == 0:
-    return float(np.exp(logs[0]))
+  if k == 0 or reached[k] == wanted:
+    return float(budgets[k])
+  logs = np.log(budgets)
   share = (wanted - reached[k - 1]) / (reached[k] - reached[k - 1])
   return float(np.exp(logs[k - 1] + share * (logs[k] - logs[k - 1])))
 
