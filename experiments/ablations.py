@@ -121,7 +121,7 @@ def over_null(name: str) -> str:
 def read_choices(
   curves: Mapping[str, Any], methods: Mapping[str, str]
 ) -> dict[str, Measured]:
-  """Reads choices among most samples, with their leads over the null.
+  """Reads choices among most samples, and the leads of scores over the null.
 
   Args:
     curves: the section `best_of_n` of a results.json.
@@ -133,7 +133,8 @@ def read_choices(
     if method in curves:
       curve = curves[method]
       measured[name] = _last(curve)
-      measured[over_null(name)] = _last(curve['over_null'])
+      if name != VOTE:  # a vote sees how often a text was sampled
+        measured[over_null(name)] = _last(curve['over_null'])
   return measured | {NULL: _last(curves[suite.NULL])}
 
 
@@ -242,9 +243,12 @@ def render(document: Mapping[str, Any]) -> str:
   for arm, seeds in document['runs'].items():
     row = [arm]
     for name in names:
-      shown = mean_between if name.endswith(_OVER) else mean_and_seeds
-      found = [seed[name]['value'] for seed in seeds.values() if name in seed]
-      row.append(shown(found) if found else '')
+      found = [seed[name] for seed in seeds.values() if name in seed]
+      numbers = [it['value'] for it in found]
+      if name.endswith(_OVER) and found:
+        row.append(mean_between(numbers, [it['ci95'] for it in found]))
+      else:
+        row.append(mean_and_seeds(numbers) if found else '')
     rows.append(row)
   return table([document['thing'], *names], rows)
 

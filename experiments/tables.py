@@ -69,12 +69,19 @@ def ratio_between(ci95: Sequence[float], open_ends: Sequence[bool]) -> str:
   return f'{"< " * low_open}{low:.1f} to {"> " * high_open}{high:.1f}'
 
 
-def mean_between(values: Sequence[float]) -> str:
-  """Formats the mean of seeds in points and its 95% interval over the seeds.
+def mean_between(
+  values: Sequence[float], ci95: Sequence[Sequence[float]]
+) -> str:
+  """Formats the mean of seeds in points, and its 95% interval over the seeds.
 
   Each seed has problems of its own. One seed has no interval.
+
+  Args:
+    values: a difference of shares for each seed.
+    ci95: the interval of each over its problems.
   """
   if len(values) < 2:
     return points(mean(values))
-  found = over_seeds.independent(np.array(values))
+  errors = over_seeds.error_of(np.array(ci95))
+  found = over_seeds.independent(np.array(values), errors)
   return f'{points(found.mean)} ({points_between((found.low, found.high))})'

@@ -93,6 +93,18 @@ def point_of(
   return next(it for it in points_of_method if it['size'] == wanted)
 
 
+def interval_of(point: Mapping[str, Any]) -> tuple[float, float]:
+  """Returns the interval of a point over seeds and problems.
+
+  With one seed it is over problems.
+  """
+  seeds, (low, high) = point['seeds'], point['accuracy']['ci95']
+  # The problems of one seed are fewer than those of all.
+  half = (high - low) / 2 * len(seeds) ** 0.5
+  ci95 = over(seeds, [(x - half, x + half) for x in seeds]).ci95
+  return (max(ci95[0], 0), ci95[1]) if ci95 else (low, high)
+
+
 def difference(
   found: Mapping[str, Any], ours: tuple[str, int], theirs: tuple[str, int]
 ) -> Effect:
@@ -127,7 +139,7 @@ def methods_table(found: Mapping[str, Any]) -> str:
           name.replace('_', ' '),
           str(point['size']),
           percent(accuracy['mean']),
-          _interval(point),
+          between(interval_of(point)),
           ', '.join(map(percent, point['seeds'])),
           f'{point["flops"] / 1e9:.2f}',
           f'{point["tokens"]:,.0f}',
@@ -138,17 +150,6 @@ def methods_table(found: Mapping[str, Any]) -> str:
     'GFLOP a problem | tokens a problem'
   )
   return table(heads, rows)
-
-
-def _interval(point: Mapping[str, Any]) -> str:
-  """Formats the interval over seeds and problems; one seed: over problems."""
-  seeds, (low, high) = point['seeds'], point['accuracy']['ci95']
-  # The problems of one seed are fewer than those of all.
-  half = (high - low) / 2 * len(seeds) ** 0.5
-  ci95 = over(seeds, [(x - half, x + half) for x in seeds]).ci95
-  if ci95 is None:
-    return between((low, high))
-  return between((max(ci95[0], 0), ci95[1]))
 
 
 def differences_table(results: Mapping[str, Any]) -> str:
