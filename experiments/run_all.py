@@ -94,6 +94,8 @@ QUICK = {
   'human_labels': Repetition(('--problems', '60'), data=True),
 }
 NOT_REPEATED = {
+  'accelerator': 'its numbers hold for the chip that measured them',
+  'evaluation_traps': 'most of it is exact, or committed numbers of others',
   'neutral_labels': 'it takes an hour on human labels',
   'smollm2_prm': 'it takes an hour and weights of 140 MB',
   'accelerator': 'it needs an accelerator',

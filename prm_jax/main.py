@@ -21,6 +21,7 @@ from absl import flags
 
 from prm_jax.jobs import label, policy, prm, rl, sample, search, settings
 from prm_jax.runtime import command_line, manifest, paths, processes
+from prm_jax.runtime.determinism import ask_for_same_bits
 from prm_jax.runtime.errors import UserError, user_message
 from prm_jax.runtime.stopping import Stopped
 from prm_jax.runtime.workdir import Workdir, with_defaults
@@ -53,7 +54,11 @@ _PROCESS = flags.DEFINE_integer(
 
 
 def prepare_jax(cpu_devices: int) -> None:
-  """Chooses devices and the compilation cache, before JAX computes anything."""
+  """Chooses devices and the compilation cache, before JAX computes anything.
+
+  On GPUs it also asks for programs that give the same bits each time.
+  """
+  ask_for_same_bits(os.environ)
   if cpu_devices:
     jax.config.update('jax_platforms', 'cpu')
     jax.config.update('jax_num_cpu_devices', cpu_devices)

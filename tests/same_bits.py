@@ -30,6 +30,8 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
+from tests.shared.tiny_jobs import ON_DATA, STAGES, command_line
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The same folder for both, as some records name the run they come from.
 FOLDER = pathlib.Path(tempfile.gettempdir()) / 'prm_jax_same_bits'
@@ -41,98 +43,6 @@ OF_NAMES = ('data_fingerprint', 'dataset')
 # The name of a run is a hash of its config, in which new keys may appear.
 RUN_NAME = re.compile(r'\b[0-9a-f]{12}@')
 LINES = ('chains.jsonl', 'trees.jsonl', 'evaluations.jsonl', 'metrics.jsonl')
-
-POLICY = f'--config.policy.workdir={FOLDER}/policy'
-PRM = f'--config.prm.path={FOLDER}/prm'
-TRAINED = (
-  '--config.policy.kind=workdir',
-  POLICY,
-  '--config.policy.sampling.slots=8',
-)
-SAMPLES = (
-  '--config.chains.kind=workdir',
-  f'--config.chains.workdir={FOLDER}/sample_trained',
-)
-# Name of a job -> its config, and its other flags. Each stage may read what
-# earlier stages wrote.
-STAGES: tuple[dict[str, tuple[str, ...]], ...] = (
-  {
-    'prm': ('prm_math:tiny',),
-    'policy': ('policy_math:tiny',),
-    'prm_orm': ('prm_math:orm,tiny',),
-    'sample': ('sample_math:tiny',),
-    'label_verifier': ('label_math:verifier,tiny',),
-    'label_rollouts': ('label_math:rollouts,tiny',),
-    'label_omega': ('label_math:omega,tiny',),
-    'label_corruption': ('label_math:corruption,tiny',),
-    **{
-      f'search_{method}': (f'search_math:{method},tiny',)
-      for method in (
-        *('best_of_n', 'majority', 'weighted_vote', 'beam', 'dvts'),
-        *('lookahead', 'rebase', 'mcts', 'refine', 'early_rejection'),
-      )
-    },
-    'prm_two_class': (
-      'prm_math:tiny',
-      '--config.head.kind=two_class',
-      '--config.loss.name=cross_entropy',
-      '--config.loss.lm_weight=0.5',
-      '--config.orm_baseline=False',
-      '--config.train.microbatches=2',
-    ),
-    'prm_words': ('prm_math:words,tiny',),
-  },
-  {
-    'prm_from_run': (
-      'prm_math:from_run,tiny',
-      f'--config.base={FOLDER}/policy',
-    ),
-    'prm_on_labels': (
-      'prm_math:tiny',
-      f'--config.data.labels={FOLDER}/label_rollouts',
-      '--config.targets.hard_above=0.0',
-    ),
-    # Chains that fit the window of the PRM that label_active scores them with.
-    'sample_trained': (
-      'sample_math:tiny',
-      *TRAINED,
-      '--config.policy.sampling.max_tokens=24',
-    ),
-    'search_trained': (
-      'search_math:beam,tiny',
-      *TRAINED,
-      '--config.prm.kind=workdir',
-      PRM,
-    ),
-    **{
-      f'rl_{variant}': (f'rl_math:{variant},tiny', POLICY, PRM)
-      for variant in ('grpo', 'rloo', 'ppo', 'exact')
-    },
-    **{
-      f'rl_{variant}': (f'rl_math:{variant},tiny', POLICY)
-      for variant in ('outcome', 'prime')
-    },
-  },
-  {
-    'label_active': (
-      'label_math:active,tiny',
-      *SAMPLES,
-      f'--config.prm={FOLDER}/prm',
-    ),
-    'label_consensus': (
-      'label_math:consensus,tiny',
-      '--config.chains.kind=workdir',
-      f'--config.chains.workdir={FOLDER}/label_rollouts',
-      f'--config.agrees_with={FOLDER}/label_verifier',
-    ),
-  },
-)
-# Run too where PRM_JAX_DATA is set.
-ON_DATA = {
-  'prm_human': ('prm_math:human,tiny',),
-  'prm_smollm2': ('prm_math:smollm2,lora,tiny',),
-  'policy_smollm2': ('policy_math:smollm2,lora,tiny',),
-}
 
 
 def hash_text(text: str) -> str:
@@ -184,17 +94,13 @@ def describe(workdir: pathlib.Path) -> dict[str, Any]:
   return found
 
 
-def run(name: str, args: Sequence[str], cores: queue.Queue) -> None:
+def run(name: str, job: Sequence[str], cores: queue.Queue) -> None:
   """Runs a job on one core: with more, the order of a sum may differ."""
-  config, *flags = args
-  config_file, _, variants = config.partition(':')
   core = cores.get()
   done = subprocess.run(
     [
       *(sys.executable, '-m', 'prm_jax.main'),
-      f'--config=configs/{config_file}.py:{variants}',
-      f'--workdir={FOLDER / name}',
-      *flags,
+      *command_line(job, FOLDER, name),
     ],
     cwd=ROOT,
     capture_output=True,

@@ -88,6 +88,14 @@ def render(found: Mapping[str, Any]) -> str:
   for name in RATES:
     if name in parts:
       made.append(rate_table(name, parts[name], machine))
+  if rows := race_rows(parts.get('rl', {})):
+    made.append(
+      table(
+        'race | side | held-out accuracy | seconds | of them compiling | '
+        'updates | reached',
+        rows,
+      )
+    )
   if rows := roofline_rows(parts.get('training', {})):
     made.append(
       table('train step | bound by | at least, ms | measured, ms | ratio', rows)
@@ -181,6 +189,25 @@ def details(turns: Sequence[Found], machine: Mapping[str, Any]) -> str:
     compiled = max(each['compile_seconds'] for each in turns)
     said.append(f'compiled in {compiled:.0f} s')
   return ', '.join([*said, *last.get('notes', ())])
+
+
+def race_rows(cases: Mapping[str, Any]) -> list[list[str]]:
+  """Makes the rows of the time that each side's RL took to an accuracy."""
+  return [
+    [
+      case,
+      side,
+      f'{100 * found["accuracy"]:.0f}%',
+      f'{found["seconds"]:.0f}',
+      f'{found["compile_seconds"]:.0f}' if 'compile_seconds' in found else '',
+      str(found['updates']),
+      'yes' if found['reached'] else 'no',
+    ]
+    for case, sides in cases.items()
+    for side, turns in sides.items()
+    for found in turns[-1:]
+    if 'reached' in found
+  ]
 
 
 def roofline_rows(cases: Mapping[str, Any]) -> list[list[str]]:

@@ -33,6 +33,7 @@ from experiments import command_line
 from experiments.accelerator.cases import LEFT, write
 from experiments.accelerator.results import collect, render
 from experiments.runner import ROOT
+from prm_jax.runtime.determinism import ask_for_same_bits
 
 NO_TIME = 'no time for all cases'
 GRACE = 20.0  # seconds that a case may take beyond the time of its part
@@ -62,7 +63,7 @@ PARTS = {
   'training': _both('training', 2, 3.5),
   'scoring': _both('scoring', 2, 1),
   'sampling': _both('sampling', 2, 1),
-  'rl': _both('rl', 1, 2),
+  'rl': _both('rl', 1, 3),
 }
 
 
@@ -114,7 +115,9 @@ def environment(workdir: pathlib.Path) -> dict[str, str]:
       filter(None, [str(ROOT), os.environ.get('PYTHONPATH')])
     ),
   }
-  return caches | os.environ | fixed
+  variables = caches | os.environ | fixed
+  ask_for_same_bits(variables)  # as `prm_jax.main` does
+  return variables
 
 
 def log_of(turn: Turn, workdir: pathlib.Path) -> pathlib.Path:

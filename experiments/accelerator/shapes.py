@@ -1,9 +1,11 @@
 """The published shapes of the models, and the sizes of every part's work.
 
 Both sides read them, so this module imports nothing but the standard library.
-All weights are random.
+All weights and all tokens are random.
 """
 
+import random
+import string
 from typing import Any, NamedTuple
 
 Shape = dict[str, Any]  # arguments of a TransformerConfig
@@ -51,12 +53,16 @@ MODELS = {'1.5B': QWEN_1_5B, '135M': SMOLLM2_135M, '0.5B': QWEN_0_5B}
 CLASSES = 2  # outputs of the step head
 
 
+PAD, BOS, STEP_END, PROBLEM_END = range(4)  # of the tokenizer `bytes`
+
+
 class Training(NamedTuple):
   """Sizes of a train step: full rows of one chain each.
 
   Attributes:
     rows, length: of a batch, in rows and tokens.
     step: tokens of a reasoning step.
+    remat: what our backward pass recomputes, see `TransformerConfig`.
     warmup, steps: updates before the measurement, and in it.
   """
 
@@ -64,8 +70,39 @@ class Training(NamedTuple):
   rows: int
   length: int
   step: int = 64
+  remat: str = 'none'
   warmup: int = 3
   steps: int = 10
+
+  @property
+  def tokens(self) -> int:
+    """Returns the tokens of a batch."""
+    return self.rows * self.length
+
+  def useful_flops(self) -> float:
+    """Counts what a train step must compute, as `prm_jax.models.flops` does.
+
+    A gradient costs twice the forward pass. The head is left out: it reads one
+    token of each step.
+    """
+    s = self.shape
+    head = s['d_model'] // s['n_heads']
+    heads = 2 * (s['n_heads'] + s['n_kv_heads']) * head
+    weights = s['n_layers'] * s['d_model'] * (heads + 3 * s['d_ff'])
+    pairs = self.tokens * (self.length + 1) / 2  # a token also sees itself
+    attention = 4 * pairs * head * s['n_heads'] * s['n_layers']
+    return 3 * (2 * self.tokens * weights + attention)
+
+
+class Candidates(NamedTuple):
+  """Holds a problem and candidates, as text of one byte a token.
+
+  The tokenizer `bytes` and the project's own format read it:
+  BOS, problem, PROBLEM_END, and then each step and its STEP_END.
+  """
+
+  problem: str
+  chains: list[list[str]]
 
 
 class Scoring(NamedTuple):
@@ -73,16 +110,54 @@ class Scoring(NamedTuple):
 
   Attributes:
     prompt: tokens of the problem.
-    steps, step: steps of a candidate, and tokens of a step.
+    fewest, most: steps of a candidate; those of candidates differ.
+    step: tokens of a step.
+    growing: whether all candidates are scored after each of their steps, as in
+      a beam search; then all have `most` steps.
     repeats: times that all candidates are scored.
   """
 
   shape: Shape
   candidates: int
   prompt: int
-  steps: int
+  fewest: int
+  most: int
   step: int
+  growing: bool = False
   repeats: int = 5
+
+  def draw(self, seed: int) -> Candidates:
+    """Draws new texts; their lengths are the same for every seed."""
+    counts, letters = random.Random(0), random.Random(seed)
+
+    def text(tokens: int) -> str:
+      return ''.join(letters.choices(string.ascii_letters, k=tokens))
+
+    problem = text(self.prompt - 2)  # BOS and PROBLEM_END are tokens, too
+    fewest = self.most if self.growing else self.fewest
+    return Candidates(
+      problem,
+      [
+        [text(self.step - 1) for _ in range(counts.randint(fewest, self.most))]
+        for _ in range(self.candidates)
+      ],
+    )
+
+  def rounds(self, drawn: Candidates) -> list[list[list[str]]]:
+    """Returns the chains of each call, all of them growing or whole."""
+    if not self.growing:
+      return [drawn.chains]
+    grown = range(1, self.most + 1)
+    return [[chain[:n] for chain in drawn.chains] for n in grown]
+
+
+def encode(problem: str, steps: list[str]) -> tuple[list[int], list[int]]:
+  """Returns the ids of a chain and its step ends, as prm_jax encodes it."""
+  ids, ends = [BOS, *(byte + 4 for byte in problem.encode()), PROBLEM_END], []
+  for step in steps:
+    ids += [*(byte + 4 for byte in step.encode()), STEP_END]
+    ends.append(len(ids) - 1)
+  return ids, ends
 
 
 class Sampling(NamedTuple):
@@ -93,6 +168,7 @@ class Sampling(NamedTuple):
     samples: chains in all, four of each prompt.
     prompt: tokens of a prompt.
     shortest, longest: tokens of a chain.
+    repeats: times that all chains are written.
   """
 
   shape: Shape
@@ -101,15 +177,42 @@ class Sampling(NamedTuple):
   prompt: int
   shortest: int
   longest: int
+  repeats: int = 2
+
+  def prompts(self, seed: int) -> list[list[int]]:
+    """Draws the prompts."""
+    ids = range(4, self.shape['vocab_size'])
+    draw = random.Random(seed)
+    return [
+      draw.choices(ids, k=self.prompt)
+      for _ in range(self.samples // SAMPLES_OF_A_PROMPT)
+    ]
+
+  def lengths(self) -> list[int]:
+    """Draws the tokens of each chain, those of one prompt side by side."""
+    draw = random.Random(0)
+    return [
+      draw.randint(self.shortest, self.longest) for _ in range(self.samples)
+    ]
+
+
+SAMPLES_OF_A_PROMPT = 4
 
 
 def training(tiny: bool) -> dict[str, Training]:
-  """Returns the train steps by name, the most wanted first."""
+  """Returns the train steps by name, the most wanted first.
+
+  A batch is as large as fits three quarters of 80 GB, ours and, by estimate,
+  PyTorch's. With remat='dots' ours moves half the bytes of 'none', and a step
+  is bound by memory traffic.
+  """
   if tiny:
-    return {'tiny_64': Training(TINY, 2, 64, 16, 1, 2)}
-  tokens = {'1.5B': 8192, '0.5B': 16_384, '135M': 32_768}
+    return {'tiny_64': Training(TINY, 2, 64, 16, 'dots', warmup=1, steps=2)}
+  tokens = {'1.5B': 16_384, '0.5B': 32_768, '135M': 65_536}
   return {
-    f'{name}_{length}': Training(shape, tokens[name] // length, length)
+    f'{name}_{length}': Training(
+      shape, tokens[name] // length, length, remat='dots'
+    )
     for length in (1024, 4096)
     for name, shape in MODELS.items()
   }
@@ -118,18 +221,20 @@ def training(tiny: bool) -> dict[str, Training]:
 def scoring(tiny: bool) -> dict[str, Scoring]:
   """Returns the scoring tasks by name, the most wanted first."""
   if tiny:
-    return {'tiny_short': Scoring(TINY, 4, 16, 2, 8, 2)}
+    case = Scoring(TINY, 4, 16, 1, 3, 8, repeats=2)
+    return {'tiny_short': case, 'tiny_growing': case._replace(growing=True)}
+  kinds = {'short': (96, False), 'long': (1024, False), 'growing': (96, True)}
   return {
-    f'{name}_{prompt}': Scoring(MODELS[name], 64, length, 8, 40)
+    f'{name}_{kind}': Scoring(MODELS[name], 64, prompt, 4, 12, 40, growing)
     for name in ('1.5B', '135M')
-    for prompt, length in (('short', 96), ('long', 1024))
+    for kind, (prompt, growing) in kinds.items()
   }
 
 
 def sampling(tiny: bool) -> dict[str, Sampling]:
   """Returns the sampling tasks by name, the most wanted first."""
   if tiny:
-    return {'tiny_4': Sampling(TINY, 4, 8, 16, 4, 12)}
+    return {'tiny_4': Sampling(TINY, 4, 8, 16, 4, 12, 1)}
   return {
     f'{name}_{slots}': Sampling(MODELS[name], slots, 2 * slots, 128, 32, 384)
     for name in ('1.5B', '135M')

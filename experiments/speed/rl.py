@@ -7,16 +7,18 @@ and the table of RL.md beside this file.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import runpy
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
 from experiments import command_line
 from experiments.runner import ROOT
@@ -25,6 +27,7 @@ from experiments.tables import table
 from prm_jax.export import export
 from prm_jax.inference.generator import Generator
 from prm_jax.jobs import rl, rl_problems
+from prm_jax.jobs.rl import RlJob
 from prm_jax.jobs.rl_rating import make_rater
 from prm_jax.jobs.rl_start import BEST_METRIC, open_start
 from prm_jax.jobs.settings import read_settings
@@ -38,20 +41,33 @@ REWARDS = {'verifier': 'grpo,outcome', 'verifier and PRM': 'grpo'}
 PARTS = ('sampling', 'scoring')  # training is what is left
 
 
-def make_config(rewards: str, args: argparse.Namespace) -> dict:
-  """Returns the config of our side, from which theirs is made."""
-  config = runpy.run_path(str(CONFIG))['get_config'](REWARDS[rewards])
-  config.policy.workdir = str(pathlib.Path(args.policy).absolute())
+def make_config(variants: str, policy: str, prm: str = '') -> ConfigDict:
+  """Returns the config of our side, from which theirs is made.
+
+  Args:
+    variants: variants of configs/rl_math.py.
+    policy: workdir of the policy that is improved.
+    prm: workdir of the PRM, if the variants read one.
+  """
+  config = runpy.run_path(str(CONFIG))['get_config'](variants)
+  config.policy.workdir = str(pathlib.Path(policy).absolute())
   if config.prm.kind != 'none':
-    config.prm.path = str(pathlib.Path(args.prm).absolute())
-  config.cpu_devices = args.devices
-  updates = args.warmup + args.updates
-  config.train.update(updates=updates, evaluate_every=args.warmup)
-  config.train.checkpoint_every = (
-    args.warmup * updates
-  )  # only the last one is written
+    config.prm.path = str(pathlib.Path(prm).absolute())
   config.optim.schedule = 'constant'  # as TRL's is
-  return config.to_dict()
+  return config
+
+
+def set_updates(train: Any, warmup: int, updates: int) -> None:
+  """Sets how long a measured run is, in the config's section `train`.
+
+  Args:
+    warmup: updates that are not measured.
+    updates: updates that are.
+  """
+  train['updates'] = warmup + updates
+  train['evaluate_every'] = warmup
+  # Only the last one is written.
+  train['checkpoint_every'] = warmup * (warmup + updates)
 
 
 def make_task(config: dict, policy: pathlib.Path, warmup: int) -> dict:
@@ -64,11 +80,13 @@ def make_task(config: dict, policy: pathlib.Path, warmup: int) -> dict:
   settings = read_settings(config)
   loop, workdir = settings.train, settings.policy.workdir
   fmt = open_start(workdir, settings).described.format
-  train = rl_problems.read_tasks(settings).train
+  tasks = rl_problems.read_tasks(settings)
   batches = rl_problems.iterate_batches(
-    len(train), loop.problems, settings.seed
+    len(tasks.train), loop.problems, settings.seed
   )
-  problems = [train[i] for _ in range(loop.updates) for i in next(batches)]
+  problems = [
+    tasks.train[i] for _ in range(loop.updates) for i in next(batches)
+  ]
   export(workdir, policy, 'lm')
   [prompt] = {len(fmt.encode_prompt(problem.text)) for problem in problems}
   return {
@@ -78,45 +96,65 @@ def make_task(config: dict, policy: pathlib.Path, warmup: int) -> dict:
     'prm': settings.prm.path,
     'prompts': [problem.text for problem in problems],
     'truths': [problem.truth for problem in problems],
+    'held_out': [
+      {'prompt': problem.text, 'truth': problem.truth}
+      for problem in tasks.held_out
+    ],
     # As many as fit the window of our policy.
     'max_tokens': min(settings.sampling.max_tokens, fmt.max_length - prompt),
   }
 
 
+# Job, policy, number of an update -> metrics, and whether the run ends there.
+Look = Callable[[RlJob, Generator, int], tuple[dict[str, float], bool]]
+
+
 class Clock:
   """Reads the clocks where a job evaluates the policy on held-out problems."""
 
-  def __init__(self, policy: Generator):
-    self._policy = policy
+  def __init__(self):
     self.wall, self.cpu, self.tokens = {}, {}, {}
 
-  def look(self, update: int) -> tuple[dict[str, float], bool]:
+  def look(
+    self, job: RlJob, policy: Generator, update: int
+  ) -> tuple[dict[str, float], bool]:
     """Notes the clocks and the tokens after an update."""
+    del job
     self.wall[update] = time.perf_counter()
     self.cpu[update] = time.process_time()
-    self.tokens[update] = self._policy.stats.tokens
+    self.tokens[update] = policy.stats.tokens
     return {BEST_METRIC: 0.0}, False
 
 
-def ours(task: dict) -> dict:
-  """Measures our side: the RL job without its evaluations."""
-  settings = read_settings(task['config'])
+def train(config: dict, look: Look) -> list[dict[str, float]]:
+  """Runs the RL job, with `look` in place of its evaluations.
+
+  Returns:
+    The lines of its metrics file.
+  """
+  settings = read_settings(config)
   with tempfile.TemporaryDirectory() as folder:
-    workdir = Workdir(pathlib.Path(folder), task['config'])
+    workdir = Workdir(pathlib.Path(folder), config)
     job = rl.open_job(settings, workdir, print)
     policy = rl.make_policy(job)
-    clock = Clock(policy)
     checkpoints = Checkpoints(
       workdir / 'checkpoints', settings.train.keep, BEST_METRIC
     )
     rater = make_rater(
       settings, job.start, job.prm, checkpoints, job.meshes.sampling
     )
-    rl.train(job, policy, rater, checkpoints, clock.look, workdir)
+    evaluate = functools.partial(look, job, policy)
+    rl.train(job, policy, rater, checkpoints, evaluate, workdir)
     checkpoints.close()
     text = (workdir / 'metrics.jsonl').read_text()
-  first, last = task['warmup'], settings.train.updates
-  lines = [json.loads(line) for line in text.splitlines()]
+  return [json.loads(line) for line in text.splitlines()]
+
+
+def ours(task: dict) -> dict:
+  """Measures our side: the RL job without its evaluations."""
+  clock = Clock()
+  lines = train(task['config'], clock.look)
+  first, last = task['warmup'], task['config']['train']['updates']
   lines = [x for x in lines if x['step'] > first and 'accuracy' in x]
   return {
     'tokens': clock.tokens[last] - clock.tokens[first],
@@ -130,7 +168,10 @@ def ours(task: dict) -> dict:
 
 def compare(rewards: str, args: argparse.Namespace) -> dict[str, Any]:
   """Measures both sides, in turn."""
-  config = make_config(rewards, args)
+  config = make_config(REWARDS[rewards], args.policy, args.prm)
+  config.cpu_devices = args.devices
+  set_updates(config.train, args.warmup, args.updates)
+  config = config.to_dict()
   found, versions = {'ours': [], 'theirs': []}, {}
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'task.json'

@@ -38,17 +38,32 @@ def make_tokenizer() -> transformers.PreTrainedTokenizerFast:
   )
 
 
-class Timed(trl.GRPOTrainer):
-  """The trainer, which notes each update's tokens and wall time by part."""
+def synchronize() -> None:
+  """Waits for the GPU, if there is one in use."""
+  if torch.cuda.is_initialized():
+    torch.cuda.synchronize()
 
-  def __init__(self, *args, **kwargs):
+
+class Timed(trl.GRPOTrainer):
+  """The trainer, which notes each update's tokens and wall time by part.
+
+  Attributes:
+    tokens: tokens that the policy wrote, for each update.
+    seconds: wall time of each part, for each update.
+    right: share of right chains, for each update.
+  """
+
+  def __init__(self, *args, right, **kwargs):
     super().__init__(*args, **kwargs)
     self.tokens, self.seconds = [], {'sampling': [], 'scoring': []}
+    self.right = right
 
   @contextlib.contextmanager
   def _clock(self, part):
+    synchronize()
     began = time.perf_counter()
     yield
+    synchronize()
     self.seconds[part].append(time.perf_counter() - began)
 
   def _generate(self, prompts):
@@ -61,6 +76,20 @@ class Timed(trl.GRPOTrainer):
     with self._clock('scoring'):
       return super()._calculate_rewards(*args)
 
+  def held_out_accuracy(self, problems: list[dict], samples: int) -> float:
+    """Samples chains of problems as in training; returns the share of right.
+
+    Args:
+      samples: chains of each problem.
+    """
+    asked = [problem for problem in problems for _ in range(samples)]
+    self.model.eval()
+    made = super()._generate([problem['prompt'] for problem in asked])
+    self.model.train()
+    answers = [problem['truth'] for problem in asked]
+    graded = grade(made[3], made[1], answers)
+    return sum(graded) / len(graded)
+
 
 class Marks(transformers.TrainerCallback):
   """Notes the wall clock and the CPU clock after each update."""
@@ -69,8 +98,21 @@ class Marks(transformers.TrainerCallback):
     self.wall, self.cpu = [], []
 
   def on_step_end(self, args, state, control, **kwargs):
+    synchronize()
     self.wall.append(time.perf_counter())
     self.cpu.append(time.process_time())
+
+
+def grade(
+  completions: list[str], completion_ids: list[list[int]], truths: list
+) -> list[float]:
+  """Returns 1.0 for each chain that ends with the right answer, else 0.0."""
+  return [
+    float(ids[-1] == END and text.rstrip().endswith(f'= {truth}'))
+    for text, ids, truth in zip(
+      completions, completion_ids, truths, strict=True
+    )
+  ]
 
 
 def make_rewards(prm: str) -> tuple[list, list[float]]:
@@ -86,12 +128,7 @@ def make_rewards(prm: str) -> tuple[list, list[float]]:
   shares = []
 
   def right(completions, completion_ids, truth, **_):
-    paid = [
-      float(ids[-1] == END and text.rstrip().endswith(f'= {answer}'))
-      for text, ids, answer in zip(
-        completions, completion_ids, truth, strict=True
-      )
-    ]
+    paid = grade(completions, completion_ids, truth)
     shares.append(sum(paid) / len(paid))
     return paid
 
@@ -108,25 +145,29 @@ def make_rewards(prm: str) -> tuple[list, list[float]]:
   return [right, lowest], shares
 
 
-def run(task: dict, folder: str) -> dict:
-  """Trains, and returns what was measured after the warm-up.
+def make_trainer(task: dict, folder: str, device: str, **options) -> Timed:
+  """Makes TRL's trainer with the algorithm and the sizes of our config.
 
   Args:
     folder: folder for what the trainer writes.
+    device: 'cpu' or 'cuda'.
+    options: arguments of its GRPOConfig, to sample in another way.
   """
   train, optim, loss = (task['config'][k] for k in ('train', 'optim', 'loss'))
-  rewards, shares = make_rewards(task['prm'])
-  marks = Marks()
+  rewards, right = make_rewards(task['prm'])
   chains = train['problems'] * train['samples']
-  trainer = Timed(
+  return Timed(
     task['policy'],
     rewards,
     trl.GRPOConfig(
       folder,
-      model_init_kwargs={'dtype': 'float32'},
+      model_init_kwargs={'dtype': 'float32', 'attn_implementation': 'sdpa'},
       bf16=False,
-      use_cpu=True,
+      # As JAX computes float32 products on a GPU by default.
+      tf32=True if device == 'cuda' else None,
+      use_cpu=device == 'cpu',
       gradient_checkpointing=False,
+      optim='adamw_torch_fused',
       max_steps=train['updates'],
       # One batch is sampled, and learned from, in one go.
       per_device_train_batch_size=chains,
@@ -147,13 +188,25 @@ def run(task: dict, folder: str) -> dict:
       save_strategy='no',
       report_to='none',
       disable_tqdm=True,
+      **options,
     ),
     datasets.Dataset.from_dict(
       {'prompt': task['prompts'], 'truth': task['truths']}
     ),
     processing_class=make_tokenizer(),
-    callbacks=[marks],
+    right=right,
   )
+
+
+def run(task: dict, folder: str, device: str = 'cpu', **options) -> dict:
+  """Trains, and returns what was measured after the warm-up.
+
+  Args:
+    folder, device, options: see `make_trainer`.
+  """
+  trainer = make_trainer(task, folder, device, **options)
+  marks = Marks()
+  trainer.add_callback(marks)
   with contextlib.redirect_stdout(sys.stderr):  # the trainer logs to stdout
     trainer.train()
   first = task['warmup']
@@ -162,7 +215,7 @@ def run(task: dict, folder: str) -> dict:
     'wall': marks.wall[-1] - marks.wall[first - 1],
     'cpu': marks.cpu[-1] - marks.cpu[first - 1],
     'parts': {k: sum(v[first:]) for k, v in trainer.seconds.items()},
-    'right': sum(shares[first:]) / len(shares[first:]),
+    'right': sum(trainer.right[first:]) / len(trainer.right[first:]),
     'parameters': sum(p.numel() for p in trainer.model.parameters()),
     'versions': {
       each.__name__: each.__version__ for each in (torch, transformers, trl)

@@ -12,9 +12,8 @@ import jax
 from jax.experimental import topologies
 
 from prm_jax.aot.chips import CHIPS, Chip, Gpu
+from prm_jax.runtime.determinism import ask_for_same_bits, has_gpu_plugin
 from prm_jax.runtime.errors import UserError
-
-GPU_PLUGINS = 'jax_cuda13_plugin', 'jax_cuda12_plugin'
 
 
 def open_topology(name: str, slices: int = 1) -> list[jax.Device]:
@@ -25,7 +24,7 @@ def open_topology(name: str, slices: int = 1) -> list[jax.Device]:
     slices: number of such slices or hosts.
 
   Raises:
-    UserError: the compiler is missing, or knows no such slice.
+    UserError: there is no such chip or slice, or the compiler is missing.
   """
   jax.config.update('jax_platforms', 'cpu')
   kind, _, size = name.partition(':')
@@ -33,6 +32,12 @@ def open_topology(name: str, slices: int = 1) -> list[jax.Device]:
     if chip.gpu and chip.name == kind:
       target = gpu_target(device_kind, chip, chip.gpu)
       return _open_gpus(name, target, size or '1', slices)
+  known = [chip.name for chip in CHIPS.values()]
+  if kind not in known:
+    raise UserError(
+      f'topology {name!r}: no such chip; expected one of {", ".join(known)}, '
+      'as in v5e:4x4 or h100:8'
+    )
   return _open_tpus(name, slices)
 
 
@@ -50,7 +55,7 @@ def _open_tpus(name: str, slices: int) -> list[jax.Device]:
 def _open_gpus(
   name: str, target: str, count: str, hosts: int
 ) -> list[jax.Device]:
-  if not any(map(importlib.util.find_spec, GPU_PLUGINS)):
+  if not has_gpu_plugin():
     raise UserError(
       "XLA's compiler for NVIDIA GPUs is missing: pip install 'jax[cuda13]'"
     )
@@ -58,6 +63,7 @@ def _open_gpus(
     raise UserError(
       f'topology {name!r}: expected a number of GPUs, such as h100:8'
     )
+  ask_for_same_bits(os.environ)  # as jobs do
   jax.devices()  # registers the compiler
   # Slices, hosts of a slice, GPUs of a host.
   shape = f'1x{hosts}x{count}'

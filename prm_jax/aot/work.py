@@ -1,5 +1,8 @@
 """Counts one device's work in a compiled program: products, memory, traffic.
 
+It reads programs for CPUs, TPUs and GPUs. On a GPU a product is a fusion, or a
+call of cuBLAS where that is faster.
+
 XLA's own cost analysis counts the body of a loop once, but a training step is
 mostly loops: over layers, over microbatches, and on TPU over the parts of a
 product whose operand is still arriving. Here a body counts as often as it runs.
@@ -33,9 +36,13 @@ COLLECTIVES = (
 SCATTERING = 'all-reduce-scatter'
 # Within fusions: a collective that overlaps one counts where it starts.
 PASSED_ON = {*COLLECTIVES, 'parameter', 'custom-call'}
+# Calls of a library, which get memory to work in as their last result.
+_LIBRARY = re.compile(r'custom_call_target="__(cublas|cudnn)\$')
+_CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
 # These name or pass on existing arrays.
 _FREE = {
   'async-start',
+  'async-update',
   'bitcast',
   'call',
   'conditional',
@@ -91,8 +98,7 @@ def _count(
 ) -> None:
   here = computations[name]
   for made in here.values():
-    if made.kind in ('convolution', 'dot'):
-      total.flops += times * _product_flops(made, here)
+    total.flops += times * _product_flops(made, here)
     kind = made.kind.removesuffix('-start')
     if kind in COLLECTIVES and _first_piece(made, channels, fused):
       if name.startswith(SCATTERING):
@@ -113,7 +119,7 @@ def _count(
         devices,
         total,
         channels,
-        fused or made.kind == 'fusion',
+        fused or kind == 'fusion',
       )
 
 
@@ -154,19 +160,34 @@ def _calls(
       ),
       1,
     )
-  elif made.kind in ('fusion', 'call', 'async-start'):
+  elif made.kind.removesuffix('-start') in ('fusion', 'call', 'async'):
     for called in _CALLED.findall(made.text):
       yield called, 1
 
 
 def _product_flops(made: Instruction, here: Computation) -> float:
   """Counts two FLOPs per multiplication, without those by padding."""
-  (out,) = made.arrays
-  left, right = (here[name].arrays[0].dims for name in made.operands[:2])
+  if made.kind == 'convolution':
+    return _convolution_flops(made, here)
   if made.kind == 'dot':
     contracted = re.search(r'lhs_contracting_dims=\{([\d,]*)\}', made.text)[1]
-    inner = math.prod(left[int(i)] for i in contracted.split(',') if i)
-    return 2.0 * math.prod(out.dims) * inner
+  elif _calls_library(made, 'cublas'):
+    contracted = _CONTRACTED.search(made.text)[1]
+  else:
+    return 0.0
+  left = here[made.operands[0]].arrays[0].dims
+  inner = math.prod(left[int(i)] for i in re.findall(r'\d+', contracted))
+  return 2.0 * math.prod(made.arrays[0].dims) * inner
+
+
+def _calls_library(made: Instruction, *names: str) -> bool:
+  found = _LIBRARY.search(made.text) if made.kind == 'custom-call' else None
+  return found is not None and found[1] in names
+
+
+def _convolution_flops(made: Instruction, here: Computation) -> float:
+  (out,) = made.arrays
+  left, right = (here[name].arrays[0].dims for name in made.operands[:2])
   labels = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', made.text)
   inputs, kernel, outputs = labels.groups()
   window = re.search(r'window=\{([^}]*)\}', made.text)
@@ -238,7 +259,7 @@ def _collective(
   size = sum(array.size for array in _results(made))
   group = _group_size(made.text, devices)
   others = (group - 1) / group
-  if kind == 'reduce-scatter' and made.kind == kind:
+  if made.kind.startswith('reduce-scatter'):
     size *= group  # its result is one part
   ring = {
     'all-gather': others,
@@ -251,7 +272,9 @@ def _collective(
 
 
 def _results(made: Instruction) -> tuple[Array, ...]:
-  """Returns a collective's results; a `-start` lists its operands first."""
+  """Returns the results; a `-start` lists its operands first."""
+  if len(made.arrays) > 1 and _calls_library(made, 'cublas', 'cudnn'):
+    return made.arrays[:-1]
   if not made.kind.endswith('-start') or made.kind == 'all-reduce-start':
     return made.arrays
   count = len(made.operands)
@@ -312,6 +335,8 @@ def _fusion_bytes(inside: Computation, out: tuple[Array, ...]) -> float:
 
 
 def _written(made: Instruction, result: Array, inside: Computation) -> float:
+  while made.kind == 'bitcast':
+    made = inside[made.operands[0]]
   if made.kind in PASSED_ON or not result.in_memory:
     return 0.0
   if made.kind == 'dynamic-update-slice':

@@ -360,8 +360,9 @@ class _WriteState:
     tokens, logprobs, slots, self.cache = self.writer.call(
       'chunk', (self.length,), self.slots, self.cache, np.int32(enough)
     )
+    # In one transfer, for which the host waits once.
+    tokens, logprobs, slots = jax.device_get((tokens, logprobs, slots))
     self.slots = Slots(*map(np.array, slots))
-    tokens, logprobs = np.asarray(tokens), np.asarray(logprobs)
     self.writer.stats.slot_steps += B * int((tokens >= 0).any(0).sum())
     ended, chains = [], []
     for slot in np.flatnonzero(self.holders >= 0):

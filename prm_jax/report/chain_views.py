@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prm_jax.data import chains
-from prm_jax.report import files, sections
+from prm_jax.report import files, values
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 
@@ -52,7 +52,7 @@ def read_chains(path: paths.Path) -> tuple[list, int]:
     # A score is null where the model's window ended before the step, or where a
     # search used no PRM.
     if not right or not all(
-      s is None or (sections.is_number(s) and 0 <= s <= 1) for s in scores
+      s is None or (values.is_number(s) and 0 <= s <= 1) for s in scores
     ):
       raise UserError(
         f'{where}: expected {len(chain.steps)} scores in [0, 1], one per step, '
@@ -92,7 +92,7 @@ def chain_view(
       {
         'number': i + 1,
         'text': crop(text),
-        'score': sections.NOTHING if score is None else f'{score:.2f}',
+        'score': values.NOTHING if score is None else f'{score:.2f}',
         'share': '' if score is None else f'{100 * score:.0f}%',
         'error': i == error,
         'after': 0 <= error < i,

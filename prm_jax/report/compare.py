@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import markupsafe
 
-from prm_jax.report import figures, files, sections
+from prm_jax.report import figures, files, values
 from prm_jax.report.templates import render_template
 from prm_jax.report.training_section import smoothing_of
 from prm_jax.runtime import paths
@@ -70,6 +70,8 @@ def list_numbers(
       if isinstance(mean, list) and mean and _is_finite(mean[-1]):
         last = bounds[-1] if isinstance(bounds, list) and bounds else None
         yield where, float(mean[-1]), tuple(last) if last else None
+        if lead := value.get('over_null'):
+          yield from list_numbers({'over_null': lead}, where)
       else:
         yield from list_numbers(value, where)
     elif _is_finite(value):
@@ -79,7 +81,7 @@ def list_numbers(
 
 
 def _is_finite(value: Any) -> bool:
-  return sections.is_number(value) and math.isfinite(value)
+  return values.is_number(value) and math.isfinite(value)
 
 
 def flatten(settings: Mapping[str, Any], path: str = '') -> dict[str, str]:
@@ -104,7 +106,7 @@ def number_rows(runs: Sequence[ComparedRun]) -> TableRows:
 
   def cell(numbers: Mapping[str, Any], name: str) -> tuple[str, str]:
     if name not in numbers:
-      return sections.NOTHING, ''
+      return values.NOTHING, ''
     value, ci95 = numbers[name]
     bounds = f'[{_format(ci95[0])}, {_format(ci95[1])}]' if ci95 else ''
     return _format(value), bounds
@@ -121,7 +123,7 @@ def setting_rows(runs: Sequence[ComparedRun]) -> TableRows:
   found = [flatten(run.config) for run in runs]
   names = sorted({name for settings in found for name in settings})
   rows = [
-    (name, [settings.get(name, sections.NOTHING) for settings in found])
+    (name, [settings.get(name, values.NOTHING) for settings in found])
     for name in names
   ]
   return [

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from prm_jax.report import sections
+from prm_jax.report import values
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import read_results
@@ -74,7 +74,7 @@ def read_metrics(path: paths.Path) -> dict[str, list[tuple[int, float]]]:
     if not isinstance(step, int):
       raise UserError(f'{where}: expected a whole number under step')
     for name, value in record.items():
-      if name != 'step' and (value is None or sections.is_number(value)):
+      if name != 'step' and (value is None or values.is_number(value)):
         number = math.nan if value is None else float(value)
         logged.setdefault(name, {})[step] = number
-  return {name: sorted(values.items()) for name, values in logged.items()}
+  return {name: sorted(steps.items()) for name, steps in logged.items()}

@@ -10,7 +10,7 @@ everything but the SVG of this package. The same files give the same bytes.
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prm_jax.data import chains
@@ -18,9 +18,12 @@ from prm_jax.report import (
   chain_views,
   explorer,
   files,
+  localisation_section,
   rl_section,
   search_sections,
   sections,
+  selection_section,
+  values,
 )
 from prm_jax.report import trees as tree_views
 from prm_jax.report.templates import render_template
@@ -31,8 +34,8 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import DELETE
 
 CHECKED_SECTIONS = (
-  *('best_of_n', 'localisation', 'calibration', 'search', 'rl'),
-  'unread',
+  *('best_of_n', 'ranking', 'localisation', 'calibration', 'diagnostics'),
+  *('unread', 'search', 'rl'),
 )
 
 
@@ -45,6 +48,8 @@ class RunFiles:
     manifest: versions, seeds, fingerprints and the command.
     results: the sections of results.json by name.
     config: the config as text; '' if there is none.
+    chosen_from: name of the data set that best of N chooses from; '' if the
+      config does not say it.
     curves: run name -> `style` and `metrics` (see `files.read_metrics`).
     chains: chains with `scores`, `chosen` and `note`.
     chain_count: number of chains in the file.
@@ -57,6 +62,7 @@ class RunFiles:
   manifest: Mapping[str, Any]
   results: Mapping[str, Any]
   config: str
+  chosen_from: str
   curves: Mapping[str, Mapping[str, Any]]
   chains: Sequence[tuple[chains.Chain, dict]]
   chain_count: int
@@ -105,19 +111,19 @@ def read_run_files(workdir: paths.Path) -> RunFiles:
   if (workdir / 'trees.jsonl').is_file():
     trees, tree_count = tree_views.read_trees(workdir / 'trees.jsonl')
   abstained = read_abstain(workdir / 'abstain.json')
-  config = ''
+  config, chosen_from = '', ''
   if (workdir / 'config.json').is_file():
-    config = json.dumps(
-      paths.read_json(workdir / 'config.json', DELETE),
-      indent=2,
-      sort_keys=True,
-      ensure_ascii=False,
-    )
+    settings = paths.read_json(workdir / 'config.json', DELETE)
+    config = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
+    evaluation = settings.get('evaluation')
+    if isinstance(evaluation, dict):
+      chosen_from = str(evaluation.get('best_of_n') or '')
   return RunFiles(
     title=str(manifest.get('name') or '') or workdir.resolve().name,
     manifest=manifest,
     results=results,
     config=config,
+    chosen_from=chosen_from,
     curves=curves,
     chains=shown,
     chain_count=chain_count,
@@ -152,7 +158,7 @@ def render(run: RunFiles) -> str:
   """
   threshold = run.manifest.get('threshold')
   cut = threshold.get('value') if isinstance(threshold, dict) else threshold
-  cut = cut if sections.is_number(cut) else 0.5
+  cut = cut if values.is_number(cut) else 0.5
   shown = [
     chain_views.chain_view(chain, extra, cut)
     for chain, extra in run.chains[: chain_views.MAX_CHAINS]
@@ -160,7 +166,9 @@ def render(run: RunFiles) -> str:
   made_with = {k: v for k, v in run.manifest.items() if k != 'command'}
   return render_template(
     'page.html.j2',
-    **view_results(run.results, run.manifest.get('aggregate', 'min')),
+    **view_results(
+      run.results, run.manifest.get('aggregate', 'min'), run.chosen_from
+    ),
     title=run.title,
     abstain=run.abstained,
     trees=run.trees,
@@ -177,18 +185,21 @@ def render(run: RunFiles) -> str:
     total=run.chain_count,
     cut=f'{cut:.2f}',
     command=run.manifest.get('command'),
-    manifest=sections.flatten_rows(made_with),
+    manifest=values.flatten_rows(made_with),
     config=run.config,
   )
 
 
-def view_results(results: Mapping[str, Any], aggregate: str) -> dict[str, Any]:
+def view_results(
+  results: Mapping[str, Any], aggregate: str, chosen_from: str
+) -> dict[str, Any]:
   """Returns the sections of results.json as the template shows them.
 
   Args:
     results: sections by name. An absent one leaves no trace on the page; an
       unknown one becomes a plain table.
     aggregate: the aggregation that the config names, for best-of-N.
+    chosen_from: the data set that best of N chooses from; '' if unknown.
 
   Raises:
     UserError: a section does not have the documented form.
@@ -201,34 +212,50 @@ def view_results(results: Mapping[str, Any], aggregate: str) -> dict[str, Any]:
   learned = results.get('rl')
   learned = learned and rl_section.rl(learned, results.get('sampling') or {})
   best = results.get('best_of_n')
-  best = best and sections.best_of_n(best, aggregate)
+  best = best and selection_section.best_of_n(best, aggregate)
+  ranked = results.get('ranking')
+  ranked = ranked and selection_section.ranking(ranked, aggregate)
   localised = results.get('localisation')
-  localised = localised and sections.localisation(localised)
+  localised = localised and localisation_section.localisation(localised)
   calibrated = [
-    sections.calibration(name, values)
-    for name, values in (results.get('calibration') or {}).items()
+    sections.calibration(name, found)
+    for name, found in (results.get('calibration') or {}).items()
   ]
-  rest = {
-    name: value
-    for name, value in results.items()
-    if name not in CHECKED_SECTIONS and value not in ({}, None)
-  }
-  others = []
-  if unread := results.get('unread'):
-    others.append(('steps that were not read', sections.unread(unread)))
-  others += [
-    (name.replace('_', ' '), sections.flatten_rows(value))
-    for name, value in rest.items()
-    if isinstance(value, dict)
-  ]
-  if single := {k: v for k, v in rest.items() if not isinstance(v, dict)}:
-    others.append(('in all', sections.flatten_rows(single)))
+  unread = results.get('unread') or {}
   return {
     'verdict': verdict(best, localised, calibrated),
     'search': searched,
     'rl': learned,
     'best': best,
+    'ranking': ranked,
     'localisation': localised,
     'calibrations': calibrated,
-    'others': others,
+    'covered': sections.coverage(unread, chosen_from),
+    'coverages': [
+      sections.coverage(unread, name)
+      for name in results.get('localisation') or {}
+    ],
+    'others': list(view_others(results)),
   }
+
+
+def view_others(
+  results: Mapping[str, Any],
+) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+  """Yields heading, caption and rows of what has no section of its own."""
+  recorded = 'As recorded by the run'
+  if unread := results.get('unread'):
+    yield 'steps that were not read', recorded, sections.unread(unread)
+  if warnings := results.get('diagnostics'):
+    caption = 'Signs of trouble that accuracy alone does not show'
+    yield 'diagnostics', caption, sections.diagnostics(warnings)
+  rest = {
+    name: value
+    for name, value in results.items()
+    if name not in CHECKED_SECTIONS and value not in ({}, None)
+  }
+  for name, value in rest.items():
+    if isinstance(value, dict):
+      yield name.replace('_', ' '), recorded, values.flatten_rows(value)
+  if single := {k: v for k, v in rest.items() if not isinstance(v, dict)}:
+    yield 'in all', recorded, values.flatten_rows(single)

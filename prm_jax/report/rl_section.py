@@ -10,7 +10,7 @@ from typing import Any
 import markupsafe
 
 from prm_jax.report import figures
-from prm_jax.report.sections import format_percent, is_number
+from prm_jax.report.values import format_percent, is_number
 from prm_jax.runtime.errors import UserError
 
 MAX_ROWS = 12

@@ -12,7 +12,7 @@ import markupsafe
 
 from prm_jax.report import figures
 from prm_jax.report.chain_views import crop
-from prm_jax.report.sections import NOTHING, format_percent, is_number
+from prm_jax.report.values import NOTHING, format_percent, is_number
 from prm_jax.runtime.errors import UserError
 
 MAX_DECISIONS = 24

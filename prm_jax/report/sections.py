@@ -1,277 +1,31 @@
-"""Turns the sections of results.json into what the page shows.
+"""Turns the sections of results.json about steps into what the page shows.
 
-Each function takes one section, as `evals` computed it and JSON holds it. It
-rejects a section that does not have the documented form, and returns the texts,
-rows and figures that the template shows.
+Calibration, warning signs, and what was not read. Each function takes one
+section, as `evals` computed it and JSON holds it. It rejects a section that
+does not have the documented form, and returns the texts, rows and figures that
+the template shows. Sections of earlier versions lack some keys: what is made of
+these is then left out.
 """
 
-import datetime
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import markupsafe
 
 from prm_jax.report import figures
+from prm_jax.report.ranking_rows import FEATURES, ranking_row
+from prm_jax.report.values import (
+  NOTHING,
+  decimals,
+  flatten_rows,
+  fraction,
+  is_number,
+  list_of,
+  percent,
+  section_of,
+)
 from prm_jax.runtime.errors import UserError
-
-# Key in results -> name on the page, style in the style sheet. This is the
-# order of the table; other keys come last, under their own names.
-SERIES = {
-  'orm': ('ORM', 'orm'),
-  'majority': ('majority vote', 'vote'),
-  'weighted_vote': ('weighted vote', 'vote dashed'),
-  'random': ('random pick', 'reference'),
-  'oracle': ('oracle', 'reference dashed'),
-}
-NOTHING = '\N{EN DASH}'  # shown where there is no value
-NAMES = {
-  'ece': 'expected calibration error',
-  'brier': 'Brier score',
-  'auroc': 'AUROC',
-  'step_auroc': 'AUROC, steps',
-  'first_error_auc': 'first-error AUC',
-  'accuracy': 'step accuracy',
-  'accuracy_until_first_error': 'step accuracy, up to the first error',
-}
-
-
-def is_number(value: Any) -> bool:
-  """Returns whether a JSON value is a number; true and false are not."""
-  return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _fraction(value: Any, where: str) -> float:
-  """Checks a fraction in [0, 1]; null becomes NaN: there is no value."""
-  if value is None:
-    return math.nan
-  # Rounding errors may put a mean of ones slightly above 1.
-  if not is_number(value) or value < -1e-9 or value > 1 + 1e-9:
-    raise UserError(f'{where} is {value!r}: expected a fraction in [0, 1]')
-  return value if math.isnan(value) else min(max(float(value), 0.0), 1.0)
-
-
-def _list(
-  section: Mapping[str, Any], name: str, where: str, length: int
-) -> list[Any]:
-  values = section.get(name)
-  if not isinstance(values, list) or length not in (-1, len(values)):
-    many = 'a list' if length < 0 else f'a list of {length}'
-    raise UserError(f'{where}.{name}: expected {many}')
-  return values
-
-
-def _pair(value: Any, where: str) -> tuple[float, float] | None:
-  if value is None:
-    return None
-  if not isinstance(value, list) or len(value) != 2:
-    raise UserError(f'{where} is {value!r}: expected [low, high]')
-  return _fraction(value[0], where), _fraction(value[1], where)
-
-
-def _percent(value: float) -> str:
-  return NOTHING if math.isnan(value) else f'{100 * value:.1f}'
-
-
-def _interval(pair: tuple[float, float] | None) -> str:
-  if pair is None or math.isnan(pair[0] + pair[1]):
-    return ''
-  return f'[{100 * pair[0]:.1f}, {100 * pair[1]:.1f}]'
-
-
-def format_percent(value: float, pair: tuple[float, float] | None) -> str:
-  """Formats a fraction and its interval as percentages: 85.5% [82.5, 87.5]."""
-  return f'{_percent(value)}% {_interval(pair)}'.rstrip()
-
-
-def _text(value: Any) -> str:
-  if value is None:
-    return NOTHING
-  if isinstance(value, float):
-    return f'{value:.6g}'
-  return value if isinstance(value, str) else json.dumps(value)
-
-
-def flatten_rows(section: Mapping[str, Any]) -> list[tuple[str, str]]:
-  """Returns (name, text) rows of nested values, with names joined by dots."""
-  rows = []
-  for name, value in section.items():
-    if isinstance(value, Mapping):
-      rows += [(f'{name}.{below}', text) for below, text in flatten_rows(value)]
-    elif name == 'wall_seconds' and is_number(value):
-      clock = datetime.timedelta(seconds=round(value))
-      rows.append((name, f'{_text(value)} ({clock})'))
-    else:
-      rows.append((NAMES.get(name, name), _text(value)))
-  return rows
-
-
-def best_of_n(section: Mapping[str, Any], aggregate: str) -> dict[str, Any]:
-  """Returns the figure and the table of the best-of-N section.
-
-  Args:
-    section: accuracies against N by method.
-    aggregate: the step aggregation whose PRM curve leads the table.
-
-  Raises:
-    UserError: the section does not have the documented form.
-  """
-  n = _list(section, 'n', 'best_of_n', -1)
-  if not n or any(not isinstance(v, int) or v < 1 for v in n):
-    raise UserError(f'best_of_n.n is {n!r}: expected whole numbers >= 1')
-  if sorted(set(n)) != n:
-    raise UserError(f'best_of_n.n is {n!r}: expected ascending numbers')
-  names = [name for name, v in section.items() if isinstance(v, Mapping)]
-  prms = [name for name in names if name.startswith('prm_')]
-  # The config fixes which aggregation leads. To take the best one would be a
-  # choice made on the test problems.
-  lead = f'prm_{aggregate}' if f'prm_{aggregate}' in prms else None
-  lead = lead or (prms[0] if prms else None)
-  prms.sort(key=lambda name: name != lead)
-  rest = [name for name in names if name not in prms]
-  order = list(SERIES)
-  rest.sort(key=lambda v: order.index(v) if v in order else len(order))
-  series = []
-  for i, key in enumerate(prms + rest):
-    where = f'best_of_n.{key}'
-    values = section[key]
-    mean = [
-      _fraction(v, f'{where}.mean')
-      for v in _list(values, 'mean', where, len(n))
-    ]
-    bands = None
-    if values.get('ci95') is not None:
-      bands = [
-        _pair(v, f'{where}.ci95') or (math.nan, math.nan)
-        for v in _list(values, 'ci95', where, len(n))
-      ]
-    name, style = SERIES.get(key, (key.replace('_', ' '), 'other'))
-    if key in prms:
-      name = f'PRM ({key.removeprefix("prm_")})'
-      style = 'prm lead' if key == lead else f'prm alternative-{i}'
-    series.append(
-      {
-        'key': key,
-        'name': name,
-        'style': style,
-        'mean': mean,
-        'ci95': bands,
-        'band': key == lead or key in ('orm', 'majority'),
-        'cells': [
-          (_percent(m), _interval(b))
-          for m, b in zip(mean, bands or [None] * len(n), strict=True)
-        ],
-      }
-    )
-  label = f'Line chart of problems answered right against N, at N = {n[-1]}: '
-  label += ', '.join(f'{s["name"]} {_percent(s["mean"][-1])}%' for s in series)
-  notes = flatten_rows(
-    {k: v for k, v in section.items() if k not in (*names, 'n')}
-  )
-  return {
-    'n': n,
-    'lead': lead,
-    'series': series,
-    'figure': markupsafe.Markup(figures.best_of_n(n, series, label)),
-    'intervals': any(s['ci95'] for s in series),
-    'shaded': [s['name'] for s in series if s['band'] and s['ci95']],
-    'notes': notes,
-  }
-
-
-def unread(section: Mapping[str, Any]) -> list[tuple[str, str]]:
-  """Returns a row for each data set: the steps that the window cut off."""
-  rows = []
-  for name, values in section.items():
-    counts = values if isinstance(values, Mapping) else {}
-    found = [
-      counts.get(k) for k in ('steps', 'of_steps', 'chains', 'of_chains')
-    ]
-    if any(not isinstance(count, int) for count in found):
-      raise UserError(
-        f'unread.{name}: expected counts steps, of_steps, chains, of_chains'
-      )
-    steps, of_steps, chains, of_chains = found
-    rows.append(
-      (
-        name,
-        f'{steps:,} of {of_steps:,} steps, in {chains:,} of {of_chains:,} '
-        "chains, lie beyond the model's window. They have no score, and their "
-        'chains lose to chains that were read whole',
-      )
-    )
-  return rows
-
-
-def localisation(section: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the rows of each data set: its PRM, then trivial baselines."""
-  rows, notes, places = [], {}, []
-  for order, (dataset, values) in enumerate(section.items()):
-    if not isinstance(values, Mapping):
-      notes[dataset] = values
-      continue
-    where = f'localisation.{dataset}'
-    shared = {'dataset': dataset, 'order': order}
-    row = _localisation_row(values, where) | shared
-    rows.append(row | {'name': 'PRM', 'baseline': False})
-    if 'by_position' in values:
-      positions = _list(values, 'by_position', where, -1)
-      places.append((dataset, by_position(positions, f'{where}.by_position')))
-    baselines = values.get('baselines') or {}
-    if not isinstance(baselines, Mapping):
-      raise UserError(f'{where}.baselines: expected an object')
-    for name, baseline in baselines.items():
-      if not isinstance(baseline, Mapping):
-        raise UserError(f'{where}.baselines.{name}: expected an object')
-      row = _localisation_row(baseline, f'{where}.baselines.{name}') | shared
-      rows.append(row | {'name': name.replace('_', ' '), 'baseline': True})
-  return {'rows': rows, 'notes': flatten_rows(notes), 'places': places}
-
-
-COUNTS = ('right_kept', 'right_flagged', 'wrong_kept', 'wrong_flagged')
-
-
-def by_position(positions: list[Any], where: str) -> list[dict[str, Any]]:
-  """Returns a row for each position: its right and wrong steps, % flagged."""
-  rows = []
-  for k, each in enumerate(positions):
-    values = each if isinstance(each, Mapping) else {}
-    counts = [values.get(name) for name in COUNTS]
-    if any(not isinstance(count, int) or count < 0 for count in counts):
-      raise UserError(f'{where}[{k}]: expected counts {", ".join(COUNTS)}')
-    kept, alarms, missed, found = counts
-    right, wrong = kept + alarms, missed + found
-    rows.append(
-      {
-        'step': f'{k + 1}{" and later" if values.get("and_later") else ""}',
-        'right': f'{right:,}',
-        'alarms': _percent(alarms / right if right else math.nan),
-        'wrong': f'{wrong:,}',
-        'found': _percent(found / wrong if wrong else math.nan),
-      }
-    )
-  return rows
-
-
-def _localisation_row(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-  if 'f1' not in values:
-    raise UserError(f'{where}: expected f1')
-  f1 = _fraction(values['f1'], f'{where}.f1')
-  pair = _pair(values.get('ci95'), f'{where}.ci95')
-  right, wrong = (
-    _percent(_fraction(values.get(name), f'{where}.{name}'))
-    for name in ('acc_correct', 'acc_error')
-  )
-  return {
-    'value': f1,
-    'f1': _percent(f1),
-    'interval': _interval(pair),
-    'acc_error': wrong,
-    'acc_correct': right,
-    'threshold': _text(values.get('threshold')),
-    'undecided': values.get('count_undecided') or 0,
-  }
 
 
 def wilson(accuracy: float, count: int) -> tuple[float, float]:
@@ -291,33 +45,10 @@ def wilson(accuracy: float, count: int) -> tuple[float, float]:
 
 def calibration(dataset: str, section: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a data set's calibration, with a reliability diagram if binned."""
+  where = f'calibration.{dataset}'
   if not isinstance(section, Mapping):
-    raise UserError(f'calibration.{dataset}: expected an object')
-  bins = []
-  diagram = section.get('reliability') or {}
-  if diagram:
-    where = f'calibration.{dataset}.reliability'
-    if not isinstance(diagram, Mapping):
-      raise UserError(f'{where}: expected an object')
-    counts = _list(diagram, 'count', where, -1)
-    scores = _list(diagram, 'score', where, len(counts))
-    shares = _list(diagram, 'accuracy', where, len(counts))
-    for count, score, share in zip(counts, scores, shares, strict=True):
-      if not is_number(count) or count < 0:
-        raise UserError(f'{where}.count holds {count!r}: expected a count')
-      if count:
-        right = _fraction(share, f'{where}.accuracy')
-        mean = _fraction(score, f'{where}.score')
-        if math.isnan(right + mean):
-          raise UserError(f'{where}: no number in a bin of {count} steps')
-        bins.append(
-          {
-            'count': int(count),
-            'score': mean,
-            'accuracy': right,
-            'interval': wilson(right, count),
-          }
-        )
+    raise UserError(f'{where}: expected an object')
+  bins = _bins(section_of(section, 'reliability', where), where)
   figure = None
   if bins:
     label = 'Reliability diagram, mean score to share of right steps: '
@@ -326,14 +57,224 @@ def calibration(dataset: str, section: Mapping[str, Any]) -> dict[str, Any]:
       for b in bins
     )
     figure = markupsafe.Markup(figures.reliability(bins, label))
-  numbers = {k: v for k, v in section.items() if k != 'reliability'}
-  return {
+  loss, share = _loss(section, f'{where}.log_loss'), _share_right(bins)
+  unsure = section_of(section, 'unsure', where)
+  numbers = {
+    'ece': fraction(section.get('ece'), f'{where}.ece'),
+    'log_loss': loss,
+    'constant_loss': math.nan if share is None else _entropy(share),
+    'unsure': fraction(unsure.get('ece'), f'{where}.unsure.ece'),
+    'unsure_share': fraction(unsure.get('share'), f'{where}.unsure.share'),
+    'share_right': math.nan if share is None else share,
+  }
+  return numbers | {
     'dataset': dataset,
-    'rows': flatten_rows(numbers),
-    'ece': _fraction(section.get('ece'), f'calibration.{dataset}.ece'),
+    'rows': _calibration_rows(section, numbers),
+    'ranking': _step_ranking(section, where),
     'figure': figure,
     'bins': [
       (f'{b["score"]:.3f}', f'{b["accuracy"]:.3f}', f'{b["count"]:,}')
       for b in bins
     ],
   }
+
+
+def _bins(diagram: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+  """Returns the bins of a reliability curve that hold steps."""
+  if not diagram:
+    return []
+  where, bins = f'{where}.reliability', []
+  counts = list_of(diagram, 'count', where, -1)
+  scores = list_of(diagram, 'score', where, len(counts))
+  shares = list_of(diagram, 'accuracy', where, len(counts))
+  for count, score, share in zip(counts, scores, shares, strict=True):
+    if not is_number(count) or count < 0:
+      raise UserError(f'{where}.count holds {count!r}: expected a count')
+    if not count:
+      continue
+    right = fraction(share, f'{where}.accuracy')
+    mean = fraction(score, f'{where}.score')
+    if math.isnan(right + mean):
+      raise UserError(f'{where}: no number in a bin of {count} steps')
+    bins.append(
+      {
+        'count': int(count),
+        'score': mean,
+        'accuracy': right,
+        'interval': wilson(right, count),
+      }
+    )
+  return bins
+
+
+def _loss(section: Mapping[str, Any], where: str) -> float:
+  loss = section.get('log_loss')
+  if loss is None:
+    return math.nan
+  if not is_number(loss) or loss < 0:
+    raise UserError(f'{where} is {loss!r}: expected a number >= 0')
+  return float(loss)
+
+
+def _share_right(bins: Sequence[Mapping[str, Any]]) -> float | None:
+  total = sum(b['count'] for b in bins)
+  right = sum(b['count'] * b['accuracy'] for b in bins)
+  return min(1.0, right / total) if total else None
+
+
+def _entropy(share: float) -> float:
+  """Returns the log loss, in nats, of always saying the share of right."""
+  return -sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
+
+
+def _calibration_rows(
+  section: Mapping[str, Any], numbers: Mapping[str, float]
+) -> list[tuple[str, str]]:
+  """Returns the rows of a calibration: what cannot flatter comes first."""
+  rows = []
+  if not math.isnan(numbers['log_loss']):
+    rows.append(('log loss', decimals(numbers['log_loss'])))
+    constant = decimals(numbers['constant_loss'])
+    rows.append(('log loss of always saying the share of right ones', constant))
+  if 'unsure' in section:
+    share = percent(numbers['unsure_share'])
+    rows += [
+      (
+        'calibration error of scores from 0.05 to 0.95',
+        decimals(numbers['unsure']),
+      ),
+      ('steps with such a score', f'{share}%'),
+    ]
+  names = {
+    'ece': 'expected calibration error, all steps',
+    'brier': 'Brier score',
+    'accuracy_until_first_error': 'step accuracy, up to the first error',
+    'step_auroc': 'AUROC, steps',
+    'first_error_auc': 'first-error AUC',
+    'count': 'steps',
+  }
+  # The ranking shows the AUC, over the same steps and with an interval.
+  done = {'reliability', 'log_loss', 'unsure', 'ranking', 'baselines'}
+  if section.get('ranking'):
+    done |= {'step_auroc', 'first_error_auc'}
+  rest = {
+    names.get(name, name): value
+    for name, value in section.items()
+    if name not in done
+  }
+  return rows + flatten_rows(rest)
+
+
+def _step_ranking(
+  section: Mapping[str, Any], where: str
+) -> list[dict[str, Any]]:
+  """Returns how the PRM ranks steps, then how features of the text do."""
+  ours = section_of(section, 'ranking', where)
+  if not ours:
+    return []
+  rows = [ranking_row(ours, f'{where}.ranking') | {'name': 'PRM', 'lead': True}]
+  for name in section_of(section, 'baselines', where):
+    values = section_of(section['baselines'], name, f'{where}.baselines')
+    row = ranking_row(values, f'{where}.baselines.{name}')
+    rows.append(row | {'name': FEATURES.get(name, name), 'lead': False})
+  return rows
+
+
+def diagnostics(section: Mapping[str, Any]) -> list[tuple[str, str]]:
+  """Returns the warning signs of each data set, in words.
+
+  What is not known here keeps its own name.
+  """
+  rows = []
+  for name, values in section.items():
+    if not isinstance(values, Mapping):
+      rows += flatten_rows({name: values})
+      continue
+    for key, value in values.items():
+      known = WARNINGS.get(key)
+      found = known(value) if known else None
+      rows += [
+        (f'{name}: {words}', shown) for words, shown in found or ()
+      ] or flatten_rows({f'{name}.{key}': value})
+  return rows
+
+
+def _minimum_at_last(value: Any) -> list[tuple[str, str]]:
+  value = value if isinstance(value, Mapping) else {}
+  share, chance, count = (value.get(k) for k in ('share', 'chance', 'count'))
+  if not is_number(share) or not is_number(chance):
+    return [('chains of several steps', '0')]
+  return [
+    (
+      'chains whose lowest score is that of the last step',
+      f'{percent(share)}% of {count:,}; {percent(chance)}% by chance',
+    )
+  ]
+
+
+def _wrong_process(value: Any) -> list[tuple[str, str]]:
+  value = value if isinstance(value, Mapping) else {}
+  rows = []
+  for words, share, count in (
+    ('right answers by wrong steps that are flagged', 'found', 'wrong'),
+    ('right answers by right steps that are flagged', 'false_flags', 'right'),
+  ):
+    total = value.get(f'count_{count}_process') or 0
+    known = value.get(share)
+    shown = f'{percent(known)}% of {total:,}' if is_number(known) else NOTHING
+    rows.append((words, shown))
+  return rows
+
+
+WARNINGS = {
+  'minimum_at_last': _minimum_at_last,
+  'right_answer_wrong_process': _wrong_process,
+  'length_correlation': lambda value: [
+    (
+      'correlation of chain score and number of steps',
+      f'{value:+.2f}' if is_number(value) else NOTHING,
+    )
+  ],
+}
+
+
+def unread(section: Mapping[str, Any]) -> list[tuple[str, str]]:
+  """Returns a row for each data set: the steps that the window cut off."""
+  rows = []
+  for name in section:
+    steps, of_steps, chains, of_chains = _counts(section, name)
+    rows.append(
+      (
+        name,
+        f'{steps:,} of {of_steps:,} steps, in {chains:,} of {of_chains:,} '
+        "chains, lie beyond the model's window. They have no score, and their "
+        'chains lose to chains that were read whole',
+      )
+    )
+  return rows
+
+
+def coverage(section: Mapping[str, Any], name: str) -> str:
+  """Says which share of a data set was read; '' if all of it was.
+
+  Raises:
+    UserError: the section does not have the documented form.
+  """
+  if name not in section:
+    return ''
+  steps, of_steps, chains, of_chains = _counts(section, name)
+  return (
+    f'{percent(1 - steps / of_steps)}% of the steps of {name} were read, and '
+    f'{percent(1 - chains / of_chains)}% of its chains to their end.'
+  )
+
+
+def _counts(section: Mapping[str, Any], name: str) -> list[int]:
+  values = section[name]
+  counts = values if isinstance(values, Mapping) else {}
+  found = [counts.get(k) for k in ('steps', 'of_steps', 'chains', 'of_chains')]
+  if any(not isinstance(count, int) for count in found):
+    raise UserError(
+      f'unread.{name}: expected counts steps, of_steps, chains, of_chains'
+    )
+  return found

@@ -1,7 +1,7 @@
 """Makes the training section: loss curves and all other logged metrics."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import markupsafe
@@ -22,6 +22,9 @@ def smoothing_of(metric: str) -> float:
 def training(curves: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
   """Draws the loss as a large figure and every other metric as a small one.
 
+  A metric with one value, or none that is finite, has no curve: its value is a
+  row.
+
   Args:
     curves: run name -> `style` and `metrics` (see `files.read_metrics`). Each
       run is a curve of its own, so that an ORM stands beside the PRM.
@@ -35,34 +38,48 @@ def training(curves: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
   if not metrics:
     return None
   metrics.sort(key=lambda name: LOSSES.index(name) if name in LOSSES else 9)
-  views, broken = [], []
+  drawn, single, broken = {}, [], []
   for name in metrics:
     series = [
       {'name': run, 'style': c['style'], 'points': c['metrics'][name]}
       for run, c in curves.items()
       if name in c['metrics']
     ]
-    ends = []
+    shown = []
     for s in series:
-      values = [y for _, y in s['points'] if math.isfinite(y)]
-      lost = len(s['points']) - len(values)
-      if lost:
+      known = [(x, y) for x, y in s['points'] if math.isfinite(y)]
+      if lost := len(s['points']) - len(known):
         broken.append(f'{s["name"]} {name}: {lost:,}')
-      if values:
-        last = s['points'][-1][0]
-        ends.append(
-          f'{s["name"]} from {values[0]:.3g} to {values[-1]:.3g} at step '
-          f'{last:,}'
-        )
-    label = f'Line chart of {name} against training step: {"; ".join(ends)}'
-    small = name != metrics[0]
-    drawn = figures.curves(series, name, label, smoothing_of(name), small)
-    views.append(markupsafe.Markup(drawn))
+      if len(known) > 1:
+        shown.append(s)
+      elif known:
+        ((step, value),) = known
+        where = f'{s["name"]}, {name}'
+        single.append((where, f'{value:.4g}, at step {step:,}'))
+    if shown:
+      drawn[name] = _draw(name, shown, small=bool(drawn))
+  views = list(drawn.values())
   return {
-    'main': views[0],
-    'name': metrics[0],
+    'main': views[0] if views else None,
+    'name': next(iter(drawn), ''),
     'others': views[1:],
+    'single': single,
     'runs': [(run, c['style']) for run, c in curves.items()],
     'smoothing': f'{SMOOTHING:.0%}',
     'broken': ', '.join(broken),
   }
+
+
+def _draw(
+  name: str, series: Sequence[Mapping[str, Any]], small: bool
+) -> markupsafe.Markup:
+  ends = []
+  for s in series:
+    values = [y for _, y in s['points'] if math.isfinite(y)]
+    ends.append(
+      f'{s["name"]} from {values[0]:.3g} to {values[-1]:.3g} at step '
+      f'{s["points"][-1][0]:,}'
+    )
+  label = f'Line chart of {name} against training step: {"; ".join(ends)}'
+  drawn = figures.curves(series, name, label, smoothing_of(name), small)
+  return markupsafe.Markup(drawn)

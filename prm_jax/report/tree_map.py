@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from prm_jax.report.sections import NOTHING
 from prm_jax.report.svg import add, new_svg, to_text
+from prm_jax.report.values import NOTHING
 
 WIDTH, HEIGHT = 34, 18  # of a box
 COLUMN, ROW = 52, 24  # from one box to the next

@@ -18,7 +18,7 @@ from typing import Any
 import markupsafe
 
 from prm_jax.data.verify.final_answer import final_answer
-from prm_jax.report import files, sections, tree_map
+from prm_jax.report import files, tree_map, values
 from prm_jax.report.chain_views import crop
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
@@ -110,7 +110,7 @@ def _tree(record: Mapping[str, Any]) -> tuple[Tree, int]:
     before = range(i) if i else (-1,)
     if node.parent not in before or not isinstance(node.step, str):
       raise ValueError
-    if not all(sections.is_number(s) and math.isfinite(s) for s in known):
+    if not all(values.is_number(s) and math.isfinite(s) for s in known):
       raise ValueError
     if not isinstance(node.dead, str):
       raise TypeError
@@ -304,7 +304,7 @@ def _row(step: MergedStep, level: int, name: str) -> dict[str, Any]:
     'number': step.number,
     'excerpt': step.text[:MAX_EXCERPT],
     'text': crop(step.text),
-    'score': f'{step.score:.2f}' if known else sections.NOTHING,
+    'score': f'{step.score:.2f}' if known else values.NOTHING,
     'share': f'{100 * min(max(step.score, 0), 1):.0f}%' if known else '',
     'state': state,
     'count': step.count,

@@ -1,8 +1,9 @@
-"""Sums up a run's numbers in a paragraph that outsiders can read.
+"""Sums up a run's numbers in a few paragraphs that outsiders can read.
 
-The paragraph heads the page. It is made from the sections that `sections.py`
-has checked, and states what was measured, favourable or not. It never claims
-that a difference is real, only that two intervals overlap or do not.
+They head the page. They are made from the sections that the page has checked,
+and state what was measured, favourable or not, each beside what a scorer
+without any knowledge reaches. They never claim that a difference is real, only
+where an interval lies.
 """
 
 import math
@@ -10,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prm_jax.report.sections import format_percent
+from prm_jax.report.values import format_percent, interval, percent, points
 
 RIVALS = {
   'majority': 'majority vote',
@@ -23,33 +24,29 @@ def verdict(
   best: Mapping[str, Any] | None,
   localised: Mapping[str, Any] | None,
   calibrated: Sequence[Mapping[str, Any]],
-) -> str:
-  """Returns the paragraph; '' if there is no section to sum up.
+) -> list[str]:
+  """Returns the paragraphs, none if there is no section to sum up.
 
   Args:
-    best: the view from `sections.best_of_n`, or None.
-    localised: the view from `sections.localisation`, or None.
+    best: the view from `selection_section.best_of_n`, or None.
+    localised: the view from `localisation_section.localisation`, or None.
     calibrated: views from `sections.calibration`, one for each data set.
   """
-  sentences = _sum_up_best_of_n(best) if best else []
+  found = [_sum_up_best_of_n(best) if best else []]
   if localised and localised['rows']:
-    sentences.append(_sum_up_localisation(localised['rows']))
-  off = [
-    f'{100 * one["ece"]:.1f} points on {one["dataset"]}'
-    for one in calibrated
-    if not math.isnan(one['ece'])
-  ]
-  if off:
-    sentences.append(
-      'Read as probabilities, its step scores are off by '
-      f'{" and ".join(off)} on average (expected calibration error).'
-    )
-  # Non-breaking spaces keep an interval on one line.
-  return re.sub(r', (?=[\d.]+\])', ',\N{NO-BREAK SPACE}', ' '.join(sentences))
+    found.append(_sum_up_localisation(localised['rows']))
+  found.append(_sum_up_ranking(calibrated))
+  found.append(_sum_up_calibration(calibrated))
+  return [_unbroken(' '.join(sentences)) for sentences in found if sentences]
+
+
+def _unbroken(text: str) -> str:
+  """Puts non-breaking spaces into intervals, which keep them on one line."""
+  return re.sub(r', (?=[+-]?[\d.]+\])', ',\N{NO-BREAK SPACE}', text)
 
 
 def _sum_up_best_of_n(best: Mapping[str, Any]) -> list[str]:
-  """Compares the PRM with its rivals at the largest N."""
+  """Compares the PRM with the null and its rivals at the largest N."""
   at = {}
   for s in best['series']:
     pair = s['ci95'][-1] if s['ci95'] else None
@@ -72,12 +69,39 @@ def _sum_up_best_of_n(best: Mapping[str, Any]) -> list[str]:
   if relations:
     overlaps = [f'{how} {_joined(names)}' for how, names in relations.items()]
     sentences.append(f'Its 95% interval {_joined(overlaps)}.')
-  if 'random' in at and 'oracle' in at:
-    sentences.append(
-      f'A random pick gives {at["random"][1]}; a perfect pick would give '
-      f'{at["oracle"][1]}.'
-    )
-  return sentences
+  return sentences + _sum_up_null(best, at)
+
+
+def _sum_up_null(
+  best: Mapping[str, Any], at: Mapping[str, tuple[str, str, Any]]
+) -> list[str]:
+  """Says what a scorer without knowledge reaches, and the leads over it."""
+  perfect = at.get('oracle', ('', '', None))[1]
+  perfect = f'; a perfect pick would give {perfect}.' if perfect else '.'
+  leads = {
+    s['key']: s['over_null'][-1] for s in best['series'] if s['over_null']
+  }
+  if best['lead'] not in leads:
+    if 'random' not in at:
+      return []
+    return [f'A random pick gives {at["random"][1]}{perfect}']
+  clauses = [
+    f'{"it leads" if key == best["lead"] else RIVALS[key]} by {_lead(*found)}'
+    for key, found in leads.items()
+    if key == best['lead'] or key in RIVALS
+  ]
+  null = at['random_per_text'][1]
+  return [
+    f'A random score for each text gives {null}{perfect}',
+    f'Over that null {_joined(clauses)}.',
+  ]
+
+
+def _lead(value: float, bounds: tuple[float, float] | None) -> str:
+  shown = f'{points(value)} points {interval(bounds, points)}'.rstrip()
+  if bounds and bounds[0] <= 0 <= bounds[1]:
+    shown += ' (0 is in the interval)'
+  return shown
 
 
 def _relation(pair: tuple[float, float], other: tuple[float, float]) -> str:
@@ -86,22 +110,84 @@ def _relation(pair: tuple[float, float], other: tuple[float, float]) -> str:
   return 'lies below that of' if pair[1] < other[0] else 'overlaps that of'
 
 
-def _sum_up_localisation(rows: Sequence[Mapping[str, Any]]) -> str:
+def _sum_up_localisation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
   """Gives F1 for each data set, beside its best trivial baseline."""
   best: dict[str, Mapping[str, Any]] = {}
   for row in rows:
     known = best.get(row['dataset'], {'value': -1.0})
-    if row['baseline'] and row['value'] > known['value']:
+    if row['kind'] == 'baseline' and row['value'] > known['value']:
       best[row['dataset']] = row
-  parts = []
+  parts: list[str] = []
+  verdicts: dict[str, list[str]] = {}
   for row in rows:
-    if not row['baseline']:
+    if row['kind'] == 'lead':
       top = best.get(row['dataset'])
       beside = f' ({top["name"]}: {top["f1"]})' if top else ''
       score = f'{row["f1"]} {row["interval"]}'.rstrip()
       parts.append(f'{score} on {row["dataset"]}{beside}')
+      low, high = row['bounds'] or (row['value'], row['value'])
+      if top and not low > top['value']:
+        how = 'below' if high < top['value'] else 'not clearly above'
+        verdicts.setdefault(how, []).append(row['dataset'])
   aside = '; in parentheses, the best trivial baseline' if best else ''
-  return f'It names the first wrong step with F1 {_joined(parts)}{aside}.'
+  return [f'It names the first wrong step with F1 {_joined(parts)}{aside}.'] + [
+    f'That is {how} the baseline on {_joined(names)}.'
+    for how, names in verdicts.items()
+  ]
+
+
+def _sum_up_ranking(calibrated: Sequence[Mapping[str, Any]]) -> list[str]:
+  """Gives the AUC of steps for each data set, beside the best feature's."""
+  parts = []
+  for one in calibrated:
+    ours = [row for row in one['ranking'] if row['lead']]
+    features = [row for row in one['ranking'] if not row['lead']]
+    if not ours or math.isnan(ours[0]['value']):
+      continue
+    known = [row for row in features if not math.isnan(row['value'])]
+    top = max(known, key=lambda row: row['value'], default=None)
+    beside = f' ({top["name"]}: {top["auc"]})' if top else ''
+    shown = f'{ours[0]["auc"]} {ours[0]["interval"]}'.rstrip()
+    parts.append(f'{shown} on {one["dataset"]}{beside}')
+  if not parts:
+    return []
+  return [
+    f'It ranks right steps above wrong ones with AUC {_joined(parts)}; in '
+    'parentheses, the best feature of the text.'
+  ]
+
+
+def _sum_up_calibration(calibrated: Sequence[Mapping[str, Any]]) -> list[str]:
+  """Gives log loss and the error of unsure scores, or the error of all."""
+  losses, unsure, off = [], [], []
+  for one in calibrated:
+    if not math.isnan(one['log_loss']):
+      null = one['constant_loss']
+      beside = '' if math.isnan(null) else f' ({null:.3f})'
+      losses.append(f'{one["log_loss"]:.3f}{beside} on {one["dataset"]}')
+      if not math.isnan(one['unsure']):
+        unsure.append(
+          f'{100 * one["unsure"]:.1f} points on {one["dataset"]} '
+          f'({percent(one["unsure_share"])}% of its steps)'
+        )
+    elif not math.isnan(one['ece']):
+      off.append(f'{100 * one["ece"]:.1f} points on {one["dataset"]}')
+  sentences = []
+  if losses:
+    sentences.append(
+      f'As probabilities its step scores have log loss {_joined(losses)}; in '
+      'parentheses, that of always saying the share of right steps.'
+    )
+  if unsure:
+    sentences.append(
+      f'Scores from 0.05 to 0.95 are off by {_joined(unsure)} on average.'
+    )
+  if off:
+    sentences.append(
+      f'Read as probabilities, its step scores are off by {_joined(off)} on '
+      'average (expected calibration error).'
+    )
+  return sentences
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -133,5 +133,5 @@ def step_ends(tokens: np.ndarray, count: int, fmt: StepFormat) -> np.ndarray:
   Steps are those of `generator.read_steps`: each ends with the next separator,
   the last one possibly with the end token.
   """
-  stops = np.isin(tokens, [fmt.separator[0], fmt.end])
+  stops = (tokens == fmt.separator[0]) | (tokens == fmt.end)
   return np.flatnonzero(stops)[:count]

@@ -100,10 +100,11 @@ class Learner:
       if config.kl_stop and float(metrics['kl_to_sampled']) > config.kl_stop:
         left_out = config.epochs * config.minibatches - number - 1
         break
-    last = jax.tree.map(float, per_step[-1])
+    # All in one transfer, for which the host waits once.
+    read = [jax.tree.map(float, it) for it in jax.device_get(per_step)]
+    last = read[-1]
     means = {
-      name: float(np.mean([float(metrics[name]) for metrics in per_step]))
-      for name in per_step[0]
+      name: float(np.mean([metrics[name] for metrics in read])) for name in last
     }
     # Of counts and of the learning rate the last value is meant, not the mean.
     for name in ('lr', 'skipped', 'skipped_in_a_row'):

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from prm_jax.models import LoraConfig, TransformerConfig
 from prm_jax.rl.episodes import EpisodeRows
 from prm_jax.rl.objective import view_tokens
+from prm_jax.runtime import processes
 from prm_jax.runtime.sharding import batch_sharding
 from prm_jax.training.train_state import NO_LORA
 
@@ -20,6 +21,8 @@ from prm_jax.training.train_state import NO_LORA
 def put_rows(rows: Any, mesh: Mesh) -> Any:
   """Spreads arrays [B, ...] that every process has over the mesh."""
   placed = batch_sharding(mesh)
+  if processes.count() == 1:
+    return jax.device_put(rows, placed)
   return jax.tree.map(
     lambda x: jax.make_array_from_callback(x.shape, placed, x.__getitem__),
     rows,

@@ -47,9 +47,17 @@ def git_commit() -> str | None:
   return answer.stdout.strip()
 
 
+def version_of(package: str) -> str:
+  """Returns a package's version; a checkout on the path has none."""
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return 'not installed'
+
+
 def describe(seed: int, module: str = 'prm_jax.main') -> dict[str, Any]:
   """Returns versions, commit, command, seed and devices of this process."""
-  versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+  versions = {name: version_of(name) for name in PACKAGES}
   devices = jax.devices()
   return {
     'command': shlex.join(['python', '-m', module, *sys.argv[1:]]),

@@ -201,14 +201,15 @@ def make_step(
     grad_norm = optax.tree.norm(in_float32(grads))
     finite = jnp.isfinite(values['loss']) & jnp.isfinite(grad_norm)
 
-    def update(_: None) -> tuple[Any, Any]:
-      exact, opt_state = join_master(trained, state.opt_state)
-      updates, opt_state = optimizer.update(in_float32(grads), opt_state, exact)
-      exact = optax.apply_updates(exact, updates)
-      return split_master(exact, opt_state, model)
-
-    moved, opt_state = jax.lax.cond(
-      finite, update, lambda _: (trained, state.opt_state), None
+    exact, opt_state = join_master(trained, state.opt_state)
+    updates, opt_state = optimizer.update(in_float32(grads), opt_state, exact)
+    exact = optax.apply_updates(exact, updates)
+    # Chosen number by number: a `lax.cond` would copy all parameters and
+    # moments on a GPU, which takes as much memory again.
+    moved, opt_state = jax.tree.map(
+      lambda new, old: jnp.where(finite, new, old),
+      split_master(exact, opt_state, model),
+      (trained, state.opt_state),
     )
     new_state = TrainState(
       step=state.step + 1,

@@ -3,8 +3,6 @@
 import dataclasses
 import importlib.util
 import json
-import subprocess
-import sys
 
 import jax
 import pytest
@@ -20,23 +18,13 @@ from prm_jax.models import TransformerConfig
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import batch_sharding, make_mesh
 from tests.models.hub.published_architectures import PUBLISHED
-from tests.shared.command_line import ROOT
+from tests.shared.compiled_elsewhere import run_aot, small_rl
 from tests.shared.configs import settings
 
 HAS_TPU_COMPILER = importlib.util.find_spec('libtpu') is not None
 needs_compiler = pytest.mark.skipif(
   not HAS_TPU_COMPILER, reason="needs: pip install 'jax[tpu]'"
 )
-
-
-def run(*args):
-  return subprocess.run(
-    [sys.executable, '-m', 'prm_jax.aot', *args],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
 
 
 def test_times_are_work_over_rates():
@@ -56,15 +44,23 @@ def test_useful_flops_by_hand():
   assert found['products'] == 2 * (2 * 3) * 576 * 3
   # Six pairs a row, two heads, q k and p v.
   assert found['attention'] == 2 * 6 * 2 * (2 * 2 * 4) * 3
-  # Kernels have heads of 128.
-  assert found['kernels'] == 32 * found['attention']
+  # On a TPU kernels have heads of 128.
+  tpu, gpu = programs.TPU_KERNEL, programs.GPU_KERNEL
+  kernels = {tpu: 32 * found['attention'], gpu: found['attention']}
+  assert found['kernels'] == kernels
   trained = programs.learning(model, 2, 3)
   assert trained['products'] == 3 * found['products']
   assert trained['attention'] == 3 * found['attention']
-  # Nine products for two, or eleven where forward runs again.
-  assert trained['kernels'] == 9 / 2 * found['kernels']
+  # Nine products for two, or eleven where forward runs again; on GPUs two less.
+  assert trained['kernels'] == {
+    tpu: 9 / 2 * kernels[tpu],
+    gpu: 7 / 2 * kernels[gpu],
+  }
   again = programs.learning(dataclasses.replace(model, remat='full'), 2, 3)
-  assert again['kernels'] == 11 / 2 * found['kernels']
+  assert again['kernels'] == {
+    tpu: 11 / 2 * kernels[tpu],
+    gpu: 9 / 2 * kernels[gpu],
+  }
   logits = programs.reading(model, 2, 3, logits=True)
   assert logits['products'] - found['products'] == 2 * (2 * 3) * 8 * 50
 
@@ -113,7 +109,7 @@ def test_smaller_changes_are_in_order():
 @needs_compiler
 def test_a_tiny_config_compiles_for_four_chips(tmp_path):
   output = tmp_path / 'aot.json'
-  done = run(
+  done = run_aot(
     '--config=configs/prm_math.py:human,tiny',
     '--topology=v5e:2x2',
     f'--output={output}',
@@ -163,14 +159,6 @@ def test_a_policy_compiles_with_its_cache():
   assert found['unknown_loops'] == 1  # over tokens
   assert found['largest_gather_bytes'] < memory['cache'] / 10
   assert found['flops'] >= found['useful_flops'] > 0
-
-
-def small_rl(**aot_config):
-  """One layer, on whatever devices; nothing is there yet."""
-  config = rl_math.get_config('qwen2_5_math_7b,tiny').to_dict()
-  config['aot']['model']['n_layers'] = 1
-  config['aot'] |= aot_config
-  return config
 
 
 def test_what_lies_beside_the_programs_of_rl_by_hand():
@@ -260,7 +248,9 @@ def test_a_real_size_compiles_fits_and_may_reach_half_of_peak(
   variant, tmp_path
 ):
   output = tmp_path / 'aot.json'
-  done = run(f'--config=configs/prm_math.py:{variant}', f'--output={output}')
+  done = run_aot(
+    f'--config=configs/prm_math.py:{variant}', f'--output={output}'
+  )
   assert done.returncode == 0, done.stdout + done.stderr
   train = json.loads(output.read_text())['programs']['train']
   assert train['mfu_at_most'] >= 0.5
@@ -274,7 +264,7 @@ def test_a_real_size_compiles_fits_and_may_reach_half_of_peak(
 @pytest.mark.slow
 def test_rl_by_command_line(tmp_path):
   output = tmp_path / 'aot.json'
-  done = run(
+  done = run_aot(
     '--config=configs/rl_math.py:outcome,ppo,qwen2_5_math_7b,tiny',
     '--topology=v5e:2x2',
     '--config.aot.max_length=64',
@@ -309,7 +299,7 @@ def test_rl_of_a_real_size_fits_and_may_reach_half_of_peak():
 @pytest.mark.slow
 def test_what_does_not_fit_is_said_with_a_cure(tmp_path):
   output = tmp_path / 'aot.json'
-  done = run(
+  done = run_aot(
     '--config=configs/prm_math.py:human,tiny',
     '--topology=v5e:2x2',
     '--config.data.batch_size=16384',  # 36 GB on a chip of 16
@@ -339,7 +329,7 @@ def test_what_does_not_fit_is_said_with_a_cure(tmp_path):
   ],
 )
 def test_what_cannot_be_compiled_is_named(args, said):
-  done = run('--config=configs/prm_math.py:human,tiny', *args)
+  done = run_aot('--config=configs/prm_math.py:human,tiny', *args)
   assert done.returncode == 2
   (line,) = [x for x in done.stderr.splitlines() if x.startswith('error:')]
   assert said in line
@@ -347,7 +337,9 @@ def test_what_cannot_be_compiled_is_named(args, said):
 
 @pytest.mark.skipif(HAS_TPU_COMPILER, reason='libtpu is installed')
 def test_without_the_compiler_it_says_what_to_install():
-  done = run('--config=configs/prm_math.py:human,tiny', '--topology=v5e:2x2')
+  done = run_aot(
+    '--config=configs/prm_math.py:human,tiny', '--topology=v5e:2x2'
+  )
   assert done.returncode == 2
   assert done.stderr.splitlines()[-1].startswith(
     "error: libtpu is missing: pip install 'jax[tpu]'"
@@ -356,7 +348,7 @@ def test_without_the_compiler_it_says_what_to_install():
 
 @needs_compiler
 def test_only_replica_goes_across_slices():
-  done = run(
+  done = run_aot(
     '--config=configs/prm_math.py:human,tiny',
     '--topology=v5e:2x2',
     '--slices=2',

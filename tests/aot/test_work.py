@@ -6,12 +6,7 @@ import pytest
 
 from prm_jax.aot.hlo import read_program
 from prm_jax.aot.work import count_work
-
-
-def work_of(lines, more='', devices=256):
-  body = '\n'.join(f'  {line}' for line in lines)
-  text = f'{more}\n\nENTRY %main () -> f32[] {{\n{body}\n}}\n'
-  return count_work(read_program(text), devices)
+from tests.shared.compiled_elsewhere import work_of
 
 
 def compiled_work(function, *arrays):

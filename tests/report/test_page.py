@@ -46,7 +46,7 @@ def test_best_of_n_table_holds_the_inputs(tmp_path):
 
 def test_verdict_says_what_the_intervals_say(tmp_path):
   page = parse(write_report(write(tmp_path)))
-  said = page.all('p', 'verdict')[0].text
+  said = page.all('div', 'verdict')[0].text
   assert (
     'At N = 64 the PRM (min) picks a right answer for 85.5% [82.5, 87.5] of '
     'problems; majority vote 47.5% [44.5, 49.5]; the ORM 80.0% [77.0, 82.0].'
@@ -62,13 +62,13 @@ def test_verdict_admits_a_loss_and_an_overlap(tmp_path):
   best['majority'] = {'mean': [0.4, 0.9, 0.95], 'ci95': [[0.9, 0.97]] * 3}
   best['orm']['ci95'][-1] = [0.8, 0.9]
   said = parse(write_report(write(tmp_path, results)))
-  said = said.all('p', 'verdict')[0].text
+  said = said.all('div', 'verdict')[0].text
   assert 'lies below that of majority vote and overlaps that of the ORM' in said
 
 
 def test_the_manifest_chooses_the_headline_not_the_numbers(tmp_path):
   write(tmp_path, manifest={'aggregate': 'mean'})
-  said = parse(write_report(tmp_path)).all('p', 'verdict')[0].text
+  said = parse(write_report(tmp_path)).all('div', 'verdict')[0].text
   assert said.startswith('At N = 64 the PRM (mean) picks a right answer for 70')
 
 
@@ -96,7 +96,7 @@ def test_localisation_stands_beside_its_baselines(tmp_path):
   section = parse(write_report(write(tmp_path))).by_id('localisation')
   assert table(section.all('table')[0])[1:] == [
     ['gsm8k'],
-    ['PRM', '31.3 [26.0, 36.6]', '22.0', '54.0', '0.4'],
+    ['PRM', '31.3 [26.0, 36.6]', '22.0', '54.0', 'below 0.4'],
     ['random step', '19.0', '15.0', '26.0', '–'],  # noqa: RUF001
     ['never wrong', '0.0', '0.0', '100.0', '–'],  # noqa: RUF001
   ]
@@ -105,7 +105,7 @@ def test_localisation_stands_beside_its_baselines(tmp_path):
 def test_calibration_shows_filled_bins_with_counts(tmp_path):
   section = parse(write_report(write(tmp_path))).by_id('calibration')
   numbers, bins = section.all('table')
-  assert ['expected calibration error', '0.0312'] in table(numbers)
+  assert ['expected calibration error, all steps', '0.0312'] in table(numbers)
   assert table(bins)[1:] == [
     ['0.100', '0.200', '40'],
     ['0.900', '0.850', '1,200'],
@@ -248,7 +248,7 @@ def test_two_runs_are_two_curves(tmp_path):
   rows = losses(40, 0.2)
   rows[7]['loss'] = None
   rows.append(rows[3] | {'loss': 0.5})  # logged again after a resume
-  rows[5]['eval/auroc'] = 0.9
+  rows[5]['eval/auroc'] = rows[6]['eval/auroc'] = 0.9
   rows = rows[20:] + rows[:20]  # lines of two processes, out of order
   write(tmp_path, metrics={'.': rows, 'orm': losses(30, 0.4)})
   section = parse(write_report(tmp_path)).by_id('training')

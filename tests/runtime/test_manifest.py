@@ -25,6 +25,11 @@ def test_describe(monkeypatch):
   json.dumps(about, allow_nan=False)
 
 
+def test_a_checkout_on_the_path_has_no_version():
+  assert manifest.version_of('jax') == jax.__version__
+  assert manifest.version_of('no_such_package') == 'not installed'
+
+
 def test_git_commit_is_this_checkout():
   here = pathlib.Path(manifest.__file__).parent
   head = subprocess.run(

@@ -51,9 +51,13 @@ def fork(args: list[str]) -> tuple[int, str, str]:
   return os.waitstatus_to_exitcode(status), *texts
 
 
-if __name__ == '__main__':
+def answer_stdin(at_a_time: int) -> None:
+  """Runs the command lines of stdin and writes what they did to stdout."""
   # Forks of forks, so that the threads that wait are not copied into them.
   command_lines = json.load(sys.stdin)
-  at_a_time = int(sys.argv[1]) if len(sys.argv) > 1 else os.cpu_count()
   with multiprocessing.get_context('fork').Pool(at_a_time) as pool:
     json.dump(pool.map(fork, command_lines, chunksize=1), sys.stdout)
+
+
+if __name__ == '__main__':
+  answer_stdin(int(sys.argv[1]) if len(sys.argv) > 1 else os.cpu_count())
