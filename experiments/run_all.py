@@ -98,7 +98,6 @@ NOT_REPEATED = {
   'evaluation_traps': 'most of it is exact, or committed numbers of others',
   'neutral_labels': 'it takes an hour on human labels',
   'smollm2_prm': 'it takes an hour and weights of 140 MB',
-  'accelerator': 'it needs an accelerator',
   'scaling': 'it compiles for TPUs, and its numbers have no intervals',
   'speed': 'its numbers hold for the machine that measured them',
   'answer_equality': 'tests/data/verify/test_answer_pairs.py repeats it',
