@@ -16,9 +16,9 @@ def choice_pays(*arms: str) -> Finder:
     for arm in arms:
       null = values(document, arm, NULL)
       paired = intervals(document, arm, over_null(BY_PRM))
-      name = arm if len(arms) > 1 else ''
+      name, head = (arm, f'{arm}: ') if len(arms) > 1 else ('', '')
       cases.append(lead(values(document, arm, BY_PRM), null, name, paired))
-      shown.append(baseline('random per text', null))
+      shown.append(baseline(f'{head}random per text', null))
       shown.append(baseline('a random chain', values(document, arm, RIGHT)))
     return judge(cases, '; '.join(shown))
 

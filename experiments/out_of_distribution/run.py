@@ -30,7 +30,7 @@ from prm_jax.data.chains import Chain
 from prm_jax.data.domains import arithmetic
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.evals import suite
-from prm_jax.runtime import manifest
+from prm_jax.runtime.workdir import read_results
 
 SAMPLES, PROBLEMS = 16, 200
 LONGEST = 12  # steps that fit the window
@@ -101,7 +101,7 @@ def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
   """Judges an arm's chains, with the threshold chosen on training's kind."""
   wanted = ARMS[arm]
   workdir = make_prm(runner, seed, wanted.trained)
-  threshold = manifest.read_results(workdir)['manifest']['threshold']['value']
+  threshold = read_results(workdir)['manifest']['threshold']['value']
   chains = sample(wanted, seed)
   scores = prm_evaluation.score_chains(load(workdir), chains)
   rule = suite.ChosenOnDev(threshold, 0, {})
