@@ -1,8 +1,9 @@
 """What the ablations share: training, measures, table, figure, command line.
 
 An ablation trains PRMs of the arithmetic domain that differ in one thing, each
-with three seeds. An arm is one value of that thing; what an arm measures is a
-mapping from names to `Measured`.
+with several seeds. An arm is one value of that thing; what an arm measures is a
+mapping from names to `Measured`. Each number has its null beside it: a random
+score for each distinct text chooses among chains, and noise finds first errors.
 """
 
 import pathlib
@@ -12,7 +13,8 @@ from typing import Any, NamedTuple
 from experiments import command_line, figures
 from experiments.arithmetic import chains_per_row, domain_flags, row_flags
 from experiments.runner import Runner, read_results
-from experiments.tables import mean_and_seeds, table
+from experiments.tables import mean_and_seeds, mean_between, table
+from prm_jax.evals import suite
 
 OPERATIONS = 5
 CHAINS = 32  # per update
@@ -26,9 +28,13 @@ SIZES = (
   '--config.train.checkpoint_every=400',
 )
 F1, AUC = 'first-error F1', 'AUC of steps'
+NOISE, LENGTH = 'F1 of noise', 'AUC of step lengths'
+WITHIN = 'AUC of chains within problems'
 BY_PRM, BY_ORM = 'best of 16, PRM', 'best of 16, ORM'
 VOTE = 'weighted vote of 16'
+NULL = 'random per text, best of 16'
 CURVES = {BY_PRM: 'prm_min', BY_ORM: 'orm', VOTE: 'weighted_vote'}
+_OVER = ', over random per text'
 # Folder of the PRM with all defaults: an arm of most ablations, trained once.
 DEFAULT = 'prm'
 
@@ -107,21 +113,51 @@ def train_policy(
   )
 
 
+def over_null(name: str) -> str:
+  """Returns the name of a choice's lead over a random score of each text."""
+  return name + _OVER
+
+
+def read_choices(
+  curves: Mapping[str, Any], methods: Mapping[str, str]
+) -> dict[str, Measured]:
+  """Reads choices among most samples, and the leads of scores over the null.
+
+  Args:
+    curves: the section `best_of_n` of a results.json.
+    methods: name of each measure -> method; methods that a run does not have
+      are left out.
+  """
+  measured = {}
+  for name, method in methods.items():
+    if method in curves:
+      curve = curves[method]
+      measured[name] = _last(curve)
+      if name != VOTE:  # a vote sees how often a text was sampled
+        measured[over_null(name)] = _last(curve['over_null'])
+  return measured | {NULL: _last(curves[suite.NULL])}
+
+
+def _last(curve: Mapping[str, Any]) -> Measured:
+  return Measured(curve['mean'][-1], tuple(curve['ci95'][-1]))
+
+
 def read(workdir: pathlib.Path) -> dict[str, Measured]:
   """Reads what a PRM is judged by from its results.json."""
   results = read_results(workdir)
   (found,) = results['localisation'].values()
   (calibration,) = results['calibration'].values()
+  steps = calibration['ranking']
   measured = {
     F1: Measured(found['f1'], found['ci95']),
-    AUC: Measured(calibration['first_error_auc']),
+    NOISE: Measured(found['baselines']['noise']['f1']),
+    AUC: Measured(steps['auc'], steps['ci95']),
   }
-  curves = results['best_of_n']
-  for name, method in CURVES.items():
-    if name != BY_ORM or method in curves:  # only some runs train an ORM
-      curve = curves[method]
-      measured[name] = Measured(curve['mean'][-1], curve['ci95'][-1])
-  return measured
+  for name, method in (('PRM', 'prm_min'), ('ORM', 'orm')):
+    if method in results['ranking']:  # only some runs train an ORM
+      within = results['ranking'][method]['within_problem']
+      measured[f'{WITHIN}, {name}'] = Measured(within['value'], within['ci95'])
+  return measured | read_choices(results['best_of_n'], CURVES)
 
 
 def run(ablation: Ablation) -> None:
@@ -152,9 +188,37 @@ def run(ablation: Ablation) -> None:
   command_line.write(args.output, document, render(document))
 
 
-def values(document: Mapping[str, Any], arm: str, name: str) -> list[float]:
-  """Returns one measure of one arm, for each seed."""
-  return [seed[name]['value'] for seed in document['runs'][arm].values()]
+def known(
+  document: Mapping[str, Any], arm: str, name: str
+) -> list[dict[str, Any]] | None:
+  """Returns one measure of one arm for each seed; None if it is not there."""
+  seeds = document['runs'][arm].values()
+  found = [seed[name] for seed in seeds if name in seed]
+  return found if found and len(found) == len(seeds) else None
+
+
+def values(
+  document: Mapping[str, Any], arm: str, name: str
+) -> list[float] | None:
+  """Returns the value of a measure for each seed; None if it is not there."""
+  found = known(document, arm, name)
+  return found and [it['value'] for it in found]
+
+
+def intervals(
+  document: Mapping[str, Any], arm: str, name: str
+) -> list[list[float]] | None:
+  """Returns the interval over the problems of each seed, as `values` does."""
+  found = known(document, arm, name)
+  if found is None or not all(it['ci95'] for it in found):
+    return None
+  return [it['ci95'] for it in found]
+
+
+def draws(name: str) -> bool:
+  """Tells whether figures show a measure: nulls and leads stand in tables."""
+  nulls = (NOISE, LENGTH, NULL)
+  return not name.startswith(nulls) and not name.endswith(_OVER)
 
 
 def names_of(document: Mapping[str, Any]) -> list[str]:
@@ -170,14 +234,21 @@ def names_of(document: Mapping[str, Any]) -> list[str]:
 
 
 def render(document: Mapping[str, Any]) -> str:
-  """Makes the table: the mean of the seeds and each of them, in percent."""
+  """Makes the table, in percent: the mean of the seeds and each of them.
+
+  Leads over the null are in points, with their intervals over the seeds.
+  """
   names = names_of(document)
   rows = []
   for arm, seeds in document['runs'].items():
     row = [arm]
     for name in names:
-      known = [seed[name]['value'] for seed in seeds.values() if name in seed]
-      row.append(mean_and_seeds(known) if known else '')
+      found = [seed[name] for seed in seeds.values() if name in seed]
+      numbers = [it['value'] for it in found]
+      if name.endswith(_OVER) and found:
+        row.append(mean_between(numbers, [it['ci95'] for it in found]))
+      else:
+        row.append(mean_and_seeds(numbers) if found else '')
     rows.append(row)
   return table([document['thing'], *names], rows)
 
@@ -187,17 +258,17 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
 
   Each row shows the seeds with their 95% intervals, and their mean.
   """
-  runs, names = document['runs'], names_of(document)
+  runs, names = document['runs'], [*filter(draws, names_of(document))]
   size = 1.8 + 2.4 * len(names), 0.9 + 0.42 * len(runs)
   figure, panels = figures.make_panels(len(names), size, sharey=True)
   for panel, name in zip(panels, names, strict=True):
     for row, seeds in enumerate(runs.values()):
-      known = [seed[name] for seed in seeds.values() if name in seed]
-      for k, measured in enumerate(known):
-        height = row + 0.16 * (k - (len(known) - 1) / 2)
+      found = [seed[name] for seed in seeds.values() if name in seed]
+      for k, measured in enumerate(found):
+        height = row + 0.16 * (k - (len(found) - 1) / 2)
         _draw_seed(panel, height, measured)
-      if known:
-        mean = sum(100 * measured['value'] for measured in known) / len(known)
+      if found:
+        mean = sum(100 * measured['value'] for measured in found) / len(found)
         panel.plot([mean], [row], 'D', color='black', markersize=4)
     panel.set_xlabel(f'{name}, %')
     panel.grid(axis='x', alpha=0.25)

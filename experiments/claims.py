@@ -48,13 +48,15 @@ def render() -> str:
           f'[{folder}]({folder})',
           claim.text,
           claim.literature,
-          found.number,
+          found.effect,
+          found.null,
           found.interval,
           found.verdict,
         ]
       )
   return table(
-    ['experiment', 'claim', 'literature', 'here', '95% interval', 'verdict'],
+    'experiment | claim | literature | here | null or baseline | '
+    '95% interval over problems and seeds | verdict',
     rows,
   )
 

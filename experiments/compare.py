@@ -8,32 +8,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 VALUES = ('value', 'mean', 'f1')  # names of the number that `ci95` belongs to
-# Intervals over all seeds, which the first seed alone does not have.
-POOLED = ('differences', 'times_less')
 Path = tuple[str, ...]
 Interval = tuple[float, float]
 
 
 def intervals(
-  document: Any, path: Path = ()
+  document: Any, path: Path = (), seeds: Sequence[int] = ()
 ) -> Iterator[tuple[Path, float, Interval]]:
   """Yields every number of a results.json that has an interval.
 
+  Args:
+    document: a results.json, or a part of it.
+    path: where the part stands.
+    seeds: seeds of the whole, for parts that list a number for each.
+
   Yields:
-    Where it stands, the number, and its interval.
+    Where it stands, the number, and its interval over problems.
   """
   if isinstance(document, list):
     for k, part in enumerate(document):
-      yield from intervals(part, (*path, str(k)))
+      yield from intervals(part, (*path, str(k)), seeds)
   if not isinstance(document, Mapping):
-    return
-  if 'seeds_end' in document:  # an arm of RL
-    ends = (document['accuracy'][name][-1] for name in ('low', 'high'))
-    yield (*path, 'first seed'), *_first_seed(document['seeds_end'], *ends)
     return
   if 'accuracy' in document and 'seeds' in document:  # a search
     ends = document['accuracy']['ci95']
-    yield (*path, 'first seed'), *_first_seed(document['seeds'], *ends)
+    yield from _each_seed(path, seeds, document['seeds'], ends)
+    return
+  seeds = document.get('seeds', seeds)
+  if 'seeds_end' in document:  # an arm of RL, before each seed had an interval
+    ends = [document['accuracy'][name][-1] for name in ('low', 'high')]
+    path = (*path, 'ends')
+    yield from _each_seed(path, seeds, document['seeds_end'], ends)
     return
   value = next((document[k] for k in VALUES if k in document), None)
   bounds = document.get('ci95')
@@ -43,19 +48,23 @@ def intervals(
   elif value is not None and bounds:
     yield path, value, tuple(bounds)
   for name, part in document.items():
-    if name not in POOLED:
-      yield from intervals(part, (*path, name))
+    yield from intervals(part, (*path, name), seeds)
 
 
-def _first_seed(
-  seeds: Sequence[float], low: float, high: float
-) -> tuple[float, Interval]:
-  """Returns the first seed's number and interval.
+def _each_seed(
+  path: Path,
+  seeds: Sequence[int],
+  values: Sequence[float],
+  ends: Sequence[float],
+) -> Iterator[tuple[Path, float, Interval]]:
+  """Yields each seed's number and interval.
 
-  The interval is that of all seeds, as many times wider as one seed makes it.
+  The interval is that of the problems of all seeds, as many times wider as one
+  seed makes it.
   """
-  half = (high - low) / 2 * len(seeds) ** 0.5
-  return seeds[0], (seeds[0] - half, seeds[0] + half)
+  half = (ends[1] - ends[0]) / 2 * len(values) ** 0.5
+  for seed, value in zip(seeds, values, strict=True):
+    yield (*path, str(seed)), value, (value - half, value + half)
 
 
 def compare(committed: Any, again: Any) -> list[dict[str, Any]]:

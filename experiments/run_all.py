@@ -56,7 +56,7 @@ class Repetition(NamedTuple):
   data: bool = False
 
 
-FIRST = ('--seeds', '0')
+FIRST = ('--seeds', str(command_line.SEEDS[0]))
 QUICK = {
   'after_first_error': Repetition(
     (*FIRST, '--arms', 'mask', 'bad'), 'ablations'

@@ -20,6 +20,10 @@ BASELINES = {
   'first_step': 'first step wrong',
   'position': 'step position, chosen on dev',
   'random': 'uniform guess',
+  'noise': 'noise at its best rate',
+  'length': 'length of the step, by dev',
+  'digits': 'digits of the step, by dev',
+  'place': 'place of the step, by dev',
 }
 
 
@@ -28,7 +32,9 @@ def rows(results: Mapping[str, Any]) -> Iterable[list[str]]:
   for name, found in results['localisation'].items():
     scorers = [('PRM', found, between(found['ci95']))]
     scorers += [
-      (text, found['baselines'][key], '') for key, text in BASELINES.items()
+      (text, found['baselines'][key], '')
+      for key, text in BASELINES.items()
+      if key in found['baselines']
     ]
     for scorer, measured, interval in scorers:
       accuracies = [
@@ -38,11 +44,24 @@ def rows(results: Mapping[str, Any]) -> Iterable[list[str]]:
       yield [name, scorer, percent(measured['f1']), interval, *accuracies]
 
 
+def area_of(calibration: Mapping[str, Any]) -> str:
+  """Formats the AUC of steps, with its interval and null where it has them."""
+  if 'ranking' not in calibration:
+    return f'{calibration["first_error_auc"]:.3f}'
+  found, length = calibration['ranking'], calibration['baselines']['length']
+  low, high = found['ci95']
+  within = found['within_problem']['value']
+  return (
+    f'{found["auc"]:.3f} [{low:.3f}, {high:.3f}], within problems '
+    f'{within:.3f}, that of step lengths {length["auc"]:.3f}'
+  )
+
+
 def notes(document: Mapping[str, Any]) -> list[str]:
   """Says what the table does not: threshold, time, AUC, what was not read."""
   about, results = document['manifest'], document['results']
   areas = ', '.join(
-    f'{values["first_error_auc"]:.3f} ({name})'
+    f'{area_of(values)} ({name})'
     for name, values in results['calibration'].items()
   )
   unread = ', '.join(

@@ -1,31 +1,63 @@
 """The claims of label_sources."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments.findings import Claim, Finder, Found, compare_seeds
+from experiments.findings import (
+  Claim,
+  Finder,
+  Found,
+  baseline,
+  judge,
+  lead,
+)
 from experiments.label_sources.run import ACTIVE
-from experiments.label_sources.tables import efficiency
 from experiments.tables import mean, percent
+from prm_jax.evals.suite import NULL
+
+EXACT, SOFT = 'equal chains: verifier', 'equal chains: rollouts, soft'
+
+
+def of_seeds(
+  document: Mapping[str, Any], read: Callable[[Mapping[str, Any]], float]
+) -> list[float]:
+  """Returns a number of the runs of each seed."""
+  return [read(runs) for runs in document['runs'].values()]
+
+
+def chosen(document: Mapping[str, Any], run: str, method: str):
+  """Returns best of 64 of each seed; None where a method was not measured."""
+  if any(method not in x[run]['best_of_64'] for x in document['runs'].values()):
+    return None
+  return of_seeds(document, lambda x: x[run]['best_of_64'][method]['mean'])
+
+
+def null_of(document: Mapping[str, Any], run: str) -> str:
+  return baseline('random per text', chosen(document, run, NULL))
 
 
 def hard_beats_soft(document: Mapping[str, Any]) -> Found:
-  """Compares F1 by two kinds of rollout labels; intervals must not overlap."""
+  """Compares F1 by two kinds of rollout labels."""
   hard, soft = (
-    [
-      run[f'equal chains: rollouts, {kind}']['localisation']
-      for run in document['runs'].values()
-    ]
+    of_seeds(
+      document,
+      lambda x, kind=kind: x[f'equal chains: rollouts, {kind}']['localisation'][
+        'f1'
+      ],
+    )
     for kind in ('threshold 0', 'soft')
   )
-  found = compare_seeds([x['f1'] for x in hard], [x['f1'] for x in soft])
-  return found._replace(
-    holds=[a['ci95'][0] > b['ci95'][1] for a, b in zip(hard, soft, strict=True)]
+  noise = of_seeds(
+    document,
+    lambda x: x[SOFT]['localisation']['baselines'].get('noise', {}).get('f1'),
+  )
+  return judge(
+    [lead(hard, soft)], baseline('noise', None if None in noise else noise)
   )
 
 
 def consensus_is_cleaner(document: Mapping[str, Any]) -> Found:
-  """Compares labels on which two sources agree with those of each source."""
+  """Compares labels on which two sources agree with the better source."""
   both, one, other = (
     [labels[name]['accuracy'] for labels in document['labels'].values()]
     for name in (
@@ -34,59 +66,51 @@ def consensus_is_cleaner(document: Mapping[str, Any]) -> Found:
       'rollouts by another completer, threshold 0',
     )
   )
-  return Found(
-    f'{percent(mean(both))} to {percent(mean(one))} and {percent(mean(other))}',
-    f'each seed: {", ".join(map(percent, both))}',
-    [a > max(b, c) for a, b, c in zip(both, one, other, strict=True)],
-  )
+  better = [*map(max, one, other)]
+  return judge([lead(both, better)], baseline('the better source', better))
 
 
 def active_selection(document: Mapping[str, Any]) -> Found:
-  """Finds whether active selection needs fewer chains, in each seed."""
-  found = [
-    efficiency(runs, ACTIVE['budgets'], 'min')
-    for runs in document['runs'].values()
-  ]
-  known = [x for x in found if x is not None]
-  return Found(
-    f'{mean(known):.2f}x',
-    'each seed: '
-    + ', '.join('none' if x is None else f'{x:.2f}' for x in found),
-    [x is not None and x > 1 for x in found],
+  """Compares active with random selection, the mean of all budgets."""
+  active, random = (
+    of_seeds(
+      document,
+      lambda x, method=method: mean(
+        [
+          x[f'{method}: {budget}']['best_of_64']['prm_min']['mean']
+          for budget in ACTIVE['budgets']
+        ]
+      ),
+    )
+    for method in ('active', 'random')
   )
+  return judge([lead(active, random)], baseline('random chains', random))
 
 
 def best_aggregate(
-  labels: str, best: Sequence[str], others: Sequence[str]
+  run: str, best: Sequence[str], others: Sequence[str]
 ) -> Finder:
   """Makes a finder of whether some aggregates of step scores choose better.
 
   Args:
-    labels: what the PRM was trained on.
-    best: aggregates that have to be above all others, in each seed.
+    run: the PRM, by what it was trained on.
+    best: aggregates of which the worst has to be above all others.
     others: the other aggregates.
   """
 
   def find(document: Mapping[str, Any]) -> Found:
-    runs = [
-      run[f'equal chains: {labels}']['best_of_64']
-      for run in document['runs'].values()
-    ]
-    means = {
-      how: [run[f'prm_{how}']['mean'] for run in runs]
-      for how in (*best, *others)
-    }
-    return Found(
-      '; '.join(
-        f'{percent(mean(seeds))} ({how})' for how, seeds in means.items()
-      ),
-      f'each seed, {best[0]}: {", ".join(map(percent, means[best[0]]))}',
-      [
-        min(means[how][k] for how in best)
-        > max(means[how][k] for how in others)
-        for k in range(len(runs))
-      ],
+    def of(names: Sequence[str]) -> list[list[float]]:
+      return [chosen(document, run, f'prm_{name}') for name in names]
+
+    ours = [min(seed) for seed in zip(*of(best), strict=True)]
+    theirs = [max(seed) for seed in zip(*of(others), strict=True)]
+    names = (*best, *others)
+    sides = ', '.join(
+      f'{percent(mean(seeds))} by {name}'
+      for name, seeds in zip(names, of(names), strict=True)
     )
+    case = lead(ours, theirs)._replace(sides=sides)
+    return judge([case], null_of(document, run))
 
   return find
 
@@ -98,26 +122,27 @@ CLAIMS = (
     hard_beats_soft,
   ),
   Claim(
-    'Labels on which two sources agree are right more often (% of chains)',
+    'Labels on which two sources agree are right more often than those of the '
+    'better source (% of chains)',
     'rollouts and a judge make a better PRM (Zhang et al., 2025)',
     consensus_is_cleaner,
   ),
   Claim(
     'Labels of the most convincing wrong chains are worth more than those of '
-    'random chains (best of 64)',
-    '2.6x (Lightman et al., 2023)',
+    'random chains (best of 64, mean of three budgets)',
+    '2.6 times the chains (Lightman et al., 2023)',
     active_selection,
   ),
   Claim(
     "A PRM trained on soft rollout labels chooses best by the last step's "
     'score (best of 64)',
     'the last step is better than product and minimum (Zhang et al., 2025)',
-    best_aggregate('rollouts, soft', ('last',), ('min', 'prod')),
+    best_aggregate(SOFT, ('last',), ('min', 'prod')),
   ),
   Claim(
     'A PRM trained on exact labels chooses best by the lowest score or the '
     'product (best of 64)',
     'the same, for labels of people and judges (Zhang et al., 2025)',
-    best_aggregate('verifier', ('min', 'prod'), ('last',)),
+    best_aggregate(EXACT, ('min', 'prod'), ('last',)),
   ),
 )

@@ -3,9 +3,24 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments import ablations
-from experiments.findings import Claim, Finder, Found, pairs
-from experiments.tables import mean, percent
+from experiments.ablations import (
+  BY_ORM,
+  BY_PRM,
+  NULL,
+  WITHIN,
+  intervals,
+  values,
+)
+from experiments.findings import Claim, Finder, Found, baseline, judge, lead
+
+COIN = 0.5
+
+
+def null_of(document: Mapping[str, Any]) -> str:
+  """Shows the null; it is the same for all arms, which share their tests."""
+  return baseline(
+    'random per text', values(document, next(iter(document['runs'])), NULL)
+  )
 
 
 def process_is_cheaper(rows: int) -> Finder:
@@ -16,24 +31,30 @@ def process_is_cheaper(rows: int) -> Finder:
 
   def find(document: Mapping[str, Any]) -> Found:
     arms = list(document['runs'])
-    compared = list(zip(arms, arms[rows:], strict=False))
-    prm = [ablations.values(document, a, ablations.BY_PRM) for a, _ in compared]
-    orm = [ablations.values(document, b, ablations.BY_ORM) for _, b in compared]
-    first, second = compared[-1]
-    return Found(
-      '; '.join(
-        f'{percent(mean(a))} ({first} chains) to {percent(mean(b))} ({second})'
-        for (first, second), a, b in zip(compared, prm, orm, strict=True)
-      ),
-      f'each seed at {first} and {second}: {pairs(prm[-1], orm[-1])}',
+    return judge(
       [
-        a > b
-        for ours, theirs in zip(prm, orm, strict=True)
-        for a, b in zip(ours, theirs, strict=True)
+        lead(
+          values(document, first, BY_PRM),
+          values(document, second, BY_ORM),
+          f'{first} and {second} chains' if rows else f'{first} chains',
+        )
+        for first, second in zip(arms, arms[rows:], strict=False)
       ],
+      null_of(document),
     )
 
   return find
+
+
+def orm_learns(document: Mapping[str, Any]) -> Found:
+  """Compares how an ORM ranks the chains of a problem with a coin."""
+  name, cases = f'{WITHIN}, ORM', []
+  for arm in document['runs']:
+    areas = values(document, arm, name)
+    coin = areas and [COIN] * len(areas)
+    paired = intervals(document, arm, name)
+    cases.append(lead(areas, coin, f'{arm} chains', paired))
+  return judge(cases, baseline('a coin', [COIN]))
 
 
 CLAIMS = (
@@ -46,5 +67,11 @@ CLAIMS = (
     'With at most as many labels a PRM chooses better than an ORM (best of 16)',
     'none',
     process_is_cheaper(rows=1),
+  ),
+  Claim(
+    'An ORM has learned something: it ranks right chains above wrong ones of '
+    'the same problem (AUC within problems)',
+    'none',
+    orm_learns,
   ),
 )

@@ -1,43 +1,96 @@
 """The claims of neutral_labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from experiments import ablations
-from experiments.findings import Claim, Found
+from experiments.findings import Case, Claim, Effect, Found, baseline, judge
 from experiments.tables import mean, percent
+from prm_jax.evals import over_seeds
+
+COIN = 0.5
+# Arms are as good as each other if their AUC differs by less than this.
+MARGIN = 0.02
+
+
+def sets_of(document: Mapping[str, Any]) -> list[str]:
+  """Returns the names of the tests' sets."""
+  head = f'{ablations.AUC}, '
+  return [
+    name.removeprefix(head)
+    for name in ablations.names_of(document)
+    if name.startswith(head)
+  ]
+
+
+def crossed(values: Sequence[float], errors: np.ndarray | None) -> Effect:
+  """Returns an effect whose seeds share the problems of a set.
+
+  Args:
+    values: the effect in each seed.
+    errors: its standard error over the problems; None where it is not known.
+  """
+  if errors is None:
+    return Effect(mean(values), None)
+  found = over_seeds.crossed(np.array(values), errors)
+  return Effect(float(found.mean), [float(found.low), float(found.high)])
+
+
+def errors_of(
+  document: Mapping[str, Any], arm: str, name: str
+) -> np.ndarray | None:
+  """Returns the standard error over problems of a measure in each seed."""
+  ci95 = ablations.intervals(document, arm, name)
+  return ci95 and over_seeds.error_of(np.array(ci95))
 
 
 def tells_steps_apart(document: Mapping[str, Any]) -> Found:
-  """Finds whether the AUC is above 0.5 on each set, for each arm and seed."""
-  names = [
-    name
-    for name in ablations.names_of(document)
-    if name.startswith(ablations.AUC)
-  ]
-  areas = {
-    arm: [ablations.values(document, arm, name) for name in names]
-    for arm in document['runs']
-  }
-  return Found(
-    '; '.join(
-      f'{", ".join(percent(mean(seeds)) for seeds in sets)} ({arm})'
-      for arm, sets in areas.items()
-    ),
-    'seeds from '
-    + '; '.join(
-      f'{percent(min(map(min, sets)))} to {percent(max(map(max, sets)))}'
-      for sets in areas.values()
-    ),
-    [min(seeds) > 0.5 for sets in areas.values() for seeds in sets],
-  )
+  """Compares the AUC of each arm with a coin's, on each set."""
+  cases, nulls = [], [f'a coin {percent(COIN)}']
+  for part in sets_of(document):
+    name = f'{ablations.AUC}, {part}'
+    for arm in document['runs']:
+      leads = [x - COIN for x in ablations.values(document, arm, name)]
+      effect = crossed(leads, errors_of(document, arm, name))
+      cases.append(Case(effect, f'{arm}, {part}', '', len(leads)))
+    arm = next(iter(document['runs']))
+    length = ablations.values(document, arm, f'{ablations.LENGTH}, {part}')
+    nulls.append(baseline(f'length of steps on {part}', length))
+  return judge(cases, '; '.join(nulls))
+
+
+def hardly_matters(document: Mapping[str, Any]) -> Found:
+  """Compares neutral steps as right and as wrong, on each set.
+
+  The errors of the two are taken for independent, although both judge the same
+  steps, so the interval is too wide rather than too narrow.
+  """
+  cases = []
+  for part in sets_of(document):
+    name = f'{ablations.AUC}, {part}'
+    good, bad = (
+      ablations.values(document, arm, name) for arm in ('good', 'bad')
+    )
+    errors = [errors_of(document, arm, name) for arm in ('good', 'bad')]
+    both = None if errors[0] is None else np.hypot(*errors)
+    effect = crossed(np.subtract(good, bad).tolist(), both)
+    cases.append(Case(effect, part, '', len(good)))
+  return judge(cases, 'no difference', (-MARGIN, MARGIN))
 
 
 CLAIMS = (
   Claim(
     'On human labels a PRM of 0.7M parameters tells right steps from wrong '
-    'ones, whatever neutral steps count as (AUC; gsm8k, math)',
-    'for a large PRM it hardly matters (Lightman et al., 2023)',
+    'ones, whatever neutral steps count as (AUC above a coin)',
+    'none',
     tells_steps_apart,
+  ),
+  Claim(
+    'Whether neutral steps count as right or as wrong changes the AUC of steps '
+    'by less than 2 points',
+    'for a large PRM it hardly matters (Lightman et al., 2023)',
+    hardly_matters,
   ),
 )

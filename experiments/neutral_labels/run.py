@@ -12,7 +12,14 @@ table of README.md beside this file.
 from collections.abc import Mapping
 
 from experiments import ablations
-from experiments.ablations import AUC, F1, Ablation, Measured
+from experiments.ablations import (
+  AUC,
+  F1,
+  LENGTH,
+  NOISE,
+  Ablation,
+  Measured,
+)
 from experiments.runner import Runner, read_results
 
 ARMS = ('good', 'bad', 'ignore', 'half')
@@ -39,8 +46,13 @@ def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
   measured = {}
   for name, found in results['localisation'].items():
     measured[f'{F1}, {name}'] = Measured(found['f1'], found['ci95'])
-    auc = results['calibration'][name]['first_error_auc']
-    measured[f'{AUC}, {name}'] = Measured(auc)
+    noise = found['baselines']['noise']['f1']
+    measured[f'{NOISE}, {name}'] = Measured(noise)
+    steps = results['calibration'][name]
+    length = steps['baselines']['length']
+    for shown, ranked in ((AUC, steps['ranking']), (LENGTH, length)):
+      area = Measured(ranked['auc'], ranked['ci95'])
+      measured[f'{shown}, {name}'] = area
   return measured
 
 

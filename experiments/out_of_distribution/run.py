@@ -15,14 +15,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import ablations
-from experiments.ablations import AUC, BY_PRM, F1, VOTE, Ablation, Measured
+from experiments.ablations import (
+  AUC,
+  BY_PRM,
+  F1,
+  NOISE,
+  VOTE,
+  Ablation,
+  Measured,
+)
 from experiments.runner import Runner
 from prm_jax import load
 from prm_jax.data.chains import Chain
 from prm_jax.data.domains import arithmetic
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.evals import suite
-from prm_jax.runtime import manifest
+from prm_jax.runtime.workdir import read_results
 
 SAMPLES, PROBLEMS = 16, 200
 LONGEST = 12  # steps that fit the window
@@ -93,11 +101,11 @@ def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
   """Judges an arm's chains, with the threshold chosen on training's kind."""
   wanted = ARMS[arm]
   workdir = make_prm(runner, seed, wanted.trained)
-  threshold = manifest.read_results(workdir)['manifest']['threshold']['value']
+  threshold = read_results(workdir)['manifest']['threshold']['value']
   chains = sample(wanted, seed)
   scores = prm_evaluation.score_chains(load(workdir), chains)
-  chosen = suite.ChosenOnDev(threshold, 0, {})
-  found = suite.localisation_section(chains, scores, chosen, seed, 2000)
+  rule = suite.ChosenOnDev(threshold, 0, {})
+  found = suite.localisation_section(chains, scores, rule, seed, 2000)
   steps = suite.calibration_section(chains, scores, {}, seed, 2000)
   lowest = prm_evaluation.chain_scores(chains, scores, 'min')
   curves = suite.best_of_n_section(
@@ -105,18 +113,14 @@ def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
   )
   measured = {
     F1: Measured(found['f1'], found['ci95']),
+    NOISE: Measured(found['baselines']['noise']['f1']),
     AUC: Measured(steps['ranking']['auc'], steps['ranking']['ci95']),
   }
-  methods = {
-    RIGHT: 'random',
-    BY_PRM: 'prm',
-    VOTE: 'weighted_vote',
-    'oracle of 16': 'oracle',
-  }
-  for name, method in methods.items():
+  for name, method in ((RIGHT, 'random'), ('oracle of 16', 'oracle')):
     curve = curves[method]
-    measured[name] = Measured(float(curve['mean'][0]), tuple(curve['ci95'][0]))
-  return measured
+    measured[name] = Measured(curve['mean'][0], tuple(curve['ci95'][0]))
+  chosen = {BY_PRM: 'prm', VOTE: 'weighted_vote'}
+  return measured | ablations.read_choices(curves, chosen)
 
 
 ABLATION = Ablation(__file__, 'chains', list(ARMS), measure, prepare)

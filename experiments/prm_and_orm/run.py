@@ -32,6 +32,11 @@ WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 ARMS = {f'w = {weight:g}': weight for weight in WEIGHTS}
 
 
+def random_of(what: str) -> str:
+  """Names the null of a choice, such as one of 'best of 16, 82 chains'."""
+  return f'random per text of {what}'
+
+
 def logit(chance: np.ndarray) -> np.ndarray:
   # float32 does not tell chances nearer to 0 or 1 than this from 0 and 1.
   kept = np.clip(chance, 2.0**-25, 1 - 2.0**-25)
@@ -74,11 +79,11 @@ def measure(runner: Runner, seed: int, arm: str) -> Mapping[str, Measured]:
       test_chains(workdir), {'both': mixed}, chance, NS, seed, 2000
     )
     for k, n in enumerate(NS):
-      for shown, method in METHODS.items():
+      where = f'{n}, {name}'
+      names = {f'{shown} of {where}': it for shown, it in METHODS.items()}
+      for shown, method in (names | {random_of(where): suite.NULL}).items():
         curve = curves[method]
-        measured[f'{shown} of {n}, {name}'] = Measured(
-          float(curve['mean'][k]), tuple(curve['ci95'][k])
-        )
+        measured[shown] = Measured(curve['mean'][k], tuple(curve['ci95'][k]))
   return measured
 
 

@@ -1,4 +1,4 @@
-"""PRM, ORM and majority on the arithmetic domain, three seeds.
+"""PRM, ORM and majority on the arithmetic domain, for several seeds.
 
     python -m experiments.prm_vs_orm.run --workdir /tmp/prm_vs_orm
 
@@ -13,6 +13,7 @@ from typing import Any
 from experiments import command_line
 from experiments.runner import Runner
 from experiments.tables import mean, percent, table
+from prm_jax.evals.suite import NULL
 from prm_jax.report import figures
 from prm_jax.runtime.workdir import read_results
 
@@ -21,6 +22,7 @@ STYLES = {
   'orm': 'orm',
   'majority': 'vote',
   'random': 'reference',
+  NULL: 'reference',
   'oracle': 'reference dashed',
 }
 METHODS = {
@@ -30,6 +32,7 @@ METHODS = {
   'weighted_vote': 'weighted vote',
   'majority': 'majority',
   'random': 'random',
+  NULL: 'random per text',
   'oracle': 'oracle',
 }
 
@@ -67,7 +70,10 @@ def render(document: Mapping[str, Any]) -> str:
   runs = document['results']
   n = sizes(runs)
   rows = []
+  some = next(iter(runs.values()))['best_of_n']
   for method, name in METHODS.items():
+    if method not in some:  # results of before there was the null
+      continue
     ends = []
     for run in runs.values():
       curve = run['best_of_n'][method]
@@ -91,8 +97,9 @@ def draw(document: Mapping[str, Any]) -> str:
       'mean': means(runs, method),
     }
     for method, style in STYLES.items()
+    if method in next(iter(runs.values()))['best_of_n']
   ]
-  title = 'Best-of-N accuracy, mean of three seeds'
+  title = 'Best-of-N accuracy, mean of the seeds'
   return figures.standalone(figures.best_of_n(sizes(runs), series, title))
 
 

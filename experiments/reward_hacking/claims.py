@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.findings import Claim, Finder, Found
-from experiments.tables import between, percent
+from experiments.findings import ABOVE, BELOW, Claim, Finder, Found, judge
+from experiments.rl_process_vs_outcome.tables import since_start
+from experiments.tables import percent
 
 
 def weak_prm(with_outcome: bool) -> Finder:
-  """Makes a finder of whether a weak PRM is hacked as the only reward.
+  """Makes a finder of whether accuracy falls with a weak PRM as only reward.
 
   Args:
-    with_outcome: whether to ask instead that it is not hacked beside the
-      verifier.
+    with_outcome: whether to ask instead that it rises beside the verifier.
   """
 
   def find(document: Mapping[str, Any]) -> Found:
@@ -21,17 +21,12 @@ def weak_prm(with_outcome: bool) -> Finder:
       for name, arm in document['results']['arms'].items()
       if name.endswith('and outcome') == with_outcome
     }
-    accuracies = {name: arm['accuracy'] for name, arm in arms.items()}
-    return Found(
-      '; '.join(
-        f'{percent(it["mean"][0])} to {percent(it["mean"][-1])} ({name})'
-        for name, it in accuracies.items()
-      ),
-      'in the end '
-      + '; '.join(
-        between((it['low'][-1], it['high'][-1])) for it in accuracies.values()
-      ),
-      [arm['falls'] != with_outcome for arm in arms.values()],
+    starts = [arm['accuracy']['mean'][0] for arm in arms.values()]
+    shown = ' to '.join(dict.fromkeys(map(percent, (min(starts), max(starts)))))
+    return judge(
+      [since_start(arm, name) for name, arm in arms.items()],
+      f'the start {shown}',
+      ABOVE if with_outcome else BELOW,
     )
 
   return find
@@ -39,12 +34,13 @@ def weak_prm(with_outcome: bool) -> Finder:
 
 CLAIMS = (
   Claim(
-    'A weak PRM as the only reward is hacked, in every form',
+    'A weak PRM as the only reward is hacked, in every form: accuracy falls',
     'PRM-only RL usually hacks within 200 steps (PURE; Cheng et al., 2025)',
     weak_prm(with_outcome=False),
   ),
   Claim(
-    "The verifier's verdict beside a weak PRM prevents the hacking",
+    "The verifier's verdict beside a weak PRM prevents the hacking: accuracy "
+    'rises',
     'some verified rewards prevent it (PURE; Cheng et al., 2025)',
     weak_prm(with_outcome=True),
   ),

@@ -85,6 +85,7 @@ def main() -> None:
     curves,
     {form: {RATE: of_seeds[0]} for form, of_seeds in curves.items()},
     dict.fromkeys(args.forms, RATE),
+    args.seeds,
   )
   document = command_line.about(args) | {
     'labelled_chains': LABELLED,

@@ -1,11 +1,29 @@
 """The claims of rl_process_vs_outcome."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.findings import Claim, Finder, Found
-from experiments.rl_process_vs_outcome.tables import ENDS
-from experiments.tables import between, percent, times
+import numpy as np
+
+from experiments.findings import (
+  BELOW,
+  TIMES,
+  Case,
+  Claim,
+  Effect,
+  Finder,
+  Found,
+  baseline,
+  judge,
+)
+from experiments.rl_process_vs_outcome.tables import (
+  ENDS,
+  REFERENCE,
+  ends_of,
+  since_start,
+)
+from prm_jax.evals import compute
 
 
 def fewer_chains(arm: str) -> Finder:
@@ -15,46 +33,55 @@ def fewer_chains(arm: str) -> Finder:
   """
 
   def find(document: Mapping[str, Any]) -> Found:
-    numbers, intervals, holds = [], [], []
+    cases, chains = [], []
     for k, results in document['results'].items():
       reached = results['arms'][arm]['to_reach'][ENDS]
-      never = reached['chains'] is None
-      number = 'never' if never else times(reached['times_less'])
-      numbers.append(f'{number} ({k} operations)')
-      ci95 = None if never else reached['ci95']
-      intervals.append(
-        f'{ci95[0]:.1f} to {ci95[1]:.1f}' if ci95 else 'not estimated'
-      )
-      holds.append(ci95 is not None and ci95[0] > 1)
-    return Found('; '.join(numbers), '; '.join(intervals), holds)
+      if 'open' in reached:
+        ci95, ends = reached['ci95'], reached['open']
+      else:
+        ci95, ends = by_ends(results, arm)
+      effect = Effect(reached.get('times_less'), ci95, ends)
+      cases.append(Case(effect, f'{k} operations', '', len(reached['seeds'])))
+      reference = results['arms'][REFERENCE]['to_reach'][ENDS]
+      chains.append(f'{reference["chains"]:,.0f}')
+    return judge(
+      cases,
+      f'outcome-only, {"; ".join(chains)} chains',
+      (1.0, math.inf),
+      TIMES,
+    )
 
   return find
 
 
-def is_hacked(arm: str) -> Finder:
-  """Makes a finder of whether an arm is hacked, in each seed.
+def by_ends(
+  results: Mapping[str, Any], arm: str
+) -> tuple[list[float], list[bool]]:
+  """Returns the interval of the ratio as far as the ends of all seeds tell.
 
-  It is where its mean accuracy falls from its best, and the seed ends below
-  where all seeds began.
+  Results of before there were curves of each seed tell whether an arm is above
+  outcome-only with as many chains, which is a ratio of at least 1.
   """
+  ours, theirs = (
+    np.array(ends_of(results['arms'][name])) for name in (arm, REFERENCE)
+  )
+  spent = np.full(len(ours), results['chains'][-1])
+  found = compute.times_less((spent[:, None], ours[:, None]), (spent, theirs))
+  return found['ci95'], found['open']
+
+
+def is_hacked(arm: str) -> Finder:
+  """Makes a finder of whether an arm ends below where it began."""
 
   def find(document: Mapping[str, Any]) -> Found:
-    numbers, intervals, holds = [], [], []
+    cases, nulls = [], []
     for k, results in document['results'].items():
       measured = results['arms'][arm]
-      accuracy, seeds = measured['accuracy'], measured['seeds_end']
-      numbers.append(
-        f'{percent(measured["best"]["accuracy"])} to '
-        f'{percent(accuracy["mean"][-1])} ({k} operations)'
-      )
-      last = between((accuracy['low'][-1], accuracy['high'][-1]))
-      intervals.append(
-        f'in the end {last}; each seed: {", ".join(map(percent, seeds))}'
-      )
-      holds += [
-        measured['falls'] and end < accuracy['mean'][0] for end in seeds
-      ]
-    return Found('; '.join(numbers), '; '.join(intervals), holds)
+      name = f'{k} operations'
+      cases.append(since_start(measured, name))
+      nulls.append(baseline('the start', [measured['accuracy']['mean'][0]]))
+      nulls.append(baseline("outcome-only's end", [results['outcome_ends']]))
+    return judge(cases, '; '.join(nulls), BELOW)
 
   return find
 

@@ -5,9 +5,10 @@
 
 For each seed and length of the arithmetic domain a policy is trained by
 imitation, and a PRM on chains of the solver. Every arm then trains that policy
-further, at the learning rate of RATES that is best for the arm on the first
-seed. Writes results.json, figure.svg and the tables of README.md beside this
-file. A command for some lengths leaves the others in them as they are.
+further, at the learning rate of RATES that is best for the arm on another seed,
+which is not reported. Writes results.json, figure.svg and the tables of
+README.md beside this file. A command for some lengths leaves the others in them
+as they are.
 """
 
 import json
@@ -91,6 +92,7 @@ def run_arm(case: Case, size: Size, arm: str, rate: float) -> Curve:
 def measure(
   runner: Runner,
   cases: Sequence[Case],
+  tuning_case: Case,
   size: Size,
   arms: Sequence[str],
   rates_tried: Sequence[float],
@@ -98,25 +100,31 @@ def measure(
   """Measures one length: every arm at its own rate, on all seeds.
 
   Args:
-    cases: the case of each seed; the first one chooses the rates.
+    cases: the case of each seed.
+    tuning_case: the case that chooses each arm's rate, where there is a choice.
   """
-  runner.all(make_models, [(case, size) for case in cases])
-  tried = [(arm, rate) for arm in arms for rate in rates_tried]
-  first = runner.all(
-    run_arm, [(cases[0], size, arm, rate) for arm, rate in tried]
+  choice = [tuning_case] if len(rates_tried) > 1 else []
+  runner.all(make_models, [(case, size) for case in (*choice, *cases)])
+  tried = [(arm, rate) for arm in arms for rate in rates_tried if choice]
+  found = runner.all(
+    run_arm, [(tuning_case, size, arm, rate) for arm, rate in tried]
   )
   tuning: dict[str, dict[float, Curve]] = {arm: {} for arm in arms}
-  for (arm, rate), curve in zip(tried, first, strict=True):
+  for (arm, rate), curve in zip(tried, found, strict=True):
     tuning[arm][rate] = curve
-  rates = {arm: tables.best_rate(curves) for arm, curves in tuning.items()}
-  others = [(arm, case) for arm in arms for case in cases[1:]]
-  rest = runner.all(
-    run_arm, [(case, size, arm, rates[arm]) for arm, case in others]
+  rates = {
+    arm: tables.best_rate(curves) if curves else rates_tried[0]
+    for arm, curves in tuning.items()
+  }
+  pairs = [(arm, case) for arm in arms for case in cases]
+  found = runner.all(
+    run_arm, [(case, size, arm, rates[arm]) for arm, case in pairs]
   )
-  curves = {arm: [tuning[arm][rates[arm]]] for arm in arms}
-  for (arm, _), curve in zip(others, rest, strict=True):
+  curves: dict[str, list[Curve]] = {arm: [] for arm in arms}
+  for (arm, _), curve in zip(pairs, found, strict=True):
     curves[arm].append(curve)
-  return tables.summarise(curves, tuning, rates)
+  seeds = [case.seed for case in cases]
+  return tables.summarise(curves, tuning, rates, seeds)
 
 
 def render(document: Mapping[str, Any]) -> str:
@@ -138,15 +146,16 @@ def main() -> None:
   path = args.output / 'results.json'
   known = json.loads(path.read_text())['results'] if path.exists() else {}
   for operations in args.operations:
-    cases = [
+    tuning_case, *cases = (
       Case(runner, f'operations_{operations}/seed_{seed}', seed, operations)
-      for seed in args.seeds
-    ]
+      for seed in (command_line.TUNING_SEED, *args.seeds)
+    )
     size = QUICK if args.quick else SIZES[operations]
     arms = args.arms or (LONGEST if operations == 20 else tuple(ARMS))
-    known[str(operations)] = measure(runner, cases, size, arms, args.rates) | {
+    known[str(operations)] = {
       'seeds': list(args.seeds),
       'git_commit': manifest.git_commit(),
+      **measure(runner, cases, tuning_case, size, arms, args.rates),
     }
     document = {
       'command': args.command,

@@ -5,14 +5,22 @@ from typing import Any
 
 import numpy as np
 
+from experiments.findings import MISSING, Case, over
 from experiments.rl_runs import Curve, pool
-from experiments.tables import between, percent, table, times
-from prm_jax.evals import bootstrap, compute
+from experiments.tables import (
+  between,
+  percent,
+  points,
+  points_between,
+  ratio_between,
+  table,
+  times,
+)
+from prm_jax.evals import bootstrap, compute, over_seeds
 
 WANTED = (0.7, 0.8, 0.9)
 REFERENCE = 'outcome'
 ENDS = "outcome's end"
-RESAMPLES = 2000
 
 Tuning = Mapping[str, Mapping[float, Curve]]
 
@@ -26,53 +34,113 @@ def summarise(
   curves: Mapping[str, Sequence[Curve]],
   tuning: Tuning,
   rates: Mapping[str, float],
+  seeds: Sequence[int],
 ) -> dict[str, Any]:
-  """Summarises one length, with the problems of all seeds pooled.
+  """Summarises one length.
 
   Args:
     curves: the curve of each seed, for each arm.
-    tuning: the first seed's curve at each learning rate, for each arm.
+    tuning: a curve at each learning rate that was tried, for each arm.
     rates: the learning rate of each arm.
+    seeds: the seeds of the curves.
   """
-  pooled = {arm: pool(of_seeds) for arm, of_seeds in curves.items()}
   found: dict[str, Any] = {
-    'chains': next(iter(pooled.values())).chains.tolist(),
+    'chains': next(iter(curves.values()))[0].chains.tolist(),
     'arms': {},
   }
   wanted: dict[str, float | None] = {f'{100 * x:.0f}': x for x in WANTED}
-  if REFERENCE in pooled:
-    found['outcome_ends'] = float(pooled[REFERENCE].smooth()[:, -1].mean())
+  if REFERENCE in curves:
+    found['outcome_ends'] = float(mean_curve(curves[REFERENCE])[-1])
     wanted[ENDS] = None
-  for arm, curve in pooled.items():
-    smooth = curve.smooth()
-    mean, low, high = bootstrap.mean_ci(smooth, 0)
+  for arm, of_seeds in curves.items():
+    pooled, smooth = pool(of_seeds), [curve.smooth() for curve in of_seeds]
+    mean = mean_curve(of_seeds)
     best = int(np.argmax(mean))
-    # The best evaluation is chosen on these problems. So every evaluation is
-    # compared with the last, and all these intervals hold together at 95%.
-    lost = smooth[:, :-1] - smooth[:, -1:]
-    level = 1 - 0.05 / lost.shape[1]
-    _, least, _ = bootstrap.mean_ci(lost, 0, level=level)
     found['arms'][arm] = {
       'rate': rates[arm],
       'by_rate': {
         f'{rate:g}': float(tried.right.mean())
         for rate, tried in tuning[arm].items()
       },
-      'accuracy': {'mean': mean, 'low': low, 'high': high},
-      'score': curve.score.mean(0).tolist(),
-      'paid': curve.paid.mean(0).tolist(),
-      'steps': curve.steps.tolist(),
-      'seeds_end': [float(c.smooth()[:, -1].mean()) for c in curves[arm]],
-      'best': {'chains': int(curve.chains[best]), 'accuracy': mean[best]},
-      'fall': mean[best] - mean[-1],
-      'falls': bool(max(least) > 0),
-      'alarms': sum(c.hacked for c in curves[arm]),
+      'accuracy': accuracy_of(of_seeds),
+      'score': pooled.score.mean(0).tolist(),
+      'paid': pooled.paid.mean(0).tolist(),
+      'steps': pooled.steps.tolist(),
+      'ends': by_seed(seeds, [curve[:, -1] for curve in smooth]),
+      'since_start': by_seed(seeds, [c[:, -1] - c[:, 0] for c in smooth]),
+      'best': {
+        'chains': int(pooled.chains[best]),
+        'accuracy': float(mean[best]),
+      },
+      'alarms': sum(curve.hacked for curve in of_seeds),
       'to_reach': {
-        name: reach(curves[arm], curves.get(REFERENCE), level)
+        name: reach(of_seeds, curves.get(REFERENCE), level)
         for name, level in wanted.items()
       },
     }
   return found
+
+
+def mean_curve(curves: Sequence[Curve]) -> np.ndarray:  # [L]
+  """Returns the smooth accuracy, averaged over the problems of all seeds."""
+  return np.mean([curve.smooth().mean(0) for curve in curves], 0)
+
+
+def accuracy_of(curves: Sequence[Curve]) -> dict[str, list]:
+  """Returns the mean smooth accuracy and its interval, and that of each seed.
+
+  The interval is over seeds and problems; with one seed, over its problems.
+  """
+  seeds = np.stack([curve.smooth().mean(0) for curve in curves])
+  if len(seeds) > 1:
+    ends = over_seeds.independent(seeds)
+    low, high = (np.clip(end, 0, 1).tolist() for end in (ends.low, ends.high))
+  else:
+    _, low, high = bootstrap.mean_ci(curves[0].smooth(), 0)
+  return {
+    'mean': seeds.mean(0).tolist(),
+    'low': low,
+    'high': high,
+    'seeds': seeds.tolist(),
+  }
+
+
+def by_seed(
+  seeds: Sequence[int], per_problem: Sequence[np.ndarray]
+) -> dict[str, dict[str, Any]]:
+  """Returns the mean and the interval over problems of each seed."""
+  found = {}
+  for seed, values in zip(seeds, per_problem, strict=True):
+    mean, low, high = bootstrap.mean_ci(values, 0)
+    found[str(seed)] = {'value': mean, 'ci95': [low, high]}
+  return found
+
+
+def ends_of(arm: Mapping[str, Any]) -> list[float]:
+  """Returns the accuracy that each seed of an arm ends with."""
+  if 'ends' not in arm:  # results of before there were intervals by seed
+    return arm['seeds_end']
+  return [it['value'] for it in arm['ends'].values()]
+
+
+def since_start(arm: Mapping[str, Any], name: str = '') -> Case:
+  """Makes a case of how far an arm's accuracy ends above where it began."""
+  accuracy = arm['accuracy']
+  sides = f'{percent(accuracy["mean"][0])} to {percent(accuracy["mean"][-1])}'
+  if 'since_start' in arm:
+    seeds = list(arm['since_start'].values())
+    values = [it['value'] for it in seeds]
+    effect = over(values, [it['ci95'] for it in seeds])
+  else:
+    # Older results have the start of all seeds together, and the interval over
+    # the problems of all seeds; that of one seed is as many times wider.
+    values = [end - accuracy['mean'][0] for end in ends_of(arm)]
+    squares = sum(
+      (accuracy['high'][k] - accuracy['low'][k]) ** 2 for k in (0, -1)
+    )
+    half = (squares * len(values)) ** 0.5 / 2
+    effect = over(values, [(x - half, x + half) for x in values])
+  return Case(effect, name, sides, len(values))
 
 
 def needed(right: np.ndarray, chains: np.ndarray, level: float):
@@ -96,51 +164,62 @@ def reach(
 
   Returns:
     `chains` of the mean curve and of each of the `seeds`, None where it never
-    comes so far. With theirs also `times_less`, the ratio of chains; where
-    theirs does not come so far, `at_least`, the ratio by all of its chains.
-    `ci95` of `times_less` is a bootstrap interval over seeds and their
-    problems, from the resamples in which both come so far; `reached` is the
-    share of these.
+    comes so far. With theirs also `times_less`, the ratio of chains, None where
+    ours never comes so far; and its `ci95` over seeds and problems, with `open`
+    ends where a curve has no more budgets (`compute.times_less`). Where theirs
+    does not reach the level its chains are more than all that it had, so the
+    ratio is at least that, and its upper end is open.
   """
   chains = ours[0].chains
-  curves = [[c.smooth() for c in ours], [c.smooth() for c in theirs or ours]]
-
-  def mean_curve(side: int, seeds: Sequence[int], draws: Sequence[np.ndarray]):
-    pairs = zip(seeds, draws, strict=True)
-    return np.mean([curves[side][s][d].mean(0) for s, d in pairs], 0)
-
-  def needed_by_both(seeds: Sequence[int], draws: Sequence[np.ndarray]):
-    mine, other = (mean_curve(side, seeds, draws) for side in (0, 1))
-    wanted = other[-1] if level is None else level
-    return needed(mine, chains, wanted), needed(other, chains, wanted)
-
-  everything = [np.arange(len(curve)) for curve in curves[0]]
-  every = list(range(len(ours)))
-  mine, other = needed_by_both(every, everything)
+  curves = np.stack([curve.smooth().mean(0) for curve in ours])
+  others = curves
+  if theirs is not None:
+    others = np.stack([curve.smooth().mean(0) for curve in theirs])
+  wanted = others[:, -1] if level is None else np.full(len(ours), level)
   found: dict[str, Any] = {
-    'chains': mine,
-    'seeds': [needed_by_both([s], [everything[s]])[0] for s in every],
+    'chains': needed(curves.mean(0), chains, wanted.mean()),
+    'seeds': [
+      needed(curve, chains, it)
+      for curve, it in zip(curves, wanted, strict=True)
+    ],
   }
-  if theirs is None or theirs is ours or mine is None:
+  if theirs is None or theirs is ours:
     return found
-  if other is None:
-    return found | {'at_least': float(chains[-1] / mine)}
-  rng, ratios = np.random.default_rng(0), []
-  for _ in range(RESAMPLES):
-    seeds = rng.choice(every, len(every))
-    draws = [rng.choice(everything[s], len(everything[s])) for s in seeds]
-    a, b = needed_by_both(seeds, draws)
-    if a is not None and b is not None:
-      ratios.append(b / a)
+  spent = needed(others.mean(0), chains, wanted.mean())
+  if spent is not None:
+    # What the seeds of theirs have with as many chains, in pairs with ours.
+    places = np.log(chains[1:])
+    wanted = np.array(
+      [np.interp(np.log(spent), places, curve[1:]) for curve in others]
+    )
+  ratio = compute.times_less(
+    (np.tile(chains[1:], (len(ours), 1)), curves[:, 1:]),
+    (np.full(len(ours), chains[-1] if spent is None else spent), wanted),
+  )
+  if spent is None and ratio['open'] is not None:
+    ratio['open'][1] = True
   return found | {
-    'times_less': other / mine,
-    'ci95': list(bootstrap.interval(np.array(ratios))) if ratios else None,
-    'reached': len(ratios) / RESAMPLES,
+    'times_less': ratio['ratio'],
+    'ci95': ratio['ci95'],
+    'open': ratio['open'],
+    'at_least': spent is None,
   }
 
 
 def _chains(value: float | None) -> str:
   return 'never' if value is None else f'{value:,.0f}'
+
+
+def _ratio(reached: Mapping[str, Any]) -> str:
+  """Formats how many times fewer chains than outcome-only an accuracy takes."""
+  ratio = reached['times_less']
+  least = 'at least ' * bool(reached.get('at_least'))
+  text = 'never' if ratio is None else f'{least}{times(ratio)}'
+  if 'open' not in reached:  # an older result, whose interval left out seeds
+    return f'{text} (interval {MISSING})'
+  if reached['ci95'] is None:
+    return text
+  return f'{text} ({ratio_between(reached["ci95"], reached["open"])})'
 
 
 def reach_table(found: Mapping[str, Any]) -> str:
@@ -160,11 +239,7 @@ def reach_table(found: Mapping[str, Any]) -> str:
       seeds = ', '.join(map(_chains, reached['seeds']))
       text = f'{_chains(reached["chains"])} ({seeds})'
       if 'times_less' in reached:
-        low, high = reached['ci95']
-        text += f'; {times(reached["times_less"])} ({low:.1f} to {high:.1f}'
-        text += f', {100 * reached["reached"]:.0f}%)'
-      elif 'at_least' in reached:
-        text += f'; at least {times(reached["at_least"])}'
+        text += f'; {_ratio(reached)}'
       cells.append(text)
     rows.append([arm, f'{measured["rate"]:g}', *cells])
   return table(['arm', 'rate', *heads], rows)
@@ -173,34 +248,40 @@ def reach_table(found: Mapping[str, Any]) -> str:
 def ends_table(found: Mapping[str, Any]) -> str:
   """Shows where each arm begins and ends."""
 
-  def change(values: Sequence[float], digits: int) -> str:
+  def begin_to_end(values: Sequence[float], digits: int) -> str:
     return f'{values[0]:.{digits}f} to {values[-1]:.{digits}f}'
 
   rows = []
   for arm, measured in found['arms'].items():
-    accuracy, seeds = measured['accuracy'], measured['seeds_end']
-    last = between((accuracy['low'][-1], accuracy['high'][-1]))
+    accuracy, seeds = measured['accuracy'], ends_of(measured)
+    last = over(seeds)
+    interval = ''
+    if last.ci95:
+      interval = f' ({between((max(last.ci95[0], 0), last.ci95[1]))})'
+    change = since_start(measured).effect
     rows.append(
       [
         arm,
         percent(accuracy['mean'][0]),
         percent(measured['best']['accuracy']),
         f'{measured["best"]["chains"]:,}',
-        f'{percent(accuracy["mean"][-1])} ({last})',
+        f'{percent(accuracy["mean"][-1])}{interval}',
         ', '.join(map(percent, seeds)),
-        f'{"yes" if measured["falls"] else "no"}, {percent(measured["fall"])}',
+        points(change.value)
+        + (f' ({points_between(change.ci95)})' if change.ci95 else ''),
         *(
-          change(measured[name], 2) if any(measured[name]) else 'none'
+          begin_to_end(measured[name], 2) if any(measured[name]) else 'none'
           for name in ('score', 'paid')
         ),
-        change(measured['steps'], 1),
+        begin_to_end(measured['steps'], 1),
         f'{measured["alarms"]} of {len(seeds)}',
       ]
     )
   heads = (
     'arm | at first, % | best, % | after chains | in the end, % (95%) | '
-    'each seed | falls beyond noise | lowest score, first to last | '
-    'paid for steps, first to last | steps, first to last | alarms'
+    'each seed | since the start, points (95%) | '
+    'lowest score, first to last | paid for steps, first to last | '
+    'steps, first to last | alarms'
   )
   return table(heads, rows)
 
@@ -222,13 +303,17 @@ def render(results: Mapping[str, Any]) -> str:
     parts += [
       f'**{k} operations.** Chains that an accuracy takes (each seed in '
       'brackets), and how many times fewer than outcome-only that is (95% '
-      'interval over seeds and problems, and the share of resamples in which '
-      'both reach it):',
+      'interval over seeds and problems; an end with < or > lies beyond the '
+      'chains that were sampled):',
       reach_table(found),
       'Where each arm ends:',
       ends_table(found),
-      'Mean accuracy of all evaluations on the first seed, in percent, by '
-      'learning rate:',
+    ]
+    if not any(arm['by_rate'] for arm in found['arms'].values()):
+      continue  # there was one rate to choose from
+    parts += [
+      'Mean accuracy of all evaluations on the seed that chose the learning '
+      'rates, in percent, by learning rate:',
       rates_table(found),
     ]
   return '\n\n'.join(parts)

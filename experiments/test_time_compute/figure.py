@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments import figures
+from experiments.test_time_compute.tables import interval_of
 
 STYLES = {
   'majority': ('tab:gray', '--'),
@@ -30,7 +31,7 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
     for name, (colour, line) in STYLES.items():
       points = found['methods'].get(name, [])
       mean = [100 * point['accuracy']['mean'] for point in points]
-      ends = [point['accuracy']['ci95'] for point in points]
+      ends = [interval_of(point) for point in points]
       low = [m - 100 * low for m, (low, _) in zip(mean, ends, strict=True)]
       high = [100 * high - m for m, (_, high) in zip(mean, ends, strict=True)]
       panel.errorbar(

@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from experiments.findings import Effect, over
 from experiments.tables import (
   between,
   percent,
   points,
   points_between,
+  ratio_between,
   table,
   times,
 )
@@ -56,68 +58,74 @@ def flops_of(seeds: Sequence[Mapping[str, Any]], method: str) -> np.ndarray:
 
 
 def summarise(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-  """Summarises one difficulty: the points of each method, and comparisons.
+  """Summarises one difficulty: the points of each method.
 
-  The problems of all seeds are pooled; each seed has problems, misconceptions
-  and models of its own.
+  Each seed has problems, misconceptions and models of its own. `ci95` is over
+  the problems of all seeds; intervals over seeds, too, follow from `seeds`.
   """
   methods = [name for name in seeds[0] if not name.startswith('_')]
-  found: dict[str, Any] = {'methods': {}, 'differences': {}, 'times_less': []}
-  right = {name: stacked(seeds, name, 'right') for name in methods}
-  flops = {name: flops_of(seeds, name) for name in methods}
+  found: dict[str, Any] = {'methods': {}}
   for name in methods:
     tokens = stacked(seeds, name, 'tokens').mean(0)
-    mean, low, high = bootstrap.mean_ci(right[name], 0)
+    mean, low, high = bootstrap.mean_ci(stacked(seeds, name, 'right'), 0)
+    flops = flops_of(seeds, name).mean(0)
     found['methods'][name] = [
       {
         'size': size(seeds[0][name][k]),
         'accuracy': {'mean': mean[k], 'ci95': [low[k], high[k]]},
         'seeds': [float(np.mean(s[name][k]['right'])) for s in seeds],
-        'flops': float(flops[name][:, k].mean()),
+        'flops': float(flops[k]),
         'tokens': float(tokens[k]),
       }
       for k in range(len(seeds[0][name]))
     ]
-  for title, ours, theirs in PAIRS:
-    a, b = (column(seeds, right, *which) for which in (ours, theirs))
-    mean, low, high = bootstrap.paired_difference_ci(a, b, 0)
-    ratio = column(seeds, flops, *theirs).mean()
-    ratio /= column(seeds, flops, *ours).mean()
-    found['differences'][title] = {
-      'mean': mean,
-      'ci95': [low, high],
-      'times_less_compute': float(ratio),
-    }
-  for reference, wanted in REFERENCES:
-    k = int(right[reference].mean(0).argmax())
-    if wanted:
-      k = [size(point) for point in seeds[0][reference]].index(wanted)
-    theirs = flops[reference][:, k], right[reference][:, k]
-    found['times_less'].append(
-      {
-        'method': reference,
-        'size': size(seeds[0][reference][k]),
-        'accuracy': float(theirs[1].mean()),
-        'ours': {
-          name: compute.times_less((flops[name], right[name]), theirs)
-          for name in methods
-          if name not in (reference, 'oracle')
-        },
-      }
-    )
   found['over_optimisation'] = [seed['_over_optimisation'] for seed in seeds]
   return found
 
 
-def column(
-  seeds: Sequence[Mapping[str, Any]],
-  values: Mapping[str, np.ndarray],
-  method: str,
-  wanted: int,
-) -> np.ndarray:
-  """Returns the values [Q] of the point of a method that has this size."""
-  sizes = [size(point) for point in seeds[0][method]]
-  return values[method][:, sizes.index(wanted)]
+def point_of(
+  found: Mapping[str, Any], method: str, wanted: int | None
+) -> Mapping[str, Any]:
+  """Returns the point of a method that has this size; None: the best one."""
+  points_of_method = found['methods'][method]
+  if wanted is None:
+    return max(points_of_method, key=lambda point: point['accuracy']['mean'])
+  return next(it for it in points_of_method if it['size'] == wanted)
+
+
+def interval_of(point: Mapping[str, Any]) -> tuple[float, float]:
+  """Returns the interval of a point over seeds and problems.
+
+  With one seed it is over problems.
+  """
+  seeds, (low, high) = point['seeds'], point['accuracy']['ci95']
+  # The problems of one seed are fewer than those of all.
+  half = (high - low) / 2 * len(seeds) ** 0.5
+  ci95 = over(seeds, [(x - half, x + half) for x in seeds]).ci95
+  return (max(ci95[0], 0), ci95[1]) if ci95 else (low, high)
+
+
+def difference(
+  found: Mapping[str, Any], ours: tuple[str, int], theirs: tuple[str, int]
+) -> Effect:
+  """Compares two searches on the same seeds: the paired difference."""
+  a, b = (point_of(found, *which)['seeds'] for which in (ours, theirs))
+  return over([x - y for x, y in zip(a, b, strict=True)])
+
+
+def times_less(
+  found: Mapping[str, Any], method: str, reference: tuple[str, int | None]
+) -> dict[str, Any]:
+  """Computes how many times less compute a method takes than a reference.
+
+  See `compute.times_less`; each seed is a unit.
+  """
+  point = point_of(found, *reference)
+  curve = found['methods'][method]
+  accuracy = np.array([it['seeds'] for it in curve]).T
+  flops = np.tile([it['flops'] for it in curve], (len(accuracy), 1))
+  theirs = np.full(len(accuracy), point['flops']), np.array(point['seeds'])
+  return compute.times_less((flops, accuracy), theirs)
 
 
 def methods_table(found: Mapping[str, Any]) -> str:
@@ -131,7 +139,7 @@ def methods_table(found: Mapping[str, Any]) -> str:
           name.replace('_', ' '),
           str(point['size']),
           percent(accuracy['mean']),
-          between(accuracy['ci95']),
+          between(interval_of(point)),
           ', '.join(map(percent, point['seeds'])),
           f'{point["flops"] / 1e9:.2f}',
           f'{point["tokens"]:,.0f}',
@@ -147,12 +155,15 @@ def methods_table(found: Mapping[str, Any]) -> str:
 def differences_table(results: Mapping[str, Any]) -> str:
   """Shows the paired comparisons, by operations."""
   rows = []
-  for title, _, _ in PAIRS:
+  for title, ours, theirs in PAIRS:
     cells = []
     for found in results.values():
-      pair = found['differences'][title]
-      difference = f'{points(pair["mean"])} ({points_between(pair["ci95"])})'
-      cells.append(f'{difference}, {times(pair["times_less_compute"], 2)}')
+      effect = difference(found, ours, theirs)
+      text = points(effect.value)
+      if effect.ci95:
+        text += f' ({points_between(effect.ci95)})'
+      a, b = (point_of(found, *which) for which in (ours, theirs))
+      cells.append(f'{text}, {times(b["flops"] / a["flops"], 2)}')
     rows.append([title, *cells])
   heads = ['paired difference', *(f'{k} operations' for k in results)]
   return table(heads, rows)
@@ -160,31 +171,32 @@ def differences_table(results: Mapping[str, Any]) -> str:
 
 def times_table(found: Mapping[str, Any]) -> str:
   """Shows how many times less compute each method takes for an accuracy."""
-  asked = found['times_less']
   rows = [
     [
       name.replace('_', ' '),
-      *(_times_less(it['ours'].get(name)) for it in asked),
+      *(
+        '' if name == it[0] else _times_less(times_less(found, name, it))
+        for it in REFERENCES
+      ),
     ]
     for name in found['methods']
     if name != 'oracle'
   ]
-  heads = [
-    f'{it["method"]} with {it["size"]}: {percent(it["accuracy"])}%'
-    for it in asked
-  ]
+  heads = []
+  for method, wanted in REFERENCES:
+    point = point_of(found, method, wanted)
+    right = percent(point['accuracy']['mean'])
+    heads.append(f'{method} with {point["size"]}: {right}%')
   return table(['method', *heads], rows)
 
 
-def _times_less(found: Mapping[str, Any] | None) -> str:
-  if found is None:
-    return ''
-  if found['ratio'] is None:
-    return 'not reached'
-  low, high = found['ci95']
-  least = 'at least ' if found['smallest'] else ''
-  share = f'; {100 * found["reached"]:.0f}%' if found['reached'] < 1 else ''
-  return f'{least}{found["ratio"]:.1f} ({low:.1f} to {high:.1f}{share})'
+def _times_less(found: Mapping[str, Any]) -> str:
+  ratio = found['ratio']
+  least = 'at least ' * found['smallest']
+  text = 'not reached' if ratio is None else f'{least}{ratio:.1f}'
+  if found['ci95'] is None:
+    return text
+  return f'{text} ({ratio_between(found["ci95"], found["open"])})'
 
 
 def over_optimisation_table(results: Mapping[str, Any]) -> str:
@@ -220,9 +232,9 @@ def render(results: Mapping[str, Any]) -> str:
       f'**{k} operations**',
       methods_table(found),
       'How many times less compute a method takes for the accuracy of the '
-      'search at the head of the column (95% interval, and the share of '
-      'resamples that reach it where not all do; "at least": the smallest '
-      'budget reaches it):',
+      'search at the head of the column (95% interval over seeds and '
+      'problems; an end with < or > lies beyond the budgets; "at least": the '
+      'smallest budget reaches it):',
       times_table(found),
     ]
   parts += [

@@ -1,9 +1,9 @@
 """Compares search methods by accuracy as a function of compute.
 
-A method at K budgets is two arrays: compute and correctness of Q problems at
-each budget. Experiments use this module for the compute that an accuracy takes,
-how many times less of it one method needs than another, and whether a PRM is
-over-optimised.
+A method at K budgets is two arrays: compute and correctness of problems, or of
+other units, at each budget. Experiments use this module for the compute that an
+accuracy takes, how many times less of it one method needs than another, and
+whether a PRM is over-optimised.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax.evals import best_of_n, bootstrap
+from prm_jax.evals import best_of_n, bootstrap, over_seeds
 from prm_jax.runtime.errors import UserError
+
+_POINTS = 400  # budgets between the smallest and the largest that are tried
 
 
 def compute_to_reach(
@@ -31,28 +33,45 @@ def compute_to_reach(
     extrapolated.
   """
   order = np.argsort(compute, kind='stable')
-  logs = np.log(np.asarray(compute, np.float64)[order])
+  budgets = np.asarray(compute, np.float64)[order]
   reached = np.asarray(accuracy, np.float64)[order]
   if not (reached >= wanted).any():
     return None
   k = int(np.argmax(reached >= wanted))
-  if k == 0:
-    return float(np.exp(logs[0]))
+  if k == 0 or reached[k] == wanted:
+    return float(budgets[k])
+  logs = np.log(budgets)
   share = (wanted - reached[k - 1]) / (reached[k] - reached[k - 1])
   return float(np.exp(logs[k - 1] + share * (logs[k] - logs[k - 1])))
 
 
 def times_less(
-  ours: tuple[np.ndarray, np.ndarray],  # compute, correct: [Q, K] each
-  theirs: tuple[np.ndarray, np.ndarray],  # [Q] each, the same problems
-  seed: int = 0,
-  resamples: int = 2000,
+  ours: tuple[np.ndarray, np.ndarray],  # compute, accuracy: [U, K] each
+  theirs: tuple[np.ndarray, np.ndarray],  # [U] each, the same units
 ) -> dict[str, Any]:
   """Computes how many times less compute we need for the accuracy of theirs.
 
+  A unit is an independent replicate: a seed of an experiment whose seeds have
+  problems of their own, or a problem of one run. Both methods are measured on
+  each.
+
+  We may never reach their accuracy. A bootstrap of the ratio would have no
+  ratio in such resamples, and without them it would flatter us. So the interval
+  comes from accuracies, which always exist (Fieller's way, 1954): a ratio r is
+  in it unless our accuracy at 1 / r of their compute is above theirs or below
+  it beyond noise, by Student's t over the units' paired differences. Ours is
+  interpolated as in `compute_to_reach`, between the mean compute of the
+  budgets. Nothing is extrapolated, so an end beyond our budgets is open:
+
+  - we are nowhere above theirs beyond noise: the low end is open, because we
+    may never reach it, which is a ratio of 0. It is known to lie below their
+    compute over that of our largest budget;
+  - our smallest budget is not below theirs beyond noise: the high end is open.
+    It is known to lie above their compute over that of our smallest budget.
+
   Args:
-    ours: compute and correctness of our method at K budgets.
-    theirs: compute and correctness of their method at one budget.
+    ours: compute and accuracy of our method at K budgets.
+    theirs: compute and accuracy of their method at one budget.
 
   Returns:
     A dict with:
@@ -61,39 +80,45 @@ def times_less(
       (`compute_to_reach`), or None if we never do;
     - `smallest`: whether our smallest budget reaches it, so that the true ratio
       may be larger;
-    - `ci95`: bootstrap interval of the ratio. Both methods, and with them the
-      wanted accuracy, are resampled together, and only resamples in which we
-      reach it count;
-    - `reached`: the share of these resamples. If it is low, the interval says
-      little, because it leaves out the resamples in which we did badly.
+    - `ci95`: the interval's low and high end, None for a single unit;
+    - `open`: whether the low end lies below the number given, and whether the
+      high end lies above.
   """
   cost, right = _check(*ours)
   theirs = tuple(np.asarray(x, np.float64)[:, None] for x in theirs)
   their_cost, their_right = _check(*theirs)
   if len(right) != len(their_right):
     raise UserError(
-      f'{len(right)} and {len(their_right)} problems: expected the same '
+      f'{len(right)} and {len(their_right)} units: expected the same seeds or '
       'problems in the same order'
     )
-
-  def ratio(means: np.ndarray) -> float | None:  # [2, K + 1]
-    spent, accuracy = means
-    least = compute_to_reach(spent[1:], accuracy[1:], accuracy[0])
-    return None if least is None else spent[0] / least
-
-  both = np.stack(
-    [np.hstack([their_cost, cost]), np.hstack([their_right, right])], 1
+  order = np.argsort(cost.mean(0), kind='stable')
+  budgets, right = cost.mean(0)[order], right[:, order]
+  spent, wanted = their_cost.mean(), their_right.mean()
+  least = compute_to_reach(budgets, right.mean(0), wanted)
+  found = {
+    'wanted': float(wanted),
+    'ratio': None if least is None else float(spent / least),
+    'smallest': bool(right[:, 0].mean() >= wanted),
+    'ci95': None,
+    'open': None,
+  }
+  if len(right) == 1:
+    return found
+  between = np.geomspace(budgets[0], budgets[-1], _POINTS)
+  # The ends stay what they are, and budgets are among the points.
+  points = np.union1d(np.clip(between, budgets[0], budgets[-1]), budgets)
+  lead = np.stack(
+    [np.interp(np.log(points), np.log(budgets), row) for row in right]
   )
-  means = both.mean(0)
-  drawn = bootstrap.resample_means(both, seed, resamples)
-  ratios = [found for each in drawn if (found := ratio(each)) is not None]
-  cheapest = 1 + int(np.argmin(means[0, 1:]))
-  return {
-    'wanted': float(means[1, 0]),
-    'ratio': ratio(means),
-    'smallest': bool(means[1, cheapest] >= means[1, 0]),
-    'ci95': list(bootstrap.interval(np.array(ratios))) if ratios else None,
-    'reached': len(ratios) / resamples,
+  bounds = over_seeds.independent(lead - their_right)
+  above = compute_to_reach(points, bounds.low, 0.0)
+  not_below = compute_to_reach(points, bounds.high, 0.0)
+  low = spent / (budgets[-1] if above is None else above)
+  high = spent / (budgets[-1] if not_below is None else not_below)
+  return found | {
+    'ci95': [float(low), float(high)],
+    'open': [above is None, bool(bounds.high[0] >= 0)],
   }
 
 
@@ -144,13 +169,13 @@ def _check(
   if compute.shape != correct.shape or compute.ndim != 2:
     raise UserError(
       f'compute {compute.shape} and correct {correct.shape}: expected the same '
-      'shape [problems, budgets]'
+      'shape [units, budgets]'
     )
   if (bad := np.argwhere(~(np.isfinite(compute) & (compute >= 0)))).size:
     q, k = bad[0]
     raise UserError(
-      f'problem {q} at budget {k} took {compute[q, k]}: expected FLOPs or '
-      'tokens, 0 for a problem that failed before anything was spent'
+      f'unit {q} at budget {k} took {compute[q, k]}: expected FLOPs or '
+      'tokens, 0 for a unit that failed before anything was spent'
     )
   if not compute.any(0).all():
     raise UserError(

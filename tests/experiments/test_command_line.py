@@ -8,6 +8,7 @@ import pytest
 from experiments import command_line, tables
 from experiments.runner import Runner
 from prm_jax.report.readme_table import MARK
+from tests.shared.command_line import ROOT
 
 DOC = 'Asks a question.\n\nAnd more.'
 
@@ -28,11 +29,21 @@ def parse(monkeypatch, tmp_path):
 
 
 def test_a_whole_experiment_writes_beside_its_run(parse, tmp_path):
-  args = parse('--jobs=1', '--seeds', '0', '1', '2', '--arms', 'a', 'b')
+  seeds = map(str, command_line.SEEDS)
+  args = parse('--jobs=1', '--seeds', *seeds, '--arms', 'a', 'b')
   assert args.output == tmp_path
   name = tmp_path.name
   assert args.command == f'python -m experiments.{name}.run --workdir DIR'
-  assert command_line.about(args)['seeds'] == [0, 1, 2]
+  assert command_line.about(args)['seeds'] == [1, 2, 3, 4, 5]
+
+
+def test_the_seed_that_chose_settings_is_not_reported():
+  for folder in ROOT.glob('experiments/*/run.py'):
+    if "'--seeds'" in folder.read_text():
+      parser = command_line.make_parser(DOC, str(folder), '--seeds')
+      seeds = parser.get_default('seeds')
+      assert command_line.TUNING_SEED not in seeds
+      assert len(seeds) == (3 if folder.parent.name in command_line.LONG else 5)
 
 
 @pytest.mark.parametrize(
