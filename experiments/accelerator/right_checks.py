@@ -22,7 +22,7 @@ Bounds = Mapping[str, float]
 # Largest differences, by how the numbers in products are rounded: by 2^-24 of
 # their size in float32, by 2^-11 in TF32, and by 2^-8 in bfloat16, which also
 # rounds every activation. So TF32 gets about an eighth of bfloat16's bound. The
-# number in brackets is what a CPU found in bfloat16 for four layers of SmolLM2's
+# number in brackets is what a CPU found in bfloat16 for 4 layers of SmolLM2's
 # shape, or 30 with its weights; its bound is about twice that.
 #
 # Relative, of attention alone: few sums of rounded products (0.006). In float32
@@ -44,8 +44,7 @@ PROBABILITIES = {'float32': 1e-4, 'tf32': 3e-3, 'bfloat16': 2e-2}
 # Absolute, of single log-probabilities in nats, from logits of 2.5 with an
 # error of `VALUES`; the largest of hundreds is four deviations away (0.25).
 NATS = {'float32': 3e-4, 'tf32': 5e-2, 'bfloat16': 4e-1}
-# Absolute, of a mean over a text's tokens in nats: most errors cancel (0.02 in
-# all 30 layers of SmolLM2).
+# Absolute, of a mean over a text's tokens in nats: most errors cancel (0.02).
 LIKELIHOOD = {'float32': 1e-4, 'tf32': 6e-3, 'bfloat16': 5e-2}
 # Shares of tokens. Where two are almost equally likely, a chain may go another
 # way from there to its end; of eight chains one may with little rounding.
