@@ -116,12 +116,12 @@ def compare(heads: Heads) -> dict[str, Any]:
         checks.check(
           f'{name}: values, {s.name}',
           checks.relative(values, expected[0]),
-          checks.VALUES[s.rounding],
+          checks.ATTENTION[s.rounding],
         ),
         checks.check(
           f'{name}: gradients, {s.name}',
           checks.worst_relative(grads, expected[1:]),
-          checks.VALUES[s.rounding],
+          checks.ATTENTION[s.rounding],
         ),
       ]
   return checks.found(made)

@@ -19,30 +19,35 @@ from prm_jax.runtime.sharding import make_mesh
 Check = dict[str, Any]
 Bounds = Mapping[str, float]
 
-# Largest relative differences, by how the numbers in products are rounded.
-# They follow from the rounding: 2^-24 of a number in float32, 2^-11 in TF32,
-# which rounds what goes into a product, 2^-8 in bfloat16, which also rounds
-# every activation. A few layers add some of them up.
+# Largest differences, by how the numbers in products are rounded: by 2^-24 of
+# their size in float32, by 2^-11 in TF32, and by 2^-8 in bfloat16, which also
+# rounds every activation. So TF32 gets about an eighth of bfloat16's bound. The
+# number in brackets is what a CPU found in bfloat16 for 4 layers of SmolLM2's
+# shape, or 30 with its weights; its bound is about twice that.
 #
-# Of hidden states, logits and log-probabilities. In float32 sums in another
-# order reach 1e-6; a hundred times that leaves room for exp and sin of a chip.
-VALUES = {'float32': 1e-4, 'tf32': 5e-3, 'bfloat16': 3e-2}
-# A gradient goes through every layer twice, and some of its sums cancel.
-GRADIENTS = {'float32': 2e-4, 'tf32': 1e-2, 'bfloat16': 6e-2}
-# The worst parameter is the one whose sums cancel the most.
+# Relative, of attention alone: few sums of rounded products (0.006). In float32
+# sums in another order differ by 1e-6; more is for a chip's own exp and sin.
+ATTENTION = {'float32': 1e-4, 'tf32': 2e-3, 'bfloat16': 1.2e-2}
+# Relative, of hidden states and logits: each layer adds an error (0.025).
+VALUES = {'float32': 1e-4, 'tf32': 6e-3, 'bfloat16': 5e-2}
+# Relative, of all gradients: as many layers back as forth, with the errors of
+# both (0.044).
+GRADIENTS = {'float32': 2e-4, 'tf32': 1.2e-2, 'bfloat16': 9e-2}
+# Of the worst parameter: in its gradient sums cancel the most (0.06).
 WORST_GRADIENT = {'float32': 1e-3, 'tf32': 3e-2, 'bfloat16': 1.5e-1}
-# Losses and norms are means: errors of single numbers cancel, but after a few
-# steps of AdamW, whose first steps are signs, those of the steps are in them.
+# Relative, of losses and the like, means in which errors cancel (0.004). In
+# some steps of AdamW, whose first steps are signs, errors grow, in float32 too.
 LOSSES = {'float32': 1e-3, 'tf32': 5e-3, 'bfloat16': 2e-2}
-# Of probabilities, not relative to them: a relative error of a small one says
-# nothing. Logits of size 2 with an error of `VALUES` move a sigmoid by half.
-PROBABILITIES = {'float32': 1e-4, 'tf32': 5e-3, 'bfloat16': 4e-2}
-# Of log-probabilities and logits in nats. Logits are about 10 at most.
-NATS = {'float32': 1e-3, 'tf32': 3e-2, 'bfloat16': 2e-1}
-# Of a mean over a text's tokens, in nats: most errors cancel.
-LIKELIHOOD = {'float32': 1e-4, 'tf32': 3e-3, 'bfloat16': 3e-2}
-# Shares of tokens. Every token is drawn from the same uniform number, and then
-# a chain is another one to its end: an error of 1% is soon one in many chains.
+# Absolute, as a relative error of a small probability says nothing (0.007). A
+# sigmoid of logits of 2 with an error of `VALUES` moves by a fifth of that.
+PROBABILITIES = {'float32': 1e-4, 'tf32': 3e-3, 'bfloat16': 2e-2}
+# Absolute, of single log-probabilities in nats, from logits of 2.5 with an
+# error of `VALUES`; the largest of hundreds is four deviations away (0.25).
+NATS = {'float32': 3e-4, 'tf32': 5e-2, 'bfloat16': 4e-1}
+# Absolute, of a mean over a text's tokens in nats: most errors cancel (0.02).
+LIKELIHOOD = {'float32': 1e-4, 'tf32': 6e-3, 'bfloat16': 5e-2}
+# Shares of tokens. Where two are almost equally likely, a chain may go another
+# way from there to its end; of eight chains one may with little rounding.
 OTHER_TOKENS = {'float32': 0.05, 'tf32': 0.3, 'bfloat16': 0.5}
 # No product is in it, so the rounding of products is not either.
 EXACT = dict.fromkeys(VALUES, 1e-5)

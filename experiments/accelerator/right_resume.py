@@ -1,4 +1,4 @@
-"""Asks for the same bits: of a program twice, and of a run that was stopped.
+"""Asks for the same bits of a run that was stopped and of one that was not.
 
 A run stops when SIGTERM arrives in the middle, is started again, and ends with
 the arrays of a run that was left alone. This holds across processes if both
@@ -18,12 +18,6 @@ import numpy as np
 
 from experiments.accelerator import right_checks as checks
 from experiments.accelerator.right_checks import Setting, subjects
-from experiments.accelerator.right_programs import (
-  ROWS,
-  gradients,
-  make_batch,
-)
-from experiments.accelerator.right_scoring import scores
 from prm_jax.data.domains import arithmetic
 from prm_jax.data.encoding import make_format
 from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
@@ -54,25 +48,6 @@ OPTIM = OptimConfig(warmup=2)
 FORMAT = make_format('arithmetic', 46)
 ROW_LENGTH, STEPS_PER_ROW = 128, 24
 TARGETS = TargetConfig()
-
-
-def compare_twice(model: TransformerConfig, length: int) -> dict[str, Any]:
-  """Runs a gradient and a scoring twice, and counts arrays that differ."""
-  batch = make_batch(model.vocab_size, ROWS, length)
-  return checks.found(
-    [
-      checks.check(
-        f'arrays of {what} that differ, {s.name}',
-        checks.other_bits(run(s), run(s)),
-        0.0,
-      )
-      for s in subjects()
-      for what, run in (
-        ('a gradient', lambda s: gradients(s, model, batch)),
-        ('scores', lambda s: scores(s, model)),
-      )
-    ]
-  )
 
 
 def open_batches() -> Iterator[dict[str, np.ndarray]]:

@@ -1,4 +1,7 @@
-"""Compares step scores: of whole chains, of candidates, of growing chains."""
+"""Compares step scores: of whole chains, of candidates, of growing chains.
+
+Also asks whether a program that runs twice gives the same bits.
+"""
 
 import functools
 from collections.abc import Sequence
@@ -8,7 +11,14 @@ import numpy as np
 
 from experiments.accelerator import right_checks as checks
 from experiments.accelerator.right_checks import Setting, reference, subjects
-from experiments.accelerator.right_programs import HEAD, make_weights, typed
+from experiments.accelerator.right_programs import (
+  HEAD,
+  ROWS,
+  gradients,
+  make_batch,
+  make_weights,
+  typed,
+)
 from prm_jax.data.encoding import make_format
 from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.scorer import Scorer
@@ -110,5 +120,24 @@ def compare_growing(model: TransformerConfig) -> dict[str, Any]:
         checks.PROBABILITIES[s.rounding],
       )
       for s in subjects()
+    ]
+  )
+
+
+def compare_twice(model: TransformerConfig, length: int) -> dict[str, Any]:
+  """Runs a gradient and a scoring twice, and counts arrays that differ."""
+  batch = make_batch(model.vocab_size, ROWS, length)
+  return checks.found(
+    [
+      checks.check(
+        f'arrays of {what} that differ, {s.name}',
+        checks.other_bits(run(s), run(s)),
+        0.0,
+      )
+      for s in subjects()
+      for what, run in (
+        ('a gradient', lambda s: gradients(s, model, batch)),
+        ('scores', lambda s: scores(s, model)),
+      )
     ]
   )
