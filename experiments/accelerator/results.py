@@ -30,7 +30,9 @@ def collect(workdir: pathlib.Path, ended: Mapping[str, str]) -> dict[str, Any]:
   for path in sorted(workdir.glob('*/*.json')):
     case, side, _, _ = path.name.rsplit('.', 3)
     sides = parts.setdefault(path.parent.name, {}).setdefault(case, {})
-    sides.setdefault(side, []).append(json.loads(path.read_text()))
+    # A number that is not finite becomes None, which strict JSON can hold.
+    found = json.loads(path.read_text(), parse_constant=lambda _: None)
+    sides.setdefault(side, []).append(found)
   failed = {
     f'{path.parent.name}.{path.name.removesuffix(".failed")}': path.read_text()
     for path in sorted(workdir.glob('*/*.failed'))
@@ -46,6 +48,12 @@ def collect(workdir: pathlib.Path, ended: Mapping[str, str]) -> dict[str, Any]:
     if not said:
       failed[name] = fault
   failed |= {f'right.{name}': fault for name, fault in wrong(parts)}
+  failed |= {
+    f'training.{case}.roofline': found['roofline_fault']
+    for case, sides in parts.get('training', {}).items()
+    for found in sides.get('ours', ())
+    if 'roofline_fault' in found
+  }
   return {'machine': machine_of(parts), 'parts': parts, 'failed': failed}
 
 
@@ -56,8 +64,13 @@ def wrong(parts: Parts) -> Iterator[tuple[str, str]]:
       if not check['holds']:
         yield (
           f'{case}.{check["name"]}',
-          f'{check["difference"]:.1e} is above {check["bound"]:.1e}',
+          f'{scientific(check["difference"])} is above {check["bound"]:.1e}',
         )
+
+
+def scientific(difference: float | None) -> str:
+  """Formats a difference; None is one that is not finite."""
+  return 'NaN' if difference is None else f'{difference:.1e}'
 
 
 def machine_of(parts: Parts) -> dict[str, Any]:
@@ -119,27 +132,32 @@ def about_table(machine: Mapping[str, Any]) -> str:
 
 
 def right_table(cases: Mapping[str, Any]) -> str:
-  """Makes the table of checks beside the CPU."""
-  return table(
-    'program | what | difference | bound | holds',
-    [
+  """Makes the table of checks beside the CPU, and what was left out."""
+  rows, notes = [], []
+  for case, sides in cases.items():
+    found = sides['ours'][-1]
+    rows += [
       [
         case,
         check['name'],
-        f'{check["difference"]:.1e}',
+        scientific(check['difference']),
         f'{check["bound"]:.1e}',
         'yes' if check['holds'] else 'NO',
       ]
-      for case, sides in cases.items()
-      for check in sides['ours'][-1]['checks']
-    ],
-  )
+      for check in found['checks']
+    ]
+    notes += [f'- {case}: {note}' for note in found.get('notes', ())]
+  made = table('program | what | difference | bound | holds', rows)
+  return '\n'.join([made, '', *notes] if notes else [made])
 
 
 def rate_table(
   part: str, cases: Mapping[str, Any], machine: Mapping[str, Any]
 ) -> str:
-  """Makes the table of one part in which both sides are measured."""
+  """Makes the table of one part in which both sides are measured.
+
+  Sides that had unlike batches, as memory was short for one, have no ratio.
+  """
   key, unit, digits = RATES[part]
   rows = []
   for case, sides in cases.items():
@@ -155,7 +173,10 @@ def rate_table(
       row.append(
         f'{statistics.median(values):,.{digits}f}' if values else 'not measured'
       )
-    row.append(ratio(rates.get('ours'), rates.get('theirs')))
+    alike = len({each.get('rows') for side in sides.values() for each in side})
+    row.append(
+      ratio(rates.get('ours'), rates.get('theirs')) if alike == 1 else 'unlike'
+    )
     for side in ('ours', 'theirs'):
       row.append(details(sides.get(side, ()), machine))
     rows.append(row)

@@ -272,6 +272,12 @@ def main() -> int:
   args = command_line.parse(parser)
   args.workdir = args.workdir.absolute()
   (args.workdir / 'logs').mkdir(parents=True, exist_ok=True)
+  platforms = os.environ.get('JAX_PLATFORMS', '')
+  if platforms and 'cpu' not in platforms.split(','):
+    parser.error(
+      f'JAX_PLATFORMS={platforms}: add ,cpu, as programs are compared with '
+      'those of the CPU'
+    )
   args.torch_python = find_torch(args.torch_python)
   if not args.torch_python:
     print('no PyTorch here: the other side is left out (--torch-python)')

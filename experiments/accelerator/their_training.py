@@ -59,7 +59,7 @@ def measure(case: Training) -> dict[str, Any]:
   while True:
     try:
       found = measure_rows(case._replace(rows=rows))
-      return found | {'notes': [*notes, f'{rows} rows']}
+      return found | {'rows': rows, 'notes': [*notes, f'{rows} rows']}
     except torch.OutOfMemoryError as error:
       if rows == 1:
         raise

@@ -146,6 +146,7 @@ def measure(case: Training) -> dict[str, Any]:
     'tokens_per_second': case.tokens / mean,
     'seconds_per_step': mean,
     'seconds': seconds,
+    'rows': case.rows,
     'useful_flops_per_second': case.useful_flops() / mean,
     # The process's peak may be that of an earlier case.
     'memory_bytes': memory_of(compiled)['total'],

@@ -158,14 +158,44 @@ def test_tables_by_hand():
   )
 
 
+def test_unlike_batches_have_no_ratio():
+  theirs = [{'tokens_per_second': 40_000.0, 'rows': 8}] * 2
+  ours = [found | {'rows': 16} for found in TRAINING['1.5B_1024']['ours']]
+  text = results.render(
+    a_gpu(training={'1.5B_1024': {'ours': ours, 'theirs': theirs}})
+  )
+  assert '| 1.5B_1024 | 45,000 | 40,000 | unlike |' in text
+
+
+def test_a_roofline_that_cannot_be_counted_is_a_failure(tmp_path):
+  folder = tmp_path / 'training'
+  folder.mkdir()
+  found = {'roofline_fault': 'KeyError: x'}
+  (folder / '135M_1024.ours.0.json').write_text(json.dumps(found))
+  failed = results.collect(tmp_path, {})['failed']
+  assert failed == {'training.135M_1024.roofline': 'KeyError: x'}
+
+
+def test_what_was_left_out_is_noted():
+  found = {'checks': [CHECK], 'notes': ['SmolLM2 is not installed']}
+  text = results.render(a_gpu(right={'smollm2': {'ours': [found]}}))
+  assert text.endswith('\n- smollm2: SmolLM2 is not installed')
+
+
 def test_a_check_that_does_not_hold_is_a_failure(tmp_path):
   folder = tmp_path / 'right'
   folder.mkdir()
-  for case, difference in (('forward', 0.02), ('gradient', 0.04)):
+  cases = {'forward': 0.02, 'gradient': 0.04, 'scoring': float('nan')}
+  for case, difference in cases.items():
     check = CHECK | {'difference': difference, 'holds': difference < 0.03}
     (folder / f'{case}.ours.0.json').write_text(json.dumps({'checks': [check]}))
-  failed = results.collect(tmp_path, {})['failed']
-  assert failed == {'right.gradient.bfloat16': '4.0e-02 is above 3.0e-02'}
+  found = results.collect(tmp_path, {})
+  assert found['failed'] == {
+    'right.gradient.bfloat16': '4.0e-02 is above 3.0e-02',
+    'right.scoring.bfloat16': 'NaN is above 3.0e-02',
+  }
+  json.dumps(found, allow_nan=False)
+  assert '| scoring | bfloat16 | NaN |' in results.render(found)
 
 
 def test_what_has_run_where_by_hand():
