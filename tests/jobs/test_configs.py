@@ -149,23 +149,24 @@ def test_tiny(tiny):
   results = written['results']
   assert results.keys() == {
     'best_of_n',
+    'ranking',
     'localisation',
     'calibration',
     'diagnostics',
   }
+  chosen_by = {'prm_min', 'prm_prod', 'prm_mean', 'prm_last', 'orm'}
+  assert results['ranking'].keys() == {*chosen_by, 'distinct_texts'}
   curves = results['best_of_n']
   assert curves['n'] == [1, 2, 4, 8]
-  assert {
-    'prm_min',
-    'prm_prod',
-    'prm_mean',
-    'prm_last',
-    'orm',
+  assert curves.keys() == {
+    *chosen_by,
+    'n',
     'majority',
     'weighted_vote',
     'random',
+    'random_per_text',
     'oracle',
-  } == curves.keys() - {'n'}
+  }
   # One sample is one sample, whoever picks it.
   first = {round(c['mean'][0], 9) for n, c in curves.items() if n != 'n'}
   assert len(first) == 1
@@ -236,10 +237,16 @@ def test_tiny_orm(tiny_orm):
   assert_manifest(written['manifest'], 'fixed')
   assert written['manifest']['threshold']['value'] == 0.5
   # An outcome model says nothing of single steps.
-  assert written['results'].keys() == {'best_of_n'}
-  assert {'orm', 'majority', 'weighted_vote', 'random', 'oracle'} == written[
-    'results'
-  ]['best_of_n'].keys() - {'n'}
+  assert written['results'].keys() == {'best_of_n', 'ranking'}
+  assert written['results']['best_of_n'].keys() == {
+    'n',
+    'orm',
+    'majority',
+    'weighted_vote',
+    'random',
+    'random_per_text',
+    'oracle',
+  }
   assert_metrics(workdir)
   assert not (workdir / 'orm').exists()
   assert_page(workdir, 'ORM on modular arithmetic (tiny)')
