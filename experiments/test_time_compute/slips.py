@@ -64,9 +64,9 @@ class Setting(NamedTuple):
 
   @property
   def name(self) -> str:
-    beliefs = f', {100 * self.wrong_facts:.0f}% wrong beliefs'
+    beliefs = f', {100 * self.wrong_facts:g}% wrong beliefs'
     return (
-      f'{self.operations} steps, {100 * self.slip:.0f}% slips'
+      f'{self.operations} steps, {100 * self.slip:g}% slips'
       f'{beliefs if self.wrong_facts else ""}'
     )
 
