@@ -11,6 +11,7 @@ import importlib
 import json
 import pathlib
 
+from experiments.findings import MISSING, OPEN, Claim, Found
 from experiments.tables import table
 from prm_jax.report import readme_table
 
@@ -36,13 +37,20 @@ FOLDERS = (
 )
 
 
+def answer(claim: Claim, folder: pathlib.Path) -> Found:
+  """Finds what the results say of a claim, if the experiment was run."""
+  path = folder / claim.results
+  if not path.exists():
+    return Found(MISSING, MISSING, MISSING, OPEN)
+  return claim.find(json.loads(path.read_text()))
+
+
 def render() -> str:
   """Makes the table of all claims."""
   rows = []
   for folder in FOLDERS:
     for claim in importlib.import_module(f'experiments.{folder}.claims').CLAIMS:
-      results = json.loads((HERE / folder / claim.results).read_text())
-      found = claim.find(results)
+      found = answer(claim, HERE / folder)
       rows.append(
         [
           f'[{folder}]({folder})',

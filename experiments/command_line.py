@@ -26,14 +26,19 @@ from prm_jax.runtime.workdir import write_json
 
 TUNING_SEED = 0  # chose settings, and is never reported
 SEEDS = (1, 2, 3, 4, 5)
-# Experiments whose seed takes more than ten minutes have fewer of them.
+# Commands of which a seed takes more than ten minutes have fewer of them.
 FEWER_SEEDS = (1, 2, 3)
 LONG = (
-  'lm_loss',
-  'neutral_labels',
-  'reward_hacking',
-  'rl_process_vs_outcome',
-  'test_time_compute',
+  'human_labels.whole',
+  'label_sources.run',
+  'label_sources.soft',
+  'labelled_chains.run',
+  'lm_loss.run',
+  'neutral_labels.run',
+  'reward_hacking.run',
+  'rl_process_vs_outcome.run',
+  'test_time_compute.run',
+  'test_time_compute.slips',
 )
 ARGUMENTS: dict[str, dict[str, Any]] = {
   '--workdir': {
@@ -87,8 +92,9 @@ def make_parser(
     output: whether it takes `--output`.
   """
   path = pathlib.Path(file).resolve()
+  module = f'{path.parent.name}.{path.stem}'
   parser = argparse.ArgumentParser(
-    prog=f'python -m experiments.{path.parent.name}.{path.stem}',
+    prog=f'python -m experiments.{module}',
     description=doc.splitlines()[0],
   )
   for name in shared:
@@ -100,7 +106,7 @@ def make_parser(
       default=path.parent,
       help='folder of results.json, figure and table; default: beside run.py',
     )
-  if path.parent.name in LONG:
+  if module in LONG:
     parser.set_defaults(seeds=FEWER_SEEDS)
   where = ' --workdir DIR' if '--workdir' in shared else ''
   parser.set_defaults(command=f'{parser.prog}{where}')

@@ -198,6 +198,19 @@ def over(
   return Effect(float(found.mean), ends.tolist())
 
 
+def crossed(values: Sequence[float], errors: np.ndarray | None) -> Effect:
+  """Returns an effect with its interval over seeds that share the problems.
+
+  Args:
+    values: the effect in each seed.
+    errors: its standard error over the problems; None where it is not known.
+  """
+  if errors is None:
+    return Effect(mean(values), None)
+  found = over_seeds.crossed(np.array(values), errors)
+  return Effect(float(found.mean), [float(found.low), float(found.high)])
+
+
 def lead(
   ours: Sequence[float] | None,
   theirs: Sequence[float] | None,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from experiments.ablations import intervals, values
 from experiments.findings import (
   Claim,
   Finder,
@@ -12,6 +13,12 @@ from experiments.findings import (
   lead,
 )
 from experiments.label_sources.run import ACTIVE
+from experiments.label_sources.soft import (
+  CHOICE,
+  ORM,
+  UPDATES,
+  WITHIN,
+)
 from experiments.tables import mean, percent
 from prm_jax.evals.suite import NULL
 
@@ -115,6 +122,66 @@ def best_aggregate(
   return find
 
 
+# The last step chooses as an ORM does if it is less than this from it.
+MARGIN = 0.05
+AFTER_UPDATES = [f'{n:,} updates' for n in UPDATES]
+
+
+def soft_row(updates: str, score: str, after: str = 'kept') -> str:
+  """Names a row of soft.json."""
+  return f'{updates}: soft, later steps {after}, {score}'
+
+
+def last_is_best(after: str) -> Finder:
+  """Makes a finder of whether the last step of a soft PRM chooses best.
+
+  Args:
+    after: whether the PRM learned from steps after the first error.
+  """
+
+  def find(document: Mapping[str, Any]) -> Found:
+    cases = []
+    for n in AFTER_UPDATES:
+      last, *others = (
+        values(document, soft_row(n, score, after), CHOICE)
+        for score in ('last', 'min', 'prod')
+      )
+      best = [max(seed) for seed in zip(*others, strict=True)]
+      cases.append(lead(last, best, n))
+    row = soft_row(AFTER_UPDATES[0], 'last', after)
+    null = values(document, row, f'random per text, {CHOICE}')
+    return judge(cases, baseline('random per text', null))
+
+  return find
+
+
+def last_is_an_orm(document: Mapping[str, Any]) -> Found:
+  """Compares what the last step and an ORM choose, within a margin."""
+  cases = [
+    lead(
+      values(document, soft_row(n, 'last'), CHOICE),
+      values(document, f'{n}: {ORM}', CHOICE),
+      n,
+    )
+    for n in AFTER_UPDATES
+  ]
+  return judge(cases, 'no difference', (-MARGIN, MARGIN))
+
+
+def last_ranks(document: Mapping[str, Any]) -> Found:
+  """Compares how the last step ranks the chains of a problem with a coin."""
+  cases = []
+  for n in AFTER_UPDATES:
+    row = soft_row(n, 'last')
+    areas = values(document, row, WITHIN)
+    coin = [0.5] * len(areas)
+    paired = intervals(document, row, WITHIN)
+    cases.append(lead(areas, coin, n, paired))
+  orm = [values(document, f'{n}: {ORM}', WITHIN) for n in AFTER_UPDATES]
+  shown = ', '.join(percent(mean(seeds)) for seeds in orm)
+  return judge(cases, f'a coin 50.0; the ORM {shown}')
+
+
 CLAIMS = (
   Claim(
     'Hard labels at threshold 0 beat soft labels (first-error F1)',
@@ -137,7 +204,28 @@ CLAIMS = (
     "A PRM trained on soft rollout labels chooses best by the last step's "
     'score (best of 64)',
     'the last step is better than product and minimum (Zhang et al., 2025)',
-    best_aggregate(SOFT, ('last',), ('min', 'prod')),
+    last_is_best('kept'),
+    'soft.json',
+  ),
+  Claim(
+    'It does so where steps after the first error are left out',
+    'none',
+    last_is_best('masked'),
+    'soft.json',
+  ),
+  Claim(
+    "That PRM's last step ranks right chains above wrong ones of the same "
+    'problem (AUC within problems)',
+    'none; its target is that of an ORM',
+    last_ranks,
+    'soft.json',
+  ),
+  Claim(
+    'It chooses as an ORM of as many updates does, to within 5 points (best of '
+    '64)',
+    'none; its target is that of an ORM',
+    last_is_an_orm,
+    'soft.json',
   ),
   Claim(
     'A PRM trained on exact labels chooses best by the lowest score or the '

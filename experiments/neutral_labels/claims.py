@@ -1,13 +1,23 @@
 """The claims of neutral_labels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from experiments import ablations
-from experiments.findings import Case, Claim, Effect, Found, baseline, judge
-from experiments.tables import mean, percent
+from experiments.findings import (
+  Case,
+  Claim,
+  Finder,
+  Found,
+  baseline,
+  crossed,
+  judge,
+)
+from experiments.neutral_labels.features import over_first
+from experiments.neutral_labels.run import ARMS
+from experiments.tables import percent
 from prm_jax.evals import over_seeds
 
 COIN = 0.5
@@ -23,19 +33,6 @@ def sets_of(document: Mapping[str, Any]) -> list[str]:
     for name in ablations.names_of(document)
     if name.startswith(head)
   ]
-
-
-def crossed(values: Sequence[float], errors: np.ndarray | None) -> Effect:
-  """Returns an effect whose seeds share the problems of a set.
-
-  Args:
-    values: the effect in each seed.
-    errors: its standard error over the problems; None where it is not known.
-  """
-  if errors is None:
-    return Effect(mean(values), None)
-  found = over_seeds.crossed(np.array(values), errors)
-  return Effect(float(found.mean), [float(found.low), float(found.high)])
 
 
 def errors_of(
@@ -80,6 +77,44 @@ def hardly_matters(document: Mapping[str, Any]) -> Found:
   return judge(cases, 'no difference', (-MARGIN, MARGIN))
 
 
+def of_backbone(arm: str) -> Finder:
+  """Makes a finder that compares two targets of heads on a backbone.
+
+  Args:
+    arm: what neutral steps count as, beside the first of `ARMS`.
+  """
+
+  def find(document: Mapping[str, Any]) -> Found:
+    cases = []
+    for part in document['sets']:
+      name = over_first(part)
+      leads = ablations.values(document, arm, name)
+      effect = crossed(leads, errors_of(document, arm, name))
+      cases.append(Case(effect, part, '', len(leads)))
+    return judge(cases, 'no difference', (-MARGIN, MARGIN))
+
+  return find
+
+
+def backbone_reads(document: Mapping[str, Any]) -> Found:
+  """Compares the head's AUC with that of the best row without training."""
+  cases, nulls = [], []
+  for part in document['sets']:
+    name = f'{ablations.AUC}, {part}'
+    known = {
+      row: ablations.values(document, row, name)
+      for row in document['runs']
+      if row not in ARMS and ablations.values(document, row, name)
+    }
+    best = max(known, key=lambda row: sum(known[row]))
+    ours = ablations.values(document, ARMS[0], name)
+    leads = np.subtract(ours, known[best]).tolist()
+    effect = crossed(leads, errors_of(document, ARMS[0], name))
+    cases.append(Case(effect, part, '', len(leads)))
+    nulls.append(baseline(f'{best} on {part}', known[best]))
+  return judge(cases, '; '.join(nulls))
+
+
 CLAIMS = (
   Claim(
     'On human labels a PRM of 0.7M parameters tells right steps from wrong '
@@ -92,5 +127,20 @@ CLAIMS = (
     'by less than 2 points',
     'for a large PRM it hardly matters (Lightman et al., 2023)',
     hardly_matters,
+  ),
+  Claim(
+    'On human labels a linear head on a pretrained backbone of 135M parameters '
+    'tells right steps from wrong ones better than likelihood, length, digits '
+    'or place without training do (AUC)',
+    'none',
+    backbone_reads,
+    'features.json',
+  ),
+  Claim(
+    'For it, too, neutral steps as wrong instead of right change the AUC by '
+    'less than 2 points',
+    'for a large PRM it hardly matters (Lightman et al., 2023)',
+    of_backbone('bad'),
+    'features.json',
   ),
 )

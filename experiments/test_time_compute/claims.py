@@ -1,11 +1,31 @@
 """The claims of test_time_compute."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.findings import TIMES, Case, Claim, Effect, Found, judge
-from experiments.tables import percent
+from experiments.ablations import intervals, values
+from experiments.findings import (
+  TIMES,
+  Case,
+  Claim,
+  Effect,
+  Finder,
+  Found,
+  judge,
+  over,
+)
+from experiments.tables import mean, percent
+from experiments.test_time_compute.slips import (
+  BY_PRM,
+  BY_STEPS,
+  BY_VALUE,
+  LEAD,
+  SLIPS_10,
+  SLIPS_20,
+  SYSTEMATIC,
+  Setting,
+)
 from experiments.test_time_compute.tables import (
   difference,
   point_of,
@@ -57,6 +77,27 @@ def beam_with_4(document: Mapping[str, Any]) -> Found:
   return judge(cases, null, (-MARGIN, math.inf))
 
 
+def beam_by(rows: Sequence[tuple[Setting, str]]) -> Finder:
+  """Makes a finder that compares beam with 4 and best of 16 by some judges.
+
+  Args:
+    rows: the solver's errors and the judge of each case.
+  """
+
+  def find(document: Mapping[str, Any]) -> Found:
+    cases, nulls = [], []
+    for setting, judge_ in rows:
+      row = f'{setting.name}: {judge_}'
+      leads = values(document, row, LEAD)
+      effect = over(leads, intervals(document, row, LEAD))
+      cases.append(Case(effect, row, '', len(leads)))
+      nulls.append(percent(mean(values(document, row, 'best of 4'))))
+    null = f'best of 4 {", ".join(nulls)}'
+    return judge(cases, null, (-MARGIN, math.inf))
+
+  return find
+
+
 CLAIMS = (
   Claim(
     "Beam search reaches best of 64's accuracy with a fifth of its compute "
@@ -68,5 +109,20 @@ CLAIMS = (
     "Beam search with 4 chains comes within 2 points of best of 16's accuracy",
     'equal, on MATH (Beeching et al., 2024)',
     beam_with_4,
+  ),
+  Claim(
+    'It does so where all errors are slips, which another sample repairs',
+    'none; the probability that no step slips is 1 - (1 - (1 - s)^K)^16 for '
+    'best of 16 and (1 - s^4)^K for beam',
+    beam_by(
+      [(s, judge) for s in (SLIPS_10, SLIPS_20) for judge in (BY_STEPS, BY_PRM)]
+    ),
+    'slips.json',
+  ),
+  Claim(
+    'It does so where errors are wrong beliefs, if the judge is perfect',
+    'none',
+    beam_by([(setting, BY_VALUE) for setting in SYSTEMATIC]),
+    'slips.json',
   ),
 )
