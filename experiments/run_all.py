@@ -49,18 +49,11 @@ class Repetition(NamedTuple):
     arguments: arguments of its run.py, after --workdir and --output.
     folder: folder of its runs, below the workdir; '' for one of its own.
     data: whether it reads the data files of PRM_JAX_DATA.
-    module: name of the command's module in the experiment's folder.
   """
 
   arguments: tuple[str, ...]
   folder: str = ''
   data: bool = False
-  module: str = 'run'
-
-  @property
-  def results(self) -> str:
-    """Returns the name of the file with the command's results."""
-    return 'results.json' if self.module == 'run' else f'{self.module}.json'
 
 
 FIRST = ('--seeds', str(command_line.SEEDS[0]))
@@ -68,7 +61,7 @@ QUICK = {
   'after_first_error': Repetition(
     (*FIRST, '--arms', 'mask', 'bad'), 'ablations'
   ),
-  'labelled_chains': Repetition((*FIRST, '--arms', '82', '2,050'), 'ablations'),
+  'labelled_chains': Repetition(FIRST, 'ablations'),
   'prm_and_orm': Repetition(FIRST, 'ablations'),
   'chain_length': Repetition(
     (*FIRST, '--arms', '2 steps', '5 steps'), 'ablations'
@@ -98,16 +91,12 @@ QUICK = {
   'reward_hacking': Repetition(
     (*FIRST, '--forms', 'mean', 'the same, and outcome')
   ),
-  'human_labels.whole': Repetition(FIRST, data=True, module='whole'),
-  'test_time_compute.slips': Repetition(FIRST, module='slips'),
+  'human_labels': Repetition(('--problems', '60'), data=True),
 }
 NOT_REPEATED = {
   'accelerator': 'its numbers hold for the chip that measured them',
   'evaluation_traps': 'most of it is exact, or committed numbers of others',
-  'human_labels': 'human_labels.whole trains and tests the same PRMs',
-  'label_sources.soft': 'a seed takes an hour',
   'neutral_labels': 'it takes an hour on human labels',
-  'neutral_labels.features': 'a model of 135M parameters reads for an hour',
   'smollm2_prm': 'it takes an hour and weights of 140 MB',
   'scaling': 'it compiles for TPUs, and its numbers have no intervals',
   'speed': 'its numbers hold for the machine that measured them',
@@ -129,7 +118,6 @@ def repeat(
   name: str, repetition: Repetition, workdir: pathlib.Path
 ) -> dict[str, Any]:
   """Runs one experiment and compares what it finds with what is committed."""
-  folder, _, _ = name.partition('.')
   output = workdir / 'results' / name
   begun = output.exists()
   output.mkdir(parents=True, exist_ok=True)
@@ -138,7 +126,7 @@ def repeat(
     [
       sys.executable,
       '-m',
-      f'experiments.{folder}.{repetition.module}',
+      f'experiments.{name}.run',
       f'--workdir={workdir / (repetition.folder or name)}',
       f'--output={output}',
       *repetition.arguments,
@@ -155,8 +143,8 @@ def repeat(
   if done.returncode:
     return result | {'failed': done.stdout.strip()[-2000:]}
   known, found = (
-    json.loads((path / repetition.results).read_text())
-    for path in (HERE / folder, output)
+    json.loads((folder / 'results.json').read_text())
+    for folder in (HERE / name, output)
   )
   return result | {'numbers': compare(known, found)}
 
@@ -208,12 +196,6 @@ def summary(name: str, result: Mapping[str, Any]) -> str:
   return '\n  '.join([line, *disagreements(rows)])
 
 
-def link(name: str) -> str:
-  """Links an experiment, or a command of one, to its folder."""
-  folder, _, _ = name.partition('.')
-  return f'[{name}]({folder})'
-
-
 def render(record: Mapping[str, Any]) -> str:
   """Makes the table of AGAIN.md, and the disagreements below it."""
   rows, lines = [], []
@@ -221,11 +203,11 @@ def render(record: Mapping[str, Any]) -> str:
     numbers = result['numbers']
     arguments = f'`{shlex.join(result["arguments"])}`'
     minutes = f'{result["minutes"]:.1f}'
-    rows.append([link(name), arguments, agreement(numbers), minutes])
+    rows.append([f'[{name}]({name})', arguments, agreement(numbers), minutes])
     lines += [f'- {name}, {line}' for line in disagreements(numbers)]
   rows.append(['all of them', '', '', f'{record["minutes"]:.0f}'])
   for name, why in record['not_repeated'].items():
-    rows.append([link(name), f'no: {why}', '', ''])
+    rows.append([f'[{name}]({name})', f'no: {why}', '', ''])
   heads = [
     'experiment',
     'repeated',

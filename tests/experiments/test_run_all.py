@@ -15,8 +15,7 @@ from tests.shared.command_line import ROOT
 
 def test_every_experiment_is_repeated_or_says_why_not():
   folders = {path.parent.name for path in ROOT.glob('experiments/*/run.py')}
-  named = set(run_all.QUICK) | set(run_all.NOT_REPEATED)
-  assert folders == {name.partition('.')[0] for name in named}
+  assert folders == set(run_all.QUICK) | set(run_all.NOT_REPEATED)
 
 
 def test_the_quick_budget_takes_as_long_as_it_says():
@@ -30,8 +29,7 @@ def test_the_quick_budget_takes_as_long_as_it_says():
 
 @pytest.mark.parametrize('name', run_all.QUICK)
 def test_what_is_committed_has_intervals(name):
-  folder, _, _ = name.partition('.')
-  path = ROOT / 'experiments' / folder / run_all.QUICK[name].results
+  path = ROOT / 'experiments' / name / 'results.json'
   document = json.loads(path.read_text())
   for where, value, (low, high) in intervals(document):
     # Curves are kept with fewer digits than their intervals.
