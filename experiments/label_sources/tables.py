@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from experiments.tables import mean, mean_and_seeds, table
+from prm_jax.evals.suite import NULL
 
 AGGREGATES = ('min', 'prod', 'mean', 'last')
 LIGHTMAN = 2.6  # Lightman et al. (2023), section 4.2
@@ -78,8 +79,14 @@ def run_table(
         cells['vote'],
       ]
     )
-  for name in ('majority', 'random', 'oracle'):
-    seeds = [seed[f'{kind}: {names[0]}']['best_of_64'][name] for seed in runs]
+  plain = {
+    'majority': 'majority',
+    'random': 'random',
+    'random per text': NULL,
+    'oracle': 'oracle',
+  }
+  for name, method in plain.items():
+    seeds = [seed[f'{kind}: {names[0]}']['best_of_64'][method] for seed in runs]
     right = mean_and_seeds([curve['mean'] for curve in seeds])
     rows.append([f'no labels: {name}', '', '', right, '', '', ''])
   heads = [

@@ -118,6 +118,11 @@ def main() -> None:
     'manifests': {seed: run['manifest'] for seed, run in found.items()},
     'results': {seed: run['results'] for seed, run in found.items()},
   }
+  if tuple(args.seeds) == command_line.SEEDS:
+    # What the first command of the project's README finds: shown there, and in
+    # no table of an experiment.
+    tuning = command_line.TUNING_SEED
+    document['first_command'] = run_seed(runner, tuning, args.variant)
   (args.output / 'figure.svg').write_text(draw(document))
   command_line.write(args.output, document, render(document))
 

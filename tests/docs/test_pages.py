@@ -126,10 +126,10 @@ def numbers(line):
 
 
 def test_what_the_first_command_prints():
-  """The table of README.md is that of seed 0 of experiments/prm_vs_orm."""
+  """The table of README.md is that of experiments/prm_vs_orm."""
   (block,) = re.findall(r'```text\n(.*?)```', README.read_text(), re.DOTALL)
   path = ROOT / 'experiments/prm_vs_orm/results.json'
-  results = json.loads(path.read_text())['results']['0']
+  results = json.loads(path.read_text())['first_command']['results']
   curves = results['best_of_n']
   table, where = block.strip().split('\n\n')
   head, *lines = table.splitlines()
