@@ -18,9 +18,10 @@ import numpy as np
 
 from experiments.accelerator import right_checks as checks
 from experiments.accelerator.right_checks import Setting, subjects
+from prm_jax.data.census import BatchConfig, take_census
 from prm_jax.data.domains import arithmetic
 from prm_jax.data.encoding import make_format
-from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
+from prm_jax.data.pipeline import make_batches
 from prm_jax.data.targets import TargetConfig
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.runtime.checkpoints import Checkpoints
@@ -57,8 +58,8 @@ def open_batches() -> Iterator[dict[str, np.ndarray]]:
   solver = arithmetic.make_solver(domain)
   results = arithmetic.sample_results(solver, problems, 4, 0)
   chains = arithmetic.to_chains(domain, problems, results)
-  census = take_census(chains, FORMAT, TARGETS)
   config = BatchConfig(4, ROW_LENGTH, STEPS_PER_ROW, seed=0)
+  census = take_census(chains, FORMAT, TARGETS, config)
   return iter(make_batches(chains, census, FORMAT, TARGETS, config))
 
 

@@ -20,14 +20,10 @@ import numpy as np
 from experiments.speed import workload as workload_lib
 from experiments.speed.sides import CLOCK_VARIABLE, CLOCKS
 from prm_jax import Scorer
+from prm_jax.data.census import BatchConfig, take_census
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.encoding import StepFormat
-from prm_jax.data.pipeline import (
-  BatchConfig,
-  fill_rate,
-  make_batches,
-  take_census,
-)
+from prm_jax.data.pipeline import fill_rate, make_batches
 from prm_jax.data.targets import TargetConfig
 from prm_jax.inference.pretrained import open_pretrained
 from prm_jax.models import HeadConfig, TransformerConfig, init_head, init_params
@@ -84,21 +80,14 @@ def train(
   ]
   # TRL trains on every label that it gets.
   targets = TargetConfig(after_first_error='keep')
-  census = take_census(chains, fmt, targets)
-  batches = iter(
-    make_batches(
-      chains,
-      census,
-      fmt,
-      targets,
-      BatchConfig(
-        batch_size=rows,
-        row_length=row_length,
-        max_steps_per_row=row_length // 16,
-        seed=0,
-      ),
-    )
+  batching = BatchConfig(
+    batch_size=rows,
+    row_length=row_length,
+    max_steps_per_row=row_length // 16,
+    seed=0,
   )
+  census = take_census(chains, fmt, targets, batching)
+  batches = iter(make_batches(chains, census, fmt, targets, batching))
   mesh = make_mesh(MESH)
   warmup = workload['warmup_steps']
   optim = OptimConfig(lr=1e-3, warmup=0, schedule='linear', b2=0.999)

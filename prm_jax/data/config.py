@@ -74,8 +74,13 @@ class DataConfig(SampledDrawConfig):
     separator: token that ends a step; '' is the tokenizer's own.
     end: token that ends a policy's chain; '' is the tokenizer's own.
     max_length: longest chain in tokens; longer ones are cut.
+    trees: whether chains of one problem share the tokens of their equal
+      beginnings, which are then computed once. Losses stay those of the
+      chains. A tree that does not fit a row is split, and every part repeats
+      the tokens that lead to it.
     row_length: tokens of a row, into which chains are packed.
-    max_steps_per_row: most steps of a row.
+    max_steps_per_row: most steps of a row; a step that several chains of a
+      tree share with the same label is one.
     batch_size: rows of a batch.
     shards: parts that the chains are split into, each read by one process; 0 is
       as few as possible. Batches depend on it, so a run whose number of
@@ -99,6 +104,7 @@ class DataConfig(SampledDrawConfig):
   separator: str = ''
   end: str = ''
   max_length: Annotated[int, at_least(1)] = 1024
+  trees: bool = True
   row_length: Annotated[int, at_least(1)] = 1024
   max_steps_per_row: Annotated[int, at_least(1)] = 64
   batch_size: Annotated[int, at_least(1)] = 32

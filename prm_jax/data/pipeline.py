@@ -1,14 +1,14 @@
 """Makes the training input: chains on disk become packed batches, by grain.
 
-    chains -> take_census -> shuffle, split into shards -> encode -> pack
-      -> batch -> training loop
+    chains -> take_census -> tries of the chains of a problem -> shuffle, split
+      into shards -> encode and merge -> pack -> batch -> training loop
 
-Several chains share a row of tokens; `segment_ids` keep them apart, and the
-positions of each start at 0. `shards` saves the iterator's state with the
-checkpoint, so a resumed run continues with the very next batch.
+A row holds several tries, each in depth-first order. `last` says which tokens
+see each other, so they stay apart, and positions are depths. `shards` saves
+the iterator's state with the checkpoint, so a resumed run continues with the
+very next batch.
 """
 
-import dataclasses
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -17,189 +17,92 @@ import grain
 import numpy as np
 from grain import experimental as grain_experimental
 
+from prm_jax.data.census import BatchConfig, Census, Groups
 from prm_jax.data.chains import Chain
-from prm_jax.data.encoding import DoesNotFit, StepFormat
+from prm_jax.data.encoding import StepFormat
+from prm_jax.data.examples import encode_example, merge_examples
 from prm_jax.data.shards import ShardedBatches, Share
-from prm_jax.data.targets import TargetConfig, step_targets
+from prm_jax.data.targets import TargetConfig
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.metrics import Heartbeat
 
 # Number of rows that are filled at the same time. More rows leave less padding
-# but need more memory, and chains of a row lie further apart in the shuffle.
+# but need more memory, and the tries of a row lie further apart in the shuffle.
 PACKING_BINS = 128
 # Encoding is cheap: grain's defaults (16 threads, 500 records ahead) spend more
 # time on book-keeping than on the records.
 READ_OPTIONS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=16)
 ALL_SHARDS = Share()
+# The packer measures how tightly a trie fits by the sum of its arrays' lengths,
+# so their number decides where a trie goes. Columns share an array by type.
+TOKEN_INTS = ('tokens', 'positions', 'last', 'parents', 'counts')
+STEP_INTS = ('step_ends', 'step_begins', 'chains')
+PER_TOKEN = ('token_ints', 'numbers', 'lm_weights')
+PER_STEP = ('step_ints', 'step_labels', 'step_weights', 'step_trials')
 
 
-@dataclasses.dataclass(frozen=True)
-class Census:
-  """Counts what a data set holds for training.
-
-  Attributes:
-    usable: indices of the chains that fit and have something to learn from.
-    steps: number of steps of usable chains whose weight is not 0.
-    tokens: number of tokens of usable chains.
-    truncated: number of usable chains that were cut after a step.
-    too_long: number of chains whose first step does not fit.
-    unlabelled: number of chains whose steps all have weight 0.
-    longest: number of steps of the longest usable chain.
-  """
-
-  usable: np.ndarray  # [chains] int64
-  steps: int
-  tokens: int
-  truncated: int
-  too_long: int
-  unlabelled: int
-  longest: int
-
-  def summary(self) -> str:
-    """Returns the counts as one line for the log."""
-    total = len(self.usable) + self.too_long + self.unlabelled
-    return (
-      f'{len(self.usable):,} of {total:,} chains '
-      f'({self.truncated:,} truncated; left out: {self.too_long:,} too long, '
-      f'{self.unlabelled:,} with nothing to learn from), '
-      f'{self.steps:,} steps to learn from, {self.tokens:,} tokens'
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchConfig:
-  """Says what batches look like and in which order chains enter them.
-
-  Attributes:
-    batch_size: number of rows over all processes.
-    row_length: tokens per row, at least the format's `max_length`.
-    max_steps_per_row: step ends per row (P).
-    seed: seed of the shuffle.
-    epochs: how often every chain is read; None repeats without end.
-  """
-
-  batch_size: int
-  row_length: int
-  max_steps_per_row: int
-  seed: int
-  epochs: int | None = None
-
-
-def encode_example(
-  chain: Chain, fmt: StepFormat, targets: TargetConfig
-) -> dict[str, np.ndarray]:
-  """Returns the arrays of one chain that are packed into a row.
-
-  Arrays have one entry per token, [T], or per step, [P]. `lm_mask` marks the
-  tokens that a language-model loss predicts: all tokens for a reward model, the
-  tokens after the problem for a policy.
-  """
-  completion = targets.supervision == 'completion'
-  encode = fmt.encode_with_end if completion else fmt.encode
-  encoding = encode(chain.problem, chain.steps)
-  lm_mask = np.ones(len(encoding.tokens), bool)
-  lm_mask[: encoding.prompt_length if completion else 0] = False
-  values, weights, trials = step_targets(
-    chain, len(encoding.step_ends), targets
-  )
-  return {
-    'tokens': encoding.tokens,
-    'numbers': fmt.number_tokens(encoding),
-    'lm_mask': lm_mask,
-    'step_ends': encoding.step_ends,
-    'step_labels': values,
-    'step_weights': weights,
-    'step_trials': trials,
-  }
-
-
-def take_census(
-  chains: Sequence[Chain], fmt: StepFormat, targets: TargetConfig
-) -> Census:
-  """Encodes every chain once and counts; raises UserError if none is usable."""
-  usable, steps, tokens = [], 0, 0
-  truncated = too_long = unlabelled = longest = 0
-  heartbeat = Heartbeat('encoding chains', len(chains))
-  for i in heartbeat.over(range(len(chains))):
-    chain = chains[i]
-    try:
-      example = encode_example(chain, fmt, targets)
-    except DoesNotFit:
-      too_long += 1
-      continue
-    if not example['step_weights'].any():
-      unlabelled += 1
-      continue
-    usable.append(i)
-    truncated += len(example['step_ends']) < len(chain.steps)
-    steps += int((example['step_weights'] > 0).sum())
-    tokens += len(example['tokens'])
-    longest = max(longest, len(example['step_ends']))
-  census = Census(
-    np.asarray(usable, np.int64),
-    steps,
-    tokens,
-    truncated,
-    too_long,
-    unlabelled,
-    longest,
-  )
-  if not usable:
-    raise UserError(
-      f'no chain to train on: {census.summary()}; check the labels, '
-      'targets.* and data.max_length'
-    )
-  return census
+def _to_pack(merged: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Joins the integer arrays of `merge_examples` for the packer."""
+  merged = dict(merged)
+  token_ints = np.stack([merged.pop(name) for name in TOKEN_INTS], 1)
+  step_ints = np.stack([merged.pop(name) for name in STEP_INTS], 1)
+  return merged | {'token_ints': token_ints, 'step_ints': step_ints}
 
 
 def _finish_row(row: dict[str, Any]) -> dict[str, np.ndarray]:
   """Turns a row of the packer into a row of the batch that training reads.
 
-  The packer leaves step ends relative to their chain. They become relative to
-  the row: chain s starts where segment id s first occurs.
+  The packer numbers the tries of a row from 1; 0 is padding. It leaves indices
+  relative to their trie. They become relative to the row: trie s starts where
+  number s first occurs.
   """
-  segments = row['tokens_segment_ids'].astype(np.int32)
-  chain_ids = row['step_ends_segment_ids'].astype(np.int32)
-  mask = chain_ids > 0
-  starts = np.searchsorted(
-    np.where(segments > 0, segments, np.iinfo(np.int32).max), chain_ids
-  )
+  of_token = row['token_ints_segment_ids']
+  of_step = row['step_ints_segment_ids']
+  real, mask = of_token > 0, of_step > 0
+  ascending = np.where(real, of_token, np.iinfo(np.int32).max)
+  start = np.searchsorted(ascending, of_token).astype(np.int32)
+  step_start = np.searchsorted(ascending, of_step).astype(np.int32)
+  tokens, depths, last, parents, counts = row['token_ints'].T
+  ends, begins, chains = row['step_ints'].T
+  # Chains are numbered within their trie, and from here on within the row.
+  chain_ids = np.zeros_like(chains)
+  pairs = np.stack([of_step[mask], chains[mask]])
+  chain_ids[mask] = np.unique(pairs, axis=1, return_inverse=True)[1] + 1
   return {
-    'tokens': row['tokens'],
+    'tokens': tokens,
+    'positions': np.where(real, depths, -1),
+    'last': np.where(real, last + start, np.arange(len(last), dtype=np.int32)),
+    'parents': np.where(real & (parents >= 0), parents + start, -1),
     'numbers': row['numbers'],
-    'lm_mask': row['lm_mask'],
-    'positions': row['tokens_positions'].astype(np.int32),
-    'segment_ids': segments,
-    'step_ends': np.where(mask, row['step_ends'] + starts, 0).astype(np.int32),
+    'lm_weights': row['lm_weights'],
+    'step_ends': np.where(mask, ends + step_start, 0),
+    'step_begins': begins,
     'step_mask': mask,
     'step_labels': row['step_labels'],
     'step_weights': row['step_weights'],
     'step_trials': row['step_trials'],
     'chain_ids': chain_ids,
+    'flat_tokens': counts.sum(dtype=np.int32),
   }
 
 
-def _source_identity(chains: Sequence[Chain], usable: np.ndarray) -> str:
-  digest = hashlib.sha256(usable.tobytes())
-  digest.update(repr(chains[int(usable[0])]).encode())
-  return digest.hexdigest()[:16]
+class GroupedChains:
+  """Gives grain random access to the chains of each trie."""
 
-
-class UsableChains:
-  """Gives grain random access to the usable chains."""
-
-  def __init__(self, chains: Sequence[Chain], usable: np.ndarray) -> None:
-    self._chains, self._usable = chains, usable
+  def __init__(self, chains: Sequence[Chain], groups: Groups) -> None:
+    self._chains, self._groups = chains, groups
 
   def __len__(self) -> int:
-    return len(self._usable)
+    return len(self._groups)
 
-  def __getitem__(self, index: int) -> Chain:
-    return self._chains[int(self._usable[int(index)])]
+  def __getitem__(self, index: int) -> list[Chain]:
+    return [self._chains[int(i)] for i in self._groups[int(index)]]
 
   def __repr__(self) -> str:
     # Grain shows this where it names its source.
-    return f'UsableChains({_source_identity(self._chains, self._usable)})'
+    digest = hashlib.sha256(self._groups.chains.tobytes())
+    digest.update(self._groups.stops.tobytes())
+    digest.update(repr(self._chains[int(self._groups.chains[0])]).encode())
+    return f'GroupedChains({digest.hexdigest()[:16]})'
 
 
 def make_batches(
@@ -210,56 +113,58 @@ def make_batches(
   config: BatchConfig,
   share: Share = ALL_SHARDS,
 ) -> ShardedBatches:
-  """Shuffles, encodes and packs the usable chains into batches.
+  """Shuffles, merges and packs the usable chains into batches.
 
   Args:
-    census: what `take_census` counted with the same format and targets.
+    census: what `take_census` counted with the same arguments.
     share: the shards that this process reads; all chains by default. Shard s of
-      S holds every S-th chain of the shuffled ones and fills an equal part of
+      S holds every S-th trie of the shuffled ones and fills an equal part of
       each batch.
 
   Returns:
     An iterable of batches, dicts of these arrays:
-    tokens, positions, segment_ids: [B, T] int32; segment id 0 is padding.
-    numbers, lm_mask: [B, T] bool.
-    step_ends, chain_ids: [B, P] int32; chain id 0 is padding.
+    tokens: [B, T] int32.
+    positions: [B, T] int32, the depth of a token in its chains; -1 is padding.
+    last: [B, T] int32, index in the row of the last token of the token's
+      subtree; query i sees key j where j <= i <= last[j]. Padding sees itself.
+    parents: [B, T] int32, index in the row of the token before this one in its
+      chains; -1 where there is none.
+    numbers: [B, T] bool.
+    lm_weights: [B, T] float32, how many chains want this token predicted.
+    step_ends: [B, P] int32, index in the row of the step's last token.
+    step_begins: [B, P] int32, position of the step's first token.
     step_mask: [B, P] bool, True where there is a step.
-    step_labels, step_weights, step_trials: [B, P] float32.
+    step_labels, step_weights, step_trials: [B, P] float32. The weight is that
+      of all chains that have the step with this label.
+    chain_ids: [B, P] int32, number of the (first) chain that has the step,
+      within the row; 0 is padding.
+    flat_tokens: [B] int32, number of tokens of the row's chains, each counted
+      in full.
 
   Raises:
-    UserError: a row is too short for a chain, or there are more shards than
-      usable chains.
+    UserError: there are more shards than tries.
   """
-  if config.row_length < fmt.max_length:
+  if len(census.groups) < share.shards:
     raise UserError(
-      f'data.row_length={config.row_length} is shorter than '
-      f'data.max_length={fmt.max_length}; raise it'
-    )
-  if config.max_steps_per_row < census.longest:
-    raise UserError(
-      f'data.max_steps_per_row={config.max_steps_per_row}, but a chain has '
-      f'{census.longest} steps; raise it'
-    )
-  if len(census.usable) < share.shards:
-    raise UserError(
-      f'{len(census.usable):,} usable chains cannot be split into '
+      f'{len(census.groups):,} trees of usable chains cannot be split into '
       f'data.shards={share.shards}; lower it, or bring more chains'
     )
-  source = UsableChains(chains, census.usable)
+  source = GroupedChains(chains, census.groups)
   shuffled = grain.MapDataset.source(source).seed(config.seed).shuffle()
-  per_token = ('tokens', 'numbers', 'lm_mask')
-  per_step = ('step_ends', 'step_labels', 'step_weights', 'step_trials')
+
+  def to_pack(group: list[Chain]) -> dict[str, np.ndarray]:
+    examples = [encode_example(chain, fmt, targets) for chain in group]
+    return _to_pack(merge_examples(examples, config.compare_steps))
 
   def batches_of(shard: int) -> grain.IterDataset:
     dataset = shuffled
     if share.shards > 1:
       dataset = dataset[shard :: share.shards]
-    dataset = dataset.repeat(config.epochs)
-    dataset = dataset.map(lambda chain: encode_example(chain, fmt, targets))
+    dataset = dataset.repeat(config.epochs).map(to_pack)
     packed = grain_experimental.BestFitPackIterDataset(
       dataset.to_iter_dataset(READ_OPTIONS),
-      length_struct=dict.fromkeys(per_token, config.row_length)
-      | dict.fromkeys(per_step, config.max_steps_per_row),
+      length_struct=dict.fromkeys(PER_TOKEN, config.row_length)
+      | dict.fromkeys(PER_STEP, config.max_steps_per_row),
       num_packing_bins=PACKING_BINS,
       seed=config.seed,
     )
@@ -270,6 +175,19 @@ def make_batches(
   return ShardedBatches([batches_of(shard) for shard in share.own], share)
 
 
+def pad_rows(batch: dict[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
+  """Appends rows of padding to a batch, up to `rows` rows."""
+  added = rows - len(batch['tokens'])
+  padded = {
+    name: np.pad(value, [(0, added)] + [(0, 0)] * (value.ndim - 1))
+    for name, value in batch.items()
+  }
+  if added:
+    padded['positions'][-added:] = padded['parents'][-added:] = -1
+    padded['last'][-added:] = np.arange(padded['last'].shape[1])
+  return padded
+
+
 def fill_rate(batch: dict[str, np.ndarray]) -> float:
   """Returns the share of tokens in a batch that are not padding."""
-  return float((batch['segment_ids'] > 0).mean())
+  return float((batch['positions'] >= 0).mean())

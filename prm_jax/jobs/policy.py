@@ -5,6 +5,7 @@ best checkpoint is the one with the highest likelihood of the dev chains. It is
 evaluated on chains that it samples.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -15,18 +16,23 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from prm_jax.data.census import take_census
 from prm_jax.data.chains import Chain
-from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
+from prm_jax.data.pipeline import make_batches, pad_rows
 from prm_jax.evals import policy as policy_evaluation
 from prm_jax.evals.prm import some_problems
 from prm_jax.inference.generator import Generator
 from prm_jax.jobs.settings.training import PolicySettings
-from prm_jax.jobs.training import TrainingJob, open_job, train_best
+from prm_jax.jobs.training import (
+  TrainingJob,
+  batch_config,
+  open_job,
+  train_best,
+)
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 from prm_jax.runtime.sharding import batch_sharding
 from prm_jax.runtime.workdir import Workdir
-from prm_jax.training import losses
 from prm_jax.training.objective import (
   POLICY_LOSS,
   ObjectiveConfig,
@@ -92,34 +98,21 @@ class DevSet(NamedTuple):
 def dev_set(opened: TrainingJob) -> DevSet:
   """Packs the dev chains; empty rows fill up the last batch."""
   settings, fmt = opened.settings, opened.model.described.format
-  data, targets = settings.data, settings.targets
+  targets = settings.targets
   chains = some_problems(
     opened.dataset.dev, settings.evaluation.max_dev_problems
   )
-  census = take_census(chains, fmt, targets)
-  batches = []
-  for batch in make_batches(
-    chains,
-    census,
-    fmt,
-    targets,
-    BatchConfig(
-      batch_size=data.batch_size,
-      row_length=data.row_length,
-      max_steps_per_row=data.max_steps_per_row,
-      seed=0,
-      epochs=1,
-    ),
-  ):
-    missing = data.batch_size - len(batch['tokens'])
-    batches.append(
-      {k: np.pad(v, ((0, missing), (0, 0))) for k, v in batch.items()}
-    )
+  config = dataclasses.replace(batch_config(settings), seed=0, epochs=1)
+  census = take_census(chains, fmt, targets, config)
+  batches = [
+    pad_rows(batch, config.batch_size)
+    for batch in make_batches(chains, census, fmt, targets, config)
+  ]
   return DevSet(
     [chains[i] for i in census.usable],
     not census.truncated and not census.too_long,
     batches,
-    float(sum(losses.lm_targets(batch)[1].sum() for batch in batches)),
+    float(sum(batch['lm_weights'].sum() for batch in batches)),
   )
 
 

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
+from prm_jax.data.census import BatchConfig, take_census
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.encoding import make_format
-from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
+from prm_jax.data.pipeline import make_batches
 from prm_jax.data.shards import Share, share_of_process
 from prm_jax.inference import loading
 from prm_jax.inference.loading import ModelDescription
@@ -185,28 +186,19 @@ def train_best(
     The parameters, adapters merged.
   """
   settings, mesh, described = job.settings, job.mesh, job.model.described
-  loop, data = settings.train, settings.data
+  loop = settings.train
   chains = job.dataset.train
   processes.first_alone('model', _describe, workdir.path, described)
   log(f'{name}: counting the usable chains of {len(chains):,}')
-  census = take_census(chains, described.format, settings.targets)
+  fmt, targets, config = (
+    described.format,
+    settings.targets,
+    batch_config(settings),
+  )
+  census = take_census(chains, fmt, targets, config)
   log(f'{name}: {census.summary()}')
   check_counts(settings.loss, chains)
-  batches = iter(
-    make_batches(
-      chains,
-      census,
-      described.format,
-      settings.targets,
-      BatchConfig(
-        batch_size=data.batch_size,
-        row_length=data.row_length,
-        max_steps_per_row=data.max_steps_per_row,
-        seed=settings.seed,
-      ),
-      job.share,
-    )
-  )
+  batches = iter(make_batches(chains, census, fmt, targets, config, job.share))
 
   optimizer = make_optimizer(settings.optim, loop.steps, loop.head_only_steps)
   init = make_init(
@@ -260,6 +252,19 @@ def train_best(
   return described.merged(
     checkpoints.load_params(described.abstract_params(mesh), checkpoints.best),
     give_away=True,
+  )
+
+
+def batch_config(settings: PrmSettings | PolicySettings) -> BatchConfig:
+  """Returns what the settings say about training batches."""
+  data = settings.data
+  return BatchConfig(
+    batch_size=data.batch_size,
+    row_length=data.row_length,
+    max_steps_per_row=data.max_steps_per_row,
+    seed=settings.seed,
+    trees=data.trees,
+    compare_steps=settings.loss.name == 'ranking',
   )
 
 

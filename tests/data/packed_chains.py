@@ -2,18 +2,14 @@
 
 import collections
 import dataclasses
-import itertools
 
 import numpy as np
 
+from prm_jax.data.census import BatchConfig, take_census
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.encoding import make_format
-from prm_jax.data.pipeline import (
-  ALL_SHARDS,
-  BatchConfig,
-  make_batches,
-  take_census,
-)
+from prm_jax.data.examples import Example
+from prm_jax.data.pipeline import ALL_SHARDS, make_batches
 from prm_jax.data.targets import TargetConfig
 
 FORMAT = make_format('bytes', 48)
@@ -42,39 +38,53 @@ def random_chains(count, seed=0):
 
 
 CHAINS = random_chains(150)
+# Their problems are few, so they share tokens, and some trees must be split.
+TREES = [
+  dataclasses.replace(chain, problem=f'{i % 25}')
+  for i, chain in enumerate(random_chains(150, seed=1))
+]
 
 
 def batches_of(chains, share=ALL_SHARDS, **changes):
-  census = take_census(chains, FORMAT, TARGETS)
   config = dataclasses.replace(BATCHES, **changes)
+  census = take_census(chains, FORMAT, TARGETS, config)
   return make_batches(chains, census, FORMAT, TARGETS, config, share)
 
 
 def unpack(batch):
-  """Yields every chain of a batch in the form that encode_example returns."""
-  for b, s in itertools.product(range(len(batch['tokens'])), range(1, 65)):
-    inside = batch['segment_ids'][b] == s
-    mine = batch['chain_ids'][b] == s
-    assert inside.any() == mine.any()
-    if not inside.any():
-      continue
-    start = int(np.argmax(inside))
-    assert inside[start : start + inside.sum()].all()
-    np.testing.assert_array_equal(
-      batch['positions'][b, inside], np.arange(inside.sum())
-    )
-    per_step = ('step_labels', 'step_weights', 'step_trials')
-    yield {
-      'tokens': batch['tokens'][b, inside],
-      'numbers': batch['numbers'][b, inside],
-      'lm_mask': batch['lm_mask'][b, inside],
-      'step_ends': batch['step_ends'][b, mine] - start,
-    } | {name: batch[name][b, mine] for name in per_step}
+  """Yields every chain of a batch of tries of one chain each, as an Example."""
+  for b, last in enumerate(batch['last']):
+    for start in np.flatnonzero(batch['positions'][b] == 0):
+      here = slice(start, last[start] + 1)
+      length = last[start] + 1 - start
+      np.testing.assert_array_equal(last[here], last[start])
+      np.testing.assert_array_equal(
+        batch['positions'][b, here], np.arange(length)
+      )
+      np.testing.assert_array_equal(
+        batch['parents'][b, here], [-1, *range(start, last[start])]
+      )
+      ends = batch['step_ends'][b]
+      mine = batch['step_mask'][b] & (start <= ends) & (ends <= last[start])
+      assert len(set(batch['chain_ids'][b, mine])) == 1
+      wanted = batch['lm_weights'][b, here]
+      assert wanted[0] == 0
+      yield Example(
+        tokens=batch['tokens'][b, here],
+        numbers=batch['numbers'][b, here],
+        lm_mask=np.array([True, *wanted[1:]], bool),
+        step_ends=ends[mine] - start,
+        **{
+          name: batch[name][b, mine]
+          for name in Example._fields
+          if name.startswith('step_') and name != 'step_ends'
+        },
+      )
 
 
 def problem_of(example):
-  end = example['tokens'].tolist().index(3)
-  return FORMAT.tokenizer.decode(example['tokens'][:end])
+  end = example.tokens.tolist().index(3)
+  return FORMAT.tokenizer.decode(example.tokens[:end])
 
 
 def problems_in(batches):
@@ -84,6 +94,9 @@ def problems_in(batches):
 
 
 def assert_equal(ours, theirs):
+  """Compares two batches, or two Examples."""
+  if isinstance(ours, Example):
+    ours, theirs = ours._asdict(), theirs._asdict()
   assert ours.keys() == theirs.keys()
   for name in ours:
     np.testing.assert_array_equal(ours[name], theirs[name], name)

@@ -6,14 +6,17 @@ import itertools
 import numpy as np
 import pytest
 
+from prm_jax.data.census import BatchConfig, take_census
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.encoding import make_format
-from prm_jax.data.pipeline import encode_example, fill_rate, take_census
+from prm_jax.data.examples import encode_example
+from prm_jax.data.pipeline import fill_rate
 from prm_jax.data.shards import Share
 from prm_jax.data.targets import TargetConfig
 from prm_jax.data.tokenizer import STEP_END
 from prm_jax.runtime.errors import UserError
 from tests.data.packed_chains import (
+  BATCHES,
   CHAINS,
   FORMAT,
   TARGETS,
@@ -44,10 +47,10 @@ def test_a_policy_learns_only_the_tokens_after_the_problem():
   of_policy = encode_example(chain, FORMAT, TargetConfig('completion'))
   of_reward = encode_example(chain, FORMAT, TARGETS)
   # <bos> a b <problem_end> | c <step_end> | d e <step_end> | <problem_end>
-  assert of_policy['lm_mask'].tolist() == [False] * 4 + [True] * 6
-  assert of_policy['tokens'][-1] == FORMAT.end
-  assert of_reward['lm_mask'].tolist() == [True] * 9
-  np.testing.assert_array_equal(of_policy['tokens'][:-1], of_reward['tokens'])
+  assert of_policy.lm_mask.tolist() == [False] * 4 + [True] * 6
+  assert of_policy.tokens[-1] == FORMAT.end
+  assert of_reward.lm_mask.tolist() == [True] * 9
+  np.testing.assert_array_equal(of_policy.tokens[:-1], of_reward.tokens)
 
 
 def test_shapes_dtypes_and_step_ends_of_batches():
@@ -56,18 +59,28 @@ def test_shapes_dtypes_and_step_ends_of_batches():
     rows = len(batch['tokens'])
     assert rows == 4 or batch is batches[-1]
     for names, length, dtype in (
-      ('tokens positions segment_ids', 64, np.int32),
-      ('numbers lm_mask', 64, np.bool_),
-      ('step_ends chain_ids', 12, np.int32),
+      ('tokens positions last parents', 64, np.int32),
+      ('numbers', 64, np.bool_),
+      ('lm_weights', 64, np.float32),
+      ('step_ends step_begins chain_ids', 12, np.int32),
       ('step_labels step_weights step_trials', 12, np.float32),
       ('step_mask', 12, np.bool_),
     ):
       for name in names.split():
         assert batch[name].shape == (rows, length)
         assert batch[name].dtype == dtype
+    assert batch['flat_tokens'].shape == (rows,)
+    assert batch['flat_tokens'].dtype == np.int32
     mask = batch['step_mask']
     assert not batch['step_weights'][~mask].any()
-    assert not batch['tokens'][batch['segment_ids'] == 0].any()
+    padding = batch['positions'] < 0
+    assert (batch['positions'][padding] == -1).all()
+    assert (batch['parents'][padding] == -1).all()
+    assert not batch['tokens'][padding].any()
+    assert not batch['lm_weights'][padding].any()
+    # Padding sees itself alone.
+    own = np.broadcast_to(np.arange(64), padding.shape)
+    np.testing.assert_array_equal(batch['last'][padding], own[padding])
     # Scores are read at separators, and at every separator.
     ends = np.zeros(batch['tokens'].shape, bool)
     rows_of = np.nonzero(mask)[0]
@@ -77,12 +90,12 @@ def test_shapes_dtypes_and_step_ends_of_batches():
 
 def test_packing_leaves_little_padding():
   batches = list(batches_of(CHAINS))
-  tokens = take_census(CHAINS, FORMAT, TARGETS).tokens
-  real = sum(int((b['segment_ids'] > 0).sum()) for b in batches)
+  tokens = take_census(CHAINS, FORMAT, TARGETS, BATCHES).tokens
+  real = sum(int((b['positions'] >= 0).sum()) for b in batches)
   assert real == tokens
   assert real / sum(b['tokens'].size for b in batches) > 0.85
   assert max(batch['chain_ids'].max() for batch in batches) > 2
-  assert fill_rate({'segment_ids': np.array([[1, 1, 2, 0]])}) == 0.75
+  assert fill_rate({'positions': np.array([[0, 1, 0, -1]])}) == 0.75
 
 
 def test_epochs_differ_in_order_and_not_in_content():
@@ -125,21 +138,22 @@ def test_the_census_counts_what_can_be_learned():
   fmt = make_format('bytes', 10)  # <bos> p <problem_end>, then 7 tokens
   chains = [
     Chain('p', ('aa', 'bbb'), labels=labels_of(1.0, 0.0)),  # 3 + 3 + 4: fits
-    Chain('p', ('aa', 'bbbb'), labels=labels_of(1.0, 0.0)),  # cut after a step
+    Chain('q', ('aa', 'bbbb'), labels=labels_of(1.0, 0.0)),  # cut after a step
     Chain('p', ('aaaaaaa',), labels=labels_of(1.0)),  # too long
     Chain('p', ('a', 'b')),  # no labels
     Chain('p', ('a', 'b'), labels=labels_of(None, None)),
     Chain('p', ('aa', 'bbbb'), labels=labels_of(None, 1.0)),  # label cut away
-    Chain('p', ('a', 'b', 'c'), labels=labels_of(None, 0.5, 1.0)),
+    Chain('r', ('a', 'b', 'c'), labels=labels_of(None, 0.5, 1.0)),
   ]
-  census = take_census(chains, fmt, TargetConfig())
+  rows = BatchConfig(1, 10, max_steps_per_row=3, seed=0)
+  census = take_census(chains, fmt, TargetConfig(), rows)
   np.testing.assert_array_equal(census.usable, [0, 1, 6])
+  assert [group.tolist() for group in census.groups] == [[0], [1], [6]]
   assert census.steps == 2 + 1 + 2
-  assert census.tokens == 10 + 6 + 9
+  assert census.tokens == census.unique == census.computed == 10 + 6 + 9
   assert census.truncated == 1
   assert census.too_long == 1
   assert census.unlabelled == 3
-  assert census.longest == 3
   assert census.summary() == (
     '3 of 7 chains (1 truncated; left out: 1 too long, 3 with nothing to '
     'learn from), 5 steps to learn from, 25 tokens'
@@ -150,7 +164,7 @@ def test_batches_hold_only_chains_that_the_census_calls_usable():
   chains = random_chains(30)
   chains[3] = Chain('blank', ('a',), labels=(UNKNOWN,))
   chains[8] = Chain('long', ('a' * 60,), labels=labels_of(1.0))
-  census = take_census(chains, FORMAT, TARGETS)
+  census = take_census(chains, FORMAT, TARGETS, BATCHES)
   assert (census.unlabelled, census.too_long) == (1, 1)
   assert problems_in(batches_of(chains)) == collections.Counter(
     chain.problem for i, chain in enumerate(chains) if i not in (3, 8)
@@ -162,8 +176,8 @@ def test_a_truncated_chain_keeps_its_first_steps():
   chain = Chain('p', steps, labels=labels_of(1.0, 0.0, 1.0))
   (batch,) = batches_of([chain], batch_size=1)
   (example,) = unpack(batch)
-  np.testing.assert_array_equal(example['step_labels'], [1.0, 0.0])
-  np.testing.assert_array_equal(example['step_ends'], [23, 44])
+  np.testing.assert_array_equal(example.step_labels, [1.0, 0.0])
+  np.testing.assert_array_equal(example.step_ends, [23, 44])
 
 
 def test_a_data_set_without_usable_chains_is_rejected():
@@ -176,7 +190,7 @@ def test_a_data_set_without_usable_chains_is_rejected():
     UserError,
     match=r'no chain to train on: 0 of 3 .* 1 too long, 2 with nothing',
   ):
-    take_census(chains, FORMAT, TARGETS)
+    take_census(chains, FORMAT, TARGETS, BATCHES)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +206,7 @@ def test_a_data_set_without_usable_chains_is_rejected():
     ),
     (
       {'share': Share(151, (0,), (0,)), 'batch_size': 151},
-      '150 usable chains cannot be split into data.shards=151',
+      '150 trees of usable chains cannot be split into data.shards=151',
     ),
   ],
 )

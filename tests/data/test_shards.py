@@ -10,15 +10,16 @@ from prm_jax.data.shards import Share, share_of_rows
 from prm_jax.runtime.errors import UserError
 from tests.data.packed_chains import (
   CHAINS,
+  TREES,
   assert_equal,
   batches_of,
   problems_in,
 )
 
 
-def batches_of_shards(*own, shards=4, **changes):
+def batches_of_shards(*own, shards=4, chains=CHAINS, **changes):
   """Returns the batches of a process that reads these shards."""
-  return batches_of(CHAINS, Share(shards, own, own), **changes)
+  return batches_of(chains, Share(shards, own, own), **changes)
 
 
 @pytest.mark.parametrize(
@@ -36,14 +37,15 @@ def test_processes_share_an_epoch(processes):
   assert set(sum(later, collections.Counter()).values()) == {3}
 
 
-def endless(*own):
-  return iter(batches_of_shards(*own, epochs=None, batch_size=8))
+def endless(*own, chains=CHAINS):
+  return iter(batches_of_shards(*own, chains=chains, epochs=None, batch_size=8))
 
 
-def test_any_number_of_processes_reads_the_same_batches():
+@pytest.mark.parametrize('chains', [CHAINS, TREES], ids=['flat', 'trees'])
+def test_any_number_of_processes_reads_the_same_batches(chains):
   """Joins the parts of two and of four processes to the whole batch."""
   streams = [
-    endless(*own)
+    endless(*own, chains=chains)
     for own in ((0, 1, 2, 3), (0, 1), (2, 3), (0,), (1,), (2,), (3,))
   ]
   for _ in range(30):
@@ -99,10 +101,13 @@ def test_a_run_continues_with_another_number_of_processes(tmp_path):
 
 
 @pytest.mark.parametrize('consumed', [0, 7, 70])
-def test_a_restored_iterator_gives_the_same_next_batches(tmp_path, consumed):
+@pytest.mark.parametrize('chains', [CHAINS, TREES], ids=['flat', 'trees'])
+def test_a_restored_iterator_gives_the_same_next_batches(
+  tmp_path, consumed, chains
+):
   """Restores within the first packing bins and past their end."""
   iterator, fresh = (
-    iter(batches_of(CHAINS, batch_size=2, epochs=None)) for _ in range(2)
+    iter(batches_of(chains, batch_size=2, epochs=None)) for _ in range(2)
   )
   for _ in range(consumed):
     next(iterator)

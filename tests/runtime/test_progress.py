@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from prm_jax.data.builder import build
+from prm_jax.data.census import BatchConfig, take_census
 from prm_jax.data.encoding import make_format
-from prm_jax.data.pipeline import take_census
 from prm_jax.data.readers import read_chains
 from prm_jax.data.targets import TargetConfig
 from prm_jax.inference.sampler import SamplingConfig
@@ -202,7 +202,7 @@ def test_reading_and_writing_files_show_progress(tmp_path, capsys, monkeypatch):
   path.write_text(f'{json.dumps(record)}\n' * 3)
   chains, _ = read_chains(path, 'trl')
   fmt = make_format('bytes', 64)
-  take_census(chains, fmt, TargetConfig())
+  take_census(chains, fmt, TargetConfig(), BatchConfig(1, 64, 8, seed=0))
   build(tmp_path / 'data', 'some', {'train': chains})
   lines = capsys.readouterr().err.splitlines()
   assert [line for line in lines if 'reading' in line] == [

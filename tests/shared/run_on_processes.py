@@ -24,12 +24,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs.prm_math import get_config
+from prm_jax.data.census import take_census
 from prm_jax.data.datasets import arithmetic_splits
-from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
+from prm_jax.data.pipeline import make_batches
 from prm_jax.data.shards import share_of_process
 from prm_jax.inference.scorer import Scorer
 from prm_jax.jobs.settings import read_settings
-from prm_jax.jobs.training import open_model
+from prm_jax.jobs.training import batch_config, open_model
 from prm_jax.runtime import processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.sharding import make_mesh, path_name
@@ -79,21 +80,10 @@ class Job:
     axes = dict(zip(('replica', 'fsdp', 'model'), shape, strict=True))
     self.mesh = make_mesh(axes, devices)
     chains = arithmetic_splits(data, data.samples, settings.seed).train
-    self.batches = iter(
-      make_batches(
-        chains,
-        take_census(chains, self.format, settings.targets),
-        self.format,
-        settings.targets,
-        BatchConfig(
-          batch_size=data.batch_size,
-          row_length=data.row_length,
-          max_steps_per_row=data.max_steps_per_row,
-          seed=settings.seed,
-        ),
-        share_of_process(self.mesh, data.batch_size, SHARDS),
-      )
-    )
+    how, batching = (self.format, settings.targets), batch_config(settings)
+    census = take_census(chains, *how, batching)
+    share = share_of_process(self.mesh, data.batch_size, SHARDS)
+    self.batches = iter(make_batches(chains, census, *how, batching, share))
     steps = settings.train.steps
     optimizer = make_optimizer(settings.optim, steps)
     self.init = make_init(self.model, self.head, optimizer)

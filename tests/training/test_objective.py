@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from prm_jax.data.census import BatchConfig, take_census
 from prm_jax.data.chains import Chain
 from prm_jax.data.encoding import make_format
-from prm_jax.data.pipeline import BatchConfig, make_batches, take_census
+from prm_jax.data.pipeline import make_batches
 from prm_jax.data.targets import TargetConfig
 from prm_jax.models import (
   LoraConfig,
@@ -71,13 +72,9 @@ def chain_losses(backbone, chain: Chain) -> list[float]:
 
 def packed_batch(row_length: int, rows: int):
   """All chains in one batch."""
-  (batch,) = make_batches(
-    CHAINS,
-    take_census(CHAINS, FORMAT, COMPLETION),
-    FORMAT,
-    COMPLETION,
-    BatchConfig(rows, row_length, max_steps_per_row=8, seed=0, epochs=1),
-  )
+  config = BatchConfig(rows, row_length, max_steps_per_row=8, seed=0, epochs=1)
+  census = take_census(CHAINS, FORMAT, COMPLETION, config)
+  (batch,) = make_batches(CHAINS, census, FORMAT, COMPLETION, config)
   return batch
 
 
