@@ -3,7 +3,7 @@
     chains -> take_census -> shuffle, split into shards -> encode -> pack
       -> batch -> training loop
 
-Several chains share a row of tokens; `segment_ids` keep them apart, and the
+Several chains share a row of tokens; `last` keeps them apart, and the
 positions of each start at 0. `shards` saves the iterator's state with the
 checkpoint, so a resumed run continues with the very next batch.
 """
@@ -160,17 +160,25 @@ def _finish_row(row: dict[str, Any]) -> dict[str, np.ndarray]:
   """
   segments = row['tokens_segment_ids'].astype(np.int32)
   chain_ids = row['step_ends_segment_ids'].astype(np.int32)
-  mask = chain_ids > 0
-  starts = np.searchsorted(
-    np.where(segments > 0, segments, np.iinfo(np.int32).max), chain_ids
-  )
+  mask, real = chain_ids > 0, segments > 0
+  sorted_ids = np.where(real, segments, np.iinfo(np.int32).max)
+  starts = np.searchsorted(sorted_ids, chain_ids)
+  at = np.arange(len(segments), dtype=np.int32)
+  ends = np.searchsorted(sorted_ids, segments, side='right') - 1
+  positions = np.where(real, row['tokens_positions'], -1).astype(np.int32)
+  inside = positions > 0
+  step_ends = row['step_ends']
+  begins = np.pad(step_ends[:-1] + 1, (1, 0))
+  begins[1:][chain_ids[1:] != chain_ids[:-1]] = 0
   return {
     'tokens': row['tokens'],
     'numbers': row['numbers'],
-    'lm_mask': row['lm_mask'],
-    'positions': row['tokens_positions'].astype(np.int32),
-    'segment_ids': segments,
-    'step_ends': np.where(mask, row['step_ends'] + starts, 0).astype(np.int32),
+    'lm_weights': (row['lm_mask'] & inside).astype(np.float32),
+    'positions': positions,
+    'last': np.where(real, ends, at).astype(np.int32),
+    'parents': np.where(inside, at - 1, -1).astype(np.int32),
+    'step_ends': np.where(mask, step_ends + starts, 0).astype(np.int32),
+    'step_begins': np.where(mask, begins, 0).astype(np.int32),
     'step_mask': mask,
     'step_labels': row['step_labels'],
     'step_weights': row['step_weights'],
@@ -220,9 +228,11 @@ def make_batches(
 
   Returns:
     An iterable of batches, dicts of these arrays:
-    tokens, positions, segment_ids: [B, T] int32; segment id 0 is padding.
-    numbers, lm_mask: [B, T] bool.
-    step_ends, chain_ids: [B, P] int32; chain id 0 is padding.
+    tokens, positions, last, parents: [B, T] int32, see `models.Rows`.
+    numbers: [B, T] bool.
+    lm_weights: [B, T] float32, 1 for the tokens of `encode_example`'s lm_mask
+      that have one before them.
+    step_ends, step_begins, chain_ids: [B, P] int32; chain id 0 is padding.
     step_mask: [B, P] bool, True where there is a step.
     step_labels, step_weights, step_trials: [B, P] float32.
 
@@ -272,4 +282,4 @@ def make_batches(
 
 def fill_rate(batch: dict[str, np.ndarray]) -> float:
   """Returns the share of tokens in a batch that are not padding."""
-  return float((batch['segment_ids'] > 0).mean())
+  return float((batch['positions'] >= 0).mean())

@@ -26,7 +26,6 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 from prm_jax.runtime.sharding import batch_sharding
 from prm_jax.runtime.workdir import Workdir
-from prm_jax.training import losses
 from prm_jax.training.objective import (
   POLICY_LOSS,
   ObjectiveConfig,
@@ -119,7 +118,7 @@ def dev_set(opened: TrainingJob) -> DevSet:
     [chains[i] for i in census.usable],
     not census.truncated and not census.too_long,
     batches,
-    float(sum(losses.lm_targets(batch)[1].sum() for batch in batches)),
+    float(sum(batch['lm_weights'].sum() for batch in batches)),
   )
 
 

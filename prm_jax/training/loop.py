@@ -340,7 +340,7 @@ def fit(
       pending = (metrics, batch, step)
       # An estimate for all processes from the rows of this one.
       share = len(batch['tokens']) / len(placed['tokens'])
-      tokens += (batch['segment_ids'] > 0).sum() / share
+      tokens += (batch['positions'] >= 0).sum() / share
 
       last = step == config.steps
       if step % config.log_every == 0 or last:

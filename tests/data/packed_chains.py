@@ -53,11 +53,11 @@ def batches_of(chains, share=ALL_SHARDS, **changes):
 def unpack(batch):
   """Yields every chain of a batch in the form that encode_example returns."""
   for b, s in itertools.product(range(len(batch['tokens'])), range(1, 65)):
-    inside = batch['segment_ids'][b] == s
     mine = batch['chain_ids'][b] == s
-    assert inside.any() == mine.any()
-    if not inside.any():
+    if not mine.any():
       continue
+    end = batch['last'][b, batch['step_ends'][b, mine][0]]
+    inside = batch['last'][b] == end
     start = int(np.argmax(inside))
     assert inside[start : start + inside.sum()].all()
     np.testing.assert_array_equal(
@@ -67,7 +67,7 @@ def unpack(batch):
     yield {
       'tokens': batch['tokens'][b, inside],
       'numbers': batch['numbers'][b, inside],
-      'lm_mask': batch['lm_mask'][b, inside],
+      'lm_weights': batch['lm_weights'][b, inside],
       'step_ends': batch['step_ends'][b, mine] - start,
     } | {name: batch[name][b, mine] for name in per_step}
 

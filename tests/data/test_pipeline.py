@@ -35,6 +35,8 @@ def test_an_epoch_holds_every_chain_once_with_its_steps_in_place():
       problem = problem_of(example)
       seen[problem] += 1
       expected = encode_example(by_problem[problem], FORMAT, TARGETS)
+      expected['lm_weights'] = expected.pop('lm_mask').astype(np.float32)
+      expected['lm_weights'][0] = 0  # nothing predicts the first token
       assert_equal(example, expected)
   assert seen == collections.Counter(by_problem.keys())
 
@@ -56,9 +58,10 @@ def test_shapes_dtypes_and_step_ends_of_batches():
     rows = len(batch['tokens'])
     assert rows == 4 or batch is batches[-1]
     for names, length, dtype in (
-      ('tokens positions segment_ids', 64, np.int32),
-      ('numbers lm_mask', 64, np.bool_),
-      ('step_ends chain_ids', 12, np.int32),
+      ('tokens positions last parents', 64, np.int32),
+      ('numbers', 64, np.bool_),
+      ('lm_weights', 64, np.float32),
+      ('step_ends step_begins chain_ids', 12, np.int32),
       ('step_labels step_weights step_trials', 12, np.float32),
       ('step_mask', 12, np.bool_),
     ):
@@ -67,7 +70,7 @@ def test_shapes_dtypes_and_step_ends_of_batches():
         assert batch[name].dtype == dtype
     mask = batch['step_mask']
     assert not batch['step_weights'][~mask].any()
-    assert not batch['tokens'][batch['segment_ids'] == 0].any()
+    assert not batch['tokens'][batch['positions'] < 0].any()
     # Scores are read at separators, and at every separator.
     ends = np.zeros(batch['tokens'].shape, bool)
     rows_of = np.nonzero(mask)[0]
@@ -78,11 +81,11 @@ def test_shapes_dtypes_and_step_ends_of_batches():
 def test_packing_leaves_little_padding():
   batches = list(batches_of(CHAINS))
   tokens = take_census(CHAINS, FORMAT, TARGETS).tokens
-  real = sum(int((b['segment_ids'] > 0).sum()) for b in batches)
+  real = sum(int((b['positions'] >= 0).sum()) for b in batches)
   assert real == tokens
   assert real / sum(b['tokens'].size for b in batches) > 0.85
   assert max(batch['chain_ids'].max() for batch in batches) > 2
-  assert fill_rate({'segment_ids': np.array([[1, 1, 2, 0]])}) == 0.75
+  assert fill_rate({'positions': np.array([[0, 1, 0, -1]])}) == 0.75
 
 
 def test_epochs_differ_in_order_and_not_in_content():
