@@ -11,11 +11,15 @@ import numpy as np
 from experiments.accelerator import right_checks as checks
 from experiments.accelerator.right_checks import Setting, reference, subjects
 from experiments.accelerator.right_programs import ROWS, make_batch
-from prm_jax.models.attention import attend_block, fused_on_gpu
+from prm_jax.models.attention import (
+  attend_block,
+  fused_on_gpu,
+  visible_tokens,
+)
 from prm_jax.models.packed_attention import packed_attention
 from prm_jax.models.tpu_attention import splash_attention
 
-# query [B, T, K, R, H], key and value [B, T, K, H], segment_ids [B, T]
+# query [B, T, K, R, H], key and value [B, T, K, H], last [B, T]
 Attend = Callable[..., jax.Array]
 
 
@@ -34,16 +38,14 @@ def sizes(tiny: bool) -> Heads:
 
 
 def dense(
-  query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array
+  query: jax.Array, key: jax.Array, value: jax.Array, last: jax.Array
 ) -> jax.Array:
   """Computes all scores of a row at once."""
-  T = query.shape[1]
-  same = segment_ids[:, :, None] == segment_ids[:, None]
   out = attend_block(
     query.transpose(0, 2, 3, 1, 4),
     key.swapaxes(1, 2),
     value.swapaxes(1, 2),
-    same & jnp.tril(jnp.ones((T, T), bool)),
+    visible_tokens(last),
     None,
   )
   return out.transpose(0, 3, 1, 2, 4)
@@ -77,17 +79,20 @@ def kernels(platform: str) -> dict[str, tuple[Attend, tuple[str, ...]]]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _attend(
-  attend: Attend, inputs: tuple[jax.Array, ...], segment_ids: jax.Array
+  attend: Attend,
+  inputs: tuple[jax.Array, ...],
+  real: jax.Array,
+  last: jax.Array,
 ) -> tuple[jax.Array, ...]:
   *inputs, grad = inputs
-  real = (segment_ids > 0)[:, :, None, None, None]
-  out, back = jax.vjp(lambda *x: attend(*x, segment_ids), *inputs)
+  real = real[:, :, None, None, None]
+  out, back = jax.vjp(lambda *x: attend(*x, last), *inputs)
   # What stands at padding has no meaning.
   return jnp.where(real, out, 0), *back(jnp.where(real, grad, 0))
 
 
 def run(
-  setting: Setting, attend: Attend, heads: Heads, segment_ids: np.ndarray
+  setting: Setting, attend: Attend, heads: Heads, batch: dict[str, np.ndarray]
 ) -> list[np.ndarray]:
   """Returns the values, and the gradients of query, key and value."""
   rng = np.random.default_rng(0)
@@ -98,20 +103,21 @@ def run(
   inputs[0] *= 2 * H**-0.5
   inputs = [x.astype(setting.dtype) for x in inputs]
   with setting.use():
-    out = _attend(attend, setting.put(inputs), setting.put(segment_ids))
+    trees = setting.put((batch['positions'] >= 0, batch['last']))
+    out = _attend(attend, setting.put(inputs), *trees)
     return [np.asarray(x, np.float32) for x in jax.device_get(out)]
 
 
 def compare(heads: Heads) -> dict[str, Any]:
   """Compares values and gradients of all kernels with dense attention."""
-  segment_ids = make_batch(512, ROWS, heads.length)['segment_ids']
-  expected = run(reference(), dense, heads, segment_ids)
+  batch = make_batch(512, ROWS, heads.length)
+  expected = run(reference(), dense, heads, batch)
   made = []
   for s in subjects():
     for name, (attend, dtypes) in kernels(s.device.platform).items():
       if s.dtype not in dtypes:
         continue
-      values, *grads = run(s, attend, heads, segment_ids)
+      values, *grads = run(s, attend, heads, batch)
       made += [
         checks.check(
           f'{name}: values, {s.name}',

@@ -87,34 +87,47 @@ def make_batch(
   starts = length * np.sort(rng.uniform(0.1, 0.95, (rows, 3)), axis=1)
   starts = np.pad(starts.astype(int), ((0, 0), (1, 0)))
   chains = (at[..., None] >= starts[:, None]).sum(-1)  # 1 to 4
-  segments = np.where(chains == 4, 0, chains)
-  real = segments > 0
+  real = chains < 4
+  after = np.pad(starts[:, 1:], ((0, 0), (0, 1)), constant_values=length)
   positions = at - np.take_along_axis(starts, chains - 1, 1)
   P = length // 16
   ends = np.sort(rng.permuted(at, axis=1)[:, :P], axis=1)
-  chain_ids = np.take_along_axis(segments, ends, 1)
+  chain_ids = np.take_along_axis(np.where(real, chains, 0), ends, 1)
   mask = chain_ids > 0
   ints = {
     'tokens': np.where(real, rng.integers(4, vocab, at.shape), 0),
-    'positions': np.where(real, positions, 0),
-    'segment_ids': segments,
+    'positions': np.where(real, positions, -1),
+    'last': np.where(real, np.take_along_axis(after, chains - 1, 1) - 1, at),
+    'parents': np.where(real & (positions > 0), at - 1, -1),
     'step_ends': np.where(mask, ends, 0),
+    'step_begins': np.where(mask, step_begins(positions, ends, chain_ids), 0),
     'chain_ids': chain_ids,
   }
   floats = {
     'step_labels': rng.integers(0, 2, mask.shape) * mask,
     'step_weights': mask,
     'step_trials': np.zeros(mask.shape),
+    'lm_weights': real & (positions > 0),
   }
   return (
     {name: x.astype(np.int32) for name, x in ints.items()}
     | {name: x.astype(np.float32) for name, x in floats.items()}
     | {
       'numbers': real & (positions % 5 == 3),
-      'lm_mask': real,
       'step_mask': mask,
     }
   )
+
+
+def step_begins(
+  positions: np.ndarray,  # [B, T]
+  ends: np.ndarray,  # [B, P] ascending
+  chain_ids: np.ndarray,  # [B, P]
+) -> np.ndarray:  # [B, P]
+  """Returns the position behind the end of the step before, or 0."""
+  depths = np.take_along_axis(positions, ends, 1)
+  same = chain_ids[:, 1:] == chain_ids[:, :-1]
+  return np.pad(np.where(same, depths[:, :-1] + 1, 0), ((0, 0), (1, 0)))
 
 
 _forward = jax.jit(forward, static_argnums=1)
@@ -124,13 +137,13 @@ def hidden_states(
   setting: Setting, model: TransformerConfig, batch: dict[str, np.ndarray]
 ) -> np.ndarray:  # [n, D] of the n tokens that are no padding
   """Returns the hidden states of packed rows."""
-  rows = [batch[name] for name in ('tokens', 'positions', 'segment_ids')]
+  rows = [batch[name] for name in ('tokens', 'positions', 'last')]
   weights = make_weights(model)['backbone']
   with setting.use():
     hidden = _forward(
       setting.put(weights), typed(model, setting), *setting.put(rows)
     )
-  return np.asarray(hidden, np.float32)[batch['segment_ids'] > 0]
+  return np.asarray(hidden, np.float32)[batch['positions'] >= 0]
 
 
 def compare_forward(model: TransformerConfig, length: int) -> dict[str, Any]:

@@ -60,7 +60,8 @@ def forward_logits(
 ) -> jax.Array:  # [B, T, V]
   """Returns the logits of rows of one chain each, from one forward pass."""
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-  hidden = forward(params, model, tokens, positions, jnp.ones_like(tokens))
+  last = jnp.full_like(tokens, tokens.shape[1] - 1)
+  hidden = forward(params, model, tokens, positions, last)
   return lm_logits(params, model, hidden)
 
 
@@ -324,7 +325,7 @@ def compare_rl(model: TransformerConfig) -> dict[str, Any]:
 
   none = np.zeros(tokens.shape, np.float32)
   batch = Experience(
-    *(tokens, rows.segment_ids, written, nearby(), nearby()),
+    *(tokens, rows.last, written, nearby(), nearby()),
     *(credited, none, none),
   )
   expected = policy_step(cpu, model, batch)

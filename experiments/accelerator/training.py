@@ -82,15 +82,17 @@ def batches(case: Training) -> Iterator[dict[str, np.ndarray]]:
     yield {
       'tokens': random.integers(4, case.shape['vocab_size'], rows, np.int32),
       'positions': positions,
-      'segment_ids': np.ones(rows, np.int32),
+      'last': np.full(rows, case.length - 1, np.int32),
+      'parents': positions - 1,
       'step_ends': np.tile(ends, (case.rows, 1)),
+      'step_begins': np.tile(ends - case.step + 1, (case.rows, 1)),
       'step_labels': random.integers(0, 2, steps).astype(np.float32),
       'step_weights': np.ones(steps, np.float32),
       'step_trials': np.zeros(steps, np.float32),
       'step_mask': np.ones(steps, bool),
       'chain_ids': np.zeros(steps, np.int32),
       'numbers': np.zeros(rows, bool),
-      'lm_mask': np.zeros(rows, bool),
+      'lm_weights': np.zeros(rows, np.float32),
     }
 
 

@@ -19,27 +19,27 @@ import numpy as np
 from experiments.smollm2_prm import likelihood
 from prm_jax.data.chains import Chain
 from prm_jax.data.encoding import Encoding, StepFormat
-from prm_jax.inference.score import ScoringRows, pack_rows
-from prm_jax.models import TransformerConfig, forward, token_logprobs
+from prm_jax.inference.score import pack_rows
+from prm_jax.models import Rows, TransformerConfig, forward, token_logprobs
 
 PART = 16  # chains of one file, which are read together
 RULES = ('digits', 'mean', 'minimum')  # of `likelihood.step_scores`
 
 
 def read_rows(
-  backbone: Any, rows: ScoringRows, model: TransformerConfig
+  backbone: Any, rows: Rows, model: TransformerConfig
 ) -> tuple[jax.Array, jax.Array]:  # [B, P, D], [B, T]
   """Returns the state at every step end, and log p(token | what precedes)."""
   hidden = forward(backbone, model, *rows[:3])
   logs = token_logprobs(
-    backbone, model, hidden, rows.tokens, rows.positions > 0
+    backbone, model, hidden, rows.tokens, rows.parents, rows.parents >= 0
   )
   return jnp.take_along_axis(hidden, rows.step_ends[..., None], 1), logs
 
 
 def read_part(
   encodings: Sequence[Encoding],
-  read: Callable[[ScoringRows], tuple[jax.Array, jax.Array]],
+  read: Callable[[Rows], tuple[jax.Array, jax.Array]],
   fmt: StepFormat,
 ) -> Iterator[np.ndarray]:  # [R, D + 3] of each chain
   """Yields the features of each chain's R steps: state, then `RULES`."""

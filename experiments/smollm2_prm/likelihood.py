@@ -18,20 +18,20 @@ import numpy as np
 
 from prm_jax.data.chains import Chain
 from prm_jax.data.encoding import DoesNotFit, Encoding, StepFormat
-from prm_jax.inference.score import ScoringRows, pack_rows
-from prm_jax.models import TransformerConfig, forward, token_logprobs
+from prm_jax.inference.score import pack_rows
+from prm_jax.models import Rows, TransformerConfig, forward, token_logprobs
 
 ROWS_AT_ONCE = 4
 DIGITS = '0123456789'
 
 
 def row_logprobs(
-  backbone: Any, rows: ScoringRows, model: TransformerConfig
+  backbone: Any, rows: Rows, model: TransformerConfig
 ) -> jax.Array:  # [B, T] float32
-  """Returns log p(token | earlier tokens of its segment), 0 for the first."""
+  """Returns log p(token | earlier tokens of its chain), 0 for the first."""
   hidden = forward(backbone, model, *rows[:3])
   return token_logprobs(
-    backbone, model, hidden, rows.tokens, rows.positions > 0
+    backbone, model, hidden, rows.tokens, rows.parents, rows.parents >= 0
   )
 
 
@@ -89,7 +89,7 @@ def read_or_compute(
   total = sum(len(e.tokens) for _, e in missing)
   done = 0
   for b in range(0, int(row_of.max()) + 1, ROWS_AT_ONCE):
-    part = ScoringRows(*(x[b : b + ROWS_AT_ONCE] for x in rows))
+    part = Rows(*(x[b : b + ROWS_AT_ONCE] for x in rows))
     found = np.asarray(compute(backbone, part))
     for n in np.flatnonzero((row_of >= b) & (row_of < b + ROWS_AT_ONCE)):
       key, encoding = missing[n]

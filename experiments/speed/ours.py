@@ -112,7 +112,7 @@ def train(
         jax.block_until_ready(state)
         since = now()
       elif step >= warmup:
-        tokens += int((batch['segment_ids'] > 0).sum())
+        tokens += int((batch['positions'] >= 0).sum())
         fills.append(fill_rate(batch))
     jax.block_until_ready(state)
   seconds = now() - since

@@ -30,6 +30,7 @@ from prm_jax.inference.writer import (
 from prm_jax.jobs.settings.training import PolicySettings, PrmSettings
 from prm_jax.jobs.training import check_mesh, open_model
 from prm_jax.models import (
+  Rows,
   TransformerConfig,
   attention_flops,
   init_cache,
@@ -148,13 +149,18 @@ def abstract_batch(
       (B, length), dtype, sharding=batch_sharding(mesh)
     )
 
-  tokens = dict.fromkeys(('tokens', 'positions', 'segment_ids'))
   return (
-    {name: of(T, jnp.int32) for name in tokens}
-    | {name: of(P, jnp.int32) for name in ('step_ends', 'chain_ids')}
+    {name: of(T, jnp.int32) for name in Rows._fields[:4]}
+    | {name: of(P, jnp.int32) for name in ('step_ends', 'step_begins')}
+    | {'chain_ids': of(P, jnp.int32)}
     | {name: of(P, jnp.float32) for name in PER_STEP}
-    | {name: of(T, jnp.bool_) for name in ('numbers', 'lm_mask')}
-    | {'step_mask': of(P, jnp.bool_)}
+    | {'numbers': of(T, jnp.bool_), 'lm_weights': of(T, jnp.float32)}
+    | {
+      'step_mask': of(P, jnp.bool_),
+      'flat_tokens': jax.ShapeDtypeStruct(
+        (B,), jnp.int32, sharding=batch_sharding(mesh)
+      ),
+    }
   )
 
 
@@ -166,9 +172,9 @@ def lower_score(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
   model, head, lora = model_of(settings), settings.head, settings.lora
   state = train_state_of(settings, mesh)
   batch = abstract_batch(settings.data, mesh)
-  rows = score.ScoringRows(*(batch[name] for name in score.ScoringRows._fields))
+  rows = Rows(*(batch[name] for name in Rows._fields))
 
-  def step_scores(state: TrainState, rows: score.ScoringRows) -> jax.Array:
+  def step_scores(state: TrainState, rows: Rows) -> jax.Array:
     params = state.params
     if lora.rank:
       merged = merge(params['backbone'], params['lora'], lora)

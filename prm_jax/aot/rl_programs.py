@@ -21,7 +21,7 @@ from prm_jax.aot.programs import (
   learning,
   reading,
 )
-from prm_jax.inference import loading, score
+from prm_jax.inference import loading
 from prm_jax.inference.loading import ModelDescription
 from prm_jax.inference.score import bucket, row_bucket
 from prm_jax.inference.scorer import CALL_FILL, jit_row_scores
@@ -30,7 +30,7 @@ from prm_jax.jobs import rl, rl_rating
 from prm_jax.jobs.rl_meshes import check_meshes, make_meshes
 from prm_jax.jobs.rl_start import open_start
 from prm_jax.jobs.settings.rl import RlSettings
-from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.models import HeadConfig, Rows, TransformerConfig
 from prm_jax.rl.credit import Findings
 from prm_jax.rl.episodes import SMALLEST_STEPS
 from prm_jax.rl.implicit import Outcomes
@@ -331,7 +331,7 @@ class AbstractRlJob:
     T = bucket(self.models.longest)
     tokens, ends = (_rows(mesh, jnp.int32, B, n) for n in (T, T // 2))
     numbers = _rows(mesh, jnp.bool_, B, T)
-    rows = score.ScoringRows(tokens, tokens, tokens, ends, numbers)
+    rows = Rows(*[tokens] * 4, numbers, ends, ends)
     return self._program(
       mesh,
       jit_row_scores(model, self.models.head, mesh),

@@ -20,6 +20,7 @@ import numpy as np
 from prm_jax.models import (
   HeadConfig,
   Prefix,
+  Rows,
   TransformerConfig,
   forward,
   number_likelihood,
@@ -77,16 +78,6 @@ def aggregate(
   )
 
 
-class ScoringRows(NamedTuple):
-  """Packs candidates into rows, as one forward pass reads them."""
-
-  tokens: jax.Array  # [B, T] int32
-  positions: jax.Array  # [B, T] int32, continuing those of the prompt
-  segment_ids: jax.Array  # [B, T] int32, 0 is padding
-  step_ends: jax.Array  # [B, P] int32
-  numbers: jax.Array  # [B, T] bool, see `StepFormat.number_tokens`
-
-
 class Prompt(NamedTuple):
   """Holds the prompt that candidates share, padded on the right."""
 
@@ -95,7 +86,7 @@ class Prompt(NamedTuple):
 
 
 class Layout(NamedTuple):
-  """Locates the steps of N candidates in Rows."""
+  """Locates the steps of N candidates in rows."""
 
   slots: np.ndarray  # [N, P] index into the flattened [B * P] scores
   step_mask: np.ndarray  # [N, P] bool, False is padding
@@ -131,11 +122,24 @@ def first_fit(lengths: Sequence[int], T: int) -> list[list[int]]:
   return members
 
 
+def empty_rows(B: int, T: int, P: int) -> Rows:
+  """Makes rows of padding, as NumPy arrays."""
+  nothing = np.full((B, T), -1, np.int32)
+  return Rows(
+    np.zeros((B, T), np.int32),
+    nothing,
+    np.tile(np.arange(T, dtype=np.int32), (B, 1)),
+    nothing.copy(),
+    np.zeros((B, T), bool),
+    *np.zeros((2, B, P), np.int32),
+  )
+
+
 def pack_rows(
   candidates: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
   first_position: int,
   row_multiple: int,
-) -> tuple[ScoringRows, Layout]:
+) -> tuple[Rows, Layout]:
   """Packs candidates (tokens [T], step_ends [P], numbers [T]) into rows.
 
   The row length is the bucket of the longest candidate, or twice that if it
@@ -155,41 +159,43 @@ def pack_rows(
     key=lambda shape: shape[0] * shape[1],
   )
   members, P, N = packings[T], T // 2, len(candidates)
-  rows = ScoringRows(
-    *(np.zeros((B, T), np.int32) for _ in range(3)),
-    np.zeros((B, P), np.int32),
-    np.zeros((B, T), bool),
-  )
+  rows = empty_rows(B, T, P)
   layout = Layout(np.zeros((N, P), np.int32), np.zeros((N, P), bool))
   for b, indices in enumerate(members):
     start = step = 0
-    for segment, i in enumerate(indices, 1):
+    for i in indices:
       tokens, step_ends, numbers = candidates[i]
       end, steps = start + len(tokens), len(step_ends)
       rows.tokens[b, start:end] = tokens
       rows.positions[b, start:end] = first_position + np.arange(len(tokens))
-      rows.segment_ids[b, start:end] = segment
+      rows.last[b, start:end] = end - 1
+      rows.parents[b, start + 1 : end] = np.arange(start, end - 1)
       rows.numbers[b, start:end] = numbers
       rows.step_ends[b, step : step + steps] = start + step_ends
+      begins = np.concatenate([[0], step_ends[:-1] + 1])
+      rows.step_begins[b, step : step + steps] = first_position + begins
       layout.slots[i, :steps] = b * P + step + np.arange(steps)
       layout.step_mask[i, :steps] = True
       start, step = end, step + steps
   return rows, layout
 
 
-def _check_rows(rows: ScoringRows) -> None:
+def _check_rows(rows: Rows) -> None:
   B, T = rows.tokens.shape
-  for name in ('positions', 'segment_ids', 'numbers'):
+  for name in ('positions', 'last', 'parents', 'numbers'):
     chex.assert_shape(
       getattr(rows, name), (B, T), custom_message=f'rows.{name}'
     )
-  chex.assert_shape(rows.step_ends, (B, None), custom_message='rows.step_ends')
+  for name in ('step_ends', 'step_begins'):
+    chex.assert_shape(
+      getattr(rows, name), (B, None), custom_message=f'rows.{name}'
+    )
 
 
 def read_out(
   params: Any,
   hidden: jax.Array,  # [B, T, D] of the rows
-  rows: ScoringRows,
+  rows: Rows,
   model: TransformerConfig,
   head: HeadConfig,
 ) -> jax.Array:  # [B, P] in [0, 1]
@@ -200,21 +206,14 @@ def read_out(
   )
   likelihood = None
   if head.likelihood:
-    likelihood = number_likelihood(
-      params['backbone'],
-      model,
-      hidden,
-      rows.tokens,
-      rows.numbers,
-      rows.step_ends,
-    )
+    likelihood = number_likelihood(params['backbone'], model, hidden, rows)
   logits = step_logits(params['head'], hidden, rows.step_ends, likelihood)
   return step_probabilities(logits, head)
 
 
 def row_scores(
   params: Any,
-  rows: ScoringRows,
+  rows: Rows,
   prefix: Prefix | None,
   model: TransformerConfig,
   head: HeadConfig,
@@ -226,7 +225,7 @@ def row_scores(
   """
   _check_rows(rows)
 
-  def one_part(part: ScoringRows) -> jax.Array:
+  def one_part(part: Rows) -> jax.Array:
     hidden = forward(params['backbone'], model, *part[:3], prefix)
     return read_out(params, hidden, part, model, head)
 
@@ -248,7 +247,7 @@ def row_scores(
 
 def best_of_n(
   params: Any,
-  rows: ScoringRows,
+  rows: Rows,
   layout: Layout,
   prompt: Prompt,
   how: str,

@@ -21,7 +21,7 @@ from prm_jax.inference import score as score_lib
 from prm_jax.inference.score import (
   Layout,
   Prompt,
-  ScoringRows,
+  Rows,
   bucket,
   pack_rows,
 )
@@ -190,7 +190,7 @@ class Scorer:
       )
     return encoding
 
-  def _put(self, rows: ScoringRows) -> ScoringRows:
+  def _put(self, rows: Rows) -> Rows:
     """Places each device's part of rows that every process holds in full."""
     placed = batch_sharding(self.mesh)
     return jax.tree.map(
@@ -203,14 +203,14 @@ class Scorer:
   def _count(
     self,
     program: tuple,
-    rows: ScoringRows,
+    rows: Rows,
     prompt_tokens: int,
     prompt_padded: int,
   ) -> None:
     if program not in self.stats.programs:
       logging.info('scoring compiled program %s', program)
     self.stats.programs.add(program)
-    self.stats.tokens += int((rows.segment_ids > 0).sum()) + prompt_tokens
+    self.stats.tokens += int((rows.positions >= 0).sum()) + prompt_tokens
     self.stats.padded_tokens += rows.tokens.size + prompt_padded
 
 

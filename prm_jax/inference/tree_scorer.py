@@ -26,8 +26,9 @@ from jax.sharding import PartitionSpec as P
 from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.score import (
   MAX_TOKENS_PER_CALL,
-  ScoringRows,
+  Rows,
   bucket,
+  empty_rows,
   first_fit,
   read_out,
 )
@@ -239,36 +240,36 @@ class TreeScorer:
       self._store.pool = self._call(
         'put', (B, T), self._store.pool, slots, keys, values
       )
-      self.stats.tokens += int((arrays.segment_ids > 0).sum())
+      self.stats.tokens += int((arrays.positions >= 0).sum())
       self.stats.padded_tokens += B * T
       yield scores, ends, part
 
   def _arrays(
     self, rows: Sequence[Sequence[PieceRun]], B: int, T: int
-  ) -> tuple[ScoringRows, np.ndarray, Ends]:
+  ) -> tuple[Rows, np.ndarray, Ends]:
     """Returns Rows [B, T], each token's slot [B * T], and the step ends."""
-    arrays = ScoringRows(
-      *(np.zeros((B, T), np.int32) for _ in range(3)),
-      np.zeros((B, max(1, T // 2)), np.int32),
-      np.zeros((B, T), bool),
-    )
+    arrays = empty_rows(B, T, max(1, T // 2))
     slots = np.full((B, T), self._store.slots + 1, np.int32)
     ends = []
     for b, runs in enumerate(rows):
       end = steps = 0
-      for segment, run in enumerate(runs, 1):
+      for run in runs:
+        first = end
         for piece in run.pieces:
           start, end = end, end + len(piece.ids)
           own = slice(start, end)
           arrays.tokens[b, own] = piece.ids
           arrays.positions[b, own] = range(piece.first, len(piece.slots))
-          arrays.segment_ids[b, own] = segment
+          arrays.parents[b, own] = range(start - 1, end - 1)
           arrays.numbers[b, own] = self._numbers(piece)
           slots[b, own] = piece.slots[piece.first :]
           if piece.before.before is not None:  # not a prompt
             arrays.step_ends[b, steps] = end - 1
+            arrays.step_begins[b, steps] = piece.first
             ends.append((b, steps, piece))
             steps += 1
+        arrays.last[b, first:end] = end - 1
+        arrays.parents[b, first] = -1
     return arrays, slots.reshape(-1), ends
 
   def _call(self, name: str, sizes: tuple[int, ...], *arguments: Any) -> Any:
@@ -283,13 +284,13 @@ def read_rows(
   params: Any,
   pool: Pool,
   index: jax.Array | None,  # [B, S] slots of each row's prefix, if any
-  rows: ScoringRows,
+  rows: Rows,
   model: TransformerConfig,
   head: HeadConfig,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns scores [B, P], and keys and values [L, B, T, K, H] of the rows.
 
-  All segments of a row follow the same prefix.
+  All runs of a row follow the same prefix.
   """
   prefix = None if index is None else prefix_store.gather(pool, index)
   hidden, *kv = extend(params['backbone'], model, *rows[:3], prefix)

@@ -18,6 +18,7 @@ from prm_jax.models.flops import attention_flops, chain_flops, product_flops
 from prm_jax.models.heads import init_head, step_logits, step_probabilities
 from prm_jax.models.likelihood import number_likelihood, token_logprobs
 from prm_jax.models.lora import LoraConfig, init_lora, merge
+from prm_jax.models.rows import Rows
 from prm_jax.models.transformer import (
   Cache,
   Prefix,
@@ -37,6 +38,7 @@ __all__ = [
   'LoraConfig',
   'Prefix',
   'RopeScaling',
+  'Rows',
   'TransformerConfig',
   'attention_flops',
   'chain_flops',

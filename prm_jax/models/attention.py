@@ -63,15 +63,20 @@ def attention(
   query: jax.Array,  # [B, T, N, H]
   key: jax.Array,  # [B, T, K, H]
   value: jax.Array,  # [B, T, K, H]
-  segment_ids: jax.Array,  # [B, T]
+  last: jax.Array,  # [B, T]
   prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # see Prefix, no L
 ) -> jax.Array:  # [B, T, N, H]
-  """Computes causal grouped-query attention within segments and to a prefix.
+  """Computes grouped-query attention within the trees of rows, and to a prefix.
 
-  A fused kernel does it where the platform has one for these shapes. Otherwise
-  rows of at most AT_ONCE tokens compute all their scores at once, and longer
-  ones go through `packed_attention`, which also says what segment_ids must look
-  like. Its loops are slow on accelerators, so that is logged there.
+  Query i sees key j where j <= i <= last[j], and the whole prefix. A fused
+  kernel does it where the platform has one for these shapes. Otherwise rows of
+  at most AT_ONCE tokens compute all their scores at once, and longer ones go
+  through `packed_attention`. Its loops are slow on accelerators, so that is
+  logged there.
+
+  Args:
+    last: index of the last token of each token's subtree; the tokens of a tree
+      stand in depth-first order. Padding sees itself.
   """
   B, T, N, H = query.shape
   K = key.shape[2]
@@ -85,11 +90,11 @@ def attention(
   query = query.reshape(B, T, K, N // K, H) * H**-0.5
   where, S = platform(), 0 if prefix is None else prefix[0].shape[1]
   if where == 'tpu' and T % LANES == 0 and prefix is None:
-    out = splash_attention(query, key, value, segment_ids)
+    out = splash_attention(query, key, value, last)
   elif where == 'gpu' and is_fused(query, S + T):
-    out = fused_on_gpu(query, key, value, segment_ids, prefix)
+    out = fused_on_gpu(query, key, value, last, prefix)
   elif (BLOCK if where == 'cpu' else AT_ONCE) >= T:
-    out = attend_at_once(query, key, value, segment_ids, prefix)
+    out = attend_at_once(query, key, value, last, prefix)
   else:
     if where != 'cpu':
       logging.warning(
@@ -97,20 +102,21 @@ def attention(
         'no kernel takes %s with heads of %s',
         *(B, T, query.dtype, H),
       )
-    out = packed_attention(query, key, value, segment_ids, prefix)
+    out = packed_attention(query, key, value, last, prefix)
   return out.reshape(B, T, N, H)
 
 
-def visible_tokens(segment_ids: jax.Array) -> jax.Array:  # [B, T, T] bool
-  """Says which tokens of a row see each other, were it not for their order."""
-  return segment_ids[:, :, None] == segment_ids[:, None]
+def visible_tokens(last: jax.Array) -> jax.Array:  # [B, T] -> [B, T, T] bool
+  """Says which tokens each token sees: itself and those before it."""
+  at = jnp.arange(last.shape[1])
+  return (at <= at[:, None]) & (at[:, None] <= last[:, None])
 
 
 def fused_on_gpu(
   query: jax.Array,  # [B, T, K, R, H], scaled
   key: jax.Array,  # [B, T, K, H]
   value: jax.Array,  # [B, T, K, H]
-  segment_ids: jax.Array,  # [B, T]
+  last: jax.Array,  # [B, T]
   prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # [G, S, K, H] x 2
   implementation: Literal['cudnn', 'xla'] = 'cudnn',
 ) -> jax.Array:  # [B, T, K, R, H]
@@ -122,15 +128,14 @@ def fused_on_gpu(
   Args:
     implementation: see `cudnn_attention`.
   """
-  B, T = segment_ids.shape
-  visible = visible_tokens(segment_ids)
+  B, T = last.shape
+  visible = visible_tokens(last)
   if prefix is None:
     return cudnn_attention(query, key, value, visible, True, implementation)
   keys, values, mask = prefix
   E = B // len(mask)
   shape = B, T, mask.shape[1]
   seen = jnp.broadcast_to(jnp.repeat(mask, E, 0)[:, None], shape)
-  visible &= jnp.tril(jnp.ones((T, T), bool))
   return cudnn_attention(
     query,
     jnp.concatenate([jnp.repeat(keys, E, 0), key], 1),
@@ -145,7 +150,7 @@ def attend_at_once(
   query: jax.Array,  # [B, T, K, R, H], scaled
   key: jax.Array,  # [B, T, K, H]
   value: jax.Array,  # [B, T, K, H]
-  segment_ids: jax.Array,  # [B, T]
+  last: jax.Array,  # [B, T]
   prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # [G, S, K, H] x 2
 ) -> jax.Array:  # [B, T, K, R, H]
   """Computes `attention` with all scores of a layer at once.
@@ -161,7 +166,7 @@ def attend_at_once(
     query.transpose(0, 2, 3, 1, 4),  # [B, K, R, T, H]
     key.swapaxes(1, 2),
     value.swapaxes(1, 2),
-    visible_tokens(segment_ids) & jnp.tril(jnp.ones((T, T), bool)),
+    visible_tokens(last),
     prefix,
   )
   return out.transpose(0, 3, 1, 2, 4)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from prm_jax.models.config import TransformerConfig
+from prm_jax.models.rows import Rows
 from prm_jax.models.transformer import lm_logits
 
 # Tokens of a row whose logits are in memory at the same time. With a vocabulary
@@ -23,9 +24,10 @@ def token_logprobs(
   model: TransformerConfig,
   hidden: jax.Array,  # [B, T, D] from `forward`
   tokens: jax.Array,  # [B, T]
-  wanted: jax.Array,  # [B, T] bool, never a row's first token
+  parents: jax.Array,  # [B, T], see `Rows`
+  wanted: jax.Array,  # [B, T] bool, only tokens with a parent
 ) -> jax.Array:  # [B, T] float32, 0 where not wanted
-  """Returns log p(token t | the tokens before it in its segment), in nats.
+  """Returns log p(token t | the tokens before it in its chain), in nats.
 
   Wanted tokens are sorted to the front and go through the output embedding
   part by part; parts that no row wants cost nothing in the forward pass. The
@@ -40,7 +42,7 @@ def token_logprobs(
 
   @jax.checkpoint
   def logprobs_at(hidden: jax.Array, indices: jax.Array) -> jax.Array:
-    before = jnp.maximum(indices - 1, 0)
+    before = jnp.maximum(jnp.take_along_axis(parents, indices, 1), 0)
     states = jnp.take_along_axis(hidden, before[..., None], 1)
     logits = lm_logits(backbone, model, states)
     ids = jnp.take_along_axis(tokens, indices, 1)
@@ -70,9 +72,7 @@ def number_likelihood(
   backbone: Any,
   model: TransformerConfig,
   hidden: jax.Array,  # [B, T, D]
-  tokens: jax.Array,  # [B, T]
-  numbers: jax.Array,  # [B, T] bool, see `StepFormat.number_tokens`
-  step_ends: jax.Array,  # [B, P] ascending, then 0 for padding
+  rows: Rows,
 ) -> jax.Array:  # [B, P, 3] float32
   """Summarises the log-probabilities of each step's number tokens.
 
@@ -80,10 +80,13 @@ def number_likelihood(
     Their sum and minimum in nats, and their count; all 0 for a step without
     numbers.
   """
-  values = token_logprobs(backbone, model, hidden, tokens, numbers)
-  places = jnp.arange(tokens.shape[1])
-  before = jnp.pad(step_ends[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
-  own = (before[..., None] < places) & (places <= step_ends[..., None])
-  own &= numbers[:, None]  # [B, P, T]
+  values = token_logprobs(
+    backbone, model, hidden, rows.tokens, rows.parents, rows.numbers
+  )
+  places, ends = jnp.arange(rows.tokens.shape[1]), rows.step_ends[..., None]
+  # The tokens that a step's end sees, from the step's first one on.
+  own = (places <= ends) & (ends <= rows.last[:, None])
+  own &= rows.positions[:, None] >= rows.step_begins[..., None]
+  own &= rows.numbers[:, None]  # [B, P, T]
   values = jnp.where(own, values[:, None], 0.0)
   return jnp.stack([values.sum(-1), values.min(-1), own.sum(-1)], -1)

@@ -1,15 +1,15 @@
 """Attends over long packed rows, computing only the visible blocks.
 
-In a row of several chains most pairs of tokens may not see each other. Each
-block of queries goes over the key blocks from the start of its first chain up
-to itself, with a running softmax (Milakov and Gimelshein, 2018; Dao et al.,
-2022); the backward pass visits the same blocks. The loop bounds are data, so
-one compiled program serves every packing, and memory grows with T, not T^2.
+In a row of several trees most pairs of tokens may not see each other. Each
+block of queries goes over the key blocks of which it sees a token, with a
+running softmax (Milakov and Gimelshein, 2018; Dao et al., 2022); the backward
+pass visits the same blocks. Which these are is data, so one compiled program
+serves every packing, and memory grows with T, not T^2.
 """
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,18 +28,20 @@ def packed_attention(
   query: jax.Array,  # [B, T, K, R, H], scaled; R query heads share a key head
   key: jax.Array,  # [B, T, K, H]
   value: jax.Array,  # [B, T, K, H]
-  segment_ids: jax.Array,  # [B, T]
+  last: jax.Array,  # [B, T]
   prefix: tuple[jax.Array, jax.Array, jax.Array] | None,  # see Prefix, no L
 ) -> jax.Array:  # [B, T, K, R, H]
-  """Computes causal attention within segments and to the prefix.
+  """Computes attention within the trees of rows, and to the prefix.
 
-  Tokens with the same segment id must be adjacent, and padding must come last.
-  The result at padding is finite and has no meaning. On a mesh each device goes
-  over its own rows and heads, one row after another; where the number of heads
-  does not divide by the devices, all compute all heads.
+  Query i sees key j where j <= i <= last[j]. The result at padding is finite
+  and has no meaning. On a mesh each device goes over its own rows and heads,
+  one row after another; where the number of heads does not divide by the
+  devices, all compute all heads.
   """
   B, T, K = key.shape[:3]
   blocks = -(-T // BLOCK)
+  fill = jnp.arange(T, blocks * BLOCK, dtype=last.dtype)
+  last = jnp.concatenate([last, jnp.tile(fill, (B, 1))], 1)
 
   def cut(x: jax.Array) -> jax.Array:  # [B, T, ...] -> [B, n, BLOCK, ...]
     after = [(0, 0), (0, blocks * BLOCK - T)] + [(0, 0)] * (x.ndim - 2)
@@ -49,7 +51,7 @@ def packed_attention(
     cut(query).transpose(0, 1, 3, 4, 2, 5),  # [B, n, K, R, BLOCK, H]
     cut(key).swapaxes(2, 3),  # [B, n, K, BLOCK, H]
     cut(value).swapaxes(2, 3),
-    cut(segment_ids),
+    last.reshape(B, blocks, BLOCK),
   )
   shared = ()
   if prefix is not None:
@@ -92,22 +94,30 @@ def _attend_rows(
   return jax.lax.map(one, rows)
 
 
-def _first_blocks(segments: jax.Array) -> jax.Array:  # [n, BLOCK] -> [n]
-  """Returns the first key block that each block of queries sees.
+class Blocks(NamedTuple):
+  """Lists the key blocks that each block of queries sees."""
 
-  It holds the start of the chain to which the block's first token belongs; the
-  block's other chains begin later. Blocks of padding see only themselves.
+  order: jax.Array  # [n, n] int32, those that it sees come first, ascending
+  count: jax.Array  # [n] int32
+
+
+def _visible_blocks(last: jax.Array) -> Blocks:  # [n, BLOCK]
+  """Finds the blocks of which a token is seen.
+
+  That is the block itself, and each earlier one with a token whose subtree
+  reaches the block's first query.
   """
-  flat, firsts = segments.reshape(-1), segments[:, 0]
-  starts = jnp.argmax(flat == firsts[:, None], axis=1) // segments.shape[1]
-  return jnp.where(firsts > 0, starts, jnp.arange(len(firsts)))
+  at = jnp.arange(len(last))
+  reached = at[:, None] * last.shape[1] <= last.max(1)
+  seen = (at == at[:, None]) | ((at < at[:, None]) & reached)
+  return Blocks(jnp.argsort(~seen, 1, stable=True), seen.sum(1))
 
 
-def _visible(segments: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
+def _visible(last: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
   """Says which keys of block j block i's queries see: [BLOCK, BLOCK] bool."""
-  at = jnp.arange(segments.shape[1])
-  causal = (i > j) | (at[:, None] >= at)
-  return (segments[i][:, None] == segments[j]) & causal
+  at = jnp.arange(last.shape[1])
+  queries, keys = at[:, None] + i * len(at), at + j * len(at)
+  return (keys <= queries) & (queries <= last[j])
 
 
 def _scores(query: jax.Array, key: jax.Array, visible: jax.Array) -> jax.Array:
@@ -164,17 +174,17 @@ def _attend_row(
   query: jax.Array,  # [n, K, R, BLOCK, H]
   key: jax.Array,  # [n, K, BLOCK, H]
   value: jax.Array,  # [n, K, BLOCK, H]
-  segments: jax.Array,  # [n, BLOCK]
+  last: jax.Array,  # [n, BLOCK]
   prefix: RowPrefix,
 ) -> jax.Array:  # [n, K, R, BLOCK, H]
-  return _forward(query, key, value, segments, prefix)[0]
+  return _forward(query, key, value, last, prefix)[0]
 
 
 def _forward(
   query: jax.Array,
   key: jax.Array,
   value: jax.Array,
-  segments: jax.Array,
+  last: jax.Array,
   prefix: RowPrefix,
 ) -> tuple[jax.Array, tuple[Any, ...]]:
   heads = query.shape[1:-1]
@@ -185,25 +195,26 @@ def _forward(
   )
 
   def one_block(
-    block: tuple[jax.Array, jax.Array, jax.Array],
+    block: tuple[jax.Array, Blocks, jax.Array],
   ) -> tuple[jax.Array, jax.Array]:
-    i, first, q = block
+    i, seen, q = block
 
     def add_block(
-      j: jax.Array,
+      n: jax.Array,
       state: tuple[jax.Array, jax.Array, jax.Array],
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-      return _add_keys(state, q, key[j], value[j], _visible(segments, i, j))
+      j = seen.order[n]
+      return _add_keys(state, q, key[j], value[j], _visible(last, i, j))
 
     state = nothing if prefix is None else _add_keys(nothing, q, *prefix)
-    highest, total, out = jax.lax.fori_loop(first, i + 1, add_block, state)
+    highest, total, out = jax.lax.fori_loop(0, seen.count, add_block, state)
     return (out / total).astype(value.dtype), highest + jnp.log(total)
 
   order = jnp.arange(len(query))
   out, normaliser = jax.lax.map(
-    one_block, (order, _first_blocks(segments), query)
+    one_block, (order, _visible_blocks(last), query)
   )
-  return out, (query, key, value, segments, prefix, out, normaliser)
+  return out, (query, key, value, last, prefix, out, normaliser)
 
 
 def _backward(
@@ -215,7 +226,7 @@ def _backward(
   None,
   tuple[jax.Array, jax.Array, None] | None,
 ]:
-  query, key, value, segments, prefix, out, normaliser = saved
+  query, key, value, last, prefix, out, normaliser = saved
   mean = jnp.sum(grad.astype(jnp.float32) * out, -1, keepdims=True)
 
   def add_at(total: jax.Array, j: jax.Array, x: jax.Array) -> jax.Array:
@@ -223,16 +234,17 @@ def _backward(
 
   def one_block(
     totals: tuple[jax.Array, jax.Array, list[jax.Array] | None],
-    block: tuple[jax.Array, ...],
+    block: tuple[Any, ...],
   ) -> tuple[tuple[jax.Array, jax.Array, list[jax.Array] | None], jax.Array]:
-    i, first, q, *saved = block
+    i, seen, q, *saved = block
 
     def add_block(
-      j: jax.Array,
+      n: jax.Array,
       totals: tuple[jax.Array, jax.Array, jax.Array],
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
       to_query, to_key, to_value = totals
-      more = _gradients(q, key[j], value[j], _visible(segments, i, j), saved)
+      j = seen.order[n]
+      more = _gradients(q, key[j], value[j], _visible(last, i, j), saved)
       return (
         to_query + more[0],
         add_at(to_key, j, more[1]),
@@ -245,7 +257,7 @@ def _backward(
       to_query, *more = _gradients(q, *prefix, saved)
       to_prefix = jax.tree.map(jnp.add, to_prefix, more)
     to_query, to_key, to_value = jax.lax.fori_loop(
-      first, i + 1, add_block, (to_query, to_key, to_value)
+      0, seen.count, add_block, (to_query, to_key, to_value)
     )
     return (to_key, to_value, to_prefix), to_query.astype(q.dtype)
 
@@ -256,7 +268,7 @@ def _backward(
   (to_key, to_value, to_prefix), to_query = jax.lax.scan(
     one_block,
     (*zeros(key, value), None if prefix is None else zeros(*prefix[:2])),
-    (order, _first_blocks(segments), query, normaliser, grad, mean),
+    (order, _visible_blocks(last), query, normaliser, grad, mean),
   )
   if prefix is not None:
     to_prefix = (*(x.astype(key.dtype) for x in to_prefix), None)

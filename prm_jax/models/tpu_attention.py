@@ -18,7 +18,7 @@ def splash_attention(
   query: jax.Array,  # [B, T, K, R, H], scaled; R query heads share a key head
   key: jax.Array,  # [B, T, K, H]
   value: jax.Array,  # [B, T, K, H]
-  segment_ids: jax.Array,  # [B, T]
+  last: jax.Array,  # [B, T]
   interpret: bool = False,
 ) -> jax.Array:  # [B, T, K, R, H]
   """Computes causal attention within segments; T must be a multiple of LANES.
@@ -62,9 +62,9 @@ def splash_attention(
       widen(query).reshape(b, T, k * R, -1).swapaxes(1, 2),
       widen(key).swapaxes(1, 2),
       widen(value).swapaxes(1, 2),
-      splash.SegmentIds(segment_ids, segment_ids),
+      splash.SegmentIds(last, last),
     )
     return out.swapaxes(1, 2).reshape(b, T, k, R, -1)[..., :H]
 
   attend = over_rows_and_heads(attend, B, K)
-  return attend(query, key, value, segment_ids)
+  return attend(query, key, value, last)

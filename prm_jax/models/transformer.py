@@ -1,9 +1,11 @@
 """Defines the decoder of the Llama and Qwen shapes, as pure functions.
 
-A row may hold several chains: `segment_ids` (0 is padding) say which tokens
-may see each other. A group of rows may share a `Prefix`: keys and values of a
-prompt that are computed once. Rows may also grow: `decode` reads a few tokens
-at a time and keeps the keys and values of all earlier ones in a `Cache`.
+A row holds trees of tokens in depth-first order: `positions` are depths, and
+`last` is the index of the last token of each token's subtree. Query i sees key
+j where j <= i <= last[j]. A chain is a tree without branches. A group of rows
+may share a `Prefix`: keys and values of a prompt that are computed once. Rows
+may also grow: `decode` reads a few tokens at a time and keeps the keys and
+values of all earlier ones in a `Cache`.
 
 Layers are stacked along a leading axis of every parameter and run by a scan, so
 compile time does not grow with depth; only `decode` takes them apart.
@@ -60,7 +62,7 @@ class Attention(nn.Module):
     x: jax.Array,
     kv: Sequence[jax.Array] | None,
     positions: jax.Array,
-    segment_ids: jax.Array | None,
+    last: jax.Array | None,
     prefix_mask: jax.Array | None,
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     c = self.config
@@ -87,7 +89,7 @@ class Attention(nn.Module):
       out = cached_attention(query, key, value, positions)
     else:
       prefix = None if kv is None else (*kv, prefix_mask)
-      out = attention(query, key, value, segment_ids, prefix)
+      out = attention(query, key, value, last, prefix)
     gain = (2 * c.n_layers) ** -0.5  # keeps the residual stream near 1
     out = Projection((c.d_model,), c.dtype, 2, gain=gain, name='o_proj')(out)
     return out, (key, value)
@@ -120,13 +122,13 @@ class Block(nn.Module):
     x: jax.Array,
     kv: Sequence[jax.Array] | None,
     positions: jax.Array,
-    segment_ids: jax.Array | None,
+    last: jax.Array | None,
     prefix_mask: jax.Array | None,
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     c = self.config
     normed = RMSNorm(c.norm_eps, name='input_layernorm')(x)
     attended, new_kv = Attention(c, name='self_attn')(
-      normed, kv, positions, segment_ids, prefix_mask
+      normed, kv, positions, last, prefix_mask
     )
     x = constrain(x + attended, BATCH, None, None)
     normed = RMSNorm(c.norm_eps, name='post_attention_layernorm')(x)
@@ -155,7 +157,7 @@ class Transformer(nn.Module):
     self,
     tokens: jax.Array,
     positions: jax.Array,
-    segment_ids: jax.Array,
+    last: jax.Array,
     kv: tuple[jax.Array, jax.Array] | None,
     prefix_mask: jax.Array | None,
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
@@ -178,7 +180,7 @@ class Transformer(nn.Module):
       length=c.n_layers,
       unroll=c.scan_unroll,
     )(c, self.keep_kv, name='layers')
-    x, new_kv = layers(x, kv, positions, segment_ids, prefix_mask)
+    x, new_kv = layers(x, kv, positions, last, prefix_mask)
     return RMSNorm(c.norm_eps, name='norm')(x), new_kv
 
 
@@ -193,15 +195,15 @@ def forward(
   params: Params,
   config: TransformerConfig,
   tokens: jax.Array,  # [B, T]
-  positions: jax.Array,  # [B, T] within the chain, prefix included
-  segment_ids: jax.Array,  # [B, T], 0 is padding
+  positions: jax.Array,  # [B, T] depths, prefix included
+  last: jax.Array,  # [B, T] the last token of each token's subtree
   prefix: Prefix | None = None,  # its G must divide B; row b uses b // (B/G)
 ) -> jax.Array:  # [B, T, D]
   """Returns the hidden states after the final norm."""
   kv = None if prefix is None else (prefix.keys, prefix.values)
   mask = None if prefix is None else prefix.mask
   hidden, _ = Transformer(config).apply(
-    {'params': params}, tokens, positions, segment_ids, kv, mask
+    {'params': params}, tokens, positions, last, kv, mask
   )
   return hidden
 
@@ -210,8 +212,8 @@ def extend(
   params: Params,
   config: TransformerConfig,
   tokens: jax.Array,  # [B, T]
-  positions: jax.Array,  # [B, T] within the chain, prefix included
-  segment_ids: jax.Array,  # [B, T], 0 is padding
+  positions: jax.Array,  # [B, T] depths, prefix included
+  last: jax.Array,  # [B, T] the last token of each token's subtree
   prefix: Prefix | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns `forward`'s result and these tokens' keys and values.
@@ -221,7 +223,7 @@ def extend(
   kv = None if prefix is None else (prefix.keys, prefix.values)
   mask = None if prefix is None else prefix.mask
   hidden, (keys, values) = Transformer(config, keep_kv=True).apply(
-    {'params': params}, tokens, positions, segment_ids, kv, mask
+    {'params': params}, tokens, positions, last, kv, mask
   )
   return hidden, keys, values
 
@@ -234,8 +236,8 @@ def prefill(
 ) -> Prefix:
   """Computes the prefix that rows of `forward` can share."""
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-  segments = mask.astype(jnp.int32)
-  _, *kv = extend(params, config, tokens, positions, segments, None)
+  last = jnp.where(mask, mask.sum(1, keepdims=True) - 1, positions)
+  _, *kv = extend(params, config, tokens, positions, last, None)
   return Prefix(*kv, mask)
 
 

@@ -35,7 +35,7 @@ class Outcomes(NamedTuple):
   """Holds the fields of EpisodeRows that the PRM learns from."""
 
   tokens: jax.Array  # [B, T] int32
-  segment_ids: jax.Array  # [B, T] int32
+  last: jax.Array  # [B, T] int32
   written: jax.Array  # [B, T] bool
   reference_logprobs: jax.Array  # [B, T]
   outcomes: jax.Array  # [B] 1 right, 0 wrong
@@ -57,7 +57,7 @@ def make_objective(
   def loss(
     params: Any, batch: Outcomes, chains: jax.Array
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    seen = view_tokens(params, batch.tokens, batch.segment_ids, model, lora)
+    seen = view_tokens(params, batch.tokens, batch.last, model, lora)
     ratio = seen.logprobs - batch.reference_logprobs
     logits = beta * jnp.where(batch.written, ratio, 0.0).sum(1)
     counted = batch.written.any(1)

@@ -137,7 +137,7 @@ class Learner:
     usable = np.asarray(credit.usable(findings, self._config.samples))
     return Experience(
       rows.tokens,
-      rows.segment_ids,
+      rows.last,
       rows.written & usable[:, None],
       rows.sampled_logprobs,
       rows.reference_logprobs,

@@ -69,7 +69,7 @@ class Experience(NamedTuple):
   """
 
   tokens: jax.Array  # [B, T] int32
-  segment_ids: jax.Array  # [B, T] int32, 1; 0 is padding
+  last: jax.Array  # [B, T] int32, the chain's last token; padding: itself
   written: jax.Array  # [B, T] bool
   sampled_logprobs: jax.Array  # [B, T] when they were sampled
   reference_logprobs: jax.Array  # [B, T] of the reference; 0 without one
@@ -89,7 +89,7 @@ class TokenView(NamedTuple):
 def view_tokens(
   params: Any,  # 'backbone', and 'head' if there is a value head
   tokens: jax.Array,  # [B, T]
-  segment_ids: jax.Array,  # [B, T]
+  last: jax.Array,  # [B, T]
   model: TransformerConfig,
   lora: LoraConfig = NO_LORA,
 ) -> TokenView:
@@ -98,7 +98,7 @@ def view_tokens(
   if lora.rank:
     backbone = merge(backbone, params['lora'], lora)
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-  hidden = forward(backbone, model, tokens, positions, segment_ids)
+  hidden = forward(backbone, model, tokens, positions, last)
   logits = lm_logits(backbone, model, hidden)[:, :-1]
   log_p = jax.nn.log_softmax(logits)
   chosen = jnp.take_along_axis(log_p, tokens[:, 1:, None], 2)[..., 0]
@@ -125,7 +125,7 @@ def _written_only(
   floats = {
     name: only(value)
     for name, value in batch._asdict().items()
-    if name not in ('tokens', 'segment_ids', 'written')
+    if name not in ('tokens', 'last', 'written')
   }
   return TokenView(*map(only, seen)), batch._replace(**floats)
 
@@ -151,7 +151,7 @@ def make_objective(
     params: Any, batch: Experience, by: tuple[jax.Array, jax.Array]
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
     tokens, chains = by
-    seen = view_tokens(params, batch.tokens, batch.segment_ids, model, lora)
+    seen = view_tokens(params, batch.tokens, batch.last, model, lora)
     # Done first: an overflow at other tokens would spoil the gradient.
     seen, batch = _written_only(seen, batch)
     logprobs = seen.logprobs

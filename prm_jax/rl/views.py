@@ -32,14 +32,14 @@ def put_rows(rows: Any, mesh: Mesh) -> Any:
 def jit_view(
   part: str, model: TransformerConfig, mesh: Mesh, lora: LoraConfig = NO_LORA
 ) -> Any:
-  """Returns a jitted function: params, tokens, segment_ids -> a part.
+  """Returns a jitted function: params, tokens, last -> a part.
 
   Args:
     part: the name of a field of `objective.TokenView`.
   """
 
-  def read(params: Any, tokens: jax.Array, segment_ids: jax.Array) -> jax.Array:
-    seen = view_tokens(params, tokens, segment_ids, model, lora)
+  def read(params: Any, tokens: jax.Array, last: jax.Array) -> jax.Array:
+    seen = view_tokens(params, tokens, last, model, lora)
     return getattr(seen, part)
 
   # Whole on every device, so that every process can read all of it.
@@ -70,7 +70,7 @@ class View:
     B, parts = len(rows.tokens), []
     for first in range(0, B, self._rows):
       some = slice(first, first + self._rows)
-      given = rows.tokens[some], rows.segment_ids[some]
+      given = rows.tokens[some], rows.last[some]
       missing = self._rows - len(given[0])
       padded = [np.pad(x, ((0, missing), (0, 0))) for x in given]
       with jax.set_mesh(self._mesh):

@@ -306,8 +306,11 @@ class Progress(LiveLine):
     self.last_step = step
     left = time_left(step - self._start, self._total - step, self.seconds)
     metrics = '  '.join(f'{name} {values[name]:.4f}' for name in self._metrics)
+    speed = f'{values["tokens_per_second"]:,.0f} tokens/s'
+    if (ratio := values.get('tokens_per_unique_token', 1.0)) > 1.0:
+      unique = values['unique_tokens_per_second']
+      speed += f' ({unique:,.0f} unique, {ratio:.2f}x)'
     self.write(
-      f'{self._name} step {step:,}/{self._total:,}  {metrics}  '
-      f'{values["tokens_per_second"]:,.0f} tokens/s  {left}',
+      f'{self._name} step {step:,}/{self._total:,}  {metrics}  {speed}  {left}',
       step == self._total,
     )

@@ -163,7 +163,7 @@ def over_rows_and_heads(
   """Makes each device of the mesh run an attention kernel on its own part.
 
   Args:
-    attend: a function of query, key and value [B, T, K, ...] and segment_ids
+    attend: a function of query, key and value [B, T, K, ...] and an array
       [B, T].
     rows: B; if it does not divide over the devices, all compute all rows.
     heads: K; if it does not divide over the devices, all compute all heads.

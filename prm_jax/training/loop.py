@@ -295,6 +295,16 @@ class TrainingRun:
   console: Console = CONSOLE
 
 
+def _rates(tokens: np.ndarray, seconds: float) -> dict[str, float]:
+  """Returns the speed over the chains' tokens and over those of their trees."""
+  flat, unique = map(float, tokens)
+  return {
+    'tokens_per_second': flat / seconds,
+    'unique_tokens_per_second': unique / seconds,
+    'tokens_per_unique_token': flat / unique if unique else 1.0,
+  }
+
+
 def fit(
   run: TrainingRun,
   step_fn: Callable,
@@ -321,8 +331,9 @@ def fit(
   progress = Progress(
     run.name, start, config.steps, processes.is_first(), console=run.console
   )
-  # Tokens and time since the last report, without evaluations and saving.
-  tokens, since, rate = 0, clock(), 0.0
+  # Flat and unique tokens, and time, since the last report, without evaluations
+  # and saving.
+  tokens, since, rates = np.zeros(2), clock(), _rates(np.zeros(2), 1.0)
   pending = None  # the previous step; its metrics are ready by now
   recorder = Profile(run.profile, run.workdir / 'profile', progress.break_line)
   with StopSignal(mesh) as stop, recorder, jax.set_mesh(mesh):
@@ -333,21 +344,21 @@ def fit(
       if pending:
         _check_finite(*pending, config.max_skipped_in_a_row, run.workdir)
         if progress.last_step < step - 1 and progress.is_due():
-          rate = tokens / (clock() - since) if tokens else rate
-          progress.print_step(
-            step - 1, pending[0] | {'tokens_per_second': rate}
-          )
+          if tokens.any():
+            rates = _rates(tokens, clock() - since)
+          progress.print_step(step - 1, pending[0] | rates)
       pending = (metrics, batch, step)
       # An estimate for all processes from the rows of this one.
       share = len(batch['tokens']) / len(placed['tokens'])
-      tokens += (batch['segment_ids'] > 0).sum() / share
+      unique = (batch['positions'] >= 0).sum()
+      tokens += np.array([batch['flat_tokens'].sum(), unique]) / share
 
       last = step == config.steps
       if step % config.log_every == 0 or last:
-        values = {k: float(v) for k, v in metrics.items()}
         now = clock()
-        rate = values['tokens_per_second'] = float(tokens / (now - since))
-        tokens, since = 0, now
+        rates = _rates(tokens, now - since)
+        values = {k: float(v) for k, v in metrics.items()} | rates
+        tokens, since = np.zeros(2), now
         run.writer.write(step, values)
         progress.show(step, values)
       due = step % config.checkpoint_every == 0 or last

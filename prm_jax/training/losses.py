@@ -215,36 +215,25 @@ def step_loss_weights(name: str, batch: Batch) -> jax.Array:  # [B, P]
   return weights
 
 
-def lm_targets(batch: Batch) -> tuple[jax.Array, jax.Array]:
-  """Returns the next tokens [B, T], and 1 at those that the loss counts [B, T].
-
-  A token is predicted if `lm_mask` holds for it and the token before it is of
-  the same chain.
-  """
-  tokens, segments = batch['tokens'], batch['segment_ids']
-  chex.assert_rank(tokens, 2, custom_message='lm_targets: tokens')
-  chex.assert_shape(
-    [segments, batch['lm_mask']],
-    tokens.shape,
-    custom_message='lm_targets: segment_ids, lm_mask',
-  )
-  next_tokens = jnp.roll(tokens, -1, axis=1)
-  inside = (segments == jnp.roll(segments, -1, axis=1)) & (segments > 0)
-  inside &= jnp.roll(batch['lm_mask'], -1, axis=1)
-  last = jnp.arange(tokens.shape[1]) == tokens.shape[1] - 1
-  return next_tokens, (inside & ~last).astype(jnp.float32)
-
-
 def lm_loss(
-  logits: jax.Array,  # [B, T, V]
-  next_tokens: jax.Array,  # [B, T]
+  logits: jax.Array,  # [B, T, V] of the token after each
+  tokens: jax.Array,  # [B, T]
+  parents: jax.Array,  # [B, T] index of the token before; -1 if there is none
 ) -> jax.Array:  # [B, T]
-  """Computes the next token's cross-entropy, -log softmax(x)_y, in nats."""
-  chex.assert_rank(next_tokens, 2, custom_message='lm_loss: next_tokens')
+  """Computes each token's cross-entropy, -log softmax(x)_y, in nats.
+
+  The token before a branch predicts each of the tokens that follow it. The loss
+  of a token without one before it is 0.
+  """
+  chex.assert_rank(tokens, 2, custom_message='lm_loss: tokens')
+  chex.assert_shape(parents, tokens.shape, custom_message='lm_loss: parents')
   chex.assert_shape(
-    logits, (*next_tokens.shape, None), custom_message='lm_loss: logits'
+    logits, (*tokens.shape, None), custom_message='lm_loss: logits'
   )
-  return optax.softmax_cross_entropy_with_integer_labels(logits, next_tokens)
+  rows, before = jnp.arange(len(tokens))[:, None], jnp.maximum(parents, 0)
+  normaliser = jax.nn.logsumexp(logits, -1)[rows, before]
+  losses = normaliser - logits[rows, before, tokens]
+  return jnp.where(parents >= 0, losses, 0.0)
 
 
 def check_loss(name: str, head: HeadConfig) -> None:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from prm_jax.models import (
   HeadConfig,
   LoraConfig,
+  Rows,
   TransformerConfig,
   forward,
   lm_logits,
@@ -38,7 +39,7 @@ class LossConfig:
   Attributes:
     name: one of losses.LOSSES; '' for a policy, which has no head.
     lm_weight: weight of the next-token loss, a mean over the tokens of the
-      batch's `lm_mask`; 0 turns it off.
+      batch, each weighted by `lm_weights`; 0 turns it off.
     margin: margin of the ranking loss.
   """
 
@@ -74,16 +75,16 @@ def norms(batch: Batch, loss: LossConfig) -> tuple[jax.Array, jax.Array]:
   if loss.name:
     weights = losses.step_loss_weights(loss.name, batch)
     step_norm = jnp.maximum(weights.sum(), 1e-6)
-  return step_norm, jnp.maximum(losses.lm_targets(batch)[1].sum(), 1.0)
+  return step_norm, jnp.maximum(batch['lm_weights'].sum(), 1.0)
 
 
 def token_losses(
   backbone: Any, model: TransformerConfig, hidden: jax.Array, batch: Batch
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns next-token losses [B, T] in nats, and 1 where they count [B, T]."""
-  next_tokens, counted = losses.lm_targets(batch)
+  """Returns each token's loss in nats, and how often it counts: [B, T] each."""
   logits = lm_logits(backbone, model, hidden)
-  return losses.lm_loss(logits, next_tokens), counted
+  per_token = losses.lm_loss(logits, batch['tokens'], batch['parents'])
+  return per_token, batch['lm_weights']
 
 
 def _step_loss(
@@ -96,14 +97,8 @@ def _step_loss(
   """Sums the weighted step losses of a batch."""
   head, loss, likelihood = config.head, config.loss, None
   if head.likelihood:
-    likelihood = number_likelihood(
-      backbone,
-      config.model,
-      hidden,
-      batch['tokens'],
-      batch['numbers'],
-      batch['step_ends'],
-    )
+    rows = Rows(*(batch[name] for name in Rows._fields))
+    likelihood = number_likelihood(backbone, config.model, hidden, rows)
   logits = step_logits(params['head'], hidden, batch['step_ends'], likelihood)
   values = losses.step_loss(loss.name, logits, batch, head, loss.margin)
   weights = losses.step_loss_weights(loss.name, batch)
@@ -134,7 +129,7 @@ def batch_loss(
     model,
     batch['tokens'],
     batch['positions'],
-    batch['segment_ids'],
+    batch['last'],
   )
   total, values = 0.0, {}
   if config.head is not None:

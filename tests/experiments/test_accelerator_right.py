@@ -98,8 +98,10 @@ def test_bounds_are_ordered_by_rounding():
 
 def unmasked(batch):
   """Chains of a row that see each other."""
-  whole = (batch['segment_ids'] > 0).astype(np.int32)
-  return batch | {'segment_ids': whole}
+  real = batch['positions'] >= 0
+  return batch | {
+    'last': np.where(real, real.sum(1)[:, None] - 1, batch['last'])
+  }
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def unmasked(batch):
     (MODEL, unmasked(BATCH)),
     (dataclasses.replace(MODEL, norm_eps=1e-2), BATCH),
   ],
-  ids=['rope', 'segments', 'norm'],
+  ids=['rope', 'trees', 'norm'],
 )
 def test_wrong_hidden_states_exceed_the_bounds(model, batch, monkeypatch):
   weights = programs.make_weights(MODEL)
@@ -134,15 +136,14 @@ def test_wrong_gradients_exceed_the_bounds():
 
 def test_wrong_attention_exceeds_the_bounds():
   heads = attention.Heads(LENGTH, 2, 2, 16)
-  segments = BATCH['segment_ids']
-  expected = attention.run(CPU, attention.dense, heads, segments)
+  expected = attention.run(CPU, attention.dense, heads, BATCH)
 
   def no_scale(query, *others):
     return attention.dense(0.9 * query, *others)
 
   for wrong in (
-    attention.run(CPU, no_scale, heads, segments),
-    attention.run(CPU, attention.dense, heads, np.minimum(segments, 1)),
+    attention.run(CPU, no_scale, heads, BATCH),
+    attention.run(CPU, attention.dense, heads, unmasked(BATCH)),
   ):
     for ours, theirs in zip(wrong, expected, strict=True):
       assert checks.relative(ours, theirs) > checks.ATTENTION['bfloat16']

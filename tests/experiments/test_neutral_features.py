@@ -40,9 +40,8 @@ def test_states_and_likelihoods_are_those_of_each_chain_alone(tmp_path):
   for chain, own in list(zip(chains(), found, strict=True))[:4]:
     tokens = fmt.encode(chain.problem, chain.steps)
     row = jnp.asarray(tokens.tokens)[None]
-    hidden = forward(
-      params, MODEL, row, jnp.arange(row.size)[None], jnp.ones_like(row)
-    )
+    last = jnp.full_like(row, row.size - 1)
+    hidden = forward(params, MODEL, row, jnp.arange(row.size)[None], last)
     np.testing.assert_allclose(
       own[:, : MODEL.d_model], hidden[0, tokens.step_ends], atol=1e-4
     )

@@ -37,8 +37,8 @@ LONGEST = 64  # tokens
 @functools.partial(jax.jit, static_argnums=1)
 def row_logprobs(params, config, row):  # [T] -> [T]
   positions = jnp.arange(len(row))[None]
-  ones = jnp.ones((1, len(row)), int)
-  hidden = forward(params, config, row[None], positions, ones)
+  last = jnp.full((1, len(row)), len(row) - 1)
+  hidden = forward(params, config, row[None], positions, last)
   logs = jax.nn.log_softmax(lm_logits(params, config, hidden)[0])
   return jnp.r_[0.0, logs[jnp.arange(len(row) - 1), row[1:]]]
 

@@ -154,7 +154,7 @@ def test_pack_rows_keeps_every_candidate_apart(made, first_position, multiple):
   for array in (*rows[:4], layout.slots):
     assert array.dtype == np.int32
 
-  used, segments = np.zeros((B, T), bool), set()
+  used = np.zeros((B, T), bool)
   for i, (tokens, step_ends, numbers) in enumerate(made):
     mask = layout.step_mask[i]
     assert mask[: len(step_ends)].all()
@@ -172,13 +172,13 @@ def test_pack_rows_keeps_every_candidate_apart(made, first_position, multiple):
     np.testing.assert_array_equal(
       rows.positions[b, inside], first_position + np.arange(len(tokens))
     )
-    (segment,) = set(rows.segment_ids[b, inside].tolist())
-    assert segment > 0
-    assert (b, segment) not in segments
-    segments.add((b, segment))
+    assert (rows.last[b, inside] == at[-1]).all()
+    before = np.arange(start - 1, at[-1])
+    before[0] = -1
+    np.testing.assert_array_equal(rows.parents[b, inside], before)
     assert not used[b, inside].any()
     used[b, inside] = True
-  np.testing.assert_array_equal(used, rows.segment_ids > 0)
+  np.testing.assert_array_equal(used, rows.positions >= 0)
   np.testing.assert_array_equal(used, rows.tokens > 0)
   # No two chains share a slot.
   slots = layout.slots[layout.step_mask]
@@ -192,7 +192,7 @@ def test_the_longest_are_packed_first():
     for n in (20, 40, 44, 24)
   ]
   rows, layout = pack_rows(made, 0, 1)
-  np.testing.assert_array_equal(rows.segment_ids > 0, np.ones((2, 64), bool))
+  np.testing.assert_array_equal(rows.positions >= 0, np.ones((2, 64), bool))
   slots = layout.slots[layout.step_mask]
   np.testing.assert_array_equal(
     rows.step_ends.reshape(-1)[slots], [63, 39, 43, 63]
@@ -204,7 +204,7 @@ def test_the_longest_are_packed_first():
 def test_no_two_rows_could_be_merged(made):
   """First fit leaves at most one row that is at most half full."""
   rows, _ = pack_rows(made, 0, 1)
-  filled = (rows.segment_ids > 0).sum(1)
+  filled = (rows.positions >= 0).sum(1)
   filled = np.sort(filled[filled > 0])
   assert len(filled) < 2 or filled[0] + filled[1] > rows.tokens.shape[1]
 
@@ -296,7 +296,9 @@ def test_parts_share_the_prompt(monkeypatch):
   np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize('name', ['positions', 'segment_ids', 'numbers'])
+@pytest.mark.parametrize(
+  'name', ['positions', 'last', 'parents', 'numbers', 'step_begins']
+)
 def test_rows_of_unequal_shapes_are_refused(name):
   rows, _ = some_rows(2)
   broken = rows._replace(**{name: getattr(rows, name)[:1]})

@@ -44,7 +44,7 @@ def plain_scores(problem, steps):
   row = np.zeros((3, 1, 128), np.int32)
   row[0, 0, : len(encoding.tokens)] = encoding.tokens
   row[1] = np.arange(128)
-  row[2, 0, : len(encoding.tokens)] = 1
+  row[2] = 127
   params = the_scorer().params
   hidden = jitted_forward(params['backbone'], MODEL, *row)
   logits = step_logits(params['head'], hidden, encoding.step_ends[None])

@@ -19,7 +19,7 @@ from prm_jax.models.attention import attention
 from prm_jax.runtime.sharding import BATCH, fitting_axes, make_mesh
 from tests.models.long_rows import (
   some_inputs,
-  some_segments,
+  some_last,
   value_and_gradients,
 )
 
@@ -39,7 +39,7 @@ def collectives(mesh) -> list[str]:
     spec = P(axes[0], None, axes[1]) if x.ndim == 4 else P(axes[0])
     return jax.device_put(x, NamedSharding(mesh, spec))
 
-  arrays = [place(x) for x in (*some_inputs()[:3], some_segments())]
+  arrays = [place(x) for x in (*some_inputs()[:3], some_last())]
   attend = jax.jit(attention, static_argnames='prefix')
   compiled = attend.lower(*arrays, prefix=None).compile()
   pattern = r'all-gather|all-reduce|all-to-all|collective-permute'

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from prm_jax.models.packed_attention import BLOCK
+from tests.shared.packed import last_of
 
 B, G, N, K, H, S = 4, 2, 4, 2, 6, 9
 T = 2 * BLOCK + 44  # two whole blocks and a part of one
@@ -23,6 +24,11 @@ def some_inputs():
   return arrays(
     (B, T, N, H), (B, T, K, H), (B, T, K, H), (G, S, K, H), (G, S, K, H)
   )
+
+
+def some_last():
+  """Returns `last` of `some_segments`."""
+  return last_of(some_segments())
 
 
 def some_segments():
@@ -44,7 +50,7 @@ def value_and_gradients(attend, with_prefix, inputs):
     query, key, value, *prefix = inputs
     prefix = (*prefix, PREFIX_MASK) if with_prefix else None
     segment_ids = some_segments()
-    out = attend(query, key, value, segment_ids, prefix)
+    out = attend(query, key, value, last_of(segment_ids), prefix)
     # The result at padding has no meaning.
     out = jnp.where((segment_ids > 0)[:, :, None, None], out, 0.0)
     return jnp.sin(out).sum(), out

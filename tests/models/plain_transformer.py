@@ -59,9 +59,10 @@ def some_tokens(shape, seed=1):
 
 
 def alone(tokens):
-  """Positions and segment ids of rows that hold one chain each."""
-  positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
-  return tokens, positions.astype(np.int32), np.ones_like(tokens)
+  """Positions and `last` of rows that hold one chain each."""
+  T = tokens.shape[1]
+  positions = np.broadcast_to(np.arange(T), tokens.shape)
+  return tokens, positions.astype(np.int32), np.full_like(tokens, T - 1)
 
 
 def norm_in_numpy(x, scale, eps):
@@ -96,7 +97,7 @@ def rope_in_numpy(x, position, config):
   return np.concatenate([turned.real, turned.imag])
 
 
-def attend_in_numpy(params, x, positions, segments, config):
+def attend_in_numpy(params, x, positions, last, config):
   """x [T, D] of one row -> [T, D]."""
 
   def project(name):
@@ -112,7 +113,7 @@ def attend_in_numpy(params, x, positions, segments, config):
         heads[t, n] = rope_in_numpy(heads[t, n], position, config)
   out = np.zeros_like(query)
   for t in range(len(x)):
-    seen = [u for u in range(t + 1) if segments[u] == segments[t]]
+    seen = [u for u in range(t + 1) if t <= last[u]]
     for n in range(config.n_heads):
       k = n // (config.n_heads // config.n_kv_heads)
       logits = key[seen, k] @ query[t, n] / np.sqrt(config.head_dim)
@@ -121,19 +122,17 @@ def attend_in_numpy(params, x, positions, segments, config):
   return np.einsum('tnh,nhd->td', out, params['o_proj']['kernel'])
 
 
-def forward_in_numpy(params, config, tokens, positions, segment_ids):
+def forward_in_numpy(params, config, tokens, positions, last):
   params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
   rows = []
-  for row, position, segments in zip(
-    tokens, positions, segment_ids, strict=True
-  ):
+  for row, position, ends in zip(tokens, positions, last, strict=True):
     x = params['embed_tokens'][row]
     for i in range(config.n_layers):
       layer = jax.tree.map(lambda leaf, i=i: leaf[i], params['layers'])
       scale = layer['input_layernorm']['scale']
       normed = norm_in_numpy(x, scale, config.norm_eps)
       x = x + attend_in_numpy(
-        layer['self_attn'], normed, position, segments, config
+        layer['self_attn'], normed, position, ends, config
       )
       scale = layer['post_attention_layernorm']['scale']
       normed = norm_in_numpy(x, scale, config.norm_eps)

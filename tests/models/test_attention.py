@@ -20,16 +20,17 @@ from tests.models.long_rows import (
   T,
   arrays,
   some_inputs,
-  some_segments,
+  some_last,
   value_and_gradients,
 )
 from tests.shared.command_line import run_module
+from tests.shared.packed import last_of
 
 
-def plain_attention(query, key, value, segment_ids, prefix):
+def plain_attention(query, key, value, last, prefix):
   """All scores at once, the prefix copied to every row in front of its keys."""
-  visible = segment_ids[:, :, None] == segment_ids[:, None, :]
-  visible &= np.tril(np.ones((T, T), bool))
+  at = np.arange(T)
+  visible = (at <= at[:, None]) & (at[:, None] <= last[:, None])
   if prefix is not None:
     keys, values, mask = (jnp.repeat(x, B // G, axis=0) for x in prefix)
     key = jnp.concatenate([keys, key], axis=1)
@@ -57,10 +58,10 @@ def test_blockwise_attention_equals_plain_attention(with_prefix):
 def test_later_blocks_never_change_earlier_ones():
   query, key, value, *_ = some_inputs()
   attend = jax.jit(attention, static_argnames='prefix')
-  before = attend(query, key, value, some_segments(), prefix=None)
+  before = attend(query, key, value, some_last(), prefix=None)
   for t in (127, 128, 299):
     changed = (x.at[:, t:].add(1.0) for x in (query, key, value))
-    after = attend(*changed, some_segments(), prefix=None)
+    after = attend(*changed, some_last(), prefix=None)
     np.testing.assert_array_equal(after[:, :t], before[:, :t])
     assert (after[:, t:] != before[:, t:]).all()
 
@@ -98,12 +99,12 @@ def test_every_packing_is_finite_and_deterministic(rows):
   }[rows]
   query, key, value, *_ = some_inputs()
   attend = jax.jit(attention, static_argnames='prefix')
-  out = attend(query, key, value, segment_ids, prefix=None)
+  out = attend(query, key, value, last_of(segment_ids), prefix=None)
   assert np.isfinite(np.asarray(out)).all()
   if rows == 'many':  # chains of one token, which sees only itself
     alone = jnp.repeat(value, N // K, axis=2)
     np.testing.assert_allclose(out, alone, rtol=1e-6)
-  again = attend(query, key, value, segment_ids, prefix=None)
+  again = attend(query, key, value, last_of(segment_ids), prefix=None)
   np.testing.assert_array_equal(out, again)
 
 

@@ -20,6 +20,7 @@ from prm_jax.models.attention import AT_ONCE, attend_at_once, fused_on_gpu
 from prm_jax.models.gpu_attention import is_fused
 from prm_jax.models.packed_attention import packed_attention
 from prm_jax.runtime.sharding import AXES
+from tests.shared.packed import last_of
 
 FUSED = '__cudnn$fmhaScaleBiasSoftmax'
 
@@ -52,13 +53,14 @@ def compare_with_blocks(attend, prefix):
   """Compares values and gradients with `packed_attention`."""
   T = 200
   segment_ids = packed_rows(T)
+  last = last_of(segment_ids)
   *inputs, grad = heads(0, 3, T, 2, 3, 16)
   inputs[0] *= 16**-0.5
   real = (segment_ids > 0)[:, :, None, None, None]
 
   def values_and_gradients(attend):
     out, back = jax.vjp(
-      lambda *x: jnp.where(real, attend(*x, segment_ids, prefix), 0.0), *inputs
+      lambda *x: jnp.where(real, attend(*x, last, prefix), 0.0), *inputs
     )
     return out, *back(grad)
 
@@ -87,11 +89,11 @@ def test_rows_see_the_prefix_of_their_group():
   """Two groups of two rows; each has a prefix of its own."""
   query, key, value, _ = heads(0, 4, 6, 1, 2, 8)
   _, keys, values, _ = heads(1, 2, 4, 1, 2, 8)
-  segment_ids = jnp.asarray([[1, 1, 2, 2, 2, 0]] * 4)
+  last = last_of([[1, 1, 2, 2, 2, 0]] * 4)
   mask = jnp.asarray([[True, True, True, False], [True, False, False, False]])
   prefix = keys, values, mask
-  together = fused_on_gpu(query, key, value, segment_ids, prefix, 'xla')
-  expected = attend_at_once(query, key, value, segment_ids, prefix)
+  together = fused_on_gpu(query, key, value, last, prefix, 'xla')
+  expected = attend_at_once(query, key, value, last, prefix)
   np.testing.assert_allclose(together[:, :5], expected[:, :5], atol=1e-6)
   for row in range(4):
     own, group = slice(row, row + 1), slice(row // 2, row // 2 + 1)
@@ -99,7 +101,7 @@ def test_rows_see_the_prefix_of_their_group():
       query[own],
       key[own],
       value[own],
-      segment_ids[own],
+      last[own],
       tuple(x[group] for x in prefix),
       'xla',
     )
@@ -196,10 +198,10 @@ def test_scoring_after_a_prompt_calls_the_fused_kernel(monkeypatch):
   )
   _, keys, values, _ = (x.astype('bfloat16') for x in heads(1, 1, 32, 1, 2, 16))
   prefix = keys, values, jnp.ones((1, 32), bool)
-  segment_ids = jnp.ones((4, 64), jnp.int32)
+  last = jnp.full((4, 64), 63)
   text = (
     jax.jit(fused_on_gpu)
-    .trace(query, key, value, segment_ids, prefix)
+    .trace(query, key, value, last, prefix)
     .lower(lowering_platforms=('cuda',))
     .as_text()
   )

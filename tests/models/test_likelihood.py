@@ -9,6 +9,7 @@ import pytest
 
 from prm_jax.models import (
   HeadConfig,
+  Rows,
   TransformerConfig,
   init_head,
   init_params,
@@ -22,6 +23,7 @@ from prm_jax.models.likelihood import TOKENS_PER_PART
 from prm_jax.runtime.errors import UserError
 
 B, T, D = 3, 2 * TOKENS_PER_PART + 9, 16
+PARENTS = jnp.tile(jnp.arange(-1, T - 1), (B, 1))
 MODEL = TransformerConfig(30, D, 1, 2, 1, 16, tie_embeddings=False)
 
 
@@ -55,7 +57,7 @@ def wanted_tokens(share):
 def test_chosen_log_probabilities_are_those_of_all(share):
   hidden, tokens = some_inputs()
   wanted = wanted_tokens(share)
-  actual = token_logprobs(backbone(), MODEL, hidden, tokens, wanted)
+  actual = token_logprobs(backbone(), MODEL, hidden, tokens, PARENTS, wanted)
   expected = np.zeros((B, T))
   expected[:, 1:] = all_logprobs(backbone(), hidden, tokens)
   np.testing.assert_allclose(actual, expected * np.asarray(wanted), atol=1e-5)
@@ -67,7 +69,7 @@ def test_gradients_equal_those_of_all_log_probabilities():
   weights = jnp.asarray(np.random.default_rng(2).normal(size=(B, T)))
 
   def chosen(params, hidden):
-    values = token_logprobs(params, MODEL, hidden, tokens, wanted)
+    values = token_logprobs(params, MODEL, hidden, tokens, PARENTS, wanted)
     return (weights * values).sum()
 
   def plain(params, hidden):
@@ -89,12 +91,16 @@ def test_number_likelihood_by_hand():
   # step, as candidates of a shared prompt do.
   numbers[0, [5, 9, 12, 40, 70]] = True
   numbers[2, [1, 2]] = True
-  step_ends = jnp.array([[9, 70, 80, 0], [0, 0, 0, 0], [2, 5, 0, 0]])
-  actual = np.asarray(
-    number_likelihood(
-      backbone(), MODEL, hidden, tokens, jnp.asarray(numbers), step_ends
-    )
+  rows = Rows(
+    tokens,
+    jnp.tile(jnp.arange(T), (B, 1)),
+    jnp.full((B, T), T - 1),
+    PARENTS,
+    jnp.asarray(numbers),
+    jnp.array([[9, 70, 80, 0], [0, 0, 0, 0], [2, 5, 0, 0]]),
+    jnp.array([[4, 10, 71, 0], [0, 0, 0, 0], [0, 3, 0, 0]]),
   )
+  actual = np.asarray(number_likelihood(backbone(), MODEL, hidden, rows))
   logprobs = np.zeros((B, T))
   logprobs[:, 1:] = all_logprobs(backbone(), hidden, tokens)
   expected = np.zeros((B, 4, 3))

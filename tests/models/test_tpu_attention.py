@@ -6,6 +6,7 @@ import numpy as np
 
 from prm_jax.models.packed_attention import packed_attention
 from prm_jax.models.tpu_attention import splash_attention
+from tests.shared.packed import last_of
 
 B, T, K, R, H = 1, 384, 1, 2, 64  # three blocks by three of the kernel
 
@@ -25,6 +26,7 @@ def some_inputs():
 
 def test_the_kernel_equals_packed_attention():
   inputs, segment_ids = some_inputs()
+  last = last_of(segment_ids)
 
   def run(attend):
     def loss(inputs):
@@ -35,8 +37,8 @@ def test_the_kernel_equals_packed_attention():
     (_, out), gradients = jax.value_and_grad(loss, has_aux=True)(inputs)
     return out, gradients
 
-  out, gradients = run(lambda *x: splash_attention(*x, segment_ids, True))
-  expected = run(lambda *x: packed_attention(*x, segment_ids, None))
+  out, gradients = run(lambda *x: splash_attention(*x, last, True))
+  expected = run(lambda *x: packed_attention(*x, last, None))
   np.testing.assert_allclose(out, expected[0], atol=1e-5)
   for ours, theirs in zip(gradients, expected[1], strict=True):
     assert jnp.abs(theirs).max() > 0.1

@@ -25,6 +25,7 @@ from tests.models.plain_transformer import (
   run,
   some_tokens,
 )
+from tests.shared.packed import last_of
 
 prefill_jit = jax.jit(prefill, static_argnums=1)
 decode_jit = jax.jit(decode, static_argnums=1)
@@ -63,18 +64,20 @@ def test_rope_by_hand():
 
 def test_only_relative_positions_matter():
   tokens, positions, segment_ids = packed_rows()
+  last = last_of(segment_ids)
   params = params_of(CONFIG)
   np.testing.assert_allclose(
-    run(params, CONFIG, tokens, positions + 7, segment_ids),
-    run(params, CONFIG, tokens, positions, segment_ids),
+    run(params, CONFIG, tokens, positions + 7, last),
+    run(params, CONFIG, tokens, positions, last),
     atol=2e-5,
   )
 
 
 def test_packed_equals_unpacked():
   tokens, positions, segment_ids = packed_rows()
+  last = last_of(segment_ids)
   params = params_of(CONFIG)
-  packed = run(params, CONFIG, tokens, positions, segment_ids)
+  packed = run(params, CONFIG, tokens, positions, last)
   for b, s in ((0, 1), (0, 2), (1, 1), (1, 2), (2, 1)):
     inside = segment_ids[b] == s
     single = run(params, CONFIG, *alone(tokens[b, inside][None]))
@@ -84,28 +87,31 @@ def test_packed_equals_unpacked():
 def test_padding_changes_nothing():
   """Its tokens change no bit; its length only the order of sums."""
   tokens, positions, segment_ids = packed_rows()
+  last = last_of(segment_ids)
   params = params_of(CONFIG)
   real = segment_ids > 0
-  expected = np.asarray(run(params, CONFIG, tokens, positions, segment_ids))
+  expected = np.asarray(run(params, CONFIG, tokens, positions, last))
   other = np.where(real, tokens, some_tokens(tokens.shape, 9))
   assert (other != tokens).any()
-  actual = np.asarray(run(params, CONFIG, other, positions, segment_ids))
+  actual = np.asarray(run(params, CONFIG, other, positions, last))
   np.testing.assert_array_equal(actual[real], expected[real])
   longer = [np.pad(x, ((0, 2), (0, 6))) for x in (tokens, positions)]
-  actual = run(params, CONFIG, *longer, np.pad(segment_ids, ((0, 2), (0, 6))))
+  actual = run(
+    params, CONFIG, *longer, last_of(np.pad(segment_ids, ((0, 2), (0, 6))))
+  )
   assert np.isfinite(np.asarray(actual)).all()
   np.testing.assert_allclose(actual[:3, :14][real], expected[real], atol=1e-5)
 
 
 def test_later_tokens_never_change_earlier_states():
   """Not even a bit, because a masked weight is exactly 0."""
-  tokens, positions, segment_ids = alone(some_tokens((3, 14)))
+  tokens, positions, last = alone(some_tokens((3, 14)))
   params = params_of(CONFIG)
-  before = np.asarray(run(params, CONFIG, tokens, positions, segment_ids))
+  before = np.asarray(run(params, CONFIG, tokens, positions, last))
   for t in (1, 6, 13):
     changed = tokens.copy()
     changed[:, t:] = (changed[:, t:] + 1) % CONFIG.vocab_size
-    after = np.asarray(run(params, CONFIG, changed, positions, segment_ids))
+    after = np.asarray(run(params, CONFIG, changed, positions, last))
     np.testing.assert_array_equal(after[:, :t], before[:, :t])
     assert (after[:, t:] != before[:, t:]).all(-1).all()
 
@@ -115,11 +121,11 @@ LENGTHS = np.array([4, 7, 1])
 PROMPT_MASK = np.arange(8) < LENGTHS[:, None]
 
 
-def run_with_prefix(prompts, rows, positions, segment_ids):
+def run_with_prefix(prompts, rows, positions, last):
   config = VARIANTS['bias']
   params = params_of(config)
   prefix = prefill_jit(params, config, prompts, PROMPT_MASK)
-  return run(params, config, rows, positions, segment_ids, prefix)
+  return run(params, config, rows, positions, last, prefix)
 
 
 def row_positions(rows):
@@ -133,7 +139,7 @@ def test_a_prefix_and_its_rows_equal_whole_rows():
   params = params_of(config)
   prompts, rows = some_tokens((3, 8), 3), some_tokens((6, 5), 4)
   actual = run_with_prefix(
-    prompts, rows, row_positions(rows), np.ones_like(rows)
+    prompts, rows, row_positions(rows), np.full_like(rows, 4)
   )
   for b, row in enumerate(rows):
     length = LENGTHS[b // 2]
@@ -150,7 +156,7 @@ def test_padding_of_a_prefix_changes_nothing():
   prompts, rows = some_tokens((3, 8), 5), some_tokens((6, 5), 6)
   other = np.where(PROMPT_MASK, prompts, some_tokens((3, 8), 7))
   assert (other != prompts).any()
-  rest = (rows, row_positions(rows), np.ones_like(rows))
+  rest = (rows, row_positions(rows), np.full_like(rows, 4))
   np.testing.assert_array_equal(
     run_with_prefix(prompts, *rest), run_with_prefix(other, *rest)
   )
@@ -163,8 +169,8 @@ def test_packed_candidates_share_a_prefix():
   prompts, rows = some_tokens((3, 8), 8), some_tokens((6, 5), 9)
   positions = row_positions(rows)
   positions[:, 3:] -= 3
-  segment_ids = np.broadcast_to(np.int32([1, 1, 1, 2, 2]), (6, 5))
-  actual = run_with_prefix(prompts, rows, positions, segment_ids)
+  last = np.broadcast_to(np.int32([2, 2, 2, 4, 4]), (6, 5))
+  actual = run_with_prefix(prompts, rows, positions, last)
   for b, part in itertools.product(range(6), (slice(0, 3), slice(3, 5))):
     length = LENGTHS[b // 2]
     whole = np.concatenate([prompts[b // 2, :length], rows[b, part]])[None]
@@ -178,8 +184,8 @@ def test_cached_decoding_equals_the_whole_forward(variant, chunks):
   """At once, token by token, and mixed; the cache is longer than the rows."""
   config = VARIANTS[variant]
   params = params_of(config)
-  tokens, positions, segment_ids = alone(some_tokens((3, 14), 11))
-  expected = forward_in_numpy(params, config, tokens, positions, segment_ids)
+  tokens, positions, last = alone(some_tokens((3, 14), 11))
+  expected = forward_in_numpy(params, config, tokens, positions, last)
   cache = init_cache(config, 3, 17)
   unstacked = unstack_layers(params, config)
   start = 0
@@ -195,8 +201,8 @@ def test_cached_decoding_equals_the_whole_forward(variant, chunks):
 def test_rows_of_a_cache_continue_or_start_again():
   """Rows have their own lengths, and one starts over on old entries."""
   params = params_of(CONFIG)
-  tokens, positions, segment_ids = alone(some_tokens((2, 9), 12))
-  expected = forward_in_numpy(params, CONFIG, tokens, positions, segment_ids)
+  tokens, positions, last = alone(some_tokens((2, 9), 12))
+  expected = forward_in_numpy(params, CONFIG, tokens, positions, last)
   cache = init_cache(CONFIG, 2, 9)
   params = unstack_layers(params, CONFIG)
   _, cache = decode_jit(params, CONFIG, tokens[:, :6], positions[:, :6], cache)

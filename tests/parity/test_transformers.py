@@ -63,8 +63,8 @@ def load(folder, also=()):
 
 def our_hidden(params, config):
   positions = np.broadcast_to(np.arange(TOKENS.shape[1]), TOKENS.shape)
-  ones = np.ones_like(TOKENS)
-  return models.forward(params, config, TOKENS, positions, ones)
+  last = np.full_like(TOKENS, TOKENS.shape[1] - 1)
+  return models.forward(params, config, TOKENS, positions, last)
 
 
 @pytest.mark.parametrize('family', CONFIGS)

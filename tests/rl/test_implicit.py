@@ -67,8 +67,11 @@ def rated(prm, reference):
 @jax.jit
 def logits_at(params, tokens, t):
   """Logits [V] at t; later tokens do not change them."""
-  positions, segments = jnp.arange(LONGEST)[None], jnp.ones((1, LONGEST), int)
-  hidden = forward(params, MODEL, tokens, positions, segments)
+  positions, last = (
+    jnp.arange(LONGEST)[None],
+    jnp.full((1, LONGEST), LONGEST - 1),
+  )
+  hidden = forward(params, MODEL, tokens, positions, last)
   return lm_logits(params, MODEL, hidden)[0, t]
 
 

@@ -17,6 +17,7 @@ from prm_jax.rl.objective import (
 from prm_jax.runtime.errors import UserError
 from prm_jax.training.loop import make_step
 from prm_jax.training.train_state import NO_LORA, make_init, split_params
+from tests.shared.packed import last_of
 
 pytestmark = pytest.mark.once
 
@@ -32,15 +33,16 @@ def make_batch(params):
   tokens = jnp.asarray(rng.integers(0, 11, (B, T)), jnp.int32)
   lengths = np.array([9, 7, 5, 9])
   segments = (np.arange(T) < lengths[:, None]).astype(np.int32)
+  last = jnp.asarray(last_of(segments))
   written = (np.arange(T) >= 2) & (segments > 0)
-  seen = view_tokens(params, tokens, jnp.asarray(segments), MODEL)
+  seen = view_tokens(params, tokens, last, MODEL)
 
   def noise(scale):
     return jnp.asarray(scale * rng.normal(size=(B, T)), jnp.float32)
 
   return Experience(
     tokens,
-    jnp.asarray(segments),
+    last,
     jnp.asarray(written),
     seen.logprobs + noise(0.3),
     seen.logprobs + noise(0.2),
@@ -62,10 +64,10 @@ def batch(state):
 
 
 def test_the_view_matches_the_forward_pass(state, batch):
-  seen = view_tokens(state.params, batch.tokens, batch.segment_ids, MODEL)
+  seen = view_tokens(state.params, batch.tokens, batch.last, MODEL)
   positions = jnp.broadcast_to(jnp.arange(T), (B, T))
   hidden = forward(
-    state.params['backbone'], MODEL, batch.tokens, positions, batch.segment_ids
+    state.params['backbone'], MODEL, batch.tokens, positions, batch.last
   )
   logits = lm_logits(state.params['backbone'], MODEL, hidden)
   for b, t in ((0, 1), (2, 4), (3, 8)):
@@ -93,7 +95,7 @@ def test_the_loss_is_the_sum_of_its_parts(state, batch, reduce):
   objective = make_objective(MODEL, config, MAX_TOKENS)
   by = objective.norms(batch)
   total, values = objective.loss(state.params, batch, by)
-  seen = view_tokens(state.params, batch.tokens, batch.segment_ids, MODEL)
+  seen = view_tokens(state.params, batch.tokens, batch.last, MODEL)
   written = batch.written
 
   def reduced(x):

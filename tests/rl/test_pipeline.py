@@ -111,9 +111,7 @@ def sampled_by(batch, params):
   view = jax.jit(view_tokens, static_argnames='model')
   gaps = [
     np.abs(
-      view(
-        {'backbone': each}, rows.tokens, rows.segment_ids, model=MODEL
-      ).logprobs
+      view({'backbone': each}, rows.tokens, rows.last, model=MODEL).logprobs
       - rows.sampled_logprobs
     )[rows.written].max()
     for each in params

@@ -101,7 +101,7 @@ def read_lines(workdir) -> list[dict]:
   path = workdir / 'metrics.jsonl'
   records = [json.loads(line) for line in path.read_text().splitlines()]
   return [
-    {k: v for k, v in record.items() if k != 'tokens_per_second'}
+    {k: v for k, v in record.items() if not k.endswith('tokens_per_second')}
     for record in records
   ]
 

@@ -75,7 +75,8 @@ def without_clock(workdir: pathlib.Path) -> dict:
   if (workdir / 'metrics.jsonl').exists():
     lines = read_metrics(workdir)
     for line in lines:
-      line.pop('tokens_per_second', None)
+      for name in ('tokens_per_second', 'unique_tokens_per_second'):
+        line.pop(name, None)
     kept['metrics'] = lines
   return kept
 

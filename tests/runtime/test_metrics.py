@@ -76,7 +76,7 @@ def test_a_missing_package_is_named(tmp_path, package, wanted):
     MetricWriter(tmp_path, 0, **wanted)
 
 
-def shown(step, start=0, total=1000, seconds=10.0, terminal=False):
+def shown(step, start=0, total=1000, seconds=10.0, terminal=False, **values):
   """What Progress prints at one step, `seconds` after it began."""
 
   class Terminal(io.StringIO):
@@ -87,7 +87,8 @@ def shown(step, start=0, total=1000, seconds=10.0, terminal=False):
   try:
     progress = Progress('prm', start, total)
     progress._began -= seconds
-    progress.show(step, {'loss': 0.12345, 'tokens_per_second': 4321.9})
+    speed = {'tokens_per_second': 4321.9} | values
+    progress.show(step, {'loss': 0.12345} | speed)
     return sys.stderr.getvalue()
   finally:
     sys.stderr = before
@@ -97,6 +98,14 @@ def test_progress_line():
   # 100 of 1000 steps in 10 s: 90 s are left.
   assert shown(100) == (
     'prm step 100/1,000  loss 0.1235  4,322 tokens/s  1:30 left\n'
+  )
+
+
+def test_the_progress_line_says_what_trees_share():
+  flat = shown(100, unique_tokens_per_second=4321.9, tokens_per_unique_token=1)
+  assert flat == shown(100)
+  assert '  4,322 tokens/s (1,080 unique, 4.00x)  1:30 left' in shown(
+    100, unique_tokens_per_second=1080.475, tokens_per_unique_token=4.0
   )
 
 

@@ -37,7 +37,8 @@ def make_writer(sampling, config=MODEL, mesh=None, max_length=64):
 @functools.partial(jax.jit, static_argnums=1)
 def _logprobs(params, config, tokens):
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-  hidden = forward(params, config, tokens, positions, jnp.ones_like(tokens))
+  last = jnp.full_like(tokens, tokens.shape[1] - 1)
+  hidden = forward(params, config, tokens, positions, last)
   return jax.nn.log_softmax(lm_logits(params, config, hidden))
 
 

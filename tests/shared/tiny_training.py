@@ -8,6 +8,7 @@ from prm_jax.training.loop import make_train_step
 from prm_jax.training.objective import LossConfig, ObjectiveConfig
 from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
 from prm_jax.training.train_state import make_init
+from tests.shared.packed import last_of, parents_of
 
 VOCAB, ROWS, LENGTH, STEPS_PER_ROW = 110, 16, 24, 6
 MODEL = TransformerConfig(
@@ -30,22 +31,33 @@ def batch(seed: int, rows: int = ROWS) -> dict[str, np.ndarray]:
   step_ends = np.concatenate(
     [cut - [[5, 3, 1]], end - [[5, 3, 1]]], axis=1
   ).astype(np.int32)
+  inside = np.concatenate([[5, 3, 1], [5, 3, 1]]) * -1
+  lengths = np.concatenate([np.tile(cut, 3), np.tile(end - cut, 3)], axis=1)
+  depths = lengths + inside  # of the step ends
+  step_begins = np.pad(depths[:, :-1] + 1, ((0, 0), (1, 0)))
+  step_begins[:, [0, 3]] = 0
   # A row has between none and all of its steps labelled.
   mask = rng.random((rows, P)) < rng.random((rows, 1))
   return {
     'tokens': np.where(
       segments > 0, rng.integers(4, VOCAB, (rows, T)), 0
     ).astype(np.int32),
-    'positions': np.where(at < cut, at, at - cut).astype(np.int32),
-    'segment_ids': segments,
-    'lm_mask': np.ones((rows, T), bool),
+    'positions': np.where(
+      segments > 0, np.where(at < cut, at, at - cut), -1
+    ).astype(np.int32),
+    'last': last_of(segments),
+    'parents': parents_of(segments),
+    'lm_weights': (parents_of(segments) >= 0).astype(np.float32),
     'numbers': (np.arange(rows)[:, None] + at) % 3 == 1,
     'step_ends': step_ends,
+    'step_begins': step_begins.astype(np.int32),
     'step_mask': np.ones((rows, P), bool),
     'step_labels': rng.integers(0, 2, (rows, P)).astype(np.float32) * mask,
     'step_weights': mask.astype(np.float32),
     'step_trials': np.zeros((rows, P), np.float32),
     'chain_ids': np.tile(np.array([1, 1, 1, 2, 2, 2], np.int32), (rows, 1)),
+    # As if every chain came twice.
+    'flat_tokens': 2 * (segments > 0).sum(1, dtype=np.int32),
   }
 
 

@@ -301,41 +301,20 @@ def test_each_loss_falls_when_a_right_step_scores_higher(name, kind):
   assert slope[0, 4, -1] < 0
 
 
-def test_lm_targets_stop_at_segment_borders_and_padding():
-  batch = {
-    'tokens': jnp.array([[5, 6, 7, 8, 9, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7, 8]]),
-    'segment_ids': jnp.array([[1, 1, 1, 2, 2, 0, 0, 0], [1] * 8]),
-    'lm_mask': jnp.ones((2, 8), bool),
-  }
-  next_tokens, inside = losses.lm_targets(batch)
-  close(inside, [[1, 1, 0, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 0]])
-  read = [
-    np.asarray(ids)[np.asarray(keep) > 0].tolist()
-    for ids, keep in zip(next_tokens, inside, strict=True)
-  ]
-  assert read == [[6, 7, 9], [2, 3, 4, 5, 6, 7, 8]]
-
-
-def test_lm_targets_of_a_full_row_do_not_wrap_around():
-  batch = {'tokens': jnp.array([[4, 5]]), 'segment_ids': jnp.array([[1, 1]])}
-  batch['lm_mask'] = jnp.ones((1, 2), bool)
-  close(losses.lm_targets(batch)[1], [[1, 0]])
-
-
-def test_lm_targets_leave_out_what_the_mask_leaves_out():
-  batch = {
-    'tokens': jnp.array([[4, 5, 6, 7, 8, 9]]),
-    'segment_ids': jnp.array([[1, 1, 1, 2, 2, 2]]),
-    # The second chain's first token has nothing before it to predict it from.
-    'lm_mask': jnp.array([[False, False, True, True, False, True]]),
-  }
-  close(losses.lm_targets(batch)[1], [[0, 1, 0, 0, 1, 0]])
-
-
 def test_lm_loss_by_hand():
-  logits = jnp.log(jnp.array([[[1.0, 2.0, 5.0], [3.0, 0.5, 0.5]]]))
+  """The first token is followed by two, as it has a branch; then padding."""
+  first, second = [1.0, 2.0, 5.0], [3.0, 0.5, 0.5]
+  logits = jnp.log(jnp.array([[first, second, second, second]]))
+  tokens, parents = jnp.array([[0, 2, 1, 1]]), jnp.array([[-1, 0, 0, -1]])
   close(
-    losses.lm_loss(logits, jnp.array([[2, 1]])), [[math.log(8 / 5), 3 * LN2]]
+    losses.lm_loss(logits, tokens, parents),
+    [[0, math.log(8 / 5), 2 * LN2, 0]],
+  )
+  # A chain: the second token predicts the third.
+  parents = jnp.array([[-1, 0, 1, -1]])
+  close(
+    losses.lm_loss(logits, tokens, parents),
+    [[0, math.log(8 / 5), 3 * LN2, 0]],
   )
 
 
@@ -348,7 +327,8 @@ def test_lm_loss_by_hand():
     (losses.mse, [(2, 3, 1), (2, 3)]),  # would broadcast to [2, 2, 3]
     (losses.beta_binomial, [(2, 3, 2), (2, 3), (2, 1)]),
     (losses.ranking, [(2, 3), (2, 3), (2, 3), (1, 3), ()]),
-    (losses.lm_loss, [(2, 4, 9), (2, 3)]),
+    (losses.lm_loss, [(2, 4, 9), (2, 3), (2, 3)]),
+    (losses.lm_loss, [(2, 4, 9), (2, 4), (1, 4)]),
   ],
 )
 def test_a_wrong_shape_is_named(function, shapes):
@@ -366,9 +346,6 @@ def test_a_wrong_shape_in_a_batch_is_named():
   for name, key in (('beta_binomial', 'step_trials'), ('ranking', 'chain_ids')):
     with pytest.raises(AssertionError, match=f'step_loss_weights: {key}'):
       losses.step_loss_weights(name, batch | {key: jnp.ones((1, 1))})
-  rows = {'tokens': jnp.ones((2, 4)), 'segment_ids': jnp.ones((2, 4))}
-  with pytest.raises(AssertionError, match='lm_targets: segment_ids, lm_mask'):
-    losses.lm_targets(rows | {'lm_mask': jnp.ones((1, 4), bool)})
 
 
 def test_check_loss():

@@ -47,7 +47,8 @@ jit_loss = jax.jit(batch_loss, static_argnums=4)
 @jax.jit
 def next_token_logits(backbone, tokens):  # [1, T] -> [T, V]
   positions = jnp.arange(tokens.shape[1])[None]
-  hidden = forward(backbone, MODEL, tokens, positions, jnp.ones_like(tokens))
+  last = jnp.full_like(tokens, tokens.shape[1] - 1)
+  hidden = forward(backbone, MODEL, tokens, positions, last)
   return lm_logits(backbone, MODEL, hidden)[0]
 
 
@@ -91,7 +92,7 @@ def policy_loss(params, batch, lora=NO_LORA):
 def test_the_loss_is_a_mean_over_completion_tokens(backbone, row_length, rows):
   expected = [loss for c in CHAINS for loss in chain_losses(backbone, c)]
   batch = packed_batch(row_length, rows)
-  packed = batch['segment_ids'].max() > 1
+  packed = (batch['positions'] == 0).sum() > rows
   assert packed == (rows == 1)
   loss, tokens = policy_loss({'backbone': backbone}, batch)
   # The steps have 6, 12 and 14 tokens, and each chain an end token.

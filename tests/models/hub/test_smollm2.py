@@ -71,8 +71,8 @@ def nats_per_token(params, config, ids):
   @jax.jit
   def loss(params, ids):  # [1, T]
     positions = jnp.arange(ids.shape[1] - 1)[None]
-    segments = jnp.ones_like(positions)
-    hidden = forward(params, config, ids[:, :-1], positions, segments)
+    last = jnp.full_like(positions, positions.shape[1] - 1)
+    hidden = forward(params, config, ids[:, :-1], positions, last)
     log_p = jax.nn.log_softmax(lm_logits(params, config, hidden))
     return -jnp.take_along_axis(log_p, ids[:, 1:, None], 2).mean()
 

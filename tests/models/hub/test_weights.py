@@ -44,9 +44,8 @@ def load(folder, **arguments):
 @functools.partial(jax.jit, static_argnums=1)
 def full_logits(params, config):
   positions = np.broadcast_to(np.arange(TOKENS.shape[1]), TOKENS.shape)
-  hidden = models.forward(
-    params, config, TOKENS, positions, np.ones_like(TOKENS)
-  )
+  last = np.full_like(TOKENS, TOKENS.shape[1] - 1)
+  hidden = models.forward(params, config, TOKENS, positions, last)
   return models.lm_logits(params, config, hidden)
 
 
