@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from prm_jax.models.config import RopeScaling
 from prm_jax.models.gpu_attention import cudnn_attention, is_fused
 from prm_jax.models.packed_attention import BLOCK, MASKED, packed_attention
-from prm_jax.models.tpu_attention import LANES, splash_attention
+from prm_jax.models.tpu_attention import LANES, tree_attention
 from prm_jax.runtime.sharding import axis_size, platform
 
 # Tokens of the longest rows whose scores are computed at once on accelerators.
@@ -89,8 +89,8 @@ def attention(
       prefix = repeat(prefix[0]), repeat(prefix[1]), prefix[2]
   query = query.reshape(B, T, K, N // K, H) * H**-0.5
   where, S = platform(), 0 if prefix is None else prefix[0].shape[1]
-  if where == 'tpu' and T % LANES == 0 and prefix is None:
-    out = splash_attention(query, key, value, last)
+  if where == 'tpu' and T % LANES == 0:
+    out = tree_attention(query, key, value, last, prefix)
   elif where == 'gpu' and is_fused(query, S + T):
     out = fused_on_gpu(query, key, value, last, prefix)
   elif (BLOCK if where == 'cpu' else AT_ONCE) >= T:
