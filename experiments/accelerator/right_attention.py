@@ -17,7 +17,7 @@ from prm_jax.models.attention import (
   visible_tokens,
 )
 from prm_jax.models.packed_attention import packed_attention
-from prm_jax.models.tpu_attention import splash_attention
+from prm_jax.models.tpu_attention import tree_attention
 
 # query [B, T, K, R, H], key and value [B, T, K, H], last [B, T]
 Attend = Callable[..., jax.Array]
@@ -68,12 +68,13 @@ def kernels(platform: str) -> dict[str, tuple[Attend, tuple[str, ...]]]:
     fused = functools.partial(fused_on_gpu, prefix=None)
     return plain | {'cuDNN': (fused, ('bfloat16',))}
   if platform == 'tpu':
-    return plain | {'splash': (splash_attention, both)}
+    kernel = functools.partial(tree_attention, prefix=None)
+    return plain | {'TPU kernels': (kernel, both)}
   xla = functools.partial(fused_on_gpu, prefix=None, implementation='xla')
-  interpreted = functools.partial(splash_attention, interpret=True)
+  interpreted = functools.partial(tree_attention, prefix=None, interpret=True)
   return plain | {
     'like cuDNN': (xla, both),
-    'splash, interpreted': (interpreted, ('float32',)),
+    'TPU kernels, interpreted': (interpreted, ('float32',)),
   }
 
 
