@@ -17,7 +17,15 @@ from absl import flags
 
 from prm_jax.aot.chips import chip_of
 from prm_jax.aot.compiler import open_topology
-from prm_jax.aot.estimate import GB, TASKS, describe, find_cure, shown, table
+from prm_jax.aot.estimate import (
+  GB,
+  TASKS,
+  describe,
+  find_cure,
+  shown,
+  table,
+  token_rates,
+)
 from prm_jax.jobs import settings
 from prm_jax.runtime import command_line, manifest
 from prm_jax.runtime.errors import UserError, exit_on_user_error
@@ -29,6 +37,12 @@ _TOPOLOGY = flags.DEFINE_string(
 )
 _SLICES = flags.DEFINE_integer(
   'slices', 1, 'Number of such slices, joined by the data center network.'
+)
+_SHARED = flags.DEFINE_float(
+  'shared',
+  1.0,
+  'Tokens of the chains for each token of their trees, as training prints it.',
+  lower_bound=1.0,
 )
 _OUTPUT = flags.DEFINE_string('output', '', 'A JSON file to write, too.')
 
@@ -72,6 +86,12 @@ def main(argv: list[str]) -> int:
   for name, program in plan.programs.items():
     found[name] = describe(program, chip)
     command_line.log(f'{name}: {table(found[name], chip)}')
+  rates = token_rates(found['train'], plan.rows * plan.length, _SHARED.value)
+  if rates:
+    command_line.log(
+      '  tokens a second at most: '
+      f'{rates["unique"]:,.0f} in rows, {rates["flat"]:,.0f} of the chains'
+    )
   cure = None
   if not found['train']['fits']:
     command_line.log('looking for a setting with which the train step fits')
@@ -87,6 +107,8 @@ def main(argv: list[str]) -> int:
         'chips': len(devices),
         'mesh': dict(plan.meshes[0].shape),
         'tokens': plan.rows * plan.length,
+        'shared': _SHARED.value,
+        'tokens_per_second_at_most': rates,
         'chip': dataclasses.asdict(chip),
         'programs': found,
         'fits_with': cure,

@@ -137,6 +137,25 @@ def describe(program: Program, chip: Chip) -> dict[str, Any]:
   }
 
 
+def token_rates(
+  found: Mapping[str, Any], tokens: int, shared: float
+) -> dict[str, float]:
+  """Returns bounds on tokens per second: in rows, and of the chains.
+
+  Rows of trees take as long as rows of chains: the kernels' work is counted as
+  if each token saw all tokens before it in its row.
+
+  Args:
+    found: what `describe` returned.
+    tokens: tokens in the rows of a step.
+    shared: tokens of the chains for each of them.
+  """
+  if 'seconds_at_least' not in found:
+    return {}
+  unique = tokens / max(found['seconds_at_least'].values())
+  return {'unique': unique, 'flat': shared * unique}
+
+
 def table(found: Mapping[str, Any], chip: Chip) -> str:
   """Formats the report of a program for the console."""
   if 'memory_bytes' not in found:

@@ -190,7 +190,11 @@ def lower_score(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
 def reading(
   model: TransformerConfig, rows: int, length: int, logits: bool = False
 ) -> dict[str, Any]:
-  """Counts FLOPs of a forward pass over rows of one chain each."""
+  """Counts FLOPs of a forward pass over rows of one chain each.
+
+  The tokens of a tree see fewer tokens than those of such a row, so that its
+  attention takes at most as many.
+  """
   tokens = rows * length
   attention = attention_flops(model, tokens * (length + 1) / 2)
   return {
@@ -223,7 +227,7 @@ def learning(
 
 
 def _wide(model: TransformerConfig) -> float:
-  """Returns the factor by which TPU kernels pad heads to whole LANES."""
+  """Returns how much more a TPU computes for heads below LANES numbers."""
   return -(-model.head_dim // LANES) * LANES / model.head_dim
 
 

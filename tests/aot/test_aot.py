@@ -37,6 +37,13 @@ def test_times_are_work_over_rates():
   }
 
 
+def test_rates_of_tokens_count_shared_ones_once_for_each_chain():
+  found = {'seconds_at_least': {'compute': 0.5, 'hbm': 2.0}}
+  rates = estimate.token_rates(found, 1000, 6.0)
+  assert rates == {'unique': 500.0, 'flat': 3000.0}
+  assert estimate.token_rates({'fits': False}, 1000, 6.0) == {}
+
+
 def test_useful_flops_by_hand():
   # A layer has 8 x (2 x (2 + 1) x 4 + 3 x 16) = 576 parameters.
   model = TransformerConfig(50, 8, 3, 2, 1, 16, head_dim=4)
