@@ -2,7 +2,8 @@
 
 Prints one line of JSON.
 
-    train    pipeline, transfer and train step, as train.fit runs them
+    train    pipeline, transfer and train step, as train.fit runs them; tokens
+             are those of the chains, however many of them share
     score    Scorer.best_of_n, text in, step scores out
     weights  the parameters that score uses, written for transformers
     peak     a 2048-cube matrix product, in each dtype
@@ -59,15 +60,19 @@ def make_config(model: str, dtype: str) -> tuple[TransformerConfig, StepFormat]:
 
 
 def train(
-  workload: dict, dtype: str, rows: int, row_length: int, steps: int
+  workload: dict,
+  dtype: str,
+  shape: tuple[int, int],
+  steps: int,
+  trees: bool = True,
 ) -> dict:
   """Measures real tokens per second of the train loop, after the warm-up.
 
   Args:
     workload: what `workload.make_workload` made.
-    rows: rows of a batch.
-    row_length: length of a row in tokens.
+    shape: rows of a batch, and the length of a row in tokens.
     steps: updates that are measured.
+    trees: whether chains of a problem share their beginnings.
   """
   config, fmt = make_config(workload['model'], dtype)
   chains = [
@@ -80,11 +85,13 @@ def train(
   ]
   # TRL trains on every label that it gets.
   targets = TargetConfig(after_first_error='keep')
+  rows, row_length = shape
   batching = BatchConfig(
     batch_size=rows,
     row_length=row_length,
-    max_steps_per_row=row_length // 16,
+    max_steps_per_row=row_length // 8,
     seed=0,
+    trees=trees,
   )
   census = take_census(chains, fmt, targets, batching)
   batches = iter(make_batches(chains, census, fmt, targets, batching))
@@ -103,7 +110,7 @@ def train(
     state,
     mesh,
   )
-  tokens, fills = 0, []
+  tokens, unique, fills = 0, 0, []
   with jax.set_mesh(mesh):
     for step in range(warmup + steps):
       batch = next(batches)
@@ -112,7 +119,8 @@ def train(
         jax.block_until_ready(state)
         since = now()
       elif step >= warmup:
-        tokens += int((batch['positions'] >= 0).sum())
+        tokens += int(batch['flat_tokens'].sum())
+        unique += int((batch['positions'] >= 0).sum())
         fills.append(fill_rate(batch))
     jax.block_until_ready(state)
   seconds = now() - since
@@ -122,6 +130,7 @@ def train(
   return {
     'tokens_per_second': tokens / seconds,
     'tokens': tokens,
+    'shared': tokens / unique,
     'seconds': seconds,
     'fill': float(np.mean(fills)),
     'parameters': parameters,
@@ -220,6 +229,7 @@ def main() -> None:
   parser.add_argument('--rows', type=int)
   parser.add_argument('--row-length', type=int)
   parser.add_argument('--steps', type=int)
+  parser.add_argument('--flat', action='store_true', help='without trees')
   parser.add_argument('--task')
   parser.add_argument('--weights')
   parser.add_argument('--repeats', type=int, default=1)
@@ -229,7 +239,8 @@ def main() -> None:
     with open(args.workload) as file:
       workload = json.load(file)
   if args.what == 'train':
-    result = train(workload, args.dtype, args.rows, args.row_length, args.steps)
+    shape = args.rows, args.row_length
+    result = train(workload, args.dtype, shape, args.steps, not args.flat)
   elif args.what == 'score':
     result = score(workload, args.dtype, args.task, args.repeats)
   elif args.what == 'weights':

@@ -1,0 +1,224 @@
+"""Training on trees beside TRL's PRM trainer on the flat chains, on a CPU.
+
+    python -m experiments.speed.training_trees --workdir DIR \
+      --parity-python PYTHON
+
+PYTHON is the interpreter of an environment with torch, transformers and
+trl==1.12.0. Each side gets the same chains and weights of the same sizes, in a
+process of its own, in turn. Ours also trains on the chains without trees.
+Writes training_trees.json and the table of TRAINING_TREES.md beside this file.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from experiments import command_line
+from experiments.label_sources.counting import read_labels
+from experiments.runner import Runner
+from experiments.speed import sides, workload
+from experiments.tables import table
+from prm_jax.data.chains import Chain
+from prm_jax.data.encoding import DoesNotFit, StepFormat
+from prm_jax.data.readers import read_chains
+from prm_jax.runtime import manifest
+
+BATCH = 8  # TRL's default; flat chains of neighbouring lengths
+OMEGA = (
+  '--config.omega.searches=128',
+  '--config.omega.samples=32',
+  '--config.chains.arithmetic.operations=10',
+  '--config.chains.train_problems=64',
+)
+# Ours: trees, and chains alone. Theirs: chains.
+SIDES = ('trees', 'flat', 'TRL')
+
+
+def read_omega(runner: Runner) -> list[Chain]:
+  """Labels chains of the arithmetic domain with OmegaPRM, and the wrong
+  rollouts that it met on the way."""
+  folder = runner.main('label_math.py:omega,small', 'omega', *OMEGA)
+  return read_labels(folder)
+
+
+def read_pool(runner: Runner) -> list[Chain]:
+  """Reads the six solutions of each GSM8K problem, labelled by outcome."""
+  del runner
+  path = workload.data_root() / 'best_of_n' / 'gsm8k_test_pool.jsonl'
+  chains = []
+  for line in path.read_bytes().splitlines():
+    row = json.loads(line)
+    for candidate in row['candidates']:
+      steps = [s for s in candidate['text'].splitlines() if s.strip()]
+      if steps:
+        right = bool(candidate['correct'])
+        chains.append(Chain(row['question'], tuple(steps), outcome=right))
+  return chains
+
+
+def reader_of(file: str, fmt: str) -> Callable[[Runner], list[Chain]]:
+  """Returns a function that reads a file of the data folder."""
+  return lambda _: read_chains(workload.data_root() / file, fmt)[0]
+
+
+DATA: dict[str, Callable[[Runner], list[Chain]]] = {
+  'OmegaPRM': read_omega,
+  'PRM800K sessions': reader_of(
+    'format_samples/samples_prm800k.jsonl', 'prm800k'
+  ),
+  'GSM8K pool': read_pool,
+  'PRM800K flat': reader_of('prm800k/prm800k_subset.jsonl', 'prm800k_flat'),
+}
+
+
+def records_of(chains: Sequence[Chain], fmt: StepFormat) -> list[dict]:
+  """Writes chains as both sides read them: whole steps, a label for each.
+
+  What a step without a label of its own teaches is the chain's outcome, which
+  changes no time.
+  """
+  records = []
+  for chain in chains:
+    try:
+      fits = len(fmt.encode(chain.problem, chain.steps).step_ends)
+    except DoesNotFit:
+      continue
+    values = [label.value for label in chain.labels] or [None] * fits
+    labels = [
+      bool(chain.outcome) if value is None else value > 0
+      for value in values[:fits]
+    ]
+    records.append(
+      {
+        'problem': chain.problem,
+        'steps': chain.steps[:fits],
+        'labels': labels,
+      }
+    )
+  return records
+
+
+def measure(
+  name: str, chains: Sequence[Chain], args: argparse.Namespace
+) -> dict[str, Any]:
+  """Measures all sides on one data set, in turn; returns a row."""
+  fmt = workload.make_format_of('small')
+  made = {
+    'model': 'small',
+    'max_length': workload.MAX_LENGTH,
+    'warmup_steps': args.warmup_steps,
+    'train': records_of(chains, fmt),
+  }
+  folder = args.workdir.absolute()
+  path = folder / 'workload.json'
+  path.write_text(json.dumps(made))
+  clock = {sides.CLOCK_VARIABLE: args.clock}
+  weights = f'--weights={folder}/weights'
+  shared = f'--workload={path}', weights, f'--steps={args.steps}'
+  sides.measure(sides.ours('ours', 'weights', *shared[:2]))
+  rows = '--rows=1', f'--row-length={args.row_length}'
+  commands = {
+    'trees': sides.ours('ours', 'train', *shared, *rows),
+    'flat': sides.ours('ours', 'train', *shared, *rows, '--flat'),
+    'TRL': sides.theirs(
+      args.parity_python,
+      'theirs.py',
+      'train',
+      f'--threads={sides.cores()}',
+      *shared,
+      f'--batch-size={BATCH}',
+      '--sampling=group_by_length',
+    ),
+  }
+  runs: dict[str, list[dict]] = {side: [] for side in SIDES}
+  for number in range(args.rounds):
+    # In another order in every second round.
+    for side in SIDES if number % 2 else SIDES[::-1]:
+      runs[side].append(sides.measure(commands[side], **clock))
+      rate = runs[side][-1]['tokens_per_second']
+      print(f'{name}, {side}: {rate:,.0f} tokens/s', flush=True)
+  assert len({run['ids_sha256'] for each in runs.values() for run in each}) == 1
+  return {
+    'data': name,
+    'chains': len(made['train']),
+    'shared': statistics.median(run['shared'] for run in runs['trees']),
+    'tokens_per_second': {
+      side: [run['tokens_per_second'] for run in each]
+      for side, each in runs.items()
+    },
+    'fill': {side: each[0]['fill'] for side, each in runs.items()},
+    'clock': args.clock,
+    'cores': sides.cores(),
+    'steps': args.steps,
+    'git_commit': manifest.git_commit(),
+  }
+
+
+def ratios(row: Mapping[str, Any], side: str) -> list[float]:
+  """Returns how many times faster trees are than a side, for each round."""
+  rates = row['tokens_per_second']
+  return [a / b for a, b in zip(rates['trees'], rates[side], strict=True)]
+
+
+def render(document: Mapping[str, Any]) -> str:
+  """Makes the table."""
+  rows = []
+  for row in document['rows']:
+    rates = row['tokens_per_second']
+    over_flat = ratios(row, 'flat')
+    rows.append(
+      [
+        row['data'],
+        f'{row["chains"]:,}',
+        f'{row["shared"]:.2f}',
+        *(f'{statistics.median(rates[side]):,.0f}' for side in SIDES),
+        sides.spread(ratios(row, 'TRL')),
+        sides.spread(over_flat),
+        f'{statistics.median(over_flat) / row["shared"]:.2f}',
+        f'{row["clock"]}, {row["cores"]}, {len(over_flat)}',
+      ]
+    )
+  heads = (
+    'data | chains | tokens shared | trees, tokens/s | flat, tokens/s | '
+    'TRL, tokens/s | trees / TRL [min, max] | trees / flat [min, max] | '
+    'of what is shared | clock, cores, rounds'
+  )
+  return table(heads, rows)
+
+
+def order(row: Mapping[str, Any]) -> int:
+  """Returns where a row stands in the table."""
+  return [*DATA].index(row['data'])
+
+
+def main() -> None:
+  parser = command_line.make_parser(
+    __doc__,
+    __file__,
+    *('--workdir', '--parity-python', '--clock', '--rounds'),
+    output=False,
+  )
+  parser.set_defaults(rounds=5)
+  parser.add_argument('--data', nargs='+', choices=DATA, default=[*DATA])
+  parser.add_argument(
+    '--steps', type=int, default=6, help='updates that a run measures'
+  )
+  parser.add_argument('--warmup-steps', type=int, default=2)
+  parser.add_argument(
+    '--row-length', type=int, default=4096, help='tokens of our batch, one row'
+  )
+  args = command_line.parse(parser)
+  if not args.parity_python:
+    parser.error('--parity-python is missing: a Python with trl')
+  args.workdir.mkdir(parents=True, exist_ok=True)
+  runner = Runner(args.workdir, 1)
+  command = f'{args.command} --parity-python PYTHON'
+  for name in args.data:
+    row = measure(name, DATA[name](runner), args)
+    sides.keep_row(row, order, 'training_trees', command, render)
+
+
+if __name__ == '__main__':
+  main()
