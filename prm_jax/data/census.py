@@ -129,7 +129,8 @@ def take_census(
   """Encodes every chain once, counts, and groups the usable ones into tries.
 
   Raises:
-    UserError: no chain is usable, or a row is too short for one.
+    UserError: no chain is usable, a row is too short for one, or two split the
+      same text into different steps.
   """
   if config.row_length < fmt.max_length:
     raise UserError(
@@ -152,7 +153,7 @@ def take_census(
     usable += names
     # A chain with more steps than a row has room for is reported below.
     if examples and longest <= config.max_steps_per_row:
-      parts = _split(examples, config)
+      parts = _split(chains, names, examples, config)
       groups += [[names[k] for k in part] for part in parts]
       counts['unique'] += _size(examples)
       for part in parts:
@@ -212,11 +213,29 @@ def _size(examples: Sequence[Example]) -> int:
   )
 
 
-def _split(examples: Sequence[Example], config: BatchConfig) -> list[list[int]]:
-  """Splits the chains of a problem into groups whose tries fit a row each."""
+def _split(
+  chains: Sequence[Chain],
+  names: Sequence[int],
+  examples: Sequence[Example],
+  config: BatchConfig,
+) -> list[list[int]]:
+  """Splits the chains of a problem into groups whose tries fit a row each.
+
+  Args:
+    names: indices of the chains that have the examples.
+
+  Returns:
+    Groups of indices of examples.
+  """
   if len(examples) == 1:
     return [[0]]
   steps = step_entries(examples, trie_of(examples), config.compare_steps)
+  for pair in _split_differently(steps.arrays):
+    one, other = (_origin(chains[names[k]], names[k]) for k in pair)
+    raise UserError(
+      f'{one} and {other} label the same step and split the text before it '
+      'into different steps; correct one of them, or set data.trees=False'
+    )
   return tries.split(
     [each.tokens for each in examples],
     tries.Budget(config.row_length, config.max_steps_per_row),
@@ -226,3 +245,20 @@ def _split(examples: Sequence[Example], config: BatchConfig) -> list[list[int]]:
     ],
     [each.numbers for each in examples],
   )
+
+
+def _split_differently(entries: dict[str, np.ndarray]) -> list[list[int]]:
+  """Returns pairs of chains whose labelled steps end together, not begin."""
+  labelled = np.flatnonzero(entries['step_weights'] > 0)
+  order = labelled[np.argsort(entries['step_ends'][labelled], kind='stable')]
+  ends, begins = entries['step_ends'][order], entries['step_begins'][order]
+  chains = entries['chains'][order] - 1
+  bad = np.flatnonzero((ends[1:] == ends[:-1]) & (begins[1:] != begins[:-1]))
+  return [sorted(chains[i : i + 2].tolist()) for i in bad]
+
+
+def _origin(chain: Chain, index: int) -> str:
+  """Names a chain by its data set and its record, for error messages."""
+  name = chain.meta.get('id', f'chain {index}')
+  dataset = chain.meta.get('dataset')
+  return f'{name} ({dataset})' if dataset else str(name)

@@ -124,6 +124,17 @@ EXAMPLES = {
     },
   },
 }
+EXAMPLES['step_tree'] = {
+  'question': 'Q',
+  'final_answer': '4',
+  'nodes': [
+    {'id': 'c', 'parent': 'x', 'text': 'so c', 'value': 1.0},
+    {'id': 0, 'parent': None, 'text': 'Q', 'value': 0.5},
+    {'id': 'x', 'parent': 0, 'text': 'x = 4', 'value': 0.75},
+    {'id': 'd', 'parent': 'x', 'text': 'so d', 'value': None},
+    {'id': 3, 'parent': 0, 'text': 'x = 42', 'value': 0.0},
+  ],
+}
 EXAMPLES['chains'] = {
   'problem': 'P',
   'steps': ['A', 'B'],

@@ -232,6 +232,58 @@ def test_math_aps_rejects_other_questions_and_skips_bare_ones():
   assert read('math_aps', reasoning_steps=bare) == skip
 
 
+def test_a_step_tree_gives_one_chain_for_each_leaf():
+  chains = read('step_tree')
+  assert paths(chains) == [
+    (('x = 4', 'so c'), (rollout(0.75), rollout(1.0))),
+    (('x = 4', 'so d'), (rollout(None), rollout(None))),
+    (('x = 42',), (rollout(0.0),)),
+  ]
+  assert chains[0].problem == 'Q'
+  assert chains[0].meta == {'problem_value': 0.5, 'reference_answer': '4'}
+
+
+@pytest.mark.parametrize(
+  ('node', 'change', 'message'),
+  [
+    (2, {'parent': 'c'}, r'nodes\[0\] is on a cycle, or below one'),
+    (2, {'parent': 'x'}, r'nodes\[0\] is on a cycle, or below one'),
+    (
+      2,
+      {'parent': 'y'},
+      r"the parent 'y' of nodes\[2\] is not among the ",
+    ),
+    (4, {'parent': None}, '2 nodes have no parent: expected one, the root'),
+    (1, {'parent': 'd'}, '0 nodes have no parent: expected one, the root'),
+    (1, {'text': 'Other'}, r'the root, nodes\[1\], is not the question'),
+    (3, {'text': ' \n'}, "'text' is ' .n': expected a non-blank string"),
+    (3, {'id': 'c'}, r"nodes\[3\] has the id 'c' again"),
+    (
+      3,
+      {'id': True},
+      r"'id' of nodes\[3\] is True: expected text or",
+    ),
+    (3, {'value': 2}, r"'value' of nodes\[3\] is 2: expected a number"),
+  ],
+)
+def test_a_step_tree_that_is_no_tree_is_named(tmp_path, node, change, message):
+  record = example('step_tree')
+  record['nodes'][node].update(change)
+  path = tmp_path / 'some.jsonl'
+  path.write_text(f'{json.dumps(example("step_tree"))}\n{json.dumps(record)}')
+  with pytest.raises(UserError, match=f'^{path}:2: {message}.* step_tree'):
+    read_chains(path, 'step_tree')
+
+
+def test_a_nested_tree_with_two_roots_or_an_empty_step_is_rejected():
+  tree = example('math_aps_tree')['reasoning_steps']
+  with pytest.raises(UserError, match="list of 2 where an object with 'text'"):
+    read('math_aps_tree', reasoning_steps=[tree, tree])
+  tree['children'][0]['children'][1]['text'] = ' '
+  with pytest.raises(UserError, match="'text' is ' ': expected a non-blank"):
+    read('math_aps_tree', reasoning_steps=tree)
+
+
 def test_a_deep_tree_is_walked_without_recursion():
   node = {'text': 'leaf', 'mc_value': 0.5, 'children': []}
   for _ in range(3000):

@@ -10,6 +10,7 @@ import dataclasses
 
 import hypothesis
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from prm_jax.data.census import BatchConfig, take_census
@@ -19,6 +20,7 @@ from prm_jax.data.examples import encode_example
 from prm_jax.data.pipeline import make_batches
 from prm_jax.data.readers import read_chains
 from prm_jax.data.targets import TargetConfig
+from prm_jax.runtime.errors import UserError
 from tests.data.packed_chains import (
   BATCHES,
   CHAINS,
@@ -231,3 +233,26 @@ def test_raw_prm800k_sessions_keep_their_shape():
   assert census.tokens / census.unique > 4
   assert census.computed == census.unique
   assert len(census.groups) == 4  # one for each session
+
+
+def test_readers_that_split_the_same_text_differently_are_named():
+  # The separator is text that a step may contain.
+  fmt = dataclasses.replace(FORMAT, separator=FORMAT.tokenizer.encode(';'))
+  right = StepLabel(1.0)
+  origin = {'id': 'other:3', 'dataset': 'trl'}
+  chains = [
+    Chain('p', ('a', 'b'), labels=(right,) * 2, meta={'id': 'some:7'}),
+    Chain('q', ('a;b',), labels=(right,)),
+    Chain('p', ('a;b',), labels=(right,), meta=origin),
+  ]
+  np.testing.assert_array_equal(
+    *(fmt.encode('p', chains[i].steps).tokens for i in (0, 2))
+  )
+  message = r'^some:7 and other:3 \(trl\) label the same step and split [^\n]*$'
+  with pytest.raises(UserError, match=message):
+    take_census(chains, fmt, TARGETS, BATCHES)
+  flat = dataclasses.replace(BATCHES, trees=False)
+  assert len(take_census(chains, fmt, TARGETS, flat).usable) == 3
+  # Without a label nothing contradicts.
+  chains[2] = Chain('p', ('a;b', 'c'), labels=(StepLabel(None), right))
+  assert len(take_census(chains, fmt, TARGETS, BATCHES).groups) == 2

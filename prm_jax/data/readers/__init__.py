@@ -40,6 +40,7 @@ READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
   'verify_then_generate': benchmarks.read_verify_then_generate,
   'math_aps': trees.read_math_aps,
   'math_aps_tree': trees.read_math_aps_tree,
+  'step_tree': trees.read_step_tree,
   'chains': lambda record: [from_dict(record)],  # our own chains.jsonl
 }
 

@@ -1,9 +1,10 @@
-"""Reads MATH-APS, search trees with Monte Carlo values (Luo et al., 2024).
+"""Reads search trees with Monte Carlo values, such as MATH-APS.
 
-OmegaPRM's output comes in two formats: `math_aps`, a list of solution prefixes
-that each begin with the question, and `math_aps_tree`, the tree itself. Both
-are turned into nodes, and the nodes into one chain per leaf, so that every
-value occurs in one chain.
+OmegaPRM's output (Luo et al., 2024) comes in two formats: `math_aps`, a list of
+solution prefixes that each begin with the question, and `math_aps_tree`, the
+tree itself. `step_tree` is any tree, as a list of nodes that name their
+parents. All are turned into nodes, and the nodes into one chain per leaf, so
+that every value occurs in one chain.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ class _Node(NamedTuple):
 
   parent: int  # index of an earlier node; _ROOT stands for the question
   step: str
-  value: float
+  value: float | None
 
 
 def read_math_aps(record: Fields) -> list[Chain] | Skip:
@@ -87,6 +88,78 @@ def read_math_aps_tree(record: Fields) -> list[Chain] | Skip:
     here = len(nodes) - 1
     stack += [(here, child) for child in reversed(_children(node))]
   return _chains(record, nodes, {'problem_value': value})
+
+
+def read_step_tree(record: Fields) -> list[Chain] | Skip:
+  """Reads {question, nodes}; a node is {id, parent, text, value}.
+
+  Nodes come in any order. The parent of the root is null and its text is the
+  question; every other node is a step. `value` is the probability that rollouts
+  from the node reach the right answer, or null if it is unknown.
+  """
+  question = records.text(record, 'question')
+  places: dict[int | str, int] = {}
+  children: list[list[int]] = []
+  entries = records.items(record, 'nodes')
+  for i, entry in enumerate(entries):
+    name = _id(entry, 'id', f'nodes[{i}]')
+    if name in places:
+      raise UserError(f'nodes[{i}] has the id {records.show(name)} again')
+    places[name] = i
+    children.append([])
+  roots = []
+  for i, entry in enumerate(entries):
+    if records.field(entry, 'parent') is None:
+      roots.append(i)
+      continue
+    parent = _id(entry, 'parent', f'nodes[{i}]')
+    if parent not in places:
+      raise UserError(
+        f'the parent {records.show(parent)} of nodes[{i}] is not among the '
+        'nodes'
+      )
+    children[places[parent]].append(i)
+  if len(roots) != 1:
+    raise UserError(
+      f'{len(roots)} nodes have no parent: expected one, the root'
+    )
+  if records.text(entries[roots[0]], 'text') != question:
+    raise UserError(f'the root, nodes[{roots[0]}], is not the question')
+
+  nodes, reached = [], set(roots)
+  stack = [(_ROOT, i) for i in reversed(children[roots[0]])]
+  while stack:
+    parent, i = stack.pop()
+    reached.add(i)
+    step = records.text(entries[i], 'text')
+    nodes.append(_Node(parent, step, _value(entries[i], i)))
+    here = len(nodes) - 1
+    stack += [(here, child) for child in reversed(children[i])]
+  for i in range(len(entries)):
+    # Its parents lead to each other and never to the root.
+    if i not in reached:
+      raise UserError(f'nodes[{i}] is on a cycle, or below one')
+  value = _value(entries[roots[0]], roots[0])
+  return _chains(
+    record, nodes, {} if value is None else {'problem_value': value}
+  )
+
+
+def _id(node: Any, name: str, where: str) -> int | str:
+  value = records.field(node, name)
+  if type(value) not in (int, str):
+    raise UserError(
+      f'{name!r} of {where} is {records.show(value)}: expected text or an '
+      'integer'
+    )
+  return value
+
+
+def _value(node: Any, i: int) -> float | None:
+  value = records.field(node, 'value')
+  if value is None:
+    return None
+  return records.probability(value, f"'value' of nodes[{i}]")
 
 
 def _children(node: Any) -> list[Any]:
