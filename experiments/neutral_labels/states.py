@@ -19,7 +19,7 @@ import numpy as np
 from experiments.smollm2_prm import likelihood
 from prm_jax.data.chains import Chain
 from prm_jax.data.encoding import Encoding, StepFormat
-from prm_jax.inference.score import pack_rows
+from prm_jax.inference.packing import pack_rows
 from prm_jax.models import Rows, TransformerConfig, forward, token_logprobs
 
 PART = 16  # chains of one file, which are read together
@@ -43,18 +43,16 @@ def read_part(
   fmt: StepFormat,
 ) -> Iterator[np.ndarray]:  # [R, D + 3] of each chain
   """Yields the features of each chain's R steps: state, then `RULES`."""
-  rows, layout = pack_rows(
+  rows, layout, paths = pack_rows(
     [(e.tokens, e.step_ends, np.zeros(len(e.tokens), bool)) for e in encodings],
     0,
     1,
   )
   states, logs = map(np.asarray, read(rows))
   flat = states.reshape(-1, states.shape[-1])
-  for encoding, slots in zip(encodings, layout.slots, strict=True):
+  for encoding, slots, path in zip(encodings, layout.slots, paths, strict=True):
     own = slots[: len(encoding.step_ends)]
-    row = own[0] // rows.step_ends.shape[1]
-    start = rows.step_ends.reshape(-1)[own[0]] - encoding.step_ends[0]
-    values = logs[row, start : start + len(encoding.tokens)]
+    values = logs.reshape(-1)[path]
     scores = likelihood.step_scores(
       encoding,
       {likelihood.key_of(encoding): values},

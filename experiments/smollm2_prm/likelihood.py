@@ -18,7 +18,7 @@ import numpy as np
 
 from prm_jax.data.chains import Chain
 from prm_jax.data.encoding import DoesNotFit, Encoding, StepFormat
-from prm_jax.inference.score import pack_rows
+from prm_jax.inference.packing import pack_rows
 from prm_jax.models import Rows, TransformerConfig, forward, token_logprobs
 
 ROWS_AT_ONCE = 4
@@ -83,9 +83,9 @@ def read_or_compute(
   unmarked = [
     (e.tokens, e.step_ends, np.zeros(len(e.tokens), bool)) for _, e in missing
   ]
-  rows, layout = pack_rows(unmarked, 0, ROWS_AT_ONCE)
-  firsts = rows.step_ends.reshape(-1)[layout.slots[:, 0]]
-  row_of = layout.slots[:, 0] // rows.step_ends.shape[1]
+  rows, _, paths = pack_rows(unmarked, 0, ROWS_AT_ONCE)
+  length = rows.tokens.shape[1]
+  row_of = np.array([path[0] for path in paths]) // length
   total = sum(len(e.tokens) for _, e in missing)
   done = 0
   for b in range(0, int(row_of.max()) + 1, ROWS_AT_ONCE):
@@ -93,9 +93,7 @@ def read_or_compute(
     found = np.asarray(compute(backbone, part))
     for n in np.flatnonzero((row_of >= b) & (row_of < b + ROWS_AT_ONCE)):
       key, encoding = missing[n]
-      start = firsts[n] - encoding.step_ends[0]
-      end = start + len(encoding.tokens)
-      known[key] = found[row_of[n] - b, start:end]
+      known[key] = found[row_of[n] - b, paths[n] % length]
       done += len(encoding.tokens)
     _write(path, known)
     log(f'{path.stem}: {done:,} of {total:,} tokens')

@@ -19,8 +19,8 @@ from jax.sharding import PartitionSpec as P
 
 from prm_jax.data.config import DataConfig
 from prm_jax.inference import score
+from prm_jax.inference.packing import bucket
 from prm_jax.inference.sampler import SamplingConfig, Slots, Stops
-from prm_jax.inference.score import bucket
 from prm_jax.inference.writer import (
   PROMPT_TOKENS,
   SMALLEST_BUCKET,

@@ -23,7 +23,7 @@ from prm_jax.aot.programs import (
 )
 from prm_jax.inference import loading
 from prm_jax.inference.loading import ModelDescription
-from prm_jax.inference.score import bucket, row_bucket
+from prm_jax.inference.packing import bucket, row_bucket
 from prm_jax.inference.scorer import CALL_FILL, jit_row_scores
 from prm_jax.inference.writer import cache_bucket, jit_unstack
 from prm_jax.jobs import rl, rl_rating

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from prm_jax.inference.packing import bucket
 from prm_jax.inference.sampler import Stops
-from prm_jax.inference.score import bucket
 from prm_jax.models import Cache, TransformerConfig, prefix_store
 from prm_jax.models.prefix_store import Ids, PrefixStore, index_of
 

@@ -4,12 +4,10 @@
     step scores -> aggregate -> chain scores -> the best candidate
 
 `Scorer` (scorer.py) jits them. Candidates of one problem share the prompt,
-whose keys and values are computed once. Their steps are packed into rows of a
-few fixed lengths, so that chains of any length need only a handful of compiled
-programs and little padding.
+whose keys and values are computed once, and `packing.py` lays out what follows
+it so that other equal beginnings are computed once, too.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -17,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from prm_jax.inference.packing import Layout
 from prm_jax.models import (
   HeadConfig,
   Prefix,
@@ -32,7 +31,6 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import BATCH, axis_size
 
 AGGREGATES = ('min', 'prod', 'mean', 'sum', 'last', 'max')
-SMALLEST_BUCKET = 64
 # Tokens of one device in one forward pass; larger batches take several passes.
 MAX_TOKENS_PER_CALL = 16_384
 
@@ -83,101 +81,6 @@ class Prompt(NamedTuple):
 
   tokens: jax.Array  # [1, S] int32
   length: jax.Array  # [] int32
-
-
-class Layout(NamedTuple):
-  """Locates the steps of N candidates in rows."""
-
-  slots: np.ndarray  # [N, P] index into the flattened [B * P] scores
-  step_mask: np.ndarray  # [N, P] bool, False is padding
-
-
-def bucket(length: int, smallest: int = SMALLEST_BUCKET) -> int:
-  """Returns the smallest power of two >= `length`, but at least `smallest`."""
-  return max(smallest, 1 << (length - 1).bit_length())
-
-
-def row_bucket(rows: int, multiple: int) -> int:
-  """Rounds `rows` up to 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, ... times `multiple`.
-
-  With four sizes for each power of two, at most a fifth of the rows is padding.
-  """
-  needed = -(-rows // multiple)
-  quarter = max(1, bucket(needed, 1) // 8)
-  return multiple * quarter * -(-needed // quarter)
-
-
-def first_fit(lengths: Sequence[int], T: int) -> list[list[int]]:
-  """Packs lengths first-fit-decreasing; returns each row's indices."""
-  members: list[list[int]] = []
-  room: list[int] = []
-  for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-    row = next((r for r, left in enumerate(room) if left >= lengths[i]), None)
-    if row is None:
-      row = len(room)
-      members.append([])
-      room.append(T)
-    members[row].append(i)
-    room[row] -= lengths[i]
-  return members
-
-
-def empty_rows(B: int, T: int, P: int) -> Rows:
-  """Makes rows of padding, as NumPy arrays."""
-  nothing = np.full((B, T), -1, np.int32)
-  return Rows(
-    np.zeros((B, T), np.int32),
-    nothing,
-    np.tile(np.arange(T, dtype=np.int32), (B, 1)),
-    nothing.copy(),
-    np.zeros((B, T), bool),
-    *np.zeros((2, B, P), np.int32),
-  )
-
-
-def pack_rows(
-  candidates: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
-  first_position: int,
-  row_multiple: int,
-) -> tuple[Rows, Layout]:
-  """Packs candidates (tokens [T], step_ends [P], numbers [T]) into rows.
-
-  The row length is the bucket of the longest candidate, or twice that if it
-  pads less. There is room for half as many steps, because a step has at least
-  two tokens: one of its own and its separator.
-
-  Args:
-    candidates: ids after the prompt, and arrays that belong to them.
-    first_position: position of each candidate's first token.
-    row_multiple: the number of rows is a multiple of it.
-  """
-  lengths = [len(tokens) for tokens, _, _ in candidates]
-  shortest = bucket(max(lengths))
-  packings = {T: first_fit(lengths, T) for T in (shortest, 2 * shortest)}
-  B, T = min(
-    ((row_bucket(len(packings[T]), row_multiple), T) for T in packings),
-    key=lambda shape: shape[0] * shape[1],
-  )
-  members, P, N = packings[T], T // 2, len(candidates)
-  rows = empty_rows(B, T, P)
-  layout = Layout(np.zeros((N, P), np.int32), np.zeros((N, P), bool))
-  for b, indices in enumerate(members):
-    start = step = 0
-    for i in indices:
-      tokens, step_ends, numbers = candidates[i]
-      end, steps = start + len(tokens), len(step_ends)
-      rows.tokens[b, start:end] = tokens
-      rows.positions[b, start:end] = first_position + np.arange(len(tokens))
-      rows.last[b, start:end] = end - 1
-      rows.parents[b, start + 1 : end] = np.arange(start, end - 1)
-      rows.numbers[b, start:end] = numbers
-      rows.step_ends[b, step : step + steps] = start + step_ends
-      begins = np.concatenate([[0], step_ends[:-1] + 1])
-      rows.step_begins[b, step : step + steps] = first_position + begins
-      layout.slots[i, :steps] = b * P + step + np.arange(steps)
-      layout.step_mask[i, :steps] = True
-      start, step = end, step + steps
-  return rows, layout
 
 
 def _check_rows(rows: Rows) -> None:

@@ -16,16 +16,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from prm_jax.data import tries
 from prm_jax.data.encoding import Encoding, StepFormat
 from prm_jax.inference import score as score_lib
-from prm_jax.inference.score import (
-  Layout,
-  Prompt,
-  Rows,
-  bucket,
-  pack_rows,
-)
-from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.inference.packing import EncodedChain, Layout, bucket, pack_rows
+from prm_jax.inference.score import Prompt
+from prm_jax.models import HeadConfig, Rows, TransformerConfig
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 from prm_jax.runtime.sharding import batch_sharding
@@ -42,7 +38,8 @@ class ScoringStats:
   """Counts what a scorer computed, to show padding and recompilation."""
 
   programs: set[tuple] = dataclasses.field(default_factory=set)
-  tokens: int = 0  # without padding, prompts included
+  # Without padding, prompts included; what chains of a row share counts once.
+  tokens: int = 0
   padded_tokens: int = 0  # with padding
 
 
@@ -97,11 +94,11 @@ class Scorer:
       for e in (self._encode(problem, steps) for problem, steps in chains)
     ]
     scores: list[Any] = [None] * len(encoded)
-    lengths = [len(tokens) for tokens, _, _ in encoded]
+    problems = [problem for problem, _ in chains]
     heartbeat, done = Heartbeat('scoring chains', len(encoded)), 0
-    for group in _groups(lengths, CALL_FILL * self._row_multiple):
+    for group in _groups(problems, encoded, CALL_FILL * self._row_multiple):
       members = [encoded[i] for i in group]
-      rows, layout = pack_rows(members, 0, self._row_multiple)
+      rows, layout, _ = pack_rows(members, 0, self._row_multiple)
       with jax.set_mesh(self.mesh):
         flat = self._row_scores(self.params, self._put(rows), None)
       self._count(('score', *rows.tokens.shape), rows, 0, 0)
@@ -149,7 +146,7 @@ class Scorer:
       )
     prompt_ids = np.zeros((1, bucket(prompt_length)), np.int32)
     prompt_ids[0, :prompt_length] = tokens[:prompt_length]
-    rows, layout = pack_rows(ends, prompt_length, self._row_multiple)
+    rows, layout, _ = pack_rows(ends, prompt_length, self._row_multiple)
     # The last candidate is repeated to fill the candidate axis to its bucket.
     fill = bucket(len(ends), SMALLEST_CANDIDATES) - len(ends)
     padded = Layout(*(np.pad(x, ((0, fill), (0, 0)), 'edge') for x in layout))
@@ -225,15 +222,27 @@ def jit_row_scores(
   )
 
 
-def _groups(lengths: Sequence[int], fill: int) -> list[list[int]]:
-  """Returns groups of indices of one length bucket; each group fills a call."""
+def _groups(
+  problems: Sequence[str], encoded: Sequence[EncodedChain], fill: int
+) -> list[list[int]]:
+  """Groups chains into calls of about `fill` tokens each; returns indices.
+
+  The chains of a problem stay together, as they share its tokens. Those of a
+  call have one length bucket, or else all rows would be as long as the longest.
+  """
+  of_problem: dict[tuple[str, int], list[int]] = {}
+  for i, problem in enumerate(problems):
+    key = problem, bucket(len(encoded[i][0]))
+    of_problem.setdefault(key, []).append(i)
   groups: list[list[int]] = []
   size, current = 0, 0
-  for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-    length = bucket(lengths[i])
-    if not groups or length != current or size + lengths[i] > fill:
+  for (_, length), members in sorted(
+    of_problem.items(), key=lambda item: -item[0][1]
+  ):
+    unique = tries.unique_tokens([encoded[i][0] for i in members])
+    if not groups or length != current or size + unique > fill:
       groups.append([])
       size, current = 0, length
-    groups[-1].append(i)
-    size += lengths[i]
+    groups[-1] += members
+    size += unique
   return groups

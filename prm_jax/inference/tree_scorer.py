@@ -23,18 +23,13 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from prm_jax.inference.packing import bucket, empty_rows, first_fit
 from prm_jax.inference.protocols import ScoredSteps, Scoring
-from prm_jax.inference.score import (
-  MAX_TOKENS_PER_CALL,
-  Rows,
-  bucket,
-  empty_rows,
-  first_fit,
-  read_out,
-)
+from prm_jax.inference.score import MAX_TOKENS_PER_CALL, read_out
 from prm_jax.inference.scorer import Scorer, ScoringStats
 from prm_jax.models import (
   HeadConfig,
+  Rows,
   TransformerConfig,
   chain_flops,
   extend,

@@ -22,8 +22,8 @@ from jax.sharding import PartitionSpec as P
 
 from prm_jax.inference import sampler
 from prm_jax.inference.kept_chains import KeptChains
+from prm_jax.inference.packing import bucket
 from prm_jax.inference.sampler import SamplingConfig, Slots, Stops
-from prm_jax.inference.score import bucket
 from prm_jax.models import Cache, TransformerConfig, init_cache, unstack_layers
 from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
 from prm_jax.models.prefix_store import slots_for

@@ -16,8 +16,8 @@ from prm_jax.data.encoding import StepFormat
 from prm_jax.data.problems import Problem
 from prm_jax.inference.generator import Generator, Sample
 from prm_jax.inference.grading import is_right
+from prm_jax.inference.packing import bucket
 from prm_jax.inference.protocols import Request
-from prm_jax.inference.score import bucket
 from prm_jax.inference.writer import cache_bucket
 from prm_jax.runtime import processes
 

@@ -1,4 +1,4 @@
-"""Tests aggregates by hand, packing by properties, and scores in parts."""
+"""Tests aggregates by hand, and scores in parts."""
 
 import functools
 import math
@@ -7,16 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from prm_jax.inference import score
+from prm_jax.inference.packing import pack_rows
 from prm_jax.inference.score import (
   AGGREGATES,
   aggregate,
-  bucket,
-  pack_rows,
-  row_bucket,
 )
 from prm_jax.models import (
   HeadConfig,
@@ -93,122 +89,6 @@ def test_unknown_aggregate():
     aggregate(SCORES, MASK, 'median')
 
 
-def test_buckets_by_hand():
-  assert [bucket(n) for n in (1, 64, 65, 128, 129)] == [64, 64, 128, 128, 256]
-  assert [bucket(n, 1) for n in (1, 2, 3, 5, 8, 9)] == [1, 2, 4, 8, 8, 16]
-  rows = [row_bucket(n, 1) for n in (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 17)]
-  assert rows == [1, 2, 3, 4, 5, 7, 8, 10, 12, 14, 20]
-  # On eight devices everything is a multiple of eight.
-  assert [row_bucket(n, 8) for n in (1, 8, 9, 25, 65)] == [8, 8, 16, 32, 80]
-
-
-@given(st.integers(1, 10_000), st.sampled_from([1, 2, 3, 8]))
-def test_row_buckets_waste_at_most_a_fifth(rows, multiple):
-  padded = row_bucket(rows, multiple)
-  assert padded % multiple == 0
-  needed = -(-rows // multiple) * multiple
-  assert rows <= padded
-  assert (padded - needed) / padded <= 1 / 5
-
-
-def test_rows_are_twice_as_long_where_that_pads_less():
-  def shape(*lengths):
-    steps = [
-      (np.arange(n), np.array([n - 1]), np.zeros(n, bool)) for n in lengths
-    ]
-    return pack_rows(steps, 0, 1)[0].tokens.shape
-
-  assert shape(40, 40, 40) == (1, 128)
-  assert shape(40, 40) == (2, 64)  # as many tokens either way
-  assert shape(40, 24, 40, 24) == (2, 64)
-
-
-@st.composite
-def candidates(draw):
-  """Draws (tokens, step_ends, numbers); all tokens differ, and none is 0."""
-  made, token = [], 1
-  for lengths in draw(
-    st.lists(
-      st.lists(st.integers(2, 40), min_size=1, max_size=6),
-      min_size=1,
-      max_size=12,
-    )
-  ):
-    tokens = np.arange(token, token + sum(lengths), dtype=np.int32)
-    step_ends = np.cumsum(lengths).astype(np.int32) - 1
-    made.append((tokens, step_ends, tokens % 3 == 0))
-    token += len(tokens)
-  return made
-
-
-@settings(deadline=None)
-@given(candidates(), st.integers(0, 50), st.sampled_from([1, 3, 8]))
-def test_pack_rows_keeps_every_candidate_apart(made, first_position, multiple):
-  rows, layout = pack_rows(made, first_position, multiple)
-  B, T = rows.tokens.shape
-  P = rows.step_ends.shape[1]
-  assert B % multiple == 0
-  shortest = bucket(max(len(tokens) for tokens, *_ in made))
-  assert T in (shortest, 2 * shortest)
-  assert rows.numbers.dtype == bool
-  for array in (*rows[:4], layout.slots):
-    assert array.dtype == np.int32
-
-  used = np.zeros((B, T), bool)
-  for i, (tokens, step_ends, numbers) in enumerate(made):
-    mask = layout.step_mask[i]
-    assert mask[: len(step_ends)].all()
-    assert mask.sum() == len(step_ends)
-    row_of, step_of = np.divmod(layout.slots[i, mask], P)
-    b = row_of[0]
-    assert (row_of == b).all()
-    # The slot of every step leads to the step's own last token.
-    at = rows.step_ends[b, step_of]
-    np.testing.assert_array_equal(rows.tokens[b, at], tokens[step_ends])
-    start = at[-1] + 1 - len(tokens)
-    inside = slice(start, at[-1] + 1)
-    np.testing.assert_array_equal(rows.tokens[b, inside], tokens)
-    np.testing.assert_array_equal(rows.numbers[b, inside], numbers)
-    np.testing.assert_array_equal(
-      rows.positions[b, inside], first_position + np.arange(len(tokens))
-    )
-    assert (rows.last[b, inside] == at[-1]).all()
-    before = np.arange(start - 1, at[-1])
-    before[0] = -1
-    np.testing.assert_array_equal(rows.parents[b, inside], before)
-    assert not used[b, inside].any()
-    used[b, inside] = True
-  np.testing.assert_array_equal(used, rows.positions >= 0)
-  np.testing.assert_array_equal(used, rows.tokens > 0)
-  # No two chains share a slot.
-  slots = layout.slots[layout.step_mask]
-  assert len(set(slots.tolist())) == len(slots)
-
-
-def test_the_longest_are_packed_first():
-  """44 + 20 and 40 + 24 fill two rows; the given order would take three."""
-  made = [
-    (np.ones(n, np.int32), np.array([n - 1], np.int32), np.zeros(n, bool))
-    for n in (20, 40, 44, 24)
-  ]
-  rows, layout = pack_rows(made, 0, 1)
-  np.testing.assert_array_equal(rows.positions >= 0, np.ones((2, 64), bool))
-  slots = layout.slots[layout.step_mask]
-  np.testing.assert_array_equal(
-    rows.step_ends.reshape(-1)[slots], [63, 39, 43, 63]
-  )
-
-
-@given(candidates())
-@settings(deadline=None)
-def test_no_two_rows_could_be_merged(made):
-  """First fit leaves at most one row that is at most half full."""
-  rows, _ = pack_rows(made, 0, 1)
-  filled = (rows.positions >= 0).sum(1)
-  filled = np.sort(filled[filled > 0])
-  assert len(filled) < 2 or filled[0] + filled[1] > rows.tokens.shape[1]
-
-
 def test_a_mask_of_another_shape_is_refused():
   with pytest.raises(AssertionError, match='aggregate: step_mask'):
     aggregate(SCORES, MASK[:, :3], 'min')
@@ -237,7 +117,8 @@ def some_rows(count, seed=0):
     tokens = rng.integers(1, 50, length).astype(np.int32)
     step_ends = np.array([length // 2, length - 1], np.int32)
     made.append((tokens, step_ends, np.zeros(length, bool)))
-  return pack_rows(made, 0, 1)
+  rows, layout, _ = pack_rows(made, 0, 1)
+  return rows, layout
 
 
 def scores_of(rows, prefix=None):

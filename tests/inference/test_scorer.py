@@ -6,7 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from prm_jax.data import tries
 from prm_jax.data.encoding import DoesNotFit
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.inference.loading import load
@@ -57,6 +60,7 @@ jitted_forward = jax.jit(forward, static_argnums=1)
 def test_a_stream_of_odd_lengths_compiles_few_programs():
   scorer, rng = the_scorer(), np.random.default_rng(1)
   before, tokens = len(scorer.stats.programs), scorer.stats.tokens
+  repeated = 0
   for i in range(200):
     (problem,) = words(rng, 1, 40)
     if i % 2:
@@ -68,11 +72,13 @@ def test_a_stream_of_odd_lengths_compiles_few_programs():
     _, chain_scores, _ = scorer.best_of_n(problem, candidates)
     assert len(chain_scores) == len(candidates)
     prompt = len(FORMAT.encode_prompt(problem))
-    tokens += prompt + sum(
-      len(FORMAT.encode(problem, steps).tokens) - prompt for steps in candidates
-    )
+    ends = [FORMAT.encode(problem, c).tokens[prompt:] for c in candidates]
+    unique = tries.unique_tokens(ends)
+    tokens += prompt + unique
+    repeated += sum(map(len, ends)) - unique
   assert len(scorer.stats.programs) - before <= 12
-  assert scorer.stats.tokens == tokens
+  # What candidates share is read once, or again in another row.
+  assert tokens <= scorer.stats.tokens < tokens + repeated
   assert scorer.stats.padded_tokens < 2 * tokens
 
 
@@ -134,6 +140,42 @@ def test_score_many_of_many_problems_and_calls(monkeypatch):
   assert sum(lengths) > 2 * 200
   for chain, scores in zip(chains, scorer.score_many(chains), strict=True):
     np.testing.assert_allclose(scores, plain_scores(*chain), atol=1e-5)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=15)
+def test_chains_that_share_beginnings_score_as_alone(seed):
+  """Repeated chains, prefixes of others, branches inside steps."""
+  rng = np.random.default_rng(seed)
+  candidates = [some_steps(rng)]
+  for _ in range(7):
+    steps = list(candidates[rng.integers(len(candidates))])
+    steps = steps[: rng.integers(1, min(4, len(steps)) + 1)]
+    if rng.random() < 0.5:
+      steps[-1] = (
+        steps[-1][: rng.integers(1, len(steps[-1]) + 1)].strip() or 'x'
+      )
+    if rng.random() < 0.5:
+      steps.append(words(rng, 1, 10)[0])
+    candidates.append(steps)
+  scorer = the_scorer()
+  _, _, shared = scorer.best_of_n(PROBLEM, candidates)
+  many = scorer.score_many([(PROBLEM, steps) for steps in candidates])
+  for i, steps in enumerate(candidates):
+    alone = plain_scores(PROBLEM, tuple(steps))
+    np.testing.assert_allclose(shared[i], alone, atol=1e-5)
+    np.testing.assert_allclose(many[i], alone, atol=1e-5)
+
+
+def test_score_many_reads_what_chains_share_once():
+  scorer = the_scorer()
+  chains = [(PROBLEM, ['one', 'two', last]) for last in ('a', 'b', 'c')]
+  before = scorer.stats.tokens
+  scorer.score_many([*chains, *chains])
+  ids = [FORMAT.encode(*chain).tokens for chain in chains]
+  assert (
+    scorer.stats.tokens - before == len(ids[0]) + 2 * 2
+  )  # letter, separator
 
 
 def test_score_many_of_no_chains():
