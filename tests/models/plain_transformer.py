@@ -12,6 +12,7 @@ import numpy as np
 
 from prm_jax.models import RopeScaling, TransformerConfig, forward, init_params
 from prm_jax.runtime.sharding import path_name
+from tests.shared.packed import last_of
 
 CONFIG = TransformerConfig(
   vocab_size=23,
@@ -144,13 +145,15 @@ def forward_in_numpy(params, config, tokens, positions, last):
   return np.stack(rows)
 
 
+# The chain of each token in `packed_rows`; 0 is padding.
+CHAINS = np.array(
+  [[1] * 5 + [2] * 7 + [0] * 2, [1] * 7 + [2] * 7, [1] * 5 + [0] * 9], np.int32
+)
+
+
 def packed_rows():
   """Two rows of two chains and one of a single chain, padding at the end."""
   tokens = some_tokens((3, 14))
-  segment_ids = np.array(
-    [[1] * 5 + [2] * 7 + [0] * 2, [1] * 7 + [2] * 7, [1] * 5 + [0] * 9],
-    np.int32,
-  )
   starts = np.array([[0] * 5 + [5] * 9, [0] * 7 + [7] * 7, [0] * 14])
   positions = (np.arange(14) - starts).astype(np.int32)
-  return tokens, positions, segment_ids
+  return tokens, positions, last_of(CHAINS)

@@ -16,6 +16,7 @@ from prm_jax.models import (
 )
 from prm_jax.models.attention import apply_rope
 from tests.models.plain_transformer import (
+  CHAINS,
   CONFIG,
   VARIANTS,
   alone,
@@ -63,8 +64,7 @@ def test_rope_by_hand():
 
 
 def test_only_relative_positions_matter():
-  tokens, positions, segment_ids = packed_rows()
-  last = last_of(segment_ids)
+  tokens, positions, last = packed_rows()
   params = params_of(CONFIG)
   np.testing.assert_allclose(
     run(params, CONFIG, tokens, positions + 7, last),
@@ -74,22 +74,20 @@ def test_only_relative_positions_matter():
 
 
 def test_packed_equals_unpacked():
-  tokens, positions, segment_ids = packed_rows()
-  last = last_of(segment_ids)
+  tokens, positions, last = packed_rows()
   params = params_of(CONFIG)
   packed = run(params, CONFIG, tokens, positions, last)
   for b, s in ((0, 1), (0, 2), (1, 1), (1, 2), (2, 1)):
-    inside = segment_ids[b] == s
+    inside = CHAINS[b] == s
     single = run(params, CONFIG, *alone(tokens[b, inside][None]))
     np.testing.assert_allclose(packed[b, inside], single[0], atol=1e-5)
 
 
 def test_padding_changes_nothing():
   """Its tokens change no bit; its length only the order of sums."""
-  tokens, positions, segment_ids = packed_rows()
-  last = last_of(segment_ids)
+  tokens, positions, last = packed_rows()
   params = params_of(CONFIG)
-  real = segment_ids > 0
+  real = CHAINS > 0
   expected = np.asarray(run(params, CONFIG, tokens, positions, last))
   other = np.where(real, tokens, some_tokens(tokens.shape, 9))
   assert (other != tokens).any()
@@ -97,7 +95,7 @@ def test_padding_changes_nothing():
   np.testing.assert_array_equal(actual[real], expected[real])
   longer = [np.pad(x, ((0, 2), (0, 6))) for x in (tokens, positions)]
   actual = run(
-    params, CONFIG, *longer, last_of(np.pad(segment_ids, ((0, 2), (0, 6))))
+    params, CONFIG, *longer, last_of(np.pad(CHAINS, ((0, 2), (0, 6))))
   )
   assert np.isfinite(np.asarray(actual)).all()
   np.testing.assert_allclose(actual[:3, :14][real], expected[real], atol=1e-5)

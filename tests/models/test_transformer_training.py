@@ -143,7 +143,7 @@ def test_bfloat16_gradients_do_not_shrink_with_repeats(param_dtype):
   @functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
   def gradients(params, config):
     def loss(params):
-      hidden = forward(params, config, tokens, positions, positions * 0 + 1)
+      hidden = forward(params, config, tokens, positions, positions * 0 + T - 1)
       return (hidden.astype(jnp.float32) @ weights).sum()
 
     return jax.grad(loss)(params)
