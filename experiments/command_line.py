@@ -29,9 +29,11 @@ SEEDS = (1, 2, 3, 4, 5)
 # Commands of which a seed takes more than ten minutes have fewer of them.
 FEWER_SEEDS = (1, 2, 3)
 LONG = (
+  'human_labels.whole',
   'label_sources.run',
   'label_sources.soft',
   'labelled_chains.run',
+  'neutral_labels.run',
   'prm_and_orm.run',  # judges the models of labelled_chains
   'reward_hacking.run',
   'rl_process_vs_outcome.run',

@@ -3,6 +3,7 @@
 Measured numbers are shares in [0, 1]; tables show them in percent.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -22,8 +23,8 @@ def table(heads: str | Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def mean(values: Sequence[float]) -> float:
-  """Returns the mean of the values, summed in their order."""
-  return sum(values) / len(values)
+  """Returns the mean of the values; their sum is rounded once."""
+  return math.fsum(values) / len(values)
 
 
 def percent(value: float) -> str:
