@@ -31,7 +31,6 @@ FEWER_SEEDS = (1, 2, 3)
 LONG = (
   'human_labels.whole',
   'label_sources.run',
-  'label_sources.soft',
   'labelled_chains.run',
   'neutral_labels.run',
   'prm_and_orm.run',  # judges the models of labelled_chains
@@ -40,6 +39,8 @@ LONG = (
   'test_time_compute.run',
   'test_time_compute.slips',
 )
+# A seed of these takes more than an hour.
+LONGEST = ('label_sources.soft',)
 ARGUMENTS: dict[str, dict[str, Any]] = {
   '--workdir': {
     'type': pathlib.Path,
@@ -108,6 +109,8 @@ def make_parser(
     )
   if module in LONG:
     parser.set_defaults(seeds=FEWER_SEEDS)
+  if module in LONGEST:
+    parser.set_defaults(seeds=FEWER_SEEDS[:2])
   where = ' --workdir DIR' if '--workdir' in shared else ''
   parser.set_defaults(command=f'{parser.prog}{where}')
   return parser
