@@ -25,10 +25,12 @@ from prm_jax.rl.episodes import EpisodeRows
 from prm_jax.rl.loop import jit_advantages
 from prm_jax.rl.objective import (
   Experience,
+  Minibatch,
   PolicyLossConfig,
   make_objective,
 )
 from prm_jax.rl.rewards import RewardConfig
+from prm_jax.rl.trees import devices_of, lay_out
 from prm_jax.rl.views import View
 from prm_jax.training.loop import compile_train_step, make_step
 from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
@@ -212,8 +214,9 @@ def compare_greedy(model: TransformerConfig) -> dict[str, Any]:
 def no_episodes(tokens: np.ndarray, written: np.ndarray) -> EpisodeRows:
   """Makes rows of chains with everything but their tokens 0."""
   none, steps = np.zeros(tokens.shape, np.float32), np.zeros((len(tokens), 1))
+  lengths = np.full(len(tokens), tokens.shape[1], np.int32)
   return EpisodeRows(
-    *(tokens, np.ones_like(tokens), written, none, none),
+    *(tokens, lengths, written, none, none),
     *(steps.astype(np.int32), steps > 0, none[:, 0]),
   )
 
@@ -285,9 +288,14 @@ def advantages(setting: Setting, findings: Findings) -> np.ndarray:  # [B, T]
 
 
 def policy_step(
-  setting: Setting, model: TransformerConfig, batch: Experience
+  setting: Setting,
+  model: TransformerConfig,
+  rows: EpisodeRows,
+  chains: Experience,
 ) -> dict[str, float]:
   """Takes a train step of a policy; returns its metrics."""
+  devices = devices_of(setting.mesh)
+  trees = lay_out(rows.tokens, rows.lengths, devices=devices)
   weights = setting.put(make_weights(model)['backbone'])
   model = typed(model, setting)
   optimizer = make_optimizer(OPTIM, 1)
@@ -305,7 +313,7 @@ def policy_step(
     init = make_init(model, None, optimizer)
     state = init_state(init, setting.mesh, 0, weights)
     step = compile_train_step(step, state, setting.mesh)
-    _, metrics = step(state, setting.put(batch))
+    _, metrics = step(state, setting.put(Minibatch(trees, chains)))
     return jax.tree.map(float, metrics)
 
 
@@ -325,13 +333,13 @@ def compare_rl(model: TransformerConfig) -> dict[str, Any]:
 
   none = np.zeros(tokens.shape, np.float32)
   batch = Experience(
-    *(tokens, rows.last, written, nearby(), nearby()),
+    *(written, nearby(), nearby()),
     *(credited, none, none),
   )
-  expected = policy_step(cpu, model, batch)
+  expected = policy_step(cpu, model, rows, batch)
   made = []
   for s in subjects():
-    metrics = policy_step(s, model, batch)
+    metrics = policy_step(s, model, rows, batch)
     read = view(s, model, rows)
     made += [
       checks.check(

@@ -35,7 +35,8 @@ from prm_jax.rl.credit import Findings
 from prm_jax.rl.episodes import SMALLEST_STEPS
 from prm_jax.rl.implicit import Outcomes
 from prm_jax.rl.loop import jit_advantages
-from prm_jax.rl.objective import Experience
+from prm_jax.rl.objective import Experience, Minibatch
+from prm_jax.rl.trees import Trees
 from prm_jax.rl.views import jit_view
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
@@ -238,7 +239,7 @@ class AbstractRlJob:
       mesh,
       compile_train_step(self._step, self.state, mesh),
       self.state,
-      self._experience(),
+      self._minibatch(),
       read=('params', 'rest'),
       **learning(self.models.policy, self.rows, self.length, logits=True),
     )
@@ -260,31 +261,26 @@ class AbstractRlJob:
     model = self.models.prm if read == 'prm' else self.models.policy
     lora = self.settings.lora if 'lora' in params else NO_LORA
     B, T = self.settings.train.rows, self.length
-    tokens = _rows(mesh, jnp.int32, B, T)
     return self._program(
       mesh,
       jit_view(part, model, mesh, lora),
       params,
-      tokens,
-      tokens,
+      _trees(mesh, B, T),
       read=[read],
       **reading(model, B, T, logits=part == 'logprobs'),
     )
 
-  def _experience(self) -> Experience:
+  def _minibatch(self) -> Minibatch:
     mesh, shape = self.meshes.training, (self.rows, self.length)
-    tokens = _rows(mesh, jnp.int32, *shape)
     written = _rows(mesh, jnp.bool_, *shape)
     floats = [_rows(mesh, jnp.float32, *shape)] * 5
-    return Experience(tokens, tokens, written, *floats)
+    return Minibatch(_trees(mesh, *shape), Experience(written, *floats))
 
   def _learn_prm(self) -> Program:
     """Describes a step of an implicit PRM on all chains of an update."""
     mesh, B = self.meshes.sampling, self.settings.train.chains
-    tokens = _rows(mesh, jnp.int32, B, self.length)
     batch = Outcomes(
-      tokens,
-      tokens,
+      _trees(mesh, B, self.length),
       _rows(mesh, jnp.bool_, B, self.length),
       _rows(mesh, jnp.float32, B, self.length),
       _rows(mesh, jnp.float32, B),
@@ -346,6 +342,11 @@ class AbstractRlJob:
 def _rows(mesh: Mesh, dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
   placed = batch_sharding(mesh)
   return jax.ShapeDtypeStruct(shape, dtype, sharding=placed)
+
+
+def _trees(mesh: Mesh, B: int, T: int) -> Trees:
+  """Describes chains that share nothing: a row each, the most there can be."""
+  return Trees(*[_rows(mesh, jnp.int32, B, T)] * 5)
 
 
 def _abstract_params(

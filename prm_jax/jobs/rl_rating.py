@@ -146,4 +146,5 @@ def _make_implicit(
     View('logprobs', model, mesh, rows, lora),
     beta,
     mesh,
+    settings.train.chains // rows,
   )

@@ -94,7 +94,7 @@ class EpisodeRows(NamedTuple):
   """Holds episodes as arrays, one in each row."""
 
   tokens: np.ndarray  # [B, T] int32
-  last: np.ndarray  # [B, T] int32, the chain's last token; padding: itself
+  lengths: np.ndarray  # [B] int32, tokens of the chain; 0 is padding
   written: np.ndarray  # [B, T] bool, tokens that the policy wrote
   sampled_logprobs: np.ndarray  # [B, T] float32
   reference_logprobs: np.ndarray  # [B, T] float32, 0 until they are computed
@@ -109,14 +109,14 @@ def to_rows(episodes: Sequence[Episode], fmt: StepFormat) -> EpisodeRows:
   B, T = len(episodes), min(cache_bucket(max(lengths)), fmt.max_length)
   P = bucket(max(len(e.steps) for e in episodes) or 1, SMALLEST_STEPS)
   tokens = np.zeros((B, T), np.int32)
-  last = np.tile(np.arange(T, dtype=np.int32), (B, 1))
+  sizes = np.array(lengths, np.int32)
   written, logprobs = np.zeros((B, T), bool), np.zeros((B, T), np.float32)
   ends, mask = np.zeros((B, P), np.int32), np.zeros((B, P), bool)
   for b, episode in enumerate(episodes):
     ids, new = episode.sample.ids, episode.sample.written
     start, end = len(ids), len(ids) + len(new.tokens)
     tokens[b, :start], tokens[b, start:end] = ids, new.tokens
-    last[b, :end], written[b, start:end] = end - 1, True
+    written[b, start:end] = True
     logprobs[b, start:end] = new.logprobs
     count = len(episode.steps)
     mask[b, :count] = True
@@ -124,7 +124,7 @@ def to_rows(episodes: Sequence[Episode], fmt: StepFormat) -> EpisodeRows:
   outcomes = np.array([e.right for e in episodes], np.float32)
   none = np.zeros((B, T), np.float32)
   return EpisodeRows(
-    tokens, last, written, logprobs, none, ends, mask, outcomes
+    tokens, sizes, written, logprobs, none, ends, mask, outcomes
   )
 
 

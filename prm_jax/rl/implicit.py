@@ -23,6 +23,7 @@ from prm_jax.rl import rewards
 from prm_jax.rl.episodes import Episode, EpisodeRows
 from prm_jax.rl.objective import view_tokens
 from prm_jax.rl.rating import StepScores
+from prm_jax.rl.trees import Trees, devices_of, interleaved, lay_out
 from prm_jax.rl.views import View, put_rows
 from prm_jax.training.loop import Objective
 from prm_jax.training.train_state import NO_LORA, TrainState
@@ -32,13 +33,24 @@ REWARD_FORMS = ('raw', 'total', 'min_form', 'outcome')
 
 
 class Outcomes(NamedTuple):
-  """Holds the fields of EpisodeRows that the PRM learns from."""
+  """Holds the trees of chains, and what else of them the PRM learns from."""
 
-  tokens: jax.Array  # [B, T] int32
-  last: jax.Array  # [B, T] int32
-  written: jax.Array  # [B, T] bool
-  reference_logprobs: jax.Array  # [B, T]
-  outcomes: jax.Array  # [B] 1 right, 0 wrong
+  trees: Trees
+  written: jax.Array  # [C, T] bool
+  reference_logprobs: jax.Array  # [C, T]
+  outcomes: jax.Array  # [C] 1 right, 0 wrong
+
+
+def to_outcomes(rows: EpisodeRows, parts: int, devices: int) -> Outcomes:
+  """Lays chains out in trees, for a train step of `parts` microbatches."""
+  order = interleaved(len(rows.tokens), parts)
+  rows = jax.tree.map(lambda x: x[order], rows)
+  return Outcomes(
+    lay_out(rows.tokens, rows.lengths, parts, devices),
+    rows.written,
+    rows.reference_logprobs,
+    rows.outcomes,
+  )
 
 
 def make_objective(
@@ -57,7 +69,7 @@ def make_objective(
   def loss(
     params: Any, batch: Outcomes, chains: jax.Array
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    seen = view_tokens(params, batch.tokens, batch.last, model, lora)
+    seen = view_tokens(params, batch.trees, model, lora)
     ratio = seen.logprobs - batch.reference_logprobs
     logits = beta * jnp.where(batch.written, ratio, 0.0).sum(1)
     counted = batch.written.any(1)
@@ -117,6 +129,7 @@ class OnlinePrm(ImplicitPrm):
   Args:
     state: the initial state, or a checkpoint's.
     step_fn: from `train.compile_train_step`, for batches of Outcomes.
+    parts: its number of microbatches.
 
   Attributes:
     state: the current state.
@@ -130,13 +143,15 @@ class OnlinePrm(ImplicitPrm):
     view: View,
     beta: float,
     mesh: Mesh,
+    parts: int,
   ) -> None:
     super().__init__(name, state.params, view, beta)
     self.state, self._step, self._mesh = state, step_fn, mesh
+    self._parts = parts
 
   def learn(self, rows: EpisodeRows) -> dict[str, float]:
     """Takes a train step; its metrics are those before the update."""
-    batch = Outcomes(*(getattr(rows, name) for name in Outcomes._fields))
+    batch = to_outcomes(rows, self._parts, devices_of(self._mesh))
     with jax.set_mesh(self._mesh):
       self.state, metrics = self._step(self.state, put_rows(batch, self._mesh))
     self._params = self.state.params

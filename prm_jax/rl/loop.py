@@ -24,11 +24,12 @@ from prm_jax.inference.generator import Generator
 from prm_jax.rl import credit, diagnostics
 from prm_jax.rl.credit import AdvantageConfig, Findings
 from prm_jax.rl.episodes import Episode
-from prm_jax.rl.objective import Experience
+from prm_jax.rl.objective import Experience, Minibatch
 from prm_jax.rl.pipeline import Batches, RatedBatch
 from prm_jax.rl.rating import Rated, Rater
 from prm_jax.rl.rewards import RewardConfig
 from prm_jax.rl.schedule import RlLoopConfig
+from prm_jax.rl.trees import devices_of, interleaved, lay_out
 from prm_jax.rl.views import View, put_rows
 from prm_jax.runtime import processes
 from prm_jax.runtime.checkpoints import Checkpoints
@@ -91,11 +92,12 @@ class Learner:
       The new state, the mean metrics, and the Experience that it learned from.
     """
     config, batch = self._config, self.experience(state.params, rated)
-    per_step, left_out = [], 0
+    per_step, left_out, flat, unique = [], 0, 0, 0
     for number, indices in enumerate(self._minibatches(update)):
-      part = jax.tree.map(lambda x, i=indices: x[i], batch)
-      part = put_rows(part, self._mesh)
-      state, metrics = self._step(state, part)
+      part = self._lay_out(rated, batch, indices)
+      flat += int(rated.rows.lengths[indices].sum())
+      unique += part.trees.count()
+      state, metrics = self._step(state, put_rows(part, self._mesh))
       per_step.append(metrics)
       if config.kl_stop and float(metrics['kl_to_sampled']) > config.kl_stop:
         left_out = config.epochs * config.minibatches - number - 1
@@ -109,6 +111,7 @@ class Learner:
     # Of counts and of the learning rate the last value is meant, not the mean.
     for name in ('lr', 'skipped', 'skipped_in_a_row'):
       means[name] = last[name]
+    means['flat_tokens'], means['unique_tokens'] = flat, unique
     if config.kl_stop:
       means['steps_left_out'] = left_out
     return state, means, batch
@@ -136,8 +139,6 @@ class Learner:
     advantages = jax.device_get(self._advantages(findings, values))
     usable = np.asarray(credit.usable(findings, self._config.samples))
     return Experience(
-      rows.tokens,
-      rows.last,
       rows.written & usable[:, None],
       rows.sampled_logprobs,
       rows.reference_logprobs,
@@ -145,12 +146,37 @@ class Learner:
       values,
     )
 
+  def _lay_out(
+    self, rated: Rated, batch: Experience, indices: np.ndarray
+  ) -> Minibatch:
+    """Lays some chains out in trees; what has nothing to learn from is not."""
+    rows = rated.rows
+    chains = jax.tree.map(lambda x: x[indices], batch)
+    trees = lay_out(
+      rows.tokens[indices],
+      rows.lengths[indices],
+      self._config.microbatches,
+      devices_of(self._mesh),
+      chains.written.any(1),
+    )
+    return Minibatch(trees, chains)
+
   def _minibatches(self, update: int) -> Iterator[np.ndarray]:
-    """Yields indices of chains, shuffled anew in every epoch."""
-    for epoch in range(self._config.epochs):
+    """Yields indices of chains, shuffled anew in every epoch.
+
+    Minibatches consist of whole groups where these divide evenly, because the
+    chains of a group share tokens; otherwise of any chains. Neighbours come
+    into the same microbatch.
+    """
+    config = self._config
+    whole = config.problems % config.minibatches == 0
+    size = config.samples if whole else 1
+    for epoch in range(config.epochs):
       rng = np.random.default_rng([self._seed, update, epoch])
-      order = rng.permutation(self._config.chains)
-      yield from np.split(order, self._config.minibatches)
+      order = rng.permutation(config.chains // size)
+      for some in np.split(order, config.minibatches):
+        chains = (np.sort(some)[:, None] * size + np.arange(size)).ravel()
+        yield chains[interleaved(len(chains), config.microbatches)]
 
 
 class Tools(NamedTuple):

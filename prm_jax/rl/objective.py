@@ -1,11 +1,11 @@
 """Defines the loss of a policy: losses.py over a batch of its chains.
 
-    params, Experience -> log-probabilities, entropy, values of every token
-      -> policy loss + KL + value loss - entropy
+    params, Trees -> log-probabilities, entropy, values of every token
+      + Experience -> policy loss + KL + value loss - entropy
 
-Every array [B, T] has each number at the token that it describes. A token's
+Every array [C, T] has each number at the token that it describes. A token's
 log-probability and the value of the state before it come from the hidden state
-one token earlier.
+one token earlier. The model reads trees: tokens that chains share, once.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from prm_jax.models import (
   step_logits,
 )
 from prm_jax.rl import losses
+from prm_jax.rl.trees import Trees
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import above, above_up_to, at_least, one_of
 from prm_jax.training.loop import Objective
@@ -68,50 +69,63 @@ class Experience(NamedTuple):
   learns from; the numbers of other tokens are not read.
   """
 
-  tokens: jax.Array  # [B, T] int32
-  last: jax.Array  # [B, T] int32, the chain's last token; padding: itself
-  written: jax.Array  # [B, T] bool
-  sampled_logprobs: jax.Array  # [B, T] when they were sampled
-  reference_logprobs: jax.Array  # [B, T] of the reference; 0 without one
-  advantages: jax.Array  # [B, T]
-  returns: jax.Array  # [B, T] targets of the value head; 0 without one
-  old_values: jax.Array  # [B, T] of the value head before the update
+  written: jax.Array  # [C, T] bool
+  sampled_logprobs: jax.Array  # [C, T] when they were sampled
+  reference_logprobs: jax.Array  # [C, T] of the reference; 0 without one
+  advantages: jax.Array  # [C, T]
+  returns: jax.Array  # [C, T] targets of the value head; 0 without one
+  old_values: jax.Array  # [C, T] of the value head before the update
+
+
+class Minibatch(NamedTuple):
+  """Holds what a train step reads: trees, and the chains that are in them."""
+
+  trees: Trees
+  chains: Experience
 
 
 class TokenView(NamedTuple):
-  """Holds a model's outputs for every token of a row."""
+  """Holds a model's outputs for every token of a chain.
 
-  logprobs: jax.Array  # [B, T], 0 at the first token
-  entropy: jax.Array  # [B, T] of the distribution it is drawn from, nats
-  values: jax.Array  # [B, T] of the state before it; 0 without a head
+  They are 0 at the first token, and where `Trees.nodes` names no token.
+  """
+
+  logprobs: jax.Array  # [C, T]
+  entropy: jax.Array  # [C, T] of the distribution it is drawn from, nats
+  values: jax.Array  # [C, T] of the state before it; 0 without a head
 
 
 def view_tokens(
   params: Any,  # 'backbone', and 'head' if there is a value head
-  tokens: jax.Array,  # [B, T]
-  last: jax.Array,  # [B, T]
+  trees: Trees,
   model: TransformerConfig,
   lora: LoraConfig = NO_LORA,
 ) -> TokenView:
-  """Returns log-probabilities, entropies and values; each row is one chain."""
+  """Returns log-probabilities, entropies and values of every chain's tokens.
+
+  All of them are computed once for each token of the trees.
+  """
   backbone = params['backbone']
   if lora.rank:
     backbone = merge(backbone, params['lora'], lora)
-  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-  hidden = forward(backbone, model, tokens, positions, last)
-  logits = lm_logits(backbone, model, hidden)[:, :-1]
+  hidden = forward(backbone, model, trees.tokens, trees.positions, trees.last)
+  parents = jnp.maximum(trees.parents, 0)
+  before = jnp.take_along_axis(hidden, parents[..., None], 1)
+  logits = lm_logits(backbone, model, before)
   log_p = jax.nn.log_softmax(logits)
-  chosen = jnp.take_along_axis(log_p, tokens[:, 1:, None], 2)[..., 0]
-  values = jnp.zeros_like(tokens, jnp.float32)
+  chosen = jnp.take_along_axis(log_p, trees.tokens[..., None], 2)[..., 0]
+  values = jnp.zeros_like(chosen)
   if 'head' in params:
-    values = step_logits(params['head'], hidden, positions)[..., 0]
-    values = _later(values[:, :-1])
-  return TokenView(_later(chosen), _later(losses.entropy(logits)), values)
+    values = step_logits(params['head'], hidden, parents)[..., 0]
 
+  def of_chains(x: jax.Array) -> jax.Array:  # [B, L] -> [C, T]
+    known = jnp.where(trees.parents >= 0, x, 0.0).reshape(-1)
+    picked = known[jnp.maximum(trees.nodes, 0)]
+    return jnp.where(trees.nodes >= 0, picked, 0.0)
 
-def _later(x: jax.Array) -> jax.Array:  # [B, T - 1] -> [B, T]
-  """Moves each number from the token where it was read to the next."""
-  return jnp.pad(x, ((0, 0), (1, 0)))
+  return TokenView(
+    of_chains(chosen), of_chains(losses.entropy(logits)), of_chains(values)
+  )
 
 
 def _written_only(
@@ -125,7 +139,7 @@ def _written_only(
   floats = {
     name: only(value)
     for name, value in batch._asdict().items()
-    if name not in ('tokens', 'last', 'written')
+    if name != 'written'
   }
   return TokenView(*map(only, seen)), batch._replace(**floats)
 
@@ -142,18 +156,19 @@ def make_objective(
     max_tokens: longest chain in tokens; `reduce='constant'` divides by it.
   """
 
-  def norms(batch: Experience) -> tuple[jax.Array, jax.Array]:
-    tokens = jnp.maximum(batch.written.sum(), 1)
-    chains = jnp.maximum(batch.written.any(1).sum(), 1)
+  def norms(minibatch: Minibatch) -> tuple[jax.Array, jax.Array]:
+    written = minibatch.chains.written
+    tokens = jnp.maximum(written.sum(), 1)
+    chains = jnp.maximum(written.any(1).sum(), 1)
     return tokens, chains
 
   def loss(
-    params: Any, batch: Experience, by: tuple[jax.Array, jax.Array]
+    params: Any, minibatch: Minibatch, by: tuple[jax.Array, jax.Array]
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
     tokens, chains = by
-    seen = view_tokens(params, batch.tokens, batch.last, model, lora)
+    seen = view_tokens(params, minibatch.trees, model, lora)
     # Done first: an overflow at other tokens would spoil the gradient.
-    seen, batch = _written_only(seen, batch)
+    seen, batch = _written_only(seen, minibatch.chains)
     logprobs = seen.logprobs
 
     def mean(x: jax.Array) -> jax.Array:  # over tokens of all microbatches

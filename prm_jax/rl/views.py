@@ -1,6 +1,6 @@
 """Computes a model's log-probabilities or values of chains, onto the host.
 
-EpisodeRows, any number -> a few of them at a time, spread over the mesh
+EpisodeRows, any number -> trees of a few of them, spread over the mesh
   -> log-probabilities or values [B, T]
 """
 
@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from prm_jax.models import LoraConfig, TransformerConfig
 from prm_jax.rl.episodes import EpisodeRows
 from prm_jax.rl.objective import view_tokens
+from prm_jax.rl.trees import Trees, devices_of, interleaved, lay_out, part_of
 from prm_jax.runtime import processes
 from prm_jax.runtime.sharding import batch_sharding
 from prm_jax.training.train_state import NO_LORA
@@ -32,26 +33,25 @@ def put_rows(rows: Any, mesh: Mesh) -> Any:
 def jit_view(
   part: str, model: TransformerConfig, mesh: Mesh, lora: LoraConfig = NO_LORA
 ) -> Any:
-  """Returns a jitted function: params, tokens, last -> a part.
+  """Returns a jitted function: params, Trees -> a part.
 
   Args:
     part: the name of a field of `objective.TokenView`.
   """
 
-  def read(params: Any, tokens: jax.Array, last: jax.Array) -> jax.Array:
-    seen = view_tokens(params, tokens, last, model, lora)
-    return getattr(seen, part)
+  def read(params: Any, trees: Trees) -> jax.Array:  # [C, T]
+    return getattr(view_tokens(params, trees, model, lora), part)
 
   # Whole on every device, so that every process can read all of it.
   return jax.jit(read, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 class View:
-  """Computes one part of `objective.TokenView` for any number of rows.
+  """Computes one part of `objective.TokenView` for any number of chains.
 
   Args:
     part: 'logprobs' or 'values'; the other is not computed.
-    rows: number of rows of a call; it must divide over the devices.
+    rows: number of chains of a call; it must divide over the devices.
   """
 
   def __init__(
@@ -67,14 +67,19 @@ class View:
 
   def __call__(self, params: Any, rows: EpisodeRows) -> np.ndarray:  # [B, T]
     """Returns the part; `params` are as `view_tokens` takes them."""
-    B, parts = len(rows.tokens), []
-    for first in range(0, B, self._rows):
-      some = slice(first, first + self._rows)
-      given = rows.tokens[some], rows.last[some]
-      missing = self._rows - len(given[0])
-      padded = [np.pad(x, ((0, missing), (0, 0))) for x in given]
+    B, calls = len(rows.tokens), -(-len(rows.tokens) // self._rows)
+    missing = calls * self._rows - B
+    tokens = np.pad(rows.tokens, ((0, missing), (0, 0)))
+    lengths = np.pad(rows.lengths, (0, missing))
+    order = interleaved(B + missing, calls)
+    trees = lay_out(
+      tokens[order], lengths[order], calls, devices_of(self._mesh)
+    )
+    parts = []
+    for call in range(calls):
+      given = part_of(trees, call, calls)
       with jax.set_mesh(self._mesh):
-        parts.append(self._read(params, *put_rows(padded, self._mesh)))
+        parts.append(self._read(params, put_rows(given, self._mesh)))
     return np.concatenate([np.asarray(part) for part in parts])[:B]
 
 

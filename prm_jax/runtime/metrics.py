@@ -310,6 +310,8 @@ class Progress(LiveLine):
     if (ratio := values.get('tokens_per_unique_token', 1.0)) > 1.0:
       unique = values['unique_tokens_per_second']
       speed += f' ({unique:,.0f} unique, {ratio:.2f}x)'
+    if flat := values.get('flat_tokens'):
+      speed += f' ({values["unique_tokens"]:,.0f} unique of {flat:,.0f})'
     self.write(
       f'{self._name} step {step:,}/{self._total:,}  {metrics}  {speed}  {left}',
       step == self._total,

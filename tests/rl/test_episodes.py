@@ -52,7 +52,7 @@ def test_rows_by_hand():
   assert rows.tokens.shape == (2, 32)
   np.testing.assert_array_equal(rows.tokens[0, start : start + 13], WHOLE)
   assert rows.written[0].sum() == 13 and rows.written[1].sum() == 5
-  np.testing.assert_array_equal(rows.last[:, 0] + 1, [start + 13, start + 5])
+  np.testing.assert_array_equal(rows.lengths, [start + 13, start + 5])
   # Each log-probability stands at its own token.
   np.testing.assert_allclose(
     rows.sampled_logprobs[0, start : start + 13], -0.1 * np.arange(1, 14)

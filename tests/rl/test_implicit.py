@@ -15,8 +15,8 @@ from prm_jax.rl.credit import AdvantageConfig, Findings
 from prm_jax.rl.implicit import (
   ImplicitPrm,
   OnlinePrm,
-  Outcomes,
   make_objective,
+  to_outcomes,
 )
 from prm_jax.rl.rating import Rater
 from prm_jax.rl.rewards import RewardConfig
@@ -141,14 +141,10 @@ def test_the_advantages_are_those_of_prime(rated, ratios):
   np.testing.assert_allclose(advantages[12], 1, atol=1e-6)  # the end
 
 
-def outcomes_of(rows):
-  return Outcomes(*(getattr(rows, name) for name in Outcomes._fields))
-
-
 def test_the_loss_in_closed_form(rated, ratios):
   """All tokens that were written count, also the end and a cut-off step."""
   objective = make_objective(MODEL, BETA)
-  batch = jax.tree.map(jnp.asarray, outcomes_of(rated.rows))
+  batch = jax.tree.map(jnp.asarray, to_outcomes(rated.rows, 1, 1))
   params = {'backbone': params_of(1)}
   q = BETA * np.array([sum(each) for each in ratios])
   right = np.array([1, 0, 0])
@@ -178,7 +174,7 @@ def online(view):
   )
   step = compile_train_step(step, state, mesh)
   return lambda: OnlinePrm(
-    'phi', jax.tree.map(jnp.copy, state), step, view, BETA, mesh
+    'phi', jax.tree.map(jnp.copy, state), step, view, BETA, mesh, 3
   )
 
 

@@ -10,14 +10,16 @@ from prm_jax.models import HeadConfig, TransformerConfig, forward, lm_logits
 from prm_jax.rl import losses
 from prm_jax.rl.objective import (
   Experience,
+  Minibatch,
   PolicyLossConfig,
   make_objective,
   view_tokens,
 )
+from prm_jax.rl.trees import lay_out
 from prm_jax.runtime.errors import UserError
 from prm_jax.training.loop import make_step
 from prm_jax.training.train_state import NO_LORA, make_init, split_params
-from tests.shared.packed import last_of
+from tests.shared.packed import trees_of
 
 pytestmark = pytest.mark.once
 
@@ -26,23 +28,20 @@ MODEL = TransformerConfig(
 )
 VALUE = HeadConfig('regression')
 B, T, MAX_TOKENS = 4, 9, 7
+LENGTHS = np.array([9, 7, 5, 9])
 
 
 def make_batch(params):
   rng = np.random.default_rng(0)
   tokens = jnp.asarray(rng.integers(0, 11, (B, T)), jnp.int32)
-  lengths = np.array([9, 7, 5, 9])
-  segments = (np.arange(T) < lengths[:, None]).astype(np.int32)
-  last = jnp.asarray(last_of(segments))
-  written = (np.arange(T) >= 2) & (segments > 0)
-  seen = view_tokens(params, tokens, last, MODEL)
+  trees = jax.tree.map(jnp.asarray, trees_of(tokens, LENGTHS))
+  written = (np.arange(T) >= 2) & (np.arange(T) < LENGTHS[:, None])
+  seen = view_tokens(params, trees, MODEL)
 
   def noise(scale):
     return jnp.asarray(scale * rng.normal(size=(B, T)), jnp.float32)
 
-  return Experience(
-    tokens,
-    last,
+  chains = Experience(
     jnp.asarray(written),
     seen.logprobs + noise(0.3),
     seen.logprobs + noise(0.2),
@@ -50,6 +49,12 @@ def make_batch(params):
     noise(1.0),
     noise(1.0),
   )
+  return Minibatch(trees, chains)
+
+
+def changed(batch, **arrays):
+  """Returns the batch with other arrays of its chains."""
+  return batch._replace(chains=batch.chains._replace(**arrays))
 
 
 @pytest.fixture(scope='module')
@@ -64,15 +69,14 @@ def batch(state):
 
 
 def test_the_view_matches_the_forward_pass(state, batch):
-  seen = view_tokens(state.params, batch.tokens, batch.last, MODEL)
+  seen = view_tokens(state.params, batch.trees, MODEL)
   positions = jnp.broadcast_to(jnp.arange(T), (B, T))
-  hidden = forward(
-    state.params['backbone'], MODEL, batch.tokens, positions, batch.last
-  )
+  tokens, last = batch.trees.tokens, batch.trees.last
+  hidden = forward(state.params['backbone'], MODEL, tokens, positions, last)
   logits = lm_logits(state.params['backbone'], MODEL, hidden)
   for b, t in ((0, 1), (2, 4), (3, 8)):
     row = jax.nn.log_softmax(logits[b, t - 1])
-    token = batch.tokens[b, t]
+    token = tokens[b, t]
     assert seen.logprobs[b, t] == pytest.approx(float(row[token]), abs=1e-5)
     entropy = -(jnp.exp(row) * row).sum()
     assert seen.entropy[b, t] == pytest.approx(float(entropy), abs=1e-5)
@@ -95,17 +99,17 @@ def test_the_loss_is_the_sum_of_its_parts(state, batch, reduce):
   objective = make_objective(MODEL, config, MAX_TOKENS)
   by = objective.norms(batch)
   total, values = objective.loss(state.params, batch, by)
-  seen = view_tokens(state.params, batch.tokens, batch.last, MODEL)
-  written = batch.written
+  seen = view_tokens(state.params, batch.trees, MODEL)
+  chains, written = batch.chains, batch.chains.written
 
   def reduced(x):
     return losses.reduce(x, written, reduce, written.sum(), B, MAX_TOKENS)
 
   policy, cut = losses.clipped(
-    seen.logprobs, batch.sampled_logprobs, batch.advantages, 0.2, 0.3
+    seen.logprobs, chains.sampled_logprobs, chains.advantages, 0.2, 0.3
   )
-  divergence = losses.kl(seen.logprobs, batch.reference_logprobs)
-  value = losses.value_loss(seen.values, batch.old_values, batch.returns)
+  divergence = losses.kl(seen.logprobs, chains.reference_logprobs)
+  value = losses.value_loss(seen.values, chains.old_values, chains.returns)
   value = jnp.where(written, value, 0).sum() / written.sum()
   expected = reduced(policy) + 0.1 * reduced(divergence)
   expected += 0.5 * value - 0.02 * reduced(seen.entropy)
@@ -126,9 +130,11 @@ def test_tokens_that_were_not_written_change_nothing(state, batch):
 
     return jax.jit(jax.grad(loss))(state.params)
 
-  changed = batch._replace(
+  chains = batch.chains
+  other = changed(
+    batch,
     **{
-      name: jnp.where(batch.written, getattr(batch, name), 1e3)
+      name: jnp.where(chains.written, getattr(chains, name), 1e3)
       for name in (
         'sampled_logprobs',
         'reference_logprobs',
@@ -136,11 +142,11 @@ def test_tokens_that_were_not_written_change_nothing(state, batch):
         'returns',
         'old_values',
       )
-    }
+    },
   )
   for a, b in zip(
     jax.tree.leaves(grads_of(batch)),
-    jax.tree.leaves(grads_of(changed)),
+    jax.tree.leaves(grads_of(other)),
     strict=True,
   ):
     np.testing.assert_array_equal(a, b)
@@ -163,7 +169,9 @@ def step_of(config, microbatches):
 def test_microbatches_add_up_to_the_batch(state, batch, reduce):
   config = PolicyLossConfig(reduce=reduce, kl_weight=0.1)
   whole, metrics = step_of(config, 1)(state, batch)
-  parts, summed = step_of(config, 2)(state, batch)
+  trees = lay_out(np.asarray(batch.trees.tokens), LENGTHS, 2)
+  cut = batch._replace(trees=trees)
+  parts, summed = step_of(config, 2)(state, cut)
   assert metrics.keys() == summed.keys()
   for name, value in metrics.items():
     close = pytest.approx(float(summed[name]), rel=1e-4, abs=1e-6)
@@ -175,8 +183,8 @@ def test_microbatches_add_up_to_the_batch(state, batch, reduce):
 
 
 def test_nothing_is_learned_from_a_batch_without_written_tokens(state, batch):
-  nothing = batch._replace(
-    written=jnp.zeros((B, T), bool), advantages=jnp.zeros((B, T))
+  nothing = changed(
+    batch, written=jnp.zeros((B, T), bool), advantages=jnp.zeros((B, T))
   )
   config = PolicyLossConfig(kl_weight=0.1, entropy_weight=0.1)
   after, metrics = step_of(config, 1)(state, nothing)
@@ -189,7 +197,8 @@ def test_nothing_is_learned_from_a_batch_without_written_tokens(state, batch):
 
 
 def test_a_nan_never_becomes_an_update(state, batch):
-  broken = batch._replace(advantages=batch.advantages.at[0, 3].set(jnp.nan))
+  advantages = batch.chains.advantages.at[0, 3].set(jnp.nan)
+  broken = changed(batch, advantages=advantages)
   after, metrics = step_of(PolicyLossConfig(), 1)(state, broken)
   assert after.skipped == metrics['skipped'] == 1
   for a, b in zip(

@@ -19,6 +19,7 @@ from prm_jax.rl.pipeline import Batches
 from prm_jax.rl.rating import Rater
 from prm_jax.rl.schedule import RlLoopConfig, sampled_after
 from prm_jax.runtime.errors import UserError
+from tests.shared.packed import trees_of
 from tests.shared.tiny_sampling import one_device
 
 pytestmark = pytest.mark.once
@@ -108,10 +109,11 @@ def run(policy, params, staleness, done=0, look_at=()):
 def sampled_by(batch, params):
   """The updates whose parameters give the recorded log-probabilities."""
   rows = batch.rated.rows
+  trees = trees_of(rows.tokens, rows.lengths)
   view = jax.jit(view_tokens, static_argnames='model')
   gaps = [
     np.abs(
-      view({'backbone': each}, rows.tokens, rows.last, model=MODEL).logprobs
+      view({'backbone': each}, trees, model=MODEL).logprobs
       - rows.sampled_logprobs
     )[rows.written].max()
     for each in params
