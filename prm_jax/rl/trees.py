@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from prm_jax.data import tries
 from prm_jax.data.tries import Budget
-from prm_jax.inference.score import row_bucket
+from prm_jax.inference.packing import row_bucket
 
 LENGTHS = 1, 2, 4  # of rows, times the length of the longest chain
 # About the row length at which a token's attention costs as much as the rest.
