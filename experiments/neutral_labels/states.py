@@ -45,7 +45,6 @@ def read_part(
   """Yields the features of each chain's R steps: state, then `RULES`."""
   rows, layout, paths = pack_rows(
     [(e.tokens, e.step_ends, np.zeros(len(e.tokens), bool)) for e in encodings],
-    0,
     1,
   )
   states, logs = map(np.asarray, read(rows))

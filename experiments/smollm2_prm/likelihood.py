@@ -83,7 +83,7 @@ def read_or_compute(
   unmarked = [
     (e.tokens, e.step_ends, np.zeros(len(e.tokens), bool)) for _, e in missing
   ]
-  rows, _, paths = pack_rows(unmarked, 0, ROWS_AT_ONCE)
+  rows, _, paths = pack_rows(unmarked, ROWS_AT_ONCE)
   length = rows.tokens.shape[1]
   row_of = np.array([path[0] for path in paths]) // length
   total = sum(len(e.tokens) for _, e in missing)

@@ -179,7 +179,7 @@ def lower_score(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
     if lora.rank:
       merged = merge(params['backbone'], params['lora'], lora)
       params = params | {'backbone': merged}
-    return score.row_scores(params, rows, None, model, head)
+    return score.row_scores(params, rows, model, head)
 
   with jax.set_mesh(mesh):
     return jax.jit(

@@ -333,7 +333,6 @@ class AbstractRlJob:
       jit_row_scores(model, self.models.head, mesh),
       self.held.prm,
       rows,
-      None,
       read=['prm'],
       **reading(model, B, T),
     )

@@ -14,6 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+# A row has this many times as many tokens as are worth repeating, if that makes
+# fewer rows.
+FEW = 64
+
 
 class Trie(NamedTuple):
   """Holds chains as a tree of tokens, or as several trees one after another.
@@ -114,7 +118,8 @@ def split(
   Every group repeats its path from the root. To repeat few tokens, the trie is
   walked from its leaves to the root: what fits together below a token stays
   together, and the parts that are left join at the next branch above, largest
-  first, each in the first group that has room for it.
+  first, each in the first group that has room for it. Chains that share only
+  a few tokens also join one by one, if that makes fewer groups.
 
   Args:
     chains, marks: as `build` takes them.
@@ -146,16 +151,9 @@ def split(
     return []
   if _fits(len(trie.tokens), frozenset().union(*entries), room):
     return [list(range(len(keys)))]
-  parts: dict[_Run, list[_Part]] = {}
-  for run in reversed(list(_depth_first(root))):
-    below = [
-      part._replace(tokens=part.tokens + len(child))
-      for child in run.children.values()
-      for part in parts.pop(child)
-    ]
-    below += [_Part(0, entries[i], (i,)) for i in run.ends]
-    parts[run] = _join(below, room._replace(tokens=room.tokens - run.end))
-  return sorted(sorted(part.chains) for part in parts[root])
+  few = room.tokens // FEW
+  found = [_gather(root, entries, room, least) for least in (1, few)]
+  return sorted(sorted(part.chains) for part in min(found, key=len))
 
 
 class _Part(NamedTuple):
@@ -169,6 +167,36 @@ class _Part(NamedTuple):
   tokens: int
   entries: frozenset[tuple]
   chains: tuple[int, ...]
+
+
+def _gather(
+  root: _Run,
+  entries: Sequence[frozenset[tuple]],
+  room: Budget,
+  least: int,
+) -> list[_Part]:
+  """Returns the parts of each group, joined from the leaves to the root.
+
+  Parts are joined at the root and below every `least` tokens of a path.
+  """
+  # Tokens from the last join above to the end of each run.
+  loose = {root: least}
+  runs = list(_depth_first(root))
+  for run in runs:
+    passed = 0 if loose[run] >= least else loose[run]
+    loose |= {child: passed + len(child) for child in run.children.values()}
+  parts: dict[_Run, list[_Part]] = {}
+  for run in reversed(runs):
+    below = [
+      part._replace(tokens=part.tokens + len(child))
+      for child in run.children.values()
+      for part in parts.pop(child)
+    ]
+    below += [_Part(0, entries[i], (i,)) for i in run.ends]
+    if loose[run] >= least:
+      below = _join(below, room._replace(tokens=room.tokens - run.end))
+    parts[run] = below
+  return parts[root]
 
 
 def _join(parts: list[_Part], room: Budget) -> list[_Part]:

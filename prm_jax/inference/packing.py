@@ -2,9 +2,9 @@
 
     encoded chains -> tries.split -> a trie in each row -> Packing
 
-Chains with equal beginnings share them: the prompt, where it is not a prefix
-beside the rows, and every step up to where they part. Rows come in a few sizes
-only, so that chains of any length need only a handful of compiled programs.
+Chains with equal beginnings share them: the prompt, and every step up to where
+they part. Rows come in a few sizes only, so that chains of any length need only
+a handful of compiled programs.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,10 @@ from prm_jax.data import tries
 from prm_jax.models import Rows
 
 SMALLEST_BUCKET = 64
-# A row is at most this many times as long as the longest chain needs.
-LONGER = 1, 2, 4
+# A row is this many times as long as the longest chain needs.
+LONGER = 1, 2, 4, 8
+# Rows are not made longer than this to share more.
+LONGEST = 8192
 # Tokens [T], step ends [P], and which tokens are numbers [T].
 EncodedChain = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -87,7 +89,7 @@ def empty_rows(B: int, T: int, P: int) -> Rows:
 
 
 def pack_rows(
-  chains: Sequence[EncodedChain], first_position: int, row_multiple: int
+  chains: Sequence[EncodedChain], row_multiple: int, longest: int = LONGEST
 ) -> Packing:
   """Packs chains into rows, every equal beginning in a row once.
 
@@ -97,13 +99,12 @@ def pack_rows(
   one of its own and its separator.
 
   Args:
-    chains: ids after a shared prompt or of whole chains, and arrays that belong
-      to them.
-    first_position: position of each chain's first token.
+    chains: ids of the prompt and the steps, and arrays that belong to them.
     row_multiple: the number of rows is a multiple of it.
+    longest: rows have at most so many tokens, if no chain needs more.
   """
   entries = [_entries(step_ends) for _, step_ends, _ in chains]
-  B, T, groups = _choose(chains, entries, row_multiple)
+  B, T, groups = _choose(chains, entries, row_multiple, longest)
   P, N = T // 2, len(chains)
   rows = empty_rows(B, T, P)
   layout = Layout(np.zeros((N, P), np.int32), np.zeros((N, P), bool))
@@ -113,7 +114,7 @@ def pack_rows(
     trie = tries.build(tokens, numbers)
     own = slice(len(trie.tokens))
     rows.tokens[b, own] = trie.tokens
-    rows.positions[b, own] = first_position + trie.depths
+    rows.positions[b, own] = trie.depths
     rows.last[b, own], rows.parents[b, own] = trie.last, trie.parents
     slots: dict[tuple[int, int], int] = {}  # end and begin -> step slot
     for i, path in zip(group, trie.paths, strict=True):
@@ -125,7 +126,7 @@ def pack_rows(
         layout.step_mask[i, p] = True
     ends, begins = np.array([*slots], np.int32).T
     rows.step_ends[b, : len(slots)] = ends
-    rows.step_begins[b, : len(slots)] = first_position + begins
+    rows.step_begins[b, : len(slots)] = begins
   return Packing(rows, layout, paths)
 
 
@@ -139,12 +140,15 @@ def _choose(
   chains: Sequence[EncodedChain],
   entries: Sequence[Sequence[tuple[int, int]]],
   row_multiple: int,
+  longest: int,
 ) -> tuple[int, int, list[list[int]]]:
   """Returns the number and length of the rows, and the chains of each."""
   tokens, _, numbers = zip(*chains, strict=True)
   shortest = bucket(max(map(len, tokens)))
   found = []
   for T in (shortest * factor for factor in LONGER):
+    if found and longest < T:
+      break
     room = tries.Budget(T, T // 2)
     groups = tries.split(tokens, room, entries, numbers)
     found.append((row_bucket(len(groups), row_multiple), T, groups))

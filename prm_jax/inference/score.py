@@ -1,14 +1,13 @@
 """Computes step scores, chain scores and best-of-N as pure functions.
 
-    ids of candidates -> packed rows (+ the prompt they share) -> [N, P]
-    step scores -> aggregate -> chain scores -> the best candidate
+    ids of candidates -> packed rows -> [N, P] step scores -> aggregate
+      -> chain scores -> the best candidate
 
-`Scorer` (scorer.py) jits them. Candidates of one problem share the prompt,
-whose keys and values are computed once, and `packing.py` lays out what follows
-it so that other equal beginnings are computed once, too.
+`Scorer` (scorer.py) jits them. `packing.py` lays out the rows so that
+candidates share their prompt and every other equal beginning.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
@@ -18,12 +17,10 @@ import numpy as np
 from prm_jax.inference.packing import Layout
 from prm_jax.models import (
   HeadConfig,
-  Prefix,
   Rows,
   TransformerConfig,
   forward,
   number_likelihood,
-  prefill,
   step_logits,
   step_probabilities,
 )
@@ -76,13 +73,6 @@ def aggregate(
   )
 
 
-class Prompt(NamedTuple):
-  """Holds the prompt that candidates share, padded on the right."""
-
-  tokens: jax.Array  # [1, S] int32
-  length: jax.Array  # [] int32
-
-
 def _check_rows(rows: Rows) -> None:
   B, T = rows.tokens.shape
   for name in ('positions', 'last', 'parents', 'numbers'):
@@ -117,7 +107,6 @@ def read_out(
 def row_scores(
   params: Any,
   rows: Rows,
-  prefix: Prefix | None,
   model: TransformerConfig,
   head: HeadConfig,
 ) -> jax.Array:  # [B, P] in [0, 1]
@@ -129,7 +118,7 @@ def row_scores(
   _check_rows(rows)
 
   def one_part(part: Rows) -> jax.Array:
-    hidden = forward(params['backbone'], model, *part[:3], prefix)
+    hidden = forward(params['backbone'], model, *part[:3])
     return read_out(params, hidden, part, model, head)
 
   B, T = rows.tokens.shape
@@ -152,20 +141,16 @@ def best_of_n(
   params: Any,
   rows: Rows,
   layout: Layout,
-  prompt: Prompt,
   how: str,
   model: TransformerConfig,
   head: HeadConfig,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:  # [], [N], [N, P]
   """Returns the best candidate's index, chain scores and step scores.
 
-  The prompt is read once for all candidates. The first of equals is the best.
+  The first of equals is the best.
   """
-  chex.assert_shape(prompt.tokens, (1, None), custom_message='prompt.tokens')
   chex.assert_equal_shape(layout)
-  mask = jnp.arange(prompt.tokens.shape[1])[None] < prompt.length
-  prefix = prefill(params['backbone'], model, prompt.tokens, mask)
-  scores = row_scores(params, rows, prefix, model, head).reshape(-1)
+  scores = row_scores(params, rows, model, head).reshape(-1)
   step_scores = jnp.where(layout.step_mask, scores[layout.slots], 0.0)
   chain_scores = aggregate(step_scores, layout.step_mask, how)
   return jnp.argmax(chain_scores), chain_scores, step_scores

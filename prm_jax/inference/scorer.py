@@ -17,11 +17,18 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.data import tries
-from prm_jax.data.encoding import Encoding, StepFormat
+from prm_jax.data.encoding import StepFormat
 from prm_jax.inference import score as score_lib
-from prm_jax.inference.packing import EncodedChain, Layout, bucket, pack_rows
-from prm_jax.inference.score import Prompt
+from prm_jax.inference.packing import (
+  LONGEST,
+  EncodedChain,
+  Layout,
+  Packing,
+  bucket,
+  pack_rows,
+)
 from prm_jax.models import HeadConfig, Rows, TransformerConfig
+from prm_jax.models.attention import AT_ONCE
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 from prm_jax.runtime.sharding import batch_sharding
@@ -38,7 +45,7 @@ class ScoringStats:
   """Counts what a scorer computed, to show padding and recompilation."""
 
   programs: set[tuple] = dataclasses.field(default_factory=set)
-  # Without padding, prompts included; what chains of a row share counts once.
+  # Without padding; what chains of a row share counts once.
   tokens: int = 0
   padded_tokens: int = 0  # with padding
 
@@ -89,19 +96,16 @@ class Scorer:
     Raises:
       UserError: a chain has no steps or does not fit the model's window.
     """
-    encoded = [
-      (e.tokens, e.step_ends, self.format.number_tokens(e))
-      for e in (self._encode(problem, steps) for problem, steps in chains)
-    ]
+    encoded = self._encode(chains)
     scores: list[Any] = [None] * len(encoded)
     problems = [problem for problem, _ in chains]
     heartbeat, done = Heartbeat('scoring chains', len(encoded)), 0
     for group in _groups(problems, encoded, CALL_FILL * self._row_multiple):
       members = [encoded[i] for i in group]
-      rows, layout, _ = pack_rows(members, 0, self._row_multiple)
+      rows, layout, _ = self._pack(members)
       with jax.set_mesh(self.mesh):
-        flat = self._row_scores(self.params, self._put(rows), None)
-      self._count(('score', *rows.tokens.shape), rows, 0, 0)
+        flat = self._row_scores(self.params, self._put(rows))
+      self._count(('score',), rows)
       flat = np.asarray(flat).reshape(-1)
       for n, i in enumerate(group):
         scores[i] = flat[layout.slots[n, layout.step_mask[n]]]
@@ -132,40 +136,21 @@ class Scorer:
     """
     if not candidates:
       raise UserError('best_of_n without candidates: expected at least one')
-    ends = []
-    for steps in candidates:
-      encoding = self._encode(problem, steps)
-      tokens, step_ends, prompt_length = encoding
-      numbers = self.format.number_tokens(encoding)
-      ends.append(
-        (
-          tokens[prompt_length:],
-          step_ends - prompt_length,
-          numbers[prompt_length:],
-        )
-      )
-    prompt_ids = np.zeros((1, bucket(prompt_length)), np.int32)
-    prompt_ids[0, :prompt_length] = tokens[:prompt_length]
-    rows, layout, _ = pack_rows(ends, prompt_length, self._row_multiple)
+    encoded = self._encode([(problem, steps) for steps in candidates])
+    rows, layout, _ = self._pack(encoded)
     # The last candidate is repeated to fill the candidate axis to its bucket.
-    fill = bucket(len(ends), SMALLEST_CANDIDATES) - len(ends)
+    fill = bucket(len(encoded), SMALLEST_CANDIDATES) - len(encoded)
     padded = Layout(*(np.pad(x, ((0, fill), (0, 0)), 'edge') for x in layout))
-    S = prompt_ids.shape[1]
-    key = ('best_of_n', S, *rows.tokens.shape, len(padded.slots))
     with jax.set_mesh(self.mesh):
       best, chain_scores, step_scores = self._best_of_n(
-        self.params,
-        self._put(rows),
-        padded,
-        Prompt(prompt_ids, np.int32(prompt_length)),
-        how=aggregate,
+        self.params, self._put(rows), padded, how=aggregate
       )
-    self._count((*key, aggregate), rows, prompt_length, S)
+    self._count(('best_of_n', len(padded.slots), aggregate), rows)
     step_scores = np.asarray(step_scores)
-    chain_scores = np.asarray(chain_scores)[: len(ends)]
+    chain_scores = np.asarray(chain_scores)[: len(encoded)]
     if broken := int(np.isnan(chain_scores).sum()):
       raise UserError(
-        f'{self.name}: the scores of {broken} of {len(ends)} candidates for '
+        f'{self.name}: the scores of {broken} of {len(encoded)} candidates for '
         f'{problem[:60]!r} are NaN: one of them overflows, and may spoil those '
         "that are read with it; load the model with dtype='float32', or score "
         'them one by one and leave that one out'
@@ -173,19 +158,32 @@ class Scorer:
     return (
       int(best),
       chain_scores,
-      [step_scores[n, layout.step_mask[n]] for n in range(len(ends))],
+      [step_scores[n, layout.step_mask[n]] for n in range(len(encoded))],
     )
 
-  def _encode(self, problem: str, steps: Sequence[str]) -> Encoding:
-    encoding = self.format.encode(problem, steps)
-    if len(encoding.step_ends) < len(steps):
-      raise UserError(
-        f'chain of {len(steps)} steps does not fit '
-        f'max_length={self.format.max_length}: only the first '
-        f'{len(encoding.step_ends)} do; shorten it, or use a model with a '
-        'longer window'
-      )
-    return encoding
+  def _encode(
+    self, chains: Sequence[tuple[str, Sequence[str]]]
+  ) -> list[EncodedChain]:
+    encoded = []
+    for problem, steps in chains:
+      encoding = self.format.encode(problem, steps)
+      if len(encoding.step_ends) < len(steps):
+        raise UserError(
+          f'chain of {len(steps)} steps does not fit '
+          f'max_length={self.format.max_length}: only the first '
+          f'{len(encoding.step_ends)} do; shorten it, or use a model with a '
+          'longer window'
+        )
+      numbers = self.format.number_tokens(encoding)
+      encoded.append((encoding.tokens, encoding.step_ends, numbers))
+    return encoded
+
+  def _pack(self, chains: Sequence[EncodedChain]) -> Packing:
+    # A GPU computes attention between all tokens of a row, so sharing through
+    # longer rows costs more there than it saves.
+    on_gpu = self.mesh.devices.flat[0].platform == 'gpu'
+    longest = AT_ONCE if on_gpu else LONGEST
+    return pack_rows(chains, self._row_multiple, longest)
 
   def _put(self, rows: Rows) -> Rows:
     """Places each device's part of rows that every process holds in full."""
@@ -197,24 +195,19 @@ class Scorer:
       rows,
     )
 
-  def _count(
-    self,
-    program: tuple,
-    rows: Rows,
-    prompt_tokens: int,
-    prompt_padded: int,
-  ) -> None:
+  def _count(self, program: tuple, rows: Rows) -> None:
+    program += rows.tokens.shape
     if program not in self.stats.programs:
       logging.info('scoring compiled program %s', program)
     self.stats.programs.add(program)
-    self.stats.tokens += int((rows.positions >= 0).sum()) + prompt_tokens
-    self.stats.padded_tokens += rows.tokens.size + prompt_padded
+    self.stats.tokens += int((rows.positions >= 0).sum())
+    self.stats.padded_tokens += rows.tokens.size
 
 
 def jit_row_scores(
   model: TransformerConfig, head: HeadConfig, mesh: Mesh
 ) -> Any:
-  """Returns `score.row_scores` jitted, of params, rows and a prefix or None."""
+  """Returns `score.row_scores` jitted, of params and rows."""
   return jax.jit(
     functools.partial(score_lib.row_scores, model=model, head=head),
     # Replicated, so that every process can read all scores.

@@ -178,6 +178,18 @@ def test_subtrees_stay_whole_and_repeat_their_path_alone():
   assert tokens == unique_tokens(chains) + 3
 
 
+def test_chains_that_share_few_tokens_fill_groups_as_if_they_shared_none():
+  """Kept together by their first token, they would need three groups."""
+  lengths = (1, 500), (1, 200), (1, 400), (2, 500), (2, 200), (2, 200)
+  chains = [
+    np.r_[first, np.full(length, 10 + i)]
+    for i, (first, length) in enumerate(lengths)
+  ]
+  groups = split(chains, Budget(1024))
+  assert len(groups) == 2
+  assert sorted(i for group in groups for i in group) == [*range(6)]
+
+
 def test_step_entries_limit_a_group_and_equal_ones_count_once():
   chains = [np.array([0, 1, 2]), np.array([0, 1, 3]), np.array([0, 4])]
   steps = [[(1, 'a'), (2, 'a')], [(1, 'a'), (2, 'a')], [(1, 'a')]]

@@ -18,7 +18,6 @@ from prm_jax.models import (
   HeadConfig,
   TransformerConfig,
   forward,
-  prefill,
   step_logits,
   step_probabilities,
 )
@@ -117,13 +116,13 @@ def some_rows(count, seed=0):
     tokens = rng.integers(1, 50, length).astype(np.int32)
     step_ends = np.array([length // 2, length - 1], np.int32)
     made.append((tokens, step_ends, np.zeros(length, bool)))
-  rows, layout, _ = pack_rows(made, 0, 1)
+  rows, layout, _ = pack_rows(made, 1)
   return rows, layout
 
 
-def scores_of(rows, prefix=None):
+def scores_of(rows):
   run = functools.partial(score.row_scores, model=MODEL, head=HEAD)
-  return np.asarray(jax.jit(run)(params(), rows, prefix))
+  return np.asarray(jax.jit(run)(params(), rows))
 
 
 @functools.cache
@@ -160,20 +159,6 @@ def test_scores_in_parts_equal_those_of_the_whole(monkeypatch, count, limit):
   assert len(np.unique(expected[:, :2])) == 2 * count
   monkeypatch.setattr(score, 'MAX_TOKENS_PER_CALL', limit)
   actual = scores_of(jax.tree.map(lambda x: x[:count], rows))
-  np.testing.assert_allclose(actual, expected, atol=1e-6)
-
-
-def test_parts_share_the_prompt(monkeypatch):
-  rows, layout = some_rows(4)
-  rows = rows._replace(positions=rows.positions + 5)
-  prompt = np.arange(1, 6, dtype=np.int32)[None]
-  mask = np.ones((1, 5), bool)
-  fill = jax.jit(prefill, static_argnums=1)
-  prefix = fill(params()['backbone'], MODEL, prompt, mask)
-  real = layout.slots[layout.step_mask]
-  expected = scores_of(rows, prefix).reshape(-1)[real]
-  monkeypatch.setattr(score, 'MAX_TOKENS_PER_CALL', 2 * 64)
-  actual = scores_of(rows, prefix).reshape(-1)[real]
   np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 

@@ -60,7 +60,7 @@ jitted_forward = jax.jit(forward, static_argnums=1)
 def test_a_stream_of_odd_lengths_compiles_few_programs():
   scorer, rng = the_scorer(), np.random.default_rng(1)
   before, tokens = len(scorer.stats.programs), scorer.stats.tokens
-  repeated = 0
+  repeated = 0  # by the chains of a call
   for i in range(200):
     (problem,) = words(rng, 1, 40)
     if i % 2:
@@ -71,11 +71,10 @@ def test_a_stream_of_odd_lengths_compiles_few_programs():
     candidates = [some_steps(rng) for _ in range(rng.integers(1, 5))]
     _, chain_scores, _ = scorer.best_of_n(problem, candidates)
     assert len(chain_scores) == len(candidates)
-    prompt = len(FORMAT.encode_prompt(problem))
-    ends = [FORMAT.encode(problem, c).tokens[prompt:] for c in candidates]
-    unique = tries.unique_tokens(ends)
-    tokens += prompt + unique
-    repeated += sum(map(len, ends)) - unique
+    ids = [FORMAT.encode(problem, steps).tokens for steps in candidates]
+    unique = tries.unique_tokens(ids)
+    tokens += unique
+    repeated += sum(map(len, ids)) - unique
   assert len(scorer.stats.programs) - before <= 12
   # What candidates share is read once, or again in another row.
   assert tokens <= scorer.stats.tokens < tokens + repeated
