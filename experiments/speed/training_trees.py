@@ -21,7 +21,6 @@ from experiments.runner import Runner
 from experiments.speed import sides, workload
 from experiments.tables import table
 from prm_jax.data.chains import Chain
-from prm_jax.data.encoding import DoesNotFit, StepFormat
 from prm_jax.data.readers import read_chains
 from prm_jax.runtime import manifest
 
@@ -37,8 +36,7 @@ SIDES = ('trees', 'flat', 'TRL')
 
 
 def read_omega(runner: Runner) -> list[Chain]:
-  """Labels chains of the arithmetic domain with OmegaPRM, and the wrong
-  rollouts that it met on the way."""
+  """Labels chains of the arithmetic domain, and rollouts, with OmegaPRM."""
   folder = runner.main('label_math.py:omega,small', 'omega', *OMEGA)
   return read_labels(folder)
 
@@ -73,33 +71,6 @@ DATA: dict[str, Callable[[Runner], list[Chain]]] = {
 }
 
 
-def records_of(chains: Sequence[Chain], fmt: StepFormat) -> list[dict]:
-  """Writes chains as both sides read them: whole steps, a label for each.
-
-  What a step without a label of its own teaches is the chain's outcome, which
-  changes no time.
-  """
-  records = []
-  for chain in chains:
-    try:
-      fits = len(fmt.encode(chain.problem, chain.steps).step_ends)
-    except DoesNotFit:
-      continue
-    values = [label.value for label in chain.labels] or [None] * fits
-    labels = [
-      bool(chain.outcome) if value is None else value > 0
-      for value in values[:fits]
-    ]
-    records.append(
-      {
-        'problem': chain.problem,
-        'steps': chain.steps[:fits],
-        'labels': labels,
-      }
-    )
-  return records
-
-
 def measure(
   name: str, chains: Sequence[Chain], args: argparse.Namespace
 ) -> dict[str, Any]:
@@ -109,7 +80,7 @@ def measure(
     'model': 'small',
     'max_length': workload.MAX_LENGTH,
     'warmup_steps': args.warmup_steps,
-    'train': records_of(chains, fmt),
+    'train': workload.records_of(chains, fmt),
   }
   folder = args.workdir.absolute()
   path = folder / 'workload.json'

@@ -9,6 +9,7 @@ import os
 import pathlib
 from collections.abc import Callable, Sequence
 
+from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import DATA_VARIABLE
 from prm_jax.data.encoding import DoesNotFit, StepFormat, make_format
 from prm_jax.data.readers import read_chains
@@ -42,17 +43,30 @@ def training_chains(root: pathlib.Path, fmt: StepFormat) -> list[dict]:
   chains, _ = read_chains(
     root / 'prm800k' / 'prm800k_subset.jsonl', 'prm800k_flat'
   )
+  return records_of(chains, fmt)
+
+
+def records_of(chains: Sequence[Chain], fmt: StepFormat) -> list[dict]:
+  """Writes chains as both sides read them: whole steps, a label for each.
+
+  Where a step has no label of its own, the chain's outcome is its label, which
+  changes no time.
+  """
   records = []
   for chain in chains:
     try:
       fits = len(fmt.encode(chain.problem, chain.steps).step_ends)
     except DoesNotFit:
       continue
+    values = [label.value for label in chain.labels] or [None] * fits
     records.append(
       {
         'problem': chain.problem,
         'steps': chain.steps[:fits],
-        'labels': [bool(label.value) for label in chain.labels[:fits]],
+        'labels': [
+          bool(chain.outcome if value is None else value)
+          for value in values[:fits]
+        ],
       }
     )
   return records

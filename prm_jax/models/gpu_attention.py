@@ -64,12 +64,8 @@ def cudnn_attention(
     implementation: 'xla' computes the same on any device, all scores at once.
   """
 
-  def attend(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    visible: jax.Array,
-  ) -> jax.Array:
+  def attend(rows: tuple[jax.Array, ...], _: tuple[()]) -> jax.Array:
+    query, key, value, visible = rows
     B, T, K, R, H = query.shape
     out = jax.nn.dot_product_attention(
       query.reshape(B, T, K * R, H),
@@ -82,5 +78,4 @@ def cudnn_attention(
     )
     return out.reshape(query.shape)
 
-  attend = over_rows_and_heads(attend, query.shape[0], query.shape[2])
-  return attend(query, key, value, visible)
+  return over_rows_and_heads(attend, (query, key, value, visible))

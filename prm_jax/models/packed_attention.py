@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
-from prm_jax.runtime.sharding import BATCH, fitting_axes
+from prm_jax.runtime.sharding import over_rows_and_heads
 
 MASKED = -1e30  # finite, so that a row of padding gives a number, not NaN
 BLOCK = 128  # tokens
@@ -38,7 +37,7 @@ def packed_attention(
   one row after another; where the number of heads does not divide by the
   devices, all compute all heads.
   """
-  B, T, K = key.shape[:3]
+  B, T = last.shape
   blocks = -(-T // BLOCK)
   fill = jnp.arange(T, blocks * BLOCK, dtype=last.dtype)
   last = jnp.concatenate([last, jnp.tile(fill, (B, 1))], 1)
@@ -55,28 +54,11 @@ def packed_attention(
   )
   shared = ()
   if prefix is not None:
-    keys, values, mask = prefix
-    rows += (jnp.arange(B) // (B // len(mask)),)  # the group of each row
-    mask = jnp.expand_dims(mask, 1)
-    shared = (keys.swapaxes(1, 2), values.swapaxes(1, 2), mask)
-  attend = _attend_rows
-  mesh = jax.sharding.get_abstract_mesh()
-  if not mesh.empty:
-    batch, heads = fitting_axes((B, K), (BATCH, 'model'))
-    split = P(batch, None, heads)
-    whole = P(None, heads)
-    attend = jax.shard_map(
-      attend,
-      in_specs=(
-        (split, split, split, *(P(batch),) * (len(rows) - 3)),
-        (whole, whole, P())[: len(shared)],
-      ),
-      out_specs=split,
-      # The check does not support loops with a custom gradient, and nothing
-      # is summed over devices here.
-      check_vma=False,
-    )
-  out = attend(rows, shared).transpose(0, 1, 4, 2, 3, 5)
+    # The group of each row.
+    rows += (jnp.arange(B) // (B // len(prefix[2])),)
+    shared = prefix
+  out = over_rows_and_heads(_attend_rows, rows, shared)
+  out = out.transpose(0, 1, 4, 2, 3, 5)
   return out.reshape(B, blocks * BLOCK, *query.shape[2:])[:, :T]
 
 
@@ -84,6 +66,10 @@ def _attend_rows(
   rows: tuple[jax.Array, ...], shared: tuple[jax.Array, ...]
 ) -> jax.Array:
   """Attends one row after another, because each has its own loop bounds."""
+  if shared:
+    keys, values, mask = shared
+    mask = jnp.expand_dims(mask, 1)
+    shared = keys.swapaxes(1, 2), values.swapaxes(1, 2), mask
 
   def one(row: tuple[jax.Array, ...]) -> jax.Array:
     if not shared:

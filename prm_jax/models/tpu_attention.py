@@ -12,7 +12,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec as P
 
 from prm_jax.models.tpu_kernels import (
   Blocks,
@@ -20,7 +19,7 @@ from prm_jax.models.tpu_kernels import (
   attend_blocks,
   make_visits,
 )
-from prm_jax.runtime.sharding import BATCH, fitting_axes
+from prm_jax.runtime.sharding import over_rows_and_heads
 
 LANES = 128  # the length of rows must be a multiple of it
 _BLOCKS = (128, 256, 512)  # tokens
@@ -51,25 +50,13 @@ def tree_attention(
       the token itself.
     interpret: whether to run the kernels without a TPU, slowly.
   """
-  B, K = key.shape[0], key.shape[2]
+  B = len(last)
   rows, shared = (query, key, value, last), ()
   if prefix is not None:
     shared = prefix
     rows += (jnp.arange(B) // (B // len(prefix[2])),)
   attend = functools.partial(_attend, interpret)
-  if not jax.sharding.get_abstract_mesh().empty:
-    batch, heads = fitting_axes((B, K), (BATCH, 'model'))
-    split, whole = P(batch, None, heads), P(None, None, heads)
-    attend = jax.shard_map(
-      attend,
-      in_specs=(
-        (split, split, split, *(P(batch),) * (len(rows) - 3)),
-        (whole, whole, P())[: len(shared)],
-      ),
-      out_specs=split,
-      check_vma=False,  # kernels do not declare what varies over devices
-    )
-  return attend(rows, shared)
+  return over_rows_and_heads(attend, rows, shared)
 
 
 class _Sizes(NamedTuple):

@@ -158,26 +158,37 @@ def fitting_axes(shape: Sequence[int], spec: Sequence[Any]) -> list[Any]:
 
 
 def over_rows_and_heads(
-  attend: Callable[..., jax.Array], rows: int, heads: int
-) -> Callable[..., jax.Array]:
-  """Makes each device of the mesh run an attention kernel on its own part.
+  attend: Callable[..., jax.Array],
+  rows: tuple[jax.Array, ...],
+  prefix: tuple[jax.Array, ...] = (),
+) -> jax.Array:
+  """Runs an attention kernel, on a mesh each device on its own rows and heads.
+
+  Where B does not divide over the devices, all compute all rows, and where K
+  does not, all heads.
 
   Args:
-    attend: a function of query, key and value [B, T, K, ...] and an array
-      [B, T].
-    rows: B; if it does not divide over the devices, all compute all rows.
-    heads: K; if it does not divide over the devices, all compute all heads.
+    attend: a function of `rows` and `prefix`.
+    rows: query, key and value [B, x, K, ...], and arrays [B, ...].
+    prefix: keys and values [G, x, K, ...] that rows share, and their mask [G,
+      x]; nothing without a prefix. Every device gets all G.
   """
   if jax.sharding.get_abstract_mesh().empty:
-    return attend
-  batch, axis = fitting_axes((rows, heads), (BATCH, 'model'))
-  split = P(batch, None, axis)
+    return attend(rows, prefix)
+  B, _, K = rows[1].shape[:3]
+  batch, heads = fitting_axes((B, K), (BATCH, 'model'))
+  split, whole = P(batch, None, heads), P(None, None, heads)
   return jax.shard_map(
     attend,
-    in_specs=(split, split, split, P(batch)),
+    in_specs=(
+      (split, split, split, *(P(batch),) * (len(rows) - 3)),
+      (whole, whole, P())[: len(prefix)],
+    ),
     out_specs=split,
-    check_vma=False,  # kernels do not declare what varies over devices
-  )
+    # Kernels do not declare what varies over devices, nor do loops with a
+    # custom gradient; nothing is summed over devices here.
+    check_vma=False,
+  )(rows, prefix)
 
 
 def axis_size(*axes: str) -> int:

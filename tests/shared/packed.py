@@ -9,9 +9,7 @@ def last_of(segments: np.ndarray) -> np.ndarray:
   """Returns `last` of rows [B, T] whose chains are numbered; 0 is padding."""
   segments = np.asarray(segments)
   at = np.arange(segments.shape[1])
-  same = (
-    segments[:, None] == segments[:, :, None]
-  )  # ids of a chain are adjacent
+  same = segments[:, None] == segments[:, :, None]
   last = np.where(same, at, -1).max(-1)
   return np.where(segments > 0, last, at).astype(np.int32)
 
