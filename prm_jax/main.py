@@ -100,6 +100,7 @@ def main(argv: list[str]) -> None:
   # would wait for it.
   processes.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
   manifest.check_same_config(raw)
+  processes.compile_afresh_on_cpus()
   chosen = settings.read_settings(raw)
   defaults = settings.default_config(chosen.task).to_dict()
   folder = Workdir.open(workdir, with_defaults(raw, defaults), defaults)

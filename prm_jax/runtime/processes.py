@@ -144,6 +144,18 @@ def join(
     waiting.cancel()
 
 
+def compile_afresh_on_cpus() -> None:
+  """Turns JAX's cache of compiled programs off where CPUs of a job compute.
+
+  Opens the devices; call it before anything is compiled. On a CPU a program
+  that comes from the cache does not keep the order of its collectives (seen in
+  jaxlib 0.10.2): one process gathers while another reduces, and both wait for
+  ever.
+  """
+  if count() > 1 and jax.default_backend() == 'cpu':
+    jax.config.update('jax_enable_compilation_cache', False)
+
+
 def _check(coordinator: str, processes: int, process: int) -> None:
   """Raises UserError for flags that cannot work."""
   host, _, port = coordinator.rpartition(':')

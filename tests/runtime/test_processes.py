@@ -53,10 +53,10 @@ LOST = (
 )
 
 
-def start_job(*each: tuple[str, ...]) -> list[subprocess.Popen]:
+def start_job(*each: tuple[str, ...], **env: str) -> list[subprocess.Popen]:
   """A command line for every process."""
   return [
-    start(*args, *flags)
+    start(*args, *flags, **env)
     for args, flags in zip(each, process_flags(len(each)), strict=True)
   ]
 
@@ -169,8 +169,11 @@ def interrupt(
   return done
 
 
-def finish(workdir: pathlib.Path) -> list[subprocess.CompletedProcess]:
-  done = wait_for_all(start_job(*[(*JOB, f'--workdir={workdir}')] * 2))
+def finish(
+  workdir: pathlib.Path, **env: str
+) -> list[subprocess.CompletedProcess]:
+  both = [(*JOB, f'--workdir={workdir}')] * 2
+  done = wait_for_all(start_job(*both, **env))
   for process in done:
     assert process.returncode == 0, process.stderr
   return done
@@ -184,7 +187,10 @@ def check_survivor(survivor: subprocess.CompletedProcess) -> None:
 @pytest.fixture(scope='module')
 def uninterrupted(tmp_path_factory) -> pathlib.Path:
   workdir = tmp_path_factory.mktemp('two') / 'run'
-  first, second = finish(workdir)
+  cache = tmp_path_factory.mktemp('compiled')
+  first, second = finish(workdir, JAX_COMPILATION_CACHE_DIR=str(cache))
+  # Programs from there would let the processes wait for each other for ever.
+  assert not [*cache.iterdir()]
   assert 'report: ' in first.stdout
   assert ' step ' in first.stderr
   # The others are silent but for gloo.

@@ -175,6 +175,7 @@ def main(what: str, folder: str, devices: str, *job: str) -> dict:
     return run_alone(pathlib.Path(folder))
   coordinator, count, index = job
   processes.join(coordinator, int(count), int(index))
+  processes.compile_afresh_on_cpus()
   return run_together(what, pathlib.Path(folder))
 
 
