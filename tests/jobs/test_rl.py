@@ -186,8 +186,12 @@ def test_it_learns(runs, name):
     assert all(line['clipped'] == 0 for line in learned)
     assert all(abs(line['kl_to_sampled']) < 1e-6 for line in learned)
   if name == 'rloo':
-    # The second minibatch finds that the first has moved the policy.
-    assert {line['steps_left_out'] for line in learned} == {2}
+    # The second minibatch finds that the first has moved the policy; where the
+    # first is a group of equal rewards, which moves nothing, a later one does.
+    assert max(line['steps_left_out'] for line in learned) == 2
+    assert all(
+      line['steps_left_out'] == 2 or line['idle_groups'] for line in learned
+    )
   if name == 'ppo':
     assert learned[-1]['value_loss'] < max(x['value_loss'] for x in learned)
 
