@@ -38,7 +38,14 @@ from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.report import write_report
 from prm_jax.rl import credit
 from prm_jax.rl.hacking_watch import Watch, WatchPlan
-from prm_jax.rl.loop import EvaluateUpdate, Learner, RlRun, Tools, improve
+from prm_jax.rl.loop import (
+  EvaluateUpdate,
+  Learner,
+  RlRun,
+  Terms,
+  Tools,
+  improve,
+)
 from prm_jax.rl.objective import make_objective
 from prm_jax.rl.rating import Rater
 from prm_jax.rl.views import View
@@ -213,8 +220,7 @@ def train(
     values = View('values', model, mesh, loop.rows, described.lora)
   learner = Learner(
     loop,
-    settings.reward,
-    settings.advantage,
+    Terms(settings.reward, settings.advantage, settings.loss),
     compile_train_step(step, state, mesh),
     values,
     mesh,

@@ -24,7 +24,12 @@ from prm_jax.inference.generator import Generator
 from prm_jax.rl import credit, diagnostics
 from prm_jax.rl.credit import AdvantageConfig, Findings
 from prm_jax.rl.episodes import Episode
-from prm_jax.rl.objective import Experience, Minibatch
+from prm_jax.rl.objective import (
+  Experience,
+  Minibatch,
+  PolicyLossConfig,
+  find_needed,
+)
 from prm_jax.rl.pipeline import Batches, RatedBatch
 from prm_jax.rl.rating import Rated, Rater
 from prm_jax.rl.rewards import RewardConfig
@@ -59,6 +64,14 @@ def jit_advantages(
   )
 
 
+class Terms(NamedTuple):
+  """Holds what an update makes of rated chains: rewards, advantages, losses."""
+
+  reward: RewardConfig
+  advantage: AdvantageConfig
+  loss: PolicyLossConfig
+
+
 class Learner:
   """Takes train steps on a batch of rated chains.
 
@@ -72,16 +85,17 @@ class Learner:
   def __init__(
     self,
     config: RlLoopConfig,
-    reward: RewardConfig,
-    advantage: AdvantageConfig,
+    terms: Terms,
     step_fn: Callable,
     values: View | None,
     mesh: Mesh,
     seed: int,
   ) -> None:
-    self._config, self._reward, self._step = config, reward, step_fn
+    self._config, self._terms, self._step = config, terms, step_fn
     self._values, self._mesh, self._seed = values, mesh, seed
-    self._advantages = jit_advantages(config.samples, reward, advantage, mesh)
+    self._advantages = jit_advantages(
+      config.samples, terms.reward, terms.advantage, mesh
+    )
 
   def learn(
     self, state: TrainState, rated: Rated, update: int
@@ -118,15 +132,15 @@ class Learner:
 
   def experience(self, params: Any, rated: Rated) -> Experience:
     """Computes the arrays that the policy learns from, on the host."""
-    rows = rated.rows
+    rows, reward = rated.rows, self._terms.reward
     values = penalties = np.zeros(rows.tokens.shape, np.float32)
     if self._values is not None:
       values = self._values(params, rows)
-    if self._reward.kl_weight:
+    if reward.kl_weight:
       gap = rows.sampled_logprobs - rows.reference_logprobs
-      penalties = self._reward.kl_weight * np.where(rows.written, gap, 0.0)
+      penalties = reward.kl_weight * np.where(rows.written, gap, 0.0)
     # A form that reads no scores learns from groups with broken ones, too.
-    reads_scores = self._reward.form != 'outcome'
+    reads_scores = reward.form != 'outcome'
     scores = rated.rewards if reads_scores else 0 * rows.step_mask
     findings = Findings(
       scores,
@@ -149,15 +163,16 @@ class Learner:
   def _lay_out(
     self, rated: Rated, batch: Experience, indices: np.ndarray
   ) -> Minibatch:
-    """Lays some chains out in trees; what has nothing to learn from is not."""
+    """Lays some chains out in trees, those without a gradient excepted."""
     rows = rated.rows
     chains = jax.tree.map(lambda x: x[indices], batch)
+    has_values = self._values is not None
     trees = lay_out(
       rows.tokens[indices],
       rows.lengths[indices],
       self._config.microbatches,
       devices_of(self._mesh),
-      chains.written.any(1),
+      find_needed(chains, self._terms.loss, has_values),
     )
     return Minibatch(trees, chains)
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from prm_jax.models import (
   LoraConfig,
@@ -128,13 +129,33 @@ def view_tokens(
   )
 
 
-def _written_only(
-  seen: TokenView, batch: Experience
+def find_needed(
+  chains: Experience, config: PolicyLossConfig, has_values: bool
+) -> np.ndarray:  # [C] bool
+  """Says which chains the loss has a gradient of; trees may lack the others.
+
+  Without an advantage only the terms that do not read it have one.
+  """
+  learned = np.asarray(chains.written)
+  if not (config.kl_weight or config.entropy_weight or has_values):
+    learned = learned & (np.asarray(chains.advantages) != 0)
+  return learned.any(1)
+
+
+def _seen_tokens(minibatch: Minibatch) -> jax.Array:  # [C, T] bool
+  """Says which tokens the policy wrote and the model has read."""
+  return minibatch.chains.written & (minibatch.trees.nodes >= 0)
+
+
+def _only(
+  tokens: jax.Array,  # [C, T] bool
+  seen: TokenView,
+  batch: Experience,
 ) -> tuple[TokenView, Experience]:
-  """Sets all numbers of tokens that the policy did not write to 0."""
+  """Sets all numbers of other tokens to 0."""
 
   def only(x: jax.Array) -> jax.Array:
-    return jnp.where(batch.written, x, 0.0)
+    return jnp.where(tokens, x, 0.0)
 
   floats = {
     name: only(value)
@@ -152,27 +173,33 @@ def make_objective(
 ) -> Objective:
   """Returns the loss for the train step.
 
+  Chains that the trees lack count in the denominators of the loss, where they
+  add 0. Entropy, ratio and `kl_to_sampled` are means over the other chains.
+
   Args:
     max_tokens: longest chain in tokens; `reduce='constant'` divides by it.
   """
 
-  def norms(minibatch: Minibatch) -> tuple[jax.Array, jax.Array]:
+  def norms(minibatch: Minibatch) -> tuple[jax.Array, jax.Array, jax.Array]:
     written = minibatch.chains.written
     tokens = jnp.maximum(written.sum(), 1)
     chains = jnp.maximum(written.any(1).sum(), 1)
-    return tokens, chains
+    return tokens, chains, jnp.maximum(_seen_tokens(minibatch).sum(), 1)
 
   def loss(
-    params: Any, minibatch: Minibatch, by: tuple[jax.Array, jax.Array]
+    params: Any,
+    minibatch: Minibatch,
+    by: tuple[jax.Array, jax.Array, jax.Array],
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    tokens, chains = by
+    tokens, chains, read = by
+    at = _seen_tokens(minibatch)
     seen = view_tokens(params, minibatch.trees, model, lora)
     # Done first: an overflow at other tokens would spoil the gradient.
-    seen, batch = _written_only(seen, minibatch.chains)
+    seen, batch = _only(at, seen, minibatch.chains)
     logprobs = seen.logprobs
 
     def mean(x: jax.Array) -> jax.Array:  # over tokens of all microbatches
-      return jnp.where(batch.written, x, 0.0).sum() / tokens
+      return jnp.where(at, x, 0.0).sum() / read
 
     def reduced(x: jax.Array) -> jax.Array:
       return losses.reduce(
@@ -189,7 +216,7 @@ def make_objective(
     values = {
       'policy_loss': reduced(policy),
       'entropy': mean(seen.entropy),
-      'clipped': mean(cut),
+      'clipped': cut.sum() / tokens,
       # How far the policy is from the one that sampled, by k3 too.
       'kl_to_sampled': mean(losses.kl(batch.sampled_logprobs, logprobs)),
       'ratio': mean(jnp.exp(logprobs - batch.sampled_logprobs)),

@@ -67,8 +67,8 @@ def lay_out(
 ) -> Trees:
   """Lays chains out in the rows that cost the least.
 
-  There are never more rows than chains, and never more tokens in rows, padding
-  included, than in `tokens`.
+  Where the devices divide the chains of each part, there are never more rows
+  than chains, and never more tokens in rows than in `tokens`, padding included.
 
   Args:
     parts: see above; it must divide C.

@@ -311,7 +311,8 @@ class Progress(LiveLine):
       unique = values['unique_tokens_per_second']
       speed += f' ({unique:,.0f} unique, {ratio:.2f}x)'
     if flat := values.get('flat_tokens'):
-      speed += f' ({values["unique_tokens"]:,.0f} unique of {flat:,.0f})'
+      computed = values['unique_tokens']
+      speed += f' (trained on {flat:,.0f}, {computed:,.0f} unique)'
     self.write(
       f'{self._name} step {step:,}/{self._total:,}  {metrics}  {speed}  {left}',
       step == self._total,

@@ -18,6 +18,7 @@ from prm_jax.rl.objective import (
   Experience,
   Minibatch,
   PolicyLossConfig,
+  find_needed,
   make_objective,
   view_tokens,
 )
@@ -145,15 +146,17 @@ def test_the_view_is_that_of_the_chains_alone(groups):
   close(VIEW(state.params, lay_out(*groups)), expected)
 
 
+MORE = {'kl_weight': 0.1, 'entropy_weight': 0.05}
+
+
 @functools.cache
-def step_of(microbatches, reduce):
-  config = PolicyLossConfig(
-    reduce=reduce, kl_weight=0.1, entropy_weight=0.05, value_weight=0.5
-  )
+def step_of(microbatches, reduce, whole=True):
+  config = PolicyLossConfig(reduce=reduce, **MORE if whole else {})
+  head = VALUE if whole else None
   return jax.jit(
     make_step(
       make_objective(MODEL, config, T),
-      lambda params: split_params(params, VALUE, NO_LORA, lm_loss=True),
+      lambda params: split_params(params, head, NO_LORA, lm_loss=True),
       MODEL,
       optax.sgd(RATE),
       optax.constant_schedule(RATE),
@@ -195,6 +198,51 @@ def test_an_update_is_that_of_the_chains_alone(
   close(found[0], expected[0])
   for name, value in expected[1].items():
     near = pytest.approx(float(value), rel=1e-5, abs=1e-5)
+    assert float(found[1][name]) == near, name
+
+
+@hypothesis.given(
+  random_groups(),
+  st.sampled_from(losses.REDUCTIONS),
+  st.lists(st.booleans(), min_size=C, max_size=C),
+)
+def test_chains_without_advantages_cost_nothing_and_change_nothing(
+  groups, reduce, idle
+):
+  (tokens, lengths), state = groups, make_state()
+  backbone = {'backbone': state.params['backbone']}
+  state = state._replace(params=backbone)
+  rng, at = np.random.default_rng(0), np.arange(T)
+  written = (at >= 1) & (at < lengths[:, None])
+  seen = np.asarray(VIEW(backbone, trees_of(*groups)).logprobs)
+  sampled = seen + 0.3 * rng.normal(size=(C, T)).astype(np.float32)
+  advantages = rng.normal(size=(C, T)).astype(np.float32)
+  advantages[idle] = 0
+  none = np.zeros((C, T), np.float32)
+  chains = Experience(written, sampled, none, advantages, none, none)
+  config = PolicyLossConfig()
+  kept = find_needed(chains, config, has_values=False)
+  assert not kept[idle].any()
+  for more in (PolicyLossConfig(**MORE), config):
+    every = find_needed(chains, more, has_values=more is config)
+    np.testing.assert_array_equal(every, written.any(1))
+  trees = lay_out(tokens, lengths, kept=kept)
+  assert trees.count() <= lengths[kept].sum()
+  step = step_of(1, reduce, whole=False)
+  expected = moves(step, state, Minibatch(trees_of(*groups), chains))
+  # However unlikely they were, where nothing is learned from them.
+  unlikely = np.where(kept[:, None], sampled, -200).astype(np.float32)
+  other = chains._replace(sampled_logprobs=unlikely)
+  found = moves(step, state, Minibatch(trees, other))
+  close(found[0], expected[0])
+  for name in ('loss', 'policy_loss', 'clipped', 'grad_norm'):
+    near = pytest.approx(float(expected[1][name]), rel=1e-5, abs=1e-5)
+    assert float(found[1][name]) == near, name
+  some = chains._replace(written=written & kept[:, None])
+  only = Minibatch(trees_of(*groups), some)
+  _, metrics = moves(step, state, only)
+  for name in ('entropy', 'ratio', 'kl_to_sampled'):
+    near = pytest.approx(float(metrics[name]), rel=1e-5, abs=1e-5)
     assert float(found[1][name]) == near, name
 
 
