@@ -30,7 +30,7 @@ from prm_jax.rl.objective import (
   make_objective,
 )
 from prm_jax.rl.rewards import RewardConfig
-from prm_jax.rl.trees import devices_of, lay_out
+from prm_jax.rl.trees import lay_out, layout_for
 from prm_jax.rl.views import View
 from prm_jax.training.loop import compile_train_step, make_step
 from prm_jax.training.optim import OptimConfig, make_optimizer, make_schedule
@@ -294,8 +294,8 @@ def policy_step(
   chains: Experience,
 ) -> dict[str, float]:
   """Takes a train step of a policy; returns its metrics."""
-  devices = devices_of(setting.mesh)
-  trees = lay_out(rows.tokens, rows.lengths, devices=devices)
+  layout = layout_for(model, setting.mesh)
+  trees = lay_out(rows.tokens, rows.lengths, layout=layout)
   weights = setting.put(make_weights(model)['backbone'])
   model = typed(model, setting)
   optimizer = make_optimizer(OPTIM, 1)

@@ -48,6 +48,7 @@ from prm_jax.rl.loop import (
 )
 from prm_jax.rl.objective import make_objective
 from prm_jax.rl.rating import Rater
+from prm_jax.rl.trees import layout_for
 from prm_jax.rl.views import View
 from prm_jax.runtime import manifest, processes
 from prm_jax.runtime.checkpoints import Checkpoints
@@ -224,6 +225,7 @@ def train(
     compile_train_step(step, state, mesh),
     values,
     mesh,
+    layout_for(model, mesh),
     seed,
   )
   tools = Tools(policy, rater, learner, make_backbone(job))

@@ -23,7 +23,7 @@ from prm_jax.rl import rewards
 from prm_jax.rl.episodes import Episode, EpisodeRows
 from prm_jax.rl.objective import view_tokens
 from prm_jax.rl.rating import StepScores
-from prm_jax.rl.trees import Trees, devices_of, interleaved, lay_out
+from prm_jax.rl.trees import ONE_DEVICE, Layout, Trees, interleaved, lay_out
 from prm_jax.rl.views import View, put_rows
 from prm_jax.training.loop import Objective
 from prm_jax.training.train_state import NO_LORA, TrainState
@@ -41,12 +41,14 @@ class Outcomes(NamedTuple):
   outcomes: jax.Array  # [C] 1 right, 0 wrong
 
 
-def to_outcomes(rows: EpisodeRows, parts: int, devices: int) -> Outcomes:
+def to_outcomes(
+  rows: EpisodeRows, parts: int = 1, layout: Layout = ONE_DEVICE
+) -> Outcomes:
   """Lays chains out in trees, for a train step of `parts` microbatches."""
   order = interleaved(len(rows.tokens), parts)
   rows = jax.tree.map(lambda x: x[order], rows)
   return Outcomes(
-    lay_out(rows.tokens, rows.lengths, parts, devices),
+    lay_out(rows.tokens, rows.lengths, parts, layout),
     rows.written,
     rows.reference_logprobs,
     rows.outcomes,
@@ -151,7 +153,7 @@ class OnlinePrm(ImplicitPrm):
 
   def learn(self, rows: EpisodeRows) -> dict[str, float]:
     """Takes a train step; its metrics are those before the update."""
-    batch = to_outcomes(rows, self._parts, devices_of(self._mesh))
+    batch = to_outcomes(rows, self._parts, self._view.layout)
     with jax.set_mesh(self._mesh):
       self.state, metrics = self._step(self.state, put_rows(batch, self._mesh))
     self._params = self.state.params

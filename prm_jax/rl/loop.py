@@ -34,7 +34,7 @@ from prm_jax.rl.pipeline import Batches, RatedBatch
 from prm_jax.rl.rating import Rated, Rater
 from prm_jax.rl.rewards import RewardConfig
 from prm_jax.rl.schedule import RlLoopConfig
-from prm_jax.rl.trees import devices_of, interleaved, lay_out
+from prm_jax.rl.trees import Layout, interleaved, lay_out
 from prm_jax.rl.views import View, put_rows
 from prm_jax.runtime import processes
 from prm_jax.runtime.checkpoints import Checkpoints
@@ -79,6 +79,7 @@ class Learner:
     step_fn: from `train.compile_train_step`.
     values: reads the value head; None for estimators without one.
     mesh: mesh of the policy that is trained.
+    layout: of the rows that it reads there.
     seed: seed of the order of the chains.
   """
 
@@ -89,10 +90,12 @@ class Learner:
     step_fn: Callable,
     values: View | None,
     mesh: Mesh,
+    layout: Layout,
     seed: int,
   ) -> None:
     self._config, self._terms, self._step = config, terms, step_fn
     self._values, self._mesh, self._seed = values, mesh, seed
+    self._layout = layout
     self._advantages = jit_advantages(
       config.samples, terms.reward, terms.advantage, mesh
     )
@@ -171,7 +174,7 @@ class Learner:
       rows.tokens[indices],
       rows.lengths[indices],
       self._config.microbatches,
-      devices_of(self._mesh),
+      self._layout,
       find_needed(chains, self._terms.loss, has_values),
     )
     return Minibatch(trees, chains)

@@ -21,10 +21,9 @@ from jax.sharding import Mesh
 from prm_jax.data import tries
 from prm_jax.data.tries import Budget
 from prm_jax.inference.packing import row_bucket
+from prm_jax.models import TransformerConfig
 
 LENGTHS = 1, 2, 4  # of rows, times the length of the longest chain
-# About the row length at which a token's attention costs as much as the rest.
-COSTLY_LENGTH = 8192
 
 
 class Trees(NamedTuple):
@@ -43,9 +42,28 @@ class Trees(NamedTuple):
     return int((np.asarray(self.positions) >= 0).sum())
 
 
-def devices_of(mesh: Mesh) -> int:
-  """Returns over how many devices rows are spread."""
-  return mesh.shape['replica'] * mesh.shape['fsdp']
+class Layout(NamedTuple):
+  """Says which rows are good.
+
+  Attributes:
+    devices: must divide the number of rows of each part.
+    costly: length of a row in which attention costs a token as much as the
+      rest of the model.
+  """
+
+  devices: int = 1
+  costly: int = 8192
+
+
+ONE_DEVICE = Layout()
+
+
+def layout_for(model: TransformerConfig, mesh: Mesh) -> Layout:
+  """Returns the layout of rows that a model reads on a mesh."""
+  devices = mesh.shape['replica'] * mesh.shape['fsdp']
+  # A layer takes about 24 D^2 operations a token, and its attention 4 D a
+  # token that it may see; the scores of attention also wait for memory.
+  return Layout(devices, 4 * model.d_model)
 
 
 def interleaved(count: int, parts: int) -> np.ndarray:  # [count] int
@@ -62,7 +80,7 @@ def lay_out(
   tokens: np.ndarray,  # [C, T]
   lengths: np.ndarray,  # [C], 0 for padding
   parts: int = 1,
-  devices: int = 1,
+  layout: Layout = ONE_DEVICE,
   kept: np.ndarray | None = None,  # [C] bool
 ) -> Trees:
   """Lays chains out in the rows that cost the least.
@@ -72,10 +90,9 @@ def lay_out(
 
   Args:
     parts: see above; it must divide C.
-    devices: must divide the number of rows of each part.
     kept: which chains the rows hold; None takes all.
   """
-  C, T = tokens.shape
+  (C, T), devices = tokens.shape, layout.devices
   chains = [row[:n] for row, n in zip(tokens, lengths, strict=True)]
   held = lengths > 0 if kept is None else kept & (lengths > 0)
   of_part = [
@@ -87,7 +104,7 @@ def lay_out(
     groups = [_split(chains, some, L) for some in of_part]
     needed = max(1, *map(len, groups))
     rows = min(row_bucket(needed, devices), most)
-    choices.append((rows * L * (1 + L / COSTLY_LENGTH), L, rows, groups))
+    choices.append((rows * L * (1 + L / layout.costly), L, rows, groups))
   _, L, rows, groups = min(choices, key=lambda choice: choice[:2])
   trees = _empty(rows * parts, L, C, T)
   for part, of_rows in enumerate(groups):

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from prm_jax.models import LoraConfig, TransformerConfig
 from prm_jax.rl.episodes import EpisodeRows
 from prm_jax.rl.objective import view_tokens
-from prm_jax.rl.trees import Trees, devices_of, interleaved, lay_out, part_of
+from prm_jax.rl.trees import Trees, interleaved, lay_out, layout_for, part_of
 from prm_jax.runtime import processes
 from prm_jax.runtime.sharding import batch_sharding
 from prm_jax.training.train_state import NO_LORA
@@ -52,6 +52,9 @@ class View:
   Args:
     part: 'logprobs' or 'values'; the other is not computed.
     rows: number of chains of a call; it must divide over the devices.
+
+  Attributes:
+    layout: of the rows that it reads.
   """
 
   def __init__(
@@ -63,6 +66,7 @@ class View:
     lora: LoraConfig = NO_LORA,
   ) -> None:
     self._mesh, self._rows = mesh, rows
+    self.layout = layout_for(model, mesh)
     self._read = jit_view(part, model, mesh, lora)
 
   def __call__(self, params: Any, rows: EpisodeRows) -> np.ndarray:  # [B, T]
@@ -72,9 +76,7 @@ class View:
     tokens = np.pad(rows.tokens, ((0, missing), (0, 0)))
     lengths = np.pad(rows.lengths, (0, missing))
     order = interleaved(B + missing, calls)
-    trees = lay_out(
-      tokens[order], lengths[order], calls, devices_of(self._mesh)
-    )
+    trees = lay_out(tokens[order], lengths[order], calls, self.layout)
     parts = []
     for call in range(calls):
       given = part_of(trees, call, calls)

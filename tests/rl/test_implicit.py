@@ -144,7 +144,7 @@ def test_the_advantages_are_those_of_prime(rated, ratios):
 def test_the_loss_in_closed_form(rated, ratios):
   """All tokens that were written count, also the end and a cut-off step."""
   objective = make_objective(MODEL, BETA)
-  batch = jax.tree.map(jnp.asarray, to_outcomes(rated.rows, 1, 1))
+  batch = jax.tree.map(jnp.asarray, to_outcomes(rated.rows))
   params = {'backbone': params_of(1)}
   q = BETA * np.array([sum(each) for each in ratios])
   right = np.array([1, 0, 0])

@@ -22,7 +22,7 @@ from prm_jax.rl.objective import (
   make_objective,
   view_tokens,
 )
-from prm_jax.rl.trees import interleaved, lay_out, part_of
+from prm_jax.rl.trees import Layout, interleaved, lay_out, part_of
 from prm_jax.training.loop import make_step
 from prm_jax.training.train_state import NO_LORA, make_init, split_params
 from tests.shared.packed import trees_of
@@ -69,7 +69,7 @@ def test_each_part_has_the_tokens_of_its_chains_once(
   groups, parts, devices, kept
 ):
   tokens, lengths = groups
-  trees = lay_out(tokens, lengths, parts, devices, np.array(kept))
+  trees = lay_out(tokens, lengths, parts, Layout(devices), np.array(kept))
   assert all(x.dtype == np.int32 for x in trees)
   assert trees.tokens.size <= tokens.size
   assert len(trees.tokens) % (parts * devices) == 0
@@ -105,7 +105,10 @@ def test_a_prompt_is_there_once():
   trees = lay_out(tokens, np.full(8, 300))
   assert trees.tokens.shape == (3, 768)
   assert trees.count() == 3 * 100 + 8 * 200
-  assert lay_out(tokens, np.full(8, 300), devices=8).tokens.shape == (8, 384)
+  # A row for each device, or where attention costs more than all else.
+  for layout in (Layout(devices=8), Layout(costly=128)):
+    apart = lay_out(tokens, np.full(8, 300), layout=layout)
+    assert apart.tokens.shape == (8, 384)
   nothing = lay_out(tokens, np.full(8, 300), 2, kept=np.zeros(8, bool))
   assert nothing.tokens.shape == (2, 384)
   assert nothing.count() == 0
