@@ -7,6 +7,7 @@ where their intervals meet.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+ROUNDING = 1e-9  # between intervals that still meet: sums in another order
 VALUES = ('value', 'mean', 'f1')  # names of the number that `ci95` belongs to
 Path = tuple[str, ...]
 Interval = tuple[float, float]
@@ -79,7 +80,7 @@ def compare(committed: Any, again: Any) -> list[dict[str, Any]]:
           'where': ' / '.join(path),
           'committed': [was, was_low, was_high],
           'again': [value, low, high],
-          'agrees': low <= was_high and was_low <= high,
+          'agrees': max(low, was_low) <= min(high, was_high) + ROUNDING,
         }
       )
   return rows

@@ -55,6 +55,7 @@ def test_numbers_agree_where_their_intervals_meet():
       'accuracy': {'mean': 0.5, 'ci95': [0.4, 0.6]},
       'seeds': [0.9, 0.3, 0.3, 0.5],
     },
+    'one point': {'mean': 0.0, 'ci95': [0.0, 0.0]},
   }
   found = copy.deepcopy(known)
   found['runs']['0'] = {'f1': 0.65, 'ci95': [0.59, 0.7]}
@@ -70,6 +71,7 @@ def test_numbers_agree_where_their_intervals_meet():
     'seeds': [0.35],
   }
   found['new'] = {'f1': 0.5, 'ci95': [0.4, 0.6]}
+  found['one point'] = {'mean': 1e-17, 'ci95': [1e-17, 1e-17]}
   agrees = {row['where']: row['agrees'] for row in compare(known, found)}
   assert agrees == {
     'runs / 0': True,
@@ -78,6 +80,7 @@ def test_numbers_agree_where_their_intervals_meet():
     # 0.8 -+ 0.2, as an older result had it, and 0.3 -+ 0.1.
     'arm / ends / 2': False,
     'beam / 2': True,
+    'one point': True,  # but for rounding
   }
   good = {'numbers': [{'agrees': True}]}
   assert is_good(good)

@@ -106,6 +106,13 @@ RUNS = {
     '--config.train.minibatches=4',
     '--config.train.kl_stop=1e-9',
   ),
+  'spread': (
+    'grpo,exact',
+    STEPS,
+    '--config.train.updates=4',
+    '--config.train.microbatches=2',
+    '--config.cpu_devices=4',
+  ),
   # A value head has to learn too, so more chains are needed.
   'ppo': (
     'ppo,exact',
@@ -194,6 +201,20 @@ def test_it_learns(runs, name):
     )
   if name == 'ppo':
     assert learned[-1]['value_loss'] < max(x['value_loss'] for x in learned)
+
+
+def test_trees_may_be_spread_over_devices(runs):
+  """Each has rows of its own; the update is that of one device."""
+  folder, finished = runs
+  assert finished['spread'].returncode == 0, finished['spread'].stderr
+  alone, spread = (
+    [x for x in read_metrics(folder / name) if 'loss' in x]
+    for name in ('grpo', 'spread')
+  )
+  assert len(spread) == 4
+  for one, four in zip(alone[:4], spread, strict=True):
+    for name in ('grad_norm', 'entropy', 'accuracy'):
+      np.testing.assert_allclose(four[name], one[name], rtol=1e-4)
 
 
 def test_sampling_may_be_an_update_behind(runs):
