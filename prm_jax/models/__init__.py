@@ -17,7 +17,7 @@ from prm_jax.models.config import HeadConfig, RopeScaling, TransformerConfig
 from prm_jax.models.flops import attention_flops, chain_flops, product_flops
 from prm_jax.models.heads import init_head, step_logits, step_probabilities
 from prm_jax.models.likelihood import number_likelihood, token_logprobs
-from prm_jax.models.lora import LoraConfig, init_lora, merge
+from prm_jax.models.lora import LoraConfig, attach, init_lora, merge
 from prm_jax.models.rows import Rows
 from prm_jax.models.transformer import (
   Cache,
@@ -40,6 +40,7 @@ __all__ = [
   'RopeScaling',
   'Rows',
   'TransformerConfig',
+  'attach',
   'attention_flops',
   'chain_flops',
   'decode',

@@ -18,9 +18,9 @@ from prm_jax.models import (
   LoraConfig,
   Rows,
   TransformerConfig,
+  attach,
   forward,
   lm_logits,
-  merge,
   number_likelihood,
   step_logits,
 )
@@ -123,7 +123,7 @@ def batch_loss(
   model, loss = config.model, config.loss
   backbone = params['backbone']
   if config.lora.rank:
-    backbone = merge(backbone, params['lora'], config.lora)
+    backbone = attach(backbone, params['lora'], config.lora)
   hidden = forward(
     backbone,
     model,
