@@ -16,7 +16,12 @@ Shape comments and einsums use the same letters in the whole project:
 from prm_jax.models.config import HeadConfig, RopeScaling, TransformerConfig
 from prm_jax.models.flops import attention_flops, chain_flops, product_flops
 from prm_jax.models.heads import init_head, step_logits, step_probabilities
-from prm_jax.models.likelihood import number_likelihood, token_logprobs
+from prm_jax.models.likelihood import (
+  TokenTerms,
+  number_likelihood,
+  token_logprobs,
+  token_terms,
+)
 from prm_jax.models.lora import LoraConfig, attach, init_lora, merge
 from prm_jax.models.rows import Rows
 from prm_jax.models.transformer import (
@@ -39,6 +44,7 @@ __all__ = [
   'Prefix',
   'RopeScaling',
   'Rows',
+  'TokenTerms',
   'TransformerConfig',
   'attach',
   'attention_flops',
@@ -58,5 +64,6 @@ __all__ = [
   'step_logits',
   'step_probabilities',
   'token_logprobs',
+  'token_terms',
   'unstack_layers',
 ]
