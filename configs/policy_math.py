@@ -77,6 +77,7 @@ def pretrained(
     max_length=512,
     row_length=1024,
     max_steps_per_row=64,
+    trees=True,
     batch_size=64,
   )
   config.data.evaluations.gsm8k = ('gsm8k/test.jsonl', 'gsm8k_stated')

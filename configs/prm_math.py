@@ -122,6 +122,7 @@ def human(config: ml_collections.ConfigDict) -> None:
     max_length=2048,
     row_length=2048,
     max_steps_per_row=128,
+    trees=True,
     batch_size=2,
   )
   config.data.evaluations.update(

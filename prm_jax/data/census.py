@@ -56,7 +56,7 @@ class BatchConfig:
   max_steps_per_row: int
   seed: int
   epochs: int | None = None
-  trees: bool = True
+  trees: bool = False
   compare_steps: bool = False
 
 

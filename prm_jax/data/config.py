@@ -104,7 +104,7 @@ class DataConfig(SampledDrawConfig):
   separator: str = ''
   end: str = ''
   max_length: Annotated[int, at_least(1)] = 1024
-  trees: bool = True
+  trees: bool = False
   row_length: Annotated[int, at_least(1)] = 1024
   max_steps_per_row: Annotated[int, at_least(1)] = 64
   batch_size: Annotated[int, at_least(1)] = 32

@@ -15,7 +15,12 @@ from prm_jax.data.targets import TargetConfig
 FORMAT = make_format('bytes', 48)
 TARGETS = TargetConfig(after_first_error='keep')
 BATCHES = BatchConfig(
-  batch_size=4, row_length=64, max_steps_per_row=12, seed=0, epochs=1
+  batch_size=4,
+  row_length=64,
+  max_steps_per_row=12,
+  seed=0,
+  epochs=1,
+  trees=True,
 )
 UNKNOWN = StepLabel(None)
 

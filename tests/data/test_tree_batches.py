@@ -228,7 +228,7 @@ def test_raw_prm800k_sessions_keep_their_shape():
   path = shared('format_samples/samples_prm800k.jsonl')
   chains, _ = read_chains(path, 'prm800k')
   fmt = make_format('bytes', 2048)
-  rows = BatchConfig(1, 2048, max_steps_per_row=128, seed=0)
+  rows = BatchConfig(1, 2048, max_steps_per_row=128, seed=0, trees=True)
   census = take_census(chains, fmt, TARGETS, rows)
   assert census.tokens / census.unique > 4
   assert census.computed == census.unique

@@ -65,8 +65,6 @@ def policy(tmp_path_factory):
   folder = tmp_path_factory.mktemp('policy') / 'small'
   slips = (f'--config.data.{x}' for x in SLIPS)
   slowly = (
-    # Trees would put all chains of its 15 problems into every update.
-    '--config.data.trees=False',
     '--config.optim.lr=3e-3',
     '--config.train.steps=300',
     '--config.train.checkpoint_every=300',
@@ -384,7 +382,6 @@ def test_a_hacked_reward_raises_the_alarm_and_ends_the_run(policy, tmp_path):
       [
         '--config=configs/prm_math.py:tiny',
         '--config.orm_baseline=False',
-        '--config.data.trees=False',
         '--config.data.arithmetic.modulus=3',
         '--config.data.arithmetic.operations=1',
         '--config.data.train_problems=15',
