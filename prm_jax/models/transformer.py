@@ -47,6 +47,20 @@ class Cache(NamedTuple):
   values: tuple[jax.Array, ...]  # L of [B, K, S, H]
 
 
+def parts_of_rows(x: jax.Array) -> jax.Array:  # [B, T, D]
+  """Splits tokens over `model`, between the products that split their width.
+
+  The residual stream, which the gradient keeps for every layer, then takes no
+  more memory on many devices than on one (Korthikanti et al., 2022).
+  """
+  return constrain(x, BATCH, 'model', None)
+
+
+def whole_rows(x: jax.Array) -> jax.Array:  # [B, T, D]
+  """Gives every device along `model` all tokens of its rows."""
+  return constrain(x, BATCH, None, None)
+
+
 class Attention(nn.Module):
   """Computes self-attention, and also returns its keys and values.
 
@@ -126,13 +140,13 @@ class Block(nn.Module):
     prefix_mask: jax.Array | None,
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     c = self.config
-    normed = RMSNorm(c.norm_eps, name='input_layernorm')(x)
+    normed = whole_rows(RMSNorm(c.norm_eps, name='input_layernorm')(x))
     attended, new_kv = Attention(c, name='self_attn')(
       normed, kv, positions, last, prefix_mask
     )
-    x = constrain(x + attended, BATCH, None, None)
+    x = parts_of_rows(x + attended)
     normed = RMSNorm(c.norm_eps, name='post_attention_layernorm')(x)
-    x = constrain(x + Mlp(c, name='mlp')(normed), BATCH, None, None)
+    x = parts_of_rows(x + Mlp(c, name='mlp')(whole_rows(normed)))
     return x, new_kv if self.keep_kv else None
 
 
@@ -171,7 +185,7 @@ class Transformer(nn.Module):
         nn.initializers.normal(c.d_model**-0.5),
         (c.vocab_size, c.d_model),
       )
-    x = constrain(embed(embedding, tokens, c.dtype), BATCH, None, None)
+    x = parts_of_rows(embed(embedding, tokens, c.dtype))
     layers = nn.scan(
       _remat(c),
       variable_axes={'params': 0},
