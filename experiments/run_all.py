@@ -61,7 +61,7 @@ QUICK = {
   'after_first_error': Repetition(
     (*FIRST, '--arms', 'mask', 'bad'), 'ablations'
   ),
-  'labelled_chains': Repetition(FIRST, 'ablations'),
+  'labelled_chains': Repetition((*FIRST, '--arms', '82', '410'), 'ablations'),
   'prm_and_orm': Repetition(FIRST, 'ablations'),
   'chain_length': Repetition(
     (*FIRST, '--arms', '2 steps', '5 steps'), 'ablations'
