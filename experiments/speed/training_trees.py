@@ -11,7 +11,9 @@ Writes training_trees.json and the table of TRAINING_TREES.md beside this file.
 
 import argparse
 import json
+import pathlib
 import statistics
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -71,6 +73,44 @@ DATA: dict[str, Callable[[Runner], list[Chain]]] = {
 }
 
 
+def commands_of(
+  path: pathlib.Path, args: argparse.Namespace
+) -> dict[str, list[str]]:
+  """Writes weights beside the workload; returns the command of each side."""
+  inputs = f'--workload={path}', f'--weights={path.parent}/weights'
+  sides.measure(sides.ours('ours', 'weights', *inputs))
+  steps = f'--steps={args.steps}'
+  rows = '--rows=1', f'--row-length={args.row_length}'
+  return {
+    'trees': sides.ours('ours', 'train', *inputs, steps, *rows),
+    'flat': sides.ours('ours', 'train', *inputs, steps, *rows, '--flat'),
+    'TRL': sides.theirs(
+      args.parity_python,
+      'theirs.py',
+      'train',
+      f'--threads={sides.cores()}',
+      *inputs,
+      steps,
+      f'--batch-size={BATCH}',
+      '--sampling=group_by_length',
+    ),
+  }
+
+
+def run_sides(
+  name: str, commands: Mapping[str, list[str]], args: argparse.Namespace
+) -> dict[str, list[dict]]:
+  """Runs each side once in every round, in another order in every second."""
+  clock = {sides.CLOCK_VARIABLE: args.clock}
+  runs: dict[str, list[dict]] = {side: [] for side in SIDES}
+  for number in range(args.rounds):
+    for side in SIDES if number % 2 else SIDES[::-1]:
+      runs[side].append(sides.measure(commands[side], **clock))
+      rate = runs[side][-1]['tokens_per_second']
+      print(f'{name}, {side}: {rate:,.0f} tokens/s', flush=True)
+  return runs
+
+
 def measure(
   name: str, chains: Sequence[Chain], args: argparse.Namespace
 ) -> dict[str, Any]:
@@ -82,34 +122,10 @@ def measure(
     'warmup_steps': args.warmup_steps,
     'train': workload.records_of(chains, fmt),
   }
-  folder = args.workdir.absolute()
-  path = folder / 'workload.json'
-  path.write_text(json.dumps(made))
-  clock = {sides.CLOCK_VARIABLE: args.clock}
-  weights = f'--weights={folder}/weights'
-  shared = f'--workload={path}', weights, f'--steps={args.steps}'
-  sides.measure(sides.ours('ours', 'weights', *shared[:2]))
-  rows = '--rows=1', f'--row-length={args.row_length}'
-  commands = {
-    'trees': sides.ours('ours', 'train', *shared, *rows),
-    'flat': sides.ours('ours', 'train', *shared, *rows, '--flat'),
-    'TRL': sides.theirs(
-      args.parity_python,
-      'theirs.py',
-      'train',
-      f'--threads={sides.cores()}',
-      *shared,
-      f'--batch-size={BATCH}',
-      '--sampling=group_by_length',
-    ),
-  }
-  runs: dict[str, list[dict]] = {side: [] for side in SIDES}
-  for number in range(args.rounds):
-    # In another order in every second round.
-    for side in SIDES if number % 2 else SIDES[::-1]:
-      runs[side].append(sides.measure(commands[side], **clock))
-      rate = runs[side][-1]['tokens_per_second']
-      print(f'{name}, {side}: {rate:,.0f} tokens/s', flush=True)
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / 'workload.json'
+    path.write_text(json.dumps(made))
+    runs = run_sides(name, commands_of(path, args), args)
   assert len({run['ids_sha256'] for each in runs.values() for run in each}) == 1
   return {
     'data': name,

@@ -1,10 +1,11 @@
-"""Attends over long packed rows, computing only the visible blocks.
+"""Attends over long packed rows, computing only what can be seen.
 
-In a row of several trees most pairs of tokens may not see each other. Each
-block of queries goes over the key blocks of which it sees a token, with a
-running softmax (Milakov and Gimelshein, 2018; Dao et al., 2022); the backward
-pass visits the same blocks. Which these are is data, so one compiled program
-serves every packing, and memory grows with T, not T^2.
+In a row of several trees most pairs of tokens may not see each other. What a
+block of queries sees before itself is one path: the ancestors of its first
+token. Each block goes over its own keys and over that path's, gathered into
+blocks, with a running softmax (Milakov and Gimelshein, 2018; Dao et al., 2022);
+the backward pass visits the same pairs. The paths are data, so one compiled
+program serves every packing, and memory grows with T, not T^2.
 """
 
 import functools
@@ -42,14 +43,15 @@ def packed_attention(
   fill = jnp.arange(T, blocks * BLOCK, dtype=last.dtype)
   last = jnp.concatenate([last, jnp.tile(fill, (B, 1))], 1)
 
-  def cut(x: jax.Array) -> jax.Array:  # [B, T, ...] -> [B, n, BLOCK, ...]
+  def pad(x: jax.Array) -> jax.Array:
     after = [(0, 0), (0, blocks * BLOCK - T)] + [(0, 0)] * (x.ndim - 2)
-    return jnp.pad(x, after).reshape(B, blocks, BLOCK, *x.shape[2:])
+    return jnp.pad(x, after)
 
+  cut = pad(query).reshape(B, blocks, BLOCK, *query.shape[2:])
   rows = (
-    cut(query).transpose(0, 1, 3, 4, 2, 5),  # [B, n, K, R, BLOCK, H]
-    cut(key).swapaxes(2, 3),  # [B, n, K, BLOCK, H]
-    cut(value).swapaxes(2, 3),
+    cut.transpose(0, 1, 3, 4, 2, 5),  # [B, n, K, R, BLOCK, H]
+    pad(key),
+    pad(value),
     last.reshape(B, blocks, BLOCK),
   )
   shared = ()
@@ -80,30 +82,63 @@ def _attend_rows(
   return jax.lax.map(one, rows)
 
 
-class Blocks(NamedTuple):
-  """Lists the key blocks that each block of queries sees."""
+class Paths(NamedTuple):
+  """Lists, from the root, what the first token of each block sees before it.
 
-  order: jax.Array  # [n, n] int32, those that it sees come first, ascending
-  count: jax.Array  # [n] int32
-
-
-def _visible_blocks(last: jax.Array) -> Blocks:  # [n, BLOCK]
-  """Finds the blocks of which a token is seen.
-
-  That is the block itself, and each earlier one with a token whose subtree
-  reaches the block's first query.
+  No token of the block sees another one outside it.
   """
-  at = jnp.arange(len(last))
-  reached = at[:, None] * last.shape[1] <= last.max(1)
-  seen = (at == at[:, None]) | ((at < at[:, None]) & reached)
-  return Blocks(jnp.argsort(~seen, 1, stable=True), seen.sum(1))
+
+  tokens: jax.Array  # [n, T] int32; behind the end of a path without meaning
+  length: jax.Array  # [n] int32
 
 
-def _visible(last: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
-  """Says which keys of block j block i's queries see: [BLOCK, BLOCK] bool."""
-  at = jnp.arange(last.shape[1])
-  queries, keys = at[:, None] + i * len(at), at + j * len(at)
-  return (keys <= queries) & (queries <= last[j])
+def _find_paths(last: jax.Array) -> Paths:  # [n, BLOCK]
+  """Walks over the blocks; each keeps the part of the path that goes on."""
+  at = jnp.arange(last.size)
+  flat = last.reshape(-1)
+
+  def next_block(
+    path: tuple[jax.Array, jax.Array], block: tuple[jax.Array, jax.Array]
+  ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    tokens, length = path
+    start, last = block
+    after = start + BLOCK
+    kept = jnp.sum((at < length) & (flat[tokens] >= after))
+    goes_on = last >= after
+    more = start + jnp.argsort(~goes_on, stable=True)
+    tokens = jax.lax.dynamic_update_slice(tokens, more, (kept,))
+    return (tokens, kept + goes_on.sum()), path
+
+  starts = BLOCK * jnp.arange(len(last))
+  root = jnp.zeros_like(at), jnp.zeros_like(at[0])
+  return Paths(*jax.lax.scan(next_block, root, (starts, last))[1])
+
+
+def _within(last: jax.Array, start: jax.Array) -> jax.Array:
+  """Says which keys of a block its own queries see: [BLOCK, BLOCK] bool."""
+  at = jnp.arange(BLOCK)
+  return (at <= at[:, None]) & (start + at[:, None] <= last)
+
+
+def _piece(
+  paths: Paths, last: jax.Array, start: jax.Array, s: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Returns BLOCK tokens of one block's path, and which queries see which."""
+  at = jnp.arange(BLOCK)
+  tokens = jax.lax.dynamic_slice_in_dim(paths.tokens, s * BLOCK, BLOCK)
+  on_path = s * BLOCK + at < paths.length
+  tokens = jnp.where(on_path, tokens, start)
+  return tokens, on_path & (start + at[:, None] <= last[tokens])
+
+
+def _cut(x: jax.Array, start: jax.Array) -> jax.Array:
+  """Cuts a block out of keys or values: [K, T, H] -> [K, BLOCK, H]."""
+  return jax.lax.dynamic_slice_in_dim(x, start, BLOCK, 1)
+
+
+def _take(x: jax.Array, tokens: jax.Array) -> jax.Array:
+  """Takes tokens of keys or values: [K, T, H] -> [K, BLOCK, H]."""
+  return x.at[:, tokens].get(mode='promise_in_bounds')
 
 
 def _scores(query: jax.Array, key: jax.Array, visible: jax.Array) -> jax.Array:
@@ -158,8 +193,8 @@ def _gradients(
 @jax.custom_vjp
 def _attend_row(
   query: jax.Array,  # [n, K, R, BLOCK, H]
-  key: jax.Array,  # [n, K, BLOCK, H]
-  value: jax.Array,  # [n, K, BLOCK, H]
+  key: jax.Array,  # [T, K, H]
+  value: jax.Array,  # [T, K, H]
   last: jax.Array,  # [n, BLOCK]
   prefix: RowPrefix,
 ) -> jax.Array:  # [n, K, R, BLOCK, H]
@@ -179,26 +214,29 @@ def _forward(
     jnp.zeros((*heads, 1)),
     jnp.zeros(query.shape[1:]),
   )
+  key, value, flat = key.swapaxes(0, 1), value.swapaxes(0, 1), last.reshape(-1)
 
-  def one_block(
-    block: tuple[jax.Array, Blocks, jax.Array],
-  ) -> tuple[jax.Array, jax.Array]:
-    i, seen, q = block
+  def one_block(block: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+    start, paths, q, last = block
+    k, v = _cut(key, start), _cut(value, start)
 
-    def add_block(
-      n: jax.Array,
-      state: tuple[jax.Array, jax.Array, jax.Array],
+    def add_piece(
+      s: jax.Array, state: tuple[jax.Array, jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-      j = seen.order[n]
-      return _add_keys(state, q, key[j], value[j], _visible(last, i, j))
+      tokens, visible = _piece(paths, flat, start, s)
+      return _add_keys(
+        state, q, _take(key, tokens), _take(value, tokens), visible
+      )
 
     state = nothing if prefix is None else _add_keys(nothing, q, *prefix)
-    highest, total, out = jax.lax.fori_loop(0, seen.count, add_block, state)
+    state = _add_keys(state, q, k, v, _within(last, start))
+    pieces = -(-paths.length // BLOCK)
+    highest, total, out = jax.lax.fori_loop(0, pieces, add_piece, state)
     return (out / total).astype(value.dtype), highest + jnp.log(total)
 
-  order = jnp.arange(len(query))
+  starts = BLOCK * jnp.arange(len(query))
   out, normaliser = jax.lax.map(
-    one_block, (order, _visible_blocks(last), query)
+    one_block, (starts, _find_paths(last), query, last)
   )
   return out, (query, key, value, last, prefix, out, normaliser)
 
@@ -212,54 +250,92 @@ def _backward(
   None,
   tuple[jax.Array, jax.Array, None] | None,
 ]:
-  query, key, value, last, prefix, out, normaliser = saved
-  mean = jnp.sum(grad.astype(jnp.float32) * out, -1, keepdims=True)
+  """Goes over the blocks from the last to the first.
 
-  def add_at(total: jax.Array, j: jax.Array, x: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_update_index_in_dim(total, total[j] + x, j, 0)
+  What a block adds to the gradients of its path is summed by depth. The block
+  that holds a token of the path takes them from there: every query that sees
+  the token and is not in its block has been visited by then.
+  """
+  query, key, value, last, prefix, out, normaliser = saved
+  flat = last.reshape(-1)
 
   def one_block(
-    totals: tuple[jax.Array, jax.Array, list[jax.Array] | None],
-    block: tuple[Any, ...],
-  ) -> tuple[tuple[jax.Array, jax.Array, list[jax.Array] | None], jax.Array]:
-    i, seen, q, *saved = block
+    totals: tuple[Any, ...], block: tuple[Any, ...]
+  ) -> tuple[tuple[Any, ...], tuple[jax.Array, ...]]:
+    by_depth, left, to_prefix = totals
+    start, paths, goes_on, taken, next_taken, last, *rest = block
+    q, normaliser, out, grad = rest
+    k, v = _cut(key, start), _cut(value, start)
+    mean = jnp.sum(grad.astype(jnp.float32) * out, -1, keepdims=True)
+    saved = normaliser, grad, mean
 
-    def add_block(
-      n: jax.Array,
-      totals: tuple[jax.Array, jax.Array, jax.Array],
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-      to_query, to_key, to_value = totals
-      j = seen.order[n]
-      more = _gradients(q, key[j], value[j], _visible(last, i, j), saved)
-      return (
-        to_query + more[0],
-        add_at(to_key, j, more[1]),
-        add_at(to_value, j, more[2]),
-      )
+    def own(left: jax.Array, x: jax.Array) -> jax.Array:
+      place = jnp.cumsum(goes_on) - 1
+      return x + jnp.where(goes_on[:, None], left[:, place], 0.0)
 
-    to_key, to_value, to_prefix = totals
-    to_query = jnp.zeros(q.shape)
+    to_query, *to_own = _gradients(q, k, v, _within(last, start), saved)
+    to_own = map(own, left, to_own)
     if prefix is not None:
-      to_query, *more = _gradients(q, *prefix, saved)
-      to_prefix = jax.tree.map(jnp.add, to_prefix, more)
-    to_query, to_key, to_value = jax.lax.fori_loop(
-      0, seen.count, add_block, (to_query, to_key, to_value)
+      more, *to_shared = _gradients(q, *prefix, saved)
+      to_query += more
+      to_prefix = jax.tree.map(jnp.add, to_prefix, to_shared)
+
+    def add_piece(
+      s: jax.Array, state: tuple[jax.Array, list[jax.Array]]
+    ) -> tuple[jax.Array, list[jax.Array]]:
+      to_query, by_depth = state
+      tokens, visible = _piece(paths, flat, start, s)
+      k, v = _take(key, tokens), _take(value, tokens)
+      more, *to_path = _gradients(q, k, v, visible, saved)
+      at = s * BLOCK
+      kept = at + jnp.arange(BLOCK)[:, None] < taken
+
+      def add(total: jax.Array, x: jax.Array) -> jax.Array:
+        before = jax.lax.dynamic_slice_in_dim(total, at, BLOCK, 1)
+        x += jnp.where(kept, before, 0.0)
+        return jax.lax.dynamic_update_slice_in_dim(total, x, at, 1)
+
+      return to_query + more, [*map(add, by_depth, to_path)]
+
+    pieces = -(-paths.length // BLOCK)
+    to_query, by_depth = jax.lax.fori_loop(
+      0, pieces, add_piece, (to_query, by_depth)
     )
-    return (to_key, to_value, to_prefix), to_query.astype(q.dtype)
+    left = [
+      jax.lax.dynamic_slice_in_dim(total, next_taken, BLOCK, 1)
+      for total in by_depth
+    ]
+    found = to_query.astype(q.dtype), *(x.astype(k.dtype) for x in to_own)
+    return (by_depth, left, to_prefix), found
 
   def zeros(*arrays: jax.Array) -> list[jax.Array]:
     return [jnp.zeros(x.shape) for x in arrays]
 
-  order = jnp.arange(len(query))
-  (to_key, to_value, to_prefix), to_query = jax.lax.scan(
+  starts, paths = BLOCK * jnp.arange(len(query)), _find_paths(last)
+  goes_on = last >= starts[:, None] + BLOCK
+  # Depth of the first token of each block that goes on.
+  taken = jnp.append(paths.length[1:], 0) - goes_on.sum(1)
+  next_taken = jnp.append(0, taken[:-1])  # of the block before
+  (*_, to_prefix), (to_query, to_key, to_value) = jax.lax.scan(
     one_block,
-    (*zeros(key, value), None if prefix is None else zeros(*prefix[:2])),
-    (order, _visible_blocks(last), query, normaliser, grad, mean),
+    (
+      zeros(key, value),
+      zeros(key[:, :BLOCK], value[:, :BLOCK]),
+      None if prefix is None else zeros(*prefix[:2]),
+    ),
+    (
+      *(starts, paths, goes_on, taken, next_taken, last),
+      *(query, normaliser, out, grad),
+    ),
+    reverse=True,
   )
   if prefix is not None:
     to_prefix = (*(x.astype(key.dtype) for x in to_prefix), None)
-  to_key, to_value = to_key.astype(key.dtype), to_value.astype(value.dtype)
-  return to_query, to_key, to_value, None, to_prefix
+
+  def joined(x: jax.Array) -> jax.Array:  # [n, K, BLOCK, H] -> [T, K, H]
+    return x.swapaxes(1, 2).reshape(-1, *x.shape[1::2])
+
+  return to_query, joined(to_key), joined(to_value), None, to_prefix
 
 
 _attend_row.defvjp(_forward, _backward)
