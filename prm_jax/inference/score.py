@@ -20,6 +20,7 @@ from prm_jax.models import (
   Rows,
   TransformerConfig,
   forward,
+  head_logits,
   number_likelihood,
   step_logits,
   step_probabilities,
@@ -85,22 +86,28 @@ def _check_rows(rows: Rows) -> None:
     )
 
 
+def tokens_to_read(rows: Rows, head: HeadConfig) -> jax.Array | None:
+  """Returns the tokens whose states `read_out` needs: [B, P], or None: all."""
+  return None if head.likelihood else rows.step_ends
+
+
 def read_out(
   params: Any,
-  hidden: jax.Array,  # [B, T, D] of the rows
+  states: jax.Array,  # [B, P, D], or [B, T, D], of `tokens_to_read`
   rows: Rows,
   model: TransformerConfig,
   head: HeadConfig,
 ) -> jax.Array:  # [B, P] in [0, 1]
   """Returns the probability that a step is right, at every step end."""
   _check_rows(rows)
+  read = rows.tokens if head.likelihood else rows.step_ends
   chex.assert_shape(
-    hidden, (*rows.tokens.shape, None), custom_message='read_out: hidden'
+    states, (*read.shape, None), custom_message='read_out: states'
   )
-  likelihood = None
-  if head.likelihood:
-    likelihood = number_likelihood(params['backbone'], model, hidden, rows)
-  logits = step_logits(params['head'], hidden, rows.step_ends, likelihood)
+  if not head.likelihood:
+    return step_probabilities(head_logits(params['head'], states), head)
+  likelihood = number_likelihood(params['backbone'], model, states, rows)
+  logits = step_logits(params['head'], states, rows.step_ends, likelihood)
   return step_probabilities(logits, head)
 
 
@@ -118,8 +125,9 @@ def row_scores(
   _check_rows(rows)
 
   def one_part(part: Rows) -> jax.Array:
-    hidden = forward(params['backbone'], model, *part[:3])
-    return read_out(params, hidden, part, model, head)
+    read = tokens_to_read(part, head)
+    states = forward(params['backbone'], model, *part[:3], read=read)
+    return read_out(params, states, part, model, head)
 
   B, T = rows.tokens.shape
   shards = axis_size(*BATCH)

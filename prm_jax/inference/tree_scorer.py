@@ -25,7 +25,11 @@ from jax.sharding import PartitionSpec as P
 
 from prm_jax.inference.packing import bucket, empty_rows, first_fit
 from prm_jax.inference.protocols import ScoredSteps, Scoring
-from prm_jax.inference.score import MAX_TOKENS_PER_CALL, read_out
+from prm_jax.inference.score import (
+  MAX_TOKENS_PER_CALL,
+  read_out,
+  tokens_to_read,
+)
 from prm_jax.inference.scorer import Scorer, ScoringStats
 from prm_jax.models import (
   HeadConfig,
@@ -288,8 +292,9 @@ def read_rows(
   All runs of a row follow the same prefix.
   """
   prefix = None if index is None else prefix_store.gather(pool, index)
-  hidden, *kv = extend(params['backbone'], model, *rows[:3], prefix)
-  return read_out(params, hidden, rows, model, head), *kv
+  read = tokens_to_read(rows, head)
+  states, *kv = extend(params['backbone'], model, *rows[:3], prefix, read)
+  return read_out(params, states, rows, model, head), *kv
 
 
 def split_into_waves(

@@ -2,6 +2,7 @@
 
     tokens -> forward -> hidden states -> step_logits -> step_probabilities
                                        -> lm_logits, for policies
+           -> forward at step ends -> head_logits -> step_probabilities
 
 Only this folder uses Flax Linen. All other code calls these functions and sees
 parameters as nested dicts of arrays.
@@ -15,7 +16,12 @@ Shape comments and einsums use the same letters in the whole project:
 
 from prm_jax.models.config import HeadConfig, RopeScaling, TransformerConfig
 from prm_jax.models.flops import attention_flops, chain_flops, product_flops
-from prm_jax.models.heads import init_head, step_logits, step_probabilities
+from prm_jax.models.heads import (
+  head_logits,
+  init_head,
+  step_logits,
+  step_probabilities,
+)
 from prm_jax.models.likelihood import number_likelihood, token_logprobs
 from prm_jax.models.lora import LoraConfig, init_lora, merge
 from prm_jax.models.rows import Rows
@@ -45,6 +51,7 @@ __all__ = [
   'decode',
   'extend',
   'forward',
+  'head_logits',
   'init_cache',
   'init_head',
   'init_lora',

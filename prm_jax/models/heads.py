@@ -1,6 +1,7 @@
 """Computes step probabilities from the hidden state at each step's end.
 
     hidden states, step_ends -> step_logits -> step_probabilities
+    hidden states of step ends -> head_logits -> step_probabilities
 
 A head reads only the P positions in `step_ends`, so its arrays are neither as
 large as the vocabulary nor as long as the row.
@@ -63,6 +64,15 @@ def step_logits(
 ) -> jax.Array:  # [B, P, C] float32
   """Returns the head's outputs at the end of each step."""
   at_ends = jnp.take_along_axis(hidden, step_ends[:, :, None], axis=1)
+  return head_logits(params, at_ends, likelihood)
+
+
+def head_logits(
+  params: Params,
+  at_ends: jax.Array,  # [B, P, D] hidden states at the end of each step
+  likelihood: jax.Array | None = None,  # [B, P, 3], if the head reads it
+) -> jax.Array:  # [B, P, C] float32
+  """Returns the head's outputs."""
   x = at_ends.astype(jnp.float32)
   if 'hidden_kernel' in params:
     x = jax.nn.relu(_affine(x, params['hidden_kernel'], params['hidden_bias']))

@@ -12,6 +12,7 @@ compile time does not grow with depth; only `decode` takes them apart.
 Parameters have Hugging Face's names.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -51,7 +52,8 @@ class Attention(nn.Module):
   """Computes self-attention, and also returns its keys and values.
 
   With `prefix_mask`, `kv` belongs to a prefix. Without it, `kv` is a cache and
-  is returned with the new keys and values written at their positions.
+  is returned with the new keys and values written at their positions. With
+  `read`, the result is that of these tokens only.
   """
 
   config: TransformerConfig
@@ -64,6 +66,7 @@ class Attention(nn.Module):
     positions: jax.Array,
     last: jax.Array | None,
     prefix_mask: jax.Array | None,
+    read: jax.Array | None = None,
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     c = self.config
 
@@ -90,6 +93,8 @@ class Attention(nn.Module):
     else:
       prefix = None if kv is None else (*kv, prefix_mask)
       out = attention(query, key, value, last, prefix)
+    if read is not None:
+      out = take_tokens(out, read)
     gain = (2 * c.n_layers) ** -0.5  # keeps the residual stream near 1
     out = Projection((c.d_model,), c.dtype, 2, gain=gain, name='o_proj')(out)
     return out, (key, value)
@@ -111,7 +116,10 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-  """Is one layer, in the form that scan expects: (carry, xs) -> (carry, ys)."""
+  """Is one layer, in the form that scan expects: (carry, xs) -> (carry, ys).
+
+  With `read`, the result is that of these tokens only.
+  """
 
   config: TransformerConfig
   keep_kv: bool
@@ -124,12 +132,15 @@ class Block(nn.Module):
     positions: jax.Array,
     last: jax.Array | None,
     prefix_mask: jax.Array | None,
+    read: jax.Array | None = None,
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     c = self.config
     normed = RMSNorm(c.norm_eps, name='input_layernorm')(x)
     attended, new_kv = Attention(c, name='self_attn')(
-      normed, kv, positions, last, prefix_mask
+      normed, kv, positions, last, prefix_mask, read
     )
+    if read is not None:
+      x = take_tokens(x, read)
     x = constrain(x + attended, BATCH, None, None)
     normed = RMSNorm(c.norm_eps, name='post_attention_layernorm')(x)
     x = constrain(x + Mlp(c, name='mlp')(normed), BATCH, None, None)
@@ -147,7 +158,11 @@ def _remat(config: TransformerConfig) -> type[Block]:
 
 
 class Transformer(nn.Module):
-  """Runs embedding, layers and final norm; owns an untied output embedding."""
+  """Runs embedding, layers and final norm; owns an untied output embedding.
+
+  With `read`, the result is that of these tokens only, and an unrolled model
+  computes no more of its last layer than they need.
+  """
 
   config: TransformerConfig
   keep_kv: bool = False
@@ -160,6 +175,7 @@ class Transformer(nn.Module):
     last: jax.Array,
     kv: tuple[jax.Array, jax.Array] | None,
     prefix_mask: jax.Array | None,
+    read: jax.Array | None = None,
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     c = self.config
     embedding = self.param(
@@ -172,6 +188,18 @@ class Transformer(nn.Module):
         (c.vocab_size, c.d_model),
       )
     x = constrain(embed(embedding, tokens, c.dtype), BATCH, None, None)
+    final_norm = RMSNorm(c.norm_eps, name='norm')
+    if read is not None and c.scan_unroll >= c.n_layers:
+      stacked = self.variables['params']['layers'], kv
+      block, new_kv = _remat(c)(c, self.keep_kv, parent=None), []
+      for i in range(c.n_layers):
+        layer, old = jax.tree.map(operator.itemgetter(i), stacked)
+        where = read if i + 1 == c.n_layers else None
+        x, new = block.apply(
+          {'params': layer}, x, old, positions, last, prefix_mask, where
+        )
+        new_kv.append(new)
+      return final_norm(x), jax.tree.map(lambda *xs: jnp.stack(xs), *new_kv)
     layers = nn.scan(
       _remat(c),
       variable_axes={'params': 0},
@@ -181,7 +209,14 @@ class Transformer(nn.Module):
       unroll=c.scan_unroll,
     )(c, self.keep_kv, name='layers')
     x, new_kv = layers(x, kv, positions, last, prefix_mask)
-    return RMSNorm(c.norm_eps, name='norm')(x), new_kv
+    if read is not None:
+      x = take_tokens(x, read)
+    return final_norm(x), new_kv
+
+
+def take_tokens(x: jax.Array, tokens: jax.Array) -> jax.Array:
+  """Takes tokens of each row: [B, T, ...] and [B, P] -> [B, P, ...]."""
+  return jax.vmap(operator.getitem)(x, tokens)
 
 
 def init_params(key: jax.Array, config: TransformerConfig) -> Params:
@@ -198,12 +233,13 @@ def forward(
   positions: jax.Array,  # [B, T] depths, prefix included
   last: jax.Array,  # [B, T] the last token of each token's subtree
   prefix: Prefix | None = None,  # its G must divide B; row b uses b // (B/G)
-) -> jax.Array:  # [B, T, D]
+  read: jax.Array | None = None,  # [B, P] indices of tokens; None: all
+) -> jax.Array:  # [B, T, D], or [B, P, D]
   """Returns the hidden states after the final norm."""
   kv = None if prefix is None else (prefix.keys, prefix.values)
   mask = None if prefix is None else prefix.mask
   hidden, _ = Transformer(config).apply(
-    {'params': params}, tokens, positions, last, kv, mask
+    {'params': params}, tokens, positions, last, kv, mask, read
   )
   return hidden
 
@@ -215,6 +251,7 @@ def extend(
   positions: jax.Array,  # [B, T] depths, prefix included
   last: jax.Array,  # [B, T] the last token of each token's subtree
   prefix: Prefix | None,
+  read: jax.Array | None = None,  # as `forward` takes it
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns `forward`'s result and these tokens' keys and values.
 
@@ -223,7 +260,7 @@ def extend(
   kv = None if prefix is None else (prefix.keys, prefix.values)
   mask = None if prefix is None else prefix.mask
   hidden, (keys, values) = Transformer(config, keep_kv=True).apply(
-    {'params': params}, tokens, positions, last, kv, mask
+    {'params': params}, tokens, positions, last, kv, mask, read
   )
   return hidden, keys, values
 

@@ -19,6 +19,7 @@ from prm_jax.models import (
   Rows,
   TransformerConfig,
   forward,
+  head_logits,
   lm_logits,
   merge,
   number_likelihood,
@@ -87,10 +88,16 @@ def token_losses(
   return per_token, batch['lm_weights']
 
 
+def reads_all(config: ObjectiveConfig) -> bool:
+  """Says whether the loss reads more tokens than the ends of steps."""
+  head = config.head
+  return head is None or head.likelihood or bool(config.loss.lm_weight)
+
+
 def _step_loss(
   params: Any,
   backbone: Any,
-  hidden: jax.Array,  # [B, T, D]
+  hidden: jax.Array,  # [B, T, D], or [B, P, D] of the step ends
   batch: Batch,
   config: ObjectiveConfig,
 ) -> jax.Array:  # []
@@ -99,7 +106,11 @@ def _step_loss(
   if head.likelihood:
     rows = Rows(*(batch[name] for name in Rows._fields))
     likelihood = number_likelihood(backbone, config.model, hidden, rows)
-  logits = step_logits(params['head'], hidden, batch['step_ends'], likelihood)
+  if reads_all(config):
+    ends = batch['step_ends']
+    logits = step_logits(params['head'], hidden, ends, likelihood)
+  else:
+    logits = head_logits(params['head'], hidden)
   values = losses.step_loss(loss.name, logits, batch, head, loss.margin)
   weights = losses.step_loss_weights(loss.name, batch)
   # A product alone would be NaN where a masked value is infinite.
@@ -130,6 +141,7 @@ def batch_loss(
     batch['tokens'],
     batch['positions'],
     batch['last'],
+    read=None if reads_all(config) else batch['step_ends'],
   )
   total, values = 0.0, {}
   if config.head is not None:
