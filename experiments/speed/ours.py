@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from experiments.speed import workload as workload_lib
-from experiments.speed.sides import CLOCK_VARIABLE, CLOCKS
+from experiments.speed.sides import CLOCK_VARIABLE, CLOCKS, cores
 from prm_jax import Scorer
 from prm_jax.data.census import BatchConfig, take_census
 from prm_jax.data.chains import Chain, StepLabel
@@ -233,7 +233,11 @@ def main() -> None:
   parser.add_argument('--task')
   parser.add_argument('--weights')
   parser.add_argument('--repeats', type=int, default=1)
+  parser.add_argument(
+    '--devices', type=int, default=cores(), help='as `cpu_devices` in a config'
+  )
   args = parser.parse_args()
+  jax.config.update('jax_num_cpu_devices', args.devices)
   workload, result = {}, {}
   if args.workload:
     with open(args.workload) as file:

@@ -80,7 +80,8 @@ def commands_of(
   inputs = f'--workload={path}', f'--weights={path.parent}/weights'
   sides.measure(sides.ours('ours', 'weights', *inputs))
   steps = f'--steps={args.steps}'
-  rows = '--rows=1', f'--row-length={args.row_length}'
+  # A row for each core, which is a device of its own.
+  rows = f'--rows={sides.cores()}', f'--row-length={args.row_length}'
   return {
     'trees': sides.ours('ours', 'train', *inputs, steps, *rows),
     'flat': sides.ours('ours', 'train', *inputs, steps, *rows, '--flat'),
@@ -194,7 +195,7 @@ def main() -> None:
   )
   parser.add_argument('--warmup-steps', type=int, default=2)
   parser.add_argument(
-    '--row-length', type=int, default=4096, help='tokens of our batch, one row'
+    '--row-length', type=int, default=2048, help='tokens of our rows'
   )
   args = command_line.parse(parser)
   if not args.parity_python:

@@ -1,5 +1,7 @@
 """The decoder compared with plain NumPy in float64, and its invariances."""
 
+import dataclasses
+import functools
 import itertools
 
 import jax
@@ -9,6 +11,8 @@ import pytest
 
 from prm_jax.models import (
   decode,
+  extend,
+  forward,
   init_cache,
   lm_logits,
   prefill,
@@ -41,6 +45,53 @@ def test_forward_is_the_plain_implementation(variant):
   expected = forward_in_numpy(params, config, *inputs)
   assert np.abs(expected).max() > 1
   np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('unroll', [1, CONFIG.n_layers])
+@pytest.mark.parametrize('remat', ['none', 'full'])
+def test_states_of_some_tokens_are_those_of_all(unroll, remat):
+  """With their gradients, and with the keys and values of all tokens."""
+  config = dataclasses.replace(CONFIG, scan_unroll=unroll, remat=remat)
+  params = params_of(config)
+  inputs = *packed_rows(), None
+  read = jnp.array([[3, 3, 0], [13, 5, 1], [0, 2, 7]])
+
+  def all_states(params):
+    hidden, *kv = extend(params, config, *inputs)
+    return jnp.stack([hidden[b, read[b]] for b in range(3)]), *kv
+
+  def some_states(params):
+    return extend(params, config, *inputs, read)
+
+  # The gradient sees states, keys and values.
+  results = [
+    jax.jit(
+      jax.value_and_grad(lambda p, f=f: sum(map(jnp.sum, map(jnp.sin, f(p)))))
+    )(params)
+    for f in (all_states, some_states)
+  ]
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+  jax.tree.map(close, *results)
+  jax.tree.map(close, all_states(params), some_states(params))
+
+
+def test_an_unrolled_last_layer_computes_only_what_is_read():
+  """Its output projection and MLP see 1 of 14 tokens."""
+  config = dataclasses.replace(CONFIG, scan_unroll=CONFIG.n_layers)
+  inputs = packed_rows()
+  read = jnp.zeros((len(inputs[0]), 1), jnp.int32)
+
+  def count(read):
+    compiled = (
+      jax.jit(lambda params: forward(params, config, *inputs, read=read))
+      .lower(params_of(config))
+      .compile()
+    )
+    return compiled.cost_analysis()['flops']
+
+  c, tokens = config, inputs[0].size - read.size
+  spared = c.n_heads * c.head_dim * c.d_model + 3 * c.d_model * c.d_ff
+  assert count(None) - count(read) > 2 * tokens * spared
 
 
 @pytest.mark.parametrize('variant', ['base', 'untied'])
