@@ -22,6 +22,7 @@ from tests.shared.command_line import (
   the_error,
 )
 from tests.shared.saved_runs import load_state, read_metrics, saved_steps
+from tests.shared.several_processes import process_flags, wait_for_all
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
@@ -213,6 +214,28 @@ def test_trees_may_be_spread_over_devices(runs):
   for one, four in zip(alone[:4], spread, strict=True):
     for name in ('grad_norm', 'entropy', 'accuracy'):
       np.testing.assert_allclose(four[name], one[name], rtol=1e-4)
+
+
+def test_two_processes_learn_what_one_with_two_devices_does(policy, tmp_path):
+  """Sampled chains to the token; losses but for the order of sums."""
+  few = '--config.train.updates=4'
+  one = [*job('prime', policy, tmp_path / 'one'), few]
+  two = [*job('prime', policy, tmp_path / 'two'), few]
+  processes = [command_line.start(*two, *more) for more in process_flags(2)]
+  processes.append(command_line.start(*one, '--config.cpu_devices=2'))
+  for process in wait_for_all(processes):
+    assert process.returncode == 0, process.stderr
+  lines = [
+    [x for x in read_metrics(tmp_path / name) if 'loss' in x]
+    for name in ('one', 'two')
+  ]
+  assert len(lines[0]) == 4
+  exact = 'accuracy', 'flat_tokens', 'unique_tokens', 'steps'
+  for a, b in zip(*map(without_times, lines), strict=True):
+    assert a.keys() == b.keys()
+    assert [a[name] for name in exact] == [b[name] for name in exact]
+    for name, value in a.items():
+      np.testing.assert_allclose(b[name], value, rtol=1e-4, atol=1e-6)
 
 
 def test_sampling_may_be_an_update_behind(runs):
