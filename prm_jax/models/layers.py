@@ -4,13 +4,14 @@ Embedding and linear map have gradients of their own, for precision and speed.
 """
 
 import functools
+import itertools
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from prm_jax.runtime.sharding import constrain
+from prm_jax.runtime.sharding import constrain, platform
 
 PROJECTION = 'projection'  # name by which remat keeps a Projection's result
 
@@ -91,10 +92,15 @@ def _linear_backward(
   rows = tuple(range(x.ndim - inputs))
   outputs = tuple(range(len(rows), grad.ndim))
   back = (outputs, tuple(range(inputs, kernel.ndim))), ((), ())
-  return (
-    jax.lax.dot_general(grad, kernel, back),
-    jax.lax.dot_general(x, grad, ((rows, rows), ((), ()))),
-  )
+  to_x = jax.lax.dot_general(grad, kernel, back)
+  over_rows = (rows, rows), ((), ())
+  if x.size <= grad.size or platform() != 'cpu':
+    return to_x, jax.lax.dot_general(x, grad, over_rows)
+  # XLA transposes the first operand there, so the smaller one comes first.
+  to_kernel = jax.lax.dot_general(grad, x, over_rows)
+  axes = range(kernel.ndim - inputs, kernel.ndim), range(kernel.ndim - inputs)
+  to_kernel = jax.lax.optimization_barrier(to_kernel)
+  return to_x, to_kernel.transpose(*itertools.chain(*axes))
 
 
 linear.defvjp(_linear_forward, _linear_backward)
