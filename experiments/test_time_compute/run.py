@@ -24,7 +24,7 @@ from experiments.test_time_compute import figure, tables
 # policy of 8 operations still guesses it after 600 updates.
 OPERATIONS = {3: (300, 500), 5: (600, 1000), 7: (900, 1200)}
 # Seed and operations for which a PRM is trained on the solver's chains, too.
-WITH_PRM_OF_SOLVER = (0, 5)
+WITH_PRM_OF_SOLVER = (1, 5)
 
 
 def train(
@@ -112,9 +112,9 @@ def search(
   return json.loads(path.read_text())
 
 
-def render(found: Mapping[str, Any]) -> str:
+def render(document: Mapping[str, Any]) -> str:
   """Makes all tables."""
-  return tables.render(found['results'])
+  return tables.render(document)
 
 
 def main() -> None:

@@ -199,18 +199,19 @@ def _times_less(found: Mapping[str, Any]) -> str:
   return f'{text} ({ratio_between(found["ci95"], found["open"])})'
 
 
-def over_optimisation_table(results: Mapping[str, Any]) -> str:
+def over_optimisation_table(document: Mapping[str, Any]) -> str:
   """Shows where best of n is best, and how it ends, for each seed."""
   rows = []
-  for k, found in results.items():
-    for number, seed in enumerate(found['over_optimisation']):
-      for name, curve in seed.items():
+  for k, found in document['results'].items():
+    each = zip(document['seeds'], found['over_optimisation'], strict=True)
+    for seed, curves in each:
+      for name, curve in curves.items():
         peak = curve['n'].index(curve['peak'])
         rows.append(
           [
             k,
             name,
-            str(number),
+            str(seed),
             str(curve['peak']),
             percent(curve['accuracy'][peak]),
             percent(curve['accuracy'][-1]),
@@ -224,8 +225,9 @@ def over_optimisation_table(results: Mapping[str, Any]) -> str:
   return table(heads, rows)
 
 
-def render(results: Mapping[str, Any]) -> str:
+def render(document: Mapping[str, Any]) -> str:
   """Makes all tables."""
+  results = document['results']
   parts = []
   for k, found in results.items():
     parts += [
@@ -242,6 +244,6 @@ def render(results: Mapping[str, Any]) -> str:
     'compute the first took:',
     differences_table(results),
     'Where best of n is best as n grows, and how it ends:',
-    over_optimisation_table(results),
+    over_optimisation_table(document),
   ]
   return '\n\n'.join(parts)
