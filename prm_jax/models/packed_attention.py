@@ -85,7 +85,7 @@ def _attend_rows(
 class Paths(NamedTuple):
   """Lists, from the root, what the first token of each block sees before it.
 
-  No token of the block sees another one outside it.
+  The other tokens of the block see no more than that outside it.
   """
 
   tokens: jax.Array  # [n, T] int32; behind the end of a path without meaning
