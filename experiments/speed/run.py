@@ -1,12 +1,12 @@
 """Speed beside TRL's PRM trainer and transformers' forward pass, on a CPU.
 
-    python -m experiments.speed.run --parity-python PYTHON
+    python -m experiments.speed.run --workdir DIR --parity-python PYTHON
 
 PYTHON is the interpreter of an environment with torch, transformers and
-trl==1.12.0. Both sides run in processes of their own, in turn (A B A B ...), on
-the same real chains with equally many parameters. Writes results.json and the
-table of README.md beside this file; `--models` measures some and keeps the
-others.
+trl==1.12.0; DIR gets a policy whose candidates are scored. Both sides run in
+processes of their own, in turn (A B A B ...), on the same real chains with
+equally many parameters. Writes results.json and the table of README.md beside
+this file; `--models` measures some and keeps the others.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from experiments import command_line
+from experiments.runner import Runner
 from experiments.speed import sides
 from experiments.speed import workload as workload_lib
 from experiments.speed.tables import render
@@ -255,7 +256,8 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'workload.json'
     weights = f'--weights={folder}/weights'
-    made = workload_lib.make_workload(model, args.warmup_steps)
+    runner = Runner(args.workdir, 1)
+    made = workload_lib.make_workload(model, args.warmup_steps, runner)
     path.write_text(json.dumps(made))
 
     def ours(what: str, *arguments: str) -> dict:
@@ -266,7 +268,7 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
     def theirs(what: str, *arguments: str) -> dict:
       command = sides.theirs(
         args.parity_python,
-        'theirs.py',
+        'theirs',
         what,
         f'--threads={sides.cores()}',
         f'--workload={path}',
@@ -293,7 +295,9 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
     'versions': versions,
     'git_commit': manifest.git_commit(),
     'workload': {
-      name: {key: task[key] for key in ('prompt_tokens', 'lengths')}
+      name: {
+        key: task[key] for key in ('prompt_tokens', 'lengths', 'unique_tokens')
+      }
       for name, task in made['score'].items()
     },
     'rows': rows,
@@ -302,7 +306,10 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
   parser = command_line.make_parser(
-    __doc__, __file__, '--parity-python', '--clock', '--rounds', output=False
+    __doc__,
+    __file__,
+    *('--workdir', '--parity-python', '--clock', '--rounds'),
+    output=False,
   )
   parser.add_argument('--models', nargs='+', choices=MODELS, default=MODELS)
   parser.add_argument(

@@ -35,9 +35,9 @@ def ours(module: str, *arguments: str) -> list[str]:
   return [sys.executable, '-m', f'experiments.speed.{module}', *arguments]
 
 
-def theirs(python: str, script: str, *arguments: str) -> list[str]:
-  """Returns the command of the other side, a script of this folder."""
-  return [python, str(HERE / script), *arguments]
+def theirs(python: str, module: str, *arguments: str) -> list[str]:
+  """Returns the command of the other side, a module of this folder."""
+  return [python, '-m', f'experiments.speed.{module}', *arguments]
 
 
 def measure(command: Sequence[str], **variables: str) -> dict[str, Any]:
