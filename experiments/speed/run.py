@@ -1,9 +1,8 @@
-"""Speed beside TRL's PRM trainer and transformers' forward pass, on a CPU.
+"""Speed beside torch's train step and transformers' forward pass, on a CPU.
 
     python -m experiments.speed.run --workdir DIR --parity-python PYTHON
 
-PYTHON is the interpreter of an environment with torch, transformers and
-trl==1.12.0; DIR gets a policy whose candidates are scored. Both sides run in
+PYTHON is the interpreter of an environment with torch and transformers; DIR gets a policy whose candidates are scored. Both sides run in
 processes of their own, in turn (A B A B ...), on the same real chains with
 equally many parameters. Writes results.json and the table of README.md beside
 this file; `--models` measures some and keeps the others.
@@ -28,7 +27,6 @@ from prm_jax.runtime import manifest
 
 MODELS = ('small', 'smollm2')
 DTYPES = {'small': ('float32',), 'smollm2': ('float32', 'bfloat16')}
-SAMPLINGS = ('random', 'group_by_length')  # TRL's two ways to draw a batch
 # Batch sizes of which transformers gets the best.
 SIZES = {'small': (8, 16, 32, 64), 'smollm2': (4, 8)}
 # FLOPs per parameter and real token.
@@ -133,39 +131,6 @@ def train_ours(
     f'--row-length={args.row_length}',
     f'--steps={args.steps}',
   )
-
-
-def compare_trainers(
-  ours: Run, theirs: Run, args: argparse.Namespace
-) -> list[dict[str, Any]]:
-  """Compares our training of the small model with TRL's trainer as it is.
-
-  Both of TRL's ways to draw a batch are compared with the same runs of ours.
-  """
-  mine, other = [], {sampling: [] for sampling in SAMPLINGS}
-  for _ in range(args.rounds):
-    mine.append(train_ours(ours, 'float32', args.rows, args))
-    for sampling, runs in other.items():
-      run = theirs(
-        'train',
-        f'--steps={args.steps}',
-        f'--batch-size={2 * args.rows}',
-        f'--sampling={sampling}',
-      )
-      # TRL makes its own token ids, which have to be ours.
-      assert run['ids_sha256'] == mine[-1]['ids_sha256']
-      runs.append(run)
-  return [
-    compare(
-      f'training, TRL `{sampling}`',
-      'float32',
-      'tokens_per_second',
-      TRAINING_FLOPS,
-      mine,
-      runs,
-    )
-    for sampling, runs in other.items()
-  ]
 
 
 def compare_steps(
@@ -279,10 +244,9 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
       return sides.measure(command, **clock)
 
     versions = ours('weights', weights)['versions'] | theirs('peak')['versions']
-    if model == 'small':
-      rows = compare_trainers(ours, theirs, args)
-    else:
-      rows = compare_steps(DTYPES[model], ours, theirs, args)
+    rows = []
+    if model != 'small':  # training_trees.py measures its training
+      rows += compare_steps(DTYPES[model], ours, theirs, args)
     rows += compare_scoring(model, ours, theirs, made['score'], args)
   for what in dict.fromkeys(row['what'] for row in rows):
     same = [row for row in rows if row['what'] == what]
