@@ -2,10 +2,11 @@
 
     python -m experiments.speed.run --workdir DIR --parity-python PYTHON
 
-PYTHON is the interpreter of an environment with torch and transformers; DIR gets a policy whose candidates are scored. Both sides run in
-processes of their own, in turn (A B A B ...), on the same real chains with
-equally many parameters. Writes results.json and the table of README.md beside
-this file; `--models` measures some and keeps the others.
+PYTHON is the interpreter of an environment with torch and transformers; DIR
+gets a policy whose candidates are scored. Both sides run in processes of their
+own, in turn (A B A B ...), on the same real chains, with equally many
+parameters. Writes results.json and the table of README.md beside this file;
+`--models` measures some and keeps the others.
 """
 
 import argparse
