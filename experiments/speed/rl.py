@@ -269,10 +269,10 @@ def main() -> None:
   parser.add_argument('--prm', help='workdir of configs/prm_math.py')
   parser.add_argument('--rewards', nargs='+', choices=REWARDS, default=REWARDS)
   parser.add_argument(
-    '--warmup', type=int, default=10, help='updates that are not measured'
+    '--warmup', type=int, default=20, help='updates that are not measured'
   )
   parser.add_argument(
-    '--updates', type=int, default=20, help='updates that are measured'
+    '--updates', type=int, default=40, help='updates that are measured'
   )
   parser.add_argument(
     '--devices', type=int, default=sides.cores(), help='our cpu_devices'
