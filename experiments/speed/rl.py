@@ -148,13 +148,14 @@ def compare(rewards: str, args: argparse.Namespace) -> dict[str, Any]:
   set_updates(config.train, args.warmup, args.updates)
   found, races = ({'ours': [], 'theirs': []} for _ in range(2))
   with tempfile.TemporaryDirectory() as folder:
-    policy = pathlib.Path(folder) / 'policy'
-    task = make_task(config.to_dict(), policy, args.warmup)
+    parent = pathlib.Path(folder)
+    task = make_task(config.to_dict(), parent / 'policy', args.warmup)
     for turn in range(args.rounds):
       for side, run in in_turn(task, args, turn, 0.0).items():
         found[side].append(run)
     for turn in range(args.races):
       whole.seed = 1 + turn
+      policy = parent / f'policy_{whole.seed}'
       race_task = make_task(whole.to_dict(), policy, args.warmup)
       for side, run in in_turn(race_task, args, turn, args.minutes).items():
         races[side].append(run)
