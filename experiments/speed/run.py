@@ -25,6 +25,7 @@ from experiments.speed import sides
 from experiments.speed import workload as workload_lib
 from experiments.speed.tables import render
 from prm_jax.runtime import manifest
+from prm_jax.runtime.workdir import write_json
 
 MODELS = ('small', 'smollm2')
 DTYPES = {'small': ('float32',), 'smollm2': ('float32', 'bfloat16')}
@@ -294,6 +295,7 @@ def main() -> None:
       'command': f'{args.command} --parity-python PYTHON',
       'models': {name: results[name] for name in MODELS if name in results},
     }
+    write_json(kept, document)  # before the table: it took minutes to measure
     command_line.write(sides.HERE, document, render(document))
 
 

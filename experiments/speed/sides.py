@@ -16,6 +16,7 @@ from typing import Any
 
 from experiments import command_line
 from experiments.runner import ROOT
+from prm_jax.runtime.workdir import write_json
 
 HERE = pathlib.Path(__file__).parent
 CLOCKS = {'wall': time.perf_counter, 'cpu': time.process_time}
@@ -88,6 +89,7 @@ def keep_row(
   rows = json.loads(path.read_text())['rows'] if path.exists() else []
   rows = [other for other in rows if order(other) != order(row)] + [row]
   document = {'command': command, 'rows': sorted(rows, key=order)}
+  write_json(path, document)  # before the table: it took minutes to measure
   command_line.write(
     HERE, document, render(document), path.name, f'{name.upper()}.md'
   )
