@@ -12,37 +12,15 @@ import runpy
 import sys
 
 import jax
-import numpy as np
 
 from experiments.accelerator import cases, rl_task
 from experiments.runner import ROOT
+from experiments.speed import our_rl
 from experiments.speed import rl as speed
-from prm_jax.inference.generator import Generator
 from prm_jax.jobs import policy as policy_job
 from prm_jax.jobs import settings
-from prm_jax.jobs.rl import RlJob
-from prm_jax.jobs.rl_start import BEST_METRIC
 from prm_jax.main import prepare_jax
-from prm_jax.rl import episodes
 from prm_jax.runtime.workdir import Workdir, with_defaults
-
-COMPILED = '/jax/core/compile/backend_compile_duration'
-
-
-class CompileClock:
-  """Adds up the seconds in which programs are compiled, or read of the cache.
-
-  Attributes:
-    seconds: of all programs of this process so far.
-  """
-
-  def __init__(self) -> None:
-    self.seconds = 0.0
-    jax.monitoring.register_event_duration_secs_listener(self._note)
-
-  def _note(self, event: str, seconds: float, **_: object) -> None:
-    if event == COMPILED:
-      self.seconds += seconds
 
 
 def policy(folder: pathlib.Path, tiny: bool) -> dict:
@@ -83,11 +61,11 @@ def write_task(folder: pathlib.Path, tiny: bool) -> None:
   cases.write(path, task | {'measured': updates})
 
 
-def grpo(folder: pathlib.Path, compiled: CompileClock) -> dict:
+def grpo(folder: pathlib.Path, compiled: our_rl.CompileClock) -> dict:
   """Measures the tokens per second of the loop."""
   before = compiled.seconds
   task = rl_task.measured(read_task(folder))
-  found = rl_task.rate(task, speed.ours(task))
+  found = rl_task.rate(task, our_rl.run(task))
   stats = jax.devices()[0].memory_stats() or {}
   return found | {
     'compile_seconds': compiled.seconds - before,
@@ -95,31 +73,17 @@ def grpo(folder: pathlib.Path, compiled: CompileClock) -> dict:
   }
 
 
-def to_90(folder: pathlib.Path, compiled: CompileClock, ends: float) -> dict:
+def to_90(
+  folder: pathlib.Path, compiled: our_rl.CompileClock, ends: float
+) -> dict:
   """Measures the time until 90% of held-out chains are right.
 
   Args:
     ends: `time.monotonic` after which it gives up.
   """
   before = compiled.seconds
-  race = rl_task.Race(ends)
-
-  def look(
-    job: RlJob, generator: Generator, update: int
-  ) -> tuple[dict[str, float], bool]:
-    problems, at = job.tasks.held_out, compiled.seconds
-    with race.look(update) as looked:
-      groups = episodes.sample(
-        generator, problems, job.settings.held_out.samples, 'held out'
-      )
-      right = [e.right for e in episodes.verify(problems, groups)]
-      looked.accuracy = float(np.mean(right))
-      # These programs sample for training, too.
-      looked.counted = compiled.seconds - at
-    return {BEST_METRIC: looked.accuracy}, race.ended
-
-  speed.train(read_task(folder)['config'], look)
-  return race.found() | {'compile_seconds': compiled.seconds - before}
+  found = our_rl.race(read_task(folder)['config'], ends, compiled)
+  return found | {'compile_seconds': compiled.seconds - before}
 
 
 def read_task(folder: pathlib.Path) -> dict:
@@ -130,7 +94,7 @@ def read_task(folder: pathlib.Path) -> dict:
 def main() -> None:
   setup = cases.read_arguments()
   prepare_jax(0)
-  compiled = CompileClock()
+  compiled = our_rl.CompileClock()
   cases.run(
     setup,
     {

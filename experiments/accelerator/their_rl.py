@@ -6,17 +6,14 @@ the first two and says which; the third is measured last, by itself. Both sides
 compute in float32, with products in TF32 on a GPU.
 """
 
-import contextlib
 import functools
 import json
 import pathlib
-import sys
 import tempfile
 import traceback
 from typing import Any
 
 import torch
-import transformers
 
 from experiments.accelerator import cases, rl_task
 from experiments.speed import their_rl
@@ -102,34 +99,6 @@ def rate(task: dict, found: dict) -> dict:
   return rl_task.rate(task, found) | {'memory_bytes': peak, 'device': DEVICE}
 
 
-class Looks(transformers.TrainerCallback):
-  """Evaluates the policy as our side does, and ends training at the aim."""
-
-  def __init__(self, trainer: their_rl.Timed, task: dict, race: rl_task.Race):
-    self._trainer, self._race = trainer, race
-    self._problems = task['held_out']
-    config = task['config']
-    self._samples = config['held_out']['samples']
-    self._every = config['train']['evaluate_every']
-
-  def _look(self, update: int) -> bool:
-    their_rl.synchronize()
-    with self._race.look(update) as looked:
-      looked.accuracy = self._trainer.held_out_accuracy(
-        self._problems, self._samples
-      )
-      their_rl.synchronize()
-    return self._race.ended
-
-  def on_train_begin(self, args, state, control, **kwargs):
-    self._look(0)
-
-  def on_step_end(self, args, state, control, **kwargs):
-    update = state.global_step
-    if update % self._every == 0 or update == args.max_steps:
-      control.should_training_stop = self._look(update)
-
-
 def to_90(folder: pathlib.Path, grpo_file: pathlib.Path, ends: float) -> dict:
   """Measures the time until 90% of held-out chains are right.
 
@@ -141,13 +110,9 @@ def to_90(folder: pathlib.Path, grpo_file: pathlib.Path, ends: float) -> dict:
   chosen = next(iter(CACHES))
   if grpo_file.exists():
     chosen = json.loads(grpo_file.read_text())['cache']
-  race = rl_task.Race(ends)
   with tempfile.TemporaryDirectory() as written:
-    trainer = their_rl.make_trainer(task, written, DEVICE, **CACHES[chosen])
-    trainer.add_callback(Looks(trainer, task, race))
-    with contextlib.redirect_stdout(sys.stderr):
-      trainer.train()
-  return race.found() | {'notes': [chosen]}
+    found = their_rl.race(task, ends, written, DEVICE, **CACHES[chosen])
+  return found | {'notes': [chosen]}
 
 
 def main() -> None:

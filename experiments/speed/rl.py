@@ -9,36 +9,30 @@ and the table of RL.md beside this file.
 import argparse
 import functools
 import json
+import operator
 import pathlib
 import runpy
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 from ml_collections import ConfigDict
 
 from experiments import command_line
 from experiments.runner import ROOT
 from experiments.speed import sides
+from experiments.speed.our_rl import PARTS
 from experiments.tables import table
 from prm_jax.export import export
-from prm_jax.inference.generator import Generator
-from prm_jax.jobs import rl, rl_problems
-from prm_jax.jobs.rl import RlJob
-from prm_jax.jobs.rl_rating import make_rater
-from prm_jax.jobs.rl_start import BEST_METRIC, open_start
+from prm_jax.jobs import rl_problems
+from prm_jax.jobs.rl_start import open_start
 from prm_jax.jobs.settings import read_settings
 from prm_jax.runtime import manifest
-from prm_jax.runtime.checkpoints import Checkpoints
-from prm_jax.runtime.workdir import Workdir
 
 CONFIG = ROOT / 'configs' / 'rl_math.py'
 # What a chain is paid for -> variants of the config.
 REWARDS = {'verifier': 'grpo,outcome', 'verifier and PRM': 'grpo'}
-PARTS = ('sampling', 'scoring')  # training is what is left
 
 
 def make_config(variants: str, policy: str, prm: str = '') -> ConfigDict:
@@ -105,94 +99,67 @@ def make_task(config: dict, policy: pathlib.Path, warmup: int) -> dict:
   }
 
 
-# Job, policy, number of an update -> metrics, and whether the run ends there.
-Look = Callable[[RlJob, Generator, int], tuple[dict[str, float], bool]]
+def in_turn(
+  task: dict, args: argparse.Namespace, turn: int, minutes: float
+) -> dict[str, dict]:
+  """Runs both sides on a task; returns what each of them found.
 
-
-class Clock:
-  """Reads the clocks where a job evaluates the policy on held-out problems."""
-
-  def __init__(self):
-    self.wall, self.cpu, self.tokens = {}, {}, {}
-
-  def look(
-    self, job: RlJob, policy: Generator, update: int
-  ) -> tuple[dict[str, float], bool]:
-    """Notes the clocks and the tokens after an update."""
-    del job
-    self.wall[update] = time.perf_counter()
-    self.cpu[update] = time.process_time()
-    self.tokens[update] = policy.stats.tokens
-    return {BEST_METRIC: 0.0}, False
-
-
-def train(config: dict, look: Look) -> list[dict[str, float]]:
-  """Runs the RL job, with `look` in place of its evaluations.
-
-  Returns:
-    The lines of its metrics file.
+  Args:
+    turn: the first side changes with it, as the machine may be slower or faster
+      later on.
+    minutes: time for a race; 0 measures the rate.
   """
-  settings = read_settings(config)
   with tempfile.TemporaryDirectory() as folder:
-    workdir = Workdir(pathlib.Path(folder), config)
-    job = rl.open_job(settings, workdir, print)
-    policy = rl.make_policy(job)
-    checkpoints = Checkpoints(
-      workdir / 'checkpoints', settings.train.keep, BEST_METRIC
-    )
-    rater = make_rater(
-      settings, job.start, job.prm, checkpoints, job.meshes.sampling
-    )
-    evaluate = functools.partial(look, job, policy)
-    rl.train(job, policy, rater, checkpoints, evaluate, workdir)
-    checkpoints.close()
-    text = (workdir / 'metrics.jsonl').read_text()
-  return [json.loads(line) for line in text.splitlines()]
-
-
-def ours(task: dict) -> dict:
-  """Measures our side: the RL job without its evaluations."""
-  clock = Clock()
-  lines = train(task['config'], clock.look)
-  first, last = task['warmup'], task['config']['train']['updates']
-  lines = [x for x in lines if x['step'] > first and 'accuracy' in x]
-  return {
-    'tokens': clock.tokens[last] - clock.tokens[first],
-    'wall': clock.wall[last] - clock.wall[first],
-    'cpu': clock.cpu[last] - clock.cpu[first],
-    'parts': {k: sum(x[f'seconds_{k}'] for x in lines) for k in PARTS},
-    'right': statistics.mean(x['accuracy'] for x in lines),
-    'versions': {'jax': jax.__version__},
-  }
+    path = pathlib.Path(folder) / 'task.json'
+    path.write_text(json.dumps(task))
+    commands = {
+      'ours': sides.ours('our_rl', f'--task={path}', f'--minutes={minutes}'),
+      'theirs': sides.theirs(
+        args.parity_python,
+        'their_rl',
+        f'--task={path}',
+        f'--threads={sides.cores()}',
+        f'--minutes={minutes}',
+      ),
+    }
+    found = {}
+    for side in [*commands][:: -1 if turn % 2 else 1]:
+      # Nothing is asked of the hub: the policy is a folder.
+      found[side] = sides.measure(commands[side], HF_HUB_OFFLINE='1')
+      of = found[side]
+      done = (
+        f'{of["updates"]} updates in {of["seconds"]:.0f} s'
+        if minutes
+        else (f'{of["tokens"] / of["wall"]:,.0f} tokens/s')
+      )
+      print(f'{side}: {done}', flush=True)
+  return found
 
 
 def compare(rewards: str, args: argparse.Namespace) -> dict[str, Any]:
-  """Measures both sides, in turn."""
+  """Measures both sides: their tokens per second, and the race to 90%."""
   config = make_config(REWARDS[rewards], args.policy, args.prm)
   config.cpu_devices = args.devices
+  whole = config.copy_and_resolve_references()
+  # Only the last one is written.
+  whole.train.checkpoint_every = (
+    whole.train.evaluate_every * whole.train.updates
+  )
   set_updates(config.train, args.warmup, args.updates)
-  config = config.to_dict()
-  found, versions = {'ours': [], 'theirs': []}, {}
+  found, races = ({'ours': [], 'theirs': []} for _ in range(2))
   with tempfile.TemporaryDirectory() as folder:
-    path = pathlib.Path(folder) / 'task.json'
-    task = make_task(config, pathlib.Path(folder) / 'policy', args.warmup)
-    path.write_text(json.dumps(task))
-    commands = {
-      'ours': sides.ours('rl', f'--ours={path}'),
-      'theirs': sides.theirs(
-        args.parity_python,
-        'their_rl.py',
-        f'--task={path}',
-        f'--threads={sides.cores()}',
-      ),
-    }
+    parent = pathlib.Path(folder)
+    task = make_task(config.to_dict(), parent / 'policy', args.warmup)
     for turn in range(args.rounds):
-      # The first side changes, as the machine may be slower or faster later on.
-      for side in [*commands][:: -1 if turn % 2 else 1]:
-        # Nothing is asked of the hub: the policy is a folder.
-        run = sides.measure(commands[side], HF_HUB_OFFLINE='1')
-        versions |= run.pop('versions')
+      for side, run in in_turn(task, args, turn, 0.0).items():
         found[side].append(run)
+    for turn in range(args.races):
+      whole.seed = 1 + turn
+      policy = parent / f'policy_{whole.seed}'
+      race_task = make_task(whole.to_dict(), policy, args.warmup)
+      for side, run in in_turn(race_task, args, turn, args.minutes).items():
+        races[side].append(run)
+  versions = [run.pop('versions') for runs in found.values() for run in runs]
   return {
     'rewards': rewards,
     **found,
@@ -207,12 +174,14 @@ def compare(rewards: str, args: argparse.Namespace) -> dict[str, Any]:
       for clock in ('wall', 'cpu')
     },
     'shares': {side: shares(runs) for side, runs in found.items()},
-    'chains': config['train']['problems'] * config['train']['samples'],
+    'races': races,
+    'race_minutes': args.minutes,
+    'chains': config.train.problems * config.train.samples,
     'updates': args.updates,
     'max_tokens': task['max_tokens'],
     'threads': sides.cores(),
     'devices': args.devices,
-    'versions': versions,
+    'versions': functools.reduce(operator.or_, versions),
     'git_commit': manifest.git_commit(),
   }
 
@@ -256,7 +225,7 @@ def render(document: Mapping[str, Any]) -> str:
     'sampling, scoring, training: ours | theirs | right chains: ours | '
     'theirs | cores, devices, updates, rounds'
   )
-  return table(heads, rows)
+  return f'{table(heads, rows)}\n\n{render_races(document)}'
 
 
 def order(row: Mapping[str, Any]) -> int:
@@ -264,11 +233,33 @@ def order(row: Mapping[str, Any]) -> int:
   return [*REWARDS].index(row['rewards'])
 
 
-def run_ours(path: pathlib.Path) -> None:
-  """Measures our side in this process; prints one line of JSON."""
-  task = json.loads(path.read_text())
-  jax.config.update('jax_num_cpu_devices', task['config']['cpu_devices'])
-  print(json.dumps(ours(task)))
+def race_text(runs: Sequence[Mapping[str, Any]], minutes: float) -> str:
+  """Says when each race of a side was won, in seconds and updates."""
+  return ', '.join(
+    f'{run["seconds"]:.0f} s ({run["updates"]})'
+    if run['reached']
+    else f'not in {minutes:.0f} min ({100 * run["accuracy"]:.0f}%)'
+    for run in runs
+  )
+
+
+def render_races(document: Mapping[str, Any]) -> str:
+  """Makes the table of the races."""
+  rows = []
+  for row in document['rows']:
+    pairs = [*zip(*row['races'].values(), strict=True)]
+    both = [(a, b) for a, b in pairs if a['reached'] and b['reached']]
+    ratios = [b['seconds'] / a['seconds'] for a, b in both]
+    rows.append(
+      [
+        row['rewards'],
+        *(
+          race_text(runs, row['race_minutes']) for runs in row['races'].values()
+        ),
+        sides.spread(ratios) if ratios else 'not reached',
+      ]
+    )
+  return table('rewards | ours, to 90% | theirs | ratio [min, max]', rows)
 
 
 def main() -> None:
@@ -279,19 +270,24 @@ def main() -> None:
   parser.add_argument('--prm', help='workdir of configs/prm_math.py')
   parser.add_argument('--rewards', nargs='+', choices=REWARDS, default=REWARDS)
   parser.add_argument(
-    '--warmup', type=int, default=10, help='updates that are not measured'
+    '--warmup', type=int, default=20, help='updates that are not measured'
   )
   parser.add_argument(
-    '--updates', type=int, default=20, help='updates that are measured'
+    '--updates', type=int, default=40, help='updates that are measured'
   )
   parser.add_argument(
     '--devices', type=int, default=sides.cores(), help='our cpu_devices'
   )
-  parser.add_argument('--ours', type=pathlib.Path, help=argparse.SUPPRESS)
+  parser.add_argument(
+    '--races', type=int, default=3, help='races to 90%%, each with its seed'
+  )
+  parser.add_argument(
+    '--minutes',
+    type=float,
+    default=8.0,
+    help='time after which a race is given up',
+  )
   args = command_line.parse(parser)
-  if args.ours:
-    run_ours(args.ours)
-    return
   for name in ('parity_python', 'policy', 'prm'):
     if not getattr(args, name):
       parser.error(f'--{name.replace("_", "-")} is missing')

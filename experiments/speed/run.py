@@ -1,12 +1,12 @@
-"""Speed beside TRL's PRM trainer and transformers' forward pass, on a CPU.
+"""Speed beside torch's train step and transformers' forward pass, on a CPU.
 
-    python -m experiments.speed.run --parity-python PYTHON
+    python -m experiments.speed.run --workdir DIR --parity-python PYTHON
 
-PYTHON is the interpreter of an environment with torch, transformers and
-trl==1.12.0. Both sides run in processes of their own, in turn (A B A B ...), on
-the same real chains with equally many parameters. Writes results.json and the
-table of README.md beside this file; `--models` measures some and keeps the
-others.
+PYTHON is the interpreter of an environment with torch and transformers; DIR
+gets a policy whose candidates are scored. Both sides run in processes of their
+own, in turn (A B A B ...), on the same real chains, with equally many
+parameters. Writes results.json and the table of README.md beside this file;
+`--models` measures some and keeps the others.
 """
 
 import argparse
@@ -20,14 +20,15 @@ from typing import Any
 import numpy as np
 
 from experiments import command_line
+from experiments.runner import Runner
 from experiments.speed import sides
 from experiments.speed import workload as workload_lib
 from experiments.speed.tables import render
 from prm_jax.runtime import manifest
+from prm_jax.runtime.workdir import write_json
 
 MODELS = ('small', 'smollm2')
 DTYPES = {'small': ('float32',), 'smollm2': ('float32', 'bfloat16')}
-SAMPLINGS = ('random', 'group_by_length')  # TRL's two ways to draw a batch
 # Batch sizes of which transformers gets the best.
 SIZES = {'small': (8, 16, 32, 64), 'smollm2': (4, 8)}
 # FLOPs per parameter and real token.
@@ -134,39 +135,6 @@ def train_ours(
   )
 
 
-def compare_trainers(
-  ours: Run, theirs: Run, args: argparse.Namespace
-) -> list[dict[str, Any]]:
-  """Compares our training of the small model with TRL's trainer as it is.
-
-  Both of TRL's ways to draw a batch are compared with the same runs of ours.
-  """
-  mine, other = [], {sampling: [] for sampling in SAMPLINGS}
-  for _ in range(args.rounds):
-    mine.append(train_ours(ours, 'float32', args.rows, args))
-    for sampling, runs in other.items():
-      run = theirs(
-        'train',
-        f'--steps={args.steps}',
-        f'--batch-size={2 * args.rows}',
-        f'--sampling={sampling}',
-      )
-      # TRL makes its own token ids, which have to be ours.
-      assert run['ids_sha256'] == mine[-1]['ids_sha256']
-      runs.append(run)
-  return [
-    compare(
-      f'training, TRL `{sampling}`',
-      'float32',
-      'tokens_per_second',
-      TRAINING_FLOPS,
-      mine,
-      runs,
-    )
-    for sampling, runs in other.items()
-  ]
-
-
 def compare_steps(
   dtypes: Sequence[str], ours: Run, theirs: Run, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
@@ -255,7 +223,8 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'workload.json'
     weights = f'--weights={folder}/weights'
-    made = workload_lib.make_workload(model, args.warmup_steps)
+    runner = Runner(args.workdir, 1)
+    made = workload_lib.make_workload(model, args.warmup_steps, runner)
     path.write_text(json.dumps(made))
 
     def ours(what: str, *arguments: str) -> dict:
@@ -266,7 +235,7 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
     def theirs(what: str, *arguments: str) -> dict:
       command = sides.theirs(
         args.parity_python,
-        'theirs.py',
+        'theirs',
         what,
         f'--threads={sides.cores()}',
         f'--workload={path}',
@@ -277,10 +246,9 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
       return sides.measure(command, **clock)
 
     versions = ours('weights', weights)['versions'] | theirs('peak')['versions']
-    if model == 'small':
-      rows = compare_trainers(ours, theirs, args)
-    else:
-      rows = compare_steps(DTYPES[model], ours, theirs, args)
+    rows = []
+    if model != 'small':  # training_trees.py measures its training
+      rows += compare_steps(DTYPES[model], ours, theirs, args)
     rows += compare_scoring(model, ours, theirs, made['score'], args)
   for what in dict.fromkeys(row['what'] for row in rows):
     same = [row for row in rows if row['what'] == what]
@@ -293,7 +261,9 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
     'versions': versions,
     'git_commit': manifest.git_commit(),
     'workload': {
-      name: {key: task[key] for key in ('prompt_tokens', 'lengths')}
+      name: {
+        key: task[key] for key in ('prompt_tokens', 'lengths', 'unique_tokens')
+      }
       for name, task in made['score'].items()
     },
     'rows': rows,
@@ -302,7 +272,10 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
   parser = command_line.make_parser(
-    __doc__, __file__, '--parity-python', '--clock', '--rounds', output=False
+    __doc__,
+    __file__,
+    *('--workdir', '--parity-python', '--clock', '--rounds'),
+    output=False,
   )
   parser.add_argument('--models', nargs='+', choices=MODELS, default=MODELS)
   parser.add_argument(
@@ -322,6 +295,7 @@ def main() -> None:
       'command': f'{args.command} --parity-python PYTHON',
       'models': {name: results[name] for name in MODELS if name in results},
     }
+    write_json(kept, document)  # before the table: it took minutes to measure
     command_line.write(sides.HERE, document, render(document))
 
 

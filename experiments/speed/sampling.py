@@ -162,7 +162,7 @@ def compare(
       'ours': sides.ours('sampling', f'--ours={path}'),
       'theirs': sides.theirs(
         args.parity_python,
-        'their_sampling.py',
+        'their_sampling',
         f'--task={path}',
         f'--threads={sides.cores()}',
       ),

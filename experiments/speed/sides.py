@@ -16,6 +16,7 @@ from typing import Any
 
 from experiments import command_line
 from experiments.runner import ROOT
+from prm_jax.runtime.workdir import write_json
 
 HERE = pathlib.Path(__file__).parent
 CLOCKS = {'wall': time.perf_counter, 'cpu': time.process_time}
@@ -35,9 +36,9 @@ def ours(module: str, *arguments: str) -> list[str]:
   return [sys.executable, '-m', f'experiments.speed.{module}', *arguments]
 
 
-def theirs(python: str, script: str, *arguments: str) -> list[str]:
-  """Returns the command of the other side, a script of this folder."""
-  return [python, str(HERE / script), *arguments]
+def theirs(python: str, module: str, *arguments: str) -> list[str]:
+  """Returns the command of the other side, a module of this folder."""
+  return [python, '-m', f'experiments.speed.{module}', *arguments]
 
 
 def measure(command: Sequence[str], **variables: str) -> dict[str, Any]:
@@ -88,6 +89,7 @@ def keep_row(
   rows = json.loads(path.read_text())['rows'] if path.exists() else []
   rows = [other for other in rows if order(other) != order(row)] + [row]
   document = {'command': command, 'rows': sorted(rows, key=order)}
+  write_json(path, document)  # before the table: it took minutes to measure
   command_line.write(
     HERE, document, render(document), path.name, f'{name.upper()}.md'
   )

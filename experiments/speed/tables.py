@@ -31,7 +31,9 @@ def notes_of(model: str, found: Mapping[str, Any]) -> list[str]:
     notes.append(
       f'- {model}, {name}: {len(task["lengths"])} candidates after a prompt '
       f'of {task["prompt_tokens"]} tokens; {low:.0f} to {high:.0f} tokens '
-      f'with it, median {middle:.0f}.'
+      f'with it, median {middle:.0f}; all together '
+      f'{sum(task["lengths"]) / task["unique_tokens"]:.2f} times as many as '
+      'the different beginnings have.'
     )
   for row in found['rows']:
     if 'largest_score_difference' in row:

@@ -87,7 +87,7 @@ def commands_of(
     'flat': sides.ours('ours', 'train', *inputs, steps, *rows, '--flat'),
     'TRL': sides.theirs(
       args.parity_python,
-      'theirs.py',
+      'theirs',
       'train',
       f'--threads={sides.cores()}',
       *inputs,

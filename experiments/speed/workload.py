@@ -9,6 +9,11 @@ import os
 import pathlib
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from experiments.label_sources.counting import read_labels
+from experiments.runner import Runner
+from prm_jax.data import tries
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import DATA_VARIABLE
 from prm_jax.data.encoding import DoesNotFit, StepFormat, make_format
@@ -27,6 +32,7 @@ SMALL = {
   'norm_eps': 1e-6,
 }
 CANDIDATES = 64
+TEN_OPERATIONS = 'arithmetic.operations=10'
 # SmolLM2 scores the problem whose prompt is nearest to this length.
 PROMPT_TOKENS = 200
 
@@ -136,6 +142,32 @@ def gsm8k_candidates(
   return {'problem': problem, 'candidates': candidates}
 
 
+def sampled_candidates(runner: Runner, fmt: StepFormat) -> dict:
+  """Samples a policy, trained here, on a problem that it was not trained on."""
+  policy = runner.main(
+    'policy_math.py:small',
+    'policy',
+    f'--config.data.{TEN_OPERATIONS}',
+    '--config.data.max_length=87',
+    '--config.data.row_length=348',
+    '--config.data.max_steps_per_row=40',
+    '--config.sampling.max_tokens=88',
+  )
+  samples = runner.main(
+    'sample_math.py:small',
+    'samples',
+    '--config.policy.kind=workdir',
+    f'--config.policy.workdir={policy}',
+    f'--config.problems.{TEN_OPERATIONS}',
+    '--config.problems.train_problems=1',
+    f'--config.samples={CANDIDATES}',
+    '--config.seed=1',  # other problems than the policy's
+  )
+  chains = read_labels(samples)
+  candidates = fitting(chains[0].problem, [c.steps for c in chains], fmt)
+  return {'problem': chains[0].problem, 'candidates': candidates}
+
+
 def encode(chain: dict, fmt: StepFormat) -> dict:
   """Returns the token ids and step ends of a chain, for the other side."""
   tokens, step_ends, _ = fmt.encode(chain['problem'], chain['steps'])
@@ -152,14 +184,18 @@ def describe(task: dict, fmt: StepFormat) -> dict:
     'encoded': encoded,
     'prompt_tokens': len(fmt.encode_prompt(task['problem'])),
     'lengths': [len(chain['tokens']) for chain in encoded],
+    'unique_tokens': tries.unique_tokens(
+      [np.array(chain['tokens']) for chain in encoded]
+    ),
   }
 
 
-def make_workload(model: str, warmup_steps: int) -> dict:
+def make_workload(model: str, warmup_steps: int, runner: Runner) -> dict:
   """Makes all that both sides read.
 
   Args:
     model: 'small' or 'smollm2'.
+    runner: trains and samples a policy.
   """
   root, fmt = data_root(), make_format_of(model)
 
@@ -176,6 +212,7 @@ def make_workload(model: str, warmup_steps: int) -> dict:
     }
   else:
     tasks = {'gsm8k': gsm8k_candidates(root, fmt, nearest)}
+  tasks['sampled'] = sampled_candidates(runner, fmt)
   return {
     'model': model,
     'max_length': MAX_LENGTH,

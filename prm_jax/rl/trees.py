@@ -83,7 +83,7 @@ def lay_out(
   layout: Layout = ONE_DEVICE,
   kept: np.ndarray | None = None,  # [C] bool
 ) -> Trees:
-  """Lays chains out in the rows that cost the least.
+  """Lays chains out in rows that share what they begin alike.
 
   Where the devices divide the chains of each part, there are never more rows
   than chains, and never more tokens in rows than in `tokens`, padding included.
@@ -92,20 +92,20 @@ def lay_out(
     parts: see above; it must divide C.
     kept: which chains the rows hold; None takes all.
   """
-  (C, T), devices = tokens.shape, layout.devices
+  C, T = tokens.shape
   chains = [row[:n] for row, n in zip(tokens, lengths, strict=True)]
   held = lengths > 0 if kept is None else kept & (lengths > 0)
   of_part = [
     [c for c in range(part, C, parts) if held[c]] for part in range(parts)
   ]
-  most = -(-C // parts // devices) * devices
-  choices = []
-  for L in (T * times for times in LENGTHS):
+  # As many rows of one chain each as there may have to be.
+  most = -(-C // parts // layout.devices) * layout.devices
+  L = T * _chains_in_row(T, most, layout)
+  groups = [_split(chains, some, L) for some in of_part]
+  rows = row_bucket(max(1, *map(len, groups)), layout.devices)
+  if rows * L > most * T:
+    L, rows = T, most
     groups = [_split(chains, some, L) for some in of_part]
-    needed = max(1, *map(len, groups))
-    rows = min(row_bucket(needed, devices), most)
-    choices.append((rows * L * (1 + L / layout.costly), L, rows, groups))
-  _, L, rows, groups = min(choices, key=lambda choice: choice[:2])
   trees = _empty(rows * parts, L, C, T)
   for part, of_rows in enumerate(groups):
     for b, members in enumerate(of_rows):
@@ -116,6 +116,24 @@ def lay_out(
       for c, path in zip(members, trie.paths, strict=True):
         trees.nodes[c, : len(path)] = b * L + path
   return trees
+
+
+def _chains_in_row(length: int, rows: int, layout: Layout) -> int:
+  """Returns how many of the longest chains fit a row: one of LENGTHS.
+
+  It does not depend on what chains share. With another length for each update,
+  more programs would be compiled than longer rows save.
+
+  Args:
+    length: tokens of the longest chain.
+    rows: number of rows that hold one chain each.
+  """
+  return max(
+    times
+    for times in LENGTHS
+    if times == 1
+    or (2 * times * length <= layout.costly and times * layout.devices <= rows)
+  )
 
 
 def _split(

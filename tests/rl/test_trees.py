@@ -103,14 +103,17 @@ def test_a_prompt_is_there_once():
   tokens = np.tile(rng.integers(0, 100, 384).astype(np.int32), (8, 1))
   tokens[:, 100:] = rng.integers(0, 100, (8, 284))
   trees = lay_out(tokens, np.full(8, 300))
-  assert trees.tokens.shape == (3, 768)
-  assert trees.count() == 3 * 100 + 8 * 200
+  assert trees.tokens.shape == (2, 1536)
+  assert trees.count() == 2 * 100 + 8 * 200
+  # The length of rows does not change with what chains share.
+  same = lay_out(np.tile(tokens[:1], (8, 1)), np.full(8, 300))
+  assert same.tokens.shape == (1, 1536)
   # A row for each device, or where attention costs more than all else.
   for layout in (Layout(devices=8), Layout(costly=128)):
     apart = lay_out(tokens, np.full(8, 300), layout=layout)
     assert apart.tokens.shape == (8, 384)
   nothing = lay_out(tokens, np.full(8, 300), 2, kept=np.zeros(8, bool))
-  assert nothing.tokens.shape == (2, 384)
+  assert nothing.tokens.shape == (2, 1536)
   assert nothing.count() == 0
 
 
