@@ -18,7 +18,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.data.config import DataConfig
-from prm_jax.inference import score
+from prm_jax.inference import loading, score
+from prm_jax.inference.loading import ModelDescription
 from prm_jax.inference.packing import bucket
 from prm_jax.inference.sampler import SamplingConfig, Slots, Stops
 from prm_jax.inference.writer import (
@@ -30,6 +31,7 @@ from prm_jax.inference.writer import (
 from prm_jax.jobs.settings.training import PolicySettings, PrmSettings
 from prm_jax.jobs.training import check_mesh, open_model
 from prm_jax.models import (
+  HeadConfig,
   Rows,
   TransformerConfig,
   attention_flops,
@@ -41,15 +43,25 @@ from prm_jax.models import (
 )
 from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
 from prm_jax.models.tpu_attention import LANES
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import batch_sharding, make_mesh
 from prm_jax.training.loop import compile_train_step, make_train_step
 from prm_jax.training.objective import ObjectiveConfig
 from prm_jax.training.optim import make_optimizer, make_schedule
-from prm_jax.training.train_state import TrainState, abstract_state, make_init
+from prm_jax.training.train_state import (
+  TrainState,
+  abstract_state,
+  make_init,
+  make_params,
+  placed_shapes,
+  to_param_dtype,
+)
 
 Settings = PrmSettings | PolicySettings
 # Of the state's dtype and shape only these matter to a bound.
 TPU_KERNEL, GPU_KERNEL = 'tpu_custom_call', '__cudnn$fmha'
+HEAD = HeadConfig('two_class')  # of a PRM that is not there yet
 PER_STEP = ('step_labels', 'step_weights', 'step_trials')
 
 
@@ -80,17 +92,19 @@ class Plan(NamedTuple):
   """Describes what a config would run.
 
   Attributes:
-    programs: programs by name, `train` among them.
+    programs: programs by name; `train` trains, and `sample` writes a token.
     meshes: the meshes; the one for training is first.
-    remat: the remat setting of the trained model.
-    rows, length: shape of a training batch.
+    remat: the remat setting of the trained model; '' trains none.
+    rows, length: shape of a training batch, or 0.
+    slots: chains that are written at the same time, or 0.
   """
 
   programs: dict[str, Program]
   meshes: tuple[Mesh, ...]
-  remat: str
-  rows: int
-  length: int
+  remat: str = ''
+  rows: int = 0
+  length: int = 0
+  slots: int = 0
 
 
 def model_of(settings: Settings) -> TransformerConfig:
@@ -248,6 +262,33 @@ def bytes_of(tree: Any) -> int:
   )
 
 
+def abstract_params(
+  model: TransformerConfig, head: HeadConfig | None, mesh: Mesh
+) -> Any:
+  """Returns the shapes of a model's parameters as they are opened."""
+  shapes = jax.eval_shape(
+    lambda key: to_param_dtype(make_params(key, model, head), model),
+    jax.random.key(0),
+  )
+  return placed_shapes(shapes, mesh)
+
+
+def read_prm(path: str) -> ModelDescription:
+  """Reads how a PRM that was trained here is made.
+
+  Raises:
+    UserError: there is none at this path.
+  """
+  folder = paths.open_path(path)
+  if not (folder / 'model.json').is_file():
+    raise UserError(
+      f'config.prm.path={path!r}: has no model.json of a training run. A '
+      "published PRM is not read here; set it to '' for one as large as the "
+      'policy'
+    )
+  return loading.read_description(folder)
+
+
 class Sampling(NamedTuple):
   """Describes the programs with which a policy samples.
 
@@ -367,4 +408,5 @@ def plan(settings: Settings, devices: Sequence[jax.Device]) -> Plan:
       mesh.size,
       **reading(model, rows, length),
     )
-  return Plan(programs, (mesh,), model.remat, rows, length)
+  slots = settings.sampling.slots if settings.sampling else 0
+  return Plan(programs, (mesh,), model.remat, rows, length, slots)
