@@ -23,7 +23,7 @@ from prm_jax.aot.chips import CHIPS, Chip
 from prm_jax.aot.compiler import memory_of
 from prm_jax.aot.estimate import times
 from prm_jax.aot.hlo import read_program
-from prm_jax.aot.programs import learning
+from prm_jax.aot.useful_flops import learning
 from prm_jax.aot.work import count_work
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.runtime.sharding import batch_sharding, flat_mesh

@@ -17,6 +17,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from prm_jax.aot.useful_flops import learning, reading
 from prm_jax.data.config import DataConfig
 from prm_jax.inference import score
 from prm_jax.inference.packing import bucket
@@ -40,16 +41,14 @@ from prm_jax.models import (
   unstack_layers,
 )
 from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
-from prm_jax.models.tpu_attention import LANES
 from prm_jax.runtime.sharding import batch_sharding, make_mesh
 from prm_jax.training.loop import compile_train_step, make_train_step
-from prm_jax.training.objective import ObjectiveConfig
+from prm_jax.training.objective import ObjectiveConfig, reads_all
 from prm_jax.training.optim import make_optimizer, make_schedule
 from prm_jax.training.train_state import TrainState, abstract_state, make_init
 
 Settings = PrmSettings | PolicySettings
 # Of the state's dtype and shape only these matter to a bound.
-TPU_KERNEL, GPU_KERNEL = 'tpu_custom_call', '__cudnn$fmha'
 PER_STEP = ('step_labels', 'step_weights', 'step_trials')
 
 
@@ -119,14 +118,19 @@ def train_state_of(settings: Settings, mesh: Mesh) -> TrainState:
   return abstract_state(init, mesh)
 
 
+def objective_of(settings: Settings) -> ObjectiveConfig:
+  """Returns the objective of the job's train step."""
+  return ObjectiveConfig(
+    model_of(settings), settings.head, settings.loss, settings.lora
+  )
+
+
 def lower_train(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
   """Lowers the job's train step, on shapes."""
   train = settings.train
   state = train_state_of(settings, mesh)
   step = make_train_step(
-    ObjectiveConfig(
-      model_of(settings), settings.head, settings.loss, settings.lora
-    ),
+    objective_of(settings),
     optimizer_of(settings),
     make_schedule(settings.optim, train.steps),
     train.microbatches,
@@ -185,50 +189,6 @@ def lower_score(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
     return jax.jit(
       step_scores, keep_unused=True, out_shardings=NamedSharding(mesh, P())
     ).lower(state, rows)
-
-
-def reading(
-  model: TransformerConfig, rows: int, length: int, logits: bool = False
-) -> dict[str, Any]:
-  """Counts FLOPs of a forward pass over rows of one chain each.
-
-  The tokens of a tree see fewer tokens than those of such a row, so that its
-  attention takes at most as many.
-  """
-  tokens = rows * length
-  attention = attention_flops(model, tokens * (length + 1) / 2)
-  return {
-    'products': product_flops(model, tokens, logits * tokens),
-    'attention': attention,
-    'kernels': {TPU_KERNEL: attention * _wide(model), GPU_KERNEL: attention},
-  }
-
-
-def learning(
-  model: TransformerConfig, rows: int, length: int, logits: bool = False
-) -> dict[str, Any]:
-  """Counts FLOPs of a train step: a gradient costs twice the forward pass.
-
-  A forward attention kernel has 2 products. Its gradient has 5, because it
-  computes the scores again, and on a TPU 7, because two kernels do. With remat,
-  the forward pass runs twice.
-  """
-  found = reading(model, rows, length, logits)
-  forward = 1 if model.remat == 'none' else 2
-  gradient = {TPU_KERNEL: 7, GPU_KERNEL: 5}
-  return {
-    'products': 3 * found['products'],
-    'attention': 3 * found['attention'],
-    'kernels': {
-      name: flops * (2 * forward + gradient[name]) / 2
-      for name, flops in found['kernels'].items()
-    },
-  }
-
-
-def _wide(model: TransformerConfig) -> float:
-  """Returns how much more a TPU computes for heads below LANES numbers."""
-  return -(-model.head_dim // LANES) * LANES / model.head_dim
 
 
 def placed(shapes: Any, where: Any) -> Any:
@@ -350,12 +310,14 @@ def plan(settings: Settings, devices: Sequence[jax.Device]) -> Plan:
   model = model_of(settings)
   check_mesh(settings, model, mesh)
   rows, length = settings.data.batch_size, settings.data.row_length
-  logits = settings.loss.lm_weight > 0
+  logits, head = settings.loss.lm_weight > 0, settings.head
+  ends = settings.data.max_steps_per_row
+  trained = None if reads_all(objective_of(settings)) else ends
   programs = {
     'train': Program(
       lambda: lower_train(settings, mesh),
       mesh.size,
-      **learning(model, rows, length, logits),
+      **learning(model, rows, length, logits, trained),
     )
   }
   if settings.sampling:
@@ -365,6 +327,6 @@ def plan(settings: Settings, devices: Sequence[jax.Device]) -> Plan:
     programs['score'] = Program(
       lambda: lower_score(settings, mesh),
       mesh.size,
-      **reading(model, rows, length),
+      **reading(model, rows, length, ends=None if head.likelihood else ends),
     )
   return Plan(programs, (mesh,), model.remat, rows, length)

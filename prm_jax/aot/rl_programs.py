@@ -18,9 +18,8 @@ from prm_jax.aot.programs import (
   Program,
   Sampling,
   bytes_of,
-  learning,
-  reading,
 )
+from prm_jax.aot.useful_flops import learning, reading
 from prm_jax.inference import loading
 from prm_jax.inference.loading import ModelDescription
 from prm_jax.inference.packing import bucket, row_bucket
@@ -334,7 +333,7 @@ class AbstractRlJob:
       self.held.prm,
       rows,
       read=['prm'],
-      **reading(model, B, T),
+      **reading(model, B, T, ends=T // 2),
     )
 
 

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from configs import rl_math
-from prm_jax.aot import estimate, programs, rl_programs
+from prm_jax.aot import estimate, programs, rl_programs, useful_flops
 from prm_jax.aot.chips import CHIPS, chip_of
 from prm_jax.aot.compiler import compile_program, open_topology
 from prm_jax.aot.work import Count
@@ -47,15 +47,15 @@ def test_rates_of_tokens_count_shared_ones_once_for_each_chain():
 def test_useful_flops_by_hand():
   # A layer has 8 x (2 x (2 + 1) x 4 + 3 x 16) = 576 parameters.
   model = TransformerConfig(50, 8, 3, 2, 1, 16, head_dim=4)
-  found = programs.reading(model, 2, 3)
+  found = useful_flops.reading(model, 2, 3)
   assert found['products'] == 2 * (2 * 3) * 576 * 3
   # Six pairs a row, two heads, q k and p v.
   assert found['attention'] == 2 * 6 * 2 * (2 * 2 * 4) * 3
   # On a TPU kernels have heads of 128.
-  tpu, gpu = programs.TPU_KERNEL, programs.GPU_KERNEL
+  tpu, gpu = useful_flops.TPU_KERNEL, useful_flops.GPU_KERNEL
   kernels = {tpu: 32 * found['attention'], gpu: found['attention']}
   assert found['kernels'] == kernels
-  trained = programs.learning(model, 2, 3)
+  trained = useful_flops.learning(model, 2, 3)
   assert trained['products'] == 3 * found['products']
   assert trained['attention'] == 3 * found['attention']
   # Nine products for two, or eleven where forward runs again; on GPUs two less.
@@ -63,13 +63,20 @@ def test_useful_flops_by_hand():
     tpu: 9 / 2 * kernels[tpu],
     gpu: 7 / 2 * kernels[gpu],
   }
-  again = programs.learning(dataclasses.replace(model, remat='full'), 2, 3)
+  again = useful_flops.learning(dataclasses.replace(model, remat='full'), 2, 3)
   assert again['kernels'] == {
     tpu: 11 / 2 * kernels[tpu],
     gpu: 9 / 2 * kernels[gpu],
   }
-  logits = programs.reading(model, 2, 3, logits=True)
+  logits = useful_flops.reading(model, 2, 3, logits=True)
   assert logits['products'] - found['products'] == 2 * (2 * 3) * 8 * 50
+  # An unrolled last layer has its products after attention where asked alone.
+  assert useful_flops.reading(model, 2, 3, ends=1) == found
+  unrolled = dataclasses.replace(model, scan_unroll=3)
+  few = useful_flops.reading(unrolled, 2, 3, ends=1)
+  after = 8 * (2 * 4 + 3 * 16)
+  assert found['products'] - few['products'] == 2 * (2 * 2) * after
+  assert few['attention'] == found['attention']
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from prm_jax.aot import estimate, programs, rl_programs
+from prm_jax.aot import estimate, programs, rl_programs, useful_flops
 from prm_jax.aot.chips import CHIPS, chip_of
 from prm_jax.aot.compiler import compile_program, open_topology
 from prm_jax.aot.hlo import read_program
@@ -65,7 +65,7 @@ def test_the_work_of_a_prm_is_what_the_formula_counts(dtype, count):
     program = plan.programs[name]
     # The kernel is in the program where it computes in bfloat16. Without it,
     # scores of all pairs of tokens are computed, not only of those that count.
-    attention = program.kernels[programs.GPU_KERNEL]
+    attention = program.kernels[useful_flops.GPU_KERNEL]
     if dtype == 'float32':
       attention = program.attention * 128 / ((128 + 1) / 2)
     work = (program.products + attention) / count
@@ -88,7 +88,7 @@ def test_the_fused_kernel_is_in_the_program(gpu, dtype, fused):
   devices = open_topology(gpu)
   plan = programs.plan(small_prm(dtype), devices)
   compiled, _ = compile_program(plan.programs['score'].lower())
-  assert (programs.GPU_KERNEL in compiled.as_text()) == fused
+  assert (useful_flops.GPU_KERNEL in compiled.as_text()) == fused
 
 
 @needs_compiler

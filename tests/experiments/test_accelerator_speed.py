@@ -18,7 +18,7 @@ from experiments.accelerator import (
   training,
 )
 from prm_jax.aot.chips import CHIPS
-from prm_jax.aot.programs import learning
+from prm_jax.aot.useful_flops import learning
 from prm_jax.data.encoding import make_format
 from prm_jax.models import TransformerConfig
 from prm_jax.runtime.sharding import flat_mesh

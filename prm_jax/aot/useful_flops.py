@@ -1,0 +1,73 @@
+"""Counts the FLOPs that forward passes and train steps need, by formula.
+
+What the compiled programs do is in work.py.
+"""
+
+from typing import Any
+
+from prm_jax.models import TransformerConfig
+from prm_jax.models.flops import attention_flops, product_flops
+from prm_jax.models.tpu_attention import LANES
+
+TPU_KERNEL, GPU_KERNEL = 'tpu_custom_call', '__cudnn$fmha'
+
+
+def reading(
+  model: TransformerConfig,
+  rows: int,
+  length: int,
+  logits: bool = False,
+  ends: int | None = None,
+) -> dict[str, Any]:
+  """Counts FLOPs of a forward pass over rows of one chain each.
+
+  The tokens of a tree see fewer tokens than those of such a row, so that its
+  attention takes at most as many.
+
+  Args:
+    logits: whether the next token's logits are computed.
+    ends: tokens of a row whose hidden states are read; None reads all. An
+      unrolled model computes no others after the last layer's attention.
+  """
+  tokens = rows * length
+  attention = attention_flops(model, tokens * (length + 1) / 2)
+  products = product_flops(model, tokens, logits * tokens)
+  if ends is not None and model.scan_unroll >= model.n_layers:
+    after = model.d_model * (model.n_heads * model.head_dim + 3 * model.d_ff)
+    products -= 2.0 * rows * (length - ends) * after
+  return {
+    'products': products,
+    'attention': attention,
+    'kernels': {TPU_KERNEL: attention * _wide(model), GPU_KERNEL: attention},
+  }
+
+
+def learning(
+  model: TransformerConfig,
+  rows: int,
+  length: int,
+  logits: bool = False,
+  ends: int | None = None,
+) -> dict[str, Any]:
+  """Counts FLOPs of a train step: a gradient costs twice the forward pass.
+
+  A forward attention kernel has 2 products. Its gradient has 5, because it
+  computes the scores again, and on a TPU 7, because two kernels do. With remat,
+  the forward pass runs twice. The arguments are those of `reading`.
+  """
+  found = reading(model, rows, length, logits, ends)
+  forward = 1 if model.remat == 'none' else 2
+  gradient = {TPU_KERNEL: 7, GPU_KERNEL: 5}
+  return {
+    'products': 3 * found['products'],
+    'attention': 3 * found['attention'],
+    'kernels': {
+      name: flops * (2 * forward + gradient[name]) / 2
+      for name, flops in found['kernels'].items()
+    },
+  }
+
+
+def _wide(model: TransformerConfig) -> float:
+  """Returns how much more a TPU computes for heads below LANES numbers."""
+  return -(-model.head_dim // LANES) * LANES / model.head_dim
