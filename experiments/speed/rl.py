@@ -32,6 +32,7 @@ from prm_jax.runtime import manifest
 
 CONFIG = ROOT / 'configs' / 'rl_math.py'
 # What a chain is paid for -> variants of the config.
+Runs = dict[str, list[dict[str, Any]]]  # of both sides
 REWARDS = {'verifier': 'grpo,outcome', 'verifier and PRM': 'grpo'}
 
 
@@ -137,28 +138,17 @@ def in_turn(
 
 
 def compare(rewards: str, args: argparse.Namespace) -> dict[str, Any]:
-  """Measures both sides: their tokens per second, and the race to 90%."""
+  """Measures the tokens per second of both sides."""
   config = make_config(REWARDS[rewards], args.policy, args.prm)
   config.cpu_devices = args.devices
-  whole = config.copy_and_resolve_references()
-  # Only the last one is written.
-  whole.train.checkpoint_every = (
-    whole.train.evaluate_every * whole.train.updates
-  )
   set_updates(config.train, args.warmup, args.updates)
-  found, races = ({'ours': [], 'theirs': []} for _ in range(2))
+  found: Runs = {'ours': [], 'theirs': []}
   with tempfile.TemporaryDirectory() as folder:
-    parent = pathlib.Path(folder)
-    task = make_task(config.to_dict(), parent / 'policy', args.warmup)
+    policy = pathlib.Path(folder) / 'policy'
+    task = make_task(config.to_dict(), policy, args.warmup)
     for turn in range(args.rounds):
       for side, run in in_turn(task, args, turn, 0.0).items():
         found[side].append(run)
-    for turn in range(args.races):
-      whole.seed = 1 + turn
-      policy = parent / f'policy_{whole.seed}'
-      race_task = make_task(whole.to_dict(), policy, args.warmup)
-      for side, run in in_turn(race_task, args, turn, args.minutes).items():
-        races[side].append(run)
   versions = [run.pop('versions') for runs in found.values() for run in runs]
   return {
     'rewards': rewards,
@@ -174,8 +164,6 @@ def compare(rewards: str, args: argparse.Namespace) -> dict[str, Any]:
       for clock in ('wall', 'cpu')
     },
     'shares': {side: shares(runs) for side, runs in found.items()},
-    'races': races,
-    'race_minutes': args.minutes,
     'chains': config.train.problems * config.train.samples,
     'updates': args.updates,
     'max_tokens': task['max_tokens'],
@@ -184,6 +172,31 @@ def compare(rewards: str, args: argparse.Namespace) -> dict[str, Any]:
     'versions': functools.reduce(operator.or_, versions),
     'git_commit': manifest.git_commit(),
   }
+
+
+def add_races(row: dict[str, Any], args: argparse.Namespace) -> None:
+  """Adds races to 90% to a row until there are as many as asked for."""
+  config = make_config(REWARDS[row['rewards']], args.policy, args.prm)
+  config.cpu_devices = args.devices
+  # Only the last one is written.
+  config.train.checkpoint_every = (
+    config.train.evaluate_every * config.train.updates
+  )
+  races: Runs = row.setdefault('races', {'ours': [], 'theirs': []})
+  row['race_minutes'] = args.minutes
+  with tempfile.TemporaryDirectory() as folder:
+    for turn in range(len(races['ours']), args.races):
+      config.seed = 1 + turn
+      policy = pathlib.Path(folder) / f'policy_{config.seed}'
+      task = make_task(config.to_dict(), policy, args.warmup)
+      for side, run in in_turn(task, args, turn, args.minutes).items():
+        races[side].append(run)
+
+
+def measured(rewards: str) -> dict[str, Any]:
+  """Returns the row that an earlier command measured."""
+  rows = json.loads((sides.HERE / 'rl.json').read_text())['rows']
+  return next(row for row in rows if row['rewards'] == rewards)
 
 
 def rates(runs: Sequence[Mapping[str, Any]], clock: str) -> list[float]:
@@ -293,7 +306,9 @@ def main() -> None:
       parser.error(f'--{name.replace("_", "-")} is missing')
   command = f'{args.command} --parity-python PYTHON --policy DIR --prm DIR'
   for rewards in args.rewards:
-    sides.keep_row(compare(rewards, args), order, 'rl', command, render)
+    row = compare(rewards, args) if args.rounds else measured(rewards)
+    add_races(row, args)
+    sides.keep_row(row, order, 'rl', command, render)
 
 
 if __name__ == '__main__':
