@@ -125,8 +125,12 @@ def in_turn(
     }
     found = {}
     for side in [*commands][:: -1 if turn % 2 else 1]:
-      # Nothing is asked of the hub: the policy is a folder.
-      found[side] = sides.measure(commands[side], HF_HUB_OFFLINE='1')
+      # Nothing is asked of the hub: the policy is a folder. A race compiles
+      # everything: what other runs compiled is not there.
+      compiled = {'JAX_COMPILATION_CACHE_DIR': f'{folder}/compiled'}
+      found[side] = sides.measure(
+        commands[side], HF_HUB_OFFLINE='1', **(compiled if minutes else {})
+      )
       of = found[side]
       done = (
         f'{of["updates"]} updates in {of["seconds"]:.0f} s'
