@@ -142,8 +142,8 @@ def test_a_large_array_that_stays_whole_is_named_once(caplog):
   tree = {'layers': {'self_attn': {'k_proj': {'kernel': kernel}}}}
   for _ in range(2):
     placed = shardings(tree, MESH)
-  (spec,) = by_path(placed).values()
-  assert spec == P(None, 'fsdp', None)
+  (found,) = by_path(placed).values()
+  assert found.spec == P(None, 'fsdp', None)
   assert [record.getMessage() for record in caplog.records] == [
     'whole on every device, as the mesh does not divide them: model=2: '
     'self_attn/k_proj/kernel (0.07 GB)'
