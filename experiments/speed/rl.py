@@ -127,7 +127,7 @@ def in_turn(
     for side in [*commands][:: -1 if turn % 2 else 1]:
       # Nothing is asked of the hub: the policy is a folder. A race compiles
       # everything: what other runs compiled is not there.
-      compiled = {'JAX_COMPILATION_CACHE_DIR': f'{folder}/compiled'}
+      compiled = {'JAX_COMPILATION_CACHE_DIR': f'{folder}/{side}'}
       found[side] = sides.measure(
         commands[side], HF_HUB_OFFLINE='1', **(compiled if minutes else {})
       )
@@ -199,8 +199,15 @@ def add_races(row: dict[str, Any], args: argparse.Namespace) -> None:
 
 def measured(rewards: str) -> dict[str, Any]:
   """Returns the row that an earlier command measured."""
-  rows = json.loads((sides.HERE / 'rl.json').read_text())['rows']
-  return next(row for row in rows if row['rewards'] == rewards)
+  path = sides.HERE / 'rl.json'
+  rows = json.loads(path.read_text())['rows'] if path.exists() else []
+  for row in rows:
+    if row['rewards'] == rewards:
+      return row
+  raise SystemExit(
+    f'error: --rounds 0 adds races to a row, and {path.name} has none of '
+    f'{rewards!r}; measure it first, with --rounds 5'
+  )
 
 
 def rates(runs: Sequence[Mapping[str, Any]], clock: str) -> list[float]:

@@ -320,6 +320,7 @@ class AbstractRlJob:
   def _score(self) -> Program:
     """Describes the scoring of as many chains as one call takes."""
     mesh, model = self.meshes.sampling, self.models.prm
+    head = self.models.head
     split = mesh.shape['replica'] * mesh.shape['fsdp']
     per_call = max(1, CALL_FILL * split // self.models.longest)
     B = row_bucket(min(self.settings.train.chains, per_call), split)
@@ -329,11 +330,11 @@ class AbstractRlJob:
     rows = Rows(*[tokens] * 4, numbers, ends, ends)
     return self._program(
       mesh,
-      jit_row_scores(model, self.models.head, mesh),
+      jit_row_scores(model, head, mesh),
       self.held.prm,
       rows,
       read=['prm'],
-      **reading(model, B, T, ends=T // 2),
+      **reading(model, B, T, ends=None if head.likelihood else T // 2),
     )
 
 

@@ -1,6 +1,8 @@
 """Counts the FLOPs that forward passes and train steps need, by formula.
 
-What the compiled programs do is in work.py.
+    a model, the rows of a batch -> FLOPs of products and of attention
+
+`estimate.py` compares them with what the compiled program does (`work.py`).
 """
 
 from typing import Any
