@@ -23,7 +23,7 @@ from prm_jax.models.heads import (
   step_probabilities,
 )
 from prm_jax.models.likelihood import number_likelihood, token_logprobs
-from prm_jax.models.lora import LoraConfig, init_lora, merge
+from prm_jax.models.lora import LoraConfig, attach, init_lora, merge
 from prm_jax.models.rows import Rows
 from prm_jax.models.transformer import (
   Cache,
@@ -46,6 +46,7 @@ __all__ = [
   'RopeScaling',
   'Rows',
   'TransformerConfig',
+  'attach',
   'attention_flops',
   'chain_flops',
   'decode',

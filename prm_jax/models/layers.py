@@ -107,7 +107,10 @@ linear.defvjp(_linear_forward, _linear_backward)
 
 
 class Projection(nn.Module):
-  """Maps the last `inputs` axes linearly to `shape`, with an optional bias."""
+  """Maps the last `inputs` axes linearly to `shape`, with an optional bias.
+
+  Where the parameters hold adapters (`lora.attach`), their product is added.
+  """
 
   shape: tuple[int, ...]
   dtype: str
@@ -127,6 +130,15 @@ class Projection(nn.Module):
       (*fan_in, *self.shape),
     )
     out = linear(x, kernel.astype(self.dtype), self.inputs)
+    if self.has_variable('params', 'lora_a'):
+      down, up = (
+        self.get_variable('params', name).astype(self.dtype)
+        for name in ('lora_a', 'lora_b')
+      )
+      change = linear(linear(x, down, self.inputs), up, 1)
+      # Added in float32: most changes are below bfloat16's steps.
+      change = change.astype(jnp.float32)
+      out = (out.astype(jnp.float32) + change).astype(self.dtype)
     out = checkpoint_name(out, PROJECTION)
     if self.bias:
       bias = self.param('bias', nn.initializers.zeros, self.shape)

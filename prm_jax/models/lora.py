@@ -1,8 +1,10 @@
 """Trains low-rank adapters beside a frozen backbone.
 
 W' = W + (alpha / rank) A B for chosen projections (LoRA; Hu et al., 2021). The
-adapters are a parameter tree beside the backbone's. `merge` adds them to it,
-and every other function works on the ordinary backbone that results.
+adapters are a parameter tree beside the backbone's. Training puts them beside
+the kernels (`attach`), which then need no gradient; what only reads the model
+adds them to the kernels once (`merge`). Every other function works on the
+backbone that results.
 """
 
 import dataclasses
@@ -76,8 +78,26 @@ def init_lora(key: jax.Array, backbone: Params, config: LoraConfig) -> Params:
   return {'layers': layers}
 
 
+def attach(backbone: Params, lora: Params, config: LoraConfig) -> Params:
+  """Returns the backbone with the adapters beside its kernels.
+
+  A projection x W becomes x W + (x A) B, so the gradient of the adapters needs
+  no gradient of W, and no copy of it.
+  """
+  scale = config.alpha / config.rank
+  layers = dict(backbone['layers'])
+  for parent, adapters in lora['layers'].items():
+    beside = {
+      name: layers[parent][name]
+      | {'lora_a': each['a'], 'lora_b': scale * each['b']}
+      for name, each in adapters.items()
+    }
+    layers[parent] = layers[parent] | beside
+  return backbone | {'layers': layers}
+
+
 def merge(backbone: Params, lora: Params, config: LoraConfig) -> Params:
-  """Returns the backbone with the adapters added to its kernels."""
+  """Returns an ordinary backbone, with the adapters added to its kernels."""
   layers = dict(backbone['layers'])
   for parent, adapters in lora['layers'].items():
     layers[parent] = dict(layers[parent])

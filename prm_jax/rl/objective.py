@@ -18,9 +18,9 @@ import numpy as np
 from prm_jax.models import (
   LoraConfig,
   TransformerConfig,
+  attach,
   forward,
   lm_logits,
-  merge,
   step_logits,
 )
 from prm_jax.rl import losses
@@ -108,7 +108,7 @@ def view_tokens(
   """
   backbone = params['backbone']
   if lora.rank:
-    backbone = merge(backbone, params['lora'], lora)
+    backbone = attach(backbone, params['lora'], lora)
   hidden = forward(backbone, model, trees.tokens, trees.positions, trees.last)
   parents = jnp.maximum(trees.parents, 0)
   before = jnp.take_along_axis(hidden, parents[..., None], 1)

@@ -18,10 +18,10 @@ from prm_jax.models import (
   LoraConfig,
   Rows,
   TransformerConfig,
+  attach,
   forward,
   head_logits,
   lm_logits,
-  merge,
   number_likelihood,
   step_logits,
 )
@@ -134,7 +134,7 @@ def batch_loss(
   model, loss = config.model, config.loss
   backbone = params['backbone']
   if config.lora.rank:
-    backbone = merge(backbone, params['lora'], config.lora)
+    backbone = attach(backbone, params['lora'], config.lora)
   hidden = forward(
     backbone,
     model,

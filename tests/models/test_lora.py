@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.models import LoraConfig, init_lora, merge
+from prm_jax.models import LoraConfig, attach, init_lora, merge
 from prm_jax.models.lora import TARGETS
 from prm_jax.runtime.errors import UserError
 from tests.models.plain_transformer import VARIANTS, alone, params_of, run
@@ -88,6 +88,26 @@ def test_a_merged_backbone_runs_like_the_sum_of_both_paths():
   np.testing.assert_allclose(
     run(undone, CONFIG, *inputs), plain, rtol=0, atol=1e-4
   )
+
+
+def loss_of(lora, put, inputs):
+  """Some scalar of the model's output, which depends on all adapters."""
+  return jnp.sin(run(put(params_of(CONFIG), lora, LORA), CONFIG, *inputs)).sum()
+
+
+def test_adapters_beside_the_kernels_are_those_in_them():
+  """The output, and the gradient of each adapter."""
+  inputs = alone(tokens_of((2, 9), 3))
+  lora = jax.tree.map(lambda x: 0.1 * x, filled(adapters(), 1))
+  inside, beside = (
+    jax.value_and_grad(loss_of)(lora, put, inputs) for put in (merge, attach)
+  )
+  for found, expected in zip(
+    jax.tree.leaves(beside), jax.tree.leaves(inside), strict=True
+  ):
+    assert jnp.abs(expected).max() > 1e-3
+    largest = float(jnp.abs(expected).max())
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * largest)
 
 
 @pytest.mark.parametrize(
