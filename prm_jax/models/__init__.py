@@ -22,7 +22,12 @@ from prm_jax.models.heads import (
   step_logits,
   step_probabilities,
 )
-from prm_jax.models.likelihood import number_likelihood, token_logprobs
+from prm_jax.models.likelihood import (
+  TokenTerms,
+  number_likelihood,
+  token_logprobs,
+  token_terms,
+)
 from prm_jax.models.lora import LoraConfig, attach, init_lora, merge
 from prm_jax.models.rows import Rows
 from prm_jax.models.transformer import (
@@ -45,6 +50,7 @@ __all__ = [
   'Prefix',
   'RopeScaling',
   'Rows',
+  'TokenTerms',
   'TransformerConfig',
   'attach',
   'attention_flops',
@@ -65,5 +71,6 @@ __all__ = [
   'step_logits',
   'step_probabilities',
   'token_logprobs',
+  'token_terms',
   'unstack_layers',
 ]

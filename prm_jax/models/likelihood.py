@@ -1,71 +1,277 @@
 """Log-probabilities that the backbone gives to the tokens it reads.
 
-A step with a number that the backbone did not expect is wrong more often than
-other steps, and this signal needs no step labels. A head with
-`HeadConfig.likelihood` reads `number_likelihood` beside the hidden state.
+The LM loss, RL and its metrics read them, and one of them is a signal without
+step labels: a step with a number that the backbone did not expect is wrong more
+often than other steps. A head with `HeadConfig.likelihood` reads
+`number_likelihood` beside the hidden state.
+
+The logits of all tokens would be the largest arrays of a train step: 20 GB for
+16,384 tokens and 152,000 words, with their gradient. So they are computed part
+by part, and again for the gradient, which is written out.
 """
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
 from prm_jax.models.config import TransformerConfig
 from prm_jax.models.rows import Rows
-from prm_jax.models.transformer import lm_logits
+from prm_jax.models.transformer import output_embedding
+from prm_jax.runtime.sharding import BATCH, fitting_axes
 
-# Tokens of a row whose logits are in memory at the same time. With a vocabulary
-# of 49,152 the logits of a whole row of 1,024 tokens would take 200 MB.
-TOKENS_PER_PART = 64
+# Tokens of a device whose logits are in memory at the same time.
+TOKENS_PER_PART = 512
 
 
-def token_logprobs(
+class TokenTerms(NamedTuple):
+  """Holds what the backbone says of each token; 0 where it is not wanted."""
+
+  logprobs: jax.Array  # [B, T] float32, log p(token | those before it) in nats
+  entropy: jax.Array  # [B, T] float32, of the distribution it is drawn from
+
+
+class _Sums(NamedTuple):
+  """Holds what the gradient of a token's terms needs; 0 where not wanted."""
+
+  normaliser: jax.Array  # [B, T] log of the sum of all words' exp(logit)
+  mean: jax.Array  # [B, T] mean of the logits under their softmax
+
+
+class _Shares(NamedTuple):
+  """Says how devices share the work: names of mesh axes, None for no axis."""
+
+  rows: Any  # devices along these axes have their own rows
+  words: Any  # along this axis, their own part of the vocabulary
+
+  def sum_words(self, x: jax.Array) -> jax.Array:
+    return jax.lax.psum(x, self.words) if self.words else x
+
+
+def token_terms(
   backbone: Any,
   model: TransformerConfig,
   hidden: jax.Array,  # [B, T, D] from `forward`
   tokens: jax.Array,  # [B, T]
   parents: jax.Array,  # [B, T], see `Rows`
-  wanted: jax.Array,  # [B, T] bool, only tokens with a parent
-) -> jax.Array:  # [B, T] float32, 0 where not wanted
-  """Returns log p(token t | the tokens before it in its chain), in nats.
+  wanted: jax.Array,  # [B, T] bool; tokens without a parent are never wanted
+) -> TokenTerms:
+  """Returns log-probabilities and entropies of the wanted tokens.
 
-  Wanted tokens are sorted to the front and go through the output embedding
-  part by part; parts that no row wants cost nothing in the forward pass. The
-  backward pass computes the logits again, and adds up a gradient of the output
-  embedding for each part, wanted or not.
+  A device sorts its wanted tokens to the front and computes their logits part
+  by part; parts that it does not want cost nothing.
   """
-  B, T = tokens.shape
-  size = min(T, TOKENS_PER_PART)
-  order = jnp.argsort(~wanted, axis=1, stable=True)
-  order = jnp.pad(order, ((0, 0), (0, -T % size)))
-  taken = jnp.arange(order.shape[1]) < wanted.sum(1, keepdims=True)
+  table = output_embedding(backbone, model)
+  wanted = wanted & (parents >= 0)
+  return _terms(hidden, table, tokens, parents, wanted, model.dtype)
 
-  @jax.checkpoint
-  def logprobs_at(hidden: jax.Array, indices: jax.Array) -> jax.Array:
-    before = jnp.maximum(jnp.take_along_axis(parents, indices, 1), 0)
-    states = jnp.take_along_axis(hidden, before[..., None], 1)
-    logits = lm_logits(backbone, model, states)
-    ids = jnp.take_along_axis(tokens, indices, 1)
-    chosen = jnp.take_along_axis(logits, ids[..., None], -1)[..., 0]
-    return chosen - jax.nn.logsumexp(logits, -1)
 
-  def add_part(found: jax.Array, start: jax.Array) -> tuple[jax.Array, None]:
-    indices = jax.lax.dynamic_slice_in_dim(order, start, size, 1)
-    own = jax.lax.dynamic_slice_in_dim(taken, start, size, 1)
-    values = jax.lax.cond(
-      own.any(),
-      logprobs_at,
-      lambda *_: jnp.zeros(indices.shape, jnp.float32),
-      hidden,
-      indices,
-    )
-    rows = jnp.arange(B)[:, None]
-    return found.at[rows, indices].add(jnp.where(own, values, 0.0)), None
+def token_logprobs(*args: Any) -> jax.Array:  # [B, T] float32
+  """Returns the log-probabilities of `token_terms`, without the entropies."""
+  return token_terms(*args).logprobs
 
-  found, _ = jax.lax.scan(
-    add_part, jnp.zeros((B, T)), jnp.arange(0, order.shape[1], size)
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _terms(
+  hidden: jax.Array,
+  table: jax.Array,  # [V, D]
+  tokens: jax.Array,
+  parents: jax.Array,
+  wanted: jax.Array,
+  dtype: str,
+) -> TokenTerms:
+  return _terms_forward(hidden, table, tokens, parents, wanted, dtype)[0]
+
+
+def _terms_forward(
+  hidden: jax.Array,
+  table: jax.Array,
+  tokens: jax.Array,
+  parents: jax.Array,
+  wanted: jax.Array,
+  dtype: str,
+) -> tuple[TokenTerms, tuple[jax.Array, ...]]:
+  inputs = hidden, table, tokens, parents, wanted
+  terms, sums = _on_devices(
+    functools.partial(_read_words, dtype=dtype), inputs, (), lambda s: P(s.rows)
   )
-  return found
+  return terms, (*inputs, sums)
+
+
+def _terms_backward(
+  dtype: str, saved: tuple[Any, ...], grads: TokenTerms
+) -> tuple[jax.Array | None, ...]:
+  *inputs, sums = saved
+  hidden, table = _on_devices(
+    functools.partial(_words_gradient, dtype=dtype),
+    tuple(inputs),
+    (sums, grads),
+    lambda s: (P(s.rows), P(s.words)),
+  )
+  return hidden, table, None, None, None
+
+
+_terms.defvjp(_terms_forward, _terms_backward)
+
+
+def _on_devices(
+  function: Callable[..., Any],
+  inputs: tuple[jax.Array, ...],  # those of `_terms`
+  more: tuple[Any, ...],  # arrays [B, T]
+  out_specs: Callable[[_Shares], Any],
+) -> Any:
+  """Calls function(inputs, more, shares) on each device with its share."""
+  if jax.sharding.get_abstract_mesh().empty:
+    return function(inputs, more, _Shares(None, None))
+  hidden, table = inputs[:2]
+  shares = _Shares(*fitting_axes((len(hidden), len(table)), (BATCH, 'model')))
+  rows, words = P(shares.rows), P(shares.words)
+  return jax.shard_map(
+    functools.partial(function, shares=shares),
+    in_specs=((rows, words, rows, rows, rows), rows),
+    out_specs=out_specs(shares),
+    # What is equal on all devices of an axis was summed over it here.
+    check_vma=False,
+  )(inputs, more)
+
+
+class _Parts(NamedTuple):
+  """Holds the wanted tokens of some rows in parts of equal size."""
+
+  places: jax.Array  # [N, M] int32, index of the token among all of the rows
+  before: jax.Array  # [N, M] int32, index of its parent
+  ids: jax.Array  # [N, M] int32, its index in this device's part of the words
+  taken: jax.Array  # [N, M] bool, False for what is not wanted
+
+
+def _make_parts(
+  tokens: jax.Array, parents: jax.Array, wanted: jax.Array, first_word: Any
+) -> _Parts:
+  B, T = tokens.shape
+  size = min(B * T, TOKENS_PER_PART)
+  order = jnp.argsort(~wanted.ravel(), stable=True)
+  order = jnp.pad(order, (0, -B * T % size)).reshape(-1, size)
+  before = jnp.maximum(parents, 0) + T * jnp.arange(B)[:, None]
+  count = jnp.arange(order.size).reshape(order.shape) < wanted.sum()
+  return _Parts(
+    order, before.ravel()[order], tokens.ravel()[order] - first_word, count
+  )
+
+
+def _first_word(table: jax.Array, shares: _Shares) -> Any:
+  """Returns the id of the first word that this device has."""
+  if not shares.words:
+    return 0
+  return jax.lax.axis_index(shares.words) * len(table)
+
+
+def _logits(states: jax.Array, table: jax.Array) -> jax.Array:
+  return jnp.einsum(
+    'MD,VD->MV', states, table, preferred_element_type=jnp.float32
+  )
+
+
+def _scan_parts(
+  part_of: Callable[[_Parts], Any], parts: _Parts, carry: Any = None
+) -> tuple[Any, Any]:
+  """Runs a function of carry and part; skips parts without wanted tokens."""
+
+  def step(carry: Any, part: _Parts) -> tuple[Any, Any]:
+    shapes = jax.eval_shape(part_of, carry, part)[1]
+
+    def skip(carry: Any, _: _Parts) -> tuple[Any, Any]:
+      zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+      return carry, zeros
+
+    return jax.lax.cond(part.taken.any(), part_of, skip, carry, part)
+
+  return jax.lax.scan(step, carry, parts)
+
+
+def _read_words(
+  inputs: tuple[jax.Array, ...], more: tuple, shares: _Shares, dtype: str
+) -> tuple[TokenTerms, _Sums]:
+  """Returns the terms of a device's rows, and the sums behind them."""
+  del more
+  hidden, table, tokens, parents, wanted = inputs
+  table = table.astype(dtype)
+  flat = hidden.reshape(-1, hidden.shape[-1])
+  parts = _make_parts(tokens, parents, wanted, _first_word(table, shares))
+
+  def read(_: None, part: _Parts) -> tuple[None, tuple[jax.Array, ...]]:
+    logits = _logits(flat[part.before], table)
+    highest = logits.max(-1)
+    if shares.words:
+      highest = jax.lax.pmax(highest, shares.words)
+    weights = jnp.exp(logits - highest[:, None])
+    total = shares.sum_words(weights.sum(-1))
+    normaliser = highest + jnp.log(total)
+    mean = shares.sum_words((weights * logits).sum(-1)) / total
+    own = part.ids[:, None] == jnp.arange(len(table))
+    chosen = shares.sum_words(jnp.where(own, logits, 0.0).sum(-1))
+    found = chosen - normaliser, normaliser - mean, normaliser, mean
+    return None, tuple(jnp.where(part.taken, x, 0.0) for x in found)
+
+  _, found = _scan_parts(read, parts)
+
+  def put_back(values: jax.Array) -> jax.Array:  # [N, M] -> [B, T]
+    # Padding, which is 0, has the place of a token.
+    all_tokens = jnp.zeros(tokens.size)
+    return all_tokens.at[parts.places].add(values).reshape(tokens.shape)
+
+  logprobs, entropy, normaliser, mean = map(put_back, found)
+  return TokenTerms(logprobs, entropy), _Sums(normaliser, mean)
+
+
+def _words_gradient(
+  inputs: tuple[jax.Array, ...],
+  more: tuple[_Sums, TokenTerms],
+  shares: _Shares,
+  dtype: str,
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the gradients of a device's hidden states and of its words.
+
+  With p the softmax of the logits z, m their mean under it and y the token,
+  d log p_y / dz = 1_y - p and d entropy / dz = -p (z - m).
+  """
+  hidden, table, tokens, parents, wanted = inputs
+  sums, grads = more
+  rounded = table.astype(dtype)
+  flat = hidden.reshape(-1, hidden.shape[-1])
+  parts = _make_parts(tokens, parents, wanted, _first_word(table, shares))
+
+  def read(summed: jax.Array, part: _Parts) -> tuple[jax.Array, jax.Array]:
+    def at(values: jax.Array) -> jax.Array:  # [B, T] -> [M, 1]
+      picked = values.ravel()[part.places]
+      return jnp.where(part.taken, picked, 0.0)[:, None]
+
+    states = flat[part.before]
+    logits = _logits(states, rounded)
+    p = jnp.exp(logits - at(sums.normaliser))
+    own = part.ids[:, None] == jnp.arange(len(table))
+    of_logprob, of_entropy = at(grads.logprobs), at(grads.entropy)
+    slope = jnp.where(own, of_logprob, 0.0) - p * (
+      of_logprob + of_entropy * (logits - at(sums.mean))
+    )
+    slope = jnp.where(part.taken[:, None], slope, 0.0).astype(dtype)
+    summed += jax.lax.dot_general(
+      slope,
+      states,
+      (((0,), (0,)), ((), ())),
+      preferred_element_type=jnp.float32,
+    )
+    return summed, slope @ rounded
+
+  summed, slopes = _scan_parts(read, parts, jnp.zeros(table.shape))
+  slopes = shares.sum_words(slopes)
+  # Several tokens may follow one; the others of a part add nothing.
+  back = jnp.zeros_like(flat).at[parts.before].add(slopes.astype(flat.dtype))
+  if shares.rows:
+    summed = jax.lax.psum(summed, shares.rows)
+  return back.reshape(hidden.shape), summed.astype(table.dtype)
 
 
 def number_likelihood(

@@ -330,17 +330,21 @@ def decode(
   return x, Cache(*zip(*new, strict=True))
 
 
+def output_embedding(params: Params, config: TransformerConfig) -> jax.Array:
+  """Returns the vectors [V, D] whose products with states are logits."""
+  return params['embed_tokens' if config.tie_embeddings else 'lm_head']
+
+
 def lm_logits(
   params: Params,
   config: TransformerConfig,
   hidden: jax.Array,  # [B, T, D]
 ) -> jax.Array:  # [B, T, V] float32
   """Returns the logits of the next token."""
-  name = 'embed_tokens' if config.tie_embeddings else 'lm_head'
   logits = jnp.einsum(
     'BTD,VD->BTV',
     hidden,
-    params[name].astype(config.dtype),
+    output_embedding(params, config).astype(config.dtype),
     preferred_element_type=jnp.float32,
   )
   return constrain(logits, BATCH, None, 'model')

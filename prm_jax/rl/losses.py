@@ -97,12 +97,6 @@ def kl(
   )
 
 
-def entropy(logits: jax.Array) -> jax.Array:  # [..., V] -> [...]
-  """Computes -sum p log p of the next token's distribution, in nats."""
-  log_p = jax.nn.log_softmax(logits)
-  return -(jnp.exp(log_p) * log_p).sum(-1)
-
-
 def reduce(
   values: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool

@@ -20,8 +20,8 @@ from prm_jax.models import (
   TransformerConfig,
   attach,
   forward,
-  lm_logits,
   step_logits,
+  token_terms,
 )
 from prm_jax.rl import losses
 from prm_jax.rl.trees import Trees
@@ -110,13 +110,17 @@ def view_tokens(
   if lora.rank:
     backbone = attach(backbone, params['lora'], lora)
   hidden = forward(backbone, model, trees.tokens, trees.positions, trees.last)
-  parents = jnp.maximum(trees.parents, 0)
-  before = jnp.take_along_axis(hidden, parents[..., None], 1)
-  logits = lm_logits(backbone, model, before)
-  log_p = jax.nn.log_softmax(logits)
-  chosen = jnp.take_along_axis(log_p, trees.tokens[..., None], 2)[..., 0]
-  values = jnp.zeros_like(chosen)
+  terms = token_terms(
+    backbone,
+    model,
+    hidden,
+    trees.tokens,
+    trees.parents,
+    trees.parents >= 0,
+  )
+  values = jnp.zeros_like(terms.logprobs)
   if 'head' in params:
+    parents = jnp.maximum(trees.parents, 0)
     values = step_logits(params['head'], hidden, parents)[..., 0]
 
   def of_chains(x: jax.Array) -> jax.Array:  # [B, L] -> [C, T]
@@ -124,9 +128,7 @@ def view_tokens(
     picked = known[jnp.maximum(trees.nodes, 0)]
     return jnp.where(trees.nodes >= 0, picked, 0.0)
 
-  return TokenView(
-    of_chains(chosen), of_chains(losses.entropy(logits)), of_chains(values)
-  )
+  return TokenView(*map(of_chains, (*terms, values)))
 
 
 def find_needed(

@@ -215,27 +215,6 @@ def step_loss_weights(name: str, batch: Batch) -> jax.Array:  # [B, P]
   return weights
 
 
-def lm_loss(
-  logits: jax.Array,  # [B, T, V] of the token after each
-  tokens: jax.Array,  # [B, T]
-  parents: jax.Array,  # [B, T] index of the token before; -1 if there is none
-) -> jax.Array:  # [B, T]
-  """Computes each token's cross-entropy, -log softmax(x)_y, in nats.
-
-  The token before a branch predicts each of the tokens that follow it. The loss
-  of a token without one before it is 0.
-  """
-  chex.assert_rank(tokens, 2, custom_message='lm_loss: tokens')
-  chex.assert_shape(parents, tokens.shape, custom_message='lm_loss: parents')
-  chex.assert_shape(
-    logits, (*tokens.shape, None), custom_message='lm_loss: logits'
-  )
-  rows, before = jnp.arange(len(tokens))[:, None], jnp.maximum(parents, 0)
-  normaliser = jax.nn.logsumexp(logits, -1)[rows, before]
-  losses = normaliser - logits[rows, before, tokens]
-  return jnp.where(parents >= 0, losses, 0.0)
-
-
 def check_loss(name: str, head: HeadConfig) -> None:
   """Raises UserError unless `name` is a loss that reads this head."""
   if name not in LOSSES:

@@ -21,9 +21,9 @@ from prm_jax.models import (
   attach,
   forward,
   head_logits,
-  lm_logits,
   number_likelihood,
   step_logits,
+  token_logprobs,
 )
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, one_of
@@ -82,10 +82,16 @@ def norms(batch: Batch, loss: LossConfig) -> tuple[jax.Array, jax.Array]:
 def token_losses(
   backbone: Any, model: TransformerConfig, hidden: jax.Array, batch: Batch
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns each token's loss in nats, and how often it counts: [B, T] each."""
-  logits = lm_logits(backbone, model, hidden)
-  per_token = losses.lm_loss(logits, batch['tokens'], batch['parents'])
-  return per_token, batch['lm_weights']
+  """Returns each token's loss in nats, and how often it counts: [B, T] each.
+
+  The token before a branch predicts each of the tokens that follow it. The loss
+  of a token that does not count is 0.
+  """
+  weights = batch['lm_weights']
+  logprobs = token_logprobs(
+    backbone, model, hidden, batch['tokens'], batch['parents'], weights > 0
+  )
+  return -logprobs, weights
 
 
 def reads_all(config: ObjectiveConfig) -> bool:

@@ -1,6 +1,9 @@
 """Log-probabilities of chosen tokens against those of all, and their use."""
 
+import dataclasses
 import functools
+import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +21,13 @@ from prm_jax.models import (
   step_logits,
   step_probabilities,
   token_logprobs,
+  token_terms,
 )
 from prm_jax.models.likelihood import TOKENS_PER_PART
 from prm_jax.runtime.errors import UserError
+from tests.shared.command_line import run_module
 
-B, T, D = 3, 2 * TOKENS_PER_PART + 9, 16
+B, T, D = 3, TOKENS_PER_PART + 9, 16
 PARENTS = jnp.tile(jnp.arange(-1, T - 1), (B, 1))
 MODEL = TransformerConfig(30, D, 1, 2, 1, 16, tie_embeddings=False)
 
@@ -69,12 +74,15 @@ def test_gradients_equal_those_of_all_log_probabilities():
   weights = jnp.asarray(np.random.default_rng(2).normal(size=(B, T)))
 
   def chosen(params, hidden):
-    values = token_logprobs(params, MODEL, hidden, tokens, PARENTS, wanted)
-    return (weights * values).sum()
+    terms = token_terms(params, MODEL, hidden, tokens, PARENTS, wanted)
+    return (weights * terms.logprobs + weights**2 * terms.entropy).sum()
 
   def plain(params, hidden):
     values = all_logprobs(params, hidden, tokens)
-    return ((weights * wanted)[:, 1:] * values).sum()
+    log_p = jax.nn.log_softmax(lm_logits(params, MODEL, hidden))[:, :-1]
+    entropy = -(jnp.exp(log_p) * log_p).sum(-1)
+    terms = weights[:, 1:] * values + weights[:, 1:] ** 2 * entropy
+    return (wanted[:, 1:] * terms).sum()
 
   ours = jax.jit(jax.grad(chosen, (0, 1)))(backbone(), hidden)
   theirs = jax.jit(jax.grad(plain, (0, 1)))(backbone(), hidden)
@@ -82,6 +90,76 @@ def test_gradients_equal_those_of_all_log_probabilities():
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), ours, theirs
   )
+
+
+def test_terms_by_hand():
+  """The first token is followed by two, as it has a branch; then padding."""
+  first, second = [1.0, 2.0, 5.0], [3.0, 0.5, 0.5]
+  words = dataclasses.replace(MODEL, vocab_size=3, d_model=3)
+  table = {'lm_head': jnp.eye(3)}  # states are logits
+  hidden = jnp.log(jnp.array([[first, second, second, second]]))
+  tokens = jnp.array([[0, 2, 1, 1]])
+
+  def terms(*parents):
+    known = jnp.array([parents])
+    return token_terms(table, words, hidden, tokens, known, known > -2)
+
+  branch, chain = terms(-1, 0, 0, -1), terms(-1, 0, 1, -1)
+  np.testing.assert_allclose(
+    branch.logprobs, [[0, np.log(5 / 8), np.log(2 / 8), 0]], rtol=1e-6
+  )
+  np.testing.assert_allclose(
+    chain.logprobs, [[0, np.log(5 / 8), np.log(0.5 / 4), 0]], rtol=1e-6
+  )
+  of_first, of_second = (
+    -sum(p * np.log(p) for p in np.array(weights) / np.sum(weights))
+    for weights in (first, second)
+  )
+  np.testing.assert_allclose(
+    branch.entropy, [[0, of_first, of_first, 0]], rtol=1e-5
+  )
+  np.testing.assert_allclose(
+    chain.entropy, [[0, of_first, of_second, 0]], rtol=1e-5
+  )
+
+
+def test_a_distribution_of_one_word_has_no_entropy():
+  words = dataclasses.replace(MODEL, vocab_size=4, d_model=4)
+  hidden = jnp.array([[[200.0, 0, 0, 0], [0, 0, 0, 0]]])
+  parents = jnp.array([[-1, 0]])
+  terms = token_terms(
+    {'lm_head': jnp.eye(4)}, words, hidden, parents * 0, parents, parents == 0
+  )
+  assert terms.logprobs[0, 1] == terms.entropy[0, 1] == 0
+
+
+def test_no_array_holds_the_logits_of_all_tokens():
+  """Neither in the forward pass nor in the gradient."""
+  hidden, tokens = some_inputs()
+  wanted = wanted_tokens(1.0)
+  model = dataclasses.replace(MODEL, vocab_size=200)
+  params = init_params(jax.random.key(0), model)
+
+  def summed(params, hidden):
+    terms = token_terms(params, model, hidden, tokens, PARENTS, wanted)
+    return (terms.logprobs + terms.entropy).sum()
+
+  lowered = jax.jit(jax.grad(summed, (0, 1))).lower(params, hidden)
+  sizes = [
+    math.prod(map(int, shape.split('x')))
+    for shape in re.findall(r'tensor<((?:\d+x)+)f32>', lowered.as_text())
+    for shape in [shape.rstrip('x')]
+  ]
+  assert max(sizes) == TOKENS_PER_PART * 200 < B * T * 200
+
+
+@pytest.mark.slow
+def test_devices_share_rows_and_words():
+  """Also rows and words that the devices do not divide."""
+  cases = '8,32,2,2,2', '4,32,1,1,8', '8,30,1,4,2', '3,30,2,2,2', '4,30,1,2,4'
+  found = run_module('tests.models.likelihood_on_devices', *cases)
+  assert found.keys() == {*cases}
+  assert max(found.values()) < 1e-5
 
 
 def test_number_likelihood_by_hand():

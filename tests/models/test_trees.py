@@ -19,13 +19,12 @@ from prm_jax.models import (
   TransformerConfig,
   forward,
   init_params,
-  lm_logits,
   number_likelihood,
   prefill,
+  token_logprobs,
 )
 from prm_jax.models.attention import attend_at_once, fused_on_gpu
 from prm_jax.models.packed_attention import BLOCK, packed_attention
-from prm_jax.training import losses
 
 MODEL = TransformerConfig(31, 32, 2, 4, 2, 48)
 T = 48  # tokens in a row
@@ -190,7 +189,7 @@ def test_a_prefix_before_a_tree(chains):
 @jax.jit
 def lm_losses(params, tokens, positions, last, parents):
   hidden = forward(params, MODEL, tokens, positions, last)
-  return losses.lm_loss(lm_logits(params, MODEL, hidden), tokens, parents)
+  return -token_logprobs(params, MODEL, hidden, tokens, parents, parents >= 0)
 
 
 def summed_loss(params, arrays, weights):
