@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.models.config import TransformerConfig
@@ -83,38 +84,50 @@ def _terms(
   wanted: jax.Array,
   dtype: str,
 ) -> TokenTerms:
-  return _terms_forward(hidden, table, tokens, parents, wanted, dtype)[0]
+  return _read_all((hidden, table, tokens, parents, wanted), dtype)[0]
+
+
+def _read_all(
+  inputs: tuple[jax.Array, ...], dtype: str
+) -> tuple[TokenTerms, _Sums]:
+  read = functools.partial(_read_words, dtype=dtype)
+  return _on_devices(read, inputs, (), lambda shares: P(shares.rows))
 
 
 def _terms_forward(
-  hidden: jax.Array,
-  table: jax.Array,
-  tokens: jax.Array,
-  parents: jax.Array,
-  wanted: jax.Array,
+  hidden: Any,  # each holds a `value`, and whether it has a gradient
+  table: Any,
+  tokens: Any,
+  parents: Any,
+  wanted: Any,
   dtype: str,
-) -> tuple[TokenTerms, tuple[jax.Array, ...]]:
-  inputs = hidden, table, tokens, parents, wanted
-  terms, sums = _on_devices(
-    functools.partial(_read_words, dtype=dtype), inputs, (), lambda s: P(s.rows)
-  )
-  return terms, (*inputs, sums)
+) -> tuple[TokenTerms, tuple[Any, ...]]:
+  inputs = tuple(x.value for x in (hidden, table, tokens, parents, wanted))
+  terms, sums = _read_all(inputs, dtype)
+  # A frozen table needs no gradient, which would be a third of the work.
+  return terms, (inputs, sums, () if table.perturbed else None)
 
 
 def _terms_backward(
   dtype: str, saved: tuple[Any, ...], grads: TokenTerms
 ) -> tuple[jax.Array | None, ...]:
-  *inputs, sums = saved
+  inputs, sums, learned = saved
+  zero = functools.partial(jnp.zeros, inputs[2].shape)
+  grads = TokenTerms(
+    *(zero() if isinstance(g, SymbolicZero) else g for g in grads)
+  )
   hidden, table = _on_devices(
-    functools.partial(_words_gradient, dtype=dtype),
-    tuple(inputs),
+    functools.partial(
+      _words_gradient, dtype=dtype, of_table=learned is not None
+    ),
+    inputs,
     (sums, grads),
     lambda s: (P(s.rows), P(s.words)),
   )
   return hidden, table, None, None, None
 
 
-_terms.defvjp(_terms_forward, _terms_backward)
+_terms.defvjp(_terms_forward, _terms_backward, symbolic_zeros=True)
 
 
 def _on_devices(
@@ -231,7 +244,8 @@ def _words_gradient(
   more: tuple[_Sums, TokenTerms],
   shares: _Shares,
   dtype: str,
-) -> tuple[jax.Array, jax.Array]:
+  of_table: bool,
+) -> tuple[jax.Array, jax.Array | None]:
   """Returns the gradients of a device's hidden states and of its words.
 
   With p the softmax of the logits z, m their mean under it and y the token,
@@ -243,7 +257,7 @@ def _words_gradient(
   flat = hidden.reshape(-1, hidden.shape[-1])
   parts = _make_parts(tokens, parents, wanted, _first_word(table, shares))
 
-  def read(summed: jax.Array, part: _Parts) -> tuple[jax.Array, jax.Array]:
+  def read(summed: Any, part: _Parts) -> tuple[Any, jax.Array]:
     def at(values: jax.Array) -> jax.Array:  # [B, T] -> [M, 1]
       picked = values.ravel()[part.places]
       return jnp.where(part.taken, picked, 0.0)[:, None]
@@ -257,21 +271,26 @@ def _words_gradient(
       of_logprob + of_entropy * (logits - at(sums.mean))
     )
     slope = jnp.where(part.taken[:, None], slope, 0.0).astype(dtype)
-    summed += jax.lax.dot_general(
-      slope,
-      states,
-      (((0,), (0,)), ((), ())),
-      preferred_element_type=jnp.float32,
-    )
+    if of_table:
+      summed += jax.lax.dot_general(
+        slope,
+        states,
+        (((0,), (0,)), ((), ())),
+        preferred_element_type=jnp.float32,
+      )
     return summed, slope @ rounded
 
-  summed, slopes = _scan_parts(read, parts, jnp.zeros(table.shape))
+  start = jnp.zeros(table.shape) if of_table else None
+  summed, slopes = _scan_parts(read, parts, start)
   slopes = shares.sum_words(slopes)
   # Several tokens may follow one; the others of a part add nothing.
   back = jnp.zeros_like(flat).at[parts.before].add(slopes.astype(flat.dtype))
+  back = back.reshape(hidden.shape)
+  if not of_table:
+    return back, None
   if shares.rows:
     summed = jax.lax.psum(summed, shares.rows)
-  return back.reshape(hidden.shape), summed.astype(table.dtype)
+  return back, summed.astype(table.dtype)
 
 
 def number_likelihood(

@@ -48,6 +48,20 @@ class Cache(NamedTuple):
   values: tuple[jax.Array, ...]  # L of [B, K, S, H]
 
 
+def parts_of_rows(x: jax.Array) -> jax.Array:  # [B, T, D]
+  """Splits tokens over `model`, between the products that split their width.
+
+  The residual stream, which the gradient keeps for every layer, then takes no
+  more memory on many devices than on one (Korthikanti et al., 2022).
+  """
+  return constrain(x, BATCH, 'model', None)
+
+
+def whole_rows(x: jax.Array) -> jax.Array:  # [B, T, D]
+  """Gives every device along `model` all tokens of its rows."""
+  return constrain(x, BATCH, None, None)
+
+
 class Attention(nn.Module):
   """Computes self-attention, and also returns its keys and values.
 
@@ -135,15 +149,15 @@ class Block(nn.Module):
     read: jax.Array | None = None,
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     c = self.config
-    normed = RMSNorm(c.norm_eps, name='input_layernorm')(x)
+    normed = whole_rows(RMSNorm(c.norm_eps, name='input_layernorm')(x))
     attended, new_kv = Attention(c, name='self_attn')(
       normed, kv, positions, last, prefix_mask, read
     )
     if read is not None:
-      x = take_tokens(x, read)
-    x = constrain(x + attended, BATCH, None, None)
+      x = take_tokens(whole_rows(x), read)
+    x = parts_of_rows(x + attended)
     normed = RMSNorm(c.norm_eps, name='post_attention_layernorm')(x)
-    x = constrain(x + Mlp(c, name='mlp')(normed), BATCH, None, None)
+    x = parts_of_rows(x + Mlp(c, name='mlp')(whole_rows(normed)))
     return x, new_kv if self.keep_kv else None
 
 
@@ -187,7 +201,7 @@ class Transformer(nn.Module):
         nn.initializers.normal(c.d_model**-0.5),
         (c.vocab_size, c.d_model),
       )
-    x = constrain(embed(embedding, tokens, c.dtype), BATCH, None, None)
+    x = parts_of_rows(embed(embedding, tokens, c.dtype))
     final_norm = RMSNorm(c.norm_eps, name='norm')
     if read is not None and c.scan_unroll >= c.n_layers:
       stacked = self.variables['params']['layers'], kv
@@ -210,7 +224,7 @@ class Transformer(nn.Module):
     )(c, self.keep_kv, name='layers')
     x, new_kv = layers(x, kv, positions, last, prefix_mask)
     if read is not None:
-      x = take_tokens(x, read)
+      x = take_tokens(whole_rows(x), read)
     return final_norm(x), new_kv
 
 

@@ -16,7 +16,7 @@ from tests.shared import tiny_training
 
 ADAPTERS = LoraConfig(rank=2)
 # So wide that products with kernels are most of the work.
-MODEL = TransformerConfig(128, 128, 4, 4, 4, 512, head_dim=32)
+MODEL = TransformerConfig(2000, 128, 4, 4, 4, 512, head_dim=32)
 # A number of each entry of all layers' gate_proj.
 WHOLE = 'tensor<4x128x512xf32>'
 
