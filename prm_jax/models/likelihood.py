@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
@@ -65,6 +66,12 @@ def token_terms(
   A device sorts its wanted tokens to the front and computes their logits part
   by part; parts that it does not want cost nothing.
   """
+  chex.assert_rank(tokens, 2, custom_message='token_terms: tokens')
+  chex.assert_shape(
+    [parents, wanted, hidden[..., 0]],
+    tokens.shape,
+    custom_message='token_terms: parents, wanted and hidden',
+  )
   table = output_embedding(backbone, model)
   wanted = wanted & (parents >= 0)
   return _terms(hidden, table, tokens, parents, wanted, model.dtype)

@@ -123,6 +123,14 @@ def test_terms_by_hand():
   )
 
 
+def test_arrays_that_would_be_broadcast_are_refused():
+  hidden, tokens = some_inputs()
+  with pytest.raises(AssertionError, match='token_terms: parents, wanted'):
+    token_terms(
+      backbone(), MODEL, hidden, tokens, PARENTS[:1], wanted_tokens(1.0)
+    )
+
+
 def test_a_distribution_of_one_word_has_no_entropy():
   words = dataclasses.replace(MODEL, vocab_size=4, d_model=4)
   hidden = jnp.array([[[200.0, 0, 0, 0], [0, 0, 0, 0]]])

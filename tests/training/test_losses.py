@@ -310,7 +310,6 @@ def test_each_loss_falls_when_a_right_step_scores_higher(name, kind):
     (losses.mse, [(2, 3, 1), (2, 3)]),  # would broadcast to [2, 2, 3]
     (losses.beta_binomial, [(2, 3, 2), (2, 3), (2, 1)]),
     (losses.ranking, [(2, 3), (2, 3), (2, 3), (1, 3), ()]),
-    (losses.lm_loss, [(2, 4, 9), (2, 4), (1, 4)]),
   ],
 )
 def test_a_wrong_shape_is_named(function, shapes):
