@@ -225,7 +225,7 @@ class Sampling(NamedTuple):
     stacked = self.stacked()
     return placed(
       jax.eval_shape(lambda x: unstack_layers(x, self.model), stacked),
-      decoding_shardings(stacked, self.model, self.mesh),
+      decoding_shardings(stacked, self.model, self.mesh, self.config.spread),
     )
 
   def stacked(self) -> Any:
@@ -246,7 +246,7 @@ class Sampling(NamedTuple):
     params = self.params()
     tokens = jax.ShapeDtypeStruct(self._prompts(), jnp.int32)
     with jax.set_mesh(self.mesh):
-      return jit_read(self.model).lower(params, tokens)
+      return jit_read(self.model, self.config.spread).lower(params, tokens)
 
   def _prompts(self) -> tuple[int, int]:
     """Returns the largest prompt length that leaves room to write."""

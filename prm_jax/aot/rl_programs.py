@@ -252,7 +252,8 @@ class AbstractRlJob:
     # Adapters are merged into a copy, beside the parameters that are trained.
     if not self.settings.lora.rank:
       read.append('given' if self.held.given else 'params')
-    function = jit_unstack(backbone, policy, mesh)
+    spread = self.settings.sampling.spread
+    function = jit_unstack(backbone, policy, mesh, spread)
     return self._program(mesh, function, backbone, read=read)
 
   def _view(self, part: str, mesh: Mesh, params: Any, read: str) -> Program:

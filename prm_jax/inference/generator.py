@@ -84,8 +84,8 @@ class Generator:
     stops = Stops(fmt.separator[0], fmt.end)
     self._writer = Writer(params, model, mesh, sampling, stops, fmt.max_length)
     values = dataclasses.asdict(sampling) | {'seed': seed}
-    # Samples depend on neither.
-    del values['slots'], values['kept']
+    # Samples depend on none of these.
+    del values['slots'], values['kept'], values['spread']
     self.name = ','.join([name, *(f'{k}={v}' for k, v in values.items())])
 
   @property

@@ -37,7 +37,7 @@ from prm_jax.models.hub.safetensors_files import HUB
 from prm_jax.runtime import paths
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.sharding import flat_mesh
+from prm_jax.runtime.sharding import check_heads, flat_mesh
 from prm_jax.runtime.workdir import DELETE, write_json
 from prm_jax.training.train_state import (
   make_params,
@@ -82,6 +82,12 @@ class ModelDescription:
     """Returns a copy with other values in its TransformerConfig."""
     model = dataclasses.replace(self.model, **changes)
     return dataclasses.replace(self, model=model)
+
+  def computed_in(self, dtype: str) -> 'ModelDescription':
+    """Returns a copy that computes in a dtype; '' keeps its own."""
+    if not dtype:
+      return self
+    return self.with_model(param_dtype=dtype, dtype=dtype)
 
   def merged(self, params: Any, give_away: bool = False) -> Any:
     """Returns {'backbone', 'head'} with adapters merged; a policy has no head.
@@ -186,6 +192,7 @@ def open_checkpoint(
     UserError: there is no checkpoint, or it is damaged.
   """
   mesh = mesh or flat_mesh()
+  check_heads(described.model.n_heads, mesh)
   with contextlib.closing(_checkpoints(workdir, described)) as checkpoints:
     step = _best(checkpoints, workdir) if step is None else step
     params = checkpoints.load_params(described.abstract_params(mesh), step)
@@ -281,8 +288,7 @@ def load(
       f'{workdir} holds a policy, which scores nothing; name the workdir of a '
       'reward model, or open it with prm_jax.inference.loading.load_policy'
     )
-  if dtype:
-    described = described.with_model(param_dtype=dtype, dtype=dtype)
+  described = described.computed_in(dtype)
   params, mesh, step = open_checkpoint(workdir, described, step, mesh)
   return Scorer(
     params,
@@ -290,7 +296,7 @@ def load(
     described.head,
     described.format,
     mesh,
-    ' '.join([run_name(workdir, step), *filter(None, [dtype])]),
+    run_name(workdir, step, dtype),
   )
 
 
@@ -300,6 +306,7 @@ def load_policy(
   step: int | None = None,
   seed: int = 0,
   mesh: Mesh | None = None,
+  dtype: str = '',
 ) -> Generator:
   """Opens a policy that was trained here.
 
@@ -310,6 +317,8 @@ def load_policy(
     seed: seeds all samples, see `protocols.sample_seed`.
     mesh: devices to sample on; by default all. Processes that share a mesh must
       all ask the same; on its own devices each may ask anything.
+    dtype: type of its parameters and computation, 'float32' or 'bfloat16'; by
+      default the run's own.
 
   Raises:
     UserError: there is no policy at this path, or its checkpoint is damaged.
@@ -328,6 +337,7 @@ def load_policy(
       f'{workdir} holds a reward model, which writes nothing; name the workdir '
       'of a policy, or open it with prm_jax.load'
     )
+  described = described.computed_in(dtype)
   params, mesh, step = open_checkpoint(workdir, described, step, mesh)
   return Generator(
     params['backbone'],
@@ -336,11 +346,11 @@ def load_policy(
     mesh,
     sampling,
     seed,
-    run_name(workdir, step),
+    run_name(workdir, step, dtype),
   )
 
 
-def run_name(workdir: paths.Path, step: int) -> str:
+def run_name(workdir: paths.Path, step: int, dtype: str = '') -> str:
   """Returns a name of a run's parameters at a step, wherever the workdir is.
 
   It is a hash of config and data, which determine the parameters; hashing the
@@ -354,4 +364,4 @@ def run_name(workdir: paths.Path, step: int) -> str:
     texts.append(workdir.name)
   texts += [(job / name).read_text() for name in ('config.json', 'data.json')]
   digest = hashlib.sha256('\n'.join(texts).encode()).hexdigest()[:12]
-  return f'{digest}@{step}'
+  return f'{digest}@{step} {dtype}'.rstrip()

@@ -46,6 +46,9 @@ class SamplingConfig:
       (Nguyen et al., 2024); 0 keeps all.
     slots: number of chains that are written at once.
     max_tokens: most tokens of one completion.
+    spread: splits the parameters over `fsdp`, and not over `model` only, for a
+      model that would not fit otherwise. Devices then exchange its states
+      within every layer, which takes longer.
     kept: size of the cache from which search continues partial chains, in
       chains of the longest length; their keys and values stay on the device
       between calls, and the least recently used are dropped.
@@ -60,6 +63,7 @@ class SamplingConfig:
   min_p: Annotated[float, from_to_below(0, 1)] = 0.0
   slots: Annotated[int, at_least(1)] = 64
   max_tokens: Annotated[int, at_least(1)] = 256
+  spread: bool = False
   kept: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
@@ -95,11 +99,14 @@ def read_prompts(
   params: Any,  # from `unstack_layers`
   tokens: jax.Array,  # [G, T], padded on the right; T < PIECE or a multiple
   config: TransformerConfig,
+  spread: bool = False,  # see `decode`
 ) -> Cache:
   """Returns the keys and values of prompts, read PIECE tokens at a time."""
   G, T = tokens.shape
   first = jnp.zeros(G, jnp.int32)
-  return read_on(params, tokens, first, init_cache(config, G, T), config)
+  return read_on(
+    params, tokens, first, init_cache(config, G, T), config, spread
+  )
 
 
 def read_on(
@@ -108,6 +115,7 @@ def read_on(
   first: jax.Array,  # [G] first positions; what precedes them is in the cache
   cache: Cache,
   config: TransformerConfig,
+  spread: bool = False,  # see `decode`
 ) -> Cache:
   """Adds to a cache the tokens that follow what is already in it."""
   T = tokens.shape[1]
@@ -117,7 +125,7 @@ def read_on(
     at = i * size
     piece = jax.lax.dynamic_slice_in_dim(tokens, at, size, 1)
     positions = first[:, None] + at + jnp.arange(size)
-    return decode(params, config, piece, positions, cache)[1]
+    return decode(params, config, piece, positions, cache, spread)[1]
 
   return jax.lax.fori_loop(0, T // size, read, cache)
 
@@ -191,7 +199,12 @@ def sample_chunk(
   ) -> tuple[jax.Array, Slots, Cache, jax.Array, jax.Array]:
     t, slots, cache, tokens, logprobs = state
     hidden, cache = decode(
-      params, config, slots.token[:, None], slots.position[:, None], cache
+      params,
+      config,
+      slots.token[:, None],
+      slots.position[:, None],
+      cache,
+      sampling.spread,
     )
     logits = lm_logits(params, config, hidden)[:, 0]
     token = draw(logits, slots.key, slots.position, sampling)

@@ -131,17 +131,21 @@ def jit_chunk(
   )
 
 
-def jit_unstack(params: Any, config: TransformerConfig, mesh: Mesh) -> Any:
+def jit_unstack(
+  params: Any, config: TransformerConfig, mesh: Mesh, spread: bool = False
+) -> Any:
   """Returns `unstack_layers` jitted; decoding needs parameters in its form."""
   return jax.jit(
     functools.partial(unstack_layers, config=config),
-    out_shardings=decoding_shardings(params, config, mesh),
+    out_shardings=decoding_shardings(params, config, mesh, spread),
   )
 
 
-def jit_read(config: TransformerConfig) -> Any:
+def jit_read(config: TransformerConfig, spread: bool = False) -> Any:
   """Returns `sampler.read_prompts` jitted, of params and tokens."""
-  return jax.jit(functools.partial(sampler.read_prompts, config=config))
+  return jax.jit(
+    functools.partial(sampler.read_prompts, config=config, spread=spread)
+  )
 
 
 class Writer:
@@ -178,14 +182,16 @@ class Writer:
     B = sampling.slots
     self.stats = SamplingStats()
     self._mesh, self.sampling, self.longest = mesh, sampling, max_length
-    self._unstack = jit_unstack(params, config, mesh)
+    spread = sampling.spread
+    self._unstack = jit_unstack(params, config, mesh, spread)
     split = cache_sharding(config, B, mesh)
     jit = functools.partial(jax.jit, out_shardings=split)
     self._programs = {
       'init': jit(functools.partial(init_cache, config, B), static_argnums=0),
-      'read': jit_read(config),
+      'read': jit_read(config, spread),
       'read_on': jax.jit(
-        functools.partial(sampler.read_on, config=config), donate_argnums=3
+        functools.partial(sampler.read_on, config=config, spread=spread),
+        donate_argnums=3,
       ),
       'insert': jit(sampler.insert, donate_argnums=0),
       'resize': jit(sampler.resize, static_argnums=1),

@@ -108,7 +108,7 @@ def open_model(settings: LabelSettings, workdir: Workdir) -> Policy | None:
   """
   if not (use := SOURCES[settings.source]):
     return None
-  model = policies.open_policy(settings.policy, settings.seed, workdir)
+  model = policies.open_policy(settings, workdir)
   if use == 'writes new chains' and isinstance(model, Endpoint):
     model.check_continues()
   return model

@@ -1,48 +1,49 @@
-"""Opens the policy or judge that a job asks, from a config's policy section.
+"""Opens the policy or judge that a job of many items asks.
 
-    PolicyConfig -> open_policy -> Policy or Judge (inference/protocols.py)
+    ItemSettings -> open_policy -> Policy or Judge (inference/protocols.py)
 
 `settings/policies.py` has the section, with the checks that open nothing.
 """
 
-import jax
+from jax.sharding import Mesh
 
 from prm_jax.inference import loading
 from prm_jax.inference.protocols import Policy
 from prm_jax.inference.recorded_policy import RecordedPolicy, open_recorded
 from prm_jax.inference.server.endpoint import Endpoint
 from prm_jax.inference.solver_policy import SolverPolicy
+from prm_jax.jobs.meshes import own_mesh
+from prm_jax.jobs.settings.items import ItemSettings
 from prm_jax.jobs.settings.policies import PolicyConfig
 from prm_jax.runtime import processes
-from prm_jax.runtime.sharding import flat_mesh
 from prm_jax.runtime.workdir import Workdir
 
 USAGE = 'usage'  # folder of a workdir, as `usage.read` takes it
 
 
-def open_policy(config: PolicyConfig, seed: int, workdir: Workdir) -> Policy:
-  """Opens the policy that a config describes; a server is a Judge, too.
+def open_policy(settings: ItemSettings, workdir: Workdir) -> Policy:
+  """Opens the policy that a job asks; a server is a Judge, too.
 
   Raises:
     UserError: the policy is missing, or is not a policy.
   """
+  config, seed = settings.policy, settings.seed
   if config.kind == 'solver':
     return SolverPolicy(config.solver, seed)
   if config.kind == 'workdir':
-    return open_trained(config, seed)
+    return open_trained(config, seed, own_mesh(settings.mesh))
   if config.kind == 'recorded':
     return open_recording(config)
   return open_endpoint(config, seed, workdir)
 
 
-def open_trained(config: PolicyConfig, seed: int) -> Policy:
+def open_trained(config: PolicyConfig, seed: int, mesh: Mesh) -> Policy:
   """Opens a copy of a trained policy in each process.
 
   Processes ask independently, each for its own items.
   """
-  mesh = flat_mesh(jax.local_devices())
   return loading.load_policy(
-    config.workdir, config.sampling, seed=seed, mesh=mesh
+    config.workdir, config.sampling, seed=seed, mesh=mesh, dtype=config.dtype
   )
 
 

@@ -1,6 +1,5 @@
 """Decides which devices of an RL job train, and which sample and score."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -8,11 +7,10 @@ import jax
 from jax.sharding import Mesh
 
 from prm_jax.jobs.settings.rl import RlSettings
-from prm_jax.jobs.training import check_heads
 from prm_jax.models import TransformerConfig
 from prm_jax.runtime import checks, processes
 from prm_jax.runtime.checks import Fault
-from prm_jax.runtime.sharding import make_mesh
+from prm_jax.runtime.sharding import check_heads, make_mesh
 
 
 class Meshes(NamedTuple):
@@ -42,7 +40,7 @@ def make_meshes(
   """
   devices = jax.devices() if devices is None else devices
   apart, staleness = settings.sampling.devices, settings.train.staleness
-  shape = dataclasses.asdict(settings.mesh)
+  shape = settings.mesh.shape
   if processes.count() > 1:
     _check_one_process(settings)
   if not apart:
@@ -88,7 +86,7 @@ def check_meshes(
 ) -> None:
   """Raises UserError unless chains and heads divide over the meshes."""
   for mesh in meshes:
-    check_heads(model, mesh)
+    check_heads(model.n_heads, mesh)
   rows = [mesh.shape['replica'] * mesh.shape['fsdp'] for mesh in meshes]
   settings.train.check_devices(rows[0])
   settings.sampling.sampler.check_devices(rows[1])

@@ -13,8 +13,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-
 from prm_jax.data import problems as problems_lib
 from prm_jax.data.chains import Chain
 from prm_jax.data.problems import Problem
@@ -25,11 +23,11 @@ from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import StepScorer
 from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.jobs import engine, policies
+from prm_jax.jobs.meshes import own_mesh
 from prm_jax.jobs.settings.search import SearchedProblemsConfig, SearchSettings
 from prm_jax.report import write_report
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.sharding import flat_mesh
 from prm_jax.runtime.workdir import Workdir, read_results, write_lines
 from prm_jax.search.method import Task
 from prm_jax.search.methods import check_models
@@ -62,7 +60,7 @@ def open_models(settings: SearchSettings, workdir: Workdir) -> AskedModels:
     UserError: one cannot be opened, or the method cannot work with them.
   """
   prm = open_prm(settings) if settings.scores else None
-  policy = policies.open_policy(settings.policy, settings.seed, workdir)
+  policy = policies.open_policy(settings, workdir)
   check_models(settings.method, policy, prm, settings.budget.to_budget())
   return AskedModels(policy=policy, prm=prm)
 
@@ -75,8 +73,12 @@ def open_prm(settings: SearchSettings) -> StepScorer:
   prm = settings.prm
   if prm.kind == 'exact':
     return ExactScorer(settings.policy.solver, prm.exact)
-  mesh = flat_mesh(jax.local_devices())
-  scorer = loading.load(prm.path, style=prm.style, mesh=mesh)
+  scorer = loading.load(
+    prm.path,
+    style=prm.style,
+    mesh=own_mesh(settings.mesh),
+    dtype=prm.dtype,
+  )
   return TreeScorer(scorer, prm.rows, scorer.name)
 
 

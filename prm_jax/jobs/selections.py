@@ -15,9 +15,11 @@ from prm_jax.data import builder, chain_sets
 from prm_jax.data.chains import Chain
 from prm_jax.inference import loading
 from prm_jax.jobs.settings.items import LabelSettings
+from prm_jax.jobs.settings.shared import MeshConfig
 from prm_jax.labels import active, consensus
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import make_mesh
 from prm_jax.runtime.workdir import Workdir, read_results
 
 FILE = 'selection.json'
@@ -68,7 +70,8 @@ def select_convincing(
     )
   # All processes have to score, as the model may be spread over them.
   if processes.exchange('selection', str(fits))[0] != str(True):
-    scorer = loading.load(settings.prm)
+    mesh = make_mesh(MeshConfig(model=settings.mesh.model).shape)
+    scorer = loading.load(settings.prm, mesh=mesh)
     selection, report = active.select(chains, config, scorer)
     kept = {
       'made_of': made_of,

@@ -28,7 +28,7 @@ from prm_jax.runtime import manifest, paths, processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import MetricWriter
-from prm_jax.runtime.sharding import make_mesh
+from prm_jax.runtime.sharding import check_heads, make_mesh
 from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.loop import (
   Evaluate,
@@ -83,7 +83,7 @@ def open_job(
 ) -> TrainingJob:
   """Opens the model, makes or finds the data, and claims the workdir."""
   model = open_model(settings)
-  mesh = make_mesh(dataclasses.asdict(settings.mesh))
+  mesh = make_mesh(settings.mesh.shape)
   check_mesh(settings, model.described.model, mesh)
   data = settings.data
   share = share_of_process(mesh, data.batch_size, data.shards)
@@ -141,7 +141,7 @@ def check_mesh(
   settings: PrmSettings | PolicySettings, model: TransformerConfig, mesh: Mesh
 ) -> None:
   """Raises UserError unless batch and heads divide over the mesh."""
-  check_heads(model, mesh)
+  check_heads(model.n_heads, mesh)
   rows = mesh.shape['replica'] * mesh.shape['fsdp']
   if settings.sampling:
     settings.sampling.check_devices(rows)
@@ -151,21 +151,6 @@ def check_mesh(
       f'config.data.batch_size={size} does not divide into {parts} '
       f'microbatches on replica x fsdp = {rows} devices; make it a multiple of '
       f'{parts * rows}'
-    )
-
-
-def check_heads(model: TransformerConfig, mesh: Mesh) -> None:
-  """Raises UserError unless a model's heads divide over the mesh."""
-  wide = mesh.shape['model']
-  if model.n_heads % wide:
-    fits = [
-      n
-      for n in range(1, model.n_heads + 1)
-      if not model.n_heads % n and not mesh.size % n
-    ]
-    raise UserError(
-      f'config.model.n_heads={model.n_heads} does not divide over mesh.model='
-      f'{wide} devices; set that to one of {", ".join(map(str, fits))}'
     )
 
 

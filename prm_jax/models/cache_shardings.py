@@ -15,24 +15,24 @@ from prm_jax.runtime.sharding import BATCH, fitting_axes, shardings
 
 
 def decoding_shardings(
-  params: Any, config: TransformerConfig, mesh: Mesh
+  params: Any, config: TransformerConfig, mesh: Mesh, spread: bool = False
 ) -> Any:
   """Returns the shardings of `unstack_layers`' result.
 
-  Parameters are split over `model` only: those split over `fsdp` would have to
-  be gathered for every token.
-
   Args:
     params: stacked, or their shapes.
+    spread: whether parameters are split over `fsdp` as in training; otherwise
+      over `model` only. See `decode`.
   """
 
-  def without_fsdp(sharding: NamedSharding, skip: int) -> NamedSharding:
-    spec = [None if axis == 'fsdp' else axis for axis in sharding.spec]
+  def decoding(sharding: NamedSharding, skip: int) -> NamedSharding:
+    left_out = () if spread else ('fsdp',)
+    spec = [None if axis in left_out else axis for axis in sharding.spec]
     return NamedSharding(mesh, P(*spec[skip:]))
 
   placed = shardings(params, mesh)
-  layer = jax.tree.map(lambda s: without_fsdp(s, 1), placed.pop('layers'))
-  others = jax.tree.map(lambda s: without_fsdp(s, 0), placed)
+  layer = jax.tree.map(lambda s: decoding(s, 1), placed.pop('layers'))
+  others = jax.tree.map(lambda s: decoding(s, 0), placed)
   return others | {'layers': (layer,) * config.n_layers}
 
 

@@ -62,15 +62,31 @@ def whole_rows(x: jax.Array) -> jax.Array:  # [B, T, D]
   return constrain(x, BATCH, None, None)
 
 
+def parts_of_width(x: jax.Array) -> jax.Array:  # [B, T, D]
+  """Splits the width of states over `fsdp`, as kernels [D, ...] are split.
+
+  A product then needs no kernel of another device; its sums are added up over
+  `fsdp` (the two-dimensional layout of Pope et al., 2022). For the few tokens
+  that decoding reads, sums take far less traffic than kernels.
+  """
+  return constrain(x, 'replica', None, 'fsdp')
+
+
+def parts_of_heads(x: jax.Array) -> jax.Array:  # [B, T, N, ...]
+  """Splits heads, or feed-forward units, over `model`, and rows not at all."""
+  return constrain(x, 'replica', None, 'model')
+
+
 class Attention(nn.Module):
   """Computes self-attention, and also returns its keys and values.
 
   With `prefix_mask`, `kv` belongs to a prefix. Without it, `kv` is a cache and
   is returned with the new keys and values written at their positions. With
-  `read`, the result is that of these tokens only.
+  `read`, the result is that of these tokens only. `spread`: see `decode`.
   """
 
   config: TransformerConfig
+  spread: bool = False
 
   @nn.compact
   def __call__(
@@ -86,7 +102,8 @@ class Attention(nn.Module):
 
     def project(name: str, heads: int) -> jax.Array:
       shape = (heads, c.head_dim)
-      return Projection(shape, c.dtype, bias=c.qkv_bias, name=name)(x)
+      out = Projection(shape, c.dtype, bias=c.qkv_bias, name=name)(x)
+      return constrain(out, BATCH, None, 'model') if self.spread else out
 
     def rotate(name: str, heads: int) -> jax.Array:
       heads = project(f'{name}_proj', heads)
@@ -109,6 +126,8 @@ class Attention(nn.Module):
       out = attention(query, key, value, last, prefix)
     if read is not None:
       out = take_tokens(out, read)
+    if self.spread:
+      out = parts_of_heads(out)
     gain = (2 * c.n_layers) ** -0.5  # keeps the residual stream near 1
     out = Projection((c.d_model,), c.dtype, 2, gain=gain, name='o_proj')(out)
     return out, (key, value)
@@ -118,12 +137,15 @@ class Mlp(nn.Module):
   """Computes SwiGLU (Shazeer, 2020): down(silu(gate(x)) * up(x))."""
 
   config: TransformerConfig
+  spread: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:  # [B, T, D] -> [B, T, D]
     c = self.config
     gate = Projection((c.d_ff,), c.dtype, name='gate_proj')(x)
     up = Projection((c.d_ff,), c.dtype, name='up_proj')(x)
+    if self.spread:
+      gate, up = parts_of_heads(gate), parts_of_heads(up)
     gain = (2 * c.n_layers) ** -0.5
     down = Projection((c.d_model,), c.dtype, gain=gain, name='down_proj')
     return down(jax.nn.silu(gate) * up)
@@ -132,11 +154,12 @@ class Mlp(nn.Module):
 class Block(nn.Module):
   """Is one layer, in the form that scan expects: (carry, xs) -> (carry, ys).
 
-  With `read`, the result is that of these tokens only.
+  With `read`, the result is that of these tokens only. `spread`: see `decode`.
   """
 
   config: TransformerConfig
   keep_kv: bool
+  spread: bool = False
 
   @nn.compact
   def __call__(
@@ -149,15 +172,18 @@ class Block(nn.Module):
     read: jax.Array | None = None,
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     c = self.config
-    normed = whole_rows(RMSNorm(c.norm_eps, name='input_layernorm')(x))
-    attended, new_kv = Attention(c, name='self_attn')(
+    between, within = parts_of_rows, whole_rows
+    if self.spread:
+      between = within = parts_of_width
+    normed = within(RMSNorm(c.norm_eps, name='input_layernorm')(x))
+    attended, new_kv = Attention(c, self.spread, name='self_attn')(
       normed, kv, positions, last, prefix_mask, read
     )
     if read is not None:
-      x = take_tokens(whole_rows(x), read)
-    x = parts_of_rows(x + attended)
+      x = take_tokens(within(x), read)
+    x = between(x + attended)
     normed = RMSNorm(c.norm_eps, name='post_attention_layernorm')(x)
-    x = parts_of_rows(x + Mlp(c, name='mlp')(whole_rows(normed)))
+    x = between(x + Mlp(c, self.spread, name='mlp')(within(normed)))
     return x, new_kv if self.keep_kv else None
 
 
@@ -328,19 +354,26 @@ def decode(
   tokens: jax.Array,  # [B, T] the next tokens of each row
   positions: jax.Array,  # [B, T]; tokens at or beyond S are not cached
   cache: Cache,
+  spread: bool = False,
 ) -> tuple[jax.Array, Cache]:  # [B, T, D]
   """Returns hidden states of each row's next tokens, and the grown cache.
 
   A row holds one chain. A token sees the positions up to its own only, so a row
   may start again at position 0 without clearing the cache.
+
+  Args:
+    spread: whether parameters are split over `fsdp`, too. Then states are
+      exchanged within every layer, and parameters never.
   """
-  table = constrain(params['embed_tokens'], 'model', None)
-  x = constrain(table[tokens], BATCH, None, None)
-  block, new = Block(config, keep_kv=True), []
+  split = parts_of_width if spread else whole_rows
+  width = 'fsdp' if spread else None
+  table = constrain(params['embed_tokens'], 'model', width)
+  x = split(table[tokens])
+  block, new = Block(config, keep_kv=True, spread=spread), []
   for layer, *kv in zip(params['layers'], *cache, strict=True):
     x, new_kv = block.apply({'params': layer}, x, kv, positions, None, None)
     new.append(new_kv)
-  x = RMSNorm(config.norm_eps).apply({'params': params['norm']}, x)
+  x = split(RMSNorm(config.norm_eps).apply({'params': params['norm']}, x))
   return x, Cache(*zip(*new, strict=True))
 
 

@@ -136,6 +136,19 @@ def shardings(tree: Any, mesh: Mesh) -> Any:
   )
 
 
+def check_heads(heads: int, mesh: Mesh) -> None:
+  """Raises UserError unless a model's query heads divide over `model`."""
+  wide = mesh.shape['model']
+  if heads % wide:
+    fits = [
+      n for n in range(1, heads + 1) if not heads % n and not mesh.size % n
+    ]
+    raise UserError(
+      f'config.model.n_heads={heads} does not divide over mesh.model={wide} '
+      f'devices; set that to one of {", ".join(map(str, fits))}'
+    )
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
   """Splits rows over all data-parallel devices."""
   return NamedSharding(mesh, P(BATCH))

@@ -1,6 +1,7 @@
 """Tests the Generator as a policy: text in, whole steps out, on any mesh."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -195,16 +196,27 @@ def test_every_mesh_samples_the_same():
   found = run_module('tests.shared.sample_on_devices')
   one = found.pop('1,1,1')
   assert sum(map(len, one['tokens'])) > 150
-  for result in found.values():
+  for name, result in found.items():
     assert result['tokens'] == one['tokens']
     np.testing.assert_allclose(
       result['logprobs'], one['logprobs'], rtol=0, atol=1e-5
     )
-    # Only arrays of at most two dimensions are gathered: no weights, no cache.
-    assert all(shape.count(',') <= 1 for shape in result['gathered'])
+    # No cache is gathered, which has 32 positions in four dimensions, and no
+    # weights, which have the model's width or that of its feed-forward units.
+    for shape in result['gathered']:
+      sizes = [*map(int, re.findall(r'\d+', shape.split('[')[1]))]
+      assert len(sizes) <= 2 or not {16, 24, 32}.intersection(sizes), shape
+      assert 'spread' in name or len(sizes) <= 2
   # [B, K, S, H]: rows over replica x fsdp, two key heads over model.
   assert {name: each['cache'] for name, each in found.items()} == {
     '2,2,2': [2, 1, 32, 4],
     '1,8,1': [1, 2, 32, 4],
     '1,2,4': [4, 2, 32, 4],
+    '1,4,2 spread': [2, 1, 32, 4],
+    '2,2,2 spread': [2, 1, 32, 4],
+    '1,8,1 spread': [1, 2, 32, 4],
   }
+  # All but the norms are split.
+  share = {name: each['share_of_parameters'] for name, each in found.items()}
+  assert share['1,8,1'] == 1
+  assert share['1,4,2 spread'] < 1 / 7 and share['1,8,1 spread'] < 1 / 7

@@ -1,7 +1,8 @@
 """Samples on meshes of eight CPU devices; a process of its own, as JAX asks.
 
 stdout: JSON, per mesh 'REPLICA,FSDP,MODEL' its `tokens`, `logprobs`, the
-shapes of the `cache` on the first device and those that are `gathered`.
+shapes of the `cache` on the first device and those that are `gathered`, and its
+`share_of_parameters`.
 """
 
 import dataclasses
@@ -23,12 +24,20 @@ MODEL = TransformerConfig(
   vocab_size=24, d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=24
 )
 SAMPLING = SamplingConfig(slots=8, max_tokens=20, top_p=0.9)
-MESHES = ((1, 1, 1), (2, 2, 2), (1, 8, 1), (1, 2, 4))
+MESHES = (  # and whether parameters are spread over `fsdp`
+  ((1, 1, 1), False),
+  ((2, 2, 2), False),
+  ((1, 8, 1), False),
+  ((1, 2, 4), False),
+  ((1, 4, 2), True),
+  ((2, 2, 2), True),
+  ((1, 8, 1), True),
+)
 
 
-def sample(mesh) -> dict:
+def sample(mesh, spread) -> dict:
   """Of some jobs, and of chains that go on from what is kept of them."""
-  sampling = dataclasses.replace(SAMPLING, kept=6)
+  sampling = dataclasses.replace(SAMPLING, kept=6, spread=spread)
   writer = make_writer(sampling, MODEL, mesh)
   jobs = [
     job._replace(ids=(*job.ids, STOPS.separator))
@@ -46,8 +55,9 @@ def sample(mesh) -> dict:
   }
 
 
-def gathered(mesh) -> dict:
+def gathered(mesh, spread) -> dict:
   """What a chunk gathers whole, and this device's part of a cache."""
+  sampling = dataclasses.replace(SAMPLING, spread=spread)
   split = cache_sharding(MODEL, SAMPLING.slots, mesh)
   cache = jax.jit(
     lambda: init_cache(MODEL, SAMPLING.slots, 32), out_shardings=split
@@ -55,19 +65,31 @@ def gathered(mesh) -> dict:
   params = jax.jit(
     unstack_layers,
     static_argnums=1,
-    out_shardings=decoding_shardings(params_of(MODEL), MODEL, mesh),
+    out_shardings=decoding_shardings(params_of(MODEL), MODEL, mesh, spread),
   )(params_of(MODEL), MODEL)
   B = SAMPLING.slots
   slots = Slots(
     *(np.ones(B, np.int32) for _ in range(4)), np.zeros((B, 2), np.uint32)
   )
   with jax.set_mesh(mesh):
-    chunk = jit_chunk(MODEL, mesh, SAMPLING, STOPS)
+    chunk = jit_chunk(MODEL, mesh, sampling, STOPS)
     text = chunk.lower(params, slots, cache, B).compile().as_text()
   return {
     'gathered': re.findall(r'(\w+\[[\d,]*\])\S* all-gather', text),
     'cache': cache.values[0].addressable_shards[0].data.shape,
+    'share_of_parameters': bytes_on(jax.devices()[0], params)
+    / sum(x.nbytes for x in jax.tree.leaves(params)),
   }
+
+
+def bytes_on(device, params) -> int:
+  """How much of the parameters a device holds."""
+  return sum(
+    shard.data.nbytes
+    for x in jax.tree.leaves(params)
+    for shard in x.addressable_shards
+    if shard.device == device
+  )
 
 
 if __name__ == '__main__':
@@ -76,9 +98,9 @@ if __name__ == '__main__':
   jax.config.update('jax_enable_compilation_cache', False)
   params_of(MODEL)
   results = {}
-  for sizes in MESHES:
+  for sizes, spread in MESHES:
     wanted = dict(zip(('replica', 'fsdp', 'model'), sizes, strict=True))
     mesh = make_mesh(wanted, jax.devices()[: int(np.prod(sizes))])
-    name = ','.join(map(str, sizes))
-    results[name] = sample(mesh) | gathered(mesh)
+    name = ','.join(map(str, sizes)) + ' spread' * spread
+    results[name] = sample(mesh, spread) | gathered(mesh, spread)
   json.dump(results, sys.stdout)

@@ -15,7 +15,7 @@ from prm_jax.data.config import (
 from prm_jax.inference.driver import Cost
 from prm_jax.inference.server.usage import Usage
 from prm_jax.jobs.settings.policies import PolicyConfig
-from prm_jax.jobs.settings.shared import JobSettings
+from prm_jax.jobs.settings.shared import JobSettings, MeshConfig
 from prm_jax.labels.active import ActiveConfig
 from prm_jax.labels.corruption import CorruptionConfig
 from prm_jax.labels.judge import JudgeConfig
@@ -63,10 +63,12 @@ class ItemSettings(JobSettings):
   """Holds the settings that all jobs of many items share.
 
   Attributes:
+    mesh: the devices of each process, over which its models are split.
     concurrent: items that each process has in flight.
     price: price of a server's tokens.
   """
 
+  mesh: MeshConfig = MeshConfig()
   policy: PolicyConfig = PolicyConfig()
   concurrent: Annotated[int, at_least(1)] = 64
   price: PriceConfig = PriceConfig()

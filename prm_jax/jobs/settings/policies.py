@@ -8,6 +8,7 @@ from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.inference.driver import SAMPLES_PER_ROUND
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.inference.server.config import EndpointConfig
+from prm_jax.models.config import DTYPES
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import Rule, at_least, one_of
 
@@ -95,6 +96,8 @@ class PolicyConfig:
       'recorded' replays the chains of a sampling job.
     workdir: workdir of the trained policy, or of the sampling job.
     sampling: how a trained policy samples.
+    dtype: dtype of a trained policy's parameters and computation; '' is as it
+      was trained.
     cache: folder of a server's answers; '' is WORKDIR/replies.
   """
 
@@ -102,6 +105,7 @@ class PolicyConfig:
   solver: ArithmeticConfig = ArithmeticConfig()
   workdir: str = ''
   sampling: SamplingConfig = SamplingConfig()
+  dtype: Annotated[str, one_of('', *DTYPES)] = ''
   cache: str = ''
   endpoint: EndpointSection = EndpointSection()
 

@@ -112,12 +112,15 @@ class RlSamplingConfig:
   Attributes:
     slots: number of chains that are written at the same time.
     max_tokens: longest completion in tokens.
+    spread: splits the sampling policy's parameters over `mesh.fsdp`, too; see
+      `SamplingConfig`.
     devices: number of devices set apart for sampling and scoring beside
       training; 0 does everything on the same devices.
   """
 
   slots: Annotated[int, at_least(1)] = 64
   max_tokens: Annotated[int, at_least(1)] = 256
+  spread: bool = False
   devices: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
@@ -126,7 +129,9 @@ class RlSamplingConfig:
   @property
   def sampler(self) -> SamplingConfig:
     """Returns the config of the sampler itself."""
-    return SamplingConfig(slots=self.slots, max_tokens=self.max_tokens)
+    return SamplingConfig(
+      slots=self.slots, max_tokens=self.max_tokens, spread=self.spread
+    )
 
 
 @dataclasses.dataclass(frozen=True)

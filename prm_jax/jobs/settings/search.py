@@ -8,6 +8,7 @@ from prm_jax.data.config import SplitConfig
 from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
 from prm_jax.inference.published import STYLES
 from prm_jax.jobs.settings.items import ItemSettings
+from prm_jax.models.config import DTYPES
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import above, at_least, one_of
 from prm_jax.search.beam import BeamConfig, DvtsConfig, LookaheadConfig
@@ -63,6 +64,7 @@ class PrmConfig:
     path: the workdir of a trained PRM, the folder of a published one, or
       hf://owner/name.
     style: prompt style of a published PRM whose files do not name one.
+    dtype: dtype of its parameters and computation; '' is as it was trained.
     rows: number of chains whose keys and values stay on the device.
     exact: what the exact PRM scores: 'value', the probability that the solver
       ends right; or 'steps', whether the steps are right.
@@ -71,6 +73,7 @@ class PrmConfig:
   kind: Annotated[str, one_of('workdir', 'exact', 'none')] = 'exact'
   path: str = ''
   style: Annotated[str, one_of('', *STYLES)] = ''
+  dtype: Annotated[str, one_of('', *DTYPES)] = ''
   rows: Annotated[int, at_least(1)] = 1024
   exact: Annotated[str, one_of(*EXACT_KINDS)] = 'value'
 

@@ -50,6 +50,11 @@ class MeshConfig:
   def __post_init__(self) -> None:
     checks.check(self)
 
+  @property
+  def shape(self) -> dict[str, int]:
+    """Returns the size of each axis by name, as `make_mesh` takes it."""
+    return dataclasses.asdict(self)
+
 
 @dataclasses.dataclass(frozen=True)
 class MetricsConfig:

@@ -20,6 +20,7 @@ from prm_jax.inference.server.endpoint import (
   split_steps,
 )
 from prm_jax.jobs.policies import open_policy
+from prm_jax.jobs.settings.items import SampleSettings
 from prm_jax.jobs.settings.policies import EndpointSection, PolicyConfig
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
@@ -114,8 +115,9 @@ def test_extra_fields_are_json_on_the_command_line(server, tmp_path):
     extra_after_steps='{"continue_final_message": true}',
   )
   policy = PolicyConfig(kind='endpoint', endpoint=section)
+  settings = SampleSettings(policy=policy)
   request = Request('3 + 4?', ('3 + 4 = 7',), 'sum', 1)
-  open_policy(policy, 0, Workdir(tmp_path, {})).complete([request])
+  open_policy(settings, Workdir(tmp_path, {})).complete([request])
   assert server.asked[0]['top_k'] == 20
   assert server.asked[0]['continue_final_message'] is True
 
