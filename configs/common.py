@@ -112,6 +112,39 @@ def compile_for(
   config.aot.model.update(model)
 
 
+def opened(name: str) -> Variant:
+  """Returns a variant that opens a policy, and a PRM, of a published size.
+
+  A model has to fit the chips of one host: both are split over four.
+  """
+  topology, model = {
+    'qwen2_5_math_7b': ('v5e:2x2', QWEN2_5_7B),
+    'qwen2_5_72b': ('v5p:2x2x1', QWEN2_5_72B),
+  }[name]
+
+  def change(config: ml_collections.ConfigDict) -> None:
+    compile_for(config, topology, model)
+    config.aot.max_length = 2048
+    config.mesh.model = 4
+    config.policy.update(kind='workdir', dtype='bfloat16')
+    config.policy.sampling.update(slots=64, max_tokens=1024)
+    if 'prm' in config and config.task == 'search':
+      config.prm.update(kind='workdir', dtype='bfloat16', rows=16)
+      config.policy.sampling.update(slots=32, kept=16)
+
+  return change
+
+
+def tiny_aot(config: ml_collections.ConfigDict) -> None:
+  """Compiles for a small model, where a config names what it compiles for."""
+  if config.aot.topology:
+    config.aot.model.update(
+      vocab_size=512, d_model=32, n_layers=2, n_heads=2, n_kv_heads=1
+    )
+    config.aot.model.update(head_dim=0, d_ff=64)
+    config.mesh.model = 1
+
+
 def lora(config: ml_collections.ConfigDict) -> None:
   """Trains adapters of rank 16; the backbone stays as it is."""
   config.lora.update(rank=16, alpha=32.0)

@@ -114,12 +114,8 @@ def small(config: ml_collections.ConfigDict) -> None:
 
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
+  common.tiny_aot(config)
   if config.aot.topology:
-    config.aot.model.update(
-      vocab_size=512, d_model=32, n_layers=2, n_heads=2, n_kv_heads=1
-    )
-    config.aot.model.update(head_dim=0, d_ff=64)
-    config.mesh.model = 1
     config.sampling.max_tokens = 16
     config.train.minibatches = 1
   config.train.update(updates=4, problems=4, samples=4)

@@ -22,6 +22,12 @@ Variants, comma separated, as in `configs/sample_math.py:gsm8k,tiny`:
     small  a minute or two, of arithmetic; its test problems are those of
            every other config of this name
     tiny   a few problems: to see that everything runs
+
+Opened at real size, with --config.policy.workdir: what they need,
+python -m prm_jax.aot says before there is one:
+
+    qwen2_5_math_7b  on the four chips of a TPU v5e host
+    qwen2_5_72b      on the four chips of a TPU v5p host
 """
 
 import ml_collections
@@ -51,11 +57,18 @@ def small(config: ml_collections.ConfigDict) -> None:
 
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
+  common.tiny_aot(config)
   config.problems.update(train_problems=16, dev_problems=8, test_problems=8)
   config.samples = 4
 
 
 def get_config(arg: str = '') -> ml_collections.ConfigDict:
   """Returns the config with the variants in `arg` applied in order."""
-  variants = {'gsm8k': gsm8k, 'small': small, 'tiny': tiny}
+  variants = {
+    'gsm8k': gsm8k,
+    'small': small,
+    'tiny': tiny,
+    'qwen2_5_math_7b': common.opened('qwen2_5_math_7b'),
+    'qwen2_5_72b': common.opened('qwen2_5_72b'),
+  }
   return common.apply('configs/sample_math.py', base(), variants, arg)

@@ -36,6 +36,12 @@ Variants, comma separated, as in `configs/search_math.py:beam,gsm8k,tiny`:
     small  a minute or two, of arithmetic; its test problems are those of
            every other config of this name
     tiny   a few problems: to see that everything runs
+
+Opened at real size, with --config.policy.workdir: what they need,
+python -m prm_jax.aot says before there is one:
+
+    qwen2_5_math_7b  on the four chips of a TPU v5e host
+    qwen2_5_72b      on the four chips of a TPU v5p host
 """
 
 import ml_collections
@@ -85,6 +91,7 @@ def small(config: ml_collections.ConfigDict) -> None:
 
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
+  common.tiny_aot(config)
   config.problems.update(train_problems=128, dev_problems=8, test_problems=8)
   config.problems.count = 8
   for method in SAMPLED:
@@ -109,5 +116,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'words': words,
     'small': small,
     'tiny': tiny,
+    'qwen2_5_math_7b': common.opened('qwen2_5_math_7b'),
+    'qwen2_5_72b': common.opened('qwen2_5_72b'),
   }
   return common.apply('configs/search_math.py', base(), variants, arg)

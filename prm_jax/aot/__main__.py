@@ -4,9 +4,11 @@
       --topology v5e:16x16
 
 The real TPU compiler (pip install 'jax[tpu]') compiles the train step and the
-scoring step, for a policy the reading of prompts and the sampling, and all of
-these for an RL job. The report gives the memory that each program needs on a
-chip and the least time that it takes. The exit code is 1 if one does not fit.
+scoring step, for a policy the reading of prompts and the sampling, all of these
+for an RL job, and for sampling, labelling and searching the programs of their
+models on the chips of one process. The report gives the memory that each
+program needs on a chip and the least time that it takes. The exit code is 1 if
+one does not fit.
 """
 
 import dataclasses
@@ -25,6 +27,7 @@ from prm_jax.aot.estimate import (
   shown,
   table,
   token_rates,
+  written_rate,
 )
 from prm_jax.jobs import settings
 from prm_jax.runtime import command_line, manifest
@@ -86,14 +89,17 @@ def main(argv: list[str]) -> int:
   for name, program in plan.programs.items():
     found[name] = describe(program, chip)
     command_line.log(f'{name}: {table(found[name], chip)}')
-  rates = token_rates(found['train'], plan.rows * plan.length, _SHARED.value)
+  trained, cure = found.get('train', {}), None
+  rates = token_rates(trained, plan.rows * plan.length, _SHARED.value)
   if rates:
     command_line.log(
       '  tokens a second at most: '
       f'{rates["unique"]:,.0f} in rows, {rates["flat"]:,.0f} of the chains'
     )
-  cure = None
-  if not found['train']['fits']:
+  written = written_rate(found, plan.slots)
+  if written:
+    command_line.log(f'  tokens written a second at most: {written:,.0f}')
+  if trained and not trained['fits']:
     command_line.log('looking for a setting with which the train step fits')
     cure = find_cure(chosen, plan, devices, chip)
     command_line.log(f'train fits with {cure or "more chips only"}')
@@ -109,6 +115,7 @@ def main(argv: list[str]) -> int:
         'tokens': plan.rows * plan.length,
         'shared': _SHARED.value,
         'tokens_per_second_at_most': rates,
+        'written_per_second_at_most': written,
         'chip': dataclasses.asdict(chip),
         'programs': found,
         'fits_with': cure,

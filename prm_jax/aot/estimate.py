@@ -11,20 +11,24 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from prm_jax.aot import programs, rl_programs
+from prm_jax.aot import item_programs, programs, rl_programs
 from prm_jax.aot.chips import Chip
 from prm_jax.aot.compiler import compile_program, memory_of
 from prm_jax.aot.hlo import read_program
 from prm_jax.aot.programs import Plan, Program
 from prm_jax.aot.work import Count, count_work
+from prm_jax.jobs.settings.items import ItemSettings
 from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.runtime import command_line
 from prm_jax.runtime.errors import UserError
 
-Settings = programs.Settings | RlSettings
+Settings = programs.Settings | RlSettings | ItemSettings
 TASKS = {
   'prm': programs.plan,
   'policy': programs.plan,
+  'sample': item_programs.plan,
+  'label': item_programs.plan,
+  'search': item_programs.plan,
   'rl': rl_programs.plan,
 }
 GB = 1e9
@@ -154,6 +158,21 @@ def token_rates(
     return {}
   unique = tokens / max(found['seconds_at_least'].values())
   return {'unique': unique, 'flat': shared * unique}
+
+
+def written_rate(
+  found: Mapping[str, Mapping[str, Any]], slots: int
+) -> float | None:
+  """Returns a bound on the tokens per second that a policy writes.
+
+  All slots are in use, and all chains as long as they can be.
+
+  Args:
+    found: what `describe` returned, by the name of the program.
+    slots: chains that are written at the same time.
+  """
+  seconds = found.get('sample', {}).get('seconds_at_least')
+  return slots / max(seconds.values()) if seconds else None
 
 
 def table(found: Mapping[str, Any], chip: Chip) -> str:

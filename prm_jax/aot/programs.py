@@ -19,7 +19,8 @@ from jax.sharding import PartitionSpec as P
 
 from prm_jax.aot.useful_flops import learning, reading
 from prm_jax.data.config import DataConfig
-from prm_jax.inference import score
+from prm_jax.inference import loading, score
+from prm_jax.inference.loading import ModelDescription
 from prm_jax.inference.packing import bucket
 from prm_jax.inference.sampler import SamplingConfig, Slots, Stops
 from prm_jax.inference.writer import (
@@ -31,6 +32,7 @@ from prm_jax.inference.writer import (
 from prm_jax.jobs.settings.training import PolicySettings, PrmSettings
 from prm_jax.jobs.training import check_mesh, open_model
 from prm_jax.models import (
+  HeadConfig,
   Rows,
   TransformerConfig,
   attention_flops,
@@ -41,14 +43,24 @@ from prm_jax.models import (
   unstack_layers,
 )
 from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import batch_sharding, make_mesh
 from prm_jax.training.loop import compile_train_step, make_train_step
 from prm_jax.training.objective import ObjectiveConfig, reads_all
 from prm_jax.training.optim import make_optimizer, make_schedule
-from prm_jax.training.train_state import TrainState, abstract_state, make_init
+from prm_jax.training.train_state import (
+  TrainState,
+  abstract_state,
+  make_init,
+  make_params,
+  placed_shapes,
+  to_param_dtype,
+)
 
 Settings = PrmSettings | PolicySettings
 # Of the state's dtype and shape only these matter to a bound.
+HEAD = HeadConfig('two_class')  # of a PRM that is not there yet
 PER_STEP = ('step_labels', 'step_weights', 'step_trials')
 
 
@@ -79,17 +91,19 @@ class Plan(NamedTuple):
   """Describes what a config would run.
 
   Attributes:
-    programs: programs by name, `train` among them.
+    programs: programs by name; `train` trains, and `sample` writes a token.
     meshes: the meshes; the one for training is first.
-    remat: the remat setting of the trained model.
-    rows, length: shape of a training batch.
+    remat: the remat setting of the trained model; '' trains none.
+    rows, length: shape of a training batch, or 0.
+    slots: chains that are written at the same time, or 0.
   """
 
   programs: dict[str, Program]
   meshes: tuple[Mesh, ...]
-  remat: str
-  rows: int
-  length: int
+  remat: str = ''
+  rows: int = 0
+  length: int = 0
+  slots: int = 0
 
 
 def model_of(settings: Settings) -> TransformerConfig:
@@ -206,6 +220,33 @@ def bytes_of(tree: Any) -> int:
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
     for leaf in jax.tree.leaves(tree)
   )
+
+
+def abstract_params(
+  model: TransformerConfig, head: HeadConfig | None, mesh: Mesh
+) -> Any:
+  """Returns the shapes of a model's parameters as they are opened."""
+  shapes = jax.eval_shape(
+    lambda key: to_param_dtype(make_params(key, model, head), model),
+    jax.random.key(0),
+  )
+  return placed_shapes(shapes, mesh)
+
+
+def read_prm(path: str) -> ModelDescription:
+  """Reads how a PRM that was trained here is made.
+
+  Raises:
+    UserError: there is none at this path.
+  """
+  folder = paths.open_path(path)
+  if not (folder / 'model.json').is_file():
+    raise UserError(
+      f'config.prm.path={path!r}: has no model.json of a training run. A '
+      "published PRM is not read here; set it to '' for one as large as the "
+      'policy'
+    )
+  return loading.read_description(folder)
 
 
 class Sampling(NamedTuple):
@@ -329,4 +370,5 @@ def plan(settings: Settings, devices: Sequence[jax.Device]) -> Plan:
       mesh.size,
       **reading(model, rows, length, ends=None if head.likelihood else ends),
     )
-  return Plan(programs, (mesh,), model.remat, rows, length)
+  slots = settings.sampling.slots if settings.sampling else 0
+  return Plan(programs, (mesh,), model.remat, rows, length, slots)

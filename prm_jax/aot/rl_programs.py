@@ -14,14 +14,15 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.aot.programs import (
+  HEAD,
   Plan,
   Program,
   Sampling,
+  abstract_params,
   bytes_of,
+  read_prm,
 )
 from prm_jax.aot.useful_flops import learning, reading
-from prm_jax.inference import loading
-from prm_jax.inference.loading import ModelDescription
 from prm_jax.inference.packing import bucket, row_bucket
 from prm_jax.inference.scorer import CALL_FILL, jit_row_scores
 from prm_jax.inference.writer import cache_bucket, jit_unstack
@@ -37,19 +38,12 @@ from prm_jax.rl.loop import jit_advantages
 from prm_jax.rl.objective import Experience, Minibatch
 from prm_jax.rl.trees import Trees
 from prm_jax.rl.views import jit_view
-from prm_jax.runtime import paths
-from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import batch_sharding
 from prm_jax.training.loop import compile_train_step
 from prm_jax.training.train_state import (
   NO_LORA,
   abstract_state,
-  make_params,
-  placed_shapes,
-  to_param_dtype,
 )
-
-HEAD = HeadConfig('two_class')  # of a PRM that is not there yet
 
 
 class RlModels(NamedTuple):
@@ -88,22 +82,11 @@ def read_models(settings: RlSettings) -> RlModels:
     return RlModels(policy, longest, None, None)
   model, head = policy, None if settings.has_implicit_prm else HEAD
   if prm.path:
-    described = _read_prm(prm.path)
+    described = read_prm(prm.path)
     model, head = described.model, described.head
   if prm.dtype:
     model = dataclasses.replace(model, dtype=prm.dtype, param_dtype=prm.dtype)
   return RlModels(policy, longest, model, head)
-
-
-def _read_prm(path: str) -> ModelDescription:
-  folder = paths.open_path(path)
-  if not (folder / 'model.json').is_file():
-    raise UserError(
-      f'config.prm.path={path!r}: has no model.json of a training run. A '
-      "published PRM is not read here; set it to '' for one as large as the "
-      'policy'
-    )
-  return loading.read_description(folder)
 
 
 class Held(NamedTuple):
@@ -169,7 +152,7 @@ class AbstractRlJob:
     if self.prm_state:
       prm, rest = self.prm_state.params, self.prm_state._replace(params=None)
     elif models.prm:
-      prm = _abstract_params(models.prm, models.head, self.meshes.sampling)
+      prm = abstract_params(models.prm, models.head, self.meshes.sampling)
     stale = settings.train.staleness
     return Held(
       self.state.params,
@@ -184,7 +167,7 @@ class AbstractRlJob:
   def _backbone(self, dtype: str) -> Any:
     """Returns the backbone as it is trained, placed on the sampling mesh."""
     model = dataclasses.replace(self.models.policy, param_dtype=dtype)
-    return _abstract_params(model, None, self.meshes.sampling)['backbone']
+    return abstract_params(model, None, self.meshes.sampling)['backbone']
 
   def _reference(self) -> Any:
     kept = self.settings.reference.param_dtype
@@ -349,16 +332,6 @@ def _trees(mesh: Mesh, B: int, T: int) -> Trees:
   return Trees(*[_rows(mesh, jnp.int32, B, T)] * 5)
 
 
-def _abstract_params(
-  model: TransformerConfig, head: HeadConfig | None, mesh: Mesh
-) -> Any:
-  shapes = jax.eval_shape(
-    lambda key: to_param_dtype(make_params(key, model, head), model),
-    jax.random.key(0),
-  )
-  return placed_shapes(shapes, mesh)
-
-
 def _mesh_of(tree: Any) -> Mesh:
   return jax.tree.leaves(tree)[0].sharding.mesh
 
@@ -372,4 +345,5 @@ def plan(settings: RlSettings, devices: Sequence[jax.Device]) -> Plan:
   job = AbstractRlJob(settings, devices)
   meshes = tuple(dict.fromkeys(job.meshes))
   remat = job.models.policy.remat
-  return Plan(job.programs(), meshes, remat, job.rows, job.length)
+  slots = settings.sampling.slots
+  return Plan(job.programs(), meshes, remat, job.rows, job.length, slots)

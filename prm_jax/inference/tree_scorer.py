@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.inference.packing import bucket, empty_rows, first_fit
@@ -112,9 +112,7 @@ class TreeScorer:
       x.size for name, x in scorer.params['head'].items() if 'kernel' in name
     )
     self._head_flops = 2.0 * sum(kernels)
-    whole = NamedSharding(self._mesh, P())
-    read = functools.partial(read_rows, model=self._model, head=scorer.head)
-    read = jax.jit(read, out_shardings=(whole, None, None))
+    read = jit_read_rows(self._model, scorer.head, self._mesh)
     self._programs = {
       'read': functools.partial(read, scorer.params),
       'put': jax.jit(
@@ -221,11 +219,7 @@ class TreeScorer:
   ) -> Iterator[tuple[jax.Array, Ends, list[list[PieceRun]]]]:
     """Reads runs with prefixes up to S; yields scores, their ends and rows."""
     T, rows = pack_runs(runs, S, self._devices, alone)
-    most = self._devices * max(
-      1, MAX_TOKENS_PER_CALL // (self._devices * (S + T))
-    )
-    # Calls have a power of two rows on each device.
-    most = self._devices << (most // self._devices).bit_length() - 1
+    most = most_rows(S + T, self._devices)
     for at in range(0, len(rows), most):
       part = rows[at : at + most]
       B = rows_of_call(len(part), self._devices)
@@ -277,6 +271,27 @@ class TreeScorer:
       logging.info('tree scoring compiles program %s %s', name, sizes)
     self.stats.programs.add((name, *sizes))
     return self._programs[name](*arguments)
+
+
+def most_rows(length: int, devices: int) -> int:
+  """Returns the most rows of a call: a power of two on each device.
+
+  Args:
+    length: tokens of a row, with its prefix.
+  """
+  on_each = max(1, MAX_TOKENS_PER_CALL // length)
+  return devices << on_each.bit_length() - 1
+
+
+def jit_read_rows(
+  model: TransformerConfig, head: HeadConfig, mesh: Mesh
+) -> Any:
+  """Returns `read_rows` jitted, of params, pool, index and rows."""
+  whole = NamedSharding(mesh, P())
+  return jax.jit(
+    functools.partial(read_rows, model=model, head=head),
+    out_shardings=(whole, None, None),
+  )
 
 
 def read_rows(

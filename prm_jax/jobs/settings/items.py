@@ -15,7 +15,11 @@ from prm_jax.data.config import (
 from prm_jax.inference.driver import Cost
 from prm_jax.inference.server.usage import Usage
 from prm_jax.jobs.settings.policies import PolicyConfig
-from prm_jax.jobs.settings.shared import JobSettings, MeshConfig
+from prm_jax.jobs.settings.shared import (
+  JobSettings,
+  MeshConfig,
+  OpenedAotConfig,
+)
 from prm_jax.labels.active import ActiveConfig
 from prm_jax.labels.corruption import CorruptionConfig
 from prm_jax.labels.judge import JudgeConfig
@@ -66,12 +70,20 @@ class ItemSettings(JobSettings):
     mesh: the devices of each process, over which its models are split.
     concurrent: items that each process has in flight.
     price: price of a server's tokens.
+    aot: what prm_jax.aot compiles for: the devices of one process.
   """
 
   mesh: MeshConfig = MeshConfig()
   policy: PolicyConfig = PolicyConfig()
   concurrent: Annotated[int, at_least(1)] = 64
   price: PriceConfig = PriceConfig()
+  aot: OpenedAotConfig = OpenedAotConfig()
+
+  def check_policy(self, use: str) -> None:
+    """Checks that the policy suits a job, see `PolicyConfig.check_use`."""
+    with checks.below('policy'):
+      # A policy that only prm_jax.aot describes has no workdir yet.
+      self.policy.check_use(use, described=bool(self.aot.model.given()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +98,7 @@ class SampleSettings(ItemSettings):
   problems: SplitConfig = SplitConfig()
 
   def check_together(self) -> None:
-    with checks.below('policy'):
-      self.policy.check_use('writes new chains')
+    self.check_policy('writes new chains')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +181,7 @@ class LabelSettings(ItemSettings):
 
   def check_together(self) -> None:
     if use := SOURCES[self.source]:
-      with checks.below('policy'):
-        self.policy.check_use(use)
+      self.check_policy(use)
     if self.needs_prm and not self.prm:
       checks.fail(
         'prm',

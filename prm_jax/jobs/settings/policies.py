@@ -112,11 +112,12 @@ class PolicyConfig:
   def __post_init__(self) -> None:
     checks.check(self)
 
-  def check_use(self, use: str) -> None:
+  def check_use(self, use: str, described: bool = False) -> None:
     """Checks that a policy of this kind suits a job.
 
     Args:
       use: one of USES.
+      described: whether the config describes it, so that it needs no workdir.
 
     Raises:
       Faults: it does not, or values that its kind needs are missing.
@@ -126,7 +127,7 @@ class PolicyConfig:
       checks.fail(
         'kind', self.kind, f'expected one of {kinds}: this policy {use}'
       )
-    if (job := POLICIES[self.kind]) and not self.workdir:
+    if (job := POLICIES[self.kind]) and not (self.workdir or described):
       checks.fail('workdir', '', f'expected the --workdir of {job}')
     if self.kind == 'endpoint':
       with checks.below('endpoint'):

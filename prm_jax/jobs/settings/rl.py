@@ -16,8 +16,8 @@ from prm_jax.jobs.settings.shared import (
   JobSettings,
   MeshConfig,
   MetricsConfig,
+  OpenedAotConfig,
 )
-from prm_jax.jobs.settings.training import AotConfig
 from prm_jax.models import LoraConfig
 from prm_jax.models.config import DTYPES, REMAT_POLICIES
 from prm_jax.rl.credit import AdvantageConfig
@@ -51,23 +51,6 @@ class PolicyStartConfig:
   """
 
   workdir: str = ''
-
-  def __post_init__(self) -> None:
-    checks.check(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class RlAotConfig(AotConfig):
-  """Says what prm_jax.aot compiles for.
-
-  Without policy.workdir it compiles for the policy that is described here, and
-  without prm.path for a PRM of the same size.
-
-  Attributes:
-    max_length: tokens of that policy's longest chain.
-  """
-
-  max_length: Annotated[int, at_least(1)] = 512
 
   def __post_init__(self) -> None:
     checks.check(self)
@@ -271,7 +254,7 @@ class RlSettings(JobSettings):
 
   mesh: MeshConfig = MeshConfig()
   policy: PolicyStartConfig = PolicyStartConfig()
-  aot: RlAotConfig = RlAotConfig()
+  aot: OpenedAotConfig = OpenedAotConfig()
   model: ComputeConfig = ComputeConfig()
   lora: LoraConfig = LoraConfig()
   sampling: RlSamplingConfig = RlSamplingConfig()

@@ -140,8 +140,7 @@ class SearchSettings(ItemSettings):
     )
 
   def check_together(self) -> None:
-    with checks.below('policy'):
-      self.policy.check_use('is searched with')
+    self.check_policy('is searched with')
     if self.scores:
       self._check_prm()
     self._check_flops()
@@ -157,7 +156,8 @@ class SearchSettings(ItemSettings):
         f'method={self.method!r} asks a PRM: expected workdir or exact, or '
         "method='majority'",
       )
-    if self.prm.kind == 'workdir' and not self.prm.path:
+    described = self.aot.model.given()
+    if self.prm.kind == 'workdir' and not (self.prm.path or described):
       checks.fail(
         'prm.path',
         '',

@@ -105,3 +105,33 @@ class ModelConfig:
     """Returns the values that are set, by name."""
     values = dataclasses.asdict(self)
     return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class AotConfig:
+  """Says what prm_jax.aot compiles for.
+
+  Attributes:
+    topology: TPU chips, such as v5e:16x16, or the GPUs of a host: h100:8.
+    model: the architecture of a base that is not on this machine.
+  """
+
+  topology: str = ''
+  model: ModelConfig = ModelConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenedAotConfig(AotConfig):
+  """Says what prm_jax.aot compiles for, for a job that opens trained models.
+
+  Without the workdir of a policy it compiles for the one that is described
+  here, and without that of a PRM for one of the same size.
+
+  Attributes:
+    max_length: tokens of that policy's longest chain.
+  """
+
+  max_length: Annotated[int, at_least(1)] = 512
+
+  def __post_init__(self) -> None:
+    checks.check(self)

@@ -13,6 +13,7 @@ from prm_jax.evals.policy import PolicyEvaluation
 from prm_jax.evals.prm import PrmEvaluation
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.jobs.settings.shared import (
+  AotConfig,
   JobSettings,
   MeshConfig,
   MetricsConfig,
@@ -28,19 +29,6 @@ from prm_jax.training.optim import OptimConfig
 
 # What a config may say of a model that a pretrained base describes.
 COMPUTED = {'dtype', 'param_dtype', 'remat', 'scan_unroll'}
-
-
-@dataclasses.dataclass(frozen=True)
-class AotConfig:
-  """Says what prm_jax.aot compiles for.
-
-  Attributes:
-    topology: TPU chips, such as v5e:16x16, or the GPUs of a host: h100:8.
-    model: the architecture of a base that is not on this machine.
-  """
-
-  topology: str = ''
-  model: ModelConfig = ModelConfig()
 
 
 @dataclasses.dataclass(frozen=True)

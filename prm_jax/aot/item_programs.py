@@ -1,0 +1,196 @@
+"""Lowers the programs of sampling, labelling and searching, on shapes alone.
+
+The devices are those of one process, which asks models of its own. A chip holds
+the policy, the PRM, and the keys and values that both keep between calls.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from prm_jax.aot.programs import (
+  HEAD,
+  Plan,
+  Program,
+  Sampling,
+  abstract_params,
+  bytes_of,
+  placed,
+  read_prm,
+  reading,
+)
+from prm_jax.inference import loading
+from prm_jax.inference.tree_scorer import (
+  LONGEST_PACKED,
+  jit_read_rows,
+  most_rows,
+)
+from prm_jax.jobs.settings.items import ItemSettings
+from prm_jax.jobs.settings.search import SearchSettings
+from prm_jax.models import (
+  HeadConfig,
+  Rows,
+  TransformerConfig,
+  attention_flops,
+  prefix_store,
+)
+from prm_jax.models.cache_shardings import pool_sharding
+from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import check_heads, make_mesh
+
+
+class ItemModels(NamedTuple):
+  """Describes the models of a job.
+
+  Attributes:
+    policy: the policy's model; None if it is not a model that is opened here.
+    prm: the PRM's model; None if there is none, or it is not a model.
+    longest: tokens of the longest chain.
+  """
+
+  policy: TransformerConfig | None
+  prm: TransformerConfig | None
+  head: HeadConfig
+  longest: int
+
+
+def read_models(settings: ItemSettings) -> ItemModels:
+  """Describes the models of the workdirs that the settings name.
+
+  Raises:
+    UserError: none of them is a model, or a workdir has none.
+  """
+  asked, known = settings.policy, settings.aot.model.given()
+  policy = prm = TransformerConfig(**known) if known else None
+  head, longest = HEAD, settings.aot.max_length
+  if asked.kind != 'workdir':
+    policy = None
+  elif asked.workdir:
+    described = loading.read_description(paths.open_path(asked.workdir))
+    policy, longest = described.model, described.format.max_length
+  if not isinstance(settings, SearchSettings) or settings.prm.kind != 'workdir':
+    prm = None
+  elif settings.prm.path:
+    described = read_prm(settings.prm.path)
+    prm, head = described.model, described.head or HEAD
+  if policy:
+    policy = _computed_in(policy, asked.dtype)
+  if prm and isinstance(settings, SearchSettings):
+    prm = _computed_in(prm, settings.prm.dtype)
+  if not (policy or prm):
+    raise UserError(
+      'config.policy and config.prm: no model that is opened here, so there is '
+      'nothing to compile; set config.policy.kind=workdir'
+    )
+  return ItemModels(policy, prm, head, longest)
+
+
+def _computed_in(model: TransformerConfig, dtype: str) -> TransformerConfig:
+  if not dtype:
+    return model
+  return dataclasses.replace(model, dtype=dtype, param_dtype=dtype)
+
+
+class PrmReading(NamedTuple):
+  """Describes the program with which a search reads steps.
+
+  Attributes:
+    kept: chains whose keys and values stay on the devices.
+    longest: tokens of the longest chain.
+  """
+
+  model: TransformerConfig
+  head: HeadConfig
+  kept: int
+  longest: int
+  mesh: Mesh
+
+  def params(self) -> object:
+    """Returns the parameters' shapes."""
+    return abstract_params(self.model, self.head, self.mesh)
+
+  def pool(self) -> prefix_store.Pool:
+    """Returns the shapes of the keys and values that it keeps."""
+    slots = self.kept * self.longest
+    shapes = jax.eval_shape(lambda: prefix_store.init_pool(self.model, slots))
+    split = pool_sharding(self.model, self.mesh)
+    return placed(shapes, jax.tree.map(lambda _: split, shapes))
+
+  def sizes(self) -> tuple[int, int, int]:
+    """Returns B rows, T tokens of each and S of the prefix, of a full call."""
+    split = self.mesh.shape['replica'] * self.mesh.shape['fsdp']
+    T, S = LONGEST_PACKED, self.longest
+    return most_rows(S + T, split), T, S
+
+  def lower(self) -> jax.stages.Lowered:
+    """Lowers a call with the most rows, and prefixes of the greatest length."""
+    B, T, S = self.sizes()
+    whole = NamedSharding(self.mesh, P())
+
+    def of(dtype: object, *shape: int) -> jax.ShapeDtypeStruct:
+      return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
+
+    tokens, ends = of(jnp.int32, B, T), of(jnp.int32, B, T // 2)
+    rows = Rows(*[tokens] * 4, of(jnp.bool_, B, T), ends, ends)
+    read = jit_read_rows(self.model, self.head, self.mesh)
+    params, pool = self.params(), self.pool()
+    with jax.set_mesh(self.mesh):
+      return read.lower(params, pool, of(jnp.int32, B, S), rows)
+
+  def program(self) -> Program:
+    """Returns the program."""
+    B, T, S = self.sizes()
+    needed = reading(self.model, B, T)
+    return Program(
+      self.lower,
+      self.mesh.size,
+      needed['products'],
+      needed['attention'] + attention_flops(self.model, B * T * S),
+      needed['kernels'],
+      cache=bytes_of(self.pool()),
+    )
+
+
+def plan(settings: ItemSettings, devices: Sequence[jax.Device]) -> Plan:
+  """Returns the programs of a job that works on items.
+
+  Raises:
+    UserError: the settings do not fit the devices.
+  """
+  mesh = make_mesh(settings.mesh.shape, devices)
+  models, sampler = read_models(settings), settings.policy.sampling
+  programs: dict[str, Program] = {}
+  reads: dict[str, int] = {}  # bytes of what a program reads
+  held = 0  # bytes of all that stays on a device
+  if models.policy:
+    check_heads(models.policy.n_heads, mesh)
+    sampler.check_devices(mesh.shape['replica'] * mesh.shape['fsdp'])
+    sampling = Sampling(models.policy, sampler, models.longest, mesh)
+    programs |= sampling.programs()
+    params = bytes_of(sampling.params())
+    reads |= dict.fromkeys(programs, params)
+    held += params
+    if sampler.kept:
+      slots = sampler.kept * models.longest
+      held += prefix_store.pool_bytes(models.policy, mesh, slots)
+  if models.prm and isinstance(settings, SearchSettings):
+    check_heads(models.prm.n_heads, mesh)
+    rows = settings.prm.rows
+    prm = PrmReading(models.prm, models.head, rows, models.longest, mesh)
+    programs['score'] = prm.program()
+    reads['score'] = bytes_of(prm.params()) + bytes_of(prm.pool())
+    held += reads['score']
+  return Plan(
+    {
+      name: program._replace(beside=held - reads[name])
+      for name, program in programs.items()
+    },
+    (mesh,),
+    slots=sampler.slots if models.policy else 0,
+  )
