@@ -307,15 +307,20 @@ def _memory_bytes(
     return 2 * reads[1] if reads[0] else reads[1]
   if made.kind == 'fusion':
     inside = computations[_CALLED.search(made.text)[1]]
-    return _fusion_bytes(inside, made.arrays)
+    return _fusion_bytes(inside, made.arrays, computations)
   return sum(reads) + sum(writes)
 
 
-def _fusion_bytes(inside: Computation, out: tuple[Array, ...]) -> float:
+def _fusion_bytes(
+  inside: Computation,
+  out: tuple[Array, ...],
+  computations: Mapping[str, Computation],
+) -> float:
   """Counts bytes that a fusion moves.
 
-  An operand that is only sliced counts as its slice. One that is only passed
-  on, as for a collective that overlaps the fusion, does not count.
+  An operand that is only sliced counts as its slice, also where a fusion within
+  this one slices it. One that is only passed on, as for a collective that
+  overlaps the fusion, does not count.
   """
   root = list(inside.values())[-1]
   results = [inside[name] for name in root.operands]
@@ -327,10 +332,7 @@ def _fusion_bytes(inside: Computation, out: tuple[Array, ...]) -> float:
   )
   for made in inside.values():
     if made.kind == 'parameter' and made.arrays[0].in_memory:
-      users = [u for u in inside.values() if made.name in u.operands]
-      total += min(
-        made.arrays[0].size, sum(_read(made.name, u, inside) for u in users)
-      )
+      total += _read(made, inside, computations)
   return total
 
 
@@ -344,16 +346,39 @@ def _written(made: Instruction, result: Array, inside: Computation) -> float:
   return result.size
 
 
-def _read(name: str, user: Instruction, inside: Computation) -> float:
-  """Returns how much of an array one of its users in a fusion reads."""
+def _read(
+  array: Instruction,
+  inside: Computation,
+  computations: Mapping[str, Computation],
+) -> float:
+  """Returns how many bytes of an array its users in a fusion read."""
+  users = [user for user in inside.values() if array.name in user.operands]
+  read = sum(_read_by(user, array, inside, computations) for user in users)
+  return min(array.arrays[0].size, read)
+
+
+def _read_by(
+  user: Instruction,
+  array: Instruction,
+  inside: Computation,
+  computations: Mapping[str, Computation],
+) -> float:
   if user.kind in PASSED_ON or user.kind == 'tuple':
     return 0.0
   if user.kind == 'bitcast':
-    later = [u for u in inside.values() if user.name in u.operands]
-    return sum(_read(user.name, u, inside) for u in later)
-  if user.operands[0] == name:
+    return _read(user, inside, computations)
+  if user.kind == 'fusion':
+    within = computations[_CALLED.search(user.text)[1]]
+    number = f'({user.operands.index(array.name)})'
+    [given] = [
+      each
+      for each in within.values()
+      if each.kind == 'parameter' and each.text.startswith(number)
+    ]
+    return _read(given, within, computations)
+  if user.operands[0] == array.name:
     if user.kind in ('dynamic-slice', 'gather', 'slice'):
       return user.arrays[0].size
     if user.kind == 'dynamic-update-slice':
       return 0.0  # in place
-  return inside[name].arrays[0].size
+  return array.arrays[0].size
