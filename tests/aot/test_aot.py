@@ -8,12 +8,19 @@ import jax
 import pytest
 
 from configs import rl_math
-from prm_jax.aot import estimate, programs, rl_programs, useful_flops
+from prm_jax.aot import (
+  estimate,
+  item_programs,
+  programs,
+  rl_programs,
+  useful_flops,
+)
 from prm_jax.aot.chips import CHIPS, chip_of
 from prm_jax.aot.compiler import compile_program, open_topology
 from prm_jax.aot.work import Count
 from prm_jax.data.shards import rows_of_processes, share_of_rows
 from prm_jax.jobs.settings import read_settings
+from prm_jax.jobs.settings.shared import MeshConfig
 from prm_jax.models import TransformerConfig
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import batch_sharding, make_mesh
@@ -298,6 +305,43 @@ def test_rl_by_command_line(tmp_path):
 
 @needs_compiler
 @pytest.mark.slow
+def test_a_search_by_command_line(tmp_path):
+  output = tmp_path / 'aot.json'
+  done = run_aot(
+    '--config=configs/search_math.py:beam,qwen2_5_math_7b,tiny',
+    '--config.aot.max_length=256',
+    '--config.mesh.model=2',
+    '--config.policy.sampling.spread=True',
+    f'--output={output}',
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  written = json.loads(output.read_text())
+  found = written['programs']
+  assert [*found] == ['read', 'sample', 'score']
+  for name, each in found.items():
+    assert each['fits'] and each['rematerialized'] == [], name
+  slots, seconds = 32, max(found['sample']['seconds_at_least'].values())
+  assert written['written_per_second_at_most'] == pytest.approx(slots / seconds)
+  assert 'tokens written a second at most' in done.stdout
+
+
+def test_what_lies_beside_the_programs_of_a_search_by_hand():
+  """A chip holds both models, and the chains that each of them keeps."""
+  config = settings('search_math', 'beam,qwen2_5_math_7b')
+  mesh = {'replica': 1, 'fsdp': 1, 'model': 1}
+  config = dataclasses.replace(config, mesh=MeshConfig(**mesh))
+  plan = item_programs.plan(config, jax.devices()[:1])
+  weights = 2 * 7_615_616_512  # parameters of Qwen2.5-7B, in bfloat16
+  # 16 chains of 2,048 tokens and an empty slot: keys and values of 4 heads.
+  kept = (16 * 2048 + 1) * 2 * 2 * 28 * 4 * 128
+  found = {name: each.beside for name, each in plan.programs.items()}
+  assert found['sample'] == pytest.approx(weights + 2 * kept, rel=1e-3)
+  assert found['score'] == pytest.approx(weights + kept, rel=1e-3)
+  assert plan.programs['score'].cache == kept
+
+
+@needs_compiler
+@pytest.mark.slow
 def test_rl_of_a_real_size_fits_and_may_reach_half_of_peak():
   config = rl_math.get_config('qwen2_5_math_7b').to_dict()
   devices = open_topology(config['aot']['topology'])
@@ -333,8 +377,8 @@ def test_what_does_not_fit_is_said_with_a_cure(tmp_path):
     (['--topology=v5e:2x2', '--config.mesh.model=3'], 'model=3 does not fit 4'),
     ([], '--topology is missing'),
     (
-      ['--config=configs/sample_math.py'],
-      "config.task='sample': it has no programs",
+      ['--config=configs/sample_math.py', '--topology=v5e:2x2'],
+      'no model that is opened here, so there is nothing to compile',
     ),
     (
       ['--config=configs/rl_math.py', '--topology=v5e:2x2'],

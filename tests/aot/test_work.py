@@ -205,3 +205,31 @@ def test_a_fusion_moves_what_it_slices():
   # The slice is read and written in place, beside a counter; the rest stays
   # in the chip's own memory.
   assert work.memory_bytes == 400 + 400 + 4
+
+
+def test_a_fusion_moves_what_a_fusion_within_it_slices():
+  fused = """
+%slice (i: s32[], stack: f32[28,100]) -> f32[100] {
+  %i = s32[] parameter(0)
+  %stack = f32[28,100]{1,0} parameter(1)
+  %one = f32[1,100]{1,0} dynamic-slice(%stack, %i, %i)
+  ROOT %row = f32[100]{0} bitcast(%one)
+}
+
+%outer (all: f32[28,100], n: s32[]) -> f32[100] {
+  %all = f32[28,100]{1,0} parameter(0)
+  %n = s32[] parameter(1)
+  %row = f32[100]{0} fusion(%n, %all), kind=kLoop, calls=%slice
+  ROOT %twice = f32[100]{0} add(%row, %row)
+}
+"""
+  work = work_of(
+    [
+      '%s = f32[28,100]{1,0} parameter(0)',
+      '%n = s32[] parameter(1)',
+      'ROOT %f = f32[100]{0} fusion(%s, %n), kind=kOutput, calls=%outer',
+    ],
+    fused,
+  )
+  # A row of the stack, the result and a counter.
+  assert work.memory_bytes == 400 + 400 + 4

@@ -1,0 +1,127 @@
+"""A policy and a PRM of 2 GB each on eight CPU devices, or opened on one.
+
+    python -m tests.shared.large_models FOLDER make
+    python -m tests.shared.large_models FOLDER use
+    python -m tests.shared.large_models FOLDER open DTYPE
+
+`use` prints how much of each model a device holds at most, and whether it
+wrote, searched and labelled; `open` prints how much memory opening takes at its
+highest, both as a share of the model's bytes.
+"""
+
+import json
+import pathlib
+import resource
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from prm_jax.data.encoding import make_format
+from prm_jax.inference import loading
+from prm_jax.inference.loading import ModelDescription, write_description
+from prm_jax.inference.protocols import Request, Scoring
+from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.jobs import policies, search
+from prm_jax.jobs.settings.items import SampleSettings
+from prm_jax.jobs.settings.policies import PolicyConfig
+from prm_jax.jobs.settings.search import PrmConfig, SearchSettings
+from prm_jax.jobs.settings.shared import MeshConfig
+from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
+from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.sharding import make_mesh
+from prm_jax.runtime.workdir import Workdir, write_json
+from prm_jax.training.train_state import make_params
+
+FORMAT = make_format('arithmetic', 64)
+MODEL = TransformerConfig(
+  vocab_size=110,
+  d_model=2048,
+  n_layers=12,
+  n_heads=16,
+  n_kv_heads=4,
+  head_dim=128,
+  d_ff=4864,
+)
+HEAD = HeadConfig('logit')
+MESH = MeshConfig(replica=1, fsdp=4, model=2)
+PROBLEM = 'mod 10 : 7 * 3 + 4'
+
+
+class Saved(NamedTuple):
+  params: Any
+  key: jax.Array
+
+
+def make(folder: pathlib.Path) -> None:
+  """Writes a policy and a PRM of random weights, as a training run does."""
+  mesh = make_mesh(MESH.shape)
+  for name, head in (('policy', None), ('prm', HEAD)):
+    workdir = folder / name
+    workdir.mkdir()
+    described = ModelDescription(MODEL, head, LoraConfig(), FORMAT)
+    write_description(workdir, described)
+    write_json(workdir / 'config.json', {'name': name})
+    write_json(workdir / 'data.json', {})
+    placed = jax.tree.map(lambda x: x.sharding, described.abstract_params(mesh))
+    params = jax.jit(
+      lambda head=head: make_params(jax.random.key(0), MODEL, head),
+      out_shardings=placed,
+    )()
+    checkpoints = Checkpoints(workdir / 'checkpoints', 1, '')
+    nothing = {'nothing': np.zeros(1)}
+    checkpoints.save(1, Saved(params, jax.random.key(0)), nothing, {})
+    checkpoints.close()
+
+
+def largest_share(params: Any) -> float:
+  """The share of the parameters on the device that holds the most."""
+  held = dict.fromkeys(jax.devices(), 0)
+  for leaf in jax.tree.leaves(params):
+    for shard in leaf.addressable_shards:
+      held[shard.device] += shard.data.nbytes
+  return max(held.values()) / sum(x.nbytes for x in jax.tree.leaves(params))
+
+
+def use(folder: pathlib.Path) -> dict[str, Any]:
+  """Samples, scores and searches, with the models that jobs open."""
+  sampling = SamplingConfig(slots=8, max_tokens=8, spread=True, kept=4)
+  asked = PolicyConfig(
+    kind='workdir', workdir=str(folder / 'policy'), sampling=sampling
+  )
+  settings = SampleSettings(mesh=MESH, policy=asked)
+  policy = policies.open_policy(settings, Workdir(folder, {}))
+  [written] = policy.complete([Request(PROBLEM, (), 'x', 8)])
+  chosen = PrmConfig(kind='workdir', path=str(folder / 'prm'), rows=4)
+  prm = search.open_prm(SearchSettings(mesh=MESH, policy=asked, prm=chosen))
+  [[scored]] = prm.score([Scoring(PROBLEM, ('7 * 3 = 1', '1 + 4 = 5'))])
+  return {
+    'policy': largest_share(policy._writer._params),
+    'prm': largest_share(prm._programs['read'].args[0]),
+    'bytes': sum(x.nbytes for x in jax.tree.leaves(policy._writer._params)),
+    'tokens': sum(each.tokens for each in written),
+    'scores': scored.scores,
+  }
+
+
+def open_on_one(folder: pathlib.Path, dtype: str) -> float:
+  """Memory that opening the PRM takes, over the bytes that stay."""
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1})
+  jax.block_until_ready(jax.jit(lambda: jax.numpy.zeros(8))())
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  scorer = loading.load(folder / 'prm', mesh=mesh, dtype=dtype)
+  after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  size = sum(x.nbytes for x in jax.tree.leaves(scorer.params))
+  return 1024 * (after - before) / size
+
+
+def main(folder: str, what: str, *dtype: str) -> Any:
+  jax.config.update('jax_num_cpu_devices', 1 if what == 'open' else 8)
+  if what == 'open':
+    return open_on_one(pathlib.Path(folder), *dtype)
+  return {'make': make, 'use': use}[what](pathlib.Path(folder))
+
+
+if __name__ == '__main__':
+  print(json.dumps(main(*sys.argv[1:])))
