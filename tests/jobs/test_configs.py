@@ -25,6 +25,7 @@ BASES = (
   'qwen2_5_math_7b',
   'smollm2',
 )
+OPENED = ('qwen2_5_math_7b', 'qwen2_5_72b')  # tests/aot compiles them
 # Config -> its variants but `tiny`, and those of them that bring a base. The
 # notebooks run `small`, tests/jobs/test_main_base.py `from_run`.
 VARIANTS = {
@@ -36,9 +37,9 @@ VARIANTS = {
       *('verifier', 'rollouts', 'omega', 'judge', 'corruption'),
       *('consensus', 'active', 'small'),
     ),
-    (),
+    OPENED,
   ),
-  'sample_math': (('gsm8k', 'small'), ()),
+  'sample_math': (('gsm8k', 'small'), OPENED),
   # Run by tests/jobs/test_search.py.
   'search_math': (
     (
@@ -46,7 +47,7 @@ VARIANTS = {
       *('rebase', 'mcts', 'refine', 'early_rejection', 'gsm8k', 'words'),
       'small',
     ),
-    (),
+    OPENED,
   ),
   # Run by tests/jobs/test_rl.py.
   'rl_math': (
