@@ -60,7 +60,7 @@ def open_batches() -> Iterator[dict[str, np.ndarray]]:
   chains = arithmetic.to_chains(domain, problems, results)
   config = BatchConfig(4, ROW_LENGTH, STEPS_PER_ROW, seed=0, trees=True)
   census = take_census(chains, FORMAT, TARGETS, config)
-  return iter(make_batches(chains, census, FORMAT, TARGETS, config))
+  return iter(make_batches(census, config))
 
 
 def train(

@@ -94,7 +94,7 @@ def train(
     trees=trees,
   )
   census = take_census(chains, fmt, targets, batching)
-  batches = iter(make_batches(chains, census, fmt, targets, batching))
+  batches = iter(make_batches(census, batching))
   mesh = make_mesh(MESH)
   warmup = workload['warmup_steps']
   optim = OptimConfig(lr=1e-3, warmup=0, schedule='linear', b2=0.999)

@@ -1,28 +1,34 @@
 """Counts what a data set holds for training and groups it into tries.
 
 chains -> encode each once -> usable chains, by problem -> split to rows
-  -> Census: counts for the log, and the tries that the pipeline packs
+  -> merge -> Census: counts for the log, and the tries that the pipeline packs
 """
 
 import dataclasses
+import hashlib
 import itertools
+import json
+import pathlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from prm_jax.data import tries
+from prm_jax.data import trie_store, tries
 from prm_jax.data.chains import Chain
 from prm_jax.data.encoding import DoesNotFit, StepFormat
 from prm_jax.data.examples import (
   Example,
   encode_example,
+  merge_examples,
   step_entries,
   trie_of,
 )
 from prm_jax.data.targets import TargetConfig
+from prm_jax.data.trie_store import TrieStore, join, to_pack
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 
+VERSION = 1  # of what a census holds; another one is not read
 # The counts of `Census`.
 COUNTS = (
   'steps',
@@ -61,11 +67,15 @@ class BatchConfig:
 
 
 class Groups(Sequence[np.ndarray]):
-  """Holds indices of chains in groups, without an object for each group."""
+  """Holds indices of chains in groups, without an object for each group.
 
-  def __init__(self, groups: Sequence[Sequence[int]]) -> None:
-    self.chains = np.fromiter(itertools.chain(*groups), np.int64)
-    self.stops = np.cumsum([0, *map(len, groups)])
+  Args:
+    chains: [chains] int64, of all groups one after another.
+    stops: [groups + 1] int64, index after the last of each group, after a 0.
+  """
+
+  def __init__(self, chains: np.ndarray, stops: np.ndarray) -> None:
+    self.chains, self.stops = chains, stops
 
   def __len__(self) -> int:
     return len(self.stops) - 1
@@ -82,6 +92,7 @@ class Census:
     usable: indices of the chains that fit and have something to learn from.
     groups: the same in groups whose tries fit a row each, in the order of
       their first chains.
+    tries: the arrays of each group's trie.
     steps: number of steps of usable chains whose weight is not 0.
     tokens: number of tokens of usable chains.
     unique: number of tokens of the tries of each problem's chains, had they
@@ -94,6 +105,7 @@ class Census:
 
   usable: np.ndarray  # [chains] int64
   groups: Groups
+  tries: TrieStore
   steps: int
   tokens: int
   unique: int
@@ -126,7 +138,7 @@ def take_census(
   targets: TargetConfig,
   config: BatchConfig,
 ) -> Census:
-  """Encodes every chain once, counts, and groups the usable ones into tries.
+  """Encodes every chain once, counts, and merges the usable ones into tries.
 
   Raises:
     UserError: no chain is usable, a row is too short for one, or two split the
@@ -138,7 +150,7 @@ def take_census(
       f'data.max_length={fmt.max_length}; raise it'
     )
   counts = dict.fromkeys(COUNTS, 0)
-  usable, groups, read, longest = [], [], 0, 0
+  usable, merged, read, longest = [], {}, 0, 0
   heartbeat = Heartbeat('encoding chains', len(chains))
   for problem in _by_problem(chains, config.trees):
     names, examples = [], []
@@ -154,24 +166,75 @@ def take_census(
     # A chain with more steps than a row has room for is reported below.
     if examples and longest <= config.max_steps_per_row:
       parts = _split(chains, names, examples, config)
-      groups += [[names[k] for k in part] for part in parts]
       counts['unique'] += _size(examples)
       for part in parts:
-        counts['computed'] += _size([examples[k] for k in part])
-  census = Census(
-    np.asarray(sorted(usable), np.int64), Groups(sorted(groups)), **counts
-  )
+        trie = merge_examples([examples[k] for k in part], config.compare_steps)
+        merged[tuple(names[k] for k in part)] = to_pack(trie)
+        counts['computed'] += len(trie['tokens'])
   if not usable:
+    left = {name: counts[name] for name in ('too_long', 'unlabelled')}
     raise UserError(
-      f'no chain to train on: {census.summary()}; check the labels, '
-      'targets.* and data.max_length'
+      f'no chain to train on: of {len(chains):,} chains {left["too_long"]:,} '
+      f'are too long and {left["unlabelled"]:,} have nothing to learn from; '
+      'check the labels, targets.* and data.max_length'
     )
   if longest > config.max_steps_per_row:
     raise UserError(
       f'data.max_steps_per_row={config.max_steps_per_row}, but a chain has '
       f'{longest} steps; raise it'
     )
-  return census
+  groups = sorted(merged)
+  return Census(
+    np.asarray(sorted(usable), np.int64),
+    Groups(
+      np.fromiter(itertools.chain(*groups), np.int64),
+      np.cumsum([0, *map(len, groups)]),
+    ),
+    join([merged[group] for group in groups]),
+    **counts,
+  )
+
+
+def save(census: Census, folder: pathlib.Path) -> None:
+  """Writes a census, so that `read` opens it without encoding anything."""
+  groups = census.groups
+  arrays = {
+    'usable': census.usable,
+    'group_chains': groups.chains,
+    'group_stops': groups.stops,
+  }
+  about = {name: getattr(census, name) for name in COUNTS}
+  trie_store.save(folder, census.tries, arrays, about)
+
+
+def read(folder: pathlib.Path) -> Census:
+  """Opens a census that `save` wrote.
+
+  Raises:
+    UserError: it is damaged.
+  """
+  tries, arrays, counts = trie_store.read(folder)
+  groups = Groups(arrays['group_chains'], arrays['group_stops'])
+  return Census(np.asarray(arrays['usable']), groups, tries, **counts)
+
+
+def key(fmt: StepFormat, targets: TargetConfig, config: BatchConfig) -> str:
+  """Returns 16 hex digits that change with what a census depends on.
+
+  The chains are not among it: the folder of a data set has their name.
+  """
+  sizes = {
+    name: getattr(config, name)
+    for name in ('row_length', 'max_steps_per_row', 'trees', 'compare_steps')
+  }
+  parts = (
+    VERSION,
+    fmt.fingerprint(),
+    fmt.max_length,
+    dataclasses.asdict(targets),
+    sizes,
+  )
+  return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def _count(

@@ -49,12 +49,17 @@ class Dataset:
     dev: chains of other problems, for thresholds and the best checkpoint.
     evaluations: name -> chains to report on; training never saw their problems.
     fingerprint: 16 hex digits over all of it.
+    encoded: folder for what is made of the training chains, named after their
+      content.
+    everywhere: whether each process writes there, and not the first one alone.
   """
 
   train: Sequence[Chain]
   dev: Sequence[Chain]
   evaluations: Mapping[str, Sequence[Chain]]
   fingerprint: str
+  encoded: pathlib.Path
+  everywhere: bool
 
 
 def arithmetic_splits(
@@ -315,6 +320,8 @@ def load_dataset(
     },
     evaluations=splits.evaluations,
     fingerprint=fingerprint,
+    encoded=directory / f'{name}_encoded',
+    everywhere=everywhere,
   )
 
 

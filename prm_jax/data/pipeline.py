@@ -1,7 +1,7 @@
 """Makes the training input: chains on disk become packed batches, by grain.
 
     chains -> take_census -> tries of the chains of a problem -> shuffle, split
-      into shards -> encode and merge -> pack -> batch -> training loop
+      into shards -> pack -> batch -> training loop
 
 A row holds several tries, each in depth-first order. `last` says which tokens
 see each other, so they stay apart, and positions are depths. `shards` saves
@@ -9,43 +9,24 @@ the iterator's state with the checkpoint, so a resumed run continues with the
 very next batch.
 """
 
-import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 import grain
 import numpy as np
 from grain import experimental as grain_experimental
 
-from prm_jax.data.census import BatchConfig, Census, Groups
-from prm_jax.data.chains import Chain
-from prm_jax.data.encoding import StepFormat
-from prm_jax.data.examples import encode_example, merge_examples
+from prm_jax.data.census import BatchConfig, Census
 from prm_jax.data.shards import ShardedBatches, Share
-from prm_jax.data.targets import TargetConfig
+from prm_jax.data.trie_store import PER_STEP, PER_TOKEN
 from prm_jax.runtime.errors import UserError
 
 # Number of rows that are filled at the same time. More rows leave less padding
 # but need more memory, and the tries of a row lie further apart in the shuffle.
 PACKING_BINS = 128
-# Encoding is cheap: grain's defaults (16 threads, 500 records ahead) spend more
-# time on book-keeping than on the records.
+# A trie is a slice of arrays: grain's defaults (16 threads, 500 records ahead)
+# spend more time on book-keeping than on the records.
 READ_OPTIONS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=16)
 ALL_SHARDS = Share()
-# The packer measures how tightly a trie fits by the sum of its arrays' lengths,
-# so their number decides where a trie goes. Columns share an array by type.
-TOKEN_INTS = ('tokens', 'positions', 'last', 'parents', 'counts')
-STEP_INTS = ('step_ends', 'step_begins', 'chains')
-PER_TOKEN = ('token_ints', 'numbers', 'lm_weights')
-PER_STEP = ('step_ints', 'step_labels', 'step_weights', 'step_trials')
-
-
-def _to_pack(merged: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """Joins the integer arrays of `merge_examples` for the packer."""
-  merged = dict(merged)
-  token_ints = np.stack([merged.pop(name) for name in TOKEN_INTS], 1)
-  step_ints = np.stack([merged.pop(name) for name in STEP_INTS], 1)
-  return merged | {'token_ints': token_ints, 'step_ints': step_ints}
 
 
 def _finish_row(row: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -85,38 +66,13 @@ def _finish_row(row: dict[str, Any]) -> dict[str, np.ndarray]:
   }
 
 
-class GroupedChains:
-  """Gives grain random access to the chains of each trie."""
-
-  def __init__(self, chains: Sequence[Chain], groups: Groups) -> None:
-    self._chains, self._groups = chains, groups
-
-  def __len__(self) -> int:
-    return len(self._groups)
-
-  def __getitem__(self, index: int) -> list[Chain]:
-    return [self._chains[int(i)] for i in self._groups[int(index)]]
-
-  def __repr__(self) -> str:
-    # Grain shows this where it names its source.
-    digest = hashlib.sha256(self._groups.chains.tobytes())
-    digest.update(self._groups.stops.tobytes())
-    digest.update(repr(self._chains[int(self._groups.chains[0])]).encode())
-    return f'GroupedChains({digest.hexdigest()[:16]})'
-
-
 def make_batches(
-  chains: Sequence[Chain],
-  census: Census,
-  fmt: StepFormat,
-  targets: TargetConfig,
-  config: BatchConfig,
-  share: Share = ALL_SHARDS,
+  census: Census, config: BatchConfig, share: Share = ALL_SHARDS
 ) -> ShardedBatches:
-  """Shuffles, merges and packs the usable chains into batches.
+  """Shuffles and packs the tries of the usable chains into batches.
 
   Args:
-    census: what `take_census` counted with the same arguments.
+    census: what `take_census` found with the same config.
     share: the shards that this process reads; all chains by default. Shard s of
       S holds every S-th trie of the shuffled ones and fills an equal part of
       each batch.
@@ -144,23 +100,19 @@ def make_batches(
   Raises:
     UserError: there are more shards than tries.
   """
-  if len(census.groups) < share.shards:
+  if len(census.tries) < share.shards:
     raise UserError(
-      f'{len(census.groups):,} trees of usable chains cannot be split into '
+      f'{len(census.tries):,} trees of usable chains cannot be split into '
       f'data.shards={share.shards}; lower it, or bring more chains'
     )
-  source = GroupedChains(chains, census.groups)
-  shuffled = grain.MapDataset.source(source).seed(config.seed).shuffle()
-
-  def to_pack(group: list[Chain]) -> dict[str, np.ndarray]:
-    examples = [encode_example(chain, fmt, targets) for chain in group]
-    return _to_pack(merge_examples(examples, config.compare_steps))
+  source = grain.MapDataset.source(census.tries)
+  shuffled = source.seed(config.seed).shuffle()
 
   def batches_of(shard: int) -> grain.IterDataset:
     dataset = shuffled
     if share.shards > 1:
       dataset = dataset[shard :: share.shards]
-    dataset = dataset.repeat(config.epochs).map(to_pack)
+    dataset = dataset.repeat(config.epochs)
     packed = grain_experimental.BestFitPackIterDataset(
       dataset.to_iter_dataset(READ_OPTIONS),
       length_struct=dict.fromkeys(PER_TOKEN, config.row_length)

@@ -105,8 +105,7 @@ def dev_set(opened: TrainingJob) -> DevSet:
   config = dataclasses.replace(batch_config(settings), seed=0, epochs=1)
   census = take_census(chains, fmt, targets, config)
   batches = [
-    pad_rows(batch, config.batch_size)
-    for batch in make_batches(chains, census, fmt, targets, config)
+    pad_rows(batch, config.batch_size) for batch in make_batches(census, config)
   ]
   return DevSet(
     [chains[i] for i in census.usable],

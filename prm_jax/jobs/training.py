@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
-from prm_jax.data.census import BatchConfig, take_census
+from prm_jax.data import census as census_lib
+from prm_jax.data.census import BatchConfig, Census
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.encoding import make_format
@@ -174,16 +175,11 @@ def train_best(
   loop = settings.train
   chains = job.dataset.train
   processes.first_alone('model', _describe, workdir.path, described)
-  log(f'{name}: counting the usable chains of {len(chains):,}')
-  fmt, targets, config = (
-    described.format,
-    settings.targets,
-    batch_config(settings),
-  )
-  census = take_census(chains, fmt, targets, config)
+  config = batch_config(settings)
+  census = open_census(job, config, lambda text: log(f'{name}: {text}'))
   log(f'{name}: {census.summary()}')
   check_counts(settings.loss, chains)
-  batches = iter(make_batches(chains, census, fmt, targets, config, job.share))
+  batches = iter(make_batches(census, config, job.share))
 
   optimizer = make_optimizer(settings.optim, loop.steps, loop.head_only_steps)
   init = make_init(
@@ -238,6 +234,27 @@ def train_best(
     checkpoints.load_params(described.abstract_params(mesh), checkpoints.best),
     give_away=True,
   )
+
+
+def open_census(job: TrainingJob, config: BatchConfig, log: Log) -> Census:
+  """Reads the census of the training chains; makes it if it is not there."""
+  dataset, targets = job.dataset, job.settings.targets
+  fmt = job.model.described.format
+  folder = dataset.encoded / census_lib.key(fmt, targets, config)
+
+  def make() -> None:
+    if folder.is_dir():
+      return
+    log(f'encoding {len(dataset.train):,} chains, once for all runs')
+    made = census_lib.take_census(dataset.train, fmt, targets, config)
+    census_lib.save(made, folder)
+
+  if dataset.everywhere:
+    make()
+    processes.wait_for_all('census')
+  else:
+    processes.first_alone('census', make)
+  return census_lib.read(folder)
 
 
 def batch_config(settings: PrmSettings | PolicySettings) -> BatchConfig:

@@ -53,7 +53,7 @@ TREES = [
 def batches_of(chains, share=ALL_SHARDS, **changes):
   config = dataclasses.replace(BATCHES, **changes)
   census = take_census(chains, FORMAT, TARGETS, config)
-  return make_batches(chains, census, FORMAT, TARGETS, config, share)
+  return make_batches(census, config, share)
 
 
 def unpack(batch):

@@ -134,7 +134,7 @@ def test_every_weight_is_that_of_the_chains(chains, data):
     compare_steps=data.draw(st.booleans()),
   )
   census = take_census(chains, FORMAT, targets, config)
-  batches = list(make_batches(chains, census, FORMAT, targets, config))
+  batches = list(make_batches(census, config))
   expected = sums_of_chains(chains, targets)
   assert sums_of_batches(batches) == expected
   assert census.tokens == expected[2]
@@ -152,7 +152,7 @@ def test_a_loss_that_compares_steps_finds_each_chain_whole(chains):
   census = take_census(chains, FORMAT, TARGETS, config)
   names = ('step_labels', 'step_weights', 'step_trials')
   found = collections.Counter()
-  for batch in make_batches(chains, census, FORMAT, TARGETS, config):
+  for batch in make_batches(census, config):
     for b, ids in enumerate(batch['chain_ids']):
       prefixes = prefixes_of({name: x[b] for name, x in batch.items()})
       for number in range(1, ids.max() + 1):

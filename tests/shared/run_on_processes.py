@@ -83,7 +83,7 @@ class Job:
     how, batching = (self.format, settings.targets), batch_config(settings)
     census = take_census(chains, *how, batching)
     share = share_of_process(self.mesh, data.batch_size, SHARDS)
-    self.batches = iter(make_batches(chains, census, *how, batching, share))
+    self.batches = iter(make_batches(census, batching, share))
     steps = settings.train.steps
     optimizer = make_optimizer(settings.optim, steps)
     self.init = make_init(self.model, self.head, optimizer)

@@ -75,7 +75,7 @@ def packed_batch(row_length: int, rows: int):
   """All chains in one batch."""
   config = BatchConfig(rows, row_length, max_steps_per_row=8, seed=0, epochs=1)
   census = take_census(CHAINS, FORMAT, COMPLETION, config)
-  (batch,) = make_batches(CHAINS, census, FORMAT, COMPLETION, config)
+  (batch,) = make_batches(census, config)
   return batch
 
 

@@ -49,7 +49,7 @@ def batch_of(chains, loss, trees):
   )
   targets = TargetConfig(neutral='half')
   census = take_census(chains, FORMAT, targets, config)
-  (batch,) = make_batches(chains, census, FORMAT, targets, config)
+  (batch,) = make_batches(census, config)
   return pad_rows(batch, ROWS)  # of one shape, which compiles once
 
 

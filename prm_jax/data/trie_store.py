@@ -1,0 +1,126 @@
+"""Keeps merged tries as flat arrays, in memory or in the files of a folder.
+
+    merged tries -> TrieWriter -> TrieStore -> the trie with a number
+
+Encoding text and merging chains take longer than packing, so they are done once
+for a data set, and not again in every epoch and every run.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from prm_jax.runtime.errors import UserError
+
+# The packer measures how tightly a trie fits by the sum of its arrays' lengths,
+# so their number decides where a trie goes. Columns share an array by type.
+TOKEN_INTS = ('tokens', 'positions', 'last', 'parents', 'counts')
+STEP_INTS = ('step_ends', 'step_begins', 'chains')
+PER_TOKEN = ('token_ints', 'numbers', 'lm_weights')
+PER_STEP = ('step_ints', 'step_labels', 'step_weights', 'step_trials')
+STOPS = 'stops'  # name of the array of `TrieStore.stops`
+
+
+def to_pack(merged: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Joins the integer arrays of `merge_examples` for the packer."""
+  merged = dict(merged)
+  token_ints = np.stack([merged.pop(name) for name in TOKEN_INTS], 1)
+  step_ints = np.stack([merged.pop(name) for name in STEP_INTS], 1)
+  return merged | {'token_ints': token_ints, 'step_ints': step_ints}
+
+
+class TrieStore(Sequence[dict[str, np.ndarray]]):
+  """Gives random access to tries, each as the arrays that are packed.
+
+  Args:
+    arrays: PER_TOKEN and PER_STEP of all tries, one after another.
+    stops: [tries + 1, 2], index after the last token and after the last step of
+      each trie; the first row is 0.
+  """
+
+  def __init__(
+    self, arrays: Mapping[str, np.ndarray], stops: np.ndarray
+  ) -> None:
+    self.arrays, self.stops = arrays, stops
+
+  def __len__(self) -> int:
+    return len(self.stops) - 1
+
+  def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+    (token, step), (token_stop, step_stop) = self.stops[index : index + 2]
+    of_tokens = slice(token, token_stop)
+    of_steps = slice(step, step_stop)
+    return {name: self.arrays[name][of_tokens] for name in PER_TOKEN} | {
+      name: self.arrays[name][of_steps] for name in PER_STEP
+    }
+
+  def __repr__(self) -> str:
+    # Grain shows this where it names its source.
+    digest = hashlib.sha256(self.stops.tobytes())
+    digest.update(np.ascontiguousarray(self.arrays['token_ints'][:, 0]))
+    return f'TrieStore({digest.hexdigest()[:16]})'
+
+
+def join(tries: Sequence[Mapping[str, np.ndarray]]) -> TrieStore:
+  """Makes a store of tries, each as `to_pack` returns it."""
+  arrays = {
+    name: np.concatenate([trie[name] for trie in tries])
+    for name in (*PER_TOKEN, *PER_STEP)
+  }
+  sizes = [[len(trie['numbers']), len(trie['step_labels'])] for trie in tries]
+  return TrieStore(arrays, np.cumsum([[0, 0], *sizes], axis=0))
+
+
+def save(
+  folder: pathlib.Path,
+  store: TrieStore,
+  beside: Mapping[str, np.ndarray],
+  about: Mapping[str, Any],
+) -> None:
+  """Writes a store; the folder gets its name when it is complete.
+
+  Args:
+    beside: arrays that are kept beside it.
+    about: JSON that is kept beside it.
+  """
+  part = folder.with_name(f'{folder.name}.{os.getpid()}.part')
+  part.mkdir(parents=True)
+  for name, array in {**store.arrays, STOPS: store.stops, **beside}.items():
+    np.save(part / f'{name}.npy', array)
+  (part / 'about.json').write_text(json.dumps(about))
+  try:
+    part.rename(folder)
+  except OSError:
+    if not folder.is_dir():
+      raise
+    shutil.rmtree(part)  # another process was faster
+
+
+def read(
+  folder: pathlib.Path,
+) -> tuple[TrieStore, dict[str, np.ndarray], dict[str, Any]]:
+  """Opens what `save` wrote; the arrays stay on the disk.
+
+  Raises:
+    UserError: a file is damaged.
+  """
+  try:
+    arrays = {
+      path.stem: np.load(path, mmap_mode='r', allow_pickle=False)
+      for path in folder.glob('*.npy')
+    }
+    about = json.loads((folder / 'about.json').read_text())
+    stops = np.array(arrays.pop(STOPS))
+    mine = {name: arrays.pop(name) for name in (*PER_TOKEN, *PER_STEP)}
+  except (KeyError, OSError, ValueError) as error:
+    raise UserError(
+      f'{folder} cannot be read ({type(error).__name__}: {error}); delete it, '
+      'and it is made again'
+    ) from None
+  return TrieStore(mine, stops), arrays, about
