@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import logging
 import pathlib
 from typing import Any
 
@@ -244,12 +245,15 @@ def load(
     mesh: devices to score on; by default all. Processes that share a mesh must
       all ask the same; on its own devices each may ask anything.
     dtype: type of the backbone's parameters and computation, 'float32' or
-      'bfloat16'; by default the run's own, or float32 for a published PRM.
+      'bfloat16'; by default bfloat16 on a TPU or GPU, and on a CPU the run's
+      own, or float32 for a published PRM.
     **options: further arguments of `published.open_published`.
 
   Raises:
     UserError: there is no PRM at this path, or its checkpoint is damaged.
   """
+  mesh = mesh or flat_mesh()
+  dtype = dtype or fast_dtype(mesh)
   published = functools.partial(
     open_published,
     path,
@@ -318,7 +322,7 @@ def load_policy(
     mesh: devices to sample on; by default all. Processes that share a mesh must
       all ask the same; on its own devices each may ask anything.
     dtype: type of its parameters and computation, 'float32' or 'bfloat16'; by
-      default the run's own.
+      default bfloat16 on a TPU or GPU, and the run's own on a CPU.
 
   Raises:
     UserError: there is no policy at this path, or its checkpoint is damaged.
@@ -337,6 +341,8 @@ def load_policy(
       f'{workdir} holds a reward model, which writes nothing; name the workdir '
       'of a policy, or open it with prm_jax.load'
     )
+  mesh = mesh or flat_mesh()
+  dtype = dtype or fast_dtype(mesh)
   described = described.computed_in(dtype)
   params, mesh, step = open_checkpoint(workdir, described, step, mesh)
   return Generator(
@@ -348,6 +354,21 @@ def load_policy(
     seed,
     run_name(workdir, step, dtype),
   )
+
+
+def fast_dtype(mesh: Mesh) -> str:
+  """Returns the dtype in which the mesh's devices compute best, '' for any.
+
+  The fused attention kernels of GPUs take no other, and TPUs and GPUs multiply
+  it at twice the speed or more.
+  """
+  platform = mesh.devices.flat[0].platform
+  if platform == 'cpu':
+    return ''
+  logging.info(
+    'opened in bfloat16, as this is a %s; dtype=float32 keeps float32', platform
+  )
+  return 'bfloat16'
 
 
 def run_name(workdir: paths.Path, step: int, dtype: str = '') -> str:

@@ -7,6 +7,8 @@ path that no rule matches is an error, so that no new layer is replicated by
 accident.
 """
 
+import functools
+import logging
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ from prm_jax.runtime.errors import UserError
 
 AXES = ('replica', 'fsdp', 'model')
 BATCH = ('replica', 'fsdp')  # mesh axes that split a batch
+LARGE = 16 * 2**20  # bytes of an array that is named if it stays whole
 
 # The first match wins. The leading axis L of stacked layers is never split.
 RULES: tuple[tuple[str, P], ...] = (
@@ -115,25 +118,50 @@ def spec_for(name: str, shape: tuple[int, ...], mesh: Mesh) -> P:
   A dimension that an axis does not divide (4 key heads over `model`=8) stays
   whole on every device of the axis.
   """
+  return P(
+    *(
+      axis if axis and shape[i] % mesh.shape[axis] == 0 else None
+      for i, axis in enumerate(_rule(name))
+    )
+  )
+
+
+def _rule(name: str) -> P:
   for pattern, spec in RULES:
     if re.search(pattern, name):
-      return P(
-        *(
-          axis if axis and shape[i] % mesh.shape[axis] == 0 else None
-          for i, axis in enumerate(spec)
-        )
-      )
+      return spec
   raise ValueError(f'no sharding rule matches {name!r}; add one to RULES')
 
 
 def shardings(tree: Any, mesh: Mesh) -> Any:
-  """Returns a NamedSharding for each leaf, an array or ShapeDtypeStruct."""
-  return jax.tree_util.tree_map_with_path(
-    lambda path, leaf: NamedSharding(
-      mesh, spec_for(path_name(path), leaf.shape, mesh)
-    ),
-    tree,
-  )
+  """Returns a NamedSharding for each leaf, an array or ShapeDtypeStruct.
+
+  A large array that an axis should split and does not divide is logged.
+  """
+  whole: dict[str, int] = {}
+
+  def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+    name = path_name(path)
+    spec = spec_for(name, leaf.shape, mesh)
+    for axis in sorted({*_rule(name)} - {*spec, None}):
+      size = math.prod(leaf.shape) * leaf.dtype.itemsize
+      if mesh.shape[axis] > 1 and size >= LARGE:
+        what = f'{axis}={mesh.shape[axis]}: {name.rpartition("layers/")[2]}'
+        whole[what] = size
+    return NamedSharding(mesh, spec)
+
+  found = jax.tree_util.tree_map_with_path(place, tree)
+  if whole:
+    _warn_once(
+      'whole on every device, as the mesh does not divide them: '
+      + ', '.join(f'{k} ({v / 1e9:.2f} GB)' for k, v in whole.items())
+    )
+  return found
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+  logging.warning(text)
 
 
 def check_heads(heads: int, mesh: Mesh) -> None:

@@ -19,6 +19,7 @@ from prm_jax.runtime.sharding import (
   BATCH,
   RULES,
   batch_sharding,
+  check_heads,
   constrain,
   make_mesh,
   path_name,
@@ -134,6 +135,25 @@ def test_the_error_names_the_whole_path():
   tree = {'backbone': {'norm': {'new_gain': jnp.ones(4)}}}
   with pytest.raises(ValueError, match="matches 'backbone/norm/new_gain'"):
     shardings(tree, MESH)
+
+
+def test_a_large_array_that_stays_whole_is_named_once(caplog):
+  kernel = jax.ShapeDtypeStruct((4, 2048, 1, 2048), 'float32')
+  tree = {'layers': {'self_attn': {'k_proj': {'kernel': kernel}}}}
+  for _ in range(2):
+    placed = shardings(tree, MESH)
+  (found,) = by_path(placed).values()
+  assert found.spec == P(None, 'fsdp', None)
+  assert [record.getMessage() for record in caplog.records] == [
+    'whole on every device, as the mesh does not divide them: model=2: '
+    'self_attn/k_proj/kernel (0.07 GB)'
+  ]
+
+
+def test_heads_that_do_not_divide_are_refused():
+  check_heads(4, MESH)
+  with pytest.raises(UserError, match='n_heads=3 does not divide .* one of 1'):
+    check_heads(3, MESH)
 
 
 def test_constrain_pins_what_divides():

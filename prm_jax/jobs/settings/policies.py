@@ -96,8 +96,8 @@ class PolicyConfig:
       'recorded' replays the chains of a sampling job.
     workdir: workdir of the trained policy, or of the sampling job.
     sampling: how a trained policy samples.
-    dtype: dtype of a trained policy's parameters and computation; '' is as it
-      was trained.
+    dtype: dtype of a trained policy's parameters and computation; '' is
+      bfloat16 on a TPU or GPU, and on a CPU as it was trained.
     cache: folder of a server's answers; '' is WORKDIR/replies.
   """
 

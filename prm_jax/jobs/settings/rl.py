@@ -144,7 +144,8 @@ class RlPrmConfig:
     path: for 'workdir' a workdir, a folder or hf://owner/name. For 'implicit'
       the workdir of the policy from which it starts; '' is the one to improve.
     style: prompt style of a published PRM whose files do not name one.
-    dtype: dtype of its parameters and computation; '' is as it was trained.
+    dtype: dtype of its parameters and computation; '' is bfloat16 on a TPU or
+      GPU, and on a CPU as it was trained. One that learns stays as it was.
     exact: 'steps' is whether a step is right, 'value' the probability that the
       domain's solver ends right from there.
     beta: for 'implicit': the reward is beta * log(PRM / first policy).

@@ -64,7 +64,8 @@ class PrmConfig:
     path: the workdir of a trained PRM, the folder of a published one, or
       hf://owner/name.
     style: prompt style of a published PRM whose files do not name one.
-    dtype: dtype of its parameters and computation; '' is as it was trained.
+    dtype: dtype of its parameters and computation; '' is bfloat16 on a TPU or
+      GPU, and on a CPU as it was trained.
     rows: number of chains whose keys and values stay on the device.
     exact: what the exact PRM scores: 'value', the probability that the solver
       ends right; or 'steps', whether the steps are right.
