@@ -6,6 +6,9 @@
 A run is exported with its best checkpoint, adapters merged. A policy takes the
 layout lm, and its end token goes into generation_config.json. A base model (a
 folder, hf://OWNER/NAME, a .gguf file or smollm2) takes the layout lm, too.
+
+A run gets a README.md with its results and its manifest, the model's card on
+the Hub. --push OWNER/NAME uploads the folder.
 """
 
 import argparse
@@ -26,7 +29,9 @@ from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.models.config import DTYPES
 from prm_jax.models.hub.architectures import LAYOUTS
 from prm_jax.models.hub.publish import SaveOptions, save_model
+from prm_jax.models.hub.push import push
 from prm_jax.models.hub.safetensors_files import HUB
+from prm_jax.report.model_card import model_card
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError, exit_on_user_error
 from prm_jax.runtime.sharding import flat_mesh
@@ -94,6 +99,7 @@ def export(
   layout: str,
   step: int | None = None,
   dtype: str | None = None,
+  repository: str = '',
 ) -> str:
   """Writes a run or a base model; see `models.hub.publish.save_model`.
 
@@ -103,6 +109,7 @@ def export(
     layout: one of LAYOUTS.
     step: a checkpoint of the run; the best one if None.
     dtype: the type of the stored parameters; their own if None.
+    repository: OWNER/NAME that the card of a run names, if it is pushed.
 
   Returns:
     A line that says what was written.
@@ -111,7 +118,8 @@ def export(
     UserError: there is no such model, or it does not fit the layout.
   """
   paths.check_local(to, 'an exported model')
-  if not source.startswith(HUB) and _is_run(paths.open_path(source)):
+  is_run = not source.startswith(HUB) and _is_run(paths.open_path(source))
+  if is_run:
     model = _open_run(source, layout, step)
   else:
     model = _open_base(source, layout, step)
@@ -139,6 +147,12 @@ def export(
     # The generate function of transformers stops at this token.
     stops = {'eos_token_id': model.end}
     write_json(pathlib.Path(to) / 'generation_config.json', stops)
+  if is_run:
+    where = repository or str(to)
+    if layout != 'lm' and repository:
+      where = f'{HUB}{repository}'
+    card = model_card(paths.open_path(source), layout != 'lm', where)
+    (pathlib.Path(to) / 'README.md').write_text(card, encoding='utf-8')
   count = sum(leaf.size for leaf in jax.tree.leaves(model.backbone))
   beside = 'tokenizer.json' if has_file else 'no tokenizer, it is built in here'
   return f'{to}: {count:,} parameters of the backbone, {layout}; {beside}'
@@ -207,9 +221,27 @@ def main(argv: Sequence[str]) -> None:
   parser.add_argument(
     '--dtype', choices=DTYPES, help="default: the parameters' own"
   )
+  parser.add_argument(
+    '--push', default='', metavar='OWNER/NAME', help='upload it to the Hub'
+  )
+  parser.add_argument(
+    '--private', action='store_true', help='hide a repository that is made'
+  )
   given = parser.parse_args(argv)
   with exit_on_user_error():
-    print(export(given.source, given.to, given.layout, given.step, given.dtype))
+    print(
+      export(
+        given.source,
+        given.to,
+        given.layout,
+        given.step,
+        given.dtype,
+        given.push,
+      )
+    )
+    if given.push:
+      folder = pathlib.Path(given.to).expanduser()
+      print(f'pushed: {push(folder, given.push, given.private)}')
 
 
 if __name__ == '__main__':

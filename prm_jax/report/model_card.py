@@ -1,0 +1,83 @@
+"""Writes the README.md of an exported run: what it is, how it was measured.
+
+The Hub shows it as the model's card; its first lines are the Hub's metadata.
+"""
+
+import json
+
+from prm_jax.report import compare
+from prm_jax.runtime import paths
+
+RESULTS = 'results.json'
+PRM = """\
+A process reward model: it gives every step of a reasoning chain the probability
+that the step is right.
+
+```python
+import prm_jax
+
+prm = prm_jax.load({where!r})
+scores = prm.score('What is 7 * 3 + 4?', ['7 * 3 = 21', '21 + 4 = 25'])
+```
+"""
+POLICY = """\
+A language model that writes reasoning chains step by step. `transformers` opens
+it with `AutoModelForCausalLM.from_pretrained({where!r})`.
+"""
+
+
+def model_card(workdir: paths.Path, is_prm: bool, where: str) -> str:
+  """Returns the card of a run.
+
+  Args:
+    workdir: the run's; without results.json the card has no numbers.
+    is_prm: whether it is a reward model; else it is a policy.
+    where: what opens it: a folder, or OWNER/NAME of the Hub.
+
+  Raises:
+    UserError: a file of the workdir is malformed.
+  """
+  tags = ['prm_jax', *(['process-reward-model'] if is_prm else [])]
+  lines = [
+    '---',
+    'library_name: transformers',
+    f'tags: {json.dumps(tags)}',
+    '---',
+    '',
+  ]
+  run = None
+  if (workdir / RESULTS).is_file():
+    run = compare.read_run(workdir, '')
+  title = run.manifest.get('name') if run else None
+  lines += [f'# {title or "A model of prm_jax"}', '']
+  lines += [(PRM if is_prm else POLICY).format(where=where)]
+  if run:
+    lines += _numbers(run)
+    lines += _provenance(run)
+  return '\n'.join(lines).rstrip() + '\n'
+
+
+def _numbers(run: compare.ComparedRun) -> list[str]:
+  """Returns the table of all numbers that have an interval."""
+  rows = [
+    f'| {name} | {value} | {interval} |'
+    for name, [(value, interval)] in compare.number_rows([run])
+    if interval
+  ]
+  if not rows:
+    return []
+  head = ['| number | value | 95% interval |', '| --- | --- | --- |']
+  return ['## Results', '', *head, *rows, '']
+
+
+def _provenance(run: compare.ComparedRun) -> list[str]:
+  """Returns the part of the manifest that says how to make it again."""
+  known = run.manifest
+  kept = {
+    name: known[name]
+    for name in ('command', 'git_commit', 'seeds', 'versions')
+    if name in known
+  }
+  kept |= {k: v for k, v in known.items() if k.endswith('fingerprint')}
+  text = json.dumps(kept, indent=2, ensure_ascii=False)
+  return ['## How it was made', '', '```json', text, '```']
