@@ -152,7 +152,7 @@ def test_a_large_array_that_stays_whole_is_named_once(caplog):
 
 def test_heads_that_do_not_divide_are_refused():
   check_heads(4, MESH)
-  with pytest.raises(UserError, match='n_heads=3 does not divide .* one of 1'):
+  with pytest.raises(UserError, match=r'n_heads=3 does not divide .* one of 1'):
     check_heads(3, MESH)
 
 
