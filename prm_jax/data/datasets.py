@@ -320,7 +320,7 @@ def load_dataset(
     },
     evaluations=splits.evaluations,
     fingerprint=fingerprint,
-    encoded=directory / f'{name}_encoded',
+    encoded=directory / 'encoded' / name,
     everywhere=everywhere,
   )
 

@@ -188,7 +188,7 @@ def test_a_data_set_without_usable_chains_is_rejected():
   ]
   with pytest.raises(
     UserError,
-    match=r'no chain to train on: 0 of 3 .* 1 too long, 2 with nothing',
+    match='no chain to train on: of 3 chains 1 are too long and 2 have ',
   ):
     take_census(chains, FORMAT, TARGETS, BATCHES)
 
