@@ -22,8 +22,8 @@ from prm_jax.aot.programs import (
   bytes_of,
   placed,
   read_prm,
-  reading,
 )
+from prm_jax.aot.useful_flops import reading
 from prm_jax.inference import loading
 from prm_jax.inference.tree_scorer import (
   LONGEST_PACKED,
@@ -146,7 +146,8 @@ class PrmReading(NamedTuple):
   def program(self) -> Program:
     """Returns the program."""
     B, T, S = self.sizes()
-    needed = reading(self.model, B, T)
+    ends = None if self.head.likelihood else T // 2
+    needed = reading(self.model, B, T, ends=ends)
     return Program(
       self.lower,
       self.mesh.size,
