@@ -148,7 +148,15 @@ def tiny_aot(config: ml_collections.ConfigDict) -> None:
 def lora(config: ml_collections.ConfigDict) -> None:
   """Trains adapters of rank 16; the backbone stays as it is."""
   config.lora.update(rank=16, alpha=32.0)
+  # What is frozen needs no more digits than what computes with it.
+  config.model.param_dtype = config.model.dtype
   config.optim.lr = 2e-4
+
+
+def qlora(config: ml_collections.ConfigDict) -> None:
+  """Trains adapters as `lora` does, beside kernels stored in 4 bits."""
+  lora(config)
+  config.lora.quantized = 'nf4'
 
 
 def tiny_model(
@@ -162,7 +170,7 @@ def tiny_model(
   if config.base:
     config.base = ''
     config.model = scratch
-    config.lora.rank = 0
+    config.lora.update(rank=0, quantized='')
     config.mesh.update(fsdp=-1, model=1)
     config.data.update(tokenizer='bytes', separator='', end='')
   if config.model.d_model is not None:  # else the run brings them

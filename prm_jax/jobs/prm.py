@@ -69,7 +69,7 @@ def train_model(
   )
 
   def evaluate(params: Any) -> dict[str, float]:
-    scorer.params = described.merged(params)
+    scorer.params = described.attached(params)
     scores = prm_evaluation.score_chains(scorer, dev)
     scorer.params = None
     return prm_evaluation.dev_metrics(dev, scores, settings.targets)

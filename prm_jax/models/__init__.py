@@ -28,7 +28,13 @@ from prm_jax.models.likelihood import (
   token_logprobs,
   token_terms,
 )
-from prm_jax.models.lora import LoraConfig, attach, init_lora, merge
+from prm_jax.models.lora import (
+  LoraConfig,
+  attach,
+  init_lora,
+  merge,
+  quantize_backbone,
+)
 from prm_jax.models.rows import Rows
 from prm_jax.models.transformer import (
   Cache,
@@ -68,6 +74,7 @@ __all__ = [
   'number_likelihood',
   'prefill',
   'product_flops',
+  'quantize_backbone',
   'step_logits',
   'step_probabilities',
   'token_logprobs',

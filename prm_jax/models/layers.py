@@ -5,12 +5,14 @@ Embedding and linear map have gradients of their own, for precision and speed.
 
 import functools
 import itertools
+import math
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from prm_jax.models.quantized import dequantize
 from prm_jax.runtime.sharding import constrain, platform
 
 PROJECTION = 'projection'  # name by which remat keeps a Projection's result
@@ -85,14 +87,24 @@ def _linear_forward(
   return linear(x, kernel, inputs), (x, kernel)
 
 
+def linear_back(
+  grad: jax.Array,  # [..., *outputs]
+  kernel: jax.Array,  # [*inputs, *outputs]
+  inputs: int,
+) -> jax.Array:  # [..., *inputs]
+  """Returns the gradient of `linear` by x."""
+  outputs = kernel.ndim - inputs
+  axes = tuple(range(grad.ndim - outputs, grad.ndim))
+  back = (axes, tuple(range(inputs, kernel.ndim))), ((), ())
+  return jax.lax.dot_general(grad, kernel, back)
+
+
 def _linear_backward(
   inputs: int, saved: tuple[jax.Array, jax.Array], grad: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   x, kernel = saved
   rows = tuple(range(x.ndim - inputs))
-  outputs = tuple(range(len(rows), grad.ndim))
-  back = (outputs, tuple(range(inputs, kernel.ndim))), ((), ())
-  to_x = jax.lax.dot_general(grad, kernel, back)
+  to_x = linear_back(grad, kernel, inputs)
   over_rows = (rows, rows), ((), ())
   if x.size <= grad.size or platform() != 'cpu':
     return to_x, jax.lax.dot_general(x, grad, over_rows)
@@ -106,10 +118,42 @@ def _linear_backward(
 linear.defvjp(_linear_forward, _linear_backward)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def quantized_linear(
+  x: jax.Array,  # [..., *inputs]
+  codes: jax.Array,
+  scales: jax.Array,
+  inputs: int,
+) -> jax.Array:  # [..., *outputs]
+  """Is `linear` with a frozen kernel of `quantized.quantize`.
+
+  The gradient opens the kernel again, so that none is kept for it.
+  """
+  kernel = dequantize(codes, scales, inputs - 1)
+  return linear(x, kernel.astype(x.dtype), inputs)
+
+
+def _quantized_forward(
+  x: jax.Array, codes: jax.Array, scales: jax.Array, inputs: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+  return quantized_linear(x, codes, scales, inputs), (codes, scales)
+
+
+def _quantized_backward(
+  inputs: int, saved: tuple[jax.Array, jax.Array], grad: jax.Array
+) -> tuple[jax.Array, None, None]:
+  kernel = dequantize(*saved, inputs - 1)
+  return linear_back(grad, kernel.astype(grad.dtype), inputs), None, None
+
+
+quantized_linear.defvjp(_quantized_forward, _quantized_backward)
+
+
 class Projection(nn.Module):
   """Maps the last `inputs` axes linearly to `shape`, with an optional bias.
 
-  Where the parameters hold adapters (`lora.attach`), their product is added.
+  Where the parameters hold adapters (`lora.attach`), their product is added; a
+  frozen kernel may be stored as codes and scales (`lora.quantize_backbone`).
   """
 
   shape: tuple[int, ...]
@@ -120,16 +164,11 @@ class Projection(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    fan_in = x.shape[x.ndim - self.inputs :]
-    size = 1
-    for n in fan_in:
-      size *= n
-    kernel = self.param(
-      'kernel',
-      nn.initializers.normal(self.gain * size**-0.5),
-      (*fan_in, *self.shape),
-    )
-    out = linear(x, kernel.astype(self.dtype), self.inputs)
+    if self.has_variable('params', 'codes'):
+      stored = (self.get_variable('params', n) for n in ('codes', 'scales'))
+      out = quantized_linear(x, *stored, self.inputs)
+    else:
+      out = linear(x, self._kernel(x), self.inputs)
     if self.has_variable('params', 'lora_a'):
       down, up = (
         self.get_variable('params', name).astype(self.dtype)
@@ -145,3 +184,12 @@ class Projection(nn.Module):
       # Added in float32: the bias's gradient sums over all tokens of a batch.
       out = (out.astype(jnp.float32) + bias).astype(self.dtype)
     return out
+
+  def _kernel(self, x: jax.Array) -> jax.Array:
+    fan_in = x.shape[x.ndim - self.inputs :]
+    kernel = self.param(
+      'kernel',
+      nn.initializers.normal(self.gain * math.prod(fan_in) ** -0.5),
+      (*fan_in, *self.shape),
+    )
+    return kernel.astype(self.dtype)

@@ -34,10 +34,14 @@ Ids = tuple[int, ...]
 
 
 class Pool(NamedTuple):
-  """Keys and values, one slot per token; the last slot always stays empty."""
+  """Keys and values, one slot per token; the last slot always stays empty.
 
-  keys: jax.Array  # [L, slots + 1, K, H]
-  values: jax.Array  # [L, slots + 1, K, H]
+  Slots come first, so that a gather reads whole rows of memory: with layers
+  first, XLA turned the whole pool around before it took a few slots from it.
+  """
+
+  keys: jax.Array  # [slots + 1, L, K, H]
+  values: jax.Array  # [slots + 1, L, K, H]
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -160,7 +164,7 @@ def pool_shape(
   config: TransformerConfig, slots: int
 ) -> tuple[int, int, int, int]:
   """Returns the shape of a Pool's keys, and of its values."""
-  return config.n_layers, slots + 1, config.n_kv_heads, config.head_dim
+  return slots + 1, config.n_layers, config.n_kv_heads, config.head_dim
 
 
 def pool_bytes(config: TransformerConfig, mesh: Mesh, slots: int) -> int:
@@ -220,8 +224,12 @@ def gather(
   index: jax.Array,  # [B, S] from `index_of`
 ) -> Prefix:  # of as many groups as rows
   """Gathers chains from the pool, in the form that models read as a prefix."""
-  taken = (constrain(x[:, index], None, BATCH, None, 'model') for x in pool)
-  return Prefix(*taken, index >= 0)
+
+  def take(x: jax.Array) -> jax.Array:
+    taken = constrain(x[index], BATCH, None, None, 'model')
+    return jnp.moveaxis(taken, 2, 0)
+
+  return Prefix(take(pool.keys), take(pool.values), index >= 0)
 
 
 def gather_cache(pool: Pool, index: jax.Array) -> Cache:  # of B rows, S long
@@ -243,8 +251,9 @@ def put(
   """Writes new tokens to the pool, in place if the pool is donated."""
 
   def write(old: jax.Array, new: jax.Array) -> jax.Array:
-    new = new.reshape(len(old), -1, *old.shape[2:])
-    return old.at[:, slots].set(new, mode='drop')
+    layers, *rest = old.shape[1:]
+    new = new.reshape(layers, -1, *rest).swapaxes(0, 1)
+    return old.at[slots].set(new, mode='drop')
 
   return Pool(write(pool.keys, keys), write(pool.values, values))
 

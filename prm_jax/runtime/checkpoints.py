@@ -12,10 +12,13 @@ the previous checkpoint intact.
 
 import logging
 import math
+import pathlib
+import warnings
 from typing import Any
 
 import jax
 from absl import logging as absl_logging
+from flax.traverse_util import flatten_dict, unflatten_dict
 from orbax.checkpoint import v1 as ocp
 
 from prm_jax.runtime import paths, processes
@@ -33,6 +36,11 @@ logging.getLogger('asyncio').addFilter(
 RAISED_AGAIN = ('future.py', 'async_checkpointer.py', 'checkpoint_manager.py')
 absl_logging.get_absl_logger().addFilter(
   lambda record: not (record.exc_info and record.filename in RAISED_AGAIN)
+)
+
+# Arrays that are not asked for are not read.
+PARTS = ocp.options.PyTreeOptions(
+  loading=ocp.options.PyTreeOptions.Loading(partial_load=True)
 )
 
 
@@ -159,10 +167,7 @@ class Checkpoints:
       UserError: the checkpoint is damaged, belongs to another model, or has
         values that are not finite.
     """
-    options = ocp.options.PyTreeOptions(
-      loading=ocp.options.PyTreeOptions.Loading(partial_load=True)
-    )
-    with ocp.Context(pytree_options=options):
+    with ocp.Context(pytree_options=PARTS):
       params = self._load(step, {'params': abstract_params})['params']
     if bad := first_not_finite(params):
       path, layer = bad
@@ -193,6 +198,62 @@ class Checkpoints:
     """Waits until all started saves are on disk."""
     with paths.writing(self._directory):
       self._checkpointer.close()
+
+
+def read_shapes(
+  directory: pathlib.Path, name: str
+) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes in a checkpoint that another program wrote, by path.
+
+  Args:
+    directory: the checkpoint's folder.
+    name: of one tree in it.
+
+  Raises:
+    UserError: there is no such checkpoint, or it is damaged.
+  """
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore', DeprecationWarning)
+      trees = ocp.checkpointables_metadata(directory.absolute()).metadata
+    leaves = flatten_dict(trees[name], sep='/')
+  except Exception as error:  # Orbax and TensorStore raise many kinds
+    raise _unreadable(directory / name, error) from error
+  return {
+    path: tuple(leaf.shape)
+    for path, leaf in leaves.items()
+    if hasattr(leaf, 'shape')
+  }
+
+
+def load_tree(
+  directory: pathlib.Path, name: str, abstract: dict[str, Any]
+) -> dict[str, jax.Array]:
+  """Loads some arrays of a checkpoint that another program wrote.
+
+  Args:
+    directory, name: see `read_shapes`.
+    abstract: shape, type and sharding of each array, by path.
+
+  Raises:
+    UserError: the checkpoint is damaged.
+  """
+  tree = unflatten_dict(abstract, sep='/')
+  try:
+    with ocp.Context(pytree_options=PARTS):
+      found = ocp.load_checkpointables(directory.absolute(), {name: tree})
+  except Exception as error:
+    if processes.is_loss(error):
+      raise
+    raise _unreadable(directory / name, error) from error
+  return flatten_dict(found[name], sep='/')
+
+
+def _unreadable(path: pathlib.Path, error: Exception) -> UserError:
+  return UserError(
+    f'{path} is no checkpoint of Orbax, or is damaged ({_reason(error)}); copy '
+    'it again'
+  )
 
 
 def _is_rated(metrics: dict[str, float], best: str) -> bool:

@@ -33,11 +33,20 @@ RULES: tuple[tuple[str, P], ...] = (
   # have a thousandth of the size.
   (r'/(v_row|v_col|v)/', P()),
   (r'(embed_tokens|lm_head)$', P('model', 'fsdp')),  # [V, D]
-  (r'layers/self_attn/[qkv]_proj/kernel$', P(None, 'fsdp', 'model')),
+  (
+    r'layers/self_attn/[qkv]_proj/(kernel|codes|scales)$',
+    P(None, 'fsdp', 'model'),
+  ),
   (r'layers/self_attn/[qkv]_proj/bias$', P(None, 'model')),  # [L, N, H]
-  (r'layers/self_attn/o_proj/kernel$', P(None, 'model', None, 'fsdp')),
-  (r'layers/mlp/(gate|up)_proj/kernel$', P(None, 'fsdp', 'model')),
-  (r'layers/mlp/down_proj/kernel$', P(None, 'model', 'fsdp')),
+  (
+    r'layers/self_attn/o_proj/(kernel|codes|scales)$',
+    P(None, 'model', None, 'fsdp'),
+  ),
+  (
+    r'layers/mlp/(gate|up)_proj/(kernel|codes|scales)$',
+    P(None, 'fsdp', 'model'),
+  ),
+  (r'layers/mlp/down_proj/(kernel|codes|scales)$', P(None, 'model', 'fsdp')),
   # Adapters: A [L, ..., r] like the kernel's inputs, B [L, r, ...] outputs.
   (r'self_attn/[qkv]_proj/a$', P(None, 'fsdp')),
   (r'self_attn/[qkv]_proj/b$', P(None, None, 'model')),

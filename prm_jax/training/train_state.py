@@ -19,6 +19,7 @@ from prm_jax.models import (
   init_head,
   init_lora,
   init_params,
+  quantize_backbone,
 )
 from prm_jax.runtime.sharding import shardings
 
@@ -100,6 +101,8 @@ def make_params(
     params['head'] = init_head(head_key, model.d_model, head)
   if lora.rank:
     params['lora'] = init_lora(lora_key, backbone, lora)
+  if lora.quantized:
+    params['backbone'] = quantize_backbone(backbone, lora.quantized)
   return params
 
 
@@ -107,9 +110,12 @@ def to_param_dtype(params: Any, model: TransformerConfig) -> Any:
   """Casts the backbone to the type in which it is stored, `param_dtype`."""
   if 'backbone' not in params:
     return params
-  dtype = model.param_dtype
-  rounded = jax.tree.map(lambda x: x.astype(dtype), params['backbone'])
-  return params | {'backbone': rounded}
+
+  def cast(x: jax.Array) -> jax.Array:  # codes of quantized kernels stay
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    return x.astype(model.param_dtype) if is_float else x
+
+  return params | {'backbone': jax.tree.map(cast, params['backbone'])}
 
 
 def split_master(

@@ -150,6 +150,27 @@ def test_all_programs_of_rl(count):
 
 
 @needs_compiler
+@pytest.mark.slow
+def test_a_7b_trains_beside_4_bits_on_a_gpu_of_24_gb():
+  config = settings(
+    'prm_math',
+    'qwen2_5_math_7b,qlora',
+    **{
+      'mesh.model': 1,
+      'data.batch_size': 4,
+      'data.shards': 1,
+      'train.microbatches': 4,
+    },
+  )
+  plan = programs.plan(config, open_topology('l4:1'))
+  found = describe_all(plan, open_topology('l4:1'))
+  held = found['train']['memory_bytes']
+  assert held['total'] < 12e9  # half of it: also beside what loading takes
+  check(found['score'])
+  check(found['train'])
+
+
+@needs_compiler
 def test_by_command_line(tmp_path):
   output = tmp_path / 'aot.json'
   done = run_aot(

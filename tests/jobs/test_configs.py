@@ -29,7 +29,10 @@ OPENED = ('qwen2_5_math_7b', 'qwen2_5_72b')  # tests/aot compiles them
 # Config -> its variants but `tiny`, and those of them that bring a base. The
 # notebooks run `small`, tests/jobs/test_main_base.py `from_run`.
 VARIANTS = {
-  'prm_math': (('human', 'lora', 'orm', 'words', 'from_run', 'small'), BASES),
+  'prm_math': (
+    ('human', 'lora', 'qlora', 'orm', 'words', 'from_run', 'small'),
+    BASES,
+  ),
   'policy_math': (('lora', 'small'), ('qwen2_5_math_7b', 'smollm2')),
   # Run by tests/jobs/test_label.py.
   'label_math': (

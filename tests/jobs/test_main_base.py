@@ -11,6 +11,7 @@ import prm_jax
 from prm_jax import export
 from prm_jax.inference import loading
 from prm_jax.inference.pretrained import open_pretrained
+from prm_jax.models import quantize_backbone
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import make_mesh, path_name
@@ -30,9 +31,10 @@ CHANGE = """config.base = {base!r}
   config.loss.update(name='cross_entropy', lm_weight=0.0)
   {more}"""
 LORA = 'config.lora.update(rank=2); config.train.head_only_steps = 1'
+QUANTIZED = f"{LORA}; config.lora.quantized = 'nf4'"
 BFLOAT16 = "config.model.param_dtype = 'bfloat16'"
 LIKELIHOOD = 'config.head.likelihood = True'
-JOBS = ('whole', 'lora', 'bfloat16', 'both')
+JOBS = ('whole', 'lora', 'quantized', 'bfloat16', 'both')
 CHAINS = [(r['problem'], r['steps']) for r in bench_records()]
 
 
@@ -56,6 +58,7 @@ def trained(base, tmp_path_factory):
   jobs = {
     'whole': job(root / 'whole', base),
     'lora': job(root / 'lora', base, LORA),
+    'quantized': job(root / 'quantized', base, QUANTIZED),
     'likelihood': job(root / 'likelihood', base, LIKELIHOOD),
     'bfloat16': job(root / 'bfloat16', base, BFLOAT16),
     'both': job(root / 'both', base, f'{BFLOAT16}; {LORA}'),
@@ -90,6 +93,17 @@ def test_adapters_are_trained_and_the_base_is_kept(base, trained):
   assert any(np.abs(x).max() > 0 for x in leaves(kept['lora']).values())
   whole = leaves(trained_params(trained['whole'])['backbone'])
   assert (whole['embed_tokens'] != before['embed_tokens']).any()
+
+
+def test_adapters_beside_kernels_in_4_bits(base, trained):
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+  before = open_pretrained(str(base)).load(mesh)
+  stored = jax.jit(quantize_backbone, static_argnums=1)(before, 'nf4')
+  kept = trained_params(trained['quantized'])
+  jax.tree.map(np.testing.assert_array_equal, kept['backbone'], stored)
+  assert any(np.abs(x).max() > 0 for x in leaves(kept['lora']).values())
+  opened = loading.load(trained['quantized']).params['backbone']
+  assert leaves(opened).keys() == leaves(before).keys()
 
 
 def test_a_base_in_bfloat16(base, trained):
