@@ -27,9 +27,9 @@ from prm_jax.inference.pretrained import open_pretrained
 from prm_jax.inference.published import write_format
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.models.config import DTYPES
+from prm_jax.models.hub import push
 from prm_jax.models.hub.architectures import LAYOUTS
 from prm_jax.models.hub.publish import SaveOptions, save_model
-from prm_jax.models.hub.push import push
 from prm_jax.models.hub.safetensors_files import HUB
 from prm_jax.report.model_card import model_card
 from prm_jax.runtime import paths
@@ -228,7 +228,11 @@ def main(argv: Sequence[str]) -> None:
     '--private', action='store_true', help='hide a repository that is made'
   )
   given = parser.parse_args(argv)
+  if given.private and not given.push:
+    parser.error('--private hides what --push makes; name it, too')
   with exit_on_user_error():
+    if given.push:  # before minutes of writing
+      push.check(given.push)
     print(
       export(
         given.source,
@@ -241,7 +245,7 @@ def main(argv: Sequence[str]) -> None:
     )
     if given.push:
       folder = pathlib.Path(given.to).expanduser()
-      print(f'pushed: {push(folder, given.push, given.private)}')
+      print(f'pushed: {push.push(folder, given.push, given.private)}')
 
 
 if __name__ == '__main__':

@@ -51,13 +51,14 @@ class ItemModels(NamedTuple):
   Attributes:
     policy: the policy's model; None if it is not a model that is opened here.
     prm: the PRM's model; None if there is none, or it is not a model.
-    longest: tokens of the longest chain.
+    longest, prm_longest: tokens of the longest chain of each.
   """
 
   policy: TransformerConfig | None
   prm: TransformerConfig | None
   head: HeadConfig
   longest: int
+  prm_longest: int
 
 
 def read_models(settings: ItemSettings) -> ItemModels:
@@ -74,11 +75,13 @@ def read_models(settings: ItemSettings) -> ItemModels:
   elif asked.workdir:
     described = loading.read_description(paths.open_path(asked.workdir))
     policy, longest = described.model, described.format.max_length
+  prm_longest = longest
   if not isinstance(settings, SearchSettings) or settings.prm.kind != 'workdir':
     prm = None
   elif settings.prm.path:
     described = read_prm(settings.prm.path)
     prm, head = described.model, described.head or HEAD
+    prm_longest = described.format.max_length
   if policy:
     policy = _computed_in(policy, asked.dtype)
   if prm and isinstance(settings, SearchSettings):
@@ -88,12 +91,11 @@ def read_models(settings: ItemSettings) -> ItemModels:
       'config.policy and config.prm: no model that is opened here, so there is '
       'nothing to compile; set config.policy.kind=workdir'
     )
-  return ItemModels(policy, prm, head, longest)
+  return ItemModels(policy, prm, head, longest, prm_longest)
 
 
 def _computed_in(model: TransformerConfig, dtype: str) -> TransformerConfig:
-  if not dtype:
-    return model
+  dtype = dtype or loading.FAST  # as `loading.load` has it on TPUs and GPUs
   return dataclasses.replace(model, dtype=dtype, param_dtype=dtype)
 
 
@@ -183,7 +185,7 @@ def plan(settings: ItemSettings, devices: Sequence[jax.Device]) -> Plan:
   if models.prm and isinstance(settings, SearchSettings):
     check_heads(models.prm.n_heads, mesh)
     rows = settings.prm.rows
-    prm = PrmReading(models.prm, models.head, rows, models.longest, mesh)
+    prm = PrmReading(models.prm, models.head, rows, models.prm_longest, mesh)
     programs['score'] = prm.program()
     reads['score'] = bytes_of(prm.params()) + bytes_of(prm.pool())
     held += reads['score']

@@ -5,7 +5,6 @@ programs, lowered for a mesh whose devices need not be here, with the least
 work that each needs. `rl_programs.py` lowers those of RL.
 """
 
-import dataclasses
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -59,8 +58,8 @@ from prm_jax.training.train_state import (
 )
 
 Settings = PrmSettings | PolicySettings
-# Of the state's dtype and shape only these matter to a bound.
 HEAD = HeadConfig('two_class')  # of a PRM that is not there yet
+# Of the state's dtype and shape only these matter to a bound.
 PER_STEP = ('step_labels', 'step_weights', 'step_trials')
 
 
@@ -347,7 +346,7 @@ def plan(settings: Settings, devices: Sequence[jax.Device]) -> Plan:
   Raises:
     UserError: the settings do not fit the devices.
   """
-  mesh = make_mesh(dataclasses.asdict(settings.mesh), devices)
+  mesh = make_mesh(settings.mesh.shape, devices)
   model = model_of(settings)
   check_mesh(settings, model, mesh)
   rows, length = settings.data.batch_size, settings.data.row_length

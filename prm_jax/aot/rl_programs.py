@@ -23,6 +23,7 @@ from prm_jax.aot.programs import (
   read_prm,
 )
 from prm_jax.aot.useful_flops import learning, reading
+from prm_jax.inference import loading
 from prm_jax.inference.packing import bucket, row_bucket
 from prm_jax.inference.scorer import CALL_FILL, jit_row_scores
 from prm_jax.inference.writer import cache_bucket, jit_unstack
@@ -84,8 +85,10 @@ def read_models(settings: RlSettings) -> RlModels:
   if prm.path:
     described = read_prm(prm.path)
     model, head = described.model, described.head
-  if prm.dtype:
-    model = dataclasses.replace(model, dtype=prm.dtype, param_dtype=prm.dtype)
+  # One that learns keeps its own; see `loading.load`.
+  dtype = prm.dtype or (loading.FAST if prm.kind == 'workdir' else '')
+  if dtype:
+    model = dataclasses.replace(model, dtype=dtype, param_dtype=dtype)
   return RlModels(policy, longest, model, head)
 
 

@@ -213,7 +213,8 @@ def read(folder: pathlib.Path) -> Census:
   Raises:
     UserError: it is damaged.
   """
-  tries, arrays, counts = trie_store.read(folder)
+  beside = 'usable', 'group_chains', 'group_stops'
+  tries, arrays, counts = trie_store.read(folder, beside, COUNTS)
   groups = Groups(arrays['group_chains'], arrays['group_stops'])
   return Census(np.asarray(arrays['usable']), groups, tries, **counts)
 
@@ -230,6 +231,7 @@ def key(fmt: StepFormat, targets: TargetConfig, config: BatchConfig) -> str:
   parts = (
     VERSION,
     fmt.fingerprint(),
+    fmt.end,  # only policies read it
     fmt.max_length,
     dataclasses.asdict(targets),
     sizes,

@@ -270,7 +270,7 @@ def _built_folder(
   """
   paths.check_local(configured, 'what data.dir names')
   if configured or not paths.is_remote(workdir):
-    return pathlib.Path(configured or workdir / 'data'), False
+    return pathlib.Path(configured or workdir / 'data').expanduser(), False
   return paths.machine_folder('data'), True
 
 

@@ -1,21 +1,23 @@
 """Keeps merged tries as flat arrays, in memory or in the files of a folder.
 
-    merged tries -> TrieWriter -> TrieStore -> the trie with a number
+    merged tries -> join -> TrieStore -> the trie with a number
+                           -> save -> a folder -> read
 
 Encoding text and merging chains take longer than packing, so they are done once
 for a data set, and not again in every epoch and every run.
 """
 
-import hashlib
 import json
 import os
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 
 # The packer measures how tightly a trie fits by the sum of its arrays' lengths,
@@ -53,18 +55,13 @@ class TrieStore(Sequence[dict[str, np.ndarray]]):
     return len(self.stops) - 1
 
   def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+    index = range(len(self))[index]
     (token, step), (token_stop, step_stop) = self.stops[index : index + 2]
     of_tokens = slice(token, token_stop)
     of_steps = slice(step, step_stop)
     return {name: self.arrays[name][of_tokens] for name in PER_TOKEN} | {
       name: self.arrays[name][of_steps] for name in PER_STEP
     }
-
-  def __repr__(self) -> str:
-    # Grain shows this where it names its source.
-    digest = hashlib.sha256(self.stops.tobytes())
-    digest.update(np.ascontiguousarray(self.arrays['token_ints'][:, 0]))
-    return f'TrieStore({digest.hexdigest()[:16]})'
 
 
 def join(tries: Sequence[Mapping[str, np.ndarray]]) -> TrieStore:
@@ -89,38 +86,51 @@ def save(
     beside: arrays that are kept beside it.
     about: JSON that is kept beside it.
   """
-  part = folder.with_name(f'{folder.name}.{os.getpid()}.part')
-  part.mkdir(parents=True)
-  for name, array in {**store.arrays, STOPS: store.stops, **beside}.items():
-    np.save(part / f'{name}.npy', array)
-  (part / 'about.json').write_text(json.dumps(about))
+  folder.parent.mkdir(parents=True, exist_ok=True)
+  part = pathlib.Path(tempfile.mkdtemp('.part', 'encoded.', folder.parent))
   try:
+    for name, array in {**store.arrays, STOPS: store.stops, **beside}.items():
+      with paths.writing(part), (part / f'{name}.npy').open('wb') as file:
+        np.lib.format.write_array(file, array, allow_pickle=False)
+        os.fsync(file.fileno())
+    paths.write_text(part / 'about.json', json.dumps(about))
+    part.chmod(0o755)  # a folder of mkdtemp is its owner's alone
     part.rename(folder)
-  except OSError:
-    if not folder.is_dir():
-      raise
-    shutil.rmtree(part)  # another process was faster
+  except BaseException as error:
+    shutil.rmtree(part, ignore_errors=True)
+    if isinstance(error, OSError) and folder.is_dir():
+      return  # another process was faster
+    if isinstance(error, OSError) and error.errno is None:  # NumPy's own
+      raise UserError(
+        f'{folder} cannot be written ({error}); make room on the disk'
+      ) from None
+    raise
 
 
 def read(
-  folder: pathlib.Path,
+  folder: pathlib.Path, beside: Sequence[str], about: Sequence[str]
 ) -> tuple[TrieStore, dict[str, np.ndarray], dict[str, Any]]:
   """Opens what `save` wrote; the arrays stay on the disk.
 
+  Args:
+    beside, about: names of what was kept beside the store.
+
   Raises:
-    UserError: a file is damaged.
+    UserError: a file is missing or damaged.
   """
   try:
     arrays = {
       path.stem: np.load(path, mmap_mode='r', allow_pickle=False)
       for path in folder.glob('*.npy')
     }
-    about = json.loads((folder / 'about.json').read_text())
-    stops = np.array(arrays.pop(STOPS))
-    mine = {name: arrays.pop(name) for name in (*PER_TOKEN, *PER_STEP)}
-  except (KeyError, OSError, ValueError) as error:
+    values = json.loads((folder / 'about.json').read_text())
+    told = {name: values[name] for name in about}
+    stops = np.array(arrays[STOPS])
+    mine = {name: arrays[name] for name in (*PER_TOKEN, *PER_STEP)}
+    others = {name: arrays[name] for name in beside}
+  except (EOFError, KeyError, OSError, TypeError, ValueError) as error:
     raise UserError(
       f'{folder} cannot be read ({type(error).__name__}: {error}); delete it, '
       'and it is made again'
     ) from None
-  return TrieStore(mine, stops), arrays, about
+  return TrieStore(mine, stops), others, told

@@ -47,6 +47,8 @@ from prm_jax.training.train_state import (
   to_param_dtype,
 )
 
+FAST = 'bfloat16'  # in which models are opened on TPUs and GPUs
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelDescription:
@@ -378,7 +380,7 @@ def fast_dtype(mesh: Mesh) -> str:
   logging.info(
     'opened in bfloat16, as this is a %s; dtype=float32 keeps float32', platform
   )
-  return 'bfloat16'
+  return FAST
 
 
 def run_name(workdir: paths.Path, step: int, dtype: str = '') -> str:

@@ -116,7 +116,7 @@ def dev_set(opened: TrainingJob) -> DevSet:
 
 
 def make_likelihood(opened: TrainingJob, dev: DevSet) -> Callable[[Any], float]:
-  """Returns a function: merged parameters -> log-likelihood of the dev chains.
+  """Returns a function: parameters -> log-likelihood of the dev chains.
 
   It is in nats per token that the loss counts; 0 would be certainty.
   """

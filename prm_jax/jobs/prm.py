@@ -58,7 +58,7 @@ def train_model(
   """Trains, or resumes from the last checkpoint, and opens the best one."""
   settings, described = opened.settings, opened.model.described
   scorer = Scorer(
-    None,  # set when it scores: merged adapters are a backbone of their own
+    None,  # set when it scores
     described.model,
     described.head,
     described.format,

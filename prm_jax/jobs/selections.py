@@ -14,6 +14,7 @@ from typing import Any
 from prm_jax.data import builder, chain_sets
 from prm_jax.data.chains import Chain
 from prm_jax.inference import loading
+from prm_jax.jobs.meshes import own_mesh
 from prm_jax.jobs.settings.items import LabelSettings
 from prm_jax.jobs.settings.shared import MeshConfig
 from prm_jax.labels import active, consensus
@@ -70,7 +71,9 @@ def select_convincing(
     )
   # All processes have to score, as the model may be spread over them.
   if processes.exchange('selection', str(fits))[0] != str(True):
-    mesh = make_mesh(MeshConfig(model=settings.mesh.model).shape)
+    mesh = make_mesh(
+      MeshConfig(model=own_mesh(settings.mesh).shape['model']).shape
+    )
     scorer = loading.load(settings.prm, mesh=mesh)
     selection, report = active.select(chains, config, scorer)
     kept = {

@@ -5,8 +5,9 @@
 MaxText has no file that describes a model, so `items` lies beside the files of
 the same model at the Hugging Face Hub. Its layers may be stacked (scanned), on
 their second axis, or lie in trees of their own. Their kernels have our axes. Of
-a Llama's heads it stores neighbouring numbers for the pairs that turn together,
-and queries that are divided by sqrt(H).
+a Llama it stores queries that are divided by sqrt(H) and, with the rotary
+frequencies of Llama 3.1, neighbouring numbers for the pairs of a head that turn
+together.
 """
 
 import functools
@@ -201,7 +202,7 @@ class MaxTextCheckpoint:
       x = x.T if ours == 'lm_head' else x
       return x[: self.config.vocab_size] if ours != 'norm/scale' else x
     x = jnp.moveaxis(parts[0], 1, 0) if self._scanned else jnp.stack(parts)
-    if self._is_llama and ours in (QUERY, KEY):
+    if self._is_llama and self.config.rope_scaling and ours in (QUERY, KEY):
       x = jnp.concatenate([x[..., ::2], x[..., 1::2]], -1)
     if self._is_llama and ours == QUERY:
       scale = self.config.head_dim**0.5

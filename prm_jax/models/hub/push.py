@@ -4,10 +4,27 @@ import pathlib
 
 import huggingface_hub
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.utils import validate_repo_id
 
 from prm_jax.runtime.errors import UserError
 
 TOKEN = 'HF_TOKEN'
+
+
+def check(repository: str) -> None:
+  """Raises UserError unless there is a name and a token to push with."""
+  try:
+    validate_repo_id(repository)
+    named = repository.count('/') == 1
+  except HFValidationError:
+    named = False
+  if not named:
+    raise UserError(f'--push={repository!r}: expected OWNER/NAME')
+  if not huggingface_hub.get_token():
+    raise UserError(
+      f'--push={repository!r}: there is no token; set {TOKEN} to one that may '
+      'write there'
+    )
 
 
 def push(folder: pathlib.Path, repository: str, private: bool = False) -> str:
@@ -21,9 +38,10 @@ def push(folder: pathlib.Path, repository: str, private: bool = False) -> str:
     private: whether a repository that is made is hidden from others.
 
   Raises:
-    UserError: the name is wrong, or the server refuses or cannot be reached.
+    UserError: the server refuses or cannot be reached.
   """
   api = huggingface_hub.HfApi()
+  again = f'`hf upload {repository} {folder}` sends what was exported'
   try:
     api.create_repo(repository, private=private, exist_ok=True)
     api.upload_folder(
@@ -31,22 +49,27 @@ def push(folder: pathlib.Path, repository: str, private: bool = False) -> str:
       folder_path=folder,
       commit_message='Exported by prm_jax',
     )
-  except HFValidationError as error:
-    raise UserError(
-      f'--push={repository!r}: {_line(error)}; expected OWNER/NAME'
-    ) from None
   except HfHubHTTPError as error:
+    refused = error.response.status_code in (401, 403)
+    cure = f'set {TOKEN} to a token that may write there; then ' * refused
     raise UserError(
-      f'--push={repository!r}: {api.endpoint} says: {_line(error)}; set '
-      f'{TOKEN} to a token that may write there'
+      f'--push={repository!r}: {api.endpoint} says: {_line(error)}; '
+      f'{cure}{again}'
     ) from None
-  except OSError as error:
+  except Exception as error:
+    if not _is_network(error):
+      raise
     raise UserError(
       f'--push={repository!r}: {api.endpoint} cannot be reached '
-      f'({_line(error)}); {folder} has all files, and the same command with a '
-      'new --to tries again'
+      f'({_line(error)}); {again}'
     ) from None
   return f'{api.endpoint}/{repository}'
+
+
+def _is_network(error: Exception) -> bool:
+  """Says whether an error is one of the HTTP client that the Hub's has."""
+  client = type(error).__module__.partition('.')[0]
+  return isinstance(error, OSError) or client in ('httpx', 'httpx2')
 
 
 def _line(error: BaseException) -> str:

@@ -45,6 +45,8 @@ def in_their_form(config, part, x):
     return x
   if own == 'query':
     x = x / np.float32(np.sqrt(head))
+  if 'rope_scaling' not in config:  # MaxText's rope_type is 'default'
+    return x
   first, second = np.split(x, 2, -1)
   return np.stack([first, second], -1).reshape(x.shape)
 
