@@ -90,7 +90,7 @@ def save(
   part = pathlib.Path(tempfile.mkdtemp('.part', 'encoded.', folder.parent))
   try:
     for name, array in {**store.arrays, STOPS: store.stops, **beside}.items():
-      with paths.writing(part), (part / f'{name}.npy').open('wb') as file:
+      with (part / f'{name}.npy').open('wb') as file:
         np.lib.format.write_array(file, array, allow_pickle=False)
         os.fsync(file.fileno())
     paths.write_text(part / 'about.json', json.dumps(about))
@@ -104,6 +104,8 @@ def save(
       raise UserError(
         f'{folder} cannot be written ({error}); make room on the disk'
       ) from None
+    if isinstance(error, OSError):
+      error.filename = error.filename or str(folder)
     raise
 
 

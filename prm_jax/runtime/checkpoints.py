@@ -18,12 +18,12 @@ from typing import Any
 
 import jax
 from absl import logging as absl_logging
-from flax.traverse_util import flatten_dict, unflatten_dict
 from orbax.checkpoint import v1 as ocp
 
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.finite import NOT_FINITE, first_not_finite
+from prm_jax.runtime.sharding import path_name
 
 # At INFO Orbax logs every stage of every save.
 absl_logging.set_verbosity(absl_logging.ERROR)
@@ -216,37 +216,36 @@ def read_shapes(
     with warnings.catch_warnings():
       warnings.simplefilter('ignore', DeprecationWarning)
       trees = ocp.checkpointables_metadata(directory.absolute()).metadata
-    leaves = flatten_dict(trees[name], sep='/')
+    leaves = jax.tree_util.tree_leaves_with_path(trees[name])
   except Exception as error:  # Orbax and TensorStore raise many kinds
     raise _unreadable(directory / name, error) from error
   return {
-    path: tuple(leaf.shape)
-    for path, leaf in leaves.items()
+    path_name(path): tuple(leaf.shape)
+    for path, leaf in leaves
     if hasattr(leaf, 'shape')
   }
 
 
 def load_tree(
   directory: pathlib.Path, name: str, abstract: dict[str, Any]
-) -> dict[str, jax.Array]:
+) -> dict[str, Any]:
   """Loads some arrays of a checkpoint that another program wrote.
 
   Args:
     directory, name: see `read_shapes`.
-    abstract: shape, type and sharding of each array, by path.
+    abstract: tree of the shapes, types and shardings of these arrays.
 
   Raises:
     UserError: the checkpoint is damaged.
   """
-  tree = unflatten_dict(abstract, sep='/')
   try:
     with ocp.Context(pytree_options=PARTS):
-      found = ocp.load_checkpointables(directory.absolute(), {name: tree})
+      found = ocp.load_checkpointables(directory.absolute(), {name: abstract})
   except Exception as error:
     if processes.is_loss(error):
       raise
     raise _unreadable(directory / name, error) from error
-  return flatten_dict(found[name], sep='/')
+  return found[name]
 
 
 def _unreadable(path: pathlib.Path, error: Exception) -> UserError:

@@ -58,7 +58,11 @@ PROGRAMS = {
   *('summed', 'token_advantages', 'train_step', 'unstack_layers', 'zeroed'),
 }
 # What these modules jit runs in several processes, or is compiled alone.
-ELSEWHERE = {'prm_jax.runtime.stopping', 'prm_jax.aot.programs'}
+ELSEWHERE = {
+  'prm_jax.runtime.stopping',
+  'prm_jax.aot.programs',
+  'prm_jax.models.hub.maxtext',
+}
 
 
 def run_recorded(output, *args, **options):

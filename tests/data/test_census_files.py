@@ -1,7 +1,6 @@
 """A census kept on disk: the same batches, its own key, and damage named."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -75,7 +74,7 @@ def test_damage_is_named(folder, damage):
 
 
 def test_no_pickle_is_opened(folder):
-  np.save(folder / 'usable.npy', np.array([json], object), allow_pickle=True)
+  np.save(folder / 'usable.npy', np.array([{}], object), allow_pickle=True)
   with pytest.raises(UserError, match='cannot be read'):
     census_lib.read(folder)
 

@@ -1,33 +1,18 @@
 """Adapters: what they add by hand, and what they leave unchanged."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.models import LoraConfig, attach, init_lora, merge
+from prm_jax.models import LoraConfig, attach, merge
 from prm_jax.models.lora import TARGETS
 from prm_jax.runtime.errors import UserError
-from tests.models.plain_transformer import VARIANTS, alone, params_of, run
+from tests.models.plain_transformer import alone, params_of, run
 from tests.models.plain_transformer import some_tokens as tokens_of
-
-CONFIG = VARIANTS['bias']
-LORA = LoraConfig(rank=3, alpha=6.0)
-
-
-@functools.cache
-def adapters(lora=LORA):
-  return init_lora(jax.random.key(0), params_of(CONFIG), lora)
-
-
-def filled(tree, seed=0):
-  rng = np.random.default_rng(seed)
-  return jax.tree.map(
-    lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), tree
-  )
+from tests.models.some_adapters import CONFIG, LORA, adapters, filled
 
 
 def test_new_adapters_change_nothing():

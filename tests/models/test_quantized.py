@@ -12,16 +12,9 @@ from prm_jax.models.layers import linear, quantized_linear
 from prm_jax.models.lora import TARGETS
 from prm_jax.models.quantized import FORMS, LEVELS, dequantize, quantize
 from prm_jax.runtime.errors import UserError
-from tests.models.plain_transformer import (
-  VARIANTS,
-  alone,
-  params_of,
-  run,
-  some_tokens,
-)
-from tests.models.test_lora import adapters, filled
+from tests.models.plain_transformer import alone, params_of, run, some_tokens
+from tests.models.some_adapters import CONFIG, adapters, filled
 
-CONFIG = VARIANTS['bias']
 ROWS = alone(some_tokens((2, 9)))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -192,7 +192,8 @@ class MaxTextCheckpoint:
       return jax.ShapeDtypeStruct(shape, dtype, sharding=placed)
 
     names = self.names(ours)
-    found = load_tree(self.directory, ITEMS, {x: shape_of(x) for x in names})
+    asked = unflatten_dict({x: shape_of(x) for x in names}, sep='/')
+    found = flatten_dict(load_tree(self.directory, ITEMS, asked), sep='/')
     return [found[name] for name in names]
 
   def _convert(self, ours: str, parts: list[jax.Array]) -> jax.Array:

@@ -107,7 +107,7 @@ def test_other_models_are_refused(llama, tmp_path):
   assert "model_type='mistral'" in refusal(
     folder, model_type='mistral', sliding_window=None
   )
-  assert 'query/bias' in refusal(folder, model_type='qwen2')
+  assert 'self_attention/key/bias' in refusal(folder, model_type='qwen2')
   assert "'params/params/decoder/logits_dense/kernel' (of 1" in refusal(
     folder, tie_word_embeddings=True
   )

@@ -40,7 +40,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
       self.reply(401, error='Invalid username or password.')
     elif self.path == '/api/repos/create':
       state['created'] = json.loads(body)
-      self.reply(200, url='http://hub/me/model')
+      self.reply(200, url=f'http://{self.headers["Host"]}/me/model')
     elif '/preupload/' in self.path:
       files = [
         {'path': x['path'], 'uploadMode': 'regular', 'shouldIgnore': False}
@@ -53,7 +53,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if entry['key'] == 'file':
           value = entry['value']
           state['files'][value['path']] = base64.b64decode(value['content'])
-      url = 'http://hub/me/model/commit/1'
+      url = f'http://{self.headers["Host"]}/me/model/commit/1'
       self.reply(200, success=True, commitUrl=url, commitOid='1')
     else:
       self.reply(404, error=self.path)
