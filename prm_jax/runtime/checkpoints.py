@@ -219,11 +219,14 @@ def read_shapes(
     leaves = jax.tree_util.tree_leaves_with_path(trees[name])
   except Exception as error:  # Orbax and TensorStore raise many kinds
     raise _unreadable(directory / name, error) from error
-  return {
+  shapes = {
     path_name(path): tuple(leaf.shape)
     for path, leaf in leaves
     if hasattr(leaf, 'shape')
   }
+  if not shapes:
+    raise _unreadable(directory / name, ValueError('it holds no array'))
+  return shapes
 
 
 def load_tree(
