@@ -80,22 +80,12 @@ def dequantize(codes: jax.Array, scales: jax.Array, axis: int) -> jax.Array:
   if codes.dtype == jnp.int8:
     parts = codes.astype(jnp.float32) / 127
   else:
-    parts = _levels(
-      _joined(jnp.stack([codes >> 4, codes & 15], axis + 1), axis)
-    )
+    pairs = jnp.stack([codes >> 4, codes & 15], axis + 1)
+    # Chosen one by one, levels would be arrays as large as the kernel.
+    parts = jnp.asarray(LEVELS)[_joined(pairs, axis)]
   size = parts.shape[axis] // scales.shape[axis]
   spread = jnp.expand_dims(scales.astype(jnp.float32), axis + 1)
   return _joined(_blocks(parts, axis, size) * spread, axis).astype(scales.dtype)
-
-
-def _levels(codes: jax.Array) -> jax.Array:
-  """Looks levels up by choosing between halves, as TPUs gather slowly."""
-  found = [*LEVELS]
-  for bit in range(4):
-    odd = (codes >> bit & 1) == 1
-    pairs = zip(found[::2], found[1::2], strict=True)
-    found = [jnp.where(odd, high, low) for low, high in pairs]
-  return found[0]
 
 
 def _blocks(x: jax.Array, axis: int, size: int) -> jax.Array:
