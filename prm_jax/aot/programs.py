@@ -357,7 +357,9 @@ def plan(settings: Settings, devices: Sequence[jax.Device]) -> Plan:
     'train': Program(
       lambda: lower_train(settings, mesh),
       mesh.size,
-      **learning(model, rows, length, logits, trained),
+      **learning(
+        model, rows, length, logits, trained, frozen=settings.lora.rank > 0
+      ),
     )
   }
   if settings.sampling:

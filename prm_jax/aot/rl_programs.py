@@ -226,7 +226,13 @@ class AbstractRlJob:
       self.state,
       self._minibatch(),
       read=('params', 'rest'),
-      **learning(self.models.policy, self.rows, self.length, logits=True),
+      **learning(
+        self.models.policy,
+        self.rows,
+        self.length,
+        logits=True,
+        frozen=self.settings.lora.rank > 0,
+      ),
     )
     return programs
 

@@ -50,18 +50,28 @@ def learning(
   length: int,
   logits: bool = False,
   ends: int | None = None,
+  frozen: bool = False,
 ) -> dict[str, Any]:
   """Counts FLOPs of a train step: a gradient costs twice the forward pass.
 
   A forward attention kernel has 2 products. Its gradient has 5, because it
   computes the scores again, and on a TPU 7, because two kernels do. With remat,
-  the forward pass runs twice. The arguments are those of `reading`.
+  the forward pass runs twice. The other arguments are those of `reading`.
+
+  Args:
+    frozen: whether only adapters beside the kernels are trained: kernels need
+      no gradient then, and the embeddings that the first layer reads neither.
   """
   found = reading(model, rows, length, logits, ends)
   forward = 1 if model.remat == 'none' else 2
   gradient = {TPU_KERNEL: 7, GPU_KERNEL: 5}
+  products = 3 * found['products']
+  if frozen:
+    heads = model.n_heads + 2 * model.n_kv_heads
+    first = 2.0 * rows * length * model.d_model * heads * model.head_dim
+    products = 2 * found['products'] - first
   return {
-    'products': 3 * found['products'],
+    'products': products,
     'attention': 3 * found['attention'],
     'kernels': {
       name: flops * (2 * forward + gradient[name]) / 2

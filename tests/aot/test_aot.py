@@ -77,6 +77,10 @@ def test_useful_flops_by_hand():
   }
   logits = useful_flops.reading(model, 2, 3, logits=True)
   assert logits['products'] - found['products'] == 2 * (2 * 3) * 8 * 50
+  # Adapters: no gradient of kernels, and none of what the first layer reads.
+  adapted = useful_flops.learning(model, 2, 3, frozen=True)
+  first = 2 * (2 * 3) * 8 * (2 + 2 * 1) * 4
+  assert adapted['products'] == 2 * found['products'] - first
   # An unrolled last layer has its products after attention where asked alone.
   assert useful_flops.reading(model, 2, 3, ends=1) == found
   unrolled = dataclasses.replace(model, scan_unroll=3)
