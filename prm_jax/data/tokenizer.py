@@ -91,6 +91,7 @@ class HuggingFaceTokenizer:
     vocab_size: the largest id plus 1.
     first_ids: ids that the tokenizer itself puts before a text, such as <s>.
     specials: the texts of the special tokens.
+    special_ids: their ids.
 
   Args:
     where: where the content comes from, for error messages.
@@ -119,8 +120,10 @@ class HuggingFaceTokenizer:
     self.name = hashlib.sha256(text.encode()).hexdigest()[:16]
     # The number of tokens would be too small: ids may have gaps.
     self.vocab_size = 1 + max(self._special.get_vocab().values())
-    added = self._special.get_added_tokens_decoder().values()
-    self.specials = tuple(token.content for token in added if token.special)
+    added = self._special.get_added_tokens_decoder()
+    special = {i: token.content for i, token in added.items() if token.special}
+    self.specials = tuple(special.values())
+    self.special_ids = frozenset(special)
     with_specials = self._special.encode('a').ids
     alone = self.encode_template('a')
     if not alone:

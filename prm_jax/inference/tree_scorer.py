@@ -1,6 +1,6 @@
 """Scores chains that grow with a trained PRM: the step scorer of search.
 
-    Scoring requests -> pieces (prompt, steps) -> those not read before
+    Scoring requests -> ids of prompt and steps -> those not read before
       -> runs, each after a piece in the cache -> rows -> one forward pass
       -> scores, and keys and values into the PrefixStore
 
@@ -128,18 +128,26 @@ class TreeScorer:
 
   def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
     """Returns the scores of each request; see `protocols.StepScorer`."""
+    return [[each] for each in self.score_ids(list(map(self._ids, requests)))]
+
+  def score_ids(self, chains: Sequence[Sequence[Ids]]) -> list[ScoredSteps]:
+    """Returns the scores of chains that are encoded already.
+
+    Args:
+      chains: of each chain the ids of its prompt and of its steps, as `encode`
+        returns them; none for a chain that has no scores.
+    """
     try:
       with jax.set_mesh(self._mesh):
-        return [[scored] for scored in self._score(requests)]
+        return self._score(chains)
     except BaseException:
       # The tree may hold pieces whose keys and values were never written.
       self._store.clear()
       raise
 
-  def _score(self, requests: Sequence[Scoring]) -> list[ScoredSteps]:
-    asked = [self._pieces(request) for request in requests]
+  def _score(self, asked: Sequence[Sequence[Ids]]) -> list[ScoredSteps]:
     paths: list[list[Piece]] = []
-    read_for: list[list[Piece]] = [[] for _ in requests]
+    read_for: list[list[Piece]] = [[] for _ in asked]
     new: list[Piece] = []
     self._store.begin()
     for pieces, own in zip(asked, read_for, strict=True):
@@ -166,16 +174,35 @@ class TreeScorer:
       for path, own in zip(paths, read_for, strict=True)
     ]
 
-  def _pieces(self, request: Scoring) -> list[Ids]:
-    """Returns the ids of prompt and steps, [] if they cannot be scored."""
+  def encode(self, problem: str, steps: Sequence[str]) -> list[Ids]:
+    """Returns the ids of the prompt and of each step.
+
+    Raises:
+      UserError: there are no steps, the tokenizer rejects the text, or the
+        chain does not fit the PRM's window.
+    """
+    if not steps:
+      raise UserError('chain without steps: expected at least one')
+    ids = [self._prompt_ids(problem)]
+    ids += [self._step_ids(step, i == 0) for i, step in enumerate(steps)]
+    self.check_length(ids)
+    return ids
+
+  def check_length(self, ids: Sequence[Ids]) -> None:
+    """Raises UserError unless a chain fits the PRM's window."""
+    length, most = sum(map(len, ids)), self._format.max_length
+    if length > most:
+      raise UserError(
+        f'chain of {length:,} tokens does not fit the {most:,} of {self.name}; '
+        'shorten it, or use a PRM with a longer window'
+      )
+
+  def _ids(self, request: Scoring) -> list[Ids]:
+    """Returns `encode` of a request, [] if it cannot be scored."""
     try:
-      pieces = [self._prompt_ids(request.problem)]
-      for i, step in enumerate(request.steps):
-        pieces.append(self._step_ids(step, i == 0))
+      return self.encode(request.problem, request.steps)
     except UserError:
       return []
-    fits = sum(map(len, pieces)) <= self._format.max_length
-    return pieces if fits and request.steps else []
 
   def _flops(self, piece: Piece) -> float:
     logits = int(self._numbers(piece).sum())

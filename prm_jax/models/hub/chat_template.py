@@ -17,6 +17,7 @@ from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 
 Turns = Sequence[tuple[str, str]]  # role, content
+Renderer = Callable[[Turns], str]
 
 
 def special_tokens(directory: pathlib.Path) -> dict[str, str]:
@@ -29,9 +30,7 @@ def special_tokens(directory: pathlib.Path) -> dict[str, str]:
   return found
 
 
-def chat_renderer(
-  directory: pathlib.Path, fallback: str = ''
-) -> Callable[[Turns], str]:
+def chat_renderer(directory: pathlib.Path, fallback: str = '') -> Renderer:
   """Returns a function that renders turns, without a generation prompt.
 
   Args:

@@ -1,0 +1,195 @@
+"""Gathers the chains of all clients into calls of the PRMs.
+
+    handlers: Gatherer.score -> queue -> one thread: TreeScorer.score_ids
+      -> the scores of each request, or why it has none
+
+One thread owns the devices. While it reads, requests wait in a queue, and the
+next call takes what waits, up to a number of tokens. A request that nobody
+waits for any more is dropped before it is read.
+"""
+
+import asyncio
+import collections
+import dataclasses
+import logging
+import math
+import threading
+import time
+from collections.abc import Sequence
+
+from prm_jax.inference.protocols import ScoredSteps
+from prm_jax.serve.faults import Refused
+from prm_jax.serve.observed import Observed
+from prm_jax.serve.prms import Chain, ServedPrm
+
+
+@dataclasses.dataclass(frozen=True)
+class GatherConfig:
+  """Says how requests are gathered.
+
+  Attributes:
+    queue: most requests that wait; further ones are refused.
+    tokens: tokens after which a call takes no further request. What the cache
+      holds counts, too.
+    wait: seconds that a request waits for others while nothing is read.
+  """
+
+  queue: int = 256
+  tokens: int = 65_536
+  wait: float = 0.002
+
+
+@dataclasses.dataclass(eq=False)
+class Waiting:
+  """Is a request in the queue.
+
+  Attributes:
+    since: `time.monotonic` of its arrival.
+  """
+
+  prm: ServedPrm
+  chains: Sequence[Chain]
+  tokens: int
+  answer: asyncio.Future[list[ScoredSteps]]
+  since: float
+
+
+class Gatherer:
+  """Owns the devices: it alone calls the PRMs, from a thread of its own."""
+
+  def __init__(self, config: GatherConfig, observed: Observed) -> None:
+    self._config, self._observed = config, observed
+    self._queue: collections.deque[Waiting] = collections.deque()
+    self._changed = threading.Condition()
+    self._closed = False
+    self._thread = threading.Thread(target=self._run, name='devices')
+    self._thread.start()
+
+  async def score(
+    self, prm: ServedPrm, chains: Sequence[Chain]
+  ) -> list[ScoredSteps]:
+    """Returns the scores of each chain.
+
+    Raises:
+      Refused: the queue is full, the server stops, or a chain has no scores.
+    """
+    loop = asyncio.get_running_loop()
+    tokens = sum(len(ids) for chain in chains for ids in chain)
+    waiting = Waiting(
+      prm, chains, tokens, loop.create_future(), time.monotonic()
+    )
+    with self._changed:
+      if self._closed:
+        raise Refused(503, 'the server is stopping; ask again', wait=5)
+      if len(self._queue) >= self._config.queue:
+        self._observed.refused_for_the_queue()
+        raise Refused(
+          429, f'{len(self._queue):,} requests wait already; ask again', wait=1
+        )
+      self._queue.append(waiting)
+      self._observed.queued(len(self._queue))
+      self._changed.notify()
+    return await waiting.answer
+
+  def close(self) -> None:
+    """Answers what waits, takes nothing further, and ends the thread."""
+    with self._changed:
+      self._closed = True
+      self._changed.notify()
+    self._thread.join()
+
+  def _run(self) -> None:
+    while taken := self._take():
+      self._answer(taken)
+
+  def _take(self) -> list[Waiting]:
+    """Waits for requests of one PRM; returns none when all is closed."""
+    with self._changed:
+      while not self._ready():
+        if not self._queue and self._closed:
+          return []
+        self._changed.wait(self._patience())
+      taken: list[Waiting] = []
+      rest: collections.deque[Waiting] = collections.deque()
+      tokens, prm = 0, self._queue[0].prm
+      for each in self._queue:
+        fits = not taken or tokens + each.tokens <= self._config.tokens
+        if each.prm is not prm or not fits:
+          rest.append(each)
+        elif not each.answer.cancelled():
+          taken.append(each)
+          tokens += each.tokens
+      self._queue = rest
+      self._observed.queued(len(rest))
+    return taken or self._take()
+
+  def _ready(self) -> bool:
+    """Says whether a call is full, or its first request has waited enough."""
+    if not self._queue:
+      return False
+    full = sum(each.tokens for each in self._queue) >= self._config.tokens
+    return full or self._closed or self._patience() == 0
+
+  def _patience(self) -> float | None:
+    """Returns the seconds that the first request still waits for others."""
+    if not self._queue:
+      return None
+    waited = time.monotonic() - self._queue[0].since
+    return max(0.0, self._config.wait - waited)
+
+  def _answer(self, taken: Sequence[Waiting]) -> None:
+    """Reads the chains of some requests in one call, and answers each."""
+    prm = taken[0].prm
+    chains = [chain for each in taken for chain in each.chains]
+    began = time.monotonic()
+    try:
+      scored = iter(prm.scorer.score_ids(chains))
+    except Exception as error:
+      if len(taken) > 1:  # one of them may be to blame, and the others are not
+        for each in taken:
+          self._answer([each])
+        return
+      logging.exception('%s could not read %d chains', prm.name, len(chains))
+      _settle(taken[0], _broken(prm, error))
+      return
+    tokens = sum(each.tokens for each in taken)
+    seconds = time.monotonic() - began
+    self._observed.called(prm.name, len(taken), tokens, seconds)
+    for each in taken:
+      _settle(each, [next(scored) for _ in each.chains])
+
+
+def _broken(prm: ServedPrm, error: Exception) -> Refused:
+  return Refused(
+    503,
+    f'{prm.name} could not read this request ({type(error).__name__}); send '
+    'fewer or shorter chains',
+  )
+
+
+def check_finite(scored: Sequence[ScoredSteps], name: str) -> None:
+  """Raises Refused if the PRM's arithmetic overflowed on a chain."""
+  for number, each in enumerate(scored):
+    if not all(map(math.isfinite, each.scores)):
+      raise Refused(
+        422,
+        f'chains[{number}]: a score of {name} is not finite, as its arithmetic '
+        'overflows; leave that chain out, or serve the PRM in float32',
+        f'chains[{number}]',
+      )
+
+
+def _settle(waiting: Waiting, answer: list[ScoredSteps] | Refused) -> None:
+  """Hands an answer to the event loop, unless nobody waits for it."""
+
+  def settle() -> None:
+    if waiting.answer.done():
+      return
+    if isinstance(answer, Refused):
+      waiting.answer.set_exception(answer)
+    else:
+      waiting.answer.set_result(answer)
+
+  loop = waiting.answer.get_loop()
+  if not loop.is_closed():
+    loop.call_soon_threadsafe(settle)

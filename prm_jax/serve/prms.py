@@ -1,0 +1,134 @@
+"""Opens the PRMs of a server, and turns what clients send into their ids.
+
+    problem and steps, text with separators, messages, or token ids
+      -> ids of the prompt and of each step -> gather.py
+
+Text and messages are read as the PRM's authors tokenise them, so that a chain
+has the same ids, and the same place in the cache, however it is sent.
+"""
+
+from collections.abc import Sequence
+
+from prm_jax.data.encoding import StepFormat
+from prm_jax.data.tokenizer import HuggingFaceTokenizer
+from prm_jax.inference.tree_scorer import TreeScorer
+from prm_jax.models.hub.chat_template import Renderer
+from prm_jax.models.prefix_store import Ids
+from prm_jax.runtime.errors import UserError
+from prm_jax.serve.faults import Refused
+
+Chain = list[Ids]  # the prompt's ids, and those of each step
+
+
+class ServedPrm:
+  """Is one of a server's PRMs.
+
+  Args:
+    name: by which clients ask for it.
+    render: renders messages with the PRM's chat template; None without one.
+
+  Attributes:
+    scorer: it alone touches the devices.
+  """
+
+  def __init__(
+    self,
+    name: str,
+    scorer: TreeScorer,
+    fmt: StepFormat,
+    render: Renderer | None = None,
+  ) -> None:
+    self.name, self.scorer = name, scorer
+    self.format, self._render = fmt, render
+    self._specials: frozenset[int] = frozenset()
+    if isinstance(fmt.tokenizer, HuggingFaceTokenizer):
+      self._specials = fmt.tokenizer.special_ids
+
+  @property
+  def separator(self) -> str:
+    """Returns the text that ends a step, as clients send it."""
+    return self.format.tokenizer.decode(self.format.separator)
+
+  def of_steps(self, problem: str, steps: Sequence[str], field: str) -> Chain:
+    """Encodes a problem and its steps.
+
+    Args:
+      field: the part of the body that they stand in, for messages.
+
+    Raises:
+      Refused: they cannot be read, or are too long.
+    """
+    try:
+      return self.scorer.encode(problem, steps)
+    except UserError as error:
+      raise Refused(400, f'{field}: {error}', field) from None
+
+  def of_messages(
+    self, messages: Sequence[tuple[str, str]], field: str
+  ) -> Chain:
+    """Encodes a chat whose last message has a separator after each step."""
+    if self._render is None:
+      raise Refused(
+        400,
+        f'{self.name} has no chat template, so it reads no messages; send '
+        'problem and steps to /v1/steps',
+        field,
+      )
+    try:
+      text = self._render(messages)
+    except UserError as error:
+      raise Refused(400, f'{field}: {error}', field) from None
+    return self.of_text(text, field)
+
+  def of_text(self, text: str, field: str) -> Chain:
+    """Encodes a whole text, with separators and special tokens in it."""
+    tokenizer = self.format.tokenizer
+    if not isinstance(tokenizer, HuggingFaceTokenizer):
+      raise Refused(
+        400,
+        f'{self.name} has a tokenizer of its own, which no text can write '
+        'separators in; send problem and steps to /v1/steps',
+        field,
+      )
+    return self.of_ids(tokenizer.encode_template(text), field)
+
+  def of_ids(self, ids: Sequence[int], field: str) -> Chain:
+    """Splits a whole chain after its prompt, and after each separator.
+
+    What follows the last separator has no score, and is not read.
+    """
+    if len(self.format.separator) != 1:
+      raise Refused(
+        400,
+        f'the steps of {self.name} do not end with a token of their own; send '
+        'problem and steps to /v1/steps',
+        field,
+      )
+    if bad := [i for i in ids if not 0 <= i < self.format.tokenizer.vocab_size]:
+      raise Refused(400, f'{field}: {self.name} has no token {bad[0]}', field)
+    [separator] = self.format.separator
+    ends = [n + 1 for n, i in enumerate(ids) if i == separator]
+    # The problem of a model that was trained here ends as its steps do.
+    own = self.format.prompt_suffix == self.format.separator
+    start = ends.pop(0) if own and ends else self._prompt_length(ids, ends)
+    if not ends:
+      raise Refused(
+        400,
+        f'{field}: no {self.separator!r} in it, after which {self.name} scores '
+        'a step',
+        field,
+      )
+    bounds = [0, start, *ends]
+    chain = [tuple(ids[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    try:
+      self.scorer.check_length(chain)
+    except UserError as error:
+      raise Refused(400, f'{field}: {error}', field) from None
+    return chain
+
+  def _prompt_length(self, ids: Sequence[int], ends: Sequence[int]) -> int:
+    """Returns where the first step begins: after the last special token."""
+    if not ends:
+      return 0
+    before = range(ends[0] - 1)
+    return max((n + 1 for n in before if ids[n] in self._specials), default=1)
