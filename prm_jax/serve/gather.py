@@ -28,13 +28,11 @@ class GatherConfig:
   """Says how requests are gathered.
 
   Attributes:
-    queue: most requests that wait; further ones are refused.
     tokens: tokens after which a call takes no further request. What the cache
       holds counts, too.
     wait: seconds that a request waits for others while nothing is read.
   """
 
-  queue: int = 256
   tokens: int = 65_536
   wait: float = 0.002
 
@@ -71,7 +69,7 @@ class Gatherer:
     """Returns the scores of each chain.
 
     Raises:
-      Refused: the queue is full, the server stops, or a chain has no scores.
+      Refused: the server stops, or the PRM cannot read the chains.
     """
     loop = asyncio.get_running_loop()
     tokens = sum(len(ids) for chain in chains for ids in chain)
@@ -81,15 +79,15 @@ class Gatherer:
     with self._changed:
       if self._closed:
         raise Refused(503, 'the server is stopping; ask again', wait=5)
-      if len(self._queue) >= self._config.queue:
-        self._observed.refused_for_the_queue()
-        raise Refused(
-          429, f'{len(self._queue):,} requests wait already; ask again', wait=1
-        )
       self._queue.append(waiting)
       self._observed.queued(len(self._queue))
       self._changed.notify()
     return await waiting.answer
+
+  @property
+  def alive(self) -> bool:
+    """Says whether there is a thread that answers."""
+    return self._thread.is_alive()
 
   def close(self) -> None:
     """Answers what waits, takes nothing further, and ends the thread."""
@@ -99,15 +97,19 @@ class Gatherer:
     self._thread.join()
 
   def _run(self) -> None:
-    while taken := self._take():
-      self._answer(taken)
+    while (taken := self._take()) is not None:
+      if taken:
+        self._answer(taken)
 
-  def _take(self) -> list[Waiting]:
-    """Waits for requests of one PRM; returns none when all is closed."""
+  def _take(self) -> list[Waiting] | None:
+    """Waits for requests of one PRM; returns None when all is closed.
+
+    Nobody may wait for them any more, so there may be none.
+    """
     with self._changed:
       while not self._ready():
         if not self._queue and self._closed:
-          return []
+          return None
         self._changed.wait(self._patience())
       taken: list[Waiting] = []
       rest: collections.deque[Waiting] = collections.deque()
@@ -121,7 +123,7 @@ class Gatherer:
           tokens += each.tokens
       self._queue = rest
       self._observed.queued(len(rest))
-    return taken or self._take()
+    return taken
 
   def _ready(self) -> bool:
     """Says whether a call is full, or its first request has waited enough."""

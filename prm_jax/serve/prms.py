@@ -7,6 +7,7 @@ Text and messages are read as the PRM's authors tokenise them, so that a chain
 has the same ids, and the same place in the cache, however it is sent.
 """
 
+import itertools
 from collections.abc import Sequence
 
 from prm_jax.data.encoding import StepFormat
@@ -49,6 +50,12 @@ class ServedPrm:
     """Returns the text that ends a step, as clients send it."""
     return self.format.tokenizer.decode(self.format.separator)
 
+  @property
+  def reads_text(self) -> bool:
+    """Says whether a text can have separators in it, each a single token."""
+    tokenizer, separator = self.format.tokenizer, self.format.separator
+    return isinstance(tokenizer, HuggingFaceTokenizer) and len(separator) == 1
+
   def of_steps(self, problem: str, steps: Sequence[str], field: str) -> Chain:
     """Encodes a problem and its steps.
 
@@ -80,8 +87,12 @@ class ServedPrm:
       raise Refused(400, f'{field}: {error}', field) from None
     return self.of_text(text, field)
 
-  def of_text(self, text: str, field: str) -> Chain:
-    """Encodes a whole text, with separators and special tokens in it."""
+  def of_text(self, text: str, field: str, begin: bool = False) -> Chain:
+    """Encodes a whole text, with separators and special tokens in it.
+
+    Args:
+      begin: whether the tokenizer's own first tokens, such as <s>, go before.
+    """
     tokenizer = self.format.tokenizer
     if not isinstance(tokenizer, HuggingFaceTokenizer):
       raise Refused(
@@ -90,7 +101,10 @@ class ServedPrm:
         'separators in; send problem and steps to /v1/steps',
         field,
       )
-    return self.of_ids(tokenizer.encode_template(text), field)
+    if any('\ud800' <= c <= '\udfff' for c in text):
+      raise Refused(400, f'{field} has half a surrogate pair; remove it', field)
+    first = tokenizer.first_ids if begin else ()
+    return self.of_ids([*first, *tokenizer.encode_template(text)], field)
 
   def of_ids(self, ids: Sequence[int], field: str) -> Chain:
     """Splits a whole chain after its prompt, and after each separator.
@@ -119,7 +133,7 @@ class ServedPrm:
         field,
       )
     bounds = [0, start, *ends]
-    chain = [tuple(ids[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    chain = [tuple(ids[a:b]) for a, b in itertools.pairwise(bounds)]
     try:
       self.scorer.check_length(chain)
     except UserError as error:

@@ -1,0 +1,49 @@
+"""Hangs up on clients that are slow to say what they want.
+
+uvicorn bounds idle connections, and `app.py` bodies; between the two a client
+could send a header a byte at a time and keep its connection for ever.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 10.0
+
+
+class BoundedProtocol(H11Protocol):
+  """Closes a connection whose request line and headers take too long."""
+
+  def connection_made(self, transport: Any) -> None:
+    self._head: asyncio.TimerHandle | None = None
+    super().connection_made(transport)
+    self._wait_for_head()
+
+  def data_received(self, data: bytes) -> None:
+    super().data_received(data)
+    self._wait_for_head()
+
+  def on_response_complete(self) -> None:
+    super().on_response_complete()
+    self._wait_for_head()
+
+  def connection_lost(self, exc: Exception | None) -> None:
+    self._stop_waiting()
+    super().connection_lost(exc)
+
+  def _wait_for_head(self) -> None:
+    """Starts the clock unless it runs, and stops it once there is a request."""
+    if self.cycle is not None and not self.cycle.response_complete:
+      self._stop_waiting()
+    elif self._head is None:
+      self._head = self.loop.call_later(HEAD_SECONDS, self._hang_up)
+
+  def _stop_waiting(self) -> None:
+    if self._head is not None:
+      self._head.cancel()
+      self._head = None
+
+  def _hang_up(self) -> None:
+    self._head = None
+    self.transport.close()

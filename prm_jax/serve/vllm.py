@@ -1,0 +1,184 @@
+"""Speaks to clients of vLLM: /pooling, /classify, /v1/embeddings.
+
+Shapes are those of vLLM 0.33 (entrypoints/pooling). A row [1 - p, p] stands for
+each separator, as Qwen2.5-Math-PRM's clients read it; /classify and
+/v1/embeddings give one number for a chain, as verl's reward client reads it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from prm_jax.serve.faults import Refused
+from prm_jax.serve.prms import Chain, ServedPrm
+from prm_jax.serve.protocol import (
+  Body,
+  Json,
+  Protocol,
+  Scored,
+  chain_score,
+  listed,
+)
+from prm_jax.serve.texts import chain_of
+
+Ids = Annotated[list[int], pydantic.Field(min_length=1)]
+Input = (
+  str
+  | Annotated[list[str], pydantic.Field(min_length=1)]
+  | Ids
+  | Annotated[list[Ids], pydantic.Field(min_length=1)]
+)
+LABELS = 'LABEL_0', 'LABEL_1'
+
+
+class Message(pydantic.BaseModel):
+  """Is a turn of a chat."""
+
+  model_config = pydantic.ConfigDict(strict=True, extra='ignore')
+  role: str
+  content: str
+
+
+class InputBody(Body):
+  """Asks for text, for several texts, or for token ids."""
+
+  input: Input
+  encoding_format: Literal['float'] = 'float'
+
+
+class PoolingBody(Body):
+  """Asks for a row for each separator."""
+
+  input: Input | None = None
+  messages: Annotated[list[Message], pydantic.Field(min_length=1)] | None = None
+  encoding_format: Literal['float'] = 'float'
+  task: Literal['token_classify'] | None = None
+  use_activation: Literal[True] | None = None  # probabilities are all we have
+  add_special_tokens: bool = True
+
+
+def parts(given: Input) -> Iterator[tuple[str, str | list[int]]]:
+  """Yields the texts or ids of an input, each with its place in the body."""
+  if isinstance(given, str) or isinstance(given[0], int):
+    yield 'input', given
+    return
+  for number, each in enumerate(given):
+    yield f'input[{number}]', each
+
+
+def pooling_chains(body: PoolingBody, prm: ServedPrm) -> list[Chain]:
+  """Encodes the input, or the chat."""
+  if (body.input is None) == (body.messages is None):
+    raise Refused(400, 'expected input or messages, and not both', 'input')
+  if body.messages is not None:
+    said = [(each.role, each.content) for each in body.messages]
+    return [prm.of_messages(said, 'messages')]
+  return [
+    prm.of_text(each, field, body.add_special_tokens)
+    if isinstance(each, str)
+    else prm.of_ids(each, field)
+    for field, each in parts(body.input)
+  ]
+
+
+def pooling_answer(body: PoolingBody, scored: Scored) -> Json:
+  """Returns the probabilities of wrong and right, at each separator."""
+  data = [
+    {
+      'index': number,
+      'object': 'pooling',
+      'data': [[1.0 - score, score] for score in scores],
+    }
+    for number, scores in enumerate(scored.scores)
+  ]
+  return listed('pool', scored.prm, data) | {'usage': scored.usage()}
+
+
+def whole_chains(
+  separator: str,
+) -> Callable[[InputBody, ServedPrm], list[Chain]]:
+  """Returns a function that encodes conversations.
+
+  Args:
+    separator: text between steps, where the PRM's own is not in it.
+  """
+
+  def chains(body: InputBody, prm: ServedPrm) -> list[Chain]:
+    return [
+      chain_of(prm, each, separator, field)
+      if isinstance(each, str)
+      else prm.of_ids(each, field)
+      for field, each in parts(body.input)
+    ]
+
+  return chains
+
+
+def classify_answer(how: str) -> Callable[[Any, Scored], Json]:
+  """Returns a function that makes the answer of /classify."""
+
+  def answer(body: InputBody, scored: Scored) -> Json:
+    found = [chain_score(scores, how) for scores in scored.scores]
+    data = [
+      {
+        'index': number,
+        'label': LABELS[score >= 0.5],
+        'probs': [1.0 - score, score],
+        'num_classes': 2,
+      }
+      for number, score in enumerate(found)
+    ]
+    return listed('classify', scored.prm, data) | {'usage': scored.usage()}
+
+  return answer
+
+
+def embedding_answer(how: str) -> Callable[[Any, Scored], Json]:
+  """Returns a function that makes the answer of /v1/embeddings."""
+
+  def answer(body: InputBody, scored: Scored) -> Json:
+    data = [
+      {
+        'index': number,
+        'object': 'embedding',
+        'embedding': [chain_score(scores, how)],
+      }
+      for number, scores in enumerate(scored.scores)
+    ]
+    return listed('embd', scored.prm, data) | {'usage': scored.usage()}
+
+  return answer
+
+
+def protocols(separator: str, how: str) -> list[Protocol]:
+  """Returns the protocols.
+
+  Args:
+    separator: see `whole_chains`.
+    how: aggregate of a chain's scores.
+  """
+  chains = whole_chains(separator)
+  return [
+    Protocol(
+      '/pooling',
+      PoolingBody,
+      pooling_chains,
+      pooling_answer,
+      'A row [1 - p, p] for each separator, as vLLM answers.',
+    ),
+    Protocol(
+      '/classify',
+      InputBody,
+      chains,
+      classify_answer(how),
+      'The score of each conversation as the probability of a class.',
+    ),
+    Protocol(
+      '/v1/embeddings',
+      InputBody,
+      chains,
+      embedding_answer(how),
+      'The score of each conversation as an embedding of one number.',
+    ),
+  ]
