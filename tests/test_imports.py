@@ -20,6 +20,7 @@ FLOORS = (
   {'jobs'},
   {'aot'},
   {'abstain', 'export', 'main'},
+  {'serve'},
 )
 LEVEL = {name: i for i, floor in enumerate(FLOORS) for name in floor}
 # What the package itself hands out: `prm_jax.load`.

@@ -23,7 +23,7 @@ from prm_jax.inference.server import usage
 from prm_jax.inference.server.usage import Usage
 from prm_jax.jobs import journal
 from prm_jax.jobs.journal import Journal
-from prm_jax.jobs.policies import USAGE
+from prm_jax.jobs.policies import PRM_USAGE, USAGE
 from prm_jax.jobs.settings.items import ItemSettings, PriceConfig
 from prm_jax.runtime import manifest, paths, processes
 from prm_jax.runtime.errors import UserError
@@ -248,6 +248,9 @@ def make_ledger(
     paid = usage.read(workdir / USAGE)
     ledger['server'] = dataclasses.asdict(paid)
   ledger['money'] = price.dollars(paid)
+  if (workdir / PRM_USAGE).exists():
+    read = usage.read(workdir / PRM_USAGE)
+    ledger['prm_server'] = dataclasses.asdict(read)
   return ledger
 
 

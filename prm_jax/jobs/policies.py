@@ -8,17 +8,20 @@
 from jax.sharding import Mesh
 
 from prm_jax.inference import loading
-from prm_jax.inference.protocols import Policy
+from prm_jax.inference.protocols import Policy, StepScorer
 from prm_jax.inference.recorded_policy import RecordedPolicy, open_recorded
+from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.endpoint import Endpoint
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.jobs.meshes import own_mesh
 from prm_jax.jobs.settings.items import ItemSettings
 from prm_jax.jobs.settings.policies import PolicyConfig
 from prm_jax.runtime import processes
+from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
 
-USAGE = 'usage'  # folder of a workdir, as `usage.read` takes it
+# Folders of a workdir, as `usage.read` takes them.
+USAGE, PRM_USAGE = 'usage', 'prm_usage'
 
 
 def open_policy(settings: ItemSettings, workdir: Workdir) -> Policy:
@@ -65,3 +68,27 @@ def open_endpoint(
     config.cache or workdir / 'replies',
     workdir / USAGE / f'process-{processes.index()}.jsonl',
   )
+
+
+def open_remote_prm(
+  config: PrmServerConfig, workdir: Workdir | None = None
+) -> StepScorer:
+  """Opens a client of a server that scores steps.
+
+  Args:
+    workdir: where usage is counted; None counts it in memory.
+
+  Raises:
+    UserError: a package or the key is missing.
+  """
+  try:
+    from prm_jax.inference.server.step_scores import (  # noqa: PLC0415
+      RemotePrm,
+    )
+  except ModuleNotFoundError as error:
+    raise UserError(
+      f'config.prm.endpoint.base_url={config.base_url!r}: servers need the '
+      f"package {error.name}: pip install 'openai>=3'"
+    ) from error
+  log = f'process-{processes.index()}.jsonl'
+  return RemotePrm(config, workdir and workdir / PRM_USAGE / log)

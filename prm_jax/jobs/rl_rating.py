@@ -16,6 +16,7 @@ from prm_jax.inference import loading
 from prm_jax.inference.chain_scorer import ChainScorer
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import StepScorer
+from prm_jax.jobs.policies import open_remote_prm
 from prm_jax.jobs.rl_start import Start, open_start
 from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.models import TransformerConfig
@@ -49,6 +50,8 @@ def open_prm(
     return None
   if prm.kind == 'exact':
     return ExactScorer(settings.problems.arithmetic, prm.exact)
+  if prm.kind == 'endpoint':
+    return open_remote_prm(prm.endpoint)
   if prm.kind == 'implicit':
     return _open_implicit(settings, start)
   if not prm.path:

@@ -59,13 +59,13 @@ def open_models(settings: SearchSettings, workdir: Workdir) -> AskedModels:
   Raises:
     UserError: one cannot be opened, or the method cannot work with them.
   """
-  prm = open_prm(settings) if settings.scores else None
+  prm = open_prm(settings, workdir) if settings.scores else None
   policy = policies.open_policy(settings, workdir)
   check_models(settings.method, policy, prm, settings.budget.to_budget())
   return AskedModels(policy=policy, prm=prm)
 
 
-def open_prm(settings: SearchSettings) -> StepScorer:
+def open_prm(settings: SearchSettings, workdir: Workdir) -> StepScorer:
   """Opens a copy of the PRM in each process.
 
   Processes ask independently, each for its own problems.
@@ -73,6 +73,8 @@ def open_prm(settings: SearchSettings) -> StepScorer:
   prm = settings.prm
   if prm.kind == 'exact':
     return ExactScorer(settings.policy.solver, prm.exact)
+  if prm.kind == 'endpoint':
+    return policies.open_remote_prm(prm.endpoint, workdir)
   scorer = loading.load(
     prm.path,
     style=prm.style,

@@ -94,7 +94,8 @@ def use(folder: pathlib.Path) -> dict[str, Any]:
   policy = policies.open_policy(settings, Workdir(folder, {}))
   [written] = policy.complete([Request(PROBLEM, (), 'x', 8)])
   chosen = PrmConfig(kind='workdir', path=str(folder / 'prm'), rows=4)
-  prm = search.open_prm(SearchSettings(mesh=MESH, policy=asked, prm=chosen))
+  searched = SearchSettings(mesh=MESH, policy=asked, prm=chosen)
+  prm = search.open_prm(searched, Workdir(folder, {}))
   [[scored]] = prm.score([Scoring(PROBLEM, ('7 * 3 = 1', '1 + 4 = 5'))])
   return {
     'policy': largest_share(policy._writer._params),

@@ -130,3 +130,37 @@ class EndpointConfig(ServerConfig):
   extra_after_steps: Annotated[Mapping[str, Any], _EXTRA] = dataclasses.field(
     default_factory=dict
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class PrmServerConfig:
+  """Says where a server scores steps, and what limits apply to calls.
+
+  Attributes:
+    base_url: URL with the API's version, such as http://localhost:8000/v1.
+    model: the server's name of the PRM.
+    api: 'steps', that of `python -m prm_jax.serve`; or 'pooling', vLLM's, for
+      PRMs with a token that ends a step.
+    api_key_variable: environment variable that holds the key; '' sends none.
+    chains: chains of a call; with 'pooling' a call has one.
+    concurrency: most calls at the same time.
+    timeout, attempts: as in `ServerConfig`.
+    system: system message of 'pooling', '' for none.
+    separator: for 'pooling' the token that ends a step.
+  """
+
+  base_url: Annotated[str, _URL] = 'http://localhost:8000/v1'
+  model: str = ''
+  api: Annotated[str, one_of('steps', 'pooling')] = 'steps'
+  api_key_variable: str = ''
+  chains: Annotated[int, at_least(1)] = 32
+  concurrency: Annotated[int, at_least(1)] = 8
+  timeout: Annotated[float, between(0, math.inf)] = 120.0
+  attempts: Annotated[int, at_least(1)] = 8
+  system: str = (
+    r'Please reason step by step, and put your final answer within \boxed{}.'
+  )
+  separator: Annotated[str, _SEPARATOR] = '<extra_0>'
+
+  def __post_init__(self) -> None:
+    checks.check(self)

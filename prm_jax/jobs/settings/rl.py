@@ -12,6 +12,7 @@ from typing import Annotated
 from prm_jax.data.config import ProblemsConfig
 from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
 from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.jobs.settings.shared import (
   JobSettings,
   MeshConfig,
@@ -38,7 +39,7 @@ from prm_jax.training.optim import OptimConfig
 
 # Where the PRM comes from: the workdir of a run or a published model, exact
 # labels of the arithmetic domain, a policy that becomes an implicit PRM.
-PRM_KINDS = ('workdir', 'exact', 'implicit', 'none')
+PRM_KINDS = ('workdir', 'endpoint', 'exact', 'implicit', 'none')
 SUM_ALONE = 'only the sum of such rewards means something; expected'
 
 
@@ -138,9 +139,9 @@ class RlPrmConfig:
   """Says where step scores come from.
 
   Attributes:
-    kind: 'workdir' is a trained or published PRM; 'exact' are labels of the
-      arithmetic domain; 'implicit' is a policy's log-ratio to the first policy;
-      'none' gives no scores.
+    kind: 'workdir' is a trained or published PRM; 'endpoint' one at a server;
+      'exact' are labels of the arithmetic domain; 'implicit' is a policy's
+      log-ratio to the first policy; 'none' gives no scores.
     path: for 'workdir' a workdir, a folder or hf://owner/name. For 'implicit'
       the workdir of the policy from which it starts; '' is the one to improve.
     style: prompt style of a published PRM whose files do not name one.
@@ -148,6 +149,7 @@ class RlPrmConfig:
       GPU, and on a CPU as it was trained. One that learns stays as it was.
     exact: 'steps' is whether a step is right, 'value' the probability that the
       domain's solver ends right from there.
+    endpoint: the server of kind 'endpoint'.
     beta: for 'implicit': the reward is beta * log(PRM / first policy).
   """
 
@@ -156,6 +158,7 @@ class RlPrmConfig:
   style: str = ''
   dtype: Annotated[str, one_of('', *DTYPES)] = ''
   exact: Annotated[str, one_of(*EXACT_KINDS)] = 'steps'
+  endpoint: PrmServerConfig = PrmServerConfig()
   beta: Annotated[float, above(0)] = 0.05
   online: OnlineConfig = OnlineConfig()
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from prm_jax.data.config import SplitConfig
 from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
 from prm_jax.inference.published import STYLES
+from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.jobs.settings.items import ItemSettings
 from prm_jax.models.config import DTYPES
 from prm_jax.runtime import checks
@@ -59,8 +60,8 @@ class PrmConfig:
   """Says which PRM scores the chains.
 
   Attributes:
-    kind: 'workdir', a trained or published PRM; 'exact', the true values of the
-      arithmetic domain; or 'none'.
+    kind: 'workdir', a trained or published PRM; 'endpoint', one at a server;
+      'exact', the true values of the arithmetic domain; or 'none'.
     path: the workdir of a trained PRM, the folder of a published one, or
       hf://owner/name.
     style: prompt style of a published PRM whose files do not name one.
@@ -69,14 +70,16 @@ class PrmConfig:
     rows: number of chains whose keys and values stay on the device.
     exact: what the exact PRM scores: 'value', the probability that the solver
       ends right; or 'steps', whether the steps are right.
+    endpoint: the server of kind 'endpoint'.
   """
 
-  kind: Annotated[str, one_of('workdir', 'exact', 'none')] = 'exact'
+  kind: Annotated[str, one_of('workdir', 'endpoint', 'exact', 'none')] = 'exact'
   path: str = ''
   style: Annotated[str, one_of('', *STYLES)] = ''
   dtype: Annotated[str, one_of('', *DTYPES)] = ''
   rows: Annotated[int, at_least(1)] = 1024
   exact: Annotated[str, one_of(*EXACT_KINDS)] = 'value'
+  endpoint: PrmServerConfig = PrmServerConfig()
 
   def __post_init__(self) -> None:
     checks.check(self)

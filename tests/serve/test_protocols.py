@@ -1,0 +1,322 @@
+"""Every protocol's answer to its client's request, beside `prm.score`.
+
+Requests are those of the clients' own code, in the versions named: reward_hub
+(VllmProcessRewardModel), verl 0.9.1 (the reward client of its workers),
+OpenRLHF 0.11.2 (utils/agent.py), openr (reason/inference/value.py), SGLang
+0.5.23 (docs of /v1/score).
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+import prm_jax
+from prm_jax.inference.tree_scorer import TreeScorer
+from prm_jax.models.hub.chat_template import chat_renderer
+from prm_jax.models.hub.published_formats import QWEN_SYSTEM
+from prm_jax.serve import native, openr, openrlhf, sglang, texts, vllm
+from prm_jax.serve.app import parse
+from prm_jax.serve.faults import Refused
+from prm_jax.serve.prms import ServedPrm
+from prm_jax.serve.protocol import Scored, chain_score
+from tests.shared.published_models import CHAINS, write_model
+from tests.shared.tiny_scorer import the_scorer
+
+SEPARATOR = '<extra_0>'
+POOLING, CLASSIFY, EMBEDDINGS = vllm.protocols('\n\n', 'min')
+GET_REWARD = openrlhf.get_reward('\n\n', 'min')
+
+
+def served(scorer, render=None):
+  return ServedPrm('prm', TreeScorer(scorer, 64), scorer.format, render)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('qwen')
+  write_model('qwen_prm', folder)
+  return folder
+
+
+@pytest.fixture(scope='module')
+def scorer(folder):
+  return prm_jax.load(folder)
+
+
+@pytest.fixture(scope='module')
+def prm(folder, scorer):
+  """Qwen2.5-Math-PRM's tokenizer, chat template and head, small."""
+  return served(scorer, chat_renderer(folder))
+
+
+def ask(protocol, prm, body):
+  """What the server does between a request's JSON and its answer's."""
+  asked = parse(protocol.body, json.dumps(body).encode())
+  chains = protocol.chains(asked, prm)
+  scored = Scored.of(prm, chains, prm.scorer.score_ids(chains))
+  return protocol.answer(asked, scored)
+
+
+def expected(scorer, chains=CHAINS):
+  return scorer.score_many(chains)
+
+
+def messages(problem, steps):
+  """As reward_hub and the model card write them."""
+  said = SEPARATOR.join(steps) + SEPARATOR
+  return [
+    {'role': 'system', 'content': QWEN_SYSTEM},
+    {'role': 'user', 'content': problem},
+    {'role': 'assistant', 'content': said},
+  ]
+
+
+def rendered(folder, problem, steps):
+  turns = [(m['role'], m['content']) for m in messages(problem, steps)]
+  return chat_renderer(folder)(turns)
+
+
+def close(found, wanted):
+  np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+
+
+def test_our_own(prm, scorer):
+  chains = [{'problem': p, 'steps': list(steps)} for p, steps in CHAINS]
+  reply = ask(native.STEPS, prm, {'chains': chains, 'aggregate': 'mean'})
+  for index, (data, scores) in enumerate(
+    zip(reply['data'], expected(scorer), strict=True)
+  ):
+    assert data['index'] == index
+    close(data['scores'], scores)
+    assert data['score'] == pytest.approx(scores.mean(), abs=1e-6)
+  prm.scorer.forget()
+  one = {'chains': chains[:1]}
+  first = ask(native.STEPS, prm, one)['usage']
+  again = ask(native.STEPS, prm, one)['usage']
+  assert first['tokens'] > 0 and first['cached_tokens'] == 0
+  assert again == {'tokens': 0, 'cached_tokens': first['tokens']}
+
+
+@pytest.mark.parametrize('how', ['min', 'prod', 'mean', 'sum', 'last', 'max'])
+def test_one_number_of_a_chain(how):
+  scores = np.asarray([0.9, 0.2, 0.5])
+  by_hand = scores[-1] if how == 'last' else getattr(scores, how, None)
+  wanted = by_hand if how == 'last' else by_hand()
+  assert chain_score(scores, how) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_pooling_of_messages(prm, scorer):
+  """reward_hub reads the last number of each row of the first datum."""
+  for chain, scores in zip(CHAINS, expected(scorer), strict=True):
+    body = {'model': 'prm', 'messages': messages(*chain)}
+    rows = ask(POOLING, prm, body)['data'][0]['data']
+    close([row[-1] for row in rows], scores)
+    close([row[0] for row in rows], 1 - scores)
+
+
+@pytest.mark.parametrize('as_ids', [False, True])
+def test_pooling_of_texts_and_ids(folder, prm, scorer, as_ids):
+  given = [rendered(folder, *chain) for chain in CHAINS]
+  if as_ids:
+    given = [scorer.format.tokenizer.encode_template(text) for text in given]
+  for one, scores in zip(given, expected(scorer), strict=True):
+    found = ask(POOLING, prm, {'input': one})['data']
+    close([row[1] for row in found[0]['data']], scores)
+  found = ask(POOLING, prm, {'input': given})['data']
+  for datum, scores in zip(found, expected(scorer), strict=True):
+    close([row[1] for row in datum['data']], scores)
+
+
+def test_all_forms_share_what_is_read(folder, prm):
+  """However a chain is sent, its tokens and pieces are the same."""
+  problem, steps = CHAINS[0]
+  prm.scorer.forget()
+  first = {'chains': [{'problem': problem, 'steps': list(steps)}]}
+  ask(native.STEPS, prm, first)
+  text = rendered(folder, problem, steps)
+  for body in ({'messages': messages(problem, steps)}, {'input': text}):
+    details = ask(POOLING, prm, body)['usage']
+    cached = details['prompt_tokens_details']['cached_tokens']
+    assert cached == details['prompt_tokens'] > 10
+
+
+@pytest.mark.parametrize('protocol', [CLASSIFY, EMBEDDINGS])
+def test_verl_reads_one_number(folder, prm, scorer, protocol):
+  """Text of the policy's template, with steps between blank lines."""
+  problem, steps = 'What is 2 + 2?', ['First, 2.', 'Then it is 4.']
+  text = (
+    f'<|im_start|>user\n{problem}<|im_end|>\n'
+    f'<|im_start|>assistant\n{steps[0]}\n\n{steps[1]}<|im_end|>\n'
+  )
+  body = {'model': 'prm', 'input': text, 'use_activation': False}
+  [datum] = ask(protocol, prm, body)['data']
+  found = datum['probs'] if protocol is CLASSIFY else datum['embedding']
+  assert found[-1] == pytest.approx(
+    scorer.score(problem, steps).min(), abs=1e-6
+  )
+
+
+def test_get_reward(prm, scorer):
+  """A prompt's own template is not needed: what follows it is the answer."""
+  problem, steps = 'What is 2 + 2?', ['First, 2.', 'Then it is 4.']
+  body = {
+    'query': [problem + '\n\n'.join(steps), problem + steps[0]],
+    'prompts': [problem, problem],
+    'labels': ['4', None],
+  }
+  reply = ask(GET_REWARD, prm, body)
+  whole, part = expected(scorer, [(problem, steps), (problem, steps[:1])])
+  close(reply['rewards'], [whole.min(), part.min()])
+  assert reply['scores'] == reply['rewards']
+  assert reply['extra_logs']['prm_steps'] == [2.0, 1.0]
+
+
+def test_openr(folder, prm, scorer):
+  given = [rendered(folder, *chain) for chain in CHAINS]
+  values = ask(openr.VALUE, prm, {'input_str': given})['value']
+  for found, scores in zip(values, expected(scorer), strict=True):
+    close(found, scores)
+  close(ask(openr.VALUE, prm, {'input_str': given[0]})['value'], values[0])
+
+
+def test_sglang(folder, prm, scorer):
+  for chain, scores in zip(CHAINS, expected(scorer), strict=True):
+    query, item = rendered(folder, *chain).split('<|im_start|>assistant')
+    body = {
+      'query': query,
+      'items': ['<|im_start|>assistant' + item],
+      'label_token_ids': [1, 2],
+      'apply_softmax': True,
+      'score_extraction_token': SEPARATOR,
+    }
+    [rows] = ask(sglang.SCORE, prm, body)['scores']
+    close([row[1] for row in rows], scores)
+
+
+@pytest.mark.parametrize('style', ['skywork', 'math_shepherd', 'trl'])
+def test_texts_of_other_styles(style, tmp_path):
+  """Where a separator is a token, ids give the scores of their steps."""
+  write_model(style, tmp_path)
+  given = 'math_shepherd' if style == 'math_shepherd' else ''
+  scorer = prm_jax.load(tmp_path, style=given)
+  prm = served(scorer)
+  problem, steps = 'Janet has 16 eggs. How many?', ('She sells 7.', '16-7=9')
+  ids = scorer.format.encode(problem, steps).tokens.tolist()
+  [datum] = ask(POOLING, prm, {'input': ids})['data']
+  close([row[1] for row in datum['data']], scorer.score(problem, steps))
+
+
+REFUSED = {
+  'no-chains': (native.STEPS, {'chains': []}, 'chains: List should have'),
+  'no-steps': (
+    native.STEPS,
+    {'chains': [{'problem': 'a', 'steps': []}]},
+    'chains[0].steps: List should have at least 1',
+  ),
+  'types': (
+    native.STEPS,
+    {'chains': [{'problem': 1, 'steps': ['a']}]},
+    'chains[0].problem: Input should be a valid string',
+  ),
+  'typo': (
+    native.STEPS,
+    {'chains': [{'problem': 'a', 'steps': ['a']}], 'agregate': 'min'},
+    'agregate: Extra inputs',
+  ),
+  'blank-step': (
+    native.STEPS,
+    {'chains': [{'problem': 'a', 'steps': ['b', '']}]},
+    "chains[0]: step '' has no tokens",
+  ),
+  'long': (
+    native.STEPS,
+    {'chains': [{'problem': 'a', 'steps': ['b ' * 3000]}]},
+    'chains[0]: chain of',
+  ),
+  'surrogate': (
+    native.STEPS,
+    {'chains': [{'problem': 'a', 'steps': ['\ud800']}]},
+    'chains[0]: text holds half a surrogate pair',
+  ),
+  'no-separator': (POOLING, {'input': 'a'}, "input: no '<extra_0>' in it"),
+  'both': (
+    POOLING,
+    {'input': 'a', 'messages': messages('a', ['b'])},
+    'expected input or messages',
+  ),
+  'logits': (
+    POOLING,
+    {'input': f'a{SEPARATOR}', 'use_activation': False},
+    'use_activation: Input should be True',
+  ),
+  'unknown-id': (POOLING, {'input': [1, 10**6]}, 'input: prm has no token'),
+  'negative-id': (POOLING, {'input': [-1]}, 'input: prm has no token -1'),
+  'prompts': (
+    GET_REWARD,
+    {'query': ['a', 'b'], 'prompts': ['a']},
+    '1 prompts for 2 queries',
+  ),
+  'no-answer': (
+    GET_REWARD,
+    {'query': ['a'], 'prompts': ['a']},
+    'query[0]: there is no step',
+  ),
+  'another-token': (
+    sglang.SCORE,
+    {'query': 'a', 'items': ['b'], 'score_extraction_token': '<|im_end|>'},
+    "scores at '<extra_0>'",
+  ),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_what_cannot_be_scored_is_one_line(prm, case):
+  protocol, body, message = REFUSED[case]
+  with pytest.raises(Refused) as error:
+    ask(protocol, prm, body)
+  assert message in error.value.message
+  assert '\n' not in error.value.message
+  assert error.value.status == 400
+
+
+def test_a_prm_without_a_template_or_special_tokens_says_so():
+  prm = served(the_scorer())
+  with pytest.raises(Refused, match='no chat template'):
+    ask(POOLING, prm, {'messages': messages('a', ['b'])})
+  with pytest.raises(Refused, match='tokenizer of its own'):
+    ask(POOLING, prm, {'input': 'a'})
+  # Ids are what they are.
+  ids = the_scorer().format.encode('ab', ('c', 'de')).tokens.tolist()
+  [datum] = ask(POOLING, prm, {'input': ids})['data']
+  close(
+    [row[1] for row in datum['data']], the_scorer().score('ab', ['c', 'de'])
+  )
+
+
+@pytest.mark.parametrize(
+  ('text', 'prompt', 'found'),
+  [
+    (
+      '<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nP<|im_end|>\n'
+      '<|im_start|>assistant\nA\n\nB<|im_end|>',
+      '',
+      ('P', 'A\n\nB'),
+    ),
+    (
+      '<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nP<|eot_id|>'
+      '<|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|>',
+      '',
+      ('P', 'A'),
+    ),
+    ('PA', 'P', ('P', 'A')),
+    (
+      '<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\nA<|im_end|>',
+      '<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\n',
+      ('P', 'A'),
+    ),
+    ('A alone</s>', '', ('', 'A alone')),
+  ],
+)
+def test_conversations(text, prompt, found):
+  assert texts.last_exchange(text, prompt) == found

@@ -1,0 +1,282 @@
+"""A live server: scores, refusals, hostile clients, signals."""
+
+import concurrent.futures
+import json
+import signal
+import socket
+import time
+
+import numpy as np
+import pytest
+
+import prm_jax
+from tests.serve.live_server import LiveServer
+
+pytestmark = pytest.mark.job
+
+PROBLEM = 'mod 10 : 7 * 3 + 4'
+STEPS = ['7 * 3 = 1', '1 + 4 = 5']
+WRONG = ['7 * 3 = 1', '1 + 4 = 6']
+
+
+@pytest.fixture(scope='module')
+def server(finished):
+  server = LiveServer(finished)
+  yield server.wait()
+  code, text = server.stop()
+  assert code == 0, text
+  assert 'Traceback' not in text
+
+
+@pytest.fixture(scope='module')
+def prm(finished):
+  return prm_jax.load(finished)
+
+
+def test_scores_are_those_of_the_prm(server, prm):
+  status, reply = server.score((PROBLEM, STEPS), (PROBLEM, WRONG))
+  assert status == 200
+  wanted = prm.score_many([(PROBLEM, STEPS), (PROBLEM, WRONG)])
+  for data, scores in zip(reply['data'], wanted, strict=True):
+    np.testing.assert_allclose(data['scores'], scores, rtol=0, atol=1e-6)
+    assert data['score'] == pytest.approx(scores.min(), abs=1e-6)
+
+
+def test_a_chain_that_grew_costs_its_new_step(server, prm):
+  problem = 'mod 10 : 8 * 3 + 4 - 1'
+  steps = ['8 * 3 = 4', '4 + 4 = 8', '8 - 1 = 7']
+  read = []
+  for n in (1, 2, 3):
+    status, reply = server.score((problem, steps[:n]))
+    assert status == 200
+    read.append(reply['usage']['tokens'])
+  whole = len(prm.format.encode(problem, steps).tokens)
+  assert sum(read) == whole
+  assert read[1] == read[2] == len(prm.format.encode_step(steps[1], False))
+
+
+def test_many_clients_at_a_time_get_their_own_scores(server, prm):
+  rng = np.random.default_rng(0)
+
+  def draw():
+    a, b, c = (int(x) for x in rng.integers(0, 10, 3))
+    return f'mod 10 : {a} * {b} + {c}', [f'{a} * {b} = {a * b % 10}']
+
+  chains = [draw() for _ in range(200)]
+  with concurrent.futures.ThreadPoolExecutor(32) as threads:
+    replies = [*threads.map(server.score, chains)]
+  for (status, reply), wanted in zip(
+    replies, prm.score_many(chains), strict=True
+  ):
+    assert status == 200
+    np.testing.assert_allclose(
+      reply['data'][0]['scores'], wanted, rtol=0, atol=1e-6
+    )
+  _, text = server.get('/metrics')
+  numbers = text.decode()
+  assert 'prm_jax_requests_total{path="/v1/steps",status="200"}' in numbers
+  calls = float(
+    numbers.split('prm_jax_call_requests_count{prm="prm"} ')[1].split()[0]
+  )
+  asked = float(
+    numbers.split('prm_jax_call_requests_sum{prm="prm"} ')[1].split()[0]
+  )
+  assert asked > calls  # some calls answered several clients
+
+
+def test_what_it_says_of_itself(server):
+  assert server.get('/health') == (200, b'{"alive":true}')
+  status, text = server.get('/v1/models')
+  assert status == 200 and json.loads(text)['data'][0]['id'] == 'prm'
+  status, text = server.get('/openapi.json')
+  document = json.loads(text)
+  assert document['openapi'].startswith('3.1')
+  assert '/v1/steps' in document['paths'] and '/pooling' in document['paths']
+  status, page = server.get('/')
+  assert status == 200 and b'<option>prm</option>' in page
+  url = f'http://127.0.0.1:{server.port}'
+  reply = server.post('/get_worker_address', {'model': 'prm'})
+  assert reply == (200, {'address': url})
+  assert server.post('/get_worker_address', {'model': 'x'})[1]['address'] == ''
+
+
+REFUSED = {
+  'no JSON': ('/v1/steps', b'{', 400, 'the body is no JSON'),
+  'NaN': ('/v1/steps', b'{"chains": NaN}', 400, 'NaN is no JSON'),
+  'deep': ('/v1/steps', b'[' * 10**6, 400, 'the body is no JSON'),
+  'not UTF-8': ('/v1/steps', b'{"a": "\xff"}', 400, 'the body is no JSON'),
+  'a list': ('/v1/steps', b'[]', 400, 'body: Input should be'),
+  'no body': ('/v1/steps', b'', 400, 'the body is no JSON'),
+  'a word': (
+    '/v1/steps',
+    json.dumps({'chains': [{'problem': 'x', 'steps': ['y']}]}).encode(),
+    400,
+    "'x' is not a word",
+  ),
+  'NUL': (
+    '/v1/steps',
+    json.dumps({'chains': [{'problem': '\0', 'steps': ['1']}]}).encode(),
+    400,
+    'is not a word',
+  ),
+  'half a pair': (
+    '/v1/steps',
+    b'{"chains": [{"problem": "\\ud800", "steps": ["1"]}]}',
+    400,
+    'is not a word',
+  ),
+  'a huge number': (
+    '/v1/steps',
+    b'{"chains": ' + b'9' * 10**5 + b'}',
+    400,
+    'the body is no JSON',
+  ),
+  'another model': (
+    '/v1/steps',
+    json.dumps(
+      {'model': 'other', 'chains': [{'problem': 'x', 'steps': ['y']}]}
+    ).encode(),
+    404,
+    "model 'other': expected one of prm",
+  ),
+  'a million steps': (
+    '/v1/steps',
+    json.dumps({'chains': [{'problem': '1', 'steps': ['1'] * 10**6}]}).encode(),
+    400,
+    'List should have at most',
+  ),
+  'too long': (
+    '/v1/steps',
+    json.dumps({'chains': [{'problem': '1', 'steps': ['1 ' * 500]}]}).encode(),
+    400,
+    'does not fit the',
+  ),
+  'a large body': ('/v1/steps', b' ' * (9 * 2**20), 413, 'a body above'),
+  'text': ('/pooling', b'{"input": "a"}', 400, 'tokenizer of its own'),
+  'nowhere': ('/v1/nothing', b'{}', 404, 'Not Found'),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_a_request_that_cannot_be_answered_gets_one_line(server, case):
+  path, body, status, message = REFUSED[case]
+  found, reply = server.post(path, body)
+  assert found == status
+  assert message in reply['error']['message']
+  assert '\n' not in reply['error']['message']
+
+
+def test_compressed_bodies_and_other_methods_are_refused(server):
+  status, reply = server.post('/v1/steps', b'x', **{'content-encoding': 'gzip'})
+  assert status == 415 and 'compressed' in reply['error']['message']
+  assert server.get('/v1/steps')[0] == 405
+
+
+def connect(server):
+  return socket.create_connection(('127.0.0.1', server.port), timeout=30)
+
+
+def test_clients_that_send_slowly_or_hang_up_hold_nothing(server):
+  """A head or a body that does not end is cut off; others go on."""
+  slow, half, gone = connect(server), connect(server), connect(server)
+  slow.sendall(b'POST /v1/steps HTTP/1.1\r\nHost: a\r\n')
+  half.sendall(
+    b'POST /v1/steps HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{'
+  )
+  half.shutdown(socket.SHUT_WR)
+  body = json.dumps({'chains': [{'problem': PROBLEM, 'steps': STEPS}]}).encode()
+  gone.sendall(
+    b'POST /v1/steps HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s'
+    % (len(body), body)
+  )
+  gone.close()
+  assert server.score((PROBLEM, STEPS))[0] == 200
+  assert half.recv(1000) == b''
+  began = time.monotonic()
+  assert slow.recv(1000) == b''  # it hangs up after ten seconds
+  assert time.monotonic() - began < 20
+  assert server.score((PROBLEM, STEPS))[0] == 200
+
+
+def test_thousands_of_connections_leave_nothing(server):
+  before = server.memory()
+  for _ in range(3000):
+    connect(server).close()
+  assert server.score((PROBLEM, STEPS))[0] == 200
+  assert server.memory() < before + 50 * 2**20
+
+
+def test_keys(finished, tmp_path):
+  keys = tmp_path / 'keys'
+  keys.write_text('first\nsecond\n')
+  server = LiveServer(finished, '--keys', str(keys))
+  try:
+    server.wait()
+    body = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
+    for given in ({}, {'authorization': 'Bearer third'}):
+      status, reply = server.post('/v1/steps', body, **given)
+      assert status == 401 and 'expected a key' in reply['error']['message']
+    known = {'authorization': 'Bearer second'}
+    assert server.post('/v1/steps', body, **known)[0] == 200
+    assert server.get('/metrics')[0] == 401
+  finally:
+    server.stop()
+
+
+def test_beyond_its_limit_it_sheds_load_and_says_when_to_ask_again(finished):
+  server = LiveServer(finished, '--requests', '2', '--wait-ms', '2000')
+  try:
+    server.wait()
+    with concurrent.futures.ThreadPoolExecutor(12) as threads:
+      body = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
+      asked = [
+        threads.submit(
+          server.request, 'POST', '/v1/steps', json.dumps(body).encode()
+        )
+        for _ in range(12)
+      ]
+      replies = [each.result() for each in asked]
+    statuses = [status for status, _, _ in replies]
+    assert sorted({*statuses}) == [200, 429]
+    for status, headers, _ in replies:
+      assert (headers.get('retry-after') == '1') == (status == 429)
+    assert server.score((PROBLEM, STEPS))[0] == 200
+  finally:
+    server.stop()
+
+
+def test_a_deadline_is_kept(finished):
+  flags = '--timeout', '0.3', '--wait-ms', '5000'
+  server = LiveServer(finished, *flags)
+  try:
+    status, reply = server.wait().score((PROBLEM, STEPS))
+    assert status == 503
+    assert 'not answered within 0.3 seconds' in reply['error']['message']
+  finally:
+    server.stop()
+
+
+def test_sigterm_answers_what_is_under_way(finished):
+  server = LiveServer(finished, '--wait-ms', '1500').wait()
+  with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    asked = thread.submit(server.score, (PROBLEM, STEPS))
+    time.sleep(0.5)
+    code, text = server.stop(signal.SIGTERM)
+    assert asked.result()[0] == 200
+  assert code == 0, text
+  assert 'Traceback' not in text
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    (('--prm', 'prm=elsewhere'), 'two PRMs have the same name'),
+    (('--keys', '/nowhere'), '/nowhere'),
+  ],
+)
+def test_a_wrong_command_line_is_one_line(finished, flags, message):
+  code, text = LiveServer(finished, *flags).stop(signal.SIGCONT)
+  assert code == 2
+  [line] = [line for line in text.splitlines() if line.startswith('error: ')]
+  assert message in line
+  assert 'Traceback' not in text
