@@ -1,0 +1,275 @@
+"""What does a PRM as a service cost, and how does it behave under load?
+
+    python -m experiments.serving.run --prm WORKDIR
+
+Compares 64 clients with `Scorer.score_many` on the same chains, a chain that
+grows step by step with the whole chain, and measures latency at rates below and
+above what the server can do. Writes results.json, figure.svg and the tables of
+README.md beside this file.
+"""
+
+import asyncio
+import contextlib
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import httpx2
+import numpy as np
+
+from experiments import command_line, figures
+from experiments.runner import ROOT
+from experiments.serving import load
+from experiments.serving.load import Reply, Request
+from experiments.speed import sides, workload
+from experiments.tables import table
+
+PORT = 8741
+CLIENTS = 64
+STEPS = 10
+SHARES = (0.25, 0.5, 0.75, 0.9, 1.1, 1.5, 2.0)  # of the throughput
+MARKS = (50, 95, 99)
+
+
+def pool(root: pathlib.Path) -> list[Request]:
+  """Reads the GSM8K pool: a request has the solutions of one problem."""
+  path = root / 'best_of_n' / 'gsm8k_test_pool.jsonl'
+  found = []
+  for line in path.read_bytes().splitlines():
+    row = json.loads(line)
+    solutions = [
+      [text for text in each['text'].splitlines() if text.strip()]
+      for each in row['candidates']
+    ]
+    # Within the window of the PRMs of README.md, whichever reads it.
+    request = [
+      (row['question'], steps)
+      for steps in solutions
+      if steps and len(row['question'] + ''.join(steps)) < 900
+    ]
+    if request:
+      found.append(request)
+  return found
+
+
+@contextlib.contextmanager
+def serving(prm: str) -> Iterator[str]:
+  """Runs a server with the PRM twice, each with a cache; yields its URL."""
+  command = [sys.executable, '-m', 'prm_jax.serve', '--warm']
+  command += ['--prm', f'prm={prm}', '--prm', f'whole={prm}']
+  command += ['--port', str(PORT)]
+  process = subprocess.Popen(
+    command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+  )
+  url = f'http://127.0.0.1:{PORT}'
+  try:
+    for _ in range(600):
+      if process.poll() is not None:
+        raise SystemExit('error: the server has ended; start it by hand')
+      with contextlib.suppress(httpx2.TransportError):
+        if httpx2.get(f'{url}/ready').status_code == 200:
+          break
+      time.sleep(0.5)
+    else:
+      raise SystemExit('error: the server is not ready')
+    yield url
+  finally:
+    process.terminate()
+    process.wait()
+
+
+def offline(
+  prm: str, requests: Sequence[Request], warm: Sequence[Request]
+) -> float:
+  """Returns the seconds of `score_many`, in a process of its own."""
+  task = json.dumps({'prm': prm, 'requests': requests, 'warm': warm})
+  done = subprocess.run(
+    [sys.executable, '-m', 'experiments.serving.offline'],
+    cwd=ROOT,
+    input=task,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  return json.loads(done.stdout)['seconds']
+
+
+def throughput(
+  url: str, prm: str, requests: Iterator[Request], args: Any
+) -> list[dict[str, float]]:
+  """Measures both in turn, on chains that neither has seen."""
+  rounds = []
+  for turn in range(args.rounds + 1):
+    warm, asked = (
+      [next(requests) for _ in range(args.requests)] for _ in range(2)
+    )
+    found = {}
+    for side in ('server', 'offline')[:: -1 if turn % 2 else 1]:
+      if side == 'server':
+        taken = asyncio.run(load.together(url, asked, CLIENTS))
+      else:
+        taken = offline(prm, asked, warm)
+      found[side] = sum(map(len, asked)) / taken
+    print(found, flush=True)
+    if turn:  # the first compiles what is new
+      rounds.append(found | {'ratio': found['server'] / found['offline']})
+  return rounds
+
+
+async def grow(url: str, request: Request) -> dict[str, list[float]]:
+  """Scores each chain whole, and step by step."""
+  found: dict[str, list[float]] = {
+    name: [] for name in ('whole_tokens', 'tokens', 'whole_seconds', 'seconds')
+  }
+  async with load.open_client(url, 1) as client:
+    for problem, steps in request:
+      reply, whole = await load.ask(client, [(problem, steps)], 'whole')
+      found['whole_tokens'].append(whole['usage']['tokens'])
+      found['whole_seconds'].append(reply.seconds)
+      read, seconds = 0, 0.0
+      for n in range(1, len(steps) + 1):
+        reply, part = await load.ask(client, [(problem, steps[:n])], 'prm')
+        read += part['usage']['tokens']
+        seconds += reply.seconds
+      found['tokens'].append(read)
+      found['seconds'].append(seconds)
+  return found
+
+
+def of_ten_steps(requests: Sequence[Request], count: int) -> list[load.Chain]:
+  """Returns chains of so many steps, each of another problem."""
+  found = []
+  for request in requests:
+    for problem, steps in request:
+      if len(steps) >= STEPS:
+        found.append((problem, steps[:STEPS]))
+        break
+  return found[:count]
+
+
+def describe(replies: Sequence[Reply], rate: float) -> dict[str, Any]:
+  """Returns the latencies of what was answered, and what was not."""
+  answered = [r.seconds for r in replies if r.status == 200]
+  statuses = Counter(str(r.status) for r in replies)
+  return {
+    'rate': rate,
+    'statuses': dict(statuses),
+    'milliseconds': {
+      str(mark): 1000 * float(np.percentile(answered, mark)) for mark in MARKS
+    }
+    if answered
+    else {},
+  }
+
+
+def render(document: Mapping[str, Any]) -> str:
+  """Makes the tables."""
+  rounds, grown = document['throughput'], document['grown']
+  first = table(
+    'chains a second: 64 clients | score_many | ratio [min, max] | rounds',
+    [
+      [
+        f'{statistics.median(r["server"] for r in rounds):,.0f}',
+        f'{statistics.median(r["offline"] for r in rounds):,.0f}',
+        sides.spread([r['ratio'] for r in rounds]),
+        str(len(rounds)),
+      ]
+    ],
+  )
+  tokens = sum(grown['tokens']) / sum(grown['whole_tokens'])
+  seconds = statistics.median(
+    a / b for a, b in zip(grown['seconds'], grown['whole_seconds'], strict=True)
+  )
+  second = table(
+    f'{STEPS} steps one by one, beside the whole chain: tokens read | '
+    'seconds | chains',
+    [[f'{tokens:.2f}', f'{seconds:.2f}', str(len(grown['tokens']))]],
+  )
+  rows = []
+  for each in document['load']:
+    total = sum(each['statuses'].values())
+    shed = each['statuses'].get('429', 0)
+    other = total - shed - each['statuses'].get('200', 0)
+    rows.append(
+      [
+        f'{each["rate"]:.1f}',
+        *(f'{each["milliseconds"][str(m)]:,.0f}' for m in MARKS),
+        f'{100 * shed / total:.0f}%',
+        str(other),
+      ]
+    )
+  third = table(
+    'requests a second | p50, ms | p95 | p99 | refused with 429 | other ends',
+    rows,
+  )
+  return f'{first}\n\n{second}\n\n{third}'
+
+
+def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
+  """Draws latency, and what is refused, against the offered rate."""
+  figure, panels = figures.make_panels(2, (8, 3.2))
+  rates = [each['rate'] for each in document['load']]
+  for mark in MARKS:
+    values = [each['milliseconds'][str(mark)] for each in document['load']]
+    panels[0].plot(rates, values, 'o-', label=f'p{mark}')
+  panels[0].set_yscale('log')
+  panels[0].set_title('milliseconds', loc='left')
+  panels[0].legend(frameon=False)
+  shed = [
+    100 * each['statuses'].get('429', 0) / sum(each['statuses'].values())
+    for each in document['load']
+  ]
+  panels[1].plot(rates, shed, 'o-')
+  panels[1].set_title('refused with 429, %', loc='left')
+  for panel in panels:
+    panel.set_xlabel('requests a second')
+    panel.axvline(document['requests_per_second'], color='grey', ls=':')
+    panel.spines[['top', 'right']].set_visible(False)
+  figure.tight_layout()
+  figures.save(figure, path)
+
+
+def main() -> None:
+  parser = command_line.make_parser(__doc__, __file__, '--rounds')
+  parser.set_defaults(rounds=5)
+  parser.add_argument('--prm', required=True, help='workdir of a PRM of text')
+  parser.add_argument(
+    '--requests', type=int, default=128, help='requests of a round'
+  )
+  parser.add_argument(
+    '--seconds', type=float, default=20.0, help='time of each rate'
+  )
+  args = command_line.parse(parser)
+  requests = pool(workload.data_root())
+  unseen = load.numbered(requests)
+  with serving(args.prm) as url:
+    rounds = throughput(url, args.prm, unseen, args)
+    grown = asyncio.run(grow(url, of_ten_steps(requests, 40)))
+    chains = statistics.median(each['server'] for each in rounds)
+    most = chains / statistics.mean(map(len, requests))
+    measured = []
+    for seed, share in enumerate(SHARES):
+      replies = asyncio.run(
+        load.at_rate(url, unseen, share * most, args.seconds, seed)
+      )
+      measured.append(describe(replies, share * most))
+      print(measured[-1], flush=True)
+  document = command_line.about(args) | {
+    'throughput': rounds,
+    'grown': grown,
+    'requests_per_second': most,
+    'load': measured,
+    'cores': sides.cores(),
+  }
+  draw(document, args.output / 'figure.svg')
+  command_line.write(args.output, document, render(document))
+
+
+if __name__ == '__main__':
+  main()
