@@ -14,6 +14,7 @@ on SIGTERM when all requests under way are answered.
 import argparse
 import logging
 import pathlib
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -183,6 +184,9 @@ def serve(given: argparse.Namespace) -> None:
     logging.info('ready: %s', ', '.join(names))
 
   threading.Thread(target=get_ready, daemon=True).start()
+  for number in (signal.SIGINT, signal.SIGTERM):
+    # uvicorn raises what it was sent again, once all is answered.
+    signal.signal(number, lambda *_: None)
   uvicorn.Server(
     uvicorn.Config(
       server.app(),
