@@ -1,0 +1,144 @@
+"""A PRM at a server: the calls, what they cost, and servers that fail."""
+
+import dataclasses
+
+import pytest
+
+pytest.importorskip('openai', reason='openai is not installed')
+
+from prm_jax.inference.protocols import Scoring
+from prm_jax.inference.server import usage
+from prm_jax.inference.server.config import PrmServerConfig
+from prm_jax.inference.server.step_scores import RemotePrm
+from prm_jax.runtime.errors import UserError
+
+CHAINS = [Scoring(f'p{n}', ('a',) * (1 + n % 3)) for n in range(10)]
+REFUSAL = '{"error": {"message": "too long", "code": 400}}'
+
+
+def number(problem, step):
+  """A score that says which chain and step it is of."""
+  return (int(problem[1:]) + step / 10) / 20
+
+
+def steps_reply(body):
+  data = [
+    {
+      'index': n,
+      'scores': [
+        number(chain['problem'], step) for step in range(len(chain['steps']))
+      ],
+    }
+    for n, chain in enumerate(body['chains'])
+  ]
+  return {'data': data, 'usage': {'tokens': 7 * len(data), 'cached_tokens': 1}}
+
+
+def pooling_reply(body):
+  problem = body['messages'][-2]['content']
+  count = body['messages'][-1]['content'].count('<extra_0>')
+  rows = [
+    [1 - number(problem, step), number(problem, step)] for step in range(count)
+  ]
+  return {'data': [{'data': rows}], 'usage': {'prompt_tokens': 7}}
+
+
+def prm(server, log=None, **changes):
+  config = PrmServerConfig(base_url=server.url, chains=4, model='m')
+  return RemotePrm(dataclasses.replace(config, **changes), log)
+
+
+def wanted(chain):
+  steps = range(len(chain.steps))
+  return pytest.approx([number(chain.problem, step) for step in steps])
+
+
+def test_each_chain_gets_its_own_scores(server, tmp_path):
+  server.fault = lambda body, _: steps_reply(body)
+  scorer = prm(server, tmp_path / 'log.jsonl')
+  for chain, [scored] in zip(CHAINS, scorer.score(CHAINS), strict=True):
+    assert list(scored.scores) == wanted(chain)
+  assert [len(body['chains']) for body in server.asked].count(4) == 2
+  assert {body['model'] for body in server.asked} == {'m'}
+  assert scorer.usage.calls == 3 and scorer.usage.prompt_tokens == 70
+  assert usage.read(tmp_path) == scorer.usage
+
+
+def test_vllm_is_asked_for_one_conversation_at_a_time(server):
+  server.fault = lambda body, _: pooling_reply(body)
+  found = prm(server, api='pooling').score(CHAINS)
+  for chain, [scored] in zip(CHAINS, found, strict=True):
+    assert list(scored.scores) == wanted(chain)
+    assert scored.tokens == 7
+  roles = [turn['role'] for turn in server.asked[0]['messages']]
+  assert roles == ['system', 'user', 'assistant']
+
+
+@pytest.mark.parametrize('fault', [500, 503, 429, 'silence', 'cut'])
+def test_a_passing_fault_is_retried(server, fault):
+  server.fault = lambda body, before: fault if before < 2 else steps_reply(body)
+  scorer = prm(server)
+  [[scored]] = scorer.score(CHAINS[:1])
+  assert list(scored.scores) == wanted(CHAINS[0])
+  assert scorer.usage.calls == 3
+  reason = 'connection' if isinstance(fault, str) else f'status {fault}'
+  assert scorer.usage.retried == {reason: 2}
+
+
+@pytest.mark.parametrize(
+  ('fault', 'message'),
+  [
+    (503, 'status 503: .*see to the server'),
+    ('silence', '2 attempts failed, the last with: connection; see to the'),
+    ((401, {}, '{}'), 'see to the key'),
+    ((404, {}, '{}'), 'see to endpoint.base_url'),
+    ({'data': []}, 'expected a probability for each step'),
+    ({'data': [{'scores': [2.0]}], 'usage': {'tokens': 1}}, 'expected a prob'),
+    ({'data': [{'scores': ['a']}], 'usage': {'tokens': 1}}, 'expected a prob'),
+    ({'data': [{'scores': []}], 'usage': {'tokens': 1}}, 'expected a prob'),
+  ],
+  ids=str,
+)
+def test_a_lasting_fault_ends_the_job_with_one_line(server, fault, message):
+  server.fault = lambda body, _: fault
+  scorer = prm(server, attempts=2)
+  with pytest.raises(UserError, match=message) as error:
+    scorer.score(CHAINS[:1])
+  assert '\n' not in str(error.value)
+
+
+def test_a_slow_server_is_given_up(server):
+  server.fault = lambda body, _: 'hang'
+  with pytest.raises(UserError, match='2 attempts failed, .* timeout'):
+    prm(server, attempts=2, timeout=0.5).score(CHAINS[:1])
+
+
+def test_a_chain_that_is_refused_has_no_scores_and_others_have_theirs(server):
+  def fault(body, _):
+    if any(chain['problem'] == 'p2' for chain in body['chains']):
+      return (400, {}, REFUSAL)
+    if any(chain['problem'] == 'p5' for chain in body['chains']):
+      return (422, {}, REFUSAL)
+    return steps_reply(body)
+
+  server.fault = fault
+  scorer = prm(server)
+  for n, [scored] in enumerate(scorer.score(CHAINS)):
+    if n == 2:
+      assert scored.scores == ()
+    elif n == 5:
+      assert all(score != score for score in scored.scores)
+      assert len(scored.scores) == len(CHAINS[5].steps)
+    else:
+      assert list(scored.scores) == wanted(CHAINS[n])
+  assert scorer.usage.failed == {'status 400': 2, 'status 422': 2}
+
+
+def test_a_key_comes_from_the_environment(server, monkeypatch):
+  server.fault = lambda body, _: steps_reply(body)
+  with pytest.raises(UserError, match='not set in the environment'):
+    prm(server, api_key_variable='PRM_KEY')
+  monkeypatch.setenv('PRM_KEY', 'secret')
+  scorer = prm(server, api_key_variable='PRM_KEY')
+  scorer.score(CHAINS[:1])
+  assert server.heads[-1]['Authorization'] == 'Bearer secret'
