@@ -1,0 +1,171 @@
+"""Puts a PRM into the loops of other libraries, as functions of their forms.
+
+    rl.reward_fn(PRM) -> rewards of steps -> one number for each completion
+
+    from prm_jax import rl
+    from prm_jax.rl import adapters
+    reward = adapters.trl(rl.reward_fn('/tmp/prm_math'))
+    trainer = GRPOTrainer(model, reward_funcs=reward, ...)
+
+Signatures are those of TRL 1.16, verl 0.9.1, tunix 0.1.7 and MaxText of
+November 2026. Loops that credit each step take `by_token`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from prm_jax.inference.score import AGGREGATES, aggregate
+from prm_jax.rl.text_rewards import RewardFn, Text
+from prm_jax.runtime import checks
+
+NO_STEPS = 0.0  # what a completion without steps is paid
+
+
+def chain_reward(rewards: Sequence[float], how: str = 'min') -> float:
+  """Returns the reward of a chain: NaN if one of its steps has none.
+
+  Args:
+    rewards: of the steps; [] pays NO_STEPS.
+    how: one of `score.AGGREGATES`; 'prod' is the product.
+  """
+  if not rewards:
+    return NO_STEPS
+  if not all(map(math.isfinite, rewards)):
+    return math.nan
+  row = np.asarray(rewards, np.float32)
+  found = float(aggregate(row, np.ones_like(row, bool), how))
+  return math.exp(found) if how == 'prod' else found
+
+
+def trl(
+  rewards: RewardFn, how: str = 'min', name: str = 'prm'
+) -> Callable[..., list[float | None]]:
+  """Returns a reward function for TRL's GRPOTrainer and RLOOTrainer.
+
+  A completion that the PRM cannot read gets None, which TRL leaves out.
+
+  Args:
+    rewards: what `rl.reward_fn` returns.
+    how: see `chain_reward`.
+    name: under which TRL logs it.
+  """
+  _check(how)
+
+  def reward(
+    prompts: Sequence[Text], completions: Sequence[Text], **_: Any
+  ) -> list[float | None]:
+    found = _of(rewards, prompts, completions, how)
+    return [None if math.isnan(each) else each for each in found]
+
+  reward.__name__ = name
+  return reward
+
+
+def tunix(
+  rewards: RewardFn, how: str = 'min', unread: float = 0.0
+) -> Callable[..., list[float]]:
+  """Returns a reward function for tunix's GRPOLearner, and for MaxText's RL.
+
+  Args:
+    rewards: what `rl.reward_fn` returns.
+    how: see `chain_reward`.
+    unread: reward of a completion that the PRM cannot read.
+  """
+  _check(how)
+
+  def reward(
+    prompts: Sequence[Text], completions: Sequence[Text], *_: Any, **__: Any
+  ) -> list[float]:
+    found = _of(rewards, prompts, completions, how)
+    return [unread if math.isnan(each) else each for each in found]
+
+  return reward
+
+
+def verl(
+  rewards: RewardFn,
+  how: str = 'min',
+  problem: str = 'question',
+  unread: float = 0.0,
+) -> Callable[..., dict[str, Any]]:
+  """Returns a `compute_score` for verl's `custom_reward_function`.
+
+  Its answer has `score`, and `steps` for a manager that credits each step.
+
+  Args:
+    rewards: what `rl.reward_fn` returns.
+    how: see `chain_reward`.
+    problem: the field of `extra_info` that holds the problem's text.
+    unread: score of a completion that the PRM cannot read.
+  """
+  _check(how)
+
+  def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,
+    **_: Any,
+  ) -> dict[str, Any]:
+    if not extra_info or problem not in extra_info:
+      checks.fail(
+        'extra_info',
+        sorted(extra_info or ()),
+        f'expected the problem under {problem!r}; name another field',
+      )
+    [steps] = rewards([(extra_info[problem], solution_str)])
+    score = chain_reward(steps, how)
+    return {'score': unread if math.isnan(score) else score, 'steps': steps}
+
+  return compute_score
+
+
+def by_token(
+  rewards: Sequence[float], pieces: Sequence[str], separator: str = '\n'
+) -> list[float]:
+  """Pays each step's reward at the token that ends it.
+
+  Args:
+    rewards: of the steps of a completion, as `rl.reward_fn` splits it.
+    pieces: text of each token of the completion; joined, they are its text.
+    separator: text between steps.
+
+  Returns:
+    A number for each token; all of them together are the sum of `rewards`.
+  """
+  text = ''.join(pieces)
+  ends, at = [], 0
+  for part in text.split(separator):
+    at += len(part)
+    if part.strip():
+      ends.append(at)  # after the last character of the step
+    at += len(separator)
+  if len(ends) != len(rewards):
+    checks.fail(
+      'rewards',
+      len(rewards),
+      f'the completion has {len(ends)} steps; give the separator of reward_fn',
+    )
+  stops = np.cumsum([len(piece) for piece in pieces])
+  paid = [0.0] * len(pieces)
+  for end, reward in zip(ends, rewards, strict=True):
+    paid[int(np.searchsorted(stops, end))] += reward
+  return paid
+
+
+def _of(
+  rewards: RewardFn,
+  prompts: Sequence[Text],
+  completions: Sequence[Text],
+  how: str,
+) -> list[float]:
+  pairs = zip(prompts, completions, strict=True)
+  return [chain_reward(steps, how) for steps in rewards(pairs)]
+
+
+def _check(how: str) -> None:
+  if how not in AGGREGATES:
+    checks.fail('how', how, f'expected one of {", ".join(AGGREGATES)}')
