@@ -19,6 +19,7 @@ import trl  # noqa: E402
 import prm_jax  # noqa: E402
 from prm_jax import rl  # noqa: E402
 from prm_jax.data.tokenizer import PAD, PROBLEM_END, STEP_END  # noqa: E402
+from prm_jax.rl import adapters  # noqa: E402
 from tests.shared import command_line  # noqa: E402
 
 SPEED = pathlib.Path(__file__).parents[2] / 'experiments' / 'speed'
@@ -66,12 +67,7 @@ def test_grpo_learns_from_our_rewards(prm, their_rl, tmp_path):
   assert tokenizer(PROBLEM)['input_ids'] == prompt
   policy = make_policy(len(tokenizer))
   before = {k: v.clone() for k, v in policy.state_dict().items()}
-  rewards = rl.reward_fn(prm)
-
-  def lowest(prompts, completions, **_):
-    pairs = zip(prompts, completions, strict=True)
-    return [min(r, default=0.0) for r in rewards(pairs)]
-
+  lowest = adapters.trl(rl.reward_fn(prm), name='lowest')
   trainer = trl.GRPOTrainer(
     policy,
     lowest,
