@@ -237,7 +237,7 @@ REFUSED = {
   'surrogate': (
     native.STEPS,
     {'chains': [{'problem': 'a', 'steps': ['\ud800']}]},
-    'chains[0]: text holds half a surrogate pair',
+    'chains[0].steps[0]: Input should be a valid string',
   ),
   'no-separator': (POOLING, {'input': 'a'}, "input: no '<extra_0>' in it"),
   'both': (
