@@ -23,6 +23,7 @@ GUIDE = (
   'search',
   'rl',
   'evaluation',
+  'serving',
   'hardware',
   'cloud',
   'trl',
