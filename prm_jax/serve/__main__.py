@@ -156,8 +156,8 @@ def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
   return ServedPrm(name, tree, scorer.format, render)
 
 
-def serve(given: argparse.Namespace) -> None:
-  """Opens the PRMs, and answers until a signal ends it."""
+def open_server(given: argparse.Namespace) -> Server:
+  """Opens the PRMs, and gets them ready in a thread of its own."""
   names = [name for name, _ in given.prms]
   if len({*names}) < len(names):
     raise UserError('--prm: two PRMs have the same name; give NAME=PATH')
@@ -184,6 +184,12 @@ def serve(given: argparse.Namespace) -> None:
     logging.info('ready: %s', ', '.join(names))
 
   threading.Thread(target=get_ready, daemon=True).start()
+  return server
+
+
+def serve(given: argparse.Namespace) -> None:
+  """Answers until a signal ends it."""
+  server = open_server(given)
   for number in (signal.SIGINT, signal.SIGTERM):
     # uvicorn raises what it was sent again, once all is answered.
     signal.signal(number, lambda *_: None)

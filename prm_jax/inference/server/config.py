@@ -142,7 +142,7 @@ class PrmServerConfig:
     api: 'steps', that of `python -m prm_jax.serve`; or 'pooling', vLLM's, for
       PRMs with a token that ends a step.
     api_key_variable: environment variable that holds the key; '' sends none.
-    chains: chains of a call; with 'pooling' a call has one.
+    chains: most chains of a call, all of one problem; 'pooling' takes one.
     concurrency: most calls at the same time.
     timeout, attempts: as in `ServerConfig`.
     system: system message of 'pooling', '' for none.

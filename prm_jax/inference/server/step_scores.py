@@ -1,6 +1,6 @@
 """Scores steps with a PRM at a server: ours, or vLLM's.
 
-    Scoring requests -> calls of some chains each, several at a time
+    Scoring requests -> calls of some chains of a problem, several at a time
       -> scores of steps -> ScoredSteps
 
 The `openai` client tries failed calls again. A chain that the server refuses
@@ -26,6 +26,9 @@ from prm_jax.inference.server.replies import fault_of
 from prm_jax.inference.server.usage import Usage, UsageLog
 from prm_jax.runtime.errors import UserError
 
+# Names the problem of a call: a balancer that hashes it sends the chains of a
+# problem to the same replica, which has read their beginnings.
+PROBLEM_HEADER = 'X-Problem'
 NAN = 422  # our server's status for a chain whose scores are not finite
 # Why each attempt of the running thread's call failed, '' if it succeeded.
 _OUTCOMES: contextvars.ContextVar[list[str]] = contextvars.ContextVar('prm')
@@ -97,12 +100,26 @@ class RemotePrm:
       UserError: the server cannot be reached, or refuses all requests.
     """
     size = self._config.chains if self._config.api == 'steps' else 1
-    parts = [requests[at : at + size] for at in range(0, len(requests), size)]
+    of_problem: dict[str, list[int]] = collections.defaultdict(list)
+    for number, request in enumerate(requests):
+      of_problem[request.problem].append(number)
+    parts = [
+      own[at : at + size]
+      for own in of_problem.values()
+      for at in range(0, len(own), size)
+    ]
     with concurrent.futures.ThreadPoolExecutor(
       self._config.concurrency
     ) as threads:
-      found = [*threads.map(self._score, parts)]
-    return [[each] for part in found for each in part]
+      found = threads.map(
+        lambda part: self._score([requests[n] for n in part]), parts
+      )
+      scored = {
+        number: one
+        for part, answer in zip(parts, found, strict=True)
+        for number, one in zip(part, answer, strict=True)
+      }
+    return [[scored[number]] for number in range(len(requests))]
 
   def _score(self, requests: Sequence[Scoring]) -> list[ScoredSteps]:
     """Scores some chains with one call, and each alone if that is refused."""
@@ -155,16 +172,24 @@ class RemotePrm:
       usage.retried = dict(collections.Counter(outcomes[:-1]))
       self._log.add(usage)
 
-  def _post(self, path: str, body: dict[str, Any]) -> Any:
+  def _post(self, path: str, problem: str, body: dict[str, Any]) -> Any:
     if self._config.model:
       body = {'model': self._config.model} | body
-    return self._client.post(path, body=body, cast_to=object)
+    digest = hashlib.sha256(problem.encode('utf-8', 'replace')).hexdigest()
+    return self._client.post(
+      path,
+      body=body,
+      cast_to=object,
+      options={'headers': {PROBLEM_HEADER: digest[:16]}},
+    )
 
   def _steps(self, requests: Sequence[Scoring]) -> list[ScoredSteps]:
     chains = [
       {'problem': each.problem, 'steps': list(each.steps)} for each in requests
     ]
-    match reply := self._post('/steps', {'chains': chains}):
+    match reply := self._post(
+      '/steps', requests[0].problem, {'chains': chains}
+    ):
       case {'data': list(data), 'usage': {'tokens': int(read)}} if len(
         data
       ) == len(requests):
@@ -188,7 +213,9 @@ class RemotePrm:
     }
     messages = [{'role': k, 'content': v} for k, v in turns.items() if v]
     root = config.base_url.rstrip('/').removesuffix('/v1')
-    reply = self._post(f'{root}/pooling', {'messages': messages})
+    reply = self._post(
+      f'{root}/pooling', request.problem, {'messages': messages}
+    )
     match reply:
       case {
         'data': [{'data': list(rows)}],

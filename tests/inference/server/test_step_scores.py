@@ -13,13 +13,16 @@ from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.step_scores import RemotePrm
 from prm_jax.runtime.errors import UserError
 
-CHAINS = [Scoring(f'p{n}', ('a',) * (1 + n % 3)) for n in range(10)]
+# Of three problems, not one after another; the first step is a chain's number.
+CHAINS = [
+  Scoring(f'p{n % 3}', (str(n),) * (1 + n % 2)) for n in range(10)
+]
 REFUSAL = '{"error": {"message": "too long", "code": 400}}'
 
 
-def number(problem, step):
+def number(first, step):
   """A score that says which chain and step it is of."""
-  return (int(problem[1:]) + step / 10) / 20
+  return (int(first) + step / 10) / 20
 
 
 def steps_reply(body):
@@ -27,7 +30,7 @@ def steps_reply(body):
     {
       'index': n,
       'scores': [
-        number(chain['problem'], step) for step in range(len(chain['steps']))
+        number(chain['steps'][0], step) for step in range(len(chain['steps']))
       ],
     }
     for n, chain in enumerate(body['chains'])
@@ -36,10 +39,10 @@ def steps_reply(body):
 
 
 def pooling_reply(body):
-  problem = body['messages'][-2]['content']
-  count = body['messages'][-1]['content'].count('<extra_0>')
+  *steps, _ = body['messages'][-1]['content'].split('<extra_0>')
   rows = [
-    [1 - number(problem, step), number(problem, step)] for step in range(count)
+    [1 - number(steps[0], step), number(steps[0], step)]
+    for step in range(len(steps))
   ]
   return {'data': [{'data': rows}], 'usage': {'prompt_tokens': 7}}
 
@@ -51,7 +54,7 @@ def prm(server, log=None, **changes):
 
 def wanted(chain):
   steps = range(len(chain.steps))
-  return pytest.approx([number(chain.problem, step) for step in steps])
+  return pytest.approx([number(chain.steps[0], step) for step in steps])
 
 
 def test_each_chain_gets_its_own_scores(server, tmp_path):
@@ -59,7 +62,10 @@ def test_each_chain_gets_its_own_scores(server, tmp_path):
   scorer = prm(server, tmp_path / 'log.jsonl')
   for chain, [scored] in zip(CHAINS, scorer.score(CHAINS), strict=True):
     assert list(scored.scores) == wanted(chain)
-  assert [len(body['chains']) for body in server.asked].count(4) == 2
+  assert sorted(len(body['chains']) for body in server.asked) == [3, 3, 4]
+  for body in server.asked:
+    assert len({chain['problem'] for chain in body['chains']}) == 1
+  assert len({head['X-Problem'] for head in server.heads}) == 3
   assert {body['model'] for body in server.asked} == {'m'}
   assert scorer.usage.calls == 3 and scorer.usage.prompt_tokens == 70
   assert usage.read(tmp_path) == scorer.usage
@@ -116,9 +122,9 @@ def test_a_slow_server_is_given_up(server):
 
 def test_a_chain_that_is_refused_has_no_scores_and_others_have_theirs(server):
   def fault(body, _):
-    if any(chain['problem'] == 'p2' for chain in body['chains']):
+    if any(chain['steps'][0] == '2' for chain in body['chains']):
       return (400, {}, REFUSAL)
-    if any(chain['problem'] == 'p5' for chain in body['chains']):
+    if any(chain['steps'][0] == '4' for chain in body['chains']):
       return (422, {}, REFUSAL)
     return steps_reply(body)
 
@@ -127,9 +133,9 @@ def test_a_chain_that_is_refused_has_no_scores_and_others_have_theirs(server):
   for n, [scored] in enumerate(scorer.score(CHAINS)):
     if n == 2:
       assert scored.scores == ()
-    elif n == 5:
+    elif n == 4:
       assert all(map(math.isnan, scored.scores))
-      assert len(scored.scores) == len(CHAINS[5].steps)
+      assert len(scored.scores) == len(CHAINS[4].steps)
     else:
       assert list(scored.scores) == wanted(CHAINS[n])
   assert scorer.usage.failed == {'status 400': 2, 'status 422': 2}
