@@ -41,6 +41,7 @@ from prm_jax.models import (
 )
 from prm_jax.models.prefix_store import Ids, Piece, Pool, PrefixStore, index_of
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import BATCH, constrain
 
 SMALLEST_PREFIX = 32
 SMALLEST_ROW = 8
@@ -336,6 +337,7 @@ def read_rows(
   prefix = None if index is None else prefix_store.gather(pool, index)
   read = tokens_to_read(rows, head)
   states, *kv = extend(params['backbone'], model, *rows[:3], prefix, read)
+  kv = (constrain(x, None, BATCH, None, 'model') for x in kv)
   return read_out(params, states, rows, model, head), *kv
 
 
