@@ -25,11 +25,8 @@ from prm_jax.aot.programs import (
 )
 from prm_jax.aot.useful_flops import reading
 from prm_jax.inference import loading
-from prm_jax.inference.tree_scorer import (
-  LONGEST_PACKED,
-  jit_read_rows,
-  most_rows,
-)
+from prm_jax.inference.piece_runs import LONGEST_PACKED, most_rows
+from prm_jax.inference.tree_scorer import jit_read_rows
 from prm_jax.jobs.settings.items import ItemSettings
 from prm_jax.jobs.settings.search import SearchSettings
 from prm_jax.models import (

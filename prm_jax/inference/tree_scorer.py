@@ -10,12 +10,10 @@ equal those of `Scorer`; a step that overflows gives NaN to itself and to what
 follows it, and to nothing else.
 """
 
-import collections
-import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -23,13 +21,17 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from prm_jax.inference.packing import bucket, empty_rows, first_fit
-from prm_jax.inference.protocols import ScoredSteps, Scoring
-from prm_jax.inference.score import (
-  MAX_TOKENS_PER_CALL,
-  read_out,
-  tokens_to_read,
+from prm_jax.inference.packing import empty_rows
+from prm_jax.inference.piece_runs import (
+  PieceRun,
+  group_by_prefix,
+  most_rows,
+  pack_runs,
+  rows_of_call,
+  split_into_waves,
 )
+from prm_jax.inference.protocols import ScoredSteps, Scoring
+from prm_jax.inference.score import read_out, tokens_to_read
 from prm_jax.inference.scorer import Scorer, ScoringStats
 from prm_jax.models import (
   HeadConfig,
@@ -43,31 +45,8 @@ from prm_jax.models.prefix_store import Ids, Piece, Pool, PrefixStore, index_of
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import BATCH, constrain
 
-SMALLEST_PREFIX = 32
-SMALLEST_ROW = 8
-# Longer rows attend block by block, and gather their prefix once more.
-LONGEST_PACKED = 128
+LONGEST_KEPT = 4096  # characters of a text whose ids are kept
 Ends = list[tuple[int, int, Piece]]  # row and step of each piece's score
-
-
-@dataclasses.dataclass
-class PieceRun:
-  """Lists new pieces that follow each other and are read as one.
-
-  Attributes:
-    before: the piece that the first of them follows.
-    wave: number of the pass that reads the run; what it follows was read in an
-      earlier pass.
-  """
-
-  before: Piece
-  wave: int
-  pieces: list[Piece] = dataclasses.field(default_factory=list)
-
-  @property
-  def length(self) -> int:
-    """Returns the length in tokens."""
-    return sum(len(piece.ids) for piece in self.pieces)
 
 
 class TreeScorer:
@@ -79,6 +58,7 @@ class TreeScorer:
       length. The least recently used are dropped; prefixes that chains share
       are stored once.
     name: identifies the PRM.
+    flag: name of the option that sets `rows`, for messages.
 
   Attributes:
     stats: counts of what was read so far.
@@ -90,24 +70,28 @@ class TreeScorer:
   counts_flops = True
 
   def __init__(
-    self, scorer: Scorer, rows: int = 1024, name: str = 'prm'
+    self,
+    scorer: Scorer,
+    rows: int = 1024,
+    name: str = 'prm',
+    flag: str = 'prm.rows',
   ) -> None:
     if rows < 1:
-      raise UserError(f'rows={rows} of {name}: expected >= 1')
+      raise UserError(f'{flag}={rows}: expected >= 1')
     self.name, self.stats = name, ScoringStats()
     self._format, self._model = scorer.format, scorer.model
     self._likelihood, self._mesh = scorer.head.likelihood, scorer.mesh
     self._devices = scorer.mesh.shape['replica'] * scorer.mesh.shape['fsdp']
     slots = prefix_store.slots_for(
-      self._model, self._mesh, rows, self._format.max_length, 'prm.rows'
+      self._model, self._mesh, rows, self._format.max_length, flag
     )
     self._store = PrefixStore(self._model, self._mesh, slots)
     # The same texts are asked for again in every round of a search.
-    self._prompt_ids = functools.lru_cache(1 << 12)(
-      lambda problem: tuple(self._format.encode_prompt(problem))
+    self._prompt_ids = cached_if_short(
+      1 << 12, lambda problem: tuple(self._format.encode_prompt(problem))
     )
-    self._step_ids = functools.lru_cache(1 << 16)(
-      lambda step, first: tuple(self._format.encode_step(step, first))
+    self._step_ids = cached_if_short(
+      1 << 16, lambda step, first: tuple(self._format.encode_step(step, first))
     )
     kernels = (
       x.size for name, x in scorer.params['head'].items() if 'kernel' in name
@@ -185,7 +169,12 @@ class TreeScorer:
     if not steps:
       raise UserError('chain without steps: expected at least one')
     ids = [self._prompt_ids(problem)]
-    ids += [self._step_ids(step, i == 0) for i, step in enumerate(steps)]
+    length = len(ids[0])
+    for i, step in enumerate(steps):
+      ids.append(self._step_ids(step, i == 0))
+      length += len(ids[-1])
+      if length > self._format.max_length:
+        break
     self.check_length(ids)
     return ids
 
@@ -301,14 +290,20 @@ class TreeScorer:
     return self._programs[name](*arguments)
 
 
-def most_rows(length: int, devices: int) -> int:
-  """Returns the most rows of a call: a power of two on each device.
+def cached_if_short(
+  size: int, encode: Callable[..., Ids]
+) -> Callable[..., Ids]:
+  """Returns a function that keeps the ids of the last texts, unless long ones.
 
   Args:
-    length: tokens of a row, with its prefix.
+    encode: takes a text, and perhaps more.
   """
-  on_each = max(1, MAX_TOKENS_PER_CALL // length)
-  return devices << on_each.bit_length() - 1
+  cached = functools.lru_cache(size)(encode)
+
+  def call(text: str, *rest: Any) -> Ids:
+    return (cached if len(text) <= LONGEST_KEPT else encode)(text, *rest)
+
+  return call
 
 
 def jit_read_rows(
@@ -339,84 +334,3 @@ def read_rows(
   states, *kv = extend(params['backbone'], model, *rows[:3], prefix, read)
   kv = (constrain(x, None, BATCH, None, 'model') for x in kv)
   return read_out(params, states, rows, model, head), *kv
-
-
-def split_into_waves(
-  new: Sequence[Piece], alone: bool = False
-) -> list[list[PieceRun]]:
-  """Groups new pieces into runs, and runs into waves that are read in turn.
-
-  The first new piece that follows another joins its run; other pieces that
-  follow it begin runs in a later wave.
-
-  Args:
-    new: pieces, each after the one that it follows.
-    alone: whether each piece is a run of its own.
-  """
-  ends: dict[Piece, PieceRun] = {}  # the last piece of each run
-  wave: dict[Piece, int] = {}
-  waves: list[list[PieceRun]] = []
-  for piece in new:
-    run = None if alone else ends.pop(piece.before, None)
-    if run is None:
-      run = PieceRun(piece.before, wave.get(piece.before, -1) + 1)
-      if run.wave == len(waves):
-        waves.append([])
-      waves[run.wave].append(run)
-    run.pieces.append(piece)
-    ends[piece], wave[piece] = run, run.wave
-  return waves
-
-
-def group_by_prefix(
-  runs: Sequence[PieceRun], longest: int
-) -> list[tuple[int, list[PieceRun]]]:
-  """Groups runs by the compiled length S that holds their prefix."""
-  groups: dict[int, list[PieceRun]] = collections.defaultdict(list)
-  for run in runs:
-    length = len(run.before.slots)
-    S = min(bucket(length, SMALLEST_PREFIX), longest) if length else 0
-    groups[S].append(run)
-  return sorted(groups.items())
-
-
-def rows_of_call(rows: int, devices: int) -> int:
-  """Rounds rows up to a power of two times the devices."""
-  return devices * bucket(-(-rows // devices), 1)
-
-
-def pack_runs(
-  runs: Sequence[PieceRun], S: int, devices: int, alone: bool = False
-) -> tuple[int, list[list[PieceRun]]]:
-  """Packs runs that follow the same piece into rows of one length.
-
-  A row costs its T tokens and its prefix of S, so rows are made longer than the
-  longest run if that costs less in all.
-
-  Args:
-    S: length of the prefix.
-    devices: the number of rows is rounded up to a multiple of it.
-    alone: whether each run gets a row of its own.
-
-  Returns:
-    The row length T, and the runs of each row.
-  """
-  followers: dict[Piece, list[PieceRun]] = collections.defaultdict(list)
-  for run in runs:
-    followers[run.before].append(run)
-  shortest = bucket(max(run.length for run in runs), SMALLEST_ROW)
-  if alone:
-    return shortest, [[run] for run in runs]
-  packings = {}
-  for doublings in range(max(1, (LONGEST_PACKED // shortest).bit_length())):
-    T = shortest << doublings
-    packings[T] = [
-      [own[i] for i in row]
-      for own in followers.values()
-      for row in first_fit([run.length for run in own], T)
-    ]
-  T = min(
-    packings,
-    key=lambda T: rows_of_call(len(packings[T]), devices) * (S + T),
-  )
-  return T, packings[T]

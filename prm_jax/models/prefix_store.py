@@ -17,6 +17,7 @@ import functools
 import logging
 import math
 import os
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -186,17 +187,11 @@ def slots_for(
     UserError: its Pool would take more than half of the memory.
   """
   slots = rows * length
-  device, sharers = mesh.local_devices[0], 1
-  if device.platform == 'cpu':  # all CPU devices share the host's memory
-    sharers = len(mesh.local_devices)
-    memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-  else:  # some devices do not report theirs
-    memory = (device.memory_stats() or {}).get('bytes_limit', math.inf)
+  sharers, memory = _memory(mesh)
   taken = sharers * pool_bytes(config, mesh, slots)
   logging.info('%s=%d: a pool of %.3f GB', flag, rows, taken / 1e9)
   if taken > memory / 2:
-    each = sharers * pool_bytes(config, mesh, 0)
-    fits = (int(memory / 2) // each - 1) // length
+    fits = rows_that_fit(config, mesh, length)
     cure = f'lower it to {fits:,} or less'
     if fits < 1:
       cure = 'not one fits, use a smaller model or a shorter window'
@@ -206,6 +201,27 @@ def slots_for(
       f'GB available; {cure}'
     )
   return slots
+
+
+def rows_that_fit(
+  config: TransformerConfig, mesh: Mesh, length: int, share: float = 0.5
+) -> int:
+  """Returns the most chains whose store fits a share of the memory."""
+  sharers, memory = _memory(mesh)
+  if math.isinf(memory):
+    return sys.maxsize
+  each = sharers * pool_bytes(config, mesh, 0)
+  return (int(share * memory) // each - 1) // length
+
+
+def _memory(mesh: Mesh) -> tuple[int, float]:
+  """Returns how many devices share a memory, and its bytes."""
+  device = mesh.local_devices[0]
+  if device.platform == 'cpu':  # all CPU devices share the host's memory
+    pages = os.sysconf('SC_PHYS_PAGES')
+    return len(mesh.local_devices), pages * os.sysconf('SC_PAGE_SIZE')
+  # Some devices do not report theirs.
+  return 1, (device.memory_stats() or {}).get('bytes_limit', math.inf)
 
 
 def index_of(pieces: Sequence[Piece], rows: int, length: int) -> np.ndarray:

@@ -35,9 +35,10 @@ def chain_reward(rewards: Sequence[float], how: str = 'min') -> float:
     return NO_STEPS
   if not all(map(math.isfinite, rewards)):
     return math.nan
+  if how == 'prod':  # rewards may be negative
+    return math.prod(rewards)
   row = np.asarray(rewards, np.float32)
-  found = float(aggregate(row, np.ones_like(row, bool), how))
-  return math.exp(found) if how == 'prod' else found
+  return float(aggregate(row, np.ones_like(row, bool), how))
 
 
 def trl(
@@ -90,10 +91,11 @@ def verl(
   how: str = 'min',
   problem: str = 'question',
   unread: float = 0.0,
-) -> Callable[..., dict[str, Any]]:
+) -> Callable[..., dict[str, float]]:
   """Returns a `compute_score` for verl's `custom_reward_function`.
 
-  Its answer has `score`, and `steps` for a manager that credits each step.
+  Its answer has `score`, and with it what verl logs: the lowest reward of a
+  step, and the number of steps.
 
   Args:
     rewards: what `rl.reward_fn` returns.
@@ -109,7 +111,7 @@ def verl(
     ground_truth: Any,
     extra_info: Mapping[str, Any] | None = None,
     **_: Any,
-  ) -> dict[str, Any]:
+  ) -> dict[str, float]:
     if not extra_info or problem not in extra_info:
       checks.fail(
         'extra_info',
@@ -118,7 +120,11 @@ def verl(
       )
     [steps] = rewards([(extra_info[problem], solution_str)])
     score = chain_reward(steps, how)
-    return {'score': unread if math.isnan(score) else score, 'steps': steps}
+    return {
+      'score': unread if math.isnan(score) else score,
+      'prm_lowest': min(filter(math.isfinite, steps), default=0.0),
+      'prm_steps': float(len(steps)),
+    }
 
   return compute_score
 

@@ -12,12 +12,15 @@ on SIGTERM when all requests under way are answered.
 """
 
 import argparse
+import json
 import logging
+import math
 import pathlib
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from prm_jax.inference import loading
 from prm_jax.inference.published import STYLES
@@ -27,17 +30,19 @@ from prm_jax.main import prepare_jax
 from prm_jax.models.config import DTYPES
 from prm_jax.models.hub.chat_template import chat_renderer
 from prm_jax.models.hub.safetensors_files import HUB, resolve
+from prm_jax.models.prefix_store import rows_that_fit
 from prm_jax.runtime.errors import UserError, exit_on_user_error
-from prm_jax.serve.faults import Refused
-from prm_jax.serve.prms import ServedPrm
 
 try:
   import uvicorn
 
   from prm_jax.serve.app import AppConfig, Server
   from prm_jax.serve.connections import BoundedProtocol
+  from prm_jax.serve.faults import Refused
   from prm_jax.serve.gather import GatherConfig, Gatherer
   from prm_jax.serve.observed import Observed
+  from prm_jax.serve.prms import ServedPrm
+  from prm_jax.serve.texts import Reading
   from prm_jax.serve.warm import warm
 except ModuleNotFoundError as error:
   print(
@@ -47,14 +52,46 @@ except ModuleNotFoundError as error:
   sys.exit(2)
 
 Address = tuple[str, str]  # name, path
+OWN = {*logging.makeLogRecord({}).__dict__, 'message', 'asctime'}
+
+
+class JsonLines(logging.Formatter):
+  """Writes a record as a line of JSON, with what it has of its own."""
+
+  def format(self, record: logging.LogRecord) -> str:
+    line = {
+      'time': self.formatTime(record),
+      'level': record.levelname,
+      'message': record.getMessage(),
+    }
+    own = {k: v for k, v in record.__dict__.items() if k not in OWN}
+    if record.exc_info:
+      own['traceback'] = self.formatException(record.exc_info)
+    return json.dumps(line | own, default=str)
 
 
 def address(text: str) -> Address:
-  """Reads NAME=PATH, or PATH, whose last part is the name then."""
+  """Reads NAME=PATH or PATH; the name is owner/name then, or the last part."""
   name, equals, path = text.partition('=')
-  if equals and '/' not in name:
+  if equals and not pathlib.Path(text).exists():
     return name, path
-  return pathlib.PurePath(text.removeprefix(HUB)).name or text, text
+  if text.startswith(HUB):
+    return text.removeprefix(HUB), text
+  return pathlib.PurePath(text).name or text, text
+
+
+def port(text: str) -> int:
+  """Reads the number of a port."""
+  if not 0 <= int(text) < 2**16:
+    raise ValueError
+  return int(text)
+
+
+def positive(text: str) -> float:
+  """Reads a finite number above 0."""
+  if not 0 < float(text) < math.inf:
+    raise ValueError
+  return float(text)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -72,17 +109,20 @@ def make_parser() -> argparse.ArgumentParser:
     action='append',
     required=True,
     metavar='[NAME=]PATH',
-    help='a PRM; may be given again for further ones',
+    help='a PRM; may be given again for further ones; clients that cannot name '
+    'one get the first',
   )
   add('--host', default='127.0.0.1', help='0.0.0.0 for all (%(default)s)')
-  add('--port', type=int, default=8000, help='0 takes a free one (%(default)s)')
+  add(
+    '--port', type=port, default=8000, help='0 takes a free one (%(default)s)'
+  )
   add('--dtype', choices=DTYPES, default='', help='as in prm_jax.load')
   add('--style', choices=STYLES, default='', help='as in prm_jax.load')
   add(
     '--rows',
     type=int,
-    default=1024,
-    help='chains of the longest length that the cache holds (%(default)s)',
+    help='chains of the longest length that the cache holds; default: 1024, or '
+    'as many as half of the memory takes',
   )
   add(
     '--warm',
@@ -98,7 +138,7 @@ def make_parser() -> argparse.ArgumentParser:
   )
   add(
     '--timeout',
-    type=float,
+    type=positive,
     default=AppConfig.timeout,
     help='seconds in which a request is answered (%(default)s)',
   )
@@ -110,20 +150,27 @@ def make_parser() -> argparse.ArgumentParser:
   )
   add(
     '--wait-ms',
-    type=float,
+    type=positive,
     default=1000 * GatherConfig.wait,
     help='most milliseconds to wait for other requests (%(default)s)',
   )
   add(
     '--separator',
-    default=AppConfig.separator,
+    default=Reading().separator,
     help='text between steps where the separator is not sent (a blank line)',
   )
   add(
     '--aggregate',
     choices=AGGREGATES,
-    default=AppConfig.aggregate,
+    default=Reading().how,
     help='makes one score of a chain where one is read (%(default)s)',
+  )
+  add(
+    '--unread',
+    type=float,
+    metavar='REWARD',
+    help='of an empty or too long answer, where one score is read; by default '
+    'its request is refused',
   )
   return parser
 
@@ -152,7 +199,13 @@ def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
       render = chat_renderer(resolve(path))
     except UserError:
       logging.info('%s has no chat template, so it reads no messages', name)
-  tree = TreeScorer(scorer, given.rows, name)
+  rows = given.rows
+  if rows is None:
+    share = 0.5 / len(given.prms)
+    longest = scorer.format.max_length
+    fits = rows_that_fit(scorer.model, scorer.mesh, longest, share)
+    rows = max(1, min(1024, fits))
+  tree = TreeScorer(scorer, rows, name, '--rows')
   return ServedPrm(name, tree, scorer.format, render)
 
 
@@ -171,15 +224,20 @@ def open_server(given: argparse.Namespace) -> Server:
     body_bytes=given.body_bytes,
     timeout=given.timeout,
     keys=keys,
-    separator=given.separator,
-    aggregate=given.aggregate,
+    reading=Reading(given.separator, given.aggregate, given.unread),
   )
   server = Server(prms, gatherer, observed, config)
 
   def get_ready() -> None:
-    if given.warm:
-      for prm in prms:
-        warm(prm, gatherer)
+    try:
+      if given.warm:
+        for prm in prms:
+          warm(prm, gatherer)
+    except Exception as error:
+      # /health says so, and whoever watches it starts the server again.
+      logging.error('the programs cannot be compiled: %s', error)
+      server.broken = True
+      return
     server.ready = True
     logging.info('ready: %s', ', '.join(names))
 
@@ -190,10 +248,9 @@ def open_server(given: argparse.Namespace) -> Server:
 def serve(given: argparse.Namespace) -> None:
   """Answers until a signal ends it."""
   server = open_server(given)
-  for number in (signal.SIGINT, signal.SIGTERM):
-    # uvicorn raises what it was sent again, once all is answered.
-    signal.signal(number, lambda *_: None)
-  uvicorn.Server(
+  # A request may take all of its time from the moment that its body is there.
+  drain = int(AppConfig.body_seconds + given.timeout) + 1
+  web = uvicorn.Server(
     uvicorn.Config(
       server.app(),
       host=given.host,
@@ -201,23 +258,30 @@ def serve(given: argparse.Namespace) -> None:
       http=BoundedProtocol,
       access_log=False,
       log_config=None,
-      # Twice as many as are answered, so that the others hear 429.
-      limit_concurrency=2 * given.requests + 16,
-      timeout_graceful_shutdown=int(given.timeout) + 1,
+      timeout_graceful_shutdown=drain,
       server_header=False,
     )
-  ).run()
+  )
+
+  def stop(*_: Any) -> None:
+    web.should_exit = True
+
+  for number in (signal.SIGINT, signal.SIGTERM):
+    # uvicorn raises what it was sent again, once all is answered.
+    signal.signal(number, stop)
+  try:
+    web.run()
+  finally:
+    server.close(seconds=10)
 
 
 def main(argv: Sequence[str]) -> None:
   """Runs the command; exits with 2 on an error of the user."""
   given = make_parser().parse_args(argv)
-  logging.basicConfig(
-    level=logging.INFO,
-    format='%(asctime)s %(message)s',
-    stream=sys.stderr,
-    force=True,  # absl has a handler already
-  )
+  handler = logging.StreamHandler(sys.stderr)
+  handler.setFormatter(JsonLines())
+  # absl has a handler already.
+  logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
   with exit_on_user_error():
     prepare_jax(0)
     try:

@@ -1,7 +1,7 @@
 """Makes the HTTP application: reads requests, answers them, refuses the rest.
 
     request -> body, bounded in size and time -> Protocol.chains, in a thread
-      -> Gatherer.score -> Protocol.answer -> JSON
+      -> Gatherer.score -> Protocol.answer and JSON, in a thread
 
 A request that cannot be answered gets an error of OpenAI's form with one line.
 """
@@ -9,15 +9,19 @@ A request that cannot be answered gets an error of OpenAI's form with one line.
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import hmac
-import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import (
+  AsyncIterator,
+  Awaitable,
+  Callable,
+  Sequence,
+)
 from typing import Any
 
 import anyio
-import pydantic
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -25,15 +29,15 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from prm_jax.serve import native, openr, openrlhf, page, sglang, vllm
-from prm_jax.serve.faults import Refused
+from prm_jax.serve.faults import Refused, fault, http_error, refusal
 from prm_jax.serve.gather import Gatherer, check_finite
 from prm_jax.serve.observed import Observed
 from prm_jax.serve.openapi import document
-from prm_jax.serve.prms import ServedPrm
-from prm_jax.serve.protocol import Body, Json, Protocol, Scored
+from prm_jax.serve.prms import Chain, ServedPrm
+from prm_jax.serve.protocol import Body, Json, Protocol, Scored, parse
+from prm_jax.serve.texts import Reading
 
 GONE = 499  # as nginx counts clients that hang up; nobody reads the answer
-OPEN = ('/health', '/ready')  # paths that need no key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,19 +48,19 @@ class AppConfig:
     requests: most requests under way; further ones are refused.
     body_bytes: most bytes of a body.
     body_seconds: seconds in which a body has to arrive.
+    bodies_bytes: most bytes of all bodies that are held.
     timeout: seconds in which a request has to be answered.
     keys: of clients; none lets everyone in.
-    separator: text between the steps of an answer without separators.
-    aggregate: how scores of steps become one, for clients that read one.
+    reading: how conversations are read by clients that want one number.
   """
 
   requests: int = 256
   body_bytes: int = 8 * 2**20
   body_seconds: float = 20.0
+  bodies_bytes: int = 512 * 2**20
   timeout: float = 120.0
   keys: tuple[str, ...] = ()
-  separator: str = '\n\n'
-  aggregate: str = 'min'
+  reading: Reading = Reading()
 
 
 class Server:
@@ -65,6 +69,7 @@ class Server:
   Attributes:
     ready: whether the programs are compiled, so that a balancer may send
       requests here.
+    broken: whether they could not be compiled, so that it should start again.
   """
 
   def __init__(
@@ -74,16 +79,16 @@ class Server:
     observed: Observed,
     config: AppConfig,
   ) -> None:
-    self.ready = False
+    self.ready = self.broken = False
     self._prms = {prm.name: prm for prm in prms}
     self._gatherer, self._observed = gatherer, observed
-    self._config, self._under_way = config, 0
+    self._config, self._under_way, self._held = config, 0, 0
     self._encoding = anyio.CapacityLimiter(4)
     self.protocols: list[Protocol] = [
       native.STEPS,
-      *vllm.protocols(config.separator, config.aggregate),
+      *vllm.protocols(config.reading),
       sglang.SCORE,
-      openrlhf.get_reward(config.separator, config.aggregate),
+      openrlhf.get_reward(config.reading),
       openr.VALUE,
     ]
 
@@ -96,9 +101,9 @@ class Server:
       Route('/metrics', self._metrics),
       Route('/openapi.json', self._openapi),
       Route('/v1/models', self._models),
-      Route('/get_worker_address', self._address, methods=['POST']),
+      self._route('/get_worker_address', self._address),
       *(
-        Route(each.path, self._answering(each), methods=['POST'])
+        self._route(each.path, functools.partial(self._scores, each))
         for each in self.protocols
       ),
     ]
@@ -107,8 +112,8 @@ class Server:
       lifespan=self._lifespan,
       exception_handlers={
         Refused: refusal,
-        HTTPException: _http_error,
-        Exception: _fault,
+        HTTPException: http_error,
+        Exception: fault,
       },
     )
 
@@ -117,49 +122,87 @@ class Server:
     yield
     await anyio.to_thread.run_sync(self._gatherer.close)
 
-  def _answering(self, protocol: Protocol) -> Any:
-    """Returns the handler of a protocol."""
+  def close(self, seconds: float) -> None:
+    """Ends the thread of the devices, in so many seconds at most."""
+    self._gatherer.close(seconds)
+
+  def _route(
+    self, path: str, answer: Callable[[Request, Json], Awaitable[Response]]
+  ) -> Route:
+    """Returns the route of a POST request, which is counted and logged.
+
+    Args:
+      answer: answers a request, and adds what it did to a line of the log.
+    """
 
     async def handle(request: Request) -> Response:
       began, told = time.monotonic(), {}
       try:
-        response = await self._handle(request, protocol, told)
+        response = await answer(request, told)
       except Refused as error:
         response = await refusal(request, error)
       except ClientDisconnect:
         response = Response(status_code=GONE)
-      seconds = time.monotonic() - began
-      status = response.status_code
-      self._observed.answered(protocol.path, status, seconds)
-      said = {'path': protocol.path, 'status': status}
-      _log(said | {'ms': round(1000 * seconds, 1)} | told)
+      except Exception as error:
+        logging.exception('%s: a fault of this server', path)
+        response = await fault(request, error)
+      seconds, status = time.monotonic() - began, response.status_code
+      self._observed.answered(path, status, seconds)
+      said = {'path': path, 'status': status, 'ms': round(1000 * seconds, 1)}
+      logging.getLogger('prm_jax.serve').info('answered', extra=said | told)
       return response
 
-    return handle
+    return Route(path, handle, methods=['POST'])
 
-  async def _handle(
-    self, request: Request, protocol: Protocol, told: Json
+  async def _scores(
+    self, protocol: Protocol, request: Request, told: Json
   ) -> Response:
-    """Answers a request; adds what it read to `told`."""
-    config = self._config
+    """Answers a request for scores."""
+    began, config = time.monotonic(), self._config
     self._check_key(request)
-    if self._under_way >= config.requests:
+    self._check_room()
+    body = bytearray()
+    try:
+      await self._receive(request, body)
+      self._check_room()
+      self._under_way += 1
+      try:
+        left = began + config.timeout - time.monotonic()
+        return await self._while_connected(
+          request, self._score(protocol, body, told), left
+        )
+      finally:
+        self._under_way -= 1
+    finally:
+      self._held -= len(body)
+
+  def _check_room(self) -> None:
+    """Raises Refused if as many requests are under way as may be."""
+    if self._under_way >= self._config.requests:
       self._observed.refused_for_the_queue()
       raise Refused(
         429, f'{self._under_way:,} requests are under way; ask again', wait=1
       )
-    self._under_way += 1
-    try:
-      asked = parse(protocol.body, await self._body(request))
-      prm = self._choose(asked.model)
-      chains = await anyio.to_thread.run_sync(
-        protocol.chains, asked, prm, limiter=self._encoding
+
+  async def _score(
+    self, protocol: Protocol, body: bytes | bytearray, told: Json
+  ) -> Response:
+    """Scores what a body asks for; all but the scores is made in threads."""
+
+    async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+      return await anyio.to_thread.run_sync(
+        function, *arguments, limiter=self._encoding
       )
-      answers = await self._while_connected(
-        request, self._gatherer.score(prm, chains)
-      )
-    finally:
-      self._under_way -= 1
+
+    def read() -> tuple[Body, ServedPrm, Sequence[Chain | None]]:
+      asked = parse(protocol.body, body)
+      prm = self._choose(asked.model, protocol.names_prm)
+      return asked, prm, protocol.chains(asked, prm)
+
+    asked, prm, chains = await in_thread(read)
+    answers = await self._gatherer.score(
+      prm, [chain for chain in chains if chain is not None]
+    )
     check_finite(answers, prm.name)
     scored = Scored.of(prm, chains, answers)
     cached = scored.length - scored.read
@@ -167,7 +210,7 @@ class Server:
     told.update(
       prm=prm.name, chains=len(chains), tokens=scored.read, cached=cached
     )
-    return JSONResponse(protocol.answer(asked, scored))
+    return await in_thread(lambda: JSONResponse(protocol.answer(asked, scored)))
 
   def _check_key(self, request: Request) -> None:
     """Raises Refused unless the request has one of the keys."""
@@ -181,11 +224,11 @@ class Server:
     if not any(known):
       raise Refused(401, 'expected a key: Authorization: Bearer KEY')
 
-  async def _body(self, request: Request) -> bytes:
-    """Returns the body.
+  async def _receive(self, request: Request, body: bytearray) -> None:
+    """Appends what a client sends to `body`, and counts it as held.
 
     Raises:
-      Refused: it is too large, too slow, or compressed.
+      Refused: it is too large, too slow, or compressed, or others are held.
     """
     config, most = self._config, self._config.body_bytes
     large = Refused(413, f'a body above {most:,} bytes; send fewer chains')
@@ -194,26 +237,30 @@ class Server:
     length = request.headers.get('content-length', '0')
     if length.isdecimal() and int(length[:20]) > most:
       raise large
-    body = bytearray()
     try:
       async with asyncio.timeout(config.body_seconds):
         async for piece in request.stream():
           body += piece
+          self._held += len(piece)
           if len(body) > most:
             raise large
+          if self._held > config.bodies_bytes:
+            raise Refused(429, 'too many bodies are held; ask again', wait=1)
     except TimeoutError:
       raise Refused(
         408, f'the body took more than {config.body_seconds:g} seconds'
       ) from None
-    return bytes(body)
 
-  def _choose(self, name: str | None) -> ServedPrm:
-    """Returns the PRM of a name, which one may be left out where there is one.
+  def _choose(self, name: str | None, named: bool) -> ServedPrm:
+    """Returns the PRM of a name, which may be left out where there is one.
+
+    Args:
+      named: whether clients name it; else the first one is meant.
 
     Raises:
       Refused: there is no such PRM.
     """
-    if name is None and len(self._prms) == 1:
+    if not named or (name is None and len(self._prms) == 1):
       return next(iter(self._prms.values()))
     if name not in self._prms:
       raise Refused(
@@ -222,7 +269,7 @@ class Server:
     return self._prms[name]
 
   async def _while_connected(
-    self, request: Request, work: Awaitable[Any]
+    self, request: Request, work: Awaitable[Any], seconds: float
   ) -> Any:
     """Returns the result, unless the client hangs up or time runs out."""
     working = asyncio.ensure_future(work)
@@ -230,7 +277,7 @@ class Server:
     try:
       await asyncio.wait(
         {working, gone},
-        timeout=self._config.timeout,
+        timeout=max(0.0, seconds),
         return_when=asyncio.FIRST_COMPLETED,
       )
       if working.done():
@@ -251,7 +298,7 @@ class Server:
     return HTMLResponse(page.html(list(self._prms)))
 
   async def _health(self, request: Request) -> Response:
-    alive = self._gatherer.alive
+    alive = self._gatherer.alive and not self.broken
     return JSONResponse({'alive': alive}, 200 if alive else 503)
 
   async def _ready(self, request: Request) -> Response:
@@ -280,11 +327,17 @@ class Server:
     ]
     return JSONResponse({'object': 'list', 'data': data})
 
-  async def _address(self, request: Request) -> Response:
+  async def _address(self, request: Request, told: Json) -> Response:
     """Answers as FastChat's controller: every model is here, or nowhere."""
     self._check_key(request)
-    asked = parse(Body, await self._body(request))
+    body = bytearray()
+    try:
+      await self._receive(request, body)
+      asked = parse(Body, body)
+    finally:
+      self._held -= len(body)
     known = asked.model in self._prms
+    told.update(prm=asked.model, known=known)
     address = str(request.base_url).rstrip('/') if known else ''
     return JSONResponse({'address': address})
 
@@ -293,71 +346,3 @@ async def _hung_up(request: Request) -> None:
   """Returns when the client has hung up."""
   while (await request.receive())['type'] != 'http.disconnect':
     pass
-
-
-def parse(kind: type[Body], body: bytes) -> Any:
-  """Returns the body of a request.
-
-  Raises:
-    Refused: it is no JSON, or not of this form.
-  """
-
-  def refuse(constant: str) -> None:
-    raise ValueError(f'{constant} is no JSON')
-
-  try:
-    value = json.loads(body, parse_constant=refuse)
-  except (ValueError, RecursionError) as error:
-    raise Refused(400, f'the body is no JSON ({error})') from None
-  try:
-    return kind.model_validate(value)
-  except pydantic.ValidationError as error:
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ''.join(
-      f'[{part}]' if isinstance(part, int) else f'.{part}'
-      for part in first['loc']
-    ).lstrip('.')
-    raise Refused(400, f'{where or "body"}: {first["msg"]}', where) from None
-
-
-async def refusal(request: Request, error: Exception) -> Response:
-  """Makes the answer to a request that is refused, in OpenAI's form."""
-  assert isinstance(error, Refused)
-  kind = 'invalid_request_error' if error.status < 429 else 'server_busy'
-  headers = {'Retry-After': str(error.wait)} if error.wait else None
-  return _error(error.status, error.message, kind, error.field, headers)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-  assert isinstance(error, HTTPException)
-  said = f'{request.method} {request.url.path}: {error.detail}'
-  kind = 'invalid_request_error'
-  return _error(error.status_code, said, kind, '', error.headers)
-
-
-async def _fault(request: Request, error: Exception) -> Response:
-  """Answers a request that met a fault of ours; the log has the traceback."""
-  said = f'a fault of this server ({type(error).__name__}); its log has more'
-  return _error(503, said, 'server_error', '', None)
-
-
-def _error(
-  status: int,
-  message: str,
-  kind: str,
-  field: str,
-  headers: Mapping[str, str] | None,
-) -> Response:
-  # What a client sent may hold what UTF-8 cannot.
-  message = message.encode('utf-8', 'replace').decode()
-  body = {
-    'message': message[:500],
-    'type': kind,
-    'param': field.encode('utf-8', 'replace').decode() or None,
-    'code': status,
-  }
-  return JSONResponse({'error': body}, status, headers)
-
-
-def _log(values: Mapping[str, Any]) -> None:
-  logging.getLogger('prm_jax.serve').info(json.dumps(values))

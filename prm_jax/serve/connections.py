@@ -1,7 +1,8 @@
-"""Hangs up on clients that are slow to say what they want.
+"""Hangs up on clients that are slow to speak, or that do not listen.
 
 uvicorn bounds idle connections, and `app.py` bodies; between the two a client
-could send a header a byte at a time and keep its connection for ever.
+could send a header a byte at a time, or never read its answer, and keep its
+connection for ever.
 """
 
 import asyncio
@@ -10,13 +11,15 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0
+UNREAD_SECONDS = 60.0
 
 
 class BoundedProtocol(H11Protocol):
-  """Closes a connection whose request line and headers take too long."""
+  """Closes a connection whose head takes too long, or whose answer waits."""
 
   def connection_made(self, transport: Any) -> None:
     self._head: asyncio.TimerHandle | None = None
+    self._unread: asyncio.TimerHandle | None = None
     super().connection_made(transport)
     self._wait_for_head()
 
@@ -28,21 +31,36 @@ class BoundedProtocol(H11Protocol):
     super().on_response_complete()
     self._wait_for_head()
 
+  def pause_writing(self) -> None:
+    """Starts the clock when the client does not read what it is sent."""
+    super().pause_writing()
+    self._unread = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
+
+  def resume_writing(self) -> None:
+    super().resume_writing()
+    self._stop_waiting_for_reader()
+
   def connection_lost(self, exc: Exception | None) -> None:
-    self._stop_waiting()
+    self._stop_waiting_for_head()
+    self._stop_waiting_for_reader()
     super().connection_lost(exc)
 
   def _wait_for_head(self) -> None:
     """Starts the clock unless it runs, and stops it once there is a request."""
     if self.cycle is not None and not self.cycle.response_complete:
-      self._stop_waiting()
+      self._stop_waiting_for_head()
     elif self._head is None:
       self._head = self.loop.call_later(HEAD_SECONDS, self._hang_up)
 
-  def _stop_waiting(self) -> None:
+  def _stop_waiting_for_head(self) -> None:
     if self._head is not None:
       self._head.cancel()
       self._head = None
+
+  def _stop_waiting_for_reader(self) -> None:
+    if self._unread is not None:
+      self._unread.cancel()
+      self._unread = None
 
   def _hang_up(self) -> None:
     self._head = None

@@ -15,12 +15,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from prm_jax.inference.protocols import ScoredSteps
 from prm_jax.serve.faults import Refused
 from prm_jax.serve.observed import Observed
-from prm_jax.serve.prms import Chain, ServedPrm
+from prm_jax.serve.prms import Chain, ServedPrm, length_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +28,14 @@ class GatherConfig:
   """Says how requests are gathered.
 
   Attributes:
-    tokens: tokens after which a call takes no further request. What the cache
-      holds counts, too.
+    tokens: most tokens of a call; what the cache holds counts, too. A request
+      of more is read in several calls.
+    chains: most chains of a call.
     wait: seconds that a request waits for others while nothing is read.
   """
 
   tokens: int = 65_536
+  chains: int = 1_024
   wait: float = 0.002
 
 
@@ -60,7 +62,9 @@ class Gatherer:
     self._queue: collections.deque[Waiting] = collections.deque()
     self._changed = threading.Condition()
     self._closed = False
-    self._thread = threading.Thread(target=self._run, name='devices')
+    self._thread = threading.Thread(
+      target=self._run, name='devices', daemon=True
+    )
     self._thread.start()
 
   async def score(
@@ -71,8 +75,35 @@ class Gatherer:
     Raises:
       Refused: the server stops, or the PRM cannot read the chains.
     """
+    found: list[ScoredSteps] = []
+    # Between two parts others have their turn, and a client may hang up.
+    for part, tokens in self._parts(chains):
+      found += await self._ask(prm, part, tokens)
+    return found
+
+  def _parts(
+    self, chains: Sequence[Chain]
+  ) -> Iterator[tuple[list[Chain], int]]:
+    """Yields as many chains as a call takes, with their tokens."""
+    config = self._config
+    part: list[Chain] = []
+    tokens = 0
+    for chain in chains:
+      length = length_of(chain)
+      full = tokens + length > config.tokens or len(part) == config.chains
+      if part and full:
+        yield part, tokens
+        part, tokens = [], 0
+      part.append(chain)
+      tokens += length
+    if part:
+      yield part, tokens
+
+  async def _ask(
+    self, prm: ServedPrm, chains: Sequence[Chain], tokens: int
+  ) -> list[ScoredSteps]:
+    """Puts chains into the queue, and waits for their scores."""
     loop = asyncio.get_running_loop()
-    tokens = sum(len(ids) for chain in chains for ids in chain)
     waiting = Waiting(
       prm, chains, tokens, loop.create_future(), time.monotonic()
     )
@@ -89,12 +120,16 @@ class Gatherer:
     """Says whether there is a thread that answers."""
     return self._thread.is_alive()
 
-  def close(self) -> None:
-    """Answers what waits, takes nothing further, and ends the thread."""
+  def close(self, seconds: float | None = None) -> None:
+    """Answers what waits, takes nothing further, and ends the thread.
+
+    Args:
+      seconds: how long that may take; None is as long as it takes.
+    """
     with self._changed:
       self._closed = True
       self._changed.notify()
-    self._thread.join()
+    self._thread.join(seconds)
 
   def _run(self) -> None:
     while (taken := self._take()) is not None:
@@ -113,14 +148,19 @@ class Gatherer:
         self._changed.wait(self._patience())
       taken: list[Waiting] = []
       rest: collections.deque[Waiting] = collections.deque()
-      tokens, prm = 0, self._queue[0].prm
+      tokens = chains = 0
+      prm, config = self._queue[0].prm, self._config
       for each in self._queue:
-        fits = not taken or tokens + each.tokens <= self._config.tokens
+        fits = not taken or (
+          tokens + each.tokens <= config.tokens
+          and chains + len(each.chains) <= config.chains
+        )
         if each.prm is not prm or not fits:
           rest.append(each)
         elif not each.answer.cancelled():
           taken.append(each)
           tokens += each.tokens
+          chains += len(each.chains)
       self._queue = rest
       self._observed.queued(len(rest))
     return taken
@@ -163,7 +203,7 @@ class Gatherer:
 
 def _broken(prm: ServedPrm, error: Exception) -> Refused:
   return Refused(
-    503,
+    413,
     f'{prm.name} could not read this request ({type(error).__name__}); send '
     'fewer or shorter chains',
   )

@@ -5,11 +5,18 @@ from typing import Annotated, Literal
 import pydantic
 
 from prm_jax.serve.prms import Chain, ServedPrm
-from prm_jax.serve.protocol import Body, Json, Protocol, Scored, chain_score
+from prm_jax.serve.protocol import (
+  MOST_CHAINS,
+  Body,
+  Json,
+  Protocol,
+  Scored,
+  chain_score,
+)
 
 # More than a window or a call takes; they keep a small body from much work.
 Text = Annotated[str, pydantic.Field(max_length=1_000_000)]
-MOST_STEPS, MOST_CHAINS = 16_384, 4_096
+MOST_STEPS = 16_384
 
 
 class Steps(pydantic.BaseModel):

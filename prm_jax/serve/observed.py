@@ -23,7 +23,7 @@ class Observed:
     )
     self._latency = Histogram(
       'prm_jax_request_seconds',
-      'Time from the first byte of a request to its answer.',
+      'Time from the head of a request to its answer.',
       ('path',),
       buckets=SECONDS,
       registry=self.registry,

@@ -28,7 +28,7 @@ REFUSALS = {
   '401': 'The key is missing or unknown.',
   '404': 'There is no PRM of this name.',
   '408': 'The body took too long.',
-  '413': 'The body is too large.',
+  '413': 'The body is too large, or the PRM cannot read so much at a time.',
   '415': 'The body is compressed.',
   '422': 'A score is not finite.',
   '429': 'Too many requests are under way; Retry-After says when to ask again.',

@@ -9,13 +9,16 @@ from typing import Annotated
 import pydantic
 
 from prm_jax.serve.prms import Chain, ServedPrm
-from prm_jax.serve.protocol import Body, Json, Protocol, Scored
+from prm_jax.serve.protocol import MOST_CHAINS, Body, Json, Protocol, Scored
 
 
 class ValueBody(Body):
   """Asks for the value at each separator of each text."""
 
-  input_str: str | Annotated[list[str], pydantic.Field(min_length=1)]
+  input_str: (
+    str
+    | Annotated[list[str], pydantic.Field(min_length=1, max_length=MOST_CHAINS)]
+  )
 
 
 def chains(body: ValueBody, prm: ServedPrm) -> list[Chain]:
@@ -41,4 +44,5 @@ VALUE = Protocol(
   chains,
   answer,
   'The values of each text at its separators, as openr reads them.',
+  names_prm=False,
 )

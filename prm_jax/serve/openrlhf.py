@@ -10,8 +10,8 @@ import pydantic
 
 from prm_jax.serve.faults import Refused
 from prm_jax.serve.prms import Chain, ServedPrm
-from prm_jax.serve.protocol import Body, Json, Protocol, Scored, chain_score
-from prm_jax.serve.texts import chain_of
+from prm_jax.serve.protocol import MOST_CHAINS, Body, Json, Protocol, Scored
+from prm_jax.serve.texts import Reading
 
 
 class RewardBody(Body):
@@ -20,20 +20,17 @@ class RewardBody(Body):
   Labels are the ground truth, which a PRM does not read.
   """
 
-  query: Annotated[list[str], pydantic.Field(min_length=1)]
+  query: Annotated[
+    list[str], pydantic.Field(min_length=1, max_length=MOST_CHAINS)
+  ]
   prompts: list[str] | None = None
   labels: list[Any] | None = None
 
 
-def get_reward(separator: str, how: str) -> Protocol:
-  """Returns the protocol.
+def get_reward(reading: Reading) -> Protocol:
+  """Returns the protocol."""
 
-  Args:
-    separator: text between steps, where the PRM's own is not in it.
-    how: aggregate of a chain's scores.
-  """
-
-  def chains(body: RewardBody, prm: ServedPrm) -> list[Chain]:
+  def chains(body: RewardBody, prm: ServedPrm) -> list[Chain | None]:
     prompts = body.prompts or [''] * len(body.query)
     if len(prompts) != len(body.query):
       raise Refused(
@@ -43,16 +40,16 @@ def get_reward(separator: str, how: str) -> Protocol:
         'prompts',
       )
     return [
-      chain_of(prm, text, separator, f'query[{number}]', prompt)
+      reading.chain(prm, text, f'query[{number}]', prompt)
       for number, (text, prompt) in enumerate(
         zip(body.query, prompts, strict=True)
       )
     ]
 
   def answer(body: RewardBody, scored: Scored) -> Json:
-    rewards = [chain_score(scores, how) for scores in scored.scores]
+    rewards = [reading.reward(scores) for scores in scored.scores]
     logs = {
-      'prm_lowest': [min(scores) for scores in scored.scores],
+      'prm_lowest': [min(scores, default=0.0) for scores in scored.scores],
       'prm_steps': [float(len(scores)) for scores in scored.scores],
     }
     return {'rewards': rewards, 'scores': rewards, 'extra_logs': logs}
@@ -63,4 +60,5 @@ def get_reward(separator: str, how: str) -> Protocol:
     chains,
     answer,
     'A reward for each whole text, as OpenRLHF reads it.',
+    names_prm=False,
   )

@@ -21,6 +21,11 @@ from prm_jax.serve.faults import Refused
 Chain = list[Ids]  # the prompt's ids, and those of each step
 
 
+def length_of(chain: Chain) -> int:
+  """Returns the tokens of a chain."""
+  return sum(map(len, chain))
+
+
 class ServedPrm:
   """Is one of a server's PRMs.
 
@@ -52,9 +57,11 @@ class ServedPrm:
 
   @property
   def reads_text(self) -> bool:
-    """Says whether a text can have separators in it, each a single token."""
+    """Says whether a text can have separators in it that are nothing else."""
     tokenizer, separator = self.format.tokenizer, self.format.separator
-    return isinstance(tokenizer, HuggingFaceTokenizer) and len(separator) == 1
+    if not isinstance(tokenizer, HuggingFaceTokenizer) or len(separator) != 1:
+      return False
+    return separator[0] in self._specials or not self.separator.isspace()
 
   def of_steps(self, problem: str, steps: Sequence[str], field: str) -> Chain:
     """Encodes a problem and its steps.
@@ -85,13 +92,14 @@ class ServedPrm:
       text = self._render(messages)
     except UserError as error:
       raise Refused(400, f'{field}: {error}', field) from None
-    return self.of_text(text, field)
+    return self.of_text(text, field, begin=False)
 
-  def of_text(self, text: str, field: str, begin: bool = False) -> Chain:
+  def of_text(self, text: str, field: str, begin: bool = True) -> Chain:
     """Encodes a whole text, with separators and special tokens in it.
 
     Args:
-      begin: whether the tokenizer's own first tokens, such as <s>, go before.
+      begin: whether the tokenizer's own first tokens, such as <s>, go before
+        it, if it has none.
     """
     tokenizer = self.format.tokenizer
     if not isinstance(tokenizer, HuggingFaceTokenizer):
@@ -103,8 +111,18 @@ class ServedPrm:
       )
     if any('\ud800' <= c <= '\udfff' for c in text):
       raise Refused(400, f'{field} has half a surrogate pair; remove it', field)
-    first = tokenizer.first_ids if begin else ()
-    return self.of_ids([*first, *tokenizer.encode_template(text)], field)
+    if not self.reads_text and self.separator.isspace():
+      raise Refused(
+        400,
+        f'{self.name} ends steps with {self.separator!r}, which stands in '
+        'other places, too; send problem and steps to /v1/steps, or ids',
+        field,
+      )
+    ids = tokenizer.encode_template(text)
+    first = list(tokenizer.first_ids)
+    if begin and list(ids[: len(first)]) != first:
+      ids = [*first, *ids]
+    return self.of_ids(ids, field)
 
   def of_ids(self, ids: Sequence[int], field: str) -> Chain:
     """Splits a whole chain after its prompt, and after each separator.
@@ -134,6 +152,13 @@ class ServedPrm:
       )
     bounds = [0, start, *ends]
     chain = [tuple(ids[a:b]) for a, b in itertools.pairwise(bounds)]
+    if any(len(step) < 2 for step in chain[1:]):
+      raise Refused(
+        400,
+        f'{field}: a {self.separator!r} follows another; expected a step '
+        'between them',
+        field,
+      )
     try:
       self.scorer.check_length(chain)
     except UserError as error:

@@ -6,6 +6,7 @@ Each protocol is a file of functions without a server: `native.py` is our own,
 the others are those of clients of other servers.
 """
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -16,9 +17,11 @@ import pydantic
 
 from prm_jax.inference.protocols import ScoredSteps
 from prm_jax.inference.score import aggregate
-from prm_jax.serve.prms import Chain, ServedPrm
+from prm_jax.serve.faults import Refused
+from prm_jax.serve.prms import Chain, ServedPrm, length_of
 
 Json = dict[str, Any]
+MOST_CHAINS = 4_096  # of a request
 
 
 class Body(pydantic.BaseModel):
@@ -32,12 +35,13 @@ class Scored(NamedTuple):
   """Holds the chains of a request with their scores.
 
   Attributes:
+    chains: None where a text could not be read, whose scores are ().
     length: tokens of all chains.
     read: tokens that the PRM read for them; it had read the others before.
   """
 
   prm: ServedPrm
-  chains: Sequence[Chain]
+  chains: Sequence[Chain | None]
   scores: Sequence[tuple[float, ...]]
   length: int
   read: int
@@ -46,15 +50,16 @@ class Scored(NamedTuple):
   def of(
     cls,
     prm: ServedPrm,
-    chains: Sequence[Chain],
+    chains: Sequence[Chain | None],
     answers: Sequence[ScoredSteps],
   ) -> 'Scored':
-    """Puts chains and answers together."""
+    """Puts chains and the answers of those that were read together."""
+    scores = iter([each.scores for each in answers])
     return cls(
       prm,
       chains,
-      [each.scores for each in answers],
-      sum(len(ids) for chain in chains for ids in chain),
+      [() if chain is None else next(scores) for chain in chains],
+      sum(map(length_of, filter(None, chains))),
       sum(each.tokens for each in answers),
     )
 
@@ -77,13 +82,15 @@ class Protocol(NamedTuple):
     chains: returns the chains that a body asks for.
     answer: returns the answer's JSON.
     about: one line for the OpenAPI document.
+    names_prm: whether its clients say which PRM they ask; others ask the first.
   """
 
   path: str
   body: type[Body]
-  chains: Callable[[Any, ServedPrm], list[Chain]]
+  chains: Callable[[Any, ServedPrm], Sequence[Chain | None]]
   answer: Callable[[Any, Scored], Json]
   about: str
+  names_prm: bool = True
 
 
 def chain_score(scores: Sequence[float], how: str) -> float:
@@ -102,3 +109,28 @@ def listed(kind: str, prm: ServedPrm, data: list[Json]) -> Json:
     'model': prm.name,
     'data': data,
   }
+
+
+def parse(kind: type[Body], body: bytes | bytearray) -> Any:
+  """Returns the body of a request.
+
+  Raises:
+    Refused: it is no JSON, or not of this form.
+  """
+
+  def refuse(constant: str) -> None:
+    raise ValueError(f'{constant} is no JSON')
+
+  try:
+    value = json.loads(body, parse_constant=refuse)
+  except (ValueError, RecursionError) as error:
+    raise Refused(400, f'the body is no JSON ({error})') from None
+  try:
+    return kind.model_validate(value)
+  except pydantic.ValidationError as error:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ''.join(
+      f'[{part}]' if isinstance(part, int) else f'.{part}'
+      for part in first['loc']
+    ).lstrip('.')
+    raise Refused(400, f'{where or "body"}: {first["msg"]}', where) from None

@@ -2,7 +2,7 @@
 
 Shapes are those of SGLang 0.5.23 (entrypoints/openai/protocol.py). An item
 follows the query, and has scores wherever the extraction token stands: for a
-PRM that is its separator.
+PRM that is its separator. Its two labels are wrong and right, in this order.
 """
 
 from typing import Annotated
@@ -11,17 +11,20 @@ import pydantic
 
 from prm_jax.serve.faults import Refused
 from prm_jax.serve.prms import Chain, ServedPrm
-from prm_jax.serve.protocol import Body, Json, Protocol, Scored
+from prm_jax.serve.protocol import MOST_CHAINS, Body, Json, Protocol, Scored
 
 Ids = list[int]
+Several = pydantic.Field(min_length=1, max_length=MOST_CHAINS)
 
 
 class ScoreBody(Body):
   """Asks for the label probabilities of items at each extraction token."""
 
   query: str | Ids
-  items: str | Annotated[list[str], pydantic.Field(min_length=1)] | list[Ids]
-  label_token_ids: list[int] | None = None
+  items: str | Annotated[list[str], Several] | Annotated[list[Ids], Several]
+  label_token_ids: (
+    Annotated[list[int], pydantic.Field(min_length=2, max_length=2)] | None
+  ) = None
   apply_softmax: bool = False
   item_first: bool = False
   score_extraction_token: str | None = None

@@ -6,9 +6,11 @@ prompt and what it wrote, often with the special tokens of its chat template.
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from prm_jax.serve.faults import Refused
 from prm_jax.serve.prms import Chain, ServedPrm
+from prm_jax.serve.protocol import chain_score
 
 # Beginnings and ends of turns: ChatML's, and Llama 3's.
 TURN = re.compile(
@@ -17,7 +19,8 @@ TURN = re.compile(
   r'(?P<told>.*?)(?:<\|eot_id\|>|\Z)',
   re.DOTALL,
 )
-END = re.compile(r'(?:<\|[a-z_]+\|>|</s>|\s)+\Z')
+LAST = re.compile(r'(?:<\|[a-z_]{1,40}\|>|</s>)\Z')
+LONGEST_LAST = 48  # characters that LAST may match
 
 
 def turns(text: str) -> list[tuple[str, str]]:
@@ -31,19 +34,30 @@ def turns(text: str) -> list[tuple[str, str]]:
   ]
 
 
-def last_exchange(text: str, prompt: str = '') -> tuple[str, str]:
+def trimmed(text: str) -> str:
+  """Returns a text without special tokens and blanks at its end."""
+  text = text.rstrip()
+  while last := LAST.search(text, max(0, len(text) - LONGEST_LAST)):
+    text = text[: last.start()].rstrip()
+  return text
+
+
+def last_exchange(text: str, prompt: str = '') -> tuple[str, str] | None:
   """Returns the last problem of a conversation, and the answer after it.
 
   Args:
     prompt: the beginning of `text` up to the answer, if the client tells it.
+
+  Returns:
+    None if nothing says where the answer begins.
   """
   if prompt and text.startswith(prompt):
-    answer = END.sub('', text.removeprefix(prompt))
+    answer = trimmed(text.removeprefix(prompt))
     asked = [said for role, said in turns(prompt) if role == 'user']
     return (asked[-1] if asked else prompt), answer
   said = turns(text)
   if len(said) < 2 or said[-1][0] != 'assistant' or said[-2][0] != 'user':
-    return '', END.sub('', text)
+    return None
   return said[-2][1], said[-1][1]
 
 
@@ -53,21 +67,68 @@ def split(answer: str, separator: str) -> list[str]:
   return [piece for piece in pieces if piece]
 
 
-def chain_of(
-  prm: ServedPrm, text: str, separator: str, field: str, prompt: str = ''
-) -> Chain:
-  """Encodes a conversation, whether it has the PRM's separators or not.
+class Reading(NamedTuple):
+  """Says how conversations are read, and what one number is made of them.
 
-  Args:
+  Attributes:
     separator: text between steps where the PRM's own is not in it.
-
-  Raises:
-    Refused: there is no step in it.
+    how: aggregate of a chain's scores.
+    unread: reward of a conversation that cannot be scored; None refuses its
+      request.
   """
-  if prm.reads_text and prm.separator in text:
-    return prm.of_text(text, field)
-  problem, answer = last_exchange(text, prompt)
-  steps: Sequence[str] = split(answer, separator)
-  if not steps:
-    raise Refused(400, f'{field}: there is no step in the answer', field)
-  return prm.of_steps(problem, steps, field)
+
+  separator: str = '\n\n'
+  how: str = 'min'
+  unread: float | None = None
+
+  def chain(
+    self,
+    prm: ServedPrm,
+    given: str | Sequence[int],
+    field: str,
+    prompt: str = '',
+  ) -> Chain | None:
+    """Encodes a conversation, whether it has the PRM's separators or not.
+
+    Args:
+      given: its text, or its ids.
+
+    Returns:
+      None if it cannot be scored, and `unread` stands for that.
+
+    Raises:
+      Refused: it cannot be scored.
+    """
+    try:
+      if not isinstance(given, str):
+        return prm.of_ids(given, field)
+      return self._of_text(prm, given, field, prompt)
+    except Refused:
+      if self.unread is None:
+        raise
+      return None
+
+  def _of_text(
+    self, prm: ServedPrm, text: str, field: str, prompt: str
+  ) -> Chain:
+    if prm.reads_text and prm.separator in text:
+      return prm.of_text(text, field)
+    found = last_exchange(text, prompt)
+    if found is None:
+      raise Refused(
+        400,
+        f'{field}: nothing says where the answer begins; expected the turns of '
+        f"ChatML or Llama 3, or {prm.name}'s separators",
+        field,
+      )
+    problem, answer = found
+    steps = split(answer, self.separator)
+    if not steps:
+      raise Refused(400, f'{field}: there is no step in the answer', field)
+    return prm.of_steps(problem, steps, field)
+
+  def reward(self, scores: Sequence[float]) -> float:
+    """Returns one number for a chain's scores, of which there may be none."""
+    if not scores and self.unread is not None:
+      return self.unread
+    return chain_score(scores, self.how)

@@ -5,29 +5,29 @@ each separator, as Qwen2.5-Math-PRM's clients read it; /classify and
 /v1/embeddings give one number for a chain, as verl's reward client reads it.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal
+import base64
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
+import numpy as np
 import pydantic
 
 from prm_jax.serve.faults import Refused
 from prm_jax.serve.prms import Chain, ServedPrm
 from prm_jax.serve.protocol import (
+  MOST_CHAINS,
   Body,
   Json,
   Protocol,
   Scored,
-  chain_score,
   listed,
 )
-from prm_jax.serve.texts import chain_of
+from prm_jax.serve.texts import Reading
 
 Ids = Annotated[list[int], pydantic.Field(min_length=1)]
+Several = pydantic.Field(min_length=1, max_length=MOST_CHAINS)
 Input = (
-  str
-  | Annotated[list[str], pydantic.Field(min_length=1)]
-  | Ids
-  | Annotated[list[Ids], pydantic.Field(min_length=1)]
+  str | Annotated[list[str], Several] | Ids | Annotated[list[Ids], Several]
 )
 LABELS = 'LABEL_0', 'LABEL_1'
 
@@ -44,7 +44,7 @@ class InputBody(Body):
   """Asks for text, for several texts, or for token ids."""
 
   input: Input
-  encoding_format: Literal['float'] = 'float'
+  encoding_format: Literal['float', 'base64'] = 'float'
 
 
 class PoolingBody(Body):
@@ -95,31 +95,13 @@ def pooling_answer(body: PoolingBody, scored: Scored) -> Json:
   return listed('pool', scored.prm, data) | {'usage': scored.usage()}
 
 
-def whole_chains(
-  separator: str,
-) -> Callable[[InputBody, ServedPrm], list[Chain]]:
-  """Returns a function that encodes conversations.
+def protocols(reading: Reading) -> list[Protocol]:
+  """Returns the protocols."""
 
-  Args:
-    separator: text between steps, where the PRM's own is not in it.
-  """
+  def whole_chains(body: InputBody, prm: ServedPrm) -> list[Chain | None]:
+    return [reading.chain(prm, each, at) for at, each in parts(body.input)]
 
-  def chains(body: InputBody, prm: ServedPrm) -> list[Chain]:
-    return [
-      chain_of(prm, each, separator, field)
-      if isinstance(each, str)
-      else prm.of_ids(each, field)
-      for field, each in parts(body.input)
-    ]
-
-  return chains
-
-
-def classify_answer(how: str) -> Callable[[Any, Scored], Json]:
-  """Returns a function that makes the answer of /classify."""
-
-  def answer(body: InputBody, scored: Scored) -> Json:
-    found = [chain_score(scores, how) for scores in scored.scores]
+  def classified(body: InputBody, scored: Scored) -> Json:
     data = [
       {
         'index': number,
@@ -127,38 +109,21 @@ def classify_answer(how: str) -> Callable[[Any, Scored], Json]:
         'probs': [1.0 - score, score],
         'num_classes': 2,
       }
-      for number, score in enumerate(found)
+      for number, score in enumerate(map(reading.reward, scored.scores))
     ]
     return listed('classify', scored.prm, data) | {'usage': scored.usage()}
 
-  return answer
-
-
-def embedding_answer(how: str) -> Callable[[Any, Scored], Json]:
-  """Returns a function that makes the answer of /v1/embeddings."""
-
-  def answer(body: InputBody, scored: Scored) -> Json:
+  def embedded(body: InputBody, scored: Scored) -> Json:
     data = [
       {
         'index': number,
         'object': 'embedding',
-        'embedding': [chain_score(scores, how)],
+        'embedding': _embedding(score, body.encoding_format),
       }
-      for number, scores in enumerate(scored.scores)
+      for number, score in enumerate(map(reading.reward, scored.scores))
     ]
     return listed('embd', scored.prm, data) | {'usage': scored.usage()}
 
-  return answer
-
-
-def protocols(separator: str, how: str) -> list[Protocol]:
-  """Returns the protocols.
-
-  Args:
-    separator: see `whole_chains`.
-    how: aggregate of a chain's scores.
-  """
-  chains = whole_chains(separator)
   return [
     Protocol(
       '/pooling',
@@ -170,15 +135,22 @@ def protocols(separator: str, how: str) -> list[Protocol]:
     Protocol(
       '/classify',
       InputBody,
-      chains,
-      classify_answer(how),
+      whole_chains,
+      classified,
       'The score of each conversation as the probability of a class.',
     ),
     Protocol(
       '/v1/embeddings',
       InputBody,
-      chains,
-      embedding_answer(how),
+      whole_chains,
+      embedded,
       'The score of each conversation as an embedding of one number.',
     ),
   ]
+
+
+def _embedding(score: float, form: str) -> list[float] | str:
+  """Returns an embedding as OpenAI's clients read it."""
+  if form == 'float':
+    return [score]
+  return base64.b64encode(np.float32([score]).tobytes()).decode()

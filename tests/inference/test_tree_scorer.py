@@ -8,9 +8,10 @@ import pytest
 
 from prm_jax.data.encoding import make_format
 from prm_jax.inference import tree_scorer as tree_scorer_lib
+from prm_jax.inference.piece_runs import split_into_waves
 from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.published import open_published
-from prm_jax.inference.tree_scorer import TreeScorer, split_into_waves
+from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.models import HeadConfig, chain_flops, prefix_store
 from prm_jax.runtime.errors import UserError
 from tests.shared.command_line import run_module
@@ -272,7 +273,7 @@ def test_waves_by_hand():
 
 
 def test_a_cache_of_no_rows_is_refused():
-  with pytest.raises(UserError, match=r'rows=0 of prm: expected >= 1'):
+  with pytest.raises(UserError, match=r'prm.rows=0: expected >= 1'):
     TreeScorer(the_scorer(), rows=0)
 
 

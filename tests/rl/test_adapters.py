@@ -56,7 +56,14 @@ def test_verl_calls_it_for_one_completion():
     ground_truth='4',
     extra_info={'question': 'p', 'index': 3},
   )
-  assert found == {'score': pytest.approx(0.8), 'steps': PAID['all right']}
+  assert found == {
+    'score': pytest.approx(0.8),
+    'prm_lowest': 0.5,
+    'prm_steps': 3.0,
+  }
+  # Numbers for every completion, which verl makes arrays of.
+  unread = compute_score('gsm8k', 'too long', '4', {'question': 'p'})
+  assert unread == {'score': 0.0, 'prm_lowest': 0.0, 'prm_steps': 2.0}
   with pytest.raises(UserError, match="expected the problem under 'question'"):
     compute_score('gsm8k', 'all right', '4', extra_info={'index': 3})
 
@@ -75,6 +82,10 @@ def test_verl_calls_it_for_one_completion():
 def test_one_number_for_a_chain(how, expected):
   found = adapters.chain_reward(PAID['all right'], how)
   assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_product_of_rewards_may_be_negative():
+  assert adapters.chain_reward([-0.5, 0.5], 'prod') == -0.25
 
 
 def test_an_unknown_aggregate_is_one_line():

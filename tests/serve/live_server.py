@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from tests.shared.command_line import ROOT
@@ -17,10 +18,13 @@ class LiveServer:
 
   Args:
     flags: its further flags.
+    port: a free one by default.
   """
 
-  def __init__(self, prm, *flags):
-    self.port = free_port()
+  def __init__(self, prm, *flags, port=None):
+    self.port = port or free_port()
+    # Not a pipe, which would fill up and stop the server.
+    self._said = tempfile.TemporaryFile('w+')  # noqa: SIM115
     self.process = subprocess.Popen(
       [
         *(sys.executable, '-m', 'prm_jax.serve', '--prm', f'prm={prm}'),
@@ -28,16 +32,15 @@ class LiveServer:
       ],
       cwd=ROOT,
       env=os.environ,
-      stdout=subprocess.PIPE,
+      stdout=self._said,
       stderr=subprocess.STDOUT,
-      text=True,
     )
 
   def wait(self, path='/ready', seconds=120):
     """Waits until a path answers with 200."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-      assert self.process.poll() is None, self.process.stdout.read()
+      assert self.process.poll() is None, self.said()
       try:
         if self.get(path)[0] == 200:
           return self
@@ -82,7 +85,12 @@ class LiveServer:
     if self.process.poll() is None:
       self.process.send_signal(how)
     try:
-      text, _ = self.process.communicate(timeout=60)
+      self.process.wait(timeout=60)
     finally:
       self.process.kill()
-    return self.process.returncode, text
+    return self.process.returncode, self.said()
+
+  def said(self):
+    """Returns all that was printed."""
+    self._said.seek(0)
+    return self._said.read()

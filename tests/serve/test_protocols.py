@@ -6,7 +6,9 @@ OpenRLHF 0.11.2 (utils/agent.py), openr (reason/inference/value.py), SGLang
 0.5.23 (docs of /v1/score).
 """
 
+import base64
 import json
+import time
 
 import numpy as np
 import pytest
@@ -16,16 +18,16 @@ from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.models.hub.chat_template import chat_renderer
 from prm_jax.models.hub.published_formats import QWEN_SYSTEM
 from prm_jax.serve import native, openr, openrlhf, sglang, texts, vllm
-from prm_jax.serve.app import parse
 from prm_jax.serve.faults import Refused
 from prm_jax.serve.prms import ServedPrm
-from prm_jax.serve.protocol import Scored, chain_score
+from prm_jax.serve.protocol import Scored, chain_score, parse
 from tests.shared.published_models import CHAINS, write_model
 from tests.shared.tiny_scorer import the_scorer
 
 SEPARATOR = '<extra_0>'
-POOLING, CLASSIFY, EMBEDDINGS = vllm.protocols('\n\n', 'min')
-GET_REWARD = openrlhf.get_reward('\n\n', 'min')
+READING = texts.Reading()
+POOLING, CLASSIFY, EMBEDDINGS = vllm.protocols(READING)
+GET_REWARD = openrlhf.get_reward(READING)
 
 
 def served(scorer, render=None):
@@ -54,7 +56,8 @@ def ask(protocol, prm, body):
   """What the server does between a request's JSON and its answer's."""
   asked = parse(protocol.body, json.dumps(body).encode())
   chains = protocol.chains(asked, prm)
-  scored = Scored.of(prm, chains, prm.scorer.score_ids(chains))
+  read = [chain for chain in chains if chain is not None]
+  scored = Scored.of(prm, chains, prm.scorer.score_ids(read))
   return protocol.answer(asked, scored)
 
 
@@ -205,6 +208,51 @@ def test_texts_of_other_styles(style, tmp_path):
   ids = scorer.format.encode(problem, steps).tokens.tolist()
   [datum] = ask(POOLING, prm, {'input': ids})['data']
   close([row[1] for row in datum['data']], scorer.score(problem, steps))
+  # Text, unless the separator is a line's end, which stands anywhere.
+  text = scorer.format.tokenizer.decode(ids)
+  if prm.reads_text:
+    text = text.removeprefix('<s>')
+    [found] = ask(openr.VALUE, prm, {'input_str': [text]})['value']
+    close(found, scorer.score(problem, steps))
+  else:
+    with pytest.raises(Refused, match='which stands in other places'):
+      ask(POOLING, prm, {'input': text})
+  # A conversation is split anew, whatever its template has in it.
+  asked = f'<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n'
+  query = asked + '\n\n'.join(steps)
+  reply = ask(GET_REWARD, prm, {'query': [query], 'prompts': [asked]})
+  close(reply['rewards'], [scorer.score(problem, steps).min()])
+
+
+def test_an_answer_that_cannot_be_scored_may_have_a_reward(prm, scorer):
+  reading = texts.Reading(unread=-1.0)
+  get_reward = openrlhf.get_reward(reading)
+  _, classify, embeddings = vllm.protocols(reading)
+  body = {'query': ['P', 'PA', 'P' + 'A ' * 3000], 'prompts': ['P'] * 3}
+  reply = ask(get_reward, prm, body)
+  wanted = scorer.score('P', ['A']).min()
+  close(reply['rewards'], [-1.0, wanted, -1.0])
+  assert reply['extra_logs']['prm_steps'] == [0.0, 1.0, 0.0]
+  found = ask(embeddings, prm, {'input': ['no turns in it']})['data']
+  assert found[0]['embedding'] == [-1.0]
+  found = ask(classify, prm, {'input': ['no turns in it']})['data']
+  assert found[0]['probs'][-1] == -1.0
+
+
+def test_an_embedding_in_base64(prm, scorer):
+  text = '<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\nA<|im_end|>'
+  body = {'input': text, 'encoding_format': 'base64'}
+  [datum] = ask(EMBEDDINGS, prm, body)['data']
+  found = np.frombuffer(base64.b64decode(datum['embedding']), np.float32)
+  close(found, [scorer.score('P', ['A']).min()])
+
+
+def test_a_long_run_of_blanks_takes_no_time():
+  blanks = ' ' * 10**6
+  began = time.monotonic()
+  assert texts.trimmed(blanks + 'a' + blanks) == blanks + 'a'
+  assert texts.trimmed('</s>' * 10**4) == ''
+  assert time.monotonic() - began < 5
 
 
 REFUSED = {
@@ -251,6 +299,31 @@ REFUSED = {
     'use_activation: Input should be True',
   ),
   'unknown-id': (POOLING, {'input': [1, 10**6]}, 'input: prm has no token'),
+  'two-separators': (
+    POOLING,
+    {'input': f'a{SEPARATOR}b{SEPARATOR}{SEPARATOR}'},
+    "input: a '<extra_0>' follows another",
+  ),
+  'only-separators': (
+    POOLING,
+    {'input': SEPARATOR * 5},
+    "input: a '<extra_0>' follows another",
+  ),
+  'no-turns': (
+    CLASSIFY,
+    {'input': '[INST] a [/INST] b'},
+    'input: nothing says where the answer begins',
+  ),
+  'labels': (
+    sglang.SCORE,
+    {'query': 'a', 'items': ['b'], 'label_token_ids': [1, 2, 3]},
+    'label_token_ids: List should have at most 2 items',
+  ),
+  'many': (
+    CLASSIFY,
+    {'input': ['a'] * 5000},
+    'List should have at most 4096 items',
+  ),
   'negative-id': (POOLING, {'input': [-1]}, 'input: prm has no token -1'),
   'prompts': (
     GET_REWARD,
@@ -315,7 +388,9 @@ def test_a_prm_without_a_template_or_special_tokens_says_so():
       '<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\n',
       ('P', 'A'),
     ),
-    ('A alone</s>', '', ('', 'A alone')),
+    ('PA <|im_end|>\n</s>\n', 'P', ('P', 'A')),
+    ('A alone</s>', '', None),
+    ('[INST] P [/INST] A</s>', '', None),
   ],
 )
 def test_conversations(text, prompt, found):

@@ -8,9 +8,14 @@ import time
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import prm_jax
+from prm_jax.inference.protocols import Scoring
+from prm_jax.inference.server.config import PrmServerConfig
+from prm_jax.inference.server.step_scores import RemotePrm
 from tests.serve.live_server import LiveServer
+from tests.shared.published_models import write_model
 
 pytestmark = pytest.mark.job
 
@@ -200,10 +205,85 @@ def test_clients_that_send_slowly_or_hang_up_hold_nothing(server):
 
 def test_thousands_of_connections_leave_nothing(server):
   before = server.memory()
-  for _ in range(3000):
-    connect(server).close()
+  for _ in range(30):
+    together = [connect(server) for _ in range(100)]
+    for each in together:
+      each.close()
   assert server.score((PROBLEM, STEPS))[0] == 200
   assert server.memory() < before + 50 * 2**20
+
+
+def test_who_hangs_up_is_not_computed(finished):
+  server = LiveServer(finished, '--wait-ms', '1500').wait()
+  try:
+    body = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
+    body = json.dumps(body).encode()
+    with connect(server) as gone:
+      gone.sendall(
+        b'POST /v1/steps HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s'
+        % (len(body), body)
+      )
+      time.sleep(0.3)
+    time.sleep(2)
+    numbers = server.get('/metrics')[1].decode()
+    assert 'path="/v1/steps",status="499"} 1.0' in numbers
+    assert 'prm_jax_tokens_total' not in numbers
+    # The chain was not read, so that all of it is read now.
+    assert server.score((PROBLEM, STEPS))[1]['usage']['cached_tokens'] == 0
+  finally:
+    server.stop()
+
+
+def test_killed_and_started_again_it_loses_no_client_that_retries(finished):
+  first = LiveServer(finished).wait()
+  url = f'http://127.0.0.1:{first.port}/v1'
+  prm = RemotePrm(PrmServerConfig(url, attempts=12, concurrency=4))
+  asked = [
+    Scoring(f'mod 10 : {a} * {b}', (f'{a} * {b} = {a * b % 10}',))
+    for a in range(10)
+    for b in range(10)
+  ]
+  with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    found = thread.submit(lambda: [prm.score(asked) for _ in range(10)])
+    time.sleep(0.5)
+    first.stop(signal.SIGKILL)
+    again = LiveServer(finished, port=first.port).wait()
+    try:
+      *_, last = found.result(timeout=120)
+    finally:
+      again.stop()
+  chains = [(each.problem, each.steps) for each in asked]
+  wanted = prm_jax.load(finished).score_many(chains)
+  for [scored], scores in zip(last, wanted, strict=True):
+    np.testing.assert_allclose(scored.scores, scores, rtol=0, atol=1e-6)
+  assert prm.usage.retried
+
+
+def write_broken_prm(folder):
+  """Writes a published PRM whose head overflows."""
+  write_model('qwen_prm', folder)
+  [path] = folder.glob('*.safetensors')
+  tensors = load_file(path)
+  tensors['score.2.weight'] = np.full_like(tensors['score.2.weight'], 3e38)
+  save_file(tensors, path)
+
+
+def test_a_score_that_is_not_finite_is_an_error_of_its_request_alone(
+  finished, tmp_path
+):
+  write_broken_prm(tmp_path)
+  server = LiveServer(tmp_path, '--prm', f'sound={finished}').wait()
+  try:
+    chains = [{'problem': 'a', 'steps': ['b']}]
+    status, reply = server.post('/v1/steps', {'model': 'prm', 'chains': chains})
+    assert status == 422 and 'not finite' in reply['error']['message']
+    chains = [{'problem': PROBLEM, 'steps': STEPS}]
+    asked = {'model': 'sound', 'chains': chains}
+    assert server.post('/v1/steps', asked)[0] == 200
+    status, reply = server.post('/v1/steps', {'chains': chains})
+    assert status == 404 and 'expected one of prm, sound' in str(reply)
+  finally:
+    server.stop()
 
 
 def test_keys(finished, tmp_path):

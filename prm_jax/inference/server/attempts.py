@@ -10,6 +10,7 @@ be, that a reply without an answer is a failure, and which refusals are final.
 import asyncio
 import contextlib
 import contextvars
+from collections.abc import Callable
 from typing import Any
 
 import httpx2  # openai is built on it
@@ -56,11 +57,18 @@ class Attempts(openai.DefaultAsyncHttpxClient):
   Args:
     seconds: most seconds of an attempt, from its first byte to its last.
     max_bytes: most bytes of a reply, counted after decompression.
+    check: raises `replies.NoAnswer` where a reply's text has no answer; None
+      takes every reply.
   """
 
-  def __init__(self, seconds: float, max_bytes: int) -> None:
+  def __init__(
+    self,
+    seconds: float,
+    max_bytes: int,
+    check: Callable[[str], Any] | None = replies.read_answer,
+  ) -> None:
     super().__init__(timeout=seconds, event_hooks={'response': [self._read]})
-    self._seconds, self._max_bytes = seconds, max_bytes
+    self._seconds, self._max_bytes, self._check = seconds, max_bytes, check
 
   async def send(
     self, request: httpx2.Request, **options: Any
@@ -78,7 +86,8 @@ class Attempts(openai.DefaultAsyncHttpxClient):
       async with asyncio.timeout(self._seconds):
         response = await super().send(request, **options)
       if response.is_success:
-        replies.read_answer(response.text)
+        if self._check is not None:
+          self._check(response.text)
         outcomes[-1] = ''
         return response
     except (TimeoutError, httpx2.TimeoutException) as error:

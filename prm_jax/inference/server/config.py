@@ -144,7 +144,8 @@ class PrmServerConfig:
     api_key_variable: environment variable that holds the key; '' sends none.
     chains: most chains of a call, all of one problem; 'pooling' takes one.
     concurrency: most calls at the same time.
-    timeout, attempts: as in `ServerConfig`.
+    timeout, attempts, max_reply_bytes: as in `ServerConfig`. A server of ours
+      gives up after 120 seconds, and says so.
     system: system message of 'pooling', '' for none.
     separator: for 'pooling' the token that ends a step.
   """
@@ -155,8 +156,9 @@ class PrmServerConfig:
   api_key_variable: str = ''
   chains: Annotated[int, at_least(1)] = 32
   concurrency: Annotated[int, at_least(1)] = 8
-  timeout: Annotated[float, between(0, math.inf)] = 120.0
+  timeout: Annotated[float, between(0, math.inf)] = 150.0
   attempts: Annotated[int, at_least(1)] = 8
+  max_reply_bytes: Annotated[int, at_least(1)] = 16 * 2**20
   system: str = (
     r'Please reason step by step, and put your final answer within \boxed{}.'
   )

@@ -3,24 +3,24 @@
     Scoring requests -> calls of some chains of a problem, several at a time
       -> scores of steps -> ScoredSteps
 
-The `openai` client tries failed calls again. A chain that the server refuses
-has no scores, and no other is affected; a server that is away ends the job,
-which resumes.
+The `openai` client tries failed calls again (see `attempts.py`). A chain that
+the server refuses has no scores, and no other is affected; a server that is
+away, or refuses all, ends the job, which resumes.
 """
 
+import asyncio
 import collections
 import concurrent.futures
-import contextvars
 import hashlib
 import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import httpx2  # openai is built on it
 import openai
 
 from prm_jax.inference.protocols import ScoredSteps, Scoring
+from prm_jax.inference.server.attempts import OUTCOMES, Attempts, Failure
 from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.replies import fault_of
 from prm_jax.inference.server.usage import Usage, UsageLog
@@ -30,24 +30,8 @@ from prm_jax.runtime.errors import UserError
 # problem to the same replica, which has read their beginnings.
 PROBLEM_HEADER = 'X-Problem'
 NAN = 422  # our server's status for a chain whose scores are not finite
-# Why each attempt of the running thread's call failed, '' if it succeeded.
-_OUTCOMES: contextvars.ContextVar[list[str]] = contextvars.ContextVar('prm')
-
-
-class _Attempts(openai.DefaultHttpxClient):
-  """Is the HTTP client of an `openai` client, and records its attempts."""
-
-  def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-    outcomes = _OUTCOMES.get()
-    outcomes.append('connection')  # until more is known
-    try:
-      response = super().send(request, **options)
-    except httpx2.TimeoutException:
-      outcomes[-1] = 'timeout'
-      raise
-    status = response.status_code
-    outcomes[-1] = '' if response.is_success else f'status {status}'
-    return response
+# So many refusals, and no answer before them, are the fault of a setting.
+REFUSED = 8
 
 
 class RemotePrm:
@@ -69,10 +53,10 @@ class RemotePrm:
     self, config: PrmServerConfig, log: pathlib.Path | None = None
   ) -> None:
     self._config, self._log = config, UsageLog(log)
-    key = ''
+    self._key = ''
     if variable := config.api_key_variable:
-      key = os.environ.get(variable, '').strip()
-      if not key:
+      self._key = os.environ.get(variable, '').strip()
+      if not self._key:
         raise UserError(
           f'endpoint.api_key_variable={variable!r}: it is not set in the '
           f"environment; export {variable}=KEY, or set the config's to ''"
@@ -80,13 +64,7 @@ class RemotePrm:
     asked = f'{config.api} {config.system} {config.separator}'
     digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
     self.name = f'{config.model or "prm"} at a server {digest}'
-    self._client = openai.OpenAI(
-      base_url=config.base_url,
-      api_key=key or 'none',
-      timeout=config.timeout,
-      max_retries=config.attempts - 1,
-      http_client=_Attempts(),
-    )
+    self._refused, self._answered = 0, False
 
   @property
   def usage(self) -> Usage:
@@ -99,47 +77,112 @@ class RemotePrm:
     Raises:
       UserError: the server cannot be reached, or refuses all requests.
     """
+    if not requests:
+      return []
+    try:
+      asyncio.get_running_loop()
+    except RuntimeError:
+      return asyncio.run(self._score_all(requests))
+    # A notebook has its own loop running, and a thread can have only one.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+      return thread.submit(asyncio.run, self._score_all(requests)).result()
+
+  async def _score_all(
+    self, requests: Sequence[Scoring]
+  ) -> list[list[ScoredSteps]]:
+    config = self._config
+    scored: dict[int, ScoredSteps] = {}
+    # All workers take from the same iterator.
+    left = iter(parts := self._parts(requests))
+
+    async def work(client: openai.AsyncOpenAI) -> None:
+      for part in left:
+        answer = await self._score(client, [requests[n] for n in part])
+        scored.update(zip(part, answer, strict=True))
+
+    client = openai.AsyncOpenAI(
+      base_url=config.base_url,
+      # Without a key the client would send OPENAI_API_KEY to any server.
+      api_key=self._key or 'none',
+      timeout=config.timeout,
+      max_retries=config.attempts - 1,
+      http_client=Attempts(config.timeout, config.max_reply_bytes, None),
+    )
+    try:
+      async with client, asyncio.TaskGroup() as group:
+        for _ in range(min(config.concurrency, len(parts))):
+          group.create_task(work(client))
+    except ExceptionGroup as errors:
+      raise errors.exceptions[0] from None
+    return [[scored[number]] for number in range(len(requests))]
+
+  def _parts(self, requests: Sequence[Scoring]) -> list[list[int]]:
+    """Returns the numbers of the requests of each call."""
     size = self._config.chains if self._config.api == 'steps' else 1
     of_problem: dict[str, list[int]] = collections.defaultdict(list)
     for number, request in enumerate(requests):
       of_problem[request.problem].append(number)
-    parts = [
+    return [
       own[at : at + size]
       for own in of_problem.values()
       for at in range(0, len(own), size)
     ]
-    with concurrent.futures.ThreadPoolExecutor(
-      self._config.concurrency
-    ) as threads:
-      found = threads.map(
-        lambda part: self._score([requests[n] for n in part]), parts
-      )
-      scored = {
-        number: one
-        for part, answer in zip(parts, found, strict=True)
-        for number, one in zip(part, answer, strict=True)
-      }
-    return [[scored[number]] for number in range(len(requests))]
 
-  def _score(self, requests: Sequence[Scoring]) -> list[ScoredSteps]:
+  async def _score(
+    self, client: openai.AsyncOpenAI, requests: Sequence[Scoring]
+  ) -> list[ScoredSteps]:
     """Scores some chains with one call, and each alone if that is refused."""
     try:
-      return self._call(requests)
-    except openai.APIStatusError as error:
-      fault = fault_of(error.status_code, error.response.text)
-      if fault != 'the call':
-        raise self._ended(error, fault) from error
+      found = await self._call(client, requests)
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON cannot hold
       if len(requests) > 1:
-        return [each for one in requests for each in self._score([one])]
-      if error.status_code == NAN:
-        return [ScoredSteps((float('nan'),) * len(requests[0].steps), 0)]
+        return await self._one_by_one(client, requests)
       return [ScoredSteps((), 0)]
+    except openai.APIStatusError as error:
+      return await self._refusal(client, requests, error)
+    except Failure as error:
+      raise UserError(
+        f'{self._config.base_url}: {error.reason}; see to endpoint.base_url'
+      ) from error
     except openai.APIConnectionError as error:  # or a timeout
       raise UserError(
         f'{self._config.base_url}: {self._config.attempts} attempts failed, '
-        f'the last with: {_OUTCOMES.get()[-1]}; see to the server, then run '
+        f'the last with: {OUTCOMES.get()[-1]}; see to the server, then run '
         'the same command again'
       ) from error
+    self._answered = True
+    return found
+
+  async def _one_by_one(
+    self, client: openai.AsyncOpenAI, requests: Sequence[Scoring]
+  ) -> list[ScoredSteps]:
+    return [
+      each for one in requests for each in await self._score(client, [one])
+    ]
+
+  async def _refusal(
+    self,
+    client: openai.AsyncOpenAI,
+    requests: Sequence[Scoring],
+    error: openai.APIStatusError,
+  ) -> list[ScoredSteps]:
+    """Returns what a refused call means for its chains.
+
+    Raises:
+      UserError: it concerns all calls.
+    """
+    fault = fault_of(error.status_code, error.response.text)
+    if fault != 'the call':
+      raise self._ended(error, fault) from error
+    if len(requests) > 1:
+      return await self._one_by_one(client, requests)
+    self._refused += 1
+    if self._refused == REFUSED and not self._answered:
+      raise self._ended(error, fault) from error
+    scores: tuple[float, ...] = ()
+    if error.status_code == NAN and self._config.api == 'steps':
+      scores = (float('nan'),) * len(requests[0].steps)
+    return [ScoredSteps(scores, 0)]
 
   def _ended(self, error: openai.APIStatusError, fault: str) -> UserError:
     said = ' '.join(error.response.text.split())[:300]
@@ -152,16 +195,18 @@ class RemotePrm:
       f'{cure}'
     )
 
-  def _call(self, requests: Sequence[Scoring]) -> list[ScoredSteps]:
+  async def _call(
+    self, client: openai.AsyncOpenAI, requests: Sequence[Scoring]
+  ) -> list[ScoredSteps]:
     """Sends one call, and counts it."""
     outcomes: list[str] = []
-    _OUTCOMES.set(outcomes)
+    OUTCOMES.set(outcomes)
     usage = Usage()
     try:
       if self._config.api == 'steps':
-        found = self._steps(requests)
+        found = await self._steps(client, requests)
       else:
-        found = [self._pooling(requests[0])]
+        found = [await self._pooling(client, requests[0])]
       usage.prompt_tokens = sum(each.tokens for each in found)
       return found
     except openai.OpenAIError:
@@ -172,27 +217,36 @@ class RemotePrm:
       usage.retried = dict(collections.Counter(outcomes[:-1]))
       self._log.add(usage)
 
-  def _post(self, path: str, problem: str, body: dict[str, Any]) -> Any:
+  async def _post(
+    self,
+    client: openai.AsyncOpenAI,
+    path: str,
+    problem: str,
+    body: dict[str, Any],
+  ) -> Any:
     if self._config.model:
       body = {'model': self._config.model} | body
     digest = hashlib.sha256(problem.encode('utf-8', 'replace')).hexdigest()
-    return self._client.post(
+    return await client.post(
       path,
       body=body,
       cast_to=object,
       options={'headers': {PROBLEM_HEADER: digest[:16]}},
     )
 
-  def _steps(self, requests: Sequence[Scoring]) -> list[ScoredSteps]:
+  async def _steps(
+    self, client: openai.AsyncOpenAI, requests: Sequence[Scoring]
+  ) -> list[ScoredSteps]:
     chains = [
       {'problem': each.problem, 'steps': list(each.steps)} for each in requests
     ]
-    match reply := self._post(
-      '/steps', requests[0].problem, {'chains': chains}
-    ):
+    reply = await self._post(
+      client, '/steps', requests[0].problem, {'chains': chains}
+    )
+    match reply:
       case {'data': list(data), 'usage': {'tokens': int(read)}} if len(
         data
-      ) == len(requests):
+      ) == len(requests) and all(isinstance(each, dict) for each in data):
         pass
       case _:
         raise self._malformed(reply)
@@ -203,7 +257,9 @@ class RemotePrm:
       for each, request, count in zip(data, requests, tokens, strict=True)
     ]
 
-  def _pooling(self, request: Scoring) -> ScoredSteps:
+  async def _pooling(
+    self, client: openai.AsyncOpenAI, request: Scoring
+  ) -> ScoredSteps:
     config = self._config
     said = ''.join(step + config.separator for step in request.steps)
     turns = {
@@ -213,8 +269,8 @@ class RemotePrm:
     }
     messages = [{'role': k, 'content': v} for k, v in turns.items() if v]
     root = config.base_url.rstrip('/').removesuffix('/v1')
-    reply = self._post(
-      f'{root}/pooling', request.problem, {'messages': messages}
+    reply = await self._post(
+      client, f'{root}/pooling', request.problem, {'messages': messages}
     )
     match reply:
       case {

@@ -14,9 +14,7 @@ from prm_jax.inference.server.step_scores import RemotePrm
 from prm_jax.runtime.errors import UserError
 
 # Of three problems, not one after another; the first step is a chain's number.
-CHAINS = [
-  Scoring(f'p{n % 3}', (str(n),) * (1 + n % 2)) for n in range(10)
-]
+CHAINS = [Scoring(f'p{n % 3}', (str(n),) * (1 + n % 2)) for n in range(10)]
 REFUSAL = '{"error": {"message": "too long", "code": 400}}'
 
 
