@@ -12,44 +12,23 @@ import pytest
 
 from tests.shared import lowered_programs, tiny_jobs
 from tests.shared.command_line import ROOT
-from tests.shared.tiny_jobs import POLICY, PRM, TRAINED
+from tests.shared.tiny_jobs import POLICY, PRM
 
 ADAPTERS = ('--config.lora.rank=2', '--config.model.remat=full')
-QUICK = ('--config.evaluation.resamples=10', '--config.orm_baseline=False')
-FEW_UPDATES = (
-  '--config.train.updates=2',
-  '--config.evaluation.resamples=10',
-)
-# In stages, with every kind of job, head, loss, estimator and cache.
-JOBS = (
-  {
-    'prm': ('prm_math:tiny', *QUICK),
-    'policy': ('policy_math:tiny', '--config.evaluation.resamples=10'),
-  },
-  {
-    'prm_adapters': (
-      'prm_math:from_run,tiny',
-      '--config.base={tmp}/policy',
-      '--config.head.kind=two_class',
-      '--config.loss.name=cross_entropy',
-      '--config.loss.lm_weight=0.5',
-      '--config.train.microbatches=2',
-      *ADAPTERS,
-      *QUICK,
-    ),
-    'sample': ('sample_math:tiny', *TRAINED),
-    'label': ('label_math:rollouts,tiny', *TRAINED),
-    'search': (
-      'search_math:beam,tiny',
-      *TRAINED,
-      '--config.prm.kind=workdir',
-      PRM,
-    ),
-    'rl_grpo': ('rl_math:grpo,tiny', POLICY, PRM, *FEW_UPDATES, *ADAPTERS),
-    'rl_ppo': ('rl_math:ppo,tiny', POLICY, PRM, *FEW_UPDATES),
-    'rl_prime': ('rl_math:prime,tiny', POLICY, *FEW_UPDATES),
-  },
-)
+# Beside tiny_jobs.STAGES, which train whole models.
+WITH_ADAPTERS = {
+  'prm_adapters': (
+    'prm_math:from_run,tiny',
+    '--config.base={tmp}/policy',
+    '--config.head.kind=two_class',
+    '--config.loss.name=cross_entropy',
+    '--config.loss.lm_weight=0.5',
+    '--config.train.microbatches=2',
+    '--config.orm_baseline=False',
+    *ADAPTERS,
+  ),
+  'rl_adapters': ('rl_math:grpo,tiny', POLICY, PRM, *ADAPTERS),
+}
 # Functions that some job must have jitted.
 PROGRAMS = {
   *('best_of_n', 'gather_cache', 'implicit', 'init', 'init_cache', 'init_pool'),
@@ -78,19 +57,6 @@ def run_recorded(output, *args, **options):
   return done.stdout
 
 
-def run_jobs(folder, stages):
-  """Runs jobs in stages; returns what was lowered."""
-  output = folder / 'lowered.jsonl'
-  for jobs in stages:
-    lines = [
-      tiny_jobs.command_line(job, folder, name) for name, job in jobs.items()
-    ]
-    answer = run_recorded(output, input=json.dumps(lines))
-    for name, (code, _, err) in zip(jobs, json.loads(answer), strict=True):
-      assert code == 0, f'{name}: {err}'
-  return output
-
-
 def modules_that_jit():
   found = set()
   for path in (ROOT / 'prm_jax').rglob('*.py'):
@@ -101,13 +67,25 @@ def modules_that_jit():
 
 @pytest.fixture(scope='module')
 def lowered(tmp_path_factory):
+  """What all tiny jobs lowered, and a trained PRM that scores chains."""
   folder = tmp_path_factory.mktemp('lowered')
-  output = run_jobs(folder, JOBS)
+  output = folder / 'lowered.jsonl'
+  stages = list(tiny_jobs.STAGES)
+  stages[1] = stages[1] | WITH_ADAPTERS
+  if os.environ.get('PRM_JAX_DATA'):
+    stages[1] = stages[1] | tiny_jobs.ON_DATA
+  for jobs in stages:
+    lines = [
+      tiny_jobs.command_line(job, folder, name) for name, job in jobs.items()
+    ]
+    answer = run_recorded(output, input=json.dumps(lines))
+    for name, (code, _, err) in zip(jobs, json.loads(answer), strict=True):
+      assert code == 0, f'{name}: {err}'
   run_recorded(output, str(folder / 'prm_adapters'))
   return lowered_programs.read(output)
 
 
-@pytest.mark.job
+@pytest.mark.slow
 @pytest.mark.parametrize('platform', lowered_programs.PLATFORMS)
 def test_every_program_lowers(platform, lowered):
   here = [each for each in lowered if each.platform == platform]
@@ -115,7 +93,7 @@ def test_every_program_lowers(platform, lowered):
   assert {each.name for each in here} >= PROGRAMS
 
 
-@pytest.mark.job
+@pytest.mark.slow
 def test_no_module_jits_what_no_job_runs(lowered):
   assert modules_that_jit() - {each.module for each in lowered} == ELSEWHERE
 
@@ -125,12 +103,3 @@ def test_a_primitive_of_the_cpu_alone_is_found():
   error = lowered_programs.try_to_lower(jitted, 'cuda', jnp.eye(3))
   assert "rule for primitive 'schur' not found for platform cuda" in error
   assert not lowered_programs.try_to_lower(jitted, 'cpu', jnp.eye(3))
-
-
-@pytest.mark.slow
-def test_every_tiny_config_lowers(tmp_path):
-  stages = list(tiny_jobs.STAGES)
-  if os.environ.get('PRM_JAX_DATA'):
-    stages[1] = stages[1] | tiny_jobs.ON_DATA
-  found = lowered_programs.read(run_jobs(tmp_path, stages))
-  assert [each for each in found if each.error] == []
