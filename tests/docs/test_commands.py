@@ -34,7 +34,9 @@ ELSEWHERE = {
   'hf://': 'a download from the hub',
   '/shared/': 'a folder of several hosts',
   'policy.endpoint.base_url': 'a server with a language model',
+  'prm.endpoint.base_url': 'a server with a PRM; tests/serve has one',
   'prm_jax.aot': 'the TPU compiler, and minutes',
+  'prm_jax.serve': 'a signal that ends it; tests/serve sends one',
   'import GRPOTrainer': 'PyTorch and TRL; tests/parity runs it',
   'def get_config': 'nothing: a command runs it as my_prm.py',
 }
@@ -157,7 +159,8 @@ def test_every_command_is_parsed(monkeypatch, capsys):
       done = run_python('-m', 'prm_jax.aot', *command.args, 'SURPLUS')
       assert "unknown argument 'SURPLUS'" in done.stderr, command
     elif command.module != 'main':
-      name = 'report.__main__' if command.module == 'report' else command.module
+      package = command.module in ('report', 'serve')
+      name = f'{command.module}.__main__' if package else command.module
       entry = importlib.import_module(f'prm_jax.{name}').main
       args = [*command.args, '--surplus']
       monkeypatch.setattr(sys, 'argv', ['prog', *args])
