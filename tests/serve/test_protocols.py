@@ -211,7 +211,7 @@ def test_texts_of_other_styles(style, tmp_path):
   # Text, unless the separator is a line's end, which stands anywhere.
   text = scorer.format.tokenizer.decode(ids)
   if prm.reads_text:
-    text = text.removeprefix('<s>')
+    text = text.removeprefix('<s> ')
     [found] = ask(openr.VALUE, prm, {'input_str': [text]})['value']
     close(found, scorer.score(problem, steps))
   else:
