@@ -22,6 +22,7 @@ from prm_jax.serve.prms import Chain, ServedPrm, length_of
 
 Json = dict[str, Any]
 MOST_CHAINS = 4_096  # of a request
+TYPES = 'str', 'int'  # names of types in the place of an error
 
 
 class Body(pydantic.BaseModel):
@@ -128,9 +129,13 @@ def parse(kind: type[Body], body: bytes | bytearray) -> Any:
   try:
     return kind.model_validate(value)
   except pydantic.ValidationError as error:
-    first = error.errors(include_url=False, include_input=False)[0]
+    errors = error.errors(include_url=False, include_input=False)
+    # Where one of several types is expected, what is wrong within the right one
+    # says more than that it is none of the others.
+    first = min(errors, key=lambda each: each['type'].endswith('_type'))
     where = ''.join(
       f'[{part}]' if isinstance(part, int) else f'.{part}'
       for part in first['loc']
+      if isinstance(part, int) or (part.isidentifier() and part not in TYPES)
     ).lstrip('.')
     raise Refused(400, f'{where or "body"}: {first["msg"]}', where) from None

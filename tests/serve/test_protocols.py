@@ -322,7 +322,7 @@ REFUSED = {
   'many': (
     CLASSIFY,
     {'input': ['a'] * 5000},
-    'List should have at most 4096 items',
+    'input: List should have at most 4096 items',
   ),
   'negative-id': (POOLING, {'input': [-1]}, 'input: prm has no token -1'),
   'prompts': (

@@ -113,7 +113,7 @@ def test_a_lasting_fault_ends_the_job_with_one_line(server, fault, message):
 
 
 def test_a_slow_server_is_given_up(server):
-  server.fault = lambda body, _: 'hang'
+  server.fault, server.pause = lambda body, _: steps_reply(body), 3.0
   with pytest.raises(UserError, match=r'2 attempts failed, .* timeout'):
     prm(server, attempts=2, timeout=0.5).score(CHAINS[:1])
 
