@@ -1,0 +1,28 @@
+"""The files of deploy/ name what there is."""
+
+import re
+import tomllib
+
+from tests.shared.command_line import ROOT
+
+DEPLOY = ROOT / 'deploy'
+
+
+def test_the_image_copies_what_there_is():
+  text = (DEPLOY / 'Dockerfile').read_text()
+  copied = re.findall(r'^COPY (.+) \S+$', text, re.MULTILINE)
+  assert copied
+  for names in copied:
+    for name in names.split():
+      assert (ROOT / name).exists(), name
+
+
+def test_the_lock_has_a_version_of_every_package():
+  lines = (DEPLOY / 'requirements.txt').read_text().splitlines()
+  pins = [line for line in lines if not line.startswith('#')]
+  locked = {re.fullmatch(r'([\w.-]+)==[\w.]+', pin)[1].lower() for pin in pins}
+  project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+  wanted = project['dependencies'] + project['optional-dependencies']['serve']
+  for line in wanted:
+    name = re.match(r'[\w-]+', line)[0].lower()
+    assert {name, name.replace('-', '_')} & locked, line
