@@ -100,6 +100,7 @@ NOT_REPEATED = {
   'smollm2_prm': 'it takes an hour and weights of 140 MB',
   'scaling': 'it compiles for TPUs, and its numbers have no intervals',
   'speed': 'its numbers hold for the machine that measured them',
+  'serving': 'its numbers hold for the machine that measured them',
   'answer_equality': 'tests/data/verify/test_answer_pairs.py repeats it',
 }
 QUICKEST = {

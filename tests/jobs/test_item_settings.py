@@ -49,7 +49,7 @@ FAULTS = [
   ('search:beam', 'budget.seconds', float('nan'), 'a number above 0'),
   ('search:beam', 'problems.first', -1, '>= 0'),
   ('search:beam', 'trees', -1, '>= 0'),
-  ('search:beam', 'prm.kind', 'foo', 'one of workdir, exact, none'),
+  ('search:beam', 'prm.kind', 'foo', 'one of workdir, endpoint, exact, none'),
   ('search:beam', 'prm.style', 'foo', "one of '', qwen_prm"),
   ('search:beam', 'prm.exact', 'foo', 'one of value, steps'),
   ('search:beam', 'prm.rows', 0, '>= 1'),
