@@ -181,6 +181,7 @@ def connect(server):
   return socket.create_connection(('127.0.0.1', server.port), timeout=30)
 
 
+@pytest.mark.slow
 def test_clients_that_send_slowly_or_hang_up_hold_nothing(server):
   """A head or a body that does not end is cut off; others go on."""
   slow, half, gone = connect(server), connect(server), connect(server)
@@ -213,6 +214,7 @@ def test_thousands_of_connections_leave_nothing(server):
   assert server.memory() < before + 50 * 2**20
 
 
+@pytest.mark.slow
 def test_who_hangs_up_is_not_computed(finished):
   server = LiveServer(finished, '--wait-ms', '1500').wait()
   try:
@@ -234,6 +236,7 @@ def test_who_hangs_up_is_not_computed(finished):
     server.stop()
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_loses_no_client_that_retries(finished):
   first = LiveServer(finished).wait()
   url = f'http://127.0.0.1:{first.port}/v1'
