@@ -91,7 +91,11 @@ def save(
   try:
     for name, array in {**store.arrays, STOPS: store.stops, **beside}.items():
       with (part / f'{name}.npy').open('wb') as file:
-        np.lib.format.write_array(file, array, allow_pickle=False)
+        array = np.asarray(array, order='C')
+        header = np.lib.format.header_data_from_array_1_0(array)
+        np.lib.format.write_array_header_1_0(file, header)
+        # NumPy's own writing does not say why it failed.
+        file.write(array.data)
         os.fsync(file.fileno())
     paths.write_text(part / 'about.json', json.dumps(about))
     part.chmod(0o755)  # a folder of mkdtemp is its owner's alone
@@ -100,10 +104,6 @@ def save(
     shutil.rmtree(part, ignore_errors=True)
     if isinstance(error, OSError) and folder.is_dir():
       return  # another process was faster
-    if isinstance(error, OSError) and error.errno is None:  # NumPy's own
-      raise UserError(
-        f'{folder} cannot be written ({error}); make room on the disk'
-      ) from None
     if isinstance(error, OSError):
       error.filename = error.filename or str(folder)
     raise

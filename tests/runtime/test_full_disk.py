@@ -36,7 +36,7 @@ LONG = [
   ('search', 280, r'run/report\.html'),
   ('label', 60, r'run/journal/process-0\.jsonl'),
   ('prm', 100, r'run/data/arithmetic_\w+/1\.0\.0'),
-  ('prm', 320, 'run/checkpoints'),
+  ('prm', 320, r'run/data/encoded/arithmetic_\w+/\w+'),
   ('prm', 900, 'run/checkpoints'),
   ('policy', 600, 'run/checkpoints'),
 ]
