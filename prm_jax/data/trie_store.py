@@ -89,9 +89,9 @@ def save(
   folder.parent.mkdir(parents=True, exist_ok=True)
   part = pathlib.Path(tempfile.mkdtemp('.part', 'encoded.', folder.parent))
   try:
-    for name, array in {**store.arrays, STOPS: store.stops, **beside}.items():
+    for name, given in {**store.arrays, STOPS: store.stops, **beside}.items():
+      array = np.asarray(given, order='C')
       with (part / f'{name}.npy').open('wb') as file:
-        array = np.asarray(array, order='C')
         header = np.lib.format.header_data_from_array_1_0(array)
         np.lib.format.write_array_header_1_0(file, header)
         # NumPy's own writing does not say why it failed.

@@ -145,14 +145,14 @@ def join(
 
 
 def compile_afresh_on_cpus() -> None:
-  """Turns JAX's cache of compiled programs off where CPUs of a job compute.
+  """Turns JAX's cache of compiled programs off where several CPUs compute.
 
   Opens the devices; call it before anything is compiled. On a CPU a program
   that comes from the cache does not keep the order of its collectives (seen in
-  jaxlib 0.10.2): one process gathers while another reduces, and both wait for
+  jaxlib 0.10.2): one device gathers while another reduces, and both wait for
   ever.
   """
-  if count() > 1 and jax.default_backend() == 'cpu':
+  if jax.device_count() > 1 and jax.default_backend() == 'cpu':
     jax.config.update('jax_enable_compilation_cache', False)
 
 

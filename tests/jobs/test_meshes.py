@@ -57,7 +57,7 @@ def said(chains):
 def test_eight_devices_write_what_one_writes(jobs, name):
   one, eight = (jobs.chains(each) for each in (name, f'{name} on eight'))
   assert said(one) == said(eight)
-  assert sum(len(chain.steps) for chain in one) > 8
+  assert sum(len(chain.steps) for chain in one) > 3
 
 
 @pytest.mark.parametrize('name', JOBS)

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.models.attention import attention
+from prm_jax.runtime import processes
 from prm_jax.runtime.sharding import BATCH, fitting_axes, make_mesh
 from tests.models.long_rows import (
   some_inputs,
@@ -48,6 +49,7 @@ def collectives(mesh) -> list[str]:
 
 if __name__ == '__main__':
   jax.config.update('jax_num_cpu_devices', 8)
+  processes.compile_afresh_on_cpus()
   inputs = some_inputs()
   expected = value_and_gradients(attention, True, inputs)
   results = {}

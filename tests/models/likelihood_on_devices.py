@@ -13,6 +13,7 @@ import numpy as np
 
 from prm_jax.models import TransformerConfig, init_params, token_terms
 from prm_jax.models.likelihood import TOKENS_PER_PART
+from prm_jax.runtime import processes
 from prm_jax.runtime.sharding import make_mesh
 
 D, T = 16, TOKENS_PER_PART // 2 + 9
@@ -44,6 +45,7 @@ def value_and_gradients(rows: int, words: int) -> list:
 
 if __name__ == '__main__':
   jax.config.update('jax_num_cpu_devices', 8)
+  processes.compile_afresh_on_cpus()
   results = {}
   for argument in sys.argv[1:]:
     rows, words, *sizes = map(int, argument.split(','))

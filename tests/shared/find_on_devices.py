@@ -10,6 +10,7 @@ import sys
 
 import jax
 
+from prm_jax.runtime import processes
 from prm_jax.runtime.errors import UserError
 from tests.models.hub.load_on_devices import load
 
@@ -27,4 +28,5 @@ def main(folder: str, *meshes: str) -> None:
 
 if __name__ == '__main__':
   jax.config.update('jax_num_cpu_devices', 8)
+  processes.compile_afresh_on_cpus()
   main(*sys.argv[1:])

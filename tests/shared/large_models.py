@@ -29,6 +29,7 @@ from prm_jax.jobs.settings.policies import PolicyConfig
 from prm_jax.jobs.settings.search import PrmConfig, SearchSettings
 from prm_jax.jobs.settings.shared import MeshConfig
 from prm_jax.models import HeadConfig, LoraConfig, TransformerConfig
+from prm_jax.runtime import processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.sharding import make_mesh
 from prm_jax.runtime.workdir import Workdir, write_json
@@ -119,6 +120,7 @@ def open_on_one(folder: pathlib.Path, dtype: str) -> float:
 
 def main(folder: str, what: str, *dtype: str) -> Any:
   jax.config.update('jax_num_cpu_devices', 1 if what == 'open' else 8)
+  processes.compile_afresh_on_cpus()
   if what == 'open':
     return open_on_one(pathlib.Path(folder), *dtype)
   return {'make': make, 'use': use}[what](pathlib.Path(folder))

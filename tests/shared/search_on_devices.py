@@ -17,6 +17,7 @@ from prm_jax.inference.generator import Generator
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.models import TransformerConfig, init_params
+from prm_jax.runtime import processes
 from prm_jax.runtime.sharding import make_mesh
 from prm_jax.search.method import Task
 from tests.shared.tiny_trees import make_scorer
@@ -68,6 +69,7 @@ def searched(mesh, side_by_side: int) -> dict:
 
 if __name__ == '__main__':
   jax.config.update('jax_num_cpu_devices', 8)
+  processes.compile_afresh_on_cpus()
   results = {}
   for sizes in MESHES:
     wanted = dict(zip(('replica', 'fsdp', 'model'), sizes, strict=True))

@@ -16,6 +16,7 @@ from flax.traverse_util import flatten_dict
 from prm_jax.models.hub.architectures import read_architecture
 from prm_jax.models.hub.safetensors_files import TensorFiles
 from prm_jax.models.hub.weights import load_backbone
+from prm_jax.runtime import processes
 from prm_jax.runtime.sharding import make_mesh
 
 
@@ -62,4 +63,5 @@ def main(folder: str, *meshes: str) -> None:
 
 if __name__ == '__main__':
   jax.config.update('jax_num_cpu_devices', 8)
+  processes.compile_afresh_on_cpus()
   main(*sys.argv[1:])
