@@ -23,6 +23,10 @@ def test_a_device_holds_at_most_a_seventh_of_each_model(folder):
   assert all(0 < score < 1 for score in found['scores'])
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_opening_takes_little_more_than_the_model(folder, dtype):
-  assert run_module(MODULE, folder, 'open', dtype) < 1.1
+@pytest.mark.parametrize(
+  ('dtype', 'most'),
+  # Beside the model its largest array, a quarter of it, is read in float32.
+  [('float32', 1.5), ('bfloat16', 1.85)],
+)
+def test_opening_takes_the_model_and_one_array(folder, dtype, most):
+  assert run_module(MODULE, folder, 'open', dtype) < most

@@ -11,7 +11,6 @@ highest, both as a share of the model's bytes.
 
 import json
 import pathlib
-import resource
 import sys
 from typing import Any, NamedTuple
 
@@ -111,11 +110,19 @@ def open_on_one(folder: pathlib.Path, dtype: str) -> float:
   """Memory that opening the PRM takes, over the bytes that stay."""
   mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1})
   jax.block_until_ready(jax.jit(lambda: jax.numpy.zeros(8))())
-  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  # The highest memory so far; that of the process before `exec` would count.
+  pathlib.Path('/proc/self/clear_refs').write_text('5')
+  before = status('VmRSS')
   scorer = loading.load(folder / 'prm', mesh=mesh, dtype=dtype)
-  after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   size = sum(x.nbytes for x in jax.tree.leaves(scorer.params))
-  return 1024 * (after - before) / size
+  return (status('VmHWM') - before) / size
+
+
+def status(name: str) -> int:
+  """A line of this process's status, in bytes."""
+  lines = pathlib.Path('/proc/self/status').read_text().splitlines()
+  [line] = [line for line in lines if line.startswith(f'{name}:')]
+  return 1024 * int(line.split()[1])
 
 
 def main(folder: str, what: str, *dtype: str) -> Any:
