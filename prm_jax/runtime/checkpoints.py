@@ -167,8 +167,8 @@ class Checkpoints:
       UserError: the checkpoint is damaged, belongs to another model, or has
         values that are not finite.
     """
-    # One array at a time, the largest alone: all of them together would take the
-    # memory of the model twice. Orbax wants more than it reads.
+    # One array at a time, the largest alone: all of them together would take
+    # the memory of the model twice. Orbax wants more than it reads.
     leaves = jax.tree.leaves(abstract_params)
     largest = max(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     memory = ocp.options.MemoryOptions(read_concurrent_bytes=largest + 1)
