@@ -237,7 +237,7 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
 
 def main() -> None:
   parser = command_line.make_parser(__doc__, __file__, '--rounds')
-  parser.set_defaults(rounds=5)
+  parser.set_defaults(rounds=5, command=f'{parser.prog} --prm PRM')
   parser.add_argument('--prm', required=True, help='workdir of a PRM of text')
   parser.add_argument(
     '--requests', type=int, default=128, help='requests of a round'
@@ -245,7 +245,7 @@ def main() -> None:
   parser.add_argument(
     '--seconds', type=float, default=20.0, help='time of each rate'
   )
-  args = command_line.parse(parser)
+  args = command_line.parse(parser, free=('prm',))
   requests = pool(workload.data_root())
   unseen = load.numbered(requests)
   with serving(args.prm) as url:
