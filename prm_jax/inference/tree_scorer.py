@@ -45,7 +45,7 @@ from prm_jax.models.prefix_store import Ids, Piece, Pool, PrefixStore, index_of
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import BATCH, constrain
 
-LONGEST_KEPT = 4096  # characters of a text whose ids are kept
+LONGEST_KEPT = 1024  # characters of a text whose ids are kept
 Ends = list[tuple[int, int, Piece]]  # row and step of each piece's score
 
 
@@ -91,7 +91,7 @@ class TreeScorer:
       1 << 12, lambda problem: tuple(self._format.encode_prompt(problem))
     )
     self._step_ids = cached_if_short(
-      1 << 16, lambda step, first: tuple(self._format.encode_step(step, first))
+      1 << 15, lambda step, first: tuple(self._format.encode_step(step, first))
     )
     kernels = (
       x.size for name, x in scorer.params['head'].items() if 'kernel' in name

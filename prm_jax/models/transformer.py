@@ -227,7 +227,8 @@ class Transformer(nn.Module):
         nn.initializers.normal(c.d_model**-0.5),
         (c.vocab_size, c.d_model),
       )
-    x = parts_of_rows(embed(embedding, tokens, c.dtype))
+    # In two steps, or each device would gather the vectors of all words.
+    x = parts_of_rows(whole_rows(embed(embedding, tokens, c.dtype)))
     final_norm = RMSNorm(c.norm_eps, name='norm')
     if read is not None and c.scan_unroll >= c.n_layers:
       stacked = self.variables['params']['layers'], kv
