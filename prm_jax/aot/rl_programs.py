@@ -32,8 +32,8 @@ from prm_jax.jobs.rl_meshes import check_meshes, make_meshes
 from prm_jax.jobs.rl_start import open_start
 from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.models import HeadConfig, Rows, TransformerConfig
-from prm_jax.rl.findings import Findings
 from prm_jax.rl.episodes import SMALLEST_STEPS
+from prm_jax.rl.findings import Findings
 from prm_jax.rl.implicit import Outcomes
 from prm_jax.rl.loop import jit_advantages
 from prm_jax.rl.objective import Experience, Minibatch
