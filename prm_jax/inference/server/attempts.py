@@ -8,18 +8,51 @@ be, that a reply without an answer is a failure, and which refusals are final.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
-from collections.abc import Callable
-from typing import Any
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import httpx2  # openai is built on it
 import openai
 
 from prm_jax.inference.server import replies
+from prm_jax.runtime.errors import UserError
+
+T = TypeVar('T')
 
 # Why each attempt of the running task's call failed, '' if it succeeded.
 OUTCOMES: contextvars.ContextVar[list[str]] = contextvars.ContextVar('outcomes')
+
+
+def read_key(variable: str) -> str:
+  """Returns the key in an environment variable; '' names none.
+
+  Raises:
+    UserError: the variable is not set.
+  """
+  if not variable:
+    return ''
+  key = os.environ.get(variable, '').strip()
+  if not key:
+    raise UserError(
+      f'endpoint.api_key_variable={variable!r}: it is not set in the '
+      f"environment; export {variable}=KEY, or set the config's to ''"
+    )
+  return key
+
+
+def run(calls: Coroutine[Any, Any, T]) -> T:
+  """Runs calls to their end, also where an event loop runs already."""
+  try:
+    asyncio.get_running_loop()
+  except RuntimeError:
+    return asyncio.run(calls)
+  # A notebook has its own loop running, and a thread can have only one.
+  with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    return thread.submit(asyncio.run, calls).result()
 
 
 class Failure(openai.OpenAIError):

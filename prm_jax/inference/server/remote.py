@@ -7,15 +7,19 @@
 """
 
 import asyncio
-import concurrent.futures
-import os
 import pathlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import openai
 
-from prm_jax.inference.server.attempts import OUTCOMES, Attempts, Failure
+from prm_jax.inference.server.attempts import (
+  OUTCOMES,
+  Attempts,
+  Failure,
+  read_key,
+  run,
+)
 from prm_jax.inference.server.config import ServerConfig
 from prm_jax.inference.server.replies import (
   Answer,
@@ -50,14 +54,7 @@ class Server:
       UserError: the key is missing, or the cache cannot be opened.
     """
     self._config = config
-    self._key = ''
-    if variable := config.api_key_variable:
-      self._key = os.environ.get(variable, '').strip()
-      if not self._key:
-        raise UserError(
-          f'endpoint.api_key_variable={variable!r}: it is not set in the '
-          f"environment; export {variable}=KEY, or set the config's to ''"
-        )
+    self._key = read_key(config.api_key_variable)
     self._cache = None if cache is None else ReplyCache(cache)
     self._log = UsageLog(log)
     self._failed_in_a_row = self._refused_in_a_row = 0
@@ -104,13 +101,7 @@ class Server:
     """Returns each call's answer, or the reason why there is none."""
     if not calls:
       return []
-    try:
-      asyncio.get_running_loop()
-    except RuntimeError:
-      return asyncio.run(self._send_all(calls))
-    # A notebook has its own loop running, and a thread can have only one.
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-      return thread.submit(asyncio.run, self._send_all(calls)).result()
+    return run(self._send_all(calls))
 
   async def _send_all(self, calls: Sequence[Call]) -> list[Answer | str]:
     config = self._config

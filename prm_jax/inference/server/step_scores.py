@@ -10,9 +10,7 @@ away, or refuses all, ends the job, which resumes.
 
 import asyncio
 import collections
-import concurrent.futures
 import hashlib
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +18,13 @@ from typing import Any
 import openai
 
 from prm_jax.inference.protocols import ScoredSteps, Scoring
-from prm_jax.inference.server.attempts import OUTCOMES, Attempts, Failure
+from prm_jax.inference.server.attempts import (
+  OUTCOMES,
+  Attempts,
+  Failure,
+  read_key,
+  run,
+)
 from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.replies import fault_of
 from prm_jax.inference.server.usage import Usage, UsageLog
@@ -53,14 +57,7 @@ class RemotePrm:
     self, config: PrmServerConfig, log: pathlib.Path | None = None
   ) -> None:
     self._config, self._log = config, UsageLog(log)
-    self._key = ''
-    if variable := config.api_key_variable:
-      self._key = os.environ.get(variable, '').strip()
-      if not self._key:
-        raise UserError(
-          f'endpoint.api_key_variable={variable!r}: it is not set in the '
-          f"environment; export {variable}=KEY, or set the config's to ''"
-        )
+    self._key = read_key(config.api_key_variable)
     asked = f'{config.api} {config.system} {config.separator}'
     digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
     self.name = f'{config.model or "prm"} at a server {digest}'
@@ -79,13 +76,7 @@ class RemotePrm:
     """
     if not requests:
       return []
-    try:
-      asyncio.get_running_loop()
-    except RuntimeError:
-      return asyncio.run(self._score_all(requests))
-    # A notebook has its own loop running, and a thread can have only one.
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-      return thread.submit(asyncio.run, self._score_all(requests)).result()
+    return run(self._score_all(requests))
 
   async def _score_all(
     self, requests: Sequence[Scoring]
