@@ -55,15 +55,16 @@ def learning(
   """Counts FLOPs of a train step: a gradient costs twice the forward pass.
 
   A forward attention kernel has 2 products. Its gradient has 5, because it
-  computes the scores again, and on a TPU 7, because two kernels do. With remat,
-  the forward pass runs twice. The other arguments are those of `reading`.
+  computes the scores again, and on a TPU 7, because two kernels do. With
+  remat='full' the forward pass runs twice. The other arguments are those of
+  `reading`.
 
   Args:
     frozen: whether only adapters beside the kernels are trained: kernels need
       no gradient then, and the embeddings that the first layer reads neither.
   """
   found = reading(model, rows, length, logits, ends)
-  forward = 1 if model.remat == 'none' else 2
+  forward = 2 if model.remat == 'full' else 1
   gradient = {TPU_KERNEL: 7, GPU_KERNEL: 5}
   products = 3 * found['products']
   if frozen:

@@ -305,9 +305,11 @@ def _memory_bytes(
     return sum(writes) + (sum(a.size for a in made.arrays) if reads[0] else 0)
   if made.kind == 'dynamic-update-slice':
     return 2 * reads[1] if reads[0] else reads[1]
-  if made.kind == 'fusion':
+  if made.kind in ('fusion', 'fusion-start'):
     inside = computations[_CALLED.search(made.text)[1]]
-    return _fusion_bytes(inside, made.arrays, computations)
+    # One that runs beside others lists its operands first.
+    first = len(made.operands) if made.kind == 'fusion-start' else 0
+    return _fusion_bytes(inside, made.arrays[first:], computations)
   return sum(reads) + sum(writes)
 
 
@@ -325,10 +327,11 @@ def _fusion_bytes(
   root = list(inside.values())[-1]
   results = [inside[name] for name in root.operands]
   if root.kind != 'tuple':
-    results = [root] * len(out)
+    results = [root] * len(_results(root))
   total = sum(
     _written(made, array, inside)
-    for made, array in zip(results, out, strict=True)
+    # What follows is memory to work in.
+    for made, array in zip(results, out, strict=False)
   )
   for made in inside.values():
     if made.kind == 'parameter' and made.arrays[0].in_memory:
@@ -336,10 +339,15 @@ def _fusion_bytes(
   return total
 
 
+def _is_passed_on(made: Instruction) -> bool:
+  """Says whether a fusion leaves it to others; a GPU's library is called."""
+  return made.kind in PASSED_ON and not _calls_library(made, 'cublas', 'cudnn')
+
+
 def _written(made: Instruction, result: Array, inside: Computation) -> float:
   while made.kind == 'bitcast':
     made = inside[made.operands[0]]
-  if made.kind in PASSED_ON or not result.in_memory:
+  if _is_passed_on(made) or not result.in_memory:
     return 0.0
   if made.kind == 'dynamic-update-slice':
     return inside[made.operands[1]].arrays[0].size
@@ -363,7 +371,7 @@ def _read_by(
   inside: Computation,
   computations: Mapping[str, Computation],
 ) -> float:
-  if user.kind in PASSED_ON or user.kind == 'tuple':
+  if _is_passed_on(user) or user.kind == 'tuple':
     return 0.0
   if user.kind == 'bitcast':
     return _read(user, inside, computations)

@@ -6,7 +6,7 @@ the chains that the report shows.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -134,13 +134,41 @@ def chain_scores(
   return np.where(found.whole, aggregated, -np.inf)
 
 
-def some_problems(chains: Sequence[Chain], count: int) -> Sequence[Chain]:
-  """Returns the chains of `count` evenly spaced problems; 0 returns all."""
+def of_some_problems(chains: Sequence[Chain], count: int) -> list[int]:
+  """Returns indices of the chains of evenly spaced problems, as many as said.
+
+  Args:
+    count: number of problems; 0: all.
+  """
   problems = list(dict.fromkeys(chain.problem for chain in chains))
   if not 0 < count < len(problems):
-    return chains
+    return [*range(len(chains))]
   kept = {problems[i * len(problems) // count] for i in range(count)}
-  return [chain for chain in chains if chain.problem in kept]
+  return [i for i, chain in enumerate(chains) if chain.problem in kept]
+
+
+def some_problems(chains: Sequence[Chain], count: int) -> Sequence[Chain]:
+  """Returns the chains of `count` evenly spaced problems; 0 returns all."""
+  chosen = of_some_problems(chains, count)
+  whole = len(chosen) == len(chains)
+  return chains if whole else [chains[i] for i in chosen]
+
+
+class Evaluated(NamedTuple):
+  """Holds what an evaluation found.
+
+  Attributes:
+    results: the sections of results.json.
+    threshold: the value below which a step is flagged, and its source.
+    shown: chains that the report shows.
+    step_scores: of every chain that was scored, its `set`, its index there
+      (`chain`) and the `scores` of the steps that were read. Dev is a set, too.
+  """
+
+  results: dict[str, Any]
+  threshold: dict[str, Any]
+  shown: list[dict[str, Any]]
+  step_scores: list[dict[str, Any]]
 
 
 def evaluate(
@@ -151,32 +179,40 @@ def evaluate(
   orm: Scorer | None,
   seed: int,
   log: Log,
-) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
-  """Returns the sections of results.json, the threshold, and chains to show."""
+) -> Evaluated:
+  """Scores dev and all evaluations, and judges the scores."""
   process = targets.supervision == 'process'
   results: dict[str, Any] = {}
   chosen, threshold = None, {'value': 0.5, 'source': 'fixed'}
-  shown = []
+  shown, step_scores = [], []
 
-  def note_unread(
-    name: str, chains: Sequence[Chain], scores: Sequence[np.ndarray]
+  def note(
+    name: str,
+    chains: Sequence[Chain],
+    indices: Sequence[int],
+    scores: Sequence[np.ndarray],
   ) -> None:
+    step_scores.extend(
+      {'set': name, 'chain': i, 'scores': own.tolist()}
+      for i, own in zip(indices, scores, strict=True)
+    )
     if unread := suite.unread_section(chains, scores):
       results.setdefault('unread', {})[name] = unread
 
   if process:
     scores = score_chains(prm, dataset.dev)
-    note_unread('dev', dataset.dev, scores)
+    note('dev', dataset.dev, range(len(scores)), scores)
     chosen = suite.choose_on_dev(dataset.dev, scores)
     threshold = {
       'value': chosen.threshold,
       'source': f'best F1 on {len(dataset.dev):,} dev chains',
     }
   for name, every_chain in dataset.evaluations.items():
-    chains = some_problems(every_chain, wanted.max_problems)
+    indices = of_some_problems(every_chain, wanted.max_problems)
+    chains = [every_chain[i] for i in indices]
     log(f'scoring {len(chains):,} chains of {name}')
     scores = score_chains(prm, chains)
-    note_unread(name, chains, scores)
+    note(name, chains, indices, scores)
     headline = chain_scores(chains, scores, wanted.aggregate)
     if name == wanted.best_of_n:
       methods = {
@@ -223,7 +259,7 @@ def evaluate(
           chains, scores
         )
     shown += chains_to_show(chains, scores, headline, wanted.shown_chains)
-  return results, threshold, shown
+  return Evaluated(results, threshold, shown, step_scores)
 
 
 def chains_to_show(

@@ -54,10 +54,38 @@ def auc_ci(
   Returns:
     The AUC and [low, high]; None and None if all items are right or none is.
   """
-  scores, right, problems = ranked.checked()
-  found = auroc(scores, right)
+  ranked = ranked.checked()
+  found = auroc(ranked.scores, ranked.right)
   if found is None:
     return None, None
+  low, high = bootstrap.interval(_resampled_auc(ranked, seed, resamples))
+  return found, [low, high]
+
+
+def auc_difference_ci(
+  ranked: Ranked,
+  other: np.ndarray,  # [S]
+  seed: int | Sequence[int],
+  resamples: int = 2000,
+) -> tuple[float | None, list[float] | None]:
+  """Returns how far the AUC is above that of other scores of the same items.
+
+  Both are resampled in pairs, as `auc_ci` does.
+  """
+  pair = ranked.checked(), ranked._replace(scores=other).checked()
+  found = [auroc(each.scores, each.right) for each in pair]
+  if None in found:
+    return None, None
+  ours, theirs = (_resampled_auc(each, seed, resamples) for each in pair)
+  low, high = bootstrap.interval(ours - theirs)
+  return found[0] - found[1], [low, high]
+
+
+def _resampled_auc(
+  ranked: Ranked, seed: int | Sequence[int], resamples: int
+) -> np.ndarray:  # [B]
+  """Returns the AUC of resamples of whole problems."""
+  scores, right, problems = ranked
   # Items of a problem with one score are counted together.
   _, rank = np.unique(scores, return_inverse=True)
   ranks, count = rank.max() + 1, problems.max() + 1
@@ -75,8 +103,7 @@ def auc_ci(
     )
     if pairs := good.sum() * bad.sum():
       values[b] = good @ (np.cumsum(bad) - bad / 2) / pairs
-  low, high = np.quantile(values, [0.025, 0.975])
-  return found, [float(low), float(high)]
+  return values
 
 
 def within_problem_auc(

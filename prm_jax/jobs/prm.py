@@ -33,7 +33,7 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
     of_outcomes = dataclasses.replace(settings, targets=targets)
     baseline = opened._replace(settings=of_outcomes)
     orm = train_model('orm', baseline, workdir.below('orm'), log)
-  results, threshold, shown = prm_evaluation.evaluate(
+  found = prm_evaluation.evaluate(
     settings.evaluation,
     settings.targets,
     opened.dataset,
@@ -44,12 +44,16 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   )
   about = opened.manifest() | {
     'aggregate': settings.evaluation.aggregate,
-    'threshold': threshold,
+    'threshold': found.threshold,
     'wall_seconds': round(time.monotonic() - began, 1),
   }
-  workdir.write_json('results.json', {'manifest': about, 'results': results})
-  workdir.write_lines('chains.jsonl', shown)
-  processes.first_alone('report', show, results, workdir, log)
+  workdir.write_lines('step_scores.jsonl', found.step_scores)
+  workdir.write_lines('chains.jsonl', found.shown)
+  # The last one, as it says that the job is done.
+  workdir.write_json(
+    'results.json', {'manifest': about, 'results': found.results}
+  )
+  processes.first_alone('report', show, found.results, workdir, log)
 
 
 def train_model(

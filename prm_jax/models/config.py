@@ -59,7 +59,7 @@ class TransformerConfig:
       memory.
     remat: which activations of a layer the backward pass recomputes:
       'none' keeps all, 'full' keeps only the layer input, 'dots' keeps the
-      results of matrix products with weights.
+      results of matrix products with weights, and of attention by a kernel.
     scan_unroll: layers traced per step of the scan over layers; more layers
       run faster (mostly on CPU) and compile more slowly.
   """

@@ -10,12 +10,10 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 
 from prm_jax.models.quantized import dequantize
+from prm_jax.models.remat import PROJECTION, named
 from prm_jax.runtime.sharding import constrain, platform
-
-PROJECTION = 'projection'  # name by which remat keeps a Projection's result
 
 
 class RMSNorm(nn.Module):
@@ -178,7 +176,7 @@ class Projection(nn.Module):
       # Added in float32: most changes are below bfloat16's steps.
       change = change.astype(jnp.float32)
       out = (out.astype(jnp.float32) + change).astype(self.dtype)
-    out = checkpoint_name(out, PROJECTION)
+    (out,) = named(PROJECTION, out)
     if self.bias:
       bias = self.param('bias', nn.initializers.zeros, self.shape)
       # Added in float32: the bias's gradient sums over all tokens of a batch.

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from prm_jax.models.remat import ATTENTION, named
 from prm_jax.runtime.sharding import over_rows_and_heads
 
 MASKED = -1e30  # finite, so that a row of padding gives a number, not NaN
@@ -245,6 +246,7 @@ def _forward(
   out, normaliser = jax.lax.map(
     one_block, (starts, _find_paths(last), query, last)
   )
+  out, normaliser = named(ATTENTION, out, normaliser)
   return out, (query, key, value, last, prefix, out, normaliser)
 
 

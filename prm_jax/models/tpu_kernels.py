@@ -23,6 +23,8 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from prm_jax.models.remat import ATTENTION, named
+
 MASKED = -1e30  # finite, so that a block that is all masked gives no NaN
 CORES = 2  # of a v5p, which share the visits; others do both parts in turn
 _SHIFT = 16  # bits of the second block of a pair
@@ -263,6 +265,7 @@ def _forward(
     ),
     ((1, R * U), (1, R * U), (H, R * U)),
   )
+  out, normaliser = named(ATTENTION, out, normaliser)
   return out, (query, blocks, by_query, by_key, out, normaliser)
 
 

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 
 from prm_jax.models.attention import apply_rope, attention, cached_attention
 from prm_jax.models.config import TransformerConfig
-from prm_jax.models.layers import PROJECTION, Projection, RMSNorm, embed
+from prm_jax.models.layers import Projection, RMSNorm, embed
+from prm_jax.models.remat import keep_products
 from prm_jax.runtime.sharding import BATCH, constrain
 
 Params = dict[str, Any]
@@ -190,10 +191,7 @@ class Block(nn.Module):
 def _remat(config: TransformerConfig) -> type[Block]:
   if config.remat == 'none':
     return Block
-  policy = None
-  if config.remat == 'dots':
-    # By name, because a policy cannot see the product inside a custom_vjp.
-    policy = jax.checkpoint_policies.save_only_these_names(PROJECTION)
+  policy = keep_products if config.remat == 'dots' else None
   return nn.remat(Block, prevent_cse=False, policy=policy)
 
 

@@ -1,5 +1,6 @@
 """Programs through XLA's compiler for GPUs, where its plugin is installed."""
 
+import dataclasses
 import json
 
 import pytest
@@ -95,6 +96,23 @@ def test_the_fused_kernel_is_in_the_program(gpu, dtype, fused):
   plan = programs.plan(small_prm(dtype), devices)
   compiled, _ = compile_program(plan.programs['score'].lower())
   assert (useful_flops.GPU_KERNEL in compiled.as_text()) == fused
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+  ('remat', 'kernels'), [('none', 2), ('dots', 2), ('full', 3)]
+)
+def test_remat_of_dots_keeps_attention(remat, kernels):
+  """Forward and gradient; where nothing is kept, forward again."""
+  config = small_prm('bfloat16')
+  config = dataclasses.replace(
+    config, model=dataclasses.replace(config.model, remat=remat)
+  )
+  program = programs.plan(config, open_topology('h100')).programs['train']
+  compiled, _ = compile_program(program.lower())
+  layers = config.model.n_layers // config.model.scan_unroll
+  found = compiled.as_text().count('custom_call_target="__cudnn$fmha')
+  assert found in (kernels, kernels * layers)
 
 
 @needs_compiler

@@ -182,3 +182,60 @@ def test_a_layer_is_written_in_place_below_another_name():
     fused,
   )
   assert work.memory_bytes == 400 + 400 + 4
+
+
+def test_a_product_by_cublas_of_a_layer_that_it_slices():
+  """The library is called within a fusion; it gets memory to work in."""
+  fused = """
+%dynamic-slice-fusion (p0: bf16[28,32,16], p1: bf16[64,32]) -> (bf16[64,16], \
+s8[4096]) {
+  %p1 = bf16[64,32]{1,0} parameter(1)
+  %p0 = bf16[28,32,16]{2,1,0} parameter(0)
+  %slice = bf16[1,32,16]{2,1,0} slice(%p0), slice={[3:4], [0:32], [0:16]}
+  %same = bf16[32,16]{1,0} bitcast(%slice)
+  ROOT %made = (bf16[64,16]{1,0}, s8[4096]{0}) custom-call(%p1, %same), \
+custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":\
+{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}
+}
+"""
+  work = work_of(
+    [
+      '%w = bf16[28,32,16]{2,1,0} parameter(0)',
+      '%x = bf16[64,32]{1,0} parameter(1)',
+      '%y = (bf16[64,16]{1,0}, s8[4096]{0}) fusion(%w, %x), kind=kCustom, '
+      'calls=%dynamic-slice-fusion',
+      'ROOT %r = bf16[64,16]{1,0} get-tuple-element(%y), index=0',
+    ],
+    fused,
+  )
+  assert work.flops == 2 * 64 * 16 * 32
+  assert work.memory_bytes == 2 * (32 * 16 + 64 * 32 + 64 * 16)
+
+
+def test_a_fusion_that_runs_beside_others():
+  """It lists its operands first; a layer is written where it belongs."""
+  fused = """
+%write (p0: bf16[30,64,32], p1: s32[], p2: bf16[64,32]) -> bf16[30,64,32] {
+  %p0 = bf16[30,64,32]{2,1,0} parameter(0)
+  %p2 = bf16[64,32]{1,0} parameter(2)
+  %same = bf16[1,64,32]{2,1,0} bitcast(%p2)
+  %p1 = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %into = bf16[30,64,32]{2,1,0} dynamic-update-slice(%p0, %same, %p1, \
+%zero, %zero)
+}
+"""
+  work = work_of(
+    [
+      '%all = bf16[30,64,32]{2,1,0} parameter(0)',
+      '%i = s32[] parameter(1)',
+      '%one = bf16[64,32]{1,0} parameter(2)',
+      '%start = ((bf16[30,64,32]{2,1,0}, s32[], bf16[64,32]{1,0}), '
+      'bf16[30,64,32]{2,1,0}, u32[]) fusion-start(%all, %i, %one), '
+      'kind=kLoop, calls=%write',
+      'ROOT %done = bf16[30,64,32]{2,1,0} fusion-done(%start)',
+    ],
+    fused,
+  )
+  # One layer is read and written, and the number of the layer read.
+  assert work.memory_bytes == 2 * 2 * 64 * 32 + 4

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from prm_jax.evals.ranking import Ranked, auc_ci, ranking, within_problem_auc
+from prm_jax.evals.ranking import (
+  Ranked,
+  auc_ci,
+  auc_difference_ci,
+  ranking,
+  within_problem_auc,
+)
 from prm_jax.runtime.errors import UserError
 
 
@@ -67,6 +73,24 @@ def test_the_interval_covers_the_truth():
   covered = np.mean([low <= truth <= high for low, high in runs])
   # 95% within three standard errors, and a little for so few problems.
   assert 0.90 < covered < 0.99
+
+
+def test_a_difference_is_that_of_pairs():
+  """What both share cancels, so its interval is narrower than either's."""
+  rng = np.random.default_rng(3)
+  right = rng.random(400) < 0.5
+  noise = rng.normal(0, 1, 400)
+  ranked = Ranked(right + noise, right, np.arange(400) // 2)
+  other = 0.7 * right + noise
+  found, (low, high) = auc_difference_ci(ranked, other, 0)
+  ours, own = auc_ci(ranked, 0)
+  theirs, _ = auc_ci(ranked._replace(scores=other), 0)
+  assert found == pytest.approx(ours - theirs)
+  assert low < found < high
+  assert high - low < 0.5 * (own[1] - own[0])
+  assert auc_difference_ci(ranked, ranked.scores, 0) == (0, [0, 0])
+  of_one_kind = Ranked(noise, np.ones(400, bool), ranked.problems)
+  assert auc_difference_ci(of_one_kind, noise, 0) == (None, None)
 
 
 def test_items_of_one_kind_have_no_auc():

@@ -1,5 +1,6 @@
 """The accelerator command: what it does with time, faults and results."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -99,6 +100,24 @@ def test_sides_take_turns_and_share_the_time():
     assert taken[turn] == pytest.approx(training / 4 / (right + training))
   alone = run.turns(['training'], tiny=True, torch=False)
   assert [tuple(turn) for turn in alone] == [('training', 'ours', 0)]
+
+
+def test_a_turn_that_would_get_too_little_is_not_begun(tmp_path):
+  args = argparse.Namespace(
+    parts=['right', 'sampling'],
+    tiny=False,
+    torch_python=sys.executable,
+    minutes=0.2,
+    workdir=tmp_path,
+  )
+  found = [*run.timed(args)]
+  assert [tuple(turn) for turn, _ in found] == [
+    ('right', 'ours', 0),
+    ('sampling', 'ours', 0),
+    ('sampling', 'theirs', 0),
+  ]
+  assert {fault for _, fault in found} == {run.NO_TIME}
+  assert not [*tmp_path.iterdir()]
 
 
 def a_gpu(**parts):

@@ -193,6 +193,23 @@ def test_tiny_shows_chains_of_both_kinds(tiny):
   assert {chain['chosen'] for chain in chains} == {True, False}
 
 
+def test_tiny_keeps_the_scores_of_all_chains(tiny):
+  workdir, _ = tiny
+  lines = (workdir / 'step_scores.jsonl').read_text().splitlines()
+  scores = {}
+  for record in map(json.loads, lines):
+    scores.setdefault(record['set'], {})[record['chain']] = record['scores']
+  assert {name: [*found] for name, found in scores.items()} == {
+    'dev': [*range(8 * 4)],
+    'arithmetic': [*range(8 * 8)],
+  }
+  known = {
+    tuple(round(x, 4) for x in own) for own in scores['arithmetic'].values()
+  }
+  lines = (workdir / 'chains.jsonl').read_text().splitlines()
+  assert {tuple(json.loads(line)['scores']) for line in lines} <= known
+
+
 def test_tiny_config_is_kept(tiny):
   workdir, _ = tiny
   config = json.loads((workdir / 'config.json').read_text())

@@ -41,7 +41,13 @@ DERIVED = {
     'trees.jsonl',
     'report.html',
   ),
-  'prm': ('results.json', 'chains.jsonl', 'data', 'report.html'),
+  'prm': (
+    'results.json',
+    'step_scores.jsonl',
+    'chains.jsonl',
+    'data',
+    'report.html',
+  ),
   'policy': ('results.json', 'data'),
 }
 # Tells what the workdir is of: made again only where it was deleted.
