@@ -57,6 +57,8 @@ class Repetition(NamedTuple):
 
 
 FIRST = ('--seeds', str(command_line.SEEDS[0]))
+# Those that share a folder of runs are one lane; lanes begin in this order, the
+# longest first, so that all cores are done at about the same time.
 QUICK = {
   'after_first_error': Repetition(
     (*FIRST, '--arms', 'mask', 'bad'), 'ablations'
@@ -78,9 +80,6 @@ QUICK = {
   ),
   'out_of_distribution': Repetition(FIRST, 'ablations'),
   'model_sizes': Repetition(FIRST, 'ablations'),
-  'prm_vs_orm': Repetition(FIRST),
-  'label_sources': Repetition((*FIRST, '--labels', 'verifier', 'corruption')),
-  'test_time_compute': Repetition((*FIRST, '--operations', '3')),
   'rl_process_vs_outcome': Repetition(
     (
       *FIRST,
@@ -88,10 +87,13 @@ QUICK = {
       *('--arms', 'outcome', 'outcome + PRM'),
     )
   ),
+  'test_time_compute': Repetition((*FIRST, '--operations', '3')),
+  'prm_vs_orm': Repetition(FIRST),
   'reward_hacking': Repetition(
     (*FIRST, '--forms', 'mean', 'the same, and outcome')
   ),
   'human_labels': Repetition(('--problems', '60'), data=True),
+  'label_sources': Repetition((*FIRST, '--labels', 'verifier', 'corruption')),
 }
 NOT_REPEATED = {
   'accelerator': 'its numbers hold for the chip that measured them',

@@ -20,23 +20,20 @@ import numpy as np
 
 from experiments import ablations, command_line
 from experiments.ablations import AUC, F1
-from experiments.neutral_labels import heads, states
 from experiments.neutral_labels.run import ARMS
+from experiments.smollm2_prm import heads, states
 from experiments.smollm2_prm.run import base_settings
 from experiments.tables import mean, points, points_between, table
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.datasets import load_dataset
 from prm_jax.data.targets import TargetConfig, step_targets
 from prm_jax.evals import ranking, steps, suite, trivial
-from prm_jax.evals.ranking import Ranked
 from prm_jax.jobs.training import open_model
 from prm_jax.runtime.sharding import make_mesh
 
 WINDOW = 4096  # tokens; every chain fits
 DEV_SHARE = 0.25  # of PRM800K's problems, for the threshold and a test of AUC
 HELD_OUT = 'prm800k'
-# Chosen with seed 0, by the AUC on held-out problems, for all arms alike.
-DECAY = 0.1
 # Two targets are equivalent where their AUC differs by less than this.
 MARGIN = 0.02
 LIKELIHOOD = 'likelihood of digits, untrained'
@@ -130,17 +127,6 @@ def without_neutral(chains: Sequence[Chain]) -> list[Chain]:
   ]
 
 
-def ranked(part: Part, scores: Scores) -> Ranked:
-  """Returns the steps up to each first error with score, label and problem."""
-  found = suite.pad_scores(part.chains, scores)
-  labels, known, _ = suite.label_arrays(part.chains)
-  known &= steps.scored_mask(found.mask, found.read)
-  known &= steps.until_first_error(labels, known)
-  problems = suite.problem_ids(part.chains)
-  of_step = np.repeat(problems[:, None], known.shape[1], 1)
-  return Ranked(found.values[known], labels[known] >= 0.5, of_step[known])
-
-
 def split(part: Part, seed: int) -> tuple[Part, Part]:
   """Splits chains by problem into those to train on and those held out."""
   problems = sorted({chain.problem for chain in part.chains})
@@ -160,7 +146,7 @@ def score_rows(
   """
   dev, rows = parts[HELD_OUT], {}
   for arm in ARMS:
-    head = heads.fit(*targets_of(train, arm), DECAY)
+    head = heads.fit(*targets_of(train, arm), heads.DECAY)
     rows[arm] = {
       name: [head.score(own) for own in part.features]
       for name, part in parts.items()
@@ -196,23 +182,20 @@ def measure(parts: Mapping[str, Part], seed: int) -> dict[str, Any]:
   parts = {**parts, HELD_OUT: dev}
   rows = score_rows(train, parts)
   first = {
-    name: ranked(part, rows[ARMS[0]][name]) for name, part in parts.items()
+    name: suite.rank_steps(part.chains, rows[ARMS[0]][name])
+    for name, part in parts.items()
   }
   found: dict[str, Any] = {}
   for row, scores in rows.items():
     chosen = suite.choose_on_dev(dev.chains, scores[HELD_OUT])
     own = found[row] = {}
     for name, part in parts.items():
-      steps_of = ranked(part, scores[name])
+      steps_of = suite.rank_steps(part.chains, scores[name])
       auc, ci95 = ranking.auc_ci(steps_of, [seed, 0], RESAMPLES)
       own[f'{AUC}, {name}'] = {'value': auc, 'ci95': ci95}
       if row in ARMS[1:]:
-        difference, *ci95 = heads.auc_difference(
-          np.stack([steps_of.scores, first[name].scores]),
-          steps_of.right,
-          steps_of.problems,
-          seed,
-          RESAMPLES,
+        difference, ci95 = ranking.auc_difference_ci(
+          steps_of, first[name].scores, seed, RESAMPLES
         )
         own[over_first(name)] = {'value': difference, 'ci95': ci95}
       if name != HELD_OUT:  # its chains choose the threshold
@@ -311,7 +294,7 @@ def main() -> None:
   document = command_line.about(args) | {
     'thing': 'neutral is',
     'margin': MARGIN,
-    'decay': DECAY,
+    'decay': heads.DECAY,
     'unread': unread,
     'sets': {name: about_set(part) for name, part in parts.items()},
     'runs': runs,

@@ -1,17 +1,20 @@
 """From the step scores of every row to ProcessBench's numbers.
 
-Every row has one threshold, the one with the highest F1 on dev, which is used
-unchanged on the sets that are reported. Every row is compared in pairs with the
-reference row.
+Every run of a row has one threshold, the one with the highest F1 on dev, which
+is used unchanged on the sets that are reported. Every run is compared in pairs
+with the reference row; a row sums up its runs.
 """
 
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from prm_jax.data.chains import Chain, first_error
-from prm_jax.evals import localisation, steps, suite
+from prm_jax.evals import localisation, over_seeds, ranking, steps, suite
+from prm_jax.evals.ranking import Ranked
 
 DEV = 'dev'
 REFERENCE = 'digit_likelihood'
@@ -82,28 +85,124 @@ def add_signals(probabilities: Scores, likelihoods: Scores) -> Scores:
   }
 
 
-def judge(
-  predicted: np.ndarray,  # [M]
-  reference: np.ndarray,  # [M]
+class Judged(NamedTuple):
+  """Holds what one run says of a set.
+
+  Attributes:
+    guess: [M] index of the first step that is flagged, or -1.
+    ranked: the read steps up to the first error; None for a rule that has no
+      scores.
+  """
+
+  guess: np.ndarray
+  ranked: Ranked | None
+  about: dict[str, Any]
+
+
+def judge_run(by_set: Scores, parts: Mapping[str, Part]) -> dict[str, Judged]:
+  """Judges the scores of one run on all sets; the threshold is DEV's."""
+  found = {
+    name: suite.pad_scores(part.chains, by_set[name])
+    for name, part in parts.items()
+  }
+  best = {
+    name: localisation.choose_threshold(
+      found[name].values, part.mask, part.first, found[name].read
+    )
+    for name, part in parts.items()
+  }
+  threshold = best[DEV][0]
+  return {
+    name: Judged(
+      localisation.predict_first_error(
+        found[name].values, part.mask, threshold, found[name].read
+      ),
+      suite.rank_steps(part.chains, by_set[name]),
+      {
+        'threshold': threshold,
+        'upper_bound': {'threshold': best[name][0], 'f1': best[name][1]},
+      },
+    )
+    for name, part in parts.items()
+  }
+
+
+def judge_rule(parts: Mapping[str, Part]) -> dict[str, Judged]:
+  """Judges the rule that reads only the number of steps, chosen on DEV."""
+  shortest, position = choose_length_rule(parts[DEV])
+  about = {'threshold': shortest, 'position': position}
+  return {
+    name: Judged(length_guess(part.mask, shortest, position), None, about)
+    for name, part in parts.items()
+  }
+
+
+def measure(
+  judged: Judged,
+  reference: Judged,
   part: Part,
   seed: int,
   resamples: int,
 ) -> dict[str, Any]:
-  """Returns ProcessBench's numbers of a row, and its lead on the reference."""
+  """Returns the numbers of one run on one set, and its lead on the reference.
+
+  Intervals are over problems, and leads are paired.
+  """
   first, problems = part.first, suite.problem_ids(part.chains)
-  result = localisation.localisation(predicted, first)
-  _, *interval = localisation.f1_ci(predicted, first, problems, seed, resamples)
-  lead, *lead_interval = localisation.f1_difference_ci(
-    (predicted, reference), first, problems, seed, resamples
+  found: dict[str, Any] = localisation.localisation(judged.guess, first)
+  _, *interval = localisation.f1_ci(
+    judged.guess, first, problems, seed, resamples
   )
-  return result | {
+  lead, *of_lead = localisation.f1_difference_ci(
+    (judged.guess, reference.guess), first, problems, seed, resamples
+  )
+  found |= judged.about | {
     'ci95': interval,
-    f'minus_{REFERENCE}': {'difference': lead, 'ci95': lead_interval},
+    f'minus_{REFERENCE}': {'difference': lead, 'ci95': of_lead},
   }
+  if judged.ranked is not None:
+    auc, interval = ranking.auc_ci(judged.ranked, seed, resamples)
+    lead, of_lead = ranking.auc_difference_ci(
+      judged.ranked, reference.ranked.scores, seed, resamples
+    )
+    found['auc'] = {
+      'value': auc,
+      'ci95': interval,
+      f'minus_{REFERENCE}': {'difference': lead, 'ci95': of_lead},
+    }
+  return found
+
+
+def over_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+  """Sums up the runs of a row: means, and intervals over problems and seeds.
+
+  All seeds share the problems.
+  """
+
+  def mean(value: str, *keys: str) -> dict[str, Any]:
+    each = [functools.reduce(operator.getitem, keys, run) for run in runs]
+    values = np.array([one[value] for one in each])
+    errors = over_seeds.error_of(np.array([one['ci95'] for one in each]))
+    found = over_seeds.crossed(values, errors)
+    return {
+      value: float(found.mean),
+      'ci95': [float(found.low), float(found.high)],
+      'seeds': values.tolist(),
+    }
+
+  lead = f'minus_{REFERENCE}'
+  row = mean('f1') | {
+    name: float(np.mean([run[name] for run in runs]))
+    for name in ('acc_error', 'acc_correct')
+  }
+  row[lead] = mean('difference', lead)
+  if 'auc' in runs[0]:
+    row['auc'] = mean('value', 'auc') | {lead: mean('difference', 'auc', lead)}
+  return row
 
 
 def compare(
-  scores: Mapping[str, Scores],
+  scores: Mapping[str, Sequence[Scores]],
   parts: Mapping[str, Part],
   seed: int,
   resamples: int,
@@ -111,61 +210,25 @@ def compare(
   """Judges all rows on all sets.
 
   Args:
-    scores: row -> `Scores`; higher is more right. REFERENCE has to be a row.
+    scores: row -> `Scores` of each of its runs; higher is more right. REFERENCE
+      has to be a row of one run.
     parts: set -> chains. DEV has to be a set.
 
   Returns:
-    set -> row -> numbers. `threshold` is chosen on DEV; `upper_bound` is the
-    best threshold of the set itself. LENGTH_RULE has no scores; its threshold
-    is a number of steps.
+    set -> row -> numbers, those of each run in `runs`. There, `threshold` is
+    chosen on DEV; `upper_bound` is the best threshold of the set itself.
+    LENGTH_RULE has no scores; its threshold is a number of steps.
   """
-  shortest, position = choose_length_rule(parts[DEV])
-  predicted = {
-    LENGTH_RULE: {
-      name: length_guess(part.mask, shortest, position)
-      for name, part in parts.items()
-    }
+  rows = {LENGTH_RULE: [judge_rule(parts)]} | {
+    row: [judge_run(run, parts) for run in runs] for row, runs in scores.items()
   }
-  rule = {'threshold': shortest, 'position': position}
-  about: dict[str, dict[str, dict]] = {
-    LENGTH_RULE: {name: rule for name in parts}
-  }
-  for row, by_set in scores.items():
-    found = {
-      name: suite.pad_scores(part.chains, by_set[name])
-      for name, part in parts.items()
-    }
-    best = {
-      name: localisation.choose_threshold(
-        found[name].values, part.mask, part.first, found[name].read
-      )
-      for name, part in parts.items()
-    }
-    threshold = best[DEV][0]
-    predicted[row] = {
-      name: localisation.predict_first_error(
-        found[name].values, part.mask, threshold, found[name].read
-      )
-      for name, part in parts.items()
-    }
-    about[row] = {
-      name: {
-        'threshold': threshold,
-        'upper_bound': {'threshold': best[name][0], 'f1': best[name][1]},
-      }
-      for name in parts
-    }
-  return {
-    name: {
-      row: judge(
-        predicted[row][name],
-        predicted[REFERENCE][name],
-        part,
-        seed,
-        resamples,
-      )
-      | about[row][name]
-      for row in predicted
-    }
-    for name, part in parts.items()
-  }
+  [reference] = rows[REFERENCE]
+  found: dict[str, dict[str, dict[str, Any]]] = {}
+  for name, part in parts.items():
+    for row, judged in rows.items():
+      runs = [
+        measure(run[name], reference[name], part, seed, resamples)
+        for run in judged
+      ]
+      found.setdefault(name, {})[row] = over_runs(runs) | {'runs': runs}
+  return found

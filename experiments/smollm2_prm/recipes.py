@@ -4,152 +4,129 @@ import json
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-import prm_jax
 from experiments.runner import Runner
-from prm_jax.data.chains import Chain
-from prm_jax.evals.prm import score_chains
 from prm_jax.report import write_report
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import is_done, read_results
 
 CONFIG = 'configs/prm_math.py'
-# Name -> (variant of the config, changes to it, text of its row).
-RECIPES: dict[str, tuple[str, tuple[str, ...], str]] = {
-  'likelihood': (
-    'smollm2',
-    (),
-    'head that reads the likelihood too; planted errors added',
+# One pass over the training chains.
+SIZE = (
+  '--config.data.batch_size=8',
+  '--config.train.steps=250',
+  '--config.train.checkpoint_every=250',
+  '--config.model.remat=dots',
+)
+# Problems of each evaluation, evenly spaced.
+PROBLEMS = 400
+
+
+class Recipe(NamedTuple):
+  """Says how a model is trained, beside the `smollm2` variant.
+
+  Attributes:
+    text: name of its row.
+    flags: changes to the config.
+  """
+
+  text: str
+  flags: tuple[str, ...] = ()
+
+
+RECIPES: dict[str, Recipe] = {
+  'likelihood': Recipe('head that reads the likelihood, too'),
+  'likelihood_lm': Recipe(
+    'the same, with the LM loss', ('--config.loss.lm_weight=0.5',)
   ),
-  'likelihood_human': (
-    'smollm2',
-    ('--config.data.worked_answers=',),
-    'the same on human labels alone',
-  ),
-  'head': (
-    'smollm2',
-    ('--config.head.likelihood=False',),
-    'head on the hidden state alone; planted errors added',
-  ),
-  'head_human': (
-    'smollm2',
-    ('--config.head.likelihood=False', '--config.data.worked_answers='),
-    'head on the hidden state alone, human labels alone',
-  ),
-  'lora': ('smollm2,lora', (), 'as the first, but LoRA of rank 16'),
-  'lm_loss': (
-    'smollm2',
-    ('--config.loss.lm_weight=0.1',),
-    'as the first, with the LM loss at 0.1',
-  ),
-  'words': (
-    'smollm2',
-    ('--config.data.words_problems=4096',),
-    'as the first, with 4,096 planted word problems',
+  'state': Recipe(
+    'head on the hidden state alone', ('--config.head.likelihood=False',)
   ),
 }
 
 
+def folder(name: str, seed: int) -> str:
+  """Returns the name of a run's folder in the workdir."""
+  return f'{name}_seed_{seed}'
+
+
 def train(
-  name: str, workdir: pathlib.Path, data: pathlib.Path, extra: Sequence[str]
+  runner: Runner, name: str, seed: int, data: pathlib.Path, extra: Sequence[str]
 ) -> None:
-  """Runs a recipe in workdir/name, or resumes it.
+  """Trains a recipe, or resumes it, and evaluates it.
 
   Args:
     data: folder of the data set, which all recipes share.
     extra: further flags of the run.
   """
-  variant, overrides, _ = RECIPES[name]
-  Runner(workdir, jobs=1).run(
-    name,
-    *('-m', 'prm_jax.main'),
-    f'--config={CONFIG}:{variant}',
-    *overrides,
-    *extra,
-    f'--workdir={(workdir / name).absolute()}',
+  runner.main(
+    'prm_math.py:smollm2',
+    folder(name, seed),
+    f'--config.seed={seed}',
     f'--config.data.dir={data.absolute()}',
+    f'--config.evaluation.max_problems={PROBLEMS}',
+    *SIZE,
+    *RECIPES[name].flags,
+    *extra,
   )
 
 
-def trained(workdir: pathlib.Path) -> list[str]:
-  """Returns the recipes whose run has its last checkpoint."""
+def trained(workdir: pathlib.Path) -> dict[str, dict[int, pathlib.Path]]:
+  """Finds the runs that are done: recipe -> seed -> folder."""
+  found: dict[str, dict[int, pathlib.Path]] = {}
+  for name in RECIPES:
+    for path in sorted(workdir.glob(f'{name}_seed_*')):
+      seed = path.name.removeprefix(f'{name}_seed_')
+      if seed.isdecimal() and is_done(path):
+        found.setdefault(name, {})[int(seed)] = path
+  return found
 
-  def done(folder: pathlib.Path) -> bool:
-    if not (folder / 'config.json').exists():
-      return False
-    steps = json.loads((folder / 'config.json').read_text())['train']['steps']
-    return (folder / 'checkpoints' / str(steps)).is_dir()
 
-  return [name for name in RECIPES if done(workdir / name)]
+def read_scores(
+  run: pathlib.Path,
+) -> dict[str, dict[int, np.ndarray]]:
+  """Reads the step scores that a run wrote: set -> index of the chain -> [R].
+
+  R steps of the chain were read.
+  """
+  found: dict[str, dict[int, np.ndarray]] = {}
+  with (run / 'step_scores.jsonl').open() as file:
+    for record in map(json.loads, file):
+      scores = np.array(record['scores'], np.float64)
+      found.setdefault(record['set'], {})[record['chain']] = scores
+  return found
 
 
-def read(name: str, workdir: pathlib.Path) -> dict:
-  """Reads manifest and results of a run; both empty where it has none yet.
+def read(run: pathlib.Path) -> Mapping:
+  """Reads manifest and results of a run.
 
   The command is that of this experiment, as folders differ between machines.
   """
-  path = workdir / name / 'results.json'
-  if not path.exists():
-    return {'manifest': {}, 'results': {}}
-  run = json.loads(path.read_text())
-  run['manifest']['command'] = (
-    f'python -m experiments.smollm2_prm.run --workdir DIR --train {name}'
+  found = read_results(run)
+  name, _, seed = run.name.rpartition('_seed_')
+  found['manifest']['command'] = (
+    'python -m experiments.smollm2_prm.run --workdir DIR '
+    f'--train {name} --seeds {seed}'
   )
-  return run
+  return found
 
 
 def write_report_without_chains(
-  name: str, workdir: pathlib.Path, output: pathlib.Path
+  run: pathlib.Path, output: pathlib.Path
 ) -> None:
   """Writes a run's report.html without chains, which are other people's data.
 
   Raises:
-    UserError: the run has no results yet.
+    UserError: the run is not done.
   """
-  run = read(name, workdir)
-  if not run['results']:
-    raise UserError(
-      f'{workdir / name} has no results.json to report; let --train {name} end'
-    )
-  with tempfile.TemporaryDirectory() as folder:
-    part = pathlib.Path(folder)
-    (part / 'results.json').write_text(json.dumps(run))
-    shutil.copy(workdir / name / 'metrics.jsonl', part)
+  if not is_done(run):
+    raise UserError(f'{run} has no results to report; let its training end')
+  with tempfile.TemporaryDirectory() as temporary:
+    part = pathlib.Path(temporary)
+    (part / 'results.json').write_text(json.dumps(read(run)))
+    shutil.copy(run / 'metrics.jsonl', part)
     shutil.copy(write_report(part), output / 'report.html')
-
-
-class TrainedScores:
-  """The step scores of one trained run, which are kept beside it.
-
-  Its checkpoint is opened only for chains that were not scored before.
-  """
-
-  def __init__(self, name: str, workdir: pathlib.Path):
-    self._folder = workdir / name
-    self._scorer = None
-
-  def score(
-    self, name: str, chains: Sequence[Chain], fingerprint: str
-  ) -> list[np.ndarray]:
-    """Returns step scores [R] in [0, 1] of each chain's R steps that were read.
-
-    Args:
-      name: the set, for the name of the file.
-      fingerprint: fingerprint of exactly these chains.
-
-    Raises:
-      UserError: the file has the scores of other chains.
-    """
-    path = self._folder / f'read_scores_{name}_{fingerprint}.npz'
-    if not path.exists():
-      if self._scorer is None:
-        self._scorer = prm_jax.load(self._folder)
-      scores = score_chains(self._scorer, chains)
-      np.savez(path, lengths=[len(s) for s in scores], flat=np.hstack(scores))
-    with np.load(path) as file:
-      lengths, flat = file['lengths'], file['flat']
-    if len(lengths) != len(chains):
-      raise UserError(f'{path} holds the scores of other chains; delete it')
-    return np.split(flat, np.cumsum(lengths)[:-1])

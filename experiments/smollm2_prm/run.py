@@ -2,15 +2,17 @@
 
     python -m experiments.smollm2_prm.run --workdir DIR [--train likelihood]
 
-Scores ProcessBench by rules that need no model, by the log-probabilities of the
-untrained backbone, and by every recipe whose training run is in the workdir;
---train runs some recipes first. The thresholds of all rows come from the same
-held-out training problems. Writes results.json and the table of README.md
-beside this file. The same command resumes what is there.
+The backbone reads every chain once. ProcessBench is scored by rules that need
+no model, by the log-probabilities of the untrained backbone, by heads that are
+fitted on what it makes of the steps, and by every recipe whose training runs
+are in the workdir; --train runs some recipes first. The thresholds of all rows
+come from the same held-out training problems. Writes results.json and the table
+of README.md beside this file. The same command resumes what is there.
 """
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 import runpy
 import sys
@@ -20,21 +22,29 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import command_line
-from experiments.runner import ROOT
-from experiments.smollm2_prm import likelihood, recipes
+from experiments.runner import ROOT, Runner
+from experiments.smollm2_prm import frozen, recipes, states
 from experiments.smollm2_prm.judging import (
   DEV,
   LENGTH_RULE,
   REFERENCE,
   Part,
+  Scores,
   add_signals,
   compare,
   make_part,
 )
-from experiments.tables import between, percent, points, table
-from prm_jax.data import builder
+from experiments.tables import (
+  between,
+  mean,
+  percent,
+  points,
+  points_between,
+  table,
+)
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
+from prm_jax.evals.prm import of_some_problems
 from prm_jax.jobs.settings import read_settings
 from prm_jax.jobs.settings.training import PrmSettings
 from prm_jax.jobs.training import Model, open_model
@@ -45,6 +55,8 @@ from prm_jax.runtime.sharding import make_mesh
 # Dev chains written by somebody who solved the problem; the others have errors
 # planted in them.
 NATURAL = ('prm800k_flat', 'prmbench_original', 'verify_then_generate')
+# Chains that heads are fitted on, evenly spaced in each kind.
+FITTED = {True: 350, False: 150}  # natural, planted
 AND_DIGITS = '_and_digits'
 ROWS = {
   'digit_count': 'trivial: minus the digits of the step',
@@ -53,105 +65,156 @@ ROWS = {
   'mean_likelihood': 'zero-shot: mean over all tokens',
   'minimum_likelihood': 'zero-shot: minimum over all tokens',
 }
-for _name, (_, _, _text) in recipes.RECIPES.items():
-  ROWS[_name] = f'trained: {_text}'
+ROWS |= {name: f'head on {text}' for name, text in frozen.HEADS.items()}
+for _name, _recipe in recipes.RECIPES.items():
+  ROWS[_name] = f'trained: {_recipe.text}'
   ROWS[_name + AND_DIGITS] = f'{_name} + sum over the digit tokens'
-SETS = {'gsm8k': 0, 'math': 250, DEV: 0}  # default numbers of chains; 0: all
 RESAMPLES = 2000
-
-
-def evenly(chains: Sequence[Chain], count: int) -> list[Chain]:
-  """Picks evenly spaced chains, as ProcessBench's wrong chains come first.
-
-  Args:
-    count: number of chains; 0: all.
-  """
-  count = min(count or len(chains), len(chains))
-  return [chains[i * len(chains) // count] for i in range(count)]
 
 
 def base_settings(data_folder: pathlib.Path) -> PrmSettings:
   """Returns the `smollm2` variant, for its backbone, format and data."""
   config = runpy.run_path(str(ROOT / recipes.CONFIG))['get_config']('smollm2')
   config.data.dir = str(data_folder)
-  config.data.worked_answers = ''  # only training reads them
   config.model.dtype = 'float32'  # the untrained rows' dtype
   return read_settings(config.to_dict())
 
 
-def sets_of(dataset: Dataset) -> dict[str, list[Chain]]:
-  """Returns the chains of each set, in the order in which they are scored."""
-  return {
-    'gsm8k': dataset.evaluations['gsm8k'],
-    DEV: [c for c in dataset.dev if c.meta['dataset'] in NATURAL],
-    'math': dataset.evaluations['math'],
-  }
+class Chosen(NamedTuple):
+  """Chains that are scored, and their indices in their set."""
+
+  chains: list[Chain]
+  indices: list[int]
 
 
-def untrained_scores(
-  chains: Sequence[Chain], cache: pathlib.Path, opened: Model, mesh: Any
-) -> tuple[dict[str, list[np.ndarray]], int]:
-  """Scores steps by the rows that need no training.
+def is_natural(chain: Chain) -> bool:
+  return chain.meta['dataset'] in NATURAL
 
-  Args:
-    cache: file of the backbone's log-probabilities.
 
-  Returns:
-    The step scores of each row, and the number of steps beyond the window.
+def sets_of(dataset: Dataset) -> dict[str, Chosen]:
+  """Returns the chains of each set that a run of `recipes.py` scores, too."""
+  found = {}
+  for name in ('gsm8k', DEV, 'math'):
+    if name == DEV:
+      chains = dataset.dev
+      chosen = [i for i, chain in enumerate(chains) if is_natural(chain)]
+    else:
+      chains = dataset.evaluations[name]
+      chosen = of_some_problems(chains, recipes.PROBLEMS)
+    found[name] = Chosen([chains[i] for i in chosen], chosen)
+  return found
+
+
+def chains_to_fit(train: Sequence[Chain]) -> list[Chain]:
+  """Picks chains of both kinds, evenly spaced."""
+  picked: list[Chain] = []
+  kinds = {kind: [c for c in train if is_natural(c) == kind] for kind in FITTED}
+  for kind, chains in kinds.items():
+    count = min(FITTED[kind], len(chains))
+    picked += [chains[i * len(chains) // count] for i in range(count)]
+  return picked
+
+
+class Scored(NamedTuple):
+  """The sets and what every row scores their steps with.
+
+  Attributes:
+    parts: the chains of each set.
+    indices: their indices in the set.
+    counts: how many chains and steps of each set there are, for results.json.
+    scores: row -> of each run, set -> step scores of each chain.
   """
+
+  parts: dict[str, Part]
+  indices: dict[str, list[int]]
+  counts: dict[str, dict[str, int]]
+  scores: dict[str, list[Scores]]
+
+
+def score_frozen(
+  workdir: pathlib.Path,
+  dataset: Dataset,
+  opened: Model,
+  settings: PrmSettings,
+  seeds: Sequence[int],
+) -> Scored:
+  """Scores all sets by the rows that do not train the backbone."""
   model, fmt = opened.described.model, opened.described.format
-  encodings = [likelihood.encode(chain, fmt) for chain in chains]
-  known = likelihood.read_or_compute(
-    [encoding for encoding in encodings if encoding is not None],
-    cache,
-    lambda: opened.base.load(mesh),
-    model,
-    log,
-  )
-  found = [
-    likelihood.step_scores(
-      encoding, known, fmt.digit_tokens, len(fmt.separator)
+  mesh = make_mesh(dataclasses.asdict(settings.mesh))
+  load_backbone = functools.cache(lambda: opened.base.load(mesh))
+
+  def read(name: str, chains: Sequence[Chain]) -> list[np.ndarray]:
+    return states.read_or_load(
+      chains,
+      workdir / f'states_{model.dtype}_{fmt.fingerprint()}',
+      (model, fmt),
+      load_backbone,
+      lambda text: log(f'{name}: {text}'),
     )
-    for encoding in encodings
-  ]
-  scores = {
-    REFERENCE: [by_rule['digits'] for by_rule in found],
-    'mean_likelihood': [by_rule['mean'] for by_rule in found],
-    'minimum_likelihood': [by_rule['minimum'] for by_rule in found],
-    'digit_count': [
-      np.array([-sum(c in likelihood.DIGITS for c in s) for s in chain.steps])
-      for chain in chains
-    ],
+
+  of_set = {DEV: dataset.dev, **dataset.evaluations}
+  chosen = sets_of(dataset)
+  features = {name: read(name, set_.chains) for name, set_ in chosen.items()}
+  parts = {name: make_part(set_.chains) for name, set_ in chosen.items()}
+  counts = {
+    name: {
+      'chains': len(part.chains),
+      'of': len(of_set[name]),
+      'error': int((part.first >= 0).sum()),
+      'problems': len({chain.problem for chain in part.chains}),
+      'unread_steps': sum(
+        len(chain.steps) - len(own)
+        for chain, own in zip(part.chains, features[name], strict=True)
+      ),
+    }
+    for name, part in parts.items()
   }
-  read = sum(0 if e is None else len(e.step_ends) for e in encodings)
-  return scores, sum(len(chain.steps) for chain in chains) - read
+  scores = frozen.untrained_scores(parts, features)
+  fitted = chains_to_fit(dataset.train)
+  own = read('train', fitted)
+  for seed in seeds:
+    found = frozen.head_scores(
+      (fitted, own), parts, features, settings.targets, seed
+    )
+    for row, by_set in found.items():
+      scores.setdefault(row, []).append(by_set)
+  indices = {name: set_.indices for name, set_ in chosen.items()}
+  return Scored(parts, indices, counts, scores)
 
 
 def results_table(found: Mapping[str, Mapping[str, Any]]) -> str:
   """Shows every row on every set, in percent."""
-  rows = []
+  lead, rows = f'minus_{REFERENCE}', []
   for name, scorers in found.items():
     for scorer, values in scorers.items():
-      lead = values[f'minus_{REFERENCE}']
-      difference, (low, high) = lead['difference'], lead['ci95']
+      auc = values.get('auc')
+      seeds = values['seeds']
       rows.append(
         [
           name,
           ROWS[scorer],
-          percent(values['f1']),
-          between(values['ci95']),
+          _with_interval(values, 'f1'),
+          ', '.join(map(percent, seeds)) if len(seeds) > 1 else '',
           percent(values['acc_error']),
           percent(values['acc_correct']),
-          ''
-          if scorer == REFERENCE
-          else f'{points(difference)} ({points(low)} to {points(high)})',
+          '' if scorer == REFERENCE else _lead(values[lead]),
+          _with_interval(auc, 'value') if auc else '',
+          '' if scorer == REFERENCE or not auc else _lead(auc[lead]),
         ]
       )
   heads = (
-    'set | scorer | F1 | 95% interval | acc, error | acc, correct | '
-    'F1 minus digit likelihood'
+    'set | scorer | F1 | each seed | acc, error | acc, correct | '
+    'F1 minus digit likelihood | AUC | AUC minus digit likelihood'
   )
   return table(heads, rows)
+
+
+def _with_interval(values: Mapping[str, Any], name: str) -> str:
+  return f'{percent(values[name])} ({between(values["ci95"])})'
+
+
+def _lead(values: Mapping[str, Any]) -> str:
+  return f'{points(values["difference"])} ({points_between(values["ci95"])})'
 
 
 def render(document: Mapping[str, Any]) -> str:
@@ -170,18 +233,17 @@ def notes(document: Mapping[str, Any]) -> str:
   ]
   for name, rows in results['localisation'].items():
     best = ', '.join(
-      f'{percent(values["upper_bound"]["f1"])} ({row})'
+      f'{percent(mean([run["upper_bound"]["f1"] for run in values["runs"]]))} '
+      f'({row})'
       for row, values in rows.items()
-      if 'upper_bound' in values
+      if 'upper_bound' in values['runs'][0]
     )
     lines.append(f'F1 at the best threshold of {name} itself: {best}.')
-  for row, curve in results['best_of_n'].items():
+  for row, methods in results['best_of_n'].items():
     picked = ', '.join(
-      f'{percent(values["mean"][-1])} ({name})'
-      for name, values in curve.items()
-      if name != 'n'
+      f'{percent(mean(values))} ({name})' for name, values in methods.items()
     )
-    lines.append(f'Best of {curve["n"][-1]} over the pool, {row}: {picked}.')
+    lines.append(f'Best of 6 over the pool, {row}: {picked}.')
   return '\n'.join(f'- {line}' for line in lines)
 
 
@@ -196,7 +258,9 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     The arguments, and those that go on to the training runs.
   """
   names = [*recipes.RECIPES]
-  parser = command_line.make_parser(__doc__, __file__, '--workdir')
+  parser = command_line.make_parser(
+    __doc__, __file__, '--workdir', '--seeds', '--jobs'
+  )
   parser.epilog = 'Arguments --config.NAME=VALUE go on to the training runs.'
   parser.add_argument(
     '--train', nargs='*', default=[], choices=names, help='recipes to train'
@@ -204,83 +268,69 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
   parser.add_argument(
     '--report', choices=names, help='recipe whose report.html is written, too'
   )
-  for name, count in SETS.items():
-    parser.add_argument(
-      f'--{name}', type=int, default=count, help='chains, evenly spaced; 0: all'
-    )
   args, extra = parser.parse_known_args()
   if wrong := [x for x in extra if not x.startswith('--config.')]:
     parser.error(f'unknown argument {wrong[0]}')
   return args, extra
 
 
-class Scored(NamedTuple):
-  """The sets and what every row scores their steps with.
+def add_trained(
+  scored: Scored, recipe: str, runs: Sequence[pathlib.Path]
+) -> None:
+  """Adds the step scores of a recipe's runs, alone and with the likelihood.
 
-  Attributes:
-    parts: the chains of each set.
-    counts: how many chains and steps of each set there are, for results.json.
-    scores: row -> set -> step scores of each chain.
+  Raises:
+    UserError: a run has no scores of a chain.
   """
-
-  parts: dict[str, Part]
-  counts: dict[str, dict[str, int]]
-  scores: dict[str, dict[str, list[np.ndarray]]]
-
-
-def score_untrained(
-  args: argparse.Namespace, dataset: Dataset, opened: Model, mesh: Any
-) -> Scored:
-  """Scores all sets by the rows that need no training."""
-  fmt, dtype = opened.described.format, opened.described.model.dtype
-  scored = Scored({}, {}, {})
-  for name, chains in sets_of(dataset).items():
-    part = make_part(evenly(chains, getattr(args, name)))
-    cache = args.workdir / f'logprobs_{name}_{dtype}_{fmt.fingerprint()}.npz'
-    by_row, unread = untrained_scores(part.chains, cache, opened, mesh)
-    scored.parts[name] = part
-    for row, values in by_row.items():
-      scored.scores.setdefault(row, {})[name] = values
-    scored.counts[name] = {
-      'chains': len(part.chains),
-      'of': len(chains),
-      'error': int((part.first >= 0).sum()),
-      'problems': len({chain.problem for chain in part.chains}),
-      'unread_steps': unread,
-    }
-  return scored
+  [likelihoods] = scored.scores[REFERENCE]
+  for run in runs:
+    written = recipes.read_scores(run)
+    scores: dict[str, list[np.ndarray]] = {}
+    for name, indices in scored.indices.items():
+      known = written.get(name, {})
+      if missing := [i for i in indices if i not in known]:
+        raise UserError(
+          f'{run}/step_scores.jsonl has no scores of chain {missing[0]} of '
+          f'{name}; delete {run} and train it again'
+        )
+      scores[name] = [known[i] for i in indices]
+    scored.scores.setdefault(recipe, []).append(scores)
+    both = add_signals(scores, likelihoods)
+    scored.scores.setdefault(recipe + AND_DIGITS, []).append(both)
 
 
-def add_trained(scored: Scored, recipe: str, workdir: pathlib.Path) -> None:
-  """Scores all sets by a trained recipe, alone and with the likelihood."""
-  trained = recipes.TrainedScores(recipe, workdir)
-  scores = {
-    name: trained.score(name, part.chains, builder.fingerprint(part.chains))
-    for name, part in scored.parts.items()
+def picked(curves: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+  """Returns the share of right picks from all samples: method -> each run's."""
+  return {
+    name: [curve[name]['mean'][-1] for curve in curves]
+    for name in curves[0]
+    if name != 'n'
   }
-  scored.scores[recipe] = scores
-  both = add_signals(scores, scored.scores[REFERENCE])
-  scored.scores[recipe + AND_DIGITS] = both
 
 
 def main() -> None:
   args, extra = parse()
   data_folder = (args.workdir / 'data').absolute()
-  for name in args.train:
-    recipes.train(name, args.workdir, data_folder, extra)
+  runner = Runner(args.workdir, args.jobs)
+  calls = [
+    (runner, name, seed, data_folder, extra)
+    for name in args.train
+    for seed in args.seeds
+  ]
+  runner.all(recipes.train, calls)
 
   settings = base_settings(data_folder)
   opened = open_model(settings)
   args.workdir.mkdir(parents=True, exist_ok=True)
   dataset = load_dataset(settings.data, settings.seed, args.workdir, log)
-  mesh = make_mesh(dataclasses.asdict(settings.mesh))
-  scored = score_untrained(args, dataset, opened, mesh)
-  runs = {
-    name: recipes.read(name, args.workdir)
-    for name in recipes.trained(args.workdir)
+  scored = score_frozen(args.workdir, dataset, opened, settings, args.seeds)
+  trained = recipes.trained(args.workdir)
+  for recipe, runs in trained.items():
+    add_trained(scored, recipe, [*runs.values()])
+  documents = {
+    recipe: {seed: recipes.read(run) for seed, run in runs.items()}
+    for recipe, runs in trained.items()
   }
-  for recipe in runs:
-    add_trained(scored, recipe, args.workdir)
 
   found = compare(scored.scores, scored.parts, settings.seed, RESAMPLES)
   found = {
@@ -289,11 +339,10 @@ def main() -> None:
   }
   on_dev = found.pop(DEV)
   fmt, dev = opened.described.format, scored.counts[DEV]
-  flags = ' '.join(f'--{name}={getattr(args, name)}' for name in scored.parts)
   document = {
     'manifest': manifest.describe(settings.seed)
     | {
-      'command': f'{args.command} {flags}',
+      'command': args.command,
       'data_fingerprint': dataset.fingerprint,
       'encoding_fingerprint': fmt.fingerprint(),
       'dtype_untrained': opened.described.model.dtype,
@@ -301,20 +350,25 @@ def main() -> None:
       'threshold_source': f'best F1 on {dev["chains"]} natural chains of '
       f'{dev["problems"]} held-out training problems',
       'sets': scored.counts,
-      'runs': {name: run['manifest'] for name, run in runs.items()},
+      'runs': {
+        recipe: {seed: run['manifest'] for seed, run in runs.items()}
+        for recipe, runs in documents.items()
+      },
     },
     'results': {
       'localisation': found,
       'dev': on_dev,
       'best_of_n': {
-        name: run['results']['best_of_n']
-        for name, run in runs.items()
-        if 'best_of_n' in run['results']
+        recipe: picked([run['results']['best_of_n'] for run in runs.values()])
+        for recipe, runs in documents.items()
       },
     },
   }
   if args.report:
-    recipes.write_report_without_chains(args.report, args.workdir, args.output)
+    run = next(iter(trained.get(args.report, {}).values()), None)
+    if run is None:
+      raise UserError(f'--report {args.report}: no run of it is done')
+    recipes.write_report_without_chains(run, args.output)
   command_line.write(args.output, document, render(document))
 
 

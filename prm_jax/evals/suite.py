@@ -114,6 +114,27 @@ def label_arrays(
   return np.nan_to_num(values), exists & ~np.isnan(values), first
 
 
+def judged_steps(
+  chains: Sequence[Chain], arrays: PaddedScores
+) -> tuple[np.ndarray, np.ndarray]:  # [M, P] each
+  """Returns labels, and which steps are judged one by one.
+
+  These are the steps with a label that were read, up to the first error.
+  """
+  labels, known, _ = label_arrays(chains)
+  known &= steps.scored_mask(arrays.mask, arrays.read)
+  known &= steps.until_first_error(labels, known)
+  return labels, known
+
+
+def rank_steps(chains: Sequence[Chain], scores: Sequence[np.ndarray]) -> Ranked:
+  """Returns the steps that are judged one by one, with their problems."""
+  arrays = pad_scores(chains, scores)
+  labels, known = judged_steps(chains, arrays)
+  problems = np.repeat(problem_ids(chains)[:, None], known.shape[1], 1)
+  return Ranked(arrays.values[known], labels[known] >= 0.5, problems[known])
+
+
 def groups_of_equal_size(chains: Sequence[Chain]) -> list[list[int]]:
   """Returns the indices of the samples of each problem, equally many of each.
 
@@ -259,22 +280,17 @@ def calibration_section(
     See `calibration.calibration`; also `ranking` over the same steps, and
     `baselines`, the `ranking` of features of the text.
   """
-  values, mask, read = pad_scores(chains, scores)
-  labels, known, _ = label_arrays(chains)
-  known &= steps.scored_mask(mask, read)
-  known &= steps.until_first_error(labels, known)
-  of_step = np.repeat(problem_ids(chains)[:, None], mask.shape[1], 1)[known]
+  arrays, ranked = pad_scores(chains, scores), rank_steps(chains, scores)
+  labels, known = judged_steps(chains, arrays)
 
-  def ranked(values: np.ndarray) -> dict[str, Any]:
-    right = labels[known] >= 0.5
-    return ranking.ranking(
-      Ranked(values[known], right, of_step), seed, resamples
-    )
+  def by(rule: Rule, feature: str) -> Ranked:
+    values = rule.sign * trivial.scores(chains, feature)
+    return ranked._replace(scores=values[known])
 
-  return calibration.calibration(values, labels, known) | {
-    'ranking': ranked(values),
+  return calibration.calibration(arrays.values, labels, known) | {
+    'ranking': ranking.ranking(ranked, seed, resamples),
     'baselines': {
-      name: ranked(rule.sign * trivial.scores(chains, name))
+      name: ranking.ranking(by(rule, name), seed, resamples)
       for name, rule in rules.items()
     },
   }

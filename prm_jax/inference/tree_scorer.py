@@ -31,6 +31,7 @@ from prm_jax.inference.piece_runs import (
   split_into_waves,
 )
 from prm_jax.inference.protocols import ScoredSteps, Scoring
+from prm_jax.inference.ready_programs import ReadyPrograms, Sizes
 from prm_jax.inference.score import read_out, tokens_to_read
 from prm_jax.inference.scorer import Scorer, ScoringStats
 from prm_jax.models import (
@@ -59,9 +60,12 @@ class TreeScorer:
       are stored once.
     name: identifies the PRM.
     flag: name of the option that sets `rows`, for messages.
+    spare: see `ReadyPrograms`.
 
   Attributes:
     stats: counts of what was read so far.
+    devices: number of those that share rows.
+    programs: those that were compiled.
 
   Raises:
     UserError: rows is below 1 or takes more than half of the device's memory.
@@ -75,13 +79,14 @@ class TreeScorer:
     rows: int = 1024,
     name: str = 'prm',
     flag: str = 'prm.rows',
+    spare: float = 1.0,
   ) -> None:
     if rows < 1:
       raise UserError(f'{flag}={rows}: expected >= 1')
     self.name, self.stats = name, ScoringStats()
     self._format, self._model = scorer.format, scorer.model
     self._likelihood, self._mesh = scorer.head.likelihood, scorer.mesh
-    self._devices = scorer.mesh.shape['replica'] * scorer.mesh.shape['fsdp']
+    self.devices = scorer.mesh.shape['replica'] * scorer.mesh.shape['fsdp']
     slots = prefix_store.slots_for(
       self._model, self._mesh, rows, self._format.max_length, flag
     )
@@ -97,15 +102,16 @@ class TreeScorer:
       x.size for name, x in scorer.params['head'].items() if 'kernel' in name
     )
     self._head_flops = 2.0 * sum(kernels)
-    read = jit_read_rows(self._model, scorer.head, self._mesh)
-    self._programs = {
-      'read': functools.partial(read, scorer.params),
-      'put': jax.jit(
-        prefix_store.put,
-        donate_argnums=0,
-        out_shardings=self._store.sharding,
-      ),
-    }
+    self._params = scorer.params
+    self._jit_read = jit_read_rows(self._model, scorer.head, self._mesh)
+    self._jit_put = jax.jit(
+      prefix_store.put, donate_argnums=0, out_shardings=self._store.sharding
+    )
+    self._pool = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+      self._store.pool,
+    )
+    self.programs = ReadyPrograms(self._compile, spare)
 
   def forget(self) -> None:
     """Empties the cache, so that everything is read again."""
@@ -235,23 +241,22 @@ class TreeScorer:
     self, S: int, runs: Sequence[PieceRun], alone: bool
   ) -> Iterator[tuple[jax.Array, Ends, list[list[PieceRun]]]]:
     """Reads runs with prefixes up to S; yields scores, their ends and rows."""
-    T, rows = pack_runs(runs, S, self._devices, alone)
-    most = most_rows(S + T, self._devices)
-    for at in range(0, len(rows), most):
-      part = rows[at : at + most]
-      B = rows_of_call(len(part), self._devices)
-      arrays, slots, ends = self._arrays(part, B, T)
+    T, rows = pack_runs(runs, S, self.devices, alone)
+    most = most_rows(S + T, self.devices)
+    while rows:
+      B = rows_of_call(min(most, len(rows)), self.devices)
+      sizes = self.programs.fit(Sizes(B, T, S))
+      read, put = self.programs.get(sizes)
+      part, rows = rows[: sizes.rows], rows[sizes.rows :]
+      arrays, slots, ends = self._arrays(part, sizes.rows, sizes.tokens)
       index = None
-      if S:
-        index = index_of([runs[0].before for runs in part], B, S)
-      scores, keys, values = self._call(
-        'read', (B, T, S), self._store.pool, index, arrays
-      )
-      self._store.pool = self._call(
-        'put', (B, T), self._store.pool, slots, keys, values
-      )
+      if sizes.prefix:
+        before = [runs[0].before for runs in part]
+        index = index_of(before, sizes.rows, sizes.prefix)
+      scores, keys, values = read(self._params, self._store.pool, index, arrays)
+      self._store.pool = put(self._store.pool, slots, keys, values)
       self.stats.tokens += int((arrays.positions >= 0).sum())
-      self.stats.padded_tokens += B * T
+      self.stats.padded_tokens += sizes.rows * sizes.tokens
       yield scores, ends, part
 
   def _arrays(
@@ -282,12 +287,26 @@ class TreeScorer:
         arrays.parents[b, first] = -1
     return arrays, slots.reshape(-1), ends
 
-  def _call(self, name: str, sizes: tuple[int, ...], *arguments: Any) -> Any:
-    """Runs a program and records the sizes that it was compiled for."""
-    if (name, *sizes) not in self.stats.programs:
-      logging.info('tree scoring compiles program %s %s', name, sizes)
-    self.stats.programs.add((name, *sizes))
-    return self._programs[name](*arguments)
+  def _compile(self, sizes: Sizes) -> tuple[Any, Any]:
+    """Compiles what reads rows, and what puts them into the store."""
+    B, T, S = sizes
+    logging.info('tree scoring compiles %s', sizes)
+    rows = empty_rows(B, T, max(1, T // 2))
+    index = index_of([], B, S) if S else None
+    with jax.set_mesh(self._mesh):
+      lowered = self._jit_read.lower(self._params, self._pool, index, rows)
+      read = lowered.compile()
+      new = jax.tree.map(
+        lambda x, placed: jax.ShapeDtypeStruct(
+          x.shape, x.dtype, sharding=placed
+        ),
+        lowered.out_info[1:],
+        read.output_shardings[1:],
+      )
+      slots = np.zeros(B * T, np.int32)
+      put = self._jit_put.lower(self._pool, slots, *new).compile()
+    self.stats.programs.add(sizes)
+    return read, put
 
 
 def cached_if_short(

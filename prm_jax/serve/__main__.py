@@ -43,7 +43,7 @@ try:
   from prm_jax.serve.observed import Observed
   from prm_jax.serve.prms import ServedPrm
   from prm_jax.serve.texts import Reading
-  from prm_jax.serve.warm import warm
+  from prm_jax.serve.warm import SPARE, warm
 except ModuleNotFoundError as error:
   print(
     f"error: serving needs the package {error.name}: pip install -e '.[serve]'",
@@ -205,7 +205,7 @@ def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
     longest = scorer.format.max_length
     fits = rows_that_fit(scorer.model, scorer.mesh, longest, share)
     rows = max(1, min(1024, fits))
-  tree = TreeScorer(scorer, rows, name, '--rows')
+  tree = TreeScorer(scorer, rows, name, '--rows', SPARE)
   return ServedPrm(name, tree, scorer.format, render)
 
 
@@ -232,7 +232,7 @@ def open_server(given: argparse.Namespace) -> Server:
     try:
       if given.warm:
         for prm in prms:
-          warm(prm, gatherer)
+          warm(prm)
     except Exception as error:
       # /health says so, and whoever watches it starts the server again.
       logging.error('the programs cannot be compiled: %s', error)

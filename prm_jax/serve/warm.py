@@ -1,60 +1,64 @@
-"""Compiles a PRM's programs before the first client asks.
+"""Compiles programs of a PRM before the first client asks.
 
-A program is compiled for each number of rows, length of steps and length of
-what comes before them, all rounded up. Chains of random tokens, alone and many
-at a time, grow step by step as those of a search do, so that the programs of
-most requests are there. Whole chains of each length up to the window follow.
+A program is compiled for each number of rows, length of rows and length of what
+comes before them. Those of `sizes_to_warm` are few, and every request fits into
+one of them; better ones are compiled while requests are answered
+(`inference.ready_programs`).
 """
 
-import asyncio
+import concurrent.futures
 import logging
+import os
 import time
-from collections.abc import Callable
 
-import numpy as np
+from prm_jax.inference.packing import bucket
+from prm_jax.inference.piece_runs import most_rows, rows_of_call
+from prm_jax.inference.ready_programs import Sizes
+from prm_jax.serve.prms import ServedPrm
 
-from prm_jax.models.prefix_store import Ids
-from prm_jax.serve.gather import Gatherer
-from prm_jax.serve.prms import Chain, ServedPrm
+# How many times as costly as needed a program may be, so that no client waits
+# for the compiler.
+SPARE = 8.0
+SHORTEST, TIMES = 32, 4  # tokens of a row; each next one is so much longer
+ROWS = 1, 8, 64
+PREFIX = 256  # tokens of all but long chains
+AT_ONCE = 8  # programs that are compiled side by side
 
-TOGETHER = 1, 4, 16, 64  # chains of a call
-STEP = 24  # tokens of a step
-PROMPT = 48
 
-
-def warm(prm: ServedPrm, gatherer: Gatherer) -> None:
-  """Scores random chains of growing length."""
+def warm(prm: ServedPrm) -> None:
+  """Compiles the programs of `sizes_to_warm`."""
   began = time.monotonic()
-  for seed, count in enumerate(TOGETHER):
-    asyncio.run(_grow(prm, gatherer, count, seed))
-  asyncio.run(_score_whole(prm, gatherer))
-  seconds = time.monotonic() - began
-  logging.info('%s: programs compiled in %.0f s', prm.name, seconds)
+  wanted = sizes_to_warm(prm.format.max_length, prm.scorer.devices)
+  compilers = min(AT_ONCE, os.cpu_count() or 1)
+  with concurrent.futures.ThreadPoolExecutor(compilers) as pool:
+    compiled = pool.map(prm.scorer.programs.get, wanted)
+    for done, _ in enumerate(compiled, 1):
+      if done % 10 == 0 or done == len(wanted):
+        seconds = time.monotonic() - began
+        logging.info(
+          '%s: %d of %d programs compiled in %.0f s',
+          *(prm.name, done, len(wanted), seconds),
+        )
 
 
-def _drawer(prm: ServedPrm, seed: int) -> Callable[[int], Ids]:
-  """Returns a function that draws so many tokens."""
-  rng, most = np.random.default_rng(seed), prm.format.tokenizer.vocab_size
-  return lambda length: tuple(rng.integers(0, most, length).tolist())
+def sizes_to_warm(longest: int, devices: int) -> list[Sizes]:
+  """Returns sizes into which every request fits.
 
-
-async def _score_whole(prm: ServedPrm, gatherer: Gatherer) -> None:
-  some, length = _drawer(prm, len(TOGETHER)), prm.format.max_length
-  while length > PROMPT:
-    steps = [some(STEP) for _ in range((length - PROMPT) // STEP)]
-    if steps:
-      await gatherer.score(prm, [[some(PROMPT), *steps]])
-    length //= 2
-
-
-async def _grow(
-  prm: ServedPrm, gatherer: Gatherer, count: int, seed: int
-) -> None:
-  some, fmt = _drawer(prm, seed), prm.format
-  longest = min(fmt.max_length, PROMPT + 16 * STEP)
-  chains: list[Chain] = [
-    [some(min(PROMPT, fmt.max_length // 2)), some(4)] for _ in range(count)
-  ]
-  while sum(map(len, chains[0])) <= longest:
-    await gatherer.score(prm, chains)
-    chains = [[*chain, some(STEP)] for chain in chains]
+  Args:
+    longest: tokens of the PRM's window.
+    devices: those that share rows.
+  """
+  last = bucket(longest, SHORTEST)
+  tokens = [last]
+  while tokens[-1] > SHORTEST:
+    tokens.append(max(SHORTEST, tokens[-1] // TIMES))
+  prefixes = sorted({0, min(PREFIX, longest), longest})
+  return sorted(
+    {
+      Sizes(min(rows_of_call(B, devices), most_rows(T + S, devices)), T, S)
+      for T in tokens
+      for S in prefixes
+      for B in ROWS
+    },
+    key=lambda sizes: sizes.cost,
+  )

@@ -11,6 +11,7 @@ from prm_jax.inference import tree_scorer as tree_scorer_lib
 from prm_jax.inference.piece_runs import split_into_waves
 from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.published import open_published
+from prm_jax.inference.ready_programs import Sizes
 from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.models import HeadConfig, chain_flops, prefix_store
 from prm_jax.runtime.errors import UserError
@@ -91,9 +92,7 @@ def test_a_beam_reads_every_step_once():
     beams = [beams[i] for i in rng.permutation(16)[:4]]
   assert read == unique_tokens(FORMAT, asked)
   # Prefixes take 0, 32, 64 or 128 tokens.
-  assert len(trees.stats.programs) <= 10
-  read = sum(name == 'read' for name, *_ in trees.stats.programs)
-  assert trees._programs['read'].func._cache_size() == read
+  assert len(trees.stats.programs) <= 6
 
 
 def test_a_stream_of_odd_requests_compiles_few_programs():
@@ -102,7 +101,7 @@ def test_a_stream_of_odd_requests_compiles_few_programs():
     chains = some_chains(1 + seed % 5, seed)
     trees.score([Scoring(*chain) for chain in chains])
   # T of 8 to 128, S of 0 to 128, B of 1 to 16.
-  assert len(trees.stats.programs) <= 40
+  assert len(trees.stats.programs) <= 25
   check(scorer, trees, some_chains(7, 100))
 
 
@@ -310,3 +309,15 @@ def test_every_mesh_gives_the_same_scores():
       result['scores'], one['scores'], rtol=0, atol=1e-5
     )
     assert result['tokens'] == one['tokens']
+
+
+def test_programs_with_room_to_spare_give_the_same_scores():
+  """As at a server, where few rows take several calls."""
+  scorer = the_scorer()
+  trees = TreeScorer(scorer, rows=64, spare=1e9)
+  trees.programs.compile_ahead([Sizes(2, 128, 128)])
+  check(scorer, trees, some_chains(1, 5))
+  assert trees.stats.programs == {(2, 128, 128)}
+  assert trees.stats.padded_tokens == 2 * 128
+  for seed in range(3):
+    check(scorer, trees, some_chains(9, seed))

@@ -51,10 +51,9 @@ def read_part(
   flat = states.reshape(-1, states.shape[-1])
   for encoding, slots, path in zip(encodings, layout.slots, paths, strict=True):
     own = slots[: len(encoding.step_ends)]
-    values = logs.reshape(-1)[path]
     scores = likelihood.step_scores(
       encoding,
-      {likelihood.key_of(encoding): values},
+      logs.reshape(-1)[path],
       fmt.digit_tokens,
       len(fmt.separator),
     )
