@@ -88,6 +88,7 @@ class Chosen(NamedTuple):
 
 
 def is_natural(chain: Chain) -> bool:
+  """Says whether somebody wrote the chain who solved the problem."""
   return chain.meta['dataset'] in NATURAL
 
 

@@ -91,12 +91,12 @@ class ReadyPrograms:
     """Returns the sizes of the program to call; it may have fewer rows."""
     with self._lock:
       ready = [sizes for sizes, it in self._programs.items() if it.done()]
+    if self._spare <= 1 or needed in ready:
+      return needed  # many calls of few rows may cost as much, but take longer
     # Of equal ones that with the most rows, which takes the fewest calls.
     best = min(
       ready, key=lambda it: (it.cost_of(needed), -it.rows), default=needed
     )
-    if best.cost_of(needed) == needed.cost:
-      return best
     if best.cost_of(needed) > self._spare * needed.cost:
       return needed
     self._want(needed)

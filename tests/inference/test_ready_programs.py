@@ -27,7 +27,8 @@ def test_what_is_needed_is_compiled_once():
   assert programs.fit(needed) == needed
   assert programs.get(needed) == programs.get(needed) == 'program of 2 rows'
   assert compiler.asked == [needed]
-  # Without room to spare nothing else will do.
+  # Without room to spare nothing else will do, nor two calls of half the rows.
+  assert programs.fit(Sizes(4, 8, 32)) == Sizes(4, 8, 32)
   assert programs.fit(Sizes(1, 8, 32)) == Sizes(1, 8, 32)
 
 
