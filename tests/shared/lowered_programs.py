@@ -75,6 +75,11 @@ class LoweringJit:
       self._lower(function, module, jitted, args, kwargs)
       return jitted(*args, **kwargs)
 
+    def lower(*args: Any, **kwargs: Any) -> Any:  # of who compiles ahead
+      self._lower(function, module, jitted, args, kwargs)
+      return jitted.lower(*args, **kwargs)
+
+    call.lower = lower
     return call
 
   def _lower(
