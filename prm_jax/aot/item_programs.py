@@ -25,7 +25,7 @@ from prm_jax.aot.programs import (
 )
 from prm_jax.aot.useful_flops import reading
 from prm_jax.inference import loading
-from prm_jax.inference.piece_runs import LONGEST_PACKED, most_rows
+from prm_jax.inference.call_sizes import fine_grid, most_rows
 from prm_jax.inference.tree_scorer import jit_read_rows
 from prm_jax.jobs.settings.items import ItemSettings
 from prm_jax.jobs.settings.search import SearchSettings
@@ -124,7 +124,7 @@ class PrmReading(NamedTuple):
   def sizes(self) -> tuple[int, int, int]:
     """Returns B rows, T tokens of each and S of the prefix, of a full call."""
     split = self.mesh.shape['replica'] * self.mesh.shape['fsdp']
-    T, S = LONGEST_PACKED, self.longest
+    T, S = fine_grid(self.longest, split).packed, self.longest
     return most_rows(S + T, split), T, S
 
   def lower(self) -> jax.stages.Lowered:

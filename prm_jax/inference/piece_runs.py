@@ -1,23 +1,20 @@
 """Puts new pieces of chains into the rows of a few calls.
 
     new pieces -> runs, each after a piece that is in the cache -> waves
-      -> groups of equal prefix length -> rows
+      -> groups of equal prefix length -> rows -> calls
 
-`TreeScorer` reads the rows.
+`TreeScorer` reads the rows of each call.
 """
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from prm_jax.inference.packing import bucket, first_fit
-from prm_jax.inference.score import MAX_TOKENS_PER_CALL
+from prm_jax.inference.call_sizes import Grid, Sizes, at_least
+from prm_jax.inference.packing import first_fit
 from prm_jax.models.prefix_store import Piece
 
-SMALLEST_PREFIX = 32
-SMALLEST_ROW = 8
-# Longer rows attend block by block, and gather their prefix once more.
-LONGEST_PACKED = 128
+Row = list['PieceRun']
 
 
 @dataclasses.dataclass
@@ -38,16 +35,6 @@ class PieceRun:
   def length(self) -> int:
     """Returns the length in tokens."""
     return sum(len(piece.ids) for piece in self.pieces)
-
-
-def most_rows(length: int, devices: int) -> int:
-  """Returns the most rows of a call: a power of two on each device.
-
-  Args:
-    length: tokens of a row, with its prefix.
-  """
-  on_each = max(1, MAX_TOKENS_PER_CALL // length)
-  return devices << on_each.bit_length() - 1
 
 
 def split_into_waves(
@@ -77,55 +64,64 @@ def split_into_waves(
   return waves
 
 
-def group_by_prefix(
-  runs: Sequence[PieceRun], longest: int
-) -> list[tuple[int, list[PieceRun]]]:
-  """Groups runs by the compiled length S that holds their prefix."""
+def plan_calls(
+  runs: Sequence[PieceRun], grid: Grid, alone: bool = False
+) -> Iterator[tuple[Sizes, list[Row]]]:
+  """Yields calls that read runs, with the runs of each row.
+
+  Args:
+    alone: whether each run gets a row of its own.
+  """
   groups: dict[int, list[PieceRun]] = collections.defaultdict(list)
   for run in runs:
-    length = len(run.before.slots)
-    S = min(bucket(length, SMALLEST_PREFIX), longest) if length else 0
-    groups[S].append(run)
-  return sorted(groups.items())
+    groups[at_least(len(run.before.slots), grid.prefixes)].append(run)
+  for S, group in sorted(groups.items()):
+    rows = [[run] for run in group] if alone else pack_runs(group, S, grid)
+    rows.sort(key=length_of, reverse=True)
+    _, calls = grid.calls([*map(length_of, rows)], S)
+    for sizes, count in calls:
+      yield sizes, rows[:count]
+      rows = rows[count:]
 
 
-def rows_of_call(rows: int, devices: int) -> int:
-  """Rounds rows up to a power of two times the devices."""
-  return devices * bucket(-(-rows // devices), 1)
+def length_of(row: Row) -> int:
+  """Returns the tokens of a row."""
+  return sum(run.length for run in row)
 
 
-def pack_runs(
-  runs: Sequence[PieceRun], S: int, devices: int, alone: bool = False
-) -> tuple[int, list[list[PieceRun]]]:
-  """Packs runs that follow the same piece into rows of one length.
+def pack_runs(runs: Sequence[PieceRun], S: int, grid: Grid) -> list[Row]:
+  """Packs runs that follow the same piece into rows.
 
-  A row costs its T tokens and its prefix of S, so rows are made longer than the
-  longest run if that costs less in all.
+  A row has one prefix, so rows are made longer than the longest run if that
+  costs less in all.
 
   Args:
     S: length of the prefix.
-    devices: the number of rows is rounded up to a multiple of it.
-    alone: whether each run gets a row of its own.
-
-  Returns:
-    The row length T, and the runs of each row.
   """
   followers: dict[Piece, list[PieceRun]] = collections.defaultdict(list)
   for run in runs:
     followers[run.before].append(run)
-  shortest = bucket(max(run.length for run in runs), SMALLEST_ROW)
-  if alone:
-    return shortest, [[run] for run in runs]
-  packings = {}
-  for doublings in range(max(1, (LONGEST_PACKED // shortest).bit_length())):
-    T = shortest << doublings
-    packings[T] = [
-      [own[i] for i in row]
-      for own in followers.values()
-      for row in first_fit([run.length for run in own], T)
-    ]
-  T = min(
-    packings,
-    key=lambda T: rows_of_call(len(packings[T]), devices) * (S + T),
-  )
-  return T, packings[T]
+  best: list[Row] = [[run] for run in runs]
+  least = _cost(best, S, grid)
+  shortest = min(run.length for run in runs)
+  for T in grid.tokens:
+    if len(best) == len(followers) or grid.packed < T:
+      break
+    if 2 * shortest > T:  # no two fit
+      continue
+    rows = [row for own in followers.values() for row in _pack(own, T)]
+    cost = _cost(rows, S, grid)
+    if cost < least:
+      best, least = rows, cost
+  return best
+
+
+def _cost(rows: Sequence[Row], S: int, grid: Grid) -> float:
+  lengths = sorted(map(length_of, rows), reverse=True)
+  return grid.calls(lengths, S)[0]
+
+
+def _pack(runs: Sequence[PieceRun], T: int) -> list[Row]:
+  """Packs runs into rows of T tokens; one that is longer has its own."""
+  lengths = [min(run.length, T) for run in runs]
+  return [[runs[i] for i in row] for row in first_fit(lengths, T)]

@@ -13,7 +13,7 @@ follows it, and to nothing else.
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,17 +21,15 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from prm_jax.inference.call_sizes import Grid, Sizes, fine_grid
 from prm_jax.inference.packing import empty_rows
 from prm_jax.inference.piece_runs import (
-  PieceRun,
-  group_by_prefix,
-  most_rows,
-  pack_runs,
-  rows_of_call,
+  Row,
+  plan_calls,
   split_into_waves,
 )
 from prm_jax.inference.protocols import ScoredSteps, Scoring
-from prm_jax.inference.ready_programs import ReadyPrograms, Sizes
+from prm_jax.inference.ready_programs import ReadyPrograms
 from prm_jax.inference.score import read_out, tokens_to_read
 from prm_jax.inference.scorer import Scorer, ScoringStats
 from prm_jax.models import (
@@ -60,11 +58,12 @@ class TreeScorer:
       are stored once.
     name: identifies the PRM.
     flag: name of the option that sets `rows`, for messages.
-    spare: see `ReadyPrograms`.
+    make_grid: chooses the sizes of calls, see `call_sizes`; it takes the PRM's
+      window and the number of devices that share rows.
 
   Attributes:
     stats: counts of what was read so far.
-    devices: number of those that share rows.
+    grid: sizes that calls may have.
     programs: those that were compiled.
 
   Raises:
@@ -79,14 +78,15 @@ class TreeScorer:
     rows: int = 1024,
     name: str = 'prm',
     flag: str = 'prm.rows',
-    spare: float = 1.0,
+    make_grid: Callable[[int, int], Grid] = fine_grid,
   ) -> None:
     if rows < 1:
       raise UserError(f'{flag}={rows}: expected >= 1')
     self.name, self.stats = name, ScoringStats()
     self._format, self._model = scorer.format, scorer.model
     self._likelihood, self._mesh = scorer.head.likelihood, scorer.mesh
-    self.devices = scorer.mesh.shape['replica'] * scorer.mesh.shape['fsdp']
+    devices = scorer.mesh.shape['replica'] * scorer.mesh.shape['fsdp']
+    self.grid = make_grid(scorer.format.max_length, devices)
     slots = prefix_store.slots_for(
       self._model, self._mesh, rows, self._format.max_length, flag
     )
@@ -111,7 +111,7 @@ class TreeScorer:
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
       self._store.pool,
     )
-    self.programs = ReadyPrograms(self._compile, spare)
+    self.programs = ReadyPrograms(self._compile)
 
   def forget(self) -> None:
     """Empties the cache, so that everything is read again."""
@@ -223,10 +223,11 @@ class TreeScorer:
   def _read_rows(
     self, new: Sequence[Piece], alone: bool = False
   ) -> set[Piece]:  # those of rows in which a score is NaN
-    calls = []
-    for runs in split_into_waves(new, alone):
-      for S, group in group_by_prefix(runs, self._format.max_length):
-        calls += self._call_rows(S, group, alone)
+    calls = [
+      self._call(sizes, rows)
+      for runs in split_into_waves(new, alone)
+      for sizes, rows in plan_calls(runs, self.grid, alone)
+    ]
     spoilt: set[Piece] = set()
     # The host waits for the device only here.
     for scores, ends, rows in calls:
@@ -237,30 +238,24 @@ class TreeScorer:
           spoilt.update(it for run in rows[row] for it in run.pieces)
     return spoilt
 
-  def _call_rows(
-    self, S: int, runs: Sequence[PieceRun], alone: bool
-  ) -> Iterator[tuple[jax.Array, Ends, list[list[PieceRun]]]]:
-    """Reads runs with prefixes up to S; yields scores, their ends and rows."""
-    T, rows = pack_runs(runs, S, self.devices, alone)
-    most = most_rows(S + T, self.devices)
-    while rows:
-      B = rows_of_call(min(most, len(rows)), self.devices)
-      sizes = self.programs.fit(Sizes(B, T, S))
-      read, put = self.programs.get(sizes)
-      part, rows = rows[: sizes.rows], rows[sizes.rows :]
-      arrays, slots, ends = self._arrays(part, sizes.rows, sizes.tokens)
-      index = None
-      if sizes.prefix:
-        before = [runs[0].before for runs in part]
-        index = index_of(before, sizes.rows, sizes.prefix)
-      scores, keys, values = read(self._params, self._store.pool, index, arrays)
-      self._store.pool = put(self._store.pool, slots, keys, values)
-      self.stats.tokens += int((arrays.positions >= 0).sum())
-      self.stats.padded_tokens += sizes.rows * sizes.tokens
-      yield scores, ends, part
+  def _call(
+    self, sizes: Sizes, rows: list[Row]
+  ) -> tuple[jax.Array, Ends, list[Row]]:
+    """Reads rows into the store; returns scores, their ends and the rows."""
+    read, put = self.programs.get(sizes)
+    arrays, slots, ends = self._arrays(rows, sizes.rows, sizes.tokens)
+    index = None
+    if sizes.prefix:
+      before = [runs[0].before for runs in rows]
+      index = index_of(before, sizes.rows, sizes.prefix)
+    scores, keys, values = read(self._params, self._store.pool, index, arrays)
+    self._store.pool = put(self._store.pool, slots, keys, values)
+    self.stats.tokens += int((arrays.positions >= 0).sum())
+    self.stats.padded_tokens += sizes.rows * sizes.tokens
+    return scores, ends, rows
 
   def _arrays(
-    self, rows: Sequence[Sequence[PieceRun]], B: int, T: int
+    self, rows: Sequence[Row], B: int, T: int
   ) -> tuple[Rows, np.ndarray, Ends]:
     """Returns Rows [B, T], each token's slot [B * T], and the step ends."""
     arrays = empty_rows(B, T, max(1, T // 2))

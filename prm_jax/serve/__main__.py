@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prm_jax.inference import loading
+from prm_jax.inference.call_sizes import coarse_grid
 from prm_jax.inference.published import STYLES
 from prm_jax.inference.score import AGGREGATES
 from prm_jax.inference.tree_scorer import TreeScorer
@@ -43,7 +44,7 @@ try:
   from prm_jax.serve.observed import Observed
   from prm_jax.serve.prms import ServedPrm
   from prm_jax.serve.texts import Reading
-  from prm_jax.serve.warm import SPARE, warm
+  from prm_jax.serve.warm import warm
 except ModuleNotFoundError as error:
   print(
     f"error: serving needs the package {error.name}: pip install -e '.[serve]'",
@@ -205,7 +206,7 @@ def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
     longest = scorer.format.max_length
     fits = rows_that_fit(scorer.model, scorer.mesh, longest, share)
     rows = max(1, min(1024, fits))
-  tree = TreeScorer(scorer, rows, name, '--rows', SPARE)
+  tree = TreeScorer(scorer, rows, name, '--rows', coarse_grid)
   return ServedPrm(name, tree, scorer.format, render)
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from prm_jax.data.encoding import make_format
 from prm_jax.inference import tree_scorer as tree_scorer_lib
+from prm_jax.inference.call_sizes import coarse_grid
 from prm_jax.inference.piece_runs import split_into_waves
 from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.published import open_published
-from prm_jax.inference.ready_programs import Sizes
 from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.models import HeadConfig, chain_flops, prefix_store
 from prm_jax.runtime.errors import UserError
@@ -311,13 +311,11 @@ def test_every_mesh_gives_the_same_scores():
     assert result['tokens'] == one['tokens']
 
 
-def test_programs_with_room_to_spare_give_the_same_scores():
-  """As at a server, where few rows take several calls."""
+def test_a_server_compiles_few_programs_and_gives_the_same_scores():
+  """Rows with room to spare, and several calls where one would do."""
   scorer = the_scorer()
-  trees = TreeScorer(scorer, rows=64, spare=1e9)
-  trees.programs.compile_ahead([Sizes(2, 128, 128)])
-  check(scorer, trees, some_chains(1, 5))
-  assert trees.stats.programs == {(2, 128, 128)}
-  assert trees.stats.padded_tokens == 2 * 128
-  for seed in range(3):
-    check(scorer, trees, some_chains(9, seed))
+  trees = TreeScorer(scorer, rows=64, make_grid=coarse_grid)
+  for seed in range(8):
+    check(scorer, trees, some_chains(1 + 4 * seed, seed))
+  sizes = trees.grid.sizes()
+  assert trees.stats.programs <= {*sizes} and len(sizes) < 40
