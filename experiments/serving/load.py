@@ -14,6 +14,7 @@ import numpy as np
 
 Chain = tuple[str, list[str]]  # problem and steps
 Request = list[Chain]
+FIRST = 100_000  # numbers of as many digits have as many tokens
 
 
 class Reply(NamedTuple):
@@ -24,15 +25,13 @@ class Reply(NamedTuple):
 
 
 async def ask(
-  client: httpx2.AsyncClient, request: Request, model: str
+  client: httpx2.AsyncClient, request: Request
 ) -> tuple[Reply, dict[str, Any]]:
   """Sends one request; the status is 0 where there is no answer."""
   chains = [{'problem': problem, 'steps': steps} for problem, steps in request]
   began = time.perf_counter()
   try:
-    reply = await client.post(
-      '/v1/steps', json={'model': model, 'chains': chains}
-    )
+    reply = await client.post('/v1/steps', json={'chains': chains})
   except httpx2.TransportError:
     return Reply(0, time.perf_counter() - began), {}
   taken = time.perf_counter() - began
@@ -48,14 +47,14 @@ def open_client(url: str, connections: int) -> httpx2.AsyncClient:
 
 
 async def together(
-  url: str, requests: Sequence[Request], clients: int, model: str = 'prm'
+  url: str, requests: Sequence[Request], clients: int
 ) -> float:
   """Returns the seconds in which so many clients get all answers."""
   left = iter(requests)
 
   async def work(client: httpx2.AsyncClient) -> None:
     for request in left:
-      reply, _ = await ask(client, request, model)
+      reply, _ = await ask(client, request)
       if reply.status != 200:
         raise SystemExit(f'error: status {reply.status}')
 
@@ -80,7 +79,7 @@ async def at_rate(
   rng, replies = np.random.default_rng(seed), []
 
   async def one(client: httpx2.AsyncClient, request: Request) -> None:
-    reply, _ = await ask(client, request, 'prm')
+    reply, _ = await ask(client, request)
     replies.append(reply)
 
   async with open_client(url, 2048) as client, asyncio.TaskGroup() as group:
@@ -94,5 +93,5 @@ async def at_rate(
 
 def numbered(requests: Sequence[Request]) -> Iterator[Request]:
   """Yields requests that no cache has seen: each problem has a number."""
-  for number, request in zip(itertools.count(), itertools.cycle(requests)):
+  for number, request in zip(itertools.count(FIRST), itertools.cycle(requests)):
     yield [(f'{number}. {problem}', steps) for problem, steps in request]

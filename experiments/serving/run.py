@@ -2,14 +2,16 @@
 
     python -m experiments.serving.run --prm WORKDIR
 
-Compares 64 clients with `Scorer.score_many` on the same chains, a chain that
-grows step by step with the whole chain, and measures latency at rates below and
-above what the server can do. Writes results.json, figure.svg and the tables of
+Compares 64 clients with `Scorer.score_many` on the same chains, chains that
+grow step by step with whole ones, and measures latency at rates below and above
+what the server can do. `--larger` is a second PRM, for growing chains only.
+Writes results.json, figure.svg and the tables of
 README.md beside this file.
 """
 
 import asyncio
 import contextlib
+import itertools
 import json
 import pathlib
 import statistics
@@ -21,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx2
+import jax
 import numpy as np
 
 from experiments import command_line, figures
@@ -29,10 +32,15 @@ from experiments.serving import load
 from experiments.serving.load import Reply, Request
 from experiments.speed import sides, workload
 from experiments.tables import table
+from prm_jax.inference import loading
+from prm_jax.runtime import paths
+from prm_jax.runtime.sharding import flat_mesh
 
 PORT = 8741
-CLIENTS = 64
+CLIENTS = 64  # as many as the server takes; it refuses further ones
+READY = 1800  # seconds in which a server has to compile its programs
 STEPS = 10
+GROWING = 5  # rounds; the first does not count
 SHARES = (0.25, 0.5, 0.75, 0.9, 1.1, 1.5, 2.0)  # of the throughput
 MARKS = (50, 95, 99)
 
@@ -60,16 +68,15 @@ def pool(root: pathlib.Path) -> list[Request]:
 
 @contextlib.contextmanager
 def serving(prm: str) -> Iterator[str]:
-  """Runs a server with the PRM twice, each with a cache; yields its URL."""
-  command = [sys.executable, '-m', 'prm_jax.serve', '--warm']
-  command += ['--prm', f'prm={prm}', '--prm', f'whole={prm}']
-  command += ['--port', str(PORT)]
+  """Runs a server of a PRM; yields its URL."""
+  command = [sys.executable, '-m', 'prm_jax.serve', '--warm', '--prm', prm]
+  command += ['--port', str(PORT), '--requests', str(CLIENTS)]
   process = subprocess.Popen(
     command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
   )
   url = f'http://127.0.0.1:{PORT}'
   try:
-    for _ in range(600):
+    for _ in range(2 * READY):
       if process.poll() is not None:
         raise SystemExit('error: the server has ended; start it by hand')
       with contextlib.suppress(httpx2.TransportError):
@@ -122,24 +129,54 @@ def throughput(
   return rounds
 
 
-async def grow(url: str, request: Request) -> dict[str, list[float]]:
-  """Scores each chain whole, and step by step."""
-  found: dict[str, list[float]] = {
-    name: [] for name in ('whole_tokens', 'tokens', 'whole_seconds', 'seconds')
-  }
+async def grow(
+  url: str, chains: Sequence[load.Chain]
+) -> list[dict[str, dict[str, float]]]:
+  """Scores each chain whole, step by step, and without a cache.
+
+  Returns:
+    By way the tokens that were read, and the seconds, of each chain and round.
+  """
+  found, numbers = [], itertools.count(load.FIRST)
   async with load.open_client(url, 1) as client:
-    for problem, steps in request:
-      reply, whole = await load.ask(client, [(problem, steps)], 'whole')
-      found['whole_tokens'].append(whole['usage']['tokens'])
-      found['whole_seconds'].append(reply.seconds)
-      read, seconds = 0, 0.0
-      for n in range(1, len(steps) + 1):
-        reply, part = await load.ask(client, [(problem, steps[:n])], 'prm')
-        read += part['usage']['tokens']
-        seconds += reply.seconds
-      found['tokens'].append(read)
-      found['seconds'].append(seconds)
+    for turn, (problem, steps) in itertools.product(range(GROWING), chains):
+      parts = [steps[:n] for n in range(1, len(steps) + 1)]
+      unseen = f'{next(numbers)}. {problem}'
+      ways = {
+        'whole': [(f'{next(numbers)}. {problem}', steps)],
+        'grown': [(unseen, part) for part in parts],
+        'reread': [(f'{next(numbers)}. {problem}', part) for part in parts],
+      }
+      measured = {name: await scored(client, ways[name]) for name in ways}
+      if turn:
+        found.append(measured)
   return found
+
+
+async def scored(
+  client: httpx2.AsyncClient, chains: Sequence[load.Chain]
+) -> dict[str, float]:
+  """Scores chains one by one; returns the tokens read, and the seconds."""
+  tokens, seconds = 0, 0.0
+  for chain in chains:
+    reply, body = await load.ask(client, [chain])
+    tokens += body['usage']['tokens']
+    seconds += reply.seconds
+  return {'tokens': tokens, 'seconds': seconds}
+
+
+def parameters(prm: str) -> int:
+  """Returns the number of parameters of a training run's PRM."""
+  described = loading.read_description(paths.open_path(prm))
+  shapes = described.abstract_params(flat_mesh())
+  return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+def beside_whole(
+  measured: Sequence[Mapping[str, Mapping[str, float]]], way: str, what: str
+) -> list[float]:
+  """Returns what each chain took, as a multiple of the whole chain's."""
+  return [each[way][what] / each['whole'][what] for each in measured]
 
 
 def of_ten_steps(requests: Sequence[Request], count: int) -> list[load.Chain]:
@@ -182,14 +219,24 @@ def render(document: Mapping[str, Any]) -> str:
       ]
     ],
   )
-  tokens = sum(grown['tokens']) / sum(grown['whole_tokens'])
-  seconds = statistics.median(
-    a / b for a, b in zip(grown['seconds'], grown['whole_seconds'], strict=True)
-  )
   second = table(
-    f'{STEPS} steps one by one, beside the whole chain: tokens read | '
-    'seconds | chains',
-    [[f'{tokens:.2f}', f'{seconds:.2f}', str(len(grown['tokens']))]],
+    f'PRM | {STEPS} steps one by one, beside the whole chain: tokens read | '
+    'seconds [min, max] | the same without a cache: tokens | seconds | chains',
+    [
+      [
+        f'{count / 1e6:,.1f}M',
+        *(
+          cell
+          for way in ('grown', 'reread')
+          for cell in (
+            f'{beside_whole(measured, way, "tokens")[0]:.2f}',
+            sides.spread(beside_whole(measured, way, 'seconds')),
+          )
+        ),
+        str(len(measured)),
+      ]
+      for count, measured in grown
+    ],
   )
   rows = []
   for each in document['load']:
@@ -237,20 +284,26 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
 
 def main() -> None:
   parser = command_line.make_parser(__doc__, __file__, '--rounds')
-  parser.set_defaults(rounds=5, command=f'{parser.prog} --prm PRM')
+  parser.set_defaults(
+    rounds=5, command=f'{parser.prog} --prm PRM --larger LARGER'
+  )
   parser.add_argument('--prm', required=True, help='workdir of a PRM of text')
+  parser.add_argument(
+    '--larger', required=True, help='workdir of another one, of more parameters'
+  )
   parser.add_argument(
     '--requests', type=int, default=128, help='requests of a round'
   )
   parser.add_argument(
     '--seconds', type=float, default=20.0, help='time of each rate'
   )
-  args = command_line.parse(parser, free=('prm',))
+  args = command_line.parse(parser, free=('prm', 'larger'))
   requests = pool(workload.data_root())
   unseen = load.numbered(requests)
   with serving(args.prm) as url:
     rounds = throughput(url, args.prm, unseen, args)
-    grown = asyncio.run(grow(url, of_ten_steps(requests, 40)))
+    growing = of_ten_steps(requests, 5)
+    grown = [(parameters(args.prm), asyncio.run(grow(url, growing)))]
     chains = statistics.median(each['server'] for each in rounds)
     most = chains / statistics.mean(map(len, requests))
     measured = []
@@ -260,6 +313,8 @@ def main() -> None:
       )
       measured.append(describe(replies, share * most))
       print(measured[-1], flush=True)
+  with serving(args.larger) as url:
+    grown.append((parameters(args.larger), asyncio.run(grow(url, growing))))
   document = command_line.about(args) | {
     'throughput': rounds,
     'grown': grown,

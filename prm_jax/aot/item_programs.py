@@ -37,6 +37,7 @@ from prm_jax.models import (
   prefix_store,
 )
 from prm_jax.models.cache_shardings import pool_sharding
+from prm_jax.models.dtypes import FAST
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import check_heads, make_mesh
@@ -92,7 +93,7 @@ def read_models(settings: ItemSettings) -> ItemModels:
 
 
 def _computed_in(model: TransformerConfig, dtype: str) -> TransformerConfig:
-  dtype = dtype or loading.FAST  # as `loading.load` has it on TPUs and GPUs
+  dtype = dtype or FAST  # as `loading.load` has it on TPUs and GPUs
   return dataclasses.replace(model, dtype=dtype, param_dtype=dtype)
 
 

@@ -23,7 +23,6 @@ from prm_jax.aot.programs import (
   read_prm,
 )
 from prm_jax.aot.useful_flops import learning, reading
-from prm_jax.inference import loading
 from prm_jax.inference.packing import bucket, row_bucket
 from prm_jax.inference.scorer import CALL_FILL, jit_row_scores
 from prm_jax.inference.writer import cache_bucket, jit_unstack
@@ -32,6 +31,7 @@ from prm_jax.jobs.rl_meshes import check_meshes, make_meshes
 from prm_jax.jobs.rl_start import open_start
 from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.models import HeadConfig, Rows, TransformerConfig
+from prm_jax.models.dtypes import FAST
 from prm_jax.rl.credit import Findings
 from prm_jax.rl.episodes import SMALLEST_STEPS
 from prm_jax.rl.implicit import Outcomes
@@ -86,7 +86,7 @@ def read_models(settings: RlSettings) -> RlModels:
     described = read_prm(prm.path)
     model, head = described.model, described.head
   # One that learns keeps its own; see `loading.load`.
-  dtype = prm.dtype or (loading.FAST if prm.kind == 'workdir' else '')
+  dtype = prm.dtype or (FAST if prm.kind == 'workdir' else '')
   if dtype:
     model = dataclasses.replace(model, dtype=dtype, param_dtype=dtype)
   return RlModels(policy, longest, model, head)

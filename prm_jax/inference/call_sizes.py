@@ -151,11 +151,14 @@ def coarse_grid(longest: int, devices: int) -> Grid:
     longest: tokens of the PRM's window.
     devices: those that share rows.
   """
-  last = bucket(longest, 32)
-  tokens = (32, *_powers(128, min(last, 2048), 2), *_powers(2048, last, 4))
+  last = bucket(longest, 16)
+  tokens = {
+    *_powers(16, min(last, 2048), 2),
+    *_powers(min(last, 2048), last, 4),
+  }
   return Grid(
-    _powers(1, 256, 4, devices),
-    tuple(sorted({min(T, last) for T in tokens})),
+    _powers(1, 64, 8, devices),
+    tuple(sorted(tokens)),
     (0, *_powers(128, longest, 4)),
     packed=1024,
     call=CALL_COST,

@@ -8,9 +8,7 @@ if the tokenizer is not built in), so a workdir can be moved anywhere.
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
-import logging
 import pathlib
 from typing import Any
 
@@ -35,6 +33,7 @@ from prm_jax.models import (
   attach,
   merge,
 )
+from prm_jax.models.dtypes import fast_dtype
 from prm_jax.models.hub.safetensors_files import HUB
 from prm_jax.runtime import paths
 from prm_jax.runtime.checkpoints import Checkpoints
@@ -46,8 +45,6 @@ from prm_jax.training.train_state import (
   placed_shapes,
   to_param_dtype,
 )
-
-FAST = 'bfloat16'  # in which models are opened on TPUs and GPUs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,23 +254,19 @@ def load(
     mesh: devices to score on; by default all. Processes that share a mesh must
       all ask the same; on its own devices each may ask anything.
     dtype: type of the backbone's parameters and computation, 'float32' or
-      'bfloat16'; by default bfloat16 on a TPU or GPU, and on a CPU the run's
-      own, or float32 for a published PRM.
+      'bfloat16'; by default bfloat16 on a TPU or GPU; on a CPU the run's own,
+      but float32 where bfloat16 is slow, and for a published PRM.
     **options: further arguments of `published.open_published`.
 
   Raises:
     UserError: there is no PRM at this path, or its checkpoint is damaged.
   """
   mesh = mesh or flat_mesh()
-  dtype = dtype or fast_dtype(mesh)
-  published = functools.partial(
-    open_published,
-    path,
-    style,
-    mesh=mesh,
-    dtype=dtype or 'float32',
-    **options,
-  )
+
+  def published() -> Scorer:
+    chosen = dtype or fast_dtype(mesh, 'float32') or 'float32'
+    return open_published(path, style, mesh=mesh, dtype=chosen, **options)
+
   if str(path).startswith(HUB):
     _check_no_step(path, step)
     return published()
@@ -304,6 +297,7 @@ def load(
       f'{workdir} holds a policy, which scores nothing; name the workdir of a '
       'reward model, or open it with prm_jax.inference.loading.load_policy'
     )
+  dtype = dtype or fast_dtype(mesh, described.model.dtype)
   described = described.computed_in(dtype)
   params, mesh, step = open_checkpoint(workdir, described, step, mesh)
   return Scorer(
@@ -334,7 +328,8 @@ def load_policy(
     mesh: devices to sample on; by default all. Processes that share a mesh must
       all ask the same; on its own devices each may ask anything.
     dtype: type of its parameters and computation, 'float32' or 'bfloat16'; by
-      default bfloat16 on a TPU or GPU, and the run's own on a CPU.
+      default bfloat16 on a TPU or GPU; on a CPU the run's own, but float32
+      where bfloat16 is slow.
 
   Raises:
     UserError: there is no policy at this path, or its checkpoint is damaged.
@@ -354,7 +349,7 @@ def load_policy(
       'of a policy, or open it with prm_jax.load'
     )
   mesh = mesh or flat_mesh()
-  dtype = dtype or fast_dtype(mesh)
+  dtype = dtype or fast_dtype(mesh, described.model.dtype)
   described = described.computed_in(dtype)
   params, mesh, step = open_checkpoint(workdir, described, step, mesh)
   return Generator(
@@ -366,21 +361,6 @@ def load_policy(
     seed,
     run_name(workdir, step, dtype),
   )
-
-
-def fast_dtype(mesh: Mesh) -> str:
-  """Returns the dtype in which the mesh's devices compute best, '' for any.
-
-  The fused attention kernels of GPUs take no other, and TPUs and GPUs multiply
-  it at twice the speed or more.
-  """
-  platform = mesh.devices.flat[0].platform
-  if platform == 'cpu':
-    return ''
-  logging.info(
-    'opened in bfloat16, as this is a %s; dtype=float32 keeps float32', platform
-  )
-  return FAST
 
 
 def run_name(workdir: paths.Path, step: int, dtype: str = '') -> str:

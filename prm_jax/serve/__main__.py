@@ -153,7 +153,7 @@ def make_parser() -> argparse.ArgumentParser:
     '--wait-ms',
     type=positive,
     default=1000 * GatherConfig.wait,
-    help='most milliseconds to wait for other requests (%(default)s)',
+    help='most milliseconds to wait for requests that arrive (%(default)s)',
   )
   add(
     '--separator',

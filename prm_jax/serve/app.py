@@ -199,7 +199,8 @@ class Server:
       prm = self._choose(asked.model, protocol.names_prm)
       return asked, prm, protocol.chains(asked, prm)
 
-    asked, prm, chains = await in_thread(read)
+    with self._gatherer.coming():
+      asked, prm, chains = await in_thread(read)
     answers = await self._gatherer.score(
       prm, [chain for chain in chains if chain is not None]
     )

@@ -10,6 +10,7 @@ waits for any more is dropped before it is read.
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import logging
 import math
@@ -31,7 +32,7 @@ class GatherConfig:
     tokens: most tokens of a call; what the cache holds counts, too. A request
       of more is read in several calls.
     chains: most chains of a call.
-    wait: seconds that a request waits for others while nothing is read.
+    wait: seconds that a request waits for others that are being encoded.
   """
 
   tokens: int = 65_536
@@ -61,11 +62,23 @@ class Gatherer:
     self._config, self._observed = config, observed
     self._queue: collections.deque[Waiting] = collections.deque()
     self._changed = threading.Condition()
-    self._closed = False
+    self._closed, self._coming = False, 0
     self._thread = threading.Thread(
       target=self._run, name='devices', daemon=True
     )
     self._thread.start()
+
+  @contextlib.contextmanager
+  def coming(self) -> Iterator[None]:
+    """Says that a request is being encoded, for which others may wait."""
+    with self._changed:
+      self._coming += 1
+    try:
+      yield
+    finally:
+      with self._changed:
+        self._coming -= 1
+        self._changed.notify()
 
   async def score(
     self, prm: ServedPrm, chains: Sequence[Chain]
@@ -176,6 +189,8 @@ class Gatherer:
     """Returns the seconds that the first request still waits for others."""
     if not self._queue:
       return None
+    if not self._coming:
+      return 0.0
     waited = time.monotonic() - self._queue[0].since
     return max(0.0, self._config.wait - waited)
 

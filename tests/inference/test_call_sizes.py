@@ -31,16 +31,16 @@ def test_a_search_takes_one_call_where_rows_fit():
 
 def test_a_server_takes_several_calls_where_that_costs_less():
   grid = coarse_grid(512, 1)
-  assert grid.rows == (1, 4, 16, 64, 256)
-  assert grid.tokens == (32, 128, 256, 512)
+  assert grid.rows == (1, 8, 64)
+  assert grid.tokens == (16, 32, 64, 128, 256, 512)
   assert grid.prefixes == (0, 128, 512)
-  # 16 rows of 32 tokens are 512; 4 and 1 of them 160 and another call.
-  _, calls = grid.calls([30] * 5, 0)
-  assert calls == [(Sizes(4, 32, 0), 4), (Sizes(1, 32, 0), 1)]
-  # One long row: 512 and two calls in place of 4 times 512.
+  # 64 rows of 64 tokens cost 4,096; 8 and 1 of them 576, and another call.
+  _, calls = grid.calls([60] * 9, 0)
+  assert calls == [(Sizes(8, 64, 0), 8), (Sizes(1, 64, 0), 1)]
+  # One long row: 512 and two calls in place of 8 times 512.
   cost, calls = grid.calls([500, 20, 20, 20], 0)
-  assert calls == [(Sizes(1, 512, 0), 1), (Sizes(4, 32, 0), 3)]
-  assert cost == 2 * CALL_COST + 512 + 4 * 32
+  assert calls == [(Sizes(1, 512, 0), 1), (Sizes(8, 32, 0), 3)]
+  assert cost == 2 * CALL_COST + 512 + 8 * 32
   # A prefix costs a quarter of its tokens.
   assert grid.calls([20], 128)[0] == CALL_COST + 32 + 32
 

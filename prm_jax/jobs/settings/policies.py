@@ -97,7 +97,8 @@ class PolicyConfig:
     workdir: workdir of the trained policy, or of the sampling job.
     sampling: how a trained policy samples.
     dtype: dtype of a trained policy's parameters and computation; '' is
-      bfloat16 on a TPU or GPU, and on a CPU as it was trained.
+      bfloat16 on a TPU or GPU; on a CPU as it was trained, but float32 where
+      bfloat16 is slow.
     cache: folder of a server's answers; '' is WORKDIR/replies.
   """
 

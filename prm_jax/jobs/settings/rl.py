@@ -146,7 +146,8 @@ class RlPrmConfig:
       the workdir of the policy from which it starts; '' is the one to improve.
     style: prompt style of a published PRM whose files do not name one.
     dtype: dtype of its parameters and computation; '' is bfloat16 on a TPU or
-      GPU, and on a CPU as it was trained. One that learns stays as it was.
+      GPU; on a CPU as it was trained, but float32 where bfloat16 is slow. One
+      that learns stays as it was.
     exact: 'steps' is whether a step is right, 'value' the probability that the
       domain's solver ends right from there.
     endpoint: the server of kind 'endpoint'.

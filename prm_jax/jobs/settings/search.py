@@ -66,7 +66,7 @@ class PrmConfig:
       hf://owner/name.
     style: prompt style of a published PRM whose files do not name one.
     dtype: dtype of its parameters and computation; '' is bfloat16 on a TPU or
-      GPU, and on a CPU as it was trained.
+      GPU; on a CPU as it was trained, but float32 where bfloat16 is slow.
     rows: number of chains whose keys and values stay on the device.
     exact: what the exact PRM scores: 'value', the probability that the solver
       ends right; or 'steps', whether the steps are right.
