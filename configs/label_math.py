@@ -49,7 +49,7 @@ Variants, comma separated, as in `configs/label_math.py:rollouts,tiny`:
     consensus   no new labels: the chains of chains.workdir whose labels agree
                 with those of the labelling job agrees_with
     active      the most convincing wrong answers of chains.workdir, a sampling
-                job, by the PRM in prm; labelled by the verifier, or by the
+                job, by the PRM in prm.path; labelled by the verifier, or by the
                 source of a variant before it
     small       a minute or two, of arithmetic; its test problems are those of
                 every other config of this name

@@ -127,18 +127,23 @@ def run(argv: list[str]) -> None:
     print('interrupted; the same command resumes', file=sys.stderr)
     end('interrupted', 130)
   except Exception as error:
-    if line := user_message(error):
-      for each in line.split('\n'):
-        print(f'error: {processes.name()}{each}', file=sys.stderr, flush=True)
-      end(line, 2)
-    if processes.count() == 1:
-      raise
-    if not processes.is_loss(error):
-      traceback.print_exc()
-      end(f'{type(error).__name__}, see its traceback', 1)
-    processes.stop(
-      f'error: {processes.name()}{processes.describe_loss(error)}', 1
-    )
+    end_for(error)
+
+
+def end_for(error: Exception) -> None:
+  """Says what went wrong, tells the other processes, and exits."""
+  if line := user_message(error):
+    for each in line.split('\n'):
+      print(f'error: {processes.name()}{each}', file=sys.stderr, flush=True)
+    end(line, 2)
+  if processes.count() == 1:
+    raise error
+  if not processes.is_loss(error):
+    traceback.print_exception(error)
+    end(f'{type(error).__name__}, see its traceback', 1)
+  processes.stop(
+    f'error: {processes.name()}{processes.describe_loss(error)}', 1
+  )
 
 
 def end(why: str, code: int) -> None:

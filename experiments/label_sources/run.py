@@ -216,7 +216,7 @@ def active_calls(runner: Runner, seed: int) -> dict[tuple[str, int], tuple]:
         f'seed_{seed}/active_{method}_{budget}',
         f'--config.seed={seed}',
         f'--config.chains.workdir={sampled}',
-        f'--config.prm={selector}',
+        f'--config.prm.path={selector}',
         f'--config.active.method={method}',
         f'--config.active.budget={budget}',
         f'--config.active.seed={seed}',

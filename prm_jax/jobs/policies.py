@@ -70,13 +70,11 @@ def open_endpoint(
   )
 
 
-def open_remote_prm(
-  config: PrmServerConfig, workdir: Workdir | None = None
-) -> StepScorer:
+def open_remote_prm(config: PrmServerConfig, workdir: Workdir) -> StepScorer:
   """Opens a client of a server that scores steps.
 
   Args:
-    workdir: where usage is counted; None counts it in memory.
+    workdir: where its calls are counted.
 
   Raises:
     UserError: a package or the key is missing.
@@ -91,4 +89,4 @@ def open_remote_prm(
       f"package {error.name}: pip install 'openai>=3'"
     ) from error
   log = f'process-{processes.index()}.jsonl'
-  return RemotePrm(config, workdir and workdir / PRM_USAGE / log)
+  return RemotePrm(config, workdir / PRM_USAGE / log)

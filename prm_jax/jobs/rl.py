@@ -22,6 +22,8 @@ from prm_jax.evals import policy as policy_evaluation
 from prm_jax.inference import loading
 from prm_jax.inference.generator import Generator
 from prm_jax.inference.protocols import StepScorer
+from prm_jax.inference.server import usage
+from prm_jax.jobs.policies import PRM_USAGE
 from prm_jax.jobs.policy import check_grading
 from prm_jax.jobs.rl_meshes import Meshes, check_meshes, make_meshes
 from prm_jax.jobs.rl_problems import (
@@ -115,6 +117,9 @@ def run(settings: RlSettings, workdir: Workdir, log: Log) -> None:
     'sampled_tokens': policy.stats.tokens,
     'wall_seconds': round(time.monotonic() - began, 1),
   }
+  if (workdir / PRM_USAGE).exists():
+    asked = usage.read(workdir / PRM_USAGE)
+    about['prm_server'] = dataclasses.asdict(asked)
   workdir.write_lines('chains.jsonl', kept_chains(looks))
   workdir.write_json('results.json', {'manifest': about, 'results': results})
   processes.first_alone('report', show, results, workdir, log)
@@ -126,7 +131,7 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
   meshes = make_meshes(settings)
   start = open_start(settings.policy.workdir, settings)
   check_meshes(settings, start.described.model, meshes)
-  prm = open_prm(settings, start, meshes.sampling)
+  prm = open_prm(settings, start, meshes.sampling, workdir)
   tasks = drop_too_long(read_tasks(settings), start.described.format, log)
   for model in (settings.policy.workdir, settings.prm.path):
     check_unseen(tasks, model)

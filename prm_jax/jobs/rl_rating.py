@@ -26,6 +26,7 @@ from prm_jax.rl.views import Reference, View
 from prm_jax.runtime import checks
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.loop import compile_train_step, make_step
 from prm_jax.training.optim import make_optimizer, make_schedule
 from prm_jax.training.train_state import (
@@ -38,9 +39,12 @@ from prm_jax.training.train_state import (
 
 
 def open_prm(
-  settings: RlSettings, start: Start, mesh: Mesh
+  settings: RlSettings, start: Start, mesh: Mesh, workdir: Workdir
 ) -> StepScorer | Start | None:
   """Opens the PRM; if it is implicit, the policy from which it starts.
+
+  Args:
+    workdir: where the calls of a server are counted.
 
   Raises:
     UserError: there is none, or it has another tokenizer than the policy.
@@ -51,7 +55,7 @@ def open_prm(
   if prm.kind == 'exact':
     return ExactScorer(settings.problems.arithmetic, prm.exact)
   if prm.kind == 'endpoint':
-    return open_remote_prm(prm.endpoint)
+    return open_remote_prm(prm.endpoint, workdir)
   if prm.kind == 'implicit':
     return _open_implicit(settings, start)
   if not prm.path:

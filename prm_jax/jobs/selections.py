@@ -11,11 +11,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from prm_jax.data import builder, chain_sets
 from prm_jax.data.chains import Chain
 from prm_jax.inference import loading
+from prm_jax.inference.protocols import Scoring, StepScorer
+from prm_jax.jobs import policies
 from prm_jax.jobs.meshes import own_mesh
-from prm_jax.jobs.settings.items import LabelSettings
+from prm_jax.jobs.settings.items import LabelSettings, SelectingPrmConfig
 from prm_jax.jobs.settings.shared import MeshConfig
 from prm_jax.labels import active, consensus
 from prm_jax.runtime import paths, processes
@@ -57,7 +61,7 @@ def select_convincing(
     return taken, report._asdict() | unchecked
   made_of = {
     'chains': builder.fingerprint(chains),
-    'prm': settings.prm,
+    'prm': name_of(settings.prm),
     'active': dataclasses.asdict(config),
   }
   del made_of['active']['batch_size']  # it changes the speed alone
@@ -69,23 +73,81 @@ def select_convincing(
       f'{settings.chains.workdir!r} has now; bring those back, or choose '
       'another --workdir'
     )
-  # All processes have to score, as the model may be spread over them.
-  if processes.exchange('selection', str(fits))[0] != str(True):
-    mesh = make_mesh(
-      MeshConfig(model=own_mesh(settings.mesh).shape['model']).shape
-    )
-    scorer = loading.load(settings.prm, mesh=mesh)
+
+  def score_and_keep() -> None:
+    scorer = open_scorer(settings, workdir)
     selection, report = active.select(chains, config, scorer)
-    kept = {
+    found = {
       'made_of': made_of,
       'indices': selection.indices,
       'scores': selection.scores,
       'report': report._asdict() | unchecked,
     }
-    workdir.write_json(FILE, kept)
+    workdir.write_json(FILE, found)
+
+  if processes.exchange('selection', str(fits))[0] != str(True):
+    if settings.prm.kind == 'endpoint':
+      processes.first_alone('selection by a server', score_and_keep)
+    else:  # by all, as the model may be spread over them
+      score_and_keep()
   # That of process 0, as scores differ between machines.
   kept = workdir.read_json(FILE)
   return active.take(chains, kept['indices'], config), kept['report']
+
+
+def open_scorer(
+  settings: LabelSettings, workdir: Workdir
+) -> active.ScoresSteps:
+  """Opens the PRM that selects."""
+  prm = settings.prm
+  if prm.kind == 'endpoint':
+    return ChainsAtServer(policies.open_remote_prm(prm.endpoint, workdir))
+  model = own_mesh(settings.mesh).shape['model']
+  return loading.load(
+    prm.path,
+    style=prm.style,
+    mesh=make_mesh(MeshConfig(model=model).shape),
+    dtype=prm.dtype,
+  )
+
+
+class ChainsAtServer:
+  """Scores chains with a PRM at a server, as a `Scorer` does.
+
+  Args:
+    prm: a client of the server.
+  """
+
+  def __init__(self, prm: StepScorer) -> None:
+    self._prm = prm
+
+  def score_many(
+    self, chains: Sequence[tuple[str, Sequence[str]]]
+  ) -> list[np.ndarray]:
+    """Returns the step scores [P] of each (problem, steps) pair.
+
+    Raises:
+      UserError: the server does not answer, or refuses a chain.
+    """
+    asked = [Scoring(problem, tuple(steps)) for problem, steps in chains]
+    scores = [np.array(each.scores) for [each] in self._prm.score(asked)]
+    for request, found in zip(asked, scores, strict=True):
+      if not found.size:
+        raise UserError(
+          f'{self._prm.name} refused a chain of {len(request.steps)} steps of '
+          f'the problem {request.problem[:60]!r}; it may be too long for the '
+          'PRM: leave it out'
+        )
+    return scores
+
+
+def name_of(prm: SelectingPrmConfig) -> dict[str, str]:
+  """Returns what determines a PRM's scores, wherever its server is."""
+  if prm.kind == 'endpoint':
+    server = prm.endpoint
+    names = ('api', 'model', 'system', 'separator')
+    return {name: getattr(server, name) for name in names}
+  return {'path': prm.path, 'style': prm.style, 'dtype': prm.dtype}
 
 
 def select_agreed(chains: Sequence[Chain], settings: LabelSettings) -> Selected:

@@ -36,6 +36,7 @@ CLUSTER_JOIN_SECONDS = 300
 HEARTBEAT_SECONDS = 40
 LEAVE_SECONDS = 20
 POLL_MILLISECONDS = 1000
+MOST_TOLD = 256  # texts that are broadcast before the store forgets them
 _LEFT = 'prm_jax/left'
 _GONE = 'prm_jax/gone'  # processes that are about to exit
 # What gloo, NCCL and the coordination service say when a peer is gone.
@@ -52,6 +53,7 @@ _LOST = (
 
 # All processes come through the same calls in the same order.
 _calls = itertools.count()
+_told: list[str] = []  # keys of what was broadcast
 
 
 def index() -> int:
@@ -218,6 +220,29 @@ def exchange(what: str, text: str) -> list[str]:
     store.key_value_set(f'{key}/all', json.dumps(texts))
     return texts
   return json.loads(_get(f'{key}/all'))
+
+
+def broadcast(what: str, text: str = '') -> str:
+  """Returns the text of process 0, for which the others wait.
+
+  Raises:
+    UserError: another process has left.
+  """
+  if count() == 1:
+    return text
+  key = f'prm_jax/{next(_calls)}/{what}'
+  if is_first():
+    global_state.client.key_value_set(key, text)
+  else:
+    text = _get(key)
+  _told.append(key)
+  if len(_told) == MOST_TOLD:
+    # All have read them, so that the store does not grow without end.
+    wait_for_all(what)
+    for old in _told if is_first() else ():
+      global_state.client.key_value_delete(old)
+    _told.clear()
+  return text
 
 
 def _get(key: str) -> str:

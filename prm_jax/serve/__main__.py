@@ -27,12 +27,14 @@ from prm_jax.inference.call_sizes import coarse_grid
 from prm_jax.inference.published import STYLES
 from prm_jax.inference.score import AGGREGATES
 from prm_jax.inference.tree_scorer import TreeScorer
-from prm_jax.main import prepare_jax
+from prm_jax.main import DONE, end, end_for, prepare_jax
 from prm_jax.models.config import DTYPES
 from prm_jax.models.hub.chat_template import chat_renderer
 from prm_jax.models.hub.safetensors_files import HUB, resolve
 from prm_jax.models.prefix_store import rows_that_fit
-from prm_jax.runtime.errors import UserError, exit_on_user_error
+from prm_jax.runtime import processes
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import make_mesh
 
 try:
   import uvicorn
@@ -40,6 +42,7 @@ try:
   from prm_jax.serve.app import AppConfig, Server
   from prm_jax.serve.connections import BoundedProtocol
   from prm_jax.serve.faults import Refused
+  from prm_jax.serve.followers import dismiss, follow
   from prm_jax.serve.gather import GatherConfig, Gatherer
   from prm_jax.serve.observed import Observed
   from prm_jax.serve.prms import ServedPrm
@@ -130,6 +133,20 @@ def make_parser() -> argparse.ArgumentParser:
     action='store_true',
     help='compile the programs first; /ready says when it is done',
   )
+  add(
+    '--model',
+    type=int,
+    default=1,
+    help='devices over which each matrix is split; others split layers and '
+    'rows (%(default)s)',
+  )
+  add('--coordinator', help='HOST:PORT of process 0, where there are several')
+  add('--processes', type=int, help='how many processes serve together')
+  add(
+    '--process',
+    type=int,
+    help='number of this process; clients ask number 0',
+  )
   add('--keys', metavar='FILE', help='keys of clients, a line each')
   add(
     '--requests',
@@ -193,7 +210,8 @@ def read_keys(path: str | None) -> tuple[str, ...]:
 
 def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
   """Opens a PRM, with its chat template if it has one."""
-  scorer = loading.load(path, style=given.style, dtype=given.dtype)
+  mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': given.model})
+  scorer = loading.load(path, style=given.style, mesh=mesh, dtype=given.dtype)
   render = None
   if not (pathlib.Path(path) / 'model.json').is_file():
     try:
@@ -205,18 +223,36 @@ def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
     share = 0.5 / len(given.prms)
     longest = scorer.format.max_length
     fits = rows_that_fit(scorer.model, scorer.mesh, longest, share)
-    rows = max(1, min(1024, fits))
+    # As many in all processes, which keep the same.
+    fewest = min(map(int, processes.exchange(f'rows of {name}', str(fits))))
+    rows = max(1, min(1024, fewest))
   tree = TreeScorer(scorer, rows, name, '--rows', coarse_grid)
   return ServedPrm(name, tree, scorer.format, render)
 
 
-def open_server(given: argparse.Namespace) -> Server:
-  """Opens the PRMs, and gets them ready in a thread of its own."""
+def open_prms(given: argparse.Namespace) -> list[ServedPrm]:
+  """Opens all PRMs, in each process."""
   names = [name for name, _ in given.prms]
   if len({*names}) < len(names):
     raise UserError('--prm: two PRMs have the same name; give NAME=PATH')
+  return [open_prm(name, path, given) for name, path in given.prms]
+
+
+def follow_first(given: argparse.Namespace) -> None:
+  """Reads what process 0 is asked, until it ends."""
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)  # process 0 says when to end
+  prms = open_prms(given)
+  if given.warm:
+    for prm in prms:
+      warm(prm)
+  follow({prm.name: prm.scorer for prm in prms})
+
+
+def open_server(given: argparse.Namespace) -> Server:
+  """Opens the PRMs, and gets them ready in a thread of its own."""
   keys = read_keys(given.keys)
-  prms = [open_prm(name, path, given) for name, path in given.prms]
+  prms = open_prms(given)
   gathering = GatherConfig(wait=given.wait_ms / 1000)
   observed = Observed(gathering.tokens)
   gatherer = Gatherer(gathering, observed)
@@ -240,7 +276,7 @@ def open_server(given: argparse.Namespace) -> Server:
       server.broken = True
       return
     server.ready = True
-    logging.info('ready: %s', ', '.join(names))
+    logging.info('ready: %s', ', '.join(prm.name for prm in prms))
 
   threading.Thread(target=get_ready, daemon=True).start()
   return server
@@ -274,6 +310,7 @@ def serve(given: argparse.Namespace) -> None:
     web.run()
   finally:
     server.close(seconds=10)
+    dismiss()
 
 
 def main(argv: Sequence[str]) -> None:
@@ -283,12 +320,16 @@ def main(argv: Sequence[str]) -> None:
   handler.setFormatter(JsonLines())
   # absl has a handler already.
   logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-  with exit_on_user_error():
+  try:
     prepare_jax(0)
-    try:
-      serve(given)
-    except Refused as error:
-      raise UserError(error.message) from None
+    processes.join(given.coordinator, given.processes, given.process)
+    processes.compile_afresh_on_cpus()
+    (serve if processes.is_first() else follow_first)(given)
+  except Refused as error:
+    end_for(UserError(error.message))
+  except Exception as error:
+    end_for(error)
+  end(DONE, 0)
 
 
 if __name__ == '__main__':

@@ -19,7 +19,9 @@ import time
 from collections.abc import Iterator, Sequence
 
 from prm_jax.inference.protocols import ScoredSteps
+from prm_jax.runtime import processes
 from prm_jax.serve.faults import Refused
+from prm_jax.serve.followers import score_together
 from prm_jax.serve.observed import Observed
 from prm_jax.serve.prms import Chain, ServedPrm, length_of
 
@@ -200,8 +202,12 @@ class Gatherer:
     chains = [chain for each in taken for chain in each.chains]
     began = time.monotonic()
     try:
-      scored = iter(prm.scorer.score_ids(chains))
+      scored = iter(score_together(prm.name, prm.scorer, chains))
     except Exception as error:
+      if processes.is_loss(error):  # nothing can be read any more
+        for each in taken:
+          _settle(each, Refused(503, 'a process of this server was lost', 5))
+        raise
       if len(taken) > 1:  # one of them may be to blame, and the others are not
         for each in taken:
           self._answer([each])

@@ -71,7 +71,7 @@ JOBS = {
   'active by a PRM': (
     f'{LABEL}rollouts,active',
     '--config.chains.workdir={sampled}',
-    '--config.prm={prm}',
+    '--config.prm.path={prm}',
     '--config.concurrent=20',
   ),
   'sample': (SAMPLE, *problems(200)),

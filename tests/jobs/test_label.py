@@ -45,7 +45,7 @@ THEN = {
     f'{LABEL}active,tiny',
     '--config.chains.workdir={tmp}/sample',
     '--config.active.budget=2',
-    '--config.prm={prm}',
+    '--config.prm.path={prm}',
   ],
   'of samples': [
     f'{LABEL}verifier,tiny',

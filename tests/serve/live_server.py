@@ -19,9 +19,10 @@ class LiveServer:
   Args:
     flags: its further flags.
     port: a free one by default.
+    environment: further variables.
   """
 
-  def __init__(self, prm, *flags, port=None):
+  def __init__(self, prm, *flags, port=None, environment=None):
     self.port = port or free_port()
     # Not a pipe, which would fill up and stop the server.
     self._said = tempfile.TemporaryFile('w+')  # noqa: SIM115
@@ -31,7 +32,7 @@ class LiveServer:
         *('--port', str(self.port), '--rows', '32', *flags),
       ],
       cwd=ROOT,
-      env=os.environ,
+      env=os.environ | (environment or {}),
       stdout=self._said,
       stderr=subprocess.STDOUT,
     )
@@ -79,6 +80,10 @@ class LiveServer:
     """Bytes that the process holds."""
     with open(f'/proc/{self.process.pid}/statm') as file:
       return int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
+
+  def files(self):
+    """Number of files and sockets that the process has open."""
+    return len(os.listdir(f'/proc/{self.process.pid}/fd'))
 
   def stop(self, how=signal.SIGTERM):
     """Sends a signal; returns exit code and all that was printed."""

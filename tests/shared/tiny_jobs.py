@@ -81,7 +81,7 @@ STAGES: tuple[dict[str, tuple[str, ...]], ...] = (
     'label_active': (
       'label_math:active,tiny',
       *SAMPLES,
-      '--config.prm={tmp}/prm',
+      '--config.prm.path={tmp}/prm',
     ),
     'label_consensus': (
       'label_math:consensus,tiny',

@@ -64,14 +64,9 @@ class UsageLog:
   """
 
   def __init__(self, path: pathlib.Path | None = None) -> None:
-    """Continues the file, if one is given; cuts off half a line at its end."""
+    """Counts in memory, and in a file if one is given."""
     self.total = Usage()
-    self._path = path
-    if path is not None:
-      path.parent.mkdir(parents=True, exist_ok=True)
-      path.touch()
-      with path.open('r+b') as file:
-        file.truncate(len(_whole_lines(path)))
+    self._path, self._continued = path, False
 
   def add(self, usage: Usage) -> None:
     """Counts a call, or answers found on disk."""
@@ -85,8 +80,19 @@ class UsageLog:
       return
     self.total = self.total.plus(counted)
     if self._path is not None:
+      if not self._continued:
+        _continue(self._path)
+        self._continued = True
       with self._path.open('ab') as file:
         file.write(f'{json.dumps(counted)}\n'.encode())
+
+
+def _continue(path: pathlib.Path) -> None:
+  """Makes a file if there is none, and cuts off half a line at its end."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.touch()
+  with path.open('r+b') as file:
+    file.truncate(len(_whole_lines(path)))
 
 
 def _whole_lines(path: pathlib.Path) -> bytes:

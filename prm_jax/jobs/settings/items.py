@@ -13,6 +13,8 @@ from prm_jax.data.config import (
   SplitConfig,
 )
 from prm_jax.inference.driver import Cost
+from prm_jax.inference.published import STYLES
+from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.usage import Usage
 from prm_jax.jobs.settings.policies import PolicyConfig
 from prm_jax.jobs.settings.shared import (
@@ -26,6 +28,7 @@ from prm_jax.labels.judge import JudgeConfig
 from prm_jax.labels.omega import OmegaConfig
 from prm_jax.labels.rollouts import RolloutConfig
 from prm_jax.labels.verifier import VerifierConfig
+from prm_jax.models.config import DTYPES
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, from_to_below, one_of
 
@@ -143,6 +146,26 @@ class AgreementConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class SelectingPrmConfig:
+  """Says which PRM selects the chains to label.
+
+  Attributes:
+    kind: 'workdir', a trained or published PRM; 'endpoint', one at a server.
+    path, style, dtype: as those of a search's PRM.
+    endpoint: the server of kind 'endpoint'.
+  """
+
+  kind: Annotated[str, one_of('workdir', 'endpoint')] = 'workdir'
+  path: str = ''
+  style: Annotated[str, one_of('', *STYLES)] = ''
+  dtype: Annotated[str, one_of('', *DTYPES)] = ''
+  endpoint: PrmServerConfig = PrmServerConfig()
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
 class LabelSettings(ItemSettings):
   """Holds the settings of configs/label_math.py.
 
@@ -153,7 +176,7 @@ class LabelSettings(ItemSettings):
     consensus: how to select chains that two jobs label alike.
     agrees_with: workdir of the other labelling job.
     active: how a PRM selects chains.
-    prm: workdir of that PRM, or a published one.
+    prm: that PRM.
   """
 
   chains: ChainsConfig = ChainsConfig()
@@ -167,7 +190,7 @@ class LabelSettings(ItemSettings):
   consensus: AgreementConfig = AgreementConfig()
   agrees_with: str = ''
   active: ActiveConfig = ActiveConfig()
-  prm: str = ''
+  prm: SelectingPrmConfig = SelectingPrmConfig()
 
   @property
   def source_config(self) -> Any:
@@ -182,9 +205,10 @@ class LabelSettings(ItemSettings):
   def check_together(self) -> None:
     if use := SOURCES[self.source]:
       self.check_policy(use)
-    if self.needs_prm and not self.prm:
+    prm = self.prm
+    if self.needs_prm and prm.kind == 'workdir' and not prm.path:
       checks.fail(
-        'prm',
+        'prm.path',
         '',
         "select='active' scores chains with a PRM: expected the --workdir of a "
         'trained one, or a published one',

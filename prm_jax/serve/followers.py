@@ -1,0 +1,53 @@
+"""Has all processes of a slice read what the clients of process 0 ask.
+
+    process 0: clients -> Gatherer -> score_together -> message to all
+    the others: follow -> message -> TreeScorer.score_ids
+
+A PRM that is spread over several processes computes where all of them run the
+same programs in the same order. Process 0 alone has clients; each of its calls
+is told to the others, who keep the same cache of keys and values.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+
+from prm_jax.inference.protocols import ScoredSteps
+from prm_jax.inference.tree_scorer import TreeScorer
+from prm_jax.models.prefix_store import Ids
+from prm_jax.runtime import processes
+
+CALL, END = 'call of a PRM', ''
+
+
+def score_together(
+  name: str, scorer: TreeScorer, chains: Sequence[Sequence[Ids]]
+) -> list[ScoredSteps]:
+  """Returns `TreeScorer.score_ids`, which all processes compute.
+
+  Args:
+    name: by which the others know the PRM.
+  """
+  if processes.count() > 1:
+    processes.broadcast(CALL, json.dumps([name, chains]))
+  return scorer.score_ids(chains)
+
+
+def follow(scorers: Mapping[str, TreeScorer]) -> None:
+  """Reads what process 0 reads, until it ends."""
+  while message := processes.broadcast(CALL):
+    name, chains = json.loads(message)
+    asked = [[tuple(ids) for ids in chain] for chain in chains]
+    try:
+      scorers[name].score_ids(asked)
+    except Exception as error:
+      if processes.is_loss(error):
+        raise
+      # Process 0 gets the same one, and tells its client.
+      logging.exception('%s could not read %d chains', name, len(asked))
+
+
+def dismiss() -> None:
+  """Ends the other processes, when no client is left."""
+  if processes.count() > 1:
+    processes.broadcast(CALL, END)

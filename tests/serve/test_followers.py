@@ -1,0 +1,74 @@
+"""Two processes serve one PRM, whose layers and rows are split over both."""
+
+import signal
+import time
+
+import pytest
+
+import prm_jax
+from tests.serve.live_server import LiveServer
+from tests.shared.several_processes import process_flags
+
+pytestmark = [pytest.mark.job, pytest.mark.slow]
+
+PROBLEM = 'mod 10 : 7 * 3 + 4'
+CHAINS = [(PROBLEM, ['7 * 3 = 1', f'1 + 4 = {n}']) for n in range(4)]
+SPLITS = {'fsdp': (), 'model': ('--model', '2')}
+
+
+def start(prm, *flags):
+  """Starts both; each has two CPU devices."""
+  return [
+    LiveServer(prm, *flags, *own, environment={'JAX_NUM_CPU_DEVICES': '2'})
+    for own in process_flags(2)
+  ]
+
+
+@pytest.mark.parametrize('split', SPLITS)
+def test_scores_are_those_of_one_process(finished, split):
+  first, second = start(finished, *SPLITS[split])
+  try:
+    first.wait()
+    prm = prm_jax.load(finished)
+    for chain in CHAINS:
+      for steps in (chain[1][:1], chain[1]):  # the second from the cache
+        status, reply = first.score((chain[0], steps))
+        assert status == 200
+        wanted = prm.score(chain[0], steps).tolist()
+        assert reply['data'][0]['scores'] == pytest.approx(wanted, abs=1e-6)
+    assert reply['usage']['cached_tokens'] > 0
+    code, said = first.stop()
+    assert code == 0, said
+    assert second.process.wait(timeout=60) == 0, second.said()
+  finally:
+    for server in (first, second):
+      server.process.kill()
+  assert 'Traceback' not in said + second.said()
+
+
+def test_a_signal_to_the_second_waits_for_the_first(finished):
+  first, second = start(finished)
+  try:
+    first.wait()
+    second.process.send_signal(signal.SIGTERM)
+    assert first.score(CHAINS[0])[0] == 200
+  finally:
+    for server in (first, second):
+      server.process.kill()
+
+
+def test_a_server_that_lost_a_process_says_so(finished):
+  first, second = start(finished)
+  try:
+    first.wait()
+    assert first.score(CHAINS[0])[0] == 200
+    second.process.kill()
+    second.process.wait()
+    # The next call cannot be computed. Whoever watches /health starts it again.
+    assert first.score(CHAINS[1])[0] == 503
+    end = time.monotonic() + 10
+    while first.get('/health')[0] == 200:
+      assert time.monotonic() < end
+  finally:
+    for server in (first, second):
+      server.process.kill()
