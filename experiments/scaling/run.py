@@ -1,11 +1,13 @@
-"""What does training need of TPU pods? The real compiler says, without a pod.
+"""What do jobs need of TPUs and GPUs? The real compilers say, without a chip.
 
-    pip install -e '.[tpu,experiments]'
+    pip install -e '.[tpu,cuda,experiments]'
     python -m experiments.scaling.run --workdir /tmp/scaling
 
 Compiles the train step and the scoring step of every real-size config for the
-topology that it names, and of three model sizes for 8 to 1,024 chips, each by
-`python -m prm_jax.aot`. What was compiled at this commit is not compiled again.
+topology that it names, and of three model sizes for 8 to 1,024 chips, and the
+programs of jobs that sample, search and learn by RL, each by `python -m
+prm_jax.aot`. What was compiled at this commit is not compiled again.
+whole_residuals.json has what an earlier commit took, which each document names.
 Writes results.json, figure.svg and the tables of README.md beside this file.
 `--jobs 2` compiles two programs at a time (about 2 GB of memory each).
 """
@@ -55,6 +57,51 @@ TOPOLOGIES = {
   ),
 }
 LONG = 32_768  # tokens
+BEFORE = pathlib.Path(__file__).with_name('whole_residuals.json')
+# Name -> what is shown, and the arguments of prm_jax.aot.
+WITH_MODELS = {
+  'sample_7b': (
+    'sampling, 7B',
+    ['--config=configs/sample_math.py:qwen2_5_math_7b'],
+  ),
+  'label_7b': (
+    'labels by rollouts, 7B',
+    ['--config=configs/label_math.py:rollouts,qwen2_5_math_7b'],
+  ),
+  'search_7b': (
+    'beam search, policy and PRM of 7B',
+    ['--config=configs/search_math.py:beam,qwen2_5_math_7b'],
+  ),
+  'rl_7b': (
+    'GRPO, policy, reference and PRM of 7B',
+    [
+      '--config=configs/rl_math.py:qwen2_5_math_7b',
+      '--topology=v5e:4x4',
+      '--config.sampling.slots=256',
+      '--config.sampling.spread=True',
+      '--config.train.problems=16',
+    ],
+  ),
+  'sample_72b': (
+    'sampling, 72B',
+    ['--config=configs/sample_math.py:qwen2_5_72b'],
+  ),
+  'search_72b': (
+    'beam search, policy and PRM of 72B',
+    ['--config=configs/search_math.py:beam,qwen2_5_72b'],
+  ),
+  'qlora_7b': (
+    'PRM of 7B, adapters beside 4 bits',
+    [
+      '--config=configs/prm_math.py:qwen2_5_math_7b,qlora',
+      '--topology=l4:1',
+      '--config.mesh.model=1',
+      '--config.data.batch_size=4',
+      '--config.data.shards=1',
+      '--config.train.microbatches=4',
+    ],
+  ),
+}
 
 
 def chips(topology: str) -> int:
@@ -102,7 +149,7 @@ def jobs() -> dict[str, list[str]]:
         f'--config.mesh.model={model}',
         *row_flags(ROW, chips(topology)),
       ]
-  return found
+  return found | {name: flags for name, (_, flags) in WITH_MODELS.items()}
 
 
 def compile_job(
@@ -169,8 +216,67 @@ def rows_table(documents: Mapping[str, Any], names: Mapping[str, str]) -> str:
   )
 
 
+JOB_HEADS = (
+  'job | chips | mesh | GB a chip (of) | tokens written a second at most | '
+  'training: MFU at most | fits'
+)
+
+
+def fullest(document: Mapping[str, Any]) -> float | None:
+  """Returns the most bytes that a program takes with what lies beside it."""
+  taken = [each.get('memory_bytes') for each in document['programs'].values()]
+  return max(each['total'] for each in taken) if all(taken) else None
+
+
+def job_row(document: Mapping[str, Any], shown: str) -> list[str]:
+  """Makes the row of a job: its fullest program, and its rates."""
+  chip, programs = document['chip'], document['programs']
+  taken, written = fullest(document), document['written_per_second_at_most']
+  train = programs.get('train', {}).get('mfu_at_most')
+  return [
+    shown,
+    f'{document["chips"]:,} x {chip["name"]}',
+    ' x '.join(f'{k} {n}' for k, n in document['mesh'].items() if n > 1),
+    f'{taken / 1e9:.1f} ({chip["hbm_bytes"] / 1e9:.0f})' if taken else '',
+    f'{written:,.0f}' if written else '',
+    f'{100 * train:.0f}%' if train else '',
+    'yes' if all(each['fits'] for each in programs.values()) else 'no',
+  ]
+
+
+def split_row(
+  before: Mapping[str, Any], after: Mapping[str, Any], shown: str
+) -> list[str]:
+  """Makes the row of a train step with residuals that are whole, and split."""
+  trained = [each['programs']['train'] for each in (before, after)]
+  gigabytes = [each['memory_bytes']['total'] / 1e9 for each in trained]
+  traffic = [1e3 * each['seconds_at_least']['hbm'] for each in trained]
+  bounds = [100 * each['mfu_at_most'] for each in trained]
+  return [
+    shown,
+    f'{after["chips"]:,} x {after["chip"]["name"]}',
+    *(f'{x:.1f}' for x in gigabytes),
+    *(f'{x:,.0f}' for x in traffic),
+    *(f'{x:.0f}%' for x in bounds),
+  ]
+
+
+def split_table(documents: Mapping[str, Any]) -> str:
+  """Makes the table of what splitting the residuals over T saves."""
+  shown = {'qwen2_5_72b': f'`:{CONFIGS[-1]}`'}
+  rows = [
+    split_row(before, documents[name], shown.get(name, f'72B, rows of {ROW:,}'))
+    for name, before in json.loads(BEFORE.read_text()).items()
+  ]
+  heads = (
+    'model | chips | GB a chip, whole | split | HBM, ms at least, whole | '
+    'split | MFU at most, whole | split'
+  )
+  return table(heads, rows)
+
+
 def render(documents: Mapping[str, Any]) -> str:
-  """Makes both tables."""
+  """Makes the tables."""
   configs = {config: f'`:{config}`' for config in CONFIGS}
   configs['qwen2_5_math_7b_v5p_8x8x8'] = '`:qwen2_5_math_7b`'
   configs['qwen2_5_math_7b_long'] = f'`:qwen2_5_math_7b`, rows of {LONG:,}'
@@ -179,10 +285,19 @@ def render(documents: Mapping[str, Any]) -> str:
     for (config, chip), topologies in TOPOLOGIES.items()
     for shape, _ in topologies
   }
+  jobs_of_models = [
+    job_row(documents[name], shown) for name, (shown, _) in WITH_MODELS.items()
+  ]
   return (
     f'{rows_table(documents, configs)}\n\n'
     f'Rows of {ROW:,} tokens, one to a chip:\n\n'
-    f'{rows_table(documents, sizes)}'
+    f'{rows_table(documents, sizes)}\n\n'
+    'Residuals whole on every chip that shares a layer, and split over them '
+    f'along the tokens:\n\n{split_table(documents)}\n\n'
+    'Jobs with more than one program; memory is that of the fullest one, with '
+    'all else that lies on a chip meanwhile. Jobs that do not train use the '
+    'chips of one host:\n\n'
+    f'{table(JOB_HEADS, jobs_of_models)}'
   )
 
 
