@@ -10,10 +10,12 @@ background and become visible by one rename, so a process that is killed leaves
 the previous checkpoint intact.
 """
 
+import contextlib
 import logging
 import math
 import pathlib
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -21,6 +23,7 @@ from absl import logging as absl_logging
 from orbax.checkpoint import v1 as ocp
 
 from prm_jax.runtime import paths, processes
+from prm_jax.runtime.array_reader import CHUNK, read_arrays
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.finite import NOT_FINITE, first_not_finite
 from prm_jax.runtime.sharding import path_name
@@ -41,6 +44,14 @@ absl_logging.get_absl_logger().addFilter(
 # Arrays that are not asked for are not read.
 PARTS = ocp.options.PyTreeOptions(
   loading=ocp.options.PyTreeOptions.Loading(partial_load=True)
+)
+# So that `array_reader` need not read an array at once.
+IN_CHUNKS = ocp.options.ArrayOptions(
+  saving=ocp.options.ArrayOptions.Saving(
+    storage_options=ocp.options.ArrayOptions.Saving.StorageOptions(
+      chunk_byte_size=CHUNK
+    )
+  )
 )
 
 
@@ -127,7 +138,8 @@ class Checkpoints:
     rest = _without_key(state)
     params = rest.pop('params')
     beside = {} if prm is None else {'prm': _without_key(prm)}
-    with paths.writing(self._directory):  # also raises what failed before
+    # The first also raises what failed before.
+    with paths.writing(self._directory), ocp.Context(array_options=IN_CHUNKS):
       self._checkpointer.save_checkpointables_async(
         step,
         {'params': params, 'rest': rest, 'data': data} | beside,
@@ -167,25 +179,27 @@ class Checkpoints:
       UserError: the checkpoint is damaged, belongs to another model, or has
         values that are not finite.
     """
-    # One array at a time, the largest alone: all of them together would take
-    # the memory of the model twice. Orbax wants more than it reads.
-    leaves = jax.tree.leaves(abstract_params)
-    largest = max(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    memory = ocp.options.MemoryOptions(read_concurrent_bytes=largest + 1)
-    with ocp.Context(pytree_options=PARTS, memory_options=memory):
-      params = self._load(step, {'params': abstract_params})['params']
+    folder = self._directory / str(step)
+    with self._told(step):
+      params = read_arrays(folder / 'params', abstract_params)
     if bad := first_not_finite(params):
       path, layer = bad
       at = f', layer {layer}' if 'layers/' in path else ''
       raise UserError(
-        f'checkpoint {self._directory / str(step)}: {path!r}{at} {NOT_FINITE}'
+        f'checkpoint {folder}: {path!r}{at} {NOT_FINITE}'
         'delete that folder to use the one before it, or train again'
       )
     return params
 
   def _load(self, step: int | None, abstract: dict[str, Any]) -> dict[str, Any]:
-    try:
+    with self._told(step):
       return self._checkpointer.load_checkpointables(step, abstract)
+
+  @contextlib.contextmanager
+  def _told(self, step: int | None) -> Iterator[None]:
+    """Raises UserError where a checkpoint cannot be restored."""
+    try:
+      yield
     except Exception as error:  # Orbax and TensorStore raise many kinds
       if processes.is_loss(error):
         raise  # another process is gone; the checkpoint is fine

@@ -25,8 +25,8 @@ def test_a_device_holds_at_most_a_seventh_of_each_model(folder):
 
 @pytest.mark.parametrize(
   ('dtype', 'most'),
-  # Beside the model its largest array, a quarter of it, is read in float32.
-  [('float32', 1.5), ('bfloat16', 1.85)],
+  # The compiler and its programs take some 50 MB, whatever the model's size.
+  [('float32', 1.1), ('bfloat16', 1.15)],
 )
-def test_opening_takes_the_model_and_one_array(folder, dtype, most):
+def test_opening_takes_little_more_than_the_model(folder, dtype, most):
   assert run_module(MODULE, folder, 'open', dtype) < most

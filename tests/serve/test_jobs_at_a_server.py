@@ -7,38 +7,40 @@ from tests.shared.finished_jobs import FinishedJobs
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
-BEAM = '--config=configs/search_math.py:beam,tiny'
-ACTIVE = (
-  '--config=configs/label_math.py:active,tiny',
-  '--config.chains.workdir={tmp}/samples',
-  '--config.active.budget=2',
-)
-RL = (
-  '--config=configs/rl_math.py:grpo,tiny',
-  '--config.policy.workdir={tmp}/policy',
-)
+FIRST = {
+  'samples': ['--config=configs/sample_math.py:tiny'],
+  'policy': ['--config=configs/policy_math.py:tiny'],
+  'prm': ['--config=configs/prm_math.py:tiny'],
+}
+JOBS = {
+  'beam': ['--config=configs/search_math.py:beam,tiny'],
+  'active': [
+    '--config=configs/label_math.py:active,tiny',
+    '--config.chains.workdir={tmp}/samples',
+    '--config.active.budget=2',
+  ],
+  'rl': [
+    '--config=configs/rl_math.py:grpo,tiny',
+    '--config.policy.workdir={tmp}/policy',
+  ],
+}
+HERE = ['--config.prm.kind=workdir', '--config.prm.path={tmp}/prm']
+THERE = ['--config.prm.kind=endpoint', '--config.prm.endpoint.base_url={url}']
 
 
 @pytest.fixture(scope='module')
-def jobs(finished, tmp_path_factory):
+def jobs(tmp_path_factory):
   """Each job twice: with the PRM here, and with the one at a server."""
-  server = LiveServer(finished).wait()
-  here = ('--config.prm.kind=workdir', f'--config.prm.path={finished}')
-  there = (
-    '--config.prm.kind=endpoint',
-    f'--config.prm.endpoint.base_url=http://127.0.0.1:{server.port}/v1',
-  )
-  first = {
-    'samples': ['--config=configs/sample_math.py:tiny'],
-    'policy': ['--config=configs/policy_math.py:tiny'],
-  }
-  then = {
+  tmp = tmp_path_factory.mktemp('jobs')
+  FinishedJobs(tmp, FIRST)
+  server = LiveServer(tmp / 'prm').wait()
+  both = {
     f'{name} {place}': [*job, *prm]
-    for name, job in (('beam', (BEAM,)), ('active', ACTIVE), ('rl', RL))
-    for place, prm in (('here', here), ('there', there))
+    for name, job in JOBS.items()
+    for place, prm in (('here', HERE), ('there', THERE))
   }
   try:
-    yield FinishedJobs(tmp_path_factory.mktemp('jobs'), first, then)
+    yield FinishedJobs(tmp, both, url=f'http://127.0.0.1:{server.port}/v1')
   finally:
     server.stop()
 
@@ -60,9 +62,12 @@ def test_the_same_chains_are_selected_for_labels(jobs):
 
 
 def test_rl_gets_the_same_scores_and_counts_its_calls(jobs):
-  first = []
-  for place in ('here', 'there'):
-    results = jobs.read(f'rl {place}', 'results.json')
-    first.append(results['results']['rl'])
-  assert results['manifest']['prm_server']['calls'] > 0
-  assert first[0]['score'][0] == pytest.approx(first[1]['score'][0], abs=1e-5)
+  here, there = (
+    jobs.read(f'rl {place}', 'results.json') for place in ('here', 'there')
+  )
+  assert there['manifest']['prm_server']['calls'] > 0
+  assert 'prm_server' not in here['manifest']
+  told = [each['results']['rl']['looks'][0]['told'] for each in (here, there)]
+  assert told[0].keys() == told[1].keys() and told[0]
+  for name in told[0]:
+    assert told[1][name] == pytest.approx(told[0][name], abs=1e-4), name

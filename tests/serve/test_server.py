@@ -1,6 +1,7 @@
 """A live server: scores, refusals, hostile clients, signals."""
 
 import concurrent.futures
+import itertools
 import json
 import os
 import signal
@@ -235,20 +236,31 @@ def test_thousands_of_connections_leave_nothing(server):
 
 @pytest.mark.slow
 def test_who_hangs_up_is_not_computed(finished):
-  server = LiveServer(finished, '--wait-ms', '1500').wait()
+  server = LiveServer(finished, '--wait-ms', '10000').wait()
   try:
     body = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
     body = json.dumps(body).encode()
-    with connect(server) as gone:
-      gone.sendall(
-        b'POST /v1/steps HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s'
-        % (len(body), body)
-      )
-      time.sleep(0.3)
-    time.sleep(2)
+    # It takes seconds to encode and read so many, for which the other waits.
+    many = [
+      (f'mod 10 : {a} * {b} + {c}', [f'{a} * {b} = {d}', f'{d} + {c} = 1'])
+      for a, b, c, d in itertools.product(range(8), repeat=4)
+    ]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+      busy = pool.submit(server.score, *many)
+      time.sleep(0.1)
+      with connect(server) as gone:
+        gone.sendall(
+          b'POST /v1/steps HTTP/1.1\r\nHost: a\r\n'
+          b'Content-Length: %d\r\n\r\n%s' % (len(body), body)
+        )
+        time.sleep(0.1)
+        assert not busy.done()
+      status, reply = busy.result()
+    assert status == 200
     numbers = server.get('/metrics')[1].decode()
     assert 'path="/v1/steps",status="499"} 1.0' in numbers
-    assert 'prm_jax_tokens_total{' not in numbers
+    tokens = float(reply['usage']['tokens'])
+    assert f'prm_jax_tokens_total{{how="read",prm="prm"}} {tokens}' in numbers
     # The chain was not read, so that all of it is read now.
     assert server.score((PROBLEM, STEPS))[1]['usage']['cached_tokens'] == 0
   finally:

@@ -99,7 +99,7 @@ def use(folder: pathlib.Path) -> dict[str, Any]:
   [[scored]] = prm.score([Scoring(PROBLEM, ('7 * 3 = 1', '1 + 4 = 5'))])
   return {
     'policy': largest_share(policy._writer._params),
-    'prm': largest_share(prm._programs['read'].args[0]),
+    'prm': largest_share(prm._params),
     'bytes': sum(x.nbytes for x in jax.tree.leaves(policy._writer._params)),
     'tokens': sum(each.tokens for each in written),
     'scores': scored.scores,
