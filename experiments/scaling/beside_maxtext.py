@@ -28,6 +28,7 @@ from experiments.tables import table
 SIDES = {'here': 'prm_jax', 'maxtext': 'MaxText 0.2.5'}
 CHIPS, FSDP, MODEL, ROW = 256, 64, 4, 1024
 TOPOLOGY = 'v5e:16x16'
+RESULTS = pathlib.Path(__file__).with_name('maxtext.json')
 OURS = 'configs/policy_math.py:qwen2_5_math_7b'
 THEIRS = (
   'model_name=qwen2.5-7b',
@@ -130,6 +131,12 @@ def render(found: dict[str, dict[str, Any]]) -> str:
   )
 
 
+def read_table() -> str:
+  """Makes the table of what was measured last."""
+  document = json.loads(RESULTS.read_text())
+  return render({side: document[side] for side in SIDES})
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -155,8 +162,7 @@ def main() -> None:
     for name in ('maxtext', 'jax', 'libtpu')
   }
   document = {'versions': versions, 'ours': OURS, 'theirs': THEIRS} | found
-  path = pathlib.Path(__file__).with_name('maxtext.json')
-  path.write_text(json.dumps(document, indent=1) + '\n')
+  RESULTS.write_text(json.dumps(document, indent=1) + '\n')
   print(render(found))
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from experiments import command_line, figures
 from experiments.runner import ROOT
+from experiments.scaling import beside_maxtext
 from experiments.tables import table
 from prm_jax.runtime import manifest
 
@@ -297,7 +298,10 @@ def render(documents: Mapping[str, Any]) -> str:
     'Jobs with more than one program; memory is that of the fullest one, with '
     'all else that lies on a chip meanwhile. Jobs that do not train use the '
     'chips of one host:\n\n'
-    f'{table(JOB_HEADS, jobs_of_models)}'
+    f'{table(JOB_HEADS, jobs_of_models)}\n\n'
+    'One train step of Qwen2.5 7B, to predict the next token, in rows of '
+    f'{beside_maxtext.ROW:,} on {beside_maxtext.CHIPS} chips of v5e, here and '
+    f'by MaxText:\n\n{beside_maxtext.read_table()}'
   )
 
 

@@ -82,7 +82,7 @@ TOGETHER = [
   (
     'label:active',
     {'chains.kind': 'arithmetic'},
-    "prm='': .* scores chains wi",
+    "prm.path='': .* scores chains wi",
   ),
   (
     'label:consensus',

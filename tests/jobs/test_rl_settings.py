@@ -24,6 +24,7 @@ from prm_jax.jobs.rl_problems import (
 from prm_jax.jobs.rl_start import open_start
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.train_state import NO_LORA, TrainState
 from tests.shared.configs import raw, settings
 from tests.shared.tiny_sampling import MODEL, one_device, params_of
@@ -256,7 +257,9 @@ def test_an_implicit_prm_starts_as_a_policy(ours, tmp_path):
       'rl_math', 'prime', **{'prm.path': path, 'prm.dtype': 'bfloat16'}
     )
     start = open_start(ours, chosen)
-    return start, rl_rating.open_prm(chosen, start, one_device())
+    return start, rl_rating.open_prm(
+      chosen, start, one_device(), Workdir(tmp_path, {})
+    )
 
   for path in ('', same):
     start, first = opened(path)

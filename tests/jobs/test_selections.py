@@ -22,7 +22,7 @@ def settings(finished, tmp_path):
     'label_math',
     'active,tiny',
     **{
-      'prm': str(shutil.copytree(finished, tmp_path / 'prm')),
+      'prm.path': str(shutil.copytree(finished, tmp_path / 'prm')),
       'chains.kind': 'arithmetic',
       'chains.train_problems': 8,
       'chains.train_samples': 4,
@@ -63,7 +63,7 @@ def test_a_resumed_job_needs_no_prm(settings, workdir):
   written = (workdir / 'selection.json').read_bytes()
   assert len(json.loads(written)['scores']) == 16
 
-  shutil.rmtree(settings.prm)
+  shutil.rmtree(settings.prm.path)
   active = dataclasses.replace(settings.active, batch_size=1)
   settings = dataclasses.replace(settings, active=active)
   assert select(chains, settings, workdir) == (selected, report)
