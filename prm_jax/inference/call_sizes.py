@@ -85,7 +85,7 @@ class Grid(NamedTuple):
     """
     count = len(lengths)
     priced: dict[int, list[tuple[float, Sizes]]] = {}
-    for T in {at_least(length, self.tokens) for length in {*lengths}}:
+    for T in {room_for(length, self.tokens) for length in {*lengths}}:
       sizes_of_T = [Sizes(B, T, S) for B in reversed(self._rows(T, S))]
       priced[T] = [(self.call + sizes.cost, sizes) for sizes in sizes_of_T]
     # Of the rows from some row on, the cost and the sizes of the first call. It
@@ -95,7 +95,7 @@ class Grid(NamedTuple):
       best[first] = min(
         (
           (cost + best[min(first + sizes.rows, count)][0], sizes)
-          for cost, sizes in priced[at_least(lengths[first], self.tokens)]
+          for cost, sizes in priced[room_for(lengths[first], self.tokens)]
         ),
         key=lambda choice: choice[0],
       )
@@ -112,8 +112,8 @@ class Grid(NamedTuple):
     return [B for B in self.rows if most >= B]
 
 
-def at_least(length: int, sizes: Sequence[int]) -> int:
-  """Returns the first of some sizes that has room for a length."""
+def room_for(length: int, sizes: Sequence[int]) -> int:
+  """Returns the first size that has room for a length."""
   return next(size for size in sizes if size >= length)
 
 

@@ -10,7 +10,7 @@ import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from prm_jax.inference.call_sizes import Grid, Sizes, at_least
+from prm_jax.inference.call_sizes import Grid, Sizes, room_for
 from prm_jax.inference.packing import first_fit
 from prm_jax.models.prefix_store import Piece
 
@@ -74,7 +74,7 @@ def plan_calls(
   """
   groups: dict[int, list[PieceRun]] = collections.defaultdict(list)
   for run in runs:
-    groups[at_least(len(run.before.slots), grid.prefixes)].append(run)
+    groups[room_for(len(run.before.slots), grid.prefixes)].append(run)
   for S, group in sorted(groups.items()):
     rows = [[run] for run in group] if alone else pack_runs(group, S, grid)
     rows.sort(key=length_of, reverse=True)

@@ -51,6 +51,8 @@ def test_a_signal_to_the_second_waits_for_the_first(finished):
   try:
     first.wait()
     second.process.send_signal(signal.SIGTERM)
+    time.sleep(1)
+    assert second.process.poll() is None
     assert first.score(CHAINS[0])[0] == 200
   finally:
     for server in (first, second):

@@ -25,6 +25,11 @@ pytestmark = pytest.mark.job
 PROBLEM = 'mod 10 : 7 * 3 + 4'
 STEPS = ['7 * 3 = 1', '1 + 4 = 5']
 WRONG = ['7 * 3 = 1', '1 + 4 = 6']
+# They take a second or more to encode and read.
+MANY = [
+  (f'mod 10 : {a} * {b} + {c}', [f'{a} * {b} = {d}', f'{d} + {c} = 1'])
+  for a, b, c, d in itertools.product(range(8), repeat=4)
+]
 # PRM_JAX_CONNECTIONS=100000 takes a minute or two.
 CONNECTIONS = int(os.environ.get('PRM_JAX_CONNECTIONS', '3000'))
 HEADS = (
@@ -215,20 +220,22 @@ def test_clients_that_send_slowly_or_hang_up_hold_nothing(server):
   assert server.score((PROBLEM, STEPS))[0] == 200
 
 
-def open_and_drop(port, head):
-  """Opens a connection, sends what it may, and drops it without a goodbye."""
-  with socket.create_connection(('127.0.0.1', port), timeout=30) as connection:
-    linger = struct.pack('ii', 1, 0)
+def open_and_drop(server, count):
+  """Opens connections, says half a word, and drops them without a goodbye."""
+  linger = struct.pack('ii', 1, 0)
+  together = [connect(server) for _ in range(count)]
+  for connection, head in zip(together, itertools.cycle(HEADS), strict=False):
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     connection.sendall(head)
+  for connection in together:
+    connection.close()
 
 
 def test_thousands_of_connections_leave_nothing(server):
-  for i in range(200):
-    open_and_drop(server.port, HEADS[i % len(HEADS)])
+  open_and_drop(server, 100)
   files, memory = server.files(), server.memory()
-  for i in range(CONNECTIONS):
-    open_and_drop(server.port, HEADS[i % len(HEADS)])
+  for _ in range(CONNECTIONS // 100):
+    open_and_drop(server, 100)
   assert server.score((PROBLEM, STEPS))[0] == 200
   assert server.files() <= files + 8
   assert server.memory() < memory + 50 * 2**20
@@ -240,13 +247,9 @@ def test_who_hangs_up_is_not_computed(finished):
   try:
     body = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
     body = json.dumps(body).encode()
-    # It takes seconds to encode and read so many, for which the other waits.
-    many = [
-      (f'mod 10 : {a} * {b} + {c}', [f'{a} * {b} = {d}', f'{d} + {c} = 1'])
-      for a, b, c, d in itertools.product(range(8), repeat=4)
-    ]
+    # The other one waits until these are encoded, and read.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-      busy = pool.submit(server.score, *many)
+      busy = pool.submit(server.score, *MANY)
       time.sleep(0.1)
       with connect(server) as gone:
         gone.sendall(
@@ -360,10 +363,9 @@ def test_beyond_its_limit_it_sheds_load_and_says_when_to_ask_again(finished):
 
 
 def test_a_deadline_is_kept(finished):
-  flags = '--timeout', '0.3', '--wait-ms', '5000'
-  server = LiveServer(finished, *flags)
+  server = LiveServer(finished, '--timeout', '0.3')
   try:
-    status, reply = server.wait().score((PROBLEM, STEPS))
+    status, reply = server.wait().score(*MANY)
     assert status == 503
     assert 'not answered within 0.3 seconds' in reply['error']['message']
   finally:
@@ -371,9 +373,9 @@ def test_a_deadline_is_kept(finished):
 
 
 def test_sigterm_answers_what_is_under_way(finished):
-  server = LiveServer(finished, '--wait-ms', '1500').wait()
+  server = LiveServer(finished).wait()
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
-    asked = thread.submit(server.score, (PROBLEM, STEPS))
+    asked = thread.submit(server.score, *MANY)
     time.sleep(0.5)
     code, text = server.stop(signal.SIGTERM)
     assert asked.result()[0] == 200
