@@ -20,7 +20,8 @@ from prm_jax.models import (
   lm_logits,
   unstack_layers,
 )
-from prm_jax.rl.credit import AdvantageConfig, Findings
+from prm_jax.rl.credit import AdvantageConfig
+from prm_jax.rl.findings import Findings
 from prm_jax.rl.episodes import EpisodeRows
 from prm_jax.rl.loop import jit_advantages
 from prm_jax.rl.objective import (
@@ -284,7 +285,8 @@ def advantages(setting: Setting, findings: Findings) -> np.ndarray:  # [B, T]
   )
   with setting.use():
     values = np.zeros(findings.written.shape, np.float32)
-    return np.asarray(compute(*setting.put((findings, values)))[0])
+    share = np.float32(1.0)
+    return np.asarray(compute(*setting.put((findings, values)), share)[0])
 
 
 def policy_step(

@@ -32,13 +32,14 @@ from prm_jax.jobs.rl_start import open_start
 from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.models import HeadConfig, Rows, TransformerConfig
 from prm_jax.models.dtypes import FAST
-from prm_jax.rl.credit import Findings
 from prm_jax.rl.episodes import SMALLEST_STEPS
+from prm_jax.rl.findings import Findings
 from prm_jax.rl.implicit import Outcomes
 from prm_jax.rl.loop import jit_advantages
 from prm_jax.rl.objective import Experience, Minibatch
 from prm_jax.rl.trees import Trees
 from prm_jax.rl.views import jit_view
+from prm_jax.runtime import checks
 from prm_jax.runtime.sharding import batch_sharding
 from prm_jax.training.loop import compile_train_step
 from prm_jax.training.train_state import (
@@ -81,6 +82,10 @@ def read_models(settings: RlSettings) -> RlModels:
     longest = start.described.format.max_length
   if prm.kind not in ('workdir', 'implicit'):
     return RlModels(policy, longest, None, None)
+  if prm.also:
+    checks.fail(
+      'config.prm.also', prm.also, 'only one PRM is compiled; expected ()'
+    )
   model, head = policy, None if settings.has_implicit_prm else HEAD
   if prm.path:
     described = read_prm(prm.path)
@@ -308,7 +313,8 @@ class AbstractRlJob:
     )
     size, config = settings.train.samples, settings.advantage
     function = jit_advantages(size, settings.reward, config, mesh)
-    return self._program(mesh, function, findings, numbers)
+    share = of(jnp.float32)
+    return self._program(mesh, function, findings, numbers, share)
 
   def _score(self) -> Program:
     """Describes the scoring of as many chains as one call takes."""

@@ -133,7 +133,8 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
   check_meshes(settings, start.described.model, meshes)
   prm = open_prm(settings, start, meshes.sampling, workdir)
   tasks = drop_too_long(read_tasks(settings), start.described.format, log)
-  for model in (settings.policy.workdir, settings.prm.path):
+  prms = settings.prm.path, *settings.prm.also
+  for model in (settings.policy.workdir, *prms):
     check_unseen(tasks, model)
   names = {'policy': start.name} | ({'prm': prm.name} if prm else {})
   job = RlJob(settings, meshes, start, prm, names, tasks)

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from prm_jax.inference import loading
 from prm_jax.inference.chain_scorer import ChainScorer
+from prm_jax.inference.ensemble import LowestOf
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import StepScorer
 from prm_jax.jobs.policies import open_remote_prm
@@ -65,9 +66,11 @@ def open_prm(
       'expected the --workdir of a trained PRM (configs/prm_math.py), or a '
       'published one',
     )
-  return ChainScorer(
-    loading.load(prm.path, style=prm.style, mesh=mesh, dtype=prm.dtype)
-  )
+  scorers = [
+    ChainScorer(loading.load(path, style=prm.style, mesh=mesh, dtype=prm.dtype))
+    for path in (prm.path, *prm.also)
+  ]
+  return LowestOf(scorers) if prm.also else scorers[0]
 
 
 def _open_implicit(settings: RlSettings, start: Start) -> Start:

@@ -49,19 +49,21 @@ def group(x: jax.Array, size: int) -> jax.Array:  # [B, ...] -> [B/G, G, ...]
 
 
 def leave_one_out(
-  returns: jax.Array,  # [B]
+  returns: jax.Array,  # [B] or [B, P]
   size: int,
-) -> jax.Array:  # [B]
+) -> jax.Array:  # as returns
   """Returns A_i = R_i - mean of the other G - 1 (RLOO; Kool et al., 2019).
 
-  With one sample in a group there is no baseline, and A is R.
+  Of [B, P], returns from P positions on, each position is compared for itself;
+  a chain that has ended counts with the 0 that it has there. With one sample in
+  a group there is no baseline, and A is R.
   """
-  chex.assert_rank(returns, 1, custom_message='leave_one_out: returns')
+  chex.assert_rank(returns, {1, 2}, custom_message='leave_one_out: returns')
   if size == 1:
     return returns
   grouped = group(returns, size)
   others = (grouped.sum(1, keepdims=True) - grouped) / (size - 1)
-  return (grouped - others).reshape(-1)
+  return (grouped - others).reshape(returns.shape)
 
 
 def group_relative(
@@ -132,10 +134,37 @@ def steps_relative(
   mean /= jnp.maximum(counts.sum(1, keepdims=True), 1)
   centred = jnp.where(where, grouped - mean, 0.0)
   if scale:
-    count = where.sum((1, 2), keepdims=True)
-    variance = (centred**2).sum((1, 2), keepdims=True)
-    centred /= jnp.sqrt(variance / jnp.maximum(count - 1, 1)) + eps
+    centred /= _deviation(centred, where) + eps
   return centred.reshape(rewards.shape)
+
+
+def returns_relative(
+  returns: jax.Array,  # [B, P] from each position on, 0 after a chain's end
+  mask: jax.Array,  # [B, P] bool
+  size: int,
+  scale: bool = True,
+  eps: float = 1e-4,
+) -> jax.Array:  # [B, P]
+  """Compares returns with the group's mean at their position.
+
+  Chains that have ended count with 0, as in `leave_one_out`, of which this is
+  (G - 1) / G times; `scale` divides by the deviation from these means over all
+  positions that exist.
+  """
+  _check_steps('returns_relative', returns, mask)
+  grouped, where = group(returns, size), group(mask, size)
+  mean = grouped.mean(1, keepdims=True)
+  centred = jnp.where(where, grouped - mean, 0.0)
+  if scale:
+    centred /= _deviation(centred, where) + eps
+  return centred.reshape(returns.shape)
+
+
+def _deviation(centred: jax.Array, where: jax.Array) -> jax.Array:
+  """Returns the deviation [B / G, 1, 1] of groups [B / G, G, P] from 0."""
+  count = where.sum((1, 2), keepdims=True)
+  variance = (centred**2).sum((1, 2), keepdims=True)
+  return jnp.sqrt(variance / jnp.maximum(count - 1, 1))
 
 
 def _check_steps(name: str, rewards: jax.Array, mask: jax.Array) -> None:

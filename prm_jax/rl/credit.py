@@ -13,19 +13,26 @@ raises AssertionError with its own name.
 """
 
 import dataclasses
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import chex
 import jax
 import jax.numpy as jnp
 
 from prm_jax.rl import advantages, rewards
-from prm_jax.rl.rewards import RewardConfig
+from prm_jax.rl.findings import (
+  Findings,
+  check_findings,
+  consistent,
+  learned_from,
+  usable,
+)
+from prm_jax.rl.rewards import TELESCOPING, RewardConfig
 from prm_jax.runtime import checks
-from prm_jax.runtime.checks import above, one_of, within
+from prm_jax.runtime.checks import above, above_up_to, one_of, within
 
 ESTIMATORS = ('rloo', 'grpo', 'gae')
-PROCESS = ('chain', 'to_go', 'step')
+PROCESS = ('auto', 'chain', 'return', 'to_go', 'step')
 BASELINES = ('group', 'position')
 
 
@@ -38,57 +45,47 @@ class AdvantageConfig:
       group's mean and deviation) or gae (with a value head).
     process: which tokens a step's reward credits, in rloo and grpo: all tokens
       of its 'chain' (which gets the sum over its steps), the tokens up to it
-      ('to_go': each step is credited with all later rewards), or its own
-      ('step'). In to_go each step is compared before the sum is taken (Shao et
-      al., 2024). So a chain that ends early does not lose the later rewards of
-      longer chains, and forms that pay late (delta, min_form) favour it even if
-      all sums are equal.
-    baseline: what a step's reward is compared with in to_go and step: all steps
-      of the 'group', or those at its 'position'. The former favours short
-      chains if later steps score lower.
+      ('return', 'to_go'), or its own ('step'). 'return' adds up first and then
+      compares: each step, and the end, with what the others of the group are
+      paid from that position on, 0 for those that have ended. Chains of equal
+      sums are then equally good, however long they are. 'to_go' compares every
+      step with all steps of the group and then adds up (Shao et al., 2024):
+      each step more is worth its distance from the mean. 'auto' is 'return' for
+      forms of which only the sum means something, and 'step' for others.
+    baseline: what a step's reward is compared with in 'step': all steps of the
+      'group', which favours short chains if later steps score lower, or those
+      at its 'position'. 'to_go' takes 'group' alone.
     scale: whether grpo divides by the deviation.
     eps: added to that deviation. At the usual 1e-4, groups whose scores differ
       by a thousandth get large advantages.
+    keep: share of the chains of each group that are learned from; below 1, see
+      `findings.consistent`.
     discount: gamma of gae.
     trace: lambda of gae.
   """
 
   estimator: Annotated[str, one_of(*ESTIMATORS)] = 'grpo'
-  process: Annotated[str, one_of(*PROCESS)] = 'step'
+  process: Annotated[str, one_of(*PROCESS)] = 'auto'
   baseline: Annotated[str, one_of(*BASELINES)] = 'position'
   scale: bool = True
   eps: Annotated[float, above(0)] = 0.02
+  keep: Annotated[float, above_up_to(0, 1)] = 1.0
   discount: Annotated[float, within(0, 1)] = 1.0
   trace: Annotated[float, within(0, 1)] = 0.95
 
   def __post_init__(self) -> None:
     checks.check(self)
+    if self.process == 'to_go' and self.baseline != 'group':
+      checks.fail(
+        'baseline',
+        self.baseline,
+        "with process='to_go' it would tax every further step; expected "
+        "'group', or process='return'",
+      )
 
-
-class Findings(NamedTuple):
-  """Holds the scores and outcomes of B rated chains."""
-
-  scores: jax.Array  # [B, P] in [0, 1]; rewards, if the PRM is implicit
-  step_mask: jax.Array  # [B, P] bool, steps come first
-  step_ends: jax.Array  # [B, P] index of the token that ends each
-  outcomes: jax.Array  # [B] 1 right, 0 wrong
-  written: jax.Array  # [B, T] bool, tokens of the policy
-  penalties: jax.Array  # [B, T] that are subtracted from the rewards (KL)
-
-
-def _check_findings(name: str, findings: Findings) -> None:
-  """Raises AssertionError if the shapes do not match."""
-  (B, P), T = findings.scores.shape, findings.written.shape[1]
-  for field, shape in (
-    ('step_mask', (B, P)),
-    ('step_ends', (B, P)),
-    ('outcomes', (B,)),
-    ('written', (B, T)),
-    ('penalties', (B, T)),
-  ):
-    chex.assert_shape(
-      getattr(findings, field), shape, custom_message=f'{name}: {field}'
-    )
+  def kept_of(self, size: int) -> int:
+    """Returns how many chains of a group are learned from, at least one."""
+    return max(1, round(self.keep * size))
 
 
 def _check_steps(
@@ -98,22 +95,6 @@ def _check_steps(
   chex.assert_rank(scores, 2, custom_message=f'{name}: scores')
   chex.assert_shape(mask, scores.shape, custom_message=f'{name}: mask')
   advantages.check_groups(name, scores, size)
-
-
-def usable(
-  findings: Findings,
-  size: int,
-) -> jax.Array:  # [B] bool
-  """Says of each chain whether all scores of its group are finite.
-
-  A group is used as a whole or not at all, because leaving out one of its
-  chains would change the baseline.
-  """
-  _check_findings('usable', findings)
-  advantages.check_groups('usable', findings.scores, size)
-  fine = jnp.isfinite(findings.scores) | ~findings.step_mask
-  groups = advantages.group(fine.all(1), size).all(1)
-  return jnp.repeat(groups, size)
 
 
 def first_values(
@@ -158,22 +139,23 @@ def step_of_tokens(
   mask: jax.Array,  # [B, P] bool
   length: int,  # T
 ) -> jax.Array:  # [B, T]
-  """Returns the step that each token belongs to; P after the last step."""
+  """Returns the step that each token belongs to.
+
+  Tokens after the last of n steps, such as the end token, have number n.
+  """
   chex.assert_rank(step_ends, 2, custom_message='step_of_tokens: step_ends')
   chex.assert_shape(
     mask, step_ends.shape, custom_message='step_of_tokens: mask'
   )
-  P = step_ends.shape[1]
   ends = jnp.where(mask, step_ends, length)
-  before = (ends[:, :, None] < jnp.arange(length)).sum(1)  # steps that ended
-  return jnp.where(before < mask.sum(1, keepdims=True), before, P)
+  return (ends[:, :, None] < jnp.arange(length)).sum(1)  # steps that ended
 
 
 def spread(
-  values: jax.Array,  # [B, P]
+  values: jax.Array,  # [B, P], of steps and perhaps of the end
   steps: jax.Array,  # [B, T] from `step_of_tokens`
 ) -> jax.Array:  # [B, T]
-  """Copies each step's value to all of its tokens; 0 after the last step."""
+  """Copies each step's value to all of its tokens; those beyond P get 0."""
   chex.assert_rank(values, 2, custom_message='spread: values')
   chex.assert_shape(steps, (len(values), None), custom_message='spread: steps')
   padded = jnp.pad(values, ((0, 0), (0, 1)))
@@ -187,11 +169,11 @@ def process_returns(
   reward: RewardConfig,
   config: AdvantageConfig,
 ) -> jax.Array:  # [B]
-  """Returns each chain's total process reward, without any baseline.
+  """Returns what each chain is paid for its steps, without any baseline.
 
-  It is the sum of the rewards that its steps are credited with; in `to_go` a
-  reward counts once for each step up to it. Scores that are not finite count as
-  missing. A potential pays every chain the same in total: 0.
+  It is the sum of its process rewards. Scores that are not finite count as
+  missing. A potential pays every chain the same in total: 0. A chain without
+  steps is paid 0, or the lowest of its group where whole chains are compared.
   """
   _check_steps('process_returns', scores, mask, size)
   if reward.form == 'potential':
@@ -200,65 +182,142 @@ def process_returns(
   scores = jnp.where(mask, scores, 0.0)
   start = first_values(scores, mask, size)
   paid = rewards.process_rewards(scores, mask, start, reward)
-  if config.process == 'to_go':
-    paid = advantages.rewards_to_go(paid)
+  if credited(reward, config) == 'chain':
+    return _whole_chains(paid, mask, size)
   return jnp.where(mask, paid, 0.0).sum(1)
+
+
+def credited(reward: RewardConfig, config: AdvantageConfig) -> str:
+  """Returns `config.process`, with 'auto' resolved."""
+  if config.process != 'auto':
+    return config.process
+  return 'return' if reward.form in TELESCOPING else 'step'
 
 
 def token_advantages(
   findings: Findings,
   values: jax.Array,  # [B, T] of a value head; read by gae only
+  share: jax.Array | float,  # of the process reward's weight
   size: int,
   reward: RewardConfig,
   config: AdvantageConfig,
 ) -> tuple[jax.Array, jax.Array]:  # [B, T], [B, T]
   """Returns advantages, and the returns that a value head learns.
 
-  Both are 0 for tokens that the policy did not write, and in groups that are
-  not `usable`. With rloo and grpo, groups with equal rewards have advantage 0.
-  When whole chains are compared, a chain without steps gets the lowest reward
-  of its group, or else it would be the best under forms that only punish.
+  Both are 0 for tokens that the policy did not write, and in chains that are
+  not `learned_from`. With rloo and grpo, groups with equal rewards have
+  advantage 0. When whole chains are compared, a chain without steps gets the
+  lowest reward of its group, or else it would be the best under forms that only
+  punish.
   """
-  _check_findings('token_advantages', findings)
+  check_findings('token_advantages', findings)
   chex.assert_shape(
     values, findings.written.shape, custom_message='token_advantages: values'
   )
-  mask, written = findings.step_mask, findings.written
+  count = config.kept_of(size)
+  if count == size:
+    return _token_advantages(findings, values, share, size, reward, config)
+  # The kept chains of every group, as groups of their own.
+  kept = advantages.group(consistent(findings, size, count), size)
+  kept = jnp.argsort(~kept, axis=1)[:, :count]
+  rows = (kept + size * jnp.arange(len(kept))[:, None]).reshape(-1)
+  some = jax.tree.map(lambda x: x[rows], findings)
+  found = _token_advantages(some, values[rows], share, count, reward, config)
+  fine = learned_from(findings, size, count)[:, None]
+  zeros = jnp.zeros(findings.written.shape)
+  return tuple(jnp.where(fine, zeros.at[rows].set(x), 0.0) for x in found)
+
+
+def _token_advantages(
+  findings: Findings,
+  values: jax.Array,
+  share: jax.Array | float,
+  size: int,
+  reward: RewardConfig,
+  config: AdvantageConfig,
+) -> tuple[jax.Array, jax.Array]:
+  """Returns `token_advantages` of groups that are learned from as a whole."""
   fine = usable(findings, size)
-  scores = jnp.where(mask & fine[:, None], findings.scores, 0.0)
+  written, counted = findings.written, findings.written & fine[:, None]
+  mask = findings.step_mask
+  findings = findings._replace(
+    scores=jnp.where(mask & fine[:, None], findings.scores, 0.0)
+  )
+  if reward.chains == 'wrong':
+    wrong = findings.outcomes[:, None] < 0.5
+    findings = findings._replace(step_mask=mask & wrong)
   penalties = jnp.where(written, findings.penalties, 0.0)
-  counted = written & fine[:, None]
+  weight = share * reward.weight
   if config.estimator == 'gae':
-    start = others_first_values(scores, mask, size, reward.centre)
-    steps, end = rewards.step_and_end_rewards(scores, mask, start, reward)
+    scores, paid = findings.scores, findings.step_mask
+    start = others_first_values(scores, paid, size, reward.centre)
+    steps, end = rewards.step_and_end_rewards(scores, paid, start, reward)
     tokens = rewards.to_tokens(
-      reward.weight * steps, findings.step_ends, mask, written.shape[1]
+      weight * steps, findings.step_ends, paid, written.shape[1]
     )
     # After its last step a chain still has to end, which decides the outcome.
-    end = reward.weight * end + reward.outcome_weight * findings.outcomes
+    end = weight * end + reward.outcome_weight * findings.outcomes
     tokens += rewards.at_last(end, written)
     found, returns = advantages.gae(
       tokens - penalties, values, written, config.discount, config.trace
     )
     found = advantages.whiten(found, counted)
   else:
-    start = first_values(scores, mask, size)
-    step_rewards = rewards.process_rewards(scores, mask, start, reward)
-    chain = reward.outcome_weight * _relative(findings.outcomes, size, config)
+    outcome = _relative(findings.outcomes, size, config)
     # Never scaled: groups that differ in penalties alone would be scaled up.
-    chain -= advantages.leave_one_out(penalties.sum(1), size)
-    if config.process == 'chain':
-      paid = _whole_chains(step_rewards, mask, size)
-      chain += reward.weight * _relative(paid, size, config)
-    found = jnp.broadcast_to(chain[:, None], written.shape)
-    if config.process != 'chain':
-      centred = _relative_steps(step_rewards, mask, size, config)
-      if config.process == 'to_go':
-        centred = advantages.rewards_to_go(centred)
-      steps = step_of_tokens(findings.step_ends, mask, written.shape[1])
-      found += reward.weight * spread(jnp.where(mask, centred, 0.0), steps)
+    penalty = advantages.leave_one_out(penalties.sum(1), size)
+    found = (reward.outcome_weight * outcome - penalty)[:, None]
+    found += weight * _process(findings, size, reward, config)
     returns = jnp.zeros_like(values)
   return jnp.where(counted, found, 0.0), jnp.where(counted, returns, 0.0)
+
+
+def _process(
+  findings: Findings,  # with finite scores
+  size: int,
+  reward: RewardConfig,
+  config: AdvantageConfig,
+) -> jax.Array:  # [B, T]
+  """Returns the process's part of the advantages of rloo and grpo."""
+  scores, mask = findings.scores, findings.step_mask
+  process = credited(reward, config)
+  start = first_values(scores, mask, size)
+  if process == 'return':
+    paid = rewards.increments(scores, mask, start, reward)
+    values = _relative_returns(*paid, mask, size, config)
+  else:
+    paid = rewards.process_rewards(scores, mask, start, reward)
+    if process == 'chain':
+      whole = _relative(_whole_chains(paid, mask, size), size, config)
+      return jnp.broadcast_to(whole[:, None], findings.written.shape)
+    values = _relative_steps(paid, mask, size, config)
+    if process == 'to_go':
+      values = advantages.rewards_to_go(values)
+    values = jnp.where(mask, values, 0.0)
+  length = findings.written.shape[1]
+  return spread(values, step_of_tokens(findings.step_ends, mask, length))
+
+
+def _relative_returns(
+  steps: jax.Array,  # [B, P]
+  end: jax.Array,  # [B]
+  mask: jax.Array,  # [B, P]
+  size: int,
+  config: AdvantageConfig,
+) -> jax.Array:  # [B, P + 1]
+  """Compares what follows each position; the last of a chain is its end."""
+  at = jnp.arange(mask.shape[1] + 1)
+  ends_at = mask.sum(1, keepdims=True)
+  paid = jnp.pad(steps, ((0, 0), (0, 1)))
+  paid = jnp.where(at == ends_at, end[:, None], paid)
+  exists = at <= ends_at
+  returns = jnp.where(exists, advantages.rewards_to_go(paid), 0.0)
+  if config.estimator == 'rloo':
+    found = advantages.leave_one_out(returns, size)
+    return jnp.where(exists, found, 0.0)
+  return advantages.returns_relative(
+    returns, exists, size, config.scale, config.eps
+  )
 
 
 def _whole_chains(

@@ -22,7 +22,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from prm_jax.data.problems import Problem
 from prm_jax.inference.generator import Generator
 from prm_jax.rl import credit, diagnostics
-from prm_jax.rl.credit import AdvantageConfig, Findings
+from prm_jax.rl.credit import AdvantageConfig
+from prm_jax.rl.findings import Findings, learned_from
 from prm_jax.rl.episodes import Episode
 from prm_jax.rl.objective import (
   Experience,
@@ -52,7 +53,7 @@ SHOWN_METRICS = 'accuracy', 'prm_score', 'steps'
 def jit_advantages(
   size: int, reward: RewardConfig, config: AdvantageConfig, mesh: Mesh
 ) -> Any:
-  """Returns `credit.token_advantages` jitted, a function of findings, values.
+  """Returns `credit.token_advantages` jitted: of findings, values and share.
 
   The work is too little to split: every device computes all of it.
   """
@@ -108,7 +109,8 @@ class Learner:
     Returns:
       The new state, the mean metrics, and the Experience that it learned from.
     """
-    config, batch = self._config, self.experience(state.params, rated)
+    config = self._config
+    batch = self.experience(state.params, rated, update)
     per_step, left_out, flat, unique = [], 0, 0, 0
     for number, indices in enumerate(self._minibatches(update)):
       part = self._lay_out(rated, batch, indices)
@@ -133,7 +135,7 @@ class Learner:
       means['steps_left_out'] = left_out
     return state, means, batch
 
-  def experience(self, params: Any, rated: Rated) -> Experience:
+  def experience(self, params: Any, rated: Rated, update: int) -> Experience:
     """Computes the arrays that the policy learns from, on the host."""
     rows, reward = rated.rows, self._terms.reward
     values = penalties = np.zeros(rows.tokens.shape, np.float32)
@@ -153,10 +155,13 @@ class Learner:
       rows.written,
       penalties,
     )
-    advantages = jax.device_get(self._advantages(findings, values))
-    usable = np.asarray(credit.usable(findings, self._config.samples))
+    config, size = self._config, self._config.samples
+    share = np.float32(reward.weight_share(update, config.updates))
+    advantages = jax.device_get(self._advantages(findings, values, share))
+    kept = self._terms.advantage.kept_of(size)
+    learned = learned_from(findings, size, kept)
     return Experience(
-      rows.written & usable[:, None],
+      rows.written & np.asarray(learned)[:, None],
       rows.sampled_logprobs,
       rows.reference_logprobs,
       *map(np.asarray, advantages),

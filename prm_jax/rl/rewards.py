@@ -34,6 +34,7 @@ FORMS = (
 # Only the sum of such rewards means something, not a single one.
 TELESCOPING = 'delta', 'potential'
 NORMALISE = ('none', 'steps')
+CHAINS = ('all', 'wrong')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,9 @@ class RewardConfig:
     normalise: 'steps' divides by the number of the chain's steps.
     kl_weight: factor of the KL divergence from the first policy, which loop.py
       subtracts from the rewards.
+    decay: whether `weight` falls to 0 in the course of the run, linearly.
+    chains: whose steps are rewarded: those of 'all' chains, or of 'wrong' ones
+      alone, which says where they went wrong and cannot outbid the outcome.
   """
 
   form: Annotated[str, one_of(*FORMS)] = 'raw'
@@ -63,9 +67,15 @@ class RewardConfig:
   threshold: float = 0.5
   normalise: Annotated[str, one_of(*NORMALISE)] = 'none'
   kl_weight: Annotated[float, at_least(0)] = 0.0
+  decay: bool = False
+  chains: Annotated[str, one_of(*CHAINS)] = 'all'
 
   def __post_init__(self) -> None:
     checks.check(self)
+
+  def weight_share(self, update: int, updates: int) -> float:
+    """Returns the share of `weight` that counts in an update, from 1 to n."""
+    return 1 - (update - 1) / updates if self.decay else 1.0
 
 
 def _check_steps(name: str, scores: jax.Array, mask: jax.Array) -> None:
@@ -257,6 +267,31 @@ def step_and_end_rewards(
     count = jnp.maximum(mask.sum(-1), 1)
     process, end = process / count[:, None], end / count
   return process, end
+
+
+def increments(
+  scores: jax.Array,  # [B, P] in [0, 1]
+  mask: jax.Array,  # [B, P] bool
+  start: jax.Array,  # [B] value of the problem before any step
+  config: RewardConfig,
+) -> tuple[jax.Array, jax.Array]:  # [B, P], [B]
+  """Pays each step what it adds to the chain's process reward so far.
+
+  The sums are those of `step_and_end_rewards`. There, a step's reward may
+  depend on what follows it: delta subtracts the next score, min_form moves the
+  weight to the lowest, and the number of steps grows. The return from a step on
+  would then leave out what this step changes in the rewards before it. Here no
+  step changes them, so such a return is all that the step decides.
+  """
+  _check_steps('increments', scores, mask)
+  P = scores.shape[1]
+  _, end = step_and_end_rewards(scores, mask, start, config)
+  begins = mask[:, None] & jnp.tri(P, dtype=bool)  # [B, P, P]
+  scores, start = (jnp.repeat(x, P, axis=0) for x in (scores, start))
+  paid, _ = step_and_end_rewards(scores, begins.reshape(-1, P), start, config)
+  so_far = paid.sum(1).reshape(-1, P)
+  before = jnp.pad(so_far, ((0, 0), (1, 0)))[:, :-1]
+  return jnp.where(mask, so_far - before, 0.0), end
 
 
 def to_tokens(

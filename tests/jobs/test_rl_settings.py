@@ -62,7 +62,7 @@ REFUSED = [
   ('grpo', {'train.samples': 1}, "train.samples=1: advantage.estimator='grpo'"),
   (
     'grpo',
-    {'reward.form': 'delta'},
+    {'reward.form': 'delta', 'advantage.process': 'step'},
     "process='step': with reward.form='delta'",
   ),
   (
@@ -74,11 +74,22 @@ REFUSED = [
     'grpo',
     {
       'reward.form': 'delta',
-      'advantage.process': 'to_go',
       'reward.normalise': 'steps',
     },
     "reward.normalise='steps': with reward.form='delta' .* expected 'none'",
   ),
+  (
+    'ppo',
+    {'reward.chains': 'wrong'},
+    "reward.chains='wrong': with reward.form='potential' .* expected 'all'",
+  ),
+  (
+    'grpo',
+    {'advantage.process': 'to_go'},
+    "advantage.baseline='position': with process='to_go' it would tax",
+  ),
+  ('exact', {'prm.also': ('/a',)}, r"prm.also=.* expected \(\) with kind='exa"),
+  ('grpo', {'advantage.keep': 0.0}, r'advantage.keep=0.0: expected .* \(0, 1'),
   (
     'ppo',
     {'advantage.discount': 0.9},
@@ -111,7 +122,12 @@ def test_bad_values_are_refused(variants, values, message):
     ),
     (
       'outcome',
-      {'reward.form': 'delta', 'train.samples': 1, 'test.samples': 8},
+      {
+        'reward.form': 'delta',
+        'advantage.process': 'chain',
+        'train.samples': 1,
+        'test.samples': 8,
+      },
       [
         'advantage.process',
         'evaluation.ns',
@@ -132,11 +148,12 @@ def test_all_faults_are_reported_at_once(variants, values, names):
 @pytest.mark.parametrize(
   ('variants', 'values'),
   [
-    ('grpo', {'advantage.process': 'to_go'}),
+    ('grpo', {}),
+    ('grpo', {'advantage.process': 'to_go', 'advantage.baseline': 'group'}),
     ('ppo', {'train.samples': 1}),
   ],
 )
-def test_telescoping_rewards_suit_to_go_and_gae(variants, values):
+def test_telescoping_rewards_suit_returns_and_gae(variants, values):
   values = {'reward.form': 'delta'} | values
   assert settings('rl_math', variants, **values).reward.form == 'delta'
 

@@ -137,10 +137,11 @@ def test_gae_is_the_recursion(discount, trace):
   ('function', 'shapes', 'more'),
   [
     (advantages.rewards_to_go, [(3,)], ()),
-    (advantages.leave_one_out, [(4, 1)], (2,)),
+    (advantages.leave_one_out, [(4, 1, 1)], (2,)),
     (advantages.group_relative, [(4, 1)], (2,)),
     (advantages.steps_leave_one_out, [(4, 3), (3,)], (2, True)),
     (advantages.steps_relative, [(4, 3), (4, 1)], (2, True)),
+    (advantages.returns_relative, [(4, 3), (4, 1)], (2,)),
     (advantages.whiten, [(4, 3), (1, 3)], ()),
     (advantages.gae, [(4, 3), (4, 1), (4, 3)], ()),
   ],

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from prm_jax.rl import credit
-from prm_jax.rl.credit import AdvantageConfig, Findings
+from prm_jax.rl.credit import AdvantageConfig
+from prm_jax.rl.findings import Findings, consistent, learned_from, usable
 from prm_jax.rl.rewards import RewardConfig
 from prm_jax.runtime.errors import UserError
 
@@ -23,13 +24,14 @@ FINDINGS = Findings(
   WRITTEN,
   np.zeros((2, 7), np.float32),
 )
+BASELINE = dict.fromkeys(credit.PROCESS, 'position') | {'to_go': 'group'}
 NO_VALUES = np.zeros((2, 7), np.float32)
 BOTH = RewardConfig('raw', outcome_weight=1.0, centre=0.0)
 
 
-def found(config, reward=BOTH, findings=FINDINGS, size=2):
+def found(config, reward=BOTH, findings=FINDINGS, size=2, share=1.0):
   advantages, returns = credit.token_advantages(
-    findings, NO_VALUES, size, reward, config
+    findings, NO_VALUES, share, size, reward, config
   )
   assert not np.asarray(returns)[:, :].any() or config.estimator == 'gae'
   return np.asarray(advantages)
@@ -39,9 +41,9 @@ def test_the_step_of_each_token():
   steps = credit.step_of_tokens(jnp.asarray(ENDS), jnp.asarray(MASK), 7)
   # The prompt's token counts as the first step's; it is not learned from.
   np.testing.assert_array_equal(
-    steps, [[0, 0, 0, 1, 1, 3, 3], [0, 0, 0, 3, 3, 3, 3]]
+    steps, [[0, 0, 0, 1, 1, 2, 2], [0, 0, 0, 1, 1, 1, 1]]
   )
-  values = jnp.array([[5.0, 6.0, 9.0], [7.0, 9.0, 9.0]])
+  values = jnp.array([[5.0, 6.0], [7.0, 0.0]])
   np.testing.assert_array_equal(
     credit.spread(values, steps),
     [[5, 5, 5, 6, 6, 0, 0], [7, 7, 7, 0, 0, 0, 0]],
@@ -55,7 +57,9 @@ def test_the_step_of_each_token():
     ('step', 'position', [0.4, 0.4, 0, 0, 0], [-0.4, -0.4, 0]),
     # Mean of all steps 0.5.
     ('step', 'group', [0.4, 0.4, 0, 0, 0], [-0.4, -0.4, 0]),
-    ('to_go', 'position', [0.4, 0.4, 0, 0, 0], [-0.4, -0.4, 0]),
+    ('to_go', 'group', [0.4, 0.4, 0, 0, 0], [-0.4, -0.4, 0]),
+    # Returns 1.4, 0.5, 0 and 0.1, 0; the second chain has ended at the third.
+    ('return', 'position', [0.65, 0.65, 0.25, 0.25, 0], [-0.65, -0.65, -0.25]),
     # 1.4 and 0.1, their mean 0.75, for all tokens.
     ('chain', 'group', [0.65] * 5, [-0.65] * 3),
   ],
@@ -77,12 +81,40 @@ def test_to_go_adds_what_follows():
     step_ends=np.array([[2, 4], [2, 4]]),
     written=np.array([[0, 1, 1, 1, 1, 0, 0]] * 2, bool),
   )
-  config = AdvantageConfig('grpo', 'to_go', 'position', scale=False)
   only = RewardConfig('raw')
+  # The mean of all steps is 0.4.
+  config = AdvantageConfig('grpo', 'to_go', 'group', scale=False)
+  np.testing.assert_allclose(
+    found(config, only, findings)[:, 1:5],
+    [[0.6, 0.6, 0.2, 0.2], [-0.6, -0.6, -0.4, -0.4]],
+    atol=1e-6,
+  )
+  # Returns 1.4 and 0.6 beside 0.2 and 0.
+  config = AdvantageConfig('grpo', 'return', scale=False)
   np.testing.assert_allclose(
     found(config, only, findings)[:, 1:5],
     [[0.6, 0.6, 0.3, 0.3], [-0.6, -0.6, -0.3, -0.3]],
     atol=1e-6,
+  )
+
+
+def test_the_end_is_paid_with_a_potential():
+  """Two chains of unequal lengths; their values before a step are compared."""
+  config = AdvantageConfig('rloo')
+  reward = RewardConfig('potential', centre=0.0)
+  found_ = found(config, reward)
+  # Values before each position: 0.5, 0.9, 0.5 beside 0.5, 0.1 and nothing.
+  expected = np.zeros((2, 7))
+  expected[0, 1:6] = 0, 0, -0.8, -0.8, -0.5
+  expected[1, 1:4] = 0, 0, 0.8
+  np.testing.assert_allclose(found_, expected, atol=1e-6)
+  config = AdvantageConfig('grpo', 'return', eps=1e-6)
+  # Deviation of 0, 0.4, -0.4, -0.25 and 0 from their positions' means.
+  deviation = ((2 * 0.4**2 + 0.25**2) / 4) ** 0.5
+  expected[0, 1:6] = 0, 0, -0.4, -0.4, -0.25
+  expected[1, 1:4] = 0, 0, 0.4
+  np.testing.assert_allclose(
+    found(config, reward), expected / deviation, atol=1e-5
   )
 
 
@@ -107,7 +139,7 @@ def test_grpo_divides_by_deviations():
 @pytest.mark.parametrize('process', credit.PROCESS)
 def test_weights_multiply_their_part(estimator, process):
   """Twice the weight gives twice that part's advantage, scaled or not."""
-  config = AdvantageConfig(estimator, process)
+  config = AdvantageConfig(estimator, process, BASELINE[process])
   parts = [
     found(config, RewardConfig('raw', weight, outcome_weight))
     for weight, outcome_weight in ((1, 0), (0, 1), (10, 0.5))
@@ -140,7 +172,9 @@ def test_a_chain_without_steps_is_no_better_than_the_worst():
   )
   config = AdvantageConfig('rloo', 'chain')
   reward = RewardConfig('clip')
-  paid = credit.token_advantages(findings, np.zeros((3, 5)), 3, reward, config)
+  paid = credit.token_advantages(
+    findings, np.zeros((3, 5)), 1.0, 3, reward, config
+  )
   # Sums -0.5 and -0.2; the lowest for the third.
   np.testing.assert_allclose(paid[0][:, 0], [-0.15, 0.3, -0.15], atol=1e-6)
 
@@ -149,7 +183,7 @@ def test_gae_by_hand():
   config = AdvantageConfig('gae', discount=1.0, trace=1.0)
   values = np.full((2, 7), 0.25, np.float32)
   advantages, returns = credit.token_advantages(
-    FINDINGS, values, 2, BOTH, config
+    FINDINGS, values, 1.0, 2, BOTH, config
   )
   # Rewards 0.9 at token 2, 0.5 at 4, 1 for the end at 5; 0.1 at 2.
   np.testing.assert_allclose(
@@ -185,7 +219,7 @@ def test_with_a_potential_returns_differ_by_outcomes_alone():
   config = AdvantageConfig('gae', trace=1.0)
   reward = RewardConfig('potential', weight=2.0, outcome_weight=3.0, centre=0.5)
   _, returns = credit.token_advantages(
-    findings, np.zeros((8, 5)), 4, reward, config
+    findings, np.zeros((8, 5)), 1.0, 4, reward, config
   )
   others = [0.45, 0.75, 0.6, 0.6, 0.8, 0.8, 0.5, 0.8]
   expected = 3 * findings.outcomes - 2 * (np.array(others) - 0.5)
@@ -223,18 +257,100 @@ def test_equal_rewards_and_broken_scores(estimator, process):
     three.outcomes[rows] = 1.0
   scores[4, 1] = np.nan
   findings = three._replace(scores=scores)
-  config = AdvantageConfig(estimator, process)
+  config = AdvantageConfig(estimator, process, BASELINE[process])
   values = np.zeros((6, 7), np.float32)
   advantages, returns = credit.token_advantages(
-    findings, values, 2, BOTH, config
+    findings, values, 1.0, 2, BOTH, config
   )
   assert np.isfinite(advantages).all() and np.isfinite(returns).all()
   assert np.asarray(advantages)[:2].any()
   np.testing.assert_array_equal(np.asarray(advantages)[4:], 0)
-  np.testing.assert_array_equal(credit.usable(findings, 2), [1, 1, 1, 1, 0, 0])
+  np.testing.assert_array_equal(usable(findings, 2), [1, 1, 1, 1, 0, 0])
   if estimator != 'gae':  # which compares with values, not with the group
     np.testing.assert_array_equal(np.asarray(advantages)[2:4], 0)
   assert not np.asarray(advantages)[~findings.written].any()
+
+
+def four_chains(scores, outcomes):
+  """Chains of one step and an end, of one problem."""
+  size = len(scores)
+  return Findings(
+    np.array(scores, np.float32)[:, None],
+    np.ones((size, 1), bool),
+    np.zeros((size, 1), int),
+    np.array(outcomes, np.float32),
+    np.ones((size, 2), bool),
+    np.zeros((size, 2), np.float32),
+  )
+
+
+@pytest.mark.parametrize(
+  ('scores', 'outcomes', 'count', 'expected'),
+  [
+    # The best of the right ones, the worst of the wrong ones.
+    ([0.9, 0.2, 0.3, 0.8], [1, 1, 0, 0], 2, [1, 0, 1, 0]),
+    # Of three one more is wrong.
+    ([0.9, 0.2, 0.3, 0.8], [1, 1, 0, 0], 3, [1, 0, 1, 1]),
+    # One alone is right, and none.
+    ([0.1, 0.2, 0.3, 0.8], [1, 0, 0, 0], 3, [1, 1, 1, 0]),
+    ([0.1, 0.2, 0.3, 0.8], [0, 0, 0, 0], 2, [1, 1, 0, 0]),
+    ([0.1, 0.2, 0.3, 0.8], [1, 1, 1, 1], 3, [0, 1, 1, 1]),
+    # The first of equal ones.
+    ([0.5, 0.5, 0.5, 0.5], [1, 0, 1, 0], 2, [1, 1, 0, 0]),
+  ],
+)
+def test_chains_whose_steps_agree_with_their_outcome_are_kept(
+  scores, outcomes, count, expected
+):
+  findings = four_chains(scores, outcomes)
+  np.testing.assert_array_equal(consistent(findings, 4, count), expected)
+
+
+def test_only_kept_chains_are_learned_from_and_compared():
+  findings = four_chains([0.9, 0.2, 0.3, 0.8], [1, 1, 0, 0])
+  config = AdvantageConfig('rloo', keep=0.75)
+  only = RewardConfig('outcome', outcome_weight=1.0)
+  advantages, _ = credit.token_advantages(
+    findings, np.zeros((4, 2)), 1.0, 4, only, config
+  )
+  np.testing.assert_allclose(advantages[:, 0], [1, 0, -0.5, -0.5])
+  learned = learned_from(findings, 4, config.kept_of(4))
+  np.testing.assert_array_equal(learned, [1, 0, 1, 1])
+  findings.scores[1] = np.nan
+  assert not np.asarray(learned_from(findings, 4, 3)).any()
+  advantages, _ = credit.token_advantages(
+    findings, np.zeros((4, 2)), 1.0, 4, only, config
+  )
+  assert not np.asarray(advantages).any()
+
+
+def test_a_share_of_the_weight_leaves_the_outcome_as_it_is():
+  config, none = AdvantageConfig(), RewardConfig('raw', 0.0, outcome_weight=1.0)
+  whole, half = (found(config, share=share) for share in (1.0, 0.5))
+  outcome = found(config, none)
+  np.testing.assert_allclose(
+    half - outcome, (whole - outcome) / 2, rtol=1e-5, atol=1e-6
+  )
+  decaying = RewardConfig(decay=True)
+  assert [decaying.weight_share(n, 4) for n in (1, 2, 4)] == [1.0, 0.75, 0.25]
+  assert RewardConfig().weight_share(4, 4) == 1.0
+
+
+@pytest.mark.parametrize('estimator', credit.ESTIMATORS)
+def test_steps_of_right_chains_may_go_unpaid(estimator):
+  findings = four_chains([0.9, 0.2, 0.3, 0.8], [1, 1, 0, 0])
+  config = AdvantageConfig(estimator, scale=False, trace=1.0)
+  reward = RewardConfig('raw', chains='wrong', centre=0.0)
+  advantages, returns = credit.token_advantages(
+    findings, np.zeros((4, 2)), 1.0, 4, reward, config
+  )
+  paid = returns if estimator == 'gae' else advantages
+  expected = {
+    'gae': [0, 0, 0.3, 0.8],
+    'rloo': [0, 0, -0.5, 0.5],
+    'grpo': [0, 0, -0.25, 0.25],
+  }
+  np.testing.assert_allclose(paid[:, 0], expected[estimator], atol=1e-6)
 
 
 @pytest.mark.parametrize('estimator', credit.ESTIMATORS)
@@ -264,6 +380,7 @@ def test_the_first_value_is_the_mean_of_first_steps():
   [
     ({'estimator': 'ppo'}, "estimator='ppo': expected one of rloo"),
     ({'process': 'token'}, "process='token': expected one of chain"),
+    ({'process': 'to_go'}, "baseline='position': with process='to_go' it woul"),
     ({'baseline': 'batch'}, "baseline='batch': expected one of group"),
     ({'trace': 2}, r'trace=2: expected a number in \[0, 1\]'),
     ({'eps': 0}, 'eps=0: expected a number above 0'),
@@ -289,14 +406,14 @@ def test_findings_of_a_wrong_shape_are_named(name, value):
   with pytest.raises(AssertionError, match=f'token_advantages: {name}'):
     found(AdvantageConfig(), findings=findings)
   with pytest.raises(AssertionError, match=f'usable: {name}'):
-    credit.usable(findings, 2)
+    usable(findings, 2)
 
 
 def test_a_wrong_shape_is_named():
   scores, mask = jnp.asarray(SCORES), jnp.asarray(MASK)
   reward, config = RewardConfig(), AdvantageConfig()
   with pytest.raises(AssertionError, match='token_advantages: values'):
-    credit.token_advantages(FINDINGS, NO_VALUES[:1], 2, reward, config)
+    credit.token_advantages(FINDINGS, NO_VALUES[:1], 1.0, 2, reward, config)
   with pytest.raises(AssertionError, match='first_values: mask'):
     credit.first_values(scores, mask[0], 2)
   with pytest.raises(AssertionError, match='others_first_values: chains'):

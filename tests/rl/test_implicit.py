@@ -11,7 +11,8 @@ import pytest
 from prm_jax.data.tokenizer import PROBLEM_END, STEP_END
 from prm_jax.models import TransformerConfig, forward, init_params, lm_logits
 from prm_jax.rl import credit
-from prm_jax.rl.credit import AdvantageConfig, Findings
+from prm_jax.rl.credit import AdvantageConfig
+from prm_jax.rl.findings import Findings
 from prm_jax.rl.implicit import (
   ImplicitPrm,
   OnlinePrm,
@@ -125,6 +126,7 @@ def test_the_advantages_are_those_of_prime(rated, ratios):
   found, _ = credit.token_advantages(
     findings,
     none,
+    1.0,
     3,
     RewardConfig('raw', outcome_weight=1.0),
     AdvantageConfig('rloo', 'to_go', 'group'),

@@ -144,6 +144,8 @@ class RlPrmConfig:
       log-ratio to the first policy; 'none' gives no scores.
     path: for 'workdir' a workdir, a folder or hf://owner/name. For 'implicit'
       the workdir of the policy from which it starts; '' is the one to improve.
+    also: for 'workdir': further PRMs like it; a step gets the lowest of all
+      their scores.
     style: prompt style of a published PRM whose files do not name one.
     dtype: dtype of its parameters and computation; '' is bfloat16 on a TPU or
       GPU; on a CPU as it was trained, but float32 where bfloat16 is slow. One
@@ -156,6 +158,7 @@ class RlPrmConfig:
 
   kind: Annotated[str, one_of(*PRM_KINDS)] = 'workdir'
   path: str = ''
+  also: tuple[str, ...] = ()
   style: str = ''
   dtype: Annotated[str, one_of('', *DTYPES)] = ''
   exact: Annotated[str, one_of(*EXACT_KINDS)] = 'steps'
@@ -165,6 +168,8 @@ class RlPrmConfig:
 
   def __post_init__(self) -> None:
     checks.check(self)
+    if self.also and self.kind != 'workdir':
+      checks.fail('also', self.also, f"expected () with kind={self.kind!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,6 +318,12 @@ class RlSettings(JobSettings):
         "needs step scores, and prm.kind='none' gives none; take the variant "
         'outcome, or a PRM',
       )
+    if form in TELESCOPING and self.reward.chains != 'all':
+      yield Fault(
+        'reward.chains',
+        self.reward.chains,
+        f"with reward.form={form!r} {SUM_ALONE} 'all'",
+      )
     if form in TELESCOPING and normalise != 'none':
       yield Fault(
         'reward.normalise',
@@ -328,11 +339,12 @@ class RlSettings(JobSettings):
       if form in TELESCOPING and advantage.discount != 1:
         yield Fault('advantage.discount', advantage.discount, f'{with_form} 1')
       return
-    if form in TELESCOPING and advantage.process != 'to_go':
+    sums = 'auto', 'return', 'to_go'
+    if form in TELESCOPING and advantage.process not in sums:
       yield Fault(
         'advantage.process',
         advantage.process,
-        f"{with_form} 'to_go', or advantage.estimator='gae'",
+        f"{with_form} 'return', or advantage.estimator='gae'",
       )
     if self.train.samples < 2:
       yield Fault(

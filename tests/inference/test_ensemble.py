@@ -1,0 +1,48 @@
+"""The lowest score of several PRMs, with real ones of random weights."""
+
+import numpy as np
+
+from prm_jax.inference.chain_scorer import ChainScorer
+from prm_jax.inference.ensemble import LowestOf
+from prm_jax.inference.protocols import ScoredSteps, Scoring
+from prm_jax.models import HeadConfig
+from tests.shared.tiny_trees import make_scorer, some_chains
+
+
+class Fixed:
+  """Gives the same scores to every chain."""
+
+  counts_flops = False
+
+  def __init__(self, name, *scores):
+    self.name, self._scores = name, scores
+
+  def score(self, requests):
+    return [[ScoredSteps(self._scores, 3)] for _ in requests]
+
+
+def test_each_step_has_the_score_of_the_most_doubtful_prm():
+  prms = [
+    ChainScorer(make_scorer(HeadConfig(kind))) for kind in ('logit', 'two_class')
+  ]
+  requests = [Scoring(*chain) for chain in some_chains(6)]
+  found = LowestOf(prms).score(requests)
+  alone = [prm.score(requests) for prm in prms]
+  lower = np.zeros(2, int)
+  for (one,), (first,), (second,) in zip(found, *alone, strict=True):
+    lowest = np.minimum(first.scores, second.scores)
+    np.testing.assert_array_equal(one.scores, lowest)
+    assert one.tokens == first.tokens + second.tokens
+    assert one.flops == first.flops + second.flops > 0
+    lower += np.array([(lowest < x.scores).any() for x in (first, second)])
+  assert lower.all()
+
+
+def test_what_one_cannot_score_has_no_score():
+  request = [Scoring('1 + 1', ('2',))]
+  both = LowestOf([Fixed('a', 0.3, np.nan), Fixed('b', 0.5, 0.9)])
+  assert both.name == 'a and b' and not both.counts_flops
+  ((scored,),) = both.score(request)
+  assert scored.scores[0] == 0.3 and np.isnan(scored.scores[1])
+  ((scored,),) = LowestOf([Fixed('a', 0.3), Fixed('b')]).score(request)
+  assert scored == ScoredSteps((), 6)
