@@ -21,103 +21,179 @@ EXTRA_STEPS = 3  # room beyond what is needed, as more steps may pay more
 
 
 class Size(NamedTuple):
-  """Numbers of updates: of the imitation, of the PRM, and of the RL job."""
+  """Numbers of updates.
 
-  imitation: int
+  Attributes:
+    imitation: of the policy, for each length in turn: (operations, updates).
+    prm: of a PRM.
+    rewards: of the RL job.
+  """
+
+  imitation: tuple[tuple[int, int], ...]
   prm: int
   rewards: int
 
 
 class Case(NamedTuple):
-  """One seed and problem length, with a policy and a PRM that its arms share.
+  """One seed and problem length, with the models that its arms share.
 
   Attributes:
     runner: runs its jobs.
     folder: folder of its jobs, below the runner's workdir.
     seed: seed of problems, solver and weights.
     operations: operations of a problem, which is also the steps of a chain.
+    wrong_facts: share of the facts that the solver believes wrongly; None is
+      the domain's default.
   """
 
   runner: Runner
   folder: str
   seed: int
   operations: int
+  wrong_facts: float | None = None
 
   @property
   def policy(self) -> pathlib.Path:
     """Workdir of the policy."""
-    return self.runner.workdir / self.folder / 'policy'
+    return self.path('policy')
 
   @property
   def prm(self) -> pathlib.Path:
     """Workdir of the PRM."""
-    return self.runner.workdir / self.folder / 'prm'
+    return self.path('prm')
+
+  def path(self, name: str) -> pathlib.Path:
+    """Returns the workdir of a job."""
+    return self.runner.workdir / self.folder / name
 
   @property
   def max_tokens(self) -> int:
     """Tokens that the policy may write."""
     return 6 * (self.operations + EXTRA_STEPS) + 1
 
+  def domain(self, section: str) -> list[str]:
+    """Returns the flags of its problems and of its solver."""
+    flags = domain_flags(self.seed, self.operations, section)
+    if self.wrong_facts is not None:
+      place = f'--config.{section}.arithmetic.wrong_facts'
+      flags.append(f'{place}={self.wrong_facts}')
+    return flags
 
-def make_policy(case: Case, updates: int) -> None:
-  """Trains a policy that imitates the solver."""
-  case.runner.main(
-    'policy_math.py',
-    f'{case.folder}/policy',
-    *domain_flags(case.seed, case.operations, 'data'),
-    *row_flags(case.operations, end=True, extra_steps=EXTRA_STEPS),
-    *SMALL,
-    f'--config.sampling.max_tokens={case.max_tokens}',
-    '--config.data.train_samples=4',
-    f'--config.data.test_problems={TEST_PROBLEMS}',
-    '--config.evaluation.samples=4',
-    '--config.evaluation.ns=1,4',
-    '--config.data.test_samples=4',
-    f'--config.train.steps={updates}',
-  )
+  def run(self, config: str, name: str, *flags: str) -> pathlib.Path:
+    """Runs a job unless it is done; returns its workdir."""
+    return self.runner.main(config, f'{self.folder}/{name}', *flags)
 
 
-def make_prm(case: Case, updates: int, chains: int, slip: float) -> None:
-  """Trains a PRM on chains of the solver.
+def make_policy(case: Case, stages: Sequence[tuple[int, int]]) -> None:
+  """Trains a policy that imitates the solver.
+
+  Args:
+    stages: operations and updates; the policy of each begins with the backbone
+      of the one before, and the last has the operations of the case.
+  """
+  start = SMALL
+  config = 'policy_math.py'
+  for operations, updates in stages:
+    of_stage = case._replace(operations=operations)
+    name = 'policy' + f'_{operations}' * (operations != case.operations)
+    case.run(
+      config,
+      name,
+      *of_stage.domain('data'),
+      *row_flags(operations, end=True, extra_steps=EXTRA_STEPS),
+      *start,
+      f'--config.sampling.max_tokens={of_stage.max_tokens}',
+      '--config.data.train_samples=4',
+      f'--config.data.test_problems={TEST_PROBLEMS}',
+      '--config.evaluation.samples=4',
+      '--config.evaluation.ns=1,4',
+      '--config.data.test_samples=4',
+      f'--config.train.steps={updates}',
+    )
+    config = 'policy_math.py:from_run'
+    start = (f'--config.base={case.path(name)}',)
+
+
+def make_prm(
+  case: Case,
+  updates: int,
+  chains: int,
+  slip: float,
+  name: str = 'prm',
+  *flags: str,
+) -> pathlib.Path:
+  """Trains a PRM on chains of the solver; returns its workdir.
 
   Args:
     chains: number of its chains.
     slip: the solver's rate of slips in them.
   """
-  case.runner.main(
+  return _train_prm(
+    case,
     'prm_math.py',
-    f'{case.folder}/prm',
-    *domain_flags(case.seed, case.operations, 'data'),
-    *row_flags(case.operations, end=False, extra_steps=EXTRA_STEPS),
+    name,
+    updates,
     f'--config.data.arithmetic.slip={slip}',
     f'--config.data.train_problems={chains}',
+    *flags,
+  )
+
+
+def refresh_prm(
+  case: Case, name: str, before: pathlib.Path, labels: pathlib.Path, updates: int
+) -> pathlib.Path:
+  """Trains a PRM further on other labelled chains; returns its workdir."""
+  return _train_prm(
+    case,
+    'prm_math.py:from_run',
+    name,
+    updates,
+    f'--config.base={before}',
+    f'--config.data.labels={labels}',
+  )
+
+
+def _train_prm(
+  case: Case, config: str, name: str, updates: int, *flags: str
+) -> pathlib.Path:
+  return case.run(
+    config,
+    name,
+    *case.domain('data'),
+    *row_flags(case.operations, end=False, extra_steps=EXTRA_STEPS),
     '--config.data.batch_size=8',
     f'--config.data.test_problems={TEST_PROBLEMS}',
     '--config.data.test_samples=16',
     '--config.evaluation.ns=1,4,16',
     '--config.orm_baseline=False',
     f'--config.train.steps={updates}',
+    *flags,
   )
 
 
 def learn(
-  case: Case, name: str, variant: str, updates: int, *flags: str
+  case: Case,
+  name: str,
+  policy: pathlib.Path,
+  variant: str,
+  updates: int,
+  *flags: str,
 ) -> 'Curve':
   """Trains the policy with rewards and returns how its accuracy went.
 
   Args:
     name: folder of the job, below that of the case.
+    policy: workdir of the policy that it starts with.
     variant: variant of configs/rl_math.py.
   """
-  workdir = case.runner.main(
+  workdir = case.run(
     f'rl_math.py:{variant}',
-    f'{case.folder}/{name}',
-    *domain_flags(case.seed, case.operations, 'problems'),
-    f'--config.policy.workdir={case.policy}',
+    name,
+    *case.domain('problems'),
+    f'--config.policy.workdir={policy}',
     f'--config.sampling.max_tokens={case.max_tokens}',
     f'--config.problems.test_problems={TEST_PROBLEMS}',
     f'--config.train.updates={updates}',
-    '--config.optim.schedule=constant',
     '--config.train.evaluate_every=10',
     '--config.held_out.problems=128',
     '--config.held_out.samples=2',

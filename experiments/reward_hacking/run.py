@@ -22,15 +22,15 @@ OPERATIONS, RATE = 5, 2e-4
 # The weak PRM is trained on this many chains, with the solver's own few slips.
 LABELLED, SLIP = 1024, 0.03
 ALONE = '--config.reward.outcome_weight=0'
-TO_GO = '--config.advantage.process=to_go'
+RETURN = '--config.advantage.process=return'
 CHAIN = '--config.advantage.process=chain'
 FORMS: dict[str, tuple[str, ...]] = {
   'sum': (CHAIN, ALONE, '--config.reward.centre=0'),
   'sum, centred': (CHAIN, ALONE),
   'mean': (CHAIN, ALONE, '--config.reward.normalise=steps'),
-  'min form': (TO_GO, ALONE, '--config.reward.form=min_form'),
-  'clip': (TO_GO, ALONE, '--config.reward.form=clip'),
-  'delta': (TO_GO, ALONE, '--config.reward.form=delta'),
+  'min form': (RETURN, ALONE, '--config.reward.form=min_form'),
+  'clip': (RETURN, ALONE, '--config.reward.form=clip'),
+  'delta': (RETURN, ALONE, '--config.reward.form=delta'),
   'each step against its place': (ALONE,),
   'the same, and outcome': (),
 }
@@ -44,7 +44,7 @@ def make_models(runner: Runner, seed: int, quick: bool) -> None:
   """Trains the policy and the PRM of a seed."""
   imitation, prm = (40, 40) if quick else (400, 1200)
   case = make_case(runner, seed)
-  make_policy(case, imitation)
+  make_policy(case, [(OPERATIONS, imitation)])
   make_prm(case, prm, LABELLED, SLIP)
 
 
@@ -54,10 +54,12 @@ def run_form(runner: Runner, seed: int, form: str, quick: bool) -> Curve:
   return learn(
     case,
     slug(form),
+    case.policy,
     'grpo',
     20 if quick else 150,
     f'--config.prm.path={case.prm}',
     f'--config.optim.lr={RATE}',
+    '--config.optim.schedule=constant',
     '--config.reward.weight=1',
     *FORMS[form],
   )

@@ -27,7 +27,7 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
         linewidth=1.3,
       )
       lines.setdefault(arm, line)
-    panel.set_title(f'{title} operations')
+    panel.set_title(found.get('title', f'{title} operations'))
     panel.set_xlabel('chains sampled')
     panel.grid(alpha=0.25)
   panels[0].set_ylabel('right answers on held-out problems, %')
