@@ -1,6 +1,7 @@
 """Flags of jobs in the arithmetic domain, for problems of any length."""
 
 import bisect
+import dataclasses
 import pathlib
 
 import numpy as np
@@ -24,7 +25,9 @@ def domain_flags(seed: int, operations: int, section: str) -> list[str]:
   ]
 
 
-def wrong_facts_for(success: float, operations: int, seed: int) -> float:
+def wrong_facts_for(
+  success: float, operations: int, seed: int, modulus: int, ops: str
+) -> float:
   """Returns the share of wrong facts with which a solver is right so often.
 
   Args:
@@ -32,7 +35,9 @@ def wrong_facts_for(success: float, operations: int, seed: int) -> float:
       problems of this many operations; exact, and not by sampling.
     seed: seed of the problems and of the solver's beliefs.
   """
-  config = ArithmeticConfig(operations=operations, solver_seed=seed)
+  config = ArithmeticConfig(
+    modulus=modulus, operations=operations, ops=ops, solver_seed=seed
+  )
   facts = len(OPS) * config.modulus**2
   problems = arithmetic.sample_problems(config, 256, seed)
 
@@ -40,16 +45,18 @@ def wrong_facts_for(success: float, operations: int, seed: int) -> float:
     return count / facts
 
   def failure(count: int) -> float:
-    solver = arithmetic.make_solver(
-      ArithmeticConfig(
-        operations=operations, solver_seed=seed, wrong_facts=share(count)
-      )
-    )
+    changed = dataclasses.replace(config, wrong_facts=share(count))
+    solver = arithmetic.make_solver(changed)
     values = arithmetic.prefix_values(solver, problems, config.modulus)
     return 1 - values[np.arange(len(values)), 0, problems.start].mean()
 
-  counts = range(facts)
-  return share(bisect.bisect_left(counts, 1 - success, key=failure))
+  count = bisect.bisect_left(range(facts + 1), 1 - success, key=failure)
+  if count > facts:
+    raise SystemExit(
+      f'error: {operations} operations modulo {modulus} are never right as '
+      f'seldom as {success:g}: errors cancel each other'
+    )
+  return share(count)
 
 
 def chains_per_row(operations: int, end: bool = False) -> int:

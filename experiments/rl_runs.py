@@ -42,15 +42,14 @@ class Case(NamedTuple):
     folder: folder of its jobs, below the runner's workdir.
     seed: seed of problems, solver and weights.
     operations: operations of a problem, which is also the steps of a chain.
-    wrong_facts: share of the facts that the solver believes wrongly; None is
-      the domain's default.
+    arithmetic: further settings of the domain, by name.
   """
 
   runner: Runner
   folder: str
   seed: int
   operations: int
-  wrong_facts: float | None = None
+  arithmetic: tuple[tuple[str, float | str], ...] = ()
 
   @property
   def policy(self) -> pathlib.Path:
@@ -73,11 +72,11 @@ class Case(NamedTuple):
 
   def domain(self, section: str) -> list[str]:
     """Returns the flags of its problems and of its solver."""
-    flags = domain_flags(self.seed, self.operations, section)
-    if self.wrong_facts is not None:
-      place = f'--config.{section}.arithmetic.wrong_facts'
-      flags.append(f'{place}={self.wrong_facts}')
-    return flags
+    place = f'--config.{section}.arithmetic'
+    return [
+      *domain_flags(self.seed, self.operations, section),
+      *(f'{place}.{name}={value}' for name, value in self.arithmetic),
+    ]
 
   def run(self, config: str, name: str, *flags: str) -> pathlib.Path:
     """Runs a job unless it is done; returns its workdir."""
@@ -100,9 +99,10 @@ def make_policy(case: Case, stages: Sequence[tuple[int, int]]) -> None:
       config,
       name,
       *of_stage.domain('data'),
-      *row_flags(operations, end=True, extra_steps=EXTRA_STEPS),
+      # Those of the last stage: a backbone keeps its window.
+      *row_flags(case.operations, end=True, extra_steps=EXTRA_STEPS),
       *start,
-      f'--config.sampling.max_tokens={of_stage.max_tokens}',
+      f'--config.sampling.max_tokens={case.max_tokens}',
       '--config.data.train_samples=4',
       f'--config.data.test_problems={TEST_PROBLEMS}',
       '--config.evaluation.samples=4',
@@ -140,9 +140,18 @@ def make_prm(
 
 
 def refresh_prm(
-  case: Case, name: str, before: pathlib.Path, labels: pathlib.Path, updates: int
+  case: Case,
+  name: str,
+  before: pathlib.Path,
+  labels: pathlib.Path,
+  updates: int,
 ) -> pathlib.Path:
-  """Trains a PRM further on other labelled chains; returns its workdir."""
+  """Trains a PRM that begins with the backbone of another; returns its workdir.
+
+  Args:
+    before: workdir of that other PRM.
+    labels: workdir of its chains.
+  """
   return _train_prm(
     case,
     'prm_math.py:from_run',
@@ -150,6 +159,8 @@ def refresh_prm(
     updates,
     f'--config.base={before}',
     f'--config.data.labels={labels}',
+    # A policy's steps may be as short as a token and its separator.
+    f'--config.data.max_steps_per_row={case.max_tokens}',
   )
 
 

@@ -83,7 +83,7 @@ QUICK = {
   'rl_process_vs_outcome': Repetition(
     (
       *FIRST,
-      *('--operations', '5', '--rates', '0.0002'),
+      *('--settings', '5', '--rates', '0.0002'),
       *('--arms', 'outcome', 'outcome + PRM'),
     )
   ),

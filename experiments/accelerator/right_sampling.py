@@ -21,8 +21,8 @@ from prm_jax.models import (
   unstack_layers,
 )
 from prm_jax.rl.credit import AdvantageConfig
-from prm_jax.rl.findings import Findings
 from prm_jax.rl.episodes import EpisodeRows
+from prm_jax.rl.findings import Findings
 from prm_jax.rl.loop import jit_advantages
 from prm_jax.rl.objective import (
   Experience,

@@ -1,4 +1,4 @@
-"""The rewards that are compared, the PRMs that they need, and what these cost."""
+"""Defines the rewards that are compared, their PRMs, and what these cost."""
 
 import json
 import math
@@ -27,7 +27,8 @@ FORMED = 0.95  # share of a policy's chains that take the problem's own steps
 # Chains whose steps are labelled by rollouts of the policy, and rollouts each.
 PROVER_CHAINS, ROLLOUTS = 1024, 4
 # A refreshed PRM learns from the policy's chains after each phase but the last.
-PHASES, REFRESH_PROBLEMS, REFRESH_SAMPLES, REFRESH_UPDATES = 4, 256, 4, 200
+PHASES, REFRESH_PROBLEMS, REFRESH_SAMPLES, REFRESH_UPDATES = 4, 256, 4, 400
+TRAIN_PROBLEMS = 8192
 ALONE = '--config.reward.outcome_weight=0'
 VALUES = '--config.reward.form=advantage'
 MIN_FORM = '--config.reward.form=min_form'
@@ -51,7 +52,7 @@ class Arm(NamedTuple):
 
 
 # Several PRMs on the same chains, with as many layers as their number says.
-ENSEMBLE = ('prm', 'prm_2', 'prm_4')
+ENSEMBLE = ('prm', 'prm_4', 'prm_5')
 ARMS = {
   'outcome': Arm('outcome', prms=()),
   'outcome + exact labels': Arm('exact', prms=()),
@@ -110,6 +111,8 @@ def _make_prover(case: Case, updates: int) -> None:
     f'--config.data.labels={labels}',
     # Soft labels say what a prefix is worth, after an error, too.
     '--config.targets.after_first_error=keep',
+    # The dev chains have other labels, by which no checkpoint is chosen.
+    '--config.train.best_metric=',
   )
 
 
@@ -146,6 +149,10 @@ def _run_refreshed(
       f'--config.prm.path={prm}',
       f'--config.optim.lr={rate * share}',
       '--config.optim.schedule=constant',
+      # The next phase goes on from the last update, and not from the best.
+      f'--config.train.checkpoint_every={size.rewards // PHASES}',
+      # Another number of problems is another order; held-out ones stay.
+      f'--config.problems.train_problems={TRAIN_PROBLEMS - phase}',
       *flags,
     )
     curves.append(curve)
@@ -212,6 +219,8 @@ def costs(case: Case, arm: str) -> dict[str, int]:
     labelled += (PHASES - 1) * REFRESH_PROBLEMS * REFRESH_SAMPLES
   rollouts = 0
   if 'prover' in prms:
-    ledger = json.loads((case.path('prover_labels') / 'ledger.json').read_text())
-    rollouts = ledger['completions']
+    ledger = json.loads(
+      (case.path('prover_labels') / 'ledger.json').read_text()
+    )
+    rollouts = ledger['calls']
   return {'labelled': labelled, 'rollouts': rollouts}

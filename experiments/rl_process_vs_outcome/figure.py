@@ -23,7 +23,7 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
         found['chains'],
         measured['accuracy'],
         '-' if arm.startswith('outcome') else '--',
-        color=figures.COLOURS[arms.index(arm) % len(figures.COLOURS)],
+        color=figures.MANY_COLOURS[arms.index(arm) % len(figures.MANY_COLOURS)],
         linewidth=1.3,
       )
       lines.setdefault(arm, line)

@@ -18,7 +18,7 @@ from experiments.tables import (
 )
 from prm_jax.evals import bootstrap, compute, over_seeds
 
-WANTED = (0.7, 0.8, 0.9)
+WANTED = (0.5, 0.7, 0.8)
 REFERENCE = 'outcome'
 ENDS = "outcome's end"
 
@@ -310,9 +310,10 @@ def rates_table(found: Mapping[str, Any]) -> str:
 def render(results: Mapping[str, Any]) -> str:
   """Makes all tables."""
   parts = []
-  for k, found in results.items():
+  for name, found in results.items():
+    title = found.get('title', f'{name} operations')
     parts += [
-      f'**{found.get("title", f"{k} operations")}.** Chains that an accuracy takes (each seed in '
+      f'**{title}.** Chains that an accuracy takes (each seed in '
       'brackets), and how many times fewer than outcome-only that is (95% '
       'interval over seeds and problems; an end with < or > lies beyond the '
       'chains that were sampled):',

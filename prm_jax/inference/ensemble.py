@@ -3,8 +3,7 @@
     Scoring requests -> every PRM -> the lowest score of each step
 
 A policy that learns from one PRM finds what that PRM overlooks. What several
-overlook, trained from different seeds, is less (Coste et al., 2024, worst-case
-optimization of an ensemble).
+overlook is less (Coste et al., 2024, worst-case optimization of an ensemble).
 """
 
 from collections.abc import Sequence

@@ -124,8 +124,7 @@ def steps_relative(
   normalised rewards from its step on (`rewards_to_go`). Every step below the
   mean then costs something, which favours short chains if later steps score
   lower than early ones. With `by_position` the mean is over steps at the same
-  position, which removes that bias; the deviation from these means is over all
-  steps.
+  position, and the deviation from these means over all steps.
   """
   _check_steps('steps_relative', rewards, mask)
   grouped, where = group(rewards, size), group(mask, size)

@@ -24,7 +24,6 @@ from prm_jax.rl.findings import (
   Findings,
   check_findings,
   consistent,
-  learned_from,
   usable,
 )
 from prm_jax.rl.rewards import TELESCOPING, RewardConfig
@@ -165,6 +164,7 @@ def spread(
 def process_returns(
   scores: jax.Array,  # [B, P]
   mask: jax.Array,  # [B, P] bool
+  outcomes: jax.Array,  # [B] 1 right, 0 wrong
   size: int,
   reward: RewardConfig,
   config: AdvantageConfig,
@@ -176,9 +176,14 @@ def process_returns(
   steps is paid 0, or the lowest of its group where whole chains are compared.
   """
   _check_steps('process_returns', scores, mask, size)
+  chex.assert_shape(
+    outcomes, scores.shape[:1], custom_message='process_returns: outcomes'
+  )
   if reward.form == 'potential':
     return jnp.zeros(len(scores))
   mask = mask & jnp.isfinite(scores)
+  if reward.chains == 'wrong':
+    mask &= outcomes[:, None] < 0.5
   scores = jnp.where(mask, scores, 0.0)
   start = first_values(scores, mask, size)
   paid = rewards.process_rewards(scores, mask, start, reward)
@@ -221,11 +226,12 @@ def token_advantages(
   kept = advantages.group(consistent(findings, size, count), size)
   kept = jnp.argsort(~kept, axis=1)[:, :count]
   rows = (kept + size * jnp.arange(len(kept))[:, None]).reshape(-1)
+  fine = usable(findings, size)[:, None]
+  findings = findings._replace(written=findings.written & fine)
   some = jax.tree.map(lambda x: x[rows], findings)
   found = _token_advantages(some, values[rows], share, count, reward, config)
-  fine = learned_from(findings, size, count)[:, None]
   zeros = jnp.zeros(findings.written.shape)
-  return tuple(jnp.where(fine, zeros.at[rows].set(x), 0.0) for x in found)
+  return tuple(zeros.at[rows].set(x) for x in found)
 
 
 def _token_advantages(
@@ -281,11 +287,13 @@ def _process(
   """Returns the process's part of the advantages of rloo and grpo."""
   scores, mask = findings.scores, findings.step_mask
   process = credited(reward, config)
-  start = first_values(scores, mask, size)
   if process == 'return':
+    # What is estimated from a group is not fixed before its chains decide.
+    start = jnp.full(len(scores), reward.centre)
     paid = rewards.increments(scores, mask, start, reward)
     values = _relative_returns(*paid, mask, size, config)
   else:
+    start = first_values(scores, mask, size)
     paid = rewards.process_rewards(scores, mask, start, reward)
     if process == 'chain':
       whole = _relative(_whole_chains(paid, mask, size), size, config)

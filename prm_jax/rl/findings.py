@@ -72,11 +72,13 @@ def consistent(
 ) -> jax.Array:  # [B] bool
   """Marks in each group `count` chains whose steps agree with the outcome.
 
-  PROF (Ye et al., 2025): right chains with the highest mean score of their steps and
-  wrong chains with the lowest, as many of the one as of the other if there are
-  so many. Of an odd count one more is wrong. A chain without steps has score 0.
+  PROF (Ye et al., 2025): right chains with the highest mean score of their
+  steps and wrong chains with the lowest, as many of the one as of the other if
+  there are so many. Of an odd count one more is wrong. A chain without steps
+  has score 0.
   """
   check_findings('consistent', findings)
+  advantages.check_groups('consistent', findings.scores, size)
   mask = findings.step_mask
   mean = jnp.where(mask, findings.scores, 0.0).sum(1)
   mean = advantages.group(mean / jnp.maximum(mask.sum(1), 1), size)

@@ -24,9 +24,9 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
 
 Log = Callable[[str], None]
-# Rewards of steps and their mask [B, P], with the samples of a problem one
-# after another -> what each chain is paid for its steps [B].
-ProcessReturns = Callable[[np.ndarray, np.ndarray], jax.Array]
+# Rewards of steps and their mask [B, P], and outcomes [B], the samples of a
+# problem one after another -> what each chain is paid for its steps [B].
+ProcessReturns = Callable[[np.ndarray, np.ndarray, np.ndarray], jax.Array]
 LOOKS = 'evaluations.jsonl'
 CURE = 'bring it back, or choose another --workdir'
 RISEN = {
@@ -113,7 +113,9 @@ class Watch:
     per_problem = (len(self._problems), self._plan.samples)
     right = np.reshape([e.right for e in episodes], per_problem).mean(1)
     score = np.reshape([lowest_score(e) for e in episodes], per_problem).mean(1)
-    returns = self._process_returns(rated.rewards, rated.rows.step_mask)
+    returns = self._process_returns(
+      rated.rewards, rated.rows.step_mask, rated.rows.outcomes
+    )
     paid = np.reshape(returns, per_problem).mean(1)
     metrics = diagnostics.chain_metrics(episodes) | rated.metrics
     metrics['paid'] = float(paid.mean())

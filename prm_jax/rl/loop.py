@@ -23,8 +23,8 @@ from prm_jax.data.problems import Problem
 from prm_jax.inference.generator import Generator
 from prm_jax.rl import credit, diagnostics
 from prm_jax.rl.credit import AdvantageConfig
-from prm_jax.rl.findings import Findings, learned_from
 from prm_jax.rl.episodes import Episode
+from prm_jax.rl.findings import Findings, learned_from
 from prm_jax.rl.objective import (
   Experience,
   Minibatch,
@@ -144,8 +144,9 @@ class Learner:
     if reward.kl_weight:
       gap = rows.sampled_logprobs - rows.reference_logprobs
       penalties = reward.kl_weight * np.where(rows.written, gap, 0.0)
-    # A form that reads no scores learns from groups with broken ones, too.
-    reads_scores = reward.form != 'outcome'
+    # What reads no scores learns from groups with broken ones, too.
+    keeps_all = self._terms.advantage.keep == 1
+    reads_scores = reward.form != 'outcome' or not keeps_all
     scores = rated.rewards if reads_scores else 0 * rows.step_mask
     findings = Findings(
       scores,

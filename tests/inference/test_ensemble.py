@@ -22,9 +22,8 @@ class Fixed:
 
 
 def test_each_step_has_the_score_of_the_most_doubtful_prm():
-  prms = [
-    ChainScorer(make_scorer(HeadConfig(kind))) for kind in ('logit', 'two_class')
-  ]
+  heads = [HeadConfig(kind) for kind in ('logit', 'two_class')]
+  prms = [ChainScorer(make_scorer(head)) for head in heads]
   requests = [Scoring(*chain) for chain in some_chains(6)]
   found = LowestOf(prms).score(requests)
   alone = [prm.score(requests) for prm in prms]

@@ -38,7 +38,7 @@ REFUSED = [
   ('grpo', {'reference.param_dtype': 'int8'}, "param_dtype='int8': expected o"),
   ('grpo', {'reward.form': 'sum'}, "reward.form='sum': expected one of raw"),
   ('grpo', {'reward.kl_weight': -1.0}, 'reward.kl_weight=-1.0: expected >= 0'),
-  ('grpo', {'advantage.process': 'all'}, "process='all': expected one of chai"),
+  ('grpo', {'advantage.process': 'all'}, "process='all': expected one of auto"),
   ('grpo', {'loss.clip_low': 2.0}, r'loss.clip_low=2.0: .* number in \(0, 1\]'),
   ('grpo', {'loss.kl_estimator': 'k1'}, "loss.kl_estimator='k1': expected one"),
   ('grpo', {'optim.name': 'sgd'}, "optim.name='sgd': expected one of adamw"),
@@ -88,7 +88,22 @@ REFUSED = [
     {'advantage.process': 'to_go'},
     "advantage.baseline='position': with process='to_go' it would tax",
   ),
-  ('exact', {'prm.also': ('/a',)}, r"prm.also=.* expected \(\) with kind='exa"),
+  (
+    'exact',
+    {'prm.also': ('/a',)},
+    r"prm.also=.* expected \(\) with kind='exact'",
+  ),
+  (
+    'grpo',
+    {'reward.chains': 'wrong', 'advantage.process': 'chain'},
+    "advantage.process='chain': with reward.chains='wrong'",
+  ),
+  (
+    'grpo',
+    {'advantage.keep': 0.1},
+    'advantage.keep=0.1: leaves 1 of train.sam',
+  ),
+  ('outcome', {'advantage.keep': 0.5}, 'advantage.keep=0.5: needs step scores'),
   ('grpo', {'advantage.keep': 0.0}, r'advantage.keep=0.0: expected .* \(0, 1'),
   (
     'ppo',

@@ -226,7 +226,9 @@ def test_with_a_potential_returns_differ_by_outcomes_alone():
   np.testing.assert_allclose(returns[:, 0], expected, atol=1e-6)
   # 0.9 for the first step, -1.6 for the second, 0.8 and the outcome at the end.
   np.testing.assert_allclose(returns[0], [3.1, 3.1, 2.2, 2.2, 3.8], atol=1e-6)
-  paid = credit.process_returns(scores, mask, 4, reward, config)
+  paid = credit.process_returns(
+    scores, mask, findings.outcomes, 4, reward, config
+  )
   assert not np.asarray(paid).any()
 
 
@@ -379,7 +381,7 @@ def test_the_first_value_is_the_mean_of_first_steps():
   ('values', 'message'),
   [
     ({'estimator': 'ppo'}, "estimator='ppo': expected one of rloo"),
-    ({'process': 'token'}, "process='token': expected one of chain"),
+    ({'process': 'token'}, "process='token': expected one of auto"),
     ({'process': 'to_go'}, "baseline='position': with process='to_go' it woul"),
     ({'baseline': 'batch'}, "baseline='batch': expected one of group"),
     ({'trace': 2}, r'trace=2: expected a number in \[0, 1\]'),
@@ -418,8 +420,13 @@ def test_a_wrong_shape_is_named():
     credit.first_values(scores, mask[0], 2)
   with pytest.raises(AssertionError, match='others_first_values: chains'):
     credit.others_first_values(scores, mask, 3, 0.0)
+  right = FINDINGS.outcomes
   with pytest.raises(AssertionError, match='process_returns: mask'):
-    credit.process_returns(scores, mask[:, :1], 2, reward, config)
+    credit.process_returns(scores, mask[:, :1], right, 2, reward, config)
+  with pytest.raises(AssertionError, match='process_returns: outcomes'):
+    credit.process_returns(scores, mask, right[:1], 2, reward, config)
+  with pytest.raises(AssertionError, match='consistent: chains'):
+    consistent(FINDINGS, 3, 1)
   with pytest.raises(AssertionError, match='step_of_tokens: mask'):
     credit.step_of_tokens(jnp.asarray(ENDS), mask[:1], 7)
   with pytest.raises(AssertionError, match='spread: steps'):

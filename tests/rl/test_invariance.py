@@ -1,5 +1,6 @@
 """Expected gradients on tasks so small that all groups of chains are listed."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -29,9 +30,9 @@ FORMS = {
   'clip': RewardConfig('clip'),
   'delta': RewardConfig('delta'),
   'advantage': RewardConfig('advantage'),
+  'advantage by steps': RewardConfig('advantage', normalise='steps'),
   'potential': RewardConfig('potential'),
 }
-WITH_START = 'advantage'  # whose baseline the group estimates
 rng = np.random.default_rng(0)
 SCORES = {chain: rng.random() for chain in CHAINS}
 OUTCOMES = {chain: float(rng.random() < 0.5) for chain in CHAINS}
@@ -77,11 +78,10 @@ def findings(chains):
   )
 
 
-def expected_gradient(size, reward, config, may_be_empty):
+def expected_gradient(size, reward, config):
   """The gradient of the logits, over all groups of one problem."""
-  chains = [c for c in CHAINS if c or may_be_empty]
-  groups = list(itertools.product(range(len(chains)), repeat=size))
-  found = findings([chains[i] for group in groups for i in group])
+  groups = list(itertools.product(range(len(CHAINS)), repeat=size))
+  found = findings([CHAINS[i] for group in groups for i in group])
   values = np.zeros(found.written.shape, np.float32)
   coefficients, returns = credit.token_advantages(
     found, values, 1.0, size, reward, config
@@ -89,11 +89,11 @@ def expected_gradient(size, reward, config, may_be_empty):
   if config.estimator == 'gae':
     # Before they are whitened, which mixes all chains of a batch.
     coefficients = returns
-  weights = np.zeros((len(chains), LONGEST + 1))
+  weights = np.zeros((len(CHAINS), LONGEST + 1))
 
   def chances(logits):
-    logs = jnp.stack([log_probability(logits, chain) for chain in chains])
-    return jax.nn.softmax(logs)  # without the empty chain, where it is shut
+    logs = [log_probability(logits, chain) for chain in CHAINS]
+    return jnp.exp(jnp.stack(logs))
 
   each = np.asarray(chances(LOGITS), np.float64)
   for g, group in enumerate(groups):
@@ -102,14 +102,10 @@ def expected_gradient(size, reward, config, may_be_empty):
       weights[chain] += chance * np.asarray(coefficients)[g * size + i]
 
   def surrogate(logits):
-    if not may_be_empty:
-      shut = np.zeros(LOGITS.shape, bool)
-      shut[0, END] = True
-      logits = jnp.where(shut, -1e9, logits)
     table = log_probabilities(logits)
     return sum(
       weights[c, t] * table[state, action]
-      for c, chain in enumerate(chains)
+      for c, chain in enumerate(CHAINS)
       for t, (state, action) in enumerate(
         zip(states(chain), (*chain, END), strict=True)
       )
@@ -121,31 +117,29 @@ def expected_gradient(size, reward, config, may_be_empty):
   return jax.grad(surrogate)(LOGITS), lambda of: jax.grad(wanted)(LOGITS, of)
 
 
-def sums(reward, may_be_empty):
+def sums(reward):
   """What each chain is paid in all."""
-  chains = [c for c in CHAINS if c or may_be_empty]
-  found = findings(chains)
-  start = jnp.full(len(chains), 0.5)
+  found = findings(CHAINS)
+  start = jnp.full(len(CHAINS), reward.centre)
   paid = rewards.process_rewards(found.scores, found.step_mask, start, reward)
   process = np.where(found.step_mask, paid, 0.0).sum(1)
   if reward.form == 'potential':
-    process = np.zeros(len(chains))
+    process = np.zeros(len(CHAINS))
   return reward.weight * process + reward.outcome_weight * found.outcomes
 
 
 @pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize('size', [2, 3])
 def test_returns_give_the_gradient_of_what_chains_are_paid(form, size):
-  empty = form != WITH_START
   config = AdvantageConfig('rloo', 'return')
   reward = FORMS[form]
-  found, gradient = expected_gradient(size, reward, config, empty)
-  expected = gradient(sums(reward, empty))
+  found, gradient = expected_gradient(size, reward, config)
+  expected = gradient(sums(reward))
   np.testing.assert_allclose(found, expected, atol=2e-6)
-  assert form in ('potential',) or np.abs(expected).max() > 0.01
+  assert form == 'potential' or np.abs(expected).max() > 0.01
   # Without the division, grpo's gradient is a constant times this one.
   config = AdvantageConfig('grpo', 'return', scale=False)
-  found, _ = expected_gradient(size, reward, config, empty)
+  found, _ = expected_gradient(size, reward, config)
   np.testing.assert_allclose(found, (size - 1) / size * expected, atol=2e-6)
 
 
@@ -159,7 +153,7 @@ def test_returns_give_the_gradient_of_what_chains_are_paid(form, size):
 )
 def test_a_potential_leaves_the_gradient_of_outcomes(config, factor):
   both = RewardConfig('potential', weight=2.0, outcome_weight=1.0)
-  found, gradient = expected_gradient(2, both, config, True)
+  found, gradient = expected_gradient(2, both, config)
   expected = gradient([OUTCOMES[chain] for chain in CHAINS])
   assert np.abs(expected).max() > 0.01
   np.testing.assert_allclose(found, factor * expected, atol=2e-6)
@@ -196,13 +190,10 @@ def gradient_of_stopping(reward, config, first, second, stop=0.4, size=3):
   values = np.zeros((len(chains), 3), np.float32)
   if config.estimator == 'gae':
     # The values that a value head would learn: what follows is known.
-    _, values = credit.token_advantages(
-      found, values, 1.0, size, reward, config
-    )
+    exact = dataclasses.replace(config, trace=1.0)
+    _, values = credit.token_advantages(found, values, 1.0, size, reward, exact)
     values = np.asarray(values)
-  paid, _ = credit.token_advantages(
-    found, values, 1.0, size, reward, config
-  )
+  paid, _ = credit.token_advantages(found, values, 1.0, size, reward, config)
   decision = np.asarray(paid)[:, 1].reshape(groups.shape)
   chance = np.where(groups == 0, stop, 1 - stop).prod(1)
   gradient = np.where(groups == 0, 1 - stop, -stop)

@@ -21,7 +21,7 @@ from prm_jax.jobs.settings.shared import (
 )
 from prm_jax.models import LoraConfig
 from prm_jax.models.config import DTYPES, REMAT_POLICIES
-from prm_jax.rl.credit import AdvantageConfig
+from prm_jax.rl.credit import AdvantageConfig, credited
 from prm_jax.rl.implicit import REWARD_FORMS as IMPLICIT_FORMS
 from prm_jax.rl.objective import PolicyLossConfig
 from prm_jax.rl.rewards import TELESCOPING, RewardConfig
@@ -169,7 +169,7 @@ class RlPrmConfig:
   def __post_init__(self) -> None:
     checks.check(self)
     if self.also and self.kind != 'workdir':
-      checks.fail('also', self.also, f"expected () with kind={self.kind!r}")
+      checks.fail('also', self.also, f'expected () with kind={self.kind!r}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,16 +335,25 @@ class RlSettings(JobSettings):
     """Yields faults of rewards and estimators that do not go together."""
     form, advantage = self.reward.form, self.advantage
     with_form = f'with reward.form={form!r} {SUM_ALONE}'
+    if advantage.keep < 1:
+      yield from self._keep_faults()
     if advantage.estimator == 'gae':
       if form in TELESCOPING and advantage.discount != 1:
         yield Fault('advantage.discount', advantage.discount, f'{with_form} 1')
       return
-    sums = 'auto', 'return', 'to_go'
-    if form in TELESCOPING and advantage.process not in sums:
+    process = credited(self.reward, advantage)
+    if form in TELESCOPING and process not in ('return', 'to_go'):
       yield Fault(
         'advantage.process',
-        advantage.process,
+        process,
         f"{with_form} 'return', or advantage.estimator='gae'",
+      )
+    elif self.reward.chains != 'all' and process != 'step':
+      yield Fault(
+        'advantage.process',
+        process,
+        "with reward.chains='wrong' steps are paid or not by the outcome, "
+        "which no step knows; expected 'step', or advantage.estimator='gae'",
       )
     if self.train.samples < 2:
       yield Fault(
@@ -352,6 +361,20 @@ class RlSettings(JobSettings):
         self.train.samples,
         f'advantage.estimator={advantage.estimator!r} compares a chain with '
         "others of its problem; expected >= 2, or advantage.estimator='gae'",
+      )
+
+  def _keep_faults(self) -> Iterator[Fault]:
+    """Yields faults of a filter of chains."""
+    keep, samples = self.advantage.keep, self.train.samples
+    if self.prm.kind == 'none':
+      yield Fault(
+        'advantage.keep', keep, "needs step scores, and prm.kind='none'"
+      )
+    if self.advantage.kept_of(samples) < 2:
+      yield Fault(
+        'advantage.keep',
+        keep,
+        f'leaves 1 of train.samples={samples}; expected 2 or more to compare',
       )
 
   def _implicit_faults(self) -> Iterator[Fault]:
