@@ -34,7 +34,7 @@ RATES = (1e-4, 2e-4, 4e-4)
 # modulo 10 may be right after an error, the more so in longer problems.
 SUCCESS, RARE = 0.2, 0.035
 OPS = '+-'
-STAGES = ((5, 600), (10, 1200), (20, 1600))  # operations, and updates
+STAGES = ((5, 600), (10, 2000), (20, 3000))  # operations, and updates
 
 
 class Setting(NamedTuple):
