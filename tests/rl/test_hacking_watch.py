@@ -78,7 +78,7 @@ def test_falling_accuracy_and_rising_scores_raise_the_alarm(tmp_path, has_prm):
     WatchPlan(5, 5, samples=2, stop=True),
     policy,
     Rater(FORMAT, prm),
-    lambda rewards, mask: (rewards * mask).sum(1),
+    lambda rewards, mask, _: (rewards * mask).sum(1),
     [PROBLEM, PROBLEM._replace(id='q')],
     Workdir(tmp_path, {}),
     log.append,
