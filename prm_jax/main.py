@@ -10,6 +10,7 @@ On several hosts run it on every host; where JAX does not find the others by
 itself (Cloud TPU, GKE, SLURM), with --coordinator, --processes and --process.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from prm_jax.jobs import label, policy, prm, rl, sample, search, settings
 from prm_jax.runtime import command_line, manifest, paths, processes
 from prm_jax.runtime.determinism import ask_for_same_bits
 from prm_jax.runtime.errors import UserError, user_message
+from prm_jax.runtime.metrics import CONSOLE
 from prm_jax.runtime.stopping import Stopped
 from prm_jax.runtime.workdir import Workdir, with_defaults
 
@@ -104,7 +106,10 @@ def main(argv: list[str]) -> None:
   chosen = settings.read_settings(raw)
   defaults = settings.default_config(chosen.task).to_dict()
   folder = Workdir.open(workdir, with_defaults(raw, defaults), defaults)
-  RUN[chosen.task](chosen, folder, command_line.log)
+  with contextlib.ExitStack() as stack:
+    if processes.is_first():
+      stack.enter_context(CONSOLE.keep_alive(f'{chosen.task} job'))
+    RUN[chosen.task](chosen, folder, command_line.log)
 
 
 def run(argv: list[str]) -> None:

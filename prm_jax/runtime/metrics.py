@@ -6,10 +6,12 @@ them and they are installed. Progress and Heartbeat tell a person how far a job
 is.
 """
 
+import contextlib
 import json
 import math
 import pathlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -155,6 +157,15 @@ class MetricWriter:
       close()
 
 
+def _print(line: str, last: bool = False) -> None:
+  """Prints a line that in a terminal the next one overwrites."""
+  if sys.stderr.isatty():
+    end = '\n' if last else ''
+    print(f'\r\x1b[2K{line}', end=end, file=sys.stderr, flush=True)
+  else:
+    print(line, file=sys.stderr, flush=True)
+
+
 class Console:
   """Keeps the time of the last line of progress.
 
@@ -163,9 +174,9 @@ class Console:
 
   Attributes:
     clock: returns seconds, like time.monotonic.
-    every: longest time between two lines in seconds; a single iteration may
-      take longer.
-    last_line_at: time of the last line.
+    every: longest time between two lines in seconds.
+    last_line: the last line of progress.
+    last_line_at: its time.
   """
 
   def __init__(
@@ -174,7 +185,35 @@ class Console:
     every: float = LINE_SECONDS,
   ) -> None:
     self.clock, self.every = clock, every
-    self.last_line_at = clock()
+    self.last_line, self.last_line_at = '', clock()
+
+  @contextlib.contextmanager
+  def keep_alive(self, name: str) -> Iterator[None]:
+    """Repeats the last line while an iteration takes longer than `every`.
+
+    A long step or a program that is compiled prints nothing by itself.
+
+    Args:
+      name: what the line says of a job that has not printed any.
+    """
+    ended = threading.Event()
+
+    def watch() -> None:
+      said_at = self.clock()
+      while not ended.wait(min(1.0, self.every / 4)):
+        now, quiet_since = self.clock(), self.last_line_at
+        if now - max(said_at, quiet_since) >= self.every:
+          said_at = now
+          waited = minutes(now - quiet_since)
+          _print(f'{self.last_line or name}  (nothing new for {waited})')
+
+    watcher = threading.Thread(target=watch, name='keep_alive', daemon=True)
+    watcher.start()
+    try:
+      yield
+    finally:
+      ended.set()
+      watcher.join()
 
 
 CONSOLE = Console()
@@ -210,11 +249,9 @@ class LiveLine:
   def write(self, line: str, last: bool = False) -> None:
     """Prints a line in place of the one before; the last one stays."""
     self._console.last_line_at = self._console.clock()
-    if self.live:
-      end = '\n' if last else ''
-      print(f'\r\x1b[2K{line}', end=end, file=sys.stderr, flush=True)
-    elif self._shown:
-      print(line, file=sys.stderr, flush=True)
+    self._console.last_line = '' if last else line
+    if self._shown:
+      _print(line, last)
 
   def break_line(self) -> None:
     """Ends the live line, so that other text can follow."""
@@ -222,10 +259,14 @@ class LiveLine:
       print(file=sys.stderr)
 
 
+def minutes(seconds: float) -> str:
+  """Returns 'm:ss'."""
+  return f'{round(seconds) // 60}:{round(seconds) % 60:02}'
+
+
 def time_left(done: int, left: int, seconds: float) -> str:
   """Returns 'm:ss left', at the rate of `done` items in `seconds`."""
-  seconds = round(left * seconds / max(done, 1))
-  return f'{seconds // 60}:{seconds % 60:02} left'
+  return f'{minutes(left * seconds / max(done, 1))} left'
 
 
 class Heartbeat(LiveLine):

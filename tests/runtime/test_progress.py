@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import re
+import time
 
 import grain
 import jax
@@ -191,6 +192,30 @@ def test_nested_loops_share_their_lines(capsys):
   lines = capsys.readouterr().err.splitlines()
   assert lines[0].startswith('outer step 1/100')
   assert 4 <= len(lines) <= 6  # in 100 seconds
+
+
+def test_a_long_iteration_is_told(capsys):
+  """A step or a compilation may take minutes, in which nothing else prints."""
+  console = Console(every=0.2)
+  with console.keep_alive('prm job'):
+    time.sleep(1.0)
+    progress = Progress('prm', 0, 10, console=console)
+    progress.print_step(3, {'loss': 1.0, 'tokens_per_second': 5.0})
+    time.sleep(1.0)
+    progress.print_step(10, {'loss': 1.0, 'tokens_per_second': 5.0})
+    time.sleep(1.0)
+  time.sleep(1.0)
+  lines = capsys.readouterr().err.splitlines()
+  told = [
+    (line.split('  ')[0], '(nothing new for 0:0' in line) for line in lines
+  ]
+  assert [line for line, _ in itertools.groupby(told)] == [
+    ('prm job', True),
+    ('prm step 3/10', False),
+    ('prm step 3/10', True),
+    ('prm step 10/10', False),
+    ('prm job', True),
+  ]
 
 
 def test_reading_and_writing_files_show_progress(tmp_path, capsys, monkeypatch):
