@@ -73,9 +73,17 @@ def parts_of_width(x: jax.Array) -> jax.Array:  # [B, T, D]
   return constrain(x, 'replica', None, 'fsdp')
 
 
-def parts_of_heads(x: jax.Array) -> jax.Array:  # [B, T, N, ...]
-  """Splits heads, or feed-forward units, over `model`, and rows not at all."""
-  return constrain(x, 'replica', None, 'model')
+def parts_of_heads(x: jax.Array, spread: bool) -> jax.Array:  # [B, T, N, ...]
+  """Splits heads, or feed-forward units, over `model`.
+
+  Their gradients are split alike. The compiler would else multiply the tokens
+  that a device has by the kernels of all devices, and add up gradients of whole
+  kernels: twice the traffic.
+
+  Args:
+    spread: whether rows are on all devices.
+  """
+  return constrain(x, 'replica' if spread else BATCH, None, 'model')
 
 
 class Attention(nn.Module):
@@ -104,7 +112,7 @@ class Attention(nn.Module):
     def project(name: str, heads: int) -> jax.Array:
       shape = (heads, c.head_dim)
       out = Projection(shape, c.dtype, bias=c.qkv_bias, name=name)(x)
-      return constrain(out, BATCH, None, 'model') if self.spread else out
+      return parts_of_heads(out, spread=False)
 
     def rotate(name: str, heads: int) -> jax.Array:
       heads = project(f'{name}_proj', heads)
@@ -127,8 +135,7 @@ class Attention(nn.Module):
       out = attention(query, key, value, last, prefix)
     if read is not None:
       out = take_tokens(out, read)
-    if self.spread:
-      out = parts_of_heads(out)
+    out = parts_of_heads(out, self.spread)
     gain = (2 * c.n_layers) ** -0.5  # keeps the residual stream near 1
     out = Projection((c.d_model,), c.dtype, 2, gain=gain, name='o_proj')(out)
     return out, (key, value)
@@ -143,10 +150,10 @@ class Mlp(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:  # [B, T, D] -> [B, T, D]
     c = self.config
-    gate = Projection((c.d_ff,), c.dtype, name='gate_proj')(x)
-    up = Projection((c.d_ff,), c.dtype, name='up_proj')(x)
-    if self.spread:
-      gate, up = parts_of_heads(gate), parts_of_heads(up)
+    gate, up = (
+      parts_of_heads(Projection((c.d_ff,), c.dtype, name=name)(x), self.spread)
+      for name in ('gate_proj', 'up_proj')
+    )
     gain = (2 * c.n_layers) ** -0.5
     down = Projection((c.d_model,), c.dtype, gain=gain, name='down_proj')
     return down(jax.nn.silu(gate) * up)
