@@ -25,7 +25,8 @@ from prm_jax.models.rows import Rows
 from prm_jax.models.transformer import output_embedding
 from prm_jax.runtime.sharding import BATCH, fitting_axes
 
-# Tokens of a device whose logits are in memory at the same time.
+# Tokens of a device whose logits for all words are in memory at the same time.
+# With a share of the words they are as many more.
 TOKENS_PER_PART = 512
 
 
@@ -48,9 +49,34 @@ class _Shares(NamedTuple):
 
   rows: Any  # devices along these axes have their own rows
   words: Any  # along this axis, their own part of the vocabulary
+  width: Any  # along this axis of `rows`, their own part of its vectors
+
+  @property
+  def tokens(self) -> int:
+    """Number of tokens whose logits a device computes at the same time."""
+    split = jax.lax.axis_size(self.words) if self.words else 1
+    return TOKENS_PER_PART * split
 
   def sum_words(self, x: jax.Array) -> jax.Array:
     return jax.lax.psum(x, self.words) if self.words else x
+
+  def whole_vectors(self, table: jax.Array) -> jax.Array:
+    """Gathers the vectors of the words that a device has."""
+    if not self.width:
+      return table
+    return jax.lax.all_gather(table, self.width, axis=1, tiled=True)
+
+  def sum_rows(self, summed: jax.Array) -> jax.Array:  # [V, D]
+    """Adds up gradients of the vectors; a device gets those of its part."""
+    if not self.rows:
+      return summed
+    rest = self.rows
+    if self.width:
+      summed = jax.lax.psum_scatter(
+        summed, self.width, scatter_dimension=1, tiled=True
+      )
+      rest = tuple(axis for axis in rest if axis != self.width)
+    return jax.lax.psum(summed, rest)
 
 
 def token_terms(
@@ -129,7 +155,7 @@ def _terms_backward(
     ),
     inputs,
     (sums, grads),
-    lambda s: (P(s.rows), P(s.words)),
+    lambda s: (P(s.rows), P(s.words, s.width)),
   )
   return hidden, table, None, None, None
 
@@ -145,13 +171,16 @@ def _on_devices(
 ) -> Any:
   """Calls function(inputs, more, shares) on each device with its share."""
   if jax.sharding.get_abstract_mesh().empty:
-    return function(inputs, more, _Shares(None, None))
+    return function(inputs, more, _Shares(None, None, None))
   hidden, table = inputs[:2]
-  shares = _Shares(*fitting_axes((len(hidden), len(table)), (BATCH, 'model')))
-  rows, words = P(shares.rows), P(shares.words)
+  sizes = len(hidden), *table.shape
+  shares = _Shares(*fitting_axes(sizes, (BATCH, 'model', 'fsdp')))
+  if not shares.rows:
+    shares = shares._replace(width=None)
+  rows, vectors = P(shares.rows), P(shares.words, shares.width)
   return jax.shard_map(
     functools.partial(function, shares=shares),
-    in_specs=((rows, words, rows, rows, rows), rows),
+    in_specs=((rows, vectors, rows, rows, rows), rows),
     out_specs=out_specs(shares),
     # What is equal on all devices of an axis was summed over it here.
     check_vma=False,
@@ -168,10 +197,14 @@ class _Parts(NamedTuple):
 
 
 def _make_parts(
-  tokens: jax.Array, parents: jax.Array, wanted: jax.Array, first_word: Any
+  tokens: jax.Array,
+  parents: jax.Array,
+  wanted: jax.Array,
+  first_word: Any,
+  shares: _Shares,
 ) -> _Parts:
   B, T = tokens.shape
-  size = min(B * T, TOKENS_PER_PART)
+  size = min(B * T, shares.tokens)
   order = jnp.argsort(~wanted.ravel(), stable=True)
   order = jnp.pad(order, (0, -B * T % size)).reshape(-1, size)
   before = jnp.maximum(parents, 0) + T * jnp.arange(B)[:, None]
@@ -217,9 +250,10 @@ def _read_words(
   """Returns the terms of a device's rows, and the sums behind them."""
   del more
   hidden, table, tokens, parents, wanted = inputs
-  table = table.astype(dtype)
+  table = shares.whole_vectors(table.astype(dtype))
   flat = hidden.reshape(-1, hidden.shape[-1])
-  parts = _make_parts(tokens, parents, wanted, _first_word(table, shares))
+  first = _first_word(table, shares)
+  parts = _make_parts(tokens, parents, wanted, first, shares)
 
   def read(_: None, part: _Parts) -> tuple[None, tuple[jax.Array, ...]]:
     logits = _logits(flat[part.before], table)
@@ -260,9 +294,10 @@ def _words_gradient(
   """
   hidden, table, tokens, parents, wanted = inputs
   sums, grads = more
-  rounded = table.astype(dtype)
+  rounded = shares.whole_vectors(table.astype(dtype))
   flat = hidden.reshape(-1, hidden.shape[-1])
-  parts = _make_parts(tokens, parents, wanted, _first_word(table, shares))
+  first = _first_word(table, shares)
+  parts = _make_parts(tokens, parents, wanted, first, shares)
 
   def read(summed: Any, part: _Parts) -> tuple[Any, jax.Array]:
     def at(values: jax.Array) -> jax.Array:  # [B, T] -> [M, 1]
@@ -287,7 +322,7 @@ def _words_gradient(
       )
     return summed, slope @ rounded
 
-  start = jnp.zeros(table.shape) if of_table else None
+  start = jnp.zeros(rounded.shape) if of_table else None
   summed, slopes = _scan_parts(read, parts, start)
   slopes = shares.sum_words(slopes)
   # Several tokens may follow one; the others of a part add nothing.
@@ -295,9 +330,7 @@ def _words_gradient(
   back = back.reshape(hidden.shape)
   if not of_table:
     return back, None
-  if shares.rows:
-    summed = jax.lax.psum(summed, shares.rows)
-  return back, summed.astype(table.dtype)
+  return back, shares.sum_rows(summed).astype(table.dtype)
 
 
 def number_likelihood(
