@@ -29,18 +29,27 @@ class RMSNorm(nn.Module):
     return (x32 * scale).astype(x.dtype)
 
 
+def _parts_of_width(x: jax.Array) -> jax.Array:  # [B, T, D]
+  """Gives a device all rows of its replica, and a part of each vector."""
+  return constrain(x, 'replica', None, 'fsdp')
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def embed(
   table: jax.Array,  # [V, D]
-  tokens: jax.Array,  # [...]
+  tokens: jax.Array,  # [B, T]
   dtype: str,
-) -> jax.Array:  # [..., D]
+) -> jax.Array:  # [B, T, D]
   """Returns rows of the table in `dtype`; sums their gradients in float32.
 
   A token's gradient is a sum over all its occurrences in a batch, and a sum in
   bfloat16 stops growing once a term is less than 1/256 of it.
+
+  Each device reads all tokens from its part of the width, as the table is split
+  over `fsdp`: to exchange the tokens' vectors takes far less than the table.
   """
-  return constrain(table.astype(dtype), 'model', None)[tokens]
+  table = constrain(table.astype(dtype), 'model', 'fsdp')
+  return _parts_of_width(table[constrain(tokens, 'replica', None)])
 
 
 def _embed_forward(
@@ -53,11 +62,11 @@ def _embed_backward(
   dtype: str, saved: tuple[jax.Array, jax.Array], grad: jax.Array
 ) -> tuple[jax.Array, None]:
   table, tokens = saved
-  sums = jnp.zeros(table.shape, jnp.float32)
-  # Sharded like the table, so that devices exchange sums, not activations.
-  sums = constrain(sums, 'model', None)
-  sums = sums.at[tokens].add(grad.astype(jnp.float32))
-  return constrain(sums, 'model', None).astype(table.dtype), None
+  tokens = constrain(tokens, 'replica', None)
+  grad = _parts_of_width(grad).astype(jnp.float32)
+  sums = constrain(jnp.zeros(table.shape, jnp.float32), 'model', 'fsdp')
+  sums = constrain(sums.at[tokens].add(grad), 'model', 'fsdp')
+  return sums.astype(table.dtype), None
 
 
 embed.defvjp(_embed_forward, _embed_backward)
