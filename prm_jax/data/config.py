@@ -57,6 +57,10 @@ class DataConfig(SampledDrawConfig):
       files.
     dir: folder of the built data, which several runs may share; '' is
       WORKDIR/data.
+    shortest: training problems of the arithmetic domain have from this many
+      operations up to `arithmetic.operations`, in equal shares; 0: all have
+      that many. A model that has to find the k-th operation of a long problem
+      learns it from shorter ones first.
     labels: workdir of a labelling job, whose chains replace the training
       chains.
     first_labels: use only this many of them; 0 uses all.
@@ -89,6 +93,7 @@ class DataConfig(SampledDrawConfig):
 
   kind: Annotated[str, one_of('arithmetic', 'words', 'files')] = 'arithmetic'
   dir: str = ''
+  shortest: Annotated[int, at_least(0)] = 0
   labels: str = ''
   first_labels: Annotated[int, at_least(0)] = 0
   words: WordsConfig = WordsConfig()
@@ -117,6 +122,12 @@ class DataConfig(SampledDrawConfig):
         'row_length',
         self.row_length,
         f'is shorter than max_length={self.max_length}; raise it',
+      )
+    if self.shortest > self.arithmetic.operations:
+      checks.fail(
+        'shortest',
+        self.shortest,
+        f'is above arithmetic.operations={self.arithmetic.operations}',
       )
     if self.first_labels and not self.labels:
       checks.fail(

@@ -63,7 +63,7 @@ class Dataset:
 
 
 def arithmetic_splits(
-  draw: DrawConfig, samples: Sequence[int], seed: int
+  draw: DrawConfig, samples: Sequence[int], seed: int, shortest: int = 0
 ) -> Splits:
   """Draws problems of the arithmetic domain and samples the solver's chains.
 
@@ -74,6 +74,7 @@ def arithmetic_splits(
   Args:
     samples: chains per problem of train, dev and test.
     seed: seed of the draw and the samples.
+    shortest: see `DataConfig`.
   """
   domain = draw.arithmetic
   solver = arithmetic.make_solver(domain)
@@ -88,11 +89,13 @@ def arithmetic_splits(
   splits, start = {}, 0
   for stream, (name, (count, each)) in enumerate(sizes.items()):
     part = arithmetic.Problems(*(x[start : start + count] for x in problems))
-    results = arithmetic.sample_results(
-      solver, part, each, seed * len(sizes) + stream
-    )
-    splits[name] = arithmetic.to_chains(domain, part, results)
     start += count
+    splits[name] = []
+    for some in arithmetic.shorten(part, shortest if name == 'train' else 0):
+      results = arithmetic.sample_results(
+        solver, some, each, seed * len(sizes) + stream
+      )
+      splits[name] += arithmetic.to_chains(domain, some, results)
   return Splits(splits['train'], splits['dev'], {'arithmetic': splits['test']})
 
 
@@ -289,7 +292,7 @@ def load_dataset(
   """
   directory, everywhere = _built_folder(config.dir, workdir)
   if config.kind == 'arithmetic':
-    splits = arithmetic_splits(config, config.samples, seed)
+    splits = arithmetic_splits(config, config.samples, seed, config.shortest)
   elif config.kind == 'files':
     with folder_aside(workdir) as aside:
       splits = file_splits(config, seed, aside, log)

@@ -175,7 +175,7 @@ class Console:
   Attributes:
     clock: returns seconds, like time.monotonic.
     every: longest time between two lines in seconds.
-    last_line: the last line of progress.
+    last_line: the last line of progress, to be repeated; '' for none.
     last_line_at: its time.
   """
 
@@ -224,7 +224,12 @@ class LiveLine:
 
   Args:
     shown: False prints nothing; for all processes but the first.
+
+  Attributes:
+    repeats: whether `Console.keep_alive` may repeat its lines.
   """
+
+  repeats = True
 
   def __init__(self, shown: bool = True, console: Console = CONSOLE) -> None:
     self._shown, self._console = shown, console
@@ -249,7 +254,7 @@ class LiveLine:
   def write(self, line: str, last: bool = False) -> None:
     """Prints a line in place of the one before; the last one stays."""
     self._console.last_line_at = self._console.clock()
-    self._console.last_line = '' if last else line
+    self._console.last_line = line if self.repeats and not last else ''
     if self._shown:
       _print(line, last)
 
@@ -276,6 +281,8 @@ class Heartbeat(LiveLine):
     what: the first words of the line, such as 'scoring chains'.
     count: total number of items; 0 if unknown.
   """
+
+  repeats = False  # what follows it may be something else
 
   def __init__(
     self, what: str, count: int = 0, console: Console | None = None

@@ -1,11 +1,13 @@
 """Trains on meshes of eight CPU devices; a process of its own, as JAX asks.
 
 Arguments: REPLICA,FSDP,MODEL,MICROBATCHES of each run. stdout: JSON, per run
-its `losses` and `shards` (per array: its shape and the shapes of its parts,
-device by device), and for the first and the last run `scores`.
+its `losses`, `shards` (per array: its shape and the shapes of its parts, device
+by device), and `made` (by operation of the compiled step, the shapes that it has
+on a device), and for the first and the last run `scores`.
 """
 
 import json
+import re
 import sys
 
 import jax
@@ -19,6 +21,7 @@ from prm_jax.training.train_state import init_state
 from tests.shared import tiny_training
 
 STEPS = 5
+MADE = re.compile(r'= \w+\[([\d,]*)\]\S* (dot|scatter|all-gather|all-reduce)\(')
 TEXTS = [
   ('mod 10 : 1 + 2', ['1 + 2 = 3', '3 + 1 = 4', '4 * 2 = 8'][:k])
   for k in (1, 2, 3) * 3
@@ -31,8 +34,10 @@ def train(mesh, microbatches: int) -> tuple[dict, dict]:
   step = compile_train_step(tiny_training.train_step(microbatches), state, mesh)
   losses = []
   with jax.set_mesh(mesh):
-    for i in range(STEPS):
-      state, metrics = step(state, put_batch(tiny_training.batch(i), mesh))
+    batches = [put_batch(tiny_training.batch(i), mesh) for i in range(STEPS)]
+    text = step.lower(state, batches[0]).compile().as_text()
+    for batch in batches:
+      state, metrics = step(state, batch)
       losses.append(float(metrics['loss']))
   shards = {
     path_name(path): [
@@ -43,7 +48,11 @@ def train(mesh, microbatches: int) -> tuple[dict, dict]:
       {'params': state.params, 'opt_state': state.opt_state}
     )
   }
-  return state.params, {'losses': losses, 'shards': shards}
+  made = {}
+  for shape, operation in MADE.findall(text):
+    sizes = [int(size) for size in shape.split(',') if size]
+    made.setdefault(operation, []).append(sizes)
+  return state.params, {'losses': losses, 'shards': shards, 'made': made}
 
 
 def score(params, mesh) -> list[float]:

@@ -269,5 +269,23 @@ def test_parameters_and_moments_are_split(on_devices, mesh):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('mesh', [m for m in MESHES if m.split(',')[2] != '1'])
+def test_no_device_computes_with_the_kernels_of_others(on_devices, mesh):
+  """Products, and what is exchanged, have a part of the feed-forward units."""
+  made = on_devices[0][mesh]['made']
+  used = [size for name in made if name != 'scatter' for size in made[name]]
+  assert used and not [sizes for sizes in used if 64 in sizes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mesh', MESHES)
+def test_gradients_of_words_are_added_up_where_they_are_kept(on_devices, mesh):
+  assert (
+    SHARD_SHAPES[mesh]['embed_tokens'] in on_devices[0][mesh]['made']['scatter']
+  )
+  assert [110, 32] not in on_devices[0][mesh]['made']['scatter']
+
+
+@pytest.mark.slow
 def test_no_activation_is_copied_to_every_device(on_devices):
   assert 'rematerialization' not in on_devices[1]

@@ -154,6 +154,24 @@ def sample_problems(
   return Problems(rows[:, 0], ops[rows[:, 1::2]], rows[:, 2::2])
 
 
+def shorten(problems: Problems, shortest: int) -> list[Problems]:
+  """Cuts problems after their first operations, to lengths in equal shares.
+
+  Args:
+    shortest: least number of operations; 0 leaves the problems as they are.
+  """
+  operations = problems.ops.shape[1]
+  lengths = range(shortest or operations, operations + 1)
+  return [
+    Problems(
+      problems.start[first :: len(lengths)],
+      problems.ops[first :: len(lengths), :k],
+      problems.operands[first :: len(lengths), :k],
+    )
+    for first, k in enumerate(lengths)
+  ]
+
+
 def sample_results(
   transitions: np.ndarray,  # [3, m, m, m]
   problems: Problems,
