@@ -2,7 +2,7 @@
 
 Arguments: REPLICA,FSDP,MODEL,MICROBATCHES of each run. stdout: JSON, per run
 its `losses`, `shards` (per array: its shape and the shapes of its parts, device
-by device), and `made` (by operation of the compiled step, the shapes that it has
+by device) and `made` (by operation of the compiled step, the shapes that it has
 on a device), and for the first and the last run `scores`.
 """
 
