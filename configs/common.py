@@ -104,13 +104,6 @@ def pretrained(config: ml_collections.ConfigDict, name: str) -> None:
   config.train.update(steps=300, checkpoint_every=100)
 
 
-def from_run(config: ml_collections.ConfigDict) -> None:
-  """Starts from the backbone of a policy or PRM that was trained here."""
-  config.name += ', from a run'
-  config.data.tokenizer = ''  # that of the run
-  keep_computed(config)
-
-
 def compile_for(
   config: ml_collections.ConfigDict, topology: str, model: Mapping[str, Any]
 ) -> None:

@@ -16,9 +16,6 @@ Variants, comma separated, as in `configs/policy_math.py:smollm2,lora`:
              the data files (--config.data.root or PRM_JAX_DATA)
     qwen2_5_math_7b  the same from hf://Qwen/Qwen2.5-Math-7B, on TPU v5e:16x16
     lora     adapters of rank 16 are trained, the backbone stays
-    from_run  the backbone starts as that of a policy trained here, for one
-             that learns longer chains after shorter ones:
-             --config.base=WORKDIR
     small    a minute or two, of arithmetic; its test problems are those of
              every other config of this name
     tiny     seconds instead of minutes, a small random model in place of a
@@ -147,7 +144,6 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'smollm2': smollm2,
     'qwen2_5_math_7b': qwen2_5_math_7b,
     'lora': lora,
-    'from_run': common.from_run,
     'small': small,
     'tiny': tiny,
   }

@@ -202,6 +202,12 @@ def qwen2_5_72b(config: ml_collections.ConfigDict) -> None:
   config.data.update(batch_size=256, shards=128)
 
 
+def from_run(config: ml_collections.ConfigDict) -> None:
+  config.name += ', from a run'
+  config.data.tokenizer = ''  # that of the run
+  common.keep_computed(config)
+
+
 def small(config: ml_collections.ConfigDict) -> None:
   config.name += ' (small)'
   config.data.update(train_problems=4096, test_problems=100, test_samples=16)
@@ -248,7 +254,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'qwen2_5_72b': qwen2_5_72b,
     'lora': common.lora,
     'qlora': common.qlora,
-    'from_run': common.from_run,
+    'from_run': from_run,
     'small': small,
     'tiny': tiny,
   }

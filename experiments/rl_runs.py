@@ -21,15 +21,17 @@ EXTRA_STEPS = 3  # room beyond what is needed, as more steps may pay more
 
 
 class Size(NamedTuple):
-  """Numbers of updates.
+  """Says how much is learned.
 
   Attributes:
-    imitation: of the policy, for each length in turn: (operations, updates).
-    prm: of a PRM.
-    rewards: of the RL job.
+    shortest: operations of the shortest problems that the policy imitates.
+    imitation: updates of the policy.
+    prm: updates of a PRM.
+    rewards: updates of the RL job.
   """
 
-  imitation: tuple[tuple[int, int], ...]
+  shortest: int
+  imitation: int
   prm: int
   rewards: int
 
@@ -83,35 +85,28 @@ class Case(NamedTuple):
     return self.runner.main(config, f'{self.folder}/{name}', *flags)
 
 
-def make_policy(case: Case, stages: Sequence[tuple[int, int]]) -> None:
+def make_policy(case: Case, updates: int, shortest: int = 0) -> None:
   """Trains a policy that imitates the solver.
 
   Args:
-    stages: operations and updates; the policy of each begins with the backbone
-      of the one before, and the last has the operations of the case.
+    shortest: operations of the shortest problems that it learns from; 0: all
+      have those of the case.
   """
-  start = SMALL
-  config = 'policy_math.py'
-  for operations, updates in stages:
-    of_stage = case._replace(operations=operations)
-    name = 'policy' + f'_{operations}' * (operations != case.operations)
-    case.run(
-      config,
-      name,
-      *of_stage.domain('data'),
-      # Those of the last stage: a backbone keeps its window.
-      *row_flags(case.operations, end=True, extra_steps=EXTRA_STEPS),
-      *start,
-      f'--config.sampling.max_tokens={case.max_tokens}',
-      '--config.data.train_samples=4',
-      f'--config.data.test_problems={TEST_PROBLEMS}',
-      '--config.evaluation.samples=4',
-      '--config.evaluation.ns=1,4',
-      '--config.data.test_samples=4',
-      f'--config.train.steps={updates}',
-    )
-    config = 'policy_math.py:from_run'
-    start = (f'--config.base={case.path(name)}',)
+  case.run(
+    'policy_math.py',
+    'policy',
+    *case.domain('data'),
+    *row_flags(case.operations, end=True, extra_steps=EXTRA_STEPS),
+    *SMALL,
+    f'--config.sampling.max_tokens={case.max_tokens}',
+    f'--config.data.shortest={shortest}',
+    '--config.data.train_samples=4',
+    f'--config.data.test_problems={TEST_PROBLEMS}',
+    '--config.evaluation.samples=4',
+    '--config.evaluation.ns=1,4',
+    '--config.data.test_samples=4',
+    f'--config.train.steps={updates}',
+  )
 
 
 def make_prm(

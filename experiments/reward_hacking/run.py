@@ -44,7 +44,7 @@ def make_models(runner: Runner, seed: int, quick: bool) -> None:
   """Trains the policy and the PRM of a seed."""
   imitation, prm = (40, 40) if quick else (400, 1200)
   case = make_case(runner, seed)
-  make_policy(case, [(OPERATIONS, imitation)])
+  make_policy(case, imitation)
   make_prm(case, prm, LABELLED, SLIP)
 
 

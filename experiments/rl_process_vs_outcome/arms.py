@@ -76,7 +76,7 @@ ARMS = {
 
 def make_models(case: Case, size: Size, arms: Collection[str]) -> None:
   """Trains the policy and the PRMs that the arms of a case share."""
-  make_policy(case, size.imitation)
+  make_policy(case, size.imitation, size.shortest)
   if size.prm == 1200:
     check_formed(case.policy, FORMED)
   for name in sorted({name for arm in arms for name in ARMS[arm].prms}):

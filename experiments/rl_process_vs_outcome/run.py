@@ -4,7 +4,7 @@
     python -m experiments.rl_process_vs_outcome.run --workdir /tmp/rl_rewards
 
 For each seed and setting of the arithmetic domain a policy is trained by
-imitation, shorter problems first, and the PRMs of `arms.py`. Every arm then
+imitation, of shorter problems, too, and the PRMs of `arms.py`. Every arm then
 trains that policy further, at the learning rate of RATES that is best for the
 arm on another seed, which is not reported. Writes results.json, figure.svg and
 the tables of README.md beside this file. A command for some settings leaves the
@@ -34,7 +34,10 @@ RATES = (1e-4, 2e-4, 4e-4)
 # modulo 10 may be right after an error, the more so in longer problems.
 SUCCESS, RARE = 0.2, 0.035
 OPS = '+-'
-STAGES = ((5, 600), (10, 2000), (20, 3000))  # operations, and updates
+# Policies learn from problems of mixed lengths: from long ones alone some never
+# learn which operation is the next.
+SHORTEST = {5: 2, 10: 3, 20: 5}  # operations -> those of the shortest problems
+IMITATION = {5: 800, 10: 3000, 20: 4000}  # operations -> updates
 
 
 class Setting(NamedTuple):
@@ -54,12 +57,10 @@ class Setting(NamedTuple):
 
   def size(self, quick: bool) -> Size:
     """Returns the numbers of updates."""
-    stages = tuple(
-      (operations, 20 if quick else updates)
-      for operations, updates in STAGES
-      if operations <= self.operations
-    )
-    return Size(stages, 20 if quick else 1200, 40 if quick else 200)
+    shortest = SHORTEST[self.operations]
+    if quick:
+      return Size(shortest, 20, 20, 40)
+    return Size(shortest, IMITATION[self.operations], 1200, 200)
 
 
 MOST = (

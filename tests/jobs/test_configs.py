@@ -33,10 +33,7 @@ VARIANTS = {
     ('human', 'lora', 'qlora', 'orm', 'words', 'from_run', 'small'),
     BASES,
   ),
-  'policy_math': (
-    ('lora', 'from_run', 'small'),
-    ('qwen2_5_math_7b', 'smollm2'),
-  ),
+  'policy_math': (('lora', 'small'), ('qwen2_5_math_7b', 'smollm2')),
   # Run by tests/jobs/test_label.py.
   'label_math': (
     (
