@@ -84,6 +84,10 @@ def test_a_config_of_no_task_is_refused():
       r'config\.data\.row_length=8: is shorter than max_length=46; raise it',
     ),
     ({'data.first_labels': 3}, r'config\.data\.first_labels=3: set labels'),
+    (
+      {'data.shortest': 6},
+      r'data\.shortest=6: is above arithmetic\.operations=5',
+    ),
     ({'train.head_only_steps': 6}, r'train\.head_only_steps=6: expected less'),
     (
       {'evaluation.ns': (4, 2)},
@@ -151,11 +155,12 @@ NEW = {
   'prm_math': {
     *('root', 'train', 'evaluations', 'decontaminate', 'dev_share'),
     *('worked_answers', 'words_problems', 'on_error', 'words', 'end'),
+    'shortest',
   },
   'policy_math': {
     *('labels', 'first_labels', 'root', 'train', 'evaluations'),
     *('decontaminate', 'dev_share', 'worked_answers', 'words_problems'),
-    *('on_error', 'words'),
+    *('on_error', 'words', 'shortest'),
   },
 }
 

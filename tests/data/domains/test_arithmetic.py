@@ -8,6 +8,8 @@ import pytest
 
 from prm_jax.data import chains as chains_lib
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.config import DrawConfig
+from prm_jax.data.datasets import arithmetic_splits
 from prm_jax.data.domains import arithmetic
 from prm_jax.runtime.errors import UserError
 
@@ -250,6 +252,33 @@ def test_the_tokenizer_has_all_numbers_of_the_largest_modulus():
   for chain in chains:
     for text in (chain.problem, *chain.steps):
       assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_problems_are_cut_to_lengths_in_equal_shares():
+  config = arithmetic.ArithmeticConfig(operations=5)
+  problems = arithmetic.sample_problems(config, 10, 0)
+  (all_of_them,) = arithmetic.shorten(problems, 0)
+  np.testing.assert_array_equal(all_of_them.ops, problems.ops)
+  parts = arithmetic.shorten(problems, 3)
+  assert [part.ops.shape for part in parts] == [(4, 3), (3, 4), (3, 5)]
+  for first, part in enumerate(parts):
+    length = part.ops.shape[1]
+    np.testing.assert_array_equal(part.start, problems.start[first::3])
+    for cut, whole in ((part.ops, problems.ops), (part[2], problems[2])):
+      np.testing.assert_array_equal(cut, whole[first::3, :length])
+
+
+def test_only_training_problems_are_shorter():
+  draw = DrawConfig(train_problems=60, dev_problems=8, test_problems=8)
+
+  def lengths(chains):
+    return {len(chain.steps) for chain in chains}
+
+  splits = arithmetic_splits(draw, (2, 1, 1), seed=0, shortest=3)
+  assert lengths(splits.train) == {3, 4, 5} and len(splits.train) == 120
+  whole = arithmetic_splits(draw, (2, 1, 1), seed=0)
+  assert lengths(whole.train) == {5}
+  assert splits.dev == whole.dev and splits.evaluations == whole.evaluations
 
 
 def test_chains_do_not_depend_on_how_many_others_there_are():
