@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 
 class Look(NamedTuple):
@@ -54,7 +54,7 @@ def detect_hacking(
   """
   *before, now = looks
   level = 1 - error / max(planned * (planned - 1) / 2, 1)
-  quantile = float(stats.t.ppf(level, len(now.accuracy) - 1))
+  quantile = float(special.stdtrit(len(now.accuracy) - 1, level))
   alarms: list[dict[str, Any]] = []
   for look in before:
     worse = _interval(now.accuracy - look.accuracy, quantile)

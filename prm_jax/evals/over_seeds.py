@@ -35,12 +35,12 @@ far, and the interval is too narrow. The same holds at 0.
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from prm_jax.runtime.errors import UserError
 
 LEVEL = 0.95
-_Z = float(stats.norm.ppf((1 + LEVEL) / 2))
+_Z = float(special.ndtri((1 + LEVEL) / 2))
 # Seeds that differ by their problems only agree better in one case of twenty.
 _LUCKY = 0.05
 
@@ -83,7 +83,7 @@ def independent(
     raise UserError('an interval over one seed: expected at least two seeds')
   variance = values.var(0, ddof=1)
   if errors is not None:
-    least = stats.chi2.ppf(_LUCKY, count - 1) / (count - 1)
+    least = special.chdtri(count - 1, 1 - _LUCKY) / (count - 1)
     variance = np.maximum(variance, least * _mean_square(errors, values))
   return _around(values.mean(0), _t(count) * np.sqrt(variance / count))
 
@@ -114,7 +114,7 @@ def crossed(
 
 
 def _t(count: int) -> float:
-  return float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
+  return float(special.stdtrit(count - 1, (1 + LEVEL) / 2))
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
