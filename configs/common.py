@@ -96,7 +96,7 @@ def pretrained(config: ml_collections.ConfigDict, name: str) -> None:
   """Starts from a pretrained backbone, with the settings that suit most."""
   config.base = name
   config.model.update(
-    dtype='bfloat16', param_dtype='float32', remat='full', scan_unroll=1
+    dtype='auto', param_dtype='float32', remat='full', scan_unroll=1
   )
   keep_computed(config)
   config.data.tokenizer = ''  # that of the base

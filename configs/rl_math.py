@@ -90,7 +90,7 @@ def qwen2_5_math_7b(config: ml_collections.ConfigDict) -> None:
   common.compile_for(config, 'v5e:16x16', common.QWEN2_5_7B)
   config.mesh.model = 4
   config.model.update(
-    dtype='bfloat16', param_dtype='float32', remat='full', scan_unroll=1
+    dtype='auto', param_dtype='float32', remat='full', scan_unroll=1
   )
   config.sampling.update(slots=1024, max_tokens=320)
   config.optim.lr = 1e-6

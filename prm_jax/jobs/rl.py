@@ -23,6 +23,7 @@ from prm_jax.inference import loading
 from prm_jax.inference.generator import Generator
 from prm_jax.inference.protocols import StepScorer
 from prm_jax.inference.server import usage
+from prm_jax.jobs.dtypes import settle_dtype
 from prm_jax.jobs.policies import PRM_USAGE
 from prm_jax.jobs.policy import check_grading
 from prm_jax.jobs.rl_meshes import Meshes, check_meshes, make_meshes
@@ -128,6 +129,7 @@ def run(settings: RlSettings, workdir: Workdir, log: Log) -> None:
 def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
   """Opens models and problems, checks them, and claims the workdir."""
   check_grading(settings.problems.kind)
+  settings = settle_dtype(settings, workdir, log)
   meshes = make_meshes(settings)
   start = open_start(settings.policy.workdir, settings)
   check_meshes(settings, start.described.model, meshes)

@@ -23,6 +23,7 @@ from prm_jax.data.shards import Share, share_of_process
 from prm_jax.inference import loading
 from prm_jax.inference.loading import ModelDescription
 from prm_jax.inference.pretrained import Pretrained, open_pretrained
+from prm_jax.jobs.dtypes import settle_dtype
 from prm_jax.jobs.settings.training import PolicySettings, PrmSettings
 from prm_jax.models import TransformerConfig
 from prm_jax.runtime import manifest, paths, processes
@@ -83,6 +84,7 @@ def open_job(
   settings: PrmSettings | PolicySettings, workdir: Workdir, log: Log
 ) -> TrainingJob:
   """Opens the model, makes or finds the data, and claims the workdir."""
+  settings = settle_dtype(settings, workdir, log)
   model = open_model(settings)
   mesh = make_mesh(settings.mesh.shape)
   check_mesh(settings, model.described.model, mesh)

@@ -1,4 +1,4 @@
-"""Chooses the dtype in which a model that was trained is opened."""
+"""Knows which dtype suits a device, and in which a trained model is opened."""
 
 import functools
 import logging
@@ -8,6 +8,7 @@ import jaxlib
 from jax.sharding import Mesh
 
 FAST = 'bfloat16'  # in which models are opened on TPUs and GPUs
+AUTO = 'auto'  # in a config: the best for its devices
 CPU_INFO = pathlib.Path('/proc/cpuinfo')
 # Names in Linux of instructions that multiply bfloat16.
 INSTRUCTIONS = {'avx512_bf16', 'amx_bf16', 'bf16'}

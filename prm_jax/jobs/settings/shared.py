@@ -4,6 +4,7 @@ import dataclasses
 from typing import Annotated
 
 from prm_jax.models.config import DTYPES, REMAT_POLICIES
+from prm_jax.models.dtypes import AUTO, FAST
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import above, at_least, one_of
 
@@ -78,7 +79,8 @@ class ModelConfig:
 
   A model from scratch needs at least `d_model`, `n_layers`, `n_heads`,
   `n_kv_heads` and `d_ff`. A pretrained base brings its own architecture, so
-  only the last four may be set beside it. See `TransformerConfig`.
+  only the last four may be set beside it. See `TransformerConfig`; a dtype may
+  also be 'auto', which `jobs.dtypes` settles.
   """
 
   vocab_size: Annotated[int | None, at_least(1)] = None
@@ -93,8 +95,8 @@ class ModelConfig:
   qkv_bias: bool | None = None
   qk_norm: bool | None = None
   tie_embeddings: bool | None = None
-  dtype: Annotated[str | None, one_of(*DTYPES)] = None
-  param_dtype: Annotated[str | None, one_of(*DTYPES)] = None
+  dtype: Annotated[str | None, one_of(*DTYPES, AUTO)] = None
+  param_dtype: Annotated[str | None, one_of(*DTYPES, AUTO)] = None
   remat: Annotated[str | None, one_of(*REMAT_POLICIES)] = None
   scan_unroll: Annotated[int | None, at_least(1)] = None
 
@@ -102,9 +104,13 @@ class ModelConfig:
     checks.check(self)
 
   def given(self) -> dict[str, int | float | bool | str]:
-    """Returns the values that are set, by name."""
+    """Returns the values that are set, by name; 'auto' is bfloat16."""
     values = dataclasses.asdict(self)
-    return {name: value for name, value in values.items() if value is not None}
+    return {
+      name: FAST if value == AUTO else value
+      for name, value in values.items()
+      if value is not None
+    }
 
 
 @dataclasses.dataclass(frozen=True)
