@@ -24,7 +24,7 @@ from prm_jax.models.attention import apply_rope, attention, cached_attention
 from prm_jax.models.config import TransformerConfig
 from prm_jax.models.layers import Projection, RMSNorm, embed
 from prm_jax.models.remat import keep_products
-from prm_jax.runtime.sharding import BATCH, constrain
+from prm_jax.runtime.sharding import BATCH, axis_size, constrain
 
 Params = dict[str, Any]
 
@@ -78,12 +78,15 @@ def parts_of_heads(x: jax.Array, spread: bool) -> jax.Array:  # [B, T, N, ...]
 
   Their gradients are split alike. The compiler would else multiply the tokens
   that a device has by the kernels of all devices, and add up gradients of whole
-  kernels: twice the traffic.
+  kernels: twice the traffic. Where heads do not divide it may divide tokens.
 
   Args:
     spread: whether rows are on all devices.
   """
-  return constrain(x, 'replica' if spread else BATCH, None, 'model')
+  if spread:
+    return constrain(x, 'replica', None, 'model')
+  divides = x.shape[2] % axis_size('model') == 0
+  return constrain(x, BATCH, None, 'model') if divides else x
 
 
 class Attention(nn.Module):
@@ -112,6 +115,8 @@ class Attention(nn.Module):
     def project(name: str, heads: int) -> jax.Array:
       shape = (heads, c.head_dim)
       out = Projection(shape, c.dtype, bias=c.qkv_bias, name=name)(x)
+      if self.spread:
+        return constrain(out, BATCH, None, 'model')
       return parts_of_heads(out, spread=False)
 
     def rotate(name: str, heads: int) -> jax.Array:
