@@ -15,15 +15,6 @@ from experiments.arithmetic import domain_flags, row_flags
 from experiments.runner import Runner
 
 SMALL = ('--config.model.d_model=128', '--config.model.d_ff=384')
-# Eight heads, and rotary angles for windows of 200 tokens and not of thousands,
-# find a long problem's next operation after a quarter of the updates; at twice
-# this learning rate some seeds never do.
-WRITER = (
-  '--config.model.n_heads=8',
-  '--config.model.n_kv_heads=8',
-  '--config.model.rope_theta=30.0',
-  '--config.optim.lr=1e-3',
-)
 # The splits are one draw, so all jobs of an experiment name the same numbers.
 TEST_PROBLEMS = 100
 EXTRA_STEPS = 3  # room beyond what is needed, as more steps may pay more
@@ -94,28 +85,22 @@ class Case(NamedTuple):
     return self.runner.main(config, f'{self.folder}/{name}', *flags)
 
 
-def make_policy(case: Case, updates: int, shortest: int = 0) -> None:
-  """Trains a policy that imitates the solver.
-
-  Args:
-    shortest: operations of the shortest problems that it learns from; 0: all
-      have those of the case.
-  """
+def make_policy(case: Case, updates: int, *flags: str) -> None:
+  """Trains a policy that imitates the solver."""
   case.run(
     'policy_math.py',
     'policy',
     *case.domain('data'),
     *row_flags(case.operations, end=True, extra_steps=EXTRA_STEPS),
     *SMALL,
-    *WRITER,
     f'--config.sampling.max_tokens={case.max_tokens}',
-    f'--config.data.shortest={shortest}',
     '--config.data.train_samples=4',
     f'--config.data.test_problems={TEST_PROBLEMS}',
     '--config.evaluation.samples=4',
     '--config.evaluation.ns=1,4',
     '--config.data.test_samples=4',
     f'--config.train.steps={updates}',
+    *flags,
   )
 
 
