@@ -68,7 +68,7 @@ def optimizer() -> optax.GradientTransformation:
 init = make_init(MODEL, HEAD, make_optimizer(OPTIM, TOTAL_STEPS))
 
 
-def train_step(microbatches: int = 1):
+def train_step(microbatches: int = 1, model: TransformerConfig = MODEL):
   schedule = make_schedule(OPTIM, TOTAL_STEPS)
-  objective = ObjectiveConfig(MODEL, HEAD, LOSS)
+  objective = ObjectiveConfig(model, HEAD, LOSS)
   return make_train_step(objective, optimizer(), schedule, microbatches)

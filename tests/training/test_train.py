@@ -287,5 +287,15 @@ def test_gradients_of_words_are_added_up_where_they_are_kept(on_devices, mesh):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('mesh', MESHES)
+def test_between_layers_a_device_keeps_its_part_of_the_tokens(on_devices, mesh):
+  """Of 16 rows of 24 tokens; it is what most memory of a long row is for."""
+  replica, fsdp, model, _ = map(int, mesh.split(','))
+  rows, kept = 16 // (replica * fsdp), on_devices[0][mesh]['kept']
+  assert [3, rows, 24 // model, 32] in kept
+  assert model == 1 or [3, rows, 24, 32] not in kept
+
+
+@pytest.mark.slow
 def test_no_activation_is_copied_to_every_device(on_devices):
   assert 'rematerialization' not in on_devices[1]
