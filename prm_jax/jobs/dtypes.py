@@ -7,6 +7,7 @@ import jax
 
 from prm_jax.data.datasets import Log
 from prm_jax.inference import loading
+from prm_jax.jobs.settings.rl import ComputeConfig
 from prm_jax.jobs.settings.shared import ModelConfig
 from prm_jax.models.dtypes import AUTO, FAST, multiplies_bfloat16
 from prm_jax.runtime.workdir import Workdir
@@ -20,7 +21,7 @@ def settle_dtype(settings: Settings, workdir: Workdir, log: Log) -> Settings:
   A run that is resumed keeps the one it began with, on any machine. Another
   computes in bfloat16, but in float32 on a CPU that does not multiply bfloat16.
   """
-  model: ModelConfig = settings.model
+  model: ModelConfig | ComputeConfig = settings.model
   if AUTO not in (model.dtype, model.param_dtype):
     return settings
   if (workdir / 'model.json').exists():

@@ -79,10 +79,11 @@ def test_the_work_of_a_prm_is_what_the_formula_counts(dtype, count):
     # The head and the sums over rows are no more than this.
     assert work <= each['flops'] < 1.02 * work, name
   sent = found['train']['sent_bytes']
-  # Parameters are gathered; a gradient is scattered, as is the optimizer.
+  # Parameters are gathered, and of the embedding the tokens' vectors alone; a
+  # gradient is scattered, as is the optimizer.
   assert ({'all-gather', 'reduce-scatter'} <= sent.keys()) == (count > 1)
   assert found['score']['sent_bytes'].keys() == (
-    {'all-gather'} if count > 1 else set()
+    {'all-gather', 'all-to-all'} if count > 1 else set()
   )
 
 

@@ -8,16 +8,18 @@ from prm_jax.data.encoding import make_format
 from prm_jax.inference import loading
 from prm_jax.inference.loading import ModelDescription
 from prm_jax.jobs import dtypes, settings
+from prm_jax.jobs.settings.rl import ComputeConfig
 from prm_jax.jobs.settings.shared import ModelConfig
 from prm_jax.models.lora import LoraConfig
 from prm_jax.runtime.workdir import Workdir
 from tests.shared import configs, tiny_training
 
 
-def settle(tmp_path, model):
+def settle(tmp_path, model, task='prm'):
   told = []
-  before = settings.read_settings(configs.raw('prm_math', 'tiny'))
-  before = dataclasses.replace(before, model=ModelConfig(**model))
+  of_task = {'prm': ModelConfig, 'rl': ComputeConfig}[task]
+  before = settings.read_settings(configs.raw(f'{task}_math', 'tiny'))
+  before = dataclasses.replace(before, model=of_task(**model))
   after = dtypes.settle_dtype(before, Workdir(tmp_path, {}), told.append)
   assert dataclasses.replace(after, model=before.model) == before
   return after.model, told
@@ -28,10 +30,12 @@ def test_what_is_not_open_stays(tmp_path, model):
   assert settle(tmp_path, model) == (ModelConfig(**model), [])
 
 
+@pytest.mark.parametrize('task', ['prm', 'rl'])
 @pytest.mark.parametrize('multiplies', [True, False])
-def test_the_cpu_decides(tmp_path, monkeypatch, multiplies):
+def test_the_cpu_decides(tmp_path, monkeypatch, multiplies, task):
   monkeypatch.setattr(dtypes, 'multiplies_bfloat16', lambda: multiplies)
-  model, told = settle(tmp_path, {'dtype': 'auto', 'param_dtype': 'float32'})
+  given = {'dtype': 'auto', 'param_dtype': 'float32'}
+  model, told = settle(tmp_path, given, task)
   assert model.param_dtype == 'float32'
   assert model.dtype == ('bfloat16' if multiplies else 'float32')
   assert [line.partition(',')[0] for line in told] == (
@@ -59,3 +63,4 @@ def test_a_resumed_run_keeps_its_dtype(
 def test_for_other_devices_it_is_bfloat16():
   """The description alone does not know the devices: `prm_jax.aot` reads it."""
   assert ModelConfig(dtype='auto').given() == {'dtype': 'bfloat16'}
+  assert ComputeConfig(dtype='auto').given() == {'dtype': 'bfloat16'}

@@ -21,6 +21,7 @@ from prm_jax.jobs.settings.shared import (
 )
 from prm_jax.models import LoraConfig
 from prm_jax.models.config import DTYPES, REMAT_POLICIES
+from prm_jax.models.dtypes import AUTO, FAST
 from prm_jax.rl.credit import AdvantageConfig, credited
 from prm_jax.rl.implicit import REWARD_FORMS as IMPLICIT_FORMS
 from prm_jax.rl.objective import PolicyLossConfig
@@ -62,12 +63,13 @@ class ComputeConfig:
   """Says how the policy is computed; '' and -1 keep the values of its training.
 
   Attributes:
+    dtype, param_dtype: may also be 'auto', which `jobs.dtypes` settles.
     remat: which activations are recomputed in the backward pass.
     scan_unroll: number of layers that are unrolled in the scan over layers.
   """
 
-  dtype: Annotated[str, one_of('', *DTYPES)] = ''
-  param_dtype: Annotated[str, one_of('', *DTYPES)] = ''
+  dtype: Annotated[str, one_of('', *DTYPES, AUTO)] = ''
+  param_dtype: Annotated[str, one_of('', *DTYPES, AUTO)] = ''
   remat: Annotated[str, one_of('', *REMAT_POLICIES)] = ''
   scan_unroll: Annotated[
     int,
@@ -81,9 +83,13 @@ class ComputeConfig:
     checks.check(self)
 
   def given(self) -> dict[str, int | str]:
-    """Returns the values that are set, by name."""
+    """Returns the values that are set, by name; 'auto' is bfloat16."""
     values = dataclasses.asdict(self).items()
-    return {name: value for name, value in values if value not in ('', -1)}
+    return {
+      name: FAST if value == AUTO else value
+      for name, value in values
+      if value not in ('', -1)
+    }
 
 
 @dataclasses.dataclass(frozen=True)
