@@ -6,6 +6,7 @@ Embedding and linear map have gradients of their own, for precision and speed.
 import functools
 import itertools
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 
 from prm_jax.models.quantized import dequantize
 from prm_jax.models.remat import PROJECTION, named
-from prm_jax.runtime.sharding import constrain, platform
+from prm_jax.runtime.sharding import BATCH, axis_size, constrain, platform
 
 
 class RMSNorm(nn.Module):
@@ -29,9 +30,14 @@ class RMSNorm(nn.Module):
     return (x32 * scale).astype(x.dtype)
 
 
-def _parts_of_width(x: jax.Array) -> jax.Array:  # [B, T, D]
-  """Gives a device all rows of its replica, and a part of each vector."""
-  return constrain(x, 'replica', None, 'fsdp')
+def _split_of_vectors(table: jax.Array) -> tuple[Any, Any]:
+  """Returns how the tokens' vectors are split: axes of rows, and of the width.
+
+  A device has all rows of its replica and a part of each vector, or where
+  `fsdp` does not divide the width, its own rows.
+  """
+  divides = table.shape[1] % axis_size('fsdp') == 0
+  return ('replica', 'fsdp') if divides else (BATCH, None)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -48,8 +54,9 @@ def embed(
   Each device reads all tokens from its part of the width, as the table is split
   over `fsdp`: to exchange the tokens' vectors takes far less than the table.
   """
-  table = constrain(table.astype(dtype), 'model', 'fsdp')
-  return _parts_of_width(table[constrain(tokens, 'replica', None)])
+  rows, width = _split_of_vectors(table)
+  table = constrain(table.astype(dtype), 'model', width)
+  return constrain(table[constrain(tokens, rows, None)], rows, None, width)
 
 
 def _embed_forward(
@@ -62,10 +69,11 @@ def _embed_backward(
   dtype: str, saved: tuple[jax.Array, jax.Array], grad: jax.Array
 ) -> tuple[jax.Array, None]:
   table, tokens = saved
-  tokens = constrain(tokens, 'replica', None)
-  grad = _parts_of_width(grad).astype(jnp.float32)
-  sums = constrain(jnp.zeros(table.shape, jnp.float32), 'model', 'fsdp')
-  sums = constrain(sums.at[tokens].add(grad), 'model', 'fsdp')
+  rows, width = _split_of_vectors(table)
+  tokens = constrain(tokens, rows, None)
+  grad = constrain(grad, rows, None, width).astype(jnp.float32)
+  sums = constrain(jnp.zeros(table.shape, jnp.float32), 'model', width)
+  sums = constrain(sums.at[tokens].add(grad), 'model', width)
   return sums.astype(table.dtype), None
 
 

@@ -1,6 +1,8 @@
 """Computes token terms on meshes of eight CPU devices, in a process of its own.
 
-Arguments: ROWS,WORDS,REPLICA,FSDP,MODEL of each case. It prints JSON with, for
+The states are those given and the tokens' own vectors.
+
+Arguments: ROWS,WORDS,WIDTH,REPLICA,FSDP,MODEL of each case. It prints JSON: for
 each, the largest difference to one device of the terms and of their gradients.
 """
 
@@ -12,16 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from prm_jax.models import TransformerConfig, init_params, token_terms
+from prm_jax.models.layers import embed
 from prm_jax.models.likelihood import TOKENS_PER_PART
+from prm_jax.models.transformer import whole_rows
 from prm_jax.runtime import processes
 from prm_jax.runtime.sharding import make_mesh
 
-D, T = 16, TOKENS_PER_PART // 2 + 9
+T = TOKENS_PER_PART // 2 + 9
 
 
-def value_and_gradients(rows: int, words: int) -> list:
-  """Returns the terms, and the gradients of words and states."""
-  model = TransformerConfig(words, D, 1, 2, 1, 16, tie_embeddings=False)
+def value_and_gradients(rows: int, words: int, D: int) -> list:
+  """Returns the terms, and the gradients of words, vectors and states."""
+  model = TransformerConfig(
+    words, D, 1, 2, 1, 16, head_dim=8, tie_embeddings=False
+  )
   rng = np.random.default_rng(rows + words)
   params = init_params(jax.random.key(0), model)
   hidden = jnp.asarray(rng.normal(size=(rows, T, D)), jnp.float32)
@@ -31,14 +37,15 @@ def value_and_gradients(rows: int, words: int) -> list:
   wanted = jnp.asarray(rng.random((rows, T)) < 0.7)
   weights = jnp.asarray(rng.normal(size=(2, rows, T)), jnp.float32)
 
-  def terms(table, hidden):
+  def terms(table, vectors, hidden):
+    hidden += whole_rows(embed(vectors, tokens, 'float32'))
     found = token_terms(
       params | {'lm_head': table}, model, hidden, tokens, parents, wanted
     )
     return (weights * jnp.stack(found)).sum(), found
 
-  slopes, found = jax.jit(jax.grad(terms, (0, 1), has_aux=True))(
-    params['lm_head'], hidden
+  slopes, found = jax.jit(jax.grad(terms, (0, 1, 2), has_aux=True))(
+    params['lm_head'], params['embed_tokens'], hidden
   )
   return [np.asarray(x) for x in (*found, *slopes)]
 
@@ -48,13 +55,13 @@ if __name__ == '__main__':
   processes.compile_afresh_on_cpus()
   results = {}
   for argument in sys.argv[1:]:
-    rows, words, *sizes = map(int, argument.split(','))
-    expected = value_and_gradients(rows, words)
+    rows, words, width, *sizes = map(int, argument.split(','))
+    expected = value_and_gradients(rows, words, width)
     mesh = make_mesh(
       dict(zip(('replica', 'fsdp', 'model'), sizes, strict=True))
     )
     with jax.set_mesh(mesh):
-      actual = value_and_gradients(rows, words)
+      actual = value_and_gradients(rows, words, width)
     results[argument] = max(
       float(np.abs(a - b).max() / np.abs(b).max())
       for a, b in zip(actual, expected, strict=True)
