@@ -7,8 +7,7 @@ import jax
 
 from prm_jax.data.datasets import Log
 from prm_jax.inference import loading
-from prm_jax.jobs.settings.rl import ComputeConfig
-from prm_jax.jobs.settings.shared import ModelConfig
+from prm_jax.jobs.settings.shared import ComputeConfig, ModelConfig
 from prm_jax.models.dtypes import AUTO, FAST, multiplies_bfloat16
 from prm_jax.runtime.workdir import Workdir
 

@@ -8,8 +8,7 @@ from prm_jax.data.encoding import make_format
 from prm_jax.inference import loading
 from prm_jax.inference.loading import ModelDescription
 from prm_jax.jobs import dtypes, settings
-from prm_jax.jobs.settings.rl import ComputeConfig
-from prm_jax.jobs.settings.shared import ModelConfig
+from prm_jax.jobs.settings.shared import ComputeConfig, ModelConfig
 from prm_jax.models.lora import LoraConfig
 from prm_jax.runtime.workdir import Workdir
 from tests.shared import configs, tiny_training

@@ -14,28 +14,21 @@ from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.jobs.settings.shared import (
+  ComputeConfig,
   JobSettings,
   MeshConfig,
   MetricsConfig,
   OpenedAotConfig,
 )
 from prm_jax.models import LoraConfig
-from prm_jax.models.config import DTYPES, REMAT_POLICIES
-from prm_jax.models.dtypes import AUTO, FAST
+from prm_jax.models.config import DTYPES
 from prm_jax.rl.credit import AdvantageConfig, credited
 from prm_jax.rl.implicit import REWARD_FORMS as IMPLICIT_FORMS
 from prm_jax.rl.objective import PolicyLossConfig
 from prm_jax.rl.rewards import TELESCOPING, RewardConfig
 from prm_jax.rl.schedule import RlLoopConfig
 from prm_jax.runtime import checks
-from prm_jax.runtime.checks import (
-  Fault,
-  Rule,
-  above,
-  at_least,
-  each,
-  one_of,
-)
+from prm_jax.runtime.checks import Fault, above, at_least, each, one_of
 from prm_jax.training.optim import OptimConfig
 
 # Where the PRM comes from: the workdir of a run or a published model, exact
@@ -56,40 +49,6 @@ class PolicyStartConfig:
 
   def __post_init__(self) -> None:
     checks.check(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class ComputeConfig:
-  """Says how the policy is computed; '' and -1 keep the values of its training.
-
-  Attributes:
-    dtype, param_dtype: may also be 'auto', which `jobs.dtypes` settles.
-    remat: which activations are recomputed in the backward pass.
-    scan_unroll: number of layers that are unrolled in the scan over layers.
-  """
-
-  dtype: Annotated[str, one_of('', *DTYPES, AUTO)] = ''
-  param_dtype: Annotated[str, one_of('', *DTYPES, AUTO)] = ''
-  remat: Annotated[str, one_of('', *REMAT_POLICIES)] = ''
-  scan_unroll: Annotated[
-    int,
-    Rule(
-      lambda value: value == -1 or value >= 1,
-      'expected >= 1, or -1 for the number that it was trained with',
-    ),
-  ] = -1
-
-  def __post_init__(self) -> None:
-    checks.check(self)
-
-  def given(self) -> dict[str, int | str]:
-    """Returns the values that are set, by name; 'auto' is bfloat16."""
-    values = dataclasses.asdict(self).items()
-    return {
-      name: FAST if value == AUTO else value
-      for name, value in values
-      if value not in ('', -1)
-    }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 from prm_jax.models.config import DTYPES, REMAT_POLICIES
 from prm_jax.models.dtypes import AUTO, FAST
 from prm_jax.runtime import checks
-from prm_jax.runtime.checks import above, at_least, one_of
+from prm_jax.runtime.checks import Rule, above, at_least, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +110,40 @@ class ModelConfig:
       name: FAST if value == AUTO else value
       for name, value in values.items()
       if value is not None
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputeConfig:
+  """Says how a trained policy is computed; '' and -1 keep its own values.
+
+  Attributes:
+    dtype, param_dtype: may also be 'auto', which `jobs.dtypes` settles.
+    remat: which activations are recomputed in the backward pass.
+    scan_unroll: number of layers that are unrolled in the scan over layers.
+  """
+
+  dtype: Annotated[str, one_of('', *DTYPES, AUTO)] = ''
+  param_dtype: Annotated[str, one_of('', *DTYPES, AUTO)] = ''
+  remat: Annotated[str, one_of('', *REMAT_POLICIES)] = ''
+  scan_unroll: Annotated[
+    int,
+    Rule(
+      lambda value: value == -1 or value >= 1,
+      'expected >= 1, or -1 for the number that it was trained with',
+    ),
+  ] = -1
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+  def given(self) -> dict[str, int | str]:
+    """Returns the values that are set, by name; 'auto' is bfloat16."""
+    values = dataclasses.asdict(self).items()
+    return {
+      name: FAST if value == AUTO else value
+      for name, value in values
+      if value not in ('', -1)
     }
 
 
