@@ -24,7 +24,13 @@ from prm_jax.models.attention import apply_rope, attention, cached_attention
 from prm_jax.models.config import TransformerConfig
 from prm_jax.models.layers import Projection, RMSNorm, embed
 from prm_jax.models.remat import keep_products
-from prm_jax.runtime.sharding import BATCH, axis_size, constrain
+from prm_jax.models.splits import (
+  parts_of_heads,
+  parts_of_rows,
+  parts_of_width,
+  whole_rows,
+)
+from prm_jax.runtime.sharding import BATCH, constrain
 
 Params = dict[str, Any]
 
@@ -47,46 +53,6 @@ class Cache(NamedTuple):
 
   keys: tuple[jax.Array, ...]  # L of [B, K, S, H]
   values: tuple[jax.Array, ...]  # L of [B, K, S, H]
-
-
-def parts_of_rows(x: jax.Array) -> jax.Array:  # [B, T, D]
-  """Splits tokens over `model`, between the products that split their width.
-
-  The residual stream, which the gradient keeps for every layer, then takes no
-  more memory on many devices than on one (Korthikanti et al., 2022).
-  """
-  return constrain(x, BATCH, 'model', None)
-
-
-def whole_rows(x: jax.Array) -> jax.Array:  # [B, T, D]
-  """Gives every device along `model` all tokens of its rows."""
-  return constrain(x, BATCH, None, None)
-
-
-def parts_of_width(x: jax.Array) -> jax.Array:  # [B, T, D]
-  """Splits the width of states over `fsdp`, as kernels [D, ...] are split.
-
-  A product then needs no kernel of another device; its sums are added up over
-  `fsdp` (the two-dimensional layout of Pope et al., 2022). For the few tokens
-  that decoding reads, sums take far less traffic than kernels.
-  """
-  return constrain(x, 'replica', None, 'fsdp')
-
-
-def parts_of_heads(x: jax.Array, spread: bool) -> jax.Array:  # [B, T, N, ...]
-  """Splits heads, or feed-forward units, over `model`.
-
-  Their gradients are split alike. The compiler would else multiply the tokens
-  that a device has by the kernels of all devices, and add up gradients of whole
-  kernels: twice the traffic. Where heads do not divide it may divide tokens.
-
-  Args:
-    spread: whether rows are on all devices.
-  """
-  if spread:
-    return constrain(x, 'replica', None, 'model')
-  divides = x.shape[2] % axis_size('model') == 0
-  return constrain(x, BATCH, None, 'model') if divides else x
 
 
 class Attention(nn.Module):

@@ -16,7 +16,7 @@ import numpy as np
 from prm_jax.models import TransformerConfig, init_params, token_terms
 from prm_jax.models.layers import embed
 from prm_jax.models.likelihood import TOKENS_PER_PART
-from prm_jax.models.transformer import whole_rows
+from prm_jax.models.splits import whole_rows
 from prm_jax.runtime import processes
 from prm_jax.runtime.sharding import make_mesh
 
