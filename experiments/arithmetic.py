@@ -1,8 +1,14 @@
 """Flags of jobs in the arithmetic domain, for problems of any length."""
 
+import bisect
+import dataclasses
 import pathlib
 
+import numpy as np
+
 from experiments.runner import read_results
+from prm_jax.data.domains import arithmetic
+from prm_jax.data.domains.arithmetic import OPS, ArithmeticConfig
 
 ROW = 188  # about as many tokens as a packed row of the configs has
 # A problem of K operations takes 2 K + 6 tokens, each of its K steps six.
@@ -17,6 +23,40 @@ def domain_flags(seed: int, operations: int, section: str) -> list[str]:
     f'--config.{section}.arithmetic.solver_seed={seed}',
     f'--config.{section}.arithmetic.operations={operations}',
   ]
+
+
+def wrong_facts_for(
+  success: float, operations: int, seed: int, modulus: int, ops: str
+) -> float:
+  """Returns the share of wrong facts with which a solver is right so often.
+
+  Args:
+    success: probability that a chain of the solver ends right, on average over
+      problems of this many operations; exact, and not by sampling.
+    seed: seed of the problems and of the solver's beliefs.
+  """
+  config = ArithmeticConfig(
+    modulus=modulus, operations=operations, ops=ops, solver_seed=seed
+  )
+  facts = len(OPS) * config.modulus**2
+  problems = arithmetic.sample_problems(config, 256, seed)
+
+  def share(count: int) -> float:
+    return count / facts
+
+  def failure(count: int) -> float:
+    changed = dataclasses.replace(config, wrong_facts=share(count))
+    solver = arithmetic.make_solver(changed)
+    values = arithmetic.prefix_values(solver, problems, config.modulus)
+    return 1 - values[np.arange(len(values)), 0, problems.start].mean()
+
+  count = bisect.bisect_left(range(facts + 1), 1 - success, key=failure)
+  if count > facts:
+    raise SystemExit(
+      f'error: {operations} operations modulo {modulus} are never right as '
+      f'seldom as {success:g}: errors cancel each other'
+    )
+  return share(count)
 
 
 def chains_per_row(operations: int, end: bool = False) -> int:
@@ -41,14 +81,14 @@ def row_flags(operations: int, end: bool, extra_steps: int = 0) -> list[str]:
   ]
 
 
-def check_formed(policy: pathlib.Path) -> None:
+def check_formed(policy: pathlib.Path, least: float = FORMED) -> None:
   """Stops where a policy has not learned to write the steps of a problem.
 
   What such a policy's chains say would tell nothing about rewards or searches.
   """
   sampling = read_results(policy)['sampling']
   formed = sampling['arithmetic']['policy']['formed']
-  if formed < FORMED:
+  if formed < least:
     raise SystemExit(
       f'error: only {100 * formed:.0f}% of the chains of {policy} take the '
       "problem's own steps; raise the policy's updates in the run.py of this "

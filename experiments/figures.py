@@ -15,6 +15,7 @@ from matplotlib import pyplot
 # Without a salt the ids within an SVG are drawn at random.
 matplotlib.rcParams['svg.hashsalt'] = 'prm_jax'
 COLOURS = pyplot.get_cmap('tab10').colors
+MANY_COLOURS = pyplot.get_cmap('tab20').colors
 
 
 def make_panels(

@@ -80,13 +80,6 @@ QUICK = {
   ),
   'out_of_distribution': Repetition(FIRST, 'ablations'),
   'model_sizes': Repetition(FIRST, 'ablations'),
-  'rl_process_vs_outcome': Repetition(
-    (
-      *FIRST,
-      *('--operations', '5', '--rates', '0.0002'),
-      *('--arms', 'outcome', 'outcome + PRM'),
-    )
-  ),
   'test_time_compute': Repetition((*FIRST, '--operations', '3')),
   'prm_vs_orm': Repetition(FIRST),
   'reward_hacking': Repetition(
@@ -97,6 +90,7 @@ QUICK = {
 }
 NOT_REPEATED = {
   'accelerator': 'its numbers hold for the chip that measured them',
+  'rl_process_vs_outcome': 'its README names the commit of its numbers',
   'evaluation_traps': 'most of it is exact, or committed numbers of others',
   'neutral_labels': 'it takes an hour on human labels',
   'smollm2_prm': 'it takes an hour and weights of 140 MB',

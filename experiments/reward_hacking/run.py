@@ -54,10 +54,12 @@ def run_form(runner: Runner, seed: int, form: str, quick: bool) -> Curve:
   return learn(
     case,
     slug(form),
+    case.policy,
     'grpo',
     20 if quick else 150,
     f'--config.prm.path={case.prm}',
     f'--config.optim.lr={RATE}',
+    '--config.optim.schedule=constant',
     '--config.reward.weight=1',
     *FORMS[form],
   )

@@ -35,13 +35,16 @@ def fewer_chains(arm: str) -> Finder:
   def find(document: Mapping[str, Any]) -> Found:
     cases, chains = [], []
     for k, results in document['results'].items():
+      if arm not in results['arms']:
+        continue
       reached = results['arms'][arm]['to_reach'][ENDS]
       if 'open' in reached:
         ci95, ends = reached['ci95'], reached['open']
       else:
         ci95, ends = by_ends(results, arm)
       effect = Effect(reached.get('times_less'), ci95, ends)
-      cases.append(Case(effect, f'{k} operations', '', len(reached['seeds'])))
+      name = title_of(k, results)
+      cases.append(Case(effect, name, '', len(reached['seeds'])))
       reference = results['arms'][REFERENCE]['to_reach'][ENDS]
       chains.append(f'{reference["chains"]:,.0f}')
     return judge(
@@ -70,14 +73,21 @@ def by_ends(
   return found['ci95'], found['open']
 
 
+def title_of(name: str, results: Mapping[str, Any]) -> str:
+  """Returns what a setting is called."""
+  return results.get('title', f'{name} operations')
+
+
 def is_hacked(arm: str) -> Finder:
   """Makes a finder of whether an arm ends below where it began."""
 
   def find(document: Mapping[str, Any]) -> Found:
     cases, nulls = [], []
     for k, results in document['results'].items():
+      if arm not in results['arms']:
+        continue
       measured = results['arms'][arm]
-      name = f'{k} operations'
+      name = title_of(k, results)
       cases.append(since_start(measured, name))
       nulls.append(baseline('the start', [measured['accuracy']['mean'][0]]))
       nulls.append(baseline("outcome-only's end", [results['outcome_ends']]))

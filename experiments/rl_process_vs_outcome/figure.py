@@ -23,11 +23,11 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
         found['chains'],
         measured['accuracy'],
         '-' if arm.startswith('outcome') else '--',
-        color=figures.COLOURS[arms.index(arm) % len(figures.COLOURS)],
+        color=figures.MANY_COLOURS[arms.index(arm) % len(figures.MANY_COLOURS)],
         linewidth=1.3,
       )
       lines.setdefault(arm, line)
-    panel.set_title(f'{title} operations')
+    panel.set_title(found.get('title', f'{title} operations'))
     panel.set_xlabel('chains sampled')
     panel.grid(alpha=0.25)
   panels[0].set_ylabel('right answers on held-out problems, %')

@@ -3,90 +3,80 @@
     pip install -e '.[experiments]'
     python -m experiments.rl_process_vs_outcome.run --workdir /tmp/rl_rewards
 
-For each seed and length of the arithmetic domain a policy is trained by
-imitation, and a PRM on chains of the solver. Every arm then trains that policy
-further, at the learning rate of RATES that is best for the arm on another seed,
-which is not reported. Writes results.json, figure.svg and the tables of
-README.md beside this file. A command for some lengths leaves the others in them
-as they are.
+For each seed and setting of the arithmetic domain a policy is trained by
+imitation, of shorter problems, too, and the PRMs of `arms.py`. Every arm then
+trains that policy further, at the learning rate of RATES that is best for the
+arm on another seed, which is not reported. Writes results.json, figure.svg and
+the tables of README.md beside this file. A command for some settings leaves the
+others in them as they are.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments import command_line
-from experiments.arithmetic import check_formed
+from experiments.arithmetic import wrong_facts_for
 from experiments.rl_process_vs_outcome import figure, tables
-from experiments.rl_runs import (
-  Case,
-  Curve,
-  Size,
-  learn,
-  make_policy,
-  make_prm,
+from experiments.rl_process_vs_outcome.arms import (
+  ARMS,
+  costs,
+  make_models,
+  run_arm,
 )
-from experiments.runner import Runner, slug
+from experiments.rl_runs import Case, Curve, Size
+from experiments.runner import Runner
 from prm_jax.runtime import manifest
 
 RATES = (1e-4, 2e-4, 4e-4)
-# Operations of a problem, which are the steps of a chain -> updates.
-SIZES = {
-  5: Size(imitation=400, prm=1200, rewards=200),
-  10: Size(imitation=3200, prm=1200, rewards=240),
-  20: Size(imitation=6400, prm=1200, rewards=240),
+# The solver has as many wrong beliefs as make it right this often, so that
+# longer problems are not harder as well. Sums and differences only: a product
+# modulo 10 may be right after an error, the more so in longer problems.
+SUCCESS, RARE = 0.2, 0.035
+OPS = '+-'
+# Policies learn from problems of mixed lengths: from long ones alone some never
+# learn which operation is the next.
+SHORTEST = {5: 2, 10: 3, 20: 5}  # operations -> those of the shortest problems
+IMITATION = {5: 600, 10: 1500, 20: 3000}  # operations -> updates
+
+
+class Setting(NamedTuple):
+  """Problems of one length and difficulty.
+
+  Attributes:
+    success: share of the solver's chains that end right.
+    arms: those that run; () is all.
+    modulus: of the problems; at ten, one wrong chain of ten ends right.
+  """
+
+  title: str
+  operations: int
+  success: float
+  arms: tuple[str, ...] = ()
+  modulus: int = 10
+
+  def size(self, quick: bool) -> Size:
+    """Returns the numbers of updates."""
+    shortest = SHORTEST[self.operations]
+    if quick:
+      return Size(shortest, 20, 20, 40)
+    return Size(shortest, IMITATION[self.operations], 1200, 200)
+
+
+MOST = (
+  'outcome',
+  'outcome + exact labels',
+  'outcome + exact PAV',
+  'outcome + PRM',
+  'outcome + PAV',
+  'outcome + refreshed PRM',
+)
+SETTINGS = {
+  '5': Setting('5 operations', 5, SUCCESS),
+  '10': Setting('10 operations', 10, SUCCESS),
+  '20': Setting('20 operations', 20, SUCCESS, MOST),
+  '10_rare': Setting('10 operations, rarely right', 10, RARE, MOST, 40),
 }
-QUICK = Size(40, 40, 20)
-# The PRM's chains have more slips than the solver makes, so that it has seen
-# errors that the solver does not make by itself.
-LABELLED, SLIP = 16_384, 0.15
-ALONE = '--config.reward.outcome_weight=0'
-EQUAL = '--config.reward.weight=1'
-RETURN = '--config.advantage.process=return'
-CHAIN = '--config.advantage.process=chain'
-# Arm -> (variant of configs/rl_math.py, flags).
-ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
-  'outcome': ('outcome', ()),
-  'outcome + PRM': ('grpo', (EQUAL,)),
-  'outcome + exact labels': ('exact', (EQUAL,)),
-  'outcome + exact PAV': (
-    'exact',
-    (EQUAL, '--config.prm.exact=value', '--config.reward.form=advantage'),
-  ),
-  'outcome + PRM, min form': (
-    'grpo',
-    (EQUAL, '--config.reward.form=min_form', RETURN),
-  ),
-  'PRM, min form': (
-    'grpo',
-    (EQUAL, '--config.reward.form=min_form', RETURN, ALONE),
-  ),
-  'PRM, sum': ('grpo', (EQUAL, CHAIN, ALONE, '--config.reward.centre=0')),
-}
-LONGEST = tuple(ARMS)[:3]  # the arms of 20 operations
-
-
-def make_models(case: Case, size: Size) -> None:
-  """Trains the policy and the PRM that all arms of a case share."""
-  make_policy(case, size.imitation)
-  if size != QUICK:
-    check_formed(case.policy)
-  make_prm(case, size.prm, LABELLED, SLIP)
-
-
-def run_arm(case: Case, size: Size, arm: str, rate: float) -> Curve:
-  """Trains the policy of a case with one reward and one learning rate."""
-  variant, flags = ARMS[arm]
-  if variant == 'grpo':
-    flags += (f'--config.prm.path={case.prm}',)
-  return learn(
-    case,
-    f'{slug(arm)}_{rate:g}',
-    variant,
-    size.rewards,
-    f'--config.optim.lr={rate}',
-    *flags,
-  )
 
 
 def measure(
@@ -104,7 +94,7 @@ def measure(
     tuning_case: the case that chooses each arm's rate, where there is a choice.
   """
   choice = [tuning_case] if len(rates_tried) > 1 else []
-  runner.all(make_models, [(case, size) for case in (*choice, *cases)])
+  runner.all(make_models, [(case, size, arms) for case in (*choice, *cases)])
   tried = [(arm, rate) for arm in arms for rate in rates_tried if choice]
   found = runner.all(
     run_arm, [(tuning_case, size, arm, rate) for arm, rate in tried]
@@ -132,35 +122,53 @@ def render(document: Mapping[str, Any]) -> str:
   return tables.render(document['results'])
 
 
+def make_case(runner: Runner, name: str, seed: int) -> Case:
+  """Makes the case of a setting and a seed."""
+  _, operations, success, _, modulus = SETTINGS[name]
+  wrong = wrong_facts_for(success, operations, seed, modulus, OPS)
+  return Case(
+    runner,
+    f'operations_{name}/seed_{seed}',
+    seed,
+    operations,
+    (('modulus', modulus), ('ops', OPS), ('wrong_facts', wrong)),
+  )
+
+
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--jobs', '--seeds', '--quick'
   )
   parser.add_argument(
-    '--operations', type=int, nargs='+', choices=SIZES, default=tuple(SIZES)
+    '--settings', nargs='+', choices=SETTINGS, default=tuple(SETTINGS)
   )
   parser.add_argument('--arms', nargs='+', choices=ARMS, help='default: all')
   parser.add_argument('--rates', type=float, nargs='+', default=RATES)
-  args = command_line.parse(parser, free=('operations',))
+  args = command_line.parse(parser, free=('settings',))
   runner = Runner(args.workdir, args.jobs)
   path = args.output / 'results.json'
   known = json.loads(path.read_text())['results'] if path.exists() else {}
-  for operations in args.operations:
+  # Results of before there was a setting for each are of other problems.
+  known = {name: found for name, found in known.items() if 'success' in found}
+  for name in args.settings:
     tuning_case, *cases = (
-      Case(runner, f'operations_{operations}/seed_{seed}', seed, operations)
+      make_case(runner, name, seed)
       for seed in (command_line.TUNING_SEED, *args.seeds)
     )
-    size = QUICK if args.quick else SIZES[operations]
-    arms = args.arms or (LONGEST if operations == 20 else tuple(ARMS))
-    known[str(operations)] = {
+    setting = SETTINGS[name]
+    size = setting.size(args.quick)
+    arms = args.arms or setting.arms or tuple(ARMS)
+    known[name] = {
+      'title': setting.title,
+      'success': setting.success,
       'seeds': list(args.seeds),
       'git_commit': manifest.git_commit(),
       **measure(runner, cases, tuning_case, size, arms, args.rates),
+      'costs': {arm: costs(cases[0], arm) for arm in arms},
     }
     document = {
       'command': args.command,
-      'labelled_chains': LABELLED,
-      'results': {k: known[k] for k in sorted(known, key=int)},
+      'results': {name: known[name] for name in SETTINGS if name in known},
     }
     figure.draw(document['results'], args.output / 'figure.svg')
     command_line.write(args.output, document, render(document))

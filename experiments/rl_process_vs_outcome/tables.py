@@ -18,7 +18,7 @@ from experiments.tables import (
 )
 from prm_jax.evals import bootstrap, compute, over_seeds
 
-WANTED = (0.7, 0.8, 0.9)
+WANTED = (0.5, 0.7, 0.8)
 REFERENCE = 'outcome'
 ENDS = "outcome's end"
 
@@ -242,7 +242,18 @@ def reach_table(found: Mapping[str, Any]) -> str:
         text += f'; {_ratio(reached)}'
       cells.append(text)
     rows.append([arm, f'{measured["rate"]:g}', *cells])
+    if 'costs' in found:
+      rows[-1].append(_costs(found['costs'][arm]))
+  heads += ['beside them'] * ('costs' in found)
   return table(['arm', 'rate', *heads], rows)
+
+
+def _costs(costs: Mapping[str, int]) -> str:
+  """Formats what an arm needs beside the chains that it learns from."""
+  labelled, rollouts = costs['labelled'], costs['rollouts']
+  parts = [f'{labelled:,} labelled'] * (labelled > 0)
+  parts += [f'{rollouts:,} rollouts'] * (rollouts > 0)
+  return ', '.join(parts) or 'none'
 
 
 def ends_table(found: Mapping[str, Any]) -> str:
@@ -299,9 +310,10 @@ def rates_table(found: Mapping[str, Any]) -> str:
 def render(results: Mapping[str, Any]) -> str:
   """Makes all tables."""
   parts = []
-  for k, found in results.items():
+  for name, found in results.items():
+    title = found.get('title', f'{name} operations')
     parts += [
-      f'**{k} operations.** Chains that an accuracy takes (each seed in '
+      f'**{title}.** Chains that an accuracy takes (each seed in '
       'brackets), and how many times fewer than outcome-only that is (95% '
       'interval over seeds and problems; an end with < or > lies beyond the '
       'chains that were sampled):',

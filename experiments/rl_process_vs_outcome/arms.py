@@ -1,0 +1,236 @@
+"""Defines the rewards that are compared, their PRMs, and what these cost."""
+
+import json
+import math
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.arithmetic import check_formed
+from experiments.rl_runs import (
+  TEST_PROBLEMS,
+  Case,
+  Curve,
+  Size,
+  learn,
+  make_policy,
+  make_prm,
+  refresh_prm,
+)
+from experiments.runner import slug
+
+# The PRM's chains have more slips than the solver makes, so that it has seen
+# errors that the solver does not make by itself.
+LABELLED, SLIP = 16_384, 0.15
+# Eight heads, and rotary angles for windows of 200 tokens and not of thousands,
+# find a long problem's next operation after a quarter of the updates; at twice
+# this learning rate some seeds never do.
+WRITER = (
+  '--config.model.n_heads=8',
+  '--config.model.n_kv_heads=8',
+  '--config.model.rope_theta=30.0',
+  '--config.optim.lr=1e-3',
+)
+FORMED = 0.95  # share of a policy's chains that take the problem's own steps
+# Chains whose steps are labelled by rollouts of the policy, and rollouts each.
+PROVER_CHAINS, ROLLOUTS = 1024, 4
+# A refreshed PRM learns from the policy's chains after each phase but the last.
+PHASES, REFRESH_PROBLEMS, REFRESH_SAMPLES, REFRESH_UPDATES = 4, 256, 4, 400
+TRAIN_PROBLEMS = 8192
+ALONE = '--config.reward.outcome_weight=0'
+VALUES = '--config.reward.form=advantage'
+MIN_FORM = '--config.reward.form=min_form'
+RETURN = '--config.advantage.process=return'
+EXACT_VALUES = '--config.prm.exact=value'
+
+
+class Arm(NamedTuple):
+  """A reward.
+
+  Attributes:
+    variant: of configs/rl_math.py.
+    prms: names of the PRMs; a step gets the lowest of their scores.
+    refreshed: whether the PRM learns from the policy's chains between phases.
+  """
+
+  variant: str = 'grpo'
+  flags: tuple[str, ...] = ()
+  prms: tuple[str, ...] = ('prm',)
+  refreshed: bool = False
+
+
+# Several PRMs on the same chains, with as many layers as their number says.
+ENSEMBLE = ('prm', 'prm_4', 'prm_5')
+ARMS = {
+  'outcome': Arm('outcome', prms=()),
+  'outcome + exact labels': Arm('exact', prms=()),
+  'outcome + exact PAV': Arm('exact', (EXACT_VALUES, VALUES), ()),
+  'outcome + PRM': Arm(),
+  'outcome + PRM, decaying': Arm(flags=('--config.reward.decay=True',)),
+  'outcome + PRM, wrong chains': Arm(flags=('--config.reward.chains=wrong',)),
+  'outcome + PRM, min form': Arm(flags=(MIN_FORM, RETURN)),
+  'outcome of consistent chains': Arm(
+    flags=('--config.reward.weight=0', '--config.advantage.keep=0.5')
+  ),
+  'outcome + PAV': Arm(flags=(VALUES,), prms=('prover',)),
+  'outcome + lowest of 3 PRMs': Arm(prms=ENSEMBLE),
+  'outcome + refreshed PRM': Arm(refreshed=True),
+  'PRM': Arm(flags=(ALONE,)),
+  'PRM, min form': Arm(flags=(ALONE, MIN_FORM, RETURN)),
+  'lowest of 3 PRMs': Arm(flags=(ALONE,), prms=ENSEMBLE),
+  'refreshed PRM': Arm(flags=(ALONE,), refreshed=True),
+}
+
+
+def make_models(case: Case, size: Size, arms: Collection[str]) -> None:
+  """Trains the policy and the PRMs that the arms of a case share."""
+  shortest = f'--config.data.shortest={size.shortest}'
+  make_policy(case, size.imitation, shortest, *WRITER)
+  if size.prm == 1200:
+    check_formed(case.policy, FORMED)
+  for name in sorted({name for arm in arms for name in ARMS[arm].prms}):
+    if name == 'prover':
+      _make_prover(case, size.prm)
+    else:
+      layers = name.removeprefix('prm_') if name != 'prm' else ''
+      flags = (f'--config.model.n_layers={layers}',) if layers else ()
+      make_prm(case, size.prm, LABELLED, SLIP, name, *flags)
+
+
+def _make_prover(case: Case, updates: int) -> None:
+  """Trains a PRM on how often the policy ends right from each step."""
+  labels = case.run(
+    'label_math.py:rollouts',
+    'prover_labels',
+    *case.domain('chains'),
+    f'--config.chains.arithmetic.slip={SLIP}',
+    f'--config.chains.train_problems={PROVER_CHAINS}',
+    f'--config.chains.test_problems={TEST_PROBLEMS}',
+    '--config.policy.kind=workdir',
+    f'--config.policy.workdir={case.policy}',
+    f'--config.policy.sampling.max_tokens={case.max_tokens}',
+    f'--config.rollouts.samples={ROLLOUTS}',
+  )
+  make_prm(
+    case,
+    updates,
+    PROVER_CHAINS,
+    SLIP,
+    'prover',
+    f'--config.data.labels={labels}',
+    # Soft labels say what a prefix is worth, after an error, too.
+    '--config.targets.after_first_error=keep',
+    # The dev chains have other labels, by which no checkpoint is chosen.
+    '--config.train.best_metric=',
+  )
+
+
+def run_arm(case: Case, size: Size, arm: str, rate: float) -> Curve:
+  """Trains the policy of a case with one reward and one learning rate."""
+  variant, flags, prms, refreshed = ARMS[arm]
+  name = f'{slug(arm)}_{rate:g}'
+  if refreshed:
+    return _run_refreshed(case, size, name, rate, flags)
+  if prms:
+    path, *also = (str(case.path(prm)) for prm in prms)
+    flags += (f'--config.prm.path={path}',)
+    if also:
+      flags += (f'--config.prm.also={tuple(also)}',)
+  flags += (f'--config.optim.lr={rate}',)
+  return learn(case, name, case.policy, variant, size.rewards, *flags)
+
+
+def _run_refreshed(
+  case: Case, size: Size, name: str, rate: float, flags: tuple[str, ...]
+) -> Curve:
+  """Trains the policy in phases, after each of which its PRM learns."""
+  policy, prm, curves = case.policy, case.prm, []
+  for phase in range(PHASES):
+    part = f'{name}_{phase}'
+    # The cosine of the other arms, in steps.
+    share = (1 + math.cos(math.pi * (phase + 0.5) / PHASES)) / 2
+    curve = learn(
+      case,
+      part,
+      policy,
+      'grpo',
+      size.rewards // PHASES,
+      f'--config.prm.path={prm}',
+      f'--config.optim.lr={rate * share}',
+      '--config.optim.schedule=constant',
+      # The next phase goes on from the last update, and not from the best.
+      f'--config.train.checkpoint_every={size.rewards // PHASES}',
+      # Another number of problems is another order; held-out ones stay.
+      f'--config.problems.train_problems={TRAIN_PROBLEMS - phase}',
+      *flags,
+    )
+    curves.append(curve)
+    policy = case.path(part)
+    if phase < PHASES - 1:
+      labels = _label_chains(case, part)
+      updates = min(REFRESH_UPDATES, size.prm)
+      prm = refresh_prm(case, f'{part}_prm', prm, labels, updates)
+  return join(curves)
+
+
+def _label_chains(case: Case, policy: str):
+  """Samples chains of a policy and labels their steps exactly."""
+  samples = case.run(
+    'sample_math.py',
+    f'{policy}_samples',
+    *case.domain('problems'),
+    '--config.policy.kind=workdir',
+    f'--config.policy.workdir={case.path(policy)}',
+    f'--config.policy.sampling.max_tokens={case.max_tokens}',
+    f'--config.problems.train_problems={REFRESH_PROBLEMS}',
+    f'--config.problems.test_problems={TEST_PROBLEMS}',
+    f'--config.samples={REFRESH_SAMPLES}',
+  )
+  return case.run(
+    'label_math.py:verifier',
+    f'{policy}_labels',
+    f'--config.seed={case.seed}',
+    '--config.chains.kind=workdir',
+    f'--config.chains.workdir={samples}',
+  )
+
+
+def join(curves: list[Curve]) -> Curve:
+  """Makes one curve of phases; each begins where the one before ended."""
+  chains, offset = [curves[0].chains], curves[0].chains[-1]
+  for curve in curves[1:]:
+    chains.append(curve.chains[1:] + offset)
+    offset += curve.chains[-1]
+  rest = curves[1:]
+  return Curve(
+    np.concatenate(chains),
+    *(
+      np.concatenate(
+        [getattr(curves[0], field)]
+        + [getattr(curve, field)[..., 1:] for curve in rest],
+        axis=-1,
+      )
+      for field in ('right', 'score', 'paid', 'steps')
+    ),
+    any(curve.hacked for curve in curves),
+  )
+
+
+def costs(case: Case, arm: str) -> dict[str, int]:
+  """Returns what an arm needs beside the chains that it learns from.
+
+  `labelled` are chains with exact labels of their steps, and `rollouts` chains
+  that the policy wrote for labels.
+  """
+  _, _, prms, refreshed = ARMS[arm]
+  labelled = LABELLED * any(name.startswith('prm') for name in prms)
+  if refreshed:
+    labelled += (PHASES - 1) * REFRESH_PROBLEMS * REFRESH_SAMPLES
+  rollouts = 0
+  if 'prover' in prms:
+    ledger = json.loads(
+      (case.path('prover_labels') / 'ledger.json').read_text()
+    )
+    rollouts = ledger['calls']
+  return {'labelled': labelled, 'rollouts': rollouts}
