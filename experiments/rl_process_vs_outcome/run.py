@@ -6,9 +6,9 @@
 For each seed and setting of the arithmetic domain a policy is trained by
 imitation, of shorter problems, too, and the PRMs of `arms.py`. Every arm then
 trains that policy further, at the learning rate of RATES that is best for the
-arm on another seed, which is not reported. Writes results.json, figure.svg and
-the tables of README.md beside this file. A command for some settings leaves the
-others in them as they are.
+arm at ten operations on another seed, which is not reported. Writes
+results.json, figure.svg and the tables of README.md beside this file. A command
+for some settings leaves the others in them as they are.
 """
 
 import json
@@ -72,49 +72,64 @@ MOST = (
   'outcome + refreshed PRM',
 )
 SETTINGS = {
-  '5': Setting('5 operations', 5, SUCCESS),
+  '5': Setting('5 operations', 5, SUCCESS, MOST),
   '10': Setting('10 operations', 10, SUCCESS),
   '20': Setting('20 operations', 20, SUCCESS, MOST),
   '10_rare': Setting('10 operations, rarely right', 10, RARE, MOST, 40),
 }
+TUNED = '10'  # the setting that chooses the rates of all
+
+
+def try_rates(
+  runner: Runner,
+  case: Case,
+  size: Size,
+  arms: Sequence[str],
+  rates: Sequence[float],
+) -> dict[str, dict[float, Curve]]:
+  """Runs every arm at every rate on the case that chooses among them."""
+  make_models(case, size, arms)
+  tried = [(arm, rate) for arm in arms for rate in rates]
+  found = runner.all(run_arm, [(case, size, arm, rate) for arm, rate in tried])
+  tuning: dict[str, dict[float, Curve]] = {arm: {} for arm in arms}
+  for (arm, rate), curve in zip(tried, found, strict=True):
+    tuning[arm][rate] = curve
+  return tuning
 
 
 def measure(
   runner: Runner,
   cases: Sequence[Case],
-  tuning_case: Case,
   size: Size,
-  arms: Sequence[str],
-  rates_tried: Sequence[float],
-) -> dict[str, Any]:
-  """Measures one length: every arm at its own rate, on all seeds.
-
-  Args:
-    cases: the case of each seed.
-    tuning_case: the case that chooses each arm's rate, where there is a choice.
-  """
-  choice = [tuning_case] if len(rates_tried) > 1 else []
-  runner.all(make_models, [(case, size, arms) for case in (*choice, *cases)])
-  tried = [(arm, rate) for arm in arms for rate in rates_tried if choice]
-  found = runner.all(
-    run_arm, [(tuning_case, size, arm, rate) for arm, rate in tried]
-  )
-  tuning: dict[str, dict[float, Curve]] = {arm: {} for arm in arms}
-  for (arm, rate), curve in zip(tried, found, strict=True):
-    tuning[arm][rate] = curve
-  rates = {
-    arm: tables.best_rate(curves) if curves else rates_tried[0]
-    for arm, curves in tuning.items()
-  }
-  pairs = [(arm, case) for arm in arms for case in cases]
+  rates: Mapping[str, float],
+) -> dict[str, list[Curve]]:
+  """Runs every arm at its rate on the case of each seed."""
+  runner.all(make_models, [(case, size, tuple(rates)) for case in cases])
+  pairs = [(arm, case) for arm in rates for case in cases]
   found = runner.all(
     run_arm, [(case, size, arm, rates[arm]) for arm, case in pairs]
   )
-  curves: dict[str, list[Curve]] = {arm: [] for arm in arms}
+  curves: dict[str, list[Curve]] = {arm: [] for arm in rates}
   for (arm, _), curve in zip(pairs, found, strict=True):
     curves[arm].append(curve)
-  seeds = [case.seed for case in cases]
-  return tables.summarise(curves, tuning, rates, seeds)
+  return curves
+
+
+def known_rates(
+  results: Mapping[str, Any], arms: Sequence[str]
+) -> dict[str, float]:
+  """Returns the rate that each arm has by the results of TUNED.
+
+  Raises:
+    SystemExit: an arm has none.
+  """
+  found = results.get(TUNED, {}).get('arms', {})
+  if missing := [arm for arm in arms if arm not in found]:
+    raise SystemExit(
+      f'error: {missing[0]!r} has no rate yet; run --settings {TUNED} first, '
+      'or give one of --rates'
+    )
+  return {arm: found[arm]['rate'] for arm in arms}
 
 
 def render(document: Mapping[str, Any]) -> str:
@@ -150,20 +165,28 @@ def main() -> None:
   known = json.loads(path.read_text())['results'] if path.exists() else {}
   # Results of before there was a setting for each are of other problems.
   known = {name: found for name, found in known.items() if 'success' in found}
-  for name in args.settings:
-    tuning_case, *cases = (
-      make_case(runner, name, seed)
-      for seed in (command_line.TUNING_SEED, *args.seeds)
-    )
+  # The one that chooses the rates is the first.
+  for name in sorted(args.settings, key=lambda name: name != TUNED):
     setting = SETTINGS[name]
     size = setting.size(args.quick)
     arms = args.arms or setting.arms or tuple(ARMS)
+    tuning: dict[str, dict[float, Curve]] = {arm: {} for arm in arms}
+    if len(args.rates) == 1:
+      rates = dict.fromkeys(arms, args.rates[0])
+    elif name == TUNED:
+      case = make_case(runner, name, command_line.TUNING_SEED)
+      tuning = try_rates(runner, case, size, arms, args.rates)
+      rates = {arm: tables.best_rate(curves) for arm, curves in tuning.items()}
+    else:
+      rates = known_rates(known, arms)
+    cases = [make_case(runner, name, seed) for seed in args.seeds]
+    curves = measure(runner, cases, size, rates)
     known[name] = {
       'title': setting.title,
       'success': setting.success,
       'seeds': list(args.seeds),
       'git_commit': manifest.git_commit(),
-      **measure(runner, cases, tuning_case, size, arms, args.rates),
+      **tables.summarise(curves, tuning, rates, args.seeds),
       'costs': {arm: costs(cases[0], arm) for arm in arms},
     }
     document = {

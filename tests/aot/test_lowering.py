@@ -80,7 +80,7 @@ def lowered(tmp_path_factory):
   for jobs in stages:
     names = [name for name in jobs if not OTHERS.match(name)]
     lines = [tiny_jobs.command_line(jobs[name], folder, name) for name in names]
-    answer = run_recorded(output, input=json.dumps(lines))
+    answer = run_recorded(output, input=json.dumps([lines]))
     for name, (code, _, err) in zip(names, json.loads(answer), strict=True):
       assert code == 0, f'{name}: {err}'
   run_recorded(output, str(folder / 'prm_adapters'))

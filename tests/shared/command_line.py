@@ -1,8 +1,8 @@
 """The command line as tests use it: real processes, and many cheap ones.
 
 `run` and `start` are `python -m prm_jax.main` itself. `run_all` hands a list
-of command lines to one process (`forked_command_lines.py`) that imports the
-package once and forks for each of them.
+of command lines to a process (`forked_command_lines.py`) that has imported the
+package and forks for each of them.
 """
 
 import json
@@ -12,12 +12,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A line that says how far a job is: on a slow machine there may be some.
 PROGRESS = re.compile(r'^(?!error: ).*[: ][\d,]+(/[\d,]+)?(  |$)')
+# Where a person keeps data must not cure the command lines that name none.
+NOT_INHERITED = {'PRM_JAX_DATA', 'PYTEST_CURRENT_TEST'}
+TIMEOUT = 600  # seconds that `run_all` may take
 TINY = '--config=configs/prm_math.py:tiny'
 SMALL = (
   TINY,
@@ -108,6 +113,79 @@ def run_module(name: str, *args: str | os.PathLike) -> Any:
   return json.loads(done.stdout)
 
 
+class Asked(NamedTuple):
+  """Command lines that a process is asked to run.
+
+  Attributes:
+    command_lines: the arguments of each.
+    at_a_time: how many run at a time; what waits for each other must. 0 is one
+      a core.
+  """
+
+  command_lines: Sequence[Sequence[str]]
+  at_a_time: int = 0
+
+
+class _Driver:
+  """A process that forks for command lines, and ends with this one.
+
+  Args:
+    env: its environment, and theirs.
+  """
+
+  def __init__(self, env: Mapping[str, str]):
+    self._env = env
+    self._errors = tempfile.TemporaryFile('w+')  # noqa: SIM115 it lives as long
+    self._process = subprocess.Popen(
+      [sys.executable, '-m', 'tests.shared.forked_command_lines'],
+      cwd=ROOT,
+      env=env,
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=self._errors,
+      text=True,
+    )
+
+  def ask(self, asked: Asked) -> list[tuple[int, str, str]]:
+    """Returns exit code, stdout and stderr of each command line."""
+    watch = threading.Timer(TIMEOUT, self._process.kill)
+    watch.start()
+    try:
+      self._process.stdin.write(json.dumps(asked) + '\n')
+      self._process.stdin.flush()
+      answer = self._process.stdout.readline()
+    finally:
+      watch.cancel()
+    if not answer:
+      self._errors.seek(0)
+      raise AssertionError(
+        f'no answer in {TIMEOUT} seconds, or: {self._errors.read()}'
+      )
+    return json.loads(answer)
+
+  def serves(self, env: Mapping[str, str]) -> bool:
+    """Returns whether it runs, and in this environment."""
+    return self._env == env and self._process.poll() is None
+
+  def close(self) -> None:
+    """Ends the process."""
+    self._process.stdin.close()
+    self._process.wait()
+
+
+_DRIVERS: list[_Driver] = []
+
+
+def _driver() -> _Driver:
+  """Returns the process for this environment; there is one at a time."""
+  env = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
+  if _DRIVERS and not _DRIVERS[0].serves(env):
+    _DRIVERS.pop().close()
+  if not _DRIVERS:
+    _DRIVERS.append(_Driver(env))
+  return _DRIVERS[0]
+
+
 def run_all(
   command_lines: Sequence[Sequence[str]],
   together: bool = False,
@@ -117,27 +195,13 @@ def run_all(
   Args:
     together: all at the same time, as the processes of a job must be.
   """
-  # Where a person keeps data must not cure the command lines that name none.
-  env = {k: v for k, v in os.environ.items() if k != 'PRM_JAX_DATA'}
-  driver = subprocess.run(
-    [
-      *(sys.executable, '-m', 'tests.shared.forked_command_lines'),
-      *([str(len(command_lines))] if together else []),
-    ],
-    cwd=ROOT,
-    env=env,
-    input=json.dumps([list(args) for args in command_lines]),
-    capture_output=True,
-    text=True,
-    timeout=600,
-    check=False,
+  asked = Asked(
+    [list(args) for args in command_lines],
+    len(command_lines) if together else 0,
   )
-  assert driver.returncode == 0, driver.stderr
   return [
     subprocess.CompletedProcess(args, *result)
-    for args, result in zip(
-      command_lines, json.loads(driver.stdout), strict=True
-    )
+    for args, result in zip(command_lines, _driver().ask(asked), strict=True)
   ]
 
 

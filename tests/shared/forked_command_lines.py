@@ -3,9 +3,8 @@
 Importing JAX takes seconds and a fault that is found at once milliseconds. The
 import is shared, nothing else: flags, devices and exit code are the fork's own.
 
-stdin: JSON, a list of argument lists. stdout: JSON, [code, stdout, stderr] of
-each. An argument says how many run at a time, by default one a core; what waits
-for each other must.
+Each line of stdin is JSON, `command_line.Asked`, and gets a line on stdout:
+JSON, [code, stdout, stderr] of each command line. It ends with its stdin.
 """
 
 import json
@@ -17,6 +16,7 @@ import traceback
 from typing import BinaryIO
 
 from prm_jax import main
+from tests.shared.command_line import Asked
 
 
 def run_as_process(args: list[str], out: BinaryIO, err: BinaryIO) -> None:
@@ -51,13 +51,17 @@ def fork(args: list[str]) -> tuple[int, str, str]:
   return os.waitstatus_to_exitcode(status), *texts
 
 
-def answer_stdin(at_a_time: int) -> None:
+def answer_stdin() -> None:
   """Runs the command lines of stdin and writes what they did to stdout."""
-  # Forks of forks, so that the threads that wait are not copied into them.
-  command_lines = json.load(sys.stdin)
-  with multiprocessing.get_context('fork').Pool(at_a_time) as pool:
-    json.dump(pool.map(fork, command_lines, chunksize=1), sys.stdout)
+  for line in sys.stdin:
+    asked = Asked(*json.loads(line))
+    # Forks of forks, so that the threads that wait are not copied into them.
+    with multiprocessing.get_context('fork').Pool(
+      asked.at_a_time or os.cpu_count()
+    ) as pool:
+      answer = pool.map(fork, asked.command_lines, chunksize=1)
+    print(json.dumps(answer), flush=True)
 
 
 if __name__ == '__main__':
-  answer_stdin(int(sys.argv[1]) if len(sys.argv) > 1 else os.cpu_count())
+  answer_stdin()

@@ -14,7 +14,6 @@ workdir and scores with it.
 import functools
 import importlib
 import json
-import os
 import pathlib
 import sys
 from collections.abc import Callable
@@ -127,4 +126,4 @@ if __name__ == '__main__':
     score_chains(sys.argv[2])
   else:
     commands = importlib.import_module('tests.shared.forked_command_lines')
-    commands.answer_stdin(os.cpu_count())
+    commands.answer_stdin()
