@@ -8,19 +8,27 @@
     trainer = GRPOTrainer(model, reward_funcs=reward, ...)
 
 Signatures are those of TRL 1.16, verl 0.9.1, tunix 0.1.7 and MaxText of
-November 2026. Loops that credit each step take `by_token`.
+November 2026. Loops that credit each step take `by_token`, which pays tokens,
+or `token_advantages`, which compares steps within a group.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from prm_jax.inference.score import AGGREGATES, aggregate
+from prm_jax.rl import credit
+from prm_jax.rl.credit import AdvantageConfig
+from prm_jax.rl.findings import Findings
+from prm_jax.rl.rewards import RewardConfig
 from prm_jax.rl.text_rewards import RewardFn, Text
 from prm_jax.runtime import checks
 
+CONTEXT = 4  # tokens before one that say what it looks like
 NO_STEPS = 0.0  # what a completion without steps is paid
 
 
@@ -136,30 +144,102 @@ def by_token(
 
   Args:
     rewards: of the steps of a completion, as `rl.reward_fn` splits it.
-    pieces: text of each token of the completion; joined, they are its text.
+    pieces: text of each token of the completion, as of `token_texts`.
     separator: text between steps.
 
   Returns:
     A number for each token; all of them together are the sum of `rewards`.
   """
-  text = ''.join(pieces)
+  ends = _step_ends(pieces, separator, len(rewards))
+  paid = [0.0] * len(pieces)
+  for end, reward in zip(ends, rewards, strict=True):
+    paid[end] += reward
+  return paid
+
+
+def token_advantages(
+  rewards: Sequence[Sequence[float]],
+  pieces: Sequence[Sequence[str]],
+  size: int,
+  separator: str = '\n',
+  config: AdvantageConfig | None = None,
+) -> list[list[float]]:
+  """Credits each token with what its step is worth beside the group's steps.
+
+  Groups are `size` completions of each prompt, one after another. A group with
+  a reward that is NaN has advantage 0.
+
+  Args:
+    rewards: of the steps of each completion, as `rl.reward_fn` gives them.
+    pieces: text of the tokens of each, as of `token_texts`.
+    separator: text between steps.
+    config: how steps are compared; by default with the mean and deviation of
+      the group's steps at the same position.
+
+  Returns:
+    A number for each token. Those after the last step get 0.
+  """
+  count = len(rewards)
+  shape = count, max(map(len, rewards), default=0) or 1
+  scores, ends = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
+  steps = np.arange(shape[1]) < np.array([[len(row)] for row in rewards])
+  for i, (row, texts) in enumerate(zip(rewards, pieces, strict=True)):
+    scores[i, : len(row)] = row
+    ends[i, : len(row)] = _step_ends(texts, separator, len(row))
+  longest = max(map(len, pieces), default=0) or 1
+  written = np.arange(longest) < np.array([[len(texts)] for texts in pieces])
+  nothing = np.zeros((count, longest), np.float32)
+  findings = Findings(scores, steps, ends, nothing[:, 0], written, nothing)
+  found, _ = credit.token_advantages(
+    jax.tree.map(jnp.asarray, findings),
+    jnp.asarray(nothing),
+    1.0,
+    size,
+    RewardConfig(centre=0.0),  # they are rewards already
+    config or AdvantageConfig(),
+  )
+  return [
+    row[: len(texts)].tolist()
+    for row, texts in zip(np.asarray(found), pieces, strict=True)
+  ]
+
+
+def token_texts(
+  tokens: Sequence[int], decode: Callable[[Sequence[int]], str]
+) -> list[str]:
+  """Returns the text that each token adds to a completion.
+
+  Decoded alone, a token may lack the blank before it, so it is decoded after
+  the CONTEXT tokens before it. A character of several tokens counts with the
+  first of them.
+
+  Args:
+    tokens: ids.
+    decode: makes text of ids, without special tokens.
+  """
+  pieces = []
+  for i in range(len(tokens)):
+    before = tokens[max(0, i - CONTEXT) : i]
+    pieces.append(decode([*before, tokens[i]])[len(decode(before)) :])
+  return pieces
+
+
+def _step_ends(pieces: Sequence[str], separator: str, count: int) -> list[int]:
+  """Returns the index of the token that ends each of `count` steps."""
   ends, at = [], 0
-  for part in text.split(separator):
+  for part in ''.join(pieces).split(separator):
     at += len(part)
     if part.strip():
       ends.append(at)  # after the last character of the step
     at += len(separator)
-  if len(ends) != len(rewards):
+  if len(ends) != count:
     checks.fail(
       'rewards',
-      len(rewards),
+      count,
       f'the completion has {len(ends)} steps; give the separator of reward_fn',
     )
   stops = np.cumsum([len(piece) for piece in pieces])
-  paid = [0.0] * len(pieces)
-  for end, reward in zip(ends, rewards, strict=True):
-    paid[int(np.searchsorted(stops, end))] += reward
-  return paid
+  return [int(np.searchsorted(stops, end)) for end in ends]
 
 
 def _of(

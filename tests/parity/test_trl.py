@@ -2,6 +2,7 @@
 
 import importlib
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -22,7 +23,9 @@ from prm_jax.data.tokenizer import PAD, PROBLEM_END, STEP_END  # noqa: E402
 from prm_jax.rl import adapters  # noqa: E402
 from tests.shared import command_line  # noqa: E402
 
-SPEED = pathlib.Path(__file__).parents[2] / 'experiments' / 'speed'
+ROOT = pathlib.Path(__file__).parents[2]
+SPEED = ROOT / 'experiments' / 'speed'
+DOCS = ROOT / 'docs' / 'rl.md'
 PROBLEM = 'mod 10 : 7 * 3 + 4 - 4 * 1 + 8'
 LONG = f'{PROBLEM}{" + 1" * 20}'  # longer than the PRM's window
 GROUP, STEPS, LONGEST = 4, 2, 24
@@ -60,6 +63,25 @@ def make_policy(vocabulary):
   )
 
 
+def config_in(folder):
+  return trl.GRPOConfig(
+    str(folder),
+    max_steps=STEPS,
+    num_generations=GROUP,
+    per_device_train_batch_size=2 * GROUP,
+    max_completion_length=LONGEST,
+    # Steps of some words.
+    generation_kwargs={'sequence_bias': [[[STEP_END], 3.0]]},
+    learning_rate=1e-2,
+    bf16=False,
+    use_cpu=True,
+    logging_steps=1,
+    log_completions=True,
+    save_strategy='no',
+    report_to='none',
+  )
+
+
 def test_grpo_learns_from_our_rewards(prm, their_rl, tmp_path):
   scorer = prm_jax.load(prm)
   tokenizer = their_rl.make_tokenizer()
@@ -71,22 +93,7 @@ def test_grpo_learns_from_our_rewards(prm, their_rl, tmp_path):
   trainer = trl.GRPOTrainer(
     policy,
     lowest,
-    trl.GRPOConfig(
-      str(tmp_path),
-      max_steps=STEPS,
-      num_generations=GROUP,
-      per_device_train_batch_size=2 * GROUP,
-      max_completion_length=LONGEST,
-      # Steps of some words.
-      generation_kwargs={'sequence_bias': [[[STEP_END], 3.0]]},
-      learning_rate=1e-2,
-      bf16=False,
-      use_cpu=True,
-      logging_steps=1,
-      log_completions=True,
-      save_strategy='no',
-      report_to='none',
-    ),
+    config_in(tmp_path),
     datasets.Dataset.from_dict({'prompt': [PROBLEM, LONG]}),
     processing_class=tokenizer,
   )
@@ -119,3 +126,72 @@ def test_grpo_learns_from_our_rewards(prm, their_rl, tmp_path):
   after = policy.state_dict()
   assert all(torch.isfinite(v).all() for v in after.values())
   assert any(not torch.equal(before[k], v) for k, v in after.items())
+
+
+def trainer_of_the_docs(prm):
+  """The class that docs/rl.md shows; its PRM is that of the tests."""
+  blocks = re.findall(r'^```python\n(.*?)^```', DOCS.read_text(), re.M | re.S)
+  [code] = [block for block in blocks if 'class StepGRPOTrainer' in block]
+  code, call = code.rstrip().rsplit('\n', 1)
+  assert call.startswith('StepGRPOTrainer(model, ')
+  found = {}
+  exec(code.replace('/tmp/prm_math', str(prm)), found)
+  return found['StepGRPOTrainer']
+
+
+def test_grpo_credits_steps(prm, their_rl, tmp_path):
+  """The trainer of docs/rl.md adds each step's advantage to its tokens."""
+  scorer = prm_jax.load(prm)
+  tokenizer = their_rl.make_tokenizer()
+  batches = []
+
+  class Recorded(trainer_of_the_docs(prm)):
+    def _generate_and_score_completions(self, inputs):
+      batch = super()._generate_and_score_completions(inputs)
+      batches.append(([x['prompt'] for x in inputs], batch))
+      return batch
+
+  def is_short(completions, **_):
+    return [float(len(each) < 40) for each in completions]
+
+  policy = make_policy(len(tokenizer))
+  before = {k: v.clone() for k, v in policy.state_dict().items()}
+  trainer = Recorded(
+    policy,
+    is_short,
+    config_in(tmp_path),
+    datasets.Dataset.from_dict({'prompt': [PROBLEM, LONG]}),
+    processing_class=tokenizer,
+  )
+  trainer.train()
+  assert len(batches) == STEPS
+  assert any(
+    not torch.equal(before[k], v) for k, v in policy.state_dict().items()
+  )
+  for prompts, batch in batches:
+    tokens = batch['completion_ids'].tolist()
+    found = batch['advantages'].numpy()
+    assert found.shape == batch['completion_ids'].shape
+    for problem in (PROBLEM, LONG):
+      rows = [i for i, prompt in enumerate(prompts) if prompt == problem]
+      texts = [
+        tokenizer.decode(tokens[i], skip_special_tokens=True) for i in rows
+      ]
+      short = np.array(is_short(texts))
+      alone = (short - short.mean()) / (short.std(ddof=1) + 1e-4)
+      added = found[rows] - alone[:, None]
+      if problem == LONG:  # the PRM cannot read it
+        np.testing.assert_allclose(added, 0, atol=1e-5)
+        continue
+      first = np.array([first_score(scorer, text) for text in texts])
+      # The first token belongs to the first step, which every chain has.
+      at_first = 2 * added[:, 0]
+      centred = first - first.mean()
+      np.testing.assert_allclose(
+        at_first / at_first.std(), centred / centred.std(), atol=1e-2
+      )
+
+
+def first_score(scorer, text):
+  steps = [step.strip() for step in text.split('\n') if step.strip()]
+  return scorer.score(PROBLEM, steps)[0]

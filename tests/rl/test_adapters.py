@@ -10,6 +10,7 @@ import math
 import pytest
 
 from prm_jax.rl import adapters
+from prm_jax.rl.credit import AdvantageConfig
 from prm_jax.runtime.errors import UserError
 
 PAID = {
@@ -112,3 +113,65 @@ def test_rewards_of_tokens(pieces, paid, expected):
 def test_rewards_of_another_split_are_refused():
   with pytest.raises(UserError, match='the completion has 2 steps'):
     adapters.by_token([1.0], ['a', '\n', 'b'])
+
+
+PIECES = [['a', 'b', '\n', 'c', ''], ['d']]
+
+
+def test_tokens_are_credited_with_their_step_beside_the_groups():
+  found = adapters.token_advantages([[1.0, 0.0], [0.0]], PIECES, 2)
+  # 1 and 0 at the first position differ by 1/2 from their mean, which is also
+  # the deviation; the second step has nothing beside it.
+  share = 0.5 / (0.5 + 0.02)
+  assert found[0] == pytest.approx([share, share, 0, 0, 0], abs=1e-6)
+  assert found[1] == pytest.approx([-share], abs=1e-6)
+
+
+def test_other_ways_to_compare_steps():
+  config = AdvantageConfig(estimator='rloo', process='return')
+  found = adapters.token_advantages(
+    [[1.0, 0.5], [0.25]], PIECES, 2, config=config
+  )
+  # What is paid from each position on: 1.5 and 0.5, and 0.25 and nothing.
+  assert found[0] == pytest.approx([1.25, 1.25, 0.5, 0.5, 0])
+  assert found[1] == pytest.approx([-1.25])
+
+
+def test_a_group_that_the_prm_cannot_read_teaches_nothing():
+  pairs = [[math.nan], [1.0], [1.0], [0.0]]
+  found = adapters.token_advantages(pairs, [['a']] * 4, 2)
+  assert found[:2] == [[0.0], [0.0]]
+  assert found[2][0] > 0 > found[3][0]
+
+
+def test_completions_without_steps_or_tokens():
+  found = adapters.token_advantages([[], [1.0]], [[], ['a']], 2)
+  assert found[0] == []
+  assert adapters.token_advantages([[], []], [['', '\n'], []], 2) == [
+    [0.0, 0.0],
+    [],
+  ]
+
+
+WORDS = {1: 'a', 2: 'b', 3: '\n', 4: ''}
+
+
+def test_the_text_that_a_token_adds():
+  # Words with blanks between them, but not around the end of a line.
+  def decode(tokens):
+    text = ' '.join(WORDS[t] for t in tokens if WORDS[t])
+    return text.replace(' \n', '\n').replace('\n ', '\n')
+
+  tokens = [1, 2, 3, 1, 4]
+  pieces = adapters.token_texts(tokens, decode)
+  assert pieces == ['a', ' b', '\n', 'a', '']
+  assert ''.join(pieces) == decode(tokens)
+
+
+def test_a_character_of_several_tokens_counts_with_the_first():
+  text = 'xé\ny'.encode()
+
+  def decode(tokens):
+    return bytes(tokens).decode(errors='replace')
+
+  assert adapters.token_texts(text, decode) == ['x', '\ufffd', '', '\n', 'y']
