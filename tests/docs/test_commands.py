@@ -38,6 +38,7 @@ ELSEWHERE = {
   'prm_jax.aot': 'the TPU compiler, and minutes',
   'prm_jax.serve': 'a signal that ends it; tests/serve sends one',
   'import GRPOTrainer': 'PyTorch and TRL; tests/parity runs it',
+  'import GRPOLearner': 'tunix; tests/parity runs it',
   'def get_config': 'nothing: a command runs it as my_prm.py',
 }
 # Which flag of a command names the folder or file that it makes.
