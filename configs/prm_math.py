@@ -10,7 +10,8 @@ Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
 
     orm    outcome supervision: the label of the last step only
     words  bytes from scratch on word problems with planted errors, tested on
-           templates never seen; needs pip install reasoning-gym==0.1.25
+           templates never seen; needs pip install reasoning-gym==0.1.25; after
+           a pretrained backbone, as in :smollm2,words, that one on them
     human  bytes from scratch on human step labels; needs the data files
            (--config.data.root or PRM_JAX_DATA), evaluated on ProcessBench
     lora   adapters of rank 16 and the head are trained, the backbone stays
@@ -95,6 +96,11 @@ def orm(config: ml_collections.ConfigDict) -> None:
 
 
 def words(config: ml_collections.ConfigDict) -> None:
+  if config.base:
+    config.name = f'PRM from {config.base} on word problems'
+    common.on_words(config)
+    config.evaluation.update(best_of_n='words', ns=(1, 2, 4, 8))
+    return
   config.update(name='Byte-level PRM on word problems', orm_baseline=False)
   config.data.update(
     kind='words',

@@ -32,6 +32,11 @@ With a policy of configs/policy_math.py:qwen2_5_math_7b:
 
     qwen2_5_math_7b  on GSM8K, on TPU v5e:16x16; python -m prm_jax.aot says what
                      it needs before there is a policy
+
+With a policy of configs/policy_math.py:smollm2,words:
+
+    words    adapters of rank 16 learn word problems; tested on templates never
+             seen
 """
 
 import ml_collections
@@ -103,6 +108,20 @@ def qwen2_5_math_7b(config: ml_collections.ConfigDict) -> None:
   config.evaluation.ns = (1, 2, 4, 8)
 
 
+def words(config: ml_collections.ConfigDict) -> None:
+  config.name = 'RL with step rewards on word problems'
+  config.problems.update(
+    kind='words', train_problems=2048, dev_problems=64, test_problems=100
+  )
+  config.model.update(dtype='auto', param_dtype='float32', scan_unroll=1)
+  config.sampling.max_tokens = common.WORDS_TOKENS
+  common.lora(config)
+  config.optim.lr = 1e-4
+  config.held_out.samples = 2
+  config.test.samples = 4
+  config.evaluation.ns = (1, 2, 4)
+
+
 def small(config: ml_collections.ConfigDict) -> None:
   config.name += ' (small)'
   config.train.update(updates=80, evaluate_every=10)
@@ -135,6 +154,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'ppo': ppo,
     'outcome': outcome,
     'qwen2_5_math_7b': qwen2_5_math_7b,
+    'words': words,
     'exact': exact,
     'prime': prime,
     'small': small,

@@ -20,7 +20,7 @@ Source = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class DrawConfig:
-  """Sets the sizes of the splits of one draw of arithmetic problems.
+  """Sets the sizes of the splits of one draw of a domain's problems.
 
   Equal numbers and equal seeds give equal problems in every job.
   """
@@ -147,12 +147,15 @@ class ProblemsConfig(DrawConfig):
   """Says which problems a job works on.
 
   Attributes:
-    kind: the arithmetic domain, or a file.
+    kind: the arithmetic domain; the words domain, whose test problems have
+      templates of their own; or a file.
+    words: which of its problems, as in the data of the models.
     root: folder of the file; '' is the environment variable PRM_JAX_DATA.
     path: the file below it.
   """
 
-  kind: Annotated[str, one_of('arithmetic', 'file')] = 'arithmetic'
+  kind: Annotated[str, one_of('arithmetic', 'words', 'file')] = 'arithmetic'
+  words: WordsConfig = WordsConfig()
   root: str = ''
   path: str = 'gsm8k/train.jsonl'
 
@@ -162,7 +165,7 @@ class SplitConfig(ProblemsConfig):
   """Says which problems of which split a job works on.
 
   Attributes:
-    split: split of the arithmetic domain; a file is read whole.
+    split: split of a domain; a file is read whole.
   """
 
   split: Annotated[str, one_of(*SPLITS)] = 'train'

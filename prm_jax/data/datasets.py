@@ -99,14 +99,14 @@ def arithmetic_splits(
   return Splits(splits['train'], splits['dev'], {'arithmetic': splits['test']})
 
 
-def words_splits(config: DataConfig, seed: int) -> Splits:
+def words_splits(
+  draw: DrawConfig, config: words.WordsConfig, seed: int, test_samples: int = 1
+) -> Splits:
   """Makes train and dev chains of the same templates, tests of unseen ones."""
-  unseen = dataclasses.replace(config.words, templates='held_out')
-  dev = config.dev_problems
-  chains = words.make_chains(config.words, dev + config.train_problems, seed)
-  tests = words.make_chains(
-    unseen, config.test_problems, seed, config.test_samples
-  )
+  unseen = dataclasses.replace(config, templates='held_out')
+  dev = draw.dev_problems
+  chains = words.make_chains(config, dev + draw.train_problems, seed)
+  tests = words.make_chains(unseen, draw.test_problems, seed, test_samples)
   return Splits(chains[dev:], chains[:dev], {'words': tests})
 
 
@@ -297,7 +297,7 @@ def load_dataset(
     with folder_aside(workdir) as aside:
       splits = file_splits(config, seed, aside, log)
   else:
-    splits = words_splits(config, seed)
+    splits = words_splits(config, config.words, seed, config.test_samples)
   if config.labels:
     splits = splits._replace(train=labelled_chains(config, splits, log))
   learned = {'train': splits.train, 'dev': splits.dev}

@@ -1,6 +1,6 @@
 """Reads problems with their right answers, which jobs sample and search.
 
-A config's problems section -> Problems, from the arithmetic domain or a file.
+A config's problems section -> Problems, from a domain or a file.
 """
 
 import hashlib
@@ -8,8 +8,13 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from prm_jax.data.chains import Chain
 from prm_jax.data.config import ProblemsConfig
-from prm_jax.data.datasets import arithmetic_splits, data_root
+from prm_jax.data.datasets import (
+  arithmetic_splits,
+  data_root,
+  words_splits,
+)
 from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.readers import records
 from prm_jax.data.verify.final_answer import final_answer
@@ -42,26 +47,24 @@ def read_problems(
     config: a file has JSON lines, or one JSON array, with `problem` (or
       `question`, `input`) and `answer` (or `target`): the answer itself, a
       number, or a worked answer that ends `#### 72`.
-    split: split of the arithmetic domain.
-    seed: seed of the draw of arithmetic problems, as in configs/prm_math.py.
+    split: split of a domain.
+    seed: seed of the draw of its problems, as in configs/prm_math.py.
 
   Raises:
     UserError: the file or one of its records has another form.
   """
-  if config.kind == 'arithmetic':
-    splits = arithmetic_splits(config, (1, 1, 1), seed)
+  if config.kind != 'file':
+    if config.kind == 'arithmetic':
+      splits = arithmetic_splits(config, (1, 1, 1), seed)
+    else:
+      splits = words_splits(config, config.words, seed)
     chosen = {
       'train': splits.train,
       'dev': splits.dev,
-      'test': splits.evaluations['arithmetic'],
+      'test': splits.evaluations[config.kind],
     }[split]
     return [
-      Problem(
-        chain.problem,
-        'arithmetic',
-        chain.problem,
-        arithmetic_text.true_answer(chain.problem),
-      )
+      Problem(chain.problem, config.kind, chain.problem, _truth_of(chain))
       for chain in chosen
     ]
   path = data_root(config.root, 'problems.root') / config.path
@@ -88,6 +91,12 @@ def _read(record: records.Record, name: str, dataset: str) -> Problem:
   answer = next((field for field in ANSWERS if field in fields), 'answer')
   truth = _truth(fields, answer)
   return Problem(name, dataset, records.text(fields, text), truth)
+
+
+def _truth_of(chain: Chain) -> str:
+  if arithmetic_text.is_problem(chain.problem):
+    return arithmetic_text.true_answer(chain.problem)
+  return chain.meta['truth']
 
 
 def _truth(fields: records.Fields, name: str) -> str:

@@ -19,6 +19,7 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import DELETE
 
 Log = Callable[[str], None]
+DOMAINS = ('arithmetic', 'words')  # whose problems are drawn
 
 
 class Tasks(NamedTuple):
@@ -32,8 +33,8 @@ class Tasks(NamedTuple):
 def read_tasks(settings: RlSettings) -> Tasks:
   """Reads all problems of the job.
 
-  The arithmetic domain has three splits. From files, the held-out problems come
-  from their own file, or else from the end of the training file.
+  A domain has three splits. From files, the held-out problems come from their
+  own file, or else from the end of the training file.
 
   Raises:
     UserError: they are too few, or some are in training and test.
@@ -46,7 +47,7 @@ def read_tasks(settings: RlSettings) -> Tasks:
 
   count = settings.held_out.problems
   train = read('train')
-  if section.kind == 'arithmetic' or settings.held_out.path:
+  if section.kind != 'file' or settings.held_out.path:
     held_out = read('dev', settings.held_out.path)[:count]
   else:
     train, held_out = train[:-count], train[-count:]
@@ -102,8 +103,7 @@ def drop_too_long(tasks: Tasks, fmt: StepFormat, log: Log) -> Tasks:
 def check_unseen(tasks: Tasks, model: str | os.PathLike) -> None:
   """Checks that a model was not trained on held-out or test problems.
 
-  Only runs on the arithmetic domain can be checked: their splits are drawn
-  again.
+  Only runs on a domain can be checked: their splits are drawn again.
 
   Args:
     model: the workdir of its run; published models and '' are not checked.
@@ -118,9 +118,9 @@ def check_unseen(tasks: Tasks, model: str | os.PathLike) -> None:
     return
   trained = paths.read_json(path, DELETE)
   section = trained.get('data') or trained.get('problems') or {}
-  if section.get('kind') != 'arithmetic' or section.get('labels'):
+  if section.get('kind') not in DOMAINS or section.get('labels'):
     return
-  names = checks.field_types(DrawConfig)
+  names = {*checks.field_types(DrawConfig), 'kind', 'words'}
   draw = {name: section[name] for name in names if name in section}
   known = problems_lib.read_problems(
     checks.read(ProblemsConfig, draw, str(path)), 'train', trained['seed']

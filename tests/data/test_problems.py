@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from prm_jax.data.config import DataConfig
+from prm_jax.data.datasets import words_splits
+from prm_jax.data.domains.words import WordsConfig
 from prm_jax.data.problems import Problem, ProblemsConfig, read_problems
 from prm_jax.runtime.errors import UserError
 from tests.shared.real_data import shared
@@ -59,3 +62,33 @@ def test_real_files_are_read(path, text, truth):
   first = read_file(shared(path))[0]
   assert first.text.startswith(text)
   assert first.truth == truth
+
+
+def test_word_problems_are_those_of_the_models_with_their_right_answers():
+  pytest.importorskip('reasoning_gym', reason="needs 'prm_jax[words]'")
+  draw = dict(train_problems=30, dev_problems=10, test_problems=10)
+  found = {
+    split: read_problems(ProblemsConfig(kind='words', **draw), split, 1)
+    for split in ('train', 'dev', 'test')
+  }
+  data = DataConfig(kind='words', test_samples=2, **draw)
+  learned = words_splits(data, data.words, 1, data.test_samples)
+  # Those of right solutions alone are the same problems, with these answers.
+  right = words_splits(data, WordsConfig(error_share=0.0), 1)
+  parts = {
+    'train': (learned.train, right.train),
+    'dev': (learned.dev, right.dev),
+    'test': (learned.evaluations['words'][::2], right.evaluations['words']),
+  }
+  for split, (chains, expected) in parts.items():
+    texts = [problem.text for problem in found[split]]
+    assert texts == [chain.problem for chain in chains]
+    assert texts == [chain.problem for chain in expected]
+    truths = [problem.truth for problem in found[split]]
+    assert truths == [chain.answer for chain in expected]
+    assert all(problem.dataset == 'words' for problem in found[split])
+  # Some chains of the data end wrong, so their answers are not the truth.
+  assert any(
+    chain.answer != problem.truth
+    for chain, problem in zip(learned.train, found['train'], strict=True)
+  )

@@ -33,7 +33,7 @@ VARIANTS = {
     ('human', 'lora', 'qlora', 'orm', 'words', 'from_run', 'small'),
     BASES,
   ),
-  'policy_math': (('lora', 'small'), ('qwen2_5_math_7b', 'smollm2')),
+  'policy_math': (('lora', 'small', 'words'), ('qwen2_5_math_7b', 'smollm2')),
   # Run by tests/jobs/test_label.py.
   'label_math': (
     (
@@ -54,7 +54,7 @@ VARIANTS = {
   ),
   # Run by tests/jobs/test_rl.py.
   'rl_math': (
-    ('grpo', 'rloo', 'ppo', 'outcome', 'prime', 'exact', 'small'),
+    ('grpo', 'rloo', 'ppo', 'outcome', 'prime', 'exact', 'small', 'words'),
     ('qwen2_5_math_7b',),
   ),
 }
@@ -312,6 +312,38 @@ def test_tiny_words(tmp_path):
   results = read(tmp_path)['results']
   assert results['localisation'].keys() == {'words'}
   assert results['best_of_n']['n'] == [1, 2, 4]
+
+
+@pytest.mark.slow  # three jobs
+def test_a_policy_learns_word_problems(tmp_path):
+  pytest.importorskip('reasoning_gym', reason="needs 'prm_jax[words]'")
+  policy, prm, learned = (tmp_path / name for name in ('policy', 'prm', 'rl'))
+  for line in (
+    (
+      '--config=configs/policy_math.py:smollm2,words,tiny',
+      f'--workdir={policy}',
+      '--config.data.train_problems=64',
+      # Problems in bytes are longer than in a base's tokens.
+      '--config.data.max_length=1024',
+      '--config.data.row_length=1024',
+    ),
+    ('--config=configs/prm_math.py:words,tiny', f'--workdir={prm}'),
+    (
+      '--config=configs/rl_math.py:grpo,words,tiny',
+      f'--workdir={learned}',
+      f'--config.policy.workdir={policy}',
+      f'--config.prm.path={prm}',
+      '--config.problems.train_problems=16',
+    ),
+  ):
+    done = command_line.run(*line)
+    assert done.returncode == 0, done.stderr
+  found = read(policy)['results']['sampling']['words']['policy']
+  assert (found['problems'], found['samples']) == (4, 4)
+  lines = (learned / 'metrics.jsonl').read_text().splitlines()
+  assert max(json.loads(line)['step'] for line in lines) == 4
+  chains = [json.loads(line) for line in (learned / 'chains.jsonl').open()]
+  assert all(chain['meta']['dataset'] == 'words' for chain in chains)
 
 
 @pytest.mark.slow  # reads all of GSM8K three times

@@ -223,12 +223,20 @@ def test_problems_without_room_are_dropped():
     drop_too_long(tasks._replace(train=tasks.test), fmt, lines.append)
 
 
-def test_models_that_were_trained_on_the_test_are_refused(tmp_path):
-  """Splits are one draw: with fewer test problems they are cut elsewhere."""
-  tasks = read_tasks(settings('rl_math', 'grpo,tiny'))
-  data = raw('rl_math', 'grpo,tiny')['problems']
-  for test_problems, known in ((8, False), (4, True)):
-    config = {'seed': 0, 'data': data | {'test_problems': test_problems}}
+@pytest.mark.parametrize(
+  ('variants', 'name'),
+  # Splits are one draw, of which dev or test is cut off first.
+  [('grpo,tiny', 'test_problems'), ('grpo,words,tiny', 'dev_problems')],
+)
+def test_models_that_were_trained_on_the_test_are_refused(
+  tmp_path, variants, name
+):
+  if 'words' in variants:
+    pytest.importorskip('reasoning_gym', reason="needs 'prm_jax[words]'")
+  tasks = read_tasks(settings('rl_math', variants))
+  data = raw('rl_math', variants)['problems']
+  for count, known in ((8, False), (4, True)):
+    config = {'seed': 0, 'data': data | {name: count}}
     (tmp_path / 'config.json').write_text(json.dumps(config))
     if known:
       with pytest.raises(UserError, match='was trained on 4 of the 12 problem'):

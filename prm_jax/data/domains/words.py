@@ -91,8 +91,9 @@ def make_chains(
   Returns:
     count * samples chains with verifier labels. Their `meta` holds `id`,
     `dataset`, `problem_id` (the question), `generator`, `template` (0 to 99),
-    `kind` ('right', 'repeated_step' or one of `corruptions.KINDS`) and
-    `error_steps`, the indices of the steps in which an error was planted.
+    `truth` (the right answer), `kind` ('right', 'repeated_step' or one of
+    `corruptions.KINDS`) and `error_steps`, the indices of the steps in which an
+    error was planted.
 
   Raises:
     UserError: the package reasoning-gym is missing, no template of the group
@@ -126,6 +127,7 @@ def make_chains(
           'problem_id': problem.question,
           'generator': f'gsm_symbolic_{problem.template}',
           'template': problem.template,
+          'truth': problem.solution.text(-1),
         },
         rng,
       )

@@ -158,8 +158,8 @@ class HeldOutConfig:
   """Says on which problems the policy is watched while it learns.
 
   Attributes:
-    path: a file below problems.root; '' takes the dev problems of the
-      arithmetic domain, or the end of the training file.
+    path: a file below problems.root; '' takes the dev problems of the domain,
+      or the end of the training file.
     samples: chains per problem in each evaluation.
   """
 
@@ -176,7 +176,7 @@ class FinalTestConfig:
   """Says on which problems the policy is tested before and after.
 
   Attributes:
-    path: a file below problems.root; not read for the arithmetic domain.
+    path: a file below problems.root; not read for a domain.
     problems: number of problems; 0 takes all.
   """
 
