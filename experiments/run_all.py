@@ -90,7 +90,7 @@ QUICK = {
 }
 NOT_REPEATED = {
   'accelerator': 'its numbers hold for the chip that measured them',
-  'rl_process_vs_outcome': 'its README names the commit of its numbers',
+  'rl_process_vs_outcome': 'one length of one seed takes an hour',
   'evaluation_traps': 'most of it is exact, or committed numbers of others',
   'neutral_labels': 'it takes an hour on human labels',
   'smollm2_prm': 'it takes an hour and weights of 140 MB',

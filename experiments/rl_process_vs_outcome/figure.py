@@ -16,7 +16,7 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
     dict.fromkeys(arm for found in results.values() for arm in found['arms'])
   )
   lines = {}
-  for panel, (title, found) in zip(panels, results.items(), strict=True):
+  for panel, found in zip(panels, results.values(), strict=True):
     for arm, measured in found['arms'].items():
       line = figures.draw_curve(
         panel,
@@ -27,7 +27,7 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
         linewidth=1.3,
       )
       lines.setdefault(arm, line)
-    panel.set_title(found.get('title', f'{title} operations'))
+    panel.set_title(found['title'])
     panel.set_xlabel('chains sampled')
     panel.grid(alpha=0.25)
   panels[0].set_ylabel('right answers on held-out problems, %')

@@ -310,10 +310,9 @@ def rates_table(found: Mapping[str, Any]) -> str:
 def render(results: Mapping[str, Any]) -> str:
   """Makes all tables."""
   parts = []
-  for name, found in results.items():
-    title = found.get('title', f'{name} operations')
+  for found in results.values():
     parts += [
-      f'**{title}.** Chains that an accuracy takes (each seed in '
+      f'**{found["title"]}.** Chains that an accuracy takes (each seed in '
       'brackets), and how many times fewer than outcome-only that is (95% '
       'interval over seeds and problems; an end with < or > lies beyond the '
       'chains that were sampled):',

@@ -125,9 +125,8 @@ def rl_results():
     'PRM, sum': [curve(seed, -0.1) for seed in seeds],
   }
   rates = dict.fromkeys(arms, 1e-4)
-  return {
-    '5': rl_tables.summarise(arms, {arm: {} for arm in arms}, rates, seeds)
-  }
+  found = rl_tables.summarise(arms, {arm: {} for arm in arms}, rates, seeds)
+  return {'5': {'title': '5 operations'} | found}
 
 
 def test_rl_needs_fewer_chains_or_never_comes_so_far():
@@ -145,27 +144,16 @@ def test_rl_needs_fewer_chains_or_never_comes_so_far():
   assert found.verdict == HOLDS
   found = rl_claims.fewer_chains('outcome + PRM')(document)
   assert found[0] == 'never (5 operations)' and found.verdict == FAILS
-  found = rl_claims.is_hacked('PRM, sum')(document)
-  assert found.verdict == HOLDS and '3 seeds' in found.interval
+  higher = rl_claims.ends_higher('outcome + exact labels')(document)
+  assert higher.verdict == HOLDS and '3 seeds' in higher.interval
+  assert rl_claims.ends_higher('outcome + PRM')(document).verdict == FAILS
+  # Four times fewer are three times fewer, and not five.
+  for arm_times, verdict in ((3.0, HOLDS), (6.0, FAILS)):
+    find = rl_claims.fewer_chains('outcome + exact labels', arm_times)
+    assert find(document).verdict == verdict
   text = rl_tables.render(document['results'])
   assert 'never (never, never, never); never (< 1.0)' in text
   assert 'learning rate' not in text  # there was one only
-
-
-def test_older_rl_results_tell_what_the_ends_tell():
-  document = {'results': rl_results()}
-  results = document['results']['5']
-  for arm in results['arms'].values():
-    arm['seeds_end'] = rl_tables.ends_of(arm)
-    del arm['ends'], arm['since_start']
-    for reached in arm['to_reach'].values():
-      reached.pop('open', None)
-  found = rl_claims.fewer_chains('outcome + exact labels')(document)
-  assert found.interval.startswith('> 1.0') and found.verdict == HOLDS
-  found = rl_claims.fewer_chains('outcome + PRM')(document)
-  assert found.interval.startswith('< 1.0') and found.verdict == FAILS
-  assert rl_claims.is_hacked('PRM, sum')(document).verdict == HOLDS
-  assert f'(interval {MISSING})' in rl_tables.render(document['results'])
 
 
 def test_rl_of_one_seed_has_no_interval_over_seeds():
@@ -174,4 +162,4 @@ def test_rl_of_one_seed_has_no_interval_over_seeds():
     arms, {arm: {} for arm in arms}, dict.fromkeys(arms, 1e-4), (1,)
   )
   assert found['arms']['PRM, sum']['ends']['1']['value'] < 0.4
-  assert 'never' in rl_tables.render({'5': found})
+  assert 'never' in rl_tables.render({'5': {'title': '5 operations'} | found})

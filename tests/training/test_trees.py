@@ -31,7 +31,7 @@ MODEL = TransformerConfig(
   FORMAT.tokenizer.vocab_size, 32, 2, n_heads=4, n_kv_heads=2, d_ff=64
 )
 OPTIM = OptimConfig(lr=3e-3, warmup=0, schedule='constant')
-STEPS = 8
+STEPS = 4  # one of each session
 ROWS = 4
 BCE = (LossConfig('bce', lm_weight=0.5), HeadConfig(likelihood=True))
 RANKING = (LossConfig('ranking'), HeadConfig())
@@ -92,7 +92,7 @@ def test_trees_train_like_their_chains(loss, head):
   start = init(jax.random.key(0))
   runs = [(start.params, start.opt_state)] * 2
   for i in range(STEPS):
-    batches = trees[i % 4], flat[i % 4]
+    batches = trees[i], flat[i]
     assert batches[0]['flat_tokens'].sum() == batches[1]['flat_tokens'].sum()
     found = [
       gradient(params, batch)
