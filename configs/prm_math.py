@@ -96,8 +96,8 @@ def orm(config: ml_collections.ConfigDict) -> None:
 
 
 def words(config: ml_collections.ConfigDict) -> None:
-  if config.base:
-    config.name = f'PRM from {config.base} on word problems'
+  if not config.data.tokenizer:  # a base brings its own
+    config.name = f'PRM from {config.base or "a run"} on word problems'
     common.on_words(config)
     config.evaluation.update(best_of_n='words', ns=(1, 2, 4, 8))
     return

@@ -28,7 +28,7 @@ def domain_flags(seed: int, operations: int, section: str) -> list[str]:
 def wrong_facts_for(
   success: float, operations: int, seed: int, modulus: int, ops: str
 ) -> float:
-  """Returns the share of wrong facts with which a solver is right so often.
+  """Returns the share of wrong facts at which a solver succeeds so often.
 
   Args:
     success: probability that a chain of the solver ends right, on average over

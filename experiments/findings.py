@@ -138,11 +138,13 @@ def judge(
   """Judges a claim by its cases.
 
   Args:
-    cases: the cases, at least one.
+    cases: the cases; without any the claim is not measured yet.
     null: the null or baseline, with its number.
     region: where an effect has to lie, in shares or as a ratio.
     unit: how effects are shown.
   """
+  if not cases:
+    return Found(MISSING, null, MISSING, OPEN)
   effects, intervals = [], []
   for case in cases:
     notes = '; '.join(filter(None, (case.sides, case.name)))

@@ -144,7 +144,11 @@ def run_arm(case: Case, size: Size, arm: str, rate: float) -> Curve:
 def _run_refreshed(
   case: Case, size: Size, name: str, rate: float, flags: tuple[str, ...]
 ) -> Curve:
-  """Trains the policy in phases, after each of which its PRM learns."""
+  """Trains the policy in phases, after each of which its PRM learns.
+
+  A phase is a job of its own: its KL is that from the phase's first policy, and
+  its optimizer begins anew.
+  """
   policy, prm, curves = case.policy, case.prm, []
   for phase in range(PHASES):
     part = f'{name}_{phase}'
@@ -217,14 +221,19 @@ def join(curves: list[Curve]) -> Curve:
   )
 
 
-def costs(case: Case, arm: str) -> dict[str, int]:
+def costs(case: Case, arm: str, chains: int) -> dict[str, int]:
   """Returns what an arm needs beside the chains that it learns from.
 
   `labelled` are chains with exact labels of their steps, and `rollouts` chains
   that the policy wrote for labels.
+
+  Args:
+    chains: number of chains that it learns from.
   """
-  _, _, prms, refreshed = ARMS[arm]
+  variant, _, prms, refreshed = ARMS[arm]
   labelled = LABELLED * any(name.startswith('prm') for name in prms)
+  if variant == 'exact':
+    labelled += chains
   if refreshed:
     labelled += (PHASES - 1) * REFRESH_PROBLEMS * REFRESH_SAMPLES
   rollouts = 0

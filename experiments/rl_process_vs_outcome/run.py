@@ -8,7 +8,7 @@ imitation, of shorter problems, too, and the PRMs of `arms.py`. Every arm then
 trains that policy further, at the learning rate of RATES that is best for the
 arm at ten operations on another seed, which is not reported. Writes
 results.json, figure.svg and the tables of README.md beside this file. A command
-for some settings leaves the others in them as they are.
+for some settings keeps the results of the others.
 """
 
 import json
@@ -187,7 +187,10 @@ def main() -> None:
       'seeds': list(args.seeds),
       'git_commit': manifest.git_commit(),
       **tables.summarise(curves, tuning, rates, args.seeds),
-      'costs': {arm: costs(cases[0], arm) for arm in arms},
+      'costs': {
+        arm: costs(cases[0], arm, int(curves[arm][0].chains[-1]))
+        for arm in arms
+      },
     }
     document = {
       'command': args.command,

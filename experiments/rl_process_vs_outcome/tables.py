@@ -244,7 +244,7 @@ def reach_table(found: Mapping[str, Any]) -> str:
     rows.append([arm, f'{measured["rate"]:g}', *cells])
     if 'costs' in found:
       rows[-1].append(_costs(found['costs'][arm]))
-  heads += ['beside them'] * ('costs' in found)
+  heads += ['extra labels and rollouts'] * ('costs' in found)
   return table(['arm', 'rate', *heads], rows)
 
 

@@ -8,7 +8,6 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from prm_jax.data.chains import Chain
 from prm_jax.data.config import ProblemsConfig
 from prm_jax.data.datasets import (
   arithmetic_splits,
@@ -64,7 +63,14 @@ def read_problems(
       'test': splits.evaluations[config.kind],
     }[split]
     return [
-      Problem(chain.problem, config.kind, chain.problem, _truth_of(chain))
+      Problem(
+        chain.problem,
+        config.kind,
+        chain.problem,
+        arithmetic_text.true_answer(chain.problem)
+        if config.kind == 'arithmetic'
+        else chain.meta['truth'],
+      )
       for chain in chosen
     ]
   path = data_root(config.root, 'problems.root') / config.path
@@ -91,12 +97,6 @@ def _read(record: records.Record, name: str, dataset: str) -> Problem:
   answer = next((field for field in ANSWERS if field in fields), 'answer')
   truth = _truth(fields, answer)
   return Problem(name, dataset, records.text(fields, text), truth)
-
-
-def _truth_of(chain: Chain) -> str:
-  if arithmetic_text.is_problem(chain.problem):
-    return arithmetic_text.true_answer(chain.problem)
-  return chain.meta['truth']
 
 
 def _truth(fields: records.Fields, name: str) -> str:

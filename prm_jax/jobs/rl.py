@@ -137,7 +137,7 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
   tasks = drop_too_long(read_tasks(settings), start.described.format, log)
   prms = settings.prm.path, *settings.prm.also
   for model in (settings.policy.workdir, *prms):
-    check_unseen(tasks, model)
+    check_unseen(tasks, model, settings.problems.kind)
   names = {'policy': start.name} | ({'prm': prm.name} if prm else {})
   job = RlJob(settings, meshes, start, prm, names, tasks)
   workdir.claim(job.fingerprint)

@@ -100,13 +100,14 @@ def drop_too_long(tasks: Tasks, fmt: StepFormat, log: Log) -> Tasks:
   return kept
 
 
-def check_unseen(tasks: Tasks, model: str | os.PathLike) -> None:
+def check_unseen(tasks: Tasks, model: str | os.PathLike, kind: str) -> None:
   """Checks that a model was not trained on held-out or test problems.
 
   Only runs on a domain can be checked: their splits are drawn again.
 
   Args:
     model: the workdir of its run; published models and '' are not checked.
+    kind: kind of the job's problems.
 
   Raises:
     UserError: it was trained on some.
@@ -118,7 +119,9 @@ def check_unseen(tasks: Tasks, model: str | os.PathLike) -> None:
     return
   trained = paths.read_json(path, DELETE)
   section = trained.get('data') or trained.get('problems') or {}
-  if section.get('kind') not in DOMAINS or section.get('labels'):
+  if kind not in DOMAINS or section.get('kind') != kind:
+    return
+  if section.get('labels'):
     return
   names = {*checks.field_types(DrawConfig), 'kind', 'words'}
   draw = {name: section[name] for name in names if name in section}

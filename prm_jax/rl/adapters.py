@@ -13,7 +13,7 @@ or `token_advantages`, which compares steps within a group.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,7 +28,8 @@ from prm_jax.rl.rewards import RewardConfig
 from prm_jax.rl.text_rewards import RewardFn, Text
 from prm_jax.runtime import checks
 
-CONTEXT = 4  # tokens before one that say what it looks like
+CONTEXT = 4  # preceding tokens that are decoded with each token
+INCOMPLETE = '\ufffd'  # what a part of a character is decoded to
 NO_STEPS = 0.0  # what a completion without steps is paid
 
 
@@ -164,44 +165,83 @@ def token_advantages(
   separator: str = '\n',
   config: AdvantageConfig | None = None,
 ) -> list[list[float]]:
-  """Credits each token with what its step is worth beside the group's steps.
+  """Credits each token with the advantage of its step over the group's steps.
 
   Groups are `size` completions of each prompt, one after another. A group with
-  a reward that is NaN has advantage 0.
+  a reward that is NaN has advantage 0. A step ends with its separator.
 
   Args:
     rewards: of the steps of each completion, as `rl.reward_fn` gives them.
     pieces: text of the tokens of each, as of `token_texts`.
     separator: text between steps.
     config: how steps are compared; by default with the mean and deviation of
-      the group's steps at the same position.
+      the group's steps at the same position, which leaves 0 for tokens after
+      the last step.
 
   Returns:
-    A number for each token. Those after the last step get 0.
+    A number for each token.
+
+  Raises:
+    UserError: groups are not whole, a completion has other steps, or the
+      comparison takes more than rewards of steps (a value head, outcomes).
   """
-  count = len(rewards)
-  shape = count, max(map(len, rewards), default=0) or 1
-  scores, ends = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
-  steps = np.arange(shape[1]) < np.array([[len(row)] for row in rewards])
+  config = config or AdvantageConfig()
+  _check_comparison(len(rewards), len(pieces), size, config)
+  if not rewards:
+    return []
+  steps, tokens = map(len, rewards), map(len, pieces)
+  # Rounded up, as JAX compiles a program for every shape.
+  shape = len(rewards), _power_of_two(max(steps)), _power_of_two(max(tokens))
+  scores, ends = np.zeros(shape[:2], np.float32), np.zeros(shape[:2], np.int32)
   for i, (row, texts) in enumerate(zip(rewards, pieces, strict=True)):
     scores[i, : len(row)] = row
-    ends[i, : len(row)] = _step_ends(texts, separator, len(row))
-  longest = max(map(len, pieces), default=0) or 1
-  written = np.arange(longest) < np.array([[len(texts)] for texts in pieces])
-  nothing = np.zeros((count, longest), np.float32)
-  findings = Findings(scores, steps, ends, nothing[:, 0], written, nothing)
+    ends[i, : len(row)] = _step_ends(texts, separator, len(row), closed=True)
+  nothing = np.zeros(shape[::2], np.float32)
+  findings = Findings(
+    scores,
+    _first(map(len, rewards), shape[1]),
+    ends,
+    nothing[:, 0],
+    _first(map(len, pieces), shape[2]),
+    nothing,
+  )
   found, _ = credit.token_advantages(
     jax.tree.map(jnp.asarray, findings),
     jnp.asarray(nothing),
     1.0,
     size,
     RewardConfig(centre=0.0),  # they are rewards already
-    config or AdvantageConfig(),
+    config,
   )
   return [
     row[: len(texts)].tolist()
     for row, texts in zip(np.asarray(found), pieces, strict=True)
   ]
+
+
+def _check_comparison(
+  rewards: int, pieces: int, size: int, config: AdvantageConfig
+) -> None:
+  if size < 1 or rewards % size:
+    checks.fail(
+      'size', size, f'{rewards} completions are no whole groups of that size'
+    )
+  if pieces != rewards:
+    checks.fail('pieces', pieces, f'expected those of {rewards} completions')
+  if config.estimator == 'gae':
+    checks.fail('config.estimator', 'gae', "expected 'grpo' or 'rloo'")
+  if config.keep < 1:
+    checks.fail('config.keep', config.keep, 'expected 1: no outcome is known')
+
+
+def _power_of_two(count: int) -> int:
+  """Returns the least power of two that is not below count or 8."""
+  return 1 << (max(count, 8) - 1).bit_length()
+
+
+def _first(counts: Iterable[int], width: int) -> np.ndarray:  # [B, width]
+  """Returns a mask of the first places of each row."""
+  return np.arange(width) < np.array([*counts])[:, None]
 
 
 def token_texts(
@@ -210,27 +250,38 @@ def token_texts(
   """Returns the text that each token adds to a completion.
 
   Decoded alone, a token may lack the blank before it, so it is decoded after
-  the CONTEXT tokens before it. A character of several tokens counts with the
-  first of them.
+  CONTEXT tokens before it. The token that completes a character of several
+  tokens has that character; the others have no text.
 
   Args:
     tokens: ids.
     decode: makes text of ids, without special tokens.
   """
-  pieces = []
+  pieces, read = [], 0  # tokens whose text is in pieces
   for i in range(len(tokens)):
-    before = tokens[max(0, i - CONTEXT) : i]
-    pieces.append(decode([*before, tokens[i]])[len(decode(before)) :])
+    begin = max(0, read - CONTEXT)
+    text = decode(tokens[begin : i + 1])
+    if text.endswith(INCOMPLETE) and i + 1 < len(tokens):
+      pieces.append('')
+      continue
+    pieces.append(text[len(decode(tokens[begin:read])) :])
+    read = i + 1
   return pieces
 
 
-def _step_ends(pieces: Sequence[str], separator: str, count: int) -> list[int]:
-  """Returns the index of the token that ends each of `count` steps."""
-  ends, at = [], 0
-  for part in ''.join(pieces).split(separator):
+def _step_ends(
+  pieces: Sequence[str], separator: str, count: int, closed: bool = False
+) -> list[int]:
+  """Returns the index of the token that ends each of `count` steps.
+
+  Args:
+    closed: whether a step ends with its separator, where it has one.
+  """
+  text, ends, at = ''.join(pieces), [], 0
+  for part in text.split(separator):
     at += len(part)
     if part.strip():
-      ends.append(at)  # after the last character of the step
+      ends.append(min(at + len(separator), len(text)) if closed else at)
     at += len(separator)
   if len(ends) != count:
     checks.fail(

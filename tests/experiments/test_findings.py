@@ -97,6 +97,11 @@ def test_no_share_is_beyond_0_and_1():
   assert findings.over([0.4]).ci95 is None
 
 
+def test_a_claim_without_cases_is_open():
+  found = findings.judge([], 'noise 20.0')
+  assert found == (MISSING, 'noise 20.0', MISSING, OPEN)
+
+
 def test_open_ends_are_shown():
   assert ratio_between((2.1, 4.0), (False, True)) == '2.1 to > 4.0'
   assert ratio_between((1.0, 1.5), (True, False)) == '< 1.0 to 1.5'

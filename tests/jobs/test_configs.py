@@ -327,7 +327,13 @@ def test_a_policy_learns_word_problems(tmp_path):
       '--config.data.max_length=1024',
       '--config.data.row_length=1024',
     ),
-    ('--config=configs/prm_math.py:words,tiny', f'--workdir={prm}'),
+    (
+      '--config=configs/prm_math.py:smollm2,words,tiny',
+      f'--workdir={prm}',
+      '--config.data.train_problems=64',
+      '--config.data.max_length=1024',
+      '--config.data.row_length=1024',
+    ),
     (
       '--config=configs/rl_math.py:grpo,words,tiny',
       f'--workdir={learned}',

@@ -240,13 +240,15 @@ def test_models_that_were_trained_on_the_test_are_refused(
     (tmp_path / 'config.json').write_text(json.dumps(config))
     if known:
       with pytest.raises(UserError, match='was trained on 4 of the 12 problem'):
-        check_unseen(tasks, tmp_path)
+        check_unseen(tasks, tmp_path, data['kind'])
     else:
-      check_unseen(tasks, tmp_path)
+      check_unseen(tasks, tmp_path, data['kind'])
+    # Problems of another kind are others.
+    check_unseen(tasks, tmp_path, 'file')
   # What published models were trained on is not known.
   (tmp_path / 'config.json').write_text('{"model_type": "qwen2"}')
   for published in (tmp_path, 'hf://owner/name', ''):
-    check_unseen(tasks, published)
+    check_unseen(tasks, published, data['kind'])
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,9 @@ def config_in(folder):
     str(folder),
     max_steps=STEPS,
     num_generations=GROUP,
+    num_generations_eval=2,
     per_device_train_batch_size=2 * GROUP,
+    per_device_eval_batch_size=2,
     max_completion_length=LONGEST,
     # Steps of some words.
     generation_kwargs={'sequence_bias': [[[STEP_END], 3.0]]},
@@ -183,15 +185,36 @@ def test_grpo_credits_steps(prm, their_rl, tmp_path):
       if problem == LONG:  # the PRM cannot read it
         np.testing.assert_allclose(added, 0, atol=1e-5)
         continue
-      first = np.array([first_score(scorer, text) for text in texts])
+      # The policy knows nothing, so padding may stand in the middle, too.
+      lengths = batch['completion_mask'].sum(1).tolist()
+      rows_of_tokens = [tokens[i][: lengths[i]] for i in rows]
+      pieces = [
+        adapters.token_texts(
+          row, lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
+        )
+        for row in rows_of_tokens
+      ]
+      assert [''.join(row) for row in pieces] == texts
+      scores = [
+        scorer.score(problem, steps_of(text)).tolist() for text in texts
+      ]
+      expected = adapters.token_advantages(scores, pieces, GROUP)
+      for row, values in zip(added, expected, strict=True):
+        assert np.any(values)
+        wanted = np.zeros_like(row)
+        wanted[: len(values)] = values
+        np.testing.assert_allclose(row, 0.5 * wanted, atol=1e-4)
       # The first token belongs to the first step, which every chain has.
-      at_first = 2 * added[:, 0]
+      first = np.array([each[0] for each in scores])
       centred = first - first.mean()
+      at_first = added[:, 0]
       np.testing.assert_allclose(
         at_first / at_first.std(), centred / centred.std(), atol=1e-2
       )
+  # Its evaluation has other groups, and learns nothing.
+  found = trainer.evaluate(datasets.Dataset.from_dict({'prompt': [PROBLEM]}))
+  assert 0 <= found['eval_reward'] <= 1
 
 
-def first_score(scorer, text):
-  steps = [step.strip() for step in text.split('\n') if step.strip()]
-  return scorer.score(PROBLEM, steps)[0]
+def steps_of(text):
+  return [step.strip() for step in text.split('\n') if step.strip()]

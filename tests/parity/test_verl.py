@@ -71,9 +71,9 @@ def test_the_reward_loop_takes_our_score(tmp_path):
   for chain, answer in zip(CHAINS, found, strict=True):
     scores = prm.score(PROBLEM, chain.split('\n'))
     assert answer['reward_score'] == pytest.approx(min(scores), abs=1e-6)
-    told = answer['reward_extra_info']
-    assert told['prm_lowest'] == pytest.approx(min(scores), abs=1e-6)
-    assert told['prm_steps'] == 2
+    reported = answer['reward_extra_info']
+    assert reported['prm_lowest'] == pytest.approx(min(scores), abs=1e-6)
+    assert reported['prm_steps'] == 2
   # What its trainer adds up: the score at the completion's last token.
   score = found[0]['reward_score']
   paid = manager.assemble_rm_scores(data[0], [score])

@@ -115,7 +115,8 @@ def test_rewards_of_another_split_are_refused():
     adapters.by_token([1.0], ['a', '\n', 'b'])
 
 
-PIECES = [['a', 'b', '\n', 'c', ''], ['d']]
+# The end of a line belongs to the step that it ends.
+PIECES = [['a', '\n', 'c', '\n', ''], ['d']]
 
 
 def test_tokens_are_credited_with_their_step_beside_the_groups():
@@ -151,6 +152,24 @@ def test_completions_without_steps_or_tokens():
     [0.0, 0.0],
     [],
   ]
+  assert adapters.token_advantages([], [], 2) == []
+
+
+@pytest.mark.parametrize(
+  ('size', 'pieces', 'config', 'why'),
+  [
+    (2, 3, {}, 'size=2: 3 completions are no whole groups'),
+    (0, 3, {}, 'size=0: 3 completions are no whole groups'),
+    (3, 2, {}, 'pieces=2: expected those of 3 completions'),
+    (3, 3, {'estimator': 'gae'}, "config.estimator='gae': expected 'grpo'"),
+    (3, 3, {'keep': 0.5}, 'config.keep=0.5: expected 1'),
+  ],
+)
+def test_what_cannot_be_compared_is_one_line(size, pieces, config, why):
+  with pytest.raises(UserError, match=why):
+    adapters.token_advantages(
+      [[1.0]] * 3, [['a']] * pieces, size, config=AdvantageConfig(**config)
+    )
 
 
 WORDS = {1: 'a', 2: 'b', 3: '\n', 4: ''}
@@ -168,10 +187,20 @@ def test_the_text_that_a_token_adds():
   assert ''.join(pieces) == decode(tokens)
 
 
-def test_a_character_of_several_tokens_counts_with_the_first():
-  text = 'xé\ny'.encode()
-
+@pytest.mark.parametrize('text', ['xé\ny', 'a\n\u3000\nb', 'ки', 'é'])
+def test_the_token_that_completes_a_character_has_it(text):
   def decode(tokens):
     return bytes(tokens).decode(errors='replace')
 
-  assert adapters.token_texts(text, decode) == ['x', '\ufffd', '', '\n', 'y']
+  pieces = adapters.token_texts(text.encode(), decode)
+  assert len(pieces) == len(text.encode())
+  assert ''.join(pieces) == text
+  assert [piece for piece in pieces if piece] == list(text)
+
+
+def test_a_character_that_never_ends_is_there():
+  def decode(tokens):
+    return bytes(tokens).decode(errors='replace')
+
+  tokens = 'xé'.encode()[:-1]
+  assert ''.join(adapters.token_texts(tokens, decode)) == decode(tokens)

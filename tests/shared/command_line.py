@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -144,11 +145,15 @@ class _Driver:
       stdout=subprocess.PIPE,
       stderr=self._errors,
       text=True,
+      start_new_session=True,
     )
 
   def ask(self, asked: Asked) -> list[tuple[int, str, str]]:
     """Returns exit code, stdout and stderr of each command line."""
-    watch = threading.Timer(TIMEOUT, self._process.kill)
+    # What it has forked keeps its pipes open, so that has to end, too.
+    watch = threading.Timer(
+      TIMEOUT, os.killpg, (self._process.pid, signal.SIGKILL)
+    )
     watch.start()
     try:
       self._process.stdin.write(json.dumps(asked) + '\n')
