@@ -85,6 +85,11 @@ CLAIMS = (
     fewer_chains('outcome + PRM', 2.5),
   ),
   Claim(
+    'With these scores in wrong chains alone, it does so from four tenths',
+    'none',
+    fewer_chains('outcome + PRM, wrong chains', 2.5),
+  ),
+  Claim(
     'With learned gains of each step added (PAV), it does so with fewer chains',
     '5 to 6x (PAV; Setlur et al., 2025)',
     fewer_chains('outcome + PAV'),
@@ -99,6 +104,11 @@ CLAIMS = (
     'With the scores of a learned PRM added, the end is higher',
     'none',
     ends_higher('outcome + PRM'),
+  ),
+  Claim(
+    'It is higher where the scores count in wrong chains alone',
+    'none',
+    ends_higher('outcome + PRM, wrong chains'),
   ),
   Claim(
     'It is higher where the weight of the scores falls to 0',
