@@ -9,12 +9,9 @@ from experiments import figures
 
 def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
   """Writes the figure as SVG."""
-  figure, panels = figures.make_panels(
-    # One panel is as wide as two, or the legend would be wider.
-    len(results),
-    (4.4 * max(2, len(results)), 4.4),
-    sharey=True,
-  )
+  # One panel is as wide as two, for the legend.
+  width = 4.4 * max(2, len(results))
+  figure, panels = figures.make_panels(len(results), (width, 4.4), sharey=True)
   arms = list(
     dict.fromkeys(arm for found in results.values() for arm in found['arms'])
   )
@@ -34,7 +31,7 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
     panel.set_xlabel('chains sampled')
     panel.grid(alpha=0.25)
   panels[0].set_ylabel('right answers on held-out problems, %')
-  columns = 2 * max(2, len(results))
+  columns = int(width // 2.6)  # as wide as the longest name
   figure.legend(
     lines.values(), lines, loc='lower center', ncols=min(len(lines), columns)
   )
