@@ -106,6 +106,7 @@ def main(argv: list[str]) -> None:
   chosen = settings.read_settings(raw)
   defaults = settings.default_config(chosen.task).to_dict()
   folder = Workdir.open(workdir, with_defaults(raw, defaults), defaults)
+  folder.hold()
   with contextlib.ExitStack() as stack:
     if processes.is_first():
       stack.enter_context(CONSOLE.keep_alive(f'{chosen.task} job'))

@@ -6,7 +6,11 @@ several processes only the first writes; the others wait until it is done.
 """
 
 import dataclasses
+import fcntl
 import json
+import logging
+import os
+import pathlib
 import secrets
 import time
 from collections.abc import Iterable, Mapping
@@ -75,6 +79,15 @@ class Workdir:
     processes.first_alone('workdir', workdir._check)
     check_shared(workdir.path, '--workdir')
     return workdir
+
+  def hold(self) -> None:
+    """Keeps the folder for this process until it ends, where it is on a disk.
+
+    Raises:
+      UserError: a process that runs holds it.
+    """
+    if isinstance(self.path, pathlib.Path):
+      processes.first_alone('hold', self._hold)
 
   def __truediv__(self, name: str) -> paths.Path:
     return self.path / name
@@ -151,6 +164,23 @@ class Workdir:
       raise UserError(
         f'workdir {self} belongs to another config (differs in '
         f'{", ".join(different[:5])}); choose another --workdir, or delete it'
+      )
+
+  def _hold(self) -> None:
+    # A lock on the folder itself, which the kernel ends with the process.
+    folder = os.open(self.path, os.O_RDONLY)
+    try:
+      fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise UserError(
+        f'workdir {self}: a job that is running writes there; stop that one, '
+        'or wait for its end'
+      ) from None
+    except OSError as error:  # there are file systems without locks
+      logging.warning(
+        'workdir %s: %s; start no second job in it while this one runs',
+        self,
+        error.strerror,
       )
 
   def _claim(self, data_fingerprint: str) -> None:

@@ -7,6 +7,8 @@ a few through `python -m prm_jax.main` itself. Faults of data files are in
 
 import json
 import re
+import signal
+import time
 
 import pytest
 
@@ -20,6 +22,7 @@ from tests.shared.command_line import (
   copy_run,
   run,
   run_all,
+  start,
   the_error,
 )
 
@@ -250,6 +253,25 @@ def test_the_workdir_of_another_config_is_left_alone(finished, tmp_path):
   assert f'{workdir} belongs to another config' in line
   assert '(differs in optim.lr, train.keep)' in line
   assert contents(workdir) == before
+
+
+def test_a_second_job_in_the_same_workdir_is_refused(tmp_path):
+  command = (*LONG, f'--workdir={tmp_path}')
+  first = start(*command)
+  try:
+    end = time.monotonic() + 120
+    while not (tmp_path / 'config.json').exists():
+      assert first.poll() is None and time.monotonic() < end
+      time.sleep(0.01)
+    first.send_signal(signal.SIGSTOP)
+    line = the_error(run(*command))
+  finally:
+    first.kill()
+    first.communicate()
+  assert line == (
+    f'error: workdir {tmp_path}: a job that is running writes there; stop that '
+    'one, or wait for its end'
+  )
 
 
 def test_a_fault_leaves_the_workdir_free_for_the_corrected_command(tmp_path):
