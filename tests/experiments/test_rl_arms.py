@@ -1,0 +1,56 @@
+"""Arms of rl_process_vs_outcome: curves of phases, rates, and what is known."""
+
+import numpy as np
+import pytest
+
+from experiments.arithmetic import wrong_facts_for
+from experiments.rl_process_vs_outcome import run
+from experiments.rl_process_vs_outcome.arms import join
+from experiments.rl_runs import Curve
+from prm_jax.data.domains import arithmetic
+from prm_jax.data.domains.arithmetic import ArithmeticConfig
+
+
+def phase(first, hacked=False):
+  """A curve of three evaluations of two problems, which count up."""
+  right = np.tile(first + np.arange(3.0), (2, 1))
+  return Curve(
+    np.array([0, 640, 1280]), right, right + 0.5, -right, right[0], hacked
+  )
+
+
+def test_phases_are_one_curve():
+  found = join([phase(0), phase(2, hacked=True), phase(4)])
+  # The first evaluation of a phase is that of the policy before it.
+  assert found.chains.tolist() == [0, 640, 1280, 1920, 2560, 3200, 3840]
+  assert found.right.tolist() == [[0, 1, 2, 3, 4, 5, 6]] * 2
+  assert (found.score == found.right + 0.5).all()
+  assert (found.paid == -found.right).all()
+  assert found.steps.tolist() == [0, 1, 2, 3, 4, 5, 6]
+  assert found.hacked
+  assert not join([phase(0), phase(2)]).hacked
+
+
+def test_rates_are_those_of_the_setting_that_chose_them():
+  results = {run.TUNED: {'arms': {'outcome': {'rate': 2e-4}}}}
+  assert run.known_rates(results, ['outcome']) == {'outcome': 2e-4}
+  with pytest.raises(SystemExit, match="'PRM' has no rate yet; run --settings"):
+    run.known_rates(results, ['outcome', 'PRM'])
+  with pytest.raises(SystemExit, match="'outcome' has no rate yet"):
+    run.known_rates({}, ['outcome'])
+
+
+@pytest.mark.parametrize(('operations', 'success'), [(5, 0.2), (20, 0.2)])
+def test_longer_problems_are_not_harder(operations, success):
+  """The solver's chains, sampled, end right as often as was asked for."""
+  wrong = wrong_facts_for(success, operations, 3, 10, '+-')
+  config = ArithmeticConfig(
+    operations=operations, ops='+-', solver_seed=3, wrong_facts=wrong
+  )
+  problems = arithmetic.sample_problems(config, 256, 3)
+  results = arithmetic.sample_results(
+    arithmetic.make_solver(config), problems, 8, 0
+  )
+  chains = arithmetic.to_chains(config, problems, results)
+  right = np.mean([chain.outcome for chain in chains])
+  assert right == pytest.approx(success, abs=0.04)
