@@ -37,7 +37,7 @@ FAULTS = [
   ('label:corruption', 'corruption.kinds', ('foo',), 'one of operand, operat'),
   ('label:corruption', 'corruption.kinds', (), 'one or more of operand, oper'),
   ('sample', 'samples', 0, '>= 1'),
-  ('sample', 'problems.kind', 'foo', 'one of arithmetic, file'),
+  ('sample', 'problems.kind', 'foo', 'one of arithmetic, words, file'),
   ('sample', 'problems.split', 'foo', 'one of train, dev, test'),
   ('sample', 'policy.sampling.top_p', 0.0, 'a number in'),
   ('search', 'method', 'baem', 'one of best_of_n, majority'),
