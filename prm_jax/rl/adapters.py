@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from prm_jax.inference.packing import bucket
 from prm_jax.inference.score import AGGREGATES, aggregate
 from prm_jax.rl import credit
 from prm_jax.rl.credit import AdvantageConfig
@@ -191,7 +192,7 @@ def token_advantages(
     return []
   steps, tokens = map(len, rewards), map(len, pieces)
   # Rounded up, as JAX compiles a program for every shape.
-  shape = len(rewards), _power_of_two(max(steps)), _power_of_two(max(tokens))
+  shape = len(rewards), bucket(max(steps), 8), bucket(max(tokens), 8)
   scores, ends = np.zeros(shape[:2], np.float32), np.zeros(shape[:2], np.int32)
   for i, (row, texts) in enumerate(zip(rewards, pieces, strict=True)):
     scores[i, : len(row)] = row
@@ -232,11 +233,6 @@ def _check_comparison(
     checks.fail('config.estimator', 'gae', "expected 'grpo' or 'rloo'")
   if config.keep < 1:
     checks.fail('config.keep', config.keep, 'expected 1: no outcome is known')
-
-
-def _power_of_two(count: int) -> int:
-  """Returns the least power of two that is not below count or 8."""
-  return 1 << (max(count, 8) - 1).bit_length()
 
 
 def _first(counts: Iterable[int], width: int) -> np.ndarray:  # [B, width]

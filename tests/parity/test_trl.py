@@ -63,24 +63,31 @@ def make_policy(vocabulary):
   )
 
 
-def config_in(folder):
-  return trl.GRPOConfig(
-    str(folder),
-    max_steps=STEPS,
-    num_generations=GROUP,
-    num_generations_eval=2,
-    per_device_train_batch_size=2 * GROUP,
-    per_device_eval_batch_size=2,
-    max_completion_length=LONGEST,
-    # Steps of some words.
-    generation_kwargs={'sequence_bias': [[[STEP_END], 3.0]]},
-    learning_rate=1e-2,
-    bf16=False,
-    use_cpu=True,
-    logging_steps=1,
-    log_completions=True,
-    save_strategy='no',
-    report_to='none',
+def make_trainer(kind, policy, reward, tokenizer, folder):
+  """Makes a trainer of a kind that learns PROBLEM and LONG."""
+  return kind(
+    policy,
+    reward,
+    trl.GRPOConfig(
+      str(folder),
+      max_steps=STEPS,
+      num_generations=GROUP,
+      num_generations_eval=2,
+      per_device_train_batch_size=2 * GROUP,
+      per_device_eval_batch_size=2,
+      max_completion_length=LONGEST,
+      # Steps of some words.
+      generation_kwargs={'sequence_bias': [[[STEP_END], 3.0]]},
+      learning_rate=1e-2,
+      bf16=False,
+      use_cpu=True,
+      logging_steps=1,
+      log_completions=True,
+      save_strategy='no',
+      report_to='none',
+    ),
+    datasets.Dataset.from_dict({'prompt': [PROBLEM, LONG]}),
+    processing_class=tokenizer,
   )
 
 
@@ -92,13 +99,7 @@ def test_grpo_learns_from_our_rewards(prm, their_rl, tmp_path):
   policy = make_policy(len(tokenizer))
   before = {k: v.clone() for k, v in policy.state_dict().items()}
   lowest = adapters.trl(rl.reward_fn(prm), name='lowest')
-  trainer = trl.GRPOTrainer(
-    policy,
-    lowest,
-    config_in(tmp_path),
-    datasets.Dataset.from_dict({'prompt': [PROBLEM, LONG]}),
-    processing_class=tokenizer,
-  )
+  trainer = make_trainer(trl.GRPOTrainer, policy, lowest, tokenizer, tmp_path)
   trainer.train()
 
   tables = [pd.read_parquet(p) for p in sorted(tmp_path.rglob('*.parquet'))]
@@ -158,13 +159,7 @@ def test_grpo_credits_steps(prm, their_rl, tmp_path):
 
   policy = make_policy(len(tokenizer))
   before = {k: v.clone() for k, v in policy.state_dict().items()}
-  trainer = Recorded(
-    policy,
-    is_short,
-    config_in(tmp_path),
-    datasets.Dataset.from_dict({'prompt': [PROBLEM, LONG]}),
-    processing_class=tokenizer,
-  )
+  trainer = make_trainer(Recorded, policy, is_short, tokenizer, tmp_path)
   trainer.train()
   assert len(batches) == STEPS
   assert any(
