@@ -24,7 +24,7 @@ from prm_jax.training.train_state import init_state, make_init, make_params
 LAYERS = 4  # of SmolLM2: the CPU is to be done in seconds
 ROWS = 2
 STEPS = 4
-# All parts of the loss: step head, numbers' likelihood, next tokens.
+# All parts of the loss: step head, likelihood of steps, next tokens.
 HEAD = HeadConfig('two_class', likelihood=True)
 LOSS = LossConfig('cross_entropy', lm_weight=0.5)
 OPTIM = OptimConfig(lr=1e-3, warmup=0)
@@ -113,7 +113,7 @@ def make_batch(
     {name: x.astype(np.int32) for name, x in ints.items()}
     | {name: x.astype(np.float32) for name, x in floats.items()}
     | {
-      'numbers': real & (positions % 5 == 3),
+      'kinds': (real * (positions % 5 % 3)).astype(np.int8),
       'step_mask': mask,
     }
   )

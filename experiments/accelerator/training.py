@@ -91,7 +91,7 @@ def batches(case: Training) -> Iterator[dict[str, np.ndarray]]:
       'step_trials': np.zeros(steps, np.float32),
       'step_mask': np.ones(steps, bool),
       'chain_ids': np.zeros(steps, np.int32),
-      'numbers': np.zeros(rows, bool),
+      'kinds': np.zeros(rows, np.int8),
       'lm_weights': np.zeros(rows, np.float32),
     }
 

@@ -171,7 +171,7 @@ def abstract_batch(
     | {name: of(P, jnp.int32) for name in ('step_ends', 'step_begins')}
     | {'chain_ids': of(P, jnp.int32)}
     | {name: of(P, jnp.float32) for name in PER_STEP}
-    | {'numbers': of(T, jnp.bool_), 'lm_weights': of(T, jnp.float32)}
+    | {'kinds': of(T, jnp.int8), 'lm_weights': of(T, jnp.float32)}
     | {
       'step_mask': of(P, jnp.bool_),
       'flat_tokens': jax.ShapeDtypeStruct(

@@ -325,8 +325,8 @@ class AbstractRlJob:
     B = row_bucket(min(self.settings.train.chains, per_call), split)
     T = bucket(self.models.longest)
     tokens, ends = (_rows(mesh, jnp.int32, B, n) for n in (T, T // 2))
-    numbers = _rows(mesh, jnp.bool_, B, T)
-    rows = Rows(*[tokens] * 4, numbers, ends, ends)
+    kinds = _rows(mesh, jnp.int8, B, T)
+    rows = Rows(*[tokens] * 4, kinds, ends, ends)
     return self._program(
       mesh,
       jit_row_scores(model, head, mesh),

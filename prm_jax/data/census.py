@@ -28,7 +28,7 @@ from prm_jax.data.trie_store import TrieStore, join, to_pack
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 
-VERSION = 1  # of what a census holds; another one is not read
+VERSION = 2  # of what a census holds; another one is not read
 # The counts of `Census`.
 COUNTS = (
   'steps',
@@ -141,8 +141,7 @@ def take_census(
   """Encodes every chain once, counts, and merges the usable ones into tries.
 
   Raises:
-    UserError: no chain is usable, a row is too short for one, or two split the
-      same text into different steps.
+    UserError: no chain is usable, or a row is too short for one.
   """
   if config.row_length < fmt.max_length:
     raise UserError(
@@ -165,7 +164,7 @@ def take_census(
     usable += names
     # A chain with more steps than a row has room for is reported below.
     if examples and longest <= config.max_steps_per_row:
-      parts = _split(chains, names, examples, config)
+      parts = _split(examples, config)
       counts['unique'] += _size(examples)
       for part in parts:
         trie = merge_examples([examples[k] for k in part], config.compare_steps)
@@ -274,20 +273,12 @@ def _by_problem(chains: Sequence[Chain], trees: bool) -> Iterable[list[int]]:
 def _size(examples: Sequence[Example]) -> int:
   """Returns the number of tokens of the examples' trie."""
   return tries.unique_tokens(
-    [each.tokens for each in examples], [each.numbers for each in examples]
+    [each.tokens for each in examples], [each.kinds for each in examples]
   )
 
 
-def _split(
-  chains: Sequence[Chain],
-  names: Sequence[int],
-  examples: Sequence[Example],
-  config: BatchConfig,
-) -> list[list[int]]:
+def _split(examples: Sequence[Example], config: BatchConfig) -> list[list[int]]:
   """Splits the chains of a problem into groups whose tries fit a row each.
-
-  Args:
-    names: indices of the chains that have the examples.
 
   Returns:
     Groups of indices of examples.
@@ -295,12 +286,6 @@ def _split(
   if len(examples) == 1:
     return [[0]]
   steps = step_entries(examples, trie_of(examples), config.compare_steps)
-  for pair in _split_differently(steps.arrays):
-    one, other = (_origin(chains[names[k]], names[k]) for k in pair)
-    raise UserError(
-      f'{one} and {other} label the same step and split the text before it '
-      'into different steps; correct one of them, or set data.trees=False'
-    )
   return tries.split(
     [each.tokens for each in examples],
     tries.Budget(config.row_length, config.max_steps_per_row),
@@ -308,22 +293,5 @@ def _split(
       [*zip(each.step_ends.tolist(), entries.tolist(), strict=True)]
       for each, entries in zip(examples, steps.of_chains, strict=True)
     ],
-    [each.numbers for each in examples],
+    [each.kinds for each in examples],
   )
-
-
-def _split_differently(entries: dict[str, np.ndarray]) -> list[list[int]]:
-  """Returns pairs of chains whose labelled steps end together, not begin."""
-  labelled = np.flatnonzero(entries['step_weights'] > 0)
-  order = labelled[np.argsort(entries['step_ends'][labelled], kind='stable')]
-  ends, begins = entries['step_ends'][order], entries['step_begins'][order]
-  chains = entries['chains'][order] - 1
-  bad = np.flatnonzero((ends[1:] == ends[:-1]) & (begins[1:] != begins[:-1]))
-  return [sorted(chains[i : i + 2].tolist()) for i in bad]
-
-
-def _origin(chain: Chain, index: int) -> str:
-  """Names a chain by its data set and its record, for error messages."""
-  name = chain.meta.get('id', f'chain {index}')
-  dataset = chain.meta.get('dataset')
-  return f'{name} ({dataset})' if dataset else str(name)

@@ -21,6 +21,9 @@ import numpy as np
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.runtime.errors import UserError
 
+# Kinds of a step's tokens whose likelihood is read; 0 is not read.
+DIGITS, WORDS = 1, 2
+
 
 class DoesNotFit(UserError):
   """Says that not even the first step of a chain fits the window."""
@@ -161,17 +164,27 @@ class StepFormat:
     ids -= {*self.separator, *self.turn, *self.prompt_suffix}
     return frozenset(i for i in ids if any(map(str.isdecimal, text([i]))))
 
-  def number_tokens(self, encoding: Encoding) -> np.ndarray:  # [T] bool
-    """Marks the tokens of steps that contain a digit.
+  def token_kinds(self, encoding: Encoding) -> np.ndarray:  # [T] int8
+    """Returns the `step_kinds` of each step; 0 outside of the steps."""
+    kinds = np.zeros(len(encoding.tokens), np.int8)
+    start = encoding.prompt_length
+    for end in encoding.step_ends + 1:
+      kinds[start:end] = self.step_kinds(encoding.tokens[start:end])
+      start = end
+    return kinds
 
-    The first token of a step is never marked. What predicts it is the last
-    token before the step, which may be computed elsewhere, such as in a prompt
-    that many candidates share.
+  def step_kinds(self, ids: Sequence[int]) -> np.ndarray:  # [T] int8
+    """Returns DIGITS for each token of a step with a digit, WORDS for others.
+
+    It is 0 for the first token and for the separator. What predicts the first
+    one is the last token before the step, which may be computed elsewhere, such
+    as in a prompt that many candidates share; and the separator only says that
+    the step ends.
     """
-    numbers = np.isin(encoding.tokens, [*self.digit_tokens])
-    numbers[: encoding.prompt_length + 1] = False
-    numbers[encoding.step_ends[:-1] + 1] = False
-    return numbers
+    kinds = np.where(np.isin(ids, [*self.digit_tokens]), DIGITS, WORDS)
+    kinds[0] = 0
+    kinds[len(ids) - len(self.separator) :] = 0
+    return kinds.astype(np.int8)
 
   def fingerprint(self) -> str:
     """Returns 16 hex digits that change when ids or step ends could change."""

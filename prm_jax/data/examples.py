@@ -23,7 +23,7 @@ class Example(NamedTuple):
 
   Attributes:
     tokens: token ids.
-    numbers: marks the tokens of steps that contain a digit.
+    kinds: the kinds of the tokens, see `StepFormat.token_kinds`.
     lm_mask: marks the tokens that a language-model loss predicts, apart from
       the first token: all of a reward model, those after the problem of a
       policy.
@@ -33,7 +33,7 @@ class Example(NamedTuple):
   """
 
   tokens: np.ndarray  # [T] int32
-  numbers: np.ndarray  # [T] bool
+  kinds: np.ndarray  # [T] int8
   lm_mask: np.ndarray  # [T] bool
   step_ends: np.ndarray  # [P] int32
   step_begins: np.ndarray  # [P] int32
@@ -73,7 +73,7 @@ def encode_example(
   begins = np.concatenate([[encoding.prompt_length], ends[:-1] + 1])
   return Example(
     encoding.tokens,
-    fmt.number_tokens(encoding),
+    fmt.token_kinds(encoding),
     lm_mask,
     ends,
     begins.astype(np.int32),
@@ -84,7 +84,7 @@ def encode_example(
 def trie_of(examples: Sequence[Example]) -> tries.Trie:
   """Merges the equal beginnings of chains."""
   return tries.build(
-    [each.tokens for each in examples], [each.numbers for each in examples]
+    [each.tokens for each in examples], [each.kinds for each in examples]
   )
 
 
@@ -98,15 +98,15 @@ def merge_examples(
       other; see `step_entries`.
 
   Returns:
-    Arrays with one entry per token, [T]: those of the trie, `numbers`, and
+    Arrays with one entry per token, [T]: those of the trie, `kinds`, and
     `lm_weights`, the number of chains that want the token predicted. And those
     of `step_entries`, [P].
   """
   trie = trie_of(examples)
-  numbers = np.zeros(len(trie.tokens), bool)
+  kinds = np.zeros(len(trie.tokens), np.int8)
   lm_weights = np.zeros(len(trie.tokens), np.float32)
   for path, example in zip(trie.paths, examples, strict=True):
-    numbers[path] = example.numbers
+    kinds[path] = example.kinds
     lm_weights[path] += example.lm_mask
   lm_weights[trie.parents < 0] = 0  # nothing comes before them
   return {
@@ -115,7 +115,7 @@ def merge_examples(
     'last': trie.last,
     'parents': trie.parents,
     'counts': trie.counts,
-    'numbers': numbers,
+    'kinds': kinds,
     'lm_weights': lm_weights,
     **step_entries(examples, trie, compare_steps).arrays,
   }

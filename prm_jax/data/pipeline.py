@@ -53,7 +53,7 @@ def _finish_row(row: dict[str, Any]) -> dict[str, np.ndarray]:
     'positions': np.where(real, depths, -1),
     'last': np.where(real, last + start, np.arange(len(last), dtype=np.int32)),
     'parents': np.where(real & (parents >= 0), parents + start, -1),
-    'numbers': row['numbers'],
+    'kinds': row['kinds'],
     'lm_weights': row['lm_weights'],
     'step_ends': np.where(mask, ends + step_start, 0),
     'step_begins': begins,
@@ -85,7 +85,7 @@ def make_batches(
       subtree; query i sees key j where j <= i <= last[j]. Padding sees itself.
     parents: [B, T] int32, index in the row of the token before this one in its
       chains; -1 where there is none.
-    numbers: [B, T] bool.
+    kinds: [B, T] int8, see `StepFormat.token_kinds`.
     lm_weights: [B, T] float32, how many chains want this token predicted.
     step_ends: [B, P] int32, index in the row of the step's last token.
     step_begins: [B, P] int32, position of the step's first token.

@@ -24,7 +24,7 @@ from prm_jax.runtime.errors import UserError
 # so their number decides where a trie goes. Columns share an array by type.
 TOKEN_INTS = ('tokens', 'positions', 'last', 'parents', 'counts')
 STEP_INTS = ('step_ends', 'step_begins', 'chains')
-PER_TOKEN = ('token_ints', 'numbers', 'lm_weights')
+PER_TOKEN = ('token_ints', 'kinds', 'lm_weights')
 PER_STEP = ('step_ints', 'step_labels', 'step_weights', 'step_trials')
 STOPS = 'stops'  # name of the array of `TrieStore.stops`
 
@@ -70,7 +70,7 @@ def join(tries: Sequence[Mapping[str, np.ndarray]]) -> TrieStore:
     name: np.concatenate([trie[name] for trie in tries])
     for name in (*PER_TOKEN, *PER_STEP)
   }
-  sizes = [[len(trie['numbers']), len(trie['step_labels'])] for trie in tries]
+  sizes = [[len(trie['kinds']), len(trie['step_labels'])] for trie in tries]
   return TrieStore(arrays, np.cumsum([[0, 0], *sizes], axis=0))
 
 

@@ -90,7 +90,7 @@ def build(
 
   Args:
     chains: token ids, of [length] int each.
-    marks: int32 or bool numbers that the tokens of each chain carry; tokens
+    marks: int32 or smaller numbers that the tokens of each chain carry; tokens
       with different marks are not merged.
   """
   return _lay_out(_grow(_keys(chains, marks)), chains)

@@ -20,7 +20,7 @@ SMALLEST_BUCKET = 64
 LONGER = 1, 2, 4, 8
 # Rows are not made longer than this to share more.
 LONGEST = 8192
-# Tokens [T], step ends [P], and which tokens are numbers [T].
+# Tokens [T], step ends [P], kinds of the tokens [T].
 EncodedChain = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -83,7 +83,7 @@ def empty_rows(B: int, T: int, P: int) -> Rows:
     nothing,
     np.tile(np.arange(T, dtype=np.int32), (B, 1)),
     nothing.copy(),
-    np.zeros((B, T), bool),
+    np.zeros((B, T), np.int8),
     *np.zeros((2, B, P), np.int32),
   )
 
@@ -110,15 +110,15 @@ def pack_rows(
   layout = Layout(np.zeros((N, P), np.int32), np.zeros((N, P), bool))
   paths = [np.empty(0, np.int32)] * N
   for b, group in enumerate(groups):
-    tokens, _, numbers = zip(*(chains[i] for i in group), strict=True)
-    trie = tries.build(tokens, numbers)
+    tokens, _, kinds = zip(*(chains[i] for i in group), strict=True)
+    trie = tries.build(tokens, kinds)
     own = slice(len(trie.tokens))
     rows.tokens[b, own] = trie.tokens
     rows.positions[b, own] = trie.depths
     rows.last[b, own], rows.parents[b, own] = trie.last, trie.parents
     slots: dict[tuple[int, int], int] = {}  # end and begin -> step slot
     for i, path in zip(group, trie.paths, strict=True):
-      rows.numbers[b, path] = chains[i][2]
+      rows.kinds[b, path] = chains[i][2]
       paths[i] = b * T + path
       for p, (end, begin) in enumerate(entries[i]):
         slot = slots.setdefault((int(path[end]), begin), len(slots))
@@ -143,14 +143,14 @@ def _choose(
   longest: int,
 ) -> tuple[int, int, list[list[int]]]:
   """Returns the number and length of the rows, and the chains of each."""
-  tokens, _, numbers = zip(*chains, strict=True)
+  tokens, _, kinds = zip(*chains, strict=True)
   shortest = bucket(max(map(len, tokens)))
   found = []
   for T in (shortest * factor for factor in LONGER):
     if found and longest < T:
       break
     room = tries.Budget(T, T // 2)
-    groups = tries.split(tokens, room, entries, numbers)
+    groups = tries.split(tokens, room, entries, kinds)
     found.append((row_bucket(len(groups), row_multiple), T, groups))
     if len(groups) == 1:
       break

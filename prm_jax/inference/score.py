@@ -21,7 +21,7 @@ from prm_jax.models import (
   TransformerConfig,
   forward,
   head_logits,
-  number_likelihood,
+  step_likelihood,
   step_logits,
   step_probabilities,
 )
@@ -76,7 +76,7 @@ def aggregate(
 
 def _check_rows(rows: Rows) -> None:
   B, T = rows.tokens.shape
-  for name in ('positions', 'last', 'parents', 'numbers'):
+  for name in ('positions', 'last', 'parents', 'kinds'):
     chex.assert_shape(
       getattr(rows, name), (B, T), custom_message=f'rows.{name}'
     )
@@ -106,7 +106,7 @@ def read_out(
   )
   if not head.likelihood:
     return step_probabilities(head_logits(params['head'], states), head)
-  likelihood = number_likelihood(params['backbone'], model, states, rows)
+  likelihood = step_likelihood(params['backbone'], model, states, rows)
   logits = step_logits(params['head'], states, rows.step_ends, likelihood)
   return step_probabilities(logits, head)
 

@@ -174,8 +174,8 @@ class Scorer:
           f'{len(encoding.step_ends)} do; shorten it, or use a model with a '
           'longer window'
         )
-      numbers = self.format.number_tokens(encoding)
-      encoded.append((encoding.tokens, encoding.step_ends, numbers))
+      kinds = self.format.token_kinds(encoding)
+      encoded.append((encoding.tokens, encoding.step_ends, kinds))
     return encoded
 
   def _pack(self, chains: Sequence[EncodedChain]) -> Packing:

@@ -201,17 +201,15 @@ class TreeScorer:
       return []
 
   def _flops(self, piece: Piece) -> float:
-    logits = int(self._numbers(piece).sum())
+    logits = int((self._kinds(piece) > 0).sum())
     backbone = chain_flops(self._model, piece.first, len(piece.ids), logits)
     return backbone + self._head_flops * (piece.before.before is not None)
 
-  def _numbers(self, piece: Piece) -> np.ndarray:  # [T] bool
-    """Returns `StepFormat.number_tokens` of a piece if the head uses them."""
+  def _kinds(self, piece: Piece) -> np.ndarray:  # [T] int8
+    """Returns the kinds of a piece's tokens if the head reads them."""
     if not self._likelihood or piece.before.before is None:
-      return np.zeros(len(piece.ids), bool)
-    numbers = np.isin(piece.ids, [*self._format.digit_tokens])
-    numbers[0] = False
-    return numbers
+      return np.zeros(len(piece.ids), np.int8)
+    return self._format.step_kinds(piece.ids)
 
   def _read(self, new: Sequence[Piece]) -> None:
     """Reads pieces into the store and sets their scores."""
@@ -271,7 +269,7 @@ class TreeScorer:
           arrays.tokens[b, own] = piece.ids
           arrays.positions[b, own] = range(piece.first, len(piece.slots))
           arrays.parents[b, own] = range(start - 1, end - 1)
-          arrays.numbers[b, own] = self._numbers(piece)
+          arrays.kinds[b, own] = self._kinds(piece)
           slots[b, own] = piece.slots[piece.first :]
           if piece.before.before is not None:  # not a prompt
             arrays.step_ends[b, steps] = end - 1

@@ -24,7 +24,7 @@ from prm_jax.models.heads import (
 )
 from prm_jax.models.likelihood import (
   TokenTerms,
-  number_likelihood,
+  step_likelihood,
   token_logprobs,
   token_terms,
 )
@@ -71,10 +71,10 @@ __all__ = [
   'init_params',
   'lm_logits',
   'merge',
-  'number_likelihood',
   'prefill',
   'product_flops',
   'quantize_backbone',
+  'step_likelihood',
   'step_logits',
   'step_probabilities',
   'token_logprobs',

@@ -118,8 +118,8 @@ class HeadConfig:
     kind: what the outputs mean, see `heads.step_probabilities`.
     hidden: width of a ReLU layer before the outputs; 0 is a linear head.
     likelihood: whether the head also reads the probabilities that the backbone
-      itself gives to a step's numbers (`likelihood.number_likelihood`). It
-      then starts as a rule on these alone and learns from there. This is for
+      itself gives to a step's tokens (`likelihood.step_likelihood`). It then
+      starts as a rule on these alone and learns from there. This is for
       backbones that are already language models.
   """
 

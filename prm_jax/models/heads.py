@@ -17,15 +17,16 @@ from prm_jax.models.config import HeadConfig
 Params = dict[str, Any]
 
 # A head with likelihood starts with the log-odds that a step is right at
-# FIRST_BIAS + FIRST_WEIGHT * the sum of its numbers' log-probabilities.
-FIRST_BIAS, FIRST_WEIGHT = 3.0, 0.5
+# FIRST_BIAS + the log-probabilities of its tokens with a digit and of its other
+# tokens, summed and weighted by FIRST_WEIGHTS: see experiments/smollm2_prm.
+FIRST_BIAS, FIRST_WEIGHTS = 3.0, (0.5, 0.05)
 
 
 def init_head(key: jax.Array, d_model: int, head: HeadConfig) -> Params:
   """Makes a random head, float32: kernel [D, C], bias [C].
 
   A hidden layer of width M adds hidden_kernel [D, M] and hidden_bias [M], and
-  kernel is [M, C]. Likelihood adds likelihood_kernel [3, C], and kernel starts
+  kernel is [M, C]. Likelihood adds likelihood_kernel [2, C], and kernel starts
   at 0.
   """
   params = {}
@@ -43,7 +44,7 @@ def init_head(key: jax.Array, d_model: int, head: HeadConfig) -> Params:
   return params | {
     'kernel': jnp.zeros((inputs, head.outputs)),
     'bias': FIRST_BIAS * right,
-    'likelihood_kernel': jnp.array([[FIRST_WEIGHT], [0.0], [0.0]]) * right,
+    'likelihood_kernel': jnp.array(FIRST_WEIGHTS)[:, None] * right,
   }
 
 
@@ -60,7 +61,7 @@ def step_logits(
   params: Params,
   hidden: jax.Array,  # [B, T, D]
   step_ends: jax.Array,  # [B, P]; what padding points at is masked later
-  likelihood: jax.Array | None = None,  # [B, P, 3], if the head reads it
+  likelihood: jax.Array | None = None,  # [B, P, 2], if the head reads it
 ) -> jax.Array:  # [B, P, C] float32
   """Returns the head's outputs at the end of each step."""
   at_ends = jnp.take_along_axis(hidden, step_ends[:, :, None], axis=1)
@@ -70,7 +71,7 @@ def step_logits(
 def head_logits(
   params: Params,
   at_ends: jax.Array,  # [B, P, D] hidden states at the end of each step
-  likelihood: jax.Array | None = None,  # [B, P, 3], if the head reads it
+  likelihood: jax.Array | None = None,  # [B, P, 2], if the head reads it
 ) -> jax.Array:  # [B, P, C] float32
   """Returns the head's outputs."""
   x = at_ends.astype(jnp.float32)

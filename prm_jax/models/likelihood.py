@@ -3,7 +3,7 @@
 The LM loss, RL and its metrics read them, and one of them is a signal without
 step labels: a step with a number that the backbone did not expect is wrong more
 often than other steps. A head with `HeadConfig.likelihood` reads
-`number_likelihood` beside the hidden state.
+`step_likelihood` beside the hidden state.
 
 The logits of all tokens would be the largest arrays of a train step: 20 GB for
 16,384 tokens and 152,000 words, with their gradient. So they are computed part
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.sharding import PartitionSpec as P
 
+from prm_jax.data.encoding import DIGITS, WORDS
 from prm_jax.models.config import TransformerConfig
 from prm_jax.models.rows import Rows
 from prm_jax.models.transformer import output_embedding
@@ -333,25 +334,28 @@ def _words_gradient(
   return back, shares.sum_rows(summed).astype(table.dtype)
 
 
-def number_likelihood(
+def step_likelihood(
   backbone: Any,
   model: TransformerConfig,
   hidden: jax.Array,  # [B, T, D]
   rows: Rows,
-) -> jax.Array:  # [B, P, 3] float32
-  """Summarises the log-probabilities of each step's number tokens.
+) -> jax.Array:  # [B, P, 2] float32
+  """Sums the log-probabilities of each step's tokens, of each kind.
 
   Returns:
-    Their sum and minimum in nats, and their count; all 0 for a step without
-    numbers.
+    The sums in nats over tokens with a digit and over others, as
+    `StepFormat.step_kinds` tells them apart; 0 for a step without such tokens.
   """
   values = token_logprobs(
-    backbone, model, hidden, rows.tokens, rows.parents, rows.numbers
+    backbone, model, hidden, rows.tokens, rows.parents, rows.kinds > 0
   )
   places, ends = jnp.arange(rows.tokens.shape[1]), rows.step_ends[..., None]
   # The tokens that a step's end sees, from the step's first one on.
   own = (places <= ends) & (ends <= rows.last[:, None])
-  own &= rows.positions[:, None] >= rows.step_begins[..., None]
-  own &= rows.numbers[:, None]  # [B, P, T]
-  values = jnp.where(own, values[:, None], 0.0)
-  return jnp.stack([values.sum(-1), values.min(-1), own.sum(-1)], -1)
+  own &= rows.positions[:, None] >= rows.step_begins[..., None]  # [B, P, T]
+  kinds, values = rows.kinds[:, None], values[:, None]
+  sums = [
+    jnp.where(own & (kinds == kind), values, 0.0).sum(-1)
+    for kind in (DIGITS, WORDS)
+  ]
+  return jnp.stack(sums, -1)

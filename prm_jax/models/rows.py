@@ -16,6 +16,6 @@ class Rows(NamedTuple):
   positions: jax.Array  # [B, T] int32 depths, prefix included; -1 is padding
   last: jax.Array  # [B, T] int32, last token of its subtree; padding: itself
   parents: jax.Array  # [B, T] int32, the token before; -1 if it is not in here
-  numbers: jax.Array  # [B, T] bool, see `StepFormat.number_tokens`
+  kinds: jax.Array  # [B, T] int8, see `StepFormat.token_kinds`
   step_ends: jax.Array  # [B, P] int32
   step_begins: jax.Array  # [B, P] int32, position of the step's first token

@@ -21,7 +21,7 @@ from prm_jax.models import (
   attach,
   forward,
   head_logits,
-  number_likelihood,
+  step_likelihood,
   step_logits,
   token_logprobs,
 )
@@ -111,7 +111,7 @@ def _step_loss(
   head, loss, likelihood = config.head, config.loss, None
   if head.likelihood:
     rows = Rows(*(batch[name] for name in Rows._fields))
-    likelihood = number_likelihood(backbone, config.model, hidden, rows)
+    likelihood = step_likelihood(backbone, config.model, hidden, rows)
   if reads_all(config):
     ends = batch['step_ends']
     logits = step_logits(params['head'], hidden, ends, likelihood)

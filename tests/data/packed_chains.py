@@ -76,7 +76,7 @@ def unpack(batch):
       assert wanted[0] == 0
       yield Example(
         tokens=batch['tokens'][b, here],
-        numbers=batch['numbers'][b, here],
+        kinds=batch['kinds'][b, here],
         lm_mask=np.array([True, *wanted[1:]], bool),
         step_ends=ends[mine] - start,
         **{

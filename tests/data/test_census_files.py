@@ -64,7 +64,7 @@ def test_a_write_that_fails_leaves_nothing(taken, tmp_path, monkeypatch):
   [
     lambda folder: (folder / 'usable.npy').unlink(),
     lambda folder: (folder / 'stops.npy').write_bytes(b''),
-    lambda folder: (folder / 'numbers.npy').write_bytes(b'\x93NUMPY'),
+    lambda folder: (folder / 'kinds.npy').write_bytes(b'\x93NUMPY'),
     lambda folder: (folder / 'about.json').write_text('{"steps": 3}'),
     lambda folder: (folder / 'about.json').write_text('[]'),
   ],

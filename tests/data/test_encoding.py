@@ -8,7 +8,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prm_jax.data.encoding import make_format
+from prm_jax.data.encoding import DIGITS, WORDS, make_format
 from prm_jax.data.tokenizer import HuggingFaceTokenizer
 from prm_jax.runtime.errors import UserError
 
@@ -58,12 +58,18 @@ def test_a_policy_needs_a_format_with_an_end_token():
     fmt.encode_with_end('a', ['b'])
 
 
-def test_number_tokens_exclude_the_problem_and_the_first_token_of_a_step():
+def test_kinds_exclude_the_problem_and_the_ends_of_a_step():
   fmt = make_format('arithmetic', 32)
   encoding = fmt.encode(PROBLEM, ['7 * 3 = 1', '1 + 12 = 3'])
-  marked = np.flatnonzero(fmt.number_tokens(encoding))
-  assert fmt.tokenizer.decode(encoding.tokens[marked]) == '3 1 12 3'
-  np.testing.assert_array_equal(marked, [10, 12, 16, 18])
+  kinds = fmt.token_kinds(encoding)
+  read = {
+    kind: fmt.tokenizer.decode(encoding.tokens[kinds == kind])
+    for kind in (DIGITS, WORDS)
+  }
+  assert read == {DIGITS: '3 1 12 3', WORDS: '* = + ='}
+  np.testing.assert_array_equal(
+    np.flatnonzero(kinds), [*range(9, 13), *range(15, 19)]
+  )
 
 
 def test_a_separator_with_a_digit_is_no_number_token():
@@ -75,7 +81,7 @@ def test_a_separator_with_a_digit_is_no_number_token():
   fmt = make_format(tokenizer, 32, '<step_0>')
   encoding = fmt.encode('7', ['a 7 3b', 'a a'])
   assert encoding.tokens.tolist() == [2, 0, 1, 2, 9, 0, 1, 1, 0]
-  assert np.flatnonzero(fmt.number_tokens(encoding)).tolist() == [3, 4]
+  assert fmt.token_kinds(encoding).tolist() == [0, 0, 0, 1, 1, 0, 0, 2, 0]
 
 
 @given(st.text(st.characters(codec='utf-8'), max_size=12), STEPS)

@@ -60,7 +60,7 @@ def test_shapes_dtypes_and_step_ends_of_batches():
     assert rows == 4 or batch is batches[-1]
     for names, length, dtype in (
       ('tokens positions last parents', 64, np.int32),
-      ('numbers', 64, np.bool_),
+      ('kinds', 64, np.int8),
       ('lm_weights', 64, np.float32),
       ('step_ends step_begins chain_ids', 12, np.int32),
       ('step_labels step_weights step_trials', 12, np.float32),

@@ -10,7 +10,6 @@ import dataclasses
 
 import hypothesis
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 
 from prm_jax.data.census import BatchConfig, take_census
@@ -20,7 +19,6 @@ from prm_jax.data.examples import encode_example
 from prm_jax.data.pipeline import make_batches
 from prm_jax.data.readers import read_chains
 from prm_jax.data.targets import TargetConfig
-from prm_jax.runtime.errors import UserError
 from tests.data.packed_chains import (
   BATCHES,
   CHAINS,
@@ -70,7 +68,7 @@ def sums_of_chains(chains, targets):
     if not example.step_weights.any():
       continue
     count += len(example.tokens)
-    marked = list(zip(example.tokens, example.numbers, strict=True))
+    marked = list(zip(example.tokens, example.kinds, strict=True))
     for t in np.flatnonzero(example.lm_mask):
       if t > 0:
         tokens[tuple(marked[: t + 1])] += 1
@@ -96,7 +94,7 @@ def sums_of_batches(batches):
         steps[(*key, row['step_trials'][p])] += row['step_weights'][p]
         t = np.arange(len(row['tokens']))
         inside = (t <= end) & (end <= row['last']) & (row['positions'] >= begin)
-        step = zip(row['tokens'][inside], row['numbers'][inside], strict=True)
+        step = zip(row['tokens'][inside], row['kinds'][inside], strict=True)
         assert tuple(step) == prefixes[end][begin:]
   return tokens, +steps, count
 
@@ -105,7 +103,7 @@ def prefixes_of(row):
   """Returns what stands before and at each token, by `last` and `parents`."""
   prefixes = []
   for t, (token, number) in enumerate(
-    zip(row['tokens'], row['numbers'], strict=True)
+    zip(row['tokens'], row['kinds'], strict=True)
   ):
     parent = row['parents'][t]
     assert parent < t
@@ -163,7 +161,7 @@ def test_a_loss_that_compares_steps_finds_each_chain_whole(chains):
   expected = collections.Counter()
   for chain in chains:
     example = encode_example(chain, FORMAT, TARGETS)
-    marked = list(zip(example.tokens, example.numbers, strict=True))
+    marked = list(zip(example.tokens, example.kinds, strict=True))
     ends = [tuple(marked[: end + 1]) for end in example.step_ends]
     values = [tuple(getattr(example, name)) for name in names]
     expected[(tuple(ends), *values)] += 1
@@ -235,24 +233,17 @@ def test_raw_prm800k_sessions_keep_their_shape():
   assert len(census.groups) == 4  # one for each session
 
 
-def test_readers_that_split_the_same_text_differently_are_named():
-  # The separator is text that a step may contain.
+def test_texts_that_are_split_differently_share_what_comes_before():
+  """The separator is text that a step may contain."""
   fmt = dataclasses.replace(FORMAT, separator=FORMAT.tokenizer.encode(';'))
   right = StepLabel(1.0)
-  origin = {'id': 'other:3', 'dataset': 'trl'}
   chains = [
-    Chain('p', ('a', 'b'), labels=(right,) * 2, meta={'id': 'some:7'}),
-    Chain('q', ('a;b',), labels=(right,)),
-    Chain('p', ('a;b',), labels=(right,), meta=origin),
+    Chain('p', ('a', 'b'), labels=(right,) * 2),
+    Chain('p', ('a;b',), labels=(right,)),
   ]
-  np.testing.assert_array_equal(
-    *(fmt.encode('p', chains[i].steps).tokens for i in (0, 2))
-  )
-  message = r'^some:7 and other:3 \(trl\) label the same step and split [^\n]*$'
-  with pytest.raises(UserError, match=message):
-    take_census(chains, fmt, TARGETS, BATCHES)
-  flat = dataclasses.replace(BATCHES, trees=False)
-  assert len(take_census(chains, fmt, TARGETS, flat).usable) == 3
-  # Without a label nothing contradicts.
-  chains[2] = Chain('p', ('a;b', 'c'), labels=(StepLabel(None), right))
-  assert len(take_census(chains, fmt, TARGETS, BATCHES).groups) == 2
+  ids, same = (fmt.encode('p', chain.steps).tokens for chain in chains)
+  np.testing.assert_array_equal(ids, same)
+  census = take_census(chains, fmt, TARGETS, BATCHES)
+  assert [group.tolist() for group in census.groups] == [[0, 1]]
+  # Shared are the four tokens up to the first letter of the step.
+  assert census.unique == 2 * len(ids) - 4

@@ -54,9 +54,9 @@ def test_rows_are_longer_where_that_repeats_less():
 
 @st.composite
 def chains_of_steps(draw):
-  """Draws (tokens, step ends, numbers); some begin as others do.
+  """Draws (tokens, step ends, kinds); some begin as others do.
 
-  A token is a number or not by its id, and steps may end anywhere.
+  A token has its kind by its id, and steps may end anywhere.
   """
   rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
   made = []
@@ -71,7 +71,7 @@ def chains_of_steps(draw):
       kept += rng.integers(1, 5, rng.integers(2, 30)).tolist()
       ends.append(len(kept) - 1)
     tokens = np.int32(kept)
-    made.append((tokens, np.int32(ends), tokens % 3 == 0))
+    made.append((tokens, np.int32(ends), np.int8(tokens % 3)))
   return made
 
 
@@ -85,15 +85,15 @@ def test_every_chain_stands_in_the_tree_of_its_row(made, multiple):
   assert T in [shortest * factor for factor in LONGER]
   for array in (*rows[:4], *rows[5:], layout.slots):
     assert array.dtype == np.int32
-  assert rows.numbers.dtype == bool
+  assert rows.kinds.dtype == np.int8
   flat = [x.reshape(-1) for x in rows]
-  tokens, positions, last, parents, numbers, ends, begins = flat
+  tokens, positions, last, parents, kinds, ends, begins = flat
   at, used = np.arange(T), np.zeros(B * T, bool)
   for i, (ids, step_ends, marks) in enumerate(made):
     path, mask = paths[i], layout.step_mask[i]
     used[path] = True
     np.testing.assert_array_equal(tokens[path], ids)
-    np.testing.assert_array_equal(numbers[path], marks)
+    np.testing.assert_array_equal(kinds[path], marks)
     np.testing.assert_array_equal(positions[path], np.arange(len(ids)))
     b, inside = np.divmod(path, T)
     assert (b == b[0]).all()
@@ -124,8 +124,8 @@ def test_every_chain_stands_in_the_tree_of_its_row(made, multiple):
 def test_longer_rows_need_permission():
   def shape(count, longest):
     ids = [np.full(50, i, np.int32) for i in range(count)]
-    ends, numbers = np.int32([49]), np.zeros(50, bool)
-    chains = [(tokens, ends, numbers) for tokens in ids]
+    ends, kinds = np.int32([49]), np.zeros(50, np.int8)
+    chains = [(tokens, ends, kinds) for tokens in ids]
     return pack_rows(chains, 1, longest).rows.tokens.shape
 
   assert shape(5, 256) == (1, 256)

@@ -163,7 +163,7 @@ def test_scores_in_parts_equal_those_of_the_whole(monkeypatch, count, limit):
 
 
 @pytest.mark.parametrize(
-  'name', ['positions', 'last', 'parents', 'numbers', 'step_begins']
+  'name', ['positions', 'last', 'parents', 'kinds', 'step_begins']
 )
 def test_rows_of_unequal_shapes_are_refused(name):
   rows, _ = some_rows(2)

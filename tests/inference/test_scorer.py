@@ -117,16 +117,16 @@ def test_a_likelihood_head_scores_alike_in_all_ways():
   params = make_params(jax.random.key(0), MODEL, head)
   params['backbone'] = the_scorer().params['backbone']
   scorer = Scorer(params, MODEL, head, FORMAT, MESH)
-  candidates = [['2 * 3 = 6', '77 + 1 = 78'], ['no number'], ['so 123 is it']]
+  candidates = [['2 * 3 = 6', '77 + 1 = 78'], ['seven is so'], ['x']]
   many = scorer.score_many([(PROBLEM, steps) for steps in candidates])
   _, _, shared = scorer.best_of_n(PROBLEM, candidates)
   for i, steps in enumerate(candidates):
     alone = scorer.score(PROBLEM, steps)
     np.testing.assert_allclose(many[i], alone, atol=1e-5)
     np.testing.assert_allclose(shared[i], alone, atol=1e-5)
-  # A step that says no number has nothing against it.
-  np.testing.assert_allclose(many[1], 1 / (1 + np.exp(-3.0)), atol=1e-6)
-  assert many[0][1] < many[0][0] < many[1][0]
+  # A step of one token says nothing that was unexpected; digits weigh more.
+  np.testing.assert_allclose(many[2], 1 / (1 + np.exp(-3.0)), atol=1e-6)
+  assert many[0][1] < many[0][0] < many[1][0] < many[2][0]
 
 
 def test_score_many_of_many_problems_and_calls(monkeypatch):

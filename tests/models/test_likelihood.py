@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from prm_jax.data.encoding import DIGITS, WORDS
 from prm_jax.models import (
   HeadConfig,
   Rows,
@@ -17,7 +18,7 @@ from prm_jax.models import (
   init_head,
   init_params,
   lm_logits,
-  number_likelihood,
+  step_likelihood,
   step_logits,
   step_probabilities,
   token_logprobs,
@@ -173,49 +174,51 @@ def test_devices_share_rows_and_words():
   assert max(found.values()) < 1e-5
 
 
-def test_number_likelihood_by_hand():
+def test_step_likelihood_by_hand():
   hidden, tokens = some_inputs()
-  numbers = np.zeros((B, T), bool)
+  kinds = np.zeros((B, T), np.int8)
   # Row 0: a prompt of 4 tokens; steps end at 9, 70 and 80. Row 2 begins with a
   # step, as candidates of a shared prompt do.
-  numbers[0, [5, 9, 12, 40, 70]] = True
-  numbers[2, [1, 2]] = True
+  kinds[0, [5, 9, 12, 40, 70]] = DIGITS
+  kinds[0, [6, 7, 75]] = kinds[2, [1, 2]] = WORDS
   rows = Rows(
     tokens,
     jnp.tile(jnp.arange(T), (B, 1)),
     jnp.full((B, T), T - 1),
     PARENTS,
-    jnp.asarray(numbers),
+    jnp.asarray(kinds),
     jnp.array([[9, 70, 80, 0], [0, 0, 0, 0], [2, 5, 0, 0]]),
     jnp.array([[4, 10, 71, 0], [0, 0, 0, 0], [0, 3, 0, 0]]),
   )
-  actual = np.asarray(number_likelihood(backbone(), MODEL, hidden, rows))
+  actual = np.asarray(step_likelihood(backbone(), MODEL, hidden, rows))
   logprobs = np.zeros((B, T))
   logprobs[:, 1:] = all_logprobs(backbone(), hidden, tokens)
-  expected = np.zeros((B, 4, 3))
-  for row, step, places in (
-    (0, 0, [5, 9]),
-    (0, 1, [12, 40, 70]),
-    (2, 0, [1, 2]),
+  expected = np.zeros((B, 4, 2))
+  for row, step, digits, others in (
+    (0, 0, [5, 9], [6, 7]),
+    (0, 1, [12, 40, 70], []),
+    (0, 2, [], [75]),
+    (2, 0, [], [1, 2]),
   ):
-    values = logprobs[row, places]
-    expected[row, step] = values.sum(), values.min(), len(places)
+    for kind, places in enumerate((digits, others)):
+      expected[row, step, kind] = logprobs[row, places].sum()
   np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize('kind', ['logit', 'two_class', 'three_class'])
 @pytest.mark.parametrize('hidden', [0, 5])
-def test_a_new_head_is_a_rule_on_the_sum(kind, hidden):
+def test_a_new_head_is_a_rule_on_the_sums(kind, hidden):
   head = HeadConfig(kind, hidden, likelihood=True)
   params = init_head(jax.random.key(0), D, head)
-  sums = np.array([[0.0, -6.0, -20.0]])
-  likelihood = jnp.asarray(np.stack([sums, sums / 2, sums * 0 + 3], -1))
+  digits, words = np.array([[0.0, -6.0, -20.0]]), np.array([[-9.0, 0.0, -4.0]])
+  likelihood = jnp.asarray(np.stack([digits, words], -1))
   states, _ = some_inputs()
   logits = step_logits(params, states[:1], jnp.array([[1, 5, 9]]), likelihood)
   actual = step_probabilities(logits, head)
   # With three classes these are the log-odds of each class against wrong.
   others = 2 if kind == 'three_class' else 1
-  expected = 1 / (1 + np.exp(-(3 + 0.5 * sums)) / others)
+  log_odds = 3 + 0.5 * digits + 0.05 * words
+  expected = 1 / (1 + np.exp(-log_odds) / others)
   np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 

@@ -19,8 +19,8 @@ from prm_jax.models import (
   TransformerConfig,
   forward,
   init_params,
-  number_likelihood,
   prefill,
+  step_likelihood,
   token_logprobs,
 )
 from prm_jax.models.attention import attend_at_once, fused_on_gpu
@@ -224,25 +224,23 @@ def test_the_lm_loss_and_its_gradient_are_those_of_the_chains(chains):
 
 @settings(deadline=None, max_examples=15)
 @given(chains_of(most=12), st.integers(0, 2**31))
-def test_numbers_of_a_step_are_those_of_its_chain(chains, seed):
-  """A step may branch inside: its numbers are on the way to its own end."""
+def test_tokens_of_a_step_are_those_of_its_chain(chains, seed):
+  """A step may branch inside: its tokens are on the way to its own end."""
   rng = np.random.default_rng(seed)
   (tokens, positions, last, parents), trie = lay_out(chains)
   n = len(trie.tokens)
-  numbers = np.zeros((1, T), bool)
-  numbers[0, :n] = (rng.random(n) < 0.5) & (trie.parents >= 0)
+  kinds = np.zeros((1, T), np.int8)
+  kinds[0, :n] = rng.integers(0, 3, n) * (trie.parents >= 0)
   ends, begins = np.zeros((2, 1, len(chains)), np.int32)
   for c, path in enumerate(trie.paths):
     at = rng.integers(len(path))
     ends[0, c], begins[0, c] = path[at], rng.integers(at + 1)
-  rows = Rows(tokens, positions, last, parents, numbers, ends, begins)
+  rows = Rows(tokens, positions, last, parents, kinds, ends, begins)
   hidden = run(params(), MODEL, tokens, positions, last)
-  found = np.asarray(number_likelihood(params(), MODEL, hidden, rows))
+  found = np.asarray(step_likelihood(params(), MODEL, hidden, rows))
   logs = -np.asarray(lm_losses(params(), tokens, positions, last, parents))[0]
   for c, path in enumerate(trie.paths):
     depth = int(np.flatnonzero(path == ends[0, c])[0])
-    own = [t for t in path[begins[0, c] : depth + 1] if numbers[0, t]]
-    expected = [0.0, 0.0, 0.0]
-    if own:
-      expected = [logs[own].sum(), logs[own].min(), len(own)]
+    own = path[begins[0, c] : depth + 1]
+    expected = [logs[own[kinds[0, own] == kind]].sum() for kind in (1, 2)]
     np.testing.assert_allclose(found[0, c], expected, atol=2e-5)

@@ -48,7 +48,7 @@ def batch(seed: int, rows: int = ROWS) -> dict[str, np.ndarray]:
     'last': last_of(segments),
     'parents': parents_of(segments),
     'lm_weights': (parents_of(segments) >= 0).astype(np.float32),
-    'numbers': (np.arange(rows)[:, None] + at) % 3 == 1,
+    'kinds': ((np.arange(rows)[:, None] + at) % 3).astype(np.int8),
     'step_ends': step_ends,
     'step_begins': step_begins.astype(np.int32),
     'step_mask': np.ones((rows, P), bool),
