@@ -2,7 +2,8 @@
 
 Takes step scores and the index of each chain's first wrong step (-1: none), and
 tests whether the first step scored below a threshold is that step. The
-threshold is 0.5, or chosen on one set and used unchanged on the others. The
+threshold is 0.5, or chosen on one set and used unchanged on the others, or
+flags a given share of the reported set's chains, which needs no labels. The
 best threshold of the reported set itself is only reported as an upper bound.
 `labels`, `step_mask` and `read` have the form for chains, see the package's
 docstring. If only the beginning of a chain was read and no step of it is
@@ -226,6 +227,44 @@ def choose_threshold(
   f1 = f1_of((begun - ended) / error.sum(), (rights - lost) / rights)
   best = int(f1.argmax())
   return float(candidates[best]), float(f1[best])
+
+
+def threshold_of_share(
+  step_scores: np.ndarray,  # [M, P]
+  step_mask: np.ndarray,  # [M, P]
+  share: float,
+  read: np.ndarray | None = None,  # [M]
+) -> float:
+  """Returns the threshold that flags a step in a given share of the chains.
+
+  It needs no labels: a belief about how many chains are wrong takes their
+  place. The lowest scores of the chains decide. The threshold is halfway
+  between the last chain that is flagged and the next one; chains whose lowest
+  scores are equal are flagged together, in as many as are nearest to the share,
+  or fewer where two numbers are as near.
+
+  Args:
+    share: of the chains of which a step was read, above 0 and below 1.
+
+  Raises:
+    UserError: no step was read.
+  """
+  scores, mask = steps.check_scores(step_scores, step_mask)
+  lowest = np.where(steps.scored_mask(mask, read), scores, np.inf).min(1)
+  lowest = np.sort(lowest[np.isfinite(lowest)])
+  if not lowest.size:
+    raise UserError(
+      f'threshold on {len(mask)} chains of which no step was read: expected '
+      "chains that fit the model's window"
+    )
+  # Flagging everything below `cuts[i]` flags `flagged[i]` chains.
+  cuts, flagged = np.unique(lowest, return_index=True)
+  nearest = int(np.abs(flagged - share * len(lowest)).argmin())
+  if not nearest:
+    return float(cuts[0])
+  below, above = cuts[nearest - 1 : nearest + 1]
+  middle = (below + above) / 2
+  return float(middle if middle > below else above)
 
 
 def choose_position(

@@ -18,7 +18,7 @@ from prm_jax.evals import calibration, suite
 from prm_jax.inference.score import AGGREGATES, aggregate
 from prm_jax.inference.scorer import Scorer
 from prm_jax.runtime import checks
-from prm_jax.runtime.checks import at_least, each, one_of
+from prm_jax.runtime.checks import at_least, each, from_to_below, one_of
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 
@@ -38,6 +38,9 @@ class PrmEvaluation:
     aggregates: chain scores to compare.
     aggregate: the one of them that the report leads with.
     resamples: bootstrap samples of every interval.
+    wrong_share: share of chains with an error, by what you believe of the
+      evaluations. Thresholds then flag a step in that share of the chains of
+      each, whose labels are not used. At 0 they are chosen on dev chains.
     max_dev_problems: dev problems that are read at every checkpoint; 0 reads
       all. The threshold is always chosen on all of them.
     max_problems: problems of each evaluation, evenly spaced; 0 takes all.
@@ -51,6 +54,7 @@ class PrmEvaluation:
   )
   aggregate: str = 'min'
   resamples: Annotated[int, at_least(1)] = 2000
+  wrong_share: Annotated[float, from_to_below(0, 1)] = 0.0
   max_dev_problems: Annotated[int, at_least(0)] = 0
   max_problems: Annotated[int, at_least(0)] = 0
   shown_chains: Annotated[int, at_least(0)] = 12
@@ -203,10 +207,11 @@ def evaluate(
     scores = score_chains(prm, dataset.dev)
     note('dev', dataset.dev, range(len(scores)), scores)
     chosen = suite.choose_on_dev(dataset.dev, scores)
-    threshold = {
-      'value': chosen.threshold,
-      'source': f'best F1 on {len(dataset.dev):,} dev chains',
-    }
+    source = f'best F1 on {len(dataset.dev):,} dev chains'
+    if share := wanted.wrong_share:
+      chosen = suite.flag_share(chosen, dataset.dev, scores, share)
+      source = f'flags {share:.0%} of the chains of each set; this is dev'
+    threshold = {'value': chosen.threshold, 'source': source}
   for name, every_chain in dataset.evaluations.items():
     indices = of_some_problems(every_chain, wanted.max_problems)
     chains = [every_chain[i] for i in indices]
@@ -241,6 +246,8 @@ def evaluate(
         chains, methods, seed, wanted.resamples
       )
     if chosen and any(chain.labels for chain in chains):
+      if wanted.wrong_share:
+        chosen = suite.flag_share(chosen, chains, scores, wanted.wrong_share)
       results.setdefault('localisation', {})[name] = suite.localisation_section(
         chains,
         scores,
@@ -252,7 +259,7 @@ def evaluate(
         chains, scores, chosen.rules, seed, wanted.resamples
       )
       results.setdefault('diagnostics', {})[name] = suite.diagnostics_section(
-        chains, scores, headline, threshold['value']
+        chains, scores, headline, chosen.threshold
       )
       if chains[0].meta.get('dataset') == 'prmbench':
         results.setdefault('prmbench', {})[name] = suite.prmbench_section(

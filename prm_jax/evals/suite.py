@@ -346,3 +346,28 @@ def choose_on_dev(
   position, _ = localisation.choose_position(mask, first)
   rules = trivial.choose_rules(chains, labels, known, first)
   return ChosenOnDev(float(threshold), int(position), rules)
+
+
+def flag_share(
+  chosen: ChosenOnDev,
+  chains: Sequence[Chain],
+  scores: Sequence[np.ndarray],
+  share: float,
+) -> ChosenOnDev:
+  """Replaces all thresholds by those that flag a share of these chains.
+
+  The labels of the chains are not used: see `localisation.threshold_of_share`.
+  """
+  values, mask, read = pad_scores(chains, scores)
+  return chosen._replace(
+    threshold=localisation.threshold_of_share(values, mask, share, read),
+    rules={
+      name: Rule(
+        sign,
+        localisation.threshold_of_share(
+          sign * trivial.scores(chains, name), mask, share
+        ),
+      )
+      for name, (sign, _) in chosen.rules.items()
+    },
+  )

@@ -97,6 +97,38 @@ def test_threshold_by_hand():
   assert (threshold, f1) == (pytest.approx(0.45), 1)
 
 
+@pytest.mark.parametrize(
+  ('share', 'flagged'), [(0.1, 0), (0.25, 1), (0.5, 1), (0.6, 3), (0.9, 3)]
+)
+def test_a_share_of_the_chains_is_flagged_by_hand(share, flagged):
+  """Two chains have the same lowest score, so both are flagged or none."""
+  scores, mask = steps.pad([[0.9, 0.6], [0.2], [0.4, 0.5], [0.4]])
+  threshold = loc.threshold_of_share(scores, mask, share)
+  found = loc.predict_first_error(scores, mask, threshold)
+  assert (found >= 0).sum() == flagged
+
+
+@settings(deadline=None, max_examples=100)
+@given(chains(), st.floats(0.01, 0.99), st.randoms(use_true_random=False))
+def test_no_threshold_flags_a_share_that_is_nearer(data, share, random):
+  scores, mask, _ = data
+  read = np.array([random.randint(0, n) for n in mask.sum(1)])
+  if not read.any():
+    with pytest.raises(UserError, match='no step was read'):
+      loc.threshold_of_share(scores, mask, share, read)
+    return
+
+  def miss(threshold):
+    guess = loc.predict_first_error(scores, mask, threshold, read)
+    return abs((guess >= 0).sum() / (read > 0).sum() - share)
+
+  chosen = miss(loc.threshold_of_share(scores, mask, share, read))
+  # Scores are multiples of 0.2; only a last one would flag all chains.
+  others = [t for t in np.arange(13) / 10 if miss(t) < chosen - 1e-9]
+  lowest = np.where(steps.scored_mask(mask, read), scores, np.inf).min(1)
+  assert all(t > lowest[np.isfinite(lowest)].max() for t in others)
+
+
 def test_equal_f1_goes_to_the_smallest_threshold():
   # No threshold matches both kinds; all have F1 0, the lowest score wins.
   scores, mask = steps.pad([[0.2, 0.8], [0.1]])

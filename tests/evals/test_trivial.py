@@ -1,5 +1,7 @@
 """Features of a step's text as baselines of a scorer."""
 
+import dataclasses
+
 import numpy as np
 
 from prm_jax.data.chains import Chain, StepLabel
@@ -46,6 +48,21 @@ def test_a_rule_is_chosen_on_dev_and_used_on_others():
   assert steps['ranking']['auc'] == 0.5
   assert steps['baselines']['length']['auc'] == 1
   assert steps['baselines'].keys() == trivial.FEATURES.keys()
+
+
+def test_thresholds_flag_a_share_of_the_chains_without_their_labels():
+  chosen = suite.choose_on_dev(DEV, scores_of(DEV))
+  scores = [np.array([0.3]), np.array([0.9, 0.8]), np.array([0.7, 0.2])]
+  here = suite.flag_share(chosen, OTHERS, scores, 0.67)
+  assert 0.3 < here.threshold <= 0.8
+  # The longest steps of two chains have 8 and 9 letters, of the third 2.
+  assert -8 < here.rules['length'].threshold <= -2
+  unlabelled = [
+    dataclasses.replace(chain, labels=(), outcome=None) for chain in OTHERS
+  ]
+  assert suite.flag_share(chosen, unlabelled, scores, 0.67) == here
+  found = suite.localisation_section(OTHERS, scores, here, 0, 100)
+  assert (found['f1'], found['threshold']) == (1, here.threshold)
 
 
 def test_features_by_hand():
