@@ -14,6 +14,8 @@ Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
            a pretrained backbone, as in :smollm2,words, that one on them
     human  bytes from scratch on human step labels; needs the data files
            (--config.data.root or PRM_JAX_DATA), evaluated on ProcessBench
+    frozen  after a pretrained backbone: it reads all chains once, and heads of
+           four kinds are fitted on what it made of them, in minutes
     lora   adapters of rank 16 and the head are trained, the backbone stays
     qlora  the same, with the backbone's kernels in 4 bits
     from_run  the backbone starts as that of a policy or PRM trained here:
@@ -180,6 +182,17 @@ def smollm2(config: ml_collections.ConfigDict) -> None:
   config.train.update(steps=80, checkpoint_every=40, best_metric='')
 
 
+def frozen(config: ml_collections.ConfigDict) -> None:
+  config.name += ', frozen'
+  config.head.likelihood = True
+  config.frozen.update(heads=('likelihood', 'state', 'both', 'mlp'))
+  config.frozen.chains = 1000
+  # Dev chains and evaluations have other writers: half of the chains is wrong.
+  config.evaluation.update(
+    wrong_share=0.5, max_dev_problems=200, max_problems=400
+  )
+
+
 def qwen2_5_math_1_5b(config: ml_collections.ConfigDict) -> None:
   pretrained(config, 'hf://Qwen/Qwen2.5-Math-1.5B', '<|fim_pad|>')
   common.compile_for(config, 'v5e:4x4', common.QWEN2_5_1_5B)
@@ -225,6 +238,7 @@ def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
   common.tiny_model(config, base().model)
   config.evaluation.update(resamples=200, max_problems=16)
+  config.frozen.update(chains=64, seeds=2)
   if config.data.kind == 'arithmetic':
     config.data.update(
       train_problems=128,
@@ -258,6 +272,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'qwen2_5_math_7b': qwen2_5_math_7b,
     'llama3_8b': llama3_8b,
     'qwen2_5_72b': qwen2_5_72b,
+    'frozen': frozen,
     'lora': common.lora,
     'qlora': common.qlora,
     'from_run': from_run,

@@ -23,6 +23,7 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 
 Log = Callable[[str], None]
+Scoring = Callable[[Sequence[Chain]], list[np.ndarray]]
 # Samples of a problem from which reading its prompt once beats packing them
 # with other problems' (fewer would also compile programs for odd sizes).
 WORTH_SHARING = 8
@@ -42,7 +43,8 @@ class PrmEvaluation:
       evaluations. Thresholds then flag a step in that share of the chains of
       each, whose labels are not used. At 0 they are chosen on dev chains.
     max_dev_problems: dev problems that are read at every checkpoint; 0 reads
-      all. The threshold is always chosen on all of them.
+      all. The threshold is always chosen on all of them, but for frozen.heads,
+      which read no others.
     max_problems: problems of each evaluation, evenly spaced; 0 takes all.
     shown_chains: chains of each evaluation that the report shows.
   """
@@ -179,12 +181,16 @@ def evaluate(
   wanted: PrmEvaluation,
   targets: TargetConfig,
   dataset: Dataset,
-  prm: Scorer,
-  orm: Scorer | None,
+  prm: Scoring,
+  orm: Scoring | None,
   seed: int,
   log: Log,
 ) -> Evaluated:
-  """Scores dev and all evaluations, and judges the scores."""
+  """Scores dev and all evaluations, and judges the scores.
+
+  Args:
+    prm, orm: score chains, as `score_chains` does.
+  """
   process = targets.supervision == 'process'
   results: dict[str, Any] = {}
   chosen, threshold = None, {'value': 0.5, 'source': 'fixed'}
@@ -204,7 +210,7 @@ def evaluate(
       results.setdefault('unread', {})[name] = unread
 
   if process:
-    scores = score_chains(prm, dataset.dev)
+    scores = prm(dataset.dev)
     note('dev', dataset.dev, range(len(scores)), scores)
     chosen = suite.choose_on_dev(dataset.dev, scores)
     source = f'best F1 on {len(dataset.dev):,} dev chains'
@@ -216,7 +222,7 @@ def evaluate(
     indices = of_some_problems(every_chain, wanted.max_problems)
     chains = [every_chain[i] for i in indices]
     log(f'scoring {len(chains):,} chains of {name}')
-    scores = score_chains(prm, chains)
+    scores = prm(chains)
     note(name, chains, indices, scores)
     headline = chain_scores(chains, scores, wanted.aggregate)
     if name == wanted.best_of_n:
@@ -228,7 +234,7 @@ def evaluate(
         headline = chain_scores(chains, scores, 'last')
         methods = {'orm': headline}
       if orm is not None:
-        of_orm = score_chains(orm, chains)
+        of_orm = orm(chains)
         methods['orm'] = chain_scores(chains, of_orm, 'last')
       results['best_of_n'] = suite.best_of_n_section(
         chains,

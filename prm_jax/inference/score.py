@@ -7,6 +7,7 @@
 candidates share their prompt and every other equal beginning.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -117,18 +118,40 @@ def row_scores(
   model: TransformerConfig,
   head: HeadConfig,
 ) -> jax.Array:  # [B, P] in [0, 1]
-  """Returns the probability that a step is right, at every step end of rows.
-
-  If a device has more than MAX_TOKENS_PER_CALL tokens, its rows run in several
-  parts one after another, so that memory does not grow with the candidates.
-  """
-  _check_rows(rows)
+  """Returns the probability that a step is right, at every step end of rows."""
 
   def one_part(part: Rows) -> jax.Array:
     read = tokens_to_read(part, head)
     states = forward(params['backbone'], model, *part[:3], read=read)
     return read_out(params, states, part, model, head)
 
+  return _in_parts(one_part, rows)
+
+
+def row_features(
+  params: Any, rows: Rows, model: TransformerConfig
+) -> tuple[jax.Array, jax.Array]:  # [B, P, D], [B, P, 2] float32
+  """Returns all that heads read at every step end: its state, its likelihood.
+
+  The likelihood is that of `models.step_likelihood`.
+  """
+
+  def one_part(part: Rows) -> tuple[jax.Array, jax.Array]:
+    states = forward(params['backbone'], model, *part[:3])
+    likelihood = step_likelihood(params['backbone'], model, states, part)
+    at_ends = jnp.take_along_axis(states, part.step_ends[..., None], axis=1)
+    return at_ends.astype(jnp.float32), likelihood
+
+  return _in_parts(one_part, rows)
+
+
+def _in_parts(one_part: Callable[[Rows], Any], rows: Rows) -> Any:
+  """Calls a function of rows, whose results have an entry for each row.
+
+  If a device has more than MAX_TOKENS_PER_CALL tokens, its rows run in several
+  parts one after another, so that memory does not grow with the candidates.
+  """
+  _check_rows(rows)
   B, T = rows.tokens.shape
   shards = axis_size(*BATCH)
   shards = shards if B % shards == 0 else 1
@@ -142,7 +165,10 @@ def row_scores(
   split = jax.tree.map(
     lambda x: x.reshape(B // parts, parts, -1).swapaxes(0, 1), rows
   )
-  return jax.lax.map(one_part, split).swapaxes(0, 1).reshape(B, -1)
+  return jax.tree.map(
+    lambda x: x.swapaxes(0, 1).reshape(B, *x.shape[2:]),
+    jax.lax.map(one_part, split),
+  )
 
 
 def best_of_n(

@@ -8,8 +8,8 @@ loading.py makes a `Scorer` of a training run, published.py of a published PRM.
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -50,6 +50,13 @@ class ScoringStats:
   padded_tokens: int = 0  # with padding
 
 
+class StepFeatures(NamedTuple):
+  """Holds what a head reads of the R steps of a chain; see `row_features`."""
+
+  states: np.ndarray  # [R, D] float32
+  likelihood: np.ndarray  # [R, 2] float32
+
+
 class Scorer:
   """Scores steps with a trained PRM; `prm_jax.load` returns one.
 
@@ -78,6 +85,10 @@ class Scorer:
     self.mesh = mesh
     self._row_multiple = mesh.shape['replica'] * mesh.shape['fsdp']
     self._row_scores = jit_row_scores(model, head, mesh)
+    self._row_features = jax.jit(
+      functools.partial(score_lib.row_features, model=model),
+      out_shardings=NamedSharding(mesh, P()),
+    )
     self._best_of_n = jax.jit(
       functools.partial(score_lib.best_of_n, model=model, head=head),
       static_argnames='how',
@@ -96,22 +107,48 @@ class Scorer:
     Raises:
       UserError: a chain has no steps or does not fit the model's window.
     """
+    return [
+      scores
+      for (scores,) in self._read_many(
+        'scoring', chains, lambda *rows: (self._row_scores(*rows),)
+      )
+    ]
+
+  def features_many(
+    self, chains: Sequence[tuple[str, Sequence[str]]]
+  ) -> list[StepFeatures]:
+    """Returns what heads read of many (problem, steps) pairs.
+
+    Raises:
+      UserError: as `score_many`.
+    """
+    found = self._read_many('reading', chains, self._row_features)
+    return [StepFeatures(*each) for each in found]
+
+  def _read_many(
+    self,
+    what: str,
+    chains: Sequence[tuple[str, Sequence[str]]],
+    read: Callable[[Any, Rows], tuple[jax.Array, ...]],
+  ) -> list[tuple[np.ndarray, ...]]:  # [R, ...] of each chain
+    """Packs chains together, and reads values [B, P, ...] at step ends."""
     encoded = self._encode(chains)
-    scores: list[Any] = [None] * len(encoded)
+    found: list[Any] = [None] * len(encoded)
     problems = [problem for problem, _ in chains]
-    heartbeat, done = Heartbeat('scoring chains', len(encoded)), 0
+    heartbeat, done = Heartbeat(f'{what} chains', len(encoded)), 0
     for group in _groups(problems, encoded, CALL_FILL * self._row_multiple):
       members = [encoded[i] for i in group]
       rows, layout, _ = self._pack(members)
       with jax.set_mesh(self.mesh):
-        flat = self._row_scores(self.params, self._put(rows))
-      self._count(('score',), rows)
-      flat = np.asarray(flat).reshape(-1)
+        values = read(self.params, self._put(rows))
+      self._count((what,), rows)
+      flat = [np.asarray(x).reshape(-1, *x.shape[2:]) for x in values]
       for n, i in enumerate(group):
-        scores[i] = flat[layout.slots[n, layout.step_mask[n]]]
+        slots = layout.slots[n, layout.step_mask[n]]
+        found[i] = tuple(x[slots] for x in flat)
       done += len(group)
       heartbeat.at(done)
-    return scores
+    return found
 
   def best_of_n(
     self,

@@ -7,12 +7,15 @@ and the results show it beside the PRM.
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from prm_jax.evals import prm as prm_evaluation
+from prm_jax.evals.prm import Scoring
 from prm_jax.inference.scorer import Scorer
+from prm_jax.jobs import frozen
 from prm_jax.jobs.settings.training import PrmSettings
 from prm_jax.jobs.training import TrainingJob, open_job, train_best
 from prm_jax.report import write_report
@@ -26,8 +29,16 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
   opened = open_job(settings, workdir, log)
-  name = 'orm' if settings.targets.supervision == 'outcome' else 'prm'
-  prm, orm = train_model(name, opened, workdir, log), None
+  orm, of_heads = None, {}
+  if settings.frozen.heads:
+    limit = settings.evaluation.max_dev_problems
+    dev = prm_evaluation.some_problems(opened.dataset.dev, limit)
+    dataset = dataclasses.replace(opened.dataset, dev=dev)
+    opened = opened._replace(dataset=dataset)
+    prm, of_heads = frozen.fit(opened, workdir, log)
+  else:
+    name = 'orm' if settings.targets.supervision == 'outcome' else 'prm'
+    prm = train_model(name, opened, workdir, log)
   if settings.orm_baseline:
     targets = dataclasses.replace(settings.targets, supervision='outcome')
     of_outcomes = dataclasses.replace(settings, targets=targets)
@@ -47,19 +58,18 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
     'threshold': found.threshold,
     'wall_seconds': round(time.monotonic() - began, 1),
   }
+  results = found.results | of_heads
   workdir.write_lines('step_scores.jsonl', found.step_scores)
   workdir.write_lines('chains.jsonl', found.shown)
   # The last one, as it says that the job is done.
-  workdir.write_json(
-    'results.json', {'manifest': about, 'results': found.results}
-  )
-  processes.first_alone('report', show, found.results, workdir, log)
+  workdir.write_json('results.json', {'manifest': about, 'results': results})
+  processes.first_alone('report', show, results, workdir, log)
 
 
 def train_model(
   name: str, opened: TrainingJob, workdir: Workdir, log: Log
-) -> Scorer:
-  """Trains, or resumes from the last checkpoint, and opens the best one."""
+) -> Scoring:
+  """Trains, or resumes, and returns the scoring by the best checkpoint."""
   settings, described = opened.settings, opened.model.described
   scorer = Scorer(
     None,  # set when it scores
@@ -72,14 +82,16 @@ def train_model(
     opened.dataset.dev, settings.evaluation.max_dev_problems
   )
 
+  score = functools.partial(prm_evaluation.score_chains, scorer)
+
   def evaluate(params: Any) -> dict[str, float]:
     scorer.params = described.attached(params)
-    scores = prm_evaluation.score_chains(scorer, dev)
+    scores = score(dev)
     scorer.params = None
     return prm_evaluation.dev_metrics(dev, scores, settings.targets)
 
   scorer.params = train_best(name, opened, workdir, evaluate, log)
-  return scorer
+  return score
 
 
 def show(results: Mapping[str, Any], workdir: Workdir, log: Log) -> None:
@@ -109,6 +121,7 @@ def print_table(results: Mapping[str, Any], log: Log) -> None:
       f'{name:16}{100 * found["f1"]:8.1f}{100 * found["acc_error"]:8.1f}'
       f'{100 * found["acc_correct"]:8.1f}   {100 * trivial:.1f} ({base})'
     )
+  print_heads(results.get('heads', {}), log)
   for name, count in results.get('unread', {}).items():
     log(
       f'{name}: {count["steps"]:,} of {count["of_steps"]:,} steps, in '
@@ -116,3 +129,18 @@ def print_table(results: Mapping[str, Any], log: Log) -> None:
       'data.max_length and have no score'
     )
   log('')
+
+
+def print_heads(heads: Mapping[str, Any], log: Log) -> None:
+  """Prints what heads on a frozen backbone are worth, means over seeds."""
+  if heads:
+    log('')
+    log('head                set          F1    95% interval    step AUC')
+  for name, found in heads.items():
+    for head, values in found.items():
+      low, high = values['ci95']
+      log(
+        f'{head:20}{name:8}{100 * values["f1"]:7.1f}'
+        f'{100 * low:8.1f} to {100 * high:4.1f}'
+        f'{values["auc"]["value"]:12.3f}'
+      )

@@ -130,6 +130,7 @@ class Checkpoints:
     """Starts to save a TrainState and the input's position; does not wait.
 
     Args:
+      data: the input iterator; None for a model that is not trained further.
       prm: the TrainState of a PRM that learns beside the policy.
 
     Raises:
@@ -137,12 +138,14 @@ class Checkpoints:
     """
     rest = _without_key(state)
     params = rest.pop('params')
-    beside = {} if prm is None else {'prm': _without_key(prm)}
+    beside = {} if data is None else {'data': data}
+    if prm is not None:
+      beside['prm'] = _without_key(prm)
     # The first also raises what failed before.
     with paths.writing(self._directory), ocp.Context(array_options=IN_CHUNKS):
       self._checkpointer.save_checkpointables_async(
         step,
-        {'params': params, 'rest': rest, 'data': data} | beside,
+        {'params': params, 'rest': rest} | beside,
         # The best metric is missing if the dev chains have only one class.
         metrics=metrics if _is_rated(metrics, self._best) else None,
         force=True,

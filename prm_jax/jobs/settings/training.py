@@ -5,7 +5,7 @@ config costs a second and not a training run.
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from prm_jax.data.config import DataConfig
 from prm_jax.data.targets import TargetConfig
@@ -21,12 +21,21 @@ from prm_jax.jobs.settings.shared import (
 )
 from prm_jax.models import HeadConfig, LoraConfig
 from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, between, each, one_of
 from prm_jax.runtime.profiling import ProfileConfig
 from prm_jax.training import losses
+from prm_jax.training.head_fit import Reads
 from prm_jax.training.loop import TrainConfig
 from prm_jax.training.objective import POLICY_LOSS, LossConfig
 from prm_jax.training.optim import OptimConfig
 
+# Heads on a frozen backbone: what each reads, and the width of a hidden layer.
+FROZEN_HEADS = {
+  'likelihood': (Reads(states=False, likelihood=True), 0),
+  'state': (Reads(states=True, likelihood=False), 0),
+  'both': (Reads(states=True, likelihood=True), 0),
+  'mlp': (Reads(states=True, likelihood=True), 64),
+}
 # What a config may say of a model that a pretrained base describes.
 COMPUTED = {'dtype', 'param_dtype', 'remat', 'scan_unroll'}
 
@@ -101,14 +110,41 @@ class TrainingSettings(JobSettings):
 
 
 @dataclasses.dataclass(frozen=True)
+class FrozenConfig:
+  """Says which heads are fitted on a backbone that stays as it is.
+
+  Attributes:
+    heads: names of FROZEN_HEADS; the first becomes the run's model. None trains
+      the whole model instead.
+    seeds: fits of each head, each on its own draw of training problems; 1 takes
+      all problems, as the model of the run does.
+    share: share of the problems that a seed draws.
+    chains: training chains that are read, evenly spaced; 0 reads all.
+    decay: half of it times the squared weights of the features, in units of
+      their standard deviation, is added to the loss.
+  """
+
+  heads: Annotated[tuple[str, ...], each(one_of(*FROZEN_HEADS))] = ()
+  seeds: Annotated[int, at_least(1)] = 5
+  share: Annotated[float, between(0, 1)] = 0.8
+  chains: Annotated[int, at_least(0)] = 0
+  decay: Annotated[float, at_least(0)] = 0.1
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+
+
+@dataclasses.dataclass(frozen=True)
 class PrmSettings(TrainingSettings):
   """Holds the settings of configs/prm_math.py.
 
   Attributes:
     orm_baseline: also train an outcome model on the same chains, to compare.
+    frozen: trains heads alone.
   """
 
   orm_baseline: bool = True
+  frozen: FrozenConfig = FrozenConfig()
   targets: TargetConfig = TargetConfig()
   head: HeadConfig = HeadConfig()
   loss: LossConfig = LossConfig()
@@ -127,6 +163,8 @@ class PrmSettings(TrainingSettings):
         'trains a policy',
       )
     self._check_counts()
+    if self.frozen.heads:
+      self._check_frozen()
     names = (*self.data.evaluation_names, '')
     if self.evaluation.best_of_n not in names:
       shown = ', '.join(name or "''" for name in names)
@@ -135,6 +173,41 @@ class PrmSettings(TrainingSettings):
         self.evaluation.best_of_n,
         f'expected one of {shown}',
       )
+
+  def _check_frozen(self) -> None:
+    with_heads = 'with frozen.heads'
+    wrong = {
+      'head.likelihood': (
+        self.head.likelihood,
+        not self.head.likelihood,
+        'expected True: heads that do not read it have the weight 0 there',
+      ),
+      'head.hidden': (
+        self.head.hidden,
+        self.head.hidden > 0,
+        "expected 0; the head 'mlp' has a hidden layer",
+      ),
+      'lora.rank': (self.lora.rank, self.lora.rank > 0, 'expected 0'),
+      'loss.lm_weight': (
+        self.loss.lm_weight,
+        self.loss.lm_weight > 0,
+        'expected 0: the backbone is not trained',
+      ),
+      'loss.name': (
+        self.loss.name,
+        self.loss.name == 'ranking',
+        'it compares steps of a chain; choose another loss',
+      ),
+      'orm_baseline': (self.orm_baseline, self.orm_baseline, 'expected False'),
+      'targets.supervision': (
+        self.targets.supervision,
+        self.targets.supervision != 'process',
+        'expected process',
+      ),
+    }
+    for name, (value, is_wrong, cure) in wrong.items():
+      if is_wrong:
+        checks.fail(name, value, f'{with_heads}: {cure}')
 
   def _check_counts(self) -> None:
     """Raises Faults if a loss of rollout counts has data without counts."""

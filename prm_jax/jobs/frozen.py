@@ -1,0 +1,212 @@
+"""Fits heads on a backbone that stays as it is: part of the PRM job.
+
+    chains -> features, once (inference/features.py) -> heads, in minutes
+
+The backbone reads training, dev and evaluation chains once; the features stay
+in the workdir. Then every head is fitted for each seed, and judged on dev and
+on all evaluations. The first head, fitted on all chains that were read, becomes
+the model of the run, which `prm_jax.load` opens like any other.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from prm_jax.data.chains import Chain
+from prm_jax.data.targets import step_targets
+from prm_jax.evals import scorers
+from prm_jax.evals.prm import PrmEvaluation, Scoring, dev_metrics, some_problems
+from prm_jax.evals.scorers import DEV
+from prm_jax.inference.features import Features, make_scoring
+from prm_jax.inference.loading import write_description
+from prm_jax.inference.scorer import Scorer
+from prm_jax.jobs.settings.training import FROZEN_HEADS, PrmSettings
+from prm_jax.jobs.training import TrainingJob
+from prm_jax.models import HeadConfig, init_head, init_params
+from prm_jax.runtime import paths
+from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import shardings
+from prm_jax.runtime.workdir import Workdir
+from prm_jax.training.head_fit import StepData, fit_head
+from prm_jax.training.train_state import TrainState, to_param_dtype
+
+Log = Callable[[str], None]
+
+UNTRAINED = 'untrained'  # the rule that a head with likelihood starts as
+
+
+class Fitted(NamedTuple):
+  """Holds the model of the run, and what all heads are worth.
+
+  Attributes:
+    score: scores chains that were read, by the model of the run.
+    results: sections of results.json.
+  """
+
+  score: Scoring
+  results: dict[str, Any]
+
+
+def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
+  """Reads what is not read yet, fits all heads, and saves the first."""
+  if jax.process_count() > 1:
+    raise UserError(
+      'config.frozen.heads: works in one process, which may have many devices; '
+      'start a single one, or train the whole model with frozen.heads=()'
+    )
+  workdir.check_local('a job with frozen.heads')
+  if opened.model.base is None:
+    log("WARNING: base='': heads on a random backbone only show that all runs")
+  settings, described = opened.settings, opened.model.described
+  dataset, evaluation = opened.dataset, settings.evaluation
+  train = evenly_spaced(dataset.train, settings.frozen.chains)
+  sets = {DEV: dataset.dev} | {
+    name: some_problems(chains, evaluation.max_problems)
+    for name, chains in dataset.evaluations.items()
+  }
+  features = Features(described.format, described.model.d_model)
+
+  def open_backbone() -> Scorer:
+    params = {'backbone': _load_backbone(opened)}
+    model, head, fmt = described.model, described.head, described.format
+    return Scorer(params, model, head, fmt, opened.mesh)
+
+  for name, chains in {'train': train, **sets}.items():
+    features.read(
+      chains,
+      workdir / 'features',
+      open_backbone,
+      lambda text, name=name: log(f'{name}: {text}'),
+    )
+  data, problems = step_data(train, features, settings)
+  log(f'fitting heads on {int((data.weights > 0).sum()):,} labelled steps')
+  name, *_ = settings.frozen.heads
+  params, head = fit_named(name, data, settings, 0)
+  _save(opened, workdir, params, head)
+  score = make_scoring(features, params, head)
+  metrics = dev_metrics(dataset.dev, score(dataset.dev), settings.targets)
+  log(f'{name}: ' + '  '.join(f'{k} {v:.4f}' for k, v in metrics.items()))
+  judged = _judge_heads(data, problems, features, sets, settings)
+  return Fitted(score, {'heads': judged})
+
+
+def evenly_spaced(chains: Sequence[Chain], count: int) -> list[Chain]:
+  """Returns so many chains; 0 or more than there are returns all."""
+  count = min(count or len(chains), len(chains))
+  return [chains[i * len(chains) // count] for i in range(count)]
+
+
+def step_data(
+  chains: Sequence[Chain], features: Features, settings: PrmSettings
+) -> tuple[StepData, np.ndarray]:
+  """Joins the steps of chains, and returns the problem of each step: [S]."""
+  columns: list[tuple] = []
+  problems: list[str] = []
+  for chain in chains:
+    own = features.of(chain.problem, chain.steps)
+    known = step_targets(chain, len(own.states), settings.targets)
+    columns.append((*own, known.values, known.weights, known.trials))
+    problems += [chain.problem] * len(own.states)
+  joined = (
+    np.concatenate(x).astype(np.float32) for x in zip(*columns, strict=True)
+  )
+  data = StepData(*joined)
+  if not data.weights.any():
+    raise UserError(
+      f'no labelled step of {len(chains):,} training chains fits the window: '
+      'raise data.max_length, or frozen.chains'
+    )
+  return data, np.array(problems)
+
+
+def fit_named(
+  name: str, data: StepData, settings: PrmSettings, seed: int
+) -> tuple[Any, HeadConfig]:
+  """Fits a head of FROZEN_HEADS; returns its parameters and its kind."""
+  reads, hidden = FROZEN_HEADS[name]
+  head = dataclasses.replace(settings.head, hidden=hidden)
+  key = jax.random.fold_in(jax.random.key(settings.seed), seed)
+  decay = settings.frozen.decay
+  return fit_head(key, data, head, reads, settings.loss.name, decay), head
+
+
+def draw_problems(
+  data: StepData, problems: np.ndarray, share: float, seed: int
+) -> StepData:
+  """Leaves out the steps of the problems that a seed does not draw."""
+  different, ids = np.unique(problems, return_inverse=True)
+  order = np.random.default_rng(seed).permutation(len(different))
+  drawn = order[: max(1, round(share * len(different)))]
+  return data._replace(weights=data.weights * np.isin(ids, drawn))
+
+
+def _judge_heads(
+  data: StepData,
+  problems: np.ndarray,
+  features: Features,
+  sets: dict[str, Sequence[Chain]],
+  settings: PrmSettings,
+) -> dict[str, Any]:
+  """Measures every head on every set with labels, beside the untrained rule."""
+  parts = {
+    name: scorers.make_part(chains)
+    for name, chains in sets.items()
+    if any(chain.labels for chain in chains)
+  }
+  evaluation: PrmEvaluation = settings.evaluation
+
+  def judge(params: Any, head: HeadConfig) -> dict[str, scorers.Judged]:
+    score = make_scoring(features, params, head)
+    found = {name: score(part.chains) for name, part in parts.items()}
+    return scorers.judge(found, parts, evaluation.wrong_share)
+
+  width = data.states.shape[1]
+  untrained = init_head(jax.random.key(0), width, settings.head)
+  judged = {UNTRAINED: [judge(untrained, settings.head)]}
+  frozen = settings.frozen
+  for name in frozen.heads:
+    judged[name] = []
+    for seed in range(frozen.seeds):
+      share = frozen.share if frozen.seeds > 1 else 1.0
+      drawn = draw_problems(data, problems, share, seed)
+      judged[name].append(judge(*fit_named(name, drawn, settings, seed)))
+  return scorers.compare(
+    judged, parts, UNTRAINED, settings.seed, evaluation.resamples
+  )
+
+
+def _load_backbone(opened: TrainingJob) -> Any:
+  """Loads the base; without one, makes a random backbone."""
+  model = opened.model.described.model
+  if opened.model.base is not None:
+    return opened.model.base.load(opened.mesh, dtype=model.param_dtype)
+  backbone = init_params(jax.random.key(opened.settings.seed), model)
+  return jax.device_put(backbone, shardings(backbone, opened.mesh))
+
+
+def _save(
+  opened: TrainingJob, workdir: Workdir, params: Any, head: HeadConfig
+) -> None:
+  """Writes model.json and a checkpoint of the backbone with a head."""
+  described = dataclasses.replace(opened.model.described, head=head)
+  paths.make_folder(workdir.path)
+  write_description(workdir.path, described)
+  checkpoints = Checkpoints(workdir / 'checkpoints', 1, '')
+  if checkpoints.latest is None:
+    params = {'backbone': _load_backbone(opened), 'head': params}
+    zero = jnp.zeros((), jnp.int32)
+    state = TrainState(
+      zero + 1,
+      to_param_dtype(params, described.model),
+      (),
+      jax.random.key(opened.settings.seed),
+      zero,
+      zero,
+    )
+    checkpoints.save(1, state, None, {})
+  checkpoints.close()

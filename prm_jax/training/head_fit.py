@@ -1,0 +1,110 @@
+"""Fits a head on what a frozen backbone makes of steps.
+
+    features and targets of all steps -> L-BFGS -> the head's parameters
+
+All steps are one batch, so there is neither a learning rate nor an order.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from prm_jax.models import HeadConfig, head_logits, init_head
+from prm_jax.training import losses
+
+Params = dict[str, Any]
+
+ITERATIONS = 100
+
+
+class StepData(NamedTuple):
+  """Holds the features and targets of S steps."""
+
+  states: jax.Array  # [S, D] float32
+  likelihood: jax.Array  # [S, 2] float32
+  labels: jax.Array  # [S] in [0, 1]
+  weights: jax.Array  # [S], 0 leaves a step out
+  trials: jax.Array  # [S]
+
+
+class Reads(NamedTuple):
+  """Says which features a head reads."""
+
+  states: bool
+  likelihood: bool
+
+
+@functools.partial(jax.jit, static_argnames=('head', 'reads', 'loss'))
+def fit_head(
+  key: jax.Array,
+  data: StepData,
+  head: HeadConfig,
+  reads: Reads,
+  loss: str,
+  decay: float,
+) -> Params:
+  """Returns the parameters of a head with likelihood that minimise its loss.
+
+  The loss is the weighted mean over the steps, plus decay / 2 times the squared
+  kernels of the features in units of their standard deviation. What a head does
+  not read has the weight 0.
+
+  Args:
+    key: draws a hidden layer.
+    loss: one of losses.LOSSES that needs no chains.
+  """
+  weights = data.weights[:, None]
+  total = jnp.maximum(weights.sum(), 1e-6)
+
+  def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    mean = (weights * x).sum(0) / total
+    deviation = jnp.sqrt((weights * (x - mean) ** 2).sum(0) / total)
+    return mean, jnp.where(deviation > 0, deviation, 1.0)
+
+  mean, deviation = moments(data.states)
+  _, scale = moments(data.likelihood)
+  states = (data.states - mean) / deviation * reads.states
+  likelihood = data.likelihood / scale * reads.likelihood
+  batch = {
+    'step_labels': data.labels[None],
+    'step_weights': data.weights[None],
+    'step_trials': data.trials[None],
+  }
+  counted = losses.step_loss_weights(loss, batch)
+  norm = jnp.maximum(counted.sum(), 1e-6)
+
+  def objective(params: Params) -> jax.Array:
+    logits = head_logits(params, states[None], likelihood[None])
+    values = losses.step_loss(loss, logits, batch, head, margin=0.0)
+    squares = sum(
+      (x**2).sum() for name, x in params.items() if 'kernel' in name
+    )
+    return (counted * values).sum() / norm + decay / 2 * squares
+
+  solver = optax.lbfgs()
+
+  def improve(carry: tuple, _: None) -> tuple[tuple, jax.Array]:
+    params, state = carry
+    value, slope = optax.value_and_grad_from_state(objective)(
+      params, state=state
+    )
+    change, state = solver.update(
+      slope, state, params, value=value, grad=slope, value_fn=objective
+    )
+    return (optax.apply_updates(params, change), state), value
+
+  params = init_head(key, data.states.shape[1], head)
+  params['likelihood_kernel'] *= scale[:, None] * reads.likelihood
+  (params, _), _ = jax.lax.scan(
+    improve, (params, solver.init(params)), length=ITERATIONS
+  )
+  # From units of standard deviations back to those of the features.
+  params['likelihood_kernel'] *= reads.likelihood / scale[:, None]
+  name = 'hidden_' if head.hidden else ''
+  kernel = params[f'{name}kernel'] * reads.states / deviation[:, None]
+  params[f'{name}kernel'] = kernel
+  params[f'{name}bias'] -= mean @ kernel
+  return params
