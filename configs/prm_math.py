@@ -184,7 +184,6 @@ def smollm2(config: ml_collections.ConfigDict) -> None:
 
 def frozen(config: ml_collections.ConfigDict) -> None:
   config.name += ', frozen'
-  config.head.likelihood = True
   config.frozen.update(heads=('likelihood', 'state', 'both', 'mlp'))
   config.frozen.chains = 1000
   # Dev chains and evaluations have other writers: half of the chains is wrong.

@@ -11,8 +11,8 @@ features.json and the table of FEATURES.md beside this file.
 """
 
 import dataclasses
-import functools
 import pathlib
+import runpy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,13 +21,17 @@ import numpy as np
 from experiments import ablations, command_line
 from experiments.ablations import AUC, F1
 from experiments.neutral_labels.run import ARMS
-from experiments.smollm2_prm import heads, states
-from experiments.smollm2_prm.run import base_settings
+from experiments.runner import ROOT
 from experiments.tables import mean, points, points_between, table
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.datasets import load_dataset
-from prm_jax.data.targets import TargetConfig, step_targets
+from prm_jax.data.targets import TargetConfig
 from prm_jax.evals import ranking, steps, suite, trivial
+from prm_jax.inference.features import Features, make_scoring
+from prm_jax.inference.scorer import Scorer
+from prm_jax.jobs import frozen
+from prm_jax.jobs.settings import read_settings
+from prm_jax.jobs.settings.training import PrmSettings
 from prm_jax.jobs.training import open_model
 from prm_jax.runtime.sharding import make_mesh
 
@@ -44,36 +48,36 @@ QUICK = 48  # chains of each set
 Scores = Sequence[np.ndarray]  # of each chain, for the steps that were read
 
 
-class Part(NamedTuple):
-  """Chains with the features of their steps.
+class Read(NamedTuple):
+  """Holds the sets of chains, and what the backbone made of their steps."""
 
-  Attributes:
-    features: [R, F] of each chain, for the R steps that were read.
-  """
-
-  chains: Sequence[Chain]
-  features: Sequence[np.ndarray]
-
-  def pick(self, problems: set[str]) -> 'Part':
-    """Returns the chains of some problems."""
-    kept = [i for i, c in enumerate(self.chains) if c.problem in problems]
-    return Part(
-      [self.chains[i] for i in kept], [self.features[i] for i in kept]
-    )
+  settings: PrmSettings
+  features: Features
+  sets: dict[str, list[Chain]]
 
 
-def read_sets(workdir: pathlib.Path, quick: bool) -> dict[str, Part]:
+def read_sets(workdir: pathlib.Path, quick: bool) -> Read:
   """Reads PRM800K and ProcessBench with the backbone."""
-  settings = base_settings((workdir / 'data').absolute())
-  window = dataclasses.replace(
-    settings.data, max_length=WINDOW, row_length=WINDOW
+  config = runpy.run_path(str(ROOT / 'configs/prm_math.py'))['get_config'](
+    'smollm2,frozen'
   )
-  settings = dataclasses.replace(settings, data=window)
-  opened = open_model(settings)
+  config.data.update(
+    dir=str((workdir / 'data').absolute()),
+    max_length=WINDOW,
+    row_length=WINDOW,
+  )
+  config.model.dtype = 'float32'
+  settings = read_settings(config.to_dict())
+  base, described = reversed(open_model(settings))
   workdir.mkdir(parents=True, exist_ok=True)
   dataset = load_dataset(settings.data, settings.seed, workdir, print)
-  mesh = make_mesh(dataclasses.asdict(settings.mesh))
-  load_backbone = functools.cache(lambda: opened.base.load(mesh))
+
+  def open_backbone() -> Scorer:
+    mesh = make_mesh(settings.mesh.shape)
+    params = {'backbone': base.load(mesh)}
+    model, head, fmt = described.model, described.head, described.format
+    return Scorer(params, model, head, fmt, mesh)
+
   sets = {
     HELD_OUT: [
       chain
@@ -83,34 +87,18 @@ def read_sets(workdir: pathlib.Path, quick: bool) -> dict[str, Part]:
     'gsm8k': dataset.evaluations['gsm8k'],
     'math': dataset.evaluations['math'],
   }
-  model, fmt = opened.described.model, opened.described.format
-  parts = {}
+  features = Features(described.format, described.model.d_model)
   for name, chains in sets.items():
     kept = chains[:: max(1, len(chains) // QUICK) if quick else 1]
-    folder = workdir / f'states_{model.dtype}_{fmt.fingerprint()}'
+    sets[name] = kept
     print(f'{name}: {len(kept):,} chains', flush=True)
-    found = states.read_or_load(
+    features.read(
       kept,
-      folder,
-      (model, fmt),
-      load_backbone,
+      workdir / 'features',
+      open_backbone,
       lambda text: print(text, flush=True),
     )
-    parts[name] = Part(kept, found)
-  return parts
-
-
-def targets_of(
-  part: Part, neutral: str
-) -> tuple[np.ndarray, np.ndarray]:  # [S, F], [S]
-  """Returns the features and targets of the steps that a head learns from."""
-  config = TargetConfig(neutral=neutral)
-  features, targets = [], []
-  for chain, own in zip(part.chains, part.features, strict=True):
-    known = step_targets(chain, len(own), config)
-    features.append(own[known.weights > 0])
-    targets.append(known.values[known.weights > 0])
-  return np.concatenate(features), np.concatenate(targets)
+  return Read(settings, features, sets)
 
 
 def without_neutral(chains: Sequence[Chain]) -> list[Chain]:
@@ -127,70 +115,77 @@ def without_neutral(chains: Sequence[Chain]) -> list[Chain]:
   ]
 
 
-def split(part: Part, seed: int) -> tuple[Part, Part]:
+def split(
+  chains: Sequence[Chain], seed: int
+) -> tuple[list[Chain], list[Chain]]:
   """Splits chains by problem into those to train on and those held out."""
-  problems = sorted({chain.problem for chain in part.chains})
+  problems = sorted({chain.problem for chain in chains})
   order = np.random.default_rng(seed).permutation(len(problems))
   held_out = {problems[i] for i in order[: int(DEV_SHARE * len(problems))]}
-  train, dev = part.pick(set(problems) - held_out), part.pick(held_out)
-  return train, dev._replace(chains=without_neutral(dev.chains))
+  train = [chain for chain in chains if chain.problem not in held_out]
+  dev = [chain for chain in chains if chain.problem in held_out]
+  return train, without_neutral(dev)
 
 
 def score_rows(
-  train: Part, parts: Mapping[str, Part]
+  read: Read, train: Sequence[Chain], sets: Mapping[str, Sequence[Chain]]
 ) -> dict[str, dict[str, Scores]]:
   """Scores all steps by a head for each target, and by what needs no head.
 
   Returns:
     row -> set -> scores of each chain.
   """
-  dev, rows = parts[HELD_OUT], {}
+  dev, rows = sets[HELD_OUT], {}
   for arm in ARMS:
-    head = heads.fit(*targets_of(train, arm), heads.DECAY)
-    rows[arm] = {
-      name: [head.score(own) for own in part.features]
-      for name, part in parts.items()
-    }
-  column = states.RULES.index('digits') - len(states.RULES)
-  rows[LIKELIHOOD] = {
-    name: [own[:, column] for own in part.features]
-    for name, part in parts.items()
+    targets = TargetConfig(neutral=arm)
+    settings = dataclasses.replace(read.settings, targets=targets)
+    data, _ = frozen.step_data(train, read.features, settings)
+    head = frozen.fit_named('both', data, settings, 0)
+    score = make_scoring(read.features, *head)
+    rows[arm] = {name: score(chains) for name, chains in sets.items()}
+  read_steps = {
+    name: [read.features.of(chain.problem, chain.steps) for chain in chains]
+    for name, chains in sets.items()
   }
-  labels, known, first = suite.label_arrays(dev.chains)
+  rows[LIKELIHOOD] = {
+    name: [own.likelihood[:, 0] for own in each]
+    for name, each in read_steps.items()
+  }
+  labels, known, first = suite.label_arrays(dev)
   known &= steps.until_first_error(labels, known)
-  rules = trivial.choose_rules(dev.chains, labels, known, first)
+  rules = trivial.choose_rules(dev, labels, known, first)
   for feature, rule in rules.items():
     rows[feature] = {
       name: [
-        rule.sign * row[: len(own)]
+        rule.sign * row[: len(own.states)]
         for row, own in zip(
-          trivial.scores(part.chains, feature), part.features, strict=True
+          trivial.scores(chains, feature), read_steps[name], strict=True
         )
       ]
-      for name, part in parts.items()
+      for name, chains in sets.items()
     }
   return rows
 
 
-def measure(parts: Mapping[str, Part], seed: int) -> dict[str, Any]:
+def measure(read: Read, seed: int) -> dict[str, Any]:
   """Fits and judges the heads of one seed.
 
   Returns:
     row -> name of a measure -> `value` and `ci95` over the problems of a set.
   """
-  train, dev = split(parts[HELD_OUT], seed)
-  parts = {**parts, HELD_OUT: dev}
-  rows = score_rows(train, parts)
+  train, dev = split(read.sets[HELD_OUT], seed)
+  sets = {**read.sets, HELD_OUT: dev}
+  rows = score_rows(read, train, sets)
   first = {
-    name: suite.rank_steps(part.chains, rows[ARMS[0]][name])
-    for name, part in parts.items()
+    name: suite.rank_steps(chains, rows[ARMS[0]][name])
+    for name, chains in sets.items()
   }
   found: dict[str, Any] = {}
   for row, scores in rows.items():
-    chosen = suite.choose_on_dev(dev.chains, scores[HELD_OUT])
+    chosen = suite.choose_on_dev(dev, scores[HELD_OUT])
     own = found[row] = {}
-    for name, part in parts.items():
-      steps_of = suite.rank_steps(part.chains, scores[name])
+    for name, chains in sets.items():
+      steps_of = suite.rank_steps(chains, scores[name])
       auc, ci95 = ranking.auc_ci(steps_of, [seed, 0], RESAMPLES)
       own[f'{AUC}, {name}'] = {'value': auc, 'ci95': ci95}
       if row in ARMS[1:]:
@@ -200,7 +195,7 @@ def measure(parts: Mapping[str, Part], seed: int) -> dict[str, Any]:
         own[over_first(name)] = {'value': difference, 'ci95': ci95}
       if name != HELD_OUT:  # its chains choose the threshold
         judged = suite.localisation_section(
-          part.chains, scores[name], chosen, seed, RESAMPLES
+          chains, scores[name], chosen, seed, RESAMPLES
         )
         own[f'{F1}, {name}'] = {'value': judged['f1'], 'ci95': judged['ci95']}
         noise = judged['baselines']['noise']['f1']
@@ -267,12 +262,12 @@ def render(document: Mapping[str, Any]) -> str:
   )
 
 
-def about_set(part: Part) -> dict[str, int]:
+def about_set(chains: Sequence[Chain]) -> dict[str, int]:
   """Counts the chains of a set, their problems and their neutral steps."""
   return {
-    'chains': len(part.chains),
-    'problems': len({chain.problem for chain in part.chains}),
-    'neutral': sum(it.neutral for c in part.chains for it in c.labels),
+    'chains': len(chains),
+    'problems': len({chain.problem for chain in chains}),
+    'neutral': sum(it.neutral for c in chains for it in c.labels),
   }
 
 
@@ -281,22 +276,22 @@ def main() -> None:
     __doc__, __file__, '--workdir', '--seeds', '--quick'
   )
   args = command_line.parse(parser)
-  parts = read_sets(args.workdir, args.quick)
+  read = read_sets(args.workdir, args.quick)
   runs: dict[str, dict[str, Any]] = {}
   for seed in args.seeds:
-    for row, measured in measure(parts, seed).items():
+    for row, measured in measure(read, seed).items():
       runs.setdefault(row, {})[str(seed)] = measured
   unread = sum(
-    len(chain.steps) - len(own)
-    for part in parts.values()
-    for chain, own in zip(part.chains, part.features, strict=True)
+    len(chain.steps) - len(read.features.of(chain.problem, chain.steps).states)
+    for chains in read.sets.values()
+    for chain in chains
   )
   document = command_line.about(args) | {
     'thing': 'neutral is',
     'margin': MARGIN,
-    'decay': heads.DECAY,
+    'decay': read.settings.frozen.decay,
     'unread': unread,
-    'sets': {name: about_set(part) for name, part in parts.items()},
+    'sets': {name: about_set(chains) for name, chains in read.sets.items()},
     'runs': runs,
   }
   command_line.write(

@@ -6,9 +6,8 @@ from typing import Any
 from experiments.findings import Case, Claim, Effect, Found, judge
 from experiments.tables import percent
 
-HEAD, SHALLOW = 'both_head', 'likelihood_head'
-REFERENCE, RULES = 'digit_likelihood', ('digit_count', 'chain_length')
-LEAD = f'minus_{REFERENCE}'
+HEAD, SHALLOW = 'both', 'likelihood'
+REFERENCE, NULL = 'digits', 'noise'
 
 
 def head_beats_likelihood_by_f1(document: Mapping[str, Any]) -> Found:
@@ -16,9 +15,8 @@ def head_beats_likelihood_by_f1(document: Mapping[str, Any]) -> Found:
   cases, nulls = [], []
   for name, rows in document['results']['localisation'].items():
     ours, theirs = rows[HEAD], rows[REFERENCE]
-    cases.append(_case(name, ours[LEAD], ours['f1'], theirs['f1']))
-    best = max(rows[rule]['f1'] for rule in RULES)
-    nulls.append(f'a rule on digits or length {percent(best)} ({name})')
+    cases.append(_case(name, ours['lead'], ours['f1'], theirs['f1']))
+    nulls.append(f'noise {percent(rows[NULL]["f1"])} ({name})')
   return judge(cases, '; '.join(nulls))
 
 
@@ -36,7 +34,7 @@ def _by_auc(document: Mapping[str, Any], row: str) -> Found:
   cases, nulls = [], []
   for name, rows in document['results']['localisation'].items():
     ours, theirs = rows[row]['auc'], rows[REFERENCE]['auc']
-    cases.append(_case(name, ours[LEAD], ours['value'], theirs['value']))
+    cases.append(_case(name, ours['lead'], ours['value'], theirs['value']))
     digits = rows['digit_count']['auc']['value']
     nulls.append(f'few digits {percent(digits)} ({name})')
   return judge(cases, '; '.join(nulls))

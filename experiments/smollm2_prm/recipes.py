@@ -49,6 +49,35 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
+# Three quarters of a pass over GSM8K's worked answers.
+SFT = (
+  '--config.data.max_length=1024',
+  '--config.data.dev_share=0.01',
+  '--config.train.steps=200',
+  '--config.train.checkpoint_every=100',
+  '--config.train.best_metric=',
+  '--config.evaluation.max_problems=10',
+)
+
+
+def read_chains(
+  runner: Runner, base: str, data: pathlib.Path, extra: Sequence[str]
+) -> pathlib.Path:
+  """Reads all chains once with a backbone, and fits heads; returns the job.
+
+  Args:
+    base: '' for the published backbone, 'sft' for the fine-tuned one.
+    data: folder of the data set, which all jobs share.
+    extra: further flags of the job.
+  """
+  flags = (f'--config.data.dir={data}', *extra)
+  if not base:
+    return runner.main('prm_math.py:smollm2,frozen', 'frozen', *flags)
+  path = runner.main('policy_math.py:smollm2', base, *SFT)
+  flags += (f'--config.base={path}',)
+  return runner.main('prm_math.py:smollm2,frozen', f'frozen_{base}', *flags)
+
+
 def folder(name: str, seed: int) -> str:
   """Returns the name of a run's folder in the workdir."""
   return f'{name}_seed_{seed}'

@@ -2,38 +2,28 @@
 
     python -m experiments.smollm2_prm.run --workdir DIR [--train likelihood]
 
-The backbone reads every chain once. ProcessBench is scored by rules that need
-no model, by the log-probabilities of the untrained backbone, by heads that are
-fitted on what it makes of the steps, and by every recipe whose training runs
-are in the workdir; --train runs some recipes first. The thresholds of all rows
-come from the same held-out training problems. Writes results.json and the table
-of README.md beside this file. The same command resumes what is there.
+Each backbone reads every chain once: SmolLM2-135M-Instruct as it is published,
+and the same after supervised fine-tuning on GSM8K's worked answers (--sft).
+ProcessBench is scored by features of the text, by the log-probabilities of each
+backbone, by heads that are fitted on what it makes of the steps, and by every
+recipe whose training runs are in the workdir; --train runs some recipes first.
+All rows have their thresholds by one rule. Writes results.json and the table of
+README.md beside this file. The same command resumes what is there.
 """
 
 import argparse
-import dataclasses
-import functools
+import json
 import pathlib
-import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from experiments import command_line
-from experiments.runner import ROOT, Runner
-from experiments.smollm2_prm import frozen, recipes, states
-from experiments.smollm2_prm.judging import (
-  DEV,
-  LENGTH_RULE,
-  REFERENCE,
-  Part,
-  Scores,
-  add_signals,
-  compare,
-  make_part,
-)
+from experiments.runner import Runner
+from experiments.smollm2_prm import recipes
 from experiments.tables import (
   between,
   mean,
@@ -44,163 +34,182 @@ from experiments.tables import (
 )
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
+from prm_jax.evals import scorers, trivial
 from prm_jax.evals.prm import of_some_problems
+from prm_jax.evals.scorers import DEV, Part, Scores
+from prm_jax.inference.features import Features, make_scoring
+from prm_jax.jobs import frozen
 from prm_jax.jobs.settings import read_settings
 from prm_jax.jobs.settings.training import PrmSettings
-from prm_jax.jobs.training import Model, open_model
+from prm_jax.jobs.training import open_model
+from prm_jax.models import HeadConfig, init_head
 from prm_jax.runtime import manifest
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.sharding import make_mesh
 
-# Dev chains written by somebody who solved the problem; the others have errors
-# planted in them.
-NATURAL = ('prm800k_flat', 'prmbench_original', 'verify_then_generate')
-# Chains that heads are fitted on, evenly spaced in each kind.
-FITTED = {True: 350, False: 150}  # natural, planted
-AND_DIGITS = '_and_digits'
+REFERENCE = 'digits'
 ROWS = {
+  'noise': 'null: a random number for each step',
   'digit_count': 'trivial: minus the digits of the step',
-  LENGTH_RULE: 'trivial: best rule on chain length',
   REFERENCE: 'zero-shot: sum over the digit tokens',
-  'mean_likelihood': 'zero-shot: mean over all tokens',
-  'minimum_likelihood': 'zero-shot: minimum over all tokens',
+  'words': 'zero-shot: sum over the other tokens',
+  'untrained': 'zero-shot: ten times the first sum and the second',
+  'likelihood': 'head on both sums',
+  'state': 'head on the hidden state at the end of the step',
+  'both': 'head on state and sums',
+  'mlp': 'head with a hidden layer on state and sums',
 }
-ROWS |= {name: f'head on {text}' for name, text in frozen.HEADS.items()}
-for _name, _recipe in recipes.RECIPES.items():
-  ROWS[_name] = f'trained: {_recipe.text}'
-  ROWS[_name + AND_DIGITS] = f'{_name} + sum over the digit tokens'
+SFT = 'after fine-tuning on worked answers, '
+ROWS |= {f'{name}_sft': SFT + ROWS[name] for name in [*ROWS][2:]}
+ROWS |= {
+  name: f'trained: {recipe.text}' for name, recipe in recipes.RECIPES.items()
+}
 RESAMPLES = 2000
 
 
-def base_settings(data_folder: pathlib.Path) -> PrmSettings:
-  """Returns the `smollm2` variant, for its backbone, format and data."""
-  config = runpy.run_path(str(ROOT / recipes.CONFIG))['get_config']('smollm2')
-  config.data.dir = str(data_folder)
-  config.model.dtype = 'float32'  # the untrained rows' dtype
-  return read_settings(config.to_dict())
+class Backbone(NamedTuple):
+  """Holds what a job with `frozen.heads` read with its backbone.
+
+  Attributes:
+    chosen: set -> indices of the chains that are scored.
+  """
+
+  settings: PrmSettings
+  dataset: Dataset
+  features: Features
+  chosen: dict[str, list[int]]
+
+  def chains(self, name: str) -> list[Chain]:
+    """Returns the chains of a set that are scored."""
+    data = self.dataset
+    every = data.dev if name == DEV else data.evaluations[name]
+    return [every[i] for i in self.chosen[name]]
 
 
-class Chosen(NamedTuple):
-  """Chains that are scored, and their indices in their set."""
-
-  chains: list[Chain]
-  indices: list[int]
-
-
-def is_natural(chain: Chain) -> bool:
-  """Says whether somebody wrote the chain who solved the problem."""
-  return chain.meta['dataset'] in NATURAL
-
-
-def sets_of(dataset: Dataset) -> dict[str, Chosen]:
-  """Returns the chains of each set that a run of `recipes.py` scores, too."""
-  found = {}
-  for name in ('gsm8k', DEV, 'math'):
-    if name == DEV:
-      chains = dataset.dev
-      chosen = [i for i, chain in enumerate(chains) if is_natural(chain)]
-    else:
-      chains = dataset.evaluations[name]
-      chosen = of_some_problems(chains, recipes.PROBLEMS)
-    found[name] = Chosen([chains[i] for i in chosen], chosen)
+def open_backbone(workdir: pathlib.Path) -> Backbone:
+  """Opens the features of a job with `frozen.heads` that is done."""
+  config = json.loads((workdir / 'config.json').read_text())
+  settings = read_settings(config)
+  described = open_model(settings).described
+  dataset = load_dataset(settings.data, settings.seed, workdir, _quiet)
+  limits = settings.evaluation
+  chosen = {DEV: of_some_problems(dataset.dev, limits.max_dev_problems)} | {
+    name: of_some_problems(dataset.evaluations[name], limits.max_problems)
+    for name in ('gsm8k', 'math')
+  }
+  features = Features(described.format, described.model.d_model)
+  found = Backbone(settings, dataset, features, chosen)
+  train = frozen.evenly_spaced(dataset.train, settings.frozen.chains)
+  for chains in (train, *map(found.chains, chosen)):
+    features.read(chains, workdir / 'features', _refuse, _quiet)
   return found
 
 
-def chains_to_fit(train: Sequence[Chain]) -> list[Chain]:
-  """Picks chains of both kinds, evenly spaced."""
-  picked: list[Chain] = []
-  kinds = {kind: [c for c in train if is_natural(c) == kind] for kind in FITTED}
-  for kind, chains in kinds.items():
-    count = min(FITTED[kind], len(chains))
-    picked += [chains[i * len(chains) // count] for i in range(count)]
-  return picked
+def _quiet(text: str) -> None:
+  """Says nothing of what the job has said already."""
 
 
-class Scored(NamedTuple):
-  """The sets and what every row scores their steps with.
-
-  Attributes:
-    parts: the chains of each set.
-    indices: their indices in the set.
-    counts: how many chains and steps of each set there are, for results.json.
-    scores: row -> of each run, set -> step scores of each chain.
-  """
-
-  parts: dict[str, Part]
-  indices: dict[str, list[int]]
-  counts: dict[str, dict[str, int]]
-  scores: dict[str, list[Scores]]
+def _refuse() -> Any:
+  raise UserError('features are missing; delete the job and run it again')
 
 
-def score_frozen(
-  workdir: pathlib.Path,
-  dataset: Dataset,
-  opened: Model,
-  settings: PrmSettings,
-  seeds: Sequence[int],
-) -> Scored:
-  """Scores all sets by the rows that do not train the backbone."""
-  model, fmt = opened.described.model, opened.described.format
-  mesh = make_mesh(dataclasses.asdict(settings.mesh))
-  load_backbone = functools.cache(lambda: opened.base.load(mesh))
-
-  def read(name: str, chains: Sequence[Chain]) -> list[np.ndarray]:
-    return states.read_or_load(
-      chains,
-      workdir / f'states_{model.dtype}_{fmt.fingerprint()}',
-      (model, fmt),
-      load_backbone,
-      lambda text: log(f'{name}: {text}'),
-    )
-
-  of_set = {DEV: dataset.dev, **dataset.evaluations}
-  chosen = sets_of(dataset)
-  features = {name: read(name, set_.chains) for name, set_ in chosen.items()}
-  parts = {name: make_part(set_.chains) for name, set_ in chosen.items()}
-  counts = {
-    name: {
-      'chains': len(part.chains),
-      'of': len(of_set[name]),
-      'error': int((part.first >= 0).sum()),
-      'problems': len({chain.problem for chain in part.chains}),
-      'unread_steps': sum(
-        len(chain.steps) - len(own)
-        for chain, own in zip(part.chains, features[name], strict=True)
-      ),
-    }
+def text_scores(parts: Mapping[str, Part], seeds: Sequence[int]) -> dict:
+  """Scores steps without a model: row -> `Scores` of each run."""
+  of_digits = {
+    name: [
+      np.array([-trivial.FEATURES['digits'](*pair) for pair in _places(chain)])
+      for chain in part.chains
+    ]
     for name, part in parts.items()
   }
-  scores = frozen.untrained_scores(parts, features)
-  fitted = chains_to_fit(dataset.train)
-  own = read('train', fitted)
-  for seed in seeds:
-    found = frozen.head_scores(
-      (fitted, own), parts, features, settings.targets, seed
+
+  def noise(seed: int) -> Scores:
+    rng = np.random.default_rng(seed)
+    return {
+      name: [rng.random(len(chain.steps)) for chain in part.chains]
+      for name, part in parts.items()
+    }
+
+  return {'noise': [noise(seed) for seed in seeds], 'digit_count': [of_digits]}
+
+
+def _places(chain: Chain) -> list[tuple[str, int]]:
+  return [(step, place) for place, step in enumerate(chain.steps)]
+
+
+def backbone_scores(
+  backbone: Backbone, parts: Mapping[str, Part]
+) -> dict[str, list[Scores]]:
+  """Scores steps by a backbone's likelihoods, and by heads on it."""
+  features, settings = backbone.features, backbone.settings
+
+  def by(score: Callable) -> Scores:
+    return {name: score(part.chains) for name, part in parts.items()}
+
+  def by_head(params: Any, head: HeadConfig) -> Scores:
+    return by(make_scoring(features, params, head))
+
+  def by_sum(column: int) -> Scores:
+    return by(
+      lambda chains: [
+        features.of(chain.problem, chain.steps).likelihood[:, column]
+        for chain in chains
+      ]
     )
-    for row, by_set in found.items():
-      scores.setdefault(row, []).append(by_set)
-  indices = {name: set_.indices for name, set_ in chosen.items()}
-  return Scored(parts, indices, counts, scores)
+
+  train = backbone.dataset.train
+  train = frozen.evenly_spaced(train, settings.frozen.chains)
+  data, problems = frozen.step_data(train, features, settings)
+  rule = HeadConfig(settings.head.kind, likelihood=True)
+  untrained = init_head(jax.random.key(0), data.states.shape[1], rule)
+  rows = {
+    REFERENCE: [by_sum(0)],
+    'words': [by_sum(1)],
+    'untrained': [by_head(untrained, rule)],
+  }
+  for name in settings.frozen.heads:
+    fits = frozen.fit_seeds(name, data, problems, settings)
+    rows[name] = [by_head(*each) for each in fits]
+  return rows
+
+
+def trained_scores(
+  run: pathlib.Path, chosen: Mapping[str, Sequence[int]]
+) -> Scores:
+  """Reads the step scores that a training run wrote.
+
+  Raises:
+    UserError: the run has no scores of a chain.
+  """
+  written = recipes.read_scores(run)
+  scores: dict[str, list[np.ndarray]] = {}
+  for name, indices in chosen.items():
+    known = written.get(name, {})
+    if missing := [i for i in indices if i not in known]:
+      raise UserError(
+        f'{run}/step_scores.jsonl has no scores of chain {missing[0]} of '
+        f'{name}; delete {run} and train it again'
+      )
+    scores[name] = [known[i] for i in indices]
+  return scores
 
 
 def results_table(found: Mapping[str, Mapping[str, Any]]) -> str:
   """Shows every row on every set, in percent."""
-  lead, rows = f'minus_{REFERENCE}', []
-  for name, scorers in found.items():
-    for scorer, values in scorers.items():
-      auc = values.get('auc')
-      seeds = values['seeds']
+  rows = []
+  for name, by_row in found.items():
+    for row, values in by_row.items():
+      auc, seeds = values['auc'], values['seeds']
       rows.append(
         [
           name,
-          ROWS[scorer],
+          ROWS[row],
           _with_interval(values, 'f1'),
           ', '.join(map(percent, seeds)) if len(seeds) > 1 else '',
           percent(values['acc_error']),
           percent(values['acc_correct']),
-          '' if scorer == REFERENCE else _lead(values[lead]),
-          _with_interval(auc, 'value') if auc else '',
-          '' if scorer == REFERENCE or not auc else _lead(auc[lead]),
+          '' if row == REFERENCE else _lead(values['lead']),
+          _with_interval(auc, 'value'),
+          '' if row == REFERENCE else _lead(auc['lead']),
         ]
       )
   heads = (
@@ -225,21 +234,23 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def notes(document: Mapping[str, Any]) -> str:
-  """Says what the table does not: the chains, upper bounds, and best of N."""
+  """Says what the table does not: the chains, other thresholds, best of N."""
   about, results = document['manifest'], document['results']
   lines = [
     f'{name} has {count["chains"]} of {count["of"]} chains, {count["error"]} '
     f'with an error; {count["unread_steps"]} steps are beyond the window.'
     for name, count in about['sets'].items()
   ]
-  for name, rows in results['localisation'].items():
-    best = ', '.join(
-      f'{percent(mean([run["upper_bound"]["f1"] for run in values["runs"]]))} '
-      f'({row})'
-      for row, values in rows.items()
-      if 'upper_bound' in values['runs'][0]
-    )
-    lines.append(f'F1 at the best threshold of {name} itself: {best}.')
+  for key, text in (
+    ('dev_threshold', 'with the best threshold of the dev chains'),
+    ('upper_bound', 'at its own best threshold, which needs its labels'),
+  ):
+    for name, rows in results['localisation'].items():
+      shown = ', '.join(
+        f'{percent(mean([run[key]["f1"] for run in values["runs"]]))} ({row})'
+        for row, values in rows.items()
+      )
+      lines.append(f'F1 on {name} {text}: {shown}.')
   for row, methods in results['best_of_n'].items():
     picked = ', '.join(
       f'{percent(mean(values))} ({name})' for name, values in methods.items()
@@ -248,21 +259,45 @@ def notes(document: Mapping[str, Any]) -> str:
   return '\n'.join(f'- {line}' for line in lines)
 
 
-def log(text: str) -> None:
-  print(text, flush=True)
+def picked(curves: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+  """Returns the share of right picks from all samples: method -> each run's."""
+  return {
+    name: [curve[name]['mean'][-1] for curve in curves]
+    for name in curves[0]
+    if name != 'n'
+  }
+
+
+def about_set(backbone: Backbone, name: str, part: Part) -> dict[str, int]:
+  """Counts the chains of a set, their problems and the steps without scores."""
+  data = backbone.dataset
+  of = backbone.features.of
+  return {
+    'chains': len(part.chains),
+    'of': len(data.dev if name == DEV else data.evaluations[name]),
+    'error': int((part.first >= 0).sum()),
+    'problems': len({chain.problem for chain in part.chains}),
+    'unread_steps': sum(
+      len(chain.steps) - len(of(chain.problem, chain.steps).states)
+      for chain in part.chains
+    ),
+  }
 
 
 def parse() -> tuple[argparse.Namespace, list[str]]:
   """Parses the command line.
 
   Returns:
-    The arguments, and those that go on to the training runs.
+    The arguments, and those that go on to the jobs.
   """
   names = [*recipes.RECIPES]
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--seeds', '--jobs'
   )
-  parser.epilog = 'Arguments --config.NAME=VALUE go on to the training runs.'
+  parser.epilog = 'Arguments --config.NAME=VALUE go on to the PRM jobs.'
+  parser.add_argument(
+    '--sft', action='store_true', help='read with a fine-tuned backbone, too'
+  )
   parser.add_argument(
     '--train', nargs='*', default=[], choices=names, help='recipes to train'
   )
@@ -275,93 +310,79 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
   return args, extra
 
 
-def add_trained(
-  scored: Scored, recipe: str, runs: Sequence[pathlib.Path]
-) -> None:
-  """Adds the step scores of a recipe's runs, alone and with the likelihood.
-
-  Raises:
-    UserError: a run has no scores of a chain.
-  """
-  [likelihoods] = scored.scores[REFERENCE]
-  for run in runs:
-    written = recipes.read_scores(run)
-    scores: dict[str, list[np.ndarray]] = {}
-    for name, indices in scored.indices.items():
-      known = written.get(name, {})
-      if missing := [i for i in indices if i not in known]:
-        raise UserError(
-          f'{run}/step_scores.jsonl has no scores of chain {missing[0]} of '
-          f'{name}; delete {run} and train it again'
-        )
-      scores[name] = [known[i] for i in indices]
-    scored.scores.setdefault(recipe, []).append(scores)
-    both = add_signals(scores, likelihoods)
-    scored.scores.setdefault(recipe + AND_DIGITS, []).append(both)
-
-
-def picked(curves: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-  """Returns the share of right picks from all samples: method -> each run's."""
-  return {
-    name: [curve[name]['mean'][-1] for curve in curves]
-    for name in curves[0]
-    if name != 'n'
-  }
-
-
 def main() -> None:
   args, extra = parse()
-  data_folder = (args.workdir / 'data').absolute()
+  data = (args.workdir / 'data').absolute()
   runner = Runner(args.workdir, args.jobs)
-  calls = [
-    (runner, name, seed, data_folder, extra)
-    for name in args.train
-    for seed in args.seeds
-  ]
-  runner.all(recipes.train, calls)
-
-  settings = base_settings(data_folder)
-  opened = open_model(settings)
-  args.workdir.mkdir(parents=True, exist_ok=True)
-  dataset = load_dataset(settings.data, settings.seed, args.workdir, log)
-  scored = score_frozen(args.workdir, dataset, opened, settings, args.seeds)
+  runner.all(
+    recipes.train,
+    [
+      (runner, name, seed, data, extra)
+      for name in args.train
+      for seed in args.seeds
+    ],
+  )
+  sft = args.sft or (args.workdir / 'frozen_sft').exists()
+  backbones = {
+    name: open_backbone(recipes.read_chains(runner, base, data, extra))
+    for name, base in (('', ''), ('_sft', 'sft'))
+    if sft or not base
+  }
+  plain = backbones['']
+  parts = {name: scorers.make_part(plain.chains(name)) for name in plain.chosen}
+  scores = text_scores(parts, args.seeds)
+  for suffix, backbone in backbones.items():
+    found = backbone_scores(backbone, parts)
+    scores |= {f'{row}{suffix}': runs for row, runs in found.items()}
   trained = recipes.trained(args.workdir)
   for recipe, runs in trained.items():
-    add_trained(scored, recipe, [*runs.values()])
+    scores[recipe] = [trained_scores(x, plain.chosen) for x in runs.values()]
   documents = {
     recipe: {seed: recipes.read(run) for seed, run in runs.items()}
     for recipe, runs in trained.items()
   }
 
-  found = compare(scored.scores, scored.parts, settings.seed, RESAMPLES)
-  found = {
-    name: {row: rows[row] for row in ROWS if row in rows}
-    for name, rows in found.items()
-  }
+  settings = plain.settings
+  share = settings.evaluation.wrong_share
+  found = scorers.compare(
+    {
+      row: [scorers.judge(run, parts, share) for run in scores[row]]
+      for row in ROWS
+      if row in scores
+    },
+    parts,
+    REFERENCE,
+    settings.seed,
+    RESAMPLES,
+  )
   on_dev = found.pop(DEV)
-  fmt, dev = opened.described.format, scored.counts[DEV]
+  jobs = documents | {
+    name: {'0': recipes.read(args.workdir / name)}
+    for suffix in backbones
+    for name in [f'frozen{suffix}']
+  }
   document = {
     'manifest': manifest.describe(settings.seed)
     | {
       'command': args.command,
-      'data_fingerprint': dataset.fingerprint,
-      'encoding_fingerprint': fmt.fingerprint(),
-      'dtype_untrained': opened.described.model.dtype,
-      'window': fmt.max_length,
-      'threshold_source': f'best F1 on {dev["chains"]} natural chains of '
-      f'{dev["problems"]} held-out training problems',
-      'sets': scored.counts,
+      'data_fingerprint': plain.dataset.fingerprint,
+      'encoding_fingerprint': plain.features.fmt.fingerprint(),
+      'window': plain.features.fmt.max_length,
+      'threshold_source': f'flags {share:.0%} of the chains of each set',
+      'sets': {
+        name: about_set(plain, name, part) for name, part in parts.items()
+      },
       'runs': {
-        recipe: {seed: run['manifest'] for seed, run in runs.items()}
-        for recipe, runs in documents.items()
+        name: {seed: run['manifest'] for seed, run in runs.items()}
+        for name, runs in jobs.items()
       },
     },
     'results': {
       'localisation': found,
       'dev': on_dev,
       'best_of_n': {
-        recipe: picked([run['results']['best_of_n'] for run in runs.values()])
-        for recipe, runs in documents.items()
+        name: picked([run['results']['best_of_n'] for run in runs.values()])
+        for name, runs in jobs.items()
       },
     },
   }

@@ -45,8 +45,8 @@ class Judged(NamedTuple):
   Attributes:
     guess: [M] index of the first step that is flagged, or -1.
     ranked: the read steps up to the first error.
-    about: its `threshold`, and the `upper_bound`, the best one of the set
-      itself with its F1.
+    about: its `threshold`; and with their F1 the `dev_threshold`, and the
+      `upper_bound`, the best one of the set itself.
   """
 
   guess: np.ndarray
@@ -76,16 +76,20 @@ def judge(
   judged = {}
   for name, part in parts.items():
     values, read = found[name].values, found[name].read
-    threshold = best[DEV][0]
+    of_dev = threshold = best[DEV][0]
     if wrong_share:
       threshold = localisation.threshold_of_share(
         values, part.mask, wrong_share, read
       )
+    at_dev = localisation.at_threshold(
+      values, part.mask, part.first, of_dev, read
+    )
     judged[name] = Judged(
       localisation.predict_first_error(values, part.mask, threshold, read),
       suite.rank_steps(part.chains, by_set[name]),
       {
         'threshold': threshold,
+        'dev_threshold': {'threshold': of_dev, 'f1': at_dev['f1']},
         'upper_bound': {'threshold': best[name][0], 'f1': best[name][1]},
       },
     )

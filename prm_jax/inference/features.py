@@ -24,6 +24,8 @@ from prm_jax.models import HeadConfig, head_logits, step_probabilities
 from prm_jax.models.heads import Params
 from prm_jax.runtime.errors import UserError
 
+# What NumPy raises at a file that is no archive of arrays.
+BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 PART = 64  # chains of one file, which are read together
 
 
@@ -137,7 +139,7 @@ def _read(path: pathlib.Path, count: int) -> list[StepFeatures]:
       parts = [
         np.split(file[name], stops[:-1]) for name in StepFeatures._fields
       ]
-  except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+  except BROKEN as error:
     raise UserError(
       f'{path} is damaged ({type(error).__name__}: {error}); delete it, and '
       'the same command reads its chains again'

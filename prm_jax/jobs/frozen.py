@@ -128,21 +128,28 @@ def fit_named(
   name: str, data: StepData, settings: PrmSettings, seed: int
 ) -> tuple[Any, HeadConfig]:
   """Fits a head of FROZEN_HEADS; returns its parameters and its kind."""
-  reads, hidden = FROZEN_HEADS[name]
-  head = dataclasses.replace(settings.head, hidden=hidden)
+  state, likelihood, hidden = FROZEN_HEADS[name]
+  head = HeadConfig(settings.head.kind, hidden, likelihood)
   key = jax.random.fold_in(jax.random.key(settings.seed), seed)
   decay = settings.frozen.decay
-  return fit_head(key, data, head, reads, settings.loss.name, decay), head
+  return fit_head(key, data, head, state, settings.loss.name, decay), head
 
 
-def draw_problems(
-  data: StepData, problems: np.ndarray, share: float, seed: int
-) -> StepData:
-  """Leaves out the steps of the problems that a seed does not draw."""
+def fit_seeds(
+  name: str, data: StepData, problems: np.ndarray, settings: PrmSettings
+) -> list[tuple[Any, HeadConfig]]:
+  """Fits a head for each seed, on the problems that the seed draws."""
+  frozen = settings.frozen
+  share = frozen.share if frozen.seeds > 1 else 1.0
   different, ids = np.unique(problems, return_inverse=True)
-  order = np.random.default_rng(seed).permutation(len(different))
-  drawn = order[: max(1, round(share * len(different)))]
-  return data._replace(weights=data.weights * np.isin(ids, drawn))
+  count = max(1, round(share * len(different)))
+  fits = []
+  for seed in range(frozen.seeds):
+    order = np.random.default_rng(seed).permutation(len(different))
+    weights = data.weights * np.isin(ids, order[:count])
+    drawn = data._replace(weights=weights.astype(np.float32))
+    fits.append(fit_named(name, drawn, settings, seed))
+  return fits
 
 
 def _judge_heads(
@@ -166,15 +173,12 @@ def _judge_heads(
     return scorers.judge(found, parts, evaluation.wrong_share)
 
   width = data.states.shape[1]
-  untrained = init_head(jax.random.key(0), width, settings.head)
-  judged = {UNTRAINED: [judge(untrained, settings.head)]}
-  frozen = settings.frozen
-  for name in frozen.heads:
-    judged[name] = []
-    for seed in range(frozen.seeds):
-      share = frozen.share if frozen.seeds > 1 else 1.0
-      drawn = draw_problems(data, problems, share, seed)
-      judged[name].append(judge(*fit_named(name, drawn, settings, seed)))
+  rule = HeadConfig(settings.head.kind, likelihood=True)
+  untrained = init_head(jax.random.key(0), width, rule)
+  judged = {UNTRAINED: [judge(untrained, rule)]}
+  for name in settings.frozen.heads:
+    fits = fit_seeds(name, data, problems, settings)
+    judged[name] = [judge(*each) for each in fits]
   return scorers.compare(
     judged, parts, UNTRAINED, settings.seed, evaluation.resamples
   )

@@ -35,7 +35,7 @@ from prm_jax.runtime.workdir import DELETE
 
 CHECKED_SECTIONS = (
   *('best_of_n', 'ranking', 'localisation', 'calibration', 'diagnostics'),
-  *('unread', 'search', 'rl'),
+  *('unread', 'search', 'rl', 'heads'),
 )
 
 
@@ -246,6 +246,9 @@ def view_others(
   recorded = 'As recorded by the run'
   if unread := results.get('unread'):
     yield 'steps that were not read', recorded, sections.unread(unread)
+  if heads := results.get('heads'):
+    caption = 'Means over seeds, with 95% intervals over problems and seeds'
+    yield 'heads on the frozen backbone', caption, sections.heads(heads)
   if warnings := results.get('diagnostics'):
     caption = 'Signs of trouble that accuracy alone does not show'
     yield 'diagnostics', caption, sections.diagnostics(warnings)

@@ -18,10 +18,13 @@ from prm_jax.report.ranking_rows import FEATURES, ranking_row
 from prm_jax.report.values import (
   NOTHING,
   decimals,
+  difference,
   flatten_rows,
   fraction,
+  interval,
   is_number,
   list_of,
+  pair,
   percent,
   section_of,
 )
@@ -177,6 +180,27 @@ def _step_ranking(
     values = section_of(section['baselines'], name, f'{where}.baselines')
     row = ranking_row(values, f'{where}.baselines.{name}')
     rows.append(row | {'name': FEATURES.get(name, name), 'lead': False})
+  return rows
+
+
+def heads(section: Mapping[str, Any]) -> list[tuple[str, str]]:
+  """Returns what each head is worth on each data set, in words."""
+  rows = []
+  for name, by_head in section.items():
+    for head in section_of(section, name, 'heads'):
+      where = f'heads.{name}.{head}'
+      values = section_of(by_head, head, where)
+      bounds = pair(values.get('ci95'), f'{where}.ci95', difference)
+      auc = section_of(values, 'auc', where).get('value')
+      seeds = len(list_of(values, 'seeds', where, -1))
+      rows.append(
+        (
+          f'{name}: {head}',
+          f'F1 {percent(fraction(values.get("f1"), where))} '
+          f'{interval(bounds)}, step AUC {decimals(fraction(auc, where))}, '
+          f'{seeds} {"seed" if seeds == 1 else "seeds"}',
+        )
+      )
   return rows
 
 

@@ -30,30 +30,23 @@ class StepData(NamedTuple):
   trials: jax.Array  # [S]
 
 
-class Reads(NamedTuple):
-  """Says which features a head reads."""
-
-  states: bool
-  likelihood: bool
-
-
-@functools.partial(jax.jit, static_argnames=('head', 'reads', 'loss'))
+@functools.partial(jax.jit, static_argnames=('head', 'states', 'loss'))
 def fit_head(
   key: jax.Array,
   data: StepData,
   head: HeadConfig,
-  reads: Reads,
+  states: bool,
   loss: str,
   decay: float,
 ) -> Params:
-  """Returns the parameters of a head with likelihood that minimise its loss.
+  """Returns the parameters of a head that minimise its loss.
 
   The loss is the weighted mean over the steps, plus decay / 2 times the squared
-  kernels of the features in units of their standard deviation. What a head does
-  not read has the weight 0.
+  kernels of the features in units of their standard deviation.
 
   Args:
     key: draws a hidden layer.
+    states: whether the head reads the states; their weights are 0 if not.
     loss: one of losses.LOSSES that needs no chains.
   """
   weights = data.weights[:, None]
@@ -66,8 +59,8 @@ def fit_head(
 
   mean, deviation = moments(data.states)
   _, scale = moments(data.likelihood)
-  states = (data.states - mean) / deviation * reads.states
-  likelihood = data.likelihood / scale * reads.likelihood
+  scaled = (data.states - mean) / deviation * states
+  likelihood = data.likelihood / scale
   batch = {
     'step_labels': data.labels[None],
     'step_weights': data.weights[None],
@@ -77,7 +70,7 @@ def fit_head(
   norm = jnp.maximum(counted.sum(), 1e-6)
 
   def objective(params: Params) -> jax.Array:
-    logits = head_logits(params, states[None], likelihood[None])
+    logits = head_logits(params, scaled[None], likelihood[None])
     values = losses.step_loss(loss, logits, batch, head, margin=0.0)
     squares = sum(
       (x**2).sum() for name, x in params.items() if 'kernel' in name
@@ -97,14 +90,16 @@ def fit_head(
     return (optax.apply_updates(params, change), state), value
 
   params = init_head(key, data.states.shape[1], head)
-  params['likelihood_kernel'] *= scale[:, None] * reads.likelihood
+  if head.likelihood:
+    params['likelihood_kernel'] *= scale[:, None]
   (params, _), _ = jax.lax.scan(
     improve, (params, solver.init(params)), length=ITERATIONS
   )
   # From units of standard deviations back to those of the features.
-  params['likelihood_kernel'] *= reads.likelihood / scale[:, None]
+  if head.likelihood:
+    params['likelihood_kernel'] /= scale[:, None]
   name = 'hidden_' if head.hidden else ''
-  kernel = params[f'{name}kernel'] * reads.states / deviation[:, None]
+  kernel = params[f'{name}kernel'] * states / deviation[:, None]
   params[f'{name}kernel'] = kernel
   params[f'{name}bias'] -= mean @ kernel
   return params

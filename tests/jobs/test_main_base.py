@@ -34,6 +34,10 @@ LORA = 'config.lora.update(rank=2); config.train.head_only_steps = 1'
 QUANTIZED = f"{LORA}; config.lora.quantized = 'nf4'"
 BFLOAT16 = "config.model.param_dtype = 'bfloat16'"
 LIKELIHOOD = 'config.head.likelihood = True'
+FROZEN = (
+  f'{LIKELIHOOD}; config.evaluation.wrong_share = 0.5; '
+  "config.frozen.update(heads=('both', 'state', 'mlp'), seeds=2, chains=9)"
+)
 JOBS = ('whole', 'lora', 'quantized', 'bfloat16', 'both')
 CHAINS = [(r['problem'], r['steps']) for r in bench_records()]
 
@@ -60,6 +64,7 @@ def trained(base, tmp_path_factory):
     'lora': job(root / 'lora', base, LORA),
     'quantized': job(root / 'quantized', base, QUANTIZED),
     'likelihood': job(root / 'likelihood', base, LIKELIHOOD),
+    'frozen': job(root / 'frozen', base, FROZEN),
     'bfloat16': job(root / 'bfloat16', base, BFLOAT16),
     'both': job(root / 'both', base, f'{BFLOAT16}; {LORA}'),
   }
@@ -119,7 +124,7 @@ def test_a_base_in_bfloat16(base, trained):
     assert all(same) if name == 'both' else not all(same)
 
 
-@pytest.mark.parametrize('name', [*JOBS, 'likelihood'])
+@pytest.mark.parametrize('name', [*JOBS, 'likelihood', 'frozen'])
 def test_a_run_opens_without_its_base(trained, name, tmp_path):
   """model.json and tokenizer.json are all that is needed, anywhere."""
   moved = tmp_path / 'moved'
@@ -164,6 +169,35 @@ def test_a_head_with_likelihood_is_trained_and_not_exported(trained, tmp_path):
   with pytest.raises(UserError, match='reads more than hidden states'):
     export.export(str(workdir), tmp_path / 'out', 'token_classification')
   assert not (tmp_path / 'out').exists()
+
+
+def test_heads_alone_are_fitted_on_a_base_that_stays(base, trained):
+  workdir = trained['frozen']
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+  before = leaves(open_pretrained(str(base)).load(mesh))
+  params = trained_params(workdir)
+  for name, value in leaves(params['backbone']).items():
+    np.testing.assert_array_equal(value, before[name])
+  assert np.abs(params['head']['kernel']).max() > 0
+  document = json.loads((workdir / 'results.json').read_text())
+  heads = document['results']['heads']
+  assert heads['dev'].keys() == {'untrained', 'both', 'state', 'mlp'}
+  assert [len(x['seeds']) for x in heads['dev'].values()] == [1, 2, 2, 2]
+  source = document['manifest']['threshold']['source']
+  assert source == 'flags 50% of the chains of each set; this is dev'
+
+
+def test_a_job_with_frozen_heads_reads_no_chain_twice(base, trained, tmp_path):
+  """A run that lost its results makes them again, from what it has read."""
+  workdir = trained['frozen']
+  before = (workdir / 'results.json').read_text()
+  (workdir / 'results.json').unlink()
+  config = workdir.parent / 'job.py'
+  done = run(f'--config={config}', f'--workdir={workdir}')
+  assert done.returncode == 0, done.stderr
+  assert 'features:' not in done.stdout
+  again = json.loads((workdir / 'results.json').read_text())
+  assert again['results'] == json.loads(before)['results']
 
 
 def test_a_run_as_the_base_of_another(finished, tmp_path):

@@ -5,7 +5,7 @@ config costs a second and not a training run.
 """
 
 import dataclasses
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 from prm_jax.data.config import DataConfig
 from prm_jax.data.targets import TargetConfig
@@ -24,17 +24,28 @@ from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, between, each, one_of
 from prm_jax.runtime.profiling import ProfileConfig
 from prm_jax.training import losses
-from prm_jax.training.head_fit import Reads
 from prm_jax.training.loop import TrainConfig
 from prm_jax.training.objective import POLICY_LOSS, LossConfig
 from prm_jax.training.optim import OptimConfig
 
-# Heads on a frozen backbone: what each reads, and the width of a hidden layer.
+
+class FrozenHead(NamedTuple):
+  """Says what a head on a frozen backbone reads of a step.
+
+  Attributes:
+    hidden: width of a layer before the outputs; 0 is a linear head.
+  """
+
+  state: bool
+  likelihood: bool
+  hidden: int = 0
+
+
 FROZEN_HEADS = {
-  'likelihood': (Reads(states=False, likelihood=True), 0),
-  'state': (Reads(states=True, likelihood=False), 0),
-  'both': (Reads(states=True, likelihood=True), 0),
-  'mlp': (Reads(states=True, likelihood=True), 64),
+  'likelihood': FrozenHead(state=False, likelihood=True),
+  'state': FrozenHead(state=True, likelihood=False),
+  'both': FrozenHead(state=True, likelihood=True),
+  'mlp': FrozenHead(state=True, likelihood=True, hidden=64),
 }
 # What a config may say of a model that a pretrained base describes.
 COMPUTED = {'dtype', 'param_dtype', 'remat', 'scan_unroll'}
@@ -177,15 +188,10 @@ class PrmSettings(TrainingSettings):
   def _check_frozen(self) -> None:
     with_heads = 'with frozen.heads'
     wrong = {
-      'head.likelihood': (
-        self.head.likelihood,
-        not self.head.likelihood,
-        'expected True: heads that do not read it have the weight 0 there',
-      ),
-      'head.hidden': (
-        self.head.hidden,
-        self.head.hidden > 0,
-        "expected 0; the head 'mlp' has a hidden layer",
+      'head.kind': (
+        self.head.kind,
+        self.head.kind == 'regression',
+        'expected logit, two_class or three_class',
       ),
       'lora.rank': (self.lora.rank, self.lora.rank > 0, 'expected 0'),
       'loss.lm_weight': (
