@@ -200,6 +200,8 @@ def verdict(own: Mapping[str, Any]) -> str:
 
 def render(document: Mapping[str, Any]) -> str:
   """Makes the table of all models and sets."""
+  if not document['models']:
+    return 'No model has been scored yet.'
   rows = []
   for model, sets in document['models'].items():
     for name, own in sets.items():
@@ -224,10 +226,11 @@ def parse() -> argparse.Namespace:
   )
   parser.add_argument(
     '--models',
-    nargs='+',
+    nargs='*',
     default=tuple(MODELS),
     metavar='NAME[=FOLDER]',
-    help=f'which of {", ".join(MODELS)}; default: all, from the Hub',
+    help=f'which of {", ".join(MODELS)}; default: all, from the Hub; without '
+    'a name the table is made again',
   )
   parser.add_argument(
     '--problems', type=int, default=0, help='of each set; 0 takes all'
@@ -251,6 +254,14 @@ def main() -> None:
   sets = read_sets(pathlib.Path(args.data_root), args.problems)
   path = args.output / 'results.json'
   known = json.loads(path.read_text())['models'] if path.exists() else {}
+
+  def save() -> None:
+    document = command_line.about(args) | {
+      'dtype': args.dtype,
+      'models': {name: known[name] for name in MODELS if name in known},
+    }
+    command_line.write(args.output, document, render(document))
+
   for name, where in args.models.items():
     opened: list[Scorer] = []
     folder = args.workdir / f'{name}_{args.dtype}'
@@ -264,11 +275,8 @@ def main() -> None:
       for of, chains in sets.items()
     }
     known[name] = measure(sets, scores, MODELS[name].f1)
-    document = command_line.about(args) | {
-      'dtype': args.dtype,
-      'models': {name: known[name] for name in MODELS if name in known},
-    }
-    command_line.write(args.output, document, render(document))
+    save()
+  save()
 
 
 if __name__ == '__main__':
