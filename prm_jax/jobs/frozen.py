@@ -91,6 +91,8 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
   score = make_scoring(features, params, head)
   metrics = dev_metrics(dataset.dev, score(dataset.dev), settings.targets)
   log(f'{name}: ' + '  '.join(f'{k} {v:.4f}' for k, v in metrics.items()))
+  if settings.targets.supervision == 'outcome':
+    return Fitted(score, {})  # it names no first error
   judged = _judge_heads(data, problems, features, sets, settings)
   return Fitted(score, {'heads': judged})
 

@@ -205,11 +205,6 @@ class PrmSettings(TrainingSettings):
         'it compares steps of a chain; choose another loss',
       ),
       'orm_baseline': (self.orm_baseline, self.orm_baseline, 'expected False'),
-      'targets.supervision': (
-        self.targets.supervision,
-        self.targets.supervision != 'process',
-        'expected process',
-      ),
     }
     for name, (value, is_wrong, cure) in wrong.items():
       if is_wrong:
