@@ -60,22 +60,32 @@ SFT = (
 )
 
 
+# Ways to read all chains, and what their rows are called.
+READINGS = {
+  '': '',
+  'sft': 'after fine-tuning on worked answers, ',
+  'sentences': 'by sentences, ',
+}
+
+
 def read_chains(
-  runner: Runner, base: str, data: pathlib.Path, extra: Sequence[str]
+  runner: Runner, reading: str, data: pathlib.Path, extra: Sequence[str]
 ) -> pathlib.Path:
-  """Reads all chains once with a backbone, and fits heads; returns the job.
+  """Reads all chains once, and fits heads; returns the workdir of the job.
 
   Args:
-    base: '' for the published backbone, 'sft' for the fine-tuned one.
+    reading: one of READINGS.
     data: folder of the data set, which all jobs share.
     extra: further flags of the job.
   """
-  flags = (f'--config.data.dir={data}', *extra)
-  if not base:
-    return runner.main('prm_math.py:smollm2,frozen', 'frozen', *flags)
-  path = runner.main('policy_math.py:smollm2', base, *SFT)
-  flags += (f'--config.base={path}',)
-  return runner.main('prm_math.py:smollm2,frozen', f'frozen_{base}', *flags)
+  flags = [f'--config.data.dir={data}', *extra]
+  if reading == 'sft':
+    path = runner.main('policy_math.py:smollm2', reading, *SFT)
+    flags.append(f'--config.base={path}')
+  if reading == 'sentences':
+    flags.append('--config.data.segments=sentences')
+  folder = f'frozen_{reading}' if reading else 'frozen'
+  return runner.main('prm_math.py:smollm2,frozen', folder, *flags)
 
 
 def folder(name: str, seed: int) -> str:

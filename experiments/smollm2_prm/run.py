@@ -2,28 +2,32 @@
 
     python -m experiments.smollm2_prm.run --workdir DIR [--train likelihood]
 
-Each backbone reads every chain once: SmolLM2-135M-Instruct as it is published,
-and the same after supervised fine-tuning on GSM8K's worked answers (--sft).
-ProcessBench is scored by features of the text, by the log-probabilities of each
-backbone, by heads that are fitted on what it makes of the steps, and by every
-recipe whose training runs are in the workdir; --train runs some recipes first.
+A backbone reads every chain once: SmolLM2-135M-Instruct as it is published, and
+with --also sft the same after supervised fine-tuning on GSM8K's worked answers,
+or the published one with steps split into sentences. ProcessBench is scored by
+features of the text, by the log-probabilities of each reading, by heads fitted
+on what it makes of the steps, and by every recipe whose training runs are in
+the workdir; --train runs some recipes first.
 All rows have their thresholds by one rule. Writes results.json and the table of
 README.md beside this file. The same command resumes what is there.
 """
 
 import argparse
-import json
-import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import jax
-import numpy as np
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from experiments import command_line
 from experiments.runner import Runner
 from experiments.smollm2_prm import recipes
+from experiments.smollm2_prm.rows import (
+  REFERENCE,
+  Reading,
+  open_reading,
+  reading_scores,
+  text_scores,
+  trained_scores,
+)
 from experiments.tables import (
   between,
   mean,
@@ -32,21 +36,12 @@ from experiments.tables import (
   points_between,
   table,
 )
-from prm_jax.data.chains import Chain
-from prm_jax.data.datasets import Dataset, load_dataset
-from prm_jax.evals import scorers, trivial
-from prm_jax.evals.prm import of_some_problems
-from prm_jax.evals.scorers import DEV, Part, Scores
-from prm_jax.inference.features import Features, make_scoring
-from prm_jax.jobs import frozen
-from prm_jax.jobs.settings import read_settings
-from prm_jax.jobs.settings.training import PrmSettings
-from prm_jax.jobs.training import open_model
-from prm_jax.models import HeadConfig, init_head
+from prm_jax.evals import scorers
+from prm_jax.evals.scorers import DEV, Part
 from prm_jax.runtime import manifest
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import is_done
 
-REFERENCE = 'digits'
 ROWS = {
   'noise': 'null: a random number for each step',
   'digit_count': 'trivial: minus the digits of the step',
@@ -58,139 +53,16 @@ ROWS = {
   'both': 'head on state and sums',
   'mlp': 'head with a hidden layer on state and sums',
 }
-SFT = 'after fine-tuning on worked answers, '
-ROWS |= {f'{name}_sft': SFT + ROWS[name] for name in [*ROWS][2:]}
+ROWS |= {
+  f'{name}_{reading}': text + ROWS[name]
+  for reading, text in recipes.READINGS.items()
+  if reading
+  for name in [*ROWS][2:]
+}
 ROWS |= {
   name: f'trained: {recipe.text}' for name, recipe in recipes.RECIPES.items()
 }
 RESAMPLES = 2000
-
-
-class Backbone(NamedTuple):
-  """Holds what a job with `frozen.heads` read with its backbone.
-
-  Attributes:
-    chosen: set -> indices of the chains that are scored.
-  """
-
-  settings: PrmSettings
-  dataset: Dataset
-  features: Features
-  chosen: dict[str, list[int]]
-
-  def chains(self, name: str) -> list[Chain]:
-    """Returns the chains of a set that are scored."""
-    data = self.dataset
-    every = data.dev if name == DEV else data.evaluations[name]
-    return [every[i] for i in self.chosen[name]]
-
-
-def open_backbone(workdir: pathlib.Path) -> Backbone:
-  """Opens the features of a job with `frozen.heads` that is done."""
-  config = json.loads((workdir / 'config.json').read_text())
-  settings = read_settings(config)
-  described = open_model(settings).described
-  dataset = load_dataset(settings.data, settings.seed, workdir, _quiet)
-  limits = settings.evaluation
-  chosen = {DEV: of_some_problems(dataset.dev, limits.max_dev_problems)} | {
-    name: of_some_problems(dataset.evaluations[name], limits.max_problems)
-    for name in ('gsm8k', 'math')
-  }
-  features = Features(described.format, described.model.d_model)
-  found = Backbone(settings, dataset, features, chosen)
-  train = frozen.evenly_spaced(dataset.train, settings.frozen.chains)
-  for chains in (train, *map(found.chains, chosen)):
-    features.read(chains, workdir / 'features', _refuse, _quiet)
-  return found
-
-
-def _quiet(text: str) -> None:
-  """Says nothing of what the job has said already."""
-
-
-def _refuse() -> Any:
-  raise UserError('features are missing; delete the job and run it again')
-
-
-def text_scores(parts: Mapping[str, Part], seeds: Sequence[int]) -> dict:
-  """Scores steps without a model: row -> `Scores` of each run."""
-  of_digits = {
-    name: [
-      np.array([-trivial.FEATURES['digits'](*pair) for pair in _places(chain)])
-      for chain in part.chains
-    ]
-    for name, part in parts.items()
-  }
-
-  def noise(seed: int) -> Scores:
-    rng = np.random.default_rng(seed)
-    return {
-      name: [rng.random(len(chain.steps)) for chain in part.chains]
-      for name, part in parts.items()
-    }
-
-  return {'noise': [noise(seed) for seed in seeds], 'digit_count': [of_digits]}
-
-
-def _places(chain: Chain) -> list[tuple[str, int]]:
-  return [(step, place) for place, step in enumerate(chain.steps)]
-
-
-def backbone_scores(
-  backbone: Backbone, parts: Mapping[str, Part]
-) -> dict[str, list[Scores]]:
-  """Scores steps by a backbone's likelihoods, and by heads on it."""
-  features, settings = backbone.features, backbone.settings
-
-  def by(score: Callable) -> Scores:
-    return {name: score(part.chains) for name, part in parts.items()}
-
-  def by_head(params: Any, head: HeadConfig) -> Scores:
-    return by(make_scoring(features, params, head))
-
-  def by_sum(column: int) -> Scores:
-    return by(
-      lambda chains: [
-        features.of(chain.problem, chain.steps).likelihood[:, column]
-        for chain in chains
-      ]
-    )
-
-  train = backbone.dataset.train
-  train = frozen.evenly_spaced(train, settings.frozen.chains)
-  data, problems = frozen.step_data(train, features, settings)
-  rule = HeadConfig(settings.head.kind, likelihood=True)
-  untrained = init_head(jax.random.key(0), data.states.shape[1], rule)
-  rows = {
-    REFERENCE: [by_sum(0)],
-    'words': [by_sum(1)],
-    'untrained': [by_head(untrained, rule)],
-  }
-  for name in settings.frozen.heads:
-    fits = frozen.fit_seeds(name, data, problems, settings)
-    rows[name] = [by_head(*each) for each in fits]
-  return rows
-
-
-def trained_scores(
-  run: pathlib.Path, chosen: Mapping[str, Sequence[int]]
-) -> Scores:
-  """Reads the step scores that a training run wrote.
-
-  Raises:
-    UserError: the run has no scores of a chain.
-  """
-  written = recipes.read_scores(run)
-  scores: dict[str, list[np.ndarray]] = {}
-  for name, indices in chosen.items():
-    known = written.get(name, {})
-    if missing := [i for i in indices if i not in known]:
-      raise UserError(
-        f'{run}/step_scores.jsonl has no scores of chain {missing[0]} of '
-        f'{name}; delete {run} and train it again'
-      )
-    scores[name] = [known[i] for i in indices]
-  return scores
 
 
 def results_table(found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -268,10 +140,10 @@ def picked(curves: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
   }
 
 
-def about_set(backbone: Backbone, name: str, part: Part) -> dict[str, int]:
+def about_set(reading: Reading, name: str, part: Part) -> dict[str, int]:
   """Counts the chains of a set, their problems and the steps without scores."""
-  data = backbone.dataset
-  of = backbone.features.of
+  data = reading.dataset
+  of = reading.features.of
   return {
     'chains': len(part.chains),
     'of': len(data.dev if name == DEV else data.evaluations[name]),
@@ -296,7 +168,11 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
   )
   parser.epilog = 'Arguments --config.NAME=VALUE go on to the PRM jobs.'
   parser.add_argument(
-    '--sft', action='store_true', help='read with a fine-tuned backbone, too'
+    '--also',
+    nargs='*',
+    default=[],
+    choices=[reading for reading in recipes.READINGS if reading],
+    help='further ways to read the chains',
   )
   parser.add_argument(
     '--train', nargs='*', default=[], choices=names, help='recipes to train'
@@ -322,17 +198,19 @@ def main() -> None:
       for seed in args.seeds
     ],
   )
-  sft = args.sft or (args.workdir / 'frozen_sft').exists()
-  backbones = {
-    name: open_backbone(recipes.read_chains(runner, base, data, extra))
-    for name, base in (('', ''), ('_sft', 'sft'))
-    if sft or not base
+  read = {
+    reading: recipes.read_chains(runner, reading, data, extra)
+    for reading in recipes.READINGS
+    if reading in ('', *args.also)
+    or is_done(args.workdir / f'frozen_{reading}')
   }
-  plain = backbones['']
+  readings = {name: open_reading(path) for name, path in read.items()}
+  plain = readings['']
   parts = {name: scorers.make_part(plain.chains(name)) for name in plain.chosen}
   scores = text_scores(parts, args.seeds)
-  for suffix, backbone in backbones.items():
-    found = backbone_scores(backbone, parts)
+  for name, reading in readings.items():
+    suffix = f'_{name}' if name else ''
+    found = reading_scores(reading, parts)
     scores |= {f'{row}{suffix}': runs for row, runs in found.items()}
   trained = recipes.trained(args.workdir)
   for recipe, runs in trained.items():
@@ -357,9 +235,7 @@ def main() -> None:
   )
   on_dev = found.pop(DEV)
   jobs = documents | {
-    name: {'0': recipes.read(args.workdir / name)}
-    for suffix in backbones
-    for name in [f'frozen{suffix}']
+    path.name: {'0': recipes.read(path)} for path in read.values()
   }
   document = {
     'manifest': manifest.describe(settings.seed)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.data.domains.words import WordsConfig
+from prm_jax.data.segments import SEGMENTS
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, between, one_of
 
@@ -68,6 +69,8 @@ class DataConfig(SampledDrawConfig):
     train: files of training chains, each with its format.
     evaluations: name of an evaluation -> its file and format.
     decontaminate: files whose problems are removed from the training chains.
+    segments: how the steps of training chains are split, and with them those
+      that are evaluated: a key of segments.SEGMENTS.
     dev_share: share of the problems of `train` that is held out for dev.
     worked_answers: a file such as GSM8K's; errors are planted in half of them.
     words_problems: chains of the words domain to add to the files.
@@ -101,6 +104,7 @@ class DataConfig(SampledDrawConfig):
   train: tuple[Source, ...] = ()
   evaluations: Mapping[str, Source] = dataclasses.field(default_factory=dict)
   decontaminate: tuple[str, ...] = ()
+  segments: Annotated[str, one_of(*SEGMENTS)] = 'given'
   dev_share: Annotated[float, between(0, 1)] = 0.15
   worked_answers: str = ''
   words_problems: Annotated[int, at_least(0)] = 0

@@ -21,6 +21,7 @@ from prm_jax.data.chains import Chain, first_error
 from prm_jax.data.config import DataConfig, DrawConfig
 from prm_jax.data.domains import arithmetic, words, worked_answers
 from prm_jax.data.readers import read_chains
+from prm_jax.data.segments import split_chain
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import check_shared
@@ -300,7 +301,8 @@ def load_dataset(
     splits = words_splits(config, config.words, seed, config.test_samples)
   if config.labels:
     splits = splits._replace(train=labelled_chains(config, splits, log))
-  learned = {'train': splits.train, 'dev': splits.dev}
+  train = [split_chain(chain, config.segments) for chain in splits.train]
+  learned = {'train': train, 'dev': splits.dev}
   # The name carries the content, so that runs with other data never collide.
   name = f'{config.kind}_{_fingerprint(learned)}'
   fingerprint = _fingerprint(learned | splits.evaluations)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from prm_jax.data.chains import Chain
+from prm_jax.data.segments import score_pieces, split_chain
 from prm_jax.data.targets import step_targets
 from prm_jax.evals import scorers
 from prm_jax.evals.prm import PrmEvaluation, Scoring, dev_metrics, some_problems
@@ -77,8 +78,9 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
     return Scorer(params, model, head, fmt, opened.mesh)
 
   for name, chains in {'train': train, **sets}.items():
+    how = 'given' if name == 'train' else settings.data.segments
     features.read(
-      chains,
+      [split_chain(chain, how) for chain in chains],
       workdir / 'features',
       open_backbone,
       lambda text, name=name: log(f'{name}: {text}'),
@@ -88,7 +90,8 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
   name, *_ = settings.frozen.heads
   params, head = fit_named(name, data, settings, 0)
   _save(opened, workdir, params, head)
-  score = make_scoring(features, params, head)
+  segments = settings.data.segments
+  score = score_pieces(make_scoring(features, params, head), segments)
   metrics = dev_metrics(dataset.dev, score(dataset.dev), settings.targets)
   log(f'{name}: ' + '  '.join(f'{k} {v:.4f}' for k, v in metrics.items()))
   if settings.targets.supervision == 'outcome':
@@ -170,7 +173,8 @@ def _judge_heads(
   evaluation: PrmEvaluation = settings.evaluation
 
   def judge(params: Any, head: HeadConfig) -> dict[str, scorers.Judged]:
-    score = make_scoring(features, params, head)
+    segments = settings.data.segments
+    score = score_pieces(make_scoring(features, params, head), segments)
     found = {name: score(part.chains) for name, part in parts.items()}
     return scorers.judge(found, parts, evaluation.wrong_share)
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from prm_jax.data.segments import score_pieces, unlike
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.evals.prm import Scoring
 from prm_jax.inference.scorer import Scorer
@@ -29,6 +30,9 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
   opened = open_job(settings, workdir, log)
+  for name, chains in opened.dataset.evaluations.items():
+    if apart := unlike(opened.dataset.train, chains, settings.data.segments):
+      log(f'WARNING: {name} has {apart}; see data.segments')
   orm, of_heads = None, {}
   if settings.frozen.heads:
     limit = settings.evaluation.max_dev_problems
@@ -82,7 +86,10 @@ def train_model(
     opened.dataset.dev, settings.evaluation.max_dev_problems
   )
 
-  score = functools.partial(prm_evaluation.score_chains, scorer)
+  score = score_pieces(
+    functools.partial(prm_evaluation.score_chains, scorer),
+    settings.data.segments,
+  )
 
   def evaluate(params: Any) -> dict[str, float]:
     scorer.params = described.attached(params)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.smollm2_prm import run
+from experiments.smollm2_prm import rows
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.evals import scorers
 from prm_jax.runtime.errors import UserError
@@ -15,7 +15,7 @@ PARTS = {'dev': scorers.make_part([CHAIN])}
 
 
 def test_texts_and_nulls_score_every_step():
-  found = run.text_scores(PARTS, [0, 1])
+  found = rows.text_scores(PARTS, [0, 1])
   assert found['digit_count'][0]['dev'][0].tolist() == [-2, 0, -3]
   first, second = (scores['dev'][0] for scores in found['noise'])
   assert first.shape == second.shape == (3,)
@@ -28,8 +28,8 @@ def test_scores_of_a_training_run_are_those_of_its_chains(tmp_path):
     '{"set": "dev", "chain": 7, "scores": [0.25, 1.0]}',
   ]
   (tmp_path / 'step_scores.jsonl').write_text('\n'.join(lines) + '\n')
-  found = run.trained_scores(tmp_path, {'dev': [7, 4]})
+  found = rows.trained_scores(tmp_path, {'dev': [7, 4]})
   assert [x.tolist() for x in found['dev']] == [[0.25, 1.0], [0.5]]
   with pytest.raises(UserError, match='no scores of chain 9 of dev'):
-    run.trained_scores(tmp_path, {'dev': [4, 9]})
+    rows.trained_scores(tmp_path, {'dev': [4, 9]})
   assert isinstance(found['dev'][0], np.ndarray)

@@ -1,0 +1,160 @@
+"""The step scores of every row: of the text, of a backbone, of heads, trained.
+
+features that a job with `frozen.heads` kept -> likelihoods, heads -> Scores
+step_scores.jsonl of a training run -> Scores
+"""
+
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.smollm2_prm import recipes
+from prm_jax.data.chains import Chain
+from prm_jax.data.datasets import Dataset, load_dataset
+from prm_jax.data.segments import score_pieces, split_chain
+from prm_jax.evals import trivial
+from prm_jax.evals.prm import of_some_problems
+from prm_jax.evals.scorers import DEV, Part, Scores
+from prm_jax.inference.features import Features, make_scoring
+from prm_jax.jobs import frozen
+from prm_jax.jobs.settings import read_settings
+from prm_jax.jobs.settings.training import PrmSettings
+from prm_jax.jobs.training import open_model
+from prm_jax.models import HeadConfig, init_head
+from prm_jax.runtime.errors import UserError
+
+REFERENCE = 'digits'
+
+
+class Reading(NamedTuple):
+  """Holds what a job with `frozen.heads` read.
+
+  Attributes:
+    chosen: set -> indices of the chains that are scored.
+  """
+
+  settings: PrmSettings
+  dataset: Dataset
+  features: Features
+  chosen: dict[str, list[int]]
+
+  def chains(self, name: str) -> list[Chain]:
+    """Returns the chains of a set that are scored."""
+    data = self.dataset
+    every = data.dev if name == DEV else data.evaluations[name]
+    return [every[i] for i in self.chosen[name]]
+
+
+def open_reading(workdir: pathlib.Path) -> Reading:
+  """Opens the features of a job with `frozen.heads` that is done."""
+  config = json.loads((workdir / 'config.json').read_text())
+  settings = read_settings(config)
+  described = open_model(settings).described
+  dataset = load_dataset(settings.data, settings.seed, workdir, _quiet)
+  limits = settings.evaluation
+  chosen = {DEV: of_some_problems(dataset.dev, limits.max_dev_problems)} | {
+    name: of_some_problems(dataset.evaluations[name], limits.max_problems)
+    for name in ('gsm8k', 'math')
+  }
+  features = Features(described.format, described.model.d_model)
+  found = Reading(settings, dataset, features, chosen)
+  train = frozen.evenly_spaced(dataset.train, settings.frozen.chains)
+  how = settings.data.segments
+  for chains in map(found.chains, chosen):
+    train += [split_chain(chain, how) for chain in chains]
+  features.read(train, workdir / 'features', _refuse, _quiet)
+  return found
+
+
+def _quiet(text: str) -> None:
+  """Says nothing of what the job has said already."""
+
+
+def _refuse() -> Any:
+  raise UserError('features are missing; delete the job and run it again')
+
+
+def text_scores(parts: Mapping[str, Part], seeds: Sequence[int]) -> dict:
+  """Scores steps without a model: row -> `Scores` of each run."""
+  of_digits = {
+    name: [
+      np.array([-trivial.FEATURES['digits'](*pair) for pair in _places(chain)])
+      for chain in part.chains
+    ]
+    for name, part in parts.items()
+  }
+
+  def noise(seed: int) -> Scores:
+    rng = np.random.default_rng(seed)
+    return {
+      name: [rng.random(len(chain.steps)) for chain in part.chains]
+      for name, part in parts.items()
+    }
+
+  return {'noise': [noise(seed) for seed in seeds], 'digit_count': [of_digits]}
+
+
+def _places(chain: Chain) -> list[tuple[str, int]]:
+  return [(step, place) for place, step in enumerate(chain.steps)]
+
+
+def reading_scores(
+  reading: Reading, parts: Mapping[str, Part]
+) -> dict[str, list[Scores]]:
+  """Scores steps by a backbone's likelihoods, and by heads on it."""
+  features, settings = reading.features, reading.settings
+
+  def by(score: Callable) -> Scores:
+    score = score_pieces(score, settings.data.segments)
+    return {name: score(part.chains) for name, part in parts.items()}
+
+  def by_head(params: Any, head: HeadConfig) -> Scores:
+    return by(make_scoring(features, params, head))
+
+  def by_sum(column: int) -> Scores:
+    return by(
+      lambda chains: [
+        features.of(chain.problem, chain.steps).likelihood[:, column]
+        for chain in chains
+      ]
+    )
+
+  train = reading.dataset.train
+  train = frozen.evenly_spaced(train, settings.frozen.chains)
+  data, problems = frozen.step_data(train, features, settings)
+  rule = HeadConfig(settings.head.kind, likelihood=True)
+  untrained = init_head(jax.random.key(0), data.states.shape[1], rule)
+  rows = {
+    REFERENCE: [by_sum(0)],
+    'words': [by_sum(1)],
+    'untrained': [by_head(untrained, rule)],
+  }
+  for name in settings.frozen.heads:
+    fits = frozen.fit_seeds(name, data, problems, settings)
+    rows[name] = [by_head(*each) for each in fits]
+  return rows
+
+
+def trained_scores(
+  run: pathlib.Path, chosen: Mapping[str, Sequence[int]]
+) -> Scores:
+  """Reads the step scores that a training run wrote.
+
+  Raises:
+    UserError: the run has no scores of a chain.
+  """
+  written = recipes.read_scores(run)
+  scores: dict[str, list[np.ndarray]] = {}
+  for name, indices in chosen.items():
+    known = written.get(name, {})
+    if missing := [i for i in indices if i not in known]:
+      raise UserError(
+        f'{run}/step_scores.jsonl has no scores of chain {missing[0]} of '
+        f'{name}; delete {run} and train it again'
+      )
+    scores[name] = [known[i] for i in indices]
+  return scores
