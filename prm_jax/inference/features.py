@@ -7,7 +7,6 @@ The backbone reads every chain once, whatever is done with the features then. An
 interrupted run goes on at the part where it stopped.
 """
 
-import functools
 import hashlib
 import os
 import pathlib
@@ -70,7 +69,7 @@ class Features:
 
     Args:
       folder: belongs to one backbone, in one type of numbers.
-      scorer: opens the backbone; called only if something is missing.
+      scorer: returns the opened backbone; called only if something is missing.
     """
     different: dict[str, tuple[Encoding, Chain]] = {}
     for chain in chains:
@@ -83,7 +82,6 @@ class Features:
     )
     parts = [ordered[i : i + PART] for i in range(0, len(ordered), PART)]
     folder.mkdir(parents=True, exist_ok=True)
-    opened = functools.cache(scorer)
     tokens = [sum(len(different[k][0].tokens) for k in keys) for keys in parts]
     for done, keys in enumerate(parts):
       digest = hashlib.sha256(''.join(keys).encode()).hexdigest()[:24]
@@ -93,7 +91,7 @@ class Features:
           (chain.problem, chain.steps[: len(encoding.step_ends)])
           for encoding, chain in (different[key] for key in keys)
         ]
-        _write(path, opened().features_many(pairs))
+        _write(path, scorer().features_many(pairs))
         log(
           f'features: {done + 1} of {len(parts)} parts, '
           f'{sum(tokens[: done + 1]):,} of {sum(tokens):,} tokens'

@@ -209,6 +209,16 @@ def open_checkpoint(
   return described.merged(params, give_away=True), mesh, step
 
 
+def load_head(
+  workdir: paths.Path, described: ModelDescription, mesh: Mesh
+) -> Any:
+  """Returns the parameters of a run's head alone, from the best checkpoint."""
+  abstract = {'head': described.abstract_params(mesh)['head']}
+  with contextlib.closing(_checkpoints(workdir, described)) as checkpoints:
+    step = _best(checkpoints, workdir)
+    return checkpoints.load_params(abstract, step)['head']
+
+
 def best_step(workdir: paths.Path, described: ModelDescription) -> int:
   """Returns the step that `open_checkpoint` opens by default."""
   with contextlib.closing(_checkpoints(workdir, described)) as checkpoints:

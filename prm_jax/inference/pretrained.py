@@ -20,10 +20,11 @@ from prm_jax.data.tokenizer import (
 )
 from prm_jax.inference.loading import (
   ModelDescription,
+  load_head,
   open_checkpoint,
   read_description,
 )
-from prm_jax.models import TransformerConfig
+from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.models.hub import maxtext
 from prm_jax.models.hub.architectures import read_architecture
 from prm_jax.models.hub.chat_template import read_chat_template
@@ -45,6 +46,8 @@ class Pretrained:
     read_chat_template: returns its Jinja text, '' if it has none.
     load: returns the backbone's parameters on a given mesh, in float32 or in
       the given `dtype`.
+    head: the head of a PRM that was trained here; None for other models.
+    load_head: returns its parameters on a given mesh.
   """
 
   model: TransformerConfig
@@ -52,6 +55,8 @@ class Pretrained:
   tokenizer: Tokenizer
   read_chat_template: Callable[[], str]
   load: Callable[..., Any]
+  head: HeadConfig | None = None
+  load_head: Callable[[Mesh], Any] | None = None
 
 
 def open_pretrained(name: str) -> Pretrained:
@@ -117,6 +122,8 @@ def _open_run(workdir: pathlib.Path) -> Pretrained:
     described.format.tokenizer,
     lambda: '',
     functools.partial(_load_run, workdir, described),
+    described.head,
+    functools.partial(load_head, workdir, described),
   )
 
 

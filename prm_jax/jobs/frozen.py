@@ -9,6 +9,7 @@ the model of the run, which `prm_jax.load` opens like any other.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -72,6 +73,7 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
   }
   features = Features(described.format, described.model.d_model)
 
+  @functools.cache
   def open_backbone() -> Scorer:
     params = {'backbone': _load_backbone(opened)}
     model, head, fmt = described.model, described.head, described.format
@@ -89,7 +91,7 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
   log(f'fitting heads on {int((data.weights > 0).sum()):,} labelled steps')
   name, *_ = settings.frozen.heads
   params, head = fit_named(name, data, settings, 0)
-  _save(opened, workdir, params, head)
+  _save(opened, workdir, open_backbone, params, head)
   segments = settings.data.segments
   score = score_pieces(make_scoring(features, params, head), segments)
   metrics = dev_metrics(dataset.dev, score(dataset.dev), settings.targets)
@@ -200,7 +202,11 @@ def _load_backbone(opened: TrainingJob) -> Any:
 
 
 def _save(
-  opened: TrainingJob, workdir: Workdir, params: Any, head: HeadConfig
+  opened: TrainingJob,
+  workdir: Workdir,
+  open_backbone: Callable[[], Scorer],
+  params: Any,
+  head: HeadConfig,
 ) -> None:
   """Writes model.json and a checkpoint of the backbone with a head."""
   described = dataclasses.replace(opened.model.described, head=head)
@@ -208,7 +214,7 @@ def _save(
   write_description(workdir.path, described)
   checkpoints = Checkpoints(workdir / 'checkpoints', 1, '')
   if checkpoints.latest is None:
-    params = {'backbone': _load_backbone(opened), 'head': params}
+    params = open_backbone().params | {'head': params}
     zero = jnp.zeros((), jnp.int32)
     state = TrainState(
       zero + 1,

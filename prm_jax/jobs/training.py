@@ -123,6 +123,12 @@ def open_model(settings: PrmSettings | PolicySettings) -> Model:
       # A frozen backbone has no float32 master, so it is never loaded wider.
       load = functools.partial(base.load, dtype=model.param_dtype)
       base = dataclasses.replace(base, load=load)
+  if settings.keep_head and (base is None or base.head != settings.head):
+    raise UserError(
+      f'config.keep_head=True: {settings.base or "no base"} has not the head '
+      f'{settings.head}, but {base and base.head}; set config.head to that, '
+      'or train a new one with keep_head=False'
+    )
   described = ModelDescription(
     model,
     settings.head,
@@ -202,6 +208,9 @@ def train_best(
   if checkpoints.latest is None:
     backbone = None if job.model.base is None else job.model.base.load(mesh)
     state = init_state(init, mesh, settings.seed, backbone)
+    if settings.keep_head:
+      head = job.model.base.load_head(mesh)
+      state = state._replace(params=state.params | {'head': head})
   else:
     state = checkpoints.restore(abstract_state(init, mesh), batches)
     log(f'{name}: resuming from step {checkpoints.latest:,}')

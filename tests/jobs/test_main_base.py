@@ -200,6 +200,32 @@ def test_a_job_with_frozen_heads_reads_no_chain_twice(base, trained, tmp_path):
   assert again['results'] == json.loads(before)['results']
 
 
+def test_training_goes_on_from_the_head_of_a_run(base, trained, tmp_path):
+  """At a rate of 0 it scores as the run does."""
+  still = (
+    "config.optim.lr = 0.0; config.head.kind = 'two_class'; "
+    f'{LIKELIHOOD}; config.keep_head = True'
+  )
+  jobs = {
+    'same': (trained['frozen'], still),
+    'other': (trained['frozen'], f'{still}; config.head.hidden = 3'),
+    'none': (base, still),
+  }
+  calls = [
+    job(tmp_path / name, given, more) for name, (given, more) in jobs.items()
+  ]
+  same, *refused = run_all(calls)
+  assert same.returncode == 0, same.stderr
+  scores, expected = (
+    prm_jax.load(path).score_many(CHAINS)
+    for path in (tmp_path / 'same/run', trained['frozen'])
+  )
+  for ours, theirs in zip(scores, expected, strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  for done in refused:
+    assert 'config.keep_head=True: ' in the_error(done)
+
+
 def test_a_run_as_the_base_of_another(finished, tmp_path):
   """Its weights, tokenizer and sizes; the head is a new one."""
   config = '--config=configs/prm_math.py:from_run,tiny'

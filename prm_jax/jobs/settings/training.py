@@ -152,10 +152,13 @@ class PrmSettings(TrainingSettings):
   Attributes:
     orm_baseline: also train an outcome model on the same chains, to compare.
     frozen: trains heads alone.
+    keep_head: whether training starts from the head of the base, a PRM that was
+      trained here, such as one that was fitted alone. Else it is a new one.
   """
 
   orm_baseline: bool = True
   frozen: FrozenConfig = FrozenConfig()
+  keep_head: bool = False
   targets: TargetConfig = TargetConfig()
   head: HeadConfig = HeadConfig()
   loss: LossConfig = LossConfig()
@@ -257,6 +260,7 @@ class PolicySettings(TrainingSettings):
   evaluation: PolicyEvaluation = PolicyEvaluation()
   # What a reward model has a section for, and every policy has alike.
   head: ClassVar[None] = None
+  keep_head: ClassVar[bool] = False
   loss: ClassVar[LossConfig] = POLICY_LOSS
   targets: ClassVar[TargetConfig] = TargetConfig(supervision='completion')
   best_metrics: ClassVar[tuple[str, ...]] = ('eval/log_likelihood', '')
