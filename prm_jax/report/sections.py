@@ -18,7 +18,6 @@ from prm_jax.report.ranking_rows import FEATURES, ranking_row
 from prm_jax.report.values import (
   NOTHING,
   decimals,
-  difference,
   flatten_rows,
   fraction,
   interval,
@@ -190,7 +189,7 @@ def heads(section: Mapping[str, Any]) -> list[tuple[str, str]]:
     for head in section_of(section, name, 'heads'):
       where = f'heads.{name}.{head}'
       values = section_of(by_head, head, where)
-      bounds = pair(values.get('ci95'), f'{where}.ci95', difference)
+      bounds = pair(values.get('ci95'), f'{where}.ci95')
       auc = section_of(values, 'auc', where).get('value')
       seeds = len(list_of(values, 'seeds', where, -1))
       rows.append(

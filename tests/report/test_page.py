@@ -331,14 +331,14 @@ def test_unread_steps_are_reported(tmp_path):
 def test_heads_on_a_frozen_backbone_are_words(tmp_path):
   one = {
     'f1': 0.25,
-    'ci95': [-0.05, 0.55],
+    'ci95': [0.05, 0.55],
     'seeds': [0.2, 0.3],
     'auc': {'value': 0.75, 'ci95': [0.7, 0.8], 'seeds': [0.7, 0.8]},
   }
   results = {'heads': {'gsm8k': {'both': one}}}
   page = parse(write_report(write(tmp_path, results)))
   assert 'Heads on the frozen backbone' in [h.text for h in page.all('h2')]
-  shown = 'F1 25.0 [-5.0, 55.0], step AUC 0.750, 2 seeds'
+  shown = 'F1 25.0 [5.0, 55.0], step AUC 0.750, 2 seeds'
   assert 'gsm8k: both' in page.text and shown in page.text
   del one['seeds']
   with pytest.raises(UserError, match=r'heads\.gsm8k\.both\.seeds'):
