@@ -5,7 +5,6 @@ Each function measures one trap and returns what results.json keeps.
 
 import json
 import pathlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from prm_jax.data.chains import Chain
 from prm_jax.data.config import DrawConfig
 from prm_jax.data.domains import arithmetic
 from prm_jax.data.readers import read_chains
+from prm_jax.data.segments import split_chain
 from prm_jax.evals import best_of_n, bootstrap, nulls, suite
 from prm_jax.evals.prm import some_problems
 from prm_jax.evals.ranking import Ranked, ranking
@@ -159,18 +159,6 @@ def _against_null(pool: Pool, prm: float) -> dict[str, float]:
   }
 
 
-SENTENCE = re.compile(r'(?<=[.!?])\s+|\n')
-
-
-def _lines(chain: Chain) -> list[str]:
-  return list(chain.steps)
-
-
-def _sentences(chain: Chain) -> list[str]:
-  """Cuts a solution at line ends and at the ends of sentences."""
-  return [s for s in SENTENCE.split('\n'.join(chain.steps)) if s.strip()]
-
-
 # Choices by form alone: scores of a solution, from the lengths of its steps.
 FORMS: dict[str, Callable[[Sequence[int]], float]] = {
   'fewest steps': lambda lengths: -len(lengths),
@@ -210,18 +198,19 @@ def measure_segmentation(root: pathlib.Path) -> dict[str, Any]:
     'right_of_250_problems': float(np.mean([c.outcome for c in few])),
     'models': models,
     'cut': {
-      'at lines': _by_form(pool, _lines),
-      'at sentences': _by_form(pool, _sentences),
-      'at lines, models of several lines': _by_form(rest, _lines),
+      'at lines': _by_form(pool, 'given'),
+      'at sentences': _by_form(pool, 'sentences'),
+      'at lines, models of several lines': _by_form(rest, 'given'),
     },
   }
 
 
-def _by_form(
-  pool: Pool, cut: Callable[[Chain], Sequence[str]]
-) -> dict[str, Any]:
+def _by_form(pool: Pool, how: str) -> dict[str, Any]:
   """Returns the accuracy of each choice by form, and its lead over the null."""
-  lengths = [[list(map(len, cut(c))) for c in group] for group in pool.chains]
+  lengths = [
+    [list(map(len, split_chain(chain, how).steps)) for chain in group]
+    for group in pool.chains
+  ]
   n = [pool.right.shape[1]]
   methods = {
     name: best_of_n.best_of_n_curve(
