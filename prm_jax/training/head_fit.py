@@ -17,7 +17,8 @@ from prm_jax.training import losses
 
 Params = dict[str, Any]
 
-ITERATIONS = 100
+ITERATIONS = 200  # at most
+FLAT = 1e-5  # norm of the slope at which a fit ends
 
 
 class StepData(NamedTuple):
@@ -79,21 +80,29 @@ def fit_head(
 
   solver = optax.lbfgs()
 
-  def improve(carry: tuple, _: None) -> tuple[tuple, jax.Array]:
-    params, state = carry
+  def improve(carry: tuple) -> tuple:
+    params, state, _, count = carry
     value, slope = optax.value_and_grad_from_state(objective)(
       params, state=state
     )
     change, state = solver.update(
       slope, state, params, value=value, grad=slope, value_fn=objective
     )
-    return (optax.apply_updates(params, change), state), value
+    better = optax.apply_updates(params, change)
+    # At the optimum the line search divides nothing by nothing.
+    fine = jnp.isfinite(optax.tree.norm(better))
+    params = jax.tree.map(lambda a, b: jnp.where(fine, a, b), better, params)
+    return params, state, optax.tree.norm(slope) * fine, count + 1
+
+  def is_steep(carry: tuple) -> jax.Array:
+    _, _, steepness, count = carry
+    return (steepness > FLAT) & (count < ITERATIONS)
 
   params = init_head(key, data.states.shape[1], head)
   if head.likelihood:
     params['likelihood_kernel'] *= scale[:, None]
-  (params, _), _ = jax.lax.scan(
-    improve, (params, solver.init(params)), length=ITERATIONS
+  params, *_ = jax.lax.while_loop(
+    is_steep, improve, (params, solver.init(params), jnp.inf, 0)
   )
   # From units of standard deviations back to those of the features.
   if head.likelihood:
