@@ -7,6 +7,7 @@ The backbone reads every chain once, whatever is done with the features then. An
 interrupted run goes on at the part where it stopped.
 """
 
+import functools
 import hashlib
 import os
 import pathlib
@@ -150,6 +151,13 @@ def _read(path: pathlib.Path, count: int) -> list[StepFeatures]:
   return [StepFeatures(*each) for each in zip(*parts, strict=True)]
 
 
+# The parameters are an argument: with a kernel of zeros as a constant, XLA's
+# CPU compiler (jax 0.12) makes programs that read memory nobody has written.
+@functools.partial(jax.jit, static_argnums=0)
+def _read_out(head: HeadConfig, params: Params, *inputs: jax.Array):
+  return step_probabilities(head_logits(params, *inputs), head)
+
+
 def make_scoring(
   features: Features, params: Params, head: HeadConfig
 ) -> Callable[[Sequence[Chain]], list[np.ndarray]]:
@@ -159,16 +167,12 @@ def make_scoring(
   R steps that fit the window.
   """
 
-  @jax.jit
-  def read_out(*inputs: jax.Array) -> jax.Array:
-    return step_probabilities(head_logits(params, *inputs), head)
-
   def score(chains: Sequence[Chain]) -> list[np.ndarray]:
     found = [features.of(chain.problem, chain.steps) for chain in chains]
     if not found:
       return []
     joined = (np.concatenate(x) for x in zip(*found, strict=True))
-    (scores,) = read_out(*(x[None] for x in joined))
+    (scores,) = _read_out(head, params, *(x[None] for x in joined))
     stops = np.cumsum([len(each.states) for each in found])
     return np.split(np.asarray(scores), stops[:-1])
 
