@@ -154,7 +154,9 @@ def _read(path: pathlib.Path, count: int) -> list[StepFeatures]:
 # The parameters are an argument: with a kernel of zeros as a constant, XLA's
 # CPU compiler (jax 0.12) makes programs that read memory nobody has written.
 @functools.partial(jax.jit, static_argnums=0)
-def _read_out(head: HeadConfig, params: Params, *inputs: jax.Array):
+def _read_out(
+  head: HeadConfig, params: Params, *inputs: jax.Array
+) -> jax.Array:
   return step_probabilities(head_logits(params, *inputs), head)
 
 
