@@ -87,17 +87,14 @@ def read_sets(workdir: pathlib.Path, quick: bool) -> Read:
     'gsm8k': dataset.evaluations['gsm8k'],
     'math': dataset.evaluations['math'],
   }
-  features = Features(described.format, described.model.d_model)
+  features = Features(
+    described.format, described.model.d_model, workdir / 'features'
+  )
   for name, chains in sets.items():
     kept = chains[:: max(1, len(chains) // QUICK) if quick else 1]
     sets[name] = kept
     print(f'{name}: {len(kept):,} chains', flush=True)
-    features.read(
-      kept,
-      workdir / 'features',
-      open_backbone,
-      lambda text: print(text, flush=True),
-    )
+    features.read(kept, open_backbone, lambda text: print(text, flush=True))
   return Read(settings, features, sets)
 
 

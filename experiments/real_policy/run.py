@@ -226,9 +226,9 @@ def judge(story: Story) -> dict[str, Any]:
     raise UserError(f'{workdir}: the policy solves no problem; train it longer')
   opened = {model: load(story.fit(model)) for model in MODELS}
   first = next(iter(opened.values()))
-  features = Features(first.format, first.model.d_model)
   folder = story.runner.workdir / story.name / 'features'
-  features.read(chains, folder, lambda: first, print)
+  features = Features(first.format, first.model.d_model, folder)
+  features.read(chains, lambda: first, print)
   methods = {
     model: pick_by(features, scorer, chains, MODELS[model])
     for model, scorer in opened.items()

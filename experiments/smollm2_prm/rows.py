@@ -15,7 +15,7 @@ import numpy as np
 from experiments.smollm2_prm import recipes
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
-from prm_jax.data.segments import score_pieces, split_chain
+from prm_jax.data.segments import score_pieces
 from prm_jax.evals import trivial
 from prm_jax.evals.prm import of_some_problems
 from prm_jax.evals.scorers import DEV, Part, Scores
@@ -60,22 +60,14 @@ def open_reading(workdir: pathlib.Path) -> Reading:
     name: of_some_problems(dataset.evaluations[name], limits.max_problems)
     for name in ('gsm8k', 'math')
   }
-  features = Features(described.format, described.model.d_model)
-  found = Reading(settings, dataset, features, chosen)
-  train = frozen.evenly_spaced(dataset.train, settings.frozen.chains)
-  how = settings.data.segments
-  for chains in map(found.chains, chosen):
-    train += [split_chain(chain, how) for chain in chains]
-  features.read(train, workdir / 'features', _refuse, _quiet)
-  return found
+  features = Features(
+    described.format, described.model.d_model, workdir / 'features'
+  )
+  return Reading(settings, dataset, features, chosen)
 
 
 def _quiet(text: str) -> None:
   """Says nothing of what the job has said already."""
-
-
-def _refuse() -> Any:
-  raise UserError('features are missing; delete the job and run it again')
 
 
 def text_scores(parts: Mapping[str, Part], seeds: Sequence[int]) -> dict:

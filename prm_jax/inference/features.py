@@ -12,7 +12,7 @@ import hashlib
 import os
 import pathlib
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -27,18 +27,31 @@ from prm_jax.runtime.errors import UserError
 # What NumPy raises at a file that is no archive of arrays.
 BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 PART = 64  # chains of one file, which are read together
+UNFINISHED = '.part.npz'
 
 
 class Features:
   """Holds the features of chains; chains of equal tokens share them.
 
+  What earlier runs left in the folder is there from the beginning.
+
   Attributes:
-    fmt: the format in which the chains were read.
+    fmt: the format in which the chains are read.
+
+  Args:
+    width: of the backbone's states.
+    folder: belongs to one backbone, in one type of numbers.
+
+  Raises:
+    UserError: a file in the folder is damaged, or of another backbone.
   """
 
-  def __init__(self, fmt: StepFormat, width: int) -> None:
-    self.fmt, self._width = fmt, width
+  def __init__(self, fmt: StepFormat, width: int, folder: pathlib.Path) -> None:
+    self.fmt, self._width, self._folder = fmt, width, folder
     self._known: dict[str, StepFeatures] = {}
+    for path in sorted(folder.glob('*.npz')):
+      if not path.name.endswith(UNFINISHED):
+        self._known |= _read(path, width)
 
   def of(self, problem: str, steps: Sequence[str]) -> StepFeatures:
     """Returns the features of the R steps that fit the window; R may be 0.
@@ -62,42 +75,40 @@ class Features:
   def read(
     self,
     chains: Iterable[Chain],
-    folder: pathlib.Path,
     scorer: Callable[[], Scorer],
     log: Callable[[str], None],
   ) -> None:
-    """Reads chains, or finds in the folder what was read before.
+    """Reads the chains that are not read yet, and keeps what it finds.
 
     Args:
-      folder: belongs to one backbone, in one type of numbers.
       scorer: returns the opened backbone; called only if something is missing.
     """
-    different: dict[str, tuple[Encoding, Chain]] = {}
+    missing: dict[str, tuple[Encoding, Chain]] = {}
     for chain in chains:
       encoding = _encode(self.fmt, chain.problem, chain.steps)
-      if encoding is not None:
-        different.setdefault(_key(encoding), (encoding, chain))
+      if encoding is not None and _key(encoding) not in self._known:
+        missing.setdefault(_key(encoding), (encoding, chain))
     # Chains of a part have about one length, so that rows have little padding.
     ordered = sorted(
-      different, key=lambda key: (len(different[key][0].tokens), key)
+      missing, key=lambda key: (len(missing[key][0].tokens), key)
     )
-    parts = [ordered[i : i + PART] for i in range(0, len(ordered), PART)]
-    folder.mkdir(parents=True, exist_ok=True)
-    tokens = [sum(len(different[k][0].tokens) for k in keys) for keys in parts]
-    for done, keys in enumerate(parts):
-      digest = hashlib.sha256(''.join(keys).encode()).hexdigest()[:24]
-      path = folder / f'{digest}.npz'
-      if not path.exists():
-        pairs = [
-          (chain.problem, chain.steps[: len(encoding.step_ends)])
-          for encoding, chain in (different[key] for key in keys)
-        ]
-        _write(path, scorer().features_many(pairs))
-        log(
-          f'features: {done + 1} of {len(parts)} parts, '
-          f'{sum(tokens[: done + 1]):,} of {sum(tokens):,} tokens'
-        )
-      self._known |= zip(keys, _read(path, len(keys)), strict=True)
+    total = sum(len(encoding.tokens) for encoding, _ in missing.values())
+    self._folder.mkdir(parents=True, exist_ok=True)
+    done = 0
+    for start in range(0, len(ordered), PART):
+      keys = ordered[start : start + PART]
+      pairs = [
+        (chain.problem, chain.steps[: len(encoding.step_ends)])
+        for encoding, chain in map(missing.get, keys)
+      ]
+      found = dict(zip(keys, scorer().features_many(pairs), strict=True))
+      _write(self._folder, found)
+      self._known |= found
+      done += sum(sizes[key] for key in keys)
+      log(
+        f'features of {start + len(keys):,} of {len(ordered):,} chains, '
+        f'{done:,} of {total:,} tokens'
+      )
 
 
 def _encode(
@@ -115,40 +126,40 @@ def _key(encoding: Encoding) -> str:
   return hashlib.sha256(ids).hexdigest()[:24]
 
 
-def _write(path: pathlib.Path, parts: Sequence[StepFeatures]) -> None:
-  """Writes the file as a whole or not at all."""
-  part = path.with_suffix('.part.npz')
+def _write(folder: pathlib.Path, found: Mapping[str, StepFeatures]) -> None:
+  """Writes a file as a whole or not at all, named after its chains."""
+  name = hashlib.sha256(''.join(found).encode()).hexdigest()[:24]
+  part = folder / f'{name}{UNFINISHED}'
   joined = {
-    name: np.concatenate([getattr(each, name) for each in parts])
-    for name in StepFeatures._fields
+    field: np.concatenate([getattr(each, field) for each in found.values()])
+    for field in StepFeatures._fields
   }
-  np.savez(part, steps=[len(each.states) for each in parts], **joined)
-  os.replace(part, path)
+  steps = [len(each.states) for each in found.values()]
+  np.savez(part, keys=[*found], steps=steps, **joined)
+  os.replace(part, folder / f'{name}.npz')
 
 
-def _read(path: pathlib.Path, count: int) -> list[StepFeatures]:
+def _read(path: pathlib.Path, width: int) -> dict[str, StepFeatures]:
   """Reads what `_write` wrote.
 
   Raises:
-    UserError: the file is damaged, or does not hold so many chains.
+    UserError: the file is damaged, or has states of another width.
   """
   try:
     with np.load(path, allow_pickle=False) as file:
-      stops = np.cumsum(file['steps'])
-      parts = [
-        np.split(file[name], stops[:-1]) for name in StepFeatures._fields
-      ]
+      stops = np.cumsum(file['steps'])[:-1]
+      parts = [np.split(file[name], stops) for name in StepFeatures._fields]
+      keys = file['keys'].tolist()
+    if file_width := {x.shape[1:] for x in parts[0]} - {(width,)}:
+      raise ValueError(f'states {file_width}, not {width} wide')
+    return {
+      key: StepFeatures(*each) for key, *each in zip(keys, *parts, strict=True)
+    }
   except BROKEN as error:
     raise UserError(
       f'{path} is damaged ({type(error).__name__}: {error}); delete it, and '
       'the same command reads its chains again'
     ) from None
-  if len(stops) != count:
-    raise UserError(
-      f'{path} has {len(stops)} chains, not {count}; delete it, and the same '
-      'command reads its chains again'
-    )
-  return [StepFeatures(*each) for each in zip(*parts, strict=True)]
 
 
 # The parameters are an argument: with a kernel of zeros as a constant, XLA's

@@ -71,7 +71,9 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
     name: some_problems(chains, evaluation.max_problems)
     for name, chains in dataset.evaluations.items()
   }
-  features = Features(described.format, described.model.d_model)
+  features = Features(
+    described.format, described.model.d_model, workdir / 'features'
+  )
 
   @functools.cache
   def open_backbone() -> Scorer:
@@ -83,7 +85,6 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
     how = 'given' if name == 'train' else settings.data.segments
     features.read(
       [split_chain(chain, how) for chain in chains],
-      workdir / 'features',
       open_backbone,
       lambda text, name=name: log(f'{name}: {text}'),
     )

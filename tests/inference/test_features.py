@@ -35,8 +35,8 @@ def scorer():
 
 def read(these, folder, scorer):
   """Reads chains; returns their features and how often parts were read."""
-  found, lines = Features(FORMAT, MODEL.d_model), []
-  found.read(these, folder, scorer, lines.append)
+  found, lines = Features(FORMAT, MODEL.d_model, folder), []
+  found.read(these, scorer, lines.append)
   return found, lines
 
 
@@ -61,7 +61,7 @@ def test_what_is_kept_is_not_read_again(scorer, tmp_path, monkeypatch):
   monkeypatch.setattr(features_lib, 'PART', 2)
   first, lines = read(chains(), tmp_path, lambda: scorer)
   assert len(lines) == 5  # nine chains, two a part
-  assert lines[-1].startswith('features: 5 of 5 parts, ')
+  assert lines[-1].startswith('features of 9 of 9 chains, ')
 
   def refuse():
     raise AssertionError('the backbone was loaded')
@@ -75,8 +75,13 @@ def test_what_is_kept_is_not_read_again(scorer, tmp_path, monkeypatch):
       strict=True,
     ):
       np.testing.assert_array_equal(a, b)
+  # More chains: only those that are new are read.
+  more = [*chains(), Chain('new', ('one', 'two'))]
+  _, lines = read(more, tmp_path, lambda: scorer)
+  assert len(lines) == 1 and lines[0].startswith('features of 1 of 1 chains, ')
   # A run that was stopped goes on with the part that it had not written.
-  next(iter(sorted(tmp_path.iterdir()))).unlink()
+  max(tmp_path.iterdir(), key=lambda path: path.stat().st_size).unlink()
+  (tmp_path / 'abc.part.npz').write_bytes(b'stopped here')
   _, lines = read(chains(), tmp_path, lambda: scorer)
   assert len(lines) == 1
   with pytest.raises(UserError, match=r'no features .* of 1 steps for .other'):
@@ -90,6 +95,13 @@ def test_what_is_kept_is_not_read_again(scorer, tmp_path, monkeypatch):
     lambda path: path.write_bytes(b'no archive'),
     lambda path: path.write_bytes(b''),
     lambda path: np.savez(path, steps=np.array([1])),
+    lambda path: np.savez(
+      path,
+      keys=['a'],
+      steps=np.array([1]),
+      states=np.zeros((1, MODEL.d_model + 1)),
+      likelihood=np.zeros((1, 2)),
+    ),
   ],
 )
 def test_a_damaged_part_is_named_with_its_cure(scorer, tmp_path, damage):
