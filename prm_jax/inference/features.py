@@ -89,10 +89,9 @@ class Features:
       if encoding is not None and _key(encoding) not in self._known:
         missing.setdefault(_key(encoding), (encoding, chain))
     # Chains of a part have about one length, so that rows have little padding.
-    ordered = sorted(
-      missing, key=lambda key: (len(missing[key][0].tokens), key)
-    )
-    total = sum(len(encoding.tokens) for encoding, _ in missing.values())
+    sizes = {key: len(each.tokens) for key, (each, _) in missing.items()}
+    ordered = sorted(missing, key=lambda key: (sizes[key], key))
+    total = sum(sizes.values())
     self._folder.mkdir(parents=True, exist_ok=True)
     done = 0
     for start in range(0, len(ordered), PART):
