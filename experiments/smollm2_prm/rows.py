@@ -70,28 +70,36 @@ def _quiet(text: str) -> None:
   """Says nothing of what the job has said already."""
 
 
-def text_scores(parts: Mapping[str, Part], seeds: Sequence[int]) -> dict:
-  """Scores steps without a model: row -> `Scores` of each run."""
-  of_digits = {
-    name: [
-      np.array([-trivial.FEATURES['digits'](*pair) for pair in _places(chain)])
-      for chain in part.chains
-    ]
-    for name, part in parts.items()
-  }
+def text_scores(
+  parts: Mapping[str, Part],
+  read: Mapping[str, Sequence[int]],
+  seeds: Sequence[int],
+) -> dict[str, list[Scores]]:
+  """Scores the first steps of each chain without a model: row -> each run.
 
-  def noise(seed: int) -> Scores:
-    rng = np.random.default_rng(seed)
+  Args:
+    read: set -> how many steps of each chain a model reads.
+  """
+
+  def score(of_step: Callable[[str, int], float]) -> Scores:
     return {
-      name: [rng.random(len(chain.steps)) for chain in part.chains]
+      name: [
+        np.array(
+          [-of_step(step, place) for place, step in enumerate(chain.steps[:n])]
+        )
+        for chain, n in zip(part.chains, read[name], strict=True)
+      ]
       for name, part in parts.items()
     }
 
-  return {'noise': [noise(seed) for seed in seeds], 'digit_count': [of_digits]}
+  def noise(seed: int) -> Scores:
+    rng = np.random.default_rng(seed)
+    return score(lambda step, place: rng.random())
 
-
-def _places(chain: Chain) -> list[tuple[str, int]]:
-  return [(step, place) for place, step in enumerate(chain.steps)]
+  return {
+    'noise': [noise(seed) for seed in seeds],
+    'digit_count': [score(trivial.FEATURES['digits'])],
+  }
 
 
 def reading_scores(

@@ -140,19 +140,17 @@ def picked(curves: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
   }
 
 
-def about_set(reading: Reading, name: str, part: Part) -> dict[str, int]:
+def about_set(
+  reading: Reading, name: str, part: Part, read: Sequence[int]
+) -> dict[str, int]:
   """Counts the chains of a set, their problems and the steps without scores."""
   data = reading.dataset
-  of = reading.features.of
   return {
     'chains': len(part.chains),
     'of': len(data.dev if name == DEV else data.evaluations[name]),
     'error': int((part.first >= 0).sum()),
     'problems': len({chain.problem for chain in part.chains}),
-    'unread_steps': sum(
-      len(chain.steps) - len(of(chain.problem, chain.steps).states)
-      for chain in part.chains
-    ),
+    'unread_steps': sum(len(c.steps) for c in part.chains) - sum(read),
   }
 
 
@@ -207,7 +205,14 @@ def main() -> None:
   readings = {name: open_reading(path) for name, path in read.items()}
   plain = readings['']
   parts = {name: scorers.make_part(plain.chains(name)) for name in plain.chosen}
-  scores = text_scores(parts, args.seeds)
+  read_steps = {
+    name: [
+      len(plain.features.of(chain.problem, chain.steps).states)
+      for chain in part.chains
+    ]
+    for name, part in parts.items()
+  }
+  scores = text_scores(parts, read_steps, args.seeds)
   for name, reading in readings.items():
     suffix = f'_{name}' if name else ''
     found = reading_scores(reading, parts)
@@ -246,7 +251,8 @@ def main() -> None:
       'window': plain.features.fmt.max_length,
       'threshold_source': f'flags {share:.0%} of the chains of each set',
       'sets': {
-        name: about_set(plain, name, part) for name, part in parts.items()
+        name: about_set(plain, name, part, read_steps[name])
+        for name, part in parts.items()
       },
       'runs': {
         name: {seed: run['manifest'] for seed, run in runs.items()}

@@ -15,8 +15,10 @@ PARTS = {'dev': scorers.make_part([CHAIN])}
 
 
 def test_texts_and_nulls_score_every_step():
-  found = rows.text_scores(PARTS, [0, 1])
+  found = rows.text_scores(PARTS, {'dev': [3]}, [0, 1])
   assert found['digit_count'][0]['dev'][0].tolist() == [-2, 0, -3]
+  cut = rows.text_scores(PARTS, {'dev': [2]}, [0])
+  assert cut['digit_count'][0]['dev'][0].tolist() == [-2, 0]
   first, second = (scores['dev'][0] for scores in found['noise'])
   assert first.shape == second.shape == (3,)
   assert (first != second).all()
