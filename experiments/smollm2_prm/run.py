@@ -60,7 +60,8 @@ ROWS |= {
   for name in [*ROWS][2:]
 }
 ROWS |= {
-  name: f'trained: {recipe.text}' for name, recipe in recipes.RECIPES.items()
+  f'trained_{name}': f'trained: {recipe.text}'
+  for name, recipe in recipes.RECIPES.items()
 }
 RESAMPLES = 2000
 
@@ -219,7 +220,9 @@ def main() -> None:
     scores |= {f'{row}{suffix}': runs for row, runs in found.items()}
   trained = recipes.trained(args.workdir)
   for recipe, runs in trained.items():
-    scores[recipe] = [trained_scores(x, plain.chosen) for x in runs.values()]
+    scores[f'trained_{recipe}'] = [
+      trained_scores(run, plain.chosen) for run in runs.values()
+    ]
   documents = {
     recipe: {seed: recipes.read(run) for seed, run in runs.items()}
     for recipe, runs in trained.items()
