@@ -68,15 +68,16 @@ def read_sets(workdir: pathlib.Path, quick: bool) -> Read:
   )
   config.model.dtype = 'float32'
   settings = read_settings(config.to_dict())
-  base, described = reversed(open_model(settings))
+  model = open_model(settings)
+  described = model.described
   workdir.mkdir(parents=True, exist_ok=True)
   dataset = load_dataset(settings.data, settings.seed, workdir, print)
 
   def open_backbone() -> Scorer:
     mesh = make_mesh(settings.mesh.shape)
-    params = {'backbone': base.load(mesh)}
-    model, head, fmt = described.model, described.head, described.format
-    return Scorer(params, model, head, fmt, mesh)
+    params = {'backbone': model.base.load(mesh)}
+    head, fmt = described.head, described.format
+    return Scorer(params, described.model, head, fmt, mesh)
 
   sets = {
     HELD_OUT: [

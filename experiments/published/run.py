@@ -14,6 +14,7 @@ this file.
 """
 
 import argparse
+import hashlib
 import json
 import pathlib
 import sys
@@ -203,15 +204,17 @@ def render(document: Mapping[str, Any]) -> str:
   if not document['models']:
     return 'No model has been scored yet.'
   rows = []
-  for model, sets in document['models'].items():
-    for name, own in sets.items():
+  for model, found in document['models'].items():
+    for name, own in found['sets'].items():
       cells = [
         f'{own[rule]["f1"]:.1f} '
         f'({own[rule]["ci95"][0]:.1f} to {own[rule]["ci95"][1]:.1f})'
         for rule in ('half', 'chosen')
       ]
       shown = f'{own["published"]:.1f}', own['verdict']
-      rows.append([model, name, str(own['chains']), *cells, *shown])
+      rows.append(
+        [f'{model}, {found["dtype"]}', name, str(own['chains']), *cells, *shown]
+      )
   return table(
     f'model | set | chains | F1 at 0.5 | F1 at the threshold of {CHOOSES} | '
     'published | verdict',
@@ -257,14 +260,14 @@ def main() -> None:
 
   def save() -> None:
     document = command_line.about(args) | {
-      'dtype': args.dtype,
       'models': {name: known[name] for name in MODELS if name in known},
     }
     command_line.write(args.output, document, render(document))
 
   for name, where in args.models.items():
     opened: list[Scorer] = []
-    folder = args.workdir / f'{name}_{args.dtype}'
+    digest = hashlib.sha256(where.encode()).hexdigest()[:8]
+    folder = args.workdir / f'{name}_{digest}_{args.dtype}'
     scores = {
       of: read_scores(
         chains,
@@ -274,7 +277,8 @@ def main() -> None:
       )
       for of, chains in sets.items()
     }
-    known[name] = measure(sets, scores, MODELS[name].f1)
+    how = {'dtype': args.dtype, 'from_hub': where == MODELS[name].where}
+    known[name] = how | {'sets': measure(sets, scores, MODELS[name].f1)}
     save()
   save()
 

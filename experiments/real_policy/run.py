@@ -234,10 +234,10 @@ def judge(story: Story) -> dict[str, Any]:
     for model, scorer in opened.items()
   }
   sums = [
-    features.of(chain.problem, chain.steps).likelihood[:, 0].sum()
-    for chain in chains
+    features.of(chain.problem, chain.steps).likelihood[:, 0] for chain in chains
   ]
-  methods[DIGITS] = np.array(sums)
+  whole = suite.pad_scores(chains, sums).whole
+  methods[DIGITS] = np.where(whole, [each.sum() for each in sums], -np.inf)
   weights = np.maximum(methods['prm_verifier'], 0.0)
   curves = suite.best_of_n_section(chains, methods, weights, NS, 0, RESAMPLES)
   return {

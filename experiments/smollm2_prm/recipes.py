@@ -146,10 +146,12 @@ def read(run: pathlib.Path) -> Mapping:
   The command is that of this experiment, as folders differ between machines.
   """
   found = read_results(run)
-  name, _, seed = run.name.rpartition('_seed_')
+  name, _, seed = run.name.partition('_seed_')
+  reading = name.removeprefix('frozen').removeprefix('_')
+  also = f'--train {name} --seeds {seed}' if seed else ''
+  also = also or (f'--also {reading}' if reading else '')
   found['manifest']['command'] = (
-    'python -m experiments.smollm2_prm.run --workdir DIR '
-    f'--train {name} --seeds {seed}'
+    f'python -m experiments.smollm2_prm.run --workdir DIR {also}'.strip()
   )
   return found
 

@@ -15,7 +15,9 @@ from prm_jax.data.chains import Chain, StepLabel
 
 UNLIKE = 2.0  # times as many steps, or as long ones, are worth a warning
 # What ends a sentence, with what may close it, and where the next one begins.
-_END = re.compile(r'(?<=\S)[.!?]["\')\]]*\s+(?=["\'(\[$\\]*[A-Z0-9\\$(])')
+_END = re.compile(
+  r'(?<=\S)[.!?]["\')\]]*\s+(?!\\[\])])(?=["\'(\[$\\]*[A-Z0-9\\$(])'
+)
 # Words before a full stop that is part of them, in lower case.
 _ABBREVIATIONS = {
   *('mr', 'mrs', 'ms', 'dr', 'prof', 'st', 'vs', 'etc', 'e.g', 'i.e', 'cf'),
@@ -35,7 +37,8 @@ def _sentences(text: str) -> list[str]:
     # '1. First' and 'Mr. Smith' go on; so does an initial, as in 'J. Doe'.
     numbering = before.strip().isdigit()
     initial = len(word) == 1 and word.isalpha() and before.strip()[-1].isupper()
-    if numbering or initial or word in _ABBREVIATIONS:
+    dotted = re.fullmatch(r'[a-z](\.[a-z])+', word)  # as in 'U.S. dollars'
+    if numbering or initial or dotted or word in _ABBREVIATIONS:
       continue
     found.append(text[start : end.end()])
     start = end.end()
@@ -75,7 +78,8 @@ def split_chain(chain: Chain, how: str) -> Chain:
     return chain
   labels: list[StepLabel] = []
   for label, each in zip(chain.labels, pieces, strict=bool(chain.labels)):
-    first = label if label.value == 1 else StepLabel(None, source=label.source)
+    known = 1.0 if label.value == 1 else None
+    first = StepLabel(known, source=label.source)
     labels += [first] * (len(each) - 1) + [label]
   steps = tuple(piece for each in pieces for piece in each)
   return dataclasses.replace(chain, steps=steps, labels=tuple(labels))
@@ -89,6 +93,8 @@ def unlike(learned: Sequence[Chain], others: Sequence[Chain], how: str) -> str:
     others: chains that it is to judge, as they are given.
     how: how those are split.
   """
+  if not learned or not others:
+    return ''
   split = [split_chain(chain, how) for chain in _some(others)]
   ours, theirs = _style(_some(learned)), _style(split)
   ratios = (np.array(theirs) + 1e-9) / (np.array(ours) + 1e-9)
@@ -114,16 +120,20 @@ def _style(chains: Sequence[Chain]) -> tuple[float, float]:
 
 
 def score_pieces(
-  score: Callable[[Sequence[Chain]], list[np.ndarray]], how: str
+  score: Callable[[Sequence[Chain]], list[np.ndarray]],
+  how: str,
+  last: bool = False,
 ) -> Callable[[Sequence[Chain]], list[np.ndarray]]:
   """Returns a scoring of chains that splits their steps for another.
 
   Args:
     score: returns the scores of the R steps of each chain that were read.
+    last: a step has the score of its last piece, as an outcome model has
+      learned nothing of the others. Else it has the lowest of its pieces.
 
   Returns:
-    A function that returns the lowest score of the pieces of each step, [R] for
-    the R steps of which all pieces were read.
+    A function that returns the scores of each chain, [R] for the R steps of
+    which all pieces were read.
   """
 
   def of_steps(chains: Sequence[Chain]) -> list[np.ndarray]:
@@ -135,7 +145,7 @@ def score_pieces(
       stops = np.cumsum(sizes)
       stops = stops[stops <= len(scores)]
       parts = np.split(scores[: stops[-1]], stops[:-1]) if len(stops) else []
-      values = [part.min() for part in parts]
+      values = [part[-1] if last else part.min() for part in parts]
       lowest.append(np.array(values, scores.dtype))
     return lowest
 

@@ -259,6 +259,8 @@ def threshold_of_share(
     )
   # Flagging everything below `cuts[i]` flags `flagged[i]` chains.
   cuts, flagged = np.unique(lowest, return_index=True)
+  cuts = np.append(cuts, np.nextafter(cuts[-1], np.inf))
+  flagged = np.append(flagged, len(lowest))
   nearest = int(np.abs(flagged - share * len(lowest)).argmin())
   if not nearest:
     return float(cuts[0])

@@ -43,8 +43,8 @@ class PrmEvaluation:
       evaluations. Thresholds then flag a step in that share of the chains of
       each, whose labels are not used. At 0 they are chosen on dev chains.
     max_dev_problems: dev problems that are read at every checkpoint; 0 reads
-      all. The threshold is always chosen on all of them, but for frozen.heads,
-      which read no others.
+      all. Thresholds are chosen on all dev problems; with frozen.heads, on
+      these only.
     max_problems: problems of each evaluation, evenly spaced; 0 takes all.
     shown_chains: chains of each evaluation that the report shows.
   """
@@ -216,7 +216,7 @@ def evaluate(
     source = f'best F1 on {len(dataset.dev):,} dev chains'
     if share := wanted.wrong_share:
       chosen = suite.flag_share(chosen, dataset.dev, scores, share)
-      source = f'flags {share:.0%} of the chains of each set; this is dev'
+      source = f'of dev; every set has its own, flagging {share:.0%} of chains'
     threshold = {'value': chosen.threshold, 'source': source}
   for name, every_chain in dataset.evaluations.items():
     indices = of_some_problems(every_chain, wanted.max_problems)

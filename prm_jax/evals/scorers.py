@@ -112,7 +112,8 @@ def compare(
 
   Returns:
     set -> scorer -> numbers: means over its runs with 95% intervals over
-    problems and seeds, and those of each run in `runs`.
+    problems and seeds, and those of each run in `runs`. There is no `auc` where
+    all steps that were read are of one kind.
   """
   [first] = judged[reference]
   return {
@@ -149,6 +150,8 @@ def _measure(
     'lead': {'difference': lead, 'ci95': of_lead},
   }
   auc, interval = ranking.auc_ci(judged.ranked, seed, resamples)
+  if auc is None:  # all steps that were read are of one kind
+    return found
   lead, of_lead = ranking.auc_difference_ci(
     judged.ranked, reference.ranked.scores, seed, resamples
   )
@@ -176,12 +179,16 @@ def _over_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
       'seeds': values.tolist(),
     }
 
+  of_ranks = {}
+  if all('auc' in run for run in runs):
+    auc = mean('value', 'auc') | {'lead': mean('difference', 'auc', 'lead')}
+    of_ranks = {'auc': auc}
   return mean('f1') | {
     **{
       name: float(np.mean([run[name] for run in runs]))
       for name in ('acc_error', 'acc_correct')
     },
     'lead': mean('difference', 'lead'),
-    'auc': mean('value', 'auc') | {'lead': mean('difference', 'auc', 'lead')},
+    **of_ranks,
     'runs': [*runs],
   }

@@ -22,12 +22,14 @@ from prm_jax.data.encoding import DoesNotFit, Encoding, StepFormat
 from prm_jax.inference.scorer import Scorer, StepFeatures
 from prm_jax.models import HeadConfig, head_logits, step_probabilities
 from prm_jax.models.heads import Params
+from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 
 # What NumPy raises at a file that is no archive of arrays.
 BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 PART = 64  # chains of one file, which are read together
 UNFINISHED = '.part.npz'
+DIGESTED = 1024  # numbers of each array that tell one backbone from another
 
 
 class Features:
@@ -40,10 +42,10 @@ class Features:
 
   Args:
     width: of the backbone's states.
-    folder: belongs to one backbone, in one type of numbers.
+    folder: belongs to one backbone, in one type of numbers; see `claim`.
 
   Raises:
-    UserError: a file in the folder is damaged, or of another backbone.
+    UserError: a file in the folder is damaged.
   """
 
   def __init__(self, fmt: StepFormat, width: int, folder: pathlib.Path) -> None:
@@ -88,11 +90,12 @@ class Features:
       encoding = _encode(self.fmt, chain.problem, chain.steps)
       if encoding is not None and _key(encoding) not in self._known:
         missing.setdefault(_key(encoding), (encoding, chain))
+    if missing:
+      self.claim(scorer())
     # Chains of a part have about one length, so that rows have little padding.
     sizes = {key: len(each.tokens) for key, (each, _) in missing.items()}
     ordered = sorted(missing, key=lambda key: (sizes[key], key))
     total = sum(sizes.values())
-    self._folder.mkdir(parents=True, exist_ok=True)
     done = 0
     for start in range(0, len(ordered), PART):
       keys = ordered[start : start + PART]
@@ -108,6 +111,27 @@ class Features:
         f'features of {start + len(keys):,} of {len(ordered):,} chains, '
         f'{done:,} of {total:,} tokens'
       )
+
+  def claim(self, scorer: Scorer) -> None:
+    """Ties the folder to the weights of a backbone, and to its numbers' type.
+
+    Raises:
+      UserError: the folder has features of another one.
+    """
+    ours = hashlib.sha256(scorer.model.dtype.encode())
+    backbone = scorer.params['backbone']
+    for path, leaf in jax.tree_util.tree_leaves_with_path(backbone):
+      start = np.asarray(leaf.reshape(-1)[:DIGESTED])
+      ours.update(f'{path} {leaf.shape} {leaf.dtype}'.encode())
+      ours.update(start.tobytes())
+    path = self._folder / 'backbone.txt'
+    if path.exists() and path.read_text() != ours.hexdigest():
+      raise UserError(
+        f'{self._folder} has features of another backbone than there is now; '
+        'bring that one back, or delete the folder'
+      )
+    self._folder.mkdir(parents=True, exist_ok=True)
+    paths.write_text(path, ours.hexdigest())
 
 
 def _encode(

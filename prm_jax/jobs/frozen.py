@@ -27,7 +27,7 @@ from prm_jax.inference.features import Features, make_scoring
 from prm_jax.inference.loading import write_description
 from prm_jax.inference.scorer import Scorer
 from prm_jax.jobs.settings.training import FROZEN_HEADS, PrmSettings
-from prm_jax.jobs.training import TrainingJob
+from prm_jax.jobs.training import TrainingJob, check_counts
 from prm_jax.models import HeadConfig, init_head, init_params
 from prm_jax.runtime import paths
 from prm_jax.runtime.checkpoints import Checkpoints
@@ -63,7 +63,10 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
     )
   workdir.check_local('a job with frozen.heads')
   if opened.model.base is None:
-    log("WARNING: base='': heads on a random backbone only show that all runs")
+    log(
+      "WARNING: config.base='': the backbone is random, so these numbers mean "
+      'nothing; set config.base'
+    )
   settings, described = opened.settings, opened.model.described
   dataset, evaluation = opened.dataset, settings.evaluation
   train = evenly_spaced(dataset.train, settings.frozen.chains)
@@ -81,20 +84,26 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
     model, head, fmt = described.model, described.head, described.format
     return Scorer(params, model, head, fmt, opened.mesh)
 
-  for name, chains in {'train': train, **sets}.items():
+  for name, chains in (('train', train), *sets.items()):
     how = 'given' if name == 'train' else settings.data.segments
     features.read(
       [split_chain(chain, how) for chain in chains],
       open_backbone,
       lambda text, name=name: log(f'{name}: {text}'),
     )
+  check_counts(settings.loss, train)
   data, problems = step_data(train, features, settings)
   log(f'fitting heads on {int((data.weights > 0).sum()):,} labelled steps')
   name, *_ = settings.frozen.heads
   params, head = fit_named(name, data, settings, 0)
+  if not (workdir / 'checkpoints').exists():
+    features.claim(open_backbone())
   _save(opened, workdir, open_backbone, params, head)
-  segments = settings.data.segments
-  score = score_pieces(make_scoring(features, params, head), segments)
+  score = score_pieces(
+    make_scoring(features, params, head),
+    settings.data.segments,
+    last=settings.targets.supervision == 'outcome',
+  )
   metrics = dev_metrics(dataset.dev, score(dataset.dev), settings.targets)
   log(f'{name}: ' + '  '.join(f'{k} {v:.4f}' for k, v in metrics.items()))
   if settings.targets.supervision == 'outcome':

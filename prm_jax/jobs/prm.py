@@ -8,6 +8,7 @@ and the results show it beside the PRM.
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -89,6 +90,7 @@ def train_model(
   score = score_pieces(
     functools.partial(prm_evaluation.score_chains, scorer),
     settings.data.segments,
+    last=settings.targets.supervision == 'outcome',
   )
 
   def evaluate(params: Any) -> dict[str, float]:
@@ -146,8 +148,8 @@ def print_heads(heads: Mapping[str, Any], log: Log) -> None:
   for name, found in heads.items():
     for head, values in found.items():
       low, high = values['ci95']
+      auc = values.get('auc', {}).get('value', math.nan)
       log(
         f'{head:20}{name:8}{100 * values["f1"]:7.1f}'
-        f'{100 * low:8.1f} to {100 * high:4.1f}'
-        f'{values["auc"]["value"]:12.3f}'
+        f'{100 * low:8.1f} to {100 * high:4.1f}{auc:12.3f}'
       )

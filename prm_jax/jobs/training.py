@@ -123,11 +123,16 @@ def open_model(settings: PrmSettings | PolicySettings) -> Model:
       # A frozen backbone has no float32 master, so it is never loaded wider.
       load = functools.partial(base.load, dtype=model.param_dtype)
       base = dataclasses.replace(base, load=load)
-  if settings.keep_head and (base is None or base.head != settings.head):
+  if settings.keep_head and (base is None or base.head is None):
     raise UserError(
-      f'config.keep_head=True: {settings.base or "no base"} has not the head '
-      f'{settings.head}, but {base and base.head}; set config.head to that, '
-      'or train a new one with keep_head=False'
+      f'config.keep_head=True: config.base={settings.base!r} has no head; name '
+      'the workdir of a PRM that was trained here, or set keep_head=False'
+    )
+  if settings.keep_head and base.head != settings.head:
+    raise UserError(
+      f'config.keep_head=True: {settings.base} has {base.head}, and '
+      f'config.head is {settings.head}; make config.head equal to it, or set '
+      'keep_head=False'
     )
   described = ModelDescription(
     model,

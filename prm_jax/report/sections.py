@@ -191,12 +191,13 @@ def heads(section: Mapping[str, Any]) -> list[tuple[str, str]]:
       values = section_of(by_head, head, where)
       bounds = pair(values.get('ci95'), f'{where}.ci95')
       auc = section_of(values, 'auc', where).get('value')
+      ranks = '' if auc is None else f'step AUC {decimals(auc)}, '
       seeds = len(list_of(values, 'seeds', where, -1))
       rows.append(
         (
           f'{name}: {head}',
           f'F1 {percent(fraction(values.get("f1"), where))} '
-          f'{interval(bounds)}, step AUC {decimals(fraction(auc, where))}, '
+          f'{interval(bounds)}, {ranks}'
           f'{seeds} {"seed" if seeds == 1 else "seeds"}',
         )
       )

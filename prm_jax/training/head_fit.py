@@ -56,7 +56,9 @@ def fit_head(
   def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     mean = (weights * x).sum(0) / total
     deviation = jnp.sqrt((weights * (x - mean) ** 2).sum(0) / total)
-    return mean, jnp.where(deviation > 0, deviation, 1.0)
+    # What is constant up to rounding says nothing, and is not magnified.
+    varies = deviation > 1e-5 * (jnp.abs(mean) + 1e-6)
+    return mean, jnp.where(varies, deviation, 1.0)
 
   mean, deviation = moments(data.states)
   _, scale = moments(data.likelihood)

@@ -98,7 +98,7 @@ def test_threshold_by_hand():
 
 
 @pytest.mark.parametrize(
-  ('share', 'flagged'), [(0.1, 0), (0.25, 1), (0.5, 1), (0.6, 3), (0.9, 3)]
+  ('share', 'flagged'), [(0.1, 0), (0.25, 1), (0.5, 1), (0.6, 3), (0.9, 4)]
 )
 def test_a_share_of_the_chains_is_flagged_by_hand(share, flagged):
   """Two chains have the same lowest score, so both are flagged or none."""
@@ -123,10 +123,8 @@ def test_no_threshold_flags_a_share_that_is_nearer(data, share, random):
     return abs((guess >= 0).sum() / (read > 0).sum() - share)
 
   chosen = miss(loc.threshold_of_share(scores, mask, share, read))
-  # Scores are multiples of 0.2; only a last one would flag all chains.
-  others = [t for t in np.arange(13) / 10 if miss(t) < chosen - 1e-9]
-  lowest = np.where(steps.scored_mask(mask, read), scores, np.inf).min(1)
-  assert all(t > lowest[np.isfinite(lowest)].max() for t in others)
+  # Scores are multiples of 0.2, so these thresholds cover all predictions.
+  assert chosen <= min(miss(t) for t in np.arange(13) / 10) + 1e-9
 
 
 def test_equal_f1_goes_to_the_smallest_threshold():

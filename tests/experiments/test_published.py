@@ -66,7 +66,9 @@ def test_every_layout_is_scored_once_and_compared(data, tmp_path, monkeypatch):
   call(monkeypatch, *flags, '--models', *models[2:])
   found = json.loads((tmp_path / 'out/results.json').read_text())['models']
   assert found.keys() == STYLES.keys()
-  for name, sets in found.items():
+  for name, each in found.items():
+    assert (each['dtype'], each['from_hub']) == ('float32', False)
+    sets = each['sets']
     assert sets.keys() == {'gsm8k', 'math'}
     assert sets['math']['published'] == run.MODELS[name].f1[1]
     assert sets['gsm8k']['chosen']['f1'] >= sets['gsm8k']['half']['f1']

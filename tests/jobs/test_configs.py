@@ -30,7 +30,7 @@ OPENED = ('qwen2_5_math_7b', 'qwen2_5_72b')  # tests/aot compiles them
 # notebooks run `small`, tests/jobs/test_main_base.py `from_run`.
 VARIANTS = {
   'prm_math': (
-    ('human', 'lora', 'qlora', 'orm', 'words', 'from_run', 'small'),
+    ('human', 'frozen', 'lora', 'qlora', 'orm', 'words', 'from_run', 'small'),
     BASES,
   ),
   'policy_math': (('lora', 'small', 'words'), ('qwen2_5_math_7b', 'smollm2')),

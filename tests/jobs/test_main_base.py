@@ -184,7 +184,7 @@ def test_heads_alone_are_fitted_on_a_base_that_stays(base, trained):
   assert heads['dev'].keys() == {'untrained', 'both', 'state', 'mlp'}
   assert [len(x['seeds']) for x in heads['dev'].values()] == [1, 2, 2, 2]
   source = document['manifest']['threshold']['source']
-  assert source == 'flags 50% of the chains of each set; this is dev'
+  assert source == 'of dev; every set has its own, flagging 50% of chains'
 
 
 def test_a_job_with_frozen_heads_reads_no_chain_twice(base, trained, tmp_path):
@@ -222,8 +222,9 @@ def test_training_goes_on_from_the_head_of_a_run(base, trained, tmp_path):
   )
   for ours, theirs in zip(scores, expected, strict=True):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
-  for done in refused:
-    assert 'config.keep_head=True: ' in the_error(done)
+  other, none = map(the_error, refused)
+  assert 'make config.head equal to it' in other
+  assert 'has no head; name the workdir of a PRM' in none
 
 
 def test_a_run_as_the_base_of_another(finished, tmp_path):

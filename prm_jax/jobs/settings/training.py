@@ -125,14 +125,14 @@ class FrozenConfig:
   """Says which heads are fitted on a backbone that stays as it is.
 
   Attributes:
-    heads: names of FROZEN_HEADS; the first becomes the run's model. None trains
-      the whole model instead.
+    heads: names of FROZEN_HEADS; the first becomes the run's model. () trains
+      the whole model.
     seeds: fits of each head, each on its own draw of training problems; 1 takes
       all problems, as the model of the run does.
     share: share of the problems that a seed draws.
     chains: training chains that are read, evenly spaced; 0 reads all.
-    decay: half of it times the squared weights of the features, in units of
-      their standard deviation, is added to the loss.
+    decay: adds decay / 2 times the squared weights of the features, in units of
+      their standard deviation, to the loss.
   """
 
   heads: Annotated[tuple[str, ...], each(one_of(*FROZEN_HEADS))] = ()
@@ -195,6 +195,16 @@ class PrmSettings(TrainingSettings):
         self.head.kind,
         self.head.kind == 'regression',
         'expected logit, two_class or three_class',
+      ),
+      'head.hidden': (
+        self.head.hidden,
+        self.head.hidden > 0,
+        "expected 0; the head 'mlp' has a hidden layer",
+      ),
+      'keep_head': (
+        self.keep_head,
+        self.keep_head,
+        'expected False: they are fitted anew; leave out the variant frozen',
       ),
       'lora.rank': (self.lora.rank, self.lora.rank > 0, 'expected 0'),
       'loss.lm_weight': (
