@@ -133,6 +133,12 @@ class DataConfig(SampledDrawConfig):
         self.shortest,
         f'is above arithmetic.operations={self.arithmetic.operations}',
       )
+    if taken := {'train', 'dev'} & {*self.evaluations}:
+      checks.fail(
+        'evaluations',
+        taken.pop(),
+        'is the name of a split; give the evaluation another one',
+      )
     if self.first_labels and not self.labels:
       checks.fail(
         'first_labels',

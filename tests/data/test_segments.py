@@ -33,6 +33,8 @@ from prm_jax.data.segments import (
     ('a.b is 2. \\(x\\) is 3.', ['a.b is 2.', '\\(x\\) is 3.']),
     ('It is 3. thus more', None),  # no capital follows
     ('Line one\nLine two. End.', ['Line one', 'Line two.', 'End.']),
+    ('The U.S. Army came.', None),
+    ('\\[ x = 1. \\] So 2.', None),
     ('no end', None),
     ('  ', None),
   ],
@@ -71,7 +73,7 @@ def test_labels_of_the_pieces():
 
 
 def test_a_step_is_as_good_as_its_worst_piece():
-  scores = {'Aa.': 0.9, 'Bb.': 0.2, 'C': 0.7, 'Dd.': 0.8, 'Ee.': 0.1}
+  scores = {'Aa.': 0.1, 'Bb.': 0.2, 'C': 0.7, 'Dd.': 0.8, 'Ee.': 0.1}
 
   def score(chains):
     # The window ends after four pieces.
@@ -82,6 +84,11 @@ def test_a_step_is_as_good_as_its_worst_piece():
 
   chains = [Chain('q', ('Aa. Bb.', 'C', 'Dd. Ee.')), Chain('q', ('C',))]
   found = score_pieces(score, 'sentences')(chains)
+  assert [x.tolist() for x in found] == [
+    pytest.approx([0.1, 0.7]),
+    pytest.approx([0.7]),
+  ]
+  found = score_pieces(score, 'sentences', last=True)(chains)
   assert [x.tolist() for x in found] == [
     pytest.approx([0.2, 0.7]),
     pytest.approx([0.7]),
@@ -124,3 +131,4 @@ def test_steps_unlike_those_learned_from_are_described():
     '6, of 8'
   )
   assert unlike(short, long, 'sentences') == ''
+  assert unlike(short, [], 'given') == ''

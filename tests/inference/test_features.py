@@ -80,7 +80,7 @@ def test_what_is_kept_is_not_read_again(scorer, tmp_path, monkeypatch):
   _, lines = read(more, tmp_path, lambda: scorer)
   assert len(lines) == 1 and lines[0].startswith('features of 1 of 1 chains, ')
   # A run that was stopped goes on with the part that it had not written.
-  max(tmp_path.iterdir(), key=lambda path: path.stat().st_size).unlink()
+  max(tmp_path.glob('*.npz'), key=lambda path: path.stat().st_size).unlink()
   (tmp_path / 'abc.part.npz').write_bytes(b'stopped here')
   _, lines = read(chains(), tmp_path, lambda: scorer)
   assert len(lines) == 1
@@ -106,7 +106,17 @@ def test_what_is_kept_is_not_read_again(scorer, tmp_path, monkeypatch):
 )
 def test_a_damaged_part_is_named_with_its_cure(scorer, tmp_path, damage):
   read(chains(), tmp_path, lambda: scorer)
-  (path,) = tmp_path.iterdir()
+  (path,) = tmp_path.glob('*.npz')
   damage(path)
   with pytest.raises(UserError, match=rf'^{path} [^\n]*delete it[^\n]*$'):
     read(chains(), tmp_path, lambda: scorer)
+
+
+def test_a_folder_belongs_to_one_backbone(scorer, tmp_path):
+  read(chains(), tmp_path, lambda: scorer)
+  other = make_params(jax.random.key(5), MODEL, HEAD)
+  more = [Chain('new', ('one', 'two'))]
+  with pytest.raises(UserError, match=r'features of another backbone'):
+    read(more, tmp_path, lambda: Scorer(other, MODEL, HEAD, FORMAT, MESH))
+  found, _ = read(more, tmp_path, lambda: scorer)
+  assert len(found.of('new', ('one', 'two')).states) == 2

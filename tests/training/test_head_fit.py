@@ -116,3 +116,11 @@ def test_a_hidden_layer_learns_what_a_linear_head_cannot():
   assert ((found > 0.5) == labels).all()
   flat = score(fit(data, decay=1e-4), data, LOGIT)
   assert ((flat > 0.5) == labels).mean() < 0.8
+
+
+def test_a_constant_up_to_rounding_is_not_magnified():
+  data = random_data()
+  constant = jnp.full((400, 1), 3.3)
+  more = data._replace(states=jnp.c_[data.states, constant])
+  kernel = fit(more, decay=0.1)['kernel']
+  assert abs(float(kernel[-1, 0])) < 1e-3
