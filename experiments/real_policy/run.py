@@ -259,6 +259,8 @@ def pick_by(
 
 def render(document: Mapping[str, Any]) -> str:
   """Makes the table of all domains."""
+  if not document['results']:
+    return 'No domain has been run at full size yet.'
   rows = []
   for name, found in document['results'].items():
     curves = found['best_of_n']
@@ -304,21 +306,31 @@ def main() -> None:
     __doc__, __file__, '--workdir', '--jobs', '--quick', '--data-root'
   )
   parser.add_argument(
-    '--domains', nargs='+', choices=DOMAINS, default=tuple(DOMAINS)
+    '--domains',
+    nargs='*',
+    choices=DOMAINS,
+    default=tuple(DOMAINS),
+    help='default: all; without a name the table is made again',
   )
   args = command_line.parse(parser, free=('domains',))
   size = QUICK if args.quick else Size()
   path = args.output / 'results.json'
   known = json.loads(path.read_text())['results'] if path.exists() else {}
+
+  def save() -> None:
+    document = command_line.about(args) | {
+      'results': {name: known[name] for name in DOMAINS if name in known},
+    }
+    if known:
+      draw(document, args.output / 'figure.svg')
+    command_line.write(args.output, document, render(document))
+
   for name in args.domains:
     runner = Runner(args.workdir, args.jobs)
     root = pathlib.Path(args.data_root).absolute()
     known[name] = judge(Story(runner, name, root, size))
-    document = command_line.about(args) | {
-      'results': {name: known[name] for name in DOMAINS if name in known},
-    }
-    draw(document, args.output / 'figure.svg')
-    command_line.write(args.output, document, render(document))
+    save()
+  save()
 
 
 if __name__ == '__main__':

@@ -82,13 +82,13 @@ def test_choices_by_form_follow_the_cut():
       solution('p', ['three and', 'four'], False),
     ]
   )
-  lines = choosing._by_form(pool, choosing._lines)
+  lines = choosing._by_form(pool, 'given')
   assert lines['fewest steps']['mean'] == 1.0
   assert lines['longest longest step']['mean'] == 1.0
   assert lines['random score for each text']['mean'] == 0.5
   assert lines['fewest steps']['over_null']['mean'] == 0.5
   # Both have two sentences now, and a tie is broken at random.
-  sentences = choosing._by_form(pool, choosing._sentences)
+  sentences = choosing._by_form(pool, 'sentences')
   assert sentences['fewest steps']['mean'] == 0.5
   assert sentences['shortest longest step']['mean'] == 1.0
 

@@ -116,7 +116,10 @@ def test_other_refused_commands(runs):
   refused = the_error(finished['completion'])
   assert 'expected process or outcome; configs/policy_math.py' in refused
   refused = the_error(finished['task'])
-  assert "config.task='policy': a config of this task has no head, " in refused
+  assert (
+    "config.task='policy': a config of this task has no frozen, head, "
+    in refused
+  )
 
 
 def test_it_learns_to_end_its_chains(trained):
