@@ -119,7 +119,7 @@ BEFORE_PARSING = {
 # Overrides that a config takes and a run refuses, before it makes any data.
 REFUSED = {
   'task=swim': "config.task='swim': expected one of prm",
-  'task=policy': "config.task='policy': .* has no frozen, head, .*configs/policy_math",
+  'task=policy': "config.task='policy': .* no frozen, head, .*policy_math",
   'seed=-1': 'seed=-1',
   'mesh.model=3': 'mesh .*model=3 does not fit 1 devices; set --config.mesh',
   'mesh.model=0': 'mesh .*model=0 does not fit 1 devices',
