@@ -54,6 +54,14 @@ SMALLER = {
   # What an untrained policy writes is short enough for every PRM.
   'sample_math': ('--config.policy.sampling.max_tokens=24',),
 }
+# A tiny run has another size than the variant's base, so it is a base like any.
+AS_ITS_BASE = (
+  'human,from_run',
+  '--config.head.kind=two_class',
+  '--config.head.likelihood=True',
+  '--config.loss.name=cross_entropy',
+  '--config.loss.lm_weight=0.0',
+)
 REAL_DATA = os.environ.get('PRM_JAX_DATA') or ROOT.parent / 'shared' / 'data'
 
 
@@ -177,6 +185,9 @@ def tiny(command, folder):
   if command.module == 'main':
     place = args.index('--config') + 1
     file, _, variants = args[place].partition(':')
+    if variants == 'smollm2' and '--config.base=/tmp/' in str(command):
+      variants, *flags = AS_ITS_BASE
+      args += flags
     args[place] = f'{file}:{variants}{"," * bool(variants)}tiny'
     args += SMALLER.get(pathlib.Path(file).stem, ())
     # One job trains an outcome model beside its PRM: the first.

@@ -95,6 +95,7 @@ STAGES: tuple[dict[str, tuple[str, ...]], ...] = (
 ON_DATA = {
   'prm_human': ('prm_math:human,tiny',),
   'prm_smollm2': ('prm_math:smollm2,lora,tiny',),
+  'prm_frozen': ('prm_math:smollm2,frozen,tiny',),
   'policy_smollm2': ('policy_math:smollm2,lora,tiny',),
 }
 
