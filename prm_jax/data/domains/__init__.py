@@ -3,6 +3,8 @@
     arithmetic   chains of symbols, written by a solver with misconceptions;
                  arithmetic_text reads them back, arithmetic_corruptions plants
                  errors in them
+    logic        propositional deductions by such a solver, some of them without
+                 an answer; logic_text reads them back
     words        chains of sentences from templates (word_templates)
     worked_answers   chains of sentences that people wrote
 
