@@ -3,6 +3,9 @@
     arithmetic   chains of symbols, written by a solver with misconceptions;
                  arithmetic_text reads them back, arithmetic_corruptions plants
                  errors in them
+    code         chains of statements, written by such a solver, too, and judged
+                 by running them; code_operations lists the statements,
+                 code_text reads them back and judges any text in a sandbox
     words        chains of sentences from templates (word_templates)
     worked_answers   chains of sentences that people wrote
 
