@@ -63,6 +63,8 @@ SCRATCH = dict(
 )
 COMPUTED = ('dtype', 'param_dtype', 'remat', 'scan_unroll')
 WORDS_TOKENS = 200  # of a solution of the words domain, in a base's tokens
+# Domain -> tokens of its longest chains, and their steps.
+LENGTHS = {'logic': (160, 8), 'code': (112, 6)}
 LINE_END = 'Ċ'  # how byte-level BPE spells the end of a line
 
 
@@ -103,6 +105,29 @@ def pretrained(config: ml_collections.ConfigDict, name: str) -> None:
   config.data.tokenizer = ''  # that of the base
   config.optim.update(lr=1e-5, warmup=20)
   config.train.update(steps=300, checkpoint_every=100)
+
+
+def on_domain(config: ml_collections.ConfigDict, kind: str) -> None:
+  """Works on the problems of a domain in place of arithmetic.
+
+  Args:
+    kind: a key of LENGTHS.
+  """
+  config.name += f' on {kind}'
+  if 'problems' in config:
+    config.problems.kind = kind
+    return
+  # A row holds as many chains as of arithmetic.
+  chains = config.data.row_length // config.data.max_length
+  tokens, steps = LENGTHS[kind]
+  config.data.update(kind=kind, max_length=tokens, row_length=chains * tokens)
+  config.data.max_steps_per_row = chains * steps
+  if config.data.tokenizer:
+    config.data.tokenizer = kind
+  if config.get('sampling'):
+    config.sampling.max_tokens = tokens - 16
+  if 'best_of_n' in config.evaluation:
+    config.evaluation.best_of_n = kind
 
 
 def on_words(config: ml_collections.ConfigDict) -> None:

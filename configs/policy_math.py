@@ -17,6 +17,8 @@ Variants, comma separated, as in `configs/policy_math.py:smollm2,lora`:
     qwen2_5_math_7b  the same from hf://Qwen/Qwen2.5-Math-7B, on TPU v5e:16x16
     words    after one of these: on right solutions of word problems, tested on
              templates never seen; needs pip install reasoning-gym==0.1.25
+    logic    deductions, whose steps a truth table checks
+    code     short Python functions, statement by statement
     lora     adapters of rank 16 are trained, the backbone stays
     small    a minute or two, of arithmetic; its test problems are those of
              every other config of this name
@@ -155,6 +157,8 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
   variants = {
     'smollm2': smollm2,
     'qwen2_5_math_7b': qwen2_5_math_7b,
+    'logic': lambda config: common.on_domain(config, 'logic'),
+    'code': lambda config: common.on_domain(config, 'code'),
     'words': words,
     'lora': lora,
     'small': small,

@@ -9,6 +9,8 @@ localisation and calibration; writes the report.
 Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
 
     orm    outcome supervision: the label of the last step only
+    logic  propositional deductions in place of arithmetic
+    code   short Python functions, statement by statement
     words  bytes from scratch on word problems with planted errors, tested on
            templates never seen; needs pip install reasoning-gym==0.1.25; after
            a pretrained backbone, as in :smollm2,words, that one on them
@@ -238,7 +240,7 @@ def tiny(config: ml_collections.ConfigDict) -> None:
   common.tiny_model(config, base().model)
   config.evaluation.update(resamples=200, max_problems=16)
   config.frozen.update(chains=64, seeds=2)
-  if config.data.kind == 'arithmetic':
+  if config.data.kind in ('arithmetic', 'logic', 'code'):
     config.data.update(
       train_problems=128,
       dev_problems=8,
@@ -264,6 +266,8 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
   """Returns the config with the variants in `arg` applied in order."""
   variants = {
     'orm': orm,
+    'logic': lambda config: common.on_domain(config, 'logic'),
+    'code': lambda config: common.on_domain(config, 'code'),
     'words': words,
     'human': human,
     'smollm2': smollm2,

@@ -20,7 +20,16 @@ from typing import Any
 import jax
 from absl import flags
 
-from prm_jax.jobs import label, policy, prm, rl, sample, search, settings
+from prm_jax.jobs import (
+  evaluate,
+  label,
+  policy,
+  prm,
+  rl,
+  sample,
+  search,
+  settings,
+)
 from prm_jax.runtime import command_line, manifest, paths, processes
 from prm_jax.runtime.determinism import ask_for_same_bits
 from prm_jax.runtime.errors import UserError, user_message
@@ -35,6 +44,7 @@ RUN = {
   'label': label.run,
   'sample': sample.run,
   'search': search.run,
+  'evaluate': evaluate.run,
 }
 DONE = 'done'
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.out_of_distribution import run as out_of_distribution
 from experiments.runner import ROOT
-from prm_jax.data import datasets
+from prm_jax.data import domain_splits
 from prm_jax.data.chains import Chain
 from prm_jax.data.config import DrawConfig
 from prm_jax.data.domains import arithmetic
@@ -61,7 +61,7 @@ def arithmetic_pool(
   draw = DrawConfig(
     train_problems=1, dev_problems=0, test_problems=problems, arithmetic=domain
   )
-  splits = datasets.arithmetic_splits(draw, (1, 1, samples), seed)
+  splits = domain_splits.drawn_splits('arithmetic', draw, (1, 1, samples), seed)
   return make_pool(splits.evaluations['arithmetic'])
 
 

@@ -7,7 +7,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated
 
+from prm_jax.data.critiques.examples import CritiquesConfig
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.data.domains.code import CodeConfig
+from prm_jax.data.domains.known import DOMAINS
+from prm_jax.data.domains.logic import LogicConfig
 from prm_jax.data.domains.words import WordsConfig
 from prm_jax.data.segments import SEGMENTS
 from prm_jax.runtime import checks
@@ -30,6 +34,9 @@ class DrawConfig:
   dev_problems: Annotated[int, at_least(0)] = 128
   test_problems: Annotated[int, at_least(0)] = 400
   arithmetic: ArithmeticConfig = ArithmeticConfig()
+  logic: LogicConfig = LogicConfig()
+  code: CodeConfig = CodeConfig()
+  critiques: CritiquesConfig = CritiquesConfig()
 
   def __post_init__(self) -> None:
     checks.check(self)
@@ -54,8 +61,8 @@ class DataConfig(SampledDrawConfig):
   """Says which data a training job learns from and is evaluated on.
 
   Attributes:
-    kind: where chains come from: the arithmetic domain, the words domain, or
-      files.
+    kind: where chains come from: a domain whose truth is known (arithmetic,
+      logic or code), the words domain, or files.
     dir: folder of the built data, which several runs may share; '' is
       WORKDIR/data.
     shortest: training problems of the arithmetic domain have from this many
@@ -94,7 +101,7 @@ class DataConfig(SampledDrawConfig):
       processes may change sets it to a multiple of all of them.
   """
 
-  kind: Annotated[str, one_of('arithmetic', 'words', 'files')] = 'arithmetic'
+  kind: Annotated[str, one_of(*DOMAINS, 'words', 'files')] = 'arithmetic'
   dir: str = ''
   shortest: Annotated[int, at_least(0)] = 0
   labels: str = ''
@@ -157,14 +164,14 @@ class ProblemsConfig(DrawConfig):
   """Says which problems a job works on.
 
   Attributes:
-    kind: the arithmetic domain; the words domain, whose test problems have
-      templates of their own; or a file.
+    kind: a domain whose truth is known; the words domain, whose test problems
+      have templates of their own; or a file.
     words: which of its problems, as in the data of the models.
     root: folder of the file; '' is the environment variable PRM_JAX_DATA.
     path: the file below it.
   """
 
-  kind: Annotated[str, one_of('arithmetic', 'words', 'file')] = 'arithmetic'
+  kind: Annotated[str, one_of(*DOMAINS, 'words', 'file')] = 'arithmetic'
   words: WordsConfig = WordsConfig()
   root: str = ''
   path: str = 'gsm8k/train.jsonl'

@@ -14,12 +14,17 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from prm_jax.data import builder, chain_sets, contamination
 from prm_jax.data.chains import Chain, first_error
-from prm_jax.data.config import DataConfig, DrawConfig
-from prm_jax.data.domains import arithmetic, words, worked_answers
+from prm_jax.data.config import DataConfig
+from prm_jax.data.domain_splits import (
+  Splits,
+  critique_splits,
+  drawn_splits,
+  words_splits,
+)
+from prm_jax.data.domains import words, worked_answers
 from prm_jax.data.readers import read_chains
 from prm_jax.data.segments import split_chain
 from prm_jax.runtime import paths, processes
@@ -31,14 +36,6 @@ DATA_VARIABLE = 'PRM_JAX_DATA'
 # Splits up to this size are decoded once and kept: decoding a record each time
 # it is drawn (0.3 ms) would cost a small model's training a tenth of its speed.
 IN_MEMORY_CHAINS = 100_000
-
-
-class Splits(NamedTuple):
-  """Holds the splits of a source, before they are written."""
-
-  train: list[Chain]
-  dev: list[Chain]
-  evaluations: dict[str, list[Chain]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,54 +58,6 @@ class Dataset:
   fingerprint: str
   encoded: pathlib.Path
   everywhere: bool
-
-
-def arithmetic_splits(
-  draw: DrawConfig, samples: Sequence[int], seed: int, shortest: int = 0
-) -> Splits:
-  """Draws problems of the arithmetic domain and samples the solver's chains.
-
-  All problems come from one draw without repetition, so no split can hold a
-  problem of another. Test problems come first: they stay the same when the
-  number of training problems changes.
-
-  Args:
-    samples: chains per problem of train, dev and test.
-    seed: seed of the draw and the samples.
-    shortest: see `DataConfig`.
-  """
-  domain = draw.arithmetic
-  solver = arithmetic.make_solver(domain)
-  train, dev, test = samples
-  sizes = {
-    'test': (draw.test_problems, test),
-    'dev': (draw.dev_problems, dev),
-    'train': (draw.train_problems, train),
-  }
-  count = sum(problems for problems, _ in sizes.values())
-  problems = arithmetic.sample_problems(domain, count, seed)
-  splits, start = {}, 0
-  for stream, (name, (count, each)) in enumerate(sizes.items()):
-    part = arithmetic.Problems(*(x[start : start + count] for x in problems))
-    start += count
-    splits[name] = []
-    for some in arithmetic.shorten(part, shortest if name == 'train' else 0):
-      results = arithmetic.sample_results(
-        solver, some, each, seed * len(sizes) + stream
-      )
-      splits[name] += arithmetic.to_chains(domain, some, results)
-  return Splits(splits['train'], splits['dev'], {'arithmetic': splits['test']})
-
-
-def words_splits(
-  draw: DrawConfig, config: words.WordsConfig, seed: int, test_samples: int = 1
-) -> Splits:
-  """Makes train and dev chains of the same templates, tests of unseen ones."""
-  unseen = dataclasses.replace(config, templates='held_out')
-  dev = draw.dev_problems
-  chains = words.make_chains(config, dev + draw.train_problems, seed)
-  tests = words.make_chains(unseen, draw.test_problems, seed, test_samples)
-  return Splits(chains[dev:], chains[:dev], {'words': tests})
 
 
 def data_root(configured: str, flag: str = 'data.root') -> paths.Path:
@@ -292,15 +241,19 @@ def load_dataset(
       at gs:// every machine writes its own copy, which all its runs share.
   """
   directory, everywhere = _built_folder(config.dir, workdir)
-  if config.kind == 'arithmetic':
-    splits = arithmetic_splits(config, config.samples, seed, config.shortest)
-  elif config.kind == 'files':
+  if config.kind == 'files':
     with folder_aside(workdir) as aside:
       splits = file_splits(config, seed, aside, log)
-  else:
+  elif config.kind == 'words':
     splits = words_splits(config, config.words, seed, config.test_samples)
+  else:
+    splits = drawn_splits(
+      config.kind, config, config.samples, seed, config.shortest
+    )
   if config.labels:
     splits = splits._replace(train=labelled_chains(config, splits, log))
+  if config.critiques.style:
+    splits = critique_splits(splits, config.critiques, seed, log)
   train = [split_chain(chain, config.segments) for chain in splits.train]
   learned = {'train': train, 'dev': splits.dev}
   # The name carries the content, so that runs with other data never collide.

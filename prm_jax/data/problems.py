@@ -8,13 +8,15 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from prm_jax.data.chains import Chain
 from prm_jax.data.config import ProblemsConfig
-from prm_jax.data.datasets import (
-  arithmetic_splits,
-  data_root,
+from prm_jax.data.datasets import data_root
+from prm_jax.data.domain_splits import (
+  critique_splits,
+  drawn_splits,
   words_splits,
 )
-from prm_jax.data.domains import arithmetic_text
+from prm_jax.data.domains.known import domain_of
 from prm_jax.data.readers import records
 from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.runtime.errors import UserError
@@ -53,24 +55,19 @@ def read_problems(
     UserError: the file or one of its records has another form.
   """
   if config.kind != 'file':
-    if config.kind == 'arithmetic':
-      splits = arithmetic_splits(config, (1, 1, 1), seed)
-    else:
+    if config.kind == 'words':
       splits = words_splits(config, config.words, seed)
+    else:
+      splits = drawn_splits(config.kind, config, (1, 1, 1), seed)
+    if config.critiques.style:
+      splits = critique_splits(splits, config.critiques, seed, lambda _: None)
     chosen = {
       'train': splits.train,
       'dev': splits.dev,
       'test': splits.evaluations[config.kind],
     }[split]
     return [
-      Problem(
-        chain.problem,
-        config.kind,
-        chain.problem,
-        arithmetic_text.true_answer(chain.problem)
-        if config.kind == 'arithmetic'
-        else chain.meta['truth'],
-      )
+      Problem(chain.problem, config.kind, chain.problem, _truth_of(chain))
       for chain in chosen
     ]
   path = data_root(config.root, 'problems.root') / config.path
@@ -85,6 +82,12 @@ def read_problems(
   if not problems:
     raise UserError(f'{path}: has no records; expected JSON or JSON lines')
   return problems
+
+
+def _truth_of(chain: Chain) -> str:
+  if 'truth' in chain.meta:
+    return chain.meta['truth']
+  return domain_of(chain.problem).true_answer(chain.problem)
 
 
 def _read(record: records.Record, name: str, dataset: str) -> Problem:

@@ -1,11 +1,12 @@
 """Tokenizers: text to token ids and back, used by `encoding`.
 
-There are two built-in tokenizers, one for the words of the arithmetic domain
-and one for UTF-8 bytes. They share four special ids, which no text can produce.
-Language models bring a `tokenizer.json`.
+The built-in tokenizers know the words of one domain each, or all UTF-8 bytes.
+They share four special ids, which no text can produce. Language models bring a
+`tokenizer.json`.
 """
 
 import copy
+import functools
 import hashlib
 import pathlib
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from typing import Protocol
 
 import tokenizers
 
+from prm_jax.data.critiques import writing
+from prm_jax.data.domains import code_text, logic_text
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 
@@ -34,15 +37,20 @@ class Tokenizer(Protocol):
   def decode(self, ids: Sequence[int]) -> str: ...
 
 
-class ArithmeticTokenizer:
-  """Gives an id to each word: the numbers 0 to 99, signs, `mod` and `:`."""
+class WordTokenizer:
+  """Gives an id to each word of a domain; words stand between blanks.
 
-  name = 'arithmetic'
-  _WORDS = ('+', '-', '*', '=', 'mod', ':', *map(str, range(100)))
-  vocab_size = len(SPECIALS) + len(_WORDS)
+  Args:
+    name: name of the tokenizer.
+    words: all words, in the order of their ids.
+    such_as: some of them, for an error message.
+  """
 
-  def __init__(self) -> None:
-    self._ids = {w: i + len(SPECIALS) for i, w in enumerate(self._WORDS)}
+  def __init__(self, name: str, words: Sequence[str], such_as: str) -> None:
+    self.name, self._such_as = name, such_as
+    self._words = (*SPECIALS, *words)
+    self.vocab_size = len(self._words)
+    self._ids = {w: i + len(SPECIALS) for i, w in enumerate(words)}
 
   def encode(self, text: str) -> list[int]:
     """Returns the ids of a text; raises UserError for an unknown word."""
@@ -50,15 +58,14 @@ class ArithmeticTokenizer:
       return [self._ids[word] for word in text.split()]
     except KeyError as error:
       raise UserError(
-        f'{error.args[0]!r} is not a word of the arithmetic tokenizer '
-        '(0 to 99, + - * = mod :); use tokenizer "bytes" for other text'
+        f'{error.args[0]!r} is not a word of the {self.name} tokenizer '
+        f'({self._such_as}); use tokenizer "bytes" for other text'
       ) from None
 
   encode_template = encode
 
   def decode(self, ids: Sequence[int]) -> str:
-    words = SPECIALS + self._WORDS
-    return ' '.join(words[i] for i in ids if i != PAD)
+    return ' '.join(self._words[i] for i in ids if i != PAD)
 
 
 class ByteTokenizer:
@@ -178,7 +185,35 @@ class HuggingFaceTokenizer:
     return self._special.decode(list(ids), skip_special_tokens=False)
 
 
-BUILT_IN = {'arithmetic': ArithmeticTokenizer, 'bytes': ByteTokenizer}
+def _distinct(*words: str) -> tuple[str, ...]:
+  return tuple(dict.fromkeys(words))
+
+
+_NUMBERS = tuple(map(str, range(100)))
+# Name -> the words, and which they are, for an error message.
+_VOCABULARIES = {
+  'arithmetic': (
+    ('+', '-', '*', '=', 'mod', ':', *_NUMBERS),
+    '0 to 99, + - * = mod :',
+  ),
+  'arithmetic_critic': (
+    _distinct('+', '-', '*', '=', 'mod', *_NUMBERS, *writing.WORDS),
+    'those of arithmetic and of critiques',
+  ),
+  'logic_critic': (
+    _distinct(*logic_text.WORDS, *_NUMBERS[:32], *writing.WORDS),
+    'those of logic and of critiques',
+  ),
+  'logic': (logic_text.WORDS, 'single letters, if then or not both iff ...'),
+  'code': (code_text.WORDS, 'xs = [ ] for if 0 to 9 ...'),
+}
+BUILT_IN = {
+  'bytes': ByteTokenizer,
+  **{
+    name: functools.partial(WordTokenizer, name, *known)
+    for name, known in _VOCABULARIES.items()
+  },
+}
 
 
 def read_tokenizer(directory: pathlib.Path) -> HuggingFaceTokenizer:

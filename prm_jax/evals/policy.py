@@ -17,10 +17,10 @@ import numpy as np
 
 from prm_jax.data.chains import Chain
 from prm_jax.data.domains import arithmetic, arithmetic_text
-from prm_jax.data.verify.final_answer import final_answer
+from prm_jax.data.domains.known import domain_of
 from prm_jax.evals import best_of_n, bootstrap
 from prm_jax.inference.driver import CannotDo
-from prm_jax.inference.grading import is_right, same_answer, truth_of
+from prm_jax.inference.grading import answer_of, is_right, same_answer, truth_of
 from prm_jax.inference.protocols import Completion, Policy, Request
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, each
@@ -112,14 +112,25 @@ def is_formed(problem: str, completion: Completion) -> bool:
   """Says whether a chain has the form of the data, with right results or not.
 
   In the arithmetic domain, it must do every operation once, each on the result
-  before it. Elsewhere, it must end and state an answer.
+  before it; other domains whose truth is known ask for the like. Elsewhere, it
+  must end and state an answer.
   """
   steps = completion.steps
   if not completion.finished or not steps:
     return False
-  if arithmetic_text.is_problem(problem):
-    return arithmetic_text.read_results(problem, steps) is not None
-  return final_answer(steps) is not None
+  if domain := domain_of(problem):
+    return domain.is_formed(problem, steps)
+  return answer_of(problem, steps) is not None
+
+
+def stated_answers(
+  problem: str, completions: Sequence[Completion]
+) -> list[str | None]:
+  """Returns each chain's answer, None where it did not end or has none."""
+  return [
+    answer_of(problem, each.steps) if each.finished else None
+    for each in completions
+  ]
 
 
 def answer_ids(
@@ -143,12 +154,6 @@ def answer_ids(
     )
     ids[key] = next(equal, len(ids))
   return [ids.get(key, -1) for key in zip(answers, correct, strict=True)]
-
-
-def answer_of(completion: Completion) -> str | None:
-  """Returns the answer that a chain states; None if the chain did not end."""
-  ended = completion.finished and completion.steps
-  return final_answer(completion.steps) if ended else None
 
 
 def agreement_in_error(
@@ -203,7 +208,7 @@ def sampling_section(
   )
   answers = np.array(
     [
-      answer_ids(problem, list(map(answer_of, group)), right)
+      answer_ids(problem, stated_answers(problem, group), right)
       for problem, group, right in zip(
         problems, completions, correct, strict=True
       )

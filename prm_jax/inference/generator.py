@@ -1,6 +1,7 @@
 """Samples steps with a trained language model: requests in, completions out.
 
     Request -> ids -> Writer (writer.py) -> sampled ids -> whole steps
+    Choice -> ids of the options -> their log-probabilities
 
 loading.py makes a `Generator` of a training run.
 """
@@ -16,9 +17,12 @@ from prm_jax.data.encoding import StepFormat
 from prm_jax.data.tokenizer import SPECIALS, HuggingFaceTokenizer
 from prm_jax.inference.protocols import (
   CannotAsk,
+  Choice,
+  Chosen,
   Completion,
   Request,
   sample_seed,
+  shared_start,
 )
 from prm_jax.inference.sampler import SamplingConfig, Stops
 from prm_jax.inference.writer import (
@@ -40,7 +44,7 @@ class Sample(NamedTuple):
 
 
 class Generator:
-  """Is a `protocols.Policy` that samples from a trained language model.
+  """Is a `protocols.Critic`, which samples from a trained language model.
 
   Args:
     params: backbone parameters as from `init_params`; they are copied into
@@ -142,6 +146,43 @@ class Generator:
     return [
       [next(done) for _ in range(request.samples)] for request in requests
     ]
+
+  def choose(self, choices: Sequence[Choice]) -> list[Chosen]:
+    """Returns how likely each option is to come next; see `Critic.choose`.
+
+    A choice that does not fit the window has no log-probabilities.
+
+    Raises:
+      UserError: two options begin with the same word.
+    """
+    asked, fitting = [], []
+    for i, choice in enumerate(choices):
+      ids, options = self._encode_choice(choice)
+      if len(ids) <= self._writer.longest:
+        asked.append((ids, options))
+        fitting.append(i)
+    chosen = [Chosen((), 0)] * len(choices)
+    if not asked:
+      return chosen
+    read = self._writer.next_logprobs(asked)
+    for i, (ids, _), logprobs in zip(fitting, asked, read, strict=True):
+      flops = chain_flops(self._model, 0, len(ids), 1)
+      chosen[i] = Chosen(tuple(logprobs.tolist()), len(ids), flops)
+    return chosen
+
+  def _encode_choice(self, choice: Choice) -> tuple[list[int], list[int]]:
+    """Returns the ids up to where the options part, and their next ids."""
+    before = self.encode(Request(choice.problem, choice.steps, '', 1))
+    encode = self.format.tokenizer.encode
+    texts = [encode(choice.lead + option) for option in choice.options]
+    shared = shared_start(texts)
+    following = [ids[shared] for ids in texts if len(ids) > shared]
+    if len(set(following)) < len(texts):
+      raise UserError(
+        f'the options {choice.options} after {choice.lead!r} do not begin with '
+        'words of their own in the tokenizer of this model'
+      )
+    return [*before, *texts[0][:shared]], following
 
   def encode(self, request: Request) -> tuple[int, ...]:
     """Returns the ids of a request's problem and steps."""

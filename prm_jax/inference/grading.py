@@ -2,15 +2,15 @@
 
     problem, final answer, true answer -> data/verify/answers.py -> right or not
 
-The arithmetic domain writes each number in one way only, so there equal text
-decides.
+Domains whose truth is known (`data/domains/known.py`) write each answer in one
+way only, so there equal text decides.
 """
 
 import functools
 from collections.abc import Sequence
 
 from prm_jax.data.chains import Chain
-from prm_jax.data.domains import arithmetic_text
+from prm_jax.data.domains.known import domain_of
 from prm_jax.data.verify import answers
 from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.inference.driver import CannotDo
@@ -20,7 +20,7 @@ from prm_jax.inference.protocols import Completion
 def truth_of(chain: Chain) -> str:
   """Returns the right answer of a chain's problem.
 
-  It is `meta['truth']` if that is given. Problems of the arithmetic domain are
+  It is `meta['truth']` if that is given. Problems of a known domain are
   computed, and a chain with a right outcome gives its own answer.
 
   Raises:
@@ -28,8 +28,8 @@ def truth_of(chain: Chain) -> str:
   """
   if 'truth' in chain.meta:
     return str(chain.meta['truth'])
-  if arithmetic_text.is_problem(chain.problem):
-    return arithmetic_text.true_answer(chain.problem)
+  if domain := domain_of(chain.problem):
+    return domain.true_answer(chain.problem)
   if chain.outcome and chain.answer is not None:
     return chain.answer
   raise CannotDo(
@@ -51,7 +51,7 @@ def _equal(answer: str, other: str) -> bool:
 
 def same_answer(problem: str, answer: str, other: str) -> bool | None:
   """Returns whether two answers are equal, None if time ran out first."""
-  if answer == other or arithmetic_text.is_problem(problem):
+  if answer == other or domain_of(problem):
     return answer == other
   try:
     return _equal(answer, other)
@@ -59,9 +59,21 @@ def same_answer(problem: str, answer: str, other: str) -> bool | None:
     return None
 
 
+@functools.lru_cache(maxsize=100_000)
+def answer_of(problem: str, steps: tuple[str, ...]) -> str | None:
+  """Returns the final answer of a chain; None if it has none.
+
+  It is what the last step states; of a program, its outputs.
+  """
+  if not steps:
+    return None
+  domain = domain_of(problem)
+  return domain.answer_of(problem, steps) if domain else final_answer(steps)
+
+
 def ends_right(problem: str, steps: Sequence[str], truth: str) -> bool | None:
-  """Returns whether the last step states the true answer, None if unknown."""
-  answer = final_answer(steps) if steps else None
+  """Returns whether a chain has the true answer, None if unknown."""
+  answer = answer_of(problem, tuple(steps))
   return answer is not None and same_answer(problem, answer, truth)
 
 

@@ -4,6 +4,7 @@
       -> Policy.complete -> Completions of whole steps
     Scoring: a partial chain -> StepScorer.score -> Scored: a score per step
     Question: text -> Judge.ask -> Replies
+    Choice: a partial chain -> Critic.choose -> Chosen: a probability an option
 
 Sampling jobs, label sources, search and RL ask. Policies are trained models
 (`generator.py`), servers (`server/endpoint.py`), recordings and the arithmetic
@@ -11,8 +12,9 @@ domain's own solver; step scorers are PRMs and the domain's exact values.
 """
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from prm_jax.runtime.errors import UserError
 
@@ -183,6 +185,50 @@ class Judge(Protocol):
   def ask(self, questions: Sequence[Question]) -> list[list[Reply | None]]:
     """Returns `samples` replies to each question; None is as for a Policy."""
     ...
+
+
+class Choice(NamedTuple):
+  """Asks how likely each option is to come next.
+
+  Attributes:
+    steps: what was written so far.
+    lead: text that follows the steps.
+    options: texts that may follow the lead.
+  """
+
+  problem: str
+  steps: tuple[str, ...]
+  lead: str
+  options: tuple[str, ...]
+
+
+class Chosen(NamedTuple):
+  """Holds the answer to a Choice.
+
+  Attributes:
+    logprobs: log-probability of each option's first word of its own, at
+      temperature 1; () if the model does not tell.
+    tokens: tokens that the model read for this answer.
+    flops: floating point operations for these tokens; 0 if unknown.
+  """
+
+  logprobs: tuple[float, ...]
+  tokens: int
+  flops: float = 0.0
+
+
+class Critic(Policy, Protocol):
+  """Writes critiques, and says how likely its words are."""
+
+  def choose(self, choices: Sequence[Choice]) -> list[Chosen]:
+    """Returns an answer to each choice, in order."""
+    ...
+
+
+def shared_start(texts: Sequence[Sequence[Any]]) -> int:
+  """Returns how many first letters, or ids, all texts have in common."""
+  same = (len(set(each)) == 1 for each in zip(*texts, strict=False))
+  return sum(itertools.takewhile(bool, same))
 
 
 def sample_seed(seed: int, key: str, sample: int) -> int:

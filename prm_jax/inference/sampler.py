@@ -130,6 +130,26 @@ def read_on(
   return jax.lax.fori_loop(0, T // size, read, cache)
 
 
+def next_logprobs(
+  params: Any,  # from `unstack_layers`
+  tokens: jax.Array,  # [G, T] as of `read_prompts`: all but the last of each
+  last: jax.Array,  # [G] the last token of each
+  position: jax.Array,  # [G] its position
+  options: jax.Array,  # [G, O] ids that may come next
+  config: TransformerConfig,
+  spread: bool = False,  # see `decode`
+) -> jax.Array:  # [G, O] float32
+  """Returns log-probabilities of the next token, at temperature 1."""
+  cache = read_prompts(params, tokens, config, spread)
+  # Room for the last token, where it is the first beyond the prompt.
+  cache = resize(cache, tokens.shape[1] + 1)
+  hidden, _ = decode(
+    params, config, last[:, None], position[:, None], cache, spread
+  )
+  logits = lm_logits(params, config, hidden)[:, 0]
+  return jnp.take_along_axis(jax.nn.log_softmax(logits), options, axis=1)
+
+
 def insert(
   cache: Cache,
   prompts: Cache,  # from `read_prompts`

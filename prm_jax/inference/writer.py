@@ -35,7 +35,7 @@ PROMPT_TOKENS = 4096  # prompt tokens read in one call, padding included
 SMALLEST_BUCKET = 32
 NO_LIMIT = 2**30
 # Names of the programs whose first argument is the parameters.
-READS_PARAMS = frozenset({'read', 'read_on', 'chunk'})
+READS_PARAMS = frozenset({'read', 'read_on', 'chunk', 'next'})
 
 
 class SampleRequest(NamedTuple):
@@ -193,6 +193,10 @@ class Writer:
         functools.partial(sampler.read_on, config=config, spread=spread),
         donate_argnums=3,
       ),
+      'next': jax.jit(
+        functools.partial(sampler.next_logprobs, config=config, spread=spread),
+        out_shardings=NamedSharding(mesh, P()),
+      ),
       'insert': jit(sampler.insert, donate_argnums=0),
       'resize': jit(sampler.resize, static_argnums=1),
       'chunk': jit_chunk(config, mesh, sampling, stops),
@@ -226,6 +230,35 @@ class Writer:
     self.stats.tokens += sum(len(sample.tokens) for sample in found)
     self.stats.prompt_tokens += sum(sample.prompt_tokens for sample in found)
     self.stats.seconds += time.monotonic() - began
+    return found
+
+  def next_logprobs(
+    self, asked: Sequence[tuple[Sequence[int], Sequence[int]]]
+  ) -> np.ndarray:  # [N, O] float32
+    """Returns how likely each option is to be the next token.
+
+    Args:
+      asked: ids, at most `longest` of them, and equally many options for each.
+    """
+    found = np.zeros((len(asked), len(asked[0][1])), np.float32)
+    order = sorted(range(len(asked)), key=lambda i: -len(asked[i][0]))
+    with jax.set_mesh(self._mesh):
+      while order:
+        T = bucket(len(asked[order[0]][0]) - 1, SMALLEST_BUCKET)
+        count = max(1, PROMPT_TOKENS // T)
+        taken, order = order[:count], order[count:]
+        rows = bucket(len(taken), 1)
+        tokens = np.zeros((rows, T), np.int32)
+        last, position = np.zeros((2, rows), np.int32)
+        options = np.zeros((rows, found.shape[1]), np.int32)
+        for row, i in enumerate(taken):
+          ids, options[row] = asked[i]
+          tokens[row, : len(ids) - 1] = ids[:-1]
+          last[row], position[row] = ids[-1], len(ids) - 1
+        sizes = (*tokens.shape, found.shape[1])
+        read = self.call('next', sizes, tokens, last, position, options)
+        found[taken] = np.asarray(read)[: len(taken)]
+    self.stats.prompt_tokens += sum(len(ids) for ids, _ in asked)
     return found
 
   def forget(self) -> None:

@@ -67,7 +67,7 @@ class ItemJob(NamedTuple):
   )
 
 
-class _Records(NamedTuple):
+class Records(NamedTuple):
   """Reads the journals of all processes of one job."""
 
   folder: paths.Path
@@ -85,14 +85,31 @@ class _Records(NamedTuple):
 def run(
   job: ItemJob, settings: ItemSettings, workdir: Workdir, log: Log
 ) -> None:
-  """Does this process's share of the open items, and writes the results.
+  """Does the open items, see `do_all`, and writes the results.
+
+  Raises:
+    UserError: as `do_all`, or all items failed.
+  """
+  about, records = do_all(job, settings, workdir, log)
+  processes.first_alone(
+    'results', write_results, job, settings, workdir, about, records, log
+  )
+
+
+def do_all(
+  job: ItemJob, settings: ItemSettings, workdir: Workdir, log: Log
+) -> tuple[dict[str, Any], Records]:
+  """Does this process's share of the open items.
 
   Process i mod n does item i. Items that lacked answers are tried again.
 
+  Returns:
+    The manifest, and the records of all processes, who are all done.
+
   Raises:
     Stopped: by SIGTERM, between two rounds; finished items are in the journal.
-    UserError: the workdir is another job's or damaged, all items failed,
-      another process stopped, or a model gave up.
+    UserError: the workdir is another job's or damaged, another process stopped,
+      or a model gave up.
   """
   data = job.about['data_fingerprint']
   processes.check_same(
@@ -106,18 +123,16 @@ def run(
   }
   # The config is the workdir's own, and some of it may change.
   asked = {name: job.about[name] for name in MODELS if name in job.about}
-  records = _Records(workdir / 'journal', {'input': data, **asked})
+  records = Records(workdir / 'journal', {'input': data, **asked})
   if todo := find_open_items(job, records, log):
     mine = [i for i in todo if i % processes.count() == processes.index()]
     with records.open_own() as lines:
       do_items(job, mine, lines, settings)
     processes.wait_for_all('items')
-  processes.first_alone(
-    'results', write_results, job, settings, workdir, about, records, log
-  )
+  return about, records
 
 
-def find_open_items(job: ItemJob, records: _Records, log: Log) -> list[int]:
+def find_open_items(job: ItemJob, records: Records, log: Log) -> list[int]:
   """Returns the numbers of the items to do, the same in every process.
 
   Raises:
@@ -182,7 +197,7 @@ def write_results(
   settings: ItemSettings,
   workdir: Workdir,
   about: Mapping[str, Any],
-  records: _Records,
+  records: Records,
   log: Log,
 ) -> None:
   """Writes the chains in the order of the items, the ledger and the results.

@@ -15,12 +15,9 @@ from typing import Any
 
 from prm_jax.data import builder, chain_sets
 from prm_jax.data.chains import Chain
-from prm_jax.data.datasets import (
-  arithmetic_splits,
-  data_root,
-  folder_aside,
-  read_file,
-)
+from prm_jax.data.datasets import data_root, folder_aside, read_file
+from prm_jax.data.domain_splits import drawn_splits
+from prm_jax.data.domains.known import DOMAINS
 from prm_jax.inference.driver import AskedModels, Ended, Work
 from prm_jax.inference.protocols import Policy
 from prm_jax.inference.server.endpoint import Endpoint
@@ -122,13 +119,13 @@ def read_all(
   Sources seed their random draws with this id.
 
   Args:
-    seed: seed of the chains drawn from the arithmetic domain.
+    seed: seed of the chains drawn from a domain.
 
   Raises:
     UserError: there are none, or they cannot be read.
   """
-  if config.kind == 'arithmetic':
-    chains = arithmetic_splits(config, config.samples, seed).train
+  if config.kind in DOMAINS:
+    chains = drawn_splits(config.kind, config, config.samples, seed).train
   elif config.kind == 'workdir':
     chains = chain_sets.read(config.workdir, 'chains.workdir')
   else:

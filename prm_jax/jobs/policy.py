@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from prm_jax.data.census import take_census
 from prm_jax.data.chains import Chain
+from prm_jax.data.domains import known
 from prm_jax.data.pipeline import make_batches, pad_rows
 from prm_jax.evals import policy as policy_evaluation
 from prm_jax.evals.prm import some_problems
@@ -56,7 +57,8 @@ def run(settings: PolicySettings, workdir: Workdir, log: Log) -> None:
 
   params = train_best('policy', opened, workdir, evaluate, log)
   results: dict[str, Any] = {'dev': {'log_likelihood': likelihood(params)}}
-  if settings.data.kind == 'arithmetic' and dev.whole:
+  of_solver = settings.data.kind == 'arithmetic'
+  if of_solver and not settings.data.critiques.style and dev.whole:
     total = policy_evaluation.solver_log_likelihood(
       settings.data.arithmetic, dev.chains
     )
@@ -214,9 +216,9 @@ def check_grading(kind: str) -> None:
   """Raises UserError, before training, if answers cannot be compared.
 
   Args:
-    kind: kind of the data; arithmetic answers need no library.
+    kind: kind of the data; a known domain's answers need no library.
   """
-  if kind != 'arithmetic' and not find_spec('math_verify'):
+  if kind not in known.DOMAINS and not find_spec('math_verify'):
     raise UserError(
       'math-verify, which compares answers, is not installed: pip install '
       "'prm_jax[verify]'"

@@ -10,6 +10,7 @@ import numpy as np
 
 from prm_jax.data import problems as problems_lib
 from prm_jax.data.config import DrawConfig, ProblemsConfig
+from prm_jax.data.domains.known import DOMAINS
 from prm_jax.data.encoding import StepFormat
 from prm_jax.data.problems import Problem
 from prm_jax.jobs.settings.rl import RlSettings
@@ -19,7 +20,7 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import DELETE
 
 Log = Callable[[str], None]
-DOMAINS = ('arithmetic', 'words')  # whose problems are drawn
+DRAWN = (*DOMAINS, 'words')  # whose problems are drawn
 
 
 class Tasks(NamedTuple):
@@ -119,7 +120,7 @@ def check_unseen(tasks: Tasks, model: str | os.PathLike, kind: str) -> None:
     return
   trained = paths.read_json(path, DELETE)
   section = trained.get('data') or trained.get('problems') or {}
-  if kind not in DOMAINS or section.get('kind') != kind:
+  if kind not in DRAWN or section.get('kind') != kind:
     return
   if section.get('labels'):
     return

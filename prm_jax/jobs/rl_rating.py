@@ -17,6 +17,7 @@ from prm_jax.inference.chain_scorer import ChainScorer
 from prm_jax.inference.ensemble import LowestOf
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import StepScorer
+from prm_jax.jobs.critics import open_generative
 from prm_jax.jobs.policies import open_remote_prm
 from prm_jax.jobs.rl_start import Start, open_start
 from prm_jax.jobs.settings.rl import RlSettings
@@ -57,6 +58,8 @@ def open_prm(
     return ExactScorer(settings.problems.arithmetic, prm.exact)
   if prm.kind == 'endpoint':
     return open_remote_prm(prm.endpoint, workdir)
+  if prm.kind == 'generative':
+    return open_generative(prm.generative, settings.seed, mesh, workdir)
   if prm.kind == 'implicit':
     return _open_implicit(settings, start)
   if not prm.path:

@@ -13,9 +13,8 @@ from typing import Any
 from prm_jax.data import problems as problems_lib
 from prm_jax.data.chains import Chain
 from prm_jax.data.problems import Problem
-from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.inference.driver import AskedModels, CannotDo, Ended, Work
-from prm_jax.inference.grading import is_right
+from prm_jax.inference.grading import answer_of, is_right
 from prm_jax.inference.protocols import Request
 from prm_jax.jobs import engine, policies
 from prm_jax.jobs.settings.items import SampleSettings
@@ -67,7 +66,9 @@ def sample(problem: Problem, samples: int, generator: str) -> Work:
     Chain(
       problem.text,
       written.steps,
-      answer=final_answer(written.steps) if written.finished else None,
+      answer=answer_of(problem.text, written.steps)
+      if written.finished
+      else None,
       outcome=is_right(problem.text, written, problem.truth),
       meta={
         'id': f'{problem.id} # {i}',

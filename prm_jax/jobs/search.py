@@ -23,6 +23,7 @@ from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import StepScorer
 from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.jobs import engine, policies
+from prm_jax.jobs.critics import open_generative
 from prm_jax.jobs.meshes import own_mesh
 from prm_jax.jobs.settings.search import SearchedProblemsConfig, SearchSettings
 from prm_jax.report import write_report
@@ -75,6 +76,9 @@ def open_prm(settings: SearchSettings, workdir: Workdir) -> StepScorer:
     return ExactScorer(settings.policy.solver, prm.exact)
   if prm.kind == 'endpoint':
     return policies.open_remote_prm(prm.endpoint, workdir)
+  if prm.kind == 'generative':
+    mesh = own_mesh(settings.mesh)
+    return open_generative(prm.generative, settings.seed, mesh, workdir)
   scorer = loading.load(
     prm.path,
     style=prm.style,

@@ -15,7 +15,6 @@ from collections.abc import Generator, Sequence
 from typing import Annotated
 
 from prm_jax.data.chains import Chain, StepLabel
-from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.inference import grading
 from prm_jax.inference.driver import Answers, Asked, CannotDo
 from prm_jax.labels import rollouts
@@ -154,7 +153,8 @@ def label_tree(
     meta = dict(chain.meta) | {'id': f'{chain.meta["id"]}/omega/{len(chains)}'}
     for name in ('generator', 'rollouts'):
       meta.pop(name, None)
-    added = Chain(chain.problem, steps, final_answer(steps), False, meta=meta)
+    answer = grading.answer_of(chain.problem, steps)
+    added = Chain(chain.problem, steps, answer, False, meta=meta)
     chains.append(_with_labels(added, error, states, truth, config))
   return (_with_tally(chains[0], states), *chains[1:])
 

@@ -1,6 +1,6 @@
 """Labels steps by what can be checked exactly: arithmetic, equations, tests.
 
-    arithmetic domain     data/domains/arithmetic_text.check_steps
+    known domains         data/domains/known: arithmetic, logic, code
     code (meta['tests'])  data/verify/sandbox runs tests after each step
     other text            data/verify/calculator checks the equations of a step
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from prm_jax.data.chains import Chain, StepLabel
-from prm_jax.data.domains import arithmetic_text
+from prm_jax.data.domains.known import domain_of
 from prm_jax.data.verify import calculator, sandbox
 from prm_jax.inference.driver import CannotDo
 from prm_jax.labels.labelling import Labelling
@@ -75,8 +75,8 @@ def label(chain: Chain, config: VerifierConfig) -> Labelling:
     failed = any(e is not None and e != 'passed' for e in ended)
     if outcome is None and (failed or tests[-1]):
       outcome = not failed
-  elif arithmetic_text.is_problem(chain.problem):
-    verdicts = arithmetic_text.check_steps(chain.problem, chain.steps)
+  elif domain := domain_of(chain.problem):
+    verdicts = domain.check_steps(chain.problem, chain.steps, config.limits)
   else:
     verdicts = [calculator.check_step(step) for step in chain.steps]
     if set(verdicts) == {None}:

@@ -14,6 +14,7 @@ from prm_jax.runtime.errors import UserError
 
 MAX_CHAINS = 24  # that are written out in the page
 MAX_FOUND = 50_000  # that can be searched in the page
+EXTRA = ('scores', 'chosen', 'note', 'critiques')  # beside a chain's own fields
 MAX_CHARACTERS = 4000  # of one problem or step: the page is no data file
 
 
@@ -25,14 +26,14 @@ def read_chains(path: paths.Path) -> tuple[list, int]:
 
   Raises:
     UserError: a record is no chain, or does not have one score in [0, 1] or
-      null for each step.
+      null for each step, or critiques that are no texts.
   """
   shown, total = [], 0
   for where, record in files.read_records(path):
     total += 1
     if total > MAX_FOUND:
       continue
-    extra = {k: record.pop(k, None) for k in ('scores', 'chosen', 'note')}
+    extra = {k: record.pop(k, None) for k in EXTRA}
     try:
       chain = chains.from_dict(record)
     except UserError as error:
@@ -58,6 +59,11 @@ def read_chains(path: paths.Path) -> tuple[list, int]:
         f'{where}: expected {len(chain.steps)} scores in [0, 1], one per step, '
         'or null where there is none'
       )
+    critiques = extra['critiques'] or []
+    if not isinstance(critiques, list) or not all(
+      isinstance(text, str) for text in critiques
+    ):
+      raise UserError(f'{where}: expected a list of texts as critiques')
     shown.append((chain, extra))
   return shown, total
 
@@ -69,7 +75,8 @@ def chain_view(
 
   Args:
     chain: with or without labels.
-    extra: `scores` (in [0, 1], or None), `chosen` and `note`.
+    extra: `scores` (in [0, 1], or None), `chosen`, `note`, and `critiques`: a
+      text for each step, or one for the whole chain.
     cut: the first step that scores below it is flagged.
   """
   scores = extra['scores']
@@ -84,6 +91,8 @@ def chain_view(
     truth = f'first error at step {error + 1}'
   else:
     truth = 'no step labelled wrong'
+  critiques = extra.get('critiques') or []
+  by_step = len(critiques) == len(chain.steps)
   steps = []
   for i, (text, score) in enumerate(zip(chain.steps, scores, strict=True)):
     label = chain.labels[i] if chain.labels else None
@@ -98,6 +107,7 @@ def chain_view(
         'after': 0 <= error < i,
         'flag': i == flag,
         'rollouts': f'{label.successes} of {label.trials}' if rolled else '',
+        'critique': crop(critiques[i]) if by_step else '',
       }
     )
   outcomes = {True: 'right', False: 'wrong', None: 'not checked'}
@@ -114,6 +124,7 @@ def chain_view(
     ],
     'truth': truth,
     'flagged': f'flagged at step {flag + 1}' if flag >= 0 else 'none flagged',
+    'critiques': [] if by_step else [crop(text) for text in critiques if text],
     'steps': steps,
   }
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import markupsafe
 
-from prm_jax.data.verify.final_answer import final_answer
+from prm_jax.inference.grading import answer_of
 from prm_jax.report import files, tree_map, values
 from prm_jax.report.chain_views import crop
 from prm_jax.runtime import paths
@@ -189,7 +189,7 @@ def tree_view(
     f'chain has {len(tree.path(chosen))}'
   )
   mapped = shown & select_promising(steps, MAX_MAPPED)
-  answer = final_answer(tree.steps(chosen)) if tree.path(chosen) else None
+  answer = answer_of(tree.problem, tree.steps(chosen))
   finished = tree.nodes[chosen].ended
   return {
     'id': crop(str(record.get('id', ''))),

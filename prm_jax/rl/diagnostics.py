@@ -11,7 +11,7 @@ import numpy as np
 
 from prm_jax.data import chains
 from prm_jax.data.chains import Chain
-from prm_jax.data.verify.final_answer import final_answer
+from prm_jax.inference.grading import answer_of
 from prm_jax.rl.episodes import Episode
 from prm_jax.rl.objective import Experience
 
@@ -118,11 +118,11 @@ def _mean(values: Sequence[float]) -> float:
 def to_chain(episode: Episode, when: str) -> Chain:
   """Returns an episode as a chain that can be read and shown."""
   completion = episode.sample.completion
-  ended = completion.finished and completion.steps
+  problem, steps = episode.problem.text, completion.steps
   return Chain(
-    episode.problem.text,
-    completion.steps,
-    final_answer(completion.steps) if ended else None,
+    problem,
+    steps,
+    answer_of(problem, steps) if completion.finished else None,
     episode.right,
     meta={
       'id': f'{episode.problem.id} {when}',

@@ -3,8 +3,7 @@
 from typing import Any
 
 from prm_jax.data.chains import Chain
-from prm_jax.data.verify.final_answer import final_answer
-from prm_jax.inference.grading import ends_right
+from prm_jax.inference.grading import answer_of, ends_right
 from prm_jax.search.method import Task
 from prm_jax.search.tree import Tree
 
@@ -45,7 +44,7 @@ def _to_chain(
   return Chain(
     task.text,
     steps,
-    answer=final_answer(steps) if node.ended else None,
+    answer=answer_of(task.text, steps) if node.ended else None,
     outcome=outcome,
     meta={
       'id': f'{task.id} # {number}',

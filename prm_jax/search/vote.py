@@ -7,8 +7,7 @@ states no answer does not vote.
 import math
 from collections.abc import Sequence
 
-from prm_jax.data.verify.final_answer import final_answer
-from prm_jax.inference.grading import same_answer
+from prm_jax.inference.grading import answer_of, same_answer
 from prm_jax.search.method import SearchConfig, best
 from prm_jax.search.tree import Tree
 
@@ -57,7 +56,8 @@ def group_by_answer(tree: Tree, candidates: Sequence[int]) -> list[list[int]]:
   """
   groups: list[tuple[str, list[int]]] = []
   for i in candidates:
-    answer = final_answer(tree.steps(i)) if tree.nodes[i].ended else None
+    ended = tree.nodes[i].ended
+    answer = answer_of(tree.problem, tree.steps(i)) if ended else None
     if answer is None:
       continue
     for other, group in groups:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from prm_jax.data.config import DataConfig
-from prm_jax.data.datasets import words_splits
+from prm_jax.data.domain_splits import words_splits
 from prm_jax.data.domains.words import WordsConfig
 from prm_jax.data.problems import Problem, ProblemsConfig, read_problems
 from prm_jax.runtime.errors import UserError

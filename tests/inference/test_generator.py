@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+import jax
 import numpy as np
 import pytest
 import tokenizers
@@ -17,7 +18,8 @@ from prm_jax.data.tokenizer import (
   HuggingFaceTokenizer,
 )
 from prm_jax.inference.generator import Generator, read_steps, special_ids
-from prm_jax.inference.protocols import CannotAsk, Request
+from prm_jax.inference.protocols import CannotAsk, Choice, Request
+from prm_jax.models import forward, init_params, lm_logits
 from prm_jax.runtime.errors import UserError
 from tests.shared.command_line import run_module
 from tests.shared.tiny_generator import (
@@ -66,6 +68,47 @@ def test_text_without_tokens_is_refused(generator):
   with pytest.raises(CannotAsk, match="'times' is not a word") as raised:
     generator.complete([good, bad])
   assert raised.value.requests.keys() == {bad}
+
+
+def test_options_are_as_likely_as_the_model_says(generator):
+  """Against a plain forward pass, for prompts of several lengths."""
+  params = jax.jit(init_params, static_argnums=1)(jax.random.key(0), MODEL)
+  choices = [
+    Choice(PROBLEM, steps, lead, (' 3', ' 4', ' 5'))
+    for steps in ((), ('1 + 2 = 3',), ('1 + 2 = 3', '3 * 3 = 9'))
+    for lead in ('1 + 2 =', '')
+  ]
+  for choice, chosen in zip(choices, generator.choose(choices), strict=True):
+    ids = list(generator.encode(Request(PROBLEM, choice.steps, '', 1)))
+    ids += FORMAT.tokenizer.encode(choice.lead)
+    at, end = np.arange(len(ids))[None], np.full((1, len(ids)), len(ids) - 1)
+    hidden = forward(params, MODEL, np.array([ids]), at, end)
+    logprobs = jax.nn.log_softmax(lm_logits(params, MODEL, hidden)[0, -1])
+    options = [FORMAT.tokenizer.encode(each)[0] for each in choice.options]
+    np.testing.assert_allclose(chosen.logprobs, logprobs[options], atol=1e-4)
+    assert chosen.tokens == len(ids)
+    assert chosen.flops > 0
+
+
+def test_options_may_begin_alike(generator):
+  """What they share is read before the choice."""
+  shared, apart = generator.choose(
+    [
+      Choice(PROBLEM, (), '', ('1 + 2 = 3', '1 + 2 = 4')),
+      Choice(PROBLEM, (), '1 + 2 =', (' 3', ' 4')),
+    ]
+  )
+  assert shared == apart
+  with pytest.raises(UserError, match='do not begin with words of their own'):
+    generator.choose([Choice(PROBLEM, (), '1 +', (' 2', ' 2 = 3'))])
+
+
+def test_a_choice_beyond_the_window_has_no_answer(generator):
+  long = Choice(PROBLEM, ('1 + 2 = 3',) * 7, '1 + 2 =', (' 3', ' 4'))
+  short = long._replace(steps=())
+  [none, some] = generator.choose([long, short])
+  assert none.logprobs == ()
+  assert len(some.logprobs) == 2
 
 
 def lines_of_text():

@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 from configs.prm_math import get_config
 from prm_jax.data.census import take_census
-from prm_jax.data.datasets import arithmetic_splits
+from prm_jax.data.domain_splits import drawn_splits
 from prm_jax.data.pipeline import make_batches
 from prm_jax.data.shards import share_of_process
 from prm_jax.inference.scorer import Scorer
@@ -79,7 +79,7 @@ class Job:
     self.model, self.head = described.model, described.head
     axes = dict(zip(('replica', 'fsdp', 'model'), shape, strict=True))
     self.mesh = make_mesh(axes, devices)
-    chains = arithmetic_splits(data, data.samples, settings.seed).train
+    chains = drawn_splits('arithmetic', data, data.samples, settings.seed).train
     how, batching = (self.format, settings.targets), batch_config(settings)
     census = take_census(chains, *how, batching)
     share = share_of_process(self.mesh, data.batch_size, SHARDS)

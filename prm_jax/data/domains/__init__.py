@@ -11,6 +11,7 @@
     words        chains of sentences from templates (word_templates)
     worked_answers   chains of sentences that people wrote
 
-`known` finds the first three by a problem's text. The last two share equations (reads solutions), corruptions (plants errors) and
-planting (makes chains with labels).
+`known` finds the first three by a problem's text. The last two share equations
+(reads solutions), corruptions (plants errors) and planting (makes chains with
+labels).
 """

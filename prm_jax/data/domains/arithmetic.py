@@ -292,6 +292,14 @@ def chain_values(
   return values[problem, np.arange(1, steps + 1), results]
 
 
+def make_chains(
+  config: ArithmeticConfig, problems: Problems, samples: int, seed: int
+) -> list[Chain]:
+  """Lets the solver write chains of each problem, see `to_chains`."""
+  results = sample_results(make_solver(config), problems, samples, seed)
+  return to_chains(config, problems, results)
+
+
 def to_chains(
   config: ArithmeticConfig,
   problems: Problems,

@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from prm_jax.data.domains.arithmetic import OPS
 from prm_jax.runtime.errors import UserError
 
@@ -87,6 +89,37 @@ def read_results(problem: str, steps: Sequence[str]) -> list[int] | None:
   expected = [(states[i], *part) for i, part in enumerate(parsed.parts)]
   in_range = all(result < parsed.modulus for result in results)
   return results if in_range and stated == expected else None
+
+
+def expected_steps(problem: str, steps: Sequence[str]) -> list[str]:
+  """Returns what each step has to be, from the result that is written before.
+
+  Where a step states no result, and after the problem's last operation, it is
+  the text of the right chain, or ''.
+  """
+  parsed = read_problem(problem)
+  expected = []
+  state = right = parsed.start
+  for i in range(len(steps)):
+    if i == len(parsed.parts):
+      return expected + [''] * (len(steps) - i)
+    op, operand = parsed.parts[i]
+    result = calculate(op, state, operand, parsed.modulus)
+    expected.append(f'{state} {op} {operand} = {result}')
+    right = calculate(op, right, operand, parsed.modulus)
+    written = result_of(steps[i])
+    state = right if written is None else written
+  return expected
+
+
+def mistaken_step(problem: str, step: str, rng: np.random.Generator) -> str:
+  """Returns a step with another result than it has, drawn at random."""
+  match = _STEP.fullmatch(step)
+  if match is None:
+    return step
+  modulus = read_problem(problem).modulus
+  other = (int(match[4]) + int(rng.integers(1, modulus))) % modulus
+  return f'{match[1]} {match[2]} {match[3]} = {other}'
 
 
 def check_steps(problem: str, steps: Sequence[str]) -> list[bool]:

@@ -26,6 +26,8 @@ import string
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from prm_jax.runtime.errors import UserError
 
 # Premises over two literals. `Premise.form` is an index into them.
@@ -216,6 +218,52 @@ def true_answer(problem: str) -> str:
 def answer_of(literal: Literal | None) -> str:
   """Returns the answer that a literal of the asked atom gives, or None."""
   return ANSWERS[2 if literal is None else literal.holds]
+
+
+def expected_steps(problem: str, steps: Sequence[str]) -> list[str]:
+  """Returns what each step has to be on the path, given what is stated before.
+
+  Where a step states nothing that can be read, its successor goes on from what
+  it had to be. After the answer it is ''.
+  """
+  parsed = read_problem(problem)
+  expected: list[str] = []
+  state: Literal | None = parsed.fact
+  for text in steps:
+    if expected and read_answer(expected[-1]) is not None:
+      return expected + [''] * (len(steps) - len(expected))
+    if state is None or state.atom == parsed.asked:
+      expected.append(f'the answer is {answer_of(state)}')
+      continue
+    premise = parsed.path[parsed.atoms.index(state.atom)]
+    right = follows(premise, state)
+    rule = rule_of(premise, state) if right else ''
+    due = Step(state, premise, right, rule)
+    expected.append(str(due))
+    written = read_step(text) or due
+    state = written.conclusion
+    if state is not None and state.atom not in parsed.atoms:
+      state = right
+  return expected
+
+
+def mistaken_step(problem: str, step: str, rng: np.random.Generator) -> str:
+  """Returns a step that concludes otherwise, drawn at random."""
+  del problem
+  read, answer = read_step(step), read_answer(step)
+  if read is None:
+    others = [other for other in ANSWERS if other != answer]
+    return f'the answer is {others[rng.integers(len(others))]}'
+  if read.conclusion is not None and rng.random() < 0.5:
+    return str(read._replace(conclusion=None, rule=''))
+  other = read.premise.from_atom(read.literal.atom)[1]
+  holds = not read.conclusion.holds if read.conclusion else rng.random() < 0.5
+  return str(
+    read._replace(
+      conclusion=Literal(other.atom, bool(holds)),
+      rule=rule_of(read.premise, read.literal),
+    )
+  )
 
 
 def check_steps(problem: str, steps: Sequence[str]) -> list[bool]:

@@ -2,6 +2,7 @@
 
     Request: problem and steps so far -> text -> Completion of whole steps
     Question -> text -> Reply
+    Choice -> text -> Chosen, if the server tells log-probabilities
 
 Servers return text, so this module, and no other, splits text into steps: a
 step is the text between two separators. If single steps are wanted, the server
@@ -15,12 +16,17 @@ import pathlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from prm_jax.inference.protocols import (
+  Choice,
+  Chosen,
   Completion,
   Question,
   Reply,
   Request,
   sample_seed,
+  shared_start,
 )
 from prm_jax.inference.server.config import EndpointConfig, ServerConfig
 from prm_jax.inference.server.replies import AMBIGUOUS, STOPPED, Answer, Call
@@ -35,12 +41,14 @@ _FINISHED = (AMBIGUOUS, 'eos', 'eos_token', 'end')
 _BLANKS = 2
 # Tokens asked for to see whether a text continues; the first may be a blank.
 _PEEK = 2
+# Most likely tokens that are asked for; OpenAI's APIs tell no more.
+_LIKELY, _LIKELY_CHAT = 5, 20
 # The coroutine of one completion: it yields calls until it is done.
 _Writing = Generator[Call, Answer | None, Completion | None]
 
 
 class Endpoint:
-  """Is a `protocols.Policy` and a `protocols.Judge` at a server."""
+  """Is a `protocols.Critic` and a `protocols.Judge` at a server."""
 
   counts_flops = False
 
@@ -218,6 +226,36 @@ class Endpoint:
     )
     return [[next(replies) for _ in range(it.samples)] for it in questions]
 
+  def choose(self, choices: Sequence[Choice]) -> list[Chosen]:
+    """Returns how likely each option is to come next; see `Critic.choose`.
+
+    It is read from the most likely tokens that the server tells. An option that
+    is not among them gets the least likely one's log-probability.
+
+    Raises:
+      UserError: as of `complete`.
+    """
+    if any(choice.steps or choice.lead for choice in choices):
+      self.check_continues()
+    chat = self._config.api == 'chat'
+    asked = {'logprobs': True, 'top_logprobs': _LIKELY_CHAT}
+    asked = asked if chat else {'logprobs': _LIKELY}
+    calls = []
+    for choice in choices:
+      shared = choice.options[0][: shared_start(choice.options)]
+      request = Request(choice.problem, choice.steps, '', 1)
+      opening = self._opening(request, (choice.lead + shared).rstrip())
+      calls.append(self._call(opening | asked, f'choice/{choice}', 0, 1))
+    return [
+      Chosen(
+        _option_logprobs(choice.options, answer.likely) if answer else (),
+        answer.tokens + answer.prompt_tokens if answer else 0,
+      )
+      for choice, answer in zip(
+        choices, self._server.answers(calls), strict=True
+      )
+    ]
+
   def _call(
     self, opening: dict[str, Any], key: str, sample: int, most: int
   ) -> Call:
@@ -259,6 +297,29 @@ class Endpoint:
       {'role': role, 'content': text} for role, text in turns.items() if text
     ]
     return {'messages': messages, **extra}
+
+
+def _option_logprobs(
+  options: Sequence[str], likely: Mapping[str, float]
+) -> tuple[float, ...]:
+  """Returns the log-probability of each option's first token; () for none."""
+  shared = shared_start(options)
+  texts = [option[shared:].strip().lower() for option in options]
+  found: list[list[float]] = [[] for _ in texts]
+  for token, logprob in likely.items():
+    word = token.strip().lower()
+    meant = [
+      i for i, text in enumerate(texts) if word and text.startswith(word)
+    ]
+    if len(meant) == 1:
+      found[meant[0]].append(logprob)
+  if not any(found):
+    return ()
+  least = min(likely.values())
+  return tuple(
+    float(np.logaddexp.reduce(logprobs)) if logprobs else least
+    for logprobs in found
+  )
 
 
 def _end_of(answer: Answer, separator: str) -> str:

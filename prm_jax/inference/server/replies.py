@@ -8,6 +8,9 @@
 
 import hashlib
 import json
+import math
+import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 # Statuses below 500 after which another attempt may succeed; TGI uses 424 for a
@@ -74,12 +77,15 @@ class Answer(NamedTuple):
       AMBIGUOUS (either of these), 'length', or the server's own word.
     tokens: tokens written, as billed; 0 if the server does not tell.
     prompt_tokens: tokens read, as billed; 0 if the server does not tell.
+    likely: log-probabilities of the most likely first tokens, by their text;
+      empty if they were not asked for, or the server does not tell.
   """
 
   text: str
   finish: str
   tokens: int
   prompt_tokens: int
+  likely: Mapping[str, float] = types.MappingProxyType({})
 
 
 class NoAnswer(ValueError):
@@ -152,4 +158,32 @@ def read_answer(text: str) -> Answer:
       finish = STOPPED if isinstance(choice[name], str) else 'eos'
   # JSON may escape half of a surrogate pair, which UTF-8 files cannot hold.
   content = content.encode('utf-8', 'replace').decode()
-  return Answer(content, finish, tokens, prompt_tokens)
+  return Answer(content, finish, tokens, prompt_tokens, read_likely(choice))
+
+
+def read_likely(choice: Mapping[str, Any]) -> dict[str, float]:
+  """Returns the log-probabilities of first tokens in a choice; {} for none."""
+  match choice.get('logprobs'):
+    case {'content': [{'top_logprobs': [*tokens]}, *_]}:  # of a chat
+      pairs = [
+        (each.get('token'), each.get('logprob'))
+        for each in tokens
+        if isinstance(each, dict)
+      ]
+    case {'top_logprobs': [{**found}, *_]}:  # of a completion
+      pairs = list(found.items())
+    case _:
+      pairs = []
+  return believed(dict(pairs))
+
+
+def believed(likely: Mapping[Any, Any]) -> dict[str, float]:
+  """Drops what is no text with a log-probability."""
+  return {
+    token: float(value)
+    for token, value in likely.items()
+    if isinstance(token, str)
+    and isinstance(value, int | float)
+    and math.isfinite(value)
+    and value <= 0
+  }

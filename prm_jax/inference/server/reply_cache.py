@@ -16,7 +16,7 @@ from typing import Any
 
 import diskcache
 
-from prm_jax.inference.server.replies import Answer, Call
+from prm_jax.inference.server.replies import Answer, Call, believed
 from prm_jax.runtime.errors import UserError
 
 # Of the database. Nothing is ever evicted; rows hold their text themselves.
@@ -108,15 +108,24 @@ class ReplyCache:
           'finish': str(finish),
           'tokens': int(tokens),
           'prompt_tokens': int(prompt_tokens),
+          **more,
         },
       } if asked == call._asdict():
-        return Answer(content, finish, tokens, prompt_tokens)
+        likely = more.get('likely', {})
+        return Answer(
+          content,
+          finish,
+          tokens,
+          prompt_tokens,
+          believed(likely) if isinstance(likely, dict) else {},
+        )
     self.corrupt += 1
     return None
 
   def write(self, call: Call, answer: Answer) -> None:
     """Stores an answer; it outlives the process from here on."""
-    entry = {'call': call._asdict(), 'answer': answer._asdict()}
+    stored = answer._asdict() | {'likely': dict(answer.likely)}
+    entry = {'call': call._asdict(), 'answer': stored}
     with self._errors_named():
       try:
         self._answers.set(call.digest(), json.dumps(entry))

@@ -11,6 +11,7 @@ from typing import Any
 
 import ml_collections
 
+from prm_jax.jobs.settings.evaluate import EvaluateSettings
 from prm_jax.jobs.settings.items import LabelSettings, SampleSettings
 from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.jobs.settings.search import SearchSettings
@@ -25,6 +26,7 @@ TASKS: dict[str, type[JobSettings]] = {
   'label': LabelSettings,
   'sample': SampleSettings,
   'search': SearchSettings,
+  'evaluate': EvaluateSettings,
 }
 
 

@@ -12,6 +12,7 @@ from prm_jax.data.config import (
   Source,
   SplitConfig,
 )
+from prm_jax.data.domains.known import DOMAINS
 from prm_jax.inference.driver import Cost
 from prm_jax.inference.published import STYLES
 from prm_jax.inference.server.config import PrmServerConfig
@@ -109,8 +110,8 @@ class ChainsConfig(SampledDrawConfig):
   """Says which chains are labelled.
 
   Attributes:
-    kind: the training chains of the arithmetic domain; files; or the workdir of
-      a sampling or labelling job.
+    kind: the training chains of a domain whose truth is known; files; or the
+      workdir of a sampling or labelling job.
     workdir: workdir of that job.
     root: folder of the files; '' is the environment variable PRM_JAX_DATA.
     files: files below it, each with its format.
@@ -118,7 +119,7 @@ class ChainsConfig(SampledDrawConfig):
       record aside and counts it.
   """
 
-  kind: Annotated[str, one_of('arithmetic', 'files', 'workdir')] = 'arithmetic'
+  kind: Annotated[str, one_of(*DOMAINS, 'files', 'workdir')] = 'arithmetic'
   workdir: str = ''
   root: str = ''
   files: tuple[Source, ...] = (('gsm8k/train.jsonl', 'gsm8k'),)

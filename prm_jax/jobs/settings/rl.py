@@ -13,6 +13,7 @@ from prm_jax.data.config import ProblemsConfig
 from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.inference.server.config import PrmServerConfig
+from prm_jax.jobs.settings.critics import GenerativeConfig
 from prm_jax.jobs.settings.shared import (
   ComputeConfig,
   JobSettings,
@@ -33,7 +34,7 @@ from prm_jax.training.optim import OptimConfig
 
 # Where the PRM comes from: the workdir of a run or a published model, exact
 # labels of the arithmetic domain, a policy that becomes an implicit PRM.
-PRM_KINDS = ('workdir', 'endpoint', 'exact', 'implicit', 'none')
+PRM_KINDS = ('workdir', 'endpoint', 'generative', 'exact', 'implicit', 'none')
 SUM_ALONE = 'only the sum of such rewards means something; expected'
 
 
@@ -105,6 +106,7 @@ class RlPrmConfig:
 
   Attributes:
     kind: 'workdir' is a trained or published PRM; 'endpoint' one at a server;
+      'generative' a critic that writes;
       'exact' are labels of the arithmetic domain; 'implicit' is a policy's
       log-ratio to the first policy; 'none' gives no scores.
     path: for 'workdir' a workdir, a folder or hf://owner/name. For 'implicit'
@@ -118,6 +120,7 @@ class RlPrmConfig:
     exact: 'steps' is whether a step is right, 'value' the probability that the
       domain's solver ends right from there.
     endpoint: the server of kind 'endpoint'.
+    generative: the critic of kind 'generative'.
     beta: for 'implicit': the reward is beta * log(PRM / first policy).
   """
 
@@ -128,6 +131,7 @@ class RlPrmConfig:
   dtype: Annotated[str, one_of('', *DTYPES)] = ''
   exact: Annotated[str, one_of(*EXACT_KINDS)] = 'steps'
   endpoint: PrmServerConfig = PrmServerConfig()
+  generative: GenerativeConfig = GenerativeConfig()
   beta: Annotated[float, above(0)] = 0.05
   online: OnlineConfig = OnlineConfig()
 
@@ -135,6 +139,9 @@ class RlPrmConfig:
     checks.check(self)
     if self.also and self.kind != 'workdir':
       checks.fail('also', self.also, f'expected () with kind={self.kind!r}')
+    if self.kind == 'generative':
+      with checks.below('generative'):
+        self.generative.check_use()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from prm_jax.data.config import SplitConfig
 from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
 from prm_jax.inference.published import STYLES
 from prm_jax.inference.server.config import PrmServerConfig
+from prm_jax.jobs.settings.critics import GenerativeConfig
 from prm_jax.jobs.settings.items import ItemSettings
 from prm_jax.models.config import DTYPES
 from prm_jax.runtime import checks
@@ -23,6 +24,9 @@ from prm_jax.search.rebase import RebaseConfig
 from prm_jax.search.refine import RefineConfig
 from prm_jax.search.searching import SearchPlan
 from prm_jax.search.tree import Tree
+
+PRM_KINDS = ('workdir', 'endpoint', 'generative', 'exact', 'none')
+COUNT_FLOPS = ('workdir', 'generative')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +65,8 @@ class PrmConfig:
 
   Attributes:
     kind: 'workdir', a trained or published PRM; 'endpoint', one at a server;
-      'exact', the true values of the arithmetic domain; or 'none'.
+      'generative', a critic that writes; 'exact', the true values of the
+      arithmetic domain; or 'none'.
     path: the workdir of a trained PRM, the folder of a published one, or
       hf://owner/name.
     style: prompt style of a published PRM whose files do not name one.
@@ -71,15 +76,17 @@ class PrmConfig:
     exact: what the exact PRM scores: 'value', the probability that the solver
       ends right; or 'steps', whether the steps are right.
     endpoint: the server of kind 'endpoint'.
+    generative: the critic of kind 'generative'.
   """
 
-  kind: Annotated[str, one_of('workdir', 'endpoint', 'exact', 'none')] = 'exact'
+  kind: Annotated[str, one_of(*PRM_KINDS)] = 'exact'
   path: str = ''
   style: Annotated[str, one_of('', *STYLES)] = ''
   dtype: Annotated[str, one_of('', *DTYPES)] = ''
   rows: Annotated[int, at_least(1)] = 1024
   exact: Annotated[str, one_of(*EXACT_KINDS)] = 'value'
   endpoint: PrmServerConfig = PrmServerConfig()
+  generative: GenerativeConfig = GenerativeConfig()
 
   def __post_init__(self) -> None:
     checks.check(self)
@@ -168,6 +175,9 @@ class SearchSettings(ItemSettings):
         'expected the --workdir of a trained PRM (configs/prm_math.py), or a '
         'published PRM',
       )
+    if self.prm.kind == 'generative':
+      with checks.below('prm.generative'):
+        self.prm.generative.check_use()
 
   def _check_flops(self) -> None:
     """Raises Faults if FLOPs are limited but a model does not count them."""
@@ -176,7 +186,7 @@ class SearchSettings(ItemSettings):
       return
     for side in ('policy', 'prm') if self.scores else ('policy',):
       kind = getattr(self, side).kind
-      if kind != 'workdir':
+      if kind not in COUNT_FLOPS:
         checks.fail(
           'budget.flops',
           limit,

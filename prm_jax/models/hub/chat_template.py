@@ -48,6 +48,16 @@ def chat_renderer(directory: pathlib.Path, fallback: str = '') -> Renderer:
       f'{directory} has no chat template; copy chat_template.jinja or '
       'tokenizer_config.json of the model into it'
     )
+  return render_with(source, directory)
+
+
+def render_with(source: str, directory: pathlib.Path) -> Renderer:
+  """Returns a function that renders turns with a template.
+
+  Args:
+    source: the template.
+    directory: of the model, for its special tokens and for errors.
+  """
 
   def refuse(message: str) -> None:
     raise jinja2.TemplateError(message)

@@ -9,7 +9,7 @@ import pytest
 from prm_jax.data import chains as chains_lib
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.config import DrawConfig
-from prm_jax.data.datasets import arithmetic_splits
+from prm_jax.data.domain_splits import drawn_splits
 from prm_jax.data.domains import arithmetic
 from prm_jax.runtime.errors import UserError
 
@@ -274,9 +274,9 @@ def test_only_training_problems_are_shorter():
   def lengths(chains):
     return {len(chain.steps) for chain in chains}
 
-  splits = arithmetic_splits(draw, (2, 1, 1), seed=0, shortest=3)
+  splits = drawn_splits('arithmetic', draw, (2, 1, 1), seed=0, shortest=3)
   assert lengths(splits.train) == {3, 4, 5} and len(splits.train) == 120
-  whole = arithmetic_splits(draw, (2, 1, 1), seed=0)
+  whole = drawn_splits('arithmetic', draw, (2, 1, 1), seed=0)
   assert lengths(whole.train) == {5}
   assert splits.dev == whole.dev and splits.evaluations == whole.evaluations
 

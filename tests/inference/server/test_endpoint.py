@@ -13,7 +13,13 @@ pytest.importorskip('openai', reason='openai is not installed')
 
 from configs import label_math, sample_math, search_math
 from prm_jax.data.verify.sandbox import Limits
-from prm_jax.inference.protocols import Question, Reply, Request, sample_seed
+from prm_jax.inference.protocols import (
+  Choice,
+  Question,
+  Reply,
+  Request,
+  sample_seed,
+)
 from prm_jax.inference.server.endpoint import (
   Endpoint,
   EndpointConfig,
@@ -92,6 +98,82 @@ def test_a_chat_that_may_not_continue_gets_no_steps(server):
   for change in ({'continues': True}, {'api': 'completions'}):
     [[done]] = Endpoint(config_for(server, **change)).complete([request])
     assert done.finished
+
+
+def with_likely(api, tokens):
+  """Returns a reply with log-probabilities, in the form of an API."""
+  answer = reply('yes', 'length')
+  listed = [{'token': t, 'logprob': p} for t, p in tokens]
+  answer['choices'][0]['logprobs'] = (
+    {'content': [{'token': 'yes', 'logprob': -0.1, 'top_logprobs': listed}]}
+    if api == 'chat'
+    else {'tokens': ['yes'], 'top_logprobs': [dict(tokens)]}
+  )
+  return answer
+
+
+CHOICE = Choice('right?', ('so it is',), 'Is it ?', (' yes', ' no'))
+
+
+@pytest.mark.parametrize('api', ['chat', 'completions'])
+@pytest.mark.parametrize(
+  ('tokens', 'logprobs'),
+  [
+    # Several tokens may begin an option; others mean neither.
+    (
+      [(' yes', -1.0), ('Yes', -2.0), (' no', -3.0), ('maybe', -0.5)],
+      (math.log(math.exp(-1) + math.exp(-2)), -3.0),
+    ),
+    ([(' ye', -1.0), ('n', -3.0)], (-1.0, -3.0)),
+    # What is not listed is at most as likely as the last that is.
+    ([(' yes', -0.1), ('.', -4.0)], (-0.1, -4.0)),
+    ([('.', -0.1), ('', -4.0)], ()),
+    ([('yes', None), ('no', 'often'), ('yes ', float('nan'))], ()),
+    ([('yes', 3.0), ('no', -1.0)], (-1.0, -1.0)),
+    ([], ()),
+  ],
+)
+def test_likely_words_become_options(server, api, tokens, logprobs, tmp_path):
+  server.fault = lambda body, before: with_likely(api, tokens)
+  config = config_for(server, api=api, continues=True, max_tokens=50)
+  for _ in range(2):  # the second is read from the disk
+    [chosen] = Endpoint(config, tmp_path / 'cache').choose([CHOICE])
+    assert chosen.logprobs == pytest.approx(logprobs)
+    assert chosen.tokens == 12
+  [body] = server.asked
+  assert body['max_tokens'] == 1
+  if api == 'chat':
+    assert (body['logprobs'], body['top_logprobs']) == (True, 20)
+    assert body['messages'][-1]['content'] == 'so it is\nIs it ?'
+  else:
+    assert body['logprobs'] == 5
+    assert body['prompt'].endswith('so it is\nIs it ?')
+
+
+def test_what_options_share_is_sent(server):
+  """Of a box, a server's next token is the word within it."""
+  server.fault = lambda body, before: with_likely(
+    'chat', [('Yes', -0.5), ('No', -1.0)]
+  )
+  choice = CHOICE._replace(
+    lead='<output>', options=(r' \boxed{Yes}', r' \boxed{No}')
+  )
+  [chosen] = Endpoint(config_for(server, continues=True)).choose([choice])
+  assert chosen.logprobs == pytest.approx((-0.5, -1.0))
+  assert server.asked[0]['messages'][-1]['content'].endswith(
+    r'<output> \boxed{'
+  )
+
+
+def test_a_server_that_fails_chooses_nothing(server):
+  server.fault = lambda body, before: 400
+  config = config_for(server, continues=True, attempts=1)
+  assert config.send_stop
+  server.fault = lambda body, before: (
+    400 if 'right?' in str(body) else with_likely('chat', [])
+  )
+  [chosen] = Endpoint(config).choose([CHOICE])
+  assert chosen.logprobs == ()
 
 
 def test_configs_have_every_setting():

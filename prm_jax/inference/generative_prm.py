@@ -1,0 +1,319 @@
+"""Makes a PRM of a critic: its critiques of a chain become step scores.
+
+    Scoring -> a question for every step (or one for the chain) -> n critiques
+      -> how likely it calls the step right, or its verdict -> the mean
+
+`data/critiques/styles.py` has the questions and reads the verdicts. Python that
+a critique contains runs in the sandbox (`data/verify/sandbox.py`), and nowhere
+else.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from prm_jax.data.critiques.questions import plain_question
+from prm_jax.data.critiques.styles import STYLES, worded_question
+from prm_jax.data.verify import sandbox
+from prm_jax.inference.protocols import (
+  CannotAsk,
+  Choice,
+  Completion,
+  Critic,
+  Request,
+  ScoredSteps,
+  Scoring,
+)
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, one_of
+
+ASKS = ('steps', 'chain')
+UNKNOWN = 0.5  # the probability where no critique says anything
+_CODE = re.compile(r'<verify>(.*?)</verify>', re.DOTALL)
+_FENCE = re.compile(r'^```\w*\s*$', re.MULTILINE)
+_LONGEST_OUTPUT = 200
+_PLAIN_OUTPUTS = ('True', 'False')  # that a critic trained here has words for
+_KEPT = 100_000  # partial chains whose opinions are kept
+
+
+@dataclasses.dataclass(frozen=True)
+class CritiqueConfig:
+  """Says how a critic is asked about a chain.
+
+  Attributes:
+    style: one of `styles.STYLES`.
+    plain: whether it is asked the plain question, as critics are that learned
+      here; language models are told in words what to do.
+    samples: critiques of each question; their mean is the score.
+    ask: 'steps' asks anew when a step is added, so the score of a step does not
+      depend on those after it; 'chain' asks once about the whole chain, which
+      costs less, and whose scores are shares of verdicts.
+    limits: what a critique's Python may use.
+  """
+
+  style: Annotated[str, one_of(*STYLES)] = 'thinkprm'
+  plain: bool = True
+  samples: Annotated[int, at_least(1)] = 1
+  ask: Annotated[str, one_of(*ASKS)] = 'steps'
+  limits: sandbox.Limits = sandbox.Limits(wall_seconds=5.0, cpu_seconds=5)
+
+  def __post_init__(self) -> None:
+    checks.check(self)
+    if self.ask == 'chain' and not STYLES[self.style].whole:
+      checks.fail(
+        'ask',
+        'chain',
+        f'style={self.style!r} judges the last step alone: expected steps',
+      )
+
+
+class Opinion(NamedTuple):
+  """Holds what a critic says of a partial chain.
+
+  Attributes:
+    scores: probability that a step is right: of all steps where it was asked
+      about the whole chain, else of the last.
+    critiques: what it wrote, without those that it could not give.
+    tokens: tokens that it wrote and read.
+  """
+
+  scores: tuple[float, ...]
+  critiques: tuple[str, ...]
+  tokens: int
+  flops: float
+
+
+@dataclasses.dataclass
+class Counts:
+  """Counts critiques: written, without a readable verdict, and not given."""
+
+  written: int = 0
+  unparsed: int = 0
+  lost: int = 0
+
+
+@dataclasses.dataclass
+class _Critique:
+  """Holds one critique of a question while it is written and read."""
+
+  question: str
+  sample: int
+  lines: tuple[str, ...] = ()
+  lost: bool = True
+  tokens: int = 0
+  flops: float = 0.0
+
+  def add(self, completion: Completion) -> None:
+    """Appends what the critic wrote, and what that cost."""
+    self.lost = False
+    self.lines += completion.steps
+    self.tokens += completion.tokens + completion.prompt_tokens
+    self.flops += completion.flops
+
+
+class GenerativePrm:
+  """Is a `protocols.StepScorer` that asks a critic.
+
+  Args:
+    critic: writes the critiques.
+    config: how it is asked.
+
+  Attributes:
+    counts: of all critiques so far.
+  """
+
+  def __init__(self, critic: Critic, config: CritiqueConfig) -> None:
+    self._critic, self._config = critic, config
+    self._style = STYLES[config.style]
+    self.counts_flops = critic.counts_flops
+    self.name = (
+      f'{config.style} x{config.samples} by {config.ask} of {critic.name}'
+    )
+    self.counts = Counts()
+    self._known: dict[Scoring, Opinion] = {}
+
+  def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
+    """Returns the scores of each request; see `protocols.StepScorer`.
+
+    No partial chain is judged twice. A step has the score UNKNOWN where no
+    critique of it has a verdict, be it that its question does not fit the
+    critic's window or vocabulary.
+    """
+    while len(self._known) > _KEPT:
+      del self._known[next(iter(self._known))]
+    parts = [self._parts(request) for request in requests]
+    new = [*dict.fromkeys(p for own in parts for p in own if not self.has(p))]
+    self._known |= zip(new, self._judge(new), strict=True)
+    unpaid = set(new)
+    answers = []
+    for own in parts:
+      scores = [score for part in own for score in self._known[part].scores]
+      mine = [self._known[part] for part in own if part in unpaid]
+      unpaid.difference_update(own)
+      tokens = sum(opinion.tokens for opinion in mine)
+      flops = sum(opinion.flops for opinion in mine)
+      answers.append([ScoredSteps(tuple(scores), tokens, flops)])
+    return answers
+
+  def has(self, part: Scoring) -> bool:
+    """Says whether a partial chain was judged before."""
+    return part in self._known
+
+  def critiques(self, problem: str, steps: Sequence[str]) -> list[str]:
+    """Returns the first critique of each step, or of the chain, to be shown."""
+    parts = self._parts(Scoring(problem, tuple(steps)))
+    known = [self._known[part].critiques for part in parts if self.has(part)]
+    return [critiques[0] if critiques else '' for critiques in known]
+
+  def _parts(self, request: Scoring) -> list[Scoring]:
+    """Returns the partial chains whose opinions are a request's scores."""
+    if self._config.ask == 'chain':
+      return [request]
+    ends = range(1, len(request.steps) + 1)
+    return [Scoring(request.problem, request.steps[:end]) for end in ends]
+
+  def _judge(self, parts: Sequence[Scoring]) -> list[Opinion]:
+    samples = self._config.samples
+    critiques = [
+      _Critique(self._question(part), sample)
+      for part in parts
+      for sample in range(samples)
+    ]
+    self._write(critiques)
+    if self._style.runs_code:
+      self._run_code(critiques)
+    steps = [len(part.steps) for part in parts for _ in range(samples)]
+    verdicts = [
+      None if each.lost else self._style.first_wrong(each.lines, count)
+      for each, count in zip(critiques, steps, strict=True)
+    ]
+    self.counts.written += len(critiques)
+    self.counts.lost += sum(each.lost for each in critiques)
+    unread = verdicts.count(None) - sum(each.lost for each in critiques)
+    self.counts.unparsed += unread
+    if self._config.ask == 'chain':
+      scores = [
+        _before(first, count)
+        for first, count in zip(verdicts, steps, strict=True)
+      ]
+    else:
+      scores = [(score,) for score in self._last_scores(critiques, verdicts)]
+    return [
+      _pool(scores[i : i + samples], critiques[i : i + samples])
+      for i in range(0, len(critiques), samples)
+    ]
+
+  def _question(self, part: Scoring) -> str:
+    if self._config.plain:
+      return plain_question(self._config.style, part.problem, part.steps)
+    return worded_question(self._style, part.problem, part.steps)
+
+  def _write(self, critiques: Sequence[_Critique]) -> None:
+    """Lets the critic go on with each critique from its lines."""
+    requests = [
+      Request(each.question, each.lines, each.question, 1, each.sample)
+      for each in critiques
+    ]
+    refused: set[Request] = set()
+    while True:
+      asked = [request for request in requests if request not in refused]
+      try:
+        written = iter(self._critic.complete(asked))
+        break
+      except CannotAsk as error:
+        refused |= error.requests.keys()
+    for each, request in zip(critiques, requests, strict=True):
+      completion = None if request in refused else next(written)[0]
+      if completion is not None:
+        each.add(completion)
+
+  def _run_code(self, critiques: Sequence[_Critique]) -> None:
+    """Runs the Python of critiques, which then go on from its output."""
+    going_on = []
+    for each in critiques:
+      lines, code = _up_to_code(each.lines)
+      if code:
+        each.lines = (*lines, f'[Code Output: {self._output(code)} ]')
+        going_on.append(each)
+    self._write(going_on)
+
+  def _output(self, code: str) -> str:
+    """Returns what a program prints, 'error' if it does not end well."""
+    ran = sandbox.run(code, limits=self._config.limits)
+    output = ' '.join(ran.output.split())[:_LONGEST_OUTPUT]
+    if not ran.passed or (self._config.plain and output not in _PLAIN_OUTPUTS):
+      return 'error'
+    return output
+
+  def _last_scores(
+    self,
+    critiques: Sequence[_Critique],
+    verdicts: Sequence[int | None],
+  ) -> list[float]:
+    """Returns the probability of the last step, or the chain, for each.
+
+    It is the critic's own probability of its verdict's word, given what it
+    wrote; where it does not tell, its verdict.
+    """
+    style = self._style
+    scores = [
+      UNKNOWN if first is None else float(first < 0) for first in verdicts
+    ]
+    reading = [i for i, each in enumerate(critiques) if not each.lost]
+    if not style.lead or not reading:
+      return scores
+    choices = [
+      Choice(
+        critiques[i].question,
+        _before_lead(critiques[i].lines, style.lead),
+        style.lead,
+        style.options,
+      )
+      for i in reading
+    ]
+    for i, chosen in zip(reading, self._critic.choose(choices), strict=True):
+      critiques[i].tokens += chosen.tokens
+      critiques[i].flops += chosen.flops
+      if chosen.logprobs:
+        right, wrong = chosen.logprobs
+        scores[i] = float(1 / (1 + np.exp(min(wrong - right, 500.0))))
+    return scores
+
+
+def _before(first: int | None, steps: int) -> tuple[float, ...]:
+  """Returns 1 for steps before the first wrong one, 0 from there on."""
+  if first is None:
+    return (UNKNOWN,) * steps
+  return tuple(float(first < 0 or step < first) for step in range(steps))
+
+
+def _pool(
+  scores: Sequence[tuple[float, ...]], critiques: Sequence[_Critique]
+) -> Opinion:
+  """Makes the mean of the scores of a question's critiques."""
+  return Opinion(
+    tuple(np.mean(scores, axis=0).tolist()),
+    tuple('\n'.join(each.lines) for each in critiques if not each.lost),
+    sum(each.tokens for each in critiques),
+    sum(each.flops for each in critiques),
+  )
+
+
+def _up_to_code(lines: Sequence[str]) -> tuple[tuple[str, ...], str]:
+  """Returns the lines up to the end of the first code, and the code."""
+  for end in range(1, len(lines) + 1):
+    if match := _CODE.search('\n'.join(lines[:end])):
+      return tuple(lines[:end]), _FENCE.sub('', match[1]).strip()
+  return tuple(lines), ''
+
+
+def _before_lead(lines: Sequence[str], lead: str) -> tuple[str, ...]:
+  """Returns the lines before the one that has the lead, spaces ignored."""
+  wanted = ''.join(lead.split()).lower()
+  for i, line in enumerate(lines):
+    if wanted in ''.join(line.split()).lower():
+      return tuple(lines[:i])
+  return tuple(lines)

@@ -1,0 +1,94 @@
+"""Opens a PRM that writes critiques: the critic, and how it is asked.
+
+settings -> Generator or Endpoint -> GenerativePrm
+"""
+
+import dataclasses
+import pathlib
+
+from jax.sharding import Mesh
+
+from prm_jax.data.encoding import StepFormat, make_format
+from prm_jax.inference import loading
+from prm_jax.inference.generative_prm import GenerativePrm
+from prm_jax.inference.generator import Generator
+from prm_jax.inference.pretrained import Pretrained, open_pretrained
+from prm_jax.inference.protocols import Critic
+from prm_jax.inference.server.endpoint import Endpoint
+from prm_jax.jobs.settings.critics import GenerativeConfig
+from prm_jax.models.dtypes import fast_dtype
+from prm_jax.models.hub.chat_template import cut, render_with
+from prm_jax.runtime import processes
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import Workdir
+
+# Characters that no question has, in place of what differs between chains.
+_MARKS = '\ue000\ue001'
+
+
+def open_generative(
+  config: GenerativeConfig, seed: int, mesh: Mesh, workdir: Workdir
+) -> GenerativePrm:
+  """Opens a copy of the critic in each process.
+
+  Args:
+    workdir: where the calls of a server are counted, and its answers kept.
+
+  Raises:
+    UserError: the critic is missing, or cannot write.
+  """
+  return GenerativePrm(_open_critic(config, seed, mesh, workdir), config)
+
+
+def _open_critic(
+  config: GenerativeConfig, seed: int, mesh: Mesh, workdir: Workdir
+) -> Critic:
+  if config.critic == 'workdir':
+    return loading.load_policy(
+      config.path, config.sampling, seed=seed, mesh=mesh, dtype=config.dtype
+    )
+  if config.critic == 'endpoint':
+    return Endpoint(
+      config.endpoint.to_config(seed),
+      config.cache or workdir / 'critiques',
+      workdir / 'critic_usage' / f'process-{processes.index()}.jsonl',
+    )
+  opened = open_pretrained(config.path)
+  if config.max_length > opened.longest:
+    raise UserError(
+      f'prm.generative.max_length={config.max_length}: {config.path} reads at '
+      f'most {opened.longest} tokens; lower it'
+    )
+  dtype = config.dtype or fast_dtype(mesh, 'float32') or 'float32'
+  return Generator(
+    opened.load(mesh, dtype=dtype),
+    dataclasses.replace(opened.model, dtype=dtype, param_dtype=dtype),
+    chat_format(opened, config),
+    mesh,
+    config.sampling,
+    seed,
+    f'{config.path} {dtype}',
+  )
+
+
+def chat_format(opened: Pretrained, config: GenerativeConfig) -> StepFormat:
+  """Returns the format in which a language model is asked and answers.
+
+  The question is the user's turn of its chat template; the lines of a critique
+  are the assistant's. A model without a template goes on from the question.
+  """
+  fmt = make_format(
+    opened.tokenizer, config.max_length, config.separator, config.end
+  )
+  template = opened.read_chat_template()
+  if not template:
+    return fmt
+  where = pathlib.Path(config.path)
+  turns = [('user', _MARKS[0]), ('assistant', _MARKS[1])]
+  before, between, _ = cut(render_with(template, where)(turns), _MARKS, where)
+  return dataclasses.replace(
+    fmt,
+    prompt_prefix=(),
+    prompt_template=f'{before}{{problem}}{between}',
+    prompt_suffix=(),
+  )

@@ -1,0 +1,63 @@
+"""Defines the config section of a PRM that writes critiques."""
+
+import dataclasses
+from typing import Annotated
+
+from prm_jax.inference.generative_prm import CritiqueConfig
+from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.jobs.settings.policies import EndpointSection
+from prm_jax.models.config import DTYPES
+from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least, one_of
+
+CRITICS = ('workdir', 'base', 'endpoint')
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerativeConfig(CritiqueConfig):
+  """Says which critic writes the critiques, and how it is asked.
+
+  Attributes:
+    critic: 'workdir' is one that was trained here (configs/verifier_math.py);
+      'base' a language model as it is; 'endpoint' one at a server.
+    path: the workdir; for 'base' what config.base takes: a folder,
+      hf://owner/name, a .gguf file or 'smollm2'.
+    dtype: dtype of its parameters and computation; '' is bfloat16 on a TPU or
+      GPU; on a CPU as it was trained, but float32 where bfloat16 is slow.
+    sampling: how it is sampled.
+    separator, end: for 'base': the tokens that end a line and a critique, as
+      data.separator and data.end.
+    max_length: for 'base': tokens of a question and its critique.
+    endpoint: the server of kind 'endpoint'.
+    cache: folder of its answers; '' is WORKDIR/critiques.
+  """
+
+  critic: Annotated[str, one_of(*CRITICS)] = 'workdir'
+  path: str = ''
+  dtype: Annotated[str, one_of('', *DTYPES)] = ''
+  sampling: SamplingConfig = SamplingConfig()
+  separator: str = ''
+  end: str = ''
+  max_length: Annotated[int, at_least(1)] = 2048
+  endpoint: EndpointSection = EndpointSection(system='', prompt='{problem}')
+  cache: str = ''
+
+  def check_use(self) -> None:
+    """Raises Faults unless there is a critic."""
+    if self.critic == 'endpoint':
+      with checks.below('endpoint'):
+        self.endpoint.to_config(seed=0)
+    elif not self.path:
+      checks.fail(
+        'path',
+        '',
+        'expected the --workdir of a critic (configs/verifier_math.py), or '
+        "with critic='base' a language model",
+      )
+    if self.critic != 'workdir' and self.plain:
+      checks.fail(
+        'plain',
+        True,
+        f'critic={self.critic!r} was not trained on plain questions: expected '
+        'False',
+      )

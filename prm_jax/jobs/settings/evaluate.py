@@ -1,0 +1,49 @@
+"""Defines the settings of the evaluation job."""
+
+import dataclasses
+
+from prm_jax.data.config import DataConfig
+from prm_jax.data.targets import TargetConfig
+from prm_jax.evals.prm import PrmEvaluation
+from prm_jax.jobs.settings.items import ItemSettings
+from prm_jax.jobs.settings.search import PrmConfig
+from prm_jax.runtime import checks
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateSettings(ItemSettings):
+  """Holds the settings of configs/evaluate_math.py.
+
+  Attributes:
+    data: dev chains, on which the threshold is chosen, and the evaluations.
+    prm: what scores them.
+    targets: `supervision` says whether its scores are of steps, or the last one
+      of the outcome.
+  """
+
+  data: DataConfig = DataConfig()
+  prm: PrmConfig = PrmConfig(kind='workdir')
+  targets: TargetConfig = TargetConfig()
+  evaluation: PrmEvaluation = PrmEvaluation()
+
+  def check_together(self) -> None:
+    prm = self.prm
+    if prm.kind == 'none':
+      checks.fail('prm.kind', 'none', 'expected a PRM to evaluate')
+    if prm.kind == 'workdir' and not prm.path:
+      checks.fail(
+        'prm.path',
+        '',
+        'expected the --workdir of a trained PRM (configs/prm_math.py), or a '
+        'published PRM',
+      )
+    if prm.kind == 'generative':
+      with checks.below('prm.generative'):
+        prm.generative.check_use()
+    names = self.data.evaluation_names
+    if self.evaluation.best_of_n not in ('', *names):
+      checks.fail(
+        'evaluation.best_of_n',
+        self.evaluation.best_of_n,
+        f"expected '' or one of data.evaluations: {', '.join(names)}",
+      )

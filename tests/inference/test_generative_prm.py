@@ -1,0 +1,197 @@
+r"""A critic's words become step scores, whatever the critic does."""
+
+import math
+
+import numpy as np
+import pytest
+
+from prm_jax.data.critiques.questions import read_question
+from prm_jax.data.critiques.styles import STYLES
+from prm_jax.data.critiques.writing import write
+from prm_jax.data.verify import sandbox
+from prm_jax.inference.generative_prm import (
+  UNKNOWN,
+  CritiqueConfig,
+  GenerativePrm,
+)
+from prm_jax.inference.protocols import Scoring
+from prm_jax.runtime.checks import Faults
+from tests.shared.scripted_critic import ScriptedCritic
+
+PROBLEM = 'mod 10 : 7 * 3 + 4 - 6'
+RIGHT = ('7 * 3 = 1', '1 + 4 = 5', '5 - 6 = 9')
+WRONG = ('7 * 3 = 1', '1 + 4 = 6', '6 - 6 = 0')
+
+
+def exact(question, lines, sample):
+  """Writes the exact critique, or what is left of it."""
+  del sample
+  rng = np.random.default_rng(0)
+  return write(read_question(question), -1, rng)[len(lines) :]
+
+
+def scores_of(prm, *chains):
+  found = prm.score([Scoring(PROBLEM, steps) for steps in chains])
+  return [scored.scores for [scored] in found]
+
+
+@pytest.mark.parametrize(
+  ('name', 'ask'),
+  [
+    (name, ask)
+    for name, style in STYLES.items()
+    if not style.of_outcome
+    for ask in ('steps', 'chain')
+    if style.whole or ask == 'steps'
+  ],
+)
+def test_exact_critiques_give_exact_scores(name, ask):
+  config = CritiqueConfig(name, ask=ask, samples=2)
+  prm = GenerativePrm(ScriptedCritic(exact), config)
+  right, wrong = scores_of(prm, RIGHT, WRONG)
+  assert right == (1, 1, 1)
+  # A style that judges the chain so far has no good word for what follows an
+  # error; one that judges the last step alone has.
+  assert wrong == ((1, 0, 0) if STYLES[name].whole else (1, 0, 1))
+
+
+def test_a_step_is_judged_once_and_without_those_after_it():
+  critic = ScriptedCritic(exact)
+  prm = GenerativePrm(critic, CritiqueConfig('r_prm', samples=3))
+  [[first]] = prm.score([Scoring(PROBLEM, WRONG[:2])])
+  assert first.scores == (1, 0)
+  # Ten tokens read and two written, of each of three critiques of two steps;
+  # then three read for the choice.
+  assert first.tokens == 6 * (10 + 2 + 3)
+  assert first.flops == 6 * (7 + 2)
+  asked = len(critic.requests)
+  [[again], [longer]] = prm.score(
+    [Scoring(PROBLEM, WRONG[:2]), Scoring(PROBLEM, WRONG)]
+  )
+  assert again.scores == first.scores
+  assert again.tokens == 0
+  assert longer.scores[:2] == first.scores
+  assert len(critic.requests) == asked + 3
+  seeds = {(request.key, request.first) for request in critic.requests}
+  assert len(seeds) == len(critic.requests)
+
+
+def test_the_probability_of_the_word_is_the_score():
+  """Of `yes` against `no`, whatever else is likely."""
+  likely = math.log(0.3), math.log(0.1)
+  critic = ScriptedCritic(exact, lambda choice: likely)
+  prm = GenerativePrm(critic, CritiqueConfig('thinkprm'))
+  [scores] = scores_of(prm, RIGHT)
+  assert scores == pytest.approx((0.75, 0.75, 0.75))
+  last = critic.choices[-1]
+  assert last.options == STYLES['thinkprm'].options
+  assert last.lead == 'Is the solution correct ?'
+  # The critic's own answer is not shown to it.
+  assert len(last.steps) == len(RIGHT)
+  assert not any('Is the solution' in line for line in last.steps)
+
+
+@pytest.mark.parametrize(
+  ('lines', 'score', 'unparsed', 'lost'),
+  [
+    (['nothing to say'], UNKNOWN, 1, 0),
+    ([], UNKNOWN, 1, 0),
+    (['Ist der Schritt richtig? Ja'], UNKNOWN, 1, 0),
+    ([r'\boxed{correct}'] * 50, UNKNOWN, 1, 0),
+    (None, UNKNOWN, 0, 1),
+    ("'7' is not a word", UNKNOWN, 0, 1),
+  ],
+)
+def test_a_critique_without_a_verdict_says_nothing(
+  lines, score, unparsed, lost
+):
+  critic = ScriptedCritic(lambda *_: lines)
+  prm = GenerativePrm(critic, CritiqueConfig('thinkprm'))
+  assert scores_of(prm, RIGHT[:2]) == [(score, score)]
+  assert vars(prm.counts) == {
+    'written': 2,
+    'unparsed': 2 * unparsed,
+    'lost': 2 * lost,
+  }
+
+
+def test_the_mean_of_the_critiques():
+  """One of four is lost, one says no, two say yes."""
+  said = {0: 'Yes', 1: 'No', 2: None, 3: 'Yes'}
+
+  def write_some(question, lines, sample):
+    word = said[sample]
+    return word and [f'Is the step correct (Yes/No) ? {word}']
+
+  prm = GenerativePrm(
+    ScriptedCritic(write_some), CritiqueConfig('r_prm', samples=4)
+  )
+  [scores] = scores_of(prm, RIGHT[:1])
+  assert scores == ((1 + 0 + UNKNOWN + 1) / 4,)
+  assert len(prm.critiques(PROBLEM, RIGHT[:1])) == 1
+
+
+def test_chains_are_asked_about_once():
+  votes = {0: r'\boxed{-1}', 1: r'\boxed{1}', 2: r'\boxed{1}', 3: 'none'}
+  critic = ScriptedCritic(lambda question, lines, sample: [votes[sample]])
+  config = CritiqueConfig('boxed_index', samples=4, ask='chain')
+  prm = GenerativePrm(critic, config)
+  [scores] = scores_of(prm, RIGHT)
+  half = (1 + 0 + 0 + UNKNOWN) / 4
+  assert scores == ((3 + UNKNOWN) / 4, half, half)
+  assert len(critic.requests) == 4
+  with pytest.raises(Faults, match='judges the last step alone'):
+    CritiqueConfig('r_prm', ask='chain')
+
+
+def coding(code):
+  """Returns a critic that checks by this code, and judges by its output."""
+
+  def write_code(question, lines, sample):
+    del question, sample
+    if lines:
+      said = 'Yes' if lines[-1] == '[Code Output: True ]' else 'No'
+      return [rf'<output> \boxed{{{said}}}']
+    # What the critic believes that its code prints is not what it prints.
+    return [f'<verify> {code} </verify>', '[Code Output: True ]', 'rest']
+
+  return ScriptedCritic(write_code)
+
+
+@pytest.mark.parametrize(
+  ('code', 'output'),
+  [
+    ('print ( ( 1 + 4 ) % 10 == 5 )', 'True'),
+    ('print ( ( 1 + 4 ) % 10 == 6 )', 'False'),
+    ('print ( 1 / 0 )', 'error'),
+    ('print ( 1 )', 'error'),  # a critic trained here has no word for it
+    ('this is no Python', 'error'),
+    ('while True: pass', 'error'),
+    ('print ( "True " * 10 ** 8 )', 'error'),
+    ('import os; os.kill(os.getppid(), 9); print(True)', 'error'),
+    ('print(open("/etc/shadow").read() == "")', 'error'),
+    ('import os\nwhile True: os.fork()', 'error'),
+  ],
+)
+def test_the_output_of_code_decides(code, output):
+  critic = coding(code)
+  limits = sandbox.Limits(wall_seconds=2.0, cpu_seconds=1)
+  prm = GenerativePrm(critic, CritiqueConfig('genprm', limits=limits))
+  assert scores_of(prm, RIGHT[:1]) == [(float(output == 'True'),)]
+  [_, again] = critic.requests
+  assert again.steps[0].startswith('<verify>')
+  assert again.steps[-1] == f'[Code Output: {output} ]'
+
+
+def test_code_runs_in_the_sandbox_alone(tmp_path):
+  """A file that it writes is nowhere, and our modules are not its own."""
+  there = tmp_path / 'written'
+  code = f'open({str(there)!r}, "w").write("x"); print(True)'
+  assert scores_of(
+    GenerativePrm(coding(code), CritiqueConfig('genprm')), RIGHT[:1]
+  ) == [(0,)]
+  assert not there.exists()
+  code = 'import sys; print("prm_jax" not in sys.modules)'
+  assert scores_of(
+    GenerativePrm(coding(code), CritiqueConfig('genprm')), RIGHT[:1]
+  ) == [(1,)]
