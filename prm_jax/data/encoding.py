@@ -189,6 +189,10 @@ class StepFormat:
   def fingerprint(self) -> str:
     """Returns 16 hex digits that change when ids or step ends could change."""
     probe = 'mod 10 : 7 * 3 + 12'
+    if isinstance(self.tokenizer, tokenizer_lib.WordTokenizer):
+      known = self.tokenizer.words[len(tokenizer_lib.SPECIALS) :]
+      if not set(probe.split()) <= {*known}:
+        probe = ' '.join(known)
     parts = (
       self.tokenizer.name,
       self.tokenizer.vocab_size,

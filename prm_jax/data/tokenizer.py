@@ -44,12 +44,15 @@ class WordTokenizer:
     name: name of the tokenizer.
     words: all words, in the order of their ids.
     such_as: some of them, for an error message.
+
+  Attributes:
+    words: the same, after the special ids.
   """
 
   def __init__(self, name: str, words: Sequence[str], such_as: str) -> None:
     self.name, self._such_as = name, such_as
-    self._words = (*SPECIALS, *words)
-    self.vocab_size = len(self._words)
+    self.words = (*SPECIALS, *words)
+    self.vocab_size = len(self.words)
     self._ids = {w: i + len(SPECIALS) for i, w in enumerate(words)}
 
   def encode(self, text: str) -> list[int]:
@@ -65,7 +68,7 @@ class WordTokenizer:
   encode_template = encode
 
   def decode(self, ids: Sequence[int]) -> str:
-    return ' '.join(self._words[i] for i in ids if i != PAD)
+    return ' '.join(self.words[i] for i in ids if i != PAD)
 
 
 class ByteTokenizer:

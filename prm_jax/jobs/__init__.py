@@ -1,1 +1,1 @@
-"""Runs the six jobs: from a checked config to results in a workdir."""
+"""Runs the seven jobs: from a checked config to results in a workdir."""

@@ -14,7 +14,7 @@ class JobSettings:
   """Holds the settings that every config has.
 
   Attributes:
-    task: which of the six jobs it is.
+    task: which of the seven jobs it is.
     name: the title of the run, in its results and its report.
     seed: seed of everything that is drawn at random.
     cpu_devices: run on this many devices of the CPU; 0 takes what JAX finds.

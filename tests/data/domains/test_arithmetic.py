@@ -186,7 +186,7 @@ def test_labels_match_the_text():
   _, problems, results = sample(config, 100, 5)
   chains = arithmetic.to_chains(config, problems, results)
   assert len(chains) == 500
-  tokenizer = tokenizer_lib.ArithmeticTokenizer()
+  tokenizer = tokenizer_lib.get_tokenizer('arithmetic')
   seen = {True: 0, False: 0}
   for chain in chains:
     mod, m, colon, start, *rest = chain.problem.split(' ')
@@ -248,7 +248,7 @@ def test_an_error_carried_forward_is_not_a_second_error():
 def test_the_tokenizer_has_all_numbers_of_the_largest_modulus():
   config = arithmetic.ArithmeticConfig(99, 5, slip=0.5)
   chains = arithmetic.to_chains(config, *sample(config, 200, 2)[1:])
-  tokenizer = tokenizer_lib.ArithmeticTokenizer()
+  tokenizer = tokenizer_lib.get_tokenizer('arithmetic')
   for chain in chains:
     for text in (chain.problem, *chain.steps):
       assert tokenizer.decode(tokenizer.encode(text)) == text
