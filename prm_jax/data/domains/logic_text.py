@@ -348,9 +348,9 @@ def _parse(text: str) -> ParsedProblem | None:
     return None
   fact, asked = _read_literal(facts[0]), question[1]
   routes = _routes(premises, fact.atom)
-  # A tree reaches all atoms and has one premise less than atoms.
-  connected = all(premise.left.atom in routes for premise in premises)
-  is_tree = connected and len(premises) == len(routes) - 1
+  # Each atom but the first is reached by a premise. Others would close a circle
+  # or be out of reach.
+  is_tree = len(premises) == len(routes) - 1
   if not is_tree or asked == fact.atom or asked not in routes:
     return None
   path, atoms = routes[asked], [fact.atom]
