@@ -16,6 +16,8 @@ Variants, comma separated, as in `configs/evaluate_math.py:critic,tiny`:
     code    those of configs/prm_math.py:code
     human   ProcessBench, below --config.data.root or PRM_JAX_DATA, with a
             threshold from chains of data.train
+    small   a minute or two, of arithmetic; its test problems are those of
+            every other config of this name
     tiny    a few chains: to see that everything runs
 """
 
@@ -47,6 +49,12 @@ def human(config: ml_collections.ConfigDict) -> None:
   config.evaluation.update(max_dev_problems=200, max_problems=200)
 
 
+def small(config: ml_collections.ConfigDict) -> None:
+  config.name += ' (small)'
+  config.data.update(train_problems=4096, test_problems=100, test_samples=16)
+  config.evaluation.ns = (1, 2, 4, 8, 16)
+
+
 def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
   config.data.update(
@@ -65,6 +73,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'logic': lambda config: common.on_domain(config, 'logic'),
     'code': lambda config: common.on_domain(config, 'code'),
     'human': human,
+    'small': small,
     'tiny': tiny,
   }
   return common.apply('configs/evaluate_math.py', base(), variants, arg)

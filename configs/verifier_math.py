@@ -28,8 +28,6 @@ Variants, comma separated, as in `configs/verifier_math.py:r_prm,logic`:
     tiny   seconds instead of minutes: to see that everything runs
 """
 
-import functools
-
 import ml_collections
 
 from configs import common
@@ -117,10 +115,11 @@ def tiny(config: ml_collections.ConfigDict) -> None:
 def get_config(arg: str = '') -> ml_collections.ConfigDict:
   """Returns the config with the variants in `arg` applied in order."""
   variants = {
-    **{
-      style: functools.partial(use, style=style)
-      for style in ('thinkprm', 'genprm', 'r_prm', 'boxed_index', 'genrm')
-    },
+    'thinkprm': lambda config: use(config, 'thinkprm'),
+    'genprm': lambda config: use(config, 'genprm'),
+    'r_prm': lambda config: use(config, 'r_prm'),
+    'boxed_index': lambda config: use(config, 'boxed_index'),
+    'genrm': lambda config: use(config, 'genrm'),
     'logic': logic,
     'rl': lambda config: None,
     'small': small,

@@ -77,22 +77,15 @@ class Opinion(NamedTuple):
     scores: probability that a step is right: of all steps where it was asked
       about the whole chain, else of the last.
     critiques: what it wrote, without those that it could not give.
+    unread: how many critiques have no readable verdict, or were not given.
     tokens: tokens that it wrote and read.
   """
 
   scores: tuple[float, ...]
   critiques: tuple[str, ...]
+  unread: int
   tokens: int
   flops: float
-
-
-@dataclasses.dataclass
-class Counts:
-  """Counts critiques: written, without a readable verdict, and not given."""
-
-  written: int = 0
-  unparsed: int = 0
-  lost: int = 0
 
 
 @dataclasses.dataclass
@@ -122,7 +115,8 @@ class GenerativePrm:
     config: how it is asked.
 
   Attributes:
-    counts: of all critiques so far.
+    refusal: why the critic could not be asked one of the questions; '' if it
+      could be asked all so far.
   """
 
   def __init__(self, critic: Critic, config: CritiqueConfig) -> None:
@@ -132,7 +126,7 @@ class GenerativePrm:
     self.name = (
       f'{config.style} x{config.samples} by {config.ask} of {critic.name}'
     )
-    self.counts = Counts()
+    self.refusal = ''
     self._known: dict[Scoring, Opinion] = {}
 
   def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
@@ -162,11 +156,10 @@ class GenerativePrm:
     """Says whether a partial chain was judged before."""
     return part in self._known
 
-  def critiques(self, problem: str, steps: Sequence[str]) -> list[str]:
-    """Returns the first critique of each step, or of the chain, to be shown."""
+  def opinions(self, problem: str, steps: Sequence[str]) -> list[Opinion]:
+    """Returns what was said of each step, or of the chain, that was scored."""
     parts = self._parts(Scoring(problem, tuple(steps)))
-    known = [self._known[part].critiques for part in parts if self.has(part)]
-    return [critiques[0] if critiques else '' for critiques in known]
+    return [self._known[part] for part in parts if self.has(part)]
 
   def _parts(self, request: Scoring) -> list[Scoring]:
     """Returns the partial chains whose opinions are a request's scores."""
@@ -190,10 +183,6 @@ class GenerativePrm:
       None if each.lost else self._style.first_wrong(each.lines, count)
       for each, count in zip(critiques, steps, strict=True)
     ]
-    self.counts.written += len(critiques)
-    self.counts.lost += sum(each.lost for each in critiques)
-    unread = verdicts.count(None) - sum(each.lost for each in critiques)
-    self.counts.unparsed += unread
     if self._config.ask == 'chain':
       scores = [
         _before(first, count)
@@ -202,8 +191,15 @@ class GenerativePrm:
     else:
       scores = [(score,) for score in self._last_scores(critiques, verdicts)]
     return [
-      _pool(scores[i : i + samples], critiques[i : i + samples])
+      Opinion(
+        tuple(np.mean(scores[i : i + samples], axis=0).tolist()),
+        tuple('\n'.join(each.lines) for each in of_part if not each.lost),
+        verdicts[i : i + samples].count(None),
+        sum(each.tokens for each in of_part),
+        sum(each.flops for each in of_part),
+      )
       for i in range(0, len(critiques), samples)
+      for of_part in [critiques[i : i + samples]]
     ]
 
   def _question(self, part: Scoring) -> str:
@@ -225,6 +221,7 @@ class GenerativePrm:
         break
       except CannotAsk as error:
         refused |= error.requests.keys()
+        self.refusal = str(error)
     for each, request in zip(critiques, requests, strict=True):
       completion = None if request in refused else next(written)[0]
       if completion is not None:
@@ -288,18 +285,6 @@ def _before(first: int | None, steps: int) -> tuple[float, ...]:
   if first is None:
     return (UNKNOWN,) * steps
   return tuple(float(first < 0 or step < first) for step in range(steps))
-
-
-def _pool(
-  scores: Sequence[tuple[float, ...]], critiques: Sequence[_Critique]
-) -> Opinion:
-  """Makes the mean of the scores of a question's critiques."""
-  return Opinion(
-    tuple(np.mean(scores, axis=0).tolist()),
-    tuple('\n'.join(each.lines) for each in critiques if not each.lost),
-    sum(each.tokens for each in critiques),
-    sum(each.flops for each in critiques),
-  )
 
 
 def _up_to_code(lines: Sequence[str]) -> tuple[tuple[str, ...], str]:

@@ -19,7 +19,7 @@ from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.evals.prm import some_problems
 from prm_jax.inference.driver import AskedModels, Work
-from prm_jax.inference.generative_prm import GenerativePrm
+from prm_jax.inference.generative_prm import UNKNOWN, GenerativePrm
 from prm_jax.inference.protocols import Scoring, StepScorer
 from prm_jax.jobs import engine, journal
 from prm_jax.jobs.prm import show
@@ -78,9 +78,17 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   workdir.write_lines('step_scores.jsonl', found.step_scores)
   for record in found.shown:
     meta = known[record['problem'], tuple(record['steps'])]
-    record['critiques'] = meta.get('critiques', [])
+    record['critiques'] = [*map(''.join, meta.get('critiques', []))]
   workdir.write_lines('chains.jsonl', found.shown)
   results: dict[str, Any] = found.results | {'cost': ledger}
+  if isinstance(prm, GenerativePrm):
+    results['unread_critiques'] = sum(meta['unread'] for meta in known.values())
+    if results['unread_critiques']:
+      why = f', the last as {prm.refusal}' if prm.refusal else ''
+      log(
+        f'WARNING: {results["unread_critiques"]:,} critiques have no readable '
+        f'verdict, or could not be given{why}; each counts as {UNKNOWN}'
+      )
   workdir.write_json('results.json', {'manifest': about, 'results': results})
   processes.first_alone('report', show, results, workdir, log)
 
@@ -107,5 +115,7 @@ def score(prm: StepScorer, problem: str, steps: tuple[str, ...]) -> Work:
   ([scored],) = yield [Scoring(problem, steps)]
   meta: dict[str, Any] = {'scores': list(scored.scores)}
   if isinstance(prm, GenerativePrm):
-    meta['critiques'] = prm.critiques(problem, steps)
+    opinions = prm.opinions(problem, steps)
+    meta['critiques'] = [said.critiques[:1] for said in opinions]
+    meta['unread'] = sum(said.unread for said in opinions)
   return [Chain(problem, steps, meta=meta)]

@@ -92,27 +92,24 @@ def test_the_probability_of_the_word_is_the_score():
 
 
 @pytest.mark.parametrize(
-  ('lines', 'score', 'unparsed', 'lost'),
+  ('lines', 'lost'),
   [
-    (['nothing to say'], UNKNOWN, 1, 0),
-    ([], UNKNOWN, 1, 0),
-    (['Ist der Schritt richtig? Ja'], UNKNOWN, 1, 0),
-    ([r'\boxed{correct}'] * 50, UNKNOWN, 1, 0),
-    (None, UNKNOWN, 0, 1),
-    ("'7' is not a word", UNKNOWN, 0, 1),
+    (['nothing to say'], 0),
+    ([], 0),
+    (['Ist der Schritt richtig? Ja'], 0),
+    ([r'\boxed{correct}'] * 50, 0),
+    (None, 1),
+    ("'7' is not a word", 1),
   ],
 )
-def test_a_critique_without_a_verdict_says_nothing(
-  lines, score, unparsed, lost
-):
+def test_a_critique_without_a_verdict_says_nothing(lines, lost):
   critic = ScriptedCritic(lambda *_: lines)
   prm = GenerativePrm(critic, CritiqueConfig('thinkprm'))
-  assert scores_of(prm, RIGHT[:2]) == [(score, score)]
-  assert vars(prm.counts) == {
-    'written': 2,
-    'unparsed': 2 * unparsed,
-    'lost': 2 * lost,
-  }
+  assert scores_of(prm, RIGHT[:2]) == [(UNKNOWN, UNKNOWN)]
+  opinions = prm.opinions(PROBLEM, RIGHT[:2])
+  assert [said.unread for said in opinions] == [1, 1]
+  assert [len(said.critiques) for said in opinions] == [1 - lost] * 2
+  assert prm.refusal == (lines if isinstance(lines, str) else '')
 
 
 def test_the_mean_of_the_critiques():
@@ -128,7 +125,8 @@ def test_the_mean_of_the_critiques():
   )
   [scores] = scores_of(prm, RIGHT[:1])
   assert scores == ((1 + 0 + UNKNOWN + 1) / 4,)
-  assert len(prm.critiques(PROBLEM, RIGHT[:1])) == 1
+  [said] = prm.opinions(PROBLEM, RIGHT[:1])
+  assert (len(said.critiques), said.unread) == (3, 1)
 
 
 def test_chains_are_asked_about_once():

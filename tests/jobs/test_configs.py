@@ -30,10 +30,26 @@ OPENED = ('qwen2_5_math_7b', 'qwen2_5_72b')  # tests/aot compiles them
 # notebooks run `small`, tests/jobs/test_main_base.py `from_run`.
 VARIANTS = {
   'prm_math': (
-    ('human', 'frozen', 'lora', 'qlora', 'orm', 'words', 'from_run', 'small'),
+    (
+      *('human', 'frozen', 'lora', 'qlora', 'orm', 'words', 'logic', 'code'),
+      *('from_run', 'small'),
+    ),
     BASES,
   ),
-  'policy_math': (('lora', 'small', 'words'), ('qwen2_5_math_7b', 'smollm2')),
+  'policy_math': (
+    ('lora', 'small', 'words', 'logic', 'code'),
+    ('qwen2_5_math_7b', 'smollm2'),
+  ),
+  # Run by tests/jobs/test_critics.py.
+  'verifier_math': (
+    (
+      *('thinkprm', 'genprm', 'r_prm', 'boxed_index', 'genrm', 'logic', 'rl'),
+      'small',
+    ),
+    (),
+  ),
+  # Run by tests/jobs/test_evaluate.py and test_critics.py.
+  'evaluate_math': (('critic', 'logic', 'code', 'human', 'small'), ()),
   # Run by tests/jobs/test_label.py.
   'label_math': (
     (

@@ -1,0 +1,126 @@
+"""The evaluation job: any PRM, judged as its own run judges it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.shared.command_line import run_all, the_error
+
+pytestmark = pytest.mark.job
+
+SMALL = '--config.evaluation.resamples=50'
+
+
+def read(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope='module')
+def judged(tmp_path_factory):
+  """A PRM's run, and an evaluation of it."""
+  folder = tmp_path_factory.mktemp('judged')
+  prm, again = folder / 'prm', folder / 'judged'
+  trained = [
+    '--config=configs/prm_math.py:tiny',
+    f'--workdir={prm}',
+    '--config.orm_baseline=False',
+    SMALL,
+  ]
+  evaluated = [
+    '--config=configs/evaluate_math.py:tiny',
+    f'--workdir={again}',
+    f'--config.prm.path={prm}',
+    SMALL,
+  ]
+  for line in (trained, evaluated):
+    [done] = run_all([line])
+    assert done.returncode == 0, done.stderr
+  return prm, again, evaluated
+
+
+def test_it_finds_what_the_run_found(judged):
+  prm, again, _ = judged
+  first, second = (
+    json.loads((workdir / 'results.json').read_text())
+    for workdir in (prm, again)
+  )
+  for name in ('best_of_n', 'ranking', 'diagnostics'):
+    assert first['results'][name] == second['results'][name], name
+  ours, theirs = (
+    each['results']['localisation']['arithmetic'] for each in (first, second)
+  )
+  assert ours['f1'] == pytest.approx(theirs['f1'], abs=1e-6)
+  threshold = second['manifest']['threshold']
+  assert threshold['source'] == first['manifest']['threshold']['source']
+  assert threshold['value'] == pytest.approx(
+    first['manifest']['threshold']['value'], abs=1e-5
+  )
+  scores, others = (
+    {(r['set'], r['chain']): r['scores'] for r in read(w / 'step_scores.jsonl')}
+    for w in (prm, again)
+  )
+  assert scores.keys() == others.keys()
+  for key, values in scores.items():
+    np.testing.assert_allclose(values, others[key], atol=1e-5)
+  assert second['results']['cost']['scored_tokens'] > 0
+  assert (again / 'report.html').read_text().rstrip().endswith('</html>')
+
+
+def test_a_second_run_scores_nothing(judged):
+  _, again, line = judged
+  before = (again / 'journal/process-0.jsonl').read_bytes()
+  results = json.loads((again / 'results.json').read_text())['results']
+  [done] = run_all([line])
+  assert done.returncode == 0, done.stderr
+  assert 'to do' not in done.stdout
+  assert (again / 'journal/process-0.jsonl').read_bytes() == before
+  after = json.loads((again / 'results.json').read_text())['results']
+  assert after == results
+
+
+@pytest.mark.parametrize(
+  ('flags', 'error'),
+  [
+    ((), "config.prm.path='': expected the --workdir of a trained PRM"),
+    (('--config.prm.kind=none',), 'expected a PRM to evaluate'),
+    (
+      ('--config.prm.kind=generative',),
+      "config.prm.generative.path='': expected the --workdir of a critic",
+    ),
+    (
+      ('--config.prm.kind=exact', '--config.evaluation.best_of_n=words'),
+      "config.evaluation.best_of_n='words': expected",
+    ),
+  ],
+)
+def test_what_is_missing_is_named(flags, error, tmp_path):
+  [done] = run_all(
+    [
+      [
+        '--config=configs/evaluate_math.py:tiny',
+        f'--workdir={tmp_path / "run"}',
+        *flags,
+      ]
+    ]
+  )
+  assert error in the_error(done)
+  assert not (tmp_path / 'run/results.json').exists()
+
+
+def test_exact_labels_find_every_error(tmp_path):
+  """The truth as a PRM: the verdict of all metrics is known."""
+  [done] = run_all(
+    [
+      [
+        '--config=configs/evaluate_math.py:tiny',
+        f'--workdir={tmp_path}',
+        '--config.prm.kind=exact',
+        '--config.prm.exact=steps',
+        SMALL,
+      ]
+    ]
+  )
+  assert done.returncode == 0, done.stderr
+  results = json.loads((tmp_path / 'results.json').read_text())['results']
+  assert results['localisation']['arithmetic']['f1'] == 1.0
