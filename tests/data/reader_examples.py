@@ -74,6 +74,121 @@ EXAMPLES = {
     'final_answer_correct': False,
     'label': 1,
   },
+  'big_bench_mistake': {
+    'input': 'P',
+    'target': '] }',
+    'answer': '}',
+    'steps': ['stack: empty', '{ ; stack: {', '] ; stack: {', 'So } '],
+    'mistake_index': 2,
+  },
+  'parc': {
+    'question': 'P',
+    'ground_truth_answer': '7',
+    'model_answer': '8',
+    'steps': ['Step 1: a', 'Step 2: b', 'Step 3: c'],
+    'is_correct': False,
+    'premise_annotation': {
+      'steps': [
+        {'step_number': 0, 'original_step': 'P', 'premises': [[0, 'P']]},
+        {'step_number': 1, 'original_step': 'a', 'premises': [[0, 'P']]},
+        {
+          'step_number': 2,
+          'original_step': 'b',
+          'premises': [[1, 'a'], [0, 'P'], [1, 'a again']],
+        },
+        {'step_number': 3, 'original_step': 'c', 'premises': [[2, 'b']]},
+      ]
+    },
+    'error_annotation': {
+      'error_annotations': {
+        'step_level': [
+          {'step_number': 1, 'has_error': False, 'errors': []},
+          {
+            'step_number': 2,
+            'has_error': True,
+            'errors': [{'error_type': 'Other', 'error_description': 'd'}],
+          },
+          {
+            'step_number': 3,
+            'has_error': True,
+            'errors': [{'error_type': 'Accumulation_Error'}],
+          },
+        ]
+      }
+    },
+  },
+  'mr_ben': {
+    'Question_UUID': 'u',
+    'Subject': 'college_biology',
+    'Question': 'P',
+    'Options': 'A: x \nB: y ',
+    'Ground_Truth_Analysis': '',
+    'Ground_Truth_Answer': 'A',
+    'Ground_Truth_Answer_Modified': 'B',
+    'Sampled_Model': 'Claude2',
+    'Model_Solution_Steps': [
+      'Step 1: a',
+      '',
+      'Step 2: b',
+      'Step 2.1: more of b',
+      ' ',
+      'Step 3: c',
+      'Solution: Choice_B',
+    ],
+    'Model_Solution_Correctness': 'incorrect',
+    'Model_Solution_First_Error_Step': '2',
+    'Model_Solution_Error_Reason': ['r'],
+    'Model_Solution_Rectified_First_Error_Step': ['Step 2: B'],
+  },
+  'agent_process_bench': {
+    'total_index': 0,
+    'query_index': 7,
+    'sample_index': 2,
+    'question': 'Which  city?',
+    'data_source': 'searchR1_hotpotqa',
+    'ground_truth': {'target': ['Adelaide']},
+    'answer_text': 'Adelaide',
+    'messages': [
+      {'role': 'system', 'content': 'Be brief.'},
+      {'role': 'user', 'content': 'Answer. Question: Which city?'},
+      {
+        'role': 'assistant',
+        'content': '',
+        'tool_calls': [
+          {
+            'id': 'c',
+            'type': 'function',
+            'function': {'name': 'search', 'arguments': '{"query": "q"}'},
+          }
+        ],
+      },
+      {
+        'role': 'tool',
+        'name': 'search',
+        'content': '{"result": []}',
+        'tool_call_id': 'c',
+      },
+      {'role': 'assistant', 'content': '<think>It is Perth.</think>'},
+      {'role': 'user', 'content': 'Call a tool.'},
+      {'role': 'assistant', 'content': '<answer>Adelaide</answer>'},
+    ],
+    'tool_metrics': {'search': [{'status': 'success'}]},
+    'tools': [{'type': 'function', 'function': {'name': 'search'}}],
+    'step_labels': {'2': 0, '4': -1, '6': 1},
+    'final_label': 1,
+  },
+  'versa_prm': {
+    'id': '1_mmlu_law',
+    'question': 'P\nA. x\nB. y',
+    'answer': 'B',
+    'category': 'law',
+    'src': 's',
+    'cot_id': 3,
+    'chain_of_thoughts': "['It is \\'a\\'.', 'So b.', \"So c.\", 'It is (A).']",
+    'labels': '[1, 0, -1, -1]',
+    'parsed_answer': 'A',
+    'parsed_answer_correctness': False,
+  },
   'gsm8k': {
     'question': 'P',
     'answer': 'So 48/2 = <<48/2=24>>24.\n\nThen 24+1=<<24+1=25>>25. \n#### 25',
@@ -166,6 +281,50 @@ def phase_2():
   record['label']['finish_reason'] = 'found_error'
   record['question']['pre_generated_steps'] = ['A', 'H', 'wrong', 'after']
   return record
+
+
+def mr_ben_code():
+  """Returns a Mr-Ben record whose solution is code."""
+  record = example('mr_ben')
+  for name in ('Options', 'Ground_Truth_Analysis'):
+    del record[name]
+  del record['Ground_Truth_Answer_Modified']
+  return record | {
+    'Subject': 'coding',
+    'Ground_Truth_Answer': '',
+    'Model_Solution_Steps': 'def f(x):\n\n  y = x\n  if x:\n    y = x \n\n',
+    'Model_Solution_First_Error_Step': '    y = x',
+    'Model_Solution_Error_Reason': 'r',
+  }
+
+
+def versa_prm_question():
+  """Returns a question of VersaPRM's training file, with several chains."""
+  return {
+    'id': '1_mmlu_law',
+    'category': 'law',
+    'question': 'P',
+    'answer': 'B',
+    'chain_of_thoughts': [
+      {'steps': ['a', 'b'], 'labels': [1, -1], 'augs': []},
+      {'steps': ['c'], 'labels': None},
+      {'steps': ['d', ''], 'labels': [1, 1]},
+      {
+        'steps': ['e', 'It is (B).'],
+        'labels': [1, 1],
+        'parsed_answer': 'B',
+        'parsed_answer_correctness': True,
+      },
+    ],
+  }
+
+
+# Other layouts of some formats.
+VARIANTS = {
+  'prm800k': phase_2,
+  'mr_ben': mr_ben_code,
+  'versa_prm': versa_prm_question,
+}
 
 
 def example(fmt):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from prm_jax.data.readers import READERS, read_chains
 from prm_jax.runtime.errors import UserError
-from tests.data.reader_examples import EXAMPLES, example, phase_2
+from tests.data.reader_examples import EXAMPLES, VARIANTS, example
 
 FORMATS = sorted(READERS)
 SCALARS = (
@@ -78,8 +78,8 @@ def places(value, path=()):
 def mutated(draw, fmt):
   """Draws a valid record with one value dropped, replaced, cut or repeated."""
   record = example(fmt)
-  if fmt == 'prm800k' and draw(st.booleans()):
-    record = phase_2()
+  if fmt in VARIANTS and draw(st.booleans()):
+    record = VARIANTS[fmt]()
   path = draw(st.sampled_from(list(places(record))[1:]))
   parent = record
   for key in path[:-1]:

@@ -1,9 +1,11 @@
 """Tests the readers on real files and counts their records a second time."""
 
 import json
+import re
 
 import pytest
 
+from prm_jax.data.chains import first_error
 from prm_jax.data.readers import ReadSummary, read_chains
 from tests.shared.real_data import shared
 
@@ -162,3 +164,115 @@ def test_prmbench(name, records, past_end, blank):
   originals, summary = read_chains(path, 'prmbench_original')
   assert len(originals) == summary.chains == records - blank
   assert all(s.value == 1 for chain in originals for s in chain.labels)
+
+
+@pytest.mark.parametrize(
+  ('name', 'records', 'chains', 'wrong', 'steps', 'ratings', 'subjects'),
+  [
+    ('biology', 519, 517, 207, 3148, 2456, 2),
+    ('chemistry', 424, 424, 232, 2738, 1838, 2),
+    ('coding', 118, 109, 70, 2816, 1944, 1),
+    ('math', 459, 458, 392, 3551, 1630, 2),
+    ('medicine', 416, 414, 301, 2580, 1618, 1),
+    ('physics', 334, 333, 181, 2186, 1485, 2),
+  ],
+)
+def test_mr_ben(name, records, chains, wrong, steps, ratings, subjects):
+  path = shared(f'domains/mr_ben/{name}.jsonl')
+  read, summary = read_chains(path, 'mr_ben')
+  assert (summary.records, summary.chains) == (records, chains)
+  assert (summary.ratings, summary.quarantined) == (ratings, 0)
+  assert sum(len(chain.steps) for chain in read) == steps
+  assert sum(first_error(chain.labels) >= 0 for chain in read) == wrong
+  assert len({chain.meta['subject'] for chain in read}) == subjects
+  raw = lines(path)
+  unnumbered = 0
+  for chain in read:
+    record = raw[int(chain.meta['id'].split(':')[1]) - 1]
+    error = record['Model_Solution_First_Error_Step']
+    first = first_error(chain.labels)
+    if error == 'N/A':
+      assert first == -1
+      assert chain.outcome is True
+    elif name == 'coding':
+      assert chain.steps[first] == error.rstrip()
+    elif not re.search(rf'(?mi)^s?tep {error}\b', chain.steps[first]):
+      unnumbered += 1
+      assert re.match('Step n|Solution', chain.steps[first])
+    text = record['Model_Solution_Steps']
+    text = text if isinstance(text, str) else '\n'.join(text)
+    assert '\n'.join(chain.steps).split() == text.split()
+  assert unnumbered <= 1
+
+
+def is_program(code):
+  try:
+    compile(code, 'code', 'exec')
+  except SyntaxError:
+    return False
+  return True
+
+
+def test_mr_ben_code_is_a_program_where_it_was_one():
+  path = shared('domains/mr_ben/coding.jsonl')
+  chains, summary = read_chains(path, 'mr_ben')
+  assert summary.skipped == {'no one step is the first error': 9}
+  raw = lines(path)
+  programs = 0
+  for chain in chains:
+    record = raw[int(chain.meta['id'].split(':')[1]) - 1]
+    found = is_program('\n'.join(chain.steps))
+    assert found == is_program(record['Model_Solution_Steps'])
+    programs += found
+  assert programs > 90
+
+
+@pytest.mark.parametrize(
+  ('name', 'records', 'blank', 'wrong', 'right'),
+  [
+    ('dyck_languages', 986, 1, 649, 482),
+    ('logical_deduction', 300, 0, 294, 45),
+    ('tracking_shuffled_objects', 300, 0, 260, 45),
+    ('word_sorting', 300, 0, 266, 45),
+  ],
+)
+def test_big_bench_mistake(name, records, blank, wrong, right):
+  path = shared(f'domains/big_bench_mistake/{name}.jsonl')
+  chains, summary = read_chains(path, 'big_bench_mistake')
+  assert (summary.records, summary.chains) == (records, records - blank)
+  assert sum(summary.skipped.values()) == blank
+  assert {chain.meta['subject'] for chain in chains} == {name}
+  assert sum(chain.outcome for chain in chains) == right
+  first = [first_error(chain.labels) for chain in chains]
+  assert sum(i >= 0 for i in first) == wrong
+  raw = lines(path)
+  for i, chain in zip(first, chains, strict=True):
+    record = raw[int(chain.meta['id'].split(':')[1]) - 1]
+    assert record['mistake_index'] == (None if i < 0 else i)
+    known = [label.value is not None for label in chain.labels]
+    assert sum(known) == (len(known) if i < 0 else i + 1)
+
+
+@pytest.mark.parametrize(
+  ('name', 'records', 'ratings', 'wrong', 'without_premises'),
+  [('negatives', 57, 294, 164, 0), ('positives', 50, 224, 7, 1)],
+)
+def test_parc(name, records, ratings, wrong, without_premises):
+  path = shared(f'domains/parc/gsm8k_{name}.json')
+  chains, summary = read_chains(path, 'parc')
+  assert summary == ReadSummary(records, records, ratings, {}, 0)
+  labels = [label for chain in chains for label in chain.labels]
+  assert {label.source for label in labels} == {'judge'}
+  assert sum(label.value == 0 for label in labels) == wrong
+  assert {chain.outcome for chain in chains} == {name == 'positives'}
+  raw = json.loads(path.read_text('utf-8'))
+  missing = 0
+  for chain, record in zip(chains, raw, strict=True):
+    if 'premises' not in chain.meta:
+      missing += 1
+      continue
+    annotated = record['premise_annotation']['steps'][1:]
+    assert len(chain.meta['premises']) == len(chain.steps)
+    for numbers, step in zip(chain.meta['premises'], annotated, strict=True):
+      assert set(numbers) == {number for number, _ in step['premises']}
+  assert missing == without_premises

@@ -5,7 +5,8 @@
 This is the first stage of the data pipeline. A format reader is a pure function
 that turns one JSON record into its chains, or into the reason why the rules of
 the format leave it out. `read_chains` applies it to a file, counts the records,
-and says where a bad one is. White space around steps and problems is removed.
+and says where a bad one is. White space around steps and problems is removed;
+lines of code keep their indentation.
 """
 
 import dataclasses
@@ -17,7 +18,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from prm_jax.data.chains import SOURCES, Chain, from_dict
-from prm_jax.data.readers import benchmarks, prm800k, stepwise_text, trees
+from prm_jax.data.readers import (
+  benchmarks,
+  other_domains,
+  prm800k,
+  stepwise_text,
+  trees,
+)
 from prm_jax.data.readers import records as records_lib
 from prm_jax.data.readers.records import Fields, Record, Skip
 from prm_jax.runtime import paths
@@ -34,6 +41,11 @@ READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
   'prmbench_original': benchmarks.read_prmbench_original,
   'processbench': benchmarks.read_processbench,
   'mr_gsm8k': benchmarks.read_processbench,
+  'big_bench_mistake': benchmarks.read_big_bench_mistake,
+  'parc': benchmarks.read_parc,
+  'mr_ben': other_domains.read_mr_ben,
+  'agent_process_bench': other_domains.read_agent_process_bench,
+  'versa_prm': other_domains.read_versa_prm,
   'gsm8k': benchmarks.read_gsm8k,
   'gsm8k_stated': benchmarks.read_gsm8k_stated,
   'solution_pool': benchmarks.read_solution_pool,
@@ -43,6 +55,8 @@ READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
   'step_tree': trees.read_step_tree,
   'chains': lambda record: [from_dict(record)],  # our own chains.jsonl
 }
+# Formats whose files are named by their subject, while records have none.
+_NAMED_BY_SUBJECT = ('big_bench_mistake',)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +102,8 @@ def read_chains(
 
   The `meta` of every chain holds `dataset` (the format) and `id`. The id is
   that of the record, or else the file's name and the number of the record,
-  counted from 1. If a record has several chains, `/k` is appended.
+  counted from 1. If a record has several chains, `/k` is appended. Where a
+  format tells the domain of a chain, `subject` names it.
 
   Args:
     fmt: its format, a key of READERS.
@@ -198,6 +213,8 @@ def _add_origin(
     if source is not None:
       labels = tuple(dataclasses.replace(s, source=source) for s in labels)
     meta = {'dataset': fmt} | dict(chain.meta) | {'id': chain_id}
+    if fmt in _NAMED_BY_SUBJECT:
+      meta['subject'] = name.rpartition(':')[0]
     complete.append(dataclasses.replace(chain, labels=labels, meta=meta))
   return complete
 

@@ -18,7 +18,8 @@ from prm_jax.runtime.errors import UserError
 _RIGHT, _WRONG, _UNKNOWN = StepLabel(1.0), StepLabel(0.0), StepLabel(None)
 
 
-def _first_error_labels(first: int, count: int) -> tuple[StepLabel, ...]:
+def first_error_labels(first: int, count: int) -> tuple[StepLabel, ...]:
+  """Returns the labels of a chain by the index of its first error, -1: none."""
   if first == -1:
     return (_RIGHT,) * count
   return (_RIGHT,) * first + (_WRONG,) + (_UNKNOWN,) * (count - first - 1)
@@ -36,8 +37,34 @@ def read_processbench(record: Fields) -> list[Chain]:
       records.text(record, 'problem'),
       steps,
       outcome=records.flag(record, 'final_answer_correct'),
-      labels=_first_error_labels(first, len(steps)),
+      labels=first_error_labels(first, len(steps)),
       meta=records.keep(record, 'id', 'generator'),
+    )
+  ]
+
+
+def read_big_bench_mistake(record: Fields) -> list[Chain] | Skip:
+  """Reads BIG-Bench-Mistake (Tyen et al., 2024).
+
+  `mistake_index` is the index of the first logical mistake, or null if there is
+  none. An answer is right if it equals `target`. Records with a blank step are
+  skipped. The task is the name of the file. People judged four of the tasks; of
+  the Dyck languages a program judged most.
+  """
+  if _has_blank(record, 'steps'):
+    return Skip('blank step')
+  steps = records.steps(record, 'steps')
+  first, name = -1, 'mistake_index'
+  if records.field(record, name) is not None:
+    first = records.integer(record, name, 0, len(steps) - 1)
+  answer = records.text_or_none(record, 'answer')
+  return [
+    Chain(
+      records.text(record, 'input'),
+      steps,
+      answer=answer,
+      outcome=answer == records.text(record, 'target'),
+      labels=first_error_labels(first, len(steps)),
     )
   ]
 
@@ -113,7 +140,7 @@ def read_verify_then_generate(record: Fields) -> list[Chain]:
       steps,
       answer=steps[-1],
       outcome=False,
-      labels=_first_error_labels(first, len(steps)),
+      labels=first_error_labels(first, len(steps)),
       meta=records.keep(record, 'id', 'error_category'),
     )
   ]
@@ -159,6 +186,66 @@ def read_prmbench_original(record: Fields) -> list[Chain] | Skip:
   problem = records.text(record, 'original_question')
   labels = (_RIGHT,) * len(steps)
   return [Chain(problem, steps, labels=labels, meta=_prmbench_meta(record))]
+
+
+def read_parc(record: Fields) -> list[Chain]:
+  """Reads PARC's data set PERL (Mukherjee et al., 2025), with premises.
+
+  Every step has a label, also after the first error; a step that follows from a
+  wrong one is wrong (`Accumulation_Error`). The source is `judge`, because a
+  language model annotated the steps. `premises` in `meta` lists for each step
+  the numbers of those that it follows from: 0 is the question, 1 the first
+  step. It is left out where the annotated steps are not those of the chain.
+  """
+  steps = records.steps(record, 'steps')
+  annotation = records.field(record, 'error_annotation')
+  judged = records.items(
+    records.field(annotation, 'error_annotations'), 'step_level'
+  )
+  if len(judged) != len(steps):
+    raise UserError(f'{len(judged)} annotated steps for {len(steps)} steps')
+  labels = []
+  for number, step in enumerate(judged, 1):
+    records.integer(step, 'step_number', number, number)
+    wrong = records.flag(step, 'has_error')
+    if wrong != bool(records.items(step, 'errors')):
+      raise UserError(
+        f"step {number} contradicts itself: 'has_error' is {wrong} with "
+        f'{len(step["errors"])} errors'
+      )
+    labels.append(StepLabel(0.0 if wrong else 1.0, 'judge'))
+  return [
+    Chain(
+      records.text(record, 'question'),
+      steps,
+      answer=records.text_or_none(record, 'model_answer'),
+      outcome=records.flag(record, 'is_correct')
+      if 'is_correct' in record
+      else None,
+      labels=tuple(labels),
+      meta=records.keep_as(record, subject='type')
+      | _premises(record, len(steps)),
+    )
+  ]
+
+
+def _premises(record: Fields, count: int) -> Fields:
+  """Returns `premises`, or nothing if not each step has its own."""
+  annotated = records.items(
+    records.field(record, 'premise_annotation'), 'steps'
+  )
+  numbers = [records.field(step, 'step_number') for step in annotated]
+  if numbers != list(range(count + 1)):
+    return {}
+  premises = []
+  for number, step in enumerate(annotated[1:], 1):
+    name, found = f'premises of step {number}', set()
+    for premise in records.items(step, 'premises'):
+      # A premise is [number, what is taken from there].
+      earlier = premise[0] if isinstance(premise, list) and premise else premise
+      found.add(records.integer({name: earlier}, name, 0, number - 1))
+    premises.append(sorted(found))
+  return {'premises': premises}
 
 
 def _numbered(record: Fields, name: str) -> list[tuple[str, Any]]:

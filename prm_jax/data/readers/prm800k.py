@@ -116,10 +116,14 @@ def _generated_step(rated: list[_Rated], generated: Any, t: int) -> int | None:
 
 def _rated(completion: Any) -> _Rated:
   rating = records.field(completion, 'rating')
-  return records.text(completion, 'text'), _label(rating, "'rating'")
+  return records.text(completion, 'text'), rating_label(rating, "'rating'")
 
 
-def _label(rating: Any, name: str) -> StepLabel:
+def rating_label(rating: Any, name: str) -> StepLabel:
+  """Returns the label of a rating: 1, 0 (neutral), -1 or null (unknown).
+
+  `name` is for the error message.
+  """
   if rating is None:
     return _UNKNOWN
   if type(rating) not in (int, float) or rating not in _LABELS:
@@ -142,7 +146,7 @@ def read_prm800k_flat(record: Fields) -> list[Chain]:
   ratings = records.items(record, 'ratings')
   if len(ratings) != len(steps):
     raise UserError(f'{len(ratings)} ratings for {len(steps)} steps')
-  labels = [_label(r, f'ratings[{i}]') for i, r in enumerate(ratings)]
+  labels = [rating_label(r, f'ratings[{i}]') for i, r in enumerate(ratings)]
   rated = list(zip(steps, labels, strict=True))
   problem = records.text(record, 'problem')
   return [_chain(problem, rated, records.keep(record, 'id'))]

@@ -198,6 +198,14 @@ def text(record: Any, name: str) -> str:
   return value.strip()
 
 
+def text_or_none(record: Fields, name: str) -> str | None:
+  """Returns a field of text as `text`; None if it is missing, null or blank."""
+  value = record.get(name)
+  if value is None or (isinstance(value, str) and not value.strip()):
+    return None
+  return text(record, name)
+
+
 def lines(record: Any, name: str) -> tuple[str, ...]:
   """Returns the non-blank lines of a text field, stripped of white space.
 
@@ -260,3 +268,9 @@ def keep(record: Fields, *names: str) -> Fields:
     for name in names
     if isinstance(record.get(name), str | int | float)
   }
+
+
+def keep_as(record: Fields, **names: str) -> Fields:
+  """Returns fields as `keep` does, under other names: new='old'."""
+  kept = keep(record, *names.values())
+  return {new: kept[old] for new, old in names.items() if old in kept}
