@@ -16,6 +16,7 @@ Variants, comma separated, as in `configs/evaluate_math.py:critic,tiny`:
     code    those of configs/prm_math.py:code
     human   ProcessBench, below --config.data.root or PRM_JAX_DATA, with a
             threshold from chains of data.train
+    benchmarks  Mr-Ben and BIG-Bench-Mistake, a row for each subject
     small   a minute or two, of arithmetic; its test problems are those of
             every other config of this name
     tiny    a few chains: to see that everything runs
@@ -49,6 +50,12 @@ def human(config: ml_collections.ConfigDict) -> None:
   config.evaluation.update(max_dev_problems=200, max_problems=200)
 
 
+def benchmarks(config: ml_collections.ConfigDict) -> None:
+  human(config)
+  config.name = 'Evaluation beyond mathematics'
+  config.data.evaluations = ml_collections.ConfigDict(prm_math.BENCHMARKS)
+
+
 def small(config: ml_collections.ConfigDict) -> None:
   config.name += ' (small)'
   config.data.update(train_problems=4096, test_problems=100, test_samples=16)
@@ -73,6 +80,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'logic': lambda config: common.on_domain(config, 'logic'),
     'code': lambda config: common.on_domain(config, 'code'),
     'human': human,
+    'benchmarks': benchmarks,
     'small': small,
     'tiny': tiny,
   }

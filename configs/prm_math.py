@@ -16,6 +16,8 @@ Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
            a pretrained backbone, as in :smollm2,words, that one on them
     human  bytes from scratch on human step labels; needs the data files
            (--config.data.root or PRM_JAX_DATA), evaluated on ProcessBench
+    benchmarks  after human or a pretrained backbone: evaluated on Mr-Ben and
+           BIG-Bench-Mistake, a row for each subject
     frozen  after a pretrained backbone: it reads all chains once, and heads of
            four kinds are fitted on what it made of them, in minutes
     lora   adapters of rank 16 and the head are trained, the backbone stays
@@ -68,6 +70,22 @@ HUMAN_TRAIN = (
   ),
   ('verify_then_generate/dataset.json', 'verify_then_generate'),
 )
+# Of other subjects: name of an evaluation -> file and format.
+BENCHMARKS = {
+  **{
+    subject: (f'domains/mr_ben/{subject}.jsonl', 'mr_ben')
+    for subject in (
+      *('biology', 'chemistry', 'coding', 'math', 'medicine', 'physics'),
+    )
+  },
+  **{
+    task: (f'domains/big_bench_mistake/{task}.jsonl', 'big_bench_mistake')
+    for task in (
+      *('dyck_languages', 'logical_deduction'),
+      *('tracking_shuffled_objects', 'word_sorting'),
+    )
+  },
+}
 OPERATIONS = 5
 CHAIN_LENGTH = 8 * OPERATIONS + 6  # exact: prompt 2K + 6, six a step
 
@@ -145,6 +163,14 @@ def human(config: ml_collections.ConfigDict) -> None:
   config.optim.warmup = 20
   config.train.update(steps=200, checkpoint_every=100)
   config.evaluation.update(best_of_n='', shown_chains=8)
+
+
+def benchmarks(config: ml_collections.ConfigDict) -> None:
+  if config.data.kind != 'files':
+    raise ValueError('benchmarks needs files before it: :human,benchmarks')
+  config.name += ', beyond mathematics'
+  config.data.evaluations = ml_collections.ConfigDict(BENCHMARKS)
+  config.evaluation.best_of_n = ''
 
 
 def pretrained(
@@ -270,6 +296,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'code': lambda config: common.on_domain(config, 'code'),
     'words': words,
     'human': human,
+    'benchmarks': benchmarks,
     'smollm2': smollm2,
     'qwen2_5_math_1_5b': qwen2_5_math_1_5b,
     'qwen2_5_math_7b': qwen2_5_math_7b,

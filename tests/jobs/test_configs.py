@@ -32,7 +32,7 @@ VARIANTS = {
   'prm_math': (
     (
       *('human', 'frozen', 'lora', 'qlora', 'orm', 'words', 'logic', 'code'),
-      *('from_run', 'small'),
+      *('from_run', 'small', 'benchmarks'),
     ),
     BASES,
   ),
@@ -49,7 +49,10 @@ VARIANTS = {
     (),
   ),
   # Run by tests/jobs/test_evaluate.py and test_critics.py.
-  'evaluate_math': (('critic', 'logic', 'code', 'human', 'small'), ()),
+  'evaluate_math': (
+    ('critic', 'logic', 'code', 'human', 'benchmarks', 'small'),
+    (),
+  ),
   # Run by tests/jobs/test_label.py.
   'label_math': (
     (
