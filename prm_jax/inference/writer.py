@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from prm_jax.inference import sampler
+from prm_jax.inference import next_words, sampler
 from prm_jax.inference.kept_chains import KeptChains
 from prm_jax.inference.packing import bucket
 from prm_jax.inference.sampler import SamplingConfig, Slots, Stops
@@ -193,10 +193,7 @@ class Writer:
         functools.partial(sampler.read_on, config=config, spread=spread),
         donate_argnums=3,
       ),
-      'next': jax.jit(
-        functools.partial(sampler.next_logprobs, config=config, spread=spread),
-        out_shardings=NamedSharding(mesh, P()),
-      ),
+      'next': next_words.jit_next(config, mesh, spread),
       'insert': jit(sampler.insert, donate_argnums=0),
       'resize': jit(sampler.resize, static_argnums=1),
       'chunk': jit_chunk(config, mesh, sampling, stops),
@@ -232,32 +229,10 @@ class Writer:
     self.stats.seconds += time.monotonic() - began
     return found
 
-  def next_logprobs(
-    self, asked: Sequence[tuple[Sequence[int], Sequence[int]]]
-  ) -> np.ndarray:  # [N, O] float32
-    """Returns how likely each option is to be the next token.
-
-    Args:
-      asked: ids, at most `longest` of them, and equally many options for each.
-    """
-    found = np.zeros((len(asked), len(asked[0][1])), np.float32)
-    order = sorted(range(len(asked)), key=lambda i: -len(asked[i][0]))
+  def next_logprobs(self, asked: Sequence[next_words.Asked]) -> np.ndarray:
+    """Returns how likely options are to come next; see `next_words.read`."""
     with jax.set_mesh(self._mesh):
-      while order:
-        T = bucket(len(asked[order[0]][0]) - 1, SMALLEST_BUCKET)
-        count = max(1, PROMPT_TOKENS // T)
-        taken, order = order[:count], order[count:]
-        rows = bucket(len(taken), 1)
-        tokens = np.zeros((rows, T), np.int32)
-        last, position = np.zeros((2, rows), np.int32)
-        options = np.zeros((rows, found.shape[1]), np.int32)
-        for row, i in enumerate(taken):
-          ids, options[row] = asked[i]
-          tokens[row, : len(ids) - 1] = ids[:-1]
-          last[row], position[row] = ids[-1], len(ids) - 1
-        sizes = (*tokens.shape, found.shape[1])
-        read = self.call('next', sizes, tokens, last, position, options)
-        found[taken] = np.asarray(read)[: len(taken)]
+      found = next_words.read(asked, self.call)
     self.stats.prompt_tokens += sum(len(ids) for ids, _ in asked)
     return found
 

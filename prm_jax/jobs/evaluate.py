@@ -9,7 +9,7 @@ hours, such as one that writes critiques or is at a server, may be interrupted.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.evals import prm as prm_evaluation
-from prm_jax.evals.prm import some_problems
+from prm_jax.evals.prm import Evaluated, some_problems
 from prm_jax.inference.driver import AskedModels, Work
 from prm_jax.inference.generative_prm import UNKNOWN, GenerativePrm
 from prm_jax.inference.protocols import Scoring, StepScorer
@@ -38,10 +38,9 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   dataset = load_dataset(settings.data, settings.seed, workdir.path, log)
   dataset = _chosen(dataset, settings)
   prm = open_prm(settings, workdir)
-  chains = [*dataset.dev, *(c for e in dataset.evaluations.values() for c in e)]
-  asked = list(dict.fromkeys((chain.problem, chain.steps) for chain in chains))
+  asked = distinct(dataset)
   job = engine.ItemJob(
-    name=f'scoring by {prm.name}',
+    name='scoring chains',
     kind='scores',
     about={'data_fingerprint': dataset.fingerprint, 'prm': prm.name},
     count=len(asked),
@@ -51,8 +50,40 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   )
   about, records = engine.do_all(job, settings, workdir, log)
   written = records.read()
-  items = journal.latest(written)
-  known = {asked[i]: ended.chains[0].meta for i, ended in items.items()}
+  ledger = engine.make_ledger(job, written, settings.price, workdir)
+  known = {
+    asked[i]: ended.chains[0].meta
+    for i, ended in journal.latest(written).items()
+  }
+  found = judge(settings, dataset, known, log)
+  about |= {
+    'aggregate': settings.evaluation.aggregate,
+    'threshold': found.threshold,
+  }
+  results: dict[str, Any] = found.results | {'cost': ledger | costs(known)}
+  if isinstance(prm, GenerativePrm):
+    warn_of_unread(results['cost'], prm.refusal, log)
+  workdir.write_json('ledger.json', ledger)
+  workdir.write_lines('step_scores.jsonl', found.step_scores)
+  workdir.write_lines('chains.jsonl', found.shown)
+  workdir.write_json('results.json', {'manifest': about, 'results': results})
+  processes.first_alone('report', show, results, workdir, log)
+
+
+def distinct(dataset: Dataset) -> list[Key]:
+  """Returns all chains to score, each once."""
+  sets = (dataset.dev, *dataset.evaluations.values())
+  keys = ((chain.problem, chain.steps) for chains in sets for chain in chains)
+  return list(dict.fromkeys(keys))
+
+
+def judge(
+  settings: EvaluateSettings,
+  dataset: Dataset,
+  known: Mapping[Key, Mapping[str, Any]],
+  log: Log,
+) -> Evaluated:
+  """Judges the scores that are known, and adds critiques to shown chains."""
 
   def score_all(chains: Sequence[Chain]) -> list[np.ndarray]:
     return [
@@ -69,28 +100,32 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
     settings.seed,
     log,
   )
-  about |= {
-    'aggregate': settings.evaluation.aggregate,
-    'threshold': found.threshold,
-  }
-  ledger = engine.make_ledger(job, written, settings.price, workdir)
-  workdir.write_json('ledger.json', ledger)
-  workdir.write_lines('step_scores.jsonl', found.step_scores)
   for record in found.shown:
     meta = known[record['problem'], tuple(record['steps'])]
     record['critiques'] = [*map(''.join, meta.get('critiques', []))]
-  workdir.write_lines('chains.jsonl', found.shown)
-  results: dict[str, Any] = found.results | {'cost': ledger}
-  if isinstance(prm, GenerativePrm):
-    results['unread_critiques'] = sum(meta['unread'] for meta in known.values())
-    if results['unread_critiques']:
-      why = f', the last as {prm.refusal}' if prm.refusal else ''
-      log(
-        f'WARNING: {results["unread_critiques"]:,} critiques have no readable '
-        f'verdict, or could not be given{why}; each counts as {UNKNOWN}'
-      )
-  workdir.write_json('results.json', {'manifest': about, 'results': results})
-  processes.first_alone('report', show, results, workdir, log)
+  return found
+
+
+def costs(known: Mapping[Key, Mapping[str, Any]]) -> dict[str, float]:
+  """Returns what scoring each distinct chain once took."""
+  return {
+    'flops': sum(meta['flops'] for meta in known.values()),
+    'unread_critiques': sum(meta.get('unread', 0) for meta in known.values()),
+  }
+
+
+def warn_of_unread(cost: Mapping[str, Any], refusal: str, log: Log) -> None:
+  """Says how many critiques say nothing.
+
+  Args:
+    refusal: why the critic could not be asked some questions; '' if it could.
+  """
+  if cost['unread_critiques']:
+    why = f' ({refusal})' if refusal else ''
+    log(
+      f'WARNING: {cost["unread_critiques"]:,} critiques have no readable '
+      f'verdict, or could not be given{why}; each counts as {UNKNOWN}'
+    )
 
 
 def _chosen(dataset: Dataset, settings: EvaluateSettings) -> Dataset:
@@ -113,7 +148,7 @@ def score(prm: StepScorer, problem: str, steps: tuple[str, ...]) -> Work:
   a critic wrote.
   """
   ([scored],) = yield [Scoring(problem, steps)]
-  meta: dict[str, Any] = {'scores': list(scored.scores)}
+  meta: dict[str, Any] = {'scores': list(scored.scores), 'flops': scored.flops}
   if isinstance(prm, GenerativePrm):
     opinions = prm.opinions(problem, steps)
     meta['critiques'] = [said.critiques[:1] for said in opinions]

@@ -18,6 +18,7 @@ from prm_jax.data.chains import Chain
 from prm_jax.inference import loading
 from prm_jax.inference.protocols import Scoring, StepScorer
 from prm_jax.jobs import policies
+from prm_jax.jobs.critics import open_generative
 from prm_jax.jobs.meshes import own_mesh
 from prm_jax.jobs.settings.items import LabelSettings, SelectingPrmConfig
 from prm_jax.jobs.settings.shared import MeshConfig
@@ -86,8 +87,8 @@ def select_convincing(
     workdir.write_json(FILE, found)
 
   if processes.exchange('selection', str(fits))[0] != str(True):
-    if settings.prm.kind == 'endpoint':
-      processes.first_alone('selection by a server', score_and_keep)
+    if settings.prm.kind != 'workdir':  # a copy, or a client, of each process
+      processes.first_alone('selection by one process', score_and_keep)
     else:  # by all, as the model may be spread over them
       score_and_keep()
   # That of process 0, as scores differ between machines.
@@ -101,7 +102,11 @@ def open_scorer(
   """Opens the PRM that selects."""
   prm = settings.prm
   if prm.kind == 'endpoint':
-    return ChainsAtServer(policies.open_remote_prm(prm.endpoint, workdir))
+    return TextScorer(policies.open_remote_prm(prm.endpoint, workdir))
+  if prm.kind == 'generative':
+    mesh = own_mesh(settings.mesh)
+    critic = open_generative(prm.generative, settings.seed, mesh, workdir)
+    return TextScorer(critic)
   model = own_mesh(settings.mesh).shape['model']
   return loading.load(
     prm.path,
@@ -111,11 +116,11 @@ def open_scorer(
   )
 
 
-class ChainsAtServer:
-  """Scores chains with a PRM at a server, as a `Scorer` does.
+class TextScorer:
+  """Scores chains with any step scorer, as a `Scorer` does.
 
   Args:
-    prm: a client of the server.
+    prm: such as a client of a server, or a critic.
   """
 
   def __init__(self, prm: StepScorer) -> None:
@@ -147,6 +152,13 @@ def name_of(prm: SelectingPrmConfig) -> dict[str, str]:
     server = prm.endpoint
     names = ('api', 'model', 'system', 'separator')
     return {name: getattr(server, name) for name in names}
+  if prm.kind == 'generative':
+    return {
+      'critic': prm.generative.path or prm.generative.endpoint.model,
+      'style': prm.generative.style,
+      'samples': str(prm.generative.samples),
+      'ask': prm.generative.ask,
+    }
   return {'path': prm.path, 'style': prm.style, 'dtype': prm.dtype}
 
 

@@ -85,7 +85,8 @@ def test_options_are_as_likely_as_the_model_says(generator):
     hidden = forward(params, MODEL, np.array([ids]), at, end)
     logprobs = jax.nn.log_softmax(lm_logits(params, MODEL, hidden)[0, -1])
     options = [FORMAT.tokenizer.encode(each)[0] for each in choice.options]
-    np.testing.assert_allclose(chosen.logprobs, logprobs[options], atol=1e-4)
+    expected = np.asarray(logprobs)[options]
+    np.testing.assert_allclose(chosen.logprobs, expected, atol=1e-4)
     assert chosen.tokens == len(ids)
     assert chosen.flops > 0
 

@@ -17,6 +17,7 @@ from prm_jax.inference.driver import Cost
 from prm_jax.inference.published import STYLES
 from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.usage import Usage
+from prm_jax.jobs.settings.critics import GenerativeConfig
 from prm_jax.jobs.settings.policies import PolicyConfig
 from prm_jax.jobs.settings.shared import (
   JobSettings,
@@ -151,16 +152,19 @@ class SelectingPrmConfig:
   """Says which PRM selects the chains to label.
 
   Attributes:
-    kind: 'workdir', a trained or published PRM; 'endpoint', one at a server.
+    kind: 'workdir', a trained or published PRM; 'endpoint', one at a server;
+      'generative', a critic that writes.
     path, style, dtype: as those of a search's PRM.
     endpoint: the server of kind 'endpoint'.
+    generative: the critic of kind 'generative'.
   """
 
-  kind: Annotated[str, one_of('workdir', 'endpoint')] = 'workdir'
+  kind: Annotated[str, one_of('workdir', 'endpoint', 'generative')] = 'workdir'
   path: str = ''
   style: Annotated[str, one_of('', *STYLES)] = ''
   dtype: Annotated[str, one_of('', *DTYPES)] = ''
   endpoint: PrmServerConfig = PrmServerConfig()
+  generative: GenerativeConfig = GenerativeConfig()
 
   def __post_init__(self) -> None:
     checks.check(self)
@@ -214,3 +218,6 @@ class LabelSettings(ItemSettings):
         "select='active' scores chains with a PRM: expected the --workdir of a "
         'trained one, or a published one',
       )
+    if self.needs_prm and prm.kind == 'generative':
+      with checks.below('prm.generative'):
+        prm.generative.check_use()
