@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Annotated, NamedTuple
 
+import numpy as np
+
 from prm_jax.data.chains import Chain, first_error
 from prm_jax.data.critiques.questions import plain_question, read_question
 from prm_jax.data.critiques.styles import STYLES
@@ -48,7 +50,9 @@ def make_examples(
   """Writes critiques of chains, and keeps those that agree with the labels.
 
   A style that judges the last step alone asks about every step up to the first
-  wrong one; the others ask about the whole chain.
+  wrong one. One that judges all steps asks about the whole chain and about one
+  of its beginnings, drawn at random, because a growing chain is asked about
+  before it ends. One that judges the answer asks about the whole chain.
 
   Raises:
     UserError: a chain lacks the labels or the outcome that the style judges, or
@@ -57,7 +61,7 @@ def make_examples(
   kept, written = [], 0
   for number, chain in enumerate(chains):
     rng = make_generator(seed, number)
-    for steps, truth in _asked(chain, config.style):
+    for steps, truth in _asked(chain, config.style, rng):
       text = plain_question(config.style, chain.problem, steps)
       question = read_question(text)
       wrong = rng.random() < config.mistaken
@@ -71,7 +75,9 @@ def make_examples(
   return Examples(kept, written)
 
 
-def _asked(chain: Chain, name: str) -> Iterator[tuple[tuple[str, ...], int]]:
+def _asked(
+  chain: Chain, name: str, rng: np.random.Generator
+) -> Iterator[tuple[tuple[str, ...], int]]:
   """Yields the steps that are asked about, with the true verdict."""
   style, steps = STYLES[name], chain.steps
   if style.of_outcome:
@@ -84,6 +90,9 @@ def _asked(chain: Chain, name: str) -> Iterator[tuple[tuple[str, ...], int]]:
   wrong = first_error(chain.labels)
   if style.whole:
     yield steps, wrong
+    if len(steps) > 1:
+      length = int(rng.integers(1, len(steps)))
+      yield steps[:length], wrong if wrong < length else -1
     return
   for last in range(len(steps) if wrong < 0 else wrong + 1):
     yield steps[: last + 1], last if last == wrong else -1

@@ -159,7 +159,7 @@ def test_a_dataset_and_problems_of_critiques(tmp_path):
   said = []
   data = DataConfig(**values, tokenizer='arithmetic_critic')
   made = load_dataset(data, 0, tmp_path, said.append)
-  assert any('of 30 agree with the labels' in line for line in said)
+  assert any('of 60 agree with the labels' in line for line in said)
   (tests,) = made.evaluations.values()
   problems = read_problems(ProblemsConfig(**values), 'test', 0)
   assert [p.text for p in problems] == [chain.problem for chain in tests]
