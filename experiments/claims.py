@@ -32,6 +32,7 @@ FOLDERS = (
   'chain_length',
   'model_sizes',
   'out_of_distribution',
+  'thinking_verifiers',
   'neutral_labels',
   'speed',
 )

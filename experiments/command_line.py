@@ -38,6 +38,7 @@ LONG = (
   'rl_process_vs_outcome.run',
   'test_time_compute.run',
   'test_time_compute.slips',
+  'thinking_verifiers.run',
 )
 # A seed of these takes more than an hour.
 LONGEST = ('label_sources.soft',)

@@ -62,7 +62,8 @@ class CritiqueConfig:
 
   def __post_init__(self) -> None:
     checks.check(self)
-    if self.ask == 'chain' and not STYLES[self.style].whole:
+    style = STYLES[self.style]
+    if self.ask == 'chain' and not (style.whole or style.of_outcome):
       checks.fail(
         'ask',
         'chain',
@@ -183,13 +184,19 @@ class GenerativePrm:
       None if each.lost else self._style.first_wrong(each.lines, count)
       for each, count in zip(critiques, steps, strict=True)
     ]
-    if self._config.ask == 'chain':
+    if self._config.ask == 'chain' and self._style.whole:
       scores = [
         _before(first, count)
         for first, count in zip(verdicts, steps, strict=True)
       ]
     else:
-      scores = [(score,) for score in self._last_scores(critiques, verdicts)]
+      last = self._last_scores(critiques, verdicts)
+      # What is said of the answer is said of every step of a whole chain.
+      repeat = self._config.ask == 'chain'
+      scores = [
+        (score,) * (count if repeat else 1)
+        for score, count in zip(last, steps, strict=True)
+      ]
     return [
       Opinion(
         tuple(np.mean(scores[i : i + samples], axis=0).tolist()),

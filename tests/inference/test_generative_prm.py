@@ -138,6 +138,11 @@ def test_chains_are_asked_about_once():
   half = (1 + 0 + 0 + UNKNOWN) / 4
   assert scores == ((3 + UNKNOWN) / 4, half, half)
   assert len(critic.requests) == 4
+  # A verdict about the answer is that of every step.
+  critic = ScriptedCritic(exact, lambda choice: (math.log(0.3), math.log(0.1)))
+  prm = GenerativePrm(critic, CritiqueConfig('genrm', ask='chain'))
+  assert scores_of(prm, RIGHT) == [pytest.approx((0.75,) * 3)]
+  assert len(critic.requests) == 1
   with pytest.raises(Faults, match='judges the last step alone'):
     CritiqueConfig('r_prm', ask='chain')
 

@@ -87,7 +87,6 @@ def test_an_outcome_critic_picks_chains(critics, tmp_path):
     f'--workdir={tmp_path}',
     f'--config.prm.generative.path={critics["genrm"]}',
     '--config.prm.generative.style=genrm',
-    '--config.prm.generative.ask=steps',
     '--config.targets.supervision=outcome',
     *EASY,
     SMALL,

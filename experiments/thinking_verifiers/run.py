@@ -1,0 +1,327 @@
+"""Does it pay that a verifier writes before it judges?
+
+    pip install -e '.[experiments]'
+    python -m experiments.thinking_verifiers.run --workdir DIR
+
+A PRM with a head, an ORM, a critic (fine-tuned on critiques, and then improved
+by RL) and a critic of outcomes judge the same chains. All have the same
+backbone and learn from the same labelled chains of a domain; critics write one
+to sixteen critiques. The chains are of the kind learned from, longer, or by a
+solver with other wrong beliefs. Writes results.json, figure.svg and the table
+of README.md beside this file.
+
+The same command goes on where it was stopped. --domains runs some of them.
+"""
+
+import json
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from experiments import command_line, figures
+from experiments.findings import over
+from experiments.runner import Runner
+from experiments.tables import percent, table
+from prm_jax.runtime.workdir import read_results
+
+SAMPLES = (1, 4, 16)  # critiques of a chain
+LIKE, LONGER, OTHERS = 'as in training', 'longer', 'other wrong beliefs'
+PRM, ORM = 'PRM', 'ORM'
+SFT, RL = 'critic', 'critic after RL'
+OUTCOME = 'outcome critic'
+CRITICS = {SFT: 'thinkprm', RL: 'thinkprm', OUTCOME: 'genrm'}
+# Arms that say which step is wrong, and not only which chain.
+STEPWISE = (PRM, SFT, RL)
+CANDIDATES = 16
+
+
+class Domain(NamedTuple):
+  """Says how long the chains of a domain are.
+
+  Attributes:
+    length: field of the domain's config that has the number of steps.
+    longer: that number where chains are longer than in training.
+    tokens: of a longer chain.
+    asked: of a question about it with the critique.
+  """
+
+  length: str
+  longer: int
+  tokens: int
+  asked: int
+
+
+DOMAINS = {
+  'arithmetic': Domain('operations', 8, 72, 192),
+  'logic': Domain('steps', 8, 224, 448),
+}
+
+
+class Size(NamedTuple):
+  """Says how long models learn, and on what they are judged."""
+
+  steps: int = 1000
+  updates: int = 60
+  problems: int = 60
+  chains: int = 8192
+
+
+QUICK = Size(4, 2, 4, 64)
+
+
+class Seed(NamedTuple):
+  """Runs the jobs of one domain and one seed."""
+
+  runner: Runner
+  name: str
+  seed: int
+  size: Size
+
+  def run(self, config: str, job: str, *flags: str) -> pathlib.Path:
+    """Runs a job unless it is done; returns its workdir."""
+    folder = f'{self.name}_{self.seed}/{job}'
+    return self.runner.main(
+      config, folder, f'--config.seed={self.seed}', *flags
+    )
+
+  def domain_flags(self, section: str, where: str = LIKE) -> Iterator[str]:
+    """Yields the flags of the chains of one kind."""
+    domain, field = DOMAINS[self.name], f'--config.{section}.{self.name}'
+    yield f'--config.{section}.train_problems={self.size.chains}'
+    yield f'--config.{section}.dev_problems=64'
+    beliefs = self.seed + 100 if where == OTHERS else self.seed
+    yield f'{field}.solver_seed={beliefs}'
+    if where == LONGER:
+      yield f'{field}.{domain.length}={domain.longer}'
+
+  def windows(self, tokens: int, batch: int) -> tuple[str, ...]:
+    """Returns the flags of a window for the longer chains, too."""
+    return (
+      f'--config.data.max_length={tokens}',
+      f'--config.data.row_length={4 * tokens}',
+      '--config.data.max_steps_per_row=128',
+      f'--config.data.batch_size={batch}',
+      f'--config.train.steps={self.size.steps}',
+      f'--config.train.checkpoint_every={max(1, self.size.steps // 4)}',
+    )
+
+  def prm(self) -> pathlib.Path:
+    """Trains a PRM, and an ORM below its workdir."""
+    variant = '' if self.name == 'arithmetic' else f':{self.name}'
+    return self.run(
+      f'prm_math.py{variant}',
+      'prm',
+      *self.domain_flags('data'),
+      *self.windows(DOMAINS[self.name].tokens, 8),
+      '--config.data.test_problems=20',
+      '--config.data.test_samples=16',
+      '--config.evaluation.ns=(1, 16)',
+    )
+
+  def critic(self, arm: str) -> pathlib.Path:
+    """Trains a critic; one after RL goes on from the one before."""
+    style = CRITICS[arm]
+    variant = style if self.name == 'arithmetic' else f'{style},{self.name}'
+    if arm != RL:
+      return self.run(
+        f'verifier_math.py:{variant}',
+        style,
+        *self.domain_flags('data'),
+        *self.windows(DOMAINS[self.name].asked, 4),
+        '--config.data.test_problems=20',
+      )
+    updates = self.size.updates
+    return self.run(
+      f'verifier_math.py:{variant},rl',
+      f'{style}_rl',
+      f'--config.policy.workdir={self.critic(SFT)}',
+      *self.domain_flags('problems'),
+      '--config.problems.test_problems=20',
+      f'--config.train.updates={updates}',
+      f'--config.train.evaluate_every={max(1, updates // 3)}',
+      f'--config.train.checkpoint_every={max(1, updates // 3)}',
+    )
+
+  def judge(self, arm: str, where: str, samples: int) -> pathlib.Path:
+    """Judges the chains of a kind, with a threshold from others of it."""
+    flags = []
+    if arm in CRITICS:
+      flags += [
+        '--config.prm.kind=generative',
+        f'--config.prm.generative.path={self.critic(arm)}',
+        f'--config.prm.generative.style={CRITICS[arm]}',
+        '--config.prm.generative.ask=chain',
+        f'--config.prm.generative.samples={samples}',
+        '--config.prm.generative.sampling.max_tokens=256',
+      ]
+    else:
+      workdir = self.prm()
+      flags.append(f'--config.prm.path={workdir / "orm" * (arm == ORM)}')
+    if arm not in STEPWISE:
+      flags.append('--config.targets.supervision=outcome')
+    variant = '' if self.name == 'arithmetic' else f':{self.name}'
+    kind = where.replace(' ', '_')
+    return self.run(
+      f'evaluate_math.py{variant}',
+      f'judged/{arm.replace(" ", "_")}_{samples}_{kind}',
+      *self.domain_flags('data', where),
+      f'--config.data.test_problems={self.size.problems}',
+      f'--config.data.test_samples={CANDIDATES}',
+      f'--config.evaluation.ns=(1, {CANDIDATES})',
+      '--config.evaluation.aggregates=("min", "last")',
+      *flags,
+    )
+
+
+def arms() -> Iterator[tuple[str, int]]:
+  """Yields every arm with its numbers of critiques; 0 for none."""
+  yield PRM, 0
+  yield ORM, 0
+  for arm in CRITICS:
+    for samples in SAMPLES:
+      yield arm, samples
+
+
+def measure(seed: Seed, arm: str, where: str, samples: int) -> dict[str, Any]:
+  """Returns what an arm is worth, and what it costs."""
+  results = read_results(seed.judge(arm, where, samples))['results']
+  curves, cost = results['best_of_n'], results['cost']
+  method = 'prm_min' if arm in STEPWISE else 'orm'
+  found = {
+    'seed': seed.seed,
+    'arm': arm,
+    'samples': samples,
+    'chains': where,
+    'picked': curves[method]['mean'][-1],
+    'picked_ci95': curves[method]['ci95'][-1],
+    'majority': curves['majority']['mean'][-1],
+    'oracle': curves['oracle']['mean'][-1],
+    'flops': cost['flops'] / cost['scored'],
+    'unread': cost['unread_critiques'],
+  }
+  if arm in STEPWISE:
+    (localised,) = results['localisation'].values()
+    found |= {name: localised[name] for name in ('f1', 'ci95')}
+  return found
+
+
+def rows_of(
+  document: Mapping[str, Any], name: str, arm: str, where: str, samples: int
+) -> list[dict[str, Any]]:
+  """Returns what was measured, one of each seed."""
+  return [
+    row
+    for row in document['results'].get(name, ())
+    if (row['arm'], row['chains'], row['samples']) == (arm, where, samples)
+  ]
+
+
+def summary(rows: Sequence[Mapping[str, Any]], value: str, ci95: str) -> str:
+  """Formats a mean over seeds with its interval; '' where there is none."""
+  if not rows or value not in rows[0]:
+    return ''
+  effect = over([row[value] for row in rows], [row[ci95] for row in rows])
+  shown = percent(effect.value)
+  if effect.ci95:
+    low, high = effect.ci95
+    shown += f' ({percent(low)} to {percent(high)})'
+  return shown
+
+
+def render(document: Mapping[str, Any]) -> str:
+  """Makes the tables: what is measured on chains as in training, and others."""
+  if not document['results']:
+    return 'No domain has been run at full size yet.'
+  lines = []
+  for name in document['results']:
+    rows = []
+    for arm, samples in arms():
+      like = rows_of(document, name, arm, LIKE, samples)
+      if not like:
+        continue
+      cells = [arm, str(samples or ''), f'{like[0]["flops"] / 1e6:,.0f}']
+      for where in (LIKE, LONGER, OTHERS):
+        found = rows_of(document, name, arm, where, samples)
+        cells.append(summary(found, 'f1', 'ci95'))
+        cells.append(summary(found, 'picked', 'picked_ci95'))
+      rows.append(cells)
+    kinds = (LIKE, LONGER, OTHERS)
+    heads = ['verifier', 'critiques', 'MFLOPs a chain']
+    heads += [f'{what}, {kind}' for kind in kinds for what in ('F1', 'picked')]
+    lines += [f'{name}:', '', table(heads, rows), '']
+    for kind in kinds:
+      found = rows_of(document, name, PRM, kind, 0)
+      shown = [
+        f'{method} {percent(sum(r[method] for r in found) / len(found))}'
+        for method in ('majority', 'oracle')
+      ]
+      lines.append(f'- {kind}: {", ".join(shown)}')
+    lines.append('')
+  return '\n'.join(lines).rstrip()
+
+
+def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
+  """Draws F1 and best-of-N accuracy against FLOPs."""
+  results = document['results']
+  figure, panels = figures.make_panels(
+    2 * len(results), (7 * len(results), 3.2)
+  )
+  for i, name in enumerate(results):
+    for panel, value, title in zip(
+      panels[2 * i : 2 * i + 2],
+      ('f1', 'picked'),
+      ('first-error F1', f'best of {CANDIDATES}'),
+      strict=True,
+    ):
+      for arm in (PRM, ORM, *CRITICS):
+        points = []
+        for samples in (0, *SAMPLES):
+          rows = rows_of(document, name, arm, LIKE, samples)
+          if rows and value in rows[0]:
+            mean = sum(row[value] for row in rows) / len(rows)
+            points.append((rows[0]['flops'], 100 * mean))
+        if points:
+          panel.plot(*zip(*points, strict=True), 'o-', label=arm, markersize=4)
+      panel.set_xscale('log')
+      panel.set_title(f'{name}: {title}')
+      panel.set_xlabel('FLOPs a chain')
+  panels[0].set_ylabel('%')
+  panels[1].legend(fontsize=7)
+  figures.save(figure, path)
+
+
+def main() -> None:
+  parser = command_line.make_parser(
+    __doc__, __file__, '--workdir', '--jobs', '--seeds', '--quick'
+  )
+  parser.add_argument(
+    '--domains',
+    nargs='*',
+    choices=DOMAINS,
+    default=tuple(DOMAINS),
+    help='default: all; without a name the table is made again',
+  )
+  args = command_line.parse(parser, free=('domains',))
+  size = QUICK if args.quick else Size()
+  runner = Runner(args.workdir, args.jobs)
+  path = args.output / 'results.json'
+  known = json.loads(path.read_text())['results'] if path.exists() else {}
+  for name in args.domains:
+    seeds = [Seed(runner, name, seed, size) for seed in args.seeds]
+    known[name] = [
+      measure(seed, arm, where, samples)
+      for seed in seeds
+      for arm, samples in arms()
+      for where in (LIKE, LONGER, OTHERS)
+      if where == LIKE or samples != SAMPLES[-1]
+    ]
+  document = command_line.about(args) | {
+    'results': {name: known[name] for name in DOMAINS if name in known},
+  }
+  if known:
+    draw(document, args.output / 'figure.svg')
+  command_line.write(args.output, document, render(document))
+
+
+if __name__ == '__main__':
+  main()
