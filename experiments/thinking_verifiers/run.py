@@ -156,7 +156,8 @@ class Seed(NamedTuple):
       ]
     else:
       workdir = self.prm()
-      flags.append(f'--config.prm.path={workdir / "orm" * (arm == ORM)}')
+      path = workdir / 'orm' if arm == ORM else workdir
+      flags.append(f'--config.prm.path={path}')
     if arm not in STEPWISE:
       flags.append('--config.targets.supervision=outcome')
     variant = '' if self.name == 'arithmetic' else f':{self.name}'
