@@ -23,6 +23,7 @@ GUIDE = (
   'search',
   'rl',
   'evaluation',
+  'critics',
   'serving',
   'hardware',
   'cloud',
