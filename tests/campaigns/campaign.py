@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from prm_jax.report import readme_table
-from prm_jax.runtime.manifest import describe
+from prm_jax.runtime.manifest import git_commit
 from prm_jax.runtime.workdir import write_json
 
 HERE = pathlib.Path(__file__).parent
@@ -173,7 +173,7 @@ def record(
     'seconds': round(seconds),
     'failures': failed,
     'seed': seed,
-    'git_commit': describe(seed)['git_commit'],
+    'git_commit': git_commit(),
   }
   write_json(FIGURES, dict(sorted(figures.items())))
   readme_table.fill(HERE / 'README.md', render(figures))
