@@ -22,8 +22,9 @@ Variants, comma separated, as in `configs/verifier_math.py:r_prm,logic`:
     genrm        judges the answer, learning from outcomes: a generative ORM
 
     logic  deductions in place of arithmetic; not with genprm
-    rl     improves the critic of --config.start.policy=/tmp/critic by GRPO;
-           the reward is 1 where the verdict is right
+    rl     improves the critic of --config.policy.workdir=/tmp/critic by GRPO;
+           the reward is 1 where the verdict is right; not with genprm, whose
+           Python is run only where steps are scored
     small  a minute or two
     tiny   seconds instead of minutes: to see that everything runs
 """
@@ -125,5 +126,8 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'small': small,
     'tiny': tiny,
   }
-  config = rl_base() if 'rl' in arg.split(',') else base()
+  names = arg.split(',')
+  if {'rl', 'genprm'} <= {*names}:
+    raise ValueError('genprm runs Python, which RL does not; take r_prm')
+  config = rl_base() if 'rl' in names else base()
   return common.apply('configs/verifier_math.py', config, variants, arg)

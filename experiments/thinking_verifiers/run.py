@@ -87,8 +87,10 @@ class Seed(NamedTuple):
   def domain_flags(self, section: str, where: str = LIKE) -> Iterator[str]:
     """Yields the flags of the chains of one kind."""
     domain, field = DOMAINS[self.name], f'--config.{section}.{self.name}'
+    # Equal sizes are one draw: nobody is judged by what it was trained on.
     yield f'--config.{section}.train_problems={self.size.chains}'
     yield f'--config.{section}.dev_problems=64'
+    yield f'--config.{section}.test_problems={self.size.problems}'
     beliefs = self.seed + 100 if where == OTHERS else self.seed
     yield f'{field}.solver_seed={beliefs}'
     if where == LONGER:
@@ -113,7 +115,6 @@ class Seed(NamedTuple):
       'prm',
       *self.domain_flags('data'),
       *self.windows(DOMAINS[self.name].tokens, 8),
-      '--config.data.test_problems=20',
       '--config.data.test_samples=16',
       '--config.evaluation.ns=(1, 16)',
     )
@@ -128,7 +129,6 @@ class Seed(NamedTuple):
         style,
         *self.domain_flags('data'),
         *self.windows(DOMAINS[self.name].asked, 4),
-        '--config.data.test_problems=20',
       )
     updates = self.size.updates
     return self.run(
@@ -136,7 +136,6 @@ class Seed(NamedTuple):
       f'{style}_rl',
       f'--config.policy.workdir={self.critic(SFT)}',
       *self.domain_flags('problems'),
-      '--config.problems.test_problems=20',
       f'--config.train.updates={updates}',
       f'--config.train.evaluate_every={max(1, updates // 3)}',
       f'--config.train.checkpoint_every={max(1, updates // 3)}',
@@ -166,7 +165,6 @@ class Seed(NamedTuple):
       f'evaluate_math.py{variant}',
       f'judged/{arm.replace(" ", "_")}_{samples}_{kind}',
       *self.domain_flags('data', where),
-      f'--config.data.test_problems={self.size.problems}',
       f'--config.data.test_samples={CANDIDATES}',
       f'--config.evaluation.ns=(1, {CANDIDATES})',
       '--config.evaluation.aggregates=("min", "last")',

@@ -67,6 +67,11 @@ def main(argv: list[str]) -> int:
     raise UserError(f'--output: there is no folder {output.parent}; make it')
   devices = open_topology(topology, _SLICES.value)
   chip = chip_of(devices[0].device_kind)
+  if chosen.task not in TASKS:
+    raise UserError(
+      f'config.task={chosen.task!r} is not compiled ahead; expected one of '
+      f'{", ".join(TASKS)}'
+    )
   plan = TASKS[chosen.task](chosen, devices)
   shape = f'{_SLICES.value} x ' * (_SLICES.value > 1) + topology
   sizes = '; '.join(map(shown, plan.meshes))

@@ -176,6 +176,15 @@ class ProblemsConfig(DrawConfig):
   root: str = ''
   path: str = 'gsm8k/train.jsonl'
 
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.critiques.style and self.kind not in DOMAINS:
+      checks.fail(
+        'critiques.style',
+        self.critiques.style,
+        f"with kind={self.kind!r} there are no chains to judge: expected ''",
+      )
+
 
 @dataclasses.dataclass(frozen=True)
 class SplitConfig(ProblemsConfig):

@@ -53,7 +53,7 @@ class Cost(NamedTuple):
     tokens: tokens written by the policy or judge.
     prompt_tokens: tokens read by the policy or judge.
     calls: completions and replies asked for.
-    lost: completions and replies that could not be obtained.
+    lost: completions, replies and critiques that could not be obtained.
     seconds: time since this process finished its previous item; the sum over
       items is the time spent on finished items.
     scored_tokens: tokens read by the PRM.
@@ -153,7 +153,7 @@ class _Flight:
       self.cost.tokens + sum(it.tokens for it in written),
       self.cost.prompt_tokens + sum(it.prompt_tokens for it in written),
       self.cost.calls + calls,
-      self.cost.lost + calls - len(written),
+      self.cost.lost + calls - len(written) + sum(it.lost for it in scored),
       scored_tokens=self.cost.scored_tokens + sum(it.tokens for it in scored),
     )
 

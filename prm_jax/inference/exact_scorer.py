@@ -6,6 +6,7 @@ Search experiments use it as an upper bound of trained PRMs, and tests as truth.
 """
 
 import functools
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,9 +39,12 @@ class ExactScorer:
       raise UserError(
         f'exact scorer of {kind!r}: expected one of {", ".join(KINDS)}'
       )
-    self.name = f'exact {kind} modulus {config.modulus}'
     self._kind, self._modulus = kind, config.modulus
     self._transitions = arithmetic.make_solver(config)
+    self.name = f'exact {kind} modulus {config.modulus}'
+    if kind == 'value':
+      belief = hashlib.sha256(self._transitions.tobytes()).hexdigest()[:12]
+      self.name += f' of {belief}'
     self._values = functools.lru_cache(maxsize=65_536)(self._values_of)
 
   def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:

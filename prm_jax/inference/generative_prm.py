@@ -9,6 +9,7 @@ else.
 """
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
@@ -29,6 +30,7 @@ from prm_jax.inference.protocols import (
 )
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, one_of
+from prm_jax.runtime.errors import UserError
 
 ASKS = ('steps', 'chain')
 UNKNOWN = 0.5  # the probability where no critique says anything
@@ -50,8 +52,9 @@ class CritiqueConfig:
     samples: critiques of each question; their mean is the score.
     ask: 'steps' asks anew when a step is added, so the score of a step does not
       depend on those after it; 'chain' asks once about the whole chain, which
-      costs less, and whose scores are shares of verdicts.
-    limits: what a critique's Python may use.
+      costs less. Then the scores of a style that judges steps are shares of
+      verdicts, and the score of one that judges the answer is every step's.
+    limits: what a critique's Python, a program of one line, may use.
   """
 
   style: Annotated[str, one_of(*STYLES)] = 'thinkprm'
@@ -69,6 +72,19 @@ class CritiqueConfig:
         'chain',
         f'style={self.style!r} judges the last step alone: expected steps',
       )
+    if self.ask == 'steps' and style.of_outcome:
+      checks.fail(
+        'ask',
+        'steps',
+        f'style={self.style!r} judges the answer of a whole chain: expected '
+        'chain',
+      )
+
+  @property
+  def fingerprint(self) -> str:
+    """Returns 12 hex digits over what determines the scores of a critic."""
+    asked = [self.style, self.plain, dataclasses.asdict(self.limits)]
+    return hashlib.sha256(repr(asked).encode()).hexdigest()[:12]
 
 
 class Opinion(NamedTuple):
@@ -78,31 +94,38 @@ class Opinion(NamedTuple):
     scores: probability that a step is right: of all steps where it was asked
       about the whole chain, else of the last.
     critiques: what it wrote, without those that it could not give.
-    unread: how many critiques have no readable verdict, or were not given.
+    unread: critiques that say nothing: without a readable verdict, or about a
+      question for which the critic has no room or words.
+    lost: critiques that could not be had, from a server that failed.
     tokens: tokens that it wrote and read.
   """
 
   scores: tuple[float, ...]
   critiques: tuple[str, ...]
   unread: int
+  lost: int
   tokens: int
   flops: float
 
 
 @dataclasses.dataclass
 class _Critique:
-  """Holds one critique of a question while it is written and read."""
+  """Holds one critique of a question while it is written and read.
+
+  Attributes:
+    state: 'written', 'lost' (not given by a server that failed) or 'refused'
+      (the question has no room or words).
+  """
 
   question: str
   sample: int
   lines: tuple[str, ...] = ()
-  lost: bool = True
+  state: str = 'written'
   tokens: int = 0
   flops: float = 0.0
 
   def add(self, completion: Completion) -> None:
     """Appends what the critic wrote, and what that cost."""
-    self.lost = False
     self.lines += completion.steps
     self.tokens += completion.tokens + completion.prompt_tokens
     self.flops += completion.flops
@@ -125,17 +148,23 @@ class GenerativePrm:
     self._style = STYLES[config.style]
     self.counts_flops = critic.counts_flops
     self.name = (
-      f'{config.style} x{config.samples} by {config.ask} of {critic.name}'
+      f'{config.style} x{config.samples} by {config.ask} '
+      f'{config.fingerprint} of {critic.name}'
     )
     self.refusal = ''
+    self._asked = False  # whether any question was not refused
     self._known: dict[Scoring, Opinion] = {}
+    self._said: dict[Scoring, Opinion] = {}  # in the last call
 
   def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
     """Returns the scores of each request; see `protocols.StepScorer`.
 
-    No partial chain is judged twice. A step has the score UNKNOWN where no
-    critique of it has a verdict, be it that its question does not fit the
-    critic's window or vocabulary.
+    No partial chain is judged twice, unless critiques of it were lost. A
+    critique says how likely its verdict is even if it does not reach one; where
+    the critic does not tell that either, it counts as UNKNOWN.
+
+    Raises:
+      UserError: the critic cannot be asked any question so far.
     """
     while len(self._known) > _KEPT:
       del self._known[next(iter(self._known))]
@@ -148,9 +177,16 @@ class GenerativePrm:
       scores = [score for part in own for score in self._known[part].scores]
       mine = [self._known[part] for part in own if part in unpaid]
       unpaid.difference_update(own)
-      tokens = sum(opinion.tokens for opinion in mine)
-      flops = sum(opinion.flops for opinion in mine)
-      answers.append([ScoredSteps(tuple(scores), tokens, flops)])
+      tokens, flops, unread = (
+        sum(getattr(opinion, name) for opinion in mine)
+        for name in ('tokens', 'flops', 'unread')
+      )
+      lost = sum(self._known[part].lost for part in own)
+      answers.append([ScoredSteps(tuple(scores), tokens, flops, unread, lost)])
+    self._said = {part: self._known[part] for own in parts for part in own}
+    for part in new:
+      if self._known[part].lost:  # it is asked about again
+        del self._known[part]
     return answers
 
   def has(self, part: Scoring) -> bool:
@@ -160,7 +196,8 @@ class GenerativePrm:
   def opinions(self, problem: str, steps: Sequence[str]) -> list[Opinion]:
     """Returns what was said of each step, or of the chain, that was scored."""
     parts = self._parts(Scoring(problem, tuple(steps)))
-    return [self._known[part] for part in parts if self.has(part)]
+    said = self._said | self._known
+    return [said[part] for part in parts if part in said]
 
   def _parts(self, request: Scoring) -> list[Scoring]:
     """Returns the partial chains whose opinions are a request's scores."""
@@ -177,31 +214,41 @@ class GenerativePrm:
       for sample in range(samples)
     ]
     self._write(critiques)
+    self._asked |= any(each.state != 'refused' for each in critiques)
+    if critiques and not self._asked:
+      raise UserError(f'{self.name} cannot be asked: {self.refusal}')
     if self._style.runs_code:
       self._run_code(critiques)
     steps = [len(part.steps) for part in parts for _ in range(samples)]
     verdicts = [
-      None if each.lost else self._style.first_wrong(each.lines, count)
+      self._style.first_wrong(each.lines, count)
+      if each.state == 'written'
+      else None
       for each, count in zip(critiques, steps, strict=True)
     ]
+    silent = [first is None for first in verdicts]
     if self._config.ask == 'chain' and self._style.whole:
       scores = [
         _before(first, count)
         for first, count in zip(verdicts, steps, strict=True)
       ]
     else:
-      last = self._last_scores(critiques, verdicts)
+      last = self._last_scores(critiques, verdicts, silent)
       # What is said of the answer is said of every step of a whole chain.
       repeat = self._config.ask == 'chain'
       scores = [
         (score,) * (count if repeat else 1)
         for score, count in zip(last, steps, strict=True)
       ]
+    lost = [each.state == 'lost' for each in critiques]
     return [
       Opinion(
         tuple(np.mean(scores[i : i + samples], axis=0).tolist()),
-        tuple('\n'.join(each.lines) for each in of_part if not each.lost),
-        verdicts[i : i + samples].count(None),
+        tuple(
+          '\n'.join(each.lines) for each in of_part if each.state == 'written'
+        ),
+        sum(silent[i : i + samples]) - sum(lost[i : i + samples]),
+        sum(lost[i : i + samples]),
         sum(each.tokens for each in of_part),
         sum(each.flops for each in of_part),
       )
@@ -216,8 +263,15 @@ class GenerativePrm:
 
   def _write(self, critiques: Sequence[_Critique]) -> None:
     """Lets the critic go on with each critique from its lines."""
+    # Equal beginnings of different samples go on alike, and others differ.
     requests = [
-      Request(each.question, each.lines, each.question, 1, each.sample)
+      Request(
+        each.question,
+        each.lines,
+        '\n'.join((each.question, *each.lines)),
+        1,
+        each.sample,
+      )
       for each in critiques
     ]
     refused: set[Request] = set()
@@ -230,8 +284,11 @@ class GenerativePrm:
         refused |= error.requests.keys()
         self.refusal = str(error)
     for each, request in zip(critiques, requests, strict=True):
-      completion = None if request in refused else next(written)[0]
-      if completion is not None:
+      if request in refused:
+        each.state = 'refused'
+      elif (completion := next(written)[0]) is None:
+        each.state = 'lost'
+      else:
         each.add(completion)
 
   def _run_code(self, critiques: Sequence[_Critique]) -> None:
@@ -246,6 +303,8 @@ class GenerativePrm:
 
   def _output(self, code: str) -> str:
     """Returns what a program prints, 'error' if it does not end well."""
+    if '\n' in code:  # lines have lost their indentation
+      return 'error'
     ran = sandbox.run(code, limits=self._config.limits)
     output = ' '.join(ran.output.split())[:_LONGEST_OUTPUT]
     if not ran.passed or (self._config.plain and output not in _PLAIN_OUTPUTS):
@@ -256,17 +315,21 @@ class GenerativePrm:
     self,
     critiques: Sequence[_Critique],
     verdicts: Sequence[int | None],
+    silent: list[bool],
   ) -> list[float]:
     """Returns the probability of the last step, or the chain, for each.
 
     It is the critic's own probability of its verdict's word, given what it
     wrote; where it does not tell, its verdict.
+
+    Args:
+      silent: whether a critique says nothing; those that are read here do.
     """
     style = self._style
     scores = [
       UNKNOWN if first is None else float(first < 0) for first in verdicts
     ]
-    reading = [i for i, each in enumerate(critiques) if not each.lost]
+    reading = [i for i, e in enumerate(critiques) if e.state == 'written']
     if not style.lead or not reading:
       return scores
     choices = [
@@ -282,6 +345,7 @@ class GenerativePrm:
       critiques[i].tokens += chosen.tokens
       critiques[i].flops += chosen.flops
       if chosen.logprobs:
+        silent[i] = False
         right, wrong = chosen.logprobs
         scores[i] = float(1 / (1 + np.exp(min(wrong - right, 500.0))))
     return scores

@@ -151,11 +151,15 @@ class ScoredSteps(NamedTuple):
     tokens: tokens that the PRM read for this answer; tokens read before, for
       this chain or another, are not counted again.
     flops: floating point operations of the PRM for these tokens; 0 if unknown.
+    unread: of a PRM that writes: critiques that say nothing.
+    lost: of a PRM that writes: critiques that could not be had.
   """
 
   scores: tuple[float, ...]
   tokens: int
   flops: float = 0.0
+  unread: int = 0
+  lost: int = 0
 
 
 class StepScorer(Protocol):

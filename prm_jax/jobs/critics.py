@@ -15,12 +15,14 @@ from prm_jax.inference.generator import Generator
 from prm_jax.inference.pretrained import Pretrained, open_pretrained
 from prm_jax.inference.protocols import Critic
 from prm_jax.inference.server.endpoint import Endpoint
+from prm_jax.jobs.policies import PRM_USAGE
 from prm_jax.jobs.settings.critics import GenerativeConfig
 from prm_jax.models.dtypes import fast_dtype
 from prm_jax.models.hub.chat_template import cut, render_with
-from prm_jax.runtime import processes
+from prm_jax.models.hub.safetensors_files import HUB, resolve
+from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.workdir import Workdir
+from prm_jax.runtime.workdir import DELETE, Workdir
 
 # Characters that no question has, in place of what differs between chains.
 _MARKS = '\ue000\ue001'
@@ -44,6 +46,7 @@ def _open_critic(
   config: GenerativeConfig, seed: int, mesh: Mesh, workdir: Workdir
 ) -> Critic:
   if config.critic == 'workdir':
+    check_style(config.path, config.style)
     return loading.load_policy(
       config.path, config.sampling, seed=seed, mesh=mesh, dtype=config.dtype
     )
@@ -51,7 +54,7 @@ def _open_critic(
     return Endpoint(
       config.endpoint.to_config(seed),
       config.cache or workdir / 'critiques',
-      workdir / 'critic_usage' / f'process-{processes.index()}.jsonl',
+      workdir / PRM_USAGE / f'process-{processes.index()}.jsonl',
     )
   opened = open_pretrained(config.path)
   if config.max_length > opened.longest:
@@ -59,16 +62,35 @@ def _open_critic(
       f'prm.generative.max_length={config.max_length}: {config.path} reads at '
       f'most {opened.longest} tokens; lower it'
     )
+  fmt = chat_format(opened, config)
   dtype = config.dtype or fast_dtype(mesh, 'float32') or 'float32'
   return Generator(
     opened.load(mesh, dtype=dtype),
     dataclasses.replace(opened.model, dtype=dtype, param_dtype=dtype),
-    chat_format(opened, config),
+    fmt,
     mesh,
     config.sampling,
     seed,
-    f'{config.path} {dtype}',
+    f'{config.path} {dtype} {fmt.fingerprint()}',
   )
+
+
+def check_style(workdir: str, style: str) -> None:
+  """Checks that a critic that was trained here learned a style.
+
+  Raises:
+    UserError: it learned another, or is no critic.
+  """
+  path = paths.open_path(workdir) / 'config.json'
+  config = paths.read_json(path, DELETE) if path.is_file() else {}
+  section = config.get('data') or config.get('problems') or {}
+  learned = section.get('critiques', {}).get('style', '')
+  if learned != style:
+    what = f'critiques in the style {learned}' if learned else 'no critiques'
+    raise UserError(
+      f'{workdir} learned {what}, and is asked for {style}; name that style, '
+      'or another workdir'
+    )
 
 
 def chat_format(opened: Pretrained, config: GenerativeConfig) -> StepFormat:
@@ -84,11 +106,14 @@ def chat_format(opened: Pretrained, config: GenerativeConfig) -> StepFormat:
   if not template:
     return fmt
   where = pathlib.Path(config.path)
+  where = resolve(config.path) if config.path.startswith(HUB) else where
   turns = [('user', _MARKS[0]), ('assistant', _MARKS[1])]
   before, between, _ = cut(render_with(template, where)(turns), _MARKS, where)
+  encode, first = opened.tokenizer.encode_template, opened.tokenizer.first_ids
+  prefix = tuple(encode(before))
+  # The template of a .gguf file has no name for the token that begins a text.
+  prefix = prefix if prefix[: len(first)] == first else first + prefix
+  # Only the template has special tokens: what a question quotes is plain text.
   return dataclasses.replace(
-    fmt,
-    prompt_prefix=(),
-    prompt_template=f'{before}{{problem}}{between}',
-    prompt_suffix=(),
+    fmt, prompt_prefix=prefix, prompt_suffix=tuple(encode(between))
   )

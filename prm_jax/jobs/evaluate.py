@@ -16,16 +16,19 @@ import numpy as np
 
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
+from prm_jax.data.segments import score_pieces, split_chain
 from prm_jax.evals import prm as prm_evaluation
 from prm_jax.evals.prm import Evaluated, some_problems
-from prm_jax.inference.driver import AskedModels, Work
+from prm_jax.inference.driver import AskedModels, CannotDo, Ended, Work
 from prm_jax.inference.generative_prm import UNKNOWN, GenerativePrm
-from prm_jax.inference.protocols import Scoring, StepScorer
+from prm_jax.inference.protocols import ScoredSteps, Scoring, StepScorer
 from prm_jax.jobs import engine, journal
 from prm_jax.jobs.prm import show
 from prm_jax.jobs.search import open_prm
 from prm_jax.jobs.settings.evaluate import EvaluateSettings
+from prm_jax.jobs.unseen import check_unseen
 from prm_jax.runtime import processes
+from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
 
 Log = Callable[[str], None]
@@ -36,9 +39,12 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   workdir.check_local('an evaluation job')
   dataset = load_dataset(settings.data, settings.seed, workdir.path, log)
-  dataset = _chosen(dataset, settings)
-  prm = open_prm(settings, workdir)
-  asked = distinct(dataset)
+  limit = settings.evaluation.max_dev_problems
+  dev = some_problems(dataset.dev, limit) if settings.of_steps else ()
+  dataset = dataclasses.replace(dataset, dev=dev)
+  check_unseen(texts_of(dataset), settings.judged, settings.data.kind)
+  prm = open_prm(settings, settings.data.arithmetic, workdir)
+  asked = to_score(dataset, settings)
   job = engine.ItemJob(
     name='scoring chains',
     kind='scores',
@@ -51,10 +57,8 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   about, records = engine.do_all(job, settings, workdir, log)
   written = records.read()
   ledger = engine.make_ledger(job, written, settings.price, workdir)
-  known = {
-    asked[i]: ended.chains[0].meta
-    for i, ended in journal.latest(written).items()
-  }
+  workdir.write_json('ledger.json', ledger)
+  known = read_scores(asked, journal.latest(written))
   found = judge(settings, dataset, known, log)
   about |= {
     'aggregate': settings.evaluation.aggregate,
@@ -63,18 +67,42 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   results: dict[str, Any] = found.results | {'cost': ledger | costs(known)}
   if isinstance(prm, GenerativePrm):
     warn_of_unread(results['cost'], prm.refusal, log)
-  workdir.write_json('ledger.json', ledger)
   workdir.write_lines('step_scores.jsonl', found.step_scores)
   workdir.write_lines('chains.jsonl', found.shown)
   workdir.write_json('results.json', {'manifest': about, 'results': results})
   processes.first_alone('report', show, results, workdir, log)
 
 
-def distinct(dataset: Dataset) -> list[Key]:
-  """Returns all chains to score, each once."""
+def texts_of(dataset: Dataset) -> list[str]:
+  """Returns the problems by which a PRM is judged."""
   sets = (dataset.dev, *dataset.evaluations.values())
-  keys = ((chain.problem, chain.steps) for chains in sets for chain in chains)
-  return list(dict.fromkeys(keys))
+  return list(dict.fromkeys(c.problem for chains in sets for c in chains))
+
+
+def to_score(dataset: Dataset, settings: EvaluateSettings) -> list[Key]:
+  """Returns all chains to score, each once, their steps as they are split."""
+  limit, how = settings.evaluation.max_problems, settings.data.segments
+  sets = [dataset.dev]
+  sets += [some_problems(it, limit) for it in dataset.evaluations.values()]
+  pieces = (split_chain(chain, how) for chains in sets for chain in chains)
+  return list(dict.fromkeys((chain.problem, chain.steps) for chain in pieces))
+
+
+def read_scores(
+  asked: Sequence[Key], items: Mapping[int, Ended]
+) -> dict[Key, Mapping[str, Any]]:
+  """Returns what is known of each chain.
+
+  Raises:
+    UserError: some chains lack their scores.
+  """
+  failed = [ended.failed for ended in items.values() if ended.failed]
+  if failed:
+    raise UserError(
+      f'{len(failed):,} of {len(asked):,} chains have no scores ({failed[0]}); '
+      'the same command tries again'
+    )
+  return {asked[i]: ended.chains[0].meta for i, ended in items.items()}
 
 
 def judge(
@@ -86,22 +114,21 @@ def judge(
   """Judges the scores that are known, and adds critiques to shown chains."""
 
   def score_all(chains: Sequence[Chain]) -> list[np.ndarray]:
-    return [
-      np.asarray(known[chain.problem, chain.steps]['scores'], np.float32)
-      for chain in chains
-    ]
+    found = (known[chain.problem, chain.steps]['scores'] for chain in chains)
+    return [np.array(scores, np.float32) for scores in found]  # None is NaN
 
+  outcomes = not settings.of_steps
   found = prm_evaluation.evaluate(
     settings.evaluation,
     settings.targets,
     dataset,
-    score_all,
+    score_pieces(score_all, settings.data.segments, last=outcomes),
     None,
     settings.seed,
     log,
   )
   for record in found.shown:
-    meta = known[record['problem'], tuple(record['steps'])]
+    meta = known.get((record['problem'], tuple(record['steps'])), {})
     record['critiques'] = [*map(''.join, meta.get('critiques', []))]
   return found
 
@@ -128,29 +155,33 @@ def warn_of_unread(cost: Mapping[str, Any], refusal: str, log: Log) -> None:
     )
 
 
-def _chosen(dataset: Dataset, settings: EvaluateSettings) -> Dataset:
-  """Keeps the dev chains and evaluations that the settings name."""
-  wanted = settings.evaluation
-  return dataclasses.replace(
-    dataset,
-    dev=some_problems(dataset.dev, wanted.max_dev_problems),
-    evaluations={
-      name: some_problems(chains, wanted.max_problems)
-      for name, chains in dataset.evaluations.items()
-    },
-  )
-
-
 def score(prm: StepScorer, problem: str, steps: tuple[str, ...]) -> Work:
   """Asks for the scores of one chain, which `meta['scores']` then has.
 
-  Steps that do not fit the PRM's window have none. `meta['critiques']` has what
-  a critic wrote.
+  Of a chain that does not fit the PRM's window, it asks for as many steps as
+  do. A score is None where the PRM's arithmetic overflows. `meta['critiques']`
+  has what a critic wrote.
+
+  Raises:
+    CannotDo: critiques could not be had.
   """
-  ([scored],) = yield [Scoring(problem, steps)]
-  meta: dict[str, Any] = {'scores': list(scored.scores), 'flops': scored.flops}
+  fits, least, most = ScoredSteps((), 0), 0, len(steps)
+  length = most
+  while least < most:
+    ([scored],) = yield [Scoring(problem, steps[:length])]
+    if scored.lost:
+      raise CannotDo(f'{scored.lost} critiques could not be had')
+    if scored.scores:
+      fits, least = scored, length
+    else:
+      most = length - 1
+    length = (least + most + 1) // 2
+  meta: dict[str, Any] = {
+    'scores': [s if np.isfinite(s) else None for s in fits.scores],
+    'flops': fits.flops,
+    'unread': fits.unread,
+  }
   if isinstance(prm, GenerativePrm):
     opinions = prm.opinions(problem, steps)
     meta['critiques'] = [said.critiques[:1] for said in opinions]
-    meta['unread'] = sum(said.unread for said in opinions)
   return [Chain(problem, steps, meta=meta)]

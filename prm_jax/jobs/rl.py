@@ -29,7 +29,6 @@ from prm_jax.jobs.policy import check_grading
 from prm_jax.jobs.rl_meshes import Meshes, check_meshes, make_meshes
 from prm_jax.jobs.rl_problems import (
   Tasks,
-  check_unseen,
   drop_too_long,
   iterate_batches,
   read_tasks,
@@ -37,6 +36,7 @@ from prm_jax.jobs.rl_problems import (
 from prm_jax.jobs.rl_rating import make_rater, open_prm
 from prm_jax.jobs.rl_start import BEST_METRIC, Start, open_start
 from prm_jax.jobs.settings.rl import RlSettings
+from prm_jax.jobs.unseen import check_unseen
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.report import write_report
 from prm_jax.rl import credit
@@ -135,9 +135,10 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
   check_meshes(settings, start.described.model, meshes)
   prm = open_prm(settings, start, meshes.sampling, workdir)
   tasks = drop_too_long(read_tasks(settings), start.described.format, log)
-  prms = settings.prm.path, *settings.prm.also
+  prms = settings.prm.path, *settings.prm.also, settings.prm.generative.trained
+  unseen = [problem.text for problem in (*tasks.held_out, *tasks.test)]
   for model in (settings.policy.workdir, *prms):
-    check_unseen(tasks, model, settings.problems.kind)
+    check_unseen(unseen, model, settings.problems.kind)
   names = {'policy': start.name} | ({'prm': prm.name} if prm else {})
   job = RlJob(settings, meshes, start, prm, names, tasks)
   workdir.claim(job.fingerprint)

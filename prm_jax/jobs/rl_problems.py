@@ -1,7 +1,6 @@
 """Reads the problems of an RL job: for training, held-out checks and test."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -9,18 +8,12 @@ import grain
 import numpy as np
 
 from prm_jax.data import problems as problems_lib
-from prm_jax.data.config import DrawConfig, ProblemsConfig
-from prm_jax.data.domains.known import DOMAINS
 from prm_jax.data.encoding import StepFormat
 from prm_jax.data.problems import Problem
 from prm_jax.jobs.settings.rl import RlSettings
-from prm_jax.models.hub.safetensors_files import HUB
-from prm_jax.runtime import checks, paths
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.workdir import DELETE
 
 Log = Callable[[str], None]
-DRAWN = (*DOMAINS, 'words')  # whose problems are drawn
 
 
 class Tasks(NamedTuple):
@@ -99,45 +92,6 @@ def drop_too_long(tasks: Tasks, fmt: StepFormat, log: Log) -> Tasks:
       'problems; train one with a longer data.max_length'
     )
   return kept
-
-
-def check_unseen(tasks: Tasks, model: str | os.PathLike, kind: str) -> None:
-  """Checks that a model was not trained on held-out or test problems.
-
-  Only runs on a domain can be checked: their splits are drawn again.
-
-  Args:
-    model: the workdir of its run; published models and '' are not checked.
-    kind: kind of the job's problems.
-
-  Raises:
-    UserError: it was trained on some.
-  """
-  if not model or str(model).startswith(HUB):
-    return
-  path = paths.open_path(model) / 'config.json'
-  if not path.is_file():
-    return
-  trained = paths.read_json(path, DELETE)
-  section = trained.get('data') or trained.get('problems') or {}
-  if kind not in DRAWN or section.get('kind') != kind:
-    return
-  if section.get('labels'):
-    return
-  names = {*checks.field_types(DrawConfig), 'kind', 'words'}
-  draw = {name: section[name] for name in names if name in section}
-  known = problems_lib.read_problems(
-    checks.read(ProblemsConfig, draw, str(path)), 'train', trained['seed']
-  )
-  texts = {problem.text for problem in known}
-  unseen = [*tasks.held_out, *tasks.test]
-  if met := [problem for problem in unseen if problem.text in texts]:
-    raise UserError(
-      f'{model} was trained on {len(met):,} of the {len(unseen):,} problems of '
-      f'held_out and test, such as {met[0].text!r}; set seed, '
-      'problems.train_problems, dev_problems and test_problems as they are in '
-      f'{path}'
-    )
 
 
 def iterate_batches(count: int, size: int, seed: int) -> Iterator[np.ndarray]:

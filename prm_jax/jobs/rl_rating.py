@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from jax.sharding import Mesh
 
+from prm_jax.data.critiques.styles import STYLES
 from prm_jax.inference import loading
 from prm_jax.inference.chain_scorer import ChainScorer
 from prm_jax.inference.ensemble import LowestOf
@@ -20,12 +21,13 @@ from prm_jax.inference.protocols import StepScorer
 from prm_jax.jobs.critics import open_generative
 from prm_jax.jobs.policies import open_remote_prm
 from prm_jax.jobs.rl_start import Start, open_start
+from prm_jax.jobs.settings.critics import GenerativeConfig
 from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.models import TransformerConfig
 from prm_jax.rl.implicit import ImplicitPrm, OnlinePrm, make_objective
 from prm_jax.rl.rating import ChainPrm, Rater, TextPrm
 from prm_jax.rl.views import Reference, View
-from prm_jax.runtime import checks
+from prm_jax.runtime import checks, processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
@@ -59,6 +61,7 @@ def open_prm(
   if prm.kind == 'endpoint':
     return open_remote_prm(prm.endpoint, workdir)
   if prm.kind == 'generative':
+    _check_one_process(prm.generative)
     return open_generative(prm.generative, settings.seed, mesh, workdir)
   if prm.kind == 'implicit':
     return _open_implicit(settings, start)
@@ -74,6 +77,17 @@ def open_prm(
     for path in (prm.path, *prm.also)
   ]
   return LowestOf(scorers) if prm.also else scorers[0]
+
+
+def _check_one_process(critic: GenerativeConfig) -> None:
+  """Raises UserError where processes could get different scores."""
+  runs_code = STYLES[critic.style].runs_code
+  if processes.count() > 1 and (critic.critic == 'endpoint' or runs_code):
+    raise UserError(
+      'config.prm.kind=generative: every process asks for itself, and a server '
+      'or the time limits of Python may answer each differently; run one '
+      'process, or take a critic that was trained here in another style'
+    )
 
 
 def _open_implicit(settings: RlSettings, start: Start) -> Start:

@@ -153,12 +153,7 @@ def name_of(prm: SelectingPrmConfig) -> dict[str, str]:
     names = ('api', 'model', 'system', 'separator')
     return {name: getattr(server, name) for name in names}
   if prm.kind == 'generative':
-    return {
-      'critic': prm.generative.path or prm.generative.endpoint.model,
-      'style': prm.generative.style,
-      'samples': str(prm.generative.samples),
-      'ask': prm.generative.ask,
-    }
+    return {'critic': prm.generative.identity}
   return {'path': prm.path, 'style': prm.style, 'dtype': prm.dtype}
 
 

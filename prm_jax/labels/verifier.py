@@ -76,6 +76,8 @@ def label(chain: Chain, config: VerifierConfig) -> Labelling:
     if outcome is None and (failed or tests[-1]):
       outcome = not failed
   elif domain := domain_of(chain.problem):
+    if domain.check_steps is None:
+      raise CannotDo('the lines of a critique are not checked one by one')
     verdicts = domain.check_steps(chain.problem, chain.steps, config.limits)
   else:
     verdicts = [calculator.check_step(step) for step in chain.steps]

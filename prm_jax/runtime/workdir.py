@@ -27,6 +27,14 @@ OWN_OR_OTHER = (
 )
 # A job may be resumed with other values of these: they change how fast it runs,
 # on which server and at what price, and not what comes of it.
+_OF_SERVERS = (
+  'base_url',
+  'api_key_variable',
+  'concurrency',
+  'timeout',
+  'attempts',
+  'max_failed_in_a_row',
+)
 MAY_CHANGE = (
   'concurrent',
   'price',
@@ -35,17 +43,11 @@ MAY_CHANGE = (
   'policy.sampling.kept',
   'policy.sampling.slots',
   'prm.rows',
-  *(
-    f'policy.endpoint.{name}'
-    for name in (
-      'base_url',
-      'api_key_variable',
-      'concurrency',
-      'timeout',
-      'attempts',
-      'max_failed_in_a_row',
-    )
-  ),
+  'prm.generative.cache',
+  'prm.generative.sampling.kept',
+  'prm.generative.sampling.slots',
+  *(f'policy.endpoint.{name}' for name in _OF_SERVERS),
+  *(f'prm.generative.endpoint.{name}' for name in _OF_SERVERS),
   # Settings of earlier versions: workdirs begun with them can be resumed.
   'policy.endpoint.backoff',
   'policy.endpoint.max_wait',

@@ -16,6 +16,7 @@ from prm_jax.inference.generative_prm import (
 )
 from prm_jax.inference.protocols import Scoring
 from prm_jax.runtime.checks import Faults
+from prm_jax.runtime.errors import UserError
 from tests.shared.scripted_critic import ScriptedCritic
 
 PROBLEM = 'mod 10 : 7 * 3 + 4 - 6'
@@ -92,24 +93,71 @@ def test_the_probability_of_the_word_is_the_score():
 
 
 @pytest.mark.parametrize(
-  ('lines', 'lost'),
+  'lines',
   [
-    (['nothing to say'], 0),
-    ([], 0),
-    (['Ist der Schritt richtig? Ja'], 0),
-    ([r'\boxed{correct}'] * 50, 0),
-    (None, 1),
-    ("'7' is not a word", 1),
+    ['nothing to say'],
+    [],
+    ['Ist der Schritt richtig? Ja'],
+    [r'\boxed{correct}'] * 50,
   ],
 )
-def test_a_critique_without_a_verdict_says_nothing(lines, lost):
-  critic = ScriptedCritic(lambda *_: lines)
+def test_a_critique_without_a_verdict(lines):
+  """It counts as unknown, unless the critic says how likely one is."""
+  prm = GenerativePrm(
+    ScriptedCritic(lambda *_: lines), CritiqueConfig('thinkprm')
+  )
+  [[scored]] = prm.score([Scoring(PROBLEM, RIGHT[:2])])
+  assert scored.scores == (UNKNOWN, UNKNOWN)
+  assert (scored.unread, scored.lost) == (2, 0)
+  likely = math.log(0.3), math.log(0.1)
+  critic = ScriptedCritic(lambda *_: lines, lambda choice: likely)
   prm = GenerativePrm(critic, CritiqueConfig('thinkprm'))
-  assert scores_of(prm, RIGHT[:2]) == [(UNKNOWN, UNKNOWN)]
-  opinions = prm.opinions(PROBLEM, RIGHT[:2])
-  assert [said.unread for said in opinions] == [1, 1]
-  assert [len(said.critiques) for said in opinions] == [1 - lost] * 2
-  assert prm.refusal == (lines if isinstance(lines, str) else '')
+  [[scored]] = prm.score([Scoring(PROBLEM, RIGHT[:2])])
+  assert scored.scores == pytest.approx((0.75, 0.75))
+  assert scored.unread == 0
+
+
+def test_a_lost_critique_is_asked_for_again():
+  """By a second call, when the server may have come back."""
+  critic = ScriptedCritic(lambda *_: None)
+  prm = GenerativePrm(critic, CritiqueConfig('thinkprm'))
+  [[scored], [again]] = prm.score([Scoring(PROBLEM, RIGHT[:1])] * 2)
+  assert scored.scores == (UNKNOWN,)
+  assert (scored.unread, scored.lost, again.lost) == (0, 1, 1)
+  critic._write = exact
+  [[scored]] = prm.score([Scoring(PROBLEM, RIGHT[:1])])
+  assert (scored.scores, scored.lost) == ((1.0,), 0)
+
+
+def test_what_cannot_be_asked():
+  """One question without words is unknown; if all are, somebody has to know."""
+  refusal = "'x' is not a word"
+
+  def write_some(question, lines, sample):
+    return refusal if 'x' in question else exact(question, lines, sample)
+
+  prm = GenerativePrm(ScriptedCritic(write_some), CritiqueConfig('r_prm'))
+  with pytest.raises(UserError, match=f'cannot be asked: {refusal}'):
+    prm.score([Scoring('x', ('1',))])
+  [[right], [odd]] = prm.score(
+    [Scoring(PROBLEM, RIGHT[:1]), Scoring('x', ('1',))]
+  )
+  assert right.scores == (1.0,)
+  assert (odd.scores, odd.unread, odd.lost) == ((UNKNOWN,), 1, 0)
+  assert prm.refusal == refusal
+  [[odd]] = prm.score([Scoring('x', ('2',))])
+  assert odd.scores == (UNKNOWN,)
+
+
+def test_code_whose_rest_is_lost_is_lost():
+  def write_code(question, lines, sample):
+    return None if lines else ['<verify> print ( True ) </verify>']
+
+  likely = math.log(0.9), math.log(0.1)
+  critic = ScriptedCritic(write_code, lambda choice: likely)
+  prm = GenerativePrm(critic, CritiqueConfig('genprm'))
+  [[scored]] = prm.score([Scoring(PROBLEM, RIGHT[:1])])
+  assert (scored.scores, scored.lost) == ((UNKNOWN,), 1)
 
 
 def test_the_mean_of_the_critiques():
@@ -126,7 +174,7 @@ def test_the_mean_of_the_critiques():
   [scores] = scores_of(prm, RIGHT[:1])
   assert scores == ((1 + 0 + UNKNOWN + 1) / 4,)
   [said] = prm.opinions(PROBLEM, RIGHT[:1])
-  assert (len(said.critiques), said.unread) == (3, 1)
+  assert (len(said.critiques), said.unread, said.lost) == (3, 0, 1)
 
 
 def test_chains_are_asked_about_once():
@@ -145,6 +193,8 @@ def test_chains_are_asked_about_once():
   assert len(critic.requests) == 1
   with pytest.raises(Faults, match='judges the last step alone'):
     CritiqueConfig('r_prm', ask='chain')
+  with pytest.raises(Faults, match='judges the answer of a whole chain'):
+    CritiqueConfig('genrm')
 
 
 def coding(code):
@@ -167,6 +217,7 @@ def coding(code):
     ('print ( ( 1 + 4 ) % 10 == 5 )', 'True'),
     ('print ( ( 1 + 4 ) % 10 == 6 )', 'False'),
     ('print ( 1 / 0 )', 'error'),
+    ('for i in range(1):\n  print(True)', 'error'),  # lines lose their blanks
     ('print ( 1 )', 'error'),  # a critic trained here has no word for it
     ('this is no Python', 'error'),
     ('while True: pass', 'error'),

@@ -5,6 +5,10 @@ import json
 import numpy as np
 import pytest
 
+import prm_jax
+from prm_jax.data.config import DrawConfig
+from prm_jax.data.domain_splits import drawn_splits
+from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from tests.shared.command_line import run_all, the_error
 
 pytestmark = pytest.mark.job
@@ -77,6 +81,56 @@ def test_a_second_run_scores_nothing(judged):
   assert (again / 'journal/process-0.jsonl').read_bytes() == before
   after = json.loads((again / 'results.json').read_text())['results']
   assert after == results
+
+
+def test_steps_beyond_the_window_have_no_score(judged, tmp_path):
+  """As in the PRM's own evaluation: what fits is judged."""
+  prm, _, line = judged
+  flags = [flag for flag in line if not flag.startswith('--workdir')]
+  [done] = run_all(
+    [
+      [
+        *flags,
+        f'--workdir={tmp_path}',
+        '--config.data.arithmetic.operations=8',
+        '--config.data.dev_problems=4',
+        '--config.data.test_problems=4',
+        '--config.evaluation.ns=(1, 2)',
+      ]
+    ]
+  )
+  assert done.returncode == 0, done.stderr
+  fmt = prm_jax.load(prm).format
+  chains = arithmetic_chains(8)
+  found = [r for r in read(tmp_path / 'step_scores.jsonl') if r['set'] != 'dev']
+  assert len(found) == len(chains)
+  for record, chain in zip(found, chains, strict=True):
+    fits = len(fmt.encode(chain.problem, chain.steps).step_ends)
+    assert 0 < fits < 8
+    assert len(record['scores']) == fits
+  results = json.loads((tmp_path / 'results.json').read_text())['results']
+  assert results['unread']['arithmetic']['of_chains'] == len(chains)
+
+
+def arithmetic_chains(operations):
+  draw = DrawConfig(
+    train_problems=128,
+    dev_problems=4,
+    test_problems=4,
+    arithmetic=ArithmeticConfig(operations=operations),
+  )
+  splits = drawn_splits('arithmetic', draw, (1, 4, 8), 0)
+  return splits.evaluations['arithmetic']
+
+
+def test_a_prm_is_not_judged_by_what_it_learned(judged, tmp_path):
+  prm, _, line = judged
+  flags = [flag for flag in line if not flag.startswith('--workdir')]
+  [done] = run_all(
+    [[*flags, f'--workdir={tmp_path}', '--config.data.test_problems=16']]
+  )
+  assert f'{prm} was trained on ' in the_error(done)
+  assert 'that it is to be judged by' in the_error(done)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ class Domain(NamedTuple):
     is_problem: whether a text is a problem of this domain.
     true_answer: problem -> its right answer. Equal answers have equal texts.
     check_steps: problem, steps, what a program may use -> whether each step is
-      right.
+      right; None where single steps have no truth.
     is_formed: problem, steps -> whether the chain has the domain's form, with
       right steps or not.
     answer_of: problem, steps (at least one) -> the answer; None if there is
@@ -35,7 +35,7 @@ class Domain(NamedTuple):
 
   is_problem: Callable[[str], bool]
   true_answer: Callable[[str], str]
-  check_steps: Callable[[str, Steps, sandbox.Limits], list[bool]]
+  check_steps: Callable[[str, Steps, sandbox.Limits], list[bool]] | None
   is_formed: Callable[[str, Steps], bool]
   answer_of: Callable[[str, Steps], str | None]
 
@@ -99,9 +99,7 @@ def _is_verdict(text: str, lines: Steps) -> bool:
 CRITIQUES = Domain(
   questions.is_question,
   _true_verdict,
-  lambda text, lines, _: (
-    [questions.verdict_of(text, lines) == _true_verdict(text)] * len(lines)
-  ),
+  None,
   _is_verdict,
   questions.verdict_of,
 )

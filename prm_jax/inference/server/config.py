@@ -164,5 +164,10 @@ class PrmServerConfig:
   )
   separator: Annotated[str, _SEPARATOR] = '<extra_0>'
 
+  @property
+  def goes_on(self) -> bool:
+    """Says whether the server continues the text that it is sent."""
+    return bool(self.api != 'chat' or self.continues or self.extra_after_steps)
+
   def __post_init__(self) -> None:
     checks.check(self)

@@ -97,16 +97,14 @@ class Endpoint:
     return self._server.usage
 
   @property
-  def _continues(self) -> bool:
-    """Returns whether the server continues the text that it is sent."""
-    config = self._config
-    return bool(
-      config.api != 'chat' or config.continues or config.extra_after_steps
-    )
+  def _limit(self) -> str:
+    """Returns the field that limits the tokens of a call."""
+    newer = 'max_completion_tokens'
+    return newer if newer in self._config.extra else 'max_tokens'
 
   def check_continues(self) -> None:
     """Raises UserError if the server may begin a new text after some steps."""
-    if not self._continues:
+    if not self._config.goes_on:
       raise UserError(
         "endpoint.api='chat' may begin anew after the steps of a chain: set "
         'endpoint.api=completions, endpoint.continues=True (llama.cpp) or '
@@ -166,9 +164,7 @@ class Endpoint:
     tokens without a stop: if they write none, the chain has ended.
     """
     config, separator = self._config, self._config.separator
-    stops = request.max_steps and config.send_stop and self._continues
-    limit = 'max_completion_tokens'
-    limit = limit if limit in config.extra else 'max_tokens'
+    stops = request.max_steps and config.send_stop and self._config.goes_on
     text = ''  # written after the request's steps, with separators
     tokens = prompt_tokens = steps_before = blanks = 0
 
@@ -189,7 +185,7 @@ class Endpoint:
       if stopping:
         end = _end_of(answer, separator)
       if end == 'step or chain':
-        peek = yield call(0, **{limit: _PEEK})
+        peek = yield call(0, **{self._limit: _PEEK})
         if peek is None:
           return None
         tokens += peek.tokens
@@ -230,13 +226,14 @@ class Endpoint:
     """Returns how likely each option is to come next; see `Critic.choose`.
 
     It is read from the most likely tokens that the server tells. An option that
-    is not among them gets the least likely one's log-probability.
+    is not among them gets the least likely one's log-probability. A server that
+    may begin a new text is not asked, and chooses nothing.
 
     Raises:
-      UserError: as of `complete`.
+      UserError: the server refuses every call or fails again and again.
     """
-    if any(choice.steps or choice.lead for choice in choices):
-      self.check_continues()
+    if not self._config.goes_on:
+      return [Chosen((), 0)] * len(choices)
     chat = self._config.api == 'chat'
     asked = {'logprobs': True, 'top_logprobs': _LIKELY_CHAT}
     asked = asked if chat else {'logprobs': _LIKELY}
@@ -245,7 +242,8 @@ class Endpoint:
       shared = choice.options[0][: shared_start(choice.options)]
       request = Request(choice.problem, choice.steps, '', 1)
       opening = self._opening(request, (choice.lead + shared).rstrip())
-      calls.append(self._call(opening | asked, f'choice/{choice}', 0, 1))
+      opening |= asked | {self._limit: 1}
+      calls.append(self._call(opening, f'choice/{choice}', 0, 0))
     return [
       Chosen(
         _option_logprobs(choice.options, answer.likely) if answer else (),

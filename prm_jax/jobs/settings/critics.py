@@ -1,8 +1,10 @@
 """Defines the config section of a PRM that writes critiques."""
 
 import dataclasses
+import json
 from typing import Annotated
 
+from prm_jax.data.critiques.styles import STYLES
 from prm_jax.inference.generative_prm import CritiqueConfig
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.jobs.settings.policies import EndpointSection
@@ -10,6 +12,11 @@ from prm_jax.models.config import DTYPES
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, one_of
 
+# Of a server: they change no answer.
+LIMITS = (
+  *('api_key_variable', 'concurrency', 'timeout', 'attempts'),
+  *('max_failed_in_a_row', 'max_reply_bytes'),
+)
 CRITICS = ('workdir', 'base', 'endpoint')
 
 
@@ -42,11 +49,35 @@ class GenerativeConfig(CritiqueConfig):
   endpoint: EndpointSection = EndpointSection(system='', prompt='{problem}')
   cache: str = ''
 
+  @property
+  def identity(self) -> str:
+    """Returns what determines its scores, as JSON."""
+    values = dataclasses.asdict(self)
+    for name in ('slots', 'kept', 'spread'):
+      del values['sampling'][name]
+    for name in ('base_url', *LIMITS):
+      del values['endpoint'][name]
+    del values['cache']
+    return json.dumps(values, sort_keys=True)
+
+  @property
+  def trained(self) -> str:
+    """Returns the workdir of a critic that was trained here; '' for others."""
+    return self.path if self.critic == 'workdir' else ''
+
   def check_use(self) -> None:
     """Raises Faults unless there is a critic."""
     if self.critic == 'endpoint':
       with checks.below('endpoint'):
-        self.endpoint.to_config(seed=0)
+        config = self.endpoint.to_config(seed=0)
+      if STYLES[self.style].runs_code and not config.goes_on:
+        checks.fail(
+          'style',
+          self.style,
+          'goes on after its Python, which this server may not: set '
+          'endpoint.api=completions, endpoint.continues or '
+          'endpoint.extra_after_steps',
+        )
     elif not self.path:
       checks.fail(
         'path',
@@ -61,3 +92,8 @@ class GenerativeConfig(CritiqueConfig):
         f'critic={self.critic!r} was not trained on plain questions: expected '
         'False',
       )
+    for name in ('separator', 'end'):
+      if self.critic == 'base' and not getattr(self, name):
+        checks.fail(
+          name, '', "expected a token of the model's, such as '<|im_end|>'"
+        )

@@ -26,6 +26,18 @@ class EvaluateSettings(ItemSettings):
   targets: TargetConfig = TargetConfig()
   evaluation: PrmEvaluation = PrmEvaluation()
 
+  @property
+  def of_steps(self) -> bool:
+    """Says whether the PRM judges steps, and not outcomes alone."""
+    return self.targets.supervision == 'process'
+
+  @property
+  def judged(self) -> str:
+    """Returns the workdir of the PRM that is judged; '' for others."""
+    prm = self.prm
+    of_kind = {'workdir': prm.path, 'generative': prm.generative.trained}
+    return of_kind.get(prm.kind, '')
+
   def check_together(self) -> None:
     prm = self.prm
     if prm.kind == 'none':

@@ -208,6 +208,12 @@ class LabelSettings(ItemSettings):
     return self.select == 'active' and self.active.method == 'active'
 
   def check_together(self) -> None:
+    if self.chains.critiques.style:
+      checks.fail(
+        'chains.critiques.style',
+        self.chains.critiques.style,
+        "critiques get no labels: expected ''",
+      )
     if use := SOURCES[self.source]:
       self.check_policy(use)
     prm = self.prm

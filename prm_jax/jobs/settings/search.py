@@ -178,6 +178,12 @@ class SearchSettings(ItemSettings):
     if self.prm.kind == 'generative':
       with checks.below('prm.generative'):
         self.prm.generative.check_use()
+        if self.prm.generative.ask == 'chain':
+          checks.fail(
+            'ask',
+            'chain',
+            'a search scores chains that are not whole: expected steps',
+          )
 
   def _check_flops(self) -> None:
     """Raises Faults if FLOPs are limited but a model does not count them."""

@@ -1,0 +1,67 @@
+"""Checks that a model was not trained on the problems that it is judged by."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from prm_jax.data import problems as problems_lib
+from prm_jax.data.config import DrawConfig, ProblemsConfig
+from prm_jax.data.critiques.examples import CritiquesConfig
+from prm_jax.data.critiques.questions import read_question
+from prm_jax.data.domains.known import DOMAINS
+from prm_jax.models.hub.safetensors_files import HUB
+from prm_jax.runtime import checks, paths
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import DELETE
+
+DRAWN = (*DOMAINS, 'words')  # whose problems are drawn
+
+
+def check_unseen(
+  texts: Sequence[str], model: str | os.PathLike, kind: str
+) -> None:
+  """Checks that a model was not trained on any of some problems.
+
+  Only runs on a domain can be checked: their splits are drawn again. A critic
+  was trained on a problem if it was on a chain of it.
+
+  Args:
+    texts: problems, or questions to a critic about chains of them.
+    model: the workdir of its run; published models and '' are not checked.
+    kind: kind of the problems.
+
+  Raises:
+    UserError: it was trained on some.
+  """
+  if kind not in DRAWN or not model or str(model).startswith(HUB):
+    return
+  path = paths.open_path(model) / 'config.json'
+  if not path.is_file():  # a job keeps its baseline in a folder of its own
+    path = path.parent.parent / 'config.json'
+  if not path.is_file():
+    return
+  trained = paths.read_json(path, DELETE)
+  section = trained.get('data') or trained.get('problems') or {}
+  if section.get('kind') != kind or section.get('labels'):
+    return
+  names = {*checks.field_types(DrawConfig), 'kind', 'words'}
+  draw = {name: section[name] for name in names if name in section}
+  drawn = checks.read(ProblemsConfig, draw, str(path))
+  drawn = dataclasses.replace(drawn, critiques=CritiquesConfig())
+  known = {
+    problem.text
+    for problem in problems_lib.read_problems(drawn, 'train', trained['seed'])
+  }
+  problems = [_problem_of(text) for text in texts]
+  if met := [problem for problem in problems if problem in known]:
+    raise UserError(
+      f'{model} was trained on {len(met):,} of the {len(problems):,} problems '
+      f'that it is to be judged by, such as {met[0]!r}; set seed, '
+      'train_problems, dev_problems and test_problems as they are in '
+      f'{path}'
+    )
+
+
+def _problem_of(text: str) -> str:
+  question = read_question(text)
+  return question.problem if question else text
