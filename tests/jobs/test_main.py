@@ -43,7 +43,7 @@ BEFORE_PARSING = {
   'syntax error': (['--config={tmp}/syntax.py', '{work}'], 'syntax.py:2: '),
   'unknown variant': (
     ['--config=configs/prm_math.py:tyni', '{work}'],
-    "unknown variant 'tyni'.*expected orm, words, human, .*, tiny",
+    "unknown variant 'tyni'.*expected orm, logic, code, words, .*, tiny",
   ),
   'misspelt value': (
     [TINY, '--config.optim.lrr=1', '{work}'],
@@ -126,8 +126,8 @@ REFUSED = {
   'loss.name=cross_entropy': 'cross_entropy.*head.kind=.logit.*two_class',
   'loss.name=bec': "loss.name='bec': expected one of bce, ",
   'head.kind=foo': "head.kind='foo': expected one of logit, ",
-  'data.tokenizer=gpt': "tokenizer 'gpt': expected one of arithmetic, bytes",
-  'data.kind=foo': "data.kind='foo': expected one of arithmetic, words, files",
+  'data.tokenizer=gpt': "tokenizer 'gpt': expected one of bytes, arithmetic",
+  'data.kind=foo': "data.kind='foo': expected one of arithmetic, logic, code",
   'data.row_length=10': 'data.row_length=10: is shorter than max_length=46',
   'data.batch_size=0': 'data.batch_size=0: expected >= 1',
   'data.max_steps_per_row=0': 'max_steps_per_row=0: expected >= 1',
