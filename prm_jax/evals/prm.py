@@ -271,7 +271,10 @@ def evaluate(
         results.setdefault('prmbench', {})[name] = suite.prmbench_section(
           chains, scores
         )
-    shown += chains_to_show(chains, scores, headline, wanted.shown_chains)
+    of_set = chains_to_show(chains, scores, headline, wanted.shown_chains)
+    if chosen and wanted.wrong_share:  # else all sets have the same threshold
+      of_set = [each | {'threshold': chosen.threshold} for each in of_set]
+    shown += of_set
   return Evaluated(results, threshold, shown, step_scores)
 
 

@@ -20,6 +20,7 @@ from prm_jax.data.census import take_census
 from prm_jax.data.chains import Chain
 from prm_jax.data.domains import known
 from prm_jax.data.pipeline import make_batches, pad_rows
+from prm_jax.data.segments import split_chain
 from prm_jax.evals import policy as policy_evaluation
 from prm_jax.evals.prm import some_problems
 from prm_jax.inference.generator import Generator
@@ -101,9 +102,11 @@ def dev_set(opened: TrainingJob) -> DevSet:
   """Packs the dev chains; empty rows fill up the last batch."""
   settings, fmt = opened.settings, opened.model.described.format
   targets = settings.targets
-  chains = some_problems(
-    opened.dataset.dev, settings.evaluation.max_dev_problems
-  )
+  limit, how = settings.evaluation.max_dev_problems, settings.data.segments
+  chains = [
+    split_chain(chain, how)
+    for chain in some_problems(opened.dataset.dev, limit)
+  ]
   config = dataclasses.replace(batch_config(settings), seed=0, epochs=1)
   census = take_census(chains, fmt, targets, config)
   batches = [

@@ -14,7 +14,13 @@ from prm_jax.runtime.errors import UserError
 
 MAX_CHAINS = 24  # that are written out in the page
 MAX_FOUND = 50_000  # that can be searched in the page
-EXTRA = ('scores', 'chosen', 'note', 'critiques')  # beside a chain's own fields
+EXTRA = (
+  'scores',
+  'chosen',
+  'note',
+  'critiques',
+  'threshold',
+)  # beside a chain's own fields
 MAX_CHARACTERS = 4000  # of one problem or step: the page is no data file
 
 
@@ -77,9 +83,10 @@ def chain_view(
     chain: with or without labels.
     extra: `scores` (in [0, 1], or None), `chosen`, `note`, and `critiques`: a
       text for each step, or one for the whole chain.
-    cut: the first step that scores below it is flagged.
+    cut: the first step that scores below it is flagged, or below the chain's
+      own `threshold`.
   """
-  scores = extra['scores']
+  scores, cut = extra['scores'], own_cut(extra, cut)
   error = chains.first_error(chain.labels)
   flag = next(
     (i for i, score in enumerate(scores) if score is not None and score < cut),
@@ -127,6 +134,12 @@ def chain_view(
     'critiques': [] if by_step else [crop(text) for text in critiques if text],
     'steps': steps,
   }
+
+
+def own_cut(extra: Mapping[str, Any], cut: float) -> float:
+  """Returns the threshold of a chain's set, `cut` if it has none of its own."""
+  own = extra.get('threshold')
+  return own if values.is_number(own) else cut
 
 
 def crop(text: str) -> str:

@@ -15,7 +15,8 @@
     const known = chain.scores.filter(score => score !== null);
     chain.index = i;
     chain.lowest = known.length ? Math.min(...known) : null;
-    chain.flag = chain.scores.findIndex(s => s !== null && s < cut);
+    const own = chain.cut ?? cut;  // a set may have a threshold of its own
+    chain.flag = chain.scores.findIndex(s => s !== null && s < own);
     chain.text = [problems[chain.problem], ...chain.steps, chain.answer ?? '']
       .join('\n').toLowerCase();
     ofProblem[chain.problem].push(chain);

@@ -15,7 +15,7 @@ from typing import Any
 import markupsafe
 
 from prm_jax.data import chains
-from prm_jax.report.chain_views import MAX_CHARACTERS
+from prm_jax.report.chain_views import MAX_CHARACTERS, own_cut
 
 SCRIPT = (
   importlib.resources.files('prm_jax.report')
@@ -36,7 +36,8 @@ def build(
 
   Args:
     shown: chains with `scores`, `chosen` and `note`.
-    cut: the first step of a chain that scores below it is flagged.
+    cut: the first step of a chain that scores below it is flagged, or below the
+      chain's own `threshold`.
 
   Returns:
     `data`: JSON with `problems`, and `chains` that refer to them by index. No
@@ -59,6 +60,8 @@ def build(
     longest = max(map(len, (chain.problem, *chain.steps)))
     if longest > MAX_CHARACTERS:
       record['cropped'] = True
+    if (own := own_cut(extra, cut)) != cut:
+      record['cut'] = own
     if chain.labels:
       record['labels'] = [
         [x.value, x.source, x.successes, x.trials, x.neutral]

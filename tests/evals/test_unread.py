@@ -222,6 +222,9 @@ def test_the_report_shows_what_was_not_read(tmp_path):
     sections.NOTHING,
     sections.NOTHING,
   ]
+  assert view['flagged'] == 'none flagged'
+  own = chain_views.chain_view(read, extra | {'threshold': 0.95}, 0.5)
+  assert own['flagged'] == 'flagged at step 1'
   counts = suite.unread_section([chain], [np.array([0.9])])
   ((name, text),) = sections.unread({'math': counts})
   assert name == 'math'
