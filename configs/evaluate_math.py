@@ -34,7 +34,8 @@ def base() -> ml_collections.ConfigDict:
 def critic(config: ml_collections.ConfigDict) -> None:
   config.prm.kind = 'generative'
   config.prm.generative.ask = 'chain'
-  config.prm.generative.sampling.max_tokens = 128
+  # One critique is the most likely one; several are drawn, at temperature 1.
+  config.prm.generative.sampling.update(max_tokens=128, temperature=0.0)
   config.data.test_samples = 16
   config.evaluation.ns = (1, 2, 4, 8, 16)
   config.evaluation.update(max_problems=40, max_dev_problems=40)

@@ -152,6 +152,8 @@ class Seed(NamedTuple):
         '--config.prm.generative.ask=chain',
         f'--config.prm.generative.samples={samples}',
         '--config.prm.generative.sampling.max_tokens=256',
+        # One critique is the most likely one.
+        f'--config.prm.generative.sampling.temperature={float(samples > 1)}',
       ]
     else:
       workdir = self.prm()

@@ -27,6 +27,12 @@ T = TypeVar('T')
 OUTCOMES: contextvars.ContextVar[list[str]] = contextvars.ContextVar('outcomes')
 
 
+def without_key(text: str, key: str) -> str:
+  """Returns a server's text on one line, without the key: some quote it."""
+  line = ' '.join(text.split())
+  return line.replace(key, '***') if key else line
+
+
 def read_key(variable: str) -> str:
   """Returns the key in an environment variable; '' names none.
 

@@ -19,6 +19,7 @@ from prm_jax.inference.server.attempts import (
   Failure,
   read_key,
   run,
+  without_key,
 )
 from prm_jax.inference.server.config import ServerConfig
 from prm_jax.inference.server.replies import (
@@ -238,11 +239,8 @@ class Server:
     message = error.response.text
     if isinstance(error.body, Mapping) and 'message' in error.body:
       message = str(error.body['message'])
-    message = ' '.join(message.split())
-    if self._key:
-      # Some servers quote the key.
-      message = message.replace(self._key, '***')
-    message, fault = message[:300], fault_of(status, error.response.text)
+    message = without_key(message, self._key)[:300]
+    fault = fault_of(status, error.response.text)
     if fault == 'the moment':
       return Failure(f'status {status}')
     if fault == 'the call':

@@ -24,6 +24,7 @@ from prm_jax.inference.server.attempts import (
   Failure,
   read_key,
   run,
+  without_key,
 )
 from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.replies import fault_of
@@ -176,7 +177,7 @@ class RemotePrm:
     return [ScoredSteps(scores, 0)]
 
   def _ended(self, error: openai.APIStatusError, fault: str) -> UserError:
-    said = ' '.join(error.response.text.split())[:300]
+    said = without_key(error.response.text, self._key)[:300]
     cure = {
       'the moment': 'the server, then run the same command again',
       'the key': 'the key that endpoint.api_key_variable names',
@@ -286,5 +287,6 @@ class RemotePrm:
   def _malformed(self, reply: Any) -> UserError:
     return UserError(
       f'{self._config.base_url}: expected a probability for each step, and got '
-      f'{str(reply)[:200]!r}; see to endpoint.api, and to endpoint.separator'
+      f'{without_key(str(reply), self._key)[:200]!r}; see to endpoint.api, and '
+      'to endpoint.separator'
     )

@@ -85,6 +85,14 @@ class GenerativeConfig(CritiqueConfig):
         'expected the --workdir of a critic (configs/verifier_math.py), or '
         "with critic='base' a language model",
       )
+    at_server = self.critic == 'endpoint'
+    drawn = self.endpoint if at_server else self.sampling
+    if self.samples > 1 and not drawn.temperature:
+      checks.fail(
+        'endpoint.temperature' if at_server else 'sampling.temperature',
+        0.0,
+        f'samples={self.samples} critiques would be equal: expected above 0',
+      )
     if self.critic != 'workdir' and self.plain:
       checks.fail(
         'plain',
