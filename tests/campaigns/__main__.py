@@ -1,0 +1,40 @@
+"""Runs all campaigns, some side by side.
+
+    python -m tests.campaigns --minutes 2
+"""
+
+import argparse
+import concurrent.futures
+import os
+import subprocess
+import sys
+
+from tests.campaigns.campaign import HERE
+
+NAMES = sorted(
+  path.stem
+  for path in HERE.glob('*.py')
+  if 'CAMPAIGN = ' in path.read_text() and path.stem != 'campaign'
+)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(prog='python -m tests.campaigns')
+  parser.add_argument('--minutes', default='2', help='of each campaign')
+  parser.add_argument('--seed', default='0')
+  parser.add_argument('--side-by-side', type=int, default=os.cpu_count())
+  args = parser.parse_args()
+
+  def run(name: str) -> int:
+    flags = ('--minutes', args.minutes, '--seed', args.seed, '--jobs', '1')
+    line = [sys.executable, '-m', f'tests.campaigns.{name}', *flags]
+    return subprocess.run(line, check=False).returncode
+
+  with concurrent.futures.ThreadPoolExecutor(args.side_by_side) as pool:
+    codes = list(pool.map(run, NAMES))
+  failed = [name for name, code in zip(NAMES, codes, strict=True) if code]
+  sys.exit(f'failed: {", ".join(failed)}' if failed else 0)
+
+
+if __name__ == '__main__':
+  main()
