@@ -1,6 +1,6 @@
 """Runs all campaigns, some side by side.
 
-    python -m tests.campaigns --minutes 2
+python -m tests.campaigns --minutes 2
 """
 
 import argparse
