@@ -72,9 +72,9 @@ JOBS: dict[str, tuple[str, ...]] = {
     '--config.problems.arithmetic.modulus=3',
     '--config.problems.arithmetic.operations=1',
     '--config.held_out.problems=4',
-    '--config.train.updates=6',
+    '--config.train.updates=9',
     '--config.train.evaluate_every=3',
-    '--config.train.checkpoint_every=1',
+    '--config.train.checkpoint_every=3',
     '--config.sampling.max_tokens=8',
   ),
   'evaluate': (
