@@ -98,7 +98,7 @@ def outcomes(
       )
       for future in done:
         outcome = future.result()
-        tried += outcome.tried
+        tried += outcome.tried or 1  # a campaign of failures ends, too
         yield outcome
         if not ends(tried):
           flying.add(pool.submit(attempt, campaign.name, seed, next(numbers)))
