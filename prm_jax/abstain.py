@@ -70,7 +70,7 @@ def read_search(
   for number, line in enumerate(lines, 1):
     try:
       found.append(chains.from_dict(json.loads(line)))
-    except (UserError, ValueError) as error:
+    except (UserError, ValueError, RecursionError) as error:
       raise UserError(
         f'{folder / "chains.jsonl"}:{number}: {error}; run the search again'
       ) from None

@@ -61,7 +61,9 @@ def read(workdir: str, flag: str) -> builder.ChainSource:
   folder = paths.open_path(workdir)
   try:
     name = read_results(folder)['dataset']['name']
-  except (LookupError, TypeError):
+    if not (name.isascii() and name.isidentifier()):
+      raise LookupError(name)
+  except (LookupError, TypeError, AttributeError):
     raise UserError(
       f'{flag}={workdir!r} holds no results.json with chains; name the '
       '--workdir of a sampling or labelling job that is done'

@@ -6,7 +6,6 @@ classes check their fields when they are made, so every chain is well formed.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,9 +38,7 @@ class StepLabel:
 
   def __post_init__(self) -> None:
     if self.value is not None and not (
-      isinstance(self.value, int | float)
-      and math.isfinite(self.value)
-      and 0 <= self.value <= 1
+      isinstance(self.value, int | float) and 0 <= self.value <= 1
     ):
       raise UserError(
         f'step label {self.value!r}: expected a number in [0, 1], or None '
@@ -165,4 +162,5 @@ def from_dict(record: Mapping[str, Any]) -> Chain:
       }
     )
   except TypeError as error:
-    raise UserError(f'chain record of the wrong shape: {error}') from error
+    why = ' '.join(str(error).split())  # a key may have line breaks
+    raise UserError(f'chain record of the wrong shape: {why}') from error

@@ -116,16 +116,20 @@ class HuggingFaceTokenizer:
       # text as ordinary characters, so no step can forge a separator.
       self._special = tokenizers.Tokenizer.from_str(text)
       self._plain = tokenizers.Tokenizer.from_str(text)
+      # Before the first text: padding may be to any length.
+      for tokenizer in (self._special, self._plain):
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
       self._special.encode('a')
-    except Exception as error:  # the library raises bare Exception
+    except BaseException as error:
+      # The library raises bare Exception, or panics, which is none.
+      if isinstance(error, KeyboardInterrupt | SystemExit):
+        raise
       raise UserError(
         f'{where} is not a tokenizer ({error}); expected a tokenizer.json of '
         "the 'tokenizers' library"
       ) from None
     self._plain.encode_special_tokens = True
-    for tokenizer in (self._special, self._plain):
-      tokenizer.no_padding()
-      tokenizer.no_truncation()
     self.json = text
     self.name = hashlib.sha256(text.encode()).hexdigest()[:16]
     # The number of tokens would be too small: ids may have gaps.

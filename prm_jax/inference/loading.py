@@ -168,10 +168,13 @@ def read_description(workdir: paths.Path) -> ModelDescription:
       end,
       values['best_metric'],
     )
-  except (KeyError, TypeError) as error:
+  except (LookupError, TypeError, ValueError, AttributeError) as error:
+    if isinstance(error, UserError) and str(workdir) in str(error):
+      raise  # of the tokenizer's file
+    why = ' '.join(f'{type(error).__name__}: {error}'.split())
     raise UserError(
-      f'{path} does not describe a model of this version '
-      f'({type(error).__name__}: {error}); name the workdir of a training run'
+      f'{path} does not describe a model of this version ({why}); name the '
+      'workdir of a training run'
     ) from None
   check_rows(described.format.tokenizer, described.model.vocab_size, workdir)
   return described

@@ -54,7 +54,7 @@ class Journal:
       ) from None
     with paths.writing(path):
       self._file.truncate(len(_whole_lines(path)))
-    if not _lines(path, job):
+    if _lines(path, job) is None:
       self._append({'job': dict(job)})
     self._synced = time.monotonic()
 
@@ -97,35 +97,60 @@ def _whole_lines(path: pathlib.Path) -> bytes:
   return read[: read.rfind(b'\n') + 1]
 
 
-def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[dict]:
-  """Reads the records of a file; [] if it lacks even a first line.
+def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[Ended] | None:
+  """Reads the items of a file; None if it lacks even a first line.
 
   Raises:
     UserError: the file is another job's, or damaged.
   """
-  records = []
+  items: list[Ended] | None = None
   for i, line in enumerate(_whole_lines(path).split(b'\n')[:-1], 1):
     try:
       record = json.loads(line)
-      record['job' if i == 1 else 'index']
-    except (ValueError, KeyError, TypeError):
+      if items is None:
+        there = dict(record['job'])
+      else:
+        items.append(_item(record))
+    except (ValueError, LookupError, TypeError, RecursionError):
       raise UserError(
         f'{path}:{i}: is not a line of a journal; delete the line to do its '
         'item again, or the file to do all of its items again'
       ) from None
-    records.append(record)
-  if records:
-    there = records[0]['job']
-    different = [
-      name for name in {**job, **there} if job.get(name) != there.get(name)
-    ]
-    if different:
-      name = different[0]
-      raise UserError(
-        f'{path} is of another job: its {name} is {there.get(name)}, not '
-        f'{job.get(name)}; bring that back, or choose another --workdir'
-      )
-  return records
+    if items is None:
+      _check_job(path, job, there)
+      items = []
+  return items
+
+
+def _item(record: Mapping) -> Ended:
+  """Builds an item; raises TypeError, LookupError or ValueError."""
+  ended = Ended(
+    record['index'],
+    tuple(map(chains_lib.from_dict, record['chains'])),
+    record['failed'],
+    Cost(*record['cost']),
+    record.get('interrupted', False),
+  )
+  whole = type(ended.index) is int and type(ended.interrupted) is bool
+  numbers = all(type(value) in (int, float) for value in ended.cost)
+  if not whole or not numbers or not isinstance(ended.failed, str):
+    raise TypeError
+  return ended
+
+
+def _check_job(
+  path: pathlib.Path, job: Mapping[str, str], there: Mapping[str, str]
+) -> None:
+  different = [
+    name for name in {**job, **there} if job.get(name) != there.get(name)
+  ]
+  if different:
+    name = different[0]
+    why = f'its {name} is {there.get(name)}, not {job.get(name)}'
+    raise UserError(
+      f'{path} is of another job: {" ".join(why.split())}; bring that back, or '
+      'choose another --workdir'
+    )
 
 
 def read(folder: pathlib.Path, job: Mapping[str, str]) -> Iterator[Ended]:
@@ -135,14 +160,7 @@ def read(folder: pathlib.Path, job: Mapping[str, str]) -> Iterator[Ended]:
     UserError: a file is another job's, or damaged.
   """
   for path in sorted(folder.glob('*.jsonl')):
-    for record in _lines(path, job)[1:]:
-      yield Ended(
-        record['index'],
-        tuple(map(chains_lib.from_dict, record['chains'])),
-        record['failed'],
-        Cost(*record['cost']),
-        record.get('interrupted', False),
-      )
+    yield from _lines(path, job) or ()
 
 
 def latest(all_ended: Iterable[Ended]) -> dict[int, Ended]:

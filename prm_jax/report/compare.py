@@ -175,6 +175,14 @@ def compare(workdirs: Sequence[str]) -> str:
   if len(set(workdirs)) < len(workdirs):
     raise UserError('a run is named twice; name different workdirs')
   runs = [read_run(paths.open_path(name), name) for name in workdirs]
+  try:
+    return render(runs)
+  except files.MALFORMED as error:
+    raise files.not_documented(', '.join(workdirs), error) from error
+
+
+def render(runs: Sequence[ComparedRun]) -> str:
+  """Returns the page as text."""
   return render_template(
     'compare.html.j2',
     runs=[

@@ -14,6 +14,21 @@ from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import read_results
 
+# What Python raises where a value has not the form that its reader expects.
+MALFORMED = (
+  *(LookupError, TypeError, ValueError, AttributeError),
+  *(ArithmeticError, RecursionError),
+)
+
+
+def not_documented(path: object, error: Exception) -> UserError:
+  """Returns the error for a file, or several, of which values are not right."""
+  why = ' '.join(f'{type(error).__name__}: {error}'.split())
+  return UserError(
+    f'{path}: does not have the documented form ({why:.200}); the command that '
+    'wrote it writes it again'
+  )
+
 
 def read_document(workdir: paths.Path) -> tuple[dict[str, Any], dict[str, Any]]:
   """Returns the manifest and the results in a workdir's results.json.
@@ -39,7 +54,7 @@ def parse_object(text: bytes, where: object) -> dict[str, Any]:
   """
   try:
     value = json.loads(text)
-  except ValueError as error:  # not JSON, or not UTF-8
+  except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
     raise UserError(f'{where}: not JSON ({error}); write it again') from error
   if not isinstance(value, dict):
     raise UserError(f'{where}: expected a JSON object')
@@ -75,6 +90,9 @@ def read_metrics(path: paths.Path) -> dict[str, list[tuple[int, float]]]:
       raise UserError(f'{where}: expected a whole number under step')
     for name, value in record.items():
       if name != 'step' and (value is None or values.is_number(value)):
-        number = math.nan if value is None else float(value)
+        try:
+          number = math.nan if value is None else float(value)
+        except OverflowError:
+          raise UserError(f'{where}: {name} is too large a number') from None
         logged.setdefault(name, {})[step] = number
   return {name: sorted(steps.items()) for name, steps in logged.items()}

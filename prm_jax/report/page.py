@@ -86,6 +86,8 @@ def write_report(workdir: paths.Path) -> paths.Path:
     html = render(run)
   except UserError as error:
     raise UserError(f'{workdir / "results.json"}: {error}') from error
+  except files.MALFORMED as error:
+    raise files.not_documented(workdir / 'results.json', error) from error
   report = workdir / 'report.html'
   # A model may write half of a surrogate pair, which UTF-8 cannot hold.
   paths.write_bytes(report, html.encode('utf-8', errors='replace'))
@@ -148,6 +150,8 @@ def read_abstain(path: paths.Path) -> dict[str, Any] | None:
     return search_sections.abstain(section)
   except UserError as error:
     raise UserError(f'{path}: {error}; run prm_jax.abstain again') from error
+  except files.MALFORMED as error:
+    raise files.not_documented(path, error) from error
 
 
 def render(run: RunFiles) -> str:

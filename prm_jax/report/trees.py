@@ -91,12 +91,12 @@ def read_trees(path: paths.Path) -> tuple[list[dict[str, Any]], int]:
   for where, record in itertools.islice(files.read_records(path), MAX_TREES):
     try:
       tree, chosen = _tree(record)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+      views.append(tree_view(record, tree, chosen, f'tree-{len(views)}'))
+    except files.MALFORMED:
       raise UserError(
         f'{where}: not a search tree; expected id, problem, truth, method, '
         'tree as Tree.to_dict gives it, and the index of the chosen node'
       ) from None
-    views.append(tree_view(record, tree, chosen, f'tree-{len(views)}'))
   return views, files.count_records(path)
 
 

@@ -99,7 +99,9 @@ class Fault(NamedTuple):
   expected: str
 
   def __str__(self) -> str:
-    return f'{self.name}={self.value!r}: {self.expected}'
+    # A key, or the text of a value, may have line breaks of its own.
+    lines = f'{self.name}={self.value!r}'.splitlines()
+    return f'{" ".join(lines)}: {self.expected}'
 
   def below(self, section: str) -> 'Fault':
     """Returns the same fault, named from the section around it."""

@@ -32,10 +32,10 @@ def _cut_after(path: paths.Path, keep_through: int) -> None:
   kept = []
   for line in paths.read_lines(path):
     try:
-      step = json.loads(line)['step']
-    except (ValueError, LookupError, TypeError):
-      break  # a killed process left the last line incomplete
-    if step <= keep_through:
+      kept_step = json.loads(line)['step'] <= keep_through
+    except (ValueError, LookupError, TypeError, RecursionError):
+      continue  # a killed process left it incomplete, or the disk broke it
+    if kept_step:
       kept.append(line + b'\n')
   paths.write_bytes(path, b''.join(kept))
 

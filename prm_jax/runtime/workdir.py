@@ -163,9 +163,10 @@ class Workdir:
       if not any(f'{name}.'.startswith(f'{free}.') for free in MAY_CHANGE)
     ]
     if different:
+      shown = ' '.join(', '.join(different[:5]).split())  # one line of any keys
       raise UserError(
-        f'workdir {self} belongs to another config (differs in '
-        f'{", ".join(different[:5])}); choose another --workdir, or delete it'
+        f'workdir {self} belongs to another config (differs in {shown}); '
+        'choose another --workdir, or delete it'
       )
 
   def _hold(self) -> None:
@@ -234,9 +235,10 @@ def is_done(workdir: paths.Path) -> bool:
   except UserError:
     return False
   made = results.get('dataset')
-  return bool(results) and (
-    made is None or (workdir / 'data' / made['name']).is_dir()
-  )
+  if made is None:
+    return bool(results)
+  name = made.get('name') if isinstance(made, dict) else None
+  return isinstance(name, str) and (workdir / 'data' / name).is_dir()
 
 
 def differences(ours: Any, theirs: Any, path: str = '') -> list[str]:

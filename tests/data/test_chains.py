@@ -133,3 +133,16 @@ def test_first_error_is_below_one_half_or_not_above_the_threshold():
   assert first_error([right, wrong, StepLabel(0.0)], hard_above=0.0) == 2
   assert first_error([unknown, right, wrong], hard_above=0.5) == 1
   assert first_error([]) == -1
+
+
+def test_a_fault_is_one_line_whatever_the_key():
+  record = {'problem': 'p', 'steps': ['a'], 'labels': [{'a\nb': 1}]}
+  with pytest.raises(UserError, match='wrong shape') as error:
+    from_dict(record)
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('value', [float('nan'), float('inf'), 10**400])
+def test_a_label_that_is_no_probability_is_refused(value):
+  with pytest.raises(UserError, match=r'expected a number in \[0, 1\]'):
+    StepLabel(value)

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import tempfile
+import time
 
 import pytest
 from hypothesis import example as case
@@ -273,3 +274,33 @@ def test_bad_arguments_and_files_are_rejected(
   with pytest.raises(UserError, match=message):
     read_chains(**arguments)
   assert pathlib.Path('good').read_text() == FLAT
+
+
+def test_a_problem_without_solutions_is_counted(tmp_path):
+  path = tmp_path / 'pool.jsonl'
+  record = example('solution_pool')
+  empty = record | {'candidates': []}
+  path.write_text(f'{json.dumps(record)}\n{json.dumps(empty)}\n')
+  chains, summary = read_chains(path, 'solution_pool')
+  assert len(chains) == len(record['candidates'])
+  assert (summary.records, summary.skipped) == (2, {'no candidates': 1})
+
+
+def test_many_keys_and_many_lines_take_no_square_of_time(tmp_path):
+  path = tmp_path / 'f.jsonl'
+  keys = ','.join(f'"{i}":{i}' for i in range(100_000))
+  path.write_text(f'{{{keys},"99999":0}}')
+  began = time.process_time()
+  with pytest.raises(UserError, match="the key '99999' occurs twice"):
+    read_chains(path, 'trl')
+  # A prefix that continues another one, after very many lines.
+  lines = 'Q' + '\na' * 200_000
+  steps = [
+    {'solution_prefix': lines, 'mc_value': 0.5},
+    {'solution_prefix': f'{lines} \n\nb', 'mc_value': 1.0},
+  ]
+  path.write_text(json.dumps({'question': 'Q', 'reasoning_steps': steps}))
+  (chain,), _ = read_chains(path, 'math_aps')
+  assert chain.steps[1] == 'b'
+  # Both took more than ten seconds.
+  assert time.process_time() - began < 5

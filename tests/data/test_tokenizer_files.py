@@ -276,3 +276,24 @@ def test_errors_name_the_file(tmp_path):
   TOKENIZERS['trl']().save(str(path))
   with pytest.raises(UserError, match="no token '<none>'"):
     read_tokenizer(tmp_path).id_of('<none>')
+
+
+def test_padding_of_any_length_is_left_out(tmp_path):
+  """The library would fill the memory before it is told not to pad."""
+  made = TOKENIZERS['qwen_prm']()
+  made.enable_padding(length=2**40)
+  read = HuggingFaceTokenizer(made.to_str(), 'here')
+  assert read.encode('12') == TOKENIZERS['qwen_prm']().encode('12').ids
+
+
+def test_a_tokenizer_in_which_the_library_panics_is_refused():
+  """Its panics are no Exception."""
+  damaged = json.loads(TOKENIZERS['rlhflow']().to_str())
+  damaged['post_processor'] = {
+    'type': 'TemplateProcessing',
+    'single': [{'SpecialToken': {'id': 'x', 'type_id': 0}}],
+    'pair': [{'Sequence': {'id': 'A', 'type_id': 0}}],
+    'special_tokens': {},
+  }
+  with pytest.raises(UserError, match='here is not a tokenizer'):
+    HuggingFaceTokenizer(json.dumps(damaged), 'here')

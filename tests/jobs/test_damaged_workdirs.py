@@ -146,3 +146,11 @@ def test_done_is_what_has_its_chains(tmp_path):
   assert not is_done(tmp_path)
   (tmp_path / 'data' / 'labels_1').mkdir(parents=True)
   assert is_done(tmp_path)
+
+
+@pytest.mark.parametrize('made', [{}, [], 3, {'name': 3}, {'name': '../x'}])
+def test_results_with_other_chains_are_not_done(tmp_path, made):
+  write_json(tmp_path / 'results.json', {'results': {}, 'dataset': made})
+  assert not is_done(tmp_path)
+  with pytest.raises(UserError, match=r'holds no results\.json with chains'):
+    chain_sets.read(str(tmp_path), 'x')

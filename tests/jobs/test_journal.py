@@ -117,3 +117,41 @@ def test_only_items_that_lacked_answers_are_open():
   assert ended(0, 'no answer', 1).open
   assert not ended(0, 'not right').open
   assert not ended(0, '', 1).open
+
+
+DAMAGES = {
+  'another key': lambda line: line.replace('"chains"', '"chain"'),
+  'a chain without steps': lambda line: line.replace('"steps"', '"step"'),
+  'a number as text': lambda line: line.replace('"cost": [1', '"cost": ["", 1'),
+  'too many costs': lambda line: line.replace('"cost": [', '"cost": [1, 2, '),
+  'no number': lambda line: line.replace('"index": 1', '"index": "1"'),
+  'no text': lambda line: line.replace('"failed": ""', '"failed": 0'),
+  'deep': lambda line: '[' * 100_000 + ']' * 100_000,
+}
+
+
+@pytest.mark.parametrize('name', DAMAGES)
+def test_any_damage_names_the_line(tmp_path, name):
+  path = tmp_path / 'process-0.jsonl'
+  write(tmp_path, ended(0), ended(1))
+  *before, last = path.read_text().splitlines()
+  damaged = DAMAGES[name](last)
+  assert damaged != last
+  path.write_text('\n'.join([*before, damaged, '']))
+  for read in (
+    lambda: list(journal.read(tmp_path, JOB)),
+    lambda: write(tmp_path),
+  ):
+    with pytest.raises(
+      UserError, match=r'process-0.jsonl:3: .*delete the line'
+    ):
+      read()
+
+
+@pytest.mark.parametrize(
+  'job', ['{"job": 3}', '{"job": ["ab"]}', '{"job": {}}']
+)
+def test_a_first_line_of_no_job_is_refused(tmp_path, job):
+  (tmp_path / 'process-0.jsonl').write_text(f'{job}\n')
+  with pytest.raises(UserError, match=r'process-0\.jsonl'):
+    list(journal.read(tmp_path, JOB))

@@ -313,6 +313,8 @@ def broken_workdirs(finished, tmp_path):
     'list': '[]',
     'other': json.dumps({'format': {}}),
     'newer': json.dumps(good | {'head': {'kind': 'logit', 'bias': 1}}),
+    'unlike': json.dumps(good | {'model': good['model'] | {'dtype': 'f'}}),
+    'listed': json.dumps(good | {'format': []}),
     'untrained': json.dumps(good),
     'emptied': json.dumps(good),
   }
@@ -337,6 +339,8 @@ def broken_workdirs(finished, tmp_path):
     ('list', 'model.json holds a JSON list'),
     ('other', 'does not describe a model of this version'),
     ('newer', 'does not describe a model of this version'),
+    ('unlike', r'does not describe a model .*dtype.*expected one of'),
+    ('listed', 'does not describe a model of this version'),
     ('older', 'of an earlier version: train again'),
     ('untrained', 'checkpoints does not exist; train first'),
     ('emptied', 'holds no checkpoint yet; train first'),

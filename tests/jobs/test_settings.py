@@ -1,6 +1,7 @@
 """From a training job's config to its parts: what can be refused early is."""
 
 import pytest
+from ml_collections import ConfigDict
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.jobs.settings import TASKS, default_config, read_settings
@@ -174,3 +175,18 @@ def test_a_workdir_of_the_first_version_can_be_resumed(tmp_path, file):
   Workdir.open(tmp_path, before, {}).claim('abc')
   defaults = default_config(now['task']).to_dict()
   Workdir.open(tmp_path, now, defaults).claim('abc')
+
+
+@pytest.mark.parametrize('task', [['prm'], {}, None, 3])
+def test_a_task_of_another_type_is_refused(task):
+  with pytest.raises(UserError, match=r'config\.task=.*: expected one of prm'):
+    read_settings({'task': task})
+
+
+def test_a_fault_is_one_line_whatever_the_key_and_the_value():
+  config = {'task': 'prm', 'a\nb': 1, 'seed': ConfigDict({'c': 2})}
+  with pytest.raises(UserError) as error:
+    read_settings(config)
+  unknown, wrong = str(error.value).split('\n')
+  assert unknown.startswith('config.a b=1: unknown; delete it')
+  assert wrong == 'config.seed=c: 2: expected a whole number'

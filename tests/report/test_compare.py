@@ -102,3 +102,14 @@ def test_runs_that_cannot_be_compared(names, message, two):
     done = run(*paths)
     assert done.returncode == 2 and 'Traceback' not in done.stderr
     assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1
+
+
+@pytest.mark.parametrize('bounds', [[[0.1]], [[{}, 1]], [3], [['a', 'b']]])
+def test_intervals_of_another_form_are_one_line(bounds, two, tmp_path):
+  odd = tmp_path / 'odd'
+  odd.mkdir()
+  write(odd, {'best_of_n': {'prm': {'mean': [0.5], 'ci95': bounds}}})
+  with pytest.raises(UserError, match='have the documented form') as error:
+    compare([two[0], str(odd)])
+  assert str(odd) in str(error.value)
+  assert '\n' not in str(error.value)

@@ -71,3 +71,9 @@ def test_missing_and_unreadable_files_are_named(tmp_path):
   write(tmp_path, metrics={'.': [{'step': 0}]}, records=[record(scores=(0.5,))])
   with pytest.raises(UserError, match=r'chains\.jsonl:1: expected 3 scores'):
     write_report(tmp_path)
+
+
+def test_a_metric_beyond_all_floats_names_its_line(tmp_path):
+  write(tmp_path, metrics={'.': [{'step': 1, 'loss': 10**400}]})
+  with pytest.raises(UserError, match=r'metrics\.jsonl:1: loss is too large'):
+    write_report(tmp_path)

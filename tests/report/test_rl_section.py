@@ -94,3 +94,13 @@ def test_a_malformed_section_is_one_line(tmp_path, spoil, message):
   spoil(results)
   with pytest.raises(UserError, match=message):
     write_report(write(tmp_path, results))
+
+
+@pytest.mark.parametrize('ci95', [None, [0.4], [0.4, 'high'], 0.4])
+def test_intervals_of_another_form_are_one_line(tmp_path, ci95):
+  results = copy.deepcopy(RESULTS)
+  results['sampling']['after']['accuracy'] = {'mean': 'half', 'ci95': ci95}
+  with pytest.raises(UserError) as caught:
+    write_report(write(tmp_path, results))
+  assert str(caught.value).startswith(f'{tmp_path / "results.json"}: does not')
+  assert '\n' not in str(caught.value)

@@ -156,6 +156,17 @@ def test_texts_of_a_model_are_escaped(tmp_path):
     ('abstain', lambda s: s.update(confidence=95), r'confidence is 95'),
     ('abstain', lambda s: s.update(problems=[1]), r'abstain\.problems'),
     ('abstain', lambda s: s.update(risk_coverage={'risk': 1}), 'coverage'),
+    # What is not checked value by value is still no traceback.
+    (
+      'abstain',
+      lambda s: s['problems'][0].update(weakest_step=True),
+      'does not have the documented form .TypeError',
+    ),
+    (
+      'abstain',
+      lambda s: s['tested'].pop('error_of_all'),
+      'does not have the documented form .KeyError',
+    ),
   ],
 )
 def test_a_malformed_section_is_one_line_that_names_it(

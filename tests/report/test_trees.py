@@ -288,3 +288,25 @@ def test_a_malformed_tree_is_one_line_that_names_it(tmp_path, broken):
   broken(bad)
   with pytest.raises(UserError, match=r'trees\.jsonl:2: not a search tree'):
     trees_section(tmp_path, tree_record(small_tree(), 4), bad)
+
+
+@pytest.mark.parametrize(
+  ('name', 'found'),
+  [('tokens', None), ('tokens', 'x'), ('visits', []), ('value', {})],
+)
+def test_a_node_of_other_values_names_the_line(tmp_path, name, found):
+  record = tree_record(small_tree(), 4)
+  record['tree']['nodes'][1][name] = found
+  path = tmp_path / 'trees.jsonl'
+  path.write_text(json.dumps(record))
+  with pytest.raises(UserError, match=r'trees\.jsonl:1: not a search tree'):
+    trees.read_trees(path)
+
+
+def test_a_tree_whose_problem_is_no_text_names_the_line(tmp_path):
+  record = tree_record(small_tree(), 4)
+  record['tree']['problem'] = 0.5
+  path = tmp_path / 'trees.jsonl'
+  path.write_text(json.dumps(record))
+  with pytest.raises(UserError, match=r'trees\.jsonl:1: not a search tree'):
+    trees.read_trees(path)

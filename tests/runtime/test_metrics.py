@@ -136,3 +136,12 @@ def test_a_terminal_rewrites_its_line():
   assert line.startswith('\r\x1b[2Kprm step 3/1,000')
   assert not line.endswith('\n')
   assert shown(1000, terminal=True).endswith('0:00 left\n')
+
+
+@pytest.mark.parametrize('line', ['{"step": 2, "lo', '{"step": "2"}', '[', '3'])
+def test_a_damaged_line_takes_no_whole_ones_with_it(tmp_path, line):
+  path = tmp_path / 'metrics.jsonl'
+  whole = ['{"step": 1, "loss": 2.0}', '{"step": 3, "loss": 1.0}']
+  path.write_text('\n'.join([whole[0], line, whole[1], '']))
+  MetricWriter(tmp_path, 5).close()
+  assert path.read_text().splitlines() == whole

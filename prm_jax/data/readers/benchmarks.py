@@ -69,14 +69,14 @@ def read_big_bench_mistake(record: Fields) -> list[Chain] | Skip:
   ]
 
 
-def read_solution_pool(record: Fields) -> list[Chain]:
+def read_solution_pool(record: Fields) -> list[Chain] | Skip:
   """Reads several solutions of a problem for best-of-N.
 
   Steps are the lines of a solution. They have no labels, but `outcome` says
-  whether the answer is right.
+  whether the answer is right. Problems without a solution are skipped.
   """
   problem = records.text(record, 'question')
-  return [
+  chains = [
     Chain(
       problem,
       records.lines(candidate, 'text'),
@@ -86,6 +86,7 @@ def read_solution_pool(record: Fields) -> list[Chain]:
     )
     for candidate in records.items(record, 'candidates')
   ]
+  return chains or Skip('no candidates')
 
 
 def read_gsm8k(record: Fields) -> list[Chain]:

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -141,8 +142,8 @@ def _parse(raw: str, offset: int, complete: bool) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> Fields:
   fields = dict(pairs)
   if len(fields) < len(pairs):
-    names = [name for name, _ in pairs]
-    twice = next(name for name in names if names.count(name) > 1)
+    counts = Counter(name for name, _ in pairs)
+    twice = next(name for name, count in counts.items() if count > 1)
     raise UserError(f'the key {show(twice)} occurs twice')
   return fields
 

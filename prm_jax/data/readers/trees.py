@@ -7,6 +7,8 @@ parents. All are turned into nodes, and the nodes into one chain per leaf, so
 that every value occurs in one chain.
 """
 
+import re
+from collections.abc import Mapping, Set
 from typing import Any, NamedTuple
 
 from prm_jax.data.chains import Chain, StepLabel
@@ -16,6 +18,7 @@ from prm_jax.runtime.errors import UserError
 
 _UNKNOWN = StepLabel(None, 'rollout')
 _ROOT = -1
+_LINE_END = re.compile(r'(?<=\S)\s*\n')
 
 
 class _Node(NamedTuple):
@@ -47,27 +50,33 @@ def read_math_aps(record: Fields) -> list[Chain] | Skip:
 
   # A parent is shorter than its child, so sorting puts it first.
   prefixes.sort(key=lambda entry: len(entry[0]))
-  first = {question: _ROOT}
+  first, lengths = {question: _ROOT}, {len(question)}
   meta, nodes = {}, []
   for prefix, value in prefixes:
     if prefix == question:
       meta.setdefault('problem_value', value)
       continue
-    parent = _parent(prefix, question, first)
+    parent = _parent(prefix, question, first, lengths)
+    lengths.add(len(prefix))
     first.setdefault(prefix, len(nodes))
     step = prefix[len(parent) :].strip()
     nodes.append(_Node(first[parent], step, value))
   return _chains(record, nodes, meta)
 
 
-def _parent(prefix: str, question: str, known: dict[str, int]) -> str:
-  """Returns the longest known prefix that ends at a line end of `prefix`."""
-  cut = prefix.rfind('\n')
-  while cut > len(question):
-    # Known prefixes are stripped, but blank lines may stand between steps.
-    if prefix[:cut].rstrip() in known:
-      return prefix[:cut].rstrip()
-    cut = prefix.rfind('\n', 0, cut)
+def _parent(
+  prefix: str, question: str, known: Mapping[str, int], lengths: Set[int]
+) -> str:
+  """Returns the longest known prefix that ends at a line end of `prefix`.
+
+  `lengths` are those of the known ones: not every beginning is looked up, as a
+  text of many lines has long ones.
+  """
+  # Known prefixes are stripped, but blank lines may stand between steps.
+  ends = [match.start() for match in _LINE_END.finditer(prefix, len(question))]
+  for end in reversed(ends):
+    if end in lengths and prefix[:end] in known:
+      return prefix[:end]
   return question
 
 

@@ -14,6 +14,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from prm_jax.runtime.errors import UserError
+
 
 @dataclasses.dataclass
 class Usage:
@@ -102,9 +104,19 @@ def _whole_lines(path: pathlib.Path) -> bytes:
 
 
 def read(folder: pathlib.Path) -> Usage:
-  """Returns the sum of what all processes of a job logged in a folder."""
+  """Returns the sum of what all processes of a job logged in a folder.
+
+  Raises:
+    UserError: a file is damaged.
+  """
   total = Usage()
   for path in sorted(folder.glob('*.jsonl')):
-    for line in _whole_lines(path).splitlines():
-      total = total.plus(json.loads(line))
+    for number, line in enumerate(_whole_lines(path).splitlines(), 1):
+      try:
+        total = total.plus(json.loads(line))
+      except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UserError(
+          f'{path}:{number}: is not a line of this log of calls to a server; '
+          'delete the line, and its call is not counted'
+        ) from None
   return total

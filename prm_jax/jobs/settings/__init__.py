@@ -37,7 +37,7 @@ def read_settings(config: Mapping[str, Any]) -> JobSettings:
     UserError: a line for every unknown key and every wrong value.
   """
   task = config.get('task')
-  if task not in TASKS:
+  if not isinstance(task, str) or task not in TASKS:
     checks.fail('config.task', task, f'expected one of {", ".join(TASKS)}')
   foreign = sorted(set(config) - set(checks.field_types(TASKS[task])))
   others = [set(checks.field_types(other)) for other in TASKS.values()]

@@ -2,16 +2,20 @@
 
 `published_formats` renders it once, with a mark in place of every text that
 differs between chains, and keeps the pieces between the marks. Templates are
-downloaded programs, so they run in jinja2's sandbox.
+downloaded programs, so they run in jinja2's sandbox, in a process of their own
+(`template_program`) that may neither run for long nor take much memory.
 """
 
-import datetime
+import contextlib
+import json
 import pathlib
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
+from prm_jax.models.hub import template_program
 from prm_jax.models.hub.safetensors_files import read_json
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
@@ -59,36 +63,58 @@ def render_with(source: str, directory: pathlib.Path) -> Renderer:
     directory: of the model, for its special tokens and for errors.
   """
 
-  def refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-  # The same functions and variables that transformers offers to templates, as
-  # far as turns of text need them.
-  environment = ImmutableSandboxedEnvironment(
-    trim_blocks=True,
-    lstrip_blocks=True,
-    extensions=['jinja2.ext.loopcontrols'],
-  )
-  environment.globals['raise_exception'] = refuse
-  environment.globals['strftime_now'] = lambda form: (
-    datetime.datetime.now().strftime(form)
-  )
-  given = special_tokens(directory) | {'tools': None, 'documents': None}
+  values = special_tokens(directory)
+  values |= {'tools': None, 'documents': None, 'add_generation_prompt': False}
 
   def render(turns: Turns) -> str:
     messages = [{'role': role, 'content': text} for role, text in turns]
-    try:
-      template = environment.from_string(source)
-      return template.render(
-        messages=messages, add_generation_prompt=False, **given
-      )
-    except Exception as error:  # a template is a program with any error
+    asked = {'source': source, 'values': values | {'messages': messages}}
+    answer = _RENDERING.ask(asked)
+    if 'error' in answer:
+      why = ' '.join(answer['error'].split())
       raise UserError(
-        f'{directory}: the chat template cannot be used ({error}); copy the '
+        f'{directory}: the chat template cannot be used ({why}); copy the '
         "one of the model's own folder"
-      ) from None
+      )
+    return answer['text']
 
   return render
+
+
+class _Rendering:
+  """Holds the process that renders templates, once one is needed."""
+
+  def __init__(self) -> None:
+    self._lock = threading.Lock()
+    self._process: subprocess.Popen | None = None
+
+  def ask(self, asked: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the answer of template_program; an error if it has ended."""
+    with self._lock:
+      if self._process is None:
+        self._process = subprocess.Popen(
+          [sys.executable, '-P', template_program.__file__],
+          stdin=subprocess.PIPE,
+          stdout=subprocess.PIPE,
+          stderr=subprocess.DEVNULL,
+        )
+      process, line = self._process, b''
+      with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(asked).encode() + b'\n')
+        process.stdin.flush()
+        line = process.stdout.readline()
+      if line:
+        return json.loads(line)
+      process.kill()
+      process.communicate()
+      self._process = None
+    return {
+      'error': f'it needs more than {template_program.SECONDS} s or '
+      f'{template_program.MEMORY / 2**20:.0f} MiB'
+    }
+
+
+_RENDERING = _Rendering()
 
 
 def cut(text: str, marks: str, directory: pathlib.Path) -> list[str]:

@@ -163,6 +163,11 @@ class TensorFiles:
         f'{list(self.shapes[name])}, but config.json makes it '
         f'{list(shape)}; the two belong to different models'
       )
+    if 0 in self.shapes[name]:
+      raise UserError(
+        f'{self._paths[name]}: tensor {name!r} of shape '
+        f'{list(self.shapes[name])} holds no number; download it again'
+      )
     dtype = self._slices[name].get_dtype()
     if dtype not in DTYPES:
       raise UserError(
@@ -208,8 +213,13 @@ def _shards(index: pathlib.Path) -> dict[str, str]:
       'download it again'
     )
   for name, shard in shards.items():
-    # An index must not make us read files outside of the model's folder.
-    if not isinstance(shard, str) or pathlib.Path(shard).name != shard:
+    # An index must not make us read files outside of the model's folder, nor
+    # name what no file can have, such as a zero byte.
+    if (
+      not isinstance(shard, str)
+      or pathlib.Path(shard).name != shard
+      or not shard.isprintable()
+    ):
       raise UserError(
         f'{index}: tensor {name!r} is in {shard!r}, expected the name of a '
         'file of this folder; download it again'

@@ -1,7 +1,10 @@
 """Tests that usage is counted on disk, even if a process is killed."""
 
+import pytest
+
 from prm_jax.inference.server import usage
 from prm_jax.inference.server.usage import Usage, UsageLog
+from prm_jax.runtime.errors import UserError
 
 
 def test_usage_is_summed_over_processes_and_runs(tmp_path):
@@ -42,3 +45,14 @@ def test_empty_usage_is_not_logged(tmp_path):
   log.add(Usage())
   assert not (tmp_path / 'process-0.jsonl').exists()
   assert usage.read(tmp_path / 'nowhere') == Usage()
+
+
+@pytest.mark.parametrize(
+  'line',
+  ['{"calls": 1', '{"call": 1}', '{"calls": "1"}', '[1]', '{"retried": 2}'],
+)
+def test_a_damaged_line_is_named(tmp_path, line):
+  path = tmp_path / 'process-0.jsonl'
+  path.write_text(f'{{"calls": 1}}\n{line}\n')
+  with pytest.raises(UserError, match=r'process-0\.jsonl:2: .*delete the line'):
+    usage.read(tmp_path)

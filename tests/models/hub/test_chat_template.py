@@ -78,3 +78,34 @@ def test_cut(tmp_path):
   for text in ('a1b', 'a2b1', '1212', ''):
     with pytest.raises(UserError, match='exactly once, in order'):
       cut(text, '12', tmp_path)
+
+
+@pytest.mark.parametrize(
+  'template',
+  [
+    '{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}'
+    '{% endfor %}',
+    '{{ 10 ** (10 ** 9) }}',
+  ],
+)
+def test_a_template_that_never_ends_is_ended(tmp_path, template):
+  render = chat_renderer(folder_with(tmp_path, template))
+  with pytest.raises(UserError, match='it needs more than 5 s or 512 MiB'):
+    render(TURNS)
+  (tmp_path / 'chat_template.jinja').write_text('{{ messages|length }}')
+  assert chat_renderer(tmp_path)(TURNS) == '2'
+
+
+@pytest.mark.parametrize(
+  ('template', 'why'),
+  [
+    ("{{ 'a' * 10 ** 10 }}", 'MemoryError'),
+    ("{{ 'a' * 10 ** 7 }}", 'it writes 10,000,000 characters'),
+    ('{{ raise_exception("two\nlines") }}', 'two lines'),
+  ],
+)
+def test_a_template_that_writes_too_much_is_refused(tmp_path, template, why):
+  render = chat_renderer(folder_with(tmp_path, template))
+  with pytest.raises(UserError, match=rf'cannot be used \({why}\)') as error:
+    render(TURNS)
+  assert '\n' not in str(error.value)

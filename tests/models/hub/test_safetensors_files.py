@@ -4,6 +4,7 @@ import json
 import pathlib
 import struct
 
+import numpy as np
 import pytest
 from huggingface_hub import constants
 from safetensors.numpy import save_file
@@ -125,6 +126,14 @@ INDICES = {
     lambda index: index['weight_map'].update({DOWN: '../model.safetensors'}),
     "is in '../model.safetensors', expected the name of a file of this folder",
   ),
+  'no file name': (
+    lambda index: index['weight_map'].update({DOWN: 'a\x00.safetensors'}),
+    r"is in 'a\\x00.safetensors', expected the name of a file",
+  ),
+  'half a character': (
+    lambda index: index['weight_map'].update({DOWN: '\ud800'}),
+    r"is in '\\ud800', expected the name of a file",
+  ),
   'absent file': (
     lambda index: index['weight_map'].update({DOWN: 'b.safetensors'}),
     'b.safetensors is missing or damaged',
@@ -181,3 +190,10 @@ def test_folders_without_safetensors(file, message, tmp_path):
   (tmp_path / file).write_bytes(b'\x80\x04cposix\nsystem\n')
   with pytest.raises(UserError, match=message):
     TensorFiles(tmp_path)
+
+
+def test_a_tensor_without_numbers_is_refused(tmp_path):
+  save_file({'v_head': np.zeros((0, 3), np.float32)}, tmp_path / SINGLE)
+  files = TensorFiles(tmp_path)
+  with pytest.raises(UserError, match=r"'v_head' of shape \[0, 3\] holds no"):
+    files.read('v_head')

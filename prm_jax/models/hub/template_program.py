@@ -1,0 +1,73 @@
+"""Renders chat templates in a process of its own, within limits.
+
+    a line of JSON: source, values -> `render` -> a line of JSON: text or error
+
+`chat_template` starts this file as a program. jinja2's sandbox keeps a template
+from everything outside of it, but not from a loop without an end or a text that
+fills the memory; there the system ends this process and no other. It starts in
+a fraction of a second, so it imports nothing of this package.
+"""
+
+import contextlib
+import datetime
+import functools
+import json
+import resource
+import signal
+import sys
+from typing import Any
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+SECONDS = 5  # of the processor, for one text
+MEMORY = 2**29  # bytes; Python and jinja2 need a tenth of them
+LONGEST = 2_000_000  # characters of a text
+
+
+def _refuse(message: str) -> None:
+  raise jinja2.TemplateError(message)
+
+
+@functools.lru_cache(maxsize=8)
+def _template(source: str) -> jinja2.Template:
+  # The same functions and variables that transformers offers to templates, as
+  # far as turns of text need them.
+  environment = ImmutableSandboxedEnvironment(
+    trim_blocks=True,
+    lstrip_blocks=True,
+    extensions=['jinja2.ext.loopcontrols'],
+  )
+  environment.globals['raise_exception'] = _refuse
+  environment.globals['strftime_now'] = lambda form: (
+    datetime.datetime.now().strftime(form)
+  )
+  return environment.from_string(source)
+
+
+def render(source: str, values: dict[str, Any]) -> dict[str, str]:
+  """Returns {'text'}, or {'error'} if the template raises one."""
+  try:
+    text = _template(source).render(values)
+  except Exception as error:  # a template is a program with any error
+    return {'error': str(error) or type(error).__name__}
+  if len(text) > LONGEST:
+    return {'error': f'it writes {len(text):,} characters'}
+  return {'text': text}
+
+
+def main() -> None:
+  """Answers each line of the input by one, until the input ends."""
+  with contextlib.suppress(ValueError):  # macOS knows no such limit
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+  # Ends the process even inside of one long operation.
+  signal.signal(signal.SIGPROF, signal.SIG_DFL)
+  for line in sys.stdin.buffer:
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    answer = json.dumps(render(**json.loads(line)))
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    print(answer, flush=True)
+
+
+if __name__ == '__main__':
+  main()
