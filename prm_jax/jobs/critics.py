@@ -82,8 +82,8 @@ def check_style(workdir: str, style: str) -> None:
     UserError: it learned another, or is no critic.
   """
   path = paths.open_path(workdir) / 'config.json'
-  config = paths.read_json(path, DELETE) if path.is_file() else {}
-  section = config.get('data') or config.get('problems') or {}
+  trained = paths.read_json(path, DELETE) if path.is_file() else {}
+  section = trained.get('data') or trained.get('problems') or {}
   learned = section.get('critiques', {}).get('style', '')
   if learned != style:
     what = f'critiques in the style {learned}' if learned else 'no critiques'
