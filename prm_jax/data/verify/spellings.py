@@ -42,7 +42,7 @@ _TEXT_COMMAND = re.compile(
 )
 _VALUE_END = re.compile(r'(?:[\d})]|\\pi)[\s\\,;~]*$')
 _DELIMITERS = (
-  (r'^\*\*(.*)\*\*$', r'\1'),  # bold
+  (r'^\*\*(.*)\*\*(?=\.?$)', r'\1'),  # bold
   (r'^\$((?:\\.|[^$\\])+)\$$', r'\1'),
   (r'(?<!\\)\\[()\[\]]|\$\$', ''),
   # $x = 1$ or $x = 2$, but not $5 or $6
@@ -74,7 +74,7 @@ _SPELLINGS = (
   (r'\\colon(?![A-Za-z])|(?<=\d)\s+to\s+(?=\d)', ':'),
   (r'^\s*[Aa]ll real numbers\s*\.?$', r'\\mathbb{R}'),
   (r'_\s*\{?\s*\(\s*(?:base\s*)?(\d+)\s*\)\s*\}?', r'_{\1}'),
-  (r'_\{\s*base\s*(\d+)\s*\}|\s\(base (\d+)\)\s*$', r'_{\1\2}'),
+  (r'_\{\s*base\s*(\d+)\s*\}|\s\(base (\d+)\)(?=\s*\.?$)', r'_{\1\2}'),
   # Superfluous braces: 20{\frac{1}{4}}.
   (r'(?<=\d)\s*\{(\\frac\{\d+\}\{\d+\})\}', r'\1'),
   (r'\s+', ' '),
