@@ -64,6 +64,8 @@ $$\\frac{4}{8}=\\frac{1}{2}.$$
 \\frac{1}{6} = 0.1\\overline{6}
 5\\frac12 - 2 = 3\\frac12
 PM^2 = 3^2 + 4^2 = 25 or PM = 5
+First, 5\\frac12 * 2 = 11
+3.2. 1\\frac{1}{3} * 2 = 2\\frac{2}{3}
 7 + 1 + 4 things to do = 12 things
 He spent $29x 10 = $290
 1/3 * 100 = 0.33 * 100 = 33.33
@@ -96,6 +98,8 @@ He ends with a total of \\(3 + 4 = 8\\) apples
 1/7 = 0.\\overline{142856}
 1\\frac12 * 2 = 1
 49 + 49 + 1 = 99 + 1
+First, 5\\frac12 * 2 = 5
+Day 2 - 3 + 4 = 8
 7 * 24 * 48 = 2^8 * 3^2 * 7
 3.25 * 4 = 13.01
 2 / 8 = 4
