@@ -47,6 +47,7 @@ He pays 3 bags x 4 dollars/bag = $12.
 2(3 + 4) = 14
 - 5 + 3 = 8
 Step 1: 3 + 4 = 7
+Day 2 - 3 + 4 = 7
 2. 3 + 4 = 7
 **3 + 4 = 7**
 3 + 4 = 7 apples - 2 of them green
@@ -63,9 +64,9 @@ $$\\frac{4}{8}=\\frac{1}{2}.$$
 1/7 = 0.\\overline{142857}
 \\frac{1}{6} = 0.1\\overline{6}
 5\\frac12 - 2 = 3\\frac12
-PM^2 = 3^2 + 4^2 = 25 or PM = 5
 First, 5\\frac12 * 2 = 11
 3.2. 1\\frac{1}{3} * 2 = 2\\frac{2}{3}
+PM^2 = 3^2 + 4^2 = 25 or PM = 5
 7 + 1 + 4 things to do = 12 things
 He spent $29x 10 = $290
 1/3 * 100 = 0.33 * 100 = 33.33
@@ -97,9 +98,9 @@ So \\[ 3 + 4 = 8 \\] apples
 He ends with a total of \\(3 + 4 = 8\\) apples
 1/7 = 0.\\overline{142856}
 1\\frac12 * 2 = 1
-49 + 49 + 1 = 99 + 1
 First, 5\\frac12 * 2 = 5
 Day 2 - 3 + 4 = 8
+49 + 49 + 1 = 99 + 1
 7 * 24 * 48 = 2^8 * 3^2 * 7
 3.25 * 4 = 13.01
 2 / 8 = 4
