@@ -100,7 +100,13 @@ class Attempts(openai.DefaultAsyncHttpxClient):
     max_bytes: int,
     check: Callable[[str], Any] | None = replies.read_answer,
   ) -> None:
-    super().__init__(timeout=seconds, event_hooks={'response': [self._read]})
+    super().__init__(
+      timeout=seconds,
+      event_hooks={'response': [self._read]},
+      # A server that sends two replies to a request would have the second one
+      # taken for the answer to the next request of a connection.
+      limits=httpx2.Limits(max_keepalive_connections=0),
+    )
     self._seconds, self._max_bytes, self._check = seconds, max_bytes, check
 
   async def send(
