@@ -106,6 +106,8 @@ class Attempts(openai.DefaultAsyncHttpxClient):
       # A server that sends two replies to a request would have the second one
       # taken for the answer to the next request of a connection.
       limits=httpx2.Limits(max_keepalive_connections=0),
+      # Another address may be anybody's, and its calls would not be counted.
+      follow_redirects=False,
     )
     self._seconds, self._max_bytes, self._check = seconds, max_bytes, check
 

@@ -144,3 +144,14 @@ def test_a_second_reply_to_a_request_answers_no_other(server):
   questions = [Question(f'question {n}', f'{n}', 1) for n in range(4)]
   for question, [said] in zip(questions, endpoint.ask(questions), strict=True):
     assert repr(question.text) in said.text
+
+
+@pytest.mark.parametrize('status', [301, 302, 307, 308])
+def test_no_call_is_sent_to_another_address(server, status):
+  """It would be a second request, to anyone, that is not counted."""
+  head = {'Location': '/v1/chat/completions?again'}
+  server.fault = lambda body, before: None if before else (status, head, '{}')
+  endpoint = endpoint_for(server)
+  with pytest.raises(UserError, match=f'status {status}: .*endpoint.base_url'):
+    endpoint.complete([GOOD])
+  assert endpoint.usage.calls == len(server.asked) == 1
