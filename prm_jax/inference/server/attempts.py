@@ -90,15 +90,14 @@ class Attempts(openai.DefaultAsyncHttpxClient):
   Args:
     seconds: most seconds of an attempt, from its first byte to its last.
     max_bytes: most bytes of a reply, counted after decompression.
-    check: raises `replies.NoAnswer` where a reply's text has no answer; None
-      takes every reply.
+    check: raises `replies.NoAnswer` where a reply's text has no answer.
   """
 
   def __init__(
     self,
     seconds: float,
     max_bytes: int,
-    check: Callable[[str], Any] | None = replies.read_answer,
+    check: Callable[[str], Any] = replies.read_answer,
   ) -> None:
     super().__init__(
       timeout=seconds,
@@ -127,8 +126,7 @@ class Attempts(openai.DefaultAsyncHttpxClient):
       async with asyncio.timeout(self._seconds):
         response = await super().send(request, **options)
       if response.is_success:
-        if self._check is not None:
-          self._check(response.text)
+        self._check(response.text)
         outcomes[-1] = ''
         return response
     except (TimeoutError, httpx2.TimeoutException) as error:
