@@ -16,7 +16,7 @@ import numpy as np
 
 from prm_jax.jobs.settings import TASKS, read_settings
 from prm_jax.runtime.checks import Faults
-from tests.campaigns import hostile
+from tests.campaigns import mutations
 from tests.campaigns.campaign import Campaign, run
 from tests.shared import configs
 
@@ -65,17 +65,17 @@ def change(draw: random.Random, config: dict) -> None:
   """Changes a config at one place."""
   kind = draw.randrange(4)
   if kind == 0:
-    hostile.change(draw, config)
+    mutations.change(draw, config)
     return
-  parent, key = draw.choice(hostile.places(config))
+  parent, key = draw.choice(mutations.places(config))
   if kind == 1:
     parent[key] = draw.choice(OBJECTS)
   elif kind == 2:
-    parent[key] = draw.choice(hostile.NUMBERS)
+    parent[key] = draw.choice(mutations.NUMBERS)
   elif isinstance(parent, dict):
     # The value of one key at another: often of the right type.
     other = drawn(draw)
-    there, name = draw.choice(hostile.places(other))
+    there, name = draw.choice(mutations.places(other))
     parent[name if isinstance(name, str) else key] = there[name]
 
 
@@ -98,8 +98,8 @@ def check(config: dict) -> None:
 
 
 def case(generator: np.random.Generator) -> int:
-  draw = hostile.python_random(generator)
-  with hostile.limited(20.0, 200):
+  draw = mutations.python_random(generator)
+  with mutations.limited(20.0, 200):
     for _ in range(CONFIGS):
       config = drawn(draw)
       for _ in range(draw.choice((0, 1, 1, 2, 3, 8))):

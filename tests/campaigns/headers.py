@@ -24,7 +24,7 @@ from prm_jax.models.hub.gguf_file import read_gguf
 from prm_jax.models.hub.safetensors_files import INDEX, SINGLE, TensorFiles
 from prm_jax.runtime.errors import UserError
 from tests.campaigns.campaign import Campaign, run
-from tests.campaigns.hostile import change, damage, limited, python_random
+from tests.campaigns.mutations import change, damage, limited, python_random
 from tests.models.hub import published_configs
 from tests.shared import published_models
 

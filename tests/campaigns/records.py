@@ -23,7 +23,7 @@ from prm_jax.data.chains import Chain, from_dict, to_dict
 from prm_jax.data.readers import READERS, ReadSummary, read_chains
 from prm_jax.runtime.errors import UserError
 from tests.campaigns.campaign import Campaign, run
-from tests.campaigns.hostile import (
+from tests.campaigns.mutations import (
   MIB,
   change,
   damage,

@@ -18,7 +18,7 @@ from prm_jax.models.hub.chat_template import chat_renderer
 from prm_jax.models.hub.template_program import LONGEST, SECONDS
 from prm_jax.runtime.errors import UserError
 from tests.campaigns.campaign import Campaign, run
-from tests.campaigns.hostile import damage, limited, python_random
+from tests.campaigns.mutations import damage, limited, python_random
 
 SECRET = 'secret-of-the-environment'
 GOOD = '{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}'

@@ -36,7 +36,7 @@ from prm_jax.runtime.metrics import MetricWriter
 from prm_jax.runtime.workdir import Workdir, is_done
 from prm_jax.search.tree import Node, Stream, Tree
 from tests.campaigns.campaign import Campaign, run
-from tests.campaigns.hostile import (
+from tests.campaigns.mutations import (
   TEXTS,
   change,
   damage,

@@ -7,7 +7,9 @@ real ones, such as silent sockets and bodies that break off.
 import contextlib
 import http.server
 import json
+import socket
 import sqlite3
+import struct
 import sys
 import threading
 import time
@@ -41,6 +43,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
     fault: called with a body and how often it came before; returns None to
       answer, a status, (status, headers, text), a dict as the reply's JSON, or
       the name of one of FAULTS.
+    answer: called with a body; returns the JSON of a whole reply.
     asked: bodies in the order in which they came.
     heads: headers of these requests.
     times: when these requests came, in seconds.
@@ -57,6 +60,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
   def __init__(self):
     super().__init__(('127.0.0.1', 0), _Handler)
     self.fault = lambda body, before: None
+    self.answer = lambda body: reply(echo(body))
     self.asked, self.heads, self.times = [], [], []
     self.answered, self.most, self._now = 0, 0, 0
     self.pause, self.status, self.sent = 0.0, 200, 0
@@ -96,8 +100,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     with server.counted(body, self.headers) as before:
       time.sleep(server.pause)
       fault = server.fault(body, before)
+    self.broken = isinstance(fault, str) and fault != 'twice'
     if isinstance(fault, str):
-      FAULTS[fault](self, json.dumps(reply(echo(body))).encode())
+      FAULTS[fault](self, json.dumps(server.answer(body)).encode())
       return
     status, headers, text = 200, {}, None
     if isinstance(fault, int):
@@ -106,7 +111,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       status, headers, text = fault
     elif isinstance(fault, dict):
       text = json.dumps(fault)
-    self.send(text or json.dumps(reply(echo(body))), status, headers)
+    text = json.dumps(server.answer(body)) if text is None else text
+    self.send(text, status, headers)
     with server.lock:
       server.answered += status == 200
 
@@ -123,6 +129,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     for name, value in dict(headers).items():
       self.send_header(name, value)
     self.end_headers()
+
+
+class KeptAlive(_Handler):
+  """Keeps a connection open after a whole reply, as most servers do.
+
+  For use as a server's `RequestHandlerClass`.
+  """
+
+  protocol_version = 'HTTP/1.1'
+
+  def do_POST(self):
+    super().do_POST()
+    # Bytes without a length end where the connection does.
+    self.close_connection |= self.broken
 
 
 def _hang(handler, data):
@@ -160,6 +180,49 @@ def _silence(handler, data):
   """Hangs up without a reply."""
 
 
+def _reset(handler, data):
+  """Resets the connection instead of closing it."""
+  handler.connection.setsockopt(
+    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)
+  )
+  handler.connection.close()
+
+
+def _short_length(handler, data):
+  """Names a length below the body's."""
+  handler.start(len(data) // 2)
+  handler.wfile.write(data)
+
+
+def _two_lengths(handler, data):
+  handler.start(len(data), headers={'content-length': '7'})
+  handler.wfile.write(data)
+
+
+def _garbage(handler, data):
+  handler.wfile.write(data)
+
+
+def _bad_chunks(handler, data):
+  handler.start(None, headers={'Transfer-Encoding': 'chunked'})
+  handler.wfile.write(b'5\r\n' + data)
+
+
+def _no_gzip(handler, data):
+  handler.start(len(data), headers={'Content-Encoding': 'gzip'})
+  handler.wfile.write(data)
+
+
+def _endless_head(handler, data):
+  handler.wfile.write(b'HTTP/1.1 200 OK\r\n' + b'X: y\r\n' * 100_000)
+
+
+def _twice(handler, data):
+  """Sends two replies to one request, in one piece."""
+  head = f'HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n'
+  handler.wfile.write((head.encode() + data) * 2)
+
+
 FAULTS = {
   'hang': _hang,
   'drip': _drip,
@@ -167,6 +230,14 @@ FAULTS = {
   'cut unseen': _cut_unseen,
   'silence': _silence,
   'flood': _flood,
+  'reset': _reset,
+  'short length': _short_length,
+  'two lengths': _two_lengths,
+  'garbage': _garbage,
+  'bad chunks': _bad_chunks,
+  'no gzip': _no_gzip,
+  'endless head': _endless_head,
+  'twice': _twice,
 }
 
 

@@ -20,7 +20,8 @@ MAX_TEXT = 20_000
 _MARK = re.compile(r'<<([^<>]*)>>')
 _LIST_MARK = re.compile(
   r'^[^\S\n]{0,8}(?:[-*•]\s+|(?:(?:step|case|part|line)\s*)?\d+\s*[.):]\s+'
-  r'|(?:step|case|part|line)\s*\d+\s*-\s+)',
+  r'|(?:step|case|part|line|day|week|month|year|round|stage|question|problem|'
+  r'option|method|example)\s*\d+\s*-\s+)',
   re.IGNORECASE | re.MULTILINE,
 )
 

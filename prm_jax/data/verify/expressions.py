@@ -50,8 +50,9 @@ _SPELLINGS = (
 # The content of a pair of braces, with one more pair inside: \frac{1}{2^{98}}.
 _INSIDE = r'\{((?:[^{}]|\{[^{}]*\})*)\}'
 _FRACTION = re.compile(rf'\\[dt]?frac\s*{_INSIDE}\s*{_INSIDE}')
-# The whole number of a mixed number, 12 \frac{3}{5}, but not the 3 of x^3.
-_WHOLE = re.compile(r'(?:^|[^\d.,^_\s])\s*[\d,]+\s*$')
+# The whole number of a mixed number, 12 \frac{3}{5}, but not the 3 of x^3 or of
+# 0.3. A point or a comma before a space ends a clause.
+_WHOLE = re.compile(r'(?:^|[^\d.,^_\s]|[.,]\s)\s*[\d,]+\s*$')
 _TOKEN = re.compile(
   r"""
   (?P<space>[^\S\n]+)

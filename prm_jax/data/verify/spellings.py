@@ -42,8 +42,8 @@ _TEXT_COMMAND = re.compile(
 )
 _VALUE_END = re.compile(r'(?:[\d})]|\\pi)[\s\\,;~]*$')
 _DELIMITERS = (
-  (r'^\*\*(.*)\*\*$', r'\1'),  # bold
-  (r'^\$((?:\\.|[^$\\])+)\$$', r'\1'),
+  (r'^\*\*(.*)\*\*(?=\.?$)', r'\1'),  # bold
+  (r'^\$((?:\\.|[^$\\])+)\$(?=\.?$)', r'\1'),
   (r'(?<!\\)\\[()\[\]]|\$\$', ''),
   # $x = 1$ or $x = 2$, but not $5 or $6
   (r'(?<!\\)\$((?:\\.|[^$\\])+)(?<!\s)\$(?!\d)', r'\1'),
@@ -57,6 +57,7 @@ _SPELLINGS = (
   (r'(?<!\\)\\[,;: ]|~|\\q?quad(?![A-Za-z])', ' '),
   (r'\\(?:left|right|displaystyle|[bB]igg?[lrm]?)(?![A-Za-z])', ''),
   (r'\\[dtc]frac(?![A-Za-z])', r'\\frac'),
+  (r'\\[dt]binom(?![A-Za-z])', r'\\binom'),
   (r'\\([%$])', r'\1'),
   (r'\\degree(?![A-Za-z])', r'^{\\circ}'),
   (r'\*\*', '^'),
@@ -74,7 +75,7 @@ _SPELLINGS = (
   (r'\\colon(?![A-Za-z])|(?<=\d)\s+to\s+(?=\d)', ':'),
   (r'^\s*[Aa]ll real numbers\s*\.?$', r'\\mathbb{R}'),
   (r'_\s*\{?\s*\(\s*(?:base\s*)?(\d+)\s*\)\s*\}?', r'_{\1}'),
-  (r'_\{\s*base\s*(\d+)\s*\}|\s\(base (\d+)\)\s*$', r'_{\1\2}'),
+  (r'_\{\s*base\s*(\d+)\s*\}|\s\(base (\d+)\)(?=\s*\.?$)', r'_{\1\2}'),
   # Superfluous braces: 20{\frac{1}{4}}.
   (r'(?<=\d)\s*\{(\\frac\{\d+\}\{\d+\})\}', r'\1'),
   (r'\s+', ' '),
@@ -84,10 +85,12 @@ _SPELLINGS = (
   (r'^ ?\\approx(?![A-Za-z])', ''),
 )
 _COMMAND = re.compile(
-  r'\\(?P<name>frac|sqrt)(?![A-Za-z])\s*(?:\[[^\[\]]*\])?\s*|\^(?=\()'
+  r'\\(?P<name>frac|binom|sqrt)(?![A-Za-z])\s*(?:\[[^\[\]]*\])?\s*|\^(?=\()'
 )
+_TWO_ARGUMENTS = ('frac', 'binom')
+_DIGIT = re.compile(r'\\(?!frac|sqrt)[A-Za-z]+|[\dA-Za-z]')
 _ARGUMENT = {
-  'frac': re.compile(r'\\(?!frac|sqrt)[A-Za-z]+|[\dA-Za-z]'),
+  **dict.fromkeys(_TWO_ARGUMENTS, _DIGIT),
   # LaTeX reads \sqrt12 as the root of 1, but people mean the root of 12.
   'sqrt': re.compile(r'\\(?!frac|sqrt)[A-Za-z]+|\d+(?:\.\d+)?|[A-Za-z]'),
 }
@@ -105,6 +108,11 @@ _FOR_MATH_VERIFY = (
     lambda m: (
       rf'({m[1]}+\frac{{{m[2]}}}{{{m[3]}}})' if int(m[2]) < int(m[3]) else m[0]
     ),
+  ),
+  # The same in plain text: 4 7/8.
+  (
+    r'(?<![\d.,^_/])(\d+) (\d+)/(\d+)(?![\d.])',
+    lambda m: f'({m[1]}+{m[2]}/{m[3]})' if int(m[2]) < int(m[3]) else m[0],
   ),
   (r'(?<![\d.])(\d+(?:\.\d+)?)\^\{\\circ\}', r'(\1\\cdot\\frac{\\pi}{180})'),
   # math-verify reads the i of 2i as a real variable, unless a space precedes.
@@ -169,10 +177,10 @@ def _add_braces(text: str) -> str:
   pairs, edits = _match_brackets(text), []
   for match in _COMMAND.finditer(text):
     name, at = match['name'], match.end()
-    for _ in range(2 if name == 'frac' else 1):
+    for _ in range(2 if name in _TWO_ARGUMENTS else 1):
       if at in pairs and text[at] == '{':
         at = pairs[at] + 1
-      elif at in pairs and name != 'frac':
+      elif at in pairs and name not in _TWO_ARGUMENTS:
         edits += [(at, '{', 1), (pairs[at], '}', 1)]
       elif name and (argument := _ARGUMENT[name].match(text, at)):
         edits += [(at, '{', 0), (argument.end(), '}', 0)]

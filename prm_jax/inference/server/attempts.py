@@ -96,17 +96,24 @@ class Attempts(openai.DefaultAsyncHttpxClient):
   Args:
     seconds: most seconds of an attempt, from its first byte to its last.
     max_bytes: most bytes of a reply, counted after decompression.
-    check: raises `replies.NoAnswer` where a reply's text has no answer; None
-      takes every reply.
+    check: raises `replies.NoAnswer` where a reply's text has no answer.
   """
 
   def __init__(
     self,
     seconds: float,
     max_bytes: int,
-    check: Callable[[str], Any] | None = replies.read_answer,
+    check: Callable[[str], Any] = replies.read_answer,
   ) -> None:
-    super().__init__(timeout=seconds, event_hooks={'response': [self._read]})
+    super().__init__(
+      timeout=seconds,
+      event_hooks={'response': [self._read]},
+      # A server that sends two replies to a request would have the second one
+      # taken for the answer to the next request of a connection.
+      limits=httpx2.Limits(max_keepalive_connections=0),
+      # Another address may be anybody's, and its calls would not be counted.
+      follow_redirects=False,
+    )
     self._seconds, self._max_bytes, self._check = seconds, max_bytes, check
 
   async def send(
@@ -125,8 +132,7 @@ class Attempts(openai.DefaultAsyncHttpxClient):
       async with asyncio.timeout(self._seconds):
         response = await super().send(request, **options)
       if response.is_success:
-        if self._check is not None:
-          self._check(response.text)
+        self._check(response.text)
         outcomes[-1] = ''
         return response
     except (TimeoutError, httpx2.TimeoutException) as error:

@@ -124,16 +124,30 @@ def fault_of(status: int, text: str) -> str:
   return 'the call'
 
 
+def read_json(text: str) -> Any:
+  """Returns what a reply holds.
+
+  Raises:
+    NoAnswer: it is not JSON.
+  """
+  try:
+    return json.loads(text)
+  except (ValueError, RecursionError) as error:
+    raise NoAnswer('malformed JSON') from error
+
+
+def believed_count(count: int) -> int:
+  """Returns a count of tokens that a server tells, 0 if it is absurd."""
+  return int(count) if count in _COUNTS else 0
+
+
 def read_answer(text: str) -> Answer:
   """Returns the first choice in a reply's JSON, chat or completions.
 
   Raises:
     NoAnswer: it is not JSON, or there is no choice in it.
   """
-  try:
-    reply = json.loads(text)
-  except (ValueError, RecursionError) as error:
-    raise NoAnswer('malformed JSON') from error
+  reply = read_json(text)
   match reply:
     case {'choices': [{'message': {'content': str(content)}} as choice, *_]}:
       pass

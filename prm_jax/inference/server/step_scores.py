@@ -27,7 +27,11 @@ from prm_jax.inference.server.attempts import (
   without_key,
 )
 from prm_jax.inference.server.config import PrmServerConfig
-from prm_jax.inference.server.replies import fault_of
+from prm_jax.inference.server.replies import (
+  believed_count,
+  fault_of,
+  read_json,
+)
 from prm_jax.inference.server.usage import Usage, UsageLog
 from prm_jax.runtime.errors import UserError
 
@@ -98,7 +102,7 @@ class RemotePrm:
       api_key=self._key or 'none',
       timeout=config.timeout,
       max_retries=config.attempts - 1,
-      http_client=Attempts(config.timeout, config.max_reply_bytes, None),
+      http_client=Attempts(config.timeout, config.max_reply_bytes, read_json),
     )
     try:
       async with client, asyncio.TaskGroup() as group:
@@ -201,8 +205,14 @@ class RemotePrm:
         found = [await self._pooling(client, requests[0])]
       usage.prompt_tokens = sum(each.tokens for each in found)
       return found
+    except Failure as failure:
+      usage.failed[failure.reason] = 1
+      raise
     except openai.OpenAIError:
       usage.failed[outcomes[-1] if outcomes else 'connection'] = 1
+      raise
+    except UserError:
+      usage.failed['malformed scores'], usage.uncounted = 1, 1
       raise
     finally:
       usage.calls = len(outcomes)
@@ -219,12 +229,13 @@ class RemotePrm:
     if self._config.model:
       body = {'model': self._config.model} | body
     digest = hashlib.sha256(problem.encode('utf-8', 'replace')).hexdigest()
-    return await client.post(
+    text = await client.post(
       path,
       body=body,
-      cast_to=object,
+      cast_to=str,
       options={'headers': {PROBLEM_HEADER: digest[:16]}},
     )
+    return read_json(text)
 
   async def _steps(
     self, client: openai.AsyncOpenAI, requests: Sequence[Scoring]
@@ -238,12 +249,15 @@ class RemotePrm:
     match reply:
       case {'data': list(data), 'usage': {'tokens': int(read)}} if len(
         data
-      ) == len(requests) and all(isinstance(each, dict) for each in data):
+      ) == len(requests) and all(
+        isinstance(each, dict) and each.get('index', n) == n
+        for n, each in enumerate(data)
+      ):
         pass
       case _:
         raise self._malformed(reply)
     # What is read for a call is not told for each chain.
-    tokens = [read, *[0] * (len(requests) - 1)]
+    tokens = [believed_count(read), *[0] * (len(requests) - 1)]
     return [
       ScoredSteps(self._numbers(each.get('scores'), request), count)
       for each, request, count in zip(data, requests, tokens, strict=True)
@@ -273,13 +287,13 @@ class RemotePrm:
       case _:
         raise self._malformed(reply)
     scores = [row[-1] if isinstance(row, list) and row else row for row in rows]
-    return ScoredSteps(self._numbers(scores, request), tokens)
+    return ScoredSteps(self._numbers(scores, request), believed_count(tokens))
 
   def _numbers(self, scores: Any, request: Scoring) -> tuple[float, ...]:
     """Returns the scores; raises UserError unless each step has one."""
     right = isinstance(scores, list) and len(scores) == len(request.steps)
     if not right or not all(
-      isinstance(score, int | float) and 0 <= score <= 1 for score in scores
+      type(score) in (int, float) and 0 <= score <= 1 for score in scores
     ):
       raise self._malformed(scores)
     return tuple(map(float, scores))

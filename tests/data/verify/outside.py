@@ -2,7 +2,8 @@
 
 As a script, started by root or an ordinary user, it runs the hostile programs
 and prints as JSON their results and every change that it saw outside. It makes
-the things outside itself, so that two of it can run at the same time.
+the things outside itself, so that two of it can run at the same time. With the
+word "together" before their names, all programs run at the same time.
 """
 
 import array
@@ -26,13 +27,15 @@ import textwrap
 import threading
 import time
 import tty
+from concurrent import futures
 
 from prm_jax.data.verify import sandbox, sandbox_filter
 from tests.data.verify.hostile_programs import HEAD
 from tests.data.verify.hostile_programs import PROGRAMS as GREEDY
 from tests.data.verify.hostile_reaches import CALLS, REACHES
+from tests.data.verify.hostile_remains import REMAINS
 
-PROGRAMS = GREEDY | REACHES
+PROGRAMS = GREEDY | REACHES | REMAINS
 SECRET = 'a secret that nobody inside may read'
 VARIABLE = 'PRM_JAX_TEST_SECRET'
 TYPED = b'typed for the caller\n'
@@ -72,6 +75,15 @@ def private_bytes(process: int) -> int:
       if line.startswith(('Pss_Anon:', 'Pss_Shmem:', 'Swap:')):
         total += 1024 * int(line.split()[1])
   return total
+
+
+def held() -> set[tuple[str, str]]:
+  """Returns the descendants and the open descriptors of this process."""
+  found = {('process', f'{p} {line}') for p, line in descendants().items()}
+  for name in os.listdir('/proc/self/fd'):
+    with contextlib.suppress(OSError):  # the folder's own is closed again
+      found.add((name, os.readlink(f'/proc/self/fd/{name}')))
+  return found
 
 
 class Outside:
@@ -191,15 +203,12 @@ class Outside:
 
   def run(self, name: str) -> dict:
     """Runs a program; returns its result and what was seen outside."""
-    program = PROGRAMS[name]
-    head = HEAD.replace('OUT', repr(self.names))
-    source = head + textwrap.dedent(program.source)
     before, ended = set(descendants()), threading.Event()
     self.seen, self.peak = [], 0
     watch = threading.Thread(target=self._watch, args=(before, ended))
     watch.start()
     try:
-      result = sandbox.run(source, limits=sandbox.Limits(**program.limits))
+      result = self._result(name)
     finally:
       ended.set()
       watch.join()
@@ -212,6 +221,29 @@ class Outside:
       'seen': sorted(set(self.seen)),
       'peak': self.peak,
     }
+
+  def _result(self, name: str) -> sandbox.Result:
+    program = PROGRAMS[name]
+    head = HEAD.replace('OUT', repr(self.names))
+    source = head + textwrap.dedent(program.source)
+    return sandbox.run(source, limits=sandbox.Limits(**program.limits))
+
+  def run_together(self, names: list[str]) -> dict:
+    """Runs programs at the same time; returns results, and what is left."""
+    self.seen = []
+    before, mounts = held(), pathlib.Path('/proc/self/mounts').read_text()
+    with futures.ThreadPoolExecutor(len(names)) as pool:
+      results = list(pool.map(self._result, names))
+    self._check_all()
+    if held() != before:
+      self.seen.append(f'left behind: {held() ^ before}')
+    if pathlib.Path('/proc/self/mounts').read_text() != mounts:
+      self.seen.append('another mount')
+    found = {
+      name: dataclasses.asdict(result)
+      for name, result in zip(names, results, strict=True)
+    }
+    return found | {'seen': self.seen}
 
   def _watch(self, before: set[int], ended: threading.Event) -> None:
     """Measures memory and looks for locks while a program runs."""
@@ -295,12 +327,15 @@ def become_ordinary() -> None:
 def main() -> None:
   if sys.argv[1] == 'ordinary' and os.getuid() == 0:
     become_ordinary()
-  names = sys.argv[2:] or PROGRAMS
+  names = sys.argv[2:] or [*PROGRAMS]
   os.umask(0)
   folder = pathlib.Path(tempfile.mkdtemp(prefix='prm_jax_outside_'))
   outside = Outside(folder)
   try:
-    results = {name: outside.run(name) for name in names}
+    if names[0] == 'together':
+      results = outside.run_together(names[1:])
+    else:
+      results = {name: outside.run(name) for name in names}
   finally:
     outside.close()
     shutil.rmtree(folder)

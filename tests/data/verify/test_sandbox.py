@@ -5,43 +5,17 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
-import tempfile
-import venv
-from collections.abc import Iterator
 from concurrent import futures
 
 import pytest
 
 from prm_jax.data.verify import sandbox, sandbox_cgroup
 from prm_jax.runtime.errors import UserError
-from tests.data.verify.isolation import REFUSED, needs_sandbox  # noqa: F401
-from tests.data.verify.outside import PROGRAMS, SECRET, VARIABLE, descendants
-
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-
-
-@contextlib.contextmanager
-def outside(user: str, *names: str) -> Iterator[subprocess.Popen]:
-  """Starts `outside.py` on some programs, or on all if there are no names."""
-  # With a Python of its own, in whose folder it makes files and sockets.
-  folder = pathlib.Path(tempfile.mkdtemp(prefix='prm_jax_python_'))
-  try:
-    venv.create(folder, symlinks=True)
-    folder.chmod(0o777)
-    packages = sysconfig.get_path('purelib')
-    yield subprocess.Popen(
-      [folder / 'bin/python', '-m', 'tests.data.verify.outside', user, *names],
-      cwd=ROOT,
-      env=os.environ | {VARIABLE: SECRET, 'PYTHONPATH': f'{ROOT}:{packages}'},
-      stdout=subprocess.PIPE,
-    )
-  finally:
-    shutil.rmtree(folder)
+from tests.data.verify.isolation import ROOT, needs_sandbox, outside
+from tests.data.verify.outside import PROGRAMS, SECRET, descendants
 
 
 def read_results(process: subprocess.Popen) -> dict:

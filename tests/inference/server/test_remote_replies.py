@@ -12,7 +12,7 @@ pytest.importorskip('openai', reason='openai is not installed')
 
 from prm_jax.inference.protocols import Question
 from prm_jax.runtime.errors import UserError
-from tests.shared.faulty_server import reply
+from tests.shared.faulty_server import KeptAlive, reply
 from tests.shared.parrot import BAD, GOOD, endpoint_for, problem_of
 
 CHARSETS = ('utf-99', 'hex', 'rot13', 'zip', 'undefined', 'idna', 'no such')
@@ -134,3 +134,24 @@ def test_an_absurd_count_of_tokens_is_ignored(server, count):
   assert said[1:] == (0, 0)
   assert endpoint.usage.uncounted == 1
   assert math.isfinite(endpoint.usage.tokens * 1e-6)
+
+
+def test_a_second_reply_to_a_request_answers_no_other(server):
+  """Both come in one piece, so that the second is read with the first."""
+  server.RequestHandlerClass = KeptAlive
+  server.fault = lambda body, _: 'twice'
+  endpoint = endpoint_for(server, concurrency=1)
+  questions = [Question(f'question {n}', f'{n}', 1) for n in range(4)]
+  for question, [said] in zip(questions, endpoint.ask(questions), strict=True):
+    assert repr(question.text) in said.text
+
+
+@pytest.mark.parametrize('status', [301, 302, 307, 308])
+def test_no_call_is_sent_to_another_address(server, status):
+  """It would be a second request, to anyone, that is not counted."""
+  head = {'Location': '/v1/chat/completions?again'}
+  server.fault = lambda body, before: None if before else (status, head, '{}')
+  endpoint = endpoint_for(server)
+  with pytest.raises(UserError, match=f'status {status}: .*endpoint.base_url'):
+    endpoint.complete([GOOD])
+  assert endpoint.usage.calls == len(server.asked) == 1

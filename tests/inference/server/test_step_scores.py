@@ -79,15 +79,24 @@ def test_vllm_is_asked_for_one_conversation_at_a_time(server):
   assert roles == ['system', 'user', 'assistant']
 
 
-@pytest.mark.parametrize('fault', [500, 503, 429, 'silence', 'cut'])
+PASSING = {
+  **{status: f'status {status}' for status in (500, 503, 429)},
+  **dict.fromkeys(('silence', 'cut', 'reset', 'garbage'), 'connection'),
+  **dict.fromkeys(('cut unseen', 'short length'), 'malformed JSON'),
+  (200, (), '<html>502 Bad Gateway</html>'): 'malformed JSON',
+  (200, (), '[' * 100_000): 'malformed JSON',
+}
+
+
+@pytest.mark.parametrize('fault', PASSING, ids=lambda fault: str(fault)[:30])
 def test_a_passing_fault_is_retried(server, fault):
+  server.answer = steps_reply
   server.fault = lambda body, before: fault if before < 2 else steps_reply(body)
   scorer = prm(server)
   [[scored]] = scorer.score(CHAINS[:1])
   assert list(scored.scores) == wanted(CHAINS[0])
   assert scorer.usage.calls == 3
-  reason = 'connection' if isinstance(fault, str) else f'status {fault}'
-  assert scorer.usage.retried == {reason: 2}
+  assert scorer.usage.retried == {PASSING[fault]: 2}
 
 
 @pytest.mark.parametrize(
@@ -101,6 +110,12 @@ def test_a_passing_fault_is_retried(server, fault):
     ({'data': [{'scores': [2.0]}], 'usage': {'tokens': 1}}, 'expected a prob'),
     ({'data': [{'scores': ['a']}], 'usage': {'tokens': 1}}, 'expected a prob'),
     ({'data': [{'scores': []}], 'usage': {'tokens': 1}}, 'expected a prob'),
+    ({'data': [{'scores': [True]}], 'usage': {'tokens': 1}}, 'expected a prob'),
+    (
+      {'data': [{'index': 1, 'scores': [0.5]}], 'usage': {'tokens': 1}},
+      'expected a prob',
+    ),
+    ((307, {'Location': '/v1/steps'}, '{}'), 'see to endpoint.base_url'),
   ],
   ids=str,
 )
@@ -110,6 +125,8 @@ def test_a_lasting_fault_ends_the_job_with_one_line(server, fault, message):
   with pytest.raises(UserError, match=message) as error:
     scorer.score(CHAINS[:1])
   assert '\n' not in str(error.value)
+  assert scorer.usage.calls == len(server.asked)
+  assert sum(scorer.usage.failed.values()) == 1
 
 
 def test_a_slow_server_is_given_up(server):
@@ -147,3 +164,25 @@ def test_a_key_comes_from_the_environment(server, monkeypatch):
   scorer = prm(server, api_key_variable='PRM_KEY')
   scorer.score(CHAINS[:1])
   assert server.heads[-1]['Authorization'] == 'Bearer secret'
+  # Servers may quote it.
+  server.fault = lambda body, _: (401, {}, '{"error": "who is secret?"}')
+  with pytest.raises(UserError, match=r'who is \*\*\*'):
+    scorer.score(CHAINS[:1])
+
+
+@pytest.mark.parametrize('count', [-7, 10**400])
+def test_an_absurd_count_of_tokens_is_ignored(server, count):
+  reply = {'data': [{'scores': [0.5]}], 'usage': {'tokens': count}}
+  server.fault = lambda body, _: reply
+  scorer = prm(server)
+  assert scorer.score([Scoring('p', ('a',))])[0][0].tokens == 0
+  assert scorer.usage.prompt_tokens == 0
+
+
+def test_a_reply_that_is_too_large_is_named_in_the_usage(server):
+  server.answer = steps_reply
+  server.fault = lambda body, _: 'flood'
+  scorer = prm(server, max_reply_bytes=1000)
+  with pytest.raises(UserError, match='a reply above 1,000 bytes'):
+    scorer.score(CHAINS[:1])
+  assert scorer.usage.failed == {'a reply above 1,000 bytes': 1}
