@@ -13,8 +13,8 @@ from tests.campaigns.campaign import HERE
 
 NAMES = sorted(
   path.stem
-  for path in HERE.glob('*.py')
-  if 'CAMPAIGN = ' in path.read_text() and path.stem != 'campaign'
+  for path in HERE.glob('[a-z]*.py')
+  if '\nCAMPAIGN = ' in path.read_text()
 )
 
 
