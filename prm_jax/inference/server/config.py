@@ -131,6 +131,11 @@ class EndpointConfig(ServerConfig):
     default_factory=dict
   )
 
+  @property
+  def goes_on(self) -> bool:
+    """Says whether the server continues the text that it is sent."""
+    return bool(self.api != 'chat' or self.continues or self.extra_after_steps)
+
 
 @dataclasses.dataclass(frozen=True)
 class PrmServerConfig:
@@ -163,11 +168,6 @@ class PrmServerConfig:
     r'Please reason step by step, and put your final answer within \boxed{}.'
   )
   separator: Annotated[str, _SEPARATOR] = '<extra_0>'
-
-  @property
-  def goes_on(self) -> bool:
-    """Says whether the server continues the text that it is sent."""
-    return bool(self.api != 'chat' or self.continues or self.extra_after_steps)
 
   def __post_init__(self) -> None:
     checks.check(self)
