@@ -223,6 +223,11 @@ def test_the_report_shows_what_was_not_read(tmp_path):
     sections.NOTHING,
   ]
   assert view['flagged'] == 'none flagged'
+  texts = ['fine', 'so so', 'wrong']
+  judged = chain_views.chain_view(read, extra | {'critiques': texts}, 0.5)
+  assert [step['critique'] for step in judged['steps']] == texts
+  whole = chain_views.chain_view(read, extra | {'critiques': ['all']}, 0.5)
+  assert whole['critiques'] == ['all']
   own = chain_views.chain_view(read, extra | {'threshold': 0.95}, 0.5)
   assert own['flagged'] == 'flagged at step 1'
   counts = suite.unread_section([chain], [np.array([0.9])])

@@ -22,133 +22,99 @@ def results(workdir):
   return json.loads((workdir / 'results.json').read_text())['results']
 
 
-# One operation modulo 3: a critic of it learns in seconds.
-EASY = (
-  '--config.data.arithmetic.modulus=3',
-  '--config.data.arithmetic.operations=2',
-  '--config.data.arithmetic.wrong_facts=0.5',
-  '--config.data.dev_problems=10',
-  '--config.data.test_problems=20',
-)
+STYLES = ('thinkprm', 'genprm', 'r_prm', 'boxed_index', 'genrm')
+# Critics that have learned next to nothing write to the end of their room.
+SHORT = '--config.prm.generative.sampling.max_tokens=24'
 
 
 @pytest.fixture(scope='module')
 def critics(tmp_path_factory):
-  """A critic of each style that has learned, by style."""
+  """A critic of each style, by style; none has learned much in six updates."""
   folder = tmp_path_factory.mktemp('critics')
-  styles = ('thinkprm', 'genprm', 'r_prm', 'boxed_index', 'genrm')
-  for style in styles:
-    run(
+  lines = [
+    [
       f'--config=configs/verifier_math.py:{style},tiny',
       f'--workdir={folder / style}',
-      *EASY,
-      '--config.data.train_problems=200',
-      '--config.data.train_samples=4',
-      '--config.model.d_model=64',
-      '--config.model.d_ff=128',
-      '--config.train.steps=250',
-      '--config.train.checkpoint_every=125',
-      '--config.optim.lr=1e-2',
-    )
-  return {style: folder / style for style in styles}
+    ]
+    for style in STYLES
+  ]
+  for done in run_all(lines):
+    assert done.returncode == 0, done.stderr
+    assert 'agree with the labels' in done.stdout
+  return {style: folder / style for style in STYLES}
 
 
-@pytest.mark.parametrize(
-  'style', ['thinkprm', 'genprm', 'r_prm', 'boxed_index']
-)
-def test_a_critic_finds_first_errors(critics, style, tmp_path):
-  """Of chains of problems that it was not trained on."""
-  run(
+@pytest.mark.parametrize('style', STYLES)
+def test_a_critic_is_judged_as_a_prm(critics, style, tmp_path):
+  """Its critiques are in the report, and what says nothing is counted."""
+  of_outcome = style == 'genrm'
+  said = run(
     '--config=configs/evaluate_math.py:critic,tiny',
     f'--workdir={tmp_path}',
     f'--config.prm.generative.path={critics[style]}',
     f'--config.prm.generative.style={style}',
-    '--config.prm.generative.ask=steps',
-    *EASY,
-    '--config.evaluation.max_dev_problems=10',
+    f'--config.prm.generative.ask={"chain" if of_outcome else "steps"}',
+    *(('--config.targets.supervision=outcome',) if of_outcome else ()),
+    SHORT,
     SMALL,
   )
-  found = results(tmp_path)['localisation']['arithmetic']
-  assert found['f1'] > 0.9
+  found = results(tmp_path)
+  assert ('localisation' in found) != of_outcome
+  assert found['cost']['flops'] > 0
+  assert found['cost']['scored_tokens'] > 0
+  # Only boxes cannot be read of a critic that tells how likely its words are.
+  unread = found['cost']['unread_critiques']
+  assert bool(unread) == ('WARNING:' in said)
+  assert not unread or style == 'boxed_index'
   shown = [
     json.loads(line)
     for line in (tmp_path / 'chains.jsonl').read_text().splitlines()
   ]
+  wanted = 1 if of_outcome else None
   assert all(
-    len(each['critiques']) == len(each['steps']) and all(each['critiques'])
-    for each in shown
+    len(each['critiques']) == (wanted or len(each['steps'])) for each in shown
   )
-  assert '<summary>Critique</summary>' in (tmp_path / 'report.html').read_text()
-
-
-def test_an_outcome_critic_picks_chains(critics, tmp_path):
-  run(
-    '--config=configs/evaluate_math.py:critic,tiny',
-    f'--workdir={tmp_path}',
-    f'--config.prm.generative.path={critics["genrm"]}',
-    '--config.prm.generative.style=genrm',
-    '--config.targets.supervision=outcome',
-    *EASY,
-    SMALL,
-  )
-  curves = results(tmp_path)['best_of_n']
-  assert curves['orm']['mean'][-1] > curves['random']['mean'][-1] + 0.1
-  assert 'localisation' not in results(tmp_path)
 
 
 def test_it_improves_by_its_verdicts(critics, tmp_path):
   """RL: the reward is whether the verdict is right."""
-  flags = [flag.replace('.data.', '.problems.') for flag in EASY]
   run(
     '--config=configs/verifier_math.py:rl,tiny',
     f'--workdir={tmp_path}',
     f'--config.policy.workdir={critics["thinkprm"]}',
-    *flags,
-    '--config.problems.train_problems=200',
+    '--config.sampling.max_tokens=24',
   )
-  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
-  accuracy = [json.loads(line).get('train/accuracy') for line in lines]
-  assert any(value is not None for value in accuracy)
+  chains = [json.loads(line) for line in (tmp_path / 'chains.jsonl').open()]
+  assert chains
+  assert all(c['problem'].startswith('check thinkprm | ') for c in chains)
 
 
 @pytest.mark.parametrize('job', ['search', 'rl'])
 def test_it_scores_steps_for_other_jobs(critics, job, tmp_path):
-  flags = [flag.replace('.data.', '.problems.') for flag in EASY]
   critic = (
     '--config.prm.kind=generative',
     f'--config.prm.generative.path={critics["r_prm"]}',
     '--config.prm.generative.style=r_prm',
+    SHORT,
   )
   if job == 'search':
     run(
       '--config=configs/search_math.py:best_of_n,tiny',
       f'--workdir={tmp_path}',
       *critic,
-      *flags,
-      *(
-        f.replace('.data.', '.policy.solver.').replace('.arithmetic', '')
-        for f in EASY[:3]
-      ),
-      '--config.problems.train_problems=200',
     )
     found = results(tmp_path)['search']
     assert found['problems'] == 8
     assert found['cost']['scored_tokens']['mean'] > 0
     return
   policy = tmp_path / 'policy'
-  run(
-    '--config=configs/policy_math.py:tiny',
-    f'--workdir={policy}',
-    *EASY,
-    '--config.data.train_problems=100',
-  )
+  run('--config=configs/policy_math.py:tiny', f'--workdir={policy}')
   run(
     '--config=configs/rl_math.py:grpo,tiny',
     f'--workdir={tmp_path / "rl"}',
     f'--config.policy.workdir={policy}',
+    '--config.sampling.max_tokens=12',
     *critic,
-    *flags,
-    '--config.problems.train_problems=100',
   )
   assert (tmp_path / 'rl/results.json').is_file()
 
