@@ -130,9 +130,10 @@ def test_a_critic_of_other_words_is_named(critics, tmp_path):
   error = the_error(done)
   assert 'cannot be asked' in error
   assert 'is not a word of the arithmetic_critic tokenizer' in error
-  [done] = run_all([[*line, '--config.prm.generative.style=r_prm']])
-  assert 'learned critiques in the style thinkprm, and is asked for r_prm' in (
-    the_error(done)
+  [done] = run_all([[*line, '--config.prm.generative.style=boxed_index']])
+  assert (
+    'learned critiques in the style thinkprm, and is asked for boxed_index'
+    in (the_error(done))
   )
 
 
