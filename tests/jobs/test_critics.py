@@ -123,13 +123,14 @@ def test_a_critic_of_other_words_is_named(critics, tmp_path):
   """It is asked about deductions, for which it has no words."""
   line = [
     '--config=configs/evaluate_math.py:critic,logic,tiny',
-    f'--workdir={tmp_path}',
+    f'--workdir={tmp_path / "words"}',
     f'--config.prm.generative.path={critics["thinkprm"]}',
   ]
   [done] = run_all([line])
   error = the_error(done)
   assert 'cannot be asked' in error
   assert 'is not a word of the arithmetic_critic tokenizer' in error
+  line[1] = f'--workdir={tmp_path / "other"}'
   [done] = run_all([[*line, '--config.prm.generative.style=boxed_index']])
   assert (
     'learned critiques in the style thinkprm, and is asked for boxed_index'
