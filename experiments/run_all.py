@@ -94,7 +94,7 @@ NOT_REPEATED = {
   'evaluation_traps': 'most of it is exact, or committed numbers of others',
   'neutral_labels': 'it takes an hour on human labels',
   'smollm2_prm': 'it takes hours and weights of 140 MB',
-  'thinking_verifiers': 'one domain of one seed takes an hour',
+  'thinking_verifiers': 'it takes hours',
   'real_policy': 'it takes hours and weights of 140 MB',
   'published': 'it needs weights of seven models of up to 8B parameters',
   'scaling': 'it compiles for TPUs, and its numbers have no intervals',

@@ -240,21 +240,9 @@ class GenerativePrm:
         (score,) * (count if repeat else 1)
         for score, count in zip(last, steps, strict=True)
       ]
-    lost = [each.state == 'lost' for each in critiques]
-    return [
-      Opinion(
-        tuple(np.mean(scores[i : i + samples], axis=0).tolist()),
-        tuple(
-          '\n'.join(each.lines) for each in of_part if each.state == 'written'
-        ),
-        sum(silent[i : i + samples]) - sum(lost[i : i + samples]),
-        sum(lost[i : i + samples]),
-        sum(each.tokens for each in of_part),
-        sum(each.flops for each in of_part),
-      )
-      for i in range(0, len(critiques), samples)
-      for of_part in [critiques[i : i + samples]]
-    ]
+    said = (critiques, scores, silent)
+    starts = range(0, len(critiques), samples)
+    return [_pool(*(x[i : i + samples] for x in said)) for i in starts]
 
   def _question(self, part: Scoring) -> str:
     if self._config.plain:
@@ -356,6 +344,29 @@ def _before(first: int | None, steps: int) -> tuple[float, ...]:
   if first is None:
     return (UNKNOWN,) * steps
   return tuple(float(first < 0 or step < first) for step in range(steps))
+
+
+def _pool(
+  critiques: Sequence[_Critique],
+  scores: Sequence[tuple[float, ...]],
+  silent: Sequence[bool],
+) -> Opinion:
+  """Returns what the critiques of one question say together.
+
+  Args:
+    scores: of each critique; their mean counts.
+    silent: whether it says nothing.
+  """
+  written = [each for each in critiques if each.state == 'written']
+  lost = sum(each.state == 'lost' for each in critiques)
+  return Opinion(
+    tuple(np.mean(scores, axis=0).tolist()),
+    tuple('\n'.join(each.lines) for each in written),
+    sum(silent) - lost,
+    lost,
+    sum(each.tokens for each in critiques),
+    sum(each.flops for each in critiques),
+  )
 
 
 def _up_to_code(lines: Sequence[str]) -> tuple[tuple[str, ...], str]:

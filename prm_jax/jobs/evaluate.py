@@ -24,7 +24,7 @@ from prm_jax.inference.generative_prm import UNKNOWN, GenerativePrm
 from prm_jax.inference.protocols import ScoredSteps, Scoring, StepScorer
 from prm_jax.jobs import engine, journal
 from prm_jax.jobs.prm import show
-from prm_jax.jobs.search import open_prm
+from prm_jax.jobs.prms import open_prm
 from prm_jax.jobs.settings.evaluate import EvaluateSettings
 from prm_jax.jobs.unseen import check_unseen
 from prm_jax.runtime import processes

@@ -15,18 +15,11 @@ from typing import Any
 
 from prm_jax.data import problems as problems_lib
 from prm_jax.data.chains import Chain
-from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.data.problems import Problem
 from prm_jax.evals.search import search_section
-from prm_jax.inference import loading
 from prm_jax.inference.driver import AskedModels, Ended, Work
-from prm_jax.inference.exact_scorer import ExactScorer
-from prm_jax.inference.protocols import StepScorer
-from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.jobs import engine, policies
-from prm_jax.jobs.critics import open_generative
-from prm_jax.jobs.meshes import own_mesh
-from prm_jax.jobs.settings.evaluate import EvaluateSettings
+from prm_jax.jobs.prms import open_prm
 from prm_jax.jobs.settings.search import SearchedProblemsConfig, SearchSettings
 from prm_jax.report import write_report
 from prm_jax.runtime import paths, processes
@@ -67,35 +60,6 @@ def open_models(settings: SearchSettings, workdir: Workdir) -> AskedModels:
   policy = policies.open_policy(settings, workdir)
   check_models(settings.method, policy, prm, settings.budget.to_budget())
   return AskedModels(policy=policy, prm=prm)
-
-
-def open_prm(
-  settings: SearchSettings | EvaluateSettings,
-  solver: ArithmeticConfig,
-  workdir: Workdir,
-) -> StepScorer:
-  """Opens a copy of the PRM in each process.
-
-  Processes ask independently, each for its own problems.
-
-  Args:
-    solver: the solver whose values an exact PRM knows.
-  """
-  prm = settings.prm
-  if prm.kind == 'exact':
-    return ExactScorer(solver, prm.exact)
-  if prm.kind == 'endpoint':
-    return policies.open_remote_prm(prm.endpoint, workdir)
-  if prm.kind == 'generative':
-    mesh = own_mesh(settings.mesh)
-    return open_generative(prm.generative, settings.seed, mesh, workdir)
-  scorer = loading.load(
-    prm.path,
-    style=prm.style,
-    mesh=own_mesh(settings.mesh),
-    dtype=prm.dtype,
-  )
-  return TreeScorer(scorer, prm.rows, scorer.name)
 
 
 def names_of(models: AskedModels) -> dict[str, str]:

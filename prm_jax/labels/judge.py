@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.critiques.styles import last_index
 from prm_jax.inference.driver import CannotDo
 from prm_jax.inference.protocols import Question
 from prm_jax.labels.labelling import Labelling
@@ -35,12 +36,6 @@ from the problem and from the paragraphs before it. Stop at the first paragraph
 with a mistake in it. End with the number of that paragraph in \boxed{}: for
 example \boxed{2} if paragraphs 0 and 1 are right and paragraph 2 is not. If no
 paragraph has a mistake, end with \boxed{-1}."""
-_BOX = re.compile(r'\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}')
-# Models also write \text{paragraph_2}, or the typographic minus sign U+2212.
-_INDEX = re.compile(
-  r'(?:\\text\s*\{)?\s*<?(?:paragraph)?[ _\\]*([-\u2212]?[0-9]{1,6})>?\}?\.?',
-  re.IGNORECASE,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +70,7 @@ def label(chain: Chain, config: JudgeConfig) -> Labelling:
   key = f'judge/{hashlib.sha256(text.encode()).hexdigest()[:16]}'
   [replies] = yield [Question(text, key, config.samples)]
   named = [
-    parse(reply.text, len(chain.steps))
+    last_index(reply.text, len(chain.steps))
     for reply in replies
     if reply is not None
   ]
@@ -117,21 +112,6 @@ def make_question(problem: str, steps: Sequence[str]) -> str:
   return re.sub(
     r'\{(problem|solution|last)\}', lambda match: values[match[1]], _QUESTION
   )
-
-
-def parse(text: str, steps: int) -> int | None:
-  r"""Reads the step index in the last \boxed{} of a reply.
-
-  Returns:
-    An index from -1 to steps - 1, or None if there is no box or its content is
-    no such index.
-  """
-  boxes = _BOX.findall(text)
-  match = _INDEX.fullmatch(boxes[-1].strip()) if boxes else None
-  if not match:
-    return None
-  index = int(match[1].replace('\u2212', '-'))
-  return index if -1 <= index < steps else None
 
 
 def labels_of(first: int, steps: int) -> tuple[StepLabel, ...]:

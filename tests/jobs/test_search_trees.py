@@ -75,7 +75,7 @@ OTHERWISE = {
   ),
   'prm': (
     '--config.prm.exact=steps',
-    'its prm is exact value modulus 10, not exact steps modulus 10, and',
+    'its prm is exact value modulus 10 of .*, not exact steps modulus 10, and',
   ),
   'aggregate': (
     '--config.search.aggregate=mean',

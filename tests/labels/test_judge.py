@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prm_jax.data.chains import Chain, first_error
+from prm_jax.data.critiques.styles import last_index
 from prm_jax.inference.driver import CannotDo
 from prm_jax.inference.protocols import Question, Reply
 from prm_jax.labels import judge
@@ -66,12 +67,12 @@ def values(chain):
   ],
 )
 def test_the_index_in_the_last_box(text, expected):
-  assert judge.parse(text, steps=3) == expected
+  assert last_index(text, steps=3) == expected
 
 
 @given(st.text(alphabet='\\boxed{}paragraph_-0123456789 t', max_size=60))
 def test_any_reply_gives_an_index_or_none(text):
-  assert judge.parse(text, 3) in (None, -1, 0, 1, 2)
+  assert last_index(text, 3) in (None, -1, 0, 1, 2)
 
 
 def test_the_question_numbers_the_steps():

@@ -18,6 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: E402
 
 from prm_jax import search  # noqa: E402
 from prm_jax.data.chains import Chain  # noqa: E402
+from prm_jax.data.critiques.styles import last_index  # noqa: E402
 from prm_jax.data.domains.arithmetic import ArithmeticConfig  # noqa: E402
 from prm_jax.export import export  # noqa: E402
 from prm_jax.inference.driver import CannotDo  # noqa: E402
@@ -157,7 +158,7 @@ def test_a_judge(server, opened):
   labelling = judge.label(chain, judge.JudgeConfig(samples=1))
   asked = next(labelling)
   replies = endpoint.ask(asked)
-  index = judge.parse(replies[0][0].text, 2)
+  index = last_index(replies[0][0].text, 2)
   if index is None:
     with pytest.raises(CannotDo, match='1 unparseable, 0 failed'):
       labelling.send(replies)

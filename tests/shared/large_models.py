@@ -22,7 +22,8 @@ from prm_jax.inference import loading
 from prm_jax.inference.loading import ModelDescription, write_description
 from prm_jax.inference.protocols import Request, Scoring
 from prm_jax.inference.sampler import SamplingConfig
-from prm_jax.jobs import policies, search
+from prm_jax.jobs import policies
+from prm_jax.jobs.prms import open_prm
 from prm_jax.jobs.settings.items import SampleSettings
 from prm_jax.jobs.settings.policies import PolicyConfig
 from prm_jax.jobs.settings.search import PrmConfig, SearchSettings
@@ -95,7 +96,7 @@ def use(folder: pathlib.Path) -> dict[str, Any]:
   [written] = policy.complete([Request(PROBLEM, (), 'x', 8)])
   chosen = PrmConfig(kind='workdir', path=str(folder / 'prm'), rows=4)
   searched = SearchSettings(mesh=MESH, policy=asked, prm=chosen)
-  prm = search.open_prm(searched, Workdir(folder, {}))
+  prm = open_prm(searched, asked.solver, Workdir(folder, {}))
   [[scored]] = prm.score([Scoring(PROBLEM, ('7 * 3 = 1', '1 + 4 = 5'))])
   return {
     'policy': largest_share(policy._writer._params),

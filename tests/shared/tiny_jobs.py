@@ -45,8 +45,16 @@ STAGES: tuple[dict[str, tuple[str, ...]], ...] = (
       '--config.train.microbatches=2',
     ),
     'prm_words': ('prm_math:words,tiny',),
+    'critic': ('verifier_math:r_prm,tiny',),
   },
   {
+    'evaluate_critic': (
+      'evaluate_math:critic,tiny',
+      '--config.prm.generative.path={tmp}/critic',
+      '--config.prm.generative.style=r_prm',
+      '--config.prm.generative.ask=steps',
+      '--config.prm.generative.sampling.max_tokens=24',
+    ),
     'prm_from_run': (
       'prm_math:from_run,tiny',
       '--config.base={tmp}/policy',
