@@ -10,7 +10,6 @@ number of processes.
 
 import asyncio
 import dataclasses
-import json
 import pathlib
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.seals import seal, unseal
 from prm_jax.runtime.sharding import batch_sharding
 
 
@@ -116,6 +116,8 @@ def _is_possible(
 class ShardedBatches:
   """Joins the batches of a process's shards into the batches of the process.
 
+  A batch is an array, or arrays by name.
+
   Args:
     datasets: the batches of each shard in `share.own`.
     share: the shards that the process reads.
@@ -128,7 +130,7 @@ class ShardedBatches:
     return ShardIterator([iter(d) for d in self._datasets], self._share)
 
 
-class ShardIterator(Iterator[dict[str, np.ndarray]]):
+class ShardIterator(Iterator[Any]):
   """Iterates over batches; its position is saved by Orbax.
 
   `save` and `load` are Orbax's StatefulCheckpointable protocol.
@@ -144,10 +146,7 @@ class ShardIterator(Iterator[dict[str, np.ndarray]]):
     batches = [batch for batch in batches if batch is not None]
     if not batches:
       raise StopIteration
-    return {
-      name: np.concatenate([batch[name] for batch in batches])
-      for name in batches[0]
-    }
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *batches)
 
   def _file(self, directory: Any, shard: int) -> pathlib.Path:
     return directory / f'shard_{shard}-of-{self._share.shards}.json'
@@ -155,8 +154,7 @@ class ShardIterator(Iterator[dict[str, np.ndarray]]):
   async def save(self, directory: Any) -> Awaitable[None]:
     """Reads the position now; the returned awaitable writes it."""
     texts = {
-      shard: json.dumps(self._parts[shard].get_state())
-      for shard in self._share.saved
+      shard: seal(self._parts[shard].get_state()) for shard in self._share.saved
     }
 
     async def write() -> None:
@@ -184,6 +182,6 @@ class ShardIterator(Iterator[dict[str, np.ndarray]]):
           'is set)'
         )
       for shard, part in self._parts.items():
-        part.set_state(json.loads(self._file(directory, shard).read_text()))
+        part.set_state(unseal(self._file(directory, shard)))
 
     return read()

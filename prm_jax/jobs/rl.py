@@ -56,6 +56,7 @@ from prm_jax.rl.views import View
 from prm_jax.runtime import manifest, processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.metrics import MetricWriter
+from prm_jax.runtime.seals import go_back_to_whole
 from prm_jax.runtime.sharding import shardings
 from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.loop import compile_train_step, make_step
@@ -99,6 +100,7 @@ def run(settings: RlSettings, workdir: Workdir, log: Log) -> None:
   began = time.monotonic()
   job = open_job(settings, workdir, log)
   policy = make_policy(job)
+  go_back_to_whole(workdir / 'checkpoints', log)
   checkpoints = Checkpoints(
     workdir / 'checkpoints', settings.train.keep, BEST_METRIC
   )

@@ -10,7 +10,9 @@ import numpy as np
 from prm_jax.data import problems as problems_lib
 from prm_jax.data.encoding import StepFormat
 from prm_jax.data.problems import Problem
+from prm_jax.data.shards import ShardedBatches, Share
 from prm_jax.jobs.settings.rl import RlSettings
+from prm_jax.runtime import processes
 from prm_jax.runtime.errors import UserError
 
 Log = Callable[[str], None]
@@ -95,6 +97,11 @@ def drop_too_long(tasks: Tasks, fmt: StepFormat, log: Log) -> Tasks:
 
 
 def iterate_batches(count: int, size: int, seed: int) -> Iterator[np.ndarray]:
-  """Yields indices of each batch's problems, shuffled anew in every epoch."""
+  """Yields indices of each batch's problems, shuffled anew in every epoch.
+
+  All processes draw the same; process 0 saves the position.
+  """
   data = grain.MapDataset.range(count).shuffle(seed=seed).repeat().batch(size)
-  return iter(data.to_iter_dataset(grain.ReadOptions(1, 2)))
+  share = Share(1, (0,), (0,) if processes.is_first() else ())
+  batches = data.to_iter_dataset(grain.ReadOptions(1, 2))
+  return iter(ShardedBatches([batches], share))

@@ -30,6 +30,7 @@ from prm_jax.runtime import manifest, paths, processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import MetricWriter
+from prm_jax.runtime.seals import go_back_to_whole
 from prm_jax.runtime.sharding import check_heads, make_mesh
 from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.loop import (
@@ -202,6 +203,7 @@ def train_best(
     described.lora,
     lm_loss=settings.loss.lm_weight > 0,
   )
+  go_back_to_whole(workdir / 'checkpoints', log)
   checkpoints = Checkpoints(
     workdir / 'checkpoints', loop.keep, loop.best_metric
   )

@@ -10,6 +10,7 @@ array are in memory beside what is kept, in the type in which it is kept.
 import ctypes
 import json
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -28,73 +29,135 @@ CONTEXT = {
 }
 
 
-def read_arrays(folder: paths.Path, abstract: dict[str, Any]) -> dict[str, Any]:
+class StoredTree:
+  """Opens the arrays of one tree of a checkpoint.
+
+  Args:
+    folder: of the tree.
+
+  Raises:
+    ValueError, OSError: there is none, or it is damaged.
+  """
+
+  def __init__(self, folder: paths.Path) -> None:
+    written = json.loads((folder / '_METADATA').read_text())
+    remote = paths.is_remote(folder)
+    base = str(folder) if remote else folder.absolute().as_uri()
+    self._driver = 'zarr3' if written['use_zarr3'] else 'zarr'
+    self._store = {'driver': 'ocdbt', 'base': f'{base}/'}
+    self._context = ts.Context(CONTEXT)
+
+  def open(self, name: str) -> ts.TensorStore:
+    """Opens an array by its path in the tree, 'a/b/c'."""
+    path = {'path': f'{name.replace("/", ".")}/'}
+    spec = {'driver': self._driver, 'kvstore': self._store | path}
+    return ts.open(spec, context=self._context, open=True, read=True).result()
+
+
+def read_arrays(
+  folder: paths.Path, abstract: dict[str, Any], sums: Mapping[str, int]
+) -> dict[str, Any]:
   """Returns the arrays that `abstract` names, with its types and shardings.
 
   Args:
     folder: of one tree of a checkpoint.
     abstract: nested dicts of shapes with types and shardings.
+    sums: `word_sum` of arrays as they were written, by path. An array of which
+      this process reads a part alone is not compared with it.
 
   Raises:
     ValueError: an array is missing, damaged or of another shape; OSError and
       what TensorStore raises else, too.
   """
-  written = json.loads((folder / '_METADATA').read_text())
-  base = str(folder) if paths.is_remote(folder) else folder.absolute().as_uri()
-  spec = {
-    'driver': 'zarr3' if written['use_zarr3'] else 'zarr',
-    'kvstore': {'driver': 'ocdbt', 'base': f'{base}/'},
-  }
-  context = ts.Context(CONTEXT)
+  tree = StoredTree(folder)
 
   def read(path: Any, wanted: Any) -> jax.Array:
     name = path_name(path)
-    own = spec | {
-      'kvstore': spec['kvstore'] | {'path': f'{name.replace("/", ".")}/'}
-    }
-    stored = ts.open(own, context=context, open=True, read=True).result()
+    stored = tree.open(name)
     if stored.shape != wanted.shape:
       raise ValueError(
         f'{name} has the shape {list(stored.shape)}, expected '
         f'{list(wanted.shape)}'
       )
-    if stored.dtype.numpy_dtype != wanted.dtype:
-      stored = ts.cast(stored, ts.dtype(wanted.dtype))
     shards: dict[Any, np.ndarray] = {}  # devices may hold the same one
+    found: list[int] = []
 
     def shard(index: tuple[slice, ...]) -> np.ndarray:
       bounds = tuple((each.start, each.stop) for each in index)
       if bounds not in shards:
-        shards[bounds] = _read_part(stored, index)
+        part = stored[index]
+        shards[bounds] = empty_aligned(part.shape, wanted.dtype)
+        found.append(_read_part(part, shards[bounds]))
       return shards[bounds]
 
     placed = jax.make_array_from_callback(wanted.shape, wanted.sharding, shard)
+    if sum(part.size for part in shards.values()) == stored.size:
+      check_sum(name, sum(found), sums)
     _give_back()
     return placed
 
   return jax.tree_util.tree_map_with_path(read, abstract)
 
 
-def _read_part(stored: ts.TensorStore, index: tuple[slice, ...]) -> np.ndarray:
+def check_arrays(folder: paths.Path, sums: Mapping[str, int]) -> None:
+  """Reads arrays without keeping them, and compares them with their sums.
+
+  Args: as in `read_arrays`.
+
+  Raises: what `read_arrays` raises.
+  """
+  tree = StoredTree(folder)
+  for name in sums:
+    check_sum(name, _read_part(tree.open(name), None), sums)
+  _give_back()
+
+
+def check_sum(name: str, found: int, sums: Mapping[str, int]) -> None:
+  """Raises ValueError if an array is not what was written."""
+  if found % 2**32 != sums.get(name, found % 2**32):
+    raise ValueError(f'{name} is not what was written')
+
+
+def word_sum(array: np.ndarray) -> int:
+  """Returns the sum of the words of an array, modulo 2^32.
+
+  A word is an unsigned integer of as many bytes as an element, of 4 at most.
+  Any change of one word changes the sum.
+  """
+  word = {1: np.uint8, 2: np.uint16}.get(array.dtype.itemsize, np.uint32)
+  words = np.ascontiguousarray(array).reshape(-1).view(word)
+  return int(words.sum(dtype=np.uint32))
+
+
+def _read_part(part: ts.TensorStore, into: np.ndarray | None) -> int:
   """Reads a part of an array, along the axis with the most chunks.
 
   TensorStore has all that it is asked for at once in memory, as it is on disk.
+
+  Args:
+    into: where it is written, in whatever type; None for nowhere.
+
+  Returns:
+    The sum of its words as they are on disk, not modulo 2^32.
   """
-  part = stored[index]
-  read = empty_aligned(part.shape, stored.dtype.numpy_dtype)
   if not part.rank:
-    read[...] = part.read().result()
-    return read
-  chunk = stored.chunk_layout.read_chunk.shape
+    piece = np.asarray(part.read().result())
+    if into is not None:
+      into[...] = piece
+    return word_sum(piece)
+  chunk = part.chunk_layout.read_chunk.shape
   axis = max(range(part.rank), key=lambda i: part.shape[i] / chunk[i])
   first, end = part.domain[axis].inclusive_min, part.domain[axis].exclusive_max
+  found = 0
   for start in range(first, end, chunk[axis]):
     stop = min(start + chunk[axis], end)
-    at = ts.d[axis]
-    piece = part[at[start:stop]][ts.d[:].translate_to[0]]
-    into = ts.array(read)[at[start - first : stop - first]]
-    into[ts.d[:].translate_to[0]].write(piece).result()
-  return read
+    piece = part[ts.d[axis][start:stop]].read().result()
+    if into is not None:
+      np.moveaxis(into, axis, 0)[start - first : stop - first] = np.moveaxis(
+        piece, axis, 0
+      )
+    found += word_sum(piece)
+  return found
 
 
 def empty_aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -4,10 +4,10 @@
                                                  -> load_params -> scoring
 
 A checkpoint holds `params` (all that scoring loads), `rest` (the optimizer and
-the counters) and `data` (the position of the input iterator). If a PRM learns
-beside a policy, it also holds `prm`, the PRM's whole state. Saves run in the
-background and become visible by one rename, so a process that is killed leaves
-the previous checkpoint intact.
+the counters), `data` (the position of the input iterator) and `seal` (by which
+damage is known, `seals.py`). If a PRM learns beside a policy, it also holds
+`prm`, the PRM's whole state. Saves run in the background and become visible by
+one rename, so a process that is killed leaves the previous checkpoint intact.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ import jax
 from absl import logging as absl_logging
 from orbax.checkpoint import v1 as ocp
 
-from prm_jax.runtime import paths, processes
+from prm_jax.runtime import paths, processes, seals
 from prm_jax.runtime.array_reader import CHUNK, read_arrays
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.finite import NOT_FINITE, first_not_finite
@@ -113,11 +113,11 @@ class Checkpoints:
   def best(self) -> int | None:
     """Returns the saved step with the highest metric; else the latest."""
     rated = [
-      c for c in self._checkpointer.checkpoints if self._best and c.metrics
+      (c.metrics[self._best], c.step)
+      for c in self._checkpointer.checkpoints
+      if self._best and c.metrics
     ]
-    if not rated:
-      return self.latest
-    return max(rated, key=lambda c: (c.metrics[self._best], c.step)).step
+    return max(rated)[1] if rated else self.latest
 
   def save(
     self,
@@ -138,17 +138,17 @@ class Checkpoints:
     """
     rest = _without_key(state)
     params = rest.pop('params')
-    beside = {} if data is None else {'data': data}
+    trees = {'params': params, 'rest': rest}
     if prm is not None:
-      beside['prm'] = _without_key(prm)
+      trees['prm'] = _without_key(prm)
+    # The best metric is missing if the dev chains have only one class.
+    rated = metrics if _is_rated(metrics, self._best) else None
+    seal = seals.Seal(trees, data is not None, rated)
+    beside = {seals.FOLDER: seal} | ({} if data is None else {'data': data})
     # The first also raises what failed before.
     with paths.writing(self._directory), ocp.Context(array_options=IN_CHUNKS):
       self._checkpointer.save_checkpointables_async(
-        step,
-        {'params': params, 'rest': rest} | beside,
-        # The best metric is missing if the dev chains have only one class.
-        metrics=metrics if _is_rated(metrics, self._best) else None,
-        force=True,
+        step, trees | beside, metrics=rated, force=True
       )
 
   def restore(self, abstract_state: Any, data: Any) -> Any:
@@ -184,7 +184,8 @@ class Checkpoints:
     """
     folder = self._directory / str(step)
     with self._told(step):
-      params = read_arrays(folder / 'params', abstract_params)
+      sums = seals.read_sums(folder, 'params')
+      params = read_arrays(folder / 'params', abstract_params, sums)
     if bad := first_not_finite(params):
       path, layer = bad
       at = f', layer {layer}' if 'layers/' in path else ''

@@ -35,17 +35,17 @@ OTHERS = re.compile(r'sample$|label_(?!active)|search_(?!trained)|prm_o')
 # Functions that some job must have jitted.
 PROGRAMS = {
   *('best_of_n', 'gather_cache', 'implicit', 'init', 'init_cache', 'init_pool'),
+  *('insert', 'merge', 'next_logprobs', 'process_returns', 'put'),
+  *('put_cache', 'read', 'read_on', 'read_prompts', 'read_rows', 'row_scores'),
   *(
-    'insert',
-    'merge',
-    'next_logprobs',
-    'process_returns',
-    'put',
-    'put_cache',
-    'read',
+    'sample_chunk',
+    'sum_words',
+    'summed',
+    'token_advantages',
+    'train_step',
+    'unstack_layers',
+    'zeroed',
   ),
-  *('read_on', 'read_prompts', 'read_rows', 'row_scores', 'sample_chunk'),
-  *('summed', 'token_advantages', 'train_step', 'unstack_layers', 'zeroed'),
 }
 # What these modules jit runs in several processes, or is compiled alone.
 ELSEWHERE = {

@@ -1,6 +1,5 @@
 """Tests that jobs that ask a server and are killed pay for nothing twice."""
 
-import hashlib
 import json
 import pathlib
 import signal
@@ -14,7 +13,7 @@ pytest.importorskip('openai', reason='openai is not installed')
 from prm_jax.inference.server import usage
 from tests.shared import command_line
 from tests.shared.command_line import LABEL, chain_flags, run_all, workdir_flag
-from tests.shared.faulty_server import USAGE, count_replies, reply, serving
+from tests.shared.faulty_server import USAGE, count_replies, serving, verdict
 from tests.shared.finished_jobs import read_outcome
 from tests.shared.interruptions import count_journal_lines, fill_in, interrupt
 
@@ -45,13 +44,6 @@ def ledger_of(workdir: pathlib.Path) -> dict:
 def server_of(workdir: pathlib.Path) -> dict:
   """Returns the ledger's usage of the server."""
   return ledger_of(workdir)['server']
-
-
-def verdict(body, _) -> dict:
-  """Returns a judge's reply that depends only on what is asked."""
-  text = json.dumps(body, sort_keys=True)
-  index = int(hashlib.sha256(text.encode()).hexdigest(), 16) % 6 - 1
-  return reply(f'\\boxed{{{index}}}')
 
 
 def test_a_killed_judge_and_a_failing_one_are_resumed(tmp_path):

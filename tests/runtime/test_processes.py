@@ -138,6 +138,10 @@ def test_saved_by_four_restores_elsewhere(mesh, steps):
   assert next_rows not in steps['1'][0]['rows']
 
 
+def test_a_checkpoint_of_four_is_what_they_wrote(steps):
+  assert steps['damage'] == ['']
+
+
 def test_every_process_reads_the_same_scores(steps):
   first, second = (process['scores'] for process in steps['2 processes of 4'])
   assert first == second

@@ -33,6 +33,7 @@ from prm_jax.jobs.settings import read_settings
 from prm_jax.jobs.training import batch_config, open_model
 from prm_jax.runtime import processes
 from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.seals import find_damage
 from prm_jax.runtime.sharding import make_mesh, path_name
 from prm_jax.training.loop import compile_train_step, make_train_step, put_batch
 from prm_jax.training.objective import ObjectiveConfig
@@ -139,6 +140,8 @@ def run_alone(folder: pathlib.Path) -> dict:
     alone = Job((1, size, 1), jax.devices()[:size])
     found[str(size)] = alone.train()
   found['8']['scores'] = alone.score()
+  # Sums that four processes made, of arrays as one reads them.
+  found['damage'] = find_damage(folder / str(STEPS))
   for shape in ((1, 1, 1), (2, 2, 2)):
     other = Job(shape, jax.devices()[: int(np.prod(shape))])
     checkpoints = Checkpoints(folder, 1, '')

@@ -51,7 +51,9 @@ def load_state(workdir: pathlib.Path, which: int = -1) -> dict:
   here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   shapes = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here),
-    {name: tree for name, tree in saved.items() if name != 'data'},
+    {
+      name: tree for name, tree in saved.items() if name not in ('data', 'seal')
+    },
   )
   state = ocp.load_checkpointables(folder, shapes)
   data = {

@@ -1,0 +1,213 @@
+"""Knows a checkpoint that was damaged on disk by what its files hold.
+
+    arrays on devices -> array_sums -> Seal, saved in the checkpoint
+    checkpoint on disk -> find_damage -> '' or what is damaged
+    checkpoints of a run -> go_back_to_whole -> the damaged are set aside
+
+Neither Orbax nor the file system notices a bit that changed in an array. So a
+checkpoint has a sum of each of its arrays, of all words as they are, which any
+one changed bit changes. Text files are sealed by a checksum of their own.
+"""
+
+import asyncio
+import itertools
+import json
+import zlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from prm_jax.runtime import paths, processes
+from prm_jax.runtime.array_reader import check_arrays
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.sharding import path_name
+
+FOLDER, FILE = 'seal', 'sums.json'
+
+
+def seal(content: Any) -> str:
+  """Writes JSON with a checksum of itself."""
+  text = json.dumps(content)
+  return json.dumps({'crc32': zlib.crc32(text.encode()), 'content': text})
+
+
+def unseal(path: paths.Path) -> Any:
+  """Reads what `seal` wrote.
+
+  Raises:
+    ValueError: it is not what was written.
+  """
+  try:
+    read = json.loads(path.read_text())
+    if zlib.crc32(read['content'].encode()) == read['crc32']:
+      return json.loads(read['content'])
+  except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError):
+    pass  # as below
+  raise ValueError(f'{path.name} is not what was written')
+
+
+class Seal:
+  """Saves sums of arrays and the metrics, by Orbax's StatefulCheckpointable.
+
+  Args:
+    trees: the trees of the checkpoint, by name.
+    has_position: whether the position of an input iterator is beside them.
+    metrics: those that choose the best checkpoint.
+  """
+
+  def __init__(
+    self,
+    trees: Mapping[str, Any],
+    has_position: bool,
+    metrics: dict[str, float] | None,
+  ) -> None:
+    arrays = {name: array_sums(tree) for name, tree in trees.items()}
+    self._text = seal(
+      {'arrays': arrays, 'has_position': has_position, 'metrics': metrics}
+    )
+
+  async def save(self, directory: Any) -> Awaitable[None]:
+    """Returns an awaitable that writes the file, in process 0."""
+
+    async def write() -> None:
+      folder = await directory.await_creation()
+      if processes.is_first():
+        await asyncio.to_thread((folder / FILE).write_text, self._text)
+
+    return write()
+
+  async def load(self, directory: Any) -> Awaitable[None]:
+    """Is part of the protocol; `read` reads a seal."""
+    raise NotImplementedError
+
+
+def array_sums(tree: Any) -> dict[str, int]:
+  """Returns the `word_sum` (array_reader.py) of each array of a tree."""
+  return {
+    path_name(path): int(sum_words(leaf))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
+@jax.jit
+def sum_words(array: jax.Array) -> jax.Array:
+  """Returns the `word_sum` of an array, sharded or not."""
+  if array.dtype == bool:
+    array = array.astype(jnp.uint8)
+  kind = {1: jnp.uint8, 2: jnp.uint16}.get(array.dtype.itemsize, jnp.uint32)
+  words = jax.lax.bitcast_convert_type(array, kind)
+  return jnp.sum(words, dtype=jnp.uint32)
+
+
+def read_sums(folder: paths.Path, tree: str) -> dict[str, int]:
+  """Returns the sums of one tree of a checkpoint, by path.
+
+  A checkpoint of an earlier version has none.
+
+  Raises:
+    ValueError: the seal itself is damaged.
+  """
+  path = folder / FOLDER / FILE
+  return unseal(path)['arrays'][tree] if path.exists() else {}
+
+
+def go_back_to_whole(directory: paths.Path, log: Callable[[str], None]) -> None:
+  """Sets the latest checkpoint aside while it is damaged.
+
+  All processes of a job call this before they open the checkpoints. It moves a
+  folder out of the way and deletes nothing.
+
+  Args:
+    directory: the folder of the checkpoints, which need not exist.
+
+  Raises:
+    UserError: no checkpoint is whole, or they are not on a disk.
+  """
+  processes.wait_for_all('checkpoints')  # none looks while another moves one
+  steps = _saved_steps(directory)
+  for step, before in itertools.pairwise([*steps, None]):
+    folder = directory / str(step)
+    damage = find_damage(folder)
+    if not damage:
+      return
+    what = f'checkpoint {folder} is damaged ({damage})'
+    if before is None:
+      raise UserError(
+        f'{what}, and there is no whole one; delete that folder to begin anew'
+      )
+    if paths.is_remote(folder):
+      raise UserError(
+        f'{what}; delete that folder to go on from the one before it'
+      )
+    aside = _free_path(directory.parent / f'damaged_{step}')
+    processes.first_alone('damaged', folder.rename, aside)
+    log(f'{what}; it is {aside} now, and the one before it is read')
+
+
+def _saved_steps(directory: paths.Path) -> list[int]:
+  """Returns the steps whose checkpoint was saved to its end, the last first."""
+  if not directory.exists():
+    return []
+  done = (
+    path
+    for path in directory.iterdir()
+    if path.name.isdigit()
+    and (not paths.is_remote(path) or (path / 'commit_success.txt').exists())
+  )
+  return sorted((int(path.name) for path in done), reverse=True)
+
+
+def _free_path(path: paths.Path) -> paths.Path:
+  """Returns the path, or the first with a number behind it that is free."""
+  numbered = (path.with_name(f'{path.name}_{i}') for i in itertools.count(2))
+  return next(
+    each for each in itertools.chain([path], numbered) if not each.exists()
+  )
+
+
+def find_damage(folder: paths.Path) -> str:
+  """Returns what of a checkpoint is damaged, for an error; '' if nothing is.
+
+  Each of several processes reads a part of it. A checkpoint of an earlier
+  version has no seal, and is taken as it is.
+  """
+  try:
+    own = _find_own_damage(folder)
+  except Exception as error:  # TensorStore raises many kinds
+    if processes.is_loss(error):
+      raise
+    own = str(error).strip().splitlines()[0][:300]
+  found = processes.exchange('damage', own)
+  return next((each for each in found if each), '')
+
+
+def _find_own_damage(folder: paths.Path) -> str:
+  """Does so for the part of this process."""
+  path = folder / FOLDER / FILE
+  if not path.exists():
+    return ''
+  sealed = unseal(path)
+  if _read_metrics(folder) != sealed['metrics']:
+    raise ValueError('its metrics are not what was written')
+  if sealed['has_position'] and not any(folder.glob('data/*.json')):
+    raise ValueError('the position of the input is missing')
+  for position in folder.glob('data/shard_*.json'):
+    unseal(position)
+  for tree, sums in sealed['arrays'].items():
+    names = sorted(sums)[processes.index() :: processes.count()]
+    try:
+      check_arrays(folder / tree, {name: sums[name] for name in names})
+    except Exception as error:
+      raise ValueError(f'{tree}: {error}') from error
+  return ''
+
+
+def _read_metrics(folder: paths.Path) -> Any:
+  """Returns the metrics as Orbax wrote them; None for none."""
+  path = folder / 'metrics' / 'metrics'
+  try:
+    return json.loads(path.read_text()) if path.exists() else None
+  except ValueError:
+    return 'damaged'
