@@ -86,13 +86,19 @@ def stop_at_once(*_: Any) -> None:
   raise Stopped('stopped')
 
 
-def hide_late_reads(unraisable: Any) -> None:
-  """Replaces unraisablehook, to hide TensorStore's errors on a failed restore.
+def mind_unraisable(unraisable: Any) -> None:
+  """Replaces unraisablehook, for what may be raised and must not be lost.
 
-  Reads that end after Orbax has given up find its event loop closed, and each
-  prints a traceback around our one line.
+  SIGTERM may arrive in a destructor or in a callback of the garbage collector,
+  where Python drops what is raised; so it is raised again a moment later.
+
+  Reads of TensorStore that end after Orbax has given up find its event loop
+  closed, and would each print a traceback around our one line.
   """
-  if str(unraisable.exc_value) != 'Event loop is closed':
+  if isinstance(unraisable.exc_value, Stopped):
+    signal.signal(signal.SIGALRM, stop_at_once)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+  elif str(unraisable.exc_value) != 'Event loop is closed':
     sys.__unraisablehook__(unraisable)
 
 
@@ -129,7 +135,7 @@ def run(argv: list[str]) -> None:
   It is 0 when done or stopped in good order, 2 for a user's fault, and 1 if
   another process was lost or for a defect.
   """
-  sys.unraisablehook = hide_late_reads
+  sys.unraisablehook = mind_unraisable
   if {'--help', '-h'} & set(argv[1:]):
     print(f'{__doc__}\n{flags.FLAGS.main_module_help()}')
     return

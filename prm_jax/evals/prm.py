@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from prm_jax.data.chains import Chain, to_dict
+from prm_jax.data.chains import Chain, first_error, to_dict
 from prm_jax.data.datasets import Dataset
 from prm_jax.data.encoding import DoesNotFit
 from prm_jax.data.targets import TargetConfig, step_targets
@@ -175,6 +175,31 @@ class Evaluated(NamedTuple):
   threshold: dict[str, Any]
   shown: list[dict[str, Any]]
   step_scores: list[dict[str, Any]]
+
+
+def check_both_kinds(
+  wanted: PrmEvaluation, targets: TargetConfig, dataset: Dataset
+) -> None:
+  """Checks before hours of work that thresholds can be chosen and judged.
+
+  Raises:
+    UserError: a set with step labels has no chain with an error, or none
+      without.
+  """
+  if targets.supervision != 'process':
+    return
+  sets = {'dev': dataset.dev} | {
+    name: some_problems(chains, wanted.max_problems)
+    for name, chains in dataset.evaluations.items()
+  }
+  for name, chains in sets.items():
+    labelled = [chain for chain in chains if chain.labels]
+    wrong = sum(first_error(chain.labels) >= 0 for chain in labelled)
+    if labelled and wrong in (0, len(labelled)):
+      raise UserError(
+        f'{wrong:,} of {len(labelled):,} chains of {name} have an error: '
+        'expected chains of both kinds; take more of its problems or chains'
+      )
 
 
 def evaluate(

@@ -31,6 +31,9 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
   opened = open_job(settings, workdir, log)
+  prm_evaluation.check_both_kinds(
+    settings.evaluation, settings.targets, opened.dataset
+  )
   for name, chains in opened.dataset.evaluations.items():
     if apart := unlike(opened.dataset.train, chains, settings.data.segments):
       log(f'WARNING: {name} has {apart}; see data.segments')

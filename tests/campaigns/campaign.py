@@ -43,6 +43,8 @@ class Campaign(NamedTuple):
     aim: how many were asked for.
     case: tries one, or several; returns how many. An exception is a failure.
     jobs: most cases at the same time; 0: as many as there are cores.
+    repeats: whether a number is always the same case, whatever the clock does;
+      only then is one that failed kept.
   """
 
   name: str
@@ -50,6 +52,7 @@ class Campaign(NamedTuple):
   aim: int
   case: Case
   jobs: int = 0
+  repeats: bool = True
 
 
 class Outcome(NamedTuple):
@@ -148,7 +151,8 @@ def run(campaign: Campaign) -> None:
     tried += outcome.tried
     if outcome.failed:
       failed.append(outcome)
-      keep(campaign, args.seed, outcome)
+      if campaign.repeats:
+        keep(campaign, args.seed, outcome)
       if len(failed) <= SHOWN:
         print(f'case {outcome.number}:\n{outcome.failed}', file=sys.stderr)
   seconds = time.monotonic() - began

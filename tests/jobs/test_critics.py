@@ -158,11 +158,11 @@ def test_smollm2_as_a_critic(style, tmp_path):
     '--config.prm.generative.sampling.max_tokens=32',
     '--config.prm.generative.sampling.slots=8',
     '--config.data.arithmetic.operations=2',
-    '--config.data.test_samples=2',
-    '--config.data.dev_samples=1',
+    '--config.data.test_samples=4',
+    '--config.data.dev_samples=2',
     '--config.evaluation.ns=(1, 2)',
-    '--config.evaluation.max_problems=2',
-    '--config.evaluation.max_dev_problems=2',
+    '--config.evaluation.max_problems=4',
+    '--config.evaluation.max_dev_problems=3',
     SMALL,
   )
   scores = [

@@ -264,7 +264,9 @@ def count_replies(folder):
 def serving():
   """Runs a server for the time of a block."""
   with FaultyServer() as server:
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread = threading.Thread(
+      target=server.serve_forever, args=(0.02,), daemon=True
+    )
     thread.start()
     try:
       yield server
