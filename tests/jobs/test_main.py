@@ -8,8 +8,6 @@ a few through `python -m prm_jax.main` itself. Faults of data files are in
 import json
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -18,7 +16,6 @@ import prm_jax
 from prm_jax.runtime.errors import UserError
 from tests.shared.command_line import (
   LONG,
-  ROOT,
   SMALL,
   TINY,
   contents,
@@ -383,34 +380,3 @@ def test_a_config_of_some_keys_runs_again_and_again(tmp_path):
     assert says in done.stdout
   config = json.loads((tmp_path / 'run' / 'config.json').read_text())
   assert config['seed'] == 0 and config['problems']['kind'] == 'arithmetic'
-
-
-def test_sigterm_in_a_destructor_is_not_lost():
-  """Python drops what a destructor raises; the process ends all the same."""
-  script = '\n'.join(
-    [
-      'import os, signal, sys, time',
-      'from prm_jax import main',
-      'sys.unraisablehook = main.mind_unraisable',
-      'signal.signal(signal.SIGTERM, main.stop_at_once)',
-      'class Dropped:',
-      '  def __del__(self):',
-      '    os.kill(os.getpid(), signal.SIGTERM)',
-      '    time.sleep(0)',
-      'try:',
-      '  Dropped()',
-      '  time.sleep(20)',
-      'except main.Stopped:',
-      '  print("stopped")',
-    ]
-  )
-  began = time.monotonic()
-  done = subprocess.run(
-    [sys.executable, '-c', script],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert (done.stdout, done.stderr) == ('stopped\n', '')
-  assert time.monotonic() - began < 20
