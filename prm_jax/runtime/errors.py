@@ -35,6 +35,8 @@ def user_message(error: BaseException) -> str:
   if not name and error.errno not in DISK:
     return ''
   cure = 'check that it exists, and that you may read and write it'
+  if error.errno == errno.EIO:
+    cure = 'see to the disk, and run the same command again'
   if error.errno in FULL:
     cure = 'make room there, and run the same command again'
   return f'{name or "a file of this job"}: {error.strerror or error}; {cure}'

@@ -42,14 +42,18 @@ class Job(NamedTuple):
 
 
 class Forks:
-  """Starts jobs, and waits for them."""
+  """Starts jobs, and waits for them.
 
-  def __init__(self) -> None:
-    env = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
+  Args:
+    env: added to the environment of the process that forks.
+  """
+
+  def __init__(self, env: Mapping[str, str]) -> None:
+    own = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
     self._process = subprocess.Popen(
       [sys.executable, '-m', 'tests.shared.forked_jobs'],
       cwd=ROOT,
-      env=env,
+      env=own | env,
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       text=True,
