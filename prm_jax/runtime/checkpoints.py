@@ -84,6 +84,7 @@ class Checkpoints:
       )
     self._best = best
     self._directory = directory
+    self._saving: Any = None  # Orbax's answer to the last save
     remote = paths.is_remote(directory)
     try:
       self._checkpointer = ocp.training.Checkpointer(
@@ -145,9 +146,9 @@ class Checkpoints:
     rated = metrics if _is_rated(metrics, self._best) else None
     seal = seals.Seal(trees, data is not None, rated)
     beside = {seals.FOLDER: seal} | ({} if data is None else {'data': data})
-    # The first also raises what failed before.
+    self._end_save()
     with paths.writing(self._directory), ocp.Context(array_options=IN_CHUNKS):
-      self._checkpointer.save_checkpointables_async(
+      self._saving = self._checkpointer.save_checkpointables_async(
         step, trees | beside, metrics=rated, force=True
       )
 
@@ -217,8 +218,19 @@ class Checkpoints:
         f'one before it, or choose another workdir ({_reason(error)})'
       ) from error
 
+  def _end_save(self) -> None:
+    """Waits for the save under way, and raises why it failed.
+
+    Its thread ends, and closes its files, when it is asked for its result.
+    """
+    with paths.writing(self._directory):
+      saving, self._saving = self._saving, None
+      if saving is not None:
+        saving.result()
+
   def close(self) -> None:
     """Waits until all started saves are on disk."""
+    self._end_save()
     with paths.writing(self._directory):
       self._checkpointer.close()
 

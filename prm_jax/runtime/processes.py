@@ -312,9 +312,9 @@ def leave(why: str, patient: bool = False) -> None:
   Args:
     patient: waits as long as all live, not only for LEAVE_SECONDS.
   """
-  if count() == 1:
-    return
   store = global_state.client
+  if count() == 1 or store is None:  # None: it ends before it has joined
+    return
 
   def wait_for(key: str, seconds: float) -> None:
     end = time.monotonic() + seconds

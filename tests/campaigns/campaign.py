@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -117,22 +117,28 @@ def keep(campaign: Campaign, seed: int, outcome: Outcome) -> None:
       file.write(line + '\n')
 
 
-def run(campaign: Campaign) -> None:
-  """Runs a campaign from the command line; exits with 1 if a case failed."""
+def make_parser(campaign: Campaign) -> argparse.ArgumentParser:
+  """Makes what reads the command line of a campaign."""
   parser = argparse.ArgumentParser(
     prog=f'python -m tests.campaigns.{campaign.name}',
     description=campaign.what,
   )
   parser.add_argument('--minutes', type=float, default=2.0)
   parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument(
-    '--cases', type=int, help='end after so many, and not by the clock'
-  )
-  parser.add_argument('--case', type=int, help='try this number alone')
   parser.add_argument('--jobs', type=int, default=campaign.jobs)
   parser.add_argument(
     '--record', action='store_true', help='write figures.json and README.md'
   )
+  return parser
+
+
+def run(campaign: Campaign) -> None:
+  """Runs a campaign from the command line; exits with 1 if a case failed."""
+  parser = make_parser(campaign)
+  parser.add_argument(
+    '--cases', type=int, help='end after so many, and not by the clock'
+  )
+  parser.add_argument('--case', type=int, help='try this number alone')
   args = parser.parse_args()
   if args.case is not None:
     campaign.case(generator(args.seed, args.case))
@@ -146,39 +152,55 @@ def run(campaign: Campaign) -> None:
     return time.monotonic() - began > 60 * args.minutes
 
   jobs = args.jobs or len(os.sched_getaffinity(0))
-  tried, failed = 0, []
+  tried, failed = 0, 0
   for outcome in outcomes(campaign, args.seed, jobs, ends):
     tried += outcome.tried
     if outcome.failed:
-      failed.append(outcome)
+      failed += 1
       if campaign.repeats:
         keep(campaign, args.seed, outcome)
-      if len(failed) <= SHOWN:
+      if failed <= SHOWN:
         print(f'case {outcome.number}:\n{outcome.failed}', file=sys.stderr)
+  end(campaign, args, tried, began, failed)
+
+
+def end(
+  campaign: Campaign,
+  args: argparse.Namespace,
+  tried: int,
+  began: float,
+  failed: int,
+  found: Any = None,
+) -> NoReturn:
+  """Prints what a campaign gave, records it if asked, and exits.
+
+  Args:
+    began: by time.monotonic().
+    found: more that is worth keeping, as JSON.
+  """
   seconds = time.monotonic() - began
   print(
     f'{campaign.name}: {tried:,} {campaign.what} in {seconds:,.0f} s, '
-    f'{len(failed)} failed'
+    f'{failed} failed'
   )
   if args.record:
-    record(campaign, args.seed, tried, seconds, len(failed))
+    figure = {
+      'what': campaign.what,
+      'cases': tried,
+      'aim': campaign.aim,
+      'seconds': round(seconds),
+      'failures': failed,
+      'seed': args.seed,
+      'git_commit': git_commit(),
+    }
+    record(campaign.name, figure | ({'found': found} if found else {}))
   sys.exit(bool(failed))
 
 
-def record(
-  campaign: Campaign, seed: int, tried: int, seconds: float, failed: int
-) -> None:
+def record(name: str, figure: dict[str, Any]) -> None:
   """Writes a figure, and the table of all of them."""
   figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-  figures[campaign.name] = {
-    'what': campaign.what,
-    'cases': tried,
-    'aim': campaign.aim,
-    'seconds': round(seconds),
-    'failures': failed,
-    'seed': seed,
-    'git_commit': git_commit(),
-  }
+  figures[name] = figure
   write_json(FIGURES, dict(sorted(figures.items())))
   readme_table.fill(HERE / 'README.md', render(figures))
 

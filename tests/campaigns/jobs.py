@@ -194,6 +194,8 @@ def nothing_left(of: World, jobs: list[Job]) -> Iterator[None]:
     for job in jobs:
       with contextlib.suppress(ProcessLookupError):
         os.killpg(job.pid, signal.SIGKILL)
+    for job in jobs:
+      assert of.forks.wait(job, PATIENCE) is not None
 
 
 def references() -> pathlib.Path:

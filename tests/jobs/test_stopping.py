@@ -4,6 +4,9 @@ import subprocess
 import sys
 import time
 
+from jax._src.distributed import global_state
+
+from prm_jax.runtime import processes
 from tests.shared.command_line import ROOT
 
 
@@ -36,3 +39,10 @@ def test_sigterm_in_a_destructor_is_not_lost():
   )
   assert (done.stdout, done.stderr) == ('stopped\n', '')
   assert time.monotonic() - began < 20
+
+
+def test_a_process_that_ends_before_it_has_joined(monkeypatch):
+  """It has nobody to tell: SIGTERM came while it was joining the others."""
+  monkeypatch.setattr(global_state, 'num_processes', 2)
+  assert global_state.client is None
+  processes.leave('stopped')

@@ -1,6 +1,7 @@
 """Checkpoints keep every bit, and damage to them is one line."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -97,6 +98,18 @@ def test_donating_the_state_does_not_change_a_running_save(mesh, tmp_path):
   checkpoints.close()
   saved = checkpoints.load_params(state.params, 1)
   assert bits(saved) == expected != bits(state.params)
+
+
+def test_many_saves_leave_no_open_files(first_state, tmp_path):
+  """Orbax ends the thread of a save when it is asked how that went."""
+  checkpoints = Checkpoints(tmp_path, 1, '')
+  found = []
+  for step in range(1, 13):
+    checkpoints.save(step, first_state, numbers(), {})
+    found.append(len(os.listdir('/proc/self/fd')))
+  checkpoints.close()
+  assert max(found[-3:]) <= found[3] + 12, found
+  assert len(os.listdir('/proc/self/fd')) <= found[0]
 
 
 def save_rated(folder, first_state, rated: list[dict]) -> Checkpoints:

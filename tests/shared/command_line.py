@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A line that says how far a job is: on a slow machine there may be some.
@@ -79,14 +79,20 @@ def workdir_flag(folder: pathlib.Path) -> str:
   return f'--workdir={folder}'
 
 
-def start(*args: str, **env: str) -> subprocess.Popen:
-  """A command line in a process of its own, with its output in pipes."""
+def start(
+  *args: str, file: IO[str] | None = None, **env: str
+) -> subprocess.Popen:
+  """A command line in a process of its own, with its output in pipes.
+
+  Args:
+    file: takes all output in place of the pipes, which would fill up.
+  """
   return subprocess.Popen(
     [sys.executable, '-m', 'prm_jax.main', *args],
     cwd=ROOT,
     env=os.environ | env,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
+    stdout=file or subprocess.PIPE,
+    stderr=file or subprocess.PIPE,
     text=True,
   )
 

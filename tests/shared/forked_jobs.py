@@ -98,13 +98,19 @@ def start(args: list[str], folder: str, env: dict[str, str]) -> int:
   return pid
 
 
+_ENDED: dict[int, int] = {}  # exit codes of the jobs that have ended
+
+
 def wait(pid: int, seconds: float) -> int | None:
   """Waits at most so long; returns the exit code if it has ended."""
   end = time.monotonic() + seconds
   while True:
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    if ended:
-      return os.waitstatus_to_exitcode(status)
+    if pid not in _ENDED:
+      ended, status = os.waitpid(pid, os.WNOHANG)
+      if ended:
+        _ENDED[pid] = os.waitstatus_to_exitcode(status)
+    if pid in _ENDED:
+      return _ENDED[pid]
     if time.monotonic() > end:
       return None
     time.sleep(0.002)
