@@ -112,7 +112,7 @@ def compare_whole(ours: pathlib.Path, theirs: pathlib.Path) -> None:
     assert read_sums(a, tree) == read_sums(b, tree)
 
 
-CAMPAIGN = Campaign('damages', 'runs with damaged checkpoints', 1000, case)
+CAMPAIGN = Campaign('damages', 'runs with damaged checkpoints', 200, case)
 
 if __name__ == '__main__':
   run(CAMPAIGN)

@@ -98,7 +98,7 @@ def case(rng: np.random.Generator) -> int:
   return 1
 
 
-CAMPAIGN = Campaign('disks', 'jobs on disks that fail', 1000, case)
+CAMPAIGN = Campaign('disks', 'jobs on disks that fail', 200, case)
 
 if __name__ == '__main__':
   run(CAMPAIGN)
