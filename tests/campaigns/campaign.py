@@ -26,6 +26,7 @@ import numpy as np
 
 from prm_jax.report import readme_table
 from prm_jax.runtime.manifest import git_commit
+from prm_jax.runtime.metrics import Heartbeat
 from prm_jax.runtime.workdir import write_json
 
 HERE = pathlib.Path(__file__).parent
@@ -153,8 +154,10 @@ def run(campaign: Campaign) -> None:
 
   jobs = args.jobs or len(os.sched_getaffinity(0))
   tried, failed = 0, 0
+  progress = Heartbeat(campaign.what, args.cases or 0)
   for outcome in outcomes(campaign, args.seed, jobs, ends):
     tried += outcome.tried
+    progress.at(tried)
     if outcome.failed:
       failed += 1
       if campaign.repeats:

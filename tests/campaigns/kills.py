@@ -54,7 +54,7 @@ def interrupt(
   with nothing_left(own, jobs):
     code = own.forks.wait(victim, after)
     if code is not None:
-      assert code == 0, victim.err
+      assert code == 0, (code, victim.out, victim.err)
       for job in jobs:
         assert job is victim or own.forks.wait(job, 60) == 0, job.err
       return False

@@ -2,10 +2,11 @@
 
     python -m tests.campaigns.soak --minutes 120
 
-Each of the four goes on for that many minutes, one after another. From the
-second quarter of its time to the last, its memory may grow by 5% and 32 MiB,
-its open files by 8, the seconds that a piece of work takes by a half, and it
-may compile nothing new. `--record` also keeps what was found in figures.json.
+Each of the four goes on for a quarter of the minutes, one after another, from
+when it is warm. From the second quarter of its time to the last, its memory may
+grow by 5% and 32 MiB, its open files by 8, the seconds that a piece of work
+takes by a half, and its programs by 5%. `--record` also keeps what was found in
+figures.json.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import pathlib
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +28,7 @@ import jax
 import prm_jax
 from tests.campaigns import campaign
 from tests.campaigns.campaign import Campaign
-from tests.campaigns.jobs import POLICY, references
+from tests.campaigns.jobs import PATIENCE, POLICY, references
 from tests.serve.live_server import LiveServer
 from tests.shared import command_line
 from tests.shared.command_line import SMALL
@@ -68,8 +70,9 @@ def train(tmp: pathlib.Path) -> Doing:
     f'--workdir={tmp / "train"}',
   )
   with running(*flags) as process:
-    while True:
-      yield process, 0, logged_step(tmp / 'train')
+    while process.poll() is None:
+      time.sleep(EVERY / 10)
+      yield process.pid, 0, logged_step(tmp / 'train')
 
 
 def search(tmp: pathlib.Path) -> Doing:
@@ -85,13 +88,14 @@ def search(tmp: pathlib.Path) -> Doing:
     '--config.problems.arithmetic.operations=3',
     '--config.problems.train_problems=1',
     '--config.problems.dev_problems=1',
-    '--config.problems.test_problems=500000',
+    '--config.problems.test_problems=200000',
     '--config.concurrent=8',
     f'--workdir={tmp / "search"}',
   )
   with running(*flags) as process:
-    while True:
-      yield process, 0, count_journal_lines(tmp / 'search')
+    while process.poll() is None:
+      time.sleep(EVERY / 10)
+      yield process.pid, 0, count_journal_lines(tmp / 'search')
 
 
 def score(_: pathlib.Path) -> Doing:
@@ -130,11 +134,12 @@ def serve(_: pathlib.Path) -> Doing:
     assert 'Traceback' not in text
 
 
-ACTIVITIES: tuple[Callable[[pathlib.Path], Doing], ...] = (
-  train,
-  score,
-  search,
-  serve,
+# Each with the pieces of work after which it is warm.
+ACTIVITIES: tuple[tuple[Callable[[pathlib.Path], Doing], int], ...] = (
+  (train, 300),
+  (score, 1000),
+  (search, 20),
+  (serve, 300),
 )
 
 
@@ -144,19 +149,20 @@ def chain(draw: random.Random) -> tuple[str, tuple[str, ...]]:
 
 
 @contextlib.contextmanager
-def running(*flags: str) -> Iterator[int]:
-  """Runs a job, which ends in good order after the block; yields its number."""
+def running(*flags: str) -> Iterator[subprocess.Popen]:
+  """Runs a job, which ends in good order after the block."""
   with tempfile.TemporaryFile('w+') as out:
     process = command_line.start(*flags, file=out)
     try:
-      yield process.pid
+      yield process
     finally:
       ended = process.poll()
       process.send_signal(signal.SIGTERM)
       process.wait(timeout=120)
       out.seek(0)
-      assert ended is None, out.read()
-      assert process.returncode == 0, out.read()
+      said = out.read()
+      assert ended is None, said
+      assert process.returncode == 0, said
 
 
 def look(process: int, programs: int, done: int, began: float) -> Look:
@@ -171,18 +177,25 @@ def look(process: int, programs: int, done: int, began: float) -> Look:
   )
 
 
-def watch(doing: Doing, seconds: float) -> list[Look]:
-  """Looks at an activity every second, for some seconds."""
+def watch(doing: Doing, warm: int, seconds: float) -> list[Look]:
+  """Looks at an activity every second, for some seconds from when it is warm.
+
+  Raises:
+    AssertionError: it did not become warm, or ended.
+  """
   began, looks = time.monotonic(), []
   with contextlib.closing(doing):
     for process, programs, done in doing:
       now = time.monotonic() - began
+      if not looks and done < warm:
+        assert now < PATIENCE, done
+        continue
+      if not looks:
+        began, now = time.monotonic(), 0.0
       if not looks or now > looks[-1].seconds + EVERY:
         looks.append(look(process, programs, done, began))
       if now > seconds:
         return looks
-      if process != os.getpid():
-        time.sleep(0.02)
   raise AssertionError('it ended by itself')
 
 
@@ -214,7 +227,7 @@ def judge(looks: list[Look]) -> dict[str, list[float]]:
   }
   assert after.memory < 1.05 * before.memory + 32, found
   assert after.files <= before.files + 8, found
-  assert after.programs == before.programs, found
+  assert after.programs <= 1.05 * before.programs, found
   assert after.done < 1.5 * before.done, found
   return found
 
@@ -232,18 +245,17 @@ def main() -> None:
   args = parser.parse_args()
   references()
   found, failed, began = {}, 0, time.monotonic()
-  for activity in ACTIVITIES:
+  for activity, warm in ACTIVITIES:
     with tempfile.TemporaryDirectory() as tmp:
       try:
-        looks = watch(activity(pathlib.Path(tmp)), 60 * args.minutes)
+        looks = watch(activity(pathlib.Path(tmp)), warm, 15 * args.minutes)
         found[activity.__name__] = judge(looks)
       except AssertionError as error:
         failed += 1
         print(f'{activity.__name__}: {error}', file=sys.stderr)
       else:
         print(f'{activity.__name__}: {json.dumps(found[activity.__name__])}')
-  minutes = round(args.minutes * len(ACTIVITIES))
-  campaign.end(CAMPAIGN, args, minutes, began, failed, found)
+  campaign.end(CAMPAIGN, args, round(args.minutes), began, failed, found)
 
 
 if __name__ == '__main__':
