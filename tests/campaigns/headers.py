@@ -184,7 +184,7 @@ def case(generator: np.random.Generator) -> int:
   return FILES
 
 
-CAMPAIGN = Campaign('headers', 'changed files of models opened', 100_000, case)
+CAMPAIGN = Campaign('headers', 'changed files of models opened', 20_000, case)
 
 if __name__ == '__main__':
   run(CAMPAIGN)

@@ -233,7 +233,7 @@ def case(generator: np.random.Generator) -> int:
   return 1
 
 
-CAMPAIGN = Campaign('templates', 'hostile chat templates', 1000, case)
+CAMPAIGN = Campaign('templates', 'hostile chat templates', 200, case)
 
 if __name__ == '__main__':
   run(CAMPAIGN)

@@ -355,7 +355,7 @@ def case(generator: np.random.Generator) -> int:
     return attempt(draw, pathlib.Path(made))
 
 
-CAMPAIGN = Campaign('torn', 'torn files and changed workdirs', 100_000, case)
+CAMPAIGN = Campaign('torn', 'torn files and changed workdirs', 20_000, case)
 
 if __name__ == '__main__':
   run(CAMPAIGN)
