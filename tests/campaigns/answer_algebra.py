@@ -181,6 +181,8 @@ def inequalities(rng: Rng) -> Form:
 def nested(rng: Rng) -> Form:
   """Points and sets of roots, surds and multiples of \\pi."""
   one, two = pick(rng, (roots, surds, circles))(rng), circles(rng)
+  while set(one.same) & set(two.same):  # a set of equals has one element
+    two = circles(rng)
   opening, closing = pick(rng, (('(', ')'), (r'\{', r'\}')))
 
   def write(a: list[str], b: list[str]) -> str:

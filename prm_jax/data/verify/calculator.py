@@ -195,6 +195,11 @@ def _check_pair(
       )
     )
     holds = holds or (None if ambiguous else False)
+    # "6 - 2 = 2 (2)": a product, or the equation's number after a result.
+    if holds and _ends_in_label(second):
+      result, _ = expressions.evaluate(second[:-3])
+      holds, exact = _compare_sides(first, second[:-3], a, result, exact)
+      holds = holds or None
   written = _source_text(text, first), _source_text(text, second)
   return CheckedEquation(*written, holds), exact
 
@@ -223,6 +228,19 @@ def _compare_sides(
   percent = [t.kind for t in second] == ['number', 'percent']
   alike = percent and (_is_rounding_of(a, second[:1]) or a == b * 100)
   return alike or _is_rounding_of(b, first), None
+
+
+def _ends_in_label(side: list[Token]) -> bool:
+  """Returns whether a side may end in an equation's number: "14 (2)"."""
+  if len(side) < 4:
+    return False
+  result, before, number, after = side[-4:]
+  return (
+    [before.kind, number.kind, after.kind] == ['open', 'number', 'close']
+    and result.kind in ('number', 'close')
+    and before.start > result.end
+    and number.text.isdigit()
+  )
 
 
 def _is_single_number(side: list[Token]) -> bool:

@@ -18,6 +18,8 @@ from prm_jax.data.verify.calculator import (
 from tests.shared.real_data import shared
 
 HOLDS = """
+3 + 5 = 8 (1)
+3 + 1 = 2(2)
 10/3 = 3.33
 10/3 = 3.3333
 10/4 = 2.5 rounded up = 3
@@ -108,6 +110,8 @@ We calculate incorrectly 3(6) - 8 = 12
 """
 # An earlier version of the calculator called each of these wrong.
 OTHER_NOTATIONS = """
+3 + 1 = 2 (2)
+6 – 2·(3 + 1) = -1 (2)
 f'(3) = 4 + 5
 f''(3) = 4 + 5
 \\sqrt[9]{10^{72}} = 10^8
