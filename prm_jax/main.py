@@ -90,13 +90,15 @@ def mind_unraisable(unraisable: Any) -> None:
   """Replaces unraisablehook, for what may be raised and must not be lost.
 
   SIGTERM may arrive in a destructor or in a callback of the garbage collector,
-  where Python drops what is raised; so it is raised again a moment later.
+  where Python drops what is raised; so it is sent again a moment later.
 
   Reads of TensorStore that end after Orbax has given up find its event loop
   closed, and would each print a traceback around our one line.
   """
   if isinstance(unraisable.exc_value, Stopped):
-    signal.signal(signal.SIGALRM, stop_at_once)
+    signal.signal(
+      signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM)
+    )
     signal.setitimer(signal.ITIMER_REAL, 0.01)
   elif str(unraisable.exc_value) != 'Event loop is closed':
     sys.__unraisablehook__(unraisable)

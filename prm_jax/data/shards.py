@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.seals import seal, unseal
+from prm_jax.runtime.seals import read_position, seal
 from prm_jax.runtime.sharding import batch_sharding
 
 
@@ -140,7 +140,7 @@ class ShardIterator(Iterator[Any]):
     self._parts = dict(zip(share.own, parts, strict=True))
     self._share = share
 
-  def __next__(self) -> dict[str, np.ndarray]:
+  def __next__(self) -> Any:
     # Near the end of an epoch one shard may end before another.
     batches = [next(part, None) for part in self._parts.values()]
     batches = [batch for batch in batches if batch is not None]
@@ -182,6 +182,9 @@ class ShardIterator(Iterator[Any]):
           'is set)'
         )
       for shard, part in self._parts.items():
-        part.set_state(unseal(self._file(directory, shard)))
+        file = self._file(directory, shard)
+        if not file.exists():  # RL of an earlier version had one name
+          file = directory / 'process_0-of-1.json'
+        part.set_state(read_position(file))
 
     return read()

@@ -182,22 +182,24 @@ def check_both_kinds(
 ) -> None:
   """Checks before hours of work that thresholds can be chosen and judged.
 
+  Args: as those of `evaluate`.
+
   Raises:
-    UserError: a set with step labels has no chain with an error, or none
-      without.
+    UserError: dev, or an evaluation with step labels, has no chain with an
+      error, or none without. Chains without labels count as without.
   """
   if targets.supervision != 'process':
     return
   sets = {'dev': dataset.dev} | {
     name: some_problems(chains, wanted.max_problems)
     for name, chains in dataset.evaluations.items()
+    if any(chain.labels for chain in chains)
   }
   for name, chains in sets.items():
-    labelled = [chain for chain in chains if chain.labels]
-    wrong = sum(first_error(chain.labels) >= 0 for chain in labelled)
-    if labelled and wrong in (0, len(labelled)):
+    wrong = sum(first_error(chain.labels) >= 0 for chain in chains)
+    if wrong in (0, len(chains)):
       raise UserError(
-        f'{wrong:,} of {len(labelled):,} chains of {name} have an error: '
+        f'{wrong:,} of {len(chains):,} chains of {name} have an error: '
         'expected chains of both kinds; take more of its problems or chains'
       )
 

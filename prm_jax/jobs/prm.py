@@ -31,9 +31,6 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   began = time.monotonic()
   opened = open_job(settings, workdir, log)
-  prm_evaluation.check_both_kinds(
-    settings.evaluation, settings.targets, opened.dataset
-  )
   for name, chains in opened.dataset.evaluations.items():
     if apart := unlike(opened.dataset.train, chains, settings.data.segments):
       log(f'WARNING: {name} has {apart}; see data.segments')
@@ -43,6 +40,10 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
     dev = prm_evaluation.some_problems(opened.dataset.dev, limit)
     dataset = dataclasses.replace(opened.dataset, dev=dev)
     opened = opened._replace(dataset=dataset)
+  prm_evaluation.check_both_kinds(
+    settings.evaluation, settings.targets, opened.dataset
+  )
+  if settings.frozen.heads:
     prm, of_heads = frozen.fit(opened, workdir, log)
   else:
     name = 'orm' if settings.targets.supervision == 'outcome' else 'prm'

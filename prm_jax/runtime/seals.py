@@ -10,8 +10,10 @@ one changed bit changes. Text files are sealed by a checksum of their own.
 """
 
 import asyncio
+import errno
 import itertools
 import json
+import os
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -25,6 +27,15 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import path_name
 
 FOLDER, FILE = 'seal', 'sums.json'
+# What TensorStore and the system say where a file may be whole.
+PASSING = (
+  *('UNAVAILABLE', 'DEADLINE_EXCEEDED', 'PERMISSION_DENIED', 'ABORTED'),
+  *('UNAUTHENTICATED', 'RESOURCE_EXHAUSTED', 'CANCELLED'),
+)
+SYSTEM = (
+  *(errno.EIO, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE),
+  *(errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT),
+)
 
 
 def seal(content: Any) -> str:
@@ -79,16 +90,16 @@ class Seal:
     return write()
 
   async def load(self, directory: Any) -> Awaitable[None]:
-    """Is part of the protocol; `read` reads a seal."""
+    """Is asked for by Orbax's protocol; `read_seal` reads a seal."""
     raise NotImplementedError
 
 
 def array_sums(tree: Any) -> dict[str, int]:
   """Returns the `word_sum` (array_reader.py) of each array of a tree."""
-  return {
-    path_name(path): int(sum_words(leaf))
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-  }
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  sums = {path_name(path): sum_words(leaf) for path, leaf in leaves}
+  # All are computed before the first is waited for.
+  return {name: int(value) for name, value in sums.items()}
 
 
 @jax.jit
@@ -107,10 +118,25 @@ def read_sums(folder: paths.Path, tree: str) -> dict[str, int]:
   A checkpoint of an earlier version has none.
 
   Raises:
-    ValueError: the seal itself is damaged.
+    ValueError: the seal is damaged, or missing.
   """
+  return read_seal(folder)['arrays'][tree] if is_sealed(folder) else {}
+
+
+def is_sealed(folder: paths.Path) -> bool:
+  """Says whether a checkpoint was saved with a seal, be it there or not."""
+  if (folder / FOLDER).exists():
+    return True
+  about = folder / '_CHECKPOINT_METADATA'
+  return about.exists() and b'"seal"' in about.read_bytes()
+
+
+def read_seal(folder: paths.Path) -> dict[str, Any]:
+  """Reads the seal of a checkpoint that has one."""
   path = folder / FOLDER / FILE
-  return unseal(path)['arrays'][tree] if path.exists() else {}
+  if not path.exists():
+    raise ValueError('its seal is missing')
+  return unseal(path)
 
 
 def go_back_to_whole(directory: paths.Path, log: Callable[[str], None]) -> None:
@@ -125,7 +151,8 @@ def go_back_to_whole(directory: paths.Path, log: Callable[[str], None]) -> None:
   Raises:
     UserError: no checkpoint is whole, or they are not on a disk.
   """
-  processes.wait_for_all('checkpoints')  # none looks while another moves one
+  # Later, process 0 makes the folder.
+  processes.wait_for_all('checkpoints')
   steps = _saved_steps(directory)
   for step, before in itertools.pairwise([*steps, None]):
     folder = directory / str(step)
@@ -172,36 +199,71 @@ def find_damage(folder: paths.Path) -> str:
 
   Each of several processes reads a part of it. A checkpoint of an earlier
   version has no seal, and is taken as it is.
+
+  Raises:
+    UserError: in all processes, if one cannot read it, for a reason that says
+      nothing about the checkpoint: a disk that fails, too many open files.
   """
+  damage, failure = '', ''
   try:
-    own = _find_own_damage(folder)
+    _check_own_part(folder)
   except Exception as error:  # TensorStore raises many kinds
     if processes.is_loss(error):
       raise
-    own = str(error).strip().splitlines()[0][:300]
-  found = processes.exchange('damage', own)
-  return next((each for each in found if each), '')
+    text = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    if _is_damage(error):
+      damage = text
+    else:
+      failure = f'{type(error).__name__}: {text}'
+  found = processes.exchange('damage', json.dumps([damage, failure]))
+  damages, failures = zip(*map(json.loads, found), strict=True)
+  if why := next(filter(None, failures), ''):
+    raise UserError(
+      f'checkpoint {folder} cannot be read ({why}); see to that, and run the '
+      'same command again'
+    )
+  return next(filter(None, damages), '')
 
 
-def _find_own_damage(folder: paths.Path) -> str:
-  """Does so for the part of this process."""
-  path = folder / FOLDER / FILE
-  if not path.exists():
-    return ''
-  sealed = unseal(path)
+def _is_damage(error: Exception) -> bool:
+  """Says whether an error is about what is in a file, or that it is missing."""
+  if isinstance(error, FileNotFoundError | NotADirectoryError):
+    return True
+  text = str(error)
+  return (
+    isinstance(error, ValueError | LookupError | TypeError)
+    and not any(status in text for status in PASSING)
+    and not any(os.strerror(number) in text for number in SYSTEM)
+  )
+
+
+def _check_own_part(folder: paths.Path) -> None:
+  """Raises what is wrong with the part of a checkpoint that is ours to read."""
+  if not is_sealed(folder):
+    return
+  sealed = read_seal(folder)
   if _read_metrics(folder) != sealed['metrics']:
     raise ValueError('its metrics are not what was written')
-  if sealed['has_position'] and not any(folder.glob('data/*.json')):
-    raise ValueError('the position of the input is missing')
-  for position in folder.glob('data/shard_*.json'):
-    unseal(position)
+  _check_positions(folder / 'data', sealed['has_position'])
   for tree, sums in sealed['arrays'].items():
     names = sorted(sums)[processes.index() :: processes.count()]
     try:
       check_arrays(folder / tree, {name: sums[name] for name in names})
-    except Exception as error:
+    except ValueError as error:
       raise ValueError(f'{tree}: {error}') from error
-  return ''
+
+
+def _check_positions(folder: paths.Path, has_position: bool) -> None:
+  """Raises ValueError unless the position of each shard is there and whole."""
+  there = sorted(folder.glob('*.json')) if folder.exists() else []
+  if has_position and not there:
+    raise ValueError('the position of the input is missing')
+  shards = [path for path in there if path.name.startswith('shard_')]
+  for path in shards:
+    unseal(path)
+    count = path.stem.rpartition('-of-')[2]
+    if count != str(len(shards)):
+      raise ValueError('the position of a part of the input is missing')
 
 
 def _read_metrics(folder: paths.Path) -> Any:
@@ -211,3 +273,14 @@ def _read_metrics(folder: paths.Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
   except ValueError:
     return 'damaged'
+
+
+def read_position(path: paths.Path) -> Any:
+  """Reads the position of an input, which an earlier version did not seal.
+
+  Raises:
+    ValueError: it is not what was written.
+  """
+  if is_sealed(path.parents[1]):
+    return unseal(path)
+  return json.loads(path.read_text())

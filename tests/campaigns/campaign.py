@@ -43,6 +43,7 @@ class Campaign(NamedTuple):
     what: what one case is, for the table.
     aim: how many were asked for.
     case: tries one, or several; returns how many. An exception is a failure.
+      None for a campaign that is not made of cases.
     jobs: most cases at the same time; 0: as many as there are cores.
     repeats: whether a number is always the same case, whatever the clock does;
       only then is one that failed kept.
@@ -51,7 +52,7 @@ class Campaign(NamedTuple):
   name: str
   what: str
   aim: int
-  case: Case
+  case: Case | None = None
   jobs: int = 0
   repeats: bool = True
 
@@ -126,7 +127,6 @@ def make_parser(campaign: Campaign) -> argparse.ArgumentParser:
   )
   parser.add_argument('--minutes', type=float, default=2.0)
   parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--jobs', type=int, default=campaign.jobs)
   parser.add_argument(
     '--record', action='store_true', help='write figures.json and README.md'
   )
@@ -140,6 +140,7 @@ def run(campaign: Campaign) -> None:
     '--cases', type=int, help='end after so many, and not by the clock'
   )
   parser.add_argument('--case', type=int, help='try this number alone')
+  parser.add_argument('--jobs', type=int, default=campaign.jobs)
   args = parser.parse_args()
   if args.case is not None:
     campaign.case(generator(args.seed, args.case))

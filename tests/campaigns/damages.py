@@ -5,7 +5,7 @@
 Files of the last checkpoint of a run, or of the last two, are cut, emptied or
 deleted, or a bit of them is flipped. The same command then ends with the bits
 of an undisturbed run, or with one line that names the checkpoint, and goes on
-when that is deleted.
+when that is deleted. Some runs have two processes.
 """
 
 import json
@@ -20,6 +20,7 @@ from prm_jax.runtime.seals import find_damage, read_sums
 from tests.campaigns.campaign import Campaign, run
 from tests.campaigns.jobs import (
   PATIENCE,
+  PLACES,
   TRAINED,
   Kind,
   nothing_left,
@@ -29,6 +30,12 @@ from tests.campaigns.jobs import (
 )
 from tests.shared.saved_runs import saved_steps
 
+KINDS = [
+  Kind(job, place)
+  for place in ('disk', 'two')
+  for job in PLACES[place]
+  if job in TRAINED
+]
 HOW = ('cut', 'empty', 'delete', 'flip', 'flip', 'flip')
 
 
@@ -66,28 +73,27 @@ def damage_some(
 def case(rng: np.random.Generator) -> int:
   """Damages a finished run and runs its command again."""
   own, folder = world(), references()
-  name = str(rng.choice(TRAINED))
-  kind = Kind(name, 'disk')
+  kind = KINDS[rng.integers(len(KINDS))]
   with tempfile.TemporaryDirectory() as tmp:
     workdir, log = pathlib.Path(tmp) / 'run', pathlib.Path(tmp) / 'log'
-    shutil.copytree(folder / name, workdir)
+    shutil.copytree(folder / kind.reference, workdir)
     steps, checkpoints = saved_steps(workdir), workdir / 'checkpoints'
     last = steps[-int(rng.integers(1, 3)) :]
     what = {i: damage_some(checkpoints / str(i), rng) for i in last}
     for _ in range(len(steps) + 1):
-      [job] = jobs = own.start(kind, folder, str(workdir), log)
+      jobs = own.start(kind, folder, str(workdir), log)
       with nothing_left(own, jobs):
-        ended = own.forks.wait(job, PATIENCE)
-      told = (name, what, ended, job.out, job.err)
-      if not ended:
+        codes = [own.forks.wait(job, PATIENCE) for job in jobs]
+      output = (kind, what, codes, [(job.out, job.err) for job in jobs])
+      if codes == [0] * len(jobs):
         break
-      assert ended == 2, told
-      assert 'Traceback' not in job.err, told
-      named = re.search(rf'error: .*{checkpoints}/([0-9]+)', job.err)
-      assert named, told
+      assert codes == [2] * len(jobs), output
+      assert not any('Traceback' in job.err for job in jobs), output
+      named = re.search(rf'error: .*{checkpoints}/([0-9]+)', jobs[0].err)
+      assert named, output
       shutil.rmtree(checkpoints / named[1])  # as the line says
-    assert not ended, told
-    compare_whole(workdir, folder / name)
+    assert not any(codes), output
+    compare_whole(workdir, folder / kind.reference)
   return 1
 
 
@@ -112,7 +118,9 @@ def compare_whole(ours: pathlib.Path, theirs: pathlib.Path) -> None:
     assert read_sums(a, tree) == read_sums(b, tree)
 
 
-CAMPAIGN = Campaign('damages', 'runs with damaged checkpoints', 200, case)
+CAMPAIGN = Campaign(
+  'damages', 'runs with damaged checkpoints', 200, case, repeats=False
+)
 
 if __name__ == '__main__':
   run(CAMPAIGN)

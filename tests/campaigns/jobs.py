@@ -105,7 +105,7 @@ PLACES = {
 
 
 class Kind(NamedTuple):
-  """Is a job at a place.
+  """Says which job runs, and where.
 
   Attributes:
     place: 'disk', 'cloud' or 'two': as two processes, on this disk.
@@ -186,7 +186,7 @@ def world() -> World:
 
 
 @contextlib.contextmanager
-def nothing_left(of: World, jobs: list[Job]) -> Iterator[None]:
+def nothing_left(own: World, jobs: list[Job]) -> Iterator[None]:
   """Kills what still runs after the block."""
   try:
     yield
@@ -195,19 +195,19 @@ def nothing_left(of: World, jobs: list[Job]) -> Iterator[None]:
       with contextlib.suppress(ProcessLookupError):
         os.killpg(job.pid, signal.SIGKILL)
     for job in jobs:
-      assert of.forks.wait(job, PATIENCE) is not None
+      assert own.forks.wait(job, PATIENCE) is not None
 
 
 def references() -> pathlib.Path:
   """Returns the folder of the runs that nobody interrupts, made once."""
-  commit = subprocess.run(
-    ['git', 'rev-parse', 'HEAD'],
-    cwd=command_line.ROOT,
-    capture_output=True,
-    text=True,
-    check=True,
-  ).stdout
-  digest = hashlib.sha256((json.dumps(JOBS) + commit).encode()).hexdigest()[:12]
+  code = [
+    subprocess.run(
+      ['git', *words], cwd=command_line.ROOT, capture_output=True, check=True
+    ).stdout
+    for words in (('rev-parse', 'HEAD'), ('diff', 'HEAD'))
+  ]
+  known = b''.join([json.dumps(JOBS).encode(), *code])
+  digest = hashlib.sha256(known).hexdigest()[:12]
   folder = pathlib.Path(tempfile.gettempdir()) / f'prm_jax_kills_{digest}'
   folder.mkdir(exist_ok=True)
   with (folder / 'lock').open('w') as lock:
@@ -220,6 +220,15 @@ def references() -> pathlib.Path:
         own.finish(own.start(kind, folder, str(workdir), folder / 'log'))
         seconds.write_text(str(time.monotonic() - began))
   return folder
+
+
+def leftovers(workdir: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files that a process that was killed may leave behind."""
+  return [
+    path
+    for path in workdir.rglob('*')
+    if '.orbax-checkpoint-tmp' in path.name or path.name.endswith('.tmp')
+  ]
 
 
 def compare(name: str, ours: pathlib.Path, theirs: pathlib.Path) -> None:
@@ -237,13 +246,12 @@ def compare(name: str, ours: pathlib.Path, theirs: pathlib.Path) -> None:
     jax.tree.map(np.testing.assert_allclose, first, second)
     return
   assert first == second, (name, first, second)
-  if name in TRAINED:
-    assert saved_steps(ours)[-1] == saved_steps(theirs)[-1]
-    a, b = load_state(ours), load_state(theirs)
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-      assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
-    assert untimed(ours) == untimed(theirs)
+  assert saved_steps(ours)[-1] == saved_steps(theirs)[-1]
+  a, b = load_state(ours), load_state(theirs)
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+  assert untimed(ours) == untimed(theirs)
 
 
 def untimed(workdir: pathlib.Path) -> list[dict]:

@@ -14,7 +14,6 @@ the interruptions.
 
 import contextlib
 import json
-import os
 import pathlib
 import signal
 import tempfile
@@ -30,6 +29,7 @@ from tests.campaigns.jobs import (
   Kind,
   World,
   compare,
+  leftovers,
   nothing_left,
   references,
   world,
@@ -99,8 +99,7 @@ def case(rng: np.random.Generator) -> int:
     if place == 'cloud':
       take_from_cloud(workdir, here)
     compare(kind.job, here, folder / kind.reference)
-    left = [p for p in os.listdir(here) if '.orbax' in p or '.tmp' in p]
-    assert not left, left
+    assert not leftovers(here), leftovers(here)
     if kind.job == 'judge':
       check_paid(here, len(own.server.asked) - asked, count)
   return count or 1

@@ -1,7 +1,14 @@
-"""The problems that an evaluation takes when it may not take all."""
+"""The problems that an evaluation takes, and what it can be made of."""
 
-from prm_jax.data.chains import Chain
-from prm_jax.evals.prm import some_problems
+import pathlib
+
+import pytest
+
+from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.datasets import Dataset
+from prm_jax.data.targets import TargetConfig
+from prm_jax.evals.prm import PrmEvaluation, check_both_kinds, some_problems
+from prm_jax.runtime.errors import UserError
 
 CHAINS = [Chain(f'p{i // 2}', ('a',)) for i in range(20)]  # 10 problems, twice
 
@@ -19,3 +26,42 @@ def test_all_of_them():
   assert some_problems(CHAINS, 0) is CHAINS
   assert some_problems(CHAINS, 10) is CHAINS
   assert some_problems(CHAINS, 99) is CHAINS
+
+
+def labelled(*values):
+  """Chains of one step each, one problem each, with these labels."""
+  return [
+    Chain(f'p{i}', ('a',), labels=() if value is None else (StepLabel(value),))
+    for i, value in enumerate(values)
+  ]
+
+
+def check(dev, test, **targets):
+  dataset = Dataset([], dev, {'of_test': test}, '', pathlib.Path(), False)
+  wanted = PrmEvaluation(max_problems=2)
+  check_both_kinds(wanted, TargetConfig(**targets), dataset)
+
+
+BOTH = labelled(1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+  ('dev', 'test', 'why'),
+  [
+    (labelled(1.0, 1.0), BOTH, r'^0 of 2 chains of dev have an error: '),
+    (labelled(0.0), BOTH, r'^1 of 1 chains of dev have an error: '),
+    (labelled(None, None), BOTH, r'^0 of 2 chains of dev '),
+    ([], BOTH, r'^0 of 0 chains of dev '),
+    # Evenly spaced, the first and the third are taken.
+    (BOTH, labelled(1.0, 0.0, 1.0, 0.0), r'^0 of 2 chains of of_test '),
+  ],
+)
+def test_chains_of_one_kind_are_refused_before_any_is_scored(dev, test, why):
+  with pytest.raises(UserError, match=why):
+    check(dev, test)
+  check(dev, test, supervision='outcome')  # it needs no threshold
+
+
+def test_chains_of_both_kinds():
+  check(BOTH, BOTH)
+  check(labelled(None, 0.0), labelled(None, None))

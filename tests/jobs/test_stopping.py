@@ -4,34 +4,47 @@ import subprocess
 import sys
 import time
 
+import pytest
 from jax._src.distributed import global_state
 
 from prm_jax.runtime import processes
 from tests.shared.command_line import ROOT
 
+SCRIPT = """
+import os, signal, sys, time
+from prm_jax import main
+from prm_jax.runtime.stopping import catch_signal
+sys.unraisablehook = main.mind_unraisable
+signal.signal(signal.SIGTERM, main.stop_at_once)
+class Dropped:
+  def __del__(self):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0)
+"""
+# What catches the signal then -> the lines of a program.
+AFTER = {
+  'nothing': """
+try:
+  Dropped()
+  time.sleep(20)
+except main.Stopped:
+  print('stopped')
+""",
+  'a loop that saves first': """
+Dropped()
+with catch_signal(signal.SIGTERM) as arrived:
+  time.sleep(0.5)
+  print('stopped' if arrived() else 'lost')
+""",
+}
 
-def test_sigterm_in_a_destructor_is_not_lost():
+
+@pytest.mark.parametrize('name', AFTER)
+def test_sigterm_in_a_destructor_is_not_lost(name):
   """Python drops what a destructor raises; the process ends all the same."""
-  script = '\n'.join(
-    [
-      'import os, signal, sys, time',
-      'from prm_jax import main',
-      'sys.unraisablehook = main.mind_unraisable',
-      'signal.signal(signal.SIGTERM, main.stop_at_once)',
-      'class Dropped:',
-      '  def __del__(self):',
-      '    os.kill(os.getpid(), signal.SIGTERM)',
-      '    time.sleep(0)',
-      'try:',
-      '  Dropped()',
-      '  time.sleep(20)',
-      'except main.Stopped:',
-      '  print("stopped")',
-    ]
-  )
   began = time.monotonic()
   done = subprocess.run(
-    [sys.executable, '-c', script],
+    [sys.executable, '-c', SCRIPT + AFTER[name]],
     cwd=ROOT,
     capture_output=True,
     text=True,

@@ -112,6 +112,20 @@ def test_a_run_ends_as_on_disk(run, finished):
   assert ours['results'] == theirs['results']
 
 
+def test_damage_in_the_cloud_is_one_line(run):
+  """Objects are not moved: the line says what to delete."""
+  position = run / 'checkpoints' / '60' / 'data' / 'shard_0-of-1.json'
+  before = position.read_text()
+  position.write_text(before.replace('1', '2'))
+  try:
+    (refused,) = run_all([[*LONG, f'--workdir={run}']])
+    line = the_error(refused)
+    assert f'checkpoint {run}/checkpoints/60 is damaged (shard_0-of-1' in line
+    assert line.endswith('delete that folder to go on from the one before it')
+  finally:
+    position.write_text(before)
+
+
 def test_a_model_opens_and_scores(run, finished):
   ours, theirs = (prm_jax.load(str(w)) for w in (run, finished))
   scores = ours.score(PROBLEM, STEPS)

@@ -69,6 +69,8 @@ class Forks:
       env: added to the environment.
     """
     folder.mkdir(parents=True)
+    for name in ('out', 'err'):  # it may be killed before it opens them
+      (folder / name).touch()
     asked = {'args': [*args], 'folder': str(folder), 'env': dict(env)}
     return Job(self._ask(asked), folder)
 

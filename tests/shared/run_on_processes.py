@@ -33,7 +33,7 @@ from prm_jax.jobs.settings import read_settings
 from prm_jax.jobs.training import batch_config, open_model
 from prm_jax.runtime import processes
 from prm_jax.runtime.checkpoints import Checkpoints
-from prm_jax.runtime.seals import find_damage
+from prm_jax.runtime.seals import find_damage, read_sums
 from prm_jax.runtime.sharding import make_mesh, path_name
 from prm_jax.training.loop import compile_train_step, make_train_step, put_batch
 from prm_jax.training.objective import ObjectiveConfig
@@ -141,7 +141,11 @@ def run_alone(folder: pathlib.Path) -> dict:
     found[str(size)] = alone.train()
   found['8']['scores'] = alone.score()
   # Sums that four processes made, of arrays as one reads them.
-  found['damage'] = find_damage(folder / str(STEPS))
+  saved = folder / str(STEPS)
+  found['seal'] = {
+    'damage': find_damage(saved),
+    'sums': len(read_sums(saved, 'params')),
+  }
   for shape in ((1, 1, 1), (2, 2, 2)):
     other = Job(shape, jax.devices()[: int(np.prod(shape))])
     checkpoints = Checkpoints(folder, 1, '')

@@ -1,5 +1,6 @@
 """A model and batches so small that a train step compiles in a second."""
 
+import grain
 import numpy as np
 import optax
 
@@ -72,3 +73,8 @@ def train_step(microbatches: int = 1, model: TransformerConfig = MODEL):
   schedule = make_schedule(OPTIM, TOTAL_STEPS)
   objective = ObjectiveConfig(model, HEAD, LOSS)
   return make_train_step(objective, optimizer(), schedule, microbatches)
+
+
+def numbers():
+  """Returns an input of whole numbers, whose position can be saved."""
+  return iter(grain.MapDataset.range(100).to_iter_dataset())

@@ -111,7 +111,7 @@ We calculate incorrectly 3(6) - 8 = 12
 # An earlier version of the calculator called each of these wrong.
 OTHER_NOTATIONS = """
 3 + 1 = 2 (2)
-6 – 2·(3 + 1) = -1 (2)
+6 - 2·(3 + 1) = -1 (2)
 f'(3) = 4 + 5
 f''(3) = 4 + 5
 \\sqrt[9]{10^{72}} = 10^8
