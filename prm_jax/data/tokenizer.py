@@ -5,11 +5,12 @@ They share four special ids, which no text can produce. Language models bring a
 `tokenizer.json`.
 """
 
+import contextlib
 import copy
 import functools
 import hashlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import tokenizers
@@ -111,7 +112,7 @@ class HuggingFaceTokenizer:
   """
 
   def __init__(self, text: str, where: str) -> None:
-    try:
+    with _panics_told(where):
       # Steps are encoded by the second copy, which reads a special token in a
       # text as ordinary characters, so no step can forge a separator.
       self._special = tokenizers.Tokenizer.from_str(text)
@@ -121,14 +122,6 @@ class HuggingFaceTokenizer:
         tokenizer.no_padding()
         tokenizer.no_truncation()
       self._special.encode('a')
-    except BaseException as error:
-      # The library raises bare Exception, or panics, which is none.
-      if isinstance(error, KeyboardInterrupt | SystemExit):
-        raise
-      raise UserError(
-        f'{where} is not a tokenizer ({error}); expected a tokenizer.json of '
-        "the 'tokenizers' library"
-      ) from None
     self._plain.encode_special_tokens = True
     self.json = text
     self.name = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -180,16 +173,37 @@ class HuggingFaceTokenizer:
         'text holds half a surrogate pair, which is no Unicode character and '
         'has no tokens; remove it'
       )
-    anchor = encode(self._anchor, add_special_tokens=False).ids
-    ids = encode(self._anchor + text, add_special_tokens=False).ids
+    with _panics_told(self.name):
+      anchor = encode(self._anchor, add_special_tokens=False).ids
+      ids = encode(self._anchor + text, add_special_tokens=False).ids
     return ids[len(anchor) :]
 
   def encode_template(self, text: str) -> list[int]:
     """Returns the ids of a chain's beginning; special tokens are recognised."""
-    return self._special.encode(text, add_special_tokens=False).ids
+    with _panics_told(self.name):
+      return self._special.encode(text, add_special_tokens=False).ids
 
   def decode(self, ids: Sequence[int]) -> str:
-    return self._special.decode(list(ids), skip_special_tokens=False)
+    with _panics_told(self.name):
+      return self._special.decode(list(ids), skip_special_tokens=False)
+
+
+@contextlib.contextmanager
+def _panics_told(where: str) -> Iterator[None]:
+  """Raises UserError where the library fails on a file that is no tokenizer.
+
+  It panics at once or at a text, by a BaseException that has no public type.
+  """
+  try:
+    yield
+  except BaseException as error:
+    panics = type(error).__name__ == 'PanicException'
+    if not panics and not isinstance(error, Exception):
+      raise
+    raise UserError(
+      f'{where} is not a tokenizer ({error}); expected a tokenizer.json of '
+      "the 'tokenizers' library"
+    ) from None
 
 
 def _distinct(*words: str) -> tuple[str, ...]:
