@@ -123,7 +123,7 @@ class HuggingFaceTokenizer:
         tokenizer.no_truncation()
       self._special.encode('a')
     self._plain.encode_special_tokens = True
-    self.json = text
+    self.json, self._where = text, where
     self.name = hashlib.sha256(text.encode()).hexdigest()[:16]
     # The number of tokens would be too small: ids may have gaps.
     self.vocab_size = 1 + max(self._special.get_vocab().values())
@@ -173,18 +173,18 @@ class HuggingFaceTokenizer:
         'text holds half a surrogate pair, which is no Unicode character and '
         'has no tokens; remove it'
       )
-    with _panics_told(self.name):
+    with _panics_told(self._where):
       anchor = encode(self._anchor, add_special_tokens=False).ids
       ids = encode(self._anchor + text, add_special_tokens=False).ids
     return ids[len(anchor) :]
 
   def encode_template(self, text: str) -> list[int]:
     """Returns the ids of a chain's beginning; special tokens are recognised."""
-    with _panics_told(self.name):
+    with _panics_told(self._where):
       return self._special.encode(text, add_special_tokens=False).ids
 
   def decode(self, ids: Sequence[int]) -> str:
-    with _panics_told(self.name):
+    with _panics_told(self._where):
       return self._special.decode(list(ids), skip_special_tokens=False)
 
 
