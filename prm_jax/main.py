@@ -144,17 +144,37 @@ def run(argv: list[str]) -> None:
   try:
     main(command_line.parse_flags(argv))
     end(DONE, 0)
-  except Stopped as stopped:
+  except (Exception, Stopped, KeyboardInterrupt) as error:
+    if stopped := stop_behind(error):
+      end_stopped(stopped)
+    else:
+      end_for(error)
+
+
+def stop_behind(error: BaseException) -> BaseException | None:
+  """Returns the signal that an error is about, if it is about one.
+
+  Orbax raises an error of its own where a signal interrupts it.
+  """
+  cause: BaseException | None = error
+  while cause is not None:
+    if isinstance(cause, Stopped | KeyboardInterrupt):
+      return cause
+    cause = cause.__cause__ or cause.__context__
+  return None
+
+
+def end_stopped(stopped: BaseException) -> None:
+  """Says that a signal ended the job, tells the other processes, and exits."""
+  if isinstance(stopped, Stopped):
     command_line.log(f'{stopped}; the same command resumes from there')
     end(str(stopped), 0)
-  except KeyboardInterrupt:
+  else:
     print('interrupted; the same command resumes', file=sys.stderr)
     end('interrupted', 130)
-  except Exception as error:
-    end_for(error)
 
 
-def end_for(error: Exception) -> None:
+def end_for(error: BaseException) -> None:
   """Says what went wrong, tells the other processes, and exits."""
   if line := user_message(error):
     for each in line.split('\n'):

@@ -54,6 +54,35 @@ def test_sigterm_in_a_destructor_is_not_lost(name):
   assert time.monotonic() - began < 20
 
 
+@pytest.mark.parametrize(
+  ('signal', 'code'),
+  [('main.Stopped("stopped")', 0), ('KeyboardInterrupt', 130)],
+)
+def test_a_signal_that_a_library_wraps_is_no_fault(signal, code):
+  """Orbax raises a ValueError from what interrupts it."""
+  script = f"""
+from prm_jax import main
+def restore(argv):
+  try:
+    raise {signal}
+  except BaseException as error:
+    raise ValueError('loading failed') from error
+main.main = restore
+main.command_line.parse_flags = lambda argv: argv
+main.run(['prm_jax/main.py'])
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', script],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == code, done.stderr
+  assert 'the same command resumes' in done.stdout + done.stderr
+  assert 'Traceback' not in done.stderr
+
+
 def test_a_process_that_ends_before_it_has_joined(monkeypatch):
   """It has nobody to tell: SIGTERM came while it was joining the others."""
   monkeypatch.setattr(global_state, 'num_processes', 2)
