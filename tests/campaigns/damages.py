@@ -119,7 +119,7 @@ def compare_whole(ours: pathlib.Path, theirs: pathlib.Path) -> None:
 
 
 CAMPAIGN = Campaign(
-  'damages', 'runs with damaged checkpoints', 200, case, repeats=False
+  'damages', 'runs with damaged checkpoints', 100, case, repeats=False
 )
 
 if __name__ == '__main__':

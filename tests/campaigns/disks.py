@@ -94,7 +94,7 @@ def case(rng: np.random.Generator) -> int:
 
 
 CAMPAIGN = Campaign(
-  'disks', 'jobs on disks that fail', 200, case, repeats=False
+  'disks', 'jobs on disks that fail', 100, case, repeats=False
 )
 
 if __name__ == '__main__':
