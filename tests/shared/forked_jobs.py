@@ -5,6 +5,7 @@ once; but here the process that starts them goes on at once, with a number to
 which it sends signals.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -86,21 +87,24 @@ class Forks:
     return json.loads(answer)
 
 
+_ENDED: dict[int, int] = {}  # exit codes of the jobs that have ended
+
+
 def start(args: list[str], folder: str, env: dict[str, str]) -> int:
   """Forks for a command line; returns the number of the process."""
   pid = os.fork()
+  # By whoever comes first: its group is killed by its number.
+  with contextlib.suppress(OSError):
+    os.setpgid(pid, 0)
   if not pid:
-    os.setsid()
     os.environ.update(env)
     with (
       open(os.path.join(folder, 'out'), 'wb') as out,
       open(os.path.join(folder, 'err'), 'wb') as err,
     ):
       run_as_process(args, out, err)
+  _ENDED.pop(pid, None)  # numbers of processes come again
   return pid
-
-
-_ENDED: dict[int, int] = {}  # exit codes of the jobs that have ended
 
 
 def wait(pid: int, seconds: float) -> int | None:
