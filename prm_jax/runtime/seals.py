@@ -10,6 +10,7 @@ one changed bit changes. Text files are sealed by a checksum of their own.
 """
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import json
@@ -20,6 +21,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.array_reader import check_arrays
@@ -95,9 +97,16 @@ class Seal:
 
 
 def array_sums(tree: Any) -> dict[str, int]:
-  """Returns the `word_sum` (array_reader.py) of each array of a tree."""
+  """Returns the `word_sum` (array_reader.py) of each array of a tree.
+
+  Its arrays are on the devices of one mesh, which need not be the mesh around.
+  """
   leaves = jax.tree_util.tree_leaves_with_path(tree)
-  sums = {path_name(path): sum_words(leaf) for path, leaf in leaves}
+  shardings = (leaf.sharding for _, leaf in leaves)
+  meshes = (it.mesh for it in shardings if isinstance(it, NamedSharding))
+  mesh = next(meshes, None)
+  with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
+    sums = {path_name(path): sum_words(leaf) for path, leaf in leaves}
   # All are computed before the first is waited for.
   return {name: int(value) for name, value in sums.items()}
 
