@@ -15,7 +15,9 @@ import functools
 import os
 import pathlib
 import re
+import shutil
 import subprocess
+import sys
 import tempfile
 
 import numpy as np
@@ -98,4 +100,7 @@ CAMPAIGN = Campaign(
 )
 
 if __name__ == '__main__':
+  if not shutil.which('cc'):
+    print('disks: there is no C compiler here, so nothing is tried')
+    sys.exit()
   run(CAMPAIGN)

@@ -12,6 +12,7 @@ ones, and no control group.
 import json
 import os
 import pathlib
+import sys
 import tempfile
 import time
 from unittest import mock
@@ -20,7 +21,7 @@ import numpy as np
 
 from tests.campaigns.answer_forms import pick
 from tests.campaigns.campaign import Campaign, run
-from tests.data.verify.isolation import outside
+from tests.data.verify.isolation import REFUSED, outside
 from tests.data.verify.outside import PROGRAMS, SECRET
 
 GROUPS = (1, 1, 2, 5, 10, 20, 50)
@@ -75,4 +76,7 @@ def case(rng: np.random.Generator) -> int:
 # With more than one group at a time, one would see the other's processes.
 CAMPAIGN = Campaign('hostile', 'hostile programs', 1_000, case, jobs=1)
 if __name__ == '__main__':
+  if REFUSED:
+    print(f'hostile: {REFUSED}')
+    sys.exit()
   run(CAMPAIGN)
