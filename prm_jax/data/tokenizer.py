@@ -112,7 +112,7 @@ class HuggingFaceTokenizer:
   """
 
   def __init__(self, text: str, where: str) -> None:
-    with _panics_told(where):
+    with _faults_told(where, Exception):
       # Steps are encoded by the second copy, which reads a special token in a
       # text as ordinary characters, so no step can forge a separator.
       self._special = tokenizers.Tokenizer.from_str(text)
@@ -173,32 +173,35 @@ class HuggingFaceTokenizer:
         'text holds half a surrogate pair, which is no Unicode character and '
         'has no tokens; remove it'
       )
-    with _panics_told(self._where):
+    with _faults_told(self._where):
       anchor = encode(self._anchor, add_special_tokens=False).ids
       ids = encode(self._anchor + text, add_special_tokens=False).ids
     return ids[len(anchor) :]
 
   def encode_template(self, text: str) -> list[int]:
     """Returns the ids of a chain's beginning; special tokens are recognised."""
-    with _panics_told(self._where):
+    with _faults_told(self._where):
       return self._special.encode(text, add_special_tokens=False).ids
 
   def decode(self, ids: Sequence[int]) -> str:
-    with _panics_told(self._where):
+    with _faults_told(self._where):
       return self._special.decode(list(ids), skip_special_tokens=False)
 
 
 @contextlib.contextmanager
-def _panics_told(where: str) -> Iterator[None]:
+def _faults_told(where: str, *kinds: type[Exception]) -> Iterator[None]:
   """Raises UserError where the library fails on a file that is no tokenizer.
 
   It panics at once or at a text, by a BaseException that has no public type.
+
+  Args:
+    kinds: other exceptions that say the same.
   """
   try:
     yield
   except BaseException as error:
     panics = type(error).__name__ == 'PanicException'
-    if not panics and not isinstance(error, Exception):
+    if not panics and not isinstance(error, kinds):
       raise
     raise UserError(
       f'{where} is not a tokenizer ({error}); expected a tokenizer.json of '

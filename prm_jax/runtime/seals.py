@@ -92,7 +92,7 @@ class Seal:
     return write()
 
   async def load(self, directory: Any) -> Awaitable[None]:
-    """Is asked for by Orbax's protocol; `read_seal` reads a seal."""
+    """Must be there for Orbax's protocol; `read_seal` reads a seal."""
     raise NotImplementedError
 
 
@@ -160,7 +160,7 @@ def go_back_to_whole(directory: paths.Path, log: Callable[[str], None]) -> None:
   Raises:
     UserError: no checkpoint is whole, or they are not on a disk.
   """
-  # Later, process 0 makes the folder.
+  # Nobody may still look when process 0 goes on and makes the folder.
   processes.wait_for_all('checkpoints')
   steps = _saved_steps(directory)
   for step, before in itertools.pairwise([*steps, None]):

@@ -16,7 +16,6 @@ import pathlib
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -71,10 +70,7 @@ def train(tmp: pathlib.Path, seed: int) -> Doing:
     f'--config.seed={seed}',
     f'--workdir={tmp / "train"}',
   )
-  with running(*flags) as process:
-    while process.poll() is None:
-      time.sleep(EVERY / 10)
-      yield process.pid, 0, logged_step(tmp / 'train')
+  return run_job(*flags, done=lambda: logged_step(tmp / 'train'))
 
 
 def search(tmp: pathlib.Path, seed: int) -> Doing:
@@ -95,10 +91,7 @@ def search(tmp: pathlib.Path, seed: int) -> Doing:
     f'--config.seed={seed}',
     f'--workdir={tmp / "search"}',
   )
-  with running(*flags) as process:
-    while process.poll() is None:
-      time.sleep(EVERY / 10)
-      yield process.pid, 0, count_journal_lines(tmp / 'search')
+  return run_job(*flags, done=lambda: count_journal_lines(tmp / 'search'))
 
 
 def score(_: pathlib.Path, seed: int) -> Doing:
@@ -151,13 +144,18 @@ def chain(draw: random.Random) -> tuple[str, tuple[str, ...]]:
   return 'mod 10 : 1 + 2', tuple(draw.choices(DIGITS, k=draw.randint(1, 4)))
 
 
-@contextlib.contextmanager
-def running(*flags: str) -> Iterator[subprocess.Popen]:
-  """Runs a job, which ends in good order after the block."""
+def run_job(*flags: str, done: Callable[[], int]) -> Doing:
+  """Runs a job, which ends in good order when nobody looks any more.
+
+  Args:
+    done: counts its pieces of work.
+  """
   with tempfile.TemporaryFile('w+') as out:
     process = command_line.start(*flags, file=out)
     try:
-      yield process
+      while process.poll() is None:
+        time.sleep(EVERY / 10)
+        yield process.pid, 0, done()
     finally:
       ended = process.poll()
       process.send_signal(signal.SIGTERM)

@@ -31,7 +31,7 @@ def test_devices_sum_as_the_host_does(dtype, shape):
   assert array_sums({'a': {'b': array}}) == {'a/b': word_sum(np.asarray(array))}
 
 
-def test_a_sharded_array_has_the_same_sum():
+def test_an_array_on_a_mesh_has_the_same_sum():
   mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1}, jax.devices()[:1])
   array = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
   there = jax.device_put(array, NamedSharding(mesh, P('fsdp', 'model')))

@@ -104,25 +104,19 @@ static int open_fault(const char *path, int flags) {
   return writes && below(path) ? fault(0) : 0;
 }
 
-int open(const char *path, int flags, ...) {
-  va_list rest;
-  va_start(rest, flags);
-  mode_t mode = va_arg(rest, mode_t);
-  va_end(rest);
-  int how = open_fault(path, flags);
-  if (how) FAIL(how);
-  return NEXT(open)(path, flags, mode);
-}
-
-int open64(const char *path, int flags, ...) {
-  va_list rest;
-  va_start(rest, flags);
-  mode_t mode = va_arg(rest, mode_t);
-  va_end(rest);
-  int how = open_fault(path, flags);
-  if (how) FAIL(how);
-  return NEXT(open64)(path, flags, mode);
-}
+/* Two names of one call. */
+#define OPEN(name)                                \
+  int name(const char *path, int flags, ...) {    \
+    va_list rest;                                 \
+    va_start(rest, flags);                        \
+    mode_t mode = va_arg(rest, mode_t);           \
+    va_end(rest);                                 \
+    int how = open_fault(path, flags);            \
+    if (how) FAIL(how);                           \
+    return NEXT(name)(path, flags, mode);         \
+  }
+OPEN(open)
+OPEN(open64)
 
 int openat(int folder, const char *path, int flags, ...) {
   va_list rest;
