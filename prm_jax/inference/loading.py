@@ -159,6 +159,8 @@ def read_description(workdir: paths.Path) -> ModelDescription:
     end = fmt.get('end', '')  # early versions did not write it
     if tokenizer == 'tokenizer.json':
       tokenizer = read_tokenizer(workdir)
+    elif not isinstance(tokenizer, str):
+      raise TypeError(f'format.tokenizer is {tokenizer!r}')
     described = ModelDescription(
       TransformerConfig(**model),
       values['head'] and HeadConfig(**values['head']),
