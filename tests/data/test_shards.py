@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from prm_jax.data.shards import Share, share_of_rows
+from prm_jax.runtime import seals
 from prm_jax.runtime.errors import UserError
 from tests.data.packed_chains import (
   CHAINS,
@@ -67,6 +68,14 @@ class Created:
     return self.folder
 
 
+@pytest.fixture
+def position(tmp_path):
+  """Returns a folder for the position in a checkpoint that has a seal."""
+  for name in (seals.FOLDER, 'position'):
+    (tmp_path / name).mkdir()
+  return tmp_path / 'position'
+
+
 async def await_both(awaitable):
   await (await awaitable)
 
@@ -79,31 +88,31 @@ def load(iterator, folder):
   asyncio.run(await_both(iterator.load(folder)))
 
 
-def test_a_run_continues_with_another_number_of_processes(tmp_path):
+def test_a_run_continues_with_another_number_of_processes(position):
   """Saves from two processes; one and four processes read the next batch."""
   pair = endless(0, 1), endless(2, 3)
   for part in pair:
     for _ in range(9):
       next(part)
-    save(part, tmp_path)
-  assert sorted(path.name for path in tmp_path.iterdir()) == [
+    save(part, position)
+  assert sorted(path.name for path in position.iterdir()) == [
     f'shard_{i}-of-4.json' for i in range(4)
   ]
   whole, quarter = endless(0, 1, 2, 3), endless(2)
   for part in (whole, quarter):
-    load(part, tmp_path)
+    load(part, position)
   expected = np.concatenate([next(part)['tokens'] for part in pair])
   np.testing.assert_array_equal(next(whole)['tokens'], expected)
   np.testing.assert_array_equal(next(quarter)['tokens'], expected[4:6])
   halves = iter(batches_of_shards(0, 1, shards=2))
   with pytest.raises(UserError, match=r'in 4 shards, now they are in 2; start'):
-    load(halves, tmp_path)
+    load(halves, position)
 
 
 @pytest.mark.parametrize('consumed', [0, 7, 70])
 @pytest.mark.parametrize('chains', [CHAINS, TREES], ids=['flat', 'trees'])
 def test_a_restored_iterator_gives_the_same_next_batches(
-  tmp_path, consumed, chains
+  position, consumed, chains
 ):
   """Restores within the first packing bins and past their end."""
   iterator, fresh = (
@@ -111,13 +120,13 @@ def test_a_restored_iterator_gives_the_same_next_batches(
   )
   for _ in range(consumed):
     next(iterator)
-  save(iterator, tmp_path)
+  save(iterator, position)
   expected = [next(iterator) for _ in range(5)]
-  load(fresh, tmp_path)
+  load(fresh, position)
   for batch in expected:
     assert_equal(next(fresh), batch)
   # An iterator that has moved on returns to the position, too.
-  load(iterator, tmp_path)
+  load(iterator, position)
   assert_equal(next(iterator), expected[0])
 
 

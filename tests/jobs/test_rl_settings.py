@@ -285,7 +285,8 @@ def write_policy(folder, tokenizer):
   for name in ('config.json', 'data.json'):
     (folder / name).write_text('{}')
   params = {'backbone': params_of(model)}
-  state = TrainState(0, params, (), jax.random.key(0), 0, 0)
+  zero = jnp.int32(0)
+  state = TrainState(zero, params, (), jax.random.key(0), zero, zero)
   checkpoints = Checkpoints(folder / 'checkpoints', 1, '')
   position = iter(grain.MapDataset.range(1).to_iter_dataset())
   checkpoints.save(1, state, position, {})

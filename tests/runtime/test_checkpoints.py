@@ -87,8 +87,9 @@ def test_many_saves_leave_no_open_files(first_state, tmp_path):
     checkpoints.save(step, first_state, numbers(), {})
     found.append(len(os.listdir('/proc/self/fd')))
   checkpoints.close()
-  assert max(found[-3:]) <= found[3] + 12, found
-  assert len(os.listdir('/proc/self/fd')) <= found[0]
+  # A save that still runs has some ten open; a thread that stays has five.
+  assert min(found[-4:]) <= min(found[:4]) + 12, found
+  assert len(os.listdir('/proc/self/fd')) <= max(found[:4])
 
 
 def save_rated(folder, first_state, rated: list[dict]) -> Checkpoints:
