@@ -5,10 +5,13 @@
 
 For each seed and setting of the arithmetic domain a policy is trained by
 imitation, of shorter problems, too, and the PRMs of `arms.py`. Every arm then
-trains that policy further, at the learning rate of RATES that is best for the
+trains that policy further, at the learning rate of RATES that was best for the
 arm at ten operations on another seed, which is not reported. Writes
 results.json, figure.svg and the tables of README.md beside this file. A command
-for some settings keeps the results of the others.
+for some settings keeps the results of the others. To choose the rates again:
+
+    python -m experiments.rl_process_vs_outcome.run --workdir /tmp/rl_rewards \
+        --settings 10 --rates 1e-4 2e-4 4e-4 --output /tmp/rl_rates
 """
 
 import json
@@ -28,7 +31,13 @@ from experiments.rl_runs import Case, Curve, Size
 from experiments.runner import Runner
 from prm_jax.runtime import manifest
 
-RATES = (1e-4, 2e-4, 4e-4)
+# Of 1e-4, 2e-4 and 4e-4, where arms that are not named have 2e-4.
+RATES = {
+  'outcome + exact labels': 4e-4,
+  'outcome + PRM': 4e-4,
+  'outcome of consistent chains': 4e-4,
+  'outcome + refreshed PRM': 4e-4,
+}
 # The solver has as many wrong beliefs as make it right this often, so that
 # longer problems are not harder as well. Sums and differences only: a product
 # modulo 10 may be right after an error, the more so in longer problems.
@@ -68,6 +77,7 @@ MOST = (
   'outcome + exact labels',
   'outcome + exact PAV',
   'outcome + PRM',
+  'outcome + PRM, wrong chains',
   'outcome + PAV',
   'outcome + refreshed PRM',
 )
@@ -77,7 +87,6 @@ SETTINGS = {
   '20': Setting('20 operations', 20, SUCCESS, MOST),
   '10_rare': Setting('10 operations, rarely right', 10, RARE, MOST, 40),
 }
-TUNED = '10'  # the setting that chooses the rates of all
 
 
 def try_rates(
@@ -115,23 +124,6 @@ def measure(
   return curves
 
 
-def known_rates(
-  results: Mapping[str, Any], arms: Sequence[str]
-) -> dict[str, float]:
-  """Returns the rate that each arm has by the results of TUNED.
-
-  Raises:
-    SystemExit: an arm has none.
-  """
-  found = results.get(TUNED, {}).get('arms', {})
-  if missing := [arm for arm in arms if arm not in found]:
-    raise SystemExit(
-      f'error: {missing[0]!r} has no rate yet; run --settings {TUNED} first, '
-      'or give one of --rates'
-    )
-  return {arm: found[arm]['rate'] for arm in arms}
-
-
 def render(document: Mapping[str, Any]) -> str:
   """Makes all tables."""
   return tables.render(document['results'])
@@ -158,27 +150,26 @@ def main() -> None:
     '--settings', nargs='+', choices=SETTINGS, default=tuple(SETTINGS)
   )
   parser.add_argument('--arms', nargs='+', choices=ARMS, help='default: all')
-  parser.add_argument('--rates', type=float, nargs='+', default=RATES)
+  parser.add_argument('--rates', type=float, nargs='+', help='default: RATES')
   args = command_line.parse(parser, free=('settings',))
   runner = Runner(args.workdir, args.jobs)
   path = args.output / 'results.json'
   known = json.loads(path.read_text())['results'] if path.exists() else {}
   # Results of before there was a setting for each are of other problems.
   known = {name: found for name, found in known.items() if 'success' in found}
-  # The one that chooses the rates is the first.
-  for name in sorted(args.settings, key=lambda name: name != TUNED):
+  for name in args.settings:
     setting = SETTINGS[name]
     size = setting.size(args.quick)
     arms = args.arms or setting.arms or tuple(ARMS)
     tuning: dict[str, dict[float, Curve]] = {arm: {} for arm in arms}
-    if len(args.rates) == 1:
+    if not args.rates:
+      rates = {arm: RATES.get(arm, 2e-4) for arm in arms}
+    elif len(args.rates) == 1:
       rates = dict.fromkeys(arms, args.rates[0])
-    elif name == TUNED:
+    else:
       case = make_case(runner, name, command_line.TUNING_SEED)
       tuning = try_rates(runner, case, size, arms, args.rates)
       rates = {arm: tables.best_rate(curves) for arm, curves in tuning.items()}
-    else:
-      rates = known_rates(known, arms)
     cases = [make_case(runner, name, seed) for seed in args.seeds]
     curves = measure(runner, cases, size, rates)
     known[name] = {

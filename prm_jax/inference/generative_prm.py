@@ -209,7 +209,7 @@ class GenerativePrm:
   def _judge(self, parts: Sequence[Scoring]) -> list[Opinion]:
     samples = self._config.samples
     critiques = [
-      _Critique(self._question(part), sample)
+      _Critique(self.question(part), sample)
       for part in parts
       for sample in range(samples)
     ]
@@ -244,7 +244,8 @@ class GenerativePrm:
     starts = range(0, len(critiques), samples)
     return [_pool(*(x[i : i + samples] for x in said)) for i in starts]
 
-  def _question(self, part: Scoring) -> str:
+  def question(self, part: Scoring) -> str:
+    """Returns the question about a partial chain."""
     if self._config.plain:
       return plain_question(self._config.style, part.problem, part.steps)
     return worded_question(self._style, part.problem, part.steps)

@@ -21,6 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from prm_jax.data.encoding import StepFormat
 from prm_jax.inference.call_sizes import Grid, Sizes, fine_grid
 from prm_jax.inference.packing import empty_rows
 from prm_jax.inference.piece_runs import (
@@ -181,17 +182,8 @@ class TreeScorer:
       length += len(ids[-1])
       if length > self._format.max_length:
         break
-    self.check_length(ids)
+    check_length(ids, self._format, self.name)
     return ids
-
-  def check_length(self, ids: Sequence[Ids]) -> None:
-    """Raises UserError unless a chain fits the PRM's window."""
-    length, most = sum(map(len, ids)), self._format.max_length
-    if length > most:
-      raise UserError(
-        f'chain of {length:,} tokens does not fit the {most:,} of {self.name}; '
-        'shorten it, or use a PRM with a longer window'
-      )
 
   def _ids(self, request: Scoring) -> list[Ids]:
     """Returns `encode` of a request, [] if it cannot be scored."""
@@ -300,6 +292,16 @@ class TreeScorer:
       put = self._jit_put.lower(self._pool, slots, *new).compile()
     self.stats.programs.add(sizes)
     return read, put
+
+
+def check_length(ids: Sequence[Ids], fmt: StepFormat, name: str) -> None:
+  """Raises UserError unless a chain fits the window of the PRM of a name."""
+  length = sum(map(len, ids))
+  if length > fmt.max_length:
+    raise UserError(
+      f'chain of {length:,} tokens does not fit the {fmt.max_length:,} of '
+      f'{name}; shorten it, or use a PRM with a longer window'
+    )
 
 
 def cached_if_short(

@@ -81,16 +81,21 @@ def check_style(workdir: str, style: str) -> None:
   Raises:
     UserError: it learned another, or is no critic.
   """
-  path = paths.open_path(workdir) / 'config.json'
-  trained = paths.read_json(path, DELETE) if path.is_file() else {}
-  section = trained.get('data') or trained.get('problems') or {}
-  learned = section.get('critiques', {}).get('style', '')
+  learned = learned_style(workdir)
   if learned != style:
     what = f'critiques in the style {learned}' if learned else 'no critiques'
     raise UserError(
       f'{workdir} learned {what}, and is asked for {style}; name that style, '
       'or another workdir'
     )
+
+
+def learned_style(workdir: str) -> str:
+  """Returns the style of the critiques that a run learned; '' if none."""
+  path = paths.open_path(workdir) / 'config.json'
+  trained = paths.read_json(path, DELETE) if path.is_file() else {}
+  section = trained.get('data') or trained.get('problems') or {}
+  return section.get('critiques', {}).get('style', '')
 
 
 def chat_format(opened: Pretrained, config: GenerativeConfig) -> StepFormat:

@@ -4,11 +4,11 @@
     curl localhost:8000/v1/steps -d '{"chains": [{"problem":
       "mod 10 : 7 * 3 + 4", "steps": ["7 * 3 = 1", "1 + 4 = 5"]}]}'
 
---prm is the workdir of a PRM that was trained here, the folder of a published
-one, or hf://owner/name; NAME=PATH names it to clients. A chain that grew since
-it was last scored costs its new steps only. Besides its own protocol the server
-speaks those of vLLM, SGLang, OpenRLHF and openr, see docs/serving.md. It stops
-on SIGTERM when all requests under way are answered.
+--prm is the workdir of a PRM or of a critic that was trained here, the folder
+of a published PRM, or hf://owner/name; NAME=PATH names it to clients. A chain
+that grew since it was last scored costs its new steps only. Besides its own
+protocol the server speaks those of vLLM, SGLang, OpenRLHF and openr, see
+docs/serving.md. It stops on SIGTERM when all requests under way are answered.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from prm_jax.inference.call_sizes import coarse_grid
 from prm_jax.inference.published import STYLES
 from prm_jax.inference.score import AGGREGATES
 from prm_jax.inference.tree_scorer import TreeScorer
+from prm_jax.jobs.critics import learned_style
 from prm_jax.main import DONE, end, end_for, prepare_jax
 from prm_jax.models.config import DTYPES
 from prm_jax.models.hub.chat_template import chat_renderer
@@ -41,6 +42,7 @@ try:
 
   from prm_jax.serve.app import AppConfig, Server
   from prm_jax.serve.connections import BoundedProtocol
+  from prm_jax.serve.critics import open_critic
   from prm_jax.serve.faults import Refused
   from prm_jax.serve.followers import dismiss, follow
   from prm_jax.serve.gather import GatherConfig, Gatherer
@@ -129,6 +131,13 @@ def make_parser() -> argparse.ArgumentParser:
     'as many as half of the memory takes',
   )
   add(
+    '--critiques',
+    type=int,
+    default=1,
+    help='of a critic: critiques of each step, whose mean is its score '
+    '(%(default)s, the most likely; more are drawn)',
+  )
+  add(
     '--warm',
     action='store_true',
     help='compile the programs first; /ready says when it is done',
@@ -211,9 +220,12 @@ def read_keys(path: str | None) -> tuple[str, ...]:
 def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
   """Opens a PRM, with its chat template if it has one."""
   mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': given.model})
+  is_run = (pathlib.Path(path) / 'model.json').is_file()
+  if is_run and (style := learned_style(path)):
+    return open_critic(name, path, style, given.critiques, given.dtype, mesh)
   scorer = loading.load(path, style=given.style, mesh=mesh, dtype=given.dtype)
   render = None
-  if not (pathlib.Path(path) / 'model.json').is_file():
+  if not is_run:
     try:
       render = chat_renderer(resolve(path))
     except UserError:

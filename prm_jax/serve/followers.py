@@ -1,7 +1,7 @@
 """Has all processes of a slice read what the clients of process 0 ask.
 
     process 0: clients -> Gatherer -> score_together -> message to all
-    the others: follow -> message -> TreeScorer.score_ids
+    the others: follow -> message -> ChainScorer.score_ids
 
 A PRM that is spread over several processes computes where all of them run the
 same programs in the same order. Process 0 alone has clients; each of its calls
@@ -13,17 +13,17 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from prm_jax.inference.protocols import ScoredSteps
-from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.models.prefix_store import Ids
 from prm_jax.runtime import processes
+from prm_jax.serve.prms import ChainScorer
 
 CALL, END = 'call of a PRM', ''
 
 
 def score_together(
-  name: str, scorer: TreeScorer, chains: Sequence[Sequence[Ids]]
+  name: str, scorer: ChainScorer, chains: Sequence[Sequence[Ids]]
 ) -> list[ScoredSteps]:
-  """Returns `TreeScorer.score_ids`, which all processes compute.
+  """Returns `ChainScorer.score_ids`, which all processes compute.
 
   Args:
     name: by which the others know the PRM.
@@ -33,7 +33,7 @@ def score_together(
   return scorer.score_ids(chains)
 
 
-def follow(scorers: Mapping[str, TreeScorer]) -> None:
+def follow(scorers: Mapping[str, ChainScorer]) -> None:
   """Reads what process 0 reads, until it ends."""
   while message := processes.broadcast(CALL):
     name, chains = json.loads(message)

@@ -1,6 +1,6 @@
 """Gathers the chains of all clients into calls of the PRMs.
 
-    handlers: Gatherer.score -> queue -> one thread: TreeScorer.score_ids
+    handlers: Gatherer.score -> queue -> one thread: ChainScorer.score_ids
       -> the scores of each request, or why it has none
 
 One thread owns the devices. While it reads, requests wait in a queue, and the
@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 
 from prm_jax.inference.protocols import ScoredSteps
 from prm_jax.runtime import processes
+from prm_jax.runtime.errors import UserError
 from prm_jax.serve.faults import Refused
 from prm_jax.serve.followers import score_together
 from prm_jax.serve.observed import Observed
@@ -223,6 +224,8 @@ class Gatherer:
 
 
 def _broken(prm: ServedPrm, error: Exception) -> Refused:
+  if isinstance(error, UserError):
+    return Refused(400, str(error))
   return Refused(
     413,
     f'{prm.name} could not read this request ({type(error).__name__}); send '

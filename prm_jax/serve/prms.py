@@ -9,10 +9,12 @@ has the same ids, and the same place in the cache, however it is sent.
 
 import itertools
 from collections.abc import Sequence
+from typing import Protocol
 
 from prm_jax.data.encoding import StepFormat
 from prm_jax.data.tokenizer import HuggingFaceTokenizer
-from prm_jax.inference.tree_scorer import TreeScorer
+from prm_jax.inference.protocols import ScoredSteps
+from prm_jax.inference.tree_scorer import check_length
 from prm_jax.models.hub.chat_template import Renderer
 from prm_jax.models.prefix_store import Ids
 from prm_jax.runtime.errors import UserError
@@ -26,6 +28,22 @@ def length_of(chain: Chain) -> int:
   return sum(map(len, chain))
 
 
+class ChainScorer(Protocol):
+  """Scores chains that it encoded, such as `tree_scorer.TreeScorer`."""
+
+  def encode(self, problem: str, steps: Sequence[str]) -> Chain:
+    """Returns the ids of the prompt and of each step.
+
+    Raises:
+      UserError: the chain cannot be read, or is too long.
+    """
+    ...
+
+  def score_ids(self, chains: Sequence[Sequence[Ids]]) -> list[ScoredSteps]:
+    """Returns the scores of the steps of each chain."""
+    ...
+
+
 class ServedPrm:
   """Is one of a server's PRMs.
 
@@ -35,12 +53,15 @@ class ServedPrm:
 
   Attributes:
     scorer: it alone touches the devices.
+    writes: whether it is a critic, whose tokens are not those of the chains.
   """
+
+  writes = False
 
   def __init__(
     self,
     name: str,
-    scorer: TreeScorer,
+    scorer: ChainScorer,
     fmt: StepFormat,
     render: Renderer | None = None,
   ) -> None:
@@ -160,7 +181,7 @@ class ServedPrm:
         field,
       )
     try:
-      self.scorer.check_length(chain)
+      check_length(chain, self.format, self.name)
     except UserError as error:
       raise Refused(400, f'{field}: {error}', field) from None
     return chain

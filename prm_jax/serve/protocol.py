@@ -37,7 +37,7 @@ class Scored(NamedTuple):
 
   Attributes:
     chains: None where a text could not be read, whose scores are ().
-    length: tokens of all chains.
+    length: tokens of all chains; of a critic, those that it read and wrote.
     read: tokens that the PRM read for them; it had read the others before.
   """
 
@@ -56,12 +56,13 @@ class Scored(NamedTuple):
   ) -> 'Scored':
     """Puts chains and the answers of those that were read together."""
     scores = iter([each.scores for each in answers])
+    read = sum(each.tokens for each in answers)
     return cls(
       prm,
       chains,
       [() if chain is None else next(scores) for chain in chains],
-      sum(map(length_of, filter(None, chains))),
-      sum(each.tokens for each in answers),
+      read if prm.writes else sum(map(length_of, filter(None, chains))),
+      read,
     )
 
   def usage(self) -> Json:

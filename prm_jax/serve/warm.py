@@ -10,6 +10,7 @@ import logging
 import os
 import time
 
+from prm_jax.inference.tree_scorer import TreeScorer
 from prm_jax.serve.prms import ServedPrm
 
 AT_ONCE = 8  # programs that are compiled side by side
@@ -18,6 +19,9 @@ AT_ONCE = 8  # programs that are compiled side by side
 def warm(prm: ServedPrm) -> None:
   """Compiles the programs, the cheapest first."""
   began = time.monotonic()
+  if not isinstance(prm.scorer, TreeScorer):
+    logging.info('%s is a critic, which compiles when it is asked', prm.name)
+    return
   wanted = sorted(prm.scorer.grid.sizes(), key=lambda sizes: sizes.cost)
   compilers = min(AT_ONCE, os.cpu_count() or 1)
   with concurrent.futures.ThreadPoolExecutor(compilers) as pool:

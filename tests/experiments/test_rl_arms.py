@@ -5,7 +5,7 @@ import pytest
 
 from experiments.arithmetic import wrong_facts_for
 from experiments.rl_process_vs_outcome import run
-from experiments.rl_process_vs_outcome.arms import join
+from experiments.rl_process_vs_outcome.arms import ARMS, join
 from experiments.rl_runs import Curve
 from prm_jax.data.domains import arithmetic
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
@@ -31,13 +31,9 @@ def test_phases_are_one_curve():
   assert not join([phase(0), phase(2)]).hacked
 
 
-def test_rates_are_those_of_the_setting_that_chose_them():
-  results = {run.TUNED: {'arms': {'outcome': {'rate': 2e-4}}}}
-  assert run.known_rates(results, ['outcome']) == {'outcome': 2e-4}
-  with pytest.raises(SystemExit, match="'PRM' has no rate yet; run --settings"):
-    run.known_rates(results, ['outcome', 'PRM'])
-  with pytest.raises(SystemExit, match="'outcome' has no rate yet"):
-    run.known_rates({}, ['outcome'])
+def test_every_arm_of_a_setting_and_every_rate_is_one_of_an_arm():
+  named = {arm for setting in run.SETTINGS.values() for arm in setting.arms}
+  assert named | set(run.RATES) <= set(ARMS)
 
 
 @pytest.mark.parametrize(('operations', 'success'), [(5, 0.2), (20, 0.2)])

@@ -1,9 +1,15 @@
 """Critics from the command line: trained, judged, searched with, improved."""
 
+import functools
 import json
 
 import pytest
 
+from prm_jax.inference.generative_prm import CritiqueConfig, GenerativePrm
+from prm_jax.inference.loading import load_policy
+from prm_jax.inference.protocols import Scoring
+from prm_jax.inference.sampler import SamplingConfig
+from tests.serve.live_server import LiveServer
 from tests.shared.command_line import run_all, the_error
 from tests.shared.smollm2 import open_or_skip
 
@@ -87,6 +93,42 @@ def test_it_improves_by_its_verdicts(critics, tmp_path):
   chains = [json.loads(line) for line in (tmp_path / 'chains.jsonl').open()]
   assert chains
   assert all(c['problem'].startswith('check thinkprm | ') for c in chains)
+
+
+def test_a_server_answers_with_its_scores(critics):
+  """A chain that grew costs its new step, and what it cannot read is refused."""
+  style = 'r_prm'
+  own = GenerativePrm(
+    load_policy(critics[style], SamplingConfig(temperature=0.0)),
+    CritiqueConfig(style=style),
+  )
+  approx = functools.partial(pytest.approx, abs=1e-5)
+  problem, steps = 'mod 10 : 7 * 3 + 4', ('7 * 3 = 1', '1 + 4 = 5')
+  [[wanted]] = own.score([Scoring(problem, steps)])
+  server = LiveServer(critics[style], '--warm').wait()
+  try:
+    status, first = server.score((problem, steps[:1]))
+    assert status == 200
+    assert first['data'][0]['scores'] == approx(wanted.scores[:1])
+    _, grown = server.score((problem, steps))
+    assert grown['data'][0]['scores'] == approx(wanted.scores)
+    told = [reply['usage']['tokens'] for reply in (first, grown)]
+    assert sum(told) == wanted.tokens
+    assert min(told) > 0
+    assert grown['usage']['cached_tokens'] == 0
+    for asked, words in (
+      ((problem, ['7 * 3 = 1!']), '!'),
+      ((problem, steps * 99), 'leaves no room for an answer'),
+    ):
+      status, reply = server.score(asked)
+      assert status == 400
+      assert words in reply['error']['message']
+    status, reply = server.post('/pooling', {'input': problem, 'model': 'prm'})
+    assert (status, 'send them to /v1/steps' in str(reply)) == (400, True)
+  finally:
+    code, said = server.stop()
+  assert code == 0
+  assert all(json.loads(line) for line in said.splitlines())
 
 
 @pytest.mark.parametrize('job', ['search', 'rl'])
