@@ -21,12 +21,14 @@ from experiments.rl_runs import (
 from experiments.runner import slug
 
 # The PRM's chains have more slips than the solver makes, so that it has seen
-# errors that the solver does not make by itself.
-LABELLED, SLIP = 16_384, 0.15
+# errors that the solver does not make by itself; at most so many in a chain, so
+# that it sees right steps at the end of long ones, too.
+LABELLED, SLIP, SLIPS = 16_384, 0.15, 1.5
 # Eight heads, and rotary angles for windows of 200 tokens and not of thousands,
 # find a long problem's next operation after a quarter of the updates; at twice
-# this learning rate some seeds never do.
-WRITER = (
+# this learning rate some seeds never do. A PRM that never does likes any chain
+# of true equations, and so does the policy, soon.
+MODEL = (
   '--config.model.n_heads=8',
   '--config.model.n_kv_heads=8',
   '--config.model.rope_theta=30.0',
@@ -86,7 +88,7 @@ ARMS = {
 def make_models(case: Case, size: Size, arms: Collection[str]) -> None:
   """Trains the policy and the PRMs that the arms of a case share."""
   shortest = f'--config.data.shortest={size.shortest}'
-  make_policy(case, size.imitation, shortest, *WRITER)
+  make_policy(case, size.imitation, shortest, *MODEL)
   if size.prm == 1200:
     check_formed(case.policy, FORMED)
   for name in sorted({name for arm in arms for name in ARMS[arm].prms}):
@@ -95,7 +97,13 @@ def make_models(case: Case, size: Size, arms: Collection[str]) -> None:
     else:
       layers = name.removeprefix('prm_') if name != 'prm' else ''
       flags = (f'--config.model.n_layers={layers}',) if layers else ()
-      make_prm(case, size.prm, LABELLED, SLIP, name, *flags)
+      flags += ('--config.data.batch_size=32',)
+      make_prm(case, size.prm, LABELLED, slip_of(case), name, *MODEL, *flags)
+
+
+def slip_of(case: Case) -> float:
+  """Returns how often a step of the PRM's chains slips."""
+  return min(SLIP, SLIPS / case.operations)
 
 
 def _make_prover(case: Case, updates: int) -> None:
@@ -104,7 +112,7 @@ def _make_prover(case: Case, updates: int) -> None:
     'label_math.py:rollouts',
     'prover_labels',
     *case.domain('chains'),
-    f'--config.chains.arithmetic.slip={SLIP}',
+    f'--config.chains.arithmetic.slip={slip_of(case)}',
     f'--config.chains.train_problems={PROVER_CHAINS}',
     f'--config.chains.test_problems={TEST_PROBLEMS}',
     '--config.policy.kind=workdir',
@@ -116,8 +124,9 @@ def _make_prover(case: Case, updates: int) -> None:
     case,
     updates,
     PROVER_CHAINS,
-    SLIP,
+    slip_of(case),
     'prover',
+    *MODEL,
     f'--config.data.labels={labels}',
     # Soft labels say what a prefix is worth, after an error, too.
     '--config.targets.after_first_error=keep',

@@ -72,20 +72,17 @@ class Setting(NamedTuple):
     return Size(shortest, IMITATION[self.operations], 1200, 200)
 
 
-MOST = (
+MAIN = (
   'outcome',
   'outcome + exact labels',
-  'outcome + exact PAV',
   'outcome + PRM',
   'outcome + PRM, wrong chains',
-  'outcome + PAV',
-  'outcome + refreshed PRM',
 )
 SETTINGS = {
-  '5': Setting('5 operations', 5, SUCCESS, MOST),
+  '5': Setting('5 operations', 5, SUCCESS, MAIN),
   '10': Setting('10 operations', 10, SUCCESS),
-  '20': Setting('20 operations', 20, SUCCESS, MOST),
-  '10_rare': Setting('10 operations, rarely right', 10, RARE, MOST, 40),
+  '20': Setting('20 operations', 20, SUCCESS, MAIN),
+  '10_rare': Setting('10 operations, rarely right', 10, RARE, MAIN, 40),
 }
 
 

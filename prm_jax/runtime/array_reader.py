@@ -7,10 +7,12 @@ and the parameters of all layers are one array. Here only a few chunks of an
 array are in memory beside what is kept, in the type in which it is kept.
 """
 
+import collections
 import ctypes
+import itertools
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -21,12 +23,15 @@ from prm_jax.runtime import paths
 from prm_jax.runtime.sharding import path_name
 
 CHUNK = 4 * 2**20  # bytes of a piece as checkpoints are written
+AHEAD = 4  # chunks that are read at a time
 ALIGNED = 64  # bytes; JAX takes over memory of the host that begins at such
 CONTEXT = {
   'cache_pool': {'total_bytes_limit': 0},
   'data_copy_concurrency': {'limit': 4},
   'file_io_concurrency': {'limit': 4},
 }
+
+Block = tuple[slice, ...]
 
 
 class StoredTree:
@@ -87,7 +92,7 @@ def read_arrays(
       if bounds not in shards:
         part = stored[index]
         shards[bounds] = empty_aligned(part.shape, wanted.dtype)
-        found.append(_read_part(part, shards[bounds]))
+        found.append(read_part(part, shards[bounds]))
       return shards[bounds]
 
     placed = jax.make_array_from_callback(wanted.shape, wanted.sharding, shard)
@@ -108,7 +113,7 @@ def check_arrays(folder: paths.Path, sums: Mapping[str, int]) -> None:
   """
   tree = StoredTree(folder)
   for name in sums:
-    check_sum(name, _read_part(tree.open(name), None), sums)
+    check_sum(name, read_part(tree.open(name), None), sums)
   _give_back()
 
 
@@ -129,10 +134,8 @@ def word_sum(array: np.ndarray) -> int:
   return int(words.sum(dtype=np.uint32))
 
 
-def _read_part(part: ts.TensorStore, into: np.ndarray | None) -> int:
-  """Reads a part of an array, along the axis with the most chunks.
-
-  TensorStore has all that it is asked for at once in memory, as it is on disk.
+def read_part(part: ts.TensorStore, into: np.ndarray | None) -> int:
+  """Reads a part of an array chunk by chunk, some of them ahead.
 
   Args:
     into: where it is written, in whatever type; None for nowhere.
@@ -140,24 +143,36 @@ def _read_part(part: ts.TensorStore, into: np.ndarray | None) -> int:
   Returns:
     The sum of its words as they are on disk, not modulo 2^32.
   """
-  if not part.rank:
-    piece = np.asarray(part.read().result())
-    if into is not None:
-      into[...] = piece
-    return word_sum(piece)
-  chunk = part.chunk_layout.read_chunk.shape
-  axis = max(range(part.rank), key=lambda i: part.shape[i] / chunk[i])
-  first, end = part.domain[axis].inclusive_min, part.domain[axis].exclusive_max
+  chunks = _chunks_of(part)
+
+  def begin(count: int) -> Iterator[tuple[Block, ts.Future]]:
+    for block in itertools.islice(chunks, count):
+      yield block, part[block].read()
+
+  reading = collections.deque(begin(AHEAD))
   found = 0
-  for start in range(first, end, chunk[axis]):
-    stop = min(start + chunk[axis], end)
-    piece = part[ts.d[axis][start:stop]].read().result()
+  while reading:
+    block, future = reading.popleft()
+    piece = np.asarray(future.result())
+    reading.extend(begin(1))
     if into is not None:
-      np.moveaxis(into, axis, 0)[start - first : stop - first] = np.moveaxis(
-        piece, axis, 0
-      )
+      own = zip(block, part.domain.inclusive_min, strict=True)
+      at = tuple(slice(x.start - low, x.stop - low) for x, low in own)
+      into[at] = piece
     found += word_sum(piece)
   return found
+
+
+def _chunks_of(part: ts.TensorStore) -> Iterator[Block]:
+  """Yields where the chunks of an array lie, as far as they are in a part."""
+  sides = []
+  # A single number has no layout.
+  chunks = part.chunk_layout.read_chunk.shape or ()
+  for side, chunk in zip(part.domain, chunks, strict=True):
+    first, end = side.inclusive_min, side.exclusive_max
+    cuts = [first, *range((first // chunk + 1) * chunk, end, chunk), end]
+    sides.append(itertools.starmap(slice, itertools.pairwise(cuts)))
+  return itertools.product(*sides)
 
 
 def empty_aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

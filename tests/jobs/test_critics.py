@@ -96,7 +96,7 @@ def test_it_improves_by_its_verdicts(critics, tmp_path):
 
 
 def test_a_server_answers_with_its_scores(critics):
-  """A chain that grew costs its new step, and what it cannot read is refused."""
+  """A chain that grew costs its new step; what it cannot read is refused."""
   style = 'r_prm'
   own = GenerativePrm(
     load_policy(critics[style], SamplingConfig(temperature=0.0)),
