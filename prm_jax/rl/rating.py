@@ -26,8 +26,7 @@ from prm_jax.training.train_state import TrainState
 class StepScores(NamedTuple):
   """Holds a PRM's results for the steps of B chains.
 
-  They are NaN if its computation is not finite or a chain does not fit its
-  window.
+  They are NaN if its computation is not finite or it cannot read a chain.
 
   Attributes:
     scores: probabilities, for evaluation.
@@ -72,16 +71,41 @@ class TextPrm:
     return {}
 
   def score(self, episodes: Sequence[Episode], rows: EpisodeRows) -> StepScores:
-    """Scores every step; chains without steps are not sent to the PRM."""
+    """Scores every step; chains without steps are not sent to the PRM.
+
+    A step beyond the PRM's window counts as wrong. A policy would else learn to
+    write on and on, from which nothing could be learned.
+    """
     scores = np.zeros(rows.step_mask.shape)
     asked = [b for b, episode in enumerate(episodes) if episode.steps]
-    answers = self._scorer.score(
-      [Scoring(episodes[b].problem.text, episodes[b].steps) for b in asked]
-    )
-    for b, [scored] in zip(asked, answers, strict=True):
-      # Steps that do not fit have no score, which is not a low one.
-      scores[b, : len(episodes[b].steps)] = scored.scores or np.nan
+    for b, known in zip(
+      asked, self._read([episodes[b] for b in asked]), strict=True
+    ):
+      # One that cannot be read from its first step on is not wrong.
+      scores[b, : len(known) or len(episodes[b].steps)] = known or np.nan
     return StepScores(scores, scores.astype(np.float32))
+
+  def _read(self, episodes: Sequence[Episode]) -> list[tuple[float, ...]]:
+    """Returns the scores of each chain's steps, as many as the PRM can read."""
+    found: list[tuple[float, ...]] = [()] * len(episodes)
+    too_many: dict[int, int] = {}
+    asking = {i: len(each.steps) for i, each in enumerate(episodes)}
+    while asking:
+      answers = self._scorer.score(
+        [
+          Scoring(episodes[i].problem.text, episodes[i].steps[:count])
+          for i, count in asking.items()
+        ]
+      )
+      for (i, count), [scored] in zip(asking.items(), answers, strict=True):
+        if scored.scores:
+          found[i] = scored.scores
+        else:
+          too_many[i] = count
+      # The most that can be read lies between the two.
+      halves = {i: (len(found[i]) + most) // 2 for i, most in too_many.items()}
+      asking = {i: n for i, n in halves.items() if n > len(found[i])}
+    return found
 
 
 class Rated(NamedTuple):

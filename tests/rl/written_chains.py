@@ -30,9 +30,12 @@ def sample_of(tokens):
 
 
 class FixedPrm:
-  """A PRM that scores each step by its first character."""
+  """A PRM that scores each step by its first character.
 
-  name, counts_flops = 'fixed', False
+  Chains of more steps than `window` do not fit.
+  """
+
+  name, counts_flops, window = 'fixed', False, 100
 
   def __init__(self, **scores):
     self.scores, self.asked = scores, []
@@ -40,9 +43,15 @@ class FixedPrm:
   def score(self, requests):
     self.asked += requests
     return [
-      [ScoredSteps(tuple(self.scores.get(s[0], 0.5) for s in r.steps), 0)]
+      [ScoredSteps(tuple(self._score(s) for s in self._fit(r.steps)), 0)]
       for r in requests
     ]
+
+  def _score(self, step):
+    return self.scores.get(step[0], 0.5)
+
+  def _fit(self, steps):
+    return steps if len(steps) <= self.window else ()
 
 
 def rate(samples, prm=None):
