@@ -117,6 +117,7 @@ RUNS = {
     'ppo,exact',
     STEPS,
     '--config.train.updates=60',
+    '--config.train.epochs=2',
     '--config.train.minibatches=1',
     '--config.train.samples=32',
     '--config.sampling.slots=128',
