@@ -19,7 +19,7 @@ Variants, comma separated, as in `configs/rl_math.py:rloo,tiny`:
 
     grpo     advantages relative to the group's mean and deviation
     rloo     advantages relative to the mean of the others
-    ppo      a value head, two minibatches; scores as a potential
+    ppo      a value head (GAE); scores as a potential
     outcome  the verifier's word alone, without a PRM
     prime    an implicit PRM, which starts as the policy and learns from every
              batch's outcomes (PRIME), with the advantages of rloo
@@ -74,7 +74,6 @@ def ppo(config: ml_collections.ConfigDict) -> None:
     # It does so where the value head is exact; with much weight its errors
     # leave a reward for what the PRM overlooks.
     config.reward.update(form='potential', weight=0.15)
-  config.train.update(minibatches=2)
 
 
 def outcome(config: ml_collections.ConfigDict) -> None:
