@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from prm_jax.models.config import HeadConfig
+from prm_jax.models.take import take_tokens
 
 Params = dict[str, Any]
 
@@ -64,8 +65,7 @@ def step_logits(
   likelihood: jax.Array | None = None,  # [B, P, 2], if the head reads it
 ) -> jax.Array:  # [B, P, C] float32
   """Returns the head's outputs at the end of each step."""
-  at_ends = jnp.take_along_axis(hidden, step_ends[:, :, None], axis=1)
-  return head_logits(params, at_ends, likelihood)
+  return head_logits(params, take_tokens(hidden, step_ends), likelihood)
 
 
 def head_logits(

@@ -11,10 +11,18 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
 from prm_jax.models.quantized import dequantize
 from prm_jax.models.remat import PROJECTION, named
-from prm_jax.runtime.sharding import BATCH, axis_size, constrain, platform
+from prm_jax.models.take import add_at
+from prm_jax.runtime.sharding import (
+  BATCH,
+  axis_size,
+  constrain,
+  fitting_axes,
+  platform,
+)
 
 
 class RMSNorm(nn.Module):
@@ -72,9 +80,44 @@ def _embed_backward(
   rows, width = _split_of_vectors(table)
   tokens = constrain(tokens, rows, None)
   grad = constrain(grad, rows, None, width).astype(jnp.float32)
-  sums = constrain(jnp.zeros(table.shape, jnp.float32), 'model', width)
-  sums = constrain(sums.at[tokens].add(grad), 'model', width)
+  if platform() == 'gpu':
+    sums = _sums_on_devices(table, tokens, grad)
+  else:
+    sums = constrain(jnp.zeros(table.shape, jnp.float32), 'model', width)
+    sums = constrain(sums.at[tokens].add(grad), 'model', width)
   return sums.astype(table.dtype), None
+
+
+def _sums_on_devices(
+  table: jax.Array,  # [V, D]
+  tokens: jax.Array,  # [B, T]
+  grad: jax.Array,  # [B, T, D]
+) -> jax.Array:  # [V, D]
+  """Adds up gradients by token, each device those that it has."""
+  count, width = table.shape
+
+  def add(
+    tokens: jax.Array, grad: jax.Array, words: Any, rows: Any
+  ) -> jax.Array:
+    own, first = count, 0
+    if words:
+      own = count // jax.lax.axis_size(words)
+      first = own * jax.lax.axis_index(words)
+    vectors = grad.reshape(-1, grad.shape[-1])
+    sums = add_at(own, tokens.ravel() - first, vectors)
+    return jax.lax.psum(sums, rows) if rows else sums
+
+  if jax.sharding.get_abstract_mesh().empty:
+    return add(tokens, grad, None, None)
+  wanted = _split_of_vectors(table)
+  sizes = len(tokens), count, width
+  rows, words, part = fitting_axes(sizes, (wanted[0], 'model', wanted[1]))
+  return jax.shard_map(
+    functools.partial(add, words=words, rows=rows),
+    in_specs=(P(rows), P(rows, None, part)),
+    out_specs=P(words, part),
+    check_vma=False,  # what is equal on all devices of an axis was summed here
+  )(tokens, grad)
 
 
 embed.defvjp(_embed_forward, _embed_backward)

@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 from prm_jax.data.encoding import DIGITS, WORDS
 from prm_jax.models.config import TransformerConfig
 from prm_jax.models.rows import Rows
+from prm_jax.models.take import add_at
 from prm_jax.models.transformer import output_embedding
 from prm_jax.runtime.sharding import BATCH, fitting_axes
 
@@ -191,7 +192,8 @@ def _on_devices(
 class _Parts(NamedTuple):
   """Holds the wanted tokens of some rows in parts of equal size."""
 
-  places: jax.Array  # [N, M] int32, index of the token among all of the rows
+  places: jax.Array  # [N, M] int32, index of the token among all of the rows;
+  # no two are equal, as padding has those that follow the last token
   before: jax.Array  # [N, M] int32, index of its parent
   ids: jax.Array  # [N, M] int32, its index in this device's part of the words
   taken: jax.Array  # [N, M] bool, False for what is not wanted
@@ -207,11 +209,14 @@ def _make_parts(
   B, T = tokens.shape
   size = min(B * T, shares.tokens)
   order = jnp.argsort(~wanted.ravel(), stable=True)
-  order = jnp.pad(order, (0, -B * T % size)).reshape(-1, size)
+  # Padding has places of its own, beyond all tokens.
+  beyond = B * T + jnp.arange(-B * T % size, dtype=order.dtype)
+  places = jnp.append(order, beyond).reshape(-1, size)
+  taken = jnp.minimum(places, B * T - 1)
   before = jnp.maximum(parents, 0) + T * jnp.arange(B)[:, None]
-  count = jnp.arange(order.size).reshape(order.shape) < wanted.sum()
+  count = jnp.arange(places.size).reshape(places.shape) < wanted.sum()
   return _Parts(
-    order, before.ravel()[order], tokens.ravel()[order] - first_word, count
+    places, before.ravel()[taken], tokens.ravel()[taken] - first_word, count
   )
 
 
@@ -273,9 +278,9 @@ def _read_words(
   _, found = _scan_parts(read, parts)
 
   def put_back(values: jax.Array) -> jax.Array:  # [N, M] -> [B, T]
-    # Padding, which is 0, has the place of a token.
-    all_tokens = jnp.zeros(tokens.size)
-    return all_tokens.at[parts.places].add(values).reshape(tokens.shape)
+    found = jnp.zeros(tokens.size)
+    found = found.at[parts.places].set(values, mode='drop', unique_indices=True)
+    return found.reshape(tokens.shape)
 
   logprobs, entropy, normaliser, mean = map(put_back, found)
   return TokenTerms(logprobs, entropy), _Sums(normaliser, mean)
@@ -302,7 +307,7 @@ def _words_gradient(
 
   def read(summed: Any, part: _Parts) -> tuple[Any, jax.Array]:
     def at(values: jax.Array) -> jax.Array:  # [B, T] -> [M, 1]
-      picked = values.ravel()[part.places]
+      picked = values.ravel().at[part.places].get(mode='clip')
       return jnp.where(part.taken, picked, 0.0)[:, None]
 
     states = flat[part.before]
@@ -327,8 +332,8 @@ def _words_gradient(
   summed, slopes = _scan_parts(read, parts, start)
   slopes = shares.sum_words(slopes)
   # Several tokens may follow one; the others of a part add nothing.
-  back = jnp.zeros_like(flat).at[parts.before].add(slopes.astype(flat.dtype))
-  back = back.reshape(hidden.shape)
+  slopes = slopes.reshape(-1, slopes.shape[-1]).astype(flat.dtype)
+  back = add_at(len(flat), parts.before.ravel(), slopes).reshape(hidden.shape)
   if not of_table:
     return back, None
   return back, shares.sum_rows(summed).astype(table.dtype)

@@ -30,6 +30,7 @@ from prm_jax.models.splits import (
   parts_of_width,
   whole_rows,
 )
+from prm_jax.models.take import take_tokens
 from prm_jax.runtime.sharding import BATCH, constrain
 
 Params = dict[str, Any]
@@ -95,7 +96,11 @@ class Attention(nn.Module):
     value = project('v_proj', c.n_kv_heads)
     if kv is not None and prefix_mask is None:
       # Row by row, so that devices write their own rows without communication.
-      write = jax.vmap(lambda old, at, new: old.at[:, at].set(new))
+      # Where places could be equal, a GPU would sort them, to have the same
+      # bits each time.
+      write = jax.vmap(
+        lambda old, at, new: old.at[:, at].set(new, unique_indices=True)
+      )
       key = write(kv[0], positions, key.swapaxes(1, 2))
       value = write(kv[1], positions, value.swapaxes(1, 2))
       key = constrain(key, BATCH, 'model')
@@ -229,11 +234,6 @@ class Transformer(nn.Module):
     if read is not None:
       x = take_tokens(whole_rows(x), read)
     return final_norm(x), new_kv
-
-
-def take_tokens(x: jax.Array, tokens: jax.Array) -> jax.Array:
-  """Takes tokens of each row: [B, T, ...] and [B, P] -> [B, P, ...]."""
-  return jax.vmap(operator.getitem)(x, tokens)
 
 
 def init_params(key: jax.Array, config: TransformerConfig) -> Params:

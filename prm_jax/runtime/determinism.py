@@ -2,8 +2,9 @@
 
 XLA adds up scattered numbers (the gradient of an embedding) and cuDNN those of
 an attention's gradient in whatever order they come, unless they are told not
-to. Then a resumed run would not repeat itself. The other order costs a sort of
-the token ids.
+to. Then a resumed run would not repeat itself. Told so, XLA sorts all numbers
+that are scattered to places that may be equal; `models/take.py` has it sort the
+places alone.
 """
 
 import importlib.util

@@ -2,8 +2,9 @@
 
 The states are those given and the tokens' own vectors.
 
-Arguments: ROWS,WORDS,WIDTH,REPLICA,FSDP,MODEL of each case. It prints JSON: for
-each, the largest difference to one device of the terms and of their gradients.
+Arguments: 'cpu' or 'gpu', as on which the meshes add up gradients, and
+ROWS,WORDS,WIDTH,REPLICA,FSDP,MODEL of each case. It prints JSON: for each, the
+largest difference to one device of the terms and of their gradients.
 """
 
 import json
@@ -19,6 +20,7 @@ from prm_jax.models.likelihood import TOKENS_PER_PART
 from prm_jax.models.splits import whole_rows
 from prm_jax.runtime import processes
 from prm_jax.runtime.sharding import make_mesh
+from tests.models.some_platform import as_on
 
 T = TOKENS_PER_PART // 2 + 9
 
@@ -54,13 +56,14 @@ if __name__ == '__main__':
   jax.config.update('jax_num_cpu_devices', 8)
   processes.compile_afresh_on_cpus()
   results = {}
-  for argument in sys.argv[1:]:
+  platform, *arguments = sys.argv[1:]
+  for argument in arguments:
     rows, words, width, *sizes = map(int, argument.split(','))
     expected = value_and_gradients(rows, words, width)
     mesh = make_mesh(
       dict(zip(('replica', 'fsdp', 'model'), sizes, strict=True))
     )
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), as_on(platform):
       actual = value_and_gradients(rows, words, width)
     results[argument] = max(
       float(np.abs(a - b).max() / np.abs(b).max())

@@ -163,13 +163,14 @@ def test_no_array_holds_the_logits_of_all_tokens():
 
 
 @pytest.mark.slow
-def test_devices_share_rows_and_words():
+@pytest.mark.parametrize('platform', ['cpu', 'gpu'])
+def test_devices_share_rows_and_words(platform):
   """Also rows, words and widths that the devices do not divide."""
   cases = (
     *('8,32,16,2,2,2', '4,32,16,1,1,8', '8,30,16,1,4,2'),
     *('3,30,16,2,2,2', '4,30,16,1,2,4', '8,32,18,1,4,2'),
   )
-  found = run_module('tests.models.likelihood_on_devices', *cases)
+  found = run_module('tests.models.likelihood_on_devices', platform, *cases)
   assert found.keys() == {*cases}
   assert max(found.values()) < 1e-5
 
