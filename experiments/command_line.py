@@ -36,6 +36,7 @@ LONG = (
   'prm_and_orm.run',  # judges the models of labelled_chains
   'reward_hacking.run',
   'rl_process_vs_outcome.run',
+  'rl_words.run',
   'test_time_compute.run',
   'test_time_compute.slips',
   'thinking_verifiers.run',
@@ -167,6 +168,7 @@ def write(
   Args:
     text: the table, as Markdown; it is printed, too.
   """
+  output.mkdir(parents=True, exist_ok=True)
   write_json(output / results, document)
   if (output / readme).exists():
     readme_table.fill(output / readme, text)

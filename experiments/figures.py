@@ -67,5 +67,6 @@ def draw_curve(
 
 def save(figure: Any, path: pathlib.Path) -> None:
   """Writes the figure as SVG, without its date, and closes it."""
+  path.parent.mkdir(parents=True, exist_ok=True)
   figure.savefig(path, metadata={'Date': None})
   pyplot.close(figure)

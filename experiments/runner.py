@@ -40,8 +40,8 @@ class Runner:
 
   Args:
     workdir: folder below which each job has a folder of its own.
-    jobs: number of jobs that run at the same time. Several have a core each,
-      and their output is shown only where they fail.
+    jobs: number of jobs that run at the same time. Several share the cores, a
+      core each at least, and their output is shown only where they fail.
   """
 
   def __init__(self, workdir: pathlib.Path, jobs: int):
@@ -69,8 +69,12 @@ class Runner:
     slot = self._free.pop()
     alone = self._jobs == 1
     if not alone and hasattr(os, 'sched_setaffinity'):
+      own = (
+        self._cores[slot :: self._jobs]
+        or self._cores[slot % len(self._cores) :][:1]
+      )
       # The affinity of this thread, which the child process inherits.
-      os.sched_setaffinity(0, {self._cores[slot % len(self._cores)]})
+      os.sched_setaffinity(0, own)
     try:
       done = subprocess.run(
         [sys.executable, *arguments],

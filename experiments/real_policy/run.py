@@ -7,12 +7,12 @@
 SmolLM2-135M is fine-tuned into a policy, writes chains of training problems,
 and their steps are labelled by rollouts of the policy and by the calculator. On
 the fine-tuned backbone heads are fitted: PRMs on both kinds of labels, and an
-ORM. They pick among 64 chains of test problems, beside the vote of the
-majority, a random score for each text, and the likelihood that the backbone
-itself gives to digits. Two domains: word problems of templates that are never
-seen in training, and GSM8K, where problems count that the policy solves at
-least once. Writes results.json, figure.svg and the table of README.md beside
-this file.
+ORM; with --large, models of which all weights are trained, too. They pick among
+64 chains of test problems, beside the vote of the majority, a random score for
+each text, and the likelihood that the backbone itself gives to digits. Two
+domains: word problems of templates that are never seen in training, and GSM8K.
+Problems count that the policy solves at least once. Writes results.json,
+figure.svg and the table of README.md beside this file.
 
 Every part is a job that keeps its results in the workdir, so the same command
 goes on where it was stopped. --domains runs some of them.
@@ -22,17 +22,25 @@ import json
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from experiments import command_line, figures
+from experiments.real_policy.story import (
+  DOMAINS,
+  LARGE,
+  QUICK,
+  WHOLE,
+  Size,
+  Story,
+)
 from experiments.runner import Runner
 from experiments.tables import percent, table
 from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain
 from prm_jax.evals import suite
-from prm_jax.evals.prm import chain_scores
+from prm_jax.evals.prm import chain_scores, score_chains
 from prm_jax.inference.features import Features, make_scoring
 from prm_jax.inference.loading import load
 from prm_jax.inference.scorer import Scorer
@@ -41,198 +49,41 @@ from prm_jax.runtime.errors import UserError
 NS = (1, 2, 4, 8, 16, 32, 64)
 RESAMPLES = 2000
 DIGITS = 'digit likelihood'
-# Model -> how step scores become a chain score.
-MODELS = {'prm_verifier': 'min', 'prm_rollouts': 'min', 'orm': 'last'}
 NAMES = {
-  'prm_verifier': 'PRM, labels by the calculator',
-  'prm_rollouts': 'PRM, labels by rollouts',
-  'orm': 'ORM',
+  'prm_verifier': 'PRM head, labels by the calculator',
+  'prm_rollouts': 'PRM head, labels by rollouts',
+  'orm': 'ORM head',
+  'prm_verifier_whole': 'PRM, labels by the calculator',
+  'prm_rollouts_whole': 'PRM, labels by rollouts',
+  'orm_whole': 'ORM',
   DIGITS: DIGITS,
   'majority': 'majority',
-  'weighted_vote': 'vote weighted by the first PRM',
+  'weighted_vote': 'vote weighted by the first of these',
   suite.NULL: 'null: a random score for each text',
   'random': 'random',
   'oracle': 'oracle',
 }
 
 
-class Size(NamedTuple):
-  """Says how much is drawn and learned.
-
-  Attributes:
-    updates: of the policy.
-    problems, samples: training problems, and chains of each.
-    test_problems, candidates: test problems, and chains of each.
-    rolled: training problems whose chains are labelled by rollouts.
-    rollouts: rollouts of a step.
-    chains: of the training chains, those that heads are fitted on.
-  """
-
-  updates: int = 120
-  problems: int = 512
-  samples: int = 4
-  test_problems: int = 100
-  candidates: int = 64
-  rolled: int = 128
-  rollouts: int = 4
-  chains: int = 2000
-
-
-QUICK = Size(8, 16, 2, 4, 4, 4, 2, 32)
-
-
-class Domain(NamedTuple):
-  """Describes a kind of problems.
-
-  Attributes:
-    variant: of configs/policy_math.py and prm_math.py.
-    files: a file of problems to learn from and one to test on, below the data
-      root; () for the words domain.
-    tokens: longest chain that the policy may write.
-  """
-
-  variant: str
-  files: tuple[str, ...]
-  tokens: int
-
-
-DOMAINS = {
-  'words': Domain('smollm2,words', (), 200),
-  'gsm8k': Domain('smollm2', ('gsm8k/train.jsonl', 'gsm8k/test.jsonl'), 320),
-}
-
-
-class Story(NamedTuple):
-  """Runs the jobs of one domain."""
-
-  runner: Runner
-  name: str
-  root: pathlib.Path
-  size: Size
-
-  @property
-  def domain(self) -> Domain:
-    return DOMAINS[self.name]
-
-  def run(self, config: str, job: str, *flags: str) -> pathlib.Path:
-    """Runs a job unless it is done; returns its workdir."""
-    return self.runner.main(config, f'{self.name}/{job}', *flags)
-
-  def policy(self) -> pathlib.Path:
-    """Fine-tunes the model on worked solutions."""
-    steps = self.size.updates
-    return self.run(
-      f'policy_math.py:{self.domain.variant}',
-      'policy',
-      f'--config.data.root={self.root}',
-      f'--config.train.steps={steps}',
-      f'--config.train.checkpoint_every={steps}',
-      '--config.evaluation.max_problems=10',
-    )
-
-  def sample(self, job: str, split: str, problems: int, each: int):
-    """Lets the policy write chains of a split's problems."""
-    flags = [f'--config.problems.{split}_problems={problems}']
-    flags += [
-      '--config.problems.kind=words',
-      f'--config.problems.split={split}',
-    ]
-    if self.domain.files:
-      path = self.write_problems(split, problems)
-      flags = [
-        '--config.problems.kind=file',
-        f'--config.problems.root={path.parent}',
-        f'--config.problems.path={path.name}',
-      ]
-    return self.run(
-      'sample_math.py',
-      job,
-      f'--config.samples={each}',
-      *self.asks_policy(),
-      *flags,
-    )
-
-  def asks_policy(self) -> tuple[str, ...]:
-    """Returns the flags of a job that asks the policy."""
-    return (
-      '--config.policy.kind=workdir',
-      f'--config.policy.workdir={self.policy()}',
-      f'--config.policy.sampling.max_tokens={self.domain.tokens}',
-      '--config.policy.sampling.slots=64',
-    )
-
-  def write_problems(self, split: str, count: int) -> pathlib.Path:
-    """Writes evenly spaced problems of the domain's file of a split."""
-    source = self.root / self.domain.files[split == 'test']
-    lines = source.read_text().splitlines()
-    count = min(count, len(lines))
-    chosen = [lines[i * len(lines) // count] for i in range(count)]
-    path = self.runner.workdir / self.name / f'{split}_{count}.jsonl'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text('\n'.join(chosen) + '\n')
-    return path
-
-  def label(self, source: str) -> pathlib.Path:
-    """Labels the steps of the policy's chains."""
-    size = self.size
-    flags: tuple[str, ...] = ()
-    job, problems = 'samples', size.problems
-    if source == 'rollouts':
-      job, problems = 'samples_rolled', size.rolled
-      flags = (
-        f'--config.rollouts.samples={size.rollouts}',
-        *self.asks_policy(),
-      )
-    samples = self.sample(job, 'train', problems, size.samples)
-    return self.run(
-      f'label_math.py:{source}',
-      f'labels_{source}',
-      '--config.chains.kind=workdir',
-      f'--config.chains.workdir={samples}',
-      *flags,
-    )
-
-  def fit(self, model: str) -> pathlib.Path:
-    """Fits a model of MODELS on the backbone of the policy."""
-    kind, _, source = model.partition('_')
-    flags = [f'--config.data.labels={self.label(source or "verifier")}']
-    if kind == 'orm':
-      flags.append('--config.targets.supervision=outcome')
-    return self.run(
-      f'prm_math.py:{self.domain.variant},frozen',
-      model,
-      f'--config.base={self.policy()}',
-      f'--config.data.root={self.root}',
-      f'--config.frozen.chains={self.size.chains}',
-      "--config.frozen.heads=('mlp', 'both', 'state', 'likelihood')",
-      '--config.evaluation.max_problems=20',
-      '--config.evaluation.max_dev_problems=20',
-      *flags,
-    )
-
-
 def judge(story: Story) -> dict[str, Any]:
   """Lets every method pick among the candidates of the test problems."""
-  size = story.size
-  workdir = story.sample(
-    'candidates', 'test', size.test_problems, size.candidates
-  )
+  story.run_all()
+  workdir = story.sample('candidates')
   chains = [*chain_sets.read(str(workdir), '--workdir')]
   solved = {chain.problem for chain in chains if chain.outcome}
   of_all = len({chain.problem for chain in chains})
-  if story.domain.files:  # few are solved by so small a model
-    chains = [chain for chain in chains if chain.problem in solved]
+  # Few are solved by so small a model; on the others all pick a wrong chain.
+  chains = [chain for chain in chains if chain.problem in solved]
   if not chains:
     raise UserError(f'{workdir}: the policy solves no problem; train it longer')
-  opened = {model: load(story.fit(model)) for model in MODELS}
-  first = next(iter(opened.values()))
+  first = load(story.fit('prm_verifier'))
   folder = story.runner.workdir / story.name / 'features'
   features = Features(first.format, first.model.d_model, folder)
   features.read(chains, lambda: first, print)
-  methods = {
-    model: pick_by(features, scorer, chains, MODELS[model])
-    for model, scorer in opened.items()
-  }
+  methods = {}
+  for model, how in story.models.items():
+    scores = _scores(load(story.fit(model)), model, features, chains)
+    methods[model] = chain_scores(chains, scores, how)
   sums = [
     features.of(chain.problem, chain.steps).likelihood[:, 0] for chain in chains
   ]
@@ -241,7 +92,7 @@ def judge(story: Story) -> dict[str, Any]:
   weights = np.maximum(methods['prm_verifier'], 0.0)
   curves = suite.best_of_n_section(chains, methods, weights, NS, 0, RESAMPLES)
   return {
-    'problems': len(solved) if story.domain.files else of_all,
+    'problems': len(solved),
     'of': of_all,
     'right': float(np.mean([bool(chain.outcome) for chain in chains])),
     'best_of_n': curves,
@@ -249,12 +100,13 @@ def judge(story: Story) -> dict[str, Any]:
   }
 
 
-def pick_by(
-  features: Features, scorer: Scorer, chains: Sequence[Chain], how: str
-) -> np.ndarray:  # [M]
-  """Returns the chain scores of a model; -inf for what was not read whole."""
-  score = make_scoring(features, scorer.params['head'], scorer.head)
-  return chain_scores(chains, score(chains), how)
+def _scores(
+  scorer: Scorer, model: str, features: Features, chains: Sequence[Chain]
+) -> list[np.ndarray]:
+  """Returns each chain's step scores [R], for the R steps that were read."""
+  if model.endswith(WHOLE):
+    return score_chains(scorer, chains)
+  return make_scoring(features, scorer.params['head'], scorer.head)(chains)
 
 
 def render(document: Mapping[str, Any]) -> str:
@@ -312,8 +164,19 @@ def main() -> None:
     default=tuple(DOMAINS),
     help='default: all; without a name the table is made again',
   )
-  args = command_line.parse(parser, free=('domains',))
-  size = QUICK if args.quick else Size()
+  parser.add_argument(
+    '--large',
+    action='store_true',
+    help='for a GPU: more of all, and models of which all weights are trained',
+  )
+  parser.add_argument(
+    '--slots',
+    type=int,
+    default=64,
+    help='chains that are written at the same time; 512 fit a GPU',
+  )
+  args = command_line.parse(parser, free=('domains', 'large', 'slots'))
+  size = QUICK if args.quick else LARGE if args.large else Size()
   path = args.output / 'results.json'
   known = json.loads(path.read_text())['results'] if path.exists() else {}
 
@@ -328,7 +191,7 @@ def main() -> None:
   for name in args.domains:
     runner = Runner(args.workdir, args.jobs)
     root = pathlib.Path(args.data_root).absolute()
-    known[name] = judge(Story(runner, name, root, size))
+    known[name] = judge(Story(runner, name, root, size, args.slots))
     save()
   save()
 

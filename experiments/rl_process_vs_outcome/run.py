@@ -46,7 +46,7 @@ OPS = '+-'
 # Policies learn from problems of mixed lengths: from long ones alone some never
 # learn which operation is the next.
 SHORTEST = {5: 2, 10: 3, 20: 5}  # operations -> those of the shortest problems
-IMITATION = {5: 900, 10: 1500, 20: 3000}  # operations -> updates
+IMITATION = {5: 1500, 10: 1500, 20: 3000}  # operations -> updates
 
 
 class Setting(NamedTuple):

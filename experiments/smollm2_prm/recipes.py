@@ -22,8 +22,26 @@ SIZE = (
   '--config.train.checkpoint_every=250',
   '--config.model.remat=dots',
 )
-# Problems of each evaluation, evenly spaced.
-PROBLEMS = 400
+# What is scored: as many evenly spaced problems as frozen readings have.
+SCORED = (
+  '--config.evaluation.max_problems=400',
+  '--config.evaluation.max_dev_problems=200',
+)
+# Supervised fine-tuning on GSM8K's worked answers: a third of a pass, or three.
+SFT = (
+  '--config.data.max_length=1024',
+  '--config.data.dev_share=0.01',
+  '--config.train.best_metric=',
+  '--config.evaluation.max_problems=10',
+)
+SFT_STEPS = {'sft': 100, 'sft_long': 900}
+# Ways to read all chains, and what their rows are called.
+READINGS = {
+  '': '',
+  'sft': 'after a third of a pass over worked answers, ',
+  'sft_long': 'after three passes over worked answers, ',
+  'sentences': 'by sentences, ',
+}
 
 
 class Recipe(NamedTuple):
@@ -32,10 +50,14 @@ class Recipe(NamedTuple):
   Attributes:
     text: name of its row.
     flags: changes to the config.
+    variant: further variants of the config, with a comma before each.
+    start: a key of SFT_STEPS, whose model it starts from; '' is the published.
   """
 
   text: str
   flags: tuple[str, ...] = ()
+  variant: str = ''
+  start: str = ''
 
 
 RECIPES: dict[str, Recipe] = {
@@ -43,29 +65,26 @@ RECIPES: dict[str, Recipe] = {
   'likelihood_lm': Recipe(
     'the same, with the LM loss', ('--config.loss.lm_weight=0.5',)
   ),
+  'lora': Recipe('the same, adapters of rank 16', variant=',lora'),
+  'likelihood_sft': Recipe(
+    'the same, after three passes over worked answers', start='sft_long'
+  ),
   'state': Recipe(
     'head on the hidden state alone', ('--config.head.likelihood=False',)
   ),
 }
 
 
-# A third of a pass over GSM8K's worked answers.
-SFT = (
-  '--config.data.max_length=1024',
-  '--config.data.dev_share=0.01',
-  '--config.train.steps=100',
-  '--config.train.checkpoint_every=100',
-  '--config.train.best_metric=',
-  '--config.evaluation.max_problems=10',
-)
-
-
-# Ways to read all chains, and what their rows are called.
-READINGS = {
-  '': '',
-  'sft': 'after fine-tuning on worked answers, ',
-  'sentences': 'by sentences, ',
-}
+def fine_tune(runner: Runner, name: str) -> pathlib.Path:
+  """Fine-tunes the model on worked answers; returns the workdir of the job."""
+  steps = SFT_STEPS[name]
+  return runner.main(
+    'policy_math.py:smollm2',
+    name,
+    *SFT,
+    f'--config.train.steps={steps}',
+    f'--config.train.checkpoint_every={steps}',
+  )
 
 
 def read_chains(
@@ -79,9 +98,8 @@ def read_chains(
     extra: further flags of the job.
   """
   flags = [f'--config.data.dir={data}', *extra]
-  if reading == 'sft':
-    path = runner.main('policy_math.py:smollm2', reading, *SFT)
-    flags.append(f'--config.base={path}')
+  if reading in SFT_STEPS:
+    flags.append(f'--config.base={fine_tune(runner, reading)}')
   if reading == 'sentences':
     flags.append('--config.data.segments=sentences')
   folder = f'frozen_{reading}' if reading else 'frozen'
@@ -94,7 +112,7 @@ def folder(name: str, seed: int) -> str:
 
 
 def train(
-  runner: Runner, name: str, seed: int, data: pathlib.Path, extra: Sequence[str]
+  runner: Runner, name: str, data: pathlib.Path, extra: Sequence[str], seed: int
 ) -> None:
   """Trains a recipe, or resumes it, and evaluates it.
 
@@ -102,14 +120,18 @@ def train(
     data: folder of the data set, which all recipes share.
     extra: further flags of the run.
   """
+  recipe = RECIPES[name]
+  flags = recipe.flags
+  if recipe.start:
+    flags += (f'--config.base={fine_tune(runner, recipe.start)}',)
   runner.main(
-    'prm_math.py:smollm2',
+    f'prm_math.py:smollm2{recipe.variant}',
     folder(name, seed),
     f'--config.seed={seed}',
     f'--config.data.dir={data.absolute()}',
-    f'--config.evaluation.max_problems={PROBLEMS}',
+    *SCORED,
     *SIZE,
-    *RECIPES[name].flags,
+    *flags,
     *extra,
   )
 

