@@ -29,6 +29,18 @@ def states_by_auc(document: Mapping[str, Any]) -> Found:
   return _by_auc(document, 'both')
 
 
+def training_by_auc(document: Mapping[str, Any]) -> Found:
+  """Compares the model after training with the rule that it starts as."""
+  cases, nulls = [], []
+  for name, rows in document['results']['localisation'].items():
+    ours, theirs = rows['trained_likelihood'], rows['untrained']['auc']
+    lead = ours['lead_on_rule']['auc']
+    cases.append(_case(name, lead, ours['auc']['value'], theirs['value']))
+    digits = rows['digit_count']['auc']['value']
+    nulls.append(f'few digits {percent(digits)} ({name})')
+  return judge(cases, '; '.join(nulls))
+
+
 def _by_auc(document: Mapping[str, Any], row: str) -> Found:
   cases, nulls = [], []
   for name, rows in document['results']['localisation'].items():
@@ -65,5 +77,11 @@ CLAIMS = (
     'than the likelihood of the digits (AUC)',
     'none',
     states_by_auc,
+  ),
+  Claim(
+    'Trained on step labels, with all its weights, it ranks steps better than '
+    'the rule on digits and words that it starts as (AUC)',
+    'none',
+    training_by_auc,
   ),
 )

@@ -260,16 +260,20 @@ def gather_cache(pool: Pool, index: jax.Array) -> Cache:  # of B rows, S long
 
 def put(
   pool: Pool,
-  slots: jax.Array,  # [n] int32; those beyond the pool are not written
+  slots: jax.Array,  # [n] int32; those beyond the pool, which may be equal, are
+  # not written
   keys: jax.Array,  # [L, ..., K, H], the middle axes hold n tokens
   values: jax.Array,
 ) -> Pool:
   """Writes new tokens to the pool, in place if the pool is donated."""
+  size = len(pool.keys)
+  beyond = size + jnp.arange(len(slots), dtype=slots.dtype)
+  places = jnp.where(slots < size, slots, beyond)
 
   def write(old: jax.Array, new: jax.Array) -> jax.Array:
     layers, *rest = old.shape[1:]
     new = new.reshape(layers, -1, *rest).swapaxes(0, 1)
-    return old.at[slots].set(new, mode='drop')
+    return old.at[places].set(new, mode='drop', unique_indices=True)
 
   return Pool(write(pool.keys, keys), write(pool.values, values))
 

@@ -1,6 +1,7 @@
 """The command line, tables and runner that all experiments share."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -96,3 +97,24 @@ def test_the_runner_names_what_failed(tmp_path, jobs, capfd):
   out, err = capfd.readouterr()
   assert out.count('good: done') == 2
   assert 'no memory' in out + err
+
+
+@pytest.mark.parametrize('jobs', [2, 3, 64])
+def test_jobs_share_the_cores(tmp_path, jobs):
+  cores = os.sched_getaffinity(0)
+  script = 'import os, sys; print(*os.sched_getaffinity(0), file=open('
+  script += 'sys.argv[1], "w"))'
+  runner = Runner(tmp_path, jobs)
+  paths = [tmp_path / str(i) for i in range(min(jobs, 8))]
+  # All slots are taken in turn, as none is given back before.
+  slots = [runner._free.pop() for _ in range(jobs)]
+  for slot, path in zip(slots, paths, strict=False):
+    runner._free.append(slot)
+    runner.all(runner.run, [(path.name, '-c', script, str(path))])
+    runner._free.remove(slot)
+  shares = [set(map(int, path.read_text().split())) for path in paths]
+  assert all(shares) and set().union(*shares) <= cores
+  if jobs <= len(cores):
+    assert sorted(core for share in shares for core in share) == sorted(cores)
+  else:
+    assert {len(share) for share in shares} == {1}

@@ -1,11 +1,14 @@
 """The rows of smollm2_prm that need no model."""
 
+import jax
 import numpy as np
 import pytest
 
 from experiments.smollm2_prm import rows
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.evals import scorers
+from prm_jax.inference.scorer import StepFeatures
+from prm_jax.models import HeadConfig, init_head
 from prm_jax.runtime.errors import UserError
 
 pytestmark = pytest.mark.once
@@ -35,3 +38,25 @@ def test_scores_of_a_training_run_are_those_of_its_chains(tmp_path):
   with pytest.raises(UserError, match='no scores of chain 9 of dev'):
     rows.trained_scores(tmp_path, {'dev': [4, 9]})
   assert isinstance(found['dev'][0], np.ndarray)
+
+
+def test_readings_are_put_together_by_the_rule_of_an_untrained_head():
+  def reading(sums):
+    features = Features(sums)
+    return rows.Reading(None, None, features, {})
+
+  class Features:
+    def __init__(self, sums):
+      self.sums = np.array(sums, np.float32)
+
+    def of(self, problem, steps):
+      found = np.zeros((len(self.sums), 4)), self.sums
+      return StepFeatures(*found)
+
+  first = reading([[-1.0, -2.0], [-3.0, 0.0]])
+  second = reading([[-2.0, 0.0], [0.0, -7.0]])
+  found = rows.sums_together([first, second], PARTS)
+  assert found['dev'][0].tolist() == [-30.0 - 2.0, -30.0 - 7.0]
+  rule = init_head(jax.random.key(0), 4, HeadConfig('logit', likelihood=True))
+  weights = rule['likelihood_kernel'].ravel()
+  np.testing.assert_allclose(rows.RULE / rows.RULE[1], weights / weights[1])

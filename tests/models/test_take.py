@@ -18,6 +18,7 @@ from prm_jax.models import (
   token_terms,
   unstack_layers,
 )
+from prm_jax.models.prefix_store import Pool, put
 from prm_jax.models.take import add_at, in_order, take_tokens
 from tests.models.some_platform import as_on
 
@@ -118,3 +119,17 @@ def test_a_cache_is_written_to_places_that_differ():
   )
   places = [eqn.params['unique_indices'] for eqn in scatters(program.jaxpr)]
   assert len(places) == 2 * MODEL.n_layers and all(places)
+
+
+def test_a_pool_is_written_to_places_that_differ():
+  pool = Pool(jnp.zeros((5, 2, 1, 3)), jnp.zeros((5, 2, 1, 3)))
+  slots = jnp.array([3, 9, 0, 9])
+  new = jnp.arange(1.0, 25.0).reshape(2, 4, 1, 3)
+  found = put(pool, slots, new, -new)
+  expected = np.zeros((5, 2, 1, 3))
+  expected[3], expected[0] = new[:, 0], new[:, 2]
+  np.testing.assert_array_equal(found.keys, expected)
+  np.testing.assert_array_equal(found.values, -expected)
+  program = jax.make_jaxpr(put)(pool, slots, new, new)
+  places = [eqn.params['unique_indices'] for eqn in scatters(program.jaxpr)]
+  assert places == [True, True]
