@@ -90,11 +90,6 @@ CLAIMS = (
     fewer_chains('outcome + PRM, wrong chains', 2.5),
   ),
   Claim(
-    'With learned gains of each step added (PAV), it does so with fewer chains',
-    '5 to 6x (PAV; Setlur et al., 2025)',
-    fewer_chains('outcome + PAV'),
-  ),
-  Claim(
     'Learning only from chains whose scores agree with the outcome (PROF), it '
     'does so with fewer chains',
     'more than 4% above blending (arXiv 2509.03403)',
@@ -114,10 +109,5 @@ CLAIMS = (
     'It is higher where the weight of the scores falls to 0',
     'none',
     ends_higher('outcome + PRM, decaying'),
-  ),
-  Claim(
-    'It is higher where the PRM learns from chains of the policy on the way',
-    'none',
-    ends_higher('outcome + refreshed PRM'),
   ),
 )
