@@ -69,10 +69,8 @@ class Runner:
     slot = self._free.pop()
     alone = self._jobs == 1
     if not alone and hasattr(os, 'sched_setaffinity'):
-      own = (
-        self._cores[slot :: self._jobs]
-        or self._cores[slot % len(self._cores) :][:1]
-      )
+      count = len(self._cores)
+      own = self._cores[slot % count :: min(self._jobs, count)]
       # The affinity of this thread, which the child process inherits.
       os.sched_setaffinity(0, own)
     try:

@@ -31,21 +31,19 @@ def states_by_auc(document: Mapping[str, Any]) -> Found:
 
 def training_by_auc(document: Mapping[str, Any]) -> Found:
   """Compares the model after training with the rule that it starts as."""
-  cases, nulls = [], []
-  for name, rows in document['results']['localisation'].items():
-    ours, theirs = rows['trained_likelihood'], rows['untrained']['auc']
-    lead = ours['lead_on_rule']['auc']
-    cases.append(_case(name, lead, ours['auc']['value'], theirs['value']))
-    digits = rows['digit_count']['auc']['value']
-    nulls.append(f'few digits {percent(digits)} ({name})')
-  return judge(cases, '; '.join(nulls))
+  return _by_auc(document, 'trained_likelihood', 'untrained')
 
 
-def _by_auc(document: Mapping[str, Any], row: str) -> Found:
+def _by_auc(
+  document: Mapping[str, Any], row: str, other: str = REFERENCE
+) -> Found:
   cases, nulls = [], []
   for name, rows in document['results']['localisation'].items():
-    ours, theirs = rows[row]['auc'], rows[REFERENCE]['auc']
-    cases.append(_case(name, ours['lead'], ours['value'], theirs['value']))
+    ours, theirs = rows[row]['auc'], rows[other]['auc']
+    lead = ours['lead']
+    if other != REFERENCE:
+      lead = rows[row]['lead_on_rule']['auc']
+    cases.append(_case(name, lead, ours['value'], theirs['value']))
     digits = rows['digit_count']['auc']['value']
     nulls.append(f'few digits {percent(digits)} ({name})')
   return judge(cases, '; '.join(nulls))

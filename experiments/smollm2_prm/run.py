@@ -44,6 +44,7 @@ from prm_jax.runtime import manifest
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import is_done
 
+RULE = 'untrained'  # what the trained models start as
 ROWS = {
   'noise': 'null: a random number for each step',
   'digit_count': 'trivial: minus the digits of the step',
@@ -62,8 +63,8 @@ ROWS |= {
   for name in [*ROWS][2:]
 }
 ROWS |= {
-  f'together_{name}': f'zero-shot, published and {recipes.READINGS[name]}'
-  'ten times the digits and the others'
+  f'together_{name}': f'{recipes.READINGS[name]}{ROWS[RULE]}, with both sums '
+  'of the published model added'
   for name in recipes.SFT_STEPS
 }
 ROWS |= {
@@ -71,7 +72,6 @@ ROWS |= {
   for name, recipe in recipes.RECIPES.items()
 }
 RESAMPLES = 2000
-RULE = 'untrained'  # what the trained models start as
 
 
 def results_table(found: Mapping[str, Mapping[str, Any]]) -> str:
