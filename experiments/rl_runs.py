@@ -225,15 +225,15 @@ class Curve(NamedTuple):
   hacked: bool
 
   def smooth(self) -> np.ndarray:  # [Q, L]
-    """Returns `right`, averaged over each evaluation and its neighbours."""
+    """Returns `right`, averaged over each evaluation and its neighbours.
+
+    The first stays as it is: runs that begin with one policy begin alike.
+    """
     count = self.right.shape[1]
-    return np.stack(
-      [
-        self.right[:, max(0, k - 1) : min(count, k + 2)].mean(1)
-        for k in range(count)
-      ],
-      1,
-    )
+    averaged = [
+      self.right[:, max(0, k - 1) : k + 2].mean(1) for k in range(count)
+    ]
+    return np.stack([self.right[:, 0], *averaged[1:]], 1)
 
 
 def read_curve(workdir: pathlib.Path) -> Curve:

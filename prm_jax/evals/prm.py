@@ -177,17 +177,19 @@ class Evaluated(NamedTuple):
   step_scores: list[dict[str, Any]]
 
 
-def check_both_kinds(
+def check_data(
   wanted: PrmEvaluation, targets: TargetConfig, dataset: Dataset
 ) -> None:
-  """Checks before hours of work that thresholds can be chosen and judged.
+  """Checks before hours of work that the data allow the evaluations.
 
   Args: as those of `evaluate`.
 
   Raises:
-    UserError: dev, or an evaluation with step labels, has no chain with an
-      error, or none without. Chains without labels count as without.
+    UserError: there are too few candidates to choose from; or dev, or an
+      evaluation with step labels, has no chain with an error, or none without.
+      Chains without labels count as without.
   """
+  _check_candidates(wanted, dataset)
   if targets.supervision != 'process':
     return
   sets = {'dev': dataset.dev} | {
@@ -202,6 +204,23 @@ def check_both_kinds(
         f'{wrong:,} of {len(chains):,} chains of {name} have an error: '
         'expected chains of both kinds; take more of its problems or chains'
       )
+
+
+def _check_candidates(wanted: PrmEvaluation, dataset: Dataset) -> None:
+  """Raises UserError if no problem has as many chains as the smallest n."""
+  name = wanted.best_of_n
+  if name not in dataset.evaluations:
+    return
+  chains = some_problems(dataset.evaluations[name], wanted.max_problems)
+  groups = suite.groups_of_equal_size(chains)
+  samples = len(groups[0]) if groups else 0
+  if samples < min(wanted.ns):
+    raise UserError(
+      f'config.evaluation.best_of_n={name!r}: its problems have '
+      f'{samples or "no two"} chains with known outcomes to choose from, and '
+      f'ns={wanted.ns}; take more chains of each problem (of a domain '
+      "data.test_samples), smaller ns, or best_of_n=''"
+    )
 
 
 def evaluate(

@@ -97,6 +97,7 @@ class Opinion(NamedTuple):
     unread: critiques that say nothing: without a readable verdict, or about a
       question for which the critic has no room or words.
     lost: critiques that could not be had, from a server that failed.
+    refused: whether the critic has no room or words for the question.
     tokens: tokens that it wrote and read.
   """
 
@@ -104,6 +105,7 @@ class Opinion(NamedTuple):
   critiques: tuple[str, ...]
   unread: int
   lost: int
+  refused: bool
   tokens: int
   flops: float
 
@@ -181,8 +183,12 @@ class GenerativePrm:
         sum(getattr(opinion, name) for opinion in mine)
         for name in ('tokens', 'flops', 'unread')
       )
-      lost = sum(self._known[part].lost for part in own)
-      answers.append([ScoredSteps(tuple(scores), tokens, flops, unread, lost)])
+      said = [self._known[part] for part in own]
+      lost = sum(opinion.lost for opinion in said)
+      refused = sum(len(each.scores) for each in said if each.refused)
+      answers.append(
+        [ScoredSteps(tuple(scores), tokens, flops, unread, lost, refused)]
+      )
     self._said = {part: self._known[part] for own in parts for part in own}
     for part in new:
       if self._known[part].lost:  # it is asked about again
@@ -324,8 +330,7 @@ class GenerativePrm:
     choices = [
       Choice(
         critiques[i].question,
-        _before_lead(critiques[i].lines, style.lead),
-        style.lead,
+        *_up_to_lead(critiques[i].lines, style.lead),
         style.options,
       )
       for i in reading
@@ -365,6 +370,7 @@ def _pool(
     tuple('\n'.join(each.lines) for each in written),
     sum(silent) - lost,
     lost,
+    all(each.state == 'refused' and not each.lines for each in critiques),
     sum(each.tokens for each in critiques),
     sum(each.flops for each in critiques),
   )
@@ -378,10 +384,17 @@ def _up_to_code(lines: Sequence[str]) -> tuple[tuple[str, ...], str]:
   return tuple(lines), ''
 
 
-def _before_lead(lines: Sequence[str], lead: str) -> tuple[str, ...]:
-  """Returns the lines before the one that has the lead, spaces ignored."""
-  wanted = ''.join(lead.split()).lower()
-  for i, line in enumerate(lines):
-    if wanted in ''.join(line.split()).lower():
-      return tuple(lines[:i])
-  return tuple(lines)
+def _up_to_lead(lines: Sequence[str], lead: str) -> tuple[tuple[str, ...], str]:
+  """Returns the lines before the last one with the lead, and it up to there.
+
+  The verdict is after the last lead; where there is none, it is yet to come.
+  Spaces and case are ignored.
+  """
+  pattern = re.compile(
+    r'\s*'.join(map(re.escape, ''.join(lead.split()))), re.IGNORECASE
+  )
+  for i in reversed(range(len(lines))):
+    if found := [*pattern.finditer(lines[i])]:
+      before = lines[i][: found[-1].start()].strip()
+      return tuple(lines[:i]), f'{before} {lead}'.strip()
+  return tuple(lines), lead

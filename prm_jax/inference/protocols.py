@@ -153,6 +153,8 @@ class ScoredSteps(NamedTuple):
     flops: floating point operations of the PRM for these tokens; 0 if unknown.
     unread: of a PRM that writes: critiques that say nothing.
     lost: of a PRM that writes: critiques that could not be had.
+    refused: of a PRM that writes: the last steps for which it has no room or
+      words, so that their scores say nothing.
   """
 
   scores: tuple[float, ...]
@@ -160,6 +162,7 @@ class ScoredSteps(NamedTuple):
   flops: float = 0.0
   unread: int = 0
   lost: int = 0
+  refused: int = 0
 
 
 class StepScorer(Protocol):

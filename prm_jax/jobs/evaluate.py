@@ -42,9 +42,7 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   limit = settings.evaluation.max_dev_problems
   dev = some_problems(dataset.dev, limit) if settings.of_steps else ()
   dataset = dataclasses.replace(dataset, dev=dev)
-  prm_evaluation.check_both_kinds(
-    settings.evaluation, settings.targets, dataset
-  )
+  prm_evaluation.check_data(settings.evaluation, settings.targets, dataset)
   check_unseen(texts_of(dataset), settings.judged, settings.data.kind)
   prm = open_prm(settings, settings.data.arithmetic, workdir)
   asked = to_score(dataset, settings)

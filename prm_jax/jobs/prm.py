@@ -40,7 +40,7 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
     dev = prm_evaluation.some_problems(opened.dataset.dev, limit)
     dataset = dataclasses.replace(opened.dataset, dev=dev)
     opened = opened._replace(dataset=dataset)
-  prm_evaluation.check_both_kinds(
+  prm_evaluation.check_data(
     settings.evaluation, settings.targets, opened.dataset
   )
   if settings.frozen.heads:

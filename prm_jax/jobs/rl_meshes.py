@@ -90,3 +90,11 @@ def check_meshes(
   rows = [mesh.shape['replica'] * mesh.shape['fsdp'] for mesh in meshes]
   settings.train.check_devices(rows[0])
   settings.sampling.sampler.check_devices(rows[1])
+  read = settings.train.rows
+  if settings.reads_reference and read % rows[1]:
+    checks.fail(
+      'config.sampling.devices',
+      settings.sampling.devices,
+      f'the first policy reads {read} chains a call, which do not divide over '
+      f'{rows[1]} devices; expected a divisor of {read}',
+    )

@@ -59,6 +59,12 @@ def open_prm(
   if prm.kind == 'exact':
     return ExactScorer(settings.problems.arithmetic, prm.exact)
   if prm.kind == 'endpoint':
+    if processes.count() > 1:
+      raise UserError(
+        'config.prm.kind=endpoint: every process asks for itself, and a server '
+        'may answer each differently; run one process, or name the PRM by '
+        'prm.path'
+      )
     return open_remote_prm(prm.endpoint, workdir)
   if prm.kind == 'generative':
     _check_one_process(prm.generative)

@@ -48,6 +48,25 @@ def group(x: jax.Array, size: int) -> jax.Array:  # [B, ...] -> [B/G, G, ...]
   return x.reshape(-1, size, *x.shape[1:])
 
 
+def _from_first(grouped: jax.Array) -> jax.Array:  # [B/G, G, ...]
+  """Subtracts the first chain's values: equal values are exactly 0.
+
+  Of values that differ by rounding alone a deviation would make advantages.
+  """
+  return grouped - grouped[:, :1]
+
+
+def _from_highest(
+  rewards: jax.Array, mask: jax.Array, size: int, by_position: bool
+) -> jax.Array:  # [B, P]
+  """Subtracts the group's highest reward, or that at each position."""
+  axes = 1 if by_position else (1, 2)
+  grouped, where = group(rewards, size), group(mask, size)
+  highest = jnp.where(where, grouped, -jnp.inf).max(axes, keepdims=True)
+  some = where.any(axes, keepdims=True)
+  return (grouped - jnp.where(some, highest, 0.0)).reshape(rewards.shape)
+
+
 def leave_one_out(
   returns: jax.Array,  # [B] or [B, P]
   size: int,
@@ -61,7 +80,7 @@ def leave_one_out(
   chex.assert_rank(returns, {1, 2}, custom_message='leave_one_out: returns')
   if size == 1:
     return returns
-  grouped = group(returns, size)
+  grouped = _from_first(group(returns, size))
   others = (grouped.sum(1, keepdims=True) - grouped) / (size - 1)
   return (grouped - others).reshape(returns.shape)
 
@@ -80,7 +99,7 @@ def group_relative(
   advantages are 0.
   """
   chex.assert_rank(returns, 1, custom_message='group_relative: returns')
-  grouped = group(returns, size)
+  grouped = _from_first(group(returns, size))
   centred = grouped - grouped.mean(1, keepdims=True)
   if scale:
     # G - 1 in the denominator, as in the usual implementations.
@@ -101,6 +120,7 @@ def steps_leave_one_out(
   over those at the same position. A step without any counterpart gets 0.
   """
   _check_steps('steps_leave_one_out', rewards, mask)
+  rewards = _from_highest(rewards, mask, size, by_position)
   sums, counts = _sums(rewards, mask, size, by_position)
   others = sums.sum(1, keepdims=True) - sums
   count = counts.sum(1, keepdims=True) - counts
@@ -127,6 +147,7 @@ def steps_relative(
   position, and the deviation from these means over all steps.
   """
   _check_steps('steps_relative', rewards, mask)
+  rewards = _from_highest(rewards, mask, size, by_position)
   grouped, where = group(rewards, size), group(mask, size)
   sums, counts = _sums(rewards, mask, size, by_position)
   mean = sums.sum(1, keepdims=True)
@@ -151,7 +172,7 @@ def returns_relative(
   positions that exist.
   """
   _check_steps('returns_relative', returns, mask)
-  grouped, where = group(returns, size), group(mask, size)
+  grouped, where = _from_first(group(returns, size)), group(mask, size)
   mean = grouped.mean(1, keepdims=True)
   centred = jnp.where(where, grouped - mean, 0.0)
   if scale:

@@ -171,7 +171,8 @@ def process_returns(
 ) -> jax.Array:  # [B]
   """Returns what each chain is paid for its steps, without any baseline.
 
-  It is the sum of its process rewards. Scores that are not finite count as
+  It is the sum of its process rewards, before `reward.weight`; where that is 0,
+  nothing is paid. A score that is not finite and those after it count as
   missing. A potential pays every chain the same in total: 0. A chain without
   steps is paid 0, or the lowest of its group where whole chains are compared.
   """
@@ -179,9 +180,9 @@ def process_returns(
   chex.assert_shape(
     outcomes, scores.shape[:1], custom_message='process_returns: outcomes'
   )
-  if reward.form == 'potential':
+  if reward.form == 'potential' or not reward.weight:
     return jnp.zeros(len(scores))
-  mask = mask & jnp.isfinite(scores)
+  mask = jnp.cumprod(mask & jnp.isfinite(scores), 1).astype(bool)
   if reward.chains == 'wrong':
     mask &= outcomes[:, None] < 0.5
   scores = jnp.where(mask, scores, 0.0)

@@ -31,10 +31,12 @@ class StepScores(NamedTuple):
   Attributes:
     scores: probabilities, for evaluation.
     rewards: raw rewards, to which a form of reward is applied.
+    unread: critiques that say nothing; see `ScoredSteps`.
   """
 
   scores: np.ndarray  # [B, P] float64 in [0, 1]
   rewards: np.ndarray  # [B, P] float32
+  unread: int = 0
 
 
 class ChainPrm(Protocol):
@@ -73,22 +75,29 @@ class TextPrm:
   def score(self, episodes: Sequence[Episode], rows: EpisodeRows) -> StepScores:
     """Scores every step; chains without steps are not sent to the PRM.
 
-    A step beyond the PRM's window counts as wrong. A policy would else learn to
-    write on and on, from which nothing could be learned.
+    A step beyond the PRM's window, or for which a critic has no words, counts
+    as wrong. A policy would else learn to write on and on, from which nothing
+    could be learned.
     """
     scores = np.zeros(rows.step_mask.shape)
     asked = [b for b, episode in enumerate(episodes) if episode.steps]
-    for b, known in zip(
-      asked, self._read([episodes[b] for b in asked]), strict=True
-    ):
+    found, unread = self._read([episodes[b] for b in asked])
+    for b, known in zip(asked, found, strict=True):
       # One that cannot be read from its first step on is not wrong.
       scores[b, : len(known) or len(episodes[b].steps)] = known or np.nan
-    return StepScores(scores, scores.astype(np.float32))
+    return StepScores(scores, scores.astype(np.float32), unread)
 
-  def _read(self, episodes: Sequence[Episode]) -> list[tuple[float, ...]]:
-    """Returns the scores of each chain's steps, as many as the PRM can read."""
+  def _read(
+    self, episodes: Sequence[Episode]
+  ) -> tuple[list[tuple[float, ...]], int]:
+    """Returns the scores of each chain's steps, as many as the PRM can read.
+
+    They are NaN where critiques were lost. With them comes the number of
+    critiques that say nothing.
+    """
     found: list[tuple[float, ...]] = [()] * len(episodes)
     too_many: dict[int, int] = {}
+    unread = 0
     asking = {i: len(each.steps) for i, each in enumerate(episodes)}
     while asking:
       answers = self._scorer.score(
@@ -98,14 +107,18 @@ class TextPrm:
         ]
       )
       for (i, count), [scored] in zip(asking.items(), answers, strict=True):
-        if scored.scores:
-          found[i] = scored.scores
+        unread += scored.unread
+        known = scored.scores[: len(scored.scores) - scored.refused]
+        if scored.lost:
+          known = (np.nan,) * len(known)
+        if known:
+          found[i] = known
         else:
           too_many[i] = count
       # The most that can be read lies between the two.
       halves = {i: (len(found[i]) + most) // 2 for i, most in too_many.items()}
       asking = {i: n for i, n in halves.items() if n > len(found[i])}
-    return found
+    return found, unread
 
 
 class Rated(NamedTuple):
@@ -169,6 +182,8 @@ class Rater:
     if learn:
       metrics |= self.prm.learn(rows)
     scored = self.prm.score(episodes, rows)
+    if scored.unread:
+      metrics['unread_critiques'] = float(scored.unread)
     episodes = [
       episode._replace(scores=scores[: len(episode.steps)])
       for episode, scores in zip(episodes, scored.scores, strict=True)

@@ -7,7 +7,7 @@ import pytest
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.datasets import Dataset
 from prm_jax.data.targets import TargetConfig
-from prm_jax.evals.prm import PrmEvaluation, check_both_kinds, some_problems
+from prm_jax.evals.prm import PrmEvaluation, check_data, some_problems
 from prm_jax.runtime.errors import UserError
 
 CHAINS = [Chain(f'p{i // 2}', ('a',)) for i in range(20)]  # 10 problems, twice
@@ -39,7 +39,7 @@ def labelled(*values):
 def check(dev, test, **targets):
   dataset = Dataset([], dev, {'of_test': test}, '', pathlib.Path(), False)
   wanted = PrmEvaluation(max_problems=2)
-  check_both_kinds(wanted, TargetConfig(**targets), dataset)
+  check_data(wanted, TargetConfig(**targets), dataset)
 
 
 BOTH = labelled(1.0, 0.0)
@@ -65,3 +65,29 @@ def test_chains_of_one_kind_are_refused_before_any_is_scored(dev, test, why):
 def test_chains_of_both_kinds():
   check(BOTH, BOTH)
   check(labelled(None, 0.0), labelled(None, None))
+
+
+@pytest.mark.parametrize(
+  ('samples', 'known', 'ns', 'why'),
+  [
+    (1, True, (1, 2), 'its problems have no two chains'),
+    (2, False, (1, 2), 'its problems have no two chains'),
+    (2, True, (4, 8), r'have 2 chains with known outcomes .*, and ns=\(4, 8\)'),
+    (2, True, (1, 2), ''),
+    (2, True, (2, 8), ''),
+  ],
+)
+def test_too_few_candidates_are_refused_before_any_is_scored(
+  samples, known, ns, why
+):
+  chains = [
+    Chain(f'p{i // samples}', (str(i),), outcome=known or None)
+    for i in range(4 * samples)
+  ]
+  dataset = Dataset([], BOTH, {'pool': chains}, '', pathlib.Path(), False)
+  wanted = PrmEvaluation(best_of_n='pool', ns=ns)
+  if not why:
+    check_data(wanted, TargetConfig(), dataset)
+    return
+  with pytest.raises(UserError, match=why):
+    check_data(wanted, TargetConfig(), dataset)

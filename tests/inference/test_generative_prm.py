@@ -249,3 +249,40 @@ def test_code_runs_in_the_sandbox_alone(tmp_path):
   assert scores_of(
     GenerativePrm(coding(code), CritiqueConfig('genprm')), RIGHT[:1]
   ) == [(1,)]
+
+
+@pytest.mark.parametrize(
+  ('lines', 'before', 'lead'),
+  [
+    (
+      ('Is the step correct (Yes/No)? Let me see.', '7 * 3 is 1, not 2.'),
+      ('Is the step correct (Yes/No)? Let me see.', '7 * 3 is 1, not 2.'),
+      'Is the step correct (Yes/No) ?',
+    ),
+    (('7 * 3 is 1.',), ('7 * 3 is 1.',), 'So: is the step correct (Yes/No) ?'),
+  ],
+)
+def test_the_word_is_read_after_all_that_was_written(lines, before, lead):
+  """A critic may ask itself earlier, or in the middle of a line."""
+  said = (*lines, f'{lead.replace(" ?", "?")} No')
+  critic = ScriptedCritic(lambda *_: list(said), lambda choice: (-3.0, -0.1))
+  prm = GenerativePrm(critic, CritiqueConfig('r_prm', plain=False))
+  prm.score([Scoring(PROBLEM, WRONG[:1])])
+  [choice] = critic.choices
+  assert choice.steps == before
+  assert choice.lead.lower() == lead.lower()
+
+
+@pytest.mark.parametrize('ask', ['steps', 'chain'])
+def test_steps_without_room_are_told(ask):
+  def write_short(question, lines, sample):
+    steps = len(read_question(question).steps)
+    return 'no room' if steps > 2 else exact(question, lines, sample)
+
+  prm = GenerativePrm(ScriptedCritic(write_short), CritiqueConfig(ask=ask))
+  [[short], [long]] = prm.score(
+    [Scoring(PROBLEM, RIGHT[:2]), Scoring(PROBLEM, RIGHT)]
+  )
+  assert (short.scores, short.refused) == ((1, 1), 0)
+  assert len(long.scores) == 3
+  assert long.refused == (1 if ask == 'steps' else 3)

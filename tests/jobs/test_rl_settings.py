@@ -184,6 +184,11 @@ def test_telescoping_rewards_suit_returns_and_gae(variants, values):
     ),
     ({'train.staleness': 1}, 'which 4 devices cannot share: give sampling'),
     ({'mesh.model': 4, 'mesh.fsdp': 1}, 'n_heads=2 does not divide over mesh'),
+    (
+      {'sampling.devices': 3, 'sampling.slots': 66, 'mesh.model': 1},
+      'sampling.devices=3: the first policy reads 64 chains a call, which do '
+      'not divide over 3 devices; expected a divisor of 64',
+    ),
     ({'sampling.slots': 6}, 'sampling.slots=6 does not divide over replica'),
     ({'train.microbatches': 5}, 'a minibatch of 64 chains does not divide'),
   ],

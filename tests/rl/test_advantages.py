@@ -1,5 +1,7 @@
 """Estimators by hand, and the scan of GAE against the plain recursion."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -158,3 +160,29 @@ def test_a_wrong_shape_is_named(function, shapes, more):
 def test_chains_that_do_not_divide_into_groups_are_named():
   with pytest.raises(AssertionError, match='group: chains, group size'):
     advantages.group(jnp.ones(5), 2)
+
+
+@pytest.mark.parametrize('size', [2, 3, 5, 6, 8, 16])
+def test_equal_rewards_give_exactly_nothing(size):
+  """Also compiled, where rounding would leave what a deviation makes large."""
+  returns = jnp.repeat(jnp.array([0.3, 1.0, -7.1]), size)
+  rewards = jnp.repeat(returns[:, None], 4, 1)
+  mask = jnp.arange(4) < 1 + jnp.arange(3 * size)[:, None] % 4
+  found = [
+    jax.jit(lambda x: advantages.leave_one_out(x, size))(returns),
+    jax.jit(lambda x: advantages.leave_one_out(x, size))(rewards),
+    jax.jit(lambda x: advantages.group_relative(x, size, eps=1e-8))(returns),
+    jax.jit(
+      lambda x: advantages.returns_relative(x, mask | True, size, eps=1e-8)
+    )(rewards),
+  ]
+  relative = functools.partial(advantages.steps_relative, eps=1e-8)
+  found += [
+    jax.jit(
+      functools.partial(function, mask=mask, size=size, by_position=by_position)
+    )(rewards)
+    for function in (advantages.steps_leave_one_out, relative)
+    for by_position in (False, True)
+  ]
+  for x in found:
+    assert not np.asarray(x).any()

@@ -431,3 +431,17 @@ def test_a_wrong_shape_is_named():
     credit.step_of_tokens(jnp.asarray(ENDS), mask[:1], 7)
   with pytest.raises(AssertionError, match='spread: steps'):
     credit.spread(scores, jnp.zeros((1, 7), int))
+
+
+def test_what_is_paid_without_weight_or_after_a_broken_score():
+  config, scores = AdvantageConfig('rloo'), SCORES[:2].copy()
+  right, mask = np.zeros(2, np.float32), np.ones_like(MASK[:2])
+
+  def paid(scores, **values):
+    reward = RewardConfig(**{'form': 'total', 'centre': 0.0} | values)
+    return credit.process_returns(scores, mask, right, 2, reward, config)
+
+  assert paid(scores).all()
+  assert not paid(scores, weight=0.0, outcome_weight=1.0).any()
+  scores[0, 1] = np.nan
+  np.testing.assert_allclose(paid(scores)[0], scores[0, 0], atol=1e-6)

@@ -3,8 +3,23 @@
 import numpy as np
 import pytest
 
+from prm_jax.data.critiques.questions import read_question
+from prm_jax.data.critiques.writing import write as write_critique
 from prm_jax.data.tokenizer import STEP_END
+from prm_jax.inference.generative_prm import CritiqueConfig, GenerativePrm
 from tests.rl.written_chains import LAST, STEP, FixedPrm, rate, sample_of
+from tests.shared.scripted_critic import ScriptedCritic
+
+
+def exact(question, lines, sample):
+  """Writes the exact critique."""
+  del lines, sample
+  rng = np.random.default_rng(0)
+  return write_critique(read_question(question), -1, rng)
+
+
+def mute(*_):
+  return ['nothing to say']
 
 
 def chain(steps):
@@ -36,3 +51,27 @@ def test_what_cannot_be_read_at_all_has_no_score():
   prm.window = 0
   [episode] = rate([chain(3)], prm).episodes
   assert np.isnan(episode.scores).tolist() == [True] * 3
+
+
+@pytest.mark.parametrize('ask', ['steps', 'chain'])
+def test_steps_for_which_a_critic_has_no_room_count_as_wrong(ask):
+  def write(question, lines, sample):
+    steps = read_question(question).steps
+    return 'no room' if len(steps) > 2 else exact(question, lines, sample)
+
+  prm = GenerativePrm(ScriptedCritic(write), CritiqueConfig(ask=ask))
+  [long, short] = rate([chain(4), chain(1)], prm).episodes
+  np.testing.assert_array_equal(short.scores, [1.0])
+  # The second step repeats the first, which is wrong.
+  np.testing.assert_array_equal(long.scores, [1.0, 0.0, 0.0, 0.0])
+
+
+def test_critiques_that_say_nothing_are_counted_and_lost_ones_break_the_score():
+  rated = rate(
+    [chain(2)], GenerativePrm(ScriptedCritic(mute), CritiqueConfig())
+  )
+  assert rated.metrics == {'unread_critiques': 2.0}
+  np.testing.assert_array_equal(rated.episodes[0].scores, [0.5, 0.5])
+  lost = GenerativePrm(ScriptedCritic(lambda *_: None), CritiqueConfig())
+  [episode] = rate([chain(2)], lost).episodes
+  assert np.isnan(episode.scores).all()
