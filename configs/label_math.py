@@ -20,8 +20,8 @@ and with the flags that suit the source:
                 none: labels are 0 or 1, and steps after the first 0 are masked
     rollouts    labels are success rates. Hard labels:
                 --config.targets.hard_above=0.0 (any rollout succeeded) or 0.5.
-                Soft labels: --config.targets.after_first_error=keep, as 0 of 8
-                may be bad luck. A likelihood of the counts: the same with
+                Soft labels: none, or --config.targets.after_first_error=keep,
+                as 0 of 8 may be bad luck. A likelihood of the counts: this with
                 --config.loss.name=beta_binomial --config.head.kind=two_class
                 --config.orm_baseline=False (outcomes have no counts)
     omega       --config.targets.hard_above=T, where omega.threshold was T
@@ -55,8 +55,8 @@ Variants, comma separated, as in `configs/label_math.py:rollouts,tiny`:
                 every other config of this name
     tiny        a few chains: to see that everything runs
 
-Opened at real size, with --config.policy.workdir: what they need,
-python -m prm_jax.aot says before there is one:
+For models of published size, with --config.policy.workdir; before there is such
+a policy, python -m prm_jax.aot says what the job needs:
 
     qwen2_5_math_7b  on the four chips of a TPU v5e host
     qwen2_5_72b      on the four chips of a TPU v5p host

