@@ -14,7 +14,9 @@ from prm_jax.data.critiques.examples import (
   Examples,
   make_examples,
 )
+from prm_jax.data.critiques.questions import read_question
 from prm_jax.data.domains import arithmetic, code, logic, words
+from prm_jax.data.domains.draws import make_generator
 
 Log = Callable[[str], None]
 
@@ -96,8 +98,9 @@ def critique_splits(
 ) -> Splits:
   """Replaces the chains of all splits by critiques of them.
 
-  Of an evaluation's problem the first chain is taken, and no critique has a
-  mistake: there the questions matter.
+  Of an evaluation's problem one question about its first chain is taken, drawn
+  at random, as questions about one chain are not independent. No critique there
+  has a mistake: the questions matter.
   """
 
   def make(chains: Sequence[Chain], mistaken: float) -> Examples:
@@ -117,5 +120,20 @@ def critique_splits(
   return Splits(
     made.chains,
     make(splits.dev, 0.0).chains,
-    {name: make(chains, 0.0).chains for name, chains in firsts.items()},
+    {
+      name: _one_each(make(chains, 0.0).chains, seed)
+      for name, chains in firsts.items()
+    },
   )
+
+
+def _one_each(critiques: Sequence[Chain], seed: int) -> list[Chain]:
+  """Draws one of the questions about each problem."""
+  groups: dict[str, list[Chain]] = {}
+  for critique in critiques:
+    question = read_question(critique.problem)
+    groups.setdefault(question.problem, []).append(critique)
+  return [
+    group[make_generator(seed, number).integers(len(group))]
+    for number, group in enumerate(groups.values())
+  ]

@@ -161,6 +161,9 @@ def test_a_dataset_and_problems_of_critiques(tmp_path):
   made = load_dataset(data, 0, tmp_path, said.append)
   assert any('of 60 agree with the labels' in line for line in said)
   (tests,) = made.evaluations.values()
+  asked = [read_question(chain.problem) for chain in tests]
+  assert len({question.problem for question in asked}) == len(asked) == 6
+  assert len({len(question.steps) for question in asked}) > 1
   problems = read_problems(ProblemsConfig(**values), 'test', 0)
   assert [p.text for p in problems] == [chain.problem for chain in tests]
   assert [p.truth for p in problems] == [chain.answer for chain in tests]
