@@ -211,6 +211,9 @@ class Server:
     told.update(
       prm=prm.name, chains=len(chains), tokens=scored.read, cached=cached
     )
+    if unread := sum(answer.unread for answer in answers):
+      self._observed.wrote(prm.name, unread)
+      told['unread_critiques'] = unread
     return await in_thread(lambda: JSONResponse(protocol.answer(asked, scored)))
 
   def _check_key(self, request: Request) -> None:

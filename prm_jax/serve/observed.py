@@ -34,6 +34,12 @@ class Observed:
       ('prm', 'how'),
       registry=self.registry,
     )
+    self._unread = Counter(
+      'prm_jax_unread_critiques',
+      'Critiques without a readable verdict; each counts as 0.5.',
+      ('prm',),
+      registry=self.registry,
+    )
     self._queue = Gauge(
       'prm_jax_queue', 'Requests that wait.', registry=self.registry
     )
@@ -73,6 +79,10 @@ class Observed:
     """Counts the tokens of an answer."""
     self._tokens.labels(prm, 'read').inc(tokens)
     self._tokens.labels(prm, 'cached').inc(cached)
+
+  def wrote(self, prm: str, unread: int) -> None:
+    """Counts the critiques of an answer that say nothing."""
+    self._unread.labels(prm).inc(unread)
 
   def queued(self, requests: int) -> None:
     """Shows how many requests wait."""

@@ -95,9 +95,9 @@ def test_it_improves_by_its_verdicts(critics, tmp_path):
   assert all(c['problem'].startswith('check thinkprm | ') for c in chains)
 
 
-def test_a_server_answers_with_its_scores(critics):
+@pytest.mark.parametrize('style', ['r_prm', 'boxed_index'])
+def test_a_server_answers_with_its_scores(critics, style):
   """A chain that grew costs its new step; what it cannot read is refused."""
-  style = 'r_prm'
   own = GenerativePrm(
     load_policy(critics[style], SamplingConfig(temperature=0.0)),
     CritiqueConfig(style=style),
@@ -125,6 +125,12 @@ def test_a_server_answers_with_its_scores(critics):
       assert words in reply['error']['message']
     status, reply = server.post('/pooling', {'input': problem, 'model': 'prm'})
     assert (status, 'send them to /v1/steps' in str(reply)) == (400, True)
+    counted = 'prm_jax_unread_critiques_total{prm="prm"}'
+    _, numbers = server.get('/metrics')
+    assert (f'{counted} {wanted.unread:.1f}' in numbers.decode()) == bool(
+      wanted.unread
+    )
+    assert not wanted.unread or style == 'boxed_index'
   finally:
     code, said = server.stop()
   assert code == 0
