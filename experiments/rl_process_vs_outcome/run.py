@@ -46,7 +46,6 @@ OPS = '+-'
 # Policies learn from problems of mixed lengths: from long ones alone some never
 # learn which operation is the next.
 SHORTEST = {5: 2, 10: 3, 20: 5}  # operations -> those of the shortest problems
-IMITATION = {5: 1500, 10: 1500, 20: 3000}  # operations -> updates
 
 
 class Setting(NamedTuple):
@@ -54,6 +53,7 @@ class Setting(NamedTuple):
 
   Attributes:
     success: share of the solver's chains that end right.
+    imitation: updates after which policies write well-formed chains.
     arms: those that run; () is all.
     modulus: of the problems; at ten, one wrong chain of ten ends right.
   """
@@ -61,6 +61,7 @@ class Setting(NamedTuple):
   title: str
   operations: int
   success: float
+  imitation: int
   arms: tuple[str, ...] = ()
   modulus: int = 10
 
@@ -69,7 +70,7 @@ class Setting(NamedTuple):
     shortest = SHORTEST[self.operations]
     if quick:
       return Size(shortest, 20, 20, 40)
-    return Size(shortest, IMITATION[self.operations], 1200, 200)
+    return Size(shortest, self.imitation, 1200, 200)
 
 
 MAIN = (
@@ -79,10 +80,10 @@ MAIN = (
   'outcome + PRM, wrong chains',
 )
 SETTINGS = {
-  '5': Setting('5 operations', 5, SUCCESS, MAIN),
-  '10': Setting('10 operations', 10, SUCCESS),
-  '20': Setting('20 operations', 20, SUCCESS, MAIN),
-  '10_rare': Setting('10 operations, rarely right', 10, RARE, MAIN, 40),
+  '5': Setting('5 operations', 5, SUCCESS, 1500, MAIN),
+  '10': Setting('10 operations', 10, SUCCESS, 1500),
+  '20': Setting('20 operations', 20, SUCCESS, 3000, MAIN),
+  '10_rare': Setting('10 operations, rarely right', 10, RARE, 3000, MAIN, 40),
 }
 
 
