@@ -38,6 +38,7 @@ MAY_DIFFER = (
   'problems.first',
   'problems.count',
   'trees',
+  'go_on_from',
   'cpu_devices',
   *MAY_CHANGE,
 )
@@ -107,7 +108,7 @@ def abstain(
     free += ('problems.path',)
   different = [
     name
-    for name in differences(ours, theirs)
+    for name in differences(*map(_with_sampler, (ours, theirs)))
     if not any(f'{name}.'.startswith(f'{each}.') for each in free)
   ]
   if different:
@@ -123,6 +124,16 @@ def abstain(
   write_json(folder / 'abstain.json', {'manifest': about, 'abstain': section})
   report.write_report(folder)
   return section
+
+
+def _with_sampler(config: dict[str, Any]) -> dict[str, Any]:
+  """Returns a config with the policy that sampled recorded chains."""
+  policy = config.get('policy', {})
+  if policy.get('kind') != 'recorded':
+    return config
+  path = paths.open_path(policy['workdir']) / 'config.json'
+  sampled = paths.read_json(path, 'bring that sampling job back')
+  return config | {'policy': sampled.get('policy')}
 
 
 def summarise(section: dict[str, Any]) -> str:

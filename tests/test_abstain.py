@@ -114,6 +114,32 @@ def test_held_out_problems_are_of_the_same_kind(tmp_path, jobs, capsys):
   assert 'of 400 answered' in capsys.readouterr().out
 
 
+def test_recorded_chains_count_as_those_of_their_policy(tmp_path, capsys):
+  def recorded(name, policy):
+    folder = tmp_path / f'{name}_samples'
+    folder.mkdir(exist_ok=True)
+    sampled = {'task': 'sample', 'policy': policy}
+    (folder / 'config.json').write_text(json.dumps(sampled))
+    return {'kind': 'recorded', 'workdir': str(folder)}
+
+  def searched(run, **policies):
+    (tmp_path / run).mkdir()
+    starts = {'held_out': (0, 400), 'workdir': (1000, 100)}
+    return {
+      name: search_job(tmp_path / run / name, *starts[name], policy=policy)
+      for name, policy in policies.items()
+    }
+
+  ours = {'kind': 'workdir', 'workdir': '/tmp/policy'}
+  both = {name: recorded(name, ours) for name in ('held_out', 'workdir')}
+  run(searched('same', **both), '--error', '0.1')
+  assert 'of 100 answered' in capsys.readouterr().out
+  other = recorded('workdir', ours | {'workdir': '/tmp/other'})
+  jobs = searched('other', **both | {'workdir': other})
+  line = refused(capsys, jobs, '--error', '0.1')
+  assert 'searched with another policy.workdir' in line
+
+
 def test_faults_are_one_line(tmp_path, jobs, capsys):
   line = refused(capsys, jobs, '--error', '2')
   assert line == 'error: error=2.0: expected a number between 0 and 1'

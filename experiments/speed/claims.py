@@ -16,6 +16,7 @@ from experiments.findings import (
   judge,
   over,
 )
+from experiments.speed.rl import race_ratios
 from experiments.speed.training_trees import ratios as ratios_of
 from experiments.tables import times
 
@@ -86,13 +87,8 @@ def loop_is_fast(document: Mapping[str, Any]) -> Found:
 
 
 def races_are_short(document: Mapping[str, Any]) -> Found:
-  """Compares the times to 90%; one that was given up counts as it ended."""
-  ratios = {}
-  for row in document['rows']:
-    pairs = zip(*row['races'].values(), strict=True)
-    known = [b['seconds'] / a['seconds'] for a, b in pairs if a['reached']]
-    if known:
-      ratios[row['rewards']] = known
+  """Compares the times to 90%; a race that was given up counts as it ended."""
+  ratios = {row['rewards']: race_ratios(row) for row in document['rows']}
   return by_rounds(ratios, 2.0, 'GRPOTrainer')
 
 

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from experiments import command_line
@@ -31,8 +32,9 @@ from prm_jax.jobs.settings import read_settings
 from prm_jax.runtime import manifest
 
 CONFIG = ROOT / 'configs' / 'rl_math.py'
-# What a chain is paid for -> variants of the config.
 Runs = dict[str, list[dict[str, Any]]]  # of both sides
+LOOKED = ('update', 'seconds')
+# What a chain is paid for -> variants of the config.
 REWARDS = {'verifier': 'grpo,outcome', 'verifier and PRM': 'grpo'}
 
 
@@ -257,33 +259,58 @@ def order(row: Mapping[str, Any]) -> int:
   return [*REWARDS].index(row['rewards'])
 
 
-def race_text(runs: Sequence[Mapping[str, Any]], minutes: float) -> str:
+def race_text(runs: Sequence[Mapping[str, Any]]) -> str:
   """Says when each race of a side was won, in seconds and updates."""
   return ', '.join(
     f'{run["seconds"]:.0f} s ({run["updates"]})'
     if run['reached']
-    else f'not in {minutes:.0f} min ({100 * run["accuracy"]:.0f}%)'
+    else f'not in {run["seconds"]:.0f} s ({run["updates"]}; '
+    f'{100 * run["accuracy"]:.0f}%)'
     for run in runs
   )
+
+
+def race_ratios(row: Mapping[str, Any]) -> list[float]:
+  """Returns how many times longer theirs took in each race."""
+  return [
+    theirs['seconds'] / ours['seconds']
+    for ours, theirs in zip(*row['races'].values(), strict=True)
+  ]
+
+
+def at_equal_updates(row: Mapping[str, Any]) -> list[float]:
+  """Returns how many times longer theirs took for as many updates as ours.
+
+  Where theirs ended before, the rest is extrapolated.
+  """
+  found = []
+  for ours, theirs in zip(*row['races'].values(), strict=True):
+    looks = theirs['curve']
+    updates, seconds = ([look[k] for look in looks] for k in LOOKED)
+    known = np.interp(ours['updates'], updates, seconds)
+    if ours['updates'] > updates[-1]:
+      known = seconds[-1] * ours['updates'] / updates[-1]
+    found.append(float(known) / ours['seconds'])
+  return found
 
 
 def render_races(document: Mapping[str, Any]) -> str:
   """Makes the table of the races."""
   rows = []
   for row in document['rows']:
-    pairs = [*zip(*row['races'].values(), strict=True)]
-    both = [(a, b) for a, b in pairs if a['reached'] and b['reached']]
-    ratios = [b['seconds'] / a['seconds'] for a, b in both]
     rows.append(
       [
         row['rewards'],
-        *(
-          race_text(runs, row['race_minutes']) for runs in row['races'].values()
-        ),
-        sides.spread(ratios) if ratios else 'not reached',
+        *map(race_text, row['races'].values()),
+        sides.spread(race_ratios(row)),
+        sides.spread(at_equal_updates(row)),
       ]
     )
-  return table('rewards | ours, to 90% | theirs | ratio [min, max]', rows)
+  heads = (
+    'rewards | ours, to 90% | theirs | ratio [min, max] | '
+    'ratio after as many updates as ours'
+  )
+  return table(heads, rows)
 
 
 def main() -> None:

@@ -104,7 +104,9 @@ def _read(record: records.Record, name: str, dataset: str) -> Problem:
 
 def _truth(fields: records.Fields, name: str) -> str:
   value = fields.get(name)
-  if isinstance(value, int | float) and not isinstance(value, bool):
+  if isinstance(value, int) and not isinstance(value, bool):
+    return str(value)
+  if isinstance(value, float):
     return f'{value:.12g}'  # 39.0 is 39
   answer = records.text(fields, name)
   truth = final_answer([answer]) if '####' in answer else answer

@@ -69,7 +69,7 @@ def split_chain(chain: Chain, how: str) -> Chain:
 
   All pieces of a right step are right. Of a wrong step only the last piece is
   known to stand at or after an error: the others have no label. So it is for
-  steps whose label is a rate, too.
+  neutral steps, and for those whose label is a rate, too.
   """
   if how == 'given':
     return chain
@@ -78,7 +78,7 @@ def split_chain(chain: Chain, how: str) -> Chain:
     return chain
   labels: list[StepLabel] = []
   for label, each in zip(chain.labels, pieces, strict=bool(chain.labels)):
-    known = 1.0 if label.value == 1 else None
+    known = 1.0 if label.value == 1 and not label.neutral else None
     first = StepLabel(known, source=label.source)
     labels += [first] * (len(each) - 1) + [label]
   steps = tuple(piece for each in pieces for piece in each)

@@ -113,7 +113,7 @@ def dev_metrics(
     known = step_targets(chain, len(values), targets)
     keep = known.weights > 0
     flat.append(values[keep])
-    right.append(known.values[keep] > 0.5)
+    right.append(known.values[keep] >= 0.5)
   flat, right = np.concatenate(flat), np.concatenate(right)
   if not flat.size:
     raise UserError(
@@ -265,6 +265,9 @@ def evaluate(
       source = f'of dev; every set has its own, flagging {share:.0%} of chains'
     threshold = {'value': chosen.threshold, 'source': source}
   for name, every_chain in dataset.evaluations.items():
+    if not every_chain:
+      log(f'{name} has no chains, and is left out')
+      continue
     indices = of_some_problems(every_chain, wanted.max_problems)
     chains = [every_chain[i] for i in indices]
     log(f'scoring {len(chains):,} chains of {name}')

@@ -91,9 +91,9 @@ def platt(
   hits = int(right.sum())
   targets = np.where(right, (hits + 1) / (hits + 2), 1 / (len(x) - hits + 2))
   base = float(special.logit(targets.mean()))
-  spread = x.std()
-  if not spread:
+  if not np.ptp(x):  # by rounding, equal numbers may have a deviation
     return 0.0, base, logit
+  spread = x.std()
   z = (x - x.mean()) / spread  # the scale that the limit on steps assumes
   weights = np.array([0.0, base])
   for _ in range(_NEWTON_STEPS):

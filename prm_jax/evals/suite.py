@@ -108,7 +108,10 @@ def label_arrays(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns labels [M, P], the mask of known ones [M, P], first errors [M]."""
   values, exists = steps.pad(
-    [[label.value for label in chain.labels] for chain in chains]
+    [
+      [label.value for label in chain.labels] or [None] * len(chain.steps)
+      for chain in chains
+    ]
   )
   first = np.array([first_error(chain.labels) for chain in chains])
   return np.nan_to_num(values), exists & ~np.isnan(values), first

@@ -166,11 +166,13 @@ def read(folder: pathlib.Path, job: Mapping[str, str]) -> Iterator[Ended]:
 def latest(all_ended: Iterable[Ended]) -> dict[int, Ended]:
   """Returns the result of each item, in the order of the items.
 
-  The last attempt counts, but no later failure replaces a success.
+  An attempt that may be tried again gives way to any other, and a failure to a
+  success. The order of the lines decides no more, as each process has its file.
   """
   found: dict[int, Ended] = {}
   for ended in all_ended:
     before = found.get(ended.index)
-    if before is None or before.failed or before.interrupted:
+    succeeded = not ended.failed and not ended.interrupted
+    if before is None or before.open or (before.failed and succeeded):
       found[ended.index] = ended
   return dict(sorted(found.items()))

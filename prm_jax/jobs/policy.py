@@ -49,6 +49,9 @@ def run(settings: PolicySettings, workdir: Workdir, log: Log) -> None:
   began = time.monotonic()
   check_grading(settings.data.kind)
   opened = open_job(settings, workdir, log)
+  for name, chains in opened.dataset.evaluations.items():
+    some = some_problems(chains, settings.evaluation.max_problems)
+    policy_evaluation.known_answers(name, some)  # before hours of work
   described = opened.model.described
   dev = dev_set(opened)
   likelihood = make_likelihood(opened, dev)

@@ -26,7 +26,7 @@ from prm_jax.labels import active, consensus
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import make_mesh
-from prm_jax.runtime.workdir import Workdir, read_results
+from prm_jax.runtime.workdir import Workdir, read_results, write_json
 
 FILE = 'selection.json'
 Selected = tuple[list[Chain], dict[str, Any]]
@@ -75,22 +75,24 @@ def select_convincing(
       'another --workdir'
     )
 
-  def score_and_keep() -> None:
+  def make() -> dict[str, Any]:
     scorer = open_scorer(settings, workdir)
     selection, report = active.select(chains, config, scorer)
-    found = {
+    return {
       'made_of': made_of,
       'indices': selection.indices,
       'scores': selection.scores,
       'report': report._asdict() | unchecked,
     }
-    workdir.write_json(FILE, found)
 
   if processes.exchange('selection', str(fits))[0] != str(True):
     if settings.prm.kind != 'workdir':  # a copy, or a client, of each process
-      processes.first_alone('selection by one process', score_and_keep)
+      processes.first_alone(
+        'selection by one process',
+        lambda: write_json(workdir / FILE, make()),
+      )
     else:  # by all, as the model may be spread over them
-      score_and_keep()
+      workdir.write_json(FILE, make())
   # That of process 0, as scores differ between machines.
   kept = workdir.read_json(FILE)
   return active.take(chains, kept['indices'], config), kept['report']
@@ -132,18 +134,23 @@ class TextScorer:
     """Returns the step scores [P] of each (problem, steps) pair.
 
     Raises:
-      UserError: the server does not answer, or refuses a chain.
+      UserError: the server does not answer, or refuses a chain or a part of it.
     """
     asked = [Scoring(problem, tuple(steps)) for problem, steps in chains]
-    scores = [np.array(each.scores) for [each] in self._prm.score(asked)]
-    for request, found in zip(asked, scores, strict=True):
-      if not found.size:
+    answers = [each for [each] in self._prm.score(asked)]
+    for request, found in zip(asked, answers, strict=True):
+      if found.lost:
+        raise UserError(
+          f'{found.lost} critiques of a chain could not be had; the same '
+          'command asks again'
+        )
+      if found.refused or not found.scores:
         raise UserError(
           f'{self._prm.name} refused a chain of {len(request.steps)} steps of '
           f'the problem {request.problem[:60]!r}; it may be too long for the '
           'PRM: leave it out'
         )
-    return scores
+    return [np.array(each.scores) for each in answers]
 
 
 def name_of(prm: SelectingPrmConfig) -> dict[str, str]:

@@ -202,4 +202,11 @@ def chain_scores(
       scores[n, : len(steps)] = steps
       mask[n, : len(steps)] = True
     batches.append(np.asarray(aggregate(scores, mask, config.aggregate)))
-  return np.concatenate(batches)
+  found = np.concatenate(batches)
+  if unknown := int(np.isnan(found).sum()):
+    raise UserError(
+      f'{unknown:,} of {len(chains):,} chains have scores that are not finite: '
+      "the PRM's arithmetic overflows, or its server refused them; score in "
+      'float32, or leave these chains out'
+    )
+  return found

@@ -189,7 +189,13 @@ def _label(chain: Chain, states: States, config: OmegaConfig) -> Labelling:
   truth = grading.truth_of(chain)
   steps = chain.steps
   error = len(steps)
-  if not rollouts.outcome_label(chain, truth, config.samples).value:
+  if rollouts.was_cut_off(chain):
+    state = yield from _visit(chain, steps, states, truth, config)
+    ends_right = state.label.value > config.threshold
+  else:
+    label = rollouts.outcome_label(chain, truth, config.samples)
+    ends_right = bool(label.value)
+  if not ends_right:
     error = yield from _first_error(chain, steps, 0, states, truth, config)
   return _with_labels(chain, error, states, truth, config)
 
@@ -283,5 +289,6 @@ def _with_labels(
     if value is not None and (value > config.threshold) == (i < error):
       step = visited.label
     labels.append(step)
-  labels[-1] = rollouts.outcome_label(chain, truth, config.samples)
+  if not rollouts.was_cut_off(chain):
+    labels[-1] = rollouts.outcome_label(chain, truth, config.samples)
   return dataclasses.replace(chain, labels=tuple(labels))

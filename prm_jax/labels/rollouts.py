@@ -84,7 +84,8 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
   much more at threshold 0). Stop early only for hard labels at that threshold.
 
   The only completion of a finished chain is the chain itself, so the last step
-  gets k successes of k, or none, without rollouts. Completions that failed, or
+  gets k successes of k, or none, without rollouts. A chain that a limit cut off
+  is rolled out from its last step, too. Completions that failed, or
   had no room for a step, are not trials; a step without trials is unknown
   (None, 0 of 0). Completions that a limit cut off later are failed trials, so
   give the policy enough tokens. `meta['rollouts']` counts both, see `tally`.
@@ -94,11 +95,11 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
     CannotDo: The right answer is not known, or every completion failed.
   """
   truth = grading.truth_of(chain)
-  last = len(chain.steps) - 1
+  rolled_out = len(chain.steps) - (not was_cut_off(chain))
   if config.stop_after_first_zero:
-    groups = [[i] for i in range(last)]
+    groups = [[i] for i in range(rolled_out)]
   else:
-    groups = [list(range(last))]
+    groups = [list(range(rolled_out))]
   labels = [StepLabel(None, 'rollout')] * len(chain.steps)
   drawn: list[Rollout] = []
   for group in groups:
@@ -115,9 +116,10 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
     if config.stop_after_first_zero and labels[group[0]].value == 0:
       break
   else:
-    if last and not any(each.trials for each in labels):
+    if rolled_out and not any(each.trials for each in labels):
       raise CannotDo('the policy gave no completion of any step')
-    labels[last] = outcome_label(chain, truth, config.samples)
+    if not was_cut_off(chain):
+      labels[-1] = outcome_label(chain, truth, config.samples)
   meta = {**chain.meta, 'rollouts': tally(drawn)}
   return dataclasses.replace(chain, labels=tuple(labels), meta=meta)
 
@@ -183,6 +185,11 @@ def tally(rollouts: Sequence[Rollout]) -> dict[str, int]:
     'unfinished': sum(not each.finished for each in known),
     'unknown': len(rollouts) - len(known),
   }
+
+
+def was_cut_off(chain: Chain) -> bool:
+  """Says whether a limit ended a sampled chain: its end says nothing then."""
+  return chain.meta.get('finished') is False
 
 
 def outcome_label(chain: Chain, truth: str, trials: int) -> StepLabel:

@@ -35,6 +35,15 @@ _OF_SERVERS = (
   'attempts',
   'max_failed_in_a_row',
 )
+_OF_PRM_SERVERS = (
+  'base_url',
+  'api_key_variable',
+  'chains',
+  'concurrency',
+  'timeout',
+  'attempts',
+  'max_reply_bytes',
+)
 MAY_CHANGE = (
   'concurrent',
   'price',
@@ -48,6 +57,7 @@ MAY_CHANGE = (
   'prm.generative.sampling.slots',
   *(f'policy.endpoint.{name}' for name in _OF_SERVERS),
   *(f'prm.generative.endpoint.{name}' for name in _OF_SERVERS),
+  *(f'prm.endpoint.{name}' for name in _OF_PRM_SERVERS),
   # Settings of earlier versions: workdirs begun with them can be resumed.
   'policy.endpoint.backoff',
   'policy.endpoint.max_wait',

@@ -122,7 +122,7 @@ def beta_binomial(
 
 def ranking(
   values: jax.Array,  # [B, P] one score per step
-  labels: jax.Array,  # [B, P], > 1/2 is right
+  labels: jax.Array,  # [B, P], < 1/2 is wrong
   known: jax.Array,  # [B, P] bool, step takes part
   chain_ids: jax.Array,  # [B, P], compared within a row
   margin: float,
@@ -139,8 +139,8 @@ def ranking(
     values.shape,
     custom_message='ranking: labels, known, chain_ids',
   )
-  right = known & (labels > 0.5)
-  wrong = known & (labels <= 0.5)
+  right = known & (labels >= 0.5)
+  wrong = known & (labels < 0.5)
   P = values.shape[1]
   same = chain_ids[:, :, None] == chain_ids[:, None, :]
   earlier = same & right[:, None, :] & jnp.tri(P, dtype=bool)  # [B, P, P]

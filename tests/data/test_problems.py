@@ -30,9 +30,9 @@ def test_names_and_answers(tmp_path):
     {'question': 'b?', 'answer': 'So it is 72.\n#### 72'},
     {'input': 'c?', 'target': 39.0},
     {'input': 'd?', 'target': 0.25},
-    {'problem': 'e?', 'answer': 1234567},
+    {'problem': 'e?', 'answer': 2**61 + 1},
   )
-  assert [p.truth for p in found] == ['1/2', '72', '39', '0.25', '1234567']
+  assert [p.truth for p in found] == ['1/2', '72', '39', '0.25', f'{2**61 + 1}']
   assert found[2] == Problem('p:3', 'p', 'c?', '39')
 
 

@@ -72,6 +72,13 @@ def test_labels_of_the_pieces():
   assert (unlabelled.steps, unlabelled.labels) == (('Aa.', 'Bb.'), ())
 
 
+def test_pieces_of_a_neutral_step_are_not_right():
+  neutral = StepLabel(1.0, neutral=True)
+  chain = Chain('q', ('A is 1. B is 2.',), labels=(neutral,))
+  first, last = split_chain(chain, 'sentences').labels
+  assert (first.value, last) == (None, neutral)
+
+
 def test_a_step_is_as_good_as_its_worst_piece():
   scores = {'Aa.': 0.1, 'Bb.': 0.2, 'C': 0.7, 'Dd.': 0.8, 'Ee.': 0.1}
 

@@ -2,12 +2,18 @@
 
 import pathlib
 
+import numpy as np
 import pytest
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.datasets import Dataset
 from prm_jax.data.targets import TargetConfig
-from prm_jax.evals.prm import PrmEvaluation, check_data, some_problems
+from prm_jax.evals.prm import (
+  PrmEvaluation,
+  check_data,
+  evaluate,
+  some_problems,
+)
 from prm_jax.runtime.errors import UserError
 
 CHAINS = [Chain(f'p{i // 2}', ('a',)) for i in range(20)]  # 10 problems, twice
@@ -91,3 +97,29 @@ def test_too_few_candidates_are_refused_before_any_is_scored(
     return
   with pytest.raises(UserError, match=why):
     check_data(wanted, TargetConfig(), dataset)
+
+
+def test_an_evaluation_without_chains_is_left_out():
+  dataset = Dataset([], BOTH, {'none': []}, '', pathlib.Path(), False)
+  wanted = PrmEvaluation(best_of_n='')
+  check_data(wanted, TargetConfig(), dataset)
+  said = []
+
+  def score(chains):
+    return [np.array([0.9], np.float32) for _ in chains]
+
+  found = evaluate(wanted, TargetConfig(), dataset, score, None, 0, said.append)
+  assert said == ['none has no chains, and is left out']
+  assert 'localisation' not in found.results
+
+
+def test_the_longest_dev_chain_may_have_no_labels():
+  long = Chain('long', ('a', 'b', 'c'))
+  dataset = Dataset([], [*BOTH, long], {}, '', pathlib.Path(), False)
+
+  def score(chains):
+    return [np.full(len(chain.steps), 0.5, np.float32) for chain in chains]
+
+  wanted = PrmEvaluation(best_of_n='')
+  found = evaluate(wanted, TargetConfig(), dataset, score, None, 0, print)
+  assert np.isfinite(found.threshold['value'])

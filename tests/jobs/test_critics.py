@@ -11,6 +11,7 @@ from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.sampler import SamplingConfig
 from tests.serve.live_server import LiveServer
 from tests.shared.command_line import run_all, the_error
+from tests.shared.several_processes import process_flags
 from tests.shared.smollm2 import open_or_skip
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
@@ -220,3 +221,23 @@ def test_smollm2_as_a_critic(style, tmp_path):
   ]
   assert scores
   assert all(0 <= score <= 1 for score in scores)
+
+
+def test_two_processes_select_chains_by_one_critic(critics, tmp_path):
+  """Process 0 asks it and keeps what it said; the other waits for that."""
+  line = [
+    '--config=configs/label_math.py:active,tiny',
+    f'--workdir={tmp_path}',
+    '--config.prm.kind=generative',
+    f'--config.prm.generative.path={critics["r_prm"]}',
+    '--config.prm.generative.style=r_prm',
+    '--config.chains.train_problems=4',
+    '--config.chains.train_samples=4',
+    SHORT,
+  ]
+  together = run_all(
+    [[*line, *flags] for flags in process_flags(2)], together=True
+  )
+  for done in together:
+    assert done.returncode == 0, done.stderr
+  assert json.loads((tmp_path / 'selection.json').read_text())['indices']

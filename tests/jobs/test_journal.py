@@ -113,6 +113,17 @@ def test_the_last_attempt_counts_but_no_failure_replaces_a_success():
   assert list(found) == [0, 1, 2]
 
 
+def test_the_order_of_the_files_decides_nothing():
+  """An attempt that another process broke off may stand after the last one."""
+  broken_off = ended(0)._replace(interrupted=True)
+  for last in (ended(0, 'not right'), ended(0)):
+    for lines in ([broken_off, last], [last, broken_off]):
+      assert journal.latest(lines) == {0: last}
+  for lost in (ended(0, 'no answer', 1), broken_off):
+    for lines in ([ended(0), lost], [lost, ended(0)]):
+      assert journal.latest(lines) == {0: ended(0)}
+
+
 def test_only_items_that_lacked_answers_are_open():
   assert ended(0, 'no answer', 1).open
   assert not ended(0, 'not right').open

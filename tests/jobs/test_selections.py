@@ -8,8 +8,9 @@ import pytest
 
 from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.inference.protocols import ScoredSteps
 from prm_jax.jobs.label import read_all
-from prm_jax.jobs.selections import select
+from prm_jax.jobs.selections import TextScorer, select
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
 from tests.shared import configs
@@ -112,3 +113,22 @@ def test_sources_have_the_names_of_their_jobs(tmp_path, workdir):
   assert names('b', first='x', second='y') == ['x', 'y']
   with pytest.raises(UserError, match=r"second='rollouts': expected another"):
     names('b', second='rollouts')
+
+
+@pytest.mark.parametrize(
+  ('scored', 'why'),
+  [
+    (ScoredSteps((0.5,), 1, lost=1), 'the same command asks again'),
+    (ScoredSteps((0.5,), 1, refused=1), 'refused a chain of 1 steps'),
+    (ScoredSteps((), 1), 'refused a chain of 1 steps'),
+  ],
+)
+def test_what_a_prm_does_not_score_selects_nothing(scored, why):
+  class Prm:
+    name, counts_flops = 'some', False
+
+    def score(self, requests):
+      return [[scored] for _ in requests]
+
+  with pytest.raises(UserError, match=why):
+    TextScorer(Prm()).score_many([('p', ['s'])])

@@ -164,6 +164,32 @@ def test_labels_have_counts_where_visited_and_are_implied_elsewhere():
       assert other == (one if one.trials else StepLabel(None, 'rollout'))
 
 
+def test_a_chain_that_was_cut_off_is_wrong_only_if_no_rollout_of_it_succeeds():
+  completer = never_wrong(DEFAULT)
+  domain = never_wrong(DEFAULT)
+  problems = arithmetic.sample_problems(domain, 20, 0)
+  right = arithmetic.make_chains(domain, problems, 1, 0)
+  wrong, exact = wrong_chains(DEFAULT, 20, completer)
+  config = OmegaConfig(samples=1)
+
+  def cut(chain):
+    meta = {**chain.meta, 'finished': False}
+    short = chain.steps[:4]
+    return dataclasses.replace(
+      chain, steps=short, labels=(), outcome=False, meta=meta
+    )
+
+  found, asked = search([cut(chain) for chain in right], completer, config)
+  assert first_wrong(found) == [-1] * 20
+  assert {count_samples(rounds) for rounds in asked} == {1}
+  found, _ = search([cut(chain) for chain in wrong], completer, config)
+  for error, values in zip(first_wrong(found), exact, strict=True):
+    if values[3]:
+      assert error == -1
+    else:
+      assert values[error] == 0
+
+
 def test_a_right_chain_takes_no_rollouts():
   chain = Chain('1 + 1?', ('a', '1 + 1 = 2'), '2', True, meta={'id': 'x'})
   [found], [rounds] = run(

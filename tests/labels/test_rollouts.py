@@ -109,6 +109,24 @@ def test_the_last_step_has_the_outcome_and_takes_no_rollouts():
   assert [x.labels for x in again] == [x.labels for x in found]
 
 
+def test_a_chain_that_was_cut_off_is_rolled_out_from_its_end():
+  """Its last step may be right, although it reached no answer."""
+  [chain], _ = sampled(1)
+  cut = dataclasses.replace(
+    chain,
+    steps=chain.steps[:2],
+    outcome=False,
+    meta={**chain.meta, 'finished': False},
+  )
+  [found], [rounds] = labelled([cut], RolloutConfig(samples=4))
+  assert [len(request.steps) for request in rounds[0]] == [1, 2]
+  whole, _ = labelled([chain], RolloutConfig(samples=4))
+  assert found.labels == whole[0].labels[:2]
+  one = dataclasses.replace(cut, steps=chain.steps[:1])
+  [found], [rounds] = labelled([one], RolloutConfig(samples=4))
+  assert count_samples(rounds) == found.labels[0].trials == 4
+
+
 def test_probability_above_is_the_beta_tail():
   # By numerical integration of the posterior density of the rate.
   for successes, trials, threshold in ((0, 0, 0.3), (3, 8, 0.5), (7, 9, 0.25)):

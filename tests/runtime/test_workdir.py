@@ -55,6 +55,15 @@ def test_a_job_may_go_on_faster_and_at_another_server(tmp_path):
     other = config['policy'] | {'endpoint': endpoint | {name: value}}
     with pytest.raises(UserError, match=rf'policy\.endpoint\.{name}\)'):
       check(tmp_path, config | {'policy': other})
+  search = configs.raw('search_math', **{'prm.kind': 'endpoint'})
+  claim(tmp_path / 'search', search, 'abc')
+  server = dict(base_url='http://b/v1', concurrency=2, chains=4, attempts=1)
+  endpoint = search['prm']['endpoint'] | server
+  prm = search['prm'] | {'endpoint': endpoint}
+  claim(tmp_path / 'search', search | {'prm': prm}, 'abc')
+  other = search['prm'] | {'endpoint': endpoint | {'separator': '|'}}
+  with pytest.raises(UserError, match=r'prm\.endpoint\.separator\)'):
+    check(tmp_path / 'search', search | {'prm': other})
   # A name that only begins like one of them is another.
   with pytest.raises(UserError, match='concurrently'):
     check(tmp_path, config | {'concurrently': 1})

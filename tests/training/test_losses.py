@@ -187,15 +187,15 @@ def ranking_by_loops(values, labels, known, chains, margin):
   """PQM's formula, one right step at a time."""
   out = [0.0] * len(values)
   for i, value in enumerate(values):
-    if not (known[i] and labels[i] > 0.5):
+    if not (known[i] and labels[i] >= 0.5):
       continue
     total = 0.0
     for j, other in enumerate(values):
       if not known[j] or chains[i] != chains[j]:
         continue
-      if labels[j] > 0.5 and j <= i:
+      if labels[j] >= 0.5 and j <= i:
         total += math.exp(other)
-      elif labels[j] <= 0.5:
+      elif labels[j] < 0.5:
         total += math.exp(other + margin)
     out[i] = -math.log(math.exp(value) / total)
   return out
