@@ -75,8 +75,7 @@ def select_convincing(
       'another --workdir'
     )
 
-  def make() -> dict[str, Any]:
-    scorer = open_scorer(settings, workdir)
+  def make(scorer: active.ScoresSteps) -> dict[str, Any]:
     selection, report = active.select(chains, config, scorer)
     return {
       'made_of': made_of,
@@ -86,13 +85,14 @@ def select_convincing(
     }
 
   if processes.exchange('selection', str(fits))[0] != str(True):
+    scorer = open_scorer(settings, workdir)  # they read a checkpoint together
     if settings.prm.kind != 'workdir':  # a copy, or a client, of each process
       processes.first_alone(
         'selection by one process',
-        lambda: write_json(workdir / FILE, make()),
+        lambda: write_json(workdir / FILE, make(scorer)),
       )
     else:  # by all, as the model may be spread over them
-      workdir.write_json(FILE, make())
+      workdir.write_json(FILE, make(scorer))
   # That of process 0, as scores differ between machines.
   kept = workdir.read_json(FILE)
   return active.take(chains, kept['indices'], config), kept['report']

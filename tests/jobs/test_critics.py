@@ -231,6 +231,7 @@ def test_two_processes_select_chains_by_one_critic(critics, tmp_path):
     '--config.prm.kind=generative',
     f'--config.prm.generative.path={critics["r_prm"]}',
     '--config.prm.generative.style=r_prm',
+    '--config.chains.kind=arithmetic',
     '--config.chains.train_problems=4',
     '--config.chains.train_samples=4',
     SHORT,
