@@ -43,22 +43,17 @@ class Domain(NamedTuple):
     longer: that number where chains are longer than in training.
     tokens: of a longer chain.
     asked: of a question about it with the critique.
-    shortest: the number in the shortest problems of training, where they have
-      several; 0 where all have one, and chains that end early.
   """
 
   length: str
   longer: int
   tokens: int
   asked: int
-  shortest: int
 
 
 DOMAINS = {
-  # From problems of one length a critic learns where each step stands, and
-  # reads no longer one.
-  'arithmetic': Domain('operations', 8, 72, 192, 2),
-  'logic': Domain('steps', 8, 224, 448, 0),
+  'arithmetic': Domain('operations', 8, 72, 192),
+  'logic': Domain('steps', 8, 224, 448),
 }
 
 
@@ -101,10 +96,9 @@ class Seed(NamedTuple):
     if where == LONGER:
       yield f'{field}.{domain.length}={domain.longer}'
 
-  def learning(self, tokens: int, batch: int) -> tuple[str, ...]:
-    """Returns the flags of training, with a window for longer chains, too."""
+  def windows(self, tokens: int, batch: int) -> tuple[str, ...]:
+    """Returns the flags of a window for the longer chains, too."""
     return (
-      f'--config.data.shortest={DOMAINS[self.name].shortest}',
       f'--config.data.max_length={tokens}',
       f'--config.data.row_length={4 * tokens}',
       '--config.data.max_steps_per_row=128',
@@ -120,7 +114,7 @@ class Seed(NamedTuple):
       f'prm_math.py{variant}',
       'prm',
       *self.domain_flags('data'),
-      *self.learning(DOMAINS[self.name].tokens, 8),
+      *self.windows(DOMAINS[self.name].tokens, 8),
       '--config.data.test_samples=16',
       '--config.evaluation.ns=(1, 16)',
     )
@@ -134,7 +128,7 @@ class Seed(NamedTuple):
         f'verifier_math.py:{variant}',
         style,
         *self.domain_flags('data'),
-        *self.learning(DOMAINS[self.name].asked, 4),
+        *self.windows(DOMAINS[self.name].asked, 4),
       )
     updates = self.size.updates
     return self.run(
