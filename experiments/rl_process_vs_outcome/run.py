@@ -129,8 +129,9 @@ def render(document: Mapping[str, Any]) -> str:
 
 def make_case(runner: Runner, name: str, seed: int) -> Case:
   """Makes the case of a setting and a seed."""
-  _, operations, success, _, modulus = SETTINGS[name]
-  wrong = wrong_facts_for(success, operations, seed, modulus, OPS)
+  setting = SETTINGS[name]
+  operations, modulus = setting.operations, setting.modulus
+  wrong = wrong_facts_for(setting.success, operations, seed, modulus, OPS)
   return Case(
     runner,
     f'operations_{name}/seed_{seed}',
