@@ -169,14 +169,15 @@ def judge(
 
 
 def row_verdict(verdicts: Sequence[str]) -> str:
-  """Says in how many cases a claim holds or, if in none, fails."""
+  """Says in how many cases a claim holds, and in how many it fails."""
   count = len(verdicts)
-  for verdict in (HOLDS, FAILS):
-    if (found := verdicts.count(verdict)) == count:
-      return verdict
-    if found:
-      return f'{verdict} in {found} of {count}'
-  return OPEN
+  found = {it: verdicts.count(it) for it in (HOLDS, FAILS) if it in verdicts}
+  if not found:
+    return OPEN
+  if [*found.values()] == [count]:
+    return verdicts[0]
+  parts = ', '.join(f'{verdict} in {some}' for verdict, some in found.items())
+  return f'{parts} of {count}'
 
 
 def over(

@@ -184,7 +184,8 @@ def last_ranks(document: Mapping[str, Any]) -> Found:
 
 CLAIMS = (
   Claim(
-    'Hard labels at threshold 0 beat soft labels (first-error F1)',
+    'Hard labels at threshold 0, which leave out what follows an error, beat '
+    'soft labels, which keep it (first-error F1)',
     'the same order, after filtering (Zhang et al., 2025)',
     hard_beats_soft,
   ),

@@ -97,7 +97,10 @@ def of_backbone(arm: str) -> Finder:
 
 
 def backbone_reads(document: Mapping[str, Any]) -> Found:
-  """Compares the head's AUC with that of the best row without training."""
+  """Compares the head's AUC with that of the best row without training.
+
+  As in `hardly_matters`, the errors of the two are taken for independent.
+  """
   cases, nulls = [], []
   for part in document['sets']:
     name = f'{ablations.AUC}, {part}'
@@ -109,7 +112,8 @@ def backbone_reads(document: Mapping[str, Any]) -> Found:
     best = max(known, key=lambda row: sum(known[row]))
     ours = ablations.values(document, ARMS[0], name)
     leads = np.subtract(ours, known[best]).tolist()
-    effect = crossed(leads, errors_of(document, ARMS[0], name))
+    errors = [errors_of(document, row, name) for row in (ARMS[0], best)]
+    effect = crossed(leads, np.hypot(*errors))
     cases.append(Case(effect, part, '', len(leads)))
     nulls.append(baseline(f'{best} on {part}', known[best]))
   return judge(cases, '; '.join(nulls))

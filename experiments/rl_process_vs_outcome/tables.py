@@ -168,7 +168,7 @@ def reach(
     ours never comes so far; and its `ci95` over seeds and problems, with `open`
     ends where a curve has no more budgets (`compute.times_less`). Where theirs
     does not reach the level its chains are more than all that it had, so the
-    ratio is at least that, and its upper end is open.
+    ratio is at least that, without an interval.
   """
   chains = ours[0].chains
   curves = np.stack([curve.smooth().mean(0) for curve in ours])
@@ -196,12 +196,11 @@ def reach(
     (np.tile(chains[1:], (len(ours), 1)), curves[:, 1:]),
     (np.full(len(ours), chains[-1] if spent is None else spent), wanted),
   )
-  if spent is None and ratio['open'] is not None:
-    ratio['open'][1] = True
   return found | {
     'times_less': ratio['ratio'],
-    'ci95': ratio['ci95'],
-    'open': ratio['open'],
+    # Without a number of theirs, the spread of its seeds is not known.
+    'ci95': None if spent is None else ratio['ci95'],
+    'open': None if spent is None else ratio['open'],
     'at_least': spent is None,
   }
 

@@ -60,7 +60,8 @@ def _case(
 CLAIMS = (
   Claim(
     "A 135M model's likelihood of a step's digits and words tells right steps "
-    'from wrong ones better than that of the digits alone (AUC)',
+    'from wrong ones better than that of the digits alone (AUC; a choice made '
+    'after both were seen on these sets)',
     'none',
     both_sums_by_auc,
   ),

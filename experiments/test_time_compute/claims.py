@@ -15,7 +15,7 @@ from experiments.findings import (
   judge,
   over,
 )
-from experiments.tables import mean, percent
+from experiments.tables import mean, percent, times
 from experiments.test_time_compute.slips import (
   BY_PRM,
   BY_STEPS,
@@ -59,6 +59,11 @@ def little_compute(document: Mapping[str, Any]) -> Found:
     seeds = len(point_of(results, *BEST_OF_64)['seeds'])
     cases.append(Case(effect, f'{k} operations', '', seeds))
   null = baselines(document, *BEST_OF_64, 'best of 64')
+  own = [
+    times(times_less(found, BEST_OF_64[0], BEST_OF_64)['ratio'])
+    for found in document['results'].values()
+  ]
+  null += f'; fewer candidates alone, at their best n, {", ".join(own)}'
   return judge(cases, null, (TIMES_LESS, math.inf), TIMES)
 
 

@@ -64,7 +64,7 @@ def test_without_an_interval_a_case_is_open(effect):
   ('verdicts', 'row'),
   [
     ([HOLDS, HOLDS], HOLDS),
-    ([HOLDS, OPEN, FAILS], 'holds in 1 of 3'),
+    ([HOLDS, OPEN, FAILS], 'holds in 1, fails in 1 of 3'),
     ([OPEN, FAILS], 'fails in 1 of 2'),
     ([FAILS], FAILS),
     ([OPEN, OPEN], OPEN),
