@@ -13,6 +13,7 @@ import numpy as np
 
 from experiments.arithmetic import domain_flags, row_flags
 from experiments.runner import Runner
+from prm_jax.runtime.workdir import read_results
 
 SMALL = ('--config.model.d_model=128', '--config.model.d_ff=384')
 # The splits are one draw, so all jobs of an experiment name the same numbers.
@@ -215,6 +216,7 @@ class Curve(NamedTuple):
     paid: [Q, L] reward that a chain gets for its steps.
     steps: [L] mean number of steps of a chain.
     hacked: whether the run raised its alarm of reward hacking.
+    commits: of the code that ran it.
   """
 
   chains: np.ndarray
@@ -223,6 +225,7 @@ class Curve(NamedTuple):
   paid: np.ndarray
   steps: np.ndarray
   hacked: bool
+  commits: tuple[str, ...] = ()
 
   def smooth(self) -> np.ndarray:  # [Q, L]
     """Returns `right`, averaged over each evaluation and its neighbours.
@@ -238,7 +241,8 @@ class Curve(NamedTuple):
 
 def read_curve(workdir: pathlib.Path) -> Curve:
   """Reads the evaluations of an RL job."""
-  train = json.loads((workdir / 'config.json').read_text())['train']
+  config = json.loads((workdir / 'config.json').read_text())
+  train = config['train']
   lines = (workdir / 'evaluations.jsonl').read_bytes().splitlines()
   found = [json.loads(line) for line in lines]
   return Curve(
@@ -247,9 +251,11 @@ def read_curve(workdir: pathlib.Path) -> Curve:
     * np.array([it['update'] for it in found]),
     np.array([it['right'] for it in found]).T,
     np.array([it['score'] for it in found]).T,
-    np.array([it['paid'] for it in found]).T,
+    # A run may have noted what steps are worth that it pays nothing for.
+    bool(config['reward']['weight']) * np.array([it['paid'] for it in found]).T,
     np.array([it['told']['steps'] for it in found]),
     any(it['alarm']['hacked'] for it in found),
+    (read_results(workdir)['manifest']['git_commit'],),
   )
 
 
@@ -263,4 +269,5 @@ def pool(curves: Sequence[Curve]) -> Curve:
     np.concatenate([curve.paid for curve in curves]),
     np.mean([curve.steps for curve in curves], 0),
     any(curve.hacked for curve in curves),
+    tuple(sorted({commit for curve in curves for commit in curve.commits})),
   )

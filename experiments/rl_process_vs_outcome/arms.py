@@ -227,6 +227,7 @@ def join(curves: list[Curve]) -> Curve:
       for field in ('right', 'score', 'paid', 'steps')
     ),
     any(curve.hacked for curve in curves),
+    tuple(sorted({commit for curve in curves for commit in curve.commits})),
   )
 
 

@@ -29,7 +29,6 @@ from experiments.rl_process_vs_outcome.arms import (
 )
 from experiments.rl_runs import Case, Curve, Size
 from experiments.runner import Runner
-from prm_jax.runtime import manifest
 
 # Of 1e-4, 2e-4 and 4e-4, where arms that are not named have 2e-4.
 RATES = {
@@ -175,7 +174,6 @@ def main() -> None:
       'title': setting.title,
       'success': setting.success,
       'seeds': list(args.seeds),
-      'git_commit': manifest.git_commit(),
       **tables.summarise(curves, tuning, rates, args.seeds),
       'costs': {
         arm: costs(cases[0], arm, int(curves[arm][0].chains[-1]))

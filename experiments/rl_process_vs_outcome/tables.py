@@ -73,6 +73,7 @@ def summarise(
         'accuracy': float(mean[best]),
       },
       'alarms': sum(curve.hacked for curve in of_seeds),
+      'git_commits': list(pooled.commits),
       'to_reach': {
         name: reach(of_seeds, curves.get(REFERENCE), level)
         for name, level in wanted.items()
