@@ -12,6 +12,7 @@ the Hub. --push OWNER/NAME uploads the folder.
 """
 
 import argparse
+import os
 import pathlib
 import sys
 import tempfile
@@ -228,6 +229,7 @@ def main(argv: Sequence[str]) -> None:
     '--private', action='store_true', help='hide a repository that is made'
   )
   given = parser.parse_args(argv)
+  given.to = os.path.expanduser(given.to)
   if given.private and not given.push:
     parser.error('--private hides what --push makes; name it, too')
   with exit_on_user_error():
@@ -244,7 +246,7 @@ def main(argv: Sequence[str]) -> None:
       )
     )
     if given.push:
-      folder = pathlib.Path(given.to).expanduser()
+      folder = pathlib.Path(given.to)
       print(f'pushed: {push.push(folder, given.push, given.private)}')
 
 

@@ -103,18 +103,22 @@ def open_published(
     head,
     fmt,
     mesh,
-    _name(style, architecture, params),
+    _name(style, architecture, params, dtype),
   )
 
 
 def _name(
-  style: str, model: TransformerConfig, head: Mapping[str, np.ndarray]
+  style: str,
+  model: TransformerConfig,
+  head: Mapping[str, np.ndarray],
+  dtype: str,
 ) -> str:
-  """Names a PRM by a hash of its head, which no two PRMs share."""
+  """Names a PRM by a hash of its head, and by its dtype unless float32."""
   digest = hashlib.sha256(repr(model).encode())
   for name in sorted(head):
     digest.update(head[name].tobytes())
-  return f'{style} {digest.hexdigest()[:12]}'
+  name = f'{style} {digest.hexdigest()[:12]}'
+  return name if dtype == 'float32' else f'{name} {dtype}'
 
 
 def write_format(

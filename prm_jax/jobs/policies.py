@@ -77,8 +77,9 @@ def open_remote_prm(config: PrmServerConfig, workdir: Workdir) -> StepScorer:
     workdir: where its calls are counted.
 
   Raises:
-    UserError: a package or the key is missing.
+    UserError: a package or the key is missing, or the workdir is in a bucket.
   """
+  workdir.check_local('a job with a PRM at a server')
   try:
     from prm_jax.inference.server.step_scores import (  # noqa: PLC0415
       RemotePrm,

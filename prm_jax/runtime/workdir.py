@@ -34,6 +34,7 @@ _OF_SERVERS = (
   'timeout',
   'attempts',
   'max_failed_in_a_row',
+  'max_reply_bytes',
 )
 _OF_PRM_SERVERS = (
   'base_url',

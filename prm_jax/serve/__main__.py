@@ -183,6 +183,7 @@ def make_parser() -> argparse.ArgumentParser:
   )
   add(
     '--separator',
+    type=some_text,
     default=Reading().separator,
     help='text between steps where the separator is not sent (a blank line)',
   )
@@ -196,10 +197,18 @@ def make_parser() -> argparse.ArgumentParser:
     '--unread',
     type=float,
     metavar='REWARD',
-    help='of an empty or too long answer, where one score is read; by default '
-    'its request is refused',
+    help='of an answer that cannot be scored, such as an empty or too long '
+    'one, where one score is read; the log says why. By default its request '
+    'is refused',
   )
   return parser
+
+
+def some_text(text: str) -> str:
+  """Returns a text that is not empty."""
+  if not text:
+    raise argparse.ArgumentTypeError('expected a text that is not empty')
+  return text
 
 
 def read_keys(path: str | None) -> tuple[str, ...]:
@@ -248,6 +257,15 @@ def open_prms(given: argparse.Namespace) -> list[ServedPrm]:
   if len({*names}) < len(names):
     raise UserError('--prm: two PRMs have the same name; give NAME=PATH')
   return [open_prm(name, path, given) for name, path in given.prms]
+
+
+def check_same_flags(given: argparse.Namespace) -> None:
+  """Raises UserError if the processes would read other chains, or otherwise."""
+  own = {'coordinator', 'process', 'host', 'port', 'keys'}
+  flags = {k: v for k, v in sorted(vars(given).items()) if k not in own}
+  processes.check_same(
+    'the command line', repr(flags), 'start all processes with the same flags'
+  )
 
 
 def follow_first(given: argparse.Namespace) -> None:
@@ -336,6 +354,7 @@ def main(argv: Sequence[str]) -> None:
     prepare_jax(0)
     processes.join(given.coordinator, given.processes, given.process)
     processes.compile_afresh_on_cpus()
+    check_same_flags(given)
     (serve if processes.is_first() else follow_first)(given)
   except Refused as error:
     end_for(UserError(error.message))

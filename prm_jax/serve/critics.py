@@ -19,6 +19,7 @@ from prm_jax.inference.generative_prm import CritiqueConfig, GenerativePrm
 from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.sampler import SamplingConfig
 from prm_jax.models.prefix_store import Ids
+from prm_jax.runtime import processes
 from prm_jax.runtime.errors import UserError
 from prm_jax.serve.faults import Refused
 from prm_jax.serve.prms import Chain, ServedPrm
@@ -87,7 +88,16 @@ def open_critic(
   Args:
     style: the style that it learned, one of `styles.STYLES`.
     critiques: of each question; one is the most likely, more are drawn.
+
+  Raises:
+    UserError: several processes would run the critiques' Python, each its own.
   """
+  if processes.count() > 1 and STYLES[style].runs_code:
+    raise UserError(
+      f'--prm {path}: in the style {style} every process runs the Python of '
+      'critiques, and they may see other outputs; serve it by one process, or '
+      'a critic of another style'
+    )
   sampling = SamplingConfig(temperature=float(critiques > 1))
   critic = loading.load_policy(path, sampling, mesh=mesh, dtype=dtype)
   config = CritiqueConfig(

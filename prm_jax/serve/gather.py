@@ -223,13 +223,24 @@ class Gatherer:
       _settle(each, [next(scored) for _ in each.chains])
 
 
+NO_ROOM = 'RESOURCE_EXHAUSTED'  # as XLA says it
+
+
 def _broken(prm: ServedPrm, error: Exception) -> Refused:
   if isinstance(error, UserError):
     return Refused(400, str(error))
+  if isinstance(error, MemoryError) or NO_ROOM in str(error):
+    return Refused(
+      413,
+      f'{prm.name} has no memory for this request; send fewer or shorter '
+      'chains',
+    )
+  # It is no fault of the request: clients ask again, and then give up.
   return Refused(
-    413,
-    f'{prm.name} could not read this request ({type(error).__name__}); send '
-    'fewer or shorter chains',
+    503,
+    f'{prm.name} could not read this request ({type(error).__name__}); the '
+    "server's log has more",
+    wait=5,
   )
 
 

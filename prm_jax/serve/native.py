@@ -6,6 +6,7 @@ import pydantic
 
 from prm_jax.serve.prms import Chain, ServedPrm
 from prm_jax.serve.protocol import (
+  FAIL_FAST,
   MOST_CHAINS,
   Body,
   Json,
@@ -25,7 +26,7 @@ class Steps(pydantic.BaseModel):
   model_config = pydantic.ConfigDict(strict=True, extra='forbid')
   problem: Text
   steps: Annotated[
-    list[Text], pydantic.Field(min_length=1, max_length=MOST_STEPS)
+    list[Text], pydantic.Field(min_length=1, max_length=MOST_STEPS), FAIL_FAST
   ]
 
 
@@ -34,7 +35,9 @@ class StepsBody(Body):
 
   model_config = pydantic.ConfigDict(strict=True, extra='forbid')
   chains: Annotated[
-    list[Steps], pydantic.Field(min_length=1, max_length=MOST_CHAINS)
+    list[Steps],
+    pydantic.Field(min_length=1, max_length=MOST_CHAINS),
+    FAIL_FAST,
   ]
   aggregate: Literal['min', 'prod', 'mean', 'sum', 'last', 'max'] = 'min'
 

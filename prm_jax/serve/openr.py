@@ -9,7 +9,14 @@ from typing import Annotated
 import pydantic
 
 from prm_jax.serve.prms import Chain, ServedPrm
-from prm_jax.serve.protocol import MOST_CHAINS, Body, Json, Protocol, Scored
+from prm_jax.serve.protocol import (
+  FAIL_FAST,
+  MOST_CHAINS,
+  Body,
+  Json,
+  Protocol,
+  Scored,
+)
 
 
 class ValueBody(Body):
@@ -17,7 +24,9 @@ class ValueBody(Body):
 
   input_str: (
     str
-    | Annotated[list[str], pydantic.Field(min_length=1, max_length=MOST_CHAINS)]
+    | Annotated[
+      list[str], pydantic.Field(min_length=1, max_length=MOST_CHAINS), FAIL_FAST
+    ]
   )
 
 

@@ -10,7 +10,14 @@ import pydantic
 
 from prm_jax.serve.faults import Refused
 from prm_jax.serve.prms import Chain, ServedPrm
-from prm_jax.serve.protocol import MOST_CHAINS, Body, Json, Protocol, Scored
+from prm_jax.serve.protocol import (
+  FAIL_FAST,
+  MOST_CHAINS,
+  Body,
+  Json,
+  Protocol,
+  Scored,
+)
 from prm_jax.serve.texts import Reading
 
 
@@ -21,9 +28,9 @@ class RewardBody(Body):
   """
 
   query: Annotated[
-    list[str], pydantic.Field(min_length=1, max_length=MOST_CHAINS)
+    list[str], pydantic.Field(min_length=1, max_length=MOST_CHAINS), FAIL_FAST
   ]
-  prompts: list[str] | None = None
+  prompts: Annotated[list[str], FAIL_FAST] | None = None
   labels: list[Any] | None = None
 
 

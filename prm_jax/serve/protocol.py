@@ -22,6 +22,8 @@ from prm_jax.serve.prms import Chain, ServedPrm, length_of
 
 Json = dict[str, Any]
 MOST_CHAINS = 4_096  # of a request
+# The first wrong item of a list is told alone: there may be millions.
+FAIL_FAST = pydantic.Field(fail_fast=True)
 TYPES = 'str', 'int'  # names of types in the place of an error
 
 

@@ -11,9 +11,16 @@ import pydantic
 
 from prm_jax.serve.faults import Refused
 from prm_jax.serve.prms import Chain, ServedPrm
-from prm_jax.serve.protocol import MOST_CHAINS, Body, Json, Protocol, Scored
+from prm_jax.serve.protocol import (
+  FAIL_FAST,
+  MOST_CHAINS,
+  Body,
+  Json,
+  Protocol,
+  Scored,
+)
 
-Ids = list[int]
+Ids = Annotated[list[int], FAIL_FAST]
 Several = pydantic.Field(min_length=1, max_length=MOST_CHAINS)
 
 
@@ -21,7 +28,11 @@ class ScoreBody(Body):
   """Asks for the label probabilities of items at each extraction token."""
 
   query: str | Ids
-  items: str | Annotated[list[str], Several] | Annotated[list[Ids], Several]
+  items: (
+    str
+    | Annotated[list[str], Several, FAIL_FAST]
+    | Annotated[list[Ids], Several, FAIL_FAST]
+  )
   label_token_ids: (
     Annotated[list[int], pydantic.Field(min_length=2, max_length=2)] | None
   ) = None

@@ -4,6 +4,7 @@ Clients that score a whole answer send no separators. Their text is a policy's
 prompt and what it wrote, often with the special tokens of its chat template.
 """
 
+import logging
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -36,10 +37,12 @@ def turns(text: str) -> list[tuple[str, str]]:
 
 def trimmed(text: str) -> str:
   """Returns a text without special tokens and blanks at its end."""
-  text = text.rstrip()
-  while last := LAST.search(text, max(0, len(text) - LONGEST_LAST)):
-    text = text[: last.start()].rstrip()
-  return text
+  end = len(text.rstrip())
+  while last := LAST.search(text, max(0, end - LONGEST_LAST), end):
+    end = last.start()
+    while end and text[end - 1].isspace():
+      end -= 1
+  return text[:end]
 
 
 def last_exchange(text: str, prompt: str = '') -> tuple[str, str] | None:
@@ -73,8 +76,8 @@ class Reading(NamedTuple):
   Attributes:
     separator: text between steps where the PRM's own is not in it.
     how: aggregate of a chain's scores.
-    unread: reward of a conversation that cannot be scored; None refuses its
-      request.
+    unread: reward of a conversation that cannot be scored, of which the log
+      says why; None refuses its request.
   """
 
   separator: str = '\n\n'
@@ -103,9 +106,10 @@ class Reading(NamedTuple):
       if not isinstance(given, str):
         return prm.of_ids(given, field)
       return self._of_text(prm, given, field, prompt)
-    except Refused:
+    except Refused as error:
       if self.unread is None:
         raise
+      logging.warning('%s; --unread stands for its score', error.message)
       return None
 
   def _of_text(

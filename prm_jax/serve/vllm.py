@@ -15,6 +15,7 @@ import pydantic
 from prm_jax.serve.faults import Refused
 from prm_jax.serve.prms import Chain, ServedPrm
 from prm_jax.serve.protocol import (
+  FAIL_FAST,
   MOST_CHAINS,
   Body,
   Json,
@@ -24,10 +25,13 @@ from prm_jax.serve.protocol import (
 )
 from prm_jax.serve.texts import Reading
 
-Ids = Annotated[list[int], pydantic.Field(min_length=1)]
+Ids = Annotated[list[int], pydantic.Field(min_length=1), FAIL_FAST]
 Several = pydantic.Field(min_length=1, max_length=MOST_CHAINS)
 Input = (
-  str | Annotated[list[str], Several] | Ids | Annotated[list[Ids], Several]
+  str
+  | Annotated[list[str], Several, FAIL_FAST]
+  | Ids
+  | Annotated[list[Ids], Several, FAIL_FAST]
 )
 LABELS = 'LABEL_0', 'LABEL_1'
 
@@ -51,7 +55,9 @@ class PoolingBody(Body):
   """Asks for a row for each separator."""
 
   input: Input | None = None
-  messages: Annotated[list[Message], pydantic.Field(min_length=1)] | None = None
+  messages: (
+    Annotated[list[Message], pydantic.Field(min_length=1), FAIL_FAST] | None
+  ) = None
   encoding_format: Literal['float'] = 'float'
   task: Literal['token_classify'] | None = None
   use_activation: Literal[True] | None = None  # probabilities are all we have

@@ -44,19 +44,29 @@ def test_the_cpu_decides(tmp_path, monkeypatch, multiplies, task):
 
 @pytest.mark.parametrize('multiplies', [True, False])
 @pytest.mark.parametrize('before', ['float32', 'bfloat16'])
-def test_a_resumed_run_keeps_its_dtype(
-  tmp_path, monkeypatch, multiplies, before
+@pytest.mark.parametrize('stored', ['float32', 'bfloat16'])
+def test_a_resumed_run_keeps_its_dtypes(
+  tmp_path, monkeypatch, multiplies, before, stored
 ):
   monkeypatch.setattr(dtypes, 'multiplies_bfloat16', lambda: multiplies)
   described = ModelDescription(
-    dataclasses.replace(tiny_training.MODEL, dtype=before),
+    dataclasses.replace(tiny_training.MODEL, dtype=before, param_dtype=stored),
     tiny_training.HEAD,
     LoraConfig(),
     make_format('arithmetic', 46),
   )
   loading.write_description(tmp_path, described)
   model, told = settle(tmp_path, {'dtype': 'auto', 'param_dtype': 'auto'})
-  assert (model.dtype, model.param_dtype, told) == (before, before, [])
+  assert (model.dtype, model.param_dtype, told) == (before, stored, [])
+  model, told = settle(tmp_path, {'dtype': before, 'param_dtype': 'auto'})
+  assert (model.param_dtype, told) == (stored, [])
+
+
+@pytest.mark.parametrize('given', ['float32', 'bfloat16'])
+def test_parameters_follow_what_is_given(tmp_path, monkeypatch, given):
+  monkeypatch.setattr(dtypes, 'multiplies_bfloat16', lambda: False)
+  model, told = settle(tmp_path, {'dtype': given, 'param_dtype': 'auto'})
+  assert (model.dtype, model.param_dtype, told) == (given, given, [])
 
 
 def test_for_other_devices_it_is_bfloat16():

@@ -115,6 +115,7 @@ def test_a_chain_that_was_cut_off_is_rolled_out_from_its_end():
   cut = dataclasses.replace(
     chain,
     steps=chain.steps[:2],
+    labels=(),
     outcome=False,
     meta={**chain.meta, 'finished': False},
   )
