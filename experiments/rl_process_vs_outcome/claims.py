@@ -53,14 +53,12 @@ def ends_higher(arm: str) -> Finder:
   def find(document: Mapping[str, Any]) -> Found:
     cases, nulls = [], []
     for results in _settings(document, arm):
-      ours, theirs = (
-        ends_of(results['arms'][name]) for name in (arm, REFERENCE)
-      )
-      leads = [a - b for a, b in zip(ours, theirs, strict=True)]
-      effect = over(leads)
+      ours = ends_of(results['arms'][arm])
+      leads = results['arms'][arm]['over_outcome'].values()
+      effect = over(*([it[k] for it in leads] for k in ('value', 'ci95')))
       mean = sum(ours) / len(ours)
       title = results['title']
-      cases.append(Case(effect, title, percent(mean), len(leads)))
+      cases.append(Case(effect, title, percent(mean), len(ours)))
       nulls.append(percent(results['outcome_ends']))
     return judge(cases, f"outcome-only's end {'; '.join(nulls)}", ABOVE)
 

@@ -52,6 +52,7 @@ def summarise(
   if REFERENCE in curves:
     found['outcome_ends'] = float(mean_curve(curves[REFERENCE])[-1])
     wanted[ENDS] = None
+    theirs = [curve.smooth()[:, -1] for curve in curves[REFERENCE]]
   for arm, of_seeds in curves.items():
     pooled, smooth = pool(of_seeds), [curve.smooth() for curve in of_seeds]
     mean = mean_curve(of_seeds)
@@ -79,6 +80,10 @@ def summarise(
         for name, level in wanted.items()
       },
     }
+    if REFERENCE in curves and arm != REFERENCE:  # of the same problems
+      ends = [curve[:, -1] for curve in smooth]
+      leads = [a - b for a, b in zip(ends, theirs, strict=True)]
+      found['arms'][arm]['over_outcome'] = by_seed(seeds, leads)
   return found
 
 

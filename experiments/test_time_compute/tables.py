@@ -165,7 +165,10 @@ def differences_table(results: Mapping[str, Any]) -> str:
       a, b = (point_of(found, *which) for which in (ours, theirs))
       cells.append(f'{text}, {times(b["flops"] / a["flops"], 2)}')
     rows.append([title, *cells])
-  heads = ['paired difference', *(f'{k} operations' for k in results)]
+  heads = [
+    'paired difference (interval over the seeds alone)',
+    *(f'{k} operations' for k in results),
+  ]
   return table(heads, rows)
 
 
