@@ -233,7 +233,7 @@ def summary(rows: Sequence[Mapping[str, Any]], value: str, ci95: str) -> str:
   shown = percent(effect.value)
   if effect.ci95:
     low, high = effect.ci95
-    shown += f' ({percent(low)} to {percent(high)})'
+    shown += f' ({percent(max(0.0, low))} to {percent(high)})'
   return shown
 
 
@@ -273,7 +273,7 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
   """Draws F1 and best-of-N accuracy against FLOPs."""
   results = document['results']
   figure, panels = figures.make_panels(
-    2 * len(results), (7 * len(results), 3.2)
+    2 * len(results), (7 * len(results), 3.6)
   )
   for i, name in enumerate(results):
     for panel, value, title in zip(
@@ -282,7 +282,7 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
       ('first-error F1', f'best of {CANDIDATES}'),
       strict=True,
     ):
-      for arm in (PRM, ORM, *CRITICS):
+      for number, arm in enumerate((PRM, ORM, *CRITICS)):
         points = []
         for samples in (0, *SAMPLES):
           rows = rows_of(document, name, arm, LIKE, samples)
@@ -290,7 +290,14 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
             mean = sum(row[value] for row in rows) / len(rows)
             points.append((rows[0]['flops'], 100 * mean))
         if points:
-          panel.plot(*zip(*points, strict=True), 'o-', label=arm, markersize=4)
+          panel.plot(
+            *zip(*points, strict=True),
+            'o-',
+            color=f'C{number}',
+            label=arm,
+            markersize=4,
+          )
+      panel.set_ylim(0, 102)
       panel.set_xscale('log')
       panel.set_title(f'{name}: {title}')
       panel.set_xlabel('FLOPs a chain')
