@@ -40,10 +40,9 @@ def leads(ours: Arm, theirs: Arm, value: str, *domains: str) -> Finder:
       )
       for domain in domains
     ]
+    null = 'noise' if value == 'f1' else 'majority'
     shown = [
-      baseline(
-        f'{domain}: majority', values(document, domain, theirs, 'majority')
-      )
+      baseline(f'{domain}: {null}', values(document, domain, theirs, null))
       for domain in domains
     ]
     return judge(cases, '; '.join(shown))

@@ -211,6 +211,7 @@ def measure(seed: Seed, arm: str, where: str, samples: int) -> dict[str, Any]:
   if arm in STEPWISE:
     (localised,) = results['localisation'].values()
     found |= {name: localised[name] for name in ('f1', 'ci95')}
+    found['noise'] = localised['baselines']['noise']['f1']
   return found
 
 
@@ -262,9 +263,9 @@ def render(document: Mapping[str, Any]) -> str:
       found = rows_of(document, name, PRM, kind, 0)
       shown = [
         f'{method} {percent(sum(r[method] for r in found) / len(found))}'
-        for method in ('majority', 'oracle')
+        for method in ('majority', 'oracle', 'noise')
       ]
-      lines.append(f'- {kind}: {", ".join(shown)}')
+      lines.append(f'- {kind}: {", ".join(shown)} (F1)')
     lines.append('')
   return '\n'.join(lines).rstrip()
 

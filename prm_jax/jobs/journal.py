@@ -167,7 +167,8 @@ def latest(all_ended: Iterable[Ended]) -> dict[int, Ended]:
   """Returns the result of each item, in the order of the items.
 
   An attempt that may be tried again gives way to any other, and a failure to a
-  success. The order of the lines decides no more, as each process has its file.
+  success. Beyond that the order of the lines says nothing about final results,
+  because each process writes a file of its own.
   """
   found: dict[int, Ended] = {}
   for ended in all_ended:

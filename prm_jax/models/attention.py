@@ -20,9 +20,9 @@ from prm_jax.runtime.sharding import axis_size, platform
 
 # Tokens of the longest rows whose scores are computed at once on accelerators.
 AT_ONCE = 2048
-# The same on a CPU, where blocks stay in the processor's own memory. Rows of no
-# more would be padded to two whole blocks: measured, at once they take as long
-# or half, and a quarter of the compiler's time.
+# The same on a CPU, where blocks stay in the processor's own memory. Blocks pad
+# rows of this length to two whole ones: measured, computing such rows at once
+# takes as long or half, and a quarter of the compiler's time.
 AT_ONCE_ON_CPU = BLOCK * 3 // 2
 
 

@@ -51,7 +51,7 @@ def group(x: jax.Array, size: int) -> jax.Array:  # [B, ...] -> [B/G, G, ...]
 def _from_first(grouped: jax.Array) -> jax.Array:  # [B/G, G, ...]
   """Subtracts the first chain's values: equal values are exactly 0.
 
-  Of values that differ by rounding alone a deviation would make advantages.
+  Otherwise rounding errors, divided by their deviation, become advantages.
   """
   return grouped - grouped[:, :1]
 

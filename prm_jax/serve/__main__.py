@@ -260,7 +260,7 @@ def open_prms(given: argparse.Namespace) -> list[ServedPrm]:
 
 
 def check_same_flags(given: argparse.Namespace) -> None:
-  """Raises UserError if the processes would read other chains, or otherwise."""
+  """Raises UserError if a process was started with other flags."""
   own = {'coordinator', 'process', 'host', 'port', 'keys'}
   flags = {k: v for k, v in sorted(vars(given).items()) if k not in own}
   processes.check_same(
