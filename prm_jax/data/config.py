@@ -178,7 +178,7 @@ class ProblemsConfig(DrawConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.critiques.style and self.kind not in DOMAINS:
+    if self.critiques.style and self.kind == 'file':
       checks.fail(
         'critiques.style',
         self.critiques.style,

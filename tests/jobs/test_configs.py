@@ -43,8 +43,8 @@ VARIANTS = {
   # Run by tests/jobs/test_critics.py.
   'verifier_math': (
     (
-      *('thinkprm', 'genprm', 'r_prm', 'boxed_index', 'genrm', 'logic', 'rl'),
-      'small',
+      *('thinkprm', 'genprm', 'r_prm', 'boxed_index', 'genrm', 'logic'),
+      *('words', 'rl', 'small'),
     ),
     (),
   ),

@@ -3,6 +3,7 @@
     styles     what a critic is asked, and what it says of the first wrong step
     questions  the plain question, which a critic that was trained here is asked
     writing    exact critiques of chains whose domain is known
+    sentences  what steps in sentences have to be, by a right solution
     examples   chains with labels -> questions with critiques to learn from
 
 A critic is a policy whose problem is a question about a chain, whose steps are

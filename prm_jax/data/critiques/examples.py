@@ -66,7 +66,7 @@ def make_examples(
       question = read_question(text)
       wrong = rng.random() < config.mistaken
       at = int(rng.integers(len(steps))) if wrong else -1
-      lines = write(question, at, rng)
+      lines = write(question, at, rng, chain.meta.get('solution', ()))
       verdict = question.style.first_wrong(lines, len(steps))
       written += 1
       if verdict == truth:

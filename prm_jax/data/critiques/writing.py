@@ -28,6 +28,7 @@ from types import ModuleType
 import numpy as np
 
 from prm_jax.data.critiques.questions import Question
+from prm_jax.data.critiques.sentences import Sentences
 from prm_jax.data.domains import arithmetic_text, logic_text
 from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.runtime.errors import UserError
@@ -46,21 +47,25 @@ _DOMAINS = {'arithmetic': arithmetic_text, 'logic': logic_text}
 
 
 def write(
-  question: Question, mistaken: int, rng: np.random.Generator
+  question: Question,
+  mistaken: int,
+  rng: np.random.Generator,
+  solution: Sequence[str] = (),
 ) -> list[str]:
   """Returns the lines of a critique.
 
   Args:
     mistaken: number of a step that the critic works out wrongly; -1 for none.
     rng: draws what it believes instead.
+    solution: right steps of a problem whose text does not show its domain.
 
   Raises:
     UserError: steps of the problem cannot be worked out, or not in this style.
   """
   _, problem, steps = question
-  domain = _domain_of(problem)
+  domain = Sentences(solution) if solution else _domain_of(problem)
   if question.style.of_outcome:
-    believed = right_chain(problem)
+    believed = _right_chain(problem, domain)
   else:
     believed = domain.expected_steps(problem, steps)
   if 0 <= mistaken < len(believed):
@@ -81,13 +86,13 @@ def _domain_of(problem: str) -> ModuleType:
       return domain
   raise UserError(
     f'{problem[:60]!r}: exact critiques can be written of problems of these '
-    f'domains alone: {", ".join(_DOMAINS)}'
+    f'domains alone: {", ".join(_DOMAINS)}, and words'
   )
 
 
-def right_chain(problem: str) -> list[str]:
+def _right_chain(problem: str, domain: ModuleType | Sentences) -> list[str]:
   """Returns the right steps of a problem."""
-  domain, steps = _domain_of(problem), []
+  steps = []
   while following := domain.expected_steps(problem, [*steps, ''])[-1]:
     steps.append(following)
   return steps

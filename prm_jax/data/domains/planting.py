@@ -58,10 +58,11 @@ def chain_with_errors(
   Returns:
     The chain; None if an error was to be planted and the solution offers none
     of the kinds. Its `meta` also holds `kind` ('right', 'repeated_step' or one
-    of the kinds) and `error_steps`, the indices of the steps in which an error
-    was planted.
+    of the kinds), `error_steps`, the indices of the steps in which an error
+    was planted, and `solution`, the steps of the right solution.
   """
   steps = [''.join(step) for step in solution.steps]
+  right = list(steps)
   labels = [_RIGHT] * len(steps)
   errors, kind = [], 'right'
   answer = solution.text(-1)
@@ -96,5 +97,10 @@ def chain_with_errors(
     answer=answer,
     outcome=equations.numbers(answer) == [solution.values[-1]],
     labels=tuple(labels),
-    meta={**meta, 'kind': kind, 'error_steps': errors},
+    meta={
+      **meta,
+      'kind': kind,
+      'error_steps': errors,
+      'solution': right,
+    },
   )

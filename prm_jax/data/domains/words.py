@@ -92,8 +92,8 @@ def make_chains(
     count * samples chains with verifier labels. Their `meta` holds `id`,
     `dataset`, `problem_id` (the question), `generator`, `template` (0 to 99),
     `truth` (the right answer), `kind` ('right', 'repeated_step' or one of
-    `corruptions.KINDS`) and `error_steps`, the indices of the steps in which an
-    error was planted.
+    `corruptions.KINDS`), `error_steps`, the indices of the steps in which an
+    error was planted, and `solution`, the right steps.
 
   Raises:
     UserError: the package reasoning-gym is missing, no template of the group

@@ -1,6 +1,7 @@
 """Exact critiques have the labels' verdicts, or they are dropped."""
 
 import dataclasses
+import importlib.util
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from prm_jax.data.critiques.questions import (
 from prm_jax.data.critiques.styles import STYLES
 from prm_jax.data.critiques.writing import write
 from prm_jax.data.datasets import load_dataset
-from prm_jax.data.domain_splits import drawn_splits
+from prm_jax.data.domain_splits import drawn_splits, words_splits
+from prm_jax.data.domains import worked_answers
 from prm_jax.data.domains.known import domain_of
+from prm_jax.data.domains.words import WordsConfig
 from prm_jax.data.problems import read_problems
 from prm_jax.data.tokenizer import get_tokenizer
 from prm_jax.inference.grading import answer_of, ends_right, truth_of
@@ -32,12 +35,23 @@ PAIRS = [
 ]
 
 
+needs_words = pytest.mark.skipif(
+  importlib.util.find_spec('reasoning_gym') is None,
+  reason="reasoning-gym is not installed: pip install 'prm_jax[words]'",
+)
+
+
 @pytest.fixture(scope='module')
 def chains():
   return {
     kind: drawn_splits(kind, DRAW, (4, 1, 1), seed=0).train
     for kind in ('arithmetic', 'logic')
   }
+
+
+@pytest.fixture(scope='module')
+def word_chains():
+  return words_splits(DRAW, WordsConfig(), 0).train
 
 
 @pytest.mark.parametrize(('kind', 'name'), PAIRS)
@@ -71,6 +85,59 @@ def test_mistaken_critiques_are_left_out(chains, kind, name):
   for chain in mistaken.chains:
     domain = domain_of(chain.problem)
     assert domain.true_answer(chain.problem) == chain.answer
+
+
+@needs_words
+@pytest.mark.parametrize('name', [name for name in STYLES if name != 'genprm'])
+def test_critiques_of_sentences_agree_with_labels(word_chains, name):
+  """The right solution says what each step has to be."""
+  made = make_examples(word_chains, CritiquesConfig(name, 0.0), seed=1)
+  assert len(made.chains) == made.written
+  for chain in made.chains:
+    assert ends_right(chain.problem, chain.steps, truth_of(chain))
+  assert {chain.answer == '-1' for chain in made.chains} == {True, False}
+  mistaken = make_examples(word_chains, CritiquesConfig(name, 1.0), seed=1)
+  assert 0 < len(mistaken.chains) < mistaken.written == made.written
+
+
+@needs_words
+def test_critics_of_sentences_get_the_questions_of_their_chains(word_chains):
+  """RL knows the true verdict, which the question does not show."""
+  config = ProblemsConfig(
+    60, 4, 6, kind='words', critiques=CritiquesConfig('thinkprm')
+  )
+  problems = read_problems(config, 'test', 0)
+  made = words_splits(DRAW, WordsConfig(), 0).evaluations['words']
+  wrong = {chain.problem: first_error(chain.labels) for chain in made}
+  assert len(problems) == 6
+  for problem in problems:
+    question = read_question(problem.text)
+    first = wrong[question.problem]
+    seen = 0 <= first < len(question.steps)
+    assert problem.truth == str(first if seen else -1)
+
+
+def test_critiques_of_planted_errors_in_a_worked_answer():
+  """What belongs in place of a wrong step is the first that was not said."""
+  steps = (
+    'He buys 3 bags of 4 apples, 3 * 4 = 12 apples.',
+    'He eats 2 of them, 12 - 2 = 10 apples are left.',
+    'He sells half of these, 10 / 2 = 5 apples.',
+  )
+  problem = 'He buys 3 bags of 4 apples, eats 2, sells 1/2. How many?'
+  right = Chain(problem, steps, answer='5')
+  chains = worked_answers.plant_errors([right] * 40, 0, error_share=0.7)
+  made = make_examples(chains, CritiquesConfig('thinkprm', 0.0), seed=0)
+  assert len(made.chains) == made.written
+  wholes = [c for c in made.chains if len(read_question(c.problem).steps) > 2]
+  assert any(chain.answer == '2' for chain in wholes)
+  for chain in wholes:
+    asked = read_question(chain.problem).steps
+    at = int(chain.answer)
+    unsaid = [s for s in (*steps, 'The answer is 5.') if s not in asked[:at]]
+    if at >= 0:
+      line = rf'Step {at + 1} : {unsaid[0]} , \boxed{{incorrect}}'
+      assert chain.steps[at] == line
 
 
 def test_every_step_up_to_the_first_wrong_one_is_asked_about(chains):
