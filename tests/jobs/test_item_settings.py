@@ -177,3 +177,30 @@ def test_all_faults_come_at_once():
     'config.policy.sampling.top_q',
     *(f'config.{name}' for name in values),
   }
+
+
+@pytest.mark.parametrize(
+  ('job', 'section', 'value'),
+  [
+    ('sample', 'problems', {}),
+    ('label:rollouts', 'chains', {}),
+    ('search:best_of_n', 'problems', {}),
+    (
+      'search:best_of_n',
+      'problems',
+      {'policy.kind': 'workdir', 'policy.workdir': '/policy'},
+    ),
+  ],
+)
+def test_what_knows_arithmetic_alone_meets_no_other_domain(job, section, value):
+  """The solver, and exact scores, would end at the first problem."""
+  name = 'prm.kind' if value else 'policy.kind'
+  with pytest.raises(UserError) as error:
+    read(job, **value, **{f'{section}.kind': 'logic'})
+  assert str(error.value).startswith(f'config.{name}=')
+  assert "problems are of the domain logic: expected 'workdir'" in str(
+    error.value
+  )
+  # A file may have problems of arithmetic.
+  kind = 'file' if section == 'problems' else 'files'
+  assert read(job, **value, **{f'{section}.kind': kind})

@@ -23,6 +23,7 @@ from prm_jax.jobs.settings.shared import (
   JobSettings,
   MeshConfig,
   OpenedAotConfig,
+  check_arithmetic,
 )
 from prm_jax.labels.active import ActiveConfig
 from prm_jax.labels.corruption import CorruptionConfig
@@ -84,11 +85,17 @@ class ItemSettings(JobSettings):
   price: PriceConfig = PriceConfig()
   aot: OpenedAotConfig = OpenedAotConfig()
 
-  def check_policy(self, use: str) -> None:
-    """Checks that the policy suits a job, see `PolicyConfig.check_use`."""
+  def check_policy(self, use: str, problems: str) -> None:
+    """Checks that the policy suits a job, see `PolicyConfig.check_use`.
+
+    Args:
+      problems: kind of the problems that it is asked about.
+    """
     with checks.below('policy'):
       # A policy that only prm_jax.aot describes has no workdir yet.
       self.policy.check_use(use, described=bool(self.aot.model.given()))
+    if self.policy.kind == 'solver':
+      check_arithmetic('policy.kind', 'solver', problems)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +110,7 @@ class SampleSettings(ItemSettings):
   problems: SplitConfig = SplitConfig()
 
   def check_together(self) -> None:
-    self.check_policy('writes new chains')
+    self.check_policy('writes new chains', self.problems.kind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +222,7 @@ class LabelSettings(ItemSettings):
         "critiques get no labels: expected ''",
       )
     if use := SOURCES[self.source]:
-      self.check_policy(use)
+      self.check_policy(use, self.chains.kind)
     prm = self.prm
     if self.needs_prm and prm.kind == 'workdir' and not prm.path:
       checks.fail(

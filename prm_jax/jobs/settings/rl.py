@@ -20,6 +20,7 @@ from prm_jax.jobs.settings.shared import (
   MeshConfig,
   MetricsConfig,
   OpenedAotConfig,
+  check_arithmetic,
 )
 from prm_jax.models import LoraConfig
 from prm_jax.models.config import DTYPES
@@ -266,6 +267,8 @@ class RlSettings(JobSettings):
     return bool(kl_weight or self.has_implicit_prm)
 
   def check_together(self) -> None:
+    if self.prm.kind == 'exact':
+      check_arithmetic('prm.kind', 'exact', self.problems.kind)
     faults = [*self._reward_faults(), *self._credit_faults()]
     if self.has_implicit_prm:
       faults += self._implicit_faults()

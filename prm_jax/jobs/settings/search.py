@@ -10,6 +10,7 @@ from prm_jax.inference.published import STYLES
 from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.jobs.settings.critics import GenerativeConfig
 from prm_jax.jobs.settings.items import ItemSettings
+from prm_jax.jobs.settings.shared import check_arithmetic
 from prm_jax.models.config import DTYPES
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import above, at_least, one_of
@@ -151,7 +152,7 @@ class SearchSettings(ItemSettings):
     )
 
   def check_together(self) -> None:
-    self.check_policy('is searched with')
+    self.check_policy('is searched with', self.problems.kind)
     if self.scores:
       self._check_prm()
     self._check_flops()
@@ -167,6 +168,8 @@ class SearchSettings(ItemSettings):
         f'method={self.method!r} asks a PRM: expected workdir or exact, or '
         "method='majority'",
       )
+    if self.prm.kind == 'exact':
+      check_arithmetic('prm.kind', 'exact', self.problems.kind)
     described = self.aot.model.given()
     if self.prm.kind == 'workdir' and not (self.prm.path or described):
       checks.fail(

@@ -8,6 +8,28 @@ from prm_jax.models.dtypes import AUTO, FAST
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import Rule, above, at_least, one_of
 
+# Kinds of problems that may be of any domain.
+_READ = ('file', 'files', 'workdir')
+
+
+def check_arithmetic(name: str, value: str, kind: str) -> None:
+  """Checks that what knows only arithmetic meets no other domain.
+
+  Args:
+    name: the setting whose value knows only arithmetic.
+    kind: kind of the problems.
+
+  Raises:
+    Faults: the problems are of another domain.
+  """
+  if kind not in ('arithmetic', *_READ):
+    checks.fail(
+      name,
+      value,
+      'it knows arithmetic alone, and the problems are of the domain '
+      f"{kind}: expected 'workdir' or 'endpoint'",
+    )
+
 
 @dataclasses.dataclass(frozen=True)
 class JobSettings:
