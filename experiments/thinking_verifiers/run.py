@@ -324,7 +324,8 @@ def main() -> None:
   size = QUICK if args.quick else Size()
   runner = Runner(args.workdir, args.jobs)
   path = args.output / 'results.json'
-  known = json.loads(path.read_text())['results'] if path.exists() else {}
+  document = json.loads(path.read_text()) if path.exists() else {}
+  known = document.pop('results', {})
   for name in args.domains:
     seeds = [Seed(runner, name, seed, size) for seed in args.seeds]
     found = [
@@ -336,10 +337,10 @@ def main() -> None:
     ]
     others = [r for r in known.get(name, ()) if r['seed'] not in args.seeds]
     known[name] = sorted(found + others, key=lambda row: row['seed'])
-  document = command_line.about(args) | {
-    'results': {name: known[name] for name in DOMAINS if name in known},
-  }
-  del document['seeds']  # each row has its own
+  if args.domains:
+    document |= command_line.about(args)
+  document.pop('seeds', None)  # each row has its own
+  document['results'] = {name: known[name] for name in DOMAINS if name in known}
   if known:
     draw(document, args.output / 'figure.svg')
   command_line.write(args.output, document, render(document))
