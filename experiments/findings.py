@@ -75,7 +75,8 @@ class Case(NamedTuple):
     least, most = region
     inside = least <= low and high <= most
     outside = high <= least or low >= most
-    if inside == outside:  # neither, or an interval without width at the edge
+    # Seeds that agree by accident, or at 0 or 1, say nothing of their spread.
+    if inside == outside or low == high:
       return OPEN
     return HOLDS if inside else FAILS
 

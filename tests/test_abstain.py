@@ -143,6 +143,8 @@ def test_recorded_chains_count_as_those_of_their_policy(tmp_path, capsys):
 def test_faults_are_one_line(tmp_path, jobs, capsys):
   line = refused(capsys, jobs, '--error', '2')
   assert line == 'error: error=2.0: expected a number between 0 and 1'
+  line = refused(capsys, jobs, '--error', '0.1', '--seed', '-1')
+  assert line == 'error: seed=-1: expected 0 or more'
   line = refused(capsys, jobs | {'held_out': str(tmp_path)}, '--error', '0.1')
   assert line.startswith(f'error: --held_out {tmp_path}: no search job ended')
   other = search_job(tmp_path / 'dvts', 0, 40, method='dvts')

@@ -103,6 +103,11 @@ class Chain:
       raise UserError(f'meta is {self.meta!r}: expected an object')
 
 
+def was_cut_off(chain: Chain) -> bool:
+  """Says whether a limit ended a sampled chain: its end says nothing then."""
+  return chain.meta.get('finished') is False
+
+
 def first_error(
   labels: Sequence[StepLabel], hard_above: float | None = None
 ) -> int:

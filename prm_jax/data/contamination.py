@@ -62,6 +62,14 @@ def normalise(text: str) -> str:
   return re.sub(r'\s+', '', _POINT.sub('', text))
 
 
+def _compared(text: str) -> str:
+  """Returns the normal form without separators.
+
+  `normalise` keeps the comma of '(1,2)' and not that of '(1, 2)'.
+  """
+  return re.sub('[,:]', '', normalise(text))
+
+
 def remove_contaminated(
   chains: Sequence[Chain], evaluation_problems: Mapping[str, Iterable[str]]
 ) -> tuple[list[Chain], dict[str, Removed]]:
@@ -77,11 +85,11 @@ def remove_contaminated(
   Raises:
     UserError: an evaluation set has no problems, so nothing would be checked.
   """
-  problems = [normalise(chain.problem) for chain in chains]
+  problems = [_compared(chain.problem) for chain in chains]
   contaminated = set()
   removed = {}
   for name, texts in evaluation_problems.items():
-    evaluated = {normalise(text) for text in texts}
+    evaluated = {_compared(text) for text in texts}
     if not evaluated:
       raise UserError(
         f'evaluation set {name!r} has no problems; leave it out, or give it '

@@ -2,7 +2,7 @@
 
 Whole problems (or chains) are resampled: samples of one problem are not
 independent, so resampling them singly would give intervals that are too narrow.
-Two methods on the same problems are compared by paired differences.
+Two methods on the same problems are compared by the mean of their differences.
 """
 
 from collections.abc import Sequence
@@ -84,27 +84,3 @@ def mean_ci(
   means = resample_means(per_problem, seed, resamples)
   lo, hi = interval(means, level)
   return np.asarray(per_problem, np.float64).mean(0).tolist(), lo, hi
-
-
-def paired_difference_ci(
-  a: np.ndarray,  # [Q, ...]
-  b: np.ndarray,  # [Q, ...]
-  seed: int,
-  resamples: int = 2000,
-  level: float = 0.95,
-) -> tuple[Nested, Nested, Nested]:
-  """Returns the mean of a - b on the same problems and its interval.
-
-  Row q of both must be the same problem. The difficulty that it has for both
-  methods cancels, which makes the interval narrower than that of either mean.
-
-  Raises:
-    UserError: The shapes differ, or `mean_ci` rejects the values.
-  """
-  a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-  if a.shape != b.shape:
-    raise UserError(
-      f'paired difference of shapes {a.shape} and {b.shape}: expected the '
-      'same problems in the same order'
-    )
-  return mean_ci(a - b, seed, resamples, level)

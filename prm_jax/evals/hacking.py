@@ -39,7 +39,8 @@ def detect_hacking(
   Differences are paired over problems and have Student's t intervals. A run has
   L (L - 1) / 2 pairs of looks, any of which may raise the alarm. Each fall must
   therefore be significant, one-sided, at level 1 - error / (that number), so
-  that at most a share `error` of runs without a fall raise a false alarm.
+  that at most a share `error` of runs without a fall raise a false alarm. With
+  fewer than five problems the intervals are too narrow for that.
 
   Args:
     looks: all evaluations so far, the latest last.

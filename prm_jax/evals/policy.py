@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from prm_jax.data.chains import Chain
+from prm_jax.data.chains import Chain, was_cut_off
 from prm_jax.data.domains import arithmetic, arithmetic_text
 from prm_jax.data.domains.known import domain_of
 from prm_jax.evals import best_of_n, bootstrap
@@ -102,7 +102,7 @@ def recorded_completions(
     if chain.problem in groups:
       groups[chain.problem].append(
         # The data do not say how many tokens a chain took.
-        Completion(chain.steps, True, 0, 0, math.nan)
+        Completion(chain.steps, not was_cut_off(chain), 0, 0, math.nan)
       )
   cut = [group[:samples] for group in groups.values()]
   return cut if all(len(group) == samples for group in cut) else None

@@ -221,6 +221,32 @@ def _check_candidates(wanted: PrmEvaluation, dataset: Dataset) -> None:
       f'ns={wanted.ns}; take more chains of each problem (of a domain '
       "data.test_samples), smaller ns, or best_of_n=''"
     )
+  if any(chain.outcome and chain.answer is None for chain in chains):
+    raise UserError(
+      f'config.evaluation.best_of_n={name!r}: its right chains name no answer, '
+      "by which chains vote; expected best_of_n='', or chains with answers"
+    )
+
+
+def _vote_weights(
+  chains: Sequence[Chain],
+  scores: np.ndarray,  # [N]; -inf: the chain was not read whole
+  logarithmic: bool,
+) -> np.ndarray:  # [N] float64, 0 or more
+  """Returns the weights of the chains in a vote among those of their problem.
+
+  A vote is the same by the weights times any number, so logarithms of products
+  are taken relative to the greatest of the problem: none underflows.
+  """
+  if not logarithmic:
+    return np.maximum(scores, 0.0)
+  greatest: dict[str, float] = {}
+  for chain, score in zip(chains, scores, strict=True):
+    before = greatest.get(chain.problem, -np.inf)
+    greatest[chain.problem] = max(before, float(score))
+  most = np.array([greatest[chain.problem] for chain in chains])
+  read = np.isfinite(scores)
+  return np.exp(np.where(read, scores - np.where(read, most, 0.0), -np.inf))
 
 
 def evaluate(
@@ -288,11 +314,7 @@ def evaluate(
       results['best_of_n'] = suite.best_of_n_section(
         chains,
         methods,
-        # A vote's weight must not be negative: the product, not its logarithm.
-        # What was not read whole has no vote.
-        np.exp(headline)
-        if process and wanted.aggregate == 'prod'
-        else np.maximum(headline, 0.0),
+        _vote_weights(chains, headline, process and wanted.aggregate == 'prod'),
         wanted.ns,
         seed,
         wanted.resamples,

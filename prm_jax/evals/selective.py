@@ -135,13 +135,15 @@ def choose(
     seed: seed for drawing the quarter that gives the thresholds.
 
   Raises:
-    UserError: The error rate or confidence is not in (0, 1), a score is NaN, or
-      there are too few answers to fit.
+    UserError: The error rate or confidence is not in (0, 1), the seed is
+      negative, a score is NaN, or there are too few answers to fit.
   """
   scores, right = _check(chain_scores, right)
   for name, value in (('error', wanted_error), ('confidence', confidence)):
     if not 0 < value < 1:
       raise UserError(f'{name}={value}: expected a number between 0 and 1')
+  if seed < 0:
+    raise UserError(f'seed={seed}: expected 0 or more')
   has = np.isfinite(scores)
   order = np.random.default_rng(seed).permutation(len(scores))
   tried, tested = np.split(order, [len(scores) // 4])

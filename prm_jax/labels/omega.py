@@ -14,7 +14,7 @@ import math
 from collections.abc import Generator, Sequence
 from typing import Annotated
 
-from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel, was_cut_off
 from prm_jax.inference import grading
 from prm_jax.inference.driver import Answers, Asked, CannotDo
 from prm_jax.labels import rollouts
@@ -110,8 +110,8 @@ def label_tree(
   """Labels a chain and up to `searches` wrong rollouts drawn on the way.
 
   The tree starts with k rollouts from the problem and the search of the chain.
-  Each further search takes the state s with 0 < MC(s) < 1 and its wrong rollout
-  r with the largest
+  Each further search takes the state s with threshold < MC(s) < 1 and its wrong
+  rollout r with the largest
 
       Q(s, r) + U(s),  Q = alpha^(1 - MC(s)) * beta^(words(r) / L),
       U = c_puct * sqrt(sum_i N(s_i)) / (1 + N(s)),
@@ -122,8 +122,8 @@ def label_tree(
 
   Returns:
     The labelled chain first, then the added ones. These have the chain's meta,
-    an `id` that ends in '/omega/' and their number, and no `generator`, because
-    the policy wrote their ends. The counts in the first chain's
+    an `id` that ends in '/omega/' and their number, and nothing that is true of
+    the first chain's end alone. The counts in the first chain's
     `meta['rollouts']` are those of all searches.
 
   Raises:
@@ -151,7 +151,7 @@ def label_tree(
       # The chains that were already labelled are kept; only this one is lost.
       continue
     meta = dict(chain.meta) | {'id': f'{chain.meta["id"]}/omega/{len(chains)}'}
-    for name in ('generator', 'rollouts'):
+    for name in ('generator', 'rollouts', 'finished', 'tokens'):
       meta.pop(name, None)
     answer = grading.answer_of(chain.problem, steps)
     added = Chain(chain.problem, steps, answer, False, meta=meta)
@@ -165,7 +165,7 @@ def select(
   """Selects the state and wrong rollout with the largest Q + U.
 
   Among equals it takes the first, in the order in which states and rollouts
-  came. It returns None if there is no pair with 0 < MC(s) < 1.
+  came. It returns None if there is no pair with threshold < MC(s) < 1.
   """
   total = math.sqrt(sum(state.visits for state in states))
   best, chosen = -math.inf, None
@@ -189,7 +189,7 @@ def _label(chain: Chain, states: States, config: OmegaConfig) -> Labelling:
   truth = grading.truth_of(chain)
   steps = chain.steps
   error = len(steps)
-  if rollouts.was_cut_off(chain):
+  if was_cut_off(chain):
     state = yield from _visit(chain, steps, states, truth, config)
     ends_right = state.label.value > config.threshold
   else:
@@ -289,6 +289,6 @@ def _with_labels(
     if value is not None and (value > config.threshold) == (i < error):
       step = visited.label
     labels.append(step)
-  if not rollouts.was_cut_off(chain):
+  if not was_cut_off(chain):
     labels[-1] = rollouts.outcome_label(chain, truth, config.samples)
   return dataclasses.replace(chain, labels=tuple(labels))

@@ -13,7 +13,7 @@ import math
 from collections.abc import Generator, Sequence
 from typing import Annotated, NamedTuple
 
-from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel, was_cut_off
 from prm_jax.inference import grading
 from prm_jax.inference.driver import Answers, Asked, CannotDo
 from prm_jax.inference.protocols import Request
@@ -79,9 +79,10 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
 
   With all k rollouts, successes are Binomial(k, value) and successes / trials
   is unbiased. With early stopping it is biased: a prefix that stops after a
-  lucky streak keeps it, which pushes soft labels away from the threshold (by up
-  to 0.08 at samples=32, round_size=4 and the default threshold and delta; by
-  much more at threshold 0). Stop early only for hard labels at that threshold.
+  lucky streak keeps it, which pushes soft labels away from the threshold (at
+  samples=32 and the default delta by up to 0.08 with round_size=4, and by up to
+  0.22 with round_size=1 and threshold 0). Stop early only for hard labels at
+  that threshold.
 
   The only completion of a finished chain is the chain itself, so the last step
   gets k successes of k, or none, without rollouts. A chain that a limit cut off
@@ -187,11 +188,6 @@ def tally(rollouts: Sequence[Rollout]) -> dict[str, int]:
   }
 
 
-def was_cut_off(chain: Chain) -> bool:
-  """Says whether a limit ended a sampled chain: its end says nothing then."""
-  return chain.meta.get('finished') is False
-
-
 def outcome_label(chain: Chain, truth: str, trials: int) -> StepLabel:
   """Labels a chain's last step by the outcome, grading the answer if needed.
 
@@ -233,6 +229,8 @@ def _is_decided(rollouts: Sequence[Rollout], config: RolloutBudget) -> bool:
   """Says whether the counts are decisive enough to stop the rollouts."""
   label = count(rollouts)
   successes, trials = label.successes, label.trials
+  if not trials:
+    return False
   above = probability_above(config.threshold, successes, trials)
   # The observed rate must lie on the same side: near 0 or 1 the prior alone
   # can make the posterior this certain.

@@ -204,7 +204,7 @@ def step_loss_weights(name: str, batch: Batch) -> jax.Array:  # [B, P]
     )
     return weights * (batch['step_trials'] > 0)
   if name == 'ranking':
-    right = (weights > 0) & (batch['step_labels'] > 0.5)
+    right = (weights > 0) & (batch['step_labels'] >= 0.5)
     ids = batch['chain_ids']
     chex.assert_shape(
       ids, weights.shape, custom_message='step_loss_weights: chain_ids'

@@ -68,6 +68,19 @@ def test_layout_does_not_change_the_normal_form(text, data):
   assert normalise(loose.upper().replace('\\QUAD', '\\quad')) == normalise(text)
 
 
+@pytest.mark.parametrize(
+  ('one', 'other'),
+  [
+    ('the point $(0,3)$', 'The point (0, 3)'),
+    ('3:2', '3: 2'),
+    ('{1,2,3}', '{1, 2, 3}'),
+  ],
+)
+def test_spaces_after_separators_hide_no_copy(one, other):
+  kept, _ = remove_contaminated([Chain(one, ('a',))], {'test': [other]})
+  assert not kept
+
+
 def chain(problem):
   return Chain(problem, ('a',))
 

@@ -66,22 +66,8 @@ def test_draws_in_several_chunks(monkeypatch):
   assert abs(means.std() / math.sqrt(0.25 / 30) - 1) < 5 / math.sqrt(2 * 2000)
 
 
-def test_pairing_cancels_common_difficulty():
-  rng = np.random.default_rng(0)
-  hard = rng.random(200)
-  a, b = hard + 0.1, hard
-  mean, lo, hi = bootstrap.paired_difference_ci(a, b, 0)
-  np.testing.assert_allclose([mean, lo, hi], 0.1, atol=1e-12)
-  _, lo_a, hi_a = bootstrap.mean_ci(a, 0)
-  assert hi_a - lo_a > 0.05
-  mean, lo, hi = bootstrap.paired_difference_ci(b, a, 0)
-  np.testing.assert_allclose([mean, lo, hi], -0.1, atol=1e-12)
-
-
 def test_bad_values_are_rejected():
   with pytest.raises(UserError, match='problem 2 has the value NaN'):
     bootstrap.mean_ci([0.0, 1.0, np.nan], 0)
   with pytest.raises(UserError, match='no problems'):
     bootstrap.mean_ci(np.zeros((0, 3)), 0)
-  with pytest.raises(UserError, match=r'shapes \(2,\) and \(3,\)'):
-    bootstrap.paired_difference_ci(np.zeros(2), np.zeros(3), 0)

@@ -1,5 +1,6 @@
 """Evaluation of a policy, on completions written by hand."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -108,6 +109,9 @@ def test_recorded_chains_are_used_only_if_there_are_enough():
   ((one,),) = policy.recorded_completions(chains * 2, [OTHER], 1)
   assert one.steps == ('2 + 2 = 4',)
   assert one.finished
+  cut = dataclasses.replace(chains[1], meta={'finished': False})
+  ((one,),) = policy.recorded_completions([cut], [OTHER], 1)
+  assert not one.finished
 
 
 def test_problems_without_a_known_answer_are_left_out():

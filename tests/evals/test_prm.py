@@ -87,7 +87,7 @@ def test_too_few_candidates_are_refused_before_any_is_scored(
   samples, known, ns, why
 ):
   chains = [
-    Chain(f'p{i // samples}', (str(i),), outcome=known or None)
+    Chain(f'p{i // samples}', (str(i),), '1', outcome=known or None)
     for i in range(4 * samples)
   ]
   dataset = Dataset([], BOTH, {'pool': chains}, '', pathlib.Path(), False)
@@ -123,3 +123,33 @@ def test_the_longest_dev_chain_may_have_no_labels():
   wanted = PrmEvaluation(best_of_n='')
   found = evaluate(wanted, TargetConfig(), dataset, score, None, 0, print)
   assert np.isfinite(found.threshold['value'])
+
+
+def test_right_candidates_without_an_answer_are_refused_before_any_is_scored():
+  """ProcessBench says which solutions are right, and not what they answer."""
+  chains = [Chain(f'p{i // 2}', (str(i),), outcome=True) for i in range(8)]
+  dataset = Dataset([], BOTH, {'pool': chains}, '', pathlib.Path(), False)
+  wanted = PrmEvaluation(best_of_n='pool', ns=(1, 2))
+  with pytest.raises(UserError, match='right chains name no answer'):
+    check_data(wanted, TargetConfig(), dataset)
+
+
+def test_votes_of_long_chains_do_not_underflow():
+  """Twenty steps of .005 have a product of 1e-46, below any float32."""
+  scores = {'a': 0.005, 'b': 0.001, 'c': 0.001}
+  chains = [
+    Chain(problem, (name,) * 20, name, outcome=name == 'a')
+    for problem in ('p', 'q')
+    for name in ('a', 'a', 'b', 'c')
+  ]
+
+  def score(chains):
+    return [
+      np.full(len(chain.steps), scores.get(chain.answer, 0.9), np.float32)
+      for chain in chains
+    ]
+
+  wanted = PrmEvaluation(best_of_n='pool', ns=(1, 4), aggregate='prod')
+  dataset = Dataset([], BOTH, {'pool': chains}, '', pathlib.Path(), False)
+  found = evaluate(wanted, TargetConfig(), dataset, score, None, 0, print)
+  assert found.results['best_of_n']['weighted_vote']['mean'][-1] == 1

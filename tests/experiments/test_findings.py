@@ -35,6 +35,8 @@ FIVE_TIMES = (5.0, math.inf)
     ((-0.05, -0.01), (False, False), BELOW, HOLDS),
     # Equal seeds have an interval that ends where it begins.
     ((0.0, 0.0), (False, False), ABOVE, OPEN),
+    ((0.01, 0.01), (False, False), ABOVE, OPEN),
+    ((0.0, 0.0), (False, False), WITHIN_2, OPEN),
     # An equivalence needs the whole interval, not a lack of significance.
     ((-0.01, 0.01), (False, False), WITHIN_2, HOLDS),
     ((-0.01, 0.05), (False, False), WITHIN_2, OPEN),
@@ -125,9 +127,11 @@ def rl_results():
   seeds = (1, 2, 3)
   arms = {
     'outcome': [curve(seed, 0.05) for seed in seeds],
-    'outcome + exact labels': [curve(seed, 0.1) for seed in seeds],
-    'outcome + PRM': [curve(seed, 0.02) for seed in seeds],
-    'PRM, sum': [curve(seed, -0.1) for seed in seeds],
+    'outcome + exact labels': [
+      curve(seed, 0.1 + 0.001 * seed) for seed in seeds
+    ],
+    'outcome + PRM': [curve(seed, 0.02 + 0.001 * seed) for seed in seeds],
+    'PRM, sum': [curve(seed, -0.1 - 0.001 * seed) for seed in seeds],
   }
   rates = dict.fromkeys(arms, 1e-4)
   found = rl_tables.summarise(arms, {arm: {} for arm in arms}, rates, seeds)

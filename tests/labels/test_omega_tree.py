@@ -125,6 +125,25 @@ def test_rollouts_that_a_limit_cut_off_are_not_searched():
   assert found[0].meta['rollouts'] == {'unfinished': 1, 'unknown': 0}
 
 
+def test_chains_of_the_tree_are_whole_although_the_first_was_cut_off():
+  """Their last step has the outcome of an end that the policy wrote."""
+
+  class Errs:
+    def complete(self, requests):
+      right = Completion(('1 + 1 = 2',), True, 6, 0, 0.0)
+      wrong = Completion(('1 + 1 = 4', 'so 4'), True, 6, 0, 0.0)
+      return [[right, wrong] for _ in requests]
+
+  meta = dict(id='x', truth=2, finished=False, tokens=6)
+  chain = Chain('1 + 1?', ('1 + 1 = 3',), meta=meta)
+  config = OmegaConfig(samples=2, searches=1)
+  [[_, added]], _ = run([omega.label_tree(chain, config)], Errs())
+  assert added.steps == ('1 + 1 = 4', 'so 4')
+  assert not {'finished', 'tokens'} & set(added.meta)
+  last = added.labels[-1]
+  assert (last.value, last.successes, last.trials) == (0.0, 0, 2)
+
+
 def test_chains_found_before_the_policy_fails_are_kept():
   class FailsLater:
     asked = 0

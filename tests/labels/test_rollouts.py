@@ -216,6 +216,11 @@ def test_the_prior_alone_decides_nothing():
   assert any(each.trials < 6 for each in label)
 
 
+def test_no_trial_decides_nothing():
+  """The prior alone lies below a high threshold."""
+  assert not rollouts._is_decided([], RolloutConfig(32, 4, threshold=0.97))
+
+
 def test_threshold_zero_stops_at_the_first_success():
   chains, _ = sampled(100)
   all_at_once = RolloutConfig(samples=8, threshold=0.0)

@@ -240,6 +240,17 @@ def test_ranking_weights_are_a_mean_over_right_steps_then_over_chains():
   close(actual, [[0.5, 0, 0.5, 0, 1, 0, 1, 0]])
 
 
+def test_a_step_of_one_half_is_right_in_ranking_and_in_its_weights():
+  """Neutral steps may be, and rates of 4 of 8."""
+  labels, known = row(0.5, 0), row(True, True)
+  chains = jnp.zeros((1, 2), int)
+  loss = losses.ranking(row(0.0, 3.0), labels, known > 0, chains, 4.0)
+  close(loss, [[math.log1p(math.exp(7)), 0]])
+  batch = {'step_labels': labels, 'step_weights': row(1, 1)}
+  batch['chain_ids'] = chains
+  close(losses.step_loss_weights('ranking', batch), [[1, 0]])
+
+
 def test_weights_of_the_other_losses():
   batch = {'step_weights': row(1, 0.5, 0, 1), 'step_trials': row(8, 0, 4, 1)}
   for name in ('bce', 'cross_entropy', 'mse'):
