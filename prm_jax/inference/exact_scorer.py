@@ -13,6 +13,7 @@ import numpy as np
 
 from prm_jax.data.domains import arithmetic, arithmetic_text
 from prm_jax.data.domains.arithmetic import OPS, ArithmeticConfig
+from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.runtime.errors import UserError
 
@@ -51,7 +52,8 @@ class ExactScorer:
     """Returns the scores of each request; no tokens are read.
 
     Raises:
-      UserError: a problem is not of this domain or has another modulus.
+      UserError: a problem is not of this domain or, for 'value', has another
+        modulus.
     """
     return [[ScoredSteps(self._scores(request), 0)] for request in requests]
 
@@ -61,10 +63,15 @@ class ExactScorer:
       return tuple(map(float, right))
     values = self._values(request.problem)
     scores = []
+    truth = arithmetic_text.true_answer(request.problem)
     for p, step in enumerate(request.steps, 1):
       state = arithmetic_text.result_of(step)
-      known = state is not None and state < self._modulus and p < len(values)
-      scores.append(float(values[p, state]) if known else 0.0)
+      if p + 1 >= len(values):  # nothing is left to do: it is the answer
+        scores.append(float(final_answer([step]) == truth))
+      elif state is None:
+        scores.append(0.0)
+      else:  # the solver goes on from it modulo m
+        scores.append(float(values[p, state % self._modulus]))
     return tuple(scores)
 
   def _values_of(self, problem: str) -> np.ndarray:  # [K + 1, m]
@@ -76,7 +83,7 @@ class ExactScorer:
       )
     ops, operands = zip(*written.parts, strict=True)
     alone = arithmetic.Problems(
-      np.array([written.start], np.int32),
+      np.array([written.start % self._modulus], np.int32),
       np.array([[OPS.index(op) for op in ops]], np.int32),
       np.array([operands], np.int32) % self._modulus,
     )

@@ -3,9 +3,8 @@
     Scoring -> a question for every step (or one for the chain) -> n critiques
       -> how likely it calls the step right, or its verdict -> the mean
 
-`data/critiques/styles.py` has the questions and reads the verdicts. Python that
-a critique contains runs in the sandbox (`data/verify/sandbox.py`), and nowhere
-else.
+`data/critiques/styles.py` has the questions and reads the verdicts. The Python
+of a critique runs in the sandbox (`data/verify/sandbox.py`), and nowhere else.
 """
 
 import dataclasses
@@ -283,6 +282,8 @@ class GenerativePrm:
         each.state = 'refused'
       elif (completion := next(written)[0]) is None:
         each.state = 'lost'
+      elif completion.no_room and not each.lines:
+        each.state, self.refusal = 'refused', 'its window has no room to answer'
       else:
         each.add(completion)
 
@@ -314,8 +315,7 @@ class GenerativePrm:
   ) -> list[float]:
     """Returns the probability of the last step, or the chain, for each.
 
-    It is the critic's own probability of its verdict's word, given what it
-    wrote; where it does not tell, its verdict.
+    It is that of its verdict's word, given what it wrote; or else its verdict.
 
     Args:
       silent: whether a critique says nothing; those that are read here do.

@@ -88,7 +88,7 @@ class Generator:
     stops = Stops(fmt.separator[0], fmt.end)
     self._writer = Writer(params, model, mesh, sampling, stops, fmt.max_length)
     values = dataclasses.asdict(sampling) | {'seed': seed}
-    # Samples depend on none of these.
+    # Samples depend on none of these, but for bfloat16's rounding.
     del values['slots'], values['kept'], values['spread']
     self.name = ','.join([name, *(f'{k}={v}' for k, v in values.items())])
 

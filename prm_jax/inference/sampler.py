@@ -6,7 +6,8 @@
 
 All shapes are static: B slots, a cache of S positions, prompts in buckets. A
 token is drawn from its sample's own key and its position, so the result depends
-neither on the other samples nor on the slot.
+neither on the other samples nor on the slot, but for bfloat16's rounding, which
+depends on the shape of what is computed together.
 """
 
 import dataclasses

@@ -188,7 +188,8 @@ def process_returns(
   scores = jnp.where(mask, scores, 0.0)
   start = first_values(scores, mask, size)
   paid = rewards.process_rewards(scores, mask, start, reward)
-  if credited(reward, config) == 'chain':
+  # GAE has no use for `advantage.process`.
+  if config.estimator != 'gae' and credited(reward, config) == 'chain':
     return _whole_chains(paid, mask, size)
   return jnp.where(mask, paid, 0.0).sum(1)
 

@@ -90,7 +90,7 @@ def mcts(tree: Tree, config: MctsConfig, common: SearchConfig) -> Grow:
         node.visits += 1
         node.value += (values[walk[-1]] - node.value) / node.visits
     done += len(walks)
-  last = _most_visited(tree)
+  last = _most_visited(tree, common)
   if not tree.nodes[last].ended:
     yield [Expand(last, config.width, 0, scratch='last')]
 
@@ -136,13 +136,19 @@ def _walk(
   return walk
 
 
-def _most_visited(tree: Tree) -> int:
-  """Follows the most visited child from the root and returns the last node."""
+def _most_visited(tree: Tree, common: SearchConfig) -> int:
+  """Follows the most visited child from the root and returns the last node.
+
+  Among equals, as below a leaf, whose children have no visits, it follows the
+  one with the greatest Q.
+  """
   at = ROOT
   while children := tree.live_children(at):
-    at = max(
-      children, key=lambda i: (tree.nodes[i].visits, tree.nodes[i].value)
-    )
+    worth = {
+      i: (tree.nodes[i].visits, _mean_value(tree.nodes[i], common))
+      for i in children
+    }
+    at = max(worth, key=worth.__getitem__)
   return at
 
 

@@ -9,12 +9,13 @@ does the same from a config and can resume.
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from prm_jax.data.chains import Chain
 from prm_jax.inference.driver import SAMPLES_PER_ROUND, AskedModels, Work, drive
 from prm_jax.inference.protocols import Policy, StepScorer
 from prm_jax.runtime import checks
+from prm_jax.runtime.checks import at_least
 from prm_jax.runtime.errors import UserError
 from prm_jax.search.budget import Budget
 from prm_jax.search.method import SearchConfig, Task
@@ -60,8 +61,11 @@ class RunConfig:
   budget: Budget = dataclasses.field(default_factory=Budget)
   key: str = '0'
   trees: Mapping[str, Tree] = dataclasses.field(default_factory=dict)
-  concurrent: int = 64
-  samples_per_round: int = SAMPLES_PER_ROUND
+  concurrent: Annotated[int, at_least(1)] = 64
+  samples_per_round: Annotated[int, at_least(1)] = SAMPLES_PER_ROUND
+
+  def __post_init__(self) -> None:
+    checks.check(self)
 
 
 def run(

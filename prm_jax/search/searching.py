@@ -21,7 +21,12 @@ import numpy as np
 
 from prm_jax.data.chains import Chain
 from prm_jax.inference.driver import Answers, Asked, CannotDo, Work
-from prm_jax.inference.protocols import Completion, Request, Scoring
+from prm_jax.inference.protocols import (
+  Completion,
+  Request,
+  ScoredSteps,
+  Scoring,
+)
 from prm_jax.inference.score import aggregate
 from prm_jax.runtime.errors import UserError
 from prm_jax.search.budget import Budget, Ledger
@@ -252,16 +257,13 @@ class Searching:
       answers = yield requests
       for i, (scored,) in zip(asked, answers, strict=True):
         self.ledger.add_scored(scored)
-        path, why = tree.path(i), ''
-        if not scored.scores:
-          why = "longer than the PRM's window"
-        elif not np.isfinite(scored.scores).all():
-          why = 'scored NaN'
-        for at, score in zip(path, scored.scores or path, strict=True):
+        path = tree.path(i)
+        scores, faults = scored.scores or path, _faults(scored, len(path))
+        for at, score, why in zip(path, scores, faults, strict=True):
           node = tree.nodes[at]
           if node.score is None:
             node.score, node.dead = None if why else score, node.dead or why
-        tree.nodes[i].dead = why
+        tree.nodes[i].dead = faults[-1]
     for i in new:
       if self._is_alive(i):
         self._aggregate(i)
@@ -327,6 +329,18 @@ def _split_rounds(
   for begun in range(0, len(whole), size):
     asked = Counter(whole[begun : begun + size])
     yield [(n, wanted[n]._replace(samples=asked[n])) for n in asked]
+
+
+def _faults(scored: ScoredSteps, steps: int) -> list[str]:
+  """Says of each step why its score is none; '' where it is one."""
+  if not scored.scores:
+    return ["longer than the PRM's window, or of words that it lacks"] * steps
+  if scored.lost:
+    return ['critiques could not be had'] * steps
+  if not np.isfinite(scored.scores).all():
+    return ['scored NaN'] * steps
+  refused = ['the critic has no room or words'] * scored.refused
+  return [''] * (steps - scored.refused) + refused
 
 
 def _why_unusable(completion: Completion, at: int) -> str:

@@ -35,9 +35,11 @@ def weighted_vote(
       answer = argmax_a sum_{i: a_i = a} score(chain_i)
 
   For the aggregate `prod`, whose chain scores are logarithms, the sum is over
-  the products themselves. Among equal sums the answer that came first wins.
+  the products themselves. Among equal sums the answer that came first wins. A
+  chain that the PRM did not come to score does not vote.
   """
-  groups = group_by_answer(tree, candidates)
+  scored = [i for i in candidates if tree.nodes[i].chain_score is not None]
+  groups = group_by_answer(tree, scored)
   if not groups:
     return best(tree, candidates, config)
   scores = {i: tree.nodes[i].chain_score for group in groups for i in group}

@@ -53,9 +53,22 @@ def test_steps_are_checked_as_the_verifier_does():
 
 def test_an_unreadable_step_has_no_value():
   problem = 'mod 7 : 3 + 4 * 2'
-  # No result, one beyond the modulus, and more steps than operations.
-  steps = ('so what', '3 + 4 = 9', '0 * 2 = 0')
-  assert scores('value', [Scoring(problem, steps)]) == [(0.0, 0.0, 0.0)]
+  # No result, and an answer beyond the modulus.
+  steps = ('so what', '3 + 4 = 7')
+  assert scores('value', [Scoring(problem, steps)]) == [(0.0, 0.0)]
+  # The solver ends after the last operation, and so what is said after it is
+  # the answer, as it is written.
+  after = ('3 + 4 = 0', '0 * 2 = 1', '0 * 2 = 0', '0 + 0 = 00')
+  assert scores('value', [Scoring(problem, after)])[0][1:] == (0.0, 1.0, 0.0)
+  # The solver goes on from a result modulo m.
+  [[beyond], [below]] = scores(
+    'value',
+    [Scoring(problem, (f'3 + 4 = {result}',)) for result in (9, 2)],
+  )
+  assert beyond == below
+  # Its first number may be beyond it, too.
+  start = [Scoring(f'mod 7 : {n} + 4', (f'{n} + 4 = 0',)) for n in (3, 10)]
+  assert scores('value', start) == [(1.0,), (1.0,)]
   right = ('3 + 4 = 0', '0 * 2 = 0')
   assert scores('value', [Scoring(problem, right)])[0][-1] == 1.0
 

@@ -2,22 +2,28 @@ r"""A critic's words become step scores, whatever the critic does."""
 
 import math
 
+import jax
 import numpy as np
 import pytest
 
 from prm_jax.data.critiques.questions import read_question
 from prm_jax.data.critiques.styles import STYLES
 from prm_jax.data.critiques.writing import write
+from prm_jax.data.encoding import make_format
 from prm_jax.data.verify import sandbox
 from prm_jax.inference.generative_prm import (
   UNKNOWN,
   CritiqueConfig,
   GenerativePrm,
 )
+from prm_jax.inference.generator import Generator
 from prm_jax.inference.protocols import Scoring
+from prm_jax.inference.sampler import SamplingConfig
+from prm_jax.models import TransformerConfig, init_params
 from prm_jax.runtime.checks import Faults
 from prm_jax.runtime.errors import UserError
 from tests.shared.scripted_critic import ScriptedCritic
+from tests.shared.tiny_sampling import one_device
 
 PROBLEM = 'mod 10 : 7 * 3 + 4 - 6'
 RIGHT = ('7 * 3 = 1', '1 + 4 = 5', '5 - 6 = 9')
@@ -286,3 +292,23 @@ def test_steps_without_room_are_told(ask):
   assert (short.scores, short.refused) == ((1, 1), 0)
   assert len(long.scores) == 3
   assert long.refused == (1 if ask == 'steps' else 3)
+
+
+def test_a_question_longer_than_the_window_of_a_model_is_refused():
+  """A model writes nothing then, and says that it had no room."""
+  fmt = make_format('arithmetic_critic', 40)
+  model = TransformerConfig(
+    vocab_size=256, d_model=16, n_layers=1, n_heads=2, n_kv_heads=1, d_ff=24
+  )
+  params = init_params(jax.random.key(0), model)
+  sampling = SamplingConfig(slots=2, max_tokens=8)
+  critic = Generator(params, model, fmt, one_device(), sampling, 0, 'tiny')
+  prm = GenerativePrm(critic, CritiqueConfig('r_prm'))
+  long = ('7 * 3 = 1', *('1 + 4 = 5',) * 9)
+  [[scored]] = prm.score([Scoring(PROBLEM, long)])
+  assert len(scored.scores) == len(long)
+  assert 0 < scored.refused < len(long)
+  assert prm.refusal == 'its window has no room to answer'
+  alone = GenerativePrm(critic, CritiqueConfig('boxed_index', ask='chain'))
+  with pytest.raises(UserError, match='cannot be asked: its window has no'):
+    alone.score([Scoring(PROBLEM, long)])

@@ -232,6 +232,25 @@ def test_with_a_potential_returns_differ_by_outcomes_alone():
   assert not np.asarray(paid).any()
 
 
+def test_gae_pays_by_steps_whatever_the_process():
+  """The watch says of each chain what GAE pays it."""
+  scores, mask = jnp.array([[0.3, 0.4], [0.3, 0.4]]), jnp.ones((2, 2), bool)
+  reward = RewardConfig('raw', chains='wrong')
+  paid = {
+    process: credit.process_returns(
+      scores,
+      mask,
+      jnp.array([1.0, 0.0]),
+      2,
+      reward,
+      AdvantageConfig('gae', process),
+    )
+    for process in ('auto', 'chain')
+  }
+  np.testing.assert_array_equal(paid['chain'], paid['auto'])
+  assert paid['chain'][0] == 0 and paid['chain'][1] != 0
+
+
 def test_penalties_are_subtracted_from_the_return():
   penalties = np.zeros((2, 7), np.float32)
   penalties[0, 1:3] = 0.2

@@ -181,6 +181,16 @@ def test_without_an_end_in_the_tree_the_most_visited_path_is_written():
   assert len(found.chosen.steps) == 30
 
 
+def test_below_a_leaf_the_best_child_is_written_on_from():
+  """Its children have no visits: their scores decide."""
+  for seed in range(8):
+    options = {'simulations': 1, 'width': 4}
+    found = search('mcts', Scripted(4, 30), noise(seed), options)
+    children = found.tree.live_children(ROOT)
+    best = max(children, key=lambda i: found.tree.nodes[i].score)
+    assert found.chosen.steps[0] == found.tree.nodes[best].step
+
+
 @pytest.mark.parametrize(
   ('values', 'message'),
   [

@@ -265,6 +265,64 @@ def test_when_the_policy_gives_up_the_best_so_far_is_given(method):
     assert each.chosen.steps and each.ledger['stopped'] == 'the server is gone'
 
 
+@pytest.mark.parametrize('how', ['min', 'prod'])
+@pytest.mark.parametrize('method', [m for m in METHODS if METHODS[m].scores])
+def test_when_the_prm_gives_up_the_best_so_far_is_given(method, how):
+  class GivesUp(Table):
+    asked = 0
+
+    def score(self, requests):
+      self.asked += 1
+      if self.asked == 2:
+        raise UserError('the server is gone')
+      return super().score(requests)
+
+  tasks = [Task(name, name) for name in 'abcd']
+  config, found = SearchConfig(aggregate=how), []
+  with pytest.raises(UserError, match='the server is gone'):
+    for each in run(
+      tasks,
+      Scripted(2, 3),
+      GivesUp(noise(0)._score),
+      method,
+      config=config,
+      how=RunConfig(concurrent=1),
+    ):
+      found.append(each)
+  assert found
+  for each in found:
+    assert each.failed or each.chosen.steps
+
+
+@pytest.mark.parametrize('method', ['best_of_n', 'beam', 'mcts'])
+def test_what_a_critic_could_not_judge_is_never_chosen(method):
+  """Its scores say nothing, although they may be the highest."""
+
+  class Critic(Table):
+    def score(self, requests):
+      return [
+        [self._judged(r, scored)]
+        for r, (scored,) in zip(requests, super().score(requests), strict=True)
+      ]
+
+    def _judged(self, request, scored):
+      if request.steps[0][-1] == '1':
+        high = (0.99,) * len(scored.scores)
+        lost = request.problem == 'lost'
+        refused = len(scored.scores) if not lost else 0
+        return scored._replace(scores=high, lost=int(lost), refused=refused)
+      return scored
+
+  tasks = [Task(name, name) for name in ('lost', 'refused')]
+  found = by_id(run(tasks, Scripted(3, 4), Critic(noise(0)._score), method))
+  for name, why in (
+    ('lost', 'critiques could not be had'),
+    ('refused', 'the critic has no room or words'),
+  ):
+    assert found[name].chosen.steps[0] != '0: x = 1'
+    assert found[name].ledger['dead'][why]
+
+
 @pytest.mark.parametrize('method', [m for m in METHODS if METHODS[m].scores])
 def test_a_prm_that_fails_at_some_problems(method):
   class Faulty(Table):
@@ -306,3 +364,9 @@ def test_a_prm_that_fails_at_some_problems(method):
       text = json.dumps(each.tree.to_dict(), allow_nan=False)
       again = Tree.from_dict(json.loads(text))
       assert again.to_dict() == each.tree.to_dict()
+
+
+@pytest.mark.parametrize('name', ['concurrent', 'samples_per_round'])
+def test_a_run_of_nothing_is_refused(name):
+  with pytest.raises(UserError, match=rf'^{name}=0: expected >= 1'):
+    RunConfig(**{name: 0})

@@ -16,7 +16,7 @@ import numpy as np
 from prm_jax.data.domains.arithmetic import OPS
 from prm_jax.runtime.errors import UserError
 
-_PROBLEM = re.compile(r'mod (\d{1,2}) : (\d{1,2})((?: [-+*] \d{1,2})+)', re.A)
+_PROBLEM = re.compile(r'mod ([1-9]\d?) : (\d{1,2})((?: [-+*] \d{1,2})+)', re.A)
 _PART = re.compile(r'([-+*]) (\d{1,2})', re.A)
 _STEP = re.compile(r'(\d{1,2}) ([-+*]) (\d{1,2}) = (\d{1,2})', re.A)
 

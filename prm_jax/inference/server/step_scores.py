@@ -39,7 +39,8 @@ from prm_jax.runtime.errors import UserError
 # problem to the same replica, which has read their beginnings.
 PROBLEM_HEADER = 'X-Problem'
 NAN = 422  # our server's status for a chain whose scores are not finite
-# So many refusals, and no answer before them, are the fault of a setting.
+# After so many refusals in a row a chain that was scored before shows whether
+# all are refused; without such a chain they are.
 REFUSED = 8
 
 
@@ -66,7 +67,8 @@ class RemotePrm:
     asked = f'{config.api} {config.system} {config.separator}'
     digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
     self.name = f'{config.model or "prm"} at a server {digest}'
-    self._refused, self._answered = 0, False
+    self._refused = 0  # in a row
+    self._answered: Scoring | None = None  # a request that was answered
 
   @property
   def usage(self) -> Usage:
@@ -146,7 +148,7 @@ class RemotePrm:
         f'the last with: {OUTCOMES.get()[-1]}; see to the server, then run '
         'the same command again'
       ) from error
-    self._answered = True
+    self._answered, self._refused = requests[0], 0
     return found
 
   async def _one_by_one(
@@ -173,8 +175,14 @@ class RemotePrm:
     if len(requests) > 1:
       return await self._one_by_one(client, requests)
     self._refused += 1
-    if self._refused == REFUSED and not self._answered:
-      raise self._ended(error, fault) from error
+    if self._refused == REFUSED:
+      if self._answered is None:
+        raise self._ended(error, fault) from error
+      self._refused = 0
+      try:
+        await self._call(client, [self._answered])
+      except openai.APIStatusError as again:
+        raise self._ended(again, fault) from again
     scores: tuple[float, ...] = ()
     if error.status_code == NAN and self._config.api == 'steps':
       scores = (float('nan'),) * len(requests[0].steps)

@@ -57,7 +57,11 @@ def test_a_chain_that_is_not_well_formed_has_no_results(steps):
 
 
 @pytest.mark.parametrize(
-  'text', ['7 * 3', 'mod 10 : 7', 'mod 10 : 7 * 3 +', 'mod 10 : 7 / 3', '٣']
+  'text',
+  [
+    *('7 * 3', 'mod 10 : 7', 'mod 10 : 7 * 3 +', 'mod 10 : 7 / 3', '٣'),
+    'mod 0 : 1 + 1',
+  ],
 )
 def test_other_texts_are_not_problems(text):
   assert not arithmetic_text.is_problem(text)

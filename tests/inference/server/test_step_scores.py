@@ -156,6 +156,25 @@ def test_a_chain_that_is_refused_has_no_scores_and_others_have_theirs(server):
   assert scorer.usage.failed == {'status 400': 2, 'status 422': 2}
 
 
+def test_a_server_that_refuses_everything_after_an_answer_ends_the_job(server):
+  """Whether all are refused shows at a chain that was scored before."""
+  answers, long = {0}, [Scoring('p', (str(n),)) for n in range(20)]
+
+  def fault(body, _):
+    if {int(chain['steps'][0]) for chain in body['chains']} <= answers:
+      return steps_reply(body)
+    return (400, {}, REFUSAL)
+
+  server.fault = fault
+  scorer = prm(server, chains=1, concurrency=1)
+  # Nineteen chains are refused, and the first is scored whenever it is asked.
+  found = scorer.score(long)
+  assert [bool(scored.scores) for [scored] in found] == [True] + [False] * 19
+  answers.clear()
+  with pytest.raises(UserError, match=r'status 400: .*; see to endpoint'):
+    scorer.score(long)
+
+
 def test_a_key_comes_from_the_environment(server, monkeypatch):
   server.fault = lambda body, _: steps_reply(body)
   with pytest.raises(UserError, match='not set in the environment'):
