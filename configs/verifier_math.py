@@ -4,11 +4,11 @@
       --workdir /tmp/critic
 
 Supervised fine-tuning of a 0.6M-parameter model on exact critiques of chains
-as of configs/prm_math.py: every step is worked out anew and judged. A
-tenth of the critiques works out a step wrongly; those whose verdict is not that
-of the labels are left out. The critic is a policy whose problems are questions
-about chains, so it is sampled and improved as one. It scores steps wherever a
-PRM does:
+as of configs/prm_math.py: every step is worked out anew and judged. The author
+of a tenth of the critiques is wrong about one of the steps; those whose verdict
+is not that of the labels are left out. The critic is a policy whose problems
+are questions about chains, so it is sampled and improved as one. It scores
+steps wherever a PRM does:
 
     python -m prm_jax.main --config configs/evaluate_math.py:critic \
       --config.prm.generative.path=/tmp/critic --workdir /tmp/critic_judged

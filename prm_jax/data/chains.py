@@ -103,6 +103,14 @@ class Chain:
       raise UserError(f'meta is {self.meta!r}: expected an object')
 
 
+def source_problem(chain: Chain) -> str:
+  """Returns the problem that the chain's problem was changed from, or itself.
+
+  A split by it keeps a problem and its variants together.
+  """
+  return chain.meta.get('original_problem', chain.problem)
+
+
 def was_cut_off(chain: Chain) -> bool:
   """Says whether a limit ended a sampled chain: its end says nothing then."""
   return chain.meta.get('finished') is False

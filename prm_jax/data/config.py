@@ -56,6 +56,16 @@ class SampledDrawConfig(DrawConfig):
     return self.train_samples, self.dev_samples, self.test_samples
 
 
+def _check_templates(words: WordsConfig) -> None:
+  """Raises Faults if training problems have the templates of the test."""
+  if words.templates != 'train':
+    checks.fail(
+      'words.templates',
+      words.templates,
+      "the test problems have the held-out templates: expected 'train'",
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class DataConfig(SampledDrawConfig):
   """Says which data a training job learns from and is evaluated on.
@@ -83,8 +93,9 @@ class DataConfig(SampledDrawConfig):
     words_problems: chains of the words domain to add to the files.
     on_error: what a bad record does: 'stop' ends the job, 'quarantine' sets the
       record aside and counts it.
-    tokenizer: 'arithmetic', 'bytes', or the file of a tokenizer; '' is the
-      base's.
+    tokenizer: 'bytes'; that of a domain ('arithmetic', 'logic' or 'code') or
+      of a critic ('arithmetic_critic', 'logic_critic'); or the file of one; ''
+      is the base's.
     separator: token that ends a step; '' is the tokenizer's own.
     end: token that ends a policy's chain; '' is the tokenizer's own.
     max_length: longest chain in tokens; longer ones are cut.
@@ -128,6 +139,13 @@ class DataConfig(SampledDrawConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
+    _check_templates(self.words)
+    if self.kind != 'files' and not self.dev_problems:
+      checks.fail(
+        'dev_problems',
+        0,
+        'thresholds and the best checkpoint come from dev: expected >= 1',
+      )
     if self.row_length < self.max_length:
       checks.fail(
         'row_length',
@@ -178,6 +196,7 @@ class ProblemsConfig(DrawConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
+    _check_templates(self.words)
     if self.critiques.style and self.kind == 'file':
       checks.fail(
         'critiques.style',

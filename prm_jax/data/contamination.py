@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from prm_jax.data.chains import Chain
+from prm_jax.data.chains import Chain, source_problem
 from prm_jax.data.readers import records
 from prm_jax.runtime.errors import UserError
 
@@ -75,6 +75,8 @@ def remove_contaminated(
 ) -> tuple[list[Chain], dict[str, Removed]]:
   """Removes the chains whose problem is in one of the evaluation sets.
 
+  So are those whose problem was changed from one in a set.
+
   Args:
     evaluation_problems: the problems of each evaluation set, by its name.
 
@@ -85,8 +87,9 @@ def remove_contaminated(
   Raises:
     UserError: an evaluation set has no problems, so nothing would be checked.
   """
-  problems = [_compared(chain.problem) for chain in chains]
-  contaminated = set()
+  problems = [_compared(source_problem(chain)) for chain in chains]
+  changed = [_compared(chain.problem) for chain in chains]
+  contaminated: set[int] = set()
   removed = {}
   for name, texts in evaluation_problems.items():
     evaluated = {_compared(text) for text in texts}
@@ -95,14 +98,14 @@ def remove_contaminated(
         f'evaluation set {name!r} has no problems; leave it out, or give it '
         'some'
       )
-    hits = [problem for problem in problems if problem in evaluated]
-    removed[name] = Removed(len(hits), len(set(hits)))
+    hits = [
+      i
+      for i, own in enumerate(zip(problems, changed, strict=True))
+      if not evaluated.isdisjoint(own)
+    ]
+    removed[name] = Removed(len(hits), len({problems[i] for i in hits}))
     contaminated.update(hits)
-  kept = [
-    chain
-    for chain, problem in zip(chains, problems, strict=True)
-    if problem not in contaminated
-  ]
+  kept = [c for i, c in enumerate(chains) if i not in contaminated]
   return kept, removed
 
 

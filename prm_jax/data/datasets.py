@@ -10,13 +10,15 @@ once. A split is train, dev or an evaluation.
 import contextlib
 import dataclasses
 import hashlib
+import itertools
+import operator
 import os
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prm_jax.data import builder, chain_sets, contamination
-from prm_jax.data.chains import Chain, first_error
+from prm_jax.data.chains import Chain, first_error, source_problem
 from prm_jax.data.config import DataConfig
 from prm_jax.data.domain_splits import (
   Splits,
@@ -169,8 +171,9 @@ def file_splits(
       f'problems are in {name}, removed'
     )
   share = config.dev_share
-  dev = [chain for chain in kept if is_dev_problem(chain.problem, share)]
-  train = [chain for chain in kept if not is_dev_problem(chain.problem, share)]
+  of_dev = [is_dev_problem(source_problem(chain), share) for chain in kept]
+  dev = list(itertools.compress(kept, of_dev))
+  train = list(itertools.compress(kept, map(operator.not_, of_dev)))
   if not train or not dev:
     raise UserError(
       f'data.dev_share={share} leaves {len(train):,} chains to train on and '

@@ -89,7 +89,9 @@ def words_splits(
   unseen = dataclasses.replace(config, templates='held_out')
   dev = draw.dev_problems
   chains = words.make_chains(config, dev + draw.train_problems, seed)
-  tests = words.make_chains(unseen, draw.test_problems, seed, test_samples)
+  tests = []
+  if draw.test_problems:
+    tests = words.make_chains(unseen, draw.test_problems, seed, test_samples)
   return Splits(chains[dev:], chains[:dev], {'words': tests})
 
 

@@ -107,7 +107,7 @@ def _truth(fields: records.Fields, name: str) -> str:
   if isinstance(value, int) and not isinstance(value, bool):
     return str(value)
   if isinstance(value, float):
-    return f'{value:.12g}'  # 39.0 is 39
+    return str(int(value)) if value.is_integer() else repr(value)
   answer = records.text(fields, name)
   truth = final_answer([answer]) if '####' in answer else answer
   if not truth:

@@ -11,7 +11,6 @@ the error (see `data/domains/worked_answers.py`).
 """
 
 import dataclasses
-import re
 from typing import Annotated
 
 import numpy as np
@@ -40,12 +39,6 @@ KINDS = {
   'copied_number': 'copied_number',
   'skipped_step': 'skipped_step',
 }
-# Written solutions stay far below these limits, and the time to parse a text
-# grows faster than the square of its length.
-MAX_TEXT = 3_000
-MAX_STEP = 800
-MAX_PARENTHESES = 100
-_LONG_NUMBER = re.compile(r'[\d,.]{60}')
 _RIGHT = StepLabel(1.0, source='verifier')
 _WRONG = StepLabel(0.0, source='verifier')
 
@@ -155,13 +148,8 @@ def _parse_solution(
     CannotDo: The chain is too long, its answer is not one positive number, or
       its equations are wrong or do not lead to the answer.
   """
-  text = ' '.join(chain.steps)
-  if (
-    len(text) > MAX_TEXT
-    or max(map(len, chain.steps)) > MAX_STEP
-    or text.count('(') > MAX_PARENTHESES
-    or _LONG_NUMBER.search(f'{chain.problem} {text} {chain.answer}')
-  ):
+  others = (chain.problem, chain.answer or '')
+  if not equations.can_be_parsed(chain.steps, others):
     raise CannotDo('it is too long or too nested for a worked answer')
   answer = tuple(equations.numbers(chain.answer or ''))
   if len(answer) != 1 or '-' in chain.answer:

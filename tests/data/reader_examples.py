@@ -268,7 +268,6 @@ EXAMPLES['chains'] = {
   'meta': {'dataset': 'arithmetic'},
 }
 EXAMPLES['prmbench_original'] = EXAMPLES['prmbench']
-EXAMPLES['mr_gsm8k'] = EXAMPLES['processbench']
 EXAMPLES['gsm8k_stated'] = EXAMPLES['gsm8k']
 
 

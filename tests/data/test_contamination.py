@@ -85,6 +85,16 @@ def chain(problem):
   return Chain(problem, ('a',))
 
 
+def test_variants_of_an_evaluated_problem_are_removed():
+  """PRMBench changed the wording of the problem, or left it."""
+  meta = {'original_problem': 'a?'}
+  variant, own = (Chain(p, ('s',), meta=meta) for p in ('a, if b?', 'A?'))
+  for problem, count in (('A ?', 2), ('a if b?', 1)):
+    kept, removed = remove_contaminated([variant, own], {'test': [problem]})
+    assert removed['test'] == Removed(count, 1)
+    assert len(kept) == 2 - count
+
+
 def test_chains_are_removed_and_counted_per_evaluation_set():
   chains = [chain(p) for p in ('A b', 'a  b.', 'c', 'd', 'e')]
   kept, removed = remove_contaminated(

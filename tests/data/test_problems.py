@@ -31,8 +31,11 @@ def test_names_and_answers(tmp_path):
     {'input': 'c?', 'target': 39.0},
     {'input': 'd?', 'target': 0.25},
     {'problem': 'e?', 'answer': 2**61 + 1},
+    {'problem': 'f?', 'answer': 1234567890123.0},
   )
-  assert [p.truth for p in found] == ['1/2', '72', '39', '0.25', f'{2**61 + 1}']
+  assert [p.truth for p in found] == [
+    *('1/2', '72', '39', '0.25', f'{2**61 + 1}', '1234567890123')
+  ]
   assert found[2] == Problem('p:3', 'p', 'c?', '39')
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from prm_jax.data.chains import StepLabel
+from prm_jax.data.chains import StepLabel, source_problem
 from prm_jax.data.readers import READERS, read_chains
 from prm_jax.data.readers.records import Skip
 from prm_jax.runtime.errors import UserError
@@ -45,7 +45,7 @@ def test_gsm8k_states_its_answer_for_a_policy():
   assert (chain.answer, chain.outcome) == ('25', True)
 
 
-@pytest.mark.parametrize('answer', ['#### 25', 'no answer', 'a\n25'])
+@pytest.mark.parametrize('answer', ['#### 25', 'no answer', 'a\n25', 'a\n####'])
 def test_gsm8k_without_its_answer_is_rejected(answer):
   with pytest.raises(UserError, match="'answer' is no worked answer"):
     read('gsm8k', answer=answer)
@@ -65,7 +65,7 @@ def test_prm800k_expands_the_prefix_tree():
   assert chains[0].outcome is None
   assert chains[0].meta == {
     'finish_reason': 'solution',
-    'reference_answer': '7',
+    'truth': '7',
   }
 
 
@@ -154,7 +154,9 @@ def test_prmbench_counts_from_one():
     'classification': 'circular',
     'id': 'circular_p1_0',
     'group': 'p1_0',
+    'original_problem': 'O',
   }
+  assert source_problem(chain) == source_problem(*read('prmbench_original'))
   (chain,) = read('prmbench', error_steps=None)
   assert chain.labels == (judge(1.0),) * 4
 
@@ -175,18 +177,17 @@ def test_prmbench_original_is_right_throughout():
   assert chain.labels == (RIGHT, RIGHT)
 
 
-@pytest.mark.parametrize('fmt', ['processbench', 'mr_gsm8k'])
-def test_processbench(fmt):
-  (chain,) = read(fmt)
+def test_processbench():
+  (chain,) = read('processbench')
   assert chain.labels == (RIGHT, WRONG, UNKNOWN)
   assert chain.outcome is False
   assert chain.meta == {'id': 'gsm8k-0', 'generator': 'G'}
-  (chain,) = read(fmt, label=-1, final_answer_correct=True)
+  (chain,) = read('processbench', label=-1, final_answer_correct=True)
   assert chain.labels == (RIGHT, RIGHT, RIGHT)
   assert chain.outcome is True
   for label in (3, -2, True, 1.0, None):
     with pytest.raises(UserError, match=r"'label' is .*integer in \[-1, 2\]"):
-      read(fmt, label=label)
+      read('processbench', label=label)
 
 
 def test_verify_then_generate():
@@ -211,7 +212,7 @@ def test_math_aps_nests_prefixes_at_line_breaks():
     key=repr,
   )
   assert chains[0].problem == 'Q'
-  assert chains[0].meta == {'problem_value': 0.5, 'reference_answer': '4'}
+  assert chains[0].meta == {'problem_value': 0.5, 'truth': '4'}
 
 
 def test_math_aps_tree_gives_a_shared_node_its_value_once():
@@ -240,7 +241,7 @@ def test_a_step_tree_gives_one_chain_for_each_leaf():
     (('x = 42',), (rollout(0.0),)),
   ]
   assert chains[0].problem == 'Q'
-  assert chains[0].meta == {'problem_value': 0.5, 'reference_answer': '4'}
+  assert chains[0].meta == {'problem_value': 0.5, 'truth': '4'}
 
 
 @pytest.mark.parametrize(

@@ -80,3 +80,48 @@ def test_a_file_of_nothing_is_refused(tmp_path, answer, said):
   (tmp_path / 'run').mkdir()
   with pytest.raises(UserError, match=said):
     load(tmp_path, [{'question': 'Q?', 'answer': answer}])
+
+
+def test_variants_of_a_problem_are_in_one_split(tmp_path):
+  """PRMBench changes some questions; their own problem stays in training."""
+  records = [
+    {
+      'classification': 'circular',
+      'idx': f'circular_{i}_{k}',
+      'original_question': f'P{i}?',
+      'modified_question': f'P{i}?' if k else f'P{i}, if Q{i}?',
+      'original_process': ['a', 'b'],
+      'modified_process': ['a', 'c'],
+      'error_steps': [2],
+    }
+    for i in range(40)
+    for k in range(2)
+  ]
+  write(tmp_path / 'bench.jsonl', records)
+  config = DataConfig(
+    kind='files',
+    root=str(tmp_path),
+    train=(('bench.jsonl', 'prmbench'), ('bench.jsonl', 'prmbench_original')),
+    dev_share=0.3,
+  )
+  (tmp_path / 'run').mkdir()
+  dataset = load_dataset(config, 0, tmp_path / 'run', [].append)
+  own = [
+    {chain.problem[:3].strip('?,') for chain in chains}
+    for chains in (dataset.train, dataset.dev)
+  ]
+  assert len(own[0] | own[1]) == 40
+  assert not own[0] & own[1]
+
+
+def test_answers_that_take_long_to_parse_are_left_out(tmp_path):
+  (tmp_path / 'run').mkdir()
+  deep = 'It is ' + '(' * 1500 + '7' + ')' * 1500 + ' = 7.\n#### 7'
+  long = 'It is ' + '(3 + ' * 300 + '1 = 7.\n#### 7'
+  odd = [
+    {'question': f'Why {i}?', 'answer': answer}
+    for i, answer in enumerate((deep, long))
+  ]
+  _, lines = load(tmp_path, [*map(worked, range(40)), *odd])
+  (line,) = [line for line in lines if line.startswith('planted')]
+  assert 'of 40 worked answers; 2 others cannot be calculated' in line

@@ -26,8 +26,10 @@ class CritiquesConfig:
 
   Attributes:
     style: one of `STYLES`; '' leaves the chains as they are.
-    mistaken: share of critiques that work out one of the steps wrongly, as a
-      model's would. Those whose verdict is not the label's are left out.
+    mistaken: share of critiques whose author is wrong about one of the steps
+      asked about, drawn at random, as a model would be. It shows if the
+      critique comes to that step. Those whose verdict is not the label's are
+      left out.
   """
 
   style: Annotated[str, one_of('', *STYLES)] = ''

@@ -8,7 +8,7 @@ two texts of one template can be compared number by number whatever their words.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -20,6 +20,13 @@ _TOKEN = re.compile(
   r'\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?'
   r"|/?[^\W\d_]+(?:[/'\u2019-][^\W\d_]+)*|\s+|."
 )
+
+# Written solutions stay far below these limits, and the time to parse a text
+# grows faster than the square of its length.
+MAX_TEXT = 3_000
+MAX_STEP = 800
+MAX_PARENTHESES = 100
+_LONG_NUMBER = re.compile(r'[\d,.]{60}')
 
 _OPERATORS = {
   **dict.fromkeys(('+', 'plus'), '+'),
@@ -97,6 +104,21 @@ class Solution(NamedTuple):
 def numbers(text: str) -> list[Fraction]:
   """Returns the numbers of a text as printed."""
   return [parse_number(t) for t in _TOKEN.findall(text) if t[0].isdecimal()]
+
+
+def can_be_parsed(steps: Sequence[str], others: Sequence[str] = ()) -> bool:
+  """Says whether steps are short and flat enough to be parsed in time.
+
+  Args:
+    others: texts whose numbers are read, too.
+  """
+  text = ' '.join(steps)
+  return (
+    len(text) <= MAX_TEXT
+    and max(map(len, steps)) <= MAX_STEP
+    and text.count('(') <= MAX_PARENTHESES
+    and not _LONG_NUMBER.search(' '.join([text, *others]))
+  )
 
 
 def parse(steps: tuple[str, ...]) -> Solution:

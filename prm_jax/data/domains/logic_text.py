@@ -274,8 +274,8 @@ def check_steps(problem: str, steps: Sequence[str]) -> list[bool]:
   error), its premise is one of the problem's, and its conclusion and rule are
   the valid ones; `so nothing` is right where nothing follows. The answers true
   and false are right if that was concluded before. `unknown` is right if the
-  last conclusion (or the fact) does not determine the asked atom. Any other
-  text is wrong and states nothing.
+  last conclusion on the way to the asked atom (or the fact) does not determine
+  it. Any other text is wrong and states nothing.
   """
   parsed = read_problem(problem)
   last, stated = parsed.fact, {parsed.fact}
@@ -286,8 +286,9 @@ def check_steps(problem: str, steps: Sequence[str]) -> list[bool]:
       started = step.literal in stated and step.premise in parsed.premises
       right.append(started and _is_valid(step))
       if step.conclusion is not None:
-        last = step.conclusion
-        stated.add(last)
+        stated.add(step.conclusion)
+        if step.conclusion.atom in parsed.atoms:
+          last = step.conclusion
     elif answer == 'unknown':
       right.append(_settle(parsed, last) is None)
     else:

@@ -40,7 +40,6 @@ READERS: dict[str, Callable[[Fields], list[Chain] | Skip]] = {
   'prmbench': benchmarks.read_prmbench,
   'prmbench_original': benchmarks.read_prmbench_original,
   'processbench': benchmarks.read_processbench,
-  'mr_gsm8k': benchmarks.read_processbench,
   'big_bench_mistake': benchmarks.read_big_bench_mistake,
   'parc': benchmarks.read_parc,
   'mr_ben': other_domains.read_mr_ben,

@@ -26,7 +26,7 @@ def first_error_labels(first: int, count: int) -> tuple[StepLabel, ...]:
 
 
 def read_processbench(record: Fields) -> list[Chain]:
-  """Reads ProcessBench (Zheng et al., 2024) or MR-GSM8K in the same fields.
+  """Reads ProcessBench (Zheng et al., 2024).
 
   `label` is the index of the first error, or -1 if there is none.
   """
@@ -98,7 +98,8 @@ def read_gsm8k(record: Fields) -> list[Chain]:
   *lines, last = records.lines(record, 'answer') or ('',)
   steps = [re.sub(r'<<[^<>]*>>', '', line).strip() for line in lines]
   steps = [step for step in steps if step]
-  if not steps or not last.startswith('####'):
+  stated = last.removeprefix('####').strip()
+  if not steps or not stated or stated == last:
     raise UserError(
       "'answer' is no worked answer: expected lines of text and '#### 72' "
       'at the end'
@@ -107,7 +108,7 @@ def read_gsm8k(record: Fields) -> list[Chain]:
     Chain(
       records.text(record, 'question'),
       tuple(steps),
-      answer=last.removeprefix('####').strip(),
+      answer=stated,
       outcome=True,
       labels=(_RIGHT,) * len(steps),
     )
@@ -265,11 +266,14 @@ def _has_blank(record: Fields, name: str) -> bool:
 
 
 def _prmbench_meta(record: Fields) -> Fields:
-  """Returns `classification`, `id` and `group`, the id without its class.
+  """Returns `classification`, `id`, `group` and `original_problem`.
 
-  Chains of one group come from one problem; keep them in one split.
+  The group is the id without its class. Its chains come from one problem, which
+  some classes change; splits keep its variants together.
   """
   meta = records.keep(record, 'classification')
+  if originals := records.keep(record, 'original_question'):
+    meta['original_problem'] = originals['original_question']
   if ids := records.keep(record, 'idx'):
     prefix = f'{meta.get("classification", "")}_'
     meta |= {'id': ids['idx'], 'group': str(ids['idx']).removeprefix(prefix)}

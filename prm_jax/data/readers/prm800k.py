@@ -61,7 +61,7 @@ def read_prm800k(record: Fields) -> list[Chain] | Skip:
     return Skip('no step was reached')
   meta = records.keep(record, 'generation') | {'finish_reason': reason}
   if answers := records.keep(question, 'ground_truth_answer'):
-    meta['reference_answer'] = answers['ground_truth_answer']
+    meta['truth'] = answers['ground_truth_answer']
   return [_chain(problem, chain, meta) for chain in chains]
 
 

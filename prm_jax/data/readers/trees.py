@@ -187,7 +187,7 @@ def _chains(
     return Skip('no step below the question')
   meta = meta | records.keep(record, 'question_id')
   if answers := records.keep(record, 'final_answer'):
-    meta['reference_answer'] = answers['final_answer']
+    meta['truth'] = answers['final_answer']
   question = records.text(record, 'question')
   inner = {node.parent for node in nodes}
   labelled = set()

@@ -36,17 +36,30 @@ _THOUSANDS = re.compile(r'(?<![\d.,])\d{1,3}(?:,\d{3})+(?!,?\d)')
 _CLOSING = {'(': ')', '[': ']', '{': '}', '\\{': '\\}'}
 _NAME = (
   r'(?P<name>(?:\\[A-Za-z]+|[A-Za-z]|[A-Z]{2})(?:_(?:\w|\{\w+\}))?'
-  r'(?:\([A-Za-z]\))?|\([a-z](?:, ?[a-z]){1,2}\))'
+  r'(?:\((?:[A-Za-z]|-?\d+)\))?|\([a-z](?:, ?[a-z]){1,2}\))'
 )
 _NAMED = re.compile(
   _NAME
   + r'\s*(?P<sign>=|\\in\b)\s*(?P<value>[^=<>,;]+|\d[\d,.]*\d|[^=<>]*[\])}])'
 )
 _NAMED_LAST = re.compile(r'(?P<value>[^=<>,;]+?)\s*(?P<sign>=)\s*' + _NAME)
+# The left side of 18 + 24 = 42, and what a function is applied to in f(3) = 5.
+_WORKED_OUT = re.compile(
+  r'(?=[^=]*\d)(?=[^=]*(?:[-+*/^]|\\(?:times|cdot|div|frac)))'
+  r'(?:[\d\s.,()^{}*/+-]|\\(?:times|cdot|div|frac)(?![A-Za-z]))+='
+  r'(?P<value>[^=<>]+)'
+)
+_APPLIED = re.compile(r'[A-Za-z]\(-?[\d./]+\)|\\[A-Za-z]+')
 _RELATION = re.compile(r'[=<>]|\\(?:leq?|geq?|neq?|lt|gt)(?![A-Za-z])')
 _SET_OPERATORS = re.compile(r'\\(?:cup|cap|mathbb|setminus)(?![A-Za-z])')
 _MATRIX = re.compile(
   r'\\begin\{(?P<kind>[pb]?matrix)\}(?P<cells>.*)\\end\{(?P=kind)\}'
+)
+# Texts that would be calculated although they are no expressions: numbers side
+# by side, sizes such as 2 x 6, feet and inches, ranges with a unit.
+_NO_EXPRESSION = re.compile(
+  r'(?<![_^\d.,])\d+(?:\.\d+)? \d+(?![\d/])|\d x \d|\d ?[\'"]'
+  r'|^\d[\d.,]*-\d[\d.,]* [A-Za-z]'
 )
 # math-verify would drop these or guess their meaning.
 _UNREADABLE = re.compile(r'[\d)}]_|\\approx|[\'"?!]{2}|[^\x20-\x7e]')
@@ -78,7 +91,7 @@ def compare(answer: str, truth: str, seconds: float = 5.0) -> Verdict:
   - Units must agree, or be missing on one side. Spellings of one unit are the
     same, but no unit is converted. The base of a numeral counts as its unit:
     2112_7 equals 2112, but neither 2112_6 nor 757.
-  - x = 4 and 4 = x equal 4.
+  - x = 4 and 4 = x equal 4, and so does 1 + 3 = 4. It does not equal 1 + 2 = 3.
   - A list without brackets is a set. (1, 2) equals neither [1, 2] nor {1, 2}.
     1,234 is a number, not a list.
   - A ratio or a date equals only itself: 2:3 is neither 2/3 nor 4:6, because
@@ -113,11 +126,16 @@ def _compare(a: str, b: str, deadline: float, depth: int) -> Verdict:
   if values is None:
     return Verdict(False, 'text')
   a, b = values
+  sides = _constant_sides(a), _constant_sides(b)
+  if any(sides):
+    return _compare_equations(a, b, sides, deadline, depth)
+  as_text = any(_NO_EXPRESSION.search(x) for x in (a, b))
   numbers = quantities.read_quantity(a), quantities.read_quantity(b)
-  if all(numbers):
+  if all(numbers) and not as_text:
     return Verdict(quantities.same_quantity(*numbers), 'number')
-  if _comparison_key(a) == _comparison_key(b):
-    return Verdict(True, 'text')
+  same = _comparison_key(a) == _comparison_key(b)
+  if same or as_text:
+    return Verdict(same, 'text')
   # A text that is a number is no list: 1,234.
   parts = [
     None if n else _read_parts(x) for n, x in zip(numbers, (a, b), strict=True)
@@ -125,6 +143,31 @@ def _compare(a: str, b: str, deadline: float, depth: int) -> Verdict:
   if any(parts):
     return _compare_parts(a, b, parts, deadline, depth)
   return _compare_expressions(a, b, deadline)
+
+
+def _constant_sides(text: str) -> list[str] | None:
+  """Returns both sides of an equation without a variable, as f(3) = 5."""
+  sides = [side.strip() for side in text.split('=')]
+  if len(sides) != 2 or not all(sides) or _RELATION.search(' '.join(sides)):
+    return None
+  return None if re.search('[A-Za-z]', _APPLIED.sub('', text)) else sides
+
+
+def _compare_equations(
+  a: str,
+  b: str,
+  sides: tuple[list[str] | None, list[str] | None],
+  deadline: float,
+  depth: int,
+) -> Verdict:
+  """Compares side by side what math-verify would only find true or false."""
+  if _comparison_key(a) == _comparison_key(b):
+    return Verdict(True, 'text')
+  if not all(sides) or depth:
+    return Verdict(False, 'text')
+  pairs = zip(*sides, strict=True)
+  same = all(_compare(x, y, deadline, depth + 1).equal for x, y in pairs)
+  return Verdict(same, 'parts')
 
 
 def _compare_parts(
@@ -271,7 +314,11 @@ def _split_at_commas(text: str) -> tuple[bool, list[str]]:
 
 
 def _strip_names(a: str, b: str) -> tuple[str, str] | None:
-  """Removes "x =" or "= x" from two answers; None if the names differ."""
+  """Removes "x =", "= x" or "2 * 3 =" from two answers.
+
+  Returns:
+    What is left; None if the names differ.
+  """
   found = [_NAMED.fullmatch(x) or _NAMED_LAST.fullmatch(x) for x in (a, b)]
   if all(found):
     values = found[0]['value'].strip(), found[1]['value'].strip()
@@ -282,9 +329,14 @@ def _strip_names(a: str, b: str) -> tuple[str, str] | None:
     # x = 2y and y = x/2 may be one relation, solved for different names.
     return None if any(map(quantities.read_quantity, values)) else (a, b)
   texts = [a, b]
+  found = [
+    match or _WORKED_OUT.fullmatch(x)
+    for match, x in zip(found, texts, strict=True)
+  ]
   for i, match in enumerate(found):
     # y = 2x + 1 stays an equation if the other answer is one: 2x - y = -1.
-    if match and not (match['sign'] == '=' and _RELATION.search(texts[1 - i])):
+    sign = match and match.groupdict().get('sign', '=')
+    if match and not (sign == '=' and _RELATION.search(texts[1 - i])):
       texts[i] = match['value'].strip()
   return texts[0], texts[1]
 

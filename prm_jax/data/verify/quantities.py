@@ -10,7 +10,11 @@ from typing import NamedTuple
 
 from prm_jax.data.verify import expressions, units
 
-_SCALES = {'thousand': 10**3, 'million': 10**6, 'billion': 10**9, 'dozen': 12}
+_SCALES = {
+  **{'dozen': 12, 'hundred': 10**2, 'thousand': 10**3, 'million': 10**6},
+  **{'billion': 10**9, 'trillion': 10**12},
+}
+_ANGLES = re.compile(r'(?:sin|cos|tan|cot|sec|csc)(?![a-z])')
 # Units that may follow a number without a space. Other letters are algebra.
 _UNITS_WITHOUT_SPACE = frozenset(
   (
@@ -47,10 +51,12 @@ class Quantity(NamedTuple):
   Attributes:
     value: the exact number.
     unit: as `units.canonical` gives it; '%' or, for none, ''.
+    of: the word after a percentage, as in '20% loss'; '' for none or several.
   """
 
   value: Fraction
   unit: str
+  of: str = ''
 
 
 def read_quantity(text: str) -> Quantity | None:
@@ -71,7 +77,9 @@ def read_quantity(text: str) -> Quantity | None:
     if name in unit.split(' '):
       exact *= factor
       unit = ' '.join(word for word in unit.split(' ') if word != name)
-  return Quantity(exact, '%' if value.endswith('%') else units.canonical(unit))
+  if value.endswith('%'):
+    return Quantity(exact, '%', '' if ' ' in unit else units.canonical(unit))
+  return Quantity(exact, units.canonical(unit))
 
 
 def split_unit(text: str) -> tuple[str, str]:
@@ -82,7 +90,8 @@ def split_unit(text: str) -> tuple[str, str]:
   based = _NUMERAL_WITH_BASE.fullmatch(text)
   if based:
     return based['value'].strip('()'), f'base{based["base"]}'
-  text = re.sub(r'\^\{\\circ\}(?= ?[CF]?$)', ' degrees', text)
+  if not _ANGLES.search(text):  # there it is part of the value
+    text = re.sub(r'\^\{\\circ\}(?= ?[CF]?$)', ' degrees', text)
   money = re.findall(r'[$€£¥¢]', text)
   if len(money) > 1:
     return text, ''
@@ -117,8 +126,11 @@ def _is_unit(value: str, gap: str, text: str) -> bool:
 def same_quantity(a: Quantity, b: Quantity) -> bool:
   """Returns whether two quantities are equal.
 
-  50% equals 1/2 and 50. A unit may be missing; none is converted.
+  50% equals 1/2 and 50. A unit may be missing; none is converted. A loss of 20%
+  is no gain of 20%.
   """
+  if a.of and b.of and a.of != b.of:
+    return False
   percents = [a.unit, b.unit].count('%')
   if percents == 1:
     percent, other = (a, b) if a.unit == '%' else (b, a)

@@ -49,7 +49,7 @@ from typing import Annotated, Any, BinaryIO
 from prm_jax.data.verify import sandbox_filter
 from prm_jax.data.verify.sandbox_cgroup import new_cgroup, ran_out_of_memory
 from prm_jax.runtime import checks
-from prm_jax.runtime.checks import above
+from prm_jax.runtime.checks import above_up_to
 from prm_jax.runtime.errors import UserError
 
 OUTCOMES = (
@@ -60,6 +60,8 @@ OUTCOMES = (
   'output too long',
 )
 _LAUNCHER = pathlib.Path(__file__).with_name('sandbox_launcher.py')
+# Beyond any use, and within what the kernel takes.
+_MOST_SECONDS, _MOST_BYTES, _MOST = 86_400, 2**40, 2**20
 _DYING_SECONDS = 10  # that the kernel may take to end killed processes
 
 
@@ -78,13 +80,13 @@ class Limits:
     output_bytes: length of standard output and standard error together.
   """
 
-  wall_seconds: Annotated[float, above(0)] = 10.0
-  cpu_seconds: Annotated[int, above(0)] = 10
-  memory_bytes: Annotated[int, above(0)] = 512 << 20
-  disk_bytes: Annotated[int, above(0)] = 16 << 20
-  processes: Annotated[int, above(0)] = 16
-  files: Annotated[int, above(0)] = 128
-  output_bytes: Annotated[int, above(0)] = 64 << 10
+  wall_seconds: Annotated[float, above_up_to(0, _MOST_SECONDS)] = 10.0
+  cpu_seconds: Annotated[int, above_up_to(0, _MOST_SECONDS)] = 10
+  memory_bytes: Annotated[int, above_up_to(0, _MOST_BYTES)] = 512 << 20
+  disk_bytes: Annotated[int, above_up_to(0, _MOST_BYTES)] = 16 << 20
+  processes: Annotated[int, above_up_to(0, _MOST)] = 16
+  files: Annotated[int, above_up_to(0, _MOST)] = 128
+  output_bytes: Annotated[int, above_up_to(0, _MOST_BYTES)] = 64 << 10
 
   def __post_init__(self) -> None:
     checks.check(self)

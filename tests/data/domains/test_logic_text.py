@@ -85,12 +85,30 @@ def fallacies(premise):
     yield b, opposite(a), 'disjunctive syllogism'
 
 
+def on_the_way(premises, start, end):
+  """Returns the atoms from one to another by premises; there is one way."""
+  pairs = [[w for w in text.split() if len(w) == 1] for text in premises]
+  paths = [[start]]
+  while paths:
+    path = paths.pop()
+    if path[-1] == end:
+      return path
+    paths += [
+      [*path, other]
+      for pair in pairs
+      for at, other in (pair, pair[::-1])
+      if at == path[-1] and other not in path
+    ]
+  raise AssertionError(f'no way from {start} to {end}')
+
+
 def brute_force_labels(problem, steps):
   """Checks steps by schemas of rules and by assignments of all atoms."""
   *clauses, question = problem.split(' ; ')
   (fact,) = [c for c in clauses if len(c.split()) == 1 + c.startswith('not ')]
   premises = [c for c in clauses if c != fact]
   asked, last, stated, labels = question[-1], fact, [fact], []
+  way = on_the_way(premises, fact[-1], asked)
   for step in steps:
     claim = step.removeprefix('the answer is ')
     if claim == 'unknown' and claim != step:
@@ -104,7 +122,8 @@ def brute_force_labels(problem, steps):
       if conclusion != 'nothing':
         rules = list(schemas(premise))
         labels.append(known and (literal, conclusion, rule) in rules)
-        last = conclusion
+        if conclusion[-1] in way:
+          last = conclusion
         stated.append(conclusion)
       else:
         atoms = {w for w in premise.split() if len(w) == 1}
@@ -381,3 +400,12 @@ def test_the_words_are_those_of_problems_and_chains():
   chains = logic.make_chains(config, problems, 2, seed=0)
   texts = [text for chain in chains for text in (chain.problem, *chain.steps)]
   assert {word for text in texts for word in text.split(' ')} == set(words)
+
+
+def test_a_conclusion_beside_the_way_makes_unknown_no_answer():
+  """The fact still determines p, and so r; x says nothing of it."""
+  problem = 'x or p ; p or r ; not p ; what of r'
+  steps = ('not p ; x or p ; so x by disjunctive syllogism',)
+  assert logic_text.true_answer(problem) == 'true'
+  right = logic_text.check_steps(problem, (*steps, 'the answer is unknown'))
+  assert right == [True, False]
