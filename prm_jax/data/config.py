@@ -83,8 +83,9 @@ class DataConfig(SampledDrawConfig):
     words_problems: chains of the words domain to add to the files.
     on_error: what a bad record does: 'stop' ends the job, 'quarantine' sets the
       record aside and counts it.
-    tokenizer: 'arithmetic', 'bytes', or the file of a tokenizer; '' is the
-      base's.
+    tokenizer: 'bytes'; the words of a domain: 'arithmetic', 'logic' or 'code',
+      and with critiques 'arithmetic_critic' or 'logic_critic'; or the file of a
+      tokenizer. '' is the base's.
     separator: token that ends a step; '' is the tokenizer's own.
     end: token that ends a policy's chain; '' is the tokenizer's own.
     max_length: longest chain in tokens; longer ones are cut.
