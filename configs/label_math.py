@@ -20,8 +20,9 @@ and with the flags that suit the source:
                 none: labels are 0 or 1, and steps after the first 0 are masked
     rollouts    labels are success rates. Hard labels:
                 --config.targets.hard_above=0.0 (any rollout succeeded) or 0.5.
-                Soft labels: none, or --config.targets.after_first_error=keep,
-                as 0 of 8 may be bad luck. A likelihood of the counts: this with
+                Soft labels: none, which chose better chains by the lowest step
+                score, or --config.targets.after_first_error=keep, which chose
+                better ones by the last. A likelihood of the counts: keep, with
                 --config.loss.name=beta_binomial --config.head.kind=two_class
                 --config.orm_baseline=False (outcomes have no counts)
     omega       --config.targets.hard_above=T, where omega.threshold was T

@@ -106,7 +106,7 @@ def base() -> ml_collections.ConfigDict:
       n_layers=3,  # 2 are too shallow for this domain
       d_ff=384,
     ),
-    # The next-token loss helps a PRM to calculate: experiments/lm_loss.
+    # The next-token loss may help a PRM to calculate: experiments/lm_loss.
     loss=dict(lm_weight=1.0),
     train=dict(steps=1600, checkpoint_every=400, best_metric='eval/auc'),
   )

@@ -41,7 +41,7 @@ LONG = (
   'test_time_compute.slips',
   'thinking_verifiers.run',
 )
-# A seed of these takes more than an hour.
+# Two seeds are shown of these, as one takes more than an hour.
 LONGEST = ('label_sources.soft',)
 ARGUMENTS: dict[str, dict[str, Any]] = {
   '--workdir': {

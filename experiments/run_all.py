@@ -93,10 +93,10 @@ NOT_REPEATED = {
   'rl_process_vs_outcome': 'one length of one seed takes an hour',
   'evaluation_traps': 'most of it is exact, or committed numbers of others',
   'neutral_labels': 'it takes an hour on human labels',
-  'smollm2_prm': 'it takes hours and weights of 140 MB',
+  'smollm2_prm': 'it takes hours and weights of 98 MB',
   'thinking_verifiers': 'it takes hours',
-  'real_policy': 'it takes hours and weights of 140 MB',
-  'rl_words': 'it takes a GPU and weights of 140 MB',
+  'real_policy': 'it takes hours and weights of 98 MB',
+  'rl_words': 'it takes a GPU and weights of 98 MB',
   'published': 'it needs weights of seven models of up to 8B parameters',
   'scaling': 'it compiles for TPUs, and its numbers have no intervals',
   'speed': 'its numbers hold for the machine that measured them',
@@ -197,8 +197,14 @@ def summary(name: str, result: Mapping[str, Any]) -> str:
   return '\n  '.join([line, *disagreements(rows)])
 
 
-def render(record: Mapping[str, Any]) -> str:
-  """Makes the table of AGAIN.md, and the disagreements below it."""
+def render(
+  record: Mapping[str, Any], not_repeated: Mapping[str, str] = NOT_REPEATED
+) -> str:
+  """Makes the table of AGAIN.md, and the disagreements below it.
+
+  Args:
+    not_repeated: why some experiments are not repeated, by name.
+  """
   rows, lines = [], []
   for name, result in record['experiments'].items():
     numbers = result['numbers']
@@ -207,7 +213,7 @@ def render(record: Mapping[str, Any]) -> str:
     rows.append([f'[{name}]({name})', arguments, agreement(numbers), minutes])
     lines += [f'- {name}, {line}' for line in disagreements(numbers)]
   rows.append(['all of them', '', '', f'{record["minutes"]:.0f}'])
-  for name, why in record['not_repeated'].items():
+  for name, why in not_repeated.items():
     rows.append([f'[{name}]({name})', f'no: {why}', '', ''])
   heads = [
     'experiment',
@@ -235,7 +241,7 @@ def keep(record: Mapping[str, Any]) -> None:
       'error: not recorded: not repeated by one command; use a new --workdir'
     )
   record = record | {'experiments': found}  # in the order of QUICK
-  record = {'command': COMMAND, **record, 'not_repeated': NOT_REPEATED}
+  record = {'command': COMMAND, **record}
   write_json(HERE / 'again.json', record)
   readme_table.fill(HERE / 'AGAIN.md', render(record))
 

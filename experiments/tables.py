@@ -33,8 +33,12 @@ def percent(value: float) -> str:
 
 
 def points(value: float) -> str:
-  """Formats a difference of two shares in percentage points, with its sign."""
-  return f'{100 * value:+.1f}'
+  """Formats a difference of two shares in percentage points, with its sign.
+
+  What rounds to 0.0 has none.
+  """
+  shown = f'{100 * value:+.1f}'
+  return shown if float(shown) else shown[1:]
 
 
 def between(ci95: Sequence[float]) -> str:

@@ -1,7 +1,7 @@
 """Says in words and in a table what the traps measured.
 
 `sentences` are the measured lines of docs/evaluation.md, and `named` compares
-with numbers that were named before this experiment was written.
+with numbers from a draft that is older than this experiment.
 """
 
 import textwrap
@@ -175,9 +175,9 @@ def _of_intervals(found: Mapping[str, Any]) -> str:
   return (
     f'{found["sets"]:,} test sets of {found["problems"]} problems with '
     f'{found["samples"]} samples each: the 95% interval over chains is '
-    f'{points(chains["half_width"])[1:]} points to each side and holds the '
+    f'{percent(chains["half_width"])} points to each side and holds the '
     f'truth {percent(chains["covered"])}% of the time; over problems it is '
-    f'{points(problems["half_width"])[1:]} and '
+    f'{percent(problems["half_width"])} and '
     f'{percent(problems["covered"])}%. And seeds: the accuracy after RL on '
     'sums of PRM scores was given as '
     f'{percent(summed["mean"])} ({between(summed["over_problems"])}), over '
@@ -228,7 +228,7 @@ def sentences(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def named(traps: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """Lists the numbers that were named before, ours, and why they differ."""
+  """Lists the numbers of an earlier draft, ours, and why they differ."""
   null, cut = traps['null'], traps['segmentation']['cut']['at lines']
   lengths = list(null['chain_length'].values())
   sets, aucs = traps['thresholds']['sets'], traps['length']
@@ -258,7 +258,7 @@ def named(traps: Mapping[str, Any]) -> list[dict[str, Any]]:
       "PRM's lead over the null, shortest and longest chains, points",
       '29, 36',
       [points(_leads(lengths[k], 'random_per_text')) for k in (0, -1)],
-      'the second differs, for an unknown reason; over chains of '
+      'both differ by one to two points, for an unknown reason; over chains of '
       f'{list(null["chain_length"])[-2]} ours is '
       + points(_leads(lengths[-2], 'random_per_text')),
     ),

@@ -53,12 +53,12 @@ def measure(root: pathlib.Path, runs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def render(document: Mapping[str, Any]) -> str:
-  """Makes the table of numbers that were named before, and ours."""
+  """Makes the table of the numbers of an earlier draft, and ours."""
   rows = [
     [row['what'], row['before'], row['here'], row['why']]
     for row in document['named']
   ]
-  return table('number | named before | here | why it differs', rows)
+  return table('number | earlier draft | here | why it differs', rows)
 
 
 def fill_page(text: str, document: Mapping[str, Any]) -> str:

@@ -66,8 +66,9 @@ CLAIMS = (
     'whole.json',
   ),
   Claim(
-    'It tells right steps from wrong ones better than their length, digits or '
-    'place do (AUC, on solutions it reads whole)',
+    'A PRM of 0.7M parameters from scratch tells right steps from wrong ones '
+    'better than their length, digits or place do (AUC, on solutions it reads '
+    'whole)',
     'none',
     beats_baselines(AUC),
     'whole.json',

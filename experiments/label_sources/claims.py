@@ -209,21 +209,22 @@ CLAIMS = (
     'soft.json',
   ),
   Claim(
-    'It does so where steps after the first error are left out',
+    'A PRM trained on soft rollout labels that leave out steps after the first '
+    "error chooses best by the last step's score (best of 64)",
     'none',
     last_is_best('masked'),
     'soft.json',
   ),
   Claim(
-    "That PRM's last step ranks right chains above wrong ones of the same "
-    'problem (AUC within problems)',
+    'The last step of a PRM trained on soft rollout labels ranks right chains '
+    'above wrong ones of the same problem (AUC within problems)',
     'none; its target is that of an ORM',
     last_ranks,
     'soft.json',
   ),
   Claim(
-    'It chooses as an ORM of as many updates does, to within 5 points (best of '
-    '64)',
+    'The last step of a PRM trained on soft rollout labels chooses as an ORM '
+    'of as many updates does, to within 5 points (best of 64)',
     'none; its target is that of an ORM',
     last_is_an_orm,
     'soft.json',

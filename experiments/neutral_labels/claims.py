@@ -141,8 +141,9 @@ CLAIMS = (
     'features.json',
   ),
   Claim(
-    'For it, too, neutral steps as wrong instead of right change the AUC by '
-    'less than 2 points',
+    'With a linear head on a pretrained backbone of 135M parameters, counting '
+    'neutral steps as wrong instead of right changes the AUC by less than 2 '
+    'points',
     'for a large PRM it hardly matters (Lightman et al., 2023)',
     of_backbone('bad'),
     'features.json',

@@ -7,6 +7,9 @@ from experiments.findings import ABOVE, BELOW, Claim, Finder, Found, judge
 from experiments.rl_process_vs_outcome.tables import since_start
 from experiments.tables import percent
 
+# Arms whose names say nothing without the arm before them -> what is shown.
+SHOWN = {'the same, and outcome': 'each step against its place, and outcome'}
+
 
 def weak_prm(with_outcome: bool) -> Finder:
   """Makes a finder of whether accuracy falls with a weak PRM as only reward.
@@ -24,7 +27,7 @@ def weak_prm(with_outcome: bool) -> Finder:
     starts = [arm['accuracy']['mean'][0] for arm in arms.values()]
     shown = ' to '.join(dict.fromkeys(map(percent, (min(starts), max(starts)))))
     return judge(
-      [since_start(arm, name) for name, arm in arms.items()],
+      [since_start(arm, SHOWN.get(name, name)) for name, arm in arms.items()],
       f'the start {shown}',
       ABOVE if with_outcome else BELOW,
     )

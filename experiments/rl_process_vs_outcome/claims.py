@@ -78,33 +78,37 @@ CLAIMS = (
     fewer_chains('outcome + exact labels', 3.0),
   ),
   Claim(
-    'With the scores of a learned PRM added, it does so from four tenths',
+    'With the scores of a learned PRM added, RL reaches the accuracy that '
+    'outcome-only ends with from four tenths of its chains',
     '2.5x (PRIME)',
     fewer_chains('outcome + PRM', 2.5),
   ),
   Claim(
-    'With these scores in wrong chains alone, it does so from four tenths',
+    'With the scores of a learned PRM in wrong chains alone, RL reaches the '
+    'accuracy that outcome-only ends with from four tenths of its chains',
     'none',
     fewer_chains('outcome + PRM, wrong chains', 2.5),
   ),
   Claim(
-    'Learning only from chains whose scores agree with the outcome (PROF), it '
-    'does so with fewer chains',
+    'Learning only from chains whose scores agree with the outcome (PROF), RL '
+    'reaches the accuracy that outcome-only ends with from fewer chains',
     'more than 4% above blending (arXiv 2509.03403)',
     fewer_chains('outcome of consistent chains'),
   ),
   Claim(
-    'With the scores of a learned PRM added, the end is higher',
+    'With the scores of a learned PRM added, RL ends higher than outcome-only',
     'none',
     ends_higher('outcome + PRM'),
   ),
   Claim(
-    'It is higher where the scores count in wrong chains alone',
+    'With the scores of a learned PRM in wrong chains alone, RL ends higher '
+    'than outcome-only',
     'none',
     ends_higher('outcome + PRM, wrong chains'),
   ),
   Claim(
-    'It is higher where the weight of the scores falls to 0',
+    'With scores of a learned PRM whose weight falls to 0, RL ends higher than '
+    'outcome-only',
     'none',
     ends_higher('outcome + PRM, decaying'),
   ),

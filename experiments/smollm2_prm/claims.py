@@ -66,7 +66,8 @@ CLAIMS = (
     both_sums_by_auc,
   ),
   Claim(
-    'It finds first errors better, too, where half of all chains is flagged '
+    "A 135M model's likelihood of a step's digits and words finds first errors "
+    'better than that of the digits alone, where half of all chains is flagged '
     '(F1)',
     'none',
     both_sums_by_f1,
@@ -78,8 +79,8 @@ CLAIMS = (
     states_by_auc,
   ),
   Claim(
-    'Trained on step labels, with all its weights, it ranks steps better than '
-    'the rule on digits and words that it starts as (AUC)',
+    'A 135M model trained on step labels, with all its weights, ranks steps '
+    'better than the rule on digits and words that it starts as (AUC)',
     'none',
     training_by_auc,
   ),

@@ -116,7 +116,8 @@ CLAIMS = (
     beam_with_4,
   ),
   Claim(
-    'It does so where all errors are slips, which another sample repairs',
+    "Beam search with 4 chains comes within 2 points of best of 16's accuracy "
+    'where all errors are slips, which another sample repairs',
     'none; the probability that no step slips is 1 - (1 - (1 - s)^K)^16 for '
     'best of 16 and (1 - s^4)^K for beam',
     beam_by(
@@ -125,7 +126,8 @@ CLAIMS = (
     'slips.json',
   ),
   Claim(
-    'It does so where errors are wrong beliefs, if the judge is perfect',
+    "Beam search with 4 chains comes within 2 points of best of 16's accuracy "
+    'where errors are wrong beliefs, if the judge is perfect',
     'none',
     beam_by([(setting, BY_VALUE) for setting in SYSTEMATIC]),
     'slips.json',

@@ -38,8 +38,9 @@ class TargetConfig:
       sets them to 0 (a chain with an error stays wrong), 'keep' leaves their
       labels alone. An error is a target of exactly 0, after `hard_above` is
       applied: a soft label of 0.3 is not an error, but 0 successes in 8
-      rollouts are one and may be bad luck, so use 'keep' with soft rollout
-      labels.
+      rollouts are one, although they may be bad luck. With soft rollout labels
+      'mask' chose better chains by the lowest step score, and 'keep' by the
+      last (experiments/label_sources/SOFT.md).
     hard_above: None keeps soft labels. A number makes labels hard: 1 above it,
       else 0. With 0 a step is right if any rollout from it succeeded.
   """

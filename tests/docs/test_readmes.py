@@ -65,6 +65,7 @@ def test_the_first_command_takes_as_long_as_it_says():
 
 
 def test_what_was_repeated_is_made_of_its_record():
+  """Why the others are not is the code's, and may change without a record."""
   module = importlib.import_module('experiments.run_all')
   record = json.loads((FOLDER / 'again.json').read_text())
   assert table_of(FOLDER / 'AGAIN.md') == f'{module.render(record)}\n'

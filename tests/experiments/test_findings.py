@@ -19,7 +19,7 @@ from experiments.findings import (
 from experiments.rl_process_vs_outcome import claims as rl_claims
 from experiments.rl_process_vs_outcome import tables as rl_tables
 from experiments.rl_runs import Curve
-from experiments.tables import ratio_between
+from experiments.tables import points, ratio_between
 
 WITHIN_2 = (-0.02, 0.02)
 ATMOST_2 = (-math.inf, 0.02)
@@ -60,6 +60,11 @@ def test_without_an_interval_a_case_is_open(effect):
   found = findings.judge([case], 'noise 20.0')
   assert found.interval == MISSING
   assert found.effect == ('+50.0 points (math)' if effect else MISSING)
+
+
+def test_a_difference_that_rounds_to_nothing_has_no_sign():
+  shown = [points(value) for value in (-0.0004, 0.0, 0.0004, -0.0006, 0.0006)]
+  assert shown == ['0.0', '0.0', '0.0', '-0.1', '+0.1']
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,8 @@ def test_the_table_names_what_does_not_agree():
       },
       'speed': {'arguments': [], 'minutes': 2.0, 'numbers': ROWS[:1]},
     },
-    'not_repeated': {'scaling': 'no TPU'},
   }
-  assert run_all.render(record) == (
+  assert run_all.render(record, {'scaling': 'no TPU'}) == (
     '| experiment | repeated | numbers that agree | minutes, 1 of 2 cores |\n'
     '| --- | --- | --- | --- |\n'
     "| [lm_loss](lm_loss) | `--arms 'weight 0'` | 1 of 2 | 1.2 |\n"
