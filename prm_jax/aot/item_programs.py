@@ -27,7 +27,7 @@ from prm_jax.aot.useful_flops import reading
 from prm_jax.inference import loading
 from prm_jax.inference.call_sizes import fine_grid, most_rows
 from prm_jax.inference.tree_scorer import jit_read_rows
-from prm_jax.jobs.settings.items import ItemSettings
+from prm_jax.jobs.settings.items import ItemSettings, LabelSettings
 from prm_jax.jobs.settings.search import SearchSettings
 from prm_jax.models import (
   HeadConfig,
@@ -38,7 +38,7 @@ from prm_jax.models import (
 )
 from prm_jax.models.cache_shardings import pool_sharding
 from prm_jax.models.dtypes import FAST
-from prm_jax.runtime import paths
+from prm_jax.runtime import checks, paths
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import check_heads, make_mesh
 
@@ -65,6 +65,7 @@ def read_models(settings: ItemSettings) -> ItemModels:
   Raises:
     UserError: none of them is a model, or a workdir has none.
   """
+  _check_counted(settings)
   asked, known = settings.policy, settings.aot.model.given()
   policy = prm = TransformerConfig(**known) if known else None
   head, longest = HEAD, settings.aot.max_length
@@ -90,6 +91,24 @@ def read_models(settings: ItemSettings) -> ItemModels:
       'nothing to compile; set config.policy.kind=workdir'
     )
   return ItemModels(policy, prm, head, longest, prm_longest)
+
+
+def _check_counted(settings: ItemSettings) -> None:
+  """Raises Faults for a model whose memory and programs are not counted."""
+  if isinstance(settings, SearchSettings) and settings.scores:
+    if settings.prm.kind == 'generative':
+      checks.fail(
+        'config.prm.kind',
+        'generative',
+        'a critic and what it writes are not compiled; expected workdir, '
+        'endpoint or exact',
+      )
+  elif isinstance(settings, LabelSettings) and settings.needs_prm:
+    checks.fail(
+      'config.select',
+      settings.select,
+      "the PRM that selects chains is not compiled; expected ''",
+    )
 
 
 def _computed_in(model: TransformerConfig, dtype: str) -> TransformerConfig:

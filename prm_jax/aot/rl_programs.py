@@ -80,6 +80,13 @@ def read_models(settings: RlSettings) -> RlModels:
     start = open_start(settings.policy.workdir, settings)
     policy = start.described.model
     longest = start.described.format.max_length
+  if prm.kind == 'generative':
+    checks.fail(
+      'config.prm.kind',
+      prm.kind,
+      'a critic and what it writes are not compiled; expected workdir, '
+      'endpoint, exact, implicit or none',
+    )
   if prm.kind not in ('workdir', 'implicit'):
     return RlModels(policy, longest, None, None)
   if prm.also:

@@ -20,6 +20,8 @@ from prm_jax.data.domains import code_text, logic_text
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 
+LONG_TEXT = 10_000  # characters, read in some 10 ms
+
 # Special ids of the built-in tokenizers.
 PAD, BOS, STEP_END, PROBLEM_END = range(4)
 SPECIALS = ('<pad>', '<bos>', '<step_end>', '<problem_end>')
@@ -167,25 +169,36 @@ class HuggingFaceTokenizer:
 
   def encode(self, text: str) -> list[int]:
     """Returns the ids of text inside a chain; none is a special token."""
-    encode = self._plain.encode
     if any('\ud800' <= c <= '\udfff' for c in text):
       raise UserError(
         'text holds half a surrogate pair, which is no Unicode character and '
         'has no tokens; remove it'
       )
     with _faults_told(self._where):
-      anchor = encode(self._anchor, add_special_tokens=False).ids
-      ids = encode(self._anchor + text, add_special_tokens=False).ids
+      anchor = _encode(self._plain, self._anchor)
+      ids = _encode(self._plain, self._anchor + text)
     return ids[len(anchor) :]
 
   def encode_template(self, text: str) -> list[int]:
     """Returns the ids of a chain's beginning; special tokens are recognised."""
     with _faults_told(self._where):
-      return self._special.encode(text, add_special_tokens=False).ids
+      return _encode(self._special, text)
 
   def decode(self, ids: Sequence[int]) -> str:
     with _faults_told(self._where):
       return self._special.decode(list(ids), skip_special_tokens=False)
+
+
+def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+  """Returns the ids of a text, without holding up other threads for long.
+
+  `encode` keeps Python's lock for all of a text, seconds for some MB of it, and
+  `encode_batch` does not.
+  """
+  if len(text) <= LONG_TEXT:
+    return tokenizer.encode(text, add_special_tokens=False).ids
+  [found] = tokenizer.encode_batch([text], add_special_tokens=False)
+  return found.ids
 
 
 @contextlib.contextmanager

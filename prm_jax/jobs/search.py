@@ -198,7 +198,7 @@ def read_trees(
       if not isinstance(name, str):
         raise TypeError(name)
       Tree.from_dict(tree)
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
       raise UserError(
         f'{path}:{number}: is not a search tree; run that one again in an '
         'empty --workdir'

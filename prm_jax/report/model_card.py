@@ -5,8 +5,9 @@ The Hub shows it as the model's card; its first lines are the Hub's metadata.
 
 import json
 
-from prm_jax.report import compare
+from prm_jax.report import compare, files
 from prm_jax.runtime import paths
+from prm_jax.runtime.errors import UserError
 
 RESULTS = 'results.json'
 PRM = """\
@@ -52,8 +53,13 @@ def model_card(workdir: paths.Path, is_prm: bool, where: str) -> str:
   lines += [f'# {title or "A model of prm_jax"}', '']
   lines += [(PRM if is_prm else POLICY).format(where=where)]
   if run:
-    lines += _numbers(run)
-    lines += _provenance(run)
+    try:
+      lines += _numbers(run)
+      lines += _provenance(run)
+    except files.MALFORMED as error:
+      raise UserError(
+        f'{workdir / RESULTS}: is malformed ({error}); run its job again'
+      ) from error
   return '\n'.join(lines).rstrip() + '\n'
 
 

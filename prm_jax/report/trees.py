@@ -105,15 +105,6 @@ def _tree(record: Mapping[str, Any]) -> tuple[Tree, int]:
     if not isinstance(record[name], str):
       raise TypeError
   tree = Tree.from_dict(record['tree'])
-  for i, node in enumerate(tree.nodes):
-    known = [s for s in (node.score, node.chain_score) if s is not None]
-    before = range(i) if i else (-1,)
-    if node.parent not in before or not isinstance(node.step, str):
-      raise ValueError
-    if not all(values.is_number(s) and math.isfinite(s) for s in known):
-      raise ValueError
-    if not isinstance(node.dead, str):
-      raise TypeError
   if record['chosen'] not in range(len(tree.nodes)):
     raise ValueError
   return tree, record['chosen']

@@ -212,6 +212,12 @@ class Checkpoints:
         raise UserError(
           f'checkpoint {self._directory / str(step)}: {error}'
         ) from error
+      steps = [checkpoint.step for checkpoint in self._checkpointer.checkpoints]
+      if step is not None and step not in steps:
+        raise UserError(
+          f'{self._directory} has no checkpoint of step {step}: expected one of'
+          f' {", ".join(map(str, steps))}'
+        ) from error
       raise UserError(
         f'checkpoint {self._directory / str(step)} cannot be restored: it is '
         'damaged or of another model; delete that folder to go on from the '

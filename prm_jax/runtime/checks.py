@@ -49,6 +49,10 @@ def at_least(least: float) -> Rule:
   return Rule(lambda value: value >= least, f'expected >= {least}')
 
 
+def at_most(most: float) -> Rule:
+  return Rule(lambda value: value <= most, f'expected <= {most}')
+
+
 def above(bound: float) -> Rule:
   return Rule(lambda value: value > bound, f'expected a number above {bound}')
 

@@ -35,11 +35,18 @@ def open_path(path: str | os.PathLike) -> Path:
   It does not access the path.
 
   Raises:
-    UserError: gs:// without a bucket or without gcsfs, or another scheme.
+    UserError: gs:// without a bucket or without gcsfs, another scheme, `~` of
+      nobody, or a name that is not UTF-8.
   """
   text = os.fspath(path)
   if not text.startswith('gs:') and '://' not in text:
-    return pathlib.Path(text).expanduser()
+    try:
+      text.encode()
+      return pathlib.Path(text).expanduser()
+    except (RuntimeError, UnicodeEncodeError) as error:
+      raise UserError(
+        f'{text!a}: {error}; expected the path of a folder, in UTF-8'
+      ) from None
   if not re.match(f'{GS}[^/]', text):
     raise UserError(
       f'{text}: expected a folder on disk or {GS}BUCKET/FOLDER; other schemes '

@@ -85,10 +85,17 @@ class Workdir:
     """Makes the folder, and checks that it is new or belongs to this config.
 
     Raises:
-      UserError: it belongs to another config, cannot be written, or is not one
-        folder for all processes.
+      UserError: it belongs to another config, cannot be written, is not one
+        folder for all processes, or has a name in which checkpoints are lost.
     """
     workdir = cls(paths.open_path(name), config, defaults)
+    # Orbax finds the parts of a checkpoint by a pattern, in which these are no
+    # plain characters.
+    if found := {*'[\\'} & {*os.path.abspath(workdir.path)}:
+      raise UserError(
+        f'--workdir={name}: checkpoints below a folder with {found.pop()!r} in '
+        'its name cannot be read again; take another name'
+      )
     processes.first_alone('workdir', workdir._check)
     check_shared(workdir.path, '--workdir')
     return workdir

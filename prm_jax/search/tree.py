@@ -5,6 +5,7 @@ if it has no step, marks that the policy ended the chain at its parent.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -161,15 +162,35 @@ class Tree:
 
   @classmethod
   def from_dict(cls, record: Mapping[str, Any]) -> 'Tree':
-    """Makes a tree from the form that `to_dict` returns."""
+    """Makes a tree from the form that `to_dict` returns.
+
+    Raises:
+      LookupError, TypeError, ValueError: the record has another form.
+    """
     tree = cls(record['problem'])
     nodes = [Node(**values) for values in record['nodes']]
-    for node in nodes:
+    for i, node in enumerate(nodes):
+      _check_node(node, i)
       node.stream = node.stream and Stream(*node.stream)
     tree.nodes[ROOT] = nodes[ROOT]
     for node in nodes[1:]:
       tree.add(node)
     return tree
+
+
+def _check_node(node: Node, index: int) -> None:
+  """Raises TypeError or ValueError for what no node of a tree has."""
+  texts = node.step, node.dead
+  numbers = [n for n in (node.score, node.chain_score) if n is not None]
+  counts = node.parent, node.drawn, node.visits
+  if not all(isinstance(text, str) for text in texts) or not all(
+    type(count) is int for count in counts
+  ):
+    raise TypeError
+  if node.parent not in (range(index) if index else (-1,)):
+    raise ValueError
+  if not all(type(n) in (int, float) and math.isfinite(n) for n in numbers):
+    raise ValueError
 
 
 def _node_to_dict(node: Node) -> dict[str, Any]:

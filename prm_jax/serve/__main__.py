@@ -22,6 +22,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from prm_jax.inference import loading
 from prm_jax.inference.call_sizes import coarse_grid
 from prm_jax.inference.published import STYLES
@@ -33,7 +35,7 @@ from prm_jax.models.config import DTYPES
 from prm_jax.models.hub.chat_template import chat_renderer
 from prm_jax.models.hub.safetensors_files import HUB, resolve
 from prm_jax.models.prefix_store import rows_that_fit
-from prm_jax.runtime import processes
+from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import make_mesh
 
@@ -100,6 +102,20 @@ def positive(text: str) -> float:
   return float(text)
 
 
+def finite(text: str) -> float:
+  """Reads a finite number."""
+  if not math.isfinite(float(text)):
+    raise ValueError
+  return float(text)
+
+
+def count(text: str) -> int:
+  """Reads a whole number above 0."""
+  if int(text) < 1:
+    raise ValueError
+  return int(text)
+
+
 def make_parser() -> argparse.ArgumentParser:
   """Returns the parser of the command line."""
   parser = argparse.ArgumentParser(
@@ -126,13 +142,13 @@ def make_parser() -> argparse.ArgumentParser:
   add('--style', choices=STYLES, default='', help='as in prm_jax.load')
   add(
     '--rows',
-    type=int,
+    type=count,
     help='chains of the longest length that the cache holds; default: 1024, or '
     'as many as half of the memory takes',
   )
   add(
     '--critiques',
-    type=int,
+    type=count,
     default=1,
     help='of a critic: critiques of each step, whose mean is its score '
     '(%(default)s, the most likely; more are drawn)',
@@ -144,7 +160,7 @@ def make_parser() -> argparse.ArgumentParser:
   )
   add(
     '--model',
-    type=int,
+    type=count,
     default=1,
     help='devices over which each matrix is split; others split layers and '
     'rows (%(default)s)',
@@ -159,7 +175,7 @@ def make_parser() -> argparse.ArgumentParser:
   add('--keys', metavar='FILE', help='keys of clients, a line each')
   add(
     '--requests',
-    type=int,
+    type=count,
     default=AppConfig.requests,
     help='most requests under way; further ones get 429 (%(default)s)',
   )
@@ -171,7 +187,7 @@ def make_parser() -> argparse.ArgumentParser:
   )
   add(
     '--body-bytes',
-    type=int,
+    type=count,
     default=AppConfig.body_bytes,
     help='most bytes of a body (%(default)s)',
   )
@@ -195,7 +211,7 @@ def make_parser() -> argparse.ArgumentParser:
   )
   add(
     '--unread',
-    type=float,
+    type=finite,
     metavar='REWARD',
     help='of an answer that cannot be scored, such as an empty or too long '
     'one, where one score is read; the log says why. By default its request '
@@ -215,11 +231,16 @@ def read_keys(path: str | None) -> tuple[str, ...]:
   """Reads the keys of a file; none without a file.
 
   Raises:
-    UserError: the file has no key.
+    UserError: the file has no key, or is not text.
   """
   if path is None:
     return ()
-  lines = pathlib.Path(path).expanduser().read_text().splitlines()
+  try:
+    lines = paths.open_path(path).read_text().splitlines()
+  except UnicodeDecodeError:
+    raise UserError(
+      f'--keys={path}: the file is not text in UTF-8; write a key a line'
+    ) from None
   keys = tuple(line.strip() for line in lines if line.strip())
   if not keys:
     raise UserError(f'--keys={path}: the file is empty; write a key a line')
@@ -228,8 +249,14 @@ def read_keys(path: str | None) -> tuple[str, ...]:
 
 def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
   """Opens a PRM, with its chat template if it has one."""
+  if jax.device_count() % given.model:
+    raise UserError(
+      f'--model={given.model}: expected a divisor of the number of devices, '
+      f'which is {jax.device_count()}'
+    )
   mesh = make_mesh({'replica': 1, 'fsdp': -1, 'model': given.model})
-  is_run = (pathlib.Path(path) / 'model.json').is_file()
+  own = not path.startswith(HUB)
+  is_run = own and (paths.open_path(path) / 'model.json').is_file()
   if is_run and (style := learned_style(path)):
     return open_critic(name, path, style, given.critiques, given.dtype, mesh)
   scorer = loading.load(path, style=given.style, mesh=mesh, dtype=given.dtype)
@@ -299,11 +326,13 @@ def open_server(given: argparse.Namespace) -> Server:
     try:
       if given.warm:
         for prm in prms:
-          warm(prm)
+          warm(prm, server.closing)
     except Exception as error:
       # /health says so, and whoever watches it starts the server again.
       logging.error('the programs cannot be compiled: %s', error)
       server.broken = True
+      return
+    if server.closing.is_set():
       return
     server.ready = True
     logging.info('ready: %s', ', '.join(prm.name for prm in prms))

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import hmac
 import logging
+import threading
 import time
 from collections.abc import (
   AsyncIterator,
@@ -80,6 +81,7 @@ class Server:
     config: AppConfig,
   ) -> None:
     self.ready = self.broken = False
+    self.closing = threading.Event()
     self._prms = {prm.name: prm for prm in prms}
     self._gatherer, self._observed = gatherer, observed
     self._config, self._under_way, self._held = config, 0, 0
@@ -124,6 +126,7 @@ class Server:
 
   def close(self, seconds: float) -> None:
     """Ends the thread of the devices, in so many seconds at most."""
+    self.closing.set()
     self._gatherer.close(seconds)
 
   def _route(
@@ -161,7 +164,7 @@ class Server:
     began, config = time.monotonic(), self._config
     self._check_key(request)
     self._check_room()
-    body = bytearray()
+    body, threads = bytearray(), []
     try:
       await self._receive(request, body)
       self._check_room()
@@ -169,12 +172,31 @@ class Server:
       try:
         left = began + config.timeout - time.monotonic()
         return await self._while_connected(
-          request, self._score(protocol, body, told), left
+          request, self._score(protocol, body, told, threads), left
         )
       finally:
-        self._under_way -= 1
+        self._after(threads, self._end_request)
     finally:
-      self._held -= len(body)
+      self._after(threads, functools.partial(self._release, len(body)))
+
+  def _end_request(self) -> None:
+    self._under_way -= 1
+
+  def _release(self, count: int) -> None:
+    """Counts a body as gone."""
+    self._held -= count
+
+  @staticmethod
+  def _after(
+    threads: Sequence[asyncio.Future], function: Callable[[], None]
+  ) -> None:
+    """Calls a function once no thread of a request works any longer."""
+    left = [each for each in threads if not each.done()]
+    if not left:
+      function()
+      return
+    ended = asyncio.gather(*left, return_exceptions=True)
+    ended.add_done_callback(lambda _: function())
 
   def _check_room(self) -> None:
     """Raises Refused if as many requests are under way as may be."""
@@ -185,14 +207,25 @@ class Server:
       )
 
   async def _score(
-    self, protocol: Protocol, body: bytes | bytearray, told: Json
+    self,
+    protocol: Protocol,
+    body: bytes | bytearray,
+    told: Json,
+    threads: list[asyncio.Future],
   ) -> Response:
-    """Scores what a body asks for; all but the scores is made in threads."""
+    """Scores what a body asks for; all but the scores is made in threads.
+
+    Args:
+      threads: gets the work in threads, which may outlast the request.
+    """
 
     async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-      return await anyio.to_thread.run_sync(
-        function, *arguments, limiter=self._encoding
+      # A thread goes on where its client hangs up, and so does its place.
+      working = asyncio.ensure_future(
+        anyio.to_thread.run_sync(function, *arguments, limiter=self._encoding)
       )
+      threads.append(working)
+      return await asyncio.shield(working)
 
     def read() -> tuple[Body, ServedPrm, Sequence[Chain | None]]:
       asked = parse(protocol.body, body)
@@ -340,7 +373,8 @@ class Server:
       asked = parse(Body, body)
     finally:
       self._held -= len(body)
-    known = asked.model in self._prms
+    # A client that asks for values does not name the PRM: it gets the first.
+    known = asked.model == next(iter(self._prms))
     told.update(prm=asked.model, known=known)
     address = str(request.base_url).rstrip('/') if known else ''
     return JSONResponse({'address': address})

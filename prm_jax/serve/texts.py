@@ -116,6 +116,14 @@ class Reading(NamedTuple):
     self, prm: ServedPrm, text: str, field: str, prompt: str
   ) -> Chain:
     if prm.reads_text and prm.separator in text:
+      # What a policy writes after the last one would go unread, and unpunished.
+      if trimmed(text.rpartition(prm.separator)[2]):
+        raise Refused(
+          400,
+          f'{field}: text follows the last {prm.separator!r}, which no score '
+          'would be of; end each step with it, or none',
+          field,
+        )
       return prm.of_text(text, field)
     found = last_exchange(text, prompt)
     if found is None:

@@ -232,6 +232,26 @@ def test_what_lies_beside_the_programs_of_rl_by_hand():
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+  ('job', 'values', 'name'),
+  [
+    ('rl_math:grpo', {'prm.kind': 'generative'}, 'prm.kind'),
+    ('search_math:beam', {'prm.kind': 'generative'}, 'prm.kind'),
+    ('label_math:active', {'prm.path': '/prm'}, 'select'),
+  ],
+)
+def test_what_is_not_counted_is_refused(job, values, name):
+  """Else it would say that a job fits, with a model too few."""
+  file, _, variant = job.partition(':')
+  known = dict(vocab_size=100, d_model=8, n_layers=1, n_heads=2, n_kv_heads=1)
+  known |= {'d_ff': 16}
+  given = {f'aot.model.{key}': each for key, each in known.items()} | values
+  chosen = settings(file, f'{variant},tiny', **given)
+  module = rl_programs if file == 'rl_math' else item_programs
+  with pytest.raises(UserError, match=rf'config\.{name}=.* not compiled'):
+    module.read_models(chosen)
+
+
 def test_the_policy_and_its_reference_compile_apart():
   """Two chips that train and two that sample, each with what is its own."""
   config = small_rl(max_length=64)

@@ -13,7 +13,11 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prm_jax.data.tokenizer import HuggingFaceTokenizer, read_tokenizer
+from prm_jax.data.tokenizer import (
+  LONG_TEXT,
+  HuggingFaceTokenizer,
+  read_tokenizer,
+)
 from prm_jax.models.hub.published_formats import make_published_format
 from prm_jax.runtime.errors import UserError
 from tests.shared.published_models import STYLES, TOKENIZERS, write_model
@@ -259,6 +263,18 @@ def test_padding_and_truncation_of_a_file_are_switched_off(formats):
   for text in ('a', 'a. b. c. d. e. f.'):
     assert tokenizer.encode(text) == plain.encode(text)
     assert tokenizer.encode_template(text) == plain.encode_template(text)
+
+
+def test_a_long_text_has_the_ids_of_its_lines(formats):
+  """Long ones are encoded in another way, which holds up no other thread."""
+  for fmt, _ in formats.values():
+    line = 'Then 12 + 30 = 42 apples, é.\n'
+    often = LONG_TEXT // len(line) + 1
+    ids = fmt.tokenizer.encode(line * often)
+    short = fmt.tokenizer.encode(line * 3)
+    assert ids[: len(short)] == short
+    assert fmt.tokenizer.decode(ids).endswith(line.strip() + '\n')
+    assert len(ids) > often * (len(short) // 3 - 1)
 
 
 def test_errors_name_the_file(tmp_path):

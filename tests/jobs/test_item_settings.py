@@ -34,6 +34,7 @@ FAULTS = [
   ('label', 'verifier.limits.cpu_seconds', 2**70, 'a number in \\(0, 86400'),
   ('label', 'verifier.limits.wall_seconds', float('inf'), 'a number in \\(0, '),
   ('label', 'policy.endpoint.extra', 'top_k=20', 'a JSON object, such as'),
+  ('label', 'policy.endpoint.extra', '[' * 10**5, 'a JSON object, such as'),
   ('label', 'policy.endpoint.extra', '[1]', 'a JSON object, such as'),
   ('label:rollouts', 'rollouts.samples', 0, '>= 1'),
   ('label:rollouts', 'policy.kind', 'foo', 'one of solver, workdir, endpoint'),
@@ -206,3 +207,29 @@ def test_what_knows_arithmetic_alone_meets_no_other_domain(job, section, value):
   # A file may have problems of arithmetic.
   kind = 'file' if section == 'problems' else 'files'
   assert read(job, **value, **{f'{section}.kind': kind})
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'why'),
+  [
+    *(
+      ('base_url', url, 'expected http:// or https://')
+      for url in (
+        *('localhost:8000', 'http://', 'http://localhost:abc/v1'),
+        *('http://localhost:80000/v1', 'http://[::1/v1', 'http://\u2603/v1'),
+      )
+    ),
+    ('extra', '{"a": NaN}', 'expected JSON types'),
+  ],
+)
+def test_what_a_client_could_not_send_is_refused(name, value, why):
+  given = {'kind': 'endpoint', 'endpoint.base_url': 'http://a', name: value}
+  given |= {'endpoint.model': 'm', f'endpoint.{name}': given.pop(name)}
+  values = {f'policy.{key}': each for key, each in given.items()}
+  with pytest.raises(UserError, match=rf'endpoint\.{name}=.*: {why}'):
+    read('label:rollouts', **values)
+
+
+def test_a_seed_beyond_64_bits_is_refused():
+  with pytest.raises(UserError, match=r'config.seed=.*: expected <= 9223372'):
+    read('label', seed=2**63)

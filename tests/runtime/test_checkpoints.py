@@ -8,6 +8,7 @@ import pytest
 
 import prm_jax
 from prm_jax.runtime.checkpoints import Checkpoints
+from prm_jax.runtime.errors import UserError
 from prm_jax.training.train_state import abstract_state, init_state
 from tests.shared import tiny_training
 from tests.shared.command_line import copy_run
@@ -117,6 +118,18 @@ def test_keeps_the_latest_and_the_best(aucs, best, kept, first_state, tmp_path):
   assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == kept
   opened = Checkpoints(tmp_path, 2, 'eval/auc')
   assert (opened.best, opened.latest) == (best, len(aucs))
+  opened.close()
+
+
+def test_a_step_that_was_not_kept_is_named_with_those_that_are(
+  first_state, tmp_path
+):
+  save_rated(tmp_path, first_state, [{}, {}, {}])
+  opened = Checkpoints(tmp_path, 2, '', writes=False)
+  with pytest.raises(
+    UserError, match=r'no checkpoint of step 7: expected one of 2, 3$'
+  ):
+    opened.load_params(first_state.params, 7)
   opened.close()
 
 

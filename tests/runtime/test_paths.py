@@ -56,3 +56,10 @@ def test_lines_end_with_a_newline_only(tmp_path, end):
   assert lines == ['a\u2028b\x85c\x0b', '', 'd']
   (tmp_path / 'a').write_text('')
   assert paths.read_lines(tmp_path / 'a') == []
+
+
+@pytest.mark.parametrize('name', ['~nobody-of-this-name/run', 'a\udcffb'])
+def test_a_path_that_cannot_be_opened_is_one_line(name):
+  with pytest.raises(UserError, match='expected the path of a folder') as error:
+    paths.open_path(name)
+  assert str(error.value).isascii() and '\n' not in str(error.value)

@@ -118,6 +118,15 @@ def test_workdirs_that_cannot_be_claimed(tmp_path):
       check(tmp_path, {})
 
 
+@pytest.mark.parametrize('name', ['lr[1e-3]', 'a\\b'])
+def test_names_in_which_checkpoints_would_be_lost_are_refused(tmp_path, name):
+  """Orbax looks for their parts by a pattern made of the path."""
+  for path in (tmp_path / name, tmp_path / name / 'run'):
+    with pytest.raises(UserError, match='cannot be read again; take another'):
+      Workdir.open(str(path), {}, {})
+  assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize('value', [float('inf'), float('nan')])
 def test_a_config_that_json_cannot_keep(tmp_path, value):
   with pytest.raises(UserError, match='config holds inf or nan'):

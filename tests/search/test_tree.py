@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +55,28 @@ def test_a_tree_survives_json(tree):
   # It is a copy: adding to one leaves the other as it was.
   again.add(Node(ROOT, 'more'))
   assert len(again.nodes) == len(tree.nodes) + 1
+
+
+@pytest.mark.parametrize(
+  'spoilt',
+  [
+    {'step': 5},
+    {'dead': None},
+    {'parent': -1},
+    {'parent': 1},
+    {'parent': '0'},
+    {'score': 'high'},
+    {'score': math.nan},
+    {'chain_score': True},
+    {'drawn': 1.5},
+    {'unknown': 1},
+  ],
+)
+def test_what_is_no_tree_is_refused(spoilt):
+  nodes = [{'parent': -1}, {'parent': 0, 'step': 'a', 'score': 0.5}]
+  assert Tree.from_dict({'problem': 'p', 'nodes': nodes}).nodes[1].step == 'a'
+  with pytest.raises((TypeError, ValueError)):
+    Tree.from_dict({'problem': 'p', 'nodes': [nodes[0], nodes[1] | spoilt]})
 
 
 @given(trees())

@@ -239,6 +239,23 @@ def test_an_answer_that_cannot_be_scored_may_have_a_reward(prm, scorer):
   assert found[0]['probs'][-1] == -1.0
 
 
+def test_no_policy_hides_text_behind_the_last_separator(folder, prm, scorer):
+  """It would go unread, and a policy may write a separator as any text."""
+  _, classify, _ = vllm.protocols(texts.Reading())
+  chain = CHAINS[0]
+  given = rendered(folder, *chain)
+  [datum] = ask(classify, prm, {'input': [given]})['data']
+  wanted = scorer.score(*chain).min()
+  assert datum['probs'][-1] == pytest.approx(wanted, abs=1e-6)
+  end = given.rindex(SEPARATOR) + len(SEPARATOR)
+  hidden = given[:end] + 'So it is 5.' + given[end:]
+  with pytest.raises(Refused, match='text follows the last'):
+    ask(classify, prm, {'input': [hidden]})
+  _, classify, _ = vllm.protocols(texts.Reading(unread=-1.0))
+  [datum] = ask(classify, prm, {'input': [hidden]})['data']
+  assert datum['probs'][-1] == -1
+
+
 def test_an_embedding_in_base64(prm, scorer):
   text = '<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\nA<|im_end|>'
   body = {'input': text, 'encoding_format': 'base64'}

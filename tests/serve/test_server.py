@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import struct
+import sys
 import time
 
 import numpy as np
@@ -383,11 +384,51 @@ def test_sigterm_answers_what_is_under_way(finished):
   assert 'Traceback' not in text
 
 
+def test_sigterm_while_it_compiles_ends_it(finished):
+  """Programs that were not begun are not compiled any more."""
+  server = LiveServer(finished, '--warm').wait('/health')
+  began = time.monotonic()
+  code, text = server.stop(signal.SIGTERM)
+  assert code == 0, text
+  assert time.monotonic() - began < 15
+  assert '"ready: ' not in text
+
+
+@pytest.mark.parametrize(
+  ('flag', 'value'),
+  [
+    ('--unread', 'nan'),
+    ('--unread', 'inf'),
+    ('--requests', '0'),
+    ('--body-bytes', '-5'),
+  ],
+)
+def test_a_wrong_flag_is_refused(finished, flag, value):
+  code, text = LiveServer(finished, flag, value).stop(signal.SIGCONT)
+  assert code == 2
+  assert f'argument {flag}: invalid ' in text
+
+
+def test_who_names_no_prm_gets_no_address_of_the_second(finished):
+  """openr asks the address's server for values, and does not say of which."""
+  server = LiveServer(finished, '--prm', f'second={finished}').wait()
+  try:
+    found = [
+      server.post('/get_worker_address', {'model': name})[1]['address']
+      for name in ('prm', 'second')
+    ]
+    assert found == [f'http://127.0.0.1:{server.port}', '']
+  finally:
+    server.stop()
+
+
 @pytest.mark.parametrize(
   ('flags', 'message'),
   [
     (('--prm', 'prm=elsewhere'), 'two PRMs have the same name'),
     (('--keys', '/nowhere'), '/nowhere'),
+    (('--keys', sys.executable), 'is not text in UTF-8'),
+    (('--model', '3'), '--model=3: expected a divisor of the number of'),
   ],
 )
 def test_a_wrong_command_line_is_one_line(finished, flags, message):

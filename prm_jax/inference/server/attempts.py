@@ -12,6 +12,8 @@ import concurrent.futures
 import contextlib
 import contextvars
 import os
+import signal
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -37,7 +39,7 @@ def read_key(variable: str) -> str:
   """Returns the key in an environment variable; '' names none.
 
   Raises:
-    UserError: the variable is not set.
+    UserError: the variable is not set, or a header cannot hold what it is.
   """
   if not variable:
     return ''
@@ -47,18 +49,56 @@ def read_key(variable: str) -> str:
       f'endpoint.api_key_variable={variable!r}: it is not set in the '
       f"environment; export {variable}=KEY, or set the config's to ''"
     )
+  if not (key.isascii() and key.isprintable()):
+    raise UserError(
+      f'endpoint.api_key_variable={variable!r}: the key in it has characters '
+      'that no header holds, such as a dash of another kind; copy it again'
+    )
   return key
 
 
 def run(calls: Coroutine[Any, Any, T]) -> T:
-  """Runs calls to their end, also where an event loop runs already."""
+  """Runs calls to their end, also where an event loop runs already.
+
+  What the process does on SIGTERM, it does between calls and not within them,
+  where its exception might be lost.
+  """
   try:
     asyncio.get_running_loop()
   except RuntimeError:
+    if threading.current_thread() is threading.main_thread():
+      calls = _minding_signals(calls)
     return asyncio.run(calls)
   # A notebook has its own loop running, and a thread can have only one.
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
     return thread.submit(asyncio.run, calls).result()
+
+
+async def _minding_signals(calls: Coroutine[Any, Any, T]) -> T:
+  """Runs calls; cancels them where the handler of SIGTERM raises."""
+  loop, task = asyncio.get_running_loop(), asyncio.ensure_future(calls)
+  handler = signal.getsignal(signal.SIGTERM)
+  raised: list[BaseException] = []
+
+  def handle() -> None:
+    try:
+      handler(signal.SIGTERM, None)
+    except BaseException as error:
+      raised.append(error)
+      task.cancel()
+
+  if callable(handler):
+    loop.add_signal_handler(signal.SIGTERM, handle)
+  try:
+    return await task
+  except asyncio.CancelledError:
+    if raised:
+      raise raised[0] from None
+    raise
+  finally:
+    if callable(handler):
+      loop.remove_signal_handler(signal.SIGTERM)
+      signal.signal(signal.SIGTERM, handler)
 
 
 class Failure(openai.OpenAIError):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import urllib.parse
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -26,14 +27,27 @@ _OWN_FIELDS = ('messages', 'model', 'n', 'prompt', 'seed', 'stop', 'stream')
 
 def _is_extra(value: Mapping[str, Any]) -> bool:
   try:
-    json.dumps(dict(value))
-  except TypeError:
+    json.dumps(dict(value), allow_nan=False)
+  except (TypeError, ValueError, RecursionError):
     return False
   return not set(_OWN_FIELDS) & set(value)
 
 
+def _is_url(value: str) -> bool:
+  try:
+    url = urllib.parse.urlsplit(value)
+    return bool(
+      url.scheme in ('http', 'https')
+      and url.hostname
+      and url.hostname.isascii()
+      and url.port != 0
+    )
+  except ValueError:  # of brackets, or of a port that is none
+    return False
+
+
 _URL = Rule(
-  lambda value: value.startswith(('http://', 'https://')),
+  _is_url,
   'expected http:// or https://, such as http://localhost:8000/v1',
 )
 _MODEL = Rule(bool, "expected the server's name of a model")

@@ -132,7 +132,10 @@ class RemotePrm:
     """Scores some chains with one call, and each alone if that is refused."""
     try:
       found = await self._call(client, requests)
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON cannot hold
+    except UnicodeEncodeError as error:
+      # Half of a surrogate pair, which JSON cannot hold; a header is our fault.
+      if error.encoding != 'utf-8':
+        raise
       if len(requests) > 1:
         return await self._one_by_one(client, requests)
       return [ScoredSteps((), 0)]

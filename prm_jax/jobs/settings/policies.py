@@ -32,7 +32,7 @@ SAMPLES_PER_SLOT = 16
 def _is_json_object(text: str) -> bool:
   try:
     return isinstance(json.loads(text), dict)
-  except ValueError:
+  except (ValueError, RecursionError):
     return False
 
 

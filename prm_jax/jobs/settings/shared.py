@@ -6,7 +6,7 @@ from typing import Annotated
 from prm_jax.models.config import DTYPES, REMAT_POLICIES
 from prm_jax.models.dtypes import AUTO, FAST
 from prm_jax.runtime import checks
-from prm_jax.runtime.checks import Rule, above, at_least, one_of
+from prm_jax.runtime.checks import Rule, above, at_least, at_most, one_of
 
 # Kinds of problems that may be of any domain.
 _READ = ('file', 'files', 'workdir')
@@ -44,7 +44,7 @@ class JobSettings:
 
   task: str = ''
   name: str = ''
-  seed: Annotated[int, at_least(0)] = 0
+  seed: Annotated[int, at_least(0), at_most(2**63 - 1)] = 0
   cpu_devices: Annotated[int, at_least(0)] = 0
 
   def __post_init__(self) -> None:
