@@ -234,10 +234,9 @@ class Server:
 
     with self._gatherer.coming():
       asked, prm, chains = await in_thread(read)
-    answers = await self._gatherer.score(
-      prm, [chain for chain in chains if chain is not None]
-    )
-    check_finite(answers, prm.name)
+    readable = [n for n, chain in enumerate(chains) if chain is not None]
+    answers = await self._gatherer.score(prm, [chains[n] for n in readable])
+    check_finite(answers, readable, prm.name)
     scored = Scored.of(prm, chains, answers)
     cached = scored.length - scored.read
     self._observed.read(prm.name, scored.read, cached)

@@ -16,7 +16,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from prm_jax.inference.protocols import ScoredSteps
 from prm_jax.runtime import processes
@@ -244,15 +244,21 @@ def _broken(prm: ServedPrm, error: Exception) -> Refused:
   )
 
 
-def check_finite(scored: Sequence[ScoredSteps], name: str) -> None:
-  """Raises Refused if the PRM's arithmetic overflowed on a chain."""
-  for number, each in enumerate(scored):
+def check_finite(
+  scored: Sequence[ScoredSteps], numbers: Iterable[int], name: str
+) -> None:
+  """Raises Refused if the PRM's arithmetic overflowed on a chain.
+
+  Args:
+    numbers: places of the scored chains in their request, from 0.
+  """
+  for number, each in zip(numbers, scored, strict=True):
     if not all(map(math.isfinite, each.scores)):
       raise Refused(
         422,
-        f'chains[{number}]: a score of {name} is not finite, as its arithmetic '
-        'overflows; leave that chain out, or serve the PRM in float32',
-        f'chains[{number}]',
+        f'chain {number} of the request: a score of {name} is not finite, as '
+        'its arithmetic overflows; leave that chain out, or serve the PRM in '
+        'float32',
       )
 
 
