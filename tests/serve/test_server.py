@@ -18,6 +18,8 @@ import prm_jax
 from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.step_scores import RemotePrm
+from prm_jax.runtime.errors import UserError
+from prm_jax.serve.__main__ import make_parser, open_prm, read_keys
 from tests.serve.live_server import LiveServer
 from tests.shared.published_models import write_model
 
@@ -320,6 +322,12 @@ def test_a_score_that_is_not_finite_is_an_error_of_its_request_alone(
     assert server.post('/v1/steps', asked)[0] == 200
     status, reply = server.post('/v1/steps', {'chains': chains})
     assert status == 404 and 'expected one of prm, sound' in str(reply)
+    # openr asks the address's server for values, and does not say of which PRM.
+    found = [
+      server.post('/get_worker_address', {'model': name})[1]['address']
+      for name in ('prm', 'sound')
+    ]
+    assert found == [f'http://127.0.0.1:{server.port}', '']
   finally:
     server.stop()
 
@@ -403,23 +411,19 @@ def test_sigterm_while_it_compiles_ends_it(finished):
     ('--body-bytes', '-5'),
   ],
 )
-def test_a_wrong_flag_is_refused(finished, flag, value):
-  code, text = LiveServer(finished, flag, value).stop(signal.SIGCONT)
-  assert code == 2
-  assert f'argument {flag}: invalid ' in text
+def test_a_wrong_flag_is_refused(flag, value, capsys):
+  with pytest.raises(SystemExit) as error:
+    make_parser().parse_args(['--prm', 'folder', f'{flag}={value}'])
+  assert error.value.code == 2
+  assert f'argument {flag}: invalid ' in capsys.readouterr().err
 
 
-def test_who_names_no_prm_gets_no_address_of_the_second(finished):
-  """openr asks the address's server for values, and does not say of which."""
-  server = LiveServer(finished, '--prm', f'second={finished}').wait()
-  try:
-    found = [
-      server.post('/get_worker_address', {'model': name})[1]['address']
-      for name in ('prm', 'second')
-    ]
-    assert found == [f'http://127.0.0.1:{server.port}', '']
-  finally:
-    server.stop()
+def test_keys_that_are_no_text_and_devices_that_are_not_there(finished):
+  with pytest.raises(UserError, match='is not text in UTF-8'):
+    read_keys(sys.executable)
+  given = make_parser().parse_args(['--prm', str(finished), '--model', '3'])
+  with pytest.raises(UserError, match='--model=3: expected a divisor of the'):
+    open_prm('prm', str(finished), given)
 
 
 @pytest.mark.parametrize(
@@ -427,8 +431,6 @@ def test_who_names_no_prm_gets_no_address_of_the_second(finished):
   [
     (('--prm', 'prm=elsewhere'), 'two PRMs have the same name'),
     (('--keys', '/nowhere'), '/nowhere'),
-    (('--keys', sys.executable), 'is not text in UTF-8'),
-    (('--model', '3'), '--model=3: expected a divisor of the number of'),
   ],
 )
 def test_a_wrong_command_line_is_one_line(finished, flags, message):
