@@ -16,7 +16,7 @@ a part of it has to name another folder with --output.
 import argparse
 import os
 import pathlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from prm_jax.data.datasets import DATA_VARIABLE
@@ -119,7 +119,9 @@ def make_parser(
 
 
 def parse(
-  parser: argparse.ArgumentParser, free: Collection[str] = ()
+  parser: argparse.ArgumentParser,
+  free: Collection[str] = (),
+  arguments: Sequence[str] | None = None,
 ) -> argparse.Namespace:
   """Parses the command line; exits with one line where it is wrong.
 
@@ -127,8 +129,9 @@ def parse(
     free: arguments that may differ from their defaults although the results go
       to the experiment's own folder. With any other argument changed, the
       command runs a part of the experiment and has to name another folder.
+    arguments: what to parse; default: the command line.
   """
-  args = parser.parse_args()
+  args = parser.parse_args(arguments)
   if not getattr(args, 'data_root', True):
     parser.error(f'--data-root is missing, and {DATA_VARIABLE} is not set')
   home = parser.get_default('output')
@@ -140,6 +143,8 @@ def parse(
           f'results may not replace those in {home}; name another folder with '
           '--output'
         )
+  if 'output' in args:
+    args.output.mkdir(parents=True, exist_ok=True)
   return args
 
 

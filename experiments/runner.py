@@ -1,10 +1,12 @@
 """Runs the jobs of an experiment, several at the same time.
 
 A job whose results are there is not run again, so an experiment that was
-stopped resumes with the same command.
+stopped resumes with the same command. One of other flags is refused.
 """
 
+import ast
 import concurrent.futures
+import json
 import os
 import pathlib
 import subprocess
@@ -14,7 +16,7 @@ from typing import Any
 
 from prm_jax.runtime import paths
 from prm_jax.runtime import workdir as workdir_lib
-from prm_jax.runtime.workdir import is_done
+from prm_jax.runtime.workdir import MAY_CHANGE, is_done
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The compilation cache of `prm_jax.main`: equal programs are compiled once.
@@ -35,6 +37,38 @@ def slug(name: str) -> str:
   return name.replace(' + ', '_').replace(', ', '_').replace(' ', '_')
 
 
+def check_flags(workdir: pathlib.Path, flags: Sequence[str]) -> None:
+  """Checks that a job that is done was run with these flags.
+
+  A run of few updates, to see that everything works, is no run of many. Folders
+  may have moved since, and what changes no result may differ.
+
+  Raises:
+    SystemExit: it was run with others.
+  """
+  config = json.loads((workdir / 'config.json').read_text())
+  asked = {}
+  for flag in flags:
+    name, _, text = flag.partition('=')
+    if name.startswith('--config.') and not text.startswith('/'):
+      asked[name.removeprefix('--config.')] = text  # the last one counts
+  for name, text in asked.items():
+    if any(f'{name}.'.startswith(f'{free}.') for free in MAY_CHANGE):
+      continue
+    found = config
+    for part in name.split('.'):
+      found = found[part]
+    try:
+      value = json.loads(json.dumps(ast.literal_eval(text)))
+    except (ValueError, SyntaxError):
+      value = text
+    if value != found:
+      raise SystemExit(
+        f'error: {workdir} was run with {name}={found}, and this command has '
+        f'{text}; name another --workdir'
+      )
+
+
 class Runner:
   """Runs command lines.
 
@@ -52,9 +86,15 @@ class Runner:
     self._free = list(range(jobs))
 
   def main(self, config: str, folder: str, *flags: str) -> pathlib.Path:
-    """Runs one job of prm_jax.main unless it is done; returns its workdir."""
+    """Runs one job of prm_jax.main unless it is done; returns its workdir.
+
+    Raises:
+      SystemExit: it failed, or what is there was run with other flags.
+    """
     path = self.workdir / folder
-    if not is_done(path):
+    if is_done(path):
+      check_flags(path, flags)
+    else:
       flags = (f'--config=configs/{config}', f'--workdir={path}', *flags)
       self.run(folder or path.name, '-m', 'prm_jax.main', *flags)
     return path
@@ -84,6 +124,8 @@ class Runner:
       )
     finally:
       self._free.append(slot)
+      if not alone and hasattr(os, 'sched_setaffinity'):
+        os.sched_setaffinity(0, self._cores)
     if done.returncode:
       if not alone:
         print(f'{name}: failed: {done.stderr.strip()[-2000:]}', flush=True)

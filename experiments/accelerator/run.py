@@ -1,7 +1,7 @@
 """What must an accelerator prove? All of it, in ten minutes, on one chip.
 
     python -m experiments.accelerator.run --workdir /tmp/chip --minutes 10
-    python -m experiments.accelerator.run --workdir /tmp/chip --tiny  # on a CPU
+    python -m experiments.accelerator.run --workdir /tmp/tiny --tiny  # on a CPU
 
 Runs the parts below, the most valuable first, each side in a process of its own
 and the two sides in turn. Every case is written to WORKDIR when it is done, and
@@ -21,6 +21,7 @@ of an accelerator over into the repository.
 
 import argparse
 import concurrent.futures
+import json
 import os
 import pathlib
 import signal
@@ -223,8 +224,22 @@ def weight(part: str) -> float:
   return -PARTS[part].weight
 
 
+def check_size(workdir: pathlib.Path, tiny: bool) -> None:
+  """Raises SystemExit where a folder has cases of the other size."""
+  path = workdir / 'size.json'
+  known = json.loads(path.read_text())['tiny'] if path.exists() else tiny
+  if known != tiny:
+    raise SystemExit(
+      f'error: {workdir} has cases {"with" if known else "without"} --tiny; '
+      'name another --workdir'
+    )
+  workdir.mkdir(parents=True, exist_ok=True)
+  write(path, {'tiny': tiny})
+
+
 def run(args: argparse.Namespace) -> dict[str, Any]:
   """Runs all turns; returns the results."""
+  check_size(args.workdir, args.tiny)
   ended: dict[str, str] = {}
   left = []
   for turn, fault in side_by_side(args) if args.tiny else timed(args):

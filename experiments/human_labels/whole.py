@@ -102,7 +102,9 @@ def score(workdir: pathlib.Path, count: int) -> dict[str, Scored]:
     if not path.exists():
       scorer = scorer or load(workdir)
       scores = score_chains(scorer, chosen)
-      np.savez(path, lengths=[*map(len, scores)], flat=np.hstack(scores))
+      part = path.with_suffix('.part.npz')  # whole, or not there
+      np.savez(part, lengths=[*map(len, scores)], flat=np.hstack(scores))
+      part.replace(path)
     with np.load(path) as file:
       cuts = np.cumsum(file['lengths'])[:-1]
       found[name] = Scored(chosen, np.split(file['flat'], cuts))

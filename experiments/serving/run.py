@@ -85,6 +85,9 @@ def serving(prm: str) -> Iterator[str]:
       time.sleep(0.5)
     else:
       raise SystemExit('error: the server is not ready')
+    time.sleep(1)
+    if process.poll() is not None:
+      raise SystemExit(f'error: another server has port {PORT}; end that one')
     yield url
   finally:
     process.terminate()

@@ -190,6 +190,12 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
   args, extra = parser.parse_known_args()
   if wrong := [x for x in extra if not x.startswith('--config.')]:
     parser.error(f'unknown argument {wrong[0]}')
+  if extra and args.output.resolve() == parser.get_default('output'):
+    parser.error(
+      f'{extra[0]} runs another experiment, whose results may not replace '
+      'those of this one; name another folder with --output'
+    )
+  args.output.mkdir(parents=True, exist_ok=True)
   return args, extra
 
 

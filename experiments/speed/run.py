@@ -51,7 +51,8 @@ def share_of_peak(runs: list[dict], dtype: str, flops: int) -> float:
   """Returns the share of what the same process reached in a matrix product.
 
   Args:
-    runs: the runs of one side, with real tokens per second.
+    runs: the runs of one side, with real tokens per second. Training that reads
+      `shared` beginnings once computes as many times fewer.
     flops: FLOPs per parameter and real token.
   """
   return statistics.median(
@@ -59,6 +60,7 @@ def share_of_peak(runs: list[dict], dtype: str, flops: int) -> float:
     * flops
     * run['parameters']
     * run['tokens_per_second']
+    / run.get('shared', 1.0)
     / run['peak_gflops'][dtype]
     for run in runs
   )

@@ -263,6 +263,8 @@ def race(
     ends: `time.monotonic` after which it gives up.
     folder, device, options: see `make_trainer`.
   """
+  if task['prm']:
+    from prm_jax import rl  # noqa: F401, PLC0415  # not within their time
   running = Race(ends)
   trainer = make_trainer(task, folder, device, **options)
   trainer.add_callback(Looks(trainer, task, running))

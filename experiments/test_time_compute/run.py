@@ -97,7 +97,8 @@ def search(
 ) -> dict:
   """Runs `searches.py` for one seed and difficulty; returns what it found."""
   policy, prm, by_solver = train(runner, seed, operations, quick)
-  path = runner.workdir / f'seed_{seed}/operations_{operations}/searches.json'
+  folder = runner.workdir / f'seed_{seed}/operations_{operations}'
+  path = folder / f'searches_of_{problems}.json'
   runner.run(
     f'seed_{seed}/operations_{operations}/searches',
     '-m',

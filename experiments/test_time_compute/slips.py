@@ -245,7 +245,7 @@ def run_seed(runner: Runner, seed: int, quick: bool) -> dict[str, Any]:
 
   def add(setting: Setting, judge: str, make: Callable[[], Any]) -> None:
     name = f'{setting.name}: {judge}'
-    file = runner.workdir / f'seed_{seed}' / f'{name}.json'
+    file = runner.workdir / f'seed_{seed}_of_{problems}' / f'{name}.json'
     found[name] = kept(file, make)
     print(f'seed {seed}, {name}: done', flush=True)
 

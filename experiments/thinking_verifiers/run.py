@@ -14,6 +14,7 @@ The same command goes on where it was stopped. A seed of a domain takes one core
 hours: --domains and --seeds run some of them, and keep what is known of others.
 """
 
+import itertools
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -194,11 +195,13 @@ def arms() -> Iterator[tuple[str, int]]:
 
 def measure(seed: Seed, arm: str, where: str, samples: int) -> dict[str, Any]:
   """Returns what an arm is worth, and what it costs."""
-  results = read_results(seed.judge(arm, where, samples))['results']
+  judged = read_results(seed.judge(arm, where, samples))
+  results = judged['results']
   curves, cost = results['best_of_n'], results['cost']
   method = 'prm_min' if arm in STEPWISE else 'orm'
   found = {
     'seed': seed.seed,
+    'git_commit': judged['manifest']['git_commit'],
     'arm': arm,
     'samples': samples,
     'chains': where,
@@ -260,7 +263,8 @@ def render(document: Mapping[str, Any]) -> str:
     heads = ['verifier', 'critiques', 'MFLOPs a chain']
     heads += [f'{what}, {kind}' for kind in kinds for what in ('F1', 'picked')]
     seeds = {row['seed'] for row in document['results'][name]}
-    lines += [f'{name}, {len(seeds)} seeds:', '', table(heads, rows), '']
+    of = f'{len(seeds)} seed{"s" * (len(seeds) > 1)}'
+    lines += [f'{name}, {of}:', '', table(heads, rows), '']
     for kind in kinds:
       found = rows_of(document, name, PRM, kind, 0)
       shown = [
@@ -326,21 +330,28 @@ def main() -> None:
   path = args.output / 'results.json'
   document = json.loads(path.read_text()) if path.exists() else {}
   known = document.pop('results', {})
+  for rows in known.values():
+    for row in rows:  # earlier versions had one for all
+      row.setdefault('git_commit', document.get('git_commit'))
   for name in args.domains:
-    seeds = [Seed(runner, name, seed, size) for seed in args.seeds]
-    found = [
-      measure(seed, arm, where, samples)
-      for seed in seeds
-      for arm, samples in arms()
-      for where in (LIKE, LONGER, OTHERS)
-      if where == LIKE or samples != SAMPLES[-1]
-    ]
+
+    def run_seed(seed: int, name: str = name) -> list[dict[str, Any]]:
+      own = Seed(runner, name, seed, size)
+      return [
+        measure(own, arm, where, samples)
+        for arm, samples in arms()
+        for where in (LIKE, LONGER, OTHERS)
+        if where == LIKE or samples != SAMPLES[-1]
+      ]
+
+    found = runner.all(run_seed, [(seed,) for seed in args.seeds])
     others = [r for r in known.get(name, ()) if r['seed'] not in args.seeds]
-    known[name] = sorted(found + others, key=lambda row: row['seed'])
-  if args.domains:
-    document |= command_line.about(args)
-  document.pop('seeds', None)  # each row has its own
-  document['results'] = {name: known[name] for name in DOMAINS if name in known}
+    rows = [*itertools.chain(*found), *others]
+    known[name] = sorted(rows, key=lambda row: row['seed'])
+  document = {
+    'command': args.command,
+    'results': {name: known[name] for name in DOMAINS if name in known},
+  }
   if known:
     draw(document, args.output / 'figure.svg')
   command_line.write(args.output, document, render(document))

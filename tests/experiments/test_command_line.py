@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from experiments import command_line, tables
-from experiments.runner import Runner
+from experiments.runner import Runner, check_flags
 from prm_jax.report.readme_table import MARK
 from tests.shared.command_line import ROOT
 
@@ -118,3 +118,28 @@ def test_jobs_share_the_cores(tmp_path, jobs):
     assert sorted(core for share in shares for core in share) == sorted(cores)
   else:
     assert {len(share) for share in shares} == {1}
+
+
+def test_a_job_that_is_done_is_not_taken_for_one_of_other_flags(tmp_path):
+  """Few updates, to see that everything runs, are no result of many."""
+  folder = tmp_path / 'job'
+  folder.mkdir()
+  config = {'seed': 1, 'train': {'steps': 40}, 'ns': [1, 16], 'base': ''}
+  config['policy'] = {'workdir': '/elsewhere', 'sampling': {'slots': 8}}
+  (folder / 'config.json').write_text(json.dumps(config))
+  same = (
+    *('--config.seed=1', '--config.train.steps=4', '--config.train.steps=40'),
+    *('--config.ns=(1, 16)', '--config.base=', '--config.policy.workdir=/here'),
+    '--config.policy.sampling.slots=64',  # changes no result
+  )
+  check_flags(folder, same)
+  with pytest.raises(
+    SystemExit, match=r'train\.steps=40, .* 400; name another'
+  ):
+    check_flags(folder, [*same, '--config.train.steps=400'])
+
+
+def test_cores_of_a_job_are_given_back(tmp_path):
+  before = os.sched_getaffinity(0)
+  Runner(tmp_path, 2).run('nothing', '-c', 'pass')
+  assert os.sched_getaffinity(0) == before
