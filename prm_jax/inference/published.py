@@ -40,6 +40,7 @@ HEADS = {
 }
 # The file that `export` writes beside a model that was trained here.
 OWN_FORMAT = 'prm_jax_format.json'
+LONGEST = 4096  # tokens of a chain that a published PRM reads
 LM_STYLES = ('math_shepherd', 'rlhflow')
 STYLES = (*HEADS, *LM_STYLES)
 ASK_FOR_STYLE = 'give style=' + ' or '.join(map(repr, LM_STYLES))
@@ -48,7 +49,7 @@ ASK_FOR_STYLE = 'give style=' + ' or '.join(map(repr, LM_STYLES))
 def open_published(
   path: str | pathlib.Path,
   style: str = '',
-  max_length: int = 4096,
+  max_length: int | None = None,
   separator: str = '\n',
   dtype: str = 'float32',
   mesh: Mesh | None = None,
@@ -60,7 +61,8 @@ def open_published(
       'hf://owner/name'.
     style: one of STYLES. Only a plain language model needs it ('math_shepherd'
       or 'rlhflow'); other PRMs are recognized by their head.
-    max_length: longest chain in tokens, if the model's window allows it.
+    max_length: longest chain in tokens, if the model's window allows it;
+      default: 4,096, and of a model that was exported here its whole window.
     separator: the text after each step that a 'trl' model was trained with.
     dtype: type of parameters and computation, 'float32' or 'bfloat16'.
     mesh: devices that hold them; by default all devices of all processes.
@@ -74,8 +76,10 @@ def open_published(
   architecture, longest = read_architecture(directory)
   files = TensorFiles(directory)
   style = _style(files, style)
-  longest = min(longest, max_length)
-  if (directory / OWN_FORMAT).is_file():
+  is_own = (directory / OWN_FORMAT).is_file()
+  if max_length or not is_own:
+    longest = min(longest, max_length or LONGEST)
+  if is_own:
     own = read_json(directory / OWN_FORMAT)
     built_in = str(own.get('tokenizer') or '')
     tokenizer = built_in or read_tokenizer(directory)
@@ -151,6 +155,12 @@ def _style(files: TensorFiles, style: str) -> str:
       f'{files.directory} has no tensor {HEADS[style]!r}, which style '
       f'{style!r} needs; if it is a plain language model, {ASK_FOR_STYLE}'
     )
+  kind = str(read_json(files.directory / 'config.json').get('architectures'))
+  if own == 'trl' and 'ForSequenceClassification' in kind:
+    raise UserError(
+      f'{files.directory} is a classifier of whole texts ({kind}), which '
+      'scores no steps; name a model ForTokenClassification'
+    )
   if own and style not in ('', own):
     raise UserError(
       f'{files.directory} has the head of style {own!r} ({HEADS[own]}), not of '
@@ -181,7 +191,7 @@ def _own_head(
   """Reads the head of a folder; also returns the names of its tensors."""
   shapes: dict[str, tuple[int, ...] | None]
   if style == 'qwen_prm':
-    hidden = files.shapes[HEADS[style]][-1]
+    hidden = (files.shapes[HEADS[style]] or (0,))[-1]
     head = HeadConfig('two_class', hidden=hidden)
     shapes = {
       'score.0.weight': (hidden, d_model),

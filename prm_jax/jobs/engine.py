@@ -112,8 +112,13 @@ def do_all(
       or a model gave up.
   """
   data = job.about['data_fingerprint']
+  # The config is the workdir's own, and some of it may change.
+  asked = {name: job.about[name] for name in MODELS if name in job.about}
+  asked = {'input': data, **asked}
   processes.check_same(
-    'the fingerprint of the data', data, 'give all of them the same files'
+    'what the job reads and asks',
+    json.dumps(asked, sort_keys=True),
+    'give all of them the same files',
   )
   workdir.claim(data)
   # Every process has to ask this: its first look at the devices waits for all.
@@ -121,9 +126,7 @@ def do_all(
     'name': settings.name,
     **job.about,
   }
-  # The config is the workdir's own, and some of it may change.
-  asked = {name: job.about[name] for name in MODELS if name in job.about}
-  records = Records(workdir / 'journal', {'input': data, **asked})
+  records = Records(workdir / 'journal', asked)
   if todo := find_open_items(job, records, log):
     mine = [i for i in todo if i % processes.count() == processes.index()]
     with records.open_own() as lines:
@@ -210,6 +213,11 @@ def write_results(
   """
   written = records.read()
   items = journal.latest(written)
+  if len(items) < job.count:
+    raise UserError(
+      f'{job.name}: {len(items):,} of {job.count:,} items are in the journals '
+      'that process 0 sees; run the same command again'
+    )
   ledger = make_ledger(job, written, settings.price, workdir)
   there = _read_results(workdir)
   write_json(workdir / 'ledger.json', ledger)

@@ -143,6 +143,11 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
     check_unseen(unseen, model, settings.problems.kind)
   names = {'policy': start.name} | ({'prm': prm.name} if prm else {})
   job = RlJob(settings, meshes, start, prm, names, tasks)
+  processes.check_same(
+    'the fingerprint of problems and models',
+    job.fingerprint,
+    'give all of them the same files',
+  )
   workdir.claim(job.fingerprint)
   processes.first_alone(
     'model', loading.write_description, workdir.path, start.described

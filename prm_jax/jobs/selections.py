@@ -8,6 +8,7 @@ digit from machine to machine: a resumed job must label the same chains.
 """
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,6 +85,11 @@ def select_convincing(
       'report': report._asdict() | unchecked,
     }
 
+  processes.check_same(
+    'what is selected from',
+    json.dumps(made_of, sort_keys=True),
+    'give all of them the same files',
+  )
   if processes.exchange('selection', str(fits))[0] != str(True):
     scorer = open_scorer(settings, workdir)  # they read a checkpoint together
     if settings.prm.kind != 'workdir':  # a copy, or a client, of each process
@@ -93,8 +99,10 @@ def select_convincing(
       )
     else:  # by all, as the model may be spread over them
       workdir.write_json(FILE, make(scorer))
-  # That of process 0, as scores differ between machines.
-  kept = workdir.read_json(FILE)
+  # That of process 0, as scores differ between machines. It is sent, as others
+  # may not see the file yet.
+  made = json.dumps(workdir.read_json(FILE)) if processes.is_first() else ''
+  kept = json.loads(processes.broadcast('selected', made))
   return active.take(chains, kept['indices'], config), kept['report']
 
 

@@ -207,11 +207,6 @@ def train_best(
   checkpoints = Checkpoints(
     workdir / 'checkpoints', loop.keep, loop.best_metric
   )
-  processes.check_same(
-    'the last checkpoint',
-    str(checkpoints.latest),
-    'wait until the file system shows the same to all, and start them again',
-  )
   if checkpoints.latest is None:
     backbone = None if job.model.base is None else job.model.base.load(mesh)
     state = init_state(init, mesh, settings.seed, backbone)

@@ -18,8 +18,13 @@ that the step is right.
 import prm_jax
 
 prm = prm_jax.load({where!r})
-scores = prm.score('What is 7 * 3 + 4?', ['7 * 3 = 21', '21 + 4 = 25'])
+scores = prm.score(problem, steps)  # a text and a list of texts
 ```
+"""
+BACKBONE = """\
+The backbone of a process reward model, without its head. `transformers` opens
+it with `AutoModelForCausalLM.from_pretrained({where!r})`. The numbers below are
+those of the whole reward model.
 """
 POLICY = """\
 A language model that writes reasoning chains step by step. `transformers` opens
@@ -27,18 +32,18 @@ it with `AutoModelForCausalLM.from_pretrained({where!r})`.
 """
 
 
-def model_card(workdir: paths.Path, is_prm: bool, where: str) -> str:
+def model_card(workdir: paths.Path, kind: str, where: str) -> str:
   """Returns the card of a run.
 
   Args:
     workdir: the run's; without results.json the card has no numbers.
-    is_prm: whether it is a reward model; else it is a policy.
+    kind: what was written of it: PRM, BACKBONE or POLICY.
     where: what opens it: a folder, or OWNER/NAME of the Hub.
 
   Raises:
     UserError: a file of the workdir is malformed.
   """
-  tags = ['prm_jax', *(['process-reward-model'] if is_prm else [])]
+  tags = ['prm_jax', *(['process-reward-model'] if kind == PRM else [])]
   lines = [
     '---',
     'library_name: transformers',
@@ -51,7 +56,7 @@ def model_card(workdir: paths.Path, is_prm: bool, where: str) -> str:
     run = compare.read_run(workdir, '')
   title = run.manifest.get('name') if run else None
   lines += [f'# {title or "A model of prm_jax"}', '']
-  lines += [(PRM if is_prm else POLICY).format(where=where)]
+  lines += [kind.format(where=where)]
   if run:
     try:
       lines += _numbers(run)

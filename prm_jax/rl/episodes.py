@@ -71,19 +71,21 @@ def verify(
 ) -> list[Episode]:
   """Grades each chain by its answer; the steps have no scores yet.
 
-  All processes use the verdicts of the first one.
+  All processes use the verdicts of the first one: some comparisons have a time
+  limit, which one process may exceed alone.
   """
   chains = [
     (problem, one)
     for problem, group in zip(problems, groups, strict=True)
     for one in group
   ]
-  verdicts = ''.join(
-    str(int(is_right(problem.text, one.completion, problem.truth) or 0))
-    for problem, one in chains
-  )
-  # Some comparisons have a time limit, which one process may exceed alone.
-  verdicts = processes.exchange('verdicts', verdicts)[0]
+  verdicts = ''
+  if processes.is_first():
+    verdicts = ''.join(
+      str(int(is_right(problem.text, one.completion, problem.truth) or 0))
+      for problem, one in chains
+    )
+  verdicts = processes.broadcast('verdicts', verdicts)
   return [
     Episode(problem, one, verdict == '1', np.zeros(len(one.completion.steps)))
     for (problem, one), verdict in zip(chains, verdicts, strict=True)

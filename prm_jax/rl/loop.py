@@ -317,6 +317,7 @@ def improve(
         raise Stopped(f'rl stopped at update {saved:,}')
       if ends:
         break
+    stop.end('rl stopped after its last update', checkpoints.close)
   return state
 
 

@@ -71,7 +71,8 @@ def describe(seed: int, module: str = 'prm_jax.main') -> dict[str, Any]:
 
 def check_same_config(config: Mapping[str, Any]) -> None:
   """Raises UserError, in every process, where their configs differ."""
-  text = json.dumps(config, sort_keys=True)
+  # What JSON cannot hold is refused later, by its name.
+  text = json.dumps(config, sort_keys=True, default=repr)
   digest = hashlib.sha256(text.encode()).hexdigest()
   # Configs are long and there may be hundreds: first only their digests.
   if len(set(processes.exchange('digest', digest))) == 1:

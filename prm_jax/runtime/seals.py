@@ -160,9 +160,13 @@ def go_back_to_whole(directory: paths.Path, log: Callable[[str], None]) -> None:
   Raises:
     UserError: no checkpoint is whole, or they are not on a disk.
   """
-  # Nobody may still look when process 0 goes on and makes the folder.
-  processes.wait_for_all('checkpoints')
   steps = _saved_steps(directory)
+  # It also waits for all: nobody may still look when process 0 goes on.
+  processes.check_same(
+    'the saved checkpoints',
+    str(steps),
+    'wait until the file system shows the same to all, and start them again',
+  )
   for step, before in itertools.pairwise([*steps, None]):
     folder = directory / str(step)
     damage = find_damage(folder)

@@ -79,5 +79,20 @@ class StopSignal:
     self._vote = self._any(votes)
     return bool(before)
 
+  def end(self, why: str, close: Callable[[], None]) -> None:
+    """Stops if any process was asked to, since its last step, too.
+
+    Every process must call it exactly once, after the steps.
+
+    Args:
+      close: ends what is being saved.
+
+    Raises:
+      Stopped: one was asked to stop.
+    """
+    if str(True) in processes.exchange('stop', str(self._asked)):
+      close()
+      raise Stopped(why)
+
   def __exit__(self, *_: Any) -> None:
     signal.signal(signal.SIGTERM, self._before)

@@ -387,6 +387,8 @@ def main(argv: Sequence[str]) -> None:
     (serve if processes.is_first() else follow_first)(given)
   except Refused as error:
     end_for(UserError(error.message))
+  except (SystemExit, KeyboardInterrupt) as error:  # uvicorn cannot listen
+    end(repr(error), int(getattr(error, 'code', 130)))
   except Exception as error:
     end_for(error)
   end(DONE, 0)

@@ -379,4 +379,5 @@ def fit(
         progress.break_line()
         run.checkpoints.close()
         raise Stopped(f'{run.name} stopped at step {step:,}')
+    stop.end(f'{run.name} stopped after its last step', run.checkpoints.close)
   return state

@@ -197,8 +197,8 @@ def make_optimizer(
 
   Args:
     steps: length of the head's schedule, and of all others' if none waits.
-    head_only_steps: see `loop.LoopConfig`. The schedule of the other parameters
-      begins after these steps and has the length that is left.
+    head_only_steps: see `loop.TrainConfig`. The schedule of the other
+      parameters begins after these steps and has the length that is left.
   """
   clip = optax.clip_by_global_norm(config.clip)
   unclipped = _unclipped(config, make_schedule(config, steps))

@@ -173,6 +173,11 @@ def _rope(fields: _Fields) -> tuple[float, RopeScaling | None]:
   key = 'rope_parameters'
   if fields.values.get(key) is None:
     key = 'rope_scaling'
+  elif fields.values.get('rope_scaling') is not None:
+    # transformers 5 prefers the second, and version 4 knows no other.
+    raise fields.unsupported(
+      'rope_scaling', fields.values['rope_scaling'], f'null beside {key}'
+    )
   given = fields.values.get(key)
   if given is None:
     return fields.number('rope_theta', 10_000.0, float), None
@@ -263,6 +268,12 @@ def architecture_json(
     UserError: no family computes it, or none with this layout.
   """
   family = family_of(config)
+  if family == 'llama' and config.d_model % config.n_heads:
+    raise UserError(
+      f'model.d_model={config.d_model} is no multiple of n_heads='
+      f'{config.n_heads}, which transformers asks of Llama; train with another '
+      'd_model to export'
+    )
   if layout not in LAYOUTS:
     raise UserError(f'layout {layout!r}: expected one of {", ".join(LAYOUTS)}')
   if layout == 'process_reward_model' and family != 'qwen2':

@@ -25,9 +25,14 @@ Renderer = Callable[[Turns], str]
 
 
 def special_tokens(directory: pathlib.Path) -> dict[str, str]:
-  """Reads special tokens by their names in tokenizer_config.json."""
-  found = {}
-  for name, value in _tokenizer_config(directory).items():
+  """Reads special tokens by their names.
+
+  tokenizer_config.json counts, and what it leaves out is read from
+  special_tokens_map.json, as transformers does.
+  """
+  found, kept = {}, directory / 'special_tokens_map.json'
+  named = read_json(kept) if kept.is_file() else {}
+  for name, value in {**named, **_tokenizer_config(directory)}.items():
     token = value.get('content') if isinstance(value, dict) else value
     if name.endswith('_token') and isinstance(token, str):
       found[name] = token

@@ -9,7 +9,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -54,11 +54,15 @@ class SaveOptions:
     max_length: context length in tokens that config.json states.
     dtype: 'float32' or 'bfloat16'; None keeps each array's own.
     shard_bytes: largest file, unless a single tensor is larger.
+    bos, eos: first and last tokens that config.json states, the last one or a
+      list of them; None for none. Absent ones would be those of Llama 2.
   """
 
   max_length: int = 32_768
   dtype: str | None = None
   shard_bytes: int = 5_000_000_000
+  bos: int | None = None
+  eos: int | Sequence[int] | None = None
 
 
 DEFAULT_OPTIONS = SaveOptions()
@@ -102,6 +106,7 @@ def save_model(
     raise UserError(f'dtype {dtype!r}: expected one of {", ".join(DTYPES)}')
   stored = dtype or str(jnp.dtype(params['embed_tokens'].dtype))
   description = architecture_json(config, layout, options.max_length, stored)
+  description |= {'bos_token_id': options.bos, 'eos_token_id': options.eos}
   outgoing = _backbone(params, config, layout, dtype)
   outgoing += _head(head_params, config, layout, dtype)
   tokenizer = _tokenizer_files(tokenizer_from)

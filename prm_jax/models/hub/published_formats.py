@@ -117,7 +117,7 @@ def shepherd_format(
 ) -> StepFormat:
   """Makes the format of Math-Shepherd (2312.08935).
 
-  A chain is the one text 'problem step1 ки\\n step2 ки'.
+  A chain is the one text 'problem step1 ки\\nstep2 ки'.
   """
   tag = _id_of(SHEPHERD_TAG, tokenizer, directory)
   # If the tag has other tokens inside a text, no step end would be found.

@@ -15,9 +15,10 @@ import json
 import resource
 import signal
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import jinja2
+import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 SECONDS = 5  # of the processor, for one text
@@ -29,6 +30,17 @@ def _refuse(message: str) -> None:
   raise jinja2.TemplateError(message)
 
 
+class Generation(jinja2.ext.Extension):
+  """Knows the tag with which transformers marks what a model writes."""
+
+  tags: ClassVar = {'generation'}
+
+  def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+    """Returns what the tag encloses, as if the tag were not there."""
+    next(parser.stream)
+    return parser.parse_statements(('name:endgeneration',), drop_needle=True)
+
+
 @functools.lru_cache(maxsize=8)
 def _template(source: str) -> jinja2.Template:
   # The same functions and variables that transformers offers to templates, as
@@ -36,7 +48,10 @@ def _template(source: str) -> jinja2.Template:
   environment = ImmutableSandboxedEnvironment(
     trim_blocks=True,
     lstrip_blocks=True,
-    extensions=['jinja2.ext.loopcontrols'],
+    extensions=['jinja2.ext.loopcontrols', Generation],
+  )
+  environment.filters['tojson'] = functools.partial(
+    json.dumps, ensure_ascii=False
   )
   environment.globals['raise_exception'] = _refuse
   environment.globals['strftime_now'] = lambda form: (
@@ -60,6 +75,8 @@ def main() -> None:
   """Answers each line of the input by one, until the input ends."""
   with contextlib.suppress(ValueError):  # macOS knows no such limit
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+  # Ctrl-C is for the program that asks, which may have requests to answer yet.
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
   # Ends the process even inside of one long operation.
   signal.signal(signal.SIGPROF, signal.SIG_DFL)
   for line in sys.stdin.buffer:
