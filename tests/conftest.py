@@ -9,6 +9,10 @@ import hypothesis
 
 # Before JAX is imported, and inherited by every process that a test starts.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+# Where there is room, tests write to memory: a disk makes them wait for it.
+_MEMORY = pathlib.Path('/dev/shm')
+if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 4 << 30:
+  os.environ.setdefault('PYTEST_DEBUG_TEMPROOT', str(_MEMORY))
 _SESSION_CACHE = None
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   _SESSION_CACHE = tempfile.mkdtemp(prefix='prm_jax_xla_')
@@ -29,6 +33,11 @@ from tests.shared import command_line  # noqa: E402
 
 # grain's workers read absl flags, which pytest does not parse.
 flags.FLAGS.mark_as_parsed()
+
+
+def pytest_collection_modifyitems(items):
+  # Files go to the cores in this order; those of whole jobs take the longest.
+  items.sort(key=lambda item: item.get_closest_marker('job') is None)
 
 
 def pytest_unconfigure():

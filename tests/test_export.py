@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+import prm_jax
 from prm_jax import export
 from prm_jax.inference import loading
 from prm_jax.inference.pretrained import open_pretrained
@@ -20,6 +21,7 @@ from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import make_mesh
 from tests.models.hub.published_configs import read_head, write_published
 from tests.shared.published_models import write_model
+from tests.shared.smollm2 import open_or_skip
 
 CHAINS = [('mod 10 : 1 + 2', ['1 + 2 = 3']), ('mod 10 : 3 * 4', ['3 * 4 = 1'])]
 TWO_CLASS = HeadConfig('two_class')
@@ -98,3 +100,38 @@ def test_a_base_model_keeps_its_chat_template(tmp_path):
   (folder / 'tokenizer_config.json').unlink()
   export.export(str(folder), tmp_path / 'without', 'lm')
   assert not (tmp_path / 'without' / 'chat_template.jinja').exists()
+
+
+def test_the_tokenizer_of_a_base_is_that_of_its_folder(tmp_path):
+  """Its special tokens are, and not those of the family in transformers."""
+  folder = tmp_path / 'in'
+  write_model('rlhflow', folder)
+  config = json.loads((folder / 'config.json').read_text())
+  config |= {'bos_token_id': 1, 'eos_token_id': [2, 3]}
+  (folder / 'config.json').write_text(json.dumps(config))
+  (folder / 'generation_config.json').write_text('{"eos_token_id": [2, 3]}')
+  export.export(str(folder), tmp_path / 'out', 'lm')
+  for name in ('tokenizer_config.json', 'generation_config.json'):
+    assert (tmp_path / 'out' / name).read_text() == (folder / name).read_text()
+  written = json.loads((tmp_path / 'out' / 'config.json').read_text())
+  assert (written['bos_token_id'], written['eos_token_id']) == (1, [2, 3])
+  chain = ('What?', ['One.', 'Two.'])
+  before, after = (
+    prm_jax.load(path, style='rlhflow') for path in (folder, tmp_path / 'out')
+  )
+  ids = before.format.encode(*chain).tokens
+  np.testing.assert_array_equal(ids, after.format.encode(*chain).tokens)
+
+
+def test_the_tokenizer_of_a_single_file_names_its_class(tmp_path):
+  """Else transformers takes that of the model's family, with other ids."""
+  model, _, tokenizer = open_or_skip()
+  base = open_pretrained('smollm2')
+  source = export.Source({}, base.model, base.tokenizer, base.longest)
+  export._write_tokenizer(tmp_path, source, base.token_ids)
+  names = json.loads((tmp_path / 'tokenizer_config.json').read_text())
+  assert names['tokenizer_class'] == 'PreTrainedTokenizerFast'
+  for name in ('bos', 'eos'):
+    number = model.file.metadata[f'tokenizer.ggml.{name}_token_id']
+    assert base.token_ids[f'{name}_token_id'] == number
+    assert tokenizer.id_of(names[f'{name}_token']) == number

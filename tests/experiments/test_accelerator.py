@@ -25,6 +25,7 @@ def command(workdir, *args):
   )
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_is_reported_and_the_next_is_run(tmp_path):
   (tmp_path / 'machine').write_text('a file where a folder has to be')
   done = command(tmp_path, '--parts', 'machine', 'sampling')

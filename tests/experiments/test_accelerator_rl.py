@@ -48,6 +48,7 @@ def result(problem):
   return str(value)
 
 
+@pytest.mark.slow
 def test_the_task_has_every_problem_in_order_with_its_answer(folder):
   task = json.loads(rl_task.path(folder).read_text())
   assert len(task['prompts']) == UPDATES * PROBLEMS
@@ -62,6 +63,7 @@ def test_the_task_has_every_problem_in_order_with_its_answer(folder):
   assert task['config']['policy']['workdir'] == str(folder / 'policy')
 
 
+@pytest.mark.slow
 def test_our_side_measures_the_loop(folder):
   found = read(folder, 'grpo')
   # One of three updates is not measured.
@@ -74,6 +76,7 @@ def test_our_side_measures_the_loop(folder):
   assert found['compile_seconds'] > 0
 
 
+@pytest.mark.slow
 def test_a_policy_that_does_not_learn_is_not_there(folder):
   found = read(folder, 'to_90')
   assert [look['update'] for look in found['curve']] == [0, 2, 4]

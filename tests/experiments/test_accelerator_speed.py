@@ -84,6 +84,7 @@ def test_measured_steps_add_up_to_the_time_after_the_warm_up(monkeypatch):
   assert timing.seconds_of_steps(iter(jax.numpy.ones(5)), 2) == [1.0] * 3
 
 
+@pytest.mark.slow
 def test_the_train_step_is_measured():
   (case,) = shapes.training(True).values()
   found = training.measure(case)
@@ -124,6 +125,7 @@ def test_growing_chains_are_read_once_and_scored_like_whole_ones():
     np.testing.assert_allclose(one, other, atol=2e-2)  # bfloat16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', shapes.scoring(True))
 def test_scoring_is_measured(name):
   case = shapes.scoring(True)[name]
@@ -136,6 +138,7 @@ def test_scoring_is_measured(name):
   )
 
 
+@pytest.mark.slow
 def test_sampling_writes_every_token():
   (case,) = shapes.sampling(True).values()
   found = sampling.measure(case)

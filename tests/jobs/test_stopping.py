@@ -1,5 +1,6 @@
 """SIGTERM ends a job wherever the program is."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -7,7 +8,8 @@ import time
 import pytest
 from jax._src.distributed import global_state
 
-from prm_jax.runtime import processes
+from prm_jax.runtime import processes, stopping
+from prm_jax.runtime.sharding import make_mesh
 from tests.shared.command_line import ROOT
 
 SCRIPT = """
@@ -88,3 +90,21 @@ def test_a_process_that_ends_before_it_has_joined(monkeypatch):
   monkeypatch.setattr(global_state, 'num_processes', 2)
   assert global_state.client is None
   processes.leave('stopped')
+
+
+def test_a_signal_after_the_last_step_is_heard():
+  """Else a job that was told to end begins its next training."""
+  ended = []
+  with stopping.StopSignal(
+    make_mesh({'replica': 1, 'fsdp': 1, 'model': 1})
+  ) as stop:
+    assert not stop.agreed()
+    signal.raise_signal(signal.SIGTERM)  # in the last evaluation
+    with pytest.raises(stopping.Stopped, match='after its last step'):
+      stop.end('stopped after its last step', lambda: ended.append(True))
+  assert ended
+  with stopping.StopSignal(
+    make_mesh({'replica': 1, 'fsdp': 1, 'model': 1})
+  ) as stop:
+    stop.end('it was not asked to', ended.clear)
+  assert ended

@@ -99,7 +99,10 @@ def start(
 
 def run(*args: str, **env: str) -> subprocess.CompletedProcess:
   process = start(*args, **env)
-  out, err = process.communicate(timeout=300)
+  try:
+    out, err = process.communicate(timeout=300)
+  finally:  # one that hangs would slow down all others
+    process.kill()
   return subprocess.CompletedProcess(args, process.returncode, out, err)
 
 

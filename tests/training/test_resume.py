@@ -63,7 +63,9 @@ def interrupt(
 ) -> subprocess.CompletedProcess:
   """Starts or resumes the run, and sends it a signal at the moment."""
   process = command_line.start(*LONG, f'--workdir={workdir}')
+  ends = time.monotonic() + 120
   while process.poll() is None and not moment(workdir):
+    assert time.monotonic() < ends, 'the moment does not come'
     time.sleep(0.0005)
   process.send_signal(how)
   sent = time.monotonic()
