@@ -59,7 +59,8 @@ class Published(NamedTuple):
 
 MODELS = {
   'math_shepherd_7b': Published(
-    'hf://peiyi9979/math-shepherd-mistral-7b-prm',
+    # Its main branch has a pickle.
+    'hf://peiyi9979/math-shepherd-mistral-7b-prm@refs/pr/5',
     'math_shepherd',
     (47.9, 29.5, 24.8, 23.8),
   ),
@@ -264,23 +265,31 @@ def main() -> None:
     }
     command_line.write(args.output, document, render(document))
 
+  faults = []
   for name, where in args.models.items():
     opened: list[Scorer] = []
     digest = hashlib.sha256(where.encode()).hexdigest()[:8]
     folder = args.workdir / f'{name}_{digest}_{args.dtype}'
-    scores = {
-      of: read_scores(
-        chains,
-        folder / of,
-        opened,
-        lambda: load(where, style=MODELS[name].style, dtype=args.dtype),  # noqa: B023
-      )
-      for of, chains in sets.items()
-    }
+    try:
+      scores = {
+        of: read_scores(
+          chains,
+          folder / of,
+          opened,
+          lambda: load(where, style=MODELS[name].style, dtype=args.dtype),  # noqa: B023
+        )
+        for of, chains in sets.items()
+      }
+    except UserError as error:  # the others may be read
+      faults.append(f'{name}: {error}')
+      print(f'error: {faults[-1]}', file=sys.stderr, flush=True)
+      continue
     how = {'dtype': args.dtype, 'from_hub': where == MODELS[name].where}
     known[name] = how | {'sets': measure(sets, scores, MODELS[name].f1)}
     save()
   save()
+  if faults:
+    raise UserError(f'these models were not read: {"; ".join(faults)}')
 
 
 if __name__ == '__main__':

@@ -75,6 +75,14 @@ def test_every_layout_is_scored_once_and_compared(data, tmp_path, monkeypatch):
     assert (sets['gsm8k']['chains'], sets['gsm8k']['unread']) == (12, 0)
     same = {own['chosen']['threshold'] for own in sets.values()}
     assert len(same) == 1
+  # One that is not there is named, and the next is read.
+  before = (tmp_path / 'out/results.json').read_text()
+  with pytest.raises(UserError, match='were not read: skywork_7b: /nowhere'):
+    call(monkeypatch, *flags, '--models', 'skywork_7b=/nowhere', models[0])
+  assert (
+    json.loads((tmp_path / 'out/results.json').read_text())['models']
+    == json.loads(before)['models']
+  )
   # Scores of other chains are not taken for those of these.
   path = data / 'processbench/math.json'
   path.write_text(path.read_text().replace('math-3', 'math-x'))
