@@ -282,7 +282,7 @@ class GenerativePrm:
         each.state = 'refused'
       elif (completion := next(written)[0]) is None:
         each.state = 'lost'
-      elif completion.no_room and not each.lines:
+      elif completion.no_room and not (each.lines or completion.tokens):
         each.state, self.refusal = 'refused', 'its window has no room to answer'
       else:
         each.add(completion)
