@@ -231,7 +231,6 @@ def test_what_lies_beside_the_programs_of_rl_by_hand():
   assert prime['learn_prm'].beside < prime['score'].beside
 
 
-@needs_compiler
 @pytest.mark.parametrize(
   ('job', 'values', 'name'),
   [
@@ -252,6 +251,7 @@ def test_what_is_not_counted_is_refused(job, values, name):
     module.read_models(chosen)
 
 
+@needs_compiler
 def test_the_policy_and_its_reference_compile_apart():
   """Two chips that train and two that sample, each with what is its own."""
   config = small_rl(max_length=64)
