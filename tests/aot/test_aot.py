@@ -231,11 +231,14 @@ def test_what_lies_beside_the_programs_of_rl_by_hand():
   assert prime['learn_prm'].beside < prime['score'].beside
 
 
+CRITIC = {'prm.kind': 'generative', 'prm.generative.path': '/critic'}
+
+
 @pytest.mark.parametrize(
   ('job', 'values', 'name'),
   [
-    ('rl_math:grpo', {'prm.kind': 'generative'}, 'prm.kind'),
-    ('search_math:beam', {'prm.kind': 'generative'}, 'prm.kind'),
+    ('rl_math:grpo', CRITIC, 'prm.kind'),
+    ('search_math:beam', CRITIC, 'prm.kind'),
     ('label_math:active', {'prm.path': '/prm'}, 'select'),
   ],
 )
