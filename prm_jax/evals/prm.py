@@ -235,8 +235,8 @@ def _vote_weights(
 ) -> np.ndarray:  # [N] float64, 0 or more
   """Returns the weights of the chains in a vote among those of their problem.
 
-  A vote is the same by the weights times any number, so logarithms of products
-  are taken relative to the greatest of the problem: none underflows.
+  Scaling all weights of a problem leaves its vote as it is. So logarithms are
+  taken relative to the greatest of the problem, and no product underflows.
   """
   if not logarithmic:
     return np.maximum(scores, 0.0)

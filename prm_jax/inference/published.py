@@ -191,6 +191,7 @@ def _own_head(
   """Reads the head of a folder; also returns the names of its tensors."""
   shapes: dict[str, tuple[int, ...] | None]
   if style == 'qwen_prm':
+    # A damaged file may have no axis here; `check` names what is wrong.
     hidden = (files.shapes[HEADS[style]] or (0,))[-1]
     head = HeadConfig('two_class', hidden=hidden)
     shapes = {

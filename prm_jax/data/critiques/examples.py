@@ -26,10 +26,9 @@ class CritiquesConfig:
 
   Attributes:
     style: one of `STYLES`; '' leaves the chains as they are.
-    mistaken: share of critiques whose author is wrong about one of the steps
-      asked about, drawn at random, as a model would be. It shows if the
-      critique comes to that step. Those whose verdict is not the label's are
-      left out.
+    mistaken: share of critiques whose author works out one step wrongly, drawn
+      at random from those asked about. A critique that ends before that step
+      does not show it. Those whose verdict is not the label's are left out.
   """
 
   style: Annotated[str, one_of('', *STYLES)] = ''

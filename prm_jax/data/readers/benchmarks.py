@@ -272,8 +272,8 @@ def _prmbench_meta(record: Fields) -> Fields:
   some classes change; splits keep its variants together.
   """
   meta = records.keep(record, 'classification')
-  if originals := records.keep(record, 'original_question'):
-    meta['original_problem'] = originals['original_question']
+  if isinstance(original := record.get('original_question'), str):
+    meta['original_problem'] = original
   if ids := records.keep(record, 'idx'):
     prefix = f'{meta.get("classification", "")}_'
     meta |= {'id': ids['idx'], 'group': str(ids['idx']).removeprefix(prefix)}

@@ -60,8 +60,8 @@ def read_key(variable: str) -> str:
 def run(calls: Coroutine[Any, Any, T]) -> T:
   """Runs calls to their end, also where an event loop runs already.
 
-  What the process does on SIGTERM, it does between calls and not within them,
-  where its exception might be lost.
+  If the handler of SIGTERM raises, the calls are cancelled and its exception is
+  raised here; within a call asyncio might lose it.
   """
   try:
     asyncio.get_running_loop()

@@ -13,7 +13,7 @@ _READ = ('file', 'files', 'workdir')
 
 
 def check_arithmetic(name: str, value: str, kind: str) -> None:
-  """Checks that what knows only arithmetic meets no other domain.
+  """Checks that the solver, or exact scores, get arithmetic problems alone.
 
   Args:
     name: the setting whose value knows only arithmetic.

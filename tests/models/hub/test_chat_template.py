@@ -109,3 +109,20 @@ def test_a_template_that_writes_too_much_is_refused(tmp_path, template, why):
   with pytest.raises(UserError, match=rf'cannot be used \({why}\)') as error:
     render(TURNS)
   assert '\n' not in str(error.value)
+
+
+def test_what_transformers_adds_to_templates(tmp_path):
+  """A tag around what a model writes, and JSON as it is."""
+  template = '{% generation %}{{ messages[0].content | tojson }}'
+  template += '{% endgeneration %}'
+  (tmp_path / 'chat_template.jinja').write_text(template)
+  assert chat_renderer(tmp_path)([('user', 'é<b>')]) == '"é<b>"'
+
+
+def test_special_tokens_that_the_config_leaves_out_are_in_the_map(tmp_path):
+  write_json(
+    tmp_path / 'special_tokens_map.json',
+    {'bos_token': {'content': '<s>'}, 'eos_token': '</s>'},
+  )
+  write_json(tmp_path / 'tokenizer_config.json', {'eos_token': '<end>'})
+  assert special_tokens(tmp_path) == {'bos_token': '<s>', 'eos_token': '<end>'}
