@@ -239,6 +239,16 @@ def test_skywork_needs_its_bos(tmp_path):
     open_published(tmp_path)
 
 
+def test_a_classifier_of_whole_texts_is_refused(tmp_path):
+  """It has the same tensors, and its second class may be anything."""
+  write_model('trl', tmp_path)
+  known = json.loads((tmp_path / 'config.json').read_text())['architectures'][0]
+  other = known.replace('ForTokenClassification', 'ForSequenceClassification')
+  change(tmp_path / 'config.json', architectures=[other])
+  with pytest.raises(UserError, match='classifier of whole texts'):
+    open_published(tmp_path)
+
+
 def test_ids_beyond_the_embedding_are_refused(tmp_path):
   write_model('trl', tmp_path)
   change(tmp_path / 'config.json', vocab_size=300)

@@ -145,6 +145,15 @@ def test_the_longest_sequence(family, changes, longest, tmp_path):
       {'rope_parameters': {'rope_theta': 1e4, 'partial_rotary_factor': 0.5}},
       'partial_rotary_factor=0.5',
     ),
+    # transformers 5 takes the second, and 4 knows no other.
+    (
+      'qwen2',
+      {
+        'rope_parameters': {'rope_type': 'default', 'rope_theta': 1e6},
+        'rope_scaling': {'rope_type': 'yarn', 'factor': 4.0},
+      },
+      'null beside rope_parameters',
+    ),
     ('llama3', {'rope_scaling': {'rope_type': 'llama3'}}, 'factor=None'),
     (
       'llama3',
@@ -232,3 +241,18 @@ def test_a_config_of_no_family_is_not_written():
   )
   with pytest.raises(UserError, match='no published family has both'):
     architecture_json(both, 'lm', 10, 'float32')
+
+
+def test_a_width_that_no_llama_has_is_not_written():
+  """transformers 5 refuses to open it."""
+  config = TransformerConfig(
+    vocab_size=100,
+    d_model=40,
+    n_layers=1,
+    n_heads=3,
+    n_kv_heads=3,
+    d_ff=64,
+    head_dim=16,
+  )
+  with pytest.raises(UserError, match='d_model=40 is no multiple of n_heads=3'):
+    architecture_json(config, 'lm', 64, 'float32')
