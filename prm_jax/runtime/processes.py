@@ -56,6 +56,10 @@ _calls = itertools.count()
 _told: list[str] = []  # keys of what was broadcast
 
 
+class FailedAlone(RuntimeError):
+  """Says that this process failed where another did not, which now waits."""
+
+
 def index() -> int:
   """Returns the number of this process."""
   return global_state.process_id
@@ -265,6 +269,32 @@ def wait_for_all(what: str) -> None:
   exchange(what, '')
 
 
+def fail_together(error: Exception, seconds: float) -> None:
+  """Returns once every process has failed at the work that this one failed at.
+
+  Where one fails alone, the others wait for it in a program for ever.
+
+  Args:
+    error: what this one failed with.
+    seconds: how long this waits for the others.
+
+  Raises:
+    FailedAlone: another process did not fail.
+  """
+  if count() == 1:
+    return
+  key = f'prm_jax/{next(_calls)}/failed'
+  store = global_state.client
+  store.key_value_set(f'{key}/{index()}', '')
+  end = time.monotonic() + seconds
+  while len(store.key_value_dir_get(key)) < count():
+    if time.monotonic() > end or departed():
+      raise FailedAlone(
+        f'process {index()} failed alone ({_first_line(error)})'
+      )
+    time.sleep(0.1)
+
+
 def first_alone(what: str, work: Callable[..., Any], *args: Any) -> None:
   """Calls `work(*args)` in process 0; the others wait until it is done.
 
@@ -336,12 +366,14 @@ def leave(why: str, patient: bool = False) -> None:
 
 
 def is_loss(error: BaseException) -> bool:
-  """Says whether an exception means that another process was lost."""
+  """Says whether an exception means that the processes lost each other."""
   if count() == 1:
     return False
   seen: BaseException | None = error
   while seen is not None:
-    if any(mark in str(seen) for mark in _LOST):
+    if isinstance(seen, FailedAlone) or any(
+      mark in str(seen) for mark in _LOST
+    ):
       return True
     seen = seen.__cause__ or seen.__context__
   return False
@@ -349,11 +381,16 @@ def is_loss(error: BaseException) -> bool:
 
 def describe_loss(error: BaseException) -> str:
   """Returns a line for `is_loss`: who left and why, as far as is known."""
+  if isinstance(error, FailedAlone):
+    return f'{error}; start all of them again with the same command'
   try:
     gone = departed()
   except jax.errors.JaxRuntimeError:  # it was process 0, with the store
     gone = ''
   if not gone:
-    reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
-    gone = f'lost another process ({reason})'
+    gone = f'lost another process ({_first_line(error)})'
   return f'{gone}; start all of them again with the same command'
+
+
+def _first_line(error: BaseException) -> str:
+  return (str(error).splitlines() or [type(error).__name__])[0][:120]

@@ -18,6 +18,8 @@ from prm_jax.runtime import processes
 from prm_jax.serve.prms import ChainScorer
 
 CALL, END = 'call of a PRM', ''
+# After a call that failed a process waits so long for the others to fail, too.
+FAIL_SECONDS = 60
 
 
 def score_together(
@@ -30,7 +32,24 @@ def score_together(
   """
   if processes.count() > 1:
     processes.broadcast(CALL, json.dumps([name, chains]))
-  return scorer.score_ids(chains)
+  return _score(scorer, chains)
+
+
+def _score(
+  scorer: ChainScorer, chains: Sequence[Sequence[Ids]]
+) -> list[ScoredSteps]:
+  """Returns `ChainScorer.score_ids`, or fails in all processes.
+
+  Raises:
+    FailedAlone: not all failed, and this process must end, so that those that
+      wait for it learn that it is lost.
+  """
+  try:
+    return scorer.score_ids(chains)
+  except Exception as error:
+    if not processes.is_loss(error):
+      processes.fail_together(error, FAIL_SECONDS)
+    raise
 
 
 def follow(scorers: Mapping[str, ChainScorer]) -> None:
@@ -39,11 +58,11 @@ def follow(scorers: Mapping[str, ChainScorer]) -> None:
     name, chains = json.loads(message)
     asked = [[tuple(ids) for ids in chain] for chain in chains]
     try:
-      scorers[name].score_ids(asked)
+      _score(scorers[name], asked)
     except Exception as error:
       if processes.is_loss(error):
         raise
-      # Process 0 gets the same one, and tells its client.
+      # Process 0 failed as well, and tells its client.
       logging.exception('%s could not read %d chains', name, len(asked))
 
 

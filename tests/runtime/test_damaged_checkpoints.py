@@ -163,30 +163,35 @@ DAMAGES = {
 }
 
 
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_a_damaged_checkpoint_is_set_aside(finished, damage, tmp_path):
+  run = copy_run(finished, tmp_path / 'run')
+  damage(run / 'checkpoints' / '60')
+  was = contents(run / 'checkpoints' / '60')
+  lines = []
+  seals.go_back_to_whole(run / 'checkpoints', lines.append)
+  (line,) = lines
+  assert re.fullmatch(
+    rf'checkpoint {run}/checkpoints/60 is damaged \({DAMAGES[damage]}.*\); it '
+    rf'is {run}/damaged_60 now, and the one before it is read',
+    line,
+  ), line
+  assert contents(run / 'damaged_60') == was
+  assert saved_steps(run) == saved_steps(finished)[:-1]
+
+
 def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(
   finished, tmp_path
 ):
   """To the bits of a run that nothing was damaged of."""
-  runs = []
-  for damage in DAMAGES:
-    runs.append(copy_run(finished, tmp_path / damage.__name__ / 'run'))
-    damage(runs[-1] / 'checkpoints' / '60')
-  damaged = [contents(run / 'checkpoints' / '60') for run in runs]
-  before = saved_steps(finished)[-2]
-  ran = command_line.run_all([[*LONG, f'--workdir={run}'] for run in runs])
-  for run, was, why, done in zip(
-    runs, damaged, DAMAGES.values(), ran, strict=True
-  ):
-    assert done.returncode == 0, done.stderr
-    assert re.search(
-      rf'checkpoint {run}/checkpoints/60 is damaged \({why}.*\); it is '
-      rf'{run}/damaged_60 now',
-      done.stdout,
-    ), done.stdout
-    assert f'resuming from step {before}' in done.stdout
-    assert contents(run / 'damaged_60') == was
-    ours, theirs = load_state(run), load_state(finished)
-    assert bits(ours) == bits(theirs)
+  run = copy_run(finished, tmp_path / 'run')
+  flip_a_bit(run / 'checkpoints' / '60')
+  (done,) = command_line.run_all([[*LONG, f'--workdir={run}']])
+  assert done.returncode == 0, done.stderr
+  assert f'it is {run}/damaged_60 now' in done.stdout
+  assert f'resuming from step {saved_steps(finished)[-2]}' in done.stdout
+  ours, theirs = load_state(run), load_state(finished)
+  assert bits(ours) == bits(theirs)
 
 
 @pytest.mark.parametrize(

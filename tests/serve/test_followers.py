@@ -1,13 +1,17 @@
 """Two processes serve one PRM, whose layers and rows are split over both."""
 
+import re
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
 import prm_jax
 from tests.serve.live_server import LiveServer
-from tests.shared.several_processes import process_flags
+from tests.shared.command_line import ROOT
+from tests.shared.several_processes import process_flags, wait_for_all
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
 
@@ -74,3 +78,36 @@ def test_a_server_that_lost_a_process_says_so(finished):
   finally:
     for server in (first, second):
       server.process.kill()
+
+
+def fail(who):
+  """Returns how both ended, where a call failed in both or in the second."""
+  line = [sys.executable, '-m', 'tests.shared.calls_that_fail', who]
+  return wait_for_all(
+    [
+      subprocess.Popen(
+        [*line, *flags],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+      )
+      for flags in process_flags(2)
+    ]
+  )
+
+
+def test_after_a_call_that_failed_in_both_they_go_on():
+  first, second = fail('both')
+  assert first.returncode == second.returncode == 0, first.stderr
+  said = re.sub('.*Gloo.*\n', '', first.stdout)
+  assert said == 'failed: no room\nscored: (2.0,)\n'
+
+
+def test_one_that_fails_alone_ends_and_the_first_learns_of_it():
+  """Else the first would wait in a program for ever."""
+  first, second = fail('second')
+  assert second.returncode == 1
+  assert 'process 1 failed alone (no room); start all of them' in second.stderr
+  assert first.returncode, first.stdout  # JAX may abort it
+  assert 'scored' not in first.stdout

@@ -332,43 +332,44 @@ def test_a_score_that_is_not_finite_is_an_error_of_its_request_alone(
     server.stop()
 
 
-def test_keys(finished, tmp_path):
-  keys = tmp_path / 'keys'
+@pytest.fixture(scope='module')
+def guarded(finished, tmp_path_factory):
+  """A server with two keys, which answers two requests at a time."""
+  keys = tmp_path_factory.mktemp('guarded') / 'keys'
   keys.write_text('first\nsecond\n')
-  server = LiveServer(finished, '--keys', str(keys))
-  try:
-    server.wait()
-    body = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
-    for given in ({}, {'authorization': 'Bearer third'}):
-      status, reply = server.post('/v1/steps', body, **given)
-      assert status == 401 and 'expected a key' in reply['error']['message']
-    known = {'authorization': 'Bearer second'}
-    assert server.post('/v1/steps', body, **known)[0] == 200
-    assert server.get('/metrics')[0] == 401
-  finally:
-    server.stop()
+  flags = ('--keys', str(keys), '--requests', '2', '--wait-ms', '1000')
+  server = LiveServer(finished, *flags)
+  yield server.wait()
+  server.stop()
 
 
-def test_beyond_its_limit_it_sheds_load_and_says_when_to_ask_again(finished):
-  server = LiveServer(finished, '--requests', '2', '--wait-ms', '2000')
-  try:
-    server.wait()
-    with concurrent.futures.ThreadPoolExecutor(12) as threads:
-      body = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
-      asked = [
-        threads.submit(
-          server.request, 'POST', '/v1/steps', json.dumps(body).encode()
-        )
-        for _ in range(12)
-      ]
-      replies = [each.result() for each in asked]
-    statuses = [status for status, _, _ in replies]
-    assert sorted({*statuses}) == [200, 429]
-    for status, headers, _ in replies:
-      assert (headers.get('retry-after') == '1') == (status == 429)
-    assert server.score((PROBLEM, STEPS))[0] == 200
-  finally:
-    server.stop()
+KNOWN = {'authorization': 'Bearer second'}
+
+
+def test_keys(guarded):
+  body = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
+  for given in ({}, {'authorization': 'Bearer third'}):
+    status, reply = guarded.post('/v1/steps', body, **given)
+    assert status == 401 and 'expected a key' in reply['error']['message']
+  assert guarded.post('/v1/steps', body, **KNOWN)[0] == 200
+  assert guarded.get('/metrics')[0] == 401
+
+
+def test_beyond_its_limit_it_sheds_load_and_says_when_to_ask_again(guarded):
+  body = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
+  with concurrent.futures.ThreadPoolExecutor(12) as threads:
+    asked = [
+      threads.submit(
+        guarded.request, 'POST', '/v1/steps', json.dumps(body).encode(), KNOWN
+      )
+      for _ in range(12)
+    ]
+    replies = [each.result() for each in asked]
+  statuses = [status for status, _, _ in replies]
+  assert sorted({*statuses}) == [200, 429]
+  for status, headers, _ in replies:
+    assert (headers.get('retry-after') == '1') == (status == 429)
+  assert guarded.post('/v1/steps', body, **KNOWN)[0] == 200
 
 
 def test_a_deadline_is_kept(finished):
