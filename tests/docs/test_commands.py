@@ -10,6 +10,7 @@ import ast
 import collections
 import importlib
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -62,6 +63,7 @@ AS_ITS_BASE = (
   '--config.loss.name=cross_entropy',
   '--config.loss.lm_weight=0.0',
 )
+LINES = 300  # of a file of real data; the tests of its readers read all
 REAL_DATA = os.environ.get('PRM_JAX_DATA') or ROOT.parent / 'shared' / 'data'
 
 
@@ -196,7 +198,7 @@ def tiny(command, folder):
   swap = {
     '/tmp/': f'{folder}/',
     '=MY_DIR': f'={folder}/my_data',
-    '=DIR': f'={REAL_DATA}',
+    '=DIR': f'={folder}/few',
     'my_prm.py:': f'{folder}/my_prm.py:',
   }
   for old, new in swap.items():
@@ -222,6 +224,18 @@ def write_own_data(folder):
   )
 
 
+def write_few(folder):
+  """The files of real data with the first lines of each that has lines."""
+  for path in sorted(pathlib.Path(REAL_DATA).rglob('*.*')):
+    to = folder / 'few' / path.relative_to(REAL_DATA)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix != '.jsonl':
+      to.symlink_to(path)
+      continue
+    with path.open() as lines:
+      to.write_text(''.join(itertools.islice(lines, LINES)))
+
+
 def run_wave(ready, folder):
   """Runs commands that wait for nothing; returns what each did."""
   jobs = [command for command in ready if command.module == 'main']
@@ -238,6 +252,7 @@ def finished(tmp_path_factory):
   """The folder in which every command has run, and what each did."""
   folder = tmp_path_factory.mktemp('commands')
   write_own_data(folder)
+  write_few(folder)
   waiting, results, there = list(RUN_HERE), {}, set()
   while waiting:
     ready = [command for command in waiting if command.read <= there]

@@ -35,6 +35,7 @@ class Failing:
 
 
 def run(who, given):
+  processes.HEARTBEAT_SECONDS = 10
   processes.join(given.coordinator, given.processes, given.process)
   followers.FAIL_SECONDS = 3
   scorer = Failing(who)
