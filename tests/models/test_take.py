@@ -94,6 +94,7 @@ def loss(params, tokens):
   return terms.logprobs.sum() + step_logits(params['head'], hidden, ends).sum()
 
 
+@pytest.mark.once
 def test_no_gradient_on_a_gpu_scatters_to_places_that_may_be_equal():
   """XLA would sort all numbers by their place, which takes longer than all."""
   params = {

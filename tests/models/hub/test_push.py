@@ -12,6 +12,8 @@ import pytest
 
 from tests.shared.command_line import ROOT, the_error
 
+pytestmark = pytest.mark.job
+
 TOKEN = 'hf_not_a_real_token'
 
 
