@@ -7,6 +7,7 @@ SIGTERM; then the same command runs again.
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import subprocess
@@ -156,7 +157,6 @@ def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_interrupted_in_every_way(finished, tmp_path):
-  """At random instants: tests/campaigns/kills.py."""
   kill_mid_step(tmp_path)
   kill_mid_checkpoint(tmp_path)
   kill_mid_checkpoint(tmp_path)
@@ -166,6 +166,20 @@ def test_interrupted_in_every_way(finished, tmp_path):
   done = finish(tmp_path)
   assert 'prm: resuming from step' in done.stdout
   assert not saving(tmp_path)  # unfinished checkpoints were removed
+  assert_same_run(tmp_path, finished)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('how', 'seed'), [(signal.SIGKILL, 0), (signal.SIGTERM, 1)]
+)
+def test_interrupted_at_random(how, seed, finished, tmp_path):
+  """During imports, data, compilation, training, scoring or report."""
+  chance = random.Random(seed)
+  for _ in range(3):
+    deadline = time.monotonic() + chance.uniform(1, 8)
+    interrupt(tmp_path, lambda _, end=deadline: time.monotonic() > end, how)
+  finish(tmp_path)
   assert_same_run(tmp_path, finished)
 
 
