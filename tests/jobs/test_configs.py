@@ -1,7 +1,6 @@
 """Every variant of every config runs from the command line in its tiny form."""
 
 import ast
-import concurrent.futures
 import json
 import math
 import pathlib
@@ -82,13 +81,19 @@ CANDIDATES = [CHAIN[1], ['7 * 3 = 2', '2 + 4 = 6'], ['7 * 3 = 1', '1 + 4 = 3']]
 PROSE = ('What is 7 times 3, plus 4?', ['7 times 3 is 21.', '21 + 4 = 25.'])
 
 
-def run_variant(variant: str, workdir: pathlib.Path, *args: str) -> str:
-  done = command_line.run(
-    f'--config=configs/prm_math.py:{variant}', f'--workdir={workdir}', *args
-  )
+def variant_line(variant: str, workdir: pathlib.Path) -> list[str]:
+  return [f'--config=configs/prm_math.py:{variant}', f'--workdir={workdir}']
+
+
+def output_of(done: subprocess.CompletedProcess) -> str:
   assert done.returncode == 0, done.stderr
   assert 'report: ' in done.stdout, done.stdout
   return done.stdout
+
+
+def run_variant(variant: str, workdir: pathlib.Path, *args: str) -> str:
+  (done,) = command_line.run_all([[*variant_line(variant, workdir), *args]])
+  return output_of(done)
 
 
 @pytest.fixture(scope='module')
@@ -96,12 +101,11 @@ def variants(tmp_path_factory):
   """Both at the same time: variant -> its workdir and what it said."""
   folder = tmp_path_factory.mktemp('variants')
   names = ('tiny', 'orm,tiny')
-  with concurrent.futures.ThreadPoolExecutor() as pool:
-    outputs = pool.map(lambda name: run_variant(name, folder / name), names)
-    return {
-      name: (folder / name, output)
-      for name, output in zip(names, outputs, strict=True)
-    }
+  ran = command_line.run_all([variant_line(x, folder / x) for x in names])
+  return {
+    name: (folder / name, output_of(done))
+    for name, done in zip(names, ran, strict=True)
+  }
 
 
 @pytest.fixture(scope='module')
@@ -325,14 +329,6 @@ def test_tiny_base(tmp_path):
   assert len(results['best_of_n']['prm_min']['mean']) == 6
 
 
-def test_tiny_words(tmp_path):
-  pytest.importorskip('reasoning_gym', reason="needs 'prm_jax[words]'")
-  run_variant('words,tiny', tmp_path)
-  results = read(tmp_path)['results']
-  assert results['localisation'].keys() == {'words'}
-  assert results['best_of_n']['n'] == [1, 2, 4]
-
-
 @pytest.mark.slow  # three jobs
 def test_a_policy_learns_word_problems(tmp_path):
   pytest.importorskip('reasoning_gym', reason="needs 'prm_jax[words]'")
@@ -361,10 +357,13 @@ def test_a_policy_learns_word_problems(tmp_path):
       '--config.problems.train_problems=16',
     ),
   ):
-    done = command_line.run(*line)
+    (done,) = command_line.run_all([line])
     assert done.returncode == 0, done.stderr
   found = read(policy)['results']['sampling']['words']['policy']
   assert (found['problems'], found['samples']) == (4, 4)
+  judged = read(prm)['results']
+  assert judged['localisation'].keys() == {'words'}
+  assert judged['best_of_n']['n'] == [1, 2, 4]
   lines = (learned / 'metrics.jsonl').read_text().splitlines()
   assert max(json.loads(line)['step'] for line in lines) == 4
   chains = [json.loads(line) for line in (learned / 'chains.jsonl').open()]
@@ -375,19 +374,20 @@ def test_a_policy_learns_word_problems(tmp_path):
 @pytest.mark.parametrize('base', VARIANTS['policy_math'][1])
 def test_tiny_policies_of_bases(base, tmp_path):
   root = shared('gsm8k/train.jsonl').parent.parent
-  done = command_line.run(
+  line = (
     f'--config=configs/policy_math.py:{base},lora,tiny',
     f'--workdir={tmp_path}',
     f'--config.data.root={root}',
   )
+  (done,) = command_line.run_all([line])
   assert done.returncode == 0, done.stderr
   found = read(tmp_path)['results']['sampling']['gsm8k']['policy']
   assert (found['problems'], found['samples']) == (4, 4)
 
 
 def test_tiny_policy(tmp_path):
-  done = command_line.run(
-    '--config=configs/policy_math.py:tiny', f'--workdir={tmp_path}'
+  (done,) = command_line.run_all(
+    [['--config=configs/policy_math.py:tiny', f'--workdir={tmp_path}']]
   )
   assert done.returncode == 0, done.stderr
   assert 'results: ' in done.stdout

@@ -6,8 +6,7 @@ import pytest
 
 pytest.importorskip('openai', reason='openai is not installed')
 
-from tests.shared import command_line
-from tests.shared.command_line import LABEL, chain_flags, workdir_flag
+from tests.shared.command_line import LABEL, chain_flags, run_all, workdir_flag
 from tests.shared.faulty_server import reply, serving
 
 pytestmark = [pytest.mark.job, pytest.mark.slow]
@@ -59,12 +58,17 @@ JOBS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def planted(monkeypatch):
+  monkeypatch.setenv('PLANTED_KEY', KEY)
+
+
 def run(job, url, workdir):
   """Returns what a job printed, and what its workdir holds."""
   flags = []
   for part in JOBS[job]:
     flags += endpoint_flags(url, *part) if isinstance(part, tuple) else [part]
-  done = command_line.run(*flags, workdir_flag(workdir), PLANTED_KEY=KEY)
+  (done,) = run_all([[*flags, workdir_flag(workdir)]])
   assert 'Traceback' not in done.stderr, done.stderr
   files = [path for path in workdir.rglob('*') if path.is_file()]
   return done, {path: path.read_bytes() for path in files}
