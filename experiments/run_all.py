@@ -105,7 +105,7 @@ NOT_REPEATED = {
 }
 QUICKEST = {
   'after_first_error': Repetition(
-    (*FIRST, '--arms', 'mask', 'keep'), 'ablations'
+    (*FIRST, '--arms', 'mask'), 'ablations'
   )
 }
 COMMAND = (
