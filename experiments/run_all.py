@@ -104,9 +104,7 @@ NOT_REPEATED = {
   'answer_equality': 'tests/data/verify/test_answer_pairs.py repeats it',
 }
 QUICKEST = {
-  'after_first_error': Repetition(
-    (*FIRST, '--arms', 'mask'), 'ablations'
-  )
+  'after_first_error': Repetition((*FIRST, '--arms', 'mask'), 'ablations')
 }
 COMMAND = (
   'PRM_JAX_DATA=DIR python experiments/run_all.py --budget quick '
