@@ -25,6 +25,8 @@ import pytest
 from tests.shared import command_line
 from tests.shared.command_line import ROOT
 
+pytestmark = pytest.mark.job
+
 PAGES = (ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md')))
 BLOCK = re.compile(r'^```(\w+)\n(.*?)^```', re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"python -m prm_jax\.(\w+)([^'&#\n]*)")
