@@ -22,7 +22,9 @@ def main() -> None:
   parser = argparse.ArgumentParser(prog='python -m tests.campaigns')
   parser.add_argument('--minutes', default='2', help='of each campaign')
   parser.add_argument('--seed', default='0')
-  parser.add_argument('--without', nargs='+', default=(), choices=NAMES)
+  parser.add_argument(
+    '--without', nargs='+', default=(), choices=NAMES, help='leaves these out'
+  )
   # Many of them wait for most of their time.
   parser.add_argument('--side-by-side', type=int, default=2 * os.cpu_count())
   args = parser.parse_args()
