@@ -21,8 +21,8 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.2'
 os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
 # Tests compile much and compute little: without LLVM's optimization passes, and
-# with the older of XLA's two emitters of fusions where jaxlib has both, they take
-# half of the time. XLA_FLAGS='' tests what users run.
+# with the older of XLA's two emitters of fusions where jaxlib has both, they
+# take half of the time. XLA_FLAGS='' tests what users run.
 _QUICK = (
   '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true'
 )
