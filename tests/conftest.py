@@ -39,6 +39,11 @@ from tests.shared import command_line  # noqa: E402
 flags.FLAGS.mark_as_parsed()
 
 
+def pytest_xdist_auto_num_workers():
+  # Some wait: for a signal, a lost process, a server that is slow.
+  return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items):
   # Files go to the cores in this order; those of whole jobs take the longest.
   items.sort(key=lambda item: item.get_closest_marker('job') is None)

@@ -8,7 +8,8 @@ imitation, of shorter problems, too, and the PRMs of `arms.py`. Every arm then
 trains that policy further, at the learning rate of RATES that was best for the
 arm at ten operations on another seed, which is not reported. Writes
 results.json, figure.svg and the tables of README.md beside this file. A command
-for some settings keeps the results of the others. To choose the rates again:
+for some settings, or for some arms beside the outcome, keeps the results of the
+others. To choose the rates again:
 
     python -m experiments.rl_process_vs_outcome.run --workdir /tmp/rl_rewards \
         --settings 10 --rates 1e-4 2e-4 4e-4 --output /tmp/rl_rates
@@ -29,6 +30,7 @@ from experiments.rl_process_vs_outcome.arms import (
 )
 from experiments.rl_runs import Case, Curve, Size
 from experiments.runner import Runner
+from prm_jax.runtime.errors import UserError
 
 # Of 1e-4, 2e-4 and 4e-4, where arms that are not named have 2e-4.
 RATES = {
@@ -140,6 +142,42 @@ def make_case(runner: Runner, name: str, seed: int) -> Case:
   )
 
 
+def with_arms_kept(
+  known: Mapping[str, Any], found: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns the results of a setting with the arms that ran before.
+
+  Every arm is compared with the outcome alone, so that has to have come out as
+  it did before.
+
+  Args:
+    known: the results of before.
+    found: those of the arms that ran now, which replace theirs of before.
+
+  Raises:
+    UserError: the outcome alone did not run, or came out otherwise.
+  """
+
+  def compared_with(results: Mapping[str, Any]) -> tuple:
+    outcome = results['arms'].get(tables.REFERENCE, {})
+    facts = [results[key] for key in ('title', 'success', 'seeds', 'chains')]
+    return *facts, outcome.get('rate'), outcome.get('accuracy')
+
+  if compared_with(known) != compared_with(found):
+    raise UserError(
+      f'{found["title"]}: the arm {tables.REFERENCE!r} did not run, or came '
+      'out otherwise than in the results.json of before, so the other arms '
+      'there cannot be kept; run all arms, or write to another folder with '
+      '--output'
+    )
+
+  def all_of(key: str) -> dict[str, Any]:
+    both = {**known[key], **found[key]}
+    return {arm: both[arm] for arm in ARMS if arm in both}
+
+  return {**found, 'arms': all_of('arms'), 'costs': all_of('costs')}
+
+
 def main() -> None:
   parser = command_line.make_parser(
     __doc__, __file__, '--workdir', '--jobs', '--seeds', '--quick'
@@ -149,7 +187,7 @@ def main() -> None:
   )
   parser.add_argument('--arms', nargs='+', choices=ARMS, help='default: all')
   parser.add_argument('--rates', type=float, nargs='+', help='default: RATES')
-  args = command_line.parse(parser, free=('settings',))
+  args = command_line.parse(parser, free=('settings', 'arms'))
   runner = Runner(args.workdir, args.jobs)
   path = args.output / 'results.json'
   known = json.loads(path.read_text())['results'] if path.exists() else {}
@@ -170,7 +208,7 @@ def main() -> None:
       rates = {arm: tables.best_rate(curves) for arm, curves in tuning.items()}
     cases = [make_case(runner, name, seed) for seed in args.seeds]
     curves = measure(runner, cases, size, rates)
-    known[name] = {
+    results = {
       'title': setting.title,
       'success': setting.success,
       'seeds': list(args.seeds),
@@ -180,6 +218,12 @@ def main() -> None:
         for arm in arms
       },
     }
+    if args.arms and name in known:
+      try:
+        results = with_arms_kept(known[name], results)
+      except UserError as error:
+        parser.error(str(error))
+    known[name] = results
     document = {
       'command': args.command,
       'results': {name: known[name] for name in SETTINGS if name in known},

@@ -9,6 +9,7 @@ from experiments.rl_process_vs_outcome.arms import ARMS, join
 from experiments.rl_runs import Curve
 from prm_jax.data.domains import arithmetic
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.runtime.errors import UserError
 
 
 def phase(first, hacked=False):
@@ -34,6 +35,41 @@ def test_phases_are_one_curve():
 def test_every_arm_of_a_setting_and_every_rate_is_one_of_an_arm():
   named = {arm for setting in run.SETTINGS.values() for arm in setting.arms}
   assert named | set(run.RATES) <= set(ARMS)
+
+
+def results_of(arms, ends=0.5):
+  curve = {'mean': [0.25, ends]}
+  return {
+    'title': '10 operations',
+    'success': 0.2,
+    'seeds': [1],
+    'chains': [0, 640],
+    'outcome_ends': ends,
+    'arms': {arm: {'rate': 2e-4, 'accuracy': curve} for arm in arms},
+    'costs': {arm: {'labelled': len(arms)} for arm in arms},
+  }
+
+
+def test_arms_that_ran_before_are_kept():
+  known = results_of(['outcome', 'outcome + exact PAV', 'PRM'])
+  found = results_of(['outcome', 'PRM, min form', 'PRM'])
+  kept = run.with_arms_kept(known, found)
+  assert list(kept['arms']) == [
+    'outcome', 'outcome + exact PAV', 'PRM', 'PRM, min form'
+  ]  # fmt: skip
+  new = run.with_arms_kept(known, results_of(['outcome', 'outcome + PAV']))
+  assert new['costs']['outcome + PAV'] == {'labelled': 2}
+  assert new['costs']['PRM'] == {'labelled': 3}
+
+
+@pytest.mark.parametrize(
+  'found',
+  [results_of(['PRM']), results_of(['outcome', 'PRM'], ends=0.6)],
+  ids=['without the outcome', 'of another outcome'],
+)
+def test_arms_are_not_kept_beside_another_outcome(found):
+  with pytest.raises(UserError, match='cannot be kept; run all arms'):
+    run.with_arms_kept(results_of(['outcome', 'PRM']), found)
 
 
 @pytest.mark.parametrize(('operations', 'success'), [(5, 0.2), (20, 0.2)])
