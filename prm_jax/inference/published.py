@@ -83,7 +83,8 @@ def open_published(
     own = read_json(directory / OWN_FORMAT)
     built_in = str(own.get('tokenizer') or '')
     tokenizer = built_in or read_tokenizer(directory)
-    fmt = make_format(tokenizer, longest, str(own.get('separator')))
+    separator = str(own.get('separator'))
+    fmt = make_format(tokenizer, longest, separator)
   else:
     tokenizer = read_tokenizer(directory)
     fmt = make_published_format(style, directory, tokenizer, longest, separator)
@@ -107,22 +108,32 @@ def open_published(
     head,
     fmt,
     mesh,
-    _name(style, architecture, params, dtype),
+    _name(style, (architecture, longest, separator), params, files)
+    + ('' if dtype == 'float32' else f' {dtype}'),
   )
 
 
 def _name(
   style: str,
-  model: TransformerConfig,
+  read_as: tuple,
   head: Mapping[str, np.ndarray],
-  dtype: str,
+  files: TensorFiles,
 ) -> str:
-  """Names a PRM by a hash of its head, and by its dtype unless float32."""
-  digest = hashlib.sha256(repr(model).encode())
+  """Names a PRM by a hash of what tells it from others of its family.
+
+  A whole file of weights takes long to read, so the first row of each matrix
+  stands for it: training and adapters change whole matrices.
+
+  Args:
+    read_as: all else that its scores depend on.
+  """
+  digest = hashlib.sha256(repr(read_as).encode())
   for name in sorted(head):
     digest.update(head[name].tobytes())
-  name = f'{style} {digest.hexdigest()[:12]}'
-  return name if dtype == 'float32' else f'{name} {dtype}'
+  for name in sorted(files.shapes):
+    if name.endswith('.weight'):
+      digest.update(files.read_slice(name, (slice(1),)).tobytes())
+  return f'{style} {digest.hexdigest()[:12]}'
 
 
 def write_format(

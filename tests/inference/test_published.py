@@ -4,6 +4,7 @@ tests/parity compares with that code itself if torch is installed.
 """
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -112,6 +113,24 @@ def test_max_length_is_bounded_by_the_model(folders, scorers):
   assert short.format.max_length == 16
   with pytest.raises(UserError, match='does not fit max_length=16'):
     short.score('How many?', ['One.', 'Two three four five six seven.'])
+
+
+def test_a_name_tells_prms_of_a_family_apart(folders, scorers, tmp_path):
+  """Equal heads on backbones that differ in a single matrix are two PRMs."""
+  shutil.copytree(folders / 'trl', tmp_path / 'trained')
+  path = tmp_path / 'trained' / 'model.safetensors'
+  tensors = load_file(path)
+  tensors['model.layers.1.mlp.up_proj.weight'] += 0.01
+  save_file(tensors, path)
+  others = [
+    open_published(path.parent),
+    open_published(folders / 'trl', separator='\n\n'),
+    open_published(folders / 'trl', max_length=16),
+    open_published(folders / 'trl', dtype='bfloat16'),
+  ]
+  name = open_published(folders / 'trl').name
+  assert name == scorers['trl'].name
+  assert len({name, *(other.name for other in others)}) == 5
 
 
 def test_trl_without_a_bias_and_with_another_separator(folders, tmp_path):
