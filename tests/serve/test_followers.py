@@ -81,7 +81,7 @@ def test_a_server_that_lost_a_process_says_so(finished):
 
 
 def fail(who):
-  """Returns how both ended, where a call failed in both or in the second."""
+  """Returns how both ended, where a call failed in both or in one of them."""
   line = [sys.executable, '-m', 'tests.shared.calls_that_fail', who]
   return wait_for_all(
     [
@@ -104,10 +104,13 @@ def test_after_a_call_that_failed_in_both_they_go_on():
   assert said == 'failed: no room\nscored: (2.0,)\n'
 
 
-def test_one_that_fails_alone_ends_and_the_first_learns_of_it():
-  """Else the first would wait in a program for ever."""
-  first, second = fail('second')
-  assert second.returncode == 1
-  assert 'process 1 failed alone (no room); start all of them' in second.stderr
-  assert first.returncode, first.stdout  # JAX may abort it
-  assert 'scored' not in first.stdout
+@pytest.mark.parametrize('who', [0, 1])
+def test_one_that_fails_alone_ends_and_the_other_learns_of_it(who):
+  """Else the other would wait in a program for ever."""
+  ended = fail(str(who))
+  assert ended[who].returncode == 1
+  said = f'process {who} failed alone (no room); start all of them'
+  assert said in ended[who].stderr
+  other = ended[1 - who]
+  assert other.returncode, other.stdout  # JAX may abort it
+  assert 'scored' not in ended[0].stdout

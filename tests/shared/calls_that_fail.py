@@ -2,8 +2,8 @@
 
 python -m tests.shared.calls_that_fail WHO --coordinator=... --process=...
 
-WHO is `both` or `second`: the processes that fail. A call is a program of all
-processes, in which one waits for the other.
+WHO says which fail: `both`, or process `0` or `1` alone. A call is a program of
+all processes, in which one waits for the other.
 """
 
 import argparse
@@ -23,7 +23,7 @@ class Failing:
   """Scores chains, or fails at a bad one."""
 
   def __init__(self, who):
-    self._fails = who == 'both' or not processes.is_first()
+    self._fails = who in ('both', str(processes.index()))
 
   def score_ids(self, chains):
     if self._fails and tuple(chains[0]) == BAD:
@@ -53,7 +53,7 @@ def run(who, given):
 
 if __name__ == '__main__':
   parser = argparse.ArgumentParser()
-  parser.add_argument('who')
+  parser.add_argument('who', choices=['both', '0', '1'])
   parser.add_argument('--coordinator')
   parser.add_argument('--processes', type=int)
   parser.add_argument('--process', type=int)
