@@ -18,6 +18,7 @@ from prm_jax.runtime import checks
 from prm_jax.runtime.errors import UserError
 from tests.data.verify.isolation import needs_sandbox
 from tests.labels.run_labellings import result
+from tests.shared.cpu_time import cpu_seconds
 from tests.shared.real_data import shared
 
 BOOKS = (
@@ -106,10 +107,10 @@ HOSTILE = [
 @settings(max_examples=60)
 def test_hostile_steps_take_little_time(steps, problem):
   steps = [step for step in steps if step.strip()]
-  start = time.process_time()
   # The first step can be checked, so that there is something to label.
-  found = labelled(Chain(problem, ('7 * 3 = 21', *steps)))
-  assert time.process_time() - start < 0.5 * (len(steps) + 1)
+  chain = Chain(problem, ('7 * 3 = 21', *steps))
+  assert cpu_seconds(lambda: labelled(chain)) < 0.5 * (len(steps) + 1)
+  found = labelled(chain)
   assert len(found.labels) == len(steps) + 1
   assert found.labels[0].value == (problem == 'What is it?')
   for step, label in zip(steps, found.labels[1:], strict=True):

@@ -336,6 +336,10 @@ def main() -> None:
   # The init keeps the output open, so the pipe closes when everything inside
   # has ended.
   os.close(1)
+  # A SIGTERM may come as the init ends. Until none is handled any more, its
+  # number stays taken, so that the handler finds it.
+  os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+  signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
   os.waitpid(first, 0)
 
 
