@@ -7,6 +7,7 @@ Each line of stdin is JSON, `command_line.Asked`, and gets a line on stdout:
 JSON, [code, stdout, stderr] of each command line. It ends with its stdin.
 """
 
+import gc
 import json
 import multiprocessing
 import os
@@ -53,6 +54,7 @@ def fork(args: list[str]) -> tuple[int, str, str]:
 
 def answer_stdin() -> None:
   """Runs the command lines of stdin and writes what they did to stdout."""
+  gc.freeze()  # forks need not look for garbage in what is imported
   for line in sys.stdin:
     asked = Asked(*json.loads(line))
     # Forks of forks, so that the threads that wait are not copied into them.

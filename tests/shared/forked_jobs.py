@@ -6,6 +6,7 @@ which it sends signals.
 """
 
 import contextlib
+import gc
 import json
 import os
 import pathlib
@@ -124,6 +125,7 @@ def wait(pid: int, seconds: float) -> int | None:
 
 def main() -> None:
   """Does what the lines of stdin ask, until there are no more."""
+  gc.freeze()  # forks need not look for garbage in what is imported
   for line in sys.stdin:
     asked = json.loads(line)
     if 'wait' in asked:
