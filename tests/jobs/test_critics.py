@@ -188,9 +188,15 @@ def test_a_critic_of_other_words_is_named(critics, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'style', ['thinkprm', 'genprm', 'r_prm', 'boxed_index']
+  ('style', 'ask'),
+  [
+    ('thinkprm', 'chain'),
+    ('genprm', 'steps'),
+    ('r_prm', 'steps'),
+    ('boxed_index', 'chain'),
+  ],
 )
-def test_smollm2_as_a_critic(style, tmp_path):
+def test_smollm2_as_a_critic(style, ask, tmp_path):
   """A real language model that never learned to be one."""
   open_or_skip()
   run(
@@ -200,7 +206,7 @@ def test_smollm2_as_a_critic(style, tmp_path):
     '--config.prm.generative.path=smollm2',
     '--config.prm.generative.plain=False',
     f'--config.prm.generative.style={style}',
-    '--config.prm.generative.ask=steps',
+    f'--config.prm.generative.ask={ask}',
     '--config.prm.generative.separator=Ċ',
     '--config.prm.generative.end=<|im_end|>',
     '--config.prm.generative.max_length=768',
