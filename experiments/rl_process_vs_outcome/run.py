@@ -30,7 +30,7 @@ from experiments.rl_process_vs_outcome.arms import (
 )
 from experiments.rl_runs import Case, Curve, Size
 from experiments.runner import Runner
-from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.errors import UserError, exit_on_user_error
 
 # Of 1e-4, 2e-4 and 4e-4, where arms that are not named have 2e-4.
 RATES = {
@@ -219,10 +219,7 @@ def main() -> None:
       },
     }
     if args.arms and name in known:
-      try:
-        results = with_arms_kept(known[name], results)
-      except UserError as error:
-        parser.error(str(error))
+      results = with_arms_kept(known[name], results)
     known[name] = results
     document = {
       'command': args.command,
@@ -233,4 +230,5 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  main()
+  with exit_on_user_error():
+    main()

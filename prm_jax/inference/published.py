@@ -108,13 +108,13 @@ def open_published(
     head,
     fmt,
     mesh,
-    _name(style, (architecture, longest, separator), params, files)
-    + ('' if dtype == 'float32' else f' {dtype}'),
+    _name(style, dtype, (architecture, longest, separator), params, files),
   )
 
 
 def _name(
   style: str,
+  dtype: str,
   read_as: tuple,
   head: Mapping[str, np.ndarray],
   files: TensorFiles,
@@ -122,10 +122,11 @@ def _name(
   """Names a PRM by a hash of what tells it from others of its family.
 
   A whole file of weights takes long to read, so the first row of each matrix
-  stands for it: training and adapters change whole matrices.
+  stands for it: training and adapters change whole matrices. The tokenizer is
+  not looked at. The dtype is named unless it is float32.
 
   Args:
-    read_as: all else that its scores depend on.
+    read_as: what else changes its scores.
   """
   digest = hashlib.sha256(repr(read_as).encode())
   for name in sorted(head):
@@ -133,7 +134,8 @@ def _name(
   for name in sorted(files.shapes):
     if name.endswith('.weight'):
       digest.update(files.read_slice(name, (slice(1),)).tobytes())
-  return f'{style} {digest.hexdigest()[:12]}'
+  name = f'{style} {digest.hexdigest()[:12]}'
+  return name if dtype == 'float32' else f'{name} {dtype}'
 
 
 def write_format(

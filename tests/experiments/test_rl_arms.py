@@ -54,9 +54,7 @@ def test_arms_that_ran_before_are_kept():
   known = results_of(['outcome', 'outcome + exact PAV', 'PRM'])
   found = results_of(['outcome', 'PRM, min form', 'PRM'])
   kept = run.with_arms_kept(known, found)
-  assert list(kept['arms']) == [
-    'outcome', 'outcome + exact PAV', 'PRM', 'PRM, min form'
-  ]  # fmt: skip
+  assert list(kept['arms']) == [*known['arms'], 'PRM, min form']
   new = run.with_arms_kept(known, results_of(['outcome', 'outcome + PAV']))
   assert new['costs']['outcome + PAV'] == {'labelled': 2}
   assert new['costs']['PRM'] == {'labelled': 3}
