@@ -238,9 +238,12 @@ def copy_run(workdir: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
-  """Every file below a folder, to see that nothing was touched."""
+  """Every file below a folder, to see that nothing was touched.
+
+  Without `__pycache__`, which Python may make beside a config that it imports.
+  """
   return {
     str(path.relative_to(folder)): path.read_bytes()
     for path in sorted(folder.rglob('*'))
-    if path.is_file()
+    if path.is_file() and path.parent.name != '__pycache__'
   }
