@@ -84,7 +84,7 @@ SETTINGS = {
   '5': Setting('5 operations', 5, SUCCESS, 1500, MAIN),
   '10': Setting('10 operations', 10, SUCCESS, 1500),
   '20': Setting('20 operations', 20, SUCCESS, 3000, MAIN),
-  '10_rare': Setting('10 operations, rarely right', 10, RARE, 3000, MAIN, 40),
+  '10_rare': Setting('10 operations, rarely right', 10, RARE, 4500, MAIN, 40),
 }
 
 
