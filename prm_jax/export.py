@@ -24,7 +24,11 @@ import jax
 import jax.numpy as jnp
 
 from prm_jax.data.tokenizer import HuggingFaceTokenizer, Tokenizer
-from prm_jax.inference.loading import open_checkpoint, read_description
+from prm_jax.inference.loading import (
+  best_step,
+  open_checkpoint,
+  read_description,
+)
 from prm_jax.inference.pretrained import open_pretrained
 from prm_jax.inference.published import write_format
 from prm_jax.models import HeadConfig, TransformerConfig
@@ -55,6 +59,8 @@ class Source(NamedTuple):
     folder: the base model's folder, whose tokenizer is copied; None for none.
     token_ids: its first and last tokens, as in its config.json.
     of_prm: whether it is of a PRM trained here.
+    step: of a run's checkpoint.
+    is_best: whether it is the checkpoint that the run measured.
   """
 
   backbone: Params
@@ -68,6 +74,8 @@ class Source(NamedTuple):
   folder: pathlib.Path | None = None
   token_ids: Mapping[str, Any] = {}
   of_prm: bool = False
+  step: int = 0
+  is_best: bool = True
 
 
 def two_classes(params: Params, head: HeadConfig) -> Params:
@@ -117,7 +125,8 @@ def export(
     to: a local folder that does not exist or is empty.
     layout: one of LAYOUTS.
     step: a checkpoint of the run; the best one if None.
-    dtype: the type of the stored parameters; their own if None.
+    dtype: the type of the stored parameters; a run's own, and float32 of a base
+      model, if None.
     repository: OWNER/NAME that the card of a run names, if it is pushed.
 
   Returns:
@@ -127,11 +136,13 @@ def export(
     UserError: there is no such model, or it does not fit the layout.
   """
   paths.check_local(to, 'an exported model')
+  # The folder of this process, if that is named, is replaced.
+  folder = pathlib.Path(to).resolve()
   is_run = not source.startswith(HUB) and _is_run(paths.open_path(source))
   if is_run:
     model = _open_run(source, layout, step)
   else:
-    model = _open_base(source, layout, step)
+    model = _open_base(source, layout, step, dtype)
   has_file = isinstance(model.tokenizer, HuggingFaceTokenizer)
   ids = model.token_ids if model.end is None else {'eos_token_id': model.end}
   options = SaveOptions(
@@ -146,7 +157,7 @@ def export(
       tokenizer = pathlib.Path(made)
       _write_tokenizer(tokenizer, model, ids)
     save_model(
-      to,
+      folder,
       model.backbone,
       model.model,
       layout,
@@ -155,21 +166,23 @@ def export(
       options=options,
     )
   if model.folder and (model.folder / GENERATION).is_file():
-    shutil.copyfile(model.folder / GENERATION, pathlib.Path(to) / GENERATION)
+    shutil.copyfile(model.folder / GENERATION, folder / GENERATION)
   if model.head is not None:
     built_in = '' if has_file else model.tokenizer.name
-    write_format(pathlib.Path(to), model.separator, built_in)
+    write_format(folder, model.separator, built_in)
   if model.end is not None:
     # The generate function of transformers stops at this token.
     stops = {'eos_token_id': model.end}
-    write_json(pathlib.Path(to) / GENERATION, stops)
+    write_json(folder / GENERATION, stops)
   if is_run:
     where = repository or str(to)
     if layout != 'lm' and repository:
       where = f'{HUB}{repository}'
     kind = PRM if layout != 'lm' else BACKBONE if model.of_prm else POLICY
-    card = model_card(paths.open_path(source), kind, where)
-    (pathlib.Path(to) / 'README.md').write_text(card, encoding='utf-8')
+    card = model_card(
+      paths.open_path(source), kind, where, model.step, model.is_best
+    )
+    (folder / 'README.md').write_text(card, encoding='utf-8')
   count = sum(leaf.size for leaf in jax.tree.leaves(model.backbone))
   beside = 'tokenizer.json' if has_file else 'no tokenizer, it is built in here'
   return f'{to}: {count:,} parameters of the backbone, {layout}; {beside}'
@@ -205,7 +218,7 @@ def _open_run(source: str, layout: str, step: int | None) -> Source:
     raise UserError(
       f'{source} holds a policy, which has no head; use --layout lm'
     )
-  params, _, _ = open_checkpoint(workdir, described, step)
+  params, _, opened = open_checkpoint(workdir, described, step)
   model = Source(
     params['backbone'],
     described.model,
@@ -213,6 +226,8 @@ def _open_run(source: str, layout: str, step: int | None) -> Source:
     described.format.max_length,
     end=described.format.end if described.head is None else None,
     of_prm=described.head is not None,
+    step=opened,
+    is_best=opened == best_step(workdir, described),
   )
   if layout == 'lm':
     return model
@@ -222,7 +237,9 @@ def _open_run(source: str, layout: str, step: int | None) -> Source:
   )
 
 
-def _open_base(source: str, layout: str, step: int | None) -> Source:
+def _open_base(
+  source: str, layout: str, step: int | None, dtype: str | None
+) -> Source:
   """Opens a base model."""
   if layout != 'lm' or step is not None:
     raise UserError(
@@ -232,7 +249,7 @@ def _open_base(source: str, layout: str, step: int | None) -> Source:
   base = open_pretrained(source)
   chat_template = base.read_chat_template()
   return Source(
-    base.load(flat_mesh()),
+    base.load(flat_mesh(), dtype or 'float32'),
     base.model,
     base.tokenizer,
     base.longest,
@@ -261,7 +278,9 @@ def main(argv: Sequence[str]) -> None:
     '--step', type=int, help='a checkpoint; default: the best'
   )
   parser.add_argument(
-    '--dtype', choices=DTYPES, help="default: the parameters' own"
+    '--dtype',
+    choices=DTYPES,
+    help="default: a run's own; float32 of a base model",
   )
   parser.add_argument(
     '--push', default='', metavar='OWNER/NAME', help='upload it to the Hub'

@@ -135,3 +135,33 @@ def test_the_tokenizer_of_a_single_file_names_its_class(tmp_path):
     number = model.file.metadata[f'tokenizer.ggml.{name}_token_id']
     assert base.token_ids[f'{name}_token_id'] == number
     assert tokenizer.id_of(names[f'{name}_token']) == number
+
+
+def test_a_checkpoint_that_was_not_measured_has_no_results(finished, tmp_path):
+  steps = [int(path.name) for path in (finished / 'checkpoints').iterdir()]
+  best = loading.best_step(finished, loading.read_description(finished))
+  other = next(step for step in steps if step != best)
+  for step in best, other:
+    to = tmp_path / str(step)
+    export.export(str(finished), to, 'token_classification', step)
+    card = (to / 'README.md').read_text()
+    assert f'"checkpoint": {step}' in card
+    assert ('## Results' in card) == (step == best)
+    assert ('measured another checkpoint' in card) == (step != best)
+
+
+def test_the_folder_in_which_one_stands_can_be_written(
+  finished, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  export.export(str(finished), '.', 'token_classification')
+  assert (tmp_path / 'README.md').exists()
+  assert loading.load(tmp_path).score_many(CHAINS)
+
+
+def test_a_tilde_is_the_home_folder(finished, tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  export.export(str(finished), tmp_path / 'prm', 'token_classification')
+  assert loading.load('~/prm').score_many(CHAINS)
+  (tmp_path / 'run').symlink_to(finished)
+  assert open_pretrained('~/run').head is not None

@@ -44,7 +44,7 @@ def times(count: Count, chip: Chip) -> dict[str, float]:
 
 
 def smaller_changes(
-  settings: Settings, remat: str, rows: int
+  settings: Settings, remat: str, rows: int, model: int
 ) -> Iterator[Mapping[str, Any]]:
   """Yields changes that save memory, the cheapest first: names -> values.
 
@@ -52,7 +52,9 @@ def smaller_changes(
   tensor parallelism more traffic.
 
   Args:
-    remat: the model's setting; rows: rows of a batch.
+    remat: the model's setting.
+    rows: rows of a batch.
+    model: devices that share a layer.
   """
   policies = ('none', 'dots', 'full')
   for more in policies[policies.index(remat) + 1 :]:
@@ -62,7 +64,6 @@ def smaller_changes(
   while rows % (2 * parts) == 0:
     parts *= 2
     yield fullest | {'train.microbatches': parts}
-  model = settings.mesh.model
   while model < 16:
     model *= 2
     yield fullest | {'mesh.model': model, 'mesh.fsdp': -1}
@@ -84,7 +85,9 @@ def find_cure(
   chip: Chip,
 ) -> str | None:
   """Returns flags of the smallest change with which the train step fits."""
-  for changes in smaller_changes(settings, plan.remat, plan.rows):
+  for changes in smaller_changes(
+    settings, plan.remat, plan.rows, plan.meshes[0].shape['model']
+  ):
     changed = with_changes(settings, changes)
     flags_text = ' '.join(f'--config.{k}={v}' for k, v in changes.items())
     try:

@@ -79,7 +79,7 @@ def read_models(settings: ItemSettings) -> ItemModels:
     prm = None
   elif settings.prm.path:
     described = read_prm(settings.prm.path)
-    prm, head = described.model, described.head or HEAD
+    prm, head = described.model, described.head
     prm_longest = described.format.max_length
   if policy:
     policy = _computed_in(policy, asked.dtype)

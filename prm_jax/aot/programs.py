@@ -232,8 +232,11 @@ def abstract_params(
   return placed_shapes(shapes, mesh)
 
 
-def read_prm(path: str) -> ModelDescription:
+def read_prm(path: str, implicit: bool = False) -> ModelDescription:
   """Reads how a PRM that was trained here is made.
+
+  Args:
+    implicit: whether it may be a policy, which scores by its likelihoods.
 
   Raises:
     UserError: there is none at this path.
@@ -245,7 +248,13 @@ def read_prm(path: str) -> ModelDescription:
       "published PRM is not read here; set it to '' for one as large as the "
       'policy'
     )
-  return loading.read_description(folder)
+  described = loading.read_description(folder)
+  if described.head is None and not implicit:
+    raise UserError(
+      f'config.prm.path={path!r}: holds a policy, which scores nothing; name '
+      'the workdir of a reward model'
+    )
+  return described
 
 
 class Sampling(NamedTuple):

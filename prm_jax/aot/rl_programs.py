@@ -95,7 +95,7 @@ def read_models(settings: RlSettings) -> RlModels:
     )
   model, head = policy, None if settings.has_implicit_prm else HEAD
   if prm.path:
-    described = read_prm(prm.path)
+    described = read_prm(prm.path, settings.has_implicit_prm)
     model, head = described.model, described.head
   # One that learns keeps its own; see `loading.load`.
   dtype = prm.dtype or (FAST if prm.kind == 'workdir' else '')

@@ -169,11 +169,6 @@ class HuggingFaceTokenizer:
 
   def encode(self, text: str) -> list[int]:
     """Returns the ids of text inside a chain; none is a special token."""
-    if any('\ud800' <= c <= '\udfff' for c in text):
-      raise UserError(
-        'text holds half a surrogate pair, which is no Unicode character and '
-        'has no tokens; remove it'
-      )
     with _faults_told(self._where):
       anchor = _encode(self._plain, self._anchor)
       ids = _encode(self._plain, self._anchor + text)
@@ -195,6 +190,11 @@ def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
   `encode` keeps Python's lock for all of a text, seconds for some MB of it, and
   `encode_batch` does not.
   """
+  if any('\ud800' <= c <= '\udfff' for c in text):
+    raise UserError(
+      'text holds half a surrogate pair, which is no Unicode character and '
+      'has no tokens; remove it'
+    )
   if len(text) <= LONG_TEXT:
     return tokenizer.encode(text, add_special_tokens=False).ids
   [found] = tokenizer.encode_batch([text], add_special_tokens=False)

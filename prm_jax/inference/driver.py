@@ -99,6 +99,10 @@ class CannotDo(Exception):
   """Ends one item, whose reason it names in a line; others continue."""
 
 
+class GaveUp(CannotDo):
+  """Ends all items in flight, as a model answers no more."""
+
+
 class AskedModels(NamedTuple):
   """Holds the models that answer; None for those that no item asks."""
 
@@ -178,7 +182,7 @@ def drive(
 
   Raises:
     UserError: a model is missing or gave up. Before that, all items in flight
-      receive a CannotDo and are yielded as `interrupted`.
+      receive a GaveUp and are yielded as `interrupted`.
     Exception: a defect of a coroutine, with a note that names the item.
   """
   open_items = iter(indices)
@@ -216,7 +220,7 @@ def drive(
     except UserError as error:
       # Items may still return what they found: a search has its best so far.
       for flight in flying:
-        if ended := flight.resume(CannotDo(str(error))):
+        if ended := flight.resume(GaveUp(str(error))):
           yield timed(ended._replace(interrupted=True))
       raise
     for flight, answers in zip(asking, answered, strict=True):

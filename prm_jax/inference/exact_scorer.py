@@ -58,8 +58,8 @@ class ExactScorer:
     return [[ScoredSteps(self._scores(request), 0)] for request in requests]
 
   def _scores(self, request: Scoring) -> tuple[float, ...]:
-    right = arithmetic_text.check_steps(request.problem, request.steps)
     if self._kind == 'steps':
+      right = arithmetic_text.check_steps(request.problem, request.steps)
       return tuple(map(float, right))
     values = self._values(request.problem)
     scores = []

@@ -9,6 +9,7 @@ if the tokenizer is not built in), so a workdir can be moved anywhere.
 import contextlib
 import dataclasses
 import hashlib
+import json
 import pathlib
 from typing import Any
 
@@ -38,6 +39,7 @@ from prm_jax.models.hub.safetensors_files import HUB
 from prm_jax.runtime import paths
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.seals import read_sums
 from prm_jax.runtime.sharding import check_heads, flat_mesh
 from prm_jax.runtime.workdir import DELETE, write_json
 from prm_jax.training.train_state import (
@@ -381,15 +383,12 @@ def load_policy(
 def run_name(workdir: paths.Path, step: int, dtype: str = '') -> str:
   """Returns a name of a run's parameters at a step, wherever the workdir is.
 
-  It is a hash of config and data, which determine the parameters; hashing the
-  parameters themselves would read them twice. A job keeps its baseline in a
-  subfolder of its workdir, so that config and data are in the parent.
+  It is a hash of model.json and of the checkpoint's sums, by which other
+  parameters are known without reading these again. A checkpoint of an earlier
+  version has no sums, and is known by its folder.
   """
-  texts = [(workdir / 'model.json').read_text()]
-  job = workdir
-  if not (workdir / 'config.json').exists():
-    job = workdir.parent
-    texts.append(workdir.name)
-  texts += [(job / name).read_text() for name in ('config.json', 'data.json')]
+  folder = workdir / 'checkpoints' / str(step)
+  sums = read_sums(folder, 'params') or str(folder)
+  texts = [(workdir / 'model.json').read_text(), json.dumps(sums)]
   digest = hashlib.sha256('\n'.join(texts).encode()).hexdigest()[:12]
   return f'{digest}@{step} {dtype}'.rstrip()

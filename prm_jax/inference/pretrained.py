@@ -30,6 +30,7 @@ from prm_jax.models.hub.architectures import read_architecture
 from prm_jax.models.hub.chat_template import read_chat_template
 from prm_jax.models.hub.gguf_file import read_gguf, smollm2_path
 from prm_jax.models.hub.safetensors_files import (
+  HUB,
   TensorFiles,
   read_json,
   resolve,
@@ -84,7 +85,7 @@ def open_pretrained(name: str) -> Pretrained:
   """
   paths.check_local(name, 'a base model')
   if name == SMOLLM2 or name.endswith('.gguf'):
-    path = smollm2_path() if name == SMOLLM2 else pathlib.Path(name)
+    path = smollm2_path() if name == SMOLLM2 else paths.open_path(name)
     opened = read_gguf(path)
     tokenizer = HuggingFaceTokenizer(opened.tokenizer_json, str(path))
     check_rows(tokenizer, opened.config.vocab_size, path)
@@ -99,8 +100,10 @@ def open_pretrained(name: str) -> Pretrained:
         for name in TOKEN_IDS
       },
     )
-  if (pathlib.Path(name) / 'model.json').is_file():
-    return _open_run(pathlib.Path(name))
+  if not name.startswith(HUB):
+    folder = paths.open_path(name)
+    if (folder / 'model.json').is_file():
+      return _open_run(folder)
   directory = resolve(name)
   model, longest = read_architecture(directory)
   load = _open_weights(directory, model)

@@ -72,6 +72,8 @@ def open_published(
       tokenizer or its chat template lacks what the style needs; or the model's
       architecture is not supported.
   """
+  if max_length is not None and max_length < 1:
+    raise UserError(f'max_length={max_length}: expected at least 1')
   directory = resolve(path)
   architecture, longest = read_architecture(directory)
   files = TensorFiles(directory)

@@ -52,8 +52,8 @@ class RecordedPolicy:
     """Returns recorded completions of each request; see `protocols.Policy`.
 
     Raises:
-      CannotAsk: more chains of a problem are asked for than are recorded, or
-        another continuation of a chain.
+      CannotAsk: only chains of a problem are asked for that have higher
+        numbers than all that are recorded, or another continuation of one.
     """
     refused = {r: why for r in requests if (why := self._refusal(r))}
     if refused:

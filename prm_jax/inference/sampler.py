@@ -247,7 +247,9 @@ def advance(slots: Slots, token: jax.Array, stops: Stops) -> Slots:
   """Returns the slots after one more token [B]; free slots do not change."""
   active = slots.tokens_left > 0
   ends_step = active & (token == stops.separator)
-  is_empty = ends_step & (slots.token == stops.separator)
+  # The built-in tokenizers end a problem, and a chain, with the end's id.
+  begins = (slots.token == stops.separator) | (slots.token == stops.end)
+  is_empty = ends_step & begins
   steps_left = slots.steps_left - ends_step
   stops_here = (token == stops.end) | is_empty | (steps_left <= 0)
   return Slots(

@@ -4,7 +4,6 @@ settings -> Generator or Endpoint -> GenerativePrm
 """
 
 import dataclasses
-import pathlib
 
 from jax.sharding import Mesh
 
@@ -110,8 +109,8 @@ def chat_format(opened: Pretrained, config: GenerativeConfig) -> StepFormat:
   template = opened.read_chat_template()
   if not template:
     return fmt
-  where = pathlib.Path(config.path)
-  where = resolve(config.path) if config.path.startswith(HUB) else where
+  is_hub = config.path.startswith(HUB)
+  where = resolve(config.path) if is_hub else paths.open_path(config.path)
   turns = [('user', _MARKS[0]), ('assistant', _MARKS[1])]
   before, between, _ = cut(render_with(template, where)(turns), _MARKS, where)
   encode, first = opened.tokenizer.encode_template, opened.tokenizer.first_ids

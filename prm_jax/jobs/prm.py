@@ -50,7 +50,10 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
     prm = train_model(name, opened, workdir, log)
   if settings.orm_baseline:
     targets = dataclasses.replace(settings.targets, supervision='outcome')
-    of_outcomes = dataclasses.replace(settings, targets=targets)
+    # A head that was kept judges steps, which would be a start of its own.
+    of_outcomes = dataclasses.replace(
+      settings, targets=targets, keep_head=False
+    )
     baseline = opened._replace(settings=of_outcomes)
     orm = train_model('orm', baseline, workdir.below('orm'), log)
   found = prm_evaluation.evaluate(

@@ -39,12 +39,13 @@ def run(settings: SearchSettings, workdir: Workdir, log: Log) -> None:
   workdir.check_local('a search job')
   models = open_models(settings, workdir)
   problems = choose_problems(settings.problems, settings.seed)
+  names = names_of(models)
   if settings.go_on_from:
-    check_earlier(settings, names_of(models))
+    names = check_earlier(settings, names) | names
   trees = read_trees(settings.go_on_from, problems)
   if trees:
     log(f'{len(trees):,} of {len(problems):,} problems were searched before')
-  job = make_job(settings, problems, trees, models)
+  job = make_job(settings, problems, trees, models, names)
   engine.run(job, settings, workdir, log)
   processes.first_alone('report', show, workdir, log)
 
@@ -90,14 +91,17 @@ def make_job(
   problems: Sequence[Problem],
   trees: Mapping[str, dict[str, Any]],
   models: AskedModels,
+  names: Mapping[str, str],
 ) -> engine.ItemJob:
   """Describes the job for the engine.
 
   Args:
     trees: trees of an earlier search to continue, by problem id.
+    names: names of the models; that of a PRM, too, which only the earlier
+      search asked.
   """
-  names = names_of(models)
-  plan = settings.plan(', '.join([settings.method, *names.values()]))
+  asked = names_of(models).values()
+  plan = settings.plan(', '.join([settings.method, *asked]))
 
   def start(index: int) -> Work:
     problem = problems[index]
@@ -213,11 +217,16 @@ def read_trees(
   return found
 
 
-def check_earlier(settings: SearchSettings, names: Mapping[str, str]) -> None:
+def check_earlier(
+  settings: SearchSettings, names: Mapping[str, str]
+) -> dict[str, str]:
   """Checks that the search to continue had the same models and settings.
 
   Its scores, and the statistics of MCTS, are kept and must not be mixed with
   others.
+
+  Returns:
+    The name of the PRM that its trees have scores of, by 'prm', if they have.
 
   Raises:
     UserError: it had another seed, policy, PRM or aggregate, or is not done.
@@ -248,6 +257,7 @@ def check_earlier(settings: SearchSettings, names: Mapping[str, str]) -> None:
         f'go_on_from={workdir!r}: its {name} is {there}, not {here}, and the '
         'scores of both cannot be compared; search with the same, or anew'
       )
+  return {side: about[side] for side in ('prm',) if side in about}
 
 
 def fingerprint(

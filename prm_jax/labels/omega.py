@@ -16,12 +16,30 @@ from typing import Annotated
 
 from prm_jax.data.chains import Chain, StepLabel, was_cut_off
 from prm_jax.inference import grading
-from prm_jax.inference.driver import Answers, Asked, CannotDo
+from prm_jax.inference.driver import Answers, Asked, CannotDo, GaveUp
 from prm_jax.labels import rollouts
 from prm_jax.labels.labelling import Labelling
 from prm_jax.runtime.checks import above_up_to, at_least, from_to_below, one_of
 
 UNVISITED = ('implied', 'unknown')
+# What jobs write into a chain's meta that is true of this chain alone.
+OF_ONE_CHAIN = (
+  'active',
+  'consensus',
+  'critiques',
+  'error_steps',
+  'finished',
+  'flops',
+  'generator',
+  'judge',
+  'kind',
+  'rollouts',
+  'sandbox',
+  'scores',
+  'search',
+  'tokens',
+  'verifier',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +140,8 @@ def label_tree(
 
   Returns:
     The labelled chain first, then the added ones. These have the chain's meta,
-    an `id` that ends in '/omega/' and their number, and nothing that is true of
-    the first chain's end alone. The counts in the first chain's
+    an `id` that ends in '/omega/' and their number, the right answer as
+    `truth`, and nothing of OF_ONE_CHAIN. The counts in the first chain's
     `meta['rollouts']` are those of all searches.
 
   Raises:
@@ -147,12 +165,13 @@ def label_tree(
       error = yield from _first_error(
         chain, steps, len(state.steps), states, truth, config
       )
+    except GaveUp:
+      break  # with the chains that were already labelled
     except CannotDo:
-      # The chains that were already labelled are kept; only this one is lost.
-      continue
-    meta = dict(chain.meta) | {'id': f'{chain.meta["id"]}/omega/{len(chains)}'}
-    for name in ('generator', 'rollouts', 'finished', 'tokens'):
-      meta.pop(name, None)
+      continue  # only this one is lost
+    meta = {k: v for k, v in chain.meta.items() if k not in OF_ONE_CHAIN}
+    meta['id'] = f'{chain.meta["id"]}/omega/{len(chains)}'
+    meta['truth'] = truth
     answer = grading.answer_of(chain.problem, steps)
     added = Chain(chain.problem, steps, answer, False, meta=meta)
     chains.append(_with_labels(added, error, states, truth, config))

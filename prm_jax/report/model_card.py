@@ -31,14 +31,22 @@ A language model that writes reasoning chains step by step. `transformers` opens
 it with `AutoModelForCausalLM.from_pretrained({where!r})`.
 """
 
+NOT_MEASURED = """\
+The run measured another checkpoint, so there are no results of this one.
+"""
 
-def model_card(workdir: paths.Path, kind: str, where: str) -> str:
+
+def model_card(
+  workdir: paths.Path, kind: str, where: str, step: int, is_best: bool
+) -> str:
   """Returns the card of a run.
 
   Args:
     workdir: the run's; without results.json the card has no numbers.
     kind: what was written of it: PRM, BACKBONE or POLICY.
     where: what opens it: a folder, or OWNER/NAME of the Hub.
+    step: the step of the checkpoint.
+    is_best: whether the run chose and measured this checkpoint.
 
   Raises:
     UserError: a file of the workdir is malformed.
@@ -59,8 +67,8 @@ def model_card(workdir: paths.Path, kind: str, where: str) -> str:
   lines += [kind.format(where=where)]
   if run:
     try:
-      lines += _numbers(run)
-      lines += _provenance(run)
+      lines += _numbers(run) if is_best else [NOT_MEASURED]
+      lines += _provenance(run, step)
     except files.MALFORMED as error:
       raise UserError(
         f'{workdir / RESULTS}: is malformed ({error}); run its job again'
@@ -81,7 +89,7 @@ def _numbers(run: compare.ComparedRun) -> list[str]:
   return ['## Results', '', *head, *rows, '']
 
 
-def _provenance(run: compare.ComparedRun) -> list[str]:
+def _provenance(run: compare.ComparedRun, step: int) -> list[str]:
   """Returns the part of the manifest that says how to make it again."""
   known = run.manifest
   kept = {
@@ -90,5 +98,6 @@ def _provenance(run: compare.ComparedRun) -> list[str]:
     if name in known
   }
   kept |= {k: v for k, v in known.items() if k.endswith('fingerprint')}
+  kept['checkpoint'] = step
   text = json.dumps(kept, indent=2, ensure_ascii=False)
   return ['## How it was made', '', '```json', text, '```']

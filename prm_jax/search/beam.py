@@ -17,28 +17,12 @@ from prm_jax.search.tree import ROOT, Tree
 
 @dataclasses.dataclass(frozen=True)
 class BeamConfig:
-  """Sets the size of the beam.
+  """Sets the size of the beam, or of the trees of `dvts`.
 
   Attributes:
     samples: N, the number of steps proposed per round.
-    width: M, the number of proposals per beam; N / M beams are kept.
-  """
-
-  samples: Annotated[int, at_least(1)] = 16
-  width: Annotated[int, at_least(1)] = 4
-
-  def __post_init__(self) -> None:
-    checks.check(self)
-    _check_beams(self.samples, self.width)
-
-
-@dataclasses.dataclass(frozen=True)
-class DvtsConfig:
-  """Sets the number of trees and their width.
-
-  Attributes:
-    samples: N, the number of steps proposed per round.
-    width: M, the number of proposals per tree; there are N / M trees.
+    width: M, the number of proposals per beam or tree; N / M beams are kept, or
+      there are N / M trees.
   """
 
   samples: Annotated[int, at_least(1)] = 16
@@ -99,7 +83,7 @@ def lookahead(
     new = yield [Expand(i, config.width) for i in kept]
 
 
-def dvts(tree: Tree, config: DvtsConfig, common: SearchConfig) -> Grow:
+def dvts(tree: Tree, config: BeamConfig, common: SearchConfig) -> Grow:
   """Grows N / M trees side by side, each from its best step only.
 
   This is diverse verifier tree search (Beeching et al., 2024). As each tree

@@ -8,7 +8,6 @@ from prm_jax.inference.server.endpoint import Endpoint
 from prm_jax.runtime.errors import UserError
 from prm_jax.search.beam import (
   BeamConfig,
-  DvtsConfig,
   LookaheadConfig,
   beam,
   dvts,
@@ -30,7 +29,7 @@ METHODS = {
     best_of_n, weighted_vote, True, BestOfNConfig, 'chains'
   ),
   'beam': Method(beam, best, True, BeamConfig),
-  'dvts': Method(dvts, best, True, DvtsConfig),
+  'dvts': Method(dvts, best, True, BeamConfig),
   'lookahead': Method(lookahead, best, True, LookaheadConfig),
   'rebase': Method(rebase, best, True, RebaseConfig),
   'mcts': Method(mcts, best_end, True, MctsConfig),

@@ -275,7 +275,7 @@ def open_prm(name: str, path: str, given: argparse.Namespace) -> ServedPrm:
     fewest = min(map(int, processes.exchange(f'rows of {name}', str(fits))))
     rows = max(1, min(1024, fewest))
   tree = TreeScorer(scorer, rows, name, '--rows', coarse_grid)
-  return ServedPrm(name, tree, scorer.format, render)
+  return ServedPrm(name, tree, scorer.format, scorer.name, render)
 
 
 def open_prms(given: argparse.Namespace) -> list[ServedPrm]:

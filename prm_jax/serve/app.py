@@ -356,6 +356,7 @@ class Server:
       {
         'id': prm.name,
         'object': 'model',
+        'fingerprint': prm.fingerprint,
         'owned_by': 'prm_jax',
         'max_model_len': prm.format.max_length,
       }

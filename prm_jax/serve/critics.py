@@ -105,5 +105,6 @@ def open_critic(
     samples=critiques,
     ask='chain' if STYLES[style].of_outcome else 'steps',
   )
-  scorer = CriticScorer(GenerativePrm(critic, config), critic.format)
-  return ServedCritic(name, scorer, critic.format)
+  prm = GenerativePrm(critic, config)
+  scorer = CriticScorer(prm, critic.format)
+  return ServedCritic(name, scorer, critic.format, prm.name)

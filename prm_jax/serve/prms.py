@@ -7,6 +7,7 @@ Text and messages are read as the PRM's authors tokenise them, so that a chain
 has the same ids, and the same place in the cache, however it is sent.
 """
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from typing import Protocol
@@ -49,10 +50,12 @@ class ServedPrm:
 
   Args:
     name: by which clients ask for it.
+    weights: name of its weights, which others do not have.
     render: renders messages with the PRM's chat template; None without one.
 
   Attributes:
     scorer: it alone touches the devices.
+    fingerprint: 12 hex digits that tell its weights from others.
     writes: whether it is a critic, whose tokens are not those of the chains.
   """
 
@@ -63,9 +66,11 @@ class ServedPrm:
     name: str,
     scorer: ChainScorer,
     fmt: StepFormat,
+    weights: str = '',
     render: Renderer | None = None,
   ) -> None:
     self.name, self.scorer = name, scorer
+    self.fingerprint = hashlib.sha256(weights.encode()).hexdigest()[:12]
     self.format, self._render = fmt, render
     self._specials: frozenset[int] = frozenset()
     if isinstance(fmt.tokenizer, HuggingFaceTokenizer):

@@ -116,7 +116,7 @@ def test_a_chip_without_figures_is_named():
 
 def test_smaller_changes_are_in_order():
   before = settings('prm_math', **{'mesh.model': 8, 'mesh.fsdp': 4})
-  changes = list(estimate.smaller_changes(before, 'none', 12))
+  changes = list(estimate.smaller_changes(before, 'none', 12, 8))
   full = {'model.remat': 'full'}
   assert changes == [
     {'model.remat': 'dots'},
@@ -129,6 +129,9 @@ def test_smaller_changes_are_in_order():
   assert estimate.with_changes(before, changes[-1]) == (
     settings('prm_math', **after)
   )
+  # The config's -1 is what is left by the other axes.
+  rest = settings('prm_math', **{'mesh.model': -1, 'mesh.fsdp': 1})
+  assert list(estimate.smaller_changes(rest, 'none', 12, 8)) == changes
 
 
 @needs_compiler

@@ -113,6 +113,15 @@ def test_max_length_is_bounded_by_the_model(folders, scorers):
   assert short.format.max_length == 16
   with pytest.raises(UserError, match='does not fit max_length=16'):
     short.score('How many?', ['One.', 'Two three four five six seven.'])
+  with pytest.raises(UserError, match=r'max_length=-5: expected at least 1'):
+    prm_jax.load(folders / 'skywork', max_length=-5)
+
+
+@pytest.mark.parametrize('style', STYLES)
+def test_a_text_that_is_no_unicode_is_refused(scorers, style):
+  for problem, step in ('a\ud800b', 'c'), ('a', 'b\udfff'):
+    with pytest.raises(UserError, match='half a surrogate pair'):
+      scorers[style].score(problem, [step])
 
 
 def test_a_name_tells_prms_of_a_family_apart(folders, scorers, tmp_path):

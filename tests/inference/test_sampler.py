@@ -100,6 +100,7 @@ def test_a_slot_stops_at_every_limit():
     'a step ends': (7, sep, 5, 2, 4, 1),
     'the last step': (7, sep, 5, 1, 0, 0),
     'an empty step': (sep, sep, 5, 2, 0, 1),
+    'an empty first step': (end, sep, 5, 2, 0, 1),
     'the chain ends': (sep, end, 5, 2, 0, 2),
     'the last token': (7, 8, 1, 2, 0, 2),
     'free already': (7, sep, 0, 2, 0, 2),
@@ -107,12 +108,12 @@ def test_a_slot_stops_at_every_limit():
   before, now, tokens, steps, *expected = (
     jnp.array(column) for column in zip(*rows.values(), strict=True)
   )
-  slots = Slots(before, 10 + before, tokens, steps, jnp.zeros((7, 2)))
+  slots = Slots(before, 10 + before, tokens, steps, jnp.zeros((8, 2)))
   after = sampler.advance(slots, now, STOPS)
   np.testing.assert_array_equal(after.tokens_left, expected[0])
   np.testing.assert_array_equal(after.steps_left, expected[1])
   np.testing.assert_array_equal(
-    after.position - slots.position, [1, 1, 1, 1, 1, 1, 0]
+    after.position - slots.position, [1, 1, 1, 1, 1, 1, 1, 0]
   )
 
 

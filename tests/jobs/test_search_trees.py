@@ -24,6 +24,11 @@ THEN = {
     '--config.go_on_from={tmp}/begun',
     '--config.concurrent=3',
   ],
+  # Asks no PRM, and keeps the scores of the first.
+  'voted': [
+    '--config=configs/search_math.py:majority,tiny',
+    '--config.go_on_from={tmp}/begun',
+  ],
 }
 
 
@@ -82,6 +87,10 @@ OTHERWISE = {
     'its search.aggregate is min, not mean, and the scores of both cannot',
   ),
 }
+# The same of trees that a search without a PRM left behind.
+OTHERWISE |= {
+  f'{name} through a vote': OTHERWISE[name] for name in ('prm', 'aggregate')
+}
 
 
 @pytest.fixture(scope='module')
@@ -97,8 +106,9 @@ def ended(jobs, tmp_path_factory):
   (half / 'trees.jsonl').write_text('{"id": "mod 10 : 1')
   two = '--config.problems.count=2'
   lines = {
-    name: [MCTS, f'--config.go_on_from={jobs.folder("begun")}', flag]
+    name: [MCTS, f'--config.go_on_from={jobs.folder(before)}', flag]
     for name, (flag, _) in OTHERWISE.items()
+    for before in ('voted' if 'vote' in name else 'begun',)
   } | {
     name: [MCTS, f'--config.go_on_from={folder}', two]
     for name, folder in {

@@ -66,6 +66,11 @@ def test_a_loss_of_counts_wants_some():
   check_counts(LossConfig('bce'), [plain])
 
 
+def test_a_policy_has_no_head_to_train_first():
+  with pytest.raises(UserError, match='head_only_steps=2: a policy has no'):
+    settings('policy_math', 'tiny', **{'train.head_only_steps': 2})
+
+
 @pytest.mark.parametrize('task', TASKS)
 def test_the_defaults_of_a_task_are_settings(task):
   assert isinstance(TASKS[task](), TASKS[task])

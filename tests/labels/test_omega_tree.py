@@ -3,11 +3,12 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.domains import arithmetic_text
 from prm_jax.data.targets import step_targets
-from prm_jax.inference.driver import CannotDo
+from prm_jax.inference.driver import CannotDo, GaveUp
 from prm_jax.inference.protocols import Completion
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.labels import omega
@@ -134,12 +135,13 @@ def test_chains_of_the_tree_are_whole_although_the_first_was_cut_off():
       wrong = Completion(('1 + 1 = 4', 'so 4'), True, 6, 0, 0.0)
       return [[right, wrong] for _ in requests]
 
-  meta = dict(id='x', truth=2, finished=False, tokens=6)
+  about_it = dict(finished=False, tokens=6, judge={}, kind='right', active={})
+  meta = dict(id='x', truth=2, dataset='d') | about_it
   chain = Chain('1 + 1?', ('1 + 1 = 3',), meta=meta)
   config = OmegaConfig(samples=2, searches=1)
   [[_, added]], _ = run([omega.label_tree(chain, config)], Errs())
   assert added.steps == ('1 + 1 = 4', 'so 4')
-  assert not {'finished', 'tokens'} & set(added.meta)
+  assert added.meta == {'id': 'x/omega/1', 'truth': '2', 'dataset': 'd'}
   last = added.labels[-1]
   assert (last.value, last.successes, last.trials) == (0.0, 0, 2)
 
@@ -169,3 +171,32 @@ def test_chains_found_before_the_policy_fails_are_kept():
   # Requests with equal keys are the same, so each prefix needs its own.
   keys = [request.key for [request] in rounds]
   assert len(set(keys)) == len(keys)
+
+
+def test_a_search_that_ends_early_returns_what_it_has():
+  """The driver says that the model gave up, and asks nothing more."""
+  [chain, *_], _ = wrong_chains(LONG, 3)
+  policy = SolverPolicy(stronger(LONG), seed=1)
+  work = omega.label_tree(chain, OmegaConfig(searches=9))
+  asked = next(work)
+  for _ in range(5):  # the problem, and log2 of 16 steps: the chain is labelled
+    asked = work.send(policy.complete(asked))
+  with pytest.raises(StopIteration) as end:
+    work.throw(GaveUp('the server is away'))
+  first, *_ = end.value.value
+  assert first.steps == chain.steps and len(first.labels) == 16
+
+
+def test_a_right_chain_gives_its_answer_to_the_wrong_ones():
+  """They do not have it themselves, and later labels need it."""
+  chain = Chain('1 + 1?', ('1 + 1 = 2',), '2', True, meta={'id': 'x'})
+
+  class Errs:
+    def complete(self, requests):
+      ends = [('1 + 1 = 2',), ('1 + 1 = 4',)]
+      drawn = [Completion(end, True, 6, 0, 0.0) for end in ends]
+      return [drawn for _ in requests]
+
+  config = OmegaConfig(samples=2, searches=1)
+  [[_, added]], _ = run([omega.label_tree(chain, config)], Errs())
+  assert added.meta['truth'] == '2'

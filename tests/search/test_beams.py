@@ -12,7 +12,7 @@ from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.runtime.errors import UserError
 from prm_jax.search import run
-from prm_jax.search.beam import BeamConfig, DvtsConfig, LookaheadConfig
+from prm_jax.search.beam import BeamConfig, LookaheadConfig
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.rebase import RebaseConfig, allot
 from tests.search.scripted import (
@@ -235,7 +235,7 @@ def test_each_tree_of_dvts_goes_on_with_its_best_step():
   [
     (lambda: BeamConfig(5, 2), r'^samples=5: .* width=2'),
     (lambda: BeamConfig(4, 0), r'^width=0: expected >= 1'),
-    (lambda: DvtsConfig(0, 1), r'^samples=0: '),
+    (lambda: BeamConfig(0, 1), r'^samples=0: '),
     (lambda: LookaheadConfig(4, 4, -1), r'^steps=-1: expected >= 0'),
     (lambda: LookaheadConfig(4, 3), r'^samples=4: '),
     (lambda: RebaseConfig(0), r'^samples=0: '),

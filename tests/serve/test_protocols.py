@@ -31,7 +31,7 @@ GET_REWARD = openrlhf.get_reward(READING)
 
 
 def served(scorer, render=None):
-  return ServedPrm('prm', TreeScorer(scorer, 64), scorer.format, render)
+  return ServedPrm('prm', TreeScorer(scorer, 64), scorer.format, render=render)
 
 
 @pytest.fixture(scope='module')

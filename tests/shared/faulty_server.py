@@ -52,6 +52,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
       answer, a status, (status, headers, text), a dict as the reply's JSON, or
       the name of one of FAULTS.
     answer: called with a body; returns the JSON of a whole reply.
+    models: the JSON that a GET gets.
     asked: bodies in the order in which they came.
     heads: headers of these requests.
     times: when these requests came, in seconds.
@@ -69,6 +70,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
     super().__init__(('127.0.0.1', 0), _Handler)
     self.fault = lambda body, before: None
     self.answer = lambda body: reply(echo(body))
+    self.models = {'object': 'list', 'data': []}
     self.asked, self.heads, self.times = [], [], []
     self.answered, self.most, self._now = 0, 0, 0
     self.pause, self.status, self.sent = 0.0, 200, 0
@@ -101,6 +103,9 @@ class FaultyServer(http.server.ThreadingHTTPServer):
 class _Handler(http.server.BaseHTTPRequestHandler):
   def log_message(self, *_):
     pass
+
+  def do_GET(self):
+    self.send(json.dumps(self.server.models))
 
   def do_POST(self):
     server = self.server

@@ -157,7 +157,7 @@ class PrmServerConfig:
 
   Attributes:
     base_url: URL with the API's version, such as http://localhost:8000/v1.
-    model: the server's name of the PRM.
+    model: the server's name of the PRM; '' is its first.
     api: 'steps', that of `python -m prm_jax.serve`; or 'pooling', vLLM's, for
       PRMs with a token that ends a step.
     api_key_variable: environment variable that holds the key; '' sends none.

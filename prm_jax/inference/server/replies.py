@@ -124,6 +124,17 @@ def fault_of(status: int, text: str) -> str:
   return 'the call'
 
 
+def names_a_chain(text: str) -> bool:
+  """Says whether our server refused for the sake of one of the chains."""
+  try:
+    match json.loads(text):
+      case {'error': {'param': str(field)}}:
+        return field.startswith('chains[')
+  except (ValueError, RecursionError):
+    pass
+  return False
+
+
 def read_json(text: str) -> Any:
   """Returns what a reply holds.
 

@@ -10,9 +10,10 @@ away, or refuses all, ends the job, which resumes.
 
 import asyncio
 import collections
+import contextlib
 import hashlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import openai
@@ -30,6 +31,7 @@ from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.replies import (
   believed_count,
   fault_of,
+  names_a_chain,
   read_json,
 )
 from prm_jax.inference.server.usage import Usage, UsageLog
@@ -40,8 +42,9 @@ from prm_jax.runtime.errors import UserError
 PROBLEM_HEADER = 'X-Problem'
 NAN = 422  # our server's status for a chain whose scores are not finite
 # After so many refusals in a row a chain that was scored before shows whether
-# all are refused; without such a chain they are.
+# all are refused; without such a chain a short one does.
 REFUSED = 8
+SHORT = Scoring('What is 1 + 1?', ('1 + 1 = 2',))
 
 
 class RemotePrm:
@@ -54,7 +57,8 @@ class RemotePrm:
     name: identifies the PRM by what the server calls it.
 
   Raises:
-    UserError: the key is missing.
+    UserError: the key is missing, or the config names no PRM and the server
+      does not say which it has.
   """
 
   counts_flops = False
@@ -66,7 +70,8 @@ class RemotePrm:
     self._key = read_key(config.api_key_variable)
     asked = f'{config.api} {config.system} {config.separator}'
     digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
-    self.name = f'{config.model or "prm"} at a server {digest}'
+    model = config.model or run(self._first_model())
+    self.name = f'{model} at a server {digest}'
     self._refused = 0  # in a row
     self._answered: Scoring | None = None  # a request that was answered
 
@@ -98,7 +103,17 @@ class RemotePrm:
         answer = await self._score(client, [requests[n] for n in part])
         scored.update(zip(part, answer, strict=True))
 
-    client = openai.AsyncOpenAI(
+    try:
+      async with self._client() as client, asyncio.TaskGroup() as group:
+        for _ in range(min(config.concurrency, len(parts))):
+          group.create_task(work(client))
+    except ExceptionGroup as errors:
+      raise errors.exceptions[0] from None
+    return [[scored[number]] for number in range(len(requests))]
+
+  def _client(self) -> openai.AsyncOpenAI:
+    config = self._config
+    return openai.AsyncOpenAI(
       base_url=config.base_url,
       # Without a key the client would send OPENAI_API_KEY to any server.
       api_key=self._key or 'none',
@@ -106,13 +121,42 @@ class RemotePrm:
       max_retries=config.attempts - 1,
       http_client=Attempts(config.timeout, config.max_reply_bytes, read_json),
     )
+
+  async def _first_model(self) -> str:
+    """Asks the server for the name of its first model, which it takes."""
+    OUTCOMES.set([])
+    async with self._client() as client:
+      try:
+        with self._faults_told():
+          reply = read_json(await client.get('/models', cast_to=str))
+      except openai.APIStatusError as error:
+        fault = fault_of(error.status_code, error.response.text)
+        raise self._ended(error, fault) from error
+    match reply:
+      case {'data': [{'id': str(model), **about}, *_]} if model:
+        # Ours says of which weights the PRM is, and vLLM where it has it from.
+        more = about.get('fingerprint') or about.get('root') or model
+        return model if more == model else f'{model} ({more})'
+    raise UserError(
+      f'{self._config.base_url}: /models does not say which PRM it serves, and '
+      f'got {without_key(str(reply), self._key)[:200]!r}; set endpoint.model'
+    )
+
+  @contextlib.contextmanager
+  def _faults_told(self) -> Iterator[None]:
+    """Turns the failures of a whole server into a UserError."""
     try:
-      async with client, asyncio.TaskGroup() as group:
-        for _ in range(min(config.concurrency, len(parts))):
-          group.create_task(work(client))
-    except ExceptionGroup as errors:
-      raise errors.exceptions[0] from None
-    return [[scored[number]] for number in range(len(requests))]
+      yield
+    except Failure as error:
+      raise UserError(
+        f'{self._config.base_url}: {error.reason}; see to endpoint.base_url'
+      ) from error
+    except openai.APIConnectionError as error:  # or a timeout
+      raise UserError(
+        f'{self._config.base_url}: {self._config.attempts} attempts failed, '
+        f'the last with: {OUTCOMES.get()[-1]}; see to the server, then run '
+        'the same command again'
+      ) from error
 
   def _parts(self, requests: Sequence[Scoring]) -> list[list[int]]:
     """Returns the numbers of the requests of each call."""
@@ -131,7 +175,8 @@ class RemotePrm:
   ) -> list[ScoredSteps]:
     """Scores some chains with one call, and each alone if that is refused."""
     try:
-      found = await self._call(client, requests)
+      with self._faults_told():
+        found = await self._call(client, requests)
     except UnicodeEncodeError as error:
       # Half of a surrogate pair, which JSON cannot hold; a header is our fault.
       if error.encoding != 'utf-8':
@@ -141,16 +186,6 @@ class RemotePrm:
       return [ScoredSteps((), 0)]
     except openai.APIStatusError as error:
       return await self._refusal(client, requests, error)
-    except Failure as error:
-      raise UserError(
-        f'{self._config.base_url}: {error.reason}; see to endpoint.base_url'
-      ) from error
-    except openai.APIConnectionError as error:  # or a timeout
-      raise UserError(
-        f'{self._config.base_url}: {self._config.attempts} attempts failed, '
-        f'the last with: {OUTCOMES.get()[-1]}; see to the server, then run '
-        'the same command again'
-      ) from error
     self._answered, self._refused = requests[0], 0
     return found
 
@@ -177,13 +212,13 @@ class RemotePrm:
       raise self._ended(error, fault) from error
     if len(requests) > 1:
       return await self._one_by_one(client, requests)
-    self._refused += 1
+    # Our server names the part of the call that is at fault.
+    self._refused += not names_a_chain(error.response.text)
     if self._refused == REFUSED:
-      if self._answered is None:
-        raise self._ended(error, fault) from error
       self._refused = 0
       try:
-        await self._call(client, [self._answered])
+        with self._faults_told():
+          await self._call(client, [self._answered or SHORT])
       except openai.APIStatusError as again:
         raise self._ended(again, fault) from again
     scores: tuple[float, ...] = ()

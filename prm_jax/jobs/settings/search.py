@@ -14,7 +14,7 @@ from prm_jax.jobs.settings.shared import check_arithmetic
 from prm_jax.models.config import DTYPES
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import above, at_least, one_of
-from prm_jax.search.beam import BeamConfig, DvtsConfig, LookaheadConfig
+from prm_jax.search.beam import BeamConfig, LookaheadConfig
 from prm_jax.search.best_of_n import BestOfNConfig
 from prm_jax.search.budget import Budget
 from prm_jax.search.early_rejection import EarlyRejectionConfig
@@ -115,7 +115,7 @@ class SearchSettings(ItemSettings):
   majority: BestOfNConfig = BestOfNConfig()
   weighted_vote: BestOfNConfig = BestOfNConfig()
   beam: BeamConfig = BeamConfig()
-  dvts: DvtsConfig = DvtsConfig()
+  dvts: BeamConfig = BeamConfig()
   lookahead: LookaheadConfig = LookaheadConfig()
   rebase: RebaseConfig = RebaseConfig()
   mcts: MctsConfig = MctsConfig()

@@ -274,3 +274,12 @@ class PolicySettings(TrainingSettings):
   loss: ClassVar[LossConfig] = POLICY_LOSS
   targets: ClassVar[TargetConfig] = TargetConfig(supervision='completion')
   best_metrics: ClassVar[tuple[str, ...]] = ('eval/log_likelihood', '')
+
+  def check_together(self) -> None:
+    super().check_together()
+    if self.train.head_only_steps:
+      checks.fail(
+        'train.head_only_steps',
+        self.train.head_only_steps,
+        'a policy has no head: expected 0',
+      )

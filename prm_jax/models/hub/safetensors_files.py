@@ -38,7 +38,7 @@ def resolve(path: str | pathlib.Path) -> pathlib.Path:
   """
   paths.check_local(path, 'a model')
   if not str(path).startswith(HUB):
-    folder = pathlib.Path(path)
+    folder = paths.open_path(path)
     if not folder.is_dir():
       raise UserError(
         f'model {folder}: no such folder; name one that holds a config.json, '

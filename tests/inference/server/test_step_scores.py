@@ -10,7 +10,7 @@ pytest.importorskip('openai', reason='openai is not installed')
 from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.server import usage
 from prm_jax.inference.server.config import PrmServerConfig
-from prm_jax.inference.server.step_scores import RemotePrm
+from prm_jax.inference.server.step_scores import SHORT, RemotePrm
 from prm_jax.runtime.errors import UserError
 
 # Of three problems, not one after another; the first step is a chain's number.
@@ -205,3 +205,68 @@ def test_a_reply_that_is_too_large_is_named_in_the_usage(server):
   with pytest.raises(UserError, match='a reply above 1,000 bytes'):
     scorer.score(CHAINS[:1])
   assert scorer.usage.failed == {'a reply above 1,000 bytes': 1}
+
+
+def test_a_server_that_goes_away_while_it_is_tried_ends_the_job(server):
+  """Eight refusals in a row, then nothing more."""
+  server.answer = steps_reply
+
+  def fault(body, _):
+    if len(server.asked) == 1:
+      return steps_reply(body)
+    return (400, {}, REFUSAL) if len(server.asked) < 10 else 'reset'
+
+  server.fault = fault
+  scorer = prm(server, chains=1, concurrency=1, attempts=1)
+  with pytest.raises(UserError, match=r'1 attempts failed, .*see to the'):
+    scorer.score([Scoring('p', (str(n),)) for n in range(20)])
+
+
+@pytest.mark.parametrize('answers', [True, False])
+def test_a_server_that_refuses_the_first_chains_is_asked_a_short_one(
+  server, answers
+):
+  def fault(body, _):
+    [chain] = body['chains']
+    if answers and chain['problem'] == SHORT.problem:
+      return {'data': [{'scores': [0.5]}], 'usage': {'tokens': 1}}
+    return (400, {}, REFUSAL)
+
+  server.fault = fault
+  scorer = prm(server, chains=1, concurrency=1)
+  long = [Scoring('p', (str(n),)) for n in range(10)]
+  if answers:
+    assert [scored.scores for [scored] in scorer.score(long)] == [()] * 10
+  else:
+    with pytest.raises(UserError, match=r'status 400: .*; see to endpoint'):
+      scorer.score(long)
+
+
+def test_our_server_says_which_chain_it_cannot_read(server):
+  """So none is tried again, be they ever so many."""
+  said = '{"error": {"message": "no word", "code": 400, "param": "chains[0]"}}'
+  server.fault = lambda body, _: (400, {}, said)
+  found = prm(server, chains=1).score(CHAINS)
+  assert [scored.scores for [scored] in found] == [()] * len(CHAINS)
+  assert len(server.asked) == len(CHAINS)
+
+
+@pytest.mark.parametrize(
+  ('about', 'name'),
+  [
+    ({'id': 'a', 'fingerprint': 'f1'}, 'a (f1) at a server '),
+    ({'id': 'a', 'root': '/models/a'}, 'a (/models/a) at a server '),
+    ({'id': 'a', 'root': 'a'}, 'a at a server '),
+  ],
+)
+def test_a_server_says_which_prm_it_has(server, about, name):
+  server.models = {'object': 'list', 'data': [about, {'id': 'b'}]}
+  assert prm(server, model='').name.startswith(name)
+  assert prm(server).name.startswith('m at a server ')
+
+
+@pytest.mark.parametrize('models', [{'data': []}, {'data': [{}]}, [], 3])
+def test_a_server_that_does_not_say_it_is_one_line(server, models):
+  server.models = models
+  with pytest.raises(UserError, match=r'does not say which PRM .*; set endp'):
+    prm(server, model='')
