@@ -101,6 +101,12 @@ class Chain:
       )
     if not isinstance(self.meta, Mapping):
       raise UserError(f'meta is {self.meta!r}: expected an object')
+    original = self.meta.get('original_problem', self.problem)
+    if not isinstance(original, str) or not original.strip():
+      raise UserError(
+        f'meta.original_problem is {original!r}: expected a non-empty string, '
+        'or nothing'
+      )
 
 
 def source_problem(chain: Chain) -> str:

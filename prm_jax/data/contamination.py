@@ -62,12 +62,13 @@ def normalise(text: str) -> str:
   return re.sub(r'\s+', '', _POINT.sub('', text))
 
 
-def _compared(text: str) -> str:
-  """Returns the normal form without separators.
+def compared(text: str) -> str:
+  """Returns the normal form without separators and braces.
 
-  `normalise` keeps the comma of '(1,2)' and not that of '(1, 2)'.
+  `normalise` keeps the comma of '(1,2)' and not that of '(1, 2)', and LaTeX
+  shows x^{a} as x^a.
   """
-  return re.sub('[,:]', '', normalise(text))
+  return re.sub('[,:{}]', '', normalise(text))
 
 
 def remove_contaminated(
@@ -87,12 +88,12 @@ def remove_contaminated(
   Raises:
     UserError: an evaluation set has no problems, so nothing would be checked.
   """
-  problems = [_compared(source_problem(chain)) for chain in chains]
-  changed = [_compared(chain.problem) for chain in chains]
+  problems = [compared(source_problem(chain)) for chain in chains]
+  changed = [compared(chain.problem) for chain in chains]
   contaminated: set[int] = set()
   removed = {}
   for name, texts in evaluation_problems.items():
-    evaluated = {_compared(text) for text in texts}
+    evaluated = {compared(text) for text in texts}
     if not evaluated:
       raise UserError(
         f'evaluation set {name!r} has no problems; leave it out, or give it '

@@ -97,10 +97,29 @@ def folder_aside(workdir: paths.Path) -> Iterator[paths.Path]:
     yield workdir if processes.is_first() else pathlib.Path(elsewhere)
 
 
-def is_dev_problem(problem: str, share: float) -> bool:
-  """Says whether a problem is of the dev split, by a hash of its text."""
-  digest = hashlib.sha256(contamination.normalise(problem).encode()).digest()
-  return int.from_bytes(digest[:8]) < share * 2**64
+def are_of_dev(chains: Sequence[Chain], share: float) -> list[bool]:
+  """Says which chains are of the dev split, by a hash of their problem.
+
+  Chains whose problems come from one, by its text or by `meta['group']`, are in
+  the same split. Of their texts the first in alphabetical order is hashed.
+  """
+  above: dict[tuple[str, str], tuple[str, str]] = {}
+
+  def top(name: tuple[str, str]) -> tuple[str, str]:
+    while (parent := above.setdefault(name, name)) != name:
+      above[name] = name = above[parent]
+    return name
+
+  texts = [
+    ('a text', contamination.compared(source_problem(chain)))
+    for chain in chains
+  ]
+  for text, chain in zip(texts, chains, strict=True):
+    if 'group' in chain.meta:
+      tops = top(text), top(('group', str(chain.meta['group'])))
+      above[max(tops)] = min(tops)
+  digests = [hashlib.sha256(top(text)[1].encode()).digest() for text in texts]
+  return [int.from_bytes(digest[:8]) < share * 2**64 for digest in digests]
 
 
 def _unevaluated_words(
@@ -127,6 +146,24 @@ def _unevaluated_words(
   return kept
 
 
+def evaluated_problems(
+  config: DataConfig, evaluations: Mapping[str, Sequence[Chain]]
+) -> dict[str, list[str]]:
+  """Returns the problems that no training chain may have, by their set.
+
+  They are those of the evaluations, with those that these were changed from,
+  and those of the files of `decontaminate`.
+  """
+  against = {
+    name: [text for c in chains for text in {c.problem, source_problem(c)}]
+    for name, chains in evaluations.items()
+  }
+  for path in config.decontaminate:
+    file = data_root(config.root) / path
+    against[path] = contamination.read_evaluation_problems(file)
+  return against
+
+
 def file_splits(
   config: DataConfig, seed: int, quarantine_dir: paths.Path, log: Log
 ) -> Splits:
@@ -140,14 +177,7 @@ def file_splits(
     name: read(*source) for name, source in config.evaluations.items()
   }
   training = [chain for source in config.train for chain in read(*source)]
-  against = {
-    name: [chain.problem for chain in chains]
-    for name, chains in evaluations.items()
-  }
-  against |= {
-    path: contamination.read_evaluation_problems(root / path)
-    for path in config.decontaminate
-  }
+  against = evaluated_problems(config, evaluations)
   if config.worked_answers:
     worked = read(config.worked_answers, 'gsm8k')
     planted = worked_answers.plant_errors(worked, seed)
@@ -171,7 +201,7 @@ def file_splits(
       f'problems are in {name}, removed'
     )
   share = config.dev_share
-  of_dev = [is_dev_problem(source_problem(chain), share) for chain in kept]
+  of_dev = are_of_dev(kept, share)
   dev = list(itertools.compress(kept, of_dev))
   train = list(itertools.compress(kept, map(operator.not_, of_dev)))
   if not train or not dev:
@@ -191,10 +221,9 @@ def labelled_chains(
     UserError: there are none, or all are of test problems.
   """
   labelled = chain_sets.read(config.labels, 'data.labels')
-  against = {'dev': splits.dev} | splits.evaluations
   kept, removed = contamination.remove_contaminated(
     labelled,
-    {name: {chain.problem for chain in them} for name, them in against.items()},
+    evaluated_problems(config, {'dev': splits.dev} | splits.evaluations),
   )
   for name, count in removed.items():
     if count.chains:

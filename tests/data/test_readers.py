@@ -153,7 +153,7 @@ def test_prmbench_counts_from_one():
   assert chain.meta == {
     'classification': 'circular',
     'id': 'circular_p1_0',
-    'group': 'p1_0',
+    'group': 'prmbench:p1_0',
     'original_problem': 'O',
   }
   assert source_problem(chain) == source_problem(*read('prmbench_original'))

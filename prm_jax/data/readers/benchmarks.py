@@ -272,9 +272,11 @@ def _prmbench_meta(record: Fields) -> Fields:
   some classes change; splits keep its variants together.
   """
   meta = records.keep(record, 'classification')
-  if isinstance(original := record.get('original_question'), str):
+  original = record.get('original_question')
+  if isinstance(original, str) and original.strip():
     meta['original_problem'] = original
   if ids := records.keep(record, 'idx'):
     prefix = f'{meta.get("classification", "")}_'
-    meta |= {'id': ids['idx'], 'group': str(ids['idx']).removeprefix(prefix)}
+    group = str(ids['idx']).removeprefix(prefix)
+    meta |= {'id': ids['idx'], 'group': f'prmbench:{group}'}
   return meta

@@ -202,7 +202,9 @@ def _compare_expressions(a: str, b: str, deadline: float) -> Verdict:
   if _comparison_key(a) == _comparison_key(b):
     return Verdict(True, 'text')
   if (
-    not all(_split_at_commas(x)[0] and not _is_prose(x) for x in (a, b))
+    # The letters of a numeral are digits.
+    any(unit.startswith('base') for unit in (unit_a, unit_b))
+    or not all(_split_at_commas(x)[0] and not _is_prose(x) for x in (a, b))
     or any(_UNREADABLE.search(x) for x in (a, b))
     or any(quantities.DATE.fullmatch(x) for x in (a, b))
     # 2x + 3 = 5 does not equal 5. (The name of x = 5 has been removed.)
@@ -230,6 +232,8 @@ def _same_parts(
 
   if kind_a != kind_b or max(len(items_a), len(items_b)) > MAX_PARTS:
     return False
+  if kind_a == 'ratio' and any(re.match(r'0\d', x) for x in items_a + items_b):
+    return items_a == items_b  # a time: 1:02 is not 1:2
   if kind_a in ('set', 'union'):
     return all(any(same(x, y) for y in items_b) for x in items_a) and all(
       any(same(x, y) for x in items_a) for y in items_b

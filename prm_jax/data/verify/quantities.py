@@ -32,6 +32,14 @@ FUNCTIONS = frozenset(
 _CLAUSE = frozenset(
   ('is', 'are', 'was', 'not', 'no', 'or', 'and', 'if', 'than', 'but', 'which')
 )
+# With these, alone or before "of", the number is not the value: 2 thirds.
+_CHANGES_VALUE = frozenset(
+  (
+    *('half', 'third', 'fourth', 'fifth', 'sixth', 'seventh', 'eighth'),
+    *('ninth', 'tenth', 'twelfth', 'hundredth', 'thousandth', 'halve'),
+    *('squared', 'cubed', 'factorial'),
+  )
+)
 _VALUE_AND_UNIT = re.compile(
   r'(?P<value>.*?(?:[\d)}\]%]|\\pi|\\infty))(?P<gap>\s*)'
   r'(?P<unit>[A-Za-z][A-Za-z ./-]*(?:\^(?:[23]|\{[23]\}))?)'
@@ -73,10 +81,11 @@ def read_quantity(text: str) -> Quantity | None:
     exact = expressions.exact_value(_POWER_OF_TEN.sub(r'*10^(\1)', value))
   except expressions.Unreadable:
     return None
-  for name, factor in _SCALES.items():
-    if name in unit.split(' '):
-      exact *= factor
-      unit = ' '.join(word for word in unit.split(' ') if word != name)
+  words = []
+  for word in unit.split(' '):
+    exact *= (factor := _SCALES.get(units.stem(word), 1))
+    words += [word] if factor == 1 else []
+  unit = ' '.join(words)
   if value.endswith('%'):
     return Quantity(exact, '%', '' if ' ' in unit else units.canonical(unit))
   return Quantity(exact, units.canonical(unit))
@@ -91,7 +100,7 @@ def split_unit(text: str) -> tuple[str, str]:
   if based:
     return based['value'].strip('()'), f'base{based["base"]}'
   if not _ANGLES.search(text):  # there it is part of the value
-    text = re.sub(r'\^\{\\circ\}(?= ?[CF]?$)', ' degrees', text)
+    text = re.sub(r'\^\{\\circ\} ?(?=[CF]?$)', ' degrees ', text).strip()
   money = re.findall(r'[$€£¥¢]', text)
   if len(money) > 1:
     return text, ''
@@ -109,6 +118,8 @@ def _is_unit(value: str, gap: str, text: str) -> bool:
   name = re.sub(r'\^.*|\.', '', text.lower()).strip()
   words = re.split('[ /-]+', name)
   if any(word in FUNCTIONS or word in _CLAUSE for word in words):
+    return False
+  if units.stem(words[0]) in _CHANGES_VALUE and words[1:2] in ([], ['of']):
     return False
   if not gap:
     return name in _UNITS_WITHOUT_SPACE
@@ -144,6 +155,7 @@ def units_agree(one: str, other: str) -> bool:
 
   A scale, such as million, must be the same on both sides.
   """
-  if any(word in _SCALES for word in [*one.split(), *other.split()]):
-    return one == other
+  a, b = ([*map(units.stem, unit.split())] for unit in (one, other))
+  if any(word in _SCALES for word in a + b):
+    return a == b
   return units.agree(units.canonical(one), units.canonical(other))

@@ -114,6 +114,11 @@ _FOR_MATH_VERIFY = (
     r'(?<![\d.,^_/])(\d+) (\d+)/(\d+)(?![\d.])',
     lambda m: f'({m[1]}+{m[2]}/{m[3]})' if int(m[2]) < int(m[3]) else m[0],
   ),
+  # 1/2 x is half of x; math-verify binds what is side by side first.
+  (
+    r'(?<![\d.,^_/])(\d+)/(\d+)(?=\s*(?:\\(?:pi|sqrt)|[A-Za-z(]))',
+    r'\\frac{\1}{\2}',
+  ),
   (r'(?<![\d.])(\d+(?:\.\d+)?)\^\{\\circ\}', r'(\1\\cdot\\frac{\\pi}{180})'),
   # math-verify reads the i of 2i as a real variable, unless a space precedes.
   (r'(?<![\\A-Za-z])i(?![A-Za-z])', ' i '),

@@ -53,11 +53,16 @@ _CANONICAL = {
   for line in _TABLE.strip().splitlines()
   for spelling in line.split()
 }
-# Pounds may be a weight or money.
-_TWO_MEANINGS = ({'pound', 'lb'}, {'pound', 'sterling'})
+# Pounds may be a weight or money, and degrees of either scale.
+_TWO_MEANINGS = (
+  *({'pound', 'lb'}, {'pound', 'sterling'}),
+  *({'degree', 'celsius'}, {'degree', 'fahrenheit'}),
+)
 _PHRASES = (
   (r'\.', ''),
   (r'^([ap]) m$', r'\1m'),
+  (r'^degrees? ?(?:c|celsius)$', 'celsius'),
+  (r'^degrees? ?(?:f|fahrenheit)$', 'fahrenheit'),
   (r'^(?:miles?|mi) ?(?:per|an|/) ?(?:hour|hr|h)$', 'mph'),
   (r'^(?:kilomet(?:er|re)s?|km) ?(?:per|an|/) ?(?:hour|hr|h)$', 'kph'),
   (r'^(?:met(?:er|re)s?|m) ?(?:per|a|/) ?(?:second|sec|s)$', 'm/s'),
@@ -87,13 +92,13 @@ def canonical(unit: str) -> str:
   word, caret, power = word.partition('^')
   # The "in" of "3 in all" is no inch.
   if not (word == 'in' and rest):
-    word = _CANONICAL.get(word) or _CANONICAL.get(_stem(word)) or _stem(word)
+    word = _CANONICAL.get(word) or _CANONICAL.get(stem(word)) or stem(word)
   return word + caret + power
 
 
 def is_known(unit: str) -> bool:
   """Returns whether a word is a unit of the table, singular or plural."""
-  return unit in _CANONICAL or _stem(unit) in _CANONICAL
+  return unit in _CANONICAL or stem(unit) in _CANONICAL
 
 
 def agree(one: str, other: str) -> bool:
@@ -102,10 +107,11 @@ def agree(one: str, other: str) -> bool:
   return same or not (one and other)
 
 
-def _stem(word: str) -> str:
+def stem(word: str) -> str:
+  """Returns what the singular and the plural of a word have in common."""
   if len(word) > 2:
     for pattern, replacement in _ENDINGS:
-      stem, found = pattern.subn(replacement, word)
+      shorter, found = pattern.subn(replacement, word)
       if found:
-        return stem
+        return shorter
   return word

@@ -1,0 +1,105 @@
+"""Which problems are trained on, held out for dev, or left out."""
+
+import dataclasses
+import json
+
+import pytest
+
+from prm_jax.data import chain_sets
+from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.config import DataConfig
+from prm_jax.data.datasets import are_of_dev, file_splits, labelled_chains
+from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.workdir import write_json
+
+
+def chain(problem, **meta):
+  return Chain(problem, ('a',), labels=(StepLabel(1.0),), meta=meta)
+
+
+def variants(i):
+  """Chains of one problem, which no single text connects."""
+  return [
+    chain(f'Problem {i}?', original_problem=f'$P_{{{i}}}$?', group=f'g{i}'),
+    chain(f'Q {i}?', original_problem=f'Reworded {i}?', group=f'g{i}'),
+    chain(f'Reworded {i}.'),
+  ]
+
+
+def test_variants_of_a_problem_are_in_one_split():
+  sets = [variants(i) for i in range(200)]
+  flat = [each for of_one in sets for each in of_one]
+  found = are_of_dev(flat, 0.3)
+  assert found == are_of_dev(flat[::-1], 0.3)[::-1]
+  by_set = [found[3 * i : 3 * i + 3] for i in range(200)]
+  assert all(len({*each}) == 1 for each in by_set)
+  assert 0.2 < sum(found) / len(found) < 0.4
+  # Without the groups their texts alone would be split.
+  bare = [dataclasses.replace(it, meta={}) for it in flat]
+  alone = are_of_dev(bare, 0.3)
+  assert sum(alone[3 * i] != alone[3 * i + 1] for i in range(200)) > 20
+
+
+def test_layout_does_not_change_the_split():
+  one = [chain(f'Is (1,{i}) on x^{{{i}}}?') for i in range(50)]
+  other = [chain(f'Is $(1, {i})$ on x^{i}') for i in range(50)]
+  assert are_of_dev(one, 0.5) == are_of_dev(other, 0.5)
+
+
+def write(path, problems):
+  path.write_text(
+    ''.join(json.dumps({'problem': text}) + '\n' for text in problems)
+  )
+
+
+def prmbench(i):
+  return {
+    'original_question': f'Original {i}?',
+    'modified_question': f'Modified {i}?',
+    'original_process': ['a'],
+    'modified_process': ['a'],
+    'error_steps': [1],
+    'classification': 'circular',
+    'idx': f'circular_{i}',
+  }
+
+
+def test_labels_are_of_no_problem_that_the_config_leaves_out(tmp_path):
+  """Of none in an evaluation, a file of decontaminate, or dev."""
+  human = [
+    {'id': str(i), 'problem': f'P{i}?', 'steps': ['a'], 'ratings': [1]}
+    for i in range(20)
+  ]
+  lines = ''.join(json.dumps(each) + '\n' for each in human)
+  (tmp_path / 'human.jsonl').write_text(lines)
+  changed = ''.join(json.dumps(prmbench(i)) + '\n' for i in range(2))
+  (tmp_path / 'changed.jsonl').write_text(changed)
+  write(tmp_path / 'known.jsonl', ['Known?'])
+  problems = ('Known', 'Original 1.', 'Modified 0?', 'Mine?')
+  dataset = chain_sets.write(
+    tmp_path / 'labels', 'labels', [chain(text) for text in problems]
+  )
+  write_json(tmp_path / 'labels' / 'results.json', {'dataset': dataset})
+  config = DataConfig(
+    kind='files',
+    root=str(tmp_path),
+    train=(('human.jsonl', 'prm800k_flat'),),
+    evaluations={'changed': ('changed.jsonl', 'prmbench')},
+    decontaminate=('known.jsonl',),
+    dev_share=0.3,
+    labels=str(tmp_path / 'labels'),
+  )
+  said = []
+  splits = file_splits(config, 0, tmp_path, said.append)
+  kept = labelled_chains(config, splits, said.append)
+  assert [each.problem for each in kept] == ['Mine?']
+  assert any('of 1 problems, are in known.jsonl' in line for line in said)
+  assert any('of 2 problems, are in changed' in line for line in said)
+
+
+@pytest.mark.parametrize('original', [None, 3, '', ' ', ['a']])
+def test_an_original_problem_is_text(original):
+  with pytest.raises(
+    UserError, match=r'meta\.original_problem is .*: expected'
+  ):
+    chain('a?', original_problem=original)
