@@ -28,13 +28,17 @@ class Size(NamedTuple):
     shortest: operations of the shortest problems that the policy imitates.
     imitation: updates of the policy.
     prm: updates of a PRM.
+    labelled: chains with exact labels that it learns from.
     rewards: updates of the RL job.
+    formed: share of the policy's chains that must take the problem's own steps.
   """
 
   shortest: int
   imitation: int
   prm: int
+  labelled: int
   rewards: int
+  formed: float
 
 
 class Case(NamedTuple):

@@ -23,7 +23,7 @@ from experiments.runner import slug
 # The PRM's chains have more slips than the solver makes, so that it has seen
 # errors that the solver does not make by itself; at most so many in a chain, so
 # that it sees right steps at the end of long ones, too.
-LABELLED, SLIP, SLIPS = 16_384, 0.15, 1.5
+SLIP, SLIPS = 0.15, 1.5
 # Eight heads, and rotary angles for windows of 200 tokens and not of thousands,
 # find a long problem's next operation after a quarter of the updates; at twice
 # this learning rate some seeds never do. A PRM that never does likes any chain
@@ -34,7 +34,6 @@ MODEL = (
   '--config.model.rope_theta=30.0',
   '--config.optim.lr=1e-3',
 )
-FORMED = 0.95  # share of a policy's chains that take the problem's own steps
 # Chains whose steps are labelled by rollouts of the policy, and rollouts each.
 PROVER_CHAINS, ROLLOUTS = 1024, 4
 # A refreshed PRM learns from the policy's chains after each phase but the last.
@@ -89,8 +88,8 @@ def make_models(case: Case, size: Size, arms: Collection[str]) -> None:
   """Trains the policy and the PRMs that the arms of a case share."""
   shortest = f'--config.data.shortest={size.shortest}'
   make_policy(case, size.imitation, shortest, *MODEL)
-  if size.prm == 1200:
-    check_formed(case.policy, FORMED)
+  if size.formed:
+    check_formed(case.policy, size.formed)
   for name in sorted({name for arm in arms for name in ARMS[arm].prms}):
     if name == 'prover':
       _make_prover(case, size.prm)
@@ -98,7 +97,8 @@ def make_models(case: Case, size: Size, arms: Collection[str]) -> None:
       layers = name.removeprefix('prm_') if name != 'prm' else ''
       flags = (f'--config.model.n_layers={layers}',) if layers else ()
       flags += ('--config.data.batch_size=32',)
-      make_prm(case, size.prm, LABELLED, slip_of(case), name, *MODEL, *flags)
+      slip = slip_of(case)
+      make_prm(case, size.prm, size.labelled, slip, name, *MODEL, *flags)
 
 
 def slip_of(case: Case) -> float:
@@ -231,7 +231,7 @@ def join(curves: list[Curve]) -> Curve:
   )
 
 
-def costs(case: Case, arm: str, chains: int) -> dict[str, int]:
+def costs(case: Case, size: Size, arm: str, chains: int) -> dict[str, int]:
   """Returns what an arm needs beside the chains that it learns from.
 
   `labelled` are chains with exact labels of their steps, and `rollouts` chains
@@ -241,7 +241,7 @@ def costs(case: Case, arm: str, chains: int) -> dict[str, int]:
     chains: number of chains that it learns from.
   """
   variant, _, prms, refreshed = ARMS[arm]
-  labelled = LABELLED * any(name.startswith('prm') for name in prms)
+  labelled = size.labelled * any(name.startswith('prm') for name in prms)
   if variant == 'exact':
     labelled += chains
   if refreshed:

@@ -15,14 +15,20 @@ from experiments.findings import (
   judge,
   over,
 )
-from experiments.rl_process_vs_outcome.tables import ENDS, REFERENCE, ends_of
+from experiments.rl_process_vs_outcome.tables import (
+  ENDS,
+  REFERENCE,
+  ends_of,
+  since_start,
+)
 from experiments.tables import percent
 
 
 def fewer_chains(arm: str, times: float = 1.0) -> Finder:
   """Makes a finder of whether an arm needs fewer chains than outcome-only.
 
-  Both have to reach the accuracy that outcome-only ends with.
+  Both have to reach the accuracy that outcome-only ends with. Settings in which
+  that is not above the start, by its interval, are left out.
 
   Args:
     times: as many times fewer it has to be.
@@ -31,6 +37,9 @@ def fewer_chains(arm: str, times: float = 1.0) -> Finder:
   def find(document: Mapping[str, Any]) -> Found:
     cases, chains = [], []
     for results in _settings(document, arm):
+      learned = since_start(results['arms'][REFERENCE]).effect
+      if (learned.ci95 or [learned.value])[0] <= 0:
+        continue
       reached = results['arms'][arm]['to_reach'][ENDS]
       effect = Effect(reached['times_less'], reached['ci95'], reached['open'])
       title = results['title']

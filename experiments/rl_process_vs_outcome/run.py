@@ -46,6 +46,7 @@ SUCCESS, RARE = 0.2, 0.035
 OPS = '+-'
 # Policies learn from problems of mixed lengths: from long ones alone some never
 # learn which operation is the next.
+FORMED = 0.95  # share of a policy's chains that take the problem's own steps
 SHORTEST = {5: 2, 10: 3, 20: 5}  # operations -> those of the shortest problems
 
 
@@ -57,6 +58,9 @@ class Setting(NamedTuple):
     imitation: updates after which policies write well-formed chains.
     arms: those that run; () is all.
     modulus: of the problems; at ten, one wrong chain of ten ends right.
+    prm: updates of a PRM, which has modulus^2 facts of each operation to learn.
+    labelled: chains with exact labels that it learns from.
+    levels: accuracies whose chains are counted.
   """
 
   title: str
@@ -65,13 +69,16 @@ class Setting(NamedTuple):
   imitation: int
   arms: tuple[str, ...] = ()
   modulus: int = 10
+  prm: int = 1200
+  labelled: int = 16_384
+  levels: tuple[float, ...] = tables.WANTED
 
   def size(self, quick: bool) -> Size:
     """Returns the numbers of updates."""
     shortest = SHORTEST[self.operations]
     if quick:
-      return Size(shortest, 20, 20, 40)
-    return Size(shortest, self.imitation, 1200, 200)
+      return Size(shortest, 20, 20, self.labelled, 40, 0.0)
+    return Size(shortest, self.imitation, self.prm, self.labelled, 200, FORMED)
 
 
 MAIN = (
@@ -84,7 +91,14 @@ SETTINGS = {
   '5': Setting('5 operations', 5, SUCCESS, 1500, MAIN),
   '10': Setting('10 operations', 10, SUCCESS, 1500),
   '20': Setting('20 operations', 20, SUCCESS, 3000, MAIN),
-  '10_rare': Setting('10 operations, rarely right', 10, RARE, 4500, MAIN, 40),
+  '10_rare': Setting(
+    '10 operations, rarely right',
+    *(10, RARE, 4500, MAIN),
+    modulus=40,
+    prm=4000,
+    labelled=32_768,
+    levels=(0.1, 0.2, 0.4),
+  ),
 }
 
 
@@ -212,9 +226,9 @@ def main() -> None:
       'title': setting.title,
       'success': setting.success,
       'seeds': list(args.seeds),
-      **tables.summarise(curves, tuning, rates, args.seeds),
+      **tables.summarise(curves, tuning, rates, args.seeds, setting.levels),
       'costs': {
-        arm: costs(cases[0], arm, int(curves[arm][0].chains[-1]))
+        arm: costs(cases[0], size, arm, int(curves[arm][0].chains[-1]))
         for arm in arms
       },
     }

@@ -35,6 +35,7 @@ def summarise(
   tuning: Tuning,
   rates: Mapping[str, float],
   seeds: Sequence[int],
+  levels: Sequence[float] = WANTED,
 ) -> dict[str, Any]:
   """Summarises one length.
 
@@ -43,12 +44,13 @@ def summarise(
     tuning: a curve at each learning rate that was tried, for each arm.
     rates: the learning rate of each arm.
     seeds: the seeds of the curves.
+    levels: accuracies whose chains are counted.
   """
   found: dict[str, Any] = {
     'chains': next(iter(curves.values()))[0].chains.tolist(),
     'arms': {},
   }
-  wanted: dict[str, float | None] = {f'{100 * x:.0f}': x for x in WANTED}
+  wanted: dict[str, float | None] = {f'{100 * x:.0f}': x for x in levels}
   if REFERENCE in curves:
     found['outcome_ends'] = float(mean_curve(curves[REFERENCE])[-1])
     wanted[ENDS] = None
