@@ -153,8 +153,8 @@ def summarise(section: dict[str, Any]) -> str:
   if tested.get('error') is not None:
     low, high = tested['ci95']
     line += (
-      f'; of these wrong: {tested["error"]:.3f} [{low:.3f}, {high:.3f}], of '
-      f'all {tested["error_of_all"]:.3f}'
+      f'; of these wrong: {tested["error"]:.3f} [{low:.3f}, {high:.3f}]; '
+      f'of all problems without a right answer: {tested["error_of_all"]:.3f}'
     )
   return line
 

@@ -5,16 +5,17 @@ the chains that the report shows.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from prm_jax.data.chains import Chain, first_error, to_dict
+from prm_jax.data.chains import Chain, first_error
 from prm_jax.data.datasets import Dataset
 from prm_jax.data.encoding import DoesNotFit
 from prm_jax.data.targets import TargetConfig, step_targets
 from prm_jax.evals import calibration, suite
+from prm_jax.evals.shown_chains import chains_to_show
 from prm_jax.inference.score import AGGREGATES, aggregate
 from prm_jax.inference.scorer import Scorer
 from prm_jax.runtime import checks
@@ -43,8 +44,8 @@ class PrmEvaluation:
       evaluations. Thresholds then flag a step in that share of the chains of
       each, whose labels are not used. At 0 they are chosen on dev chains.
     max_dev_problems: dev problems that are read at every checkpoint; 0 reads
-      all. Thresholds are chosen on all dev problems; with frozen.heads, on
-      these only.
+      all. A trained PRM's threshold is chosen on all dev problems; with
+      frozen.heads, and in the evaluation job, on these only.
     max_problems: problems of each evaluation, evenly spaced; 0 takes all.
     shown_chains: chains of each evaluation that the report shows.
   """
@@ -160,6 +161,23 @@ def some_problems(chains: Sequence[Chain], count: int) -> Sequence[Chain]:
   return chains if whole else [chains[i] for i in chosen]
 
 
+def is_prmbench(chains: Sequence[Chain]) -> bool:
+  """Says whether chains are PRMBench's: a file of a class has errors alone."""
+  return bool(chains) and chains[0].meta.get('dataset') == 'prmbench'
+
+
+class Read(NamedTuple):
+  """Holds chains, and the scores of each one's steps that were read."""
+
+  chains: list[Chain]
+  scores: list[np.ndarray]
+
+  def labelled(self) -> 'Read':
+    """Returns those that have step labels."""
+    kept = [i for i, chain in enumerate(self.chains) if chain.labels]
+    return Read([self.chains[i] for i in kept], [self.scores[i] for i in kept])
+
+
 class Evaluated(NamedTuple):
   """Holds what an evaluation found.
 
@@ -177,57 +195,6 @@ class Evaluated(NamedTuple):
   step_scores: list[dict[str, Any]]
 
 
-def check_data(
-  wanted: PrmEvaluation, targets: TargetConfig, dataset: Dataset
-) -> None:
-  """Checks before hours of work that the data allow the evaluations.
-
-  Args: as those of `evaluate`.
-
-  Raises:
-    UserError: there are too few candidates to choose from; or dev, or an
-      evaluation with step labels, has no chain with an error, or none without.
-      Chains without labels count as without.
-  """
-  _check_candidates(wanted, dataset)
-  if targets.supervision != 'process':
-    return
-  sets = {'dev': dataset.dev} | {
-    name: some_problems(chains, wanted.max_problems)
-    for name, chains in dataset.evaluations.items()
-    if any(chain.labels for chain in chains)
-  }
-  for name, chains in sets.items():
-    wrong = sum(first_error(chain.labels) >= 0 for chain in chains)
-    if wrong in (0, len(chains)):
-      raise UserError(
-        f'{wrong:,} of {len(chains):,} chains of {name} have an error: '
-        'expected chains of both kinds; take more of its problems or chains'
-      )
-
-
-def _check_candidates(wanted: PrmEvaluation, dataset: Dataset) -> None:
-  """Raises UserError if no problem has as many chains as the smallest n."""
-  name = wanted.best_of_n
-  if name not in dataset.evaluations:
-    return
-  chains = some_problems(dataset.evaluations[name], wanted.max_problems)
-  groups = suite.groups_of_equal_size(chains)
-  samples = len(groups[0]) if groups else 0
-  if samples < min(wanted.ns):
-    raise UserError(
-      f'config.evaluation.best_of_n={name!r}: its problems have '
-      f'{samples or "no two"} chains with known outcomes to choose from, and '
-      f'ns={wanted.ns}; take more chains of each problem (of a domain '
-      "data.test_samples), smaller ns, or best_of_n=''"
-    )
-  if any(chain.outcome and chain.answer is None for chain in chains):
-    raise UserError(
-      f'config.evaluation.best_of_n={name!r}: its right chains name no answer, '
-      "by which chains vote; expected best_of_n='', or chains with answers"
-    )
-
-
 def _vote_weights(
   chains: Sequence[Chain],
   scores: np.ndarray,  # [N]; -inf: the chain was not read whole
@@ -236,7 +203,8 @@ def _vote_weights(
   """Returns the weights of the chains in a vote among those of their problem.
 
   Scaling all weights of a problem leaves its vote as it is. So logarithms are
-  taken relative to the greatest of the problem, and no product underflows.
+  taken relative to the greatest of the problem: a product has no weight only
+  where it is e^-745 of that.
   """
   if not logarithmic:
     return np.maximum(scores, 0.0)
@@ -268,113 +236,140 @@ def evaluate(
   chosen, threshold = None, {'value': 0.5, 'source': 'fixed'}
   shown, step_scores = [], []
 
-  def note(
-    name: str,
-    chains: Sequence[Chain],
-    indices: Sequence[int],
-    scores: Sequence[np.ndarray],
-  ) -> None:
+  def read(name: str, every_chain: Sequence[Chain], problems: int) -> Read:
+    """Scores a set, and keeps the scores."""
+    indices = of_some_problems(every_chain, problems)
+    chains = [every_chain[i] for i in indices]
+    log(f'scoring {len(chains):,} chains of {name}')
+    scores = prm(chains)
+    _check_finite(name, chains, scores)
     step_scores.extend(
       {'set': name, 'chain': i, 'scores': own.tolist()}
       for i, own in zip(indices, scores, strict=True)
     )
     if unread := suite.unread_section(chains, scores):
       results.setdefault('unread', {})[name] = unread
+    return Read(chains, scores)
 
   if process:
-    scores = prm(dataset.dev)
-    note('dev', dataset.dev, range(len(scores)), scores)
-    chosen = suite.choose_on_dev(dataset.dev, scores)
-    source = f'best F1 on {len(dataset.dev):,} dev chains'
+    dev = read('dev', dataset.dev, wanted.max_dev_problems).labelled()
+    chosen = suite.choose_on_dev(*dev)
+    source = f'best F1 on {len(dev.chains):,} dev chains'
     if share := wanted.wrong_share:
-      chosen = suite.flag_share(chosen, dataset.dev, scores, share)
+      chosen = suite.flag_share(chosen, *dev, share)
       source = f'of dev; every set has its own, flagging {share:.0%} of chains'
     threshold = {'value': chosen.threshold, 'source': source}
   for name, every_chain in dataset.evaluations.items():
     if not every_chain:
       log(f'{name} has no chains, and is left out')
       continue
-    indices = of_some_problems(every_chain, wanted.max_problems)
-    chains = [every_chain[i] for i in indices]
-    log(f'scoring {len(chains):,} chains of {name}')
-    scores = prm(chains)
-    note(name, chains, indices, scores)
-    headline = chain_scores(chains, scores, wanted.aggregate)
+    chains, scores = own = read(name, every_chain, wanted.max_problems)
+    how = wanted.aggregate if process else 'last'
+    headline = chain_scores(chains, scores, how)
     if name == wanted.best_of_n:
-      methods = {
-        f'prm_{how}': chain_scores(chains, scores, how)
-        for how in wanted.aggregates
-      }
-      if not process:
-        headline = chain_scores(chains, scores, 'last')
-        methods = {'orm': headline}
+      methods = {'orm': headline}
+      if process:
+        methods = {
+          f'prm_{how}': chain_scores(chains, scores, how)
+          for how in wanted.aggregates
+        }
       if orm is not None:
-        of_orm = orm(chains)
-        methods['orm'] = chain_scores(chains, of_orm, 'last')
-      results['best_of_n'] = suite.best_of_n_section(
-        chains,
-        methods,
-        _vote_weights(chains, headline, process and wanted.aggregate == 'prod'),
-        wanted.ns,
-        seed,
-        wanted.resamples,
-      )
-      results['ranking'] = suite.chain_ranking_section(
-        chains, methods, seed, wanted.resamples
-      )
+        methods['orm'] = chain_scores(chains, orm(chains), 'last')
+      weights = _vote_weights(chains, headline, how == 'prod')
+      results |= _choose_best(wanted, chains, methods, weights, seed, log)
     if chosen and any(chain.labels for chain in chains):
+      labelled = own.labelled()
+      if without := len(chains) - len(labelled.chains):
+        log(f'{name}: {without:,} chains without step labels are left out')
       if wanted.wrong_share:
-        chosen = suite.flag_share(chosen, chains, scores, wanted.wrong_share)
-      results.setdefault('localisation', {})[name] = suite.localisation_section(
-        chains,
-        scores,
-        chosen,
-        seed,
-        wanted.resamples,
-      )
-      results.setdefault('calibration', {})[name] = suite.calibration_section(
-        chains, scores, chosen.rules, seed, wanted.resamples
-      )
-      results.setdefault('diagnostics', {})[name] = suite.diagnostics_section(
-        chains, scores, headline, chosen.threshold
-      )
-      if chains[0].meta.get('dataset') == 'prmbench':
-        results.setdefault('prmbench', {})[name] = suite.prmbench_section(
-          chains, scores
-        )
-    of_set = chains_to_show(chains, scores, headline, wanted.shown_chains)
-    if chosen and wanted.wrong_share:  # else all sets have the same threshold
-      of_set = [each | {'threshold': chosen.threshold} for each in of_set]
-    shown += of_set
+        chosen = suite.flag_share(chosen, *labelled, wanted.wrong_share)
+      for section, found in _judge_steps(
+        wanted, labelled, chosen, seed
+      ).items():
+        results.setdefault(section, {})[name] = found
+    shown += _with_thresholds(wanted, own, headline, chosen)
   return Evaluated(results, threshold, shown, step_scores)
 
 
-def chains_to_show(
+def _check_finite(
+  name: str, chains: Sequence[Chain], scores: Sequence[np.ndarray]
+) -> None:
+  """Raises UserError, with its problem, for a chain with a score of NaN."""
+  for chain, own in zip(chains, scores, strict=True):
+    if not np.isfinite(own).all():
+      raise UserError(
+        f'a chain of {name} for {chain.problem[:60]!r} has scores that are not '
+        'finite: the arithmetic of the reward model overflows'
+      )
+
+
+def _choose_best(
+  wanted: PrmEvaluation,
   chains: Sequence[Chain],
-  scores: Sequence[np.ndarray],
-  headline: np.ndarray,
-  count: int,
+  methods: Mapping[str, np.ndarray],  # of [M] chain scores
+  weights: np.ndarray,  # [M]
+  seed: int,
+  log: Log,
+) -> dict[str, Any]:
+  """Returns the sections about choosing among the chains of a problem."""
+  samples = len(suite.groups_of_equal_size(chains)[0])
+  if samples < max(wanted.ns):
+    log(f'best of N: N is at most {samples}, the fewest samples of a problem')
+  return {
+    'best_of_n': suite.best_of_n_section(
+      chains, methods, weights, wanted.ns, seed, wanted.resamples
+    ),
+    'ranking': suite.chain_ranking_section(
+      chains, methods, seed, wanted.resamples
+    ),
+  }
+
+
+def _with_thresholds(
+  wanted: PrmEvaluation,
+  read: Read,
+  headline: np.ndarray,  # [M]
+  chosen: suite.ChosenOnDev | None,
 ) -> list[dict[str, Any]]:
-  """Returns the best and worst scored chain of each of the first problems."""
-  groups: dict[str, list[int]] = {}
-  for i, chain in enumerate(chains):
-    groups.setdefault(chain.problem, []).append(i)
-  records = []
-  for members in groups.values():
-    if len(records) >= count:
-      break
-    best = max(members, key=lambda i: headline[i])
-    worst = min(members, key=lambda i: headline[i])
-    for i in dict.fromkeys((best, worst)):
-      record = to_dict(chains[i])
-      unread = len(chains[i].steps) - len(scores[i])
-      record['scores'] = [round(float(s), 4) for s in scores[i]]
-      record['scores'] += [None] * unread
-      if len(members) > 1:
-        record['chosen'] = i == best
-        record['note'] = (
-          f'{"highest" if i == best else "lowest"} score of '
-          f'{len(members)} samples'
-        )
-      records.append(record)
-  return records
+  """Returns the chains to show; of an outcome model, with no other score.
+
+  They have thresholds of their own where these are not dev's.
+  """
+  scores, own = read.scores, {}
+  if not chosen:
+    own = {'threshold': 0.0}  # no step is flagged
+    scores = [
+      np.where(np.arange(len(row)) == len(row) - 1, row, np.nan)
+      for row in scores
+    ]
+  elif wanted.wrong_share:
+    own = {'threshold': chosen.threshold}
+  found = chains_to_show(read.chains, scores, headline, wanted.shown_chains)
+  return [each | own for each in found]
+
+
+def _judge_steps(
+  wanted: PrmEvaluation, read: Read, chosen: suite.ChosenOnDev, seed: int
+) -> dict[str, Any]:
+  """Returns the sections about the steps of one set: name -> section.
+
+  Args:
+    read: chains with step labels. First errors are looked for only if some have
+      an error and some have none.
+  """
+  found = {}
+  wrong = sum(first_error(chain.labels) >= 0 for chain in read.chains)
+  if 0 < wrong < len(read.chains):
+    found['localisation'] = suite.localisation_section(
+      *read, chosen, seed, wanted.resamples
+    )
+    headline = chain_scores(*read, wanted.aggregate)
+    found['diagnostics'] = suite.diagnostics_section(
+      *read, headline, chosen.threshold
+    )
+  found['calibration'] = suite.calibration_section(
+    *read, chosen.rules, seed, wanted.resamples
+  )
+  if is_prmbench(read.chains):
+    found['prmbench'] = suite.prmbench_section(*read)
+  return found

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prm_jax.data.chains import Chain, first_error
+from prm_jax.data.chains import Chain, first_error, source_problem
 from prm_jax.evals import (
   best_of_n,
   calibration,
@@ -76,9 +76,9 @@ class ChosenOnDev(NamedTuple):
 
 
 def problem_ids(chains: Sequence[Chain]) -> np.ndarray:  # [M]
-  """Numbers the problems of chains."""
+  """Numbers the problems that those of chains come from."""
   ids: dict[str, int] = {}
-  return np.array([ids.setdefault(c.problem, len(ids)) for c in chains])
+  return np.array([ids.setdefault(source_problem(c), len(ids)) for c in chains])
 
 
 def unread_section(

@@ -9,6 +9,7 @@ hours, such as one that writes critiques or is at a server, may be interrupted.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,9 @@ import numpy as np
 
 from prm_jax.data.chains import Chain
 from prm_jax.data.datasets import Dataset, load_dataset
-from prm_jax.data.segments import score_pieces, split_chain
+from prm_jax.data.segments import score_pieces, split_chain, split_step
 from prm_jax.evals import prm as prm_evaluation
+from prm_jax.evals.enough_data import check_data
 from prm_jax.evals.prm import Evaluated, some_problems
 from prm_jax.inference.driver import AskedModels, CannotDo, Ended, Work
 from prm_jax.inference.generative_prm import UNKNOWN, GenerativePrm
@@ -39,13 +41,13 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   workdir.check_local('an evaluation job')
   dataset = load_dataset(settings.data, settings.seed, workdir.path, log)
-  limit = settings.evaluation.max_dev_problems
-  dev = some_problems(dataset.dev, limit) if settings.of_steps else ()
-  dataset = dataclasses.replace(dataset, dev=dev)
-  prm_evaluation.check_data(settings.evaluation, settings.targets, dataset)
-  check_unseen(texts_of(dataset), settings.judged, settings.data.kind)
-  prm = open_prm(settings, settings.data.arithmetic, workdir)
+  if not settings.of_steps:
+    dataset = dataclasses.replace(dataset, dev=())
+  check_data(settings.evaluation, settings.targets, dataset)
   asked = to_score(dataset, settings)
+  problems = list(dict.fromkeys(problem for problem, _ in asked))
+  check_unseen(problems, settings.judged, settings.data.kind)
+  prm = open_prm(settings, settings.data.arithmetic, workdir)
   job = engine.ItemJob(
     name='scoring chains',
     kind='scores',
@@ -74,16 +76,11 @@ def run(settings: EvaluateSettings, workdir: Workdir, log: Log) -> None:
   processes.first_alone('report', show, results, workdir, log)
 
 
-def texts_of(dataset: Dataset) -> list[str]:
-  """Returns the problems by which a PRM is judged."""
-  sets = (dataset.dev, *dataset.evaluations.values())
-  return list(dict.fromkeys(c.problem for chains in sets for c in chains))
-
-
 def to_score(dataset: Dataset, settings: EvaluateSettings) -> list[Key]:
   """Returns all chains to score, each once, their steps as they are split."""
-  limit, how = settings.evaluation.max_problems, settings.data.segments
-  sets = [dataset.dev]
+  wanted, how = settings.evaluation, settings.data.segments
+  sets = [some_problems(dataset.dev, wanted.max_dev_problems)]
+  limit = wanted.max_problems
   sets += [some_problems(it, limit) for it in dataset.evaluations.values()]
   pieces = (split_chain(chain, how) for chains in sets for chain in chains)
   return list(dict.fromkeys((chain.problem, chain.steps) for chain in pieces))
@@ -102,6 +99,11 @@ def read_scores(
     raise UserError(
       f'{len(failed):,} of {len(asked):,} chains have no scores ({failed[0]}); '
       'the same command tries again'
+    )
+  if len(items) < len(asked):
+    raise UserError(
+      f'{len(items):,} of {len(asked):,} chains are in the journals that this '
+      'process sees; run the same command again'
     )
   return {asked[i]: ended.chains[0].meta for i, ended in items.items()}
 
@@ -129,9 +131,29 @@ def judge(
     log,
   )
   for record in found.shown:
-    meta = known.get((record['problem'], tuple(record['steps'])), {})
-    record['critiques'] = [*map(''.join, meta.get('critiques', []))]
+    record['critiques'] = critiques_of(record, known, settings.data.segments)
   return found
+
+
+def critiques_of(
+  record: Mapping[str, Any], known: Mapping[Key, Mapping[str, Any]], how: str
+) -> list[str]:
+  """Returns the critiques of a chain: of each step, of all of it, or none.
+
+  Args:
+    record: the chain, its steps as they are.
+    how: how they were split to be scored; a step has those of its pieces.
+  """
+  pieces = [split_step(step, how) for step in record['steps']]
+  scored = tuple(itertools.chain(*pieces))
+  meta = known.get((record['problem'], scored), {})
+  said = [*map(''.join, meta.get('critiques', []))]
+  if len(said) != len(scored):
+    return said
+  left = iter(said)
+  return [
+    '\n'.join(filter(None, itertools.islice(left, len(own)))) for own in pieces
+  ]
 
 
 def costs(known: Mapping[Key, Mapping[str, Any]]) -> dict[str, float]:

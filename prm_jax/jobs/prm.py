@@ -15,6 +15,7 @@ from typing import Any
 
 from prm_jax.data.segments import score_pieces, unlike
 from prm_jax.evals import prm as prm_evaluation
+from prm_jax.evals.enough_data import check_data
 from prm_jax.evals.prm import Scoring
 from prm_jax.inference.scorer import Scorer
 from prm_jax.jobs import frozen
@@ -34,17 +35,16 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
   for name, chains in opened.dataset.evaluations.items():
     if apart := unlike(opened.dataset.train, chains, settings.data.segments):
       log(f'WARNING: {name} has {apart}; see data.segments')
-  orm, of_heads = None, {}
+  orm, of_heads, wanted = None, {}, settings.evaluation
+  if not settings.frozen.heads:
+    wanted = dataclasses.replace(wanted, max_dev_problems=0)
+  check_data(wanted, settings.targets, opened.dataset)
   if settings.frozen.heads:
-    limit = settings.evaluation.max_dev_problems
-    dev = prm_evaluation.some_problems(opened.dataset.dev, limit)
-    dataset = dataclasses.replace(opened.dataset, dev=dev)
-    opened = opened._replace(dataset=dataset)
-  prm_evaluation.check_data(
-    settings.evaluation, settings.targets, opened.dataset
-  )
-  if settings.frozen.heads:
-    prm, of_heads = frozen.fit(opened, workdir, log)
+    dev = prm_evaluation.some_problems(
+      opened.dataset.dev, wanted.max_dev_problems
+    )
+    limited = dataclasses.replace(opened.dataset, dev=dev)
+    prm, of_heads = frozen.fit(opened._replace(dataset=limited), workdir, log)
   else:
     name = 'orm' if settings.targets.supervision == 'outcome' else 'prm'
     prm = train_model(name, opened, workdir, log)
@@ -57,7 +57,7 @@ def run(settings: PrmSettings, workdir: Workdir, log: Log) -> None:
     baseline = opened._replace(settings=of_outcomes)
     orm = train_model('orm', baseline, workdir.below('orm'), log)
   found = prm_evaluation.evaluate(
-    settings.evaluation,
+    wanted,
     settings.targets,
     opened.dataset,
     prm,
@@ -141,8 +141,8 @@ def print_table(results: Mapping[str, Any], log: Log) -> None:
   for name, count in results.get('unread', {}).items():
     log(
       f'{name}: {count["steps"]:,} of {count["of_steps"]:,} steps, in '
-      f'{count["chains"]:,} of {count["of_chains"]:,} chains, lie beyond '
-      'data.max_length and have no score'
+      f'{count["chains"]:,} of {count["of_chains"]:,} chains, lie beyond the '
+      "PRM's window and have no score"
     )
   log('')
 

@@ -57,21 +57,24 @@ def list_numbers(
 ) -> Iterator[tuple[str, float, tuple[float, float] | None]]:
   """Yields (dotted name, value, 95% interval or None) of each number.
 
-  A curve over N gives its last point.
+  A curve over N gives its last point, whose N is in its name.
   """
   ci95 = section.get('ci95')
   pair = (
     isinstance(ci95, list) and len(ci95) == 2 and all(map(_is_finite, ci95))
   )
+  ns = section.get('n')
+  last_n = f', N = {ns[-1]}' if isinstance(ns, list) and ns else ''
   for name, value in section.items():
     where = f'{path}.{name}' if path else name
     if isinstance(value, Mapping):
       mean, bounds = value.get('mean'), value.get('ci95')
       if isinstance(mean, list) and mean and _is_finite(mean[-1]):
         last = bounds[-1] if isinstance(bounds, list) and bounds else None
-        yield where, float(mean[-1]), tuple(last) if last else None
+        at = f'{where}{last_n}'
+        yield at, float(mean[-1]), tuple(last) if last else None
         if lead := value.get('over_null'):
-          yield from list_numbers({'over_null': lead}, where)
+          yield from list_numbers({'over_null': lead}, at)
       else:
         yield from list_numbers(value, where)
     elif _is_finite(value):

@@ -47,22 +47,22 @@ def show(
     scores: [P] probabilities that steps are right, as `Scorer.score` returns
       them; None or NaN where there is none.
     labels: [P] labels of the steps, or none at all: a value below 1/2 is wrong,
-      None is unknown.
+      None or NaN is unknown.
     threshold: the first step that scores below it is flagged.
 
   Raises:
     UserError: the lengths differ, or a score lies outside [0, 1].
   """
-  values = [
-    None if score is None or np.isnan(score) else float(score)
-    for score in scores
-  ]
+  values, known = (
+    [None if x is None or np.isnan(x) else float(x) for x in given]
+    for given in (scores, labels)
+  )
   if len(values) != len(steps):
     raise UserError(f'{len(values)} scores for {len(steps)} steps')
   for score in values:
     if score is not None and not 0 <= score <= 1:
       raise UserError(f'score {score}: expected a probability in [0, 1]')
-  chain = Chain(problem, tuple(steps), labels=tuple(map(StepLabel, labels)))
+  chain = Chain(problem, tuple(steps), labels=tuple(map(StepLabel, known)))
   view = chain_views.chain_view(
     chain, {'scores': values, 'chosen': False, 'note': ''}, threshold
   )

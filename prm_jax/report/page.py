@@ -102,7 +102,8 @@ def read_run_files(workdir: paths.Path) -> RunFiles:
   """
   manifest, results = files.read_document(workdir)
   curves = {}
-  for name, style, folder in (('PRM', 'prm', '.'), ('ORM', 'orm', 'orm')):
+  main = 'policy' if {'rl', 'sampling'} & results.keys() else 'PRM'
+  for name, style, folder in ((main, 'prm', '.'), ('ORM', 'orm', 'orm')):
     metrics = workdir / folder / 'metrics.jsonl'
     if metrics.is_file():
       curves[name] = {'style': style, 'metrics': files.read_metrics(metrics)}
@@ -163,6 +164,10 @@ def render(run: RunFiles) -> str:
   threshold = run.manifest.get('threshold')
   cut = threshold.get('value') if isinstance(threshold, dict) else threshold
   cut = cut if values.is_number(cut) else 0.5
+  source = threshold.get('source') if isinstance(threshold, dict) else ''
+  one_cut = all(
+    chain_views.own_cut(extra, cut) == cut for _, extra in run.chains
+  )
   shown = [
     chain_views.chain_view(chain, extra, cut)
     for chain, extra in run.chains[: chain_views.MAX_CHAINS]
@@ -187,7 +192,8 @@ def render(run: RunFiles) -> str:
     shown=len(shown),
     found=len(run.chains),
     total=run.chain_count,
-    cut=f'{cut:.2f}',
+    cut=f'{cut:.4g}' if one_cut else 'the threshold of its set',
+    threshold=source,
     command=run.manifest.get('command'),
     manifest=values.flatten_rows(made_with),
     config=run.config,

@@ -126,8 +126,8 @@ def abstain(section: Mapping[str, Any]) -> dict[str, Any]:
       errors = format_percent(tested['error'], tested['ci95'])
       errors_of_all = format_percent(tested['error_of_all'], None)
       summary += (
-        f' Of the answers given here {errors} are wrong; without the filter, '
-        f'{errors_of_all} of all answers would be.'
+        f' Of the answers given here {errors} are wrong; without the filter '
+        f'{errors_of_all} of all problems have no right answer.'
       )
   curve = section.get('risk_coverage')
   return {

@@ -134,11 +134,21 @@ def to_chain(episode: Episode, when: str) -> Chain:
   )
 
 
-def to_records(episodes: Sequence[Episode], when: str) -> list[dict[str, Any]]:
-  """Returns the chains that have steps, with their scores, as JSON records."""
+def to_records(
+  episodes: Sequence[Episode], when: str, has_prm: bool
+) -> list[dict[str, Any]]:
+  """Returns the chains that have steps, with their scores, as JSON records.
+
+  Args:
+    has_prm: whether a PRM scored them; a score is None where there is none.
+  """
   return [
     chains.to_dict(to_chain(episode, when))
-    | {'scores': [float(s) if np.isfinite(s) else None for s in episode.scores]}
+    | {
+      'scores': [
+        float(s) if has_prm and np.isfinite(s) else None for s in episode.scores
+      ]
+    }
     for episode in episodes
     if episode.steps
   ]

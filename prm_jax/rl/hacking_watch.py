@@ -129,7 +129,7 @@ class Watch:
         'paid': paid.tolist(),
         'told': metrics,
         'alarm': alarm,
-        'chains': some_records(episodes, when),
+        'chains': some_records(episodes, when, self._rater.prm is not None),
       }
     )
     if alarm['hacked']:
@@ -159,7 +159,7 @@ class Watch:
     name = f'hacked_update_{update}.jsonl'
     liked = [e for e in episodes if e.steps and not e.right]
     liked.sort(key=lambda e: -lowest_score(e))
-    records = diagnostics.to_records(liked, f'update {update}')
+    records = diagnostics.to_records(liked, f'update {update}', has_prm=True)
     self._workdir.write_lines(name, records)
     self._log(
       f'\nALARM: the reward is hacked. Since update {alarm["since"]} '
@@ -175,7 +175,9 @@ def lowest_score(episode: Episode) -> float:
   return float(finite.min()) if len(finite) else 0.0
 
 
-def some_records(episodes: Sequence[Episode], when: str) -> list[dict]:
+def some_records(
+  episodes: Sequence[Episode], when: str, has_prm: bool
+) -> list[dict]:
   """Returns a few chains with scores, of the same problems at every look.
 
   Chains with scores that are not finite are left out, as a report cannot draw
@@ -184,7 +186,7 @@ def some_records(episodes: Sequence[Episode], when: str) -> list[dict]:
   step = max(1, len(episodes) // KEPT_CHAINS)
   some = episodes[::step][:KEPT_CHAINS]
   scored = [e for e in some if np.isfinite(e.scores).all()]
-  return diagnostics.to_records(scored, when)
+  return diagnostics.to_records(scored, when, has_prm)
 
 
 def read_looks(path: paths.Path) -> list[dict[str, Any]]:

@@ -296,7 +296,7 @@ def improve(
         progress.show(update, metrics)
       elif progress.is_due():
         progress.print_step(update, metrics)
-      _check_finite(metrics, episodes, update, run)
+      _check_finite(metrics, episodes, update, tools.rater, run)
       unscored = unscored + 1 if _is_unscored(episodes) else 0
       _check_scored(unscored, tools.rater, config)
       evaluation, ends = {}, False
@@ -362,6 +362,7 @@ def _check_finite(
   metrics: Mapping[str, float],
   episodes: Sequence[Episode],
   update: int,
+  rater: Rater,
   run: RlRun,
 ) -> None:
   """Raises UserError after too many bad steps, with the chains on disk."""
@@ -370,7 +371,9 @@ def _check_finite(
   if worst < run.config.max_skipped_in_a_row:
     return
   name = f'not_finite_update_{update}.jsonl'
-  records = diagnostics.to_records(episodes, f'update {update}')
+  records = diagnostics.to_records(
+    episodes, f'update {update}', rater.prm is not None
+  )
   run.workdir.write_lines(name, records)
   raise UserError(
     f'loss or gradient not finite for {run.config.max_skipped_in_a_row} steps '

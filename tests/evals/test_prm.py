@@ -8,12 +8,8 @@ import pytest
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.datasets import Dataset
 from prm_jax.data.targets import TargetConfig
-from prm_jax.evals.prm import (
-  PrmEvaluation,
-  check_data,
-  evaluate,
-  some_problems,
-)
+from prm_jax.evals.enough_data import check_data
+from prm_jax.evals.prm import PrmEvaluation, evaluate, some_problems
 from prm_jax.runtime.errors import UserError
 
 CHAINS = [Chain(f'p{i // 2}', ('a',)) for i in range(20)]  # 10 problems, twice
@@ -54,12 +50,20 @@ BOTH = labelled(1.0, 0.0)
 @pytest.mark.parametrize(
   ('dev', 'test', 'why'),
   [
-    (labelled(1.0, 1.0), BOTH, r'^0 of 2 chains of dev have an error: '),
-    (labelled(0.0), BOTH, r'^1 of 1 chains of dev have an error: '),
-    (labelled(None, None), BOTH, r'^0 of 2 chains of dev '),
-    ([], BOTH, r'^0 of 0 chains of dev '),
+    (
+      labelled(1.0, 1.0),
+      BOTH,
+      r'^0 of 2 labelled chains of dev have an error: ',
+    ),
+    (labelled(0.0), BOTH, r'^1 of 1 labelled chains of dev have an '),
+    (labelled(None, None), BOTH, r'^0 of 0 labelled chains of dev '),
+    ([], BOTH, r'^0 of 0 labelled chains of dev '),
     # Evenly spaced, the first and the third are taken.
-    (BOTH, labelled(1.0, 0.0, 1.0, 0.0), r'^0 of 2 chains of of_test '),
+    (
+      BOTH,
+      labelled(1.0, 0.0, 1.0, 0.0),
+      r'^0 of 2 labelled chains of of_test ',
+    ),
   ],
 )
 def test_chains_of_one_kind_are_refused_before_any_is_scored(dev, test, why):
@@ -70,7 +74,7 @@ def test_chains_of_one_kind_are_refused_before_any_is_scored(dev, test, why):
 
 def test_chains_of_both_kinds():
   check(BOTH, BOTH)
-  check(labelled(None, 0.0), labelled(None, None))
+  check(labelled(None, 0.0, 1.0), labelled(None, None))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +113,7 @@ def test_an_evaluation_without_chains_is_left_out():
     return [np.array([0.9], np.float32) for _ in chains]
 
   found = evaluate(wanted, TargetConfig(), dataset, score, None, 0, said.append)
-  assert said == ['none has no chains, and is left out']
+  assert said[1:] == ['none has no chains, and is left out']
   assert 'localisation' not in found.results
 
 
@@ -153,3 +157,97 @@ def test_votes_of_long_chains_do_not_underflow():
   dataset = Dataset([], BOTH, {'pool': chains}, '', pathlib.Path(), False)
   found = evaluate(wanted, TargetConfig(), dataset, score, None, 0, print)
   assert found.results['best_of_n']['weighted_vote']['mean'][-1] == 1
+
+
+def half(chains):
+  """Scores every step .5, but those of 'bad' steps .1."""
+  return [
+    np.array(
+      [0.1 if step == 'bad' else 0.5 for step in chain.steps], np.float32
+    )
+    for chain in chains
+  ]
+
+
+def steps_of(problem, *labels, **about):
+  """A chain whose wrong steps read 'bad'."""
+  steps = tuple(
+    'bad' if label == 0 else f's{i}' for i, label in enumerate(labels)
+  )
+  known = tuple(map(StepLabel, labels))
+  return Chain(problem, steps, labels=known, **about)
+
+
+MIXED = [steps_of('p', 1.0, 1.0), steps_of('q', 1.0, 0.0)]
+
+
+def judged(evaluations, dev=MIXED, **changes):
+  supervision = changes.pop('supervision', 'process')
+  dataset = Dataset([], dev, evaluations, '', pathlib.Path(), False)
+  wanted = PrmEvaluation(best_of_n='', **changes)
+  targets = TargetConfig(supervision=supervision)
+  check_data(wanted, targets, dataset)
+  said = []
+  found = evaluate(wanted, targets, dataset, half, None, 0, said.append)
+  return found, said
+
+
+def test_chains_without_labels_say_nothing_of_errors():
+  bare = [Chain(f'u{i}', ('bad',), outcome=False) for i in range(3)]
+  found, said = judged({'some': [*MIXED, *bare]})
+  of_some = found.results['localisation']['some']
+  assert (of_some['acc_error'], of_some['acc_correct']) == (1.0, 1.0)
+  assert of_some['count_error'] + of_some['count_correct'] == 2
+  assert 'some: 3 chains without step labels are left out' in said
+  # They are scored, and the page may show them.
+  assert sum(line['set'] == 'some' for line in found.step_scores) == 5
+
+
+def test_a_file_of_prmbench_has_errors_alone():
+  chains = [
+    steps_of(
+      f'p{i}',
+      1.0,
+      0.0,
+      meta={'dataset': 'prmbench', 'classification': 'circular'},
+    )
+    for i in range(4)
+  ]
+  found, _ = judged({'circular': chains})
+  assert 'circular' in found.results['prmbench']
+  assert 'circular' in found.results['calibration']
+  assert 'localisation' not in found.results
+
+
+def test_an_outcome_model_judges_the_last_step_alone():
+  found, _ = judged({'some': MIXED}, supervision='outcome')
+  for record in found.shown:
+    assert record['scores'][0] is None and record['scores'][1] is not None
+    assert record['threshold'] == 0
+
+
+def test_dev_chains_are_numbered_in_their_set():
+  dev = [*MIXED, *(steps_of(f'p{i}', 1.0, 0.0) for i in range(6))]
+  found, _ = judged({}, dev, max_dev_problems=4)
+  indices = [line['chain'] for line in found.step_scores]
+  assert indices == [0, 2, 4, 6]
+
+
+def test_equal_chains_with_other_outcomes_are_refused_before_any_is_scored():
+  chains = [Chain('p', ('a',), '1', outcome=right) for right in (True, False)]
+  dataset = Dataset([], BOTH, {'pool': chains}, '', pathlib.Path(), False)
+  wanted = PrmEvaluation(best_of_n='pool', ns=(1, 2))
+  with pytest.raises(
+    UserError, match=r'equal chains of .* both right and wrong'
+  ):
+    check_data(wanted, TargetConfig(), dataset)
+
+
+def test_scores_that_are_not_finite_are_one_line():
+  def broken(chains):
+    return [np.full(len(chain.steps), np.nan) for chain in chains]
+
+  dataset = Dataset([], MIXED, {}, '', pathlib.Path(), False)
+  wanted = PrmEvaluation(best_of_n='')
+  with pytest.raises(UserError, match="a chain of dev for 'p' has scores that"):
+    evaluate(wanted, TargetConfig(), dataset, broken, None, 0, print)

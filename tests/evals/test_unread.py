@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prm_jax.data.chains import Chain, StepLabel, first_error
 from prm_jax.data.encoding import make_format
 from prm_jax.data.targets import TargetConfig
-from prm_jax.evals import localisation, prm, steps, suite
+from prm_jax.evals import localisation, prm, shown_chains, steps, suite
 from prm_jax.inference.score import AGGREGATES
 from prm_jax.inference.scorer import Scorer
 from prm_jax.models import HeadConfig, TransformerConfig
@@ -212,7 +212,9 @@ def test_a_real_scorer_gives_no_score_beyond_its_window():
 
 def test_the_report_shows_what_was_not_read(tmp_path):
   chain = labelled(3, 2)
-  records = prm.chains_to_show([chain], [np.array([0.9])], np.array([0.9]), 1)
+  records = shown_chains.chains_to_show(
+    [chain], [np.array([0.9])], np.array([0.9]), 1
+  )
   path = tmp_path / 'chains.jsonl'
   path.write_text(json.dumps(records[0]) + '\n')
   ((read, extra),), _ = chain_views.read_chains(path)

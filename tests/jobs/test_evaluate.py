@@ -9,6 +9,7 @@ import prm_jax
 from prm_jax.data.config import DrawConfig
 from prm_jax.data.domain_splits import drawn_splits
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.jobs import evaluate
 from tests.shared.command_line import run_all, the_error
 
 pytestmark = pytest.mark.job
@@ -178,3 +179,19 @@ def test_exact_labels_find_every_error(tmp_path):
   assert done.returncode == 0, done.stderr
   results = json.loads((tmp_path / 'results.json').read_text())['results']
   assert results['localisation']['arithmetic']['f1'] == 1.0
+
+
+def test_critiques_belong_to_the_steps_as_they_were_before_they_were_split():
+  record = {'problem': 'p', 'steps': ['a\nb', 'c']}
+  known = {
+    ('p', ('a', 'b', 'c')): {'critiques': [['why a'], ['why b'], ['why c']]},
+    ('p', ('a\nb', 'c')): {'critiques': [['why ab'], ['why c']]},
+  }
+  split = evaluate.critiques_of(record, known, 'lines')
+  assert split == ['why a\nwhy b', 'why c']
+  whole = evaluate.critiques_of(record, known, 'given')
+  assert whole == ['why ab', 'why c']
+  # A critique of the whole chain, and none at all.
+  known = {('p', ('a', 'b', 'c')): {'critiques': [['why all']]}}
+  assert evaluate.critiques_of(record, known, 'lines') == ['why all']
+  assert evaluate.critiques_of(record, {}, 'lines') == []

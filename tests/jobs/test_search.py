@@ -5,12 +5,14 @@ has their faulty configs, and tests/parity/test_endpoint.py a real server.
 """
 
 import re
+import shutil
 
 import numpy as np
 import pytest
 
 import prm_jax
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.inference import loading
 from prm_jax.inference.driver import AskedModels, drive
 from prm_jax.inference.exact_scorer import ExactScorer
 from prm_jax.inference.protocols import Scoring
@@ -177,7 +179,7 @@ def test_the_journal_gets_one_chain_of_a_problem():
   domain = settings.policy.solver
   problems = search_job.choose_problems(settings.problems, settings.seed)[:2]
   models = AskedModels(policy=SolverPolicy(domain), prm=ExactScorer(domain))
-  job = search_job.make_job(settings, problems, {}, models)
+  job = search_job.make_job(settings, problems, {}, models, {})
   for ended in drive(range(2), job.start, job.models, 2):
     (chain,) = ended.chains
     tree = Tree.from_dict(chain.meta['search']['tree'])
@@ -226,8 +228,8 @@ def test_another_prm_in_the_same_place_is_refused(jobs, tmp_path, finished):
   (done,) = run_all([arguments])
   assert done.returncode == 0, done.stderr
   assert re.search('[1-9][0-9]* PRM tokens', done.stderr)
-  config = prm / 'config.json'
-  config.write_text(config.read_text().replace('"seed": 0', '"seed": 1'))
+  best = loading.best_step(prm, loading.read_description(prm))
+  shutil.rmtree(prm / 'checkpoints' / str(best))  # another one is left
   (refused,) = run_all([arguments])
   assert re.search('is of another job: its prm is .* not', the_error(refused))
 

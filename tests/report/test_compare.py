@@ -54,7 +54,7 @@ def test_the_command_compares_runs(two, tmp_path):
   page = parse(output)
   numbers = rows_of(page, 'numbers')
   # A curve is given by its last point.
-  assert numbers['best_of_n.prm_min'] == [
+  assert numbers['best_of_n.prm_min, N = 64'] == [
     '0.8552 [0.8252, 0.8752]',
     '0.9052 [0.8252, 0.8752]',
   ]

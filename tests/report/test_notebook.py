@@ -27,6 +27,16 @@ def test_each_step_has_its_score_and_marks():
   assert html.escape(STEPS[1], quote=False) in view.page
 
 
+def test_labels_may_be_of_numpy():
+  nothing = float('nan')
+  of_numpy = np.array([1, 0, nothing], np.float32)
+  views = [
+    prm_jax.show('How many?', STEPS, [0.9, 0.2, None], labels)
+    for labels in (of_numpy, [1.0, 0.0, None])
+  ]
+  assert views[0].page == views[1].page
+
+
 def test_a_notebook_frames_the_whole_page():
   view = prm_jax.show('How many?', STEPS[:1], np.array([0.5]))
   [document] = re.findall(r'srcdoc="([^"]*)"', view._repr_html_())

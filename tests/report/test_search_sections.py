@@ -106,7 +106,7 @@ def test_the_filter_is_shown_as_it_was_chosen(tmp_path):
     'to leave, with confidence 0.95, at most 0.1 of the answers wrong' in said
   )
   assert (
-    f'without the filter, {100 * tested["error_of_all"]:.1f}% of all' in said
+    f'without the filter {100 * tested["error_of_all"]:.1f}% of all' in said
   )
   (figure,) = section.all('svg')
   last = SECTION['risk_coverage']['risk'][-1]

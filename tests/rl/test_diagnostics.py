@@ -67,13 +67,20 @@ def test_no_chains_are_no_error():
 
 def test_broken_scores_are_not_in_the_report(episodes):
   broken = episodes[0]._replace(scores=np.array([np.nan, 0.5]))
-  records = hacking_watch.some_records([broken, *episodes[1:]], 'update 3')
+  records = hacking_watch.some_records(
+    [broken, *episodes[1:]], 'update 3', has_prm=True
+  )
   assert len(records) == 2  # one more has no step
   assert all(np.isfinite(record['scores']).all() for record in records)
 
 
+def test_without_a_prm_no_step_has_a_score(episodes):
+  for record in diagnostics.to_records(episodes, 'update 3', has_prm=False):
+    assert set(record['scores']) == {None}
+
+
 def test_records_are_chains_with_scores(episodes):
-  records = diagnostics.to_records(episodes, 'update 3')
+  records = diagnostics.to_records(episodes, 'update 3', has_prm=True)
   assert len(records) == 3  # one has no step
   for record in records:
     scores = record.pop('scores')
