@@ -120,7 +120,10 @@ def abstain(
   section = abstain_section(chosen, tested, error, confidence, seed, failed)
   folder = paths.open_path(workdir)
   about = manifest.describe(seed, 'prm_jax.abstain')
-  about |= {'held_out': held_out}
+  about |= {
+    'held_out': held_out,
+    'searched': read_results(folder).get('dataset'),
+  }
   write_json(folder / 'abstain.json', {'manifest': about, 'abstain': section})
   report.write_report(folder)
   return section

@@ -7,6 +7,7 @@ import pytest
 from prm_jax import abstain
 from prm_jax.data import chains
 from prm_jax.evals.search import search_section
+from prm_jax.report import write_report
 from tests.evals.search_chains import chosen
 from tests.report.workdir import parse
 
@@ -155,3 +156,19 @@ def test_faults_are_one_line(tmp_path, jobs, capsys):
   (tmp_path / 'test' / 'chains.jsonl').write_text('{"steps": []}\n')
   line = refused(capsys, jobs, '--error', '0.1')
   assert "chains.jsonl:1: chain record without 'problem'" in line
+
+
+def test_a_search_that_went_on_needs_another_filter(tmp_path, jobs):
+  """Problems that failed are tried again by the same command."""
+  path = tmp_path / 'test' / 'results.json'
+  results = json.loads(path.read_text()) | {'dataset': {'fingerprint': 'a'}}
+  path.write_text(json.dumps(results))
+  run(jobs, '--error', '0.1')
+  assert 'A problem is answered if' in report_of(tmp_path / 'test')
+  path.write_text(json.dumps(results | {'dataset': {'fingerprint': 'b'}}))
+  write_report(tmp_path / 'test')
+  assert 'run prm_jax.abstain again' in report_of(tmp_path / 'test')
+
+
+def report_of(workdir):
+  return (workdir / 'report.html').read_text()

@@ -31,7 +31,7 @@ from prm_jax.report.training_section import training
 from prm_jax.report.verdict import verdict
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.workdir import DELETE
+from prm_jax.runtime.workdir import DELETE, read_results
 
 CHECKED_SECTIONS = (
   *('best_of_n', 'ranking', 'localisation', 'calibration', 'diagnostics'),
@@ -113,7 +113,7 @@ def read_run_files(workdir: paths.Path) -> RunFiles:
   trees, tree_count = [], 0
   if (workdir / 'trees.jsonl').is_file():
     trees, tree_count = tree_views.read_trees(workdir / 'trees.jsonl')
-  abstained = read_abstain(workdir / 'abstain.json')
+  abstained = read_abstain(workdir)
   config, chosen_from = '', ''
   if (workdir / 'config.json').is_file():
     settings = paths.read_json(workdir / 'config.json', DELETE)
@@ -136,15 +136,20 @@ def read_run_files(workdir: paths.Path) -> RunFiles:
   )
 
 
-def read_abstain(path: paths.Path) -> dict[str, Any] | None:
+def read_abstain(workdir: paths.Path) -> dict[str, Any] | None:
   """Reads the view of an abstention filter; None if there is no such file.
 
   Raises:
     UserError: the file is malformed.
   """
+  path = workdir / 'abstain.json'
   if not path.is_file():
     return None
-  section = paths.read_json(path, 'run prm_jax.abstain again').get('abstain')
+  document = paths.read_json(path, 'run prm_jax.abstain again')
+  section, about = document.get('abstain'), document.get('manifest')
+  searched = read_results(workdir).get('dataset')
+  if isinstance(about, dict) and about.get('searched', searched) != searched:
+    return search_sections.ABSTAINED_BEFORE
   try:
     if not isinstance(section, dict):
       raise UserError("expected an object under 'abstain'")

@@ -90,6 +90,16 @@ def search(section: Mapping[str, Any]) -> dict[str, Any]:
   }
 
 
+# In place of a filter whose search went on after it was chosen.
+ABSTAINED_BEFORE: dict[str, Any] = {
+  'sentence': 'The search went on after this filter was chosen, which says '
+  'nothing of it as it is now: run prm_jax.abstain again.',
+  'figure': None,
+  'aurc': None,
+  'decisions': [],
+}
+
+
 def abstain(section: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the filter's promise, its measured errors and its decisions.
 
