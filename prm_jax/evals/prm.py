@@ -257,7 +257,9 @@ def evaluate(
     source = f'best F1 on {len(dev.chains):,} dev chains'
     if share := wanted.wrong_share:
       chosen = suite.flag_share(chosen, *dev, share)
-      source = f'of dev; every set has its own, flagging {share:.0%} of chains'
+      source = (
+        f"each set's own, flagging {share:.0%} of its chains; this is dev's"
+      )
     threshold = {'value': chosen.threshold, 'source': source}
   for name, every_chain in dataset.evaluations.items():
     if not every_chain:
