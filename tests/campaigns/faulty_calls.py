@@ -239,6 +239,7 @@ def prm_case(rng: Rng, server: FaultyServer, folder: pathlib.Path) -> int:
   """Has a PRM at a server score chains; checks what came back."""
   items, slow = whole(rng, 4, 16), rng.random() < 0.15
   set_faults(rng, server, items, slow)
+  server.models = {'data': [{'id': 'prm', 'root': 'prm'}]}
   config = PrmServerConfig(
     base_url=server.url,
     chains=whole(rng, 1, 4),
