@@ -79,21 +79,17 @@ class SolverPolicy:
     texts, logprobs = texts.tolist(), logprobs.tolist()
     completions: list[list[Completion | None]] = []
     row = 0
-    read: set[tuple[str, tuple[str, ...]]] = set()
     for request, (state, parts) in zip(requests, todo, strict=True):
       # max_steps stops the solver before it could end the chain.
       finished = state >= 0 and not 0 < request.max_steps <= len(parts)
       tokens = _STEP_TOKENS * len(parts) + finished
-      prompt = request.problem, request.steps
-      first = 0 if prompt in read else _prompt_tokens(request)
-      read.add(prompt)
       completions.append(
         [
           Completion(
             tuple(texts[row + i][: len(parts)]),
             finished,
             tokens,
-            0 if i else first,
+            0 if i else _prompt_tokens(request),
             logprobs[row + i],
           )
           for i in range(request.samples)
