@@ -105,6 +105,11 @@ CLAIMS = (
     fewer_chains('outcome of consistent chains'),
   ),
   Claim(
+    'With exact step labels added, RL ends higher than outcome-only',
+    'none',
+    ends_higher('outcome + exact labels'),
+  ),
+  Claim(
     'With the scores of a learned PRM added, RL ends higher than outcome-only',
     'none',
     ends_higher('outcome + PRM'),
