@@ -44,9 +44,9 @@ RATES = {
 # modulo 10 may be right after an error, the more so in longer problems.
 SUCCESS, RARE = 0.2, 0.035
 OPS = '+-'
+FORMED = 0.95  # share of a policy's chains that take the problem's own steps
 # Policies learn from problems of mixed lengths: from long ones alone some never
 # learn which operation is the next.
-FORMED = 0.95  # share of a policy's chains that take the problem's own steps
 SHORTEST = {5: 2, 10: 3, 20: 5}  # operations -> those of the shortest problems
 
 

@@ -31,7 +31,8 @@ def check_data(
   for name, every_chain in sets.items():
     chains = [chain for chain in every_chain if chain.labels]
     wrong = sum(first_error(chain.labels) >= 0 for chain in chains)
-    if wrong in (0, len(chains)) and not is_prmbench(chains):
+    of_a_class = name != 'dev' and is_prmbench(chains)
+    if wrong in (0, len(chains)) and not of_a_class:
       raise UserError(
         f'{wrong:,} of {len(chains):,} labelled chains of {name} have an '
         'error: expected chains of both kinds; take more of its problems or '
@@ -40,7 +41,11 @@ def check_data(
 
 
 def _check_candidates(wanted: PrmEvaluation, dataset: Dataset) -> None:
-  """Raises UserError if no problem has as many chains as the smallest n."""
+  """Raises UserError unless chains can be chosen among, and can vote.
+
+  Problems need as many as the smallest n, right ones need answers, and equal
+  ones equal outcomes.
+  """
   name = wanted.best_of_n
   if name not in dataset.evaluations:
     return

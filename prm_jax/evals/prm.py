@@ -1,7 +1,7 @@
 """Evaluates a PRM: a scorer and a data set to everything in results.json.
 
-Also what training asks between checkpoints (`dev_metrics`), and the choice of
-the chains that the report shows.
+Also what training asks between checkpoints (`dev_metrics`). `enough_data.py`
+checks the data before, and `shown_chains.py` chooses what the report shows.
 """
 
 import dataclasses

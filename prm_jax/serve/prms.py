@@ -66,7 +66,7 @@ class ServedPrm:
     name: str,
     scorer: ChainScorer,
     fmt: StepFormat,
-    weights: str = '',
+    weights: str,
     render: Renderer | None = None,
   ) -> None:
     self.name, self.scorer = name, scorer

@@ -217,6 +217,8 @@ def test_a_file_of_prmbench_has_errors_alone():
   assert 'circular' in found.results['prmbench']
   assert 'circular' in found.results['calibration']
   assert 'localisation' not in found.results
+  with pytest.raises(UserError, match=r'^4 of 4 labelled chains of dev'):
+    judged({}, dev=chains)  # no threshold can be chosen by them
 
 
 def test_an_outcome_model_judges_the_last_step_alone():

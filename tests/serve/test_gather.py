@@ -35,7 +35,7 @@ class Broken:
 def test_a_fault_of_the_server_is_none_of_the_request(error, status, wait):
   config = GatherConfig(wait=0.0)
   gatherer = Gatherer(config, Observed(config.tokens))
-  prm = ServedPrm('prm', Broken(error), make_format('arithmetic', 46))
+  prm = ServedPrm('prm', Broken(error), make_format('arithmetic', 46), 'w')
   try:
     with pytest.raises(Refused) as refused:
       asyncio.run(gatherer.score(prm, [[(1, 2), (3, 4)]]))

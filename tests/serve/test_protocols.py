@@ -31,7 +31,7 @@ GET_REWARD = openrlhf.get_reward(READING)
 
 
 def served(scorer, render=None):
-  return ServedPrm('prm', TreeScorer(scorer, 64), scorer.format, render=render)
+  return ServedPrm('prm', TreeScorer(scorer, 64), scorer.format, 'w', render)
 
 
 @pytest.fixture(scope='module')
