@@ -78,16 +78,25 @@ def test_options_are_as_likely_as_the_model_says(generator):
     for steps in ((), ('1 + 2 = 3',), ('1 + 2 = 3', '3 * 3 = 9'))
     for lead in ('1 + 2 =', '')
   ]
-  for choice, chosen in zip(choices, generator.choose(choices), strict=True):
-    ids = list(generator.encode(Request(PROBLEM, choice.steps, '', 1)))
-    ids += FORMAT.tokenizer.encode(choice.lead)
-    at, end = np.arange(len(ids))[None], np.full((1, len(ids)), len(ids) - 1)
-    hidden = forward(params, MODEL, np.array([ids]), at, end)
-    logprobs = jax.nn.log_softmax(lm_logits(params, MODEL, hidden)[0, -1])
-    options = [FORMAT.tokenizer.encode(each)[0] for each in choice.options]
-    expected = np.asarray(logprobs)[options]
+  read = [
+    [
+      *generator.encode(Request(PROBLEM, choice.steps, '', 1)),
+      *FORMAT.tokenizer.encode(choice.lead),
+    ]
+    for choice in choices
+  ]
+  shape = len(read), max(map(len, read))
+  tokens, positions = np.zeros(shape, np.int32), np.full(shape, -1)
+  for row, ids in enumerate(read):
+    tokens[row, : len(ids)], positions[row, : len(ids)] = ids, range(len(ids))
+  last = np.where(positions < 0, -1, positions.max(1, keepdims=True))
+  hidden = forward(params, MODEL, tokens, positions, last)
+  logprobs = jax.nn.log_softmax(lm_logits(params, MODEL, hidden))
+  for row, chosen in enumerate(generator.choose(choices)):
+    options = [FORMAT.tokenizer.encode(x)[0] for x in choices[row].options]
+    expected = np.asarray(logprobs)[row, len(read[row]) - 1, options]
     np.testing.assert_allclose(chosen.logprobs, expected, atol=1e-4)
-    assert chosen.tokens == len(ids)
+    assert chosen.tokens == len(read[row])
     assert chosen.flops > 0
 
 

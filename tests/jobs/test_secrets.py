@@ -1,5 +1,6 @@
 """A key is in no file, log, report or error, whatever the server says of it."""
 
+import itertools
 import json
 
 import pytest
@@ -74,8 +75,14 @@ def run(job, url, workdir):
   return done, {path: path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize('job', JOBS)
-@pytest.mark.parametrize('tells', [*range(len(TELLS)), 'answers'])
+# One job hears all of it, the others an answer, and a refusal that quotes.
+@pytest.mark.parametrize(
+  ('job', 'tells'),
+  [
+    *(('judge', tells) for tells in (*range(len(TELLS)), 'answers')),
+    *itertools.product(('sample', 'search', 'evaluate'), (1, 'answers')),
+  ],
+)
 def test_no_output_has_the_key(job, tells, tmp_path):
   with serving() as server:
     quoting = {'tells': f'your key is {KEY[:12]}'}

@@ -94,7 +94,7 @@ def loss(params, tokens):
   return terms.logprobs.sum() + step_logits(params['head'], hidden, ends).sum()
 
 
-@pytest.mark.once
+@pytest.mark.slow  # one operation after the other, for the same rounding
 def test_no_gradient_on_a_gpu_scatters_to_places_that_may_be_equal():
   """XLA would sort all numbers by their place, which takes longer than all."""
   params = {

@@ -63,6 +63,7 @@ def sessions():
   return list(found.values())
 
 
+@pytest.mark.slow  # two shapes of batches, each compiled for each loss
 @pytest.mark.parametrize(('loss', 'head'), [BCE, RANKING], ids=['bce', 'rank'])
 def test_trees_train_like_their_chains(loss, head):
   trees = [batch_of(chains, loss, trees=True) for chains in sessions()]

@@ -24,14 +24,7 @@ def read_results(process: subprocess.Popen) -> dict:
   return json.loads(output)
 
 
-# The plain tests run programs as the user who runs the tests. If that is root,
-# the slow tests run them as an ordinary user, too.
-SECOND = pytest.mark.slow if os.getuid() == 0 else ()
-
-
-@pytest.fixture(
-  scope='module', params=['root', pytest.param('ordinary', marks=SECOND)]
-)
+@pytest.fixture(scope='module', params=['root', 'ordinary'])
 def results(request):
   """Results of all programs, run by one kind of user."""
   if request.param == 'root' and os.getuid() != 0:
@@ -42,6 +35,7 @@ def results(request):
   return found['results']
 
 
+@pytest.mark.slow  # waits for dozens of programs, many until their deadline
 @needs_sandbox
 @pytest.mark.parametrize('name', PROGRAMS)
 def test_a_program_ends_as_expected_and_reaches_nothing(results, name):
@@ -53,6 +47,7 @@ def test_a_program_ends_as_expected_and_reaches_nothing(results, name):
   assert SECRET not in result['output']
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_limits_hold_for_time_output_and_memory(results):
   assert results['infinite loop']['seconds'] < 6
