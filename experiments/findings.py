@@ -40,11 +40,13 @@ class Effect(NamedTuple):
     ci95: lower and upper end; None where there is one seed or round only.
     open: whether the lower end is somewhere below the number given, and the
       upper end somewhere above, as those of ratios may be.
+    at_least: whether the value itself is only known to be at least this.
   """
 
   value: float | None
   ci95: Sequence[float] | None
   open: Sequence[bool] = (False, False)
+  at_least: bool = False
 
 
 class Case(NamedTuple):
@@ -154,8 +156,9 @@ def judge(
       effects.append(f'{MISSING}{note}')
       intervals.append(MISSING)
       continue
-    value, ci95, open_ends = case.effect
-    effects.append(('never' if value is None else unit.show(value)) + note)
+    value, ci95, open_ends, at_least = case.effect
+    shown = 'never' if value is None else unit.show(value)
+    effects.append('at least ' * at_least + shown + note)
     intervals.append(unit.between(ci95, open_ends) if ci95 else MISSING)
   seeds = sorted({it.seeds for it in cases if it.effect and it.effect.ci95})
   about = {0: ', over rounds', 1: ', problems of one seed'}

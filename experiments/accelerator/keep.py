@@ -23,8 +23,9 @@ from prm_jax.runtime.workdir import write_json
 HERE = pathlib.Path(__file__).parent
 RESULTS = HERE / 'results.json'
 CPU = (
-  'yes: all jobs, tests and experiments; training, sampling, labels and search '
-  'also on many processes'
+  'yes: all jobs and tests, and all experiments but those that need a GPU or '
+  'published weights; training, sampling, labels and search also on many '
+  'processes'
 )
 PLATFORMS = {'gpu': 'GPU', 'tpu': 'TPU'}
 # What is known without a chip.

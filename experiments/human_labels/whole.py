@@ -119,6 +119,9 @@ def judge(scored: Mapping[str, Scored], seed: int) -> dict[str, Any]:
     problems, None where there is none.
   """
   chosen = suite.choose_on_dev(*scored['dev'].whole())
+  # These read every step, so all of dev is theirs.
+  of_all = suite.choose_on_dev(*scored['dev'])
+  chosen = chosen._replace(position=of_all.position, rules=of_all.rules)
   found: dict[str, Any] = {}
   for name, every in scored.items():
     if name == 'dev':

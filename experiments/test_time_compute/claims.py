@@ -55,7 +55,9 @@ def little_compute(document: Mapping[str, Any]) -> Found:
   cases = []
   for k, results in document['results'].items():
     found = times_less(results, 'beam', BEST_OF_64)
-    effect = Effect(found['ratio'], found['ci95'], found['open'])
+    effect = Effect(
+      *(found[name] for name in ('ratio', 'ci95', 'open', 'smallest'))
+    )
     seeds = len(point_of(results, *BEST_OF_64)['seeds'])
     cases.append(Case(effect, f'{k} operations', '', seeds))
   null = baselines(document, *BEST_OF_64, 'best of 64')

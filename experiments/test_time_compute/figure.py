@@ -47,8 +47,8 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
         label=name.replace('_', ' '),
       )
     panel.set_xscale('log', base=2)
-    panel.set_title(title)
-    panel.set_xlabel('FLOPs a problem, policy and PRM')
+    panel.set_title(f'{title} operations')
+    panel.set_xlabel('FLOPs a problem, policy and judge')
     panel.grid(alpha=0.25)
   panels[0].set_ylabel('right answers, %')
   figure.legend(

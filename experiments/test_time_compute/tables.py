@@ -108,9 +108,15 @@ def interval_of(point: Mapping[str, Any]) -> tuple[float, float]:
 def difference(
   found: Mapping[str, Any], ours: tuple[str, int], theirs: tuple[str, int]
 ) -> Effect:
-  """Compares two searches on the same seeds: the paired difference."""
+  """Compares two searches on the same seeds: the paired difference.
+
+  Its interval is over the seeds alone. Seeds that differ by the same have none.
+  """
   a, b = (point_of(found, *which)['seeds'] for which in (ours, theirs))
-  return over([x - y for x, y in zip(a, b, strict=True)])
+  leads = np.subtract(a, b)
+  effect = over(leads.tolist())
+  alike = np.allclose(leads, leads[0], rtol=0, atol=1e-9)
+  return effect._replace(ci95=None) if alike else effect
 
 
 def times_less(
