@@ -29,7 +29,7 @@ from prm_jax.runtime.errors import UserError
 BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 PART = 64  # chains of one file, which are read together
 UNFINISHED = '.part.npz'
-DIGESTED = 1024  # numbers of each array that tell one backbone from another
+DIGESTED = 1024  # of each array so many numbers tell backbones apart
 
 
 class Features:
@@ -121,9 +121,10 @@ class Features:
     ours = hashlib.sha256(scorer.model.dtype.encode())
     backbone = scorer.params['backbone']
     for path, leaf in jax.tree_util.tree_leaves_with_path(backbone):
-      start = np.asarray(leaf.reshape(-1)[:DIGESTED])
+      # Of all layers, which may be stacked in one array.
+      some = np.asarray(leaf.reshape(-1)[:: max(1, leaf.size // DIGESTED)])
       ours.update(f'{path} {leaf.shape} {leaf.dtype}'.encode())
-      ours.update(start.tobytes())
+      ours.update(some.tobytes())
     path = self._folder / 'backbone.txt'
     if path.exists() and path.read_text() != ours.hexdigest():
       raise UserError(

@@ -42,7 +42,7 @@ from prm_jax.runtime.sharding import make_mesh
 try:
   import uvicorn
 
-  from prm_jax.serve.app import AppConfig, Server
+  from prm_jax.serve.app import LAST_SECONDS, AppConfig, Server
   from prm_jax.serve.connections import BoundedProtocol
   from prm_jax.serve.critics import open_critic
   from prm_jax.serve.faults import Refused
@@ -236,12 +236,12 @@ def read_keys(path: str | None) -> tuple[str, ...]:
   if path is None:
     return ()
   try:
-    lines = paths.open_path(path).read_text().splitlines()
+    text = paths.open_path(path).read_bytes().decode('utf-8-sig')
   except UnicodeDecodeError:
     raise UserError(
       f'--keys={path}: the file is not text in UTF-8; write a key a line'
     ) from None
-  keys = tuple(line.strip() for line in lines if line.strip())
+  keys = tuple(line.strip() for line in text.splitlines() if line.strip())
   if not keys:
     raise UserError(f'--keys={path}: the file is empty; write a key a line')
   return keys
@@ -368,7 +368,7 @@ def serve(given: argparse.Namespace) -> None:
   try:
     web.run()
   finally:
-    server.close(seconds=10)
+    server.close(LAST_SECONDS)
     dismiss()
 
 

@@ -31,7 +31,7 @@ from starlette.routing import Route
 
 from prm_jax.serve import native, openr, openrlhf, page, sglang, vllm
 from prm_jax.serve.faults import Refused, fault, http_error, refusal
-from prm_jax.serve.gather import Gatherer, check_finite
+from prm_jax.serve.gather import Gatherer, check_scored
 from prm_jax.serve.observed import Observed
 from prm_jax.serve.openapi import document
 from prm_jax.serve.prms import Chain, ServedPrm
@@ -39,6 +39,7 @@ from prm_jax.serve.protocol import Body, Json, Protocol, Scored, parse
 from prm_jax.serve.texts import Reading
 
 GONE = 499  # as nginx counts clients that hang up; nobody reads the answer
+LAST_SECONDS = 10.0  # for what is being scored when all else has ended
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +123,8 @@ class Server:
   @contextlib.asynccontextmanager
   async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
     yield
-    await anyio.to_thread.run_sync(self._gatherer.close)
+    # Nobody is connected any more, so nobody waits for what is being scored.
+    await anyio.to_thread.run_sync(self._gatherer.close, LAST_SECONDS)
 
   def close(self, seconds: float) -> None:
     """Ends the thread of the devices, in so many seconds at most."""
@@ -236,7 +238,7 @@ class Server:
       asked, prm, chains = await in_thread(read)
     readable = [n for n, chain in enumerate(chains) if chain is not None]
     answers = await self._gatherer.score(prm, [chains[n] for n in readable])
-    check_finite(answers, readable, prm.name)
+    check_scored(answers, readable, prm.name)
     scored = Scored.of(prm, chains, answers)
     cached = scored.length - scored.read
     self._observed.read(prm.name, scored.read, cached)
@@ -252,12 +254,13 @@ class Server:
     """Raises Refused unless the request has one of the keys."""
     if not self._config.keys:
       return
-    given = request.headers.get('authorization', '').removeprefix('Bearer ')
+    scheme, _, given = request.headers.get('authorization', '').partition(' ')
+    # Starlette reads the bytes of a header as Latin-1.
+    sent = given.encode('latin-1')
     known = [
-      hmac.compare_digest(given.encode(), key.encode())
-      for key in self._config.keys
+      hmac.compare_digest(sent, key.encode()) for key in self._config.keys
     ]
-    if not any(known):
+    if scheme.lower() != 'bearer' or not any(known):
       raise Refused(401, 'expected a key: Authorization: Bearer KEY')
 
   async def _receive(self, request: Request, body: bytearray) -> None:

@@ -34,7 +34,7 @@ class BoundedProtocol(H11Protocol):
   def pause_writing(self) -> None:
     """Starts the clock when the client does not read what it is sent."""
     super().pause_writing()
-    self._unread = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
+    self._wait_for_reader()
 
   def resume_writing(self) -> None:
     super().resume_writing()
@@ -56,6 +56,17 @@ class BoundedProtocol(H11Protocol):
     if self._head is not None:
       self._head.cancel()
       self._head = None
+
+  def _wait_for_reader(self) -> None:
+    left = self.transport.get_write_buffer_size()
+
+    def look() -> None:
+      if self.transport.get_write_buffer_size() < left:
+        self._wait_for_reader()  # it reads, if slowly
+      else:
+        self.transport.abort()
+
+    self._unread = self.loop.call_later(UNREAD_SECONDS, look)
 
   def _stop_waiting_for_reader(self) -> None:
     if self._unread is not None:

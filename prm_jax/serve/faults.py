@@ -44,7 +44,7 @@ async def http_error(request: Request, error: Exception) -> Response:
 async def fault(request: Request, error: Exception) -> Response:
   """Answers a request that met a fault of ours; the log has the traceback."""
   said = f'a fault of this server ({type(error).__name__}); its log has more'
-  return _error(503, said, 'server_error', '', None)
+  return _error(503, said, 'server_error', '', {'Retry-After': '5'})
 
 
 def _error(

@@ -244,10 +244,12 @@ def _broken(prm: ServedPrm, error: Exception) -> Refused:
   )
 
 
-def check_finite(
+def check_scored(
   scored: Sequence[ScoredSteps], numbers: Iterable[int], name: str
 ) -> None:
-  """Raises Refused if the PRM's arithmetic overflowed on a chain.
+  """Raises Refused if a chain has scores that say nothing of it.
+
+  The PRM's arithmetic overflowed, or a critic had no words or room for it.
 
   Args:
     numbers: places of the scored chains in their request, from 0.
@@ -259,6 +261,13 @@ def check_finite(
         f'chain {number} of the request: a score of {name} is not finite, as '
         'its arithmetic overflows; leave that chain out, or serve the PRM in '
         'float32',
+      )
+    if each.refused:
+      raise Refused(
+        400,
+        f'chains[{number}]: {name} has no words or room to judge it; shorten '
+        'the chain, or leave it out',
+        f'chains[{number}]',
       )
 
 

@@ -89,6 +89,25 @@ class ServedPrm:
       return False
     return separator[0] in self._specials or not self.separator.isspace()
 
+  def separates(self, text: str) -> bool:
+    """Says whether a text has separators in it, not only their letters."""
+    tokenizer = self.format.tokenizer
+    if not self.reads_text or self.separator not in text:
+      return False
+    whole = text.encode('utf-8', 'replace').decode()
+    return self.format.separator[0] in tokenizer.encode_template(whole)
+
+  def text_behind(self, ids: Sequence[int]) -> str:
+    """Returns the text after the last separator, without special tokens.
+
+    Args:
+      ids: those of a chain that `of_ids` took.
+    """
+    [separator] = self.format.separator
+    last = len(ids) - 1 - ids[::-1].index(separator)
+    behind = [i for i in ids[last + 1 :] if i not in self._specials]
+    return self.format.tokenizer.decode(behind)
+
   def of_steps(self, problem: str, steps: Sequence[str], field: str) -> Chain:
     """Encodes a problem and its steps.
 

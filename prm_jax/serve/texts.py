@@ -61,7 +61,7 @@ def last_exchange(text: str, prompt: str = '') -> tuple[str, str] | None:
   said = turns(text)
   if len(said) < 2 or said[-1][0] != 'assistant' or said[-2][0] != 'user':
     return None
-  return said[-2][1], said[-1][1]
+  return said[-2][1], trimmed(said[-1][1])
 
 
 def split(answer: str, separator: str) -> list[str]:
@@ -103,27 +103,37 @@ class Reading(NamedTuple):
       Refused: it cannot be scored.
     """
     try:
-      if not isinstance(given, str):
-        return prm.of_ids(given, field)
-      return self._of_text(prm, given, field, prompt)
+      if isinstance(given, str):
+        told = prompt if given.startswith(prompt) else ''
+        return self._of_text(prm, given, field, told)
+      chain = prm.of_ids(given, field)
+      self._check_end(prm, prm.text_behind(given), field)
+      return chain
     except Refused as error:
       if self.unread is None:
         raise
       logging.warning('%s; --unread stands for its score', error.message)
       return None
 
+  def _check_end(self, prm: ServedPrm, behind: str, field: str) -> None:
+    """Raises Refused if text follows the last separator.
+
+    What a policy writes there would go unread, and unpunished.
+    """
+    if trimmed(behind):
+      raise Refused(
+        400,
+        f'{field}: text follows the last {prm.separator!r}, which no score '
+        'would be of; end each step with it, or none',
+        field,
+      )
+
   def _of_text(
     self, prm: ServedPrm, text: str, field: str, prompt: str
   ) -> Chain:
-    if prm.reads_text and prm.separator in text:
-      # What a policy writes after the last one would go unread, and unpunished.
-      if trimmed(text.rpartition(prm.separator)[2]):
-        raise Refused(
-          400,
-          f'{field}: text follows the last {prm.separator!r}, which no score '
-          'would be of; end each step with it, or none',
-          field,
-        )
+    # Where the answer is known to begin, nothing in it can pass for the prompt.
+    if not prompt and prm.separates(text):
+      self._check_end(prm, text.rpartition(prm.separator)[2], field)
       return prm.of_text(text, field)
     found = last_exchange(text, prompt)
     if found is None:
@@ -134,7 +144,8 @@ class Reading(NamedTuple):
         field,
       )
     problem, answer = found
-    steps = split(answer, self.separator)
+    own = prm.separates(answer)
+    steps = split(answer, prm.separator if own else self.separator)
     if not steps:
       raise Refused(400, f'{field}: there is no step in the answer', field)
     return prm.of_steps(problem, steps, field)

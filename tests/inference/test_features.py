@@ -112,11 +112,23 @@ def test_a_damaged_part_is_named_with_its_cure(scorer, tmp_path, damage):
     read(chains(), tmp_path, lambda: scorer)
 
 
-def test_a_folder_belongs_to_one_backbone(scorer, tmp_path):
+def test_a_folder_belongs_to_one_backbone(scorer, tmp_path, monkeypatch):
+  monkeypatch.setattr(features_lib, 'DIGESTED', 16)
   read(chains(), tmp_path, lambda: scorer)
-  other = make_params(jax.random.key(5), MODEL, HEAD)
   more = [Chain('new', ('one', 'two'))]
-  with pytest.raises(UserError, match=r'features of another backbone'):
-    read(more, tmp_path, lambda: Scorer(other, MODEL, HEAD, FORMAT, MESH))
+  for other in (
+    make_params(jax.random.key(5), MODEL, HEAD),
+    # Its last layer alone is another.
+    jax.tree.map(
+      lambda x: x.at[-1].multiply(1.5) if len(x) == MODEL.n_layers else x,
+      scorer.params,
+    ),
+  ):
+    with pytest.raises(UserError, match=r'features of another backbone'):
+      read(
+        more,
+        tmp_path,
+        lambda params=other: Scorer(params, MODEL, HEAD, FORMAT, MESH),
+      )
   found, _ = read(more, tmp_path, lambda: scorer)
   assert len(found.of('new', ('one', 'two')).states) == 2

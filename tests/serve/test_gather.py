@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from prm_jax.data.encoding import make_format
+from prm_jax.inference.protocols import ScoredSteps
 from prm_jax.runtime.errors import UserError
 from prm_jax.serve.faults import Refused
-from prm_jax.serve.gather import GatherConfig, Gatherer
+from prm_jax.serve.gather import GatherConfig, Gatherer, check_scored
 from prm_jax.serve.observed import Observed
 from prm_jax.serve.prms import ServedPrm
 
@@ -42,3 +43,10 @@ def test_a_fault_of_the_server_is_none_of_the_request(error, status, wait):
   finally:
     gatherer.close(seconds=5)
   assert (refused.value.status, refused.value.wait) == (status, wait)
+
+
+def test_a_chain_that_a_critic_cannot_judge_is_refused():
+  good, lost = ScoredSteps((0.9,), 5), ScoredSteps((0.9, 0.5), 5, refused=1)
+  check_scored([good], [0], 'prm')
+  with pytest.raises(Refused, match=r'^chains\[3\]: prm has no words or room'):
+    check_scored([good, lost], [1, 3], 'prm')

@@ -336,7 +336,8 @@ def test_a_score_that_is_not_finite_is_an_error_of_its_request_alone(
 def guarded(finished, tmp_path_factory):
   """A server with two keys, which answers two requests at a time."""
   keys = tmp_path_factory.mktemp('guarded') / 'keys'
-  keys.write_text('first\nsecond\n')
+  # As an editor of Windows may write it.
+  keys.write_text('first\nsecond\nschlüssel\n', encoding='utf-8-sig')
   flags = ('--keys', str(keys), '--requests', '2', '--wait-ms', '1000')
   server = LiveServer(finished, *flags)
   yield server.wait()
@@ -348,6 +349,12 @@ KNOWN = {'authorization': 'Bearer second'}
 
 def test_keys(guarded):
   body = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
+  for said in ('Bearer third', 'Basic first', 'first', 'Bearer'):
+    status, _ = guarded.post('/v1/steps', body, authorization=said)
+    assert status == 401
+  for said in (b'bearer first', 'Bearer schlüssel'.encode()):
+    status, _ = guarded.post('/v1/steps', body, authorization=said)
+    assert status == 200
   for given in ({}, {'authorization': 'Bearer third'}):
     status, reply = guarded.post('/v1/steps', body, **given)
     assert status == 401 and 'expected a key' in reply['error']['message']

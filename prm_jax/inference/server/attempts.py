@@ -67,38 +67,44 @@ def run(calls: Coroutine[Any, Any, T]) -> T:
     asyncio.get_running_loop()
   except RuntimeError:
     if threading.current_thread() is threading.main_thread():
-      calls = _minding_signals(calls)
+      return _run_minding_signals(calls)
     return asyncio.run(calls)
   # A notebook has its own loop running, and a thread can have only one.
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
     return thread.submit(asyncio.run, calls).result()
 
 
-async def _minding_signals(calls: Coroutine[Any, Any, T]) -> T:
+def _run_minding_signals(calls: Coroutine[Any, Any, T]) -> T:
   """Runs calls; cancels them where the handler of SIGTERM raises."""
-  loop, task = asyncio.get_running_loop(), asyncio.ensure_future(calls)
   handler = signal.getsignal(signal.SIGTERM)
   raised: list[BaseException] = []
+  tasks: list[asyncio.Task] = []
 
-  def handle() -> None:
+  async def cancellable() -> T:
+    tasks.append(asyncio.current_task())
+    if raised:
+      tasks[0].cancel()
+    return await calls
+
+  def note(*_: Any) -> None:
     try:
       handler(signal.SIGTERM, None)
     except BaseException as error:
       raised.append(error)
-      task.cancel()
+      for task in tasks:
+        # A loop that is closed has nothing left to cancel.
+        with contextlib.suppress(RuntimeError):
+          task.get_loop().call_soon_threadsafe(task.cancel)
 
-  if callable(handler):
-    loop.add_signal_handler(signal.SIGTERM, handle)
+  if not callable(handler):
+    return asyncio.run(calls)
+  signal.signal(signal.SIGTERM, note)
   try:
-    return await task
-  except asyncio.CancelledError:
-    if raised:
-      raise raised[0] from None
-    raise
+    return asyncio.run(cancellable())
   finally:
-    if callable(handler):
-      loop.remove_signal_handler(signal.SIGTERM)
-      signal.signal(signal.SIGTERM, handler)
+    signal.signal(signal.SIGTERM, handler)
+    if raised:  # also where the calls have ended meanwhile
+      raise raised[0] from None
 
 
 class Failure(openai.OpenAIError):

@@ -27,10 +27,11 @@ _OWN_FIELDS = ('messages', 'model', 'n', 'prompt', 'seed', 'stop', 'stream')
 
 def _is_extra(value: Mapping[str, Any]) -> bool:
   try:
-    json.dumps(dict(value), allow_nan=False)
+    same = json.loads(json.dumps(dict(value), allow_nan=False)) == dict(value)
   except (TypeError, ValueError, RecursionError):
     return False
-  return not set(_OWN_FIELDS) & set(value)
+  # What JSON changes, such as a number as a key, the cache would not know.
+  return same and not set(_OWN_FIELDS) & set(value)
 
 
 def _is_url(value: str) -> bool:

@@ -70,8 +70,10 @@ class RemotePrm:
     self._key = read_key(config.api_key_variable)
     asked = f'{config.api} {config.system} {config.separator}'
     digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
-    model = config.model or run(self._first_model())
-    self.name = f'{model} at a server {digest}'
+    self._model, known_as = config.model, config.model
+    if not self._model:
+      self._model, known_as = run(self._first_model())
+    self.name = f'{known_as} at a server {digest}'
     self._refused = 0  # in a row
     self._answered: Scoring | None = None  # a request that was answered
 
@@ -104,9 +106,12 @@ class RemotePrm:
         scored.update(zip(part, answer, strict=True))
 
     try:
-      async with self._client() as client, asyncio.TaskGroup() as group:
-        for _ in range(min(config.concurrency, len(parts))):
-          group.create_task(work(client))
+      async with self._client() as client:
+        async with asyncio.TaskGroup() as group:
+          for _ in range(min(config.concurrency, len(parts))):
+            group.create_task(work(client))
+        if self._refused and self._answered is None:
+          await self._score_short(client)
     except ExceptionGroup as errors:
       raise errors.exceptions[0] from None
     return [[scored[number]] for number in range(len(requests))]
@@ -122,8 +127,12 @@ class RemotePrm:
       http_client=Attempts(config.timeout, config.max_reply_bytes, read_json),
     )
 
-  async def _first_model(self) -> str:
-    """Asks the server for the name of its first model, which it takes."""
+  async def _first_model(self) -> tuple[str, str]:
+    """Asks the server for its first model.
+
+    Returns:
+      What to ask for it by, and a name that tells its weights from others.
+    """
     OUTCOMES.set([])
     async with self._client() as client:
       try:
@@ -136,7 +145,7 @@ class RemotePrm:
       case {'data': [{'id': str(model), **about}, *_]} if model:
         # Ours says of which weights the PRM is, and vLLM where it has it from.
         more = about.get('fingerprint') or about.get('root') or model
-        return model if more == model else f'{model} ({more})'
+        return model, model if more == model else f'{model} ({more})'
     raise UserError(
       f'{self._config.base_url}: /models does not say which PRM it serves, and '
       f'got {without_key(str(reply), self._key)[:200]!r}; set endpoint.model'
@@ -174,6 +183,8 @@ class RemotePrm:
     self, client: openai.AsyncOpenAI, requests: Sequence[Scoring]
   ) -> list[ScoredSteps]:
     """Scores some chains with one call, and each alone if that is refused."""
+    if self._config.api == 'pooling' and self._has_separator(requests[0]):
+      return [ScoredSteps((), 0)]
     try:
       with self._faults_told():
         found = await self._call(client, requests)
@@ -188,6 +199,11 @@ class RemotePrm:
       return await self._refusal(client, requests, error)
     self._answered, self._refused = requests[0], 0
     return found
+
+  def _has_separator(self, request: Scoring) -> bool:
+    """Says whether the server would find other steps in a chain's text."""
+    separator = self._config.separator
+    return any(separator in text for text in (request.problem, *request.steps))
 
   async def _one_by_one(
     self, client: openai.AsyncOpenAI, requests: Sequence[Scoring]
@@ -215,16 +231,21 @@ class RemotePrm:
     # Our server names the part of the call that is at fault.
     self._refused += not names_a_chain(error.response.text)
     if self._refused == REFUSED:
-      self._refused = 0
-      try:
-        with self._faults_told():
-          await self._call(client, [self._answered or SHORT])
-      except openai.APIStatusError as again:
-        raise self._ended(again, fault) from again
+      await self._score_short(client)
     scores: tuple[float, ...] = ()
     if error.status_code == NAN and self._config.api == 'steps':
       scores = (float('nan'),) * len(requests[0].steps)
     return [ScoredSteps(scores, 0)]
+
+  async def _score_short(self, client: openai.AsyncOpenAI) -> None:
+    """Raises UserError if the server refuses what it cannot but score."""
+    self._refused = 0
+    try:
+      with self._faults_told():
+        await self._call(client, [self._answered or SHORT])
+    except openai.APIStatusError as error:
+      fault = fault_of(error.status_code, error.response.text)
+      raise self._ended(error, fault) from error
 
   def _ended(self, error: openai.APIStatusError, fault: str) -> UserError:
     said = without_key(error.response.text, self._key)[:300]
@@ -272,8 +293,7 @@ class RemotePrm:
     problem: str,
     body: dict[str, Any],
   ) -> Any:
-    if self._config.model:
-      body = {'model': self._config.model} | body
+    body = {'model': self._model} | body
     digest = hashlib.sha256(problem.encode('utf-8', 'replace')).hexdigest()
     text = await client.post(
       path,

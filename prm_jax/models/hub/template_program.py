@@ -75,8 +75,10 @@ def main() -> None:
   """Answers each line of the input by one, until the input ends."""
   with contextlib.suppress(ValueError):  # macOS knows no such limit
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-  # Ctrl-C is for the program that asks, which may have requests to answer yet.
+  # These are for the program that asks, which may have requests to answer yet;
+  # when it ends, so does the input.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
   # Ends the process even inside of one long operation.
   signal.signal(signal.SIGPROF, signal.SIG_DFL)
   for line in sys.stdin.buffer:

@@ -24,6 +24,10 @@ def handler():
   signal.signal(signal.SIGTERM, before)
 
 
+def halt(*_):
+  raise Halt
+
+
 async def calls(ended):
   """Two calls in a group; SIGTERM comes while they wait."""
 
@@ -42,9 +46,6 @@ async def calls(ended):
 
 
 def test_a_handler_that_raises_ends_the_calls_and_is_heard(handler):
-  def halt(*_):
-    raise Halt
-
   handler(halt)
   for _ in range(3):
     ended = []
@@ -52,6 +53,20 @@ def test_a_handler_that_raises_ends_the_calls_and_is_heard(handler):
       attempts.run(calls(ended))
     assert ended == [True, True]
     assert signal.getsignal(signal.SIGTERM) is halt
+
+
+@pytest.mark.parametrize('turns', range(3))
+def test_a_signal_in_the_last_moment_is_heard(handler, turns):
+  async def last():
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(turns):
+      await asyncio.sleep(0)
+    return 'answers'
+
+  handler(halt)
+  with pytest.raises(Halt):
+    attempts.run(last())
+  assert signal.getsignal(signal.SIGTERM) is halt
 
 
 def test_a_handler_that_only_notes_the_signal_lets_the_calls_end(handler):

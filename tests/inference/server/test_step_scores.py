@@ -79,6 +79,19 @@ def test_vllm_is_asked_for_one_conversation_at_a_time(server):
   assert roles == ['system', 'user', 'assistant']
 
 
+def test_a_separator_in_a_text_spoils_that_chain_alone(server):
+  """The server would score other steps than there are."""
+  server.fault = lambda body, _: pooling_reply(body)
+  odd = [
+    Scoring('p', ('1', 'write <extra_0> here')),
+    Scoring('what is <extra_0>?', ('1',)),
+  ]
+  found = prm(server, api='pooling').score([CHAINS[0], *odd, CHAINS[1]])
+  scores = [list(scored.scores) for [scored] in found]
+  assert scores == [wanted(CHAINS[0]), [], [], wanted(CHAINS[1])]
+  assert len(server.asked) == 2
+
+
 PASSING = {
   **{status: f'status {status}' for status in (500, 503, 429)},
   **dict.fromkeys(('silence', 'cut', 'reset', 'garbage'), 'connection'),
@@ -222,9 +235,10 @@ def test_a_server_that_goes_away_while_it_is_tried_ends_the_job(server):
     scorer.score([Scoring('p', (str(n),)) for n in range(20)])
 
 
+@pytest.mark.parametrize('count', [3, 10])
 @pytest.mark.parametrize('answers', [True, False])
 def test_a_server_that_refuses_the_first_chains_is_asked_a_short_one(
-  server, answers
+  server, answers, count
 ):
   def fault(body, _):
     [chain] = body['chains']
@@ -234,9 +248,9 @@ def test_a_server_that_refuses_the_first_chains_is_asked_a_short_one(
 
   server.fault = fault
   scorer = prm(server, chains=1, concurrency=1)
-  long = [Scoring('p', (str(n),)) for n in range(10)]
+  long = [Scoring('p', (str(n),)) for n in range(count)]
   if answers:
-    assert [scored.scores for [scored] in scorer.score(long)] == [()] * 10
+    assert [scored.scores for [scored] in scorer.score(long)] == [()] * count
   else:
     with pytest.raises(UserError, match=r'status 400: .*; see to endpoint'):
       scorer.score(long)
@@ -261,8 +275,13 @@ def test_our_server_says_which_chain_it_cannot_read(server):
 )
 def test_a_server_says_which_prm_it_has(server, about, name):
   server.models = {'object': 'list', 'data': [about, {'id': 'b'}]}
-  assert prm(server, model='').name.startswith(name)
   assert prm(server).name.startswith('m at a server ')
+  server.fault = lambda body, _: steps_reply(body)
+  scorer = prm(server, model='')
+  assert scorer.name.startswith(name)
+  # It is asked for, as a server of two answers no other call.
+  scorer.score(CHAINS[:1])
+  assert server.asked[-1]['model'] == 'a'
 
 
 @pytest.mark.parametrize('models', [{'data': []}, {'data': [{}]}, [], 3])

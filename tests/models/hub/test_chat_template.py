@@ -1,9 +1,11 @@
 """Chat templates: rendered as by transformers, and cut at the marks."""
 
 import datetime
+import signal
 
 import pytest
 
+from prm_jax.models.hub import chat_template
 from prm_jax.models.hub.chat_template import chat_renderer, cut, special_tokens
 from prm_jax.runtime.errors import UserError
 from tests.shared.published_models import LLAMA3, write_json
@@ -78,6 +80,15 @@ def test_cut(tmp_path):
   for text in ('a1b', 'a2b1', '1212', ''):
     with pytest.raises(UserError, match='exactly once, in order'):
       cut(text, '12', tmp_path)
+
+
+def test_a_signal_to_stop_is_for_the_program_that_asks(tmp_path):
+  """It may have requests to answer yet."""
+  render = chat_renderer(folder_with(tmp_path, '{{ messages|length }}'))
+  assert render(TURNS) == '2'
+  for number in (signal.SIGINT, signal.SIGTERM):
+    chat_template._RENDERING._process.send_signal(number)
+    assert render(TURNS) == '2'
 
 
 @pytest.mark.parametrize(
