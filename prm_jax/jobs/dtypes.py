@@ -9,6 +9,7 @@ from prm_jax.data.datasets import Log
 from prm_jax.inference import loading
 from prm_jax.jobs.settings.shared import ComputeConfig, ModelConfig
 from prm_jax.models.dtypes import AUTO, FAST, multiplies_bfloat16
+from prm_jax.runtime import processes
 from prm_jax.runtime.workdir import Workdir
 
 Settings = TypeVar('Settings')  # those of a job, with a `model`
@@ -30,7 +31,7 @@ def settle_dtype(settings: Settings, workdir: Workdir, log: Log) -> Settings:
     known = {name: getattr(began, name) for name in names}
   else:
     dtype = model.dtype
-    if dtype in ('', AUTO):
+    if dtype in (None, '', AUTO):
       dtype = _fast_dtype(log)
     known = dict.fromkeys(names, dtype)
   settled = {n: known[n] for n in names if getattr(model, n) == AUTO}
@@ -40,8 +41,9 @@ def settle_dtype(settings: Settings, workdir: Workdir, log: Log) -> Settings:
 
 
 def _fast_dtype(log: Log) -> str:
-  """Returns the dtype in which this machine multiplies fast."""
-  if jax.default_backend() != 'cpu' or multiplies_bfloat16():
+  """Returns the dtype in which the machine of process 0 multiplies fast."""
+  fast = jax.default_backend() != 'cpu' or multiplies_bfloat16()
+  if processes.broadcast('dtype', FAST if fast else 'float32') == FAST:
     return FAST
   log(
     'model.dtype=float32, as products of bfloat16 are slow on this CPU; '

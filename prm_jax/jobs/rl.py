@@ -136,7 +136,7 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
   start = open_start(settings.policy.workdir, settings)
   check_meshes(settings, start.described.model, meshes)
   prm = open_prm(settings, start, meshes.sampling, workdir)
-  tasks = drop_too_long(read_tasks(settings), start.described.format, log)
+  tasks = drop_too_long(read_tasks(settings, log), start.described.format, log)
   prms = settings.prm.path, *settings.prm.also, settings.prm.generative.trained
   unseen = [problem.text for problem in (*tasks.held_out, *tasks.test)]
   for model in (settings.policy.workdir, *prms):
@@ -229,7 +229,7 @@ def train(
   init, step = make_init_and_step(settings, model)
   data = iterate_batches(len(job.tasks.train), loop.problems, seed)
   if checkpoints.latest is None:
-    state = init_state(init, mesh, seed, job.start.load(mesh))
+    state = init_state(init, mesh, seed, job.start.load_to_train(mesh))
   else:
     state = checkpoints.restore(abstract_state(init, mesh), data)
   values = None

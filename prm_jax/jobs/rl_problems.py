@@ -26,7 +26,7 @@ class Tasks(NamedTuple):
   test: list[Problem]
 
 
-def read_tasks(settings: RlSettings) -> Tasks:
+def read_tasks(settings: RlSettings, log: Log) -> Tasks:
   """Reads all problems of the job.
 
   A domain has three splits. From files, the held-out problems come from their
@@ -56,13 +56,28 @@ def read_tasks(settings: RlSettings) -> Tasks:
         f'{len(problems)} problems for {name.replace("_", " ")}: expected at '
         f'least {least}; see problems, held_out and test in the config'
       )
-  known = {problem.text for problem in train}
-  if met := [p.id for p in (*tasks.held_out, *tasks.test) if p.text in known]:
-    raise UserError(
-      f'{len(met)} problems of held_out or test are trained on, such as '
-      f'{met[0][:60]!r}; name other files'
-    )
+  for name in ('held_out', 'test'):
+    asked = getattr(settings, name).problems
+    if len(found := getattr(tasks, name)) < asked:
+      log(f'rl: {name} has {len(found):,} problems, of {asked:,} asked for')
+  _check_apart(
+    train, [*tasks.held_out, *tasks.test], 'held_out or test', 'trained on'
+  )
+  # The best checkpoint is chosen on held-out problems.
+  _check_apart(tasks.held_out, tasks.test, 'test', 'in held_out, too')
   return tasks
+
+
+def _check_apart(
+  used: list[Problem], others: list[Problem], names: str, how: str
+) -> None:
+  """Raises UserError if problems have two uses."""
+  known = {problem.text for problem in used}
+  if met := [problem.id for problem in others if problem.text in known]:
+    raise UserError(
+      f'{len(met)} problems of {names} are {how}, such as {met[0][:60]!r}; '
+      'name other files'
+    )
 
 
 def drop_too_long(tasks: Tasks, fmt: StepFormat, log: Log) -> Tasks:

@@ -169,7 +169,7 @@ def _make_implicit(
     return ImplicitPrm(first.name, params, view, beta)
   init, step = make_init_and_step(settings, model)
   if checkpoints.latest is None:
-    state = init_state(init, mesh, settings.seed, first.load(mesh))
+    state = init_state(init, mesh, settings.seed, first.load_to_train(mesh))
   else:
     state = checkpoints.restore_prm(abstract_state(init, mesh))
   return OnlinePrm(

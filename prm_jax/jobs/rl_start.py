@@ -51,6 +51,10 @@ class Start(NamedTuple):
     )
     return params['backbone']
 
+  def load_to_train(self, mesh: Mesh) -> Any:
+    """Loads what training starts from: float32, unless adapters learn alone."""
+    return self.load(mesh, '' if self.described.lora.rank else 'float32')
+
 
 def open_start(name: str, settings: RlSettings) -> Start:
   """Reads how a policy was trained; `load` reads its parameters.

@@ -186,10 +186,14 @@ def process_returns(
   if reward.chains == 'wrong':
     mask &= outcomes[:, None] < 0.5
   scores = jnp.where(mask, scores, 0.0)
-  start = first_values(scores, mask, size)
-  paid = rewards.process_rewards(scores, mask, start, reward)
   # GAE has no use for `advantage.process`.
-  if config.estimator != 'gae' and credited(reward, config) == 'chain':
+  process = '' if config.estimator == 'gae' else credited(reward, config)
+  if process == 'return':  # as `_process` starts from
+    start = jnp.full(len(scores), reward.centre)
+  else:
+    start = first_values(scores, mask, size)
+  paid = rewards.process_rewards(scores, mask, start, reward)
+  if process == 'chain':
     return _whole_chains(paid, mask, size)
   return jnp.where(mask, paid, 0.0).sum(1)
 

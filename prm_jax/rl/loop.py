@@ -145,8 +145,8 @@ class Learner:
       gap = rows.sampled_logprobs - rows.reference_logprobs
       penalties = reward.kl_weight * np.where(rows.written, gap, 0.0)
     # What reads no scores learns from groups with broken ones, too.
-    keeps_all = self._terms.advantage.keep == 1
-    reads_scores = reward.form != 'outcome' or not keeps_all
+    pays_steps = reward.form != 'outcome' and reward.weight > 0
+    reads_scores = pays_steps or self._terms.advantage.keep < 1
     scores = rated.rewards if reads_scores else 0 * rows.step_mask
     findings = Findings(
       scores,
@@ -309,7 +309,14 @@ def improve(
       # Batches in progress are in no checkpoint.
       if due or (asked and not batches.ahead):
         writer.flush()
-        checkpoints.save(update, state, data, evaluation, tools.rater.state)
+        checkpoints.save(
+          update,
+          state,
+          data,
+          # One that a signal asked for is not compared with others.
+          evaluation if due else {},
+          tools.rater.state,
+        )
         saved = update
       if asked:
         progress.break_line()

@@ -109,8 +109,8 @@ def reduce(
 
   token: every token of the batch counts the same (DAPO). sequence: every chain
   counts the same, and its tokens share its weight (GRPO). constant: divides by
-  chains * max_tokens, so that a token counts the same in every batch (Dr.
-  GRPO). A chain without tokens does not count.
+  chains * max_tokens, so that a token counts the same in long and in short
+  chains (Dr. GRPO). A chain without tokens does not count.
 
   Raises:
     UserError: `how` is none of REDUCTIONS.

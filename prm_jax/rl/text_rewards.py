@@ -27,6 +27,7 @@ from prm_jax.inference.loading import load
 from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.server.endpoint import split_steps
 from prm_jax.rl.rewards import RewardConfig, process_rewards
+from prm_jax.runtime import checks
 
 # A text, or a chat's messages; only the last message is read.
 Text = str | Sequence[Mapping[str, str]]
@@ -45,15 +46,22 @@ def reward_fn(
     path: path of a trained or published PRM, as in `prm_jax.load`.
     separator: the text between the steps of a completion.
     config: how scores become rewards; by default rewards are the scores. Its
-      weights are not read, as there is no outcome to add.
+      weights are not read, as there is no outcome to add, so its `chains` have
+      to be 'all'.
 
   Returns:
     A function that returns for each pair a list with a number per step: []
       without steps, NaN if the chain does not fit the PRM's window or a score
       is not finite.
   """
-  scorer = ChainScorer(load(path, style=style))
   config = config or RewardConfig(centre=0.0)
+  if config.chains != 'all':
+    checks.fail(
+      'config.chains',
+      config.chains,
+      "there is no outcome that says which are wrong; expected 'all'",
+    )
+  scorer = ChainScorer(load(path, style=style))
 
   def rewards(pairs: Iterable[tuple[Text, Text]]) -> list[list[float]]:
     chains = [

@@ -43,6 +43,14 @@ def test_the_cpu_decides(tmp_path, monkeypatch, multiplies, task):
 
 
 @pytest.mark.parametrize('multiplies', [True, False])
+def test_parameters_alone_may_be_open(tmp_path, monkeypatch, multiplies):
+  monkeypatch.setattr(dtypes, 'multiplies_bfloat16', lambda: multiplies)
+  model, _ = settle(tmp_path, {'param_dtype': 'auto'})
+  assert model.param_dtype == ('bfloat16' if multiplies else 'float32')
+  assert model.dtype is None
+
+
+@pytest.mark.parametrize('multiplies', [True, False])
 @pytest.mark.parametrize('before', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('stored', ['float32', 'bfloat16'])
 def test_a_resumed_run_keeps_its_dtypes(

@@ -53,10 +53,15 @@ REFUSED = [
   ('tiny', {'train.checkpoint_every': 7}, 'every=7: .* of evaluate_every=2'),
   ('grpo', {'sampling.devices': -1}, 'sampling.devices=-1: expected >= 0'),
   ('grpo', {'model.scan_unroll': 0}, 'model.scan_unroll=0: expected >= 1, or'),
+  ('grpo', {'held_out.path': 'a'}, "held_out.path='a': .* has held-out prob"),
   ('grpo', {'held_out.problems': 1}, 'held_out.problems=1: expected >= 2'),
   ('grpo', {'held_out.samples': 0}, 'held_out.samples=0: expected >= 1'),
   ('grpo', {'evaluation.ns': (4, 1)}, r'evaluation.ns=\(4, 1\): .* ascending'),
   ('grpo', {'evaluation.ns': (0, 4)}, r'evaluation.ns=\(0, 4\): expected >= 1'),
+  *(
+    ('grpo', {'reward.outcome_weight': 0.0} | more, 'then nothing is rewarded')
+    for more in ({'reward.form': 'outcome'}, {'reward.weight': 0.0})
+  ),
   # Values of several sections.
   ('grpo', {'evaluation.ns': (1, 64)}, r'evaluation.ns=.* test.samples=16'),
   ('grpo', {'prm.kind': 'none'}, "reward.form='raw': needs step scores, and"),
@@ -239,7 +244,7 @@ def test_models_that_were_trained_on_the_test_are_refused(
 ):
   if 'words' in variants:
     pytest.importorskip('reasoning_gym', reason="needs 'prm_jax[words]'")
-  tasks = read_tasks(settings('rl_math', variants))
+  tasks = read_tasks(settings('rl_math', variants), print)
   texts = [problem.text for problem in (*tasks.held_out, *tasks.test)]
   data = raw('rl_math', variants)['problems']
   for count, known in ((8, False), (4, True)):
@@ -280,11 +285,13 @@ def test_which_variants_read_the_first_policy(variants, values, read):
   assert chosen.has_implicit_prm == (variants == 'prime')
 
 
-def write_policy(folder, tokenizer):
+def write_policy(folder, tokenizer, param_dtype='float32'):
   """Writes the workdir of an untrained policy."""
   folder.mkdir()
   fmt = make_format(tokenizer, 48)
-  model = dataclasses.replace(MODEL, vocab_size=fmt.tokenizer.vocab_size)
+  model = dataclasses.replace(
+    MODEL, vocab_size=fmt.tokenizer.vocab_size, param_dtype=param_dtype
+  )
   described = ModelDescription(model, None, NO_LORA, fmt)
   loading.write_description(folder, described)
   for name in ('config.json', 'data.json'):
@@ -325,6 +332,15 @@ def test_an_implicit_prm_starts_as_a_policy(ours, tmp_path):
     assert start.described.model.param_dtype == 'float32'
   with pytest.raises(UserError, match=r'prm.path=.*bytewise.: has another to'):
     opened(bytewise)
+
+
+@pytest.mark.parametrize('rank', [0, 4])
+def test_a_policy_that_learns_is_float32_however_it_is_stored(tmp_path, rank):
+  """Small updates are lost in bfloat16, where adapters leave it alone."""
+  stored = write_policy(tmp_path / 'stored', 'arithmetic', 'bfloat16')
+  start = open_start(stored, settings('rl_math', **{'lora.rank': rank}))
+  found = {x.dtype for x in jax.tree.leaves(start.load_to_train(one_device()))}
+  assert found == {jnp.dtype('bfloat16' if rank else 'float32')}
 
 
 def test_the_first_policy_in_bfloat16_is_rounded_once(ours):

@@ -43,6 +43,28 @@ def test_counts_that_nobody_counted_are_refused(values, message):
     settings('prm_math', 'tiny', **COUNTS | values)
 
 
+@pytest.mark.parametrize(
+  ('values', 'message'),
+  [
+    (
+      {'loss.name': 'ranking'},
+      r"config\.loss\.name='ranking': compares the st",
+    ),
+    (
+      {'targets.supervision': 'outcome', 'loss.name': 'ranking'},
+      r"config\.loss\.name='ranking': compares the steps",
+    ),
+    (
+      {'targets.supervision': 'outcome'},
+      r'config\.orm_baseline=True: with targ',
+    ),
+  ],
+)
+def test_an_outcome_model_that_says_nothing_is_refused(values, message):
+  with pytest.raises(UserError, match=message):
+    settings('prm_math', 'tiny', **values | {'orm_baseline': True})
+
+
 @pytest.mark.parametrize('after', ['mask', 'keep'])
 def test_counts_as_they_were_counted_are_taken(after):
   values = COUNTS | {'targets.after_first_error': after}

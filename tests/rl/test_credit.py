@@ -251,6 +251,30 @@ def test_gae_pays_by_steps_whatever_the_process():
   assert paid['chain'][0] == 0 and paid['chain'][1] != 0
 
 
+@pytest.mark.parametrize('form', ['advantage', 'min_form', 'delta'])
+def test_the_watch_says_what_returns_are_made_of(form):
+  """Between chains of a group it differs as the advantages do."""
+  scores = jnp.array([[0.2, 0.9], [0.9, 0.9], [0.6, 0.3], [0.4, 0.5]])
+  mask, right = jnp.ones((4, 2), bool), jnp.zeros(4)
+  reward = RewardConfig(form, weight=1.0, outcome_weight=0.0, centre=0.5)
+  config = AdvantageConfig('rloo', 'return')
+  paid = credit.process_returns(scores, mask, right, 2, reward, config)
+  findings = credit.Findings(
+    scores,
+    mask,
+    jnp.tile(jnp.array([1, 3]), (4, 1)),
+    right,
+    jnp.ones((4, 4), bool),
+    jnp.zeros((4, 4)),
+  )
+  advantages, _ = credit.token_advantages(
+    findings, jnp.zeros((4, 4)), 1.0, 2, reward, config
+  )
+  # Of two chains, what the first step's is ahead of the other's.
+  gaps = np.asarray(paid).reshape(2, 2) @ [1, -1]
+  np.testing.assert_allclose(advantages[::2, 0], gaps, atol=1e-6)
+
+
 def test_penalties_are_subtracted_from_the_return():
   penalties = np.zeros((2, 7), np.float32)
   penalties[0, 1:3] = 0.2

@@ -166,8 +166,8 @@ class HeldOutConfig:
   """Says on which problems the policy is watched while it learns.
 
   Attributes:
-    path: a file below problems.root; '' takes the dev problems of the domain,
-      or the end of the training file.
+    path: a file below problems.root; '' takes the end of the training file.
+      A domain has dev problems of its own.
     samples: chains per problem in each evaluation.
   """
 
@@ -184,7 +184,7 @@ class FinalTestConfig:
   """Says on which problems the policy is tested before and after.
 
   Attributes:
-    path: a file below problems.root; not read for a domain.
+    path: a file below problems.root; a domain has test problems of its own.
     problems: number of problems; 0 takes all.
   """
 
@@ -270,6 +270,15 @@ class RlSettings(JobSettings):
     if self.prm.kind == 'exact':
       check_arithmetic('prm.kind', 'exact', self.problems.kind)
     faults = [*self._reward_faults(), *self._credit_faults()]
+    if self.held_out.path and self.problems.kind != 'file':
+      faults.append(
+        Fault(
+          'held_out.path',
+          self.held_out.path,
+          f'problems.kind={self.problems.kind!r} has held-out problems of its '
+          "own; expected ''",
+        )
+      )
     if self.has_implicit_prm:
       faults += self._implicit_faults()
     if self.evaluation.ns[-1] > self.test.samples:
@@ -292,6 +301,15 @@ class RlSettings(JobSettings):
         form,
         "needs step scores, and prm.kind='none' gives none; take the variant "
         'outcome, or a PRM',
+      )
+    if not self.reward.outcome_weight and (
+      form == 'outcome' or not self.reward.weight
+    ):
+      yield Fault(
+        'reward.outcome_weight',
+        self.reward.outcome_weight,
+        'then nothing is rewarded; expected > 0, or another reward.form with a '
+        'reward.weight',
       )
     if form in TELESCOPING and self.reward.chains != 'all':
       yield Fault(

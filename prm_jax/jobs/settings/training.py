@@ -177,6 +177,7 @@ class PrmSettings(TrainingSettings):
         'trains a policy',
       )
     self._check_counts()
+    self._check_outcome()
     if self.frozen.heads:
       self._check_frozen()
     names = (*self.data.evaluation_names, '')
@@ -222,6 +223,25 @@ class PrmSettings(TrainingSettings):
     for name, (value, is_wrong, cure) in wrong.items():
       if is_wrong:
         checks.fail(name, value, f'{with_heads}: {cure}')
+
+  def _check_outcome(self) -> None:
+    """Raises Faults if an outcome model is asked for that says nothing."""
+    of_outcome = self.targets.supervision == 'outcome'
+    if self.loss.name == 'ranking' and (of_outcome or self.orm_baseline):
+      checks.fail(
+        'loss.name',
+        'ranking',
+        'compares the steps of a chain, and an outcome model learns from one '
+        'alone; choose another loss.name, or orm_baseline=False and '
+        "targets.supervision='process'",
+      )
+    if of_outcome and self.orm_baseline:
+      checks.fail(
+        'orm_baseline',
+        True,
+        "with targets.supervision='outcome' the model itself is an outcome "
+        'model; expected False',
+      )
 
   def _check_counts(self) -> None:
     """Raises Faults if a loss of rollout counts has data without counts."""
