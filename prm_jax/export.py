@@ -12,9 +12,9 @@ the Hub. --push OWNER/NAME uploads the folder.
 """
 
 import argparse
+import json
 import os
 import pathlib
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from prm_jax.inference.loading import (
   read_description,
 )
 from prm_jax.inference.pretrained import open_pretrained
-from prm_jax.inference.published import write_format
+from prm_jax.inference.published import own_format
 from prm_jax.models import HeadConfig, TransformerConfig
 from prm_jax.models.config import DTYPES
 from prm_jax.models.hub import push
@@ -150,6 +150,7 @@ def export(
     dtype=dtype,
     bos=ids.get('bos_token_id'),
     eos=ids.get('eos_token_id'),
+    beside=_beside(source if is_run else '', model, layout, to, repository),
   )
   with tempfile.TemporaryDirectory() as made:
     tokenizer = model.folder
@@ -165,27 +166,42 @@ def export(
       tokenizer_from=tokenizer,
       options=options,
     )
+  count = sum(leaf.size for leaf in jax.tree.leaves(model.backbone))
+  beside = 'tokenizer.json' if has_file else 'no tokenizer, it is built in here'
+  return f'{to}: {count:,} parameters of the backbone, {layout}; {beside}'
+
+
+def _beside(
+  run: str,
+  model: Source,
+  layout: str,
+  to: str | pathlib.Path,
+  repository: str,
+) -> dict[str, str]:
+  """Returns what stands beside the weights: file names and texts.
+
+  Args:
+    run: the workdir of a run, or ''.
+  """
+  files = {}
   if model.folder and (model.folder / GENERATION).is_file():
-    shutil.copyfile(model.folder / GENERATION, folder / GENERATION)
+    files[GENERATION] = paths.read_text(model.folder / GENERATION)
   if model.head is not None:
+    has_file = isinstance(model.tokenizer, HuggingFaceTokenizer)
     built_in = '' if has_file else model.tokenizer.name
-    write_format(folder, model.separator, built_in)
+    files |= own_format(model.separator, built_in)
   if model.end is not None:
     # The generate function of transformers stops at this token.
-    stops = {'eos_token_id': model.end}
-    write_json(folder / GENERATION, stops)
-  if is_run:
+    files[GENERATION] = json.dumps({'eos_token_id': model.end}, indent=2) + '\n'
+  if run:
     where = repository or str(to)
     if layout != 'lm' and repository:
       where = f'{HUB}{repository}'
     kind = PRM if layout != 'lm' else BACKBONE if model.of_prm else POLICY
-    card = model_card(
-      paths.open_path(source), kind, where, model.step, model.is_best
+    files['README.md'] = model_card(
+      paths.open_path(run), kind, where, model.step, model.is_best
     )
-    (folder / 'README.md').write_text(card, encoding='utf-8')
-  count = sum(leaf.size for leaf in jax.tree.leaves(model.backbone))
-  beside = 'tokenizer.json' if has_file else 'no tokenizer, it is built in here'
-  return f'{to}: {count:,} parameters of the backbone, {layout}; {beside}'
+  return files
 
 
 def _write_tokenizer(

@@ -20,6 +20,7 @@ from prm_jax.models.hub.weights import HEAD_TENSORS, load_backbone
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import make_mesh
 from tests.models.hub.published_configs import read_head, write_published
+from tests.shared.command_line import copy_run
 from tests.shared.published_models import write_model
 from tests.shared.smollm2 import open_or_skip
 
@@ -165,3 +166,12 @@ def test_a_tilde_is_the_home_folder(finished, tmp_path, monkeypatch):
   assert loading.load('~/prm').score_many(CHAINS)
   (tmp_path / 'run').symlink_to(finished)
   assert open_pretrained('~/run').head is not None
+
+
+def test_an_export_that_fails_leaves_nothing(finished, tmp_path):
+  """Half of a PRM's folder would be read in another format."""
+  run = copy_run(finished, tmp_path / 'run')
+  (run / 'results.json').write_text('{"manifest": ')
+  with pytest.raises(UserError, match=r'results\.json'):
+    export.export(str(run), tmp_path / 'out', 'token_classification')
+  assert not (tmp_path / 'out').exists()

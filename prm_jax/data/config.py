@@ -94,8 +94,7 @@ class DataConfig(SampledDrawConfig):
     on_error: what a bad record does: 'stop' ends the job, 'quarantine' sets the
       record aside and counts it.
     tokenizer: 'bytes'; that of a domain ('arithmetic', 'logic' or 'code') or
-      of a critic ('arithmetic_critic', 'logic_critic'); or the file of one; ''
-      is the base's.
+      of a critic ('arithmetic_critic', 'logic_critic'); '' is the base's.
     separator: token that ends a step; '' is the tokenizer's own.
     end: token that ends a policy's chain; '' is the tokenizer's own.
     max_length: longest chain in tokens; longer ones are cut.

@@ -244,8 +244,9 @@ def read_steps(
   """Decodes whole steps; returns them and whether the chain ended after them.
 
   Decoding stops before a blank step and before one that has special tokens in
-  it. A last step counts as whole if the end follows it without a separator,
-  because models from elsewhere end their chains in this way.
+  it, or rows of an embedding that has more than there are tokens. A last step
+  counts as whole if the end follows it without a separator, because models from
+  elsewhere end their chains in this way.
 
   Args:
     special: ids from `special_ids`.
@@ -261,7 +262,10 @@ def read_steps(
     if not ended and token != separator:
       ids.append(token)
       continue
-    text = '' if special.intersection(ids) else fmt.tokenizer.decode(ids)
+    known = max(ids, default=0) < fmt.tokenizer.vocab_size
+    if special.intersection(ids) or not known:
+      break
+    text = fmt.tokenizer.decode(ids)
     if separator not in special:
       # A separator that is text, such as a line feed, may be part of others.
       text = text.replace(fmt.tokenizer.decode([separator]), ' ')

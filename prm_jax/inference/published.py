@@ -140,17 +140,18 @@ def _name(
   return name if dtype == 'float32' else f'{name} {dtype}'
 
 
-def write_format(
-  directory: pathlib.Path, separator: str, tokenizer: str = ''
-) -> None:
-  """Records in a folder that its PRM reads prm_jax's own format.
+def own_format(separator: str, tokenizer: str = '') -> dict[str, str]:
+  """Returns the file that says that a PRM reads prm_jax's own format.
 
   Args:
     separator: see `encoding.make_format`.
     tokenizer: name of a built-in one, '' for the folder's tokenizer.json.
+
+  Returns:
+    Its name and text, as `publish.SaveOptions.beside` takes them.
   """
   text = json.dumps({'tokenizer': tokenizer, 'separator': separator})
-  (directory / OWN_FORMAT).write_text(text + '\n', encoding='utf-8')
+  return {OWN_FORMAT: f'{text}\n'}
 
 
 def _style(files: TensorFiles, style: str) -> str:

@@ -26,7 +26,7 @@ from prm_jax.inference.pretrained import Pretrained, open_pretrained
 from prm_jax.jobs.dtypes import settle_dtype
 from prm_jax.jobs.settings.training import PolicySettings, PrmSettings
 from prm_jax.models import TransformerConfig
-from prm_jax.runtime import manifest, paths, processes
+from prm_jax.runtime import checks, manifest, paths, processes
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import MetricWriter
@@ -116,8 +116,16 @@ def open_model(settings: PrmSettings | PolicySettings) -> Model:
   fmt = make_format(tokenizer, data.max_length, data.separator, data.end)
   given = settings.model.given()
   if base is None:
-    vocabulary = fmt.tokenizer.vocab_size
-    model = TransformerConfig(**{'vocab_size': vocabulary} | given)
+    model = TransformerConfig(
+      **{'vocab_size': fmt.tokenizer.vocab_size} | given
+    )
+    if model.vocab_size < fmt.tokenizer.vocab_size:
+      checks.fail(
+        'model.vocab_size',
+        model.vocab_size,
+        f'the tokenizer has {fmt.tokenizer.vocab_size} tokens, each of which '
+        'needs a row of the embedding; expected at least as many, or None',
+      )
   else:
     model = dataclasses.replace(base.model, **given)
     if settings.lora.rank:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import pathlib
+import secrets
 import sys
 import threading
 import time
@@ -118,7 +119,10 @@ class MetricWriter:
         raise UserError(
           'metrics.tensorboard is set: pip install tensorboardX'
         ) from error
-      board = tensorboardX.SummaryWriter(str(workdir / 'tensorboard'))
+      # TensorBoard drops what the run that was interrupted wrote further.
+      board = tensorboardX.SummaryWriter(
+        str(workdir / 'tensorboard'), purge_step=max(start_step + 1, 0)
+      )
       self._closers.append(board.close)
       self._sinks.append(
         lambda step, values: [
@@ -134,7 +138,15 @@ class MetricWriter:
         ) from error
       local = paths.machine_folder('wandb') if remote else workdir
       local.mkdir(parents=True, exist_ok=True)
-      run = wandb.init(project=wandb_project, dir=str(local), resume='allow')
+      name = workdir / 'wandb_run.txt'
+      if not name.exists():
+        paths.write_text(name, secrets.token_hex(8))
+      run = wandb.init(
+        project=wandb_project,
+        dir=str(local),
+        id=paths.read_text(name),
+        resume='allow',
+      )
       self._sinks.append(lambda step, values: run.log(values, step=step))
       self._closers.append(run.finish)
 

@@ -106,6 +106,13 @@ def test_committed_nulls_are_those_of_the_chains():
   assert committed == sorted(committed, reverse=True)
 
 
+def test_numbers_of_human_labels_are_those_it_has_now():
+  found = judging.read_committed('human_labels')['results']['calibration']
+  for name in ('gsm8k', 'math'):
+    shown = DOCUMENT['traps']['length'][name]['auc']['PRM']['value']
+    assert shown == found[name]['first_error_auc'], 'measure the traps again'
+
+
 def test_intervals_over_chains_are_too_narrow_by_the_design_effect():
   """Kish: variance grows by 1 + (n - 1) rho for n samples of a problem."""
   found = choosing.measure_intervals()

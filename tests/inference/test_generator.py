@@ -156,6 +156,17 @@ def test_steps_that_are_lines_of_text(text, steps, finished):
     assert fmt.separator[0] not in fmt.encode_step(step, True)[:-1]
 
 
+@pytest.mark.parametrize('tokenizer', ['bytes', 'arithmetic'])
+def test_rows_without_a_token_end_a_chain(tokenizer):
+  """An embedding may have more rows than there are tokens."""
+  fmt = make_format(tokenizer, 48)
+  step = [*fmt.tokenizer.encode('1 + 2 = 3'), *fmt.separator]
+  beyond = fmt.tokenizer.vocab_size
+  for odd in ([beyond], [*step[:2], beyond]):
+    found = read_steps(fmt, special_ids(fmt), [*step, *odd, *step])
+    assert found == (('1 + 2 = 3',), False)
+
+
 def test_bytes_that_are_no_utf_8_are_replaced():
   fmt = make_format('bytes', 48)
   ids = [*fmt.tokenizer.encode('ä')[:1], STEP_END, PROBLEM_END]

@@ -5,7 +5,7 @@ from ml_collections import ConfigDict
 
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.jobs.settings import TASKS, default_config, read_settings
-from prm_jax.jobs.training import check_counts
+from prm_jax.jobs.training import check_counts, open_model
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.objective import LossConfig
@@ -63,6 +63,16 @@ def test_counts_that_nobody_counted_are_refused(values, message):
 def test_an_outcome_model_that_says_nothing_is_refused(values, message):
   with pytest.raises(UserError, match=message):
     settings('prm_math', 'tiny', **values | {'orm_baseline': True})
+
+
+def test_every_token_has_a_row():
+  few = settings('prm_math', 'tiny', **{'model.vocab_size': 50})
+  with pytest.raises(
+    UserError, match=r'model\.vocab_size=50: the tokenizer has'
+  ):
+    open_model(few)
+  more = settings('prm_math', 'tiny', **{'model.vocab_size': 200})
+  assert open_model(more).described.model.vocab_size == 200
 
 
 @pytest.mark.parametrize('after', ['mask', 'keep'])

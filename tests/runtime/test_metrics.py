@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import sys
+import types
 
 import pytest
 
@@ -74,6 +75,30 @@ def test_a_missing_package_is_named(tmp_path, package, wanted):
     pytest.skip(f'{package} is installed')
   with pytest.raises(UserError, match=f'pip install {package}'):
     MetricWriter(tmp_path, 0, **wanted)
+
+
+def test_a_resumed_run_goes_on_in_what_draws_curves(tmp_path, monkeypatch):
+  """TensorBoard drops the later steps; the run of Weights & Biases is one."""
+  asked = []
+
+  def record(*args, **options):
+    asked.append(options)
+    nothing = lambda *_, **__: None  # noqa: E731
+    return types.SimpleNamespace(
+      **dict.fromkeys(('add_scalar', 'close', 'log', 'finish'), nothing)
+    )
+
+  for name, call in (('tensorboardX', 'SummaryWriter'), ('wandb', 'init')):
+    monkeypatch.setitem(
+      sys.modules, name, types.SimpleNamespace(**{call: record})
+    )
+  for start in (-1, 20):
+    writer = MetricWriter(tmp_path, start, True, 'project')
+    writer.write(start + 1, {'loss': 1.0})
+    writer.close()
+  assert [options['purge_step'] for options in asked[::2]] == [0, 21]
+  first, second = (options['id'] for options in asked[1::2])
+  assert first == second
 
 
 def shown(step, start=0, total=1000, seconds=10.0, terminal=False, **values):

@@ -113,7 +113,7 @@ class ModelConfig:
   d_ff: Annotated[int | None, at_least(1)] = None
   head_dim: Annotated[int | None, at_least(0)] = None
   rope_theta: Annotated[float | None, above(0)] = None
-  norm_eps: Annotated[float | None, at_least(0)] = None
+  norm_eps: Annotated[float | None, above(0)] = None
   qkv_bias: bool | None = None
   qk_norm: bool | None = None
   tie_embeddings: bool | None = None

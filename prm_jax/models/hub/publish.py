@@ -9,7 +9,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -56,6 +56,7 @@ class SaveOptions:
     shard_bytes: largest file, unless a single tensor is larger.
     bos, eos: first and last tokens that config.json states, the last one or a
       list of them; None for none. Absent ones would be those of Llama 2.
+    beside: texts that are written, too, by the names of their files.
   """
 
   max_length: int = 32_768
@@ -63,6 +64,7 @@ class SaveOptions:
   shard_bytes: int = 5_000_000_000
   bos: int | None = None
   eos: int | Sequence[int] | None = None
+  beside: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 DEFAULT_OPTIONS = SaveOptions()
@@ -117,6 +119,8 @@ def save_model(
     (partial / 'config.json').write_text(f'{text}\n', encoding='utf-8')
     for path in tokenizer:
       shutil.copyfile(path, partial / path.name)
+    for name, beside in options.beside.items():
+      (partial / name).write_text(beside, encoding='utf-8')
     _write_tensors(partial, outgoing, options.shard_bytes)
     partial.rename(directory)
   except (OSError, SafetensorError) as error:

@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 
 from prm_jax.models.config import DTYPES, TransformerConfig
 from prm_jax.models.hub.safetensors_files import TensorFiles
+from prm_jax.runtime.array_reader import empty_aligned
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.finite import first_not_finite
 from prm_jax.runtime.metrics import Heartbeat
@@ -234,7 +235,7 @@ def _reader(
   def read(index: tuple[slice, ...]) -> np.ndarray:
     bounds = tuple(s.indices(n)[:2] for s, n in zip(index, shape, strict=True))
     if bounds not in seen:
-      out = _empty(tuple(end - start for start, end in bounds), dtype)
+      out = empty_aligned(tuple(end - start for start, end in bounds), dtype)
       layers = range(*bounds[0]) if tensor.stacked else (None,)
       inner = dict(zip(tensor.axes, bounds[tensor.stacked :], strict=True))
       for i, layer in enumerate(layers):
@@ -271,12 +272,3 @@ def _read_ours(
   letters = tensor.their_axes.replace(' ', '')
   part = files.read_slice(name, tuple(where)).reshape(lengths)
   return part.transpose([letters.index(letter) for letter in tensor.axes])
-
-
-def _empty(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-  """Allocates memory aligned to 64 bytes, which JAX uses on a CPU as it is."""
-  kind = jax.numpy.dtype(dtype)
-  size = math.prod(shape) * kind.itemsize
-  raw = np.empty(size + 64, np.uint8)
-  start = -raw.ctypes.data % 64
-  return raw[start : start + size].view(kind).reshape(shape)
