@@ -1,6 +1,7 @@
 """Settles in which dtype a job that trains computes."""
 
 import dataclasses
+import json
 from typing import TypeVar
 
 import jax
@@ -20,30 +21,38 @@ def settle_dtype(settings: Settings, workdir: Workdir, log: Log) -> Settings:
 
   A run that is resumed keeps those it began with, on any machine. Another
   computes in bfloat16, but in float32 on a CPU that does not multiply bfloat16.
-  Parameters follow what it computes in, if that is given.
+  Parameters follow what it computes in, if that is given. Of several processes
+  the first decides.
   """
   model: ModelConfig | ComputeConfig = settings.model
-  if AUTO not in (model.dtype, model.param_dtype):
+  names = [n for n in ('dtype', 'param_dtype') if getattr(model, n) == AUTO]
+  if not names:
     return settings
-  names = 'dtype', 'param_dtype'
-  if (workdir / 'model.json').exists():
-    began = loading.read_description(workdir.path).model
-    known = {name: getattr(began, name) for name in names}
-  else:
-    dtype = model.dtype
-    if dtype in (None, '', AUTO):
-      dtype = _fast_dtype(log)
-    known = dict.fromkeys(names, dtype)
-  settled = {n: known[n] for n in names if getattr(model, n) == AUTO}
+  # Processes may run on unlike machines, and one may see what another wrote.
+  first = processes.is_first()
+  chosen = json.dumps(_choose(model, workdir, log)) if first else ''
+  known = json.loads(processes.broadcast('dtypes', chosen))
+  settled = {name: known[name] for name in names}
   return dataclasses.replace(
     settings, model=dataclasses.replace(model, **settled)
   )
 
 
+def _choose(
+  model: ModelConfig | ComputeConfig, workdir: Workdir, log: Log
+) -> dict[str, str]:
+  """Returns the dtype to compute in, and that of parameters."""
+  if (workdir / 'model.json').exists():
+    began = loading.read_description(workdir.path).model
+    return {'dtype': began.dtype, 'param_dtype': began.param_dtype}
+  given = model.dtype not in (None, '', AUTO)
+  dtype = model.dtype if given else _fast_dtype(log)
+  return {'dtype': dtype, 'param_dtype': dtype}
+
+
 def _fast_dtype(log: Log) -> str:
-  """Returns the dtype in which the machine of process 0 multiplies fast."""
-  fast = jax.default_backend() != 'cpu' or multiplies_bfloat16()
-  if processes.broadcast('dtype', FAST if fast else 'float32') == FAST:
+  """Returns the dtype in which this machine multiplies fast."""
+  if jax.default_backend() != 'cpu' or multiplies_bfloat16():
     return FAST
   log(
     'model.dtype=float32, as products of bfloat16 are slow on this CPU; '

@@ -9,6 +9,7 @@ wrote, searched and labelled; `open` prints how much memory opening takes at its
 highest, both as a share of the model's bytes.
 """
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -58,18 +59,20 @@ class Saved(NamedTuple):
 def make(folder: pathlib.Path) -> None:
   """Writes a policy and a PRM of random weights, as a training run does."""
   mesh = make_mesh(MESH.shape)
+  prm = ModelDescription(MODEL, HEAD, LoraConfig(), FORMAT)
+  placed = jax.tree.map(lambda x: x.sharding, prm.abstract_params(mesh))
+  whole = jax.jit(
+    lambda: make_params(jax.random.key(0), MODEL, HEAD), out_shardings=placed
+  )()
+  # Of one backbone, as making it takes longer than all else.
   for name, head in (('policy', None), ('prm', HEAD)):
     workdir = folder / name
     workdir.mkdir()
-    described = ModelDescription(MODEL, head, LoraConfig(), FORMAT)
+    described = dataclasses.replace(prm, head=head)
     write_description(workdir, described)
     write_json(workdir / 'config.json', {'name': name})
     write_json(workdir / 'data.json', {})
-    placed = jax.tree.map(lambda x: x.sharding, described.abstract_params(mesh))
-    params = jax.jit(
-      lambda head=head: make_params(jax.random.key(0), MODEL, head),
-      out_shardings=placed,
-    )()
+    params = whole if head else {'backbone': whole['backbone']}
     checkpoints = Checkpoints(workdir / 'checkpoints', 1, '')
     nothing = {'nothing': np.zeros(1)}
     checkpoints.save(1, Saved(params, jax.random.key(0)), nothing, {})
