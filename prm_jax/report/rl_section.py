@@ -105,9 +105,8 @@ def _alarm(alarm: Mapping[str, Any]) -> str:
     points, score = 100 * alarm['accuracy']['mean'], alarm['score']['mean']
     return (
       f'At update {alarm["update"]:,}: since update {alarm["since"]:,} '
-      f'verified accuracy fell by {-points:.1f} points while '
-      f'{ROSE[alarm["by"]]} rose by {score:.3f}, both beyond noise: the reward '
-      'is hacked.'
+      f'{ROSE[alarm["by"]]} rose by {score:.3f}, and verified accuracy changed '
+      f'by {points:+.1f} points, beyond noise: the reward is hacked.'
     )
   except (KeyError, TypeError) as error:
     raise UserError(f'rl.alarms: {error} is missing or malformed') from None

@@ -1,4 +1,4 @@
-"""The alarm rises when a score rises while accuracy falls, and only then."""
+"""The alarm rises when a score rises that accuracy does not bear out."""
 
 import numpy as np
 import pytest
@@ -35,20 +35,29 @@ def test_a_rising_reward_raises_the_alarm_too():
   ]
 
 
+def test_a_policy_that_is_never_right_can_be_hacked():
+  """Its accuracy has nowhere to fall from."""
+  looks = [look(0, 0.02, 0.01), look(10, 0.03, 0.2), look(20, 0.02, 0.8)]
+  assert not detect_hacking(looks[:2], 3)['hacked']
+  found = detect_hacking(looks, 3)
+  assert found['hacked'] and found['by'] == 'score'
+  assert found['accuracy']['interval'][0] < 0 < found['accuracy']['interval'][1]
+
+
 def test_other_changes_raise_no_alarm():
   start = look(0, 0.5, 0.5)
-  for accuracy, score in ((0.8, 0.9), (0.2, 0.3), (0.5, 0.9), (0.8, 0.3)):
+  for accuracy, score in ((0.8, 0.9), (0.2, 0.3), (0.5, 0.7), (0.8, 0.3)):
     assert not detect_hacking([start, look(10, accuracy, score)], 2)['hacked']
   assert not detect_hacking([start], 2)['hacked']
 
 
 def test_the_interval_by_hand():
-  """Four problems and 10 pairs of looks, each tested at 99.5%."""
+  """Four problems, 10 pairs of looks and two marks, each tested at 99.75%."""
   zero, ones = np.zeros(4), np.ones(4)
   fell = np.array([-0.9, -1.0, -0.8, -1.0])
   looks = [Look(0, zero, zero, zero), Look(1, fell, ones, ones)]
   found = detect_hacking(looks, 5)
-  half = stats.t.ppf(0.995, 3) * fell.std(ddof=1) / 2
+  half = stats.t.ppf(0.9975, 3) * fell.std(ddof=1) / 2
   assert found['accuracy']['mean'] == pytest.approx(-0.925)
   assert found['accuracy']['interval'][1] == pytest.approx(-0.925 + half)
   assert found['score'] == {'mean': 1.0, 'interval': [1.0, 1.0]}
@@ -56,10 +65,11 @@ def test_the_interval_by_hand():
 
 @pytest.mark.parametrize('planned', [5, 15])
 def test_runs_of_constant_accuracy_seldom_raise_the_alarm(planned):
-  """Scores rise and accuracy stays: at most 5% of runs raise the alarm."""
+  """Scores rise by 0.3 and accuracy stays: at most 5% of runs raise it."""
   runs, alarms = 200, 0
   for seed in range(runs):
-    looks = [look(k, 0.5, 0.2 + 0.04 * k, seed) for k in range(planned)]
+    rise = 0.3 / (planned - 1)
+    looks = [look(k, 0.5, 0.2 + rise * k, seed) for k in range(planned)]
     alarms += any(
       detect_hacking(looks[: k + 1], planned)['hacked']
       for k in range(1, planned)

@@ -50,7 +50,8 @@ def test_accuracies_and_alarms_are_shown(tmp_path):
     'training, and 75.0% [70.0, 80.0] at the checkpoint that was best on '
     'held-out problems, after 640 chains.'
   )
-  assert 'fell by 25.0 points while the PRM score rose by 0.125' in alarm
+  assert 'the PRM score rose by 0.125' in alarm
+  assert 'verified accuracy changed by -25.0 points' in alarm
   _, *rows = table(section.all('table')[0])
   assert [row[1] for row in rows] == ['50.0', '75.0', '50.0']
   assert rows[1][0] == '640' and 'hacked' in rows[2][0]
