@@ -29,7 +29,7 @@ from prm_jax.runtime.errors import UserError
 BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 PART = 64  # chains of one file, which are read together
 UNFINISHED = '.part.npz'
-DIGESTED = 1024  # of each array so many numbers tell backbones apart
+DIGESTED = 1024  # so many numbers of each array tell backbones apart
 
 
 class Features:
