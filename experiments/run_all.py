@@ -96,7 +96,7 @@ NOT_REPEATED = {
   'smollm2_prm': 'it takes hours and weights of 98 MB',
   'thinking_verifiers': 'it takes hours',
   'real_policy': 'it takes hours and weights of 98 MB',
-  'rl_words': 'it takes a GPU and weights of 98 MB',
+  'rl_words': 'it takes hours and weights of 98 MB',
   'published': 'it needs weights of seven models of up to 8B parameters',
   'scaling': 'it compiles for TPUs, and its numbers have no intervals',
   'speed': 'its numbers hold for the machine that measured them',

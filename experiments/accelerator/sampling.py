@@ -17,7 +17,7 @@ from experiments.accelerator.scoring import make_weights
 from experiments.accelerator.shapes import Sampling
 from prm_jax import SamplingConfig
 from prm_jax.inference.sampler import Stops
-from prm_jax.inference.writer import SampleRequest, Writer
+from prm_jax.inference.writer import SampleRequest, SamplingStats, Writer
 from prm_jax.models import TransformerConfig
 from prm_jax.runtime.sharding import flat_mesh
 
@@ -54,7 +54,7 @@ def measure(case: Sampling) -> dict[str, Any]:
   lengths, times = case.lengths(), []
   for seed in range(case.repeats + 1):
     jobs = requests(case, seed)
-    writer.stats.tokens = writer.stats.slot_steps = 0
+    writer.stats = SamplingStats(programs=writer.stats.programs)
     began = time.perf_counter()
     written = writer.write(jobs)
     times.append(time.perf_counter() - began)

