@@ -65,6 +65,7 @@ COMPUTED = ('dtype', 'param_dtype', 'remat', 'scan_unroll')
 WORDS_TOKENS = 200  # of a solution of the words domain, in a base's tokens
 # Domain -> tokens of its longest chains, and their steps.
 LENGTHS = {'logic': (160, 8), 'code': (112, 6)}
+SIZES = ('small', 'tiny')  # variants that make a run shorter; they come last
 LINE_END = 'Ċ'  # how byte-level BPE spells the end of a line
 
 
@@ -96,7 +97,13 @@ def keep_computed(config: ml_collections.ConfigDict) -> None:
 
 
 def pretrained(config: ml_collections.ConfigDict, name: str) -> None:
-  """Starts from a pretrained backbone, with the settings that suit most."""
+  """Starts from a pretrained backbone, with the settings that suit most.
+
+  Raises:
+    ValueError: adapters were chosen before, whose settings would be lost.
+  """
+  if config.lora.rank:
+    raise ValueError('a base comes before adapters, as in :smollm2,lora')
   config.base = name
   config.model.update(
     dtype='auto', param_dtype='float32', remat='full', scan_unroll=1
@@ -198,6 +205,17 @@ def qlora(config: ml_collections.ConfigDict) -> None:
   config.lora.quantized = 'nf4'
 
 
+def check_drawn(config: ml_collections.ConfigDict) -> None:
+  """Raises ValueError unless a small model learns from chains that are drawn.
+
+  The variants `small` say how many, which may be more than another one takes.
+  """
+  if config.base or config.data.kind == 'files':
+    raise ValueError(
+      'small is for a domain without a base; set train.steps instead'
+    )
+
+
 def tiny_model(
   config: ml_collections.ConfigDict, scratch: ml_collections.ConfigDict
 ) -> None:
@@ -235,12 +253,16 @@ def apply(
     arg: names of variants, comma separated.
 
   Raises:
-    ValueError: a variant is unknown.
+    ValueError: a variant is unknown, or follows one of SIZES.
   """
+  applied = ''
   for name in filter(None, arg.split(',')):
     if name not in variants:
       raise ValueError(
         f'unknown variant {name!r} of {file}: expected {", ".join(variants)}'
       )
+    if applied in SIZES and name not in SIZES:
+      raise ValueError(f'{applied} comes last, and {name} follows it: {arg}')
     variants[name](config)
+    applied = name
   return config.lock()

@@ -125,6 +125,7 @@ def lora(config: ml_collections.ConfigDict) -> None:
 
 
 def small(config: ml_collections.ConfigDict) -> None:
+  common.check_drawn(config)
   config.name += ' (small)'
   config.data.update(train_problems=4096, test_problems=100)
   config.model.update(d_model=128, d_ff=384)

@@ -262,6 +262,7 @@ def from_run(config: ml_collections.ConfigDict) -> None:
 
 
 def small(config: ml_collections.ConfigDict) -> None:
+  common.check_drawn(config)
   config.name += ' (small)'
   config.data.update(train_problems=4096, test_problems=100, test_samples=16)
   config.evaluation.ns = (1, 2, 4, 8, 16)

@@ -29,6 +29,7 @@ from prm_jax.runtime.workdir import (
   read_results,
   write_json,
 )
+from prm_jax.search.methods import METHODS
 
 # Values in which the two searches may differ: which problems of the same kind
 # were searched, and how fast.
@@ -38,7 +39,7 @@ MAY_DIFFER = (
   'problems.first',
   'problems.count',
   'trees',
-  'go_on_from',
+  'go_on_from',  # compared by `_searches`
   'cpu_devices',
   *MAY_CHANGE,
 )
@@ -99,23 +100,33 @@ def abstain(
 
   Raises:
     UserError: a workdir is not that of a finished search, the two searches
-      differ in more than their problems, or `abstain_section` refuses them.
+      differ in more than their problems, their method has no chain scores, or
+      `abstain_section` refuses them.
   """
   chosen, ours, _ = read_search(held_out, 'held_out')
-  tested, theirs, failed = read_search(workdir, 'workdir')
+  tested, _, failed = read_search(workdir, 'workdir')
   free = MAY_DIFFER
   if ours['problems'].get('kind') == 'file':  # a split is a file of its own
     free += ('problems.path',)
+  searches = _searches(held_out), _searches(workdir)
   different = [
     name
-    for name in differences(*map(_with_sampler, (ours, theirs)))
+    for pair in zip(*searches, strict=False)
+    for name in differences(*pair)
     if not any(f'{name}.'.startswith(f'{each}.') for each in free)
   ]
+  if len(searches[0]) != len(searches[1]):
+    different.append('go_on_from')
   if different:
     raise UserError(
       f'--held_out and --workdir searched with another {different[0]}: a '
       'threshold holds for the search that it was found on; name two searches '
       'that differ in their problems alone'
+    )
+  if not METHODS[ours['method']].scores:
+    raise UserError(
+      f'--held_out {held_out}: method={ours["method"]!r} gives its answers no '
+      'chain scores to choose by; name searches that ask a PRM'
     )
   section = abstain_section(chosen, tested, error, confidence, seed, failed)
   folder = paths.open_path(workdir)
@@ -129,14 +140,35 @@ def abstain(
   return section
 
 
-def _with_sampler(config: dict[str, Any]) -> dict[str, Any]:
-  """Returns a config with the policy that sampled recorded chains."""
-  policy = config.get('policy', {})
-  if policy.get('kind') != 'recorded':
-    return config
-  path = paths.open_path(policy['workdir']) / 'config.json'
-  sampled = paths.read_json(path, 'bring that sampling job back')
-  return config | {'policy': sampled.get('policy')}
+def _searches(workdir: str) -> list[dict[str, Any]]:
+  """Describes a search, and after it those that it goes on from.
+
+  Returns:
+    Configs; those of policy and PRM have the name of the model, too. The policy
+    is the one that sampled recorded chains.
+  """
+  found = []
+  while workdir:
+    config, about = _read_job(workdir)
+    policy = config.get('policy', {})
+    if policy.get('kind') == 'recorded':
+      sampled, about_sampled = _read_job(policy['workdir'])
+      config |= {'policy': sampled.get('policy', {})}
+      about |= {'policy': about_sampled.get('policy')}
+    named = {
+      side: {**config.get(side, {}), 'model': about.get(side)}
+      for side in ('policy', 'prm')
+    }
+    found.append(config | named)
+    workdir = config.get('go_on_from', '')
+  return found
+
+
+def _read_job(workdir: str) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Returns the config and the manifest of a job that is done."""
+  folder, cure = paths.open_path(workdir), f'bring the job of {workdir} back'
+  config = paths.read_json(folder / 'config.json', cure)
+  return config, read_results(folder).get('manifest', {})
 
 
 def summarise(section: dict[str, Any]) -> str:

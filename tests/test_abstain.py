@@ -12,7 +12,9 @@ from tests.evals.search_chains import chosen
 from tests.report.workdir import parse
 
 
-def search_job(folder, start, count, failed=0, problems=(), **config):
+def search_job(
+  folder, start, count, failed=0, problems=(), models=(), **config
+):
   folder.mkdir()
   problems = {'kind': 'arithmetic', 'first': start, **dict(problems)}
   config = {'task': 'search', 'method': 'beam', 'problems': problems} | config
@@ -22,7 +24,7 @@ def search_job(folder, start, count, failed=0, problems=(), **config):
     for i in range(count)
   ]
   found = search_section(lines, ['no step'] * failed, resamples=20)
-  results = {'manifest': {}, 'results': {'search': found}}
+  results = {'manifest': dict(models), 'results': {'search': found}}
   (folder / 'results.json').write_text(json.dumps(results))
   (folder / 'chains.jsonl').write_text(
     ''.join(json.dumps(chains.to_dict(chain)) + '\n' for chain in lines)
@@ -139,6 +141,57 @@ def test_recorded_chains_count_as_those_of_their_policy(tmp_path, capsys):
   jobs = searched('other', **both | {'workdir': other})
   line = refused(capsys, jobs, '--error', '0.1')
   assert 'searched with another policy.workdir' in line
+
+
+def test_models_of_the_same_path_are_told_apart(tmp_path, capsys):
+  names = {'policy': 'policy 1', 'prm': 'prm 1'}
+
+  def searched(run, **changed):
+    return {
+      'held_out': search_job(tmp_path / f'{run}_dev', 0, 400, models=names),
+      'workdir': search_job(tmp_path / run, 1000, 100, models=names | changed),
+    }
+
+  run(searched('same'), '--error', '0.1')
+  for side in names:
+    jobs = searched(side, **{side: 'trained again'})
+    line = refused(capsys, jobs, '--error', '0.1')
+    assert f'searched with another {side}.model' in line
+
+
+def test_searches_go_on_from_like_searches(tmp_path, capsys):
+  begun, other = (
+    search_job(tmp_path / name, 0, 400, method=name)
+    for name in ('mcts', 'majority')
+  )
+  starts = {'held_out': (0, 400), 'workdir': (1000, 100)}
+
+  def searched(run, **earlier):
+    (tmp_path / run).mkdir()
+    return {
+      flag: search_job(
+        tmp_path / run / flag, *starts[flag], go_on_from=earlier[flag]
+      )
+      for flag in starts
+    }
+
+  run(searched('alike', held_out=begun, workdir=begun), '--error', '0.1')
+  for name, earlier, what in (
+    ('alone', '', 'go_on_from'),
+    ('unlike', other, 'method'),
+  ):
+    jobs = searched(name, held_out=begun, workdir=earlier)
+    line = refused(capsys, jobs, '--error', '0.1')
+    assert f'searched with another {what}' in line
+
+
+def test_a_vote_has_no_scores_to_abstain_by(tmp_path, capsys):
+  jobs = {
+    'held_out': search_job(tmp_path / 'dev', 0, 400, method='majority'),
+    'workdir': search_job(tmp_path / 'test', 1000, 100, method='majority'),
+  }
+  line = refused(capsys, jobs, '--error', '0.1')
+  assert "method='majority' gives its answers no chain scores" in line
 
 
 def test_faults_are_one_line(tmp_path, jobs, capsys):

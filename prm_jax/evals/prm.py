@@ -279,17 +279,12 @@ def evaluate(
         methods['orm'] = chain_scores(chains, orm(chains), 'last')
       weights = _vote_weights(chains, headline, how == 'prod')
       results |= _choose_best(wanted, chains, methods, weights, seed, log)
-    if chosen and any(chain.labels for chain in chains):
-      labelled = own.labelled()
-      if without := len(chains) - len(labelled.chains):
-        log(f'{name}: {without:,} chains without step labels are left out')
-      if wanted.wrong_share:
-        chosen = suite.flag_share(chosen, *labelled, wanted.wrong_share)
-      for section, found in _judge_steps(
-        wanted, labelled, chosen, seed
-      ).items():
-        results.setdefault(section, {})[name] = found
-    shown += _with_thresholds(wanted, own, headline, chosen)
+    limits = chosen
+    if chosen:
+      limits, found = _judge_set(wanted, name, own, chosen, seed, log)
+      for section, of_set in found.items():
+        results.setdefault(section, {})[name] = of_set
+    shown += _with_thresholds(wanted, own, headline, limits)
   return Evaluated(results, threshold, shown, step_scores)
 
 
@@ -348,6 +343,36 @@ def _with_thresholds(
     own = {'threshold': chosen.threshold}
   found = chains_to_show(read.chains, scores, headline, wanted.shown_chains)
   return [each | own for each in found]
+
+
+def _judge_set(
+  wanted: PrmEvaluation,
+  name: str,
+  own: Read,
+  chosen: suite.ChosenOnDev,
+  seed: int,
+  log: Log,
+) -> tuple[suite.ChosenOnDev, dict[str, Any]]:
+  """Judges the steps of a set by their labels, if it has some.
+
+  Args:
+    chosen: thresholds of dev.
+
+  Returns:
+    The set's thresholds, and its sections by name.
+  """
+  labelled = own.labelled()
+  judged = labelled if labelled.chains else own
+  if not any(map(len, judged.scores)):
+    log(f'{name}: no step was read, so steps are not judged')
+    return chosen, {}
+  if wanted.wrong_share:
+    chosen = suite.flag_share(chosen, *judged, wanted.wrong_share)
+  if not labelled.chains:
+    return chosen, {}
+  if without := len(own.chains) - len(labelled.chains):
+    log(f'{name}: {without:,} chains without step labels are left out')
+  return chosen, _judge_steps(wanted, labelled, chosen, seed)
 
 
 def _judge_steps(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from prm_jax.data.chains import Chain
 from prm_jax.evals import bootstrap
@@ -45,8 +46,8 @@ def search_section(
   Returns:
     A dict with:
     - `problems`, `failed`, `answers_known`: numbers of problems;
-    - `accuracy`: mean and interval over the problems, None if no right answer
-      is known;
+    - `accuracy`: mean and exact interval over the problems, None if no right
+      answer is known;
     - `ended`: share of all problems whose chosen chain came to its end;
     - `cost`: mean and interval per problem that did not fail, by COSTS. FLOPs
       of 0 mean that the model does not count them; `flops`, the sum over all
@@ -76,7 +77,7 @@ def search_section(
     'problems': len(chosen) + len(failed),
     'failed': len(failed),
     'answers_known': len(graded),
-    'accuracy': _mean(graded, seed, resamples) if graded else None,
+    'accuracy': _share(graded) if graded else None,
     'ended': sum(ended) / (len(chosen) + len(failed)),
     'cost': {
       name: _mean([_cost(ledger, name) for ledger in ledgers], seed, resamples)
@@ -105,6 +106,16 @@ def correctness(chain: Chain) -> float | None:
   if not chain.meta.get('truth') and chain.outcome is None:
     return None
   return float(bool(chain.outcome))
+
+
+def _share(right: Sequence[float]) -> dict[str, Any]:
+  """Returns a share with its exact interval (Clopper and Pearson).
+
+  The bootstrap's is too narrow near 0 and 1, and has no width at both.
+  """
+  exact = stats.binomtest(int(sum(right)), len(right)).proportion_ci()
+  mean = sum(right) / len(right)
+  return {'mean': mean, 'ci95': [float(exact.low), float(exact.high)]}
 
 
 def _mean(values: Sequence[float], seed: int, resamples: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from prm_jax.data import builder, chain_sets
 from prm_jax.data.chains import Chain
 from prm_jax.inference.protocols import CannotAsk, Completion, Request
+from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 
 
@@ -25,6 +26,8 @@ class RecordedPolicy:
   Args:
     chains: chains of a sampling job. Their ids end with the number of the
       sample ('... # 3'); otherwise each problem's chains are numbered in order.
+    samples: chains that the job sampled of each problem, of which it may have
+      dropped some; more are refused. With 0, missing ones count as dropped.
 
   Raises:
     UserError: a chain does not record its tokens, as sampling jobs do.
@@ -32,7 +35,8 @@ class RecordedPolicy:
 
   counts_flops = False
 
-  def __init__(self, chains: Sequence[Chain]) -> None:
+  def __init__(self, chains: Sequence[Chain], samples: int = 0) -> None:
+    self._samples = samples
     self._chains: dict[str, dict[int, Chain]] = {}
     for chain in chains:
       if not {'tokens', 'finished'} <= chain.meta.keys():
@@ -52,8 +56,8 @@ class RecordedPolicy:
     """Returns recorded completions of each request; see `protocols.Policy`.
 
     Raises:
-      CannotAsk: only chains of a problem are asked for that have higher
-        numbers than all that are recorded, or another continuation of one.
+      CannotAsk: chains of a problem are asked for that have higher numbers
+        than all that were sampled, or another continuation of one.
     """
     refused = {r: why for r in requests if (why := self._refusal(r))}
     if refused:
@@ -87,12 +91,13 @@ class RecordedPolicy:
         'recorded chains go on in one way only, and another was asked for; '
         'search with a policy that writes'
       )
-    there, wanted = self._chains[request.problem], request.first
-    if wanted > max(there):
+    there, end = self._chains[request.problem], request.first + request.samples
+    # Two problems of one text have twice as many.
+    sampled = max(self._samples, max(there) + 1)
+    if request.first >= sampled or (self._samples and end > sampled):
       return (
-        f'{len(there)} chains of this problem are recorded and '
-        f'{wanted + request.samples} were asked for; sample more, or search '
-        'with fewer samples'
+        f'{len(there)} chains of this problem are recorded and {end} were '
+        'asked for; sample more, or search with fewer samples'
       )
     return ''
 
@@ -132,4 +137,7 @@ def open_recorded(workdir: str, flag: str) -> RecordedPolicy:
   Args:
     flag: the config's name for it, which errors mention.
   """
-  return RecordedPolicy(list(chain_sets.read(workdir, flag)))
+  chains = list(chain_sets.read(workdir, flag))
+  path = paths.open_path(workdir) / 'config.json'
+  config = paths.read_json(path, 'bring that job back')
+  return RecordedPolicy(chains, config.get('samples', 0))

@@ -223,13 +223,14 @@ def check_earlier(
   """Checks that the search to continue had the same models and settings.
 
   Its scores, and the statistics of MCTS, are kept and must not be mixed with
-  others.
+  others. MCTS goes on only from its own trees.
 
   Returns:
     The name of the PRM that its trees have scores of, by 'prm', if they have.
 
   Raises:
-    UserError: it had another seed, policy, PRM or aggregate, or is not done.
+    UserError: it had another seed, policy, PRM, aggregate or method, or is not
+      done.
   """
   workdir = settings.go_on_from
   folder = paths.open_path(workdir)
@@ -240,6 +241,8 @@ def check_earlier(
       ('seed', theirs['seed'], settings.seed),
       ('policy', about['policy'], names['policy']),
     ]
+    if settings.method == 'mcts':  # it grows what has visits and open leaves
+      pairs.append(('method', theirs['method'], 'mcts'))
     if 'prm' in about:  # else there are no scores
       aggregate = theirs['search']['aggregate']
       pairs += [
@@ -254,8 +257,8 @@ def check_earlier(
   for name, there, here in pairs:
     if there != here:
       raise UserError(
-        f'go_on_from={workdir!r}: its {name} is {there}, not {here}, and the '
-        'scores of both cannot be compared; search with the same, or anew'
+        f'go_on_from={workdir!r}: its {name} is {there}, not {here}, so its '
+        'trees cannot go on; search with the same, or anew'
       )
   return {side: about[side] for side in ('prm',) if side in about}
 

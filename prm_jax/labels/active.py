@@ -170,6 +170,8 @@ def most_convincing(
 ) -> list[int]:
   """Selects among the chains of one problem by score; ties keep their order.
 
+  Chains with the same steps come after all others, as labels of one are those
+  of the other.
   Where there are too few wrong answers to fill their share, the places left go
   to the highest-scoring of the remaining chains.
 
@@ -179,9 +181,12 @@ def most_convincing(
   Returns:
     The selected members, wrong answers first.
   """
-  by_score = sorted(members, key=lambda i: -scores[i])
+  firsts = {chains[i].steps: i for i in reversed(members)}
+  distinct = set(firsts.values())
+  by_score = sorted(members, key=lambda i: (i not in distinct, -scores[i]))
   places = int(config.wrong_share * config.budget + 0.5)
-  wrong = [i for i in by_score if not chains[i].outcome][:places]
+  wrong = [i for i in by_score if i in distinct and not chains[i].outcome]
+  wrong = wrong[:places]
   remaining = [i for i in by_score if i not in set(wrong)]
   return wrong + remaining[: config.budget - len(wrong)]
 

@@ -80,9 +80,9 @@ def label(chain: Chain, config: RolloutConfig) -> Labelling:
   With all k rollouts, successes are Binomial(k, value) and successes / trials
   is unbiased. With early stopping it is biased: a prefix that stops after a
   lucky streak keeps it, which pushes soft labels away from the threshold (at
-  samples=32 and the default delta by up to 0.08 with round_size=4, and by up to
-  0.22 with round_size=1 and threshold 0). Stop early only for hard labels at
-  that threshold.
+  samples=32 and the default delta by up to 0.08 with round_size=4 at threshold
+  0.5, 0.10 at others, and by up to 0.27 with round_size=1). Stop early only for
+  hard labels at that threshold.
 
   The only completion of a finished chain is the chain itself, so the last step
   gets k successes of k, or none, without rollouts. A chain that a limit cut off

@@ -1,7 +1,7 @@
 """python -m prm_jax.report DIR [DIR ...]: reports one run, or compares several.
 
 With one workdir, writes its report.html again. With several, writes a page with
-their numbers, curves and differing settings side by side.
+their numbers, curves and differing settings side by side to --output.
 """
 
 import argparse
@@ -12,6 +12,8 @@ from prm_jax.report.compare import compare
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import exit_on_user_error
 
+COMPARISON = pathlib.Path('comparison.html')
+
 
 def main() -> None:
   parser = argparse.ArgumentParser(
@@ -21,17 +23,19 @@ def main() -> None:
   parser.add_argument(
     '--output',
     type=pathlib.Path,
-    default=pathlib.Path('comparison.html'),
-    help='file for the comparison of several runs; default: %(default)s',
+    help=f'file for the comparison of several runs; default: {COMPARISON}',
   )
   args = parser.parse_args()
+  if len(args.workdirs) == 1 and args.output:
+    parser.error('--output is for several runs; one has its report.html')
   with exit_on_user_error():
     if len(args.workdirs) == 1:
       print(write_report(paths.open_path(args.workdirs[0])))
       return
     text = compare(args.workdirs)
-    paths.write_bytes(args.output, text.encode('utf-8', errors='replace'))
-    print(args.output)
+    output = args.output or COMPARISON
+    paths.write_bytes(output, text.encode('utf-8', errors='replace'))
+    print(output)
 
 
 if __name__ == '__main__':

@@ -72,7 +72,8 @@ def list_numbers(
       if isinstance(mean, list) and mean and _is_finite(mean[-1]):
         last = bounds[-1] if isinstance(bounds, list) and bounds else None
         at = f'{where}{last_n}'
-        yield at, float(mean[-1]), tuple(last) if last else None
+        known = last and None not in last
+        yield at, float(mean[-1]), tuple(last) if known else None
         if lead := value.get('over_null'):
           yield from list_numbers({'over_null': lead}, at)
       else:
@@ -137,19 +138,25 @@ def setting_rows(runs: Sequence[ComparedRun]) -> TableRows:
 
 
 def draw_metrics(runs: Sequence[ComparedRun]) -> list[markupsafe.Markup]:
-  """Draws a figure for each metric that more than one run logged."""
-  names = list(dict.fromkeys(name for run in runs for name in run.metrics))
-  shared = [
-    name for name in names if sum(name in run.metrics for run in runs) > 1
+  """Draws a figure for each metric that more than one run logged twice."""
+  lines = [
+    {
+      name: points
+      for name, points in run.metrics.items()
+      if sum(math.isfinite(value) for _, value in points) > 1
+    }
+    for run in runs
   ]
+  names = list(dict.fromkeys(name for each in lines for name in each))
+  shared = [name for name in names if sum(name in each for each in lines) > 1]
   # Losses and metrics on held-out data come first.
   shared.sort(key=lambda name: ('loss' not in name, 'eval/' not in name))
   views = []
   for name in shared[:MAX_FIGURES]:
     series = [
-      {'name': run.name, 'style': style, 'points': run.metrics[name]}
-      for run, style in zip(runs, STYLES, strict=False)
-      if name in run.metrics
+      {'name': run.name, 'style': style, 'points': each[name]}
+      for run, each, style in zip(runs, lines, STYLES, strict=False)
+      if name in each
     ]
     ends = ', '.join(
       f'{s["name"]} ends with {s["points"][-1][1]:.3g}' for s in series

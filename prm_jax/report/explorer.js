@@ -192,5 +192,6 @@
     });
   }
   section.hidden = false;
+  document.querySelector('[href="#explorer"]').hidden = false;
   show();
 })();

@@ -15,7 +15,7 @@ from typing import Any
 import markupsafe
 
 from prm_jax.data import chains
-from prm_jax.report.chain_views import MAX_CHARACTERS, own_cut
+from prm_jax.report.chain_views import MAX_CHARACTERS, crop, own_cut
 
 SCRIPT = (
   importlib.resources.files('prm_jax.report')
@@ -51,14 +51,14 @@ def build(
     problem = index.setdefault(chain.problem, len(index))
     record = {
       'problem': problem,
-      'steps': [step[:MAX_CHARACTERS] for step in chain.steps],
+      'steps': [crop(step) for step in chain.steps],
       'scores': extra['scores'],
-      'answer': chain.answer,
+      'answer': None if chain.answer is None else crop(chain.answer),
       'outcome': chain.outcome,
       'error': chains.first_error(chain.labels),
     }
-    longest = max(map(len, (chain.problem, *chain.steps)))
-    if longest > MAX_CHARACTERS:
+    texts = chain.problem, *chain.steps, chain.answer or ''
+    if max(map(len, texts)) > MAX_CHARACTERS:
       record['cropped'] = True
     if (own := own_cut(extra, cut)) != cut:
       record['cut'] = own
@@ -81,7 +81,7 @@ def build(
     records.append(record)
   data = {
     'cut': cut,
-    'problems': [problem[:MAX_CHARACTERS] for problem in index],
+    'problems': [crop(problem) for problem in index],
     'chains': records,
   }
   text = json.dumps(data, separators=(',', ':'), allow_nan=False)

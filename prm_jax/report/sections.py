@@ -287,6 +287,8 @@ def coverage(section: Mapping[str, Any], name: str) -> str:
   if name not in section:
     return ''
   steps, of_steps, chains, of_chains = _counts(section, name)
+  if not of_steps or not of_chains:
+    return ''
   return (
     f'{percent(1 - steps / of_steps)}% of the steps of {name} were read, and '
     f'{percent(1 - chains / of_chains)}% of its chains to their end.'

@@ -138,7 +138,7 @@ def _sum_up_localisation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _sum_up_ranking(calibrated: Sequence[Mapping[str, Any]]) -> list[str]:
   """Gives the AUC of steps for each data set, beside the best feature's."""
-  parts = []
+  parts, has_features = [], False
   for one in calibrated:
     ours = [row for row in one['ranking'] if row['lead']]
     features = [row for row in one['ranking'] if not row['lead']]
@@ -147,13 +147,14 @@ def _sum_up_ranking(calibrated: Sequence[Mapping[str, Any]]) -> list[str]:
     known = [row for row in features if not math.isnan(row['value'])]
     top = max(known, key=lambda row: row['value'], default=None)
     beside = f' ({top["name"]}: {top["auc"]})' if top else ''
+    has_features |= bool(top)
     shown = f'{ours[0]["auc"]} {ours[0]["interval"]}'.rstrip()
     parts.append(f'{shown} on {one["dataset"]}{beside}')
   if not parts:
     return []
+  said = '; in parentheses, the best feature of the text' * has_features
   return [
-    f'It ranks right steps above wrong ones with AUC {_joined(parts)}; in '
-    'parentheses, the best feature of the text.'
+    f'It ranks right steps above wrong ones with AUC {_joined(parts)}{said}.'
   ]
 
 

@@ -46,11 +46,18 @@ def parse_flags(argv: list[str]) -> list[str]:
   try:
     rest = flags.FLAGS(argv)
     # A file that cannot be read raises when it is first looked into.
-    _ = 'task' in (CONFIG.value or ())
-    return rest
+    given = CONFIG.value
+    _ = 'task' in (given or ())
   except Exception as error:
     lines = _faults_of_overrides(argv) or [_line(error)]
     raise UserError('\n'.join(lines)) from None
+  if CONFIG.present and not isinstance(given, ml_collections.ConfigDict):
+    raise UserError(
+      '--config: get_config of the file returned a '
+      f'{type(given).__name__}; expected a ConfigDict: end it with '
+      'return config.lock()'
+    )
+  return rest
 
 
 def _make_configs_importable(argv: list[str]) -> None:

@@ -117,13 +117,13 @@ class Searching:
     except StopIteration:
       limit = limit or self.ledger.reached_limit(budget, exceeded=True)
     except CannotDo as error:
-      if not self.tree.alive():
+      if not self._has_chains():
         raise
       limit = ' '.join(str(error).split())
     grow.close()
     self.ledger.stopped = limit or self.ledger.stopped
     self._count_dead()
-    if not self.tree.alive():
+    if not self._has_chains():
       reasons = ', '.join(f'{n} {why}' for why, n in self.ledger.dead.items())
       lost = f'{self.ledger.lost} could not be had'
       raise CannotDo(
@@ -133,6 +133,9 @@ class Searching:
 
   def _is_alive(self, index: int) -> bool:
     return not self.tree.nodes[index].dead
+
+  def _has_chains(self) -> bool:
+    return bool(self.tree.alive() or self.tree.ended(scratch=True))
 
   def _propose(
     self, wanted: Sequence[Expand]

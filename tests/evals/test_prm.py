@@ -203,6 +203,42 @@ def test_chains_without_labels_say_nothing_of_errors():
   assert sum(line['set'] == 'some' for line in found.step_scores) == 5
 
 
+def test_a_share_of_wrong_chains_is_each_sets_own():
+  """Whether a set has labels, and which came before, makes no difference."""
+  labelled = [steps_of(f'p{i}', 1.0, float(i > 0)) for i in range(4)]
+  bare = [Chain(f'u{i}', ('s0', 'bad' if i else 's1')) for i in range(4)]
+  sets = {'labelled': labelled, 'bare': bare}
+  for names in (('labelled', 'bare'), ('bare', 'labelled')):
+    evaluations = {name: sets[name] for name in names}
+    found, _ = judged(evaluations, wrong_share=0.75)
+    flagged = {
+      record['problem']: min(record['scores']) < record['threshold']
+      for record in found.shown
+    }
+    assert [flagged[f'u{i}'] for i in range(4)] == [False, True, True, True]
+
+
+def test_a_set_of_which_nothing_was_read_is_not_judged():
+  dataset = Dataset(
+    [], MIXED, {'long': MIXED, 'some': MIXED}, '', pathlib.Path(), False
+  )
+  said = []
+
+  def score(chains):  # dev is scored first, then the set that is too long
+    read = half(chains)
+    if said[-1].endswith('of long'):
+      return [row[:0] for row in read]
+    return read
+
+  for share in (0.0, 0.5):
+    wanted = PrmEvaluation(best_of_n='', wrong_share=share)
+    targets = TargetConfig()
+    found = evaluate(wanted, targets, dataset, score, None, 0, said.append)
+    assert 'long: no step was read, so steps are not judged' in said
+    assert set(found.results['localisation']) == {'some'}
+    assert 'long' in found.results['unread']
+
+
 def test_a_file_of_prmbench_has_errors_alone():
   chains = [
     steps_of(

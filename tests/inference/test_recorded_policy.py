@@ -63,6 +63,16 @@ def test_chains_that_the_job_dropped_are_lost():
   )
 
 
+def test_no_more_chains_than_were_sampled():
+  chains = [chain('a', id='p # 0'), chain('b', id='p # 2')]
+  policy = RecordedPolicy(chains, samples=4)
+  told = [it and it.steps for it in complete(policy, samples=4)]
+  assert told == [('a',), None, ('b',), None]
+  assert '2 chains of this problem are recorded and 5 were' in refusal(
+    policy, samples=5
+  )
+
+
 def test_step_by_step_is_the_whole_chain():
   policy = RecordedPolicy([chain('a', 'bbb'), chain('a', 'c')])
   one, _ = complete(policy, samples=2, max_steps=1)

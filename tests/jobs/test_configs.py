@@ -401,6 +401,22 @@ def test_every_config_is_tried_here():
   assert names == VARIANTS.keys()
 
 
+@pytest.mark.parametrize(
+  ('name', 'variants', 'why'),
+  [
+    ('prm_math', 'tiny,smollm2', 'tiny comes last, and smollm2 follows it'),
+    ('rl_math', 'small,grpo', 'small comes last, and grpo follows it'),
+    ('prm_math', 'lora,smollm2', 'a base comes before adapters'),
+    ('prm_math', 'human,small', 'small is for a domain without a base'),
+    ('policy_math', 'smollm2,small', 'small is for a domain without a base'),
+  ],
+)
+def test_variants_that_would_undo_others_are_refused(name, variants, why):
+  get_config = runpy.run_path(f'{ROOT}/configs/{name}.py')['get_config']
+  with pytest.raises(ValueError, match=why):
+    get_config(variants)
+
+
 def test_small_jobs_are_of_the_same_problems():
   """No PRM may be tested on what its policy was trained on, or the reverse."""
   splits = set()

@@ -85,6 +85,11 @@ def test_a_wrong_value_is_named(job, name, value, expected):
   assert '\n' not in line
 
 
+SERVED = {
+  'policy.kind': 'endpoint',
+  'policy.endpoint.base_url': 'http://localhost:1',
+  'policy.endpoint.model': 'm',
+}
 # Values that are wrong together, or are missing.
 TOGETHER = [
   (
@@ -121,6 +126,23 @@ TOGETHER = [
     {'search.aggregate': 'mean'},
     'may rise as a chain grows',
   ),
+  *(
+    (
+      job,
+      {
+        'policy.kind': 'workdir',
+        'policy.workdir': '/policy',
+        'policy.sampling.temperature': 0.0,
+      },
+      r'policy.sampling.temperature=0\.0: \d+ completions would be equal',
+    )
+    for job in ('sample', 'label:rollouts', 'label:omega', 'search:majority')
+  ),
+  (
+    'label:judge',
+    SERVED | {'judge.samples': 5, 'policy.endpoint.temperature': 0.0},
+    r'policy.endpoint.temperature=0\.0: 5 completions would be equal',
+  ),
 ]
 
 
@@ -128,6 +150,10 @@ TOGETHER = [
 def test_values_that_do_not_go_together_are_named(job, values, line):
   with pytest.raises(UserError, match=line):
     read(job, **values)
+
+
+def test_one_completion_needs_no_chance():
+  assert read('label:judge', **SERVED, **{'policy.endpoint.temperature': 0.0})
 
 
 def test_a_policy_that_nobody_asks_may_be_unfinished():

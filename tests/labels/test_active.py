@@ -88,6 +88,14 @@ def test_selection_by_hand(config, order):
   assert chosen(ActiveConfig(**config))[0] == order
 
 
+def test_copies_come_after_all_others():
+  copied = [CHAINS[3], CHAINS[3], CHAINS[0], *CHAINS]
+  assert chosen(ActiveConfig(budget=5), copied)[0][:5] == [3, 4, 7, 8, 0]
+  # A copy does not fill a place of wrong answers either.
+  few = [CHAINS[3], CHAINS[3], CHAINS[0]]
+  assert chosen(ActiveConfig(budget=2), few)[0] == [3, 0]
+
+
 def test_places_without_wrong_answers_go_to_right_ones():
   chains = [c for c in CHAINS if c.outcome]
   order, _, report = chosen(ActiveConfig(budget=2), chains)

@@ -43,6 +43,20 @@ def shares(found):
   return {step: n / sum(visits.values()) for step, n in visits.items()}
 
 
+class LosesTheFirstCall(Scripted):
+  def complete(self, requests):
+    found, first = super().complete(requests), not self.asked[1:]
+    return [[None] * len(each) for each in found] if first else found
+
+
+def test_chains_that_are_written_at_last_save_a_search_without_a_tree():
+  _, prm = optimum(Scripted(), 0)
+  found = search('mcts', LosesTheFirstCall(), prm, {'simulations': 8})
+  assert not found.failed
+  assert found.chosen.meta['search']['ended']
+  assert found.ledger['lost'] == 4
+
+
 @pytest.mark.parametrize('seed', [0, 1, 4])
 @pytest.mark.parametrize('leaves', [1, 4])
 def test_visits_converge_to_the_best_branch(seed, leaves):

@@ -85,15 +85,17 @@ class ItemSettings(JobSettings):
   price: PriceConfig = PriceConfig()
   aot: OpenedAotConfig = OpenedAotConfig()
 
-  def check_policy(self, use: str, problems: str) -> None:
+  def check_policy(self, use: str, problems: str, samples: int) -> None:
     """Checks that the policy suits a job, see `PolicyConfig.check_use`.
 
     Args:
       problems: kind of the problems that it is asked about.
+      samples: how often it is asked the same.
     """
     with checks.below('policy'):
       # A policy that only prm_jax.aot describes has no workdir yet.
       self.policy.check_use(use, described=bool(self.aot.model.given()))
+      self.policy.check_draws(samples)
     if self.policy.kind == 'solver':
       check_arithmetic('policy.kind', 'solver', problems)
 
@@ -110,7 +112,7 @@ class SampleSettings(ItemSettings):
   problems: SplitConfig = SplitConfig()
 
   def check_together(self) -> None:
-    self.check_policy('writes new chains', self.problems.kind)
+    self.check_policy('writes new chains', self.problems.kind, self.samples)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +224,7 @@ class LabelSettings(ItemSettings):
         "critiques get no labels: expected ''",
       )
     if use := SOURCES[self.source]:
-      self.check_policy(use, self.chains.kind)
+      self.check_policy(use, self.chains.kind, self.source_config.samples)
     prm = self.prm
     if self.needs_prm and prm.kind == 'workdir' and not prm.path:
       checks.fail(

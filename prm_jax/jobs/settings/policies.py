@@ -134,6 +134,18 @@ class PolicyConfig:
       with checks.below('endpoint'):
         self.endpoint.to_config(seed=0)
 
+  def check_draws(self, samples: int) -> None:
+    """Checks that several completions of the same can differ."""
+    drawn = {'workdir': self.sampling, 'endpoint': self.endpoint}
+    part = drawn.get(self.kind)
+    if samples > 1 and part is not None and not part.temperature:
+      name = 'sampling' if self.kind == 'workdir' else 'endpoint'
+      checks.fail(
+        f'{name}.temperature',
+        0.0,
+        f'{samples} completions would be equal: expected above 0',
+      )
+
   @property
   def samples_per_round(self) -> int:
     """Returns how many samples a job asks for in one round.

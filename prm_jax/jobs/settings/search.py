@@ -152,7 +152,10 @@ class SearchSettings(ItemSettings):
     )
 
   def check_together(self) -> None:
-    self.check_policy('is searched with', self.problems.kind)
+    method = self.method_config
+    # Proposals of a step, or whole chains.
+    several = max(getattr(method, n, 1) for n in ('samples', 'width'))
+    self.check_policy('is searched with', self.problems.kind, several)
     if self.scores:
       self._check_prm()
     self._check_flops()
