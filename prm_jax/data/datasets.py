@@ -101,7 +101,8 @@ def are_of_dev(chains: Sequence[Chain], share: float) -> list[bool]:
   """Says which chains are of the dev split, by a hash of their problem.
 
   Chains whose problems come from one, by its text or by `meta['group']`, are in
-  the same split. Of their texts the first in alphabetical order is hashed.
+  the same split, and so are those with one problem. Of the texts that they come
+  from the first in alphabetical order is hashed.
   """
   above: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -115,10 +116,18 @@ def are_of_dev(chains: Sequence[Chain], share: float) -> list[bool]:
     for chain in chains
   ]
   for text, chain in zip(texts, chains, strict=True):
+    others = [('a text', contamination.compared(chain.problem))]
     if 'group' in chain.meta:
-      tops = top(text), top(('group', str(chain.meta['group'])))
+      others.append(('group', str(chain.meta['group'])))
+    for other in others:
+      tops = top(text), top(other)
       above[max(tops)] = min(tops)
-  digests = [hashlib.sha256(top(text)[1].encode()).digest() for text in texts]
+  first: dict[tuple[str, str], str] = {}
+  for text in texts:
+    first[top(text)] = min(text[1], first.get(top(text), text[1]))
+  digests = [
+    hashlib.sha256(first[top(text)].encode()).digest() for text in texts
+  ]
   return [int.from_bytes(digest[:8]) < share * 2**64 for digest in digests]
 
 

@@ -216,6 +216,32 @@ def test_a_bad_element_does_not_hide_the_rest_of_an_array(tmp_path):
   assert (summary.records, summary.quarantined) == (4, 2)
 
 
+def test_the_rest_of_an_array_that_breaks_off_is_told(tmp_path):
+  path, side = tmp_path / 'f.json', tmp_path / 'bad.jsonl'
+  path.write_text(f'[{FLAT},\n{FLAT}\n{FLAT},\n{FLAT}]')
+  chains, summary = read_chains(
+    path, 'prm800k_flat', on_error='quarantine', quarantine_path=side
+  )
+  assert (len(chains), summary.quarantined) == (2, 1)
+  assert 'all from line 3 on is lost' in str(summary)
+  (row,) = map(json.loads, side.read_text().splitlines())
+  assert row['raw'].count(FLAT) == 2
+  path.write_text(f'[{FLAT}, 3]')
+  _, summary = read_chains(
+    path, 'prm800k_flat', on_error='quarantine', quarantine_path=side
+  )
+  assert 'is lost' not in str(summary)
+
+
+def test_one_file_in_two_formats_keeps_the_rows_of_both(tmp_path):
+  path, side = tmp_path / 'f.jsonl', tmp_path / 'bad.jsonl'
+  path.write_text('3\n')
+  for fmt in ('trl', 'gsm8k', 'trl'):
+    read_chains(path, fmt, on_error='quarantine', quarantine_path=side)
+  rows = [json.loads(line) for line in side.read_text().splitlines()]
+  assert [row['format'] for row in rows] == ['gsm8k', 'trl']
+
+
 def test_quarantine_keeps_the_rows_of_other_files(tmp_path):
   side = tmp_path / 'bad.jsonl'
   for name, text in (('a', '3'), ('b', '4\n5'), ('a', '6')):

@@ -40,6 +40,16 @@ def test_variants_of_a_problem_are_in_one_split():
   assert sum(alone[3 * i] != alone[3 * i + 1] for i in range(200)) > 20
 
 
+def test_a_problem_is_in_one_split_wherever_it_comes_from():
+  pairs = [
+    (chain(f'New {i}?', original_problem=f'Old {i}?'), chain(f'New {i}?'))
+    for i in range(200)
+  ]
+  found = are_of_dev([each for pair in pairs for each in pair], 0.5)
+  assert found[::2] == found[1::2]
+  assert 60 < sum(found[::2]) < 140
+
+
 def test_layout_does_not_change_the_split():
   one = [chain(f'Is (1,{i}) on x^{{{i}}}?') for i in range(50)]
   other = [chain(f'Is $(1, {i})$ on x^{i}') for i in range(50)]

@@ -40,6 +40,14 @@ BEFORE_PARSING = {
   'config is nothing': (['--config=', '{work}'], 'empty string.*FILE.py'),
   'empty config': (['--config={tmp}/empty.py', '{work}'], NO_CONFIG),
   'config without get_config': (['--config={tmp}/x.py', '{work}'], NO_CONFIG),
+  'config of another type': (
+    ['--config={tmp}/dict.py', '{work}'],
+    '--config: get_config .* returned a dict; expected a ConfigDict',
+  ),
+  'config without return': (
+    ['--config={tmp}/none.py', '{work}'],
+    '--config: get_config .* returned a NoneType; .*return config.lock',
+  ),
   'syntax error': (['--config={tmp}/syntax.py', '{work}'], 'syntax.py:2: '),
   'unknown variant': (
     ['--config=configs/prm_math.py:tyni', '{work}'],
@@ -161,6 +169,8 @@ def faults(tmp_path_factory):
   (tmp / 'empty.py').write_text('')
   (tmp / 'x.py').write_text('x = 1\n')
   (tmp / 'syntax.py').write_text('x = 1\ndef get_config(:\n')
+  (tmp / 'dict.py').write_text('def get_config(_=""):\n  return {}\n')
+  (tmp / 'none.py').write_text('def get_config(_=""):\n  pass\n')
   (tmp / 'file').write_text('mine')
   for name, text in (('corrupt', '{"task": '), ('foreign', '[1, 2]')):
     (tmp / name).mkdir()

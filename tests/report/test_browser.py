@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 
 import pytest
 
@@ -10,15 +9,12 @@ from prm_jax.data.chains import Chain, StepLabel, to_dict
 from prm_jax.data.readers import read_chains
 from prm_jax.report import write_report
 from tests.report.workdir import write
-
-sync_api = pytest.importorskip('playwright.sync_api')
-NAMES = ('chromium', 'chromium-browser', 'google-chrome')
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+from tests.shared.browser import chromium, needs_chromium, sync_api
 
 pytestmark = [
   pytest.mark.slow,
   pytest.mark.once,
-  pytest.mark.skipif(not CHROMIUM, reason='needs Chromium'),
+  needs_chromium,
 ]
 
 COUNT, PER_PROBLEM, CUT = 20_000, 8, 0.4
@@ -60,12 +56,8 @@ def report(records, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def browser():
-  with sync_api.sync_playwright() as playwright:
-    browser = playwright.chromium.launch(
-      executable_path=CHROMIUM, args=['--no-sandbox']
-    )
+  with chromium() as browser:
     yield browser
-    browser.close()
 
 
 def times_busy(page):

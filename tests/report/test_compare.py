@@ -104,6 +104,29 @@ def test_runs_that_cannot_be_compared(names, message, two):
     assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1
 
 
+def test_what_was_logged_once_has_no_chart(two, tmp_path):
+  for name, steps in (('c', 1), ('d', 1), ('e', 3)):
+    (tmp_path / name).mkdir()
+    write(tmp_path / name, metrics={'.': losses(steps, 0.2)})
+  for names, charted in (('cd', False), ('ce', False), ('ab', True)):
+    page = compare([str(tmp_path / name) for name in names])
+    assert ('Line chart of loss' in page) == charted
+
+
+def test_an_interval_without_numbers_is_left_out(two, tmp_path):
+  odd = tmp_path / 'odd'
+  odd.mkdir()
+  curve = {'mean': [0.5], 'ci95': [[None, None]]}
+  write(odd, {'best_of_n': {'prm': curve}})
+  assert '0.5' in compare([two[0], str(odd)])
+
+
+def test_one_run_has_no_other_file(two, tmp_path):
+  done = run(two[0], f'--output={tmp_path / "x.html"}')
+  assert done.returncode == 2 and '--output is for several' in done.stderr
+  assert not (tmp_path / 'x.html').exists()
+
+
 @pytest.mark.parametrize('bounds', [[[0.1]], [[{}, 1]], [3], [['a', 'b']]])
 def test_intervals_of_another_form_are_one_line(bounds, two, tmp_path):
   odd = tmp_path / 'odd'

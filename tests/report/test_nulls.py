@@ -233,6 +233,12 @@ def test_coverage_stands_where_chains_are_picked(tmp_path, results):
   assert said not in page.by_id('best-of-n').text
 
 
+def test_a_set_without_steps_has_no_coverage(tmp_path, results):
+  counts = dict.fromkeys(('steps', 'of_steps', 'chains', 'of_chains'), 0)
+  page = page_of(tmp_path, results | {'unread': {'toy': counts}})
+  assert 'of the steps of toy were read' not in page.text
+
+
 def test_results_of_earlier_versions_have_no_null(tmp_path):
   page = page_of(tmp_path, None)
   assert len(page.by_id('best-of-n').all('table', 'numbers')) == 1

@@ -23,7 +23,9 @@ from typing import NamedTuple
 
 Lines = Sequence[str]
 
-_STEP_VERDICT = re.compile(r'\\boxed\s*\{\s*(in)?correct\s*\}', re.IGNORECASE)
+_STEP_VERDICT = re.compile(
+  r'\\boxed\s*\{\s*(?:\\text\s*\{\s*)?(in)?correct\s*\}', re.IGNORECASE
+)
 _YES_NO = re.compile(
   r'\\boxed\s*\{\s*(?:\\text\s*\{\s*)?(yes|no)\b', re.IGNORECASE
 )

@@ -70,6 +70,8 @@ class ReadSummary:
     skipped: number of good records that the rules of the format leave out, by
       reason.
     quarantined: number of bad records that were set aside.
+    ended_at: line from which on the file could not be split into records, and
+      was set aside as one; 0 if it was read to its end.
   """
 
   records: int
@@ -77,6 +79,7 @@ class ReadSummary:
   ratings: int
   skipped: Mapping[str, int]
   quarantined: int
+  ended_at: int = 0
 
   def __str__(self) -> str:
     parts = [
@@ -86,6 +89,8 @@ class ReadSummary:
     parts += [f'{n:,} skipped ({why})' for why, n in self.skipped.items()]
     if self.quarantined:
       parts.append(f'{self.quarantined:,} quarantined')
+    if self.ended_at:
+      parts.append(f'all from line {self.ended_at:,} on is lost, see there')
     return '; '.join(parts)
 
 
@@ -108,8 +113,9 @@ def read_chains(
     fmt: its format, a key of READERS.
     on_error: 'stop' raises at the first bad record; 'quarantine' writes bad
       records to `quarantine_path` and continues.
-    quarantine_path: file of JSON lines {file, line, reason, raw}. Rows of other
-      files are kept; rows of an earlier reading of this file are replaced.
+    quarantine_path: file of JSON lines {file, format, line, reason, raw}. Rows
+      of other files and formats are kept; those of an earlier reading of this
+      file in this format are replaced.
     source: the kind of labeller, one of SOURCES. It replaces the source that
       the reader gives; use it for formats that do not name one (trl).
 
@@ -122,7 +128,7 @@ def read_chains(
   """
   _check_arguments(path, fmt, on_error, quarantine_path, source)
   chains, bad, skipped = [], [], Counter()
-  count = 0
+  count = ended_at = 0
   heartbeat = Heartbeat(f'reading {path}, records')
   for record in heartbeat.over(records_lib.iterate(path)):
     count += 1
@@ -134,7 +140,9 @@ def read_chains(
           f'{path}:{record.line}: {error} (read as {fmt}); correct the record, '
           "or set bad ones aside with on_error='quarantine'"
         ) from None
-      bad.append(_quarantine_row(path, record, error))
+      bad.append(_quarantine_row(path, fmt, record, error))
+      if isinstance(error, records_lib.BrokenOff):
+        ended_at = record.line
       continue
     if isinstance(result, Skip):
       skipped[result.reason] += 1
@@ -144,12 +152,13 @@ def read_chains(
   if not count:
     raise UserError(f'{path}: has no records; expected JSON or JSON lines')
   if on_error == 'quarantine':
-    _write_quarantine(quarantine_path, path, bad)
+    _write_quarantine(quarantine_path, path, fmt, bad)
   ratings = sum(
     label.value is not None for chain in chains for label in chain.labels
   )
-  summary = ReadSummary(count, len(chains), ratings, dict(skipped), len(bad))
-  return chains, summary
+  return chains, ReadSummary(
+    count, len(chains), ratings, dict(skipped), len(bad), ended_at
+  )
 
 
 def _check_arguments(
@@ -219,10 +228,11 @@ def _add_origin(
 
 
 def _quarantine_row(
-  path: str | os.PathLike, record: Record, error: UserError
+  path: str | os.PathLike, fmt: str, record: Record, error: UserError
 ) -> dict[str, Any]:
   return {
     'file': str(path),
+    'format': fmt,
     'line': record.line,
     'reason': str(error),
     'raw': record.raw,
@@ -232,6 +242,7 @@ def _quarantine_row(
 def _write_quarantine(
   quarantine_path: str | os.PathLike,
   path: str | os.PathLike,
+  fmt: str,
   rows: list[dict[str, Any]],
 ) -> None:
   target = paths.open_path(quarantine_path)
@@ -239,7 +250,8 @@ def _write_quarantine(
     kept = []
     if target.exists():
       for line in paths.read_lines(target):
-        if json.loads(line)['file'] != str(path):
+        row = json.loads(line)
+        if (row['file'], row.get('format', fmt)) != (str(path), fmt):
           kept.append(line)
     # JSON in ASCII keeps bytes that are not UTF-8 as they were.
     lines = [*kept, *(json.dumps(row).encode() for row in rows)]

@@ -26,6 +26,10 @@ _END = re.compile(r'[ \t\r\n]*\][ \t\r\n]*\Z')
 _SURROGATE = re.compile(r'\\u[dD][89a-fA-F]')
 
 
+class BrokenOff(UserError):
+  """Says that the rest of a file cannot be split into records."""
+
+
 class Skip(NamedTuple):
   """Says why the rules of a format leave out a good record."""
 
@@ -97,7 +101,7 @@ def _array(text: str) -> Iterator[Record]:
     except (json.JSONDecodeError, RecursionError):
       at = None
     if at is None:
-      fault = UserError(
+      fault = BrokenOff(
         'the JSON array is broken off, or goes on after its end'
       )
       yield Record(line, text[begin:], fault)

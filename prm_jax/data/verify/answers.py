@@ -45,8 +45,9 @@ _NAMED = re.compile(
 _NAMED_LAST = re.compile(r'(?P<value>[^=<>,;]+?)\s*(?P<sign>=)\s*' + _NAME)
 # The left side of 18 + 24 = 42, and what a function is applied to in f(3) = 5.
 _WORKED_OUT = re.compile(
-  r'(?=[^=]*\d)(?=[^=]*(?:[-+*/^]|\\(?:times|cdot|div|frac)))'
-  r'(?:[\d\s.,()^{}*/+-]|\\(?:times|cdot|div|frac)(?![A-Za-z]))+='
+  r'(?=[^=]*\d)(?=[^=]*(?:[-+*/^]|\\(?:times|cdot|div|frac)| x ))'
+  r'(?:[\d\s.,()^{}*/+$€£%-]|\\(?:times|cdot|div|frac)(?![A-Za-z])'
+  r'|(?<= )x(?= [\d$€£]))+='
   r'(?P<value>[^=<>]+)'
 )
 _APPLIED = re.compile(r'[A-Za-z]\(-?[\d./]+\)|\\[A-Za-z]+')

@@ -18,6 +18,11 @@ _ANSWER_IS = re.compile(
   re.IGNORECASE | re.MULTILINE,
 )
 _EQUALS = re.compile(r'=|≈|\\approx\b')
+# x = 2 or x = 3, before its last equals sign.
+_EQUATIONS = re.compile(
+  r'(?<![A-Za-z\\])(?:\$|\\\()?(?P<name>[A-Za-z])\s*=[^=\n]{1,40}?'
+  r'(?:,? (?:and|or)|,) (?:\$|\\\()?(?P=name)\s*$'
+)
 # Bold answers, **14** or **168 ways**, but not **2. Add the numbers**.
 _BOLD = re.compile(r'\*\*(?=[-+$\\\d.])(?!\d+[.:)]\s)(?=[^*\n]*\*\*)')
 _BRACES = re.compile(r'\\boxed\s*\{|(?<!\\)[{}]')
@@ -44,7 +49,8 @@ def final_answer(steps: Sequence[str]) -> str | None:
 
   Looks for, in this order: text after a final `####`; a box; text after "answer
   is" or "Answer:"; text right of the last equals sign or in bold, whichever is
-  later. Of several answers of one kind, the last counts. An answer ends with
+  later. Of several answers of one kind, the last counts, but of x = 2 or x = 3
+  both. An answer ends with
   its formula or sentence, or before a "because".
   """
   text = _MARK.sub('', steps[-1])
@@ -60,6 +66,10 @@ def final_answer(steps: Sequence[str]) -> str | None:
   equals, bold = _find_last(_EQUALS, text), _find_last(_BOLD, text)
   if bold > equals:
     return _read_answer(text[bold:].partition('**')[0])
+  # Few characters are looked at, so that the time stays linear.
+  start = max(0, equals - 80)
+  if several := _EQUATIONS.search(text[start : max(equals - 1, 0)]):
+    return _read_answer(text[start + several.start() :])
   return _read_answer(text[equals:], inside=True) if equals else None
 
 

@@ -30,18 +30,36 @@ FUNCTIONS = frozenset(
 )
 # Words that make a clause, not a unit: "15 is not a solution".
 _CLAUSE = frozenset(
-  ('is', 'are', 'was', 'not', 'no', 'or', 'and', 'if', 'than', 'but', 'which')
+  (
+    *('is', 'are', 'was', 'not', 'no', 'or', 'and', 'if', 'than', 'but'),
+    *('which', 'cannot', 'wrong', 'incorrect', 'undefined', 'impossible'),
+    *('unknown', 'negative', 'root', 'radical'),
+  )
+)
+# With these next to the number the text goes on with a calculation.
+_GOES_ON = frozenset(
+  (
+    *('minus', 'plus', 'over', 'divided', 'multiplied', 'raised', 'to'),
+    *('choose', 'point', 'alpha', 'beta', 'gamma', 'delta', 'epsilon'),
+    *('theta', 'lambda', 'sigma', 'phi', 'psi', 'omega'),
+  )
+)
+_NO_UNIT = re.compile(
+  r'times [b-z]$|at (?:least|most)\b|quarters of\b|.*\bbelow zero\b'
 )
 # With these, alone or before "of", the number is not the value: 2 thirds.
 _CHANGES_VALUE = frozenset(
   (
     *('half', 'third', 'fourth', 'fifth', 'sixth', 'seventh', 'eighth'),
-    *('ninth', 'tenth', 'twelfth', 'hundredth', 'thousandth', 'halve'),
-    *('squared', 'cubed', 'factorial'),
+    *('ninth', 'tenth', 'eleventh', 'twelfth', 'thirteenth', 'fourteenth'),
+    *('fifteenth', 'sixteenth', 'seventeenth', 'eighteenth', 'nineteenth'),
+    *('twentieth', 'thirtieth', 'fortieth', 'fiftieth', 'sixtieth'),
+    *('seventieth', 'eightieth', 'ninetieth', 'hundredth', 'thousandth'),
+    *('millionth', 'billionth', 'halve', 'squared', 'cubed', 'factorial'),
   )
 )
 _VALUE_AND_UNIT = re.compile(
-  r'(?P<value>.*?(?:[\d)}\]%]|\\pi|\\infty))(?P<gap>\s*)'
+  r'(?P<value>.*?(?:[\d)}\]%]|\\pi|\\infty))(?P<gap>\s*)(?P<per>/ ?)?'
   r'(?P<unit>[A-Za-z][A-Za-z ./-]*(?:\^(?:[23]|\{[23]\}))?)'
 )
 _NUMERAL = re.compile(r'-?[\d.,/ ]*\d')
@@ -107,7 +125,11 @@ def split_unit(text: str) -> tuple[str, str]:
   for sign in money:
     text = text.replace(sign, '').strip()
   match, unit = _VALUE_AND_UNIT.fullmatch(text), ''
-  if match and _is_unit(match['value'], match['gap'], match['unit']):
+  if match and match['per']:  # $18/hour, but not 1/ab
+    word = re.split('[ /-]', match['unit'].lower())[0]
+    if len(word) > 1 and (money or units.is_known(word)):
+      text, unit = match['value'], f'per {match["unit"].lower()}'
+  elif match and _is_unit(match['value'], match['gap'], match['unit']):
     text, unit = match['value'], match['unit'].strip(' .').lower()
   unit = re.sub(r'\{|\}', '', unit)
   return text, ' '.join([*(units.MONEY[sign] for sign in money), unit]).strip()
@@ -119,10 +141,12 @@ def _is_unit(value: str, gap: str, text: str) -> bool:
   words = re.split('[ /-]+', name)
   if any(word in FUNCTIONS or word in _CLAUSE for word in words):
     return False
-  if units.stem(words[0]) in _CHANGES_VALUE and words[1:2] in ([], ['of']):
+  first = units.stem(words[0])
+  changes = first in _CHANGES_VALUE and words[1:2] in ([], ['of'])
+  if changes or words[0] in _GOES_ON or _NO_UNIT.match(name):
     return False
   if not gap:
-    return name in _UNITS_WITHOUT_SPACE
+    return words[0] in _UNITS_WITHOUT_SPACE
   if len(name) == 1:
     return name in 'mglsh' and bool(_NUMERAL.fullmatch(value))
   return units.is_known(name) or any(

@@ -59,6 +59,11 @@ _SPELLINGS = (
   (r'\\[dtc]frac(?![A-Za-z])', r'\\frac'),
   (r'\\[dt]binom(?![A-Za-z])', r'\\binom'),
   (r'\\([%$])', r'\1'),
+  (r'\b[Pp]er cent\b', 'percent'),
+  (r'\bUS\$|^(?:USD|US dollars) ?(?=\d)', '$'),
+  (r'^Rs\.? ?(?=\d)', ''),
+  (r'\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}', r'\\frac{\1}{\2}'),
+  (r'\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}', r'\\binom{\1}{\2}'),
   (r'\\degree(?![A-Za-z])', r'^{\\circ}'),
   (r'\*\*', '^'),
   (r'<=', r'\\leq '),
@@ -144,6 +149,7 @@ def clean(text: str) -> str:
     text = re.sub(pattern, replacement, text)
   text = re.sub(r'(?<!\d)(\d*)\.(\d*)\\overline\{(\d+)\}', _repeating, text)
   text = ' '.join(_add_braces(text).split())
+  text = re.sub(r'\^(\\frac\{[^{}]*\}\{[^{}]*\})', r'^{\1}', text)
   return (text.rstrip('.,; ') if not text.endswith('..') else '') or text
 
 

@@ -26,6 +26,10 @@ ounce oz
 liter litre l
 milliliter millilitre ml
 gallon gal
+year yr
+month
+week wk
+day
 hour hr hrs h
 minute min mins
 second sec secs s
@@ -66,6 +70,8 @@ _PHRASES = (
   (r'^(?:miles?|mi) ?(?:per|an|/) ?(?:hour|hr|h)$', 'mph'),
   (r'^(?:kilomet(?:er|re)s?|km) ?(?:per|an|/) ?(?:hour|hr|h)$', 'kph'),
   (r'^(?:met(?:er|re)s?|m) ?(?:per|a|/) ?(?:second|sec|s)$', 'm/s'),
+  (r'^(\S+) squared$', r'square \1'),
+  (r'^(\S+) cubed$', r'cubic \1'),
 )
 _POWERS = {'square': '^2', 'sq': '^2', 'cubic': '^3', 'cu': '^3'}
 # Plural and singular get the same stem, which need not be a word.

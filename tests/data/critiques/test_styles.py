@@ -11,6 +11,7 @@ from prm_jax.data.critiques.styles import STYLES, last_index, worded_question
   ('name', 'lines', 'steps', 'first'),
   [
     ('thinkprm', [r'\boxed{correct}', r'\boxed{correct}'], 2, -1),
+    ('thinkprm', [r'\boxed{\text{incorrect}}'], 1, 0),
     (
       'thinkprm',
       [r'Step 1: fine, \boxed{ Correct }', r'\boxed{incorrect}'],
