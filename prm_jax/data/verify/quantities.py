@@ -32,20 +32,30 @@ FUNCTIONS = frozenset(
 _CLAUSE = frozenset(
   (
     *('is', 'are', 'was', 'not', 'no', 'or', 'and', 'if', 'than', 'but'),
-    *('which', 'cannot', 'wrong', 'incorrect', 'undefined', 'impossible'),
-    *('unknown', 'negative', 'root', 'radical'),
+    *('which', 'root', 'radical'),
   )
 )
 # With these next to the number the text goes on with a calculation.
 _GOES_ON = frozenset(
   (
-    *('minus', 'plus', 'over', 'divided', 'multiplied', 'raised', 'to'),
-    *('choose', 'point', 'alpha', 'beta', 'gamma', 'delta', 'epsilon'),
+    *('minus', 'plus', 'divided', 'multiplied', 'raised'),
+    *(
+      'cannot',
+      'choose',
+      'point',
+      'alpha',
+      'beta',
+      'gamma',
+      'delta',
+      'epsilon',
+    ),
     *('theta', 'lambda', 'sigma', 'phi', 'psi', 'omega'),
   )
 )
 _NO_UNIT = re.compile(
-  r'times [b-z]$|at (?:least|most)\b|quarters of\b|.*\bbelow zero\b'
+  r'(?:times|over) [b-z]$|at (?:least|most)\b|quarters of\b|to the \w+ power$'
+  r'|(?:wrong|incorrect|undefined|impossible|unknown|negative)$'
+  r'|.*\bbelow zero\b'
 )
 # With these, alone or before "of", the number is not the value: 2 thirds.
 _CHANGES_VALUE = frozenset(
