@@ -36,7 +36,7 @@ class RecordedPolicy:
   counts_flops = False
 
   def __init__(self, chains: Sequence[Chain], samples: int = 0) -> None:
-    self._samples = samples
+    self.samples = samples
     self._chains: dict[str, dict[int, Chain]] = {}
     for chain in chains:
       if not {'tokens', 'finished'} <= chain.meta.keys():
@@ -93,8 +93,8 @@ class RecordedPolicy:
       )
     there, end = self._chains[request.problem], request.first + request.samples
     # Two problems of one text have twice as many.
-    sampled = max(self._samples, max(there) + 1)
-    if request.first >= sampled or (self._samples and end > sampled):
+    sampled = max(self.samples, max(there) + 1)
+    if request.first >= sampled or (self.samples and end > sampled):
       return (
         f'{len(there)} chains of this problem are recorded and {end} were '
         'asked for; sample more, or search with fewer samples'

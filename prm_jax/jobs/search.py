@@ -18,6 +18,7 @@ from prm_jax.data.chains import Chain
 from prm_jax.data.problems import Problem
 from prm_jax.evals.search import search_section
 from prm_jax.inference.driver import AskedModels, Ended, Work
+from prm_jax.inference.recorded_policy import RecordedPolicy
 from prm_jax.jobs import engine, policies
 from prm_jax.jobs.prms import open_prm
 from prm_jax.jobs.settings.search import SearchedProblemsConfig, SearchSettings
@@ -43,6 +44,7 @@ def run(settings: SearchSettings, workdir: Workdir, log: Log) -> None:
   if settings.go_on_from:
     names = check_earlier(settings, names) | names
   trees = read_trees(settings.go_on_from, problems)
+  check_grown(settings, trees)
   if trees:
     log(f'{len(trees):,} of {len(problems):,} problems were searched before')
   job = make_job(settings, problems, trees, models, names)
@@ -60,7 +62,20 @@ def open_models(settings: SearchSettings, workdir: Workdir) -> AskedModels:
   prm = open_prm(settings, solver, workdir) if settings.scores else None
   policy = policies.open_policy(settings, workdir)
   check_models(settings.method, policy, prm, settings.budget.to_budget())
+  if isinstance(policy, RecordedPolicy):
+    check_recorded(settings, policy)
   return AskedModels(policy=policy, prm=prm)
+
+
+def check_recorded(settings: SearchSettings, policy: RecordedPolicy) -> None:
+  """Raises UserError if a search asks for more chains than were recorded."""
+  wanted = settings.method_config.samples
+  if 0 < policy.samples < wanted:
+    raise UserError(
+      f'policy.workdir={settings.policy.workdir!r} has {policy.samples} chains '
+      f'of each problem, and {settings.method}.samples={wanted} asks for more; '
+      'sample more, or set it lower'
+    )
 
 
 def names_of(models: AskedModels) -> dict[str, str]:
@@ -223,14 +238,13 @@ def check_earlier(
   """Checks that the search to continue had the same models and settings.
 
   Its scores, and the statistics of MCTS, are kept and must not be mixed with
-  others. MCTS goes on only from its own trees.
+  others.
 
   Returns:
     The name of the PRM that its trees have scores of, by 'prm', if they have.
 
   Raises:
-    UserError: it had another seed, policy, PRM, aggregate or method, or is not
-      done.
+    UserError: it had another seed, policy, PRM or aggregate, or is not done.
   """
   workdir = settings.go_on_from
   folder = paths.open_path(workdir)
@@ -241,8 +255,6 @@ def check_earlier(
       ('seed', theirs['seed'], settings.seed),
       ('policy', about['policy'], names['policy']),
     ]
-    if settings.method == 'mcts':  # it grows what has visits and open leaves
-      pairs.append(('method', theirs['method'], 'mcts'))
     if 'prm' in about:  # else there are no scores
       aggregate = theirs['search']['aggregate']
       pairs += [
@@ -257,10 +269,23 @@ def check_earlier(
   for name, there, here in pairs:
     if there != here:
       raise UserError(
-        f'go_on_from={workdir!r}: its {name} is {there}, not {here}, so its '
-        'trees cannot go on; search with the same, or anew'
+        f'go_on_from={workdir!r}: its {name} is {there}, not {here}, and the '
+        'scores of both cannot be compared; search with the same, or anew'
       )
   return {side: about[side] for side in ('prm',) if side in about}
+
+
+def check_grown(
+  settings: SearchSettings, trees: Mapping[str, dict[str, Any]]
+) -> None:
+  """Raises UserError if MCTS is to grow trees that it never walked."""
+  if settings.method != 'mcts' or not trees:
+    return
+  if not any(tree['nodes'][0].get('visits') for tree in trees.values()):
+    raise UserError(
+      f'go_on_from={settings.go_on_from!r}: no mcts has searched its trees, '
+      'and mcts grows no others; name one of its searches, or search anew'
+    )
 
 
 def fingerprint(

@@ -17,6 +17,7 @@ FIRST = {
   'begun': [MCTS],
   'at once': [MCTS, '--config.mcts.simulations=16'],
   'others': [MCTS, '--config.problems.first=2', '--config.problems.count=3'],
+  'best': ['--config=configs/search_math.py:best_of_n,tiny'],
 }
 THEN = {
   'grown': [
@@ -117,6 +118,7 @@ def ended(jobs, tmp_path_factory):
       'treeless': treeless,
       'half': half,
       'others': jobs.folder('others'),
+      'best': jobs.folder('best'),
     }.items()
   }
   return tmp, run_named(tmp, lines)
@@ -137,6 +139,7 @@ def test_trees_grow_further_only_with_the_same_models_and_seed(ended, name):
     ('treeless', 'trees.jsonl: No such file or directory; name the'),
     ('half', 'trees.jsonl:1: is not a search tree; run'),
     ('others', 'has trees of none of the 2 problems; name a'),
+    ('best', 'no mcts has searched its trees, and mcts grows no others'),
   ],
 )
 def test_a_folder_without_trees_of_these_problems_is_refused(ended, name, why):

@@ -59,7 +59,7 @@ def test_the_page_shows_what_evals_returns(tmp_path):
   page = parse(write_report(write(tmp_path, {'search': found})))
   section = page.by_id('search')
   said = section.all('p')[0].text
-  assert said.startswith('The chosen answer is right for 33.3% [0.0, 100.0]')
+  assert said.startswith('The chosen answer is right for 33.3% [0.8, 90.6]')
   assert 'The search failed for 1, which count as wrong.' in said
   assert 'The chosen chain is complete for 33.3%.' in said
   assert 'Rejecting chains early saved an estimated 1,234 tokens.' in said
