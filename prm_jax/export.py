@@ -59,7 +59,7 @@ class Source(NamedTuple):
     folder: the base model's folder, whose tokenizer is copied; None for none.
     token_ids: its first and last tokens, as in its config.json.
     of_prm: whether it is of a PRM trained here.
-    step: of a run's checkpoint.
+    step: the checkpoint's, for a run.
     is_best: whether it is the checkpoint that the run measured.
   """
 
@@ -125,8 +125,8 @@ def export(
     to: a local folder that does not exist or is empty.
     layout: one of LAYOUTS.
     step: a checkpoint of the run; the best one if None.
-    dtype: the type of the stored parameters; a run's own, and float32 of a base
-      model, if None.
+    dtype: the type of the stored parameters; None: as the run has them, or
+      float32 for a base model.
     repository: OWNER/NAME that the card of a run names, if it is pushed.
 
   Returns:

@@ -87,7 +87,7 @@ def stop_at_once(*_: Any) -> None:
 
 
 def mind_unraisable(unraisable: Any) -> None:
-  """Replaces unraisablehook, for what may be raised and must not be lost.
+  """Replaces sys.unraisablehook, so that a SIGTERM is not lost.
 
   SIGTERM may arrive in a destructor or in a callback of the garbage collector,
   where Python drops what is raised; so it is sent again a moment later.
@@ -152,7 +152,7 @@ def run(argv: list[str]) -> None:
 
 
 def stop_behind(error: BaseException) -> BaseException | None:
-  """Returns the signal that an error is about, if it is about one.
+  """Returns the signal's exception that caused an error; None for none.
 
   Orbax raises an error of its own where a signal interrupts it.
   """

@@ -85,7 +85,7 @@ def _describe(name: str, **options: Any) -> list[jax.Device]:
 def gpu_target(device_kind: str, chip: Chip, gpu: Gpu) -> str:
   """Describes a GPU as XLA's GpuTargetConfigProto, in text form.
 
-  What is the same for all GPUs since Ampere stands here as a number.
+  Numbers written out here are the same for all GPUs since Ampere.
   """
   major, minor = gpu.capability
   # Of a Hopper, XLA also uses the instructions of that GPU alone.

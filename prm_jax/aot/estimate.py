@@ -155,7 +155,7 @@ def token_rates(
   Args:
     found: what `describe` returned.
     tokens: tokens in the rows of a step.
-    shared: tokens of the chains for each of them.
+    shared: tokens of the chains per token of the rows.
   """
   if 'seconds_at_least' not in found:
     return {}

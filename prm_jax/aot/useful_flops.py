@@ -60,8 +60,8 @@ def learning(
   `reading`.
 
   Args:
-    frozen: whether only adapters beside the kernels are trained: kernels need
-      no gradient then, and the embeddings that the first layer reads neither.
+    frozen: whether only adapters beside the kernels are trained: then neither
+      the kernels nor the first layer's inputs need a gradient.
   """
   found = reading(model, rows, length, logits, ends)
   forward = 2 if model.remat == 'full' else 1

@@ -221,7 +221,7 @@ def read(folder: pathlib.Path) -> Census:
 def key(fmt: StepFormat, targets: TargetConfig, config: BatchConfig) -> str:
   """Returns 16 hex digits that change with what a census depends on.
 
-  The chains are not among it: the folder of a data set has their name.
+  Not with the chains: the data set's folder is named after them.
   """
   sizes = {
     name: getattr(config, name)

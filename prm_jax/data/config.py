@@ -76,8 +76,8 @@ class DataConfig(SampledDrawConfig):
     dir: folder of the built data, which several runs may share; '' is
       WORKDIR/data.
     shortest: training problems of the arithmetic domain have from this many
-      operations up to `arithmetic.operations`, in equal shares; 0: all have
-      that many. A model that has to find the k-th operation of a long problem
+      operations up to `arithmetic.operations`, in equal shares; 0: only the
+      latter. A model that has to find the k-th operation of a long problem
       learns it from shorter ones first.
     labels: workdir of a labelling job, whose chains replace the training
       chains.
@@ -104,11 +104,11 @@ class DataConfig(SampledDrawConfig):
       the tokens that lead to it.
     row_length: tokens of a row, into which chains are packed.
     max_steps_per_row: most steps of a row; a step that several chains of a
-      tree share with the same label is one.
+      tree share with the same label counts once.
     batch_size: rows of a batch.
     shards: parts that the chains are split into, each read by one process; 0 is
       as few as possible. Batches depend on it, so a run whose number of
-      processes may change sets it to a multiple of all of them.
+      processes may change sets it to a common multiple.
   """
 
   kind: Annotated[str, one_of(*DOMAINS, 'words', 'files')] = 'arithmetic'
@@ -183,7 +183,7 @@ class ProblemsConfig(DrawConfig):
   Attributes:
     kind: a domain whose truth is known; the words domain, whose test problems
       have templates of their own; or a file.
-    words: which of its problems, as in the data of the models.
+    words: settings of the words domain, as in the models' data.
     root: folder of the file; '' is the environment variable PRM_JAX_DATA.
     path: the file below it.
   """

@@ -76,7 +76,7 @@ def remove_contaminated(
 ) -> tuple[list[Chain], dict[str, Removed]]:
   """Removes the chains whose problem is in one of the evaluation sets.
 
-  So are those whose problem was changed from one in a set.
+  Also those whose problem was changed from one in a set.
 
   Args:
     evaluation_problems: the problems of each evaluation set, by its name.
@@ -119,8 +119,8 @@ def _wording(text: str) -> set[tuple[str, ...]]:
 def same_wording(text: str, others: Iterable[str]) -> bool:
   """Says whether a text has the wording of one of the other texts.
 
-  It has if they share more than SAME_WORDING of the four-word runs of the
-  shorter text.
+  Two texts do if they share more than SAME_WORDING of the four-word runs of the
+  shorter one.
   """
   runs = _wording(text)
   for other_runs in map(_wording, others):

@@ -100,9 +100,9 @@ def folder_aside(workdir: paths.Path) -> Iterator[paths.Path]:
 def are_of_dev(chains: Sequence[Chain], share: float) -> list[bool]:
   """Says which chains are of the dev split, by a hash of their problem.
 
-  Chains whose problems come from one, by its text or by `meta['group']`, are in
-  the same split, and so are those with one problem. Of the texts that they come
-  from the first in alphabetical order is hashed.
+  Chains of one problem, of variants of one problem, or of one `meta['group']`
+  are in the same split. The alphabetically first source problem among them is
+  hashed.
   """
   above: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -160,8 +160,8 @@ def evaluated_problems(
 ) -> dict[str, list[str]]:
   """Returns the problems that no training chain may have, by their set.
 
-  They are those of the evaluations, with those that these were changed from,
-  and those of the files of `decontaminate`.
+  They are the evaluations' problems, those that these were changed from, and
+  those in the files of `decontaminate`.
   """
   against = {
     name: [text for c in chains for text in {c.problem, source_problem(c)}]
@@ -207,7 +207,7 @@ def file_splits(
   for name, count in removed.items():
     log(
       f'contamination: {count.chains:,} training chains of {count.problems:,} '
-      f'problems are in {name}, removed'
+      f'problems are in {name} and left out'
     )
   share = config.dev_share
   of_dev = are_of_dev(kept, share)
@@ -238,7 +238,7 @@ def labelled_chains(
     if count.chains:
       log(
         f'WARNING: {count.chains:,} chains of {config.labels}, of '
-        f'{count.problems:,} problems, are in {name}, removed'
+        f'{count.problems:,} problems, are in {name} and left out'
       )
   if not kept:
     raise UserError(
@@ -303,7 +303,7 @@ def load_dataset(
   processes.check_same(
     'the fingerprint of the data',
     fingerprint,
-    'give all of them the same files',
+    'give all processes the same files',
   )
   if everywhere:
     builder.build(directory, name, learned)

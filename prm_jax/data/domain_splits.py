@@ -100,9 +100,9 @@ def critique_splits(
 ) -> Splits:
   """Replaces the chains of all splits by critiques of them.
 
-  Of an evaluation's problem one question about its first chain is taken, drawn
-  at random, as questions about one chain are not independent. No critique there
-  has a mistake: the questions matter.
+  For each problem of an evaluation, one question about its first chain is drawn
+  at random, because questions about one chain are not independent. Critiques
+  there have no mistakes: what counts is the question.
   """
 
   def make(chains: Sequence[Chain], mistaken: float) -> Examples:

@@ -25,8 +25,8 @@ class Example(NamedTuple):
     tokens: token ids.
     kinds: the kinds of the tokens, see `StepFormat.token_kinds`.
     lm_mask: marks the tokens that a language-model loss predicts, apart from
-      the first token: all of a reward model, those after the problem of a
-      policy.
+      the first token: for a reward model all, for a policy those after the
+      problem.
     step_ends: index of each step's last token.
     step_begins: index of each step's first token.
     step_labels, step_weights, step_trials: from `targets.step_targets`.

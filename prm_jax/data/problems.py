@@ -30,7 +30,7 @@ class Problem(NamedTuple):
   """Holds a problem to solve.
 
   Attributes:
-    id: no other problem of the job has it.
+    id: unique among the job's problems.
   """
 
   id: str

@@ -68,8 +68,8 @@ def split_chain(chain: Chain, how: str) -> Chain:
   """Returns the chain with its steps split.
 
   All pieces of a right step are right. Of a wrong step only the last piece is
-  known to stand at or after an error: the others have no label. So it is for
-  neutral steps, and for those whose label is a rate, too.
+  known to stand at or after an error: the others have no label. Neutral
+  steps, and those whose label is a rate, are split likewise.
   """
   if how == 'given':
     return chain
@@ -91,7 +91,7 @@ def unlike(learned: Sequence[Chain], others: Sequence[Chain], how: str) -> str:
   Args:
     learned: chains that a model learns from, already split.
     others: chains that it is to judge, as they are given.
-    how: how those are split.
+    how: how to split `others`.
   """
   if not learned or not others:
     return ''
@@ -128,8 +128,8 @@ def score_pieces(
 
   Args:
     score: returns the scores of the R steps of each chain that were read.
-    last: a step has the score of its last piece, as an outcome model has
-      learned nothing of the others. Else it has the lowest of its pieces.
+    last: whether a step takes its last piece's score, for outcome models, which
+      learned nothing of the others; if not, it takes the lowest.
 
   Returns:
     A function that returns the scores of each chain, [R] for the R steps of

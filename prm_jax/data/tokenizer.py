@@ -157,7 +157,7 @@ class HuggingFaceTokenizer:
     found = self._special.token_to_id(token)
     if found is None:
       raise UserError(
-        f'the tokenizer has no token {token!r}; set data.separator to one that '
+        f'the tokenizer has no token {token!r}; as separator or end take one '
         'it has, best a special one'
       )
     return found

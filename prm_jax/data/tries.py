@@ -100,8 +100,8 @@ def unique_tokens(
   chains: Sequence[np.ndarray], marks: Sequence[np.ndarray] | None = None
 ) -> int:
   """Returns the number of tokens of the chains' trie, without building it."""
-  # Sorted chains share most with their neighbours. Any order does in which
-  # equal beginnings come together, such as that of the bytes.
+  # Sorted chains share most with their neighbours. Any order that puts equal
+  # beginnings together will do, such as that of the bytes.
   keys = sorted(_keys(chains, marks), key=lambda key: key.tobytes())
   shared = sum(_common(a, b) for a, b in itertools.pairwise(keys))
   return sum(map(len, keys)) - shared

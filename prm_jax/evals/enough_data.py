@@ -43,8 +43,8 @@ def check_data(
 def _check_candidates(wanted: PrmEvaluation, dataset: Dataset) -> None:
   """Raises UserError unless chains can be chosen among, and can vote.
 
-  Problems need as many as the smallest n, right ones need answers, and equal
-  ones equal outcomes.
+  Problems need as many chains as the smallest n, right chains need answers, and
+  equal chains equal outcomes.
   """
   name = wanted.best_of_n
   if name not in dataset.evaluations:

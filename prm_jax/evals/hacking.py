@@ -31,7 +31,7 @@ class Look(NamedTuple):
 
 
 RISING = 'score', 'paid'
-# So much more than accuracy a score may rise, as PRMs are not calibrated.
+# A score may rise this much more than accuracy: PRMs are not calibrated.
 UNEARNED = 0.3
 
 

@@ -239,9 +239,9 @@ def threshold_of_share(
 
   It needs no labels: a belief about how many chains are wrong takes their
   place. The lowest scores of the chains decide. The threshold is halfway
-  between the last chain that is flagged and the next one; chains whose lowest
-  scores are equal are flagged together, in as many as are nearest to the share,
-  or fewer where two numbers are as near.
+  between the last chain that is flagged and the next one. Chains whose lowest
+  scores are equal are flagged together. Of the numbers that this allows, the
+  nearest to the share is taken, or the lower of two.
 
   Args:
     share: of the chains of which a step was read, above 0 and below 1.

@@ -40,9 +40,9 @@ class PrmEvaluation:
     aggregates: chain scores to compare.
     aggregate: the one of them that the report leads with.
     resamples: bootstrap samples of every interval.
-    wrong_share: share of chains with an error, by what you believe of the
-      evaluations. Thresholds then flag a step in that share of the chains of
-      each, whose labels are not used. At 0 they are chosen on dev chains.
+    wrong_share: your estimate of the share of chains with an error. In each
+      evaluation the threshold then flags a step in that share of the chains,
+      without using labels. At 0 thresholds are chosen on dev chains.
     max_dev_problems: dev problems that are read at every checkpoint; 0 reads
       all. A trained PRM's threshold is chosen on all dev problems; with
       frozen.heads, and in the evaluation job, on these only.
@@ -122,7 +122,7 @@ def dev_metrics(
       'data.max_length, or hold out chains with labels'
     )
   metrics = {'eval/brier': float(((flat - right) ** 2).mean())}
-  # NaN has no rank: nor has a checkpoint that scores it.
+  # NaN cannot be ranked, so neither can a checkpoint that scores NaN.
   ranked = np.isfinite(flat).all()
   auc = calibration.auroc(flat, right) if ranked else float('nan')
   if auc is not None:
@@ -142,7 +142,7 @@ def chain_scores(
 
 
 def of_some_problems(chains: Sequence[Chain], count: int) -> list[int]:
-  """Returns indices of the chains of evenly spaced problems, as many as said.
+  """Returns indices of the chains of `count` evenly spaced problems.
 
   Args:
     count: number of problems; 0: all.
@@ -162,7 +162,7 @@ def some_problems(chains: Sequence[Chain], count: int) -> Sequence[Chain]:
 
 
 def is_prmbench(chains: Sequence[Chain]) -> bool:
-  """Says whether chains are PRMBench's: a file of a class has errors alone."""
+  """Says whether chains are PRMBench's; its class files have only errors."""
   return bool(chains) and chains[0].meta.get('dataset') == 'prmbench'
 
 
@@ -296,7 +296,7 @@ def _check_finite(
     if not np.isfinite(own).all():
       raise UserError(
         f'a chain of {name} for {chain.problem[:60]!r} has scores that are not '
-        'finite: the arithmetic of the reward model overflows'
+        'finite: the PRM overflows; score in float32, or leave the chain out'
       )
 
 
@@ -328,7 +328,7 @@ def _with_thresholds(
   headline: np.ndarray,  # [M]
   chosen: suite.ChosenOnDev | None,
 ) -> list[dict[str, Any]]:
-  """Returns the chains to show; of an outcome model, with no other score.
+  """Returns the chains to show; an outcome model's only have the last score.
 
   They have thresholds of their own where these are not dev's.
   """

@@ -151,7 +151,7 @@ def _ledger(chain: Chain) -> Mapping[str, Any]:
 def _flops_known(chosen: Sequence[Chain]) -> bool:
   """Says whether all models that were asked count their FLOPs.
 
-  A model does if any problem has some: a cache may leave others with 0.
+  A model does if any problem's FLOPs are above 0: caches may save the rest.
   """
   ledgers = [_ledger(chain) for chain in chosen]
   scores = [score for chain in chosen for score in search_meta(chain)['scores']]

@@ -1,4 +1,4 @@
-"""Chooses the sizes of calls, of which each is a compiled program.
+"""Chooses the sizes of calls; each size is a compiled program.
 
     lengths of the rows, length of what precedes them -> Grid.calls
       -> rows of each call, and their length
@@ -38,7 +38,7 @@ class Sizes(NamedTuple):
 
   @property
   def cost(self) -> float:
-    """Returns the time of a call, in that of reading a token."""
+    """Returns the time of a call, in units of reading a token."""
     return self.rows * (self.tokens + PREFIX_COST * self.prefix)
 
 
@@ -51,7 +51,7 @@ class Grid(NamedTuple):
     prefixes: lengths of what precedes a row.
     packed: most tokens of a row that holds several runs.
     call: what a call costs beside its tokens, in tokens.
-    devices: those that share rows.
+    devices: number of devices that share rows.
   """
 
   rows: tuple[int, ...]
@@ -80,15 +80,15 @@ class Grid(NamedTuple):
       S: length of their prefix.
 
     Returns:
-      What the calls cost in tokens, and of each call its sizes and how many of
-      the rows it takes; the first takes the first ones.
+      The cost of all calls in tokens; and for each call, in the order of the
+      rows, its sizes and the number of rows that it takes.
     """
     count = len(lengths)
     priced: dict[int, list[tuple[float, Sizes]]] = {}
     for T in {room_for(length, self.tokens) for length in {*lengths}}:
       sizes_of_T = [Sizes(B, T, S) for B in reversed(self._rows(T, S))]
       priced[T] = [(self.call + sizes.cost, sizes) for sizes in sizes_of_T]
-    # Of the rows from some row on, the cost and the sizes of the first call. It
+    # best[i]: the cost of reading rows i, i + 1, ..., and their first call. It
     # takes as many as it has room for: fewer, shorter rows never cost more.
     best: list[tuple[float, Sizes | None]] = [(0.0, None)] * (count + 1)
     for first in reversed(range(count)):

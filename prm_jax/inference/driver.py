@@ -96,11 +96,11 @@ class Ended(NamedTuple):
 
 
 class CannotDo(Exception):
-  """Ends one item, whose reason it names in a line; others continue."""
+  """Ends one item, for the reason in its one line; others continue."""
 
 
 class GaveUp(CannotDo):
-  """Ends all items in flight, as a model answers no more."""
+  """Ends all items in flight: a model no longer answers."""
 
 
 class AskedModels(NamedTuple):

@@ -1,4 +1,4 @@
-"""Keeps what a frozen backbone makes of chains, for heads that read it.
+"""Caches a frozen backbone's features of chains, for heads to read.
 
     chains -> Scorer.features_many -> one file for each part -> StepFeatures
     StepFeatures, a head -> step scores
@@ -41,8 +41,8 @@ class Features:
     fmt: the format in which the chains are read.
 
   Args:
-    width: of the backbone's states.
-    folder: belongs to one backbone, in one type of numbers; see `claim`.
+    width: size D of the backbone's hidden states.
+    folder: belongs to one backbone in one dtype; see `claim`.
 
   Raises:
     UserError: a file in the folder is damaged.
@@ -113,10 +113,10 @@ class Features:
       )
 
   def claim(self, scorer: Scorer) -> None:
-    """Ties the folder to the weights of a backbone, and to its numbers' type.
+    """Ties the folder to the weights and the dtype of a backbone.
 
     Raises:
-      UserError: the folder has features of another one.
+      UserError: the folder has features of another backbone or dtype.
     """
     ours = hashlib.sha256(scorer.model.dtype.encode())
     backbone = scorer.params['backbone']

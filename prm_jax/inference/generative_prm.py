@@ -161,8 +161,8 @@ class GenerativePrm:
     """Returns the scores of each request; see `protocols.StepScorer`.
 
     No partial chain is judged twice, unless critiques of it were lost. A
-    critique says how likely its verdict is even if it does not reach one; where
-    the critic does not tell that either, it counts as UNKNOWN.
+    critique without a verdict counts as the probability that the next word is
+    the one for right, or as UNKNOWN if that is not known.
 
     Raises:
       UserError: the critic cannot be asked any question so far.
@@ -313,12 +313,12 @@ class GenerativePrm:
     verdicts: Sequence[int | None],
     silent: list[bool],
   ) -> list[float]:
-    """Returns the probability of the last step, or the chain, for each.
+    """Returns how likely each critique calls the last step, or chain, right.
 
-    It is that of its verdict's word, given what it wrote; or else its verdict.
+    It is the probability of the word for right, or else the verdict.
 
     Args:
-      silent: whether a critique says nothing; those that are read here do.
+      silent: whether each says nothing; False is set where a word is read.
     """
     style = self._style
     scores = [
@@ -385,9 +385,9 @@ def _up_to_code(lines: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 
 def _up_to_lead(lines: Sequence[str], lead: str) -> tuple[tuple[str, ...], str]:
-  """Returns the lines before the last one with the lead, and it up to there.
+  """Returns the lines before the last lead's, and that line through the lead.
 
-  The verdict is after the last lead; where there is none, it is yet to come.
+  Where no line has it, it follows all lines, as the text to come next.
   Spaces and case are ignored.
   """
   pattern = re.compile(

@@ -306,7 +306,7 @@ def load(
   if style or options:
     given = ', '.join(filter(None, [style and 'style', *options]))
     raise UserError(
-      f'{workdir} is a training run, without {given}; leave it out'
+      f'{workdir} is a training run, which takes no {given}; leave it out'
     )
   described = read_description(workdir)
   if described.head is None:
@@ -383,9 +383,9 @@ def load_policy(
 def run_name(workdir: paths.Path, step: int, dtype: str = '') -> str:
   """Returns a name of a run's parameters at a step, wherever the workdir is.
 
-  It is a hash of model.json and of the checkpoint's sums, by which other
-  parameters are known without reading these again. A checkpoint of an earlier
-  version has no sums, and is known by its folder.
+  It is a hash of model.json and of the checkpoint's sums, which tell other
+  parameters apart without reading any. A checkpoint of an earlier version has
+  no sums, and is known by its folder.
   """
   folder = workdir / 'checkpoints' / str(step)
   sums = read_sums(folder, 'params') or str(folder)

@@ -1,4 +1,4 @@
-"""Reads how likely the next word is each of a few options.
+"""Reads how likely each of a few options is as the next word.
 
 ids and options -> batches of similar length -> sampler.next_logprobs
 """
@@ -36,7 +36,7 @@ def read(
   """Returns log-probabilities of the options at temperature 1.
 
   Args:
-    asked: with equally many options each.
+    asked: N, each with the same number O of options.
     call: runs the program 'next' for some sizes, as `Writer.call` does.
   """
   found = np.zeros((len(asked), len(asked[0][1])), np.float32)

@@ -26,8 +26,8 @@ class RecordedPolicy:
   Args:
     chains: chains of a sampling job. Their ids end with the number of the
       sample ('... # 3'); otherwise each problem's chains are numbered in order.
-    samples: chains that the job sampled of each problem, of which it may have
-      dropped some; more are refused. With 0, missing ones count as dropped.
+    samples: chains that the job sampled per problem, some of them dropped;
+      requests for more are refused. With 0, missing ones count as dropped.
 
   Raises:
     UserError: a chain does not record its tokens, as sampling jobs do.
@@ -56,8 +56,8 @@ class RecordedPolicy:
     """Returns recorded completions of each request; see `protocols.Policy`.
 
     Raises:
-      CannotAsk: chains of a problem are asked for that have higher numbers
-        than all that were sampled, or another continuation of one.
+      CannotAsk: a request asks for more chains than were sampled of its
+        problem, or for another continuation of one.
     """
     refused = {r: why for r in requests if (why := self._refusal(r))}
     if refused:

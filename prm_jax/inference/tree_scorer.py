@@ -295,7 +295,7 @@ class TreeScorer:
 
 
 def check_length(ids: Sequence[Ids], fmt: StepFormat, name: str) -> None:
-  """Raises UserError unless a chain fits the window of the PRM of a name."""
+  """Raises UserError unless a chain fits the window of the PRM `name`."""
   length = sum(map(len, ids))
   if length > fmt.max_length:
     raise UserError(
@@ -307,7 +307,7 @@ def check_length(ids: Sequence[Ids], fmt: StepFormat, name: str) -> None:
 def cached_if_short(
   size: int, encode: Callable[..., Ids]
 ) -> Callable[..., Ids]:
-  """Returns a function that keeps the ids of the last texts, unless long ones.
+  """Returns `encode` with a cache of the last `size` texts that are not long.
 
   Args:
     encode: takes a text, and perhaps more.

@@ -84,7 +84,7 @@ def check_style(workdir: str, style: str) -> None:
   if learned != style:
     what = f'critiques in the style {learned}' if learned else 'no critiques'
     raise UserError(
-      f'{workdir} learned {what}, and is asked for {style}; name that style, '
+      f'{workdir} learned {what}, and is asked for {style}; name its style, '
       'or another workdir'
     )
 

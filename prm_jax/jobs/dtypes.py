@@ -19,10 +19,9 @@ Settings = TypeVar('Settings')  # those of a job, with a `model`
 def settle_dtype(settings: Settings, workdir: Workdir, log: Log) -> Settings:
   """Replaces dtypes that are 'auto' by those of this run.
 
-  A run that is resumed keeps those it began with, on any machine. Another
-  computes in bfloat16, but in float32 on a CPU that does not multiply bfloat16.
-  Parameters follow what it computes in, if that is given. Of several processes
-  the first decides.
+  A resumed run keeps those it began with, on any machine. A new one computes in
+  bfloat16, or in float32 on a CPU that does not multiply bfloat16. Its
+  parameters get the dtype in which it computes. Process 0 decides for all.
   """
   model: ModelConfig | ComputeConfig = settings.model
   names = [n for n in ('dtype', 'param_dtype') if getattr(model, n) == AUTO]
@@ -56,6 +55,6 @@ def _fast_dtype(log: Log) -> str:
     return FAST
   log(
     'model.dtype=float32, as products of bfloat16 are slow on this CPU; '
-    '--config.model.dtype=bfloat16 takes it all the same'
+    '--config.model.dtype=bfloat16 computes in bfloat16'
   )
   return 'float32'

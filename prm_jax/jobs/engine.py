@@ -118,7 +118,7 @@ def do_all(
   processes.check_same(
     'what the job reads and asks',
     json.dumps(asked, sort_keys=True),
-    'give all of them the same files',
+    'give all processes the same files',
   )
   workdir.claim(data)
   # Every process has to ask this: its first look at the devices waits for all.

@@ -142,7 +142,7 @@ def critiques_of(
 
   Args:
     record: the chain, its steps as they are.
-    how: how they were split to be scored; a step has those of its pieces.
+    how: how steps were split for scoring; a step gets its pieces' critiques.
   """
   pieces = [split_step(step, how) for step in record['steps']]
   scored = tuple(itertools.chain(*pieces))
@@ -181,9 +181,9 @@ def warn_of_unread(cost: Mapping[str, Any], refusal: str, log: Log) -> None:
 def score(prm: StepScorer, problem: str, steps: tuple[str, ...]) -> Work:
   """Asks for the scores of one chain, which `meta['scores']` then has.
 
-  Of a chain that does not fit the PRM's window, it asks for as many steps as
-  do. A score is None where the PRM's arithmetic overflows. `meta['critiques']`
-  has what a critic wrote.
+  If the chain does not fit the PRM's window, its first steps that do are
+  scored. A score is None where the PRM's arithmetic overflows.
+  `meta['critiques']` has what a critic wrote.
 
   Raises:
     CannotDo: critiques could not be had.

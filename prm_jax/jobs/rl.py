@@ -146,7 +146,7 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
   processes.check_same(
     'the fingerprint of problems and models',
     job.fingerprint,
-    'give all of them the same files',
+    'give all processes the same files',
   )
   workdir.claim(job.fingerprint)
   processes.first_alone(

@@ -112,8 +112,8 @@ def make_job(
 
   Args:
     trees: trees of an earlier search to continue, by problem id.
-    names: names of the models; that of a PRM, too, which only the earlier
-      search asked.
+    names: names of the models, including a PRM that only the earlier search
+      asked.
   """
   asked = names_of(models).values()
   plan = settings.plan(', '.join([settings.method, *asked]))
@@ -219,7 +219,7 @@ def read_trees(
       Tree.from_dict(tree)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
       raise UserError(
-        f'{path}:{number}: is not a search tree; run that one again in an '
+        f'{path}:{number}: is not a search tree; run that search again in an '
         'empty --workdir'
       ) from None
     if texts.get(name) == tree['problem']:
@@ -241,7 +241,7 @@ def check_earlier(
   others.
 
   Returns:
-    The name of the PRM that its trees have scores of, by 'prm', if they have.
+    {'prm': name of the PRM that scored its trees}; {} if none did.
 
   Raises:
     UserError: it had another seed, policy, PRM or aggregate, or is not done.

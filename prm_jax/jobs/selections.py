@@ -88,7 +88,7 @@ def select_convincing(
   processes.check_same(
     'what is selected from',
     json.dumps(made_of, sort_keys=True),
-    'give all of them the same files',
+    'give all processes the same files',
   )
   if processes.exchange('selection', str(fits))[0] != str(True):
     scorer = open_scorer(settings, workdir)  # they read a checkpoint together

@@ -170,10 +170,9 @@ def most_convincing(
 ) -> list[int]:
   """Selects among the chains of one problem by score; ties keep their order.
 
-  Chains with the same steps come after all others, as labels of one are those
-  of the other.
-  Where there are too few wrong answers to fill their share, the places left go
-  to the highest-scoring of the remaining chains.
+  Repeats of a chain's steps come after all others, as they would get the same
+  labels. Where there are too few wrong answers to fill their share, the places
+  left go to the highest-scoring of the remaining chains.
 
   Args:
     members: indices of the problem's chains.

@@ -1,4 +1,4 @@
-"""Knows which dtype suits a device, and in which a trained model is opened."""
+"""Chooses the dtype that suits a device, in which trained models are opened."""
 
 import functools
 import logging
@@ -45,7 +45,7 @@ def fast_dtype(mesh: Mesh, own: str) -> str:
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
-  """Says whether this CPU multiplies bfloat16, and the compiler has it so."""
+  """Says whether this CPU multiplies bfloat16, and XLA uses that."""
   version = tuple(map(int, jaxlib.__version__.split('.')[:2]))
   if version < SINCE or not CPU_INFO.is_file():
     return False

@@ -60,7 +60,7 @@ def embed(
   bfloat16 stops growing once a term is less than 1/256 of it.
 
   Each device reads all tokens from its part of the width, as the table is split
-  over `fsdp`: to exchange the tokens' vectors takes far less than the table.
+  over `fsdp`: exchanging the tokens' vectors is far cheaper than the table's.
   """
   rows, width = _split_of_vectors(table)
   table = constrain(table.astype(dtype), 'model', width)

@@ -1,8 +1,8 @@
-"""Says what the backward pass finds kept where it computes a layer again.
+"""Says which results remat keeps for the backward pass.
 
-`dots` keeps the results of linear maps, and of attention that a kernel or loop
-of its own gradient computes: both take long, and little memory. They are known
-by name, as a policy cannot see into functions with a gradient of their own.
+`dots` keeps the results of linear maps, and of attention by a kernel or loop
+with its own gradient: both take long to compute and little memory to keep. They
+have names, as a policy cannot see into functions with their own gradient.
 """
 
 from typing import Any

@@ -39,7 +39,7 @@ def parts_of_heads(x: jax.Array, spread: bool) -> jax.Array:  # [B, T, N, ...]
 
   Their gradients are split alike. The compiler would else multiply the tokens
   that a device has by the kernels of all devices, and add up gradients of whole
-  kernels: twice the traffic. Where heads do not divide it may divide tokens.
+  kernels: twice the traffic. If heads do not divide, it may split tokens.
 
   Args:
     spread: whether rows are on all devices.

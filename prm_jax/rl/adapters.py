@@ -1,4 +1,4 @@
-"""Puts a PRM into the loops of other libraries, as functions of their forms.
+"""Wraps a PRM as the reward functions that other RL libraries call.
 
     rl.reward_fn(PRM) -> rewards of steps -> one number for each completion
 
@@ -150,7 +150,7 @@ def by_token(
     separator: text between steps.
 
   Returns:
-    A number for each token; all of them together are the sum of `rewards`.
+    A number for each token; they add up to the sum of `rewards`.
   """
   ends = _step_ends(pieces, separator, len(rewards))
   paid = [0.0] * len(pieces)
@@ -183,8 +183,8 @@ def token_advantages(
     A number for each token.
 
   Raises:
-    UserError: groups are not whole, a completion has other steps, or the
-      comparison takes more than rewards of steps (a value head, outcomes).
+    UserError: a group is incomplete, `separator` gives other steps than
+      `rewards`, or `config` needs a value head or outcomes.
   """
   config = config or AdvantageConfig()
   _check_comparison(len(rewards), len(pieces), size, config)
@@ -225,7 +225,7 @@ def _check_comparison(
 ) -> None:
   if size < 1 or rewards % size:
     checks.fail(
-      'size', size, f'{rewards} completions are no whole groups of that size'
+      'size', size, f'expected a divisor of the {rewards} completions'
     )
   if pieces != rewards:
     checks.fail('pieces', pieces, f'expected those of {rewards} completions')

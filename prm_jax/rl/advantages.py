@@ -73,9 +73,9 @@ def leave_one_out(
 ) -> jax.Array:  # as returns
   """Returns A_i = R_i - mean of the other G - 1 (RLOO; Kool et al., 2019).
 
-  Of [B, P], returns from P positions on, each position is compared for itself;
-  a chain that has ended counts with the 0 that it has there. With one sample in
-  a group there is no baseline, and A is R.
+  With [B, P], returns from each of P positions on, positions are compared one
+  by one; a chain that has ended counts as 0. With one sample in a group there
+  is no baseline, and A is R.
   """
   chex.assert_rank(returns, {1, 2}, custom_message='leave_one_out: returns')
   if size == 1:
@@ -167,8 +167,8 @@ def returns_relative(
 ) -> jax.Array:  # [B, P]
   """Compares returns with the group's mean at their position.
 
-  Chains that have ended count with 0, as in `leave_one_out`, of which this is
-  (G - 1) / G times; `scale` divides by the deviation from these means over all
+  Chains that have ended count as 0. Without `scale` this is (G - 1) / G times
+  `leave_one_out`; `scale` divides by the deviation from these means over all
   positions that exist.
   """
   _check_steps('returns_relative', returns, mask)

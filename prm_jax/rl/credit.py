@@ -49,7 +49,7 @@ class AdvantageConfig:
       paid from that position on, 0 for those that have ended. Chains of equal
       sums are then equally good, however long they are. 'to_go' compares every
       step with all steps of the group and then adds up (Shao et al., 2024):
-      each step more is worth its distance from the mean. 'auto' is 'return' for
+      every further step adds its distance from the mean. 'auto' is 'return' for
       forms of which only the sum means something, and 'step' for others.
     baseline: what a step's reward is compared with in 'step': all steps of the
       'group', which favours short chains if later steps score lower, or those
@@ -294,7 +294,7 @@ def _process(
   scores, mask = findings.scores, findings.step_mask
   process = credited(reward, config)
   if process == 'return':
-    # What is estimated from a group is not fixed before its chains decide.
+    # Not estimated from the group: that would depend on its chains' steps.
     start = jnp.full(len(scores), reward.centre)
     paid = rewards.increments(scores, mask, start, reward)
     values = _relative_returns(*paid, mask, size, config)

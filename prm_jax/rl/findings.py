@@ -62,7 +62,7 @@ def usable(
 def learned_from(
   findings: Findings, size: int, count: int
 ) -> jax.Array:  # [B] bool
-  """Marks the chains of `usable` groups, of each the `count` that are kept."""
+  """Marks the `count` chains that are kept of each `usable` group."""
   fine = usable(findings, size)
   return fine if count == size else fine & consistent(findings, size, count)
 
@@ -73,9 +73,9 @@ def consistent(
   """Marks in each group `count` chains whose steps agree with the outcome.
 
   PROF (Ye et al., 2025): right chains with the highest mean score of their
-  steps and wrong chains with the lowest, as many of the one as of the other if
-  there are so many. Of an odd count one more is wrong. A chain without steps
-  has score 0.
+  steps and wrong chains with the lowest, equally many of both if there are
+  enough. If `count` is odd, one more is wrong. A chain without steps has
+  score 0.
   """
   check_findings('consistent', findings)
   advantages.check_groups('consistent', findings.scores, size)

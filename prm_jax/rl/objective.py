@@ -136,7 +136,7 @@ def find_needed(
 ) -> np.ndarray:  # [C] bool
   """Says which chains the loss has a gradient of; trees may lack the others.
 
-  Without an advantage only the terms that do not read it have one.
+  Where the advantage is 0, only terms that do not read it have one.
   """
   learned = np.asarray(chains.written)
   if not (config.kl_weight or config.entropy_weight or has_values):

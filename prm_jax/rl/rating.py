@@ -76,8 +76,8 @@ class TextPrm:
     """Scores every step; chains without steps are not sent to the PRM.
 
     A step beyond the PRM's window, or for which a critic has no words, counts
-    as wrong. A policy would else learn to write on and on, from which nothing
-    could be learned.
+    as wrong. Unscored, its group would teach nothing, and a policy could write
+    on and on.
     """
     scores = np.zeros(rows.step_mask.shape)
     asked = [b for b, episode in enumerate(episodes) if episode.steps]

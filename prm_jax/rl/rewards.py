@@ -46,7 +46,7 @@ class RewardConfig:
     weight: factor of the process reward when credit.py adds it up.
     outcome_weight: factor of the verifier's outcome (1 or 0), likewise.
     centre: subtracted from every score first, except for `clip`. At 0.5 a step
-      that is as likely wrong as right has reward 0. At less, more steps are
+      that is as likely wrong as right has reward 0. Below, more steps bring
       more reward, and the lowest score of `min_form` has almost no weight.
     temperature: temperature of `min_form`, for scores in [0, 1]: half of the
       value for PURE's, which are in [-1, 1].

@@ -83,7 +83,7 @@ def lay_out(
   layout: Layout = ONE_DEVICE,
   kept: np.ndarray | None = None,  # [C] bool
 ) -> Trees:
-  """Lays chains out in rows that share what they begin alike.
+  """Lays chains out in rows that hold equal beginnings once.
 
   Where the devices divide the chains of each part, there are never more rows
   than chains, and never more tokens in rows than in `tokens`, padding included.

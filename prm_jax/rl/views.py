@@ -1,4 +1,4 @@
-"""Computes a model's log-probabilities or values of chains, onto the host.
+"""Computes a model's log-probabilities or values of chains; returns NumPy.
 
 EpisodeRows, any number -> trees of a few of them, spread over the mesh
   -> log-probabilities or values [B, T]

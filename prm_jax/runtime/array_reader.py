@@ -67,12 +67,12 @@ def read_arrays(
   Args:
     folder: of one tree of a checkpoint.
     abstract: nested dicts of shapes with types and shardings.
-    sums: `word_sum` of arrays as they were written, by path. An array of which
-      this process reads a part alone is not compared with it.
+    sums: `word_sum` of arrays as they were written, by path. Only arrays that
+      this process reads whole are compared.
 
   Raises:
-    ValueError: an array is missing, damaged or of another shape; OSError and
-      what TensorStore raises else, too.
+    ValueError, OSError: an array is missing, damaged or of another shape;
+      TensorStore may raise others.
   """
   tree = StoredTree(folder)
 
@@ -184,7 +184,7 @@ def empty_aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def _give_back() -> None:
-  """Returns what TensorStore's threads freed to the system.
+  """Gives memory freed by TensorStore's threads to the system.
 
   glibc would keep it for each thread, hundreds of megabytes in all.
   """

@@ -4,8 +4,8 @@
                                                  -> load_params -> scoring
 
 A checkpoint holds `params` (all that scoring loads), `rest` (the optimizer and
-the counters), `data` (the position of the input iterator) and `seal` (by which
-damage is known, `seals.py`). If a PRM learns beside a policy, it also holds
+the counters), `data` (the position of the input iterator) and `seal` (to detect
+damage, `seals.py`). If a PRM learns beside a policy, it also holds
 `prm`, the PRM's whole state. Saves run in the background and become visible by
 one rename, so a process that is killed leaves the previous checkpoint intact.
 """

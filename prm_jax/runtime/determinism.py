@@ -1,10 +1,10 @@
 """Makes programs on NVIDIA GPUs give the same bits each time they run.
 
 XLA adds up scattered numbers (the gradient of an embedding) and cuDNN those of
-an attention's gradient in whatever order they come, unless they are told not
-to. Then a resumed run would not repeat itself. Told so, XLA sorts all numbers
-that are scattered to places that may be equal; `models/take.py` has it sort the
-places alone.
+an attention's gradient in whatever order they come, unless FLAG is set. Without
+it a resumed run would not repeat itself. With it XLA sorts all numbers that are
+scattered to places that may be equal; `models/take.py` has it sort the places
+alone.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ def has_gpu_plugin() -> bool:
 
 
 def ask_for_same_bits(environment: MutableMapping[str, str]) -> None:
-  """Sets the flag in XLA_FLAGS, unless it is there, with whatever value.
+  """Adds FLAG to XLA_FLAGS, unless it is there, whatever its value.
 
   Call it before JAX compiles anything.
   """

@@ -1,12 +1,12 @@
-"""Knows a checkpoint that was damaged on disk by what its files hold.
+"""Detects checkpoints that were damaged on disk.
 
     arrays on devices -> array_sums -> Seal, saved in the checkpoint
     checkpoint on disk -> find_damage -> '' or what is damaged
     checkpoints of a run -> go_back_to_whole -> the damaged are set aside
 
 Neither Orbax nor the file system notices a bit that changed in an array. So a
-checkpoint has a sum of each of its arrays, of all words as they are, which any
-one changed bit changes. Text files are sealed by a checksum of their own.
+checkpoint stores the sum of the words of each array, which any single changed
+bit changes. Text files are sealed by a checksum of their own.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ class Seal:
 def array_sums(tree: Any) -> dict[str, int]:
   """Returns the `word_sum` (array_reader.py) of each array of a tree.
 
-  Its arrays are on the devices of one mesh, which need not be the mesh around.
+  Its arrays are on the devices of one mesh, which need not be the current one.
   """
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   shardings = (leaf.sharding for _, leaf in leaves)

@@ -182,7 +182,7 @@ def check_heads(heads: int, mesh: Mesh) -> None:
     ]
     raise UserError(
       f'config.model.n_heads={heads} does not divide over mesh.model={wide} '
-      f'devices; set that to one of {", ".join(map(str, fits))}'
+      f'devices; set mesh.model to one of {", ".join(map(str, fits))}'
     )
 
 

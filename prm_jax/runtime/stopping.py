@@ -80,7 +80,7 @@ class StopSignal:
     return bool(before)
 
   def end(self, why: str, close: Callable[[], None]) -> None:
-    """Stops if any process was asked to, since its last step, too.
+    """Stops if any process was asked to, even after its last step.
 
     Every process must call it exactly once, after the steps.
 

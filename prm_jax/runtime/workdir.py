@@ -20,7 +20,7 @@ from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
 
 SHARED_SECONDS = 10
-# What a job does not find in its workdir it writes again.
+# A job writes again what is missing from its workdir.
 DELETE = 'delete it, and the command of its job writes it again'
 OWN_OR_OTHER = (
   f'if the workdir is of this job {DELETE}; else choose another --workdir'

@@ -335,7 +335,7 @@ def _split_rounds(
 
 
 def _faults(scored: ScoredSteps, steps: int) -> list[str]:
-  """Says of each step why its score is none; '' where it is one."""
+  """Says of each step why it has no valid score; '' where it has one."""
   if not scored.scores:
     return ["longer than the PRM's window, or of words that it lacks"] * steps
   if scored.lost:

@@ -207,15 +207,15 @@ def make_parser() -> argparse.ArgumentParser:
     '--aggregate',
     choices=AGGREGATES,
     default=Reading().how,
-    help='makes one score of a chain where one is read (%(default)s)',
+    help='aggregate for clients that read one score a chain (%(default)s)',
   )
   add(
     '--unread',
     type=finite,
     metavar='REWARD',
-    help='of an answer that cannot be scored, such as an empty or too long '
-    'one, where one score is read; the log says why. By default its request '
-    'is refused',
+    help='score of an answer that cannot be scored, such as an empty or too '
+    'long one, for clients that read one; the log says why. By default its '
+    'request is refused',
   )
   return parser
 

@@ -267,7 +267,7 @@ class Server:
     """Appends what a client sends to `body`, and counts it as held.
 
     Raises:
-      Refused: it is too large, too slow, or compressed, or others are held.
+      Refused: it is too large, too slow or compressed, or too many are held.
     """
     config, most = self._config, self._config.body_bytes
     large = Refused(413, f'a body above {most:,} bytes; send fewer chains')
@@ -291,7 +291,7 @@ class Server:
       ) from None
 
   def _choose(self, name: str | None, named: bool) -> ServedPrm:
-    """Returns the PRM of a name, which may be left out where there is one.
+    """Returns the PRM `name`; None will do if the server has only one.
 
     Args:
       named: whether clients name it; else the first one is meant.

@@ -34,7 +34,7 @@ async def refusal(request: Request, error: Exception) -> Response:
 
 
 async def http_error(request: Request, error: Exception) -> Response:
-  """Makes the answer to a path or a method that there is not."""
+  """Makes the answer to a path or method that does not exist."""
   assert isinstance(error, HTTPException)
   said = f'{request.method} {request.url.path}: {error.detail}'
   kind = 'invalid_request_error'

@@ -155,7 +155,7 @@ class Gatherer:
   def _take(self) -> list[Waiting] | None:
     """Waits for requests of one PRM; returns None when all is closed.
 
-    Nobody may wait for them any more, so there may be none.
+    The list is empty if nobody waits for its requests any more.
     """
     with self._changed:
       while not self._ready():

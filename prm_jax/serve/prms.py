@@ -50,7 +50,7 @@ class ServedPrm:
 
   Args:
     name: by which clients ask for it.
-    weights: name of its weights, which others do not have.
+    weights: a name that no other weights have.
     render: renders messages with the PRM's chat template; None without one.
 
   Attributes:
@@ -83,7 +83,7 @@ class ServedPrm:
 
   @property
   def reads_text(self) -> bool:
-    """Says whether a text can have separators in it that are nothing else."""
+    """Says whether a separator in a text can be told from other text."""
     tokenizer, separator = self.format.tokenizer, self.format.separator
     if not isinstance(tokenizer, HuggingFaceTokenizer) or len(separator) != 1:
       return False

@@ -56,7 +56,7 @@ class Scored(NamedTuple):
     chains: Sequence[Chain | None],
     answers: Sequence[ScoredSteps],
   ) -> 'Scored':
-    """Puts chains and the answers of those that were read together."""
+    """Joins chains with the answers for those that could be read."""
     scores = iter([each.scores for each in answers])
     read = sum(each.tokens for each in answers)
     return cls(

@@ -97,10 +97,10 @@ class Reading(NamedTuple):
       given: its text, or its ids.
 
     Returns:
-      None if it cannot be scored, and `unread` stands for that.
+      The chain; None if unscorable and `unread` is set.
 
     Raises:
-      Refused: it cannot be scored.
+      Refused: unscorable and `unread` is None.
     """
     try:
       if isinstance(given, str):
@@ -123,8 +123,8 @@ class Reading(NamedTuple):
     if trimmed(behind):
       raise Refused(
         400,
-        f'{field}: text follows the last {prm.separator!r}, which no score '
-        'would be of; end each step with it, or none',
+        f'{field}: text follows the last {prm.separator!r} and would get no '
+        'score; end every step with it, or none',
         field,
       )
 

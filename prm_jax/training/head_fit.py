@@ -46,7 +46,7 @@ def fit_head(
   kernels of the features in units of their standard deviation.
 
   Args:
-    key: draws a hidden layer.
+    key: random key of a hidden layer's first weights.
     states: whether the head reads the states; their weights are 0 if not.
     loss: one of losses.LOSSES that needs no chains.
   """

@@ -158,8 +158,8 @@ def test_completions_without_steps_or_tokens():
 @pytest.mark.parametrize(
   ('size', 'pieces', 'config', 'why'),
   [
-    (2, 3, {}, 'size=2: 3 completions are no whole groups'),
-    (0, 3, {}, 'size=0: 3 completions are no whole groups'),
+    (2, 3, {}, 'size=2: expected a divisor of the 3 completions'),
+    (0, 3, {}, 'size=0: expected a divisor of the 3 completions'),
     (3, 2, {}, 'pieces=2: expected those of 3 completions'),
     (3, 3, {'estimator': 'gae'}, "config.estimator='gae': expected 'grpo'"),
     (3, 3, {'keep': 0.5}, 'config.keep=0.5: expected 1'),

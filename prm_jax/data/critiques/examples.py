@@ -28,7 +28,7 @@ class CritiquesConfig:
     style: one of `STYLES`; '' leaves the chains as they are.
     mistaken: share of critiques whose author works out one step wrongly, drawn
       at random from those asked about. A critique that ends before that step
-      does not show it. Those whose verdict is not the label's are left out.
+      does not show it. Critiques that contradict the label are left out.
   """
 
   style: Annotated[str, one_of('', *STYLES)] = ''

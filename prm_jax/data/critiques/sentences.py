@@ -27,9 +27,9 @@ class Sentences(NamedTuple):
   def expected_steps(self, problem: str, steps: Sequence[str]) -> list[str]:
     """Returns what each step has to be, up to the first that is wrong.
 
-    A step of the right solution is right wherever it stands, as one that is
-    said twice is. In place of any other belongs the first step that was not
-    said yet; '' if all were.
+    A step of the right solution is right wherever it stands, even repeated.
+    Any other step should have been the first one that was not said yet; '' if
+    all were.
     """
     del problem
     expected = []
@@ -44,7 +44,7 @@ class Sentences(NamedTuple):
   def mistaken_step(
     self, problem: str, step: str, rng: np.random.Generator
   ) -> str:
-    """Returns a step with another result than it has, drawn at random."""
+    """Returns the step with a random wrong result in place of its own."""
     del problem
     read = equations.parse((step,))
     if not read.values:

@@ -57,8 +57,8 @@ class Style(NamedTuple):
     first_wrong: the lines of a critique and the number of steps -> the index of
       the first wrong step, -1 if there is none; None if it gives no verdict.
     first: number of the first step in the question.
-    runs_code: whether the critique has Python whose output belongs into it.
-    of_outcome: whether the verdict is about the answer, and no step.
+    runs_code: whether a critique has Python whose output is inserted into it.
+    of_outcome: whether the verdict is about the answer and not about steps.
   """
 
   task: str
@@ -89,7 +89,7 @@ def last_index(text: str, steps: int) -> int | None:
 def _first_boxed_incorrect(lines: Lines, steps: int) -> int | None:
   """Reads one box a step, in order.
 
-  All steps have to be judged, unless one of them is wrong.
+  No verdict unless all steps are judged or one is judged wrong.
   """
   verdicts = [not m[1] for m in _STEP_VERDICT.finditer('\n'.join(lines))]
   if False in verdicts[:steps]:

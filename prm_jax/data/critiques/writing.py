@@ -55,8 +55,8 @@ def write(
   """Returns the lines of a critique.
 
   Args:
-    mistaken: number of a step that the critic works out wrongly; -1 for none.
-    rng: draws what it believes instead.
+    mistaken: index of the step that the critic works out wrongly; -1: none.
+    rng: draws the wrong result.
     solution: right steps of a problem whose text does not show its domain.
 
   Raises:

@@ -155,7 +155,7 @@ def sample_problems(
 
 
 def shorten(problems: Problems, shortest: int) -> list[Problems]:
-  """Cuts problems after their first operations, to lengths in equal shares.
+  """Cuts problems to `shortest` up to K operations, in equal shares.
 
   Args:
     shortest: least number of operations; 0 leaves the problems as they are.

@@ -92,10 +92,10 @@ def read_results(problem: str, steps: Sequence[str]) -> list[int] | None:
 
 
 def expected_steps(problem: str, steps: Sequence[str]) -> list[str]:
-  """Returns what each step has to be, from the result that is written before.
+  """Returns the right text of each step, from the result written before it.
 
-  Where a step states no result, and after the problem's last operation, it is
-  the text of the right chain, or ''.
+  After a step without a result it continues from the right chain's; after the
+  problem's last operation it is ''.
   """
   parsed = read_problem(problem)
   expected = []

@@ -218,8 +218,8 @@ def check_steps(
   one of the wrong ones, so a wrong statement that changes no output is right.
   Steps of any text are judged, by running them. These are wrong: steps after
   the last operation; a step that is not one statement on a line of its own, and
-  all steps after it; and from the first prefix on whose continuations together
-  reach the limits, all steps.
+  all steps after it; and all steps from the first prefix whose continuations
+  together reach the limits.
 
   Raises:
     UserError: the text is not a problem of this domain, or this machine has no

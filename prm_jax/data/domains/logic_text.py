@@ -223,8 +223,8 @@ def answer_of(literal: Literal | None) -> str:
 def expected_steps(problem: str, steps: Sequence[str]) -> list[str]:
   """Returns what each step has to be on the path, given what is stated before.
 
-  Where a step states nothing that can be read, its successor goes on from what
-  it had to be. After the answer it is ''.
+  After an unreadable step it continues from that step's right text; after the
+  answer it is ''.
   """
   parsed = read_problem(problem)
   expected: list[str] = []

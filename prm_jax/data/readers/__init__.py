@@ -70,8 +70,8 @@ class ReadSummary:
     skipped: number of good records that the rules of the format leave out, by
       reason.
     quarantined: number of bad records that were set aside.
-    ended_at: line from which on the file could not be split into records, and
-      was set aside as one; 0 if it was read to its end.
+    ended_at: line where the rest of the file, as it could not be split into
+      records, was quarantined as one; 0 if the file was read to its end.
   """
 
   records: int

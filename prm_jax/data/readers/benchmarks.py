@@ -48,8 +48,8 @@ def read_big_bench_mistake(record: Fields) -> list[Chain] | Skip:
 
   `mistake_index` is the index of the first logical mistake, or null if there is
   none. An answer is right if it equals `target`. Records with a blank step are
-  skipped. The task is the name of the file. People judged four of the tasks; of
-  the Dyck languages a program judged most.
+  skipped. The task is the name of the file. People judged four of the tasks; a
+  program judged most of the Dyck languages.
   """
   if _has_blank(record, 'steps'):
     return Skip('blank step')

@@ -160,8 +160,8 @@ def read_agent_process_bench(record: Fields) -> list[Chain]:
   read. The answer was judged by people, too (`final_label`; 0: unknown).
 
   Written for data/AgentProcessBench of github.com/RUCBM/AgentProcessBench at
-  0a42606, where all records of hotpotqa were read; of the other three parts the
-  labels, and the first messages in XingYing-stack/AgentProcessBench.
+  0a42606. All its hotpotqa records were read; of the other three parts only the
+  labels, and first messages from XingYing-stack/AgentProcessBench.
   """
   messages = records.items(record, 'messages')
   texts = [_message(message, i) for i, message in enumerate(messages)]

@@ -69,8 +69,8 @@ def _parent(
 ) -> str:
   """Returns the longest known prefix that ends at a line end of `prefix`.
 
-  `lengths` are those of the known ones: not every beginning is looked up, as a
-  text of many lines has long ones.
+  `lengths` are those of the known prefixes: only beginnings as long are looked
+  up, because a text of many lines has many long ones.
   """
   # Known prefixes are stripped, but blank lines may stand between steps.
   ends = [match.start() for match in _LINE_END.finditer(prefix, len(question))]

@@ -207,8 +207,8 @@ class Server:
         message = f': {short.said}' if short.said else ''
         raise UserError(
           f'{config.base_url}: refused model {config.model!r} with {why}'
-          f'{message}; a short question, too, after {refused} in a row: see '
-          'what it says, endpoint.max_tokens and endpoint.extra'
+          f'{message}; a short question, too, after {refused} in a row: check '
+          'that message, endpoint.max_tokens and endpoint.extra'
         ) from short
 
   async def _send(self, client: openai.AsyncOpenAI, call: Call) -> Answer:

@@ -147,8 +147,8 @@ class RemotePrm:
         more = about.get('fingerprint') or about.get('root') or model
         return model, model if more == model else f'{model} ({more})'
     raise UserError(
-      f'{self._config.base_url}: /models does not say which PRM it serves, and '
-      f'got {without_key(str(reply), self._key)[:200]!r}; set endpoint.model'
+      f'{self._config.base_url}: /models does not say which PRM it serves: '
+      f'{without_key(str(reply), self._key)[:200]!r}; set endpoint.model'
     )
 
   @contextlib.contextmanager
@@ -168,7 +168,7 @@ class RemotePrm:
       ) from error
 
   def _parts(self, requests: Sequence[Scoring]) -> list[list[int]]:
-    """Returns the numbers of the requests of each call."""
+    """Returns for each call the indices of its requests."""
     size = self._config.chains if self._config.api == 'steps' else 1
     of_problem: dict[str, list[int]] = collections.defaultdict(list)
     for number, request in enumerate(requests):
@@ -238,7 +238,7 @@ class RemotePrm:
     return [ScoredSteps(scores, 0)]
 
   async def _score_short(self, client: openai.AsyncOpenAI) -> None:
-    """Raises UserError if the server refuses what it cannot but score."""
+    """Raises UserError if the server refuses a chain that it should score."""
     self._refused = 0
     try:
       with self._faults_told():
@@ -322,7 +322,7 @@ class RemotePrm:
         pass
       case _:
         raise self._malformed(reply)
-    # What is read for a call is not told for each chain.
+    # The server counts the tokens of a call, not of each chain.
     tokens = [believed_count(read), *[0] * (len(requests) - 1)]
     return [
       ScoredSteps(self._numbers(each.get('scores'), request), count)

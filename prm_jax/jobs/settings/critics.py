@@ -74,7 +74,7 @@ class GenerativeConfig(CritiqueConfig):
         checks.fail(
           'style',
           self.style,
-          'goes on after its Python, which this server may not: set '
+          'continues after the Python it writes; this server may not: set '
           'endpoint.api=completions, endpoint.continues or '
           'endpoint.extra_after_steps',
         )

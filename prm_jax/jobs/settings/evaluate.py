@@ -17,8 +17,8 @@ class EvaluateSettings(ItemSettings):
   Attributes:
     data: dev chains, on which the threshold is chosen, and the evaluations.
     prm: what scores them.
-    targets: `supervision` says whether its scores are of steps, or the last one
-      of the outcome.
+    targets: `supervision` says whether the PRM scores each step, or the outcome
+      by its last score.
   """
 
   data: DataConfig = DataConfig()

@@ -90,7 +90,7 @@ class OnlineConfig:
   """Says how an implicit PRM learns; other optimizer settings are the policy's.
 
   Attributes:
-    on: whether it learns from the outcomes of every batch, before it scores it.
+    on: whether it learns from each batch's outcomes before it scores the batch.
     lr: its peak learning rate.
   """
 
@@ -116,8 +116,8 @@ class RlPrmConfig:
       their scores.
     style: prompt style of a published PRM whose files do not name one.
     dtype: dtype of its parameters and computation; '' is bfloat16 on a TPU or
-      GPU; on a CPU as it was trained, but float32 where bfloat16 is slow. One
-      that learns stays as it was.
+      GPU; on a CPU as it was trained, but float32 where bfloat16 is slow. A PRM
+      that learns keeps its own.
     exact: 'steps' is whether a step is right, 'value' the probability that the
       domain's solver ends right from there.
     endpoint: the server of kind 'endpoint'.
@@ -232,7 +232,7 @@ class RlSettings(JobSettings):
   """Holds the settings of configs/rl_math.py.
 
   Attributes:
-    model: how it is computed.
+    model: how the policy is computed.
   """
 
   mesh: MeshConfig = MeshConfig()

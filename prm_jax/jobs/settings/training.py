@@ -225,7 +225,7 @@ class PrmSettings(TrainingSettings):
         checks.fail(name, value, f'{with_heads}: {cure}')
 
   def _check_outcome(self) -> None:
-    """Raises Faults if an outcome model is asked for that says nothing."""
+    """Raises Faults for settings with which an outcome model has no use."""
     of_outcome = self.targets.supervision == 'outcome'
     if self.loss.name == 'ranking' and (of_outcome or self.orm_baseline):
       checks.fail(
@@ -288,7 +288,7 @@ class PolicySettings(TrainingSettings):
 
   sampling: SamplingConfig = SamplingConfig()
   evaluation: PolicyEvaluation = PolicyEvaluation()
-  # What a reward model has a section for, and every policy has alike.
+  # Sections of a reward model's config; the same for every policy.
   head: ClassVar[None] = None
   keep_head: ClassVar[bool] = False
   loss: ClassVar[LossConfig] = POLICY_LOSS

@@ -4,10 +4,9 @@
 
 MaxText has no file that describes a model, so `items` lies beside the files of
 the same model at the Hugging Face Hub. Its layers may be stacked (scanned), on
-their second axis, or lie in trees of their own. Their kernels have our axes. Of
-a Llama it stores queries that are divided by sqrt(H) and, with the rotary
-frequencies of Llama 3.1, neighbouring numbers for the pairs of a head that turn
-together.
+their second axis, or lie in trees of their own. Their kernels have our axes.
+For Llama, query kernels are divided by sqrt(H) and, with the rotary frequencies
+of Llama 3.1, rotary pairs are interleaved; ours are half-split.
 """
 
 import functools

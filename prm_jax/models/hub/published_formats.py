@@ -211,7 +211,7 @@ def _id_of(
   if len(ids) != 1 or text not in tokenizer.decode(ids):
     raise UserError(
       f'{directory}: the tokenizer has no token for {text!r}, which this style '
-      "needs; copy the tokenizer of the model's own folder, or another style"
+      "needs; copy the model's own tokenizer, or name another style"
     )
   return ids[0]
 
