@@ -355,11 +355,8 @@ def _judge_set(
 ) -> tuple[suite.ChosenOnDev, dict[str, Any]]:
   """Judges the steps of a set by their labels, if it has some.
 
-  Args:
-    chosen: thresholds of dev.
-
   Returns:
-    The set's thresholds, and its sections by name.
+    The set's thresholds, which may be dev's, and its sections by name.
   """
   labelled = own.labelled()
   judged = labelled if labelled.chains else own

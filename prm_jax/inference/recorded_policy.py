@@ -139,5 +139,5 @@ def open_recorded(workdir: str, flag: str) -> RecordedPolicy:
   """
   chains = list(chain_sets.read(workdir, flag))
   path = paths.open_path(workdir) / 'config.json'
-  config = paths.read_json(path, 'bring that job back')
-  return RecordedPolicy(chains, config.get('samples', 0))
+  sampled = paths.read_json(path, 'bring that job back')
+  return RecordedPolicy(chains, sampled.get('samples', 0))
