@@ -288,7 +288,7 @@ def test_step_and_style_are_refused_if_they_do_not_apply(folders, tmp_path):
   with pytest.raises(UserError, match='so it has no step 3'):
     prm_jax.load(folders / 'trl', step=3)
   write_json(tmp_path / 'model.json', {})  # as a run leaves one
-  with pytest.raises(UserError, match='training run, which takes no style, sep'):
+  with pytest.raises(UserError, match='which takes no style, sep'):
     prm_jax.load(tmp_path, style='trl', separator='.')
 
 
