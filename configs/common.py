@@ -63,6 +63,9 @@ SCRATCH = dict(
 )
 COMPUTED = ('dtype', 'param_dtype', 'remat', 'scan_unroll')
 WORDS_TOKENS = 200  # of a solution of the words domain, in a base's tokens
+# Problems of the words domain: one draw for all jobs, so that no model is
+# tested on what another has learned.
+WORDS_DRAW = dict(train_problems=2048, dev_problems=64, test_problems=100)
 # Domain -> tokens of its longest chains, and their steps.
 LENGTHS = {'logic': (160, 8), 'code': (112, 6)}
 SIZES = ('small', 'tiny')  # variants that make a run shorter; they come last
@@ -140,14 +143,20 @@ def on_domain(config: ml_collections.ConfigDict, kind: str) -> None:
 def on_words(config: ml_collections.ConfigDict) -> None:
   """Trains a pretrained model on the words domain in place of files."""
   config.data.update(
+    WORDS_DRAW,
     kind='words',
-    train_problems=2048,
-    dev_problems=64,
-    test_problems=100,
     test_samples=8,
     max_length=512,
     row_length=1024,
   )
+
+
+def learn_words_by_rl(config: ml_collections.ConfigDict) -> None:
+  """Trains adapters of a pretrained model by RL on the words domain."""
+  config.problems.update(WORDS_DRAW, kind='words')
+  config.model.update(dtype='auto', param_dtype='float32', scan_unroll=1)
+  lora(config)
+  config.optim.lr = 1e-4
 
 
 def compile_for(

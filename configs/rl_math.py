@@ -111,13 +111,8 @@ def qwen2_5_math_7b(config: ml_collections.ConfigDict) -> None:
 
 def words(config: ml_collections.ConfigDict) -> None:
   config.name = 'RL with step rewards on word problems'
-  config.problems.update(
-    kind='words', train_problems=2048, dev_problems=64, test_problems=100
-  )
-  config.model.update(dtype='auto', param_dtype='float32', scan_unroll=1)
+  common.learn_words_by_rl(config)
   config.sampling.max_tokens = common.WORDS_TOKENS
-  common.lora(config)
-  config.optim.lr = 1e-4
   config.held_out.samples = 2
   config.test.samples = 4
   config.evaluation.ns = (1, 2, 4)

@@ -108,12 +108,7 @@ def words(config: ml_collections.ConfigDict) -> None:
     )
     config.optim.lr = 1e-4
     return
-  config.problems.update(
-    kind='words', train_problems=2048, dev_problems=64, test_problems=100
-  )
-  config.model.update(dtype='auto', param_dtype='float32', scan_unroll=1)
-  common.lora(config)
-  config.optim.lr = 1e-4
+  common.learn_words_by_rl(config)
 
 
 def small(config: ml_collections.ConfigDict) -> None:

@@ -8,6 +8,7 @@ nothing but the standard library.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import sys
@@ -53,6 +54,25 @@ def read_arguments() -> Setup:
   args = parser.parse_args()
   ends = time.monotonic() + args.seconds
   return Setup(args.folder, args.side, args.round, ends, args.tiny)
+
+
+def measure_all(
+  measure: Callable[[Any], Mapping[str, Any]],
+  shapes: Callable[[bool], Mapping[str, Any]],
+) -> None:
+  """Is the main function of a side: measures each of the shapes.
+
+  Args:
+    shapes: takes whether they are tiny, and returns them by name.
+  """
+  setup = read_arguments()
+  run(
+    setup,
+    {
+      name: functools.partial(measure, shape)
+      for name, shape in shapes(setup.tiny).items()
+    },
+  )
 
 
 def run(setup: Setup, cases: Mapping[str, Case]) -> None:

@@ -6,7 +6,7 @@ Setting: a device, a dtype, a precision -> results -> a check with a bound
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,6 @@ from jax.sharding import PartitionSpec as P
 from prm_jax.runtime.sharding import make_mesh
 
 Check = dict[str, Any]
-Bounds = Mapping[str, float]
 
 # Largest differences, by how the numbers in products are rounded: by 2^-24 of
 # their size in float32, by 2^-11 in TF32, and by 2^-8 in bfloat16, which also

@@ -13,7 +13,6 @@ from typing import Any
 # Updates that are not measured, and updates that are.
 MEASURED = 10, 30
 FEW = 2, 5  # to choose between settings
-PARTS = ('sampling', 'scoring')  # training is what is left
 
 
 def path(folder: pathlib.Path) -> pathlib.Path:

@@ -5,7 +5,6 @@
 No token ends a chain, as the lengths are given.
 """
 
-import functools
 import statistics
 import time
 from typing import Any
@@ -71,16 +70,5 @@ def measure(case: Sampling) -> dict[str, Any]:
   }
 
 
-def main() -> None:
-  setup = cases.read_arguments()
-  cases.run(
-    setup,
-    {
-      name: functools.partial(measure, case)
-      for name, case in shapes.sampling(setup.tiny).items()
-    },
-  )
-
-
 if __name__ == '__main__':
-  main()
+  cases.measure_all(measure, shapes.sampling)

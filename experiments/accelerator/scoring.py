@@ -5,7 +5,6 @@
 Every repetition scores new texts, so that nothing is known from before.
 """
 
-import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -89,16 +88,5 @@ def measure(case: Scoring) -> dict[str, Any]:
   }
 
 
-def main() -> None:
-  setup = cases.read_arguments()
-  cases.run(
-    setup,
-    {
-      name: functools.partial(measure, case)
-      for name, case in shapes.scoring(setup.tiny).items()
-    },
-  )
-
-
 if __name__ == '__main__':
-  main()
+  cases.measure_all(measure, shapes.scoring)

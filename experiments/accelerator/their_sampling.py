@@ -6,7 +6,6 @@ On a GPU such a cache makes `generate` compile the step that writes a token. A
 batch runs until its longest chain ends; only the tokens wanted are counted.
 """
 
-import functools
 import statistics
 from typing import Any
 
@@ -78,16 +77,5 @@ def measure(case: Sampling) -> dict[str, Any]:
   }
 
 
-def main() -> None:
-  setup = cases.read_arguments()
-  cases.run(
-    setup,
-    {
-      name: functools.partial(measure, case)
-      for name, case in shapes.sampling(setup.tiny).items()
-    },
-  )
-
-
 if __name__ == '__main__':
-  main()
+  cases.measure_all(measure, shapes.sampling)

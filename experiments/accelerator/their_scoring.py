@@ -8,7 +8,6 @@ masked (a causal model needs no mask for padding on the right), are those that
 are fastest.
 """
 
-import functools
 import itertools
 import statistics
 from typing import Any, NamedTuple
@@ -101,16 +100,5 @@ def measure(case: Scoring) -> dict[str, Any]:
   }
 
 
-def main() -> None:
-  setup = cases.read_arguments()
-  cases.run(
-    setup,
-    {
-      name: functools.partial(measure, case)
-      for name, case in shapes.scoring(setup.tiny).items()
-    },
-  )
-
-
 if __name__ == '__main__':
-  main()
+  cases.measure_all(measure, shapes.scoring)

@@ -5,7 +5,6 @@
 Weights are float32 and products bfloat16, as on our side.
 """
 
-import functools
 import itertools
 import statistics
 import time
@@ -120,16 +119,5 @@ def measure_rows(case: Training) -> dict[str, Any]:
   }
 
 
-def main() -> None:
-  setup = cases.read_arguments()
-  cases.run(
-    setup,
-    {
-      name: functools.partial(measure, case)
-      for name, case in shapes.training(setup.tiny).items()
-    },
-  )
-
-
 if __name__ == '__main__':
-  main()
+  cases.measure_all(measure, shapes.training)

@@ -5,7 +5,6 @@
 Beside the measured step stands what `prm_jax.aot` counts in its program.
 """
 
-import functools
 import statistics
 import time
 import traceback
@@ -160,16 +159,5 @@ def measure(case: Training) -> dict[str, Any]:
   }
 
 
-def main() -> None:
-  setup = cases.read_arguments()
-  cases.run(
-    setup,
-    {
-      name: functools.partial(measure, case)
-      for name, case in shapes.training(setup.tiny).items()
-    },
-  )
-
-
 if __name__ == '__main__':
-  main()
+  cases.measure_all(measure, shapes.training)

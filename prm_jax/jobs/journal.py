@@ -53,7 +53,7 @@ class Journal:
         'process of one job its own --process'
       ) from None
     with paths.writing(path):
-      self._file.truncate(len(_whole_lines(path)))
+      self._file.truncate(len(paths.read_whole_lines(path)))
     if _lines(path, job) is None:
       self._append({'job': dict(job)})
     self._synced = time.monotonic()
@@ -91,12 +91,6 @@ class Journal:
       self._file.close()
 
 
-def _whole_lines(path: pathlib.Path) -> bytes:
-  """Returns the file without the line that a killed process was writing."""
-  read = path.read_bytes()
-  return read[: read.rfind(b'\n') + 1]
-
-
 def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[Ended] | None:
   """Reads the items of a file; None if it lacks even a first line.
 
@@ -104,7 +98,7 @@ def _lines(path: pathlib.Path, job: Mapping[str, str]) -> list[Ended] | None:
     UserError: the file is another job's, or damaged.
   """
   items: list[Ended] | None = None
-  for i, line in enumerate(_whole_lines(path).split(b'\n')[:-1], 1):
+  for i, line in enumerate(paths.read_whole_lines(path).split(b'\n')[:-1], 1):
     try:
       record = json.loads(line)
       if items is None:

@@ -71,13 +71,8 @@ def open_prm(
     return open_generative(prm.generative, settings.seed, mesh, workdir)
   if prm.kind == 'implicit':
     return _open_implicit(settings, start)
-  if not prm.path:
-    checks.fail(
-      'config.prm.path',
-      prm.path,
-      'expected the --workdir of a trained PRM (configs/prm_math.py), or a '
-      'published one',
-    )
+  with checks.below('config.prm'):
+    prm.check_use()
   scorers = [
     ChainScorer(loading.load(path, style=prm.style, mesh=mesh, dtype=prm.dtype))
     for path in (prm.path, *prm.also)

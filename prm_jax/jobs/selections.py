@@ -21,7 +21,8 @@ from prm_jax.inference.protocols import Scoring, StepScorer
 from prm_jax.jobs import policies
 from prm_jax.jobs.critics import open_generative
 from prm_jax.jobs.meshes import own_mesh
-from prm_jax.jobs.settings.items import LabelSettings, SelectingPrmConfig
+from prm_jax.jobs.settings.items import LabelSettings
+from prm_jax.jobs.settings.prms import AskedPrmConfig
 from prm_jax.jobs.settings.shared import MeshConfig
 from prm_jax.labels import active, consensus
 from prm_jax.runtime import paths, processes
@@ -161,7 +162,7 @@ class TextScorer:
     return [np.array(each.scores) for each in answers]
 
 
-def name_of(prm: SelectingPrmConfig) -> dict[str, str]:
+def name_of(prm: AskedPrmConfig) -> dict[str, str]:
   """Returns what determines a PRM's scores, wherever its server is."""
   if prm.kind == 'endpoint':
     server = prm.endpoint

@@ -13,6 +13,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from prm_jax.rl.rewards import check_steps
+
 
 def check_groups(name: str, x: jax.Array, size: int) -> None:
   """Raises AssertionError unless the first axis divides into groups."""
@@ -119,7 +121,7 @@ def steps_leave_one_out(
   This is `leave_one_out` for steps. The mean is over all of their steps, or
   over those at the same position. A step without any counterpart gets 0.
   """
-  _check_steps('steps_leave_one_out', rewards, mask)
+  check_steps('steps_leave_one_out', rewards, mask)
   rewards = _from_highest(rewards, mask, size, by_position)
   sums, counts = _sums(rewards, mask, size, by_position)
   others = sums.sum(1, keepdims=True) - sums
@@ -146,7 +148,7 @@ def steps_relative(
   lower than early ones. With `by_position` the mean is over steps at the same
   position, and the deviation from these means over all steps.
   """
-  _check_steps('steps_relative', rewards, mask)
+  check_steps('steps_relative', rewards, mask)
   rewards = _from_highest(rewards, mask, size, by_position)
   grouped, where = group(rewards, size), group(mask, size)
   sums, counts = _sums(rewards, mask, size, by_position)
@@ -171,7 +173,7 @@ def returns_relative(
   `leave_one_out`; `scale` divides by the deviation from these means over all
   positions that exist.
   """
-  _check_steps('returns_relative', returns, mask)
+  check_steps('returns_relative', returns, mask)
   grouped, where = _from_first(group(returns, size)), group(mask, size)
   mean = grouped.mean(1, keepdims=True)
   centred = jnp.where(where, grouped - mean, 0.0)
@@ -185,12 +187,6 @@ def _deviation(centred: jax.Array, where: jax.Array) -> jax.Array:
   count = where.sum((1, 2), keepdims=True)
   variance = (centred**2).sum((1, 2), keepdims=True)
   return jnp.sqrt(variance / jnp.maximum(count - 1, 1))
-
-
-def _check_steps(name: str, rewards: jax.Array, mask: jax.Array) -> None:
-  """Raises AssertionError unless both are [B, P]."""
-  chex.assert_rank(rewards, 2, custom_message=f'{name}: rewards')
-  chex.assert_shape(mask, rewards.shape, custom_message=f'{name}: mask')
 
 
 def _sums(

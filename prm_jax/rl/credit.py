@@ -91,8 +91,7 @@ def _check_steps(
   name: str, scores: jax.Array, mask: jax.Array, size: int
 ) -> None:
   """Raises AssertionError unless both are [B, P], B a multiple of size."""
-  chex.assert_rank(scores, 2, custom_message=f'{name}: scores')
-  chex.assert_shape(mask, scores.shape, custom_message=f'{name}: mask')
+  rewards.check_steps(name, scores, mask)
   advantages.check_groups(name, scores, size)
 
 

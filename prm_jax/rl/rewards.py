@@ -78,7 +78,7 @@ class RewardConfig:
     return 1 - (update - 1) / updates if self.decay else 1.0
 
 
-def _check_steps(name: str, scores: jax.Array, mask: jax.Array) -> None:
+def check_steps(name: str, scores: jax.Array, mask: jax.Array) -> None:
   """Raises AssertionError unless both are [B, P]."""
   chex.assert_rank(scores, 2, custom_message=f'{name}: scores')
   chex.assert_shape(mask, scores.shape, custom_message=f'{name}: mask')
@@ -89,13 +89,13 @@ def raw(
   mask: jax.Array,  # [B, P] bool
 ) -> jax.Array:  # [B, P]
   """Returns r_t = s_t; any score above 0 adds to the return."""
-  _check_steps('raw', scores, mask)
+  check_steps('raw', scores, mask)
   return jnp.where(mask, scores, 0.0)
 
 
 def total(scores: jax.Array, mask: jax.Array) -> jax.Array:
   """Gives the sum of all scores to the last step, and 0 to the others."""
-  _check_steps('total', scores, mask)
+  check_steps('total', scores, mask)
   return at_last(raw(scores, mask).sum(-1), mask)
 
 
@@ -109,7 +109,7 @@ def min_form(
   scores in [0, 1] a surely wrong step would get reward 0, no less than a right
   one beside it, and the steps before it would be blamed.
   """
-  _check_steps('min_form', scores, mask)
+  check_steps('min_form', scores, mask)
   logits = jnp.where(mask, -scores / temperature, -jnp.inf)
   # The softmax of a chain without steps would be NaN, and its gradient too.
   logits = jnp.where(mask.any(-1, keepdims=True), logits, 0.0)
@@ -118,7 +118,7 @@ def min_form(
 
 def clip(scores: jax.Array, mask: jax.Array, threshold: float) -> jax.Array:
   """Returns r_t = min(s_t - eta, 0), never positive (Gao et al., 2024)."""
-  _check_steps('clip', scores, mask)
+  check_steps('clip', scores, mask)
   return jnp.where(mask, jnp.minimum(scores - threshold, 0.0), 0.0)
 
 
@@ -128,7 +128,7 @@ def delta(scores: jax.Array, mask: jax.Array) -> jax.Array:
   The sum telescopes: the return from step t on is s_t, however many steps
   follow.
   """
-  _check_steps('delta', scores, mask)
+  check_steps('delta', scores, mask)
   scores = raw(scores, mask)
   return jnp.where(mask, scores - _shift_left(scores), 0.0)
 
@@ -146,7 +146,7 @@ def advantage(
   Args:
     start: s_0, the value of the problem before any step.
   """
-  _check_steps('advantage', scores, mask)
+  check_steps('advantage', scores, mask)
   chex.assert_shape(start, scores.shape[:1], custom_message='advantage: start')
   scores = raw(scores, mask)
   before = jnp.concatenate([start[:, None], scores[:, :-1]], 1)
@@ -166,7 +166,7 @@ def potential_end(
   optimal policy unchanged: the return of a chain changes by -phi_0 whatever its
   steps are. Without a step phi_P is phi_0.
   """
-  _check_steps('potential_end', scores, mask)
+  check_steps('potential_end', scores, mask)
   chex.assert_shape(
     start, scores.shape[:1], custom_message='potential_end: start'
   )
@@ -244,7 +244,7 @@ def step_and_end_rewards(
   Only 'potential' rewards the end, because whether a step is the last is not
   known before the chain ends.
   """
-  _check_steps('process_rewards', scores, mask)
+  check_steps('process_rewards', scores, mask)
   chex.assert_shape(
     start, scores.shape[:1], custom_message='process_rewards: start'
   )
@@ -283,7 +283,7 @@ def increments(
   would then leave out what this step changes in the rewards before it. Here no
   step changes them, so such a return is all that the step decides.
   """
-  _check_steps('increments', scores, mask)
+  check_steps('increments', scores, mask)
   P = scores.shape[1]
   _, end = step_and_end_rewards(scores, mask, start, config)
   begins = mask[:, None] & jnp.tri(P, dtype=bool)  # [B, P, P]

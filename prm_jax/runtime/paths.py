@@ -185,6 +185,12 @@ def write_all(file: io.FileIO, data: bytes, path: Path) -> None:
       data = data[file.write(data) :]
 
 
+def read_whole_lines(path: Path) -> bytes:
+  """Returns a file up to a line that a killed process left unfinished."""
+  read = path.read_bytes()
+  return read[: read.rfind(b'\n') + 1]
+
+
 def open_bytes(path: str | os.PathLike) -> IO[bytes]:
   """Opens a file for reading.
 

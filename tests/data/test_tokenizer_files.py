@@ -294,7 +294,7 @@ def test_errors_name_the_file(tmp_path):
     read_tokenizer(tmp_path).id_of('<none>')
 
 
-def test_padding_of_any_length_is_left_out(tmp_path):
+def test_padding_of_any_length_is_left_out():
   """The library would fill the memory before it is told not to pad."""
   made = TOKENIZERS['qwen_prm']()
   made.enable_padding(length=2**40)

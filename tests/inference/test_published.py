@@ -165,7 +165,7 @@ def test_trl_without_a_bias_and_with_another_separator(folders, tmp_path):
   )
 
 
-def test_qwen_without_a_template_uses_chatml(folders, scorers, tmp_path):
+def test_qwen_without_a_template_uses_chatml(scorers, tmp_path):
   write_model('qwen_prm', tmp_path)
   (tmp_path / 'tokenizer_config.json').unlink()
   chain = chains('qwen_prm')[0]

@@ -135,7 +135,7 @@ def test_a_server_answers_with_its_scores(critics, style):
   finally:
     code, said = server.stop()
   assert code == 0
-  assert all(json.loads(line) for line in said.splitlines())
+  assert said and all(json.loads(line) for line in said.splitlines())
 
 
 @pytest.mark.parametrize('job', ['search', 'rl'])

@@ -105,7 +105,7 @@ TOGETHER = [
   (
     'label:active',
     {'chains.kind': 'arithmetic'},
-    "prm.path='': .* scores chains wi",
+    "prm.path='': .*of a trained PRM",
   ),
   (
     'label:consensus',

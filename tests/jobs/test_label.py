@@ -192,7 +192,7 @@ def test_each_process_asks_its_own_copy_of_a_model(jobs, tmp_path):
   assert lines[0] == lines[1]
 
 
-def test_our_own_lines_are_a_format(jobs, tmp_path):
+def test_our_own_lines_are_a_format(jobs):
   path = jobs.folder('rollouts') / 'chains.jsonl'
   chains, summary = read_chains(path, 'chains')
   assert chains == jobs.chains('rollouts')

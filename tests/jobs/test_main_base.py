@@ -187,7 +187,7 @@ def test_heads_alone_are_fitted_on_a_base_that_stays(base, trained):
   assert source == "each set's own, flagging 50% of its chains; this is dev's"
 
 
-def test_a_job_with_frozen_heads_reads_no_chain_twice(base, trained, tmp_path):
+def test_a_job_with_frozen_heads_reads_no_chain_twice(trained):
   """A run that lost its results makes them again, from what it has read."""
   workdir = trained['frozen']
   before = (workdir / 'results.json').read_text()
@@ -274,9 +274,8 @@ def test_configs_that_do_not_fit_the_base(base, tmp_path):
     assert said in the_error(refused)
 
 
-def test_another_tokenizer_on_resume(base, trained, tmp_path):
+def test_another_tokenizer_on_resume(base, tmp_path):
   """New ids would mean something else to the old parameters."""
-  changed = tmp_path / 'run'
   arguments = job(tmp_path / 'job', base)
   done = run(*arguments)
   assert done.returncode == 0, done.stderr

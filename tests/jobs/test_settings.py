@@ -210,6 +210,8 @@ def test_a_workdir_of_the_first_version_can_be_resumed(tmp_path, file):
   data = {k: v for k, v in now['data'].items() if k not in NEW[file]}
   before = now | {'data': data, 'aot': {'topology': '', 'model': {}}}
   Workdir.open(tmp_path, before, {}).claim('abc')
+  with pytest.raises(UserError, match='another config'):
+    Workdir.open(tmp_path, now, {}).claim('abc')
   defaults = default_config(now['task']).to_dict()
   Workdir.open(tmp_path, now, defaults).claim('abc')
 

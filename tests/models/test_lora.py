@@ -37,7 +37,7 @@ def test_merged_kernels_by_loops():
       expected = kernel[i] + 2.0 * (a @ b).reshape(kernel.shape[1:])
       actual = merged['layers'][parent][name]['kernel'][i]
       np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
-    if CONFIG.qkv_bias and name in ('q_proj', 'k_proj', 'v_proj'):
+    if name in ('q_proj', 'k_proj', 'v_proj'):
       bias = merged['layers'][parent][name]['bias']
       assert bias is backbone['layers'][parent][name]['bias']
 

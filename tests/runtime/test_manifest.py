@@ -44,4 +44,5 @@ def test_git_commit_is_this_checkout():
   else:
     commit = manifest.git_commit().removesuffix('+')
     # A tag may stand before the commit: v0.1-3-gabcdef.
-    assert head.stdout.startswith(commit.rpartition('-g')[2][:12])
+    short = commit.rpartition('-g')[2][:12]
+    assert len(short) >= 7 and head.stdout.startswith(short)

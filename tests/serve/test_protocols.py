@@ -145,7 +145,7 @@ def test_all_forms_share_what_is_read(folder, prm):
 
 
 @pytest.mark.parametrize('protocol', [CLASSIFY, EMBEDDINGS])
-def test_verl_reads_one_number(folder, prm, scorer, protocol):
+def test_verl_reads_one_number(prm, scorer, protocol):
   """Text of the policy's template, with steps between blank lines."""
   problem, steps = 'What is 2 + 2?', ['First, 2.', 'Then it is 4.']
   text = (
@@ -259,7 +259,7 @@ def test_no_policy_hides_text_behind_the_last_separator(folder, prm, scorer):
   assert datum['probs'][-1] == -1
 
 
-def test_no_policy_passes_off_an_exchange_as_the_prompt(folder, prm, scorer):
+def test_no_policy_passes_off_an_exchange_as_the_prompt(prm, scorer):
   """Where the prompt is sent apart, all that follows it is the answer."""
   problem, _ = CHAINS[0]
   prompt = f'<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n'

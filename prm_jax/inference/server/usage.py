@@ -14,6 +14,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 
 
@@ -94,13 +95,7 @@ def _continue(path: pathlib.Path) -> None:
   path.parent.mkdir(parents=True, exist_ok=True)
   path.touch()
   with path.open('r+b') as file:
-    file.truncate(len(_whole_lines(path)))
-
-
-def _whole_lines(path: pathlib.Path) -> bytes:
-  """Returns the file up to a line that a killed process left unfinished."""
-  read = path.read_bytes()
-  return read[: read.rfind(b'\n') + 1]
+    file.truncate(len(paths.read_whole_lines(path)))
 
 
 def read(folder: pathlib.Path) -> Usage:
@@ -111,7 +106,7 @@ def read(folder: pathlib.Path) -> Usage:
   """
   total = Usage()
   for path in sorted(folder.glob('*.jsonl')):
-    for number, line in enumerate(_whole_lines(path).splitlines(), 1):
+    for number, line in enumerate(paths.read_whole_lines(path).splitlines(), 1):
       try:
         total = total.plus(json.loads(line))
       except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -42,16 +42,8 @@ class EvaluateSettings(ItemSettings):
     prm = self.prm
     if prm.kind == 'none':
       checks.fail('prm.kind', 'none', 'expected a PRM to evaluate')
-    if prm.kind == 'workdir' and not prm.path:
-      checks.fail(
-        'prm.path',
-        '',
-        'expected the --workdir of a trained PRM (configs/prm_math.py), or a '
-        'published PRM',
-      )
-    if prm.kind == 'generative':
-      with checks.below('prm.generative'):
-        prm.generative.check_use()
+    with checks.below('prm'):
+      prm.check_use()
     names = self.data.evaluation_names
     if self.evaluation.best_of_n not in ('', *names):
       checks.fail(

@@ -14,11 +14,9 @@ from prm_jax.data.config import (
 )
 from prm_jax.data.domains.known import DOMAINS
 from prm_jax.inference.driver import Cost
-from prm_jax.inference.published import STYLES
-from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.usage import Usage
-from prm_jax.jobs.settings.critics import GenerativeConfig
 from prm_jax.jobs.settings.policies import PolicyConfig
+from prm_jax.jobs.settings.prms import AskedPrmConfig
 from prm_jax.jobs.settings.shared import (
   JobSettings,
   MeshConfig,
@@ -31,7 +29,6 @@ from prm_jax.labels.judge import JudgeConfig
 from prm_jax.labels.omega import OmegaConfig
 from prm_jax.labels.rollouts import RolloutConfig
 from prm_jax.labels.verifier import VerifierConfig
-from prm_jax.models.config import DTYPES
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, from_to_below, one_of
 
@@ -157,29 +154,6 @@ class AgreementConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class SelectingPrmConfig:
-  """Says which PRM selects the chains to label.
-
-  Attributes:
-    kind: 'workdir', a trained or published PRM; 'endpoint', one at a server;
-      'generative', a critic that writes.
-    path, style, dtype: as those of a search's PRM.
-    endpoint: the server of kind 'endpoint'.
-    generative: the critic of kind 'generative'.
-  """
-
-  kind: Annotated[str, one_of('workdir', 'endpoint', 'generative')] = 'workdir'
-  path: str = ''
-  style: Annotated[str, one_of('', *STYLES)] = ''
-  dtype: Annotated[str, one_of('', *DTYPES)] = ''
-  endpoint: PrmServerConfig = PrmServerConfig()
-  generative: GenerativeConfig = GenerativeConfig()
-
-  def __post_init__(self) -> None:
-    checks.check(self)
-
-
-@dataclasses.dataclass(frozen=True)
 class LabelSettings(ItemSettings):
   """Holds the settings of configs/label_math.py.
 
@@ -204,7 +178,7 @@ class LabelSettings(ItemSettings):
   consensus: AgreementConfig = AgreementConfig()
   agrees_with: str = ''
   active: ActiveConfig = ActiveConfig()
-  prm: SelectingPrmConfig = SelectingPrmConfig()
+  prm: AskedPrmConfig = AskedPrmConfig()
 
   @property
   def source_config(self) -> Any:
@@ -225,14 +199,6 @@ class LabelSettings(ItemSettings):
       )
     if use := SOURCES[self.source]:
       self.check_policy(use, self.chains.kind, self.source_config.samples)
-    prm = self.prm
-    if self.needs_prm and prm.kind == 'workdir' and not prm.path:
-      checks.fail(
-        'prm.path',
-        '',
-        "select='active' scores chains with a PRM: expected the --workdir of a "
-        'trained one, or a published one',
-      )
-    if self.needs_prm and prm.kind == 'generative':
-      with checks.below('prm.generative'):
-        prm.generative.check_use()
+    if self.needs_prm:
+      with checks.below('prm'):
+        self.prm.check_use()

@@ -12,8 +12,7 @@ from typing import Annotated
 from prm_jax.data.config import ProblemsConfig
 from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
 from prm_jax.inference.sampler import SamplingConfig
-from prm_jax.inference.server.config import PrmServerConfig
-from prm_jax.jobs.settings.critics import GenerativeConfig
+from prm_jax.jobs.settings.prms import AskedPrmConfig
 from prm_jax.jobs.settings.shared import (
   ComputeConfig,
   JobSettings,
@@ -102,42 +101,30 @@ class OnlineConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class RlPrmConfig:
+class RlPrmConfig(AskedPrmConfig):
   """Says where step scores come from.
 
   Attributes:
-    kind: 'workdir' is a trained or published PRM; 'endpoint' one at a server;
-      'generative' a critic that writes;
-      'exact' are labels of the arithmetic domain; 'implicit' is a policy's
-      log-ratio to the first policy; 'none' gives no scores.
-    path: for 'workdir' a workdir, a folder or hf://owner/name. For 'implicit'
-      the workdir of the policy from which it starts; '' is the one to improve.
+    kind: also 'exact', labels of the arithmetic domain; 'implicit', a policy's
+      log-ratio to the first policy; or 'none', which gives no scores.
+    path: for 'implicit' the workdir of the policy from which it starts; '' is
+      the one to improve.
+    dtype: a PRM that learns keeps its own.
     also: for 'workdir': further PRMs like it; a step gets the lowest of all
       their scores.
-    style: prompt style of a published PRM whose files do not name one.
-    dtype: dtype of its parameters and computation; '' is bfloat16 on a TPU or
-      GPU; on a CPU as it was trained, but float32 where bfloat16 is slow. A PRM
-      that learns keeps its own.
     exact: 'steps' is whether a step is right, 'value' the probability that the
       domain's solver ends right from there.
-    endpoint: the server of kind 'endpoint'.
-    generative: the critic of kind 'generative'.
     beta: for 'implicit': the reward is beta * log(PRM / first policy).
   """
 
   kind: Annotated[str, one_of(*PRM_KINDS)] = 'workdir'
-  path: str = ''
   also: tuple[str, ...] = ()
-  style: str = ''
-  dtype: Annotated[str, one_of('', *DTYPES)] = ''
   exact: Annotated[str, one_of(*EXACT_KINDS)] = 'steps'
-  endpoint: PrmServerConfig = PrmServerConfig()
-  generative: GenerativeConfig = GenerativeConfig()
   beta: Annotated[float, above(0)] = 0.05
   online: OnlineConfig = OnlineConfig()
 
   def __post_init__(self) -> None:
-    checks.check(self)
+    super().__post_init__()
     if self.also and self.kind != 'workdir':
       checks.fail('also', self.also, f'expected () with kind={self.kind!r}')
     if self.kind == 'generative':

@@ -6,12 +6,9 @@ from typing import Annotated, Any
 
 from prm_jax.data.config import SplitConfig
 from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
-from prm_jax.inference.published import STYLES
-from prm_jax.inference.server.config import PrmServerConfig
-from prm_jax.jobs.settings.critics import GenerativeConfig
 from prm_jax.jobs.settings.items import ItemSettings
+from prm_jax.jobs.settings.prms import AskedPrmConfig
 from prm_jax.jobs.settings.shared import check_arithmetic
-from prm_jax.models.config import DTYPES
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import above, at_least, one_of
 from prm_jax.search.beam import BeamConfig, LookaheadConfig
@@ -61,36 +58,19 @@ class SearchedProblemsConfig(SplitConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class PrmConfig:
+class PrmConfig(AskedPrmConfig):
   """Says which PRM scores the chains.
 
   Attributes:
-    kind: 'workdir', a trained or published PRM; 'endpoint', one at a server;
-      'generative', a critic that writes; 'exact', the true values of the
-      arithmetic domain; or 'none'.
-    path: the workdir of a trained PRM, the folder of a published one, or
-      hf://owner/name.
-    style: prompt style of a published PRM whose files do not name one.
-    dtype: dtype of its parameters and computation; '' is bfloat16 on a TPU or
-      GPU; on a CPU as it was trained, but float32 where bfloat16 is slow.
+    kind: also 'exact', the true values of the arithmetic domain; or 'none'.
     rows: number of chains whose keys and values stay on the device.
     exact: what the exact PRM scores: 'value', the probability that the solver
       ends right; or 'steps', whether the steps are right.
-    endpoint: the server of kind 'endpoint'.
-    generative: the critic of kind 'generative'.
   """
 
   kind: Annotated[str, one_of(*PRM_KINDS)] = 'exact'
-  path: str = ''
-  style: Annotated[str, one_of('', *STYLES)] = ''
-  dtype: Annotated[str, one_of('', *DTYPES)] = ''
   rows: Annotated[int, at_least(1)] = 1024
   exact: Annotated[str, one_of(*EXACT_KINDS)] = 'value'
-  endpoint: PrmServerConfig = PrmServerConfig()
-  generative: GenerativeConfig = GenerativeConfig()
-
-  def __post_init__(self) -> None:
-    checks.check(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,23 +153,14 @@ class SearchSettings(ItemSettings):
       )
     if self.prm.kind == 'exact':
       check_arithmetic('prm.kind', 'exact', self.problems.kind)
-    described = self.aot.model.given()
-    if self.prm.kind == 'workdir' and not (self.prm.path or described):
+    with checks.below('prm'):
+      self.prm.check_use(described=bool(self.aot.model.given()))
+    if self.prm.kind == 'generative' and self.prm.generative.ask == 'chain':
       checks.fail(
-        'prm.path',
-        '',
-        'expected the --workdir of a trained PRM (configs/prm_math.py), or a '
-        'published PRM',
+        'prm.generative.ask',
+        'chain',
+        'a search scores chains that are not whole: expected steps',
       )
-    if self.prm.kind == 'generative':
-      with checks.below('prm.generative'):
-        self.prm.generative.check_use()
-        if self.prm.generative.ask == 'chain':
-          checks.fail(
-            'ask',
-            'chain',
-            'a search scores chains that are not whole: expected steps',
-          )
 
   def _check_flops(self) -> None:
     """Raises Faults if FLOPs are limited but a model does not count them."""

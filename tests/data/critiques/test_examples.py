@@ -101,7 +101,7 @@ def test_critiques_of_sentences_agree_with_labels(word_chains, name):
 
 
 @needs_words
-def test_critics_of_sentences_get_the_questions_of_their_chains(word_chains):
+def test_critics_of_sentences_get_the_questions_of_their_chains():
   """RL knows the true verdict, which the question does not show."""
   config = ProblemsConfig(
     60, 4, 6, kind='words', critiques=CritiquesConfig('thinkprm')
