@@ -87,6 +87,16 @@ class Story(NamedTuple):
     whole = {f'{name}{WHOLE}': how for name, how in MODELS.items()}
     return MODELS | (whole if self.size.whole else {})
 
+  @property
+  def tested(self) -> dict[str, str]:
+    """Returns what models pick among: name of the row -> a job of `sample`."""
+    if self.domain.files:
+      return {self.name: 'candidates'}
+    return {
+      f'{self.name}, new templates': 'candidates',
+      f'{self.name}, known templates': 'candidates_known',
+    }
+
   def run(self, config: str, job: str, *flags: str) -> pathlib.Path:
     """Runs a job unless it is done; returns its workdir."""
     return self.runner.main(config, f'{self.name}/{job}', *flags)
@@ -101,7 +111,7 @@ class Story(NamedTuple):
       [
         (self.fit, first),
         (self.label, 'rollouts'),
-        (self.sample, 'candidates'),
+        *((self.sample, job) for job in self.tested.values()),
       ],
     )
     self.runner.all(self.fit, [(model,) for model in self.models])
@@ -125,19 +135,23 @@ class Story(NamedTuple):
 
     Args:
       job: 'samples' and 'samples_rolled' are of training problems, and
-        'candidates' of test problems.
+        'candidates' of test problems; 'candidates_known' are of other problems
+        of the templates that training has.
     """
     size = self.size
     split, problems, each = {
       'samples': ('train', size.problems, size.samples),
       'samples_rolled': ('train', size.rolled, size.samples),
       'candidates': ('test', size.test_problems, size.candidates),
+      'candidates_known': ('dev', size.test_problems, size.candidates),
     }[job]
     flags = [f'--config.problems.{split}_problems={problems}']
     flags += [
       '--config.problems.kind=words',
       f'--config.problems.split={split}',
     ]
+    if split == 'dev':  # those of the models' own draw choose heads
+      flags.append('--config.seed=1')
     if self.domain.files:
       path = self.write_problems(split, problems)
       flags = [

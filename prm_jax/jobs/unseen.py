@@ -22,44 +22,51 @@ def check_unseen(
 ) -> None:
   """Checks that a model was not trained on any of some problems.
 
-  Only runs on a domain can be checked: their splits are drawn again. A critic
-  was trained on a problem if it was on a chain of it.
-
   Args:
     texts: problems, or questions to a critic about chains of them.
-    model: the workdir of its run; published models and '' are not checked.
-    kind: kind of the problems.
+    model, kind: as those of `learned_problems`.
 
   Raises:
     UserError: it was trained on some.
   """
-  if kind not in DRAWN or not model or str(model).startswith(HUB):
-    return
-  path = paths.open_path(model) / 'config.json'
-  if not path.is_file():  # a job keeps its baseline in a folder of its own
-    path = path.parent.parent / 'config.json'
-  if not path.is_file():
-    return
-  trained = paths.read_json(path, DELETE)
-  section = trained.get('data') or trained.get('problems') or {}
-  if section.get('kind') != kind or section.get('labels'):
-    return
-  names = {*checks.field_types(DrawConfig), 'kind', 'words'}
-  draw = {name: section[name] for name in names if name in section}
-  drawn = checks.read(ProblemsConfig, draw, str(path))
-  drawn = dataclasses.replace(drawn, critiques=CritiquesConfig())
-  known = {
-    problem.text
-    for problem in problems_lib.read_problems(drawn, 'train', trained['seed'])
-  }
+  known = learned_problems(model, kind)
   problems = [_problem_of(text) for text in texts]
   if met := [problem for problem in problems if problem in known]:
     raise UserError(
       f'{model} was trained on {len(met):,} of the {len(problems):,} problems '
       f'that it is to be judged by, such as {met[0]!r}; set seed, '
-      'train_problems, dev_problems and test_problems as they are in '
-      f'{path}'
+      'train_problems, dev_problems and test_problems as they are in its '
+      'config.json'
     )
+
+
+def learned_problems(model: str | os.PathLike, kind: str) -> set[str]:
+  """Returns the texts of the problems that a model was trained on.
+
+  Only runs on a domain are known: their splits are drawn again. A critic was
+  trained on a problem if it was on a chain of it.
+
+  Args:
+    model: the workdir of its run; published models and '' are not known.
+    kind: kind of the problems.
+  """
+  if kind not in DRAWN or not model or str(model).startswith(HUB):
+    return set()
+  path = paths.open_path(model) / 'config.json'
+  if not path.is_file():  # a job keeps its baseline in a folder of its own
+    path = path.parent.parent / 'config.json'
+  if not path.is_file():
+    return set()
+  trained = paths.read_json(path, DELETE)
+  section = trained.get('data') or trained.get('problems') or {}
+  if section.get('kind') != kind or section.get('labels'):
+    return set()
+  names = {*checks.field_types(DrawConfig), 'kind', 'words'}
+  draw = {name: section[name] for name in names if name in section}
+  drawn = checks.read(ProblemsConfig, draw, str(path))
+  drawn = dataclasses.replace(drawn, critiques=CritiquesConfig())
+  problems = problems_lib.read_problems(drawn, 'train', trained['seed'])
+  return {problem.text for problem in problems}
 
 
 def _problem_of(text: str) -> str:
