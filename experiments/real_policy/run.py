@@ -9,7 +9,8 @@ and their steps are labelled by rollouts of the policy and by the calculator. On
 the fine-tuned backbone heads are fitted: PRMs on both kinds of labels, and an
 ORM; with --large, models of which all weights are trained, too. They pick among
 64 chains of test problems, beside the vote of the majority, a random score for
-each text, and the likelihood that the backbone itself gives to digits. Two
+each text, the likelihood that the backbone itself gives to digits, and the
+calculator, which asks for the fewest steps with a false equation. Two
 domains: word problems, of templates that training has and of others, and GSM8K.
 Problems count that the policy solves at least once. Writes results.json,
 figure.svg and the table of README.md beside this file.
@@ -36,9 +37,10 @@ from experiments.real_policy.story import (
   Story,
 )
 from experiments.runner import Runner
-from experiments.tables import percent, table
+from experiments.tables import between, percent, table
 from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain
+from prm_jax.data.verify.calculator import check_step
 from prm_jax.evals import suite
 from prm_jax.evals.prm import chain_scores, score_chains
 from prm_jax.inference.features import Features, make_scoring
@@ -50,6 +52,7 @@ from prm_jax.runtime.errors import UserError
 NS = (1, 2, 4, 8, 16, 32, 64)
 RESAMPLES = 2000
 DIGITS = 'digit likelihood'
+CALCULATOR = 'calculator'
 NAMES = {
   'prm_verifier': 'PRM head, labels by the calculator',
   'prm_rollouts': 'PRM head, labels by rollouts',
@@ -58,6 +61,7 @@ NAMES = {
   'prm_rollouts_whole': 'PRM, labels by rollouts',
   'orm_whole': 'ORM',
   DIGITS: DIGITS,
+  CALCULATOR: 'calculator: fewest steps with a false equation',
   'majority': 'majority',
   'weighted_vote': 'vote weighted by the first of these',
   suite.NULL: 'null: a random score for each text',
@@ -98,6 +102,8 @@ def judge(story: Story, job: str) -> dict[str, Any]:
   ]
   whole = suite.pad_scores(chains, sums).whole
   methods[DIGITS] = np.where(whole, [each.sum() for each in sums], -np.inf)
+  false = [[check_step(s) is False for s in chain.steps] for chain in chains]
+  methods[CALCULATOR] = -np.array([sum(steps) for steps in false], float)
   weights = np.maximum(methods['prm_verifier'], 0.0)
   curves = suite.best_of_n_section(chains, methods, weights, NS, 0, RESAMPLES)
   return {
@@ -130,10 +136,13 @@ def render(document: Mapping[str, Any]) -> str:
         low, high = curves[method]['ci95'][-1]
         picked = map(percent, curves[method]['mean'])
         last = f'{percent(low)} to {percent(high)}'
-        rows.append([name, shown, *picked, last])
+        rows.append([name, shown, *picked, last, _ranked(found, method)])
   ns = next(iter(document['results'].values()))['best_of_n']['n']
   heads = ' | '.join(
-    ['problems', 'picked by', *map(str, ns), f'95% at {ns[-1]}']
+    [
+      *('problems', 'picked by', *map(str, ns), f'95% at {ns[-1]}'),
+      'AUC within problems (95%)',
+    ]
   )
   lines = [
     f'- {name}: {found["problems"]} of {found["of"]} problems count; '
@@ -141,6 +150,12 @@ def render(document: Mapping[str, Any]) -> str:
     for name, found in document['results'].items()
   ]
   return table(heads, rows) + '\n\n' + '\n'.join(lines)
+
+
+def _ranked(found: Mapping[str, Any], method: str) -> str:
+  """Shows how well a method ranks the chains of a problem; '' if unknown."""
+  auc = found['ranking'].get(method, {}).get('within_problem')
+  return f'{percent(auc["value"])} ({between(auc["ci95"])})' if auc else ''
 
 
 def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
