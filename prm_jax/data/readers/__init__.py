@@ -90,7 +90,9 @@ class ReadSummary:
     if self.quarantined:
       parts.append(f'{self.quarantined:,} quarantined')
     if self.ended_at:
-      parts.append(f'all from line {self.ended_at:,} on is lost, see there')
+      parts.append(
+        f'all from line {self.ended_at:,} on is lost: the file breaks off'
+      )
     return '; '.join(parts)
 
 

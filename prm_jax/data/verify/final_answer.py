@@ -49,8 +49,8 @@ def final_answer(steps: Sequence[str]) -> str | None:
 
   Looks for, in this order: text after a final `####`; a box; text after "answer
   is" or "Answer:"; text right of the last equals sign or in bold, whichever is
-  later. Of several answers of one kind, the last counts, but of x = 2 or x = 3
-  both. An answer ends with
+  later. Of several answers of one kind, the last counts; of equations for one
+  name, such as x = 2 or x = 3, all. An answer ends with
   its formula or sentence, or before a "because".
   """
   text = _MARK.sub('', steps[-1])

@@ -35,21 +35,12 @@ _CLAUSE = frozenset(
     *('which', 'root', 'radical'),
   )
 )
-# With these next to the number the text goes on with a calculation.
+# Right after a number these continue a calculation, or take it back.
 _GOES_ON = frozenset(
   (
     *('minus', 'plus', 'divided', 'multiplied', 'raised'),
-    *(
-      'cannot',
-      'choose',
-      'point',
-      'alpha',
-      'beta',
-      'gamma',
-      'delta',
-      'epsilon',
-    ),
-    *('theta', 'lambda', 'sigma', 'phi', 'psi', 'omega'),
+    *('cannot', 'choose', 'point', 'alpha', 'beta', 'gamma', 'delta'),
+    *('epsilon', 'theta', 'lambda', 'sigma', 'phi', 'psi', 'omega'),
   )
 )
 _NO_UNIT = re.compile(
