@@ -14,7 +14,7 @@ always in the same way. So its samples agree on wrong answers, and a majority
 vote fails where a verifier of steps does not.
 
     sample_problems -> problems -> make_chains -> chains with labels
-    make_solver -> probabilities -> prefix_values
+    make_solver -> probabilities of variants -> make_chains
 
 Nothing here runs text: `code_operations` has a Python function for each
 statement. `code_text` draws the tests, and judges other text in a sandbox.
@@ -37,7 +37,6 @@ from prm_jax.data.domains.code_operations import (
   RETURN_OPERATIONS,
   Fact,
   State,
-  Variant,
   advance,
   trace,
 )
@@ -225,8 +224,7 @@ def _write(
   """Writes the chain of each choice of variants, still without an id."""
   inputs = draw_inputs(problem)
   target = _target(facts, inputs)
-  weights = [[1] * len(fact.variants) for fact in facts]
-  passing = _make_values(facts, weights, target)
+  passing = _make_passing(facts, target)
   chains = {}
   for choice in choices:
     variants = [f.variants[c] for f, c in zip(facts, choice, strict=True)]
@@ -247,7 +245,7 @@ def _write(
 
 
 def _labels(
-  states: Sequence[State], passing: Callable[[int, State], float]
+  states: Sequence[State], passing: Callable[[int, State], bool]
 ) -> tuple[StepLabel, ...]:
   """Labels the steps between states; before a right step, all are right."""
   steps = len(states) - 1
@@ -257,87 +255,24 @@ def _labels(
   return (_RIGHT,) * right + (_WRONG,) * (steps - right)
 
 
-def prefix_values(
-  config: CodeConfig, problem: str, steps: Sequence[str]
-) -> list[float]:
-  """Returns the exact probability that the solver ends right, after each step.
-
-  Monte Carlo rollouts by the same solver estimate this value. It is calculated
-  by recursion over the states s, the lists on all tests, from V_K, which is 1
-  at the right outputs and 0 elsewhere:
-
-      V_k(s) = sum_v P(v | fact_k) V_{k+1}(v(s))
-
-  Args:
-    steps: the first statements of a chain, or all of them. Each must be a
-      variant of its operation.
-
-  Returns:
-    Values in [0, 1], one per step; that of the last operation is 0 or 1.
-
-  Raises:
-    UserError: the text is not a problem of this domain, there are more steps
-      than operations, or a step is no variant of its operation.
-  """
-  facts = read_problem(problem)
-  if len(steps) > len(facts):
-    raise UserError(
-      f'{len(steps)} steps for the {len(facts)} operations of {problem!r}: '
-      'the solver writes one step per operation'
-    )
-  variants = [
-    _find(fact, step) for fact, step in zip(facts, steps, strict=False)
-  ]
-  value = _solver_values(config, problem)
-  states = trace(variants, draw_inputs(problem))
-  return [value(k, states[k]) for k in range(1, len(states))]
-
-
-@functools.lru_cache(maxsize=256)  # a problem usually has many chains
-def _solver_values(
-  config: CodeConfig, problem: str
-) -> Callable[[int, State], float]:
-  solver, facts = make_solver(config), read_problem(problem)
-  target = _target(facts, draw_inputs(problem))
-  return _make_values(facts, [solver[fact.phrase] for fact in facts], target)
-
-
-def _find(fact: Fact, step: str) -> Variant:
-  for variant in fact.variants:
-    if variant.statement == step:
-      return variant
-  raise UserError(
-    f'step {step[:60]!r}: the solver never writes it for {fact.phrase!r}, so '
-    f'it has no exact value; expected e.g. {fact.variants[0].statement!r}'
-  )
-
-
 def _target(facts: Sequence[Fact], inputs: State) -> State:
   """Returns the right outputs."""
   return trace([fact.variants[0] for fact in facts], inputs)[-1]
 
 
-def _make_values(
-  facts: Sequence[Fact], weights: Sequence[Sequence[float]], target: State
-) -> Callable[[int, State], float]:
-  """Returns the function V of `prefix_values`, of k and the state.
-
-  Args:
-    weights: for each fact, what its variants count. They may be probabilities;
-      if all are 1, V is the number of continuations that pass.
-    target: the right outputs.
-  """
+def _make_passing(
+  facts: Sequence[Fact], target: State
+) -> Callable[[int, State], bool]:
+  """Returns whether a state before statement k can still become the target."""
 
   @functools.cache  # different statements often lead to the same state
-  def value(k: int, state: State) -> float:
+  def passing(k: int, state: State) -> bool:
     if k == len(facts):
-      return float(state == target)
+      return state == target
     if ERROR in state:
-      return 0.0
-    return sum(
-      weight * value(k + 1, advance(variant, state))
-      for weight, variant in zip(weights[k], facts[k].variants, strict=True)
-      if weight
+      return False
+    return any(
+      passing(k + 1, advance(variant, state)) for variant in facts[k].variants
     )
 
-  return value
+  return passing

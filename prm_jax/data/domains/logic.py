@@ -1,8 +1,8 @@
 """Makes propositional deductions with exact labels.
 
 Like `arithmetic`, this domain stands at the start of the pipeline, with exact
-step labels and the exact probability that a chain ends right. Its chains have
-different lengths, and some of its problems have no answer but `unknown`.
+step labels. Its chains have different lengths, and some of its problems have no
+answer but `unknown`.
 
     problem  q or p ; not p ; not both q and r ; what of r
     step 0   not p ; q or p ; so q by disjunctive syllogism
@@ -15,7 +15,7 @@ some fallacies, and misses or inverts some valid rules, always in the same way.
 So its samples agree on wrong answers.
 
     sample_problems -> texts -> make_chains -> Chains
-    make_solver -> transitions -> path_transitions -> chains, prefix_values
+    make_solver -> transitions -> path_transitions -> make_chains
 
 `logic_text` reads the texts, checks steps, and says why the asked atom is
 undetermined exactly if somewhere on the path nothing follows.
@@ -26,7 +26,6 @@ atom: FALSE, TRUE or NOTHING.
 """
 
 import dataclasses
-import functools
 import math
 import string
 from collections.abc import Sequence
@@ -37,7 +36,6 @@ import numpy as np
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.domains.draws import check_count, make_generator
 from prm_jax.data.domains.logic_text import (
-  ANSWERS,
   FORMS,
   IFF,
   Literal,
@@ -49,7 +47,6 @@ from prm_jax.data.domains.logic_text import (
   follows,
   read_answer,
   read_problem,
-  read_step,
   rule_of,
   true_answer,
 )
@@ -255,42 +252,6 @@ def make_chains(
   return chains
 
 
-def prefix_values(
-  config: LogicConfig, problem: str, steps: Sequence[str]
-) -> list[float]:
-  """Returns the exact probability that the solver ends right, after each step.
-
-  Monte Carlo rollouts by the same solver estimate this value. The solver goes
-  on from the atom of the path that was concluded last, right or wrong; after
-  `so nothing` it answers `unknown`, and after an answer it writes nothing. Any
-  other text leaves it where it was. The value is calculated by dynamic
-  programming backwards from V_K, which is 1 at the true answer:
-
-      V_k(x) = P(NOTHING | x) [truth is unknown]
-               + P(FALSE | x) V_{k+1}(FALSE) + P(TRUE | x) V_{k+1}(TRUE)
-
-  Returns:
-    A number in [0, 1] for each step; those of answers are 0 or 1.
-
-  Raises:
-    UserError: the text is not a problem of this domain.
-  """
-  truth = true_answer(problem)
-  from_literal = _literal_values(config, problem)
-  value = from_literal[read_problem(problem).fact]
-  values = []
-  for text in steps:
-    step, answer = read_step(text), read_answer(text)
-    if step is not None and step.conclusion is None:
-      answer = answer_of(None)
-    if answer is not None:
-      value = float(answer == truth)
-    elif step is not None:
-      value = from_literal.get(step.conclusion, value)
-    values.append(value)
-  return values
-
-
 def _right_outcomes() -> np.ndarray:  # [4, 2, 2, 2, 2]
   """Returns the right outcome of every fact, int."""
   table = np.full((len(FORMS), 2, 2, 2, 2), NOTHING)
@@ -377,22 +338,3 @@ def _write_steps(
     steps.append(str(Step(state, premise, conclusion, rule)))
     state = conclusion
   return (*steps, f'the answer is {answer_of(state)}')
-
-
-# Values are asked for one chain at a time.
-_solver = functools.lru_cache(maxsize=16)(make_solver)
-
-
-@functools.lru_cache(maxsize=65_536)
-def _literal_values(config: LogicConfig, problem: str) -> dict[Literal, float]:
-  """Returns the value from every literal of an atom on the path."""
-  parsed, truth = read_problem(problem), true_answer(problem)
-  rows = path_transitions(_solver(config), parsed)
-  values = np.array([truth == answer for answer in ANSWERS], float)
-  from_literal = {}
-  for k, atom in reversed(list(enumerate(parsed.atoms))):
-    if k < len(rows):
-      values[:NOTHING] = rows[k] @ values
-    from_literal[Literal(atom, False)] = float(values[FALSE])
-    from_literal[Literal(atom, True)] = float(values[TRUE])
-  return from_literal

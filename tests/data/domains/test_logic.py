@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
@@ -201,8 +202,6 @@ def test_a_solver_without_faults_is_always_right():
     # A right chain ends with unknown exactly where nothing follows.
     nothing = chain.steps[-2].endswith('so nothing')
     assert nothing == (chain.answer == 'unknown')
-    values = logic.prefix_values(RIGHT, chain.problem, chain.steps)
-    assert values == [1.0] * len(chain.steps)
 
 
 def test_chains_have_labels_answers_and_meta():
@@ -251,70 +250,32 @@ def endings(transitions, parsed, state):
     yield probability, ('false', 'true', 'unknown')[known]
 
 
-def test_prefix_values_match_brute_force():
-  config = logic.LogicConfig(4, 1, wrong_facts=0.4, slip=0.1)
-  transitions = logic.make_solver(config)
-  problems = logic.sample_problems(config, 40, seed=0)
-  seen = set()
-  for chain in logic.make_chains(config, problems, 4, seed=0):
-    truth = logic_text.true_answer(chain.problem)
-    parsed = logic_text.read_problem(chain.problem)
-    values = logic.prefix_values(config, chain.problem, chain.steps)
-    for step, value in zip(chain.steps, values, strict=True):
-      state = step.split(' ; so ')[-1].split(' by ')[0]
-      if state == 'nothing':
-        assert value == (truth == 'unknown')
-      elif state.startswith('the answer is'):
-        assert value == (state == f'the answer is {truth}') == chain.outcome
-      else:
-        every = list(endings(transitions, parsed, state))
-        np.testing.assert_allclose(sum(p for p, _ in every), 1, rtol=1e-12)
-        expected = sum(p for p, answer in every if answer == truth)
-        np.testing.assert_allclose(value, expected, rtol=1e-12)
-        seen.add(value)
-  assert len(seen) > 30
-
-
-def test_values_match_mean_outcomes():
+def test_outcomes_are_as_likely_as_enumerated_after_every_step():
   config = logic.LogicConfig()
+  transitions = logic.make_solver(config)
   problems = logic.sample_problems(config, 150, seed=5)
-  chains = logic.make_chains(config, problems, 40, seed=6)
+
+  @functools.cache
+  def chance(problem, state):
+    truth = logic_text.true_answer(problem)
+    parsed = logic_text.read_problem(problem)
+    every = list(endings(transitions, parsed, state))
+    np.testing.assert_allclose(sum(p for p, _ in every), 1, rtol=1e-12)
+    return sum(p for p, answer in every if answer == truth)
+
   gaps, variances = np.zeros(6), np.zeros(6)
-  for chain in chains:
-    # The text states nothing, so its value is that of the problem.
-    steps = ('let us see', *chain.steps[:-1])
-    values = logic.prefix_values(config, chain.problem, steps)
-    for k, value in enumerate(values):
-      gaps[k] += chain.outcome - value
-      variances[k] += value * (1 - value)
+  for chain in logic.make_chains(config, problems, 40, seed=6):
+    fact = str(logic_text.read_problem(chain.problem).fact)
+    concluded = (
+      s.split(' ; so ')[-1].split(' by ')[0] for s in chain.steps[:-1]
+    )
+    for k, state in enumerate([fact, *concluded]):
+      if state != 'nothing':
+        value = chance(chain.problem, state)
+        gaps[k] += chain.outcome - value
+        variances[k] += value * (1 - value)
   assert variances[0] > 100 and variances[4] > 10
   assert (np.abs(gaps[:5]) < 4 * np.sqrt(variances[:5])).all()
-
-
-def test_values_of_other_texts():
-  config = logic.LogicConfig(wrong_facts=0.0, slip=0.1)
-  problem = 'not p ; p or q ; r iff q ; q or z ; if r then s ; what of s'
-  right = 'not p ; p or q ; so q by disjunctive syllogism'
-  steps = (
-    'hm',
-    right,
-    'q ; q or z ; so not z by disjunctive syllogism',  # not on the path
-    right.replace('so q', 'so not q'),
-    'q ; r iff q ; so r by equivalence',  # from an earlier literal
-    'r ; if r then s ; so nothing',
-    'the answer is true',
-  )
-  # Every outcome is right with probability .9, else each other with .05. From
-  # `not r` nothing follows; .05 is written s.
-  from_r = [0.05, 0.9]
-  from_q = [0.9 * from_r[0] + 0.05 * from_r[1], 0.9 * 0.9 + 0.05 * from_r[0]]
-  start = 0.05 * from_q[0] + 0.9 * from_q[1]
-  np.testing.assert_allclose(
-    logic.prefix_values(config, problem, steps),
-    [start, from_q[1], from_q[1], from_q[0], from_r[1], 0, 1],
-    rtol=1e-12,
-  )
-  assert logic.prefix_values(config, problem, ()) == []
 
 
 def test_chains_do_not_depend_on_how_many_others_there_are():
@@ -409,5 +370,3 @@ def test_bad_counts_seeds_and_texts_are_rejected():
     logic.make_chains(config, problems, 1, seed=-1)
   with pytest.raises(UserError, match='no problem of the logic domain'):
     logic.make_chains(config, ['mod 10 : 7 * 3'], 1, seed=0)
-  with pytest.raises(UserError, match='no problem of the logic domain'):
-    logic.prefix_values(config, 'mod 10 : 7 * 3', ())
