@@ -23,6 +23,7 @@ from prm_jax.data.domains import (
   equations,
   planting,
 )
+from prm_jax.data.domains.arithmetic_corruptions import KINDS
 from prm_jax.data.domains.worked_answers import answer_step, infer_links
 from prm_jax.inference.driver import CannotDo
 from prm_jax.inference.grading import truth_of
@@ -31,14 +32,6 @@ from prm_jax.labels.labelling import Labelling
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, each, one_of, within
 
-# Kinds of errors as configs name them -> their names in `domains.corruptions`.
-KINDS = {
-  'operand': 'wrong_operand',
-  'operator': 'wrong_operator',
-  'result': 'wrong_result',
-  'copied_number': 'copied_number',
-  'skipped_step': 'skipped_step',
-}
 _RIGHT = StepLabel(1.0, source='verifier')
 _WRONG = StepLabel(0.0, source='verifier')
 
@@ -54,7 +47,7 @@ class CorruptionConfig:
     seed: random seed. The error of a chain depends on it and the chain's id.
   """
 
-  kinds: Annotated[tuple[str, ...], each(one_of(*KINDS))] = tuple(KINDS)
+  kinds: Annotated[tuple[str, ...], each(one_of(*KINDS))] = KINDS
   right_share: Annotated[float, within(0, 1)] = 0.5
   seed: Annotated[int, at_least(0)] = 0
 
@@ -123,8 +116,7 @@ def _corrupt_text(
 ) -> Chain:
   """Plants an error in a chain of written sentences, unless `keep`."""
   solution, links = _parse_solution(chain)
-  kinds = {KINDS[kind]: kind for kind in config.kinds}
-  always = planting.PlantingConfig(tuple(kinds), 1.0, 0.0)
+  always = planting.PlantingConfig(config.kinds, 1.0, 0.0)
   made = planting.chain_with_errors(
     chain.problem, solution, links, always, chain.meta, rng
   )
@@ -132,8 +124,7 @@ def _corrupt_text(
     raise CannotDo('it offers no place for an error')
   if keep:
     return _label_right(chain, tuple(''.join(step) for step in solution.steps))
-  kind = kinds[made.meta['kind']]
-  return dataclasses.replace(made, meta={**made.meta, 'kind': kind})
+  return made
 
 
 def _parse_solution(

@@ -101,7 +101,7 @@ def test_one_kind_of_error_in_text(kind):
   assert len(found.steps) == (3 if kind == 'skipped_step' else 4)
   # Only a wrong result is false by itself; later steps are recalculated.
   false = [p for p, s in enumerate(found.steps) if check_step(s) is False]
-  assert false == ([error] if kind == 'result' else [])
+  assert false == ([error] if kind == 'wrong_result' else [])
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_gsm8k_worked_answers():
     kinds[found.meta['kind']] += 1
     errors = found.meta['error_steps']
     assert first_error(found.labels) == (errors[0] if errors else -1)
-    if found.meta['kind'] == 'result':
+    if found.meta['kind'] == 'wrong_result':
       assert check_step(found.steps[errors[0]]) is not True
   assert set(kinds) == {'right', 'not corrupted', *KINDS}
   assert kinds['not corrupted'] < 0.15 * len(chains)
@@ -187,8 +187,8 @@ def test_gsm8k_worked_answers():
 @pytest.mark.parametrize(
   ('config', 'message'),
   [
-    ({'kinds': ()}, r'^kinds=\(\): expected one or more of operand'),
-    ({'kinds': ('wrong_result',)}, r'^kinds=.*expected one of operand'),
+    ({'kinds': ()}, r'^kinds=\(\): expected one or more of wrong_operand'),
+    ({'kinds': ('result',)}, r'^kinds=.*expected one of wrong_operand'),
     ({'right_share': 1.5}, r'^right_share=1.5: expected a number'),
     ({'seed': -1}, r'^seed=-1: expected >= 0'),
   ],

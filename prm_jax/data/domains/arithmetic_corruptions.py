@@ -24,7 +24,14 @@ from prm_jax.data.domains.arithmetic_text import (
   read_problem,
 )
 
-KINDS = ('operand', 'operator', 'result', 'copied_number', 'skipped_step')
+# Those of `corruptions.KINDS` that leave one error in a chain.
+KINDS = (
+  'wrong_operand',
+  'wrong_operator',
+  'wrong_result',
+  'copied_number',
+  'skipped_step',
+)
 
 
 class WrongChain(NamedTuple):
@@ -93,7 +100,7 @@ def _proposals(
 ) -> Iterator[tuple[int, _Step, int]]:
   """Yields index of the error, the wrong step, and the operation after it."""
   for p, (a, op, b, result) in enumerate(right):
-    if kind == 'operator':
+    if kind == 'wrong_operator':
       for other in OPS:
         if other != op:
           yield p, _step(parsed, a, other, b), p + 1
@@ -103,9 +110,9 @@ def _proposals(
         yield p, _step(parsed, a, *parsed.parts[p + 1]), p + 2
     else:
       for x in range(parsed.modulus):
-        if kind == 'operand' and x != b:
+        if kind == 'wrong_operand' and x != b:
           yield p, _step(parsed, a, op, x), p + 1
-        elif kind == 'result' and x != result:
+        elif kind == 'wrong_result' and x != result:
           yield p, _Step(a, op, b, x), p + 1
         elif kind == 'copied_number' and x != a:
           yield p, _step(parsed, x, op, b), p + 1

@@ -22,9 +22,9 @@ def test_right_steps_are_the_right_chain():
 @pytest.mark.parametrize(
   ('kind', 'count', 'one'),
   [
-    ('operand', 3 * 9, ('7 * 3 = 1', '1 + 8 = 9', '9 - 6 = 3')),
-    ('operator', 3 * 2, ('7 * 3 = 1', '1 - 4 = 7', '7 - 6 = 1')),
-    ('result', 3 * 9, ('7 * 3 = 1', '1 + 4 = 6', '6 - 6 = 0')),
+    ('wrong_operand', 3 * 9, ('7 * 3 = 1', '1 + 8 = 9', '9 - 6 = 3')),
+    ('wrong_operator', 3 * 2, ('7 * 3 = 1', '1 - 4 = 7', '7 - 6 = 1')),
+    ('wrong_result', 3 * 9, ('7 * 3 = 1', '1 + 4 = 6', '6 - 6 = 0')),
     # 3 and 10 have no common factor, so every wrong start ends wrong.
     ('copied_number', 3 * 9, ('7 * 3 = 1', '2 + 4 = 6', '6 - 6 = 0')),
     ('skipped_step', 2, ('7 * 3 = 1', '1 - 6 = 5')),
@@ -81,7 +81,7 @@ def test_the_first_error_is_where_it_was_planted(kind, modulus):
   ('problem', 'kind'),
   [
     ('mod 10 : 7 * 0', 'copied_number'),
-    ('mod 2 : 1 + 1 * 0', 'result'),  # only the last result can be wrong
+    ('mod 2 : 1 + 1 * 0', 'wrong_result'),  # only the last result can be wrong
     ('mod 10 : 7 + 3', 'skipped_step'),
     ('mod 10 : 7 + 3 + 3', 'skipped_step'),  # the two steps are alike
     ('mod 10 : 7 + 0 - 4', 'skipped_step'),  # the answer would stay right
@@ -89,7 +89,7 @@ def test_the_first_error_is_where_it_was_planted(kind, modulus):
 )
 def test_no_error_is_planted_that_leaves_the_answer_right(problem, kind):
   found = {plant(problem, kind, np.random.default_rng(s)) for s in range(20)}
-  if kind == 'result':
+  if kind == 'wrong_result':
     assert found == {plant(problem, kind, np.random.default_rng(0))}
     assert found.pop().steps == ('1 + 1 = 0', '0 * 0 = 1')
   else:
