@@ -59,6 +59,14 @@ class StepLabel:
       )
 
 
+# Verdict of a verifier -> label; None says nothing.
+VERIFIED: Mapping[bool | None, StepLabel] = {
+  True: StepLabel(1.0, source='verifier'),
+  False: StepLabel(0.0, source='verifier'),
+  None: StepLabel(None, source='verifier'),
+}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chain:
   """Holds a problem and the steps of one attempt at it.

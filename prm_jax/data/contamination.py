@@ -30,7 +30,7 @@ _THOUSANDS = re.compile(r'(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))')
 _POINT = re.compile(r'(?<!\d)[.,:]|[.,:](?!\d)')
 _SENTENCE = re.compile('[;?\'"`\u00b4\u2018-\u201f]')
 _DASH = re.compile('[\u2010-\u2015\u2212]')
-_FIELDS = ('problem', 'question', 'original_question', 'modified_question')
+_FIELDS = (*records.PROBLEM_FIELDS, 'original_question', 'modified_question')
 
 # Two problems that share more than this part of their four-word runs are taken
 # to come from one template.
@@ -133,7 +133,7 @@ def same_wording(text: str, others: Iterable[str]) -> bool:
 def read_evaluation_problems(path: str | os.PathLike) -> list[str]:
   """Reads the problems of an evaluation file: JSON lines or one JSON array.
 
-  Takes every field `problem`, `question`, `original_question` and
+  Takes every field `question`, `problem`, `input`, `original_question` and
   `modified_question` that a record has.
 
   Raises:

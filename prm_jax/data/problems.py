@@ -21,8 +21,7 @@ from prm_jax.data.readers import records
 from prm_jax.data.verify.final_answer import final_answer
 from prm_jax.runtime.errors import UserError
 
-# What a file may call the problem and its answer; the first that is there.
-TEXTS = ('question', 'problem', 'input')
+# What a file may call the answer; the first that is there.
 ANSWERS = ('answer', 'target')
 
 
@@ -96,7 +95,9 @@ def _read(record: records.Record, name: str, dataset: str) -> Problem:
   fields = record.value
   if not isinstance(fields, dict):
     raise UserError(f'{records.show(fields)} where a JSON object belongs')
-  text = next((field for field in TEXTS if field in fields), 'problem')
+  text = next(
+    (field for field in records.PROBLEM_FIELDS if field in fields), 'problem'
+  )
   answer = next((field for field in ANSWERS if field in fields), 'answer')
   truth = _truth(fields, answer)
   return Problem(name, dataset, records.text(fields, text), truth)

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import numpy as np
 
-from prm_jax.data.chains import Chain, StepLabel, first_error
+from prm_jax.data.chains import VERIFIED, Chain, first_error
 from prm_jax.data.domains import (
   arithmetic_corruptions,
   arithmetic_text,
@@ -31,9 +31,6 @@ from prm_jax.inference.protocols import sample_seed
 from prm_jax.labels.labelling import Labelling
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, each, one_of, within
-
-_RIGHT = StepLabel(1.0, source='verifier')
-_WRONG = StepLabel(0.0, source='verifier')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +102,7 @@ def _corrupt_arithmetic(
       steps=planted.steps,
       answer=planted.answer,
       outcome=False,
-      labels=(_RIGHT,) * planted.error + (_WRONG,) * wrong,
+      labels=(VERIFIED[True],) * planted.error + (VERIFIED[False],) * wrong,
       meta={**chain.meta, 'kind': kind, 'error_steps': [planted.error]},
     )
   raise CannotDo('it offers no place for an error')
@@ -164,6 +161,6 @@ def _label_right(chain: Chain, steps: tuple[str, ...]) -> Chain:
   return dataclasses.replace(
     chain,
     steps=steps,
-    labels=(_RIGHT,) * len(steps),
+    labels=(VERIFIED[True],) * len(steps),
     meta={**chain.meta, 'kind': 'right', 'error_steps': []},
   )

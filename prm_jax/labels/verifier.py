@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated
 
-from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.chains import VERIFIED, Chain
 from prm_jax.data.domains.known import domain_of
 from prm_jax.data.verify import calculator, sandbox
 from prm_jax.inference.driver import CannotDo
@@ -22,12 +22,6 @@ from prm_jax.runtime import checks
 from prm_jax.runtime.checks import one_of
 
 Verdict = bool | None  # None: nothing is known about the step
-
-_LABELS = {
-  True: StepLabel(1.0, source='verifier'),
-  False: StepLabel(0.0, source='verifier'),
-  None: StepLabel(None, source='verifier'),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +87,7 @@ def label(chain: Chain, config: VerifierConfig) -> Labelling:
   return dataclasses.replace(
     chain,
     outcome=outcome,
-    labels=tuple(_LABELS[verdict] for verdict in verdicts),
+    labels=tuple(VERIFIED[verdict] for verdict in verdicts),
     meta={**chain.meta, 'verifier': counts, **more},
   )
 

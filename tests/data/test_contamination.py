@@ -116,12 +116,13 @@ def test_problems_are_read_from_every_known_field(tmp_path):
   rows = [
     {'problem': ' P '},
     {'question': 'Q'},
+    {'input': 'I'},
     {'original_question': 'O', 'modified_question': 'M'},
   ]
   path.write_text(json.dumps(rows))
-  assert read_evaluation_problems(path) == ['P', 'Q', 'O', 'M']
+  assert read_evaluation_problems(path) == ['P', 'Q', 'I', 'O', 'M']
   for text, message in (
-    ('{"answer": 1}', ':1: none of the fields problem, question, '),
+    ('{"answer": 1}', ':1: none of the fields question, problem, '),
     ('{"problem": "P"}\n{"problem": 3}', ":2: 'problem' is 3"),
     ('{"problem": "P"}\n[', ':2: the file is cut off'),
     ('3', ':1: 3 where a JSON object belongs'),

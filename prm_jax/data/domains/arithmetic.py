@@ -25,7 +25,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.chains import VERIFIED, Chain
 from prm_jax.data.domains.draws import check_count, make_generator
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least, within
@@ -38,8 +38,6 @@ OPS = ('+', '-', '*')
 _SOLVER_STREAM, _PROBLEM_STREAM, _RESULT_STREAM = range(3)
 
 # Labels cannot be changed, so all chains share these two.
-_RIGHT = StepLabel(1.0, source='verifier')
-_WRONG = StepLabel(0.0, source='verifier')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,7 +327,7 @@ def to_chains(
           steps=steps,
           answer=str(written[-1]),
           outcome=right[n][s],
-          labels=tuple(_RIGHT if ok else _WRONG for ok in correct[n][s]),
+          labels=tuple(VERIFIED[ok] for ok in correct[n][s]),
           meta={
             'id': f'{problem} # {s}',
             'dataset': 'arithmetic',

@@ -29,7 +29,7 @@ from typing import Annotated
 
 import numpy as np
 
-from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.chains import VERIFIED, Chain, StepLabel
 from prm_jax.data.domains.code_operations import (
   ERROR,
   FACTS,
@@ -60,8 +60,6 @@ _SOLVER_STREAM, _PROBLEM_STREAM, _CHAIN_STREAM = range(3)
 _DRAWS_PER_PROBLEM = 20
 
 # Labels cannot be changed, so all chains share these two.
-_RIGHT = StepLabel(1.0, source='verifier')
-_WRONG = StepLabel(0.0, source='verifier')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,7 +250,7 @@ def _labels(
   right = steps
   while right and not passing(right, states[right]):
     right -= 1
-  return (_RIGHT,) * right + (_WRONG,) * (steps - right)
+  return (VERIFIED[True],) * right + (VERIFIED[False],) * (steps - right)
 
 
 def _target(facts: Sequence[Fact], inputs: State) -> State:

@@ -33,7 +33,7 @@ from typing import Annotated
 
 import numpy as np
 
-from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.chains import VERIFIED, Chain
 from prm_jax.data.domains.draws import check_count, make_generator
 from prm_jax.data.domains.logic_text import (
   FORMS,
@@ -65,8 +65,6 @@ _PREMISES, _FOLLOWING = 32, 20
 _SOLVER_STREAM, _PROBLEM_STREAM, _CHAIN_STREAM = range(3)
 
 # Labels cannot be changed, so all chains share these two.
-_RIGHT = StepLabel(1.0, source='verifier')
-_WRONG = StepLabel(0.0, source='verifier')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,7 +229,7 @@ def make_chains(
       if outcomes not in written:
         steps = _write_steps(parsed, outcomes)
         right = check_steps(problem, steps)
-        labels = tuple(_RIGHT if ok else _WRONG for ok in right)
+        labels = tuple(VERIFIED[ok] for ok in right)
         written[outcomes] = steps, labels, read_answer(steps[-1])
       steps, labels, answer = written[outcomes]
       chains.append(

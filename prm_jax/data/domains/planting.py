@@ -18,12 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.chains import VERIFIED, Chain, StepLabel
 from prm_jax.data.domains import corruptions, equations
 
-_RIGHT = StepLabel(1.0, source='verifier')
-_WRONG = StepLabel(0.0, source='verifier')
-_UNKNOWN = StepLabel(None, source='verifier')
 _REPEATED = StepLabel(1.0, source='verifier', neutral=True)
 
 
@@ -63,7 +60,7 @@ def chain_with_errors(
   """
   steps = [''.join(step) for step in solution.steps]
   right = list(steps)
-  labels = [_RIGHT] * len(steps)
+  labels = [VERIFIED[True]] * len(steps)
   errors, kind = [], 'right'
   answer = solution.text(-1)
   if rng.random() < config.error_share:
@@ -76,7 +73,7 @@ def chain_with_errors(
       return None
     wrong = planted.changed_steps(solution)
     labels = [
-      _WRONG if s in wrong else _RIGHT if s < min(wrong) else _UNKNOWN
+      VERIFIED[False if s in wrong else True if s < min(wrong) else None]
       for s in range(len(steps))
       if s != planted.dropped
     ]

@@ -20,6 +20,9 @@ from prm_jax.runtime.errors import UserError
 
 Fields = dict[str, Any]
 
+# What a file of problems with answers may call the problem.
+PROBLEM_FIELDS = ('question', 'problem', 'input')
+
 _BLANK = re.compile(r'[ \t\r\n]*')
 _COMMA = re.compile(r'[ \t\r\n]*,[ \t\r\n]*')
 _END = re.compile(r'[ \t\r\n]*\][ \t\r\n]*\Z')
