@@ -14,7 +14,8 @@ from ray import serve
 from starlette.applications import Starlette
 
 from prm_jax.main import prepare_jax
-from prm_jax.serve.__main__ import make_parser, open_server
+from prm_jax.serve.__main__ import open_server
+from prm_jax.serve.flags import make_parser
 
 
 def app(arguments: Mapping[str, str]) -> serve.Application:

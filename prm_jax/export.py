@@ -185,7 +185,13 @@ def _beside(
   """
   files = {}
   if model.folder and (model.folder / GENERATION).is_file():
-    files[GENERATION] = paths.read_text(model.folder / GENERATION)
+    path = model.folder / GENERATION
+    try:
+      files[GENERATION] = paths.read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+      raise UserError(
+        f"{path} cannot be read ({error}); copy the one of the model's folder"
+      ) from None
   if model.head is not None:
     has_file = isinstance(model.tokenizer, HuggingFaceTokenizer)
     built_in = '' if has_file else model.tokenizer.name

@@ -111,6 +111,7 @@ def test_the_tokenizer_of_a_base_is_that_of_its_folder(tmp_path):
   config |= {'bos_token_id': 1, 'eos_token_id': [2, 3]}
   (folder / 'config.json').write_text(json.dumps(config))
   (folder / 'generation_config.json').write_text('{"eos_token_id": [2, 3]}')
+  (folder / 'tokenizer_old').mkdir()  # nobody's business
   export.export(str(folder), tmp_path / 'out', 'lm')
   for name in ('tokenizer_config.json', 'generation_config.json'):
     assert (tmp_path / 'out' / name).read_text() == (folder / name).read_text()
@@ -122,6 +123,13 @@ def test_the_tokenizer_of_a_base_is_that_of_its_folder(tmp_path):
   )
   ids = before.format.encode(*chain).tokens
   np.testing.assert_array_equal(ids, after.format.encode(*chain).tokens)
+
+
+def test_a_file_beside_the_weights_that_is_no_text_is_told(tmp_path):
+  write_model('rlhflow', tmp_path / 'in')
+  (tmp_path / 'in' / 'generation_config.json').write_bytes(b'\xff\xfe{')
+  with pytest.raises(UserError, match=r'generation_config.json cannot be read'):
+    export.export(str(tmp_path / 'in'), tmp_path / 'out', 'lm')
 
 
 def test_the_tokenizer_of_a_single_file_names_its_class(tmp_path):

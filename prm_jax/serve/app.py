@@ -271,7 +271,8 @@ class Server:
     """
     config, most = self._config, self._config.body_bytes
     large = Refused(413, f'a body above {most:,} bytes; send fewer chains')
-    if request.headers.get('content-encoding', 'identity') != 'identity':
+    coding = request.headers.get('content-encoding', '').strip().lower()
+    if coding not in ('', 'identity'):
       raise Refused(415, 'a compressed body; send it as it is')
     length = request.headers.get('content-length', '0')
     if length.isdecimal() and int(length[:20]) > most:

@@ -8,6 +8,7 @@ connection for ever.
 import asyncio
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0
@@ -21,6 +22,8 @@ class BoundedProtocol(H11Protocol):
     self._head: asyncio.TimerHandle | None = None
     self._unread: asyncio.TimerHandle | None = None
     super().connection_made(transport)
+    # The clock for unread answers starts with the first byte that waits.
+    transport.set_write_buffer_limits(0)
     self._wait_for_head()
 
   def data_received(self, data: bytes) -> None:
@@ -30,6 +33,17 @@ class BoundedProtocol(H11Protocol):
   def on_response_complete(self) -> None:
     super().on_response_complete()
     self._wait_for_head()
+
+  def send_400_response(self, msg: str) -> None:
+    """Refuses what is no HTTP, unless an answer has begun or was given."""
+    if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+      super().send_400_response(msg)
+    else:
+      self.transport.close()
+    if self.cycle is not None:
+      # Nobody waits for what it may still answer.
+      self.cycle.disconnected = True
+      self.cycle.message_event.set()
 
   def pause_writing(self) -> None:
     """Starts the clock when the client does not read what it is sent."""

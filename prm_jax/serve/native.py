@@ -1,8 +1,9 @@
 """Speaks this project's own protocol: problems and steps, scores of steps."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
+import pydantic_core
 
 from prm_jax.serve.prms import Chain, ServedPrm
 from prm_jax.serve.protocol import (
@@ -20,20 +21,35 @@ Text = Annotated[str, pydantic.Field(max_length=1_000_000)]
 MOST_STEPS = 16_384
 
 
-class Steps(pydantic.BaseModel):
+class KnownFields(pydantic.BaseModel):
+  """Refuses unknown fields by the first of them: there may be millions."""
+
+  model_config = pydantic.ConfigDict(strict=True)
+
+  @pydantic.model_validator(mode='before')
+  @classmethod
+  def refuse_unknown(cls, value: Any) -> Any:
+    if isinstance(value, dict):
+      for name in value:
+        if name not in cls.model_fields:
+          raise pydantic_core.PydanticCustomError(
+            'unknown_field', 'unknown field {name}', {'name': repr(name[:60])}
+          )
+    return value
+
+
+class Steps(KnownFields):
   """Is a chain: a problem, and the steps so far."""
 
-  model_config = pydantic.ConfigDict(strict=True, extra='forbid')
   problem: Text
   steps: Annotated[
     list[Text], pydantic.Field(min_length=1, max_length=MOST_STEPS), FAIL_FAST
   ]
 
 
-class StepsBody(Body):
+class StepsBody(Body, KnownFields):
   """Asks for the scores of chains."""
 
-  model_config = pydantic.ConfigDict(strict=True, extra='forbid')
   chains: Annotated[
     list[Steps],
     pydantic.Field(min_length=1, max_length=MOST_CHAINS),

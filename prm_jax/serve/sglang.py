@@ -9,6 +9,7 @@ from typing import Annotated
 
 import pydantic
 
+from prm_jax.data.tokenizer import HuggingFaceTokenizer
 from prm_jax.serve.faults import Refused
 from prm_jax.serve.prms import Chain, ServedPrm
 from prm_jax.serve.protocol import (
@@ -21,6 +22,10 @@ from prm_jax.serve.protocol import (
 )
 
 Ids = Annotated[list[int], FAIL_FAST]
+TokenId = Annotated[int, pydantic.Field(ge=0, lt=1 << 31)]
+# Characters or ids of a query, times its items: a small body may not ask for
+# much work.
+MOST_REPEATED = 8 << 20
 Several = pydantic.Field(min_length=1, max_length=MOST_CHAINS)
 
 
@@ -34,23 +39,40 @@ class ScoreBody(Body):
     | Annotated[list[Ids], Several, FAIL_FAST]
   )
   label_token_ids: (
-    Annotated[list[int], pydantic.Field(min_length=2, max_length=2)] | None
+    Annotated[list[TokenId], pydantic.Field(min_length=2, max_length=2)] | None
   ) = None
   apply_softmax: bool = False
   item_first: bool = False
-  score_extraction_token: str | None = None
+  score_extraction_token: str
 
 
 def chains(body: ScoreBody, prm: ServedPrm) -> list[Chain]:
   """Encodes each item behind the query, or before it."""
-  if body.score_extraction_token not in (None, prm.separator):
+  if body.score_extraction_token != prm.separator:
     raise Refused(
       400,
       f'score_extraction_token={body.score_extraction_token!r}: {prm.name} '
       f'scores at {prm.separator!r}',
       'score_extraction_token',
     )
+  tokenizer = prm.format.tokenizer
+  if isinstance(tokenizer, HuggingFaceTokenizer) and body.label_token_ids:
+    names = [tokenizer.decode([i]).strip() for i in body.label_token_ids]
+    if names == ['+', '-']:
+      raise Refused(
+        400,
+        "label_token_ids: '+' and '-' are right and wrong; answers have wrong "
+        'and right, so send them in this order',
+        'label_token_ids',
+      )
   items = [body.items] if isinstance(body.items, str) else body.items
+  if len(items) * len(body.query) > MOST_REPEATED:
+    raise Refused(
+      413,
+      f'a query of {len(body.query):,} with {len(items):,} items is read once '
+      'for each; send fewer items',
+      'items',
+    )
   found = []
   for number, item in enumerate(items):
     field = f'items[{number}]'

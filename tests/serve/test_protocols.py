@@ -9,6 +9,7 @@ OpenRLHF 0.11.2 (utils/agent.py), openr (reason/inference/value.py), SGLang
 import base64
 import json
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ SEPARATOR = '<extra_0>'
 READING = texts.Reading()
 POOLING, CLASSIFY, EMBEDDINGS = vllm.protocols(READING)
 GET_REWARD = openrlhf.get_reward(READING)
+SGLANG = {'query': 'a', 'items': ['b'], 'score_extraction_token': SEPARATOR}
 
 
 def served(scorer, render=None):
@@ -309,7 +311,7 @@ REFUSED = {
   'typo': (
     native.STEPS,
     {'chains': [{'problem': 'a', 'steps': ['a']}], 'agregate': 'min'},
-    'agregate: Extra inputs',
+    "body: unknown field 'agregate'",
   ),
   'blank-step': (
     native.STEPS,
@@ -355,8 +357,18 @@ REFUSED = {
   ),
   'labels': (
     sglang.SCORE,
-    {'query': 'a', 'items': ['b'], 'label_token_ids': [1, 2, 3]},
+    SGLANG | {'label_token_ids': [1, 2, 3]},
     'label_token_ids: List should have at most 2 items',
+  ),
+  'label-id': (
+    sglang.SCORE,
+    SGLANG | {'label_token_ids': [-1, 2]},
+    'label_token_ids[0]: Input should be greater',
+  ),
+  'no-extraction-token': (
+    sglang.SCORE,
+    {'query': 'a', 'items': ['b']},
+    'score_extraction_token: Field required',
   ),
   'many': (
     CLASSIFY,
@@ -390,6 +402,37 @@ def test_what_cannot_be_scored_is_one_line(prm, case):
   assert message in error.value.message
   assert '\n' not in error.value.message
   assert error.value.status == 400
+
+
+def test_labels_in_the_other_order_are_refused(prm):
+  tokenizer = prm.format.tokenizer
+  plus, minus = (tokenizer.encode(text)[-1] for text in '+-')
+  assert tokenizer.decode([plus]) + tokenizer.decode([minus]) == '+-'
+  asked = {'items': [f'b{SEPARATOR}'], 'label_token_ids': [minus, plus]}
+  assert ask(sglang.SCORE, prm, SGLANG | asked)['scores']
+  asked['label_token_ids'].reverse()
+  with pytest.raises(Refused, match='send them in this order'):
+    ask(sglang.SCORE, prm, SGLANG | asked)
+
+
+def test_a_query_is_not_repeated_without_end(prm):
+  body = SGLANG | {'query': 'a' * 64_000, 'items': ['b'] * 200}
+  with pytest.raises(Refused, match='200 items is read once for each') as error:
+    ask(sglang.SCORE, prm, body)
+  assert error.value.status == 413
+
+
+def test_of_unknown_fields_the_first_is_told():
+  """There may be millions."""
+  fields = {f'x{n}': 0 for n in range(200_000)}
+  body = json.dumps({'chains': [{'problem': 'a', 'steps': ['b']} | fields]})
+  tracemalloc.start()
+  before, _ = tracemalloc.get_traced_memory()
+  with pytest.raises(Refused, match=r"chains\[0\]: unknown field 'x0'"):
+    parse(native.STEPS.body, body.encode())
+  _, most = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert most - before < 60 << 20
 
 
 def test_a_prm_without_a_template_or_special_tokens_says_so():

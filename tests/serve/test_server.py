@@ -19,7 +19,8 @@ from prm_jax.inference.protocols import Scoring
 from prm_jax.inference.server.config import PrmServerConfig
 from prm_jax.inference.server.step_scores import RemotePrm
 from prm_jax.runtime.errors import UserError
-from prm_jax.serve.__main__ import make_parser, open_prm, read_keys
+from prm_jax.serve.__main__ import open_prm
+from prm_jax.serve.flags import make_parser, read_keys
 from tests.serve.live_server import LiveServer
 from tests.shared.published_models import write_model
 
@@ -193,6 +194,9 @@ def test_a_request_that_cannot_be_answered_gets_one_line(server, case):
 def test_compressed_bodies_and_other_methods_are_refused(server):
   status, reply = server.post('/v1/steps', b'x', **{'content-encoding': 'gzip'})
   assert status == 415 and 'compressed' in reply['error']['message']
+  for plain in ('Identity', ''):
+    coding = {'content-encoding': plain}
+    assert server.post('/v1/steps', b'x', **coding)[0] == 400
   assert server.get('/v1/steps')[0] == 405
 
 
@@ -397,6 +401,25 @@ def test_sigterm_answers_what_is_under_way(finished):
     code, text = server.stop(signal.SIGTERM)
     assert asked.result()[0] == 200
   assert code == 0, text
+  assert 'Traceback' not in text
+
+
+def test_sigterm_while_it_loads_ends_it(finished, tmp_path):
+  keys = tmp_path / 'keys'
+  os.mkfifo(keys)  # it is read before a PRM is opened, and nobody writes to it
+  server = LiveServer(finished, '--keys', str(keys))
+  end = time.monotonic() + 60
+  while True:  # until it reads
+    try:
+      held = os.open(keys, os.O_WRONLY | os.O_NONBLOCK)
+      break
+    except OSError:
+      assert time.monotonic() < end
+      time.sleep(0.05)
+  code, text = server.stop(signal.SIGTERM)
+  os.close(held)
+  assert code == 0, text
+  assert 'stopped before a PRM was open' in text
   assert 'Traceback' not in text
 
 

@@ -6,9 +6,9 @@ one file's weights. The folder gets its name when all of it is on disk.
 
 import dataclasses
 import json
-import os
 import pathlib
 import shutil
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -112,7 +112,9 @@ def save_model(
   outgoing = _backbone(params, config, layout, dtype)
   outgoing += _head(head_params, config, layout, dtype)
   tokenizer = _tokenizer_files(tokenizer_from)
-  partial = directory.parent / f'.{directory.name}.partial-{os.getpid()}'
+  # No other process has this name, nor has one that was killed.
+  unique = uuid.uuid4().hex[:12]
+  partial = directory.parent / f'.{directory.name}.partial-{unique}'
   try:
     partial.mkdir(parents=True)
     text = json.dumps(description, indent=2)
@@ -230,7 +232,8 @@ def _tokenizer_files(
       f'{folder} has no tokenizer.json to copy; name the folder of a model '
       'that has one'
     )
-  return sorted({p for kind in TOKENIZER_FILES for p in folder.glob(kind)})
+  found = {path for kind in TOKENIZER_FILES for path in folder.glob(kind)}
+  return sorted(path for path in found if path.is_file())
 
 
 def _write_tensors(

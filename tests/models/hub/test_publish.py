@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import resource
 
 import jax
@@ -183,6 +184,14 @@ def test_the_tokenizer_is_copied(tmp_path):
     save_model(
       tmp_path / 'b', some_params(QWEN3), QWEN3, 'lm', tokenizer_from=source
     )
+
+
+def test_what_a_killed_process_left_is_in_nobodys_way(tmp_path):
+  left = tmp_path / f'.model.partial-{os.getpid()}'
+  left.mkdir()
+  (left / 'config.json').write_text('{}')
+  save_model(tmp_path / 'model', some_params(LLAMA), LLAMA, 'lm')
+  assert [path.name for path in left.iterdir()] == ['config.json']
 
 
 def test_a_folder_with_files_is_not_changed(tmp_path):
