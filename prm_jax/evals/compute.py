@@ -97,8 +97,9 @@ def times_less(
   spent, wanted = their_cost.mean(), their_right.mean()
   least = compute_to_reach(budgets, right.mean(0), wanted)
   found = {
-    'wanted': float(wanted),
+    # The interval is that of the number that comes first.
     'ratio': None if least is None else float(spent / least),
+    'wanted': float(wanted),
     'smallest': bool(right[:, 0].mean() >= wanted),
     'ci95': None,
     'open': None,

@@ -54,10 +54,10 @@ def detect_hacking(
     error: largest share of false alarms.
 
   Returns:
-    `hacked`, and only if it is True: `since`, the update of the look from which
-    accuracy differs the most; `by`, what rose, 'score' or 'paid'; and the
-    differences in `accuracy` and `score` from it to the last look, with their
-    intervals.
+    `hacked`, and only if it is True: `since`, the update of that look since
+    which accuracy fell the most, or rose the least; `by`, what rose, 'score'
+    or 'paid'; and the differences in `accuracy` and `score` from it to the last
+    look, with their intervals.
   """
   *before, now = looks
   level = 1 - error / max(planned * (planned - 1), 2)

@@ -31,6 +31,9 @@ from prm_jax.runtime.errors import UserError
 PIECE = 256  # prompt tokens read at once; bounds the attention scores' memory
 
 
+COLDEST = 1e-4  # logits divided by less overflow float32
+
+
 @dataclasses.dataclass(frozen=True)
 class SamplingConfig:
   """Says how tokens are drawn, and for how many chains at once.
@@ -39,7 +42,8 @@ class SamplingConfig:
   left; equally likely tokens are kept or dropped together.
 
   Attributes:
-    temperature: divides the logits; 0 takes the most likely token.
+    temperature: divides the logits, at least COLDEST; 0 takes the most likely
+      token.
     top_k: keeps the k most likely tokens; 0 keeps all.
     top_p: keeps the fewest most likely tokens whose probabilities add up to
       this (Holtzman et al., 2020); 1 keeps all.
@@ -69,6 +73,12 @@ class SamplingConfig:
 
   def __post_init__(self) -> None:
     checks.check(self)
+    if 0 < self.temperature < COLDEST:
+      checks.fail(
+        'temperature',
+        self.temperature,
+        f'expected 0, which takes the most likely token, or >= {COLDEST}',
+      )
 
   def check_devices(self, rows: int) -> None:
     """Raises UserError unless the slots divide over so many devices."""

@@ -117,7 +117,6 @@ def run(settings: RlSettings, workdir: Workdir, log: Log) -> None:
     'encoding_fingerprint': job.start.described.format.fingerprint(),
     **job.names,
     'best_update': checkpoints.best,
-    'sampled_tokens': policy.stats.tokens,
     'wall_seconds': round(time.monotonic() - began, 1),
   }
   if (workdir / PRM_USAGE).exists():

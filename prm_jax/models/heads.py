@@ -7,6 +7,7 @@ A head reads only the P positions in `step_ends`, so its arrays are neither as
 large as the vocabulary nor as long as the row.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -42,9 +43,11 @@ def init_head(key: jax.Array, d_model: int, head: HeadConfig) -> Params:
     return params | {'kernel': kernel, 'bias': jnp.zeros(head.outputs)}
   # The wrong class comes first; a logit is that of the right one.
   right = jnp.zeros(head.outputs).at[0].set(1.0 if head.outputs == 1 else -1.0)
+  # All other classes are those of right steps, and share the probability.
+  bias = FIRST_BIAS - math.log(max(1, head.outputs - 1))
   return params | {
     'kernel': jnp.zeros((inputs, head.outputs)),
-    'bias': FIRST_BIAS * right,
+    'bias': bias * right,
     'likelihood_kernel': jnp.array(FIRST_WEIGHTS)[:, None] * right,
   }
 

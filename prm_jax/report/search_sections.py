@@ -33,7 +33,7 @@ UNITS = ((1e18, 'E'), (1e15, 'P'), (1e12, 'T'), (1e9, 'G'), (1e6, 'M'))
 def format_amount(value: float) -> str:
   """Formats an amount in few characters: 0.25, 784, 12,345, 3.1G."""
   for unit, suffix in UNITS:
-    if value >= unit:
+    if value >= 0.9995 * unit:  # else 999.6M would be 1e+03M
       return f'{value / unit:.3g}{suffix}'
   return f'{value:,.0f}' if value >= 100 else f'{value:.3g}'
 

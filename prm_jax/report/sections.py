@@ -279,7 +279,7 @@ def unread(section: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def coverage(section: Mapping[str, Any], name: str) -> str:
-  """Says which share of a data set was read; '' if all of it was.
+  """Says how much of a data set was read; '' if all of it was.
 
   Raises:
     UserError: the section does not have the documented form.
@@ -290,8 +290,8 @@ def coverage(section: Mapping[str, Any], name: str) -> str:
   if not of_steps or not of_chains:
     return ''
   return (
-    f'{percent(1 - steps / of_steps)}% of the steps of {name} were read, and '
-    f'{percent(1 - chains / of_chains)}% of its chains to their end.'
+    f'{of_steps - steps:,} of the {of_steps:,} steps of {name} were read, and '
+    f'{of_chains - chains:,} of its {of_chains:,} chains to their end.'
   )
 
 

@@ -175,9 +175,9 @@ def token_advantages(
     rewards: of the steps of each completion, as `rl.reward_fn` gives them.
     pieces: text of the tokens of each, as of `token_texts`.
     separator: text between steps.
-    config: how steps are compared; by default with the mean and deviation of
-      the group's steps at the same position, which leaves 0 for tokens after
-      the last step.
+    config: how steps are compared; by default with the mean of the group's
+      steps at the same position, divided by the deviation of all its steps from
+      these means, which leaves 0 for tokens after the last step.
 
   Returns:
     A number for each token.
@@ -273,6 +273,8 @@ def _step_ends(
   Args:
     closed: whether a step ends with its separator, where it has one.
   """
+  if not separator:
+    checks.fail('separator', separator, 'expected the text between steps')
   text, ends, at = ''.join(pieces), [], 0
   for part in text.split(separator):
     at += len(part)

@@ -26,7 +26,7 @@ from prm_jax.rl.findings import (
   consistent,
   usable,
 )
-from prm_jax.rl.rewards import TELESCOPING, RewardConfig
+from prm_jax.rl.rewards import RewardConfig
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import above, above_up_to, one_of, within
 
@@ -49,8 +49,9 @@ class AdvantageConfig:
       paid from that position on, 0 for those that have ended. Chains of equal
       sums are then equally good, however long they are. 'to_go' compares every
       step with all steps of the group and then adds up (Shao et al., 2024):
-      every further step adds its distance from the mean. 'auto' is 'return' for
-      forms of which only the sum means something, and 'step' for others.
+      every further step adds its distance from the mean. 'auto' is 'return'
+      where only the sum of a chain's rewards can be compared (see
+      `rewards.SUMMED`; and a mean over steps), and 'step' for others.
     baseline: what a step's reward is compared with in 'step': all steps of the
       'group', which favours short chains if later steps score lower, or those
       at its 'position'. 'to_go' takes 'group' alone.
@@ -201,7 +202,7 @@ def credited(reward: RewardConfig, config: AdvantageConfig) -> str:
   """Returns `config.process`, with 'auto' resolved."""
   if config.process != 'auto':
     return config.process
-  return 'return' if reward.form in TELESCOPING else 'step'
+  return 'return' if reward.is_summed else 'step'
 
 
 def token_advantages(

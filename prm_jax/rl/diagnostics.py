@@ -104,8 +104,9 @@ def batch_metrics(
 ) -> dict[str, float]:
   """Returns `chain_metrics`, and the share of groups without any advantage.
 
-  Nothing is learned from such groups: their chains have equal rewards, or
-  scores that are not finite.
+  No reward moves the policy in such groups: their chains have equal rewards,
+  or scores that are not finite. Where all scores are finite, a KL or entropy
+  term of the loss still does.
   """
   moved = (batch.advantages != 0).any(1).reshape(-1, size).any(1)
   return chain_metrics(episodes) | {'idle_groups': float(1 - moved.mean())}

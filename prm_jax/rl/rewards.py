@@ -33,6 +33,9 @@ FORMS = (
 )
 # Only the sum of such rewards means something, not a single one.
 TELESCOPING = 'delta', 'potential'
+# A step's reward depends on the chain's other steps, so only the sum can be
+# compared with that of another chain.
+SUMMED = 'total', 'min_form', *TELESCOPING
 NORMALISE = ('none', 'steps')
 CHAINS = ('all', 'wrong')
 
@@ -56,11 +59,12 @@ class RewardConfig:
       subtracts from the rewards.
     decay: whether `weight` falls to 0 in the course of the run, linearly.
     chains: whose steps are rewarded: those of 'all' chains, or of 'wrong' ones
-      alone, which says where they went wrong and cannot outbid the outcome.
+      alone, which says where they went wrong. As steps are compared with each
+      other, their advantages add up to 0 over the wrong chains of a group.
   """
 
   form: Annotated[str, one_of(*FORMS)] = 'raw'
-  weight: float = 1.0
+  weight: Annotated[float, at_least(0)] = 1.0
   outcome_weight: float = 0.0
   centre: float = 0.5
   temperature: Annotated[float, above(0)] = 0.05
@@ -72,6 +76,11 @@ class RewardConfig:
 
   def __post_init__(self) -> None:
     checks.check(self)
+
+  @property
+  def is_summed(self) -> bool:
+    """Says whether only the sum of a chain's rewards can be compared."""
+    return self.form in SUMMED or self.normalise == 'steps'
 
   def weight_share(self, update: int, updates: int) -> float:
     """Returns the share of `weight` that counts in an update, from 1 to n."""

@@ -44,7 +44,7 @@ def reward_fn(
 
   Args:
     path: path of a trained or published PRM, as in `prm_jax.load`.
-    separator: the text between the steps of a completion.
+    separator: the text between the steps of a completion; not empty.
     config: how scores become rewards; by default rewards are the scores. Its
       weights are not read, as there is no outcome to add, so its `chains` have
       to be 'all'.
@@ -61,6 +61,8 @@ def reward_fn(
       config.chains,
       "there is no outcome that says which are wrong; expected 'all'",
     )
+  if not separator:
+    checks.fail('separator', separator, 'expected the text between steps')
   scorer = ChainScorer(load(path, style=style))
 
   def rewards(pairs: Iterable[tuple[Text, Text]]) -> list[list[float]]:

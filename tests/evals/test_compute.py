@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from prm_jax.evals import compute
+from prm_jax.report.compare import list_numbers
 from prm_jax.runtime.errors import UserError
 
 
@@ -40,6 +41,10 @@ def test_a_method_that_needs_a_fifth_of_the_compute():
   assert got['wanted'] == right[:, 1].mean()
   other = (rng.random(400) < 0.5).astype(float)
   got = compute.times_less((cost / 5, right), (cost[:, 1], other))
+  # Of an object, the interval is that of its first number.
+  shown = {name: ci95 for name, _, ci95 in list_numbers({'against': got})}
+  assert shown['against.ratio'] == tuple(got['ci95'])
+  assert shown['against.wanted'] is None
   low, high = got['ci95']
   assert low < 5 < high and low > 2 and got['open'] == [False, False]
 

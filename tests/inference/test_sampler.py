@@ -123,6 +123,7 @@ def test_a_slot_stops_at_every_limit():
     ('temperature', -0.1),
     ('temperature', float('nan')),
     ('temperature', float('inf')),
+    ('temperature', 1e-38),
     ('top_k', -1),
     ('top_p', 0.0),
     ('top_p', 1.1),

@@ -91,6 +91,22 @@ REFUSED = [
   ),
   (
     'grpo',
+    {'reward.chains': 'wrong', 'reward.normalise': 'steps'},
+    "reward.chains='wrong': with reward.normalise='steps' .* expected 'all'",
+  ),
+  (
+    'ppo',
+    {'reward.chains': 'wrong', 'reward.form': 'raw'},
+    "reward.chains='wrong': with advantage.estimator='gae' a wrong chain",
+  ),
+  (
+    'grpo',
+    {'reward.form': 'total', 'advantage.process': 'step'},
+    "advantage.process='step': with reward.form='total'",
+  ),
+  ('grpo', {'reward.weight': -0.5}, 'reward.weight=-0.5: expected >= 0'),
+  (
+    'grpo',
     {'advantage.process': 'to_go'},
     "advantage.baseline='position': with process='to_go' it would tax",
   ),

@@ -224,7 +224,7 @@ def test_coverage_stands_where_chains_are_picked(tmp_path, results):
   results = results | {'unread': {'toy': counts}}
   config = {'evaluation': {'best_of_n': 'toy'}}
   page = page_of(tmp_path, results, **config)
-  said = '75.0% of the steps of toy were read, and 25.0% of its chains to'
+  said = '75 of the 100 steps of toy were read, and 3 of its 12 chains to'
   assert said in page.by_id('best-of-n').text
   assert said in page.by_id('localisation').text
   # Best of N chooses from another set here, of which all was read.

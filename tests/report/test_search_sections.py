@@ -36,8 +36,8 @@ def abstain_page(workdir, section, results=None):
 def test_amounts_are_short():
   assert [
     search_sections.format_amount(v)
-    for v in (0, 0.254, 12.34, 784.4, 12_345, 3.14e9)
-  ] == ['0', '0.254', '12.3', '784', '12,345', '3.14G']
+    for v in (0, 0.254, 12.34, 784.4, 12_345, 3.14e9, 999.6e6, 999.4e6)
+  ] == ['0', '0.254', '12.3', '784', '12,345', '3.14G', '1G', '999M']
 
 
 def test_the_page_shows_what_evals_returns(tmp_path):

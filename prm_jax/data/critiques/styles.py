@@ -23,21 +23,21 @@ from typing import NamedTuple
 
 Lines = Sequence[str]
 
-_STEP_VERDICT = re.compile(
-  r'\\boxed\s*\{\s*(?:\\text\s*\{\s*)?(in)?correct\s*\}', re.IGNORECASE
-)
-_YES_NO = re.compile(
-  r'\\boxed\s*\{\s*(?:\\text\s*\{\s*)?(yes|no)\b', re.IGNORECASE
-)
+# Models also write \textbf{Correct}, **Correct** or a point behind it.
+_BOXED = r'\\boxed\s*\{[\s*]*(?:\\text(?:bf|it|rm)?\s*\{[\s*]*)?'
+_STEP_VERDICT = re.compile(_BOXED + r'(in)?correct[\s*.]*\}', re.IGNORECASE)
+_YES_NO = re.compile(_BOXED + r'(yes|no)\b', re.IGNORECASE)
 _CORRECT = re.compile(
   r'is the (?:step|answer) correct\s*'
   r'\(\s*yes\s*/\s*no\s*\)\s*\?[\s*]*(yes|no)\b',
   re.IGNORECASE,
 )
 _BOX = re.compile(r'\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}')
-# Models also write \text{paragraph_2}, or the typographic minus sign U+2212.
+# Models also write \text{paragraph_2}, \text{Step }2, or the typographic minus
+# sign U+2212.
 _INDEX = re.compile(
-  r'(?:\\text\s*\{)?\s*<?(?:paragraph|step)?[ _\\]*([-\u2212]?[0-9]{1,6})'
+  r'(?:\\text\s*\{)?\s*<?(?:paragraph|step)?[ _\\]*\}?\s*'
+  r'([-\u2212]?[0-9]{1,6})'
   r'>?\}?\.?',
   re.IGNORECASE,
 )

@@ -26,7 +26,7 @@ from prm_jax.models.config import DTYPES
 from prm_jax.rl.credit import AdvantageConfig, credited
 from prm_jax.rl.implicit import REWARD_FORMS as IMPLICIT_FORMS
 from prm_jax.rl.objective import PolicyLossConfig
-from prm_jax.rl.rewards import TELESCOPING, RewardConfig
+from prm_jax.rl.rewards import SUMMED, TELESCOPING, RewardConfig
 from prm_jax.rl.schedule import RlLoopConfig
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import Fault, above, at_least, each, one_of
@@ -298,11 +298,14 @@ class RlSettings(JobSettings):
         'then nothing is rewarded; expected > 0, or another reward.form with a '
         'reward.weight',
       )
-    if form in TELESCOPING and self.reward.chains != 'all':
+    if self.reward.chains != 'all' and self.reward.is_summed:
+      which = f'reward.form={form!r}'
+      if form not in SUMMED:
+        which = f'reward.normalise={normalise!r}'
       yield Fault(
         'reward.chains',
         self.reward.chains,
-        f"with reward.form={form!r} {SUM_ALONE} 'all'",
+        f"with {which} {SUM_ALONE} 'all'",
       )
     if form in TELESCOPING and normalise != 'none':
       yield Fault(
@@ -320,9 +323,17 @@ class RlSettings(JobSettings):
     if advantage.estimator == 'gae':
       if form in TELESCOPING and advantage.discount != 1:
         yield Fault('advantage.discount', advantage.discount, f'{with_form} 1')
+      if self.reward.chains != 'all' and form != 'clip':
+        yield Fault(
+          'reward.chains',
+          self.reward.chains,
+          "with advantage.estimator='gae' a wrong chain could be paid more "
+          "than a right one; expected 'all', or reward.form='clip'",
+        )
       return
     process = credited(self.reward, advantage)
-    if form in TELESCOPING and process not in ('return', 'to_go'):
+    summed = form == 'total' and process == 'step'
+    if summed or (form in TELESCOPING and process not in ('return', 'to_go')):
       yield Fault(
         'advantage.process',
         process,
@@ -333,7 +344,7 @@ class RlSettings(JobSettings):
         'advantage.process',
         process,
         "with reward.chains='wrong' steps are paid or not by the outcome, "
-        "which no step knows; expected 'step', or advantage.estimator='gae'",
+        "which no step knows; expected 'step'",
       )
     if self.train.samples < 2:
       yield Fault(
