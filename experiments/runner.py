@@ -4,19 +4,27 @@ A job whose results are there is not run again, so an experiment that was
 stopped resumes with the same command. One of other flags is refused.
 """
 
-import ast
 import concurrent.futures
 import json
 import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from absl import flags as absl_flags
+from ml_collections import config_flags
+
+from prm_jax.jobs.settings import default_config
 from prm_jax.runtime import paths
 from prm_jax.runtime import workdir as workdir_lib
-from prm_jax.runtime.workdir import MAY_CHANGE, is_done
+from prm_jax.runtime.workdir import (
+  MAY_CHANGE,
+  differences,
+  is_done,
+  with_defaults,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The compilation cache of `prm_jax.main`: equal programs are compiled once.
@@ -37,36 +45,48 @@ def slug(name: str) -> str:
   return name.replace(' + ', '_').replace(', ', '_').replace(' ', '_')
 
 
-def check_flags(workdir: pathlib.Path, flags: Sequence[str]) -> None:
-  """Checks that a job that is done was run with these flags.
+def config_of(config: str, flags: Sequence[str]) -> dict[str, Any]:
+  """Returns the whole config of a job, as its config.json has it."""
+  argv = ['', f'--config={ROOT / "configs"}/{config}', *flags]
+  values = absl_flags.FlagValues()
+  config_flags.DEFINE_config_file(
+    'config', None, '', flag_values=values, sys_argv=argv
+  )
+  values(argv)
+  raw = values['config'].value.to_dict()
+  whole = with_defaults(raw, default_config(raw['task']).to_dict())
+  return json.loads(json.dumps(whole))  # JSON has no tuples
+
+
+def check_config(workdir: pathlib.Path, asked: Mapping[str, Any]) -> None:
+  """Checks that a job that is done was run with this config.
 
   A run of few updates, to see that everything works, is no run of many. Folders
   may have moved since, and what changes no result may differ.
 
   Raises:
-    SystemExit: it was run with others.
+    SystemExit: it was run with another.
   """
-  config = json.loads((workdir / 'config.json').read_text())
-  asked = {}
-  for flag in flags:
-    name, _, text = flag.partition('=')
-    if name.startswith('--config.') and not text.startswith('/'):
-      asked[name.removeprefix('--config.')] = text  # the last one counts
-  for name, text in asked.items():
+  found = with_defaults(
+    json.loads((workdir / 'config.json').read_text()), asked
+  )
+  for name in differences(asked, found):
     if any(f'{name}.'.startswith(f'{free}.') for free in MAY_CHANGE):
       continue
-    found = config
+    before, now = found, asked
     for part in name.split('.'):
-      found = found[part]
-    try:
-      value = json.loads(json.dumps(ast.literal_eval(text)))
-    except (ValueError, SyntaxError):
-      value = text
-    if value != found:
-      raise SystemExit(
-        f'error: {workdir} was run with {name}={found}, and this command has '
-        f'{text}; name another --workdir'
-      )
+      before, now = before.get(part, {}), now.get(part, {})
+    if _is_path(before) and _is_path(now):
+      continue
+    raise SystemExit(
+      f'error: {workdir} was run with {name}={before}, and this command has '
+      f'{now}; name another --workdir'
+    )
+
+
+def _is_path(value: Any) -> bool:
+  every = value if isinstance(value, list) and value else [value]
+  return all(isinstance(each, str) and each.startswith('/') for each in every)
 
 
 class Runner:
@@ -93,7 +113,7 @@ class Runner:
     """
     path = self.workdir / folder
     if is_done(path):
-      check_flags(path, flags)
+      check_config(path, config_of(config, flags))
     else:
       flags = (f'--config=configs/{config}', f'--workdir={path}', *flags)
       self.run(folder or path.name, '-m', 'prm_jax.main', *flags)

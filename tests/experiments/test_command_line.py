@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from experiments import command_line, tables
-from experiments.runner import Runner, check_flags
+from experiments.runner import Runner, check_config, config_of
 from prm_jax.report.readme_table import MARK
 from tests.shared.command_line import ROOT
 
@@ -120,23 +120,27 @@ def test_jobs_share_the_cores(tmp_path, jobs):
     assert {len(share) for share in shares} == {1}
 
 
-def test_a_job_that_is_done_is_not_taken_for_one_of_other_flags(tmp_path):
+def test_a_job_that_is_done_is_not_taken_for_another(tmp_path):
   """Few updates, to see that everything runs, are no result of many."""
-  folder = tmp_path / 'job'
-  folder.mkdir()
-  config = {'seed': 1, 'train': {'steps': 40}, 'ns': [1, 16], 'base': ''}
-  config['policy'] = {'workdir': '/elsewhere', 'sampling': {'slots': 8}}
-  (folder / 'config.json').write_text(json.dumps(config))
-  same = (
-    *('--config.seed=1', '--config.train.steps=4', '--config.train.steps=40'),
-    *('--config.ns=(1, 16)', '--config.base=', '--config.policy.workdir=/here'),
-    '--config.policy.sampling.slots=64',  # changes no result
-  )
-  check_flags(folder, same)
-  with pytest.raises(
-    SystemExit, match=r'train\.steps=40, .* 400; name another'
+  config, size = 'sample_math.py:tiny', '--config.samples=3'
+  slots = '--config.policy.sampling.slots={}'
+  place = '--config.policy.workdir={}'
+  flags = [size, slots.format(8), place.format('/elsewhere')]
+  written = config_of(config, flags)
+  assert (written['samples'], written['policy']['workdir']) == (3, '/elsewhere')
+  (tmp_path / 'config.json').write_text(json.dumps(written))
+  # Slots change no result, and folders may move.
+  moved = [size, slots.format(64), place.format('/here')]
+  check_config(tmp_path, config_of(config, moved))
+  for other, given, said in (
+    (config, [*moved, '--config.samples=4'], 'samples=3, .* 4; name another'),
+    (config, moved[1:], 'samples=3, and this command has'),
+    (config, moved[:2], 'policy.workdir=/elsewhere'),
+    ('sample_math.py', moved, r'name=Samples \(tiny\)'),
+    ('label_math.py:tiny', [], 'was run with'),
   ):
-    check_flags(folder, [*same, '--config.train.steps=400'])
+    with pytest.raises(SystemExit, match=said):
+      check_config(tmp_path, config_of(other, given))
 
 
 def test_cores_of_a_job_are_given_back(tmp_path):

@@ -113,9 +113,7 @@ def test_rewards_of_tokens(pieces, paid, expected):
 def test_rewards_of_another_split_are_refused():
   with pytest.raises(UserError, match='the completion has 2 steps'):
     adapters.by_token([1.0], ['a', '\n', 'b'])
-  with pytest.raises(
-    UserError, match="separator='': expected the text"
-  ):
+  with pytest.raises(UserError, match="separator='': expected the text"):
     adapters.by_token([1.0], ['a'], separator='')
 
 
