@@ -14,6 +14,7 @@ a part of it has to name another folder with --output.
 """
 
 import argparse
+import json
 import os
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import Any
 from prm_jax.data.datasets import DATA_VARIABLE
 from prm_jax.report import readme_table
 from prm_jax.runtime import manifest
+from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import write_json
 
 TUNING_SEED = 0  # chose settings, and is never reported
@@ -143,6 +145,11 @@ def parse(
           f'results may not replace those in {home}; name another folder with '
           '--output'
         )
+    if TUNING_SEED in (getattr(args, 'seeds', None) or ()):
+      parser.error(
+        f'--seeds={TUNING_SEED}: it chose settings, and is no result; name '
+        'another folder with --output'
+      )
   if 'output' in args:
     args.output.mkdir(parents=True, exist_ok=True)
   return args
@@ -155,10 +162,41 @@ def _equal(value: Any, default: Any) -> bool:
   return value == default
 
 
+def size_of(args: argparse.Namespace) -> str:
+  """Returns how large the runs of a command are: full, quick or large."""
+  flags = (name for name in ('quick', 'large') if getattr(args, name, False))
+  return next(flags, 'full')
+
+
+def made_by(args: argparse.Namespace) -> dict[str, str]:
+  """Returns the command, and the size of its runs unless that is full."""
+  size = size_of(args)
+  if size == 'full':
+    return {'command': args.command}
+  return {'command': f'{args.command} --{size}', 'size': size}
+
+
 def about(args: argparse.Namespace) -> dict[str, Any]:
   """Returns how results came about: command, commit and seeds."""
-  found = {'command': args.command, 'git_commit': manifest.git_commit()}
+  found = {**made_by(args), 'git_commit': manifest.git_commit()}
   return found | ({'seeds': list(args.seeds)} if 'seeds' in args else {})
+
+
+def read_known(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the results.json to which a command adds its part; {} without.
+
+  Raises:
+    UserError: its runs are larger or smaller than those of this command.
+  """
+  path = args.output / 'results.json'
+  document = json.loads(path.read_text()) if path.exists() else {}
+  before, now = document.get('size', 'full'), size_of(args)
+  if document.get('results') and before != now:
+    raise UserError(
+      f'{path} holds runs of the size {before!r}, and this command makes '
+      f'{now!r} ones; name another folder with --output'
+    )
+  return document
 
 
 def write(

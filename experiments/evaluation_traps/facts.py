@@ -140,7 +140,7 @@ def _of_length(found: Mapping[str, Any]) -> str:
     'A logistic regression on the length of a step alone, trained on human '
     f'labels, ranks the steps of ProcessBench with AUC {listed(parts)}. The '
     'PRM is ours of 0.7M parameters, from [human_labels]'
-    '(../experiments/human_labels).'
+    '(../experiments/human_labels), judged on the steps that it reads.'
   )
 
 

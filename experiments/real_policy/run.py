@@ -19,7 +19,6 @@ Every part is a job that keeps its results in the workdir, so the same command
 goes on where it was stopped. --domains runs some of them.
 """
 
-import json
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -201,8 +200,7 @@ def main() -> None:
   )
   args = command_line.parse(parser, free=('domains', 'large', 'slots'))
   size = QUICK if args.quick else LARGE if args.large else Size()
-  path = args.output / 'results.json'
-  known = json.loads(path.read_text())['results'] if path.exists() else {}
+  known = command_line.read_known(args).get('results', {})
 
   def save() -> None:
     document = command_line.about(args) | {

@@ -15,7 +15,6 @@ others. To choose the rates again:
         --settings 10 --rates 1e-4 2e-4 4e-4 --output /tmp/rl_rates
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -203,10 +202,7 @@ def main() -> None:
   parser.add_argument('--rates', type=float, nargs='+', help='default: RATES')
   args = command_line.parse(parser, free=('settings', 'arms'))
   runner = Runner(args.workdir, args.jobs)
-  path = args.output / 'results.json'
-  known = json.loads(path.read_text())['results'] if path.exists() else {}
-  # Results of before there was a setting for each are of other problems.
-  known = {name: found for name, found in known.items() if 'success' in found}
+  known = command_line.read_known(args).get('results', {})
   for name in args.settings:
     setting = SETTINGS[name]
     size = setting.size(args.quick)
@@ -235,8 +231,7 @@ def main() -> None:
     if args.arms and name in known:
       results = with_arms_kept(known[name], results)
     known[name] = results
-    document = {
-      'command': args.command,
+    document = command_line.made_by(args) | {
       'results': {name: known[name] for name in SETTINGS if name in known},
     }
     figure.draw(document['results'], args.output / 'figure.svg')

@@ -314,15 +314,19 @@ def rates_table(found: Mapping[str, Any]) -> str:
   return table(['arm', *rates], rows)
 
 
-def render(results: Mapping[str, Any]) -> str:
-  """Makes all tables."""
+def render(results: Mapping[str, Any], over: str = 'seeds and problems') -> str:
+  """Makes all tables.
+
+  Args:
+    over: what the intervals are over.
+  """
   parts = []
   for found in results.values():
     parts += [
       f'**{found["title"]}.** Chains that an accuracy takes (each seed in '
       'brackets), and how many times fewer than outcome-only that is (95% '
-      'interval over seeds and problems; an end with < or > lies beyond the '
-      'chains that were sampled):',
+      f'interval over {over}; an end with < or > lies beyond the chains that '
+      'were sampled):',
       reach_table(found),
       'Where each arm ends:',
       ends_table(found),

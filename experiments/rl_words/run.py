@@ -105,7 +105,7 @@ def render(document: Mapping[str, Any]) -> str:
     for run in runs
   ]
   return (
-    tables.render({'words': results['curves']})
+    tables.render({'words': results['curves']}, 'orders of training')
     + '\n\nRight answers to test problems, whose templates no training problem '
     'has, of each seed:\n\n'
     + table('arm | before, % (95%) | after, % (95%)', rows)

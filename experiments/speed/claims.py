@@ -16,7 +16,7 @@ from experiments.findings import (
   judge,
   over,
 )
-from experiments.speed.rl import at_equal_updates
+from experiments.speed.rl import at_equal_updates, extrapolated
 from experiments.speed.training_trees import ratios as ratios_of
 from experiments.tables import times
 
@@ -87,11 +87,14 @@ def loop_is_fast(document: Mapping[str, Any]) -> Found:
 
 
 def races_are_short(document: Mapping[str, Any]) -> Found:
-  """Compares the times to 90%, theirs after as many updates as ours took.
+  """Compares the times of as many updates as ours took to 90%.
 
   How many a side needs to come so far is luck more than speed.
   """
-  ratios = {row['rewards']: at_equal_updates(row) for row in document['rows']}
+  ratios = {
+    f'{row["rewards"]}, {extrapolated(row)} extrapolated': at_equal_updates(row)
+    for row in document['rows']
+  }
   return by_rounds(ratios, 2.0, 'GRPOTrainer')
 
 
@@ -153,7 +156,8 @@ CLAIMS = (
     'rl.json',
   ),
   Claim(
-    "RL reaches 90% right in half of GRPOTrainer's time (float32, CPU)",
+    'RL reaches 90% right in half of the time that GRPOTrainer takes for as '
+    'many updates (float32, CPU)',
     'aim of this project',
     races_are_short,
     'rl.json',

@@ -278,6 +278,12 @@ def race_ratios(row: Mapping[str, Any]) -> list[float]:
   ]
 
 
+def extrapolated(row: Mapping[str, Any]) -> int:
+  """Counts the races in which theirs ended after fewer updates than ours."""
+  races = zip(*row['races'].values(), strict=True)
+  return sum(ours['updates'] > theirs['updates'] for ours, theirs in races)
+
+
 def at_equal_updates(row: Mapping[str, Any]) -> list[float]:
   """Returns how many times longer theirs took for as many updates as ours.
 
@@ -294,6 +300,13 @@ def at_equal_updates(row: Mapping[str, Any]) -> list[float]:
   return found
 
 
+def spread_of_races(row: Mapping[str, Any]) -> str:
+  """Formats `race_ratios`; where theirs was stopped, its ratio is a least."""
+  _, theirs = row['races'].values()
+  shown = sides.spread(race_ratios(row))
+  return shown if all(run['reached'] for run in theirs) else f'{shown}, or more'
+
+
 def render_races(document: Mapping[str, Any]) -> str:
   """Makes the table of the races."""
   rows = []
@@ -302,13 +315,13 @@ def render_races(document: Mapping[str, Any]) -> str:
       [
         row['rewards'],
         *map(race_text, row['races'].values()),
-        sides.spread(race_ratios(row)),
-        sides.spread(at_equal_updates(row)),
+        spread_of_races(row),
+        f'{sides.spread(at_equal_updates(row))}; {extrapolated(row)}',
       ]
     )
   heads = (
     'rewards | ours, to 90% | theirs | ratio [min, max] | '
-    'ratio after as many updates as ours'
+    'ratio after as many updates as ours; of them extrapolated'
   )
   return table(heads, rows)
 

@@ -15,7 +15,6 @@ hours: --domains and --seeds run some of them, and keep what is known of others.
 """
 
 import itertools
-import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 from experiments import command_line, figures
 from experiments.findings import over
 from experiments.runner import Runner
-from experiments.tables import percent, table
+from experiments.tables import mean, percent, table
 from prm_jax.runtime.workdir import read_results
 
 SAMPLES = (1, 4, 16)  # critiques of a chain
@@ -253,7 +252,8 @@ def render(document: Mapping[str, Any]) -> str:
       like = rows_of(document, name, arm, LIKE, samples)
       if not like:
         continue
-      cells = [arm, str(samples or ''), f'{like[0]["flops"] / 1e6:,.0f}']
+      cost = mean([row['flops'] for row in like])
+      cells = [arm, str(samples or ''), f'{cost / 1e6:,.0f}']
       for where in (LIKE, LONGER, OTHERS):
         found = rows_of(document, name, arm, where, samples)
         cells.append(summary(found, 'f1', 'ci95'))
@@ -268,7 +268,7 @@ def render(document: Mapping[str, Any]) -> str:
     for kind in kinds:
       found = rows_of(document, name, PRM, kind, 0)
       shown = [
-        f'{method} {percent(sum(r[method] for r in found) / len(found))}'
+        f'{method} {percent(mean([row[method] for row in found]))}'
         for method in ('majority', 'oracle', 'noise')
       ]
       lines.append(f'- {kind}: {", ".join(shown)} (F1)')
@@ -294,8 +294,10 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
         for samples in (0, *SAMPLES):
           rows = rows_of(document, name, arm, LIKE, samples)
           if rows and value in rows[0]:
-            mean = sum(row[value] for row in rows) / len(rows)
-            points.append((rows[0]['flops'], 100 * mean))
+            cost, found = (
+              mean([row[k] for row in rows]) for k in ('flops', value)
+            )
+            points.append((cost, 100 * found))
         if points:
           panel.plot(
             *zip(*points, strict=True),
@@ -327,12 +329,7 @@ def main() -> None:
   args = command_line.parse(parser, free=('domains', 'seeds'))
   size = QUICK if args.quick else Size()
   runner = Runner(args.workdir, args.jobs)
-  path = args.output / 'results.json'
-  document = json.loads(path.read_text()) if path.exists() else {}
-  known = document.pop('results', {})
-  for rows in known.values():
-    for row in rows:  # earlier versions had one for all
-      row.setdefault('git_commit', document.get('git_commit'))
+  known = command_line.read_known(args).get('results', {})
   for name in args.domains:
 
     def run_seed(seed: int, name: str = name) -> list[dict[str, Any]]:
@@ -348,8 +345,7 @@ def main() -> None:
     others = [r for r in known.get(name, ()) if r['seed'] not in args.seeds]
     rows = [*itertools.chain(*found), *others]
     known[name] = sorted(rows, key=lambda row: row['seed'])
-  document = {
-    'command': args.command,
+  document = command_line.made_by(args) | {
     'results': {name: known[name] for name in DOMAINS if name in known},
   }
   if known:
