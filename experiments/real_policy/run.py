@@ -52,6 +52,7 @@ NS = (1, 2, 4, 8, 16, 32, 64)
 RESAMPLES = 2000
 DIGITS = 'digit likelihood'
 CALCULATOR = 'calculator'
+CHECKED_VOTE = 'checked_vote'
 NAMES = {
   'prm_verifier': 'PRM head, labels by the calculator',
   'prm_rollouts': 'PRM head, labels by rollouts',
@@ -63,6 +64,7 @@ NAMES = {
   CALCULATOR: 'calculator: fewest steps with a false equation',
   'majority': 'majority',
   'weighted_vote': 'vote weighted by the first of these',
+  CHECKED_VOTE: 'vote of the chains without a false equation',
   suite.NULL: 'null: a random score for each text',
   'random': 'random',
   'oracle': 'oracle',
@@ -105,6 +107,10 @@ def judge(story: Story, job: str) -> dict[str, Any]:
   methods[CALCULATOR] = -np.array([sum(steps) for steps in false], float)
   weights = np.maximum(methods['prm_verifier'], 0.0)
   curves = suite.best_of_n_section(chains, methods, weights, NS, 0, RESAMPLES)
+  # Where every chain of a problem has a false equation, all may vote.
+  weights = np.where(methods[CALCULATOR] == 0, 1.0, 1e-6)
+  checked = suite.best_of_n_section(chains, {}, weights, NS, 0, RESAMPLES)
+  curves[CHECKED_VOTE] = checked['weighted_vote']
   return {
     'problems': len(solved),
     'of': of_all,
