@@ -170,7 +170,8 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
   for panel, (name, found) in zip(panels, results.items(), strict=True):
     curves = found['best_of_n']
     for method, shown in NAMES.items():
-      if method in curves:
+      # Single candidates are the left end of all, and the oracle is far above.
+      if method in curves and method not in ('random', 'oracle'):
         low, high = zip(*curves[method]['ci95'], strict=True)
         accuracy = {'mean': curves[method]['mean'], 'low': low, 'high': high}
         figures.draw_curve(panel, curves['n'], accuracy, label=shown)
@@ -178,7 +179,7 @@ def draw(document: Mapping[str, Any], path: pathlib.Path) -> None:
     panel.set_title(name)
     panel.set_xlabel('candidates')
   panels[0].set_ylabel('picked right, %')
-  panels[0].legend(fontsize=6)
+  panels[0].legend(fontsize=5, loc='upper left')
   figures.save(figure, path)
 
 
