@@ -48,7 +48,7 @@ def make_policy(story: Story, updates: int) -> pathlib.Path:
     f'policy_math.py:{story.domain.variant}',
     'rl_policy',
     f'--config.train.steps={updates}',
-    f'--config.train.checkpoint_every={updates}',
+    f'--config.train.checkpoint_every={min(updates, 20)}',
     '--config.evaluation.max_problems=10',
   )
 
@@ -74,7 +74,7 @@ def learn(
     f'--config.optim.lr={RATE}',
     f'--config.train.updates={updates}',
     '--config.train.evaluate_every=10',
-    f'--config.train.checkpoint_every={updates}',
+    '--config.train.checkpoint_every=10',
     '--config.held_out.problems=64',
     '--config.held_out.samples=2',
     f'--config.sampling.slots={story.slots}',

@@ -23,9 +23,10 @@ from prm_jax.aot.programs import (
   read_prm,
 )
 from prm_jax.aot.useful_flops import learning, reading
+from prm_jax.inference.decoding_params import jit_unstack
 from prm_jax.inference.packing import bucket, row_bucket
 from prm_jax.inference.scorer import CALL_FILL, jit_row_scores
-from prm_jax.inference.writer import cache_bucket, jit_unstack
+from prm_jax.inference.writer import cache_bucket
 from prm_jax.jobs import rl, rl_rating
 from prm_jax.jobs.rl_meshes import check_meshes, make_meshes
 from prm_jax.jobs.rl_start import open_start

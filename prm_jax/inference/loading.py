@@ -22,6 +22,7 @@ from prm_jax.data.tokenizer import (
   check_rows,
   read_tokenizer,
 )
+from prm_jax.inference.decoding_params import take_over
 from prm_jax.inference.generator import Generator
 from prm_jax.inference.published import open_published
 from prm_jax.inference.sampler import SamplingConfig
@@ -370,7 +371,7 @@ def load_policy(
   described = described.computed_in(dtype)
   params, mesh, step = open_checkpoint(workdir, described, step, mesh)
   return Generator(
-    params['backbone'],
+    take_over(params.pop('backbone'), described.model, mesh, sampling.spread),
     described.model,
     described.format,
     mesh,

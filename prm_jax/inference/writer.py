@@ -21,11 +21,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.inference import next_words, sampler
+from prm_jax.inference.decoding_params import jit_unstack
 from prm_jax.inference.kept_chains import KeptChains
 from prm_jax.inference.packing import bucket
 from prm_jax.inference.sampler import SamplingConfig, Slots, Stops
-from prm_jax.models import Cache, TransformerConfig, init_cache, unstack_layers
-from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
+from prm_jax.models import Cache, TransformerConfig, init_cache
+from prm_jax.models.cache_shardings import cache_sharding
 from prm_jax.models.prefix_store import slots_for
 from prm_jax.runtime.metrics import Heartbeat
 
@@ -131,16 +132,6 @@ def jit_chunk(
   )
 
 
-def jit_unstack(
-  params: Any, config: TransformerConfig, mesh: Mesh, spread: bool = False
-) -> Any:
-  """Returns `unstack_layers` jitted; decoding needs parameters in its form."""
-  return jax.jit(
-    functools.partial(unstack_layers, config=config),
-    out_shardings=decoding_shardings(params, config, mesh, spread),
-  )
-
-
 def jit_read(config: TransformerConfig, spread: bool = False) -> Any:
   """Returns `sampler.read_prompts` jitted, of params and tokens."""
   return jax.jit(
@@ -152,8 +143,8 @@ class Writer:
   """Samples with one model, in many slots at once.
 
   Args:
-    params: backbone parameters as from `init_params`; they are copied into
-      another form.
+    params: backbone parameters as from `init_params`, which are copied into
+      another form, or those that `decoding_params.take_over` returned.
     config: the backbone's architecture.
     mesh: devices to sample on.
     sampling: how tokens are drawn, and the number of slots.
@@ -183,7 +174,8 @@ class Writer:
     self.stats = SamplingStats()
     self._mesh, self.sampling, self.longest = mesh, sampling, max_length
     spread = sampling.spread
-    self._unstack = jit_unstack(params, config, mesh, spread)
+    self._unstack: Any = None
+    self._decodes = config, mesh, spread
     split = cache_sharding(config, B, mesh)
     jit = functools.partial(jax.jit, out_shardings=split)
     self._programs = {
@@ -209,8 +201,12 @@ class Writer:
     """Replaces the parameters by others of the same shapes."""
     self.forget()
     self._params = None  # frees them first: both might not fit
-    with jax.set_mesh(self._mesh):
-      self._params = self._unstack(params)
+    if not isinstance(params['layers'], tuple):
+      if self._unstack is None:
+        self._unstack = jit_unstack(params, *self._decodes)
+      with jax.set_mesh(self._mesh):
+        params = self._unstack(params)
+    self._params = params
 
   def write(self, jobs: Sequence[SampleRequest]) -> list[SampledTokens]:
     """Returns every job's sample, in order.

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from prm_jax.data.encoding import StepFormat, make_format
 from prm_jax.inference import loading
+from prm_jax.inference.decoding_params import take_over
 from prm_jax.inference.generative_prm import GenerativePrm
 from prm_jax.inference.generator import Generator
 from prm_jax.inference.pretrained import Pretrained, open_pretrained
@@ -63,9 +64,11 @@ def _open_critic(
     )
   fmt = chat_format(opened, config)
   dtype = config.dtype or fast_dtype(mesh, 'float32') or 'float32'
+  model = dataclasses.replace(opened.model, dtype=dtype, param_dtype=dtype)
+  params = opened.load(mesh, dtype=dtype)
   return Generator(
-    opened.load(mesh, dtype=dtype),
-    dataclasses.replace(opened.model, dtype=dtype, param_dtype=dtype),
+    take_over(params, model, mesh, config.sampling.spread),
+    model,
     fmt,
     mesh,
     config.sampling,

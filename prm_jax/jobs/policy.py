@@ -23,6 +23,7 @@ from prm_jax.data.pipeline import make_batches, pad_rows
 from prm_jax.data.segments import split_chain
 from prm_jax.evals import policy as policy_evaluation
 from prm_jax.evals.prm import some_problems
+from prm_jax.inference.decoding_params import take_over
 from prm_jax.inference.generator import Generator
 from prm_jax.jobs.settings.training import PolicySettings
 from prm_jax.jobs.training import (
@@ -68,7 +69,12 @@ def run(settings: PolicySettings, workdir: Workdir, log: Log) -> None:
     )
     results['dev']['solver_log_likelihood'] = total / dev.tokens
   policy = Generator(
-    params.pop('backbone'),  # it keeps them in a form of its own
+    take_over(
+      params.pop('backbone'),
+      described.model,
+      opened.mesh,
+      settings.sampling.spread,
+    ),
     described.model,
     described.format,
     opened.mesh,

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from prm_jax.data import problems as problems_lib
 from prm_jax.evals import policy as policy_evaluation
 from prm_jax.inference import loading
+from prm_jax.inference.decoding_params import take_over
 from prm_jax.inference.generator import Generator
 from prm_jax.inference.protocols import StepScorer
 from prm_jax.inference.server import usage
@@ -157,12 +158,13 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
 def make_policy(job: RlJob) -> Generator:
   """Returns the policy that samples, with its initial parameters."""
   mesh, described = job.meshes.sampling, job.start.described
+  sampler = job.settings.sampling.sampler
   return Generator(
-    job.start.load(mesh),
+    take_over(job.start.load(mesh), described.model, mesh, sampler.spread),
     described.model,
     described.format,
     mesh,
-    job.settings.sampling.sampler,
+    sampler,
     job.settings.seed,
   )
 
