@@ -15,7 +15,7 @@ from prm_jax.aot import item_programs, programs, rl_programs
 from prm_jax.aot.chips import Chip
 from prm_jax.aot.compiler import compile_program, memory_of
 from prm_jax.aot.hlo import read_program
-from prm_jax.aot.programs import Plan, Program
+from prm_jax.aot.shapes import Plan, Program
 from prm_jax.aot.work import Count, count_work
 from prm_jax.jobs.settings.items import ItemSettings
 from prm_jax.jobs.settings.rl import RlSettings

@@ -13,17 +13,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from prm_jax.aot.programs import (
-  HEAD,
-  Plan,
-  Program,
-  Sampling,
-  abstract_params,
-  bytes_of,
-  placed,
-  read_prm,
-)
-from prm_jax.aot.useful_flops import reading
+from prm_jax.aot.programs import HEAD, read_prm
+from prm_jax.aot.sampling import Sampling
+from prm_jax.aot.shapes import Plan, Program, abstract_params, bytes_of, placed
+from prm_jax.aot.useful_flops import GPU_KERNEL, TPU_KERNEL, reading, wide
 from prm_jax.inference import loading
 from prm_jax.inference.call_sizes import fine_grid, most_rows
 from prm_jax.inference.tree_scorer import jit_read_rows
@@ -167,12 +160,17 @@ class PrmReading(NamedTuple):
     B, T, S = self.sizes()
     ends = None if self.head.likelihood else T // 2
     needed = reading(self.model, B, T, ends=ends)
+    prefix = attention_flops(self.model, B * T * S)
     return Program(
       self.lower,
       self.mesh.size,
       needed['products'],
-      needed['attention'] + attention_flops(self.model, B * T * S),
-      needed['kernels'],
+      needed['attention'] + prefix,
+      # Kernels read the prefix, too; a GPU's then takes a row for a square.
+      {
+        TPU_KERNEL: (needed['attention'] + prefix) * wide(self.model),
+        GPU_KERNEL: 2 * needed['attention'] + prefix,
+      },
       cache=bytes_of(self.pool()),
     )
 
@@ -192,9 +190,10 @@ def plan(settings: ItemSettings, devices: Sequence[jax.Device]) -> Plan:
     check_heads(models.policy.n_heads, mesh)
     sampler.check_devices(mesh.shape['replica'] * mesh.shape['fsdp'])
     sampling = Sampling(models.policy, sampler, models.longest, mesh)
+    opening = sampling.opening()
     programs |= sampling.programs()
     params = bytes_of(sampling.params())
-    reads |= dict.fromkeys(programs, params)
+    reads |= dict.fromkeys(programs, params) | {'resize': 0}
     held += params
     if sampler.kept:
       slots = sampler.kept * models.longest
@@ -206,11 +205,15 @@ def plan(settings: ItemSettings, devices: Sequence[jax.Device]) -> Plan:
     programs['score'] = prm.program()
     reads['score'] = bytes_of(prm.params()) + bytes_of(prm.pool())
     held += reads['score']
+  beside = {
+    name: program._replace(beside=held - reads[name])
+    for name, program in programs.items()
+  }
+  if models.policy:  # it is opened last, and keeps no chains yet
+    first = opening.beside + reads.get('score', 0)
+    beside = {'open': opening._replace(beside=first), **beside}
   return Plan(
-    {
-      name: program._replace(beside=held - reads[name])
-      for name, program in programs.items()
-    },
+    beside,
     (mesh,),
     slots=sampler.slots if models.policy else 0,
   )

@@ -13,15 +13,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from prm_jax.aot.programs import (
-  HEAD,
-  Plan,
-  Program,
-  Sampling,
-  abstract_params,
-  bytes_of,
-  read_prm,
-)
+from prm_jax.aot.programs import HEAD, read_prm
+from prm_jax.aot.sampling import Sampling
+from prm_jax.aot.shapes import Plan, Program, abstract_params, bytes_of
 from prm_jax.aot.useful_flops import learning, reading
 from prm_jax.inference.decoding_params import jit_unstack
 from prm_jax.inference.packing import bucket, row_bucket
@@ -218,7 +212,9 @@ class AbstractRlJob:
     mesh, settings = self.meshes.sampling, self.settings
     programs = {'take': self._take()}
     for name, program in self.sampling.programs().items():
-      beside = self._beside(mesh, 'written_with')
+      # A cache grows without a look at the parameters.
+      read = () if name == 'resize' else ('written_with',)
+      beside = self._beside(mesh, *read)
       programs[name] = program._replace(beside=beside)
     if settings.reads_reference:
       params = {'backbone': self._reference()}

@@ -40,7 +40,7 @@ def reading(
   return {
     'products': products,
     'attention': attention,
-    'kernels': {TPU_KERNEL: attention * _wide(model), GPU_KERNEL: attention},
+    'kernels': {TPU_KERNEL: attention * wide(model), GPU_KERNEL: attention},
   }
 
 
@@ -81,6 +81,6 @@ def learning(
   }
 
 
-def _wide(model: TransformerConfig) -> float:
+def wide(model: TransformerConfig) -> float:
   """Returns how much more a TPU computes for heads below LANES numbers."""
   return -(-model.head_dim // LANES) * LANES / model.head_dim

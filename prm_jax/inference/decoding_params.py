@@ -49,7 +49,7 @@ def parts_of(params: Any) -> list[Any]:
 def take_over(
   params: Any, config: TransformerConfig, mesh: Mesh, spread: bool = False
 ) -> Any:
-  """Returns what `jit_unstack` makes of parameters, and deletes them.
+  """Returns what `jit_unstack` makes of parameters, and deletes their kernels.
 
   It goes a part at a time, as two copies of a large model would not fit.
   """
@@ -62,9 +62,10 @@ def take_over(
     for layer, of_part in zip(layers, found.pop('layers'), strict=True):
       layer.update(flatten_dict(of_part))
     others |= flatten_dict(found)
-    kept = {id(leaf) for leaf in others.values()}
-    for leaf in jax.tree.leaves(part):
-      if id(leaf) not in kept:  # jit hands on what it does not change
+    # What jit did not change may be the same array still, and so may scales of
+    # new layers, which are equal; they are small.
+    for leaf in jax.tree.leaves(part['layers']):
+      if leaf.ndim > 2:
         leaf.delete()
   whole = tuple(map(unflatten_dict, layers))
   return unflatten_dict(others) | {'layers': whole}

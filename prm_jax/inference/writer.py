@@ -132,6 +132,12 @@ def jit_chunk(
   )
 
 
+def jit_resize(config: TransformerConfig, mesh: Mesh, slots: int) -> Any:
+  """Returns `sampler.resize` jitted, of a cache and its new length."""
+  split = cache_sharding(config, slots, mesh)
+  return jax.jit(sampler.resize, static_argnums=1, out_shardings=split)
+
+
 def jit_read(config: TransformerConfig, spread: bool = False) -> Any:
   """Returns `sampler.read_prompts` jitted, of params and tokens."""
   return jax.jit(
@@ -187,7 +193,7 @@ class Writer:
       ),
       'next': next_words.jit_next(config, mesh, spread),
       'insert': jit(sampler.insert, donate_argnums=0),
-      'resize': jit(sampler.resize, static_argnums=1),
+      'resize': jit_resize(config, mesh, B),
       'chunk': jit_chunk(config, mesh, sampling, stops),
     }
     self.kept: KeptChains | None = None

@@ -207,6 +207,7 @@ def test_what_lies_beside_the_programs_of_rl_by_hand():
     'take': rest + reference + prm,  # reads what is trained, makes the form
     'read': backbone + rest + reference + prm,
     'sample': backbone + rest + reference + prm,
+    'resize': backbone + rest + reference + prm + written_with,
     'reference': backbone + rest + written_with + prm,
     'score': backbone + rest + reference + written_with,
     'advantages': backbone + rest + reference + written_with + prm,
@@ -326,7 +327,7 @@ def test_rl_by_command_line(tmp_path):
   assert done.returncode == 0, done.stdout + done.stderr
   written = json.loads(output.read_text())
   assert written['tokens'] == 16 * 64
-  names = ['take', 'read', 'sample', 'values', 'advantages', 'train']
+  names = ['take', 'read', 'sample', 'resize', 'values', 'advantages', 'train']
   assert [*written['programs']] == names
   for name, found in written['programs'].items():
     assert found['fits'] and found['rematerialized'] == [], name
@@ -347,9 +348,10 @@ def test_a_search_by_command_line(tmp_path):
   assert done.returncode == 0, done.stdout + done.stderr
   written = json.loads(output.read_text())
   found = written['programs']
-  assert [*found] == ['read', 'sample', 'score']
+  assert [*found] == ['open', 'read', 'sample', 'resize', 'score']
   for name, each in found.items():
     assert each['fits'] and each['rematerialized'] == [], name
+    assert each['flops'] >= each['useful_flops'], name
   slots, seconds = 32, max(found['sample']['seconds_at_least'].values())
   assert written['written_per_second_at_most'] == pytest.approx(slots / seconds)
   assert 'tokens written a second at most' in done.stdout
@@ -365,6 +367,13 @@ def test_what_lies_beside_the_programs_of_a_search_by_hand():
   # 16 chains of 2,048 tokens and an empty slot: keys and values of 4 heads.
   kept = (16 * 2048 + 1) * 2 * 2 * 28 * 4 * 128
   found = {name: each.beside for name, each in plan.programs.items()}
+  # While the policy is opened a leaf at a time, the PRM is there, and the rest
+  # of the policy: here all but the kernels of a layer's largest product.
+  largest = 2 * 28 * 3584 * 18_944
+  opened = 2 * weights + kept - largest
+  assert found['open'] == pytest.approx(opened, rel=1e-3)
+  # A cache grows beside both models and all that they keep.
+  assert found['resize'] == pytest.approx(2 * (weights + kept), rel=1e-3)
   assert found['sample'] == pytest.approx(weights + 2 * kept, rel=1e-3)
   assert found['score'] == pytest.approx(weights + kept, rel=1e-3)
   assert plan.programs['score'].cache == kept

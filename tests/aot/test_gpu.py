@@ -170,8 +170,8 @@ def test_all_programs_of_rl(count):
   devices = open_topology(f'h100:{count}')
   plan = rl_programs.plan(read_settings(config), devices)
   found = describe_all(plan, devices)
-  names = ['take', 'read', 'sample', 'reference', 'score', 'values']
-  assert [*found] == [*names, 'advantages', 'train']
+  names = ['take', 'read', 'sample', 'resize', 'reference', 'score']
+  assert [*found] == [*names, 'values', 'advantages', 'train']
   for name, each in found.items():
     check(each, loops=name == 'sample')
 

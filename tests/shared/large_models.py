@@ -2,11 +2,11 @@
 
     python -m tests.shared.large_models FOLDER make
     python -m tests.shared.large_models FOLDER use
-    python -m tests.shared.large_models FOLDER open DTYPE
+    python -m tests.shared.large_models FOLDER open MODEL DTYPE
 
 `use` prints how much of each model a device holds at most, and whether it
-wrote, searched and labelled; `open` prints how much memory opening takes at its
-highest, both as a share of the model's bytes.
+wrote, searched and labelled; `open` prints how much memory opening the policy
+or the PRM takes at its highest, both as a share of the model's bytes.
 """
 
 import dataclasses
@@ -110,15 +110,22 @@ def use(folder: pathlib.Path) -> dict[str, Any]:
   }
 
 
-def open_on_one(folder: pathlib.Path, dtype: str) -> float:
-  """Memory that opening the PRM takes, over the bytes that stay."""
+def open_on_one(folder: pathlib.Path, which: str, dtype: str) -> float:
+  """Memory that opening a model takes, over the bytes that stay."""
   mesh = make_mesh({'replica': 1, 'fsdp': 1, 'model': 1})
   jax.block_until_ready(jax.jit(lambda: jax.numpy.zeros(8))())
   # The highest memory so far; that of the process before `exec` would count.
   pathlib.Path('/proc/self/clear_refs').write_text('5')
   before = status('VmRSS')
-  scorer = loading.load(folder / 'prm', mesh=mesh, dtype=dtype)
-  size = sum(x.nbytes for x in jax.tree.leaves(scorer.params))
+  if which == 'prm':
+    params = loading.load(folder / which, mesh=mesh, dtype=dtype).params
+  else:
+    sampling = SamplingConfig(slots=1, max_tokens=8)
+    policy = loading.load_policy(
+      folder / which, sampling, mesh=mesh, dtype=dtype
+    )
+    params = policy._writer._params
+  size = sum(x.nbytes for x in jax.tree.leaves(params))
   return (status('VmHWM') - before) / size
 
 
@@ -129,11 +136,11 @@ def status(name: str) -> int:
   return 1024 * int(line.split()[1])
 
 
-def main(folder: str, what: str, *dtype: str) -> Any:
+def main(folder: str, what: str, *which: str) -> Any:
   jax.config.update('jax_num_cpu_devices', 1 if what == 'open' else 8)
   processes.compile_afresh_on_cpus()
   if what == 'open':
-    return open_on_one(pathlib.Path(folder), *dtype)
+    return open_on_one(pathlib.Path(folder), *which)
   return {'make': make, 'use': use}[what](pathlib.Path(folder))
 
 
