@@ -10,9 +10,7 @@ import ast
 import collections
 import importlib
 import importlib.util
-import itertools
 import json
-import os
 import pathlib
 import re
 import shlex
@@ -24,6 +22,7 @@ import pytest
 
 from tests.shared import command_line
 from tests.shared.command_line import ROOT
+from tests.shared.real_data import REAL_DATA, few
 
 pytestmark = pytest.mark.job
 
@@ -65,8 +64,6 @@ AS_ITS_BASE = (
   '--config.loss.name=cross_entropy',
   '--config.loss.lm_weight=0.0',
 )
-LINES = 300  # of a file of real data; the tests of its readers read all
-REAL_DATA = os.environ.get('PRM_JAX_DATA') or ROOT.parent / 'shared' / 'data'
 
 
 class Command(NamedTuple):
@@ -96,7 +93,7 @@ class Command(NamedTuple):
     for part, reason in ELSEWHERE.items():
       if part in str(self):
         return reason
-    if '=DIR' in str(self) and not pathlib.Path(REAL_DATA).is_dir():
+    if '=DIR' in str(self) and not REAL_DATA:
       return 'the data files, in PRM_JAX_DATA'
     words = ':words' in str(self)
     if words and importlib.util.find_spec('reasoning_gym') is None:
@@ -226,18 +223,6 @@ def write_own_data(folder):
   )
 
 
-def write_few(folder):
-  """The files of real data with the first lines of each that has lines."""
-  for path in sorted(pathlib.Path(REAL_DATA).rglob('*.*')):
-    to = folder / 'few' / path.relative_to(REAL_DATA)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix != '.jsonl':
-      to.symlink_to(path)
-      continue
-    with path.open() as lines:
-      to.write_text(''.join(itertools.islice(lines, LINES)))
-
-
 def run_wave(ready, folder):
   """Runs commands that wait for nothing; returns what each did."""
   jobs = [command for command in ready if command.module == 'main']
@@ -254,7 +239,8 @@ def finished(tmp_path_factory):
   """The folder in which every command has run, and what each did."""
   folder = tmp_path_factory.mktemp('commands')
   write_own_data(folder)
-  write_few(folder)
+  if REAL_DATA:
+    few(folder / 'few')
   waiting, results, there = list(RUN_HERE), {}, set()
   while waiting:
     ready = [command for command in waiting if command.read <= there]

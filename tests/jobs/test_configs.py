@@ -13,7 +13,7 @@ import pytest
 import prm_jax
 from tests.shared import command_line
 from tests.shared.command_line import ROOT
-from tests.shared.real_data import shared
+from tests.shared.real_data import few, shared
 
 pytestmark = pytest.mark.job
 
@@ -313,15 +313,15 @@ def test_tiny_human(tmp_path):
   assert scores[chosen] == scores.max()
 
 
-@pytest.mark.slow  # five times the files of test_tiny_human
+@pytest.mark.slow
 def test_tiny_base(tmp_path):
   """All but the weights, which tiny replaces: data, pool, evaluation, page.
 
   The others differ in numbers, which tests/aot/test_aot.py compiles.
   """
-  root = shared('processbench/gsm8k.json').parent.parent
-  run_variant('smollm2,lora,tiny', tmp_path, f'--config.data.root={root}')
-  results = read(tmp_path)['results']
+  root, workdir = few(tmp_path / 'data'), tmp_path / 'run'
+  run_variant('smollm2,lora,tiny', workdir, f'--config.data.root={root}')
+  results = read(workdir)['results']
   assert {'gsm8k', 'math'} == results['localisation'].keys()
   assert results['best_of_n']['n'] == [1, 2, 3, 4, 5, 6]
   assert len(results['best_of_n']['prm_min']['mean']) == 6
@@ -335,7 +335,7 @@ def test_a_policy_learns_word_problems(tmp_path):
     (
       '--config=configs/policy_math.py:smollm2,words,tiny',
       f'--workdir={policy}',
-      '--config.data.train_problems=64',
+      '--config.data.train_problems=16',
       # Problems in bytes are longer than in a base's tokens.
       '--config.data.max_length=1024',
       '--config.data.row_length=1024',
@@ -343,7 +343,7 @@ def test_a_policy_learns_word_problems(tmp_path):
     (
       '--config=configs/prm_math.py:smollm2,words,tiny',
       f'--workdir={prm}',
-      '--config.data.train_problems=64',
+      '--config.data.train_problems=16',
       '--config.data.max_length=1024',
       '--config.data.row_length=1024',
     ),
@@ -368,18 +368,18 @@ def test_a_policy_learns_word_problems(tmp_path):
   assert all(chain['meta']['dataset'] == 'words' for chain in chains)
 
 
-@pytest.mark.slow  # reads all of GSM8K three times
+@pytest.mark.slow
 @pytest.mark.parametrize('base', VARIANTS['policy_math'][1])
 def test_tiny_policies_of_bases(base, tmp_path):
-  root = shared('gsm8k/train.jsonl').parent.parent
+  root, workdir = few(tmp_path / 'data'), tmp_path / 'run'
   line = (
     f'--config=configs/policy_math.py:{base},lora,tiny',
-    f'--workdir={tmp_path}',
+    f'--workdir={workdir}',
     f'--config.data.root={root}',
   )
   (done,) = command_line.run_all([line])
   assert done.returncode == 0, done.stderr
-  found = read(tmp_path)['results']['sampling']['gsm8k']['policy']
+  found = read(workdir)['results']['sampling']['gsm8k']['policy']
   assert (found['problems'], found['samples']) == (4, 4)
 
 
