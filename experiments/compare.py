@@ -36,11 +36,6 @@ def intervals(
     yield from _each_seed(path, seeds, document['seeds'], ends)
     return
   seeds = document.get('seeds', seeds)
-  if 'seeds_end' in document:  # an arm of RL, before each seed had an interval
-    ends = [document['accuracy'][name][-1] for name in ('low', 'high')]
-    path = (*path, 'ends')
-    yield from _each_seed(path, seeds, document['seeds_end'], ends)
-    return
   value = next((document[k] for k in VALUES if k in document), None)
   bounds = document.get('ci95')
   if isinstance(value, list) and bounds:

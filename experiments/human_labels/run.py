@@ -45,9 +45,7 @@ def rows(results: Mapping[str, Any]) -> Iterable[list[str]]:
 
 
 def area_of(calibration: Mapping[str, Any]) -> str:
-  """Formats the AUC of steps, with its interval and null where it has them."""
-  if 'ranking' not in calibration:
-    return f'{calibration["first_error_auc"]:.3f}'
+  """Formats the AUC of steps, with its interval and null."""
   found, length = calibration['ranking'], calibration['baselines']['length']
   low, high = found['ci95']
   within = found['within_problem']['value']

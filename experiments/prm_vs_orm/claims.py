@@ -11,23 +11,17 @@ from prm_jax.evals.suite import NULL
 WORTH = 0.02
 
 
-def at(
-  document: Mapping[str, Any], method: str, k: int = -1
-) -> list[float] | None:
+def at(document: Mapping[str, Any], method: str, k: int = -1) -> list[float]:
   """Returns a method's accuracy at the k-th N, for each seed."""
   runs = [run['best_of_n'] for run in document['results'].values()]
-  if method not in runs[0]:
-    return None
   return [curves[method]['mean'][k] for curves in runs]
 
 
 def null_intervals(
   document: Mapping[str, Any], method: str
-) -> list[list[float]] | None:
+) -> list[list[float]]:
   """Returns the interval of a method's lead over the null, at the last N."""
   runs = [run['best_of_n'] for run in document['results'].values()]
-  if NULL not in runs[0]:
-    return None
   return [curves[method]['over_null']['ci95'][-1] for curves in runs]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.findings import MISSING, Case, over
+from experiments.findings import Case, over
 from experiments.rl_runs import Curve, pool
 from experiments.tables import (
   between,
@@ -126,8 +126,6 @@ def by_seed(
 
 def ends_of(arm: Mapping[str, Any]) -> list[float]:
   """Returns the accuracy that each seed of an arm ends with."""
-  if 'ends' not in arm:  # results of before there were intervals by seed
-    return arm['seeds_end']
   return [it['value'] for it in arm['ends'].values()]
 
 
@@ -135,19 +133,9 @@ def since_start(arm: Mapping[str, Any], name: str = '') -> Case:
   """Makes a case of how far an arm's accuracy ends above where it began."""
   accuracy = arm['accuracy']
   sides = f'{percent(accuracy["mean"][0])} to {percent(accuracy["mean"][-1])}'
-  if 'since_start' in arm:
-    seeds = list(arm['since_start'].values())
-    values = [it['value'] for it in seeds]
-    effect = over(values, [it['ci95'] for it in seeds])
-  else:
-    # Older results have the start of all seeds together, and the interval over
-    # the problems of all seeds; that of one seed is as many times wider.
-    values = [end - accuracy['mean'][0] for end in ends_of(arm)]
-    squares = sum(
-      (accuracy['high'][k] - accuracy['low'][k]) ** 2 for k in (0, -1)
-    )
-    half = (squares * len(values)) ** 0.5 / 2
-    effect = over(values, [(x - half, x + half) for x in values])
+  seeds = list(arm['since_start'].values())
+  values = [it['value'] for it in seeds]
+  effect = over(values, [it['ci95'] for it in seeds])
   return Case(effect, name, sides, len(values))
 
 
@@ -222,8 +210,6 @@ def _ratio(reached: Mapping[str, Any]) -> str:
   ratio = reached['times_less']
   least = 'at least ' * bool(reached.get('at_least'))
   text = 'never' if ratio is None else f'{least}{times(ratio)}'
-  if 'open' not in reached:  # an older result, whose interval left out seeds
-    return f'{text} (interval {MISSING})'
   if reached['ci95'] is None:
     return text
   return f'{text} ({ratio_between(reached["ci95"], reached["open"])})'
