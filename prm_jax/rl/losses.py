@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from prm_jax.runtime.errors import UserError
 
 REDUCTIONS = ('token', 'sequence', 'constant')
-KL_ESTIMATORS = ('k1', 'k2', 'k3')
+KL_ESTIMATORS = ('k2', 'k3')
 
 
 def clipped(
@@ -74,10 +74,10 @@ def kl(
 ) -> jax.Array:  # [B, T]
   """Estimates KL(pi || ref) from samples of pi (Schulman, 2020).
 
-  With d = log ref - log pi: k1 = -d, unbiased, of either sign; k2 = d^2 / 2;
-  k3 = exp(d) - 1 - d, unbiased and never negative. As losses they differ: on
-  samples of pi the gradient of k2 is that of KL(pi || ref), the gradient of k3
-  that of KL(ref || pi), and the gradient of k1 is 0 on average.
+  With d = log ref - log pi: k2 = d^2 / 2; k3 = exp(d) - 1 - d, unbiased and
+  never negative. As losses they differ: on samples of pi the gradient of k2 is
+  that of KL(pi || ref), and the gradient of k3 that of KL(ref || pi). (That of
+  k1 = -d is 0 on average, so it is not offered.)
 
   Raises:
     UserError: the estimator is none of KL_ESTIMATORS.
@@ -86,8 +86,6 @@ def kl(
     [logprobs, reference], custom_message='kl: logprobs, reference'
   )
   d = reference - logprobs
-  if estimator == 'k1':
-    return -d
   if estimator == 'k2':
     return 0.5 * d**2
   if estimator == 'k3':

@@ -30,8 +30,6 @@ from prm_jax.runtime.checks import above, above_up_to, at_least, one_of
 from prm_jax.training.loop import Objective
 from prm_jax.training.train_state import NO_LORA
 
-KL = 'k2', 'k3'  # estimators whose gradient is not 0 on average
-
 
 @dataclasses.dataclass(frozen=True)
 class PolicyLossConfig:
@@ -54,7 +52,7 @@ class PolicyLossConfig:
   clip_high: Annotated[float, above(0)] = 0.2
   reduce: Annotated[str, one_of(*losses.REDUCTIONS)] = 'token'
   kl_weight: Annotated[float, at_least(0)] = 0.0
-  kl_estimator: Annotated[str, one_of(*KL)] = 'k3'
+  kl_estimator: Annotated[str, one_of(*losses.KL_ESTIMATORS)] = 'k3'
   entropy_weight: float = 0.0
   value_weight: Annotated[float, at_least(0)] = 0.5
   value_clip: Annotated[float, at_least(0)] = 0.2

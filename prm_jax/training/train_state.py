@@ -32,7 +32,7 @@ class TrainState(NamedTuple):
   step: jax.Array  # [] int32, number of steps so far, skipped ones included
   params: Any  # {'backbone'}, with 'head' in reward models, 'lora' if adapted
   opt_state: Any  # for trained parameters only; WithMaster if bfloat16
-  key: jax.Array  # constant; a step folds its number into it
+  key: jax.Array  # no step reads it; checkpoints have it
   skipped: jax.Array  # [] int32, steps whose loss or gradient was not finite
   skipped_in_a_row: jax.Array  # [] int32
 

@@ -54,13 +54,12 @@ def test_kl_estimators():
     name: float((jnp.exp(p) * losses.kl(p, q, name)).sum())
     for name in losses.KL_ESTIMATORS
   }
-  assert expected['k1'] == pytest.approx(exact, rel=1e-5)
   assert expected['k3'] == pytest.approx(exact, rel=1e-5)
   assert (losses.kl(p, q, 'k3') >= 0).all()
   d = np.asarray(q - p)
   np.testing.assert_allclose(losses.kl(p, q, 'k2'), d**2 / 2, rtol=1e-6)
-  with pytest.raises(UserError, match=r"kl.estimator='k4'"):
-    losses.kl(p, q, 'k4')
+  with pytest.raises(UserError, match=r"kl.estimator='k1'"):
+    losses.kl(p, q, 'k1')
 
 
 def test_reductions_by_hand():
