@@ -17,7 +17,6 @@ from prm_jax.aot.programs import HEAD, read_prm
 from prm_jax.aot.sampling import Sampling
 from prm_jax.aot.shapes import Plan, Program, abstract_params, bytes_of
 from prm_jax.aot.useful_flops import learning, reading
-from prm_jax.inference.decoding_params import jit_unstack
 from prm_jax.inference.packing import bucket, row_bucket
 from prm_jax.inference.scorer import CALL_FILL, jit_row_scores
 from prm_jax.inference.writer import cache_bucket
@@ -26,6 +25,7 @@ from prm_jax.jobs.rl_meshes import check_meshes, make_meshes
 from prm_jax.jobs.rl_start import open_start
 from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.models import HeadConfig, Rows, TransformerConfig
+from prm_jax.models.decoding_params import jit_unstack
 from prm_jax.models.dtypes import FAST
 from prm_jax.rl.episodes import SMALLEST_STEPS
 from prm_jax.rl.findings import Findings

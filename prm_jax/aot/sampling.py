@@ -9,7 +9,6 @@ from jax.sharding import PartitionSpec as P
 
 from prm_jax.aot.shapes import Program, abstract_params, bytes_of, placed
 from prm_jax.aot.useful_flops import reading
-from prm_jax.inference.decoding_params import jit_unstack, parts_of
 from prm_jax.inference.packing import bucket
 from prm_jax.inference.sampler import SamplingConfig, Slots, Stops
 from prm_jax.inference.writer import (
@@ -29,6 +28,7 @@ from prm_jax.models import (
   unstack_layers,
 )
 from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
+from prm_jax.models.decoding_params import jit_unstack, parts_of
 
 
 class Sampling(NamedTuple):

@@ -22,7 +22,6 @@ from prm_jax.data.tokenizer import (
   check_rows,
   read_tokenizer,
 )
-from prm_jax.inference.decoding_params import take_over
 from prm_jax.inference.generator import Generator
 from prm_jax.inference.published import open_published
 from prm_jax.inference.sampler import SamplingConfig
@@ -35,6 +34,7 @@ from prm_jax.models import (
   attach,
   merge,
 )
+from prm_jax.models.decoding_params import take_over
 from prm_jax.models.dtypes import fast_dtype
 from prm_jax.models.hub.safetensors_files import HUB
 from prm_jax.runtime import paths

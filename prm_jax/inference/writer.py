@@ -21,12 +21,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prm_jax.inference import next_words, sampler
-from prm_jax.inference.decoding_params import jit_unstack
 from prm_jax.inference.kept_chains import KeptChains
 from prm_jax.inference.packing import bucket
 from prm_jax.inference.sampler import SamplingConfig, Slots, Stops
 from prm_jax.models import Cache, TransformerConfig, init_cache
 from prm_jax.models.cache_shardings import cache_sharding
+from prm_jax.models.decoding_params import jit_unstack
 from prm_jax.models.prefix_store import slots_for
 from prm_jax.runtime.metrics import Heartbeat
 

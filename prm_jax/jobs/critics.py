@@ -9,7 +9,6 @@ from jax.sharding import Mesh
 
 from prm_jax.data.encoding import StepFormat, make_format
 from prm_jax.inference import loading
-from prm_jax.inference.decoding_params import take_over
 from prm_jax.inference.generative_prm import GenerativePrm
 from prm_jax.inference.generator import Generator
 from prm_jax.inference.pretrained import Pretrained, open_pretrained
@@ -17,6 +16,7 @@ from prm_jax.inference.protocols import Critic
 from prm_jax.inference.server.endpoint import Endpoint
 from prm_jax.jobs.policies import PRM_USAGE
 from prm_jax.jobs.settings.critics import GenerativeConfig
+from prm_jax.models.decoding_params import take_over
 from prm_jax.models.dtypes import fast_dtype
 from prm_jax.models.hub.chat_template import cut, render_with
 from prm_jax.models.hub.safetensors_files import HUB, resolve

@@ -23,7 +23,6 @@ from prm_jax.data.pipeline import make_batches, pad_rows
 from prm_jax.data.segments import split_chain
 from prm_jax.evals import policy as policy_evaluation
 from prm_jax.evals.prm import some_problems
-from prm_jax.inference.decoding_params import take_over
 from prm_jax.inference.generator import Generator
 from prm_jax.jobs.settings.training import PolicySettings
 from prm_jax.jobs.training import (
@@ -32,6 +31,7 @@ from prm_jax.jobs.training import (
   open_job,
   train_best,
 )
+from prm_jax.models.decoding_params import take_over
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.metrics import Heartbeat
 from prm_jax.runtime.sharding import batch_sharding

@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from prm_jax.data import problems as problems_lib
 from prm_jax.evals import policy as policy_evaluation
 from prm_jax.inference import loading
-from prm_jax.inference.decoding_params import take_over
 from prm_jax.inference.generator import Generator
 from prm_jax.inference.protocols import StepScorer
 from prm_jax.inference.server import usage
@@ -39,6 +38,7 @@ from prm_jax.jobs.rl_start import BEST_METRIC, Start, open_start
 from prm_jax.jobs.settings.rl import RlSettings
 from prm_jax.jobs.unseen import check_unseen
 from prm_jax.models import HeadConfig, TransformerConfig
+from prm_jax.models.decoding_params import take_over
 from prm_jax.report import write_report
 from prm_jax.rl import credit
 from prm_jax.rl.hacking_watch import Watch, WatchPlan

@@ -9,6 +9,7 @@ import pytest
 from experiments import command_line, tables
 from experiments.runner import Runner, check_config, config_of
 from prm_jax.report.readme_table import MARK
+from prm_jax.runtime.errors import UserError
 from tests.shared.command_line import ROOT
 
 DOC = 'Asks a question.\n\nAnd more.'
@@ -49,7 +50,7 @@ def test_the_seed_that_chose_settings_is_not_reported():
 
 
 @pytest.mark.parametrize(
-  'part', [('--seeds', '0'), ('--arms', 'a')], ids=['seeds', 'arms']
+  'part', [('--seeds', '9'), ('--arms', 'a')], ids=['seeds', 'arms']
 )
 def test_a_part_may_not_replace_the_whole(parse, part, tmp_path, capsys):
   with pytest.raises(SystemExit):
@@ -57,6 +58,26 @@ def test_a_part_may_not_replace_the_whole(parse, part, tmp_path, capsys):
   assert f'{part[0]} runs a part of the experiment' in capsys.readouterr().err
   assert parse(*part, f'--output={tmp_path}/else').seeds
   assert parse(*part, free=(part[0].strip('-'),)).output == tmp_path
+
+
+def test_the_seed_that_chose_settings_is_no_result(parse, tmp_path, capsys):
+  chose = ('--seeds', '1', str(command_line.TUNING_SEED))
+  with pytest.raises(SystemExit):
+    parse(*chose, free=('seeds',))
+  assert 'it chose settings, and is no result' in capsys.readouterr().err
+  assert parse(*chose, f'--output={tmp_path}/else').seeds
+
+
+def test_runs_of_another_size_are_not_added(parse, tmp_path):
+  elsewhere = f'--output={tmp_path}/else'
+  args = parse(elsewhere)
+  assert command_line.read_known(args) == {}
+  command_line.write(args.output, {'results': {'a': 1}}, 'a table')
+  assert command_line.read_known(args)['results'] == {'a': 1}
+  args.quick = True
+  assert command_line.made_by(args)['command'].endswith(' --quick')
+  with pytest.raises(UserError, match="of the size 'full', and this command"):
+    command_line.read_known(args)
 
 
 def test_a_missing_data_folder_is_named(monkeypatch, tmp_path, capsys):

@@ -42,8 +42,13 @@ FAULTS = [
   ('label:omega', 'omega.threshold', 1.0, 'a number in'),
   ('label:judge', 'judge.samples', 0, '>= 1'),
   ('label:judge', 'policy.kind', 'solver', 'one of endpoint: .* judges'),
-  ('label:corruption', 'corruption.kinds', ('foo',), 'one of operand, operat'),
-  ('label:corruption', 'corruption.kinds', (), 'one or more of operand, oper'),
+  (
+    'label:corruption',
+    'corruption.kinds',
+    ('foo',),
+    'one of wrong_operand, wr',
+  ),
+  ('label:corruption', 'corruption.kinds', (), 'one or more of wrong_op'),
   ('sample', 'samples', 0, '>= 1'),
   (
     'sample',

@@ -14,7 +14,6 @@ from prm_jax.models import (
   step_probabilities,
 )
 from prm_jax.models.config import HEADS
-from prm_jax.models.heads import FIRST_BIAS, FIRST_WEIGHTS, head_logits
 from prm_jax.runtime.errors import UserError
 
 
@@ -118,17 +117,6 @@ def test_initial_head(kind):
   assert params['kernel'].shape == (4096, head.outputs)
   np.testing.assert_allclose(params['kernel'].std(), 1 / 64, rtol=0.05)
   np.testing.assert_array_equal(params['bias'], np.zeros(head.outputs))
-
-
-@pytest.mark.parametrize('kind', ['logit', 'two_class', 'three_class'])
-def test_a_head_with_likelihood_starts_as_the_rule(kind):
-  head = HeadConfig(kind, likelihood=True)
-  params = init_head(jax.random.key(0), 4, head)
-  likelihood = jnp.array([[[-2.0, -4.0], [0.0, -30.0]]])
-  logits = head_logits(params, jnp.ones((1, 2, 4)), likelihood)
-  right = step_probabilities(logits, head)
-  rule = FIRST_BIAS + likelihood @ jnp.array(FIRST_WEIGHTS)
-  np.testing.assert_allclose(jnp.log(right / (1 - right)), rule, atol=1e-5)
 
 
 def test_unknown_head():

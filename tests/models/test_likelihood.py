@@ -219,10 +219,8 @@ def test_a_new_head_is_a_rule_on_the_sums(kind, hidden):
   states, _ = some_inputs()
   logits = step_logits(params, states[:1], jnp.array([[1, 5, 9]]), likelihood)
   actual = step_probabilities(logits, head)
-  # With three classes these are the log-odds of each class against wrong.
-  others = 2 if kind == 'three_class' else 1
   log_odds = 3 + 0.5 * digits + 0.05 * words
-  expected = 1 / (1 + np.exp(-log_odds) / others)
+  expected = 1 / (1 + np.exp(-log_odds))
   np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 

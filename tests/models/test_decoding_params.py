@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.inference import decoding_params
-from prm_jax.inference.decoding_params import jit_unstack, parts_of, take_over
+from prm_jax.models import decoding_params
+from prm_jax.models.decoding_params import jit_unstack, parts_of, take_over
 from tests.shared.tiny_sampling import MODEL, one_device, params_of
 
 
