@@ -83,6 +83,7 @@ def test_who_does_not_read_is_hung_up_on(port):
   assert read(port, 4.0, 1) < LENGTH
 
 
+@pytest.mark.slow
 def test_who_leaves_any_of_an_answer_unread_is_hung_up_on(server, port):
   """Whatever is left waits somewhere else: in the system, or in the program."""
   clients = []

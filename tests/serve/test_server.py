@@ -383,6 +383,7 @@ def test_beyond_its_limit_it_sheds_load_and_says_when_to_ask_again(guarded):
   assert guarded.post('/v1/steps', body, **KNOWN)[0] == 200
 
 
+@pytest.mark.slow
 def test_a_deadline_is_kept(finished):
   server = LiveServer(finished, '--timeout', '0.3')
   try:
@@ -393,6 +394,7 @@ def test_a_deadline_is_kept(finished):
     server.stop()
 
 
+@pytest.mark.slow
 def test_sigterm_answers_what_is_under_way(finished):
   server = LiveServer(finished).wait()
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
@@ -423,6 +425,7 @@ def test_sigterm_while_it_loads_ends_it(finished, tmp_path):
   assert 'Traceback' not in text
 
 
+@pytest.mark.slow
 def test_sigterm_while_it_compiles_ends_it(finished):
   """Programs that were not begun are not compiled any more."""
   server = LiveServer(finished, '--warm').wait('/health')

@@ -114,6 +114,7 @@ def test_a_run_is_pushed_with_its_card(hub, finished, tmp_path):
   assert results['manifest']['data_fingerprint'] in card
 
 
+@pytest.mark.slow
 def test_what_the_hub_refuses_is_one_line(hub, finished, tmp_path):
   endpoint = f'http://127.0.0.1:{hub.server_port}'
   refused = export(finished, tmp_path / 'a', endpoint, token='hf_another')
