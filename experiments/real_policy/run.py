@@ -205,7 +205,7 @@ def main() -> None:
     default=64,
     help='chains that are written at the same time; 512 fit a GPU',
   )
-  args = command_line.parse(parser, free=('domains', 'large', 'slots'))
+  args = command_line.parse(parser, free=('domains', 'slots'))
   size = QUICK if args.quick else LARGE if args.large else Size()
   known = command_line.read_known(args).get('results', {})
 

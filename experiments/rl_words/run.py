@@ -133,7 +133,7 @@ def main() -> None:
     action='store_true',
     help='for a GPU: what real_policy trained with the same flag',
   )
-  args = command_line.parse(parser, free=('large', 'slots'))
+  args = command_line.parse(parser, free=('slots',))
   size = QUICK if args.quick else LARGE if args.large else Size()
   updates = UPDATES[size]
   root = args.data_root.absolute()

@@ -28,7 +28,7 @@ from prm_jax.models import (
   unstack_layers,
 )
 from prm_jax.models.cache_shardings import cache_sharding, decoding_shardings
-from prm_jax.models.decoding_params import jit_unstack, parts_of
+from prm_jax.models.decoding_params import jit_unstack, kernels_of, parts_of
 
 
 class Sampling(NamedTuple):
@@ -73,7 +73,12 @@ class Sampling(NamedTuple):
     parts = parts_of(stacked)
     before = [bytes_of(part) for part in parts]
     after = [bytes_of(self._unstacked(part)) for part in parts]
-    held = [sum(after[:k]) + sum(before[k + 1 :]) for k in range(len(parts))]
+    # Embeddings and scales stay until the end.
+    kept = [bytes_of(part) - bytes_of(kernels_of(part)) for part in parts]
+    held = [
+      sum(after[:k]) + sum(kept[:k]) + sum(before[k + 1 :])
+      for k in range(len(parts))
+    ]
     k = max(range(len(parts)), key=lambda k: held[k] + before[k] + after[k])
     take = jit_unstack(parts[k], self.model, self.mesh, self.config.spread)
 

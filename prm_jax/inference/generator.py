@@ -47,8 +47,8 @@ class Generator:
   """Is a `protocols.Critic`, which samples from a trained language model.
 
   Args:
-    params: backbone parameters as from `init_params`; they are copied into
-      another form, so the caller may delete them.
+    params: backbone parameters as from `init_params`, which are copied into
+      another form, or those that `decoding_params.take_over` returned.
     model: the backbone's architecture.
     fmt: a policy's format, with an end id and a single separator id.
     mesh: devices to sample on.

@@ -46,6 +46,11 @@ def parts_of(params: Any) -> list[Any]:
   return [{'layers': {}} | unflatten_dict(part) for part in parts]
 
 
+def kernels_of(part: Any) -> list[Any]:
+  """Returns the stacked kernels of a part, which `take_over` deletes."""
+  return [leaf for leaf in jax.tree.leaves(part['layers']) if leaf.ndim > 2]
+
+
 def take_over(
   params: Any, config: TransformerConfig, mesh: Mesh, spread: bool = False
 ) -> Any:
@@ -62,10 +67,9 @@ def take_over(
     for layer, of_part in zip(layers, found.pop('layers'), strict=True):
       layer.update(flatten_dict(of_part))
     others |= flatten_dict(found)
-    # What jit did not change may be the same array still, and so may scales of
-    # new layers, which are equal; they are small.
-    for leaf in jax.tree.leaves(part['layers']):
-      if leaf.ndim > 2:
-        leaf.delete()
+    # Of no others: jit may hand on what it does not change, and the scales of a
+    # new model may be one array.
+    for leaf in kernels_of(part):
+      leaf.delete()
   whole = tuple(map(unflatten_dict, layers))
   return unflatten_dict(others) | {'layers': whole}

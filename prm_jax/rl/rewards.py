@@ -80,6 +80,8 @@ class RewardConfig:
   @property
   def is_summed(self) -> bool:
     """Says whether only the sum of a chain's rewards can be compared."""
+    if self.form == 'outcome':
+      return False
     return self.form in SUMMED or self.normalise == 'steps'
 
   def weight_share(self, update: int, updates: int) -> float:

@@ -230,7 +230,7 @@ def main(argv: Sequence[str]) -> None:
   except (Exception, Stopped) as error:
     if not isinstance(stop_behind(error), Stopped):
       end_for(error)
-    logging.info('stopped before a PRM was open')
+    logging.info('stopped before the server was open')
     end('stopped', 0)
   end(DONE, 0)
 

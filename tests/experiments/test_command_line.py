@@ -156,12 +156,17 @@ def test_a_job_that_is_done_is_not_taken_for_another(tmp_path):
   for other, given, said in (
     (config, [*moved, '--config.samples=4'], 'samples=3, .* 4; name another'),
     (config, moved[1:], 'samples=3, and this command has'),
-    (config, moved[:2], 'policy.workdir=/elsewhere'),
-    ('sample_math.py', moved, r'name=Samples \(tiny\)'),
+    (config, moved[:2], "policy.workdir='/elsewhere'"),
+    ('sample_math.py', moved, r"name='Samples \(tiny\)'"),
     ('label_math.py:tiny', [], 'was run with'),
   ):
     with pytest.raises(SystemExit, match=said):
       check_config(tmp_path, config_of(other, given))
+  # What an earlier version did not write has its default.
+  del written['samples']
+  (tmp_path / 'config.json').write_text(json.dumps(written))
+  with pytest.raises(SystemExit, match='and this command has 3'):
+    check_config(tmp_path, config_of(config, moved))
 
 
 def test_cores_of_a_job_are_given_back(tmp_path):

@@ -104,6 +104,17 @@ REFUSED = [
     {'reward.form': 'total', 'advantage.process': 'step'},
     "advantage.process='step': with reward.form='total'",
   ),
+  *(
+    (
+      'grpo',
+      {'advantage.process': 'step'} | more,
+      f"advantage.process='step': with reward.{name}",
+    )
+    for name, more in (
+      ('form=', {'reward.form': 'min_form'}),
+      ('normalise=', {'reward.normalise': 'steps'}),
+    )
+  ),
   ('grpo', {'reward.weight': -0.5}, 'reward.weight=-0.5: expected >= 0'),
   (
     'grpo',

@@ -421,7 +421,7 @@ def test_sigterm_while_it_loads_ends_it(finished, tmp_path):
   code, text = server.stop(signal.SIGTERM)
   os.close(held)
   assert code == 0, text
-  assert 'stopped before a PRM was open' in text
+  assert 'stopped before the server was open' in text
   assert 'Traceback' not in text
 
 

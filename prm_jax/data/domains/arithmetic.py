@@ -37,8 +37,6 @@ OPS = ('+', '-', '*')
 # solver, the problems and the chains give independent streams.
 _SOLVER_STREAM, _PROBLEM_STREAM, _RESULT_STREAM = range(3)
 
-# Labels cannot be changed, so all chains share these two.
-
 
 @dataclasses.dataclass(frozen=True)
 class ArithmeticConfig:

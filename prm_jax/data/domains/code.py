@@ -59,8 +59,6 @@ _SOLVER_STREAM, _PROBLEM_STREAM, _CHAIN_STREAM = range(3)
 # (67% with six operations), but all short problems may have been drawn already.
 _DRAWS_PER_PROBLEM = 20
 
-# Labels cannot be changed, so all chains share these two.
-
 
 @dataclasses.dataclass(frozen=True)
 class CodeConfig:

@@ -64,8 +64,6 @@ _PREMISES, _FOLLOWING = 32, 20
 # solver, the problems and the chains give independent streams.
 _SOLVER_STREAM, _PROBLEM_STREAM, _CHAIN_STREAM = range(3)
 
-# Labels cannot be changed, so all chains share these two.
-
 
 @dataclasses.dataclass(frozen=True)
 class LogicConfig:

@@ -299,13 +299,10 @@ class RlSettings(JobSettings):
         'reward.weight',
       )
     if self.reward.chains != 'all' and self.reward.is_summed:
-      which = f'reward.form={form!r}'
-      if form not in SUMMED:
-        which = f'reward.normalise={normalise!r}'
       yield Fault(
         'reward.chains',
         self.reward.chains,
-        f"with {which} {SUM_ALONE} 'all'",
+        f"with {self._summed_by} {SUM_ALONE} 'all'",
       )
     if form in TELESCOPING and normalise != 'none':
       yield Fault(
@@ -314,32 +311,41 @@ class RlSettings(JobSettings):
         f"with reward.form={form!r} {SUM_ALONE} 'none'",
       )
 
+  @property
+  def _summed_by(self) -> str:
+    """Returns the setting that makes rewards comparable by their sums alone."""
+    name = 'form' if self.reward.form in SUMMED else 'normalise'
+    return f'reward.{name}={getattr(self.reward, name)!r}'
+
   def _credit_faults(self) -> Iterator[Fault]:
     """Yields faults of rewards and estimators that do not go together."""
-    form, advantage = self.reward.form, self.advantage
-    with_form = f'with reward.form={form!r} {SUM_ALONE}'
+    reward, advantage = self.reward, self.advantage
+    form, summed = reward.form, reward.is_summed
+    in_wrong_alone = reward.chains != 'all' and form != 'outcome' and not summed
+    with_form = f'with {self._summed_by} {SUM_ALONE}'
     if advantage.keep < 1:
       yield from self._keep_faults()
     if advantage.estimator == 'gae':
       if form in TELESCOPING and advantage.discount != 1:
         yield Fault('advantage.discount', advantage.discount, f'{with_form} 1')
-      if self.reward.chains != 'all' and form != 'clip':
+      if in_wrong_alone and form != 'clip':
         yield Fault(
           'reward.chains',
-          self.reward.chains,
+          reward.chains,
           "with advantage.estimator='gae' a wrong chain could be paid more "
           "than a right one; expected 'all', or reward.form='clip'",
         )
       return
-    process = credited(self.reward, advantage)
-    summed = form == 'total' and process == 'step'
-    if summed or (form in TELESCOPING and process not in ('return', 'to_go')):
+    process = credited(reward, advantage)
+    if (summed and process == 'step') or (
+      form in TELESCOPING and process not in ('return', 'to_go')
+    ):
       yield Fault(
         'advantage.process',
         process,
         f"{with_form} 'return', or advantage.estimator='gae'",
       )
-    elif self.reward.chains != 'all' and process != 'step':
+    elif in_wrong_alone and process != 'step':
       yield Fault(
         'advantage.process',
         process,
