@@ -166,7 +166,8 @@ class PrmReading(NamedTuple):
       self.mesh.size,
       needed['products'],
       needed['attention'] + prefix,
-      # Kernels read the prefix, too; a GPU's then takes a row for a square.
+      # Kernels read the prefix, too. A GPU's is not causal then, so that the
+      # row itself costs twice as much.
       {
         TPU_KERNEL: (needed['attention'] + prefix) * wide(self.model),
         GPU_KERNEL: 2 * needed['attention'] + prefix,
@@ -205,15 +206,15 @@ def plan(settings: ItemSettings, devices: Sequence[jax.Device]) -> Plan:
     programs['score'] = prm.program()
     reads['score'] = bytes_of(prm.params()) + bytes_of(prm.pool())
     held += reads['score']
-  beside = {
+  counted = {
     name: program._replace(beside=held - reads[name])
     for name, program in programs.items()
   }
   if models.policy:  # it is opened last, and keeps no chains yet
     first = opening.beside + reads.get('score', 0)
-    beside = {'open': opening._replace(beside=first), **beside}
+    counted = {'open': opening._replace(beside=first), **counted}
   return Plan(
-    beside,
+    counted,
     (mesh,),
     slots=sampler.slots if models.policy else 0,
   )

@@ -1,7 +1,10 @@
 """Brings parameters into the form in which a policy writes with them.
 
-parameters as they are trained or opened, layers stacked
-  -> a layer at a time, in the products' dtype, placed for decoding
+    parameters as they are trained or opened, layers stacked
+      -> a layer at a time, in the products' dtype, placed for decoding
+
+A job that opens a policy gives its parameters away here; RL copies those that
+it goes on training.
 """
 
 import functools
