@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from prm_jax.data.chains import Chain
-from prm_jax.evals import selective
+from prm_jax.evals import proportions, selective
 from prm_jax.evals.search import correctness, search_meta
 from prm_jax.runtime.errors import UserError
 
@@ -124,11 +123,11 @@ def _errors(wrong: np.ndarray) -> dict[str, Any]:
   """Returns the errors among answered problems with an exact interval."""
   if not len(wrong):
     return {'errors': 0, 'error': None, 'ci95': None}
-  exact = stats.binomtest(int(wrong.sum()), len(wrong)).proportion_ci()
+  errors = int(wrong.sum())
   return {
-    'errors': int(wrong.sum()),
+    'errors': errors,
     'error': float(wrong.mean()),
-    'ci95': [float(exact.low), float(exact.high)],
+    'ci95': proportions.interval95(errors, len(wrong)),
   }
 
 

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from prm_jax.data.chains import Chain
-from prm_jax.evals import bootstrap
+from prm_jax.evals import bootstrap, proportions
 from prm_jax.runtime.errors import UserError
 
 # Fields of the ledger in the order of the report; `flops` is the sum of both.
@@ -109,13 +108,9 @@ def correctness(chain: Chain) -> float | None:
 
 
 def _share(right: Sequence[float]) -> dict[str, Any]:
-  """Returns a share with its exact interval (Clopper and Pearson).
-
-  The bootstrap's is too narrow near 0 and 1, and has no width at both.
-  """
-  exact = stats.binomtest(int(sum(right)), len(right)).proportion_ci()
-  mean = sum(right) / len(right)
-  return {'mean': mean, 'ci95': [float(exact.low), float(exact.high)]}
+  """Returns a share with its exact interval."""
+  count, total = int(sum(right)), len(right)
+  return {'mean': count / total, 'ci95': proportions.interval95(count, total)}
 
 
 def _mean(values: Sequence[float], seed: int, resamples: int) -> dict[str, Any]:

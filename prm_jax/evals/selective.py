@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
+from prm_jax.evals import proportions
 from prm_jax.runtime.errors import UserError
 
 CONFIDENCE = 0.95
@@ -52,21 +53,6 @@ class Filter(NamedTuple):
   bound: float | None
   tried_on: int
   tested_on: int
-
-
-def error_bound(
-  errors: np.ndarray,  # [...] of the answered
-  answered: np.ndarray,  # [...]
-  confidence: float,
-) -> np.ndarray:  # [...] in (0, 1]
-  """Returns the upper confidence bound of Clopper and Pearson (1934).
-
-  If the error rate were above the bound, so few errors would occur with
-  probability at most 1 - confidence. The bound is 1 if nothing was answered.
-  """
-  right = np.asarray(answered) - errors
-  bound = special.betaincinv(errors + 1.0, np.maximum(right, 1e-9), confidence)
-  return np.where(right > 0, bound, 1.0)
 
 
 def platt(
@@ -214,7 +200,7 @@ def _bounds(
   confidence: float,
   scale: float = 1.0,
 ) -> np.ndarray:  # [T]
-  """Returns `error_bound` of the problems that each threshold answers.
+  """Bounds the error rate of the problems that each threshold answers.
 
   Args:
     scale: factor by which the counts are multiplied, to estimate the bound for
@@ -224,7 +210,7 @@ def _bounds(
     len(kept) - np.searchsorted(np.sort(kept), thresholds)
     for kept in (scores, scores[~right])
   )
-  return error_bound(scale * errors, scale * answered, confidence)
+  return proportions.upper_bound(scale * errors, scale * answered, confidence)
 
 
 def _inputs(scores: np.ndarray, logit: bool) -> np.ndarray:

@@ -6,23 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
-from prm_jax.evals import selective
+from prm_jax.evals import proportions, selective
 from prm_jax.runtime.errors import UserError
-
-
-@given(st.integers(0, 60), st.integers(1, 60), st.sampled_from([0.9, 0.95]))
-def test_bound_solves_its_own_equation(errors, more, confidence):
-  answered = errors + more
-  bound = selective.error_bound(errors, answered, confidence)
-  # At the bound, so few errors occur with probability 1 - confidence.
-  tail = stats.binom.cdf(errors, answered, bound)
-  assert tail == pytest.approx(1 - confidence, rel=1e-6)
-  none = selective.error_bound(0, answered, confidence)
-  assert none == pytest.approx(1 - (1 - confidence) ** (1 / answered))
-  assert selective.error_bound(more, more, confidence) == 1
-  assert selective.error_bound(0, 0, confidence) == 1
 
 
 def test_platt_finds_the_sigmoid_that_made_the_outcomes():
@@ -101,7 +87,7 @@ def test_many_thresholds_are_no_more_chances_than_one():
     broken += found.threshold is not None
     order = np.argsort(-scores)
     errors, counts = np.cumsum(~right[order]), np.arange(1, 401)
-    tempted += (selective.error_bound(errors, counts, 0.95) <= 0.299).any()
+    tempted += (proportions.upper_bound(errors, counts, 0.95) <= 0.299).any()
   error = math.sqrt(draws * 0.05 * 0.95)
   assert broken <= draws * 0.05 + 4 * error
   # The loosest threshold that looks safe breaks the promise far more often.
