@@ -14,7 +14,11 @@ def chains_to_show(
   headline: np.ndarray,
   count: int,
 ) -> list[dict[str, Any]]:
-  """Returns the best and worst scored chain of each of the first problems."""
+  """Returns the best and worst scored chain of each of the first problems.
+
+  Args:
+    count: number of chains at most.
+  """
   groups: dict[str, list[int]] = {}
   for i, chain in enumerate(chains):
     groups.setdefault(chain.problem, []).append(i)
@@ -36,4 +40,4 @@ def chains_to_show(
           f'{len(members)} samples'
         )
       records.append(record)
-  return records
+  return records[:count]

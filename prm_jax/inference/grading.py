@@ -20,14 +20,16 @@ from prm_jax.inference.protocols import Completion
 def truth_of(chain: Chain) -> str:
   """Returns the right answer of a chain's problem.
 
-  It is `meta['truth']` if that is given. Problems of a known domain are
-  computed, and a chain with a right outcome gives its own answer.
+  It is `meta['truth']` if that is given, and neither null nor blank. Problems
+  of a known domain are computed, and a chain with a right outcome gives its own
+  answer.
 
   Raises:
     CannotDo: the right answer is not known.
   """
-  if 'truth' in chain.meta:
-    return str(chain.meta['truth'])
+  truth = chain.meta.get('truth')
+  if truth is not None and (text := str(truth).strip()):
+    return text
   if domain := domain_of(chain.problem):
     return domain.true_answer(chain.problem)
   if chain.outcome and chain.answer is not None:

@@ -189,11 +189,13 @@ def score(prm: StepScorer, problem: str, steps: tuple[str, ...]) -> Work:
     CannotDo: critiques could not be had.
   """
   fits, least, most = ScoredSteps((), 0), 0, len(steps)
-  length = most
+  length, flops = most, 0.0
   while least < most:
     ([scored],) = yield [Scoring(problem, steps[:length])]
     if scored.lost:
       raise CannotDo(f'{scored.lost} critiques could not be had')
+    # What an earlier reading has read, a later one does not count again.
+    flops += scored.flops
     if scored.scores:
       fits, least = scored, length
     else:
@@ -201,7 +203,7 @@ def score(prm: StepScorer, problem: str, steps: tuple[str, ...]) -> Work:
     length = (least + most + 1) // 2
   meta: dict[str, Any] = {
     'scores': [s if np.isfinite(s) else None for s in fits.scores],
-    'flops': fits.flops,
+    'flops': flops,
     'unread': fits.unread,
   }
   if isinstance(prm, GenerativePrm):

@@ -8,6 +8,7 @@ from prm_jax.data import problems as problems_lib
 from prm_jax.data.config import DrawConfig, ProblemsConfig
 from prm_jax.data.critiques.examples import CritiquesConfig
 from prm_jax.data.critiques.questions import read_question
+from prm_jax.data.domain_splits import drawn_splits
 from prm_jax.data.domains.known import DOMAINS
 from prm_jax.models.hub.safetensors_files import HUB
 from prm_jax.runtime import checks, paths
@@ -43,8 +44,10 @@ def check_unseen(
 def learned_problems(model: str | os.PathLike, kind: str) -> set[str]:
   """Returns the texts of the problems that a model was trained on.
 
-  Only runs on a domain are known: their splits are drawn again. A critic was
-  trained on a problem if it was on a chain of it.
+  Only runs on a domain are known: their splits are drawn again. One that
+  learned from labels has the problems whose chains were labelled. A critic was
+  trained on a problem if it was on a chain of it. The problems of a run's base
+  are not among them.
 
   Args:
     model: the workdir of its run; published models and '' are not known.
@@ -52,20 +55,37 @@ def learned_problems(model: str | os.PathLike, kind: str) -> set[str]:
   """
   if kind not in DRAWN or not model or str(model).startswith(HUB):
     return set()
-  path = paths.open_path(model) / 'config.json'
-  if not path.is_file():  # a job keeps its baseline in a folder of its own
-    path = path.parent.parent / 'config.json'
+  workdir = paths.open_path(model)
+  if not (workdir / 'config.json').is_file():
+    # A job keeps its baseline in a folder of its own.
+    workdir = workdir.parent.parent
+  return _problems_of(workdir, kind)
+
+
+def _problems_of(workdir: paths.Path, kind: str) -> set[str]:
+  """Returns the problems that a job learned from, labelled, or sampled."""
+  path = workdir / 'config.json'
   if not path.is_file():
     return set()
-  trained = paths.read_json(path, DELETE)
-  section = trained.get('data') or trained.get('problems') or {}
-  if section.get('kind') != kind or section.get('labels'):
+  job = paths.read_json(path, DELETE)
+  sections = ('data', 'chains', 'problems')
+  section = next((job[name] for name in sections if job.get(name)), {})
+  source = section.get('labels')
+  if section.get('kind') == 'workdir':  # of a labelling job
+    source = section.get('workdir')
+  if source:
+    return _problems_of(paths.open_path(source), kind)
+  if section.get('kind') != kind:
     return set()
   names = {*checks.field_types(DrawConfig), 'kind', 'words'}
   draw = {name: section[name] for name in names if name in section}
   drawn = checks.read(ProblemsConfig, draw, str(path))
   drawn = dataclasses.replace(drawn, critiques=CritiquesConfig())
-  problems = problems_lib.read_problems(drawn, 'train', trained['seed'])
+  if shortest := section.get('shortest'):
+    splits = drawn_splits(kind, drawn, (1, 1, 1), job['seed'], shortest)
+    return {chain.problem for chain in splits.train}
+  split = section.get('split', 'train')
+  problems = problems_lib.read_problems(drawn, split, job['seed'])
   return {problem.text for problem in problems}
 
 

@@ -1,7 +1,6 @@
 """What an RL job refuses early: values, devices, models and problems."""
 
 import dataclasses
-import json
 
 import grain
 import jax
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.data.critiques.questions import plain_question
 from prm_jax.data.encoding import make_format
 from prm_jax.data.problems import Problem
 from prm_jax.inference import loading
@@ -19,15 +17,13 @@ from prm_jax.jobs.rl_meshes import check_meshes, make_meshes
 from prm_jax.jobs.rl_problems import (
   Tasks,
   drop_too_long,
-  read_tasks,
 )
 from prm_jax.jobs.rl_start import open_start
-from prm_jax.jobs.unseen import check_unseen
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.train_state import NO_LORA, TrainState
-from tests.shared.configs import raw, settings
+from tests.shared.configs import settings
 from tests.shared.tiny_sampling import MODEL, one_device, params_of
 
 REFUSED = [
@@ -249,42 +245,6 @@ def test_problems_without_room_are_dropped():
   ]
   with pytest.raises(UserError, match='window of 12 tokens is too short'):
     drop_too_long(tasks._replace(train=tasks.test), fmt, lines.append)
-
-
-@pytest.mark.parametrize(
-  ('variants', 'name'),
-  # Splits are one draw, of which dev or test is cut off first.
-  [('grpo,tiny', 'test_problems'), ('grpo,words,tiny', 'dev_problems')],
-)
-def test_models_that_were_trained_on_the_test_are_refused(
-  tmp_path, variants, name
-):
-  if 'words' in variants:
-    pytest.importorskip('reasoning_gym', reason="needs 'prm_jax[words]'")
-  tasks = read_tasks(settings('rl_math', variants), print)
-  texts = [problem.text for problem in (*tasks.held_out, *tasks.test)]
-  data = raw('rl_math', variants)['problems']
-  for count, known in ((8, False), (4, True)):
-    config = {'seed': 0, 'data': data | {name: count}}
-    (tmp_path / 'config.json').write_text(json.dumps(config))
-    if known:
-      with pytest.raises(UserError, match='was trained on 4 of the 12 problem'):
-        check_unseen(texts, tmp_path, data['kind'])
-    else:
-      check_unseen(texts, tmp_path, data['kind'])
-    # A critic was trained on a problem if it was on a chain of it.
-    questions = [plain_question('r_prm', text, ('1',)) for text in texts]
-    if known:
-      with pytest.raises(UserError, match='was trained on 4 of the 12 problem'):
-        check_unseen(questions, tmp_path, data['kind'])
-    else:
-      check_unseen(questions, tmp_path, data['kind'])
-    # Problems of another kind are others.
-    check_unseen(texts, tmp_path, 'file')
-  # What published models were trained on is not known.
-  (tmp_path / 'config.json').write_text('{"model_type": "qwen2"}')
-  for published in (tmp_path, 'hf://owner/name', ''):
-    check_unseen(texts, published, data['kind'])
 
 
 @pytest.mark.parametrize(

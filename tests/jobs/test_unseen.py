@@ -1,0 +1,88 @@
+"""Models that were trained on what they are judged by are refused."""
+
+import json
+
+import pytest
+
+from prm_jax.data.critiques.questions import plain_question
+from prm_jax.data.datasets import load_dataset
+from prm_jax.jobs.rl_problems import read_tasks
+from prm_jax.jobs.unseen import check_unseen, learned_problems
+from prm_jax.runtime.errors import UserError
+from tests.shared.configs import raw, settings
+
+
+@pytest.mark.parametrize(
+  ('variants', 'name'),
+  # Splits are one draw, of which dev or test is cut off first.
+  [('grpo,tiny', 'test_problems'), ('grpo,words,tiny', 'dev_problems')],
+)
+def test_models_that_were_trained_on_the_test_are_refused(
+  tmp_path, variants, name
+):
+  if 'words' in variants:
+    pytest.importorskip('reasoning_gym', reason="needs 'prm_jax[words]'")
+  tasks = read_tasks(settings('rl_math', variants), print)
+  texts = [problem.text for problem in (*tasks.held_out, *tasks.test)]
+  data = raw('rl_math', variants)['problems']
+  for count, known in ((8, False), (4, True)):
+    config = {'seed': 0, 'data': data | {name: count}}
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    if known:
+      with pytest.raises(UserError, match='was trained on 4 of the 12 problem'):
+        check_unseen(texts, tmp_path, data['kind'])
+    else:
+      check_unseen(texts, tmp_path, data['kind'])
+    # A critic was trained on a problem if it was on a chain of it.
+    questions = [plain_question('r_prm', text, ('1',)) for text in texts]
+    if known:
+      with pytest.raises(UserError, match='was trained on 4 of the 12 problem'):
+        check_unseen(questions, tmp_path, data['kind'])
+    else:
+      check_unseen(questions, tmp_path, data['kind'])
+    # Problems of another kind are others.
+    check_unseen(texts, tmp_path, 'file')
+  # What published models were trained on is not known.
+  (tmp_path / 'config.json').write_text('{"model_type": "qwen2"}')
+  for published in (tmp_path, 'hf://owner/name', ''):
+    check_unseen(texts, published, data['kind'])
+
+
+def write_config(folder, task, **sections):
+  folder.mkdir()
+  config = {'seed': 0, 'task': task, **sections}
+  (folder / 'config.json').write_text(json.dumps(config))
+  return str(folder)
+
+
+def test_problems_of_mixed_lengths_are_those_that_were_drawn(tmp_path):
+  data = raw('policy_math', 'tiny')['data'] | {'shortest': 2}
+  policy = write_config(tmp_path / 'policy', 'policy', data=data)
+  mixed = settings('policy_math', 'tiny', **{'data.shortest': 2})
+  dataset = load_dataset(mixed.data, 0, tmp_path / 'job', print)
+  trained = {chain.problem for chain in dataset.train}
+  assert learned_problems(policy, 'arithmetic') == trained
+  uncut = raw('policy_math', 'tiny')['data']
+  other = write_config(tmp_path / 'other', 'policy', data=uncut)
+  assert learned_problems(other, 'arithmetic') != trained
+
+
+def test_problems_whose_chains_were_labelled_are_learned(tmp_path):
+  """The chains of a domain, or those that a job sampled of its problems."""
+  problems = raw('sample_math', 'tiny')['problems']
+  samples = write_config(tmp_path / 'samples', 'sample', problems=problems)
+  chains = raw('label_math', 'rollouts,tiny')['chains']
+  drawn = write_config(tmp_path / 'drawn', 'label', chains=chains)
+  chains = chains | {'kind': 'workdir', 'workdir': samples}
+  sampled = write_config(tmp_path / 'sampled', 'label', chains=chains)
+  data = raw('prm_math', 'tiny')['data']
+  for labels, expected in ((drawn, 128), (sampled, 16)):
+    prm = tmp_path / f'prm_{expected}'
+    write_config(prm, 'prm', data=data | {'labels': labels})
+    found = learned_problems(str(prm), 'arithmetic')
+    assert found == learned_problems(labels, 'arithmetic')
+    assert len(found) == expected
+  # The labels may be gone, or on another machine.
+  data |= {'labels': str(tmp_path / 'none')}
+  gone = write_config(tmp_path / 'gone', 'prm', data=data)
+  assert learned_problems(gone, 'arithmetic') == set()
