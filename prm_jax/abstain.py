@@ -20,6 +20,7 @@ from prm_jax import report
 from prm_jax.data import chains
 from prm_jax.data.chains import Chain
 from prm_jax.evals.abstain import abstain_section
+from prm_jax.evals.search import search_meta
 from prm_jax.evals.selective import CONFIDENCE
 from prm_jax.runtime import manifest, paths
 from prm_jax.runtime.errors import UserError, exit_on_user_error
@@ -72,6 +73,7 @@ def read_search(
   for number, line in enumerate(lines, 1):
     try:
       found.append(chains.from_dict(json.loads(line)))
+      search_meta(found[-1])
     except (UserError, ValueError, RecursionError) as error:
       raise UserError(
         f'{folder / "chains.jsonl"}:{number}: {error}; run the search again'

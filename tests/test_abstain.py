@@ -211,6 +211,25 @@ def test_faults_are_one_line(tmp_path, jobs, capsys):
   assert "chains.jsonl:1: chain record without 'problem'" in line
 
 
+@pytest.mark.parametrize(
+  ('name', 'value'),
+  [('ended', 'no'), ('chain_score', '0.9'), ('scores', [True]), ('scores', 1)],
+)
+def test_a_damaged_chain_is_named(tmp_path, jobs, capsys, name, value):
+  path = tmp_path / 'dev' / 'chains.jsonl'
+  first, *rest = path.read_text().splitlines(keepends=True)
+  record = json.loads(first)
+  record['meta']['search'][name] = value
+  path.write_text(''.join([json.dumps(record), '\n', *rest]))
+  line = refused(capsys, jobs, '--error', '0.1')
+  assert f"{path}:1: chain '0 # 0': expected in meta['search']" in line
+  record = json.loads(first)
+  del record['meta']['problem_id']
+  path.write_text(''.join([json.dumps(record), '\n', *rest]))
+  line = refused(capsys, jobs, '--error', '0.1')
+  assert f"{path}:1: chain '0 # 0' has no meta['search'] or no" in line
+
+
 def test_a_search_that_went_on_needs_another_filter(tmp_path, jobs):
   """Problems that failed are tried again by the same command."""
   path = tmp_path / 'test' / 'results.json'

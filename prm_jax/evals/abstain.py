@@ -28,7 +28,8 @@ def abstain_section(
   """Chooses a filter on held-out problems and applies it to the tested ones.
 
   Args:
-    held_out: the chosen chain of each problem of one search.
+    held_out: the chosen chain of each problem of one search. One chain of each
+      text counts, the first: a problem met twice is no more evidence than once.
     tested: the chosen chain of each problem of another search.
     wanted_error: largest error rate among the answers, in (0, 1).
     confidence: probability that the filter keeps to it, in (0, 1).
@@ -54,6 +55,8 @@ def abstain_section(
     UserError: The right answer of a held-out problem is unknown, a problem is
       in both searches, or `selective.choose` rejects the input.
   """
+  once = {chain.problem: chain for chain in reversed(held_out)}
+  held_out = list(reversed(once.values()))
   known = [correctness(chain) for chain in held_out]
   if None in known:
     raise UserError(

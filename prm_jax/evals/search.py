@@ -122,15 +122,30 @@ def search_meta(chain: Chain) -> Mapping[str, Any]:
   """Returns what the search wrote about a chain, see `search/results.py`.
 
   Raises:
-    UserError: The chain does not come from a search.
+    UserError: The chain does not come from a search, or is damaged.
   """
-  about = chain.meta.get('search')
-  if not isinstance(about, Mapping):
+  name, about = chain.meta.get('id'), chain.meta.get('search')
+  if not isinstance(about, Mapping) or 'problem_id' not in chain.meta:
     raise UserError(
-      f"chain {chain.meta.get('id')!r} has no meta['search']: expected the "
-      'chosen chains of a search job'
+      f"chain {name!r} has no meta['search'] or no meta['problem_id']: "
+      'expected the chosen chains of a search job'
+    )
+  scores = about.get('scores')
+  if (
+    not isinstance(about.get('ended'), bool)
+    or not isinstance(scores, list | tuple)
+    or not all(map(_is_score, (about.get('chain_score'), *scores)))
+  ):
+    raise UserError(
+      f"chain {name!r}: expected in meta['search'] a true or false `ended`, a "
+      'number or null as `chain_score`, and a list of such `scores`'
     )
   return about
+
+
+def _is_score(value: Any) -> bool:
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  return number or value is None
 
 
 def _ledger(chain: Chain) -> Mapping[str, Any]:

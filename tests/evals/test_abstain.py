@@ -60,3 +60,9 @@ def test_bad_held_out_problems_are_rejected():
     abstain.abstain_section(some, some, 0.1)
   with pytest.raises(UserError, match="held-out problem '0' has no right"):
     abstain.abstain_section(searched(0, 9, unknown=True), some, 0.1)
+
+
+def test_a_problem_that_was_searched_twice_is_no_more_evidence():
+  once, tested = searched(0, 100), searched(1000, 100)
+  got = abstain.abstain_section(once, tested, 0.2)
+  assert got == abstain.abstain_section([*once, *once, *once], tested, 0.2)
