@@ -6,7 +6,8 @@
 Scores the dev and test chains of configs/prm_math.py and writes what the PRM
 job writes at its end: results.json, step_scores.jsonl and report.html. Scores
 are kept as they come, so the same command resumes an interrupted job. Other
-chains: any data section of configs/prm_math.py.
+chains: any data section of configs/prm_math.py. A model that was trained on
+outcomes is judged by its last score with --config.targets.supervision=outcome.
 
 Variants, comma separated, as in `configs/evaluate_math.py:critic,tiny`:
 
@@ -14,8 +15,8 @@ Variants, comma separated, as in `configs/evaluate_math.py:critic,tiny`:
             asked once about each chain; 40 problems with 16 chains each
     logic   the chains of configs/prm_math.py:logic
     code    those of configs/prm_math.py:code
-    human   ProcessBench, below --config.data.root or PRM_JAX_DATA, with a
-            threshold from chains of data.train
+    human   ProcessBench, below --config.data.root or PRM_JAX_DATA; each
+            set's threshold flags a step in half of its chains
     benchmarks  Mr-Ben and BIG-Bench-Mistake, a row for each subject
     small   a minute or two, of arithmetic; its test problems are those of
             every other config of this name

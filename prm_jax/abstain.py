@@ -197,7 +197,7 @@ def summarise(section: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-  """Runs the command; returns 0 when done, 2 for a user's fault."""
+  """Runs the command; a user's fault ends it with exit code 2."""
   parser = argparse.ArgumentParser(
     prog='prm_jax.abstain',
     description=__doc__,

@@ -88,7 +88,8 @@ def speeds(
       if key in ours and key in theirs
     ]
     if ratios:
-      yield f'{part} {times(statistics.median(ratios), 1)} the PyTorch side'
+      ratio = times(statistics.median(ratios), 1)
+      yield f'{part} {ratio} as fast as the PyTorch side'
 
 
 def where_table(machines: Machines) -> str:

@@ -1,1 +1,1 @@
-"""Compiles the programs of a config for a TPU, on a machine without one."""
+"""Compiles a config's programs for TPUs or GPUs, on a machine without them."""

@@ -1,14 +1,14 @@
-"""Compiles a config for a TPU, on a machine without one.
+"""Compiles a config for TPUs or GPUs, on a machine without them.
 
     python -m prm_jax.aot --config configs/prm_math.py:qwen2_5_math_7b \
       --topology v5e:16x16
 
-The real TPU compiler (pip install 'jax[tpu]') compiles the train step and the
-scoring step, for a policy the reading of prompts and the sampling, all of these
-for an RL job, and for sampling, labelling and searching the programs of their
-models on the chips of one process. The report gives the memory that each
-program needs on a chip and the least time that it takes. The exit code is 1 if
-one does not fit.
+The real compiler (pip install 'jax[tpu]' or 'jax[cuda13]') compiles the train
+step and the scoring step, for a policy the reading of prompts and the sampling,
+all of these for an RL job, and for sampling, labelling and searching the
+programs of their models on the chips of one process. The report gives the
+memory that each program needs on a chip and the least time that it takes. The
+exit code is 1 if one does not fit.
 """
 
 import dataclasses

@@ -257,9 +257,7 @@ def evaluate(
     source = f'best F1 on {len(dev.chains):,} dev chains'
     if share := wanted.wrong_share:
       chosen = suite.flag_share(chosen, *dev, share)
-      source = (
-        f"each set's own, flagging {share:.0%} of its chains; this is dev's"
-      )
+      source = f"each set's own, flagging {share:.0%} of its chains"
     threshold = {'value': chosen.threshold, 'source': source}
   for name, every_chain in dataset.evaluations.items():
     if not every_chain:

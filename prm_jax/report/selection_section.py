@@ -45,14 +45,16 @@ NO_LEAD = ('random', 'oracle', NULL)
 
 
 def find_lead(names: Sequence[str], aggregate: str) -> str | None:
-  """Returns the key of the PRM curve that leads the tables, None for none.
+  """Returns the key of the curve that leads the tables, None for none.
 
-  The config fixes which aggregation that is. To take the best one would be a
-  choice made on the test problems.
+  It is a PRM's, or without a PRM the ORM's. The config fixes which aggregation
+  that is. To take the best one would be a choice made on the test problems.
   """
   prms = [name for name in names if name.startswith('prm_')]
   wanted = f'prm_{aggregate}'
-  return wanted if wanted in prms else prms[0] if prms else None
+  if wanted in prms:
+    return wanted
+  return next((name for name in (*prms, 'orm') if name in names), None)
 
 
 def ordered(names: Sequence[str], lead: str | None) -> list[str]:

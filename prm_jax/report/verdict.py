@@ -46,7 +46,7 @@ def _unbroken(text: str) -> str:
 
 
 def _sum_up_best_of_n(best: Mapping[str, Any]) -> list[str]:
-  """Compares the PRM with the null and its rivals at the largest N."""
+  """Compares what leads with the null and its rivals at the largest N."""
   at = {}
   for s in best['series']:
     pair = s['ci95'][-1] if s['ci95'] else None
@@ -54,7 +54,7 @@ def _sum_up_best_of_n(best: Mapping[str, Any]) -> list[str]:
   if best['lead'] is None:
     return []
   name, value, pair = at[best['lead']]
-  rivals = [key for key in RIVALS if key in at]
+  rivals = [key for key in RIVALS if key in at and key != best['lead']]
   clauses = [
     f'At N = {best["n"][-1]} the {name} picks a right answer for {value} of '
     'problems'

@@ -225,7 +225,8 @@ def test_what_has_run_where_by_hand():
   text = keep.where_table({'NVIDIA H100 80GB HBM3': found})
   assert (
     '| GPU | 1 x NVIDIA H100 80GB HBM3; 1 of 2 checks beside the CPU hold; '
-    'training at up to 50% MFU (1.5B_1024); training 1.1x the PyTorch side '
+    'training at up to 50% MFU (1.5B_1024); training 1.1x as fast as '
+    'the PyTorch side '
     '([experiments/accelerator](experiments/accelerator)); ' in text
   )
   assert '| TPU | not yet; ' in text

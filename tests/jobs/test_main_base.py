@@ -184,7 +184,7 @@ def test_heads_alone_are_fitted_on_a_base_that_stays(base, trained):
   assert heads['dev'].keys() == {'untrained', 'both', 'state', 'mlp'}
   assert [len(x['seeds']) for x in heads['dev'].values()] == [1, 2, 2, 2]
   source = document['manifest']['threshold']['source']
-  assert source == "each set's own, flagging 50% of its chains; this is dev's"
+  assert source == "each set's own, flagging 50% of its chains"
 
 
 def test_a_job_with_frozen_heads_reads_no_chain_twice(trained):

@@ -233,6 +233,20 @@ def test_coverage_stands_where_chains_are_picked(tmp_path, results):
   assert said not in page.by_id('best-of-n').text
 
 
+def test_an_outcome_model_leads_where_there_is_no_prm(tmp_path, results):
+  found = copy.deepcopy(results)
+  del found['best_of_n']['prm_min'], found['ranking']['prm_min']
+  page = page_of(tmp_path, found)
+  said = page.all('div', 'verdict')[0].text
+  curves = found['best_of_n']
+  right = percent(curves['orm']['mean'][-1])
+  assert f'At N = 4 the ORM picks a right answer for {right}% [' in said
+  assert 'the ORM' not in said.split('problems;')[1].split('.')[0]
+  null = percent(curves['random_per_text']['mean'][-1])
+  assert f'A random score for each text gives {null}% [' in said
+  assert 'Over that null it leads by ' in said
+
+
 def test_a_set_without_steps_has_no_coverage(tmp_path, results):
   counts = dict.fromkeys(('steps', 'of_steps', 'chains', 'of_chains'), 0)
   page = page_of(tmp_path, results | {'unread': {'toy': counts}})
