@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from experiments.smollm2_prm import recipes
-from prm_jax.data.chains import Chain
+from prm_jax.data.chains import Chain, evenly_spaced
 from prm_jax.data.datasets import Dataset, load_dataset
 from prm_jax.data.segments import score_pieces
 from prm_jax.evals import trivial
@@ -125,7 +125,7 @@ def reading_scores(
     )
 
   train = reading.dataset.train
-  train = frozen.evenly_spaced(train, settings.frozen.chains)
+  train = evenly_spaced(train, settings.frozen.chains)
   data, problems = frozen.step_data(train, features, settings)
   rule = HeadConfig(settings.head.kind, likelihood=True)
   untrained = init_head(jax.random.key(0), data.states.shape[1], rule)

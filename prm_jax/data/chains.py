@@ -191,3 +191,9 @@ def from_dict(record: Mapping[str, Any]) -> Chain:
   except TypeError as error:
     why = ' '.join(str(error).split())  # a key may have line breaks
     raise UserError(f'chain record of the wrong shape: {why}') from error
+
+
+def evenly_spaced(chains: Sequence[Chain], count: int) -> list[Chain]:
+  """Returns so many chains; 0 or more than there are returns all."""
+  count = min(count or len(chains), len(chains))
+  return [chains[i * len(chains) // count] for i in range(count)]

@@ -44,7 +44,10 @@ class DrawConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SampledDrawConfig(DrawConfig):
-  """Adds to a draw the number of chains sampled per problem."""
+  """Adds to a draw the number of chains sampled per problem.
+
+  The words domain makes one chain of each training and dev problem.
+  """
 
   train_samples: Annotated[int, at_least(1)] = 1
   dev_samples: Annotated[int, at_least(1)] = 8
@@ -82,6 +85,7 @@ class DataConfig(SampledDrawConfig):
     labels: workdir of a labelling job, whose chains replace the training
       chains.
     first_labels: use only this many of them; 0 uses all.
+    words: the words domain, where `kind` or `words_problems` asks for it.
     root: folder of the files; '' is the environment variable PRM_JAX_DATA.
     train: files of training chains, each with its format.
     evaluations: name of an evaluation -> its file and format.
@@ -145,6 +149,7 @@ class DataConfig(SampledDrawConfig):
         0,
         'thresholds and the best checkpoint come from dev: expected >= 1',
       )
+    self._check_kind()
     if self.row_length < self.max_length:
       checks.fail(
         'row_length',
@@ -169,6 +174,16 @@ class DataConfig(SampledDrawConfig):
         self.first_labels,
         'set labels to the labelling job whose first chains are meant',
       )
+
+  def _check_kind(self) -> None:
+    """Raises Faults if a value is set that another `kind` would need."""
+    of_files = ('train', 'evaluations', 'worked_answers', 'words_problems')
+    for kind, names in (('files', of_files), ('arithmetic', ('shortest',))):
+      for name in names:
+        if self.kind != kind and (value := getattr(self, name)):
+          checks.fail(
+            name, value, f'with kind={self.kind!r} it is not used; set {kind!r}'
+          )
 
   @property
   def evaluation_names(self) -> tuple[str, ...]:

@@ -110,20 +110,24 @@ def remove_contaminated(
   return kept, removed
 
 
-def _wording(text: str) -> set[tuple[str, ...]]:
+def wording(text: str) -> set[tuple[str, ...]]:
   """Returns all runs of four words of a text; numbers are left out."""
   words = re.findall(r'[^\W\d_]+', text.casefold())
   return set(zip(words, words[1:], words[2:], words[3:], strict=False))
 
 
-def same_wording(text: str, others: Iterable[str]) -> bool:
+def same_wording(
+  runs: set[tuple[str, ...]], others: Iterable[set[tuple[str, ...]]]
+) -> bool:
   """Says whether a text has the wording of one of the other texts.
 
   Two texts do if they share more than SAME_WORDING of the four-word runs of the
   shorter one.
+
+  Args:
+    runs, others: `wording` of the text, and of the others.
   """
-  runs = _wording(text)
-  for other_runs in map(_wording, others):
+  for other_runs in others:
     shorter = min(len(runs), len(other_runs))
     if shorter and len(runs & other_runs) > SAME_WORDING * shorter:
       return True

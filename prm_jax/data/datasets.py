@@ -132,19 +132,23 @@ def are_of_dev(chains: Sequence[Chain], share: float) -> list[bool]:
 
 
 def _unevaluated_words(
-  count: int, seed: int, against: Mapping[str, Sequence[str]], log: Log
+  config: DataConfig,
+  seed: int,
+  against: Mapping[str, Sequence[str]],
+  log: Log,
 ) -> list[Chain]:
   """Makes word problems, without templates of problems in an evaluation.
 
   The templates were made from problems of GSM8K's test set.
   """
-  chains = words.make_chains(words.WordsConfig(), count, seed)
+  chains = words.make_chains(config.words, config.words_problems, seed)
   one_each = {chain.meta['template']: chain.problem for chain in chains}
-  evaluated = {text for texts in against.values() for text in texts}
+  texts = {text for texts in against.values() for text in texts}
+  evaluated = [contamination.wording(text) for text in texts]
   known = {
     template
     for template, problem in one_each.items()
-    if contamination.same_wording(problem, evaluated)
+    if contamination.same_wording(contamination.wording(problem), evaluated)
   }
   kept = [chain for chain in chains if chain.meta['template'] not in known]
   log(
@@ -232,7 +236,10 @@ def labelled_chains(
   labelled = chain_sets.read(config.labels, 'data.labels')
   kept, removed = contamination.remove_contaminated(
     labelled,
-    evaluated_problems(config, {'dev': splits.dev} | splits.evaluations),
+    evaluated_problems(
+      config,
+      {'dev': splits.dev} | {k: v for k, v in splits.evaluations.items() if v},
+    ),
   )
   for name, count in removed.items():
     if count.chains:

@@ -65,6 +65,10 @@ def read_problems(
       'dev': splits.dev,
       'test': splits.evaluations[config.kind],
     }[split]
+    if not chosen:
+      raise UserError(
+        f'problems.{split}_problems=0: there are none to work on; raise it'
+      )
     return [
       Problem(chain.problem, config.kind, chain.problem, _truth_of(chain))
       for chain in chosen

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from prm_jax.data.chains import Chain, StepLabel
+from prm_jax.data.chains import Chain, StepLabel, evenly_spaced
 
+_ENOUGH = 1000  # chains, to see how long steps are
 UNLIKE = 2.0  # times as many steps, or as long ones, are worth a warning
 # What ends a sentence, with what may close it, and where the next one begins.
 _END = re.compile(
@@ -25,6 +26,9 @@ _ABBREVIATIONS = {
 }
 
 
+_LOOK_BACK = 40  # characters: no abbreviation or numbering is longer
+
+
 def _lines(text: str) -> list[str]:
   return re.split(r'[\r\n]+', text)
 
@@ -32,7 +36,7 @@ def _lines(text: str) -> list[str]:
 def _sentences(text: str) -> list[str]:
   found, start = [], 0
   for end in _END.finditer(text):
-    before = text[start : end.start()]
+    before = text[max(start, end.start() - _LOOK_BACK) : end.start()]
     word = before.split()[-1].lstrip('("\'[').lower() if before.split() else ''
     # '1. First' and 'Mr. Smith' go on; so does an initial, as in 'J. Doe'.
     numbering = before.strip().isdigit()
@@ -95,8 +99,8 @@ def unlike(learned: Sequence[Chain], others: Sequence[Chain], how: str) -> str:
   """
   if not learned or not others:
     return ''
-  split = [split_chain(chain, how) for chain in _some(others)]
-  ours, theirs = _style(_some(learned)), _style(split)
+  split = [split_chain(chain, how) for chain in evenly_spaced(others, _ENOUGH)]
+  ours, theirs = _style(evenly_spaced(learned, _ENOUGH)), _style(split)
   ratios = (np.array(theirs) + 1e-9) / (np.array(ours) + 1e-9)
   if (ratios < UNLIKE).all() and (ratios > 1 / UNLIKE).all():
     return ''
@@ -104,12 +108,6 @@ def unlike(learned: Sequence[Chain], others: Sequence[Chain], how: str) -> str:
     f'a median of {theirs[0]:.0f} steps, of {theirs[1]:.0f} characters, where '
     f'the chains learned from have {ours[0]:.0f}, of {ours[1]:.0f}'
   )
-
-
-def _some(chains: Sequence[Chain]) -> list[Chain]:
-  """Returns at most 1,000 chains, evenly spaced."""
-  count = min(len(chains), 1000)
-  return [chains[i * len(chains) // count] for i in range(count)]
 
 
 def _style(chains: Sequence[Chain]) -> tuple[float, float]:

@@ -128,7 +128,7 @@ class HuggingFaceTokenizer:
     self.json, self._where = text, where
     self.name = hashlib.sha256(text.encode()).hexdigest()[:16]
     # The number of tokens would be too small: ids may have gaps.
-    self.vocab_size = 1 + max(self._special.get_vocab().values())
+    self.vocab_size = 1 + max(self._special.get_vocab().values(), default=-1)
     added = self._special.get_added_tokens_decoder()
     special = {i: token.content for i, token in added.items() if token.special}
     self.specials = tuple(special.values())

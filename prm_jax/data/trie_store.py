@@ -64,13 +64,16 @@ class TrieStore(Sequence[dict[str, np.ndarray]]):
     }
 
 
-def join(tries: Sequence[Mapping[str, np.ndarray]]) -> TrieStore:
-  """Makes a store of tries, each as `to_pack` returns it."""
+def join(tries: Sequence[dict[str, np.ndarray]]) -> TrieStore:
+  """Makes a store of tries, each as `to_pack` returns it.
+
+  It takes the arrays out of them, so that they need not be there twice.
+  """
+  sizes = [[len(trie['kinds']), len(trie['step_labels'])] for trie in tries]
   arrays = {
-    name: np.concatenate([trie[name] for trie in tries])
+    name: np.concatenate([trie.pop(name) for trie in tries])
     for name in (*PER_TOKEN, *PER_STEP)
   }
-  sizes = [[len(trie['kinds']), len(trie['step_labels'])] for trie in tries]
   return TrieStore(arrays, np.cumsum([[0, 0], *sizes], axis=0))
 
 

@@ -204,6 +204,8 @@ def _join(parts: list[_Part], room: Budget) -> list[_Part]:
   joined: list[_Part] = []
   for part in sorted(parts, key=lambda part: -part.tokens):
     for k, other in enumerate(joined):
+      if part.tokens + other.tokens > room.tokens:
+        continue
       both = _Part(
         part.tokens + other.tokens,
         part.entries | other.entries,

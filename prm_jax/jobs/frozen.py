@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from prm_jax.data.chains import Chain
+from prm_jax.data.chains import Chain, evenly_spaced
 from prm_jax.data.segments import score_pieces, split_chain
 from prm_jax.data.targets import step_targets
 from prm_jax.evals import scorers
@@ -32,6 +32,7 @@ from prm_jax.models import HeadConfig, init_head, init_params
 from prm_jax.runtime import paths
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
+from prm_jax.runtime.seals import go_back_to_whole
 from prm_jax.runtime.sharding import shardings
 from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.head_fit import StepData, fit_head
@@ -84,6 +85,7 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
     model, head, fmt = described.model, described.head, described.format
     return Scorer(params, model, head, fmt, opened.mesh)
 
+  check_counts(settings.loss, train)
   for name, chains in (('train', train), *sets.items()):
     how = 'given' if name == 'train' else settings.data.segments
     features.read(
@@ -91,14 +93,13 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
       open_backbone,
       lambda text, name=name: log(f'{name}: {text}'),
     )
-  check_counts(settings.loss, train)
   data, problems = step_data(train, features, settings)
   log(f'fitting heads on {int((data.weights > 0).sum()):,} labelled steps')
   name, *_ = settings.frozen.heads
   params, head = fit_named(name, data, settings, 0)
   if not (workdir / 'checkpoints').exists():
     features.claim(open_backbone())
-  _save(opened, workdir, open_backbone, params, head)
+  _save(opened, workdir, open_backbone, params, head, log)
   score = score_pieces(
     make_scoring(features, params, head),
     settings.data.segments,
@@ -110,12 +111,6 @@ def fit(opened: TrainingJob, workdir: Workdir, log: Log) -> Fitted:
     return Fitted(score, {})  # it names no first error
   judged = _judge_heads(data, problems, features, sets, settings)
   return Fitted(score, {'heads': judged})
-
-
-def evenly_spaced(chains: Sequence[Chain], count: int) -> list[Chain]:
-  """Returns so many chains; 0 or more than there are returns all."""
-  count = min(count or len(chains), len(chains))
-  return [chains[i * len(chains) // count] for i in range(count)]
 
 
 def step_data(
@@ -217,11 +212,13 @@ def _save(
   open_backbone: Callable[[], Scorer],
   params: Any,
   head: HeadConfig,
+  log: Log,
 ) -> None:
   """Writes model.json and a checkpoint of the backbone with a head."""
   described = dataclasses.replace(opened.model.described, head=head)
   paths.make_folder(workdir.path)
   write_description(workdir.path, described)
+  go_back_to_whole(workdir / 'checkpoints', log)
   checkpoints = Checkpoints(workdir / 'checkpoints', 1, '')
   if checkpoints.latest is None:
     params = open_backbone().params | {'head': params}

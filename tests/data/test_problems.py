@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from prm_jax.data.config import DataConfig
+from prm_jax.data.config import DataConfig, ProblemsConfig
 from prm_jax.data.domain_splits import words_splits
 from prm_jax.data.domains.words import WordsConfig
-from prm_jax.data.problems import Problem, ProblemsConfig, read_problems
+from prm_jax.data.problems import Problem, read_problems
 from prm_jax.runtime.errors import UserError
 from tests.shared.real_data import shared
 
@@ -37,6 +37,12 @@ def test_names_and_answers(tmp_path):
     *('1/2', '72', '39', '0.25', f'{2**61 + 1}', '1234567890123')
   ]
   assert found[2] == Problem('p:3', 'p', 'c?', '39')
+
+
+def test_an_empty_split_is_named():
+  config = ProblemsConfig(test_problems=0)
+  with pytest.raises(UserError, match=r'problems\.test_problems=0: there'):
+    read_problems(config, 'test', 0)
 
 
 @pytest.mark.parametrize(

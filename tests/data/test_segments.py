@@ -14,6 +14,7 @@ from prm_jax.data.segments import (
   split_step,
   unlike,
 )
+from tests.shared.cpu_time import cpu_seconds
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,17 @@ def test_sentences_by_hand(text, pieces):
   assert split_step(text, 'sentences') == tuple(
     pieces or [text.strip() or text]
   )
+
+
+def test_a_long_text_without_ends_takes_linear_time():
+  """Twice as long a text takes about twice as long, not four times."""
+  took = []
+  for count in (4_000, 16_000):
+    text = 'Mr. Smith ' * count
+    seconds = cpu_seconds(lambda text=text: split_step(text, 'sentences'))
+    took.append(seconds)
+    assert split_step(text, 'sentences') == (text.strip(),)
+  assert took[1] < 8 * took[0] + 0.1
 
 
 def test_lines_and_given():

@@ -9,6 +9,7 @@ from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.config import DataConfig
 from prm_jax.data.datasets import are_of_dev, file_splits, labelled_chains
+from prm_jax.data.domain_splits import drawn_splits
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import write_json
 
@@ -105,6 +106,15 @@ def test_labels_are_of_no_problem_that_the_config_leaves_out(tmp_path):
   assert [each.problem for each in kept] == ['Mine?']
   assert any('of 1 problems, are in known.jsonl' in line for line in said)
   assert any('of 2 problems, are in changed' in line for line in said)
+
+
+def test_labels_need_no_test_problems(tmp_path):
+  dataset = chain_sets.write(tmp_path / 'labels', 'labels', [chain('Mine?')])
+  write_json(tmp_path / 'labels' / 'results.json', {'dataset': dataset})
+  config = DataConfig(test_problems=0, labels=str(tmp_path / 'labels'))
+  splits = drawn_splits('arithmetic', config, (1, 1, 1), 0)
+  kept = labelled_chains(config, splits, print)
+  assert [each.problem for each in kept] == ['Mine?']
 
 
 @pytest.mark.parametrize('original', [None, 3, '', ' ', ['a']])

@@ -286,6 +286,12 @@ def test_errors_name_the_file(tmp_path):
     with pytest.raises(UserError, match=r'json is not a tokenizer') as error:
       read_tokenizer(tmp_path)
     assert '\n' not in str(error.value)
+  empty = {'model': {'type': 'BPE', 'vocab': {}, 'merges': []}}
+  path.write_text(json.dumps(empty))
+  with pytest.raises(
+    UserError, match="json: the tokenizer has no token for 'a"
+  ):
+    read_tokenizer(tmp_path)
   path.write_bytes(b'\xff\xfe{')
   with pytest.raises(UserError, match='cannot be read'):
     read_tokenizer(tmp_path)

@@ -1,5 +1,6 @@
 """Compares tries with what their chains say, on random chains."""
 
+import functools
 import itertools
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from prm_jax.data.tries import Budget, build, split, unique_tokens
+from tests.shared.cpu_time import cpu_seconds
 
 
 @st.composite
@@ -208,6 +210,17 @@ def test_a_chain_that_does_not_fit_alone_is_named():
     split(chains, Budget(2))
   with pytest.raises(ValueError, match='chain 0 has 1 tokens and 1 step'):
     split(chains, Budget(3, 0), [[(0,)], []])
+
+
+def test_steps_of_chains_that_do_not_fit_together_are_not_joined():
+  """To join them for every two chains of a problem took minutes."""
+  room, took = Budget(110, 1000), []
+  for count in (200, 800):
+    chains = [np.array([0, i, *range(100)]) for i in range(1, count + 1)]
+    steps = [[(k, 1.0) for k in range(1, 100)]] * count
+    assert len(split(chains, room, steps)) == count
+    took.append(cpu_seconds(functools.partial(split, chains, room, steps)))
+  assert took[1] < 8 * took[0] + 0.1
 
 
 @hypothesis.given(random_chains(smallest=1), st.integers(0, 12))

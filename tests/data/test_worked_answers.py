@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from prm_jax.data.chains import first_error
+from prm_jax.data.chains import Chain, first_error
 from prm_jax.data.config import DataConfig
 from prm_jax.data.datasets import load_dataset
+from prm_jax.data.domains.worked_answers import plant_errors
 from prm_jax.runtime.errors import UserError
 
 KNOWN = 'Eva has 3 bags of 5 nuts and eats 1. How many nuts are left?'
@@ -67,6 +68,17 @@ def test_planted_chains_are_split_and_decontaminated_as_all_are(tmp_path):
   assert 5 < len(wrong) < len(planted['train']) - 5
   problems = [{c.problem for c in chains} for chains in every.values()]
   assert not problems[0] & problems[1]
+
+
+def test_answers_below_zero_are_left_out():
+  """The sign is no part of the number that an error changes."""
+  chains = [
+    Chain('3 less 8?', ('8 - 3 = 5, owed.',), answer, True)
+    for answer in ('5', '-5')
+  ]
+  for share in (0.0, 1.0):
+    (planted,) = plant_errors(chains, 0, error_share=share, repeat_share=0.0)
+    assert planted.meta['solution'][-1] == 'The answer is 5.'
 
 
 @pytest.mark.parametrize(

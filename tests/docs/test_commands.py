@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
+from prm_jax.jobs.settings import read_settings
 from tests.shared import command_line
 from tests.shared.command_line import ROOT
 from tests.shared.real_data import REAL_DATA, few
@@ -279,6 +280,16 @@ def test_a_snippet_runs(page, code, finished):
     scores = [float(line.split()[-1]) for line in done.stdout.splitlines()]
     assert len(scores) == 2
     assert all(0 < score < 1 for score in scores)
+
+
+@pytest.mark.parametrize('variants', ['', 'smollm2', 'smollm2,frozen'])
+def test_a_config_of_own_files_may_have_a_base(variants):
+  (code,) = (code for _, code in SNIPPETS if 'def get_config' in code)
+  space: dict = {}
+  exec(code, space)
+  read = read_settings(space['get_config'](variants).to_dict())
+  assert read.data.train == (('my/train.jsonl', 'trl'),)
+  assert read.base == ('smollm2' if variants else '')
 
 
 def test_every_snippet_is_python():

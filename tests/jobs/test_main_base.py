@@ -15,7 +15,7 @@ from prm_jax.models import quantize_backbone
 from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import make_mesh, path_name
-from tests.shared.command_line import run, run_all, the_error
+from tests.shared.command_line import copy_run, run, run_all, the_error
 from tests.shared.files_job import bench_records, write_job
 from tests.shared.published_models import write_model
 
@@ -198,6 +198,28 @@ def test_a_job_with_frozen_heads_reads_no_chain_twice(trained):
   assert 'features:' not in done.stdout
   again = json.loads((workdir / 'results.json').read_text())
   assert again['results'] == json.loads(before)['results']
+
+
+def test_a_job_with_frozen_heads_finds_damage_and_faults(trained, tmp_path):
+  """A damaged checkpoint, and a loss of counts before anything is read."""
+  workdir = copy_run(trained['frozen'], tmp_path / 'run')
+  (workdir / 'results.json').unlink()
+  (checkpoint,) = (p for p in (workdir / 'checkpoints').iterdir() if p.is_dir())
+  largest = max(checkpoint.rglob('*'), key=lambda path: path.stat().st_size)
+  content = bytearray(largest.read_bytes())
+  content[len(content) // 2] ^= 1
+  largest.write_bytes(content)
+  config = f'--config={trained["frozen"].parent / "job.py"}'
+  counts = '--config.loss.name=beta_binomial'
+  damaged, wrong = run_all(
+    [
+      (config, f'--workdir={workdir}'),
+      (config, counts, f'--workdir={tmp_path / "counts"}'),
+    ]
+  )
+  assert f'checkpoint {checkpoint} is damaged' in the_error(damaged)
+  assert 'beta_binomial' in the_error(wrong)
+  assert 'features:' not in wrong.stdout
 
 
 def test_training_goes_on_from_the_head_of_a_run(base, trained, tmp_path):

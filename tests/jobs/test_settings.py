@@ -126,6 +126,14 @@ def test_a_config_of_no_task_is_refused():
       {'data.shortest': 6},
       r'data\.shortest=6: is above arithmetic\.operations=5',
     ),
+    (
+      {'data.train': (('a.jsonl', 'trl'),)},
+      r"data\.train=.*: with kind='arithmetic' it is not used; set 'files'",
+    ),
+    (
+      {'data.kind': 'logic', 'data.shortest': 2},
+      r"data\.shortest=2: with kind='logic' it is not used; set 'arithmetic'",
+    ),
     ({'train.head_only_steps': 6}, r'train\.head_only_steps=6: expected less'),
     (
       {'evaluation.ns': (4, 2)},

@@ -33,9 +33,9 @@ def plant_errors(
   """Plants errors in about `error_share` of the chains.
 
   A step that states the answer is added to every chain. A chain is left out if
-  it is too long or too nested to be parsed, if it has no equation, if an
-  equation does not hold as written, if the equations do not give the answer, or
-  if an error is wanted and none can be planted.
+  its answer is below 0, if it is too long or too nested to be parsed, if it has
+  no equation, if an equation does not hold as written, if the equations do not
+  give the answer, or if an error is wanted and none can be planted.
 
   Args:
     seed: seed of all random choices. A result depends only on the seed, the
@@ -49,6 +49,8 @@ def plant_errors(
   planted = []
   for i, chain in enumerate(chains):
     steps = (*chain.steps, answer_step(chain.answer))
+    if '-' in chain.answer:  # a sign is no part of the number that is changed
+      continue
     if not equations.can_be_parsed(steps, [chain.problem]):
       continue
     solution = equations.parse(steps)

@@ -352,11 +352,10 @@ def _is_rounding_of(exact: Fraction, side: list[Token]) -> bool:
   kinds = [t.kind for t in side]
   if kinds and kinds[0] == 'operator' and side[0].text == '-':
     return exact < 0 and _is_rounding_of(-exact, side[1:])
-  if kinds == ['number', 'percent']:
-    exact *= 100
-  elif kinds != ['number']:
+  if kinds not in (['number'], ['number', 'percent']):
     return False
-  places = len(side[0].text.partition('.')[2])
+  decimals = len(side[0].text.partition('.')[2])
+  places = decimals + 2 * (len(kinds) - 1)  # 67% has the places of 0.67
   if not places:
     return False
   shift = exact * 10**places
@@ -367,7 +366,7 @@ def _is_rounding_of(exact: Fraction, side: list[Token]) -> bool:
   if rest == 1 and places < 2:  # a finite decimal
     return False
   rounded = (shift + Fraction(1, 2)).__floor__()
-  return rounded == expressions.literal(side[0]) * 10**places
+  return rounded == expressions.literal(side[0]) * 10**decimals
 
 
 def _source_text(text: str, side: list[Token]) -> str:
