@@ -4,14 +4,17 @@ This is best-first search (Hart et al., 1968) over N chains that do not branch:
 the score of a chain so far is an upper bound of its final score.
 """
 
+import bisect
 import dataclasses
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from prm_jax.runtime import checks
 from prm_jax.runtime.checks import at_least
 from prm_jax.runtime.errors import UserError
-from prm_jax.search.method import Expand, Grow, SearchConfig, best
+from prm_jax.search.method import Expand, Grow, SearchConfig
 from prm_jax.search.tree import ROOT, Tree
 
 REJECTED = 'rejected at step'  # the reason in the tree, before the step number
@@ -59,22 +62,24 @@ def early_rejection(
       'that early_rejection cannot tell which chains have lost; expected one '
       f'of {", ".join(ROUNDING)}'
     )
+  ended = [_rank(tree, i) for i in tree.ended()]  # in an earlier search
+  best_end = min(ended, default=(math.inf, math.inf))
   new = yield [Expand(ROOT, config.samples)]
-  growing: list[int] = []
+  growing: list[tuple[float, int, int]] = []  # sorted: rank, then last node
   while True:
-    growing += [i for several in new for i in several]
-    growing = [i for i in growing if not tree.nodes[i].ended]
-    if ended := tree.ended():
-      winner = best(tree, ended, common)
-      lost = [i for i in growing if _has_lost(tree, i, winner, common)]
-      for i in lost:
-        tree.nodes[i].dead = f'{REJECTED} {tree.nodes[i].depth}'
-      growing = [i for i in growing if i not in lost]
+    for i in itertools.chain.from_iterable(new):
+      if tree.nodes[i].ended:
+        best_end = min(best_end, _rank(tree, i))
+      else:
+        bisect.insort(growing, (*_rank(tree, i), i))
+    # Chains that have lost are behind all others.
+    while growing and _has_lost(growing[-1], best_end, common):
+      node = tree.nodes[growing.pop()[-1]]
+      node.dead = f'{REJECTED} {node.depth}'
     if not growing:
       return
-    growing.sort(key=lambda i: (-tree.nodes[i].chain_score, tree.path(i)))
     first, growing = growing[: config.width], growing[config.width :]
-    new = yield [Expand(i, 1) for i in first]
+    new = yield [Expand(i, 1) for *_, i in first]
 
 
 def saved_tokens(tree: Tree, rejected: Sequence[int]) -> int:
@@ -108,12 +113,25 @@ def _nodes_of_chains(tree: Tree, ends: Sequence[int]) -> Iterator[int]:
       at = tree.nodes[at].parent
 
 
+def _rank(tree: Tree, index: int) -> tuple[float, int]:
+  """Returns the rank of the chain up to a node; the lowest rank is the best.
+
+  It is the negated chain score and, for equal scores, the chain's first node.
+  """
+  return -tree.nodes[index].chain_score, tree.path(index)[0]
+
+
 def _has_lost(
-  tree: Tree, index: int, winner: int, common: SearchConfig
+  chain: tuple[float, int, int],
+  best_end: tuple[float, float],
+  common: SearchConfig,
 ) -> bool:
-  """Says whether a growing chain can no longer beat the best ended one."""
-  score = tree.nodes[index].chain_score
-  highest = score + ROUNDING[common.aggregate] * abs(score)
-  to_beat = tree.nodes[winner].chain_score
-  later = tree.path(index) > tree.path(winner)
-  return highest < to_beat or (highest == to_beat and later)
+  """Says whether a growing chain can no longer beat the best ended one.
+
+  Args:
+    chain: rank and last node of the growing chain.
+    best_end: rank of the best chain that ended.
+  """
+  negated, began, _ = chain
+  lowest = negated - ROUNDING[common.aggregate] * abs(negated)
+  return (lowest, began) > best_end

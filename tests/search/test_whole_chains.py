@@ -4,15 +4,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prm_jax.inference.driver import AskedModels, drive
 from prm_jax.inference.protocols import Completion
 from prm_jax.runtime.errors import UserError
 from prm_jax.search.best_of_n import BestOfNConfig
+from prm_jax.search.budget import Budget
 from prm_jax.search.early_rejection import EarlyRejectionConfig, saved_tokens
 from prm_jax.search.method import SearchConfig
+from prm_jax.search.methods import METHODS
 from prm_jax.search.refine import RefineConfig
+from prm_jax.search.searching import SearchPlan, search_problem
 from prm_jax.search.tree import ROOT, Node, Tree
 from prm_jax.search.vote import group_by_answer, majority, weighted_vote
-from tests.search.scripted import Scripted, Table, drawn, noise, search
+from tests.search.scripted import (
+  TASK,
+  Scripted,
+  Table,
+  drawn,
+  noise,
+  search,
+)
 
 
 def voters(*chains):
@@ -132,6 +143,40 @@ def test_refine_never_draws_a_sample_twice():
       sample = (request.key, request.first + n)
       assert sample not in drawn_before
       drawn_before.add(sample)
+
+
+class CountedNodes(list):
+  """The nodes of a tree, which count how often one of them is looked up."""
+
+  def __init__(self, nodes):
+    super().__init__(nodes)
+    self.looked_up = 0
+
+  def __getitem__(self, index):
+    self.looked_up += 1
+    return super().__getitem__(index)
+
+
+def test_the_work_of_early_rejection_grows_as_the_number_of_chains():
+  """All chains fall alike, so that all of them grow side by side."""
+
+  def looked_up(samples):
+    tree = Tree(TASK.text)
+    tree.nodes = nodes = CountedNodes(tree.nodes)
+    plan = SearchPlan(
+      METHODS['early_rejection'],
+      EarlyRejectionConfig(samples),
+      SearchConfig(),
+      Budget(),
+      key='0',
+    )
+    falling = Table(lambda steps: 1 - len(steps) / 100)
+    models = AskedModels(policy=Scripted(samples, 20), prm=falling)
+    [ended] = drive([0], lambda _: search_problem(TASK, plan, tree), models, 1)
+    assert len(ended.chains[0].steps) == 20 and len(nodes) > 18 * samples
+    return nodes.looked_up
+
+  assert looked_up(128) < 2.1 * looked_up(64)
 
 
 @settings(deadline=None, max_examples=60)
