@@ -2,10 +2,10 @@
 
     ItemJob -> items shared out over processes -> driver -> journal -> results
 
-A job (`label.py`, `sample.py`, `search.py`) defines its items and makes chains
-from them. Every process keeps its finished items in a journal. The same command
-does the rest: items that were never begun, were lost with a process, lacked
-answers, or were in flight when a model gave up.
+A job (`label.py`, `sample.py`, `search.py`, `evaluate.py`) defines its items
+and makes chains from them. Every process keeps its finished items in a journal.
+The same command does the rest: items that were never begun, were lost with a
+process, lacked answers, or were in flight when a model gave up.
 """
 
 import dataclasses

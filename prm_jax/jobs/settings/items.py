@@ -1,6 +1,7 @@
 """Defines the settings of the sampling and labelling jobs.
 
-The third job that works through many items, search, has its own module.
+The other jobs that work through many items, search and evaluation, have modules
+of their own.
 """
 
 import dataclasses
