@@ -72,10 +72,10 @@ def mcts(tree: Tree, config: MctsConfig, common: SearchConfig) -> Grow:
   written to the end in `width` ways. These chains and the rollouts are not part
   of the tree that a later search continues.
   """
-  if not tree.live_children(ROOT):
+  if not _scored_children(tree, ROOT):
     yield [Expand(ROOT, config.width)]
   done = 0
-  while done < config.simulations and tree.live_children(ROOT):
+  while done < config.simulations and _scored_children(tree, ROOT):
     under_way: Counter[int] = Counter()
     walks = []
     for _ in range(min(config.leaves, config.simulations - done)):
@@ -112,6 +112,19 @@ def priors(tree: Tree, siblings: Sequence[int], how: str) -> list[float]:
   return [weight / sum(weights) for weight in weights]
 
 
+def _scored_children(tree: Tree, index: int) -> list[int]:
+  """Returns the children of a node that are alive and have a chain score.
+
+  A kept tree may have others: the PRM is not asked about a whole chain that a
+  limit of an earlier search cut off.
+  """
+  return [
+    i
+    for i in tree.live_children(index)
+    if tree.nodes[i].chain_score is not None
+  ]
+
+
 def _walk(
   tree: Tree,
   under_way: Counter[int],
@@ -124,7 +137,7 @@ def _walk(
     under_way: visits by earlier simulations of the same round.
   """
   walk = [ROOT]
-  while children := tree.live_children(walk[-1]):
+  while children := _scored_children(tree, walk[-1]):
     visits = [tree.nodes[i].visits + under_way[i] for i in children]
     prior = priors(tree, children, config.prior)
     scale = config.c_puct * math.sqrt(1 + sum(visits))
@@ -143,7 +156,7 @@ def _most_visited(tree: Tree, common: SearchConfig) -> int:
   one with the greatest Q.
   """
   at = ROOT
-  while children := tree.live_children(at):
+  while children := _scored_children(tree, at):
     worth = {
       i: (tree.nodes[i].visits, _mean_value(tree.nodes[i], common))
       for i in children

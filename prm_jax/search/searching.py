@@ -97,7 +97,7 @@ class Searching:
     limit = ''
     try:
       if method.scores:  # a kept tree may come from a method without a PRM
-        yield from self._score(self.tree.alive())
+        yield from self._score(self.tree.ends())
       wanted = next(grow)
       while not limit:
         new: list[list[int]] = [[] for _ in wanted]

@@ -142,6 +142,16 @@ class Tree:
     """Returns those of the `alive` nodes at which a chain ends."""
     return [i for i in self.alive(scratch) if self.nodes[i].ended]
 
+  def ends(self) -> list[int]:
+    """Returns those of the `alive` nodes at which a chain ends or may go on.
+
+    Inner steps are left out. A whole chain that a limit cut off has none of
+    these nodes, because its last one is dead.
+    """
+    return [
+      i for i in self.alive() if self.nodes[i].ended or not self.children[i]
+    ]
+
   def live_children(self, index: int) -> list[int]:
     """Returns the children of a node that are alive, ended ones included."""
     return [

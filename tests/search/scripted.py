@@ -91,16 +91,32 @@ class Scripted:
         yield from self.chains((*before, step))
 
 
+class CutsOff(Scripted):
+  """A policy whose whole chains with an odd number reach its length limit."""
+
+  def one(self, request, number):
+    if request.max_steps or number % 2 == 0:
+      return super().one(request, number)
+    steps = tuple(f'{number}.{p}?' for p in range(60))
+    return Completion(steps, False, 600, 0, -1.0)
+
+
 class Table:
-  """A PRM whose scores are a function of the steps so far."""
+  """A PRM whose scores are a function of the steps so far.
+
+  Attributes:
+    asked: all requests.
+  """
 
   name = 'table'
   counts_flops = True  # it takes none
 
   def __init__(self, score):
     self._score = score
+    self.asked = []
 
   def score(self, requests):
+    self.asked += requests
     return [
       [
         ScoredSteps(

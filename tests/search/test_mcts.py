@@ -13,6 +13,7 @@ from prm_jax.search.mcts import MctsConfig, priors
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.tree import ROOT, Node, Tree
 from tests.search.scripted import (
+  CutsOff,
   Scripted,
   Table,
   by_id,
@@ -169,6 +170,31 @@ def test_trees_of_another_method_are_continued_and_of_another_problem_not():
   kept = {'task': Tree('another problem')}
   with pytest.raises(UserError, match=r"'task' is of another one, 'another "):
     search('mcts', Scripted(), noise(0), trees=kept)
+
+
+def test_kept_chains_that_were_cut_off_are_not_walked():
+  policy = CutsOff()
+  tree = search('majority', policy, None, {'samples': 4}).tree
+  options = {'simulations': 32, 'c_puct': 1.0}
+  found = search('mcts', policy, noise(0), options, trees={'task': tree})
+  walked = [n for n in found.tree.nodes if n.visits and n.step]
+  assert walked and not any('?' in node.step for node in walked)
+  assert found.tree.nodes[ROOT].visits == 32
+  assert found.chosen.meta['search']['ended']
+
+
+def test_a_kept_tree_whose_chains_were_all_cut_off_is_begun_anew():
+  class AllCut(CutsOff):
+    def one(self, request, number):
+      return super().one(request, 2 * number + 1)
+
+  tree = search('majority', AllCut(), None, {'samples': 4}).tree
+  found = search(
+    'mcts', Scripted(), noise(0), {'simulations': 8}, trees={'task': tree}
+  )
+  assert found.tree.nodes[ROOT].visits == 8
+  assert not any(n.visits and '?' in n.step for n in found.tree.nodes)
+  assert found.chosen.answer is not None
 
 
 def test_rollouts_are_judged_by_the_prm_alone():

@@ -18,6 +18,7 @@ from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.methods import METHODS
 from prm_jax.search.tree import Tree
 from tests.search.scripted import (
+  CutsOff,
   Scripted,
   Table,
   by_id,
@@ -72,6 +73,20 @@ def test_kept_chain_scores_are_aggregated_anew():
     mean = sum(about['scores']) / len(about['scores'])
     assert about['chain_score'] == pytest.approx(mean)
   assert len(found.chains) == 32
+
+
+@pytest.mark.parametrize('policy', [Scripted(3, 20), CutsOff(3, 20)])
+def test_each_kept_chain_is_scored_once(policy):
+  """The PRM is asked just as by a search that draws all chains anew."""
+  tree = search('majority', policy, None, {'samples': 16}).tree
+  prm, anew = noise(0), noise(0)
+  for samples in (1, 2):
+    kept = {'task': tree}
+    found = search('best_of_n', policy, prm, {'samples': samples}, trees=kept)
+    tree = found.tree
+  whole = search('best_of_n', policy, anew, {'samples': 19})
+  assert prm.asked == anew.asked and tree.to_dict() == whole.tree.to_dict()
+  assert len(prm.asked) == sum(n.ended for n in tree.nodes) <= 19
 
 
 def test_the_example_of_the_module():
@@ -269,11 +284,11 @@ def test_when_the_policy_gives_up_the_best_so_far_is_given(method):
 @pytest.mark.parametrize('method', [m for m in METHODS if METHODS[m].scores])
 def test_when_the_prm_gives_up_the_best_so_far_is_given(method, how):
   class GivesUp(Table):
-    asked = 0
+    calls = 0
 
     def score(self, requests):
-      self.asked += 1
-      if self.asked == 2:
+      self.calls += 1
+      if self.calls == 2:
         raise UserError('the server is gone')
       return super().score(requests)
 
@@ -289,9 +304,13 @@ def test_when_the_prm_gives_up_the_best_so_far_is_given(method, how):
       how=RunConfig(concurrent=1),
     ):
       found.append(each)
-  assert found
+  # Whole chains of a problem are scored in one call, which problem a has had.
+  in_one_call = METHODS[method].needs == 'chains'
+  assert [each.task.id for each in found] == list('ab' if in_one_call else 'a')
   for each in found:
-    assert each.failed or each.chosen.steps
+    assert each.chosen.steps
+  assert found[-1].ledger['stopped'] == 'the server is gone'
+  assert found[0].ledger['scored_tokens']
 
 
 @pytest.mark.parametrize('method', ['best_of_n', 'beam', 'mcts'])

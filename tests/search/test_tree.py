@@ -120,6 +120,12 @@ def test_which_nodes_are_alive_and_which_ended():
   assert tree.live_children(ROOT) == [first, third]
   assert tree.live_children(third) == []
   assert tree.steps(end) == ('a',) and tree.scores(end) == [None]
+  leaf = tree.add(Node(first, 'e'))
+  cut_off = tree.add(Node(leaf, 'f'))
+  tree.add(Node(cut_off, 'g', dead='cut off'))
+  assert tree.ends() == [end, third]
+  other_leaf = tree.add(Node(first, 'h'))
+  assert tree.ends() == [end, other_leaf, third]
 
 
 def test_defaults_are_left_out_of_the_json():
