@@ -68,7 +68,7 @@ def check_models(
     )
   if budget and math.isfinite(budget.flops):
     for each in (policy, prm) if method.scores else (policy,):
-      if not each.counts_flops:
+      if not getattr(each, 'counts_flops', False):
         raise UserError(
           f'budget.flops={budget.flops:g}: {each.name} does not say its FLOPs; '
           'limit budget.tokens or budget.samples instead'

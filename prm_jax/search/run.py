@@ -86,11 +86,11 @@ def run(
     options: the method's own settings, by the names of its config's fields.
 
   Raises:
-    UserError: The method is unknown, an option is wrong, two tasks share an id,
-      a model is missing or does not count the FLOPs that the budget limits, a
-      tree is of another problem, or the method cannot work with the aggregate.
-      If a model fails on the way, the results so far of the problems in flight
-      are yielded first.
+    UserError: The method is unknown, an option is wrong, a task has no problem
+      or a truth that is not text, two tasks share an id, a model is missing or
+      does not count the FLOPs that the budget limits, a tree is of another
+      problem, or the method cannot work with the aggregate. If a model fails on
+      the way, the results so far of the problems in flight are yielded first.
   """
   if method not in METHODS:
     raise UserError(f'method={method!r}: expected one of {", ".join(METHODS)}')
@@ -102,12 +102,7 @@ def run(
       own = chosen.config(**(options or {}))
   except TypeError as error:
     raise UserError(f'options of {method}: {error}') from None
-  for name, count in Counter(task.id for task in tasks).most_common(1):
-    if count > 1:
-      raise UserError(
-        f'{count} tasks have the id {name!r}, and would be searched with the '
-        'same draws; give each its own'
-      )
+  _check_tasks(tasks)
   prm_name = prm.name if prm and chosen.scores else ''
   name = ', '.join(filter(None, [method, policy.name, prm_name]))
   plan = SearchPlan(chosen, own, config, how.budget, how.key, name)
@@ -133,3 +128,23 @@ def run(
     about = ended.chains[0].meta['search']
     tree = Tree.from_dict(about['tree'])
     yield Found(task, '', ended.chains[0], ended.chains, tree, about['ledger'])
+
+
+def _check_tasks(tasks: Sequence[Task]) -> None:
+  """Raises UserError if a task cannot be searched, or not beside the others."""
+  for task in tasks:
+    if not isinstance(task.text, str) or not task.text.strip():
+      raise UserError(
+        f'the text of task {task.id!r} is {task.text!r}: expected a problem'
+      )
+    if not isinstance(task.truth, str):
+      raise UserError(
+        f'the truth of task {task.id!r} is {task.truth!r}: expected text, '
+        "or '' if it is unknown"
+      )
+  for name, count in Counter(task.id for task in tasks).most_common(1):
+    if count > 1:
+      raise UserError(
+        f'{count} tasks have the id {name!r}, and would be searched with the '
+        'same draws; give each its own'
+      )

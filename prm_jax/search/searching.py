@@ -222,9 +222,10 @@ class Searching:
         tree.nodes[at].drawn = 1
       at = tree.add(Node(at, step, stream, scratch=bool(each.scratch)))
     node = tree.nodes[at]
-    node.ended, node.tokens = completion.finished, completion.tokens
+    # A model may answer in NumPy's types, which a tree does not hold.
+    node.ended, node.tokens = bool(completion.finished), int(completion.tokens)
     if math.isfinite(completion.logprob):
-      node.logprob = completion.logprob
+      node.logprob = float(completion.logprob)
     stopped = each.max_steps and len(completion.steps) == each.max_steps
     node.dead = self._why_dead(at, node.ended or bool(stopped))
     return at
@@ -265,7 +266,8 @@ class Searching:
         for at, score, why in zip(path, scores, faults, strict=True):
           node = tree.nodes[at]
           if node.score is None:
-            node.score, node.dead = None if why else score, node.dead or why
+            node.score = None if why else float(score)
+            node.dead = node.dead or why
         tree.nodes[i].dead = faults[-1]
     for i in new:
       if self._is_alive(i):

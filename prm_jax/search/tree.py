@@ -5,7 +5,8 @@ if it has no step, marks that the policy ended the chain at its parent.
 """
 
 import dataclasses
-import math
+import sys
+import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -65,6 +66,20 @@ class Node:
   last: int = 0
   visits: int = 0
   value: float = 0.0
+
+
+def _types(hint: Any) -> set[type]:
+  """Returns the types that a field may have; a float may be read as an int."""
+  types = set(typing.get_args(hint) or (hint,))
+  return types | {int} if float in types else types
+
+
+# Types of each field of a node, and of each part of its stream.
+_TYPES = {
+  name: _types(hint)
+  for cls in (Node, Stream)
+  for name, hint in typing.get_type_hints(cls).items()
+}
 
 
 class Tree:
@@ -178,10 +193,12 @@ class Tree:
       LookupError, TypeError, ValueError: the record has another form.
     """
     tree = cls(record['problem'])
+    if not isinstance(tree.problem, str):
+      raise TypeError('problem')
     nodes = [Node(**values) for values in record['nodes']]
     for i, node in enumerate(nodes):
-      _check_node(node, i)
       node.stream = node.stream and Stream(*node.stream)
+      _check_node(node, i)
     tree.nodes[ROOT] = nodes[ROOT]
     for node in nodes[1:]:
       tree.add(node)
@@ -190,17 +207,15 @@ class Tree:
 
 def _check_node(node: Node, index: int) -> None:
   """Raises TypeError or ValueError for what no node of a tree has."""
-  texts = node.step, node.dead
-  numbers = [n for n in (node.score, node.chain_score) if n is not None]
-  counts = node.parent, node.drawn, node.visits
-  if not all(isinstance(text, str) for text in texts) or not all(
-    type(count) is int for count in counts
-  ):
-    raise TypeError
+  values = vars(node) | (node.stream._asdict() if node.stream else {})
+  for name, value in values.items():
+    if type(value) not in _TYPES[name]:
+      raise TypeError(name)
+    # JSON has numbers that no float holds, and Python reads NaN from it.
+    if type(value) in (int, float) and not abs(value) <= sys.float_info.max:
+      raise ValueError(name)
   if node.parent not in (range(index) if index else (-1,)):
-    raise ValueError
-  if not all(type(n) in (int, float) and math.isfinite(n) for n in numbers):
-    raise ValueError
+    raise ValueError('parent')
 
 
 def _node_to_dict(node: Node) -> dict[str, Any]:

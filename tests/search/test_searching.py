@@ -5,19 +5,22 @@ import math
 import re
 import sys
 
+import numpy as np
 import pytest
 
 import prm_jax
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
 from prm_jax.inference.exact_scorer import ExactScorer
-from prm_jax.inference.protocols import CannotAsk, Completion
+from prm_jax.inference.protocols import CannotAsk, Completion, ScoredSteps
 from prm_jax.inference.solver_policy import SolverPolicy
 from prm_jax.runtime.errors import UserError
 from prm_jax.search import RunConfig, run
+from prm_jax.search.budget import Budget
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.methods import METHODS
 from prm_jax.search.tree import Tree
 from tests.search.scripted import (
+  TASK,
   CutsOff,
   Scripted,
   Table,
@@ -111,9 +114,52 @@ def test_impossible_searches_are_rejected():
   with pytest.raises(UserError, match="2 tasks have the id '5'"):
     list(run([*TASKS, TASKS[5]], SolverPolicy(DOMAIN), method='majority'))
   assert list(run([], SolverPolicy(DOMAIN), method='majority')) == []
+  assert_no_search(
+    [*TASKS, Task('b', ' ')], "text of task 'b' is ' ': expected"
+  )
+  assert_no_search([*TASKS, Task('b', None)], "text of task 'b' is None: ")
+  assert_no_search([*TASKS, Task('b', 'x', 5)], "truth of task 'b' is 5: ")
+  assert_no_search([*TASKS, Task('b', 'x', None)], "or '' if it is unknown")
   for name in ('max_steps', 'max_repeats'):
     with pytest.raises(UserError, match=rf'^{name}=0: expected >= 1'):
       SearchConfig(**{name: 0})
+
+
+def assert_no_search(tasks, why):
+  policy = Scripted()
+  with pytest.raises(UserError, match=why):
+    next(run(tasks, policy, noise(0)))
+  assert not policy.asked
+
+
+class Bare:
+  """A policy and PRM with no more than a search asks of them."""
+
+  name = 'bare'
+
+  def complete(self, requests):
+    # NumPy's numbers, which JSON does not have.
+    done = Completion(
+      ('x = 1',), np.True_, np.int64(3), np.int64(5), np.float32(-0.5)
+    )
+    return [[done] * request.samples for request in requests]
+
+  def score(self, requests):
+    return [
+      [ScoredSteps((np.float32(0.5),) * len(r.steps), 1)] for r in requests
+    ]
+
+
+def test_any_object_can_be_a_policy_or_a_prm():
+  [found] = run([TASK], Bare(), Bare(), options={'samples': 2})
+  node = {'parent': 0, 'step': 'x = 1', 'stream': ['0/task', 1], 'ended': True}
+  scores = {'score': 0.5, 'chain_score': 0.5, 'logprob': -0.5}
+  counts = {'tokens': 3, 'depth': 1}
+  assert found.tree.to_dict()['nodes'][2] == node | scores | counts
+  json.dumps(found.tree.to_dict())
+  how = RunConfig(budget=Budget(flops=1e9))
+  with pytest.raises(UserError, match='bare does not say its FLOPs; limit'):
+    next(run([TASK], Bare(), Bare(), how=how))
 
 
 class Misbehaving(Scripted):

@@ -68,7 +68,25 @@ def test_a_tree_survives_json(tree):
     {'score': 'high'},
     {'score': math.nan},
     {'chain_score': True},
+    {'chain_score': -math.inf},
+    {'score': 10**400},
     {'drawn': 1.5},
+    {'ahead': 1.5},
+    {'last': '1'},
+    {'visits': True},
+    {'tokens': 'x'},
+    {'depth': None},
+    {'value': 'x'},
+    {'value': None},
+    {'value': math.inf},
+    {'logprob': 'x'},
+    {'ended': 'no'},
+    {'scratch': 3},
+    {'stream': ['a', 'b']},
+    {'stream': [0, 1]},
+    {'stream': ['a']},
+    {'stream': 'a1'},
+    {'stream': []},
     {'unknown': 1},
   ],
 )
@@ -77,6 +95,11 @@ def test_what_is_no_tree_is_refused(spoilt):
   assert Tree.from_dict({'problem': 'p', 'nodes': nodes}).nodes[1].step == 'a'
   with pytest.raises((TypeError, ValueError)):
     Tree.from_dict({'problem': 'p', 'nodes': [nodes[0], nodes[1] | spoilt]})
+
+
+def test_a_tree_without_the_text_of_a_problem_is_refused():
+  with pytest.raises(TypeError):
+    Tree.from_dict({'problem': 5, 'nodes': [{'parent': -1}]})
 
 
 @given(trees())
