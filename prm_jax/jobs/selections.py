@@ -1,6 +1,7 @@
 """Selects which chains a labelling job labels.
 
-    chains -> select -> those to label, and a report for the ledger
+    chains (-> selection_scores.py) -> select -> those to label, and a report
+      for the ledger
 
 `label.py` reads the chains before and passes the selected ones to a source. A
 selection by a PRM is kept in a file, because its scores differ in the last
@@ -16,19 +17,18 @@ import numpy as np
 
 from prm_jax.data import builder, chain_sets
 from prm_jax.data.chains import Chain
-from prm_jax.inference import loading
-from prm_jax.inference.protocols import Scoring, StepScorer
-from prm_jax.jobs import policies
-from prm_jax.jobs.critics import open_generative
-from prm_jax.jobs.meshes import own_mesh
+from prm_jax.jobs import selection_scores
 from prm_jax.jobs.settings.items import LabelSettings
 from prm_jax.jobs.settings.prms import AskedPrmConfig
-from prm_jax.jobs.settings.shared import MeshConfig
 from prm_jax.labels import active, consensus
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
-from prm_jax.runtime.sharding import make_mesh
-from prm_jax.runtime.workdir import Workdir, read_results, write_json
+from prm_jax.runtime.workdir import (
+  Workdir,
+  differences,
+  read_results,
+  write_json,
+)
 
 FILE = 'selection.json'
 Selected = tuple[list[Chain], dict[str, Any]]
@@ -48,11 +48,12 @@ def select_convincing(
 ) -> Selected:
   """Selects the most convincing wrong answers; see `labels/active.py`.
 
-  A chain without a known outcome, because its answer could not be compared in
-  time, is left out.
+  Left out and counted are chains without a known outcome, because their answer
+  could not be compared in time, and those that the PRM cannot score.
 
   Raises:
-    UserError: the selection kept in the workdir is of other chains.
+    UserError: the selection kept in the workdir was made otherwise, or the PRM
+      could score none of the chains.
   """
   checked = [chain for chain in chains if chain.outcome is not None]
   unchecked = {'unchecked': len(chains) - len(checked)}
@@ -71,35 +72,28 @@ def select_convincing(
   kept = workdir.read_json(FILE)
   fits = kept.get('made_of') == made_of
   if kept and not fits and (workdir / 'data.json').exists():
+    different = differences(made_of, kept.get('made_of') or {})
+    how = f'with other settings ({", ".join(different)}) than this job has'
+    if 'chains' in different:
+      how = f'of other chains than {settings.chains.workdir!r} has now'
     raise UserError(
-      f'{workdir / FILE} was made of other chains than '
-      f'{settings.chains.workdir!r} has now; bring those back, or choose '
-      'another --workdir'
+      f'{workdir / FILE} was made {how}; bring those back, or choose another '
+      '--workdir'
     )
-
-  def make(scorer: active.ScoresSteps) -> dict[str, Any]:
-    selection, report = active.select(chains, config, scorer)
-    return {
-      'made_of': made_of,
-      'indices': selection.indices,
-      'scores': selection.scores,
-      'report': report._asdict() | unchecked,
-    }
-
   processes.check_same(
     'what is selected from',
     json.dumps(made_of, sort_keys=True),
     'give all processes the same files',
   )
   if processes.exchange('selection', str(fits))[0] != str(True):
-    scorer = open_scorer(settings, workdir)  # they read a checkpoint together
-    if settings.prm.kind != 'workdir':  # a copy, or a client, of each process
-      processes.first_alone(
-        'selection by one process',
-        lambda: write_json(workdir / FILE, make(scorer)),
-      )
-    else:  # by all, as the model may be spread over them
-      workdir.write_json(FILE, make(scorer))
+    step_scores = selection_scores.score_all(chains, settings, workdir)
+
+    def write() -> None:
+      made = make_selection(chains, step_scores, config)
+      made['report'] |= unchecked
+      write_json(workdir / FILE, {'made_of': made_of, **made})
+
+    processes.first_alone('selection by one process', write)
   # That of process 0, as scores differ between machines. It is sent, as others
   # may not see the file yet.
   made = json.dumps(workdir.read_json(FILE)) if processes.is_first() else ''
@@ -107,59 +101,38 @@ def select_convincing(
   return active.take(chains, kept['indices'], config), kept['report']
 
 
-def open_scorer(
-  settings: LabelSettings, workdir: Workdir
-) -> active.ScoresSteps:
-  """Opens the PRM that selects."""
-  prm = settings.prm
-  if prm.kind == 'endpoint':
-    return TextScorer(policies.open_remote_prm(prm.endpoint, workdir))
-  if prm.kind == 'generative':
-    mesh = own_mesh(settings.mesh)
-    critic = open_generative(prm.generative, settings.seed, mesh, workdir)
-    return TextScorer(critic)
-  model = own_mesh(settings.mesh).shape['model']
-  return loading.load(
-    prm.path,
-    style=prm.style,
-    mesh=make_mesh(MeshConfig(model=model).shape),
-    dtype=prm.dtype,
-  )
-
-
-class TextScorer:
-  """Scores chains with any step scorer, as a `Scorer` does.
+def make_selection(
+  chains: Sequence[Chain],
+  step_scores: Sequence[np.ndarray | None],
+  config: active.ActiveConfig,
+) -> dict[str, Any]:
+  """Returns what FILE says of the selected chains.
 
   Args:
-    prm: such as a client of a server, or a critic.
+    step_scores: the scores of each chain; None if the PRM cannot score it.
+
+  Raises:
+    UserError: it can score none of them.
   """
-
-  def __init__(self, prm: StepScorer) -> None:
-    self._prm = prm
-
-  def score_many(
-    self, chains: Sequence[tuple[str, Sequence[str]]]
-  ) -> list[np.ndarray]:
-    """Returns the step scores [P] of each (problem, steps) pair.
-
-    Raises:
-      UserError: the server does not answer, or refuses a chain or a part of it.
-    """
-    asked = [Scoring(problem, tuple(steps)) for problem, steps in chains]
-    answers = [each for [each] in self._prm.score(asked)]
-    for request, found in zip(asked, answers, strict=True):
-      if found.lost:
-        raise UserError(
-          f'{found.lost} critiques of a chain could not be had; the same '
-          'command asks again'
-        )
-      if found.refused or not found.scores:
-        raise UserError(
-          f'{self._prm.name} refused a chain of {len(request.steps)} steps of '
-          f'the problem {request.problem[:60]!r}; it may be too long for the '
-          'PRM: leave it out'
-        )
-    return [np.array(each.scores) for each in answers]
+  scored = {i: each for i, each in enumerate(step_scores) if each is not None}
+  if not scored:
+    raise UserError(
+      f'the PRM can score none of {len(chains):,} chains: they do not fit its '
+      'window, or hold what its tokenizer does not know; set prm to another'
+    )
+  positions = [*scored]
+  selection, report = active.select(
+    [chains[i] for i in positions], config, [*scored.values()]
+  )
+  unscored = [
+    chain.meta['id'] for i, chain in enumerate(chains) if i not in scored
+  ]
+  return {
+    'indices': [positions[i] for i in selection.indices],
+    'scores': selection.scores,
+    'unscored': unscored,
+    'report': report._asdict() | {'unscored': len(unscored)},
+  }
 
 
 def name_of(prm: AskedPrmConfig) -> dict[str, str]:

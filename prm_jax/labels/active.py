@@ -1,6 +1,7 @@
 """Selects the chains that are worth labelling: convincing wrong answers first.
 
-    sampled chains with outcomes + a trained PRM -> select -> chains to label
+    sampled chains with outcomes, a PRM's step scores -> select
+      -> chains to label
 
 Follows Lightman et al. (2023), section 4.2: of the N chains to label of each
 problem, 80% are the wrong-answer chains with the highest chain scores, and 20%
@@ -12,7 +13,7 @@ source.
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -26,16 +27,6 @@ from prm_jax.runtime.errors import UserError
 METHODS = ('active', 'random')
 
 
-class ScoresSteps(Protocol):
-  """Defines the part of a PRM that selection needs; `Scorer` has it."""
-
-  def score_many(
-    self, chains: Sequence[tuple[str, Sequence[str]]]
-  ) -> list[np.ndarray]:
-    """Returns the step scores [P] of each (problem, steps) pair."""
-    ...
-
-
 @dataclasses.dataclass(frozen=True)
 class ActiveConfig:
   """Says how many chains are selected, and by which rule.
@@ -46,7 +37,7 @@ class ActiveConfig:
     aggregate: how step scores become a chain score, one of AGGREGATES.
     wrong_share: share of the budget reserved for wrong answers, in [0, 1]; the
       number of chains is rounded.
-    batch_size: number of chains that are scored at a time.
+    batch_size: number of chains that are scored, and kept on disk, at a time.
     seed: seed of the method 'random'.
   """
 
@@ -97,17 +88,20 @@ class SelectionReport(NamedTuple):
 
 
 def select(
-  chains: Sequence[Chain], config: ActiveConfig, scorer: ScoresSteps | None
+  chains: Sequence[Chain],
+  config: ActiveConfig,
+  step_scores: Sequence[np.ndarray] | None,
 ) -> tuple[Selection, SelectionReport]:
   """Selects the chains to label.
 
   Args:
     chains: samples with outcomes, in any order, grouped by equal problem texts.
-    scorer: a trained PRM; None is enough for the method 'random'.
+    step_scores: the scores [P] that a PRM gives the steps of each chain; None
+      is enough for the method 'random'.
 
   Raises:
-    UserError: There are no chains, one has no outcome, or the method 'active'
-      has no scorer.
+    UserError: There are no chains, one has no outcome, the method 'active' has
+      no scores, or some of them are not finite.
   """
   if not chains:
     raise UserError('no chains to select from: expected at least one')
@@ -121,9 +115,9 @@ def select(
     problems.setdefault(chain.problem, []).append(i)
   scores = None
   if config.method == 'active':
-    if scorer is None:
+    if step_scores is None:
       raise UserError("active.method='active' needs a trained PRM: name one")
-    scores = chain_scores(chains, config, scorer)
+    scores = chain_scores(chains, config, step_scores)
   selected: list[int] = []
   for problem, members in problems.items():
     if scores is None:
@@ -191,26 +185,27 @@ def most_convincing(
 
 
 def chain_scores(
-  chains: Sequence[Chain], config: ActiveConfig, scorer: ScoresSteps
+  chains: Sequence[Chain],
+  config: ActiveConfig,
+  step_scores: Sequence[np.ndarray],  # [P] of each chain
 ) -> np.ndarray:  # [N] float32
-  """Scores the chains in batches and aggregates the step scores of each."""
-  batches = []
+  """Aggregates the step scores of each chain.
+
+  Raises:
+    UserError: the score of a chain is not finite.
+  """
   longest = max(len(chain.steps) for chain in chains)
-  for start in range(0, len(chains), config.batch_size):
-    batch = chains[start : start + config.batch_size]
-    scored = scorer.score_many([(c.problem, c.steps) for c in batch])
-    # All batches have the same width, so that XLA compiles one program.
-    scores = np.zeros((len(batch), longest), np.float32)
-    mask = np.zeros((len(batch), longest), bool)
-    for n, steps in enumerate(scored):
-      scores[n, : len(steps)] = steps
-      mask[n, : len(steps)] = True
-    batches.append(np.asarray(aggregate(scores, mask, config.aggregate)))
-  found = np.concatenate(batches)
-  if unknown := int(np.isnan(found).sum()):
+  scores = np.zeros((len(chains), longest), np.float32)
+  mask = np.zeros((len(chains), longest), bool)
+  for n, steps in enumerate(step_scores):
+    scores[n, : len(steps)] = steps
+    mask[n, : len(steps)] = True
+  found = np.asarray(aggregate(scores, mask, config.aggregate))
+  if len(unknown := np.flatnonzero(np.isnan(found))):
+    first = chains[unknown[0]].meta.get('id', int(unknown[0]))
     raise UserError(
-      f'{unknown:,} of {len(chains):,} chains have scores that are not finite: '
-      "the PRM's arithmetic overflows, or its server refused them; score in "
-      'float32, or leave these chains out'
+      f'{len(unknown):,} of {len(chains):,} chains have scores that are not '
+      f"finite, the first of them {first!r}: the PRM's arithmetic overflows, "
+      'or its server refused them; score in float32, or leave these chains out'
     )
   return found

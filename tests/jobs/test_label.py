@@ -134,6 +134,31 @@ def test_active_selects_and_the_source_labels(jobs):
   assert wrong / 32 > sum(not chain.outcome for chain in every) / len(every)
 
 
+def test_two_processes_score_what_an_interrupted_selection_left(jobs, tmp_path):
+  """The model is spread over both, so both have to score the same batches."""
+  (journal,) = (jobs.folder('active') / 'selection').glob('*/*.jsonl')
+  path = tmp_path / 'selection' / journal.parent.name / journal.name
+  path.parent.mkdir(parents=True)
+  kept = journal.read_bytes().splitlines(True)[: 1 + 20]
+  path.write_bytes(b''.join(kept))
+  line = [
+    *jobs.fill(THEN['active']),
+    f'--workdir={tmp_path}',
+    '--config.active.batch_size=10',
+  ]
+  together = run_all(
+    [[*line, *flags] for flags in process_flags(2)], together=True
+  )
+  assert [done.returncode for done in together] == [0, 0], together
+  assert path.read_bytes().splitlines(True)[: 1 + 20] == kept
+  assert path.read_bytes().count(b'\n') == 1 + 64
+  ours, theirs = (
+    (folder / 'chains.jsonl').read_bytes()
+    for folder in (tmp_path, jobs.folder('active'))
+  )
+  assert ours == theirs
+
+
 def test_samples_are_checked_and_in_order(jobs):
   chains = jobs.chains('sample')
   ledger = jobs.read('sample')

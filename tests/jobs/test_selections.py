@@ -9,8 +9,11 @@ import pytest
 from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.inference.protocols import ScoredSteps
+from prm_jax.jobs.journal import Journal
 from prm_jax.jobs.label import read_all
-from prm_jax.jobs.selections import TextScorer, select
+from prm_jax.jobs.selection_scores import keep
+from prm_jax.jobs.selections import select
+from prm_jax.labels.active import ActiveConfig
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
 from tests.shared import configs
@@ -115,20 +118,76 @@ def test_sources_have_the_names_of_their_jobs(tmp_path, workdir):
     names('b', second='rollouts')
 
 
+@pytest.mark.parametrize('batch_size', [8, 1024])
+def test_an_interrupted_selection_scores_the_rest(
+  settings, workdir, batch_size
+):
+  active = dataclasses.replace(settings.active, batch_size=batch_size)
+  settings = dataclasses.replace(settings, active=active)
+  chains = read_chains(settings, workdir)
+  selected = select(chains, settings, workdir)
+  (path,) = (workdir / 'selection').glob('*/*.jsonl')
+  written, lines = path.read_bytes(), path.read_bytes().splitlines(True)
+  assert len(lines) == 1 + 32
+
+  # Between two batches: the others are scored, and these are not.
+  (workdir / 'selection.json').unlink()
+  done = lines[: 1 + 16] if batch_size == 8 else lines
+  path.write_bytes(b''.join(done) + b'{"ind')
+  assert select(chains, settings, workdir) == selected
+  assert path.read_bytes() == written
+
+  # While a batch was written: it is scored once more, in the same company.
+  (workdir / 'selection.json').unlink()
+  path.write_bytes(b''.join(lines[: 1 + 19]))
+  assert select(chains, settings, workdir) == selected
+  again = lines[17:] if batch_size == 8 else lines[1:]
+  assert path.read_bytes().splitlines(True) == [*lines[:20], *again]
+
+
+def test_chains_that_a_prm_cannot_score_are_left_out(settings, workdir):
+  chains = read_chains(settings, workdir)
+  selected, report = select(chains, settings, workdir)
+  assert report['unscored'] == 0
+  long = {'id': 'of 45 steps'}
+  longer = dataclasses.replace(
+    chains[1], steps=chains[1].steps * 9, labels=(), meta=long
+  )
+  more = [chains[0], longer, *chains[1:]]
+  other = workdir.below('other')
+  found, report = select(more, settings, other)
+  assert [c.steps for c in found] == [c.steps for c in selected]
+  assert (report['unscored'], report['chains']) == (1, 32)
+  written = json.loads((other / 'selection.json').read_text())
+  assert written['unscored'] == ['of 45 steps']
+  with pytest.raises(UserError, match='can score none of 1 chains'):
+    select([longer], settings, workdir.below('third'))
+
+
 @pytest.mark.parametrize(
   ('scored', 'why'),
   [
-    (ScoredSteps((0.5,), 1, lost=1), 'the same command asks again'),
-    (ScoredSteps((0.5,), 1, refused=1), 'refused a chain of 1 steps'),
-    (ScoredSteps((), 1), 'refused a chain of 1 steps'),
+    (ScoredSteps((0.5,), 1, lost=1), "chain 'b' could not be had; the same"),
+    (ScoredSteps((float('nan'),), 1), "1 of 2 chains .* first of them 'b'"),
   ],
 )
-def test_what_a_prm_does_not_score_selects_nothing(scored, why):
-  class Prm:
-    name, counts_flops = 'some', False
+def test_a_chain_at_which_a_selection_ends_is_named(tmp_path, scored, why):
+  chains = [Chain('p', ('s',), meta={'id': name}) for name in 'ab']
+  with (
+    Journal(tmp_path / 'journal', {}) as lines,
+    pytest.raises(UserError, match=why),
+  ):
+    found = [ScoredSteps((0.5,), 1), scored]
+    keep(lines, chains, found, 0, ActiveConfig())
 
-    def score(self, requests):
-      return [[scored] for _ in requests]
 
-  with pytest.raises(UserError, match=why):
-    TextScorer(Prm()).score_many([('p', ['s'])])
+def test_a_selection_of_other_settings_names_them(settings, workdir):
+  chains = read_chains(settings, workdir)
+  select(chains, settings, workdir)
+  (workdir / 'data.json').write_text('{}')
+  path = workdir / 'selection.json'
+  made = json.loads(path.read_text())
+  made['made_of']['active']['seed'] = 1
+  path.write_text(json.dumps(made))
+  with pytest.raises(UserError, match=r'other settings \(active.seed\) than'):
+    select(chains, settings, workdir)

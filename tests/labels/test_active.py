@@ -12,14 +12,12 @@ from prm_jax.runtime.errors import UserError
 from tests.shared.tiny_trees import make_scorer
 
 
-class WrittenScores:
-  """A PRM whose score is the number at the end of a step."""
-
-  def score_many(self, chains):
-    return [
-      np.array([float(step.split()[-1]) for step in steps], np.float32)
-      for _, steps in chains
-    ]
+def written_scores(chains):
+  """The score of a step is the number at its end."""
+  return [
+    np.array([float(step.split()[-1]) for step in chain.steps], np.float32)
+    for chain in chains
+  ]
 
 
 def sample(problem, outcome, *scores):
@@ -41,8 +39,8 @@ CHAINS = [
 ]
 
 
-def chosen(config, chains=CHAINS, scorer=None):
-  selection, report = select(chains, config, scorer or WrittenScores())
+def chosen(config, chains=CHAINS):
+  selection, report = select(chains, config, written_scores(chains))
   order = [CHAINS.index(chains[i]) for i in selection.indices]
   return order, selection, report
 
@@ -120,29 +118,25 @@ def test_the_random_baseline_has_the_same_budget():
 
 def test_ties_go_to_the_first():
   same = [sample('p', False, 0.5), sample('p', False, 0.5, 1.0)]
-  selection, _ = select(same, ActiveConfig(budget=1), WrittenScores())
+  selection, _ = select(same, ActiveConfig(budget=1), written_scores(same))
   assert selection.indices == [0]
 
 
-@pytest.fixture(scope='module')
-def scorer():
-  return make_scorer()
-
-
-@pytest.mark.parametrize('batch_size', [3, 1024])
-def test_chain_scores_equal_the_scorers_own(scorer, batch_size):
+def test_chain_scores_equal_the_scorers_own():
+  scorer = make_scorer()
   rng = np.random.default_rng(0)
   chains = [
     sample(f'problem {n % 4}', bool(n % 3), *rng.integers(100, size=1 + n % 5))
     for n in range(14)
   ]
-  config = ActiveConfig(budget=2, batch_size=batch_size, aggregate='mean')
-  scores = chain_scores(chains, config, scorer)
+  config = ActiveConfig(budget=2, aggregate='mean')
+  step_scores = scorer.score_many([(c.problem, c.steps) for c in chains])
+  scores = chain_scores(chains, config, step_scores)
   for chain, found in zip(chains, scores, strict=True):
     steps = scorer.score(chain.problem, chain.steps)
     alone = aggregate(steps, np.ones(len(steps), bool), 'mean')
     np.testing.assert_allclose(found, alone, atol=1e-5)
-  selection, report = select(chains, config, scorer)
+  selection, report = select(chains, config, step_scores)
   assert report == (4, 14, 8, report.wrong, 0)
   for problem in range(4):
     wrong = [
@@ -152,13 +146,20 @@ def test_chain_scores_equal_the_scorers_own(scorer, batch_size):
     assert best in selection.indices
 
 
+def test_a_chain_whose_score_overflows_is_named():
+  scores = written_scores(CHAINS)
+  scores[3][1] = scores[7][0] = np.nan
+  with pytest.raises(UserError, match=r"2 of 9 .* them 'p\(0.9, 0.8\)'"):
+    select(CHAINS, ActiveConfig(), scores)
+
+
 def test_selection_needs_chains_with_outcomes_and_a_prm():
   with pytest.raises(UserError, match=r"chain 'p\(0.5,\)' has no outcome"):
-    select([sample('p', None, 0.5)], ActiveConfig(), WrittenScores())
+    select([sample('p', None, 0.5)], ActiveConfig(), None)
   with pytest.raises(UserError, match="method='active' needs a trained PRM"):
     select(CHAINS, ActiveConfig(), None)
   with pytest.raises(UserError, match='no chains to select from'):
-    select([], ActiveConfig(), WrittenScores())
+    select([], ActiveConfig(), [])
 
 
 @pytest.mark.parametrize(
