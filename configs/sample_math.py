@@ -59,6 +59,7 @@ def tiny(config: ml_collections.ConfigDict) -> None:
   config.name += ' (tiny)'
   common.tiny_aot(config)
   config.problems.update(train_problems=16, dev_problems=8, test_problems=8)
+  config.problems.count = 16  # of a file, too
   config.samples = 4
 
 

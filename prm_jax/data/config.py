@@ -224,7 +224,11 @@ class SplitConfig(ProblemsConfig):
   """Says which problems of which split a job works on.
 
   Attributes:
-    split: split of a domain; a file is read whole.
+    split: split of a domain; a file has no splits.
+    first: number of the first problem of the split, or file, that is used.
+    count: number of problems from there on; 0 is all.
   """
 
   split: Annotated[str, one_of(*SPLITS)] = 'train'
+  first: Annotated[int, at_least(0)] = 0
+  count: Annotated[int, at_least(0)] = 0

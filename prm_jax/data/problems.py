@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from prm_jax.data.chains import Chain
-from prm_jax.data.config import ProblemsConfig
+from prm_jax.data.config import ProblemsConfig, SplitConfig
 from prm_jax.data.datasets import data_root
 from prm_jax.data.domain_splits import (
   critique_splits,
@@ -36,6 +36,23 @@ class Problem(NamedTuple):
   dataset: str
   text: str
   truth: str
+
+
+def choose_problems(config: SplitConfig, seed: int) -> list[Problem]:
+  """Reads the problems and returns those to sample or search.
+
+  Raises:
+    UserError: there are none.
+  """
+  problems = read_problems(config, config.split, seed)
+  end = config.first + config.count if config.count else None
+  chosen = problems[config.first : end]
+  if not chosen:
+    raise UserError(
+      f'config.problems.first={config.first}: there are {len(problems)} '
+      'problems; lower it'
+    )
+  return chosen
 
 
 def read_problems(

@@ -27,9 +27,7 @@ def run(settings: SampleSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   workdir.check_local('a sampling job')
   policy = policies.open_policy(settings, workdir)
-  problems = problems_lib.read_problems(
-    settings.problems, settings.problems.split, settings.seed
-  )
+  problems = problems_lib.choose_problems(settings.problems, settings.seed)
   samples = settings.samples
   job = engine.ItemJob(
     name='samples',

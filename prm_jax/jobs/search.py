@@ -21,7 +21,7 @@ from prm_jax.inference.driver import AskedModels, Ended, Work
 from prm_jax.inference.recorded_policy import RecordedPolicy
 from prm_jax.jobs import engine, policies
 from prm_jax.jobs.prms import open_prm
-from prm_jax.jobs.settings.search import SearchedProblemsConfig, SearchSettings
+from prm_jax.jobs.settings.search import SearchSettings
 from prm_jax.report import write_report
 from prm_jax.runtime import paths, processes
 from prm_jax.runtime.errors import UserError
@@ -39,7 +39,7 @@ def run(settings: SearchSettings, workdir: Workdir, log: Log) -> None:
   """Runs or resumes the whole job; every output is in `workdir`."""
   workdir.check_local('a search job')
   models = open_models(settings, workdir)
-  problems = choose_problems(settings.problems, settings.seed)
+  problems = problems_lib.choose_problems(settings.problems, settings.seed)
   names = names_of(models)
   if settings.go_on_from:
     names = check_earlier(settings, names) | names
@@ -82,23 +82,6 @@ def names_of(models: AskedModels) -> dict[str, str]:
   """Returns the names of the models, by 'policy' and 'prm'."""
   asked = {'policy': models.policy, 'prm': models.prm}
   return {side: model.name for side, model in asked.items() if model}
-
-
-def choose_problems(config: SearchedProblemsConfig, seed: int) -> list[Problem]:
-  """Reads the problems and returns those to search.
-
-  Raises:
-    UserError: there are none.
-  """
-  problems = problems_lib.read_problems(config, config.split, seed)
-  end = config.first + config.count if config.count else None
-  chosen = problems[config.first : end]
-  if not chosen:
-    raise UserError(
-      f'config.problems.first={config.first}: there are {len(problems)} '
-      'problems; lower it'
-    )
-  return chosen
 
 
 def make_job(

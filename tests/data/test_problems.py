@@ -4,11 +4,16 @@ import json
 
 import pytest
 
-from prm_jax.data.config import DataConfig, ProblemsConfig
+from prm_jax.data.config import DataConfig, ProblemsConfig, SplitConfig
 from prm_jax.data.domain_splits import words_splits
 from prm_jax.data.domains.words import WordsConfig
-from prm_jax.data.problems import Problem, read_problems
+from prm_jax.data.problems import (
+  Problem,
+  choose_problems,
+  read_problems,
+)
 from prm_jax.runtime.errors import UserError
+from tests.shared import configs
 from tests.shared.real_data import shared
 
 
@@ -16,6 +21,12 @@ def read(tmp_path, *found):
   lines = ''.join(json.dumps(record) + '\n' for record in found)
   (tmp_path / 'p.jsonl').write_text(lines)
   return read_file(tmp_path / 'p.jsonl')
+
+
+def write_problems(path, count):
+  path.parent.mkdir(exist_ok=True)
+  records = [{'problem': f'{n}?', 'answer': n} for n in range(count)]
+  path.write_text(''.join(json.dumps(record) + '\n' for record in records))
 
 
 def read_file(path):
@@ -58,6 +69,35 @@ def test_an_empty_split_is_named():
 def test_a_bad_record_is_named(tmp_path, record, why):
   with pytest.raises(UserError, match=why):
     read(tmp_path, {'problem': 'a?', 'answer': '1'}, record)
+
+
+@pytest.mark.parametrize(
+  ('first', 'count', 'chosen'),
+  [(0, 0, range(40)), (0, 3, range(3)), (38, 0, (38, 39)), (38, 5, (38, 39))],
+)
+def test_jobs_work_on_some_problems_of_a_file(tmp_path, first, count, chosen):
+  """All are read, and those chosen keep their numbers."""
+  write_problems(tmp_path / 'p.jsonl', 40)
+  some = dict(kind='file', root=str(tmp_path), path='p.jsonl')
+  found = choose_problems(SplitConfig(**some, first=first, count=count), 0)
+  assert [problem.id for problem in found] == [f'p:{n + 1}' for n in chosen]
+
+
+def test_there_has_to_be_a_first_problem(tmp_path):
+  write_problems(tmp_path / 'p.jsonl', 4)
+  some = dict(kind='file', root=str(tmp_path), path='p.jsonl')
+  config = SplitConfig(**some, first=4)
+  with pytest.raises(UserError, match=r'first=4: there are 4 problems; lower'):
+    choose_problems(config, 0)
+
+
+def test_tiny_samples_few_problems_of_a_file(tmp_path):
+  write_problems(tmp_path / 'gsm8k' / 'train.jsonl', 40)
+  root = {'problems.root': str(tmp_path), 'policy.workdir': '/p'}
+  settings = configs.settings(
+    'sample_math', 'gsm8k,tiny', **root, **{'policy.kind': 'workdir'}
+  )
+  assert len(choose_problems(settings.problems, settings.seed)) == 16
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 import prm_jax
 from prm_jax.data.domains.arithmetic import ArithmeticConfig
+from prm_jax.data.problems import choose_problems
 from prm_jax.inference import loading
 from prm_jax.inference.driver import AskedModels, drive
 from prm_jax.inference.exact_scorer import ExactScorer
@@ -177,7 +178,7 @@ def test_the_journal_gets_one_chain_of_a_problem():
   """The other chains that ended stand in its tree."""
   settings = configs.settings('search_math', 'best_of_n,tiny')
   domain = settings.policy.solver
-  problems = search_job.choose_problems(settings.problems, settings.seed)[:2]
+  problems = choose_problems(settings.problems, settings.seed)[:2]
   models = AskedModels(policy=SolverPolicy(domain), prm=ExactScorer(domain))
   job = search_job.make_job(settings, problems, {}, models, {})
   for ended in drive(range(2), job.start, job.models, 2):

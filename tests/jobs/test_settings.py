@@ -224,6 +224,19 @@ def test_a_workdir_of_the_first_version_can_be_resumed(tmp_path, file):
   Workdir.open(tmp_path, now, defaults).claim('abc')
 
 
+def test_a_sampling_job_of_an_earlier_version_can_be_resumed(tmp_path):
+  """Only searches could name their first problem, and the number of them."""
+  now = configs.raw('sample_math')
+  problems = dict(now['problems'])
+  del problems['first'], problems['count']
+  Workdir.open(tmp_path, now | {'problems': problems}, {}).claim('abc')
+  defaults = default_config('sample').to_dict()
+  Workdir.open(tmp_path, now, defaults).claim('abc')
+  fewer = now | {'problems': now['problems'] | {'count': 3}}
+  with pytest.raises(UserError, match=r'differs in problems\.count'):
+    Workdir.open(tmp_path, fewer, defaults)
+
+
 @pytest.mark.parametrize('task', [['prm'], {}, None, 3])
 def test_a_task_of_another_type_is_refused(task):
   with pytest.raises(UserError, match=r'config\.task=.*: expected one of prm'):

@@ -45,19 +45,6 @@ class BudgetConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchedProblemsConfig(SplitConfig):
-  """Says which problems are searched.
-
-  Attributes:
-    first: number of the first problem of the split that is searched.
-    count: number of problems from there on; 0 is all.
-  """
-
-  first: Annotated[int, at_least(0)] = 0
-  count: Annotated[int, at_least(0)] = 0
-
-
-@dataclasses.dataclass(frozen=True)
 class PrmConfig(AskedPrmConfig):
   """Says which PRM scores the chains.
 
@@ -101,7 +88,7 @@ class SearchSettings(ItemSettings):
   mcts: MctsConfig = MctsConfig()
   refine: RefineConfig = RefineConfig()
   early_rejection: EarlyRejectionConfig = EarlyRejectionConfig()
-  problems: SearchedProblemsConfig = SearchedProblemsConfig()
+  problems: SplitConfig = SplitConfig()
   prm: PrmConfig = PrmConfig()
   go_on_from: str = ''
   trees: Annotated[int, at_least(0)] = 0
