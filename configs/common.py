@@ -214,14 +214,23 @@ def qlora(config: ml_collections.ConfigDict) -> None:
   config.lora.quantized = 'nf4'
 
 
-def check_drawn(config: ml_collections.ConfigDict) -> None:
-  """Raises ValueError unless a small model learns from chains that are drawn.
+def check_drawn(config: ml_collections.ConfigDict, cure: str) -> None:
+  """Raises ValueError where the variant `small` would not shorten the job.
 
-  The variants `small` say how many, which may be more than another one takes.
+  It says how many problems of a domain are drawn, and suits small models.
+
+  Args:
+    cure: what to do without `small`, for the error.
   """
-  if config.base or config.data.kind == 'files':
+  names = ('problems', 'chains', 'data')
+  kind = next(config[name].kind for name in names if name in config)
+  pretrained = config.get('base') or config.aot.topology
+  if config.task == 'rl' and kind == 'words':
+    pretrained = True  # only such policies write solutions of word problems
+  if pretrained or kind in ('file', 'files', 'workdir'):
     raise ValueError(
-      'small is for a domain without a base; set train.steps instead'
+      'small is for problems drawn from a domain, without a pretrained model; '
+      + cure
     )
 
 

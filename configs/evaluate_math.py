@@ -18,8 +18,8 @@ Variants, comma separated, as in `configs/evaluate_math.py:critic,tiny`:
     human   ProcessBench, below --config.data.root or PRM_JAX_DATA; each
             set's threshold flags a step in half of its chains
     benchmarks  Mr-Ben and BIG-Bench-Mistake, a row for each subject
-    small   a minute or two, of arithmetic; its test problems are those of
-            every other config of this name
+    small   a minute or two, in a domain; its test problems are those of
+            every other config's `small`
     tiny    a few chains: to see that everything runs
 """
 
@@ -59,6 +59,7 @@ def benchmarks(config: ml_collections.ConfigDict) -> None:
 
 
 def small(config: ml_collections.ConfigDict) -> None:
+  common.check_drawn(config, 'set evaluation.max_problems instead')
   config.name += ' (small)'
   config.data.update(train_problems=4096, test_problems=100, test_samples=16)
   config.evaluation.ns = (1, 2, 4, 8, 16)

@@ -53,7 +53,7 @@ Variants, comma separated, as in `configs/label_math.py:rollouts,tiny`:
                 job, by the PRM in prm.path; labelled by the verifier, or by the
                 source of a variant before it
     small       a minute or two, of arithmetic; its test problems are those of
-                every other config of this name
+                every other config's `small`
     tiny        a few chains: to see that everything runs
 
 For models of published size, with --config.policy.workdir; before there is such
@@ -74,6 +74,11 @@ def base() -> ml_collections.ConfigDict:
 
 
 def use_source(config: ml_collections.ConfigDict, source: str) -> None:
+  if config.select:
+    raise ValueError(
+      f'{source} follows {config.select}: a source comes before active, as in '
+      ':rollouts,active, and consensus has none'
+    )
   config.update(name=f'Labels by {source}', source=source)
 
 
@@ -82,18 +87,27 @@ def judge(config: ml_collections.ConfigDict) -> None:
   config.policy.kind = 'endpoint'
 
 
-def consensus(config: ml_collections.ConfigDict) -> None:
+def use_selection(config: ml_collections.ConfigDict, select: str) -> None:
+  if config.select:
+    raise ValueError(
+      f'{select} follows {config.select}: only one variant selects chains'
+    )
   config.chains.kind = 'workdir'
-  config.update(name='Labels that agree', select='consensus', source='given')
+  config.select = select
+
+
+def consensus(config: ml_collections.ConfigDict) -> None:
+  use_selection(config, 'consensus')
+  config.update(name='Labels that agree', source='given')
 
 
 def active(config: ml_collections.ConfigDict) -> None:
-  config.chains.kind = 'workdir'
+  use_selection(config, 'active')
   config.name += ' of the most convincing wrong answers'
-  config.select = 'active'
 
 
 def small(config: ml_collections.ConfigDict) -> None:
+  common.check_drawn(config, 'leave it out')
   config.name += ' (small)'
   config.chains.update(train_problems=2048, test_problems=100)
 

@@ -21,8 +21,8 @@ Variants, comma separated, as in `configs/policy_math.py:smollm2,lora`:
     logic    deductions, whose steps a truth table checks
     code     short Python functions, statement by statement
     lora     adapters of rank 16 are trained, the backbone stays
-    small    a minute or two, of arithmetic; its test problems are those of
-             every other config of this name
+    small    a minute or two, in a domain; its test problems are those of
+             every other config's `small`
     tiny     seconds instead of minutes, a small random model in place of a
              base: to see that everything runs
 """
@@ -125,7 +125,7 @@ def lora(config: ml_collections.ConfigDict) -> None:
 
 
 def small(config: ml_collections.ConfigDict) -> None:
-  common.check_drawn(config)
+  common.check_drawn(config, 'set train.steps instead')
   config.name += ' (small)'
   config.data.update(train_problems=4096, test_problems=100)
   config.model.update(d_model=128, d_ff=384)

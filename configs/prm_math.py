@@ -24,8 +24,8 @@ Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
     qlora  the same, with the backbone's kernels in 4 bits
     from_run  the backbone starts as that of a policy or PRM trained here:
            --config.base=WORKDIR, as of configs/policy_math.py
-    small  a minute or two, of arithmetic; its test problems are those of
-           every other config of this name
+    small  a minute or two, in a domain; its test problems are those of
+           every other config's `small`
     tiny   seconds instead of minutes, a small random model in place of a base:
            to see that everything runs
 
@@ -262,7 +262,7 @@ def from_run(config: ml_collections.ConfigDict) -> None:
 
 
 def small(config: ml_collections.ConfigDict) -> None:
-  common.check_drawn(config)
+  common.check_drawn(config, 'set train.steps instead')
   config.name += ' (small)'
   config.data.update(train_problems=4096, test_problems=100, test_samples=16)
   config.evaluation.ns = (1, 2, 4, 8, 16)

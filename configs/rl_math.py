@@ -25,7 +25,7 @@ Variants, comma separated, as in `configs/rl_math.py:rloo,tiny`:
              batch's outcomes (PRIME), with the advantages of rloo
     exact    exact step labels of the arithmetic domain in place of a PRM
     small    a minute or two, of arithmetic; its test problems are those of
-             every other config of this name
+             every other config's `small`
     tiny     seconds instead of minutes: to see that everything runs
 
 With a policy of configs/policy_math.py:qwen2_5_math_7b:
@@ -119,6 +119,7 @@ def words(config: ml_collections.ConfigDict) -> None:
 
 
 def small(config: ml_collections.ConfigDict) -> None:
+  common.check_drawn(config, 'set train.updates instead')
   config.name += ' (small)'
   config.train.update(updates=80, evaluate_every=10)
   config.problems.update(train_problems=4096, test_problems=100)

@@ -20,7 +20,7 @@ Variants, comma separated, as in `configs/sample_math.py:gsm8k,tiny`:
     gsm8k  problems of gsm8k/train.jsonl below --config.problems.root or
            PRM_JAX_DATA; any file with problem or question, and answer, will do
     small  a minute or two, of arithmetic; its test problems are those of
-           every other config of this name
+           every other config's `small`
     tiny   a few problems: to see that everything runs
 
 For models of published size, with --config.policy.workdir; before there is such
@@ -50,6 +50,7 @@ def gsm8k(config: ml_collections.ConfigDict) -> None:
 
 
 def small(config: ml_collections.ConfigDict) -> None:
+  common.check_drawn(config, 'set problems.count instead')
   config.name += ' (small)'
   config.problems.test_problems = 100
   config.samples = 2

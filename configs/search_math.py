@@ -34,7 +34,7 @@ Variants, comma separated, as in `configs/search_math.py:beam,gsm8k,tiny`:
            PRM_JAX_DATA; any file with problem or question, and answer, will do
     words  easier ones, of word_problems/mawps_multiarith.jsonl
     small  a minute or two, of arithmetic; its test problems are those of
-           every other config of this name
+           every other config's `small`
     tiny   a few problems: to see that everything runs
 
 For models of published size, with --config.policy.workdir; before there is such
@@ -85,6 +85,7 @@ def words(config: ml_collections.ConfigDict) -> None:
 
 
 def small(config: ml_collections.ConfigDict) -> None:
+  common.check_drawn(config, 'set problems.count instead')
   config.name += ' (small)'
   config.problems.update(train_problems=4096, test_problems=100)
 

@@ -112,6 +112,8 @@ def words(config: ml_collections.ConfigDict) -> None:
 
 
 def small(config: ml_collections.ConfigDict) -> None:
+  steps = 'steps' if config.task == 'policy' else 'updates'
+  common.check_drawn(config, f'set train.{steps} instead')
   config.name += ' (small)'
   section(config).update(train_problems=4096, test_problems=100)
   if config.task == 'policy':

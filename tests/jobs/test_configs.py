@@ -401,20 +401,86 @@ def test_every_config_is_tried_here():
   assert names == VARIANTS.keys()
 
 
+SMALL = 'small is for problems drawn from a domain, without a pretrained'
+
+
 @pytest.mark.parametrize(
   ('name', 'variants', 'why'),
   [
     ('prm_math', 'tiny,smollm2', 'tiny comes last, and smollm2 follows it'),
     ('rl_math', 'small,grpo', 'small comes last, and grpo follows it'),
     ('prm_math', 'lora,smollm2', 'a base comes before adapters'),
-    ('prm_math', 'human,small', 'small is for a domain without a base'),
-    ('policy_math', 'smollm2,small', 'small is for a domain without a base'),
+    ('prm_math', 'human,small', SMALL),
+    ('policy_math', 'smollm2,small', SMALL),
+    ('policy_math', 'smollm2,words,small', SMALL),
+    ('verifier_math', 'words,small', SMALL),
+    ('verifier_math', 'rl,words,small', SMALL),
+    ('rl_math', 'words,small', SMALL),
+    ('rl_math', 'qwen2_5_math_7b,small', SMALL),
+    ('evaluate_math', 'human,small', SMALL),
+    ('evaluate_math', 'benchmarks,small', SMALL),
+    ('sample_math', 'gsm8k,small', SMALL),
+    ('sample_math', 'qwen2_5_72b,small', SMALL),
+    ('search_math', 'beam,gsm8k,small', SMALL),
+    ('search_math', 'beam,words,small', SMALL),
+    ('search_math', 'qwen2_5_math_7b,small', SMALL),
+    ('label_math', 'active,small', SMALL),
+    ('label_math', 'consensus,small', SMALL),
+    ('label_math', 'rollouts,qwen2_5_72b,small', SMALL),
+    ('label_math', 'consensus,active', 'only one variant selects chains'),
+    ('label_math', 'active,consensus', 'only one variant selects chains'),
+    ('label_math', 'consensus,rollouts', 'rollouts follows consensus: a sou'),
+    ('label_math', 'active,judge', 'judge follows active: a source comes'),
   ],
 )
 def test_variants_that_would_undo_others_are_refused(name, variants, why):
   get_config = runpy.run_path(f'{ROOT}/configs/{name}.py')['get_config']
   with pytest.raises(ValueError, match=why):
     get_config(variants)
+
+
+@pytest.mark.parametrize(
+  ('name', 'variants'),
+  [
+    ('prm_math', 'orm'),
+    ('prm_math', 'words'),
+    ('prm_math', 'from_run,lora'),
+    ('policy_math', 'logic'),
+    ('verifier_math', 'r_prm,logic'),
+    ('verifier_math', 'rl'),
+    ('evaluate_math', 'critic,code'),
+    ('label_math', 'omega'),
+    ('rl_math', 'prime'),
+    ('sample_math', ''),
+    ('search_math', 'beam'),
+  ],
+)
+def test_small_shortens_what_it_names(name, variants):
+  get_config = runpy.run_path(f'{ROOT}/configs/{name}.py')['get_config']
+  whole, short = get_config(variants), get_config(f'{variants},small')
+  assert short.name == f'{whole.name} (small)'
+  section = next(k for k in ('problems', 'chains', 'data') if k in whole)
+  assert short[section].test_problems < whole[section].test_problems
+
+
+def test_a_labelling_job_has_the_name_of_what_it_does():
+  path = f'{ROOT}/configs/label_math.py'
+  get_config = runpy.run_path(path)['get_config']
+  found = {
+    arg: (config.name, config.select, config.source)
+    for arg in ('', 'rollouts', 'active', 'rollouts,active', 'consensus')
+    for config in (get_config(arg),)
+  }
+  convincing = 'of the most convincing wrong answers'
+  assert found == {
+    '': ('Labels', '', 'verifier'),
+    'rollouts': ('Labels by rollouts', '', 'rollouts'),
+    'active': (f'Labels {convincing}', 'active', 'verifier'),
+    'rollouts,active': (
+      *(f'Labels by rollouts {convincing}', 'active', 'rollouts'),
+    ),
+    'consensus': ('Labels that agree', 'consensus', 'given'),
+  }
 
 
 def test_small_jobs_are_of_the_same_problems():
