@@ -302,6 +302,8 @@ class Searching:
     candidates = tree.ended() or tree.ended(scratch=True)
     if not candidates:
       alive = tree.alive()
+      # The last steps lack a score where the PRM gave up.
+      alive = [i for i in alive if tree.nodes[i].score is not None] or alive
       longest = max(tree.nodes[i].depth for i in alive)
       candidates = [i for i in alive if tree.nodes[i].depth == longest]
     chosen = plan.method.choose(tree, candidates, plan.config)

@@ -357,6 +357,8 @@ def test_when_the_prm_gives_up_the_best_so_far_is_given(method, how):
     assert each.chosen.steps
   assert found[-1].ledger['stopped'] == 'the server is gone'
   assert found[0].ledger['scored_tokens']
+  if not in_one_call:  # not a longer chain, whose last step has no score
+    assert None not in found[-1].chosen.meta['search']['scores']
 
 
 @pytest.mark.parametrize('method', ['best_of_n', 'beam', 'mcts'])
