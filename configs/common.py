@@ -1,4 +1,4 @@
-"""What the config files share.
+"""Defines the defaults and variants that several config files use.
 
     python -m prm_jax.main --config configs/NAME.py:VARIANTS --workdir DIR
 

@@ -17,17 +17,19 @@ Train on the labels with
 and with the flags that suit the source:
 
     verifier, judge, corruption
-                none: labels are 0 or 1, and steps after the first 0 are masked
-    rollouts    labels are success rates. Hard labels:
-                --config.targets.hard_above=0.0 (any rollout succeeded) or 0.5.
-                Soft labels: none, which chose better chains by the lowest step
-                score, or --config.targets.after_first_error=keep, which chose
-                better ones by the last. A likelihood of the counts: keep, with
+                no flags: labels are 0 or 1; steps after the first 0 are masked
+    rollouts    labels are success rates; choose one of
+                hard labels: --config.targets.hard_above=0.0 (any rollout
+                succeeded) or 0.5;
+                soft labels: no flags if chains are ranked by their lowest step
+                score, --config.targets.after_first_error=keep if by the last;
+                beta-binomial likelihood of the counts:
+                --config.targets.after_first_error=keep
                 --config.loss.name=beta_binomial --config.head.kind=two_class
                 --config.orm_baseline=False (outcomes have no counts)
-    omega       --config.targets.hard_above=T, where omega.threshold was T
-    consensus   those of the source whose labels it keeps; hard_above is that of
-                consensus.hard_above
+    omega       --config.targets.hard_above=T with T = omega.threshold
+    consensus   the flags of the source whose labels are kept, with
+                targets.hard_above = consensus.hard_above
 
 By default the chains are the 8,192 training chains of configs/prm_math.py.
 Each of these takes half a minute or less on two cores: verifier labels all;

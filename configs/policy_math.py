@@ -4,10 +4,10 @@
 
 Supervised fine-tuning of a 2M-parameter model on the chains of the arithmetic
 domain's own solver, mistakes included, in four minutes on two CPU cores.
-Of its chains on test problems 50% are right, of the solver's 51%; as many
-problems have a wrong majority, and wrong chains agree as often. The problems
-are split as those of configs/prm_math.py with the same seed, so that no reward
-model is tested on a problem that its policy was trained on.
+On test problems 50% of its chains are right, against 51% of the solver's. The
+share of problems with a wrong majority, and how often wrong chains agree, equal
+the solver's. With the same seed the splits equal those of configs/prm_math.py,
+so no reward model is tested on a problem that its policy was trained on.
 
 Variants, comma separated, as in `configs/policy_math.py:smollm2,lora`:
 

@@ -11,15 +11,15 @@ Variants, comma separated, as in `configs/prm_math.py:human,tiny`:
     orm    outcome supervision: the label of the last step only
     logic  propositional deductions in place of arithmetic
     code   short Python functions, statement by statement
-    words  bytes from scratch on word problems with planted errors, tested on
-           templates never seen; needs pip install reasoning-gym==0.1.25; after
-           a pretrained backbone, as in :smollm2,words, that one on them
+    words  word problems with planted errors, tested on unseen templates: a
+           byte-level model from scratch, or the backbone of a variant before
+           it, as in :smollm2,words; needs pip install -e '.[words]'
     human  bytes from scratch on human step labels; needs the data files
            (--config.data.root or PRM_JAX_DATA), evaluated on ProcessBench
     benchmarks  after human or a pretrained backbone: evaluated on Mr-Ben and
            BIG-Bench-Mistake, a row for each subject
-    frozen  after a pretrained backbone: it reads all chains once, and heads of
-           four kinds are fitted on what it made of them, in minutes
+    frozen  after a pretrained backbone: its features of 1,000 training chains
+           are computed once and four kinds of heads fitted to them, in minutes
     lora   adapters of rank 16 and the head are trained, the backbone stays
     qlora  the same, with the backbone's kernels in 4 bits
     from_run  the backbone starts as that of a policy or PRM trained here:

@@ -3,12 +3,12 @@
     python -m prm_jax.main --config configs/verifier_math.py \
       --workdir /tmp/critic
 
-Supervised fine-tuning of a 0.6M-parameter model on exact critiques of chains
-as of configs/prm_math.py: every step is worked out anew and judged. The author
-of a tenth of the critiques is wrong about one of the steps; those whose verdict
-is not that of the labels are left out. The critic is a policy whose problems
-are questions about chains, so it is sampled and improved as one. It scores
-steps wherever a PRM does:
+A critic is a generative verifier, not the value function of actor-critic RL.
+This job fine-tunes a 0.6M-parameter model on exact critiques of the chains of
+configs/prm_math.py, which work out every step anew and judge it. A tenth of the
+critiques has one planted mistake; critiques whose verdict contradicts the
+labels are left out. To the code a critic is a policy whose problems are
+questions about chains. It scores steps wherever a PRM does:
 
     python -m prm_jax.main --config configs/evaluate_math.py:critic \
       --config.prm.generative.path=/tmp/critic --workdir /tmp/critic_judged

@@ -4,9 +4,8 @@
     prm = prm_jax.load('/tmp/prm_math')
     prm.score('mod 10 : 7 * 3 + 4', ['7 * 3 = 1', '1 + 4 = 5'])
 
-This is the package's front door: it hands out the names that a user of a
-trained model needs, and the rooms `prm_jax.search` and `prm_jax.rl`, which are
-imported when they are first used.
+These are the public names for users of a trained model. The subpackages
+`prm_jax.search` and `prm_jax.rl` are imported when they are first used.
 """
 
 import importlib
@@ -26,11 +25,11 @@ __all__ = [
   'load_policy',
   'show',
 ]
-_ROOMS = ('rl', 'search')
+_SUBPACKAGES = ('rl', 'search')
 
 
 def __getattr__(name: str) -> types.ModuleType:
-  """Imports one of the rooms when it is first asked for."""
-  if name in _ROOMS:
+  """Imports a subpackage at its first use."""
+  if name in _SUBPACKAGES:
     return importlib.import_module(f'{__name__}.{name}')
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -136,7 +136,7 @@ def export(
     UserError: there is no such model, or it does not fit the layout.
   """
   paths.check_local(to, 'an exported model')
-  # The folder of this process, if that is named, is replaced.
+  # Resolved first, because saving replaces the folder, even if it is `.`.
   folder = pathlib.Path(to).resolve()
   is_run = not source.startswith(HUB) and _is_run(paths.open_path(source))
   if is_run:

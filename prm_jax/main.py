@@ -132,10 +132,10 @@ def main(argv: list[str]) -> None:
 
 
 def run(argv: list[str]) -> None:
-  """Runs the job and returns the exit code.
+  """Runs the job and exits.
 
-  It is 0 when done or stopped in good order, 2 for a user's fault, and 1 if
-  another process was lost or for a defect.
+  The exit code is 0 if the job ended or SIGTERM stopped it, 2 for a user's
+  fault, 130 after Ctrl-C, and 1 for a bug or if another process was lost.
   """
   sys.unraisablehook = mind_unraisable
   if {'--help', '-h'} & set(argv[1:]):

@@ -24,8 +24,8 @@ FLOORS = (
 )
 LEVEL = {name: i for i, floor in enumerate(FLOORS) for name in floor}
 # What the package itself hands out: `prm_jax.load`.
-FRONT_DOOR = {'inference', 'report'}
-# The front door, and the other rooms and doors.
+PUBLIC = {'inference', 'report'}
+# The public names, the subpackages, and the commands.
 MOST_ENTRIES = 17
 MOST_LINES = 400
 NOWHERE = {'clu', 'pickle', 'tensorflow', 'torch', 'transformers', 'dill'}
@@ -113,9 +113,9 @@ def test_no_file_is_long():
 def test_a_room_imports_only_from_floors_below(module):
   own = [name for name in imports(module) if name.split('.')[0] == PACKAGE]
   if module == PACKAGE:
-    assert {room(name) for name in own} <= FRONT_DOOR
+    assert {room(name) for name in own} <= PUBLIC
     return
-  # Importing the package itself would import its front door.
+  # Importing the package itself would import its public names.
   assert PACKAGE not in own
   above = sorted(
     name

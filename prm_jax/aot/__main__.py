@@ -3,12 +3,12 @@
     python -m prm_jax.aot --config configs/prm_math.py:qwen2_5_math_7b \
       --topology v5e:16x16
 
-The real compiler (pip install 'jax[tpu]' or 'jax[cuda13]') compiles the train
-step and the scoring step, for a policy the reading of prompts and the sampling,
-all of these for an RL job, and for sampling, labelling and searching the
-programs of their models on the chips of one process. The report gives the
-memory that each program needs on a chip and the least time that it takes. The
-exit code is 1 if one does not fit.
+The real compiler (pip install 'jax[tpu]' or 'jax[cuda13]') compiles the
+programs of the config's task: the train step and scoring for a PRM; the train
+step, prefill and sampling for a policy; all of these for RL; and for sampling,
+labelling and search the programs of the models that they open. The report gives
+the memory that each program needs on a chip and the least time that it takes.
+The exit code is 1 if one does not fit.
 """
 
 import dataclasses

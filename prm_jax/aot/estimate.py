@@ -112,7 +112,15 @@ def memory(program: Program, compiled: jax.stages.Compiled) -> dict[str, float]:
 
 
 def describe(program: Program, chip: Chip) -> dict[str, Any]:
-  """Reports one program: memory, work, least times and the binding resource."""
+  """Compiles one program and reports its memory, work and least times.
+
+  Returns:
+    Per device: `fits`; `memory_bytes` by part; `flops`, `useful_flops`,
+    `hbm_bytes`, `sent_bytes` by collective, `largest_gather_bytes`;
+    `seconds_at_least` by resource; `mfu_at_most` in [0, 1]; `unknown_loops`,
+    `rematerialized` (compiler warnings) and `compile_seconds`. If it does not
+    fit, only `fits` and the `compiler`'s last line.
+  """
   began = time.monotonic()
   compiled, lines = compile_program(program.lower())
   if compiled is None:

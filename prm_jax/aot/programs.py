@@ -42,7 +42,7 @@ from prm_jax.training.train_state import (
 
 Settings = PrmSettings | PolicySettings
 HEAD = HeadConfig('two_class')  # of a PRM that is not there yet
-# Of the state's dtype and shape only these matter to a bound.
+# Arrays of a batch with one float32 per step, [B, P].
 PER_STEP = ('step_labels', 'step_weights', 'step_trials')
 
 

@@ -108,7 +108,7 @@ class Held(NamedTuple):
   params: Any  # the parameters that are trained
   rest: Any  # the rest of their train state
   written_with: Any  # the form of the parameters that the policy writes with
-  given: Any  # parameters that wait until the policy has stopped writing
+  given: Any  # new parameters, held until the policy has finished sampling
   reference: Any
   prm: Any
   prm_rest: Any  # the rest of the train state of a PRM that learns

@@ -82,5 +82,5 @@ def learning(
 
 
 def wide(model: TransformerConfig) -> float:
-  """Returns how much more a TPU computes for heads below LANES numbers."""
+  """Returns the factor by which a TPU pads heads to a multiple of LANES."""
   return -(-model.head_dim // LANES) * LANES / model.head_dim

@@ -1,7 +1,7 @@
 """Passes chains from one job to the next through the workdir.
 
-Sampling and labelling jobs write their chains here; labelling and training jobs
-read them:
+Sampling, labelling, search and evaluation jobs write their chains here. Other
+jobs label, train on, compare or replay those of sampling and labelling jobs:
 
     write(workdir, kind, chains) -> WORKDIR/data, WORKDIR/chains.jsonl, and the
       entry for results.json
@@ -28,7 +28,8 @@ def write(
 
   Args:
     workdir: folder of the job that made the chains.
-    kind: what the chains are, 'samples' or 'labels'; part of the dataset name.
+    kind: `ItemJob.kind`: 'samples', 'labels', 'search' or 'scores'; part of the
+      dataset name.
     chains: the chains; at least one.
 
   Returns:

@@ -97,8 +97,8 @@ def folder_aside(workdir: paths.Path) -> Iterator[paths.Path]:
     yield workdir if processes.is_first() else pathlib.Path(elsewhere)
 
 
-def are_of_dev(chains: Sequence[Chain], share: float) -> list[bool]:
-  """Says which chains are of the dev split, by a hash of their problem.
+def in_dev_split(chains: Sequence[Chain], share: float) -> list[bool]:
+  """Assigns chains to the dev split by a hash of their problem: [M] bools.
 
   Chains of one problem, of variants of one problem, or of one `meta['group']`
   are in the same split. The alphabetically first source problem among them is
@@ -214,7 +214,7 @@ def file_splits(
       f'problems are in {name} and left out'
     )
   share = config.dev_share
-  of_dev = are_of_dev(kept, share)
+  of_dev = in_dev_split(kept, share)
   dev = list(itertools.compress(kept, of_dev))
   train = list(itertools.compress(kept, map(operator.not_, of_dev)))
   if not train or not dev:

@@ -5,8 +5,8 @@
 `step_ends` are the indices at which the score of a step is read: the last id
 of its separator. Each step is tokenised by itself, so its ids do not depend on
 its neighbours: training, scoring of whole chains and step-by-step search all
-see the same ids. Only this module knows separators; everything after it works
-on ids and step ends and never splits text again.
+see the same ids. Everything that scores or trains works on ids and step ends
+and never splits text again; policies also stop at the separator's id.
 """
 
 import dataclasses

@@ -71,9 +71,9 @@ def split_step(text: str, how: str) -> tuple[str, ...]:
 def split_chain(chain: Chain, how: str) -> Chain:
   """Returns the chain with its steps split.
 
-  All pieces of a right step are right. Of a wrong step only the last piece is
-  known to stand at or after an error: the others have no label. Neutral
-  steps, and those whose label is a rate, are split likewise.
+  All pieces of a right step are right. The last piece of any other step (wrong,
+  neutral, or labelled with a rate) gets the step's label; its other pieces are
+  unknown, because the error may be in any of them.
   """
   if how == 'given':
     return chain
@@ -122,7 +122,7 @@ def score_pieces(
   how: str,
   last: bool = False,
 ) -> Callable[[Sequence[Chain]], list[np.ndarray]]:
-  """Returns a scoring of chains that splits their steps for another.
+  """Wraps a scoring function so that it scores the pieces of each step.
 
   Args:
     score: returns the scores of the R steps of each chain that were read.

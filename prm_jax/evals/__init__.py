@@ -1,12 +1,13 @@
-"""Evaluates scores against labels: pure numpy functions to plain numbers.
+"""Evaluates scores, searches and policies against what is known to be right.
 
-Evaluations come after scoring and before the report. They take arrays and
-return Python floats and lists ready for JSON, with None (never NaN) where a
-number is undefined. Shapes: Q problems, N samples of a problem, K sizes n,
+Metrics are pure NumPy functions of arrays, which `suite` makes from chains.
+Whole evaluations (`prm`, `policy`, `search`, `abstain`, `scorers`) take chains.
+Results are Python floats and lists ready for JSON, with None (never NaN) where
+a number is undefined. Shapes: Q problems, N samples of a problem, K sizes n,
 M chains, P steps, B bootstrap resamples.
 
-Steps always come as padded arrays with a mask (`steps.pad` makes them from
-lists), whose column is the step's index in its chain.
+Metrics take steps as padded arrays with a mask (`steps.pad` makes them from
+lists); column p is step p of the chain.
 
 - Metrics over steps (`prmbench`, `calibration`) take `step_scores`,
   `step_labels` and `step_mask`, all [M, P]. The mask is False at padding and at

@@ -55,13 +55,13 @@ def times_less(
   problems of their own, or a problem of one run. Both methods are measured on
   each.
 
-  We may never reach their accuracy. A bootstrap of the ratio would have no
-  ratio in such resamples, and without them it would flatter us. So the interval
-  comes from accuracies, which always exist (Fieller's way, 1954): a ratio r is
-  in it unless our accuracy at 1 / r of their compute is above theirs or below
-  it beyond noise, by Student's t over the units' paired differences. Ours is
-  interpolated as in `compute_to_reach`, between the mean compute of the
-  budgets. Nothing is extrapolated, so an end beyond our budgets is open:
+  In some resamples our method never reaches their accuracy. They have no ratio,
+  and dropping them would favour our method. So the interval is built from
+  accuracies (Fieller, 1954): a ratio r is in it unless our accuracy at 1 / r of
+  their compute differs from theirs significantly, by Student's t over the
+  units' paired differences. Our accuracy is interpolated as in
+  `compute_to_reach`, between the mean compute of the budgets. Nothing is
+  extrapolated, so an end beyond our budgets is open:
 
   - we are nowhere above theirs beyond noise: the low end is open, because we
     may never reach it, which is a ratio of 0. It is known to lie below their

@@ -195,12 +195,7 @@ def choose_threshold(
   scores, mask = steps.check_scores(step_scores, step_mask)
   labels = steps.check_first_errors(labels, mask)
   scored = steps.scored_mask(mask, read)
-  error = labels >= 0
-  if error.all() or not error.any():
-    raise UserError(
-      f'threshold on {len(labels)} chains, {int(error.sum())} with an error: '
-      'expected chains of both kinds'
-    )
+  error = _with_error('threshold', labels)
   if not scored.any():
     raise UserError(
       f'threshold on {len(labels)} chains of which no step was read: expected '
@@ -280,12 +275,11 @@ def choose_position(
   """
   mask = np.asarray(step_mask, bool)
   labels = steps.check_first_errors(labels, mask)
+  _with_error('position baseline', labels)
   f1 = [
     localisation(position_guess(mask, k), labels)['f1']
     for k in range(mask.shape[1])
   ]
-  if not f1 or f1[0] is None:
-    raise UserError('position on chains of one kind: expected both kinds')
   best = int(np.argmax(f1))
   return best, f1[best]
 
@@ -343,9 +337,7 @@ def _resampled_f1(
       f'problems {problems.shape} for {len(labels)} chains: expected the id of '
       'the problem of each'
     )
-  error = labels >= 0
-  if error.all() or not error.any():
-    raise UserError('F1 interval on chains of one kind: expected both kinds')
+  error = _with_error('F1 interval', labels)
   _, ids = np.unique(problems, return_inverse=True)
   flat = hits.reshape(len(hits), -1).astype(np.float64)
   # Of each problem, by kind: matches of every method, and chains.
@@ -393,3 +385,14 @@ def f1_difference_ci(
   lo, hi = bootstrap.interval(f1[:, 0] - f1[:, 1])
   difference = localisation(a, labels)['f1'] - localisation(b, labels)['f1']
   return difference, lo, hi
+
+
+def _with_error(what: str, labels: np.ndarray) -> np.ndarray:
+  """Marks chains with an error; raises UserError if all or none have one."""
+  error = labels >= 0
+  if error.all() or not error.any():
+    raise UserError(
+      f'{what} on {len(labels)} chains, {int(error.sum())} with an error: '
+      'expected chains of both kinds; take more problems'
+    )
+  return error

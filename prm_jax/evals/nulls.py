@@ -1,10 +1,10 @@
 """Computes what scores without any knowledge reach: the nulls of evaluations.
 
-A score is a function of the text. So the null of choosing by a score is not a
-random sample, but a random score for each distinct text: it finds wrong texts
-of which there is one as easily as a right text that was sampled often, and its
-accuracy may fall as n grows. The null of finding first errors is noise with the
-threshold that suits it best.
+A score is a function of the text. So the null of best-of-N is not a random
+sample, but a random score for each distinct text. It picks a wrong text that
+was sampled once as easily as a right text that was sampled often, so its
+accuracy may fall as n grows. The null of error localisation flags steps at
+random, at the rate with the highest F1.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Evaluates a PRM: a scorer and a data set to everything in results.json.
 
-Also what training asks between checkpoints (`dev_metrics`). `enough_data.py`
-checks the data before, and `shown_chains.py` chooses what the report shows.
+`enough_data.py` checks the data before, `dev_metrics.py` measures between the
+checkpoints of training, and `shown_chains.py` chooses what the report shows.
 """
 
 import dataclasses
@@ -13,8 +13,8 @@ import numpy as np
 from prm_jax.data.chains import Chain, first_error
 from prm_jax.data.datasets import Dataset
 from prm_jax.data.encoding import DoesNotFit
-from prm_jax.data.targets import TargetConfig, step_targets
-from prm_jax.evals import calibration, suite
+from prm_jax.data.targets import TargetConfig
+from prm_jax.evals import suite
 from prm_jax.evals.shown_chains import chains_to_show
 from prm_jax.inference.score import AGGREGATES, aggregate
 from prm_jax.inference.scorer import Scorer
@@ -103,33 +103,6 @@ def score_chains(scorer: Scorer, chains: Sequence[Chain]) -> list[np.ndarray]:
     for i, values in zip(members, read, strict=True):
       scores[i] = values
   return scores
-
-
-def dev_metrics(
-  chains: Sequence[Chain], scores: Sequence[np.ndarray], targets: TargetConfig
-) -> dict[str, float]:
-  """Measures how well the scores tell right steps from wrong ones."""
-  flat, right = [], []
-  for chain, values in zip(chains, scores, strict=True):
-    known = step_targets(chain, len(values), targets)
-    keep = known.weights > 0
-    flat.append(values[keep])
-    right.append(known.values[keep] >= 0.5)
-  flat, right = np.concatenate(flat), np.concatenate(right)
-  if not flat.size:
-    raise UserError(
-      f'no labelled step of {len(chains)} dev chains fits the window: raise '
-      'data.max_length, or hold out chains with labels'
-    )
-  metrics = {'eval/brier': float(((flat - right) ** 2).mean())}
-  # NaN cannot be ranked, so neither can a checkpoint that scores NaN.
-  ranked = np.isfinite(flat).all()
-  auc = calibration.auroc(flat, right) if ranked else float('nan')
-  if auc is not None:
-    metrics['eval/auc'] = auc
-  if unread := suite.unread_section(chains, scores):
-    metrics['eval/unread_steps'] = float(unread['steps'])
-  return metrics
 
 
 def chain_scores(

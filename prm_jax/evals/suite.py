@@ -1,9 +1,8 @@
 """Computes the sections of results.json from chains and their step scores.
 
-This is the one module that knows both chains and metrics: it turns chains into
-the padded arrays that the metrics take. `scores` holds one array [R] per chain,
-for the R steps that were read, which are fewer than it has if the model's
-window cut it. Steps that were not read have no score and enter no metric.
+It turns chains into the padded arrays that the metrics take. `scores` holds one
+array [R] per chain, for the R steps that were read: all of its steps, or fewer
+if the model's window cut it. Unread steps have no score and enter no metric.
 """
 
 import collections

@@ -3,11 +3,11 @@
     lengths of the rows, length of what precedes them -> Grid.calls
       -> rows of each call, and their length
 
-Every size costs seconds of a compiler, and every token of padding costs time. A
-search has calls of the same few sizes again and again: it takes as few calls as
-it can (`fine_grid`). A server gets anything, and no client should wait for a
-compiler: its sizes are few, and several small calls may do the work of a large
-one (`coarse_grid`).
+Compiling a size takes seconds, and padding takes time in every call. Search
+repeats the same few sizes, so many sizes may be compiled and each round takes
+as few calls as possible (`fine_grid`). Requests to a server have any size, and
+no client should wait for a compilation, so a few sizes are compiled before and
+a request may be split into several small calls (`coarse_grid`).
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Scores whole chains with a PRM, each in full: the step scorer of RL.
 
-    Scoring requests -> Scorer.score_many, packed into rows -> Scored
+    Scoring requests -> Scorer.score_many, packed into rows -> ScoredSteps
 
 Search scores chains as they grow and uses `TreeScorer`, which caches what it
 read. RL scores whole chains once, for which packed rows are cheaper.

@@ -1,6 +1,6 @@
 """Scores chains of the arithmetic domain exactly, as a perfect PRM would.
 
-    Scoring requests -> the domain's exact values -> Scored
+    Scoring requests -> the domain's exact values -> ScoredSteps
 
 Search experiments use it as an upper bound of trained PRMs, and tests as truth.
 """

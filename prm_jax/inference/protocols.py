@@ -2,7 +2,7 @@
 
     Request: a partial chain, and how many completions are wanted
       -> Policy.complete -> Completions of whole steps
-    Scoring: a partial chain -> StepScorer.score -> Scored: a score per step
+    Scoring: a partial chain -> StepScorer.score -> ScoredSteps
     Question: text -> Judge.ask -> Replies
     Choice: a partial chain -> Critic.choose -> Chosen: a probability an option
 
@@ -170,7 +170,7 @@ class StepScorer(Protocol):
 
   Attributes:
     name: identifies the PRM, as a policy's name does.
-    counts_flops: whether `Scored.flops` is filled in.
+    counts_flops: whether `ScoredSteps.flops` is filled in.
   """
 
   name: str

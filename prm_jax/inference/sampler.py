@@ -51,9 +51,9 @@ class SamplingConfig:
       (Nguyen et al., 2024); 0 keeps all.
     slots: number of chains that are written at once.
     max_tokens: most tokens of one completion.
-    spread: splits the parameters over `fsdp`, and not over `model` only, for a
-      model that would not fit otherwise. Devices then exchange its states
-      within every layer, which takes longer.
+    spread: whether parameters are split over `fsdp` as well as `model`. For
+      models that do not fit otherwise: slower, because devices then exchange
+      hidden states within every layer.
     kept: size of the cache from which search continues partial chains, in
       chains of the longest length; their keys and values stay on the device
       between calls, and the least recently used are dropped.

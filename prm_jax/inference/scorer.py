@@ -235,7 +235,7 @@ class Scorer:
   def _count(self, program: tuple, rows: Rows) -> None:
     program += rows.tokens.shape
     if program not in self.stats.programs:
-      logging.info('scoring compiled program %s', program)
+      logging.info('scoring: compiling %s', program)
     self.stats.programs.add(program)
     self.stats.tokens += int((rows.positions >= 0).sum())
     self.stats.padded_tokens += rows.tokens.size

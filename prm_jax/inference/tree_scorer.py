@@ -275,7 +275,7 @@ class TreeScorer:
   def _compile(self, sizes: Sizes) -> tuple[Any, Any]:
     """Compiles what reads rows, and what puts them into the store."""
     B, T, S = sizes
-    logging.info('tree scoring compiles %s', sizes)
+    logging.info('search scoring: compiling %s', sizes)
     rows = empty_rows(B, T, max(1, T // 2))
     index = index_of([], B, S) if S else None
     with jax.set_mesh(self._mesh):

@@ -251,7 +251,7 @@ class Writer:
   def call(self, name: str, sizes: tuple[int, ...], *arguments: Any) -> Any:
     """Runs a program and records the sizes that it was compiled for."""
     if (name, *sizes) not in self.stats.programs:
-      logging.info('sampling compiles program %s %s', name, sizes)
+      logging.info('sampling: compiling %s %s', name, sizes)
     self.stats.programs.add((name, *sizes))
     if name in READS_PARAMS:
       arguments = (self._params, *arguments)

@@ -4,8 +4,8 @@
 
 A job (`label.py`, `sample.py`, `search.py`, `evaluate.py`) defines its items
 and makes chains from them. Every process keeps its finished items in a journal.
-The same command does the rest: items that were never begun, were lost with a
-process, lacked answers, or were in flight when a model gave up.
+The same command resumes the job: it does the items that were never begun, were
+lost with a process, lacked answers, or were in flight when a model gave up.
 """
 
 import dataclasses
@@ -121,7 +121,8 @@ def do_all(
     'give all processes the same files',
   )
   workdir.claim(data)
-  # Every process has to ask this: its first look at the devices waits for all.
+  # Called in every process: JAX opens the devices here, and waits for all
+  # processes to do so.
   about = manifest.describe(settings.seed) | {
     'name': settings.name,
     **job.about,

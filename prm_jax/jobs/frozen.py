@@ -21,7 +21,8 @@ from prm_jax.data.chains import Chain, evenly_spaced
 from prm_jax.data.segments import score_pieces, split_chain
 from prm_jax.data.targets import step_targets
 from prm_jax.evals import scorers
-from prm_jax.evals.prm import PrmEvaluation, Scoring, dev_metrics, some_problems
+from prm_jax.evals.dev_metrics import dev_metrics
+from prm_jax.evals.prm import PrmEvaluation, Scoring, some_problems
 from prm_jax.evals.scorers import DEV
 from prm_jax.inference.features import Features, make_scoring
 from prm_jax.inference.loading import write_description

@@ -6,7 +6,7 @@ Every process of a job appends to its own file and reads the files of all, so a
 job can be resumed with another number of processes.
 
     {"job": {"input": "03...", "policy": "..."}}
-    {"index": 7, "chains": [...], "failed": "", "cost": [91, 12, 8, 0, 0.02]}
+    {"index": 7, "chains": [...], "failed": "", "cost": [91, 12, 8, 0, 0.02, 0]}
 
 An item that failed, or was in flight when a model gave up ("interrupted":
 true), may be tried again. Then its last line counts, but all costs do.

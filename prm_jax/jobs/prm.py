@@ -15,6 +15,7 @@ from typing import Any
 
 from prm_jax.data.segments import score_pieces, unlike
 from prm_jax.evals import prm as prm_evaluation
+from prm_jax.evals.dev_metrics import dev_metrics
 from prm_jax.evals.enough_data import check_data
 from prm_jax.evals.prm import Scoring
 from prm_jax.inference.scorer import Scorer
@@ -104,7 +105,7 @@ def train_model(
     scorer.params = described.attached(params)
     scores = score(dev)
     scorer.params = None
-    return prm_evaluation.dev_metrics(dev, scores, settings.targets)
+    return dev_metrics(dev, scores, settings.targets)
 
   scorer.params = train_best(name, opened, workdir, evaluate, log)
   return score

@@ -44,10 +44,10 @@ def check_unseen(
 def learned_problems(model: str | os.PathLike, kind: str) -> set[str]:
   """Returns the texts of the problems that a model was trained on.
 
-  Only runs on a domain are known: their splits are drawn again. One that
-  learned from labels has the problems whose chains were labelled. A critic was
-  trained on a problem if it was on a chain of it. The problems of a run's base
-  are not among them.
+  This is possible for runs on a domain, whose splits are drawn again. For a run
+  on a labelling job's chains they are the problems of those chains, and for a
+  critic the problems of the chains that it judged in training. The problems of
+  a run's base are not included.
 
   Args:
     model: the workdir of its run; published models and '' are not known.

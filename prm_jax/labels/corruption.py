@@ -105,7 +105,7 @@ def _corrupt_arithmetic(
       labels=(VERIFIED[True],) * planted.error + (VERIFIED[False],) * wrong,
       meta={**chain.meta, 'kind': kind, 'error_steps': [planted.error]},
     )
-  raise CannotDo('it offers no place for an error')
+  raise CannotDo('the chain offers no place for an error')
 
 
 def _corrupt_text(
@@ -118,7 +118,7 @@ def _corrupt_text(
     chain.problem, solution, links, always, chain.meta, rng
   )
   if made is None:
-    raise CannotDo('it offers no place for an error')
+    raise CannotDo('the chain offers no place for an error')
   if keep:
     return _label_right(chain, tuple(''.join(step) for step in solution.steps))
   return made
@@ -138,10 +138,10 @@ def _parse_solution(
   """
   others = (chain.problem, chain.answer or '')
   if not equations.can_be_parsed(chain.steps, others):
-    raise CannotDo('it is too long or too nested for a worked answer')
+    raise CannotDo('the chain is too long or too nested to be parsed')
   answer = tuple(equations.numbers(chain.answer or ''))
   if len(answer) != 1 or '-' in chain.answer:
-    raise CannotDo('its answer is not one number above 0')
+    raise CannotDo('the answer of the chain is not one number above 0')
   for steps in (chain.steps, (*chain.steps, answer_step(chain.answer))):
     solution = equations.parse(steps)
     links = infer_links(equations.numbers(chain.problem), solution)
@@ -151,9 +151,9 @@ def _parse_solution(
     alone = all(e.step < len(steps) - 1 for e in solution.equations)
     if alone and repeated and solution.values[-1:] == answer:
       if not equations.consistent(solution):
-        raise CannotDo('one of its equations does not hold as written')
+        raise CannotDo('one equation of the chain does not hold as written')
       return solution, links
-  raise CannotDo('its equations do not give its answer')
+  raise CannotDo('the equations of the chain do not give its answer')
 
 
 def _label_right(chain: Chain, steps: tuple[str, ...]) -> Chain:

@@ -47,10 +47,10 @@ class OmegaConfig(rollouts.RolloutBudget):
   """Holds the paper's parameters; `samples` is its k.
 
   Attributes:
-    threshold: the first error comes after a prefix whose Monte Carlo value is
-      above this number, and otherwise within it. The paper's 0 needs a policy
-      that hardly ever ends right after an error: if it does so with probability
-      v, a share 1 - (1 - v)^k of the wrong prefixes pass for right.
+    threshold: a prefix counts as right if its Monte Carlo value is above this
+      number; the search then looks behind it, otherwise within it. The paper's
+      0 needs a policy that hardly ever recovers from an error: if it does with
+      probability v, a share 1 - (1 - v)^k of wrong prefixes count as right.
     unvisited: label of steps whose prefixes were not rolled out: 'implied' (1
       before the first error, 0 from it on) or 'unknown'. Use 'unknown' for soft
       labels, because an implied 1 beside a rate of 0.4 is on another scale.

@@ -198,7 +198,9 @@ def outcome_label(chain: Chain, truth: str, trials: int) -> StepLabel:
   if right is None:
     right = grading.ends_right(chain.problem, chain.steps, truth)
   if right is None:
-    raise CannotDo('its answer could not be compared with the right one')
+    raise CannotDo(
+      'the answer of the chain could not be compared with the right one'
+    )
   return StepLabel(float(right), 'rollout', trials * right, trials)
 
 

@@ -189,7 +189,7 @@ def slots_for(
   slots = rows * length
   sharers, memory = _memory(mesh)
   taken = sharers * pool_bytes(config, mesh, slots)
-  logging.info('%s=%d: a pool of %.3f GB', flag, rows, taken / 1e9)
+  logging.info('%s=%d: a key-value cache of %.3f GB', flag, rows, taken / 1e9)
   if taken > memory / 2:
     fits = rows_that_fit(config, mesh, length)
     cure = f'lower it to {fits:,} or less'

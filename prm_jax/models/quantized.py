@@ -46,12 +46,17 @@ BETWEEN = (LEVELS[1:] + LEVELS[:-1]) / 2
 
 
 def quantize(kernel: jax.Array, axis: int, form: str) -> Params:
-  """Returns the codes and scales of a kernel.
+  """Quantizes a kernel in blocks of at most BLOCK weights along an axis.
 
   Args:
-    kernel: floats of any shape.
-    axis: where blocks lie; nf4 halves it.
+    kernel: floats [..., n, ...], with n weights along `axis`.
+    axis: the axis of the blocks, >= 0.
     form: one of FORMS.
+
+  Returns:
+    `codes`: int8 [..., n, ...], or for nf4 uint8 [..., n / 2, ...], two codes a
+    byte; `scales`: float32 [..., n / block, ...], the greatest absolute value
+    of each block, where block = gcd(n, BLOCK).
 
   Raises:
     UserError: nf4 cannot pair the weights of an axis of odd length.

@@ -207,7 +207,7 @@ def heads(section: Mapping[str, Any]) -> list[tuple[str, str]]:
 def diagnostics(section: Mapping[str, Any]) -> list[tuple[str, str]]:
   """Returns the warning signs of each data set, in words.
 
-  What is not known here keeps its own name.
+  Values without a description here are listed under their own keys.
   """
   rows = []
   for name, values in section.items():

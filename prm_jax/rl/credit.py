@@ -42,19 +42,20 @@ class AdvantageConfig:
   Attributes:
     estimator: rloo (the mean of the others as baseline), grpo (relative to the
       group's mean and deviation) or gae (with a value head).
-    process: which tokens a step's reward credits, in rloo and grpo: all tokens
-      of its 'chain' (which gets the sum over its steps), the tokens up to it
-      ('return', 'to_go'), or its own ('step'). 'return' adds up first and then
-      compares: each step, and the end, with what the others of the group are
-      paid from that position on, 0 for those that have ended. Chains of equal
-      sums are then equally good, however long they are. 'to_go' compares every
-      step with all steps of the group and then adds up (Shao et al., 2024):
-      every further step adds its distance from the mean. 'auto' is 'return'
-      where only the sum of a chain's rewards can be compared (see
-      `rewards.SUMMED`; and a mean over steps), and 'step' for others.
-    baseline: what a step's reward is compared with in 'step': all steps of the
-      'group', which favours short chains if later steps score lower, or those
-      at its 'position'. 'to_go' takes 'group' alone.
+    process: which tokens a step's reward credits, in rloo and grpo.
+      'step': the step's own tokens, by its reward minus the baseline.
+      'chain': all tokens of the chain, by the sum of its rewards.
+      'return': the step's tokens, by the sum of the rewards from this step on,
+      minus the mean of these sums at the same position in the group's other
+      chains. One that has ended counts as 0, so chains of equal sums are
+      equally good.
+      'to_go': the step's tokens, by the sum over this and all later steps of
+      reward minus the mean over the group's steps (Shao et al., 2024), so the
+      number of steps matters.
+      'auto': 'return' if `RewardConfig.is_summed`, otherwise 'step'.
+    baseline: what 'step' subtracts: the mean over all steps of the 'group',
+      which favours short chains if later steps score lower, or over the steps
+      at the same 'position'. 'to_go' takes 'group' alone.
     scale: whether grpo divides by the deviation.
     eps: added to that deviation. At the usual 1e-4, groups whose scores differ
       by a thousandth get large advantages.
@@ -173,8 +174,9 @@ def process_returns(
 
   It is the sum of its process rewards, before `reward.weight`; where that is 0,
   nothing is paid. A score that is not finite and those after it count as
-  missing. A potential pays every chain the same in total: 0. A chain without
-  steps is paid 0, or the lowest of its group where whole chains are compared.
+  missing. A potential adds the same -phi_0 to every chain of a problem, so it
+  counts as 0. A chain without steps is paid 0, or the lowest of its group where
+  whole chains are compared.
   """
   _check_steps('process_returns', scores, mask, size)
   chex.assert_shape(

@@ -1,4 +1,4 @@
-"""Holds what was found out about chains, and says which are learned from.
+"""Holds scores and outcomes of rated chains, and selects those to train on.
 
     scores and outcomes -> a group whose scores are finite -> the chains of it
       whose steps agree with their outcome -> credit.py

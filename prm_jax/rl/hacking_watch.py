@@ -41,7 +41,9 @@ class WatchPlan:
   """Says when a run evaluates its policy, and what an alarm does.
 
   Attributes:
-    evaluate_every: updates between two looks.
+    updates: number of updates of the whole run.
+    evaluate_every: updates between two evaluations.
+    samples: chains per problem in each evaluation.
     stop: whether an alarm ends the run.
     resumes_from: update of the last checkpoint; -1 before there is one.
   """

@@ -130,7 +130,7 @@ class OnlinePrm(ImplicitPrm):
 
   Args:
     state: the initial state, or a checkpoint's.
-    step_fn: from `train.compile_train_step`, for batches of Outcomes.
+    step_fn: from `training.loop.compile_train_step`, for batches of Outcomes.
     parts: its number of microbatches.
 
   Attributes:

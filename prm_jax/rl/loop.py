@@ -77,7 +77,7 @@ class Learner:
   """Takes train steps on a batch of rated chains.
 
   Args:
-    step_fn: from `train.compile_train_step`.
+    step_fn: from `training.loop.compile_train_step`.
     values: reads the value head; None for estimators without one.
     mesh: mesh of the policy that is trained.
     layout: of the rows that it reads there.
@@ -256,7 +256,8 @@ def improve(
     Stopped: after SIGTERM, with everything saved. With staleness the last
       regular checkpoint counts if batches are in progress, because no
       checkpoint can hold them.
-    UserError: too many steps in a row were not finite.
+    UserError: too many steps in a row were not finite, or the PRM scored none
+      of the chains of too many updates.
   """
   config, checkpoints, writer = run.config, run.checkpoints, run.writer
   done = saved = checkpoints.latest or 0

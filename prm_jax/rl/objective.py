@@ -132,9 +132,10 @@ def view_tokens(
 def find_needed(
   chains: Experience, config: PolicyLossConfig, has_values: bool
 ) -> np.ndarray:  # [C] bool
-  """Says which chains the loss has a gradient of; trees may lack the others.
+  """Marks the chains that contribute to the gradient; trees may omit others.
 
-  Where the advantage is 0, only terms that do not read it have one.
+  Without KL, entropy and value terms, a chain whose advantages are all 0 does
+  not contribute.
   """
   learned = np.asarray(chains.written)
   if not (config.kl_weight or config.entropy_weight or has_values):

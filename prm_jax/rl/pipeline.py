@@ -45,10 +45,10 @@ class RatedBatch(NamedTuple):
 class Batches:
   """Hands out the batches of a run, in order.
 
-  With staleness a thread samples and rates while the caller learns. The caller
-  may then use the policy or the PRM only between `lend` and `next`. A PRM that
-  learns does so batch by batch, in order: at an update it may already have
-  learned from later batches that were begun.
+  With staleness > 0 a second thread samples and rates the next batches while
+  the caller trains. The caller may use the policy and the PRM only between
+  `lend` and `next`. An online PRM learns from batches in order, but ahead of
+  the policy: it may already have learned from batches that are not handed out.
 
   Args:
     rate: rates the chains of problems.

@@ -45,7 +45,10 @@ class RewardConfig:
   """Says how step scores become rewards.
 
   Attributes:
-    form: the function of the scores, see below.
+    form: what a step's reward is: its score ('raw'), min(score - threshold, 0)
+      ('clip'), the score's rise over the step before ('advantage') or its fall
+      to the next ('delta'); 'total' pays the sum at the last step, 'min_form'
+      about the minimum (PURE), 'potential' is shaping, 'outcome' pays nothing.
     weight: factor of the process reward when credit.py adds it up.
     outcome_weight: factor of the verifier's outcome (1 or 0), likewise.
     centre: subtracted from every score first, except for `clip`. At 0.5 a step
@@ -286,13 +289,15 @@ def increments(
   start: jax.Array,  # [B] value of the problem before any step
   config: RewardConfig,
 ) -> tuple[jax.Array, jax.Array]:  # [B, P], [B]
-  """Pays each step what it adds to the chain's process reward so far.
+  """Rewards each step with the change that it makes to the process reward.
 
-  The sums are those of `step_and_end_rewards`. There, a step's reward may
-  depend on what follows it: delta subtracts the next score, min_form moves the
-  weight to the lowest, and the number of steps grows. The return from a step on
-  would then leave out what this step changes in the rewards before it. Here no
-  step changes them, so such a return is all that the step decides.
+  Step t gets R(s_1..s_t) - R(s_1..s_{t-1}), where R sums the rewards of
+  `step_and_end_rewards` over a prefix. The total is the same. There a later
+  step can change earlier rewards (delta, min_form, normalise='steps'); here it
+  cannot, so the return from step t on is exactly what depends on step t.
+
+  Returns:
+    The rewards of the steps, 0 where the mask is False, and of the end.
   """
   check_steps('increments', scores, mask)
   P = scores.shape[1]

@@ -1,1 +1,1 @@
-"""Serves every room: errors, paths, processes, devices, checkpoints."""
+"""Defines what all packages use: errors, paths, processes, checkpoints."""

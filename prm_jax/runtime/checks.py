@@ -58,6 +58,7 @@ def above(bound: float) -> Rule:
 
 
 def within(low: float, high: float) -> Rule:
+  """Returns the rule that a number is in [low, high], ends included."""
   return Rule(
     lambda value: low <= value <= high,
     f'expected a number in [{low}, {high}]',
@@ -65,6 +66,7 @@ def within(low: float, high: float) -> Rule:
 
 
 def from_to_below(low: float, high: float) -> Rule:
+  """Returns the rule that a number is in [low, high), without `high`."""
   return Rule(
     lambda value: low <= value < high,
     f'expected a number in [{low}, {high})',
@@ -72,6 +74,7 @@ def from_to_below(low: float, high: float) -> Rule:
 
 
 def between(low: float, high: float) -> Rule:
+  """Returns the rule that a number is in (low, high), without the ends."""
   return Rule(
     lambda value: low < value < high,
     f'expected a number in ({low}, {high})',
@@ -79,6 +82,7 @@ def between(low: float, high: float) -> Rule:
 
 
 def above_up_to(low: float, high: float) -> Rule:
+  """Returns the rule that a number is in (low, high], without `low`."""
   return Rule(
     lambda value: low < value <= high,
     f'expected a number in ({low}, {high}]',

@@ -2,7 +2,7 @@
 
 Everything that a run writes into its workdir or reads from data.root starts at
 a path that `open_path` made: a `pathlib.Path` on disk, an `epath.Path` at
-gs://. All differences between the two are handled in this file.
+gs://. Where the two differ in more than opening, callers ask `is_remote`.
 """
 
 import contextlib

@@ -113,7 +113,7 @@ def join(
     _check(coordinator, processes, process)
   # One where a program spreads over the network, None elsewhere.
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
-  # SIGTERM is handled in `train`, which does not need the devices for it.
+  # `stopping.py` handles SIGTERM in place of JAX's preemption service.
   jax.config.update('jax_enable_preemption_service', False)
   seconds = CLUSTER_JOIN_SECONDS if missing else JOIN_SECONDS
   # JAX itself would end the process with a trace from C++.

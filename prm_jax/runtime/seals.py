@@ -133,7 +133,7 @@ def read_sums(folder: paths.Path, tree: str) -> dict[str, int]:
 
 
 def is_sealed(folder: paths.Path) -> bool:
-  """Says whether a checkpoint was saved with a seal, be it there or not."""
+  """Says whether a checkpoint was saved with a seal, even if it is now lost."""
   if (folder / FOLDER).exists():
     return True
   about = folder / '_CHECKPOINT_METADATA'

@@ -22,7 +22,10 @@ from prm_jax.runtime.sharding import AXES
 
 
 class Stopped(BaseException):
-  """Reports that SIGTERM arrived and everything is saved.
+  """Reports that SIGTERM ended the job; the same command resumes it.
+
+  After one signal a training loop has saved everything; after a second the last
+  checkpoint counts.
 
   Like KeyboardInterrupt it is no Exception, so that no handler of errors
   catches it.

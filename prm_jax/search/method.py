@@ -63,9 +63,9 @@ class Expand(NamedTuple):
       own random stream, so that it is the chain that the policy would have
       written without being stopped.
     max_steps: number of steps of each; 0 goes to the end of the chain.
-    scratch: '' for continuations that belong to the tree. Others serve a look
-      and are then discarded: 'ahead' during the search, or 'last' after all
-      else. Each of the three has random draws of its own.
+    scratch: '' adds the continuations to the tree. 'ahead' (lookahead rollouts)
+      and 'last' (rollouts after the last round) are scored and then discarded.
+      Each of the three values has random draws of its own.
     round_size: number of whole chains asked for between two checks of a budget
       in tokens, FLOPs or seconds.
   """

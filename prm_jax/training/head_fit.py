@@ -1,4 +1,4 @@
-"""Fits a head on what a frozen backbone makes of steps.
+"""Fits a head to a frozen backbone's features of steps.
 
     features and targets of all steps -> L-BFGS -> the head's parameters
 

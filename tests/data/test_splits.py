@@ -8,7 +8,7 @@ import pytest
 from prm_jax.data import chain_sets
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.data.config import DataConfig
-from prm_jax.data.datasets import are_of_dev, file_splits, labelled_chains
+from prm_jax.data.datasets import file_splits, in_dev_split, labelled_chains
 from prm_jax.data.domain_splits import drawn_splits
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import write_json
@@ -30,14 +30,14 @@ def variants(i):
 def test_variants_of_a_problem_are_in_one_split():
   sets = [variants(i) for i in range(200)]
   flat = [each for of_one in sets for each in of_one]
-  found = are_of_dev(flat, 0.3)
-  assert found == are_of_dev(flat[::-1], 0.3)[::-1]
+  found = in_dev_split(flat, 0.3)
+  assert found == in_dev_split(flat[::-1], 0.3)[::-1]
   by_set = [found[3 * i : 3 * i + 3] for i in range(200)]
   assert all(len({*each}) == 1 for each in by_set)
   assert 0.2 < sum(found) / len(found) < 0.4
   # Without the groups their texts alone would be split.
   bare = [dataclasses.replace(it, meta={}) for it in flat]
-  alone = are_of_dev(bare, 0.3)
+  alone = in_dev_split(bare, 0.3)
   assert sum(alone[3 * i] != alone[3 * i + 1] for i in range(200)) > 20
 
 
@@ -46,7 +46,7 @@ def test_a_problem_is_in_one_split_wherever_it_comes_from():
     (chain(f'New {i}?', original_problem=f'Old {i}?'), chain(f'New {i}?'))
     for i in range(200)
   ]
-  found = are_of_dev([each for pair in pairs for each in pair], 0.5)
+  found = in_dev_split([each for pair in pairs for each in pair], 0.5)
   assert found[::2] == found[1::2]
   assert 60 < sum(found[::2]) < 140
 
@@ -54,7 +54,7 @@ def test_a_problem_is_in_one_split_wherever_it_comes_from():
 def test_layout_does_not_change_the_split():
   one = [chain(f'Is (1,{i}) on x^{{{i}}}?') for i in range(50)]
   other = [chain(f'Is $(1, {i})$ on x^{i}') for i in range(50)]
-  assert are_of_dev(one, 0.5) == are_of_dev(other, 0.5)
+  assert in_dev_split(one, 0.5) == in_dev_split(other, 0.5)
 
 
 def write(path, problems):

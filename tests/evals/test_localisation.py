@@ -297,11 +297,11 @@ def test_a_threshold_is_chosen_on_one_set_and_used_on_another():
     ),
     (
       lambda: loc.choose_position([[True]], np.array([-1])),
-      'expected both kinds',
+      'expected chains of both kinds',
     ),
     (
       lambda: loc.f1_ci(np.array([0]), np.array([0]), np.array([0]), 0),
-      'expected both kinds',
+      'expected chains of both kinds',
     ),
     (
       lambda: loc.f1_ci(np.array([0]), np.array([0]), np.array([0, 1]), 0),

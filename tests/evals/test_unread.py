@@ -14,6 +14,7 @@ from prm_jax.data.chains import Chain, StepLabel, first_error
 from prm_jax.data.encoding import make_format
 from prm_jax.data.targets import TargetConfig
 from prm_jax.evals import localisation, prm, shown_chains, steps, suite
+from prm_jax.evals.dev_metrics import dev_metrics
 from prm_jax.inference.score import AGGREGATES
 from prm_jax.inference.scorer import Scorer
 from prm_jax.models import HeadConfig, TransformerConfig
@@ -61,7 +62,7 @@ def test_a_random_scorer_has_the_auc_of_a_coin_whatever_is_unread():
     for c, s in zip(chains, scores, strict=True)
   ]
   assert found['count'] == sum(read)
-  dev = prm.dev_metrics(chains, scores, TargetConfig())
+  dev = dev_metrics(chains, scores, TargetConfig())
   assert abs(dev['eval/auc'] - 0.5) < bound
   # A uniform score against 0 or 1: the mean of (1 - u)^2.
   assert dev['eval/brier'] == pytest.approx(1 / 3, abs=0.02)
@@ -92,19 +93,19 @@ def test_outcome_targets_of_cut_chains_are_not_evaluated():
   chains = [labelled(2, outcome=True), labelled(2, 0, outcome=False)]
   outcome = TargetConfig('outcome')
   scores = [np.array([0.5, 0.8]), np.array([0.9])]
-  found = prm.dev_metrics(chains, scores, outcome)
+  found = dev_metrics(chains, scores, outcome)
   assert found == {
     'eval/brier': pytest.approx(0.04),
     'eval/unread_steps': 1.0,
   }
   with pytest.raises(UserError, match='no labelled step of 1 dev chains fits'):
-    prm.dev_metrics(chains[1:], scores[1:], outcome)
+    dev_metrics(chains[1:], scores[1:], outcome)
 
 
 def test_a_score_that_is_nan_has_no_auc():
   """Its rank would be arbitrary."""
   chains = [labelled(2, 1)]
-  found = prm.dev_metrics(chains, [np.array([np.nan, 0.1])], TargetConfig())
+  found = dev_metrics(chains, [np.array([np.nan, 0.1])], TargetConfig())
   assert np.isnan(found['eval/auc']) and np.isnan(found['eval/brier'])
 
 

@@ -2,7 +2,7 @@ r"""Writes and reads the plain question that a critic trained here is asked.
 
     check thinkprm | mod 10 : 7 * 3 + 4 | 7 * 3 = 1 | 1 + 4 = 5
 
-Its truth is known where the truth of the chain's domain is (`domains/known`).
+The right verdict is known if the chain is of a domain in `domains/known`.
 """
 
 from collections.abc import Sequence

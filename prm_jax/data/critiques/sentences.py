@@ -25,7 +25,7 @@ class Sentences(NamedTuple):
   solution: Sequence[str]
 
   def expected_steps(self, problem: str, steps: Sequence[str]) -> list[str]:
-    """Returns what each step has to be, up to the first that is wrong.
+    """Returns the right text of every step, [P].
 
     A step of the right solution is right wherever it stands, even repeated.
     Any other step should have been the first one that was not said yet; '' if

@@ -1,10 +1,11 @@
-"""Says what is known exactly of a problem, whose domain its text shows.
+"""Recognises a problem's domain by its text, and gives the exact truth of it.
 
     problem text -> domain_of -> Domain: true answer, verdicts, final answer
 
-Domains of sentences are not here: there an answer may be written in many ways,
-and what checks a step is the calculator. Questions to a critic are here: their
-answer is the verdict, known where the domain of the chain is.
+The domains are arithmetic, logic, code, and questions to a critic about chains
+of these, whose true answer is the right verdict. Problems in sentences are not
+here: their answers can be spelled in many ways, and only the calculator checks
+their steps.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Reads formats with steps in running text: Math-Shepherd, RLHFlow, TRL.
 
-The text is split into steps here, and nothing after this module splits it
-again. A record is rejected if it does not show where the question ends.
+The text is split into steps here; `data.segments` may split steps further. A
+record is rejected if it does not show where the question ends.
 """
 
 import re

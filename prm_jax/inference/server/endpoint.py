@@ -4,9 +4,9 @@
     Question -> text -> Reply
     Choice -> text -> Chosen, if the server tells log-probabilities
 
-Servers return text, so this module, and no other, splits text into steps: a
-step is the text between two separators. If single steps are wanted, the server
-is asked to stop at the separator. `remote.py` sends the calls.
+Servers return text, so `split_steps` splits it: a step is the text between two
+separators. If single steps are wanted, the server is asked to stop at the
+separator. `remote.py` sends the calls.
 """
 
 import dataclasses

@@ -45,9 +45,9 @@ JSON_OBJECT = Rule(
 class EndpointSection:
   """Describes a model on a server; `EndpointConfig` explains every value.
 
-  It differs in two ways. `extra` and `extra_after_steps` are JSON texts,
-  because flags can set only values that a config already has. And all values
-  have defaults, for jobs without a server.
+  Three things differ. `extra` and `extra_after_steps` are JSON texts, because
+  flags can set only values that a config already has. All values have defaults,
+  for jobs without a server. The seed is the job's.
   """
 
   base_url: str = EndpointConfig.base_url

@@ -32,8 +32,7 @@ from prm_jax.runtime import checks
 from prm_jax.runtime.checks import Fault, above, at_least, each, one_of
 from prm_jax.training.optim import OptimConfig
 
-# Where the PRM comes from: the workdir of a run or a published model, exact
-# labels of the arithmetic domain, a policy that becomes an implicit PRM.
+# Sources of step scores; `RlPrmConfig` explains each.
 PRM_KINDS = ('workdir', 'endpoint', 'generative', 'exact', 'implicit', 'none')
 SUM_ALONE = 'only the sum of such rewards means something; expected'
 

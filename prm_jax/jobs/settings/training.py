@@ -127,8 +127,9 @@ class FrozenConfig:
   Attributes:
     heads: names of FROZEN_HEADS; the first becomes the run's model. () trains
       the whole model.
-    seeds: fits of each head, each on its own draw of training problems; 1 takes
-      all problems, as the model of the run does.
+    seeds: how often each head is fitted for the comparison, each time on
+      another draw of `share` of the training problems; 1 fits once, on all. The
+      run's model is always fitted on all.
     share: share of the problems that a seed draws.
     chains: training chains that are read, evenly spaced; 0 reads all.
     decay: adds decay / 2 times the squared weights of the features, in units of
@@ -152,8 +153,8 @@ class PrmSettings(TrainingSettings):
   Attributes:
     orm_baseline: also train an outcome model on the same chains, to compare.
     frozen: trains heads alone.
-    keep_head: whether training starts from the head of the base, a PRM that was
-      trained here, such as one that was fitted alone. Else it is a new one.
+    keep_head: whether training starts from the base's head instead of a random
+      one; the base must be a PRM that was trained here.
   """
 
   orm_baseline: bool = True

@@ -85,7 +85,7 @@ class MaxTextCheckpoint:
     self._check()
 
   def names(self, ours: str) -> list[str]:
-    """Returns their paths of a parameter: one, or one for each layer."""
+    """Returns MaxText's paths of our parameter: one, or one per layer."""
     inner = ours.removeprefix('layers/')
     if inner == ours:
       return [f'params/params/{NAMES[ours]}']

@@ -54,8 +54,8 @@ class SaveOptions:
     max_length: context length in tokens that config.json states.
     dtype: 'float32' or 'bfloat16'; None keeps each array's own.
     shard_bytes: largest file, unless a single tensor is larger.
-    bos, eos: first and last tokens that config.json states, the last one or a
-      list of them; None for none. Absent ones would be those of Llama 2.
+    bos, eos: `bos_token_id` and `eos_token_id` of config.json. None is written
+      as null; if the keys were absent, transformers would use Llama 2's ids.
     beside: texts that are written, too, by the names of their files.
   """
 
