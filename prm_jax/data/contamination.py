@@ -32,9 +32,11 @@ _SENTENCE = re.compile('[;?\'"`\u00b4\u2018-\u201f]')
 _DASH = re.compile('[\u2010-\u2015\u2212]')
 _FIELDS = (*records.PROBLEM_FIELDS, 'original_question', 'modified_question')
 
-# Two problems that share more than this part of their four-word runs are taken
-# to come from one template.
-SAME_WORDING = 0.35
+# Two problems that share more than this part of their words are taken to come
+# from one template. All 57 templates of the words domain pass with GSM8K's test
+# problems, from which they were made, 7 with as many of its training problems,
+# and none with ProcessBench's problems of MATH.
+SAME_WORDING = 0.37
 
 
 class Removed(NamedTuple):
@@ -110,28 +112,23 @@ def remove_contaminated(
   return kept, removed
 
 
-def wording(text: str) -> set[tuple[str, ...]]:
-  """Returns all runs of four words of a text; numbers are left out."""
-  words = re.findall(r'[^\W\d_]+', text.casefold())
-  return set(zip(words, words[1:], words[2:], words[3:], strict=False))
+def wording(text: str) -> set[str]:
+  """Returns the words of a text; numbers are left out."""
+  return set(re.findall(r'[^\W\d_]+', text.casefold()))
 
 
-def same_wording(
-  runs: set[tuple[str, ...]], others: Iterable[set[tuple[str, ...]]]
-) -> bool:
+def same_wording(words: set[str], others: Iterable[set[str]]) -> bool:
   """Says whether a text has the wording of one of the other texts.
 
-  Two texts do if they share more than SAME_WORDING of the four-word runs of the
-  shorter one.
+  Two texts do if they share more than SAME_WORDING of the words that either of
+  them has.
 
   Args:
-    runs, others: `wording` of the text, and of the others.
+    words, others: `wording` of the text, and of the others.
   """
-  for other_runs in others:
-    shorter = min(len(runs), len(other_runs))
-    if shorter and len(runs & other_runs) > SAME_WORDING * shorter:
-      return True
-  return False
+  return any(
+    len(words & other) > SAME_WORDING * len(words | other) for other in others
+  )
 
 
 def read_evaluation_problems(path: str | os.PathLike) -> list[str]:

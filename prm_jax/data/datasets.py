@@ -142,17 +142,20 @@ def _unevaluated_words(
   The templates were made from problems of GSM8K's test set.
   """
   chains = words.make_chains(config.words, config.words_problems, seed)
-  one_each = {chain.meta['template']: chain.problem for chain in chains}
   texts = {text for texts in against.values() for text in texts}
   evaluated = [contamination.wording(text) for text in texts]
+  # By every problem of a template: names and things differ between them.
+  templates = {chain.meta['template'] for chain in chains}
   known = {
-    template
-    for template, problem in one_each.items()
-    if contamination.same_wording(contamination.wording(problem), evaluated)
+    chain.meta['template']
+    for chain in chains
+    if contamination.same_wording(
+      contamination.wording(chain.problem), evaluated
+    )
   }
   kept = [chain for chain in chains if chain.meta['template'] not in known]
   log(
-    f'contamination: {len(known)} of {len(one_each)} word templates have the '
+    f'contamination: {len(known)} of {len(templates)} word templates have the '
     f'wording of an evaluation problem, {len(chains) - len(kept):,} chains '
     'removed'
   )
@@ -206,7 +209,7 @@ def file_splits(
       )
     training += planted
   if config.words_problems:
-    training += _unevaluated_words(config.words_problems, seed, against, log)
+    training += _unevaluated_words(config, seed, against, log)
   kept, removed = contamination.remove_contaminated(training, against)
   for name, count in removed.items():
     log(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import pytest
 
@@ -12,6 +13,7 @@ from prm_jax.data.datasets import file_splits, in_dev_split, labelled_chains
 from prm_jax.data.domain_splits import drawn_splits
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import write_json
+from tests.shared.real_data import shared
 
 
 def chain(problem, **meta):
@@ -106,6 +108,40 @@ def test_labels_are_of_no_problem_that_the_config_leaves_out(tmp_path):
   assert [each.problem for each in kept] == ['Mine?']
   assert any('of 1 problems, are in known.jsonl' in line for line in said)
   assert any('of 2 problems, are in changed' in line for line in said)
+
+
+@pytest.mark.parametrize('seed', [0, 1, 2])
+def test_words_have_no_template_of_an_evaluation(tmp_path, seed):
+  """All templates are of GSM8K's test problems, and none of MATH's."""
+  pytest.importorskip('reasoning_gym', reason="needs 'prm_jax[words]'")
+  gsm8k, math = shared('gsm8k/test.jsonl'), shared('processbench/math.json')
+  human = [
+    {'id': str(i), 'problem': f'P{i}?', 'steps': ['a'], 'ratings': [1]}
+    for i in range(20)
+  ]
+  lines = ''.join(json.dumps(each) + '\n' for each in human)
+  (tmp_path / 'others.jsonl').write_text(lines)
+
+  def words_beside(path):
+    os.symlink(path, tmp_path / path.name)
+    config = DataConfig(
+      kind='files',
+      root=str(tmp_path),
+      train=(('others.jsonl', 'prm800k_flat'),),
+      decontaminate=(path.name,),
+      dev_share=0.3,
+      words_problems=200,
+    )
+    said = []
+    splits = file_splits(config, seed, tmp_path, said.append)
+    every = [*splits.train, *splits.dev]
+    return [c for c in every if 'template' in c.meta], said
+
+  kept, said = words_beside(gsm8k)
+  assert kept == []
+  assert any('word templates have the wording' in line for line in said)
+  kept, _ = words_beside(math)
+  assert len(kept) == 200
 
 
 def test_labels_need_no_test_problems(tmp_path):
