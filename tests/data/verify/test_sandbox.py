@@ -14,7 +14,13 @@ import pytest
 
 from prm_jax.data.verify import sandbox, sandbox_cgroup
 from prm_jax.runtime.errors import UserError
-from tests.data.verify.isolation import ROOT, needs_sandbox, outside
+from tests.data.verify.isolation import (
+  REFUSED,
+  ROOT,
+  allows_isolation,
+  needs_sandbox,
+  outside,
+)
 from tests.data.verify.outside import PROGRAMS, SECRET, descendants
 
 
@@ -65,6 +71,11 @@ def test_two_sandboxes_may_run_at_once():
   with outside('ordinary', *names) as one, outside('ordinary', *names) as other:
     for found in (read_results(one)['results'], read_results(other)['results']):
       assert [found[name]['seen'] for name in names] == [[]] * 4
+
+
+def test_only_a_machine_that_cannot_isolate_skips_these_tests():
+  """Otherwise a sandbox that refuses every program would pass them."""
+  assert not REFUSED or not allows_isolation(), REFUSED
 
 
 USUAL = """
