@@ -191,6 +191,11 @@ def test_gae_by_hand():
     [[0, 2.4, 2.4, 1.5, 1.5, 1, 0], [0, 0.1, 0.1, 0, 0, 0, 0]],
     atol=1e-6,
   )
+  punished = FINDINGS._replace(penalties=np.zeros((2, 7), np.float32))
+  punished.penalties[0, 1:3] = 0.2
+  _, less = credit.token_advantages(punished, values, 1.0, 2, BOTH, config)
+  lost = [[0, 0.4, 0.2, 0, 0, 0, 0], [0] * 7]
+  np.testing.assert_allclose(returns - less, lost, atol=1e-6)
   raw = np.where(WRITTEN, np.asarray(returns) - 0.25, 0)
   values = raw[WRITTEN]
   expected = np.where(WRITTEN, (raw - values.mean()) / values.std(), 0)
@@ -275,18 +280,23 @@ def test_the_watch_says_what_returns_are_made_of(form):
   np.testing.assert_allclose(advantages[::2, 0], gaps, atol=1e-6)
 
 
-def test_penalties_are_subtracted_from_the_return():
+@pytest.mark.parametrize(
+  ('estimator', 'expected'),
+  # A right and a wrong chain, and 0.4 between their penalties, never scaled.
+  [('rloo', 1 - 0.4), ('grpo', 0.5 / (0.5**0.5 + 0.02) - 0.4)],
+)
+def test_penalties_are_subtracted_from_the_return(estimator, expected):
   penalties = np.zeros((2, 7), np.float32)
   penalties[0, 1:3] = 0.2
   penalties[0, 0] = penalties[0, 6] = 9.0  # not written
-  config = AdvantageConfig('rloo', 'chain')
+  config = AdvantageConfig(estimator, 'chain', scale=True)
   advantages = found(
     config,
     RewardConfig('outcome', outcome_weight=1.0),
     FINDINGS._replace(penalties=penalties),
   )
-  np.testing.assert_allclose(advantages[0, 1:6], 0.6, atol=1e-6)
-  np.testing.assert_allclose(advantages[1, 1:4], -0.6, atol=1e-6)
+  np.testing.assert_allclose(advantages[0, 1:6], expected, atol=1e-6)
+  np.testing.assert_allclose(advantages[1, 1:4], -expected, atol=1e-6)
 
 
 @pytest.mark.parametrize('estimator', credit.ESTIMATORS)
@@ -313,6 +323,10 @@ def test_equal_rewards_and_broken_scores(estimator, process):
   np.testing.assert_array_equal(usable(findings, 2), [1, 1, 1, 1, 0, 0])
   if estimator != 'gae':  # which compares with values, not with the group
     np.testing.assert_array_equal(np.asarray(advantages)[2:4], 0)
+  else:  # what it does not learn from does not count in the deviation either
+    two = Findings(*(x[:4] for x in findings))
+    alone, _ = credit.token_advantages(two, values[:4], 1.0, 2, BOTH, config)
+    np.testing.assert_allclose(advantages[:4], alone, atol=1e-6)
   assert not np.asarray(advantages)[~findings.written].any()
 
 
@@ -361,6 +375,7 @@ def test_only_kept_chains_are_learned_from_and_compared():
   np.testing.assert_allclose(advantages[:, 0], [1, 0, -0.5, -0.5])
   learned = learned_from(findings, 4, config.kept_of(4))
   np.testing.assert_array_equal(learned, [1, 0, 1, 1])
+  assert AdvantageConfig(keep=0.7).kept_of(8) == 6  # the nearest to 5.6
   findings.scores[1] = np.nan
   assert not np.asarray(learned_from(findings, 4, 3)).any()
   advantages, _ = credit.token_advantages(
@@ -376,6 +391,10 @@ def test_a_share_of_the_weight_leaves_the_outcome_as_it_is():
   np.testing.assert_allclose(
     half - outcome, (whole - outcome) / 2, rtol=1e-5, atol=1e-6
   )
+  shaped = RewardConfig('potential', outcome_weight=1.0, centre=0.0)
+  gae = AdvantageConfig('gae', trace=1.0)
+  _, returns = credit.token_advantages(FINDINGS, NO_VALUES, 0.5, 2, shaped, gae)
+  assert returns[0, 5] == 1 - 0.5 * 0.5  # the end's; its last score is 0.5
   decaying = RewardConfig(decay=True)
   assert [decaying.weight_share(n, 4) for n in (1, 2, 4)] == [1.0, 0.75, 0.25]
   assert RewardConfig().weight_share(4, 4) == 1.0

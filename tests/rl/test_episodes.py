@@ -18,6 +18,15 @@ from tests.rl.written_chains import (
 )
 
 
+def test_a_problem_met_again_is_sampled_under_another_name():
+  class Policy:
+    def sample(self, requests):
+      return [each.key for each in requests]
+
+  names = episodes.sample(Policy(), [PROBLEM] * 2, 4, 'update 1')
+  assert names[0] != names[1]
+
+
 @pytest.mark.parametrize(
   'tokens',
   [

@@ -1,5 +1,6 @@
 """A watch raises the alarm, reads its earlier looks and refuses broken ones."""
 
+import itertools
 import json
 
 import pytest
@@ -18,18 +19,20 @@ from tests.rl.written_chains import (
 )
 
 WRONG = [*FORMAT.tokenizer.encode('2 + 2 = 4'), STEP_END, PROBLEM_END]
-# The first characters of the steps of a right and of a wrong chain.
+DULL = [*FORMAT.tokenizer.encode('1 + 1 = 2'), STEP_END, PROBLEM_END]
+# The first characters of the steps of a right chain and of two wrong ones.
 SCORES = {'1': 0.4, '3': 0.4, '2': 0.9}
 
 
 class FixedPolicy:
-  """A policy that always writes the same tokens."""
+  """A policy that always writes the same chains, one after another."""
 
-  def __init__(self, tokens):
-    self.tokens = tokens
+  def __init__(self, *chains):
+    self.chains = chains
 
   def sample(self, requests):
-    return [[sample_of(self.tokens)] * each.samples for each in requests]
+    chains = itertools.cycle(map(sample_of, self.chains))
+    return [[*itertools.islice(chains, each.samples)] for each in requests]
 
 
 def make_watch(folder, resumes_from, **plan):
@@ -75,7 +78,7 @@ def test_falling_accuracy_and_rising_scores_raise_the_alarm(tmp_path, has_prm):
   policy, log = FixedPolicy(WHOLE), []
   prm = TextPrm(FixedPrm(**SCORES)) if has_prm else None
   watch = Watch(
-    WatchPlan(5, 5, samples=2, stop=True),
+    WatchPlan(5, 5, samples=3, stop=True),
     policy,
     Rater(FORMAT, prm),
     lambda rewards, mask, _: (rewards * mask).sum(1),
@@ -85,9 +88,9 @@ def test_falling_accuracy_and_rising_scores_raise_the_alarm(tmp_path, has_prm):
   )
   metrics, ends = watch.look(0)
   assert metrics['eval/accuracy'] == 1 and not ends and not log
-  policy.tokens = WRONG
+  policy.chains = WHOLE, DULL, WRONG
   metrics, ends = watch.look(5)
-  assert metrics['eval/accuracy'] == 0
+  assert metrics['eval/accuracy'] == pytest.approx(1 / 3)
   assert ends == watch.ended == bool(metrics['eval/hacked']) == has_prm
   assert read_looks(tmp_path / 'evaluations.jsonl') == watch.lines
   evidence = tmp_path / 'hacked_update_5.jsonl'
@@ -95,4 +98,22 @@ def test_falling_accuracy_and_rising_scores_raise_the_alarm(tmp_path, has_prm):
   if has_prm:
     assert 'Since update 0' in log[0] and str(evidence) in log[0]
     wrong = [json.loads(line) for line in evidence.read_text().splitlines()]
-    assert [chain['scores'] for chain in wrong] == [[0.9]] * 4
+    assert [chain['scores'] for chain in wrong] == [[0.9]] * 2 + [[0.4]] * 2
+
+
+def test_the_more_looks_are_planned_the_more_an_alarm_takes(tmp_path):
+  assert WatchPlan(200, 50).looks == 5 and WatchPlan(201, 50).looks == 6
+  for updates, hacked in ((5, 1), (500, 0)):
+    policy = FixedPolicy(WHOLE)
+    watch = Watch(
+      WatchPlan(updates, 5),
+      policy,
+      Rater(FORMAT, TextPrm(FixedPrm(**SCORES))),
+      lambda rewards, mask, _: (rewards * mask).sum(1),
+      [PROBLEM._replace(id=name) for name in 'abcdef'],
+      Workdir(tmp_path, {}),
+      print,
+    )
+    watch.look(0)
+    policy.chains = [WRONG] * 5 + [WHOLE]
+    assert watch.look(5)[0]['eval/hacked'] == hacked

@@ -119,6 +119,13 @@ def test_the_loss_is_the_sum_of_its_parts(state, batch, reduce):
   assert values['clipped'] == pytest.approx(
     float((cut & written).sum() / written.sum()), rel=1e-5
   )
+  gone = (seen.logprobs - chains.sampled_logprobs)[written]
+  for name, expected in (
+    ('kl_to_sampled', jnp.expm1(gone) - gone),
+    ('ratio', jnp.exp(gone)),
+    ('entropy', seen.entropy[written]),
+  ):
+    assert values[name] == pytest.approx(float(expected.mean()), rel=1e-5)
 
 
 def test_tokens_that_were_not_written_change_nothing(state, batch):

@@ -7,6 +7,7 @@ import pytest
 import prm_jax
 from prm_jax import rl
 from prm_jax.rl.rewards import RewardConfig
+from prm_jax.runtime.errors import UserError
 from tests.shared.published_models import write_model
 
 PROBLEM = 'What is seven times three?'
@@ -61,3 +62,10 @@ def test_another_form_and_separator(folder):
   [scores], [paid] = plain([pair]), rewards([pair])
   assert len(paid) == 3
   assert paid == pytest.approx([min(s - 0.9, 0) for s in scores], abs=1e-6)
+
+
+def test_what_makes_no_rewards_is_refused():
+  with pytest.raises(UserError, match="chains='wrong': there is no outcome"):
+    rl.reward_fn('a PRM', config=RewardConfig(chains='wrong'))
+  with pytest.raises(UserError, match="separator='': expected the text betw"):
+    rl.reward_fn('a PRM', separator='')
