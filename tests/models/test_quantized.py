@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from prm_jax.models import LoraConfig, attach, merge, quantize_backbone
 from prm_jax.models.layers import linear, quantized_linear
@@ -24,6 +25,15 @@ def drawn(*shape, seed=0):
 
 def stored_and_back(kernel, axis, form):
   return np.asarray(dequantize(*quantize(kernel, axis, form).values(), axis))
+
+
+def test_levels_of_nf4_are_quantiles_of_the_normal_distribution():
+  """As in QLoRA's code: eight above 0 and seven below, the largest is 1."""
+  outermost = 0.9677083
+  above = norm.ppf(np.linspace(outermost, 0.5, 9)[:-1])
+  below = -norm.ppf(np.linspace(outermost, 0.5, 8)[:-1])
+  expected = np.sort([*above, 0.0, *below]) / above.max()
+  np.testing.assert_allclose(LEVELS, expected, atol=1e-6)
 
 
 def test_nf4_takes_the_nearest_level_of_each_block():

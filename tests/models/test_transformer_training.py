@@ -176,6 +176,13 @@ def test_initial_parameters():
   np.testing.assert_allclose(attention['q_proj']['kernel'].std(), 1 / 8, 0.1)
   std = attention['o_proj']['kernel'].std()
   np.testing.assert_allclose(std, 1 / np.sqrt(24 * 6), 0.1)
+  for name, std in (
+    ('gate_proj', 1 / 8),
+    ('up_proj', 1 / 8),
+    ('down_proj', 1 / np.sqrt(24 * 6)),
+  ):
+    kernel = params['layers']['mlp'][name]['kernel']
+    np.testing.assert_allclose(kernel.std(), std, 0.1)
   np.testing.assert_allclose(params['embed_tokens'].std(), 0.02, 0.1)
   np.testing.assert_allclose(params['lm_head'].std(), 1 / 8, 0.1)
   assert not attention['v_proj']['bias'].any()

@@ -34,6 +34,8 @@ STEPS, WAITING, WARMUP = 12, 5, 4
 def moves_of(optim: OptimConfig, part: str, sizes: list[float]) -> dict:
   """Returns how far the head and another part move in each step.
 
+  Beside them stand the norms of the gradients.
+
   All gradients have the same size, so Adam and Adafactor move a parameter by
   exactly the learning rate, even in the first step if their averages start
   there.
@@ -67,8 +69,10 @@ def moves_of(optim: OptimConfig, part: str, sizes: list[float]) -> dict:
     zero, params, optimizer.init(params), jax.random.key(0), zero, zero
   )
   moves: dict[str, list] = {'head': [], part: []}
+  norms = []
   for size in sizes:
-    after, _ = step(state, jnp.float32(size))
+    after, metrics = step(state, jnp.float32(size))
+    norms.append(float(metrics['grad_norm']))
     for name, moved in moves.items():
       (before,), (now,) = (
         jax.tree.leaves(s.params[name]) for s in (state, after)
@@ -76,7 +80,7 @@ def moves_of(optim: OptimConfig, part: str, sizes: list[float]) -> dict:
       assert np.ptp(before - now) == 0
       moved.append(float((before - now).mean()))
     state = after
-  return moves
+  return moves | {'norms': norms}
 
 
 @pytest.mark.parametrize('part', ['backbone', 'lora'])
@@ -110,6 +114,9 @@ def test_the_warmup_begins_when_a_part_begins_to_move(own, part, schedule):
   np.testing.assert_allclose(moves[part], expected, **tolerance)
   whole = STEPS - WARMUP
   np.testing.assert_allclose(moves['head'], rise + fall(whole), **tolerance)
+  # Of the 6 parameters of the head, and later of the part's 8 as well.
+  norms = [6**0.5] * WAITING + [14**0.5] * (STEPS - WAITING)
+  np.testing.assert_allclose(moves['norms'], norms, rtol=1e-6)
 
 
 def test_a_skipped_step_does_not_count_as_waiting():

@@ -8,7 +8,14 @@ import numpy as np
 import optax
 import pytest
 
-from prm_jax.models import HeadConfig, TransformerConfig, init_head, init_params
+from prm_jax.models import (
+  HeadConfig,
+  LoraConfig,
+  TransformerConfig,
+  init_head,
+  init_lora,
+  init_params,
+)
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.sharding import path_name
 from prm_jax.training.optim import (
@@ -99,6 +106,9 @@ def test_only_matrices_decay():
     assert {'backbone/embed_tokens', 'head/kernel'} < set(decays) - left_out
     assert len(left_out) == (7 if config.qkv_bias else 4)
   assert decays['backbone/lm_head']
+  backbone = jax.eval_shape(lambda: init(untied))['backbone']
+  adapters = init_lora(jax.random.key(0), backbone, LoraConfig(rank=2))
+  assert all(jax.tree.leaves(decay_mask({'lora': adapters})))
 
 
 def adamw_in_numpy(params, grads, lrs, config):
