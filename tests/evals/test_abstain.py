@@ -1,5 +1,7 @@
 """Abstaining: the section, its decisions and the weakest steps."""
 
+import dataclasses
+
 import pytest
 
 from prm_jax.evals import abstain
@@ -29,7 +31,8 @@ def test_the_section_and_its_decisions():
   shown = [each for each in decisions if each['answered']]
   assert about['errors'] == sum(not each['outcome'] for each in shown)
   assert about['error_of_all'] == pytest.approx(101 / 201)
-  assert min(each['probability'] for each in shown) >= got['probability']
+  assert min(each['chain_score'] for each in shown) == got['threshold']
+  assert min(each['probability'] for each in shown) == got['probability']
   assert shown[0]['weakest_step'] == {
     'number': 2,
     'text': 'step 1',
@@ -38,6 +41,24 @@ def test_the_section_and_its_decisions():
   cut = decisions[-1]
   assert not cut['answered'] and cut['chain_score'] is None
   assert got['risk_coverage']['coverage'][-1] == pytest.approx(200 / 201)
+
+
+def test_the_filter_keeps_to_the_confidence_and_the_seed():
+  held_out, tested = searched(0, 400), searched(1000, 200)
+  got = abstain.abstain_section(held_out, tested, 0.1)
+  lax = abstain.abstain_section(held_out, tested, 0.1, confidence=0.5)
+  assert lax['threshold'] < got['threshold']
+  others = [
+    abstain.abstain_section(held_out, tested, 0.1, seed=seed)['threshold']
+    for seed in range(1, 5)
+  ]
+  assert set(others) != {got['threshold']}
+
+
+def test_a_chain_without_an_answer_is_not_answered():
+  silent = dataclasses.replace(chosen('silent', False, (0.99,)), answer=None)
+  got = abstain.abstain_section(searched(0, 400), [silent], 0.1)
+  assert not got['problems'][0]['answered']
 
 
 def test_tested_problems_need_no_right_answers():

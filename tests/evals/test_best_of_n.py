@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prm_jax.evals import best_of_n
+from prm_jax.data.chains import Chain
+from prm_jax.evals import best_of_n, suite
 from prm_jax.runtime.errors import UserError
 from tests.shared.real_data import shared
 
@@ -231,6 +232,11 @@ def test_votes_repeat_and_do_not_depend_on_other_ns_or_problems():
     best_of_n.weighted_vote_curve(0 * scores + 1, *args[1:], [8], 5),
     best_of_n.majority_curve(*args[1:], [8], 5),
   )
+
+
+def test_problems_with_more_samples_keep_their_first():
+  chains = [Chain(p, (str(i),), outcome=True) for i, p in enumerate('pppqqr')]
+  assert suite.groups_of_equal_size(chains) == [[0, 1], [3, 4]]
 
 
 def test_curves_form():

@@ -97,6 +97,11 @@ def test_a_section_by_hand():
   assert found['agreement_in_error'] == pytest.approx(1 / 6)
 
 
+def test_chains_without_an_answer_do_not_agree():
+  none = np.array([[-1, -1]])
+  assert policy.agreement_in_error(np.zeros((1, 2)), none) == 0
+
+
 def test_agreement_is_none_without_two_errors_of_a_problem():
   correct = np.array([[True, False], [True, True]])
   answers = np.array([[0, 1], [0, 0]])

@@ -159,6 +159,39 @@ def test_votes_of_long_chains_do_not_underflow():
   assert found.results['best_of_n']['weighted_vote']['mean'][-1] == 1
 
 
+def test_the_pool_is_judged_by_the_score_that_was_trained():
+  """Right chains end best, and have a step that is worse than all others."""
+  scores = {'a': [0.1, 0.9], 'b': [0.5, 0.5]}
+  chains = [
+    Chain(problem, (name, 'x'), name, outcome=name == 'a')
+    for problem in ('p', 'q')
+    for name in ('a', 'b')
+  ]
+
+  def score(chains):
+    return [
+      np.array(scores.get(chain.answer, [0.9] * len(chain.steps)), np.float32)
+      for chain in chains
+    ]
+
+  wanted = PrmEvaluation(best_of_n='pool', ns=(1, 2))
+  dataset = Dataset([], BOTH, {'pool': chains}, '', pathlib.Path(), False)
+
+  def accuracy(targets, orm):
+    found = evaluate(wanted, targets, dataset, score, orm, 0, print)
+    by_n = found.results['best_of_n']
+    return {name: by_n[name]['mean'][-1] for name in by_n if 'rm' in name}
+
+  assert accuracy(TargetConfig('outcome'), None) == {'orm': 1}
+  assert accuracy(TargetConfig(), score) == {
+    'prm_min': 0,
+    'prm_prod': 0,
+    'prm_mean': 0.5,
+    'prm_last': 1,
+    'orm': 1,
+  }
+
+
 def half(chains):
   """Scores every step .5, but those of 'bad' steps .1."""
   return [
@@ -192,15 +225,28 @@ def judged(evaluations, dev=MIXED, **changes):
   return found, said
 
 
-def test_chains_without_labels_say_nothing_of_errors():
+@pytest.mark.parametrize('share', [0.0, 0.3])
+def test_chains_without_labels_say_nothing_of_errors(share):
+  """Neither do they count among those of which a share is flagged."""
   bare = [Chain(f'u{i}', ('bad',), outcome=False) for i in range(3)]
-  found, said = judged({'some': [*MIXED, *bare]})
+  found, said = judged({'some': [*MIXED, *bare]}, wrong_share=share)
   of_some = found.results['localisation']['some']
   assert (of_some['acc_error'], of_some['acc_correct']) == (1.0, 1.0)
   assert of_some['count_error'] + of_some['count_correct'] == 2
   assert 'some: 3 chains without step labels are left out' in said
   # They are scored, and the page may show them.
   assert sum(line['set'] == 'some' for line in found.step_scores) == 5
+
+
+def test_a_right_answer_with_a_wrong_step_is_found_at_the_threshold():
+  some = [
+    steps_of('p', 1.0, 1.0, outcome=True),
+    steps_of('q', 1.0, 0.0, outcome=True),
+  ]
+  found, _ = judged({'some': some})
+  assert 0.1 < found.threshold['value'] <= 0.5
+  of_some = found.results['diagnostics']['some']
+  assert of_some['right_answer_wrong_process']['found'] == 1
 
 
 def test_a_share_of_wrong_chains_is_each_sets_own():

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from prm_jax.data.chains import Chain
+from prm_jax.evals import suite
 from prm_jax.evals.ranking import (
   Ranked,
   auc_ci,
@@ -39,6 +41,14 @@ def test_within_problems_by_hand():
   found = within_problem_auc(ranked, 0)
   assert found['value'] == (0.75 + 0.0) / 2
   assert found['problems'] == 2
+
+
+def test_variants_of_a_problem_are_one_problem():
+  variants = [
+    Chain(name, ('a',), meta={'original_problem': 'p'}) for name in 'ab'
+  ]
+  chains = [*variants, Chain('q', ('a',)), Chain('p', ('a',))]
+  assert suite.problem_ids(chains).tolist() == [0, 0, 1, 0]
 
 
 def test_intervals_are_those_of_whole_problems():

@@ -108,6 +108,32 @@ def test_perfect_scores_answer_all_that_is_right():
   assert strict.threshold is None and strict.bound is None
 
 
+def choose(tried, tested, wanted_error, confidence):
+  """Chooses by (score, right) of problems that are tried, and tested."""
+  count = len(tried) + len(tested)
+  order = np.random.default_rng(0).permutation(count)
+  scores, right = np.zeros(count), np.zeros(count, bool)
+  for i, (score, yes) in zip(order, [*tried, *tested], strict=True):
+    scores[i], right[i] = score, yes
+  return selective.choose(scores, right, wanted_error, confidence)
+
+
+def test_the_first_threshold_is_the_best_of_as_many_problems_as_are_tested():
+  """No error of 6 is better than 3 of 12; of 2 and 4, it would be worse."""
+  tried = [(0.9, True), (0.9, True), (0.8, True), (0.8, False)]
+  tested = [(0.9, True)] * 6 + [(0.8, False)] * 6
+  found = choose(tried, tested, 0.4, 0.95)
+  assert found.threshold == 0.9
+  assert found.bound == pytest.approx(1 - 0.05 ** (1 / 6))
+
+
+def test_of_equally_good_thresholds_the_lowest_is_the_first():
+  """At 0.9, which would be tested before, all tested answers are wrong."""
+  tried = [(0.9, False), (0.8, False)]
+  tested = [(0.9, False)] + [(0.8, True)] * 5
+  assert choose(tried, tested, 0.5, 0.5).threshold == 0.8
+
+
 def test_problems_without_an_answer_are_not_answered():
   scores, right = calibrated(np.random.default_rng(0), 600)
   scores[::3], right[::3] = -np.inf, False

@@ -182,6 +182,13 @@ def test_diagnostics_are_of_whole_chains():
   assert found['right_answer_wrong_process']['count_wrong_process'] == 0
 
 
+def test_prmbench_judges_no_step_beyond_the_window():
+  chains = [labelled(3, 1), labelled(3, 1)]
+  scores = [np.array([0.9, 0.1, 0.1]), np.array([0.9, 0.1])]
+  found = suite.prmbench_section(chains, scores)['overall']
+  assert (found['count_right'], found['count_wrong']) == (2, 3)
+
+
 def test_a_real_scorer_gives_no_score_beyond_its_window():
   fmt = make_format('bytes', 24)
   model = TransformerConfig(fmt.tokenizer.vocab_size, 16, 1, 2, 1, 16)
