@@ -8,6 +8,7 @@ read. RL scores whole chains once, for which packed rows are cheaper.
 
 from collections.abc import Sequence
 
+from prm_jax.data.encoding import Encoding
 from prm_jax.inference.protocols import ScoredSteps, Scoring
 from prm_jax.inference.scorer import Scorer
 from prm_jax.models import chain_flops
@@ -28,30 +29,38 @@ class ChainScorer:
 
   def score(self, requests: Sequence[Scoring]) -> list[list[ScoredSteps]]:
     """Returns the scores of each request; see `protocols.StepScorer`."""
-    lengths = [self._length(request) for request in requests]
+    encodings = [self._encode(request) for request in requests]
     asked = [
       (request.problem, request.steps)
-      for request, length in zip(requests, lengths, strict=True)
-      if length
+      for request, encoding in zip(requests, encodings, strict=True)
+      if encoding
     ]
     scores = iter(self._scorer.score_many(asked) if asked else ())
-    model = self._scorer.model
     return [
       [
         ScoredSteps(
-          tuple(next(scores).tolist()), length, chain_flops(model, 0, length)
+          tuple(next(scores).tolist()),
+          len(encoding.tokens),
+          self._flops(encoding),
         )
-        if length
+        if encoding
         else ScoredSteps((), 0)
       ]
-      for length in lengths
+      for encoding in encodings
     ]
 
-  def _length(self, request: Scoring) -> int:
-    """Returns the chain's tokens, 0 if it cannot be encoded to its end."""
+  def _encode(self, request: Scoring) -> Encoding | None:
+    """Encodes a chain; returns None if it does not fit to its end."""
     try:
       encoding = self._scorer.format.encode(request.problem, request.steps)
     except UserError:
-      return 0
+      return None
     whole = len(encoding.step_ends) == len(request.steps)
-    return len(encoding.tokens) if whole else 0
+    return encoding if whole else None
+
+  def _flops(self, encoding: Encoding) -> float:
+    scorer, logits = self._scorer, 0
+    if scorer.head.likelihood:
+      logits = int((scorer.format.token_kinds(encoding) > 0).sum())
+    backbone = chain_flops(scorer.model, 0, len(encoding.tokens), logits)
+    return backbone + scorer.head_flops * len(encoding.step_ends)

@@ -95,6 +95,12 @@ class Scorer:
       out_shardings=NamedSharding(mesh, P()),
     )
 
+  @property
+  def head_flops(self) -> float:
+    """Returns the floating point operations of the head for one step."""
+    head = self.params['head'].items()
+    return 2.0 * sum(x.size for name, x in head if 'kernel' in name)
+
   def score(self, problem: str, steps: Sequence[str]) -> np.ndarray:
     """Returns the probability that each step is right, [P] in [0, 1]."""
     return self.score_many([(problem, steps)])[0]

@@ -99,10 +99,7 @@ class TreeScorer:
     self._step_ids = cached_if_short(
       1 << 15, lambda step, first: tuple(self._format.encode_step(step, first))
     )
-    kernels = (
-      x.size for name, x in scorer.params['head'].items() if 'kernel' in name
-    )
-    self._head_flops = 2.0 * sum(kernels)
+    self._head_flops = scorer.head_flops
     self._params = scorer.params
     self._jit_read = jit_read_rows(self._model, scorer.head, self._mesh)
     self._jit_put = jax.jit(

@@ -1,10 +1,13 @@
 """Tests that chains scored in one call get the scores of each alone."""
 
 import numpy as np
+import pytest
 
 from prm_jax.inference.chain_scorer import ChainScorer
 from prm_jax.inference.protocols import Scoring
-from tests.shared.tiny_trees import FORMAT, make_scorer, some_chains
+from prm_jax.inference.tree_scorer import TreeScorer
+from prm_jax.models import HeadConfig, chain_flops
+from tests.shared.tiny_trees import FORMAT, MODEL, make_scorer, some_chains
 
 
 def test_scores_equal_those_of_each_chain_alone():
@@ -16,7 +19,24 @@ def test_scores_equal_those_of_each_chain_alone():
     alone = scorer.score(problem, steps)
     np.testing.assert_allclose(scored.scores, alone, atol=1e-5)
     assert scored.tokens == len(FORMAT.encode(problem, steps).tokens)
-    assert scored.flops > 0
+
+
+@pytest.mark.parametrize(
+  'head',
+  [HeadConfig('logit'), HeadConfig('three_class', likelihood=True)],
+  ids=['logit', 'likelihood'],
+)
+def test_flops_are_those_of_the_closed_form_and_of_a_tree(head):
+  scorer = make_scorer(head=head)
+  chain = Scoring('x', ('1 + 2 = 3', 'a'))
+  [[scored]], [[of_a_tree]] = (
+    kind(scorer).score([chain]) for kind in (ChainScorer, TreeScorer)
+  )
+  if not head.likelihood:  # it reads one hidden state of each step
+    backbone = chain_flops(MODEL, 0, scored.tokens)
+    assert scored.flops == backbone + 2 * (2 * MODEL.d_model)
+  assert scored.flops == pytest.approx(of_a_tree.flops)
+  assert scored.tokens == of_a_tree.tokens
 
 
 def test_a_chain_that_does_not_fit_spoils_no_other():
