@@ -7,7 +7,14 @@ import pytest
 from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.inference.driver import AskedModels, CannotDo, Cost, drive
 from prm_jax.inference.grading import is_right
-from prm_jax.inference.protocols import CannotAsk, Question, Reply, Request
+from prm_jax.inference.protocols import (
+  CannotAsk,
+  Question,
+  Reply,
+  Request,
+  ScoredSteps,
+  Scoring,
+)
 from prm_jax.labels.labelling import as_work
 from prm_jax.runtime.errors import UserError
 from tests.shared.counting_policy import PROBLEMS, SOLVER, Counting
@@ -125,6 +132,21 @@ def test_an_item_is_charged_its_own_costs():
   assert ended.cost.tokens == written > 0
   assert ended.cost.calls == 8
   assert ended.cost.lost == 0
+
+
+def test_critiques_that_a_prm_could_not_obtain_are_lost():
+  class Scores:
+    name = 'prm'
+
+    def score(self, requests):
+      return [[ScoredSteps((0.5,), 1, lost=2)] for _ in requests]
+
+  def scoring(index):
+    yield [Scoring(PROBLEMS[index], ('a',))]
+    return []
+
+  (ended,) = drive([0], scoring, AskedModels(prm=Scores()), 1)
+  assert ended.cost._replace(seconds=0) == Cost(lost=2, scored_tokens=1)
 
 
 def test_a_failing_item_fails_alone():

@@ -135,6 +135,21 @@ def test_a_lost_critique_is_asked_for_again():
   assert (scored.scores, scored.lost) == ((1.0,), 0)
 
 
+def test_the_name_holds_all_that_changes_scores():
+  def name(**changes):
+    return GenerativePrm(ScriptedCritic(exact), CritiqueConfig(**changes)).name
+
+  assert name() == name(style='thinkprm')
+  for change in (
+    {'style': 'r_prm'},
+    {'plain': False},
+    {'samples': 2},
+    {'ask': 'chain'},
+    {'limits': sandbox.Limits()},
+  ):
+    assert name(**change) != name(), change
+
+
 def test_what_cannot_be_asked():
   """One question without words is unknown; if all are, somebody has to know."""
   refusal = "'x' is not a word"

@@ -236,9 +236,20 @@ def test_key_number_and_seed_determine_a_sample(generator):
 
 
 def test_the_name_holds_all_that_changes_samples(generator):
-  assert generator.name == make_generator(slots=8).name
+  changes = {
+    'temperature': 0.5,
+    'top_k': 5,
+    'top_p': 0.9,
+    'min_p': 0.1,
+    'max_tokens': 9,
+  }
+  same = {'slots': 8, 'kept': 2, 'spread': True}
+  fields = dataclasses.fields(SAMPLING)
+  assert {field.name for field in fields} == changes.keys() | same.keys()
+  assert generator.name == make_generator(**same).name
   assert generator.name.startswith('tiny,temperature=1.0,top_k=0,')
-  assert generator.name != make_generator(top_k=5).name
+  for field, value in changes.items():
+    assert generator.name != make_generator(**{field: value}).name, field
 
 
 def test_a_request_that_fills_the_window_gets_nothing(generator):

@@ -13,7 +13,7 @@ from prm_jax.search import RunConfig, run
 from prm_jax.search.budget import Budget, Ledger
 from prm_jax.search.method import Task
 from prm_jax.search.methods import METHODS
-from tests.search.scripted import Scripted, noise, search
+from tests.search.scripted import Scripted, Table, noise, search
 
 DOMAIN = ArithmeticConfig()
 TASKS = [Task('0', 'mod 10 : 3 + 4 * 7', truth='1')]
@@ -133,6 +133,19 @@ def test_budgets_in_flops_need_models_that_count_them():
   assert not known.asked
   # The PRM does not matter to a method that never asks it.
   list(run(TASKS, known, exact, 'majority', how=how))
+
+
+def test_what_the_prm_computes_counts_towards_a_budget_in_flops():
+  class Costly(Table):
+    def score(self, requests):
+      return [[s._replace(flops=1e6)] for (s,) in super().score(requests)]
+
+  policy, prm = Scripted(3, 6), Costly(lambda steps: 0.5)
+  options = {'samples': 3, 'width': 3}
+  found = search('beam', policy, prm, options, budget=Budget(flops=2e6))
+  assert found.ledger['stopped'] == 'flops'
+  # The three first steps were scored, and there was no second round.
+  assert found.ledger['prm_flops'] == 3e6
 
 
 def test_cached_computation_does_not_count_towards_a_budget_in_flops():

@@ -13,6 +13,7 @@ from prm_jax.search.mcts import MctsConfig, priors
 from prm_jax.search.method import SearchConfig, Task
 from prm_jax.search.tree import ROOT, Node, Tree
 from tests.search.scripted import (
+  TASK,
   CutsOff,
   Scripted,
   Table,
@@ -124,6 +125,23 @@ def test_priors():
   assert priors(tree, siblings, 'policy') == [1 / 4] * 4
 
 
+def test_the_prior_decides_where_all_values_are_equal():
+  class Leans(Scripted):
+    """Its steps of branch 0 are by far the likeliest."""
+
+    def one(self, request, number):
+      done = super().one(request, number)
+      likely = done.steps[0].endswith('0')
+      return done._replace(logprob=-0.1 if likely else -4.0)
+
+  def share(prior):
+    options = {'simulations': 64, 'width': 3, 'c_puct': 1.0, 'prior': prior}
+    flat = Table(lambda steps: 0.5)
+    return shares(search('mcts', Leans(), flat, options, 'last'))['0: x = 0']
+
+  assert share('policy') > 0.8 and share('uniform') < 0.4
+
+
 def test_leaves_of_a_round_are_expanded_together():
   policy = Scripted(branching=4, depth=4)
   flat = Table(lambda steps: 0.5)
@@ -197,14 +215,43 @@ def test_a_kept_tree_whose_chains_were_all_cut_off_is_begun_anew():
   assert found.chosen.answer is not None
 
 
+@pytest.mark.parametrize('cut_off', [False, True])
+def test_a_leaf_is_worth_the_mean_of_its_rollouts(cut_off):
+  """A rollout that does not end counts 0."""
+  policy = CutsOff(2, 4) if cut_off else Scripted(2, 4)
+  options = {'simulations': 1, 'width': 2, 'rollouts': 2, 'leaves': 1}
+  tree = search('mcts', policy, noise(1), options, 'last').tree
+  ends = [
+    node.chain_score
+    for node in tree.nodes
+    if node.ended and node.stream.key.endswith('ahead')
+  ]
+  [visited] = [node for node in tree.nodes[1:] if node.visits]
+  assert len(ends) == 2 - cut_off
+  assert visited.value == pytest.approx(sum(ends) / 2)
+
+
+def test_a_leaf_with_only_dead_children_is_worth_nothing():
+  class DeadEnd(Scripted):
+    """Fails to write any second step."""
+
+    def one(self, request, number):
+      return None if request.steps else super().one(request, number)
+
+  options = {'simulations': 1, 'width': 2, 'leaves': 1}
+  tree = search('mcts', DeadEnd(2, 4), noise(1), options, 'last').tree
+  [visited] = [node for node in tree.nodes[1:] if node.visits]
+  assert visited.value == 0 < visited.chain_score
+
+
 def test_rollouts_are_judged_by_the_prm_alone():
   options = {'simulations': 12, 'rollouts': 2, 'leaves': 2}
-  trees = [
-    search('mcts', Scripted(), noise(2), options, key='k').tree.to_dict()
-    for _ in range(2)
-  ]
-  assert trees[0] == trees[1]
-  found = search('mcts', Scripted(), noise(2), options, key='k')
+  [found], [other] = (
+    run([TASK._replace(truth=x)], Scripted(), noise(2), 'mcts', options)
+    for x in '01'
+  )
+  assert found.tree.to_dict() == other.tree.to_dict()
+  assert found.chosen.outcome != other.chosen.outcome
   tree = found.tree
   finished = [node for node in tree.nodes if node.scratch and node.ended]
   assert finished and all(node.chain_score is not None for node in finished)

@@ -3,7 +3,7 @@
 import gzip
 import json
 import math
-import resource
+import tracemalloc
 import zlib
 
 import pytest
@@ -17,11 +17,6 @@ from tests.shared.parrot import BAD, GOOD, endpoint_for, problem_of
 
 CHARSETS = ('utf-99', 'hex', 'rot13', 'zip', 'undefined', 'idna', 'no such')
 MIB = 2**20
-
-
-def kilobytes_in_use():
-  """Returns the peak memory of this process."""
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 DATES = (
@@ -66,16 +61,22 @@ def test_a_refusal_in_an_unknown_charset_is_read(server, charset):
 
 
 def too_large(server, fault, reason=f'a reply above {MIB:,} bytes'):
-  """Asks for a reply that is too large and for one that is not."""
+  """Asks for a reply that is too large and for one that is not.
+
+  Returns:
+    The most memory that this took, in MiB.
+  """
   server.fault = lambda body, _: fault if problem_of(body) == 'bad' else None
   endpoint = endpoint_for(server, max_reply_bytes=MIB)
-  before = kilobytes_in_use()
+  tracemalloc.start()
   [[bad], [good]] = endpoint.complete([BAD, GOOD])
+  _, most = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
   assert bad is None and good.finished
   assert endpoint.usage.failed == {reason: 1}
   # It was not asked for again: it would be as large, and is paid for.
   assert [problem_of(body) for body in server.asked].count('bad') == 1
-  return (kilobytes_in_use() - before) / 1024
+  return most / MIB
 
 
 @pytest.mark.parametrize('status', [200, 400, 404, 503])

@@ -284,6 +284,18 @@ def test_a_server_says_which_prm_it_has(server, about, name):
   assert server.asked[-1]['model'] == 'a'
 
 
+def test_the_name_holds_all_that_changes_scores(server):
+  same = {'base_url': 'http://elsewhere/v1', 'chains': 1, 'attempts': 2}
+  assert prm(server, **same).name == prm(server).name
+  for change in (
+    {'model': 'n'},
+    {'api': 'pooling'},
+    {'system': 'Think.'},
+    {'separator': '<step>'},
+  ):
+    assert prm(server, **change).name != prm(server).name, change
+
+
 @pytest.mark.parametrize('models', [{'data': []}, {'data': [{}]}, [], 3])
 def test_a_server_that_does_not_say_it_is_one_line(server, models):
   server.models = models
