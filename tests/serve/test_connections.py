@@ -1,5 +1,6 @@
-"""Clients that read slowly or not at all, or send what is no HTTP."""
+"""Clients that read or send slowly or not at all, too much, or no HTTP."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -10,8 +11,14 @@ pytest.importorskip('uvicorn', reason='uvicorn is not installed')
 
 import uvicorn
 
+from prm_jax.data.encoding import make_format
+from prm_jax.inference.protocols import ScoredSteps
 from prm_jax.serve import connections
+from prm_jax.serve.app import AppConfig, Server
 from prm_jax.serve.connections import BoundedProtocol
+from prm_jax.serve.gather import GatherConfig, Gatherer
+from prm_jax.serve.observed import Observed
+from prm_jax.serve.prms import ServedPrm
 
 LENGTH = 8 << 20  # more than the buffers of both sides hold
 
@@ -133,3 +140,71 @@ def test_what_is_no_http_at_once_is_refused(port, caplog):
   assert [
     r for r in caplog.records if r.exc_info or r.levelname == 'ERROR'
   ] == []
+
+
+class Half:
+  """A PRM that thinks half of everything."""
+
+  def encode(self, problem, steps):
+    return [(1,), *((2,) for _ in steps)]
+
+  def score_ids(self, chains):
+    return [ScoredSteps((0.5,) * len(chain[1:]), 1) for chain in chains]
+
+
+BODY = b'{"chains": [{"problem": "a", "steps": ["b"]}]}'.ljust(50)
+
+
+def statuses(config, *rounds):
+  """Returns the statuses of some rounds of requests.
+
+  Args:
+    rounds: the bodies of requests that are sent together, each in pieces. One
+      without its last piece, which is empty, does not end.
+  """
+  observed = Observed(1)
+  gatherer = Gatherer(GatherConfig(), observed)
+  prm = ServedPrm('prm', Half(), make_format('arithmetic', 46), 'w')
+  app = Server([prm], gatherer, observed, config).app()
+  found = []
+
+  async def post(pieces):
+    left = iter(pieces)
+
+    async def receive():
+      if (piece := next(left, None)) is None:
+        await asyncio.Event().wait()
+      await asyncio.sleep(0)  # others send meanwhile
+      return {'type': 'http.request', 'body': piece, 'more_body': bool(piece)}
+
+    async def send(message):
+      if message['type'] == 'http.response.start':
+        found.append(message['status'])
+
+    about = {'type': 'http', 'method': 'POST', 'path': '/v1/steps'}
+    await app(about | {'headers': [], 'query_string': b''}, receive, send)
+
+  async def go():
+    async with asyncio.timeout(20):
+      for bodies in rounds:
+        await asyncio.gather(*map(post, bodies))
+
+  try:
+    asyncio.run(go())
+  finally:
+    gatherer.close(5)
+  return found
+
+
+def test_bodies_are_held_up_to_a_size_in_all_and_no_longer_than_needed():
+  config, body = AppConfig(bodies_bytes=100), [BODY[:25], BODY[25:], b'']
+  assert statuses(config, *[[body]] * 10) == [200] * 10
+  found = statuses(config, [body] * 3, [body] * 2)
+  # Two are let in again once the others are gone.
+  assert sorted(found[:3]) == [200, 200, 429] and found[3:] == [200, 200]
+
+
+def test_a_body_that_stalls_is_given_up():
+  """And held no longer: there is room for two others."""
+  config, whole = AppConfig(bodies_bytes=100, body_seconds=0.1), [BODY, b'']
+  assert statuses(config, [[BODY]], [whole] * 2) == [408, 200, 200]

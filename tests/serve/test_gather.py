@@ -1,4 +1,4 @@
-"""What clients are told when a PRM cannot read their chains."""
+"""Which chains share a call, and what clients are told if a PRM fails."""
 
 import asyncio
 
@@ -43,6 +43,73 @@ def test_a_fault_of_the_server_is_none_of_the_request(error, status, wait):
   finally:
     gatherer.close(seconds=5)
   assert (refused.value.status, refused.value.wait) == (status, wait)
+
+
+class Reads:
+  """A scorer of chains of ids, which cannot read the id 9.
+
+  Attributes:
+    calls: the chains of each call.
+  """
+
+  def __init__(self):
+    self.calls = []
+
+  def score_ids(self, chains):
+    self.calls.append(chains)
+    if [(9,)] in chains:
+      raise UserError('the id 9 is not known')
+    return [ScoredSteps((0.5,), 1) for _ in chains]
+
+
+def served(scorer):
+  return ServedPrm('prm', scorer, make_format('arithmetic', 46), 'w')
+
+
+def ask(config, *requests):
+  """Sends requests, each a PRM and its chains, while others are encoded."""
+  gatherer = Gatherer(config, Observed(config.tokens))
+
+  async def together():
+    async with asyncio.timeout(20):
+      with gatherer.coming():
+        scores = (gatherer.score(*request) for request in requests)
+        return await asyncio.gather(*scores, return_exceptions=True)
+
+  try:
+    return asyncio.run(together())
+  finally:
+    gatherer.close(seconds=5)
+
+
+def test_a_request_that_is_to_blame_spoils_no_other_of_its_call():
+  """The call is full with them, so that it does not wait for others."""
+  scorer, config = Reads(), GatherConfig(tokens=3, wait=1e6)
+  prm = served(scorer)
+  found = ask(config, *((prm, [[(token,)]]) for token in (1, 9, 2)))
+  assert found[0] == found[2] == [ScoredSteps((0.5,), 1)]
+  assert isinstance(found[1], Refused) and found[1].status == 400
+  assert [len(call) for call in scorer.calls] == [3, 1, 1, 1]
+
+
+def test_no_call_is_larger_than_the_config_says():
+  """It takes two chains of three tokens, fewer than the first request has."""
+  for tokens, chains in ((7, 9), (99, 2)):
+    scorer, config = Reads(), GatherConfig(tokens, chains, wait=0.05)
+    prm, chain = served(scorer), [(1, 2), (3,)]
+    found = ask(config, *((prm, [chain] * n) for n in (5, 1, 1, 1)))
+    assert [len(each) for each in found] == [5, 1, 1, 1]
+    assert max(len(call) for call in scorer.calls) == 2
+
+
+def test_no_call_has_chains_of_two_prms():
+  scorers = Reads(), Reads()
+  prms = [served(scorer) for scorer in scorers]
+  requests = [(prms[n % 2], [[(n,)]]) for n in range(8)]
+  ask(GatherConfig(tokens=8, wait=0.05), *requests)
+  for own, scorer in enumerate(scorers):
+    read = [chain for call in scorer.calls for chain in call]
+    assert read == [[(n,)] for n in range(own, 8, 2)]
 
 
 def test_a_chain_that_a_critic_cannot_judge_is_refused():
