@@ -123,6 +123,9 @@ def test_the_verdict_compares_with_the_null(tmp_path, results):
   assert 'A random pick' not in said
   calibration = results['calibration']['toy']
   assert f'log loss {calibration["log_loss"]:.3f} (' in said
+  features = calibration['baselines']
+  assert features['place']['auc'] == max(x['auc'] for x in features.values())
+  assert f'(place in the chain: {features["place"]["auc"]:.3f})' in said
   unsure = calibration['unsure']
   assert (
     f'Scores from 0.05 to 0.95 are off by {percent(unsure["ece"])} points on '
@@ -141,6 +144,9 @@ def test_a_lead_that_may_be_none_is_said(tmp_path, results):
   localised['f1'], localised['ci95'] = 0.01, [0.0, 0.02]
   said = page_of(tmp_path, results).all('div', 'verdict')[0].text
   assert 'That is below the baseline on toy.' in said
+  localised['ci95'] = [0.0, 1.0]
+  said = page_of(tmp_path, results).all('div', 'verdict')[0].text
+  assert 'That is not clearly above the baseline on toy.' in said
 
 
 def test_the_constant_loss_is_the_entropy_of_the_labels(tmp_path, results):
@@ -186,6 +192,11 @@ def test_rankings_stand_over_and_within_problems(tmp_path, results):
 
 
 def test_baselines_of_first_errors_say_which_steps_they_flag(tmp_path, results):
+  results = copy.deepcopy(results)
+  rules = results['localisation']['toy']['baselines']
+  # A feature that is high where steps are wrong has its sign turned.
+  for name, threshold in (('length', -5.0), ('digits', 2.0), ('place', -1.0)):
+    rules[name]['threshold'] = threshold
   section = page_of(tmp_path, results).by_id('localisation')
   rows = {row[0]: row for row in table(section.all('table')[0])}
   found = results['localisation']['toy']['baselines']
@@ -194,6 +205,9 @@ def test_baselines_of_first_errors_say_which_steps_they_flag(tmp_path, results):
   position = found['position']['position']
   assert rows['the same step in every chain'][-1] == f'step {position + 1}'
   assert rows['length of the step'][1] == percent(found['length']['f1'])
+  assert rows['length of the step'][-1] == 'above 5'
+  assert rows['digits in the step'][-1] == 'below 2'
+  assert rows['place in the chain'][-1] == 'above 2'  # counted from 1
   upper = results['localisation']['toy']['upper_bound']
   assert rows['PRM, best threshold of this set (upper bound)'][1] == percent(
     upper['f1']
@@ -215,6 +229,10 @@ def test_warning_signs_are_in_words(tmp_path, results):
   assert rows['toy: right answers by wrong steps that are flagged'] == (
     f'{percent(process["found"])}% of {process["count_wrong_process"]}'
   )
+  assert rows['toy: right answers by right steps that are flagged'] == (
+    f'{percent(process["false_flags"])}% of {process["count_right_process"]}'
+  )
+  assert process['found'] != process['false_flags']
   assert 'minimum_at_last' not in page.text
   assert 'length_correlation' not in page.text
 

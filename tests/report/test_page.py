@@ -100,6 +100,11 @@ def test_localisation_stands_beside_its_baselines(tmp_path):
     ['random step', '19.0', '15.0', '26.0', '–'],  # noqa: RUF001
     ['never wrong', '0.0', '0.0', '100.0', '–'],  # noqa: RUF001
   ]
+  # Right steps and their false alarms, wrong steps and those that are found.
+  assert table(section.all('table')[1])[-2:] == [
+    ['1', '100', '10.0', '4', '25.0'],
+    ['2 and later', '1,500', '0.0', '0', '–'],  # noqa: RUF001
+  ]
 
 
 def test_calibration_shows_filled_bins_with_counts(tmp_path):
@@ -112,6 +117,12 @@ def test_calibration_shows_filled_bins_with_counts(tmp_path):
   ]
   figure = section.all('svg')[0]
   assert len(figure.all('circle')) == len(figure.all('rect')) == 2
+  for dot, (score, right) in zip(
+    figure.all('circle'), [(0.1, 0.2), (0.9, 0.85)], strict=True
+  ):
+    place = float(dot.attributes['cx']), float(dot.attributes['cy'])
+    expected = 46 + 280 * score, 310 - 280 * right
+    assert place == pytest.approx(expected, abs=0.05)
   small, large = (float(r.attributes['height']) for r in figure.all('rect'))
   assert large / small == pytest.approx(1200 / 40, abs=0.1)
   assert '0.10 to 0.20 (40 steps)' in figure.attributes['aria-label']

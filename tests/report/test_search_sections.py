@@ -117,13 +117,18 @@ def test_the_filter_is_shown_as_it_was_chosen(tmp_path):
     46 + share * (620 - 46), rel=1e-3
   )
   areas, decisions = section.all('table')
-  assert table(areas)[0][1] == f'{SECTION["risk_coverage"]["aurc"]:.4f}'
+  curve = SECTION['risk_coverage']
+  assert [row[1] for row in table(areas)] == [
+    f'{curve[name]:.4f}' for name in ('aurc', 'aurc_random', 'aurc_best')
+  ]
   rows = table(decisions)[1:]
   assert len(rows) == search_sections.MAX_DECISIONS
   assert 'the first 24 of 60' in section.text
   for row, each in zip(rows, SECTION['problems'], strict=False):
     assert row[0] == each['id']
     assert row[1] == ('answered' if each['answered'] else 'abstained')
+    outcome = 'right' if each['outcome'] else 'wrong'
+    assert row[2:4] == [f'7 {outcome}', f'{each["probability"]:.2f}']
     assert row[4] == f'step 1 step 2 ({each["weakest_step"]["score"]:.2f})'
 
 
