@@ -142,9 +142,13 @@ def on_domain(config: ml_collections.ConfigDict, kind: str) -> None:
 
 def on_words(config: ml_collections.ConfigDict) -> None:
   """Trains a pretrained model on the words domain in place of files."""
+  config.data.evaluations = ml_collections.ConfigDict()
   config.data.update(
     WORDS_DRAW,
     kind='words',
+    train=(),
+    worked_answers='',
+    decontaminate=(),
     test_samples=8,
     max_length=512,
     row_length=1024,

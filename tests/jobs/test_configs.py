@@ -1,4 +1,7 @@
-"""Every variant of every config runs from the command line in its tiny form."""
+"""Every variant of every config can be read, and some run in their tiny form.
+
+Other files of this folder run the others; VARIANTS says which.
+"""
 
 import ast
 import json
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 
 import prm_jax
-from tests.shared import command_line
+from tests.shared import command_line, configs
 from tests.shared.command_line import ROOT
 from tests.shared.real_data import few, shared
 
@@ -75,6 +78,27 @@ VARIANTS = {
     ('grpo', 'rloo', 'ppo', 'outcome', 'prime', 'exact', 'small', 'words'),
     ('qwen2_5_math_7b',),
   ),
+}
+# What stands before a variant, and the values without which it is refused.
+BEFORE = {
+  ('prm_math', 'frozen'): 'smollm2,',
+  ('prm_math', 'lora'): 'smollm2,',
+  ('prm_math', 'qlora'): 'smollm2,',
+  ('prm_math', 'benchmarks'): 'human,',
+  ('policy_math', 'lora'): 'smollm2,',
+  ('policy_math', 'words'): 'smollm2,',
+  ('evaluate_math', 'benchmarks'): 'human,',
+}
+VALUES = {
+  ('prm_math', 'from_run'): {'base': 'a run'},
+  ('evaluate_math', 'critic'): {'prm.generative.path': 'a run'},
+  ('label_math', 'active'): {'prm.path': 'a run'},
+  ('label_math', 'judge'): {
+    'policy.endpoint.base_url': 'http://localhost:8000/v1',
+    'policy.endpoint.model': 'm',
+  },
+  ('search_math', 'gsm8k'): {'policy.workdir': 'a run', 'prm.path': 'a run'},
+  ('search_math', 'words'): {'policy.workdir': 'a run', 'prm.path': 'a run'},
 }
 CHAIN = ('mod 10 : 7 * 3 + 4', ['7 * 3 = 1', '1 + 4 = 5'])
 CANDIDATES = [CHAIN[1], ['7 * 3 = 2', '2 + 4 = 6'], ['7 * 3 = 1', '1 + 4 = 3']]
@@ -395,7 +419,7 @@ def test_tiny_policy(tmp_path):
   }
 
 
-def test_every_config_is_tried_here():
+def test_every_config_is_listed_here():
   """A new config has to be added to this file."""
   names = {path.stem for path in (ROOT / 'configs').glob('*_math.py')}
   assert names == VARIANTS.keys()
@@ -499,7 +523,7 @@ def test_small_jobs_are_of_the_same_problems():
 
 
 @pytest.mark.parametrize('config', VARIANTS)
-def test_every_variant_is_tried_here(config):
+def test_every_variant_is_listed_here(config):
   """A new variant has to be added to this file."""
   tree = ast.parse((ROOT / 'configs' / f'{config}.py').read_text())
   docstring = ast.get_docstring(tree)
@@ -514,3 +538,22 @@ def test_every_variant_is_tried_here(config):
   assert sorted(variants) == sorted([*plain, *bases, 'tiny'])
   for name in variants:
     assert f'\n    {name}  ' in docstring
+
+
+@pytest.mark.parametrize('config', VARIANTS)
+def test_every_variant_can_be_read(config):
+  plain, bases = VARIANTS[config]
+  of_all = {'prm.path': 'a run'} if config == 'evaluate_math' else {}
+  for variant in (*plain, *bases):
+    before = BEFORE.get((config, variant), '')
+    after = '' if variant == 'small' else ',tiny'
+    values = VALUES.get((config, variant), of_all)
+    read = configs.settings(config, f'{before}{variant}{after}', **values)
+    assert read.name.endswith(' (tiny)' if after else ' (small)')
+
+
+@pytest.mark.parametrize('config', ['prm_math', 'policy_math'])
+def test_word_problems_take_the_place_of_the_files_of_a_base(config):
+  data = configs.settings(config, 'smollm2,words').data
+  assert data.kind == 'words' and data.evaluation_names == ('words',)
+  assert not (data.train or data.evaluations or data.decontaminate)
