@@ -85,7 +85,7 @@ def run(job, url, workdir):
 )
 def test_no_output_has_the_key(job, tells, tmp_path):
   with serving() as server:
-    quoting = {'tells': f'your key is {KEY[:12]}'}
+    quoting = {'tells': f'your key is {KEY}'}
     good = reply('\\boxed{-1}') | quoting
     server.fault = lambda body, before: (
       good if tells == 'answers' else TELLS[tells]

@@ -61,7 +61,12 @@ def test_one_rollout_per_prefix_of_a_perfect_policy_finds_the_exact_error():
   found, asked = search(chains, completer, config)
   errors = found_errors(found, config)
   lost_once = 0
-  for error, values, rounds in zip(errors, exact, asked, strict=True):
+  for chain, error, values, rounds in zip(
+    chains, errors, exact, asked, strict=True
+  ):
+    # No other chain draws from its streams.
+    keys = [request.key for each in rounds for request in each]
+    assert all(key.startswith(f'{chain.meta["id"]}/omega/') for key in keys)
     before = values[error - 1] if error else 1.0
     assert (before, values[error]) == (1, 0)
     if (np.diff(values) <= 0).all():

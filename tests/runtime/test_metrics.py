@@ -132,6 +132,9 @@ def test_the_progress_line_says_what_trees_share():
   assert '  4,322 tokens/s (1,080 unique, 4.00x)  1:30 left' in shown(
     100, unique_tokens_per_second=1080.475, tokens_per_unique_token=4.0
   )
+  assert '  4,322 tokens/s (trained on 9,000, 1,500 unique)  1:30' in shown(
+    100, flat_tokens=9000, unique_tokens=1500
+  )
 
 
 def test_time_left_counts_from_the_step_of_a_resumed_run():
