@@ -75,8 +75,17 @@ def ends_higher(arm: str) -> Finder:
 
 
 def _settings(document: Mapping[str, Any], arm: str) -> list[Mapping[str, Any]]:
-  """Returns the results of the settings in which an arm ran."""
-  return [it for it in document['results'].values() if arm in it['arms']]
+  """Returns the results of the settings in which an arm ran.
+
+  Where it ran twice with the same models, beside other arms, the first counts.
+  """
+  found = document['results']
+  return [
+    it
+    for it in found.values()
+    if arm in it['arms']
+    and arm not in found.get(it['shares'], {'arms': ()})['arms']
+  ]
 
 
 CLAIMS = (
@@ -105,6 +114,13 @@ CLAIMS = (
     fewer_chains('outcome of consistent chains'),
   ),
   Claim(
+    'With the scores of a PRM that is refreshed on chains of the policy, RL '
+    'reaches the accuracy that outcome-only ends with from four tenths of its '
+    'chains',
+    '2.5x (PRIME)',
+    fewer_chains('outcome + refreshed PRM', 2.5),
+  ),
+  Claim(
     'With exact step labels added, RL ends higher than outcome-only',
     'none',
     ends_higher('outcome + exact labels'),
@@ -125,5 +141,17 @@ CLAIMS = (
     'outcome-only',
     'none',
     ends_higher('outcome + PRM, decaying'),
+  ),
+  Claim(
+    'With the scores of a PRM that is refreshed on chains of the policy, RL '
+    'ends higher than outcome-only',
+    'none',
+    ends_higher('outcome + refreshed PRM'),
+  ),
+  Claim(
+    'With process advantages (PAV) by a PRM that learned from rollouts, RL '
+    'ends higher than outcome-only',
+    'none',
+    ends_higher('outcome + PAV'),
   ),
 )

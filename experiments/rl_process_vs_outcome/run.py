@@ -241,6 +241,7 @@ def main() -> None:
     results = {
       'title': setting.title,
       'success': setting.success,
+      'shares': setting.shares,
       'seeds': list(args.seeds),
       **tables.summarise(curves, tuning, rates, args.seeds, setting.levels),
       'costs': {

@@ -140,7 +140,7 @@ def rl_results():
   }
   rates = dict.fromkeys(arms, 1e-4)
   found = rl_tables.summarise(arms, {arm: {} for arm in arms}, rates, seeds)
-  return {'5': {'title': '5 operations'} | found}
+  return {'5': {'title': '5 operations', 'shares': ''} | found}
 
 
 def test_rl_needs_fewer_chains_or_never_comes_so_far():
@@ -161,6 +161,15 @@ def test_rl_needs_fewer_chains_or_never_comes_so_far():
   higher = rl_claims.ends_higher('outcome + exact labels')(document)
   assert higher.verdict == HOLDS and '3 seeds' in higher.interval
   assert rl_claims.ends_higher('outcome + PRM')(document).verdict == FAILS
+  # With the same models once more, the arms that ran before count once.
+  again = {'title': 'again', 'shares': '5'}
+  again['arms'] = arms | {'new': arms['outcome + PRM']}
+  twice = {
+    'results': document['results']
+    | {'5_again': document['results']['5'] | again}
+  }
+  assert rl_claims.ends_higher('outcome + exact labels')(twice) == higher
+  assert '(again)' in rl_claims.fewer_chains('new')(twice).effect
   # Four times fewer are three times fewer, and not five.
   for arm_times, verdict in ((3.0, HOLDS), (6.0, FAILS)):
     find = rl_claims.fewer_chains('outcome + exact labels', arm_times)
