@@ -127,6 +127,7 @@ def on_domain(config: ml_collections.ConfigDict, kind: str) -> None:
   if 'problems' in config:
     config.problems.kind = kind
     return
+  leave_files(config)
   # A row holds as many chains as of arithmetic.
   chains = config.data.row_length // config.data.max_length
   tokens, steps = LENGTHS[kind]
@@ -140,15 +141,18 @@ def on_domain(config: ml_collections.ConfigDict, kind: str) -> None:
     config.evaluation.best_of_n = kind
 
 
+def leave_files(config: ml_collections.ConfigDict) -> None:
+  """Takes the files of a variant before out of a config on a domain."""
+  config.data.evaluations = ml_collections.ConfigDict()
+  config.data.update(train=(), worked_answers='', decontaminate=())
+
+
 def on_words(config: ml_collections.ConfigDict) -> None:
   """Trains a pretrained model on the words domain in place of files."""
-  config.data.evaluations = ml_collections.ConfigDict()
+  leave_files(config)
   config.data.update(
     WORDS_DRAW,
     kind='words',
-    train=(),
-    worked_answers='',
-    decontaminate=(),
     test_samples=8,
     max_length=512,
     row_length=1024,

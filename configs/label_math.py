@@ -100,6 +100,10 @@ def use_selection(config: ml_collections.ConfigDict, select: str) -> None:
 
 def consensus(config: ml_collections.ConfigDict) -> None:
   use_selection(config, 'consensus')
+  if config.source != base().source:
+    raise ValueError(
+      f'consensus follows {config.source}: it keeps labels and makes none'
+    )
   config.update(name='Labels that agree', source='given')
 
 

@@ -84,7 +84,7 @@ def _settings(document: Mapping[str, Any], arm: str) -> list[Mapping[str, Any]]:
     it
     for it in found.values()
     if arm in it['arms']
-    and arm not in found.get(it['shares'], {'arms': ()})['arms']
+    and arm not in found.get(it.get('shares'), {'arms': ()})['arms']
   ]
 
 

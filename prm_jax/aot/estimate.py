@@ -118,8 +118,8 @@ def describe(program: Program, chip: Chip) -> dict[str, Any]:
     Per device: `fits`; `memory_bytes` by part; `flops`, `useful_flops`,
     `hbm_bytes`, `sent_bytes` by collective, `largest_gather_bytes`;
     `seconds_at_least` by resource; `mfu_at_most` in [0, 1]; `unknown_loops`,
-    `rematerialized` (compiler warnings) and `compile_seconds`. If it does not
-    fit, only `fits` and the `compiler`'s last line.
+    `rematerialized` (compiler warnings) and `compile_seconds`. If the
+    compiler refuses it, only `fits` and the `compiler`'s last line.
   """
   began = time.monotonic()
   compiled, lines = compile_program(program.lower())

@@ -180,9 +180,11 @@ class DataConfig(SampledDrawConfig):
     of_files = ('train', 'evaluations', 'worked_answers', 'words_problems')
     for kind, names in (('files', of_files), ('arithmetic', ('shortest',))):
       for name in names:
-        if self.kind != kind and (value := getattr(self, name)):
+        if self.kind != kind and getattr(self, name):
           checks.fail(
-            name, value, f'with kind={self.kind!r} it is not used; set {kind!r}'
+            'kind',
+            self.kind,
+            f'{name} is unused; leave it out or set {kind!r}',
           )
 
   @property

@@ -68,7 +68,7 @@ def select_convincing(
     'prm': name_of(settings.prm),
     'active': dataclasses.asdict(config),
   }
-  del made_of['active']['batch_size']  # it changes the speed alone
+  del made_of['active']['batch_size']  # it changes no more than last digits
   kept = workdir.read_json(FILE)
   fits = kept.get('made_of') == made_of
   if kept and not fits and (workdir / 'data.json').exists():

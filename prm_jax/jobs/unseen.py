@@ -37,7 +37,7 @@ def check_unseen(
       f'{model} was trained on {len(met):,} of the {len(problems):,} problems '
       f'that it is to be judged by, such as {met[0]!r}; set seed, '
       'train_problems, dev_problems and test_problems as they are in its '
-      'config.json'
+      'config.json, or in that of the job whose chains it learned from'
     )
 
 
@@ -86,6 +86,8 @@ def _problems_of(workdir: paths.Path, kind: str) -> set[str]:
     return {chain.problem for chain in splits.train}
   split = section.get('split', 'train')
   problems = problems_lib.read_problems(drawn, split, job['seed'])
+  first, count = section.get('first', 0), section.get('count', 0)
+  problems = problems[first : first + count if count else None]
   return {problem.text for problem in problems}
 
 

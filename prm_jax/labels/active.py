@@ -204,8 +204,8 @@ def chain_scores(
   if len(unknown := np.flatnonzero(np.isnan(found))):
     first = chains[unknown[0]].meta.get('id', int(unknown[0]))
     raise UserError(
-      f'{len(unknown):,} of {len(chains):,} chains have scores that are not '
-      f"finite, the first of them {first!r}: the PRM's arithmetic overflows, "
-      'or its server refused them; score in float32, or leave these chains out'
+      f'{len(unknown):,} of {len(chains):,} chains that were scored together '
+      f'have scores that are not finite, the first of them {first!r}: the '
+      "PRM's arithmetic overflows; score in float32, or leave these chains out"
     )
   return found

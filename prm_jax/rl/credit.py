@@ -46,9 +46,9 @@ class AdvantageConfig:
       'step': the step's own tokens, by its reward minus the baseline.
       'chain': all tokens of the chain, by the sum of its rewards.
       'return': the step's tokens, by the sum of the rewards from this step on,
-      minus the mean of these sums at the same position in the group's other
-      chains. One that has ended counts as 0, so chains of equal sums are
-      equally good.
+      minus the mean of these sums at the same position in the group (in rloo,
+      in its other chains). A chain that has ended counts as 0, so chains of
+      equal sums are equally good.
       'to_go': the step's tokens, by the sum over this and all later steps of
       reward minus the mean over the group's steps (Shao et al., 2024), so the
       number of steps matters.

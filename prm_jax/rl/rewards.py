@@ -293,8 +293,8 @@ def increments(
 
   Step t gets R(s_1..s_t) - R(s_1..s_{t-1}), where R sums the rewards of
   `step_and_end_rewards` over a prefix. The total is the same. There a later
-  step can change earlier rewards (delta, min_form, normalise='steps'); here it
-  cannot, so the return from step t on is exactly what depends on step t.
+  step can change earlier rewards (total, delta, min_form, normalise='steps');
+  here it cannot, so the return from step t on is just what depends on step t.
 
   Returns:
     The rewards of the steps, 0 where the mask is False, and of the end.

@@ -453,6 +453,7 @@ SMALL = 'small is for problems drawn from a domain, without a pretrained'
     ('label_math', 'rollouts,qwen2_5_72b,small', SMALL),
     ('label_math', 'consensus,active', 'only one variant selects chains'),
     ('label_math', 'active,consensus', 'only one variant selects chains'),
+    ('label_math', 'rollouts,consensus', 'consensus follows rollouts: it '),
     ('label_math', 'consensus,rollouts', 'rollouts follows consensus: a sou'),
     ('label_math', 'active,judge', 'judge follows active: a source comes'),
   ],
@@ -552,8 +553,18 @@ def test_every_variant_can_be_read(config):
     assert read.name.endswith(' (tiny)' if after else ' (small)')
 
 
-@pytest.mark.parametrize('config', ['prm_math', 'policy_math'])
-def test_word_problems_take_the_place_of_the_files_of_a_base(config):
-  data = configs.settings(config, 'smollm2,words').data
-  assert data.kind == 'words' and data.evaluation_names == ('words',)
+@pytest.mark.parametrize(
+  ('config', 'variants'),
+  [
+    ('prm_math', 'smollm2,words'),
+    ('policy_math', 'smollm2,words'),
+    ('policy_math', 'smollm2,logic'),
+    ('prm_math', 'smollm2,code'),
+    ('prm_math', 'human,logic'),
+  ],
+)
+def test_a_domain_takes_the_place_of_the_files_of_a_variant(config, variants):
+  data = configs.settings(config, variants).data
+  kind = variants.split(',')[1]
+  assert data.kind == kind and data.evaluation_names == (kind,)
   assert not (data.train or data.evaluations or data.decontaminate)

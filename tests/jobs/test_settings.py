@@ -128,11 +128,11 @@ def test_a_config_of_no_task_is_refused():
     ),
     (
       {'data.train': (('a.jsonl', 'trl'),)},
-      r"data\.train=.*: with kind='arithmetic' it is not used; set 'files'",
+      r"data\.kind='arithmetic': train is unused; leave it out or set 'files'",
     ),
     (
       {'data.kind': 'logic', 'data.shortest': 2},
-      r"data\.shortest=2: with kind='logic' it is not used; set 'arithmetic'",
+      r"data\.kind='logic': shortest is unused; leave it out or set 'a",
     ),
     ({'train.head_only_steps': 6}, r'train\.head_only_steps=6: expected less'),
     (

@@ -82,6 +82,11 @@ def test_problems_whose_chains_were_labelled_are_learned(tmp_path):
     found = learned_problems(str(prm), 'arithmetic')
     assert found == learned_problems(labels, 'arithmetic')
     assert len(found) == expected
+  some = write_config(
+    tmp_path / 'some', 'sample', problems=problems | {'first': 4, 'count': 8}
+  )
+  first_8 = learned_problems(some, 'arithmetic')
+  assert len(first_8) == 8 and first_8 < learned_problems(samples, 'arithmetic')
   # The labels may be gone, or on another machine.
   data |= {'labels': str(tmp_path / 'none')}
   gone = write_config(tmp_path / 'gone', 'prm', data=data)
