@@ -28,8 +28,8 @@ def abstain_section(
   """Chooses a filter on held-out problems and applies it to the tested ones.
 
   Args:
-    held_out: the chosen chain of each problem of one search. One chain of each
-      text counts, the first: a problem met twice is no more evidence than once.
+    held_out: the chosen chain of each problem of one search. Of equal problem
+      texts the first counts: one that was searched twice is no more evidence.
     tested: the chosen chain of each problem of another search.
     wanted_error: largest error rate among the answers, in (0, 1).
     confidence: probability that the filter keeps to it, in (0, 1).
