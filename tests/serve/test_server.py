@@ -4,6 +4,7 @@ import concurrent.futures
 import itertools
 import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -201,7 +202,30 @@ def test_compressed_bodies_and_other_methods_are_refused(server):
 
 
 def connect(server):
-  return socket.create_connection(('127.0.0.1', server.port), timeout=30)
+  return socket.create_connection(('127.0.0.1', server.port), timeout=60)
+
+
+def begin_asking(connection, chains):
+  """Sends the head of a request for scores; returns its body.
+
+  Returns once the server has the request and waits for its body, so that what
+  comes next comes after it.
+  """
+  asked = [{'problem': p, 'steps': steps} for p, steps in chains]
+  body = json.dumps({'chains': asked}).encode()
+  connection.sendall(
+    b'POST /v1/steps HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n'
+    b'Connection: close\r\nContent-Length: %d\r\n\r\n' % len(body)
+  )
+  assert connection.recv(1000).startswith(b'HTTP/1.1 100 ')
+  return body
+
+
+def rest_of_answer(connection):
+  """Returns status and JSON of an answer, after which the server hangs up."""
+  answer = b''.join(iter(lambda: connection.recv(65_536), b''))
+  head, _, body = answer.partition(b'\r\n\r\n')
+  return int(head.split()[1]), json.loads(body)
 
 
 @pytest.mark.slow
@@ -252,20 +276,20 @@ def test_thousands_of_connections_leave_nothing(server):
 def test_who_hangs_up_is_not_computed(finished):
   server = LiveServer(finished, '--wait-ms', '10000').wait()
   try:
-    body = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
-    body = json.dumps(body).encode()
+    small = {'chains': [{'problem': PROBLEM, 'steps': STEPS}]}
+    small = json.dumps(small).encode()
     # The other one waits until these are encoded, and read.
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-      busy = pool.submit(server.score, *MANY)
+    with connect(server) as busy:
+      busy.sendall(begin_asking(busy, MANY))
       time.sleep(0.1)
       with connect(server) as gone:
         gone.sendall(
           b'POST /v1/steps HTTP/1.1\r\nHost: a\r\n'
-          b'Content-Length: %d\r\n\r\n%s' % (len(body), body)
+          b'Content-Length: %d\r\n\r\n%s' % (len(small), small)
         )
         time.sleep(0.1)
-        assert not busy.done()
-      status, reply = busy.result()
+        assert not select.select([busy], [], [], 0)[0]
+      status, reply = rest_of_answer(busy)
     assert status == 200
     numbers = server.get('/metrics')[1].decode()
     assert 'path="/v1/steps",status="499"} 1.0' in numbers
@@ -397,11 +421,14 @@ def test_a_deadline_is_kept(finished):
 @pytest.mark.slow
 def test_sigterm_answers_what_is_under_way(finished):
   server = LiveServer(finished).wait()
-  with concurrent.futures.ThreadPoolExecutor(1) as thread:
-    asked = thread.submit(server.score, *MANY)
-    time.sleep(0.5)
-    code, text = server.stop(signal.SIGTERM)
-    assert asked.result()[0] == 200
+  with connect(server) as asking:
+    body = begin_asking(asking, MANY)
+    server.process.send_signal(signal.SIGTERM)
+    asking.sendall(body)
+    status, reply = rest_of_answer(asking)
+  code, text = server.stop()
+  assert status == 200
+  assert len(reply['data']) == len(MANY)
   assert code == 0, text
   assert 'Traceback' not in text
 
