@@ -4,13 +4,13 @@
 
 `selections.py` calls it. Scores are written when a batch has them, because a
 PRM may take hours, such as one that writes critiques or is at a server: after
-an interruption the same command scores the batches that are left.
+an interruption, or when critiques were lost, the same command scores the rest.
 """
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 
@@ -56,20 +56,18 @@ def score_all(
   together = settings.prm.kind == 'workdir'
   first = processes.is_first()
   kept = open_records(chains, prm, workdir) if first else None
-  size = settings.active.batch_size
+  known = journal.latest(kept.read()) if kept else {}
   with kept.open_own() if kept else contextlib.nullcontext() as lines:
     # The other processes may not see the file yet.
-    done = str(count_done(chains, kept)) if kept else ''
-    done = int(processes.broadcast('scored before', done))
-    for start in range(0, len(chains), size):
-      batch = chains[start : start + size]
-      # The last digit of a score depends on the others of its batch, so a batch
-      # whose writing was cut off is scored whole.
-      if start + len(batch) <= done:
-        continue
+    left = unscored(len(chains), known, settings.active.batch_size, together)
+    left = json.loads(
+      processes.broadcast('not scored before', json.dumps(left))
+    )
+    for numbers in left:
+      batch = [chains[n] for n in numbers]
       found = ask(prm, batch) if together or first else []
       processes.first_alone(
-        'scores', keep, lines, batch, found, start, settings.active
+        'scores', keep, lines, batch, found, numbers, settings.active
       )
   return read(kept) if kept else []
 
@@ -87,10 +85,24 @@ def open_records(
   return Records(workdir / FOLDER / digest, identity)
 
 
-def count_done(chains: Sequence[Chain], kept: Records) -> int:
-  """Returns how many chains, from the first on, have been scored."""
-  known = journal.latest(kept.read())
-  return next((i for i in range(len(chains)) if i not in known), len(chains))
+def unscored(
+  count: int, known: Container[int], size: int, whole: bool
+) -> list[list[int]]:
+  """Returns the numbers of the chains to score, batch by batch.
+
+  Args:
+    count: number of all chains.
+    known: numbers of those that have scores.
+    size: of a batch.
+    whole: whether to score all of a batch of which one is left, because the
+      last digit of a score depends on the others that it was scored with.
+  """
+  batches = []
+  for start in range(0, count, size):
+    batch = list(range(start, min(start + size, count)))
+    if left := [number for number in batch if number not in known]:
+      batches.append(batch if whole else left)
+  return batches
 
 
 def ask(prm: StepScorer, chains: Sequence[Chain]) -> list[ScoredSteps]:
@@ -103,7 +115,7 @@ def keep(
   lines: Journal,
   chains: Sequence[Chain],
   found: Sequence[ScoredSteps],
-  start: int,
+  numbers: Sequence[int],
   config: active.ActiveConfig,
 ) -> None:
   """Writes the scores of a batch to the journal.
@@ -111,38 +123,40 @@ def keep(
   A chain that the PRM refuses, because it is too long for instance, has none.
 
   Args:
-    start: number of its first chain.
+    numbers: of its chains, among all.
 
   Raises:
-    UserError: critiques of a chain were lost, or its score is not finite.
+    UserError: a score is not finite, or critiques of a chain were lost; then
+      the scores of the others are written.
   """
-  pairs = list(zip(chains, found, strict=True))
-  for chain, answer in pairs:
+  answered = [
+    (number, chain, answer)
+    for number, chain, answer in zip(numbers, chains, found, strict=True)
+    if not answer.lost
+  ]
+  scored = [
+    (chain, np.array(answer.scores))
+    for _, chain, answer in answered
+    if answer.scores and not answer.refused
+  ]
+  if scored:  # it checks them
+    whose, scores = zip(*scored, strict=True)
+    active.chain_scores(whose, config, scores)
+  for number, chain, answer in answered:
+    if answer.refused or not answer.scores:
+      why = f'the PRM cannot score the chain {chain.meta["id"]!r}'
+      lines.write(Ended(number, (), why, Cost()))
+      continue
+    finite = [s if np.isfinite(s) else None for s in answer.scores]
+    meta = {'id': chain.meta['id'], 'scores': finite}
+    written = Chain(chain.problem, chain.steps, meta=meta)
+    lines.write(Ended(number, (written,), '', Cost()))
+  for chain, answer in zip(chains, found, strict=True):
     if answer.lost:
       raise UserError(
         f'{answer.lost} critiques of the chain {chain.meta["id"]!r} could not '
         'be had; the same command asks again'
       )
-  scored = [
-    (chain, answer.scores)
-    for chain, answer in pairs
-    if answer.scores and not answer.refused
-  ]
-  if scored:  # it checks them
-    active.chain_scores(
-      [chain for chain, _ in scored],
-      config,
-      [np.array(scores) for _, scores in scored],
-    )
-  for number, (chain, answer) in enumerate(pairs, start):
-    if answer.refused or not answer.scores:
-      why = f'the PRM cannot score the chain {chain.meta["id"]!r}'
-      lines.write(Ended(number, (), why, Cost()))
-      continue
-    scores = [s if np.isfinite(s) else None for s in answer.scores]
-    meta = {'id': chain.meta['id'], 'scores': scores}
-    written = Chain(chain.problem, chain.steps, meta=meta)
-    lines.write(Ended(number, (written,), '', Cost()))
 
 
 def read(kept: Records) -> list[np.ndarray | None]:

@@ -11,7 +11,7 @@ from prm_jax.data.chains import Chain, StepLabel
 from prm_jax.inference.protocols import ScoredSteps
 from prm_jax.jobs.journal import Journal
 from prm_jax.jobs.label import read_all
-from prm_jax.jobs.selection_scores import keep
+from prm_jax.jobs.selection_scores import keep, unscored
 from prm_jax.jobs.selections import select
 from prm_jax.labels.active import ActiveConfig
 from prm_jax.runtime.errors import UserError
@@ -168,17 +168,26 @@ def test_chains_that_a_prm_cannot_score_are_left_out(settings, workdir):
   ('scored', 'why'),
   [
     (ScoredSteps((0.5,), 1, lost=1), "chain 'b' could not be had; the same"),
-    (ScoredSteps((float('nan'),), 1), "1 of 2 chains .* first of them 'b'"),
+    (ScoredSteps((float('nan'),), 1), "1 of 3 chains .* first of them 'b'"),
   ],
 )
 def test_a_chain_at_which_a_selection_ends_is_named(tmp_path, scored, why):
-  chains = [Chain('p', ('s',), meta={'id': name}) for name in 'ab']
-  with (
-    Journal(tmp_path / 'journal', {}) as lines,
-    pytest.raises(UserError, match=why),
-  ):
-    found = [ScoredSteps((0.5,), 1), scored]
-    keep(lines, chains, found, 0, ActiveConfig())
+  chains = [Chain('p', ('s',), meta={'id': name}) for name in 'abc']
+  path = tmp_path / 'journal'
+  with Journal(path, {}) as lines, pytest.raises(UserError, match=why):
+    found = [ScoredSteps((0.5,), 1), scored, ScoredSteps((0.25,), 1)]
+    keep(lines, chains, found, (4, 5, 6), ActiveConfig())
+  # What a server lost costs the others nothing.
+  kept = [
+    json.loads(line)['index'] for line in path.read_text().split('\n')[1:-1]
+  ]
+  assert kept == ([4, 6] if scored.lost else [])
+
+
+def test_a_prm_that_scores_chains_alone_is_asked_for_those_left_only():
+  assert unscored(7, {0, 1, 2, 4}, 3, whole=False) == [[3, 5], [6]]
+  assert unscored(7, {0, 1, 2, 4}, 3, whole=True) == [[3, 4, 5], [6]]
+  assert unscored(3, {0, 1, 2}, 2, whole=True) == []
 
 
 def test_a_selection_of_other_settings_names_them(settings, workdir):
