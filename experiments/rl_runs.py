@@ -140,11 +140,12 @@ def refresh_prm(
   before: pathlib.Path,
   labels: pathlib.Path,
   updates: int,
+  *flags: str,
 ) -> pathlib.Path:
-  """Trains a PRM that begins with the backbone of another; returns its workdir.
+  """Trains a PRM that begins with the backbone of a run; returns its workdir.
 
   Args:
-    before: workdir of that other PRM.
+    before: workdir of that run, of a PRM or a policy.
     labels: workdir of its chains.
   """
   return _train_prm(
@@ -156,6 +157,7 @@ def refresh_prm(
     f'--config.data.labels={labels}',
     # A policy's steps may be as short as a token and its separator.
     f'--config.data.max_steps_per_row={case.max_tokens}',
+    *flags,
   )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pathlib
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -34,8 +35,10 @@ MODEL = (
   '--config.model.rope_theta=30.0',
   '--config.optim.lr=1e-3',
 )
-# Chains whose steps are labelled by rollouts of the policy, and rollouts each.
+# Chains whose steps are labelled by rollouts of the policy, and rollouts each:
+# the solver's with slips, or the policy's own, of as many updates.
 PROVER_CHAINS, ROLLOUTS = 1024, 4
+OWN_CHAINS, OWN_UPDATES = 8192, 600
 # A refreshed PRM learns from the policy's chains after each phase but the last.
 PHASES, REFRESH_PROBLEMS, REFRESH_SAMPLES, REFRESH_UPDATES = 4, 256, 4, 400
 TRAIN_PROBLEMS = 8192
@@ -43,6 +46,18 @@ ALONE = '--config.reward.outcome_weight=0'
 VALUES = '--config.reward.form=advantage'
 MIN_FORM = '--config.reward.form=min_form'
 RETURN = '--config.advantage.process=return'
+SOFT = (
+  # Soft labels say what a prefix is worth, after an error, too.
+  '--config.targets.after_first_error=keep',
+  # The dev chains have other labels, by which no checkpoint is chosen.
+  '--config.train.best_metric=',
+)
+# What the score of a prefix estimates: how often the policy ends right from it,
+# or how often one of ROLLOUTS chains does, the prover of Setlur et al.
+OWN_PROVERS = {
+  'prover_own': (),
+  'prover_best': ('--config.targets.hard_above=0.0',),
+}
 EXACT_VALUES = '--config.prm.exact=value'
 
 
@@ -75,6 +90,8 @@ ARMS = {
     flags=('--config.reward.weight=0', '--config.advantage.keep=0.5')
   ),
   'outcome + PAV': Arm(flags=(VALUES,), prms=('prover',)),
+  'outcome + PAV, own chains': Arm(flags=(VALUES,), prms=('prover_own',)),
+  'outcome + PAV, best of 4': Arm(flags=(VALUES,), prms=('prover_best',)),
   'outcome + lowest of 3 PRMs': Arm(prms=ENSEMBLE),
   'outcome + refreshed PRM': Arm(refreshed=True),
   'PRM': Arm(flags=(ALONE,)),
@@ -93,6 +110,8 @@ def make_models(case: Case, size: Size, arms: Collection[str]) -> None:
   for name in sorted({name for arm in arms for name in ARMS[arm].prms}):
     if name == 'prover':
       _make_prover(case, size.prm)
+    elif name in OWN_PROVERS:
+      _make_own_prover(case, name, min(OWN_UPDATES, size.prm))
     else:
       layers = name.removeprefix('prm_') if name != 'prm' else ''
       flags = (f'--config.model.n_layers={layers}',) if layers else ()
@@ -115,10 +134,7 @@ def _make_prover(case: Case, updates: int) -> None:
     f'--config.chains.arithmetic.slip={slip_of(case)}',
     f'--config.chains.train_problems={PROVER_CHAINS}',
     f'--config.chains.test_problems={TEST_PROBLEMS}',
-    '--config.policy.kind=workdir',
-    f'--config.policy.workdir={case.policy}',
-    f'--config.policy.sampling.max_tokens={case.max_tokens}',
-    f'--config.rollouts.samples={ROLLOUTS}',
+    *_rollouts_of(case),
   )
   make_prm(
     case,
@@ -128,10 +144,35 @@ def _make_prover(case: Case, updates: int) -> None:
     'prover',
     *MODEL,
     f'--config.data.labels={labels}',
-    # Soft labels say what a prefix is worth, after an error, too.
-    '--config.targets.after_first_error=keep',
-    # The dev chains have other labels, by which no checkpoint is chosen.
-    '--config.train.best_metric=',
+    *SOFT,
+  )
+
+
+def _make_own_prover(case: Case, name: str, updates: int) -> None:
+  """Trains a PRM on how often the policy ends right from steps of its own.
+
+  It begins with the policy's backbone, as it is to judge what that can do.
+  """
+  chains = _sample_chains(case, 'policy', OWN_CHAINS, 1)
+  labels = case.run(
+    'label_math.py:rollouts',
+    'policy_labels',
+    f'--config.seed={case.seed}',
+    '--config.chains.kind=workdir',
+    f'--config.chains.workdir={chains}',
+    *_rollouts_of(case),
+  )
+  flags = (*SOFT, '--config.data.batch_size=32', *OWN_PROVERS[name])
+  refresh_prm(case, name, case.policy, labels, updates, *flags)
+
+
+def _rollouts_of(case: Case) -> tuple[str, ...]:
+  """Returns the flags of labels by rollouts of the policy."""
+  return (
+    '--config.policy.kind=workdir',
+    f'--config.policy.workdir={case.policy}',
+    f'--config.policy.sampling.max_tokens={case.max_tokens}',
+    f'--config.rollouts.samples={ROLLOUTS}',
   )
 
 
@@ -187,19 +228,26 @@ def _run_refreshed(
   return join(curves)
 
 
-def _label_chains(case: Case, policy: str):
-  """Samples chains of a policy and labels their steps exactly."""
-  samples = case.run(
+def _sample_chains(
+  case: Case, policy: str, problems: int, samples: int
+) -> pathlib.Path:
+  """Samples chains of a policy."""
+  return case.run(
     'sample_math.py',
     f'{policy}_samples',
     *case.domain('problems'),
     '--config.policy.kind=workdir',
     f'--config.policy.workdir={case.path(policy)}',
     f'--config.policy.sampling.max_tokens={case.max_tokens}',
-    f'--config.problems.train_problems={REFRESH_PROBLEMS}',
+    f'--config.problems.train_problems={problems}',
     f'--config.problems.test_problems={TEST_PROBLEMS}',
-    f'--config.samples={REFRESH_SAMPLES}',
+    f'--config.samples={samples}',
   )
+
+
+def _label_chains(case: Case, policy: str) -> pathlib.Path:
+  """Samples chains of a policy and labels their steps exactly."""
+  samples = _sample_chains(case, policy, REFRESH_PROBLEMS, REFRESH_SAMPLES)
   return case.run(
     'label_math.py:verifier',
     f'{policy}_labels',

@@ -91,6 +91,8 @@ MAIN = (
 # Rewards of other PRMs than the one that learned from labelled chains once.
 OTHERS = (
   'outcome + PAV',
+  'outcome + PAV, own chains',
+  'outcome + PAV, best of 4',
   'outcome + lowest of 3 PRMs',
   'outcome + refreshed PRM',
   'lowest of 3 PRMs',
