@@ -4,6 +4,7 @@
 """
 
 import difflib
+import os
 import pathlib
 import re
 import sys
@@ -30,9 +31,22 @@ OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]+)(?:=(.*))?$', re.DOTALL)
 
 
 def log(text: str) -> None:
-  """Prints a line, in process 0 only."""
-  if processes.is_first():
+  """Prints a line, in process 0 only.
+
+  Raises:
+    UserError: nobody reads the output, as of `... | head`.
+  """
+  if not processes.is_first():
+    return
+  try:
     print(text, flush=True)
+  except BrokenPipeError:
+    # Python writes what is left when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise UserError(
+      'nobody reads what this command prints any more, so it ended; the same '
+      'command goes on'
+    ) from None
 
 
 def parse_flags(argv: list[str]) -> list[str]:
