@@ -123,6 +123,9 @@ class HuggingFaceTokenizer:
       for tokenizer in (self._special, self._plain):
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        # Dropout is for training: it splits a text otherwise at every call.
+        if getattr(tokenizer.model, 'dropout', None):
+          tokenizer.model.dropout = None
       self._special.encode('a')
     self._plain.encode_special_tokens = True
     self.json, self._where = text, where

@@ -5,7 +5,8 @@ block of queries sees before itself is one path: the ancestors of its first
 token. Each block goes over its own keys and over that path's, gathered into
 blocks, with a running softmax (Milakov and Gimelshein, 2018; Dao et al., 2022);
 the backward pass visits the same pairs. The paths are data, so one compiled
-program serves every packing, and memory grows with T, not T^2.
+program serves every packing. Memory grows with T, but for the paths of the row
+that is computed: T^2 / 32 bytes, 0.1 GiB at 65,536 tokens.
 """
 
 import functools

@@ -182,7 +182,7 @@ class Transformer(nn.Module):
   """Runs embedding, layers and final norm; owns an untied output embedding.
 
   With `read`, the result is that of these tokens only, and an unrolled model
-  computes no more of its last layer than they need.
+  computes no others after the last layer's attention.
   """
 
   config: TransformerConfig

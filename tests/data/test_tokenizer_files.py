@@ -308,6 +308,17 @@ def test_padding_of_any_length_is_left_out():
   assert read.encode('12') == TOKENIZERS['qwen_prm']().encode('12').ids
 
 
+def test_dropout_of_a_file_is_switched_off():
+  made = json.loads(TOKENIZERS['qwen_prm']().to_str())
+  made['model']['dropout'] = 0.5
+  read = HuggingFaceTokenizer(json.dumps(made), 'here')
+  text = 'How many ducks are left?'
+  plain = TOKENIZERS['qwen_prm']().encode(text).ids
+  for tokenizer in (read, read.for_separate_texts()):
+    for _ in range(20):
+      assert tokenizer.encode(text) == tokenizer.encode_template(text) == plain
+
+
 def test_a_tokenizer_in_which_the_library_panics_is_refused():
   """Its panics are no Exception."""
   damaged = json.loads(TOKENIZERS['rlhflow']().to_str())

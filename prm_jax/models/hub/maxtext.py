@@ -89,9 +89,9 @@ class MaxTextCheckpoint:
     inner = ours.removeprefix('layers/')
     if inner == ours:
       return [f'params/params/{NAMES[ours]}']
-    parents = [f'layers_{i}' for i in range(self.config.n_layers)]
     if self._scanned:
-      parents = ['layers']
+      return [f'params/params/decoder/layers/{NAMES[inner]}']
+    parents = [f'layers_{i}' for i in range(self.config.n_layers)]
     return [f'params/params/decoder/{x}/{NAMES[inner]}' for x in parents]
 
   def _expected(self) -> dict[str, tuple[str, Shape]]:
@@ -108,9 +108,16 @@ class MaxTextCheckpoint:
 
   def _check(self) -> None:
     """Compares names and shapes with those of the model."""
+    path, layers = self.directory / ITEMS, self.config.n_layers
+    # Before making a name for each.
+    if not self._scanned and layers > len(self._shapes):
+      raise UserError(
+        f'{path}: {len(self._shapes)} arrays are too few for the '
+        f'num_hidden_layers={layers} of config.json; the two belong to '
+        'different models'
+      )
     expected = self._expected()
     held = {x for x in self._shapes if x.startswith('params/')}
-    path = self.directory / ITEMS
     if missing := sorted(expected.keys() - held):
       raise UserError(
         f'{path} has no {missing[0]!r} (of {len(missing)} such), which is part '

@@ -6,6 +6,7 @@ import huggingface_hub
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from prm_jax.models.hub.network import is_network_error
 from prm_jax.runtime.errors import UserError
 
 TOKEN = 'HF_TOKEN'
@@ -57,19 +58,13 @@ def push(folder: pathlib.Path, repository: str, private: bool = False) -> str:
       f'{cure}{again}'
     ) from None
   except Exception as error:
-    if not _is_network(error):
+    if not is_network_error(error):
       raise
     raise UserError(
       f'--push={repository!r}: {api.endpoint} cannot be reached '
       f'({_line(error)}); {again}'
     ) from None
   return f'{api.endpoint}/{repository}'
-
-
-def _is_network(error: Exception) -> bool:
-  """Says whether an error is one of the HTTP client that the Hub's has."""
-  client = type(error).__module__.partition('.')[0]
-  return isinstance(error, OSError) or client in ('httpx', 'httpx2')
 
 
 def _line(error: BaseException) -> str:

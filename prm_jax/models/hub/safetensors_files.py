@@ -13,6 +13,7 @@ import huggingface_hub
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from prm_jax.models.hub.network import is_network_error
 from prm_jax.runtime import paths
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.finite import NOT_FINITE
@@ -52,7 +53,10 @@ def resolve(path: str | pathlib.Path) -> pathlib.Path:
         name, revision=revision or None, allow_patterns=list(WANTED)
       )
     )
-  except (OSError, ValueError) as error:  # bases of all errors of the hub
+  except Exception as error:
+    # All errors of huggingface_hub itself are one or the other.
+    if not isinstance(error, ValueError) and not is_network_error(error):
+      raise
     why = (str(error).strip().splitlines() or [type(error).__name__])[0]
     raise UserError(
       f'model {path} is neither in the cache of Hugging Face nor can it be '

@@ -118,6 +118,14 @@ def test_other_models_are_refused(llama, tmp_path):
   assert 'embedding' in refusal(folder, vocab_size=65)
 
 
+def test_a_damaged_number_of_layers_fills_no_memory(tmp_path):
+  config = CONFIGS['llama3']
+  arrays = arrays_of(config, tensors_of('llama3'), scanned=False)
+  folder = write_maxtext(tmp_path / 'maxtext', config, arrays)
+  message = refusal(folder, num_hidden_layers=10**12)
+  assert 'too few for the num_hidden_layers=1000000000000' in message
+
+
 def test_damage_is_one_line(llama, tmp_path):
   folder = shutil.copytree(llama, tmp_path / 'copy')
   for path in sorted((folder / 'items').rglob('d/*')):
