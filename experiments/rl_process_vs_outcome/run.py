@@ -188,7 +188,7 @@ def with_arms_kept(
     found: those of the arms that ran now, which replace theirs of before.
 
   Raises:
-    UserError: the outcome alone did not run, or came out otherwise.
+    UserError: the outcome alone came out otherwise.
   """
 
   def compared_with(results: Mapping[str, Any]) -> tuple:
@@ -198,10 +198,9 @@ def with_arms_kept(
 
   if compared_with(known) != compared_with(found):
     raise UserError(
-      f'{found["title"]}: the arm {tables.REFERENCE!r} did not run, or came '
-      'out otherwise than in the results.json of before, so the other arms '
-      'there cannot be kept; run all arms, or write to another folder with '
-      '--output'
+      f'{found["title"]}: the arm {tables.REFERENCE!r} came out otherwise than '
+      'in the results.json of before, so the other arms there cannot be kept; '
+      'run all arms, or write to another folder with --output'
     )
 
   def all_of(key: str) -> dict[str, Any]:
@@ -225,6 +224,12 @@ def main() -> None:
   args = command_line.parse(parser, free=('settings', 'arms'))
   runner = Runner(args.workdir, args.jobs)
   known = command_line.read_known(args).get('results', {})
+  kept = [name for name in args.settings if args.arms and name in known]
+  if kept and tables.REFERENCE not in args.arms:
+    raise UserError(
+      f'--arms: name {tables.REFERENCE!r}, too, as {kept[0]} keeps the results '
+      'of its other arms, and all are compared with that one'
+    )
   for name in args.settings:
     setting = SETTINGS[name]
     size = setting.size(args.quick)
@@ -251,7 +256,7 @@ def main() -> None:
         for arm in arms
       },
     }
-    if args.arms and name in known:
+    if name in kept:
       results = with_arms_kept(known[name], results)
     known[name] = results
     document = command_line.made_by(args) | {

@@ -1,5 +1,7 @@
 """Arms of rl_process_vs_outcome: curves of phases, rates, and what is known."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -60,14 +62,27 @@ def test_arms_that_ran_before_are_kept():
   assert new['costs']['PRM'] == {'labelled': 3}
 
 
-@pytest.mark.parametrize(
-  'found',
-  [results_of(['PRM']), results_of(['outcome', 'PRM'], ends=0.6)],
-  ids=['without the outcome', 'of another outcome'],
-)
-def test_arms_are_not_kept_beside_another_outcome(found):
+def test_arms_are_not_kept_beside_another_outcome():
+  found = results_of(['outcome', 'PRM'], ends=0.6)
   with pytest.raises(UserError, match='cannot be kept; run all arms'):
     run.with_arms_kept(results_of(['outcome', 'PRM']), found)
+
+
+def test_arms_without_the_outcome_are_refused_before_they_run(
+  tmp_path, monkeypatch
+):
+  """The results of the other arms, which are there, are to be kept."""
+  flags = [
+    '--workdir',
+    str(tmp_path / 'w'),
+    '--settings',
+    '10',
+    '--arms',
+    'PRM',
+  ]
+  monkeypatch.setattr(sys, 'argv', ['run', *flags])
+  with pytest.raises(UserError, match=r"--arms: name 'outcome', too, as 10"):
+    run.main()
 
 
 @pytest.mark.parametrize(('operations', 'success'), [(5, 0.2), (20, 0.2)])
