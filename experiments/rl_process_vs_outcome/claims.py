@@ -154,4 +154,29 @@ CLAIMS = (
     'none',
     ends_higher('outcome + PAV'),
   ),
+  Claim(
+    'With process advantages (PAV) by a PRM that began as the policy and learned '
+    'from rollouts of its chains, RL ends higher than outcome-only',
+    'none',
+    ends_higher('outcome + PAV, own chains'),
+  ),
+  Claim(
+    'With process advantages (PAV) of the best of four rollouts by a PRM that '
+    'began as the policy, RL ends higher than outcome-only',
+    'none',
+    ends_higher('outcome + PAV, best of 4'),
+  ),
+  Claim(
+    'With process advantages (PAV) of the best of four rollouts by a PRM that '
+    'began as the policy, RL reaches the accuracy that outcome-only ends with '
+    'from fewer chains',
+    '5 to 6x (Setlur et al., 2025)',
+    fewer_chains('outcome + PAV, best of 4'),
+  ),
+  Claim(
+    'With the lowest score of three learned PRMs added, RL ends higher than '
+    'outcome-only',
+    'none',
+    ends_higher('outcome + lowest of 3 PRMs'),
+  ),
 )
