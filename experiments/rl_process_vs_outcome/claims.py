@@ -155,8 +155,8 @@ CLAIMS = (
     ends_higher('outcome + PAV'),
   ),
   Claim(
-    'With process advantages (PAV) by a PRM that began as the policy and learned '
-    'from rollouts of its chains, RL ends higher than outcome-only',
+    'With process advantages (PAV) by a PRM that began as the policy and '
+    'learned from rollouts of its chains, RL ends higher than outcome-only',
     'none',
     ends_higher('outcome + PAV, own chains'),
   ),
