@@ -56,22 +56,22 @@ class RewardConfig:
       more reward, and the lowest score of `min_form` has almost no weight.
     temperature: temperature of `min_form`, for scores in [0, 1]: half of the
       value for PURE's, which are in [-1, 1].
-    threshold: eta of `clip`.
+    threshold: eta of `clip`; at 0 every reward would be 0.
     normalise: 'steps' divides by the number of the chain's steps.
     kl_weight: factor of the KL divergence from the first policy, which loop.py
       subtracts from the rewards.
     decay: whether `weight` falls to 0 in the course of the run, linearly.
     chains: whose steps are rewarded: those of 'all' chains, or of 'wrong' ones
-      alone, which says where they went wrong. As steps are compared with each
-      other, their advantages add up to 0 over the wrong chains of a group.
+      alone, which says where they went wrong. In grpo, or with the baseline
+      'position', the advantages of their steps add up to 0 in each group.
   """
 
   form: Annotated[str, one_of(*FORMS)] = 'raw'
   weight: Annotated[float, at_least(0)] = 1.0
-  outcome_weight: float = 0.0
+  outcome_weight: Annotated[float, at_least(0)] = 0.0
   centre: float = 0.5
   temperature: Annotated[float, above(0)] = 0.05
-  threshold: float = 0.5
+  threshold: Annotated[float, above(0)] = 0.5
   normalise: Annotated[str, one_of(*NORMALISE)] = 'none'
   kl_weight: Annotated[float, at_least(0)] = 0.0
   decay: bool = False

@@ -399,7 +399,7 @@ def test_a_finished_run_changes_no_checkpoint(runs, policy):
 
 
 def test_a_hacked_reward_raises_the_alarm_and_ends_the_run(policy, tmp_path):
-  """It pays for wrong answers, and for steps by an almost untrained PRM."""
+  """It pays for steps alone, and an almost untrained PRM scores them."""
   prm = tmp_path / 'prm'
   [trained] = run_all(
     [
@@ -423,7 +423,7 @@ def test_a_hacked_reward_raises_the_alarm_and_ends_the_run(policy, tmp_path):
         policy,
         tmp_path / 'hacked',
         f'--config.prm.path={prm}',
-        '--config.reward.outcome_weight=-1.0',
+        '--config.reward.outcome_weight=0.0',
         '--config.reward.weight=1.0',
         '--config.reward.centre=0.0',
         '--config.optim.lr=2e-3',

@@ -55,8 +55,19 @@ REFUSED = [
   ('grpo', {'evaluation.ns': (4, 1)}, r'evaluation.ns=\(4, 1\): .* ascending'),
   ('grpo', {'evaluation.ns': (0, 4)}, r'evaluation.ns=\(0, 4\): expected >= 1'),
   *(
-    ('grpo', {'reward.outcome_weight': 0.0} | more, 'then nothing is rewarded')
-    for more in ({'reward.form': 'outcome'}, {'reward.weight': 0.0})
+    (name, {'reward.outcome_weight': 0.0} | more, 'then nothing is rewarded')
+    for name, more in (
+      ('grpo', {'reward.form': 'outcome'}),
+      ('grpo', {'reward.weight': 0.0}),
+      ('grpo', {'reward.form': 'potential'}),
+      ('ppo', {}),
+    )
+  ),
+  ('grpo', {'reward.outcome_weight': -1.0}, 'outcome_weight=-1.0: expected >='),
+  (
+    'grpo',
+    {'reward.form': 'clip', 'reward.threshold': 0.0},
+    'reward.threshold=0.0: expected a number above 0',
   ),
   # Values of several sections.
   ('grpo', {'evaluation.ns': (1, 64)}, r'evaluation.ns=.* test.samples=16'),
@@ -121,6 +132,11 @@ REFUSED = [
     'grpo',
     {'advantage.keep': 0.1},
     'advantage.keep=0.1: leaves 1 of train.sam',
+  ),
+  (
+    'grpo',
+    {'advantage.keep': 0.95},
+    'advantage.keep=0.95: drops none of train.samples=8 chains',
   ),
   ('outcome', {'advantage.keep': 0.5}, 'advantage.keep=0.5: needs step scores'),
   ('grpo', {'advantage.keep': 0.0}, r'advantage.keep=0.0: expected .* \(0, 1'),

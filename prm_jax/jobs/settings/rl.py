@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from prm_jax.data.config import ProblemsConfig
-from prm_jax.inference.exact_scorer import KINDS as EXACT_KINDS
 from prm_jax.inference.sampler import SamplingConfig
-from prm_jax.jobs.settings.prms import AskedPrmConfig
+from prm_jax.jobs.settings.rl_prms import RlPrmConfig
 from prm_jax.jobs.settings.shared import (
   ComputeConfig,
   JobSettings,
@@ -29,11 +28,9 @@ from prm_jax.rl.objective import PolicyLossConfig
 from prm_jax.rl.rewards import SUMMED, TELESCOPING, RewardConfig
 from prm_jax.rl.schedule import RlLoopConfig
 from prm_jax.runtime import checks
-from prm_jax.runtime.checks import Fault, above, at_least, each, one_of
+from prm_jax.runtime.checks import Fault, at_least, each, one_of
 from prm_jax.training.optim import OptimConfig
 
-# Sources of step scores; `RlPrmConfig` explains each.
-PRM_KINDS = ('workdir', 'endpoint', 'generative', 'exact', 'implicit', 'none')
 SUM_ALONE = 'only the sum of such rewards means something; expected'
 
 
@@ -81,54 +78,6 @@ class RlSamplingConfig:
     return SamplingConfig(
       slots=self.slots, max_tokens=self.max_tokens, spread=self.spread
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class OnlineConfig:
-  """Says how an implicit PRM learns; other optimizer settings are the policy's.
-
-  Attributes:
-    on: whether it learns from each batch's outcomes before it scores the batch.
-    lr: its peak learning rate.
-  """
-
-  on: bool = True
-  lr: Annotated[float, above(0)] = 1e-4
-
-  def __post_init__(self) -> None:
-    checks.check(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class RlPrmConfig(AskedPrmConfig):
-  """Says where step scores come from.
-
-  Attributes:
-    kind: also 'exact', labels of the arithmetic domain; 'implicit', a policy's
-      log-ratio to the first policy; or 'none', which gives no scores.
-    path: for 'implicit' the workdir of the policy from which it starts; '' is
-      the one to improve.
-    dtype: a PRM that learns keeps its own.
-    also: for 'workdir': further PRMs like it; a step gets the lowest of all
-      their scores.
-    exact: 'steps' is whether a step is right, 'value' the probability that the
-      domain's solver ends right from there.
-    beta: for 'implicit': the reward is beta * log(PRM / first policy).
-  """
-
-  kind: Annotated[str, one_of(*PRM_KINDS)] = 'workdir'
-  also: tuple[str, ...] = ()
-  exact: Annotated[str, one_of(*EXACT_KINDS)] = 'steps'
-  beta: Annotated[float, above(0)] = 0.05
-  online: OnlineConfig = OnlineConfig()
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    if self.also and self.kind != 'workdir':
-      checks.fail('also', self.also, f'expected () with kind={self.kind!r}')
-    if self.kind == 'generative':
-      with checks.below('generative'):
-        self.generative.check_use()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,6 +230,7 @@ class RlSettings(JobSettings):
   def _reward_faults(self) -> Iterator[Fault]:
     """Yields faults of the reward section alone."""
     form, normalise = self.reward.form, self.reward.normalise
+    outcome_weight = self.reward.outcome_weight
     if form != 'outcome' and self.prm.kind == 'none':
       yield Fault(
         'reward.form',
@@ -288,14 +238,20 @@ class RlSettings(JobSettings):
         "needs step scores, and prm.kind='none' gives none; take the variant "
         'outcome, or a PRM',
       )
-    if not self.reward.outcome_weight and (
-      form == 'outcome' or not self.reward.weight
-    ):
+    if not outcome_weight and (form == 'outcome' or not self.reward.weight):
       yield Fault(
         'reward.outcome_weight',
-        self.reward.outcome_weight,
+        outcome_weight,
         'then nothing is rewarded; expected > 0, or another reward.form with a '
         'reward.weight',
+      )
+    elif not outcome_weight and form == 'potential':
+      yield Fault(
+        'reward.outcome_weight',
+        outcome_weight,
+        "then nothing is rewarded: with reward.form='potential' the rewards of "
+        'every chain of a problem have the same sum; expected > 0, or another '
+        'reward.form',
       )
     if self.reward.chains != 'all' and self.reward.is_summed:
       yield Fault(
@@ -371,6 +327,13 @@ class RlSettings(JobSettings):
         'advantage.keep',
         keep,
         f'leaves 1 of train.samples={samples}; expected 2 or more to compare',
+      )
+    elif self.advantage.kept_of(samples) == samples:
+      yield Fault(
+        'advantage.keep',
+        keep,
+        f'drops none of train.samples={samples} chains; lower it, or set it to '
+        '1.0',
       )
 
   def _implicit_faults(self) -> Iterator[Fault]:
