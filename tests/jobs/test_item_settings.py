@@ -240,6 +240,48 @@ def test_what_knows_arithmetic_alone_meets_no_other_domain(job, section, value):
   assert read(job, **value, **{f'{section}.kind': kind})
 
 
+EXACT = {'prm.kind': 'exact'}
+
+
+@pytest.mark.parametrize(
+  ('file', 'values', 'name'),
+  [
+    ('sample_math', {}, 'policy.kind'),
+    ('search_math', {}, 'policy.kind'),
+    (
+      'search_math',
+      {'policy.kind': 'workdir', 'policy.workdir': '/policy'},
+      'prm.kind',
+    ),
+    ('rl_math', EXACT, 'prm.kind'),
+    ('evaluate_math', EXACT, 'prm.kind'),
+  ],
+)
+def test_what_knows_arithmetic_alone_meets_no_questions_to_a_critic(
+  file, values, name
+):
+  assert configs.settings(file, 'tiny', **values)
+  section = 'data' if file == 'evaluate_math' else 'problems'
+  values = values | {f'{section}.critiques.style': 'thinkprm'}
+  with pytest.raises(UserError) as error:
+    configs.settings(file, 'tiny', **values)
+  assert str(error.value).startswith(f'config.{name}=')
+  assert "as critiques.style='thinkprm' says" in str(error.value)
+
+
+def test_exact_scores_are_evaluated_on_arithmetic_alone():
+  with pytest.raises(UserError, match=r"prm\.kind='exact': .* domain logic"):
+    configs.settings('evaluate_math', 'logic,tiny', **EXACT)
+  files = {'data.kind': 'files', 'evaluation.best_of_n': ''}
+  assert configs.settings('evaluate_math', 'tiny', **EXACT, **files)
+
+
+def test_an_evaluation_has_no_targets_of_a_policy():
+  values = EXACT | {'targets.supervision': 'completion'}
+  with pytest.raises(UserError, match="supervision='completion': is for polic"):
+    configs.settings('evaluate_math', 'tiny', **values)
+
+
 @pytest.mark.parametrize(
   ('name', 'value', 'why'),
   [

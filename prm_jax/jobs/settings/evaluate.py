@@ -7,6 +7,7 @@ from prm_jax.data.targets import TargetConfig
 from prm_jax.evals.prm import PrmEvaluation
 from prm_jax.jobs.settings.items import ItemSettings
 from prm_jax.jobs.settings.search import PrmConfig
+from prm_jax.jobs.settings.shared import check_arithmetic, check_supervision
 from prm_jax.runtime import checks
 
 
@@ -44,6 +45,9 @@ class EvaluateSettings(ItemSettings):
       checks.fail('prm.kind', 'none', 'expected a PRM to evaluate')
     with checks.below('prm'):
       prm.check_use()
+    if prm.kind == 'exact':
+      check_arithmetic('prm.kind', 'exact', self.data)
+    check_supervision(self.targets.supervision)
     names = self.data.evaluation_names
     if self.evaluation.best_of_n not in ('', *names):
       checks.fail(

@@ -22,6 +22,7 @@ from prm_jax.jobs.settings.shared import (
   JobSettings,
   MeshConfig,
   OpenedAotConfig,
+  ProblemsSection,
   check_arithmetic,
 )
 from prm_jax.labels.active import ActiveConfig
@@ -83,11 +84,13 @@ class ItemSettings(JobSettings):
   price: PriceConfig = PriceConfig()
   aot: OpenedAotConfig = OpenedAotConfig()
 
-  def check_policy(self, use: str, problems: str, samples: int) -> None:
+  def check_policy(
+    self, use: str, section: ProblemsSection, samples: int
+  ) -> None:
     """Checks that the policy suits a job, see `PolicyConfig.check_use`.
 
     Args:
-      problems: kind of the problems that it is asked about.
+      section: names the problems that it is asked about.
       samples: how often it is asked the same.
     """
     with checks.below('policy'):
@@ -95,7 +98,7 @@ class ItemSettings(JobSettings):
       self.policy.check_use(use, described=bool(self.aot.model.given()))
       self.policy.check_draws(samples)
     if self.policy.kind == 'solver':
-      check_arithmetic('policy.kind', 'solver', problems)
+      check_arithmetic('policy.kind', 'solver', section)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +113,7 @@ class SampleSettings(ItemSettings):
   problems: SplitConfig = SplitConfig()
 
   def check_together(self) -> None:
-    self.check_policy('writes new chains', self.problems.kind, self.samples)
+    self.check_policy('writes new chains', self.problems, self.samples)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +202,7 @@ class LabelSettings(ItemSettings):
         "critiques get no labels: expected ''",
       )
     if use := SOURCES[self.source]:
-      self.check_policy(use, self.chains.kind, self.source_config.samples)
+      self.check_policy(use, self.chains, self.source_config.samples)
     if self.needs_prm:
       with checks.below('prm'):
         self.prm.check_use()

@@ -203,7 +203,7 @@ class RlSettings(JobSettings):
 
   def check_together(self) -> None:
     if self.prm.kind == 'exact':
-      check_arithmetic('prm.kind', 'exact', self.problems.kind)
+      check_arithmetic('prm.kind', 'exact', self.problems)
     faults = [*self._reward_faults(), *self._credit_faults()]
     if self.held_out.path and self.problems.kind != 'file':
       faults.append(

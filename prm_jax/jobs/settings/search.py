@@ -122,7 +122,7 @@ class SearchSettings(ItemSettings):
     method = self.method_config
     # Proposals of a step, or whole chains.
     several = max(getattr(method, n, 1) for n in ('samples', 'width'))
-    self.check_policy('is searched with', self.problems.kind, several)
+    self.check_policy('is searched with', self.problems, several)
     if self.scores:
       self._check_prm()
     self._check_flops()
@@ -139,7 +139,7 @@ class SearchSettings(ItemSettings):
         "method='majority'",
       )
     if self.prm.kind == 'exact':
-      check_arithmetic('prm.kind', 'exact', self.problems.kind)
+      check_arithmetic('prm.kind', 'exact', self.problems)
     with checks.below('prm'):
       self.prm.check_use(described=bool(self.aot.model.given()))
     if self.prm.kind == 'generative' and self.prm.generative.ask == 'chain':

@@ -1,8 +1,9 @@
 """Defines the sections that several jobs share."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Protocol
 
+from prm_jax.data.critiques.examples import CritiquesConfig
 from prm_jax.models.config import DTYPES, REMAT_POLICIES
 from prm_jax.models.dtypes import AUTO, FAST
 from prm_jax.runtime import checks
@@ -12,22 +13,48 @@ from prm_jax.runtime.checks import Rule, above, at_least, at_most, one_of
 _READ = ('file', 'files', 'workdir')
 
 
-def check_arithmetic(name: str, value: str, kind: str) -> None:
+class ProblemsSection(Protocol):
+  """Is a section of a config that says what problems are of."""
+
+  @property
+  def kind(self) -> str: ...
+
+  @property
+  def critiques(self) -> CritiquesConfig: ...
+
+
+def check_arithmetic(name: str, value: str, section: ProblemsSection) -> None:
   """Checks that the solver, or exact scores, get arithmetic problems alone.
 
   Args:
     name: the setting whose value knows only arithmetic.
-    kind: kind of the problems.
+    section: names the problems.
 
   Raises:
-    Faults: the problems are of another domain.
+    Faults: the problems are of another domain, or questions to a critic.
   """
-  if kind not in ('arithmetic', *_READ):
+  if section.kind not in ('arithmetic', *_READ):
+    problems = f'of the domain {section.kind}'
+  elif style := section.critiques.style:
+    problems = f'questions to a critic, as critiques.style={style!r} says'
+  else:
+    return
+  checks.fail(
+    name,
+    value,
+    f'it knows arithmetic alone, and the problems are {problems}: expected '
+    "'workdir' or 'endpoint'",
+  )
+
+
+def check_supervision(supervision: str) -> None:
+  """Raises Faults for the targets of a policy, which a PRM does not have."""
+  if supervision == 'completion':
     checks.fail(
-      name,
-      value,
-      'it knows arithmetic alone, and the problems are of the domain '
-      f"{kind}: expected 'workdir' or 'endpoint'",
+      'targets.supervision',
+      'completion',
+      'is for policies: expected process or outcome; configs/policy_math.py '
+      'trains a policy',
     )
 
 

@@ -18,6 +18,7 @@ from prm_jax.jobs.settings.shared import (
   MeshConfig,
   MetricsConfig,
   ModelConfig,
+  check_supervision,
 )
 from prm_jax.models import HeadConfig, LoraConfig
 from prm_jax.runtime import checks
@@ -170,13 +171,7 @@ class PrmSettings(TrainingSettings):
   def check_together(self) -> None:
     super().check_together()
     losses.check_loss(self.loss.name, self.head)
-    if self.targets.supervision == 'completion':
-      checks.fail(
-        'targets.supervision',
-        'completion',
-        'is for policies: expected process or outcome; configs/policy_math.py '
-        'trains a policy',
-      )
+    check_supervision(self.targets.supervision)
     self._check_counts()
     self._check_outcome()
     if self.frozen.heads:
