@@ -136,10 +136,14 @@ def open_job(settings: RlSettings, workdir: Workdir, log: Log) -> RlJob:
   start = open_start(settings.policy.workdir, settings)
   check_meshes(settings, start.described.model, meshes)
   prm = open_prm(settings, start, meshes.sampling, workdir)
-  tasks = drop_too_long(read_tasks(settings, log), start.described.format, log)
-  prms = settings.prm.path, *settings.prm.also, settings.prm.generative.trained
+  tasks = drop_too_long(
+    read_tasks(settings, log),
+    start.described.format,
+    settings.train.problems,
+    log,
+  )
   unseen = [problem.text for problem in (*tasks.held_out, *tasks.test)]
-  for model in (settings.policy.workdir, *prms):
+  for model in (settings.policy.workdir, *settings.prm.trained):
     check_unseen(unseen, model, settings.problems.kind)
   names = {'policy': start.name} | ({'prm': prm.name} if prm else {})
   job = RlJob(settings, meshes, start, prm, names, tasks)

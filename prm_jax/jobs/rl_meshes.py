@@ -96,5 +96,6 @@ def check_meshes(
       'config.sampling.devices',
       settings.sampling.devices,
       f'the first policy reads {read} chains a call, which do not divide over '
-      f'{rows[1]} devices; expected a divisor of {read}',
+      f'replica x fsdp = {rows[1]} of them; expected mesh.model='
+      f'{settings.mesh.model} times a divisor of {read}',
     )

@@ -80,10 +80,13 @@ def _check_apart(
     )
 
 
-def drop_too_long(tasks: Tasks, fmt: StepFormat, log: Log) -> Tasks:
+def drop_too_long(tasks: Tasks, fmt: StepFormat, least: int, log: Log) -> Tasks:
   """Drops the problems that leave the policy no room to write.
 
   Test problems are kept, and their answers count as wrong.
+
+  Args:
+    least: number of training problems that have to be left.
 
   Raises:
     UserError: too few are left.
@@ -103,10 +106,13 @@ def drop_too_long(tasks: Tasks, fmt: StepFormat, log: Log) -> Tasks:
     train=short_enough('train', tasks.train),
     held_out=short_enough('held out', tasks.held_out),
   )
-  if not kept.train or len(kept.held_out) < 2:
+  if len(kept.train) < least or len(kept.held_out) < 2:
     raise UserError(
       f"the policy's window of {fmt.max_length} tokens is too short for these "
-      'problems; train one with a longer data.max_length'
+      f'problems: of those in training {len(kept.train)} fit, where '
+      f'train.problems={least} are needed, and of those held out '
+      f'{len(kept.held_out)}, where 2 are needed; train a policy with a longer '
+      'data.max_length'
     )
   return kept
 

@@ -128,8 +128,10 @@ class Learner:
       name: float(np.mean([metrics[name] for metrics in read])) for name in last
     }
     # Of counts and of the learning rate the last value is meant, not the mean.
-    for name in ('lr', 'skipped', 'skipped_in_a_row'):
+    for name in ('lr', 'skipped'):
       means[name] = last[name]
+    # A streak that is too long may end before the last step.
+    means['skipped_in_a_row'] = max(it['skipped_in_a_row'] for it in read)
     means['flat_tokens'], means['unique_tokens'] = flat, unique
     if config.kl_stop:
       means['steps_left_out'] = left_out

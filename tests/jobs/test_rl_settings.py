@@ -1,6 +1,7 @@
 """What an RL job refuses early: values, devices, models and problems."""
 
 import dataclasses
+import json
 
 import grain
 import jax
@@ -12,7 +13,7 @@ from prm_jax.data.encoding import make_format
 from prm_jax.data.problems import Problem
 from prm_jax.inference import loading
 from prm_jax.inference.loading import ModelDescription
-from prm_jax.jobs import rl_rating
+from prm_jax.jobs import rl, rl_rating
 from prm_jax.jobs.rl_meshes import check_meshes, make_meshes
 from prm_jax.jobs.rl_problems import (
   Tasks,
@@ -23,7 +24,7 @@ from prm_jax.runtime.checkpoints import Checkpoints
 from prm_jax.runtime.errors import UserError
 from prm_jax.runtime.workdir import Workdir
 from prm_jax.training.train_state import NO_LORA, TrainState
-from tests.shared.configs import settings
+from tests.shared.configs import raw, settings
 from tests.shared.tiny_sampling import MODEL, one_device, params_of
 
 REFUSED = [
@@ -219,9 +220,10 @@ def test_telescoping_rewards_suit_returns_and_gae(variants, values):
     ({'train.staleness': 1}, 'which 4 devices cannot share: give sampling'),
     ({'mesh.model': 4, 'mesh.fsdp': 1}, 'n_heads=2 does not divide over mesh'),
     (
-      {'sampling.devices': 3, 'sampling.slots': 66, 'mesh.model': 1},
+      {'sampling.devices': 3, 'sampling.slots': 66},
       'sampling.devices=3: the first policy reads 64 chains a call, which do '
-      'not divide over 3 devices; expected a divisor of 64',
+      'not divide over replica x fsdp = 3 of them; expected mesh.model=1 times '
+      'a divisor of 64',
     ),
     ({'sampling.slots': 6}, 'sampling.slots=6 does not divide over replica'),
     ({'train.microbatches': 5}, 'a minibatch of 64 chains does not divide'),
@@ -236,6 +238,21 @@ def test_devices_that_do_not_fit_are_refused(values, message):
     check_meshes(chosen, dataclasses.replace(MODEL, n_heads=2), meshes)
 
 
+def test_devices_that_share_a_model_count_as_one():
+  """6 devices in pairs read 3 chains at a time, and 4 devices read 2."""
+  devices = np.array(jax.devices()[:1] * 8)
+
+  def check(count):
+    values = {'mesh.model': 2, 'sampling.slots': 66, 'sampling.devices': count}
+    chosen = settings('rl_math', 'grpo', **values)
+    meshes = make_meshes(chosen, devices)
+    check_meshes(chosen, dataclasses.replace(MODEL, n_heads=2), meshes)
+
+  check(4)  # which is 2 times a divisor of 64
+  with pytest.raises(UserError, match=r'= 3 of them; .* mesh\.model=2 times a'):
+    check(6)
+
+
 def problems(*texts):
   return [Problem(text, 'some', text, '1') for text in texts]
 
@@ -248,7 +265,7 @@ def test_problems_without_room_are_dropped():
     problems('one that is too long'),
   )
   lines = []
-  kept = drop_too_long(tasks, fmt, lines.append)
+  kept = drop_too_long(tasks, fmt, 1, lines.append)
   assert [[p.text for p in part] for part in kept] == [
     ['short'],
     ['brief', 'tiny'],
@@ -259,8 +276,11 @@ def test_problems_without_room_are_dropped():
     "the policy's window of 12 tokens"
     for name, count in (('train', 2), ('held out', 3))
   ]
+  # A batch must not have a problem twice.
+  with pytest.raises(UserError, match=r'training 1 fit, where train\.pro'):
+    drop_too_long(tasks, fmt, 2, lines.append)
   with pytest.raises(UserError, match='window of 12 tokens is too short'):
-    drop_too_long(tasks._replace(train=tasks.test), fmt, lines.append)
+    drop_too_long(tasks._replace(train=tasks.test), fmt, 1, lines.append)
 
 
 @pytest.mark.parametrize(
@@ -325,6 +345,27 @@ def test_an_implicit_prm_starts_as_a_policy(ours, tmp_path):
     assert start.described.model.param_dtype == 'float32'
   with pytest.raises(UserError, match=r'prm.path=.*bytewise.: has another to'):
     opened(bytewise)
+
+
+@pytest.mark.parametrize(
+  ('variant', 'asked'), [('outcome', False), ('prime', True)]
+)
+def test_only_a_prm_that_is_asked_must_not_know_the_test(
+  ours, tmp_path, variant, asked
+):
+  prm = write_policy(tmp_path / 'prm', 'arithmetic')
+  # With fewer test problems the next ones are trained on.
+  data = raw('rl_math', 'tiny')['problems'] | {'test_problems': 4}
+  config = json.dumps({'seed': 0, 'data': data})
+  (tmp_path / 'prm' / 'config.json').write_text(config)
+  values = {'policy.workdir': ours, 'prm.path': prm}
+  chosen = settings('rl_math', f'{variant},tiny', **values)
+  workdir = Workdir.open(tmp_path / 'rl', {}, {})
+  if not asked:
+    assert rl.open_job(chosen, workdir, print).prm is None
+    return
+  with pytest.raises(UserError, match='prm was trained on 4 of the 12 problem'):
+    rl.open_job(chosen, workdir, print)
 
 
 @pytest.mark.parametrize('rank', [0, 4])

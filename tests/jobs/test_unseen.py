@@ -7,6 +7,8 @@ import pytest
 from prm_jax.data.critiques.questions import plain_question
 from prm_jax.data.datasets import load_dataset
 from prm_jax.jobs.rl_problems import read_tasks
+from prm_jax.jobs.settings.critics import GenerativeConfig
+from prm_jax.jobs.settings.rl_prms import RlPrmConfig
 from prm_jax.jobs.unseen import check_unseen, learned_problems
 from prm_jax.runtime.errors import UserError
 from tests.shared.configs import raw, settings
@@ -53,6 +55,22 @@ def write_config(folder, task, **sections):
   config = {'seed': 0, 'task': task, **sections}
   (folder / 'config.json').write_text(json.dumps(config))
   return str(folder)
+
+
+@pytest.mark.parametrize(
+  ('values', 'read'),
+  [
+    ({'kind': 'workdir'}, ('/a', '/b')),
+    ({'kind': 'implicit', 'also': ()}, ('/a',)),
+    ({'kind': 'generative', 'also': ()}, ('/c',)),
+    ({'kind': 'exact', 'also': ()}, ()),
+    ({'kind': 'none', 'also': ()}, ()),
+  ],
+)
+def test_models_that_an_rl_job_does_not_ask_may_know_its_test(values, read):
+  critic = GenerativeConfig(path='/c')
+  given = {'path': '/a', 'also': ('/b',), 'generative': critic} | values
+  assert RlPrmConfig(**given).trained == read
 
 
 def test_problems_of_mixed_lengths_are_those_that_were_drawn(tmp_path):

@@ -50,6 +50,22 @@ def test_the_weight_of_steps_decays_to_its_last_part():
   np.testing.assert_allclose(last, first / 4, rtol=1e-6)
 
 
+def test_the_longest_streak_of_an_update_is_reported():
+  """Of steps that were skipped: it may end before the update does."""
+  in_a_row = iter([3, 4, 0, 1])  # 2 were skipped before the update
+
+  def step_fn(state, minibatch):
+    del minibatch
+    return state, {'lr': 0.0, 'skipped': 0, 'skipped_in_a_row': next(in_a_row)}
+
+  reward = RewardConfig('outcome', outcome_weight=1.0)
+  sizes = {'problems': 1, 'samples': 2, 'epochs': 2, 'minibatches': 2}
+  learner = make_learner(reward, step_fn, **sizes)
+  start = types.SimpleNamespace(params=None)
+  _, metrics, _ = learner.learn(start, rate(PAIR), 1)
+  assert metrics['skipped_in_a_row'] == 4
+
+
 def test_every_epoch_has_an_order_of_its_own():
   lengths = list(range(1, 9))
   rated = rate([sample_of(WHOLE[:length]) for length in lengths])

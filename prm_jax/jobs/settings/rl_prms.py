@@ -59,3 +59,13 @@ class RlPrmConfig(AskedPrmConfig):
     if self.kind == 'generative':
       with checks.below('generative'):
         self.generative.check_use()
+
+  @property
+  def trained(self) -> tuple[str, ...]:
+    """Returns the models that give the scores, as `check_unseen` takes them."""
+    of_kind = {
+      'workdir': (self.path, *self.also),
+      'generative': (self.generative.trained,),
+      'implicit': (self.path,),
+    }
+    return of_kind.get(self.kind, ())
