@@ -68,7 +68,7 @@ WORDS_TOKENS = 200  # of a solution of the words domain, in a base's tokens
 WORDS_DRAW = dict(train_problems=2048, dev_problems=64, test_problems=100)
 # Domain -> tokens of its longest chains, and their steps.
 LENGTHS = {'logic': (160, 8), 'code': (112, 6)}
-SIZES = ('small', 'tiny')  # variants that make a run shorter; they come last
+SIZES = ('small', 'tiny')  # variants that make a run shorter; one comes last
 LINE_END = 'Ċ'  # how byte-level BPE spells the end of a line
 
 
@@ -287,7 +287,7 @@ def apply(
       raise ValueError(
         f'unknown variant {name!r} of {file}: expected {", ".join(variants)}'
       )
-    if applied in SIZES and name not in SIZES:
+    if applied in SIZES:
       raise ValueError(f'{applied} comes last, and {name} follows it: {arg}')
     variants[name](config)
     applied = name

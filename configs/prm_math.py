@@ -147,6 +147,15 @@ def words(config: ml_collections.ConfigDict) -> None:
 
 
 def human(config: ml_collections.ConfigDict) -> None:
+  if config.base:
+    raise ValueError(
+      'human is for a model from scratch; a base, as of :smollm2, has its data '
+      'without it'
+    )
+  on_human_labels(config)
+
+
+def on_human_labels(config: ml_collections.ConfigDict) -> None:
   config.update(name='Byte-level PRM on human step labels', orm_baseline=False)
   config.data.update(
     kind='files',
@@ -184,7 +193,7 @@ def pretrained(
   config: ml_collections.ConfigDict, base: str, separator: str
 ) -> None:
   """Starts from a pretrained backbone, on human labels."""
-  human(config)
+  on_human_labels(config)
   common.pretrained(config, base)
   config.name = f'PRM from {base} on human step labels'
   config.data.update(

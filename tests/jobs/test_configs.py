@@ -433,6 +433,8 @@ SMALL = 'small is for problems drawn from a domain, without a pretrained'
   [
     ('prm_math', 'tiny,smollm2', 'tiny comes last, and smollm2 follows it'),
     ('rl_math', 'small,grpo', 'small comes last, and grpo follows it'),
+    ('rl_math', 'tiny,small', 'tiny comes last, and small follows it'),
+    ('prm_math', 'smollm2,human', 'human is for a model from scratch'),
     ('prm_math', 'lora,smollm2', 'a base comes before adapters'),
     ('prm_math', 'human,small', SMALL),
     ('policy_math', 'smollm2,small', SMALL),

@@ -103,6 +103,12 @@ def test_a_policy_has_no_head_to_train_first():
     settings('policy_math', 'tiny', **{'train.head_only_steps': 2})
 
 
+def test_a_policy_without_test_problems_is_refused():
+  """It would be trained for hours and then have nothing to be judged by."""
+  with pytest.raises(UserError, match=r'data\.test_problems=0: the policy is'):
+    settings('policy_math', 'tiny', **{'data.test_problems': 0})
+
+
 @pytest.mark.parametrize('task', TASKS)
 def test_the_defaults_of_a_task_are_settings(task):
   assert isinstance(TASKS[task](), TASKS[task])

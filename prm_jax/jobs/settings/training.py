@@ -293,6 +293,12 @@ class PolicySettings(TrainingSettings):
 
   def check_together(self) -> None:
     super().check_together()
+    if self.data.kind != 'files' and not self.data.test_problems:
+      checks.fail(
+        'data.test_problems',
+        0,
+        'the policy is evaluated on test problems: expected >= 1',
+      )
     if self.train.head_only_steps:
       checks.fail(
         'train.head_only_steps',
