@@ -4,7 +4,10 @@
       -> ids of the prompt and of each step -> gather.py
 
 Text and messages are read as the PRM's authors tokenise them, so that a chain
-has the same ids, and the same place in the cache, however it is sent.
+has the same ids however it is sent; only Math-Shepherd's separators have other
+ids in a text. It has the same place in the cache, too, if its ids show where
+the problem ends. Those of Math-Shepherd's and TRL's PRMs do not, and there the
+problem and the first step are read as one, with the same scores.
 """
 
 import hashlib
@@ -13,7 +16,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from prm_jax.data.encoding import StepFormat
-from prm_jax.data.tokenizer import HuggingFaceTokenizer
+from prm_jax.data.tokenizer import SPECIALS, HuggingFaceTokenizer
 from prm_jax.inference.protocols import ScoredSteps
 from prm_jax.inference.tree_scorer import check_length
 from prm_jax.models.hub.chat_template import Renderer
@@ -72,7 +75,7 @@ class ServedPrm:
     self.name, self.scorer = name, scorer
     self.fingerprint = hashlib.sha256(weights.encode()).hexdigest()[:12]
     self.format, self._render = fmt, render
-    self._specials: frozenset[int] = frozenset()
+    self._specials = frozenset(range(len(SPECIALS)))
     if isinstance(fmt.tokenizer, HuggingFaceTokenizer):
       self._specials = fmt.tokenizer.special_ids
 
@@ -156,13 +159,6 @@ class ServedPrm:
       )
     if any('\ud800' <= c <= '\udfff' for c in text):
       raise Refused(400, f'{field} has half a surrogate pair; remove it', field)
-    if not self.reads_text and self.separator.isspace():
-      raise Refused(
-        400,
-        f'{self.name} ends steps with {self.separator!r}, which stands in '
-        'other places, too; send problem and steps to /v1/steps, or ids',
-        field,
-      )
     ids = tokenizer.encode_template(text)
     first = list(tokenizer.first_ids)
     if begin and list(ids[: len(first)]) != first:
@@ -173,6 +169,9 @@ class ServedPrm:
     """Splits a whole chain after its prompt, and after each separator.
 
     What follows the last separator has no score, and is not read.
+
+    Raises:
+      Refused: the ids do not show where the steps end, or cannot be read.
     """
     if len(self.format.separator) != 1:
       raise Refused(
@@ -181,13 +180,20 @@ class ServedPrm:
         'problem and steps to /v1/steps',
         field,
       )
+    if not self.reads_text and self.separator.isspace():
+      raise Refused(
+        400,
+        f'{self.name} ends steps with {self.separator!r}, which problems and '
+        'steps contain, too; send problem and steps to /v1/steps',
+        field,
+      )
     if bad := [i for i in ids if not 0 <= i < self.format.tokenizer.vocab_size]:
       raise Refused(400, f'{field}: {self.name} has no token {bad[0]}', field)
     [separator] = self.format.separator
     ends = [n + 1 for n, i in enumerate(ids) if i == separator]
-    # The problem of a model that was trained here ends as its steps do.
-    own = self.format.prompt_suffix == self.format.separator
-    start = ends.pop(0) if own and ends else self._prompt_length(ids, ends)
+    start = self._prompt_length(ids, ends, field)
+    if self.format.prompt_suffix == self.format.separator:
+      ends = ends[1:]  # the first one ends the problem
     if not ends:
       raise Refused(
         400,
@@ -210,9 +216,22 @@ class ServedPrm:
       raise Refused(400, f'{field}: {error}', field) from None
     return chain
 
-  def _prompt_length(self, ids: Sequence[int], ends: Sequence[int]) -> int:
-    """Returns where the first step begins: after the last special token."""
+  def _prompt_length(
+    self, ids: Sequence[int], ends: Sequence[int], field: str
+  ) -> int:
+    """Returns where the first step begins.
+
+    The problem of a PRM that was trained here ends with a token of its own, or
+    as steps do. Otherwise the steps follow the last special token.
+    """
     if not ends:
       return 0
+    if self.format.prompt_suffix:
+      [last] = self.format.prompt_suffix
+      if last not in ids:
+        raise Refused(
+          400, f'{field}: no token {last} in it, which ends the problem', field
+        )
+      return ids.index(last) + 1
     before = range(ends[0] - 1)
     return max((n + 1 for n in before if ids[n] in self._specials), default=1)

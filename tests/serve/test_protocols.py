@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import prm_jax
+from prm_jax.data.encoding import make_format
 from prm_jax.inference.tree_scorer import TreeScorer
+from prm_jax.models import HeadConfig
 from prm_jax.models.hub.chat_template import chat_renderer
 from prm_jax.models.hub.published_formats import QWEN_SYSTEM
 from prm_jax.serve import native, openr, openrlhf, sglang, texts, vllm
@@ -24,6 +26,7 @@ from prm_jax.serve.prms import ServedPrm
 from prm_jax.serve.protocol import Scored, chain_score, parse
 from tests.shared.published_models import CHAINS, write_model
 from tests.shared.tiny_scorer import the_scorer
+from tests.shared.tiny_trees import make_scorer
 
 SEPARATOR = '<extra_0>'
 READING = texts.Reading()
@@ -201,24 +204,24 @@ def test_sglang(folder, prm, scorer):
 
 @pytest.mark.parametrize('style', ['skywork', 'math_shepherd', 'trl'])
 def test_texts_of_other_styles(style, tmp_path):
-  """Where a separator is a token, ids give the scores of their steps."""
+  """Where only separators end steps, text and ids give their scores."""
   write_model(style, tmp_path)
   given = 'math_shepherd' if style == 'math_shepherd' else ''
   scorer = prm_jax.load(tmp_path, style=given)
   prm = served(scorer)
   problem, steps = 'Janet has 16 eggs. How many?', ('She sells 7.', '16-7=9')
   ids = scorer.format.encode(problem, steps).tokens.tolist()
-  [datum] = ask(POOLING, prm, {'input': ids})['data']
-  close([row[1] for row in datum['data']], scorer.score(problem, steps))
-  # Text, unless the separator is a line's end, which stands anywhere.
   text = scorer.format.tokenizer.decode(ids)
-  if prm.reads_text:
+  if style == 'math_shepherd':
+    [datum] = ask(POOLING, prm, {'input': ids})['data']
+    close([row[1] for row in datum['data']], scorer.score(problem, steps))
     text = text.removeprefix('<s> ')
     [found] = ask(openr.VALUE, prm, {'input_str': [text]})['value']
     close(found, scorer.score(problem, steps))
-  else:
-    with pytest.raises(Refused, match='which stands in other places'):
-      ask(POOLING, prm, {'input': text})
+  else:  # a line's end also stands in problems, and nothing tells which it is
+    for protocol, sent in ((POOLING, text), (POOLING, ids), (EMBEDDINGS, ids)):
+      with pytest.raises(Refused, match='which problems and steps contain'):
+        ask(protocol, prm, {'input': sent})
   # A conversation is split anew, whatever its template has in it.
   asked = f'<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n'
   query = asked + '\n\n'.join(steps)
@@ -441,12 +444,29 @@ def test_a_prm_without_a_template_or_special_tokens_says_so():
     ask(POOLING, prm, {'messages': messages('a', ['b'])})
   with pytest.raises(Refused, match='tokenizer of its own'):
     ask(POOLING, prm, {'input': 'a'})
-  # Ids are what they are.
-  ids = the_scorer().format.encode('ab', ('c', 'de')).tokens.tolist()
-  [datum] = ask(POOLING, prm, {'input': ids})['data']
-  close(
-    [row[1] for row in datum['data']], the_scorer().score('ab', ['c', 'de'])
-  )
+
+
+@pytest.mark.parametrize('likelihood', [False, True])
+def test_ids_of_a_prm_that_was_trained_here(likelihood):
+  """Its problem ends with a token of its own, before the first step."""
+  head = HeadConfig('logit', likelihood=likelihood)
+  scorer = make_scorer(head, make_format('arithmetic', 128))
+  prm = served(scorer)
+  problem, steps = 'mod 10 : 7 * 3 + 4', ['7 * 3 = 1', '1 + 4 = 5']
+  wanted = scorer.score(problem, steps)
+  ids = scorer.format.encode(problem, steps).tokens.tolist()
+  ask(native.STEPS, prm, {'chains': [{'problem': problem, 'steps': steps}]})
+  for end in ([], [scorer.format.end]):  # as a policy writes it
+    reply = ask(POOLING, prm, {'input': ids + end})
+    close([row[1] for row in reply['data'][0]['data']], wanted)
+    details = reply['usage']['prompt_tokens_details']
+    assert details['cached_tokens'] == len(ids)
+    reply = ask(EMBEDDINGS, prm, {'input': ids + end})
+    close(reply['data'][0]['embedding'], [wanted.min()])
+  [last] = scorer.format.prompt_suffix
+  ids.remove(last)
+  with pytest.raises(Refused, match='no token 3 in it, which ends the problem'):
+    ask(POOLING, prm, {'input': ids})
 
 
 @pytest.mark.parametrize(
