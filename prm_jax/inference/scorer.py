@@ -38,6 +38,8 @@ CALL_FILL = int(0.95 * score_lib.MAX_TOKENS_PER_CALL)
 # The candidate axis only gathers scores, so padding it costs nothing and saves
 # compiled programs.
 SMALLEST_CANDIDATES = 16
+# Of parameters and rows, values [B, P, ...] at the step ends.
+Read = Callable[[Any, Rows], tuple[jax.Array, ...]]
 
 
 @dataclasses.dataclass
@@ -135,26 +137,63 @@ class Scorer:
     self,
     what: str,
     chains: Sequence[tuple[str, Sequence[str]]],
-    read: Callable[[Any, Rows], tuple[jax.Array, ...]],
+    read: Read,
   ) -> list[tuple[np.ndarray, ...]]:  # [R, ...] of each chain
-    """Packs chains together, and reads values [B, P, ...] at step ends."""
+    """Packs chains together, and reads values [B, P, ...] at step ends.
+
+    What overflows gives NaN to its step and to those after it, and to nothing
+    else.
+    """
     encoded = self._encode(chains)
     found: list[Any] = [None] * len(encoded)
     problems = [problem for problem, _ in chains]
     heartbeat, done = Heartbeat(f'{what} chains', len(encoded)), 0
     for group in _groups(problems, encoded, CALL_FILL * self._row_multiple):
-      members = [encoded[i] for i in group]
-      rows, layout, _ = self._pack(members)
-      with jax.set_mesh(self.mesh):
-        values = read(self.params, self._put(rows))
-      self._count((what,), rows)
-      flat = [np.asarray(x).reshape(-1, *x.shape[2:]) for x in values]
-      for n, i in enumerate(group):
-        slots = layout.slots[n, layout.step_mask[n]]
-        found[i] = tuple(x[slots] for x in flat)
+      values = self._read_group(what, [encoded[i] for i in group], read)
+      for i, own in zip(group, values, strict=True):
+        broken = _is_broken(own)
+        found[i] = self._read_alone(what, encoded[i], read) if broken else own
       done += len(group)
       heartbeat.at(done)
     return found
+
+  def _read_group(
+    self, what: str, chains: Sequence[EncodedChain], read: Read
+  ) -> list[tuple[np.ndarray, ...]]:
+    """Reads the chains of one call."""
+    rows, layout, _ = self._pack(chains)
+    with jax.set_mesh(self.mesh):
+      values = read(self.params, self._put(rows))
+    self._count((what,), rows)
+    flat = [np.asarray(x).reshape(-1, *x.shape[2:]) for x in values]
+    slots = [layout.slots[n, layout.step_mask[n]] for n in range(len(chains))]
+    return [tuple(x[own] for x in flat) for own in slots]
+
+  def _read_alone(
+    self, what: str, chain: EncodedChain, read: Read
+  ) -> tuple[np.ndarray, ...]:
+    """Reads a chain up to the step that overflows; the rest is NaN.
+
+    Masked keys have weight 0, but 0 times NaN is NaN: what overflows spoils all
+    of its row, also the chains beside it and the steps before it.
+    """
+    tokens, ends, kinds = chain
+    found: list[np.ndarray] = []
+    sound, broken, steps = 0, len(ends) + 1, len(ends)
+    while sound + 1 < broken:
+      stop = ends[steps - 1] + 1
+      part = tokens[:stop], ends[:steps], kinds[:stop]
+      [values] = self._read_group(what, [part], read)
+      if not found:
+        found = [np.full_like(x, np.nan) for x in values]
+      if _is_broken(values):
+        broken = steps
+      else:
+        sound = steps
+        for x, own in zip(found, values, strict=True):
+          x[:steps] = own
+      steps = (sound + broken) // 2
+    return tuple(found)
 
   def best_of_n(
     self,
@@ -256,6 +295,10 @@ def jit_row_scores(
     # Replicated, so that every process can read all scores.
     out_shardings=NamedSharding(mesh, P()),
   )
+
+
+def _is_broken(values: Sequence[np.ndarray]) -> bool:
+  return any(np.isnan(x).any() for x in values)
 
 
 def _groups(

@@ -39,6 +39,36 @@ def test_flops_are_those_of_the_closed_form_and_of_a_tree(head):
   assert scored.tokens == of_a_tree.tokens
 
 
+@pytest.mark.parametrize('likelihood', [False, True])
+def test_a_nan_spoils_only_the_steps_after_it(likelihood):
+  """Also where the chains share a row, and in what heads read."""
+  head = HeadConfig('logit', likelihood=likelihood)
+  scorer = make_scorer(head, broken=ord('!') + 4)
+  chains = [
+    ('p', ('a', 'b')),
+    ('p', ('a', 'c!', 'd')),
+    ('p', ('a', 'b', 'c', 'd', 'e!')),
+    ('q', ('d',)),
+    ('q!', ('d', 'e')),
+  ]
+  sound = [2, 1, 4, 1, 0]
+  requests = [Scoring(*chain) for chain in chains]
+  found = ChainScorer(scorer).score(requests)
+  of_a_tree = TreeScorer(scorer, 8).score(requests)
+  features = scorer.features_many(chains)
+  for n, (problem, steps) in enumerate(chains):
+    [scored], [wanted], good = found[n], of_a_tree[n], sound[n]
+    assert np.isfinite(scored.scores[:good]).all()
+    assert np.isnan(scored.scores[good:]).all()
+    np.testing.assert_allclose(scored.scores, wanted.scores, atol=1e-5)
+    assert len(scored.scores) == len(steps)
+    states = features[n].states
+    assert np.isnan(states[good:]).all() and len(states) == len(steps)
+    if good:
+      [alone] = scorer.features_many([(problem, steps[:good])])
+      np.testing.assert_allclose(states[:good], alone.states, atol=1e-5)
+
+
 def test_a_chain_that_does_not_fit_spoils_no_other():
   scorer = make_scorer()
   fits = Scoring('x', ('1 + 2 = 3',))
