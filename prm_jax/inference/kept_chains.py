@@ -83,7 +83,7 @@ class KeptChains:
       self._store.find(split_pieces(ids, self._stops)[:-1])[-1]
       for ids in prompts
     ]
-    first = [len(piece.slots) for piece in known]
+    first = [piece.end for piece in known]
     new = [ids[n:-1] for ids, n in zip(prompts, first, strict=True)]
     G = bucket(len(prompts), 1)
     S = bucket(max(map(len, prompts)) - 1, SMALLEST_BUCKET)
@@ -126,10 +126,9 @@ class KeptChains:
         if piece is None:
           break
         path.append(piece)
-        positions = np.arange(piece.first, len(piece.slots))
+        positions = np.arange(piece.first, piece.end)
         rows = np.full(len(own), row)
-        slots = piece.slots[piece.first :]
-        copied.append(np.stack([rows, positions, slots]))
+        copied.append(np.stack([rows, positions, piece.slots]))
     return np.concatenate(copied, 1)
 
   def _copy(self, cache: Cache, tokens: np.ndarray) -> None:

@@ -74,7 +74,7 @@ def plan_calls(
   """
   groups: dict[int, list[PieceRun]] = collections.defaultdict(list)
   for run in runs:
-    groups[room_for(len(run.before.slots), grid.prefixes)].append(run)
+    groups[room_for(run.before.end, grid.prefixes)].append(run)
   for S, group in sorted(groups.items()):
     rows = [[run] for run in group] if alone else pack_runs(group, S, grid)
     rows.sort(key=length_of, reverse=True)

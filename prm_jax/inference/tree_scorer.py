@@ -256,10 +256,10 @@ class TreeScorer:
           start, end = end, end + len(piece.ids)
           own = slice(start, end)
           arrays.tokens[b, own] = piece.ids
-          arrays.positions[b, own] = range(piece.first, len(piece.slots))
+          arrays.positions[b, own] = range(piece.first, piece.end)
           arrays.parents[b, own] = range(start - 1, end - 1)
           arrays.kinds[b, own] = self._kinds(piece)
-          slots[b, own] = piece.slots[piece.first :]
+          slots[b, own] = piece.slots
           if piece.before.before is not None:  # not a prompt
             arrays.step_ends[b, steps] = end - 1
             arrays.step_begins[b, steps] = piece.first

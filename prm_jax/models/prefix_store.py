@@ -51,7 +51,8 @@ class Piece:
 
   Attributes:
     before: the piece that it follows; None for the root.
-    slots: [n] int32, the slots of all tokens from the chain's start to its end.
+    slots: [n] int32, the slots of its own tokens.
+    first: the position of its first token.
     used: the call of `PrefixStore.begin` after which it was last asked for.
     after: the pieces that follow it, by their ids.
     score: the PRM's score of the step that ends here; NaN if there is none.
@@ -60,14 +61,15 @@ class Piece:
   before: 'Piece | None'
   ids: Ids
   slots: np.ndarray
+  first: int = 0
   used: int = 0
   after: dict[Ids, 'Piece'] = dataclasses.field(default_factory=dict)
   score: float = math.nan
 
   @property
-  def first(self) -> int:
-    """Returns the position of its first token."""
-    return len(self.slots) - len(self.ids)
+  def end(self) -> int:
+    """Returns the number of tokens from the chain's start to its end."""
+    return self.first + len(self.ids)
 
 
 class PrefixStore:
@@ -134,7 +136,7 @@ class PrefixStore:
     kept = len(self._free) - len(ids)
     own = np.array(self._free[kept:], np.int32)
     del self._free[kept:]
-    piece = Piece(before, ids, np.concatenate([before.slots, own]))
+    piece = Piece(before, ids, own, before.end)
     before.after[ids] = piece
     self._touch(piece)
     return piece
@@ -151,7 +153,7 @@ class PrefixStore:
     if oldest is None or oldest.used == self._now:
       return False
     del self._order[oldest], oldest.before.after[oldest.ids]
-    self._free.extend(oldest.slots[oldest.first :].tolist())
+    self._free.extend(oldest.slots.tolist())
     return True
 
 
@@ -230,8 +232,12 @@ def index_of(pieces: Sequence[Piece], rows: int, length: int) -> np.ndarray:
   -1 is the last slot of the pool, which stays empty.
   """
   index = np.full((rows, length), -1, np.int32)
-  for row, piece in zip(index, pieces, strict=False):
-    row[: len(piece.slots)] = piece.slots
+  for row, last in zip(index, pieces, strict=False):
+    slots, piece = [], last
+    while piece is not None:
+      slots.append(piece.slots)
+      piece = piece.before
+    row[: last.end] = np.concatenate(slots[::-1])
   return index
 
 

@@ -173,6 +173,23 @@ def test_a_chain_that_fills_the_window_and_long_steps():
   assert sum(check(scorer, alone, chains[1:])) == 700
 
 
+def test_the_host_holds_one_number_for_each_token_of_the_cache():
+  """Not for each token and all before it, which grows with the window."""
+  trees = TreeScorer(make_scorer(), rows=2)
+  problem, steps = PROBLEM, ('a', 'b') * 20
+  trees.score([Scoring(problem, steps)])
+  ids = trees.encode(problem, steps)
+  path = trees._store.find(ids)
+  assert len(path) == 1 + len(ids)
+  assert sum(piece.slots.nbytes for piece in path) == 4 * sum(map(len, ids))
+  assert all(piece.slots.base is None for piece in path)  # nor of a whole chain
+  index = prefix_store.index_of(path, len(path), FORMAT.max_length)
+  for row, piece in zip(index, path, strict=True):
+    assert len({*row[: piece.end]}) == piece.end
+    assert (row[piece.end :] == -1).all() and (row[: piece.end] >= 0).all()
+    np.testing.assert_array_equal(row[: piece.end], index[-1][: piece.end])
+
+
 def test_slots_that_held_nan_can_be_used_again():
   """One token has an embedding of NaN."""
   scorer = make_scorer(broken=ord('!') + 4)
