@@ -148,9 +148,21 @@ class Gatherer:
     self._thread.join(seconds)
 
   def _run(self) -> None:
-    while (taken := self._take()) is not None:
-      if taken:
-        self._answer(taken)
+    taken: list[Waiting] | None = []
+    try:
+      while (taken := self._take()) is not None:
+        if taken:
+          self._answer(taken)
+    finally:  # nothing can be read any more
+      with self._changed:
+        self._closed = True
+        left = [*(taken or ()), *self._queue]
+        self._queue.clear()
+      for each in left:
+        _settle(
+          each,
+          Refused(503, 'this server can read no more; see its log', wait=5),
+        )
 
   def _take(self) -> list[Waiting] | None:
     """Waits for requests of one PRM; returns None when all is closed.
@@ -205,9 +217,7 @@ class Gatherer:
     try:
       scored = iter(score_together(prm.name, prm.scorer, chains))
     except Exception as error:
-      if processes.is_loss(error):  # nothing can be read any more
-        for each in taken:
-          _settle(each, Refused(503, 'a process of this server was lost', 5))
+      if processes.is_loss(error):  # it ends the thread
         raise
       if len(taken) > 1:  # one of them may be to blame, and the others are not
         for each in taken:

@@ -1,6 +1,7 @@
 """Which chains share a call, and what clients are told if a PRM fails."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -90,6 +91,47 @@ def test_a_request_that_is_to_blame_spoils_no_other_of_its_call():
   assert found[0] == found[2] == [ScoredSteps((0.5,), 1)]
   assert isinstance(found[1], Refused) and found[1].status == 400
   assert [len(call) for call in scorer.calls] == [3, 1, 1, 1]
+
+
+class Gone(BaseException):
+  """Ends the thread that reads, as a lost process does."""
+
+
+class Ends:
+  """A scorer that ends the thread once it may."""
+
+  def __init__(self):
+    self.may = threading.Event()
+
+  def score_ids(self, chains):
+    self.may.wait(20)
+    raise Gone
+
+
+@pytest.mark.filterwarnings(
+  'ignore::pytest.PytestUnhandledThreadExceptionWarning'
+)
+def test_nobody_waits_for_a_thread_that_has_ended():
+  """Neither who is in its last call, nor who waits, nor who comes later."""
+  scorer, config = Ends(), GatherConfig(chains=1, wait=0.0)
+  gatherer, prm = Gatherer(config, Observed(config.tokens)), served(scorer)
+
+  async def ask_three():
+    async with asyncio.timeout(20):
+      first = [
+        asyncio.ensure_future(gatherer.score(prm, [[(1,)]])) for _ in 'ab'
+      ]
+      await asyncio.sleep(0)  # both are in the queue
+      scorer.may.set()
+      found = await asyncio.gather(*first, return_exceptions=True)
+      later = gatherer.score(prm, [[(1,)]])
+      return found + await asyncio.gather(later, return_exceptions=True)
+
+  found = asyncio.run(ask_three())
+  assert [type(each) for each in found] == [Refused] * 3
+  assert [(each.status, each.wait) for each in found] == [(503, 5)] * 3
+  gatherer.close(seconds=5)
+  assert not gatherer.alive
 
 
 def test_no_call_is_larger_than_the_config_says():
